@@ -1,0 +1,61 @@
+package backends
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrUnknownOutcome: the change may have been committed and may not.
+	ErrUnknownOutcome = errors.New("the connection broke inside the commit and its outcome could not be found out")
+
+	// ErrHostLost: the batch's host was given up, so that it must not claim.
+	ErrHostLost = errors.New("this sidecar was given up by another one: its beat was late")
+
+	// ErrNoSuchJob: a job that the caller named does not exist.
+	ErrNoSuchJob = errors.New("no such job")
+
+	// ErrKeyTaken: another job has the key by now.
+	ErrKeyTaken = errors.New("another job has the same key by now")
+)
+
+// UnavailableError says that the database cannot be had just now (unreachable,
+// read-only, disk full, locked by another program): nothing was written, and
+// trying again later can help.
+type UnavailableError struct{ Err error }
+
+// Unavailable wraps err as an UnavailableError.
+func Unavailable(err error) error { return &UnavailableError{Err: err} }
+
+// Error implements error.
+func (e *UnavailableError) Error() string { return fmt.Sprintf("database unavailable: %v", e.Err) }
+
+// Unwrap gives the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// RefusedError says that the database will not have this change, however often
+// it is tried: a trigger, a constraint, a value it cannot store. Nothing was
+// written. Err's text is the database's own words.
+type RefusedError struct{ Err error }
+
+// Refused wraps err as a RefusedError.
+func Refused(err error) error { return &RefusedError{Err: err} }
+
+// Error implements error.
+func (e *RefusedError) Error() string { return fmt.Sprintf("the database refused it: %v", e.Err) }
+
+// Unwrap gives the cause.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Retryable reports whether err says that nothing was written and that the same
+// call may succeed later.
+func Retryable(err error) bool {
+	var u *UnavailableError
+	return errors.As(err, &u)
+}
+
+// IsRefused reports whether err is the database's refusal of this very change.
+func IsRefused(err error) bool {
+	var r *RefusedError
+	return errors.As(err, &r)
+}

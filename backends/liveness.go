@@ -1,0 +1,89 @@
+package backends
+
+import "time"
+
+// Beat is a sidecar's sign of life.
+type Beat struct {
+	Host  Identity
+	Kind  BeatKind
+	Name  string        // host name and pid, for people
+	Lease time.Duration // how long the sidecar is taken to live from now on
+}
+
+// BeatKind is what a beat wants.
+type BeatKind int
+
+const (
+	// BeatJoin inserts the sidecar's row.
+	BeatJoin BeatKind = iota
+	// BeatRenew updates it, unless it was given up: then Pulse.Alive is false. A
+	// row that is gone was given up.
+	BeatRenew
+	// BeatLeave is the last beat: the sidecar's session leases stay valid for Lease
+	// (the restart grace), and no claim under its identity succeeds any more.
+	BeatLeave
+)
+
+// Pulse is the answer to a beat.
+type Pulse struct {
+	Alive bool
+	Peers []Peer // every other sidecar's row that is not reaped to the end
+}
+
+// Peer is another sidecar as the database shows it.
+type Peer struct {
+	Host    Identity
+	Beats   uint64 // moves with each of its beats
+	Expired bool   // its end has passed, by the database's clock
+	Dead    bool   // given up; its jobs are being taken back
+}
+
+// Held is a claimed row.
+type Held struct {
+	Lease Lease
+	Queue string
+	Timed bool // a timed lease: it does not need its owner to live
+}
+
+// Sweep asks for a bite of housekeeping: promote what is due, take back timed
+// leases that ended and runs over their deadline, give up the suspects and take
+// back what dead sidecars and unknown owners hold, delete finished jobs and keys
+// whose time is over.
+type Sweep struct {
+	Waiting  []string  // queues somebody here waits for
+	Suspects []Suspect // sidecars to give up, if they still look the same
+	Prune    bool      // also delete what retention says; not needed at every sweep
+	Limit    int       // rows of each kind at most, > 0
+}
+
+// Suspect is a peer that the caller saw expired while its beat did not move for
+// long enough by the caller's own clock. It is given up only if its end has
+// passed by the database's clock and its counter is still Beats.
+type Suspect struct {
+	Host  Identity
+	Beats uint64
+}
+
+// Swept says what a sweep did and saw.
+type Swept struct {
+	Ready    []string      // of Waiting, the queues with a ready job (pause not considered)
+	Freed    []string      // queues in which the sweep made jobs ready, waited for or not
+	Promoted int           // scheduled → ready
+	Reaped   map[Cause]int // claimed → ready, scheduled or dead, by cause
+	Pruned   int
+	More     bool          // some kind reached Limit: sweep again at once
+	Next     time.Duration // until the next promotion or end of a lease known now; < 0: none
+}
+
+// Cause says why an attempt failed.
+type Cause string
+
+// The causes, as the wire names them.
+const (
+	CauseNacked       Cause = "nacked"
+	CauseDisconnected Cause = "disconnected"
+	CauseTimedOut     Cause = "timed_out"
+	CauseLeaseEnded   Cause = "lease_ended"
+	CauseSidecarLost  Cause = "sidecar_lost"
+	CauseTooLarge     Cause = "too_large"
+)

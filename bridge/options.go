@@ -1,0 +1,178 @@
+package bridge
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// Defaults of Options.
+const (
+	DefaultHostLease    = 30 * time.Second
+	DefaultDrainTimeout = 30 * time.Second
+	DefaultMaxAttempts  = 20
+	DefaultBackoff      = time.Second
+	DefaultBackoffMax   = time.Hour
+	DefaultKeepDead     = 30 * 24 * time.Hour
+	DefaultKeyTTL       = 10 * time.Minute
+	DefaultSocketMode   = fs.FileMode(0o660)
+
+	// MinHostLease keeps the beat, a fifth of it, from becoming a load.
+	MinHostLease = time.Second
+	MaxHostLease = time.Hour
+)
+
+// Options is all that a Bridge is told. Zero values stand for the defaults;
+// New works on a copy.
+type Options struct {
+	// Server is the program's name and version, as hello tells it.
+	Server string
+
+	// Databases by the names that queues use. The Bridge does not close them.
+	Databases map[string]Database
+
+	// Queues by name. The entry "*" stands for every name that has none of its
+	// own; without it such a name is unknown_queue.
+	Queues map[string]Queue
+
+	// Sockets to listen on. May be empty (ServeStream alone).
+	Sockets []Socket
+
+	// MaxFrame is the largest request in bytes. Defaults to 4 MiB; at most 64 MiB.
+	MaxFrame int
+
+	// DrainTimeout bounds how long an orderly exit waits for workers that hold
+	// jobs. Defaults to 30 s; negative: do not wait.
+	DrainTimeout time.Duration
+}
+
+// Database is an open backend and how its sidecars stay alive in it.
+type Database struct {
+	Backend backends.Backend
+
+	// HostLease is how long this sidecar's session leases outlive its last beat.
+	// It beats five times in it. 1 s to 1 h, defaults to 30 s.
+	HostLease time.Duration
+
+	// RestartGrace is how long session leases outlive an orderly exit. Defaults to HostLease.
+	RestartGrace time.Duration
+}
+
+// Queue is what a queue's configuration says.
+type Queue struct {
+	Database    string        // a key of Options.Databases; may be empty when there is just one
+	MaxAttempts int           // defaults to 20
+	Timeout     time.Duration // of one run; 0: none
+	Backoff     time.Duration // before the first retry, doubling. Defaults to 1 s
+	BackoffMax  time.Duration // defaults to 1 h
+	Keep        time.Duration // of done jobs; 0: deleted at once
+	KeepDead    time.Duration // of dead jobs. Defaults to 30 days; negative: for ever
+	KeyTTL      time.Duration // how long a key is remembered at least. Defaults to 10 min
+	LIFO        bool          // newest first inside a priority
+}
+
+// Socket is a Unix socket to listen on.
+type Socket struct {
+	Path string
+	Mode fs.FileMode // defaults to 0660
+	// Group owns the socket: a name or a number; empty: the process's own.
+	Group string
+}
+
+func (o Options) withDefaults() Options {
+	o.Server = cmp.Or(o.Server, "qsidecar")
+	o.MaxFrame = cmp.Or(o.MaxFrame, protocol.DefaultMaxFrame)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
+	dbs := make(map[string]Database, len(o.Databases))
+	for name, d := range o.Databases {
+		d.HostLease = cmp.Or(d.HostLease, DefaultHostLease)
+		d.RestartGrace = cmp.Or(d.RestartGrace, d.HostLease)
+		dbs[name] = d
+	}
+	o.Databases = dbs
+	queues := make(map[string]Queue, len(o.Queues))
+	for name, q := range o.Queues {
+		queues[name] = q.withDefaults(dbs)
+	}
+	o.Queues = queues
+	sockets := make([]Socket, len(o.Sockets))
+	for i, s := range o.Sockets {
+		s.Mode = cmp.Or(s.Mode, DefaultSocketMode)
+		sockets[i] = s
+	}
+	o.Sockets = sockets
+	return o
+}
+
+func (q Queue) withDefaults(dbs map[string]Database) Queue {
+	if q.Database == "" && len(dbs) == 1 {
+		for only := range dbs {
+			q.Database = only
+		}
+	}
+	q.MaxAttempts = cmp.Or(q.MaxAttempts, DefaultMaxAttempts)
+	q.Backoff = cmp.Or(q.Backoff, DefaultBackoff)
+	q.BackoffMax = cmp.Or(q.BackoffMax, max(DefaultBackoffMax, q.Backoff))
+	q.KeepDead = max(cmp.Or(q.KeepDead, DefaultKeepDead), 0)
+	q.KeyTTL = cmp.Or(q.KeyTTL, DefaultKeyTTL)
+	return q
+}
+
+// validate reports every problem at once, by the keys that the config file uses.
+func (o Options) validate() (err error) {
+	bad := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
+	if o.MaxFrame < 64<<10 || o.MaxFrame > protocol.MaxMaxFrame {
+		bad("max_frame: %d bytes is outside 64 KiB to 64 MiB", o.MaxFrame)
+	}
+	if len(o.Databases) == 0 {
+		bad("databases: at least one is needed")
+	}
+	for name, d := range o.Databases {
+		if d.Backend == nil {
+			bad("databases.%s: it is not open", name)
+		}
+		if d.HostLease < MinHostLease || d.HostLease > MaxHostLease {
+			bad("databases.%s.host_lease: %v is outside %v to %v", name, d.HostLease, MinHostLease, MaxHostLease)
+		}
+		if d.RestartGrace < 0 || d.RestartGrace > MaxHostLease {
+			bad("databases.%s.restart_grace: %v is outside 0s to %v", name, d.RestartGrace, MaxHostLease)
+		}
+	}
+	for name, q := range o.Queues {
+		q.validate(func(key, format string, args ...any) {
+			bad("queues.%s.%s: %s", name, key, fmt.Sprintf(format, args...))
+		}, o.Databases)
+		if name != "*" {
+			if e := protocol.CheckQueueName("queues."+name, name); e != nil {
+				bad("%s", e.Message)
+			}
+		}
+	}
+	return err
+}
+
+func (q Queue) validate(bad func(key, format string, args ...any), dbs map[string]Database) {
+	if _, ok := dbs[q.Database]; !ok {
+		bad("database", "no database %q is configured", q.Database)
+	}
+	if q.MaxAttempts < 1 || q.MaxAttempts > protocol.MaxMaxAttempt {
+		bad("max_attempts", "%d is outside 1 to %d", q.MaxAttempts, protocol.MaxMaxAttempt)
+	}
+	if q.Timeout < 0 {
+		bad("timeout", "%v is negative", q.Timeout)
+	}
+	if q.Backoff < 0 || q.BackoffMax < q.Backoff {
+		bad("backoff", "initial %v must lie between 0s and max %v", q.Backoff, q.BackoffMax)
+	}
+	if q.Keep < 0 {
+		bad("keep", "%v is negative", q.Keep)
+	}
+	if q.KeyTTL < 0 {
+		bad("key_ttl", "%v is negative", q.KeyTTL)
+	}
+}
