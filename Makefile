@@ -1,0 +1,42 @@
+# Everything a person or the CI runs. `make` alone lists it.
+.DEFAULT_GOAL := help
+GO ?= go
+
+# The end-to-end tests start many processes, so they run by themselves and
+# without -race, against the binary that users get.
+UNIT = $$($(GO) list ./... | grep -v '/e2e$$')
+
+.PHONY: help run build test soak unit e2e lint fuzz need clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: build ## build, and serve on the embedded database
+	@exec ./bin/qsidecar serve --hint
+
+build: ## build the static binary, bin/qsidecar
+	@CGO_ENABLED=0 $(GO) build -trimpath -o bin/qsidecar ./cmd/qsidecar
+
+test: lint unit e2e ## every check, at a tenth of the full size (a few minutes)
+
+soak: lint unit ## every check, at full size (an hour or so)
+	@QSIDECAR_SOAK=1 $(MAKE) --no-print-directory e2e
+
+unit: need ## the packages' tests, with the race detector
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 10m $(UNIT)
+
+e2e: need build ## the tests that drive the built binary
+	QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,15m) ./e2e $(ARGS)
+
+lint: ## gofmt and go vet
+	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }
+	$(GO) vet ./...
+
+fuzz: ## every fuzz target, 30 s each (FUZZTIME=5m for longer)
+	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
+
+need: ## install what the tests need and this machine lacks
+	@scripts/need.sh cc python3 nc mount
+
+clean: ## remove what was built
+	rm -rf bin

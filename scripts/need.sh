@@ -1,0 +1,62 @@
+#!/bin/sh
+# Installs what the tests need and this machine lacks; does nothing, and asks
+# nothing of the network, where all is there.
+#
+#   scripts/need.sh cc python3 nc mount
+set -eu
+
+# missing TOOL: whether it is not here in the form the tests use.
+missing() {
+	case $1 in
+	cc) # the race detector is C: a compiler and the C library's headers
+		! printf '#include <stdlib.h>\nint main(void){return 0;}\n' | "${CC:-gcc}" -xc - -o /dev/null 2>/dev/null ;;
+	nc) # -N -U: the OpenBSD one
+		! nc -h 2>&1 | grep -q 'OpenBSD netcat' ;;
+	python3) ! python3 -c 'import sqlite3, socket, json' 2>/dev/null ;;
+	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
+	*) echo "need.sh: it knows cc, nc, python3 and mount, not $1" >&2; exit 2 ;;
+	esac
+}
+
+packages() {
+	case $1 in
+	cc) echo gcc libc6-dev ;;
+	nc) echo netcat-openbsd ;;
+	python3) echo python3 ;;
+	mount) echo mount util-linux ;;
+	esac
+}
+
+want=
+for tool in "$@"; do
+	if missing "$tool"; then want="$want $(packages "$tool")"; fi
+done
+[ -n "$want" ] || exit 0
+
+if [ "$(id -u)" = 0 ]; then sudo=
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo='sudo -n'
+else sudo=no; fi
+if [ "$sudo" = no ] || ! command -v apt-get >/dev/null; then
+	echo "The tests need these Debian packages, or what they are called here, and cannot install them" >&2
+	echo "(this is not Debian, or neither root nor password-less sudo):$want" >&2
+	exit 1
+fi
+
+echo "installing$want" >&2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+install() {
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $want >"$log" 2>&1
+}
+# A package list that is there may do; one that is old or missing is fetched.
+install || { $sudo apt-get update -qq >"$log" 2>&1 && install; } || {
+	cat "$log" >&2
+	echo "apt-get could not install$want; its words are above" >&2
+	exit 1
+}
+for tool in "$@"; do
+	if missing "$tool"; then
+		echo "installed$want, but $tool still does not work" >&2
+		exit 1
+	fi
+done
