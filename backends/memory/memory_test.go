@@ -1,0 +1,55 @@
+package memory_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	var fault, lost, refused error
+	b := memory.New(
+		memory.WithFault(func(string) error { return fault }),
+		memory.WithAfterCommit(func(backends.Batch) error { return lost }),
+		memory.WithRefuse(func(j backends.NewJob) error {
+			if j.Queue == "no" {
+				return refused
+			}
+			return nil
+		}))
+	ready := func() int64 {
+		s, err := b.Stats(t.Context(), "q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s[0].Ready
+	}
+	enqueue := func(queues ...string) error {
+		var e backends.Enqueue
+		for _, q := range queues {
+			e.Jobs = append(e.Jobs, backends.NewJob{Queue: q, Key: "k", KeyTTL: time.Hour})
+		}
+		_, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{e}})
+		return err
+	}
+	fault = backends.Unavailable(errors.New("down"))
+	if err := enqueue("q"); !backends.Retryable(err) || ready() != 0 {
+		t.Fatalf("with a fault: %v, %d ready", err, ready())
+	}
+	fault, refused = nil, errors.New("trigger")
+	if err := enqueue("q", "no"); !backends.IsRefused(err) || ready() != 0 {
+		t.Fatalf("with a refusal: %v, %d ready", err, ready())
+	}
+	refused, lost = nil, backends.ErrUnknownOutcome
+	if err := enqueue("q"); !errors.Is(err, lost) || ready() != 1 {
+		t.Fatalf("with a lost reply: %v, %d ready", err, ready())
+	}
+	lost = nil
+	if err := enqueue("q"); err != nil || ready() != 1 {
+		t.Fatalf("the same key again: %v, %d ready", err, ready())
+	}
+}
