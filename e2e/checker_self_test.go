@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// good is a run without fault: job 1 goes through one worker; job 2 is claimed
+// by w1, who is killed, and again by w2; job 3 is claimed through the sidecar a,
+// which is killed, and its ack is never answered but done.
+func good() run {
+	return run{
+		Enqueued: map[string]string{"1": "one", "2": "two", "3": "three"},
+		Records: []record{
+			{At: 11, Asked: 10, Who: "w1", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 1, Attempt: 1},
+			{At: 12, Who: "w1", What: sending, Job: "1", Fence: 1},
+			{At: 13, Who: "w1", What: acked, Job: "1", Fence: 1},
+			{At: 21, Asked: 20, Who: "w1", Via: "a", What: claimed, Job: "2", Payload: "two", Fence: 1, Attempt: 1},
+			{At: 22, Who: "w1", What: sending, Job: "2", Fence: 1},
+			{At: 23, Who: "w1", What: killed},
+			{At: 25, Asked: 14, Who: "w2", Via: "a", What: claimed, Job: "2", Payload: "two", Fence: 2, Attempt: 2},
+			{At: 26, Who: "w2", What: sending, Job: "2", Fence: 2},
+			{At: 27, Who: "w2", What: acked, Job: "2", Fence: 2},
+			{At: 31, Asked: 30, Who: "w3", Via: "a", What: claimed, Job: "3", Payload: "three", Fence: 1, Attempt: 1},
+			{At: 32, Who: "w3", What: sending, Job: "3", Fence: 1},
+			{At: 33, Who: "a", What: killed},
+			{At: 34, Who: "w3", What: bound, Job: "3", Fence: 1},
+			{At: 35, Who: "w3", What: sending, Job: "3", Fence: 1},
+			{At: 36, Who: "w3", What: lost, Job: "3", Fence: 1},
+		},
+	}
+}
+
+// without removes the records that match.
+func without(r *run, match func(record) bool) {
+	r.Records = slices.DeleteFunc(r.Records, match)
+}
+
+// with adds a record at its time.
+func with(r *run, recs ...record) {
+	r.Records = append(r.Records, recs...)
+	slices.SortStableFunc(r.Records, func(a, b record) int { return int(a.At - b.At) })
+}
+
+func TestCheckerAcceptsAGoodRun(t *testing.T) {
+	v := check(good())
+	if len(v.Problems) > 0 {
+		t.Fatalf("problems in a run without fault:\n%s", v.summary(10))
+	}
+	if v.Jobs != 3 || v.Deliveries != 4 || v.Redelivered != 1 || v.Kills != 2 || v.InDoubt != 1 || v.Bound != 1 || v.Overlaps != 0 {
+		t.Errorf("counted %+v", v)
+	}
+}
+
+func TestCheckerCountsAnOverlapThroughAKill(t *testing.T) {
+	r := good() // w4 gets job 3 from the sidecar after the kill, while w3 still believes in its lease
+	with(&r, record{At: 35, Asked: 29, Who: "w4", Via: "b", What: claimed, Job: "3", Payload: "three", Fence: 2})
+	with(&r, record{At: 37, Who: "w4", What: sending, Job: "3"}, record{At: 38, Who: "w4", What: acked, Job: "3"})
+	if v := check(r); len(v.Problems) > 0 || v.Overlaps != 1 {
+		t.Errorf("%v\n%s", v, v.summary(10))
+	}
+}
+
+// TestCheckerFindsFaults breaks the good run in one way at a time.
+func TestCheckerFindsFaults(t *testing.T) {
+	faults := []struct {
+		name, want string
+		spoil      func(*run)
+	}{
+		{"a job nobody settled", "job 1 is gone and nobody ever sent an ack", func(r *run) {
+			without(r, func(rec record) bool { return rec.Job == "1" })
+		}},
+		{"a job that was claimed and vanished", "job 1 is gone and nobody ever sent an ack", func(r *run) {
+			without(r, func(rec record) bool { return rec.Job == "1" && rec.What != claimed })
+		}},
+		{"a job still in the table", "job 3 is still in the table", func(r *run) { r.Left = []string{"3"} }},
+		{"an acked job still in the table", "its ack was answered ok and it is still", func(r *run) { r.Left = []string{"1"} }},
+		{"a row that nobody enqueued", "job 77 is still in the table", func(r *run) { r.Left = []string{"77"} }},
+		{"two at once", "delivered again without a kill (overlap: true)", func(r *run) {
+			with(r, record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
+		}},
+		{"two at once after a kill of somebody else", "delivered again without a kill (overlap: true)", func(r *run) {
+			with(r, record{At: 11, Who: "w8", What: killed})
+			with(r, record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
+		}},
+		{"two at once after an earlier kill", "delivered again without a kill (overlap: true)", func(r *run) {
+			with(r, record{At: 9, Who: "a", What: killed})
+			with(r, record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
+		}},
+		{"delivered after its ack, sidecar killed", "delivered after its ack was answered ok", func(r *run) {
+			with(r, record{At: 40, Asked: 39, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
+		}},
+		{"acked twice", "2 acks were answered ok", func(r *run) {
+			with(r, record{At: 34, Asked: 33, Who: "w9", Via: "b", What: claimed, Job: "2", Payload: "two", Fence: 3})
+			with(r, record{At: 35, Who: "w9", What: acked, Job: "2", Fence: 3})
+		}},
+		{"the same fence", "the same fence twice", func(r *run) { setFence(r, "w2", "2", 1) }},
+		{"a fence that goes back", "the fence went back", func(r *run) { setFence(r, "w1", "2", 9) }},
+		{"another payload", `the payload "one" came back as "two"`, func(r *run) { r.Enqueued["1"] = "one"; r.Records[0].Payload = "two" }},
+		{"a job from nowhere", "job 1 was delivered and never enqueued", func(r *run) { delete(r.Enqueued, "1") }},
+		{"an ack from nowhere", "without having claimed it", func(r *run) {
+			with(r, record{At: 40, Who: "w9", What: acked, Job: "1"})
+		}},
+		{"twice to one worker", "who had it already", func(r *run) {
+			with(r, record{At: 12, Asked: 5, Who: "w1", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
+		}},
+	}
+	for _, f := range faults {
+		t.Run(strings.ReplaceAll(f.name, " ", "-"), func(t *testing.T) {
+			r := good()
+			f.spoil(&r)
+			v := check(r)
+			if !strings.Contains(v.summary(everyProblem), f.want) {
+				t.Errorf("did not find %q; found:\n%s", f.want, v.summary(everyProblem))
+			}
+		})
+	}
+}
+
+const everyProblem = 100
+
+func setFence(r *run, who, job string, fence int64) {
+	for i := range r.Records {
+		if r.Records[i].Who == who && r.Records[i].Job == job {
+			r.Records[i].Fence = fence
+		}
+	}
+}
+
+func TestHistoriesAreMergedByTime(t *testing.T) {
+	dir := t.TempDir()
+	for i, name := range []string{"b", "a"} {
+		h, err := openHistory(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.file.Close()
+		for at := range 3 {
+			if err := h.add(record{At: int64(at*2 + i + 1), Who: name, What: claimed, Job: fmt.Sprint(at)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	recs, err := readHistories(dir)
+	if err != nil || len(recs) != 6 {
+		t.Fatalf("%d records, %v", len(recs), err)
+	}
+	for i, r := range recs {
+		if r.At != int64(i+1) {
+			t.Errorf("record %d is of %d", i, r.At)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// run is what a crash run left behind, for check to judge.
+type run struct {
+	Enqueued map[string]string // job id → payload, as the producers were answered
+	Records  []record          // in order of time
+	Left     []string          // ids of the jobs still in the table, in any state
+}
+
+// verdict is check's judgement.
+type verdict struct {
+	Jobs, Deliveries, Redelivered, Bound, Kills int
+	Overlaps                                    int // explained by a kill
+	InDoubt                                     int // jobs whose ack was sent and never answered ok
+	Problems                                    []string
+}
+
+func (v verdict) String() string {
+	return fmt.Sprintf("%d jobs, %d deliveries, %d of them again (%d kills); %d overlaps, each through a kill; %d leases bound again; %d acks settled unanswered; %d problems",
+		v.Jobs, v.Deliveries, v.Redelivered, v.Kills, v.Overlaps, v.Bound, v.InDoubt, len(v.Problems))
+}
+
+// holding is one worker's time with one job: from the claim's answer to the
+// ack's, or to the worker's death.
+type holding struct {
+	claim    record
+	end      int64
+	sent     bool // an ack was sent
+	acked    bool
+	answered bool // the last ack was answered: acked or lost
+}
+
+// judge collects what check finds.
+type judge struct {
+	run
+	verdict
+	kills   map[string][]int64 // by victim, ascending
+	byJob   map[string][]*holding
+	current map[[2]string]*holding // by worker and job
+}
+
+// check judges a run by design.md §2: every job was settled, an ack that was
+// answered ok is final, nothing is left, and a job is given to a second worker
+// only because of a kill.
+func check(r run) verdict {
+	j := judge{
+		run: r, kills: map[string][]int64{},
+		byJob: map[string][]*holding{}, current: map[[2]string]*holding{},
+	}
+	j.Jobs = len(r.Enqueued)
+	for _, rec := range r.Records {
+		j.read(rec)
+	}
+	left := map[string]bool{}
+	for _, id := range r.Left {
+		left[id] = true
+		j.problem("job %s is still in the table", id)
+	}
+	for id := range r.Enqueued {
+		j.judgeJob(id, j.byJob[id], left[id])
+	}
+	return j.verdict
+}
+
+func (j *judge) problem(format string, args ...any) {
+	j.Problems = append(j.Problems, fmt.Sprintf(format, args...))
+}
+
+// read takes one record into the holdings.
+func (j *judge) read(rec record) {
+	if rec.What == killed {
+		j.Kills++
+		j.kills[rec.Who] = append(j.kills[rec.Who], rec.At)
+		return
+	}
+	key := [2]string{rec.Who, rec.Job}
+	if rec.What == claimed {
+		j.readClaim(key, rec)
+		return
+	}
+	h := j.current[key]
+	if h == nil {
+		j.problem("job %s: %s has it %s without having claimed it", rec.Job, rec.Who, rec.What)
+		return
+	}
+	switch rec.What {
+	case sending:
+		h.sent = true
+	case acked, lost:
+		h.end, h.answered, h.acked = rec.At, true, rec.What == acked
+		delete(j.current, key)
+	case bound:
+		j.Bound++
+	case failed: // it is tried again
+	default:
+		j.problem("unknown record %q", rec.What)
+	}
+}
+
+func (j *judge) readClaim(key [2]string, rec record) {
+	payload, known := j.Enqueued[rec.Job]
+	switch {
+	case !known:
+		j.problem("job %s was delivered and never enqueued", rec.Job)
+	case payload != rec.Payload:
+		j.problem("job %s: the payload %q came back as %q", rec.Job, payload, rec.Payload)
+	case j.current[key] != nil:
+		j.problem("job %s was delivered to %s, who had it already", rec.Job, rec.Who)
+	}
+	h := &holding{claim: rec, end: math.MaxInt64}
+	j.current[key] = h
+	j.byJob[rec.Job] = append(j.byJob[rec.Job], h)
+	j.Deliveries++
+}
+
+// judgeJob looks at all holdings of one job.
+func (j *judge) judgeJob(id string, all []*holding, left bool) {
+	settled, doubtful := 0, false
+	for _, h := range all {
+		if h.acked {
+			settled++
+		}
+		doubtful = doubtful || h.sent
+		if at := j.kills[h.claim.Who]; len(at) > 0 && !h.answered {
+			h.end = max(h.claim.At, at[0]) // its answer may have raced with its death
+		}
+	}
+	switch {
+	case settled > 1:
+		j.problem("job %s: %d acks were answered ok", id, settled)
+	case settled == 1 && left:
+		j.problem("job %s: its ack was answered ok and it is still in the table", id)
+	case settled == 0 && !doubtful && !left:
+		j.problem("job %s is gone and nobody ever sent an ack for it", id)
+	case settled == 0:
+		j.InDoubt++
+	}
+	slices.SortStableFunc(all, func(a, b *holding) int { return cmp.Compare(a.claim.At, b.claim.At) })
+	j.Redelivered += max(len(all)-1, 0)
+	for i, second := range all {
+		for _, first := range all[:i] {
+			j.judgePair(id, first, second)
+		}
+	}
+}
+
+// judgePair looks at two deliveries of one job, in the order they were received.
+func (j *judge) judgePair(id string, first, second *holding) {
+	overlap := second.claim.At < first.end
+	who := fmt.Sprintf("job %s: %s (fence %d) and then %s (fence %d)",
+		id, first.claim.Who, first.claim.Fence, second.claim.Who, second.claim.Fence)
+	switch {
+	case first.claim.Fence == second.claim.Fence:
+		j.problem("%s: the same fence twice", who)
+	case first.claim.Fence > second.claim.Fence && !overlap:
+		j.problem("%s: the fence went back", who)
+	}
+	if first.acked && !overlap {
+		j.problem("%s: delivered after its ack was answered ok", who)
+	}
+	if !j.killBetween(first.claim, second.claim.At) {
+		j.problem("%s: delivered again without a kill (overlap: %v)", who, overlap)
+	} else if overlap {
+		j.Overlaps++
+	}
+}
+
+// killBetween reports whether what held the claim was killed after the claim was
+// asked for and before the instant. From the asking on, not from the answer: the
+// answer may lie in the socket's buffer when its sidecar dies.
+func (j *judge) killBetween(claim record, before int64) bool {
+	for _, victim := range []string{claim.Who, claim.Via, everything} {
+		for _, at := range j.kills[victim] {
+			if claim.Asked <= at && at <= before {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// summary is at most n problems.
+func (v verdict) summary(n int) string {
+	more := ""
+	if len(v.Problems) > n {
+		more = fmt.Sprintf("\n… and %d more", len(v.Problems)-n)
+	}
+	return strings.Join(v.Problems[:min(n, len(v.Problems))], "\n") + more
+}

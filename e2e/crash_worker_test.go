@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"os"
+	"time"
+)
+
+// crashWorker is a worker as a careful bare client writes it: it claims one job,
+// acks it, and when the connection breaks it connects again, binds the lease it
+// holds, and sends an ack again that was not answered.
+type crashWorker struct {
+	task workerTask
+	hist *history
+	acks *os.File // gets a byte for each ack answered ok
+	stop <-chan struct{}
+
+	w    *wire    // nil: not connected
+	job  *wireJob // held
+	sent bool     // an ack for job was sent and not answered
+}
+
+func runCrashWorker(task workerTask, acks *os.File, stop <-chan struct{}) error {
+	hist, err := openHistory(task.History, task.Name)
+	if err != nil {
+		return err
+	}
+	c := &crashWorker{task: task, hist: hist, acks: acks, stop: stop}
+	for !c.stopped() {
+		if c.w == nil {
+			if c.w, err = dialWire(task.Socket); err != nil {
+				c.pause() // the sidecar is down
+				continue
+			}
+			err = c.again()
+		} else if c.job == nil {
+			err = c.claim()
+		} else {
+			err = c.ack()
+		}
+		if err := c.mind(err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *crashWorker) stopped() bool {
+	select {
+	case <-c.stop:
+		return c.job == nil
+	default:
+		return false
+	}
+}
+
+// pause waits a moment before something is tried again.
+func (c *crashWorker) pause() { <-time.After(5 * time.Millisecond) }
+
+// brokenConn marks the errors that mean: connect again.
+type brokenConn struct{ error }
+
+// mind connects again after a broken connection, and passes other errors on.
+func (c *crashWorker) mind(err error) error {
+	if _, ok := err.(brokenConn); !ok {
+		return err
+	}
+	_ = c.w.Close() // it is broken already
+	c.w = nil
+	return nil
+}
+
+// call is one request. An error is a broken connection.
+func (c *crashWorker) call(req msg) (*reply, error) {
+	r, err := c.w.call(req)
+	if err != nil {
+		return nil, brokenConn{err}
+	}
+	return r, nil
+}
+
+// again takes up the held job on a new connection.
+func (c *crashWorker) again() error {
+	if c.job == nil {
+		return nil
+	}
+	if c.sent {
+		return c.ack()
+	}
+	r, err := c.call(msg{"op": "extend", "lease": c.job.Lease, "bind": true})
+	if err != nil {
+		return err
+	}
+	if r.Error == nil {
+		return c.note(record{What: bound})
+	}
+	err = c.refused(r.Error)
+	if err == nil && c.job != nil {
+		return brokenConn{r.Error} // not bound yet: connect and try again
+	}
+	return err
+}
+
+func (c *crashWorker) claim() error {
+	asked := monotonic()
+	r, err := c.call(msg{"op": "claim", "queue": c.task.Queue, "wait_ms": 500})
+	if err != nil {
+		return err
+	}
+	if r.Error != nil {
+		return c.refused(r.Error)
+	}
+	if len(r.Jobs) == 0 {
+		return nil
+	}
+	c.job = &r.Jobs[0]
+	return c.note(record{
+		What: claimed, Asked: asked, Via: c.task.Sidecar,
+		Payload: c.job.Payload, Attempt: c.job.Attempt,
+	})
+}
+
+func (c *crashWorker) ack() error {
+	if err := c.note(record{What: sending}); err != nil {
+		return err
+	}
+	c.sent = true
+	r, err := c.call(msg{"op": "ack", "lease": c.job.Lease})
+	if err != nil {
+		return err
+	}
+	if r.Error != nil {
+		return c.refused(r.Error)
+	}
+	if err := c.note(record{What: acked}); err != nil {
+		return err
+	}
+	c.job, c.sent = nil, false
+	_, err = c.acks.Write([]byte{1})
+	return err
+}
+
+// refused acts on an error as design.md §4 says; one that a worker never should
+// see ends it.
+func (c *crashWorker) refused(e *wireError) error {
+	switch e.Code {
+	case "lease_lost":
+		err := c.note(record{What: lost})
+		c.job, c.sent = nil, false
+		return err
+	case "unavailable", "unknown_outcome", "draining", "busy":
+		c.pause()
+		if c.job == nil {
+			return nil
+		}
+		return c.note(record{What: failed, Code: e.Code})
+	default:
+		return e
+	}
+}
+
+// note records what happened to the held job.
+func (c *crashWorker) note(r record) error {
+	r.Who, r.Job, r.Fence = c.task.Name, c.job.ID, c.job.Fence
+	return c.hist.add(r)
+}

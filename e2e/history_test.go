@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// deed is what a record says was done.
+type deed string
+
+const (
+	claimed deed = "claimed" // the claim's answer was received
+	sending deed = "sending" // the ack is about to be sent
+	acked   deed = "acked"   // the ack was answered ok
+	lost    deed = "lost"    // an ack or extend was answered lease_lost: holding ends
+	failed  deed = "failed"  // an ack or extend was answered with another error and will be tried again
+	bound   deed = "bound"   // the lease was bound to a new connection
+	killed  deed = "killed"  // by the killer: Who is about to be killed, suspended or cut off
+)
+
+// everything stands for all workers and sidecars in a kill's Who: a database server.
+const everything = "*"
+
+// record is one line of the history. At and Asked are of monotonic.
+type record struct {
+	At      int64  `json:"at"`
+	Asked   int64  `json:"asked,omitempty"` // claimed: when the claim was sent
+	Who     string `json:"who"`             // one run of a worker or, for kills, also a sidecar or everything
+	Via     string `json:"via,omitempty"`   // claimed: the sidecar
+	What    deed   `json:"what"`
+	Job     string `json:"job,omitempty"`
+	Payload string `json:"payload,omitempty"` // claimed
+	Fence   int64  `json:"fence,omitempty"`
+	Attempt int    `json:"attempt,omitempty"` // claimed
+	Code    string `json:"code,omitempty"`    // failed
+}
+
+// history is one process's file of records. A record is one write, so that a
+// kill leaves whole lines, and what was written survives the process.
+type history struct{ file *os.File }
+
+func openHistory(dir, name string) (*history, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name+".history"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	return &history{file: f}, err
+}
+
+func (h *history) add(r record) error {
+	if r.At == 0 {
+		r.At = monotonic()
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = h.file.Write(append(line, '\n'))
+	return err
+}
+
+// readHistories merges all files of a directory by time.
+func readHistories(dir string) ([]record, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.history"))
+	if err != nil {
+		return nil, err
+	}
+	var all []record
+	for _, name := range files {
+		if all, err = appendHistory(all, name); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(all, func(a, b record) int { return int(a.At - b.At) })
+	return all, nil
+}
+
+func appendHistory(to []record, name string) ([]record, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		var r record
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", name, lines.Text(), err)
+		}
+		to = append(to, r)
+	}
+	return to, lines.Err()
+}
