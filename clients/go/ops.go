@@ -1,0 +1,237 @@
+package qsidecar
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+var errShortReply = errors.New("the sidecar's answer lacks what this op answers with")
+
+// Enqueue stores one job. It returns when the job is durable.
+func (c *Client) Enqueue(ctx context.Context, job protocol.NewJob) (protocol.EnqueuedJob, error) {
+	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
+	switch {
+	case err != nil:
+		return protocol.EnqueuedJob{}, err
+	case rep.Enqueued == nil:
+		return protocol.EnqueuedJob{}, errShortReply
+	}
+	return *rep.Enqueued, nil
+}
+
+// EnqueueMany stores 1 to 1000 jobs in one transaction: all or none.
+func (c *Client) EnqueueMany(ctx context.Context, jobs []protocol.NewJob) ([]protocol.EnqueuedJob, error) {
+	if jobs == nil {
+		jobs = []protocol.NewJob{} // the list form, which the sidecar then refuses by name
+	}
+	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(rep.EnqueuedAll) != len(jobs):
+		return nil, errShortReply
+	}
+	return rep.EnqueuedAll, nil
+}
+
+// Claim says which jobs to take.
+type Claim struct {
+	Queues []string      // in order of preference
+	Max    int           // 1 to 1000; 0: one
+	Wait   time.Duration // how long to wait for the first job, up to an hour; 0: not at all
+
+	// Lease makes timed leases of that length (1 s to 24 h), which outlive the
+	// connection. 0: session leases, which the Client keeps until they are settled.
+	Lease time.Duration
+}
+
+// Claim takes jobs. The list is empty when the wait ended without any.
+func (c *Client) Claim(ctx context.Context, cl Claim) ([]protocol.Job, error) {
+	req := &protocol.Request{Op: protocol.OpClaim, WaitMS: millis(cl.Wait)}
+	if len(cl.Queues) == 1 {
+		req.Queue = cl.Queues[0]
+	} else {
+		req.Queues = cl.Queues
+	}
+	if cl.Max != 0 {
+		req.Max = protocol.Some(int64(cl.Max))
+	}
+	if cl.Lease != 0 {
+		req.LeaseMS = protocol.Some(millis(cl.Lease))
+	}
+	rep, err := c.do(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return rep.Jobs, nil
+}
+
+// Ack settles a job as done. A lease that is not valid any more is an error (see
+// IsLost and SettledOrLostError).
+func (c *Client) Ack(ctx context.Context, lease string) error {
+	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpAck, Lease: lease})
+	return err
+}
+
+// AckWith settles a job as done, keeps result with it (nil: none) and stores the
+// jobs in the same transaction: all of it happens, or nothing.
+func (c *Client) AckWith(ctx context.Context, lease string, result []byte, jobs ...protocol.NewJob) ([]protocol.EnqueuedJob, error) {
+	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpAck, Lease: lease, Result: result, Enqueue: jobs})
+	if err != nil {
+		return nil, err
+	}
+	return rep.EnqueuedAll, nil
+}
+
+// AckMany settles 1 to 1000 jobs as done and returns the leases that were lost;
+// the others are settled.
+func (c *Client) AckMany(ctx context.Context, leases []string) (lost []string, err error) {
+	return c.settled(c.do(ctx, &protocol.Request{Op: protocol.OpAck, Leases: leases}))
+}
+
+// Nack says what becomes of a failed job.
+type Nack struct {
+	Error string // what failed; kept with the job, cut at 4 KiB
+
+	// Delay until it is ready again, at least 0; nil: the queue's back-off.
+	Delay *time.Duration
+
+	Dead     bool // no further attempt
+	NoCharge bool // *not now* rather than *failed*: this delivery does not count
+}
+
+func (n Nack) request() *protocol.Request {
+	req := &protocol.Request{Op: protocol.OpNack, Error: n.Error, Dead: n.Dead}
+	if n.Delay != nil {
+		req.DelayMS = protocol.Some(millis(*n.Delay))
+	}
+	if n.NoCharge {
+		req.Charge = protocol.Some(false)
+	}
+	return req
+}
+
+// Nack settles a job as failed.
+func (c *Client) Nack(ctx context.Context, lease string, n Nack) error {
+	req := n.request()
+	req.Lease = lease
+	_, err := c.do(ctx, req)
+	return err
+}
+
+// NackMany settles 1 to 1000 jobs as failed and returns the leases that were
+// lost; the others are settled.
+func (c *Client) NackMany(ctx context.Context, leases []string, n Nack) (lost []string, err error) {
+	req := n.request()
+	req.Leases = leases
+	return c.settled(c.do(ctx, req))
+}
+
+// Extend says how leases are renewed.
+type Extend struct {
+	Lease time.Duration // a timed lease of that length from now; 0: for as long as it was given
+	Bind  bool          // make it a session lease of this Client
+}
+
+// Extend renews 1 to 1000 leases and returns those that were lost.
+func (c *Client) Extend(ctx context.Context, leases []string, e Extend) (lost []string, err error) {
+	req := &protocol.Request{Op: protocol.OpExtend, Leases: leases, Bind: e.Bind}
+	if e.Lease != 0 {
+		req.LeaseMS = protocol.Some(millis(e.Lease))
+	}
+	return c.settled(c.do(ctx, req))
+}
+
+func (c *Client) settled(rep *protocol.Reply, err error) ([]string, error) {
+	var lost []string
+	if rep != nil && rep.Settled != nil {
+		lost = rep.Settled.Lost
+	}
+	return lost, err
+}
+
+// Stats counts the jobs of one queue, or of every queue when it is empty.
+func (c *Client) Stats(ctx context.Context, queue string) ([]protocol.QueueStat, error) {
+	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpStats, Queue: queue})
+	if err != nil {
+		return nil, err
+	}
+	return rep.Queues, nil
+}
+
+// Peek says which jobs to show: those of IDs in any state, or else up to Max of
+// those in State (empty: ready), from just after the job After.
+type Peek struct {
+	Queue string
+	IDs   []string
+	State protocol.State
+	Max   int // 1 to 1000; 0: ten
+	After string
+}
+
+// Peek shows jobs without touching them.
+func (c *Client) Peek(ctx context.Context, p Peek) ([]protocol.JobView, error) {
+	req := &protocol.Request{Op: protocol.OpPeek, Queue: p.Queue, IDs: p.IDs, State: p.State, After: p.After}
+	if p.Max != 0 {
+		req.Max = protocol.Some(int64(p.Max))
+	}
+	rep, err := c.do(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return rep.Views, nil
+}
+
+// Retry makes dead jobs ready again, attempts back to 0: those of ids, or every
+// one when ids is nil. It returns how many.
+func (c *Client) Retry(ctx context.Context, queue string, ids []string) (int64, error) {
+	return c.count(ctx, &protocol.Request{Op: protocol.OpRetry, Queue: queue, IDs: ids, All: ids == nil})
+}
+
+// Delete removes jobs that are not claimed and returns how many.
+func (c *Client) Delete(ctx context.Context, queue string, ids []string) (int64, error) {
+	return c.count(ctx, &protocol.Request{Op: protocol.OpDelete, Queue: queue, IDs: ids})
+}
+
+// Release takes claimed jobs from their workers, by force, and returns how many.
+func (c *Client) Release(ctx context.Context, queue string, ids []string) (int64, error) {
+	return c.count(ctx, &protocol.Request{Op: protocol.OpRelease, Queue: queue, IDs: ids})
+}
+
+// Purge removes every job in a state (any but claimed) and returns how many.
+func (c *Client) Purge(ctx context.Context, queue string, state protocol.State) (int64, error) {
+	return c.count(ctx, &protocol.Request{Op: protocol.OpPurge, Queue: queue, State: state})
+}
+
+func (c *Client) count(ctx context.Context, req *protocol.Request) (int64, error) {
+	rep, err := c.do(ctx, req)
+	if err != nil {
+		return 0, err
+	}
+	n, ok := rep.Count.Get()
+	if !ok {
+		return 0, errShortReply
+	}
+	return n, nil
+}
+
+// Pause stops deliveries of a queue on every host.
+func (c *Client) Pause(ctx context.Context, queue string) error {
+	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpPause, Queue: queue})
+	return err
+}
+
+// Resume ends a pause.
+func (c *Client) Resume(ctx context.Context, queue string) error {
+	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpResume, Queue: queue})
+	return err
+}
+
+// Ping asks whether the sidecar answers.
+func (c *Client) Ping(ctx context.Context) error {
+	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpPing})
+	return err
+}
