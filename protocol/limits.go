@@ -43,3 +43,7 @@ type Limits struct {
 func NewLimits(maxFrame int) Limits {
 	return Limits{MaxFrame: maxFrame, MaxPayload: maxFrame - 16<<10, MaxReply: 8 * maxFrame}
 }
+
+// MaxRunAt is the last instant of the year 9999 in milliseconds since the epoch:
+// the databases' times end there.
+const MaxRunAt = 253_402_300_799_999

@@ -1,0 +1,201 @@
+package protocol
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// encoder appends one message to dst.
+type encoder struct {
+	dst  []byte
+	json bool
+	at   int              // where the message begins in dst
+	mp   *msgpack.Encoder // writes to dst through Write and WriteByte
+}
+
+var encoders = sync.Pool{New: func() any {
+	e := new(encoder)
+	e.mp = msgpack.NewEncoder(e)
+	return e
+}}
+
+func getEncoder(c Codec, dst []byte) *encoder {
+	e := encoders.Get().(*encoder)
+	e.dst, e.json, e.at = dst, c != Msgpack, len(dst)
+	return e
+}
+
+func (e *encoder) release() {
+	e.dst = nil
+	encoders.Put(e)
+}
+
+// Write implements io.Writer for the library's encoder. It cannot fail.
+func (e *encoder) Write(p []byte) (int, error) {
+	e.dst = append(e.dst, p...)
+	return len(p), nil
+}
+
+// WriteByte implements io.ByteWriter for the library's encoder. It cannot fail.
+func (e *encoder) WriteByte(b byte) error {
+	e.dst = append(e.dst, b)
+	return nil
+}
+
+// must takes the error of an encoder that writes to memory: there is none.
+func must(err error) {
+	if err != nil {
+		panic(fmt.Sprintf("protocol: encoding into memory failed: %v", err))
+	}
+}
+
+// open leaves room for the frame's length.
+func (e *encoder) open() {
+	if !e.json {
+		e.dst = append(e.dst, 0, 0, 0, 0)
+	}
+}
+
+// close finishes the framing and gives the whole of dst.
+func (e *encoder) close() []byte {
+	if e.json {
+		return append(e.dst, '\n')
+	}
+	binary.BigEndian.PutUint32(e.dst[e.at:], uint32(len(e.dst)-e.at-4))
+	return e.dst
+}
+
+func (e *encoder) startMap(n int) {
+	if e.json {
+		e.dst = append(e.dst, '{')
+		return
+	}
+	must(e.mp.EncodeMapLen(n))
+}
+
+func (e *encoder) endMap() {
+	if e.json {
+		e.dst = append(e.dst, '}')
+	}
+}
+
+func (e *encoder) startList(n int) {
+	if e.json {
+		e.dst = append(e.dst, '[')
+		return
+	}
+	must(e.mp.EncodeArrayLen(n))
+}
+
+func (e *encoder) endList() {
+	if e.json {
+		e.dst = append(e.dst, ']')
+	}
+}
+
+// element goes before each element of a list.
+func (e *encoder) element() { e.comma('[') }
+
+// comma separates from what was written before, unless that opened the map or
+// list. No value ends with an opening bracket.
+func (e *encoder) comma(open byte) {
+	if e.json && e.dst[len(e.dst)-1] != open {
+		e.dst = append(e.dst, ',')
+	}
+}
+
+func (e *encoder) name(n *name) {
+	e.comma('{')
+	if e.json {
+		e.dst = append(e.dst, n.json...)
+	} else {
+		e.dst = append(e.dst, n.msgpack...)
+	}
+}
+
+func (e *encoder) text(s string) {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "�")
+	}
+	if !e.json {
+		must(e.mp.EncodeString(s))
+		return
+	}
+	var err error
+	e.dst, err = jsontext.AppendQuote(e.dst, s)
+	must(err)
+}
+
+func (e *encoder) integer(n int64) {
+	if e.json {
+		e.dst = strconv.AppendInt(e.dst, n, 10)
+		return
+	}
+	must(e.mp.EncodeInt(n))
+}
+
+func (e *encoder) boolean(v bool) {
+	if e.json {
+		e.dst = strconv.AppendBool(e.dst, v)
+		return
+	}
+	must(e.mp.EncodeBool(v))
+}
+
+// bytes writes name and value: in JSON a string where the bytes are text, else
+// the field X_b64.
+func (e *encoder) bytes(n *name, b []byte) {
+	if !e.json {
+		e.name(n)
+		must(e.mp.EncodeBytesLen(len(b)))
+		e.dst = append(e.dst, b...)
+		return
+	}
+	e.comma('{')
+	if utf8.Valid(b) {
+		e.dst = append(e.dst, n.json...)
+		var err error
+		e.dst, err = jsontext.AppendQuote(e.dst, b)
+		must(err)
+		return
+	}
+	e.dst = append(e.dst, n.jsonB64...)
+	e.dst = append(e.dst, '"')
+	e.dst = base64.StdEncoding.AppendEncode(e.dst, b)
+	e.dst = append(e.dst, '"')
+}
+
+// headers writes the keys in order, so that equal messages are equal bytes.
+func (e *encoder) headers(h map[string]string) {
+	e.startMap(len(h))
+	for _, k := range slices.Sorted(maps.Keys(h)) {
+		e.comma('{')
+		e.text(k)
+		if e.json {
+			e.dst = append(e.dst, ':')
+		}
+		e.text(h[k])
+	}
+	e.endMap()
+}
+
+func (e *encoder) requestID(id RequestID) {
+	switch {
+	case id.kind == idText:
+		e.text(id.text)
+	case e.json:
+		e.dst = strconv.AppendUint(e.dst, id.num, 10)
+	default:
+		must(e.mp.EncodeUint(id.num))
+	}
+}

@@ -1,0 +1,189 @@
+package protocol
+
+import "fmt"
+
+// spec is what an op takes and needs besides op and id.
+type spec struct {
+	takes presence
+	needs presence
+	check func(r *Request, p presence) *Error
+}
+
+func bits(positions ...int) (p presence) {
+	for _, pos := range positions {
+		p |= 1 << pos
+	}
+	return p
+}
+
+// ops is the table of all operations: an op that is not in it is unknown.
+var ops = map[Op]spec{
+	OpHello: {takes: bits(fVersion, fWorker, fEvents)},
+	OpEnqueue: {
+		takes: bits(fQueue, fPayload, fPriority, fDelayMS, fRunAt, fKey, fHeaders, fMaxAttempts, fTimeoutMS, fJobs),
+		check: checkEnqueue,
+	},
+	OpClaim:  {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS), check: checkClaim},
+	OpAck:    {takes: bits(fLease, fLeases, fResult, fEnqueue), check: checkAck},
+	OpNack:   {takes: bits(fLease, fLeases, fError, fDelayMS, fDead, fCharge), check: oneOrMany},
+	OpExtend: {takes: bits(fLease, fLeases, fLeaseMS, fBind), check: checkExtend},
+	OpCancel: {takes: bits(fRequest)},
+	OpBye:    {},
+	OpStats:  {takes: bits(fQueue)},
+	OpPeek:   {takes: bits(fQueue, fIDs, fState, fMax, fAfter), needs: bits(fQueue), check: checkPeek},
+	OpRetry:  {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
+	OpDelete: {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
+	OpRelease: {
+		takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs),
+	},
+	OpPurge:  {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
+	OpPause:  {takes: bits(fQueue), needs: bits(fQueue)},
+	OpResume: {takes: bits(fQueue), needs: bits(fQueue)},
+	OpPing:   {},
+}
+
+// checkEnqueue moves the single form's queue and delay to where Request holds
+// them.
+func checkEnqueue(r *Request, p presence) *Error {
+	if p.has(fJobs) {
+		if both := p & (jobFields | bits(fQueue, fDelayMS)); both != 0 {
+			name := firstName(both)
+			return BadField(name, "%s stands in each element of jobs, not beside it", name)
+		}
+		return nil
+	}
+	if !p.has(fQueue) {
+		return missing("queue")
+	}
+	r.Job.Queue, r.Job.DelayMS = r.Queue, r.DelayMS
+	r.DelayMS = Opt[int64]{}
+	return checkNewJob(&r.Job, p)
+}
+
+func checkClaim(_ *Request, p presence) *Error {
+	if p.has(fQueue) && p.has(fQueues) {
+		return BadField("queues", "queue and queues exclude each other")
+	}
+	if !p.has(fQueue) && !p.has(fQueues) {
+		return missing("queue")
+	}
+	return nil
+}
+
+func oneOrMany(_ *Request, p presence) *Error {
+	if p.has(fLease) && p.has(fLeases) {
+		return BadField("leases", "lease and leases exclude each other")
+	}
+	if !p.has(fLease) && !p.has(fLeases) {
+		return missing("lease")
+	}
+	return nil
+}
+
+func checkAck(r *Request, p presence) *Error {
+	if err := oneOrMany(r, p); err != nil {
+		return err
+	}
+	if with := p & bits(fResult, fEnqueue); with != 0 && p.has(fLeases) {
+		name := firstName(with)
+		return BadField(name, "%s goes with a single lease, not with leases", name)
+	}
+	return nil
+}
+
+func checkExtend(r *Request, p presence) *Error {
+	if err := oneOrMany(r, p); err != nil {
+		return err
+	}
+	if p.has(fLeaseMS) && r.Bind {
+		return BadField("lease_ms", "lease_ms and bind exclude each other: a lease bound to a connection has no time")
+	}
+	return nil
+}
+
+func checkPeek(_ *Request, p presence) *Error {
+	if with := p & bits(fState, fMax, fAfter); with != 0 && p.has(fIDs) {
+		name := firstName(with)
+		return BadField(name, "ids and %s exclude each other: ids are shown in any state, all of them", name)
+	}
+	return nil
+}
+
+func checkRetry(r *Request, p presence) *Error {
+	if p.has(fIDs) && r.All {
+		return BadField("all", "ids and all exclude each other")
+	}
+	if !p.has(fIDs) && !r.All {
+		return BadField("ids", "ids is missing; or say all: true to retry every dead job")
+	}
+	return nil
+}
+
+func checkPurge(r *Request, _ presence) *Error {
+	if r.State == StateClaimed {
+		return BadField("state", "claimed jobs cannot be purged: release them first")
+	}
+	return nil
+}
+
+func checkState(r *Request) *Error {
+	switch r.State {
+	case StateReady, StateScheduled, StateClaimed, StateDone, StateDead:
+		return nil
+	}
+	return BadField("state", "state must be ready, scheduled, claimed, done or dead")
+}
+
+// The events that hello can ask for.
+const (
+	EventLost     = "lost"     // leases of this connection were lost
+	EventDraining = "draining" // the server is about to go
+)
+
+func checkEvents(r *Request) *Error {
+	for i, e := range r.Events {
+		if e != EventLost && e != EventDraining {
+			return atIndex(i, BadField("events", "events[%d]: there is no event %q; there are lost and draining", i, e))
+		}
+	}
+	return nil
+}
+
+func checkIDs(r *Request) *Error {
+	for i, id := range r.IDs {
+		if id == "" {
+			return atIndex(i, BadField("ids", "ids[%d]: a job's id is not empty", i))
+		}
+	}
+	return nil
+}
+
+// checkLeases refuses a lease given twice: whether the second is lost would
+// depend on the first.
+func checkLeases(r *Request) *Error {
+	seen := make(map[string]int, len(r.Leases))
+	for i, l := range r.Leases {
+		if j, dup := seen[l]; dup {
+			return atIndex(i, BadField("leases", "leases[%d]: this lease already stands at %d", i, j))
+		}
+		seen[l] = i
+	}
+	return nil
+}
+
+func atIndex(i int, err *Error) *Error {
+	err.Index = Some(int64(i))
+	return err
+}
+
+// String writes the id for messages and logs.
+func (id RequestID) String() string {
+	switch id.kind {
+	case idNumber:
+		return fmt.Sprint(id.num)
+	case idText:
+		return fmt.Sprintf("%q", id.text)
+	default:
+		return "none"
+	}
+}

@@ -1,0 +1,190 @@
+package protocol
+
+import "math"
+
+// Numbers of replies are bounded by the wire alone.
+const anyInt = MaxSafeInt
+
+func number[M any](s string, at func(*M) *int64) field[M] {
+	return always(isInt(s, -anyInt, anyInt, at))
+}
+
+func optNumber[M any](s string, at func(*M) *Opt[int64]) field[M] {
+	return isOptInt(s, -anyInt, anyInt, at)
+}
+
+func word[M any, T ~string](s string, at func(*M) *T) field[M] {
+	return always(isText(s, -1, at))
+}
+
+func optWord[M any, T ~string](s string, at func(*M) *T) field[M] {
+	return isText(s, -1, at)
+}
+
+func words[M any](s string, at func(*M) *[]string) field[M] {
+	return always(isTexts(s, 0, math.MaxInt, -1, at))
+}
+
+var errorMessage = newMessage([]field[Error]{
+	word("code", func(e *Error) *Code { return &e.Code }),
+	word("message", func(e *Error) *string { return &e.Message }),
+	optWord("field", func(e *Error) *string { return &e.Field }),
+	optNumber("index", func(e *Error) *Opt[int64] { return &e.Index }),
+	optNumber("retry_ms", func(e *Error) *Opt[int64] { return &e.RetryMS }),
+})
+
+var enqueuedMessage = newMessage([]field[EnqueuedJob]{
+	word("id", func(j *EnqueuedJob) *string { return &j.ID }),
+	isBool("duplicate", func(j *EnqueuedJob) *bool { return &j.Duplicate }),
+	optWord("state", func(j *EnqueuedJob) *State { return &j.State }),
+})
+
+var claimedMessage = newMessage([]field[Job]{
+	word("id", func(j *Job) *string { return &j.ID }),
+	word("queue", func(j *Job) *string { return &j.Queue }),
+	word("lease", func(j *Job) *string { return &j.Lease }),
+	always(isBytes("payload", func(j *Job) *[]byte { return &j.Payload })),
+	number("attempt", func(j *Job) *int64 { return &j.Attempt }),
+	number("max_attempts", func(j *Job) *int64 { return &j.MaxAttempts }),
+	number("fence", func(j *Job) *int64 { return &j.Fence }),
+	number("priority", func(j *Job) *int64 { return &j.Priority }),
+	number("enqueued_at", func(j *Job) *int64 { return &j.EnqueuedAt }),
+	optNumber("timeout_ms", func(j *Job) *Opt[int64] { return &j.TimeoutMS }),
+	isHeaders("headers", func(j *Job) *map[string]string { return &j.Headers }),
+	optWord("key", func(j *Job) *string { return &j.Key }),
+	optWord("last_error", func(j *Job) *string { return &j.LastError }),
+})
+
+var failureMessage = newMessage([]field[Failure]{
+	number("attempt", func(f *Failure) *int64 { return &f.Attempt }),
+	word("cause", func(f *Failure) *string { return &f.Cause }),
+	word("message", func(f *Failure) *string { return &f.Message }),
+	number("at", func(f *Failure) *int64 { return &f.At }),
+})
+
+var viewMessage = newMessage([]field[JobView]{
+	word("id", func(j *JobView) *string { return &j.ID }),
+	word("queue", func(j *JobView) *string { return &j.Queue }),
+	word("state", func(j *JobView) *State { return &j.State }),
+	always(isBytes("payload", func(j *JobView) *[]byte { return &j.Payload })),
+	number("priority", func(j *JobView) *int64 { return &j.Priority }),
+	number("attempt", func(j *JobView) *int64 { return &j.Attempt }),
+	number("max_attempts", func(j *JobView) *int64 { return &j.MaxAttempts }),
+	number("enqueued_at", func(j *JobView) *int64 { return &j.EnqueuedAt }),
+	optNumber("run_at", func(j *JobView) *Opt[int64] { return &j.RunAt }),
+	optNumber("claimed_at", func(j *JobView) *Opt[int64] { return &j.ClaimedAt }),
+	optNumber("finished_at", func(j *JobView) *Opt[int64] { return &j.FinishedAt }),
+	optWord("worker", func(j *JobView) *string { return &j.Worker }),
+	optWord("key", func(j *JobView) *string { return &j.Key }),
+	isHeaders("headers", func(j *JobView) *map[string]string { return &j.Headers }),
+	isBytes("result", func(j *JobView) *[]byte { return &j.Result }),
+	always(isList("errors", 0, math.MaxInt, failureMessage, func(j *JobView) *[]Failure { return &j.Errors }, nil)),
+})
+
+var statMessage = newMessage([]field[QueueStat]{
+	word("queue", func(q *QueueStat) *string { return &q.Queue }),
+	number("ready", func(q *QueueStat) *int64 { return &q.Ready }),
+	number("scheduled", func(q *QueueStat) *int64 { return &q.Scheduled }),
+	number("claimed", func(q *QueueStat) *int64 { return &q.Claimed }),
+	number("dead", func(q *QueueStat) *int64 { return &q.Dead }),
+	number("done", func(q *QueueStat) *int64 { return &q.Done }),
+	always(isBool("paused", func(q *QueueStat) *bool { return &q.Paused })),
+	number("oldest_ready_ms", func(q *QueueStat) *int64 { return &q.OldestReadyMS }),
+	number("oldest_claimed_ms", func(q *QueueStat) *int64 { return &q.OldestClaimedMS }),
+	isBool("approx", func(q *QueueStat) *bool { return &q.Approx }),
+})
+
+func ofHello(f field[HelloReply]) field[Reply] {
+	return within(f, func(r *Reply) bool { return r.Hello != nil }, func(r *Reply) *HelloReply {
+		if r.Hello == nil {
+			r.Hello = new(HelloReply)
+		}
+		return r.Hello
+	})
+}
+
+// settledAs is the count of a settle under the name of its verb.
+func settledAs(verb string) field[Reply] {
+	f := number(verb, func(r *Reply) *int64 { return &r.settled(verb).Count })
+	return when(f, func(r *Reply) bool { return r.Settled != nil && r.Settled.Verb == verb })
+}
+
+// settled finds or makes r.Settled and gives it a verb, if there is one.
+func (r *Reply) settled(verb string) *Settled {
+	if r.Settled == nil {
+		r.Settled = new(Settled)
+	}
+	if verb != "" {
+		r.Settled.Verb = verb
+	}
+	return r.Settled
+}
+
+var replyMessage = newMessage([]field[Reply]{
+	isID("id", func(r *Reply) *RequestID { return &r.ID }),
+	optWord("event", func(r *Reply) *string { return &r.Event }),
+	when(isBool("ok", func(r *Reply) *bool { return &r.OK }), func(r *Reply) bool { return r.Event == "" }),
+	isMap("error", errorMessage, func(r *Reply) *Error { return r.Error }, func(r *Reply, e *Error) { r.Error = e }),
+
+	ofHello(number("version", func(h *HelloReply) *int64 { return &h.Version })),
+	ofHello(word("server", func(h *HelloReply) *string { return &h.Server })),
+	ofHello(word("session", func(h *HelloReply) *string { return &h.Session })),
+	ofHello(words("features", func(h *HelloReply) *[]string { return &h.Features })),
+	ofHello(number("max_frame", func(h *HelloReply) *int64 { return &h.MaxFrame })),
+	ofHello(number("max_payload", func(h *HelloReply) *int64 { return &h.MaxPayload })),
+	ofHello(number("max_reply", func(h *HelloReply) *int64 { return &h.MaxReply })),
+
+	isMap("job", enqueuedMessage, func(r *Reply) *EnqueuedJob { return r.Enqueued },
+		func(r *Reply, j *EnqueuedJob) { r.Enqueued = j }),
+	jobsField(),
+	settledAs("acked"), settledAs("nacked"), settledAs("extended"),
+	when(words("lost", func(r *Reply) *[]string { return &r.settled("").Lost }),
+		func(r *Reply) bool { return r.Settled != nil }),
+	when(isList("enqueued", 0, math.MaxInt, enqueuedMessage, func(r *Reply) *[]EnqueuedJob { return &r.EnqueuedAll }, nil),
+		func(r *Reply) bool { return r.Settled != nil && r.EnqueuedAll != nil }),
+	isList("queues", 0, math.MaxInt, statMessage, func(r *Reply) *[]QueueStat { return &r.Queues }, nil),
+	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
+	when(words("leases", func(r *Reply) *[]string { return &r.Lost }),
+		func(r *Reply) bool { return r.Event == EventLost }),
+})
+
+// jobsField is the one field whose elements are of three kinds, by the op.
+func jobsField() field[Reply] {
+	return field[Reply]{
+		name: newName("jobs"),
+		has: func(r *Reply) bool {
+			return r.Jobs != nil || r.Views != nil || r.EnqueuedAll != nil && r.Settled == nil
+		},
+		read: readJobs,
+		write: func(e *encoder, n *name, r *Reply) {
+			e.name(n)
+			switch {
+			case r.Jobs != nil:
+				writeList(e, claimedMessage, r.Jobs)
+			case r.Views != nil:
+				writeList(e, viewMessage, r.Views)
+			default:
+				writeList(e, enqueuedMessage, r.EnqueuedAll)
+			}
+		},
+	}
+}
+
+// reply reads a whole reply or event.
+func (d *decoder) reply(r *Reply) *Error {
+	p, err := replyMessage.read(d, r)
+	if err != nil {
+		return err
+	}
+	if err := d.src.end(); err != nil {
+		return err
+	}
+	ok := p.has(replyMessage.index["ok"].pos)
+	switch {
+	case r.Event == "" && !ok:
+		return missing("ok")
+	case ok && r.OK == (r.Error != nil):
+		return BadField("error", "ok and error contradict each other")
+	}
+	return nil
+}

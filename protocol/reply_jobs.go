@@ -1,0 +1,83 @@
+package protocol
+
+// anyJob holds an element of a reply's "jobs" before it is known which kind it
+// is: the union of EnqueuedJob, Job and JobView.
+type anyJob struct {
+	Job
+	view      JobView // what Job has not
+	duplicate bool
+}
+
+var anyJobMessage = newMessage(append(
+	lift(claimedMessage, func(j *anyJob) *Job { return &j.Job }),
+	append(
+		lift(viewMessage, func(j *anyJob) *JobView { return &j.view }, "state", "run_at", "claimed_at", "finished_at", "worker", "result", "errors"),
+		isBool("duplicate", func(j *anyJob) *bool { return &j.duplicate }))...))
+
+// lift makes the named fields (none: all) of a message those of one that holds it.
+func lift[M, E any](ms *message[E], to func(*M) *E, names ...string) (fields []field[M]) {
+	take := func(f field[E]) {
+		fields = append(fields, within(f, func(*M) bool { return true }, to))
+	}
+	for _, n := range names {
+		take(ms.fields[ms.index[n].pos])
+	}
+	if len(names) == 0 {
+		for _, f := range ms.fields {
+			take(f)
+		}
+	}
+	return fields
+}
+
+var (
+	anyJobLease  = anyJobMessage.index["lease"].pos
+	anyJobErrors = anyJobMessage.index["errors"].pos
+)
+
+// readJobs tells the kinds apart by the fields that only one has and always
+// has: a claimed job its lease, a shown one its errors.
+func readJobs(d *decoder, r *Reply) *Error {
+	hint := 0
+	err := d.list("jobs", 0, maxInt, func(n int) { hint = min(n, MaxList) }, func(int) *Error {
+		if err := d.want("jobs", kindMap); err != nil {
+			return err
+		}
+		var j anyJob
+		p, err := anyJobMessage.read(d, &j)
+		if err != nil {
+			return err
+		}
+		switch {
+		case p.has(anyJobLease):
+			r.Jobs = push(r.Jobs, j.Job, hint)
+		case p.has(anyJobErrors):
+			r.Views = push(r.Views, j.shown(), hint)
+		default:
+			r.EnqueuedAll = push(r.EnqueuedAll, EnqueuedJob{ID: j.ID, Duplicate: j.duplicate, State: j.view.State}, hint)
+		}
+		return nil
+	})
+	if err == nil && r.Jobs == nil && r.Views == nil && r.EnqueuedAll == nil {
+		r.Jobs, r.Views = []Job{}, []JobView{}
+	}
+	return err
+}
+
+const maxInt = int(^uint(0) >> 1)
+
+func push[T any](list []T, v T, hint int) []T {
+	if list == nil {
+		list = make([]T, 0, hint)
+	}
+	return append(list, v)
+}
+
+// shown completes the view with what a claimed job has too.
+func (j *anyJob) shown() JobView {
+	v := j.view
+	v.ID, v.Queue, v.Payload, v.Priority = j.ID, j.Queue, j.Payload, j.Priority
+	v.Attempt, v.MaxAttempts, v.EnqueuedAt = j.Attempt, j.MaxAttempts, j.EnqueuedAt
+	v.Key, v.Headers = j.Key, j.Headers
+	return v
+}

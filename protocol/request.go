@@ -1,0 +1,264 @@
+package protocol
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// The fields of a request, in the order they are written. The positions are the
+// bits of a presence.
+const (
+	fID = iota
+	fOp
+	fVersion
+	fWorker
+	fEvents
+	fQueue
+	fQueues
+	fPayload
+	fPriority
+	fDelayMS
+	fRunAt
+	fKey
+	fHeaders
+	fMaxAttempts
+	fTimeoutMS
+	fJobs
+	fMax
+	fWaitMS
+	fLeaseMS
+	fLease
+	fLeases
+	fResult
+	fEnqueue
+	fError
+	fDead
+	fCharge
+	fBind
+	fRequest
+	fIDs
+	fState
+	fAfter
+	fAll
+)
+
+// jobFields are those of the one job in an enqueue.
+const jobFields = presence(1<<fPayload | 1<<fPriority | 1<<fRunAt | 1<<fKey | 1<<fHeaders | 1<<fMaxAttempts | 1<<fTimeoutMS)
+
+// The fields of a job as a producer describes it, for a list of jobs and for
+// the single form alike.
+var (
+	jobQueue = checked(isText("queue", MaxQueueName, func(j *NewJob) *string { return &j.Queue }),
+		func(j *NewJob) *Error { return CheckQueueName("queue", j.Queue) })
+	jobPayload = when(isBytes("payload", func(j *NewJob) *[]byte { return &j.Payload }),
+		func(j *NewJob) bool { return len(j.Payload) > 0 })
+	jobPriority = isInt("priority", MinPriority, MaxPriority, func(j *NewJob) *int64 { return &j.Priority })
+	jobDelayMS  = isOptInt("delay_ms", 0, MaxDelayMS, func(j *NewJob) *Opt[int64] { return &j.DelayMS })
+	jobRunAt    = isOptInt("run_at", 0, MaxRunAt, func(j *NewJob) *Opt[int64] { return &j.RunAt })
+	jobKey      = checked(isText("key", MaxKey, func(j *NewJob) *string { return &j.Key }),
+		func(j *NewJob) *Error { return notEmpty("key", j.Key) })
+	jobHeaders     = isHeaders("headers", func(j *NewJob) *map[string]string { return &j.Headers })
+	jobMaxAttempts = isOptInt("max_attempts", 1, MaxMaxAttempt, func(j *NewJob) *Opt[int64] { return &j.MaxAttempts })
+	jobTimeoutMS   = isOptInt("timeout_ms", 1, MaxTimeoutMS, func(j *NewJob) *Opt[int64] { return &j.TimeoutMS })
+
+	jobMessage = newMessage([]field[NewJob]{jobQueue, jobPayload, jobPriority, jobDelayMS, jobRunAt,
+		jobKey, jobHeaders, jobMaxAttempts, jobTimeoutMS})
+)
+
+func checkNewJob(j *NewJob, _ presence) *Error {
+	if j.Queue == "" {
+		return missing("queue")
+	}
+	if j.DelayMS.Set && j.RunAt.Set {
+		return BadField("run_at", "delay_ms and run_at exclude each other")
+	}
+	return nil
+}
+
+func missing(name string) *Error {
+	return BadField(name, "%s is missing", name)
+}
+
+func notEmpty(name, v string) *Error {
+	if v == "" {
+		return BadField(name, "%s is empty; leave it out for none", name)
+	}
+	return nil
+}
+
+func ofJob(f field[NewJob]) field[Request] {
+	return within(f, func(*Request) bool { return true }, func(r *Request) *NewJob { return &r.Job })
+}
+
+var requestMessage = newMessage([]field[Request]{
+	fID:      isID("id", func(r *Request) *RequestID { return &r.ID }),
+	fOp:      isText("op", maxShownName, func(r *Request) *Op { return &r.Op }),
+	fVersion: isOptInt("version", 1, MaxSafeInt, func(r *Request) *Opt[int64] { return &r.Version }),
+	fWorker:  isText("worker", MaxWorkerName, func(r *Request) *string { return &r.Worker }),
+	fEvents: checked(isTexts("events", 0, MaxList, maxShownName, func(r *Request) *[]string { return &r.Events }),
+		checkEvents),
+	fQueue: checked(isText("queue", MaxQueueName, func(r *Request) *string { return &r.Queue }),
+		func(r *Request) *Error { return CheckQueueName("queue", r.Queue) }),
+	fQueues: checked(isTexts("queues", 1, MaxList, MaxQueueName, func(r *Request) *[]string { return &r.Queues }),
+		checkQueues),
+	fPayload:     ofJob(jobPayload),
+	fPriority:    ofJob(jobPriority),
+	fDelayMS:     isOptInt("delay_ms", 0, MaxDelayMS, func(r *Request) *Opt[int64] { return &r.DelayMS }),
+	fRunAt:       ofJob(jobRunAt),
+	fKey:         ofJob(jobKey),
+	fHeaders:     ofJob(jobHeaders),
+	fMaxAttempts: ofJob(jobMaxAttempts),
+	fTimeoutMS:   ofJob(jobTimeoutMS),
+	fJobs:        isList("jobs", 1, MaxList, jobMessage, func(r *Request) *[]NewJob { return &r.Jobs }, checkNewJob),
+	fMax:         isOptInt("max", 1, MaxList, func(r *Request) *Opt[int64] { return &r.Max }),
+	fWaitMS:      isInt("wait_ms", 0, MaxWaitMS, func(r *Request) *int64 { return &r.WaitMS }),
+	fLeaseMS:     isOptInt("lease_ms", MinLeaseMS, MaxLeaseMS, func(r *Request) *Opt[int64] { return &r.LeaseMS }),
+	fLease: when(isText("lease", MaxLease, func(r *Request) *string { return &r.Lease }),
+		func(r *Request) bool { return r.Leases == nil }),
+	fLeases: checked(isTexts("leases", 1, MaxList, MaxLease, func(r *Request) *[]string { return &r.Leases }),
+		checkLeases),
+	fResult:  isBytes("result", func(r *Request) *[]byte { return &r.Result }),
+	fEnqueue: isList("enqueue", 1, MaxList, jobMessage, func(r *Request) *[]NewJob { return &r.Enqueue }, checkNewJob),
+	fError: checked(isText("error", -1, func(r *Request) *string { return &r.Error }),
+		func(r *Request) *Error { r.Error = cut(r.Error, MaxErrorText); return nil }),
+	fDead:    isBool("dead", func(r *Request) *bool { return &r.Dead }),
+	fCharge:  isOptBool("charge", func(r *Request) *Opt[bool] { return &r.Charge }),
+	fBind:    isBool("bind", func(r *Request) *bool { return &r.Bind }),
+	fRequest: isID("request", func(r *Request) *RequestID { return &r.Cancel }),
+	fIDs: checked(isTexts("ids", 1, MaxList, MaxJobID, func(r *Request) *[]string { return &r.IDs }),
+		checkIDs),
+	fState: checked(isText("state", maxShownName, func(r *Request) *State { return &r.State }), checkState),
+	fAfter: checked(isText("after", MaxJobID, func(r *Request) *string { return &r.After }),
+		func(r *Request) *Error { return notEmpty("after", r.After) }),
+	fAll: isBool("all", func(r *Request) *bool { return &r.All }),
+})
+
+// maxRequestFields bounds the search for the id in a request that is refused.
+const maxRequestFields = 64
+
+// request reads a whole request. A field that is wrong does not end it: the id
+// may stand behind.
+func (d *decoder) request(r *Request) *Error {
+	var seen, present presence
+	var first *Error
+	n := d.src.start()
+	for i := 0; d.src.next(i, n); i++ {
+		if i == maxRequestFields {
+			return Errorf(CodeBadRequest, "the request has more than %d fields", maxRequestFields)
+		}
+		mark := d.src.mark()
+		err := requestMessage.readField(d, r, &seen, &present)
+		if err == nil {
+			continue
+		}
+		if first == nil {
+			first = err
+		}
+		if d.src.fault() != nil {
+			return first
+		}
+		d.src.resume(mark)
+	}
+	if err := d.src.end(); err != nil {
+		return err
+	}
+	return r.finish(present, first)
+}
+
+// finish checks what only the whole request shows. first is the first field that
+// was wrong: an op that is not known explains it better.
+func (r *Request) finish(present presence, first *Error) *Error {
+	spec, known := ops[r.Op]
+	switch {
+	case !present.has(fOp):
+		if first != nil {
+			return first
+		}
+		return missing("op")
+	case first != nil && first.Field == "op":
+		return first
+	case !known:
+		return &Error{Code: CodeUnknownOp, Field: "op", Message: fmt.Sprintf("there is no op %q", r.Op)}
+	case first != nil:
+		return first
+	}
+	if extra := present &^ (spec.takes | 1<<fID | 1<<fOp); extra != 0 {
+		name := firstName(extra)
+		return BadField(name, "%s takes no field %q", r.Op, name)
+	}
+	if lack := spec.needs &^ present; lack != 0 {
+		return missing(firstName(lack))
+	}
+	if spec.check == nil {
+		return nil
+	}
+	return spec.check(r, present)
+}
+
+// firstName is the name of the lowest field in p, which is not empty.
+func firstName(p presence) string {
+	for i := range requestMessage.fields {
+		if p.has(i) {
+			return requestMessage.fields[i].name.plain
+		}
+	}
+	panic("protocol: no field is in the presence")
+}
+
+// writeRequest writes the fields that the op takes, the single or the list form.
+func writeRequest(e *encoder, r *Request) {
+	w, mask := *r, ops[r.Op].takes|1<<fID|1<<fOp
+	if r.Op == OpEnqueue {
+		if r.Jobs != nil {
+			mask &^= jobFields | 1<<fQueue | 1<<fDelayMS
+		}
+		if w.Job.Queue != "" {
+			w.Queue = w.Job.Queue
+		}
+		w.DelayMS = w.Job.DelayMS
+	}
+	requestMessage.write(e, &w, mask)
+}
+
+// CheckQueueName reports whether name is one a queue may have: 1–128 bytes of
+// [A-Za-z0-9._:/-], not beginning with . or -. The error is a bad_request that
+// names field.
+func CheckQueueName(field, name string) *Error {
+	if name == "" {
+		return BadField(field, "%s: a queue's name is empty", field)
+	}
+	if len(name) > MaxQueueName {
+		return BadField(field, "%s: a queue's name is %d bytes long; at most %d are allowed", field, len(name), MaxQueueName)
+	}
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '/':
+		case (c == '.' || c == '-') && i > 0:
+		default:
+			return BadField(field, "%s: %q is no queue name: it is made of A-Z a-z 0-9 . _ : / - and begins with none of . -", field, name)
+		}
+	}
+	return nil
+}
+
+func checkQueues(r *Request) *Error {
+	for i, q := range r.Queues {
+		if err := CheckQueueName("queues", q); err != nil {
+			err.Index = Some(int64(i))
+			return err
+		}
+	}
+	return nil
+}
+
+// cut shortens s to at most n bytes without breaking a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
