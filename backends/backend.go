@@ -187,6 +187,7 @@ type Extend struct {
 // cause but CauseNacked; a nack that is charged ends the row.
 type Release struct {
 	Leases    []Lease
+	Owner     Identity // not 0: only leases whose claim still belongs to this host (extend with bind may have moved it); others count as lost
 	Uncharged bool
 	Cause     Cause
 	Message   string

@@ -1,0 +1,18 @@
+package bridge
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bootTime is a clock that never jumps and goes on while the machine is
+// suspended: Go's monotonic clock stands still then, and a sidecar that was
+// suspended would take its leases for fresh.
+func bootTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic("CLOCK_BOOTTIME: " + err.Error()) // Linux ≥ 2.6.39 always has it
+	}
+	return time.Duration(ts.Nano())
+}

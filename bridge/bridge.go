@@ -1,0 +1,272 @@
+// Package bridge is a running sidecar: workers on one bank and databases on the
+// other. It owns the listener, the sessions, the claim broker, the group commit,
+// and what keeps leases honest (keeper, sweeper). It knows the wire (protocol)
+// and what a job table is (backends), but no engine, no file and no signal.
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// flushTimeout bounds how long an exit waits for the database to take what is
+// queued, after the last session.
+const flushTimeout = 5 * time.Second
+
+// Bridge is one sidecar.
+type Bridge struct {
+	opts     Options
+	limits   protocol.Limits
+	log      *slog.Logger
+	banks    []*bank
+	bankBy   map[string]*bank // by name in the options
+	bankByID map[string]*bank // by the database's random id
+	ready    chan struct{}
+	aborted  chan struct{}
+	abort    sync.Once
+
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+	serving  sync.WaitGroup
+	closing  bool
+	changed  chan struct{} // closed and replaced whenever a session ended
+}
+
+// New checks the options, reports everything that is wrong with them, and makes a
+// Bridge. It starts nothing.
+func New(o Options, log *slog.Logger) (*Bridge, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	b := &Bridge{
+		opts:     o,
+		limits:   protocol.NewLimits(o.MaxFrame),
+		log:      log,
+		bankBy:   make(map[string]*bank),
+		bankByID: make(map[string]*bank),
+		ready:    make(chan struct{}),
+		aborted:  make(chan struct{}),
+		sessions: make(map[*session]struct{}),
+		changed:  make(chan struct{}),
+	}
+	for name, d := range o.Databases {
+		bank := newBank(name, d, b.limits, b.policy, b.tellLost, log)
+		if twin := b.bankByID[bank.info.Database]; twin != nil {
+			return nil, fmt.Errorf("databases.%s and databases.%s are the same database: give its queues one name", twin.name, name)
+		}
+		b.banks = append(b.banks, bank)
+		b.bankBy[name] = bank
+		b.bankByID[bank.info.Database] = bank
+	}
+	return b, nil
+}
+
+// Ready is closed when every socket listens and the databases were asked.
+func (b *Bridge) Ready() <-chan struct{} { return b.ready }
+
+// Abort ends a drain at once: Run closes what is open and returns. Leases stay
+// valid for the restart grace all the same.
+func (b *Bridge) Abort() { b.abort.Do(func() { close(b.aborted) }) }
+
+// Run serves until ctx is done, then drains: no more jobs are given out, settles
+// go on until no connection holds a job or the drain timeout is over, and
+// connections are closed without releasing anything. What they fed is committed,
+// and only then does the sidecar leave the databases.
+func (b *Bridge) Run(ctx context.Context) error {
+	lns, err := b.listenAll()
+	if err != nil {
+		return err
+	}
+	watcher, err := newHangups()
+	if err != nil {
+		return errors.Join(err, closeAll(lns))
+	}
+	work, stopWork := context.WithCancel(context.Background())
+	hard, stopHard := context.WithCancel(context.Background())
+	defer stopWork()
+	defer stopHard()
+
+	var join, housework sync.WaitGroup
+	for _, bank := range b.banks {
+		join.Go(func() { bank.join(ctx) })
+	}
+	join.Wait()
+	var banks errgroup.Group
+	for _, bank := range b.banks {
+		banks.Go(func() error { return bank.run(ctx, work, hard) })
+	}
+	serveCtx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	for _, ln := range lns {
+		housework.Go(func() {
+			if err := b.accept(ln, watcher); err != nil {
+				fail(err)
+			}
+		})
+	}
+	housework.Go(func() {
+		if err := watcher.run(); err != nil {
+			fail(err)
+		}
+	})
+	close(b.ready)
+
+	<-serveCtx.Done()
+	b.drain()
+	err = closeAll(lns)
+	b.closeSessions()
+	b.serving.Wait()
+	stopWork()
+	timer := time.AfterFunc(flushTimeout, stopHard)
+	defer timer.Stop()
+	err = errors.Join(err, banks.Wait(), watcher.close())
+	housework.Wait()
+	if cause := context.Cause(serveCtx); ctx.Err() == nil && cause != nil {
+		err = errors.Join(cause, err)
+	}
+	return err
+}
+
+// drain refuses claims and waits until no connection holds a job.
+func (b *Bridge) drain() {
+	for _, bank := range b.banks {
+		bank.broker.halt(errDraining)
+	}
+	b.mu.Lock()
+	for s := range b.sessions {
+		s.tell("draining", nil)
+	}
+	b.mu.Unlock()
+	timeout := time.NewTimer(max(b.opts.DrainTimeout, 0))
+	defer timeout.Stop()
+	check := time.NewTicker(drainCheck)
+	defer check.Stop()
+	for {
+		if b.idle() {
+			return
+		}
+		select {
+		case <-check.C:
+		case <-b.aborted:
+			b.log.Warn("asked again to stop: not waiting for the jobs that connections hold")
+			return
+		case <-timeout.C:
+			b.log.Warn("the drain timeout is over and connections still hold jobs; their leases stay valid for the restart grace")
+			return
+		}
+	}
+}
+
+// drainCheck is how often a drain looks whether all jobs are settled.
+const drainCheck = 20 * time.Millisecond
+
+// idle reports whether no connection holds a job or waits for an answer.
+func (b *Bridge) idle() bool {
+	for _, bank := range b.banks {
+		if bank.ledger.heldBySessions() > 0 {
+			return false
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.sessions {
+		if len(s.slots) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// ServeStream serves one session over a pair of streams, as stdio does, until in
+// ends, ctx is done or the Bridge stops. Run must be running. A read of in that
+// nothing can interrupt (a terminal's) is left behind in its goroutine.
+func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
+	select {
+	case <-b.ready:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	pipe, feed := io.Pipe()
+	s := b.open(pipe, out, nil)
+	if s == nil {
+		return errors.New("the sidecar is stopping")
+	}
+	defer b.ended(s)
+	go func() {
+		_, err := io.Copy(feed, in)
+		feed.CloseWithError(err) // nil: end of input
+	}()
+	defer context.AfterFunc(ctx, s.close)()
+	s.serve()
+	return nil
+}
+
+// serveConn serves one accepted connection to its end.
+func (b *Bridge) serveConn(conn *net.UnixConn, watcher *hangups) {
+	s := b.open(conn, conn, conn)
+	if s == nil {
+		_ = conn.Close() // stopping: nothing was read from it
+		return
+	}
+	defer b.ended(s)
+	forget, err := watcher.watch(conn, func() { s.hangUp(errHangUp) })
+	if err != nil {
+		b.log.Error("a connection was refused", "error", err)
+	} else {
+		s.serve()
+		forget()
+	}
+	_ = conn.Close() // all that mattered was written or failed before
+}
+
+func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn) *session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing {
+		return nil
+	}
+	s := newSession(b, fmt.Sprintf("%016x", uint64(newIdentity())), in, out, conn)
+	b.sessions[s] = struct{}{}
+	b.serving.Add(1)
+	return s
+}
+
+func (b *Bridge) ended(s *session) {
+	b.mu.Lock()
+	delete(b.sessions, s)
+	b.mu.Unlock()
+	b.serving.Done()
+}
+
+// closeSessions closes every connection from this side.
+func (b *Bridge) closeSessions() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closing = true
+	for s := range b.sessions {
+		s.close()
+	}
+}
+
+// tellLost tells the sessions that asked for it what they lost.
+func (b *Bridge) tellLost(bank *bank, lost map[*session][]backends.Lease) {
+	for s, leases := range lost {
+		texts := make([]string, len(leases))
+		for i, l := range leases {
+			texts[i] = formatLease(bank.info.Database, l)
+		}
+		s.tell("lost", texts)
+	}
+}

@@ -1,0 +1,301 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// maxSlots bounds one claim statement: far more than the workers of one host
+// take at a time, and small enough for any engine.
+const maxSlots = 1000
+
+// broker holds the claims of one database that are not answered yet, and decides
+// which of them the next commit asks for.
+//
+// A waiter is asked for once when it comes (so that an empty answer is always
+// the database's), and again whenever its line was hinted at after it was last asked:
+// a hint says that one of the line's queues may have got a ready job.
+type broker struct {
+	wake func() // the committer's
+
+	mu      sync.Mutex
+	lines   map[string]*line
+	byQueue map[string]map[*line]struct{}
+	order   []*line // in turn, so that no line starves when slots are short
+	halted  error   // not nil: every claim is answered with it (draining)
+}
+
+// line is the waiters for the same queues in the same order, first come first
+// served.
+type line struct {
+	key     string
+	queues  []string
+	waiters []*waiter
+	hint    uint64
+}
+
+// waiter is one claim request.
+type waiter struct {
+	sess   *session
+	slots  int
+	lease  backends.Slot // the template: lease kind and worker
+	once   bool          // wait_ms 0: answered after one look
+	line   *line
+	seen   uint64 // the line's hint when it was last asked, 0: never
+	asking bool   // in the commit under way
+	left   bool   // answered as soon as the commit under way ends
+	failed error  // why the last look failed; nil: it did not
+
+	answer chan answer // 1: the answer waits for its reader, never the other way round
+}
+
+// answer ends a waiter.
+type answer struct {
+	jobs []backends.Job
+	err  error
+}
+
+func newBroker(wake func()) *broker {
+	return &broker{wake: wake, lines: make(map[string]*line), byQueue: make(map[string]map[*line]struct{})}
+}
+
+// add queues a waiter and gives it its answer channel.
+func (b *broker) add(w *waiter, queues []string) {
+	w.answer = make(chan answer, 1)
+	b.mu.Lock()
+	if b.halted != nil {
+		w.answer <- answer{err: b.halted}
+		b.mu.Unlock()
+		return
+	}
+	key := strings.Join(queues, ",") // no queue name has a comma
+	ln := b.lines[key]
+	if ln == nil {
+		ln = &line{key: key, queues: queues, hint: 1}
+		b.lines[key] = ln
+		b.order = append(b.order, ln)
+		for _, q := range queues {
+			set := b.byQueue[q]
+			if set == nil {
+				set = make(map[*line]struct{})
+				b.byQueue[q] = set
+			}
+			set[ln] = struct{}{}
+		}
+	}
+	w.line = ln
+	ln.waiters = append(ln.waiters, w)
+	b.mu.Unlock()
+	b.wake()
+}
+
+// leave asks for the waiter's answer now. It comes at once, or with the commit
+// under way, and may still bring jobs.
+func (b *broker) leave(w *waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case w.line == nil: // answered already
+	case w.asking:
+		w.left = true
+	default:
+		b.remove(w)
+		w.answer <- answer{err: w.failed}
+	}
+}
+
+// remove takes the waiter out of its line. b.mu is held.
+func (b *broker) remove(w *waiter) {
+	ln := w.line
+	w.line = nil
+	ln.waiters = slices.DeleteFunc(ln.waiters, func(o *waiter) bool { return o == w })
+	if len(ln.waiters) > 0 {
+		return
+	}
+	delete(b.lines, ln.key)
+	b.order = slices.DeleteFunc(b.order, func(o *line) bool { return o == ln })
+	for _, q := range ln.queues {
+		set := b.byQueue[q]
+		delete(set, ln)
+		if len(set) == 0 {
+			delete(b.byQueue, q)
+		}
+	}
+}
+
+// hint says that the queues may have ready jobs, and wakes the committer when
+// somebody waits for one of them.
+func (b *broker) hint(queues []string) {
+	if len(queues) == 0 {
+		return
+	}
+	if b.mark(queues) {
+		b.wake()
+	}
+}
+
+func (b *broker) mark(queues []string) (wanted bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, q := range queues {
+		for ln := range b.byQueue[q] {
+			ln.hint++
+			wanted = true
+		}
+	}
+	return wanted
+}
+
+// waiting lists the queues that somebody waits for.
+func (b *broker) waiting() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]string, 0, len(b.byQueue))
+	for q := range b.byQueue {
+		out = append(out, q)
+	}
+	return out
+}
+
+// ask is one line's part of a commit.
+type ask struct {
+	line    *line
+	waiters []*waiter
+	hint    uint64
+	slots   []backends.Slot
+}
+
+// gather chooses whom the next commit asks for, at most maxSlots. number gives
+// each slot its token's number.
+func (b *broker) gather(host backends.Identity, number func() uint64) []ask {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var asks []ask
+	room := maxSlots
+	for i := 0; i < len(b.order) && room > 0; i++ {
+		ln := b.order[i]
+		a := ask{line: ln, hint: ln.hint}
+		for _, w := range ln.waiters {
+			if w.asking || w.seen >= ln.hint || w.sess.overloaded() {
+				continue
+			}
+			if w.slots > room && len(a.waiters)+len(asks) > 0 {
+				break // it comes first next time
+			}
+			w.asking = true
+			room -= w.slots
+			a.waiters = append(a.waiters, w)
+			for range w.slots {
+				slot := w.lease
+				slot.Token = backends.Token{Host: host, Number: number()}
+				a.slots = append(a.slots, slot)
+			}
+			if room <= 0 {
+				break
+			}
+		}
+		if len(a.waiters) > 0 {
+			asks = append(asks, a)
+		}
+	}
+	if len(b.order) > 1 { // whoever came first now comes last next time
+		b.order = append(b.order[1:], b.order[0])
+	}
+	return asks
+}
+
+// settle ends an ask with what the database gave.
+func (b *broker) settle(a ask, res backends.ClaimResult) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	jobs := res.Jobs
+	for _, w := range a.waiters {
+		w.asking = false
+		w.failed = nil
+		n := min(w.slots, len(jobs))
+		if n > 0 {
+			b.remove(w)
+			w.sess.load(jobs[:n])
+			w.answer <- answer{jobs: jobs[:n:n]}
+			jobs = jobs[n:]
+			continue
+		}
+		if !res.More {
+			w.seen = a.hint
+		}
+		if w.left || w.once && !res.More {
+			b.remove(w)
+			w.answer <- answer{}
+		}
+	}
+}
+
+// fail ends an ask that the database did not answer. Those who asked for one
+// look get the error; those who wait go on waiting, and get it only when their
+// wait ends before a look succeeds.
+func (b *broker) fail(a ask, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, w := range a.waiters {
+		w.asking = false
+		w.failed = err
+		mayPass := backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
+		if w.left || w.once || !mayPass {
+			b.remove(w)
+			w.answer <- answer{err: err}
+		}
+	}
+}
+
+// refuse answers those who asked for one look: nothing can be claimed now.
+func (b *broker) refuse(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ln := range slices.Clone(b.order) {
+		for _, w := range slices.Clone(ln.waiters) {
+			if w.asking {
+				continue
+			}
+			w.failed = err
+			if w.once {
+				b.remove(w)
+				w.answer <- answer{err: err}
+			}
+		}
+	}
+}
+
+// halt answers every claim, now and from now on, with err.
+func (b *broker) halt(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.halted = err
+	for _, ln := range slices.Clone(b.order) {
+		for _, w := range slices.Clone(ln.waiters) {
+			w.failed = err
+			if w.asking {
+				w.left = true
+				continue
+			}
+			b.remove(w)
+			w.answer <- answer{err: err}
+		}
+	}
+}
+
+// wait returns the waiter's answer; stop (the end of its wait, a cancel, a
+// hang-up) asks for it early.
+func (b *broker) wait(ctx context.Context, w *waiter) answer {
+	select {
+	case a := <-w.answer:
+		return a
+	case <-ctx.Done():
+		b.leave(w)
+		return <-w.answer
+	}
+}

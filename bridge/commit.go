@@ -1,0 +1,250 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var errBeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
+
+// commit carries out one batch and answers its members. It returns an error when
+// the database could not be had: those who can wait are queued again.
+func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) error {
+	res, err := c.try(hard, writes, asks)
+	switch {
+	case err == nil:
+		c.answer(writes, res.Writes)
+		c.deliver(hard, asks, res.Claims)
+		return nil
+	case errors.Is(err, backends.ErrHostLost):
+		// Nothing happened. The writes do not need the host; the claims are asked
+		// again under the next identity.
+		c.dropAsks(asks, backends.Unavailable(err))
+		c.keeper.giveUp(hostOf(asks))
+		c.keeper.beatNow()
+		if len(writes) == 0 {
+			return nil
+		}
+		return c.commit(hard, writes, nil)
+	case backends.Retryable(err):
+		c.dropAsks(asks, err)
+		c.putBack(writes)
+		return err
+	case errors.Is(err, backends.ErrUnknownOutcome), hard.Err() != nil:
+		c.dropAsks(asks, err)
+		c.lostTrack(writes, err, hard.Err() == nil)
+		return nil
+	default:
+		return c.split(hard, writes, asks, err)
+	}
+}
+
+// lostTrack ends writes whose commit may have happened. A release is simply
+// made again: its tokens keep it from freeing anything twice.
+func (c *committer) lostTrack(writes []*pending, err error, again bool) {
+	var releases []*pending
+	for _, p := range writes {
+		if _, ok := p.write.(backends.Release); ok && again {
+			releases = append(releases, p)
+			continue
+		}
+		c.finish(p, outcome{err: err})
+	}
+	if len(releases) > 0 {
+		c.putBack(releases)
+	}
+}
+
+// split finds the member that the database refuses: halves of the batch run on
+// their own, until the guilty one is alone with its error.
+func (c *committer) split(hard context.Context, writes []*pending, asks []ask, err error) error {
+	if len(writes) > 0 && len(asks) > 0 {
+		err1 := c.commit(hard, writes, nil)
+		return errors.Join(err1, c.commit(hard, nil, asks))
+	}
+	if n := len(asks); n > 0 {
+		if n == 1 {
+			c.log.Error("a claim failed", "queues", asks[0].line.queues, "error", err)
+			c.dropAsks(asks, err)
+			return nil
+		}
+		return errors.Join(c.commit(hard, nil, asks[:n/2]), c.commit(hard, nil, asks[n/2:]))
+	}
+	if n := len(writes); n > 1 {
+		err1 := c.commit(hard, writes[:n/2], nil)
+		if err1 != nil {
+			// The database went away: the rest goes back behind the first half.
+			c.requeueAfter(writes[:n/2], writes[n/2:])
+			return err1
+		}
+		return c.commit(hard, writes[n/2:], nil)
+	}
+	if !backends.IsRefused(err) {
+		c.log.Error("a write failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
+	}
+	c.finish(writes[0], outcome{err: err})
+	return nil
+}
+
+// requeueAfter queues second again, right behind what is left of first.
+func (c *committer) requeueAfter(first, second []*pending) {
+	for _, p := range second {
+		p.state.Store(queued)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := 0
+	for at < len(c.queue) && slices.Contains(first, c.queue[at]) {
+		at++
+	}
+	c.queue = slices.Insert(c.queue, at, second...)
+}
+
+func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (backends.Results, error) {
+	batch := backends.Batch{Host: hostOf(asks)}
+	for _, p := range writes {
+		batch.Writes = append(batch.Writes, p.write)
+	}
+	for _, a := range asks {
+		claim := backends.Claim{Slots: a.slots, MaxBytes: c.claimBytes, MaxPayload: c.maxPayload}
+		for _, q := range a.line.queues {
+			if policy, ok := c.policy(q); ok {
+				claim.Queues = append(claim.Queues, policy)
+			}
+		}
+		batch.Claims = append(batch.Claims, claim)
+	}
+	ctx, cancel := context.WithTimeout(hard, c.patience)
+	defer cancel()
+	return c.backend.Commit(ctx, batch)
+}
+
+func (c *committer) answer(writes []*pending, results []backends.WriteResult) {
+	for i, p := range writes {
+		c.finish(p, outcome{res: results[i]})
+		switch p.write.(type) {
+		case backends.Enqueue, backends.Ack: // gather marked their queues before it chose the claims
+		default:
+			c.broker.hint(results[i].Freed)
+		}
+	}
+}
+
+// deliver hands the claimed jobs to their waiters, if this sidecar is still alive:
+// where its beat is late by now, others may have given it up.
+func (c *committer) deliver(hard context.Context, asks []ask, results []backends.ClaimResult) {
+	if len(asks) == 0 {
+		return
+	}
+	host := hostOf(asks)
+	var claimed int
+	for i := range results {
+		claimed += len(results[i].Jobs)
+		c.ledger.forget(asks[i].slots[len(results[i].Jobs):])
+	}
+	if claimed > 0 && !c.confirmed(hard, host) {
+		for i := range asks {
+			c.giveBack(host, results[i].Jobs)
+			c.broker.fail(asks[i], backends.Unavailable(errBeatLate))
+		}
+		return
+	}
+	for i := range asks {
+		c.broker.settle(asks[i], results[i])
+	}
+}
+
+func (c *committer) confirmed(hard context.Context, host backends.Identity) bool {
+	if c.keeper.fresh() == host {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(hard, c.patience/4)
+	defer cancel()
+	return c.keeper.confirm(ctx, host)
+}
+
+// giveBack returns jobs that were claimed but not handed out, uncharged.
+func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
+	if len(jobs) == 0 {
+		return
+	}
+	leases := make([]backends.Lease, len(jobs))
+	for i := range jobs {
+		leases[i] = backends.Lease{Job: jobs[i].ID, Token: jobs[i].Token}
+	}
+	c.ledger.forgetLeases(leases)
+	c.release(host, leases)
+}
+
+// release gives claims back, uncharged, as far as they are still host's.
+func (c *committer) release(host backends.Identity, leases []backends.Lease) {
+	c.pushFree(backends.Release{Leases: leases, Owner: host, Uncharged: true})
+}
+
+func (c *committer) dropAsks(asks []ask, err error) {
+	for _, a := range asks {
+		c.ledger.forget(a.slots)
+		c.broker.fail(a, err)
+	}
+}
+
+func hostOf(asks []ask) backends.Identity {
+	if len(asks) == 0 {
+		return 0
+	}
+	return asks[0].slots[0].Token.Host
+}
+
+func leasesOf(w backends.Write) []backends.Lease {
+	switch w := w.(type) {
+	case backends.Ack:
+		return w.Leases
+	case backends.Nack:
+		return w.Leases
+	case backends.Extend:
+		return w.Leases
+	case backends.Release:
+		return w.Leases
+	}
+	return nil
+}
+
+func sizeOf(w backends.Write) size {
+	s := size{jobs: len(leasesOf(w))}
+	add := func(jobs []backends.NewJob) {
+		s.jobs += len(jobs)
+		for i := range jobs {
+			s.bytes += int64(len(jobs[i].Payload))
+		}
+	}
+	switch w := w.(type) {
+	case backends.Enqueue:
+		add(w.Jobs)
+	case backends.Ack:
+		add(w.Enqueue)
+		s.bytes += int64(len(w.Result))
+	}
+	return s
+}
+
+// readyQueues lists the queues that the write puts ready jobs into.
+func readyQueues(w backends.Write) []string {
+	var jobs []backends.NewJob
+	switch w := w.(type) {
+	case backends.Enqueue:
+		jobs = w.Jobs
+	case backends.Ack:
+		jobs = w.Enqueue
+	}
+	var out []string
+	for i := range jobs {
+		if jobs[i].Delay == 0 && jobs[i].RunAt.IsZero() && !slices.Contains(out, jobs[i].Queue) {
+			out = append(out, jobs[i].Queue)
+		}
+	}
+	return out
+}

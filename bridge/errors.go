@@ -1,0 +1,47 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// retryHint is told with unavailable: by then a database that restarts is often back.
+const retryHint = 1000 // milliseconds
+
+var errDraining = protocol.Errorf(protocol.CodeDraining,
+	"this sidecar is stopping and gives out no more jobs; settle what you hold and connect again")
+
+// toClient maps any error to the one the client may see. What it cannot name is
+// logged in full and told as internal.
+func toClient(err error, log *slog.Logger) *protocol.Error {
+	var pe *protocol.Error
+	switch {
+	case errors.As(err, &pe):
+		return pe
+	case backends.Retryable(err):
+		e := protocol.Errorf(protocol.CodeUnavailable, "nothing was written; try again: %v", err)
+		e.RetryMS = protocol.Some[int64](retryHint)
+		return e
+	case backends.IsRefused(err):
+		return protocol.Errorf(protocol.CodeBadRequest, "%v", err)
+	case errors.Is(err, backends.ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded):
+		return protocol.Errorf(protocol.CodeUnknownOutcome,
+			"it may have been written and may not: send it again (an enqueue only with a key): %v", err)
+	case errors.Is(err, backends.ErrNoSuchJob):
+		return protocol.BadField("after", "the job to go on from is gone; start again without `after`")
+	case errors.Is(err, backends.ErrKeyTaken):
+		return protocol.BadField("ids", "refused, nothing was retried: %v", err)
+	default:
+		log.Error("a request failed for a reason the sidecar does not know", "error", err)
+		return protocol.Errorf(protocol.CodeInternal, "unexpected error, see the sidecar's log: %v", err)
+	}
+}
+
+func leaseLost() *protocol.Error {
+	return protocol.Errorf(protocol.CodeLeaseLost,
+		"this lease is not valid (any more): the job was settled already, or was taken back and may be with another worker")
+}

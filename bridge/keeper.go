@@ -1,0 +1,310 @@
+package bridge
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// keeper keeps this sidecar alive in one database: it joins under a new
+// identity, beats, compares what the database thinks it has with what it knows,
+// and watches the other sidecars' beats.
+//
+// How the times follow from the host lease H (design.md §2.4: a dead sidecar's
+// jobs are free within H):
+//
+//	beat every H/6; each beat is good for 7/10 H from when it reached the database;
+//	a peer is suspected when its end has passed and its beat stood still for H/4
+//	here. So a sidecar that dies right after a beat is given up at 7/10 H plus at
+//	most one beat of the others (H/6): below H. A clock that jumps forward
+//	suspects nobody who beats.
+type keeper struct {
+	backend backends.Backend
+	lease   time.Duration // H
+	grace   time.Duration
+	ledger  *ledger
+	log     *slog.Logger
+	clock   func() time.Duration
+
+	// lost is told which leases the sessions no longer have.
+	lost func(map[*session][]backends.Lease)
+	// release gives claims back, uncharged, that nobody here knows of.
+	release func(owner backends.Identity, leases []backends.Lease)
+	// suspected wakes the sweeper.
+	suspected func()
+	// revived wakes the committer: claims may be made (again).
+	revived func()
+
+	poke chan struct{} // 1: one wish to beat at once is enough
+
+	mu         sync.Mutex
+	identity   backends.Identity // 0: not joined
+	freshUntil time.Duration     // by clock; claims are handed out before it only
+	watched    map[backends.Identity]watch
+	waiting    []chan struct{} // closed after the next beat that succeeded or said "lost"
+}
+
+// watch is what was seen of a peer.
+type watch struct {
+	beats uint64
+	since time.Duration // when beats was first seen, by clock
+	ended bool
+}
+
+func (k *keeper) every() time.Duration   { return k.lease / 6 }
+func (k *keeper) trusted() time.Duration { return k.lease * 7 / 10 }
+func (k *keeper) observe() time.Duration { return k.lease / 4 }
+
+// margin is how much earlier than the database the sidecar stops trusting its
+// own beat.
+func (k *keeper) margin() time.Duration { return k.lease / 20 }
+
+// run joins and beats until ctx is done. It does not leave: see leave.
+func (k *keeper) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var failing bool
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-k.poke:
+		}
+		err := k.turn(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !failing {
+			k.log.Warn("the beat did not reach the database; nothing is handed out until it does", "error", err)
+		} else if err == nil && failing {
+			k.log.Info("the beat reaches the database again")
+		}
+		failing = err != nil
+		next := k.every()
+		if failing {
+			next = min(next/4, time.Second)
+		}
+		timer.Reset(next)
+	}
+}
+
+// turn is one beat and what follows from it.
+func (k *keeper) turn(ctx context.Context) error {
+	id := k.current()
+	kind := backends.BeatRenew
+	if id == 0 {
+		kind = backends.BeatJoin
+		id = newIdentity()
+	}
+	asked := k.clock()
+	beatCtx, cancel := context.WithTimeoutCause(ctx, k.lease/2, fmt.Errorf("beat: no answer within %v", k.lease/2))
+	defer cancel()
+	pulse, err := k.backend.Beat(beatCtx, backends.Beat{Host: id, Kind: kind, Name: hostName(), Lease: k.trusted()})
+	if err != nil {
+		return err
+	}
+	if !pulse.Alive {
+		k.giveUp(id)
+		return k.turn(ctx)
+	}
+	if !k.beaten(id, kind, asked, pulse.Peers) {
+		return k.turn(ctx) // a claim found out meanwhile that id was given up
+	}
+	return k.reconcile(ctx, id)
+}
+
+func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, asked time.Duration, peers []backends.Peer) bool {
+	k.mu.Lock()
+	if kind == backends.BeatRenew && k.identity != id {
+		k.mu.Unlock()
+		return false
+	}
+	joined := k.identity == 0
+	revived := joined || k.clock() >= k.freshUntil
+	k.identity = id
+	k.freshUntil = asked + k.trusted() - k.margin()
+	suspects := k.watch(peers)
+	for _, c := range k.waiting {
+		close(c)
+	}
+	k.waiting = nil
+	k.mu.Unlock()
+	if joined {
+		k.log.Info("joined the database", "host", fmt.Sprintf("%016x", uint64(id)))
+	}
+	if revived {
+		k.revived()
+	}
+	if suspects {
+		k.suspected()
+	}
+	return true
+}
+
+// watch remembers the peers' beats and reports whether one is suspect. k.mu is
+// held.
+func (k *keeper) watch(peers []backends.Peer) (suspects bool) {
+	now := k.clock()
+	next := make(map[backends.Identity]watch, len(peers))
+	for _, p := range peers {
+		w, seen := k.watched[p.Host]
+		if !seen || w.beats != p.Beats {
+			w = watch{beats: p.Beats, since: now}
+		}
+		w.ended = p.Expired && !p.Dead
+		next[p.Host] = w
+		suspects = suspects || p.Dead || w.ended && now-w.since >= k.observe()
+	}
+	k.watched = next
+	return suspects
+}
+
+// suspects lists the peers to give up.
+func (k *keeper) suspects() []backends.Suspect {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.clock()
+	var out []backends.Suspect
+	for host, w := range k.watched {
+		if w.ended && now-w.since >= k.observe() {
+			out = append(out, backends.Suspect{Host: host, Beats: w.beats})
+		}
+	}
+	return out
+}
+
+// giveUp drops an identity that others took for dead: its leases are theirs to
+// give out again.
+func (k *keeper) giveUp(id backends.Identity) {
+	k.mu.Lock()
+	if k.identity != id {
+		k.mu.Unlock()
+		return
+	}
+	k.identity = 0
+	k.freshUntil = 0
+	for _, c := range k.waiting {
+		close(c)
+	}
+	k.waiting = nil
+	k.mu.Unlock()
+	lost := k.ledger.dropAll()
+	k.log.Warn("this sidecar was given up (its beat was late): its sessions' leases are lost, going on under a new identity",
+		"host", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
+	k.lost(lost)
+}
+
+// current is the identity claims are made under; 0 while there is none.
+func (k *keeper) current() backends.Identity {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.identity
+}
+
+// fresh is the identity, while its beat is not late, else 0.
+func (k *keeper) fresh() backends.Identity {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.clock() >= k.freshUntil {
+		return 0
+	}
+	return k.identity
+}
+
+// confirm makes sure that id is alive, by a beat where the last one is late: a
+// claim is handed out only then. It waits for that beat as long as ctx allows.
+func (k *keeper) confirm(ctx context.Context, id backends.Identity) bool {
+	if k.fresh() == id {
+		return true
+	}
+	k.mu.Lock()
+	c := make(chan struct{})
+	k.waiting = append(k.waiting, c)
+	k.mu.Unlock()
+	k.beatNow()
+	select {
+	case <-c:
+		return k.fresh() == id
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// beatNow asks for a beat without waiting for its time.
+func (k *keeper) beatNow() {
+	select {
+	case k.poke <- struct{}{}:
+	default:
+	}
+}
+
+// reconcile compares the rows claimed under id with the known leases: rows that
+// nobody knows (their commit's answer got lost) go back, leases without a row are
+// lost.
+func (k *keeper) reconcile(ctx context.Context, id backends.Identity) error {
+	const page = 1000
+	missing := k.ledger.snapshot() // before the look: what is claimed later is not missed
+	for after := ""; ; {
+		lookCtx, cancel := context.WithTimeoutCause(ctx, k.lease/2, fmt.Errorf("list of held jobs: no answer within %v", k.lease/2))
+		rows, err := k.backend.Held(lookCtx, id, after, page)
+		cancel()
+		if err != nil {
+			return err
+		}
+		if unknown := k.ledger.unknown(rows); len(unknown) > 0 {
+			k.log.Warn("giving back claims that nobody here knows of", "jobs", len(unknown))
+			k.release(id, unknown)
+		}
+		for i := range rows {
+			delete(missing, rows[i].Lease.Token)
+		}
+		if len(rows) < page {
+			break
+		}
+		after = rows[len(rows)-1].Lease.Job
+	}
+	if lost := k.ledger.dropMissing(missing); len(lost) > 0 {
+		k.lost(lost)
+	}
+	return nil
+}
+
+// leave is the last beat: the sessions' leases stay valid for the grace.
+func (k *keeper) leave(ctx context.Context) error {
+	k.mu.Lock()
+	id := k.identity
+	k.identity = 0
+	k.freshUntil = 0
+	k.mu.Unlock()
+	if id == 0 {
+		return nil
+	}
+	_, err := k.backend.Beat(ctx, backends.Beat{Host: id, Kind: backends.BeatLeave, Name: hostName(), Lease: k.grace})
+	return err
+}
+
+func newIdentity() backends.Identity {
+	for {
+		var raw [8]byte
+		rand.Read(raw[:]) // never fails (crypto/rand)
+		if id := binary.BigEndian.Uint64(raw[:]); id != 0 {
+			return backends.Identity(id)
+		}
+	}
+}
+
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown-host"
+	}
+	return fmt.Sprintf("%s:%d", name, os.Getpid())
+}

@@ -1,0 +1,83 @@
+package bridge
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// A lease string is `1.DATABASE.TOKEN.JOB`, all of [A-Za-z0-9._-]:
+//
+//   - 1: the version of this form;
+//   - DATABASE: the random id kept in the database;
+//   - TOKEN: host identity and number, 16 bytes big-endian, base64url;
+//   - JOB: the job's id; one that is not all digits as `_` and its base64url.
+//
+// It is self-contained, so that any sidecar of the database settles it, also one
+// that started after the claim (design.md §2.5).
+const leaseVersion = "1"
+
+var b64 = base64.RawURLEncoding.Strict()
+
+func formatLease(database string, l backends.Lease) string {
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], uint64(l.Token.Host))
+	binary.BigEndian.PutUint64(raw[8:], l.Token.Number)
+	out := make([]byte, 0, 2+len(database)+1+22+1+len(l.Job)*4/3+3)
+	out = append(out, leaseVersion...)
+	out = append(out, '.')
+	out = append(out, database...)
+	out = append(out, '.')
+	out = b64.AppendEncode(out, raw[:])
+	out = append(out, '.')
+	if allDigits(l.Job) {
+		out = append(out, l.Job...)
+	} else {
+		out = append(out, '_')
+		out = b64.AppendEncode(out, []byte(l.Job))
+	}
+	return string(out)
+}
+
+// parseLease reads a lease string. ok is false for anything that formatLease
+// never wrote: such a lease is a lost one.
+func parseLease(s string) (database string, l backends.Lease, ok bool) {
+	if len(s) > protocol.MaxLease {
+		return "", l, false
+	}
+	version, rest, ok1 := strings.Cut(s, ".")
+	database, rest, ok2 := strings.Cut(rest, ".")
+	token, job, ok3 := strings.Cut(rest, ".")
+	if !ok1 || !ok2 || !ok3 || version != leaseVersion || len(token) != 22 {
+		return "", l, false
+	}
+	raw, err := b64.DecodeString(token)
+	if err != nil {
+		return "", l, false
+	}
+	l.Token.Host = backends.Identity(binary.BigEndian.Uint64(raw[:8]))
+	l.Token.Number = binary.BigEndian.Uint64(raw[8:])
+	if coded, isCoded := strings.CutPrefix(job, "_"); isCoded {
+		id, err := b64.DecodeString(coded)
+		if err != nil {
+			return "", l, false
+		}
+		job = string(id)
+	} else if !allDigits(job) {
+		return "", l, false
+	}
+	l.Job = job
+	return database, l, true
+}
+
+func allDigits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}

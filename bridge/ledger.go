@@ -1,0 +1,281 @@
+package bridge
+
+import (
+	"sync"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// ledger knows the claims that exist under this sidecar's identity: which are on
+// their way from the database, which a session holds, which were handed out as
+// timed leases. The keeper compares it with the database's rows, and a session's
+// end takes from it what is to be given back.
+//
+// mu also orders "this lease belongs to that session now" with the submission of
+// the write that makes it so: see bind and takeSession.
+type ledger struct {
+	mu       sync.Mutex
+	known    map[backends.Token]*holding
+	sessions map[*session]map[backends.Token]*holding
+}
+
+// holding is one known claim.
+type holding struct {
+	lease    backends.Lease
+	sess     *session // nil: in flight, or a timed lease
+	onItsWay bool     // its commit is not answered yet
+	settling int      // writes under way that may end it
+}
+
+func newLedger() *ledger {
+	return &ledger{
+		known:    make(map[backends.Token]*holding),
+		sessions: make(map[*session]map[backends.Token]*holding),
+	}
+}
+
+// expect registers tokens before the commit that uses them, so that the keeper
+// never takes a claim on its way for an unknown one.
+func (l *ledger) expect(slots []backends.Slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range slots {
+		l.known[slots[i].Token] = &holding{onItsWay: true}
+	}
+}
+
+// forget removes tokens whose commit brought nothing.
+func (l *ledger) forget(slots []backends.Slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range slots {
+		delete(l.known, slots[i].Token)
+	}
+}
+
+// forgetLeases removes claims that nobody got.
+func (l *ledger) forgetLeases(leases []backends.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop(leases)
+}
+
+// give makes jobs the session's (timed: nobody's, but known). It reports false,
+// and the jobs are still on their way, when the identity they were claimed
+// under was dropped meanwhile.
+func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range jobs {
+		if l.known[jobs[i].Token] == nil {
+			return false
+		}
+	}
+	for i := range jobs {
+		h := l.known[jobs[i].Token]
+		h.lease = backends.Lease{Job: jobs[i].ID, Token: jobs[i].Token}
+		h.onItsWay = false
+		if !timed {
+			l.attach(h, sess)
+		}
+	}
+	return true
+}
+
+// attach makes h the session's (nil: nobody's). l.mu is held.
+func (l *ledger) attach(h *holding, sess *session) {
+	l.detach(h)
+	h.sess = sess
+	if sess == nil {
+		return
+	}
+	set := l.sessions[sess]
+	if set == nil {
+		set = make(map[backends.Token]*holding)
+		l.sessions[sess] = set
+	}
+	set[h.lease.Token] = h
+}
+
+// detach takes h from its session. l.mu is held.
+func (l *ledger) detach(h *holding) {
+	if h.sess == nil {
+		return
+	}
+	set := l.sessions[h.sess]
+	delete(set, h.lease.Token)
+	if len(set) == 0 {
+		delete(l.sessions, h.sess)
+	}
+	h.sess = nil
+}
+
+// settling marks the leases as being settled and returns the function that says
+// how it ended: gone lists those that are no longer held (settled or lost).
+func (l *ledger) settling(leases []backends.Lease) (ended func(gone []backends.Lease)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	marked := make([]*holding, 0, len(leases))
+	for _, lease := range leases {
+		if h := l.known[lease.Token]; h != nil {
+			h.settling++
+			marked = append(marked, h)
+		}
+	}
+	return func(gone []backends.Lease) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, h := range marked {
+			h.settling--
+		}
+		l.drop(gone)
+	}
+}
+
+// bind makes the leases the session's and calls submit, as one step: a session
+// that ends at the same time either releases them before the bind is submitted
+// (which then finds them lost) or no longer has them. They count as on their way
+// until bound is called.
+func (l *ledger) bind(leases []backends.Lease, sess *session, submit func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range leases {
+		h := l.known[lease.Token]
+		if h == nil {
+			h = &holding{}
+			l.known[lease.Token] = h
+		}
+		h.lease, h.onItsWay = lease, true
+		l.attach(h, sess)
+	}
+	submit()
+}
+
+// bound ends a bind: all but the lost leases are held from now on.
+func (l *ledger) bound(leases, lost []backends.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range leases {
+		if h := l.known[lease.Token]; h != nil {
+			h.onItsWay = false
+		}
+	}
+	l.drop(lost)
+}
+
+// drop forgets leases. l.mu is held.
+func (l *ledger) drop(leases []backends.Lease) {
+	for _, lease := range leases {
+		if h := l.known[lease.Token]; h != nil {
+			l.detach(h)
+			delete(l.known, lease.Token)
+		}
+	}
+}
+
+// unbind makes leases timed ones: known, nobody's.
+func (l *ledger) unbind(leases []backends.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range leases {
+		if h := l.known[lease.Token]; h != nil {
+			l.detach(h)
+		}
+	}
+}
+
+// takeSession takes all that the session holds and calls submit with it, in one
+// step (see bind). Nothing held: submit is not called.
+func (l *ledger) takeSession(sess *session, submit func(leases []backends.Lease)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	set := l.sessions[sess]
+	if len(set) == 0 {
+		return
+	}
+	leases := make([]backends.Lease, 0, len(set))
+	for token, h := range set {
+		leases = append(leases, h.lease)
+		delete(l.known, token)
+	}
+	delete(l.sessions, sess)
+	submit(leases)
+}
+
+// heldBySessions counts the leases that end with a connection, and those on
+// their way to one.
+func (l *ledger) heldBySessions() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, set := range l.sessions {
+		n += len(set)
+	}
+	return n
+}
+
+// dropAll forgets everything: the identity was given up, and the database takes
+// all of it back. It returns what each session lost.
+func (l *ledger) dropAll() map[*session][]backends.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lost := make(map[*session][]backends.Lease, len(l.sessions))
+	for sess, set := range l.sessions {
+		for _, h := range set {
+			lost[sess] = append(lost[sess], h.lease)
+		}
+	}
+	clear(l.known)
+	clear(l.sessions)
+	return lost
+}
+
+// snapshot lists the tokens that are settled in the ledger (not on their way, not
+// being settled): those must be in the database too.
+func (l *ledger) snapshot() map[backends.Token]struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make(map[backends.Token]struct{}, len(l.known))
+	for token, h := range l.known {
+		if !h.onItsWay && h.settling == 0 {
+			out[token] = struct{}{}
+		}
+	}
+	return out
+}
+
+// unknown filters the rows that nobody here knows of.
+func (l *ledger) unknown(rows []backends.Held) []backends.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []backends.Lease
+	for i := range rows {
+		if l.known[rows[i].Lease.Token] == nil {
+			out = append(out, rows[i].Lease)
+		}
+	}
+	return out
+}
+
+// dropMissing forgets tokens that the database no longer has under this host, unless they
+// are being settled just now, and returns what each session lost by it.
+func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*session][]backends.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var lost map[*session][]backends.Lease
+	for token := range tokens {
+		h := l.known[token]
+		if h == nil || h.onItsWay || h.settling > 0 {
+			continue
+		}
+		if h.sess != nil {
+			if lost == nil {
+				lost = make(map[*session][]backends.Lease)
+			}
+			lost[h.sess] = append(lost[h.sess], h.lease)
+		}
+		l.detach(h)
+		delete(l.known, token)
+	}
+	return lost
+}

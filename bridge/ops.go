@@ -1,0 +1,288 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// inspectTimeout bounds a look into the database that a person waits for.
+const inspectTimeout = 30 * time.Second
+
+// finisher waits for a started request's answer. A nil reply: nobody is left to
+// read it. sent, if not nil, is called when the reply was given to the connection.
+type finisher = func() (reply *protocol.Reply, sent func())
+
+// start begins a request in the order of arrival: what it returns only waits.
+// It does not keep req, which is used again for the next one.
+func (s *session) start(req *protocol.Request) finisher {
+	switch req.Op {
+	case protocol.OpHello:
+		return s.hello(req)
+	case protocol.OpEnqueue:
+		return s.enqueue(req)
+	case protocol.OpClaim:
+		return s.claim(req)
+	case protocol.OpAck, protocol.OpNack, protocol.OpExtend:
+		return s.settle(req)
+	case protocol.OpCancel:
+		return s.cancel(req)
+	case protocol.OpStats:
+		return s.stats(req)
+	case protocol.OpPeek:
+		return s.peek(req)
+	case protocol.OpRetry, protocol.OpDelete, protocol.OpRelease, protocol.OpPurge, protocol.OpPause, protocol.OpResume:
+		return s.command(req)
+	case protocol.OpPing:
+		return answerWith(&protocol.Reply{})
+	}
+	return fail(protocol.Errorf(protocol.CodeUnknownOp, "no op %q", req.Op))
+}
+
+func answerWith(r *protocol.Reply) finisher {
+	return func() (*protocol.Reply, func()) { return r, nil }
+}
+
+func fail(err *protocol.Error) finisher { return answerWith(&protocol.Reply{Error: err}) }
+
+func (s *session) failure(err error) *protocol.Reply {
+	return &protocol.Reply{Error: toClient(err, s.log)}
+}
+
+func (s *session) hello(req *protocol.Request) finisher {
+	s.mu.Lock()
+	s.worker = req.Worker
+	s.wants = make(map[string]bool, len(req.Events))
+	for _, e := range req.Events {
+		s.wants[e] = true
+	}
+	s.mu.Unlock()
+	l := s.bridge.limits
+	return answerWith(&protocol.Reply{Hello: &protocol.HelloReply{
+		Version:    min(req.Version.Or(protocol.Version), protocol.Version),
+		Server:     s.bridge.opts.Server,
+		Session:    s.id,
+		Features:   []string{},
+		MaxFrame:   int64(l.MaxFrame),
+		MaxPayload: int64(l.MaxPayload),
+		MaxReply:   int64(l.MaxReply),
+	}})
+}
+
+func (s *session) enqueue(req *protocol.Request) finisher {
+	jobs := req.Jobs
+	single := jobs == nil
+	if single {
+		jobs = []protocol.NewJob{req.Job}
+	}
+	bank, stored, wire := s.bridge.newJobs(jobs, "jobs", single)
+	if wire != nil {
+		return fail(wire)
+	}
+	p, err := bank.submit(backends.Enqueue{Jobs: stored})
+	if err != nil {
+		return answerWith(s.failure(err))
+	}
+	return func() (*protocol.Reply, func()) {
+		res, err := bank.committer.wait(p, enqueueWait)
+		if err != nil {
+			return s.failure(err), nil
+		}
+		all := storedReplies(res.Stored)
+		if single {
+			return &protocol.Reply{Enqueued: &all[0]}, nil
+		}
+		return &protocol.Reply{EnqueuedAll: all}, nil
+	}
+}
+
+func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
+	out := make([]protocol.EnqueuedJob, len(stored))
+	for i, st := range stored {
+		out[i] = protocol.EnqueuedJob{ID: st.ID, Duplicate: st.Duplicate, State: protocol.State(st.State)}
+	}
+	return out
+}
+
+// submit queues a write for the group commit.
+func (b *bank) submit(w backends.Write) (*pending, error) {
+	p, err := b.committer.reserve(context.Background(), w)
+	if err != nil {
+		return nil, err
+	}
+	b.committer.push(p)
+	return p, nil
+}
+
+func (s *session) claim(req *protocol.Request) finisher {
+	queues := req.Queues
+	if queues == nil {
+		queues = []string{req.Queue}
+	}
+	bank, wire := s.bridge.bankOf(queues)
+	if wire != nil {
+		return fail(wire)
+	}
+	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
+		return fail(protocol.Errorf(protocol.CodeBusy, "%d claims of this connection wait already: answer or cancel one first", maxWaiting))
+	}
+	s.mu.Lock()
+	worker := s.worker
+	s.mu.Unlock()
+	w := &waiter{
+		sess:  s,
+		slots: int(req.Max.Or(1)),
+		lease: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
+		once:  req.WaitMS == 0,
+	}
+	ctx, stop := s.claimContext(millis(req.WaitMS))
+	open := &openClaim{id: req.ID, stop: stop}
+	s.mu.Lock()
+	s.claims[open] = struct{}{}
+	s.mu.Unlock()
+	s.waiting.Add(1)
+	bank.broker.add(w, slices.Clone(queues))
+	return func() (*protocol.Reply, func()) {
+		a := bank.broker.wait(ctx, w)
+		stop()
+		s.waiting.Add(-1)
+		s.mu.Lock()
+		delete(s.claims, open)
+		s.mu.Unlock()
+		bytes := payloadBytes(a.jobs)
+		return s.handOut(bank, w, a), func() { s.unload(bank, bytes) }
+	}
+}
+
+// claimContext ends a claim's wait: its time is over, it is cancelled, or nobody is left.
+// A claim that does not wait ends with its one look.
+func (s *session) claimContext(wait time.Duration) (context.Context, context.CancelFunc) {
+	if wait == 0 {
+		return context.WithCancel(s.gone)
+	}
+	return context.WithTimeout(s.gone, wait)
+}
+
+// handOut makes the jobs the session's and tells it of them.
+func (s *session) handOut(bank *bank, w *waiter, a answer) *protocol.Reply {
+	if len(a.jobs) == 0 {
+		if a.err != nil {
+			return s.failure(a.err)
+		}
+		return &protocol.Reply{Jobs: []protocol.Job{}}
+	}
+	if s.gone.Err() != nil {
+		bank.committer.giveBack(a.jobs[0].Token.Host, a.jobs)
+		return nil
+	}
+	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {
+		return s.failure(backends.Unavailable(errBeatLate))
+	}
+	reply := &protocol.Reply{Jobs: make([]protocol.Job, len(a.jobs))}
+	for i := range a.jobs {
+		reply.Jobs[i] = wireJob(bank.info.Database, &a.jobs[i])
+	}
+	return reply
+}
+
+func (s *session) cancel(req *protocol.Request) finisher {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.claims {
+		if !req.Cancel.IsSet() || c.id == req.Cancel {
+			c.stop()
+		}
+	}
+	return answerWith(&protocol.Reply{})
+}
+
+func (s *session) stats(req *protocol.Request) finisher {
+	queue := req.Queue
+	if queue != "" {
+		if _, wire := s.bridge.bankOf([]string{queue}); wire != nil {
+			return fail(wire)
+		}
+	}
+	return func() (*protocol.Reply, func()) {
+		s.looking.Lock()
+		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("stats: no answer within %v", inspectTimeout))
+		defer cancel()
+		stats, err := s.bridge.stats(ctx, queue)
+		if err != nil {
+			return s.failure(err), s.looking.Unlock
+		}
+		return &protocol.Reply{Queues: stats}, s.looking.Unlock
+	}
+}
+
+func (s *session) peek(req *protocol.Request) finisher {
+	bank, wire := s.bridge.inspectable(req.Queue)
+	if wire != nil {
+		return fail(wire)
+	}
+	state := req.State
+	if state == "" {
+		state = protocol.StateReady
+	}
+	p := backends.Peek{
+		Queue:    req.Queue,
+		IDs:      slices.Clone(req.IDs),
+		State:    backends.State(state),
+		Max:      int(req.Max.Or(10)),
+		After:    req.After,
+		MaxBytes: int64(s.bridge.limits.MaxReply) / 4, // base64, headers and failures must fit too
+	}
+	return func() (*protocol.Reply, func()) {
+		s.looking.Lock()
+		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
+		defer cancel()
+		views, err := bank.inspector.Peek(ctx, p)
+		if err != nil {
+			return s.failure(err), s.looking.Unlock
+		}
+		reply := &protocol.Reply{Views: make([]protocol.JobView, len(views))}
+		for i := range views {
+			reply.Views[i] = wireView(&views[i], s.bridge.maxAttempts(views[i].Queue))
+		}
+		return reply, s.looking.Unlock
+	}
+}
+
+func (s *session) command(req *protocol.Request) finisher {
+	bank, wire := s.bridge.inspectable(req.Queue)
+	if wire != nil {
+		return fail(wire)
+	}
+	kinds := map[protocol.Op]backends.CommandKind{
+		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpRelease: backends.ForceRelease,
+		protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
+	}
+	op := req.Op // req is another request by the time this one ends
+	c := backends.Command{
+		Kind:  kinds[req.Op],
+		Queue: req.Queue,
+		IDs:   slices.Clone(req.IDs),
+		All:   req.All,
+		State: backends.State(req.State),
+	}
+	return func() (*protocol.Reply, func()) {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: not done within %v", op, inspectTimeout))
+		defer cancel()
+		count, freed, err := bank.inspector.Command(ctx, c)
+		if err != nil {
+			return s.failure(err), nil
+		}
+		if freed || c.Kind == backends.Resume {
+			bank.broker.hint([]string{c.Queue})
+		}
+		reply := &protocol.Reply{}
+		if c.Kind != backends.Pause && c.Kind != backends.Resume {
+			reply.Count = protocol.Some(count)
+		}
+		return reply, nil
+	}
+}

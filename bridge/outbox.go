@@ -1,0 +1,88 @@
+package bridge
+
+import (
+	"io"
+	"sync"
+)
+
+// outboxHigh is where a session's replies stop being taken while its client does
+// not read: what is in flight above it is one reply at most.
+const outboxHigh = 1 << 20
+
+// outboxKeep is the largest buffer that is kept for the next reply.
+const outboxKeep = 64 << 10
+
+// outbox writes a connection's messages whole and in the order they were given.
+// Whoever finds nobody writing writes for all that came meanwhile, so that a
+// burst of small replies is one system call.
+type outbox struct {
+	w io.Writer
+
+	mu      sync.Mutex
+	buf     []byte // waiting to be written
+	spare   []byte
+	writing bool
+	below   chan struct{} // closed when buf fell below the mark; nil: nobody waits
+	err     error
+}
+
+// send gives one message: build appends it to the buffer. It blocks while the client does
+// not read and outboxHigh bytes wait already. An error is final: the connection
+// cannot be written to any more.
+func (o *outbox) send(build func([]byte) []byte) error {
+	o.mu.Lock()
+	for o.err == nil && len(o.buf) >= outboxHigh {
+		if o.below == nil {
+			o.below = make(chan struct{})
+		}
+		below := o.below
+		o.mu.Unlock()
+		<-below
+		o.mu.Lock()
+	}
+	if o.err != nil {
+		defer o.mu.Unlock()
+		return o.err
+	}
+	o.buf = build(o.buf)
+	if o.writing {
+		o.mu.Unlock()
+		return nil
+	}
+	o.writing = true
+	for o.err == nil && len(o.buf) > 0 {
+		out := o.buf
+		o.buf, o.spare = o.spare[:0], nil
+		o.release()
+		o.mu.Unlock()
+		_, err := o.w.Write(out)
+		o.mu.Lock()
+		o.err = err
+		if cap(out) <= outboxKeep {
+			o.spare = out
+		}
+	}
+	o.writing = false
+	o.release()
+	err := o.err
+	o.mu.Unlock()
+	return err
+}
+
+// release wakes those who wait for room. o.mu is held.
+func (o *outbox) release() {
+	if o.below != nil {
+		close(o.below)
+		o.below = nil
+	}
+}
+
+// fail ends the outbox: later and waiting sends return err.
+func (o *outbox) fail(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	o.release()
+}

@@ -1,0 +1,348 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	maxOpen    = 1024 // requests of one session that are not answered yet
+	maxWaiting = 256  // waiting claims among them
+
+	// partialTimeout is how long a client may take to complete a message that it
+	// began. It is far above what any live client needs and keeps a half frame
+	// followed by silence from living for ever.
+	partialTimeout = time.Minute
+
+	// lingerTimeout is how long the rest of a bad client's input is read and thrown
+	// away, so that it can read why it is being closed.
+	lingerTimeout = time.Second
+
+	// givenBackWait is how long the end of a session waits for its own release.
+	// The release goes on without it.
+	givenBackWait = 5 * time.Second
+
+	// backlogHigh is how many payload bytes may be claimed for a session and not
+	// written to it yet before its further claims wait.
+	backlogHigh = 8 << 20
+)
+
+// The ends of a session, as causes of its context.
+var (
+	errHangUp    = errors.New("the client hung up")
+	errBye       = errors.New("the client said bye")
+	errBadClient = errors.New("the client broke the protocol")
+	errServer    = errors.New("the server closed the connection")
+)
+
+// session is one connection. Its life is serve; everything else it starts ends
+// in it.
+type session struct {
+	bridge *Bridge
+	id     string
+	conn   net.Conn // nil: a stream that has no hang-up (stdio)
+	in     io.Reader
+	out    outbox
+	log    *slog.Logger
+
+	// gone is done when nobody will read answers any more, or the session must
+	// not wait for jobs any longer. Waiting claims end then, all else is carried out.
+	gone   context.Context
+	hangUp context.CancelCauseFunc
+
+	codec    atomic.Uint32 // protocol.Codec, as soon as it is known
+	slots    chan struct{} // maxOpen
+	requests sync.WaitGroup
+	waiting  atomic.Int64
+	backlog  atomic.Int64 // bytes, see backlogHigh
+	looking  sync.Mutex   // one large answer of this session at a time
+
+	mu       sync.Mutex
+	worker   string
+	wants    map[string]bool // events
+	claims   map[*openClaim]struct{}
+	byServer bool
+}
+
+// openClaim is a claim that may still wait.
+type openClaim struct {
+	id   protocol.RequestID
+	stop context.CancelFunc
+}
+
+func newSession(b *Bridge, id string, in io.Reader, out io.Writer, conn net.Conn) *session {
+	s := &session{
+		bridge: b,
+		id:     id,
+		conn:   conn,
+		in:     in,
+		out:    outbox{w: out},
+		log:    b.log.With("session", id),
+		slots:  make(chan struct{}, maxOpen),
+		claims: make(map[*openClaim]struct{}),
+	}
+	s.gone, s.hangUp = context.WithCancelCause(context.Background())
+	return s
+}
+
+// serve reads requests until the connection ends, in one of the ways of design.md
+// §4, and does what that end asks for.
+func (s *session) serve() {
+	err := s.read()
+	var bad *badInput
+	switch {
+	case s.closedByServer():
+		s.hangUp(errServer)
+	case errors.As(err, &bad):
+		s.hangUp(errBadClient)
+	case errors.Is(err, errBye):
+		s.hangUp(errBye)
+	case errors.Is(err, io.EOF) && !s.peerGone():
+		// Only the writing side ended: waiting claims wait on, until a hang-up.
+	default:
+		s.hangUp(errHangUp)
+	}
+	s.requests.Wait()
+	s.end(bad)
+}
+
+// badInput is an error after which the stream cannot be trusted.
+type badInput struct {
+	id  protocol.RequestID // of the request at fault, where it was readable
+	err *protocol.Error
+}
+
+func (b *badInput) Error() string { return b.err.Error() }
+
+// end gives back what the session holds, as its end demands, and says the last word.
+func (s *session) end(bad *badInput) {
+	cause := context.Cause(s.gone)
+	switch {
+	case s.closedByServer():
+		// Released nothing: the leases outlive the connection (design.md §2.5).
+	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient):
+		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
+	default:
+		s.releaseAll(backends.Release{Uncharged: true})
+	}
+	if bad != nil {
+		s.send(&protocol.Reply{ID: bad.id, Error: bad.err})
+		s.linger()
+	}
+	s.hangUp(errServer) // frees the context; an earlier cause stays
+	s.out.fail(errServer)
+}
+
+// read carries out requests until there are no more, and returns why.
+func (s *session) read() error {
+	r := protocol.NewReader(s.in, s.bridge.limits.MaxFrame)
+	r.OnPartial = s.partial
+	var req protocol.Request
+	for {
+		body, codec, err := r.Next()
+		s.codec.Store(uint32(r.Codec()))
+		if err != nil {
+			return s.readError(err)
+		}
+		s.slots <- struct{}{}
+		if wire := codec.DecodeRequest(body, s.bridge.limits, &req); wire != nil {
+			<-s.slots
+			if wire.Fatal() {
+				return &badInput{id: req.ID, err: wire}
+			}
+			s.send(&protocol.Reply{ID: req.ID, Error: wire})
+			continue
+		}
+		if req.Op == protocol.OpBye {
+			<-s.slots
+			return s.bye(req.ID)
+		}
+		s.carryOut(&req)
+	}
+}
+
+// carryOut starts the request here, in the order of arrival, and waits for its
+// answer here too, or beside, where it has an id.
+func (s *session) carryOut(req *protocol.Request) {
+	id := req.ID
+	finish := s.start(req)
+	s.requests.Add(1)
+	if !id.IsSet() {
+		s.finish(id, finish)
+		return
+	}
+	go s.finish(id, finish)
+}
+
+func (s *session) finish(id protocol.RequestID, finish finisher) {
+	defer s.requests.Done()
+	defer func() { <-s.slots }()
+	reply, sent := finish()
+	if reply != nil { // nil: nobody is left to read it
+		reply.ID = id
+		reply.OK = reply.Error == nil
+		s.send(reply)
+	}
+	if sent != nil {
+		sent()
+	}
+}
+
+// bye ends what the session has open, gives back what it holds and answers.
+func (s *session) bye(id protocol.RequestID) error {
+	s.hangUp(errBye)
+	s.requests.Wait()
+	s.releaseAll(backends.Release{Uncharged: true})
+	s.send(&protocol.Reply{ID: id, OK: true})
+	return errBye
+}
+
+// send writes a message. An error to write means that the client is gone.
+func (s *session) send(reply *protocol.Reply) {
+	codec := protocol.Codec(s.codec.Load())
+	if codec == 0 {
+		codec = protocol.JSON
+	}
+	err := s.out.send(func(buf []byte) []byte { return codec.AppendReply(buf, reply) })
+	if err != nil {
+		s.hangUp(errHangUp)
+	}
+}
+
+// tell sends an event to a client that asked for it, beside everything else.
+func (s *session) tell(event string, lost []string) {
+	s.mu.Lock()
+	wants := s.wants[event]
+	s.mu.Unlock()
+	if wants {
+		go s.send(&protocol.Reply{Event: event, Lost: lost})
+	}
+}
+
+// readError sorts what ends the reading.
+func (s *session) readError(err error) error {
+	var wire *protocol.Error
+	var timeout net.Error
+	switch {
+	case errors.As(err, &wire):
+		return &badInput{err: wire}
+	case errors.As(err, &timeout) && timeout.Timeout() && !s.closedByServer():
+		return &badInput{err: protocol.Errorf(protocol.CodeBadFrame,
+			"a message was begun and not completed within %v", partialTimeout)}
+	}
+	return err
+}
+
+// partial puts a deadline on a message that came in part.
+func (s *session) partial(incomplete bool) {
+	if s.conn == nil || s.closedByServer() {
+		return
+	}
+	var until time.Time
+	if incomplete {
+		until = time.Now().Add(partialTimeout)
+	}
+	// An error means that the connection is closed: the read says so next.
+	_ = s.conn.SetReadDeadline(until)
+	if s.closedByServer() { // it came between: its deadline must stay
+		_ = s.conn.SetReadDeadline(time.Now())
+	}
+}
+
+// peerGone tells a hang-up from the end of input alone.
+func (s *session) peerGone() bool {
+	conn, ok := s.conn.(*net.UnixConn)
+	if !ok {
+		return s.conn != nil
+	}
+	return hungUp(conn)
+}
+
+// close ends the session from the server's side: it stops reading, finishes what it read, and
+// releases nothing.
+func (s *session) close() {
+	s.mu.Lock()
+	s.byServer = true
+	s.mu.Unlock()
+	s.hangUp(errServer)
+	if s.conn != nil {
+		_ = s.conn.SetReadDeadline(time.Now()) // fails only on a closed connection, which is what it wants
+	} else if c, ok := s.in.(io.Closer); ok {
+		_ = c.Close() // a pipe of our own: it cannot fail
+	}
+}
+
+// load counts jobs that were claimed for the session and are not written to it
+// yet; unload takes them off again, when they are.
+func (s *session) load(jobs []backends.Job) { s.backlog.Add(payloadBytes(jobs)) }
+
+// overloaded reports whether the client reads too slowly to get more jobs now.
+func (s *session) overloaded() bool { return s.backlog.Load() >= backlogHigh }
+
+func (s *session) unload(bank *bank, bytes int64) {
+	if before := s.backlog.Add(-bytes) + bytes; before >= backlogHigh {
+		bank.committer.wake() // its waiting claims may be asked for again
+	}
+}
+
+func payloadBytes(jobs []backends.Job) (n int64) {
+	for i := range jobs {
+		n += int64(len(jobs[i].Payload))
+	}
+	return n
+}
+
+func (s *session) closedByServer() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byServer
+}
+
+// linger reads and drops what the client still sends, so that closing does not
+// destroy the error that it has not read yet.
+func (s *session) linger() {
+	if s.conn == nil {
+		return
+	}
+	if c, ok := s.conn.(*net.UnixConn); ok {
+		_ = c.CloseWrite() // fails on a connection that is gone already
+	}
+	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTimeout))
+	_, _ = io.Copy(io.Discard, s.conn) // any error ends the courtesy
+}
+
+// releaseAll gives back all that the session holds, in all databases, and waits
+// a little for it.
+func (s *session) releaseAll(how backends.Release) {
+	for _, b := range s.bridge.banks {
+		var p *pending
+		b.ledger.takeSession(s, func(leases []backends.Lease) {
+			how.Owner = b.keeper.current()
+			if how.Owner == 0 {
+				return // given up: whoever gave it up takes them back
+			}
+			how.Leases = leases
+			p = b.committer.pushFree(how)
+		})
+		if p == nil {
+			continue
+		}
+		select {
+		case o := <-p.done:
+			if o.err != nil {
+				s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.err)
+			}
+		case <-time.After(givenBackWait):
+			s.log.Warn("the database is slow to take back what a session held; still trying")
+		}
+	}
+}

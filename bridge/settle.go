@@ -1,0 +1,206 @@
+package bridge
+
+import (
+	"context"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// settlement is an ack, nack or extend on its way: the leases of one request,
+// sorted by database.
+type settlement struct {
+	sess   *session
+	op     protocol.Op
+	single bool // the request named one lease: lost, it is an error
+	total  int
+	lost   []string // unreadable leases, and those of a database that is not ours
+	parts  []*settlePart
+}
+
+// settlePart is what goes to one database.
+type settlePart struct {
+	bank   *bank
+	leases []backends.Lease
+	text   map[backends.Token]string // as the client wrote them
+	p      *pending
+	ended  func(gone []backends.Lease)
+	err    error
+}
+
+// settle starts an ack, a nack or an extend.
+func (s *session) settle(req *protocol.Request) finisher {
+	st, wire := s.sortLeases(req)
+	if wire != nil {
+		return fail(wire)
+	}
+	var follow []backends.NewJob
+	if req.Enqueue != nil {
+		bank, jobs, wire := s.bridge.newJobs(req.Enqueue, "enqueue", false)
+		if wire != nil {
+			return fail(wire)
+		}
+		if len(st.parts) == 1 && st.parts[0].bank != bank {
+			return fail(protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
+				st.parts[0].bank.name, bank.name))
+		}
+		follow = jobs
+	}
+	for _, part := range st.parts {
+		st.submit(part, req, follow)
+	}
+	return func() (*protocol.Reply, func()) { return st.finish(), nil }
+}
+
+// sortLeases reads the request's leases.
+func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Error) {
+	texts := req.Leases
+	st := &settlement{sess: s, op: req.Op, single: texts == nil}
+	if st.single {
+		texts = []string{req.Lease}
+	}
+	st.total = len(texts)
+	for i, text := range texts {
+		database, lease, ok := parseLease(text)
+		bank := s.bridge.bankByID[database]
+		if !ok || bank == nil {
+			st.lost = append(st.lost, text)
+			continue
+		}
+		part := st.part(bank, len(texts))
+		if _, dup := part.text[lease.Token]; dup {
+			e := protocol.BadField("leases", "a lease is given twice")
+			e.Index = protocol.Some(int64(i))
+			return nil, e
+		}
+		part.text[lease.Token] = text
+		part.leases = append(part.leases, lease)
+	}
+	return st, nil
+}
+
+func (st *settlement) part(bank *bank, n int) *settlePart {
+	for _, p := range st.parts {
+		if p.bank == bank {
+			return p
+		}
+	}
+	p := &settlePart{bank: bank, leases: make([]backends.Lease, 0, n), text: make(map[backends.Token]string, n)}
+	st.parts = append(st.parts, p)
+	return p
+}
+
+// submit queues the write for one database.
+func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []backends.NewJob) {
+	bank := part.bank
+	bind := st.op == protocol.OpExtend && req.Bind
+	write := st.write(part, req, follow)
+	p, err := bank.committer.reserve(context.Background(), write)
+	if err != nil {
+		part.err = err
+		return
+	}
+	part.p = p
+	if bind {
+		host := bank.keeper.fresh()
+		if host == 0 {
+			bank.keeper.beatNow()
+			bank.committer.drop(p)
+			part.p, part.err = nil, backends.Unavailable(errBeatLate)
+			return
+		}
+		e := write.(backends.Extend)
+		e.Bind = host
+		p.write = e
+		bank.ledger.bind(part.leases, st.sess, func() { bank.committer.push(p) })
+		return
+	}
+	part.ended = bank.ledger.settling(part.leases)
+	bank.committer.push(p)
+}
+
+func (st *settlement) write(part *settlePart, req *protocol.Request, follow []backends.NewJob) backends.Write {
+	switch st.op {
+	case protocol.OpAck:
+		return backends.Ack{Leases: part.leases, Result: slices.Clone(req.Result), Enqueue: follow}
+	case protocol.OpNack:
+		return backends.Nack{
+			Leases:    part.leases,
+			Error:     req.Error,
+			Delay:     millis(req.DelayMS.Or(0)),
+			HasDelay:  req.DelayMS.Set,
+			Dead:      req.Dead,
+			Uncharged: !req.Charge.Or(true),
+		}
+	default:
+		st.sess.mu.Lock()
+		defer st.sess.mu.Unlock()
+		return backends.Extend{Leases: part.leases, Lease: millis(req.LeaseMS.Or(0)), Worker: st.sess.worker}
+	}
+}
+
+// finish waits for all databases and answers.
+func (st *settlement) finish() *protocol.Reply {
+	settled := &protocol.Settled{Verb: verb(st.op), Lost: st.lost}
+	if settled.Lost == nil {
+		settled.Lost = []string{}
+	}
+	reply := &protocol.Reply{Settled: settled}
+	for _, part := range st.parts {
+		res, err := part.wait(st.op)
+		if err != nil {
+			return st.sess.failure(err)
+		}
+		for _, l := range res.Lost {
+			settled.Lost = append(settled.Lost, part.text[l.Token])
+		}
+		if res.Stored != nil {
+			reply.EnqueuedAll = storedReplies(res.Stored)
+		}
+	}
+	if st.single && len(settled.Lost) > 0 {
+		return &protocol.Reply{Error: leaseLost()}
+	}
+	settled.Count = int64(st.total - len(settled.Lost))
+	return reply
+}
+
+// wait returns the database's answer, after the ledger knows what it means.
+func (part *settlePart) wait(op protocol.Op) (backends.WriteResult, error) {
+	if part.err != nil {
+		return backends.WriteResult{}, part.err
+	}
+	bank := part.bank
+	res, err := bank.committer.wait(part.p, bank.hostLease)
+	extend, _ := part.p.write.(backends.Extend)
+	switch {
+	case extend.Bind != 0 && err != nil:
+		// It may be bound or not. The session keeps it: a release of a lease that is not
+		// this host's changes nothing.
+		bank.ledger.bound(part.leases, nil)
+	case extend.Bind != 0:
+		bank.ledger.bound(part.leases, res.Lost)
+	case err != nil:
+		part.ended(nil)
+	case op == protocol.OpExtend:
+		if extend.Lease > 0 {
+			bank.ledger.unbind(part.leases)
+		}
+		part.ended(res.Lost)
+	default:
+		part.ended(part.leases)
+	}
+	return res, err
+}
+
+func verb(op protocol.Op) string {
+	switch op {
+	case protocol.OpAck:
+		return "acked"
+	case protocol.OpNack:
+		return "nacked"
+	default:
+		return "extended"
+	}
+}

@@ -1,0 +1,105 @@
+package bridge
+
+import (
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// A wire job and a stored job are different types on purpose: no renamed column
+// can change the wire. This file is the price.
+
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+func optMillis(t time.Time) protocol.Opt[int64] {
+	if t.IsZero() {
+		return protocol.Opt[int64]{}
+	}
+	return protocol.Some(t.UnixMilli())
+}
+
+// storedJob turns a job of the wire into one for the database.
+func storedJob(j *protocol.NewJob, keyTTL time.Duration) backends.NewJob {
+	out := backends.NewJob{
+		Queue:       j.Queue,
+		Payload:     j.Payload,
+		Priority:    int16(j.Priority),
+		Delay:       millis(j.DelayMS.Or(0)),
+		Key:         j.Key,
+		KeyTTL:      keyTTL,
+		Headers:     j.Headers,
+		MaxAttempts: int(j.MaxAttempts.Or(0)),
+		Timeout:     millis(j.TimeoutMS.Or(0)),
+	}
+	if at, ok := j.RunAt.Get(); ok {
+		out.RunAt = time.UnixMilli(at)
+	}
+	return out
+}
+
+func wireJob(database string, j *backends.Job) protocol.Job {
+	out := protocol.Job{
+		ID:          j.ID,
+		Queue:       j.Queue,
+		Lease:       formatLease(database, backends.Lease{Job: j.ID, Token: j.Token}),
+		Payload:     j.Payload,
+		Attempt:     int64(j.Attempt),
+		MaxAttempts: int64(j.MaxAttempts),
+		Fence:       j.Fence,
+		Priority:    int64(j.Priority),
+		EnqueuedAt:  j.EnqueuedAt.UnixMilli(),
+		Headers:     j.Headers,
+		Key:         j.Key,
+		LastError:   j.LastError,
+	}
+	if j.Timeout > 0 {
+		out.TimeoutMS = protocol.Some(j.Timeout.Milliseconds())
+	}
+	return out
+}
+
+// wireView shows a stored job. maxAttempts is the queue's, for a job that was
+// never claimed and names none.
+func wireView(v *backends.View, maxAttempts int) protocol.JobView {
+	out := protocol.JobView{
+		ID:          v.ID,
+		Queue:       v.Queue,
+		State:       protocol.State(v.State),
+		Payload:     v.Payload,
+		Priority:    int64(v.Priority),
+		Attempt:     int64(v.Attempt),
+		MaxAttempts: int64(v.MaxAttempts),
+		EnqueuedAt:  v.EnqueuedAt.UnixMilli(),
+		RunAt:       optMillis(v.RunAt),
+		ClaimedAt:   optMillis(v.ClaimedAt),
+		FinishedAt:  optMillis(v.FinishedAt),
+		Worker:      v.Worker,
+		Key:         v.Key,
+		Headers:     v.Headers,
+		Result:      v.Result,
+		Errors:      make([]protocol.Failure, len(v.Failures)),
+	}
+	if v.MaxAttempts == 0 {
+		out.MaxAttempts = int64(maxAttempts)
+	}
+	for i, f := range v.Failures {
+		out.Errors[i] = protocol.Failure{Attempt: int64(f.Attempt), Cause: string(f.Cause), Message: f.Message, At: f.At.UnixMilli()}
+	}
+	return out
+}
+
+func wireStats(q *backends.QueueStats) protocol.QueueStat {
+	return protocol.QueueStat{
+		Queue:           q.Queue,
+		Ready:           q.Ready,
+		Scheduled:       q.Scheduled,
+		Claimed:         q.Claimed,
+		Dead:            q.Dead,
+		Done:            q.Done,
+		Paused:          q.Paused,
+		OldestReadyMS:   q.OldestReady.Milliseconds(),
+		OldestClaimedMS: q.OldestClaimed.Milliseconds(),
+		Approx:          q.Approx,
+	}
+}
