@@ -1,0 +1,316 @@
+package e2e
+
+import (
+	"bytes"
+	bin "encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// attack is one piece of bad input and what has to become of its sender.
+type attack struct {
+	name string
+	send []byte
+	code string // the error it is told
+	open bool   // whether the connection goes on after it
+}
+
+func attacks() []attack {
+	deep := append(frameHead(1<<20), bytes.Repeat([]byte{0x91}, 1<<20)...)
+	line := func(s string) []byte { return []byte(s + "\n") }
+	return []attack{
+		{"five bytes that ask for tens of GiB", frame([]byte("\xdd\xff\xff\xff\xff")), "bad_frame", false},
+		{"a map of 2^32-1", frame([]byte("\xdf\xff\xff\xff\xff")), "bad_frame", false},
+		{"a megabyte of nested arrays", deep, "bad_frame", false},
+		{"a megabyte of nested JSON", append(append([]byte(`{"op":`), bytes.Repeat([]byte("["), 1<<20)...), '\n'), "bad_frame", false},
+		{"a cut message in a whole frame", frame([]byte("\x82\xa2op\xa4pi")), "bad_frame", false},
+		{"bytes behind the message", frame([]byte("\x81\xa2op\xa4ping\x00\x00")), "bad_frame", false},
+		{"a frame of 2^24 bytes", frameHead(1 << 24), "too_large", false},
+		{"a length that cuts its message", []byte("\x00\x00\x00\x05\x81\xa2op\xa4ping"), "bad_frame", false},
+		{"an HTTP request", []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "bad_frame", false},
+		{"a frame of 2^32-1 bytes, which is no codec", []byte("\xff\xff\xff\xff"), "bad_frame", false},
+		{"duplicate keys, msgpack", frame([]byte("\x82\xa2op\xa4ping\xa2op\xa4ping")), "bad_request", true},
+		{"duplicate keys", line(`{"op":"ping","op":"ping"}`), "bad_request", true},
+		{"a key in another case", line(`{"op":"ping","OP":"ping"}`), "bad_request", true},
+		{"invalid UTF-8", line("{\"op\":\"claim\",\"queue\":\"\xff\"}"), "bad_request", true},
+		{"a lone surrogate", line(`{"op":"claim","queue":"\ud800"}`), "bad_request", true},
+		{"an unknown op", line(`{"op":"explode"}`), "unknown_op", true},
+		{"no op", line(`{}`), "bad_request", true},
+		{"a missing field", line(`{"op":"enqueue","payload":"x"}`), "bad_request", true},
+		{"an unknown field", line(`{"op":"ping","extra":1}`), "bad_request", true},
+		{"a negative max", line(`{"op":"claim","queue":"q","max":-1}`), "bad_request", true},
+		{"a max of 2^60", line(`{"op":"claim","queue":"q","max":1152921504606846976}`), "bad_request", true},
+		{"a 65 KiB queue name", line(`{"op":"claim","queue":"` + strings.Repeat("q", 65<<10) + `"}`), "bad_request", true},
+		{"a garbage lease", line(`{"op":"ack","lease":"1.no-such-thing"}`), "lease_lost", true},
+		{"a lease of another version", line(`{"op":"ack","lease":"9.x"}`), "lease_lost", true},
+	}
+}
+
+func frameHead(n int) []byte { return bin.BigEndian.AppendUint32(nil, uint32(n)) }
+
+func frame(body []byte) []byte { return append(frameHead(len(body)), body...) }
+
+// TestBadInput: each item gets the error the design names or loses its own
+// connection; others work on; memory stays flat.
+func TestBadInput(t *testing.T) {
+	s := newSite(t)
+	a := s.started("a")
+	stop := a.neighbours(31)
+	before, _ := a.rss()
+	for range size(100) {
+		for _, x := range attacks() {
+			x.run(t, a)
+		}
+	}
+	t.Run("a-lease-of-another-database", func(t *testing.T) { foreignLease(t, a) })
+	t.Run("a-100-MiB-line", func(t *testing.T) { endlessLine(t, a) })
+	t.Run("hang-up-behind-1024-waiting-requests", func(t *testing.T) { manyWaiting(t, a) })
+	t.Run("5000-connections", func(t *testing.T) { manyConnections(t, a) })
+	rounds := stop()
+	after, peak := a.rss()
+	figure(t, "memory of the sidecar: %d MiB before all bad input, %d MiB after, %d MiB at the most; its 31 neighbours worked %d jobs meanwhile",
+		before>>20, after>>20, peak>>20, rounds)
+	if peak > 512<<20 || after > 256<<20 {
+		t.Errorf("memory grew to %d MiB and stays at %d MiB", peak>>20, after>>20)
+	}
+	if rounds < 31 {
+		t.Errorf("the neighbours worked only %d jobs", rounds)
+	}
+}
+
+func (x attack) run(t *testing.T, a *sidecar) {
+	t.Helper()
+	c := a.dial()
+	defer c.Close()
+	if _, err := c.Write(x.send); err != nil && !isReset(err) {
+		t.Fatalf("%s: %v", x.name, err)
+	}
+	c.wantError(x.code, x.name, x.answer(t, c))
+	if !x.open {
+		c.closedByServer()
+	} else if x.send[0] == '{' {
+		c.must(msg{"op": "ping"})
+	}
+}
+
+// answer reads the reply in the codec that the attack spoke.
+func (x attack) answer(t *testing.T, c *conn) *reply {
+	t.Helper()
+	if x.send[0] > 4 {
+		return c.next()
+	}
+	c.within(patience)
+	var head [4]byte
+	if _, err := io.ReadFull(c.in, head[:]); err != nil {
+		t.Fatalf("%s: %v", x.name, err)
+	}
+	body := make([]byte, bin.BigEndian.Uint32(head[:]))
+	if _, err := io.ReadFull(c.in, body); err != nil {
+		t.Fatalf("%s: %v", x.name, err)
+	}
+	// Enough of msgpack to find the code: it is a string among the strings.
+	for _, code := range []string{"bad_frame", "bad_request", "too_large"} {
+		if bytes.Contains(body, []byte("code\xa9"+code)) || bytes.Contains(body, []byte("code\xab"+code)) {
+			no := false
+			return &reply{OK: &no, Error: &wireError{Code: code, Message: string(body)}}
+		}
+	}
+	t.Fatalf("%s: answered %q", x.name, body)
+	return nil
+}
+
+// neighbours are n well-behaved connections that enqueue, claim and ack until the
+// returned function is called; it returns how many jobs they worked.
+func (sc *sidecar) neighbours(n int) (stop func() int) {
+	sc.t.Helper()
+	type result struct {
+		jobs int
+		err  error
+	}
+	done := make(chan struct{})
+	results := make(chan result, n)
+	for i := range n {
+		go func() {
+			jobs, err := neighbour(sc.socket, fmt.Sprint("neighbour-", i), done)
+			results <- result{jobs, err}
+		}()
+	}
+	return func() int {
+		close(done)
+		total := 0
+		for range n {
+			r := <-results
+			if total += r.jobs; r.err != nil {
+				sc.t.Errorf("a neighbour was harmed: %v", r.err)
+			}
+		}
+		return total
+	}
+}
+
+func neighbour(socket, queue string, done <-chan struct{}) (jobs int, err error) {
+	w, err := dialWire(socket)
+	if err != nil {
+		return 0, err
+	}
+	defer w.Close()
+	pace := time.NewTicker(20 * time.Millisecond) // present, not in the way
+	defer pace.Stop()
+	for {
+		lease := ""
+		for _, req := range []msg{
+			{"op": "enqueue", "queue": queue, "payload": "x"},
+			{"op": "claim", "queue": queue},
+			{"op": "ack"},
+		} {
+			if req["op"] == "ack" {
+				req["lease"] = lease
+			}
+			if err := w.SetDeadline(time.Now().Add(patience)); err != nil {
+				return jobs, err
+			}
+			r, err := w.call(req)
+			if err != nil {
+				return jobs, err
+			}
+			if r.Error != nil {
+				return jobs, fmt.Errorf("%v: %w", req["op"], r.Error)
+			}
+			if len(r.Jobs) == 1 {
+				lease = r.Jobs[0].Lease
+			}
+		}
+		jobs++
+		select {
+		case <-done:
+			return jobs, nil
+		case <-pace.C:
+		}
+	}
+}
+
+func foreignLease(t *testing.T, a *sidecar) {
+	other := newSite(t).started("other").dial()
+	other.enqueueN("q", 1)
+	c := a.dial()
+	c.enqueueN("q", 1)
+	mine := c.claimOne("q") // the same id as the other's: only the database differs
+	c.refused("lease_lost", msg{"op": "ack", "lease": other.claimOne("q").Lease})
+	c.must(msg{"op": "ack", "lease": mine.Lease})
+}
+
+// endlessLine sends 100 MiB without a newline.
+func endlessLine(t *testing.T, a *sidecar) {
+	c := a.dial()
+	c.within(time.Minute)
+	chunk := bytes.Repeat([]byte("x"), 1<<20)
+	copy(chunk, `{"op":"enqueue","queue":"q","payload":"`)
+	sent := 0
+	for range 100 {
+		n, err := c.Write(chunk)
+		sent += n
+		if err != nil {
+			break // it may be cut off in the middle
+		}
+		copy(chunk, bytes.Repeat([]byte("x"), 64))
+	}
+	if r, err := c.receive(); err != nil && !isReset(err) && !errors.Is(err, io.EOF) {
+		t.Errorf("after %d MiB: %v", sent>>20, err)
+	} else if err == nil {
+		c.wantError("too_large", "an endless line", r)
+	} else {
+		t.Errorf("it was cut off after %d MiB without being told too_large: %v", sent>>20, err)
+	}
+	c.closedByServer()
+}
+
+// manyWaiting fills a session with as many open requests as it may have, a part
+// of them waiting claims, and hangs up.
+func manyWaiting(t *testing.T, a *sidecar) {
+	c, watcher := a.dial(), a.dial()
+	busy := 0
+	for i := range 1024 {
+		c.post(msg{"op": "claim", "id": i, "queue": "waited", "wait_ms": 60_000})
+	}
+	for range 1024 - 256 { // all but those that may wait are refused at once
+		if r := c.next(); r.Error != nil && r.Error.Code == "busy" {
+			busy++
+		}
+	}
+	if busy != 1024-256 {
+		t.Errorf("%d of 1,024 waiting claims were told busy, want %d", busy, 1024-256)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Nobody is left to take the job: it must come to the watcher, uncharged.
+	watcher.must(msg{"op": "enqueue", "queue": "waited", "payload": "x"})
+	if job := watcher.claimOne("waited"); job.Attempt != 1 {
+		t.Errorf("the job was delivered %d times to a session that had hung up", job.Attempt-1)
+	} else {
+		watcher.must(msg{"op": "ack", "lease": job.Lease})
+	}
+}
+
+func manyConnections(t *testing.T, a *sidecar) {
+	const n = 5000
+	conns := make([]net.Conn, 0, n)
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close() // nothing was promised to them
+		}
+	}()
+	began := time.Now()
+	for len(conns) < n {
+		c, err := net.Dial("unix", a.socket)
+		if err != nil {
+			t.Fatalf("connection %d: %v", len(conns), err)
+		}
+		conns = append(conns, c)
+	}
+	for i, c := range conns { // each is served
+		if _, err := c.Write([]byte("{\"op\":\"ping\"}\n")); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+	}
+	for i, c := range conns {
+		if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		var r reply
+		if err := json.NewDecoder(c).Decode(&r); err != nil || r.Error != nil {
+			t.Fatalf("connection %d: %v %v", i, err, r.Error)
+		}
+	}
+	rss, _ := a.rss()
+	figure(t, "5,000 connections were opened and answered in %v; the sidecar has %d MiB then", time.Since(began).Round(time.Millisecond), rss>>20)
+}
+
+// TestHalfAFrameThenSilence: whoever stops in the middle of a message loses the
+// connection in the end, and a slow one does not disturb the others.
+func TestHalfAFrameThenSilence(t *testing.T) {
+	t.Parallel()
+	a := newSite(t).started("a")
+	halves := [][]byte{frameHead(1000)[:2], append(frameHead(1000), 0x81), []byte(`{"op":"pi`)}
+	var conns []*conn
+	for _, half := range halves {
+		c := a.dial()
+		if _, err := c.Write(half); err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	a.dial().must(msg{"op": "ping"})
+	for i, c := range conns {
+		c.within(2 * time.Minute)
+		if text, err := io.ReadAll(c); err != nil && !isReset(err) {
+			t.Errorf("half a message %q: it is still open: %q, %v", halves[i], text, err)
+		}
+	}
+}

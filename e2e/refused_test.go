@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestOneIsRefused: of 32 pipelined enqueues and acks the database refuses one,
+// by a trigger. It alone gets the database's words.
+func TestOneIsRefused(t *testing.T) {
+	triggers := map[string]string{
+		"enqueue": `CREATE TRIGGER guard BEFORE INSERT ON qsidecar_jobs WHEN CAST(NEW.payload AS TEXT) = 'poison'
+			BEGIN SELECT RAISE(ABORT, 'no poison today'); END`,
+		"ack": `CREATE TRIGGER guard BEFORE DELETE ON qsidecar_jobs WHEN CAST(OLD.payload AS TEXT) = '7'
+			BEGIN SELECT RAISE(ABORT, 'no poison today'); END`,
+	}
+	for name, trigger := range triggers {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			a := s.started("a")
+			c := a.dial()
+			const half = 16
+			ids := c.enqueueN("q", half)
+			jobs := c.must(msg{"op": "claim", "queue": "q", "max": half}).Jobs
+			s.exec(t, trigger)
+
+			var reqs []msg
+			guilty := ""
+			for i, job := range jobs {
+				payload := fmt.Sprint("new ", i)
+				if name == "enqueue" && i == 5 {
+					payload, guilty = "poison", fmt.Sprint("e", i)
+				}
+				if name == "ack" && job.ID == ids[7] {
+					guilty = fmt.Sprint("a", i)
+				}
+				reqs = append(reqs,
+					msg{"op": "enqueue", "id": fmt.Sprint("e", i), "queue": "new", "payload": payload},
+					msg{"op": "ack", "id": fmt.Sprint("a", i), "lease": job.Lease})
+			}
+			c.post(reqs...)
+			stored := 0
+			for range reqs {
+				r := c.next()
+				switch {
+				case r.ID == guilty:
+					if e := c.wantError("bad_request", guilty, r); !strings.Contains(e.Message, "no poison today") {
+						t.Errorf("the refused one is told %q, want the database's words", e.Message)
+					}
+				case r.Error != nil:
+					t.Errorf("%v: %v, though the database has nothing against it", r.ID, r.Error)
+				case r.Job != nil:
+					stored++
+				}
+			}
+			want := half
+			if name == "enqueue" {
+				want--
+			}
+			if got := c.stat("new").Ready; got != want || stored != want {
+				t.Errorf("%d jobs answered ok, %d in the table, want %d", stored, got, want)
+			}
+			refusedAcks := 0
+			if name == "ack" {
+				refusedAcks = 1
+			}
+			if got := c.stat("q").Claimed; got != refusedAcks {
+				t.Errorf("%d jobs are still claimed, want %d", got, refusedAcks)
+			}
+		})
+	}
+}

@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// TestPayloadSizes: at the limit it is delivered, one over is refused, a row that
+// was put in by hand over it goes to dead.
+func TestPayloadSizes(t *testing.T) {
+	s := newSite(t)
+	a := s.started("a")
+	c := a.dial()
+	limit := c.must(msg{"op": "hello", "version": 1}).MaxPayload
+	if limit < 1<<20 {
+		t.Fatalf("max_payload is %d", limit)
+	}
+	most := strings.Repeat("x", limit)
+	c.must(msg{"op": "enqueue", "queue": "q", "payload": most})
+	job := c.claimOne("q")
+	if job.Payload != most {
+		t.Errorf("the largest payload came back with %d bytes, want %d", len(job.Payload), limit)
+	}
+	c.must(msg{"op": "ack", "lease": job.Lease})
+
+	over := a.dial()
+	over.refused("too_large", msg{"op": "enqueue", "queue": "q", "payload": most + "x"})
+	over.closedByServer()
+
+	s.exec(t, "INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', zeroblob(10485760))")
+	c.must(msg{"op": "enqueue", "queue": "q", "payload": "behind it"})
+	if job = c.claimOne("q"); job.Payload != "behind it" {
+		t.Errorf("got a payload of %d bytes, want the job behind the too large one", len(job.Payload))
+	}
+	c.must(msg{"op": "ack", "lease": job.Lease})
+	dead := c.must(msg{"op": "peek", "queue": "q", "state": "dead"}).Jobs
+	if len(dead) != 1 || len(dead[0].Errors) != 1 || dead[0].Errors[0].Cause != "too_large" {
+		t.Errorf("the 10 MiB row is not dead for being too large: %.300v", dead)
+	}
+	c.must(msg{"op": "ping"}) // the session lives on
+}
+
+// TestLargeClaimIsSplit: a claim of a thousand jobs of 1 MiB comes in answers of a
+// size, with each job once.
+func TestLargeClaimIsSplit(t *testing.T) {
+	s := newSite(t)
+	a := s.started("a")
+	c := a.dial()
+	maxReply := c.must(msg{"op": "hello", "version": 1}).MaxReply
+	n := size(1000)
+	payload := strings.Repeat("m", 1<<20)
+	for range n {
+		c.must(msg{"op": "enqueue", "queue": "q", "payload": payload})
+	}
+	seen := map[string]bool{}
+	answers := 0
+	for len(seen) < n {
+		c.post(msg{"op": "claim", "queue": "q", "max": 1000, "wait_ms": 5000})
+		c.within(patience)
+		line, err := c.in.ReadBytes('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r reply
+		if err := json.Unmarshal(line, &r); err != nil || r.Error != nil {
+			t.Fatalf("%v %v", err, r.Error)
+		}
+		bytes := 0
+		var leases []string
+		for _, j := range r.Jobs {
+			if seen[j.ID] {
+				t.Errorf("job %s came twice", j.ID)
+			}
+			seen[j.ID] = true
+			bytes += len(j.Payload)
+			leases = append(leases, j.Lease)
+		}
+		if len(r.Jobs) == 0 || bytes > 4<<20 || len(line) > maxReply {
+			t.Fatalf("an answer has %d jobs, %d bytes of payload, %d in all; want some, %d and %d at most", len(r.Jobs), bytes, len(line), 4<<20, maxReply)
+		}
+		c.must(msg{"op": "ack", "leases": leases})
+		answers++
+	}
+	now, peak := a.rss()
+	figure(t, "%d jobs of 1 MiB came in %d answers; the sidecar has %d MiB, %d at the most", n, answers, now>>20, peak>>20)
+	if peak > 512<<20 {
+		t.Errorf("the sidecar had %d MiB", peak>>20)
+	}
+}
