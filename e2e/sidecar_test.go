@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -86,6 +87,7 @@ func (s *site) started(name string) *sidecar {
 type sidecar struct {
 	t                         testing.TB
 	name, socket, config, log string
+	wrap                      []string // a command that runs the sidecar's; nil: none
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process is gone and status is set
@@ -100,7 +102,8 @@ func (sc *sidecar) launch() {
 		sc.t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, "serve", "--config", sc.config)
+	args := append(slices.Clone(sc.wrap), binary, "serve", "--config", sc.config)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	// No orphan outlives a test run that was itself killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
