@@ -46,7 +46,7 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	l := &link{conn: conn, in: protocol.NewReader(conn, maxReply), since: time.Now()}
 	hello, err := c.sayHello(l)
-	if !stop() && err == nil {
+	if !stop() { // whatever the socket said, this is why
 		err = context.Cause(ctx)
 	}
 	if err != nil {

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/bridge"
+)
+
+func (a *app) migrateCommand() *cobra.Command {
+	var s setup
+	var show bool
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Make or update the tables in the database",
+		Long: `Make the tables in the database, or bring them up to date. serve does it by itself; this
+is for those who do it apart from that, or with --print by hand.
+
+Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
+		Args: takes(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.config(s)
+			if err != nil {
+				return err
+			}
+			if show {
+				return a.printSchemas(c)
+			}
+			open, err := openAll(cmd.Context(), &c, a.newLog(c.Log))
+			if err != nil {
+				return err
+			}
+			for _, name := range slices.Sorted(maps.Keys(open)) {
+				err = errors.Join(err, a.say("%s: the tables in %s are up to date", name, placeOf(open[name])))
+			}
+			return errors.Join(err, closeAll(open))
+		},
+	}
+	s.flags(cmd)
+	cmd.Flags().BoolVar(&show, "print", false, "print the SQL and touch nothing")
+	return cmd
+}
+
+// printSchemas prints the SQL for each engine that the config uses.
+func (a *app) printSchemas(c config) error {
+	printed := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
+		u, err := parseDatabaseURL(c.Databases[name].URL)
+		if err != nil {
+			return &usageError{err}
+		}
+		if printed[u.engine] {
+			continue
+		}
+		printed[u.engine] = true
+		if _, err := io.WriteString(a.out, strings.TrimRight(sqlite.Schema(), "\n")+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) checkCommand() *cobra.Command {
+	var s setup
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Check the config, and that the database can be used",
+		Long: `Check everything that serve would use: the config file (all its errors are shown, with
+their lines) and the databases, which are opened as serve opens them: tables that
+are missing are made.
+
+Exit codes: 0 all is well, 1 a database cannot be used, 2 wrong arguments or config.`,
+		Example: "  qsidecar check --config /etc/qsidecar.yaml",
+		Args:    takes(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			c, err := a.config(s)
+			if err != nil {
+				return err
+			}
+			open, err := openAll(cmd.Context(), &c, a.newLog(c.Log))
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, closeAll(open)) }()
+			if _, err := bridge.New(c.options(open), slog.New(slog.DiscardHandler)); err != nil {
+				return &usageError{fmt.Errorf("the configuration does not hold together:\n%w", err)}
+			}
+			return a.checked(cmd, c, open)
+		},
+	}
+	s.flags(cmd)
+	return cmd
+}
+
+// checked asks each database something that reads its tables, and tells what was found.
+func (a *app) checked(cmd *cobra.Command, c config, open map[string]backends.Backend) error {
+	for _, name := range slices.Sorted(maps.Keys(open)) {
+		b := open[name]
+		if i, ok := b.(backends.Inspector); ok {
+			if _, err := i.Stats(cmd.Context(), ""); err != nil {
+				return fmt.Errorf("database %s, %s: %w", name, placeOf(b), err)
+			}
+		}
+		if err := a.say("database %s: %s, ok", name, placeOf(b)); err != nil {
+			return err
+		}
+	}
+	for _, l := range c.Listen {
+		if err := a.say("socket: %s", l.Socket); err != nil {
+			return err
+		}
+	}
+	names := slices.Sorted(maps.Keys(c.Queues))
+	if i := slices.Index(names, "*"); i >= 0 {
+		names[i] = "* (any other name)"
+	}
+	return a.say("queues: %s", strings.Join(names, ", "))
+}
+
+func placeOf(b backends.Backend) string {
+	i := b.Info()
+	return fmt.Sprintf("%s %s at %s", i.Engine, i.Version, i.Place)
+}

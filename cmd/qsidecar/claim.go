@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const defaultLease = 5 * time.Minute
+
+func (a *app) claimCommand() *cobra.Command {
+	lease := durationFlag{d: defaultLease, set: true, min: protocol.MinLeaseMS * time.Millisecond, max: protocol.MaxLeaseMS * time.Millisecond}
+	wait := durationFlag{max: protocol.MaxWaitMS * time.Millisecond}
+	var most int
+	var env bool
+	cmd := &cobra.Command{
+		Use:   "claim QUEUE…",
+		Short: "Take a job: print it with the lease that settles it",
+		Long: `Take ready jobs from the queues, in their order of preference, and print one JSON line
+for each. The job is yours for the time of --lease: settle it by then with
+"qsidecar ack LEASE" or "qsidecar nack LEASE", or renew it with "qsidecar extend LEASE";
+else it is given to somebody else and counts as a failed attempt.
+
+With --env it prints shell variables, quoted for eval: QSIDECAR_LEASE, QSIDECAR_PAYLOAD,
+QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT, QSIDECAR_MAX_ATTEMPTS,
+QSIDECAR_FENCE, QSIDECAR_PRIORITY, QSIDECAR_KEY, QSIDECAR_HEADERS (JSON),
+QSIDECAR_LAST_ERROR, QSIDECAR_PAYLOAD_B64. A shell variable cannot hold a NUL byte: a
+payload with one is in QSIDECAR_PAYLOAD_B64 only. Say "set -a" before the eval to hand
+them to commands.
+
+` + exitCodes,
+		Example: `  qsidecar claim mail sms --wait 1m
+  job=$(qsidecar claim mail --env) && eval "$job" &&
+    send-mail "$QSIDECAR_PAYLOAD" && qsidecar ack "$QSIDECAR_LEASE"`,
+		Args: takes(1, -1, "one queue or several"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if most < 1 || most > protocol.MaxList {
+				return usagef("--max: %d is outside 1 to %d", most, protocol.MaxList)
+			}
+			if env && most != 1 {
+				return usagef("--env prints one job: leave --max out")
+			}
+			req := &protocol.Request{
+				Op: protocol.OpClaim, Max: protocol.Some(int64(most)),
+				WaitMS: wait.d.Milliseconds(), LeaseMS: protocol.Some(lease.d.Milliseconds()),
+			}
+			if len(args) == 1 {
+				req.Queue = args[0]
+			} else {
+				req.Queues = args
+			}
+			return a.claim(cmd, req, env)
+		},
+	}
+	cmd.Flags().Var(&lease, "lease", "how long the job is yours, 1s to 24h")
+	cmd.Flags().Var(&wait, "wait", "wait up to this long for a job, at most 1h (default: not at all)")
+	cmd.Flags().IntVar(&most, "max", 1, "take up to so many jobs, if they are there")
+	cmd.Flags().BoolVar(&env, "env", false, "print shell variables for eval")
+	cmd.Flags().Bool("json", true, "answer in JSON lines, as it always does without --env")
+	return cmd
+}
+
+func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
+	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+		most := answerTimeout + time.Duration(req.WaitMS)*time.Millisecond
+		ctx, cancel := context.WithTimeoutCause(ctx, most, errNoAnswer)
+		defer cancel()
+		rep, err := c.Call(ctx, req)
+		if err != nil {
+			return err
+		}
+		if len(rep.Jobs) == 0 {
+			return &codeError{code: exitNoJob}
+		}
+		if env {
+			_, err = a.out.Write(shellVariables(rep.Jobs[0]))
+		} else {
+			err = a.printEach(rep, "jobs")
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("the job could not be printed: %w", err), a.giveBack(ctx, c, rep.Jobs))
+		}
+		return nil
+	})
+}
+
+// giveBack returns jobs that nobody learned of.
+func (a *app) giveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) error {
+	leases := make([]string, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.Lease
+	}
+	now := time.Duration(0)
+	_, err := c.NackMany(ctx, leases, qsidecar.Nack{NoCharge: true, Delay: &now})
+	if err != nil {
+		return fmt.Errorf("giving it back: %w", err)
+	}
+	return nil
+}
+
+// shellVariables is a job as assignments for a POSIX shell. All are always
+// written, lest one of an earlier job be taken for this one's.
+func shellVariables(j protocol.Job) []byte {
+	payload, b64 := string(j.Payload), ""
+	if strings.ContainsRune(payload, 0) {
+		payload, b64 = "", base64.StdEncoding.EncodeToString(j.Payload)
+	}
+	headers := "{}"
+	if len(j.Headers) > 0 {
+		var buf bytes.Buffer
+		e := json.NewEncoder(&buf)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(j.Headers); err != nil {
+			panic(err) // a map of strings
+		}
+		headers = strings.TrimSpace(buf.String())
+	}
+	var out []byte
+	for _, v := range [][2]string{
+		{"JOB", j.ID},
+		{"QUEUE", j.Queue},
+		{"LEASE", j.Lease},
+		{"ATTEMPT", strconv.FormatInt(j.Attempt, 10)},
+		{"MAX_ATTEMPTS", strconv.FormatInt(j.MaxAttempts, 10)},
+		{"FENCE", strconv.FormatInt(j.Fence, 10)},
+		{"PRIORITY", strconv.FormatInt(j.Priority, 10)},
+		{"KEY", j.Key},
+		{"HEADERS", headers},
+		{"LAST_ERROR", strings.ReplaceAll(j.LastError, "\x00", "")},
+		{"PAYLOAD", payload},
+		{"PAYLOAD_B64", b64},
+	} {
+		out = append(out, "QSIDECAR_"+v[0]+"="+shellQuote(v[1])+"\n"...)
+	}
+	return out
+}

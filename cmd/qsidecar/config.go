@@ -1,0 +1,367 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// config is the config file. deploy/qsidecar.example.yaml documents every key at
+// its default, and a test compares the two.
+type config struct {
+	Listen       []listenConfig            `yaml:"listen"`
+	Databases    map[string]databaseConfig `yaml:"databases"`
+	Defaults     defaultsConfig            `yaml:"defaults"`
+	Queues       map[string]queueConfig    `yaml:"queues"`
+	DrainTimeout duration                  `yaml:"drain_timeout"`
+	MaxFrame     size                      `yaml:"max_frame"`
+	Log          logConfig                 `yaml:"log"`
+}
+
+type listenConfig struct {
+	Socket string   `yaml:"socket"`
+	Mode   fileMode `yaml:"mode"`
+	Group  string   `yaml:"group"`
+}
+
+type databaseConfig struct {
+	URL          string    `yaml:"url"`
+	HostLease    duration  `yaml:"host_lease"`
+	RestartGrace *duration `yaml:"restart_grace"` // nil: host_lease
+}
+
+type backoffConfig struct {
+	Initial duration `yaml:"initial"`
+	Max     duration `yaml:"max"`
+}
+
+// defaultsConfig is what holds for a queue that does not say otherwise.
+type defaultsConfig struct {
+	Database    string        `yaml:"database"` // empty: the only one
+	MaxAttempts int           `yaml:"max_attempts"`
+	Timeout     duration      `yaml:"timeout"`
+	Order       order         `yaml:"order"`
+	Backoff     backoffConfig `yaml:"backoff"`
+	Keep        duration      `yaml:"keep"`
+	KeepDead    retention     `yaml:"keep_dead"`
+	KeyTTL      duration      `yaml:"key_ttl"`
+}
+
+// queueConfig is a queue's own word; what is nil comes from defaults.
+type queueConfig struct {
+	Database    *string             `yaml:"database"`
+	MaxAttempts *int                `yaml:"max_attempts"`
+	Timeout     *duration           `yaml:"timeout"`
+	Order       *order              `yaml:"order"`
+	Backoff     *queueBackoffConfig `yaml:"backoff"`
+	Keep        *duration           `yaml:"keep"`
+	KeepDead    *retention          `yaml:"keep_dead"`
+	KeyTTL      *duration           `yaml:"key_ttl"`
+}
+
+type queueBackoffConfig struct {
+	Initial *duration `yaml:"initial"`
+	Max     *duration `yaml:"max"`
+}
+
+type logConfig struct {
+	Level  logLevel  `yaml:"level"`
+	Format logFormat `yaml:"format"`
+}
+
+const defaultMode = fileMode(bridge.DefaultSocketMode)
+
+func newListen() listenConfig { return listenConfig{Mode: defaultMode} }
+func newDatabase() databaseConfig {
+	return databaseConfig{HostLease: duration(bridge.DefaultHostLease)}
+}
+
+// defaultConfig is the config of a file that says nothing: the places are filled
+// in by the app, which knows the environment.
+func defaultConfig() config {
+	return config{
+		Defaults: defaultsConfig{
+			MaxAttempts: bridge.DefaultMaxAttempts,
+			Order:       "fifo",
+			Backoff:     backoffConfig{duration(bridge.DefaultBackoff), duration(bridge.DefaultBackoffMax)},
+			KeepDead:    retention(bridge.DefaultKeepDead),
+			KeyTTL:      duration(bridge.DefaultKeyTTL),
+		},
+		DrainTimeout: duration(bridge.DefaultDrainTimeout),
+		MaxFrame:     protocol.DefaultMaxFrame,
+		Log:          logConfig{Level: "info", Format: "text"},
+	}
+}
+
+// fill gives the places that the file did not name: these are the app's to know.
+func (c *config) fill(socket, database string) {
+	if len(c.Listen) == 0 {
+		l := newListen()
+		l.Socket = socket
+		c.Listen = []listenConfig{l}
+	}
+	if len(c.Databases) == 0 {
+		d := newDatabase()
+		d.URL = database
+		c.Databases = map[string]databaseConfig{cmp.Or(c.Defaults.Database, "main"): d}
+	}
+	if c.Queues == nil {
+		c.Queues = map[string]queueConfig{"*": {}}
+	}
+}
+
+// loadConfig reads a config file. The error shows everything that is wrong, with
+// line and column.
+func loadConfig(path string, env func(string) (string, bool)) (config, error) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return config{}, usagef("the config file cannot be read: %w", err)
+	}
+	return parseConfig(path, src, env)
+}
+
+func parseConfig(name string, src []byte, env func(string) (string, bool)) (config, error) {
+	c := defaultConfig()
+	d := &yamlDecoder{name: name, src: string(src), env: env}
+	d.decode(&c)
+	c.check(d.bad)
+	if err := d.err(); err != nil {
+		return config{}, &usageError{err}
+	}
+	return c, nil
+}
+
+// check reports what is out of range or does not fit together, by path.
+func (c *config) check(bad func(path, format string, args ...any)) {
+	for i, l := range c.Listen {
+		if l.Socket == "" {
+			bad(fmt.Sprintf("listen[%d]", i), "socket is missing: the path of the Unix socket")
+		}
+	}
+	for name, d := range c.Databases {
+		d.check("databases."+name, bad)
+	}
+	between(bad, "drain_timeout", c.DrainTimeout, 0, duration(24*time.Hour))
+	if c.MaxFrame < 64<<10 || c.MaxFrame > protocol.MaxMaxFrame {
+		bad("max_frame", "%v is outside 64KiB to 64MiB", c.MaxFrame)
+	}
+	c.Defaults.check("defaults", c, bad)
+	for name, q := range c.Queues {
+		path := "queues." + name
+		if name != "*" {
+			if e := protocol.CheckQueueName("queues", name); e != nil {
+				bad(path, "%s", e.Message)
+			}
+		}
+		q.over(c.Defaults).check(path, c, bad)
+	}
+}
+
+func (d databaseConfig) check(path string, bad func(path, format string, args ...any)) {
+	if d.URL == "" {
+		bad(path, "url is missing, for example sqlite:/var/lib/qsidecar/qsidecar.db")
+	} else if _, err := parseDatabaseURL(d.URL); err != nil {
+		bad(path+".url", "%v", err)
+	}
+	between(bad, path+".host_lease", d.HostLease, duration(bridge.MinHostLease), duration(bridge.MaxHostLease))
+	if d.RestartGrace != nil {
+		between(bad, path+".restart_grace", *d.RestartGrace, 0, duration(bridge.MaxHostLease))
+	}
+}
+
+func (d defaultsConfig) check(path string, c *config, bad func(path, format string, args ...any)) {
+	if _, ok := c.Databases[d.Database]; d.Database != "" && !ok && len(c.Databases) > 0 {
+		bad(path+".database", "no database %q is configured", d.Database)
+	}
+	if d.Database == "" && len(c.Databases) > 1 && path != "defaults" {
+		bad(path, "which database? name one here, or in defaults.database")
+	}
+	if d.MaxAttempts < 1 || d.MaxAttempts > protocol.MaxMaxAttempt {
+		bad(path+".max_attempts", "%d is outside 1 to %d", d.MaxAttempts, protocol.MaxMaxAttempt)
+	}
+	const years = duration(protocol.MaxTimeoutMS * time.Millisecond)
+	between(bad, path+".timeout", d.Timeout, 0, years)
+	between(bad, path+".backoff.initial", d.Backoff.Initial, duration(time.Millisecond), years)
+	between(bad, path+".backoff.max", d.Backoff.Max, d.Backoff.Initial, years)
+	between(bad, path+".keep", d.Keep, 0, years)
+	if d.KeepDead != forever {
+		between(bad, path+".keep_dead", duration(d.KeepDead), duration(time.Second), years)
+	}
+	between(bad, path+".key_ttl", d.KeyTTL, duration(time.Second), years)
+}
+
+func between(bad func(path, format string, args ...any), path string, d, least, most duration) {
+	if d < least || d > most {
+		bad(path, "%v is outside %v to %v", d, least, most)
+	}
+}
+
+// over is the queue's config with what it leaves open taken from the defaults.
+func (q queueConfig) over(d defaultsConfig) defaultsConfig {
+	set(&d.Database, q.Database)
+	set(&d.MaxAttempts, q.MaxAttempts)
+	set(&d.Timeout, q.Timeout)
+	set(&d.Order, q.Order)
+	if q.Backoff != nil {
+		set(&d.Backoff.Initial, q.Backoff.Initial)
+		set(&d.Backoff.Max, q.Backoff.Max)
+	}
+	set(&d.Keep, q.Keep)
+	set(&d.KeepDead, q.KeepDead)
+	set(&d.KeyTTL, q.KeyTTL)
+	return d
+}
+
+func set[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// options are the bridge's, over open databases.
+func (c *config) options(open map[string]backends.Backend) bridge.Options {
+	o := bridge.Options{
+		Server:       "qsidecar/" + programVersion().short(),
+		Databases:    make(map[string]bridge.Database),
+		Queues:       make(map[string]bridge.Queue),
+		MaxFrame:     int(c.MaxFrame),
+		DrainTimeout: orNegative(time.Duration(c.DrainTimeout)),
+	}
+	for _, l := range c.Listen {
+		o.Sockets = append(o.Sockets, bridge.Socket{Path: l.Socket, Mode: fs.FileMode(l.Mode), Group: l.Group})
+	}
+	for name, d := range c.Databases {
+		db := bridge.Database{Backend: open[name], HostLease: time.Duration(d.HostLease)}
+		if d.RestartGrace != nil {
+			db.RestartGrace = max(time.Duration(*d.RestartGrace), time.Millisecond) // 0 would be the default
+		}
+		o.Databases[name] = db
+	}
+	for name, q := range c.Queues {
+		d := q.over(c.Defaults)
+		o.Queues[name] = bridge.Queue{
+			Database: d.Database, MaxAttempts: d.MaxAttempts, Timeout: time.Duration(d.Timeout),
+			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max),
+			Keep: time.Duration(d.Keep), KeepDead: time.Duration(d.KeepDead), KeyTTL: time.Duration(d.KeyTTL),
+			LIFO: d.Order == "lifo",
+		}
+	}
+	return o
+}
+
+// orNegative turns the config's 0 (none) into the bridge's, whose 0 is the default.
+func orNegative(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// The leaves of the config. Each reads its text; the error says what is right.
+
+type duration time.Duration
+
+func (d *duration) parse(s string) error {
+	v, err := parseDuration(s)
+	*d = duration(v)
+	return err
+}
+
+func (d duration) String() string { return durationText(time.Duration(d)) }
+
+// retention is a duration or `forever`.
+type retention time.Duration
+
+const forever = retention(-1)
+
+func (r *retention) parse(s string) error {
+	if s == "forever" {
+		*r = forever
+		return nil
+	}
+	return (*duration)(r).parse(s)
+}
+
+// size is a number of bytes, or of KiB or MiB.
+type size int
+
+func (n *size) parse(s string) error {
+	number, factor := s, 1
+	for suffix, f := range map[string]int{"KiB": 1 << 10, "MiB": 1 << 20} {
+		if rest, ok := strings.CutSuffix(s, suffix); ok {
+			number, factor = strings.TrimSpace(rest), f
+		}
+	}
+	v, err := strconv.Atoi(number)
+	if err != nil || v < 0 || v > math.MaxInt32 {
+		return fmt.Errorf("%q is not a size: write it as 4MiB, 512KiB or a number of bytes", s)
+	}
+	*n = size(v * factor)
+	return nil
+}
+
+func (n size) String() string {
+	switch {
+	case n > 0 && n%(1<<20) == 0:
+		return fmt.Sprintf("%dMiB", n>>20)
+	case n > 0 && n%(1<<10) == 0:
+		return fmt.Sprintf("%dKiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", int(n))
+}
+
+type fileMode fs.FileMode
+
+func (m *fileMode) parse(s string) error {
+	v, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || v > 0o777 || v == 0 {
+		return fmt.Errorf("%q is not a mode: write it in octal, as \"0660\"", s)
+	}
+	*m = fileMode(v)
+	return nil
+}
+
+func oneOf(to *string, s string, words ...string) error {
+	if !slices.Contains(words, s) {
+		return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+	}
+	*to = s
+	return nil
+}
+
+type (
+	order     string
+	logLevel  string
+	logFormat string
+)
+
+func (o *order) parse(s string) error     { return oneOf((*string)(o), s, "fifo", "lifo") }
+func (f *logFormat) parse(s string) error { return oneOf((*string)(f), s, "text", "json") }
+func (l *logLevel) parse(s string) error {
+	return oneOf((*string)(l), s, "debug", "info", "warn", "error")
+}
+
+// Set and Type make a log level a flag.
+func (l *logLevel) Set(s string) error { return l.parse(s) }
+func (l *logLevel) Type() string       { return "level" }
+func (l *logLevel) String() string     { return string(*l) }
+
+func (l logLevel) slog() slog.Level {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l)); err != nil {
+		panic(errors.Join(errors.New("a log level that parse let through"), err))
+	}
+	return level
+}

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// jobFlags describe the jobs of one enqueue.
+type jobFlags struct {
+	priority    int16
+	delay       durationFlag
+	key         string
+	headers     []string
+	maxAttempts int
+	timeout     durationFlag
+}
+
+func (f *jobFlags) add(cmd *cobra.Command) {
+	f.delay.max = protocol.MaxDelayMS * time.Millisecond
+	f.timeout.min, f.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
+	cmd.Flags().Int16Var(&f.priority, "priority", 0, "higher goes first (-32768 to 32767)")
+	cmd.Flags().Var(&f.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
+	cmd.Flags().StringVar(&f.key, "key", "", "store nothing when a job with this key is there already")
+	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "`name=value` to go with the job; may be given again")
+	cmd.Flags().IntVar(&f.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
+	cmd.Flags().Var(&f.timeout, "timeout", "how long one run may take (default: the queue's)")
+}
+
+// job is the job that the flags describe, without a payload.
+func (f *jobFlags) job(cmd *cobra.Command, queue string) (protocol.NewJob, error) {
+	job := protocol.NewJob{Queue: queue, Priority: int64(f.priority), Key: f.key}
+	if f.delay.set {
+		job.DelayMS = protocol.Some(f.delay.d.Milliseconds())
+	}
+	if f.timeout.set {
+		job.TimeoutMS = protocol.Some(f.timeout.d.Milliseconds())
+	}
+	if cmd.Flags().Changed("max-attempts") {
+		if f.maxAttempts < 1 || f.maxAttempts > protocol.MaxMaxAttempt {
+			return job, usagef("--max-attempts: %d is outside 1 to %d", f.maxAttempts, protocol.MaxMaxAttempt)
+		}
+		job.MaxAttempts = protocol.Some(int64(f.maxAttempts))
+	}
+	if cmd.Flags().Changed("key") && f.key == "" {
+		return job, usagef("--key: an empty key is none: leave the flag out, or give one")
+	}
+	for _, text := range append([]string{f.key}, f.headers...) {
+		if !utf8.ValidString(text) {
+			return job, usagef("%q is not valid UTF-8, which keys and headers must be", text)
+		}
+	}
+	for _, h := range f.headers {
+		name, value, ok := strings.Cut(h, "=")
+		if !ok || name == "" {
+			return job, usagef("--header %q: write it as name=value", h)
+		}
+		if job.Headers == nil {
+			job.Headers = make(map[string]string)
+		}
+		if _, twice := job.Headers[name]; twice {
+			return job, usagef("--header %q: this name was given before", h)
+		}
+		job.Headers[name] = value
+	}
+	return job, nil
+}
+
+func (a *app) enqueueCommand() *cobra.Command {
+	var f jobFlags
+	var lines bool
+	cmd := &cobra.Command{
+		Use:   "enqueue QUEUE [PAYLOAD|-]",
+		Short: "Store a job, or with --lines a job for each line of stdin",
+		Long: `Store a job and print its id, once it is durable. The payload is any bytes: the
+argument, or with - all of stdin. Without one it is empty.
+
+With --lines each line of stdin becomes a job (without its newline), in batches, and
+the number of jobs is printed. When a batch fails, the lines before it are stored and
+the message says how many.
+
+` + exitCodes,
+		Example: `  qsidecar enqueue mail '{"to":"a@example.com"}' --key welcome-17 --delay 5m
+  tar c dir | qsidecar enqueue backups -
+  find . -name '*.png' | qsidecar enqueue thumbnails --lines`,
+		Args: takes(1, 2, "a queue and at most one payload"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			job, err := f.job(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			if lines {
+				return a.enqueueLines(cmd, job, args)
+			}
+			if len(args) == 2 {
+				if job.Payload, err = a.text(args[1]); err != nil {
+					return err
+				}
+			}
+			return a.enqueueOne(cmd, job)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&lines, "lines", false, "a job for each line of stdin")
+	return a.jsonFlag(cmd)
+}
+
+// text is an argument's bytes, or all of stdin for "-".
+func (a *app) text(arg string) ([]byte, error) {
+	if arg != "-" {
+		return []byte(arg), nil
+	}
+	b, err := io.ReadAll(io.LimitReader(a.in, protocol.MaxMaxFrame+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading stdin: %w", err)
+	}
+	if len(b) > protocol.MaxMaxFrame {
+		return nil, usagef("stdin has more than 64 MiB, which no sidecar takes as one job")
+	}
+	return b, nil
+}
+
+func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob) error {
+	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printReply(rep)
+		}
+		if e := rep.Enqueued; e.Duplicate {
+			fmt.Fprintf(a.errOut, "qsidecar: nothing was stored: job %s has this key and is %s\n", e.ID, e.State)
+		}
+		return a.say("%s", rep.Enqueued.ID)
+	})
+}
+
+// enqueueLines stores stdin's lines: whatever was read while one batch was
+// committed is the next, so that a slow producer's lines do not wait for others
+// and a fast one's are few transactions.
+func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []string) error {
+	switch {
+	case len(args) == 2 && args[1] != "-":
+		return usagef("--lines reads the payloads from stdin: leave the PAYLOAD out")
+	case like.Key != "":
+		return usagef("--lines and --key do not go together: one key would make all but the first line a duplicate")
+	}
+	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+		lines := make(chan []byte, protocol.MaxList) // one full batch read ahead
+		var readErr error                            // read after lines is closed
+		go func() {
+			defer close(lines)
+			readErr = readLines(ctx, a.in, int(c.Server().MaxPayload), lines)
+		}()
+		// A batch's frame: payloads, and for each job room for what the flags add.
+		room := int(c.Server().MaxFrame) - 4<<10
+		each := 256 + len(like.Queue)
+		for k, v := range like.Headers {
+			each += len(k) + len(v) + 10
+		}
+		var stored, duplicates int64
+		b := batcher{in: lines, like: like, room: room, each: each}
+		for {
+			jobs := b.next(ctx)
+			if len(jobs) == 0 {
+				break
+			}
+			callCtx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+			rep, err := c.Call(callCtx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
+			cancel()
+			if err != nil {
+				return fmt.Errorf("lines 1 to %d are enqueued; the next %d failed: %w", stored, len(jobs), err)
+			}
+			stored += int64(len(jobs))
+			for _, e := range rep.EnqueuedAll {
+				if e.Duplicate {
+					duplicates++
+				}
+			}
+			if a.json {
+				if err := a.printEach(rep, "jobs"); err != nil {
+					return err
+				}
+			}
+		}
+		if err := errors.Join(context.Cause(ctx), readErrOf(ctx, &readErr)); err != nil {
+			return fmt.Errorf("lines 1 to %d are enqueued, then: %w", stored, err)
+		}
+		if a.json {
+			return nil
+		}
+		return a.say("enqueued %s", plural(stored, "job"))
+	})
+}
+
+// readErrOf is the reader's error, unless the reader may still run.
+func readErrOf(ctx context.Context, err *error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return *err
+}
+
+// readLines sends each line of r, without its newline, until ctx ends.
+func readLines(ctx context.Context, r io.Reader, most int, to chan<- []byte) error {
+	if most <= 0 {
+		most = math.MaxInt32
+	}
+	br := bufio.NewReaderSize(r, 64<<10)
+	for n := 1; ; n++ {
+		var line []byte
+		for {
+			part, err := br.ReadSlice('\n')
+			line = append(line, part...)
+			if len(line) > most+1 {
+				return fmt.Errorf("line %d has more than %d bytes, which is the most a job's payload may have", n, most)
+			}
+			if errors.Is(err, bufio.ErrBufferFull) {
+				continue
+			}
+			if err != nil && !errors.Is(err, io.EOF) {
+				return fmt.Errorf("reading stdin: %w", err)
+			}
+			if err != nil && len(line) == 0 {
+				return nil
+			}
+			break
+		}
+		if last := len(line) - 1; line[last] == '\n' {
+			line = line[:last]
+		}
+		select {
+		case to <- line:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// batcher makes lists of jobs that fit one request.
+type batcher struct {
+	in   <-chan []byte
+	like protocol.NewJob
+	room int // bytes of a list
+	each int // bytes of a job beside its payload
+	held []byte
+	have bool // held did not fit the last list
+}
+
+// next waits for a line and takes what else is there. It is empty at the end.
+func (b *batcher) next(ctx context.Context) []protocol.NewJob {
+	var jobs []protocol.NewJob
+	size := 0
+	for len(jobs) < protocol.MaxList {
+		line, ok := b.line(ctx, len(jobs) == 0)
+		if !ok {
+			break
+		}
+		if size += len(line) + b.each; size > b.room && len(jobs) > 0 {
+			b.held, b.have = line, true
+			break
+		}
+		job := b.like
+		job.Payload = line
+		jobs = append(jobs, job)
+	}
+	return jobs
+}
+
+func (b *batcher) line(ctx context.Context, wait bool) (line []byte, ok bool) {
+	if b.have {
+		b.have = false
+		return b.held, true
+	}
+	if wait {
+		select {
+		case line, ok = <-b.in:
+		case <-ctx.Done():
+		}
+		return line, ok
+	}
+	select {
+	case line, ok = <-b.in:
+	default:
+	}
+	return line, ok
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// The exit codes, as exitCodes tells them.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitNoJob       = 3
+	exitLeaseLost   = 4
+	exitUnavailable = 5
+	exitInterrupted = 130
+)
+
+const exitCodes = `Exit codes:
+  0    done
+  1    failed, and the same again will fail too; the message says why
+  2    wrong arguments, or a config file with errors
+  3    claim: no job was ready
+  4    the lease was lost: the job was settled before, or it is somebody else's now
+  5    no sidecar answers, or its database cannot be reached: try again later
+  130  interrupted`
+
+// usageError is an error of whoever typed the command.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// codeError is an error with its exit code. A nil err says nothing to people.
+type codeError struct {
+	code int
+	err  error
+}
+
+func (e *codeError) Error() string {
+	if e.err == nil {
+		return "exit code " + strconv.Itoa(e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *codeError) Unwrap() error { return e.err }
+
+// report tells an error to people and gives the exit code.
+func (a *app) report(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return exitFailure // who reads our output went away, and with it the interest in why
+	}
+	code := exitCode(err)
+	var silent *codeError
+	if errors.As(err, &silent) && silent.err == nil {
+		return code
+	}
+	text := err.Error()
+	var unreachable *unreachableError
+	var dial *qsidecar.DialError
+	switch {
+	case errors.As(err, &unreachable):
+	case errors.As(err, &dial):
+		text = dialText(dial)
+	}
+	fmt.Fprintf(a.errOut, "qsidecar: %s\n", strings.TrimRight(text, "\n"))
+	return code
+}
+
+func exitCode(err error) int {
+	var (
+		code  *codeError
+		usage *usageError
+		wire  *protocol.Error
+		dial  *qsidecar.DialError
+	)
+	switch {
+	case errors.As(err, &code):
+		return code.code
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
+	case errors.As(err, &wire):
+		return wireExitCode(wire.Code)
+	case errors.As(err, &dial), errors.Is(err, errNoAnswer), errors.Is(err, qsidecar.ErrUnknownOutcome),
+		errors.Is(err, context.DeadlineExceeded):
+		return exitUnavailable
+	}
+	return exitFailure
+}
+
+func wireExitCode(c protocol.Code) int {
+	switch c {
+	case protocol.CodeBadRequest:
+		return exitUsage
+	case protocol.CodeLeaseLost:
+		return exitLeaseLost
+	case protocol.CodeUnavailable, protocol.CodeUnknownOutcome, protocol.CodeBusy, protocol.CodeDraining:
+		return exitUnavailable
+	}
+	return exitFailure
+}
+
+// unreachableError says that none of the places where a sidecar may be answers.
+type unreachableError struct {
+	tried []string
+	err   error // of the first
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("no sidecar answers on %s: start one with `qsidecar serve`, "+
+		"or say where it is with --socket PATH or QSIDECAR_SOCKET", strings.Join(e.tried, " or "))
+}
+
+func (e *unreachableError) Unwrap() error { return e.err }
+
+// absent reports whether a dial failed because nobody listens there.
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// dialText says what is wrong with a socket at which a sidecar may well be.
+func dialText(e *qsidecar.DialError) string {
+	switch {
+	case errors.Is(e.Err, fs.ErrPermission):
+		return fmt.Sprintf("no permission to connect to %s%s", e.Socket, whoMay(e.Socket))
+	case errors.Is(e.Err, errNoAnswer):
+		return fmt.Sprintf("%s accepts connections but %v: is the process suspended or overloaded?", e.Socket, e.Err)
+	case errors.Is(e.Err, syscall.EPROTOTYPE):
+		return fmt.Sprintf("%s is a socket, but not a sidecar's: name the one that `qsidecar serve` printed", e.Socket)
+	case errors.Is(e.Err, syscall.ENOTSOCK), errors.Is(e.Err, syscall.EINVAL):
+		return fmt.Sprintf("%s cannot be a sidecar's socket (%v): name the one that `qsidecar serve` printed", e.Socket, rootCause(e.Err))
+	}
+	return fmt.Sprintf("no sidecar talks on %s: %v", e.Socket, e.Err)
+}
+
+func rootCause(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}
+
+// whoMay names the socket's owner, so that the reader knows whom to ask for what.
+func whoMay(path string) string {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return ": its directory is closed to this user; ask its owner to open the directory"
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Sprintf(": its mode is %v", fi.Mode().Perm())
+	}
+	group := strconv.Itoa(int(st.Gid))
+	if g, err := user.LookupGroupId(group); err == nil {
+		group = g.Name
+	}
+	return fmt.Sprintf(": its mode is %#o and its group is %s; join that group, "+
+		"or set `group` and `mode` under `listen` in the sidecar's config", fi.Mode().Perm(), group)
+}

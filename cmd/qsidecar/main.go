@@ -1,0 +1,96 @@
+// Command qsidecar is a job queue in your own database, served to every worker of
+// this host over a Unix socket. This package is the process: commands, flags,
+// files, signals and the concrete backends; what a sidecar does is in package
+// bridge, and the client commands are users of clients/go like any other program.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/mattn/go-isatty"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the whole program, in-process. It returns the exit code.
+func run(args []string, in io.Reader, out, errOut io.Writer) int {
+	signals := make(chan os.Signal, 2) // 2: the second signal must not get lost while the first is acted upon
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	// A reader that went away is an error of that write, which a claim must
+	// notice to give its jobs back.
+	signal.Ignore(syscall.SIGPIPE)
+	a := &app{in: in, out: out, errOut: errOut, env: os.LookupEnv, signals: signals, terminal: isTerminal}
+	return a.main(args)
+}
+
+// app is one run of the program and all that it may touch of its surroundings.
+type app struct {
+	in      io.Reader
+	out     io.Writer
+	errOut  io.Writer
+	env     func(string) (string, bool)
+	signals <-chan os.Signal
+
+	// terminal reports whether a person is at the other end of a stream.
+	terminal func(stream any) bool
+
+	socket  string // --socket
+	json    bool   // --json
+	started bool   // the arguments were understood: errors from here on are no usage errors
+}
+
+// answerTimeout is how long a one-shot command waits for the sidecar, beyond the
+// wait that it asks for. A group commit takes milliseconds; a sidecar that waits
+// for its database says so itself, well before this.
+const answerTimeout = time.Minute
+
+var (
+	errInterrupted = errors.New("interrupted by a signal")
+	errNoAnswer    = fmt.Errorf("the sidecar did not answer within %v", answerTimeout)
+)
+
+func (a *app) main(args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.errOut)
+	err := root.ExecuteContext(context.Background())
+	if err != nil && !a.started {
+		err = usagef("%w", err)
+	}
+	return a.report(err)
+}
+
+// interruptible gives a context that the first signal ends.
+func (a *app) interruptible(parent context.Context) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	go func() {
+		select {
+		case <-a.signals:
+			cancel(errInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
+func (a *app) getenv(key string) string {
+	v, _ := a.env(key)
+	return v
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+func (a *app) retryCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "retry QUEUE ID… | --all",
+		Short: "Make dead jobs ready again",
+		Long: `Make dead jobs ready again, behind the waiting ones, with no attempts counted.
+
+` + exitCodes,
+		Example: "  qsidecar retry mail 17 18\n  qsidecar retry mail --all",
+		Args:    takes(1, 1+protocol.MaxList, "a queue and the ids of jobs"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids := args[1:]
+			switch {
+			case all && len(ids) > 0:
+				return usagef("--all means every dead job: leave the ids out, or --all")
+			case !all && len(ids) == 0:
+				return usagef("retry which jobs? Name their ids (see `qsidecar peek %s --state dead`), or give --all", args[0])
+			}
+			return a.command(cmd, "retried", &protocol.Request{Op: protocol.OpRetry, Queue: args[0], IDs: orNil(ids), All: all})
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "every dead job of the queue")
+	return a.jsonFlag(cmd)
+}
+
+func (a *app) deleteCommand() *cobra.Command {
+	return a.destroying(&cobra.Command{
+		Use:     "delete QUEUE ID…",
+		Short:   "Remove jobs that are not claimed",
+		Long:    "Remove jobs, in any state but claimed.\n\n" + confirmHelp + "\n\n" + exitCodes,
+		Example: "  qsidecar delete mail 17 18 --yes",
+		Args:    takes(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
+	}, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
+		return fmt.Sprintf("delete %s from %s", plural(int64(len(args)-1), "job"), args[0]), "deleted",
+			&protocol.Request{Op: protocol.OpDelete, Queue: args[0], IDs: args[1:]}, nil
+	})
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	return a.destroying(&cobra.Command{
+		Use:   "release QUEUE ID…",
+		Short: "Take claimed jobs from their workers, by force",
+		Long: `Take claimed jobs from their workers: they are ready again at once, no attempt is
+counted, and the worker's lease is lost, so that what it does with the job cannot be
+settled any more. A worker that is gone needs no release: its jobs come back by themselves.
+
+` + confirmHelp + "\n\n" + exitCodes,
+		Example: "  qsidecar release mail 17 --yes",
+		Args:    takes(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
+	}, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
+		return fmt.Sprintf("take %s of %s from their workers", plural(int64(len(args)-1), "job"), args[0]), "released",
+			&protocol.Request{Op: protocol.OpRelease, Queue: args[0], IDs: args[1:]}, nil
+	})
+}
+
+func (a *app) purgeCommand() *cobra.Command {
+	var state string
+	cmd := &cobra.Command{
+		Use:     "purge QUEUE --state STATE",
+		Short:   "Remove every job of a queue that is in a state",
+		Long:    "Remove every job of a queue that is ready, scheduled, done or dead.\n\n" + confirmHelp + "\n\n" + exitCodes,
+		Example: "  qsidecar purge mail --state dead --yes",
+		Args:    takes(1, 1, "one queue"),
+	}
+	cmd.Flags().StringVar(&state, "state", "", "ready, scheduled, done or dead")
+	return a.destroying(cmd, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
+		if state == "" {
+			return "", "", nil, usagef("purge which jobs? Give --state ready, scheduled, done or dead")
+		}
+		st, err := parseState(state)
+		if err == nil && st == protocol.StateClaimed {
+			err = usagef("--state: claimed jobs are not purged: their workers have them; release them first")
+		}
+		return fmt.Sprintf("delete every %s job of %s", state, args[0]), "purged",
+			&protocol.Request{Op: protocol.OpPurge, Queue: args[0], State: st}, err
+	})
+}
+
+const confirmHelp = "It asks on a terminal, and wants --yes elsewhere."
+
+// destroying makes a command of one that cannot be undone: plan says what it
+// would do, in words and as a request.
+func (a *app) destroying(cmd *cobra.Command, plan func(cmd *cobra.Command, args []string) (what, done string, req *protocol.Request, err error)) *cobra.Command {
+	var yes bool
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		what, done, req, err := plan(cmd, args)
+		if err == nil {
+			err = a.confirm(yes, what)
+		}
+		if err != nil {
+			return err
+		}
+		return a.command(cmd, done, req)
+	}
+	return a.jsonFlag(cmd)
+}
+
+// command sends an operator's request and tells how many jobs it changed.
+func (a *app) command(cmd *cobra.Command, done string, req *protocol.Request) error {
+	if slices.Contains(req.IDs, "") {
+		return usagef("an id is empty")
+	}
+	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+		rep, err := c.Call(ctx, req)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printReply(rep)
+		}
+		if n, ok := rep.Count.Get(); ok {
+			return a.say("%s %s", done, plural(n, "job"))
+		}
+		return a.say("%s %s", done, req.Queue)
+	})
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use:   "pause QUEUE",
+		Short: "Stop giving out jobs of a queue, on every host",
+		Long:  "Stop giving out jobs of a queue, on every host. Enqueues and settles go on.\n\n" + exitCodes,
+		Args:  takes(1, 1, "one queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.command(cmd, "paused", &protocol.Request{Op: protocol.OpPause, Queue: args[0]})
+		},
+	})
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use:   "resume QUEUE",
+		Short: "Give out jobs of a paused queue again",
+		Long:  "Give out jobs of a paused queue again, on every host.\n\n" + exitCodes,
+		Args:  takes(1, 1, "one queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.command(cmd, "resumed", &protocol.Request{Op: protocol.OpResume, Queue: args[0]})
+		},
+	})
+}
+
+func orNil(ids []string) []string {
+	if len(ids) == 0 {
+		return nil
+	}
+	return ids
+}

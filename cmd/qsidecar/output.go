@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// wireFields is a reply as the JSON codec writes it, so that --json and the socket
+// speak of one thing by one name.
+func wireFields(rep *protocol.Reply) (map[string]json.RawMessage, error) {
+	bare := *rep
+	bare.ID = protocol.RequestID{}
+	fields := make(map[string]json.RawMessage)
+	if err := json.Unmarshal(protocol.JSON.AppendReply(nil, &bare), &fields); err != nil {
+		return nil, fmt.Errorf("writing the answer as JSON: %w", err)
+	}
+	delete(fields, "ok")
+	return fields, nil
+}
+
+// printReply writes a reply as one JSON line.
+func (a *app) printReply(rep *protocol.Reply) error {
+	fields, err := wireFields(rep)
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(fields)
+	if err != nil {
+		return fmt.Errorf("writing the answer as JSON: %w", err)
+	}
+	_, err = a.out.Write(append(line, '\n'))
+	return err
+}
+
+// printEach writes each element of a reply's list as one JSON line.
+func (a *app) printEach(rep *protocol.Reply, list string) error {
+	fields, err := wireFields(rep)
+	if err != nil {
+		return err
+	}
+	var elements []json.RawMessage
+	if err := json.Unmarshal(fields[list], &elements); err != nil {
+		return fmt.Errorf("writing the answer as JSON: %w", err)
+	}
+	w := bufio.NewWriter(a.out)
+	for _, e := range elements {
+		w.Write(e) // Flush tells
+		w.WriteByte('\n')
+	}
+	return w.Flush()
+}
+
+// table writes rows in columns.
+func (a *app) table(head string, rows [][]string) error {
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.ReplaceAll(head, " ", "\t"))
+	for _, r := range rows {
+		fmt.Fprintln(w, strings.Join(r, "\t"))
+	}
+	return w.Flush()
+}
+
+// say writes one line for people.
+func (a *app) say(format string, args ...any) error {
+	_, err := fmt.Fprintf(a.out, format+"\n", args...)
+	return err
+}
+
+// cell makes any text fit a table: one line, no control characters, at most n
+// characters. Text that would be changed is quoted.
+func cell(text string, n int) string {
+	if text == "" {
+		return "-"
+	}
+	plain := utf8.ValidString(text)
+	for _, r := range text {
+		plain = plain && strconv.IsPrint(r)
+	}
+	if !plain {
+		text = strconv.Quote(text)
+	}
+	if runes := []rune(text); len(runes) > n {
+		text = string(runes[:n-1]) + "…"
+	}
+	return text
+}
+
+// age is a span of time as people say it.
+func age(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	switch {
+	case ms <= 0:
+		return "-"
+	case d < time.Second:
+		return fmt.Sprintf("%dms", ms)
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+// shortLease names a lease without showing it: it is the right to settle.
+func shortLease(s string) string {
+	if len(s) <= 12 {
+		return s[:min(len(s), 4)] + "…"
+	}
+	return s[:8] + "…" + s[len(s)-4:]
+}
+
+// shellQuote makes s one word of a POSIX shell, whatever is in it. s holds no NUL.
+func shellQuote(s string) string {
+	if s != "" && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// readLine reads up to a newline, byte by byte: what follows is not ours.
+func readLine(r io.Reader) (string, error) {
+	var b [1]byte
+	var line strings.Builder
+	for line.Len() < 1024 {
+		n, err := r.Read(b[:])
+		if n == 1 {
+			if b[0] == '\n' {
+				break
+			}
+			line.WriteByte(b[0])
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return line.String(), nil
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+)
+
+const rootHelp = `qsidecar is a job queue in your own database. One process per host serves it to
+every worker on a Unix socket; workers enqueue, claim, ack and nack.
+
+  qsidecar serve                              in one terminal, then in another:
+  qsidecar enqueue mail 'hello'               store a job
+  job=$(qsidecar claim mail --env) &&         take it,
+    eval "$job" && echo "$QSIDECAR_PAYLOAD" &&  work on it,
+    qsidecar ack "$QSIDECAR_LEASE"            and settle it
+  qsidecar stats                              see what is left
+
+A sidecar is looked for at --socket, QSIDECAR_SOCKET,
+$XDG_RUNTIME_DIR/qsidecar/qsidecar.sock and /run/qsidecar/qsidecar.sock, in this order.
+
+` + exitCodes
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "qsidecar",
+		Short:         "A job queue in your own database, served on a Unix socket",
+		Long:          rootHelp,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRun: func(*cobra.Command, []string) {
+			a.started = true
+		},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w\nRun `%s --help` to see what it takes", err, cmd.CommandPath())
+	})
+	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the sidecar's socket `PATH`")
+	root.AddGroup(
+		&cobra.Group{ID: "run", Title: "Run a sidecar:"},
+		&cobra.Group{ID: "work", Title: "Work with jobs:"},
+		&cobra.Group{ID: "look", Title: "Look after queues:"},
+	)
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("run", a.serveCommand(), a.stdioCommand(), a.checkCommand(), a.migrateCommand())
+	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand())
+	add("look", a.statsCommand(), a.peekCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
+		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand())
+	root.AddCommand(a.versionCommand())
+	return root
+}
+
+// takes checks the number of arguments; most < 0 is any number. what says in
+// words what they are.
+func takes(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && (most < 0 || len(args) <= most) {
+			return nil
+		}
+		if what == "" {
+			what = "no arguments"
+		}
+		return usagef("%s takes %s, and was given %s\nRun `%s --help` to see more",
+			cmd.CommandPath(), what, plural(int64(len(args)), "argument"), cmd.CommandPath())
+	}
+}
+
+// jsonFlag gives a command its --json.
+func (a *app) jsonFlag(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolVar(&a.json, "json", false, "answer in JSON lines, for programs")
+	return cmd
+}
+
+// client runs f with a connection to the sidecar. The first signal ends ctx; what
+// the connection then still gets is given back before this returns.
+func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
+	ctx, stop := a.interruptible(cmd.Context())
+	defer stop()
+	c, err := a.dial(ctx)
+	if err != nil {
+		return err
+	}
+	err = f(ctx, c)
+	bye, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answerTimeout, errNoAnswer)
+	defer cancel()
+	if e := c.Bye(bye); e != nil && err == nil {
+		err = fmt.Errorf("leaving the sidecar: %w", e)
+	}
+	return err
+}
+
+// ask is client for a command of one request.
+func (a *app) ask(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
+	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+		defer cancel()
+		return f(ctx, c)
+	})
+}
+
+// confirm asks before what cannot be undone.
+func (a *app) confirm(yes bool, what string) error {
+	if yes {
+		return nil
+	}
+	if !a.terminal(a.in) {
+		return usagef("this would %s, which cannot be undone: add --yes to do it", what)
+	}
+	fmt.Fprintf(a.errOut, "This will %s, which cannot be undone. Go on? [y/N] ", what)
+	line, err := readLine(a.in)
+	if err != nil {
+		return err
+	}
+	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
+		return &codeError{exitFailure, fmt.Errorf("nothing was done")}
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/qsidecar/qsidecar/bridge"
+)
+
+// setup is what serve, stdio and check are told about the sidecar to be.
+type setup struct {
+	config   string
+	database string
+	logLevel logLevel
+}
+
+func (s *setup) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.config, "config", "", "the config `FILE` (YAML; see deploy/qsidecar.example.yaml)")
+	cmd.Flags().StringVar(&s.database, "database", "", "the database: sqlite:PATH, or @`FILE` that holds the URL")
+	cmd.Flags().Var(&s.logLevel, "log-level", "debug, info, warn or error (default info)")
+}
+
+// config puts flags, file, environment and defaults together, in this order of weight.
+func (a *app) config(s setup) (config, error) {
+	c := defaultConfig()
+	if s.config != "" {
+		var err error
+		if c, err = loadConfig(s.config, a.env); err != nil {
+			return config{}, err
+		}
+	}
+	if s.database != "" && len(c.Databases) > 0 {
+		return config{}, usagef("--database and `databases` in %s both say which database: leave one out", s.config)
+	}
+	db := ""
+	if len(c.Databases) == 0 {
+		var err error
+		if db, err = a.database(s.database); err != nil {
+			return config{}, err
+		}
+		if _, err := parseDatabaseURL(db); err != nil {
+			return config{}, usagef("the database: %w", err)
+		}
+	}
+	if a.socket != "" {
+		c.Listen = nil // the flag's socket instead of the file's
+	}
+	c.fill(a.sockets()[0], db)
+	if s.logLevel != "" {
+		c.Log.Level = s.logLevel
+	}
+	return c, nil
+}
+
+// newLog is a sidecar's log.
+func (a *app) newLog(c logConfig) *slog.Logger {
+	o := &slog.HandlerOptions{Level: c.Level.slog()}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(a.errOut, o))
+	}
+	return slog.New(slog.NewTextHandler(a.errOut, o))
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var s setup
+	var hint bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the queues of a database on a Unix socket",
+		Long: `Serve the queues of a database on a Unix socket until SIGTERM or SIGINT. Then no
+more jobs are given out, and workers may settle what they hold until drain_timeout
+(30s); a second signal ends that at once. Leases stay valid over a restart.
+
+Without a config file: an SQLite database in $XDG_STATE_HOME/qsidecar (root:
+/var/lib/qsidecar), one socket, and queues that are made by their first use.
+QSIDECAR_DATABASE and QSIDECAR_SOCKET say otherwise; flags weigh more than the config
+file, and the file more than the environment.
+
+Exit codes: 0 stopped in order, 1 it could not serve, 2 wrong arguments or config.`,
+		Example: `  qsidecar serve
+  qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock
+  qsidecar serve --config /etc/qsidecar.yaml`,
+		Args: takes(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.config(s)
+			if err != nil {
+				return err
+			}
+			return a.serve(cmd.Context(), c, hint)
+		},
+	}
+	s.flags(cmd)
+	cmd.Flags().BoolVar(&hint, "hint", false, "print lines to try it out with")
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, c config, hint bool) error {
+	for _, l := range c.Listen {
+		if err := a.makeSocketDir(l.Socket); err != nil {
+			return err
+		}
+	}
+	return a.withBridge(ctx, c, func(ctx context.Context, b *bridge.Bridge, names string) error {
+		sockets := make([]string, len(c.Listen))
+		for i, l := range c.Listen {
+			sockets[i] = l.Socket
+		}
+		// Who started it may not listen to what it says: no reason to end.
+		fmt.Fprintf(a.out, "serving on %s, database %s\n", strings.Join(sockets, ", "), names)
+		if hint {
+			a.hint(sockets[0])
+		}
+		<-ctx.Done()
+		return nil
+	})
+}
+
+// withBridge runs a sidecar and f beside it, once it is ready. The first signal
+// drains it, the second ends it at once; it ends too when f returns.
+func (a *app) withBridge(ctx context.Context, c config, f func(ctx context.Context, b *bridge.Bridge, databases string) error) (err error) {
+	log := a.newLog(c.Log)
+	open, err := openAll(ctx, &c, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAll(open)) }()
+	b, err := bridge.New(c.options(open), log)
+	if err != nil {
+		return &usageError{fmt.Errorf("the configuration does not hold together:\n%w", err)}
+	}
+	var places []string
+	for _, d := range open {
+		info := d.Info()
+		places = append(places, info.Engine+":"+info.Place)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ran := make(chan struct{})
+	watched := a.watchSignals(b, cancel, ran, log)
+	beside := make(chan error, 1)
+	go func() {
+		select {
+		case <-b.Ready():
+			beside <- f(ctx, b, strings.Join(places, ", "))
+			cancel()
+		case <-ran:
+			beside <- nil
+		}
+	}()
+	err = b.Run(ctx)
+	close(ran)
+	cancel()
+	<-watched
+	return errors.Join(err, <-beside)
+}
+
+// watchSignals drains b at the first signal and aborts that at the second.
+func (a *app) watchSignals(b *bridge.Bridge, drain func(), ran <-chan struct{}, log *slog.Logger) <-chan struct{} {
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for n := 0; ; n++ {
+			select {
+			case sig := <-a.signals:
+				if n == 0 {
+					log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
+					drain()
+				} else {
+					b.Abort()
+				}
+			case <-ran:
+				return
+			}
+		}
+	}()
+	return watched
+}
+
+// hint prints three lines that show the whole life of a job.
+func (a *app) hint(socket string) {
+	bin, err := os.Executable()
+	if err != nil {
+		bin = "qsidecar"
+	}
+	at := ""
+	if a.socket != "" || a.getenv("QSIDECAR_SOCKET") != "" || socket != a.sockets()[0] {
+		at = " --socket " + shellQuote(socket)
+	}
+	q := shellQuote(bin)
+	io.WriteString(a.out, "\nPaste these into another terminal:\n\n"+
+		fmt.Sprintf("  %s enqueue mail 'hello, world'%s\n", q, at)+
+		fmt.Sprintf("  job=$(%s claim mail --env%s) && eval \"$job\" && echo \"working on: $QSIDECAR_PAYLOAD\" && %s ack \"$QSIDECAR_LEASE\"%s\n", q, at, q, at)+
+		fmt.Sprintf("  %s stats%s\n\n", q, at))
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/qsidecar/qsidecar/bridge"
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+)
+
+func (a *app) stdioCommand() *cobra.Command {
+	var s setup
+	cmd := &cobra.Command{
+		Use:   "stdio",
+		Short: "Speak the socket's protocol on stdin and stdout",
+		Long: `Speak the socket's protocol on stdin and stdout, for programs that rather start a
+child than open a socket.
+
+With --config or --database it is a sidecar of its own, for this one session. Else it
+passes everything on to the sidecar of this host, and where none answers it is one of
+its own on the embedded default (see serve --help).
+
+The end of stdin lets what was asked be answered, then gives back what the session
+holds. When who reads stdout goes away too, that is a hang-up: jobs held are free again
+at once, and count as failed attempts.`,
+		Example: `  printf '{"op":"enqueue","queue":"mail","payload":"hi"}\n' | qsidecar stdio`,
+		Args:    takes(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.config == "" && s.database == "" {
+				conn, err := a.dialRaw(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if conn != nil {
+					return a.relay(cmd.Context(), conn)
+				}
+			}
+			return a.ownSession(cmd.Context(), s)
+		},
+	}
+	s.flags(cmd)
+	return cmd
+}
+
+// dialRaw connects to the host's sidecar; nil where none answers.
+func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
+	var d net.Dialer
+	for _, path := range a.sockets() {
+		conn, err := d.DialContext(ctx, "unix", path)
+		if err == nil {
+			return conn.(*net.UnixConn), nil
+		}
+		if !absent(err) {
+			return nil, &qsidecar.DialError{Socket: path, Err: err}
+		}
+	}
+	return nil, nil
+}
+
+// ownSession is a sidecar of its own without a socket.
+func (a *app) ownSession(ctx context.Context, s setup) error {
+	c, err := a.config(s)
+	if err != nil {
+		return err
+	}
+	c.Listen = nil
+	return a.withBridge(ctx, c, func(ctx context.Context, b *bridge.Bridge, _ string) error {
+		return b.ServeStream(ctx, a.in, a.out)
+	})
+}
+
+// relay passes bytes both ways, and each end of input for what it is: a
+// half-close stays a half-close, a hang-up a hang-up.
+func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
+	ctx, stop := a.interruptible(parent)
+	defer stop()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	defer a.onHangUp(func() { conn.Close() })()
+	go func() {
+		// A read of stdin that nothing interrupts ends with the process.
+		if _, err := io.Copy(conn, a.in); err != nil {
+			return // the other direction tells why
+		}
+		_ = conn.CloseWrite() // fails where the sidecar closed first
+	}()
+	_, err := io.Copy(a.out, conn)
+	conn.Close()
+	if errors.Is(err, net.ErrClosed) { // we closed it: a signal or a hang-up
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return &codeError{code: exitFailure}
+	}
+	return err
+}
+
+// hangUpPoll is how often a stop is looked for while waiting for a hang-up.
+const hangUpPoll = 500 // milliseconds
+
+// onHangUp calls f when nobody can read stdout any more: a killed parent must not
+// look like one that only closed stdin. The returned function ends the watch.
+func (a *app) onHangUp(f func()) (stop func()) {
+	out, ok := a.out.(*os.File)
+	if !ok {
+		return func() {}
+	}
+	end := make(chan struct{})
+	go func() {
+		fds := []unix.PollFd{{Fd: int32(out.Fd())}} // no events: errors and hang-ups only
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			n, err := unix.Poll(fds, hangUpPoll)
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return // no such descriptor: the copy says so
+			}
+			if n > 0 {
+				f()
+				return
+			}
+		}
+	}()
+	return func() { close(end) }
+}
