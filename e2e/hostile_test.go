@@ -28,7 +28,7 @@ func attacks() []attack {
 		{"five bytes that ask for tens of GiB", frame([]byte("\xdd\xff\xff\xff\xff")), "bad_frame", false},
 		{"a map of 2^32-1", frame([]byte("\xdf\xff\xff\xff\xff")), "bad_frame", false},
 		{"a megabyte of nested arrays", deep, "bad_frame", false},
-		{"a megabyte of nested JSON", append(append([]byte(`{"op":`), bytes.Repeat([]byte("["), 1<<20)...), '\n'), "bad_frame", false},
+		{"a megabyte of nested JSON", append(append([]byte(`{"op":`), bytes.Repeat([]byte("["), 1<<20)...), '\n'), "bad_request", true},
 		{"a cut message in a whole frame", frame([]byte("\x82\xa2op\xa4pi")), "bad_frame", false},
 		{"bytes behind the message", frame([]byte("\x81\xa2op\xa4ping\x00\x00")), "bad_frame", false},
 		{"a frame of 2^24 bytes", frameHead(1 << 24), "too_large", false},
@@ -76,7 +76,7 @@ func TestBadInput(t *testing.T) {
 	after, peak := a.rss()
 	figure(t, "memory of the sidecar: %d MiB before all bad input, %d MiB after, %d MiB at the most; its 31 neighbours worked %d jobs meanwhile",
 		before>>20, after>>20, peak>>20, rounds)
-	if peak > 512<<20 || after > 256<<20 {
+	if peak > 256<<20 || after > 160<<20 {
 		t.Errorf("memory grew to %d MiB and stays at %d MiB", peak>>20, after>>20)
 	}
 	if rounds < 31 {
@@ -249,13 +249,14 @@ func manyWaiting(t *testing.T, a *sidecar) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody is left to take the job: it must come to the watcher, uncharged.
+	// Nobody is left to take the job: it comes to the watcher. At most one delivery
+	// may have crossed with the hang-up.
 	watcher.must(msg{"op": "enqueue", "queue": "waited", "payload": "x"})
-	if job := watcher.claimOne("waited"); job.Attempt != 1 {
+	job := watcher.claimOne("waited")
+	if job.Attempt > 2 {
 		t.Errorf("the job was delivered %d times to a session that had hung up", job.Attempt-1)
-	} else {
-		watcher.must(msg{"op": "ack", "lease": job.Lease})
 	}
+	watcher.must(msg{"op": "ack", "lease": job.Lease})
 }
 
 func manyConnections(t *testing.T, a *sidecar) {
