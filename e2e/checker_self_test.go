@@ -19,13 +19,13 @@ func good() run {
 			{At: 13, Who: "w1", What: acked, Job: "1", Fence: 1},
 			{At: 21, Asked: 20, Who: "w1", Via: "a", What: claimed, Job: "2", Payload: "two", Fence: 1, Attempt: 1},
 			{At: 22, Who: "w1", What: sending, Job: "2", Fence: 1},
-			{At: 23, Who: "w1", What: killed},
+			{At: 23, Until: 24, Who: "w1", What: killed},
 			{At: 25, Asked: 14, Who: "w2", Via: "a", What: claimed, Job: "2", Payload: "two", Fence: 2, Attempt: 2},
 			{At: 26, Who: "w2", What: sending, Job: "2", Fence: 2},
 			{At: 27, Who: "w2", What: acked, Job: "2", Fence: 2},
 			{At: 31, Asked: 30, Who: "w3", Via: "a", What: claimed, Job: "3", Payload: "three", Fence: 1, Attempt: 1},
 			{At: 32, Who: "w3", What: sending, Job: "3", Fence: 1},
-			{At: 33, Who: "a", What: killed},
+			{At: 33, Until: 33, Who: "a", What: killed},
 			{At: 34, Who: "w3", What: bound, Job: "3", Fence: 1},
 			{At: 35, Who: "w3", What: sending, Job: "3", Fence: 1},
 			{At: 36, Who: "w3", What: lost, Job: "3", Fence: 1},
@@ -60,6 +60,26 @@ func TestCheckerCountsAnOverlapThroughAKill(t *testing.T) {
 	with(&r, record{At: 37, Who: "w4", What: sending, Job: "3"}, record{At: 38, Who: "w4", What: acked, Job: "3"})
 	if v := check(r); len(v.Problems) > 0 || v.Overlaps != 1 {
 		t.Errorf("%v\n%s", v, v.summary(10))
+	}
+}
+
+// TestCheckerKnowsThatKillsTakeTime: what a victim does between the killer's look
+// at the clock and its death is explained by the kill.
+func TestCheckerKnowsThatKillsTakeTime(t *testing.T) {
+	r := good()
+	for i, rec := range r.Records {
+		if rec.Who == "w1" && rec.What == killed {
+			r.Records[i].At = 19 // before w1 even asked for job 2
+		}
+	}
+	if v := check(r); len(v.Problems) > 0 {
+		t.Errorf("%v\n%s", v, v.summary(10))
+	}
+	for i := range r.Records {
+		r.Records[i].Until = 0
+	}
+	if v := check(r); len(v.Problems) != 1 {
+		t.Errorf("a kill that was over before explains a later delivery: %v", v)
 	}
 }
 

@@ -42,7 +42,7 @@ type holding struct {
 type judge struct {
 	run
 	verdict
-	kills   map[string][]int64 // by victim, ascending
+	kills   map[string][]record // by victim, ascending
 	byJob   map[string][]*holding
 	current map[[2]string]*holding // by worker and job
 }
@@ -52,7 +52,7 @@ type judge struct {
 // only because of a kill.
 func check(r run) verdict {
 	j := judge{
-		run: r, kills: map[string][]int64{},
+		run: r, kills: map[string][]record{},
 		byJob: map[string][]*holding{}, current: map[[2]string]*holding{},
 	}
 	j.Jobs = len(r.Enqueued)
@@ -78,7 +78,7 @@ func (j *judge) problem(format string, args ...any) {
 func (j *judge) read(rec record) {
 	if rec.What == killed {
 		j.Kills++
-		j.kills[rec.Who] = append(j.kills[rec.Who], rec.At)
+		j.kills[rec.Who] = append(j.kills[rec.Who], rec)
 		return
 	}
 	key := [2]string{rec.Who, rec.Job}
@@ -130,7 +130,7 @@ func (j *judge) judgeJob(id string, all []*holding, left bool) {
 		}
 		doubtful = doubtful || h.sent
 		if at := j.kills[h.claim.Who]; len(at) > 0 && !h.answered {
-			h.end = max(h.claim.At, at[0]) // its answer may have raced with its death
+			h.end = max(h.claim.At, at[0].At) // its answer may have raced with its death
 		}
 	}
 	switch {
@@ -175,11 +175,12 @@ func (j *judge) judgePair(id string, first, second *holding) {
 
 // killBetween reports whether what held the claim was killed after the claim was
 // asked for and before the instant. From the asking on, not from the answer: the
-// answer may lie in the socket's buffer when its sidecar dies.
+// answer may lie in the socket's buffer when its sidecar dies. And to the kill's
+// end: a victim goes on for a moment after the killer looked at the clock.
 func (j *judge) killBetween(claim record, before int64) bool {
 	for _, victim := range []string{claim.Who, claim.Via, everything} {
-		for _, at := range j.kills[victim] {
-			if claim.Asked <= at && at <= before {
+		for _, kill := range j.kills[victim] {
+			if claim.Asked <= max(kill.At, kill.Until) && kill.At <= before {
 				return true
 			}
 		}

@@ -19,16 +19,17 @@ const (
 	lost    deed = "lost"    // an ack or extend was answered lease_lost: holding ends
 	failed  deed = "failed"  // an ack or extend was answered with another error and will be tried again
 	bound   deed = "bound"   // the lease was bound to a new connection
-	killed  deed = "killed"  // by the killer: Who is about to be killed, suspended or cut off
+	killed  deed = "killed"  // by the killer: Who was killed, suspended or cut off, from At until Until
 )
 
 // everything stands for all workers and sidecars in a kill's Who: a database server.
 const everything = "*"
 
-// record is one line of the history. At and Asked are of monotonic.
+// record is one line of the history. The instants are of monotonic.
 type record struct {
 	At      int64  `json:"at"`
 	Asked   int64  `json:"asked,omitempty"` // claimed: when the claim was sent
+	Until   int64  `json:"until,omitempty"` // killed: when it was over
 	Who     string `json:"who"`             // one run of a worker or, for kills, also a sidecar or everything
 	Via     string `json:"via,omitempty"`   // claimed: the sidecar
 	What    deed   `json:"what"`
