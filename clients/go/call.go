@@ -215,12 +215,15 @@ func (c *Client) takeLocked(now time.Time) []*call {
 func (c *Client) requeueLocked(cause error) {
 	var again []*call
 	for _, cl := range c.open {
-		if cl.abandoned || !cl.repeatable() || cl.ctx.Err() != nil {
-			c.finishLocked(cl, result{err: &BrokenError{Op: cl.req.Op, Sent: true, Err: cause}})
+		why := cause
+		if cl.ctx.Err() != nil {
+			why = context.Cause(cl.ctx)
+		} else if !cl.abandoned && cl.repeatable() {
+			cl.state, cl.twice = queued, true
+			again = append(again, cl)
 			continue
 		}
-		cl.state, cl.twice = queued, true
-		again = append(again, cl)
+		c.finishLocked(cl, result{err: &BrokenError{Op: cl.req.Op, Sent: true, Err: why}})
 	}
 	clear(c.open)
 	slices.SortFunc(again, func(a, b *call) int { return cmp.Compare(a.seq, b.seq) })

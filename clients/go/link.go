@@ -182,6 +182,8 @@ func (c *Client) serve(l *link) error {
 	err := c.read(l)
 	if cause := context.Cause(c.ctx); cause != nil {
 		err = cause
+	} else if errors.Is(err, net.ErrClosed) {
+		err = errClosedByPeer // the writer noticed first
 	}
 	stop()
 	l.conn.Close() // the reader's error is the one that counts
