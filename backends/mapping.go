@@ -1,0 +1,70 @@
+package backends
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Mapping says in which table and columns the jobs are. Statements are written
+// once, with roles in braces, and rendered from a Mapping: the managed table is
+// one such mapping, an adopted one is another.
+type Mapping struct {
+	Table   string
+	Columns map[string]string // role → column
+	States  map[State]string  // state → its value in the state column
+	Indexes map[string]string // role → an index that a statement must use; may be empty
+}
+
+// Dialect is how an engine writes names, texts and hints. Every name that enters
+// a statement goes through Name: there is no other quoting.
+type Dialect struct {
+	Name func(identifier string) string
+	Text func(literal string) string
+	Use  func(index string) string // the clause behind a table's name that binds a query to an index
+}
+
+// Render fills a statement in: {jobs} is the table, {column} the column of that
+// role, {=state} the state's value, {@index} the clause that names the index, or
+// nothing where the mapping has none. An unknown role is an error that names it.
+func (m Mapping) Render(d Dialect, statement string) (string, error) {
+	var out strings.Builder
+	rest := statement
+	for {
+		before, after, found := strings.Cut(rest, "{")
+		out.WriteString(before)
+		if !found {
+			return out.String(), nil
+		}
+		role, tail, closed := strings.Cut(after, "}")
+		if !closed {
+			return "", fmt.Errorf("statement %q: a brace is not closed", statement)
+		}
+		text, err := m.fill(d, role)
+		if err != nil {
+			return "", fmt.Errorf("statement %q: %w", statement, err)
+		}
+		out.WriteString(text)
+		rest = tail
+	}
+}
+
+func (m Mapping) fill(d Dialect, role string) (string, error) {
+	switch {
+	case role == "jobs":
+		return d.Name(m.Table), nil
+	case strings.HasPrefix(role, "="):
+		if v, ok := m.States[State(role[1:])]; ok {
+			return d.Text(v), nil
+		}
+	case strings.HasPrefix(role, "@"):
+		if v, ok := m.Indexes[role[1:]]; ok {
+			return d.Use(v), nil
+		}
+		return "", nil
+	default:
+		if v, ok := m.Columns[role]; ok {
+			return d.Name(v), nil
+		}
+	}
+	return "", fmt.Errorf("table %s has nothing in the role %q", m.Table, role)
+}

@@ -1,0 +1,38 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Beat implements backends.Backend. It writes on a connection of its own and
+// passes every commit that waits for the write lock in this process.
+func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+	var p backends.Pulse
+	err := s.write(ctx, &s.beater, s.openBeater, func(t *tx) (err error) {
+		n, end := int64(0), t.now+ms(b.Lease)
+		switch b.Kind {
+		case backends.BeatJoin:
+			n, err = t.exec(t.sql.join, int64(b.Host), b.Name, end)
+		case backends.BeatRenew:
+			n, err = t.exec(t.sql.beat, end, int64(b.Host))
+		case backends.BeatLeave:
+			n, err = t.exec(t.sql.farewell, end, int64(b.Host))
+		}
+		if err != nil {
+			return err
+		}
+		p.Alive = n == 1
+		return t.query(t.sql.peers, func(r row) error {
+			p.Peers = append(p.Peers, backends.Peer{
+				Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Expired: r.int(2) != 0, Dead: r.int(3) != 0,
+			})
+			return nil
+		}, t.now, int64(b.Host))
+	})
+	if err != nil {
+		return backends.Pulse{}, err // p may still be written to
+	}
+	return p, nil
+}

@@ -1,0 +1,202 @@
+package sqlite
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// claiming is one claim under way.
+type claiming struct {
+	*tx
+	backends.Claim
+	host backends.Identity
+	left int64 // bytes that may still be given
+	res  backends.ClaimResult
+}
+
+// candidate is a ready row that the claim looks at.
+type candidate struct {
+	backends.Job
+	id, size  int64
+	attempts  int64
+	tooLarge  bool
+	jobsLimit int64 // the job's own max_attempts; 0: none
+}
+
+func (t *tx) claim(host backends.Identity, c backends.Claim) (backends.ClaimResult, error) {
+	if c.MaxBytes <= 0 {
+		c.MaxBytes = math.MaxInt64
+	}
+	if c.MaxPayload <= 0 {
+		c.MaxPayload = math.MaxInt64
+	}
+	cl := &claiming{tx: t, Claim: c, host: host, left: c.MaxBytes}
+	for _, p := range c.Queues {
+		if cl.res.More || len(cl.res.Jobs) == len(c.Slots) {
+			break
+		}
+		paused, err := t.exists(t.sql.paused, p.Queue)
+		if err == nil && !paused {
+			err = cl.drain(p)
+		}
+		if err != nil {
+			return backends.ClaimResult{}, err
+		}
+	}
+	return cl.res, nil
+}
+
+// drain takes from one queue until it has nothing more or the claim is full.
+func (c *claiming) drain(p backends.Policy) error {
+	for {
+		want := len(c.Slots) - len(c.res.Jobs)
+		if want == 0 || c.res.More {
+			return nil
+		}
+		seen, chosen, err := c.look(p, want)
+		if err != nil {
+			return err
+		}
+		for i := range chosen {
+			if chosen[i].tooLarge {
+				err = c.bury(p, &chosen[i])
+			} else {
+				err = c.take(p, &chosen[i])
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if seen < want {
+			return nil // that was all of it
+		}
+	}
+}
+
+// look reads up to want ready rows in the order of the queue, and chooses those
+// that fit.
+func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candidate, err error) {
+	each := func(r row) error {
+		seen++
+		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6)}
+		if j.tooLarge = r.null(2); !j.tooLarge {
+			if j.size > c.left && len(c.res.Jobs)+len(chosen) > 0 {
+				c.res.More = true
+				return errStop
+			}
+			c.left -= j.size
+		}
+		headers, err := readHeaders(r.text(8))
+		if err != nil {
+			return fmt.Errorf("qsidecar_jobs row %d: %w", j.id, err)
+		}
+		j.Job = backends.Job{
+			ID: strconv.FormatInt(j.id, 10), Queue: p.Queue, Payload: r.bytes(2), Priority: int16(r.int(3)),
+			Fence: max(r.int(5)+1, c.micros), Timeout: r.duration(7), Headers: headers, Key: r.text(9),
+			LastError: r.text(10), EnqueuedAt: r.time(11),
+		}
+		chosen = append(chosen, j)
+		return nil
+	}
+	if !p.LIFO {
+		err = c.query(c.sql.readyFIFO, each, c.MaxPayload, p.Queue, want)
+		return seen, chosen, err
+	}
+	// Newest first: one priority after the other, because one index cannot be
+	// read in both directions at once.
+	for below := int64(math.MaxInt64); seen < want && !c.res.More; {
+		found := false
+		if err := c.query(c.sql.nextPrio, func(r row) error {
+			below, found = r.int(0), true
+			return nil
+		}, p.Queue, below); err != nil || !found {
+			return seen, chosen, err
+		}
+		if err := c.query(c.sql.readyLIFO, each, c.MaxPayload, p.Queue, below, want-seen); err != nil {
+			return seen, chosen, err
+		}
+	}
+	return seen, chosen, nil
+}
+
+// take gives j to the next slot.
+func (c *claiming) take(p backends.Policy, j *candidate) error {
+	slot := c.Slots[len(c.res.Jobs)]
+	j.Token = slot.Token
+	j.Attempt = int(j.attempts) + 1
+	j.MaxAttempts = int(cmp.Or(j.jobsLimit, int64(p.MaxAttempts)))
+	j.Timeout = cmp.Or(j.Timeout, p.Timeout)
+	deadline := after(c.now, j.Timeout)
+	if err := c.one(c.sql.take, j.Attempt, j.Fence, j.MaxAttempts, ms(p.Backoff), ms(p.BackoffMax), positive(ms(p.Keep)),
+		positive(ms(p.KeepDead)), int64(slot.Token.Host), int64(slot.Token.Number), int64(c.host), positive(ms(slot.Lease)),
+		deadline, earlier(after(c.now, slot.Lease), deadline), c.now, text(slot.Worker), j.id); err != nil {
+		return err
+	}
+	c.res.Jobs = append(c.res.Jobs, j.Job)
+	return nil
+}
+
+// bury sends a job that no sidecar of this configuration can deliver to dead.
+func (c *claiming) bury(p backends.Policy, j *candidate) error {
+	message := backends.TooLarge(j.size, c.MaxPayload)
+	if err := c.failed(j.id, j.attempts+1, backends.CauseTooLarge, message); err != nil {
+		return err
+	}
+	err := c.one(c.sql.bury, j.attempts+1, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(ms(p.KeepDead)),
+		c.now, after(c.now, p.KeepDead), message, j.id)
+	if err != nil || j.Key == "" {
+		return err
+	}
+	_, err = c.exec(c.sql.endKey, string(backends.StateDead), p.Queue, j.Key, j.id)
+	return err
+}
+
+// after is the instant d after now, or NULL where d is none.
+func after(now int64, d time.Duration) any {
+	if d <= 0 {
+		return nil
+	}
+	return now + ms(d)
+}
+
+// earlier is the earlier of two instants, of which either may be NULL.
+func earlier(x, y any) any {
+	a, ok := x.(int64)
+	if !ok {
+		return y
+	}
+	if b, ok := y.(int64); ok && b < a {
+		return b
+	}
+	return a
+}
+
+// readHeaders reads a JSON object. What a plain INSERT put there that is no text
+// is given as its JSON.
+func readHeaders(s string) (map[string]string, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(s), &raw); err != nil {
+		return nil, fmt.Errorf("headers: %w", err)
+	}
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	headers := make(map[string]string, len(raw))
+	for k, v := range raw {
+		var text string
+		if json.Unmarshal(v, &text) != nil || string(v) == "null" {
+			text = string(v)
+		}
+		headers[k] = text
+	}
+	return headers, nil
+}

@@ -1,0 +1,87 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"modernc.org/sqlite"
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var (
+	errClosed = errors.New("the database handle was closed")
+	// errLost stands for a commit whose answer got lost; only tests make one.
+	errLost = errors.New("the answer to the commit got lost")
+)
+
+// code is the primary result code of err; 0 where err is not SQLite's.
+func code(err error) int {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+func busy(err error) bool {
+	c := code(err)
+	return c == lib.SQLITE_BUSY || c == lib.SQLITE_LOCKED
+}
+
+// ambiguous: a COMMIT that ended with err may have reached the disk. A full
+// disk, a lock or a constraint stop it before its last frame is written; after an
+// I/O error nobody knows.
+func ambiguous(err error) bool {
+	switch code(err) {
+	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_FULL, lib.SQLITE_READONLY, lib.SQLITE_CONSTRAINT,
+		lib.SQLITE_CANTOPEN, lib.SQLITE_NOMEM:
+		return false
+	}
+	return true
+}
+
+// explain gives an error of SQLite its kind and says it in words that help.
+func (s *Store) explain(err error) error {
+	if err == nil || known(err) {
+		return err
+	}
+	down := func(format string, args ...any) error {
+		return backends.Unavailable(fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
+	}
+	switch code(err) {
+	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED:
+		return down("another program holds the lock of %s", s.path)
+	case lib.SQLITE_FULL:
+		return down("the disk that holds %s is full", s.path)
+	case lib.SQLITE_READONLY, lib.SQLITE_PERM:
+		return down("%s may not be written (its file, its folder or its disk is read-only)", s.path)
+	case lib.SQLITE_IOERR:
+		return down("the disk that holds %s gave an error", s.path)
+	case lib.SQLITE_CANTOPEN:
+		return down("%s, or a file beside it, cannot be opened", s.path)
+	case lib.SQLITE_NOMEM, lib.SQLITE_PROTOCOL, lib.SQLITE_INTERRUPT:
+		return down("%s", s.path)
+	case lib.SQLITE_CONSTRAINT, lib.SQLITE_MISMATCH, lib.SQLITE_TOOBIG:
+		return backends.Refused(err)
+	case lib.SQLITE_CORRUPT:
+		return fmt.Errorf("%s is damaged: stop the sidecar and restore it from a backup (PRAGMA integrity_check tells more): %w", s.path, err)
+	case lib.SQLITE_NOTADB:
+		return fmt.Errorf("%s is no SQLite database (or is encrypted): name another file: %w", s.path, err)
+	}
+	return fmt.Errorf("%s: %w", s.path, err)
+}
+
+// known: err has its kind already.
+func known(err error) bool {
+	return backends.Retryable(err) || backends.IsRefused(err) ||
+		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrHostLost) ||
+		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
+}
+
+// ended is the error of a call whose ctx is over and that changed nothing.
+func ended(ctx context.Context, doing string) error {
+	return backends.Unavailable(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
+}

@@ -1,0 +1,141 @@
+-- qsidecar's tables in SQLite, schema version 1.
+--
+-- A plain INSERT is an enqueue, in any program's own transaction:
+--
+--   INSERT INTO qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
+--
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at. All
+-- others are the sidecar's own. Instants are milliseconds since 1970, UTC.
+-- run_at may be such a number, or a text that SQLite's date functions read, as
+-- '2030-01-31 08:00:00' (UTC). Triggers and checks here use nothing newer than
+-- SQLite 3.38, because they run in the library of whoever inserts.
+
+CREATE TABLE qsidecar_meta (
+  one         INTEGER PRIMARY KEY CHECK (one = 1),
+  version     INTEGER NOT NULL, -- of this schema
+  min_program INTEGER NOT NULL, -- the oldest program generation that may use it
+  database    TEXT    NOT NULL  -- random: leases name it
+);
+
+-- The large columns come last: a row's early columns are read without its late ones.
+CREATE TABLE qsidecar_jobs (
+  id             INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id > 0), -- never reused
+  queue          TEXT    NOT NULL
+    CHECK (typeof(queue) = 'text' AND length(CAST(queue AS BLOB)) BETWEEN 1 AND 128
+           AND instr(queue, char(0)) = 0
+           AND queue NOT GLOB '*[^A-Za-z0-9._:/-]*' AND queue NOT GLOB '[.-]*'),
+  state          TEXT    NOT NULL DEFAULT 'ready',
+  priority       INTEGER NOT NULL DEFAULT 0
+    CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
+  position       INTEGER, -- order inside a priority, on the same line of numbers as id
+  max_attempts   INTEGER
+    CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
+  timeout_ms     INTEGER, -- the job's own
+  run_at         INTEGER
+    CHECK (run_at IS NULL OR typeof(run_at) = 'integer'
+           OR typeof(run_at) = 'text' AND julianday(run_at) IS NOT NULL),
+  enqueued_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+  ready_at       INTEGER, -- when it became ready
+  attempts       INTEGER NOT NULL DEFAULT 0, -- charged deliveries
+  losses         INTEGER NOT NULL DEFAULT 0, -- failures in a row that were no nack
+  fence          INTEGER NOT NULL DEFAULT 0,
+  -- what the last claim's policy said
+  claim_max      INTEGER,
+  backoff_ms     INTEGER,
+  backoff_max_ms INTEGER,
+  keep_ms        INTEGER, -- NULL: an ack deletes
+  keep_dead_ms   INTEGER, -- NULL: for ever
+  -- the claim
+  token_host     INTEGER,
+  token_number   INTEGER,
+  owner          INTEGER, -- the host whose life a session lease needs; 0: nobody's (a timed lease of a dead host)
+  lease_ms       INTEGER, -- NULL: a session lease
+  deadline       INTEGER, -- the run's; nothing moves it
+  due_at         INTEGER, -- the earlier of the timed lease's end and the deadline
+  claimed_at     INTEGER,
+  worker         TEXT,
+  -- the end
+  finished_at    INTEGER,
+  expires_at     INTEGER,
+  key            TEXT,
+  last_error     TEXT, -- NULL: it has no row in qsidecar_failures
+  headers        TEXT
+    CHECK (headers IS NULL OR CASE WHEN json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END),
+  result         BLOB,
+  payload        BLOB NOT NULL DEFAULT x''
+);
+
+CREATE INDEX qsidecar_ready     ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready';
+CREATE INDEX qsidecar_scheduled ON qsidecar_jobs (run_at, id)               WHERE state = 'scheduled';
+CREATE INDEX qsidecar_delayed   ON qsidecar_jobs (queue, run_at, id)        WHERE state = 'scheduled';
+CREATE INDEX qsidecar_owned     ON qsidecar_jobs (owner, id)                WHERE state = 'claimed';
+CREATE INDEX qsidecar_claimed   ON qsidecar_jobs (queue, claimed_at, id)    WHERE state = 'claimed';
+CREATE INDEX qsidecar_due       ON qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
+CREATE INDEX qsidecar_finished  ON qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
+CREATE INDEX qsidecar_expiring  ON qsidecar_jobs (expires_at)               WHERE expires_at IS NOT NULL;
+
+-- A row that comes without a position is a plain INSERT.
+CREATE TRIGGER qsidecar_plain_insert AFTER INSERT ON qsidecar_jobs WHEN NEW.position IS NULL
+BEGIN
+  UPDATE qsidecar_jobs SET
+    position = id,
+    ready_at = enqueued_at,
+    run_at = CASE typeof(run_at) WHEN 'text'
+      THEN CAST(round((julianday(run_at) - 2440587.5) * 86400000) AS INTEGER) ELSE run_at END
+  WHERE id = NEW.id;
+  UPDATE qsidecar_jobs SET state = 'scheduled' WHERE id = NEW.id AND run_at > enqueued_at;
+END;
+
+-- Whoever deletes a row, what belongs to it goes too, and its key knows.
+CREATE TRIGGER qsidecar_row_deleted AFTER DELETE ON qsidecar_jobs
+WHEN OLD.last_error IS NOT NULL OR OLD.key IS NOT NULL
+BEGIN
+  DELETE FROM qsidecar_failures WHERE job = OLD.id;
+  UPDATE qsidecar_keys SET state = 'deleted'
+    WHERE queue = OLD.queue AND key = OLD.key AND job = OLD.id AND state IS NULL;
+END;
+
+CREATE TABLE qsidecar_failures (
+  job     INTEGER NOT NULL,
+  number  INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  cause   TEXT    NOT NULL,
+  message TEXT    NOT NULL,
+  at      INTEGER NOT NULL,
+  PRIMARY KEY (job, number)
+) WITHOUT ROWID;
+
+CREATE TABLE qsidecar_keys (
+  queue      TEXT    NOT NULL,
+  key        TEXT    NOT NULL,
+  job        INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL,
+  state      TEXT, -- how the job ended; NULL: it has not
+  PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+
+CREATE INDEX qsidecar_keys_over ON qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+
+CREATE TABLE qsidecar_hosts (
+  host       INTEGER PRIMARY KEY, -- the sidecar's identity, as a signed number
+  name       TEXT    NOT NULL,
+  beats      INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL,
+  has_left   INTEGER NOT NULL DEFAULT 0,
+  dead       INTEGER NOT NULL DEFAULT 0
+);
+
+CREATE TABLE qsidecar_queues (
+  queue  TEXT    PRIMARY KEY,
+  paused INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The number of the last commit of each open handle: tells, after a commit
+-- whose answer got lost, whether it happened.
+CREATE TABLE qsidecar_commits (
+  handle INTEGER PRIMARY KEY,
+  number INTEGER NOT NULL,
+  at     INTEGER NOT NULL
+);
+
+INSERT INTO sqlite_sequence (name, seq) VALUES ('qsidecar_jobs', 0);

@@ -1,0 +1,209 @@
+// Package sqlite is the Backend on an SQLite database file, through a driver
+// without cgo: one writer in WAL mode, synced at each commit, and readers beside
+// it. Several sidecars, and other programs, may use one file on one machine.
+//
+// The database's clock is the machine's.
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Options say which database to open.
+type Options struct {
+	// Path of the database file. It is made where it is missing, mode 0660 less
+	// the umask (programs that insert need to write it), in a folder that is made
+	// with mode 0700 where that is missing too.
+	Path string
+
+	// Log gets what no caller is told: repairs. Defaults to discarding it.
+	Log *slog.Logger
+
+	// Now replaces the database's clock, for tests.
+	Now func() time.Time
+}
+
+// Store is an open database. It is a backends.Backend and a backends.Inspector.
+type Store struct {
+	path     string
+	log      *slog.Logger
+	now      func() time.Time
+	database string
+	handle   int64 // names this Store in qsidecar_commits
+	sql      *statements
+
+	life   context.Context // ends with Close
+	end    context.CancelCauseFunc
+	gate   gate    // who writes; guards the next three
+	writer *conn   // nil: to be opened
+	beater *conn   // nil: to be opened
+	number int64   // of the last commit
+	read   readers // for looks that write nothing
+
+	counts estimates
+	fault  atomic.Pointer[func(before bool) error] // tests lose commits with it
+}
+
+var _ interface {
+	backends.Backend
+	backends.Inspector
+} = (*Store)(nil)
+
+// Open opens the database, makes or migrates its tables and checks that a
+// commit in it is durable. Errors name the path and what to do.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	path, err := prepare(o.Path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, log: o.Log, now: o.Now, handle: random()}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	s.read.init(path)
+	if s.sql, err = render(managed); err != nil {
+		return nil, err
+	}
+	if err := s.migrate(ctx); err != nil {
+		return nil, errors.Join(s.explain(err), s.Close())
+	}
+	return s, nil
+}
+
+// random is a number that no other run will have.
+func random() int64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails: the program ends where there is no randomness
+	return int64(binary.LittleEndian.Uint64(b[:]))
+}
+
+// Info implements backends.Backend.
+func (s *Store) Info() backends.Info {
+	return backends.Info{Engine: "sqlite", Version: lib.SQLITE_VERSION, Place: s.path, Database: s.database}
+}
+
+// Close implements backends.Backend. It waits for a commit that is being synced,
+// at most 5 s.
+func (s *Store) Close() error {
+	s.end(backends.Unavailable(fmt.Errorf("%s: %w", filepath.Base(s.path), errClosed)))
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err := s.read.close(ctx)
+	if e := s.gate.acquire(ctx, true); e != nil {
+		return errors.Join(err, fmt.Errorf("%s: a write is still under way: %w", s.path, e))
+	}
+	// The gate stays shut: nobody opens these again.
+	for _, c := range []**conn{&s.writer, &s.beater} {
+		if *c != nil {
+			err = errors.Join(err, (*c).close())
+			*c = nil
+		}
+	}
+	return err
+}
+
+// bound is ctx, ending also when the Store is closed.
+func (s *Store) bound(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// openWriter opens the connection that commits, and makes sure that its commits last.
+func (s *Store) openWriter() (*conn, error) {
+	c, err := connect(s.path, "busy_timeout=0", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY", "journal_size_limit=67108864")
+	if err != nil {
+		return nil, err
+	}
+	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "encoding": "UTF-8"} {
+		got := ""
+		err := c.query(context.Background(), "PRAGMA "+pragma, func(r row) error {
+			got = fmt.Sprint(r[0])
+			return nil
+		})
+		if err == nil && got != want {
+			err = fmt.Errorf("%s: PRAGMA %s is %q and will not become %q: this file cannot hold the jobs", s.path, pragma, got, want)
+		}
+		if err != nil {
+			return nil, errors.Join(err, c.close())
+		}
+	}
+	return c, nil
+}
+
+// openBeater opens the connection for beats. A beat that a power cut takes back
+// harms nobody (its sidecar is gone too), so it waits for no sync.
+func (s *Store) openBeater() (*conn, error) {
+	return connect(s.path, "busy_timeout=0", "synchronous=NORMAL")
+}
+
+// readers is a small pool of connections that only look.
+type readers struct {
+	path string
+	free chan *conn // nil in it: one that may still be opened
+}
+
+const maxReaders = 4
+
+func (p *readers) init(path string) {
+	p.path, p.free = path, make(chan *conn, maxReaders)
+	for range maxReaders {
+		p.free <- nil
+	}
+}
+
+func (p *readers) get(ctx context.Context) (*conn, error) {
+	select {
+	case c := <-p.free:
+		if c != nil {
+			return c, nil
+		}
+	case <-ctx.Done():
+		return nil, ended(ctx, "waiting for a connection that reads")
+	}
+	c, err := connect(p.path, "busy_timeout=2000", "query_only=1")
+	if err != nil {
+		p.free <- nil
+	}
+	return c, err
+}
+
+// put gives c back; broken: it is closed instead.
+func (p *readers) put(c *conn, broken bool) (err error) {
+	if broken {
+		err, c = c.close(), nil
+	}
+	p.free <- c
+	return err
+}
+
+// close waits for all of them, until ctx ends.
+func (p *readers) close(ctx context.Context) (err error) {
+	for range maxReaders {
+		select {
+		case c := <-p.free:
+			if c != nil {
+				err = errors.Join(err, c.close())
+			}
+		case <-ctx.Done():
+			return errors.Join(err, fmt.Errorf("%s: a look is still under way: %w", p.path, context.Cause(ctx)))
+		}
+	}
+	return err
+}

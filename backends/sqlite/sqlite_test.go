@@ -1,0 +1,101 @@
+package sqlite
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+func open(t testing.TB, path string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Options{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func fresh(t testing.TB) *Store { return open(t, filepath.Join(t.TempDir(), "jobs.db")) }
+
+// exec runs SQL beside the Store, like the sqlite3 shell.
+func exec(t testing.TB, s *Store, sql string) error {
+	t.Helper()
+	c, err := connect(s.path, "busy_timeout=10000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	return c.once(sql)
+}
+
+func claim(t testing.TB, s *Store, host backends.Identity, queue string, n int) []backends.Job {
+	t.Helper()
+	if _, err := s.Beat(t.Context(), backends.Beat{Host: host, Lease: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 20}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
+	for i := range n {
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: uint64(i)}})
+	}
+	r, err := s.Commit(t.Context(), backends.Batch{Host: host, Claims: []backends.Claim{c}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Claims[0].Jobs
+}
+
+func TestPlainInsert(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	for _, sql := range []string{
+		`INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'hello')`,
+		`INSERT INTO qsidecar_jobs (queue, payload, priority, headers, max_attempts) VALUES ('q', x'00ff', 5, '{"a":"b","n":1}', 3)`,
+		`INSERT INTO qsidecar_jobs (queue) VALUES ('q')`,
+		`INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 42)`,
+		`INSERT INTO qsidecar_jobs (queue, run_at) VALUES ('q', '2001-02-03 04:05:06')`,
+		`INSERT INTO qsidecar_jobs (queue, run_at) VALUES ('q', '2101-02-03T04:05:06.789Z')`,
+		`INSERT INTO qsidecar_jobs (queue, run_at) VALUES ('q', 4136846706789)`,
+	} {
+		if err := exec(t, s, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	var got []string
+	for _, j := range claim(t, s, 1, "q", 10) {
+		got = append(got, string(j.Payload))
+		if j.Priority == 5 {
+			if diff := cmp.Diff(map[string]string{"a": "b", "n": "1"}, j.Headers); diff != "" || j.MaxAttempts != 3 {
+				t.Errorf("headers %s, max_attempts %d", diff, j.MaxAttempts)
+			}
+		}
+		if age := time.Since(j.EnqueuedAt); age < -time.Second || age > time.Minute {
+			t.Errorf("enqueued %v ago", age)
+		}
+	}
+	if diff := cmp.Diff([]string{"\x00\xff", "hello", "", "42", ""}, got); diff != "" {
+		t.Errorf("payloads (-want +got):\n%s", diff)
+	}
+	views, err := s.Peek(t.Context(), backends.Peek{Queue: "q", State: backends.StateScheduled, Max: 10})
+	if err != nil || len(views) != 2 {
+		t.Fatalf("scheduled: %v, %v", views, err)
+	}
+	want := time.Date(2101, 2, 3, 4, 5, 6, 789e6, time.UTC)
+	for _, v := range views {
+		if !v.RunAt.Equal(want) {
+			t.Errorf("run_at %v, want %v", v.RunAt, want)
+		}
+	}
+}

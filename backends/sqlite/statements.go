@@ -1,0 +1,310 @@
+package sqlite
+
+import (
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// managed is the mapping of the sidecar's own table.
+var managed = backends.Mapping{
+	Table: "qsidecar_jobs",
+	Columns: func() map[string]string {
+		m := map[string]string{}
+		for _, name := range strings.Fields(`id queue state priority position max_attempts timeout_ms run_at
+			enqueued_at ready_at attempts losses fence claim_max backoff_ms backoff_max_ms keep_ms keep_dead_ms
+			token_host token_number owner lease_ms deadline due_at claimed_at worker finished_at expires_at key
+			last_error headers result payload`) {
+			m[name] = name
+		}
+		return m
+	}(),
+	States: map[backends.State]string{
+		backends.StateReady: "ready", backends.StateScheduled: "scheduled", backends.StateClaimed: "claimed",
+		backends.StateDone: "done", backends.StateDead: "dead",
+	},
+	// Bound by name, so that no statistics and no version of SQLite can turn a
+	// claim into a walk through the table.
+	Indexes: map[string]string{
+		"ready": "qsidecar_ready", "scheduled": "qsidecar_scheduled", "delayed": "qsidecar_delayed",
+		"owned": "qsidecar_owned", "claimed": "qsidecar_claimed", "due": "qsidecar_due",
+		"finished": "qsidecar_finished", "expiring": "qsidecar_expiring",
+	},
+}
+
+var dialect = backends.Dialect{
+	Name: quoteName,
+	Text: func(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` },
+	Use:  func(index string) string { return "INDEXED BY " + quoteName(index) },
+}
+
+func quoteName(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+
+// statements are all that run on the jobs' table or beside it, rendered once.
+type statements struct {
+	numberSQL
+	enqueueSQL
+	claimSQL
+	settleSQL
+	beatSQL
+	sweepSQL
+	inspectSQL
+	all []string
+}
+
+// render fills every statement in from m.
+func render(m backends.Mapping) (*statements, error) {
+	var failed error
+	s := &statements{}
+	r := func(statement string) string {
+		sql, err := m.Render(dialect, statement)
+		if err != nil && failed == nil {
+			failed = err
+		}
+		s.all = append(s.all, sql)
+		return sql
+	}
+	s.numberSQL, s.enqueueSQL, s.claimSQL = numberStatements(r), enqueueStatements(r), claimStatements(r)
+	s.settleSQL, s.beatSQL, s.sweepSQL = settleStatements(r), beatStatements(r), sweepStatements(r)
+	s.inspectSQL = inspectStatements(r)
+	return s, failed
+}
+
+// numberSQL numbers the line of ids and positions, and the commits.
+type numberSQL struct {
+	sequence, setSequence, mark, marked, oldMarks string
+}
+
+func numberStatements(r func(string) string) numberSQL {
+	return numberSQL{
+		sequence:    r(`SELECT seq FROM sqlite_sequence WHERE name = 'qsidecar_jobs'`),
+		setSequence: r(`UPDATE sqlite_sequence SET seq = ? WHERE name = 'qsidecar_jobs'`),
+		mark: r(`INSERT INTO qsidecar_commits (handle, number, at)
+			VALUES (?, ?, ?)
+			ON CONFLICT (handle) DO UPDATE
+			SET number = excluded.number, at = excluded.at`),
+		marked:   r(`SELECT number FROM qsidecar_commits WHERE handle = ?`),
+		oldMarks: r(`DELETE FROM qsidecar_commits WHERE at < ?`),
+	}
+}
+
+// enqueueSQL stores jobs and their keys.
+type enqueueSQL struct {
+	insert, findKey, putKey, endKey, stateOf, hostAlive string
+}
+
+func enqueueStatements(r func(string) string) enqueueSQL {
+	return enqueueSQL{
+		insert: r(`INSERT INTO {jobs} ({id}, {queue}, {state}, {priority}, {position}, {max_attempts}, {timeout_ms}, {run_at},
+				{enqueued_at}, {ready_at}, {key}, {headers}, {payload})
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
+		findKey: r(`SELECT job, expires_at, state FROM qsidecar_keys WHERE queue = ? AND key = ?`),
+		putKey: r(`INSERT INTO qsidecar_keys (queue, key, job, expires_at)
+			VALUES (?, ?, ?, ?)
+			ON CONFLICT (queue, key) DO UPDATE
+			SET job = excluded.job, expires_at = excluded.expires_at, state = NULL`),
+		endKey:    r(`UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND key = ? AND job = ?`),
+		stateOf:   r(`SELECT {state} FROM {jobs} WHERE {id} = ?`),
+		hostAlive: r(`SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left`),
+	}
+}
+
+// claimSQL gives ready jobs out.
+type claimSQL struct {
+	paused, nextPrio, readyFIFO, readyLIFO, take, bury string
+}
+
+func claimStatements(r func(string) string) claimSQL {
+	return claimSQL{
+		paused: r(`SELECT 1 FROM qsidecar_queues WHERE queue = ? AND paused`),
+		nextPrio: r(`SELECT {priority}
+			FROM {jobs} {@ready}
+			WHERE {state} = {=ready} AND {queue} = ? AND {priority} < ?
+			ORDER BY {priority} DESC LIMIT 1`),
+		readyFIFO: r(`SELECT {id}, octet_length({payload}),
+				CASE WHEN octet_length({payload}) <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}
+			FROM {jobs} {@ready}
+			WHERE {state} = {=ready} AND {queue} = ?
+			ORDER BY {priority} DESC, {position} LIMIT ?`),
+		readyLIFO: r(`SELECT {id}, octet_length({payload}),
+				CASE WHEN octet_length({payload}) <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}
+			FROM {jobs} {@ready}
+			WHERE {state} = {=ready} AND {queue} = ? AND {priority} = ?
+			ORDER BY {position} DESC LIMIT ?`),
+		take: r(`UPDATE {jobs}
+			SET {state} = {=claimed}, {attempts} = ?, {fence} = ?, {claim_max} = ?, {backoff_ms} = ?,
+				{backoff_max_ms} = ?, {keep_ms} = ?, {keep_dead_ms} = ?, {token_host} = ?, {token_number} = ?, {owner} = ?,
+				{lease_ms} = ?, {deadline} = ?, {due_at} = ?, {claimed_at} = ?, {worker} = ?
+			WHERE {id} = ?`),
+		bury: r(`UPDATE {jobs}
+			SET {state} = {=dead}, {attempts} = ?, {claim_max} = ?, {keep_dead_ms} = ?, {finished_at} = ?,
+				{expires_at} = ?, {last_error} = ?
+			WHERE {id} = ?`),
+	}
+}
+
+// settleSQL ends or renews claims.
+type settleSQL struct {
+	ackPlain, leased, claimed, leave, remove, fail, renew, bind, held string
+}
+
+func settleStatements(r func(string) string) settleSQL {
+	return settleSQL{
+		ackPlain: r(`DELETE
+			FROM {jobs}
+			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ? AND {keep_ms} IS NULL AND {key} IS NULL`),
+		leased: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
+				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}
+			FROM {jobs}
+			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ?`),
+		claimed: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
+				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}
+			FROM {jobs}
+			WHERE {id} = ? AND {state} = {=claimed}`),
+		leave: r(`UPDATE {jobs}
+			SET {state} = ?, {position} = ?, {ready_at} = ?, {run_at} = coalesce(?, {run_at}), {attempts} = ?,
+				{losses} = ?, {last_error} = ?, {finished_at} = ?, {expires_at} = ?, {result} = ?, {token_host} = NULL,
+				{token_number} = NULL, {owner} = NULL, {lease_ms} = NULL, {deadline} = NULL, {due_at} = NULL,
+				{claimed_at} = NULL, {worker} = NULL
+			WHERE {id} = ?`),
+		remove: r(`DELETE FROM {jobs} WHERE {id} = ?`),
+		fail: r(`INSERT INTO qsidecar_failures (job, number, attempt, cause, message, at)
+			VALUES (?1, (SELECT coalesce(max(number), 0) + 1
+			FROM qsidecar_failures
+			WHERE job = ?1), ?2, ?3, ?4, ?5)`),
+		renew: r(`UPDATE {jobs} SET {lease_ms} = ?, {due_at} = ? WHERE {id} = ?`),
+		bind:  r(`UPDATE {jobs} SET {lease_ms} = NULL, {due_at} = {deadline}, {owner} = ?, {worker} = ? WHERE {id} = ?`),
+		held: r(`SELECT {id}, {token_host}, {token_number}, {queue}, {lease_ms}
+			FROM {jobs} {@owned}
+			WHERE {state} = {=claimed} AND {owner} = ? AND {id} > ?
+			ORDER BY {id} LIMIT ?`),
+	}
+}
+
+// beatSQL tells sidecars from one another.
+type beatSQL struct {
+	join, beat, farewell, peers string
+}
+
+func beatStatements(r func(string) string) beatSQL {
+	return beatSQL{
+		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at)
+			VALUES (?, ?, 1, ?)
+			ON CONFLICT (host) DO UPDATE
+			SET beats = beats + 1, expires_at = excluded.expires_at
+			WHERE NOT dead AND NOT has_left`),
+		beat:     r(`UPDATE qsidecar_hosts SET beats = beats + 1, expires_at = ? WHERE host = ? AND NOT dead AND NOT has_left`),
+		farewell: r(`UPDATE qsidecar_hosts SET beats = beats + 1, expires_at = ?, has_left = 1 WHERE host = ? AND NOT dead`),
+		peers:    r(`SELECT host, beats, expires_at <= ?, dead FROM qsidecar_hosts WHERE host <> ? ORDER BY host`),
+	}
+}
+
+// sweepSQL is the housekeeping.
+type sweepSQL struct {
+	scheduled, promote, due, nextOwner, owned, disown, lives, giveUp, deadHosts, forget, expired, expiredKeys, dropKey, anyReady string
+}
+
+func sweepStatements(r func(string) string) sweepSQL {
+	return sweepSQL{
+		scheduled: r(`SELECT {id}, {queue}, {run_at}
+			FROM {jobs} {@scheduled}
+			WHERE {state} = {=scheduled}
+			ORDER BY {run_at}, {id} LIMIT ?`),
+		promote:   r(`UPDATE {jobs} SET {state} = {=ready}, {position} = ?, {ready_at} = ? WHERE {id} = ?`),
+		due:       r(`SELECT {id}, {due_at}, {deadline} FROM {jobs} {@due} WHERE {due_at} IS NOT NULL ORDER BY {due_at} LIMIT ?`),
+		nextOwner: r(`SELECT {owner} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} >= ? ORDER BY {owner} LIMIT 1`),
+		owned:     r(`SELECT {id}, {lease_ms} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} = ? ORDER BY {id} LIMIT ?`),
+		disown:    r(`UPDATE {jobs} SET {owner} = 0 WHERE {id} = ?`),
+		lives:     r(`SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead`),
+		giveUp:    r(`UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND expires_at <= ? AND NOT dead`),
+		deadHosts: r(`SELECT host FROM qsidecar_hosts WHERE dead`),
+		forget:    r(`DELETE FROM qsidecar_hosts WHERE host = ? AND dead`),
+		expired:   r(`SELECT {id}, {queue}, {key} FROM {jobs} {@expiring} WHERE {expires_at} <= ? ORDER BY {expires_at} LIMIT ?`),
+		expiredKeys: r(`SELECT queue, key
+			FROM qsidecar_keys INDEXED BY qsidecar_keys_over
+			WHERE state IS NOT NULL AND expires_at <= ?
+			ORDER BY expires_at LIMIT ?`),
+		dropKey:  r(`DELETE FROM qsidecar_keys WHERE queue = ? AND key = ?`),
+		anyReady: r(`SELECT 1 FROM {jobs} {@ready} WHERE {state} = {=ready} AND {queue} = ? LIMIT 1`),
+	}
+}
+
+// inspectSQL is the Inspector.
+type inspectSQL struct {
+	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed, countDone, countDead, oldestReady, oldestClaimed, place, peekSamePrio, peekReady, peekScheduled, peekClaimed, peekDone, peekDead, size, view, failures, inState, retry, pause, resume string
+}
+
+func inspectStatements(r func(string) string) inspectSQL {
+	return inspectSQL{
+		queuesReady:     r(`SELECT {queue} FROM {jobs} {@ready} WHERE {state} = {=ready} AND {queue} > ? ORDER BY {queue} LIMIT 1`),
+		queuesScheduled: r(`SELECT {queue} FROM {jobs} {@delayed} WHERE {state} = {=scheduled} AND {queue} > ? ORDER BY {queue} LIMIT 1`),
+		queuesClaimed:   r(`SELECT {queue} FROM {jobs} {@claimed} WHERE {state} = {=claimed} AND {queue} > ? ORDER BY {queue} LIMIT 1`),
+		queuesFinished: r(`SELECT {queue}
+			FROM {jobs} {@finished}
+			WHERE {finished_at} IS NOT NULL AND {queue} > ?
+			ORDER BY {queue} LIMIT 1`),
+		queuesPaused:   r(`SELECT queue FROM qsidecar_queues WHERE queue > ? AND paused ORDER BY queue LIMIT 1`),
+		countReady:     r(`SELECT count(*) FROM (SELECT 1 FROM {jobs} {@ready} WHERE {state} = {=ready} AND {queue} = ? LIMIT ?)`),
+		countScheduled: r(`SELECT count(*) FROM (SELECT 1 FROM {jobs} {@delayed} WHERE {state} = {=scheduled} AND {queue} = ? LIMIT ?)`),
+		countClaimed:   r(`SELECT count(*) FROM (SELECT 1 FROM {jobs} {@claimed} WHERE {state} = {=claimed} AND {queue} = ? LIMIT ?)`),
+		countDone: r(`SELECT count(*)
+			FROM (SELECT 1
+			FROM {jobs} {@finished}
+			WHERE {finished_at} IS NOT NULL AND {state} = {=done} AND {queue} = ? LIMIT ?)`),
+		countDead: r(`SELECT count(*)
+			FROM (SELECT 1
+			FROM {jobs} {@finished}
+			WHERE {finished_at} IS NOT NULL AND {state} = {=dead} AND {queue} = ? LIMIT ?)`),
+		oldestReady: r(`SELECT {ready_at}
+			FROM {jobs} {@ready}
+			WHERE {state} = {=ready} AND {queue} = ? AND {priority} = ?
+			ORDER BY {position} LIMIT 1`),
+		oldestClaimed: r(`SELECT {claimed_at}
+			FROM {jobs} {@claimed}
+			WHERE {state} = {=claimed} AND {queue} = ?
+			ORDER BY {claimed_at} LIMIT 1`),
+		place: r(`SELECT {priority}, {position}, {run_at}, {claimed_at}, {finished_at}
+			FROM {jobs}
+			WHERE {id} = ? AND {queue} = ?`),
+		peekSamePrio: r(`SELECT {id}
+			FROM {jobs} {@ready}
+			WHERE {state} = {=ready} AND {queue} = ? AND {priority} = ? AND {position} > ?
+			ORDER BY {position} LIMIT ?`),
+		peekReady: r(`SELECT {id}
+			FROM {jobs} {@ready}
+			WHERE {state} = {=ready} AND {queue} = ? AND {priority} < ?
+			ORDER BY {priority} DESC, {position} LIMIT ?`),
+		peekScheduled: r(`SELECT {id}
+			FROM {jobs} {@delayed}
+			WHERE {state} = {=scheduled} AND {queue} = ? AND ({run_at}, {id}) > (?, ?)
+			ORDER BY {run_at}, {id} LIMIT ?`),
+		peekClaimed: r(`SELECT {id}
+			FROM {jobs} {@claimed}
+			WHERE {state} = {=claimed} AND {queue} = ? AND ({claimed_at}, {id}) > (?, ?)
+			ORDER BY {claimed_at}, {id} LIMIT ?`),
+		peekDone: r(`SELECT {id}
+			FROM {jobs} {@finished}
+			WHERE {finished_at} IS NOT NULL AND {state} = {=done} AND {queue} = ? AND ({finished_at}, {id}) > (?, ?)
+			ORDER BY {finished_at}, {id} LIMIT ?`),
+		peekDead: r(`SELECT {id}
+			FROM {jobs} {@finished}
+			WHERE {finished_at} IS NOT NULL AND {state} = {=dead} AND {queue} = ? AND ({finished_at}, {id}) > (?, ?)
+			ORDER BY {finished_at}, {id} LIMIT ?`),
+		size: r(`SELECT octet_length({payload}) + coalesce(octet_length({result}), 0) FROM {jobs} WHERE {id} = ?`),
+		view: r(`SELECT {queue}, {state}, CAST({payload} AS BLOB), {priority}, {attempts}, coalesce({claim_max},
+				{max_attempts}), {enqueued_at}, {run_at}, {claimed_at}, {finished_at}, {worker}, {key}, {headers}, {result},
+				{last_error}
+			FROM {jobs}
+			WHERE {id} = ?`),
+		failures: r(`SELECT attempt, cause, message, at FROM qsidecar_failures WHERE job = ? ORDER BY number`),
+		inState:  r(`SELECT {queue}, {state}, {key} FROM {jobs} WHERE {id} = ?`),
+		retry: r(`UPDATE {jobs}
+			SET {state} = {=ready}, {position} = ?, {ready_at} = ?, {attempts} = 0, {losses} = 0, {finished_at} = NULL,
+				{expires_at} = NULL
+			WHERE {id} = ?`),
+		pause:  r(`INSERT INTO qsidecar_queues (queue, paused) VALUES (?, 1) ON CONFLICT (queue) DO UPDATE SET paused = 1`),
+		resume: r(`DELETE FROM qsidecar_queues WHERE queue = ?`),
+	}
+}

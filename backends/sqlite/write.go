@@ -1,0 +1,324 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// tx is a transaction under way.
+type tx struct {
+	c      *conn
+	ctx    context.Context // for reads; Background in a write, which ends between statements
+	alive  func() error    // why a write must stop; nil: it need not
+	sql    *statements
+	now    int64 // ms, the transaction's one instant
+	micros int64
+	seq    int64 // the last id or position given; -1: not yet asked for
+	moved  bool  // seq must be written back
+	freed  []string
+}
+
+func (t *tx) exec(sql string, args ...any) (int64, error) {
+	if err := t.alive(); err != nil {
+		return 0, err
+	}
+	return t.c.exec(t.ctx, sql, args...)
+}
+
+// one runs a statement that must change one row. The row is there: where it was
+// not changed, a trigger of somebody's passed it over.
+func (t *tx) one(sql string, args ...any) error {
+	n, err := t.exec(sql, args...)
+	if err == nil && n != 1 {
+		err = backends.Refused(errors.New("a trigger on qsidecar_jobs passed the row over (RAISE(IGNORE))"))
+	}
+	return err
+}
+
+func (t *tx) query(sql string, f func(r row) error, args ...any) error {
+	if err := t.alive(); err != nil {
+		return err
+	}
+	return t.c.query(t.ctx, sql, f, args...)
+}
+
+// exists reports whether the query has a row.
+func (t *tx) exists(sql string, args ...any) (found bool, err error) {
+	err = t.query(sql, func(row) error {
+		found = true
+		return errStop
+	}, args...)
+	return found, err
+}
+
+// next gives the next number of the one line that ids and positions share.
+func (t *tx) next() (int64, error) {
+	if t.seq < 0 {
+		if err := t.query(t.sql.sequence, func(r row) error {
+			t.seq = r.int(0)
+			return nil
+		}); err != nil {
+			return 0, err
+		}
+		if t.seq < 0 {
+			return 0, errors.New("qsidecar_jobs has lost its row in sqlite_sequence: its ids would repeat; restore it (INSERT INTO sqlite_sequence SELECT 'qsidecar_jobs', max(id) FROM qsidecar_jobs)")
+		}
+	}
+	t.seq++
+	t.moved = true
+	return t.seq, nil
+}
+
+// free notes that a job of the queue became ready.
+func (t *tx) free(queue string) {
+	for _, q := range t.freed {
+		if q == queue {
+			return
+		}
+	}
+	t.freed = append(t.freed, queue)
+}
+
+// The phases of a write: it may be abandoned until its COMMIT begins.
+const (
+	running int32 = iota
+	abandoned
+	committing
+)
+
+// syncGrace is how long a caller whose ctx ended waits for a COMMIT that has
+// begun, before it must say that the outcome is unknown.
+const syncGrace = 200 * time.Millisecond
+
+// write runs f in a transaction on *c, which open reopens where it is nil, and
+// makes it durable. The write goes on in a goroutine of its own where ctx ends
+// while the disk hangs: the gate stays shut until it is through.
+func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error), f func(t *tx) error) error {
+	ctx, done := s.bound(ctx)
+	defer done()
+	if err := s.gate.acquire(ctx, c == &s.beater); err != nil {
+		return ended(ctx, "waiting for the write before")
+	}
+	var phase atomic.Int32
+	result := make(chan error, 1)
+	go func() {
+		err := s.transact(ctx, c, open, &phase, f)
+		s.gate.release()
+		result <- err
+	}()
+	select {
+	case err := <-result:
+		return s.explain(err)
+	case <-ctx.Done():
+	}
+	if phase.CompareAndSwap(running, abandoned) {
+		return ended(ctx, "writing to "+s.path)
+	}
+	timer := time.NewTimer(syncGrace)
+	defer timer.Stop()
+	select {
+	case err := <-result:
+		return s.explain(err)
+	case <-timer.C:
+		return backends.ErrUnknownOutcome
+	}
+}
+
+// transact is the inside of write, under the gate.
+func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, error), phase *atomic.Int32, f func(t *tx) error) (err error) {
+	if err := s.begin(ctx, c, open); err != nil {
+		return err
+	}
+	now := s.now()
+	t := &tx{c: *c, ctx: context.Background(), sql: s.sql, now: now.UnixMilli(), micros: now.UnixMicro(), seq: -1}
+	t.alive = func() error {
+		if phase.Load() == abandoned {
+			return ended(ctx, "writing to "+s.path)
+		}
+		return nil
+	}
+	err = f(t)
+	if err == nil && t.moved {
+		_, err = t.exec(s.sql.setSequence, t.seq)
+	}
+	marked := c == &s.writer
+	if err == nil && marked {
+		s.number++
+		_, err = t.exec(s.sql.mark, s.handle, s.number, t.now)
+	}
+	if err == nil && !phase.CompareAndSwap(running, committing) {
+		err = t.alive()
+	}
+	if err != nil {
+		s.rollback(c)
+		return err
+	}
+	if err = s.commit(*c, marked); err == nil {
+		return nil
+	}
+	s.rollback(c)
+	switch {
+	case !ambiguous(err):
+		return err
+	case !marked:
+		return backends.ErrUnknownOutcome
+	}
+	return s.findOut(ctx, err)
+}
+
+// begin takes SQLite's write lock. Other programs take it too, and SQLite has no
+// queue for it: ask often, at uneven intervals.
+func (s *Store) begin(ctx context.Context, c **conn, open func() (*conn, error)) error {
+	return s.untilFree(ctx, func() (err error) {
+		if *c == nil {
+			if *c, err = open(); err != nil {
+				return err
+			}
+		}
+		if _, err = (*c).exec(context.Background(), "BEGIN IMMEDIATE"); err != nil && !busy(err) {
+			s.discard(c) // opened anew by the next
+		}
+		return err
+	})
+}
+
+// pause is how long to wait for the lock after so many tries: below 2 ms for the
+// first 200 of them, so that a writer that commits without end is no wall, then
+// up to 20 ms.
+func pause(try int) time.Duration {
+	limit := 2 * time.Millisecond
+	if try > 200 {
+		limit = 20 * time.Millisecond
+	}
+	return limit/4 + rand.N(limit*3/4)
+}
+
+func (s *Store) commit(c *conn, marked bool) error {
+	hook := s.fault.Load()
+	if hook == nil || !marked {
+		_, err := c.exec(context.Background(), "COMMIT")
+		return err
+	}
+	if err := (*hook)(true); err != nil {
+		return err
+	}
+	if _, err := c.exec(context.Background(), "COMMIT"); err != nil {
+		return err
+	}
+	return (*hook)(false)
+}
+
+// rollback ends a transaction that failed. Where there is none any more (some
+// errors end it themselves), or rolling back fails, the connection is thrown away.
+func (s *Store) rollback(c **conn) {
+	if _, err := (*c).exec(context.Background(), "ROLLBACK"); err != nil {
+		s.discard(c)
+	}
+}
+
+func (s *Store) discard(c **conn) {
+	if err := (*c).close(); err != nil {
+		s.log.Warn("closing a broken connection", "path", s.path, "error", err)
+	}
+	*c = nil
+}
+
+// findOut learns whether the commit numbered s.number happened, although COMMIT
+// answered cause: its number is in the database, or it never will be, because a
+// later commit stands in its place (frames of an unsynced commit could otherwise
+// come back in a recovery). nil: it happened.
+func (s *Store) findOut(ctx context.Context, cause error) error {
+	if s.writer != nil {
+		s.discard(&s.writer) // what it believes may be wrong
+	}
+	for try := 0; ; try++ {
+		happened, err := s.look(ctx)
+		if err == nil {
+			s.log.Warn("the outcome of a commit was found out", "path", s.path, "happened", happened, "error", cause)
+			if happened {
+				return nil
+			}
+			return backends.Unavailable(fmt.Errorf("%s: the commit failed: %w", s.path, cause))
+		}
+		if ctx.Err() != nil {
+			s.log.Error("the outcome of a commit stays unknown", "path", s.path, "error", errors.Join(cause, err))
+			return backends.ErrUnknownOutcome
+		}
+		timer := time.NewTimer(10 * pause(try))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// look asks once. A no is sealed with a commit of its own: from then on it stays no.
+func (s *Store) look(ctx context.Context) (happened bool, err error) {
+	if err := s.begin(ctx, &s.writer, s.openWriter); err != nil {
+		return false, err
+	}
+	var last int64
+	err = s.writer.query(context.Background(), s.sql.marked, func(r row) error {
+		last = r.int(0)
+		return nil
+	}, s.handle)
+	if err == nil && last >= s.number { // greater: an earlier look's seal, whose answer got lost too
+		s.rollback(&s.writer)
+		if last > s.number {
+			s.number = last
+			return false, nil
+		}
+		return true, nil
+	}
+	if err == nil {
+		_, err = s.writer.exec(context.Background(), s.sql.mark, s.handle, s.number+1, s.now().UnixMilli())
+	}
+	if err == nil {
+		_, err = s.writer.exec(context.Background(), "COMMIT")
+	}
+	if err != nil {
+		s.discard(&s.writer)
+		return false, err
+	}
+	s.number++
+	return false, nil
+}
+
+// reading runs f on one state of the database, beside all writers.
+func (s *Store) reading(ctx context.Context, f func(t *tx) error) (err error) {
+	ctx, done := s.bound(ctx)
+	defer done()
+	c, err := s.read.get(ctx)
+	if err != nil {
+		return s.explain(err)
+	}
+	defer func() {
+		if e := s.read.put(c, err != nil); e != nil {
+			s.log.Warn("closing a connection that read", "path", s.path, "error", e)
+		}
+	}()
+	now := s.now()
+	t := &tx{c: c, ctx: ctx, sql: s.sql, now: now.UnixMilli(), micros: now.UnixMicro(), seq: -1}
+	t.alive = func() error {
+		if ctx.Err() != nil {
+			return ended(ctx, "reading "+s.path)
+		}
+		return nil
+	}
+	if _, err = t.exec("BEGIN"); err == nil {
+		if err = f(t); err == nil {
+			_, err = t.exec("COMMIT")
+		}
+	}
+	if e := t.alive(); err != nil && e != nil {
+		return e // an interrupted statement says less
+	}
+	return s.explain(err)
+}
