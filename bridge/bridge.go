@@ -146,7 +146,7 @@ func (b *Bridge) drain() {
 	}
 	b.mu.Lock()
 	for s := range b.sessions {
-		s.tell("draining", nil)
+		s.tell(protocol.EventDraining, nil)
 	}
 	b.mu.Unlock()
 	timeout := time.NewTimer(max(b.opts.DrainTimeout, 0))
@@ -267,6 +267,6 @@ func (b *Bridge) tellLost(bank *bank, lost map[*session][]backends.Lease) {
 		for i, l := range leases {
 			texts[i] = formatLease(bank.info.Database, l)
 		}
-		s.tell("lost", texts)
+		s.tell(protocol.EventLost, texts)
 	}
 }

@@ -120,10 +120,14 @@ func (b *bank) submit(w backends.Write) (*pending, error) {
 
 func (s *session) claim(req *protocol.Request) finisher {
 	queues := req.Queues
-	if queues == nil {
+	var bank *bank
+	var wire *protocol.Error
+	if queues != nil {
+		bank, wire = s.bridge.bankOf(queues)
+	} else {
 		queues = []string{req.Queue}
+		bank, wire = s.bridge.bankOfQueue(req.Queue)
 	}
-	bank, wire := s.bridge.bankOf(queues)
 	if wire != nil {
 		return fail(wire)
 	}
@@ -203,7 +207,7 @@ func (s *session) cancel(req *protocol.Request) finisher {
 func (s *session) stats(req *protocol.Request) finisher {
 	queue := req.Queue
 	if queue != "" {
-		if _, wire := s.bridge.bankOf([]string{queue}); wire != nil {
+		if _, wire := s.bridge.bankOfQueue(queue); wire != nil {
 			return fail(wire)
 		}
 	}

@@ -41,13 +41,24 @@ func (b *Bridge) maxAttempts(name string) int {
 	return q.MaxAttempts
 }
 
-// bankOf finds the one database of the queues.
+// bankOfQueue finds the database of the field "queue".
+func (b *Bridge) bankOfQueue(name string) (*bank, *protocol.Error) {
+	q, ok := b.queue(name)
+	if !ok {
+		return nil, unknownQueue(name)
+	}
+	return b.bankBy[q.Database], nil
+}
+
+// bankOf finds the one database of the field "queues".
 func (b *Bridge) bankOf(queues []string) (*bank, *protocol.Error) {
 	var bank *bank
-	for _, name := range queues {
+	for i, name := range queues {
 		q, ok := b.queue(name)
 		if !ok {
-			return nil, unknownQueue(name)
+			e := unknownQueue(name)
+			e.Field, e.Index = "queues", protocol.Some(int64(i))
+			return nil, e
 		}
 		if of := b.bankBy[q.Database]; bank == nil {
 			bank = of
@@ -67,7 +78,7 @@ func unknownQueue(name string) *protocol.Error {
 
 // inspectable is bankOf for one queue whose database can be looked into.
 func (b *Bridge) inspectable(queue string) (*bank, *protocol.Error) {
-	bank, wire := b.bankOf([]string{queue})
+	bank, wire := b.bankOfQueue(queue)
 	if wire == nil && bank.inspector == nil {
 		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s cannot be looked into", bank.name)
 	}
