@@ -97,6 +97,7 @@ type decoder struct {
 	b64     bool // the field being read stands in its _b64 form
 	mp      mpSource
 	js      jsonSource
+	job     anyJob // the element of "jobs" being read; here so that it is not allocated for each
 }
 
 var decoders = sync.Pool{New: func() any {
@@ -111,6 +112,7 @@ func getDecoder() *decoder { return decoders.Get().(*decoder) }
 // release gives d back without what it read, which may be large.
 func (d *decoder) release() {
 	d.src, d.limits, d.json, d.lenient, d.b64 = nil, Limits{}, false, false, false
+	d.job = anyJob{}
 	d.mp.close()
 	d.js.close()
 	decoders.Put(d)

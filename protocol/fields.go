@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -286,7 +287,7 @@ func (d *decoder) list(field string, lo, hi int, sized func(n int), each func(i 
 			if !err.Index.Set {
 				err.Index = Some(int64(i))
 			}
-			err.Message = fmt.Sprintf("%s[%d]: %s", field, i, err.Message)
+			err.Message = inElement(field, i, err.Message)
 			return err
 		}
 	}
@@ -294,6 +295,15 @@ func (d *decoder) list(field string, lo, hi int, sized func(n int), each func(i 
 		return wrong()
 	}
 	return d.src.fault()
+}
+
+// inElement says in which element of a list something is wrong: "ids[3] is …",
+// "jobs[3]: priority must be …".
+func inElement(field string, i int, message string) string {
+	if rest, ok := strings.CutPrefix(message, field+" "); ok {
+		return fmt.Sprintf("%s[%d] %s", field, i, rest)
+	}
+	return fmt.Sprintf("%s[%d]: %s", field, i, message)
 }
 
 func (d *decoder) headers(field string) (map[string]string, *Error) {

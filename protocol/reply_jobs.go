@@ -43,8 +43,9 @@ func readJobs(d *decoder, r *Reply) *Error {
 		if err := d.want("jobs", kindMap); err != nil {
 			return err
 		}
-		var j anyJob
-		p, err := anyJobMessage.read(d, &j)
+		j := &d.job
+		*j = anyJob{}
+		p, err := anyJobMessage.read(d, j)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,225 @@
+package transcript
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// patience is how long a message from the server may take. Transcripts that wait
+// for something (a delay, a time-out) let the server wait, by a claim's wait_ms.
+const patience = 20 * time.Second
+
+// maxMessage is the largest message a server may send.
+const maxMessage = 8 * protocol.MaxMaxFrame
+
+// Run replays tr in codec against the server that dial connects to. Every
+// connection of the transcript is one call of dial; it is closed at the end. The
+// first step that goes otherwise than written ends the test and names the line.
+func Run(t testing.TB, tr *Transcript, codec protocol.Codec, dial func(t testing.TB) net.Conn) {
+	t.Helper()
+	if !slices.Contains(tr.Codecs(), codec) {
+		t.Fatalf("%s cannot be replayed in %v: see Transcript.Codecs", tr.Name, codec)
+	}
+	p := &player{t: t, tr: tr, codec: codec, dial: dial, vars: newVars(), conns: map[int]*conn{}}
+	defer p.closeAll()
+	for _, s := range tr.Steps {
+		p.step(s)
+	}
+}
+
+type player struct {
+	t     testing.TB
+	tr    *Transcript
+	codec protocol.Codec
+	dial  func(t testing.TB) net.Conn
+	vars  vars
+	conns map[int]*conn
+}
+
+// conn is one connection of the transcript.
+type conn struct {
+	net.Conn
+	in     *protocol.Reader
+	early  []map[string]any // received before the step that wants them
+	closed bool             // by us
+}
+
+func (p *player) fatalf(s Step, format string, args ...any) {
+	p.t.Helper()
+	p.t.Fatalf("%s.txt:%d: "+format, append([]any{p.tr.Name, s.Line}, args...)...)
+}
+
+func (p *player) conn(s Step) *conn {
+	p.t.Helper()
+	c := p.conns[s.Conn]
+	if c == nil {
+		nc := p.dial(p.t)
+		c = &conn{Conn: nc, in: protocol.NewReader(nc, maxMessage)}
+		p.conns[s.Conn] = c
+	}
+	if c.closed {
+		p.fatalf(s, "the transcript uses a connection that it closed")
+	}
+	return c
+}
+
+func (p *player) closeAll() {
+	for n, c := range p.conns {
+		if err := c.Close(); err != nil && !c.closed {
+			p.t.Errorf("%s: closing connection %d: %v", p.tr.Name, n, err)
+		}
+	}
+}
+
+func (p *player) step(s Step) {
+	p.t.Helper()
+	c := p.conn(s)
+	switch s.Kind {
+	case Send:
+		p.write(s, c, p.encode(s))
+	case SendRaw:
+		p.write(s, c, s.Raw)
+	case Shutdown:
+		half, ok := c.Conn.(interface{ CloseWrite() error })
+		if !ok {
+			p.fatalf(s, "a %T cannot be shut down for writing", c.Conn)
+		}
+		if err := half.CloseWrite(); err != nil {
+			p.fatalf(s, "shutdown: %v", err)
+		}
+	case HangUp:
+		c.closed = true
+		if err := c.Close(); err != nil {
+			p.fatalf(s, "close: %v", err)
+		}
+	case Receive:
+		p.receive(s, c)
+	case ServerClose:
+		p.expectClose(s, c)
+	}
+}
+
+// encode puts the captured values in and frames the message. Without any the
+// JSON goes out as the file has it.
+func (p *player) encode(s Step) []byte {
+	p.t.Helper()
+	m, changed, err := p.vars.fill(s.Message)
+	if err != nil {
+		p.fatalf(s, "%v", err)
+	}
+	if p.codec == protocol.JSON && !changed {
+		return append([]byte(s.Text), '\n')
+	}
+	if p.codec == protocol.JSON {
+		b, err := json.Marshal(m)
+		if err != nil {
+			p.fatalf(s, "%v", err)
+		}
+		return append(b, '\n')
+	}
+	b, err := ToMsgpack(m)
+	if err != nil {
+		p.fatalf(s, "%v", err)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+}
+
+// write sends b. A server that has closed already (it may, in the middle of a
+// message it refuses) is found out by the steps that follow.
+func (p *player) write(s Step, c *conn, b []byte) {
+	p.t.Helper()
+	if err := c.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		p.fatalf(s, "%v", err)
+	}
+	_, err := c.Write(b)
+	if s.Kind == SendRaw && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)) {
+		return
+	}
+	if err != nil {
+		p.fatalf(s, "sending: %v", err)
+	}
+}
+
+// receive matches the message with the step's id, in whichever order messages
+// come, or else the next one without an id.
+func (p *player) receive(s Step, c *conn) {
+	p.t.Helper()
+	want, _, err := p.vars.fill(map[string]any{"id": s.Message["id"]})
+	if err != nil {
+		want = s.Message // an id that is captured here: any message will do
+	}
+	for i := 0; ; i++ {
+		if i == len(c.early) {
+			c.early = append(c.early, p.read(s, c))
+		}
+		got := c.early[i]
+		if err == nil && !equal(want["id"], got["id"]) {
+			continue
+		}
+		c.early = slices.Delete(c.early, i, i+1)
+		if err := p.vars.match("", s.Message, got); err != nil {
+			p.fatalf(s, "%v\n got: %s\nwant: %s", err, show(got), s.Text)
+		}
+		return
+	}
+}
+
+func (p *player) read(s Step, c *conn) map[string]any {
+	p.t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		p.fatalf(s, "%v", err)
+	}
+	body, codec, err := c.in.Next()
+	if err != nil {
+		p.fatalf(s, "no such message came: %v; unmatched so far: %s\nwant: %s", err, show(c.early), s.Text)
+	}
+	if codec != p.codec {
+		p.fatalf(s, "the server answers in %v, not %v", codec, p.codec)
+	}
+	m, err := decode(codec, body)
+	if err != nil {
+		p.fatalf(s, "the server sent %q: %v", body, err)
+	}
+	return m
+}
+
+func decode(codec protocol.Codec, body []byte) (map[string]any, error) {
+	if codec == protocol.JSON {
+		return parseMessage(string(body))
+	}
+	return FromMsgpack(body)
+}
+
+func (p *player) expectClose(s Step, c *conn) {
+	p.t.Helper()
+	if len(c.early) > 0 {
+		p.fatalf(s, "the server should have closed; it sent %s", show(c.early))
+	}
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		p.fatalf(s, "%v", err)
+	}
+	body, _, err := c.in.Next()
+	switch {
+	case err == nil:
+		p.fatalf(s, "the server should have closed; it sent %q", body)
+	case !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET):
+		p.fatalf(s, "the server should have closed: %v", err)
+	}
+}
+
+func show(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
