@@ -199,7 +199,13 @@ func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {
 	case backends.Extend:
 		r.Lost = t.each(w.Leases, func(j *job) { t.extend(j, w) })
 	case backends.Release:
-		r.Lost = t.each(w.Leases, func(j *job) { t.release(j, w) })
+		own := func(l backends.Lease) bool {
+			j := t.jobs[l.Job]
+			return w.Owner == 0 || j != nil && j.owner == w.Owner
+		}
+		leases := slices.DeleteFunc(slices.Clone(w.Leases), func(l backends.Lease) bool { return !own(l) })
+		r.Lost = slices.DeleteFunc(slices.Clone(w.Leases), own)
+		r.Lost = append(r.Lost, t.each(leases, func(j *job) { t.release(j, w) })...)
 	}
 	return r, err
 }

@@ -61,7 +61,7 @@ func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {
 	case backends.Extend:
 		r.Lost, err = t.each(w.Leases, func(l *leased) error { return t.extend(l, w) })
 	case backends.Release:
-		r.Lost, err = t.each(w.Leases, func(l *leased) error { return t.release(l, w) })
+		r.Lost, err = t.releaseOwn(w)
 	default:
 		err = fmt.Errorf("sqlite: a write of the unknown kind %T", w)
 	}

@@ -166,6 +166,31 @@ func (t *tx) nack(l *leased, n backends.Nack) error {
 	return t.again(l, backends.Backoff(l.backoff, l.backoffMax, int(l.attempts)))
 }
 
+// releaseOwn releases the leases whose claim still belongs to r.Owner: one that
+// was bound to another sidecar meanwhile is lost for this one.
+func (t *tx) releaseOwn(r backends.Release) (lost []backends.Lease, err error) {
+	own := make([]backends.Lease, 0, len(r.Leases))
+	for _, lease := range r.Leases {
+		id, ok := number(lease.Job)
+		if ok && r.Owner != 0 {
+			ok = false
+			if err := t.query(t.sql.owner, func(row row) error {
+				ok = backends.Identity(row.int(0)) == r.Owner
+				return nil
+			}, id); err != nil {
+				return nil, err
+			}
+		}
+		if ok {
+			own = append(own, lease)
+		} else {
+			lost = append(lost, lease)
+		}
+	}
+	more, err := t.each(own, func(l *leased) error { return t.release(l, r) })
+	return append(lost, more...), err
+}
+
 func (t *tx) release(l *leased, r backends.Release) error {
 	if r.Uncharged {
 		l.attempts--

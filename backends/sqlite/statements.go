@@ -147,7 +147,7 @@ func claimStatements(r func(string) string) claimSQL {
 
 // settleSQL ends or renews claims.
 type settleSQL struct {
-	ackPlain, leased, claimed, leave, remove, fail, renew, bind, held string
+	ackPlain, leased, owner, claimed, leave, remove, fail, renew, bind, held string
 }
 
 func settleStatements(r func(string) string) settleSQL {
@@ -159,6 +159,7 @@ func settleStatements(r func(string) string) settleSQL {
 				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ?`),
+		owner: r(`SELECT {owner} FROM {jobs} WHERE {id} = ? AND {state} = {=claimed}`),
 		claimed: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
 				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}
 			FROM {jobs}
