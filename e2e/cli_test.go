@@ -137,7 +137,11 @@ func noPermission(t *testing.T, s *site) {
 		}
 	}
 	cli(t, s.dir, nobody, "ping", "--socket", a.socket).tells(t, 1, a.socket, "permission", "mode")
-	mine := filepath.Join(t.TempDir(), "mine.sock")
+	open := filepath.Join(s.dir, "open")
+	if err := errors.Join(os.Mkdir(open, 0o777), os.Chmod(open, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(open, "mine.sock")
 	cli(t, s.dir, nobody, "serve", "--socket", mine, "--database", s.url).tells(t, 1, s.file())
 }
 

@@ -125,6 +125,27 @@ func (b *busyWorker) ack(t *testing.T) {
 	}
 }
 
+// suspend stops a sidecar, outside of a write: inside one it holds SQLite's lock
+// of the file, and everybody waits for it, however long it sleeps.
+func (s *site) suspend(sc *sidecar) (at int64) {
+	s.t.Helper()
+	db := s.sqlite(s.t)
+	db.SetMaxOpenConns(1)
+	for range 50 {
+		at = monotonic()
+		sc.signal(syscall.SIGSTOP)
+		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+		_, err := db.ExecContext(ctx, "PRAGMA busy_timeout=300; BEGIN IMMEDIATE; ROLLBACK")
+		cancel()
+		if err == nil {
+			return at
+		}
+		sc.signal(syscall.SIGCONT)
+	}
+	s.t.Fatalf("%s was in the middle of a write each time it was stopped", sc.name)
+	return 0
+}
+
 // TestSuspended: a sidecar that slept for two lease periods hands nothing out and
 // settles nothing that was given away meanwhile.
 func TestSuspended(t *testing.T) {
@@ -139,8 +160,7 @@ func TestSuspended(t *testing.T) {
 	listener.must(msg{"op": "hello", "events": []string{"lost"}})
 	silent := listener.claimOne("q")
 
-	at := monotonic()
-	a.signal(syscall.SIGSTOP)
+	at := s.suspend(a)
 	// What the workers say meanwhile waits in the socket.
 	holder.post(msg{"op": "ack", "lease": held.Lease})
 	buffered.post(msg{"op": "claim", "queue": "q", "max": 10, "wait_ms": 60_000})
@@ -157,7 +177,7 @@ func TestSuspended(t *testing.T) {
 	a.signal(syscall.SIGCONT)
 
 	holder.wantError("lease_lost", "the ack of a job that was given away", holder.next())
-	if r := listener.next(); r.Event != "lost" || !slices.Equal(r.Lost, []string{silent.Lease}) {
+	if r := listener.next(); r.Event != "lost" || !slices.Equal(r.Leases, []string{silent.Lease}) {
 		t.Errorf("the session that asked for it was told %+v, want the event lost with its lease", r)
 	}
 	r := buffered.next()
@@ -191,7 +211,7 @@ func TestSuspendedAlone(t *testing.T) {
 	c := a.dial()
 	c.enqueueN("q", 1)
 	held := c.claimOne("q")
-	a.signal(syscall.SIGSTOP)
+	s.suspend(a)
 	pass(2 * s.hostLease)
 	a.signal(syscall.SIGCONT)
 	c.must(msg{"op": "ack", "lease": held.Lease})

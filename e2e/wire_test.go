@@ -28,6 +28,7 @@ type reply struct {
 	Extended int        `json:"extended"`
 	Count    int        `json:"count"`
 	Lost     []string   `json:"lost"`
+	Leases   []string   `json:"leases"` // of the event lost
 	Queues   []wireStat `json:"queues"`
 
 	MaxFrame   int `json:"max_frame"`
