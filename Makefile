@@ -26,7 +26,7 @@ unit: need ## the packages' tests, with the race detector
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 10m $(UNIT)
 
 e2e: need build ## the tests that drive the built binary
-	QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,15m) ./e2e $(ARGS)
+	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,15m) $(ARGS)
 
 lint: ## gofmt and go vet
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }
