@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -46,6 +47,7 @@ type crashRuntime struct {
 	ackFile *os.File
 	workers []*workerProcess
 	spawned int
+	asleep  sync.WaitGroup // suspended sidecars
 	began   time.Time
 	most    time.Duration // until nine tenths were acked: the rest waits for back-offs
 	rand    *rand.Rand
@@ -69,14 +71,22 @@ func killSidecar(r *crashRuntime) {
 	sc.start()
 }
 
-// suspendSidecar stops a random sidecar for so long and lets it go on.
+// suspendSidecar stops a random sidecar for so long and lets it go on. The run
+// goes on meanwhile.
 func suspendSidecar(d time.Duration) func(*crashRuntime) {
 	return func(r *crashRuntime) {
 		sc := r.Sidecars[r.rand.IntN(len(r.Sidecars))]
-		r.killing(sc.name, func() {
-			sc.signal(syscall.SIGSTOP)
+		process := sc.cmd.Process // another killer may put a new one in its place
+		at := monotonic()
+		sc.signal(syscall.SIGSTOP)
+		r.asleep.Go(func() {
 			pass(d)
-			sc.signal(syscall.SIGCONT)
+			if err := process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				r.t.Error(err)
+			}
+			if err := r.hist.add(record{At: at, Until: monotonic(), Who: sc.name, What: killed}); err != nil {
+				r.t.Error(err)
+			}
 		})
 	}
 }
@@ -123,6 +133,7 @@ func (c crashRun) run(t testing.TB) verdict {
 	produced := r.produce()
 	acks := r.work(produced)
 	took := time.Since(r.began)
+	r.asleep.Wait()
 	for _, w := range r.workers {
 		_ = w.stdin.Close() // all at once; stop says how it went
 	}
@@ -230,6 +241,9 @@ func (r *crashRuntime) empty() bool {
 		return false
 	}
 	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return false
+	}
 	s, err := c.call(msg{"op": "stats", "queue": r.Queue})
 	if err != nil || s.Error != nil {
 		return false

@@ -141,6 +141,9 @@ func (sc *sidecar) start() {
 			return false
 		}
 		defer w.Close()
+		if err := w.SetDeadline(time.Now().Add(patience)); err != nil {
+			return false
+		}
 		r, err := w.call(msg{"op": "ping"})
 		return err == nil && r.Error == nil
 	})
