@@ -45,7 +45,7 @@ func formatLease(database string, l backends.Lease) string {
 // parseLease reads a lease string. ok is false for anything that formatLease
 // never wrote: such a lease is a lost one.
 func parseLease(s string) (database string, l backends.Lease, ok bool) {
-	if len(s) > protocol.MaxLease {
+	if len(s) > protocol.MaxLease || strings.ContainsAny(s, "\r\n") { // base64 would pass line ends over
 		return "", l, false
 	}
 	version, rest, ok1 := strings.Cut(s, ".")
@@ -55,14 +55,14 @@ func parseLease(s string) (database string, l backends.Lease, ok bool) {
 		return "", l, false
 	}
 	raw, err := b64.DecodeString(token)
-	if err != nil {
+	if err != nil || len(raw) != 16 {
 		return "", l, false
 	}
 	l.Token.Host = backends.Identity(binary.BigEndian.Uint64(raw[:8]))
 	l.Token.Number = binary.BigEndian.Uint64(raw[8:])
 	if coded, isCoded := strings.CutPrefix(job, "_"); isCoded {
 		id, err := b64.DecodeString(coded)
-		if err != nil {
+		if err != nil || len(id) == 0 || allDigits(string(id)) { // formatLease writes those otherwise
 			return "", l, false
 		}
 		job = string(id)

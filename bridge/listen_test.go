@@ -1,0 +1,222 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+func TestSocketAppearsWithItsMode(t *testing.T) {
+	o := options(t, memory.New())
+	o.Sockets[0].Mode = 0o600
+	s := start(t, o)
+	info, err := os.Lstat(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode(); got != fs.ModeSocket|0o600 {
+		t.Errorf("mode %v, want a socket of mode 0600", got)
+	}
+	left, err := os.ReadDir(filepath.Dir(s.path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range left {
+		names = append(names, e.Name())
+	}
+	if diff := cmp.Diff([]string{"q.sock", "q.sock.lock"}, names); diff != "" {
+		t.Errorf("the socket's folder (-want +got):\n%s", diff)
+	}
+}
+
+// refusesToListen wants Run to fail with a message that holds each of the words.
+func refusesToListen(t *testing.T, o Options, words ...string) {
+	t.Helper()
+	b, err := New(o, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = b.Run(context.Background())
+	if err == nil {
+		t.Fatal("it listens")
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("error %q does not say %q", err, w)
+		}
+	}
+}
+
+func TestSecondSidecarIsRefused(t *testing.T) {
+	o := options(t, memory.New())
+	s := start(t, o)
+	refusesToListen(t, o, o.Sockets[0].Path, "another sidecar (pid ")
+	s.dial(t).call(`{"op":"ping"}`) // the first is unharmed
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	o := options(t, memory.New())
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: o.Sockets[0].Path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	if err := stale.Close(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, o).dial(t).call(`{"op":"ping"}`)
+}
+
+func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
+	t.Run("file", func(t *testing.T) {
+		o := options(t, memory.New())
+		path := o.Sockets[0].Path
+		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refusesToListen(t, o, path, "no socket", "--socket")
+		if got, err := os.ReadFile(path); err != nil || string(got) != "precious" {
+			t.Errorf("the file is %q, %v", got, err)
+		}
+	})
+	t.Run("symlink", func(t *testing.T) {
+		o := options(t, memory.New())
+		path := o.Sockets[0].Path
+		if err := os.Symlink("elsewhere", path); err != nil {
+			t.Fatal(err)
+		}
+		refusesToListen(t, o, path, "symbolic link")
+		if got, err := os.Readlink(path); err != nil || got != "elsewhere" {
+			t.Errorf("the link is %q, %v", got, err)
+		}
+	})
+	t.Run("somebody else's socket", func(t *testing.T) {
+		o := options(t, memory.New())
+		path := o.Sockets[0].Path
+		foreign, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refusesToListen(t, o, path, "another program answers")
+		if err := foreign.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a path that is too long", func(t *testing.T) {
+		o := options(t, memory.New())
+		o.Sockets[0].Path = filepath.Join(shortDir(t), strings.Repeat("x", 120))
+		refusesToListen(t, o, "bytes", "107", "shorter")
+	})
+}
+
+// TestDeepSocketPath: the path fits, its temporary name would not.
+func TestDeepSocketPath(t *testing.T) {
+	o := options(t, memory.New())
+	dir := shortDir(t)
+	path := filepath.Join(dir, strings.Repeat("x", maxSocketPath-len(dir)-1))
+	o.Sockets[0].Path = path
+	start(t, o).dial(t).call(`{"op":"ping"}`)
+}
+
+// TestServeStream is a session over two streams: the end of input gives back
+// what it holds, uncharged.
+func TestServeStream(t *testing.T) {
+	s := start(t, options(t, memory.New()))
+	in := strings.NewReader(`{"op":"enqueue","queue":"q","payload":"x"}` + "\n" + `{"op":"claim","queue":"q"}` + "\n")
+	var out bytes.Buffer
+	if err := s.ServeStream(context.Background(), in, &out); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(out.String(), "\n"); got != 2 || !strings.Contains(out.String(), `"payload":"x"`) {
+		t.Errorf("got %q, want two replies, the second with the job", out.String())
+	}
+	if j := s.dial(t).claim1("q"); j.Attempt != 1 {
+		t.Errorf("attempt %d, want 1", j.Attempt)
+	}
+}
+
+// TestServeStreamEndsWithItsContext: also while the input says nothing.
+func TestServeStreamEndsWithItsContext(t *testing.T) {
+	s := start(t, options(t, memory.New()))
+	in, feed := io.Pipe()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	out, answers := io.Pipe()
+	go func() { done <- s.ServeStream(ctx, in, answers) }()
+	if _, err := feed.Write([]byte(`{"op":"ping"}` + "\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := feed.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOptionsReportEverythingWrong(t *testing.T) {
+	_, err := New(Options{
+		Databases: map[string]Database{"main": {Backend: memory.New(), HostLease: 1}},
+		Queues:    map[string]Queue{"q": {Database: "other", MaxAttempts: -1}, "-bad": {}},
+		MaxFrame:  1,
+	}, testLog(t))
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{"max_frame", "databases.main.host_lease", "queues.q.database", "queues.q.max_attempts", "-bad"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error does not name %s:\n%v", want, err)
+		}
+	}
+}
+
+func TestLeaseString(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := backends.Lease{
+			Job: rapid.StringN(1, 80, 255).Draw(t, "job"),
+			Token: backends.Token{
+				Host:   backends.Identity(rapid.Uint64().Draw(t, "host")),
+				Number: rapid.Uint64().Draw(t, "number"),
+			},
+		}
+		text := formatLease("0123456789a", want)
+		if len(text) > 512 || strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != "" {
+			t.Fatalf("lease %q: too long or outside of its alphabet", text)
+		}
+		db, got, ok := parseLease(text)
+		if !ok || db != "0123456789a" || got != want {
+			t.Fatalf("%q: got %v %v %v, want %v", text, db, got, ok, want)
+		}
+	})
+}
+
+func FuzzParseLease(f *testing.F) {
+	f.Add(formatLease("0123456789a", backends.Lease{Job: "17", Token: backends.Token{Host: 1, Number: 2}}))
+	f.Add(formatLease("0123456789a", backends.Lease{Job: "a.b", Token: backends.Token{Host: 1, Number: 2}}))
+	f.Add("1...")
+	f.Add("1.0123456789a.AAAAAAAAAAEAAAAAAAAAAg._MQ") // the job 1, coded without need
+	f.Fuzz(func(t *testing.T, s string) {
+		db, l, ok := parseLease(s)
+		if ok && formatLease(db, l) != s {
+			t.Errorf("%q is read as %v, which is written %q: two texts for one lease", s, l, formatLease(db, l))
+		}
+	})
+}
