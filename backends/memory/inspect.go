@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -132,8 +131,8 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			freed = len(t.ready[c.Queue]) > 0
 			return nil
 		case backends.Purge:
-			if c.State == backends.StateClaimed {
-				return errors.New("claimed jobs cannot be purged: release them first")
+			if !slices.Contains([]backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead}, c.State) {
+				return fmt.Errorf("jobs that are %s cannot be purged", c.State)
 			}
 		}
 		for _, j := range t.sorted(math.MaxInt, byFinished, func(j *job) bool { return j.Queue == c.Queue && j.suits(c) }) {

@@ -2,10 +2,12 @@ package memory_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
@@ -52,4 +54,56 @@ func TestHooks(t *testing.T) {
 	if err := enqueue("q"); err != nil || ready() != 1 {
 		t.Fatalf("the same key again: %v, %d ready", err, ready())
 	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	backendtest.Run(t, func(t *testing.T) *backendtest.Database {
+		var mu sync.Mutex
+		now := time.Now()
+		var before, after error
+		refused := map[string]string{}
+		b := memory.New(
+			memory.WithClock(func() time.Time {
+				mu.Lock()
+				defer mu.Unlock()
+				return now
+			}),
+			memory.WithFault(func(op string) error { return take(&before) }),
+			memory.WithAfterCommit(func(backends.Batch) error { return take(&after) }),
+			memory.WithRefuse(func(j backends.NewJob) error {
+				if why, ok := refused[j.Queue]; ok {
+					return errors.New(why)
+				}
+				return nil
+			}))
+		return &backendtest.Database{
+			Backend: b,
+			Again:   func() backends.Backend { return b },
+			Shift: func(d time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				now = now.Add(d)
+			},
+			LoseCommit: func(first bool) {
+				if first {
+					before = backends.Unavailable(errors.New("lost"))
+				} else {
+					after = backends.ErrUnknownOutcome
+				}
+			},
+			Refuse: func(queue, reason string) { refused[queue] = reason },
+		}
+	})
+}
+
+// take empties an error that is there for one call; only tests that call one
+// after the other set it.
+func take(err *error) error {
+	if *err == nil {
+		return nil
+	}
+	taken := *err
+	*err = nil
+	return taken
 }

@@ -11,11 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-var (
-	errClosed = errors.New("the database handle was closed")
-	// errLost stands for a commit whose answer got lost; only tests make one.
-	errLost = errors.New("the answer to the commit got lost")
-)
+var errClosed = errors.New("the database handle was closed")
 
 // code is the primary result code of err; 0 where err is not SQLite's.
 func code(err error) int {

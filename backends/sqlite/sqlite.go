@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +52,9 @@ type Store struct {
 	beater *conn   // nil: to be opened
 	number int64   // of the last commit
 	read   readers // for looks that write nothing
+
+	closing sync.Once
+	closed  error
 
 	counts estimates
 	fault  atomic.Pointer[func(before bool) error] // tests lose commits with it
@@ -99,8 +103,13 @@ func (s *Store) Info() backends.Info {
 }
 
 // Close implements backends.Backend. It waits for a commit that is being synced,
-// at most 5 s.
+// at most 5 s. A second Close does nothing.
 func (s *Store) Close() error {
+	s.closing.Do(func() { s.closed = s.shut() })
+	return s.closed
+}
+
+func (s *Store) shut() error {
 	s.end(backends.Unavailable(fmt.Errorf("%s: %w", filepath.Base(s.path), errClosed)))
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -1,0 +1,100 @@
+package backendtest
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// bounded claims with limits of its own.
+func (k *kit) bounded(n int, maxBytes, maxPayload int64, policies ...backends.Policy) backends.ClaimResult {
+	k.Helper()
+	b := k.claims(me, n, 0, policies...)
+	b.Claims[0].MaxBytes, b.Claims[0].MaxPayload = maxBytes, maxPayload
+	return k.commit(b).Claims[0]
+}
+
+var limits = map[string]func(*kit){
+	"AClaimStopsByBytes": func(k *kit) {
+		k.put("aaaa", "bbbb", "cc", "dddd", "")
+		for i, want := range []struct {
+			max  int64
+			more bool
+			jobs []string
+		}{
+			{9, true, []string{"aaaa", "bbbb"}}, // cc would make ten
+			{1, true, []string{"cc"}},           // one at least
+			{4, false, []string{"dddd", ""}},
+			{4, false, nil},
+		} {
+			r := k.bounded(9, want.max, 100, policy("q"))
+			k.given(r.Jobs, want.jobs...)
+			if r.More != want.more {
+				k.Errorf("claim %d: more is %v", i, r.More)
+			}
+		}
+	},
+	"NoQueueAfterTheBytesRanOut": func(k *kit) {
+		k.put("aaaa", "bbbb")
+		k.enqueue(backends.NewJob{Queue: "p", Payload: []byte("p")})
+		r := k.bounded(9, 5, 100, policy("q"), policy("p"))
+		k.given(r.Jobs, "aaaa")
+		if !r.More {
+			k.Error("more is not said")
+		}
+	},
+	"ExactlyEnoughBytes": func(k *kit) {
+		k.put("aaaa", "bbbb")
+		r := k.bounded(9, 8, 4, policy("q"))
+		k.given(r.Jobs, "aaaa", "bbbb")
+		if r.More {
+			k.Error("there is no more")
+		}
+	},
+	"TooLargeIsDeadAndTheNextIsGiven": func(k *kit) {
+		ids := k.put("ok1", strings.Repeat("x", 11), "ok2", strings.Repeat("y", 5000), "ok3")
+		p := policy("q")
+		p.LIFO = false
+		k.given(k.bounded(3, 1000, 10, p).Jobs, "ok1", "ok2", "ok3")
+		for i, size := range map[int]string{1: "11 bytes", 3: "5000 bytes"} {
+			v := k.view(ids[i])
+			if v == nil || v.State != backends.StateDead || len(v.Failures) != 1 || v.Failures[0].Cause != backends.CauseTooLarge ||
+				!strings.Contains(v.Failures[0].Message, size) || v.FinishedAt.IsZero() {
+				k.Errorf("the large job is %+v, want it dead for its %s", v, size)
+			}
+		}
+		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, 2, true)
+		if r := k.bounded(3, 1<<20, 1<<20, p); len(r.Jobs) != 2 || r.Jobs[0].Attempt != 1 {
+			k.Errorf("after a retry with a higher limit: %d jobs", len(r.Jobs))
+		}
+	},
+	"TooLargeAlone": func(k *kit) {
+		k.put(strings.Repeat("x", 11))
+		p := policy("q")
+		p.LIFO = true
+		if r := k.bounded(1, 1000, 10, p); len(r.Jobs) != 0 || r.More {
+			k.Errorf("%+v", r)
+		}
+		if st := k.stats(); st.Dead != 1 {
+			k.Errorf("%+v, want it dead", st)
+		}
+	},
+	"AKeyOfATooLargeJob": func(k *kit) {
+		j := keyed("k")
+		j.Payload = bytes.Repeat([]byte("x"), 11)
+		id := k.enqueue(j)[0]
+		k.bounded(1, 1000, 10, policy("q"))
+		k.again("k", id, backends.StateDead)
+	},
+	"ALargePayload": func(k *kit) {
+		big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // a MiB
+		k.enqueue(backends.NewJob{Queue: "q", Payload: big})
+		j := k.one()
+		if !bytes.Equal(j.Payload, big) {
+			k.Errorf("%d bytes came back changed", len(j.Payload))
+		}
+		k.settle(backends.Nack{Leases: each(j), HasDelay: true}, 0)
+		k.settle(backends.Ack{Leases: each(k.one())}, 0)
+	},
+}

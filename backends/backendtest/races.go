@@ -1,0 +1,267 @@
+package backendtest
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// fill stores n jobs whose payloads are their numbers.
+func (k *kit) fill(n int) {
+	k.Helper()
+	for from := 0; from < n; from += 500 {
+		var jobs []backends.NewJob
+		for i := from; i < min(n, from+500); i++ {
+			jobs = append(jobs, backends.NewJob{Queue: "q", Payload: fmt.Append(nil, i)})
+		}
+		k.enqueue(jobs...)
+	}
+}
+
+// seen counts how often each job was given.
+type seen struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (s *seen) add(jobs []backends.Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range jobs {
+		s.of[string(j.Payload)]++
+	}
+}
+
+func (s *seen) check(k *kit, n int) {
+	k.Helper()
+	if len(s.of) != n {
+		k.Errorf("%d jobs were given, want %d", len(s.of), n)
+	}
+	for p, times := range s.of {
+		if times != 1 {
+			k.Errorf("job %s was given %d times", p, times)
+		}
+	}
+}
+
+// race has workers claim, and settle in the same commit as the next claim, until
+// nothing is left.
+func (k *kit) race(n, workers, batch int) {
+	k.fill(n)
+	second := k.Again()
+	k.join(second, other)
+	s := seen{of: map[string]int{}}
+	var settled atomic.Int64
+	var wg sync.WaitGroup
+	for w := range workers {
+		b, host := k.Backend, me
+		if w%2 == 1 {
+			b, host = second, other
+		}
+		wg.Go(func() {
+			var last []backends.Lease
+			for {
+				batch := k.claims(host, batch, 0, policy("q"))
+				if len(last) > 0 {
+					batch.Writes = []backends.Write{backends.Ack{Leases: last}}
+				}
+				r, err := b.Commit(k.Context(), batch)
+				if err != nil {
+					k.Errorf("worker %d: %v", w, err)
+					return
+				}
+				if len(last) > 0 {
+					settled.Add(int64(len(last) - len(r.Writes[0].Lost)))
+				}
+				jobs := r.Claims[0].Jobs
+				s.add(jobs)
+				if last = each(jobs...); len(last) == 0 {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s.check(k, n)
+	if settled.Load() != int64(n) {
+		k.Errorf("%d settled, want %d", settled.Load(), n)
+	}
+	if st := k.stats(); st.Ready+st.Claimed+st.Scheduled+st.Dead != 0 {
+		k.Errorf("left over: %+v", st)
+	}
+}
+
+var races = map[string]func(*kit){
+	"EightClaimersShareNothing": func(k *kit) {
+		const n = 200
+		k.fill(n)
+		second := k.Again()
+		s := seen{of: map[string]int{}}
+		var wg sync.WaitGroup
+		for i := range 8 {
+			b := []backends.Backend{k.Backend, second}[i%2]
+			wg.Go(func() {
+				for {
+					r, err := b.Commit(k.Context(), k.claims(me, 3, 0, policy("q")))
+					if err != nil {
+						k.Error(err)
+						return
+					}
+					if len(r.Claims[0].Jobs) == 0 {
+						return
+					}
+					s.add(r.Claims[0].Jobs)
+				}
+			})
+		}
+		wg.Wait()
+		s.check(k, n)
+	},
+	"SixteenWorkersEachJobOnce": func(k *kit) {
+		n := 1000
+		if soak {
+			n = 10_000
+		}
+		k.race(n, 16, 1)
+	},
+	"SixteenWorkersInBatches": func(k *kit) { k.race(2000, 16, 20) },
+	"ProducersAndConsumers": func(k *kit) {
+		const producers, each_, queues = 4, 50, 2
+		s := seen{of: map[string]int{}}
+		var produced sync.WaitGroup
+		for p := range producers {
+			produced.Go(func() {
+				for i := range each_ {
+					j := backends.NewJob{Queue: "q", Payload: fmt.Appendf(nil, "%d-%d", p, i), Priority: int16(i % queues)}
+					if _, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}}); err != nil {
+						k.Error(err)
+					}
+				}
+			})
+		}
+		over := make(chan struct{})
+		go func() { produced.Wait(); close(over) }()
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for last := false; ; {
+					r, err := k.Commit(k.Context(), k.claims(me, 2, 0, policy("q")))
+					if err != nil {
+						k.Error(err)
+						return
+					}
+					s.add(r.Claims[0].Jobs)
+					if len(r.Claims[0].Jobs) > 0 {
+						continue
+					}
+					if last { // a full look after the last producer found nothing
+						return
+					}
+					select {
+					case <-over:
+						last = true
+					default:
+					}
+				}
+			})
+		}
+		wg.Wait()
+		s.check(k, producers*each_)
+	},
+	"ReapAgainstSettle": func(k *kit) {
+		// The lease's time is over: whoever comes first, an ack or a sweep, has it.
+		second := k.Again()
+		for range 20 {
+			k.put("a")
+			j := k.timed(time.Second, 0)
+			k.Shift(2 * time.Second)
+			var acked, reaped atomic.Int64
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				r, err := second.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: each(j)}}})
+				if err != nil {
+					k.Error(err)
+					return
+				}
+				acked.Add(int64(1 - len(r.Writes[0].Lost)))
+			})
+			wg.Go(func() {
+				r, err := k.Sweep(k.Context(), backends.Sweep{Limit: 10})
+				if err != nil {
+					k.Error(err)
+					return
+				}
+				reaped.Add(int64(r.Reaped[backends.CauseLeaseEnded]))
+			})
+			wg.Wait()
+			if acked.Load()+reaped.Load() != 1 {
+				k.Fatalf("%d acked and %d reaped, want one of them", acked.Load(), reaped.Load())
+			}
+			if reaped.Load() == 1 {
+				k.settle(backends.Ack{Leases: each(k.one())}, 0)
+			}
+		}
+	},
+	"PauseAgainstClaims": func(k *kit) {
+		k.fill(400)
+		var paused atomic.Bool
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					late := paused.Load() // the claim begins after the pause was answered
+					r, err := k.Commit(k.Context(), k.claims(me, 1, 0, policy("q")))
+					if err != nil {
+						k.Error(err)
+						return
+					}
+					if n := len(r.Claims[0].Jobs); n == 0 {
+						return
+					} else if late {
+						k.Error("a job was given after the pause")
+						return
+					}
+				}
+			})
+		}
+		k.command(backends.Command{Kind: backends.Pause, Queue: "q"}, 0, false)
+		paused.Store(true)
+		wg.Wait()
+	},
+	"BeatsPassALoad": func(k *kit) {
+		// Every other writer is busy without end; a beat still comes through at once.
+		k.fill(50)
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					j := backends.NewJob{Queue: "p", Payload: make([]byte, 1000), Priority: int16(i)}
+					if _, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j, j, j}}}}); err != nil {
+						k.Error(err)
+						return
+					}
+				}
+			})
+		}
+		worst := time.Duration(0)
+		for range 20 {
+			began := time.Now()
+			k.beat(k, me, backends.BeatRenew)
+			worst = max(worst, time.Since(began))
+		}
+		close(stop)
+		wg.Wait()
+		if worst > 2*time.Second {
+			k.Errorf("a beat took %v under load", worst)
+		}
+	},
+}

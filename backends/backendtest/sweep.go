@@ -1,0 +1,103 @@
+package backendtest
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var sweeping = map[string]func(*kit){
+	"NothingToDo": func(k *kit) {
+		k.put("a")
+		k.one()
+		r := k.sweep(backends.Sweep{Waiting: []string{"q", "none"}, Prune: true})
+		if len(r.Ready)+len(r.Freed)+r.Promoted+len(r.Reaped)+r.Pruned != 0 || r.More || r.Next >= 0 {
+			k.Errorf("%+v, want nothing", r)
+		}
+	},
+	"WhereWorkIsReady": func(k *kit) {
+		k.put("a")
+		k.enqueue(backends.NewJob{Queue: "p"}, backends.NewJob{Queue: "late", Delay: time.Hour})
+		k.command(backends.Command{Kind: backends.Pause, Queue: "q"}, 0, false)
+		r := k.sweep(backends.Sweep{Waiting: []string{"late", "q", "none"}})
+		if !slices.Equal(r.Ready, []string{"q"}) {
+			k.Errorf("ready in %v, want q (pause or not), and not p (nobody waits for it)", r.Ready)
+		}
+	},
+	"PromotedIsFreedAndReady": func(k *kit) {
+		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Second}, backends.NewJob{Queue: "p", Delay: time.Second}, backends.NewJob{Queue: "q", Delay: time.Second})
+		k.Shift(time.Minute)
+		r := k.sweep(backends.Sweep{Waiting: []string{"q"}})
+		slices.Sort(r.Freed)
+		if !slices.Equal(r.Freed, []string{"p", "q"}) || !slices.Equal(r.Ready, []string{"q"}) || r.Promoted != 3 || r.Next >= 0 {
+			k.Errorf("%+v", r)
+		}
+	},
+	"NextIsTheEarliest": func(k *kit) {
+		next := func(want time.Duration) {
+			k.Helper()
+			if r := k.sweep(backends.Sweep{}); r.Next > want || r.Next < want-time.Second*3/4 {
+				k.Errorf("next in %v, want %v", r.Next, want)
+			}
+		}
+		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Hour}, job("a", 0), job("b", 0))
+		next(time.Hour)
+		k.timed(30*time.Minute, 0)
+		next(30 * time.Minute)
+		j := k.timed(0, 10*time.Minute)
+		next(10 * time.Minute)
+		k.settle(backends.Ack{Leases: each(j)}, 0)
+		next(30 * time.Minute)
+	},
+	"ManyAtOnce": func(k *kit) {
+		const n = 60
+		jobs := make([]backends.NewJob, n)
+		for i := range jobs {
+			jobs[i] = backends.NewJob{Queue: "q", Delay: time.Second}
+		}
+		k.enqueue(jobs...)
+		k.Shift(time.Minute)
+		second := k.Again()
+		var mu sync.Mutex
+		promoted := 0
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				b := []backends.Backend{k.Backend, second}[i%2]
+				for more := true; more; {
+					r, err := b.Sweep(k.Context(), backends.Sweep{Limit: 7})
+					if err != nil {
+						k.Error(err)
+						return
+					}
+					mu.Lock()
+					promoted += r.Promoted
+					mu.Unlock()
+					more = r.More
+				}
+			})
+		}
+		wg.Wait()
+		if got := len(k.claim(2 * n)); promoted != n || got != n {
+			k.Errorf("%d promoted and %d given, want %d", promoted, got, n)
+		}
+	},
+	"ReapInBites": func(k *kit) {
+		k.put(numbered(5)...)
+		k.commit(k.claims(me, 5, time.Second, policy("q")))
+		k.Shift(time.Minute)
+		total := 0
+		for range 3 {
+			r := k.sweep(backends.Sweep{Limit: 2})
+			total += r.Reaped[backends.CauseLeaseEnded]
+			if r.More != (total < 5) {
+				k.Errorf("more is %v after %d", r.More, total)
+			}
+		}
+		if total != 5 {
+			k.Errorf("%d reaped, want 5", total)
+		}
+	},
+}

@@ -1,0 +1,135 @@
+package backendtest
+
+import (
+	"bytes"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var values = map[string]func(*kit){
+	"PayloadsComeBackInTheirBytes": func(k *kit) {
+		all := make([]byte, 256)
+		for i := range all {
+			all[i] = byte(i)
+		}
+		want := [][]byte{all, nil, {}, {0}, []byte("text"), []byte("\xff\xfe"), []byte(" "), []byte("''\"\\"), []byte("42"), []byte("NULL")}
+		var jobs []backends.NewJob
+		for _, p := range want {
+			jobs = append(jobs, backends.NewJob{Queue: "q", Payload: p})
+		}
+		k.enqueue(jobs...)
+		for i, j := range k.claim(99) {
+			if !bytes.Equal(j.Payload, want[i]) {
+				k.Errorf("payload %q came back as %q", want[i], j.Payload)
+			}
+			if v := k.view(j.ID); !bytes.Equal(v.Payload, want[i]) {
+				k.Errorf("payload %q is shown as %q", want[i], v.Payload)
+			}
+		}
+	},
+	"TheCallersMemoryIsItsOwn": func(k *kit) {
+		p, h := []byte("mine"), map[string]string{"a": "b"}
+		k.enqueue(backends.NewJob{Queue: "q", Payload: p, Headers: h})
+		p[0], h["a"] = 'X', "changed"
+		j := k.one()
+		if string(j.Payload) != "mine" || j.Headers["a"] != "b" {
+			k.Errorf("the stored job changed with the caller's memory: %q, %v", j.Payload, j.Headers)
+		}
+	},
+	"EverythingOfAJob": func(k *kit) {
+		headers := map[string]string{"traceparent": "00-ab", "": "empty name", "quote\"\\'": "new\nline", "ü€😀": "\u2028<&>"}
+		id := k.enqueue(backends.NewJob{
+			Queue: "q", Payload: []byte("p"), Priority: -7, Headers: headers, MaxAttempts: 32767,
+			Timeout: 10 * 366 * 24 * time.Hour, Key: "ключ 'x'; --", KeyTTL: time.Hour,
+		})[0]
+		j := k.one()
+		if !maps.Equal(j.Headers, headers) {
+			k.Errorf("headers came back as %q", j.Headers)
+		}
+		if age := time.Since(j.EnqueuedAt); age < -time.Minute || age > time.Hour {
+			k.Errorf("enqueued at %v", j.EnqueuedAt)
+		}
+		j.Headers, j.EnqueuedAt, j.Fence = nil, time.Time{}, 0
+		want := backends.Job{
+			ID: id, Queue: "q", Token: j.Token, Payload: []byte("p"), Attempt: 1, MaxAttempts: 32767, Priority: -7,
+			Timeout: 10 * 366 * 24 * time.Hour, Key: "ключ 'x'; --",
+		}
+		if got := j; got.ID != want.ID || got.Queue != want.Queue || string(got.Payload) != "p" || got.Attempt != want.Attempt ||
+			got.MaxAttempts != want.MaxAttempts || got.Priority != want.Priority || got.Timeout != want.Timeout || got.Key != want.Key || got.LastError != "" {
+			k.Errorf("got %+v, want %+v", got, want)
+		}
+	},
+	"NothingOfAJob": func(k *kit) {
+		for _, h := range []map[string]string{nil, {}} {
+			k.enqueue(backends.NewJob{Queue: "q", Headers: h})
+			j := k.one()
+			if len(j.Headers) != 0 || j.Key != "" || j.LastError != "" || j.Timeout != 0 || len(j.Payload) != 0 || j.Priority != 0 {
+				k.Errorf("a job of nothing came as %+v", j)
+			}
+			if v := k.view(j.ID); v.Result != nil || v.Failures != nil || !v.RunAt.IsZero() || !v.FinishedAt.IsZero() || v.ClaimedAt.IsZero() || v.Worker != "w" {
+				k.Errorf("it is shown as %+v", v)
+			}
+		}
+	},
+	"TokensOfAnyValue": func(k *kit) {
+		for _, token := range []backends.Token{{Host: 1<<64 - 1, Number: 1<<64 - 1}, {Host: me, Number: 1 << 63}, {Host: 1, Number: 0}} {
+			k.put("a")
+			b := k.claims(me, 1, 0, policy("q"))
+			b.Claims[0].Slots[0].Token = token
+			j := k.commit(b).Claims[0].Jobs[0]
+			if h := k.held(k, me); len(h) != 1 || h[0].Lease != (backends.Lease{Job: j.ID, Token: token}) {
+				k.Errorf("token %v is held as %+v", token, h)
+			}
+			k.settle(backends.Ack{Leases: []backends.Lease{{Job: j.ID, Token: token}}}, 0)
+		}
+	},
+	"LongNames": func(k *kit) {
+		queue, key := strings.Repeat("Q", 128), strings.Repeat("k", 255)
+		k.enqueue(backends.NewJob{Queue: queue, Key: key, KeyTTL: time.Hour}, backends.NewJob{Queue: strings.ToLower(queue)})
+		b := k.claims(me, 2, 0, policy(queue))
+		b.Claims[0].Slots[0].Worker = strings.Repeat("w", 128)
+		jobs := k.commit(b).Claims[0].Jobs
+		if len(jobs) != 1 || jobs[0].Key != key || jobs[0].Queue != queue {
+			k.Fatalf("%+v, want one job: queues compare by bytes", jobs)
+		}
+		message := strings.Repeat("é", 2048)
+		k.settle(backends.Nack{Leases: each(jobs...), Error: message, HasDelay: true}, 0)
+		if j := k.commit(b).Claims[0].Jobs[0]; j.LastError != message {
+			k.Errorf("the error came back with %d bytes", len(j.LastError))
+		}
+	},
+	"IdsAreNeverUsedAgain": func(k *kit) {
+		used := map[string]bool{}
+		for range 3 {
+			for _, id := range k.put("a", "b", "c") {
+				if used[id] || id == "" || len(id) > 255 {
+					k.Fatalf("id %q", id)
+				}
+				used[id] = true
+			}
+			k.settle(backends.Nack{Leases: each(k.claim(2)...), HasDelay: true}, 0)
+			k.settle(backends.Ack{Leases: each(k.claim(9)...)}, 0)
+			k.command(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateReady}, 0, false)
+		}
+	},
+	"AnEmptyBatch": func(k *kit) {
+		k.commit(backends.Batch{})
+		k.commit(backends.Batch{Host: 99})
+		r := k.commit(k.claims(me, 0, 0, policy("q")))
+		if len(r.Claims[0].Jobs) != 0 {
+			k.Error("a claim without slots got jobs")
+		}
+	},
+	"PlainInsert": func(k *kit) {
+		if k.PlainInsert == nil {
+			return // this engine has no SQL
+		}
+		k.put("first")
+		k.PlainInsert("q", "héllo '\"")
+		k.put("last")
+		k.given(k.claim(9), "first", "héllo '\"", "last")
+	},
+}

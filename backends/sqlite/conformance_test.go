@@ -1,0 +1,100 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	backendtest.Run(t, func(t *testing.T) *backendtest.Database {
+		// The clock stands still but for the test's shifts.
+		var now atomic.Pointer[time.Time]
+		began := time.Now()
+		now.Store(&began)
+		path := filepath.Join(t.TempDir(), "jobs.db")
+		again := func() *Store {
+			s, err := Open(t.Context(), Options{Path: path, Now: func() time.Time { return *now.Load() }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := s.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			})
+			return s
+		}
+		s := again()
+		return &backendtest.Database{
+			Backend: s,
+			Again:   func() backends.Backend { return again() },
+			Shift: func(d time.Duration) {
+				moved := now.Load().Add(d)
+				now.Store(&moved)
+			},
+			LoseCommit: s.loseCommit,
+			Refuse: func(queue, reason string) {
+				if err := exec(t, s, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs
+					WHEN NEW.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, dialect.Text(queue), dialect.Text(reason))); err != nil {
+					t.Fatal(err)
+				}
+			},
+			PlainInsert: func(queue, payload string) {
+				sql := fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, dialect.Text(queue), dialect.Text(payload))
+				if err := exec(t, s, sql); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	})
+}
+
+// loseCommit has the connection break at the next commit.
+func (s *Store) loseCommit(before bool) {
+	hook := func(now bool) error {
+		if now != before {
+			return nil
+		}
+		s.fault.Store(nil)
+		return errors.New("the answer to the commit got lost")
+	}
+	s.fault.Store(&hook)
+}
+
+// TestPlans fails where a statement would walk through a table or sort rows that
+// an index has in order: its cost would grow with the table.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	c, err := connect(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	for _, sql := range s.sql.all {
+		if err := c.query(t.Context(), "EXPLAIN QUERY PLAN "+sql, func(r row) error {
+			step := r.text(3)
+			small := strings.Contains(step, "qsidecar_hosts") || strings.Contains(step, "qsidecar_commits") ||
+				strings.Contains(step, "qsidecar_queues") || strings.Contains(step, "sqlite_sequence") || strings.HasPrefix(step, "SCAN (subquery")
+			if strings.HasPrefix(step, "SCAN") && !strings.Contains(step, "USING") && !small || strings.Contains(step, "TEMP B-TREE") {
+				t.Errorf("%s\n\t%s", sql, step)
+			}
+			return nil
+		}, make([]any, 20)...); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+}
