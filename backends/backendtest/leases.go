@@ -105,6 +105,16 @@ var leases = map[string]func(*kit){
 		k.reaped(time.Hour, "") // no longer timed
 		k.settle(backends.Ack{Leases: each(j)}, 0)
 	},
+	"ReleasedByItsOwnerAlone": func(k *kit) {
+		k.put("a")
+		j := k.one()
+		k.join(k, other)
+		k.settle(backends.Extend{Leases: each(j), Bind: other}, 0)
+		k.settle(backends.Release{Leases: each(j), Owner: me, Cause: backends.CauseDisconnected}, 1)
+		k.settle(backends.Extend{Leases: each(j)}, 0)
+		k.settle(backends.Release{Leases: each(j), Owner: other, Uncharged: true}, 0)
+		k.one()
+	},
 	"NothingMovesTheDeadline": func(k *kit) {
 		id := k.put("a")[0]
 		j := k.timed(0, 10*time.Second)

@@ -190,30 +190,25 @@ func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {
 	case backends.Enqueue:
 		r.Stored, err = t.store(w.Jobs)
 	case backends.Ack:
-		r.Lost = t.each(w.Leases, func(j *job) { t.ack(j, w.Result) })
+		r.Lost = t.each(w.Leases, 0, func(j *job) { t.ack(j, w.Result) })
 		if len(r.Lost) == 0 {
 			r.Stored, err = t.store(w.Enqueue)
 		}
 	case backends.Nack:
-		r.Lost = t.each(w.Leases, func(j *job) { t.nack(j, w) })
+		r.Lost = t.each(w.Leases, 0, func(j *job) { t.nack(j, w) })
 	case backends.Extend:
-		r.Lost = t.each(w.Leases, func(j *job) { t.extend(j, w) })
+		r.Lost = t.each(w.Leases, 0, func(j *job) { t.extend(j, w) })
 	case backends.Release:
-		own := func(l backends.Lease) bool {
-			j := t.jobs[l.Job]
-			return w.Owner == 0 || j != nil && j.owner == w.Owner
-		}
-		leases := slices.DeleteFunc(slices.Clone(w.Leases), func(l backends.Lease) bool { return !own(l) })
-		r.Lost = slices.DeleteFunc(slices.Clone(w.Leases), own)
-		r.Lost = append(r.Lost, t.each(leases, func(j *job) { t.release(j, w) })...)
+		r.Lost = t.each(w.Leases, w.Owner, func(j *job) { t.release(j, w) })
 	}
 	return r, err
 }
 
-// each calls f with the job of each valid lease and returns the other leases.
-func (t *tx) each(leases []backends.Lease, f func(*job)) (lost []backends.Lease) {
+// each calls f with the job of each valid lease and returns the other leases. With
+// an owner, a claim that belongs to another host is none.
+func (t *tx) each(leases []backends.Lease, owner backends.Identity, f func(*job)) (lost []backends.Lease) {
 	for _, l := range leases {
-		if j := t.jobs[l.Job]; j != nil && j.state == backends.StateClaimed && j.token == l.Token {
+		if j := t.jobs[l.Job]; j != nil && j.state == backends.StateClaimed && j.token == l.Token && (owner == 0 || owner == j.owner) {
 			t.change(j, func() { f(j) })
 		} else {
 			lost = append(lost, l)

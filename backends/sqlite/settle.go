@@ -22,6 +22,7 @@ type leased struct {
 	lease           int64         // ms; 0: a session lease
 	deadline, dueAt any           // nil: none
 	lastError       any
+	owner           backends.Identity
 
 	state             backends.State // the next one
 	runAt, finishedAt any
@@ -36,18 +37,23 @@ func (t *tx) find(sql string, args ...any) (l *leased, err error) {
 			id: args[0].(int64), queue: r.text(0), key: r.text(1), position: r.int(2), readyAt: r[3],
 			attempts: r.int(4), limit: r.int(5), losses: r.int(6), backoff: r.duration(7), backoffMax: r.duration(8),
 			keep: r.duration(9), keepDead: r.duration(10), lease: r.int(11), deadline: r[12], dueAt: r[13], lastError: r[14],
+			owner: backends.Identity(r.int(15)),
 		}
 		return nil
 	}, args...)
 	return l, err
 }
 
-// each calls f with the row of each valid lease and returns the other leases.
-func (t *tx) each(leases []backends.Lease, f func(l *leased) error) (lost []backends.Lease, err error) {
+// each calls f with the row of each valid lease and returns the other leases. With
+// an owner, a claim that belongs to another host is none.
+func (t *tx) each(leases []backends.Lease, owner backends.Identity, f func(l *leased) error) (lost []backends.Lease, err error) {
 	for _, lease := range leases {
 		var l *leased
 		if id, ok := number(lease.Job); ok {
 			l, err = t.find(t.sql.leased, id, int64(lease.Token.Host), int64(lease.Token.Number))
+		}
+		if l != nil && owner != 0 && l.owner != owner {
+			l = nil
 		}
 		if err == nil && l != nil {
 			err = f(l)
@@ -79,7 +85,7 @@ func (t *tx) ack(w backends.Ack) (lost []backends.Lease, err error) {
 			others = append(others, lease)
 		}
 	}
-	more, err := t.each(others, func(l *leased) error { return t.done(l, w.Result) })
+	more, err := t.each(others, 0, func(l *leased) error { return t.done(l, w.Result) })
 	return append(lost, more...), err
 }
 
@@ -164,31 +170,6 @@ func (t *tx) nack(l *leased, n backends.Nack) error {
 		return t.again(l, n.Delay)
 	}
 	return t.again(l, backends.Backoff(l.backoff, l.backoffMax, int(l.attempts)))
-}
-
-// releaseOwn releases the leases whose claim still belongs to r.Owner: one that
-// was bound to another sidecar meanwhile is lost for this one.
-func (t *tx) releaseOwn(r backends.Release) (lost []backends.Lease, err error) {
-	own := make([]backends.Lease, 0, len(r.Leases))
-	for _, lease := range r.Leases {
-		id, ok := number(lease.Job)
-		if ok && r.Owner != 0 {
-			ok = false
-			if err := t.query(t.sql.owner, func(row row) error {
-				ok = backends.Identity(row.int(0)) == r.Owner
-				return nil
-			}, id); err != nil {
-				return nil, err
-			}
-		}
-		if ok {
-			own = append(own, lease)
-		} else {
-			lost = append(lost, lease)
-		}
-	}
-	more, err := t.each(own, func(l *leased) error { return t.release(l, r) })
-	return append(lost, more...), err
 }
 
 func (t *tx) release(l *leased, r backends.Release) error {

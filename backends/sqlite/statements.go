@@ -147,7 +147,7 @@ func claimStatements(r func(string) string) claimSQL {
 
 // settleSQL ends or renews claims.
 type settleSQL struct {
-	ackPlain, leased, owner, claimed, leave, remove, fail, renew, bind, held string
+	ackPlain, leased, claimed, leave, remove, fail, renew, bind, held string
 }
 
 func settleStatements(r func(string) string) settleSQL {
@@ -156,12 +156,11 @@ func settleStatements(r func(string) string) settleSQL {
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ? AND {keep_ms} IS NULL AND {key} IS NULL`),
 		leased: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
-				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}
+				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner}
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ?`),
-		owner: r(`SELECT {owner} FROM {jobs} WHERE {id} = ? AND {state} = {=claimed}`),
 		claimed: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
-				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}
+				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner}
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed}`),
 		leave: r(`UPDATE {jobs}
