@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,7 @@ func attacks() []attack {
 		{"a max of 2^60", line(`{"op":"claim","queue":"q","max":1152921504606846976}`), "bad_request", true},
 		{"a 65 KiB queue name", line(`{"op":"claim","queue":"` + strings.Repeat("q", 65<<10) + `"}`), "bad_request", true},
 		{"a garbage lease", line(`{"op":"ack","lease":"1.no-such-thing"}`), "lease_lost", true},
+		{"a lease with a line end", line(`{"op":"ack","lease":"1.AAAAAAAAAAA.\nAAAAAAAAAA\r.1"}`), "lease_lost", true},
 		{"a lease of another version", line(`{"op":"ack","lease":"9.x"}`), "lease_lost", true},
 	}
 }
@@ -69,6 +71,7 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	t.Run("a-lease-of-another-database", func(t *testing.T) { foreignLease(t, a) })
+	t.Run("a-tampered-lease", func(t *testing.T) { tamperedLease(t, a) })
 	t.Run("a-100-MiB-line", func(t *testing.T) { endlessLine(t, a) })
 	t.Run("hang-up-behind-1024-waiting-requests", func(t *testing.T) { manyWaiting(t, a) })
 	t.Run("5000-connections", func(t *testing.T) { manyConnections(t, a) })
@@ -203,6 +206,29 @@ func foreignLease(t *testing.T, a *sidecar) {
 	mine := c.claimOne("q") // the same id as the other's: only the database differs
 	c.refused("lease_lost", msg{"op": "ack", "lease": other.claimOne("q").Lease})
 	c.must(msg{"op": "ack", "lease": mine.Lease})
+}
+
+// tamperedLease changes a valid lease in each of its places.
+func tamperedLease(t *testing.T, a *sidecar) {
+	c := a.dial()
+	c.enqueueN("tampered", 20)
+	jobs := c.must(msg{"op": "claim", "queue": "tampered", "max": 10}).Jobs
+	lease := jobs[4].Lease
+	for i := range lease {
+		for _, other := range []string{"", "A", "0", "_", ".", "\n", "é", lease[i:]} {
+			forged := lease[:i] + other + lease[i+1:]
+			if forged == lease || slices.ContainsFunc(jobs, func(j wireJob) bool { return j.Lease == forged }) {
+				continue
+			}
+			c.refused("lease_lost", msg{"op": "ack", "lease": forged})
+		}
+	}
+	if got := c.stat("tampered"); got.Claimed != len(jobs) || got.Ready != 10 {
+		t.Errorf("forged leases changed the queue to %+v", got)
+	}
+	for _, j := range jobs {
+		c.must(msg{"op": "ack", "lease": j.Lease})
+	}
 }
 
 // endlessLine sends 100 MiB without a newline.
