@@ -410,6 +410,29 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestDrainOfAClaimBeingAsked: the sidecar is told to stop while the claim's first
+// look is under way.
+func TestDrainOfAClaimBeingAsked(t *testing.T) {
+	db := &faulty{Backend: memory.New()}
+	gate := make(chan struct{})
+	s := start(t, options(t, db))
+	c := s.dial(t)
+	db.hold.Store(&gate)
+	c.send(`{"op":"claim","queue":"q","wait_ms":60000}`)
+	eventually(t, func() bool { return db.held.Load() == 1 })
+	s.stop()
+	eventually(t, func() bool {
+		b := s.banks[0].broker
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.halted != nil
+	})
+	close(gate)
+	if r := c.receive(); r.Error.Code != "draining" {
+		t.Errorf("got %+v, want draining", r)
+	}
+}
+
 func TestRestartKeepsLeases(t *testing.T) {
 	db := memory.New()
 	o := options(t, db)

@@ -230,7 +230,7 @@ func (b *broker) settle(a ask, res backends.ClaimResult) {
 		}
 		if w.left || w.once && !res.More {
 			b.remove(w)
-			w.answer <- answer{}
+			w.answer <- answer{err: b.halted}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -42,9 +43,10 @@ type committer struct {
 	claimBytes int64
 	log        *slog.Logger
 
-	room   *semaphore.Weighted
-	wakeup chan struct{} // 1: one wake-up is enough
-	number atomic.Uint64
+	trouble atomic.Pointer[error] // why the last commit failed; nil: it did not
+	room    *semaphore.Weighted
+	wakeup  chan struct{} // 1: one wake-up is enough
+	number  atomic.Uint64
 
 	mu    sync.Mutex
 	queue []*pending
@@ -96,7 +98,7 @@ func (c *committer) reserve(ctx context.Context, w backends.Write) (*pending, er
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	if err := c.room.Acquire(ctx, p.price); err != nil {
-		return nil, backends.Unavailable(fmt.Errorf("too many writes wait for the database (%d MiB)", queueBytes>>20))
+		return nil, c.unavailable("more than %d MiB of writes wait for the database", queueBytes>>20)
 	}
 	return p, nil
 }
@@ -132,10 +134,24 @@ func (c *committer) wait(p *pending, patience time.Duration) (backends.WriteResu
 	}
 	if p.state.CompareAndSwap(queued, abandoned) {
 		c.room.Release(p.price)
-		return backends.WriteResult{}, backends.Unavailable(fmt.Errorf("the database did not take it within %v", patience))
+		return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
 	}
 	o := <-p.done // in a commit, which has a deadline of its own
 	return o.res, o.err
+}
+
+// unavailable says what could not be done, and why the database's last commit failed.
+func (c *committer) unavailable(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if why := c.trouble.Load(); why != nil {
+		cause := *why
+		var u *backends.UnavailableError
+		if errors.As(cause, &u) {
+			cause = u.Err // it is said once that it is unavailable
+		}
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return backends.Unavailable(err)
 }
 
 func (c *committer) finish(p *pending, o outcome) {
@@ -166,7 +182,11 @@ func (c *committer) run(ctx, hard context.Context) error {
 		err := c.commit(hard, writes, asks)
 		if err == nil {
 			delay = retryInitial
+			c.trouble.Store(nil)
 			continue
+		}
+		if c.trouble.Swap(&err) == nil {
+			c.log.Warn("a commit failed and is tried again", "error", err)
 		}
 		select { // jitter, so that the hosts of one database do not come back in step
 		case <-time.After(delay/2 + rand.N(delay)):

@@ -208,7 +208,9 @@ func TestEnqueueDoesNotHang(t *testing.T) {
 	c := s.dial(t)
 	db.commit.Store(&errDown)
 	began := time.Now()
-	c.refused("unavailable", `{"op":"enqueue","queue":"q"}`)
+	if r := c.refused("unavailable", `{"op":"enqueue","queue":"q"}`); !strings.Contains(r.Error.Message, "the server is away") {
+		t.Errorf("message %q does not say why", r.Error.Message)
+	}
 	t.Logf("answered after %v", time.Since(began))
 	db.commit.Store(nil)
 	if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 0 {
