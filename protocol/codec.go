@@ -68,17 +68,18 @@ func (c Codec) DecodeReply(b []byte, r *Reply) error {
 
 // AppendRequest appends r as one complete message with its framing to dst. Only
 // the fields that r.Op takes are written, and of those only what differs from
-// absence. It checks no ranges: the server does.
+// absence. It checks no ranges and no text: the server does.
 func (c Codec) AppendRequest(dst []byte, r *Request) []byte {
 	e := getEncoder(c, dst)
 	defer e.release()
+	e.asIs = true
 	e.open()
 	writeRequest(e, r)
 	return e.close()
 }
 
-// AppendReply appends r as one complete message with its framing to dst. Text
-// that is not valid UTF-8 is mended with U+FFFD, so that every client can read
+// AppendReply appends r as one complete message with its framing to dst. What is
+// not valid UTF-8 or NUL in a text becomes U+FFFD, so that every client can read
 // it. It checks no size: see Limits.MaxReply.
 func (c Codec) AppendReply(dst []byte, r *Reply) []byte {
 	e := getEncoder(c, dst)

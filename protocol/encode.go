@@ -19,6 +19,7 @@ import (
 type encoder struct {
 	dst  []byte
 	json bool
+	asIs bool             // a request: text that is not valid is left to the server to refuse
 	at   int              // where the message begins in dst
 	mp   *msgpack.Encoder // writes to dst through Write and WriteByte
 }
@@ -31,7 +32,7 @@ var encoders = sync.Pool{New: func() any {
 
 func getEncoder(c Codec, dst []byte) *encoder {
 	e := encoders.Get().(*encoder)
-	e.dst, e.json, e.at = dst, c != Msgpack, len(dst)
+	e.dst, e.json, e.asIs, e.at = dst, c != Msgpack, false, len(dst)
 	return e
 }
 
@@ -123,17 +124,44 @@ func (e *encoder) name(n *name) {
 	}
 }
 
+// text writes s. In a reply it is mended where the wire does not allow it (a
+// database's own words may hold anything); a request's must not become another
+// job's key, so it goes out as it is.
 func (e *encoder) text(s string) {
-	if !utf8.ValidString(s) {
-		s = strings.ToValidUTF8(s, "�")
+	valid := utf8.ValidString(s)
+	if !e.asIs && (!valid || strings.IndexByte(s, 0) >= 0) {
+		s, valid = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd"), true
 	}
-	if !e.json {
+	switch {
+	case !e.json:
 		must(e.mp.EncodeString(s))
-		return
+	case valid:
+		e.dst = appendQuoted(e.dst, s)
+	default:
+		e.dst = appendInvalid(e.dst, s)
 	}
-	var err error
-	e.dst, err = jsontext.AppendQuote(e.dst, s)
+}
+
+func appendQuoted[T ~string | ~[]byte](dst []byte, valid T) []byte {
+	dst, err := jsontext.AppendQuote(dst, valid)
 	must(err)
+	return dst
+}
+
+// appendInvalid quotes s with the bytes in it that are not UTF-8.
+func appendInvalid(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		if r == utf8.RuneError && n == 1 {
+			dst = append(dst, s[0])
+		} else {
+			quoted := appendQuoted(nil, s[:n])
+			dst = append(dst, quoted[1:len(quoted)-1]...)
+		}
+		s = s[n:]
+	}
+	return append(dst, '"')
 }
 
 func (e *encoder) integer(n int64) {
@@ -164,9 +192,7 @@ func (e *encoder) bytes(n *name, b []byte) {
 	e.comma('{')
 	if utf8.Valid(b) {
 		e.dst = append(e.dst, n.json...)
-		var err error
-		e.dst, err = jsontext.AppendQuote(e.dst, b)
-		must(err)
+		e.dst = appendQuoted(e.dst, b)
 		return
 	}
 	e.dst = append(e.dst, n.jsonB64...)

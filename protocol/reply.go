@@ -25,6 +25,18 @@ func words[M any](s string, at func(*M) *[]string) field[M] {
 	return always(isTexts(s, 0, math.MaxInt, -1, at))
 }
 
+// needs refuses an element without the named field. Lists without a limit of
+// their own are thereby in proportion to their bytes.
+func needs[E any](ms *message[E], name string) func(*E, presence) *Error {
+	pos := ms.index[name].pos
+	return func(_ *E, p presence) *Error {
+		if !p.has(pos) {
+			return missing(name)
+		}
+		return nil
+	}
+}
+
 var errorMessage = newMessage([]field[Error]{
 	word("code", func(e *Error) *Code { return &e.Code }),
 	word("message", func(e *Error) *string { return &e.Message }),
@@ -78,7 +90,7 @@ var viewMessage = newMessage([]field[JobView]{
 	optWord("key", func(j *JobView) *string { return &j.Key }),
 	isHeaders("headers", func(j *JobView) *map[string]string { return &j.Headers }),
 	isBytes("result", func(j *JobView) *[]byte { return &j.Result }),
-	always(isList("errors", 0, math.MaxInt, failureMessage, func(j *JobView) *[]Failure { return &j.Errors }, nil)),
+	always(isList("errors", 0, math.MaxInt, failureMessage, func(j *JobView) *[]Failure { return &j.Errors }, needs(failureMessage, "cause"))),
 })
 
 var statMessage = newMessage([]field[QueueStat]{
@@ -138,11 +150,11 @@ var replyMessage = newMessage([]field[Reply]{
 		func(r *Reply, j *EnqueuedJob) { r.Enqueued = j }),
 	jobsField(),
 	settledAs("acked"), settledAs("nacked"), settledAs("extended"),
-	when(words("lost", func(r *Reply) *[]string { return &r.settled("").Lost }),
+	when(isTexts("lost", 0, MaxList, -1, func(r *Reply) *[]string { return &r.settled("").Lost }),
 		func(r *Reply) bool { return r.Settled != nil }),
-	when(isList("enqueued", 0, math.MaxInt, enqueuedMessage, func(r *Reply) *[]EnqueuedJob { return &r.EnqueuedAll }, nil),
+	when(isList("enqueued", 0, MaxList, enqueuedMessage, func(r *Reply) *[]EnqueuedJob { return &r.EnqueuedAll }, nil),
 		func(r *Reply) bool { return r.Settled != nil && r.EnqueuedAll != nil }),
-	isList("queues", 0, math.MaxInt, statMessage, func(r *Reply) *[]QueueStat { return &r.Queues }, nil),
+	isList("queues", 0, math.MaxInt, statMessage, func(r *Reply) *[]QueueStat { return &r.Queues }, needs(statMessage, "queue")),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
 	when(words("leases", func(r *Reply) *[]string { return &r.Lost }),
 		func(r *Reply) bool { return r.Event == EventLost }),

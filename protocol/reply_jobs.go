@@ -39,7 +39,7 @@ var (
 // has: a claimed job its lease, a shown one its errors.
 func readJobs(d *decoder, r *Reply) *Error {
 	hint := 0
-	err := d.list("jobs", 0, maxInt, func(n int) { hint = min(n, MaxList) }, func(int) *Error {
+	err := d.list("jobs", 0, MaxList, func(n int) { hint = n }, func(int) *Error {
 		if err := d.want("jobs", kindMap); err != nil {
 			return err
 		}
@@ -64,8 +64,6 @@ func readJobs(d *decoder, r *Reply) *Error {
 	}
 	return err
 }
-
-const maxInt = int(^uint(0) >> 1)
 
 func push[T any](list []T, v T, hint int) []T {
 	if list == nil {

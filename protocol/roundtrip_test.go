@@ -1,0 +1,289 @@
+package protocol
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+var compareIDs = cmp.AllowUnexported(RequestID{})
+
+// The generators give what may stand on the wire, its limits included.
+
+func genText(limit int) *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		s := rapid.OneOf(rapid.String(), rapid.StringN(0, min(200, limit), limit)).Draw(t, "text")
+		return cut(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "?"), limit)
+	})
+}
+
+func genSome(limit int) *rapid.Generator[string] {
+	return rapid.Map(genText(limit-1), func(s string) string { return "x" + s })
+}
+
+func genQueue() *rapid.Generator[string] {
+	return rapid.StringMatching(`[A-Za-z0-9_:/][A-Za-z0-9._:/-]{0,127}`)
+}
+
+func genInt(lo, hi int64) *rapid.Generator[int64] {
+	return rapid.OneOf(rapid.Int64Range(lo, hi), rapid.SampledFrom([]int64{lo, hi}))
+}
+
+func genOpt[T any](g *rapid.Generator[T]) *rapid.Generator[Opt[T]] {
+	return rapid.Custom(func(t *rapid.T) Opt[T] {
+		if rapid.Bool().Draw(t, "set") {
+			return Some(g.Draw(t, "value"))
+		}
+		return Opt[T]{}
+	})
+}
+
+func genID() *rapid.Generator[RequestID] {
+	return rapid.Custom(func(t *rapid.T) RequestID {
+		switch rapid.IntRange(0, 2).Draw(t, "id kind") {
+		case 0:
+			return NumberID(uint64(genInt(0, MaxSafeInt).Draw(t, "number")))
+		case 1:
+			return TextID(genText(MaxRequestID).Draw(t, "text id"))
+		}
+		return RequestID{}
+	})
+}
+
+func genBytes() *rapid.Generator[[]byte] {
+	return rapid.Map(rapid.OneOf(rapid.SliceOf(rapid.Byte()), rapid.Map(rapid.String(), func(s string) []byte { return []byte(s) })),
+		func(b []byte) []byte { return append([]byte{}, b...) })
+}
+
+func genHeaders() *rapid.Generator[map[string]string] {
+	return rapid.Map(rapid.MapOfN(genText(30), genText(60), 0, MaxHeaders), func(h map[string]string) map[string]string {
+		if len(h) == 0 {
+			return nil
+		}
+		return h
+	})
+}
+
+func genNewJob() *rapid.Generator[NewJob] {
+	return rapid.Custom(func(t *rapid.T) NewJob {
+		j := NewJob{
+			Queue:       genQueue().Draw(t, "queue"),
+			Priority:    genInt(MinPriority, MaxPriority).Draw(t, "priority"),
+			Headers:     genHeaders().Draw(t, "headers"),
+			MaxAttempts: genOpt(genInt(1, MaxMaxAttempt)).Draw(t, "max_attempts"),
+			TimeoutMS:   genOpt(genInt(1, MaxTimeoutMS)).Draw(t, "timeout_ms"),
+		}
+		if b := genBytes().Draw(t, "payload"); len(b) > 0 {
+			j.Payload = b
+		}
+		if rapid.Bool().Draw(t, "has key") {
+			j.Key = genSome(MaxKey).Draw(t, "key")
+		}
+		if rapid.Bool().Draw(t, "delay") {
+			j.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
+		} else {
+			j.RunAt = genOpt(genInt(0, MaxRunAt)).Draw(t, "run_at")
+		}
+		return j
+	})
+}
+
+func genLeases(t *rapid.T, r *Request) {
+	if rapid.Bool().Draw(t, "one") {
+		r.Lease = genText(MaxLease).Draw(t, "lease")
+	} else {
+		r.Leases = rapid.SliceOfNDistinct(genText(MaxLease), 1, 20, rapid.ID[string]).Draw(t, "leases")
+	}
+}
+
+var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancel, OpBye, OpStats,
+	OpPeek, OpRetry, OpDelete, OpRelease, OpPurge, OpPause, OpResume, OpPing})
+
+func genRequest(t *rapid.T) Request {
+	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
+	ids := rapid.SliceOfN(genSome(MaxJobID), 1, 10)
+	switch r.Op {
+	case OpHello:
+		r.Version = genOpt(genInt(1, MaxSafeInt)).Draw(t, "version")
+		r.Worker = genText(MaxWorkerName).Draw(t, "worker")
+		r.Events = rapid.SampledFrom([][]string{nil, {}, {"lost"}, {"lost", "draining"}}).Draw(t, "events")
+	case OpEnqueue:
+		if rapid.Bool().Draw(t, "list") {
+			r.Jobs = rapid.SliceOfN(genNewJob(), 1, 5).Draw(t, "jobs")
+		} else {
+			r.Job = genNewJob().Draw(t, "job")
+			r.Queue = r.Job.Queue
+		}
+	case OpClaim:
+		if rapid.Bool().Draw(t, "queues") {
+			r.Queues = rapid.SliceOfN(genQueue(), 1, 5).Draw(t, "queues")
+		} else {
+			r.Queue = genQueue().Draw(t, "queue")
+		}
+		r.Max = genOpt(genInt(1, MaxList)).Draw(t, "max")
+		r.WaitMS = genInt(0, MaxWaitMS).Draw(t, "wait_ms")
+		r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
+	case OpAck:
+		if genLeases(t, &r); r.Leases == nil && rapid.Bool().Draw(t, "more") {
+			r.Result = genBytes().Draw(t, "result")
+			r.Enqueue = rapid.SliceOfN(genNewJob(), 1, 3).Draw(t, "enqueue")
+		}
+	case OpNack:
+		genLeases(t, &r)
+		r.Error = genText(MaxErrorText).Draw(t, "error")
+		r.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
+		r.Dead = rapid.Bool().Draw(t, "dead")
+		r.Charge = genOpt(rapid.Bool()).Draw(t, "charge")
+	case OpExtend:
+		genLeases(t, &r)
+		if r.Bind = rapid.Bool().Draw(t, "bind"); !r.Bind {
+			r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
+		}
+	case OpCancel:
+		r.Cancel = genID().Draw(t, "request")
+	case OpStats, OpPause, OpResume:
+		r.Queue = genQueue().Draw(t, "queue")
+	case OpPeek:
+		r.Queue = genQueue().Draw(t, "queue")
+		if rapid.Bool().Draw(t, "by id") {
+			r.IDs = ids.Draw(t, "ids")
+		} else {
+			r.State = rapid.SampledFrom([]State{"", StateReady, StateScheduled, StateClaimed, StateDone, StateDead}).Draw(t, "state")
+			r.Max = genOpt(genInt(1, MaxList)).Draw(t, "max")
+			r.After = genSome(MaxJobID).Draw(t, "after")
+		}
+	case OpRetry:
+		r.Queue = genQueue().Draw(t, "queue")
+		if r.All = rapid.Bool().Draw(t, "all"); !r.All {
+			r.IDs = ids.Draw(t, "ids")
+		}
+	case OpDelete, OpRelease:
+		r.Queue, r.IDs = genQueue().Draw(t, "queue"), ids.Draw(t, "ids")
+	case OpPurge:
+		r.Queue = genQueue().Draw(t, "queue")
+		r.State = rapid.SampledFrom([]State{StateReady, StateScheduled, StateDone, StateDead}).Draw(t, "state")
+	}
+	return r
+}
+
+func TestRequestsComeBackAsTheyWent(t *testing.T) {
+	eachCodec(t, func(t *testing.T, c Codec) {
+		rapid.Check(t, func(t *rapid.T) {
+			want := genRequest(t)
+			var got Request
+			sent := body(c, c.AppendRequest(nil, &want))
+			if err := c.DecodeRequest(sent, NewLimits(DefaultMaxFrame), &got); err != nil {
+				t.Fatalf("%v\n%q", err, sent)
+			}
+			if diff := cmp.Diff(want, got, compareIDs); diff != "" {
+				t.Fatalf("-sent +received:\n%s", diff)
+			}
+		})
+	})
+}
+
+func genNumber() *rapid.Generator[int64] { return genInt(-MaxSafeInt, MaxSafeInt) }
+
+func genList[T any](g *rapid.Generator[T], lo int) *rapid.Generator[[]T] {
+	return rapid.Map(rapid.SliceOfN(g, lo, 4), func(s []T) []T { return append([]T{}, s...) })
+}
+
+func genJob(t *rapid.T) Job {
+	return Job{
+		ID: genSome(MaxJobID).Draw(t, "id"), Queue: genQueue().Draw(t, "queue"), Lease: genText(MaxLease).Draw(t, "lease"),
+		Payload: genBytes().Draw(t, "payload"), Attempt: genNumber().Draw(t, "attempt"),
+		MaxAttempts: genNumber().Draw(t, "max_attempts"), Fence: genNumber().Draw(t, "fence"),
+		Priority: genNumber().Draw(t, "priority"), EnqueuedAt: genNumber().Draw(t, "enqueued_at"),
+		TimeoutMS: genOpt(genNumber()).Draw(t, "timeout_ms"), Headers: genHeaders().Draw(t, "headers"),
+		Key: genText(MaxKey).Draw(t, "key"), LastError: genText(MaxErrorText).Draw(t, "last_error"),
+	}
+}
+
+func genView(t *rapid.T) JobView {
+	v := JobView{
+		ID: genSome(MaxJobID).Draw(t, "id"), Queue: genQueue().Draw(t, "queue"), State: StateDead,
+		Payload: genBytes().Draw(t, "payload"), Priority: genNumber().Draw(t, "priority"),
+		Attempt: genNumber().Draw(t, "attempt"), MaxAttempts: genNumber().Draw(t, "max_attempts"),
+		EnqueuedAt: genNumber().Draw(t, "enqueued_at"), RunAt: genOpt(genNumber()).Draw(t, "run_at"),
+		ClaimedAt: genOpt(genNumber()).Draw(t, "claimed_at"), FinishedAt: genOpt(genNumber()).Draw(t, "finished_at"),
+		Worker: genText(MaxWorkerName).Draw(t, "worker"), Key: genText(MaxKey).Draw(t, "key"),
+		Headers: genHeaders().Draw(t, "headers"),
+		Errors: genList(rapid.Custom(func(t *rapid.T) Failure {
+			return Failure{Attempt: genNumber().Draw(t, "attempt"), Cause: genText(20).Draw(t, "cause"),
+				Message: genText(200).Draw(t, "message"), At: genNumber().Draw(t, "at")}
+		}), 0).Draw(t, "errors"),
+	}
+	if rapid.Bool().Draw(t, "has result") {
+		v.Result = genBytes().Draw(t, "result")
+	}
+	return v
+}
+
+func genEnqueued(t *rapid.T) EnqueuedJob {
+	return EnqueuedJob{ID: genSome(MaxJobID).Draw(t, "id"), Duplicate: rapid.Bool().Draw(t, "duplicate"),
+		State: State(genText(20).Draw(t, "state"))}
+}
+
+func genStat(t *rapid.T) QueueStat {
+	n := func(s string) int64 { return genNumber().Draw(t, s) }
+	return QueueStat{Queue: genQueue().Draw(t, "queue"), Ready: n("ready"), Scheduled: n("scheduled"), Claimed: n("claimed"),
+		Dead: n("dead"), Done: n("done"), Paused: rapid.Bool().Draw(t, "paused"), OldestReadyMS: n("oldest_ready_ms"),
+		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx")}
+}
+
+func genReply(t *rapid.T) Reply {
+	texts := genList(genText(MaxLease), 0)
+	kind := rapid.IntRange(0, 9).Draw(t, "kind")
+	if kind == 0 {
+		return Reply{Event: EventLost, Lost: texts.Draw(t, "leases")}
+	}
+	r := Reply{ID: genID().Draw(t, "id"), OK: kind > 1}
+	switch kind {
+	case 1:
+		r.Error = &Error{Code: Code(genText(20).Draw(t, "code")), Message: genText(100).Draw(t, "message"),
+			Field: genText(20).Draw(t, "field"), Index: genOpt(genNumber()).Draw(t, "index"),
+			RetryMS: genOpt(genNumber()).Draw(t, "retry_ms")}
+	case 2:
+		n := func(s string) int64 { return genNumber().Draw(t, s) }
+		r.Hello = &HelloReply{Version: n("version"), Server: genText(50).Draw(t, "server"), Session: genText(50).Draw(t, "session"),
+			Features: texts.Draw(t, "features"), MaxFrame: n("max_frame"), MaxPayload: n("max_payload"), MaxReply: n("max_reply")}
+	case 3:
+		j := rapid.Custom(genEnqueued).Draw(t, "job")
+		r.Enqueued = &j
+	case 4:
+		r.EnqueuedAll = genList(rapid.Custom(genEnqueued), 1).Draw(t, "jobs")
+	case 5:
+		r.Jobs = genList(rapid.Custom(genJob), 1).Draw(t, "jobs")
+	case 6:
+		r.Views = genList(rapid.Custom(genView), 1).Draw(t, "jobs")
+	case 7:
+		r.Queues = genList(rapid.Custom(genStat), 0).Draw(t, "queues")
+	case 8:
+		r.Settled = &Settled{Verb: rapid.SampledFrom([]string{"acked", "nacked", "extended"}).Draw(t, "verb"),
+			Count: genNumber().Draw(t, "count"), Lost: texts.Draw(t, "lost")}
+		if rapid.Bool().Draw(t, "has enqueued") {
+			r.EnqueuedAll = genList(rapid.Custom(genEnqueued), 0).Draw(t, "enqueued")
+		}
+	case 9:
+		r.Count = genOpt(genNumber()).Draw(t, "count")
+	}
+	return r
+}
+
+func TestRepliesComeBackAsTheyWent(t *testing.T) {
+	eachCodec(t, func(t *testing.T, c Codec) {
+		rapid.Check(t, func(t *rapid.T) {
+			want := genReply(t)
+			var got Reply
+			sent := body(c, c.AppendReply(nil, &want))
+			if err := c.DecodeReply(sent, &got); err != nil {
+				t.Fatalf("%v\n%q", err, sent)
+			}
+			if diff := cmp.Diff(want, got, compareIDs); diff != "" {
+				t.Fatalf("-sent +received:\n%s", diff)
+			}
+		})
+	})
+}
