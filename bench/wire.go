@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// wire is one connection to the sidecar: request, reply, nothing in between, so
+// that the figures are the sidecar's and not a client library's.
+type wire struct {
+	conn  net.Conn
+	in    *protocol.Reader
+	out   []byte
+	reply protocol.Reply
+}
+
+func dial(socket string) (*wire, error) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	return &wire{conn: conn, in: protocol.NewReader(conn, 8*protocol.MaxMaxFrame)}, nil
+}
+
+// call sends one request and waits for its reply, which is valid until the next.
+func (w *wire) call(req *protocol.Request) (*protocol.Reply, error) {
+	w.out = protocol.Msgpack.AppendRequest(w.out[:0], req)
+	if _, err := w.conn.Write(w.out); err != nil {
+		return nil, err
+	}
+	body, codec, err := w.in.Next()
+	if err != nil {
+		return nil, err
+	}
+	w.reply = protocol.Reply{}
+	if err := codec.DecodeReply(body, &w.reply); err != nil {
+		return nil, err
+	}
+	if w.reply.Error != nil {
+		return nil, fmt.Errorf("%s: %w", req.Op, w.reply.Error)
+	}
+	return &w.reply, nil
+}
