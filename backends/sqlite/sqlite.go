@@ -136,7 +136,7 @@ func (s *Store) bound(ctx context.Context) (context.Context, func()) {
 
 // openWriter opens the connection that commits, and makes sure that its commits last.
 func (s *Store) openWriter() (*conn, error) {
-	c, err := connect(s.path, "busy_timeout=0", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY", "journal_size_limit=67108864")
+	c, err := connect(s.path, "busy_timeout=0", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY", "journal_size_limit=67108864", "cache_size=-32000", "wal_autocheckpoint=4000")
 	if err != nil {
 		return nil, err
 	}
