@@ -1,0 +1,32 @@
+package protocol
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// OpNames are the operations in the table.
+func OpNames() []Op { return slices.Sorted(maps.Keys(ops)) }
+
+// FieldNames are the names that stand in any map of a request or reply.
+func FieldNames() []string {
+	all := map[string]bool{}
+	add := func(names map[string]entry) {
+		for name := range names {
+			if !strings.HasSuffix(name, "_b64") {
+				all[name] = true
+			}
+		}
+	}
+	add(requestMessage.index)
+	add(jobMessage.index)
+	add(replyMessage.index)
+	add(errorMessage.index)
+	add(enqueuedMessage.index)
+	add(claimedMessage.index)
+	add(viewMessage.index)
+	add(failureMessage.index)
+	add(statMessage.index)
+	return slices.Sorted(maps.Keys(all))
+}
