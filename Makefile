@@ -19,7 +19,7 @@ build: ## build the static binary, bin/qsidecar
 
 test: lint unit e2e ## every check, at a tenth of the full size (a few minutes)
 
-soak: lint unit ## every check, at full size (an hour or so)
+soak: lint unit ## every check, at full size
 	@QSIDECAR_SOAK=1 $(MAKE) --no-print-directory e2e
 
 unit: need ## the packages' tests, with the race detector
