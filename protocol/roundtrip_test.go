@@ -103,7 +103,6 @@ var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, O
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
-	ids := rapid.SliceOfN(genSome(MaxJobID), 1, 10)
 	switch r.Op {
 	case OpHello:
 		r.Version = genOpt(genInt(1, MaxSafeInt)).Draw(t, "version")
@@ -143,6 +142,16 @@ func genRequest(t *rapid.T) Request {
 		}
 	case OpCancel:
 		r.Cancel = genID().Draw(t, "request")
+	default:
+		genOperator(t, &r)
+	}
+	return r
+}
+
+// genOperator draws the ops that are about a queue.
+func genOperator(t *rapid.T, r *Request) {
+	ids := rapid.SliceOfN(genSome(MaxJobID), 1, 10)
+	switch r.Op {
 	case OpStats, OpPause, OpResume:
 		r.Queue = genQueue().Draw(t, "queue")
 	case OpPeek:
@@ -165,7 +174,6 @@ func genRequest(t *rapid.T) Request {
 		r.Queue = genQueue().Draw(t, "queue")
 		r.State = rapid.SampledFrom([]State{StateReady, StateScheduled, StateDone, StateDead}).Draw(t, "state")
 	}
-	return r
 }
 
 func TestRequestsComeBackAsTheyWent(t *testing.T) {
