@@ -189,9 +189,15 @@ func (b *Bridge) idle() bool {
 	return true
 }
 
+// ErrHangUp, as the cause with which ServeStream's ctx ends, says that nobody
+// reads out any more: streams cannot tell that by themselves.
+var ErrHangUp = errHangUp
+
 // ServeStream serves one session over a pair of streams, as stdio does, until in
-// ends, ctx is done or the Bridge stops. Run must be running. A read of in that
-// nothing can interrupt (a terminal's) is left behind in its goroutine.
+// ends, ctx is done or the Bridge stops. Run must be running. A ctx whose cause is
+// ErrHangUp, and an error of in but io.EOF, is the client's hang-up; any other end of ctx
+// is a close by this side. A read of in that nothing can interrupt (a terminal's)
+// is left behind in its goroutine.
 func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
 	select {
 	case <-b.ready:
@@ -208,7 +214,14 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 		_, err := io.Copy(feed, in)
 		feed.CloseWithError(err) // nil: end of input
 	}()
-	defer context.AfterFunc(ctx, s.close)()
+	defer context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), ErrHangUp) {
+			s.hangUp(errHangUp)
+			feed.CloseWithError(errHangUp)
+			return
+		}
+		s.close()
+	})()
 	s.serve()
 	return nil
 }

@@ -94,13 +94,26 @@ func (c *Client) sayHello(l *link) (*protocol.HelloReply, error) {
 func (l *link) next() (*protocol.Reply, error) {
 	body, codec, err := l.in.Next()
 	if err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, errClosedByPeer
-		}
-		return nil, err
+		return nil, readError(err)
 	}
 	rep := new(protocol.Reply)
-	return rep, codec.DecodeReply(body, rep)
+	if err := codec.DecodeReply(body, rep); err != nil {
+		return nil, readError(err)
+	}
+	return rep, nil
+}
+
+// readError says why the reading ended. What this side finds wrong with the bytes
+// must not pass for an error that the sidecar sent.
+func readError(err error) error {
+	var wire *protocol.Error
+	switch {
+	case errors.Is(err, io.EOF):
+		return errClosedByPeer
+	case errors.As(err, &wire):
+		return fmt.Errorf("what came is no sidecar's answer: %s", wire.Message)
+	}
+	return err
 }
 
 var errClosedByPeer = errors.New("the sidecar closed the connection")

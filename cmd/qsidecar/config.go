@@ -243,7 +243,7 @@ func (c *config) options(open map[string]backends.Backend) bridge.Options {
 		o.Sockets = append(o.Sockets, bridge.Socket{Path: l.Socket, Mode: fs.FileMode(l.Mode), Group: l.Group})
 	}
 	for name, d := range c.Databases {
-		db := bridge.Database{Backend: open[name], HostLease: time.Duration(d.HostLease)}
+		db := bridge.Database{Backend: open[name], HostLease: time.Duration(d.HostLease), RestartGrace: time.Duration(d.HostLease)}
 		if d.RestartGrace != nil {
 			db.RestartGrace = max(time.Duration(*d.RestartGrace), time.Millisecond) // 0 would be the default
 		}
@@ -251,6 +251,10 @@ func (c *config) options(open map[string]backends.Backend) bridge.Options {
 	}
 	for name, q := range c.Queues {
 		d := q.over(c.Defaults)
+		if d.Database == "" && len(c.Databases) == 1 {
+			for d.Database = range c.Databases {
+			}
+		}
 		o.Queues[name] = bridge.Queue{
 			Database: d.Database, MaxAttempts: d.MaxAttempts, Timeout: time.Duration(d.Timeout),
 			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max),

@@ -63,7 +63,8 @@ func (a *app) report(err error) int {
 	if err == nil {
 		return exitOK
 	}
-	if errors.Is(err, syscall.EPIPE) {
+	var output *outputError
+	if errors.As(err, &output) && errors.Is(output, syscall.EPIPE) {
 		return exitFailure // who reads our output went away, and with it the interest in why
 	}
 	code := exitCode(err)
@@ -99,6 +100,8 @@ func exitCode(err error) int {
 		return exitInterrupted
 	case errors.As(err, &wire):
 		return wireExitCode(wire.Code)
+	case errors.As(err, &dial) && errors.Is(err, fs.ErrPermission):
+		return exitFailure
 	case errors.As(err, &dial), errors.Is(err, errNoAnswer), errors.Is(err, qsidecar.ErrUnknownOutcome),
 		errors.Is(err, context.DeadlineExceeded):
 		return exitUnavailable

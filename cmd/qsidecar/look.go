@@ -32,7 +32,7 @@ waited and the oldest claimed one has been worked on. A ~ marks an estimate.
 					return a.printEach(rep, "queues")
 				}
 				if len(rep.Queues) == 0 {
-					return a.say("no queue has a job yet")
+					return a.say("no queue has a job")
 				}
 				return a.table("QUEUE READY SCHEDULED CLAIMED DEAD DONE OLDEST-READY OLDEST-CLAIMED STATE", statRows(rep.Queues))
 			})

@@ -36,7 +36,8 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 // app is one run of the program and all that it may touch of its surroundings.
 type app struct {
 	in      io.Reader
-	out     io.Writer
+	out     io.Writer // tells errors as *outputError
+	stdout  io.Writer // what out writes to
 	errOut  io.Writer
 	env     func(string) (string, bool)
 	signals <-chan os.Signal
@@ -60,6 +61,7 @@ var (
 )
 
 func (a *app) main(args []string) int {
+	a.stdout, a.out = a.out, output{a.out}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(a.in)
@@ -84,6 +86,23 @@ func (a *app) interruptible(parent context.Context) (ctx context.Context, stop f
 	}()
 	return ctx, func() { cancel(context.Canceled) }
 }
+
+// output marks the errors of writing to stdout: the reader that went away is
+// then not taken for a sidecar that did.
+type output struct{ w io.Writer }
+
+func (o output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if err != nil {
+		err = &outputError{err}
+	}
+	return n, err
+}
+
+type outputError struct{ err error }
+
+func (e *outputError) Error() string { return fmt.Sprintf("writing to stdout: %v", e.err) }
+func (e *outputError) Unwrap() error { return e.err }
 
 func (a *app) getenv(key string) string {
 	v, _ := a.env(key)

@@ -70,7 +70,7 @@ func takes(least, most int, what string) cobra.PositionalArgs {
 			what = "no arguments"
 		}
 		return usagef("%s takes %s, and was given %s\nRun `%s --help` to see more",
-			cmd.CommandPath(), what, plural(int64(len(args)), "argument"), cmd.CommandPath())
+			cmd.Name(), what, plural(int64(len(args)), "argument"), cmd.CommandPath())
 	}
 }
 

@@ -28,7 +28,9 @@ its own on the embedded default (see serve --help).
 
 The end of stdin lets what was asked be answered, then gives back what the session
 holds. When who reads stdout goes away too, that is a hang-up: jobs held are free again
-at once, and count as failed attempts.`,
+at once, and count as failed attempts.
+
+Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130 interrupted.`,
 		Example: `  printf '{"op":"enqueue","queue":"mail","payload":"hi"}\n' | qsidecar stdio`,
 		Args:    takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,10 +72,37 @@ func (a *app) ownSession(ctx context.Context, s setup) error {
 		return err
 	}
 	c.Listen = nil
+	if s.logLevel == "" && s.config == "" {
+		c.Log.Level = "warn" // whose child this is has a stderr for its own words
+	}
 	return a.withBridge(ctx, c, func(ctx context.Context, b *bridge.Bridge, _ string) error {
-		return b.ServeStream(ctx, a.in, a.out)
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer a.onHangUp(func() { cancel(bridge.ErrHangUp) })()
+		return b.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
 	})
 }
+
+// lastLook is stdin whose end is a hang-up where nobody reads stdout any more: a
+// process that dies closes its files one after the other.
+type lastLook struct {
+	io.Reader
+	readerGone func(ms int) bool
+}
+
+// Read implements io.Reader.
+func (r *lastLook) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if errors.Is(err, io.EOF) && r.readerGone(closingTime) {
+		err = bridge.ErrHangUp
+	}
+	return n, err
+}
+
+const (
+	hangUpPoll  = 500 // milliseconds between two looks whether the watch is to end
+	closingTime = 10  // milliseconds that a dying process may take to close stdout after stdin
+)
 
 // relay passes bytes both ways, and each end of input for what it is: a
 // half-close stays a half-close, a hang-up a hang-up.
@@ -86,6 +115,10 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 		// A read of stdin that nothing interrupts ends with the process.
 		if _, err := io.Copy(conn, a.in); err != nil {
 			return // the other direction tells why
+		}
+		if a.readerGone(closingTime) {
+			conn.Close()
+			return
 		}
 		_ = conn.CloseWrite() // fails where the sidecar closed first
 	}()
@@ -100,34 +133,41 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// hangUpPoll is how often a stop is looked for while waiting for a hang-up.
-const hangUpPoll = 500 // milliseconds
-
-// onHangUp calls f when nobody can read stdout any more: a killed parent must not
-// look like one that only closed stdin. The returned function ends the watch.
+// onHangUp calls f once when nobody can read stdout any more: a killed parent must
+// not look like one that only closed stdin. The returned function ends the watch.
 func (a *app) onHangUp(f func()) (stop func()) {
-	out, ok := a.out.(*os.File)
-	if !ok {
+	if _, ok := a.stdout.(*os.File); !ok {
 		return func() {}
 	}
-	end := make(chan struct{})
+	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
-		fds := []unix.PollFd{{Fd: int32(out.Fd())}} // no events: errors and hang-ups only
+		defer close(ended)
 		for {
 			select {
 			case <-end:
 				return
 			default:
 			}
-			n, err := unix.Poll(fds, hangUpPoll)
-			if err != nil && !errors.Is(err, unix.EINTR) {
-				return // no such descriptor: the copy says so
-			}
-			if n > 0 {
+			if a.readerGone(hangUpPoll) {
 				f()
 				return
 			}
 		}
 	}()
-	return func() { close(end) }
+	return func() {
+		close(end)
+		<-ended
+	}
+}
+
+// readerGone waits up to ms milliseconds for stdout's reader to go away. It is
+// false at once for what is no file, and cannot tell.
+func (a *app) readerGone(ms int) bool {
+	out, ok := a.stdout.(*os.File)
+	if !ok {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(out.Fd())}} // no events: errors and hang-ups only
+	n, err := unix.Poll(fds, ms)
+	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }

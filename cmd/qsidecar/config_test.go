@@ -1,0 +1,224 @@
+package main
+
+import (
+	"math"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge"
+)
+
+func noEnv(string) (string, bool) { return "", false }
+
+const example = "../../deploy/qsidecar.example.yaml"
+
+// TestExampleIsTheDefault: the example documents every key, at its default.
+func TestExampleIsTheDefault(t *testing.T) {
+	got, err := loadConfig(example, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaultConfig()
+	want.fill(systemSocket, "sqlite:"+systemState+"/"+databaseFile)
+	if d := cmp.Diff(want.options(nil), got.options(nil)); d != "" {
+		t.Errorf("the example is not the default (-default +example):\n%s", d)
+	}
+	if got.Log != want.Log {
+		t.Errorf("log: %+v in the example, %+v by default", got.Log, want.Log)
+	}
+	for name, d := range got.Databases {
+		if d.URL != want.Databases[name].URL {
+			t.Errorf("databases.%s.url is %s in the example, %s by default", name, d.URL, want.Databases[name].URL)
+		}
+	}
+	src, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range allKeys(reflect.TypeFor[config]()) {
+		if !strings.Contains(string(src), key+":") {
+			t.Errorf("the example does not have the key %q", key)
+		}
+	}
+}
+
+func allKeys(t reflect.Type) (keys []string) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return allKeys(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			keys = append(append(keys, t.Field(i).Tag.Get("yaml")), allKeys(t.Field(i).Type)...)
+		}
+	}
+	return keys
+}
+
+func TestConfigValues(t *testing.T) {
+	env := func(k string) (string, bool) {
+		v, ok := map[string]string{"DIR": "/data", "N": "9", "EMPTY": ""}[k]
+		return v, ok
+	}
+	c, err := parseConfig("c.yaml", []byte(`
+listen:
+  - {socket: /a, mode: 0600, group: workers}
+  - socket: ${DIR}/b$$x
+databases:
+  one: {url: "sqlite:${DIR}/one.db", host_lease: 1m}
+  two: {url: "sqlite:two.db${EMPTY}", restart_grace: 0s}
+defaults: {database: one, max_attempts: "${N}", keep: 1d12h, keep_dead: forever}
+queues:
+  mail: {timeout: 500ms, order: lifo, backoff: {max: 1d}, key_ttl: 1h}
+  bulk: {database: two, max_attempts: 1, keep: 0s, keep_dead: 7d}
+  plain:
+drain_timeout: 0s
+max_frame: 8MiB
+log: {level: debug, format: json}
+`), env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := c.options(map[string]backends.Backend{})
+	want := bridge.Options{
+		Server: o.Server,
+		Sockets: []bridge.Socket{
+			{Path: "/a", Mode: 0o600, Group: "workers"},
+			{Path: "/data/b$x", Mode: 0o660},
+		},
+		Databases: map[string]bridge.Database{
+			"one": {HostLease: time.Minute, RestartGrace: time.Minute},
+			"two": {HostLease: 30 * time.Second, RestartGrace: time.Millisecond},
+		},
+		Queues: map[string]bridge.Queue{
+			"mail": {Database: "one", MaxAttempts: 9, Timeout: 500 * time.Millisecond, Backoff: time.Second,
+				BackoffMax: 24 * time.Hour, Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: time.Hour, LIFO: true},
+			"bulk": {Database: "two", MaxAttempts: 1, Backoff: time.Second, BackoffMax: time.Hour,
+				KeepDead: 7 * 24 * time.Hour, KeyTTL: 10 * time.Minute},
+			"plain": {Database: "one", MaxAttempts: 9, Backoff: time.Second, BackoffMax: time.Hour,
+				Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: 10 * time.Minute},
+		},
+		MaxFrame: 8 << 20, DrainTimeout: -1,
+	}
+	if d := cmp.Diff(want, o); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if c.Databases["one"].URL != "sqlite:/data/one.db" || c.Databases["two"].URL != "sqlite:two.db" {
+		t.Errorf("databases: %+v", c.Databases)
+	}
+	if c.Log != (logConfig{"debug", "json"}) {
+		t.Errorf("log: %+v", c.Log)
+	}
+}
+
+// TestConfigErrors: each is told with its place. The want is line:column: text.
+func TestConfigErrors(t *testing.T) {
+	for _, row := range []struct{ src, want string }{
+		{"lisen: []", "1:1: unknown key \"lisen\"; known here: listen, databases"},
+		{"log: {colour: 1}", "1:7: unknown key \"colour\"; known here: level, format"},
+		{"listen: [{socket: /s, allow: []}]", "1:23: unknown key \"allow\""},
+		{"listen: /s", "1:9: listen: this should be a list (- …), and is a single value"},
+		{"listen: [{mode: '0660'}]", "listen[0]: socket is missing"},
+		{"listen: [{socket: /s, mode: 0999}]", "1:29: listen[0].mode: \"0999\" is not a mode: write it in octal, as \"0660\""},
+		{"databases: [a]", "1:12: databases: this should be a map (key: value), and is a list"},
+		{"databases: {a: {}}", "databases.a: url is missing"},
+		{"databases: {a: {url: 'mysql://h/d'}}", "databases.a.url: this build has no mysql yet"},
+		{"databases: {a: {url: 'sqlite:x', host_lease: 10ms}}", "databases.a.host_lease: 10ms is outside 1s to 1h"},
+		{"databases: {a: {url: 'sqlite:x'}, b: {url: 'sqlite:y'}}\nqueues: {q: {}}", "2:10: queues.q: which database? name one here, or in defaults.database"},
+		{"databases: {a: {url: 'sqlite:x'}}\nqueues: {q: {database: b}}", "queues.q.database: no database \"b\" is configured"},
+		{"queues: {.q: {}}", "1:10: queues..q: "},
+		{"queues: {q: {max_attempts: 0}}", "1:14: queues.q.max_attempts: 0 is outside 1 to 32767"},
+		{"queues: {q: {max_attempts: many}}", "1:28: queues.q.max_attempts: \"many\" is not a whole number"},
+		{"queues: {q: {timeout: 10}}", "1:23: queues.q.timeout: \"10\" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m"},
+		{"queues: {q: {order: random}}", "1:21: queues.q.order: \"random\" is none of fifo, lifo"},
+		{"queues: {q: {backoff: {initial: 2h}}}", "queues.q.backoff.max: 1h is outside 2h to "},
+		{"defaults: {keep_dead: 0s}", "defaults.keep_dead: 0s is outside 1s to "},
+		{"max_frame: 1GiB", "1:12: max_frame: \"1GiB\" is not a size: write it as 4MiB, 512KiB or a number of bytes"},
+		{"max_frame: 128MiB", "1:1: max_frame: 128MiB is outside 64KiB to 64MiB"},
+		{"drain_timeout: [1s]", "1:16: drain_timeout: this should be a single value, and is a list"},
+		{"log: {level: ${LEVEL}}", "c.yaml"},
+		{"log: {level: '${LEVEL}'}", "1:14: log.level: the environment variable LEVEL is not set"},
+		{"log: {level: '${LEVEL'}", "log.level: ${LEVEL is not ${NAME}"},
+		{"log: &a {level: info}", "anchors, aliases and tags are not used in this file"},
+		{"a: b: c", "c.yaml:1:"},
+		{"log: {}\nlog: {}", "2:1: "},
+		{"log: {}\n---\nlog: {}", "a second document"},
+		{"just text", "the file: this should be a map"},
+	} {
+		_, err := parseConfig("c.yaml", []byte(row.src), noEnv)
+		if err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s\ngives %v\nwant  %s", row.src, err, row.want)
+		}
+		if err != nil && exitCode(err) != exitUsage {
+			t.Errorf("%s: exit code %d, want 2", row.src, exitCode(err))
+		}
+	}
+}
+
+func TestConfigTellsAllErrorsAtOnce(t *testing.T) {
+	_, err := parseConfig("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, keep: soon}\n"), noEnv)
+	want := `c.yaml has 4 errors
+c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, log
+     1 | lisen: 1
+       | ^
+c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB
+     2 | max_frame: 1
+       | ^
+c.yaml:4:14: queues.q.order: "x" is none of fifo, lifo
+     4 |   q: {order: x, keep: soon}
+       |              ^
+c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m
+     4 |   q: {order: x, keep: soon}
+       |                       ^`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// A password in a file must not get into a log by way of an error.
+func TestConfigErrorsShowNoPassword(t *testing.T) {
+	_, err := parseConfig("c.yaml", []byte("databases: {a: {url: 'postgres://u:hunter2@h/d', hots: 1}}\n"), noEnv)
+	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "hots") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDurations(t *testing.T) {
+	for s, want := range map[string]time.Duration{
+		"0": 0, "0s": 0, "500ms": 500 * time.Millisecond, "10s": 10 * time.Second, "5m": 5 * time.Minute,
+		"2h": 2 * time.Hour, "7d": 7 * 24 * time.Hour, "1h30m": 90 * time.Minute, "1d12h": 36 * time.Hour,
+	} {
+		got, err := parseDuration(s)
+		if err != nil || got != want {
+			t.Errorf("%s is %v, %v; want %v", s, got, err, want)
+		}
+		if back, err := parseDuration(durationText(want)); err != nil || back != want {
+			t.Errorf("%v is written %q, which is read as %v, %v", want, durationText(want), back, err)
+		}
+	}
+	for _, s := range []string{"", "10", "s", "-1s", "1 s", "1.5h", "1y", "9999999999999d", "99999999999999999999s", "106752d"} {
+		if d, err := parseDuration(s); err == nil {
+			t.Errorf("%q is read as %v", s, d)
+		}
+	}
+	if d, err := parseDuration("106751d"); err != nil || d > math.MaxInt64 {
+		t.Errorf("106751d: %v, %v", d, err)
+	}
+}
+
+func TestPasswords(t *testing.T) {
+	for s, want := range map[string]bool{
+		"postgres://app@db/app": false, "postgres://app:x@db/app": true, "postgres://app:p%zz@db/app": true,
+		"postgres://db/app?user=a&password=b": true, "sqlserver://db?Pwd=x": true, "mysql://:x@db/": true,
+		"sqlite:/var/a:b@c": false, "postgres://db:5432/app": false,
+	} {
+		if got := hasPassword(s); got != want {
+			t.Errorf("%s: %v, want %v", s, got, want)
+		}
+	}
+}

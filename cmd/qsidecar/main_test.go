@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long anything that must happen may take.
+const patience = 20 * time.Second
+
+// host is a place with an environment of its own for runs of the program.
+type host struct {
+	t        *testing.T
+	dir      string // short: socket paths are
+	env      map[string]string
+	terminal bool // a person sits at stdin
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "qs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &host{t: t, dir: dir, env: map[string]string{
+		"HOME": dir, "XDG_STATE_HOME": filepath.Join(dir, "state"), "XDG_RUNTIME_DIR": filepath.Join(dir, "run"),
+	}}
+}
+
+// socket is where a sidecar is by default.
+func (h *host) socket() string { return filepath.Join(h.dir, "run", "qsidecar", "qsidecar.sock") }
+
+// file writes a file and gives its path.
+func (h *host) file(name, text string) string {
+	h.t.Helper()
+	path := filepath.Join(h.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	return path
+}
+
+// result is how a run ended and what it said.
+type result struct {
+	code     int
+	out, err string
+}
+
+func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal) *app {
+	return &app{
+		in: in, out: out, errOut: errOut, signals: signals,
+		env:      func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
+		terminal: func(any) bool { return h.terminal },
+	}
+}
+
+// run runs the program to its end.
+func (h *host) run(args ...string) result { return h.runWith("", args...) }
+
+func (h *host) runWith(stdin string, args ...string) result {
+	var out, errOut bytes.Buffer
+	code := h.app(strings.NewReader(stdin), &out, &errOut, nil).main(args)
+	return result{code, out.String(), errOut.String()}
+}
+
+// must is run where the exit code is known.
+func (h *host) must(code int, args ...string) string {
+	h.t.Helper()
+	return h.mustWith(code, "", args...)
+}
+
+func (h *host) mustWith(code int, stdin string, args ...string) string {
+	h.t.Helper()
+	r := h.runWith(stdin, args...)
+	if r.code != code {
+		h.t.Fatalf("qsidecar %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), r.code, code, r.out, r.err)
+	}
+	return r.out
+}
+
+// running is a run that goes on.
+type running struct {
+	t       *testing.T
+	signals chan os.Signal
+	out     *text
+	errOut  *text
+	done    chan int // closed after the exit code
+}
+
+// start runs the program beside the test, which must end it.
+func (h *host) start(in io.Reader, args ...string) *running {
+	r := &running{t: h.t, signals: make(chan os.Signal, 2), out: newText(), errOut: newText(), done: make(chan int, 1)}
+	a := h.app(in, r.out, r.errOut, r.signals)
+	go func() {
+		r.done <- a.main(args)
+		close(r.done)
+	}()
+	return r
+}
+
+// serve starts a sidecar, waits until it serves, and ends it with the test.
+func (h *host) serve(args ...string) *running {
+	h.t.Helper()
+	r := h.start(strings.NewReader(""), append([]string{"serve"}, args...)...)
+	h.t.Cleanup(func() { r.stop() })
+	r.says("serving on")
+	return r
+}
+
+// says waits until stdout holds a text.
+func (r *running) says(want string) {
+	r.t.Helper()
+	select {
+	case <-r.out.holds(want):
+	case code := <-r.done:
+		r.t.Fatalf("it ended (%d) and did not say %q:\n%s%s", code, want, r.out, r.errOut)
+	case <-time.After(patience):
+		r.t.Fatalf("it did not say %q:\n%s%s", want, r.out, r.errOut)
+	}
+}
+
+// stop sends SIGTERM and gives the exit code.
+func (r *running) stop() int {
+	r.t.Helper()
+	select {
+	case r.signals <- syscall.SIGTERM:
+	default: // it has two already
+	}
+	return r.wait()
+}
+
+func (r *running) wait() int {
+	r.t.Helper()
+	select {
+	case code := <-r.done:
+		return code
+	case <-time.After(patience):
+		r.t.Fatalf("it did not end:\n%s%s", r.out, r.errOut)
+		return -1
+	}
+}
+
+// text collects what is written and can be waited on.
+type text struct {
+	mu      sync.Mutex
+	b       strings.Builder
+	waiters map[string]chan struct{}
+}
+
+func newText() *text { return &text{waiters: make(map[string]chan struct{})} }
+
+func (x *text) Write(p []byte) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.b.Write(p)
+	x.wake()
+	return len(p), nil
+}
+
+func (x *text) wake() {
+	for want, ch := range x.waiters {
+		if strings.Contains(x.b.String(), want) {
+			close(ch)
+			delete(x.waiters, want)
+		}
+	}
+}
+
+// holds gives a channel that is closed once the text contains want.
+func (x *text) holds(want string) <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ch := x.waiters[want]
+	if ch == nil {
+		ch = make(chan struct{})
+		x.waiters[want] = ch
+	}
+	x.wake()
+	return ch
+}
+
+func (x *text) String() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.b.String()
+}
+
+// eventually polls until f holds.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !f(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("it did not happen that %s", what)
+		}
+	}
+}
+
+// listenUnix is a socket that is no sidecar's; it answers every connection with f.
+func listenUnix(t *testing.T, path string, f func(net.Conn)) {
+	t.Helper()
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			f(conn)
+			conn.Close()
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		done.Wait()
+	})
+}
+
+// asNobody runs f as a user without rights over the root's files.
+func asNobody(t *testing.T, f func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		f() // this user has no right over what is closed to it either
+		return
+	}
+	if err := setEUID(65534); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := setEUID(0); err != nil {
+			panic(fmt.Sprintf("cannot become root again: %v", err))
+		}
+	}()
+	f()
+}
+
+// setEUID changes the effective user of the whole process.
+func setEUID(uid int) error { return syscall.Setreuid(-1, uid) }

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// TestMessages: what the program says when something is wrong, word for word. $D
+// stands for the test's directory.
+func TestMessages(t *testing.T) {
+	h := newHost(t)
+	h.file("bad.yaml", "queues:\n  mail: {}\n  slow:\n    timeuot: 10m\n")
+	h.file("letter.txt", strings.Repeat("Dear Sir or Madam\n", 500))
+	h.file("two-lines", "sqlite:a\nsqlite:b\n")
+	h.file("named.yaml", "databases: {main: {url: 'sqlite:x.db'}}\n")
+	stale(t, filepath.Join(h.dir, "stale.sock"))
+	h.file("plain.sock", "no socket")
+	for _, row := range []struct {
+		name string
+		args string // $D: the directory; split at blanks
+		code int
+		want string
+	}{
+		{"no socket", "ping --socket $D/none.sock", 5,
+			"no sidecar answers on $D/none.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+		{"no socket at any of the places", "stats", 5,
+			"no sidecar answers on $D/run/qsidecar/qsidecar.sock or /run/qsidecar/qsidecar.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+		{"a stale socket", "enqueue q x --socket $D/stale.sock", 5,
+			"no sidecar answers on $D/stale.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+		{"a socket in a file", "ping --socket $D/letter.txt/x", 5,
+			"no sidecar answers on $D/letter.txt/x: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+		{"a socket path that is too long", "ping --socket $D/" + strings.Repeat("x", 120), 5,
+			"$D/" + strings.Repeat("x", 120) + " cannot be a sidecar's socket (invalid argument): name the one that `qsidecar serve` printed"},
+
+		{"a wrong flag", "serve --colour", 2, "unknown flag: --colour\nRun `qsidecar serve --help` to see what it takes"},
+		{"a wrong command", "enqeue q x", 2, "unknown command \"enqeue\" for \"qsidecar\"\n\nDid you mean this?\n\tenqueue"},
+		{"no queue", "enqueue", 2,
+			"enqueue takes a queue and at most one payload, and was given 0 arguments\nRun `qsidecar enqueue --help` to see more"},
+		{"a queue too much", "pause a b", 2, "pause takes one queue, and was given 2 arguments\nRun `qsidecar pause --help` to see more"},
+		{"a bare number as a duration", "enqueue q x --delay 10", 2,
+			"invalid argument \"10\" for \"--delay\" flag: \"10\" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m\n" +
+				"Run `qsidecar enqueue --help` to see what it takes"},
+		{"a lease too short", "claim q --lease 10ms", 2,
+			"invalid argument \"10ms\" for \"--lease\" flag: 10ms is outside 1s to 1d\nRun `qsidecar claim --help` to see what it takes"},
+		{"a max out of range", "claim q --max 0", 2, "--max: 0 is outside 1 to 1000"},
+		{"several jobs for eval", "claim q --max 2 --env", 2, "--env prints one job: leave --max out"},
+		{"a header without =", "enqueue q x --header a", 2, "--header \"a\": write it as name=value"},
+		{"a header twice", "enqueue q x --header a=1 --header a=2", 2, "--header \"a=2\": this name was given before"},
+		{"max-attempts out of range", "enqueue q x --max-attempts 0", 2, "--max-attempts: 0 is outside 1 to 32767"},
+		{"a key for lines", "enqueue q --lines --key k", 2,
+			"--lines and --key do not go together: one key would make all but the first line a duplicate"},
+		{"a payload for lines", "enqueue q x --lines", 2, "--lines reads the payloads from stdin: leave the PAYLOAD out"},
+		{"one result for two", "ack 1.a 1.b --result x", 2, "--result goes with one lease, and there are 2"},
+		{"dead and delayed", "nack 1.a --dead --delay 1s", 2, "--dead does not go with --delay or --no-charge: a dead job is not tried again"},
+		{"an unknown state", "peek q --state lost", 2, "--state: \"lost\" is none of ready, scheduled, claimed, done or dead"},
+		{"ids and a state", "peek q --ids 1 --state dead", 2, "--ids shows jobs in any state: leave --state and --after out"},
+		{"purge of what", "purge q --yes", 2, "purge which jobs? Give --state ready, scheduled, done or dead"},
+		{"purge of claimed jobs", "purge q --state claimed --yes", 2,
+			"--state: claimed jobs are not purged: their workers have them; release them first"},
+		{"purge without yes", "purge q --state dead", 2, "this would delete every dead job of q, which cannot be undone: add --yes to do it"},
+		{"delete without yes", "delete q 1 2", 2, "this would delete 2 jobs from q, which cannot be undone: add --yes to do it"},
+		{"release without yes", "release q 1", 2, "this would take 1 job of q from their workers, which cannot be undone: add --yes to do it"},
+		{"retry of what", "retry q", 2, "retry which jobs? Name their ids (see `qsidecar peek q --state dead`), or give --all"},
+		{"retry of all and some", "retry q 1 --all", 2, "--all means every dead job: leave the ids out, or --all"},
+
+		{"a password in the command line", "serve --database postgres://app:hunter2@db/app", 2,
+			"--database: a password in the command line is seen by every user of this host: put the URL into QSIDECAR_DATABASE, or into a file and give --database @FILE"},
+		{"an engine of later", "serve --database postgres://app@db/app", 2, "the database: this build has no postgres yet: it serves sqlite:PATH"},
+		{"no engine at all", "serve --database oracle:x", 2, "the database: \"oracle\" is no kind of database: write sqlite:PATH"},
+		{"a path without an engine", "serve --database /var/x.db", 2, "the database: a database is written sqlite:PATH"},
+		{"no file of the URL", "serve --database @$D/none", 2, "the database's URL cannot be read: open $D/none: no such file or directory"},
+		{"two URLs in the file", "serve --database @$D/two-lines", 2, "$D/two-lines should hold one line, the database's URL"},
+		{"two words on the database", "serve --config $D/named.yaml --database sqlite:y", 2,
+			"--database and `databases` in $D/named.yaml both say which database: leave one out"},
+		{"a database that is a directory", "serve --database sqlite:$D", 1,
+			"the database sqlite:$D cannot be opened: $D is a folder: name a database file in it, as $D/qsidecar.db"},
+		{"a database in a file", "check --database sqlite:$D/letter.txt/q.db", 1,
+			"the database's directory $D/letter.txt is not a directory: name another place with --database sqlite:PATH or QSIDECAR_DATABASE"},
+		{"a socket in the place of a file", "serve --socket $D/plain.sock --database sqlite:$D/q.db", 1,
+			"socket $D/plain.sock: a file that is no socket is in the way: remove it, or choose another --socket"},
+		{"a socket directory that is a file", "serve --socket $D/letter.txt/s --database sqlite:$D/q.db", 1,
+			"the socket's directory $D/letter.txt is not a directory: give --socket PATH, or set QSIDECAR_SOCKET or XDG_RUNTIME_DIR"},
+
+		{"no config file", "serve --config $D/none.yaml", 2, "the config file cannot be read: open $D/none.yaml: no such file or directory"},
+		{"an unknown config key", "check --config $D/bad.yaml", 2,
+			"$D/bad.yaml has 1 error\n" +
+				"$D/bad.yaml:4:5: unknown key \"timeuot\"; known here: database, max_attempts, timeout, order, backoff, keep, keep_dead, key_ttl\n" +
+				"     4 |     timeuot: 10m\n" +
+				"       |     ^"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			args := strings.Fields(row.args)
+			for i := range args {
+				args[i] = strings.ReplaceAll(args[i], "$D", h.dir)
+			}
+			r := h.run(args...)
+			got := strings.TrimSpace(strings.ReplaceAll(r.err, h.dir, "$D"))
+			if want := "qsidecar: " + row.want; r.code != row.code || got != want {
+				t.Errorf("qsidecar %s: exit code %d\n%s\nwant %d\n%s", row.args, r.code, got, row.code, want)
+			}
+			if r.out != "" {
+				t.Errorf("on stdout it says %q", r.out)
+			}
+		})
+	}
+}
+
+// stale leaves a socket behind that nobody listens on.
+func stale(t *testing.T, path string) {
+	t.Helper()
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// says checks a run's exit code and that it said all the words.
+func (r result) says(t *testing.T, code int, words ...string) {
+	t.Helper()
+	if r.code != code {
+		t.Errorf("exit code %d, want %d", r.code, code)
+	}
+	for _, w := range words {
+		if !strings.Contains(r.err, w) {
+			t.Errorf("it does not say %q:\n%s", w, r.err)
+		}
+	}
+}
+
+func TestNoDatabaseInThere(t *testing.T) {
+	h := newHost(t)
+	file := h.file("letter.txt", strings.Repeat("Dear Sir or Madam\n", 500))
+	h.run("serve", "--database", "sqlite:"+file).says(t, 1, "sqlite:"+file, "cannot be opened", "not a database")
+}
+
+func TestNoPermission(t *testing.T) {
+	h := newHost(t)
+	if err := os.Chmod(h.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(h.dir, "closed.sock")
+	listenUnix(t, socket, func(net.Conn) {})
+	closed := filepath.Join(h.dir, "closed")
+	if err := errors.Join(os.Chmod(socket, 0), os.Mkdir(closed, 0), os.WriteFile(filepath.Join(h.dir, "closed.db"), nil, 0)); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(closed, 0o700)
+	asNobody(t, func() {
+		h.run("ping", "--socket", socket).says(t, 1, "no permission to connect to "+socket, "its mode is", "its group is", "join that group")
+		h.run("stdio", "--socket", socket).says(t, 1, "no permission to connect to "+socket)
+		h.run("ping", "--socket", filepath.Join(closed, "s")).says(t, 1, "no permission", "its directory is closed to this user")
+		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).says(t, 1, "closed.db", "cannot be opened")
+		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).says(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
+		h.run("serve", "--database", "sqlite:"+filepath.Join(closed, "q.db"), "--socket", filepath.Join(closed, "x", "s")).
+			says(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")
+	})
+}
+
+// TestTwoServe: the second says who has the socket.
+func TestTwoServe(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	h.run("serve").says(t, 1, h.socket(), "another sidecar", "pid", "--socket")
+}
+
+// A sidecar's refusals, from one that a test plays.
+func TestSidecarsErrors(t *testing.T) {
+	h := newHost(t)
+	socket := filepath.Join(h.dir, "s")
+	var answer *protocol.Error
+	listenUnix(t, socket, func(c net.Conn) {
+		c.SetDeadline(time.Now().Add(patience))
+		in := protocol.NewReader(c, protocol.DefaultMaxFrame)
+		for {
+			body, codec, err := in.Next()
+			if err != nil {
+				return
+			}
+			var req protocol.Request
+			if err := codec.DecodeRequest(body, protocol.NewLimits(protocol.DefaultMaxFrame), &req); err != nil {
+				return
+			}
+			rep := &protocol.Reply{ID: req.ID, Error: answer}
+			if req.Op == protocol.OpHello {
+				rep = &protocol.Reply{ID: req.ID, OK: true, Hello: &protocol.HelloReply{Version: 1}}
+			}
+			if _, err := c.Write(codec.AppendReply(nil, rep)); err != nil {
+				return
+			}
+		}
+	})
+	for code, want := range map[protocol.Code]int{
+		protocol.CodeUnavailable: exitUnavailable, protocol.CodeUnknownOutcome: exitUnavailable,
+		protocol.CodeBusy: exitUnavailable, protocol.CodeDraining: exitUnavailable,
+		protocol.CodeBadRequest: exitUsage, protocol.CodeUnknownQueue: exitFailure,
+		protocol.CodeForbidden: exitFailure, protocol.CodeInternal: exitFailure, protocol.CodeUnsupported: exitFailure,
+	} {
+		answer = protocol.Errorf(code, "the disk is full")
+		r := h.run("enqueue", "q", "x", "--socket", socket)
+		if r.code != want || r.err != "qsidecar: "+string(code)+": the disk is full\n" {
+			t.Errorf("%s: exit code %d, want %d: %s", code, r.code, want, r.err)
+		}
+	}
+}
+
+// A program that is no sidecar.
+func TestNoSidecarBehindTheSocket(t *testing.T) {
+	h := newHost(t)
+	socket := filepath.Join(h.dir, "s")
+	listenUnix(t, socket, func(c net.Conn) { c.Write([]byte("220 mail.example.com ESMTP\r\n")) })
+	h.run("ping", "--socket", socket).says(t, 5, "no sidecar talks on "+socket)
+}

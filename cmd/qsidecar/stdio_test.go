@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+// child is a run of stdio over pipes, as a parent process has it.
+type child struct {
+	t     *testing.T
+	stdin *os.File // the parent's ends
+	out   *os.File
+	lines *bufio.Reader
+	run   *running
+	code  chan int
+}
+
+func (h *host) child(args ...string) *child {
+	h.t.Helper()
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	c := &child{t: h.t, stdin: inW, out: outR, lines: bufio.NewReader(outR), code: make(chan int, 1)}
+	h.t.Cleanup(func() {
+		inW.Close()
+		outR.Close()
+	})
+	a := h.app(inR, outW, newText(), make(chan os.Signal))
+	go func() {
+		code := a.main(append([]string{"stdio"}, args...))
+		inR.Close()
+		outW.Close()
+		c.code <- code
+	}()
+	return c
+}
+
+// ask writes a line and reads one.
+func (c *child) ask(line string) string {
+	c.t.Helper()
+	if _, err := io.WriteString(c.stdin, line+"\n"); err != nil {
+		c.t.Fatal(err)
+	}
+	answer, err := c.lines.ReadString('\n')
+	if err != nil {
+		c.t.Fatalf("after %q: %v", answer, err)
+	}
+	return answer
+}
+
+// TestStdioEnds: a parent that closes stdin gives back what it holds; one that is
+// gone hung up, and that is an attempt.
+func TestStdioEnds(t *testing.T) {
+	for _, sidecar := range []string{"the host's", "its own"} {
+		t.Run(sidecar, func(t *testing.T) {
+			h := newHost(t)
+			var args []string
+			look := h.serve
+			look("--database", "sqlite:"+h.dir+"/q.db")
+			if sidecar == "its own" {
+				args = []string{"--database", "sqlite:" + h.dir + "/q.db"}
+			}
+			h.must(0, "enqueue", "q", "x")
+
+			c := h.child(args...)
+			if got := c.ask(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
+				t.Fatalf("claimed %s", got)
+			}
+			c.stdin.Close()
+			if code := <-c.code; code != 0 {
+				t.Errorf("after the end of stdin: exit code %d", code)
+			}
+
+			c = h.child(args...)
+			if got := c.ask(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
+				t.Errorf("after the end of stdin the job is %s, want it on its first attempt", got)
+			}
+			c.out.Close() // the parent dies: both its ends close
+			c.stdin.Close()
+			<-c.code
+			if j := h.claim("q", "--wait", "20s"); j.Attempt != 2 {
+				t.Errorf("after the parent's death the attempt is %d, want 2", j.Attempt)
+			}
+		})
+	}
+}
+
+// TestStdioHangUpWithStdinOpen: the reader of stdout alone goes away, while the
+// session waits for a job.
+func TestStdioHangUpWithStdinOpen(t *testing.T) {
+	for _, args := range [][]string{nil, {"--database", "sqlite:own.db"}} {
+		h := newHost(t)
+		if args == nil {
+			h.serve()
+		} else {
+			args[1] = "sqlite:" + h.dir + "/own.db"
+		}
+		c := h.child(args...)
+		c.ask(`{"op":"ping"}`)
+		if _, err := io.WriteString(c.stdin, `{"op":"claim","queue":"q","wait_ms":3600000}`+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		c.out.Close()
+		<-c.code
+	}
+}
