@@ -184,7 +184,8 @@ type Extend struct {
 // Otherwise the failure is kept with Cause, and the job is dead when out of
 // attempts, ready at once (in a new position) after the first loss in a row, and
 // scheduled after the back-off from the second loss in a row on. A loss is any
-// cause but CauseNacked; a nack that is charged ends the row.
+// cause but CauseNacked; a nack that is charged ends the row. CauseTimedOut backs
+// off the first time too (design.md §3).
 type Release struct {
 	Leases    []Lease
 	Owner     Identity // not 0: only leases whose claim still belongs to this host (extend with bind may have moved it); others count as lost

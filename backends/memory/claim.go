@@ -3,7 +3,6 @@ package memory
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -11,23 +10,21 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-var errClosed = errors.New("the memory backend was closed")
-
-func (t *tx) claim(h backends.Identity, c backends.Claim) (r backends.ClaimResult) {
+func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.ClaimResult) {
 	var size int64
 	for _, p := range c.Queues {
-		for !t.paused[p.Queue] && len(r.Jobs) < len(c.Slots) && len(t.ready[p.Queue]) > 0 {
-			j := t.next(p)
+		for !b.paused[p.Queue] && len(r.Jobs) < len(c.Slots) && len(b.ready[p.Queue]) > 0 {
+			j := b.next(p)
 			n := int64(len(j.Payload))
 			if c.MaxPayload > 0 && n > c.MaxPayload {
-				t.change(j, func() { t.tooLarge(j, p, c.MaxPayload) })
+				b.change(j, func() { b.tooLarge(j, p, c.MaxPayload) })
 				continue
 			}
 			if size += n; len(r.Jobs) > 0 && c.MaxBytes > 0 && size > c.MaxBytes {
 				r.More = true
 				return r
 			}
-			t.change(j, func() { t.take(j, h, p, c.Slots[len(r.Jobs)]) })
+			b.change(j, func() { b.take(j, h, p, c.Slots[len(r.Jobs)]) })
 			r.Jobs = append(r.Jobs, j.given())
 		}
 	}
@@ -50,47 +47,40 @@ func (b *Backend) next(p backends.Policy) *job {
 }
 
 func (j *job) govern(p backends.Policy) {
-	j.limit = cmp.Or(j.MaxAttempts, p.MaxAttempts)
-	j.timeout = cmp.Or(j.Timeout, p.Timeout)
-	j.backoff, j.backoffMax, j.keep, j.bury = p.Backoff, p.BackoffMax, p.Keep, p.KeepDead
-	j.attempts++
+	j.Limit, j.timeout = cmp.Or(j.MaxAttempts, p.MaxAttempts), cmp.Or(j.Timeout, p.Timeout)
+	j.Backoff, j.BackoffMax, j.keep, j.keepDead = p.Backoff, p.BackoffMax, p.Keep, p.KeepDead
+	j.Attempts++
 }
 
-func (t *tx) tooLarge(j *job, p backends.Policy, limit int64) {
+func (b *Backend) tooLarge(j *job, p backends.Policy, limit int64) {
 	j.govern(p)
-	t.fail(j, backends.CauseTooLarge, backends.TooLarge(int64(len(j.Payload)), limit))
-	t.die(j)
+	b.meet(j, backends.Fate{
+		State: backends.StateDead, Attempts: j.Attempts,
+		Cause: backends.CauseTooLarge, Message: backends.TooLarge(int64(len(j.Payload)), limit),
+	})
 }
 
-func (t *tx) take(j *job, h backends.Identity, p backends.Policy, s backends.Slot) {
+func (b *Backend) take(j *job, h backends.Identity, p backends.Policy, s backends.Slot) {
 	j.govern(p)
-	j.state, j.token, j.owner, j.worker, j.claimed = backends.StateClaimed, s.Token, h, s.Worker, t.now
+	j.state, j.token, j.owner, j.worker, j.claimed = backends.StateClaimed, s.Token, h, s.Worker, b.now
 	j.lease, j.leaseEnd, j.deadline = s.Lease, time.Time{}, time.Time{}
 	if s.Lease > 0 {
-		j.leaseEnd = t.now.Add(s.Lease)
+		j.leaseEnd = b.now.Add(s.Lease)
 	}
 	if j.timeout > 0 {
-		j.deadline = t.now.Add(j.timeout)
+		j.deadline = b.now.Add(j.timeout)
 	}
-	j.fence = max(j.fence+1, t.now.UnixMicro())
+	j.fence = max(j.fence+1, b.now.UnixMicro())
 }
 
 func (j *job) given() backends.Job {
 	g := backends.Job{
-		ID: j.id, Queue: j.Queue, Token: j.token, Payload: bytes.Clone(j.Payload), Attempt: j.attempts,
-		MaxAttempts: j.limit, Fence: j.fence, Priority: j.Priority, EnqueuedAt: j.enqueued,
+		ID: j.id, Queue: j.Queue, Token: j.token, Payload: bytes.Clone(j.Payload), Attempt: j.Attempts,
+		MaxAttempts: j.Limit, Fence: j.fence, Priority: j.Priority, EnqueuedAt: j.enqueued,
 		Timeout: j.timeout, Headers: maps.Clone(j.Headers), Key: j.Key,
 	}
 	if n := len(j.failures); n > 0 {
 		g.LastError = j.failures[n-1].Message
 	}
 	return g
-}
-
-// due is when the claim of j ends by the clock, and why; zero: never.
-func (j *job) due() (time.Time, backends.Cause) {
-	if j.deadline.IsZero() || !j.leaseEnd.IsZero() && j.leaseEnd.Before(j.deadline) {
-		return j.leaseEnd, backends.CauseLeaseEnded
-	}
-	return j.deadline, backends.CauseTimedOut
 }

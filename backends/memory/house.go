@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -14,19 +15,20 @@ func (b *Backend) Beat(ctx context.Context, beat backends.Beat) (p backends.Puls
 	if err := b.fault("beat"); err != nil {
 		return p, err
 	}
-	err = b.do(ctx, func(t *tx) error {
+	err = b.do(ctx, func() error {
 		h := b.hosts[beat.Host]
 		if h == nil && beat.Kind == backends.BeatJoin {
 			h = &host{}
 			b.hosts[beat.Host] = h
 		}
-		if p.Alive = h.alive(); p.Alive {
+		leave := beat.Kind == backends.BeatLeave // which may be said twice
+		if p.Alive = h != nil && !h.dead && (!h.left || leave); p.Alive {
 			h.beats++
-			h.expires, h.left = t.now.Add(beat.Lease), beat.Kind == backends.BeatLeave
+			h.expires, h.left = b.now.Add(beat.Lease), leave
 		}
 		for id, h := range b.hosts {
 			if id != beat.Host {
-				p.Peers = append(p.Peers, backends.Peer{Host: id, Beats: h.beats, Expired: !t.now.Before(h.expires), Dead: h.dead})
+				p.Peers = append(p.Peers, backends.Peer{Host: id, Beats: h.beats, Expired: !b.now.Before(h.expires), Dead: h.dead})
 			}
 		}
 		return nil
@@ -39,9 +41,10 @@ func (b *Backend) Held(ctx context.Context, h backends.Identity, after string, l
 	if err := b.fault("held"); err != nil {
 		return nil, err
 	}
-	err = b.do(ctx, func(t *tx) error {
-		for _, j := range t.sorted(limit, bySeq, func(j *job) bool {
-			return j.state == backends.StateClaimed && j.owner == h && j.seq > number(after)
+	err = b.do(ctx, func() error {
+		from, _ := strconv.ParseInt(after, 10, 64) // 0, the beginning, where after is none
+		for _, j := range b.sorted(limit, bySeq, func(j *job) bool {
+			return j.state == backends.StateClaimed && j.owner == h && j.seq > from
 		}) {
 			held = append(held, backends.Held{Lease: backends.Lease{Job: j.id, Token: j.token}, Queue: j.Queue, Timed: j.lease > 0})
 		}
@@ -72,37 +75,39 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 		return r, err
 	}
 	r.Reaped = map[backends.Cause]int{}
-	err = b.do(ctx, func(t *tx) error {
+	err = b.do(ctx, func() error {
 		bite := func(order func(x, y *job) int, match func(*job) bool, f func(*job)) int {
-			found := t.sorted(s.Limit, order, match)
+			found := b.sorted(s.Limit, order, match)
 			for _, j := range found {
-				t.change(j, func() { f(j) })
+				b.change(j, func() { f(j) })
 			}
 			r.More = r.More || len(found) == s.Limit
 			return len(found)
 		}
 		r.Promoted = bite(byRunAt, func(j *job) bool {
-			return j.state == backends.StateScheduled && !j.runAt.After(t.now)
-		}, func(j *job) { t.again(j, 0) })
+			return j.state == backends.StateScheduled && !j.runAt.After(b.now)
+		}, func(j *job) {
+			b.meet(j, backends.Fate{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses})
+		})
 		reap := func(j *job, c backends.Cause) {
 			r.Reaped[c]++
-			t.release(j, backends.Release{Cause: c})
+			b.meet(j, j.Released(backends.Release{Cause: c}))
 		}
 		bite(byClaimed, func(j *job) bool {
 			at, _ := j.due()
-			return j.state == backends.StateClaimed && !at.IsZero() && !at.After(t.now)
+			return j.state == backends.StateClaimed && !at.IsZero() && !at.After(b.now)
 		}, func(j *job) { _, c := j.due(); reap(j, c) })
-		t.giveUp(s.Suspects)
-		bite(byClaimed, t.orphan, func(j *job) { reap(j, backends.CauseSidecarLost) })
-		t.forgetHosts()
+		b.giveUp(s.Suspects)
+		bite(byClaimed, b.orphan, func(j *job) { reap(j, backends.CauseSidecarLost) })
+		b.forgetHosts()
 		if s.Prune {
 			r.Pruned = bite(bySeq, func(j *job) bool {
-				return !j.expires.IsZero() && !j.expires.After(t.now)
-			}, func(j *job) { t.remove(j, j.state) }) + t.pruneKeys(s.Limit)
+				return !j.expires.IsZero() && !j.expires.After(b.now)
+			}, func(j *job) { b.remove(j, j.state) }) + b.pruneKeys(s.Limit)
 		}
-		r.Freed, r.Next = t.freed, t.nextDue()
+		r.Freed, r.Next = b.freed, b.nextDue()
 		for _, q := range s.Waiting {
-			if len(t.ready[q]) > 0 {
+			if len(b.ready[q]) > 0 {
 				r.Ready = append(r.Ready, q)
 			}
 		}
@@ -112,9 +117,9 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 }
 
 // giveUp marks the suspects dead that are still what they were.
-func (t *tx) giveUp(suspects []backends.Suspect) {
+func (b *Backend) giveUp(suspects []backends.Suspect) {
 	for _, s := range suspects {
-		if h := t.hosts[s.Host]; h != nil && h.beats == s.Beats && !t.now.Before(h.expires) {
+		if h := b.hosts[s.Host]; h != nil && h.beats == s.Beats && !b.now.Before(h.expires) {
 			h.dead = true
 		}
 	}
@@ -126,27 +131,27 @@ func (b *Backend) orphan(j *job) bool {
 	return j.state == backends.StateClaimed && j.lease == 0 && (h == nil || h.dead)
 }
 
-func (t *tx) forgetHosts() {
-	for id, h := range t.hosts {
-		if h.dead && len(t.sorted(1, bySeq, func(j *job) bool { return j.owner == id && t.orphan(j) })) == 0 {
-			delete(t.hosts, id)
+func (b *Backend) forgetHosts() {
+	for id, h := range b.hosts {
+		if h.dead && len(b.sorted(1, bySeq, func(j *job) bool { return j.owner == id && b.orphan(j) })) == 0 {
+			delete(b.hosts, id)
 		}
 	}
 }
 
-func (t *tx) pruneKeys(limit int) (n int) {
-	for k, v := range t.keys {
-		if n < limit && !t.unfinished(v) && !t.now.Before(v.expires) {
-			delete(t.keys, k)
+func (b *Backend) pruneKeys(limit int) (n int) {
+	for k, v := range b.keys {
+		if n < limit && !b.unfinished(v) && !b.now.Before(v.expires) {
+			delete(b.keys, k)
 			n++
 		}
 	}
 	return n
 }
 
-func (t *tx) nextDue() time.Duration {
+func (b *Backend) nextDue() time.Duration {
 	next := time.Duration(-1)
-	for _, j := range t.jobs {
+	for _, j := range b.jobs {
 		at, _ := j.due()
 		switch j.state {
 		case backends.StateScheduled:
@@ -155,9 +160,17 @@ func (t *tx) nextDue() time.Duration {
 		default:
 			continue
 		}
-		if wait := max(at.Sub(t.now), 0); !at.IsZero() && (next < 0 || wait < next) {
+		if wait := max(at.Sub(b.now), 0); !at.IsZero() && (next < 0 || wait < next) {
 			next = wait
 		}
 	}
 	return next
+}
+
+// due is when the claim of j ends by the clock, and why; zero: never.
+func (j *job) due() (time.Time, backends.Cause) {
+	if j.deadline.IsZero() || !j.leaseEnd.IsZero() && j.leaseEnd.Before(j.deadline) {
+		return j.leaseEnd, backends.CauseLeaseEnded
+	}
+	return j.deadline, backends.CauseTimedOut
 }

@@ -8,48 +8,38 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// number is the id as a number; what is none matches nothing above 0.
-func number(id string) int64 {
-	n, err := strconv.ParseInt(id, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
 // Stats implements backends.Inspector.
 func (b *Backend) Stats(ctx context.Context, queue string) (all []backends.QueueStats, err error) {
-	err = b.do(ctx, func(t *tx) error {
+	err = b.do(ctx, func() error {
 		found := map[string]*backends.QueueStats{}
 		of := func(q string) *backends.QueueStats {
 			if found[q] == nil {
-				found[q] = &backends.QueueStats{Queue: q, Paused: t.paused[q]}
+				found[q] = &backends.QueueStats{Queue: q, Paused: b.paused[q]}
 			}
 			return found[q]
 		}
-		for _, j := range t.jobs {
+		for _, j := range b.jobs {
 			switch s := of(j.Queue); j.state {
 			case backends.StateReady:
 				s.Ready++
-				s.OldestReady = max(s.OldestReady, t.now.Sub(j.readyAt))
+				s.OldestReady = max(s.OldestReady, b.now.Sub(j.readyAt))
 			case backends.StateScheduled:
 				s.Scheduled++
 			case backends.StateClaimed:
 				s.Claimed++
-				s.OldestClaimed = max(s.OldestClaimed, t.now.Sub(j.claimed))
+				s.OldestClaimed = max(s.OldestClaimed, b.now.Sub(j.claimed))
 			case backends.StateDead:
 				s.Dead++
 			case backends.StateDone:
 				s.Done++
 			}
 		}
-		for q := range t.paused {
+		for q := range b.paused {
 			of(q)
 		}
 		if queue != "" {
@@ -74,19 +64,19 @@ func (b *Backend) Peek(ctx context.Context, p backends.Peek) (views []backends.V
 	if order == nil {
 		return nil, fmt.Errorf("no job is ever %q", p.State)
 	}
-	err = b.do(ctx, func(t *tx) error {
+	err = b.do(ctx, func() error {
 		var shown []*job
-		switch last := t.jobs[p.After]; {
+		switch last := b.jobs[p.After]; {
 		case len(p.IDs) > 0:
 			for i, id := range p.IDs {
-				if j := t.jobs[id]; j != nil && j.Queue == p.Queue && !slices.Contains(p.IDs[:i], id) {
+				if j := b.jobs[id]; j != nil && j.Queue == p.Queue && !slices.Contains(p.IDs[:i], id) {
 					shown = append(shown, j)
 				}
 			}
 		case p.After != "" && (last == nil || last.Queue != p.Queue):
 			return backends.ErrNoSuchJob
 		default:
-			shown = t.sorted(p.Max, order, func(j *job) bool {
+			shown = b.sorted(p.Max, order, func(j *job) bool {
 				return j.Queue == p.Queue && j.state == p.State && (last == nil || cmp.Or(order(j, last), bySeq(j, last)) > 0)
 			})
 		}
@@ -106,7 +96,7 @@ func (b *Backend) Peek(ctx context.Context, p backends.Peek) (views []backends.V
 func (j *job) view() backends.View {
 	v := backends.View{
 		ID: j.id, Queue: j.Queue, State: j.state, Payload: bytes.Clone(j.Payload), Priority: j.Priority,
-		Attempt: j.attempts, MaxAttempts: cmp.Or(j.limit, j.MaxAttempts), EnqueuedAt: j.enqueued,
+		Attempt: j.Attempts, MaxAttempts: cmp.Or(j.Limit, j.MaxAttempts), EnqueuedAt: j.enqueued,
 		FinishedAt: j.finished, Key: j.Key, Headers: maps.Clone(j.Headers), Result: bytes.Clone(j.result),
 		Failures: slices.Clone(j.failures),
 	}
@@ -121,34 +111,31 @@ func (j *job) view() backends.View {
 
 // Command implements backends.Inspector.
 func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, freed bool, err error) {
-	err = b.do(ctx, func(t *tx) error {
+	err = b.do(ctx, func() error {
 		switch c.Kind {
 		case backends.Pause:
-			t.paused[c.Queue] = true
+			b.paused[c.Queue] = true
 			return nil
 		case backends.Resume:
-			delete(t.paused, c.Queue)
-			freed = len(t.ready[c.Queue]) > 0
+			delete(b.paused, c.Queue)
+			freed = len(b.ready[c.Queue]) > 0
 			return nil
 		case backends.Purge:
 			if !slices.Contains([]backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead}, c.State) {
 				return fmt.Errorf("jobs that are %s cannot be purged", c.State)
 			}
 		}
-		for _, j := range t.sorted(math.MaxInt, byFinished, func(j *job) bool { return j.Queue == c.Queue && j.suits(c) }) {
-			if c.Kind == backends.Retry && t.taken(j) {
-				return backends.ErrKeyTaken
-			}
-			t.change(j, func() { t.command(j, c.Kind) })
-			n++
+		found := b.sorted(math.MaxInt, byFinished, func(j *job) bool { return j.Queue == c.Queue && j.suits(c) })
+		if c.Kind == backends.Retry && slices.ContainsFunc(found, b.keyTaken) {
+			return backends.ErrKeyTaken
 		}
-		freed = len(t.freed) > 0
+		for _, j := range found {
+			b.change(j, func() { b.command(j, c.Kind) })
+		}
+		n, freed = int64(len(found)), len(b.freed) > 0
 		return nil
 	})
-	if err != nil {
-		return 0, false, err
-	}
-	return n, freed, nil
+	return n, freed, err
 }
 
 // suits: the command c is for j.
@@ -166,33 +153,23 @@ func (j *job) suits(c backends.Command) bool {
 	}
 }
 
-// taken: another job has the key of j; where none has it, j has it again.
-func (t *tx) taken(j *job) bool {
-	if j.Key == "" {
-		return false
-	}
-	k := key{j.Queue, j.Key}
-	old := t.keys[k]
-	if old != nil && old.job != j.id && (t.unfinished(old) || t.now.Before(old.expires)) {
-		return true
-	}
-	t.keys[k] = &keyed{job: j.id, expires: j.enqueued.Add(j.KeyTTL)}
-	t.undo = append(t.undo, func() {
-		if t.keys[k] = old; old == nil {
-			delete(t.keys, k)
-		}
-	})
-	return false
+// keyTaken: another job has the key of j.
+func (b *Backend) keyTaken(j *job) bool {
+	k := b.keys[key{j.Queue, j.Key}]
+	return j.Key != "" && b.remembered(k) && k.job != j.id
 }
 
-func (t *tx) command(j *job, kind backends.CommandKind) {
+func (b *Backend) command(j *job, kind backends.CommandKind) {
 	switch kind {
 	case backends.Retry:
-		j.attempts, j.losses, j.finished, j.expires = 0, 0, time.Time{}, time.Time{}
-		t.again(j, 0)
+		j.finished, j.expires = time.Time{}, time.Time{}
+		if j.Key != "" {
+			b.keys[key{j.Queue, j.Key}] = &keyed{job: j.id, expires: j.enqueued.Add(j.KeyTTL)}
+		}
+		b.meet(j, backends.Fate{State: backends.StateReady})
 	case backends.ForceRelease:
-		t.release(j, backends.Release{Uncharged: true})
+		b.meet(j, j.Released(backends.Release{Uncharged: true}))
 	default:
-		t.remove(j, backends.StateDeleted)
+		b.remove(j, backends.StateDeleted)
 	}
 }

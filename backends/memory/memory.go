@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -25,9 +26,11 @@ type Backend struct {
 
 	mu     sync.Mutex
 	closed bool
-	seq    int64 // ids and positions are on one line of numbers
+	now    time.Time // of the transaction under way
+	seq    int64     // ids and positions are on one line of numbers
 	jobs   map[string]*job
 	ready  map[string][]*job // by queue, in the order of claims
+	freed  []string          // queues in which the write under way made jobs ready
 	keys   map[key]*keyed
 	paused map[string]bool
 	hosts  map[backends.Identity]*host
@@ -40,21 +43,21 @@ var _ interface {
 
 type job struct {
 	backends.NewJob
-	id                              string
-	seq, pos                        int64
-	state                           backends.State
-	enqueued, readyAt, runAt        time.Time
-	token                           backends.Token
-	owner                           backends.Identity
-	lease, timeout                  time.Duration // lease 0: a session lease
-	leaseEnd, deadline              time.Time     // zero: none
-	worker                          string
-	claimed, finished, expires      time.Time
-	attempts, limit, losses         int
-	fence                           int64
-	backoff, backoffMax, keep, bury time.Duration
-	result                          []byte
-	failures                        []backends.Failure
+	backends.Standing
+	id                       string
+	seq, pos, fence          int64
+	state                    backends.State
+	enqueued, readyAt, runAt time.Time
+	token                    backends.Token
+	owner                    backends.Identity
+	worker                   string
+	lease, timeout           time.Duration // lease 0: a session lease
+	claimed, leaseEnd        time.Time
+	deadline                 time.Time // zero: none
+	keep, keepDead           time.Duration
+	finished, expires        time.Time
+	result                   []byte
+	failures                 []backends.Failure
 }
 
 type key struct{ queue, key string }
@@ -86,8 +89,8 @@ func WithFault(f func(op string) error) Option { return func(b *Backend) { b.fau
 // although the data changed: a reply that got lost.
 func WithAfterCommit(f func(backends.Batch) error) Option { return func(b *Backend) { b.after = f } }
 
-// WithRefuse has f asked for each job about to be stored, like a trigger: its
-// error rolls the whole commit back as a *RefusedError. It must not call the Backend.
+// WithRefuse has f asked for each job that a commit would store, before it stores
+// any, like a trigger: its error refuses the whole commit. It must not call the Backend.
 func WithRefuse(f func(backends.NewJob) error) Option { return func(b *Backend) { b.refuse = f } }
 
 // New makes an empty database.
@@ -119,53 +122,31 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// do runs f as one transaction: an error of f undoes what f did.
-func (b *Backend) do(ctx context.Context, f func(t *tx) error) error {
+// do runs f as one transaction; f errs only before it changes anything.
+func (b *Backend) do(ctx context.Context, f func() error) error {
 	if ctx.Err() != nil {
 		return backends.Unavailable(context.Cause(ctx))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return backends.Unavailable(errClosed)
+		return backends.Unavailable(errors.New("the memory backend was closed"))
 	}
-	t := &tx{Backend: b, now: b.clock()}
-	err := f(t)
-	if err != nil {
-		for _, undo := range slices.Backward(t.undo) {
-			undo()
-		}
-	}
-	return err
+	b.now, b.freed = b.clock(), nil
+	return f()
 }
 
 // Commit implements backends.Backend.
 func (b *Backend) Commit(ctx context.Context, batch backends.Batch) (res backends.Results, err error) {
-	for op, n := range map[string]int{"commit": len(batch.Writes), "claim": len(batch.Claims)} {
-		if n > 0 {
-			if err := b.fault(op); err != nil {
-				return res, err
-			}
-		}
+	if len(batch.Writes) > 0 {
+		err = b.fault("commit")
 	}
-	err = b.do(ctx, func(t *tx) error {
-		if len(batch.Claims) > 0 && !b.hosts[batch.Host].alive() {
-			return backends.ErrHostLost
-		}
-		for _, w := range batch.Writes {
-			t.freed = nil
-			r, err := t.write(w)
-			if err != nil {
-				return err
-			}
-			r.Freed = t.freed
-			res.Writes = append(res.Writes, r)
-		}
-		for _, c := range batch.Claims {
-			res.Claims = append(res.Claims, t.claim(batch.Host, c))
-		}
-		return nil
-	})
+	if err == nil && len(batch.Claims) > 0 {
+		err = b.fault("claim")
+	}
+	if err == nil {
+		err = b.do(ctx, func() error { return b.commit(batch, &res) })
+	}
 	if err == nil {
 		err = b.after(batch)
 	}
@@ -175,41 +156,79 @@ func (b *Backend) Commit(ctx context.Context, batch backends.Batch) (res backend
 	return res, nil
 }
 
-func (h *host) alive() bool { return h != nil && !h.dead && !h.left }
-
-// tx is a transaction: it holds the lock, and knows how to undo itself.
-type tx struct {
-	*Backend
-	now   time.Time
-	undo  []func()
-	freed []string
+func (b *Backend) commit(batch backends.Batch, res *backends.Results) error {
+	if h := b.hosts[batch.Host]; len(batch.Claims) > 0 && (h == nil || h.dead || h.left) {
+		return backends.ErrHostLost
+	}
+	for _, w := range batch.Writes {
+		if err := b.refused(w); err != nil {
+			return backends.Refused(err)
+		}
+	}
+	for _, w := range batch.Writes {
+		b.freed = nil
+		r := b.write(w)
+		r.Freed = b.freed
+		res.Writes = append(res.Writes, r)
+	}
+	for _, c := range batch.Claims {
+		res.Claims = append(res.Claims, b.claim(batch.Host, c))
+	}
+	return nil
 }
 
-func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {
+// refused is what the trigger says to the jobs of w, but not to those of an ack
+// whose lease is lost.
+func (b *Backend) refused(w backends.Write) error {
+	var jobs []backends.NewJob
 	switch w := w.(type) {
 	case backends.Enqueue:
-		r.Stored, err = t.store(w.Jobs)
+		jobs = w.Jobs
 	case backends.Ack:
-		r.Lost = t.each(w.Leases, 0, func(j *job) { t.ack(j, w.Result) })
-		if len(r.Lost) == 0 {
-			r.Stored, err = t.store(w.Enqueue)
+		if len(w.Enqueue) > 0 && b.valid(w.Leases[0]) != nil {
+			jobs = w.Enqueue
+		}
+	}
+	for _, n := range jobs {
+		if err := b.refuse(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Backend) write(w backends.Write) (r backends.WriteResult) {
+	switch w := w.(type) {
+	case backends.Enqueue:
+		r.Stored = b.store(w.Jobs)
+	case backends.Ack:
+		if r.Lost = b.each(w.Leases, 0, func(j *job) { b.ack(j, w.Result) }); len(r.Lost) == 0 {
+			r.Stored = b.store(w.Enqueue)
 		}
 	case backends.Nack:
-		r.Lost = t.each(w.Leases, 0, func(j *job) { t.nack(j, w) })
+		r.Lost = b.each(w.Leases, 0, func(j *job) { b.meet(j, j.Nacked(w)) })
 	case backends.Extend:
-		r.Lost = t.each(w.Leases, 0, func(j *job) { t.extend(j, w) })
+		r.Lost = b.each(w.Leases, 0, func(j *job) { b.extend(j, w) })
 	case backends.Release:
-		r.Lost = t.each(w.Leases, w.Owner, func(j *job) { t.release(j, w) })
+		r.Lost = b.each(w.Leases, w.Owner, func(j *job) { b.meet(j, j.Released(w)) })
 	}
-	return r, err
+	return r
+}
+
+// valid is the job that the lease is valid for; nil: none.
+func (b *Backend) valid(l backends.Lease) *job {
+	if j := b.jobs[l.Job]; j != nil && j.state == backends.StateClaimed && j.token == l.Token {
+		return j
+	}
+	return nil
 }
 
 // each calls f with the job of each valid lease and returns the other leases. With
 // an owner, a claim that belongs to another host is none.
-func (t *tx) each(leases []backends.Lease, owner backends.Identity, f func(*job)) (lost []backends.Lease) {
+func (b *Backend) each(leases []backends.Lease, owner backends.Identity, f func(*job)) (lost []backends.Lease) {
 	for _, l := range leases {
-		if j := t.jobs[l.Job]; j != nil && j.state == backends.StateClaimed && j.token == l.Token && (owner == 0 || owner == j.owner) {
-			t.change(j, func() { f(j) })
+		if j := b.valid(l); j != nil && (owner == 0 || owner == j.owner) {
+			b.change(j, func() { f(j) })
 		} else {
 			lost = append(lost, l)
 		}
@@ -217,36 +236,22 @@ func (t *tx) each(leases []backends.Lease, owner backends.Identity, f func(*job)
 	return lost
 }
 
-// change runs f, which may change j and may set its state to StateDeleted.
-func (t *tx) change(j *job, f func()) {
-	old, was := *j, t.keys[key{j.Queue, j.Key}]
-	t.unlist(j)
-	f()
-	t.list(j)
-	if j.state == backends.StateReady && !slices.Contains(t.freed, j.Queue) {
-		t.freed = append(t.freed, j.Queue)
-	}
-	if was != nil {
-		copied := *was
-		t.undo = append(t.undo, func() { *was = copied; t.keys[key{old.Queue, old.Key}] = was })
-	}
-	t.undo = append(t.undo, func() { t.unlist(j); *j = old; t.list(j) })
-}
-
-func (b *Backend) list(j *job) {
-	if j.state != backends.StateDeleted {
-		b.jobs[j.id] = j
-	}
-	if j.state == backends.StateReady {
-		at, _ := slices.BinarySearchFunc(b.ready[j.Queue], j, inOrder)
-		b.ready[j.Queue] = slices.Insert(b.ready[j.Queue], at, j)
-	}
-}
-
-func (b *Backend) unlist(j *job) {
-	delete(b.jobs, j.id)
+// change runs f, which may change j, and keeps the lists; StateDeleted removes it.
+func (b *Backend) change(j *job, f func()) {
 	if at, ok := slices.BinarySearchFunc(b.ready[j.Queue], j, inOrder); ok {
 		b.ready[j.Queue] = slices.Delete(b.ready[j.Queue], at, at+1)
+	}
+	f()
+	b.jobs[j.id] = j
+	switch j.state {
+	case backends.StateDeleted:
+		delete(b.jobs, j.id)
+	case backends.StateReady:
+		at, _ := slices.BinarySearchFunc(b.ready[j.Queue], j, inOrder)
+		b.ready[j.Queue] = slices.Insert(b.ready[j.Queue], at, j)
+		if !slices.Contains(b.freed, j.Queue) {
+			b.freed = append(b.freed, j.Queue)
+		}
 	}
 }
 
@@ -254,47 +259,39 @@ func inOrder(x, y *job) int {
 	return cmp.Or(cmp.Compare(y.Priority, x.Priority), cmp.Compare(x.pos, y.pos))
 }
 
-func (t *tx) store(jobs []backends.NewJob) (stored []backends.Stored, err error) {
+func (b *Backend) store(jobs []backends.NewJob) (stored []backends.Stored) {
 	for _, n := range jobs {
 		k := key{n.Queue, n.Key}
-		if old := t.keys[k]; n.Key != "" && old != nil && (t.unfinished(old) || t.now.Before(old.expires)) {
-			stored = append(stored, backends.Stored{ID: old.job, Duplicate: true, State: t.stateOf(old)})
+		if old := b.keys[k]; n.Key != "" && b.remembered(old) {
+			s := backends.Stored{ID: old.job, Duplicate: true, State: old.state}
+			if j := b.jobs[old.job]; j != nil {
+				s.State = j.state
+			}
+			stored = append(stored, s)
 			continue
 		}
-		if err := t.refuse(n); err != nil {
-			return nil, backends.Refused(err)
-		}
-		t.seq++
+		b.seq++
 		n.Payload, n.Headers = bytes.Clone(n.Payload), maps.Clone(n.Headers)
-		j := &job{NewJob: n, id: strconv.FormatInt(t.seq, 10), seq: t.seq, pos: t.seq, enqueued: t.now, state: backends.StateDeleted}
+		j := &job{NewJob: n, id: strconv.FormatInt(b.seq, 10), seq: b.seq, pos: b.seq, enqueued: b.now, readyAt: b.now}
 		if n.Key != "" {
-			before := t.keys[k]
-			t.keys[k] = &keyed{job: j.id, expires: t.now.Add(n.KeyTTL)}
-			t.undo = append(t.undo, func() {
-				if t.keys[k] = before; before == nil {
-					delete(t.keys, k)
-				}
-			})
+			b.keys[k] = &keyed{job: j.id, expires: b.now.Add(n.KeyTTL)}
 		}
-		at := n.RunAt
-		if n.Delay > 0 {
-			at = t.now.Add(n.Delay)
+		if j.runAt = n.RunAt; n.Delay > 0 {
+			j.runAt = b.now.Add(n.Delay)
 		}
-		t.change(j, func() {
-			if j.state, j.readyAt = backends.StateReady, t.now; at.After(t.now) {
-				j.state, j.runAt = backends.StateScheduled, at
+		b.change(j, func() {
+			if j.state = backends.StateReady; j.runAt.After(b.now) {
+				j.state = backends.StateScheduled
 			}
 		})
 		stored = append(stored, backends.Stored{ID: j.id})
 	}
-	return stored, nil
+	return stored
 }
 
-func (b *Backend) stateOf(k *keyed) backends.State {
-	if j := b.jobs[k.job]; j != nil {
-		return j.state
-	}
-	return k.state
+// remembered: a job with the key is unfinished, or its time is not over.
+func (b *Backend) remembered(k *keyed) bool {
+	return k != nil && (b.unfinished(k) || b.now.Before(k.expires))
 }
 
 func (b *Backend) unfinished(k *keyed) bool {
@@ -303,85 +300,47 @@ func (b *Backend) unfinished(k *keyed) bool {
 }
 
 // remove deletes the row; the key remembers how the job ended.
-func (t *tx) remove(j *job, as backends.State) {
-	if k := t.keys[key{j.Queue, j.Key}]; k != nil && k.job == j.id {
+func (b *Backend) remove(j *job, as backends.State) {
+	if k := b.keys[key{j.Queue, j.Key}]; k != nil && k.job == j.id {
 		k.state = as
 	}
 	j.state = backends.StateDeleted
 }
 
-func (t *tx) ack(j *job, result []byte) {
+func (b *Backend) ack(j *job, result []byte) {
 	if j.keep == 0 {
-		t.remove(j, backends.StateDone)
+		b.remove(j, backends.StateDone)
 		return
 	}
-	j.state, j.finished, j.expires, j.result = backends.StateDone, t.now, t.now.Add(j.keep), bytes.Clone(result)
+	j.state, j.finished, j.expires, j.result = backends.StateDone, b.now, b.now.Add(j.keep), bytes.Clone(result)
 }
 
-func (t *tx) die(j *job) {
-	j.state, j.finished, j.expires = backends.StateDead, t.now, time.Time{}
-	if j.bury > 0 {
-		j.expires = t.now.Add(j.bury)
+// meet makes a job's fate come true.
+func (b *Backend) meet(j *job, f backends.Fate) {
+	j.state, j.Attempts, j.Losses = f.State, f.Attempts, f.Losses
+	if f.Cause != "" {
+		j.failures = append(j.failures, backends.Failure{Attempt: j.Attempts, Cause: f.Cause, Message: f.Message, At: b.now})
+	}
+	switch {
+	case f.State == backends.StateDead:
+		if j.finished, j.expires = b.now, (time.Time{}); j.keepDead > 0 {
+			j.expires = b.now.Add(j.keepDead)
+		}
+	case f.State == backends.StateScheduled:
+		j.runAt = b.now.Add(f.Delay)
+	case !f.SamePosition:
+		b.seq++
+		j.pos, j.readyAt = b.seq, b.now
 	}
 }
 
-// again makes j ready in a new position, or scheduled when there is a delay.
-func (t *tx) again(j *job, delay time.Duration) {
-	if delay > 0 {
-		j.state, j.runAt = backends.StateScheduled, t.now.Add(delay)
-		return
-	}
-	t.seq++
-	j.state, j.pos, j.readyAt = backends.StateReady, t.seq, t.now
-}
-
-func (t *tx) fail(j *job, c backends.Cause, message string) {
-	j.failures = append(j.failures, backends.Failure{Attempt: j.attempts, Cause: c, Message: message, At: t.now})
-}
-
-func (t *tx) nack(j *job, n backends.Nack) {
-	if n.Uncharged {
-		j.attempts--
-	} else {
-		j.losses = 0
-		t.fail(j, backends.CauseNacked, n.Error)
-	}
-	delay := n.Delay
-	if !n.HasDelay {
-		delay = backends.Backoff(j.backoff, j.backoffMax, j.attempts)
-	}
-	if n.Dead || !n.Uncharged && j.attempts >= j.limit {
-		t.die(j)
-	} else {
-		t.again(j, delay)
-	}
-}
-
-func (t *tx) extend(j *job, e backends.Extend) {
+func (b *Backend) extend(j *job, e backends.Extend) {
 	switch {
 	case e.Bind != 0:
 		j.owner, j.worker, j.lease, j.leaseEnd = e.Bind, e.Worker, 0, time.Time{}
 	case e.Lease > 0:
-		j.lease, j.leaseEnd = e.Lease, t.now.Add(e.Lease)
+		j.lease, j.leaseEnd = e.Lease, b.now.Add(e.Lease)
 	case j.lease > 0:
-		j.leaseEnd = t.now.Add(j.lease)
-	}
-}
-
-func (t *tx) release(j *job, r backends.Release) {
-	if r.Uncharged {
-		j.attempts--
-		j.state = backends.StateReady
-		return
-	}
-	t.fail(j, r.Cause, r.Message)
-	j.losses++
-	switch {
-	case j.attempts >= j.limit:
-		t.die(j)
-	case j.losses == 1 && r.Cause != backends.CauseTimedOut:
-		t.again(j, 0)
-	default:
-		t.again(j, backends.Backoff(j.backoff, j.backoffMax, j.attempts))
+		j.leaseEnd = b.now.Add(j.lease)
 	}
 }

@@ -168,7 +168,7 @@ func (t *tx) forceRelease(c backends.Command) (n int64, err error) {
 			return err
 		}
 		n++
-		return t.release(l, backends.Release{Uncharged: true})
+		return t.meet(l, l.standing().Released(backends.Release{Uncharged: true}))
 	})
 	return n, err
 }

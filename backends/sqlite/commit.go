@@ -57,11 +57,11 @@ func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {
 			r.Stored, err = t.store(w.Enqueue)
 		}
 	case backends.Nack:
-		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error { return t.nack(l, w) })
+		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error { return t.meet(l, l.standing().Nacked(w)) })
 	case backends.Extend:
 		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error { return t.extend(l, w) })
 	case backends.Release:
-		r.Lost, err = t.each(w.Leases, w.Owner, func(l *leased) error { return t.release(l, w) })
+		r.Lost, err = t.each(w.Leases, w.Owner, func(l *leased) error { return t.meet(l, l.standing().Released(w)) })
 	default:
 		err = fmt.Errorf("sqlite: a write of the unknown kind %T", w)
 	}

@@ -117,19 +117,6 @@ func (t *tx) die(l *leased) error {
 	return t.leave(l)
 }
 
-// again makes the job ready in a new position, or scheduled where there is a delay.
-func (t *tx) again(l *leased, delay time.Duration) (err error) {
-	if delay > 0 {
-		l.state, l.runAt = backends.StateScheduled, t.now+ms(delay)
-		return t.leave(l)
-	}
-	if l.position, err = t.next(); err != nil {
-		return err
-	}
-	l.state, l.readyAt = backends.StateReady, t.now
-	return t.leave(l)
-}
-
 // leave writes what became of a claimed row.
 func (t *tx) leave(l *leased) error {
 	if l.state == backends.StateReady {
@@ -149,47 +136,31 @@ func (t *tx) failed(id, attempt int64, cause backends.Cause, message string) err
 	return err
 }
 
-func (t *tx) fail(l *leased, cause backends.Cause, message string) error {
-	l.lastError = message
-	return t.failed(l.id, l.attempts, cause, message)
-}
-
-func (t *tx) nack(l *leased, n backends.Nack) error {
-	if n.Uncharged {
-		l.attempts--
-	} else {
-		l.losses = 0
-		if err := t.fail(l, backends.CauseNacked, n.Error); err != nil {
+// meet makes a job's fate come true.
+func (t *tx) meet(l *leased, f backends.Fate) (err error) {
+	l.attempts, l.losses = int64(f.Attempts), int64(f.Losses)
+	if f.Cause != "" {
+		l.lastError = f.Message
+		if err := t.failed(l.id, l.attempts, f.Cause, f.Message); err != nil {
 			return err
 		}
 	}
-	if n.Dead || !n.Uncharged && l.attempts >= l.limit {
+	switch l.state = f.State; {
+	case f.State == backends.StateDead:
 		return t.die(l)
+	case f.State == backends.StateScheduled:
+		l.runAt = t.now + ms(f.Delay)
+	case !f.SamePosition:
+		l.readyAt = t.now
+		if l.position, err = t.next(); err != nil {
+			return err
+		}
 	}
-	if n.HasDelay {
-		return t.again(l, n.Delay)
-	}
-	return t.again(l, backends.Backoff(l.backoff, l.backoffMax, int(l.attempts)))
+	return t.leave(l)
 }
 
-func (t *tx) release(l *leased, r backends.Release) error {
-	if r.Uncharged {
-		l.attempts--
-		l.state = backends.StateReady // in its old position
-		return t.leave(l)
-	}
-	if err := t.fail(l, r.Cause, r.Message); err != nil {
-		return err
-	}
-	l.losses++
-	switch {
-	case l.attempts >= l.limit:
-		return t.die(l)
-	case l.losses == 1 && r.Cause != backends.CauseTimedOut:
-		return t.again(l, 0)
-	default:
-		return t.again(l, backends.Backoff(l.backoff, l.backoffMax, int(l.attempts)))
-	}
+func (l *leased) standing() backends.Standing {
+	return backends.Standing{Attempts: int(l.attempts), Limit: int(l.limit), Losses: int(l.losses), Backoff: l.backoff, BackoffMax: l.backoffMax}
 }
 
 func (t *tx) extend(l *leased, e backends.Extend) (err error) {
