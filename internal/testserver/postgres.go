@@ -1,0 +1,298 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// EnvURL names a PostgreSQL server (a URL of a role that may create databases)
+// that is used instead of those that this package starts.
+const EnvURL = "QSIDECAR_TEST_POSTGRES"
+
+// Versions are the major versions to test: the oldest and the newest that are
+// supported, or "" alone where EnvURL names the server.
+func Versions() []string {
+	if os.Getenv(EnvURL) != "" {
+		return []string{""}
+	}
+	return []string{"13", "18"}
+}
+
+// Options change how a server runs.
+type Options struct {
+	Durable  bool              // fsync and full_page_writes as in production: for measurements and crashes
+	Settings map[string]string // further ones, as in postgresql.conf
+}
+
+// Postgres is a running server with an own data directory.
+type Postgres struct {
+	Version string // as the server says it
+
+	admin   *url.URL
+	dir     string // "": not started here
+	process *os.Process
+	ended   chan error
+	number  atomic.Int64
+}
+
+const startTime = 60 * time.Second
+
+// StartPostgres starts a server of that major version (see Versions) on a Unix
+// socket. It ends with Stop, and also when this process dies in any way.
+func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if at := os.Getenv(EnvURL); at != "" {
+		admin, err := url.Parse(at)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", EnvURL, err)
+		}
+		p := &Postgres{admin: admin}
+		return p, p.ready(ctx)
+	}
+	who, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cacheDir(who)
+	if err != nil {
+		return nil, err
+	}
+	home, err := install(cache, version)
+	if err != nil {
+		return nil, err
+	}
+	template, err := initialized(ctx, cache, home, version, who)
+	if err != nil {
+		return nil, err
+	}
+	p, err := start(home, template, who, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.ready(ctx); err != nil {
+		return nil, errors.Join(err, p.Stop())
+	}
+	return p, nil
+}
+
+// initialized is a data directory that initdb made once, to be copied.
+func initialized(ctx context.Context, cache, home, version string, who account) (string, error) {
+	dir := filepath.Join(cache, fmt.Sprintf("data-%s-%d", packages[version], who.uid))
+	err := locked(filepath.Join(cache, "initdb.lock"), func() error {
+		if _, err := os.Stat(filepath.Join(dir, "PG_VERSION")); err == nil {
+			return nil
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		if err := os.Chown(dir, who.uid, who.gid); err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, filepath.Join(home, "bin", "initdb"), "--pgdata="+dir,
+			"--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+		if who.drop {
+			cmd.SysProcAttr = who.attributes(0)
+		}
+		cmd.Dir = "/"
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return errors.Join(fmt.Errorf("initdb: %w\n%s", err, out), os.RemoveAll(dir))
+		}
+		return nil
+	})
+	return dir, err
+}
+
+// start copies the template and runs a server on it.
+func start(home, template string, who account, o Options) (*Postgres, error) {
+	sweepDead()
+	// Short: a Unix socket's path must stay below 107 bytes. Its name tells whose it is.
+	dir, err := os.MkdirTemp("", fmt.Sprintf("qspg-%d-", os.Getpid()))
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{dir: dir, ended: make(chan error, 1)} // 1: nobody may ever ask
+	if err := p.prepare(template, who); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	p.admin = &url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/postgres",
+		RawQuery: url.Values{"host": {dir}}.Encode()}
+	settings := map[string]string{
+		"listen_addresses": "", "unix_socket_directories": dir, "max_connections": "200", "shared_buffers": "256MB",
+		"log_line_prefix": "%m [%p] ", "timezone": "Asia/Kathmandu", // far from UTC, to find who relies on it
+	}
+	if !o.Durable {
+		settings["fsync"], settings["full_page_writes"], settings["synchronous_commit"] = "off", "off", "off"
+	}
+	for k, v := range o.Settings {
+		settings[k] = v
+	}
+	args := []string{"-D", filepath.Join(dir, "data")}
+	for k, v := range settings {
+		args = append(args, "-c", k+"="+v)
+	}
+	cmd := exec.Command(filepath.Join(home, "bin", "postgres"), args...)
+	cmd.SysProcAttr = who.attributes(syscall.SIGQUIT) // at once: its data is of no use to anybody
+	cmd.Dir = dir
+	log, err := os.Create(p.log())
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	started := make(chan error)
+	guard(func() {
+		err := cmd.Start()
+		started <- errors.Join(err, log.Close())
+		if err == nil {
+			p.ended <- cmd.Wait()
+		}
+	})
+	if err := <-started; err != nil {
+		return nil, errors.Join(fmt.Errorf("starting PostgreSQL: %w", err), os.RemoveAll(dir))
+	}
+	p.process = cmd.Process
+	return p, nil
+}
+
+func (p *Postgres) log() string { return filepath.Join(p.dir, "log") }
+
+// prepare fills the server's folder.
+func (p *Postgres) prepare(template string, who account) error {
+	data := filepath.Join(p.dir, "data")
+	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
+		return fmt.Errorf("copying the data directory: %w", err)
+	}
+	if err := filepath.WalkDir(p.dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !who.drop {
+			return err
+		}
+		return os.Lchown(path, who.uid, who.gid)
+	}); err != nil {
+		return err
+	}
+	return errors.Join(os.Chmod(data, 0o700), os.Chmod(p.dir, 0o755))
+}
+
+// sweepDead removes the folders of test processes that were killed.
+func sweepDead() {
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), "qspg-*-*"))
+	if err != nil {
+		return // the pattern is fixed
+	}
+	for _, dir := range left {
+		pid, err := strconv.Atoi(strings.Split(filepath.Base(dir), "-")[1])
+		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			_ = os.RemoveAll(dir) // another process may be at it too
+		}
+	}
+}
+
+// ready waits until the server answers, and asks its version.
+func (p *Postgres) ready(ctx context.Context) error {
+	for {
+		c, err := pgx.Connect(ctx, p.admin.String())
+		if err == nil {
+			err = c.QueryRow(ctx, "SHOW server_version").Scan(&p.Version)
+			return errors.Join(err, c.Close(ctx))
+		}
+		wait := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-wait.C:
+		case e := <-p.ended:
+			p.ended <- e
+			said, _ := os.ReadFile(p.log())
+			return fmt.Errorf("PostgreSQL ended as it started: %w\n%s", e, said)
+		case <-ctx.Done():
+			said, _ := os.ReadFile(p.log())
+			return fmt.Errorf("PostgreSQL did not start: %w\n%s", err, said)
+		}
+		if p.dir == "" {
+			return fmt.Errorf("the server that %s names: %w", EnvURL, err)
+		}
+	}
+}
+
+// Stop ends the server and removes its data. It does nothing to a server that
+// this package did not start.
+func (p *Postgres) Stop() error {
+	if p.dir == "" {
+		return nil
+	}
+	err := p.process.Signal(syscall.SIGQUIT)
+	if errors.Is(err, os.ErrProcessDone) {
+		err = nil
+	}
+	<-p.ended // its status says only that it was told to
+	return errors.Join(err, os.RemoveAll(p.dir))
+}
+
+// Log is what the server wrote so far, for a test that failed.
+func (p *Postgres) Log() string {
+	said, err := os.ReadFile(p.log())
+	if err != nil {
+		return err.Error()
+	}
+	return string(said)
+}
+
+// PID is the process id of the server's first process; 0: not started here.
+func (p *Postgres) PID() int {
+	if p.process == nil {
+		return 0
+	}
+	return p.process.Pid
+}
+
+// Admin is the URL of a superuser on the database "postgres".
+func (p *Postgres) Admin() string { return p.admin.String() }
+
+// Exec runs statements as the superuser, each in its own transaction.
+func (p *Postgres) Exec(ctx context.Context, statements ...string) (err error) {
+	c, err := pgx.Connect(ctx, p.admin.String())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
+	for _, sql := range statements {
+		if _, err := c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// Database makes an empty database that is dropped when the test ends, and
+// returns its superuser's URL.
+func (p *Postgres) Database(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("t%d_%d", os.Getpid(), p.number.Add(1))
+	if err := p.Exec(t.Context(), `CREATE DATABASE "`+name+`" TEMPLATE template0`); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Exec(context.Background(), `DROP DATABASE "`+name+`" WITH (FORCE)`); err != nil {
+			t.Error(err)
+		}
+	})
+	at := *p.admin
+	at.Path = "/" + name
+	return at.String()
+}

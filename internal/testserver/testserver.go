@@ -1,0 +1,136 @@
+// Package testserver gets and starts throwaway database servers for tests and
+// benchmarks. A server that cannot be had is an error, never a reason to skip:
+// a check that did not run must not look like one that passed.
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// account is whom the servers run as: PostgreSQL refuses to run as root.
+type account struct {
+	uid, gid int
+	drop     bool // this process is root and has to become that user
+}
+
+// unprivileged is this process's own user, or where that is root the first of
+// postgres and nobody that exists.
+func unprivileged() (account, error) {
+	if os.Geteuid() != 0 {
+		return account{uid: os.Geteuid(), gid: os.Getegid()}, nil
+	}
+	passwd, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return account{}, err
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		for line := range strings.Lines(string(passwd)) {
+			field := strings.Split(strings.TrimSpace(line), ":")
+			if len(field) < 4 || field[0] != name {
+				continue
+			}
+			uid, err1 := strconv.Atoi(field[2])
+			gid, err2 := strconv.Atoi(field[3])
+			return account{uid: uid, gid: gid, drop: true}, errors.Join(err1, err2)
+		}
+	}
+	return account{}, errors.New("the servers must not run as root, and /etc/passwd has neither postgres nor nobody")
+}
+
+// attributes are those of a child that runs as a and does not outlive this
+// process. The thread that starts it must stay: see guard.
+func (a account) attributes(last syscall.Signal) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Pdeathsig: last}
+	if a.drop {
+		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+	}
+	return attr
+}
+
+// guard runs f on a thread of its own that lives until f returns, because the
+// kernel sends a child its parent's death when the *thread* that made it ends.
+func guard(f func()) {
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		f()
+	}()
+}
+
+// cacheDir is where fetched servers are kept between runs: below
+// $XDG_CACHE_HOME, else .cache in this repository, else (where the servers' user
+// cannot enter those) below /var/tmp.
+func cacheDir(a account) (string, error) {
+	var places []string
+	if base := os.Getenv("XDG_CACHE_HOME"); base != "" {
+		places = append(places, filepath.Join(base, "qsidecar-test"))
+	} else if root, err := moduleRoot(); err == nil {
+		places = append(places, filepath.Join(root, ".cache", "servers"))
+	}
+	places = append(places, filepath.Join("/var/tmp", fmt.Sprintf("qsidecar-test-%d", os.Geteuid())))
+	var failed error
+	for _, dir := range places {
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil && a.drop {
+			err = openToAll(dir)
+		}
+		if err == nil {
+			return dir, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	return "", fmt.Errorf("no place for the fetched servers: %w", failed)
+}
+
+// moduleRoot is the folder with go.mod at or above the working directory.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("no go.mod here or above")
+		}
+		dir = up
+	}
+}
+
+// openToAll: every folder down to dir may be entered by any user.
+func openToAll(dir string) error {
+	for at := dir; ; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		if err != nil {
+			return err
+		}
+		if info.Mode().Perm()&0o005 != 0o005 {
+			return fmt.Errorf("%s may not be entered by other users", at)
+		}
+		if at == filepath.Dir(at) {
+			return nil
+		}
+	}
+}
+
+// locked runs f while no other process runs one under the same lock file.
+func locked(path string, f func() error) (err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }() // also unlocks
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("locking %s: %w", path, err)
+	}
+	return f()
+}
