@@ -112,8 +112,10 @@ func getDecoder() *decoder { return decoders.Get().(*decoder) }
 
 // release gives d back without what it read, which may be large.
 func (d *decoder) release() {
+	if d.lenient {
+		d.job = anyJob{}
+	}
 	d.src, d.limits, d.json, d.lenient, d.b64 = nil, Limits{}, false, false, false
-	d.job = anyJob{}
 	d.mp.close()
 	d.js.close()
 	decoders.Put(d)

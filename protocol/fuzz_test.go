@@ -56,6 +56,9 @@ func addHostile(f *testing.F, messages map[string]string) {
 	}
 }
 
+// Run a target with a small -fuzzminimizetime (20x): by default the fuzzer spends
+// up to a minute on making each new input smaller.
+
 // fuzzRequest: whatever decodes, encodes to what decodes to the same; and no
 // decoding panics or takes memory out of proportion.
 func fuzzRequest(f *testing.F, c Codec) {
