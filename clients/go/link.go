@@ -41,6 +41,9 @@ type link struct {
 func (c *Client) connect(ctx context.Context) (*link, error) {
 	conn, err := c.opts.Dial(ctx)
 	if err != nil {
+		if ctx.Err() != nil { // whatever the dialler made of it
+			err = context.Cause(ctx)
+		}
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })

@@ -224,19 +224,6 @@ func TestUnprintedJobsGoBack(t *testing.T) {
 	}
 }
 
-// TestSignalEndsAWaitingClaim: and nothing stays claimed.
-func TestSignalEndsAWaitingClaim(t *testing.T) {
-	h := newHost(t)
-	serve := h.serve("--log-level", "debug")
-	r := h.start(strings.NewReader(""), "claim", "q", "--wait", "1h")
-	if code := r.stop(); code != exitInterrupted {
-		t.Errorf("exit code %d, want %d: %s", code, exitInterrupted, r.errOut)
-	}
-	h.must(0, "enqueue", "q", "x")
-	h.claim("q")
-	_ = serve
-}
-
 func TestSecondSignalEndsTheDrain(t *testing.T) {
 	h := newHost(t)
 	file := h.file("c.yaml", "drain_timeout: 1h\n")

@@ -174,12 +174,10 @@ func TestTwoServe(t *testing.T) {
 	h.run("serve").says(t, 1, h.socket(), "another sidecar", "pid", "--socket")
 }
 
-// A sidecar's refusals, from one that a test plays.
-func TestSidecarsErrors(t *testing.T) {
-	h := newHost(t)
-	socket := filepath.Join(h.dir, "s")
-	var answer *protocol.Error
-	listenUnix(t, socket, func(c net.Conn) {
+// fakeSidecar answers hello, and everything else with what answer gives.
+func fakeSidecar(t *testing.T, path string, answer func(req *protocol.Request) []*protocol.Reply) {
+	t.Helper()
+	listenUnix(t, path, func(c net.Conn) {
 		c.SetDeadline(time.Now().Add(patience))
 		in := protocol.NewReader(c, protocol.DefaultMaxFrame)
 		for {
@@ -189,16 +187,61 @@ func TestSidecarsErrors(t *testing.T) {
 			}
 			var req protocol.Request
 			if err := codec.DecodeRequest(body, protocol.NewLimits(protocol.DefaultMaxFrame), &req); err != nil {
+				t.Errorf("the client sent what cannot be read: %v", err)
 				return
 			}
-			rep := &protocol.Reply{ID: req.ID, Error: answer}
-			if req.Op == protocol.OpHello {
-				rep = &protocol.Reply{ID: req.ID, OK: true, Hello: &protocol.HelloReply{Version: 1}}
+			answers := []*protocol.Reply{{ID: req.ID, OK: true, Hello: &protocol.HelloReply{Version: 1}}}
+			if req.Op != protocol.OpHello {
+				answers = answer(&req)
 			}
-			if _, err := c.Write(codec.AppendReply(nil, rep)); err != nil {
-				return
+			for _, rep := range answers {
+				if _, err := c.Write(codec.AppendReply(nil, rep)); err != nil {
+					return
+				}
 			}
 		}
+	})
+}
+
+// TestSignalEndsAWaitingClaim: and a job that came at the same moment goes back,
+// uncharged.
+func TestSignalEndsAWaitingClaim(t *testing.T) {
+	h := newHost(t)
+	socket := filepath.Join(h.dir, "s")
+	waiting := make(chan protocol.RequestID, 1)
+	back := make(chan protocol.Request, 1)
+	var claim protocol.RequestID
+	fakeSidecar(t, socket, func(req *protocol.Request) []*protocol.Reply {
+		ok := &protocol.Reply{ID: req.ID, OK: true}
+		switch req.Op {
+		case protocol.OpClaim:
+			claim = req.ID
+			waiting <- claim
+			return nil
+		case protocol.OpCancel:
+			return []*protocol.Reply{{ID: claim, OK: true, Jobs: []protocol.Job{{ID: "1", Queue: "q", Lease: "1.x"}}}, ok}
+		}
+		back <- *req
+		ok.Settled = &protocol.Settled{Verb: "nacked", Count: 1, Lost: []string{}}
+		return []*protocol.Reply{ok}
+	})
+	r := h.start(strings.NewReader(""), "claim", "q", "--wait", "1h", "--socket", socket)
+	<-waiting
+	if code := r.stop(); code != exitInterrupted || r.out.String() != "" {
+		t.Errorf("exit code %d, want %d: %s%s", code, exitInterrupted, r.out, r.errOut)
+	}
+	if req := <-back; req.Op != protocol.OpNack || req.Leases[0] != "1.x" || req.Charge.Or(true) {
+		t.Errorf("the job that came was given back with %+v", req)
+	}
+}
+
+// A sidecar's refusals, from one that a test plays.
+func TestSidecarsErrors(t *testing.T) {
+	h := newHost(t)
+	socket := filepath.Join(h.dir, "s")
+	var answer *protocol.Error
+	fakeSidecar(t, socket, func(req *protocol.Request) []*protocol.Reply {
+		return []*protocol.Reply{{ID: req.ID, Error: answer}}
 	})
 	for code, want := range map[protocol.Code]int{
 		protocol.CodeUnavailable: exitUnavailable, protocol.CodeUnknownOutcome: exitUnavailable,

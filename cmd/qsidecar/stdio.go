@@ -167,7 +167,15 @@ func (a *app) readerGone(ms int) bool {
 	if !ok {
 		return false
 	}
-	fds := []unix.PollFd{{Fd: int32(out.Fd())}} // no events: errors and hang-ups only
-	n, err := unix.Poll(fds, ms)
-	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+	raw, err := out.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd)}} // no events: errors and hang-ups only
+		n, err := unix.Poll(fds, ms)
+		gone = err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+	})
+	return gone || err != nil // a closed stdout has no reader either
 }
