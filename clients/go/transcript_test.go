@@ -1,0 +1,251 @@
+package qsidecar_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+	"github.com/qsidecar/qsidecar/protocol/transcript"
+)
+
+// TestTranscripts replays the protocol's conversations with this client: it sends
+// what stands in the C lines, and a server played here answers what stands in
+// the S lines. Messages that are the client's own to send (hello, bye, cancel) or
+// that it cannot be brought to send (bad ones) are passed over.
+func TestTranscripts(t *testing.T) {
+	all, err := transcript.Load("../../protocol/testdata/transcripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	replayed := make(map[protocol.Op]int)
+	for _, tr := range all {
+		if slices.ContainsFunc(tr.Steps, func(s transcript.Step) bool {
+			return s.Kind == transcript.SendRaw || s.Kind == transcript.Shutdown || s.Message["op"] == "cancel" || s.Message["op"] == "bye"
+		}) {
+			continue
+		}
+		t.Run(tr.Name, func(t *testing.T) {
+			p := &replay{t: t, vars: map[string]any{"q": "q", "q2": "q2", "q3": "q3"}, ends: make(map[int]*end), ops: replayed}
+			for _, s := range tr.Steps {
+				p.line = s.Line
+				p.step(s)
+			}
+		})
+	}
+	for _, op := range []protocol.Op{
+		protocol.OpEnqueue, protocol.OpClaim, protocol.OpAck, protocol.OpNack, protocol.OpExtend, protocol.OpStats,
+		protocol.OpPeek, protocol.OpRetry, protocol.OpDelete, protocol.OpRelease, protocol.OpPurge, protocol.OpPause,
+		protocol.OpResume, protocol.OpPing,
+	} {
+		if replayed[op] == 0 {
+			t.Errorf("no transcript sent a %s", op)
+		}
+	}
+}
+
+type replay struct {
+	t    *testing.T
+	line int
+	vars map[string]any
+	ends map[int]*end
+	ops  map[protocol.Op]int
+}
+
+// end is one connection of the transcript: the client and the server's side.
+type end struct {
+	client *qsidecar.Client
+	peer   *peer
+	open   []openCall
+	closed bool
+}
+
+type openCall struct {
+	id      string // as the transcript has it; "" for none
+	request *protocol.Request
+	call    *pending[*protocol.Reply]
+}
+
+func (p *replay) end(n int) *end {
+	e := p.ends[n]
+	if e == nil {
+		_, c, peer := connected(p.t, qsidecar.Options{})
+		e = &end{client: c, peer: peer}
+		p.ends[n] = e
+	}
+	return e
+}
+
+func (p *replay) step(s transcript.Step) {
+	p.t.Helper()
+	e := p.end(s.Conn)
+	switch s.Kind {
+	case transcript.HangUp:
+		if err := e.client.Close(); err != nil {
+			p.t.Errorf("line %d: %v", p.line, err)
+		}
+	case transcript.ServerClose:
+		e.peer.close()
+	case transcript.Send:
+		p.send(e, s.Message)
+	case transcript.Receive:
+		p.receive(e, s.Message)
+	}
+}
+
+// send makes the client send a message and takes it in, unless it is not one of
+// the client's.
+func (p *replay) send(e *end, m map[string]any) {
+	p.t.Helper()
+	body, err := transcript.ToMsgpack(p.concrete("", m).(map[string]any))
+	if err != nil {
+		p.t.Fatalf("line %d: %v", p.line, err)
+	}
+	want := new(protocol.Request)
+	if err := protocol.Msgpack.DecodeRequest(body, protocol.NewLimits(1<<20), want); err != nil || want.Op == protocol.OpHello {
+		return
+	}
+	p.ops[want.Op]++
+	c := call(p.t.Context(), e.client, *want)
+	got := e.peer.expect(want.Op)
+	sent := *got
+	sent.ID = want.ID
+	if d := cmp.Diff(*want, sent, cmp.AllowUnexported(protocol.RequestID{})); d != "" {
+		p.t.Fatalf("line %d: the client sent another message (-transcript +sent):\n%s", p.line, d)
+	}
+	e.open = append(e.open, openCall{idText(m), got, c})
+}
+
+func idText(m map[string]any) string {
+	if id, ok := m["id"]; ok {
+		return fmt.Sprint(id)
+	}
+	return ""
+}
+
+// receive answers a call as the transcript says, and checks what the caller got.
+func (p *replay) receive(e *end, m map[string]any) {
+	p.t.Helper()
+	var frame map[string]any
+	i := slices.IndexFunc(e.open, func(o openCall) bool { return o.id == idText(m) })
+	if _, event := m["event"]; !event && i < 0 {
+		return // of a request that was passed over
+	}
+	frame = p.concrete("", m).(map[string]any)
+	delete(frame, "id")
+	body, err := transcript.ToMsgpack(frame)
+	if err != nil {
+		p.t.Fatalf("line %d: %v", p.line, err)
+	}
+	rep := new(protocol.Reply)
+	if err := protocol.Msgpack.DecodeReply(body, rep); err != nil {
+		p.t.Fatalf("line %d: %v", p.line, err)
+	}
+	if rep.Event != "" {
+		e.peer.send(rep)
+		return
+	}
+	o := e.open[i]
+	e.open = slices.Delete(e.open, i, i+1)
+	rep.ID = o.request.ID
+	p.write(e, body, rep)
+	got, err := o.call.wait(p.t)
+	var pe *protocol.Error
+	switch {
+	case rep.Error != nil:
+		if !errors.As(err, &pe) || pe.Code != rep.Error.Code {
+			p.t.Errorf("line %d: the call gave %v, want %v", p.line, err, rep.Error)
+		}
+	case err != nil:
+		p.t.Errorf("line %d: the call gave %v", p.line, err)
+	default:
+		if d := cmp.Diff(rep, got, cmp.AllowUnexported(protocol.RequestID{})); d != "" {
+			p.t.Errorf("line %d: the caller got another answer (-transcript +got):\n%s", p.line, d)
+		}
+	}
+}
+
+// write sends the body, as the transcript's own encoder made it, with the id that
+// the client gave: an entry more at the map's end.
+func (p *replay) write(e *end, body []byte, rep *protocol.Reply) {
+	p.t.Helper()
+	if body[0]&0xf0 != 0x80 || body[0] == 0x8f {
+		p.t.Fatalf("line %d: the reply is no small map", p.line)
+	}
+	id := protocol.Msgpack.AppendReply(nil, &protocol.Reply{ID: rep.ID, OK: true})
+	// frame: length, fixmap of 2, then "id" and its value, then "ok": true
+	entry, ok := strings.CutSuffix(string(id[5:]), "\xa2ok\xc3")
+	if !ok || !strings.HasPrefix(entry, "\xa2id") {
+		p.t.Fatalf("the codec writes a reply as %x, which this test does not know", id)
+	}
+	frame := append([]byte{body[0] + 1}, body[1:]...)
+	frame = append(frame, entry...)
+	out := append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...)
+	if _, err := e.peer.conn.Write(out); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// numbers are the fields that hold one, where the transcript leaves open which.
+var numbers = []string{
+	"attempt", "max_attempts", "fence", "priority", "enqueued_at", "run_at", "claimed_at", "finished_at", "at",
+	"retry_ms", "oldest_ready_ms", "oldest_claimed_ms", "timeout_ms", "ready", "scheduled", "claimed", "dead", "done", "count", "index",
+}
+
+// concrete puts values for the patterns of a message.
+func (p *replay) concrete(key string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := make(map[string]any)
+		for k, e := range v {
+			if k == "..." || e == "$?" {
+				continue
+			}
+			out[k] = p.concrete(k, e)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = p.concrete(key, e)
+		}
+		return out
+	case string:
+		return p.value(key, v)
+	}
+	return v
+}
+
+func (p *replay) value(key, s string) any {
+	name, ok := strings.CutPrefix(s, "$")
+	if !ok {
+		return s
+	}
+	if rest, ok := strings.CutPrefix(name, "$"); ok {
+		return "$" + rest
+	}
+	if v, ok := p.vars[name]; ok {
+		return v
+	}
+	var v any = "some-" + strings.TrimLeft(name, "_>")
+	switch {
+	case slices.Contains(numbers, key):
+		v = json.Number(strconv.Itoa(len(p.vars) + 1))
+	case key == "queues":
+		v = []any{}
+	case key == "job" || key == "jobs": // where only the answer to an enqueue is left open
+		v = map[string]any{"id": v}
+	}
+	if name != "_" && name[0] != '>' {
+		p.vars[name] = v
+	}
+	return v
+}
