@@ -233,8 +233,8 @@ var races = map[string]func(*kit){
 	},
 	"BeatsPassALoad": func(k *kit) {
 		// Every other writer is busy without end; a beat still comes through at once.
-		k.fill(50)
 		stop := make(chan struct{})
+		var commits atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 16 {
 			wg.Go(func() {
@@ -249,19 +249,19 @@ var races = map[string]func(*kit){
 						k.Error(err)
 						return
 					}
+					commits.Add(1)
 				}
 			})
 		}
-		worst := time.Duration(0)
 		for range 20 {
-			began := time.Now()
+			began, before := time.Now(), commits.Load()
 			k.beat(k, me, backends.BeatRenew)
-			worst = max(worst, time.Since(began))
+			// A slow disk alone is not the backend's fault: others got through meanwhile.
+			if took, n := time.Since(began), commits.Load()-before; took > time.Second && n > 20 {
+				k.Errorf("a beat took %v, while %d commits passed it", took, n)
+			}
 		}
 		close(stop)
 		wg.Wait()
-		if worst > 2*time.Second {
-			k.Errorf("a beat took %v under load", worst)
-		}
 	},
 }

@@ -31,8 +31,9 @@ type statement interface {
 
 // connect opens path and runs the pragmas, each of which must be accepted.
 func connect(path string, pragmas ...string) (*conn, error) {
-	// In the form of a URI no character of the path means anything.
-	dc, err := connector().Open("file://" + (&url.URL{Path: path}).EscapedPath())
+	// In the form of a URI no character of the path means anything. A file that is
+	// gone is not made anew: prepare has made it.
+	dc, err := connector().Open("file://" + (&url.URL{Path: path}).EscapedPath() + "?mode=rw")
 	if err != nil {
 		return nil, err
 	}

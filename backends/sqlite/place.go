@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/qsidecar/qsidecar/backends"
 )
 
 // making keeps a second Open in this process from opening a file that the first
@@ -15,35 +17,35 @@ import (
 var making sync.Mutex
 
 // prepare checks the place of a database and makes the file where it is missing.
-// It returns the path made absolute.
-func prepare(path string) (string, error) {
+// It returns the path made absolute, and which file that is.
+func prepare(path string) (string, fs.FileInfo, error) {
 	if path == "" {
-		return "", errors.New("sqlite: the path of the database is empty: write sqlite:PATH")
+		return "", nil, errors.New("sqlite: the path of the database is empty: write sqlite:PATH")
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return "", fmt.Errorf("sqlite: %w", err)
+		return "", nil, fmt.Errorf("sqlite: %w", err)
 	}
 	folder := filepath.Dir(path)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return "", fmt.Errorf("the folder of the database %s cannot be made: %w", path, err)
+		return "", nil, fmt.Errorf("the folder of the database %s cannot be made: %w", path, err)
 	}
 	making.Lock()
 	defer making.Unlock()
 	info, err := os.Stat(path)
 	switch {
 	case err == nil && info.IsDir():
-		return "", fmt.Errorf("%s is a folder: name a database file in it, as %s", path, filepath.Join(path, "qsidecar.db"))
+		return "", nil, fmt.Errorf("%s is a folder: name a database file in it, as %s", path, filepath.Join(path, "qsidecar.db"))
 	case err == nil && !info.Mode().IsRegular():
-		return "", fmt.Errorf("%s is no regular file: a database cannot be kept in it", path)
+		return "", nil, fmt.Errorf("%s is no regular file: a database cannot be kept in it", path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("the database cannot be opened: %w", err)
+		return "", nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
 	// Through links, to the disk that will hold it.
 	if name, err := networkFS(folder); err != nil {
-		return "", fmt.Errorf("the disk of %s cannot be looked at: %w", path, err)
+		return "", nil, fmt.Errorf("the disk of %s cannot be looked at: %w", path, err)
 	} else if name != "" {
-		return "", fmt.Errorf("%s is on a network file system (%s), where SQLite's WAL mode loses data: "+
+		return "", nil, fmt.Errorf("%s is on a network file system (%s), where SQLite's WAL mode loses data: "+
 			"put the database on a local disk, or use a database server for several hosts", path, name)
 	}
 	if info == nil {
@@ -52,8 +54,24 @@ func prepare(path string) (string, error) {
 			err = f.Close()
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) { // another process may have been quicker
-			return "", fmt.Errorf("the database cannot be made: %w", err)
+			return "", nil, fmt.Errorf("the database cannot be made: %w", err)
 		}
 	}
-	return path, nil
+	if info, err = os.Stat(path); err != nil {
+		return "", nil, fmt.Errorf("the database cannot be opened: %w", err)
+	}
+	return path, info, nil
+}
+
+// inPlace fails where the open file is no longer the one at its path: what is
+// written to it would be gone with the last program that has it open.
+func (s *Store) inPlace() error {
+	now, err := os.Stat(s.path)
+	if err == nil && !os.SameFile(now, s.file) {
+		err = errors.New("another file is in its place")
+	}
+	if err != nil {
+		return backends.Unavailable(fmt.Errorf("the database %s was moved or deleted while it was open; restart the sidecar: %w", s.path, err))
+	}
+	return nil
 }

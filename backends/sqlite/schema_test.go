@@ -11,6 +11,9 @@ import (
 // shell is a database file that is used without a Store.
 func shell(t *testing.T, path, sql string) {
 	t.Helper()
+	if _, _, err := prepare(path); err != nil {
+		t.Fatal(err)
+	}
 	c, err := connect(path, "busy_timeout=10000")
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -39,6 +40,7 @@ type Options struct {
 // Store is an open database. It is a backends.Backend and a backends.Inspector.
 type Store struct {
 	path     string
+	file     fs.FileInfo // which file was opened
 	log      *slog.Logger
 	now      func() time.Time
 	database string
@@ -68,11 +70,11 @@ var _ interface {
 // Open opens the database, makes or migrates its tables and checks that a
 // commit in it is durable. Errors name the path and what to do.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	path, err := prepare(o.Path)
+	path, file, err := prepare(o.Path)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, log: o.Log, now: o.Now, handle: random()}
+	s := &Store{path: path, file: file, log: o.Log, now: o.Now, handle: random()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -132,6 +132,9 @@ func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error),
 
 // transact is the inside of write, under the gate.
 func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, error), phase *atomic.Int32, f func(t *tx) error) (err error) {
+	if err := s.inPlace(); err != nil {
+		return err
+	}
 	if err := s.begin(ctx, c, open); err != nil {
 		return err
 	}

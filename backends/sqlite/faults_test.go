@@ -1,0 +1,214 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// says checks an error's kind and words.
+func says(t *testing.T, err error, retryable, refused bool, words ...string) {
+	t.Helper()
+	if err == nil || backends.Retryable(err) != retryable || backends.IsRefused(err) != refused {
+		t.Errorf("%v: retryable %v, refused %v; want %v, %v", err, backends.Retryable(err), backends.IsRefused(err), retryable, refused)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+func TestAFileThatMayNotBeWritten(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	if err := s.writer.once("PRAGMA query_only=1"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Commit(t.Context(), one)
+	says(t, err, true, false, s.path, "read-only")
+}
+
+func TestAFileThatIsGone(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	aside := s.path + ".aside"
+	if err := os.Rename(s.path, aside); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Commit(t.Context(), one)
+	says(t, err, true, false, s.path, "moved or deleted")
+	_, err = s.Beat(t.Context(), backends.Beat{Host: 1, Lease: time.Minute})
+	says(t, err, true, false, s.path, "moved or deleted")
+	if err := os.WriteFile(s.path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Commit(t.Context(), one)
+	says(t, err, true, false, "another file is in its place")
+	if err := os.Rename(aside, s.path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(), one); err != nil {
+		t.Errorf("back in its place: %v", err)
+	}
+}
+
+func TestADamagedPage(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "jobs.db")
+	s := open(t, path)
+	for range 20 {
+		if _, err := s.Commit(t.Context(), one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(file[4096:], bytes.Repeat([]byte{0xff}, len(file)-4096))
+	if err := os.WriteFile(path, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says(t, fails(t, path, path, "damaged", "backup"), false, false)
+}
+
+func TestTriggersThatPassARowOver(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	if _, err := s.Commit(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec(t, s, `CREATE TRIGGER x BEFORE INSERT ON qsidecar_jobs BEGIN SELECT RAISE(IGNORE); END;
+		CREATE TRIGGER y BEFORE UPDATE ON qsidecar_jobs WHEN NEW.worker = 'evil' BEGIN SELECT RAISE(ROLLBACK, 'not him'); END`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Commit(t.Context(), one)
+	says(t, err, false, true, "RAISE(IGNORE)")
+	if len(claim(t, s, 1, "q", 9)) != 1 { // the host lives
+		t.Fatal("the job stored before is gone")
+	}
+	r := backends.Release{Uncharged: true}
+	held, err := s.Held(t.Context(), 1, "", 9)
+	if err != nil || len(held) != 1 {
+		t.Fatalf("%v, %v", held, err)
+	}
+	r.Leases = []backends.Lease{held[0].Lease}
+	if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{r}}); err != nil {
+		t.Fatal(err)
+	}
+	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 1}}, Slots: []backends.Slot{{Worker: "evil"}}}
+	_, err = s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}})
+	says(t, err, false, true, "not him")
+	c.Slots[0].Worker = "good" // RAISE(ROLLBACK) ended the transaction; the next one works
+	if _, err := s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALostSequence(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	if err := exec(t, s, `DELETE FROM sqlite_sequence`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Commit(t.Context(), one)
+	says(t, err, false, false, "sqlite_sequence", "repeat")
+}
+
+// Nobody can be told what became of a commit while the lock cannot be had.
+func TestAnOutcomeThatStaysUnknown(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var unlock func()
+	hook := func(before bool) error {
+		if before {
+			return nil
+		}
+		s.fault.Store(nil)
+		unlock = lock(t, s)
+		time.AfterFunc(20*time.Millisecond, cancel)
+		return errors.New("lost")
+	}
+	s.fault.Store(&hook)
+	_, err := s.Commit(ctx, one)
+	if !errors.Is(err, backends.ErrUnknownOutcome) {
+		t.Errorf("answered %v, want an unknown outcome", err)
+	}
+	unlock()
+	if _, err := s.Commit(t.Context(), one); err != nil {
+		t.Error(err)
+	}
+	if n := ready(t, s); n != 2 {
+		t.Errorf("%d ready, want 2", n)
+	}
+}
+
+// A lost seal is as good as one whose answer came.
+func TestALostSeal(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	if _, err := s.Commit(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	s.number++ // a commit that never was
+	if happened, err := s.look(t.Context()); err != nil || happened {
+		t.Fatalf("happened %v, %v", happened, err)
+	}
+	s.number-- // its seal's answer got lost: look again
+	if happened, err := s.look(t.Context()); err != nil || happened {
+		t.Fatalf("happened %v, %v; it was sealed", happened, err)
+	}
+	if happened, err := s.look(t.Context()); err != nil || !happened {
+		t.Fatalf("happened %v, %v; the seal itself did", happened, err)
+	}
+}
+
+func TestCountsBeyondTheExactAreKept(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	add := func(n string) {
+		if err := exec(t, s, `WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < `+n+`)
+			INSERT INTO qsidecar_jobs (queue, position) SELECT 'q', i FROM c`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stats := func() backends.QueueStats {
+		st, err := s.Stats(t.Context(), "q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st[0]
+	}
+	add("10000")
+	if st := stats(); st.Ready != 10_000 || st.Approx {
+		t.Errorf("%+v, want exactly 10000", st)
+	}
+	add("5000")
+	if st := stats(); st.Ready != 15_000 || !st.Approx {
+		t.Errorf("%+v, want about 15000", st)
+	}
+	add("5000")
+	if st := stats(); st.Ready != 15_000 || !st.Approx {
+		t.Errorf("%+v, want the count of a moment ago", st)
+	}
+	for k, e := range s.counts.of {
+		e.at = e.at.Add(-estimateAge)
+		s.counts.of[k] = e
+	}
+	if st := stats(); st.Ready != 20_000 {
+		t.Errorf("%+v, want a fresh count", st)
+	}
+}
