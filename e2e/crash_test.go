@@ -46,7 +46,7 @@ func judgeCrash(t *testing.T, v verdict) {
 	if len(v.Problems) > 0 {
 		t.Errorf("%d problems:\n%s", len(v.Problems), v.summary(20))
 	}
-	if v.Redelivered == 0 || v.Bound+v.InDoubt == 0 {
+	if v.Redelivered+v.Bound == 0 || v.InDoubt == 0 {
 		t.Errorf("the kills hit nobody: %v", v)
 	}
 }
