@@ -81,6 +81,11 @@ type Info struct {
 	Version  string // the server's, or the library's
 	Place    string // the address without secrets, for messages
 	Database string // the random id kept in the database: 11 characters of [A-Za-z0-9_-]
+
+	// Ahead: Slot.Ahead and Deliver are understood.
+	Ahead bool
+	// Concurrent: two commits at the same time are faster than one of both.
+	Concurrent bool
 }
 
 // Identity names one run of one sidecar in one database: random, never zero,
@@ -139,8 +144,8 @@ type Batch struct {
 }
 
 // Write is one request's change. It happens as a whole or not at all; lost
-// leases are left out of it and reported. The kinds are Enqueue, Ack, Nack, Extend and
-// Release.
+// leases are left out of it and reported. The kinds are Enqueue, Ack, Nack, Extend,
+// Release and Deliver.
 type Write interface{ write() }
 
 // Enqueue stores jobs, in the order of the list. A job whose key is remembered
@@ -194,6 +199,18 @@ type Release struct {
 	Message   string
 }
 
+// Deliver records that jobs claimed ahead were handed out: from then on the
+// delivery is charged, and Worker is kept with the claim. A settle of a job whose
+// delivery is not recorded counts it all the same: its worker had it.
+type Deliver struct{ Handed []Handed }
+
+// Handed is one job claimed ahead and the worker who got it.
+type Handed struct {
+	Lease  Lease
+	Worker string
+}
+
+func (Deliver) write() {}
 func (Enqueue) write() {}
 func (Ack) write()     {}
 func (Nack) write()    {}
@@ -219,9 +236,15 @@ type Slot struct {
 	Token  Token
 	Lease  time.Duration // 0: a session lease
 	Worker string        // kept with the claim, for people
+
+	// Ahead: claimed for nobody yet. The delivery is not charged before Deliver or
+	// a settle. When the host dies before that, the job goes back uncharged, in its
+	// old position and without a failure; one that this happens to as many times in a
+	// row as its max_attempts is charged from then on (it may be what kills hosts).
+	Ahead bool
 }
 
-// Job is a claimed job. The delivery is charged: Attempt counts it.
+// Job is a claimed job. Attempt counts this delivery, also one claimed ahead.
 type Job struct {
 	ID          string
 	Queue       string

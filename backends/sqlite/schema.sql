@@ -19,20 +19,20 @@ CREATE TABLE qsidecar_meta (
 
 -- The large columns come last: a row's early columns are read without its late ones.
 CREATE TABLE qsidecar_jobs (
-  id             INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id > 0), -- never reused
+  id             INTEGER PRIMARY KEY AUTOINCREMENT CONSTRAINT id_is_positive CHECK (id > 0), -- never reused
   queue          TEXT    NOT NULL
-    CHECK (typeof(queue) = 'text' AND length(CAST(queue AS BLOB)) BETWEEN 1 AND 128
+    CONSTRAINT queue_name CHECK (typeof(queue) = 'text' AND length(CAST(queue AS BLOB)) BETWEEN 1 AND 128
            AND instr(queue, char(0)) = 0
            AND queue NOT GLOB '*[^A-Za-z0-9._:/-]*' AND queue NOT GLOB '[.-]*'),
   state          TEXT    NOT NULL DEFAULT 'ready',
   priority       INTEGER NOT NULL DEFAULT 0
-    CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
+    CONSTRAINT priority_range CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
   position       INTEGER, -- order inside a priority, on the same line of numbers as id
   max_attempts   INTEGER
-    CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
+    CONSTRAINT max_attempts_range CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
   timeout_ms     INTEGER, -- the job's own
   run_at         INTEGER
-    CHECK (run_at IS NULL OR typeof(run_at) = 'integer'
+    CONSTRAINT run_at_is_ms_or_utc_text CHECK (run_at IS NULL OR typeof(run_at) = 'integer'
            OR typeof(run_at) = 'text' AND julianday(run_at) IS NOT NULL),
   enqueued_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
   ready_at       INTEGER, -- when it became ready
@@ -60,7 +60,7 @@ CREATE TABLE qsidecar_jobs (
   key            TEXT,
   last_error     TEXT, -- NULL: it has no row in qsidecar_failures
   headers        TEXT
-    CHECK (headers IS NULL OR CASE WHEN json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END),
+    CONSTRAINT headers_is_a_json_object CHECK (headers IS NULL OR CASE WHEN json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END),
   result         BLOB,
   payload        BLOB NOT NULL DEFAULT x''
 );

@@ -51,6 +51,10 @@ func TestBadInsertsAreRejected(t *testing.T) {
 	if n := ready(t, s); n != 0 {
 		t.Errorf("%d ready", n)
 	}
+	err := exec(t, s, `INSERT INTO qsidecar_jobs (queue, headers) VALUES ('q', 'no json')`)
+	if err == nil || !strings.Contains(err.Error(), "headers_is_a_json_object") {
+		t.Errorf("%v does not name the rule", err)
+	}
 }
 
 func TestLaterInsertsGoBehind(t *testing.T) {

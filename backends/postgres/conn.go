@@ -1,0 +1,127 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	connectTimeout = 10 * time.Second
+	// idleInTransaction ends a transaction whose sidecar vanished without a word
+	// (a cut cable): its row locks would hold others up for hours.
+	idleInTransaction = 15 * time.Second
+)
+
+// settings hold for every statement of this package. Each of them drives a loop
+// over its arrays into one index; with the other ways switched off, neither
+// stale statistics nor an unlucky estimate can turn it into a walk through the
+// table. Compiling them (jit) takes longer than they do.
+func (o *Options) settings() map[string]string {
+	m := map[string]string{
+		"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+		"jit": "off", "idle_in_transaction_session_timeout": millis(idleInTransaction),
+	}
+	if o.StatementTimeout > 0 {
+		m["statement_timeout"] = millis(o.StatementTimeout)
+	}
+	return m
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(ms(d), 10) }
+
+// setting is the statement that sets them, for the transaction or for the session.
+func (o *Options) setting(local bool) string {
+	sql := "SELECT "
+	for name, value := range o.settings() {
+		if sql != "SELECT " {
+			sql += ", "
+		}
+		sql += fmt.Sprintf("pg_catalog.set_config('%s', '%s', %t)", name, value, local)
+	}
+	return sql
+}
+
+// configure reads the address. The pool's mode is settled once the server was seen.
+func configure(o *Options) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(o.URL)
+	if err != nil {
+		return nil, fmt.Errorf("the address of the PostgreSQL database: %w", err) // pgx leaves the password out
+	}
+	c := config.ConnConfig
+	if o.Password != "" {
+		c.Password = o.Password
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = o.ApplicationName
+	}
+	if c.ConnectTimeout == 0 || c.ConnectTimeout > connectTimeout {
+		c.ConnectTimeout = connectTimeout
+	}
+	return config, nil
+}
+
+// greet asks the server who it is, and whether it is it that answers.
+func (s *Store) greet(ctx context.Context, config *pgx.ConnConfig) (err error) {
+	config = config.Copy()
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	c, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close(ctx)) }()
+	var pid uint32
+	var number int
+	var encoding string
+	if err := c.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_version'),
+		current_setting('server_version_num')::int, current_setting('server_encoding')`).Scan(&pid, &s.version, &number, &encoding); err != nil {
+		return err
+	}
+	switch {
+	case number < 130000:
+		return fmt.Errorf("%s is PostgreSQL %s: 13 or newer is needed", s.place, s.version)
+	case encoding != "UTF8":
+		return fmt.Errorf("%s keeps texts as %s: make a database with ENCODING 'UTF8'", s.place, encoding)
+	}
+	// A pooler gives its clients process ids of its own making.
+	s.pooled = pid != c.PgConn().PID()
+	return nil
+}
+
+// settle decides how statements are sent. With sessions of its own the Store
+// has each prepared once for each connection; otherwise a transaction brings its
+// settings along and prepares nothing that has a name.
+func (s *Store) settle(config *pgxpool.Config) {
+	c := config.ConnConfig
+	own := 1 // the beat's
+	if s.o.Notify && !s.pooled {
+		own++
+	}
+	config.MaxConns = int32(s.o.MaxConnections - own)
+	config.MinConns, config.MinIdleConns = 0, 0
+	config.MaxConnIdleTime = 5 * time.Minute
+	// A connection that broke while it was idle is found out by its first use:
+	// every call here tries again.
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	if s.pooled {
+		c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		return
+	}
+	c.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	config.AfterConnect = s.prepareSession
+}
+
+// prepareSession makes a connection of the Store's own ready. The plans of the
+// statements do not depend on their arguments: they are made once.
+func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
+	if s.pooled {
+		return nil
+	}
+	_, err := c.Exec(ctx, s.o.setting(false)+", pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false)", pgx.QueryExecModeExec)
+	return err
+}

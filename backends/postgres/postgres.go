@@ -1,0 +1,174 @@
+// Package postgres is the Backend on PostgreSQL 13 and later. Its clock is the
+// server's. Every change is a handful of statements over arrays, sent together;
+// no statement leaves anything in its session, so that a pooler that hands
+// sessions round between transactions may stand before the server.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Options say which database to open, and how.
+type Options struct {
+	// URL is a postgres:// URL or a libpq connection string.
+	URL string
+
+	// Password replaces the URL's, where it is not empty.
+	Password string
+
+	// Schema holds the tables. Letters, digits and _, not beginning with a digit,
+	// at most 48 bytes; in lower case, as PostgreSQL folds names that are not
+	// quoted. Defaults to "qsidecar".
+	Schema string
+
+	// MaxConnections is how many connections are open at most, beats and
+	// notifications included: at least 4, defaults to 8.
+	MaxConnections int
+
+	// Notify has this sidecar tell others what it enqueued, and hear them.
+	Notify bool
+
+	// ApplicationName is shown in pg_stat_activity. Defaults to "qsidecar".
+	ApplicationName string
+
+	// StatementTimeout ends statements that take longer; 0: the server's own setting.
+	StatementTimeout time.Duration
+
+	// Log gets what no caller is told. Defaults to discarding it.
+	Log *slog.Logger
+}
+
+const (
+	defaultSchema         = "qsidecar"
+	defaultMaxConnections = 8
+	minConnections        = 4
+)
+
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
+
+// Store is an open database. It is a backends.Backend, a backends.Inspector and
+// a backends.Notifier.
+type Store struct {
+	o        Options
+	log      *slog.Logger
+	place    string
+	version  string
+	database string
+	pooled   bool // a pooler stands between: sessions change from transaction to transaction
+	sql      *statements
+
+	pool    *pgxpool.Pool
+	beater  beater
+	cursors cursors
+	owners  ownersLook
+	counts  estimates
+	tell    notifier
+
+	life  context.Context // ends with Close
+	end   context.CancelCauseFunc
+	fault atomic.Pointer[func(c *pgx.Conn, before bool)] // tests break commits with it
+}
+
+var _ interface {
+	backends.Backend
+	backends.Inspector
+	backends.Notifier
+} = (*Store)(nil)
+
+func (o *Options) complete() error {
+	if o.Schema == "" {
+		o.Schema = defaultSchema
+	}
+	if !schemaName.MatchString(o.Schema) {
+		return fmt.Errorf("the schema's name %q must be lower-case letters, digits and _, at most 48 of them, beginning with no digit", o.Schema)
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = defaultMaxConnections
+	}
+	if o.MaxConnections < minConnections {
+		return fmt.Errorf("max_connections is %d: PostgreSQL needs at least %d (claims and settles, beats, notifications, looks)", o.MaxConnections, minConnections)
+	}
+	if o.ApplicationName == "" {
+		o.ApplicationName = "qsidecar"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// Open opens the database and makes or migrates its tables where they are
+// missing or old. Errors name the place, never the password.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	config, err := configure(&o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{o: o, log: o.Log, place: placeOf(config.ConnConfig)}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	s.sql = render(o.Schema)
+	if err := s.greet(ctx, config.ConnConfig); err != nil {
+		return nil, s.explain(err)
+	}
+	s.settle(config)
+	if s.pool, err = pgxpool.NewWithConfig(s.life, config); err != nil {
+		return nil, s.explain(err)
+	}
+	s.beater.config = config.ConnConfig.Copy()
+	s.tell.start(s, config.ConnConfig.Copy())
+	if err := s.migrate(ctx); err != nil {
+		return nil, errors.Join(s.explain(err), s.Close())
+	}
+	return s, nil
+}
+
+// Info implements backends.Backend.
+func (s *Store) Info() backends.Info {
+	return backends.Info{Engine: "postgres", Version: s.version, Place: s.place, Database: s.database}
+}
+
+// Close implements backends.Backend. Calls under way end with an error.
+func (s *Store) Close() error {
+	s.end(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
+	s.tell.stop()
+	err := s.beater.close()
+	s.pool.Close()
+	return err
+}
+
+// bound is ctx, ending also when the Store is closed.
+func (s *Store) bound(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// placeOf is the address without secrets.
+func placeOf(c *pgx.ConnConfig) string {
+	if strings.HasPrefix(c.Host, "/") {
+		return fmt.Sprintf("postgres://%s/%s?host=%s", c.User, c.Database, c.Host)
+	}
+	return fmt.Sprintf("postgres://%s@%s:%d/%s", c.User, c.Host, c.Port, c.Database)
+}
+
+// ownersLook says when the claims' owners were last compared with the hosts.
+type ownersLook struct {
+	mu   sync.Mutex
+	next time.Time
+}
