@@ -77,6 +77,9 @@ func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, most, errNoAnswer)
 		defer cancel()
 		rep, err := c.Call(ctx, req)
+		if errors.Is(err, errInterrupted) {
+			return errInterrupted // a job that came all the same is given back
+		}
 		if err != nil {
 			return err
 		}

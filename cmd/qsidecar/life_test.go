@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 )
 
 // claimed is a line of claim.
@@ -366,5 +368,37 @@ func TestVersionAndHelp(t *testing.T) {
 				t.Errorf("%s --help has a line of %d characters: %s", c.Name(), len(line), line)
 			}
 		}
+	}
+}
+
+// TestClientOverRestart: a worker keeps its job over a restart of the sidecar while
+// it makes no call, and settles it after.
+func TestClientOverRestart(t *testing.T) {
+	h := newHost(t)
+	file := h.file("c.yaml", "drain_timeout: 0s\ndatabases: {main: {url: 'sqlite:"+h.dir+"/q.db', host_lease: 1s, restart_grace: 3s}}\n")
+	serve := h.serve("--config", file)
+	h.must(0, "enqueue", "q", "x")
+	c, err := qsidecar.Dial(t.Context(), qsidecar.Options{
+		Socket: h.socket(),
+		OnLost: func([]string) { t.Error("the lease was lost") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	jobs, err := c.Claim(t.Context(), qsidecar.Claim{Queues: []string{"q"}})
+	if err != nil || len(jobs) != 1 {
+		t.Fatalf("claimed %v, %v", jobs, err)
+	}
+	for range 3 {
+		if code := serve.stop(); code != 0 {
+			t.Fatalf("serve ended with %d: %s", code, serve.errOut)
+		}
+		serve = h.serve("--config", file)
+		// Longer than the lease of a sidecar that nobody renews, in all.
+		h.must(exitNoJob, "claim", "q", "--wait", "1500ms")
+	}
+	if err := c.Ack(t.Context(), jobs[0].Lease); err != nil {
+		t.Errorf("after three restarts: %v", err)
 	}
 }

@@ -55,6 +55,10 @@ type app struct {
 // for its database says so itself, well before this.
 const answerTimeout = time.Minute
 
+// leaveTimeout is how long a command that is over waits until what it got too
+// late is given back.
+const leaveTimeout = 5 * time.Second
+
 var (
 	errInterrupted = errors.New("interrupted by a signal")
 	errNoAnswer    = fmt.Errorf("the sidecar did not answer within %v", answerTimeout)
@@ -68,23 +72,29 @@ func (a *app) main(args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
 	err := root.ExecuteContext(context.Background())
-	if err != nil && !a.started {
-		err = usagef("%w", err)
+	var usage *usageError
+	if err != nil && !a.started && !errors.As(err, &usage) {
+		err = usagef("%w\nRun `qsidecar --help` to see the commands", err)
 	}
 	return a.report(err)
 }
 
-// interruptible gives a context that the first signal ends.
-func (a *app) interruptible(parent context.Context) (ctx context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(parent)
+// interruptible gives a context that the first signal ends, and one that the
+// second does.
+func (a *app) interruptible(parent context.Context) (first, second context.Context, stop func()) {
+	second, endSecond := context.WithCancelCause(parent)
+	first, endFirst := context.WithCancelCause(second)
 	go func() {
-		select {
-		case <-a.signals:
-			cancel(errInterrupted)
-		case <-ctx.Done():
+		for _, end := range []context.CancelCauseFunc{endFirst, endSecond} {
+			select {
+			case <-a.signals:
+				end(errInterrupted)
+			case <-second.Done():
+				return
+			}
 		}
 	}()
-	return ctx, func() { cancel(context.Canceled) }
+	return first, second, func() { endSecond(context.Canceled) }
 }
 
 // output marks the errors of writing to stdout: the reader that went away is

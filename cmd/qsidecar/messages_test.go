@@ -40,7 +40,7 @@ func TestMessages(t *testing.T) {
 			"$D/" + strings.Repeat("x", 120) + " cannot be a sidecar's socket (invalid argument): name the one that `qsidecar serve` printed"},
 
 		{"a wrong flag", "serve --colour", 2, "unknown flag: --colour\nRun `qsidecar serve --help` to see what it takes"},
-		{"a wrong command", "enqeue q x", 2, "unknown command \"enqeue\" for \"qsidecar\"\n\nDid you mean this?\n\tenqueue"},
+		{"a wrong command", "enqeue q x", 2, "unknown command \"enqeue\" for \"qsidecar\"\n\nDid you mean this?\n\tenqueue\n\nRun `qsidecar --help` to see the commands"},
 		{"no queue", "enqueue", 2,
 			"enqueue takes a queue and at most one payload, and was given 0 arguments\nRun `qsidecar enqueue --help` to see more"},
 		{"a queue too much", "pause a b", 2, "pause takes one queue, and was given 2 arguments\nRun `qsidecar pause --help` to see more"},
@@ -230,6 +230,9 @@ func TestSignalEndsAWaitingClaim(t *testing.T) {
 	if code := r.stop(); code != exitInterrupted || r.out.String() != "" {
 		t.Errorf("exit code %d, want %d: %s%s", code, exitInterrupted, r.out, r.errOut)
 	}
+	if got := r.errOut.String(); got != "qsidecar: interrupted by a signal\n" {
+		t.Errorf("it says %q", got)
+	}
 	if req := <-back; req.Op != protocol.OpNack || req.Leases[0] != "1.x" || req.Charge.Or(true) {
 		t.Errorf("the job that came was given back with %+v", req)
 	}
@@ -254,6 +257,29 @@ func TestSidecarsErrors(t *testing.T) {
 		if r.code != want || r.err != "qsidecar: "+string(code)+": the disk is full\n" {
 			t.Errorf("%s: exit code %d, want %d: %s", code, r.code, want, r.err)
 		}
+	}
+}
+
+// TestSecondSignalEndsTheLeaving: of a command whose sidecar answers nothing more.
+func TestSecondSignalEndsTheLeaving(t *testing.T) {
+	h := newHost(t)
+	socket := filepath.Join(h.dir, "s")
+	waiting := make(chan struct{}, 1)
+	fakeSidecar(t, socket, func(req *protocol.Request) []*protocol.Reply {
+		if req.Op == protocol.OpClaim {
+			waiting <- struct{}{}
+		}
+		return nil
+	})
+	r := h.start(strings.NewReader(""), "claim", "q", "--wait", "1h", "--socket", socket)
+	<-waiting
+	r.signals <- os.Interrupt
+	start := time.Now()
+	if code := r.stop(); code != exitInterrupted {
+		t.Errorf("exit code %d, want %d: %s", code, exitInterrupted, r.errOut)
+	}
+	if took := time.Since(start); took >= leaveTimeout {
+		t.Errorf("it took %v, as if the second signal had not come", took)
 	}
 }
 

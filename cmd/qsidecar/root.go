@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -81,19 +82,20 @@ func (a *app) jsonFlag(cmd *cobra.Command) *cobra.Command {
 }
 
 // client runs f with a connection to the sidecar. The first signal ends ctx; what
-// the connection then still gets is given back before this returns.
+// the connection then still gets is given back before this returns, unless a
+// second signal ends that too.
 func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
-	ctx, stop := a.interruptible(cmd.Context())
+	ctx, again, stop := a.interruptible(cmd.Context())
 	defer stop()
 	c, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
 	err = f(ctx, c)
-	bye, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answerTimeout, errNoAnswer)
+	bye, cancel := context.WithTimeoutCause(again, leaveTimeout, errNoAnswer)
 	defer cancel()
-	if e := c.Bye(bye); e != nil && err == nil {
-		err = fmt.Errorf("leaving the sidecar: %w", e)
+	if e := c.Bye(bye); e != nil {
+		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
 	}
 	return err
 }

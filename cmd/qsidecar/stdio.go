@@ -107,7 +107,7 @@ const (
 // relay passes bytes both ways, and each end of input for what it is: a
 // half-close stays a half-close, a hang-up a hang-up.
 func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
-	ctx, stop := a.interruptible(parent)
+	ctx, _, stop := a.interruptible(parent)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	defer a.onHangUp(func() { conn.Close() })()
