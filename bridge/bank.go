@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -30,6 +31,7 @@ type bank struct {
 	committer *committer
 	keeper    *keeper
 	sweeper   *sweeper
+	attendant *attendant
 	log       *slog.Logger
 }
 
@@ -54,11 +56,13 @@ func newBank(name string, d Database, limits protocol.Limits, policy func(string
 		claimBytes: protocol.ClaimBytes,
 		log:        b.log,
 		room:       semaphore.NewWeighted(queueBytes),
-		wakeup:     make(chan struct{}, 1),
+		writes:     newLane(),
+		claims:     newLane(),
+		both:       !b.info.Concurrent,
 		seen:       make(map[backends.Token]struct{}),
 	}
 	b.committer = c
-	b.broker = newBroker(c.wake)
+	b.broker = newBroker(c.wakeClaims)
 	b.keeper = &keeper{
 		backend: d.Backend,
 		lease:   d.HostLease,
@@ -68,7 +72,7 @@ func newBank(name string, d Database, limits protocol.Limits, policy func(string
 		clock:   bootTime,
 		lost:    func(m map[*session][]backends.Lease) { lost(b, m) },
 		release: c.release,
-		revived: c.wake,
+		revived: c.wakeClaims,
 		poke:    make(chan struct{}, 1),
 		watched: make(map[backends.Identity]watch),
 	}
@@ -81,7 +85,13 @@ func newBank(name string, d Database, limits protocol.Limits, policy func(string
 		poke:    make(chan struct{}, 1),
 	}
 	b.keeper.suspected = b.sweeper.wake
+	b.keeper.abandoned = func() { b.broker.takeAhead(0) } // lost like all the rest
 	c.broker, c.keeper = b.broker, b.keeper
+	b.broker.fresh = b.keeper.fresh
+	b.broker.clock = bootTime
+	b.broker.buffers = b.info.Ahead
+	b.attendant = &attendant{broker: b.broker, ledger: b.ledger, committer: c, poke: make(chan struct{}, 1)}
+	b.broker.buffered = b.attendant.wake
 	return b
 }
 
@@ -101,7 +111,24 @@ func (b *bank) run(ctx, work, hard context.Context) error {
 	defer stopKeeping()
 	g.Go(func() error { return b.sweeper.run(ctx) })
 	g.Go(func() error { return b.keeper.run(keep) })
-	err := b.committer.run(work, hard)
+	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
+	var wrote errgroup.Group
+	wrote.Go(func() error { return b.committer.runWrites(writes, hard) })
+	attend := make(chan struct{})
+	go func() {
+		defer close(attend)
+		b.attendant.run(work)
+	}()
+	var err error
+	if b.committer.both {
+		<-work.Done()
+	} else {
+		err = b.committer.runClaims(work, hard) // what it gives back is still written
+	}
+	<-attend
+	stopWriting()
+	err = errors.Join(err, wrote.Wait())
 	stopKeeping()
 	if err2 := g.Wait(); err == nil {
 		err = err2

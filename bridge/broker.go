@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -21,7 +22,11 @@ const maxSlots = 1000
 // the database's), and again whenever its line was hinted at after it was last asked:
 // a hint says that one of the line's queues may have got a ready job.
 type broker struct {
-	wake func() // the committer's
+	wake     func()                   // the committer's
+	fresh    func() backends.Identity // the keeper's
+	clock    func() time.Duration
+	buffers  bool   // the backend knows how to claim ahead
+	buffered func() // the attendant's: there is something to look after
 
 	mu      sync.Mutex
 	lines   map[string]*line
@@ -37,6 +42,7 @@ type line struct {
 	queues  []string
 	waiters []*waiter
 	hint    uint64
+	ahead   ahead
 }
 
 // waiter is one claim request.
@@ -56,42 +62,58 @@ type waiter struct {
 
 // answer ends a waiter.
 type answer struct {
-	jobs []backends.Job
-	err  error
+	jobs  []backends.Job
+	ahead bool // claimed ahead: the hand-out is not recorded yet
+	err   error
 }
 
 func newBroker(wake func()) *broker {
 	return &broker{wake: wake, lines: make(map[string]*line), byQueue: make(map[string]map[*line]struct{})}
 }
 
-// add queues a waiter and gives it its answer channel.
+// add gives a waiter what is claimed ahead for its line, or queues it. Either way it
+// has an answer channel then.
 func (b *broker) add(w *waiter, queues []string) {
 	w.answer = make(chan answer, 1)
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.halted != nil {
 		w.answer <- answer{err: b.halted}
-		b.mu.Unlock()
 		return
 	}
-	key := strings.Join(queues, ",") // no queue name has a comma
-	ln := b.lines[key]
-	if ln == nil {
-		ln = &line{key: key, queues: queues, hint: 1}
-		b.lines[key] = ln
-		b.order = append(b.order, ln)
-		for _, q := range queues {
-			set := b.byQueue[q]
-			if set == nil {
-				set = make(map[*line]struct{})
-				b.byQueue[q] = set
-			}
-			set[ln] = struct{}{}
+	ln := b.line(queues)
+	if jobs := b.fromAhead(ln, w); len(jobs) > 0 {
+		w.sess.load(jobs)
+		w.answer <- answer{jobs: jobs, ahead: true}
+		if ln.ahead.wants(b.clock()) > 0 {
+			b.wake()
 		}
+		return
 	}
 	w.line = ln
 	ln.waiters = append(ln.waiters, w)
-	b.mu.Unlock()
 	b.wake()
+}
+
+// line finds or makes the line for the queues. b.mu is held.
+func (b *broker) line(queues []string) *line {
+	key := strings.Join(queues, ",") // no queue name has a comma
+	ln := b.lines[key]
+	if ln != nil {
+		return ln
+	}
+	ln = &line{key: key, queues: queues, hint: 1}
+	b.lines[key] = ln
+	b.order = append(b.order, ln)
+	for _, q := range queues {
+		set := b.byQueue[q]
+		if set == nil {
+			set = make(map[*line]struct{})
+			b.byQueue[q] = set
+		}
+		set[ln] = struct{}{}
+	}
+	return ln
 }
 
 // leave asks for the waiter's answer now. It comes at once, or with the commit
@@ -113,10 +135,15 @@ func (b *broker) leave(w *waiter) {
 func (b *broker) remove(w *waiter) {
 	ln := w.line
 	w.line = nil
-	ln.waiters = slices.DeleteFunc(ln.waiters, func(o *waiter) bool { return o == w })
-	if len(ln.waiters) > 0 {
-		return
+	i := slices.Index(ln.waiters, w)
+	ln.waiters = slices.Delete(ln.waiters, i, i+1)
+	if len(ln.waiters) == 0 && !ln.ahead.busy(b.clock()) {
+		b.drop(ln)
 	}
+}
+
+// drop forgets a line that nobody waits in. b.mu is held.
+func (b *broker) drop(ln *line) {
 	delete(b.lines, ln.key)
 	b.order = slices.DeleteFunc(b.order, func(o *line) bool { return o == ln })
 	for _, q := range ln.queues {
@@ -145,7 +172,8 @@ func (b *broker) mark(queues []string) (wanted bool) {
 	for _, q := range queues {
 		for ln := range b.byQueue[q] {
 			ln.hint++
-			wanted = true
+			ln.ahead.dry = false
+			wanted = wanted || len(ln.waiters) > 0
 		}
 	}
 	return wanted
@@ -156,8 +184,13 @@ func (b *broker) waiting() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := make([]string, 0, len(b.byQueue))
-	for q := range b.byQueue {
-		out = append(out, q)
+	for q, lines := range b.byQueue {
+		for ln := range lines {
+			if len(ln.waiters) > 0 {
+				out = append(out, q)
+				break
+			}
+		}
 	}
 	return out
 }
@@ -199,7 +232,12 @@ func (b *broker) gather(host backends.Identity, number func() uint64) []ask {
 				break
 			}
 		}
-		if len(a.waiters) > 0 {
+		for range b.wantsAhead(ln, room) {
+			a.slots = append(a.slots, backends.Slot{Token: backends.Token{Host: host, Number: number()}, Ahead: true})
+			room--
+		}
+		if len(a.slots) > 0 {
+			ln.ahead.asking = true
 			asks = append(asks, a)
 		}
 	}
@@ -209,8 +247,9 @@ func (b *broker) gather(host backends.Identity, number func() uint64) []ask {
 	return asks
 }
 
-// settle ends an ask with what the database gave.
-func (b *broker) settle(a ask, res backends.ClaimResult) {
+// settle ends an ask with what the database gave: jobs for its waiters first, then
+// those claimed ahead. It returns the ones that must go back.
+func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	jobs := res.Jobs
@@ -222,6 +261,7 @@ func (b *broker) settle(a ask, res backends.ClaimResult) {
 			b.remove(w)
 			w.sess.load(jobs[:n])
 			w.answer <- answer{jobs: jobs[:n:n]}
+			a.line.ahead.pace.took(n, b.clock())
 			jobs = jobs[n:]
 			continue
 		}
@@ -233,6 +273,9 @@ func (b *broker) settle(a ask, res backends.ClaimResult) {
 			w.answer <- answer{err: b.halted}
 		}
 	}
+	a.line.ahead.asking = false
+	a.line.ahead.dry = len(res.Jobs) < len(a.slots) && !res.More
+	return b.keepAhead(a.line, jobs)
 }
 
 // fail ends an ask that the database did not answer. Those who asked for one
@@ -241,6 +284,7 @@ func (b *broker) settle(a ask, res backends.ClaimResult) {
 func (b *broker) fail(a ask, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	a.line.ahead.asking = false
 	for _, w := range a.waiters {
 		w.asking = false
 		w.failed = err

@@ -127,10 +127,12 @@ func (c *committer) answer(writes []*pending, results []backends.WriteResult) {
 	for i, p := range writes {
 		c.finish(p, outcome{res: results[i]})
 		switch p.write.(type) {
-		case backends.Enqueue, backends.Ack: // gather marked their queues before it chose the claims
-		default:
-			c.broker.hint(results[i].Freed)
+		case backends.Enqueue, backends.Ack:
+			if c.both {
+				continue // their queues were marked before the claims were chosen
+			}
 		}
+		c.broker.hint(results[i].Freed)
 	}
 }
 
@@ -154,7 +156,9 @@ func (c *committer) deliver(hard context.Context, asks []ask, results []backends
 		return
 	}
 	for i := range asks {
-		c.broker.settle(asks[i], results[i])
+		if left := c.broker.settle(asks[i], results[i]); len(left) > 0 {
+			c.giveBack(host, left)
+		}
 	}
 }
 
@@ -209,6 +213,12 @@ func leasesOf(w backends.Write) []backends.Lease {
 		return w.Leases
 	case backends.Release:
 		return w.Leases
+	case backends.Deliver:
+		leases := make([]backends.Lease, len(w.Handed))
+		for i := range w.Handed {
+			leases[i] = w.Handed[i].Lease
+		}
+		return leases
 	}
 	return nil
 }

@@ -45,13 +45,30 @@ type committer struct {
 
 	trouble atomic.Pointer[error] // why the last commit failed; nil: it did not
 	room    *semaphore.Weighted
-	wakeup  chan struct{} // 1: one wake-up is enough
 	number  atomic.Uint64
+
+	// Where two commits at a time pay, claims and writes have a lane each;
+	// otherwise one lane does both, in the same commits.
+	writes lane
+	claims lane
+	both   bool // one lane: writes
 
 	mu    sync.Mutex
 	queue []*pending
 
 	seen map[backends.Token]struct{} // leases of the batch being built; the loop's own
+}
+
+// lane is one stream of commits, one after another.
+type lane struct{ wake chan struct{} } // 1: one wake-up is enough
+
+func newLane() lane { return lane{wake: make(chan struct{}, 1)} }
+
+func (l lane) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
 }
 
 // pending is a write on its way to a commit.
@@ -81,10 +98,12 @@ const (
 	abandoned
 )
 
-func (c *committer) wake() {
-	select {
-	case c.wakeup <- struct{}{}:
-	default:
+// wakeClaims is told that claims may be asked for.
+func (c *committer) wakeClaims() {
+	if c.both {
+		c.writes.poke()
+	} else {
+		c.claims.poke()
 	}
 }
 
@@ -108,7 +127,7 @@ func (c *committer) push(p *pending) {
 	c.mu.Lock()
 	c.queue = append(c.queue, p)
 	c.mu.Unlock()
-	c.wake()
+	c.writes.poke()
 }
 
 // drop gives up a reserved write that was not pushed.
@@ -159,43 +178,81 @@ func (c *committer) finish(p *pending, o outcome) {
 	p.done <- o
 }
 
-// run commits until ctx is done and the queue is empty, or hard is done.
-func (c *committer) run(ctx, hard context.Context) error {
-	delay := retryInitial
+// runWrites commits writes, and where there is one lane claims too, until ctx is done and the
+// queue is empty, or hard is done.
+func (c *committer) runWrites(ctx, hard context.Context) error {
+	r := retrier{c: c, hard: hard, delay: retryInitial}
 	for {
 		writes := c.take()
-		asks := c.gather(writes)
-		if len(writes)+len(asks) == 0 {
-			select {
-			case <-c.wakeup:
-				continue
-			case <-ctx.Done():
-			}
-			c.mu.Lock()
-			left := len(c.queue)
-			c.mu.Unlock()
-			if left == 0 {
-				return nil
+		var asks []ask
+		if c.both {
+			c.markQueues(writes)
+			asks = c.gather()
+		}
+		if len(writes)+len(asks) > 0 {
+			if err := r.after(c.commit(hard, writes, asks)); err != nil {
+				c.answerAll(err)
+				return err
 			}
 			continue
 		}
-		err := c.commit(hard, writes, asks)
-		if err == nil {
-			delay = retryInitial
-			c.trouble.Store(nil)
+		select {
+		case <-c.writes.wake:
 			continue
+		case <-ctx.Done():
 		}
-		if c.trouble.Swap(&err) == nil {
-			c.log.Warn("a commit failed and is tried again", "error", err)
+		c.mu.Lock()
+		left := len(c.queue)
+		c.mu.Unlock()
+		if left == 0 {
+			return nil
 		}
-		select { // jitter, so that the hosts of one database do not come back in step
-		case <-time.After(delay/2 + rand.N(delay)):
-		case <-hard.Done():
-			c.answerAll(err)
-			return fmt.Errorf("writes were left when the time to stop was over: %w", err)
-		}
-		delay = min(2*delay, retryMax)
 	}
+}
+
+// runClaims commits claims until ctx is done.
+func (c *committer) runClaims(ctx, hard context.Context) error {
+	r := retrier{c: c, hard: hard, delay: retryInitial}
+	for {
+		if asks := c.gather(); len(asks) > 0 {
+			if err := r.after(c.commit(hard, nil, asks)); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-c.claims.wake:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// retrier paces the commits of a lane while they fail.
+type retrier struct {
+	c     *committer
+	hard  context.Context
+	delay time.Duration
+}
+
+// after waits where err says that the database is away. It returns an error when
+// the time to stop is over.
+func (r *retrier) after(err error) error {
+	if err == nil {
+		r.delay = retryInitial
+		r.c.trouble.Store(nil)
+		return nil
+	}
+	if r.c.trouble.Swap(&err) == nil {
+		r.c.log.Warn("a commit failed and is tried again", "error", err)
+	}
+	select { // jitter, so that the hosts of one database do not come back in step
+	case <-time.After(r.delay/2 + rand.N(r.delay)):
+	case <-r.hard.Done():
+		return fmt.Errorf("writes were left when the time to stop was over: %w", err)
+	}
+	r.delay = min(2*r.delay, retryMax)
+	return nil
 }
 
 // take chooses the writes of the next commit, in their order. No lease is twice in
@@ -254,12 +311,16 @@ func (c *committer) putBack(writes []*pending) {
 	c.mu.Unlock()
 }
 
-// gather chooses the claims of the next commit. Whoever waits for a queue that
-// the same commit enqueues to is asked in it.
-func (c *committer) gather(writes []*pending) []ask {
+// markQueues hints at the queues that the writes put ready jobs into: whoever waits
+// for them is asked in the same commit.
+func (c *committer) markQueues(writes []*pending) {
 	for _, p := range writes {
 		c.broker.mark(readyQueues(p.write))
 	}
+}
+
+// gather chooses the claims of the next commit.
+func (c *committer) gather() []ask {
 	id := c.keeper.fresh()
 	if id == 0 {
 		c.keeper.beatNow()

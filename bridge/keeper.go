@@ -35,6 +35,8 @@ type keeper struct {
 
 	// lost is told which leases the sessions no longer have.
 	lost func(map[*session][]backends.Lease)
+	// abandoned is told that an identity is given up, before its leases are dropped.
+	abandoned func()
 	// release gives claims back, uncharged, that nobody here knows of.
 	release func(owner backends.Identity, leases []backends.Lease)
 	// suspected wakes the sweeper.
@@ -196,6 +198,7 @@ func (k *keeper) giveUp(id backends.Identity) {
 	}
 	k.waiting = nil
 	k.mu.Unlock()
+	k.abandoned()
 	lost := k.ledger.dropAll()
 	k.log.Warn("this sidecar was given up (its beat was late): its sessions' leases are lost, going on under a new identity",
 		"host", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))

@@ -1,7 +1,9 @@
 package bridge
 
 import (
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -17,6 +19,13 @@ type ledger struct {
 	mu       sync.Mutex
 	known    map[backends.Token]*holding
 	sessions map[*session]map[backends.Token]*holding
+	handed   []handed // from what was claimed ahead, not recorded yet, oldest first
+}
+
+// handed is a hand-out that the database does not know of.
+type handed struct {
+	backends.Handed
+	at time.Duration
 }
 
 // holding is one known claim.
@@ -80,6 +89,32 @@ func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
 		}
 	}
 	return true
+}
+
+// remember notes that the jobs were handed out from those claimed ahead.
+func (l *ledger) remember(jobs []backends.Job, worker string, at time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range jobs {
+		lease := backends.Lease{Job: jobs[i].ID, Token: jobs[i].Token}
+		l.handed = append(l.handed, handed{Handed: backends.Handed{Lease: lease, Worker: worker}, at: at})
+	}
+}
+
+// unrecorded takes the hand-outs from before limit that are not settled, or about
+// to be, and reports whether there are later ones.
+func (l *ledger) unrecorded(limit time.Duration) (due []backends.Handed, more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for n < len(l.handed) && l.handed[n].at < limit && len(due) < batchJobs {
+		if h := l.known[l.handed[n].Lease.Token]; h != nil && h.settling == 0 {
+			due = append(due, l.handed[n].Handed)
+		}
+		n++
+	}
+	l.handed = slices.Delete(l.handed, 0, n)
+	return due, len(l.handed) > 0
 }
 
 // attach makes h the session's (nil: nobody's). l.mu is held.
@@ -227,6 +262,7 @@ func (l *ledger) dropAll() map[*session][]backends.Lease {
 	}
 	clear(l.known)
 	clear(l.sessions)
+	l.handed = nil
 	return lost
 }
 

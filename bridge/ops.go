@@ -186,6 +186,10 @@ func (s *session) handOut(bank *bank, w *waiter, a answer) *protocol.Reply {
 	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {
 		return s.failure(backends.Unavailable(errBeatLate))
 	}
+	if a.ahead {
+		bank.ledger.remember(a.jobs, w.lease.Worker, bank.broker.clock())
+		bank.attendant.wake()
+	}
 	reply := &protocol.Reply{Jobs: make([]protocol.Job, len(a.jobs))}
 	for i := range a.jobs {
 		reply.Jobs[i] = wireJob(bank.info.Database, &a.jobs[i])

@@ -290,7 +290,7 @@ func (s *session) overloaded() bool { return s.backlog.Load() >= backlogHigh }
 
 func (s *session) unload(bank *bank, bytes int64) {
 	if before := s.backlog.Add(-bytes) + bytes; before >= backlogHigh {
-		bank.committer.wake() // its waiting claims may be asked for again
+		bank.committer.wakeClaims() // its waiting claims may be asked for again
 	}
 }
 

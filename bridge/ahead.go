@@ -1,0 +1,264 @@
+package bridge
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Claiming ahead. A worker that claims one job at a time waits for two commits a
+// job, the claim's and the ack's. Where a line of workers takes jobs at a steady
+// rate, the next ones are claimed before they are asked for, so that only the
+// ack's commit is waited for.
+const (
+	// aheadTime is how much of the line's consumption is claimed ahead. It covers a
+	// few commits; more would only keep jobs from the workers of other hosts.
+	aheadTime = 30 * time.Millisecond
+	// aheadMost bounds the jobs that are claimed ahead for a line.
+	aheadMost = 500
+	// aheadBytes bounds their payloads.
+	aheadBytes = 4 << 20
+	// aheadAge is how long a job may lie there before it goes back. The design allows a
+	// second; workers of other hosts may be idle.
+	aheadAge = 150 * time.Millisecond
+	// recordAge is when the hand-out of such a job is recorded, unless it is settled.
+	recordAge = 300 * time.Millisecond
+	// attendEvery is how often the attendant looks, while there is something.
+	attendEvery = 50 * time.Millisecond
+
+	paceWindow = 10 * time.Millisecond
+	paceIdle   = time.Second // a line without a claim for so long forgets its pace
+)
+
+// ahead is what is claimed ahead for one line. The broker's mu guards it.
+type ahead struct {
+	jobs   []aheadJob // in their order
+	bytes  int64
+	pace   pace
+	asking bool // in the commit under way
+	dry    bool // the last claim found less than it wanted
+}
+
+type aheadJob struct {
+	backends.Job
+	since time.Duration
+}
+
+// wants is how many jobs to claim ahead now.
+func (a *ahead) wants(now time.Duration) int {
+	if a.asking || a.dry || a.bytes >= aheadBytes/2 {
+		return 0
+	}
+	target := min(int(a.pace.perSecond(now)*aheadTime.Seconds()), aheadMost)
+	if missing := target - len(a.jobs); missing > target/2 {
+		return missing
+	}
+	return 0
+}
+
+// wantsAhead is how many slots of a claim go to the line's buffer. b.mu is held.
+func (b *broker) wantsAhead(ln *line, room int) int {
+	if !b.buffers || b.halted != nil {
+		return 0
+	}
+	return max(0, min(ln.ahead.wants(b.clock()), room))
+}
+
+// busy reports whether the line must be kept although nobody waits in it.
+func (a *ahead) busy(now time.Duration) bool {
+	return a.asking || len(a.jobs) > 0 || a.pace.perSecond(now)*aheadTime.Seconds() >= 1
+}
+
+// pace is the rate at which a line takes jobs: the lowest of the last windows, so
+// that a burst (thirty workers that start at once and then work for seconds) is
+// not taken for a stream.
+type pace struct {
+	since time.Duration // the present window's begin
+	n     int
+	rates [4]float64 // jobs per second, latest first
+}
+
+func (p *pace) took(n int, now time.Duration) {
+	p.roll(now)
+	p.n += n
+}
+
+func (p *pace) roll(now time.Duration) {
+	took := now - p.since
+	if took < paceWindow {
+		return
+	}
+	copy(p.rates[1:], p.rates[:3])
+	p.rates[0] = float64(p.n) / took.Seconds()
+	if took > paceIdle {
+		p.rates = [4]float64{}
+	}
+	p.since, p.n = now, 0
+}
+
+func (p *pace) perSecond(now time.Duration) float64 {
+	p.roll(now)
+	return slices.Min(p.rates[:])
+}
+
+// fromAhead takes jobs for the waiter. A timed lease is written by its claim, and
+// whoever reads slowly waits: those are not served from here. b.mu is held.
+func (b *broker) fromAhead(ln *line, w *waiter) []backends.Job {
+	a := &ln.ahead
+	if len(a.jobs) == 0 || w.lease.Lease > 0 || w.sess.overloaded() {
+		return nil
+	}
+	if host := b.fresh(); host == 0 || host != a.jobs[0].Token.Host {
+		return nil // the attendant takes them back
+	}
+	n := min(w.slots, len(a.jobs))
+	jobs := make([]backends.Job, n)
+	for i := range jobs {
+		jobs[i] = a.jobs[i].Job
+		a.bytes -= int64(len(jobs[i].Payload))
+	}
+	rest := copy(a.jobs, a.jobs[n:])
+	clear(a.jobs[rest:])
+	a.jobs = a.jobs[:rest]
+	a.pace.took(n, b.clock())
+	return jobs
+}
+
+// keepAhead keeps jobs for the line, after those who came meanwhile are served,
+// and returns what must go back. b.mu is held.
+func (b *broker) keepAhead(ln *line, jobs []backends.Job) (back []backends.Job) {
+	if len(jobs) == 0 {
+		return nil
+	}
+	if b.halted != nil {
+		return jobs
+	}
+	now := b.clock()
+	for i := range jobs {
+		ln.ahead.jobs = append(ln.ahead.jobs, aheadJob{Job: jobs[i], since: now})
+		ln.ahead.bytes += int64(len(jobs[i].Payload))
+	}
+	for _, w := range slices.Clone(ln.waiters) {
+		if w.asking {
+			continue
+		}
+		if got := b.fromAhead(ln, w); len(got) > 0 {
+			b.remove(w)
+			w.sess.load(got)
+			w.answer <- answer{jobs: got, ahead: true}
+		}
+	}
+	if b.lines[ln.key] != ln { // dropped meanwhile: nobody would look here
+		return b.emptied(ln, 0)
+	}
+	b.buffered()
+	return nil
+}
+
+// emptied takes the jobs that lie there since before limit (0: all). b.mu is held.
+func (b *broker) emptied(ln *line, limit time.Duration) (out []backends.Job) {
+	a := &ln.ahead
+	n := 0
+	for n < len(a.jobs) && (limit == 0 || a.jobs[n].since < limit) {
+		out = append(out, a.jobs[n].Job)
+		a.bytes -= int64(len(a.jobs[n].Payload))
+		n++
+	}
+	a.jobs = slices.Delete(a.jobs, 0, n)
+	return out
+}
+
+// takeAhead takes what has been lying there since before limit (0: everything)
+// from all lines, and forgets lines that are idle.
+func (b *broker) takeAhead(limit time.Duration) (out []backends.Job, left bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.clock()
+	for _, ln := range slices.Clone(b.order) {
+		back := b.emptied(ln, limit)
+		if len(back) > 0 {
+			out = append(out, back...)
+			ln.ahead.pace = pace{since: now} // claimed for nobody: begin again
+		}
+		if len(ln.waiters) > 0 {
+			continue
+		}
+		if ln.ahead.busy(now) {
+			left = true
+		} else {
+			b.drop(ln)
+		}
+	}
+	return out, left
+}
+
+// attendant looks after what was claimed ahead: it gives back what lies too long,
+// and records hand-outs.
+type attendant struct {
+	broker    *broker
+	ledger    *ledger
+	committer *committer
+	poke      chan struct{} // 1: one wish is enough
+}
+
+func (a *attendant) wake() {
+	select {
+	case a.poke <- struct{}{}:
+	default:
+	}
+}
+
+// run attends until ctx is done, then gives everything back. It sleeps while
+// nothing is claimed ahead.
+func (a *attendant) run(ctx context.Context) {
+	tick := time.NewTicker(attendEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-a.poke:
+		case <-ctx.Done():
+			a.giveBack(0)
+			return
+		}
+		for left := true; left; {
+			select {
+			case <-tick.C:
+				left = a.attend()
+			case <-ctx.Done():
+				a.giveBack(0)
+				return
+			}
+		}
+	}
+}
+
+func (a *attendant) attend() (left bool) {
+	now := a.broker.clock()
+	limit := now - aheadAge
+	if a.broker.fresh() == 0 {
+		limit = 0 // the beat is late: nothing is handed out, so nothing is kept
+	}
+	left = a.giveBack(limit)
+	handed, more := a.ledger.unrecorded(now - recordAge)
+	if len(handed) > 0 {
+		// Nobody waits for it. A lost one was settled meanwhile.
+		a.committer.pushFree(backends.Deliver{Handed: handed})
+	}
+	return left || more
+}
+
+func (a *attendant) giveBack(limit time.Duration) (left bool) {
+	jobs, left := a.broker.takeAhead(limit)
+	for len(jobs) > 0 { // by host: an identity may have changed meanwhile
+		host := jobs[0].Token.Host
+		n := 0
+		for n < len(jobs) && jobs[n].Token.Host == host {
+			n++
+		}
+		a.committer.giveBack(host, jobs[:n])
+		jobs = jobs[n:]
+	}
+	return left
+}
