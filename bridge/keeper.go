@@ -20,9 +20,9 @@ import (
 // How the times follow from the host lease H (design.md §2.4: a dead sidecar's
 // jobs are free within H):
 //
-//	beat every H/6; each beat is good for 7/10 H from when it reached the database;
+//	beat every H/6; each beat is good for 13/20 H from when it reached the database;
 //	a peer is suspected when its end has passed and its beat stood still for H/4
-//	here. So a sidecar that dies right after a beat is given up at 7/10 H plus at
+//	here. So a sidecar that dies right after a beat is given up at 13/20 H plus at
 //	most one beat of the others (H/6): below H. A clock that jumps forward
 //	suspects nobody who beats.
 type keeper struct {
@@ -61,7 +61,7 @@ type watch struct {
 }
 
 func (k *keeper) every() time.Duration   { return k.lease / 6 }
-func (k *keeper) trusted() time.Duration { return k.lease * 7 / 10 }
+func (k *keeper) trusted() time.Duration { return k.lease * 13 / 20 }
 func (k *keeper) observe() time.Duration { return k.lease / 4 }
 
 // margin is how much earlier than the database the sidecar stops trusting its
