@@ -11,10 +11,14 @@ import (
 )
 
 const (
-	sweepEvery = 500 * time.Millisecond // a due job is ready, an ended lease free, a plain INSERT seen within a second
-	sweepSoon  = 10 * time.Millisecond  // the shortest pause before something known to come due
-	sweepLimit = 500                    // rows of each kind in one bite
-	pruneEvery = 10 * time.Second
+	// sweepEvery is the pause at idle, less a jitter that keeps hosts out of step:
+	// a due job is ready, an ended lease free and a plain INSERT seen within a
+	// second, and an idle host asks its database about once a second.
+	sweepEvery  = 800 * time.Millisecond
+	sweepJitter = 100 * time.Millisecond
+	sweepSoon   = 10 * time.Millisecond // the shortest pause before something known to come due
+	sweepLimit  = 500                   // rows of each kind in one bite
+	pruneEvery  = 10 * time.Second
 )
 
 // sweeper is the reaper, the promoter and the poller of one database: one look
@@ -88,7 +92,7 @@ func (s *sweeper) sweep(ctx context.Context, prune bool) (time.Duration, error) 
 		if swept.More {
 			continue
 		}
-		next := sweepEvery
+		next := sweepEvery - rand.N(sweepJitter)
 		if swept.Next >= 0 {
 			next = min(next, max(swept.Next, sweepSoon))
 		}
