@@ -176,7 +176,8 @@ type Nack struct {
 }
 
 // Extend renews leases. Without Lease and Bind a timed lease gets the time it
-// was given again, and a session lease is only looked at.
+// was given again, and a session lease is only looked at. Where the delivery was
+// not recorded it is now: only its worker extends a claim.
 type Extend struct {
 	Leases []Lease
 	Lease  time.Duration // > 0: a timed lease of that length from now on

@@ -8,11 +8,20 @@ import (
 // The rules that every engine shares and that do not belong to its SQL.
 
 // Standing is what a claimed row says about its tries: Attempts counts the
-// current one, Limit is the effective max_attempts, Losses those in a row.
+// current one, also where it is not charged yet, Limit is the effective
+// max_attempts, Losses those in a row.
 type Standing struct {
 	Attempts, Limit, Losses int
 	Backoff, BackoffMax     time.Duration
+
+	Ahead      bool // claimed ahead, and its delivery is not recorded
+	Unrecorded int  // how often in a row its sidecar was lost with it like that
 }
+
+// Uncharged reports whether a claim for the slot is left uncharged until its
+// delivery is recorded. A job that was lost unrecorded as often as it may be tried
+// (limit) is charged at its claim: it may be what kills sidecars.
+func (s Slot) Uncharged(unrecorded, limit int) bool { return s.Ahead && unrecorded < limit }
 
 // Fate is what becomes of a claimed job that was not acked.
 type Fate struct {
@@ -20,6 +29,7 @@ type Fate struct {
 	Delay            time.Duration // with scheduled
 	SamePosition     bool          // with ready: where it was before
 	Attempts, Losses int
+	Unrecorded       int
 	Cause            Cause // of the failure to keep; empty: none is kept
 	Message          string
 }
@@ -29,7 +39,7 @@ func (s Standing) Nacked(n Nack) Fate {
 	if n.Uncharged {
 		s.Attempts--
 	} else {
-		s.Losses = 0
+		s.Losses, s.Unrecorded = 0, 0
 	}
 	f := s.again(s.backoff())
 	if n.HasDelay {
@@ -47,9 +57,12 @@ func (s Standing) Nacked(n Nack) Fate {
 // Released is the fate of a job that was taken back for its worker.
 func (s Standing) Released(r Release) Fate {
 	if r.Uncharged {
-		return Fate{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses}
+		return Fate{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, Unrecorded: s.Unrecorded}
 	}
 	s.Losses++
+	if r.Cause != CauseSidecarLost { // then its sidecar outlived the delivery
+		s.Unrecorded = 0
+	}
 	f := s.again(s.backoff())
 	switch {
 	case s.Attempts >= s.Limit:
@@ -61,8 +74,20 @@ func (s Standing) Released(r Release) Fate {
 	return f
 }
 
+// Reaped is the fate of a job that was taken back for the cause. A sidecar that is
+// lost with a delivery unrecorded may never have made it. One that ran over its
+// time may have: that is charged.
+func (s Standing) Reaped(c Cause) Fate {
+	if !s.Ahead || c != CauseSidecarLost {
+		return s.Released(Release{Cause: c})
+	}
+	f := s.Released(Release{Uncharged: true})
+	f.Unrecorded++
+	return f
+}
+
 func (s Standing) again(delay time.Duration) Fate {
-	f := Fate{State: StateReady, Attempts: s.Attempts, Losses: s.Losses}
+	f := Fate{State: StateReady, Attempts: s.Attempts, Losses: s.Losses, Unrecorded: s.Unrecorded}
 	if delay > 0 {
 		f.State, f.Delay = StateScheduled, delay
 	}

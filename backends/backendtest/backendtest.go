@@ -43,7 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		name  string
 		tests map[string]func(*kit)
 	}{
-		{"Order", order}, {"Keys", keys}, {"Settle", settling}, {"Attempts", attempts}, {"Leases", leases},
+		{"Order", order}, {"Keys", keys}, {"Settle", settling}, {"Attempts", attempts}, {"Leases", leases}, {"Ahead", ahead},
 		{"Hosts", hosts}, {"Races", races}, {"Faults", faults}, {"Limits", limits}, {"Values", values},
 		{"Inspect", inspecting}, {"Commands", commands}, {"Retention", retention}, {"Sweep", sweeping},
 	} {

@@ -49,13 +49,12 @@ func (b *Backend) next(p backends.Policy) *job {
 func (j *job) govern(p backends.Policy) {
 	j.Limit, j.timeout = cmp.Or(j.MaxAttempts, p.MaxAttempts), cmp.Or(j.Timeout, p.Timeout)
 	j.Backoff, j.BackoffMax, j.keep, j.keepDead = p.Backoff, p.BackoffMax, p.Keep, p.KeepDead
-	j.Attempts++
 }
 
 func (b *Backend) tooLarge(j *job, p backends.Policy, limit int64) {
 	j.govern(p)
 	b.meet(j, backends.Fate{
-		State: backends.StateDead, Attempts: j.Attempts,
+		State: backends.StateDead, Attempts: j.Attempts + 1, Unrecorded: j.Unrecorded,
 		Cause: backends.CauseTooLarge, Message: backends.TooLarge(int64(len(j.Payload)), limit),
 	})
 }
@@ -63,6 +62,12 @@ func (b *Backend) tooLarge(j *job, p backends.Policy, limit int64) {
 func (b *Backend) take(j *job, h backends.Identity, p backends.Policy, s backends.Slot) {
 	j.govern(p)
 	j.state, j.token, j.owner, j.worker, j.claimed = backends.StateClaimed, s.Token, h, s.Worker, b.now
+	if j.Ahead = s.Uncharged(j.Unrecorded, j.Limit); !j.Ahead {
+		j.Attempts++
+	}
+	if s.Ahead {
+		j.worker = ""
+	}
 	j.lease, j.leaseEnd, j.deadline = s.Lease, time.Time{}, time.Time{}
 	if s.Lease > 0 {
 		j.leaseEnd = b.now.Add(s.Lease)
@@ -75,7 +80,7 @@ func (b *Backend) take(j *job, h backends.Identity, p backends.Policy, s backend
 
 func (j *job) given() backends.Job {
 	g := backends.Job{
-		ID: j.id, Queue: j.Queue, Token: j.token, Payload: bytes.Clone(j.Payload), Attempt: j.Attempts,
+		ID: j.id, Queue: j.Queue, Token: j.token, Payload: bytes.Clone(j.Payload), Attempt: j.tried().Attempts,
 		MaxAttempts: j.Limit, Fence: j.fence, Priority: j.Priority, EnqueuedAt: j.enqueued,
 		Timeout: j.timeout, Headers: maps.Clone(j.Headers), Key: j.Key,
 	}

@@ -87,11 +87,11 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 		r.Promoted = bite(byRunAt, func(j *job) bool {
 			return j.state == backends.StateScheduled && !j.runAt.After(b.now)
 		}, func(j *job) {
-			b.meet(j, backends.Fate{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses})
+			b.meet(j, backends.Fate{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses, Unrecorded: j.Unrecorded})
 		})
 		reap := func(j *job, c backends.Cause) {
 			r.Reaped[c]++
-			b.meet(j, j.Released(backends.Release{Cause: c}))
+			b.meet(j, j.tried().Reaped(c))
 		}
 		bite(byClaimed, func(j *job) bool {
 			at, _ := j.due()

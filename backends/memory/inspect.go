@@ -168,7 +168,7 @@ func (b *Backend) command(j *job, kind backends.CommandKind) {
 		}
 		b.meet(j, backends.Fate{State: backends.StateReady})
 	case backends.ForceRelease:
-		b.meet(j, j.Released(backends.Release{Uncharged: true}))
+		b.meet(j, j.tried().Released(backends.Release{Uncharged: true}))
 	default:
 		b.remove(j, backends.StateDeleted)
 	}

@@ -111,7 +111,7 @@ func New(opts ...Option) *Backend {
 
 // Info implements backends.Backend.
 func (b *Backend) Info() backends.Info {
-	return backends.Info{Engine: "memory", Version: "1", Place: "memory", Database: "AAAAAAAAAAA"}
+	return backends.Info{Engine: "memory", Version: "1", Place: "memory", Database: "AAAAAAAAAAA", Ahead: true}
 }
 
 // Close implements backends.Backend.
@@ -206,13 +206,32 @@ func (b *Backend) write(w backends.Write) (r backends.WriteResult) {
 			r.Stored = b.store(w.Enqueue)
 		}
 	case backends.Nack:
-		r.Lost = b.each(w.Leases, 0, func(j *job) { b.meet(j, j.Nacked(w)) })
+		r.Lost = b.each(w.Leases, 0, func(j *job) { b.meet(j, j.tried().Nacked(w)) })
 	case backends.Extend:
 		r.Lost = b.each(w.Leases, 0, func(j *job) { b.extend(j, w) })
 	case backends.Release:
-		r.Lost = b.each(w.Leases, w.Owner, func(j *job) { b.meet(j, j.Released(w)) })
+		r.Lost = b.each(w.Leases, w.Owner, func(j *job) { b.meet(j, j.tried().Released(w)) })
+	case backends.Deliver:
+		for _, h := range w.Handed {
+			r.Lost = append(r.Lost, b.each([]backends.Lease{h.Lease}, 0, func(j *job) { j.deliver(h.Worker) })...)
+		}
 	}
 	return r
+}
+
+// tried is how the job stands once the delivery of its claim is counted.
+func (j *job) tried() backends.Standing {
+	s := j.Standing
+	if s.Ahead {
+		s.Attempts++
+	}
+	return s
+}
+
+// deliver records the delivery of j's claim.
+func (j *job) deliver(worker string) {
+	j.Standing = j.tried()
+	j.Ahead, j.Unrecorded, j.worker = false, 0, cmp.Or(j.worker, worker)
 }
 
 // valid is the job that the lease is valid for; nil: none.
@@ -308,6 +327,7 @@ func (b *Backend) remove(j *job, as backends.State) {
 }
 
 func (b *Backend) ack(j *job, result []byte) {
+	j.deliver("")
 	if j.keep == 0 {
 		b.remove(j, backends.StateDone)
 		return
@@ -317,7 +337,7 @@ func (b *Backend) ack(j *job, result []byte) {
 
 // meet makes a job's fate come true.
 func (b *Backend) meet(j *job, f backends.Fate) {
-	j.state, j.Attempts, j.Losses = f.State, f.Attempts, f.Losses
+	j.state, j.Attempts, j.Losses, j.Ahead, j.Unrecorded = f.State, f.Attempts, f.Losses, false, f.Unrecorded
 	if f.Cause != "" {
 		j.failures = append(j.failures, backends.Failure{Attempt: j.Attempts, Cause: f.Cause, Message: f.Message, At: b.now})
 	}
@@ -335,6 +355,7 @@ func (b *Backend) meet(j *job, f backends.Fate) {
 }
 
 func (b *Backend) extend(j *job, e backends.Extend) {
+	j.deliver("")
 	switch {
 	case e.Bind != 0:
 		j.owner, j.worker, j.lease, j.leaseEnd = e.Bind, e.Worker, 0, time.Time{}

@@ -27,6 +27,7 @@ type candidate struct {
 	attempts  int64
 	tooLarge  bool
 	jobsLimit int64 // the job's own max_attempts; 0: none
+	lost      int64 // how often in a row its sidecar was lost with it claimed ahead
 }
 
 func (t *tx) claim(host backends.Identity, c backends.Claim) (backends.ClaimResult, error) {
@@ -84,7 +85,7 @@ func (c *claiming) drain(p backends.Policy) error {
 func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candidate, err error) {
 	each := func(r row) error {
 		seen++
-		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6)}
+		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), lost: r.int(12)}
 		if j.tooLarge = r.null(2); !j.tooLarge {
 			if j.size > c.left && len(c.res.Jobs)+len(chosen) > 0 {
 				c.res.More = true
@@ -133,9 +134,16 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 	j.MaxAttempts = int(cmp.Or(j.jobsLimit, int64(p.MaxAttempts)))
 	j.Timeout = cmp.Or(j.Timeout, p.Timeout)
 	deadline := after(c.now, j.Timeout)
-	if err := c.one(c.sql.take, j.Attempt, j.Fence, j.MaxAttempts, ms(p.Backoff), ms(p.BackoffMax), positive(ms(p.Keep)),
+	charged, ahead, worker := j.Attempt, 0, slot.Worker
+	if slot.Ahead {
+		worker = "" // nobody yet
+	}
+	if slot.Uncharged(int(j.lost), j.MaxAttempts) {
+		charged, ahead = charged-1, 1
+	}
+	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, ms(p.Backoff), ms(p.BackoffMax), positive(ms(p.Keep)),
 		positive(ms(p.KeepDead)), int64(slot.Token.Host), int64(slot.Token.Number), int64(c.host), positive(ms(slot.Lease)),
-		deadline, earlier(after(c.now, slot.Lease), deadline), c.now, text(slot.Worker), j.id); err != nil {
+		deadline, earlier(after(c.now, slot.Lease), deadline), c.now, text(worker), j.id); err != nil {
 		return err
 	}
 	c.res.Jobs = append(c.res.Jobs, j.Job)

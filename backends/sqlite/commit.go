@@ -62,6 +62,8 @@ func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {
 		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error { return t.extend(l, w) })
 	case backends.Release:
 		r.Lost, err = t.each(w.Leases, w.Owner, func(l *leased) error { return t.meet(l, l.standing().Released(w)) })
+	case backends.Deliver:
+		r.Lost, err = t.deliver(w.Handed)
 	default:
 		err = fmt.Errorf("sqlite: a write of the unknown kind %T", w)
 	}

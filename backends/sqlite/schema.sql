@@ -38,6 +38,7 @@ CREATE TABLE qsidecar_jobs (
   ready_at       INTEGER, -- when it became ready
   attempts       INTEGER NOT NULL DEFAULT 0, -- charged deliveries
   losses         INTEGER NOT NULL DEFAULT 0, -- failures in a row that were no nack
+  unrecorded     INTEGER NOT NULL DEFAULT 0, -- sidecars lost in a row with it claimed ahead
   fence          INTEGER NOT NULL DEFAULT 0,
   -- what the last claim's policy said
   claim_max      INTEGER,
@@ -46,6 +47,7 @@ CREATE TABLE qsidecar_jobs (
   keep_ms        INTEGER, -- NULL: an ack deletes
   keep_dead_ms   INTEGER, -- NULL: for ever
   -- the claim
+  ahead          INTEGER NOT NULL DEFAULT 0, -- 1: claimed ahead, its delivery is not recorded and not in attempts
   token_host     INTEGER,
   token_number   INTEGER,
   owner          INTEGER, -- the host whose life a session lease needs; 0: nobody's (a timed lease of a dead host)

@@ -14,8 +14,10 @@ type leased struct {
 	queue, key      string
 	position        int64
 	readyAt         any
-	attempts, limit int64
+	attempts, limit int64 // attempts: with this delivery, recorded or not
 	losses          int64
+	ahead           bool
+	unrecorded      int64
 	backoff         time.Duration
 	backoffMax      time.Duration
 	keep, keepDead  time.Duration // 0: not kept; for ever
@@ -37,7 +39,10 @@ func (t *tx) find(sql string, args ...any) (l *leased, err error) {
 			id: args[0].(int64), queue: r.text(0), key: r.text(1), position: r.int(2), readyAt: r[3],
 			attempts: r.int(4), limit: r.int(5), losses: r.int(6), backoff: r.duration(7), backoffMax: r.duration(8),
 			keep: r.duration(9), keepDead: r.duration(10), lease: r.int(11), deadline: r[12], dueAt: r[13], lastError: r[14],
-			owner: backends.Identity(r.int(15)),
+			owner: backends.Identity(r.int(15)), ahead: r.int(16) != 0, unrecorded: r.int(17),
+		}
+		if l.ahead { // whatever becomes of it, its worker had it; or the Fate takes it off again
+			l.attempts++
 		}
 		return nil
 	}, args...)
@@ -126,8 +131,8 @@ func (t *tx) leave(l *leased) error {
 	if l.result != nil {
 		result = l.result
 	}
-	return t.one(t.sql.leave, string(l.state), l.position, l.readyAt, l.runAt, l.attempts, l.losses, l.lastError,
-		l.finishedAt, l.expiresAt, result, l.id)
+	return t.one(t.sql.leave, string(l.state), l.position, l.readyAt, l.runAt, l.attempts, l.losses, l.unrecorded,
+		l.lastError, l.finishedAt, l.expiresAt, result, l.id)
 }
 
 // failed keeps a failure; the row's last_error is the caller's.
@@ -138,7 +143,7 @@ func (t *tx) failed(id, attempt int64, cause backends.Cause, message string) err
 
 // meet makes a job's fate come true.
 func (t *tx) meet(l *leased, f backends.Fate) (err error) {
-	l.attempts, l.losses = int64(f.Attempts), int64(f.Losses)
+	l.attempts, l.losses, l.unrecorded = int64(f.Attempts), int64(f.Losses), int64(f.Unrecorded)
 	if f.Cause != "" {
 		l.lastError = f.Message
 		if err := t.failed(l.id, l.attempts, f.Cause, f.Message); err != nil {
@@ -160,10 +165,36 @@ func (t *tx) meet(l *leased, f backends.Fate) (err error) {
 }
 
 func (l *leased) standing() backends.Standing {
-	return backends.Standing{Attempts: int(l.attempts), Limit: int(l.limit), Losses: int(l.losses), Backoff: l.backoff, BackoffMax: l.backoffMax}
+	return backends.Standing{
+		Attempts: int(l.attempts), Limit: int(l.limit), Losses: int(l.losses), Backoff: l.backoff, BackoffMax: l.backoffMax,
+		Ahead: l.ahead, Unrecorded: int(l.unrecorded),
+	}
+}
+
+// deliver records that jobs were handed out; twice is once.
+func (t *tx) deliver(handed []backends.Handed) (lost []backends.Lease, err error) {
+	for _, h := range handed {
+		id, ok := number(h.Lease.Job)
+		n := int64(0)
+		if ok {
+			n, err = t.exec(t.sql.deliver, text(h.Worker), id, int64(h.Lease.Token.Host), int64(h.Lease.Token.Number))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			lost = append(lost, h.Lease)
+		}
+	}
+	return lost, nil
 }
 
 func (t *tx) extend(l *leased, e backends.Extend) (err error) {
+	if l.ahead || l.unrecorded > 0 { // its worker has it
+		if err := t.one(t.sql.record, l.id); err != nil {
+			return err
+		}
+	}
 	switch {
 	case e.Bind != 0:
 		err = t.one(t.sql.bind, int64(e.Bind), text(e.Worker), l.id)

@@ -12,7 +12,7 @@ var managed = backends.Mapping{
 	Columns: func() map[string]string {
 		m := map[string]string{}
 		for _, name := range strings.Fields(`id queue state priority position max_attempts timeout_ms run_at
-			enqueued_at ready_at attempts losses fence claim_max backoff_ms backoff_max_ms keep_ms keep_dead_ms
+			enqueued_at ready_at attempts losses unrecorded ahead fence claim_max backoff_ms backoff_max_ms keep_ms keep_dead_ms
 			token_host token_number owner lease_ms deadline due_at claimed_at worker finished_at expires_at key
 			last_error headers result payload`) {
 			m[name] = name
@@ -123,18 +123,18 @@ func claimStatements(r func(string) string) claimSQL {
 			ORDER BY {priority} DESC LIMIT 1`),
 		readyFIFO: r(`SELECT {id}, octet_length({payload}),
 				CASE WHEN octet_length({payload}) <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
-				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {unrecorded}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ?
 			ORDER BY {priority} DESC, {position} LIMIT ?`),
 		readyLIFO: r(`SELECT {id}, octet_length({payload}),
 				CASE WHEN octet_length({payload}) <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
-				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {unrecorded}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ? AND {priority} = ?
 			ORDER BY {position} DESC LIMIT ?`),
 		take: r(`UPDATE {jobs}
-			SET {state} = {=claimed}, {attempts} = ?, {fence} = ?, {claim_max} = ?, {backoff_ms} = ?,
+			SET {state} = {=claimed}, {attempts} = ?, {ahead} = ?, {fence} = ?, {claim_max} = ?, {backoff_ms} = ?,
 				{backoff_max_ms} = ?, {keep_ms} = ?, {keep_dead_ms} = ?, {token_host} = ?, {token_number} = ?, {owner} = ?,
 				{lease_ms} = ?, {deadline} = ?, {due_at} = ?, {claimed_at} = ?, {worker} = ?
 			WHERE {id} = ?`),
@@ -147,7 +147,7 @@ func claimStatements(r func(string) string) claimSQL {
 
 // settleSQL ends or renews claims.
 type settleSQL struct {
-	ackPlain, leased, claimed, leave, remove, fail, renew, bind, held string
+	ackPlain, leased, claimed, leave, remove, fail, renew, bind, deliver, record, held string
 }
 
 func settleStatements(r func(string) string) settleSQL {
@@ -156,16 +156,18 @@ func settleStatements(r func(string) string) settleSQL {
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ? AND {keep_ms} IS NULL AND {key} IS NULL`),
 		leased: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
-				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner}
+				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner},
+				{ahead}, {unrecorded}
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ?`),
 		claimed: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
-				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner}
+				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner},
+				{ahead}, {unrecorded}
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed}`),
 		leave: r(`UPDATE {jobs}
 			SET {state} = ?, {position} = ?, {ready_at} = ?, {run_at} = coalesce(?, {run_at}), {attempts} = ?,
-				{losses} = ?, {last_error} = ?, {finished_at} = ?, {expires_at} = ?, {result} = ?, {token_host} = NULL,
+				{losses} = ?, {ahead} = 0, {unrecorded} = ?, {last_error} = ?, {finished_at} = ?, {expires_at} = ?, {result} = ?, {token_host} = NULL,
 				{token_number} = NULL, {owner} = NULL, {lease_ms} = NULL, {deadline} = NULL, {due_at} = NULL,
 				{claimed_at} = NULL, {worker} = NULL
 			WHERE {id} = ?`),
@@ -176,6 +178,10 @@ func settleStatements(r func(string) string) settleSQL {
 			WHERE job = ?1), ?2, ?3, ?4, ?5)`),
 		renew: r(`UPDATE {jobs} SET {lease_ms} = ?, {due_at} = ? WHERE {id} = ?`),
 		bind:  r(`UPDATE {jobs} SET {lease_ms} = NULL, {due_at} = {deadline}, {owner} = ?, {worker} = ? WHERE {id} = ?`),
+		deliver: r(`UPDATE {jobs}
+			SET {attempts} = {attempts} + {ahead}, {ahead} = 0, {unrecorded} = 0, {worker} = coalesce({worker}, ?)
+			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ?`),
+		record: r(`UPDATE {jobs} SET {attempts} = {attempts} + {ahead}, {ahead} = 0, {unrecorded} = 0 WHERE {id} = ?`),
 		held: r(`SELECT {id}, {token_host}, {token_number}, {queue}, {lease_ms}
 			FROM {jobs} {@owned}
 			WHERE {state} = {=claimed} AND {owner} = ? AND {id} > ?
@@ -301,7 +307,8 @@ func inspectStatements(r func(string) string) inspectSQL {
 		failures: r(`SELECT attempt, cause, message, at FROM qsidecar_failures WHERE job = ? ORDER BY number`),
 		inState:  r(`SELECT {queue}, {state}, {key} FROM {jobs} WHERE {id} = ?`),
 		retry: r(`UPDATE {jobs}
-			SET {state} = {=ready}, {position} = ?, {ready_at} = ?, {attempts} = 0, {losses} = 0, {finished_at} = NULL,
+			SET {state} = {=ready}, {position} = ?, {ready_at} = ?, {attempts} = 0, {losses} = 0, {unrecorded} = 0,
+				{finished_at} = NULL,
 				{expires_at} = NULL
 			WHERE {id} = ?`),
 		pause:  r(`INSERT INTO qsidecar_queues (queue, paused) VALUES (?, 1) ON CONFLICT (queue) DO UPDATE SET paused = 1`),

@@ -222,7 +222,7 @@ func (t *tx) reap(id int64, cause backends.Cause, b *bitten) error {
 		return err
 	}
 	b.reaped[cause]++
-	return t.meet(l, l.standing().Released(backends.Release{Cause: cause}))
+	return t.meet(l, l.standing().Reaped(cause))
 }
 
 // giveUp marks the suspects dead that still look the same.
