@@ -111,6 +111,7 @@ func (b *bank) run(ctx, work, hard context.Context) error {
 	defer stopKeeping()
 	g.Go(func() error { return b.sweeper.run(ctx) })
 	g.Go(func() error { return b.keeper.run(keep) })
+	g.Go(func() error { b.listen(ctx); return nil })
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	var wrote errgroup.Group
@@ -142,4 +143,23 @@ func (b *bank) run(ctx, work, hard context.Context) error {
 		return fmt.Errorf("database %s: %w", b.name, err)
 	}
 	return nil
+}
+
+// listen turns other sidecars' notifications into hints, until ctx is done.
+func (b *bank) listen(ctx context.Context) {
+	n, ok := b.backend.(backends.Notifier)
+	if !ok {
+		return
+	}
+	queues, ok := n.Notifications(ctx)
+	if !ok {
+		return
+	}
+	for q := range queues {
+		if q == "" {
+			b.sweeper.wake() // names may have been missed: look for all who wait
+			continue
+		}
+		b.broker.hint([]string{q})
+	}
 }

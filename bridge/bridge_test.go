@@ -159,7 +159,7 @@ type enqueued struct {
 }
 
 type job struct {
-	ID, Queue, Lease, Payload, State string
+	ID, Queue, Lease, Payload, State, Worker string
 	Attempt, MaxAttempts             int
 	Fence                            int64
 	Errors                           []struct {

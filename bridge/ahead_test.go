@@ -1,0 +1,183 @@
+package bridge
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// busyLine has workers claim and ack one job at a time until some of the queue's
+// jobs are claimed ahead, and returns the clients. Every job is worked once.
+func busyLine(t *testing.T, s *sidecar, queue string) []*client {
+	t.Helper()
+	p := s.dial(t)
+	for range 20 {
+		jobs := ""
+		for i := range 100 {
+			if i > 0 {
+				jobs += ","
+			}
+			jobs += fmt.Sprintf(`{"queue":%q}`, queue)
+		}
+		p.call(`{"op":"enqueue","jobs":[%s]}`, jobs)
+	}
+	var stop atomic.Bool
+	var seen sync.Map
+	var wg sync.WaitGroup
+	clients := make([]*client, 8)
+	for i := range clients {
+		c := s.dial(t)
+		clients[i] = c
+		wg.Go(func() {
+			for !stop.Load() {
+				r := c.call(`{"op":"claim","queue":%q}`, queue)
+				if len(r.Jobs) == 0 {
+					return
+				}
+				j := r.Jobs[0]
+				if _, dup := seen.LoadOrStore(j.ID, true); dup || j.Attempt != 1 {
+					t.Errorf("job %s delivered again, attempt %d", j.ID, j.Attempt)
+				}
+				c.call(`{"op":"ack","lease":%q}`, j.Lease)
+				if s.aheadOf(queue) > 10 {
+					stop.Store(true)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if !stop.Load() {
+		t.Fatal("nothing was ever claimed ahead for a busy line")
+	}
+	return clients
+}
+
+// aheadOf counts what lies claimed ahead for a line.
+func (s *sidecar) aheadOf(queue string) int {
+	b := s.banks[0].broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ln := b.lines[queue]; ln != nil {
+		return len(ln.ahead.jobs)
+	}
+	return 0
+}
+
+// slow makes every commit take a while, as a disk does: only then a line is
+// worth claiming ahead for.
+func slow(b backends.Batch, _ backends.Results) error {
+	if len(b.Writes) > 0 {
+		<-time.After(time.Millisecond)
+	}
+	return nil
+}
+
+func aheadSidecar(t *testing.T) *sidecar {
+	db := &faulty{Backend: memory.New()}
+	f := slow
+	db.after.Store(&f)
+	return start(t, options(t, db))
+}
+
+func TestClaimedAheadGoesBackWhenNobodyTakesIt(t *testing.T) {
+	s := aheadSidecar(t)
+	c := busyLine(t, s, "q")[0]
+	eventually(t, func() bool { return s.aheadOf("q") == 0 })
+	eventually(t, func() bool {
+		q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]
+		return q["claimed"] == float64(0) && q["ready"].(float64) > 0
+	})
+	if j := c.claim1("q"); j.Attempt != 1 || j.LastError != "" {
+		t.Errorf("got %+v, want attempt 1: lying in a buffer charges nothing", j)
+	}
+}
+
+func TestHandOutOfAJobClaimedAheadIsRecorded(t *testing.T) {
+	s := aheadSidecar(t)
+	clients := busyLine(t, s, "q")
+	c, other := clients[0], clients[1]
+	c.call(`{"op":"hello","worker":"w1"}`)
+	if s.aheadOf("q") == 0 {
+		t.Fatal("the buffer is empty already")
+	}
+	r := c.call(`{"op":"claim","queue":"q"}`)
+	id := r.Jobs[0].ID
+	eventually(t, func() bool { return other.workerOf("q", id) == "w1" })
+	c.close()
+	eventually(t, func() bool {
+		for _, j := range other.call(`{"op":"claim","queue":"q","max":1000}`).Jobs {
+			if j.ID == id {
+				if j.Attempt != 2 {
+					t.Errorf("attempt %d after its worker died, want 2", j.Attempt)
+				}
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// workerOf peeks at who has the job.
+func (c *client) workerOf(queue, id string) string {
+	r := c.call(`{"op":"peek","queue":%q,"ids":[%q]}`, queue, id)
+	if len(r.Jobs) != 1 {
+		c.t.Fatalf("peek of %s: %+v", id, r.Jobs)
+	}
+	return r.Jobs[0].Worker
+}
+
+// TestPausedQueueGivesNothingFromTheBuffer: within a second of the answer.
+func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
+	s := aheadSidecar(t)
+	c := busyLine(t, s, "q")[0]
+	c.call(`{"op":"pause","queue":"q"}`)
+	answered := time.Now()
+	for len(c.call(`{"op":"claim","queue":"q"}`).Jobs) > 0 {
+		if time.Since(answered) > time.Second {
+			t.Fatal("a paused queue gave out a job after a second")
+		}
+	}
+	t.Logf("nothing any more after %v", time.Since(answered))
+}
+
+// TestDrainEmptiesTheBuffer: what nobody got is ready again when the sidecar is gone.
+func TestDrainEmptiesTheBuffer(t *testing.T) {
+	s := aheadSidecar(t)
+	busyLine(t, s, "q")
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	o := options(t, s.banks[0].backend)
+	c := start(t, o).dial(t)
+	if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["claimed"] != float64(0) {
+		t.Errorf("left claimed by an orderly exit: %v", q)
+	}
+}
+
+func TestPaceIgnoresABurst(t *testing.T) {
+	var p pace
+	now := time.Hour
+	p.took(0, now)
+	p.took(32, now+time.Millisecond) // thirty-two workers start at once
+	now += 15 * time.Millisecond
+	p.took(1, now)
+	if got := p.perSecond(now + 50*time.Millisecond); got != 0 {
+		t.Errorf("a burst is taken for a stream of %.0f jobs/s", got)
+	}
+	for range 10 {
+		now += paceWindow
+		p.took(20, now)
+	}
+	if got := p.perSecond(now); got < 1000 || got > 3000 {
+		t.Errorf("20 jobs each 10 ms are a pace of %.0f jobs/s, want about 2000", got)
+	}
+	if got := p.perSecond(now + 2*paceIdle); got != 0 {
+		t.Errorf("an idle line keeps a pace of %.0f jobs/s", got)
+	}
+}
