@@ -160,9 +160,9 @@ type enqueued struct {
 
 type job struct {
 	ID, Queue, Lease, Payload, State, Worker string
-	Attempt, MaxAttempts             int
-	Fence                            int64
-	Errors                           []struct {
+	Attempt, MaxAttempts                     int
+	Fence                                    int64
+	Errors                                   []struct {
 		Attempt        int
 		Cause, Message string
 	}
