@@ -18,14 +18,16 @@ type run struct {
 // verdict is check's judgement.
 type verdict struct {
 	Jobs, Deliveries, Redelivered, Bound, Kills int
+	Acked                                       int // acks answered ok
 	Overlaps                                    int // explained by a kill
+	Stale                                       int // received after a newer delivery: written when its sidecar was stopped
 	InDoubt                                     int // jobs whose ack was sent and never answered ok
 	Problems                                    []string
 }
 
 func (v verdict) String() string {
-	return fmt.Sprintf("%d jobs, %d deliveries, %d of them again (%d kills); %d overlaps, each through a kill; %d leases bound again; %d acks settled unanswered; %d problems",
-		v.Jobs, v.Deliveries, v.Redelivered, v.Kills, v.Overlaps, v.Bound, v.InDoubt, len(v.Problems))
+	return fmt.Sprintf("%d jobs, %d deliveries, %d of them again (%d kills); %d overlaps, each through a kill, %d of them handed out late; %d leases bound again; %d acks settled unanswered; %d problems",
+		v.Jobs, v.Deliveries, v.Redelivered, v.Kills, v.Overlaps, v.Stale, v.Bound, v.InDoubt, len(v.Problems))
 }
 
 // holding is one worker's time with one job: from the claim's answer to the
@@ -143,33 +145,38 @@ func (j *judge) judgeJob(id string, all []*holding, left bool) {
 	case settled == 0:
 		j.InDoubt++
 	}
-	slices.SortStableFunc(all, func(a, b *holding) int { return cmp.Compare(a.claim.At, b.claim.At) })
+	j.Acked += settled
 	j.Redelivered += max(len(all)-1, 0)
-	for i, second := range all {
-		for _, first := range all[:i] {
-			j.judgePair(id, first, second)
+	slices.SortStableFunc(all, func(a, b *holding) int { return cmp.Compare(a.claim.Fence, b.claim.Fence) })
+	for i, newer := range all {
+		for _, older := range all[:i] {
+			j.judgePair(id, older, newer)
 		}
 	}
 }
 
-// judgePair looks at two deliveries of one job, in the order they were received.
-func (j *judge) judgePair(id string, first, second *holding) {
-	overlap := second.claim.At < first.end
+// judgePair looks at two deliveries of one job, in the order of their fences,
+// which is the order of their claims: answers may be received in another one.
+func (j *judge) judgePair(id string, older, newer *holding) {
 	who := fmt.Sprintf("job %s: %s (fence %d) and then %s (fence %d)",
-		id, first.claim.Who, first.claim.Fence, second.claim.Who, second.claim.Fence)
+		id, older.claim.Who, older.claim.Fence, newer.claim.Who, newer.claim.Fence)
 	switch {
-	case first.claim.Fence == second.claim.Fence:
+	case older.claim.Fence == newer.claim.Fence:
 		j.problem("%s: the same fence twice", who)
-	case first.claim.Fence > second.claim.Fence && !overlap:
+	case older.claim.Asked > newer.claim.At:
 		j.problem("%s: the fence went back", who)
 	}
-	if first.acked && !overlap {
-		j.problem("%s: delivered after its ack was answered ok", who)
+	if older.acked {
+		j.problem("%s: delivered again though its ack was answered ok", who)
 	}
-	if !j.killBetween(first.claim, second.claim.At) {
+	overlap := older.claim.At < newer.end && newer.claim.At < older.end
+	if !j.killBetween(older.claim, newer.claim.At) {
 		j.problem("%s: delivered again without a kill (overlap: %v)", who, overlap)
 	} else if overlap {
 		j.Overlaps++
+	}
+	if older.claim.At > newer.claim.At {
+		j.Stale++
 	}
 }
 

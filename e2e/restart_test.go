@@ -134,6 +134,7 @@ func (s *site) suspend(sc *sidecar) (at int64) {
 	for range 50 {
 		at = monotonic()
 		sc.signal(syscall.SIGSTOP)
+		eventually(s.t, patience, "every thread is stopped", sc.stopped)
 		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 		_, err := db.ExecContext(ctx, "PRAGMA busy_timeout=300; BEGIN IMMEDIATE; ROLLBACK")
 		cancel()

@@ -180,6 +180,25 @@ func (sc *sidecar) exit(d time.Duration) int {
 	}
 }
 
+// stopped reports whether every thread has stopped: a signal takes its time.
+func (sc *sidecar) stopped() bool {
+	sc.t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", sc.cmd.Process.Pid))
+	if err != nil || len(threads) == 0 {
+		sc.t.Fatalf("the threads of %s: %v", sc.name, err)
+	}
+	for _, file := range threads {
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			return false // it ended just now: look again
+		}
+		if _, state, ok := bytes.Cut(stat, []byte(") ")); !ok || state[0] != 'T' {
+			return false
+		}
+	}
+	return true
+}
+
 // alive reports whether the process still runs.
 func (sc *sidecar) alive() bool {
 	select {
