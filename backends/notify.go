@@ -1,0 +1,13 @@
+package backends
+
+import "context"
+
+// Notifier is a Backend that hears of new work which others stored.
+type Notifier interface {
+	// Notifications gives the names of queues in which another sidecar made jobs
+	// ready, until ctx ends, and then closes the channel. They are hints: some may
+	// be missing or come twice, and nothing says so. An empty name says that names
+	// may have been missed. ok is false where the database, its address or its
+	// configuration has none.
+	Notifications(ctx context.Context) (queues <-chan string, ok bool)
+}
