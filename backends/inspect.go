@@ -84,7 +84,9 @@ type CommandKind int
 
 const (
 	// Retry makes dead jobs ready, in a new position, attempts back to 0. It is
-	// refused as a whole with ErrKeyTaken where another job has a job's key by now.
+	// refused as a whole with ErrKeyTaken where another job has a job's key by now, or
+	// two of them have the same. An engine may retry All of many in bites: one whose
+	// key is taken while they run stays dead.
 	Retry CommandKind = iota
 	// Delete removes jobs in any state but claimed.
 	Delete

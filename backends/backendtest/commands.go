@@ -50,6 +50,14 @@ var commands = map[string]func(*kit){
 			k.Errorf("%d failures are kept, want 4", len(v.Failures))
 		}
 	},
+	"RetryMany": func(k *kit) {
+		const n = 1100 // more than an engine may do at once
+		k.fill(n)
+		k.settle(backends.Nack{Leases: each(k.claim(n)...), Dead: true}, 0)
+		k.put("not dead")
+		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, n, true)
+		k.given(k.claim(n+9), append([]string{"not dead"}, numbered(n)...)...)
+	},
 	"RetriedIsNotPruned": func(k *kit) {
 		k.put("a")
 		k.nack(backends.Nack{Dead: true})
@@ -119,7 +127,7 @@ var commands = map[string]func(*kit){
 		}
 	},
 	"PurgeMany": func(k *kit) {
-		const n = 2500
+		const n = 1100 // more than an engine may do at once
 		k.fill(n)
 		k.command(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateReady}, n, false)
 	},

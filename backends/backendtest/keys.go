@@ -27,6 +27,16 @@ func (k *kit) again(key, id string, state backends.State) string {
 	return s.ID
 }
 
+// retryRefused checks that a retry of all is refused and changes nothing.
+func (k *kit) retryRefused() {
+	k.Helper()
+	before := k.stats()
+	n, freed, err := k.inspector().Command(k.Context(), backends.Command{Kind: backends.Retry, Queue: "q", All: true})
+	if after := k.stats(); !errors.Is(err, backends.ErrKeyTaken) || n != 0 || freed || after.Dead != before.Dead || after.Ready != before.Ready {
+		k.Fatalf("retry: %d, %v, left %+v; want ErrKeyTaken and %+v", n, err, after, before)
+	}
+}
+
 var keys = map[string]func(*kit){
 	"ADuplicateIsTheFirstJob": func(k *kit) {
 		id := k.again("k", "", "")
@@ -125,6 +135,42 @@ var keys = map[string]func(*kit){
 		k.state(id, backends.StateDead)
 		k.state(free, backends.StateDead) // as a whole
 		k.again("k", second, backends.StateReady)
+	},
+	"RetryOfManyIsRefusedAsAWhole": func(k *kit) {
+		const n = 1100 // more than an engine may do at once
+		k.fill(n - 1)
+		id := k.again("k", "", "") // the last
+		k.settle(backends.Nack{Leases: each(k.claim(n)...), Dead: true}, 0)
+		k.Shift(keyTTL + time.Second)
+		k.again("k", "", "")
+		k.retryRefused()
+		k.settle(backends.Ack{Leases: each(k.one())}, 0)
+		k.Shift(keyTTL + time.Second)
+		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, n, true)
+		k.again("k", id, backends.StateReady)
+	},
+	"OneKeyOfTwoDeadJobs": func(k *kit) {
+		for _, n := range []int{2, 1100} {
+			first := k.again("k", "", "")
+			k.fill(n - 2)
+			k.settle(backends.Nack{Leases: each(k.claim(n)...), Dead: true}, 0)
+			for _, pruned := range []bool{false, true} {
+				k.Shift(keyTTL + time.Second)
+				k.sweep(backends.Sweep{Prune: pruned})
+				if !pruned {
+					k.again("k", "", "")
+					k.nack(backends.Nack{Dead: true})
+				}
+				k.Shift(keyTTL + time.Second)
+				k.retryRefused()
+			}
+			k.command(backends.Command{Kind: backends.Retry, Queue: "q", IDs: []string{first}}, 1, true)
+			k.again("k", first, backends.StateReady)
+			k.retryRefused()
+			k.command(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateReady}, 1, false)
+			k.command(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateDead}, int64(n-1), false)
+			k.Shift(keyTTL + time.Second)
+		}
 	},
 	"TwoConnectionsAtOnce": func(k *kit) {
 		handles := []backends.Backend{k.Backend, k.Again(), k.Backend, k.Again()}

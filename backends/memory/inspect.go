@@ -126,7 +126,7 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			}
 		}
 		found := b.sorted(math.MaxInt, byFinished, func(j *job) bool { return j.Queue == c.Queue && j.suits(c) })
-		if c.Kind == backends.Retry && slices.ContainsFunc(found, b.keyTaken) {
+		if c.Kind == backends.Retry && slices.ContainsFunc(found, b.keyTaken(map[string]bool{})) {
 			return backends.ErrKeyTaken
 		}
 		for _, j := range found {
@@ -153,10 +153,14 @@ func (j *job) suits(c backends.Command) bool {
 	}
 }
 
-// keyTaken: another job has the key of j.
-func (b *Backend) keyTaken(j *job) bool {
-	k := b.keys[key{j.Queue, j.Key}]
-	return j.Key != "" && b.remembered(k) && k.job != j.id
+// keyTaken: another job has the key of j, or one of those asked before.
+func (b *Backend) keyTaken(before map[string]bool) func(j *job) bool {
+	return func(j *job) bool {
+		k := b.keys[key{j.Queue, j.Key}]
+		taken := j.Key != "" && (before[j.Key] || b.remembered(k) && k.job != j.id)
+		before[j.Key] = true
+		return taken
+	}
 }
 
 func (b *Backend) command(j *job, kind backends.CommandKind) {

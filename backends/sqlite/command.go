@@ -12,8 +12,8 @@ import (
 // keep the beat from the write lock.
 const purgeBite = 1000
 
-// Command implements backends.Inspector. A purge is done in bites: an error
-// after some of them leaves those done.
+// Command implements backends.Inspector. A purge, and a retry of more dead jobs
+// than a bite, are done in bites: an error after some of them leaves those done.
 func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
 	var do func(t *tx) (int64, error)
 	switch c.Kind {
@@ -21,6 +21,9 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		count, err = s.purge(ctx, c)
 		return count, false, err
 	case backends.Retry:
+		if c.All {
+			return s.retryAll(ctx, c.Queue)
+		}
 		do = func(t *tx) (int64, error) { return t.retry(c) }
 	case backends.Delete:
 		do = func(t *tx) (int64, error) { return t.deleteByID(c) }
@@ -80,62 +83,6 @@ func (t *tx) named(queue string, ids []string, f func(target) error) error {
 		}
 	}
 	return nil
-}
-
-func (t *tx) retry(c backends.Command) (n int64, err error) {
-	one := func(j target) error {
-		if j.state != backends.StateDead {
-			return nil
-		}
-		n++
-		return t.retryOne(c.Queue, j)
-	}
-	if !c.All {
-		err = t.named(c.Queue, c.IDs, one)
-		return n, err
-	}
-	ids, err := t.following(c.Queue, backends.StateDead, place{begin: true, at: math.MinInt64}, math.MaxInt)
-	for _, id := range ids {
-		if err == nil {
-			err = t.named(c.Queue, []string{fmt.Sprint(id)}, one)
-		}
-	}
-	return n, err
-}
-
-func (t *tx) retryOne(queue string, j target) error {
-	if j.key != "" {
-		if err := t.takeKeyBack(queue, j); err != nil {
-			return err
-		}
-	}
-	position, err := t.next()
-	if err != nil {
-		return err
-	}
-	t.free(queue)
-	return t.one(t.sql.retry, position, t.now, j.id)
-}
-
-// takeKeyBack gives a dead job that lives again its key, where no other job has it.
-func (t *tx) takeKeyBack(queue string, j target) error {
-	until, taken := t.now, false
-	if err := t.query(t.sql.findKey, func(r row) error {
-		switch {
-		case r.int(0) == j.id:
-			until = r.int(1)
-		case r.null(2) || t.now < r.int(1):
-			taken = true
-		}
-		return nil
-	}, queue, j.key); err != nil {
-		return err
-	}
-	if taken {
-		return backends.ErrKeyTaken
-	}
-	_, err := t.exec(t.sql.putKey, queue, j.key, j.id, until)
-	return err
 }
 
 func (t *tx) deleteByID(c backends.Command) (n int64, err error) {

@@ -239,7 +239,7 @@ func sweepStatements(r func(string) string) sweepSQL {
 
 // inspectSQL is the Inspector.
 type inspectSQL struct {
-	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed, countDone, countDead, oldestReady, oldestClaimed, place, peekSamePrio, peekReady, peekScheduled, peekClaimed, peekDone, peekDead, size, view, failures, inState, retry, pause, resume string
+	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed, countDone, countDead, oldestReady, oldestClaimed, place, peekSamePrio, peekReady, peekScheduled, peekClaimed, peekDone, peekDead, size, view, failures, inState, retry, deadKeys, pause, resume string
 }
 
 func inspectStatements(r func(string) string) inspectSQL {
@@ -311,6 +311,10 @@ func inspectStatements(r func(string) string) inspectSQL {
 				{finished_at} = NULL,
 				{expires_at} = NULL
 			WHERE {id} = ?`),
+		deadKeys: r(`SELECT j.{key}, k.job IS NOT NULL AND k.job <> j.{id} AND (k.state IS NULL OR k.expires_at > ?)
+			FROM {jobs} AS j {@finished}
+			LEFT JOIN qsidecar_keys AS k ON k.queue = j.{queue} AND k.key = j.{key}
+			WHERE j.{finished_at} IS NOT NULL AND j.{state} = {=dead} AND j.{queue} = ? AND j.{key} IS NOT NULL`),
 		pause:  r(`INSERT INTO qsidecar_queues (queue, paused) VALUES (?, 1) ON CONFLICT (queue) DO UPDATE SET paused = 1`),
 		resume: r(`DELETE FROM qsidecar_queues WHERE queue = ?`),
 	}
