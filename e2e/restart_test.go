@@ -177,11 +177,15 @@ func TestSuspended(t *testing.T) {
 	pass(2*s.hostLease - since(at))
 	a.signal(syscall.SIGCONT)
 
-	holder.wantError("lease_lost", "the ack of a job that was given away", holder.next())
+	r := holder.next()
+	if r.Error != nil && r.Error.Code == "unavailable" { // it had waited too long when the sidecar woke up
+		r = holder.ask(msg{"op": "ack", "lease": held.Lease})
+	}
+	holder.wantError("lease_lost", "the ack of a job that was given away", r)
 	if r := listener.next(); r.Event != "lost" || !slices.Equal(r.Leases, []string{silent.Lease}) {
 		t.Errorf("the session that asked for it was told %+v, want the event lost with its lease", r)
 	}
-	r := buffered.next()
+	r = buffered.next()
 	if len(r.Jobs) != 1 || r.Jobs[0].ID != fresh {
 		t.Fatalf("the claim that waited through the suspension got %+v %v, want the job %s", r.Jobs, r.Error, fresh)
 	}
