@@ -126,6 +126,21 @@ func (b *broker) fromAhead(ln *line, w *waiter) []backends.Job {
 	return jobs
 }
 
+// aheadOfOthers takes what was claimed ahead from the waiter's queues and cannot
+// be given to it (it lies with another line, or the waiter's lease is timed), so
+// that it does not find the queue empty because of this sidecar's own buffers. b.mu is held.
+func (b *broker) aheadOfOthers(w *waiter) (out []backends.Job) {
+	for _, q := range w.line.queues {
+		for ln := range b.byQueue[q] {
+			if len(ln.ahead.jobs) > 0 && (ln != w.line || w.lease.Lease > 0) {
+				out = append(out, b.emptied(ln, 0)...)
+				ln.ahead.pace = pace{since: b.clock()}
+			}
+		}
+	}
+	return out
+}
+
 // keepAhead keeps jobs for the line, after those who came meanwhile are served,
 // and returns what must go back. b.mu is held.
 func (b *broker) keepAhead(ln *line, jobs []backends.Job) (back []backends.Job) {

@@ -131,6 +131,31 @@ func (c *client) workerOf(queue, id string) string {
 	return r.Jobs[0].Worker
 }
 
+// TestBufferMakesNoQueueLookEmpty: a claim that cannot be served from what is claimed
+// ahead (a timed lease, other queues beside) gets a job all the same.
+func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
+	s := aheadSidecar(t)
+	for _, claim := range []string{
+		`{"op":"claim","queue":"q","lease_ms":60000,"max":1000}`,
+		`{"op":"claim","queues":["r","q"],"max":1000}`,
+	} {
+		c := busyLine(t, s, "q")[0]
+		all := 0
+		for {
+			n := len(c.call("%s", claim).Jobs)
+			if all += n; n == 0 {
+				break
+			}
+		}
+		if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["ready"] != float64(0) || q["claimed"].(float64) < float64(all) {
+			t.Errorf("%s: empty after %d jobs, with %v left", claim, all, q)
+		}
+		if left := s.aheadOf("q"); left > 0 {
+			t.Errorf("%s: empty while %d jobs lie claimed ahead", claim, left)
+		}
+	}
+}
+
 // TestPausedQueueGivesNothingFromTheBuffer: within a second of the answer.
 func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
 	s := aheadSidecar(t)

@@ -261,12 +261,18 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 			b.remove(w)
 			w.sess.load(jobs[:n])
 			w.answer <- answer{jobs: jobs[:n:n]}
-			a.line.ahead.pace.took(n, b.clock())
+			if w.lease.Lease == 0 { // timed ones are not served from ahead
+				a.line.ahead.pace.took(n, b.clock())
+			}
 			jobs = jobs[n:]
 			continue
 		}
 		if !res.More {
 			w.seen = a.hint
+			if got := b.aheadOfOthers(w); len(got) > 0 && !w.left {
+				back = append(back, got...)
+				continue // it is asked again when they are back
+			}
 		}
 		if w.left || w.once && !res.More {
 			b.remove(w)
@@ -275,7 +281,7 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 	}
 	a.line.ahead.asking = false
 	a.line.ahead.dry = len(res.Jobs) < len(a.slots) && !res.More
-	return b.keepAhead(a.line, jobs)
+	return append(back, b.keepAhead(a.line, jobs)...)
 }
 
 // fail ends an ask that the database did not answer. Those who asked for one

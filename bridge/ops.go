@@ -179,9 +179,16 @@ func (s *session) handOut(bank *bank, w *waiter, a answer) *protocol.Reply {
 		}
 		return &protocol.Reply{Jobs: []protocol.Job{}}
 	}
+	host := a.jobs[0].Token.Host
 	if s.gone.Err() != nil {
-		bank.committer.giveBack(a.jobs[0].Token.Host, a.jobs)
+		bank.committer.giveBack(host, a.jobs)
 		return nil
+	}
+	// Asked again, as late as can be: this process may have been suspended since
+	// the commit, and others may have the jobs by now.
+	if bank.keeper.fresh() != host {
+		bank.committer.giveBack(host, a.jobs)
+		return s.failure(backends.Unavailable(errBeatLate))
 	}
 	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {
 		return s.failure(backends.Unavailable(errBeatLate))
