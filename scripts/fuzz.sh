@@ -8,7 +8,7 @@ ran=0
 for pkg in $(go list ./...); do
 	for target in $(go test -list '^Fuzz' "$pkg" | grep '^Fuzz' || true); do
 		echo "== $pkg $target, $for_each"
-		go test -run '^$' -fuzz "^$target\$" -fuzztime "$for_each" "$pkg"
+		go test -run '^$' -fuzz "^$target\$" -fuzztime "$for_each" -fuzzminimizetime 20x "$pkg"
 		ran=$((ran + 1))
 	done
 done
