@@ -6,6 +6,8 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -75,11 +77,13 @@ type Store struct {
 	cursors cursors
 	owners  ownersLook
 	counts  estimates
-	tell    notifier
+	tell    teller
 
-	life  context.Context // ends with Close
-	end   context.CancelCauseFunc
-	fault atomic.Pointer[func(c *pgx.Conn, before bool)] // tests break commits with it
+	life    context.Context // ends with Close
+	end     context.CancelCauseFunc
+	closing sync.Once
+	closed  error                                          // of the first Close
+	fault   atomic.Pointer[func(c *pgx.Conn, before bool)] // tests break commits with it
 }
 
 var _ interface {
@@ -130,8 +134,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(s.life, config); err != nil {
 		return nil, s.explain(err)
 	}
-	s.beater.config = config.ConnConfig.Copy()
-	s.tell.start(s, config.ConnConfig.Copy())
+	s.beater = beater{config: config.ConnConfig.Copy(), free: make(chan *pgx.Conn, 1)}
+	s.beater.put(nil)
+	s.tell.start(s)
 	if err := s.migrate(ctx); err != nil {
 		return nil, errors.Join(s.explain(err), s.Close())
 	}
@@ -140,16 +145,18 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "postgres", Version: s.version, Place: s.place, Database: s.database}
+	return backends.Info{Engine: "postgres", Version: s.version, Place: s.place, Database: s.database, Ahead: true, Concurrent: true}
 }
 
 // Close implements backends.Backend. Calls under way end with an error.
 func (s *Store) Close() error {
-	s.end(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
-	s.tell.stop()
-	err := s.beater.close()
-	s.pool.Close()
-	return err
+	s.closing.Do(func() {
+		s.end(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
+		s.tell.stop()
+		s.closed = s.beater.close()
+		s.pool.Close()
+	})
+	return s.closed
 }
 
 // bound is ctx, ending also when the Store is closed.
@@ -171,4 +178,11 @@ func placeOf(c *pgx.ConnConfig) string {
 type ownersLook struct {
 	mu   sync.Mutex
 	next time.Time
+}
+
+// random is a word that no other run will have.
+func random() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails: the program ends where there is no randomness
+	return hex.EncodeToString(b[:])
 }

@@ -42,8 +42,10 @@ CREATE TABLE {s}.qsidecar_jobs (
   fence          bigint      NOT NULL DEFAULT 0,
   attempts       integer     NOT NULL DEFAULT 0, -- charged deliveries
   losses         integer     NOT NULL DEFAULT 0, -- failures in a row that were no nack
+  unrecorded     integer     NOT NULL DEFAULT 0, -- sidecars lost in a row with it claimed ahead
   priority       smallint    NOT NULL DEFAULT 0,
   max_attempts   smallint    CHECK (max_attempts >= 1),
+  ahead          boolean     NOT NULL DEFAULT false, -- claimed ahead, its delivery is not recorded and not in attempts
   queue          {s}.qsidecar_queue_name NOT NULL,
   state          text        COLLATE "C" NOT NULL DEFAULT 'ready',
   timeout_ms     bigint, -- the job's own

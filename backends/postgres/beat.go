@@ -1,0 +1,129 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// beater is the connection for beats. The channel in it is its lock: it can be
+// waited for until a deadline.
+type beater struct {
+	config *pgx.ConnConfig
+	free   chan *pgx.Conn // 1; nil in it: to be opened
+}
+
+// Beat implements backends.Backend. No commit of this process can hold it up:
+// it has a connection of its own.
+func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+	ctx, done := s.bound(ctx)
+	defer done()
+	c, err := s.beater.get(ctx)
+	if err != nil {
+		return backends.Pulse{}, s.outcome(ctx, err)
+	}
+	for try := 1; ; try++ {
+		if c == nil {
+			if c, err = s.beater.open(ctx, s); err != nil {
+				s.beater.put(nil)
+				return backends.Pulse{}, s.outcome(ctx, err)
+			}
+		}
+		var p backends.Pulse
+		if p, err = s.beat(ctx, c, b); err == nil {
+			s.beater.put(c)
+			return p, nil
+		}
+		discard(ctx, c)
+		c = nil
+		// A beat made twice is a beat: only its counter moves twice.
+		if try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
+			break
+		}
+	}
+	s.beater.put(nil)
+	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // it may have been made
+		return backends.Pulse{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
+	}
+	return backends.Pulse{}, s.outcome(ctx, err)
+}
+
+// beat makes one beat, in one round trip. Its commit waits for no disk, except
+// the first and the last: a beat that a crash of the server takes back is made
+// again soon.
+func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Beat) (p backends.Pulse, err error) {
+	t := &tx{s: s, c: c, batch: &pgx.Batch{}}
+	t.add(s.sql.begin, nil)
+	if s.pooled {
+		t.add(s.o.setting(true), nil)
+	}
+	sql := map[backends.BeatKind]string{backends.BeatJoin: s.sql.join, backends.BeatRenew: s.sql.renew, backends.BeatLeave: s.sql.leave}[b.Kind]
+	if b.Kind == backends.BeatRenew {
+		t.add(s.sql.unsynced, nil)
+	}
+	t.each(sql, func(rows pgx.Rows) error {
+		var n, host, beats int64
+		var peer backends.Peer
+		if err := rows.Scan(&n, &host, &beats, &peer.Expired, &peer.Dead); err != nil {
+			return err
+		}
+		p.Alive = n == 1
+		if peer.Host, peer.Beats = backends.Identity(host), uint64(beats); host != 0 {
+			p.Peers = append(p.Peers, peer)
+		}
+		return nil
+	}, int64(b.Host), b.Name, ms(b.Lease))
+	t.add("COMMIT", nil)
+	return p, t.send(ctx)
+}
+
+func (b *beater) get(ctx context.Context) (*pgx.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, ended(ctx, "before the beat")
+	}
+	select {
+	case c := <-b.free:
+		return c, nil
+	case <-ctx.Done():
+		return nil, ended(ctx, "waiting for the beat before")
+	}
+}
+
+func (b *beater) put(c *pgx.Conn) { b.free <- c }
+
+func (b *beater) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
+	c, err := pgx.ConnectConfig(ctx, b.config)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.prepareSession(ctx, c); err != nil {
+		discard(ctx, c)
+		return nil, err
+	}
+	return c, nil
+}
+
+// close waits for a beat under way, which ends at once because the Store did.
+func (b *beater) close() error {
+	if c := <-b.free; c != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackFor)
+		defer cancel()
+		return c.Close(ctx)
+	}
+	return nil
+}
+
+// discard closes a connection that is of no use any more: what it says then is
+// of none either.
+func discard(ctx context.Context, c *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
+	defer cancel()
+	if err := c.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+}

@@ -1,0 +1,333 @@
+package postgres
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// claiming is one claim under way. Its queues are asked in runs: as many at a
+// time as have the same order, which is nearly always all of them.
+type claiming struct {
+	backends.Claim
+	cursors *cursors
+	host    backends.Identity
+	res     backends.ClaimResult
+	left    int64 // bytes that may still be given
+
+	from, to int // the run: Queues[from:to]
+	done     bool
+	again    bool // the run was asked again because jobs came back
+	large    []tooLarge
+	seen     map[string]*learned // by queue; nil: nothing is remembered of it
+}
+
+// tooLarge is a ready row that the claim locked and must not give.
+type tooLarge struct {
+	id, size int64
+	policy   backends.Policy
+}
+
+// startClaims queues the first run of each claim, and what the cursors want to know.
+func (k *commitment) startClaims(t *tx) {
+	asked := map[string]bool{}
+	for _, c := range k.batch.Claims {
+		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
+		cl := &claiming{Claim: c, cursors: &t.s.cursors, host: k.batch.Host, left: c.MaxBytes, seen: map[string]*learned{}}
+		k.claims = append(k.claims, cl)
+		for _, p := range c.Queues {
+			if !p.LIFO && !asked[p.Queue] {
+				asked[p.Queue] = true
+				k.prove(t, p.Queue)
+			}
+		}
+		cl.next()
+		cl.ask(t)
+	}
+}
+
+// probing is a proof under way.
+type probing struct {
+	proof
+	xmin  int64
+	first []int64
+}
+
+func (k *commitment) prove(t *tx, queue string) {
+	p, ok := t.s.cursors.toProve(queue)
+	if !ok {
+		return
+	}
+	probe := &probing{proof: p}
+	k.probes = append(k.probes, probe)
+	t.each(t.s.sql.probe, func(rows pgx.Rows) error { return rows.Scan(&probe.xmin, &probe.first) }, queue, p.urgency, p.low, p.high)
+}
+
+// goOnClaims looks at what the claims got, and has those ask again that must.
+func (k *commitment) goOnClaims(t *tx) (more bool) {
+	queues := queuesOf(k.batch.Claims)
+	k.last = t.last
+	for _, c := range k.claims {
+		if c.goOn(t, queues) {
+			more = true
+		}
+	}
+	if !more {
+		k.res.Claims = nil
+		for _, c := range k.claims {
+			k.res.Claims = append(k.res.Claims, c.res)
+		}
+	}
+	return more
+}
+
+// goOn asks again where the claim may get more; false: it is done.
+func (c *claiming) goOn(t *tx, queues []string) bool {
+	switch {
+	case c.done:
+		return false
+	case len(c.large) > 0: // room for others
+		c.bury(t)
+		c.ask(t)
+		return true
+	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
+		c.done = true
+		return false
+	}
+	for _, p := range c.Queues[c.from:c.to] {
+		if l := c.seen[p.Queue]; l != nil {
+			l.all = true // it came back short: there was no more
+		}
+	}
+	if c.returned(t, queues) {
+		c.ask(t)
+		return true
+	}
+	if c.next(); c.done {
+		return false
+	}
+	c.ask(t)
+	return true
+}
+
+// returned: jobs of the run's queues were given back behind the cursors, perhaps
+// too late for the claim's own look to see them. The next one looks everywhere.
+func (c *claiming) returned(t *tx, queues []string) bool {
+	if c.again {
+		return false
+	}
+	for _, p := range c.Queues[c.from:c.to] {
+		if c.cursors.returned(p.Queue, t.last.returns[slices.Index(queues, p.Queue)]) {
+			c.cursors.forget(p.Queue)
+			c.again = true
+		}
+	}
+	return c.again
+}
+
+// next moves on to the next run of queues.
+func (c *claiming) next() {
+	c.from, c.again = c.to, false
+	if c.from == len(c.Queues) || len(c.Slots) == 0 {
+		c.done = true
+		return
+	}
+	for c.to++; c.to < len(c.Queues) && c.Queues[c.to].LIFO == c.Queues[c.from].LIFO; {
+		c.to++
+	}
+}
+
+// pieces are the arrays of segments that a statement looks through.
+type pieces struct {
+	queue            []string
+	policy           []int32
+	fromU, toU       []int32
+	fromP, toP       []int64
+	limits           []int32
+	timeout, backoff []int64
+	backoffMax, keep []int64
+	keepDead         []int64
+}
+
+func (c *claiming) pieces(now time.Time) (x pieces) {
+	for i, p := range c.Queues[c.from:c.to] {
+		segments := []segment{{beginning, theEnd}}
+		if !p.LIFO {
+			segments = c.cursors.segments(p.Queue, now, false)
+			if c.seen[p.Queue] == nil {
+				c.seen[p.Queue] = &learned{asked: now}
+			}
+			c.seen[p.Queue].full = segments[len(segments)-1].to == theEnd // nothing is behind
+		}
+		for _, s := range segments {
+			x.queue, x.policy = append(x.queue, p.Queue), append(x.policy, int32(i+1))
+			x.fromU, x.fromP = append(x.fromU, s.from.urgency), append(x.fromP, s.from.position)
+			x.toU, x.toP = append(x.toU, s.to.urgency), append(x.toP, s.to.position)
+		}
+		x.limits, x.timeout = append(x.limits, int32(p.MaxAttempts)), append(x.timeout, ms(p.Timeout))
+		x.backoff, x.backoffMax = append(x.backoff, ms(p.Backoff)), append(x.backoffMax, ms(p.BackoffMax))
+		x.keep, x.keepDead = append(x.keep, ms(p.Keep)), append(x.keepDead, ms(p.KeepDead))
+	}
+	return x
+}
+
+// slots are the arrays of the slots that are left. Workers are many slots' own:
+// each comes once.
+type slots struct {
+	host, number, lease []int64
+	worker              []int32
+	workers             []string
+	ahead               []bool
+}
+
+func (c *claiming) slots() (x slots) {
+	known := map[string]int32{}
+	for _, s := range c.Slots[len(c.res.Jobs):] {
+		if s.Ahead {
+			s.Worker = "" // nobody yet
+		}
+		n, ok := known[s.Worker]
+		if !ok {
+			x.workers = append(x.workers, s.Worker)
+			n = int32(len(x.workers))
+			known[s.Worker] = n
+		}
+		x.host, x.number = append(x.host, int64(s.Token.Host)), append(x.number, int64(s.Token.Number))
+		x.lease, x.worker, x.ahead = append(x.lease, max(ms(s.Lease), 0)), append(x.worker, n), append(x.ahead, s.Ahead)
+	}
+	return x
+}
+
+// ask queues the claim's statement for the run.
+func (c *claiming) ask(t *tx) {
+	if c.done {
+		return
+	}
+	sql := t.s.sql.claim
+	if c.Queues[c.from].LIFO {
+		sql = t.s.sql.claimLIFO
+	}
+	p, s := c.pieces(time.Now()), c.slots()
+	t.add(sql, c.take, len(s.host), c.left, c.MaxPayload,
+		p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP,
+		p.limits, p.timeout, p.backoff, p.backoffMax, p.keep, p.keepDead,
+		s.host, s.number, s.lease, s.worker, s.workers, int64(c.host), len(c.res.Jobs) == 0, s.ahead)
+}
+
+// row is what a claim's statement answers for each row that it locked.
+type row struct {
+	backends.Job
+	slot, place, id int64
+	policy          int32
+	size            int64
+}
+
+// take reads the answer. Rows come in any order.
+func (c *claiming) take(rows pgx.Rows) error {
+	got := make([]row, 0, len(c.Slots)-len(c.res.Jobs))
+	for rows.Next() {
+		var r row
+		var timeout int64
+		var headers string
+		if err := rows.Scan(&r.slot, &r.policy, &r.size, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, &r.EnqueuedAt,
+			&timeout, &headers, &r.Key, &r.LastError, &r.Payload); err != nil {
+			return err
+		}
+		policy := c.Queues[c.from+int(r.policy)-1]
+		if r.slot == 0 {
+			if r.size > c.MaxPayload {
+				c.large = append(c.large, tooLarge{r.id, r.size, policy})
+			} else {
+				c.res.More = true
+			}
+			continue
+		}
+		var err error
+		if r.Headers, err = readHeaders(headers); err != nil {
+			return fmt.Errorf("qsidecar_jobs row %d: %w", r.id, err)
+		}
+		r.ID, r.Queue, r.EnqueuedAt = idOf(r.id), policy.Queue, r.EnqueuedAt.UTC()
+		r.Timeout = cmp.Or(fromMS(timeout), policy.Timeout)
+		got = append(got, r)
+	}
+	slices.SortFunc(got, func(a, b row) int { return cmp.Compare(a.slot, b.slot) })
+	first := len(c.res.Jobs)
+	for i, r := range got {
+		if int(r.slot) != i+1 {
+			return backends.Refused(errPassedOver)
+		}
+		r.Token = c.Slots[first+i].Token
+		c.res.Jobs = append(c.res.Jobs, r.Job)
+		c.left -= r.size
+		if l := c.seen[r.Queue]; l != nil {
+			l.taken = append(l.taken, spot{-int32(r.Priority), r.place})
+		}
+	}
+	if len(got) > 0 { // the queues before the last job's gave all that they had
+		last := c.from + int(got[len(got)-1].policy) - 1
+		for i, p := range c.Queues[c.from : last+1] {
+			if l := c.seen[p.Queue]; l != nil && (c.from+i < last || l.full) {
+				l.all = true
+			}
+		}
+	}
+	return nil
+}
+
+// bury sends the jobs that are too large to dead.
+func (c *claiming) bury(t *tx) {
+	var id, keepDead []int64
+	var limits []int32
+	var message []string
+	for _, l := range c.large {
+		id, keepDead = append(id, l.id), append(keepDead, ms(l.policy.KeepDead))
+		limits = append(limits, int32(l.policy.MaxAttempts))
+		message = append(message, backends.TooLarge(l.size, c.MaxPayload))
+	}
+	c.large = nil
+	t.add(t.s.sql.bury, nil, id, limits, keepDead, message)
+}
+
+// learn tells the cursors what the committed claims saw.
+func (k *commitment) learn(queues []string) {
+	for _, p := range k.probes {
+		k.s.cursors.advance(p.proof, p.xmin, p.first)
+	}
+	for _, c := range k.claims {
+		for queue, l := range c.seen {
+			l.returns, l.xmin, l.xmax = k.last.returns[slices.Index(queues, queue)], k.last.xmin, k.last.xmax
+			k.s.cursors.learn(queue, *l)
+		}
+	}
+}
+
+// readHeaders reads a JSON object. What a plain INSERT put there that is no text
+// is given as its JSON.
+func readHeaders(s string) (map[string]string, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(s), &raw); err != nil {
+		return nil, fmt.Errorf("headers: %w", err)
+	}
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	headers := make(map[string]string, len(raw))
+	for k, v := range raw {
+		var text string
+		if json.Unmarshal(v, &text) != nil || string(v) == "null" {
+			text = string(v)
+		}
+		headers[k] = text
+	}
+	return headers, nil
+}

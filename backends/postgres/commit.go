@@ -1,0 +1,307 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Commit implements backends.Backend.
+func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	k := &commitment{s: s, batch: b}
+	sc := scope{unsynced: len(b.Writes) == 0}
+	if len(b.Claims) > 0 {
+		host := int64(b.Host)
+		sc.host, sc.queues = &host, queuesOf(b.Claims)
+	}
+	err := s.write(ctx, sc, k.round)
+	if err != nil {
+		return backends.Results{}, err
+	}
+	k.learn(sc.queues)
+	s.tell.freed(k.res.Writes)
+	return k.res, nil
+}
+
+func queuesOf(claims []backends.Claim) (queues []string) {
+	for _, c := range claims {
+		for _, p := range c.Queues {
+			if !slices.Contains(queues, p.Queue) {
+				queues = append(queues, p.Queue)
+			}
+		}
+	}
+	return queues
+}
+
+// commitment is a batch on its way.
+type commitment struct {
+	s      *Store
+	batch  backends.Batch
+	res    backends.Results
+	claims []*claiming
+	probes []*probing
+	lost   bool // some lease was; who says so is asked again
+	looked bool
+	last   ending
+}
+
+// round implements work.
+func (k *commitment) round(t *tx, round int) (more bool, err error) {
+	if round == 0 {
+		k.res = backends.Results{Writes: make([]backends.WriteResult, len(k.batch.Writes))}
+		k.claims, k.probes, k.looked = nil, nil, false
+		for _, g := range grouped(k.batch.Writes) {
+			if err := g.queue(t, k.res.Writes); err != nil {
+				return false, err
+			}
+		}
+		k.startClaims(t)
+		return true, nil
+	}
+	if err := k.check(t); err != nil {
+		return false, err
+	}
+	if k.goOnClaims(t) {
+		more = true
+	}
+	if round == 1 && k.stillValid(t) {
+		more = true
+	}
+	return more, nil
+}
+
+// check looks at what the server answered for what no error says.
+func (k *commitment) check(t *tx) error {
+	if k.looked && k.lost || t.passedOver {
+		return backends.Refused(errPassedOver)
+	}
+	for i, w := range k.batch.Writes {
+		want := 0
+		switch w := w.(type) {
+		case backends.Enqueue:
+			want = len(w.Jobs)
+		case backends.Ack:
+			if len(k.res.Writes[i].Lost) == 0 {
+				want = len(w.Enqueue)
+			}
+		}
+		stored := k.res.Writes[i].Stored
+		if len(stored) != want {
+			return backends.Refused(errPassedOver)
+		}
+		for n, s := range stored {
+			switch {
+			case s.ID != "":
+			case jobsOf(w)[n].Key == "":
+				return backends.Refused(errPassedOver)
+			default:
+				return &againError{"a key was forgotten while it was looked at"}
+			}
+		}
+	}
+	return nil
+}
+
+var errPassedOver = errors.New("a trigger on qsidecar_jobs passed the row over (it returned NULL)")
+
+// stillValid asks once more about the leases that were lost: where one is valid
+// all the same, somebody's trigger kept its row from being changed.
+func (k *commitment) stillValid(t *tx) bool {
+	var l leases
+	for i, w := range k.batch.Writes {
+		owner := backends.Identity(0)
+		if r, ok := w.(backends.Release); ok {
+			owner = r.Owner
+		}
+		for _, lease := range k.res.Writes[i].Lost {
+			l.add(i, lease, owner)
+		}
+	}
+	if len(l.id) == 0 {
+		return false
+	}
+	k.lost, k.looked = false, true
+	t.each(t.s.sql.still, func(pgx.Rows) error {
+		k.lost = true
+		return nil
+	}, l.id, l.host, l.number, l.owner)
+	return true
+}
+
+// leases are arrays of leases, and which write each is of.
+type leases struct {
+	of               []int
+	lease            []backends.Lease
+	id, host, number []int64
+	owner            []int64
+}
+
+// add appends a lease. One whose job is no job's id is looked for under 0, which
+// no row has.
+func (l *leases) add(write int, lease backends.Lease, owner backends.Identity) {
+	id, ok := number(lease.Job)
+	if !ok {
+		id = 0
+	}
+	l.of, l.lease = append(l.of, write), append(l.lease, lease)
+	l.id, l.host = append(l.id, id), append(l.host, int64(lease.Token.Host))
+	l.number, l.owner = append(l.number, int64(lease.Token.Number)), append(l.owner, int64(owner))
+}
+
+// number is a job's id as the table has it; ok is false for what is none.
+func number(id string) (n int64, ok bool) {
+	n, err := strconv.ParseInt(id, 10, 64)
+	return n, err == nil && n > 0 && strconv.FormatInt(n, 10) == id
+}
+
+func idOf(n int64) string { return strconv.FormatInt(n, 10) }
+
+// ms is d in milliseconds, rounded up: what was asked for lasts at least so long.
+func ms(d time.Duration) int64 {
+	n := d.Milliseconds()
+	if d > time.Duration(n)*time.Millisecond {
+		n++
+	}
+	return n
+}
+
+func fromMS(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// group is a run of writes that one statement of each kind can carry out: no
+// lease and no key comes twice in it, except keys of which the first is certain
+// to be stored.
+type group struct {
+	writes []backends.Write
+	first  int // the number of writes[0] in the batch
+}
+
+// grouped splits the writes into as few groups as can be, in their order.
+func grouped(writes []backends.Write) (groups []group) {
+	seen := map[backends.Lease]struct{}{}
+	doubtful := map[key]struct{}{} // keys of jobs that come with an ack that may be lost
+	for i, w := range writes {
+		split := len(groups) == 0
+		for _, l := range leasesOf(w) {
+			if _, twice := seen[l]; twice {
+				split = true
+			}
+		}
+		for _, k := range keysOf(w) {
+			if _, maybe := doubtful[k]; maybe {
+				split = true
+			}
+		}
+		if split {
+			groups = append(groups, group{first: i})
+			clear(seen)
+			clear(doubtful)
+		}
+		g := &groups[len(groups)-1]
+		g.writes = append(g.writes, w)
+		for _, l := range leasesOf(w) {
+			seen[l] = struct{}{}
+		}
+		if _, ok := w.(backends.Ack); ok {
+			for _, k := range keysOf(w) {
+				doubtful[k] = struct{}{}
+			}
+		}
+	}
+	return groups
+}
+
+type key struct{ queue, key string }
+
+func jobsOf(w backends.Write) []backends.NewJob {
+	switch w := w.(type) {
+	case backends.Enqueue:
+		return w.Jobs
+	case backends.Ack:
+		return w.Enqueue
+	}
+	return nil
+}
+
+func keysOf(w backends.Write) (keys []key) {
+	jobs := jobsOf(w)
+	for i := range jobs {
+		if jobs[i].Key != "" {
+			keys = append(keys, key{jobs[i].Queue, jobs[i].Key})
+		}
+	}
+	return keys
+}
+
+func leasesOf(w backends.Write) (l []backends.Lease) {
+	switch w := w.(type) {
+	case backends.Ack:
+		return w.Leases
+	case backends.Nack:
+		return w.Leases
+	case backends.Extend:
+		return w.Leases
+	case backends.Release:
+		return w.Leases
+	case backends.Deliver:
+		for _, h := range w.Handed {
+			l = append(l, h.Lease)
+		}
+	}
+	return l
+}
+
+// queue puts the group's statements into the transaction; their answers go into res.
+func (g *group) queue(t *tx, res []backends.WriteResult) error {
+	var enqueues storing
+	var acks acking
+	var fails givingUp
+	var hands delivering
+	var extends extending
+	for i, w := range g.writes {
+		n := g.first + i
+		switch w := w.(type) {
+		case backends.Enqueue:
+			enqueues.add(n, w.Jobs, nil)
+		case backends.Ack:
+			if len(w.Enqueue) > 0 {
+				enqueues.add(n, w.Enqueue, &w.Leases[0])
+			}
+			acks.add(n, w)
+		case backends.Nack:
+			fails.nack(n, w)
+		case backends.Release:
+			fails.release(n, w)
+		case backends.Extend:
+			extends.add(n, w)
+		case backends.Deliver:
+			hands.add(n, w)
+		default:
+			return fmt.Errorf("postgres: a write of the unknown kind %T", w)
+		}
+	}
+	// What comes with an ack is stored first: as long as the claim is there, it
+	// says whether to.
+	if err := enqueues.queue(t, res); err != nil {
+		return err
+	}
+	acks.queue(t, res)
+	hands.queue(t, res)
+	fails.queue(t, res)
+	extends.queue(t, res)
+	return nil
+}
+
+// free notes that a job of the queue became ready.
+func free(r *backends.WriteResult, queue string) {
+	if !slices.Contains(r.Freed, queue) {
+		r.Freed = append(r.Freed, queue)
+	}
+}

@@ -1,0 +1,149 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var errClosed = errors.New("the database handle was closed")
+
+// lostError: the connection went before the commit, and nothing was written.
+type lostError struct{ err error }
+
+func (e *lostError) Error() string { return e.err.Error() }
+func (e *lostError) Unwrap() error { return e.err }
+
+// againError: something moved under the transaction; it must be run again.
+type againError struct{ why string }
+
+func (e *againError) Error() string { return e.why }
+
+// fromServer: err is what the server said, not what became of the connection.
+func fromServer(err error) bool {
+	var said *pgconn.PgError
+	return errors.As(err, &said)
+}
+
+// transient: the same transaction, run again at once, may well succeed. COMMIT
+// has its own treatment: whatever else fails has written nothing.
+func transient(err error) bool {
+	if known(err) {
+		return false
+	}
+	var lost *lostError
+	var again *againError
+	if errors.As(err, &lost) || errors.As(err, &again) {
+		return true
+	}
+	var said *pgconn.PgError
+	if errors.As(err, &said) {
+		switch said.Code {
+		case "40001", "40P01", // serialization, deadlock
+			"57P01", "57P02", "25P03", "25P04", "57P05", // this connection was ended
+			"0A000", "26000": // a cached plan or statement went stale
+			return said.Code != "0A000" || strings.Contains(said.Message, "cached plan")
+		}
+		return false
+	}
+	var refused *pgconn.ConnectError
+	return !errors.As(err, &refused) && broken(err)
+}
+
+// broken: the connection is gone.
+func broken(err error) bool {
+	var n net.Error
+	return errors.As(err, &n) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		pgconn.SafeToRetry(err) || strings.Contains(err.Error(), "conn closed")
+}
+
+// explain gives an error its kind and says it in words that help.
+func (s *Store) explain(err error) error {
+	if err == nil || known(err) {
+		return err
+	}
+	var said *pgconn.PgError
+	if !errors.As(err, &said) {
+		var lost *lostError
+		var again *againError
+		if broken(err) || errors.As(err, &lost) || errors.As(err, &again) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+			return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
+		}
+		var down *pgconn.ConnectError
+		if errors.As(err, &down) {
+			return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
+		}
+		return fmt.Errorf("%s: %w", s.place, err)
+	}
+	switch kindOf(said.Code) {
+	case down:
+		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
+	case refused:
+		return backends.Refused(errors.New(words(said)))
+	}
+	if said.Code == "42501" {
+		return fmt.Errorf("%s: the role lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
+	}
+	return fmt.Errorf("%s: %w", s.place, err)
+}
+
+// words are the server's own, with what it added.
+func words(e *pgconn.PgError) string {
+	text := e.Message
+	if e.Detail != "" {
+		text += " (" + e.Detail + ")"
+	}
+	if e.Hint != "" {
+		text += "; hint: " + e.Hint
+	}
+	return fmt.Sprintf("%s (SQLSTATE %s)", text, e.Code)
+}
+
+type kind int
+
+const (
+	internal kind = iota // a fault of this program or of its schema
+	down                 // the database cannot be had just now
+	refused              // the database will not have this change
+)
+
+// kindOf says what an SQLSTATE means for a caller.
+func kindOf(code string) kind {
+	switch code {
+	case "40001", "40P01", "25006", "55P03", "57014", "3D000": // conflicts; read-only; locks; timeout or cancel; no such database
+		return down
+	case "54000", "54001", "54011", "54023": // limits of one statement
+		return refused
+	case "22P02", "22P03", "22021": // texts in another form or encoding than it has: also what a caller sent
+		return refused
+	}
+	switch code[:2] {
+	case "08", "53", "57", "58", "28": // connection, resources, operator, system, login
+		return down
+	case "22", "23", "27", "09", "38", "39", "44", "P0": // data, integrity, triggers, functions, views
+		return refused
+	case "00", "01", "02", "03", "0A", "0B", "0F", "0L", "0P", "0Z", "20", "21", "24", "25", "26", "2B", "2D", "2F",
+		"34", "3B", "3D", "3F", "40", "42", "54", "55", "72", "F0", "HV", "XX":
+		return internal
+	}
+	return refused // a class of somebody's own: a trigger said it
+}
+
+// known: err has its kind already.
+func known(err error) bool {
+	return backends.Retryable(err) || backends.IsRefused(err) ||
+		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrHostLost) ||
+		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
+}
+
+// ended is the error of a call whose ctx is over and that changed nothing.
+func ended(ctx context.Context, doing string) error {
+	return backends.Unavailable(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
+}

@@ -1,0 +1,129 @@
+package postgres
+
+const joinSQL = `
+WITH b AS (
+  INSERT INTO {s}.qsidecar_hosts AS h (host, name, beats, expires_at)
+  VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms')
+  ON CONFLICT (host) DO UPDATE SET beats = h.beats + 1, expires_at = excluded.expires_at WHERE NOT h.dead AND NOT h.has_left
+  RETURNING 1
+)`
+
+const renewSQL = `
+WITH b AS (
+  UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms'
+  WHERE host = $1 AND NOT dead AND NOT has_left
+  RETURNING 1
+)`
+
+const leaveSQL = `
+WITH b AS (
+  UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', has_left = true
+  WHERE host = $1 AND NOT dead
+  RETURNING 1
+)`
+
+const beatTail = `
+SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce(h.expires_at <= {s}.qsidecar_now(), false), coalesce(h.dead, false)
+FROM (SELECT count(*) AS n FROM b) AS b LEFT JOIN {s}.qsidecar_hosts h ON h.host <> $1
+ORDER BY h.host`
+
+const heldSQL = `
+SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL
+FROM {s}.qsidecar_jobs
+WHERE state = 'claimed' AND owner = $1 AND id > $2
+ORDER BY id LIMIT $3`
+
+// lookSQL sees what a sweep has to do: all that an idle sidecar asks in a second.
+// $1: also look for what retention says; $2: also for claims whose owners live no
+// more (it steps through the owners, of whom there are as many as sidecars); then
+// the pieces of the index of ready jobs in which somebody waits for work.
+const lookSQL = `
+SELECT {s}.qsidecar_now(),
+  (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' ORDER BY run_at, id LIMIT 1),
+  (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
+  EXISTS (SELECT FROM {s}.qsidecar_hosts WHERE dead),
+  $1::boolean AND EXISTS (SELECT FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now()),
+  $1::boolean AND EXISTS (SELECT FROM {s}.qsidecar_keys WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now()),
+  ARRAY(
+    WITH RECURSIVE o AS (
+      (SELECT owner FROM {s}.qsidecar_jobs WHERE $2::boolean AND state = 'claimed' ORDER BY owner LIMIT 1)
+      UNION ALL
+      SELECT (SELECT owner FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner > o.owner ORDER BY j.owner LIMIT 1)
+      FROM o WHERE o.owner IS NOT NULL
+    )
+    SELECT owner FROM o
+    WHERE owner <> 0 AND NOT EXISTS (SELECT FROM {s}.qsidecar_hosts h WHERE h.host = o.owner AND NOT h.dead)),
+  ARRAY(
+    SELECT x.policy
+    FROM unnest($3::text[], $4::int[], $5::int[], $6::bigint[], $7::int[], $8::bigint[])
+      AS x (queue, policy, from_urgency, from_position, to_urgency, to_position)
+    WHERE EXISTS (SELECT FROM {s}.qsidecar_jobs j
+      WHERE j.state = 'ready' AND j.queue = x.queue
+        AND (-j.priority::int, j.position) > (x.from_urgency, x.from_position)
+        AND (-j.priority::int, j.position) <= (x.to_urgency, x.to_position))),
+  ARRAY(SELECT coalesce(q.returns, 0)
+    FROM unnest($9::text[]) WITH ORDINALITY AS x (queue, n) LEFT JOIN {s}.qsidecar_queues q ON q.queue = x.queue
+    ORDER BY x.n)`
+
+// ownersSQL is that part of lookSQL by itself, for the bite that follows.
+const ownersSQL = `
+SELECT x.owner FROM unnest($1::bigint[]) AS x (owner)
+WHERE NOT EXISTS (SELECT FROM {s}.qsidecar_hosts h WHERE h.host = x.owner AND NOT h.dead)`
+
+const promoteSQL = `
+WITH d AS MATERIALIZED (
+  SELECT id FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at <= {s}.qsidecar_now()
+  ORDER BY run_at, id LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+UPDATE {s}.qsidecar_jobs j SET state = 'ready', position = {s}.qsidecar_next(), ready_at = {s}.qsidecar_now()
+FROM d WHERE j.id = d.id
+RETURNING j.queue`
+
+// taken are the columns of a victim that nobody gave up by its lease.
+const taken = `0::bigint AS n, ` + victim + `, true AS loss, false AS bury, NULL::bigint AS delay_ms, ''::text AS message`
+
+const dueVictims = `
+  SELECT ` + taken + `, j.attempts + j.ahead::int AS attempts, j.losses + 1 AS losses, 0 AS unrecorded, false AS uncharged,
+    CASE WHEN j.deadline <= j.due_at THEN 'timed_out' ELSE 'lease_ended' END AS cause
+  FROM {s}.qsidecar_jobs j
+  WHERE j.due_at IS NOT NULL AND j.due_at <= {s}.qsidecar_now() AND j.state = 'claimed'
+  ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED`
+
+// lostVictims are the claims of owners that live no more. One claimed ahead whose
+// delivery was not recorded may never have been made: it is given back. A timed
+// lease needs no owner: it becomes nobody's, so that the next look does not find
+// it again.
+const lostVictims = `
+WITH o AS MATERIALIZED (
+  SELECT ` + taken + `, j.attempts, j.losses + (NOT j.ahead)::int AS losses, j.unrecorded + j.ahead::int AS unrecorded,
+    j.ahead AS uncharged, 'sidecar_lost'::text AS cause, j.lease_ms
+  FROM {s}.qsidecar_jobs j
+  WHERE j.state = 'claimed' AND j.owner = ANY($1::bigint[])
+  ORDER BY j.owner, j.id LIMIT $2 FOR UPDATE SKIP LOCKED
+), d AS (
+  UPDATE {s}.qsidecar_jobs j SET owner = 0 FROM o WHERE j.id = o.id AND o.lease_ms IS NOT NULL
+), v AS MATERIALIZED (
+  SELECT * FROM o WHERE lease_ms IS NULL
+)`
+
+const giveUpSQL = `
+UPDATE {s}.qsidecar_hosts h SET dead = true FROM unnest($1::bigint[], $2::bigint[]) AS x (host, beats)
+WHERE h.host = x.host AND h.beats = x.beats AND h.expires_at <= {s}.qsidecar_now() AND NOT h.dead`
+
+const forgetSQL = `
+DELETE FROM {s}.qsidecar_hosts h
+WHERE h.dead AND NOT EXISTS (SELECT FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.host)`
+
+const pruneJobsSQL = `
+WITH p AS MATERIALIZED (
+  SELECT id FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now()
+  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM {s}.qsidecar_jobs j USING p WHERE j.id = p.id`
+
+const pruneKeysSQL = `
+WITH p AS MATERIALIZED (
+  SELECT queue, key FROM {s}.qsidecar_keys WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now()
+  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM {s}.qsidecar_keys k USING p WHERE k.queue = p.queue AND k.key = p.key`

@@ -1,0 +1,167 @@
+package postgres
+
+import (
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var states = []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
+
+// within is the condition that a state's rows meet, in the words of its index:
+// a parameter in its place would find no partial index.
+func within(state backends.State) (where, order string, ok bool) {
+	switch state {
+	case backends.StateReady:
+		return "state = 'ready'", "-priority::int, position", true
+	case backends.StateScheduled:
+		return "state = 'scheduled'", "run_at, id", true
+	case backends.StateClaimed:
+		return "state = 'claimed'", "claimed_at, id", true
+	case backends.StateDone:
+		return "finished_at IS NOT NULL AND state = 'done'", "finished_at, id", true
+	case backends.StateDead:
+		return "finished_at IS NOT NULL AND state = 'dead'", "finished_at, id", true
+	}
+	return "", "", false
+}
+
+// of puts a state's condition and order into a statement.
+func of(state backends.State, sql string) string {
+	where, order, _ := within(state)
+	return strings.NewReplacer("{where}", where, "{order}", order).Replace(sql)
+}
+
+var statsSQL = `
+SELECT {s}.qsidecar_now(),
+` + func() string {
+	var b strings.Builder
+	for _, state := range states {
+		b.WriteString("  (" + of(state, countSQL) + "),\n")
+	}
+	return b.String()
+}() + `  EXISTS (SELECT FROM {s}.qsidecar_queues WHERE queue = $1 AND paused),
+  (SELECT min(claimed_at) FROM {s}.qsidecar_jobs WHERE state = 'claimed' AND queue = $1),
+  (` + oldestSQL + `)`
+
+const countSQL = `SELECT count(*) FROM (SELECT FROM {s}.qsidecar_jobs WHERE {where} AND queue = $1 LIMIT $2) AS c`
+
+// oldestSQL looks at the first row of each priority: inside one, positions are
+// given in the order in which rows become ready.
+const oldestSQL = `
+WITH RECURSIVE p AS (
+  (SELECT -priority::int AS urgency, ready_at FROM {s}.qsidecar_jobs WHERE state = 'ready' AND queue = $1 ORDER BY -priority::int, position LIMIT 1)
+  UNION ALL
+  SELECT n.urgency, n.ready_at FROM p CROSS JOIN LATERAL (
+    SELECT -j.priority::int AS urgency, j.ready_at FROM {s}.qsidecar_jobs j
+    WHERE j.state = 'ready' AND j.queue = $1 AND -j.priority::int > p.urgency ORDER BY -j.priority::int, j.position LIMIT 1) AS n
+)
+SELECT min(ready_at) FROM p`
+
+// queuesSQL steps through the names, of whom there are few, not through the rows.
+var queuesSQL = `
+WITH RECURSIVE ` + steps("r", "state = 'ready'") + `, ` + steps("s", "state = 'scheduled'") + `, ` + steps("f", "finished_at IS NOT NULL") + `
+SELECT queue FROM r WHERE queue IS NOT NULL
+UNION SELECT queue FROM s WHERE queue IS NOT NULL
+UNION SELECT queue FROM f WHERE queue IS NOT NULL
+UNION SELECT queue FROM {s}.qsidecar_jobs WHERE state = 'claimed'
+UNION SELECT queue FROM {s}.qsidecar_queues WHERE paused
+ORDER BY queue`
+
+func steps(name, where string) string {
+	return strings.NewReplacer("{n}", name, "{where}", where).Replace(`{n} AS (
+  (SELECT queue::text COLLATE "C" AS queue FROM {s}.qsidecar_jobs WHERE {where} ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.queue::text COLLATE "C" FROM {s}.qsidecar_jobs j WHERE {where} AND j.queue > {n}.queue ORDER BY j.queue LIMIT 1)
+  FROM {n} WHERE {n}.queue IS NOT NULL
+)`)
+}
+
+const placeSQL = `
+SELECT -priority::int, position, run_at, claimed_at, finished_at FROM {s}.qsidecar_jobs WHERE id = $1 AND queue = $2`
+
+const peekReadySQL = `
+SELECT id, octet_length(payload) FROM {s}.qsidecar_jobs
+WHERE state = 'ready' AND queue = $1 AND (-priority::int, position) > ($2::int, $3::bigint)
+ORDER BY -priority::int, position LIMIT $4`
+
+const peekScheduledSQL = `
+SELECT id, octet_length(payload) FROM {s}.qsidecar_jobs
+WHERE state = 'scheduled' AND queue = $1 AND (run_at, id) > ($2::timestamptz, $3::bigint)
+ORDER BY run_at, id LIMIT $4`
+
+const peekClaimedSQL = `
+SELECT id, octet_length(payload) FROM {s}.qsidecar_jobs
+WHERE state = 'claimed' AND queue = $1 AND (claimed_at, id) > ($2::timestamptz, $3::bigint)
+ORDER BY claimed_at, id LIMIT $4`
+
+const peekDoneSQL = `
+SELECT id, octet_length(payload) + coalesce(octet_length(result), 0) FROM {s}.qsidecar_jobs
+WHERE finished_at IS NOT NULL AND queue = $1 AND state = $5 AND (finished_at, id) > ($2::timestamptz, $3::bigint)
+ORDER BY finished_at, id LIMIT $4`
+
+const viewSQL = `
+SELECT j.id, j.queue, j.state, j.payload, j.priority, j.attempts, coalesce(j.claim_max, j.max_attempts, 0), j.enqueued_at,
+  j.run_at, j.claimed_at, j.finished_at, coalesce(j.worker, ''), coalesce(j.key, ''), coalesce(j.headers::text, ''), j.result
+FROM unnest($1::bigint[]) WITH ORDINALITY AS x (id, n) JOIN {s}.qsidecar_jobs j ON j.id = x.id
+WHERE j.queue = $2
+ORDER BY x.n`
+
+const failuresSQL = `
+SELECT f.job, f.attempt, f.cause, f.message, f.at
+FROM unnest($1::bigint[]) AS x (id) JOIN {s}.qsidecar_failures f ON f.job = x.id
+ORDER BY f.job, f.fence`
+
+// retrySQL makes dead jobs ready and gives them their keys back. Where
+// another job has one by now, the second number is below the first.
+const retrySQL = `
+WITH t AS MATERIALIZED (
+  SELECT id, queue, key FROM {s}.qsidecar_jobs
+  WHERE state = 'dead' AND finished_at IS NOT NULL AND queue = $1 AND {ids}
+  ORDER BY finished_at, id FOR UPDATE
+), k AS (
+  INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at)
+  SELECT queue, key, id, {s}.qsidecar_now() FROM t WHERE key IS NOT NULL ORDER BY queue, key
+  ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, state = NULL,
+    expires_at = CASE WHEN k.job = excluded.job THEN k.expires_at ELSE excluded.expires_at END
+    WHERE k.job = excluded.job OR k.state IS NOT NULL AND k.expires_at <= {s}.qsidecar_now()
+  RETURNING job
+), u AS (
+  UPDATE {s}.qsidecar_jobs j SET state = 'ready', position = {s}.qsidecar_next(), ready_at = {s}.qsidecar_now(),
+    attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL
+  FROM t WHERE j.id = t.id
+  RETURNING 1
+)
+SELECT (SELECT count(*) FROM t WHERE key IS NOT NULL), (SELECT count(*) FROM k), (SELECT count(*) FROM u)`
+
+// deleting removes rows p and tells their keys.
+const deleting = `, d AS (
+  DELETE FROM {s}.qsidecar_jobs j USING p WHERE j.id = p.id RETURNING j.id, j.queue, j.key
+), k AS (
+  UPDATE {s}.qsidecar_keys k SET state = 'deleted' FROM d WHERE k.queue = d.queue AND k.key = d.key AND k.job = d.id
+)
+SELECT (SELECT count(*) FROM p), (SELECT count(*) FROM d)`
+
+const deleteSQL = `
+WITH p AS MATERIALIZED (
+  SELECT id FROM {s}.qsidecar_jobs WHERE id = ANY($2::bigint[]) AND queue = $1 AND state <> 'claimed' ORDER BY id FOR UPDATE
+)` + deleting
+
+// purgeSQL deletes a bite of the rows in a state.
+const purgeSQL = `
+WITH p AS MATERIALIZED (
+  SELECT id FROM {s}.qsidecar_jobs WHERE {where} AND queue = $1 ORDER BY {order} LIMIT $2 FOR UPDATE SKIP LOCKED
+)` + deleting
+
+const releaseVictims = `
+  SELECT ` + taken + `, j.attempts + j.ahead::int - 1 AS attempts, j.losses, j.unrecorded, true AS uncharged, ''::text AS cause
+  FROM {s}.qsidecar_jobs j
+  WHERE j.id = ANY($2::bigint[]) AND j.queue = $1 AND j.state = 'claimed'
+  ORDER BY j.id FOR UPDATE OF j`
+
+const pauseSQL = `
+INSERT INTO {s}.qsidecar_queues (queue, paused) VALUES ($1, true) ON CONFLICT (queue) DO UPDATE SET paused = true`
+
+const resumeSQL = `UPDATE {s}.qsidecar_queues SET paused = false WHERE queue = $1 AND paused`
+
+const anyReadySQL = `SELECT EXISTS (SELECT FROM {s}.qsidecar_jobs WHERE state = 'ready' AND queue = $1)`

@@ -1,0 +1,215 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// outlook is what a look without writing found to do, and what it saw.
+type outlook struct {
+	promote, due  bool
+	lost          []int64 // owners of claimed rows who are dead or unknown
+	dead          bool    // there are rows of dead hosts
+	expired, keys bool
+	ready         []string
+	next          time.Duration
+}
+
+// Sweep implements backends.Backend. Where nothing is due it is one statement.
+func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
+	r := backends.Swept{Reaped: map[backends.Cause]int{}, Next: -1}
+	if len(w.Suspects) > 0 {
+		if err := s.bite(ctx, &r, 0, func(t *tx, _ *bitten) { giveUp(t, w.Suspects) }); err != nil {
+			return r, err
+		}
+	}
+	o, err := s.lookAround(ctx, w)
+	if err != nil {
+		return r, err
+	}
+	bites := []struct {
+		due bool
+		f   func(t *tx, b *bitten)
+	}{
+		{o.promote, func(t *tx, b *bitten) { b.promote(t, w.Limit) }},
+		{o.due, func(t *tx, b *bitten) { b.reap(t, s.sql.reapDue, w.Limit) }},
+		{len(o.lost) > 0, func(t *tx, b *bitten) { b.reap(t, s.sql.reapLost, o.lost, w.Limit) }},
+		{o.dead, func(t *tx, b *bitten) { t.add(s.sql.forget, nil) }},
+		{o.expired, func(t *tx, b *bitten) { b.prune(t, s.sql.pruneJobs, w.Limit) }},
+		{o.keys, func(t *tx, b *bitten) { b.prune(t, s.sql.pruneKeys, w.Limit) }},
+	}
+	bit := false
+	for _, b := range bites {
+		if b.due {
+			bit = true
+			if err := s.bite(ctx, &r, w.Limit, b.f); err != nil {
+				return r, err
+			}
+		}
+	}
+	if bit {
+		w.Prune = false
+		if o, err = s.lookAround(ctx, w); err != nil {
+			return r, err
+		}
+	}
+	r.Ready, r.Next = o.ready, o.next
+	return r, nil
+}
+
+// bitten is what one bite did.
+type bitten struct {
+	rows, promoted, pruned int
+	reaped                 map[backends.Cause]int
+	freed                  []string
+}
+
+// bite runs f as one transaction, and adds what it did to r once it is committed.
+func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t *tx, b *bitten)) error {
+	var b bitten
+	if err := s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
+		if round == 0 {
+			b = bitten{reaped: map[backends.Cause]int{}}
+			f(t, &b)
+		}
+		return round == 0, nil
+	}); err != nil {
+		return err
+	}
+	r.Promoted += b.promoted
+	r.Pruned += b.pruned
+	for c, n := range b.reaped {
+		r.Reaped[c] += n
+	}
+	for _, q := range b.freed {
+		if !slices.Contains(r.Freed, q) {
+			r.Freed = append(r.Freed, q)
+		}
+	}
+	r.More = r.More || limit > 0 && b.rows >= limit
+	return nil
+}
+
+func (b *bitten) promote(t *tx, limit int) {
+	t.each(t.s.sql.promote, func(rows pgx.Rows) error {
+		var queue string
+		if err := rows.Scan(&queue); err != nil {
+			return err
+		}
+		b.rows, b.promoted, b.freed = b.rows+1, b.promoted+1, append(b.freed, queue)
+		return nil
+	}, limit)
+}
+
+func (b *bitten) reap(t *tx, sql string, args ...any) {
+	t.each(sql, func(rows pgx.Rows) error {
+		f, err := t.scanFailed(rows)
+		if err != nil {
+			return err
+		}
+		b.rows++
+		b.reaped[f.cause]++
+		if f.state == backends.StateReady {
+			b.freed = append(b.freed, f.queue)
+		}
+		return nil
+	}, args...)
+}
+
+func (b *bitten) prune(t *tx, sql string, limit int) {
+	t.add(sql, func(rows pgx.Rows) error {
+		rows.Close()
+		b.rows = int(rows.CommandTag().RowsAffected())
+		b.pruned = b.rows
+		return nil
+	}, limit)
+}
+
+// giveUp marks the suspects dead that still look the same.
+func giveUp(t *tx, suspects []backends.Suspect) {
+	var host, beats []int64
+	for _, s := range suspects {
+		host, beats = append(host, int64(s.Host)), append(beats, int64(s.Beats))
+	}
+	t.add(t.s.sql.giveUp, nil, host, beats)
+}
+
+// slowLook is how long a look may take that compares the claims' owners with the
+// hosts. It is short, unless an old snapshot keeps the entries of claims that are
+// gone: then the comparison is made every ownersEvery only.
+const (
+	slowLook    = 10 * time.Millisecond
+	ownersEvery = 5 * time.Second
+)
+
+func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, err error) {
+	ctx, done := s.bound(ctx)
+	defer done()
+	for try := 1; ; try++ {
+		o, err = s.lookOnce(ctx, w)
+		if err == nil || try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
+			return o, s.outcome(ctx, err)
+		}
+	}
+}
+
+func (s *Store) lookOnce(ctx context.Context, w backends.Sweep) (o outlook, err error) {
+	now := time.Now()
+	s.owners.mu.Lock()
+	owners := !now.Before(s.owners.next)
+	s.owners.mu.Unlock()
+
+	var x claiming
+	x.cursors, x.seen = &s.cursors, map[string]*learned{}
+	for _, q := range w.Waiting {
+		x.Queues = append(x.Queues, backends.Policy{Queue: q})
+	}
+	x.to = len(x.Queues)
+	p := x.pieces(now)
+
+	var at time.Time
+	var run, due *time.Time
+	var ready []int32
+	var returns []int64
+	err = s.one(ctx, s.sql.look, []any{&at, &run, &due, &o.dead, &o.expired, &o.keys, &o.lost, &ready, &returns},
+		w.Prune, owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, w.Waiting)
+	if err != nil {
+		return o, err
+	}
+	if took := time.Since(now); owners && took > slowLook {
+		s.owners.mu.Lock()
+		s.owners.next = now.Add(ownersEvery)
+		s.owners.mu.Unlock()
+	}
+	o.next = -1
+	for _, t := range []*time.Time{run, due} {
+		if t != nil && (o.next < 0 || t.Sub(at) < o.next) {
+			o.next = max(t.Sub(at), 0)
+		}
+	}
+	o.promote, o.due = run != nil && !run.After(at), due != nil && !due.After(at)
+	for i, q := range w.Waiting {
+		// Where jobs were given back behind the cursor, a claim has to look.
+		if slices.Contains(ready, int32(i+1)) || s.cursors.returned(q, returns[i]) {
+			o.ready = append(o.ready, q)
+		}
+	}
+	return o, nil
+}
+
+// one runs a query of one row. It is one statement where the session is the
+// Store's own; a pooler's gets its settings first.
+func (s *Store) one(ctx context.Context, sql string, to []any, args ...any) error {
+	if !s.pooled {
+		return s.pool.QueryRow(ctx, sql, args...).Scan(to...)
+	}
+	return s.readOnce(ctx, func(_ context.Context, t *tx) error {
+		t.each(sql, func(rows pgx.Rows) error { return rows.Scan(to...) }, args...)
+		return nil
+	})
+}

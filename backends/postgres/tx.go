@@ -1,0 +1,272 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// tx is a transaction under way: statements queue up and go to the server together.
+type tx struct {
+	s     *Store
+	c     *pgx.Conn
+	batch *pgx.Batch
+	last  ending // what the last round's endSQL said
+
+	passedOver bool       // a row that had to be stored was not
+	backs      []giveBack // what is given back
+}
+
+// ending is the answer to endSQL.
+type ending struct {
+	xid        string // empty: nothing was written
+	alive      bool   // the host that the transaction claims for
+	xmin, xmax int64
+	returns    []int64
+}
+
+// add queues a statement. read gets its rows; nil: they are of no interest.
+func (t *tx) add(sql string, read func(rows pgx.Rows) error, args ...any) {
+	q := t.batch.Queue(sql, args...)
+	if read != nil {
+		q.Query(read)
+	}
+}
+
+// each queues a statement and calls f for each of its rows.
+func (t *tx) each(sql string, f func(rows pgx.Rows) error, args ...any) {
+	t.add(sql, func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := f(rows); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, args...)
+}
+
+// send has the server carry out what is queued, in one round trip.
+func (t *tx) send(ctx context.Context) error {
+	b := t.batch
+	t.batch = &pgx.Batch{}
+	return t.c.SendBatch(ctx, b).Close()
+}
+
+// A work is what one transaction does. It is called with round 0, then 1, … and
+// queues statements each time; they are sent between. It returns false when it
+// has nothing to add. It is called anew, from 0, where the transaction is tried again.
+type work func(t *tx, round int) (more bool, err error)
+
+// scope is what endSQL is asked about, and how the commit is made.
+type scope struct {
+	host     *int64   // claims are for this one: it must live
+	queues   []string // whose returns are of interest
+	unsynced bool     // the commit need not be on disk when it is answered
+}
+
+const (
+	maxTries    = 8
+	retryPause  = 2 * time.Millisecond // doubles with each try
+	rollbackFor = 2 * time.Second
+)
+
+// write runs f in a transaction until it is committed, or certainly is not.
+func (s *Store) write(ctx context.Context, sc scope, f work) error {
+	ctx, done := s.bound(ctx)
+	defer done()
+	for try := 1; ; try++ {
+		err := s.attempt(ctx, sc, f)
+		if err == nil || try == maxTries || ctx.Err() != nil || !transient(err) {
+			return s.outcome(ctx, err)
+		}
+		s.log.Debug("a transaction is tried again", "place", s.place, "error", err)
+		if !pause(ctx, retryPause<<try) {
+			return s.outcome(ctx, err)
+		}
+	}
+}
+
+// pause waits about d; false: ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d/2 + rand.N(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// outcome gives the error of a call its kind. ctx's end is told by what ended it.
+func (s *Store) outcome(ctx context.Context, err error) error {
+	if err == nil || known(err) {
+		return err
+	}
+	if ctx.Err() != nil && !fromServer(err) {
+		return ended(ctx, "waiting for "+s.place)
+	}
+	return s.explain(err)
+}
+
+// attempt runs f once. An error that is not ErrUnknownOutcome: nothing was written.
+func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
+	c, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Release() // a connection in the midst of a transaction is closed by it
+	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}}
+	t.add(s.sql.begin, nil)
+	if s.pooled {
+		t.add(s.o.setting(true), nil)
+	}
+	if sc.unsynced {
+		t.add(s.sql.unsynced, nil)
+	}
+	if err = t.run(ctx, sc, f); err != nil {
+		t.rollback(ctx)
+		return err
+	}
+	if err = s.commit(ctx, c, t); err == nil {
+		s.cursors.back(t.backs)
+	}
+	return err
+}
+
+func (t *tx) run(ctx context.Context, sc scope, f work) error {
+	for round := 0; ; round++ {
+		more, err := f(t, round)
+		if err != nil || !more {
+			return err
+		}
+		t.end(sc)
+		if err := t.send(ctx); err != nil {
+			return err
+		}
+		if sc.host != nil && !t.last.alive {
+			return backends.ErrHostLost
+		}
+	}
+}
+
+func (t *tx) end(sc scope) {
+	t.each(t.s.sql.end, func(rows pgx.Rows) error {
+		l := &t.last
+		return rows.Scan(&l.xid, &l.alive, &l.xmin, &l.xmax, &l.returns)
+	}, sc.host, sc.queues)
+}
+
+// rollback leaves the transaction where the connection is still good. It has
+// time of its own: ctx may be over.
+func (t *tx) rollback(ctx context.Context) {
+	if t.c.IsClosed() || t.c.PgConn().TxStatus() == 'I' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
+	defer cancel()
+	if _, err := t.c.Exec(ctx, "ROLLBACK"); err != nil {
+		t.s.log.Debug("rolling back", "place", t.s.place, "error", err) // the connection is closed, and the server does it
+	}
+}
+
+// commit makes the transaction durable. Its number is known by now: where the
+// answer gets lost, the server is asked what became of it.
+func (s *Store) commit(ctx context.Context, c *pgxpool.Conn, t *tx) error {
+	hook := s.fault.Load()
+	if hook != nil {
+		(*hook)(t.c, true)
+	}
+	tag, err := t.c.Exec(ctx, "COMMIT")
+	if hook != nil && err == nil {
+		(*hook)(t.c, false)
+		err = t.c.Ping(ctx)
+	}
+	var said *pgconn.PgError
+	switch {
+	case t.last.xid == "":
+		return nil // it wrote nothing
+	case err == nil && tag.String() == "COMMIT":
+		return nil
+	case err == nil:
+		return fmt.Errorf("COMMIT was answered with %s", tag)
+	case errors.As(err, &said) && said.Severity == "ERROR":
+		return err // as a deferred constraint does
+	}
+	c.Release() // to have one to ask with
+	return s.findOut(ctx, t.last.xid, err)
+}
+
+// findOut asks the server for the outcome of a transaction whose COMMIT got lost.
+// The session that ran it may still be at it, or wait for a COMMIT that never
+// comes: it is ended.
+func (s *Store) findOut(ctx context.Context, xid string, cause error) error {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		status, err := s.status(ctx, xid)
+		switch {
+		case err == nil && status == "committed":
+			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", true, "error", cause)
+			return nil
+		case err == nil && status == "aborted":
+			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", false, "error", cause)
+			return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
+		case err == nil && status == "":
+			s.log.Error("the server has forgotten a transaction", "place", s.place, "xid", xid)
+			return backends.ErrUnknownOutcome
+		}
+		if !pause(ctx, wait) {
+			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
+			return backends.ErrUnknownOutcome
+		}
+	}
+}
+
+// status is that of a transaction; empty: too long ago to be known.
+func (s *Store) status(ctx context.Context, xid string) (string, error) {
+	var status string
+	err := s.pool.QueryRow(ctx, `SELECT coalesce(pg_xact_status($1::text::xid8), '')`, xid).Scan(&status)
+	if err == nil && status == "in progress" {
+		_, err = s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296`, xid)
+	}
+	return status, err
+}
+
+// read runs f on one state of the database.
+func (s *Store) read(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
+	ctx, done := s.bound(ctx)
+	defer done()
+	for try := 1; ; try++ {
+		err := s.readOnce(ctx, f)
+		if err == nil || try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
+			return s.outcome(ctx, err)
+		}
+	}
+}
+
+func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
+	c, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Release()
+	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}}
+	t.add(s.sql.beginRead, nil)
+	if s.pooled {
+		t.add(s.o.setting(true), nil)
+	}
+	if err := f(ctx, t); err != nil {
+		t.rollback(ctx)
+		return err
+	}
+	t.add("COMMIT", nil)
+	return t.send(ctx)
+}
