@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
 	"github.com/qsidecar/qsidecar/bridge"
 )
@@ -58,11 +59,15 @@ func (a *app) printSchemas(c config) error {
 		if err != nil {
 			return &usageError{err}
 		}
-		if printed[u.engine] {
+		sql := sqlite.Schema()
+		if u.engine == "postgres" {
+			sql = postgres.Migrations(c.Databases[name].Schema, "")
+		}
+		if printed[sql] {
 			continue
 		}
-		printed[u.engine] = true
-		if _, err := io.WriteString(a.out, strings.TrimRight(sqlite.Schema(), "\n")+"\n"); err != nil {
+		printed[sql] = true
+		if _, err := io.WriteString(a.out, strings.TrimRight(sql, "\n")+"\n"); err != nil {
 			return err
 		}
 	}

@@ -2,15 +2,10 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
-	"math"
 	"os"
-	"slices"
-	"strconv"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -40,6 +35,12 @@ type databaseConfig struct {
 	URL          string    `yaml:"url"`
 	HostLease    duration  `yaml:"host_lease"`
 	RestartGrace *duration `yaml:"restart_grace"` // nil: host_lease
+
+	// A server's alone.
+	PasswordFile   string `yaml:"password_file"`
+	MaxConnections int    `yaml:"max_connections"`
+	Schema         string `yaml:"schema"`
+	Notify         onOff  `yaml:"notify"`
 }
 
 type backoffConfig struct {
@@ -81,11 +82,14 @@ type logConfig struct {
 	Format logFormat `yaml:"format"`
 }
 
+// schemaName is what a schema may be called without quotes.
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
+
 const defaultMode = fileMode(bridge.DefaultSocketMode)
 
 func newListen() listenConfig { return listenConfig{Mode: defaultMode} }
 func newDatabase() databaseConfig {
-	return databaseConfig{HostLease: duration(bridge.DefaultHostLease)}
+	return databaseConfig{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, Schema: "qsidecar", Notify: true}
 }
 
 // defaultConfig is the config of a file that says nothing: the places are filled
@@ -172,8 +176,16 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 func (d databaseConfig) check(path string, bad func(path, format string, args ...any)) {
 	if d.URL == "" {
 		bad(path, "url is missing, for example sqlite:/var/lib/qsidecar/qsidecar.db")
-	} else if _, err := parseDatabaseURL(d.URL); err != nil {
+	} else if u, err := parseDatabaseURL(d.URL); err != nil {
 		bad(path+".url", "%v", err)
+	} else if u.engine == "sqlite" && d.PasswordFile != "" {
+		bad(path+".password_file", "an SQLite file has no password: leave it out")
+	}
+	if d.MaxConnections < 4 || d.MaxConnections > 1000 {
+		bad(path+".max_connections", "%d is outside 4 to 1000", d.MaxConnections)
+	}
+	if !schemaName.MatchString(d.Schema) {
+		bad(path+".schema", "%q must be lower-case letters, digits and _, at most 48, beginning with no digit", d.Schema)
 	}
 	between(bad, path+".host_lease", d.HostLease, duration(bridge.MinHostLease), duration(bridge.MaxHostLease))
 	if d.RestartGrace != nil {
@@ -271,101 +283,4 @@ func orNegative(d time.Duration) time.Duration {
 		return -1
 	}
 	return d
-}
-
-// The leaves of the config. Each reads its text; the error says what is right.
-
-type duration time.Duration
-
-func (d *duration) parse(s string) error {
-	v, err := parseDuration(s)
-	*d = duration(v)
-	return err
-}
-
-func (d duration) String() string { return durationText(time.Duration(d)) }
-
-// retention is a duration or `forever`.
-type retention time.Duration
-
-const forever = retention(-1)
-
-func (r *retention) parse(s string) error {
-	if s == "forever" {
-		*r = forever
-		return nil
-	}
-	return (*duration)(r).parse(s)
-}
-
-// size is a number of bytes, or of KiB or MiB.
-type size int
-
-func (n *size) parse(s string) error {
-	number, factor := s, 1
-	for suffix, f := range map[string]int{"KiB": 1 << 10, "MiB": 1 << 20} {
-		if rest, ok := strings.CutSuffix(s, suffix); ok {
-			number, factor = strings.TrimSpace(rest), f
-		}
-	}
-	v, err := strconv.Atoi(number)
-	if err != nil || v < 0 || v > math.MaxInt32 {
-		return fmt.Errorf("%q is not a size: write it as 4MiB, 512KiB or a number of bytes", s)
-	}
-	*n = size(v * factor)
-	return nil
-}
-
-func (n size) String() string {
-	switch {
-	case n > 0 && n%(1<<20) == 0:
-		return fmt.Sprintf("%dMiB", n>>20)
-	case n > 0 && n%(1<<10) == 0:
-		return fmt.Sprintf("%dKiB", n>>10)
-	}
-	return fmt.Sprintf("%d bytes", int(n))
-}
-
-type fileMode fs.FileMode
-
-func (m *fileMode) parse(s string) error {
-	v, err := strconv.ParseUint(s, 8, 32)
-	if err != nil || v > 0o777 || v == 0 {
-		return fmt.Errorf("%q is not a mode: write it in octal, as \"0660\"", s)
-	}
-	*m = fileMode(v)
-	return nil
-}
-
-func oneOf(to *string, s string, words ...string) error {
-	if !slices.Contains(words, s) {
-		return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
-	}
-	*to = s
-	return nil
-}
-
-type (
-	order     string
-	logLevel  string
-	logFormat string
-)
-
-func (o *order) parse(s string) error     { return oneOf((*string)(o), s, "fifo", "lifo") }
-func (f *logFormat) parse(s string) error { return oneOf((*string)(f), s, "text", "json") }
-func (l *logLevel) parse(s string) error {
-	return oneOf((*string)(l), s, "debug", "info", "warn", "error")
-}
-
-// Set and Type make a log level a flag.
-func (l *logLevel) Set(s string) error { return l.parse(s) }
-func (l *logLevel) Type() string       { return "level" }
-func (l *logLevel) String() string     { return string(*l) }
-
-func (l logLevel) slog() slog.Level {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(l)); err != nil {
-		panic(errors.Join(errors.New("a log level that parse let through"), err))
-	}
-	return level
 }
