@@ -2,12 +2,18 @@ module github.com/qsidecar/qsidecar/bench
 
 go 1.26.0
 
-require github.com/qsidecar/qsidecar v0.0.0
+require (
+	github.com/jackc/pgx/v5 v5.12.0
+	github.com/qsidecar/qsidecar v0.0.0
+)
 
 require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/vmihailenco/msgpack/v5 v5.4.1 // indirect
 	github.com/vmihailenco/tagparser/v2 v2.0.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
 )
 
 replace github.com/qsidecar/qsidecar => ../
