@@ -79,35 +79,35 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 		bite := func(order func(x, y *job) int, match func(*job) bool, f func(*job)) int {
 			found := b.sorted(s.Limit, order, match)
 			for _, j := range found {
-				b.change(j, func() { f(j) })
+				f(j)
 			}
 			r.More = r.More || len(found) == s.Limit
 			return len(found)
 		}
-		r.Promoted = bite(byRunAt, func(j *job) bool {
-			return j.state == backends.StateScheduled && !j.runAt.After(b.now)
-		}, func(j *job) {
-			b.meet(j, backends.Fate{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses, Unrecorded: j.Unrecorded})
-		})
+		over := func(at time.Time) bool { return !at.IsZero() && !at.After(b.now) }
 		reap := func(j *job, c backends.Cause) {
 			r.Reaped[c]++
 			b.meet(j, j.tried().Reaped(c))
 		}
+		r.Promoted = bite(byRunAt, func(j *job) bool {
+			return j.state == backends.StateScheduled && over(j.runAt)
+		}, func(j *job) {
+			b.meet(j, backends.Fate{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses, Unrecorded: j.Unrecorded})
+		})
 		bite(byClaimed, func(j *job) bool {
 			at, _ := j.due()
-			return j.state == backends.StateClaimed && !at.IsZero() && !at.After(b.now)
+			return j.state == backends.StateClaimed && over(at)
 		}, func(j *job) { _, c := j.due(); reap(j, c) })
 		b.giveUp(s.Suspects)
 		bite(byClaimed, b.orphan, func(j *job) { reap(j, backends.CauseSidecarLost) })
 		b.forgetHosts()
 		if s.Prune {
-			r.Pruned = bite(bySeq, func(j *job) bool {
-				return !j.expires.IsZero() && !j.expires.After(b.now)
-			}, func(j *job) { b.remove(j, j.state) }) + b.pruneKeys(s.Limit)
+			r.Pruned = bite(bySeq, func(j *job) bool { return over(j.expires) }, func(j *job) { delete(b.jobs, j.id) })
+			r.Pruned += b.pruneKeys(s.Limit)
 		}
 		r.Freed, r.Next = b.freed, b.nextDue()
 		for _, q := range s.Waiting {
-			if len(b.ready[q]) > 0 {
+			if b.next(backends.Policy{Queue: q}) != nil {
 				r.Ready = append(r.Ready, q)
 			}
 		}
@@ -140,8 +140,8 @@ func (b *Backend) forgetHosts() {
 }
 
 func (b *Backend) pruneKeys(limit int) (n int) {
-	for k, v := range b.keys {
-		if n < limit && !b.unfinished(v) && !b.now.Before(v.expires) {
+	for k, j := range b.keys {
+		if n < limit && !b.remembered(j) {
 			delete(b.keys, k)
 			n++
 		}
@@ -153,13 +153,6 @@ func (b *Backend) nextDue() time.Duration {
 	next := time.Duration(-1)
 	for _, j := range b.jobs {
 		at, _ := j.due()
-		switch j.state {
-		case backends.StateScheduled:
-			at = j.runAt
-		case backends.StateClaimed:
-		default:
-			continue
-		}
 		if wait := max(at.Sub(b.now), 0); !at.IsZero() && (next < 0 || wait < next) {
 			next = wait
 		}
@@ -167,9 +160,14 @@ func (b *Backend) nextDue() time.Duration {
 	return next
 }
 
-// due is when the claim of j ends by the clock, and why; zero: never.
+// due is when a job moves by the clock, and why a claimed one does; zero: never.
 func (j *job) due() (time.Time, backends.Cause) {
-	if j.deadline.IsZero() || !j.leaseEnd.IsZero() && j.leaseEnd.Before(j.deadline) {
+	switch {
+	case j.state == backends.StateScheduled:
+		return j.runAt, ""
+	case j.state != backends.StateClaimed:
+		return time.Time{}, ""
+	case j.deadline.IsZero() || !j.leaseEnd.IsZero() && j.leaseEnd.Before(j.deadline):
 		return j.leaseEnd, backends.CauseLeaseEnded
 	}
 	return j.deadline, backends.CauseTimedOut

@@ -24,19 +24,15 @@ func (b *Backend) Stats(ctx context.Context, queue string) (all []backends.Queue
 			return found[q]
 		}
 		for _, j := range b.jobs {
-			switch s := of(j.Queue); j.state {
-			case backends.StateReady:
-				s.Ready++
+			s := of(j.Queue)
+			*map[backends.State]*int64{
+				backends.StateReady: &s.Ready, backends.StateScheduled: &s.Scheduled, backends.StateClaimed: &s.Claimed,
+				backends.StateDead: &s.Dead, backends.StateDone: &s.Done,
+			}[j.state]++
+			if j.state == backends.StateReady {
 				s.OldestReady = max(s.OldestReady, b.now.Sub(j.readyAt))
-			case backends.StateScheduled:
-				s.Scheduled++
-			case backends.StateClaimed:
-				s.Claimed++
+			} else if j.state == backends.StateClaimed {
 				s.OldestClaimed = max(s.OldestClaimed, b.now.Sub(j.claimed))
-			case backends.StateDead:
-				s.Dead++
-			case backends.StateDone:
-				s.Done++
 			}
 		}
 		for q := range b.paused {
@@ -58,8 +54,8 @@ func (b *Backend) Stats(ctx context.Context, queue string) (all []backends.Queue
 func (b *Backend) Peek(ctx context.Context, p backends.Peek) (views []backends.View, err error) {
 	p.State = cmp.Or(p.State, backends.StateReady)
 	order := map[backends.State]func(x, y *job) int{
-		backends.StateReady: inOrder, backends.StateScheduled: byRunAt, backends.StateClaimed: byClaimed,
-		backends.StateDone: byFinished, backends.StateDead: byFinished,
+		backends.StateReady:     func(x, y *job) int { return inOrder(x, y, false) },
+		backends.StateScheduled: byRunAt, backends.StateClaimed: byClaimed, backends.StateDone: byFinished, backends.StateDead: byFinished,
 	}[p.State]
 	if order == nil {
 		return nil, fmt.Errorf("no job is ever %q", p.State)
@@ -118,7 +114,7 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			return nil
 		case backends.Resume:
 			delete(b.paused, c.Queue)
-			freed = len(b.ready[c.Queue]) > 0
+			freed = b.next(backends.Policy{Queue: c.Queue}) != nil
 			return nil
 		case backends.Purge:
 			if !slices.Contains([]backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead}, c.State) {
@@ -130,7 +126,7 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			return backends.ErrKeyTaken
 		}
 		for _, j := range found {
-			b.change(j, func() { b.command(j, c.Kind) })
+			b.command(j, c.Kind)
 		}
 		n, freed = int64(len(found)), len(b.freed) > 0
 		return nil
@@ -156,8 +152,8 @@ func (j *job) suits(c backends.Command) bool {
 // keyTaken: another job has the key of j, or one of those asked before.
 func (b *Backend) keyTaken(before map[string]bool) func(j *job) bool {
 	return func(j *job) bool {
-		k := b.keys[key{j.Queue, j.Key}]
-		taken := j.Key != "" && (before[j.Key] || b.remembered(k) && k.job != j.id)
+		holder := b.keys[key{j.Queue, j.Key}]
+		taken := j.Key != "" && (before[j.Key] || b.remembered(holder) && holder != j)
 		before[j.Key] = true
 		return taken
 	}
@@ -166,14 +162,14 @@ func (b *Backend) keyTaken(before map[string]bool) func(j *job) bool {
 func (b *Backend) command(j *job, kind backends.CommandKind) {
 	switch kind {
 	case backends.Retry:
-		j.finished, j.expires = time.Time{}, time.Time{}
 		if j.Key != "" {
-			b.keys[key{j.Queue, j.Key}] = &keyed{job: j.id, expires: j.enqueued.Add(j.KeyTTL)}
+			b.keys[key{j.Queue, j.Key}] = j
 		}
 		b.meet(j, backends.Fate{State: backends.StateReady})
 	case backends.ForceRelease:
 		b.meet(j, j.tried().Released(backends.Release{Uncharged: true}))
 	default:
-		b.remove(j, backends.StateDeleted)
+		b.become(j, backends.StateDeleted, time.Time{})
+		delete(b.jobs, j.id)
 	}
 }

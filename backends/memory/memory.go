@@ -4,13 +4,8 @@
 package memory
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -29,9 +24,8 @@ type Backend struct {
 	now    time.Time // of the transaction under way
 	seq    int64     // ids and positions are on one line of numbers
 	jobs   map[string]*job
-	ready  map[string][]*job // by queue, in the order of claims
-	freed  []string          // queues in which the write under way made jobs ready
-	keys   map[key]*keyed
+	freed  []string     // queues in which the write under way made jobs ready
+	keys   map[key]*job // also where the job is gone
 	paused map[string]bool
 	hosts  map[backends.Identity]*host
 }
@@ -61,12 +55,6 @@ type job struct {
 }
 
 type key struct{ queue, key string }
-
-type keyed struct {
-	job     string
-	expires time.Time
-	state   backends.State // once the job's row is gone
-}
 
 type host struct {
 	beats      uint64
@@ -100,7 +88,7 @@ func New(opts ...Option) *Backend {
 		fault:  func(string) error { return nil },
 		after:  func(backends.Batch) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
-		jobs:   map[string]*job{}, ready: map[string][]*job{}, keys: map[key]*keyed{},
+		jobs:   map[string]*job{}, keys: map[key]*job{},
 		paused: map[string]bool{}, hosts: map[backends.Identity]*host{},
 	}
 	for _, o := range opts {
@@ -217,151 +205,4 @@ func (b *Backend) write(w backends.Write) (r backends.WriteResult) {
 		}
 	}
 	return r
-}
-
-// tried is how the job stands once the delivery of its claim is counted.
-func (j *job) tried() backends.Standing {
-	s := j.Standing
-	if s.Ahead {
-		s.Attempts++
-	}
-	return s
-}
-
-// deliver records the delivery of j's claim.
-func (j *job) deliver(worker string) {
-	j.Standing = j.tried()
-	j.Ahead, j.Unrecorded, j.worker = false, 0, cmp.Or(j.worker, worker)
-}
-
-// valid is the job that the lease is valid for; nil: none.
-func (b *Backend) valid(l backends.Lease) *job {
-	if j := b.jobs[l.Job]; j != nil && j.state == backends.StateClaimed && j.token == l.Token {
-		return j
-	}
-	return nil
-}
-
-// each calls f with the job of each valid lease and returns the other leases. With
-// an owner, a claim that belongs to another host is none.
-func (b *Backend) each(leases []backends.Lease, owner backends.Identity, f func(*job)) (lost []backends.Lease) {
-	for _, l := range leases {
-		if j := b.valid(l); j != nil && (owner == 0 || owner == j.owner) {
-			b.change(j, func() { f(j) })
-		} else {
-			lost = append(lost, l)
-		}
-	}
-	return lost
-}
-
-// change runs f, which may change j, and keeps the lists; StateDeleted removes it.
-func (b *Backend) change(j *job, f func()) {
-	if at, ok := slices.BinarySearchFunc(b.ready[j.Queue], j, inOrder); ok {
-		b.ready[j.Queue] = slices.Delete(b.ready[j.Queue], at, at+1)
-	}
-	f()
-	b.jobs[j.id] = j
-	switch j.state {
-	case backends.StateDeleted:
-		delete(b.jobs, j.id)
-	case backends.StateReady:
-		at, _ := slices.BinarySearchFunc(b.ready[j.Queue], j, inOrder)
-		b.ready[j.Queue] = slices.Insert(b.ready[j.Queue], at, j)
-		if !slices.Contains(b.freed, j.Queue) {
-			b.freed = append(b.freed, j.Queue)
-		}
-	}
-}
-
-func inOrder(x, y *job) int {
-	return cmp.Or(cmp.Compare(y.Priority, x.Priority), cmp.Compare(x.pos, y.pos))
-}
-
-func (b *Backend) store(jobs []backends.NewJob) (stored []backends.Stored) {
-	for _, n := range jobs {
-		k := key{n.Queue, n.Key}
-		if old := b.keys[k]; n.Key != "" && b.remembered(old) {
-			s := backends.Stored{ID: old.job, Duplicate: true, State: old.state}
-			if j := b.jobs[old.job]; j != nil {
-				s.State = j.state
-			}
-			stored = append(stored, s)
-			continue
-		}
-		b.seq++
-		n.Payload, n.Headers = bytes.Clone(n.Payload), maps.Clone(n.Headers)
-		j := &job{NewJob: n, id: strconv.FormatInt(b.seq, 10), seq: b.seq, pos: b.seq, enqueued: b.now, readyAt: b.now}
-		if n.Key != "" {
-			b.keys[k] = &keyed{job: j.id, expires: b.now.Add(n.KeyTTL)}
-		}
-		if j.runAt = n.RunAt; n.Delay > 0 {
-			j.runAt = b.now.Add(n.Delay)
-		}
-		b.change(j, func() {
-			if j.state = backends.StateReady; j.runAt.After(b.now) {
-				j.state = backends.StateScheduled
-			}
-		})
-		stored = append(stored, backends.Stored{ID: j.id})
-	}
-	return stored
-}
-
-// remembered: a job with the key is unfinished, or its time is not over.
-func (b *Backend) remembered(k *keyed) bool {
-	return k != nil && (b.unfinished(k) || b.now.Before(k.expires))
-}
-
-func (b *Backend) unfinished(k *keyed) bool {
-	j := b.jobs[k.job]
-	return j != nil && j.finished.IsZero()
-}
-
-// remove deletes the row; the key remembers how the job ended.
-func (b *Backend) remove(j *job, as backends.State) {
-	if k := b.keys[key{j.Queue, j.Key}]; k != nil && k.job == j.id {
-		k.state = as
-	}
-	j.state = backends.StateDeleted
-}
-
-func (b *Backend) ack(j *job, result []byte) {
-	j.deliver("")
-	if j.keep == 0 {
-		b.remove(j, backends.StateDone)
-		return
-	}
-	j.state, j.finished, j.expires, j.result = backends.StateDone, b.now, b.now.Add(j.keep), bytes.Clone(result)
-}
-
-// meet makes a job's fate come true.
-func (b *Backend) meet(j *job, f backends.Fate) {
-	j.state, j.Attempts, j.Losses, j.Ahead, j.Unrecorded = f.State, f.Attempts, f.Losses, false, f.Unrecorded
-	if f.Cause != "" {
-		j.failures = append(j.failures, backends.Failure{Attempt: j.Attempts, Cause: f.Cause, Message: f.Message, At: b.now})
-	}
-	switch {
-	case f.State == backends.StateDead:
-		if j.finished, j.expires = b.now, (time.Time{}); j.keepDead > 0 {
-			j.expires = b.now.Add(j.keepDead)
-		}
-	case f.State == backends.StateScheduled:
-		j.runAt = b.now.Add(f.Delay)
-	case !f.SamePosition:
-		b.seq++
-		j.pos, j.readyAt = b.seq, b.now
-	}
-}
-
-func (b *Backend) extend(j *job, e backends.Extend) {
-	j.deliver("")
-	switch {
-	case e.Bind != 0:
-		j.owner, j.worker, j.lease, j.leaseEnd = e.Bind, e.Worker, 0, time.Time{}
-	case e.Lease > 0:
-		j.lease, j.leaseEnd = e.Lease, b.now.Add(e.Lease)
-	case j.lease > 0:
-		j.leaseEnd = b.now.Add(j.lease)
-	}
 }

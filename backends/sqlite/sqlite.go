@@ -47,13 +47,14 @@ type Store struct {
 	handle   int64 // names this Store in qsidecar_commits
 	sql      *statements
 
-	life   context.Context // ends with Close
-	end    context.CancelCauseFunc
-	gate   gate    // who writes; guards the next three
-	writer *conn   // nil: to be opened
-	beater *conn   // nil: to be opened
-	number int64   // of the last commit
-	read   readers // for looks that write nothing
+	life    context.Context // ends with Close
+	end     context.CancelCauseFunc
+	gate    gate    // who writes; guards the next four
+	writer  *conn   // nil: to be opened
+	beater  *conn   // nil: to be opened
+	number  int64   // of the last commit
+	walSize int64   // as makeRoom left it
+	read    readers // for looks that write nothing
 
 	closing sync.Once
 	closed  error

@@ -138,6 +138,7 @@ func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, erro
 	if err := s.begin(ctx, c, open); err != nil {
 		return err
 	}
+	s.makeRoom()
 	now := s.now()
 	t := &tx{c: *c, ctx: context.Background(), sql: s.sql, now: now.UnixMilli(), micros: now.UnixMicro(), seq: -1}
 	t.alive = func() error {

@@ -1,0 +1,60 @@
+package sqlite
+
+import (
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// The room that is made in a growing WAL is not taken for part of the log: not by
+// who goes on, nor by who recovers after a crash, nor once the snapshot is gone.
+func TestRoomInTheWAL(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	release := hold(t, s)
+	large := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 1<<20)}}}}}
+	stored, room := int64(0), false
+	for !room || stored < walUsual>>20+5 {
+		if _, err := s.Commit(t.Context(), large); err != nil {
+			t.Fatal(err)
+		}
+		if stored++; stored > 60 {
+			t.Fatalf("after %d MiB no room was made", stored)
+		}
+		room = room || size(t, s.path+"-wal") > (stored+4)<<20
+	}
+	if n := ready(t, s); n != stored {
+		t.Errorf("%d ready, want %d", n, stored)
+	}
+	crashed := filepath.Join(t.TempDir(), "jobs.db")
+	// By another program: closing a descriptor here would drop SQLite's locks.
+	for _, suffix := range []string{"", "-wal"} {
+		if out, err := osexec.Command("cp", s.path+suffix, crashed+suffix).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if n := ready(t, open(t, crashed)); n != stored {
+		t.Errorf("%d ready after a crash, want %d", n, stored)
+	}
+	release()
+	for range 5 {
+		if _, err := s.Commit(t.Context(), one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := ready(t, s); n != stored+5 {
+		t.Errorf("%d ready in the end, want %d", n, stored+5)
+	}
+}
+
+func size(t *testing.T, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
