@@ -259,7 +259,7 @@ func (a *attendant) attend() (left bool) {
 	handed, more := a.ledger.unrecorded(now - recordAge)
 	if len(handed) > 0 {
 		// Nobody waits for it. A lost one was settled meanwhile.
-		a.committer.pushFree(backends.Deliver{Handed: handed})
+		a.committer.pushFree(backends.Deliver{Handed: handed}, nil)
 	}
 	return left || more
 }

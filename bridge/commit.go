@@ -180,13 +180,13 @@ func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	for i := range jobs {
 		leases[i] = backends.Lease{Job: jobs[i].ID, Token: jobs[i].Token}
 	}
-	c.ledger.forgetLeases(leases)
+	c.ledger.leaving(leases)
 	c.release(host, leases)
 }
 
 // release gives claims back, uncharged, as far as they are still host's.
 func (c *committer) release(host backends.Identity, leases []backends.Lease) {
-	c.pushFree(backends.Release{Leases: leases, Owner: host, Uncharged: true})
+	c.pushFree(backends.Release{Leases: leases, Owner: host, Uncharged: true}, func() { c.ledger.gone(leases) })
 }
 
 func (c *committer) dropAsks(asks []ask, err error) {

@@ -77,6 +77,7 @@ type pending struct {
 	price int64
 	size  size
 	state atomic.Int32
+	ended func()       // nil: nothing to do but to answer
 	done  chan outcome // 1: the loop never waits for a reader
 }
 
@@ -135,8 +136,9 @@ func (c *committer) drop(p *pending) { c.room.Release(p.price) }
 
 // pushFree queues a write that must not wait for room: a release of what a
 // session or a lost commit left behind. Their number is bounded by the leases.
-func (c *committer) pushFree(w backends.Write) *pending {
-	p := &pending{write: w, size: sizeOf(w), done: make(chan outcome, 1)}
+// ended, if not nil, is called when it is committed or given up.
+func (c *committer) pushFree(w backends.Write, ended func()) *pending {
+	p := &pending{write: w, size: sizeOf(w), ended: ended, done: make(chan outcome, 1)}
 	c.push(p)
 	return p
 }
@@ -175,6 +177,9 @@ func (c *committer) unavailable(format string, args ...any) error {
 
 func (c *committer) finish(p *pending, o outcome) {
 	c.room.Release(p.price)
+	if p.ended != nil {
+		p.ended()
+	}
 	p.done <- o
 }
 

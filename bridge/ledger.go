@@ -62,13 +62,6 @@ func (l *ledger) forget(slots []backends.Slot) {
 	}
 }
 
-// forgetLeases removes claims that nobody got.
-func (l *ledger) forgetLeases(leases []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.drop(leases)
-}
-
 // give makes jobs the session's (timed: nobody's, but known). It reports false,
 // and the jobs are still on their way, when the identity they were claimed
 // under was dropped meanwhile.
@@ -220,7 +213,8 @@ func (l *ledger) unbind(leases []backends.Lease) {
 }
 
 // takeSession takes all that the session holds and calls submit with it, in one
-// step (see bind). Nothing held: submit is not called.
+// step (see bind). Nothing held: submit is not called. The claims stay known, as
+// being settled, until gone is called with them.
 func (l *ledger) takeSession(sess *session, submit func(leases []backends.Lease)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,12 +223,33 @@ func (l *ledger) takeSession(sess *session, submit func(leases []backends.Lease)
 		return
 	}
 	leases := make([]backends.Lease, 0, len(set))
-	for token, h := range set {
+	for _, h := range set {
 		leases = append(leases, h.lease)
-		delete(l.known, token)
+		h.settling++
+		h.sess = nil
 	}
 	delete(l.sessions, sess)
 	submit(leases)
+}
+
+// leaving marks claims that are given back before anybody got them, until gone is
+// called with them.
+func (l *ledger) leaving(leases []backends.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range leases {
+		if h := l.known[lease.Token]; h != nil {
+			h.settling++
+			h.onItsWay = false
+		}
+	}
+}
+
+// gone forgets claims that are no longer this sidecar's.
+func (l *ledger) gone(leases []backends.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop(leases)
 }
 
 // heldBySessions counts the leases that end with a connection, and those on

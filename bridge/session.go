@@ -331,7 +331,7 @@ func (s *session) releaseAll(how backends.Release) {
 				return // given up: whoever gave it up takes them back
 			}
 			how.Leases = leases
-			p = b.committer.pushFree(how)
+			p = b.committer.pushFree(how, func() { b.ledger.gone(leases) })
 		})
 		if p == nil {
 			continue
