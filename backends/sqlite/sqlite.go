@@ -160,9 +160,10 @@ func (s *Store) openWriter() (*conn, error) {
 }
 
 // openBeater opens the connection for beats. A beat that a power cut takes back
-// harms nobody (its sidecar is gone too), so it waits for no sync.
+// harms nobody (its sidecar is gone too), so it waits for no sync: neither its own,
+// nor that of a checkpoint, which is left to the writer unless that writes nothing.
 func (s *Store) openBeater() (*conn, error) {
-	return connect(s.path, "busy_timeout=0", "synchronous=NORMAL")
+	return connect(s.path, "busy_timeout=0", "synchronous=NORMAL", "wal_autocheckpoint=8000")
 }
 
 // readers is a small pool of connections that only look.

@@ -11,8 +11,9 @@ import (
 
 // The room that is made in a growing WAL is not taken for part of the log: not by
 // who goes on, nor by who recovers after a crash, nor once the snapshot is gone.
+//
+// Not parallel: a child that is just being made would keep TestAFullDisk's disk busy.
 func TestRoomInTheWAL(t *testing.T) {
-	t.Parallel()
 	s := fresh(t)
 	release := hold(t, s)
 	large := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 1<<20)}}}}}
