@@ -44,6 +44,9 @@ type Postgres struct {
 
 	admin   *url.URL
 	dir     string // "": not started here
+	server  string // the program
+	args    []string
+	who     account
 	process *os.Process
 	ended   chan error
 	number  atomic.Int64
@@ -62,7 +65,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 			return nil, fmt.Errorf("%s: %w", EnvURL, err)
 		}
 		p := &Postgres{admin: admin}
-		return p, p.ready(ctx)
+		return p, errors.Join(p.ready(ctx), p.tell())
 	}
 	who, err := unprivileged()
 	if err != nil {
@@ -87,7 +90,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 	if err := p.ready(ctx); err != nil {
 		return nil, errors.Join(err, p.Stop())
 	}
-	return p, nil
+	return p, p.tell()
 }
 
 // initialized is a data directory that initdb made once, to be copied.
@@ -129,12 +132,15 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{dir: dir, ended: make(chan error, 1)} // 1: nobody may ever ask
+	p := &Postgres{dir: dir, server: filepath.Join(home, "bin", "postgres"), who: who}
 	if err := p.prepare(template, who); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	p.admin = &url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/postgres",
 		RawQuery: url.Values{"host": {dir}}.Encode()}
+	if port := o.Settings["port"]; port != "" {
+		p.admin.RawQuery += "&port=" + port // it names the socket too
+	}
 	settings := map[string]string{
 		"listen_addresses": "", "unix_socket_directories": dir, "max_connections": "200", "shared_buffers": "256MB",
 		"log_line_prefix": "%m [%p] ", "timezone": "Asia/Kathmandu", // far from UTC, to find who relies on it
@@ -145,31 +151,39 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 	for k, v := range o.Settings {
 		settings[k] = v
 	}
-	args := []string{"-D", filepath.Join(dir, "data")}
+	p.args = []string{"-D", filepath.Join(dir, "data")}
 	for k, v := range settings {
-		args = append(args, "-c", k+"="+v)
+		p.args = append(p.args, "-c", k+"="+v)
 	}
-	cmd := exec.Command(filepath.Join(home, "bin", "postgres"), args...)
-	cmd.SysProcAttr = who.attributes(syscall.SIGQUIT) // at once: its data is of no use to anybody
-	cmd.Dir = dir
-	log, err := os.Create(p.log())
-	if err != nil {
+	if err := p.run(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
+	return p, nil
+}
+
+// run starts the server's process on its data.
+func (p *Postgres) run() error {
+	cmd := exec.Command(p.server, p.args...)
+	cmd.SysProcAttr = p.who.attributes(syscall.SIGQUIT) // at once: its data is of no use to anybody
+	cmd.Dir = p.dir
+	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
 	cmd.Stdout, cmd.Stderr = log, log
-	started := make(chan error)
+	started, ended := make(chan error), make(chan error, 1) // 1: nobody may ever ask
 	guard(func() {
 		err := cmd.Start()
 		started <- errors.Join(err, log.Close())
 		if err == nil {
-			p.ended <- cmd.Wait()
+			ended <- cmd.Wait()
 		}
 	})
 	if err := <-started; err != nil {
-		return nil, errors.Join(fmt.Errorf("starting PostgreSQL: %w", err), os.RemoveAll(dir))
+		return fmt.Errorf("starting PostgreSQL: %w", err)
 	}
-	p.process = cmd.Process
-	return p, nil
+	p.process, p.ended = cmd.Process, ended
+	return nil
 }
 
 func (p *Postgres) log() string { return filepath.Join(p.dir, "log") }

@@ -1,0 +1,54 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// EnvRan names a file to which a line is added for each server that tests used:
+// the output of tests that pass shows nowhere.
+const EnvRan = "QSIDECAR_TEST_SERVERS_RAN"
+
+func (p *Postgres) tell() (err error) {
+	name := os.Getenv(EnvRan)
+	if name == "" {
+		return nil
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("%s: %w", EnvRan, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = fmt.Fprintf(f, "PostgreSQL %s ran for %s\n", p.Version, filepath.Base(os.Args[0]))
+	return err
+}
+
+// Halt ends the server and keeps its data, as an operator does who restarts it:
+// connections are ended, transactions rolled back. Go starts it again.
+func (p *Postgres) Halt() error {
+	if p.dir == "" {
+		return errors.New("testserver: a server that was not started here cannot be halted")
+	}
+	if err := p.process.Signal(syscall.SIGINT); err != nil {
+		return fmt.Errorf("halting PostgreSQL: %w", err)
+	}
+	err := <-p.ended
+	p.ended <- err // for Stop
+	return err
+}
+
+// Go starts the server that Halt ended and waits until it answers.
+func (p *Postgres) Go(ctx context.Context) error {
+	if err := p.run(); err != nil {
+		return err
+	}
+	return p.ready(ctx)
+}
+
+// Ready waits until the server answers: after a crash of one of its processes
+// it recovers by itself.
+func (p *Postgres) Ready(ctx context.Context) error { return p.ready(ctx) }
