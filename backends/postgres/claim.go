@@ -265,7 +265,7 @@ func (c *claiming) take(rows pgx.Rows) error {
 		}
 		r.Token = c.Slots[first+i].Token
 		c.res.Jobs = append(c.res.Jobs, r.Job)
-		c.left -= r.size
+		c.left -= int64(len(r.Payload))
 		if l := c.seen[r.Queue]; l != nil {
 			l.taken = append(l.taken, spot{-int32(r.Priority), r.place})
 		}

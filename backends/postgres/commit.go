@@ -129,6 +129,7 @@ func (k *commitment) stillValid(t *tx) bool {
 		return false
 	}
 	k.lost, k.looked = false, true
+	l.sort()
 	t.each(t.s.sql.still, func(pgx.Rows) error {
 		k.lost = true
 		return nil
@@ -175,47 +176,91 @@ func ms(d time.Duration) int64 {
 
 func fromMS(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// group is a run of writes that one statement of each kind can carry out: no
-// lease and no key comes twice in it, except keys of which the first is certain
-// to be stored.
-type group struct {
-	writes []backends.Write
-	first  int // the number of writes[0] in the batch
+// group is a run of writes that one statement of each kind can carry out: no job
+// and no key comes twice in it, except keys of which the first is certain to be
+// stored.
+type group []part
+
+// part is a write, or as much of it as the group can carry out.
+type part struct {
+	n int // the write's number in the batch
+	backends.Write
 }
 
 // grouped splits the writes into as few groups as can be, in their order.
 func grouped(writes []backends.Write) (groups []group) {
-	seen := map[backends.Lease]struct{}{}
+	seen := map[string]struct{}{}  // jobs
 	doubtful := map[key]struct{}{} // keys of jobs that come with an ack that may be lost
-	for i, w := range writes {
-		split := len(groups) == 0
-		for _, l := range leasesOf(w) {
-			if _, twice := seen[l]; twice {
-				split = true
+	for n, w := range writes {
+		for _, w := range distinct(w) {
+			if len(groups) == 0 || meets(w, seen, doubtful) {
+				groups = append(groups, nil)
+				clear(seen)
+				clear(doubtful)
 			}
-		}
-		for _, k := range keysOf(w) {
-			if _, maybe := doubtful[k]; maybe {
-				split = true
+			g := &groups[len(groups)-1]
+			*g = append(*g, part{n, w})
+			for _, l := range leasesOf(w) {
+				seen[l.Job] = struct{}{}
 			}
-		}
-		if split {
-			groups = append(groups, group{first: i})
-			clear(seen)
-			clear(doubtful)
-		}
-		g := &groups[len(groups)-1]
-		g.writes = append(g.writes, w)
-		for _, l := range leasesOf(w) {
-			seen[l] = struct{}{}
-		}
-		if _, ok := w.(backends.Ack); ok {
-			for _, k := range keysOf(w) {
-				doubtful[k] = struct{}{}
+			if _, ok := w.(backends.Ack); ok {
+				for _, k := range keysOf(w) {
+					doubtful[k] = struct{}{}
+				}
 			}
 		}
 	}
 	return groups
+}
+
+func meets(w backends.Write, seen map[string]struct{}, doubtful map[key]struct{}) bool {
+	for _, l := range leasesOf(w) {
+		if _, twice := seen[l.Job]; twice {
+			return true
+		}
+	}
+	for _, k := range keysOf(w) {
+		if _, maybe := doubtful[k]; maybe {
+			return true
+		}
+	}
+	return false
+}
+
+// distinct splits a write whose leases name one job twice, of which only one can
+// be right.
+func distinct(w backends.Write) []backends.Write {
+	all := leasesOf(w)
+	seen := make(map[string]struct{}, len(all))
+	for i, l := range all {
+		if _, twice := seen[l.Job]; twice {
+			return append([]backends.Write{some(w, 0, i)}, distinct(some(w, i, len(all)))...)
+		}
+		seen[l.Job] = struct{}{}
+	}
+	return []backends.Write{w}
+}
+
+// some is the part of a write that is about its leases from i to j.
+func some(w backends.Write, i, j int) backends.Write {
+	switch w := w.(type) {
+	case backends.Ack:
+		w.Leases = w.Leases[i:j]
+		return w
+	case backends.Nack:
+		w.Leases = w.Leases[i:j]
+		return w
+	case backends.Extend:
+		w.Leases = w.Leases[i:j]
+		return w
+	case backends.Release:
+		w.Leases = w.Leases[i:j]
+		return w
+	case backends.Deliver:
+		w.Handed = w.Handed[i:j]
+		return w
+	}
+	return w
 }
 
 type key struct{ queue, key string }
@@ -259,15 +304,15 @@ func leasesOf(w backends.Write) (l []backends.Lease) {
 }
 
 // queue puts the group's statements into the transaction; their answers go into res.
-func (g *group) queue(t *tx, res []backends.WriteResult) error {
+func (g group) queue(t *tx, res []backends.WriteResult) error {
 	var enqueues storing
 	var acks acking
 	var fails givingUp
 	var hands delivering
 	var extends extending
-	for i, w := range g.writes {
-		n := g.first + i
-		switch w := w.(type) {
+	for _, p := range g {
+		n := p.n
+		switch w := p.Write.(type) {
 		case backends.Enqueue:
 			enqueues.add(n, w.Jobs, nil)
 		case backends.Ack:

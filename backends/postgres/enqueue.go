@@ -49,6 +49,7 @@ func (e *storing) add(write int, jobs []backends.NewJob, lease *backends.Lease) 
 
 func (e *storing) queue(t *tx, res []backends.WriteResult) error {
 	if len(e.leases.id) > 0 {
+		e.leases.sort()
 		t.add(t.s.sql.hold, nil, e.leases.id, e.leases.host, e.leases.number)
 	}
 	for _, jobs := range [][]newJob{e.plain, e.keyed, e.twice} {

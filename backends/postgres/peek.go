@@ -36,9 +36,7 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 // chosen are the ids that p may show, in its order.
 func (t *tx) chosen(ctx context.Context, p backends.Peek) ([]int64, error) {
 	if len(p.IDs) > 0 {
-		return t.fitting(ctx, p, `SELECT j.id, octet_length(j.payload) + coalesce(octet_length(j.result), 0)
-			FROM unnest($1::bigint[]) WITH ORDINALITY AS x (id, n) JOIN {s}.qsidecar_jobs j ON j.id = x.id
-			WHERE j.queue = $2 ORDER BY x.n`, numbers(p.IDs), p.Queue)
+		return t.fitting(ctx, p, t.s.sql.chosen, numbers(p.IDs), p.Queue)
 	}
 	from, err := t.place(ctx, p)
 	if err != nil {
@@ -72,7 +70,7 @@ func numbers(ids []string) []int64 {
 // enough: before any of the bytes are read.
 func (t *tx) fitting(ctx context.Context, p backends.Peek, sql string, args ...any) (ids []int64, err error) {
 	size, full := int64(0), false
-	t.each(in(t.s.o.Schema, sql), func(rows pgx.Rows) error {
+	t.each(sql, func(rows pgx.Rows) error {
 		var id, bytes int64
 		if err := rows.Scan(&id, &bytes); err != nil {
 			return err

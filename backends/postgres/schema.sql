@@ -110,6 +110,7 @@ CREATE TABLE {s}.qsidecar_keys (
   PRIMARY KEY (queue, key)
 );
 
+CREATE INDEX qsidecar_keys_job  ON {s}.qsidecar_keys (job);
 CREATE INDEX qsidecar_keys_over ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 
 CREATE TABLE {s}.qsidecar_hosts (

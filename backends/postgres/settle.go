@@ -1,32 +1,61 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
 
+// sort brings the arrays of leases into the order of their ids, as the statements
+// want them, and returns where each came from.
+func (l *leases) sort() (order []int) {
+	order = make([]int, len(l.id))
+	for i := range order {
+		order[i] = i
+	}
+	if slices.IsSorted(l.id) {
+		return order
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(l.id[a], l.id[b]) })
+	l.id, l.host, l.number, l.owner = sorted(l.id, order), sorted(l.host, order), sorted(l.number, order), sorted(l.owner, order)
+	l.of, l.lease = sorted(l.of, order), sorted(l.lease, order)
+	return order
+}
+
+func sorted[T any](x []T, order []int) []T {
+	y := make([]T, len(x))
+	for i, from := range order {
+		y[i] = x[from]
+	}
+	return y
+}
+
 // report reads the numbers of the leases that a statement found valid, and
-// counts the others as lost.
-func (l *leases) report(t *tx, res []backends.WriteResult, sql string, each func(rows pgx.Rows) (n int64, err error), args ...any) {
+// counts the others as lost, in the order in which they came.
+func (l *leases) report(t *tx, res []backends.WriteResult, order []int, sql string, each func(rows pgx.Rows) (n int64, err error), args ...any) {
 	if len(l.id) == 0 {
 		return
 	}
-	valid := make([]bool, len(l.id))
+	lost := make([]int, len(order)) // by where it came from: 1 + where it is now; 0: valid
+	for i, from := range order {
+		lost[from] = i + 1
+	}
 	t.add(sql, func(rows pgx.Rows) error {
 		for rows.Next() {
 			n, err := each(rows)
 			if err != nil {
 				return err
 			}
-			valid[n-1] = true
+			lost[order[n-1]] = 0
 		}
-		for i, ok := range valid {
-			if !ok {
-				r := &res[l.of[i]]
-				r.Lost = append(r.Lost, l.lease[i])
+		for _, i := range lost {
+			if i > 0 {
+				r := &res[l.of[i-1]]
+				r.Lost = append(r.Lost, l.lease[i-1])
 			}
 		}
 		return nil
@@ -51,7 +80,9 @@ func (a *acking) add(write int, w backends.Ack) {
 }
 
 func (a *acking) queue(t *tx, res []backends.WriteResult) {
-	a.report(t, res, t.s.sql.ack, onlyNumber, a.id, a.host, a.number, a.result)
+	order := a.sort()
+	a.result = sorted(a.result, order)
+	a.report(t, res, order, t.s.sql.ack, onlyNumber, a.id, a.host, a.number, a.result)
 }
 
 // givingUp are nacks and releases: claims that end without success.
@@ -87,7 +118,10 @@ func (g *givingUp) end(uncharged, loss, bury bool, delay *int64, cause backends.
 }
 
 func (g *givingUp) queue(t *tx, res []backends.WriteResult) {
-	g.report(t, res, t.s.sql.fail, func(rows pgx.Rows) (int64, error) {
+	order := g.sort()
+	g.uncharged, g.loss, g.bury = sorted(g.uncharged, order), sorted(g.loss, order), sorted(g.bury, order)
+	g.delay, g.cause, g.message = sorted(g.delay, order), sorted(g.cause, order), sorted(g.message, order)
+	g.report(t, res, order, t.s.sql.fail, func(rows pgx.Rows) (int64, error) {
 		f, err := t.scanFailed(rows)
 		if err == nil && f.state == backends.StateReady {
 			free(&res[g.of[f.n-1]], f.queue)
@@ -130,7 +164,9 @@ func (d *delivering) add(write int, w backends.Deliver) {
 }
 
 func (d *delivering) queue(t *tx, res []backends.WriteResult) {
-	d.report(t, res, t.s.sql.deliver, onlyNumber, d.id, d.host, d.number, d.worker)
+	order := d.sort()
+	d.worker = sorted(d.worker, order)
+	d.report(t, res, order, t.s.sql.deliver, onlyNumber, d.id, d.host, d.number, d.worker)
 }
 
 type extending struct {
@@ -148,7 +184,9 @@ func (e *extending) add(write int, w backends.Extend) {
 }
 
 func (e *extending) queue(t *tx, res []backends.WriteResult) {
-	e.report(t, res, t.s.sql.extend, onlyNumber, e.id, e.host, e.number, e.lease, e.bind, e.worker)
+	order := e.sort()
+	e.lease, e.bind, e.worker = sorted(e.lease, order), sorted(e.bind, order), sorted(e.worker, order)
+	e.report(t, res, order, t.s.sql.extend, onlyNumber, e.id, e.host, e.number, e.lease, e.bind, e.worker)
 }
 
 // Held implements backends.Backend.

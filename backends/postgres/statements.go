@@ -8,18 +8,23 @@ import (
 
 // statements are all that run, with the schema's name put in.
 //
-// A rule for each of them: it is a loop over the caller's arrays, or over one
-// index, into indexes. Two arrays are never joined, because the joins that could
-// do that well are switched off (see settings).
+// A rule for each of them: what it costs must follow from its text, whatever the
+// server believes about the tables, because plans are kept and a table that was
+// empty when its statistics were taken may hold millions of rows a minute later.
+// So a table is reached through `id = ANY(array)`, through the order of an index
+// with a LIMIT, or by a LATERAL query with a LIMIT, and never joined: the server
+// could turn a join round, or choose to read all of the table. What belongs to a
+// row comes from arrays sorted by id; width_bucket finds its place in them.
 type statements struct {
 	begin, beginRead, end, unsynced                 string
 	store, storeKeyed, keyed, hold                  string
 	ack, fail, deliver, extend, still               string
 	claim, claimLIFO, bury, probe                   string
 	join, renew, leave                              string
-	look, lost, promote, reapDue, reapLost          string
+	look, promote, reapDue, reapLost                string
 	giveUp, forget, pruneJobs, pruneKeys            string
-	held, stats, queues, view, failures, place      string
+	held, stats, queues, chosen, view, failures     string
+	place                                           string
 	peekReady, peekScheduled, peekClaimed, peekDone string
 	retryAll, retry, delete, release                string
 	pause, resume, anyReady                         string
@@ -42,20 +47,19 @@ func render(schema string) *statements {
 		end:       r(endSQL),
 
 		store: r(storeSQL), storeKeyed: r(storeKeyedSQL), keyed: r(keyedSQL), hold: r(holdSQL),
-		ack: r(ackSQL), fail: r("WITH v AS MATERIALIZED (" + failVictims + ")" + failing), deliver: r(deliverSQL), extend: r(extendSQL), still: r(stillSQL),
-		claim: r(claimHead + claimFIFO + claimTail), claimLIFO: r(claimHead + claimNewest + claimTail),
-		bury: r(burySQL), probe: r(probeSQL),
+		ack: r(ackSQL), fail: r(failLeases + failing(" AND "+valid)), deliver: r(deliverSQL), extend: r(extendSQL), still: r(stillSQL),
+		claim: r(claimSQL(claimOldest)), claimLIFO: r(claimSQL(claimNewest)), bury: r(burySQL), probe: r(probeSQL),
 
 		join: r(joinSQL + beatTail), renew: r(renewSQL + beatTail), leave: r(leaveSQL + beatTail), held: r(heldSQL),
-		look: r(lookSQL), lost: r(ownersSQL), promote: r(promoteSQL),
-		reapDue: r("WITH v AS MATERIALIZED (" + dueVictims + ")" + failing), reapLost: r(lostVictims + failing),
+		look: r(lookSQL), promote: r(promoteSQL), reapDue: r(reapDueSQL + failing("")), reapLost: r(reapLostSQL + failing("")),
 		giveUp: r(giveUpSQL), forget: r(forgetSQL), pruneJobs: r(pruneJobsSQL), pruneKeys: r(pruneKeysSQL),
 
-		stats: r(statsSQL), queues: r(queuesSQL), count: each(countSQL), view: r(viewSQL), failures: r(failuresSQL), place: r(placeSQL),
+		stats: r(statsSQL), queues: r(queuesSQL), count: each(countSQL), chosen: r(chosenSQL), view: r(viewSQL), failures: r(failuresSQL),
+		place:     r(placeSQL),
 		peekReady: r(peekReadySQL), peekScheduled: r(peekScheduledSQL), peekClaimed: r(peekClaimedSQL), peekDone: r(peekDoneSQL),
-		retryAll: r(strings.Replace(retrySQL, "{ids}", "true", 1)),
+		retryAll: r(strings.Replace(retrySQL, "{ids}", "finished_at IS NOT NULL", 1)),
 		retry:    r(strings.Replace(retrySQL, "{ids}", "id = ANY($2::bigint[])", 1)),
-		delete:   r(deleteSQL), release: r("WITH v AS MATERIALIZED (" + releaseVictims + ")" + failing), purge: each(purgeSQL),
+		delete:   r(deleteSQL), release: r(releaseSQL + failing("")), purge: each(purgeSQL),
 		pause: r(pauseSQL), resume: r(resumeSQL), anyReady: r(anyReadySQL),
 	}
 }
@@ -68,9 +72,8 @@ SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
   $1::bigint IS NULL OR EXISTS (SELECT FROM {s}.qsidecar_hosts WHERE host = $1 AND NOT dead AND NOT has_left),
   pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
   pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-  ARRAY(SELECT coalesce(q.returns, 0)
-    FROM unnest($2::text[]) WITH ORDINALITY AS x (queue, n) LEFT JOIN {s}.qsidecar_queues q ON q.queue = x.queue
-    ORDER BY x.n)`
+  ARRAY(SELECT coalesce((SELECT q.returns FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
+    FROM unnest($2::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)`
 
 // storeSQL inserts jobs in the order of the arrays: ids and positions grow with it.
 const storeSQL = `
@@ -95,8 +98,8 @@ WITH j AS MATERIALIZED (
   FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::smallint[], $7::bigint[], $8::text[],
       $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[]) WITH ORDINALITY
     AS x (queue, payload, priority, delay_ms, run_at, max_attempts, timeout_ms, headers, key, key_ttl_ms, job, host, number, n)
-  WHERE x.job = 0 OR EXISTS (SELECT FROM {s}.qsidecar_jobs o
-    WHERE o.id = x.job AND o.state = 'claimed' AND o.token_host = x.host AND o.token_number = x.number)
+  WHERE x.job = 0 OR (SELECT true FROM {s}.qsidecar_jobs o
+    WHERE o.id = x.job AND o.token_host = x.host AND o.token_number = x.number LIMIT 1)
 ), k AS (
   INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at)
   SELECT queue, key, id, {s}.qsidecar_now() + key_ttl_ms * interval '1 ms' FROM j WHERE key <> '' ORDER BY queue, key
@@ -116,129 +119,141 @@ SELECT NULL, id, true, state = 'ready' FROM i`
 
 // keyedSQL finds the first jobs that were stored with some keys.
 const keyedSQL = `
-SELECT x.n, k.job, coalesce(k.state, j.state, 'deleted')
+SELECT x.n, k.job, coalesce(k.state, (SELECT j.state FROM {s}.qsidecar_jobs j WHERE j.id = k.job LIMIT 1), 'deleted')
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS x (queue, key, n)
-JOIN {s}.qsidecar_keys k ON k.queue = x.queue AND k.key = x.key
-LEFT JOIN {s}.qsidecar_jobs j ON j.id = k.job`
+CROSS JOIN LATERAL (SELECT k.job, k.state FROM {s}.qsidecar_keys k WHERE k.queue = x.queue AND k.key = x.key LIMIT 1) AS k`
+
+// at is a row's place in the arrays that came with its lease; $1, the ids, is
+// sorted.
+const at = `width_bucket(j.id, $1::bigint[])`
+
+// leased are the rows of leases, and valid those whose claim the lease proves: no
+// other rows have a token.
+const (
+	leased = `j.id = ANY($1::bigint[]) AND ` + valid
+	valid  = `j.token_host = ($2::bigint[])[` + at + `] AND j.token_number = ($3::bigint[])[` + at + `]`
+	owned  = ` AND (($4::bigint[])[` + at + `] = 0 OR j.owner = ($4::bigint[])[` + at + `])`
+)
 
 // holdSQL keeps claims from changing until the transaction ends.
-const holdSQL = `
-SELECT 1 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS l (id, host, number)
-JOIN {s}.qsidecar_jobs j ON j.id = l.id AND j.state = 'claimed' AND j.token_host = l.host AND j.token_number = l.number
-FOR UPDATE OF j`
+const holdSQL = `SELECT 1 FROM {s}.qsidecar_jobs j WHERE ` + leased + ` FOR UPDATE`
 
 // stillSQL finds which of some leases are valid, after a settle said that none was.
-const stillSQL = `
-SELECT 1 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS l (id, host, number, owner)
-JOIN {s}.qsidecar_jobs j ON j.id = l.id AND j.state = 'claimed' AND j.token_host = l.host AND j.token_number = l.number
-  AND (l.owner = 0 OR j.owner = l.owner)
-LIMIT 1`
+const stillSQL = `SELECT 1 FROM {s}.qsidecar_jobs j WHERE ` + leased + owned + ` LIMIT 1`
+
+// unclaimed takes the claim from a row.
+const unclaimed = `ahead = false, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL,
+    claimed_at = NULL, worker = NULL`
 
 // ackSQL ends claims: as the claim's policy said, the row goes or stays.
 const ackSQL = `
-WITH l AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) WITH ORDINALITY AS l (id, host, number, result, n)
-), d AS (
-  DELETE FROM {s}.qsidecar_jobs j USING l
-  WHERE j.id = l.id AND j.state = 'claimed' AND j.token_host = l.host AND j.token_number = l.number AND j.keep_ms IS NULL
-  RETURNING l.n, j.id, j.queue, j.key
+WITH d AS (
+  DELETE FROM {s}.qsidecar_jobs j WHERE ` + leased + ` AND j.keep_ms IS NULL
+  RETURNING ` + at + ` AS n, j.id, j.key
 ), u AS (
-  UPDATE {s}.qsidecar_jobs j SET state = 'done', attempts = j.attempts + j.ahead::int, ahead = false, finished_at = {s}.qsidecar_now(),
-    expires_at = {s}.qsidecar_now() + j.keep_ms * interval '1 ms', result = l.result, token_host = NULL, token_number = NULL,
-    owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
-  FROM l
-  WHERE j.id = l.id AND j.state = 'claimed' AND j.token_host = l.host AND j.token_number = l.number AND j.keep_ms IS NOT NULL
-  RETURNING l.n, j.id, j.queue, j.key
+  UPDATE {s}.qsidecar_jobs j SET state = 'done', finished_at = {s}.qsidecar_now(),
+    expires_at = {s}.qsidecar_now() + j.keep_ms * interval '1 ms', result = ($4::bytea[])[` + at + `],
+    attempts = j.attempts + j.ahead::int, ` + unclaimed + `
+  WHERE ` + leased + ` AND j.keep_ms IS NOT NULL
+  RETURNING ` + at + ` AS n, j.id, j.key
 ), k AS (
-  UPDATE {s}.qsidecar_keys k SET state = 'done'
-  FROM (SELECT * FROM d WHERE key IS NOT NULL UNION ALL SELECT * FROM u WHERE key IS NOT NULL) AS x
-  WHERE k.queue = x.queue AND k.key = x.key AND k.job = x.id
+  UPDATE {s}.qsidecar_keys SET state = 'done'
+  WHERE job = ANY(ARRAY(SELECT id FROM d WHERE key IS NOT NULL UNION ALL SELECT id FROM u WHERE key IS NOT NULL))
 )
 SELECT n FROM d UNION ALL SELECT n FROM u`
 
-// victim are the columns that failing needs of a claimed row.
-const victim = `j.id, j.queue, j.key, j.fence, j.claim_max, j.backoff_ms, j.backoff_max_ms, j.keep_dead_ms`
+// failLeases are claims that end with a failure, or are given back (uncharged). A
+// loss is a failure that its worker did not tell.
+const failLeases = `
+WITH a AS (
+  SELECT $1::bigint[] AS ids, $5::boolean[] AS uncharged, $6::boolean[] AS losses, $7::boolean[] AS buries, $8::bigint[] AS delays,
+    $9::text[] AS causes, $10::text[] AS messages
+)`
 
-// failVictims are claims that end with a failure, or are given back (uncharged).
-// A loss is a failure that its worker did not tell.
-const failVictims = `
-  SELECT l.n, ` + victim + `, j.attempts + j.ahead::int - l.uncharged::int AS attempts,
-    CASE WHEN l.uncharged THEN j.losses WHEN l.loss THEN j.losses + 1 ELSE 0 END AS losses,
-    CASE WHEN l.uncharged OR l.loss AND l.cause = 'sidecar_lost' THEN j.unrecorded ELSE 0 END AS unrecorded,
-    l.uncharged, l.loss, l.bury, l.delay_ms, l.cause, l.message
-  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::boolean[], $7::boolean[], $8::bigint[],
-      $9::text[], $10::text[]) WITH ORDINALITY
-    AS l (id, host, number, owner, uncharged, loss, bury, delay_ms, cause, message, n)
-  JOIN {s}.qsidecar_jobs j ON j.id = l.id AND j.state = 'claimed' AND j.token_host = l.host AND j.token_number = l.number
-    AND (l.owner = 0 OR j.owner = l.owner)
-  FOR UPDATE OF j`
-
-// failing says what becomes of the victims v, which are locked: the fates of
-// backends.Standing, for many at once. Ready ones go behind the waiting, except
-// those that are given back.
-const failing = `, w AS (
-  SELECT v.*, CASE
-    WHEN loss AND (uncharged OR losses = 1 AND cause <> 'timed_out') THEN 0
-    ELSE coalesce(delay_ms, least(backoff_max_ms, backoff_ms * 2::double precision ^ least(greatest(attempts, 1) - 1, 50))::bigint)
-    END AS wait_ms
-  FROM v
+// failing says what becomes of the rows of a, which are locked or checked: the
+// fates of backends.Standing, for many at once. Ready ones go behind the waiting,
+// except those that are given back.
+func failing(check string) string {
+	if check != "" {
+		check += owned
+	}
+	return `, u AS (
+  UPDATE {s}.qsidecar_jobs j SET ` + unclaimed + `,
+    (state, attempts, losses, unrecorded, position, ready_at, run_at, last_error, finished_at, expires_at) = (
+    SELECT state, attempts, losses, unrecorded,
+      CASE WHEN state = 'ready' AND NOT back THEN {s}.qsidecar_next() ELSE j.position END,
+      CASE WHEN state = 'ready' AND NOT back THEN {s}.qsidecar_now() ELSE j.ready_at END,
+      CASE WHEN state = 'scheduled' THEN {s}.qsidecar_now() + wait_ms * interval '1 ms' ELSE j.run_at END,
+      CASE WHEN uncharged THEN j.last_error ELSE message END,
+      CASE WHEN state = 'dead' THEN {s}.qsidecar_now() END,
+      CASE WHEN state = 'dead' THEN {s}.qsidecar_now() + j.keep_dead_ms * interval '1 ms' END
+    FROM (
+      SELECT w.*, loss AND uncharged AS back,
+        CASE WHEN bury OR NOT uncharged AND attempts >= j.claim_max THEN 'dead' WHEN wait_ms > 0 THEN 'scheduled' ELSE 'ready' END AS state
+      FROM (
+        SELECT v.*, CASE
+          WHEN loss AND (uncharged OR losses = 1 AND cause <> 'timed_out') THEN 0
+          ELSE coalesce(delay_ms, least(j.backoff_max_ms, j.backoff_ms * 2::double precision ^ least(greatest(attempts, 1) - 1, 50))::bigint)
+          END AS wait_ms
+        FROM (
+          SELECT x.*, j.attempts + j.ahead::int - uncharged::int AS attempts,
+            CASE WHEN uncharged THEN j.losses WHEN loss THEN j.losses + 1 ELSE 0 END AS losses,
+            CASE WHEN uncharged AND cause = 'sidecar_lost' THEN j.unrecorded + 1
+              WHEN uncharged OR loss AND cause = 'sidecar_lost' THEN j.unrecorded ELSE 0 END AS unrecorded
+          FROM (
+            SELECT a.uncharged[i] AS uncharged, a.losses[i] AS loss, a.buries[i] AS bury, a.delays[i] AS delay_ms, a.causes[i] AS cause,
+              a.messages[i] AS message
+            FROM (SELECT a.*, width_bucket(j.id, a.ids) AS i FROM a OFFSET 0) AS a
+          ) AS x
+        ) AS v
+      ) AS w
+    ) AS f)
+  WHERE j.id = ANY((SELECT ids FROM a)::bigint[])` + check + `
+  RETURNING width_bucket(j.id, (SELECT ids FROM a)) AS n, j.id, j.queue, j.key, j.state, j.fence, j.attempts, -j.priority::int AS urgency, j.position
 ), f AS MATERIALIZED (
-  SELECT w.*, CASE WHEN bury OR NOT uncharged AND attempts >= claim_max THEN 'dead' WHEN wait_ms > 0 THEN 'scheduled' ELSE 'ready' END AS state
-  FROM w
-), u AS (
-  UPDATE {s}.qsidecar_jobs j SET state = f.state, attempts = f.attempts, losses = f.losses, unrecorded = f.unrecorded, ahead = false,
-    position = CASE WHEN f.state = 'ready' AND NOT (f.loss AND f.uncharged) THEN {s}.qsidecar_next() ELSE j.position END,
-    ready_at = CASE WHEN f.state = 'ready' AND NOT (f.loss AND f.uncharged) THEN {s}.qsidecar_now() ELSE j.ready_at END,
-    run_at = CASE WHEN f.state = 'scheduled' THEN {s}.qsidecar_now() + f.wait_ms * interval '1 ms' ELSE j.run_at END,
-    last_error = CASE WHEN f.uncharged THEN j.last_error ELSE f.message END,
-    finished_at = CASE WHEN f.state = 'dead' THEN {s}.qsidecar_now() END,
-    expires_at = CASE WHEN f.state = 'dead' THEN {s}.qsidecar_now() + f.keep_dead_ms * interval '1 ms' END,
-    token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
-  FROM f WHERE j.id = f.id
-  RETURNING f.n, f.id, f.queue, f.state, f.cause, f.loss AND f.uncharged AS given_back, -j.priority::int AS urgency, j.position
+  SELECT u.*, a.causes[n] AS cause, a.messages[n] AS message, a.uncharged[n] AS uncharged, a.uncharged[n] AND a.losses[n] AS back
+  FROM u CROSS JOIN a
 ), e AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
   SELECT id, fence, attempts, cause, message, {s}.qsidecar_now() FROM f WHERE NOT uncharged
 ), k AS (
-  UPDATE {s}.qsidecar_keys k SET state = 'dead' FROM f
-  WHERE f.state = 'dead' AND k.queue = f.queue AND k.key = f.key AND k.job = f.id
+  UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT id FROM f WHERE state = 'dead' AND key IS NOT NULL))
 ), q AS (
   INSERT INTO {s}.qsidecar_queues AS q (queue, returns)
-  SELECT DISTINCT queue, 1 FROM u WHERE given_back ORDER BY queue
+  SELECT DISTINCT queue, 1 FROM f WHERE back ORDER BY queue
   ON CONFLICT (queue) DO UPDATE SET returns = q.returns + 1
   RETURNING queue, returns
 )
-SELECT u.n, u.queue, u.state, u.cause, u.urgency, u.position, coalesce((SELECT q.returns FROM q WHERE q.queue = u.queue AND u.given_back), 0)
-FROM u`
+SELECT n, queue, state, cause, urgency, position, coalesce((SELECT q.returns FROM q WHERE q.queue = f.queue AND f.back LIMIT 1), 0)
+FROM f`
+}
 
 // deliverSQL records that jobs claimed ahead were handed out; twice is once.
 const deliverSQL = `
-UPDATE {s}.qsidecar_jobs j SET attempts = j.attempts + j.ahead::int, ahead = false, unrecorded = 0, worker = coalesce(j.worker, nullif(l.worker, ''))
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) WITH ORDINALITY AS l (id, host, number, worker, n)
-WHERE j.id = l.id AND j.state = 'claimed' AND j.token_host = l.host AND j.token_number = l.number
-RETURNING l.n`
+UPDATE {s}.qsidecar_jobs j SET attempts = j.attempts + j.ahead::int, ahead = false, unrecorded = 0,
+  worker = coalesce(j.worker, nullif(($4::text[])[` + at + `], ''))
+WHERE ` + leased + `
+RETURNING ` + at
 
 // extendSQL renews or binds claims, whose worker then has them for certain. One
 // that is only looked at is not written to.
 const extendSQL = `
-WITH l AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[]) WITH ORDINALITY
-    AS l (id, host, number, lease_ms, bind, worker, n)
-), u AS (
-  UPDATE {s}.qsidecar_jobs j SET
-    attempts = j.attempts + j.ahead::int, ahead = false, unrecorded = 0,
-    lease_ms = CASE WHEN l.bind <> 0 THEN NULL ELSE coalesce(nullif(l.lease_ms, 0), j.lease_ms) END,
-    due_at = CASE WHEN l.bind <> 0 THEN j.deadline
-      ELSE least({s}.qsidecar_now() + coalesce(nullif(l.lease_ms, 0), j.lease_ms) * interval '1 ms', j.deadline) END,
-    owner = CASE WHEN l.bind <> 0 THEN l.bind ELSE j.owner END,
-    worker = CASE WHEN l.bind <> 0 THEN nullif(l.worker, '') ELSE j.worker END
-  FROM l
-  WHERE j.id = l.id AND j.state = 'claimed' AND j.token_host = l.host AND j.token_number = l.number
-    AND (l.bind <> 0 OR l.lease_ms > 0 OR j.lease_ms IS NOT NULL OR j.ahead OR j.unrecorded > 0)
-  RETURNING l.n
+WITH u AS (
+  UPDATE {s}.qsidecar_jobs j SET attempts = j.attempts + j.ahead::int, ahead = false, unrecorded = 0,
+    (lease_ms, due_at, owner, worker) = (
+    SELECT CASE WHEN bind <> 0 THEN NULL ELSE lease END,
+      CASE WHEN bind <> 0 THEN j.deadline ELSE least({s}.qsidecar_now() + lease * interval '1 ms', j.deadline) END,
+      CASE WHEN bind <> 0 THEN bind ELSE j.owner END,
+      CASE WHEN bind <> 0 THEN nullif(worker, '') ELSE j.worker END
+    FROM (
+      SELECT coalesce(nullif(($4::bigint[])[i], 0), j.lease_ms) AS lease, ($5::bigint[])[i] AS bind, ($6::text[])[i] AS worker
+      FROM (SELECT ` + at + ` AS i OFFSET 0) AS x
+    ) AS y)
+  WHERE ` + leased + ` AND (($5::bigint[])[` + at + `] <> 0 OR ($4::bigint[])[` + at + `] > 0 OR j.lease_ms IS NOT NULL OR j.ahead OR j.unrecorded > 0)
+  RETURNING ` + at + ` AS n
 )
 SELECT n FROM u
 UNION ALL
-SELECT l.n FROM l JOIN {s}.qsidecar_jobs j ON j.id = l.id
-WHERE j.state = 'claimed' AND j.token_host = l.host AND j.token_number = l.number AND l.bind = 0 AND l.lease_ms = 0
+SELECT ` + at + ` FROM {s}.qsidecar_jobs j
+WHERE ` + leased + ` AND ($5::bigint[])[` + at + `] = 0 AND ($4::bigint[])[` + at + `] = 0
   AND j.lease_ms IS NULL AND NOT j.ahead AND j.unrecorded = 0`

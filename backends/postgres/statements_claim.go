@@ -4,6 +4,8 @@ package postgres
 // which they are looked through: most begin where the last claim ended, so that
 // nobody walks again over the entries of jobs that are gone. LIMIT stops the
 // walk, and with it the locking, at the last row that is wanted.
+func claimSQL(rows string) string { return claimHead + rows + claimTail }
+
 const claimHead = `
 WITH picked AS MATERIALIZED (
   SELECT r.id, r.size, s.policy, s.n, r.urgency, r.position
@@ -14,7 +16,7 @@ WITH picked AS MATERIALIZED (
   ) AS s
   CROSS JOIN LATERAL (`
 
-const claimFIFO = `
+const claimOldest = `
     SELECT j.id, octet_length(j.payload) AS size, -j.priority::int AS urgency, j.position
     FROM {s}.qsidecar_jobs j
     WHERE NOT s.paused AND j.state = 'ready' AND j.queue = s.queue
@@ -53,30 +55,37 @@ const claimTail = `
 ), numbered AS MATERIALIZED (
   SELECT picked.*, sum(size) FILTER (WHERE size <= $3::bigint) OVER w AS total, count(*) FILTER (WHERE size <= $3::bigint) OVER w AS slot
   FROM picked WINDOW w AS (ORDER BY n, urgency, position ROWS UNBOUNDED PRECEDING)
+), c AS MATERIALIZED (
+  SELECT array_agg(id ORDER BY id) AS ids, array_agg(slot::int ORDER BY id) AS slots, array_agg(policy ORDER BY id) AS policies
+  FROM numbered WHERE size <= $3::bigint AND (total <= $2::bigint OR slot = 1 AND $22::boolean)
 ), taken AS (
-  UPDATE {s}.qsidecar_jobs j SET state = 'claimed',
-    attempts = j.attempts + 1 - (($23::boolean[])[p.slot] AND j.unrecorded < coalesce(j.max_attempts, ($10::int[])[p.policy]))::int,
-    ahead = ($23::boolean[])[p.slot] AND j.unrecorded < coalesce(j.max_attempts, ($10::int[])[p.policy]),
+  UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $21::bigint, claimed_at = {s}.qsidecar_now(),
     fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
-    claim_max = coalesce(j.max_attempts, ($10::int[])[p.policy]),
-    backoff_ms = ($12::bigint[])[p.policy], backoff_max_ms = ($13::bigint[])[p.policy],
-    keep_ms = nullif(($14::bigint[])[p.policy], 0), keep_dead_ms = nullif(($15::bigint[])[p.policy], 0),
-    token_host = ($16::bigint[])[p.slot], token_number = ($17::bigint[])[p.slot], owner = $21::bigint,
-    lease_ms = nullif(($18::bigint[])[p.slot], 0),
-    deadline = {s}.qsidecar_now() + coalesce(j.timeout_ms, nullif(($11::bigint[])[p.policy], 0)) * interval '1 ms',
-    due_at = least({s}.qsidecar_now() + nullif(($18::bigint[])[p.slot], 0) * interval '1 ms',
-      {s}.qsidecar_now() + coalesce(j.timeout_ms, nullif(($11::bigint[])[p.policy], 0)) * interval '1 ms'),
-    claimed_at = {s}.qsidecar_now(), worker = nullif(($20::text[])[($19::int[])[p.slot]], '')
-  FROM numbered p
-  WHERE j.id = p.id AND p.size <= $3::bigint AND (p.total <= $2::bigint OR p.slot = 1 AND $22::boolean)
-  RETURNING p.slot, p.policy, p.size, p.position AS place, j.id, j.priority, j.attempts + j.ahead::int AS attempts, j.claim_max, j.fence, j.enqueued_at, j.timeout_ms,
-    j.headers::text, j.key, j.last_error, j.payload
+    (attempts, ahead, claim_max, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms,
+      token_host, token_number, lease_ms, deadline, due_at, worker) = (
+    SELECT j.attempts + 1 - uncharged::int, uncharged, claim_max,
+      ($12::bigint[])[policy], ($13::bigint[])[policy], nullif(($14::bigint[])[policy], 0), nullif(($15::bigint[])[policy], 0),
+      ($16::bigint[])[slot], ($17::bigint[])[slot], lease_ms,
+      {s}.qsidecar_now() + limit_ms * interval '1 ms',
+      {s}.qsidecar_now() + least(lease_ms, limit_ms) * interval '1 ms',
+      nullif(($20::text[])[($19::int[])[slot]], '')
+    FROM (
+      SELECT slot, policy, claim_max, ($23::boolean[])[slot] AND j.unrecorded < claim_max AS uncharged,
+        nullif(($18::bigint[])[slot], 0) AS lease_ms, coalesce(j.timeout_ms, nullif(($11::bigint[])[policy], 0)) AS limit_ms
+      FROM (
+        SELECT slot, policy, coalesce(j.max_attempts, ($10::int[])[policy]) AS claim_max
+        FROM (SELECT c.slots[i] AS slot, c.policies[i] AS policy FROM (SELECT c.*, width_bucket(j.id, c.ids) AS i FROM c OFFSET 0) AS c OFFSET 0) AS x
+      ) AS y
+    ) AS z)
+  WHERE j.id = ANY((SELECT ids FROM c)::bigint[])
+  RETURNING width_bucket(j.id, (SELECT ids FROM c)) AS i, j.id, j.priority, j.position, j.attempts + j.ahead::int AS attempts, j.claim_max, j.fence,
+    j.enqueued_at, j.timeout_ms, j.headers::text, j.key, j.last_error, j.payload
 )
-SELECT slot, policy, size, place, id, priority, attempts, claim_max, fence, enqueued_at, coalesce(timeout_ms, 0),
-  coalesce(headers, ''), coalesce(key, ''), coalesce(last_error, ''), payload
+SELECT ((SELECT slots FROM c))[i], ((SELECT policies FROM c))[i], 0, position, id, priority, attempts, claim_max, fence, enqueued_at,
+  coalesce(timeout_ms, 0), coalesce(headers, ''), coalesce(key, ''), coalesce(last_error, ''), payload
 FROM taken
 UNION ALL
-SELECT 0, policy, size, position, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NULL
+SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NULL
 FROM numbered WHERE NOT (size <= $3::bigint AND (total <= $2::bigint OR slot = 1 AND $22::boolean))`
 
 // burySQL sends locked ready jobs to dead whose payloads cannot be delivered.
@@ -84,16 +93,16 @@ const burySQL = `
 WITH b AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = j.attempts + 1,
     fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
-    claim_max = coalesce(j.max_attempts, x.max_attempts), keep_dead_ms = nullif(x.keep_dead_ms, 0),
-    finished_at = {s}.qsidecar_now(), expires_at = {s}.qsidecar_now() + nullif(x.keep_dead_ms, 0) * interval '1 ms', last_error = x.message
-  FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::text[]) AS x (id, max_attempts, keep_dead_ms, message)
-  WHERE j.id = x.id AND j.state = 'ready'
-  RETURNING j.id, j.queue, j.key, j.fence, j.attempts, j.last_error
+    claim_max = coalesce(j.max_attempts, ($2::int[])[` + at + `]), keep_dead_ms = nullif(($3::bigint[])[` + at + `], 0),
+    finished_at = {s}.qsidecar_now(), expires_at = {s}.qsidecar_now() + nullif(($3::bigint[])[` + at + `], 0) * interval '1 ms',
+    last_error = ($4::text[])[` + at + `]
+  WHERE j.id = ANY($1::bigint[]) AND j.state || '' = 'ready'
+  RETURNING j.id, j.key, j.fence, j.attempts, j.last_error
 ), e AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
   SELECT id, fence, attempts, 'too_large', last_error, {s}.qsidecar_now() FROM b
 ), k AS (
-  UPDATE {s}.qsidecar_keys k SET state = 'dead' FROM b WHERE k.queue = b.queue AND k.key = b.key AND k.job = b.id
+  UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT id FROM b WHERE key IS NOT NULL))
 )
 SELECT count(*) FROM b`
 

@@ -57,54 +57,57 @@ SELECT {s}.qsidecar_now(),
     SELECT x.policy
     FROM unnest($3::text[], $4::int[], $5::int[], $6::bigint[], $7::int[], $8::bigint[])
       AS x (queue, policy, from_urgency, from_position, to_urgency, to_position)
-    WHERE EXISTS (SELECT FROM {s}.qsidecar_jobs j
+    WHERE (SELECT true FROM {s}.qsidecar_jobs j
       WHERE j.state = 'ready' AND j.queue = x.queue
         AND (-j.priority::int, j.position) > (x.from_urgency, x.from_position)
-        AND (-j.priority::int, j.position) <= (x.to_urgency, x.to_position))),
-  ARRAY(SELECT coalesce(q.returns, 0)
-    FROM unnest($9::text[]) WITH ORDINALITY AS x (queue, n) LEFT JOIN {s}.qsidecar_queues q ON q.queue = x.queue
-    ORDER BY x.n)`
+        AND (-j.priority::int, j.position) <= (x.to_urgency, x.to_position) LIMIT 1)),
+  ARRAY(SELECT coalesce((SELECT q.returns FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
+    FROM unnest($9::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)`
 
-// ownersSQL is that part of lookSQL by itself, for the bite that follows.
-const ownersSQL = `
-SELECT x.owner FROM unnest($1::bigint[]) AS x (owner)
-WHERE NOT EXISTS (SELECT FROM {s}.qsidecar_hosts h WHERE h.host = x.owner AND NOT h.dead)`
-
+// promoteSQL makes due jobs ready, in the order in which they are due.
 const promoteSQL = `
 WITH d AS MATERIALIZED (
-  SELECT id FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at <= {s}.qsidecar_now()
-  ORDER BY run_at, id LIMIT $1 FOR UPDATE SKIP LOCKED
+  SELECT id, {s}.qsidecar_next() AS position FROM (
+    SELECT id FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at <= {s}.qsidecar_now()
+    ORDER BY run_at, id LIMIT $1 FOR UPDATE SKIP LOCKED
+  ) AS d
+), a AS MATERIALIZED (
+  SELECT array_agg(id ORDER BY id) AS ids, array_agg(position ORDER BY id) AS positions FROM d
 )
-UPDATE {s}.qsidecar_jobs j SET state = 'ready', position = {s}.qsidecar_next(), ready_at = {s}.qsidecar_now()
-FROM d WHERE j.id = d.id
+UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(),
+  position = ((SELECT positions FROM a))[width_bucket(j.id, (SELECT ids FROM a))]
+WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
 RETURNING j.queue`
 
-// taken are the columns of a victim that nobody gave up by its lease.
-const taken = `0::bigint AS n, ` + victim + `, true AS loss, false AS bury, NULL::bigint AS delay_ms, ''::text AS message`
+// taking makes arrays for failing of rows v that nobody gives up by a lease.
+const taking = `, a AS MATERIALIZED (
+  SELECT array_agg(id ORDER BY id) AS ids, array_agg(uncharged ORDER BY id) AS uncharged, array_agg(true) AS losses, array_agg(false) AS buries,
+    array_agg(NULL::bigint) AS delays, array_agg(cause ORDER BY id) AS causes, array_agg(''::text) AS messages
+  FROM v
+)`
 
-const dueVictims = `
-  SELECT ` + taken + `, j.attempts + j.ahead::int AS attempts, j.losses + 1 AS losses, 0 AS unrecorded, false AS uncharged,
-    CASE WHEN j.deadline <= j.due_at THEN 'timed_out' ELSE 'lease_ended' END AS cause
-  FROM {s}.qsidecar_jobs j
-  WHERE j.due_at IS NOT NULL AND j.due_at <= {s}.qsidecar_now() AND j.state = 'claimed'
-  ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED`
+const reapDueSQL = `
+WITH v AS MATERIALIZED (
+  SELECT id, false AS uncharged, CASE WHEN deadline <= due_at THEN 'timed_out' ELSE 'lease_ended' END AS cause
+  FROM {s}.qsidecar_jobs
+  WHERE due_at IS NOT NULL AND due_at <= {s}.qsidecar_now()
+  ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)` + taking
 
-// lostVictims are the claims of owners that live no more. One claimed ahead whose
-// delivery was not recorded may never have been made: it is given back. A timed
-// lease needs no owner: it becomes nobody's, so that the next look does not find
-// it again.
-const lostVictims = `
+// reapLostSQL takes the claims of owners that live no more. One claimed ahead
+// whose delivery was not recorded may never have been made: it is given back. A
+// timed lease needs no owner: it becomes nobody's, so that the next look does not
+// find it again.
+const reapLostSQL = `
 WITH o AS MATERIALIZED (
-  SELECT ` + taken + `, j.attempts, j.losses + (NOT j.ahead)::int AS losses, j.unrecorded + j.ahead::int AS unrecorded,
-    j.ahead AS uncharged, 'sidecar_lost'::text AS cause, j.lease_ms
-  FROM {s}.qsidecar_jobs j
-  WHERE j.state = 'claimed' AND j.owner = ANY($1::bigint[])
-  ORDER BY j.owner, j.id LIMIT $2 FOR UPDATE SKIP LOCKED
+  SELECT id, ahead AS uncharged, 'sidecar_lost'::text AS cause, lease_ms FROM {s}.qsidecar_jobs
+  WHERE state = 'claimed' AND owner = ANY($1::bigint[])
+  ORDER BY owner, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ), d AS (
-  UPDATE {s}.qsidecar_jobs j SET owner = 0 FROM o WHERE j.id = o.id AND o.lease_ms IS NOT NULL
+  UPDATE {s}.qsidecar_jobs SET owner = 0 WHERE id = ANY(ARRAY(SELECT id FROM o WHERE lease_ms IS NOT NULL))
 ), v AS MATERIALIZED (
   SELECT * FROM o WHERE lease_ms IS NULL
-)`
+)` + taking
 
 const giveUpSQL = `
 UPDATE {s}.qsidecar_hosts h SET dead = true FROM unnest($1::bigint[], $2::bigint[]) AS x (host, beats)
@@ -112,18 +115,14 @@ WHERE h.host = x.host AND h.beats = x.beats AND h.expires_at <= {s}.qsidecar_now
 
 const forgetSQL = `
 DELETE FROM {s}.qsidecar_hosts h
-WHERE h.dead AND NOT EXISTS (SELECT FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.host)`
+WHERE h.dead AND (SELECT true FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.host LIMIT 1) IS NULL`
 
 const pruneJobsSQL = `
-WITH p AS MATERIALIZED (
+DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(
   SELECT id FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now()
-  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
-)
-DELETE FROM {s}.qsidecar_jobs j USING p WHERE j.id = p.id`
+  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))`
 
 const pruneKeysSQL = `
-WITH p AS MATERIALIZED (
-  SELECT queue, key FROM {s}.qsidecar_keys WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now()
-  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
-)
-DELETE FROM {s}.qsidecar_keys k USING p WHERE k.queue = p.queue AND k.key = p.key`
+DELETE FROM {s}.qsidecar_keys WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM {s}.qsidecar_keys WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now()
+  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))`

@@ -100,25 +100,33 @@ SELECT id, octet_length(payload) + coalesce(octet_length(result), 0) FROM {s}.qs
 WHERE finished_at IS NOT NULL AND queue = $1 AND state = $5 AND (finished_at, id) > ($2::timestamptz, $3::bigint)
 ORDER BY finished_at, id LIMIT $4`
 
+// chosenSQL finds the sizes of named jobs.
+const chosenSQL = `
+SELECT j.id, j.size
+FROM unnest($1::bigint[]) WITH ORDINALITY AS x (id, n)
+CROSS JOIN LATERAL (
+  SELECT j.id, octet_length(j.payload) + coalesce(octet_length(j.result), 0) AS size
+  FROM {s}.qsidecar_jobs j WHERE j.id = x.id AND j.queue = $2 LIMIT 1
+) AS j
+ORDER BY x.n`
+
 const viewSQL = `
 SELECT j.id, j.queue, j.state, j.payload, j.priority, j.attempts, coalesce(j.claim_max, j.max_attempts, 0), j.enqueued_at,
   j.run_at, j.claimed_at, j.finished_at, coalesce(j.worker, ''), coalesce(j.key, ''), coalesce(j.headers::text, ''), j.result
-FROM unnest($1::bigint[]) WITH ORDINALITY AS x (id, n) JOIN {s}.qsidecar_jobs j ON j.id = x.id
-WHERE j.queue = $2
+FROM unnest($1::bigint[]) WITH ORDINALITY AS x (id, n)
+CROSS JOIN LATERAL (SELECT * FROM {s}.qsidecar_jobs j WHERE j.id = x.id AND j.queue = $2 LIMIT 1) AS j
 ORDER BY x.n`
 
 const failuresSQL = `
-SELECT f.job, f.attempt, f.cause, f.message, f.at
-FROM unnest($1::bigint[]) AS x (id) JOIN {s}.qsidecar_failures f ON f.job = x.id
-ORDER BY f.job, f.fence`
+SELECT job, attempt, cause, message, at FROM {s}.qsidecar_failures WHERE job = ANY($1::bigint[]) ORDER BY job, fence`
 
 // retrySQL makes dead jobs ready and gives them their keys back. Where
 // another job has one by now, the second number is below the first.
 const retrySQL = `
 WITH t AS MATERIALIZED (
   SELECT id, queue, key FROM {s}.qsidecar_jobs
-  WHERE state = 'dead' AND finished_at IS NOT NULL AND queue = $1 AND {ids}
-  ORDER BY finished_at, id FOR UPDATE
+  WHERE state = 'dead' AND queue = $1 AND {ids}
+  FOR UPDATE
 ), k AS (
   INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at)
   SELECT queue, key, id, {s}.qsidecar_now() FROM t WHERE key IS NOT NULL ORDER BY queue, key
@@ -129,22 +137,22 @@ WITH t AS MATERIALIZED (
 ), u AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'ready', position = {s}.qsidecar_next(), ready_at = {s}.qsidecar_now(),
     attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL
-  FROM t WHERE j.id = t.id
+  WHERE j.id = ANY(ARRAY(SELECT id FROM t))
   RETURNING 1
 )
 SELECT (SELECT count(*) FROM t WHERE key IS NOT NULL), (SELECT count(*) FROM k), (SELECT count(*) FROM u)`
 
 // deleting removes rows p and tells their keys.
 const deleting = `, d AS (
-  DELETE FROM {s}.qsidecar_jobs j USING p WHERE j.id = p.id RETURNING j.id, j.queue, j.key
+  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(SELECT id FROM p)) RETURNING id, key
 ), k AS (
-  UPDATE {s}.qsidecar_keys k SET state = 'deleted' FROM d WHERE k.queue = d.queue AND k.key = d.key AND k.job = d.id
+  UPDATE {s}.qsidecar_keys SET state = 'deleted' WHERE job = ANY(ARRAY(SELECT id FROM d WHERE key IS NOT NULL))
 )
 SELECT (SELECT count(*) FROM p), (SELECT count(*) FROM d)`
 
 const deleteSQL = `
 WITH p AS MATERIALIZED (
-  SELECT id FROM {s}.qsidecar_jobs WHERE id = ANY($2::bigint[]) AND queue = $1 AND state <> 'claimed' ORDER BY id FOR UPDATE
+  SELECT id FROM {s}.qsidecar_jobs WHERE id = ANY($2::bigint[]) AND queue = $1 AND state <> 'claimed' FOR UPDATE
 )` + deleting
 
 // purgeSQL deletes a bite of the rows in a state.
@@ -153,11 +161,12 @@ WITH p AS MATERIALIZED (
   SELECT id FROM {s}.qsidecar_jobs WHERE {where} AND queue = $1 ORDER BY {order} LIMIT $2 FOR UPDATE SKIP LOCKED
 )` + deleting
 
-const releaseVictims = `
-  SELECT ` + taken + `, j.attempts + j.ahead::int - 1 AS attempts, j.losses, j.unrecorded, true AS uncharged, ''::text AS cause
-  FROM {s}.qsidecar_jobs j
-  WHERE j.id = ANY($2::bigint[]) AND j.queue = $1 AND j.state = 'claimed'
-  ORDER BY j.id FOR UPDATE OF j`
+// releaseSQL takes claims back, whosever they are.
+const releaseSQL = `
+WITH v AS MATERIALIZED (
+  SELECT id, true AS uncharged, ''::text AS cause FROM {s}.qsidecar_jobs
+  WHERE id = ANY($2::bigint[]) AND queue = $1 AND token_host IS NOT NULL FOR UPDATE
+)` + taking
 
 const pauseSQL = `
 INSERT INTO {s}.qsidecar_queues (queue, paused) VALUES ($1, true) ON CONFLICT (queue) DO UPDATE SET paused = true`

@@ -1,0 +1,179 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// The benchmarks claim n jobs and ack the n before in one commit, on one
+// connection at a time, with full durability: b.N is the number of jobs.
+//
+//	go test ./backends/postgres -run '^$' -bench . -benchtime 100000x
+
+var batchSizes = []int{1, 32, 100, 1000}
+
+// durable is a server that syncs, of the newest version.
+func durable(b *testing.B) *testserver.Postgres {
+	b.Helper()
+	versions := testserver.Versions()
+	p, err := testserver.StartPostgres(b.Context(), versions[len(versions)-1], testserver.Options{Durable: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			b.Error(err)
+		}
+	})
+	return p
+}
+
+func BenchmarkClaimAck(b *testing.B) {
+	p := durable(b)
+	for _, n := range batchSizes {
+		b.Run(fmt.Sprintf("raw/%d", n), func(b *testing.B) { rate(b, rawRound(b, p.Database(b), n)) })
+		b.Run(fmt.Sprintf("store/%d", n), func(b *testing.B) { rate(b, storeRound(b, p.Database(b), n)) })
+	}
+}
+
+// BenchmarkHeldSnapshot is the same while another connection keeps a snapshot.
+func BenchmarkHeldSnapshot(b *testing.B) {
+	p := durable(b)
+	for _, held := range []bool{false, true} {
+		b.Run(fmt.Sprintf("held=%t", held), func(b *testing.B) {
+			url := p.Database(b)
+			round := storeRound(b, url, 32)
+			if held {
+				c, err := pgx.Connect(b.Context(), url)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer c.Close(context.Background())
+				if _, err := c.Exec(b.Context(), "BEGIN ISOLATION LEVEL REPEATABLE READ"); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := c.Exec(b.Context(), "SELECT 1 FROM qsidecar.qsidecar_meta"); err != nil {
+					b.Fatal(err)
+				}
+			}
+			rate(b, round)
+		})
+	}
+}
+
+// rate runs rounds until one gives nothing.
+func rate(b *testing.B, round func() int) {
+	b.ResetTimer()
+	began, total := time.Now(), 0
+	for n := round(); n > 0; n = round() {
+		total += n
+	}
+	b.StopTimer()
+	if total != b.N {
+		b.Errorf("%d jobs were given, want %d", total, b.N)
+	}
+	b.ReportMetric(float64(total)/time.Since(began).Seconds(), "jobs/s")
+}
+
+func storeRound(b *testing.B, url string, n int) func() int {
+	s := open(b, Options{URL: url})
+	fill(b, s, b.N)
+	must(b, url, "VACUUM ANALYZE")
+	must(b, url, "CHECKPOINT")
+	const host = 1
+	if _, err := s.Beat(b.Context(), backends.Beat{Host: host, Lease: time.Hour}); err != nil {
+		b.Fatal(err)
+	}
+	var last []backends.Lease
+	number := uint64(0)
+	return func() int {
+		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, KeepDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
+		for range n {
+			number++
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}, Worker: "bench"})
+		}
+		batch := backends.Batch{Host: host, Claims: []backends.Claim{c}}
+		if len(last) > 0 {
+			batch.Writes = []backends.Write{backends.Ack{Leases: last}}
+		}
+		r, err := s.Commit(b.Context(), batch)
+		if err != nil {
+			b.Fatal(err)
+		}
+		last = last[:0]
+		for _, j := range r.Claims[0].Jobs {
+			last = append(last, backends.Lease{Job: j.ID, Token: j.Token})
+		}
+		return len(last)
+	}
+}
+
+func fill(b testing.TB, s *Store, n int) {
+	b.Helper()
+	for n > 0 {
+		var e backends.Enqueue
+		for range min(n, 2000) {
+			e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: make([]byte, 100)})
+		}
+		n -= len(e.Jobs)
+		if _, err := s.Commit(b.Context(), backends.Batch{Writes: []backends.Write{e}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// rawRound is what the server can do at most: the barest table and statements.
+func rawRound(b *testing.B, url string, n int) func() int {
+	c, err := pgx.Connect(b.Context(), url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	for _, sql := range []string{
+		`CREATE TABLE raw (id bigserial PRIMARY KEY, state smallint NOT NULL DEFAULT 0, payload bytea NOT NULL)`,
+		`CREATE INDEX ON raw (id) WHERE state = 0`,
+		fmt.Sprintf(`INSERT INTO raw (payload) SELECT decode(repeat('00', 100), 'hex') FROM generate_series(1, %d)`, b.N),
+		`VACUUM ANALYZE raw`, `CHECKPOINT`,
+	} {
+		if _, err := c.Exec(b.Context(), sql); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var last []int64
+	return func() int {
+		batch := &pgx.Batch{}
+		batch.Queue("BEGIN")
+		batch.Queue("DELETE FROM raw WHERE id = ANY($1)", last)
+		var got []int64
+		batch.Queue(`WITH c AS MATERIALIZED (SELECT id FROM raw WHERE state = 0 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+			UPDATE raw r SET state = 1 FROM c WHERE r.id = c.id RETURNING r.id, r.payload`, n).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				var id int64
+				var payload []byte
+				if err := rows.Scan(&id, &payload); err != nil {
+					return err
+				}
+				got = append(got, id)
+			}
+			return nil
+		})
+		batch.Queue("COMMIT")
+		if err := errors.Join(c.SendBatch(b.Context(), batch).Close()); err != nil {
+			b.Fatal(err)
+		}
+		last = got
+		return len(got)
+	}
+}
