@@ -105,6 +105,19 @@ func TestCheckerKnowsThatKillsTakeTime(t *testing.T) {
 	}
 }
 
+// TestCheckerAcceptsAnUnknownOutcome: a connection ended under an ack that had
+// gone through, so the next try finds the lease gone.
+func TestCheckerAcceptsAnUnknownOutcome(t *testing.T) {
+	r := good()
+	without(&r, func(rec record) bool { return rec.Job == "1" && rec.What == acked })
+	with(&r, record{At: 12, Until: 13, Who: connections, What: killed},
+		record{At: 14, Who: "w1", What: failed, Job: "1", Fence: 1, Code: "unknown_outcome"},
+		record{At: 15, Who: "w1", What: sending, Job: "1", Fence: 1}, record{At: 16, Who: "w1", What: lost, Job: "1", Fence: 1})
+	if v := check(r); len(v.Problems) > 0 || v.Unknown != 1 || v.Cuts != 1 || v.Lost != 2 {
+		t.Errorf("%v\n%s", v, v.summary(10))
+	}
+}
+
 // TestCheckerFindsFaults breaks the good run in one way at a time.
 func TestCheckerFindsFaults(t *testing.T) {
 	faults := []struct {
@@ -148,6 +161,21 @@ func TestCheckerFindsFaults(t *testing.T) {
 		{"a job from nowhere", "job 1 was delivered and never enqueued", func(r *run) { delete(r.Enqueued, "1") }},
 		{"an ack from nowhere", "without having claimed it", func(r *run) {
 			with(r, record{At: 40, Who: "w9", What: acked, Job: "1"})
+		}},
+		{"a lease lost for no reason", "was told lease_lost (fence 1) without a reason", func(r *run) {
+			with(r, record{At: 12, Who: "w1", What: lost, Job: "1", Fence: 1})
+		}},
+		{"a lease lost after an ack that was answered unavailable", "without a reason", func(r *run) {
+			without(r, func(rec record) bool { return rec.Job == "1" && rec.What == acked })
+			with(r, record{At: 13, Who: "w1", What: failed, Job: "1", Fence: 1, Code: "unavailable"},
+				record{At: 14, Who: "w1", What: sending, Job: "1", Fence: 1}, record{At: 15, Who: "w1", What: lost, Job: "1", Fence: 1})
+		}},
+		{"an unknown outcome for no reason", "nothing had broken", func(r *run) {
+			with(r, record{At: 12, Who: "w1", What: failed, Job: "1", Fence: 1, Code: "unknown_outcome"})
+		}},
+		{"a second delivery through a connection's end", "delivered again without a kill", func(r *run) {
+			with(r, record{At: 11, Until: 12, Who: connections, What: killed})
+			with(r, record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
 		{"twice to one worker", "who had it already", func(r *run) {
 			with(r, record{At: 12, Asked: 5, Who: "w1", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})

@@ -22,12 +22,15 @@ type verdict struct {
 	Overlaps                                    int // explained by a kill
 	Stale                                       int // received after a newer delivery: written when its sidecar was stopped
 	InDoubt                                     int // jobs whose ack was sent and never answered ok
+	Cuts                                        int // connections to the database that were ended
+	Unknown                                     int // acks and extends answered unknown_outcome
+	Lost                                        int // acks and extends answered lease_lost
 	Problems                                    []string
 }
 
 func (v verdict) String() string {
-	return fmt.Sprintf("%d jobs, %d deliveries, %d of them again (%d kills); %d overlaps, each through a kill, %d of them handed out late; %d leases bound again; %d acks settled unanswered; %d problems",
-		v.Jobs, v.Deliveries, v.Redelivered, v.Kills, v.Overlaps, v.Stale, v.Bound, v.InDoubt, len(v.Problems))
+	return fmt.Sprintf("%d jobs, %d deliveries, %d of them again (%d kills); %d overlaps, each through a kill, %d of them handed out late; %d leases bound again; %d acks settled unanswered; %d connections cut, %d unknown outcomes, %d lease_lost, each explained; %d problems",
+		v.Jobs, v.Deliveries, v.Redelivered, v.Kills, v.Overlaps, v.Stale, v.Bound, v.InDoubt, v.Cuts, v.Unknown, v.Lost, len(v.Problems))
 }
 
 // holding is one worker's time with one job: from the claim's answer to the
@@ -38,6 +41,9 @@ type holding struct {
 	sent     bool // an ack was sent
 	acked    bool
 	answered bool // the last ack was answered: acked or lost
+	open     bool // an ack was sent and not answered yet
+	doubt    bool // an earlier ack may have been carried out
+	sentAt   int64
 }
 
 // judge collects what check finds.
@@ -79,7 +85,11 @@ func (j *judge) problem(format string, args ...any) {
 // read takes one record into the holdings.
 func (j *judge) read(rec record) {
 	if rec.What == killed {
-		j.Kills++
+		if rec.Who == connections {
+			j.Cuts++
+		} else {
+			j.Kills++
+		}
 		j.kills[rec.Who] = append(j.kills[rec.Who], rec)
 		return
 	}
@@ -95,16 +105,50 @@ func (j *judge) read(rec record) {
 	}
 	switch rec.What {
 	case sending:
-		h.sent = true
+		h.doubt = h.doubt || h.open // the one before was never answered
+		h.sent, h.open, h.sentAt = true, true, rec.At
 	case acked, lost:
 		h.end, h.answered, h.acked = rec.At, true, rec.What == acked
 		delete(j.current, key)
+		j.judgeLost(h, rec)
 	case bound:
 		j.Bound++
 	case failed: // it is tried again
+		j.judgeFailed(h, rec)
 	default:
 		j.problem("unknown record %q", rec.What)
 	}
+}
+
+// judgeLost looks for the reason of a lease_lost: an earlier try that may have
+// gone through, or a kill.
+func (j *judge) judgeLost(h *holding, rec record) {
+	if rec.What != lost {
+		return
+	}
+	j.Lost++
+	if !h.doubt && !j.killBetween(h.claim, rec.At) {
+		j.problem("job %s: %s was told lease_lost (fence %d) without a reason", rec.Job, rec.Who, rec.Fence)
+	}
+}
+
+// judgeFailed looks for the reason of an unknown outcome: something broke while
+// the ack was under way.
+func (j *judge) judgeFailed(h *holding, rec record) {
+	h.open = false
+	if rec.Code != "unknown_outcome" {
+		return
+	}
+	j.Unknown++
+	h.doubt = true
+	for _, victim := range []string{h.claim.Via, everything, connections} {
+		for _, kill := range j.kills[victim] {
+			if max(kill.At, kill.Until) >= h.sentAt && kill.At <= rec.At {
+				return
+			}
+		}
+	}
+	j.problem("job %s: %s was told unknown_outcome (fence %d) and nothing had broken", rec.Job, rec.Who, rec.Fence)
 }
 
 func (j *judge) readClaim(key [2]string, rec record) {

@@ -25,6 +25,10 @@ const (
 // everything stands for all workers and sidecars in a kill's Who: a database server.
 const everything = "*"
 
+// connections stands for a sidecar's connection to the database in a kill's Who.
+// It explains an unknown outcome, and no second delivery.
+const connections = "-"
+
 // record is one line of the history. The instants are of monotonic.
 type record struct {
 	At      int64  `json:"at"`
