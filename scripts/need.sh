@@ -13,8 +13,9 @@ missing() {
 	nc) # -N -U: the OpenBSD one
 		! nc -h 2>&1 | grep -q 'OpenBSD netcat' ;;
 	python3) ! python3 -c 'import sqlite3, socket, json' 2>/dev/null ;;
+	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
-	*) echo "need.sh: it knows cc, nc, python3 and mount, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: it knows cc, nc, python3, npm and mount, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -23,6 +24,7 @@ packages() {
 	cc) echo gcc libc6-dev ;;
 	nc) echo netcat-openbsd ;;
 	python3) echo python3 ;;
+	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;
 	esac
 }
