@@ -47,10 +47,19 @@ type sidecar struct {
 // options are what most tests need: any queue, one database.
 func options(t testing.TB, b backends.Backend) Options {
 	return Options{
-		Databases: map[string]Database{"main": {Backend: b, HostLease: 2 * time.Second}},
+		Databases: map[string]Database{"main": {Backend: b}},
 		Queues:    map[string]Queue{"*": {Backoff: 50 * time.Millisecond}},
 		Sockets:   []Socket{{Path: filepath.Join(shortDir(t), "q.sock")}},
 	}
+}
+
+// impatient options beat often, for tests that wait for what a beat does. A
+// machine that stands still for a second makes such a sidecar late, so no other
+// test should use them.
+func impatient(t testing.TB, b backends.Backend) Options {
+	o := options(t, b)
+	o.Databases["main"] = Database{Backend: b, HostLease: 2 * time.Second}
+	return o
 }
 
 // shortDir is a temporary directory whose names fit a socket's path.

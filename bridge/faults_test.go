@@ -111,7 +111,7 @@ func TestLostClaimIsFreeAgain(t *testing.T) {
 		return nil
 	}
 	db.after.Store(&lose)
-	s := start(t, options(t, db))
+	s := start(t, impatient(t, db))
 	c := s.dial(t)
 	c.call(`{"op":"enqueue","queue":"q"}`)
 	c.refused("unknown_outcome", `{"op":"claim","queue":"q"}`)
@@ -138,7 +138,7 @@ func TestWaitingClaimOutlivesALostReply(t *testing.T) {
 		return nil
 	}
 	db.after.Store(&lose)
-	s := start(t, options(t, db))
+	s := start(t, impatient(t, db))
 	c, p := s.dial(t), s.dial(t)
 	c.send(`{"op":"claim","queue":"q","wait_ms":20000}`)
 	eventually(t, func() bool { return s.banks[0].broker.idleWaiters() == 1 })
@@ -168,9 +168,7 @@ func TestUnknownOutcomeIsNoFalseLeaseLost(t *testing.T) {
 // dead worker held is freed when it is back.
 func TestOutage(t *testing.T) {
 	db := &faulty{Backend: memory.New()}
-	o := options(t, db)
-	o.Databases["main"] = Database{Backend: db, HostLease: 30 * time.Second}
-	s := start(t, o)
+	s := start(t, options(t, db))
 	c, worker := s.dial(t), s.dial(t)
 	c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"r"}]}`)
 	j := c.claim1("q")
@@ -222,7 +220,7 @@ func TestEnqueueDoesNotHang(t *testing.T) {
 // claim's commit and its answer, for longer than its beat is good for.
 func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
 	db := &faulty{Backend: memory.New()}
-	b, err := New(options(t, db), testLog(t))
+	b, err := New(impatient(t, db), testLog(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +251,7 @@ func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
 func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 	mem := memory.New()
 	db := &faulty{Backend: mem}
-	o1, o2 := options(t, db), options(t, mem)
+	o1, o2 := impatient(t, db), impatient(t, mem)
 	s1, s2 := start(t, o1), start(t, o2)
 	c1, c2 := s1.dial(t), s2.dial(t)
 	c1.call(`{"op":"hello","events":["lost"]}`)
@@ -333,7 +331,7 @@ func TestTooManyWaitingClaims(t *testing.T) {
 // TestTimeout: a run over its time is taken back as a failed attempt, and the
 // session that had it is told.
 func TestTimeout(t *testing.T) {
-	s := start(t, options(t, memory.New()))
+	s := start(t, impatient(t, memory.New()))
 	c := s.dial(t)
 	c.call(`{"op":"hello","events":["lost"]}`)
 	c.call(`{"op":"enqueue","queue":"q","timeout_ms":50}`)
