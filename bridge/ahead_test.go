@@ -206,3 +206,38 @@ func TestPaceIgnoresABurst(t *testing.T) {
 		t.Errorf("an idle line keeps a pace of %.0f jobs/s", got)
 	}
 }
+
+// TestSettledJobsAreNotUnknown: jobs that are settled while the keeper compares
+// are not given back.
+func TestSettledJobsAreNotUnknown(t *testing.T) {
+	db := &faulty{Backend: memory.New()}
+	b, err := New(impatient(t, db), testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := b.banks[0].keeper
+	var released atomic.Int64
+	release := k.release
+	k.release = func(owner backends.Identity, leases []backends.Lease) {
+		released.Add(int64(len(leases)))
+		release(owner, leases)
+	}
+	s := run(t, b)
+	c := s.dial(t)
+	for range 300 {
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		j := c.claim1("q")
+		// The look sees the row; the ack comes before the comparison.
+		rows, err := db.Held(t.Context(), k.current(), "", heldPage)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.call(`{"op":"ack","lease":%q}`, j.Lease)
+		if err := k.giveBackUnknown(t.Context(), k.current(), "", k.ledger.unknown(rows)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := released.Load(); n > 0 {
+		t.Errorf("%d settled jobs were given back", n)
+	}
+}

@@ -146,3 +146,16 @@ func (p *server) killBackend(r *crashRuntime) {
 		}
 	})
 }
+
+// plainInsert is another program: it knows SQL and no sidecar.
+func plainInsert(url string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx)
+	_, err = c.Exec(ctx, "INSERT INTO qsidecar.qsidecar_jobs (queue, payload) VALUES ('mail', 'hello')")
+	return err
+}

@@ -24,6 +24,7 @@ type site struct {
 	url          string        // the database
 	hostLease    time.Duration // written into every config
 	restartGrace time.Duration // 0: the default
+	database     string        // more of the database's config, each with a comma before it
 	extra        string        // more lines of config, at the top level
 	queues       string        // the config's queues; made by first use unless it says else
 }
@@ -64,8 +65,8 @@ func (s *site) sidecar(name string) *sidecar {
 	if s.restartGrace > 0 {
 		grace = fmt.Sprintf(", restart_grace: %s", duration(s.restartGrace))
 	}
-	text := fmt.Sprintf("listen:\n  - socket: %s\ndatabases:\n  main: {url: %q, host_lease: %s%s}\n%squeues:\n%s",
-		sc.socket, s.url, duration(s.hostLease), grace, s.extra, s.queues)
+	text := fmt.Sprintf("listen:\n  - socket: %s\ndatabases:\n  main: {url: %q, host_lease: %s%s%s}\n%squeues:\n%s",
+		sc.socket, s.url, duration(s.hostLease), grace, s.database, s.extra, s.queues)
 	if err := os.WriteFile(sc.config, []byte(text), 0o644); err != nil {
 		s.t.Fatal(err)
 	}

@@ -21,6 +21,9 @@ const (
 	modeHold  = "hold"  // claim one, say so on stdout, and never settle it
 )
 
+// modeInsert runs the documented plain INSERT in the database at Socket.
+const modeInsert = "insert"
+
 // workerTask is what a worker process is told, in the environment.
 type workerTask struct {
 	Name, Sidecar, Socket, Queue, History string
@@ -41,6 +44,8 @@ func runWorkerMode(mode string) int {
 	case err != nil:
 	case mode == modeHold:
 		err = holdJob(task, stop)
+	case mode == modeInsert:
+		err = plainInsert(task.Socket)
 	case mode == modeCrash:
 		err = runCrashWorker(task, os.NewFile(3, "acks"), stop)
 	default:

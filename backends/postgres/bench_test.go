@@ -4,6 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,6 +78,7 @@ func BenchmarkHeldSnapshot(b *testing.B) {
 func rate(b *testing.B, round func() int) {
 	b.ResetTimer()
 	began, total := time.Now(), 0
+	server, client := serverCPU(b), clientCPU(b)
 	for n := round(); n > 0; n = round() {
 		total += n
 	}
@@ -81,6 +87,46 @@ func rate(b *testing.B, round func() int) {
 		b.Errorf("%d jobs were given, want %d", total, b.N)
 	}
 	b.ReportMetric(float64(total)/time.Since(began).Seconds(), "jobs/s")
+	b.ReportMetric(float64((serverCPU(b)-server).Microseconds())/float64(total), "server-µs/job")
+	b.ReportMetric(float64((clientCPU(b)-client).Microseconds())/float64(total), "client-µs/job")
+}
+
+// serverCPU is what the server's sessions have used so far: processes that are
+// called postgres and whose arguments name one.
+func serverCPU(b *testing.B) (total time.Duration) {
+	b.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range files {
+		args, err := os.ReadFile(f)
+		if err != nil || !strings.Contains(string(args), "postgres: postgres t"+strconv.Itoa(os.Getpid())+"_") {
+			continue // it ended, or is another
+		}
+		stat, err := os.ReadFile(filepath.Join(filepath.Dir(f), "stat"))
+		if err != nil {
+			continue
+		}
+		field := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+2:]))
+		for _, n := range field[11:13] { // user and system time in hundredths of a second
+			ticks, err := strconv.Atoi(n)
+			if err != nil {
+				b.Fatal(err)
+			}
+			total += time.Duration(ticks) * 10 * time.Millisecond
+		}
+	}
+	return total
+}
+
+func clientCPU(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func storeRound(b *testing.B, url string, n int) func() int {
