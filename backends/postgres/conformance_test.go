@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,8 +108,8 @@ func database(t *testing.T, url string, o Options) *backendtest.Database {
 		mu.Lock()
 		defer mu.Unlock()
 		now = now.Add(d)
-		must(t, url, fmt.Sprintf(`CREATE OR REPLACE FUNCTION qsidecar.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
-			AS $$SELECT timestamptz '%s'$$`, now.UTC().Format("2006-01-02 15:04:05.000000+00")))
+		must(t, url, fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
+			AS $$SELECT timestamptz '%s'$$`, o.Schema, now.UTC().Format("2006-01-02 15:04:05.000000+00")))
 	}
 	shift(0)
 	return &backendtest.Database{
@@ -117,12 +118,12 @@ func database(t *testing.T, url string, o Options) *backendtest.Database {
 		Shift:      shift,
 		LoseCommit: s.loseCommit,
 		Refuse: func(queue, reason string) {
-			must(t, url, fmt.Sprintf(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;
-				CREATE TRIGGER refuse BEFORE INSERT ON qsidecar.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = %s) EXECUTE FUNCTION refuse()`,
-				literal(reason), literal(queue)))
+			must(t, url, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %[2]s; END$$;
+				CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = %[3]s) EXECUTE FUNCTION %[1]s.refuse()`,
+				o.Schema, literal(reason), literal(queue)))
 		},
 		PlainInsert: func(queue, payload string) {
-			must(t, url, fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
+			must(t, url, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES (%s, %s)`, o.Schema, literal(queue), literal(payload)))
 		},
 	}
 }
@@ -138,8 +139,22 @@ func (s *Store) loseCommit(before bool) {
 	s.fault.Store(&hook)
 }
 
+// TestConformance runs the suite on each server, also where the database's owner
+// chose another isolation than the usual one.
 func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		backendtest.Run(t, func(t *testing.T) *backendtest.Database { return database(t, p.Database(t), Options{}) })
+		for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
+			url := p.Database(t)
+			must(t, url, fmt.Sprintf(`DO $$BEGIN EXECUTE format('ALTER DATABASE %%I SET default_transaction_isolation = %%L', current_database(), %s); END$$`, literal(isolation)))
+			t.Run(isolation, func(t *testing.T) { conform(t, url) })
+		}
+	})
+}
+
+// conform runs the suite in one database, each test in a schema of its own.
+func conform(t *testing.T, url string) {
+	var n atomic.Int64
+	backendtest.Run(t, func(t *testing.T) *backendtest.Database {
+		return database(t, url, Options{Schema: fmt.Sprintf("test_%d", n.Add(1))})
 	})
 }

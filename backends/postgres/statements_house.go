@@ -102,7 +102,7 @@ const reapLostSQL = `
 WITH o AS MATERIALIZED (
   SELECT id, ahead AS uncharged, 'sidecar_lost'::text AS cause, lease_ms FROM {s}.qsidecar_jobs
   WHERE state = 'claimed' AND owner = ANY($1::bigint[])
-  ORDER BY owner, id LIMIT $2 FOR UPDATE SKIP LOCKED
+  LIMIT $2 FOR UPDATE SKIP LOCKED
 ), d AS (
   UPDATE {s}.qsidecar_jobs SET owner = 0 WHERE id = ANY(ARRAY(SELECT id FROM o WHERE lease_ms IS NOT NULL))
 ), v AS MATERIALIZED (

@@ -1,0 +1,295 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// all are the statements by their names that read or write the tables.
+func (s *statements) all() map[string]string {
+	m := map[string]string{}
+	for i, v := 0, reflect.ValueOf(*s); i < v.NumField(); i++ {
+		name := v.Type().Field(i).Name
+		switch f := v.Field(i); f.Kind() {
+		case reflect.String:
+			m[name] = f.String()
+		case reflect.Map:
+			for _, k := range f.MapKeys() {
+				m[name+" "+k.String()] = f.MapIndex(k).String()
+			}
+		}
+	}
+	for _, name := range []string{"begin", "beginRead", "unsynced", "purge claimed"} { // the last is never run
+		delete(m, name)
+	}
+	return m
+}
+
+// TestPlans fails where a statement would walk through a table, join it, or sort
+// rows that an index has in order: its cost would grow with the table. Neither an
+// empty table nor one that was empty when it was last looked at may mislead.
+func TestPlans(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		s := open(t, Options{URL: url})
+		checkPlans(t, s, "empty")
+		must(t, url, "VACUUM ANALYZE")
+		checkPlans(t, s, "known to be empty")
+		must(t, url, `ALTER TABLE qsidecar.qsidecar_jobs SET (autovacuum_enabled = false);
+			INSERT INTO qsidecar.qsidecar_jobs (queue, state, run_at, finished_at, expires_at, due_at, owner, token_host, token_number, claimed_at)
+			SELECT 'q', s, CASE s WHEN 'scheduled' THEN now() + interval '1 day' END, f, f, CASE s WHEN 'claimed' THEN now() END,
+				CASE s WHEN 'claimed' THEN 1 END, CASE s WHEN 'claimed' THEN 1 END, CASE s WHEN 'claimed' THEN n END, CASE s WHEN 'claimed' THEN now() END
+			FROM generate_series(1, 4000) n CROSS JOIN unnest('{ready,scheduled,claimed,done,dead}'::text[]) s
+			CROSS JOIN LATERAL (SELECT CASE WHEN s IN ('done', 'dead') THEN now() END AS f) AS f`)
+		checkPlans(t, s, "full, and believed to be empty")
+		must(t, url, "VACUUM ANALYZE")
+		checkPlans(t, s, "full")
+	})
+}
+
+func checkPlans(t *testing.T, s *Store, when string) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), s.o.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	if err := s.prepareSession(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	for name, sql := range s.sql.all() {
+		root, err := planOf(t.Context(), c, sql)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, fault := range root.faults(nil) {
+			t.Errorf("%s, the tables are %s: %s\n%s", name, when, fault, root.text("  "))
+		}
+	}
+}
+
+// plan is a node of EXPLAIN's answer.
+type plan struct {
+	Type     string `json:"Node Type"`
+	Relation string `json:"Relation Name"`
+	Index    string `json:"Index Name"`
+	Cond     string `json:"Index Cond"`
+	TID      string `json:"TID Cond"`
+	Filter   string
+	Join     string `json:"Join Type"`
+	Parent   string `json:"Parent Relationship"`
+	Plans    []*plan
+}
+
+func planOf(ctx context.Context, c *pgx.Conn, sql string) (*plan, error) {
+	sd, err := c.Prepare(ctx, "", sql)
+	if err != nil {
+		return nil, err
+	}
+	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", len(sd.ParamOIDs)), ", ")
+	if nulls != "" {
+		nulls = "(" + nulls + ")"
+	}
+	_, err = c.Exec(ctx, "DEALLOCATE ALL; PREPARE p AS "+sql, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		return nil, err
+	}
+	var text []byte
+	if err := c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) EXECUTE p"+nulls, pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {
+		return nil, err
+	}
+	var said []struct{ Plan *plan }
+	if err := json.Unmarshal(text, &said); err != nil {
+		return nil, err
+	}
+	if len(said) != 1 || said[0].Plan == nil {
+		return nil, errors.New("EXPLAIN gave no plan")
+	}
+	return said[0].Plan, nil
+}
+
+// small are the tables with a row for each sidecar or queue.
+var small = map[string]bool{"qsidecar_hosts": true, "qsidecar_queues": true, "qsidecar_meta": true}
+
+func (p *plan) faults(above []*plan) (faults []string) {
+	table := p.Relation != "" && !small[p.Relation] && strings.HasSuffix(p.Type, "Scan")
+	if table {
+		if f := p.scanFault(above); f != "" {
+			faults = append(faults, f)
+		}
+	}
+	if strings.HasSuffix(p.Type, "Join") {
+		faults = append(faults, "a "+p.Type)
+	}
+	for _, child := range p.Plans {
+		faults = append(faults, child.faults(append(above, p))...)
+	}
+	return faults
+}
+
+func (p *plan) scanFault(above []*plan) string {
+	switch {
+	case p.Type == "Tid Scan":
+		return ""
+	case p.Type != "Index Scan" && p.Type != "Index Only Scan":
+		return fmt.Sprintf("a %s of %s", p.Type, p.Relation)
+	}
+	limited := false
+	for i := len(above) - 1; i >= 0; i-- {
+		a := above[i]
+		if a.Type == "Nested Loop" && p.Relation == "qsidecar_jobs" && !limited {
+			return "a join with " + p.Index
+		}
+		// Claims are as many as workers: they may be sorted and counted.
+		if strings.HasSuffix(a.Type, "Sort") && p.Index != "qsidecar_owned" && p.Index != "qsidecar_jobs_pkey" && !limited && p.Relation == "qsidecar_jobs" {
+			return "a sort of what " + p.Index + " finds"
+		}
+		limited = limited || a.Type == "Limit"
+		if a.Parent == "InitPlan" || a.Parent == "SubPlan" {
+			break
+		}
+	}
+	if p.Cond == "" && !limited && p.Index != "qsidecar_owned" {
+		return "a walk through all of " + p.Index
+	}
+	return ""
+}
+
+func (p *plan) text(indent string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s%s %s %s cond %s filter %s\n", indent, p.Type, p.Relation, p.Index, p.Cond, p.Filter)
+	for _, c := range p.Plans {
+		b.WriteString(c.text(indent + "  "))
+	}
+	return b.String()
+}
+
+// TestPlanFaults: what TestPlans looks for, it finds.
+func TestPlanFaults(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: p.Database(t)})
+		c, err := pgx.Connect(t.Context(), s.o.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.WithoutCancel(t.Context()))
+		if err := s.prepareSession(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		for _, sql := range []string{
+			`SELECT 1 FROM {s}.qsidecar_jobs WHERE worker = $1::text`,
+			`SELECT 1 FROM {s}.qsidecar_jobs WHERE state = 'ready' AND queue = $1 ORDER BY enqueued_at LIMIT 1`,
+			`SELECT 1 FROM {s}.qsidecar_jobs WHERE state = 'ready' AND queue = $1 ORDER BY priority DESC, position DESC LIMIT 1`,
+			`SELECT 1 FROM unnest($1::bigint[]) x JOIN {s}.qsidecar_jobs j ON j.id = x`,
+			`SELECT count(*) FROM {s}.qsidecar_jobs WHERE state = 'ready'`,
+			`DELETE FROM {s}.qsidecar_failures WHERE attempt = $1`,
+		} {
+			root, err := planOf(t.Context(), c, in(s.o.Schema, sql))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(root.faults(nil)) == 0 {
+				t.Errorf("no fault is found in %s\n%s", sql, root.text("  "))
+			}
+		}
+	})
+}
+
+// TestBacklogCostsNothing counts the pages that a claim, and an idle sidecar's
+// look, read: no more with a backlog of 100,000 ready jobs, as many scheduled and
+// as many dead.
+func TestBacklogCostsNothing(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		s := open(t, Options{URL: url})
+		fill(t, s, 20)
+		before := pagesOfAClaim(t, s)
+		must(t, url, `INSERT INTO qsidecar.qsidecar_jobs (queue, state, run_at, finished_at)
+			SELECT 'q', s, CASE s WHEN 'scheduled' THEN now() + interval '1 day' END, CASE s WHEN 'dead' THEN now() END
+			FROM generate_series(1, 100000) n CROSS JOIN unnest('{ready,scheduled,dead}'::text[]) s`)
+		if after := pagesOfAClaim(t, s); after > before+before/2+50 {
+			t.Errorf("a claim and a look read %d pages, and %d with the backlog", before, after)
+		}
+	})
+}
+
+func pagesOfAClaim(t *testing.T, s *Store) int64 {
+	t.Helper()
+	c := &claiming{Claim: claimBatch(1, 10, 0).Claims[0], cursors: &s.cursors, host: 1, left: 1 << 20, seen: map[string]*learned{}}
+	c.next()
+	tx := &tx{s: s, batch: &pgx.Batch{}}
+	c.ask(tx)
+	q := tx.batch.QueuedQueries[0]
+	return pages(t, s, q.SQL, q.Arguments...) +
+		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{minUrgency}, []int64{0}, []int32{maxUrgency}, []int64{math.MaxInt64}, []string{"q"})
+}
+
+// pages are how many a statement reads. It is rolled back.
+func pages(t *testing.T, s *Store, sql string, args ...any) int64 {
+	t.Helper()
+	c, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Release()
+	tx, err := c.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	var text []byte
+	if err := tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+sql, args...).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	var said []struct {
+		Plan struct {
+			Hit  int64 `json:"Shared Hit Blocks"`
+			Read int64 `json:"Shared Read Blocks"`
+		}
+	}
+	if err := json.Unmarshal(text, &said); err != nil {
+		t.Fatal(err)
+	}
+	n := said[0].Plan.Hit + said[0].Plan.Read
+	if n == 0 {
+		t.Fatalf("EXPLAIN counted no pages: %s", text)
+	}
+	return n
+}
+
+func beat(t testing.TB, s *Store, host backends.Identity) {
+	t.Helper()
+	if _, err := s.Beat(t.Context(), backends.Beat{Host: host, Lease: 3600e9}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// take claims up to n jobs of queue "q" with tokens from `from` on.
+func take(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []backends.Job {
+	t.Helper()
+	r, err := s.Commit(t.Context(), claimBatch(host, n, from))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Claims[0].Jobs
+}
+
+func claimBatch(host backends.Identity, n int, from uint64) backends.Batch {
+	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, KeepDead: 3600e9}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
+	for i := range n {
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: from + uint64(i)}, Worker: "w"})
+	}
+	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
+}
