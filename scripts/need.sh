@@ -15,7 +15,8 @@ missing() {
 	python3) ! python3 -c 'import sqlite3, socket, json' 2>/dev/null ;;
 	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
-	*) echo "need.sh: it knows cc, nc, python3, npm and mount, not $1" >&2; exit 2 ;;
+	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
+	*) echo "need.sh: it knows cc, nc, python3, npm, mount and pgbouncer, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -26,6 +27,7 @@ packages() {
 	python3) echo python3 ;;
 	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;
+	pgbouncer) echo pgbouncer ;;
 	esac
 }
 

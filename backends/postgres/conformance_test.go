@@ -18,8 +18,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// servers are those of this run, by major version.
-var servers = map[string]*testserver.Postgres{}
+// servers are those of this run, by major version, and poolers what stands before
+// each of them.
+var (
+	servers = map[string]*testserver.Postgres{}
+	poolers = map[*testserver.Postgres]*testserver.Pooler{}
+)
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -35,8 +39,18 @@ func run(m *testing.M) int {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		}()
+		b, err := testserver.StartPgBouncer(context.Background(), p, 6)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() {
+			if err := b.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
 		fmt.Println("testing on PostgreSQL", p.Version)
-		servers[version] = p
+		servers[version], poolers[p] = p, b
 	}
 	code := m.Run()
 	// The servers' own goroutines wait for their ends.
@@ -156,5 +170,19 @@ func conform(t *testing.T, url string) {
 	var n atomic.Int64
 	backendtest.Run(t, func(t *testing.T) *backendtest.Database {
 		return database(t, url, Options{Schema: fmt.Sprintf("test_%d", n.Add(1))})
+	})
+}
+
+// TestConformanceThroughAPooler runs the suite through PgBouncer in transaction mode.
+func TestConformanceThroughAPooler(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url, err := poolers[p].URL(p.Database(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := open(t, Options{URL: url}); !s.pooled {
+			t.Fatal("the pooler was not noticed")
+		}
+		conform(t, url)
 	})
 }

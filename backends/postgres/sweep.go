@@ -141,9 +141,10 @@ func giveUp(t *tx, suspects []backends.Suspect) {
 
 // slowLook is how long a look may take that compares the claims' owners with the
 // hosts. It is short, unless an old snapshot keeps the entries of claims that are
-// gone: then the comparison is made every ownersEvery only.
+// gone: then the comparison is made every ownersEvery only, and at once where a
+// host is known to be dead.
 const (
-	slowLook    = 10 * time.Millisecond
+	slowLook    = 50 * time.Millisecond
 	ownersEvery = 5 * time.Second
 )
 
@@ -151,18 +152,21 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 	ctx, done := s.bound(ctx)
 	defer done()
 	for try := 1; ; try++ {
-		o, err = s.lookOnce(ctx, w)
+		s.owners.mu.Lock()
+		owners := !time.Now().Before(s.owners.next)
+		s.owners.mu.Unlock()
+		o, err = s.lookOnce(ctx, w, owners)
+		if err == nil && o.dead && !owners {
+			o, err = s.lookOnce(ctx, w, true)
+		}
 		if err == nil || try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
 			return o, s.outcome(ctx, err)
 		}
 	}
 }
 
-func (s *Store) lookOnce(ctx context.Context, w backends.Sweep) (o outlook, err error) {
+func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o outlook, err error) {
 	now := time.Now()
-	s.owners.mu.Lock()
-	owners := !now.Before(s.owners.next)
-	s.owners.mu.Unlock()
 
 	var x claiming
 	x.cursors, x.seen = &s.cursors, map[string]*learned{}

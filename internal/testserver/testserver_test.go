@@ -19,7 +19,28 @@ func TestPostgres(t *testing.T) {
 				}
 			})
 			t.Log(p.Version)
-			c, err := pgx.Connect(t.Context(), p.Database(t))
+			database := p.Database(t)
+			pooler, err := StartPgBouncer(t.Context(), p, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := pooler.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			pooled, err := pooler.URL(database)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := pgx.Connect(t.Context(), pooled)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			c, err := pgx.Connect(t.Context(), database)
 			if err != nil {
 				t.Fatal(err)
 			}

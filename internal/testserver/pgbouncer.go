@@ -1,0 +1,190 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Pooler is a running PgBouncer in transaction mode before a server.
+type Pooler struct {
+	dir   string
+	admin *url.URL
+	run   *running
+}
+
+// StartPgBouncer starts a pooler before p, with at most `sessions` connections to
+// each of its databases: few, so that no client keeps one by chance.
+func StartPgBouncer(ctx context.Context, p *Postgres, sessions int) (*Pooler, error) {
+	path, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		path = "/usr/sbin/pgbouncer" // where Debian has it, and not in everybody's PATH
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("%w: run `scripts/need.sh pgbouncer`", err)
+		}
+	}
+	who, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", fmt.Sprintf("qspg-%d-", os.Getpid()))
+	if err != nil {
+		return nil, err
+	}
+	b := &Pooler{dir: dir}
+	if err := b.start(path, who, p, sessions); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := b.ready(ctx); err != nil {
+		return nil, errors.Join(err, b.Stop())
+	}
+	return b, nil
+}
+
+func (b *Pooler) start(path string, who account, p *Postgres, sessions int) error {
+	server, err := pgx.ParseConfig(p.Admin())
+	if err != nil {
+		return err
+	}
+	target := fmt.Sprintf("host=%s port=%d user=%s", server.Host, server.Port, server.User)
+	if server.Password != "" {
+		target += " password=" + server.Password
+	}
+	config := fmt.Sprintf(`[databases]
+* = %s
+[pgbouncer]
+listen_addr =
+listen_port = 6432
+unix_socket_dir = %s
+auth_type = any
+pool_mode = transaction
+default_pool_size = %d
+max_client_conn = 1000
+server_check_delay = 0
+`, target, b.dir, sessions)
+	file := filepath.Join(b.dir, "ini")
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		return err
+	}
+	if who.drop {
+		if err := os.Chown(b.dir, who.uid, who.gid); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(b.dir, 0o755); err != nil {
+		return err
+	}
+	b.admin = &url.URL{Scheme: "postgres", User: url.User("postgres"), RawQuery: url.Values{"host": {b.dir}, "port": {"6432"}}.Encode()}
+	b.run, err = launch(exec.Command(path, file), who, syscall.SIGKILL, filepath.Join(b.dir, "log"))
+	return err
+}
+
+// URL is that of a server's database, by way of the pooler.
+func (b *Pooler) URL(database string) (string, error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return "", err
+	}
+	at := *b.admin
+	at.Path = u.Path
+	return at.String(), nil
+}
+
+func (b *Pooler) ready(ctx context.Context) error {
+	at, err := b.URL("postgres:///postgres")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	return b.run.answers(ctx, func() error {
+		c, err := pgx.Connect(ctx, at)
+		if err != nil {
+			return err
+		}
+		return c.Close(ctx)
+	})
+}
+
+// Stop ends the pooler.
+func (b *Pooler) Stop() error {
+	return errors.Join(b.run.stop(syscall.SIGKILL), os.RemoveAll(b.dir))
+}
+
+// running is a server's process.
+type running struct {
+	process *os.Process
+	ended   chan error // 1: nobody may ever ask
+	log     string
+}
+
+// launch starts a process as who, whose words go to the file log. The kernel
+// sends it `last` when this process dies.
+func launch(cmd *exec.Cmd, who account, last syscall.Signal, log string) (*running, error) {
+	words, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout, cmd.Stderr = words, words
+	cmd.Dir = filepath.Dir(log)
+	cmd.SysProcAttr = who.attributes(last)
+	r := &running{ended: make(chan error, 1), log: log}
+	started := make(chan error)
+	guard(func() {
+		err := cmd.Start()
+		started <- errors.Join(err, words.Close())
+		if err == nil {
+			r.ended <- cmd.Wait()
+		}
+	})
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting %s: %w", cmd.Path, err)
+	}
+	r.process = cmd.Process
+	return r, nil
+}
+
+// answers repeats ask until it succeeds, the process or ctx ends.
+func (r *running) answers(ctx context.Context, ask func() error) error {
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		wait := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-wait.C:
+		case e := <-r.ended:
+			r.ended <- e
+			return fmt.Errorf("the server ended as it started: %w\n%s", e, r.said())
+		case <-ctx.Done():
+			return fmt.Errorf("the server did not start: %w\n%s", err, r.said())
+		}
+	}
+}
+
+// stop sends a signal and waits for the end, whose status says only that.
+func (r *running) stop(s syscall.Signal) error {
+	err := r.process.Signal(s)
+	if errors.Is(err, os.ErrProcessDone) {
+		err = nil
+	}
+	<-r.ended
+	return err
+}
+
+func (r *running) said() string {
+	words, err := os.ReadFile(r.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(words)
+}
