@@ -99,6 +99,9 @@ func startWorker(t testing.TB, mode string, task workerTask, acks *os.File) *wor
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), workerMode+"="+mode, workerTaskVar+"="+string(text), "GOMAXPROCS=1")
 	cmd.Stderr = os.Stderr
+	// No orphan outlives a test run that ended by its deadline: it would try for
+	// ever to settle its job, and keep the run's output open.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if acks != nil {
 		cmd.ExtraFiles = []*os.File{acks}
 	}

@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// TestPostgresWakeUp: a claim that waits on one sidecar is answered at an enqueue
+// through another.
+func TestPostgresWakeUp(t *testing.T) {
+	fewer := map[string]int{"on": 1, "off": 2} // rounds: without, each takes half a second
+	for notify, by := range fewer {
+		t.Run("notify-"+notify, func(t *testing.T) {
+			s, _ := newPostgresSite(t)
+			s.database = ", notify: " + notify
+			from, to := s.started("a").dial(), s.started("b").dial()
+			var took []time.Duration
+			for i := range size(500) / by {
+				to.post(msg{"op": "claim", "queue": "mail", "max": 10, "wait_ms": 60_000})
+				pass(time.Duration(rand.IntN(300)) * time.Millisecond) // the poller calms down, and its phase is any
+				began := time.Now()
+				from.must(msg{"op": "enqueue", "queue": "mail", "payload": fmt.Sprint(i)})
+				r := to.next()
+				took = append(took, time.Since(began))
+				if r.Error != nil || len(r.Jobs) != 1 || r.Jobs[0].Payload != fmt.Sprint(i) {
+					t.Fatalf("round %d: %v %v", i, r.Jobs, r.Error)
+				}
+				to.must(msg{"op": "ack", "lease": r.Jobs[0].Lease})
+			}
+			slices.Sort(took)
+			p50, p99 := took[len(took)/2], took[len(took)*99/100]
+			figure(t, "a claim waiting on one sidecar is answered after an enqueue through another: p50 %v, p99 %v (%d rounds)",
+				p50.Round(10*time.Microsecond), p99.Round(10*time.Microsecond), len(took))
+			if most := 2 * time.Second; p99 > most {
+				t.Errorf("p99 is %v, want at most %v", p99, most)
+			}
+			if most := 250 * time.Millisecond; notify == "on" && p50 > most {
+				t.Errorf("p50 is %v, want at most %v", p50, most)
+			}
+		})
+	}
+}
+
+// TestPostgresIdle: what a thousand waiting workers cost.
+func TestPostgresIdle(t *testing.T) {
+	const workers, queues, watched = 1000, 20, 10 * time.Second
+	s, p := newPostgresSite(t)
+	s.hostLease = 30 * time.Second
+	sc := s.started("a")
+	for i := range workers {
+		sc.dial().post(msg{"op": "claim", "queue": fmt.Sprint("q", i%queues), "wait_ms": 600_000})
+	}
+	pass(3 * time.Second) // their first looks are over, and the server's counters are up to date
+	commits := func() int {
+		n, err := strconv.Atoi(p.query(p.Admin(), "SELECT xact_commit::text FROM pg_stat_database WHERE datname = $1", p.database)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := commits()
+	pass(watched)
+	rate := float64(commits()-before) / watched.Seconds()
+	connections := len(p.backends())
+	rss, _ := sc.rss()
+	figure(t, "%d idle workers waiting on %d queues: %.1f MiB resident (aim 50), %d database connections (aim 8), %.1f transactions/s by pg_stat_database.xact_commit over %v (aim 2)",
+		workers, queues, float64(rss)/(1<<20), connections, rate, watched)
+	if rss > 500<<20 || connections > 80 || rate > 20 {
+		t.Error("more than ten times the aim")
+	}
+	if connections == 0 || rate == 0 {
+		t.Error("nothing was measured: a sidecar that waits has connections and asks")
+	}
+}
+
+// TestPostgresPlainInsert: another program enqueues by a plain INSERT, the one
+// that the schema documents, and a waiting claim is answered.
+func TestPostgresPlainInsert(t *testing.T) {
+	s, p := newPostgresSite(t)
+	c := s.started("a").dial()
+	const rounds = 5
+	longest := time.Duration(0)
+	for range rounds {
+		c.post(msg{"op": "claim", "queue": "mail", "wait_ms": 60_000})
+		pass(time.Second + time.Duration(rand.IntN(1000))*time.Millisecond) // its first look is over, and the poller's phase is any
+		w := startWorker(t, modeInsert, workerTask{Name: "inserter", Socket: p.url}, nil)
+		w.stop(t) // it ends by itself, once the transaction is committed
+		began := time.Now()
+		r := c.next()
+		longest = max(longest, time.Since(began))
+		if r.Error != nil || len(r.Jobs) != 1 || r.Jobs[0].Payload != "hello" || r.Jobs[0].Attempt != 1 {
+			t.Fatalf("answered %+v %v", r.Jobs, r.Error)
+		}
+		c.must(msg{"op": "ack", "lease": r.Jobs[0].Lease})
+	}
+	if left := p.jobs(t); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	figure(t, "a waiting claim was answered %v after another process had committed its plain INSERT (the longest of %d)",
+		longest.Round(time.Millisecond), rounds)
+	if longest > time.Second {
+		t.Errorf("a claim was answered after %v, want a second at most", longest)
+	}
+}
