@@ -231,7 +231,7 @@ type row struct {
 
 // take reads the answer. Rows come in any order.
 func (c *claiming) take(rows pgx.Rows) error {
-	got := make([]row, 0, len(c.Slots)-len(c.res.Jobs))
+	got, wanted := make([]row, 0, len(c.Slots)-len(c.res.Jobs)), int64(0)
 	for rows.Next() {
 		var r row
 		var timeout int64
@@ -239,6 +239,10 @@ func (c *claiming) take(rows pgx.Rows) error {
 		if err := rows.Scan(&r.slot, &r.policy, &r.size, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, &r.EnqueuedAt,
 			&timeout, &headers, &r.Key, &r.LastError, &r.Payload); err != nil {
 			return err
+		}
+		if r.slot < 0 {
+			wanted = r.size
+			continue
 		}
 		policy := c.Queues[c.from+int(r.policy)-1]
 		if r.slot == 0 {
@@ -257,12 +261,12 @@ func (c *claiming) take(rows pgx.Rows) error {
 		r.Timeout = cmp.Or(fromMS(timeout), policy.Timeout)
 		got = append(got, r)
 	}
+	if int64(len(got)) != wanted {
+		return backends.Refused(errPassedOver)
+	}
 	slices.SortFunc(got, func(a, b row) int { return cmp.Compare(a.slot, b.slot) })
 	first := len(c.res.Jobs)
 	for i, r := range got {
-		if int(r.slot) != i+1 {
-			return backends.Refused(errPassedOver)
-		}
 		r.Token = c.Slots[first+i].Token
 		c.res.Jobs = append(c.res.Jobs, r.Job)
 		c.left -= int64(len(r.Payload))

@@ -53,10 +53,10 @@ func quoteName(s string) string { return pgx.Identifier{s}.Sanitize() }
 // migrate makes or completes the tables, where they need it. Any number of
 // sidecars may do so at once.
 func (s *Store) migrate(ctx context.Context) error {
-	version, err := s.meta(ctx)
+	version, err := s.meta(ctx, s.pool)
 	if err == nil && version < len(migrations) {
 		if err = s.complete(ctx); err == nil {
-			version, err = s.meta(ctx)
+			version, err = s.meta(ctx, s.pool)
 		}
 	}
 	if err == nil && version < len(migrations) {
@@ -65,18 +65,24 @@ func (s *Store) migrate(ctx context.Context) error {
 	return err
 }
 
+// querier is the pool or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
 // meta reads the row that describes the tables; version 0: there are none.
-func (s *Store) meta(ctx context.Context) (version int, err error) {
+func (s *Store) meta(ctx context.Context, q querier) (version int, err error) {
+	// Not by to_regclass: what a session once looked for and did not find it may
+	// remember, in the midst of a transaction, for longer than it is true.
 	var there bool
-	table := in(s.o.Schema, "{s}.qsidecar_meta")
-	err = s.pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&there)
-	if err != nil || !there {
+	if err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'qsidecar_meta')`,
+		s.o.Schema).Scan(&there); err != nil || !there {
 		return 0, err
 	}
 	var min int
-	err = s.pool.QueryRow(ctx, "SELECT version, min_program, database FROM "+table).Scan(&version, &min, &s.database)
+	err = q.QueryRow(ctx, in(s.o.Schema, "SELECT version, min_program, database FROM {s}.qsidecar_meta")).Scan(&version, &min, &s.database)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, fmt.Errorf("the table %s in %s is empty: its schema was not made in one piece; drop the schema, or restore it", table, s.place)
+		return 0, fmt.Errorf("the table qsidecar_meta in %s, schema %s, is empty: its tables were not made in one piece; drop the schema, or restore it", s.place, s.o.Schema)
 	}
 	if err == nil && min > program {
 		err = fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
@@ -94,7 +100,7 @@ func (s *Store) complete(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
 			return err
 		}
-		version, err := s.versionIn(ctx, tx)
+		version, err := s.meta(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -107,21 +113,12 @@ func (s *Store) complete(ctx context.Context) error {
 	})
 }
 
-func (s *Store) versionIn(ctx context.Context, tx pgx.Tx) (version int, err error) {
-	var there bool
-	table := in(s.o.Schema, "{s}.qsidecar_meta")
-	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&there); err != nil || !there {
-		return 0, err
-	}
-	return version, tx.QueryRow(ctx, "SELECT version FROM "+table).Scan(&version)
-}
-
 // step runs one migration. CREATE SCHEMA asks for a right on the database even
 // where the schema is there.
 func (s *Store) step(ctx context.Context, tx pgx.Tx, version int) error {
 	sql := in(s.o.Schema, migrations[version])
 	var there bool
-	if err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", quoteName(s.o.Schema)).Scan(&there); err != nil {
+	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)", s.o.Schema).Scan(&there); err != nil {
 		return err
 	}
 	if there {

@@ -49,6 +49,8 @@ const claimNewest = `
 
 // claimTail gives the i-th row that fits to the i-th slot. Rows that are too
 // large, or that came after the bytes were full, are locked and left as they are.
+// It answers with the rows taken, the rows left (slot 0), and how many were to be
+// taken (slot -1).
 const claimTail = `
   ) AS r
   LIMIT $1
@@ -86,7 +88,10 @@ SELECT ((SELECT slots FROM c))[i], ((SELECT policies FROM c))[i], 0, position, i
 FROM taken
 UNION ALL
 SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NULL
-FROM numbered WHERE NOT (size <= $3::bigint AND (total <= $2::bigint OR slot = 1 AND $22::boolean))`
+FROM numbered WHERE NOT (size <= $3::bigint AND (total <= $2::bigint OR slot = 1 AND $22::boolean))
+UNION ALL
+SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NULL
+FROM c WHERE ids IS NOT NULL`
 
 // burySQL sends locked ready jobs to dead whose payloads cannot be delivered.
 const burySQL = `

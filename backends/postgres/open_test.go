@@ -1,0 +1,265 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+func TestManyOpenAtOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		stores := make([]*Store, 8)
+		var wg sync.WaitGroup
+		for i := range stores {
+			wg.Go(func() {
+				s, err := Open(t.Context(), Options{URL: url, Schema: "jobs"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				stores[i] = s
+			})
+		}
+		wg.Wait()
+		id := ""
+		for _, s := range stores {
+			if s == nil {
+				continue // it was told
+			}
+			if id == "" {
+				id = s.database
+			}
+			if len(s.database) != 11 || s.database != id {
+				t.Errorf("the database is %q for one and %q for another", s.database, id)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// as is the URL of another role.
+func as(t *testing.T, url, role string) string {
+	t.Helper()
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("host=%s port=%d dbname=%s user=%s", c.Host, c.Port, c.Database, role)
+}
+
+// TestWithoutDDL: a person runs what Migrations prints, and the sidecar works
+// under a role that may make nothing.
+func TestWithoutDDL(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		role := "runs_" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")
+		must(t, url, "CREATE ROLE "+role+" LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+		t.Cleanup(func() { // after the database is gone: see the order of clean-ups
+			if err := p.Exec(context.Background(), "REASSIGN OWNED BY "+role+" TO postgres"); err != nil {
+				t.Error(err)
+			}
+		})
+		_, err := Open(t.Context(), Options{URL: as(t, url, role), Schema: "jobs"})
+		if err == nil || !strings.Contains(err.Error(), "migrate --print") {
+			t.Errorf("without tables: %v, want advice", err)
+		}
+		must(t, url, Migrations("jobs", role))
+		s := open(t, Options{URL: as(t, url, role), Schema: "jobs"})
+		beat(t, s, 1)
+		id := []backends.NewJob{{Queue: "q", Key: "k", KeyTTL: time.Minute, Headers: map[string]string{"a": "b"}}, {Queue: "q"}, {Queue: "q", Delay: time.Hour}}
+		if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: id}}}); err != nil {
+			t.Fatal(err)
+		}
+		jobs := take(t, s, 1, 9, 1)
+		if len(jobs) != 2 {
+			t.Fatalf("%d jobs", len(jobs))
+		}
+		var l []backends.Lease
+		for _, j := range jobs {
+			l = append(l, backends.Lease{Job: j.ID, Token: j.Token})
+		}
+		for i, w := range []backends.Write{backends.Nack{Leases: l[:1], Dead: true}, backends.Release{Leases: l[1:], Uncharged: true}} {
+			if r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{w}}); err != nil || len(r.Writes[0].Lost) > 0 {
+				t.Fatalf("write %d: %+v, %v", i, r, err)
+			}
+		}
+		for _, c := range []backends.Command{
+			{Kind: backends.Pause, Queue: "q"}, {Kind: backends.Resume, Queue: "q"},
+			{Kind: backends.Retry, Queue: "q", All: true}, {Kind: backends.Purge, Queue: "q", State: backends.StateReady},
+		} {
+			if _, _, err := s.Command(t.Context(), c); err != nil {
+				t.Errorf("command %v: %v", c.Kind, err)
+			}
+		}
+		if _, err := s.Sweep(t.Context(), backends.Sweep{Prune: true, Limit: 10, Waiting: []string{"q"}, Suspects: []backends.Suspect{{Host: 9}}}); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Stats(t.Context(), ""); err != nil {
+			t.Error(err)
+		}
+		must(t, url, "DROP SCHEMA jobs CASCADE; DROP OWNED BY "+role)
+	})
+}
+
+func TestAnotherVersion(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		open(t, Options{URL: url})
+		must(t, url, `UPDATE qsidecar.qsidecar_meta SET version = 99`)
+		open(t, Options{URL: url}) // newer, but still for this program
+		must(t, url, fmt.Sprintf(`UPDATE qsidecar.qsidecar_meta SET min_program = %d`, program+1))
+		if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "upgrade this program") {
+			t.Errorf("%v, want advice to upgrade", err)
+		}
+		must(t, url, `DELETE FROM qsidecar.qsidecar_meta`)
+		if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "is empty") {
+			t.Errorf("%v, want it to say what is missing", err)
+		}
+	})
+}
+
+func TestNoPasswordIsTold(t *testing.T) {
+	t.Parallel()
+	const secret = "s3cr3t-word"
+	for _, o := range []Options{
+		{URL: "postgres://u:" + secret + "@127.0.0.1:1/db"},
+		{URL: "postgres://u@127.0.0.1:1/db", Password: secret},
+		{URL: "host=/nowhere user=u password=" + secret},
+		{URL: "postgres://u:" + secret + "@127.0.0.1:port/db"},
+		{URL: "postgres://u:" + secret + "@127.0.0.1/db?sslmode=maybe"},
+		{URL: "host=x password='" + secret},
+	} {
+		_, err := Open(t.Context(), o)
+		if err == nil {
+			t.Fatal("opened")
+		}
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := Open(t.Context(), Options{URL: "postgres://u@127.0.0.1:1/db"}); !backends.Retryable(err) {
+		t.Errorf("%v, want retryable", err)
+	}
+	for _, schema := range []string{"Jobs", "a-b", "1a", `a"b`, strings.Repeat("a", 49)} {
+		if _, err := Open(t.Context(), Options{Schema: schema}); err == nil || !strings.Contains(err.Error(), "schema") {
+			t.Errorf("schema %q: %v", schema, err)
+		}
+	}
+}
+
+// TestPlainInserts are the documented statements.
+func TestPlainInserts(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: p.Database(t)})
+		beat(t, s, 1)
+		const insert = `SET search_path = qsidecar; SET TIME ZONE 'Pacific/Chatham'; INSERT INTO qsidecar_jobs `
+		for _, sql := range []string{
+			`(queue, payload) VALUES ('q', 'hello')`,
+			`(queue, payload, priority, headers, max_attempts) VALUES ('q', '\x00ff', 5, '{"a":"b","n":1}', 3)`,
+			`(queue) VALUES ('q')`,
+			`(queue, payload) VALUES ('q', convert_to('C:\x', 'UTF8'))`,
+			`(queue, payload, run_at) VALUES ('q', 'past', now() - interval '1 hour')`,
+			`(queue, run_at) VALUES ('q', now() + interval '1 hour')`,
+			`(queue, run_at) VALUES ('q', '2101-02-03T04:05:06.789Z')`,
+		} {
+			must(t, s.o.URL, insert+sql)
+		}
+		for _, sql := range []string{
+			`(queue) VALUES ('no blanks')`, `(queue) VALUES ('.hidden')`, `(queue) VALUES ('')`, `(queue) VALUES (NULL)`, `(queue) VALUES (repeat('q', 129))`,
+			`(queue, max_attempts) VALUES ('q', 0)`, `(queue, headers) VALUES ('q', '[1]')`, `(queue, headers) VALUES ('q', 'x')`, `(queue, payload) VALUES ('q', NULL)`,
+		} {
+			if err := exec(t, s.o.URL, insert+sql); err == nil {
+				t.Errorf("%s was taken", sql)
+			}
+		}
+		var got []string
+		for _, j := range take(t, s, 1, 20, 1) {
+			got = append(got, string(j.Payload))
+			if j.Priority == 5 {
+				if diff := cmp.Diff(map[string]string{"a": "b", "n": "1"}, j.Headers); diff != "" || j.MaxAttempts != 3 {
+					t.Errorf("headers %s, max_attempts %d", diff, j.MaxAttempts)
+				}
+			}
+			if age := time.Since(j.EnqueuedAt); age < -time.Second || age > time.Minute {
+				t.Errorf("enqueued %v ago", age)
+			}
+		}
+		if diff := cmp.Diff([]string{"\x00\xff", "hello", "", `C:\x`, "past"}, got); diff != "" {
+			t.Errorf("payloads (-want +got):\n%s", diff)
+		}
+		views, err := s.Peek(t.Context(), backends.Peek{Queue: "q", State: backends.StateScheduled, Max: 10})
+		if err != nil || len(views) != 2 {
+			t.Fatalf("scheduled: %v, %v", views, err)
+		}
+		if want := time.Date(2101, 2, 3, 4, 5, 6, 789e6, time.UTC); !views[1].RunAt.Equal(want) {
+			t.Errorf("run_at %v, want %v", views[1].RunAt, want)
+		}
+		if in := time.Until(views[0].RunAt); in < 59*time.Minute || in > 61*time.Minute {
+			t.Errorf("due in %v, want an hour", in)
+		}
+	})
+}
+
+func TestNotifications(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		one, two := open(t, Options{URL: url, Notify: true}), open(t, Options{URL: url, Notify: true})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		heard := map[*Store]<-chan string{}
+		for _, s := range []*Store{one, two} {
+			queues, ok := s.Notifications(ctx)
+			if !ok {
+				t.Fatal("there are none")
+			}
+			if q := <-queues; q != "" {
+				t.Errorf("the first word is %q, want none", q)
+			}
+			heard[s] = queues
+		}
+		enqueue := func(s *Store, queue string) {
+			t.Helper()
+			if _, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		enqueue(one, "a")
+		if q := <-heard[two]; q != "a" {
+			t.Errorf("heard %q, want a", q)
+		}
+		enqueue(two, "b")
+		if q := <-heard[one]; q != "b" { // and not its own a
+			t.Errorf("heard %q, want b", q)
+		}
+		// The connection that listens is ended: it comes back and says so.
+		must(t, url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'`)
+		if q := <-heard[one]; q != "" {
+			t.Errorf("heard %q, want the word that some may be missing", q)
+		}
+		cancel()
+		for range heard[one] { // it is closed
+		}
+		if _, ok := open(t, Options{URL: url}).Notifications(t.Context()); ok {
+			t.Error("switched off, and there are some")
+		}
+		pooled, err := poolers[p].URL(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := open(t, Options{URL: pooled, Notify: true}).Notifications(t.Context()); ok {
+			t.Error("through a pooler, and there are some")
+		}
+	})
+}
