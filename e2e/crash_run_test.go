@@ -25,6 +25,10 @@ type crashRun struct {
 	Sidecars []*sidecar
 	Killers  []killer
 
+	// Tend, if not nil, is called ten times a second: it ends harm that would
+	// otherwise last for as long as no ack comes.
+	Tend func(r *crashRuntime)
+
 	// Left lists the ids of all jobs that are still in the database, in any state.
 	Left func(t testing.TB) []string
 }
@@ -206,6 +210,9 @@ func (r *crashRuntime) work(produced *production) int {
 			idle.Reset(stall)
 		case <-look.C:
 			r.watchWorkers()
+			if r.Tend != nil {
+				r.Tend(r)
+			}
 			if err, over := produced.over(); err != nil {
 				r.t.Fatalf("enqueueing: %v", err)
 			} else if over && r.empty() {
@@ -337,6 +344,9 @@ func enqueueOnce(socket string, jobs []msg) (*reply, error) {
 		return nil, err
 	}
 	defer w.Close()
+	if err := w.SetDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
 	r, err := w.call(msg{"op": "enqueue", "jobs": jobs})
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
