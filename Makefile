@@ -19,11 +19,11 @@ build: ## build the static binary, bin/qsidecar
 
 test: lint unit e2e ## every check, at a tenth of the full size (a few minutes)
 
-soak: lint unit ## every check, at full size
-	@QSIDECAR_SOAK=1 $(MAKE) --no-print-directory e2e
+soak: lint ## every check, at full size
+	@QSIDECAR_SOAK=1 $(MAKE) --no-print-directory unit e2e
 
 unit: need ## the packages' tests, with the race detector
-	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 10m $(UNIT)
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(if $(QSIDECAR_SOAK),60m,10m) $(UNIT)
 
 e2e: need build ## the tests that drive the built binary
 	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,15m) $(ARGS)
