@@ -153,26 +153,17 @@ func (s *Store) loseCommit(before bool) {
 	s.fault.Store(&hook)
 }
 
-// isolations are the defaults that a database's owner may choose. The unusual ones
-// run at full size only: under load one of a dozen runs found a sweep that saw
-// nothing to do where a host was dead, and the cause is not known yet.
-func isolations() []string {
-	all := []string{"read committed", "repeatable read", "serializable"}
-	if os.Getenv("QSIDECAR_SOAK") == "" {
-		return all[:1]
-	}
-	return all
-}
-
 // soak has each server run everything.
 var soak = os.Getenv("QSIDECAR_SOAK") != ""
 
 // TestConformance runs the suite on each server, also where the database's owner
-// chose another isolation than the usual one.
+// chose another isolation than the usual one: that at full size only, because
+// under load one of a dozen such runs had a sweep that saw nothing to do where a
+// host was dead, and the cause is not known yet.
 func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		for isolation, on := range map[string]string{"read committed": p.Version, "repeatable read": "13", "serializable": "18"} {
-			if !soak && !strings.HasPrefix(p.Version, on) && len(servers) > 1 {
+		for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
+			if !soak && isolation != "read committed" {
 				continue
 			}
 			url := p.Database(t)
