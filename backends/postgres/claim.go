@@ -25,6 +25,8 @@ type claiming struct {
 	from, to int // the run: Queues[from:to]
 	done     bool
 	again    bool // the run was asked again because jobs came back
+	careful  bool // the lean statement will not do
+	lean     bool // the lean statement was asked
 	large    []tooLarge
 	seen     map[string]*learned // by queue; nil: nothing is remembered of it
 }
@@ -93,6 +95,11 @@ func (c *claiming) goOn(t *tx, queues []string) bool {
 	switch {
 	case c.done:
 		return false
+	case c.lean && !c.careful && (t.last.left || len(c.res.Jobs) == 0 && t.last.xid != ""):
+		// It left something, or may have: something was written, perhaps its locks.
+		c.careful = true
+		c.ask(t)
+		return true
 	case len(c.large) > 0: // room for others
 		c.bury(t)
 		c.ask(t)
@@ -185,9 +192,11 @@ type slots struct {
 	worker              []int32
 	workers             []string
 	ahead               []bool
+	alike               bool // in all but token numbers and workers
 }
 
 func (c *claiming) slots() (x slots) {
+	x.alike = true
 	known := map[string]int32{}
 	for _, s := range c.Slots[len(c.res.Jobs):] {
 		if s.Ahead {
@@ -201,6 +210,8 @@ func (c *claiming) slots() (x slots) {
 		}
 		x.host, x.number = append(x.host, int64(s.Token.Host)), append(x.number, int64(s.Token.Number))
 		x.lease, x.worker, x.ahead = append(x.lease, max(ms(s.Lease), 0)), append(x.worker, n), append(x.ahead, s.Ahead)
+		last := len(x.host) - 1
+		x.alike = x.alike && x.host[last] == x.host[0] && x.lease[last] == x.lease[0] && x.ahead[last] == x.ahead[0]
 	}
 	return x
 }
@@ -210,11 +221,18 @@ func (c *claiming) ask(t *tx) {
 	if c.done {
 		return
 	}
+	p, s := c.pieces(time.Now()), c.slots()
+	if c.lean = !c.careful && c.to == c.from+1 && !c.Queues[c.from].LIFO && s.alike; c.lean {
+		t.add(t.s.sql.claimLean, c.takeLean, len(s.host), c.left, c.MaxPayload,
+			p.queue[0], p.fromU, p.fromP, p.toU, p.toP,
+			p.limits[0], p.timeout[0], p.backoff[0], p.backoffMax[0], p.keep[0], p.keepDead[0],
+			s.host[0], s.number, s.lease[0], s.worker, s.workers, int64(c.host), s.ahead[0])
+		return
+	}
 	sql := t.s.sql.claim
 	if c.Queues[c.from].LIFO {
 		sql = t.s.sql.claimLIFO
 	}
-	p, s := c.pieces(time.Now()), c.slots()
 	t.add(sql, c.take, len(s.host), c.left, c.MaxPayload,
 		p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP,
 		p.limits, p.timeout, p.backoff, p.backoffMax, p.keep, p.keepDead,
@@ -253,14 +271,44 @@ func (c *claiming) take(rows pgx.Rows) error {
 			}
 			continue
 		}
-		var err error
-		if r.Headers, err = readHeaders(headers); err != nil {
-			return fmt.Errorf("qsidecar_jobs row %d: %w", r.id, err)
+		if err := r.complete(policy, timeout, headers); err != nil {
+			return err
 		}
-		r.ID, r.Queue, r.EnqueuedAt = idOf(r.id), policy.Queue, r.EnqueuedAt.UTC()
-		r.Timeout = cmp.Or(fromMS(timeout), policy.Timeout)
 		got = append(got, r)
 	}
+	return c.give(got, wanted)
+}
+
+// takeLean reads the answer of the lean statement.
+func (c *claiming) takeLean(rows pgx.Rows) error {
+	got, wanted := make([]row, 0, len(c.Slots)-len(c.res.Jobs)), int64(0)
+	for rows.Next() {
+		r := row{policy: 1}
+		var timeout int64
+		var headers string
+		if err := rows.Scan(&r.slot, &wanted, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, &r.EnqueuedAt,
+			&timeout, &headers, &r.Key, &r.LastError, &r.Payload); err != nil {
+			return err
+		}
+		if err := r.complete(c.Queues[c.from], timeout, headers); err != nil {
+			return err
+		}
+		got = append(got, r)
+	}
+	return c.give(got, wanted)
+}
+
+func (r *row) complete(policy backends.Policy, timeout int64, headers string) (err error) {
+	r.ID, r.Queue, r.EnqueuedAt = idOf(r.id), policy.Queue, r.EnqueuedAt.UTC()
+	r.Timeout = cmp.Or(fromMS(timeout), policy.Timeout)
+	if r.Headers, err = readHeaders(headers); err != nil {
+		return fmt.Errorf("qsidecar_jobs row %d: %w", r.id, err)
+	}
+	return nil
+}
+
+// give puts what the claim got into its slots.
+func (c *claiming) give(got []row, wanted int64) error {
 	if int64(len(got)) != wanted {
 		return backends.Refused(errPassedOver)
 	}

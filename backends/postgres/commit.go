@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,6 +51,7 @@ type commitment struct {
 	probes []*probing
 	lost   bool // some lease was; who says so is asked again
 	looked bool
+	plain  bool // acks were tried by the plain statement, and those that it did not know are still to be asked for
 	last   ending
 }
 
@@ -58,25 +60,59 @@ func (k *commitment) round(t *tx, round int) (more bool, err error) {
 	if round == 0 {
 		k.res = backends.Results{Writes: make([]backends.WriteResult, len(k.batch.Writes))}
 		k.claims, k.probes, k.looked = nil, nil, false
-		for _, g := range grouped(k.batch.Writes) {
-			if err := g.queue(t, k.res.Writes); err != nil {
+		groups := grouped(k.batch.Writes)
+		k.plain = len(groups) == 1 && !t.s.kept.seen()
+		for _, g := range groups {
+			if err := g.queue(t, k.res.Writes, k.plain); err != nil {
 				return false, err
 			}
 		}
 		k.startClaims(t)
 		return true, nil
 	}
+	more = k.goOnClaims(t)
+	if k.plain {
+		if k.plain = false; k.ackOthers(t) {
+			return true, nil
+		}
+	}
 	if err := k.check(t); err != nil {
 		return false, err
 	}
-	if k.goOnClaims(t) {
-		more = true
-	}
-	if round == 1 && k.stillValid(t) {
+	if !k.looked && k.stillValid(t) {
 		more = true
 	}
 	return more, nil
 }
+
+// ackOthers asks again for the acks that the plain statement did not know: their
+// jobs are kept or have a key, or their leases are lost.
+func (k *commitment) ackOthers(t *tx) bool {
+	var acks acking
+	for i, w := range k.batch.Writes {
+		if w, ok := w.(backends.Ack); ok && len(k.res.Writes[i].Lost) > 0 {
+			w.Leases = k.res.Writes[i].Lost
+			k.res.Writes[i].Lost = nil
+			acks.add(i, w)
+		}
+	}
+	if len(acks.id) == 0 {
+		return false
+	}
+	acks.found = t.s.kept.note
+	acks.queue(t, k.res.Writes)
+	return true
+}
+
+// kept remembers whether acks met jobs that are kept or have a key, as they are
+// likely to again: then the statement that is for all of them is asked at once.
+type kept struct{ n atomic.Int32 }
+
+// keptFor is how many commits the memory lasts.
+const keptFor = 1000
+
+func (k *kept) note()      { k.n.Store(keptFor) }
+func (k *kept) seen() bool { return k.n.Load() > 0 && k.n.Add(-1) >= 0 }
 
 // check looks at what the server answered for what no error says.
 func (k *commitment) check(t *tx) error {
@@ -304,7 +340,7 @@ func leasesOf(w backends.Write) (l []backends.Lease) {
 }
 
 // queue puts the group's statements into the transaction; their answers go into res.
-func (g group) queue(t *tx, res []backends.WriteResult) error {
+func (g group) queue(t *tx, res []backends.WriteResult, plain bool) error {
 	var enqueues storing
 	var acks acking
 	var fails givingUp
@@ -320,6 +356,7 @@ func (g group) queue(t *tx, res []backends.WriteResult) error {
 				enqueues.add(n, w.Enqueue, &w.Leases[0])
 			}
 			acks.add(n, w)
+			acks.plain = plain
 		case backends.Nack:
 			fails.nack(n, w)
 		case backends.Release:

@@ -77,6 +77,7 @@ type Store struct {
 	cursors cursors
 	owners  ownersLook
 	counts  estimates
+	kept    kept
 	tell    teller
 
 	life    context.Context // ends with Close

@@ -70,6 +70,8 @@ func onlyNumber(rows pgx.Rows) (n int64, err error) {
 type acking struct {
 	leases
 	result [][]byte
+	plain  bool   // by the plain statement
+	found  func() // called where one is found; may be nil
 }
 
 func (a *acking) add(write int, w backends.Ack) {
@@ -82,7 +84,18 @@ func (a *acking) add(write int, w backends.Ack) {
 func (a *acking) queue(t *tx, res []backends.WriteResult) {
 	order := a.sort()
 	a.result = sorted(a.result, order)
-	a.report(t, res, order, t.s.sql.ack, onlyNumber, a.id, a.host, a.number, a.result)
+	if a.plain {
+		a.report(t, res, order, t.s.sql.ackPlain, onlyNumber, a.id, a.host, a.number)
+		return
+	}
+	each := onlyNumber
+	if a.found != nil {
+		each = func(rows pgx.Rows) (int64, error) {
+			a.found()
+			return onlyNumber(rows)
+		}
+	}
+	a.report(t, res, order, t.s.sql.ack, each, a.id, a.host, a.number, a.result)
 }
 
 // givingUp are nacks and releases: claims that end without success.

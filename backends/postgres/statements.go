@@ -16,19 +16,19 @@ import (
 // could turn a join round, or choose to read all of the table. What belongs to a
 // row comes from arrays sorted by id; width_bucket finds its place in them.
 type statements struct {
-	begin, beginRead, end, unsynced                 string
-	store, storeKeyed, keyed, hold                  string
-	ack, fail, deliver, extend, still               string
-	claim, claimLIFO, bury, probe                   string
-	join, renew, leave                              string
-	look, promote, reapDue, reapLost                string
-	giveUp, forget, pruneJobs, pruneKeys            string
-	held, stats, queues, chosen, view, failures     string
-	place                                           string
-	peekReady, peekScheduled, peekClaimed, peekDone string
-	retryAll, retry, delete, release                string
-	pause, resume, anyReady                         string
-	count, purge                                    map[backends.State]string
+	begin, beginRead, unsynced, end, endOne, endMany string
+	store, storeKeyed, keyed, hold                   string
+	ack, ackPlain, fail, deliver, extend, still      string
+	claim, claimLean, claimLIFO, bury, probe         string
+	join, renew, leave                               string
+	look, promote, reapDue, reapLost                 string
+	giveUp, forget, pruneJobs, pruneKeys             string
+	held, stats, queues, chosen, view, failures      string
+	place                                            string
+	peekReady, peekScheduled, peekClaimed, peekDone  string
+	retryAll, retry, delete, release                 string
+	pause, resume, anyReady                          string
+	count, purge                                     map[backends.State]string
 }
 
 func render(schema string) *statements {
@@ -44,11 +44,11 @@ func render(schema string) *statements {
 		begin:     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
 		beginRead: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
 		unsynced:  "SELECT pg_catalog.set_config('synchronous_commit', 'off', true)",
-		end:       r(endSQL),
+		end:       endSQL, endOne: r(endClaimsSQL + returnsOfOne), endMany: r(endClaimsSQL + returnsOfMany),
 
 		store: r(storeSQL), storeKeyed: r(storeKeyedSQL), keyed: r(keyedSQL), hold: r(holdSQL),
-		ack: r(ackSQL), fail: r(failLeases + failing(" AND "+valid)), deliver: r(deliverSQL), extend: r(extendSQL), still: r(stillSQL),
-		claim: r(claimSQL(claimOldest)), claimLIFO: r(claimSQL(claimNewest)), bury: r(burySQL), probe: r(probeSQL),
+		ack: r(ackSQL), ackPlain: r(ackPlainSQL), fail: r(failLeases + failing(" AND "+valid)), deliver: r(deliverSQL), extend: r(extendSQL), still: r(stillSQL),
+		claim: r(claimSQL(claimOldest)), claimLean: r(claimLeanSQL), claimLIFO: r(claimSQL(claimNewest)), bury: r(burySQL), probe: r(probeSQL),
 
 		join: r(joinSQL + beatTail), renew: r(renewSQL + beatTail), leave: r(leaveSQL + beatTail), held: r(heldSQL),
 		look: r(lookSQL), promote: r(promoteSQL), reapDue: r(reapDueSQL + failing("")), reapLost: r(reapLostSQL + failing("")),
@@ -64,16 +64,23 @@ func render(schema string) *statements {
 	}
 }
 
-// endSQL is the last of every transaction that writes, before its COMMIT: who
-// the transaction is (nobody, where it wrote nothing), whether the claims' host
-// lives, who else is at it, and how often jobs of the queues were given back.
-const endSQL = `
-SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
-  $1::bigint IS NULL OR EXISTS (SELECT FROM {s}.qsidecar_hosts WHERE host = $1 AND NOT dead AND NOT has_left),
-  pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-  pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-  ARRAY(SELECT coalesce((SELECT q.returns FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
+// endSQL is the last of every transaction that writes, before its COMMIT: who the
+// transaction is (nobody, where it wrote nothing).
+const endSQL = `SELECT coalesce(pg_current_xact_id_if_assigned()::text, '')`
+
+// endClaimsSQL is that of one that claims. It also tells whether the claims' host
+// lives, who else is at it, how often jobs of the queues were given back, and
+// whether a lean claim left something.
+const endClaimsSQL = endSQL + `,
+  EXISTS (SELECT FROM {s}.qsidecar_hosts WHERE host = $1 AND NOT dead AND NOT has_left),
+  pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+  coalesce(current_setting('qsidecar.left', true), '') <> '', `
+
+const (
+	returnsOfOne  = `ARRAY[coalesce((SELECT returns FROM {s}.qsidecar_queues WHERE queue = ($2::text[])[1]), 0)]`
+	returnsOfMany = `ARRAY(SELECT coalesce((SELECT q.returns FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
     FROM unnest($2::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)`
+)
 
 // storeSQL inserts jobs in the order of the arrays: ids and positions grow with it.
 const storeSQL = `
@@ -144,6 +151,11 @@ const stillSQL = `SELECT 1 FROM {s}.qsidecar_jobs j WHERE ` + leased + owned + `
 // unclaimed takes the claim from a row.
 const unclaimed = `ahead = false, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL,
     claimed_at = NULL, worker = NULL`
+
+// ackPlainSQL ends claims of jobs that are not kept and have no key.
+const ackPlainSQL = `
+DELETE FROM {s}.qsidecar_jobs j WHERE ` + leased + ` AND j.keep_ms IS NULL AND j.key IS NULL
+RETURNING ` + at
 
 // ackSQL ends claims: as the claim's policy said, the row goes or stays.
 const ackSQL = `

@@ -93,6 +93,45 @@ UNION ALL
 SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NULL
 FROM c WHERE ids IS NOT NULL`
 
+// claimLeanSQL is the claim of one queue by slots that differ in nothing but
+// their tokens and workers, which is nearly every claim. It takes what it finds
+// only if all of it fits; else it takes nothing and leaves word for endSQL.
+const claimLeanSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT r.id, r.size
+  FROM unnest($5::int[], $6::bigint[], $7::int[], $8::bigint[]) AS s (from_urgency, from_position, to_urgency, to_position)
+  CROSS JOIN LATERAL (
+    SELECT j.id, octet_length(j.payload) AS size
+    FROM {s}.qsidecar_jobs j
+    WHERE j.state = 'ready' AND j.queue = $4::text AND NOT EXISTS (SELECT FROM {s}.qsidecar_queues q WHERE q.queue = $4 AND q.paused)
+      AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
+      AND (-j.priority::int, j.position) <= (s.to_urgency, s.to_position)
+    ORDER BY -j.priority::int, j.position
+    LIMIT $1 FOR UPDATE OF j SKIP LOCKED
+  ) AS r
+  LIMIT $1
+), c AS MATERIALIZED (
+  SELECT ids, slots, CASE WHEN total > $2::bigint OR largest > $3::bigint THEN set_config('qsidecar.left', 'yes', true) END AS word
+  FROM (
+    SELECT array_agg(id ORDER BY id) AS ids, array_agg(i::int ORDER BY id) AS slots, sum(size) AS total, max(size) AS largest
+    FROM (SELECT id, size, row_number() OVER () AS i FROM picked) AS p
+  ) AS a
+)
+UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $20::bigint, claimed_at = {s}.qsidecar_now(),
+  fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
+  attempts = j.attempts + 1 - ($21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int))::int,
+  ahead = $21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int),
+  claim_max = coalesce(j.max_attempts, $9::int), backoff_ms = $11::bigint, backoff_max_ms = $12::bigint,
+  keep_ms = nullif($13::bigint, 0), keep_dead_ms = nullif($14::bigint, 0), lease_ms = nullif($17::bigint, 0),
+  token_host = $15::bigint, token_number = ($16::bigint[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]],
+  deadline = {s}.qsidecar_now() + coalesce(j.timeout_ms, nullif($10::bigint, 0)) * interval '1 ms',
+  due_at = {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce(j.timeout_ms, nullif($10::bigint, 0))) * interval '1 ms',
+  worker = nullif(($19::text[])[($18::int[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]]], '')
+WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
+RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,
+  j.attempts + j.ahead::int, j.claim_max, j.fence, j.enqueued_at, coalesce(j.timeout_ms, 0),
+  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.payload`
+
 // burySQL sends locked ready jobs to dead whose payloads cannot be delivered.
 const burySQL = `
 WITH b AS (

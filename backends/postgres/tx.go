@@ -30,6 +30,7 @@ type ending struct {
 	xid        string // empty: nothing was written
 	alive      bool   // the host that the transaction claims for
 	xmin, xmax int64
+	left       bool // a lean claim took nothing, because not all of it fitted
 	returns    []int64
 }
 
@@ -159,10 +160,18 @@ func (t *tx) run(ctx context.Context, sc scope, f work) error {
 }
 
 func (t *tx) end(sc scope) {
-	t.each(t.s.sql.end, func(rows pgx.Rows) error {
-		l := &t.last
-		return rows.Scan(&l.xid, &l.alive, &l.xmin, &l.xmax, &l.returns)
-	}, sc.host, sc.queues)
+	l := &t.last
+	if sc.host == nil {
+		t.each(t.s.sql.end, func(rows pgx.Rows) error { return rows.Scan(&l.xid) })
+		return
+	}
+	sql := t.s.sql.endMany
+	if len(sc.queues) == 1 {
+		sql = t.s.sql.endOne
+	}
+	t.each(sql, func(rows pgx.Rows) error {
+		return rows.Scan(&l.xid, &l.alive, &l.xmin, &l.xmax, &l.left, &l.returns)
+	}, *sc.host, sc.queues)
 }
 
 // rollback leaves the transaction where the connection is still good. It has
