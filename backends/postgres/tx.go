@@ -34,12 +34,22 @@ type ending struct {
 	returns    []int64
 }
 
-// add queues a statement. read gets its rows; nil: they are of no interest.
+// add queues a statement. read gets its rows; nil: they are of no interest. What
+// read finds wrong with them counts only if they all came: where the connection
+// broke on the way, that is what happened.
 func (t *tx) add(sql string, read func(rows pgx.Rows) error, args ...any) {
 	q := t.batch.Queue(sql, args...)
-	if read != nil {
-		q.Query(read)
+	if read == nil {
+		return
 	}
+	q.Query(func(rows pgx.Rows) error {
+		err := read(rows)
+		rows.Close()
+		if broken := rows.Err(); broken != nil {
+			return broken
+		}
+		return err
+	})
 }
 
 // each queues a statement and calls f for each of its rows.
