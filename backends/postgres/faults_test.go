@@ -247,7 +247,7 @@ func TestATableLock(t *testing.T) {
 
 func TestTimeouts(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t), StatementTimeout: 50 * time.Millisecond, ApplicationName: "mine"})
+		s := open(t, Options{URL: p.Database(t), StatementTimeout: 2 * time.Second, ApplicationName: "mine"})
 		var name string
 		if err := s.pool.QueryRow(t.Context(), "SELECT current_setting('application_name')").Scan(&name); err != nil || name != "mine" {
 			t.Errorf("application_name is %q, %v", name, err)
