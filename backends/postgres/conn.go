@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -122,6 +123,58 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	if s.pooled {
 		return nil
 	}
-	_, err := c.Exec(ctx, s.o.setting(false)+", pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false)", pgx.QueryExecModeExec)
-	return err
+	rows, err := c.Query(ctx, s.o.setting(false)+`, pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false),
+		(SELECT backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid())`, pgx.QueryExecModeExec)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		values, err := rows.Values()
+		if err != nil {
+			return err
+		}
+		if began, ok := values[len(values)-1].(time.Time); ok {
+			c.PgConn().CustomData()[sessionKey] = session{pid: c.PgConn().PID(), began: began}
+		}
+	}
+	return rows.Err()
+}
+
+// session names one of the server's processes, also after another has its number.
+type session struct {
+	pid   uint32
+	began time.Time
+}
+
+const sessionKey = "qsidecar session"
+
+// orphans are sessions whose connections broke in the midst of a transaction. The
+// server may not know it yet, as after a cut cable, and keep their row locks.
+type orphans struct {
+	mu  sync.Mutex
+	all []session
+}
+
+func (o *orphans) add(c *pgx.Conn) {
+	if session, ok := c.PgConn().CustomData()[sessionKey].(session); ok {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.all = append(o.all, session)
+	}
+}
+
+// end has the server end them, by a connection that works.
+func (o *orphans) end(ctx context.Context, c *pgx.Conn) error {
+	o.mu.Lock()
+	all := o.all
+	o.all = nil
+	o.mu.Unlock()
+	for _, x := range all {
+		if _, err := c.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2`,
+			int32(x.pid), x.began); err != nil {
+			return err // the server's own timeout for idle transactions remains
+		}
+	}
+	return nil
 }

@@ -76,6 +76,7 @@ type Store struct {
 	beater  beater
 	cursors cursors
 	owners  ownersLook
+	orphans orphans
 	counts  estimates
 	kept    kept
 	tell    teller

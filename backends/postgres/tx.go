@@ -135,6 +135,9 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 		return err
 	}
 	defer c.Release() // a connection in the midst of a transaction is closed by it
+	if err := s.orphans.end(ctx, c.Conn()); err != nil {
+		return err
+	}
 	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}}
 	t.add(s.sql.begin, nil)
 	if s.pooled {
@@ -144,6 +147,9 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 		t.add(s.sql.unsynced, nil)
 	}
 	if err = t.run(ctx, sc, f); err != nil {
+		if t.c.IsClosed() && !fromServer(err) {
+			s.orphans.add(t.c)
+		}
 		t.rollback(ctx)
 		return err
 	}
