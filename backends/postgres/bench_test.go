@@ -49,27 +49,124 @@ func BenchmarkClaimAck(b *testing.B) {
 	}
 }
 
-// BenchmarkHeldSnapshot is the same while another connection keeps a snapshot.
+// BenchmarkEnqueue stores n jobs in one commit; raw is a plain INSERT from an array.
+func BenchmarkEnqueue(b *testing.B) {
+	p := durable(b)
+	for _, n := range batchSizes {
+		b.Run(fmt.Sprintf("raw/%d", n), func(b *testing.B) {
+			jobs, url := b.N, p.Database(b)
+			b.N = 0
+			rawRound(b, url, 1)
+			b.N = jobs
+			c, err := pgx.Connect(b.Context(), url)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close(context.Background())
+			left := b.N
+			rate(b, func() int {
+				k := min(n, left)
+				left -= k
+				payloads := make([][]byte, k)
+				for i := range payloads {
+					payloads[i] = make([]byte, 100)
+				}
+				if k > 0 {
+					if _, err := c.Exec(b.Context(), "INSERT INTO raw (payload) SELECT * FROM unnest($1::bytea[]) RETURNING id", payloads); err != nil {
+						b.Fatal(err)
+					}
+				}
+				return k
+			})
+		})
+		b.Run(fmt.Sprintf("store/%d", n), func(b *testing.B) {
+			s := open(b, Options{URL: p.Database(b)})
+			left := b.N
+			rate(b, func() int {
+				k := min(n, left)
+				left -= k
+				fill(b, s, k)
+				return k
+			})
+		})
+	}
+}
+
+// BenchmarkHeldSnapshot is the same while another connection keeps a snapshot:
+// with a backlog, and with a queue that every claim finds nearly empty.
 func BenchmarkHeldSnapshot(b *testing.B) {
 	p := durable(b)
 	for _, held := range []bool{false, true} {
-		b.Run(fmt.Sprintf("held=%t", held), func(b *testing.B) {
+		b.Run(fmt.Sprintf("backlog/held=%t", held), func(b *testing.B) {
 			url := p.Database(b)
 			round := storeRound(b, url, 32)
 			if held {
-				c, err := pgx.Connect(b.Context(), url)
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer c.Close(context.Background())
-				if _, err := c.Exec(b.Context(), "BEGIN ISOLATION LEVEL REPEATABLE READ"); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := c.Exec(b.Context(), "SELECT 1 FROM qsidecar.qsidecar_meta"); err != nil {
-					b.Fatal(err)
-				}
+				hold(b, url)
 			}
 			rate(b, round)
+		})
+		b.Run(fmt.Sprintf("flow/held=%t", held), func(b *testing.B) {
+			url := p.Database(b)
+			n := b.N
+			b.N = 0 // nothing is stored beforehand
+			round := storeRound(b, url, 64)
+			b.N = n
+			s := open(b, Options{URL: url})
+			if held {
+				hold(b, url)
+			}
+			left := n
+			rate(b, func() int {
+				fill(b, s, min(32, left))
+				left -= min(32, left)
+				return round()
+			})
+		})
+	}
+}
+
+// hold opens a transaction that keeps its snapshot until the benchmark ends.
+func hold(b *testing.B, url string) {
+	b.Helper()
+	c, err := pgx.Connect(b.Context(), url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	for _, sql := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1 FROM qsidecar.qsidecar_meta"} {
+		if _, err := c.Exec(b.Context(), sql); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkBacklog is the same beside a million jobs each that are ready (in
+// another queue and behind in this one), scheduled for tomorrow, and dead.
+func BenchmarkBacklog(b *testing.B) {
+	p := durable(b)
+	for _, rows := range []int{0, 1_000_000} {
+		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
+			url := p.Database(b)
+			round := storeRound(b, url, 32)
+			must(b, url, fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, run_at, finished_at)
+				SELECT CASE n %% 2 WHEN 0 THEN 'q' ELSE 'p' END, s, decode(repeat('00', 100), 'hex'),
+					CASE s WHEN 'scheduled' THEN now() + interval '1 day' END, CASE s WHEN 'dead' THEN now() END
+				FROM generate_series(1, %d) n CROSS JOIN unnest('{ready,scheduled,dead}'::text[]) s`, rows))
+			must(b, url, "VACUUM ANALYZE")
+			must(b, url, "CHECKPOINT")
+			left := b.N
+			rate(b, func() int {
+				if left == 0 {
+					return 0
+				}
+				n := min(round(), left)
+				left -= n
+				return n
+			})
 		})
 	}
 }

@@ -259,3 +259,44 @@ func TestTimeouts(t *testing.T) {
 		}
 	})
 }
+
+// TestStatus are the answers to what became of a transaction.
+func TestStatus(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: p.Database(t)})
+		status := func(xid string) string {
+			t.Helper()
+			got, err := s.status(t.Context(), xid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		xidOf := func(tx pgx.Tx) (xid string) {
+			t.Helper()
+			if err := tx.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text").Scan(&xid); err != nil {
+				t.Fatal(err)
+			}
+			return xid
+		}
+		done, undone, open := begun(t, s.o.URL), begun(t, s.o.URL), begun(t, s.o.URL)
+		committed, aborted, ended := xidOf(done), xidOf(undone), xidOf(open)
+		if err := errors.Join(done.Commit(t.Context()), undone.Rollback(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		for xid, want := range map[string]string{committed: "committed", aborted: "aborted", "9" + committed + "00000": "aborted"} {
+			if got := status(xid); got != want {
+				t.Errorf("transaction %s is %q, want %q", xid, got, want)
+			}
+		}
+		if got := status(ended); got != "in progress" {
+			t.Errorf("an open transaction is %q", got)
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		for status(ended) != "aborted" { // its session was ended for it
+			if time.Now().After(deadline) {
+				t.Fatal("the session that was asked about goes on")
+			}
+		}
+	})
+}

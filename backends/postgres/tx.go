@@ -258,6 +258,9 @@ func (s *Store) findOut(ctx context.Context, xid string, cause error) error {
 func (s *Store) status(ctx context.Context, xid string) (string, error) {
 	var status string
 	err := s.pool.QueryRow(ctx, `SELECT coalesce(pg_xact_status($1::text::xid8), '')`, xid).Scan(&status)
+	if said := (*pgconn.PgError)(nil); errors.As(err, &said) && said.Code == "22023" {
+		return "aborted", nil // it is in this server's future: another one took over, and never got it
+	}
 	if err == nil && status == "in progress" {
 		_, err = s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296`, xid)
