@@ -1,0 +1,32 @@
+package backends
+
+import "context"
+
+// Examiner is a Backend that can say how fit its database is for the work:
+// `qsidecar check` asks it.
+type Examiner interface {
+	// Examine looks at the server, its settings, the rights of this login and the
+	// plan of the real claim statement for one of the queues, and changes nothing. It
+	// returns everything it found, in an order fit for reading. What could not be
+	// looked at (a missing right) is a finding too; an error is returned only where
+	// the database cannot be asked at all.
+	Examine(ctx context.Context, queues []Policy) ([]Finding, error)
+}
+
+// Finding is one thing that an examination found.
+type Finding struct {
+	Grade Grade
+	Topic string // one word: server, claim, plan, isolation, durability, clock, rights, …
+	Text  string // what is so, in one sentence
+	Do    string // what to do about it, in one sentence; empty where nothing need be done
+}
+
+// Grade says how much a finding matters.
+type Grade int
+
+// The grades, from least to most.
+const (
+	Fact    Grade = iota // good to know
+	Advice               // works, and could be better or safer
+	Problem              // a promise of the sidecar cannot be kept, or it will not start
+)
