@@ -12,8 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/postgres"
-	"github.com/qsidecar/qsidecar/backends/sqlite"
 	"github.com/qsidecar/qsidecar/bridge"
 )
 
@@ -59,10 +57,7 @@ func (a *app) printSchemas(c config) error {
 		if err != nil {
 			return &usageError{err}
 		}
-		sql := sqlite.Schema()
-		if u.engine == "postgres" {
-			sql = postgres.Migrations(c.Databases[name].Schema, "")
-		}
+		sql := u.migrations(c.Databases[name])
 		if printed[sql] {
 			continue
 		}

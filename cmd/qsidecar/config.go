@@ -178,7 +178,7 @@ func (d databaseConfig) check(path string, bad func(path, format string, args ..
 		bad(path, "url is missing, for example sqlite:/var/lib/qsidecar/qsidecar.db")
 	} else if u, err := parseDatabaseURL(d.URL); err != nil {
 		bad(path+".url", "%v", err)
-	} else if u.engine == "sqlite" && d.PasswordFile != "" {
+	} else if u.file && d.PasswordFile != "" {
 		bad(path+".password_file", "an SQLite file has no password: leave it out")
 	}
 	if d.MaxConnections < 4 || d.MaxConnections > 1000 {

@@ -7,43 +7,11 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/postgres"
-	"github.com/qsidecar/qsidecar/backends/sqlite"
 )
-
-// databaseURL is where a database is, by engine.
-type databaseURL struct {
-	engine string // "sqlite" or "postgres"
-	path   string // sqlite: the file
-	url    string // postgres: as it was given, perhaps with a password
-}
-
-const databaseForms = "sqlite:PATH or postgres://USER@HOST/DATABASE"
-
-// parseDatabaseURL reads a database's address. Its errors show no password.
-func parseDatabaseURL(s string) (databaseURL, error) {
-	scheme, rest, ok := strings.Cut(s, ":")
-	switch {
-	case ok && scheme == "sqlite":
-		path := strings.TrimPrefix(rest, "//") // sqlite:///var/lib/… is what many write
-		if path == "" {
-			return databaseURL{}, errors.New("sqlite: names no file: write sqlite:PATH")
-		}
-		return databaseURL{engine: "sqlite", path: path}, nil
-	case ok && (scheme == "postgres" || scheme == "postgresql"):
-		return databaseURL{engine: "postgres", url: s}, nil
-	case ok && (scheme == "mysql" || scheme == "sqlserver"):
-		return databaseURL{}, fmt.Errorf("this build has no %s yet: it serves %s", scheme, databaseForms)
-	case ok && !strings.ContainsAny(scheme, `/\. `):
-		return databaseURL{}, fmt.Errorf("%q is no kind of database: write %s", scheme, databaseForms)
-	}
-	return databaseURL{}, errors.New("a database is written " + databaseForms)
-}
 
 var passwordInURL = regexp.MustCompile(`^[A-Za-z0-9+.-]+://[^/?#]*:[^/?#]*@`)
 
@@ -108,54 +76,12 @@ func (a *app) database(flag string) (string, error) {
 	return a.defaultDatabase()
 }
 
-// openDatabase opens one database and makes its tables.
-func openDatabase(ctx context.Context, d databaseConfig, log *slog.Logger) (backends.Backend, error) {
-	u, err := parseDatabaseURL(d.URL)
-	if err != nil {
-		return nil, &usageError{err}
-	}
-	if u.engine == "postgres" {
-		return openPostgres(ctx, u, d, log)
-	}
-	if err := makeDir(filepath.Dir(u.path), 0o700, "the database's directory",
-		"name another place with --database sqlite:PATH or QSIDECAR_DATABASE"); err != nil {
-		return nil, err
-	}
-	store, err := sqlite.Open(ctx, sqlite.Options{Path: u.path, Log: log})
-	if err != nil {
-		return nil, fmt.Errorf("the database sqlite:%s cannot be opened: %w", u.path, err)
-	}
-	return store, nil
-}
-
-func openPostgres(ctx context.Context, u databaseURL, d databaseConfig, log *slog.Logger) (backends.Backend, error) {
-	o := postgres.Options{
-		URL:            u.url,
-		Schema:         d.Schema,
-		MaxConnections: d.MaxConnections,
-		Notify:         bool(d.Notify),
-		Log:            log,
-	}
-	if d.PasswordFile != "" {
-		secret, err := os.ReadFile(d.PasswordFile)
-		if err != nil {
-			return nil, usagef("the database's password_file cannot be read: %w", err)
-		}
-		o.Password = strings.TrimRight(string(secret), "\r\n")
-	}
-	store, err := postgres.Open(ctx, o)
-	if err != nil {
-		return nil, fmt.Errorf("the database cannot be opened: %w", err)
-	}
-	return store, nil
-}
-
 // openAll opens every database of a config. Where one fails, the others are closed again.
 func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backends.Backend, error) {
 	open := make(map[string]backends.Backend)
 	var errs error
 	for name, d := range c.Databases {
-		b, err := openDatabase(ctx, d, log)
+		b, err := openDatabase(ctx, d, false, log)
 		if err != nil {
 			errs = errors.Join(errs, err)
 			continue

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/backends/sqlite"
+)
+
+// engine is a kind of database, and all that the process knows of it.
+type engine struct {
+	name    string
+	schemes []string // what its URLs begin with
+	form    string   // how its URLs are written, for messages
+	file    bool     // a file of this host: it has no password, and needs its folder
+
+	// parse checks a URL and returns it as open wants it; nil: taken as it is. An
+	// error of it shows no password.
+	parse func(url string) (string, error)
+	// open opens the database; with look it makes and changes nothing in it.
+	open func(ctx context.Context, o opening) (backends.Backend, error)
+	// migrations is the SQL that makes the tables.
+	migrations func(d databaseConfig) string
+}
+
+// opening is one database to be opened.
+type opening struct {
+	databaseConfig
+	at       string // the URL as parse returned it
+	password string // from password_file, in place of the URL's; empty: none
+	look     bool   // for Examine alone: no tables are made
+	log      *slog.Logger
+}
+
+// engines are the kinds of databases that this program serves.
+var engines = []engine{
+	{
+		name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:PATH", file: true,
+		parse: parseSQLite, open: openSQLite,
+		migrations: func(databaseConfig) string { return sqlite.Schema() },
+	},
+	{
+		name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",
+		open:       openPostgres,
+		migrations: func(d databaseConfig) string { return postgres.Migrations(d.Schema, "") },
+	},
+}
+
+// later are the schemes of engines that this build does not have.
+var later = []string{"mysql", "sqlserver"}
+
+// databaseURL is where a database is, by engine.
+type databaseURL struct {
+	*engine
+	at string // as engine.open wants it; may hold a password
+}
+
+func databaseForms() string {
+	var forms []string
+	for _, e := range engines {
+		forms = append(forms, e.form)
+	}
+	last := len(forms) - 1
+	return strings.Join(forms[:last], ", ") + " or " + forms[last]
+}
+
+// parseDatabaseURL reads a database's address. Its errors show no password.
+func parseDatabaseURL(s string) (databaseURL, error) {
+	scheme, _, ok := strings.Cut(s, ":")
+	if !ok || strings.ContainsAny(scheme, `/\. `) {
+		return databaseURL{}, errors.New("a database is written " + databaseForms())
+	}
+	for i, e := range engines {
+		if !slices.Contains(e.schemes, scheme) {
+			continue
+		}
+		u := databaseURL{engine: &engines[i], at: s}
+		if e.parse == nil {
+			return u, nil
+		}
+		var err error
+		u.at, err = e.parse(s)
+		return u, err
+	}
+	if slices.Contains(later, scheme) {
+		return databaseURL{}, fmt.Errorf("this build has no %s yet: it serves %s", scheme, databaseForms())
+	}
+	return databaseURL{}, fmt.Errorf("%q is no kind of database: write %s", scheme, databaseForms())
+}
+
+func parseSQLite(s string) (string, error) {
+	path := strings.TrimPrefix(strings.TrimPrefix(s, "sqlite:"), "//") // sqlite:///var/lib/… is what many write
+	if path == "" {
+		return "", errors.New("sqlite: names no file: write sqlite:PATH")
+	}
+	return path, nil
+}
+
+func openSQLite(ctx context.Context, o opening) (backends.Backend, error) {
+	store, err := sqlite.Open(ctx, sqlite.Options{Path: o.at, Log: o.log})
+	if err != nil {
+		return nil, fmt.Errorf("the database sqlite:%s cannot be opened: %w", o.at, err)
+	}
+	return store, nil
+}
+
+func openPostgres(ctx context.Context, o opening) (backends.Backend, error) {
+	store, err := postgres.Open(ctx, postgres.Options{
+		URL:            o.at,
+		Password:       o.password,
+		Schema:         o.Schema,
+		MaxConnections: o.MaxConnections,
+		Notify:         bool(o.Notify),
+		Log:            o.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the database cannot be opened: %w", err)
+	}
+	return store, nil
+}
+
+// openDatabase opens one database: to serve it, or to look at it alone.
+func openDatabase(ctx context.Context, d databaseConfig, look bool, log *slog.Logger) (backends.Backend, error) {
+	u, err := parseDatabaseURL(d.URL)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	o := opening{databaseConfig: d, at: u.at, look: look, log: log}
+	if u.file && !look {
+		if err := makeDir(filepath.Dir(u.at), 0o700, "the database's directory",
+			"name another place with --database sqlite:PATH or QSIDECAR_DATABASE"); err != nil {
+			return nil, err
+		}
+	}
+	if d.PasswordFile != "" {
+		secret, err := os.ReadFile(d.PasswordFile)
+		if err != nil {
+			return nil, usagef("the database's password_file cannot be read: %w", err)
+		}
+		o.password = strings.TrimRight(string(secret), "\r\n")
+	}
+	return u.open(ctx, o)
+}
