@@ -53,19 +53,16 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 	return backends.Pulse{}, s.outcome(ctx, err)
 }
 
-// beat makes one beat, in one round trip. Its commit waits for no disk, except
-// the first and the last: a beat that a crash of the server takes back is made
-// again soon.
+// beat makes one beat, in one round trip: one statement where the session is the
+// Store's own. Its commit waits for no disk, except the first and the last: a
+// beat that a crash of the server takes back is made again soon.
 func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Beat) (p backends.Pulse, err error) {
 	t := &tx{s: s, c: c, batch: &pgx.Batch{}}
-	t.add(s.sql.begin, nil)
 	if s.pooled {
+		t.add(s.sql.begin, nil)
 		t.add(s.o.setting(true), nil)
 	}
 	sql := map[backends.BeatKind]string{backends.BeatJoin: s.sql.join, backends.BeatRenew: s.sql.renew, backends.BeatLeave: s.sql.leave}[b.Kind]
-	if b.Kind == backends.BeatRenew {
-		t.add(s.sql.unsynced, nil)
-	}
 	t.each(sql, func(rows pgx.Rows) error {
 		var n, host, beats int64
 		var peer backends.Peer
@@ -78,7 +75,9 @@ func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Beat) (p backe
 		}
 		return nil
 	}, int64(b.Host), b.Name, ms(b.Lease))
-	t.add("COMMIT", nil)
+	if s.pooled {
+		t.add("COMMIT", nil)
+	}
 	return p, t.send(ctx)
 }
 

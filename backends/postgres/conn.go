@@ -118,12 +118,14 @@ func (s *Store) settle(config *pgxpool.Config) {
 }
 
 // prepareSession makes a connection of the Store's own ready. The plans of the
-// statements do not depend on their arguments: they are made once.
+// statements do not depend on their arguments: they are made once. The isolation
+// is for statements that are their own transactions.
 func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	if s.pooled {
 		return nil
 	}
 	rows, err := c.Query(ctx, s.o.setting(false)+`, pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false),
+		pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
 		(SELECT backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid())`, pgx.QueryExecModeExec)
 	if err != nil {
 		return err

@@ -49,6 +49,9 @@ type Options struct {
 	// StatementTimeout ends statements that take longer; 0: the server's own setting.
 	StatementTimeout time.Duration
 
+	// Look opens the database only to be examined: nothing is made or changed in it.
+	Look bool
+
 	// Log gets what no caller is told. Defaults to discarding it.
 	Log *slog.Logger
 }
@@ -61,8 +64,8 @@ const (
 
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 
-// Store is an open database. It is a backends.Backend, a backends.Inspector and
-// a backends.Notifier.
+// Store is an open database. It is a backends.Backend, a backends.Inspector, a
+// backends.Notifier and a backends.Examiner.
 type Store struct {
 	o        Options
 	log      *slog.Logger
@@ -110,6 +113,7 @@ func (o *Options) complete() error {
 	if o.ApplicationName == "" {
 		o.ApplicationName = "qsidecar"
 	}
+	o.Notify = o.Notify && !o.Look
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -139,6 +143,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.beater = beater{config: config.ConnConfig.Copy(), free: make(chan *pgx.Conn, 1)}
 	s.beater.put(nil)
 	s.tell.start(s)
+	if o.Look {
+		return s, nil
+	}
 	if err := s.migrate(ctx); err != nil {
 		return nil, errors.Join(s.explain(err), s.Close())
 	}

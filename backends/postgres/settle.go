@@ -206,9 +206,9 @@ func (e *extending) queue(t *tx, res []backends.WriteResult) {
 func (s *Store) Held(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.Held, error) {
 	var held []backends.Held
 	from, _ := number(after) // what is no id has everything after it
-	err := s.read(ctx, func(ctx context.Context, t *tx) error {
+	err := s.again(ctx, func(ctx context.Context) error {
 		held = nil
-		t.each(s.sql.held, func(rows pgx.Rows) error {
+		return s.rows(ctx, func(rows pgx.Rows) error {
 			var h backends.Held
 			var id, owner, n int64
 			if err := rows.Scan(&id, &owner, &n, &h.Queue, &h.Timed); err != nil {
@@ -217,8 +217,7 @@ func (s *Store) Held(ctx context.Context, host backends.Identity, after string, 
 			h.Lease = backends.Lease{Job: idOf(id), Token: backends.Token{Host: backends.Identity(owner), Number: uint64(n)}}
 			held = append(held, h)
 			return nil
-		}, int64(host), from, limit)
-		return t.send(ctx)
+		}, s.sql.held, int64(host), from, limit)
 	})
 	if err != nil {
 		return nil, err

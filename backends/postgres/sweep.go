@@ -149,9 +149,7 @@ const (
 )
 
 func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, err error) {
-	ctx, done := s.bound(ctx)
-	defer done()
-	for try := 1; ; try++ {
+	err = s.again(ctx, func(ctx context.Context) (err error) {
 		s.owners.mu.Lock()
 		owners := !time.Now().Before(s.owners.next)
 		s.owners.mu.Unlock()
@@ -159,10 +157,9 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 		if err == nil && o.dead && !owners {
 			o, err = s.lookOnce(ctx, w, true)
 		}
-		if err == nil || try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
-			return o, s.outcome(ctx, err)
-		}
-	}
+		return err
+	})
+	return o, err
 }
 
 func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o outlook, err error) {
@@ -180,8 +177,9 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 	var run, due *time.Time
 	var ready []int32
 	var returns []int64
-	err = s.one(ctx, s.sql.look, []any{&at, &run, &due, &o.dead, &o.expired, &o.keys, &o.lost, &ready, &returns},
-		w.Prune, owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, w.Waiting)
+	err = s.rows(ctx, func(rows pgx.Rows) error {
+		return rows.Scan(&at, &run, &due, &o.dead, &o.expired, &o.keys, &o.lost, &ready, &returns)
+	}, s.sql.look, w.Prune, owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, w.Waiting)
 	if err != nil {
 		return o, err
 	}
@@ -204,16 +202,4 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 		}
 	}
 	return o, nil
-}
-
-// one runs a query of one row. It is one statement where the session is the
-// Store's own; a pooler's gets its settings first.
-func (s *Store) one(ctx context.Context, sql string, to []any, args ...any) error {
-	if !s.pooled {
-		return s.pool.QueryRow(ctx, sql, args...).Scan(to...)
-	}
-	return s.readOnce(ctx, func(_ context.Context, t *tx) error {
-		t.each(sql, func(rows pgx.Rows) error { return rows.Scan(to...) }, args...)
-		return nil
-	})
 }

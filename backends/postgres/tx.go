@@ -270,10 +270,15 @@ func (s *Store) status(ctx context.Context, xid string) (string, error) {
 
 // read runs f on one state of the database.
 func (s *Store) read(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
+	return s.again(ctx, func(ctx context.Context) error { return s.readOnce(ctx, f) })
+}
+
+// again calls f until it succeeds, or trying again is of no use.
+func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, done := s.bound(ctx)
 	defer done()
 	for try := 1; ; try++ {
-		err := s.readOnce(ctx, f)
+		err := f(ctx)
 		if err == nil || try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
 			return s.outcome(ctx, err)
 		}
@@ -297,4 +302,26 @@ func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx)
 	}
 	t.add("COMMIT", nil)
 	return t.send(ctx)
+}
+
+// rows runs one query and calls f for each of its rows. It is one statement where
+// the session is the Store's own; a pooler's gets its settings first.
+func (s *Store) rows(ctx context.Context, f func(rows pgx.Rows) error, sql string, args ...any) error {
+	if s.pooled {
+		return s.readOnce(ctx, func(_ context.Context, t *tx) error {
+			t.each(sql, f, args...)
+			return nil
+		})
+	}
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
