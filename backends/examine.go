@@ -4,6 +4,10 @@ import "context"
 
 // Examiner is a Backend that can say how fit its database is for the work:
 // `qsidecar check` asks it.
+//
+// Each engine's Options have a Look: with it Open makes and changes nothing in the
+// database, and succeeds where tables are missing or old; all that such a Backend
+// is good for is Examine, Info and Close.
 type Examiner interface {
 	// Examine looks at the server, its settings, the rights of this login and the
 	// plan of the real claim statement for one of the queues, and changes nothing. It
@@ -24,9 +28,36 @@ type Finding struct {
 // Grade says how much a finding matters.
 type Grade int
 
-// The grades, from least to most.
+// The grades, from least to most. A server that was set to be less durable than it
+// could is Advice: what the sidecar promises is what the server keeps (design.md §2.1).
 const (
 	Fact    Grade = iota // good to know
 	Advice               // works, and could be better or safer
 	Problem              // a promise of the sidecar cannot be kept, or it will not start
 )
+
+func (g Grade) String() string {
+	switch g {
+	case Fact:
+		return "fact"
+	case Advice:
+		return "advice"
+	}
+	return "problem"
+}
+
+// Findings collects what an examination finds.
+type Findings []Finding
+
+// Fact adds what is good to know.
+func (f *Findings) Fact(topic, text string) { *f = append(*f, Finding{Fact, topic, text, ""}) }
+
+// Advice adds what could be better, and how.
+func (f *Findings) Advice(topic, text, do string) {
+	*f = append(*f, Finding{Advice, topic, text, do})
+}
+
+// Problem adds what cannot stay as it is, and what to do.
+func (f *Findings) Problem(topic, text, do string) {
+	*f = append(*f, Finding{Problem, topic, text, do})
+}

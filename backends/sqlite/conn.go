@@ -31,9 +31,14 @@ type statement interface {
 
 // connect opens path and runs the pragmas, each of which must be accepted.
 func connect(path string, pragmas ...string) (*conn, error) {
-	// In the form of a URI no character of the path means anything. A file that is
-	// gone is not made anew: prepare has made it.
-	dc, err := connector().Open("file://" + (&url.URL{Path: path}).EscapedPath() + "?mode=rw")
+	// A file that is gone is not made anew: prepare has made it.
+	return connectAs(path, "mode=rw", pragmas...)
+}
+
+// connectAs is connect with SQLite's URI parameters of choice.
+func connectAs(path, parameters string, pragmas ...string) (*conn, error) {
+	// In the form of a URI no character of the path means anything.
+	dc, err := connector().Open("file://" + (&url.URL{Path: path}).EscapedPath() + "?" + parameters)
 	if err != nil {
 		return nil, err
 	}

@@ -16,15 +16,24 @@ import (
 // locks on it, SQLite's too.
 var making sync.Mutex
 
-// prepare checks the place of a database and makes the file where it is missing.
-// It returns the path made absolute, and which file that is.
-func prepare(path string) (string, fs.FileInfo, error) {
+// placed makes the path of a database absolute, and looks at nothing.
+func placed(path string) (string, fs.FileInfo, error) {
 	if path == "" {
 		return "", nil, errors.New("sqlite: the path of the database is empty: write sqlite:PATH")
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", nil, fmt.Errorf("sqlite: %w", err)
+	}
+	return path, nil, nil
+}
+
+// prepare checks the place of a database and makes the file where it is missing.
+// It returns the path made absolute, and which file that is.
+func prepare(path string) (string, fs.FileInfo, error) {
+	path, _, err := placed(path)
+	if err != nil {
+		return "", nil, err
 	}
 	folder := filepath.Dir(path)
 	if err := os.MkdirAll(folder, 0o700); err != nil {

@@ -30,6 +30,10 @@ type Options struct {
 	// with mode 0700 where that is missing too.
 	Path string
 
+	// Look opens the database only to be examined: nothing is made or changed, nor
+	// need the file exist.
+	Look bool
+
 	// Log gets what no caller is told: repairs. Defaults to discarding it.
 	Log *slog.Logger
 
@@ -37,7 +41,8 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Store is an open database. It is a backends.Backend and a backends.Inspector.
+// Store is an open database. It is a backends.Backend, a backends.Inspector and
+// a backends.Examiner.
 type Store struct {
 	path     string
 	file     fs.FileInfo // which file was opened
@@ -71,7 +76,11 @@ var _ interface {
 // Open opens the database, makes or migrates its tables and checks that a
 // commit in it is durable. Errors name the path and what to do.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	path, file, err := prepare(o.Path)
+	find := prepare
+	if o.Look {
+		find = placed
+	}
+	path, file, err := find(o.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +95,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.read.init(path)
 	if s.sql, err = render(managed); err != nil {
 		return nil, err
+	}
+	if o.Look {
+		return s, nil
 	}
 	if err := s.migrate(ctx); err != nil {
 		return nil, errors.Join(s.explain(err), s.Close())

@@ -105,7 +105,7 @@ func parseSQLite(s string) (string, error) {
 }
 
 func openSQLite(ctx context.Context, o opening) (backends.Backend, error) {
-	store, err := sqlite.Open(ctx, sqlite.Options{Path: o.at, Log: o.log})
+	store, err := sqlite.Open(ctx, sqlite.Options{Path: o.at, Look: o.look, Log: o.log})
 	if err != nil {
 		return nil, fmt.Errorf("the database sqlite:%s cannot be opened: %w", o.at, err)
 	}
@@ -119,6 +119,7 @@ func openPostgres(ctx context.Context, o opening) (backends.Backend, error) {
 		Schema:         o.Schema,
 		MaxConnections: o.MaxConnections,
 		Notify:         bool(o.Notify),
+		Look:           o.look,
 		Log:            o.log,
 	})
 	if err != nil {
