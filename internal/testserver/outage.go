@@ -13,7 +13,15 @@ import (
 // the output of tests that pass shows nowhere.
 const EnvRan = "QSIDECAR_TEST_SERVERS_RAN"
 
-func (p *Postgres) tell() (err error) {
+func (p *Postgres) tell() error { return tell("PostgreSQL " + p.Version) }
+
+// tell adds a line on a server that this program used.
+func tell(server string) error {
+	return record(fmt.Sprintf("%s ran for %s\n", server, filepath.Base(os.Args[0])))
+}
+
+// record adds a line to the file that EnvRan names, if it names any.
+func record(line string) (err error) {
 	name := os.Getenv(EnvRan)
 	if name == "" {
 		return nil
@@ -23,7 +31,7 @@ func (p *Postgres) tell() (err error) {
 		return fmt.Errorf("%s: %w", EnvRan, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = fmt.Fprintf(f, "PostgreSQL %s ran for %s\n", p.Version, filepath.Base(os.Args[0]))
+	_, err = f.WriteString(line)
 	return err
 }
 

@@ -129,7 +129,7 @@ type running struct {
 // launch starts a process as who, whose words go to the file log. The kernel
 // sends it `last` when this process dies.
 func launch(cmd *exec.Cmd, who account, last syscall.Signal, log string) (*running, error) {
-	words, err := os.Create(log)
+	words, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}

@@ -133,7 +133,7 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 		return nil, err
 	}
 	p := &Postgres{dir: dir, server: filepath.Join(home, "bin", "postgres"), who: who}
-	if err := p.prepare(template, who); err != nil {
+	if err := prepare(dir, template, who); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	p.admin = &url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/postgres",
@@ -188,13 +188,13 @@ func (p *Postgres) run() error {
 
 func (p *Postgres) log() string { return filepath.Join(p.dir, "log") }
 
-// prepare fills the server's folder.
-func (p *Postgres) prepare(template string, who account) error {
-	data := filepath.Join(p.dir, "data")
+// prepare fills a server's folder dir: its data are a copy of the template.
+func prepare(dir, template string, who account) error {
+	data := filepath.Join(dir, "data")
 	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
 		return fmt.Errorf("copying the data directory: %w", err)
 	}
-	if err := filepath.WalkDir(p.dir, func(path string, _ fs.DirEntry, err error) error {
+	if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !who.drop {
 			return err
 		}
@@ -202,12 +202,12 @@ func (p *Postgres) prepare(template string, who account) error {
 	}); err != nil {
 		return err
 	}
-	return errors.Join(os.Chmod(data, 0o700), os.Chmod(p.dir, 0o755))
+	return errors.Join(os.Chmod(data, 0o700), os.Chmod(dir, 0o755))
 }
 
 // sweepDead removes the folders of test processes that were killed.
 func sweepDead() {
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), "qspg-*-*"))
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), "qs[pm][gy]-*-*"))
 	if err != nil {
 		return // the pattern is fixed
 	}

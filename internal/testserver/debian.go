@@ -1,0 +1,199 @@
+package testserver
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// EnvMirror names a Debian mirror (as in sources.list: http://host/debian) to
+// fetch servers from, in place of the one that this system's apt uses.
+const EnvMirror = "QSIDECAR_TEST_DEBIAN_MIRROR"
+
+// fetchTime is for one server: tens of MB, and a mirror that is slow today.
+const fetchTime = 3 * time.Minute
+
+// perl satisfies a dependency of scripts that nobody runs here.
+const perl = `Package: perl
+Status: install ok installed
+Multi-Arch: allowed
+Architecture: %s
+Version: 99
+Maintainer: nobody <nobody@localhost>
+Description: none
+
+`
+
+// debian fetches packages of a Debian suite with all that they need, libc too,
+// and unpacks them as home, all or nothing. Nothing is installed: apt works on
+// folders of its own and believes that this system has nothing but a perl.
+func debian(ctx context.Context, cache, suite, home string, names ...string) error {
+	return locked(filepath.Join(cache, "debian.lock"), func() (err error) {
+		if _, err := os.Stat(home); err == nil {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, fetchTime)
+		defer cancel()
+		mirrors, err := mirrors(ctx)
+		if err != nil {
+			return err
+		}
+		var failed error
+		for _, mirror := range mirrors {
+			if err := debianFrom(ctx, cache, mirror, suite, home, names); err == nil {
+				return nil
+			} else {
+				failed = errors.Join(failed, fmt.Errorf("%v of Debian's %s from %s: %w", names, suite, mirror, err))
+			}
+		}
+		return failed
+	})
+}
+
+func debianFrom(ctx context.Context, cache, mirror, suite, home string, names []string) (err error) {
+	work, err := os.MkdirTemp(cache, "fetching-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	apt, err := private(ctx, work, mirror, suite)
+	if err != nil {
+		return err
+	}
+	// Several times: a suite may change between the reading of its list and the
+	// fetching of what the list names.
+	for range 3 {
+		if err = run(ctx, "apt-get", append(apt, "update", "--error-on=any")...); err == nil {
+			err = run(ctx, "apt-get", append(append(apt, "--download-only", "install"), names...)...)
+		}
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	debs, err := filepath.Glob(filepath.Join(work, "cache", "archives", "*.deb"))
+	if err != nil || len(debs) == 0 {
+		return fmt.Errorf("apt-get fetched no package (%w)", err)
+	}
+	root := filepath.Join(work, "root")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		return err
+	}
+	for _, deb := range debs {
+		if err := run(ctx, "dpkg-deb", "--extract", deb, root); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(root, 0o755); err != nil { // dpkg-deb gives it the packages' own
+		return err
+	}
+	return os.Rename(root, home)
+}
+
+// private are the options that have apt-get work below dir alone. Its other
+// settings, as those of a proxy, stay.
+func private(ctx context.Context, dir, mirror, suite string) ([]string, error) {
+	for _, sub := range []string{"state/lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/sources.d"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	arch, err := exec.CommandContext(ctx, "dpkg", "--print-architecture").Output()
+	if err != nil {
+		return nil, fmt.Errorf("dpkg --print-architecture: %w", err)
+	}
+	signed := ""
+	if keys := "/usr/share/keyrings/debian-archive-keyring.gpg"; exists(keys) {
+		signed = "[signed-by=" + keys + "] "
+	}
+	files := map[string]string{
+		"status":           fmt.Sprintf(perl, strings.TrimSpace(string(arch))),
+		"etc/sources.list": fmt.Sprintf("deb %s%s %s main\n", signed, mirror, suite),
+	}
+	for name, words := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(words), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	options := []string{"-q", "-y"}
+	for _, o := range []string{
+		"Dir::State=" + dir + "/state", "Dir::State::status=" + dir + "/status", "Dir::Cache=" + dir + "/cache",
+		"Dir::Etc=" + dir + "/etc", "Dir::Etc::sourcelist=sources.list", "Dir::Etc::sourceparts=sources.d",
+		"Dir::Etc::preferencesparts=preferences.d", "APT::Sandbox::User=root", "APT::Install-Recommends=false",
+		"APT::Update::Post-Invoke=", "APT::Update::Post-Invoke-Success=",
+		"Acquire::Languages=none", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+		"Acquire::Retries=3", "Acquire::http::Timeout=20", "Acquire::https::Timeout=20",
+	} {
+		options = append(options, "-o", o)
+	}
+	return options, nil
+}
+
+// mirrors are those from which this system, a Debian, gets itself.
+func mirrors(ctx context.Context) ([]string, error) {
+	if m := os.Getenv(EnvMirror); m != "" {
+		return []string{m}, nil
+	}
+	const hint = "set " + EnvMirror + " to a Debian mirror (and install apt and dpkg), or name servers in " +
+		EnvMySQL + ", " + EnvMariaDB + " and " + EnvMariaDBOld
+	release := osRelease()
+	if release["ID"] != "debian" {
+		return nil, fmt.Errorf("this system is no Debian, so its mirror is not known: %s", hint)
+	}
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets",
+		"--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)", "Created-By: Packages").Output()
+	if err != nil {
+		return nil, fmt.Errorf("apt-get indextargets: %w: %s", err, hint)
+	}
+	suites := []string{release["VERSION_CODENAME"], "stable", "testing", "unstable", "sid"}
+	var found []string
+	for line := range strings.Lines(string(out)) {
+		field := strings.Fields(line)
+		if len(field) == 3 && slices.Contains(suites, field[0]) && field[1] == "main" && !slices.Contains(found, field[2]) {
+			found = append(found, field[2])
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("this system's apt has no source of Debian itself: %s", hint)
+	}
+	return found, nil
+}
+
+// osRelease is what the system says of itself; empty where it says nothing.
+func osRelease() map[string]string {
+	said := map[string]string{}
+	f, err := os.Open("/etc/os-release")
+	if err != nil {
+		return said
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if k, v, ok := strings.Cut(s.Text(), "="); ok {
+			said[k] = strings.Trim(v, `"`)
+		}
+	}
+	return said
+}
+
+func run(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", name, err, out)
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

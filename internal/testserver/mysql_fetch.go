@@ -1,0 +1,174 @@
+package testserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Kind is a server that speaks MySQL's protocol.
+type Kind string
+
+const (
+	MySQL97     Kind = "MySQL 9.7"     // Debian sid's, which may have moved on
+	MariaDB1011 Kind = "MariaDB 10.11" // the newest that stands in for 10.6 and later: it skips locked rows
+	MariaDB105  Kind = "MariaDB 10.5"  // of those that cannot skip locked rows
+)
+
+// EnvMySQL, EnvMariaDB and EnvMariaDBOld name servers (as
+// mysql://user:password@host:port/, of a user that may do anything) for the three
+// kinds. Where one of them is set only the kinds whose variables are set are tested.
+const (
+	EnvMySQL      = "QSIDECAR_TEST_MYSQL"
+	EnvMariaDB    = "QSIDECAR_TEST_MARIADB"
+	EnvMariaDBOld = "QSIDECAR_TEST_MARIADB_OLD"
+)
+
+// ErrNotHad is that MySQL cannot be had at this moment: Debian's unstable suite,
+// the only one with it, is now and then broken. Tests say so and go on without;
+// nothing else stands in for it. Every other failure is one of the test.
+var ErrNotHad = errors.New("testserver: MySQL cannot be had just now")
+
+// origin says where a kind comes from.
+type origin struct {
+	env   string
+	suite string
+	names []string // Debian's packages
+	maria bool
+	says  string // what its version begins with
+}
+
+var origins = map[Kind]origin{
+	MySQL97:     {env: EnvMySQL, suite: "sid", names: []string{"mysql-server-core"}},
+	MariaDB1011: {env: EnvMariaDB, suite: "bookworm", names: []string{"mariadb-server-core"}, maria: true, says: "10.11."},
+	MariaDB105:  {env: EnvMariaDBOld, suite: "bullseye", names: []string{"mariadb-server-core-10.5"}, maria: true, says: "10.5."},
+}
+
+// MySQLKinds are the kinds to test.
+func MySQLKinds() []Kind {
+	all := []Kind{MySQL97, MariaDB1011, MariaDB105}
+	var named []Kind
+	for _, k := range all {
+		if os.Getenv(origins[k].env) != "" {
+			named = append(named, k)
+		}
+	}
+	if named != nil {
+		return named
+	}
+	return all
+}
+
+// installMySQL returns the folder into which the kind's packages are unpacked.
+func installMySQL(ctx context.Context, cache string, kind Kind) (string, error) {
+	from := origins[kind]
+	home := filepath.Join(cache, strings.ReplaceAll(strings.ToLower(string(kind)), " ", "-"))
+	if exists(home) {
+		return home, nil
+	}
+	if from.maria {
+		return home, debian(ctx, cache, from.suite, home, from.names...)
+	}
+	// Many test processes may ask for it, and each failure takes its time.
+	note := filepath.Join(cache, "sid.failed")
+	if info, err := os.Stat(note); err == nil && time.Since(info.ModTime()) < 10*time.Minute {
+		why, err := os.ReadFile(note)
+		return "", notHad(errors.Join(errors.New(string(why)), err))
+	}
+	if err := debian(ctx, cache, from.suite, home, from.names...); err != nil {
+		return "", notHad(errors.Join(err, os.WriteFile(note, []byte(err.Error()), 0o644)))
+	}
+	return home, nil
+}
+
+// notHad says loudly that MySQL was not tested.
+func notHad(why error) error {
+	line := fmt.Sprintf("MYSQL WAS NOT TESTED by %s: it could not be had from Debian's sid\n", filepath.Base(os.Args[0]))
+	fmt.Fprintf(os.Stderr, "%s%v\n", line, why)
+	return errors.Join(fmt.Errorf("%w: %w", ErrNotHad, why), record(line))
+}
+
+// program is a server's command line: through the loader of its own suite, so
+// that it meets the libraries that it was built with and this system's never.
+func program(home string, args ...string) (*exec.Cmd, error) {
+	var found []string
+	for _, pattern := range []string{"usr/lib/*/ld-linux-*.so.*", "lib/*/ld-linux-*.so.*"} {
+		match, err := filepath.Glob(filepath.Join(home, pattern))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, match...)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s has no loader: remove the folder, and it is fetched again", home)
+	}
+	arch := filepath.Base(filepath.Dir(found[0]))
+	libraries := filepath.Join(home, "usr/lib", arch) + ":" + filepath.Join(home, "lib", arch)
+	server := filepath.Join(home, "usr/sbin/mariadbd")
+	if !exists(server) {
+		server = filepath.Join(home, "usr/sbin/mysqld")
+	}
+	return exec.Command(found[0], append([]string{"--library-path", libraries, server, "--no-defaults",
+		"--basedir=" + filepath.Join(home, "usr"), "--lc-messages-dir=" + filepath.Join(home, "usr/share/mysql"),
+		"--plugin-dir=" + filepath.Join(home, "usr/lib/mysql/plugin")}, args...)...), nil
+}
+
+// templateMySQL is a data directory that the server made once, to be copied. It
+// lies in home: servers that are fetched anew make a new one.
+func templateMySQL(home string, kind Kind, who account) (string, error) {
+	dir := filepath.Join(home, fmt.Sprintf("data-%d", who.uid))
+	err := locked(dir+".lock", func() error {
+		if exists(filepath.Join(dir, "complete")) {
+			return nil
+		}
+		if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.Chown(dir, who.uid, who.gid)); err != nil {
+			return err
+		}
+		if err := initialize(home, dir, kind, who); err != nil {
+			return errors.Join(fmt.Errorf("making the data directory of %s: %w", kind, err), os.RemoveAll(dir))
+		}
+		return os.WriteFile(filepath.Join(dir, "complete"), nil, 0o644)
+	})
+	return dir, err
+}
+
+func initialize(home, dir string, kind Kind, who account) error {
+	args := []string{"--datadir=" + dir, "--initialize-insecure"}
+	var sql []byte
+	if origins[kind].maria {
+		// What mariadb-install-db does, which needs a shell and the client's package.
+		args = []string{"--datadir=" + dir, "--bootstrap", "--enforce-storage-engine=", "--max-allowed-packet=8M"}
+		sql = []byte("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n")
+		for _, name := range []string{"system_tables", "performance_tables", "system_tables_data", "sys_schema"} {
+			words, err := os.ReadFile(filepath.Join(home, "usr/share/mysql", "mysql_"+name+".sql"))
+			if errors.Is(err, os.ErrNotExist) && name == "sys_schema" {
+				continue // the older ones had none
+			}
+			if err != nil {
+				return err
+			}
+			sql = append(append(sql, words...), '\n')
+		}
+	}
+	cmd, err := program(home, args...)
+	if err != nil {
+		return err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if who.drop {
+		cmd.SysProcAttr = who.attributes(0)
+	}
+	cmd.Dir = dir
+	cmd.Stdin = bytes.NewReader(sql)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestMySQL: every kind starts, lets the user in both ways, keeps what was
+// committed when it crashes, and comes back at the same place.
+func TestMySQL(t *testing.T) {
+	for _, kind := range MySQLKinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			m, err := StartMySQL(t.Context(), kind, Options{Durable: true})
+			if errors.Is(err, ErrNotHad) {
+				t.Log(err)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := m.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			t.Logf("%s after %v", m.Version, time.Since(began))
+			name := m.Database(t)
+			if err := m.Exec(t.Context(), "CREATE TABLE "+name+".kept (n int PRIMARY KEY)", "INSERT INTO "+name+".kept VALUES (7)"); err != nil {
+				t.Fatal(err)
+			}
+			if m.dir != "" {
+				restarted(t, m, m.Kill9)
+				restarted(t, m, m.Halt)
+			}
+			if n := m.kept(t, name); n != 7 {
+				t.Errorf("%d came back, want 7", n)
+			}
+			if m.Socket = ""; m.kept(t, name) != 7 {
+				t.Error("by TCP something else came back")
+			}
+		})
+	}
+}
+
+func restarted(t *testing.T, m *MySQL, end func() error) {
+	t.Helper()
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.ask(t.Context()); err == nil {
+		t.Fatal("a server that was ended answers")
+	}
+	began := time.Now()
+	if err := m.Go(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("back after %v", time.Since(began))
+}
+
+func (m *MySQL) kept(t *testing.T, name string) (n int) {
+	t.Helper()
+	db, err := m.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRowContext(t.Context(), "SELECT n FROM kept").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestMySQLIsNoMariaDB: a MariaDB under MySQL's name is refused.
+func TestMySQLIsNoMariaDB(t *testing.T) {
+	t.Setenv(EnvMySQL, "") // one of this package's own, with this machine's rights
+	t.Setenv(EnvMariaDB, "")
+	m, err := StartMySQL(t.Context(), MariaDB1011, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv(EnvMySQL, m.URL(""))
+	if s, err := StartMySQL(context.Background(), MySQL97, Options{}); err == nil {
+		t.Errorf("%s passed for MySQL", s.Version)
+	}
+	if got := fmt.Sprint(MySQLKinds()); got != "[MySQL 9.7]" {
+		t.Errorf("with one server named the kinds %s are tested", got)
+	}
+}
