@@ -17,10 +17,11 @@ run: build ## build, and serve on the embedded database
 build: ## build the static binary, bin/qsidecar
 	@CGO_ENABLED=0 $(GO) build -trimpath -o bin/qsidecar ./cmd/qsidecar
 
-test: lint unit e2e ## every check, at a tenth of the full size (a few minutes)
+test: ## every check, at a tenth of the full size (some minutes), and the servers it ran on
+	@scripts/ran.sh $(MAKE) --no-print-directory lint unit e2e
 
-soak: lint ## every check, at full size
-	@QSIDECAR_SOAK=1 $(MAKE) --no-print-directory unit e2e
+soak: ## every check, at full size
+	@QSIDECAR_SOAK=1 scripts/ran.sh $(MAKE) --no-print-directory lint unit e2e
 
 unit: need ## the packages' tests, with the race detector
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(if $(QSIDECAR_SOAK),60m,10m) $(UNIT)
@@ -36,7 +37,7 @@ fuzz: ## every fuzz target, 30 s each (FUZZTIME=5m for longer)
 	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
 
 need: ## install what the tests need and this machine lacks
-	@scripts/need.sh cc python3 nc mount npm pgbouncer
+	@scripts/need.sh cc python3 nc mount npm pgbouncer debs
 
 clean: ## remove what was built
 	rm -rf bin

@@ -16,7 +16,10 @@ missing() {
 	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
 	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
-	*) echo "need.sh: it knows cc, nc, python3, npm, mount and pgbouncer, not $1" >&2; exit 2 ;;
+	debs) # of no use where servers are named that run already
+		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
+			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
+	*) echo "need.sh: it knows cc, nc, python3, npm, mount, pgbouncer and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -28,6 +31,7 @@ packages() {
 	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;
 	pgbouncer) echo pgbouncer ;;
+	debs) echo apt dpkg debian-archive-keyring ca-certificates ;; # they fetch MySQL and MariaDB
 	esac
 }
 
