@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -131,7 +132,7 @@ func private(ctx context.Context, dir, mirror, suite string) ([]string, error) {
 		"Dir::Etc::preferencesparts=preferences.d", "APT::Sandbox::User=root", "APT::Install-Recommends=false",
 		"APT::Update::Post-Invoke=", "APT::Update::Post-Invoke-Success=",
 		"Acquire::Languages=none", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
-		"Acquire::Retries=3", "Acquire::http::Timeout=20", "Acquire::https::Timeout=20",
+		"Acquire::Retries=2", "Acquire::http::Timeout=20", "Acquire::https::Timeout=20",
 	} {
 		options = append(options, "-o", o)
 	}
@@ -139,7 +140,7 @@ func private(ctx context.Context, dir, mirror, suite string) ([]string, error) {
 }
 
 // mirrors are those from which this system, a Debian, gets itself.
-func mirrors(ctx context.Context) ([]string, error) {
+func mirrors(ctx context.Context) (found []string, err error) {
 	if m := os.Getenv(EnvMirror); m != "" {
 		return []string{m}, nil
 	}
@@ -149,21 +150,28 @@ func mirrors(ctx context.Context) ([]string, error) {
 	if release["ID"] != "debian" {
 		return nil, fmt.Errorf("this system is no Debian, so its mirror is not known: %s", hint)
 	}
-	out, err := exec.CommandContext(ctx, "apt-get", "indextargets",
-		"--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)", "Created-By: Packages").Output()
+	// Lists of its own, so that it works as any user and where none were ever fetched.
+	work, err := os.MkdirTemp("", "qsmy-lists-")
 	if err != nil {
-		return nil, fmt.Errorf("apt-get indextargets: %w: %s", err, hint)
+		return nil, err
 	}
-	suites := []string{release["VERSION_CODENAME"], "stable", "testing", "unstable", "sid"}
-	var found []string
-	for line := range strings.Lines(string(out)) {
-		field := strings.Fields(line)
-		if len(field) == 3 && slices.Contains(suites, field[0]) && field[1] == "main" && !slices.Contains(found, field[2]) {
-			found = append(found, field[2])
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	if err := os.Mkdir(filepath.Join(work, "partial"), 0o755); err != nil {
+		return nil, err
+	}
+	// Another source of this system may be broken: what is listed counts.
+	out, failed := exec.CommandContext(ctx, "apt-get", "-o", "Dir::State::lists="+work, "-o", "APT::Sandbox::User=root",
+		"update", "--print-uris").Output()
+	suites := release["VERSION_CODENAME"] + "|stable|testing|unstable|sid"
+	for _, file := range []string{"main/binary-", "InRelease"} { // the surer one first
+		for _, m := range regexp.MustCompile(`(?m)^'(\S+)/dists/(?:`+suites+`)/`+file).FindAllStringSubmatch(string(out), -1) {
+			if !slices.Contains(found, m[1]) {
+				found = append(found, m[1])
+			}
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("this system's apt has no source of Debian itself: %s", hint)
+		return nil, fmt.Errorf("this system's apt has no source of Debian itself (%v): %s", failed, hint)
 	}
 	return found, nil
 }
