@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -11,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
 // claiming is one claim under way. Its queues are asked in runs: as many at a
@@ -57,24 +58,24 @@ func (k *commitment) startClaims(t *tx) {
 
 // probing is a proof under way.
 type probing struct {
-	proof
+	cursor.Proof
 	xmin  int64
 	first []int64
 }
 
 func (k *commitment) prove(t *tx, queue string) {
-	p, ok := t.s.cursors.toProve(queue)
+	p, ok := t.s.cursors.ToProve(queue)
 	if !ok {
 		return
 	}
-	probe := &probing{proof: p}
+	probe := &probing{Proof: p}
 	k.probes = append(k.probes, probe)
-	t.each(t.s.sql.probe, func(rows pgx.Rows) error { return rows.Scan(&probe.xmin, &probe.first) }, queue, p.urgency, p.low, p.high)
+	t.each(t.s.sql.probe, func(rows pgx.Rows) error { return rows.Scan(&probe.xmin, &probe.first) }, queue, p.Urgency, p.Low, p.High)
 }
 
 // goOnClaims looks at what the claims got, and has those ask again that must.
 func (k *commitment) goOnClaims(t *tx) (more bool) {
-	queues := queuesOf(k.batch.Claims)
+	queues := batch.QueuesOf(k.batch.Claims)
 	k.last = t.last
 	for _, c := range k.claims {
 		if c.goOn(t, queues) {
@@ -110,7 +111,7 @@ func (c *claiming) goOn(t *tx, queues []string) bool {
 	}
 	for _, p := range c.Queues[c.from:c.to] {
 		if l := c.seen[p.Queue]; l != nil {
-			l.all = true // it came back short: there was no more
+			l.All = true // it came back short: there was no more
 		}
 	}
 	if c.returned(t, queues) {
@@ -131,8 +132,8 @@ func (c *claiming) returned(t *tx, queues []string) bool {
 		return false
 	}
 	for _, p := range c.Queues[c.from:c.to] {
-		if c.cursors.returned(p.Queue, t.last.returns[slices.Index(queues, p.Queue)]) {
-			c.cursors.forget(p.Queue)
+		if c.cursors.Returned(p.Queue, t.last.returns[slices.Index(queues, p.Queue)]) {
+			c.cursors.Forget(p.Queue)
 			c.again = true
 		}
 	}
@@ -165,18 +166,18 @@ type pieces struct {
 
 func (c *claiming) pieces(now time.Time) (x pieces) {
 	for i, p := range c.Queues[c.from:c.to] {
-		segments := []segment{{beginning, theEnd}}
+		segments := []cursor.Segment{{From: cursor.Beginning, To: cursor.End}}
 		if !p.LIFO {
-			segments = c.cursors.segments(p.Queue, now, false)
+			segments = c.cursors.Segments(p.Queue, now, false)
 			if c.seen[p.Queue] == nil {
-				c.seen[p.Queue] = &learned{asked: now}
+				c.seen[p.Queue] = &learned{Asked: now}
 			}
-			c.seen[p.Queue].full = segments[len(segments)-1].to == theEnd // nothing is behind
+			c.seen[p.Queue].Full = segments[len(segments)-1].To == cursor.End // nothing is behind
 		}
 		for _, s := range segments {
 			x.queue, x.policy = append(x.queue, p.Queue), append(x.policy, int32(i+1))
-			x.fromU, x.fromP = append(x.fromU, s.from.urgency), append(x.fromP, s.from.position)
-			x.toU, x.toP = append(x.toU, s.to.urgency), append(x.toP, s.to.position)
+			x.fromU, x.fromP = append(x.fromU, s.From.Urgency), append(x.fromP, s.From.Position)
+			x.toU, x.toP = append(x.toU, s.To.Urgency), append(x.toP, s.To.Position)
 		}
 		x.limits, x.timeout = append(x.limits, int32(p.MaxAttempts)), append(x.timeout, ms(p.Timeout))
 		x.backoff, x.backoffMax = append(x.backoff, ms(p.Backoff)), append(x.backoffMax, ms(p.BackoffMax))
@@ -301,7 +302,7 @@ func (c *claiming) takeLean(rows pgx.Rows) error {
 func (r *row) complete(policy backends.Policy, timeout int64, headers string) (err error) {
 	r.ID, r.Queue, r.EnqueuedAt = idOf(r.id), policy.Queue, r.EnqueuedAt.UTC()
 	r.Timeout = cmp.Or(fromMS(timeout), policy.Timeout)
-	if r.Headers, err = readHeaders(headers); err != nil {
+	if r.Headers, err = batch.ReadHeaders(headers); err != nil {
 		return fmt.Errorf("qsidecar_jobs row %d: %w", r.id, err)
 	}
 	return nil
@@ -319,14 +320,14 @@ func (c *claiming) give(got []row, wanted int64) error {
 		c.res.Jobs = append(c.res.Jobs, r.Job)
 		c.left -= int64(len(r.Payload))
 		if l := c.seen[r.Queue]; l != nil {
-			l.taken = append(l.taken, spot{-int32(r.Priority), r.place})
+			l.Taken = append(l.Taken, cursor.Spot{Urgency: -int32(r.Priority), Position: r.place})
 		}
 	}
 	if len(got) > 0 { // the queues before the last job's gave all that they had
 		last := c.from + int(got[len(got)-1].policy) - 1
 		for i, p := range c.Queues[c.from : last+1] {
-			if l := c.seen[p.Queue]; l != nil && (c.from+i < last || l.full) {
-				l.all = true
+			if l := c.seen[p.Queue]; l != nil && (c.from+i < last || l.Full) {
+				l.All = true
 			}
 		}
 	}
@@ -350,36 +351,12 @@ func (c *claiming) bury(t *tx) {
 // learn tells the cursors what the committed claims saw.
 func (k *commitment) learn(queues []string) {
 	for _, p := range k.probes {
-		k.s.cursors.advance(p.proof, p.xmin, p.first)
+		k.s.cursors.Advance(p.Proof, p.xmin, p.first)
 	}
 	for _, c := range k.claims {
 		for queue, l := range c.seen {
-			l.returns, l.xmin, l.xmax = k.last.returns[slices.Index(queues, queue)], k.last.xmin, k.last.xmax
-			k.s.cursors.learn(queue, *l)
+			l.Returns, l.Ended, l.Begun = k.last.returns[slices.Index(queues, queue)], k.last.xmin, k.last.xmax
+			k.s.cursors.Learn(queue, *l)
 		}
 	}
-}
-
-// readHeaders reads a JSON object. What a plain INSERT put there that is no text
-// is given as its JSON.
-func readHeaders(s string) (map[string]string, error) {
-	if s == "" {
-		return nil, nil
-	}
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(s), &raw); err != nil {
-		return nil, fmt.Errorf("headers: %w", err)
-	}
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	headers := make(map[string]string, len(raw))
-	for k, v := range raw {
-		var text string
-		if json.Unmarshal(v, &text) != nil || string(v) == "null" {
-			text = string(v)
-		}
-		headers[k] = text
-	}
-	return headers, nil
 }

@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -146,9 +144,7 @@ func TestLowIsProven(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s, tx := passed(t, p, 20_000, late)
 		low := func() int64 {
-			s.cursors.mu.Lock()
-			defer s.cursors.mu.Unlock()
-			return s.cursors.of["q"].marks[0].low
+			return s.cursors.Lows("q")[0].Position
 		}
 		for i := range 5 {
 			take(t, s, 1, 100, uint64(i+1)<<32)
@@ -167,97 +163,4 @@ func TestLowIsProven(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestSegments holds the pieces of claims to what they say: together they are
-// all that is above the lows, each spot once.
-func TestSegments(t *testing.T) {
-	t.Parallel()
-	var c cursors
-	now := time.Now()
-	c.learn("q", learned{asked: now, taken: []spot{{-9, 100}, {0, 50}, {0, 60}, {5, 7}}, all: true, returns: 3})
-	want := []segment{
-		{beginning, spot{-10, theEnd.position}}, {spot{-9, 100}, spot{-1, theEnd.position}}, {spot{0, 60}, spot{4, theEnd.position}}, {spot{5, 7}, theEnd},
-		{spot{-9, 0}, spot{-9, 100}}, {spot{0, 0}, spot{0, 60}}, {spot{5, 0}, spot{5, 7}},
-	}
-	if got := c.segments("q", now, false); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	full := []segment{
-		{beginning, spot{-10, theEnd.position}}, {spot{-9, 0}, spot{-1, theEnd.position}}, {spot{0, 0}, spot{4, theEnd.position}}, {spot{5, 0}, theEnd},
-	}
-	if got := c.segments("q", now.Add(fullLook), false); !slices.Equal(got, full) {
-		t.Errorf("after a while got %v, want %v", got, full)
-	}
-	c.back([]giveBack{{"q", spot{0, 20}, 4}}) // the next count: it is ours
-	if got := c.segments("q", now, false); got[2].from != (spot{0, 19}) {
-		t.Errorf("after a give-back got %v", got)
-	}
-	if c.returned("q", 4) || !c.returned("q", 5) {
-		t.Error("another's give-back is not noticed, or one's own is")
-	}
-	if got := c.segments("other", now, false); !slices.Equal(got, []segment{{beginning, theEnd}}) {
-		t.Errorf("an unknown queue gives %v", got)
-	}
-}
-
-func TestProofs(t *testing.T) {
-	t.Parallel()
-	var c cursors
-	now := time.Now()
-	learn := func(position, xmin, xmax int64) {
-		c.learn("q", learned{asked: now, taken: []spot{{0, position}}, xmin: xmin, xmax: xmax})
-	}
-	low := func() int64 { return c.of["q"].marks[0].low }
-	learn(provenStep, 10, 20)
-	if _, ok := c.toProve("q"); ok {
-		t.Fatal("so little needs no proof")
-	}
-	learn(2000, 10, 20)
-	if _, ok := c.toProve("q"); ok {
-		t.Fatal("the transactions of then are not over")
-	}
-	learn(2100, 20, 30)
-	p, ok := c.toProve("q")
-	if !ok || p.high[0] != 2000 {
-		t.Fatalf("to prove: %+v, %v", p, ok)
-	}
-	c.advance(p, 19, []int64{0})
-	if low() != 0 {
-		t.Fatal("a snapshot that is too old proves nothing")
-	}
-	c.advance(p, 20, []int64{1234})
-	if low() != 1233 {
-		t.Fatalf("low is %d, want just before the first ready one", low())
-	}
-	c.advance(p, 25, []int64{0})
-	if low() != 1233 {
-		t.Fatal("an old proof was taken for a new one")
-	}
-	learn(5000, 30, 40)
-	learn(5001, 40, 50)
-	p, _ = c.toProve("q")
-	c.learn("q", learned{asked: now, returns: 1}) // somebody gave back
-	c.advance(p, 50, []int64{0})
-	if k := c.of["q"]; len(k.marks) != 0 {
-		t.Fatalf("a proof outlived a give-back: %+v", k)
-	}
-}
-
-func TestCursorsAreBounded(t *testing.T) {
-	t.Parallel()
-	var c cursors
-	now := time.Now()
-	for i := range 3 * maxCursors {
-		c.learn(fmt.Sprint(i), learned{asked: now})
-	}
-	if len(c.of) > maxCursors {
-		t.Errorf("%d cursors", len(c.of))
-	}
-	for i := range 2 * maxMarks {
-		c.learn("q", learned{asked: now, taken: []spot{{int32(i), 1}}})
-	}
-	if k := c.of["q"]; k != nil && len(k.marks) > maxMarks {
-		t.Errorf("%d marks", len(k.marks))
-	}
 }

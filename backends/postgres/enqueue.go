@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // storing are the new jobs of a group: those without conditions, and those that
@@ -16,7 +17,7 @@ type storing struct {
 	plain, keyed []newJob
 	twice        []newJob // with a key that an earlier one of keyed has
 	leases       leases   // that acks with jobs need
-	keys         map[key]bool
+	keys         map[batch.Key]bool
 }
 
 // newJob is a job, the write that it is of, and its place there.
@@ -28,18 +29,18 @@ type newJob struct {
 
 func (e *storing) add(write int, jobs []backends.NewJob, lease *backends.Lease) {
 	if lease != nil {
-		e.leases.add(write, *lease, 0)
+		e.leases.Add(write, *lease, 0)
 	}
 	for i := range jobs {
 		j := newJob{NewJob: &jobs[i], write: write, place: i, lease: lease}
-		switch k := (key{j.Queue, j.Key}); {
+		switch k := (batch.Key{Queue: j.Queue, Key: j.Key}); {
 		case j.Key == "" && lease == nil:
 			e.plain = append(e.plain, j)
 		case j.Key != "" && e.keys[k]:
 			e.twice = append(e.twice, j)
 		default:
 			if e.keys == nil {
-				e.keys = map[key]bool{}
+				e.keys = map[batch.Key]bool{}
 			}
 			e.keys[k] = j.Key != ""
 			e.keyed = append(e.keyed, j)
@@ -48,9 +49,9 @@ func (e *storing) add(write int, jobs []backends.NewJob, lease *backends.Lease) 
 }
 
 func (e *storing) queue(t *tx, res []backends.WriteResult) error {
-	if len(e.leases.id) > 0 {
-		e.leases.sort()
-		t.add(t.s.sql.hold, nil, e.leases.id, e.leases.host, e.leases.number)
+	if len(e.leases.ID) > 0 {
+		e.leases.Sort()
+		t.add(t.s.sql.hold, nil, e.leases.ID, e.leases.Host, e.leases.Number)
 	}
 	for _, jobs := range [][]newJob{e.plain, e.keyed, e.twice} {
 		for _, j := range jobs {
@@ -154,7 +155,7 @@ func (e *storing) queuePlain(t *tx, res []backends.WriteResult) error {
 func (j *newJob) stored(res []backends.WriteResult, id int64, ready bool) {
 	*room(res, *j) = backends.Stored{ID: idOf(id)}
 	if ready {
-		free(&res[j.write], j.Queue)
+		batch.Free(&res[j.write], j.Queue)
 	}
 }
 

@@ -135,15 +135,3 @@ func kindOf(code string) kind {
 	}
 	return refused // a class of somebody's own: a trigger said it
 }
-
-// known: err has its kind already.
-func known(err error) bool {
-	return backends.Retryable(err) || backends.IsRefused(err) ||
-		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrHostLost) ||
-		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
-}
-
-// ended is the error of a call whose ctx is over and that changed nothing.
-func ended(ctx context.Context, doing string) error {
-	return backends.Unavailable(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
-}

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
 // Peek implements backends.Inspector.
@@ -44,7 +46,7 @@ func (t *tx) chosen(ctx context.Context, p backends.Peek) ([]int64, error) {
 	}
 	switch p.State {
 	case backends.StateReady:
-		return t.fitting(ctx, p, t.s.sql.peekReady, p.Queue, from.spot.urgency, from.spot.position, p.Max)
+		return t.fitting(ctx, p, t.s.sql.peekReady, p.Queue, from.spot.Urgency, from.spot.Position, p.Max)
 	case backends.StateScheduled:
 		return t.fitting(ctx, p, t.s.sql.peekScheduled, p.Queue, from.at, from.id, p.Max)
 	case backends.StateClaimed:
@@ -87,13 +89,13 @@ func (t *tx) fitting(ctx context.Context, p backends.Peek, sql string, args ...a
 
 // place is where a list goes on.
 type place struct {
-	spot spot
+	spot cursor.Spot
 	id   int64
 	at   pgtype.Timestamptz
 }
 
 func (t *tx) place(ctx context.Context, p backends.Peek) (from place, err error) {
-	from = place{spot: beginning, at: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}
+	from = place{spot: cursor.Beginning, at: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}
 	if p.After == "" {
 		return from, nil
 	}
@@ -105,7 +107,7 @@ func (t *tx) place(ctx context.Context, p backends.Peek) (from place, err error)
 	t.each(t.s.sql.place, func(rows pgx.Rows) error {
 		found = true
 		var run, claimed, finished *time.Time
-		if err := rows.Scan(&from.spot.urgency, &from.spot.position, &run, &claimed, &finished); err != nil {
+		if err := rows.Scan(&from.spot.Urgency, &from.spot.Position, &run, &claimed, &finished); err != nil {
 			return err
 		}
 		from.id = id
@@ -167,6 +169,6 @@ func scanView(rows pgx.Rows) (id int64, v backends.View, err error) {
 	case v.State == backends.StateClaimed && claimed != nil:
 		v.ClaimedAt, v.Worker = claimed.UTC(), worker
 	}
-	v.Headers, err = readHeaders(headers)
+	v.Headers, err = batch.ReadHeaders(headers)
 	return id, v, err
 }

@@ -1,43 +1,22 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// sort brings the arrays of leases into the order of their ids, as the statements
-// want them, and returns where each came from.
-func (l *leases) sort() (order []int) {
-	order = make([]int, len(l.id))
-	for i := range order {
-		order[i] = i
-	}
-	if slices.IsSorted(l.id) {
-		return order
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(l.id[a], l.id[b]) })
-	l.id, l.host, l.number, l.owner = sorted(l.id, order), sorted(l.host, order), sorted(l.number, order), sorted(l.owner, order)
-	l.of, l.lease = sorted(l.of, order), sorted(l.lease, order)
-	return order
-}
-
-func sorted[T any](x []T, order []int) []T {
-	y := make([]T, len(x))
-	for i, from := range order {
-		y[i] = x[from]
-	}
-	return y
-}
+// leases are arrays of leases.
+type leases struct{ batch.Leases }
 
 // report reads the numbers of the leases that a statement found valid, and
 // counts the others as lost, in the order in which they came.
 func (l *leases) report(t *tx, res []backends.WriteResult, order []int, sql string, each func(rows pgx.Rows) (n int64, err error), args ...any) {
-	if len(l.id) == 0 {
+	if len(l.ID) == 0 {
 		return
 	}
 	lost := make([]int, len(order)) // by where it came from: 1 + where it is now; 0: valid
@@ -54,8 +33,8 @@ func (l *leases) report(t *tx, res []backends.WriteResult, order []int, sql stri
 		}
 		for _, i := range lost {
 			if i > 0 {
-				r := &res[l.of[i-1]]
-				r.Lost = append(r.Lost, l.lease[i-1])
+				r := &res[l.Of[i-1]]
+				r.Lost = append(r.Lost, l.Lease[i-1])
 			}
 		}
 		return nil
@@ -76,16 +55,16 @@ type acking struct {
 
 func (a *acking) add(write int, w backends.Ack) {
 	for _, l := range w.Leases {
-		a.leases.add(write, l, 0)
+		a.Add(write, l, 0)
 		a.result = append(a.result, w.Result)
 	}
 }
 
 func (a *acking) queue(t *tx, res []backends.WriteResult) {
-	order := a.sort()
-	a.result = sorted(a.result, order)
+	order := a.Sort()
+	a.result = batch.Sorted(a.result, order)
 	if a.plain {
-		a.report(t, res, order, t.s.sql.ackPlain, onlyNumber, a.id, a.host, a.number)
+		a.report(t, res, order, t.s.sql.ackPlain, onlyNumber, a.ID, a.Host, a.Number)
 		return
 	}
 	each := onlyNumber
@@ -95,7 +74,7 @@ func (a *acking) queue(t *tx, res []backends.WriteResult) {
 			return onlyNumber(rows)
 		}
 	}
-	a.report(t, res, order, t.s.sql.ack, each, a.id, a.host, a.number, a.result)
+	a.report(t, res, order, t.s.sql.ack, each, a.ID, a.Host, a.Number, a.result)
 }
 
 // givingUp are nacks and releases: claims that end without success.
@@ -113,14 +92,14 @@ func (g *givingUp) nack(write int, w backends.Nack) {
 		delay = &n
 	}
 	for _, l := range w.Leases {
-		g.add(write, l, 0)
+		g.Add(write, l, 0)
 		g.end(w.Uncharged, false, w.Dead, delay, backends.CauseNacked, w.Error)
 	}
 }
 
 func (g *givingUp) release(write int, w backends.Release) {
 	for _, l := range w.Leases {
-		g.add(write, l, w.Owner)
+		g.Add(write, l, w.Owner)
 		g.end(w.Uncharged, true, false, nil, w.Cause, w.Message)
 	}
 }
@@ -131,16 +110,16 @@ func (g *givingUp) end(uncharged, loss, bury bool, delay *int64, cause backends.
 }
 
 func (g *givingUp) queue(t *tx, res []backends.WriteResult) {
-	order := g.sort()
-	g.uncharged, g.loss, g.bury = sorted(g.uncharged, order), sorted(g.loss, order), sorted(g.bury, order)
-	g.delay, g.cause, g.message = sorted(g.delay, order), sorted(g.cause, order), sorted(g.message, order)
+	order := g.Sort()
+	g.uncharged, g.loss, g.bury = batch.Sorted(g.uncharged, order), batch.Sorted(g.loss, order), batch.Sorted(g.bury, order)
+	g.delay, g.cause, g.message = batch.Sorted(g.delay, order), batch.Sorted(g.cause, order), batch.Sorted(g.message, order)
 	g.report(t, res, order, t.s.sql.fail, func(rows pgx.Rows) (int64, error) {
 		f, err := t.scanFailed(rows)
 		if err == nil && f.state == backends.StateReady {
-			free(&res[g.of[f.n-1]], f.queue)
+			batch.Free(&res[g.Of[f.n-1]], f.queue)
 		}
 		return f.n, err
-	}, g.id, g.host, g.number, g.owner, g.uncharged, g.loss, g.bury, g.delay, g.cause, g.message)
+	}, g.ID, g.Host, g.Number, g.Owner, g.uncharged, g.loss, g.bury, g.delay, g.cause, g.message)
 }
 
 // failed is what became of a claim that was given up.
@@ -154,11 +133,11 @@ type failed struct {
 // scanFailed reads a row that failing answers with, and notes where a job was
 // given back.
 func (t *tx) scanFailed(rows pgx.Rows) (f failed, err error) {
-	var back giveBack
-	if err = rows.Scan(&f.n, &f.queue, (*string)(&f.state), (*string)(&f.cause), &back.spot.urgency, &back.spot.position, &back.returns); err != nil {
+	var back cursor.GiveBack
+	if err = rows.Scan(&f.n, &f.queue, (*string)(&f.state), (*string)(&f.cause), &back.Spot.Urgency, &back.Spot.Position, &back.Returns); err != nil {
 		return f, err
 	}
-	if back.queue = f.queue; back.returns != 0 {
+	if back.Queue = f.queue; back.Returns != 0 {
 		t.backs = append(t.backs, back)
 	}
 	return f, nil
@@ -171,15 +150,15 @@ type delivering struct {
 
 func (d *delivering) add(write int, w backends.Deliver) {
 	for _, h := range w.Handed {
-		d.leases.add(write, h.Lease, 0)
+		d.Add(write, h.Lease, 0)
 		d.worker = append(d.worker, h.Worker)
 	}
 }
 
 func (d *delivering) queue(t *tx, res []backends.WriteResult) {
-	order := d.sort()
-	d.worker = sorted(d.worker, order)
-	d.report(t, res, order, t.s.sql.deliver, onlyNumber, d.id, d.host, d.number, d.worker)
+	order := d.Sort()
+	d.worker = batch.Sorted(d.worker, order)
+	d.report(t, res, order, t.s.sql.deliver, onlyNumber, d.ID, d.Host, d.Number, d.worker)
 }
 
 type extending struct {
@@ -190,16 +169,16 @@ type extending struct {
 
 func (e *extending) add(write int, w backends.Extend) {
 	for _, l := range w.Leases {
-		e.leases.add(write, l, 0)
+		e.Add(write, l, 0)
 		e.lease, e.bind = append(e.lease, max(ms(w.Lease), 0)), append(e.bind, int64(w.Bind))
 		e.worker = append(e.worker, w.Worker)
 	}
 }
 
 func (e *extending) queue(t *tx, res []backends.WriteResult) {
-	order := e.sort()
-	e.lease, e.bind, e.worker = sorted(e.lease, order), sorted(e.bind, order), sorted(e.worker, order)
-	e.report(t, res, order, t.s.sql.extend, onlyNumber, e.id, e.host, e.number, e.lease, e.bind, e.worker)
+	order := e.Sort()
+	e.lease, e.bind, e.worker = batch.Sorted(e.lease, order), batch.Sorted(e.bind, order), batch.Sorted(e.worker, order)
+	e.report(t, res, order, t.s.sql.extend, onlyNumber, e.ID, e.Host, e.Number, e.lease, e.bind, e.worker)
 }
 
 // Held implements backends.Backend.

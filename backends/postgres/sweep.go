@@ -197,7 +197,7 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 	o.promote, o.due = run != nil && !run.After(at), due != nil && !due.After(at)
 	for i, q := range w.Waiting {
 		// Where jobs were given back behind the cursor, a claim has to look.
-		if slices.Contains(ready, int32(i+1)) || s.cursors.returned(q, returns[i]) {
+		if slices.Contains(ready, int32(i+1)) || s.cursors.Returned(q, returns[i]) {
 			o.ready = append(o.ready, q)
 		}
 	}

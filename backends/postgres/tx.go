@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
 // tx is a transaction under way: statements queue up and go to the server together.
@@ -21,8 +21,8 @@ type tx struct {
 	batch *pgx.Batch
 	last  ending // what the last round's endSQL said
 
-	passedOver bool       // a row that had to be stored was not
-	backs      []giveBack // what is given back
+	passedOver bool              // a row that had to be stored was not
+	backs      []cursor.GiveBack // what is given back
 }
 
 // ending is the answer to endSQL.
@@ -105,18 +105,6 @@ func (s *Store) write(ctx context.Context, sc scope, f work) error {
 	}
 }
 
-// pause waits about d; false: ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // outcome gives the error of a call its kind. ctx's end is told by what ended it.
 func (s *Store) outcome(ctx context.Context, err error) error {
 	if err == nil || known(err) {
@@ -154,7 +142,7 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 		return err
 	}
 	if err = s.commit(ctx, c, t); err == nil {
-		s.cursors.back(t.backs)
+		s.cursors.Back(t.backs)
 	}
 	return err
 }

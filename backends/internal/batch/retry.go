@@ -1,0 +1,35 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Pause waits about d; false: ctx ended.
+func Pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d/2 + rand.N(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Known: err has its kind already.
+func Known(err error) bool {
+	return backends.Retryable(err) || backends.IsRefused(err) ||
+		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrHostLost) ||
+		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
+}
+
+// Ended is the error of a call whose ctx is over and that changed nothing.
+func Ended(ctx context.Context, doing string) error {
+	return backends.Unavailable(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
+}

@@ -1,0 +1,287 @@
+// Package cursor remembers how far queues have been taken, so that claims need
+// not walk again over what earlier ones left behind.
+package cursor
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A cursor remembers how far a queue's ready jobs have been taken, so that a
+// claim does not walk again over what earlier ones left behind: index entries of
+// jobs that are gone stay until nobody's snapshot can see them.
+//
+// Inside a priority positions only grow, with three exceptions, and for each
+// there is a rule, so that no ready job waits behind the cursor for longer than
+// fullLook while claims are made, and none is missed by a claim that comes back
+// short:
+//
+//   - A row that was locked when it was passed becomes ready again (a claim was
+//     rolled back), or a row with a smaller position is committed late. So a claim
+//     that comes back short has looked at everything from low on, and so does one
+//     claim in every fullLook; low moves on only where it is proven that nothing
+//     ready is below it or will ever be (see advance).
+//   - A job is given back in its old position. That is counted in the database
+//     (qsidecar_queues.returns), and a new count makes the cursor start again.
+//   - What gives positions was set back, by hand. forgetAfter bounds the harm.
+type cursor struct {
+	marks   []mark // by urgency; urgency is -priority
+	returns int64
+	full    time.Time // when a claim last looked at everything from low on
+	fresh   time.Time // when the cursor began
+	used    time.Time
+}
+
+// mark is how far one priority has been taken.
+type mark struct {
+	urgency int32
+	low     int64 // nothing ready is at or below it
+	head    int64 // where the last claim ended
+
+	// To be proven: that nothing ready is at or below check. The proof is a look
+	// to which everything numbered below after is over.
+	check int64 // 0: nothing
+	after int64
+}
+
+// Bounds of cursors.
+const (
+	fullLook    = 400 * time.Millisecond
+	forgetAfter = 5 * time.Minute // start again from nothing, whatever was proven
+	maxMarks    = 16              // priorities of one queue
+	maxCursors  = 4096
+	provenStep  = 500 // positions between low and head that are worth a proof
+
+	minUrgency = -math.MaxInt16 - 1 // below each
+	maxUrgency = math.MaxInt16 + 2  // above each
+)
+
+// Segment is a piece of the index of a queue's ready jobs: after from, up to to.
+type Segment struct {
+	From, To Spot
+}
+
+// Spot is a place in the order of a queue's ready jobs. Urgency is -priority.
+type Spot struct {
+	Urgency  int32
+	Position int64
+}
+
+// Beginning is before every spot, End after each.
+var (
+	Beginning = Spot{minUrgency, 0}
+	End       = Spot{maxUrgency, math.MaxInt64}
+)
+
+// Set are the cursors of one Store, by queue.
+type Set struct {
+	mu    sync.Mutex
+	of    map[string]*cursor
+	ended int64 // the highest that was learned
+}
+
+// Segments lists the pieces to look through, in their order: from each head on,
+// then what is between each low and head. Together they are everything from the
+// lows on. It is a full look where everything comes in its own order, from the
+// lows on.
+func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[queue]
+	if k == nil || now.Sub(k.fresh) > forgetAfter {
+		return []Segment{{Beginning, End}}
+	}
+	full = full || now.Sub(k.full) >= fullLook
+	var main, behind []Segment
+	from := Beginning
+	for _, m := range k.marks {
+		main = append(main, Segment{from, Spot{m.urgency - 1, math.MaxInt64}})
+		if from = (Spot{m.urgency, m.head}); full {
+			from.Position = m.low
+		} else if m.low < m.head {
+			behind = append(behind, Segment{Spot{m.urgency, m.low}, from})
+		}
+	}
+	main = append(main, Segment{from, End})
+	return append(main, behind...)
+}
+
+// Learned is what a committed claim tells about a queue.
+type Learned struct {
+	Asked   time.Time // before the claim
+	Taken   []Spot    // in the order in which they were taken
+	Full    bool      // the claim looked at everything from low on, in its own order
+	All     bool      // everything from low on was looked at, or comes after the last taken
+	Returns int64     // the queue's, after the claim
+	Begun   int64     // all that has a position by now is numbered below
+	Ended   int64     // all that is numbered below is over
+}
+
+// Learn moves the cursor of a queue.
+func (c *Set) Learn(queue string, l Learned) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[queue]
+	if k == nil || k.returns != l.Returns || l.Asked.Sub(k.fresh) > forgetAfter {
+		k = c.begin(queue, l)
+	}
+	k.used = l.Asked
+	c.ended = max(c.ended, l.Ended)
+	if l.All {
+		k.full = l.Asked
+	}
+	for _, s := range l.Taken {
+		k.at(s.Urgency).head = s.Position
+	}
+	for i := range k.marks {
+		if m := &k.marks[i]; m.check == 0 && m.head-m.low > provenStep {
+			m.check, m.after = m.head, l.Begun
+		}
+	}
+	if len(k.marks) > maxMarks {
+		delete(c.of, queue)
+	}
+}
+
+func (c *Set) begin(queue string, l Learned) *cursor {
+	if c.of == nil {
+		c.of = map[string]*cursor{}
+	}
+	if len(c.of) >= maxCursors {
+		for q, k := range c.of {
+			if l.Asked.Sub(k.used) > time.Minute {
+				delete(c.of, q)
+			}
+		}
+		if len(c.of) >= maxCursors {
+			clear(c.of)
+		}
+	}
+	k := &cursor{returns: l.Returns, fresh: l.Asked}
+	c.of[queue] = k
+	return k
+}
+
+// at is the mark of an urgency, made where there was none.
+func (k *cursor) at(urgency int32) *mark {
+	i, found := slices.BinarySearchFunc(k.marks, urgency, func(m mark, u int32) int { return cmp.Compare(m.urgency, u) })
+	if !found {
+		k.marks = slices.Insert(k.marks, i, mark{urgency: urgency})
+	}
+	return &k.marks[i]
+}
+
+// Proof is a look at what a cursor would like to have behind it: of each of some
+// urgencies, what is after Low, up to High.
+type Proof struct {
+	Queue          string
+	Urgency        []int32
+	Low, High      []int64
+	after, returns int64
+}
+
+// ToProve is a proof that can succeed by now.
+func (c *Set) ToProve(queue string) (p Proof, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[queue]
+	if k == nil {
+		return p, false
+	}
+	p = Proof{Queue: queue, returns: k.returns}
+	for _, m := range k.marks {
+		if m.check != 0 && m.after <= c.ended {
+			p.Urgency, p.Low, p.High = append(p.Urgency, m.urgency), append(p.Low, m.low), append(p.High, m.check)
+			p.after = max(p.after, m.after)
+		}
+	}
+	return p, len(p.Urgency) > 0
+}
+
+// Advance moves the lows, by a look to which all that is numbered below ended was
+// over: the first ready position of each piece, 0 where there is none. The look
+// must see each job that is ready or that may become ready by a rollback, locked
+// or not; then nothing can come up below, because each later change gives a new
+// position or counts a return.
+func (c *Set) Advance(p Proof, ended int64, first []int64) {
+	if ended < p.after || len(first) != len(p.Urgency) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[p.Queue]
+	if k == nil || k.returns != p.returns {
+		return
+	}
+	for i, u := range p.Urgency {
+		m := k.at(u)
+		if m.low != p.Low[i] || m.check != p.High[i] {
+			continue // another claim's proof came first
+		}
+		if m.check = 0; first[i] == 0 {
+			m.low = p.High[i]
+		} else {
+			m.low = first[i] - 1
+		}
+		m.head = max(m.head, m.low)
+	}
+}
+
+// GiveBack is a job given back in its old position by this Store, and the count
+// of its queue with that.
+type GiveBack struct {
+	Queue   string
+	Spot    Spot
+	Returns int64
+}
+
+// Back has the next claims begin where jobs were given back, by a commit that is done.
+func (c *Set) Back(backs []GiveBack) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range backs {
+		k := c.of[b.Queue]
+		switch {
+		case k == nil:
+			continue
+		case k.returns == b.Returns-1: // nobody else gave back meanwhile
+			k.returns = b.Returns
+		case k.returns != b.Returns:
+			delete(c.of, b.Queue)
+			continue
+		}
+		m := k.at(b.Spot.Urgency)
+		m.low, m.head, m.check = min(m.low, b.Spot.Position-1), min(m.head, b.Spot.Position-1), 0
+	}
+}
+
+// Returned reports whether jobs were given back since the cursor began.
+func (c *Set) Returned(queue string, returns int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[queue]
+	return k != nil && k.returns != returns
+}
+
+// Forget has the next claim look at the whole queue.
+func (c *Set) Forget(queue string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.of, queue)
+}
+
+// Lows are the spots of a queue, one of each urgency, at or below which nothing
+// is ready.
+func (c *Set) Lows(queue string) (lows []Spot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.of[queue]; k != nil {
+		for _, m := range k.marks {
+			lows = append(lows, Spot{m.urgency, m.low})
+		}
+	}
+	return lows
+}

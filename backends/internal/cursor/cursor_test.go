@@ -1,0 +1,101 @@
+package cursor
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestSegments holds the pieces of claims to what they say: together they are
+// all that is above the lows, each spot once.
+func TestSegments(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{-9, 100}, {0, 50}, {0, 60}, {5, 7}}, All: true, Returns: 3})
+	want := []Segment{
+		{Beginning, Spot{-10, End.Position}}, {Spot{-9, 100}, Spot{-1, End.Position}}, {Spot{0, 60}, Spot{4, End.Position}}, {Spot{5, 7}, End},
+		{Spot{-9, 0}, Spot{-9, 100}}, {Spot{0, 0}, Spot{0, 60}}, {Spot{5, 0}, Spot{5, 7}},
+	}
+	if got := c.Segments("q", now, false); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	full := []Segment{
+		{Beginning, Spot{-10, End.Position}}, {Spot{-9, 0}, Spot{-1, End.Position}}, {Spot{0, 0}, Spot{4, End.Position}}, {Spot{5, 0}, End},
+	}
+	if got := c.Segments("q", now.Add(fullLook), false); !slices.Equal(got, full) {
+		t.Errorf("after a while got %v, want %v", got, full)
+	}
+	c.Back([]GiveBack{{"q", Spot{0, 20}, 4}}) // the next count: it is ours
+	if got := c.Segments("q", now, false); got[2].From != (Spot{0, 19}) {
+		t.Errorf("after a give-back got %v", got)
+	}
+	if c.Returned("q", 4) || !c.Returned("q", 5) {
+		t.Error("another's give-back is not noticed, or one's own is")
+	}
+	if got := c.Segments("other", now, false); !slices.Equal(got, []Segment{{Beginning, End}}) {
+		t.Errorf("an unknown queue gives %v", got)
+	}
+}
+
+func TestProofs(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	learn := func(position, ended, begun int64) {
+		c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, position}}, Ended: ended, Begun: begun})
+	}
+	low := func() int64 { return c.of["q"].marks[0].low }
+	learn(provenStep, 10, 20)
+	if _, ok := c.ToProve("q"); ok {
+		t.Fatal("so little needs no proof")
+	}
+	learn(2000, 10, 20)
+	if _, ok := c.ToProve("q"); ok {
+		t.Fatal("the transactions of then are not over")
+	}
+	learn(2100, 20, 30)
+	p, ok := c.ToProve("q")
+	if !ok || p.High[0] != 2000 {
+		t.Fatalf("to prove: %+v, %v", p, ok)
+	}
+	c.Advance(p, 19, []int64{0})
+	if low() != 0 {
+		t.Fatal("a snapshot that is too old proves nothing")
+	}
+	c.Advance(p, 20, []int64{1234})
+	if low() != 1233 {
+		t.Fatalf("low is %d, want just before the first ready one", low())
+	}
+	c.Advance(p, 25, []int64{0})
+	if low() != 1233 {
+		t.Fatal("an old proof was taken for a new one")
+	}
+	learn(5000, 30, 40)
+	learn(5001, 40, 50)
+	p, _ = c.ToProve("q")
+	c.Learn("q", Learned{Asked: now, Returns: 1}) // somebody gave back
+	c.Advance(p, 50, []int64{0})
+	if k := c.of["q"]; len(k.marks) != 0 {
+		t.Fatalf("a proof outlived a give-back: %+v", k)
+	}
+}
+
+func TestCursorsAreBounded(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	for i := range 3 * maxCursors {
+		c.Learn(fmt.Sprint(i), Learned{Asked: now})
+	}
+	if len(c.of) > maxCursors {
+		t.Errorf("%d cursors", len(c.of))
+	}
+	for i := range 2 * maxMarks {
+		c.Learn("q", Learned{Asked: now, Taken: []Spot{{int32(i), 1}}})
+	}
+	if k := c.of["q"]; k != nil && len(k.marks) > maxMarks {
+		t.Errorf("%d marks", len(k.marks))
+	}
+}
