@@ -1,0 +1,344 @@
+package sqlite
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// want is a finding with these words in it.
+type want struct {
+	grade    backends.Grade
+	topic    string
+	text, do string
+}
+
+func (w want) is(f backends.Finding) bool {
+	return f.Grade == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Do, w.do)
+}
+
+// folder is all that is in a folder: modes, times and contents. Another program
+// reads these: to close a file drops all locks that this process has on it.
+func folder(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		all[path] = fmt.Sprint(info.Mode())
+		if d.Type().IsRegular() && !strings.HasSuffix(path, "-shm") { // which shows who reads
+			sum, err := osexec.Command("sha256sum", path).Output()
+			if err != nil {
+				return err
+			}
+			all[path] += fmt.Sprint(info.ModTime(), info.Size()) + string(sum)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// examined examines a file and sees that nothing in its folder changes.
+func examined(t *testing.T, path string, th thresholds, wanted ...want) []backends.Finding {
+	t.Helper()
+	dir := filepath.Dir(path)
+	for ; !exists(dir); dir = filepath.Dir(dir) {
+	}
+	before := folder(t, dir)
+	s, err := Open(t.Context(), Options{Path: path, Look: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := s.examine(t.Context(), []backends.Policy{{Queue: "a"}, {Queue: "b", LIFO: true}}, th)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	after := folder(t, dir)
+	for name := range before {
+		if before[name] != after[name] {
+			t.Errorf("Examine changed %s", name)
+		}
+	}
+	if len(before) != len(after) {
+		t.Errorf("Examine made or removed a file: %d, and now %d", len(before), len(after))
+	}
+	used := make([]bool, len(found))
+	for _, w := range wanted {
+		ok := false
+		for i, f := range found {
+			if w.is(f) {
+				ok, used[i] = true, true
+			}
+		}
+		if !ok {
+			t.Errorf("not found: %v %s %q, do %q, in %+v", w.grade, w.topic, w.text, w.do, found)
+		}
+	}
+	for i, f := range found {
+		if f.Grade != backends.Fact && (!used[i] || f.Do == "") || f.Text == "" || strings.Contains(f.Text+f.Do, "%!") {
+			t.Errorf("not expected, or not to be read: %+v", f)
+		}
+	}
+	return found
+}
+
+var healthy = []want{
+	{backends.Fact, "server", "SQLite 3.", ""},
+	{backends.Fact, "disk", "are free", ""},
+	{backends.Fact, "rights", "may write", ""},
+	{backends.Fact, "journal", "WAL", ""},
+	{backends.Fact, "durability", "FULL", ""},
+	{backends.Fact, "schema", "of version 1", ""},
+	{backends.Fact, "claim", "BEGIN IMMEDIATE", ""},
+	{backends.Fact, "plan", "qsidecar_ready", ""},
+	{backends.Fact, "integrity", "is whole", ""},
+}
+
+func TestExamineHealthy(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	if _, err := s.Commit(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	th := usual()
+	examined(t, s.path, th, append(healthy, want{backends.Fact, "wal", "the WAL has", ""})...)
+	found, err := s.Examine(t.Context(), nil) // one that serves can be examined too
+	if err != nil || len(found) < len(healthy) {
+		t.Errorf("%+v, %v", found, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	examined(t, s.path, th, healthy...)
+	th.quick = 1000
+	examined(t, s.path, th, want{backends.Fact, "integrity", "was not read through", ""})
+}
+
+func TestExamineNothingThere(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "new", "folder", "jobs.db")
+	examined(t, path, usual(), want{backends.Fact, "schema", "there is no file yet", ""})
+	th := usual()
+	th.may = func(string, uint32) error { return unix.EACCES }
+	examined(t, path, th, want{backends.Problem, "file", "this user may make none in", "make the folder for this user"})
+	empty := filepath.Join(t.TempDir(), "empty.db")
+	if err := os.WriteFile(empty, nil, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	examined(t, empty, usual(), want{backends.Fact, "schema", "the tables are missing", ""}, want{backends.Fact, "journal", "is delete: serve will set it to WAL", ""})
+}
+
+func TestExaminePlaces(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, fifo := filepath.Join(dir, "file"), filepath.Join(dir, "fifo")
+	if err := os.WriteFile(file, []byte(strings.Repeat("no database ", 100)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(file, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	examined(t, dir, usual(), want{backends.Problem, "file", "it is a folder", filepath.Join(dir, "qsidecar.db")})
+	examined(t, fifo, usual(), want{backends.Problem, "file", "no regular file", ""})
+	examined(t, filepath.Join(file, "jobs.db"), usual(), want{backends.Problem, "file", "not a directory", ""})
+	th := usual()
+	th.may = func(path string, _ uint32) error {
+		if path == file {
+			return unix.EROFS
+		}
+		return nil
+	}
+	th.free = 1 << 60
+	examined(t, file, th,
+		want{backends.Problem, "file", "no SQLite database", "another file"},
+		want{backends.Problem, "rights", "may not write " + file + " (read-only file system)", ""},
+		want{backends.Advice, "rights", "every user of this host may write the file (mode 0666)", "chmod o-w"},
+		want{backends.Advice, "disk", "are free on the disk of the database, and what does not fit is refused", "make room"})
+}
+
+// Not parallel: it replaces statfs for everybody.
+func TestExamineNetworkFileSystem(t *testing.T) {
+	s := fresh(t)
+	real := statfs
+	defer func() { statfs = real }()
+	statfs = func(_ string, s *unix.Statfs_t) error {
+		*s = unix.Statfs_t{Type: unix.NFS_SUPER_MAGIC, Bavail: 1 << 30, Bsize: 4096}
+		return nil
+	}
+	examined(t, s.path, usual(), want{backends.Problem, "disk", "network file system (NFS)", "local disk"}, want{backends.Fact, "disk", "4.0 TiB are free", ""})
+}
+
+// TestExamineTables: what was removed, and what is not ours.
+func TestExamineTables(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	must := func(sql string) { t.Helper(); shell(t, s.path, sql) }
+	must(`DROP INDEX qsidecar_ready; DROP TRIGGER qsidecar_row_deleted; DROP TABLE qsidecar_commits;
+		CREATE TRIGGER watch AFTER INSERT ON qsidecar_jobs BEGIN SELECT 1; END`)
+	found := examined(t, s.path, usual(),
+		want{backends.Problem, "schema", "the index qsidecar_ready is missing", "CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready';"},
+		want{backends.Problem, "schema", "the trigger qsidecar_row_deleted is missing", "END;"},
+		want{backends.Problem, "schema", "the table qsidecar_commits is missing", "at INTEGER NOT NULL );"},
+		want{backends.Problem, "plan", "no such index: qsidecar_ready", "qsidecar migrate --print"},
+		want{backends.Advice, "triggers", "the trigger watch on qsidecar_jobs is not the sidecar's", ""})
+	for _, f := range found { // what it says to do is what helps
+		if _, sql, ok := strings.Cut(f.Do, "restore the file: "); ok {
+			must(sql)
+		}
+	}
+	must(`DROP TRIGGER watch`)
+	examined(t, s.path, usual(), healthy...)
+	must(`DROP INDEX qsidecar_ready; CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue) WHERE state = 'ready'`)
+	examined(t, s.path, usual(), want{backends.Problem, "plan", "the claim's plan has USE TEMP B-TREE FOR", "qsidecar migrate --print"})
+	must(`DROP INDEX qsidecar_ready; CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready'`)
+	must(`UPDATE qsidecar_meta SET min_program = 99`)
+	examined(t, s.path, usual(), want{backends.Problem, "schema", "made by a newer qsidecar", "upgrade this program"})
+	must(`DELETE FROM qsidecar_meta`)
+	examined(t, s.path, usual(), want{backends.Fact, "schema", "made by hand", ""})
+	must(`DROP TABLE qsidecar_meta`)
+	examined(t, s.path, usual(), want{backends.Problem, "schema", "not made by qsidecar, or only in part", ""})
+	utf16 := filepath.Join(t.TempDir(), "utf16.db")
+	shell(t, utf16, `PRAGMA encoding = 'UTF-16'; CREATE TABLE other (x)`)
+	examined(t, utf16, usual(), want{backends.Problem, "file", "keeps texts as utf-16", "another file"})
+}
+
+// TestExamineDamage: a page that was overwritten.
+func TestExamineDamage(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	for range 20 {
+		if _, err := s.Commit(t.Context(), one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(file[len(file)-4096*2:], bytes.Repeat([]byte{0xff}, 4096))
+	if err := os.WriteFile(s.path, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	examined(t, s.path, usual(), append(healthy[:3:3], want{backends.Problem, "integrity", "the file is damaged: ", "backup"})...)
+}
+
+// stranger is another program that has the database open, and runs some SQL.
+func stranger(t *testing.T, path, sql string) (pid int, leave func()) {
+	t.Helper()
+	cmd := osexec.Command("python3", "-c", `
+import sqlite3, sys
+c = sqlite3.connect(sys.argv[1], isolation_level=None)
+for s in sys.argv[2].split(";"): c.execute(s).fetchall()
+print("ready", flush=True)
+sys.stdin.read()
+c.close()`, path, sql)
+	cmd.Stderr = os.Stderr
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	left := false
+	leave = func() {
+		if left {
+			return
+		}
+		left = true
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(leave)
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("python3 said %q, %v", line, err)
+	}
+	return cmd.Process.Pid, leave
+}
+
+// TestExamineLocks: a program that holds the write lock, one that only reads, and
+// one that left a journal.
+func TestExamineLocks(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	th := usual()
+	th.locked = 100 * time.Millisecond
+	pid, leave := stranger(t, s.path, "BEGIN IMMEDIATE")
+	who := fmt.Sprintf("process %d (python3)", pid)
+	examined(t, s.path, th, append(healthy, want{backends.Advice, "locks", "the write lock was held for 100ms by " + who, "commit or roll back"})...)
+	leave()
+	pid, leave = stranger(t, s.path, "BEGIN; SELECT count(*) FROM qsidecar_jobs")
+	who = fmt.Sprintf("process %d (python3)", pid)
+	if _, err := s.Commit(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	examined(t, s.path, th, append(healthy, want{backends.Fact, "locks", "in use by " + who, ""})...)
+	th.wal = 1000
+	examined(t, s.path, th, append(healthy, want{backends.Advice, "wal", "the WAL has", "(the file is in use by " + who})...)
+	leave()
+
+	other := filepath.Join(t.TempDir(), "other.db")
+	shell(t, other, "CREATE TABLE other (x)")
+	pid, _ = stranger(t, other, "BEGIN IMMEDIATE; INSERT INTO other VALUES (1)")
+	examined(t, other, th, want{backends.Advice, "locks", "there is a rollback journal", "Do not delete"},
+		want{backends.Advice, "locks", fmt.Sprintf("by process %d (python3)", pid), ""}, want{backends.Fact, "journal", "is delete", ""})
+}
+
+// TestExamineAfterACrash: what a killed program left is read, and left.
+func TestExamineAfterACrash(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	if _, err := s.Commit(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(t.TempDir(), "jobs.db") // as a crash leaves it
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if out, err := osexec.Command("cp", s.path+suffix, left+suffix).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	found := examined(t, left, usual(), healthy...)
+	if i := slices.IndexFunc(found, func(f backends.Finding) bool { return f.Topic == "wal" }); i < 0 {
+		t.Errorf("the WAL is not told: %+v", found)
+	}
+}
+
+func TestBytesText(t *testing.T) {
+	t.Parallel()
+	got := []string{bytesText(0), bytesText(1023), bytesText(1536), bytesText(300 << 20), bytesText(5 << 40)}
+	if diff := cmp.Diff([]string{"0 bytes", "1023 bytes", "1.5 KiB", "300 MiB", "5.0 TiB"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
