@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	for _, version := range testserver.Versions() {
-		p, err := testserver.StartPostgres(context.Background(), version, testserver.Options{})
+		p, err := testserver.StartPostgres(context.Background(), version, testserver.Options{Settings: map[string]string{"max_prepared_transactions": "10"}})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1

@@ -1,0 +1,209 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// lookIsolation: the server's default does not matter, and people ask. (What the
+// session was given at its start is reset_val: this one has its own settings.)
+func (e *examination) lookIsolation(ctx context.Context, tx pgx.Tx) error {
+	var isolation string
+	if err := tx.QueryRow(ctx, `SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'`).Scan(&isolation); err != nil {
+		return err
+	}
+	e.Fact("isolation", fmt.Sprintf("the default is %s; the sidecar begins each transaction that writes with READ COMMITTED", isolation))
+	return nil
+}
+
+// lookDurability: an answer is given when the server says committed. What does
+// that mean here?
+func (e *examination) lookDurability(ctx context.Context, tx pgx.Tx) error {
+	var fsync, pages, commit, standbys string
+	if err := tx.QueryRow(ctx, `SELECT current_setting('fsync'), current_setting('full_page_writes'),
+		current_setting('synchronous_commit'), current_setting('synchronous_standby_names')`).Scan(&fsync, &pages, &commit, &standbys); err != nil {
+		return err
+	}
+	before := len(e.Findings)
+	if fsync == "off" {
+		e.Advice("durability", "fsync is off: a crash of the server's machine loses committed jobs, or the whole database", "set fsync = on in postgresql.conf")
+	}
+	if pages == "off" {
+		e.Advice("durability", "full_page_writes is off: a crash of the server's machine may leave torn pages", "set full_page_writes = on in postgresql.conf")
+	}
+	switch {
+	case commit == "off":
+		e.Advice("durability", "synchronous_commit is off: a crash of the server loses the jobs and acks of its last moments, which were answered already",
+			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", quoteName(e.role)))
+	case standbys != "" && (commit == "local" || commit == "remote_write"):
+		e.Advice("durability", fmt.Sprintf("synchronous_commit is %s: a failover to a synchronous standby may lose jobs that were answered already", commit),
+			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", quoteName(e.role)))
+	}
+	if len(e.Findings) == before {
+		e.Fact("durability", fmt.Sprintf("fsync and full_page_writes are on, synchronous_commit is %s: what is answered is on disk", commit))
+	}
+	if e.version == 0 {
+		return nil
+	}
+	unlogged, err := list[string](ctx, tx, `SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2)
+		AND relpersistence <> 'p' ORDER BY 1`, quoteName(e.o.Schema), e.ours("TABLE"))
+	for _, table := range unlogged {
+		e.Problem("durability", fmt.Sprintf("%s is an unlogged table: a crash of the server empties it", table), fmt.Sprintf("ALTER TABLE %s SET LOGGED", table))
+	}
+	return err
+}
+
+// lookTimeouts: the server's own, where they end what a sidecar does.
+func (e *examination) lookTimeouts(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT name, reset_val::bigint FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout') AND reset_val::bigint > 0 ORDER BY name`)
+	if err != nil {
+		return err
+	}
+	var name string
+	var after int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &after}, func() error {
+		if d := time.Duration(after) * time.Millisecond; d < e.timeout {
+			e.Advice("timeouts", fmt.Sprintf("%s is %v: under load, large commits of the sidecar are ended and tried again", name, d),
+				fmt.Sprintf("ALTER ROLE %s SET %s = '%ds', or more", quoteName(e.role), name, int(e.timeout.Seconds())))
+		}
+		return nil
+	})
+	return err
+}
+
+// lookTransactions: an old one keeps dead rows from being cleared away.
+func (e *examination) lookTransactions(ctx context.Context, tx pgx.Tx) error {
+	var all bool
+	var pid int32
+	var who, state string
+	var seconds float64
+	err := tx.QueryRow(ctx, `SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), coalesce(a.pid, 0), coalesce(a.who, ''), coalesce(a.state, ''), coalesce(a.seconds, 0)
+		FROM (SELECT) AS one LEFT JOIN (
+			SELECT pid, coalesce(usename, '') || CASE WHEN application_name <> '' THEN ' (' || application_name || ')' ELSE '' END AS who, state,
+				extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
+			FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+			ORDER BY xact_start LIMIT 1) AS a ON true`).Scan(&all, &pid, &who, &state, &seconds)
+	if err != nil {
+		return err
+	}
+	age := time.Duration(seconds * float64(time.Second)).Round(time.Second)
+	switch {
+	case pid != 0 && age >= e.transaction:
+		e.Advice("transactions", fmt.Sprintf("process %d of %s has a transaction open for %v (%s): no job that was settled since can be cleared away, and the table grows",
+			pid, who, age, state), fmt.Sprintf("end it, with SELECT pg_terminate_backend(%d) if need be; idle_in_transaction_session_timeout ends such ones by itself", pid))
+	case pid != 0:
+		e.Fact("transactions", fmt.Sprintf("the oldest transaction is %v old", age))
+	default:
+		e.Fact("transactions", "no other transaction is open")
+	}
+	if !all {
+		e.Findings[len(e.Findings)-1].Text += ", of those that can be seen"
+		e.Fact("transactions", fmt.Sprintf("role %s does not see the transactions of other roles: for this check it would need GRANT pg_read_all_stats TO %s", e.role, quoteName(e.role)))
+	}
+	prepared, err := list[string](ctx, tx, `SELECT gid FROM pg_prepared_xacts
+		WHERE database = current_database() AND clock_timestamp() - prepared >= $1::bigint * interval '1 ms' ORDER BY prepared`, ms(e.transaction))
+	for _, gid := range prepared {
+		e.Advice("transactions", fmt.Sprintf("the prepared transaction %q is open for longer than %v: nothing that was deleted since can be cleared away", gid, e.transaction),
+			fmt.Sprintf("COMMIT PREPARED or ROLLBACK PREPARED '%s'", strings.ReplaceAll(gid, "'", "''")))
+	}
+	return err
+}
+
+// lookVacuum: dead rows, and who clears them away.
+func (e *examination) lookVacuum(ctx context.Context, tx pgx.Tx) error {
+	var live, dead int64
+	var last *time.Time
+	var server, off bool
+	if err := tx.QueryRow(ctx, `SELECT s.n_live_tup, s.n_dead_tup, greatest(s.last_autovacuum, s.last_vacuum),
+		current_setting('autovacuum') = 'on' AND current_setting('track_counts') = 'on',
+		coalesce((SELECT NOT o.option_value::boolean FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'autovacuum_enabled'), false)
+		FROM pg_class c JOIN pg_stat_all_tables s ON s.relid = c.oid
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = 'qsidecar_jobs'`, quoteName(e.o.Schema)).Scan(&live, &dead, &last, &server, &off); err != nil {
+		return err
+	}
+	table := quoteName(e.o.Schema) + ".qsidecar_jobs"
+	vacuumed := "never vacuumed so far"
+	if last != nil {
+		vacuumed = "last vacuumed at " + last.UTC().Format(time.DateTime) + " UTC"
+	}
+	text := fmt.Sprintf("%s has about %d rows and %d dead ones, %s", table, live, dead, vacuumed)
+	if dead > e.dead+live/10 {
+		e.Advice("vacuum", text, fmt.Sprintf("look for what holds autovacuum up (an old transaction, above; autovacuum_max_workers), and VACUUM %s", table))
+	} else {
+		e.Fact("vacuum", text)
+	}
+	if !server {
+		e.Advice("vacuum", "autovacuum or track_counts is off on this server: dead rows are never cleared away", "set both on in postgresql.conf")
+	}
+	if off {
+		e.Advice("vacuum", "autovacuum is switched off for "+table, fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", table))
+	}
+	return nil
+}
+
+// lookConnections: is there room for the pool?
+func (e *examination) lookConnections(ctx context.Context, tx pgx.Tx) error {
+	if e.pooled {
+		return nil // the pooler's numbers count, and it does not tell them here
+	}
+	var left, sidecars int
+	var limit string
+	// A superuser's connections are limited by max_connections alone.
+	if err := tx.QueryRow(ctx, `SELECT x.room, x.name, (SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND usename = current_user AND application_name = current_setting('application_name') AND pid <> pg_backend_pid())
+		FROM pg_roles r JOIN pg_database d ON d.datname = current_database()
+		CROSS JOIN LATERAL (VALUES
+			(current_setting('max_connections')::int
+				- CASE WHEN r.rolsuper THEN 0 ELSE current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0) END
+				- (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()), 'max_connections'),
+			(CASE WHEN r.rolconnlimit >= 0 AND NOT r.rolsuper THEN r.rolconnlimit
+				- (SELECT count(*)::int FROM pg_stat_activity WHERE usename = current_user AND pid <> pg_backend_pid()) END, 'the role''s CONNECTION LIMIT'),
+			(CASE WHEN d.datconnlimit >= 0 AND NOT r.rolsuper THEN d.datconnlimit
+				- (SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()) END, 'the database''s CONNECTION LIMIT')
+		) AS x (room, name)
+		WHERE r.rolname = current_user AND x.room IS NOT NULL ORDER BY x.room LIMIT 1`).Scan(&left, &limit, &sidecars); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%s leaves room for %d more connections; a sidecar takes up to max_connections: %d", limit, max(left, 0), e.o.MaxConnections)
+	if sidecars > 0 {
+		text += fmt.Sprintf(" (open under its name by now: %d)", sidecars)
+	}
+	if left < e.o.MaxConnections-sidecars {
+		e.Advice("connections", text, "raise the limit, or lower the sidecars' max_connections: each host's counts")
+	} else {
+		e.Fact("connections", text)
+	}
+	return nil
+}
+
+// lookClock compares the server's clock with this host's.
+func (e *examination) lookClock(ctx context.Context, tx pgx.Tx) error {
+	var best, off time.Duration
+	for range 3 { // the quickest answer tells it best
+		var server time.Time
+		before := e.now()
+		if err := tx.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&server); err != nil {
+			return err
+		}
+		trip := e.now().Sub(before)
+		if best == 0 || trip < best {
+			best, off = max(trip, 1), server.Sub(before.Add(trip/2))
+		}
+	}
+	text := fmt.Sprintf("the server's clock and this host's differ by %v", max(off.Abs().Round(time.Millisecond), time.Millisecond))
+	if off.Abs()-best/2 < e.clock {
+		e.Fact("clock", text)
+		return nil
+	}
+	ahead := "behind"
+	if off > 0 {
+		ahead = "ahead"
+	}
+	e.Advice("clock", text+" (the server's is "+ahead+"): every time is the server's, so jobs with a run_at of this host come late or early",
+		"have both machines keep their clocks by NTP")
+	return nil
+}

@@ -1,0 +1,191 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// list runs a query and collects its only column.
+func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[T])
+}
+
+// lookRights: what this role lacks of that which `migrate --print` grants.
+func (e *examination) lookRights(ctx context.Context, tx pgx.Tx) error {
+	lacking, err := list[string](ctx, tx, `
+		SELECT string_agg(p.name, ', ' ORDER BY p.n) || ' ON ' || c.oid::regclass
+		FROM pg_class c CROSS JOIN unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) WITH ORDINALITY AS p (name, n)
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2) AND NOT has_table_privilege(c.oid, p.name)
+			AND (c.relname <> 'qsidecar_meta' OR p.name = 'SELECT')
+		GROUP BY c.oid
+		UNION ALL
+		SELECT 'USAGE ON SEQUENCE ' || c.oid::regclass FROM pg_class c
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($3) AND CASE c.relkind WHEN 'S' THEN NOT has_sequence_privilege(c.oid, 'USAGE') END
+		UNION ALL
+		SELECT 'EXECUTE ON FUNCTION ' || p.oid::regprocedure FROM pg_proc p
+		WHERE p.pronamespace = to_regnamespace($1) AND p.proname = ANY($4) AND p.prorettype <> 'trigger'::regtype AND NOT has_function_privilege(p.oid, 'EXECUTE')
+		ORDER BY 1`, quoteName(e.o.Schema), e.ours("TABLE"), e.ours("SEQUENCE"), e.ours("FUNCTION"))
+	if err != nil {
+		return err
+	}
+	if len(lacking) == 0 {
+		e.Fact("rights", fmt.Sprintf("role %s has all that a sidecar needs on its tables", e.role))
+		return nil
+	}
+	role := quoteName(e.role)
+	e.Problem("rights", fmt.Sprintf("role %s lacks %s", e.role, strings.Join(lacking, "; ")),
+		fmt.Sprintf("GRANT %s TO %s; (`qsidecar migrate --print` ends with all that it needs)", strings.Join(lacking, " TO "+role+"; GRANT "), role))
+	return nil
+}
+
+// lookRowSecurity: policies would hide jobs.
+func (e *examination) lookRowSecurity(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT oid::regclass::text, row_security_active(oid) FROM pg_class
+		WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2) AND relrowsecurity ORDER BY relname`, quoteName(e.o.Schema), e.ours("TABLE"))
+	if err != nil {
+		return err
+	}
+	var table string
+	var active bool
+	_, err = pgx.ForEachRow(rows, []any{&table, &active}, func() error {
+		if !active {
+			e.Fact("security", fmt.Sprintf("%s has row level security, which does not hold for role %s", table, e.role))
+			return nil
+		}
+		e.Problem("security", fmt.Sprintf("row level security of %s hides rows from role %s: jobs would be lost from sight", table, e.role),
+			fmt.Sprintf("ALTER ROLE %s BYPASSRLS, or ALTER TABLE %s DISABLE ROW LEVEL SECURITY", quoteName(e.role), table))
+		return nil
+	})
+	return err
+}
+
+// lookTriggers: ours must be there, and others have a say in each change.
+func (e *examination) lookTriggers(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT t.tgname, c.oid::regclass::text, t.tgenabled IN ('D', 'R') FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+		WHERE NOT t.tgisinternal AND c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2)
+		UNION ALL
+		SELECT r.rulename, c.oid::regclass::text, r.ev_enabled IN ('D', 'R') FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2) ORDER BY 1`, quoteName(e.o.Schema), e.ours("TABLE"))
+	if err != nil {
+		return err
+	}
+	missing := e.ours("TRIGGER")
+	var name, table string
+	var off bool
+	if _, err = pgx.ForEachRow(rows, []any{&name, &table, &off}, func() error {
+		i := slices.Index(missing, name)
+		switch {
+		case i < 0 && !off:
+			e.Advice("triggers", fmt.Sprintf("the trigger or rule %s on %s is not the sidecar's: it runs in the sidecar's transactions, "+
+				"and where it raises an error or passes a row over, that change is refused", name, table),
+				"keep it short, and have it refuse nothing but what nobody should do; plain INSERTs alone are better guarded by a CHECK")
+		case i >= 0 && off:
+			e.Problem("triggers", fmt.Sprintf("the sidecar's trigger %s on %s is disabled", name, table),
+				fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, name))
+		}
+		if i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, name := range missing {
+		e.Problem("triggers", fmt.Sprintf("the sidecar's trigger %s is missing", name), "make it again, from what `qsidecar migrate --print` prints")
+	}
+	return nil
+}
+
+// lookIndexes: all of ours must be there and whole.
+func (e *examination) lookIndexes(ctx context.Context, tx pgx.Tx) error {
+	whole, err := list[string](ctx, tx, `SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE c.relnamespace = to_regnamespace($1) AND i.indisvalid AND i.indisready`, quoteName(e.o.Schema))
+	if err != nil {
+		return err
+	}
+	for _, name := range e.ours("INDEX") {
+		if slices.Contains(whole, name) {
+			continue
+		}
+		sql := regexp.MustCompile(`CREATE INDEX ` + name + `\s[^;]*`).FindString(e.migrations())
+		sql = strings.Join(strings.Fields(in(e.o.Schema, sql)), " ")
+		e.Problem("indexes", fmt.Sprintf("the index %s is missing or invalid: the cost of what it serves grows with the table", name),
+			fmt.Sprintf("DROP INDEX IF EXISTS %s.%s; %s", quoteName(e.o.Schema), name, strings.Replace(sql, "INDEX", "INDEX CONCURRENTLY", 1)))
+	}
+	return nil
+}
+
+// lookClaim: how jobs are claimed, and by which plan.
+func (e *examination) lookClaim(ctx context.Context, tx pgx.Tx) error {
+	e.Fact("claim", "claims are one statement with FOR UPDATE SKIP LOCKED, which every PostgreSQL since 9.5 has")
+	faults, unused, err := e.planFaults(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if len(faults) == 0 && !unused {
+		e.Fact("plan", "the claim reads the index qsidecar_ready in the queue's order and stops at its LIMIT: no sort, no walk through the table")
+		return nil
+	}
+	if unused {
+		faults = append(faults, "no use of the index qsidecar_ready")
+	}
+	do := "see that the indexes are there, and VACUUM ANALYZE the table"
+	odd, err := list[string](ctx, tx, `SELECT name || ' = ' || setting FROM pg_settings
+		WHERE name LIKE 'enable\_%' AND setting <> boot_val AND NOT name = ANY($1) ORDER BY name`, slices.Collect(maps.Keys(e.o.settings())))
+	if err != nil {
+		return err
+	}
+	if len(odd) > 0 {
+		do = fmt.Sprintf("take back, for this role and database, %s; and %s", strings.Join(odd, ", "), do)
+	}
+	slices.Sort(faults)
+	e.Problem("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is", do)
+	return nil
+}
+
+// planFaults looks at the plans of the claims that the queues make, planned as
+// they are in earnest. unused: one does without the index of ready jobs.
+func (e *examination) planFaults(ctx context.Context, txn pgx.Tx) (faults []string, unused bool, err error) {
+	queue := backends.Policy{Queue: "any", MaxAttempts: 20}
+	for _, lifo := range []bool{false, true} {
+		if lifo && !slices.ContainsFunc(e.queues, func(p backends.Policy) bool { return p.LIFO }) {
+			continue
+		}
+		queue.LIFO = lifo
+		for _, careful := range []bool{false, true} {
+			c := &claiming{cursors: &cursors{}, host: 1, left: 1 << 20, seen: map[string]*learned{}, careful: careful, Claim: backends.Claim{
+				Queues: []backends.Policy{queue}, Slots: []backends.Slot{{Token: backends.Token{Host: 1, Number: 1}}}, MaxPayload: 1 << 20}}
+			t := &pgx.Batch{}
+			c.next()
+			c.ask(&tx{s: e.Store, batch: t})
+			p, err := e.planOf(ctx, txn, t.QueuedQueries[0])
+			if err != nil {
+				return nil, false, err
+			}
+			faults = append(faults, p.faults(nil)...)
+			unused = unused || !p.uses("qsidecar_ready")
+		}
+	}
+	return faults, unused, nil
+}
+
+// planOf is the plan that this server gives a statement: the same for all
+// arguments where it is prepared in a session, and else for these ones.
+func (e *examination) planOf(ctx context.Context, txn pgx.Tx, q *pgx.QueuedQuery) (*plan, error) {
+	if e.pooled {
+		return planWith(ctx, txn, q.SQL, append([]any{pgx.QueryExecModeDescribeExec}, q.Arguments...)...)
+	}
+	return planOf(ctx, txn.Conn(), q.SQL)
+}

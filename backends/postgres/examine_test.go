@@ -1,0 +1,431 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// want is a finding with these words in it.
+type want struct {
+	grade    backends.Grade
+	topic    string
+	text, do string
+}
+
+func (w want) is(f backends.Finding) bool {
+	return f.Grade == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Do, w.do)
+}
+
+// examined examines the database, sees that this changed nothing, and that every
+// finding is fit to be read.
+func examined(t *testing.T, o Options, th thresholds) []backends.Finding {
+	t.Helper()
+	o.Look = true
+	admin, err := pgx.ParseConfig(o.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := allOf(t, admin)
+	s := open(t, o)
+	found, err := s.examine(t.Context(), []backends.Policy{{Queue: "a"}, {Queue: "b", LIFO: true}}, th)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, allOf(t, admin)); diff != "" {
+		t.Errorf("Examine changed something (-before +after):\n%s", diff)
+	}
+	for _, f := range found {
+		if f.Topic == "" || f.Text == "" || f.Grade != backends.Fact && f.Do == "" || strings.Contains(f.Text+f.Do, "%!") {
+			t.Errorf("no finding to be read: %+v", f)
+		}
+	}
+	return found
+}
+
+// allOf is everything in a database that a look could change: each relation of
+// ours with its rows and its definition.
+func allOf(t *testing.T, config *pgx.ConnConfig) map[string]string {
+	t.Helper()
+	config = config.Copy()
+	config.User, config.Password = "postgres", ""       // whoever examines: this one sees all
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // it may be a pooler
+	c, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	rows, err := c.Query(t.Context(), `
+		SELECT c.oid::regclass::text, (to_jsonb(c) - 'reltuples' - 'relpages' - 'relallvisible' - 'relallfrozen' - 'relfrozenxid' - 'relminmxid')::text || CASE WHEN c.relkind IN ('r', 'S')
+			THEN query_to_xml('SELECT * FROM ' || c.oid::regclass || CASE c.relkind WHEN 'r' THEN ' ORDER BY 1 LIMIT 100' ELSE '' END, true, true, '')::text ELSE '' END
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname !~ '^pg_|^information_schema$'
+		UNION ALL SELECT 'settings of ' || setrole || ' in ' || setdatabase, setconfig::text FROM pg_db_role_setting
+		UNION ALL SELECT 'schemas', string_agg(nspname, ' ' ORDER BY nspname) FROM pg_namespace WHERE nspname !~ '^pg_'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	var name, what string
+	if _, err := pgx.ForEachRow(rows, []any{&name, &what}, func() error { all[name] = what; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if all["schemas"] == "" {
+		t.Fatalf("the fingerprint shows nothing: %v", all)
+	}
+	return all
+}
+
+// has fails unless every finding that is wanted was found, and no other problem.
+func has(t *testing.T, found []backends.Finding, wanted ...want) {
+	t.Helper()
+	used := make([]bool, len(found))
+	for _, w := range wanted {
+		ok := false
+		for i, f := range found {
+			if w.is(f) {
+				ok, used[i] = true, true
+			}
+		}
+		if !ok {
+			t.Errorf("not found: %v %s %q, do %q, in\n%s", w.grade, w.topic, w.text, w.do, listed(found))
+		}
+	}
+	for i, f := range found {
+		if f.Grade == backends.Problem && !used[i] {
+			t.Errorf("not expected: %+v", f)
+		}
+	}
+}
+
+func listed(found []backends.Finding) string {
+	var b strings.Builder
+	for _, f := range found {
+		fmt.Fprintf(&b, "  %v %s: %s → %s\n", f.Grade, f.Topic, f.Text, f.Do)
+	}
+	return b.String()
+}
+
+// runner makes a role for what runs a sidecar. It is dropped after the databases
+// that grant it anything.
+func runner(t *testing.T, p *testserver.Postgres, name string) string {
+	t.Helper()
+	if err := p.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Exec(context.Background(), "DROP ROLE "+name); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// tables makes them, and has the role use them.
+func tables(t *testing.T, url, role string) {
+	t.Helper()
+	open(t, Options{URL: url})
+	must(t, url, fmt.Sprintf(`GRANT USAGE ON SCHEMA qsidecar TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA qsidecar TO %[1]s;
+		GRANT USAGE ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]s`, role))
+}
+
+// TestExamineHealthy: a database as it should be, seen by a role that may run a
+// sidecar and no more.
+func TestExamineHealthy(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role := runner(t, p, "healthy")
+		url := p.Database(t)
+		tables(t, url, role)
+		found := examined(t, Options{URL: as(t, url, role)}, usual())
+		has(t, found,
+			want{backends.Fact, "server", "PostgreSQL " + p.Version, ""},
+			want{backends.Fact, "server", "as role healthy", ""},
+			want{backends.Fact, "schema", fmt.Sprintf("of version %d", len(migrations)), ""},
+			want{backends.Fact, "rights", "all that a sidecar needs", ""},
+			want{backends.Fact, "claim", "SKIP LOCKED", ""},
+			want{backends.Fact, "plan", "qsidecar_ready", ""},
+			want{backends.Fact, "isolation", "read committed", ""},
+			want{backends.Fact, "transactions", "GRANT pg_read_all_stats TO \"healthy\"", ""},
+			want{backends.Fact, "vacuum", "rows", ""},
+			want{backends.Fact, "connections", "max_connections leaves room for", ""},
+			want{backends.Fact, "clock", "differ by", ""},
+			// The tests' servers are as quick as can be.
+			want{backends.Advice, "durability", "fsync is off", "fsync = on"},
+			want{backends.Advice, "durability", "full_page_writes is off", "full_page_writes = on"},
+			want{backends.Advice, "durability", "synchronous_commit is off", "ALTER ROLE \"healthy\""})
+		for _, f := range found {
+			if f.Grade == backends.Advice && f.Topic != "durability" {
+				t.Errorf("not expected: %+v", f)
+			}
+		}
+	})
+}
+
+// TestExamineNoTables: whoever lacks tables is told who can make them.
+func TestExamineNoTables(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role := runner(t, p, "tableless")
+		url := p.Database(t)
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will make them", ""})
+		o := Options{URL: as(t, url, role)}
+		has(t, examined(t, o, usual()), want{backends.Problem, "schema", "are missing in schema \"qsidecar\", and role tableless may not make them", "migrate --print"})
+		tables(t, url, role)
+		must(t, url, "REVOKE ALL ON SCHEMA qsidecar FROM "+role)
+		has(t, examined(t, o, usual()), want{backends.Problem, "rights", "may not use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
+		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO tableless; REVOKE ALL ON ALL TABLES IN SCHEMA qsidecar FROM tableless")
+		has(t, examined(t, o, usual()), want{backends.Problem, "rights", "may not read \"qsidecar\".qsidecar_meta", "GRANT SELECT"})
+		must(t, url, "GRANT SELECT ON qsidecar.qsidecar_meta TO tableless; GRANT SELECT, INSERT ON qsidecar.qsidecar_jobs TO tableless; REVOKE ALL ON SEQUENCE qsidecar.qsidecar_line FROM tableless")
+		has(t, examined(t, o, usual()),
+			want{backends.Problem, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_failures", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
+			want{backends.Problem, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_line", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_line TO \"tableless\""})
+		// What it says to do is what helps.
+		for _, f := range examined(t, o, usual()) {
+			if f.Topic == "rights" {
+				must(t, url, strings.Split(f.Do, " (`")[0])
+			}
+		}
+		has(t, examined(t, o, usual()), want{backends.Fact, "rights", "all that a sidecar needs", ""})
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET min_program = 99")
+		has(t, examined(t, o, usual()), want{backends.Problem, "schema", "upgrade this program", ""})
+		must(t, url, "DELETE FROM qsidecar.qsidecar_meta")
+		has(t, examined(t, o, usual()), want{backends.Problem, "schema", "is empty", ""})
+	})
+}
+
+// TestExamineTables breaks what the tables need, all at once.
+func TestExamineTables(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role := runner(t, p, "fenced")
+		url := p.Database(t)
+		tables(t, url, role)
+		must(t, url, `
+			DROP INDEX qsidecar.qsidecar_ready;
+			UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'qsidecar.qsidecar_due'::regclass;
+			ALTER TABLE qsidecar.qsidecar_jobs DISABLE TRIGGER qsidecar_plain_insert, SET (autovacuum_enabled = off);
+			DROP TRIGGER qsidecar_row_deleted ON qsidecar.qsidecar_jobs;
+			CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+			CREATE TRIGGER watch BEFORE INSERT ON qsidecar.qsidecar_jobs FOR EACH ROW EXECUTE FUNCTION watch();
+			CREATE RULE deaf AS ON INSERT TO qsidecar.qsidecar_failures DO INSTEAD NOTHING;
+			ALTER TABLE qsidecar.qsidecar_keys SET UNLOGGED;
+			ALTER TABLE qsidecar.qsidecar_jobs ENABLE ROW LEVEL SECURITY`)
+		found := examined(t, Options{URL: as(t, url, role)}, usual())
+		has(t, found,
+			want{backends.Problem, "indexes", "the index qsidecar_ready is missing", "CREATE INDEX CONCURRENTLY qsidecar_ready ON \"qsidecar\".qsidecar_jobs"},
+			want{backends.Problem, "indexes", "the index qsidecar_due is missing or invalid", "DROP INDEX IF EXISTS \"qsidecar\".qsidecar_due"},
+			want{backends.Problem, "plan", "no use of the index qsidecar_ready", "see that the indexes are there"},
+			want{backends.Problem, "triggers", "qsidecar_plain_insert on qsidecar.qsidecar_jobs is disabled", "ENABLE TRIGGER qsidecar_plain_insert"},
+			want{backends.Problem, "triggers", "qsidecar_row_deleted is missing", "migrate --print"},
+			want{backends.Advice, "triggers", "trigger or rule watch on qsidecar.qsidecar_jobs", ""},
+			want{backends.Advice, "triggers", "trigger or rule deaf on qsidecar.qsidecar_failures", ""},
+			want{backends.Problem, "durability", "qsidecar.qsidecar_keys is an unlogged table", "SET LOGGED"},
+			want{backends.Problem, "security", "row level security of qsidecar.qsidecar_jobs hides rows from role fenced", "BYPASSRLS"},
+			want{backends.Advice, "vacuum", "autovacuum is switched off", "RESET (autovacuum_enabled)"})
+		has(t, examined(t, Options{URL: url}, usual()), // the owner is above row security
+			want{backends.Fact, "security", "does not hold for role postgres", ""},
+			want{backends.Problem, "indexes", "", ""}, want{backends.Problem, "plan", "", ""},
+			want{backends.Problem, "triggers", "", ""}, want{backends.Problem, "durability", "", ""})
+		for _, f := range found { // what it says to do about the indexes is what helps
+			if f.Topic == "indexes" {
+				for sql := range strings.SplitSeq(f.Do, "; ") {
+					must(t, url, sql)
+				}
+			}
+		}
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "plan", "reads the index qsidecar_ready", ""},
+			want{backends.Problem, "triggers", "", ""}, want{backends.Problem, "durability", "", ""})
+	})
+}
+
+// TestExamineSettings: what a database's owner can set that a sidecar minds.
+func TestExamineSettings(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		open(t, Options{URL: url})
+		c, err := pgx.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, set := range []string{
+			"enable_indexscan = off", "default_transaction_isolation = serializable", "default_transaction_read_only = on",
+			"synchronous_commit = on", "statement_timeout = 900",
+		} {
+			if err := p.Exec(t.Context(), fmt.Sprintf("ALTER DATABASE %s SET %s", c.Database, set)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		has(t, examined(t, Options{URL: url}, usual()),
+			want{backends.Problem, "plan", "qsidecar_jobs", "take back, for this role and database, enable_indexscan = off; and"},
+			want{backends.Fact, "isolation", "the default is serializable", ""},
+			want{backends.Advice, "server", "default_transaction_read_only is on", "set it off"},
+			want{backends.Advice, "timeouts", "statement_timeout is 900ms", "SET statement_timeout = '5s'"},
+			want{backends.Advice, "durability", "fsync is off", ""})
+	})
+}
+
+// TestExamineTransactions: an open one, and one that was prepared and forgotten.
+func TestExamineTransactions(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		open(t, Options{URL: url})
+		c, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.WithoutCancel(t.Context()))
+		for _, sql := range []string{
+			"CREATE TABLE other (id int)", "BEGIN", "DELETE FROM other", "PREPARE TRANSACTION 'left''behind'",
+			"SET application_name = 'a report'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT FROM other",
+		} {
+			if _, err := c.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now := usual()
+		now.transaction = 0
+		has(t, examined(t, Options{URL: url}, now),
+			want{backends.Advice, "transactions", "of postgres (a report) has a transaction open for", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
+			want{backends.Advice, "transactions", `the prepared transaction "left'behind"`, "ROLLBACK PREPARED 'left''behind'"})
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "transactions", "the oldest transaction is", ""})
+		for _, sql := range []string{"ROLLBACK", "ROLLBACK PREPARED 'left''behind'"} {
+			if _, err := c.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		has(t, examined(t, Options{URL: url}, now), want{backends.Fact, "transactions", "no other transaction is open", ""})
+	})
+}
+
+// TestExamineVacuum: dead rows that nobody cleared away.
+func TestExamineVacuum(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		open(t, Options{URL: url})
+		must(t, url, `ALTER TABLE qsidecar.qsidecar_jobs SET (autovacuum_enabled = off);
+			INSERT INTO qsidecar.qsidecar_jobs (queue) SELECT 'q' FROM generate_series(1, 1000); DELETE FROM qsidecar.qsidecar_jobs`)
+		few := usual()
+		few.dead = 500
+		soon := func(w want) { // the server counts when it finds the time
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for s := open(t, Options{URL: url, Look: true}); ; {
+				if found, err := s.examine(ctx, nil, few); err != nil {
+					t.Fatalf("%v; not found: %v", err, w)
+				} else if slices.ContainsFunc(found, w.is) {
+					return
+				}
+			}
+		}
+		soon(want{backends.Advice, "vacuum", " 1000 dead ones, never vacuumed", "VACUUM \"qsidecar\".qsidecar_jobs"})
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "vacuum", " 1000 dead ones", ""})
+		must(t, url, "VACUUM qsidecar.qsidecar_jobs")
+		soon(want{backends.Fact, "vacuum", " 0 dead ones, last vacuumed at 20", ""})
+	})
+}
+
+// TestExamineConnections: too few are left for the pool.
+func TestExamineConnections(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role := runner(t, p, "crowded")
+		url := p.Database(t)
+		o := Options{URL: as(t, url, role), MaxConnections: 9}
+		must(t, url, "ALTER ROLE crowded CONNECTION LIMIT 5")
+		has(t, examined(t, o, usual()), want{backends.Advice, "connections", "the role's CONNECTION LIMIT leaves room for 5 more connections; a sidecar takes up to max_connections: 9", "lower the sidecars' max_connections"},
+			want{backends.Problem, "schema", "", ""})
+		must(t, url, `ALTER ROLE crowded CONNECTION LIMIT -1; DO $$BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 6', current_database()); END$$`)
+		has(t, examined(t, o, usual()), want{backends.Advice, "connections", "the database's CONNECTION LIMIT leaves room for", ""}, want{backends.Problem, "schema", "", ""})
+		has(t, examined(t, Options{URL: url, MaxConnections: 1000}, usual()), want{backends.Advice, "connections", "max_connections leaves room for", ""})
+	})
+}
+
+func TestExamineClock(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		for shift, words := range map[time.Duration]string{-time.Hour: "differ by 1h0m0", time.Hour: "differ by "} {
+			th := usual()
+			th.now = func() time.Time { return time.Now().Add(shift) }
+			has(t, examined(t, Options{URL: url}, th), want{backends.Advice, "clock", words, "NTP"})
+		}
+	})
+}
+
+// TestExaminePooled: behind a pooler the plan is the one of each time, and
+// nothing stays behind in the sessions of others.
+func TestExaminePooled(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		open(t, Options{URL: url})
+		pooled, err := poolers[p].URL(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(t, examined(t, Options{URL: pooled}, usual()), want{backends.Fact, "pooler", "a pooler stands between", ""}, want{backends.Fact, "plan", "qsidecar_ready", ""})
+		must(t, url, "DROP INDEX qsidecar.qsidecar_ready")
+		has(t, examined(t, Options{URL: pooled}, usual()), want{backends.Problem, "indexes", "qsidecar_ready", ""}, want{backends.Problem, "plan", "no use of", ""})
+		config, err := pgx.ParseConfig(pooled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec
+		c, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.WithoutCancel(t.Context()))
+		var left int
+		var seqscan string
+		if err := c.QueryRow(t.Context(), "SELECT count(*), current_setting('enable_seqscan') FROM pg_prepared_statements").Scan(&left, &seqscan); err != nil {
+			t.Fatal(err)
+		}
+		if left != 0 || seqscan != "on" {
+			t.Errorf("%d statements are left prepared, and enable_seqscan is %s", left, seqscan)
+		}
+	})
+}
+
+// TestExamineStandby: a server that takes no writes.
+func TestExamineStandby(t *testing.T) {
+	t.Parallel()
+	versions := testserver.Versions()
+	newest := versions[len(versions)-1]
+	if newest == "" {
+		return // the environment's server is not ours to change
+	}
+	p, err := testserver.StartPostgres(t.Context(), newest, testserver.Options{Durable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s, err := Open(t.Context(), Options{URL: p.Admin()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := pgx.Connect(t.Context(), p.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dir string
+	err = c.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir)
+	if err := errors.Join(err, c.Close(t.Context()), s.Close(), p.Halt(), os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644), p.Go(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	has(t, examined(t, Options{URL: p.Admin()}, usual()),
+		want{backends.Problem, "server", "is a standby", "target_session_attrs=read-write"},
+		want{backends.Fact, "durability", "what is answered is on disk", ""},
+		want{backends.Fact, "plan", "qsidecar_ready", ""})
+}
