@@ -327,7 +327,7 @@ func (p *production) enqueue(socket, queue string, from, to int, stop <-chan str
 		if err == nil && r.Error == nil {
 			return p.take(r.Jobs, jobs)
 		}
-		if err == nil && r.Error.Code != "unavailable" && r.Error.Code != "unknown_outcome" && r.Error.Code != "busy" {
+		if err == nil && (r.Error.conflict() || !r.Error.passing()) {
 			return r.Error
 		}
 		select {

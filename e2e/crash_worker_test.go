@@ -156,6 +156,9 @@ func (c *crashWorker) ack() error {
 // refused acts on an error as design.md §4 says; one that a worker never should
 // see ends it.
 func (c *crashWorker) refused(e *wireError) error {
+	if e.conflict() {
+		return e
+	}
 	switch e.Code {
 	case "lease_lost":
 		err := c.note(record{What: lost})

@@ -14,12 +14,17 @@ type look struct{ asked, answered time.Time }
 // ahead. One has workers that are slow. A job in that host's buffer must not
 // wait while a worker of the other host is idle.
 func TestPostgresNoJobWaitsForASlowHost(t *testing.T) {
+	s, _ := newPostgresSite(t)
+	noJobWaitsForASlowHost(t, s)
+}
+
+func noJobWaitsForASlowHost(t *testing.T, s *site) {
+	t.Helper()
 	work := time.Second
 	if soak {
 		work = 10 * time.Second
 	}
 	const workers, busy, rounds, jobs = 8, 4000, 8, 60
-	s, _ := newPostgresSite(t)
 	s.hostLease = 30 * time.Second
 	slow, fast := s.started("slow"), s.started("fast")
 	c := &crowd{t: t, queue: "mail", stop: make(chan struct{}), enqueued: map[string]time.Time{}}

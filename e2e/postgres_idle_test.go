@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,24 +16,7 @@ func TestPostgresWakeUp(t *testing.T) {
 		t.Run("notify-"+notify, func(t *testing.T) {
 			s, _ := newPostgresSite(t)
 			s.database = ", notify: " + notify
-			from, to := s.started("a").dial(), s.started("b").dial()
-			var took []time.Duration
-			for i := range size(500) / by {
-				to.post(msg{"op": "claim", "queue": "mail", "max": 10, "wait_ms": 60_000})
-				pass(time.Duration(rand.IntN(300)) * time.Millisecond) // the poller calms down, and its phase is any
-				began := time.Now()
-				from.must(msg{"op": "enqueue", "queue": "mail", "payload": fmt.Sprint(i)})
-				r := to.next()
-				took = append(took, time.Since(began))
-				if r.Error != nil || len(r.Jobs) != 1 || r.Jobs[0].Payload != fmt.Sprint(i) {
-					t.Fatalf("round %d: %v %v", i, r.Jobs, r.Error)
-				}
-				to.must(msg{"op": "ack", "lease": r.Jobs[0].Lease})
-			}
-			slices.Sort(took)
-			p50, p99 := took[len(took)/2], took[len(took)*99/100]
-			figure(t, "a claim waiting on one sidecar is answered after an enqueue through another: p50 %v, p99 %v (%d rounds)",
-				p50.Round(10*time.Microsecond), p99.Round(10*time.Microsecond), len(took))
+			p50, p99 := wakeUps(t, s, size(500)/by)
 			if most := 2 * time.Second; p99 > most {
 				t.Errorf("p99 is %v, want at most %v", p99, most)
 			}
@@ -53,11 +35,7 @@ func TestPostgresIdle(t *testing.T) {
 	if err := p.Exec(t.Context(), fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", p.database)); err != nil {
 		t.Fatal(err)
 	}
-	sc := s.started("a")
-	for i := range workers {
-		sc.dial().post(msg{"op": "claim", "queue": fmt.Sprint("q", i%queues), "wait_ms": 600_000})
-	}
-	pass(3 * time.Second) // their first looks are over
+	sc := s.idleWorkers(workers, queues)
 	before := len(p.Log())
 	pass(watched)
 	said := p.Log()[before:]
@@ -65,14 +43,7 @@ func TestPostgresIdle(t *testing.T) {
 	rate := float64(statements) / watched.Seconds()
 	connections := len(p.backends())
 	rss, _ := sc.rss()
-	figure(t, "%d idle workers waiting on %d queues: %.1f MiB resident (aim 50), %d database connections (aim 8), %.1f statements/s by the server's log over %v (aim 2)",
-		workers, queues, float64(rss)/(1<<20), connections, rate, watched)
-	if rss > 500<<20 || connections > 80 || rate > 20 {
-		t.Error("more than ten times the aim")
-	}
-	if connections == 0 || statements == 0 {
-		t.Error("nothing was measured: a sidecar that waits has connections and asks")
-	}
+	judgeIdle(t, workers, queues, rss, connections, rate, watched)
 }
 
 // TestPostgresPlainInsert: another program enqueues by a plain INSERT, the one

@@ -9,11 +9,26 @@ import (
 
 // TestPostgresGone: the server is stopped for a while and started again.
 func TestPostgresGone(t *testing.T) {
+	s, p := newPostgresSite(t)
+	goneForAWhile(t, s, p.Postgres, func() int {
+		return len(p.query(p.url, "SELECT id::text FROM qsidecar.qsidecar_jobs WHERE queue = 'mail' AND state = 'ready' AND attempts = 0"))
+	})
+}
+
+// halting is a server that can be stopped for a while.
+type halting interface {
+	Halt() error
+	Go(ctx context.Context) error
+}
+
+// goneForAWhile stops the server under two sidecars and starts it again. fresh
+// counts the ready jobs of the queue mail that were never delivered.
+func goneForAWhile(t *testing.T, s *site, p halting, fresh func() int) {
+	t.Helper()
 	gone := 5 * time.Second
 	if soak {
 		gone = time.Minute
 	}
-	s, p := newPostgresSite(t)
 	s.hostLease = gone + 30*time.Second
 	sidecars := []*sidecar{s.started("a"), s.started("b")}
 	producer := sidecars[0].dial()
@@ -41,7 +56,7 @@ func TestPostgresGone(t *testing.T) {
 	pass(gone - min(time.Since(down), gone))
 	// An ack under way when the server comes back is carried out.
 	workers[0].post(msg{"op": "ack", "lease": held[0].Lease})
-	up := p.comeBack()
+	up := comeBack(t, p)
 	lasted := time.Since(down)
 	if r := workers[0].next(); r.Error != nil {
 		t.Errorf("the ack that was under way: %v", r.Error)
@@ -56,7 +71,7 @@ func TestPostgresGone(t *testing.T) {
 			t.Errorf("a claim that waited through it all: %d jobs, %v", len(r.Jobs), r.Error)
 		}
 	}
-	if left := len(p.query(p.url, "SELECT id::text FROM qsidecar.qsidecar_jobs WHERE queue = 'mail' AND state = 'ready' AND attempts = 0")); left != len(ids)-len(held) {
+	if left := fresh(); left != len(ids)-len(held) {
 		t.Errorf("%d ready jobs that were never delivered, want %d", left, len(ids)-len(held))
 	}
 	for _, sc := range sidecars {
@@ -88,12 +103,12 @@ func (sc *sidecar) refusesUnavailable() time.Duration {
 }
 
 // comeBack starts the halted server and returns when it answered.
-func (p *server) comeBack() time.Time {
-	p.t.Helper()
+func comeBack(t *testing.T, p halting) time.Time {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := p.Go(ctx); err != nil {
-		p.t.Fatal(fmt.Errorf("starting the server again: %w", err))
+		t.Fatal(fmt.Errorf("starting the server again: %w", err))
 	}
 	return time.Now()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -44,6 +45,18 @@ type wireError struct {
 }
 
 func (e *wireError) Error() string { return e.Code + ": " + e.Message }
+
+// passing is what a producer may be told while servers die: it tries again.
+func (e *wireError) passing() bool {
+	return e.Code == "unavailable" || e.Code == "unknown_outcome" || e.Code == "busy"
+}
+
+// conflict reports whether the error tells of a deadlock between transactions, in
+// the words of any engine: the sidecar's own business under whatever code.
+func (e *wireError) conflict() bool {
+	words := strings.ToLower(e.Message)
+	return strings.Contains(words, "deadlock") || strings.Contains(words, "lock wait timeout")
+}
 
 // wireJob is a job as enqueue, claim and peek show it.
 type wireJob struct {
