@@ -75,7 +75,7 @@ func TestWithoutDDL(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "migrate --print") {
 			t.Errorf("without tables: %v, want advice", err)
 		}
-		must(t, url, Migrations("jobs", role))
+		must(t, url, Migrations("jobs", role, 0))
 		s := open(t, Options{URL: as(t, url, role), Schema: "jobs"})
 		beat(t, s, 1)
 		id := []backends.NewJob{{Queue: "q", Key: "k", KeyTTL: time.Minute, Headers: map[string]string{"a": "b"}}, {Queue: "q"}, {Queue: "q", Delay: time.Hour}}

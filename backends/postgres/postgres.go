@@ -54,6 +54,8 @@ type Options struct {
 
 	// Log gets what no caller is told. Defaults to discarding it.
 	Log *slog.Logger
+
+	migrating func(c *pgx.Conn, sql string) error // tests break migrations with it
 }
 
 const (

@@ -10,39 +10,96 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-//go:embed schema.sql
-var schemaV1 string
-
 // program is this program's generation; a schema may ask for a later one.
 const program = 1
 
-// migrations make the tables, step by step: the i-th leads to version i+1. Each
-// only adds, so that sidecars of neighbouring versions run together.
-var migrations = []string{schemaV1}
+// migration leads from one version of the tables to the next. It only adds, so
+// that sidecars of neighbouring versions run together: whoever writes one keeps
+// that true, or raises min_program.
+type migration struct {
+	// indexes are built before sql is run, each by itself and without holding up
+	// anybody's writes.
+	indexes []index
+	// sql and the new version are one transaction. It may be run again after it
+	// was done, and takes no lock for longer than a moment.
+	sql string
+}
 
-// Migrations is the SQL that makes the tables of this version, for people who
-// run it by hand. It ends with what a role needs that runs a sidecar without the
-// right to make tables.
-func Migrations(schema, role string) string {
+type index struct{ name, on string } // on is what stands behind ON
+
+//go:embed schema.sql
+var schemaV1 string
+
+//go:embed schema_2.sql
+var schemaV2 string
+
+// versions: the i-th leads to version i+1. How many of them this program knows
+// says `latest`.
+var versions = []migration{
+	{sql: schemaV1},
+	{sql: schemaV2, indexes: []index{{"qsidecar_failures_at", "{s}.qsidecar_failures (at)"}}},
+}
+
+// dropped removes what an interrupted build left; made builds it.
+func (x index) dropped() string {
+	return "DROP INDEX CONCURRENTLY IF EXISTS {s}." + x.name
+}
+func (x index) made() string { return "CREATE INDEX CONCURRENTLY " + x.name + " ON " + x.on }
+
+// migrations are the versions that this program knows, as they are made where
+// there is nothing yet: with nobody to hold up, indexes are built at once.
+var migrations = func() (all []string) {
+	for _, m := range versions[:latest] {
+		sql := m.sql
+		for _, x := range m.indexes {
+			sql += fmt.Sprintf("\nCREATE INDEX %s ON %s;\n", x.name, x.on)
+		}
+		all = append(all, sql)
+	}
+	return all
+}()
+
+// fresh makes everything in one transaction.
+func fresh() string {
+	return strings.Join(migrations, "\n") + fmt.Sprintf("\nUPDATE {s}.qsidecar_meta SET version = %d;\n", latest)
+}
+
+// Migrations is the SQL that makes the tables of this version out of those of
+// the version `from` (0: there are none), for people who run it by hand, as
+// `psql -f` does: statement by statement. It ends with what the role needs that
+// runs a sidecar without the right to make tables (empty: qsidecar_sidecar).
+func Migrations(schema, role string, from int) string {
 	if role == "" {
 		role = "qsidecar_sidecar"
 	}
 	var b strings.Builder
-	b.WriteString("BEGIN;\n\n")
-	for _, m := range migrations {
-		b.WriteString(in(schema, m))
+	if from <= 0 {
+		b.WriteString("BEGIN;\n\n" + fresh() + "\nCOMMIT;\n")
+		from = latest
+	}
+	for v := from; v < latest; v++ {
+		for _, x := range versions[v].indexes {
+			fmt.Fprintf(&b, "-- Beside writers, and so in no transaction. Should it be interrupted: once more, both.\n%s;\n%s;\n\n", x.dropped(), x.made())
+		}
+		fmt.Fprintf(&b, "BEGIN;\n-- Who waits for a lock holds up others. Should it not be had in time: once more.\nSET LOCAL lock_timeout = '%d ms';\n\n%s\n%s;\n\nCOMMIT;\n",
+			lockTimeout.Milliseconds(), versions[v].sql, reached(v+1))
 	}
 	fmt.Fprintf(&b, `
--- A role that runs a sidecar (make it first: CREATE ROLE %[2]s LOGIN). Programs
+-- A role that runs a sidecar (make it first: CREATE ROLE %[1]s LOGIN). Programs
 -- that only INSERT need USAGE of the schema and of the sequence, and INSERT.
-GRANT USAGE ON SCHEMA %[1]s TO %[2]s;
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %[1]s TO %[2]s;
-GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA %[1]s TO %[2]s;
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA %[1]s TO %[2]s;
-
+BEGIN;
+GRANT USAGE ON SCHEMA {s} TO %[1]s;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {s} TO %[1]s;
+GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {s} TO %[1]s;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO %[1]s;
 COMMIT;
-`, quoteName(schema), quoteName(role))
-	return b.String()
+`, quoteName(role))
+	return in(schema, b.String())
+}
+
+// reached notes that the tables are of that version, unless they are already.
+func reached(version int) string {
+	return fmt.Sprintf("UPDATE {s}.qsidecar_meta SET version = %d WHERE version = %d", version, version-1)
 }
 
 // in puts the schema's name in.
@@ -50,22 +107,7 @@ func in(schema, sql string) string { return strings.ReplaceAll(sql, "{s}", quote
 
 func quoteName(s string) string { return pgx.Identifier{s}.Sanitize() }
 
-// migrate makes or completes the tables, where they need it. Any number of
-// sidecars may do so at once.
-func (s *Store) migrate(ctx context.Context) error {
-	version, err := s.meta(ctx, s.pool)
-	if err == nil && version < len(migrations) {
-		if err = s.complete(ctx); err == nil {
-			version, err = s.meta(ctx, s.pool)
-		}
-	}
-	if err == nil && version < len(migrations) {
-		err = fmt.Errorf("the tables in %s, schema %s, are of version %d, and version %d is needed", s.place, s.o.Schema, version, len(migrations))
-	}
-	return err
-}
-
-// querier is the pool or a transaction.
+// querier is the pool, a connection or a transaction.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -89,40 +131,4 @@ func (s *Store) meta(ctx context.Context, q querier) (version int, err error) {
 			s.place, s.o.Schema, version, min, program)
 	}
 	return version, err
-}
-
-// schemaLock keeps two sidecars from making the tables at once: any number that
-// nobody else is likely to have chosen.
-const schemaLock = 0x7173_6964_6563_6172
-
-func (s *Store) complete(ctx context.Context) error {
-	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
-			return err
-		}
-		version, err := s.meta(ctx, tx)
-		if err != nil {
-			return err
-		}
-		for ; version < len(migrations); version++ {
-			if err := s.step(ctx, tx, version); err != nil {
-				return fmt.Errorf("making the tables in %s, schema %s (a person with more rights can run what `qsidecar migrate --print` shows): %w", s.place, s.o.Schema, err)
-			}
-		}
-		return nil
-	})
-}
-
-// step runs one migration. CREATE SCHEMA asks for a right on the database even
-// where the schema is there.
-func (s *Store) step(ctx context.Context, tx pgx.Tx, version int) error {
-	sql := in(s.o.Schema, migrations[version])
-	var there bool
-	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)", s.o.Schema).Scan(&there); err != nil {
-		return err
-	}
-	if there {
-		sql = strings.Replace(sql, in(s.o.Schema, "CREATE SCHEMA IF NOT EXISTS {s};"), "", 1)
-	}
-	return tx.Conn().PgConn().Exec(ctx, sql).Close()
 }

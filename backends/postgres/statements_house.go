@@ -1,13 +1,5 @@
 package postgres
 
-const joinSQL = `
-WITH b AS (
-  INSERT INTO {s}.qsidecar_hosts AS h (host, name, beats, expires_at)
-  VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms')
-  ON CONFLICT (host) DO UPDATE SET beats = h.beats + 1, expires_at = excluded.expires_at WHERE NOT h.dead AND NOT h.has_left
-  RETURNING 1
-)`
-
 const renewSQL = `
 WITH b AS (
   UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms'

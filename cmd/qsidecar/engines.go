@@ -27,8 +27,9 @@ type engine struct {
 	parse func(url string) (string, error)
 	// open opens the database; with look it makes and changes nothing in it.
 	open func(ctx context.Context, o opening) (backends.Backend, error)
-	// migrations is the SQL that makes the tables.
-	migrations func(d databaseConfig) string
+	// migrations is the SQL that makes the tables out of those of the version `from`
+	// (0: there are none), and gives that role what it needs to serve.
+	migrations func(d databaseConfig, role string, from int) string
 }
 
 // opening is one database to be opened.
@@ -45,12 +46,12 @@ var engines = []engine{
 	{
 		name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:PATH", file: true,
 		parse: parseSQLite, open: openSQLite,
-		migrations: func(databaseConfig) string { return sqlite.Schema() },
+		migrations: func(databaseConfig, string, int) string { return sqlite.Schema() },
 	},
 	{
 		name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",
 		open:       openPostgres,
-		migrations: func(d databaseConfig) string { return postgres.Migrations(d.Schema, "") },
+		migrations: func(d databaseConfig, role string, from int) string { return postgres.Migrations(d.Schema, role, from) },
 	},
 }
 

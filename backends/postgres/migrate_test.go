@@ -1,0 +1,412 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// first makes the tables of version 1 as a program of then did, and puts something
+// into each.
+func first(t *testing.T, url, schema string) {
+	t.Helper()
+	must(t, url, in(schema, schemaV1+`;
+		INSERT INTO {s}.qsidecar_hosts (host, name, beats, expires_at) VALUES (1, 'old', 1, now() + interval '1 hour');
+		INSERT INTO {s}.qsidecar_jobs (queue) VALUES ('q'), ('q');
+		INSERT INTO {s}.qsidecar_failures SELECT n, 1, 1, 'nacked', '', now() FROM generate_series(1, 1000) n`))
+}
+
+// shape is all that migrations make, in words.
+func shape(t *testing.T, url, schema string) (all []string) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	rows, err := c.Query(t.Context(), `
+		SELECT format('%s.%s %s %s %s', table_name, column_name, data_type, is_nullable, column_default)
+		FROM information_schema.columns WHERE table_schema = $1
+		UNION ALL SELECT format('%s valid %s', pg_get_indexdef(indexrelid), indisvalid) FROM pg_index i
+			JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
+		UNION ALL SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1
+		UNION ALL SELECT version || ' for ' || min_program FROM `+quoteName(schema)+`.qsidecar_meta
+		ORDER BY 1`, schema)
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// sees waits until a query answers true.
+func sees(t *testing.T, url, what, sql string) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
+		var is bool
+		if err := c.QueryRow(t.Context(), sql).Scan(&is); err != nil {
+			t.Fatal(err)
+		}
+		if is {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// waitsFor is a query: a statement waits for a lock, and has so for some time.
+func waitsFor(statement string, atLeast time.Duration) string {
+	return fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+		AND wait_event_type = 'Lock' AND query LIKE '%s%%' AND clock_timestamp() - query_start > interval '%d ms')`, statement, atLeast.Milliseconds())
+}
+
+// opening opens in the background.
+func opening(t *testing.T, o Options) (done <-chan error) {
+	c := make(chan error, 1)
+	go func() {
+		s, err := Open(t.Context(), o)
+		if err == nil {
+			err = s.Close()
+		}
+		c <- err
+	}()
+	return c
+}
+
+// TestMigrations: however the tables of the newest version were made, they are
+// the same, and what was in them stays.
+func TestMigrations(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		pooled, err := poolers[p].URL(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open(t, Options{URL: url, Schema: "fresh"})
+		want := shape(t, url, "fresh")
+		for schema, make := range map[string]func(schema string){
+			"by_hand":         func(s string) { script(t, url, Migrations(s, "postgres", 0)) },
+			"later":           func(s string) { first(t, url, s); open(t, Options{URL: url, Schema: s}) },
+			"later_by_hand":   func(s string) { first(t, url, s); script(t, url, Migrations(s, "postgres", 1)) },
+			"by_hand_twice":   func(s string) { script(t, url, Migrations(s, "postgres", 0)+Migrations(s, "postgres", 1)) },
+			"pooled":          func(s string) { open(t, Options{URL: pooled, Schema: s}) },
+			"later_pooled":    func(s string) { first(t, url, s); open(t, Options{URL: pooled, Schema: s}) },
+			"later_by_a_half": func(s string) { first(t, url, s); must(t, url, in(s, schemaV2)); open(t, Options{URL: url, Schema: s}) },
+		} {
+			make(schema)
+			got := shape(t, url, schema)
+			for i := range got {
+				got[i] = strings.ReplaceAll(got[i], schema, "fresh")
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-fresh +this):\n%s", schema, diff)
+			}
+			if strings.HasPrefix(schema, "later") {
+				s := open(t, Options{URL: url, Schema: schema})
+				beat(t, s, 7)
+				if jobs := take(t, s, 7, 9, 1); len(jobs) != 2 {
+					t.Errorf("%s: %d jobs are left, want 2", schema, len(jobs))
+				}
+				sees(t, url, "who knows which version", fmt.Sprintf(
+					`SELECT (SELECT array_agg(coalesce(knows, 1) ORDER BY host) FROM %s.qsidecar_hosts) = '{1,%d}'`, schema, latest))
+			}
+		}
+	})
+}
+
+func script(t *testing.T, url, sql string) {
+	t.Helper()
+	if err := testserver.RunScript(t.Context(), url, sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMigrationTakesItsTime: no timeout that is meant for the sidecar's own
+// statements, or set for its role, ends a migration; and while it waits for
+// others, it holds nobody up.
+func TestMigrationTakesItsTime(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		first(t, url, "qsidecar")
+		must(t, url, `DO $$BEGIN
+			EXECUTE format('ALTER DATABASE %I SET statement_timeout = 300', current_database());
+			EXECUTE format('ALTER DATABASE %I SET lock_timeout = 300', current_database());
+			EXECUTE format('ALTER DATABASE %I SET idle_in_transaction_session_timeout = 5000', current_database());
+		END$$`)
+		const insert = `INSERT INTO qsidecar.qsidecar_failures VALUES (%d, 2, 1, 'nacked', '', now())`
+		writer := begun(t, url, "SET LOCAL idle_in_transaction_session_timeout = 0", fmt.Sprintf(insert, 1))
+		dump := begun(t, url, "SET LOCAL idle_in_transaction_session_timeout = 0", "LOCK TABLE qsidecar.qsidecar_hosts IN ACCESS SHARE MODE")
+		var log bytes.Buffer
+		done := opening(t, Options{URL: url, StatementTimeout: 300 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+
+		sees(t, url, "the index waits for the writer", waitsFor("CREATE INDEX", time.Second))
+		must(t, url, fmt.Sprintf(insert, 2)) // holds nobody up
+		if err := writer.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sees(t, url, "the new columns wait for the dump", waitsFor("-- Schema version 2", 0))
+		for range 20 { // behind it, and served all the same
+			must(t, url, `UPDATE qsidecar.qsidecar_hosts SET beats = beats + 1 WHERE host = 1`)
+		}
+		if err := dump.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatalf("the migration: %v", err)
+		}
+		if !strings.Contains(log.String(), "waits for another transaction") {
+			t.Errorf("the log says nothing of the wait: %s", &log)
+		}
+	})
+}
+
+// TestMigrationInterrupted: a sidecar is killed at each step of a migration, and
+// the next one completes it.
+func TestMigrationInterrupted(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		open(t, Options{URL: url, Schema: "fresh"})
+		want := shape(t, url, "fresh")
+		dead := errors.New("killed")
+		for _, from := range []int{0, 1} {
+			for last, over := 1, false; !over; last++ {
+				schema := fmt.Sprintf("from_%d_%d", from, last)
+				if from == 1 {
+					first(t, url, schema)
+				}
+				n := 0
+				s, err := Open(t.Context(), Options{URL: url, Schema: schema, migrating: func(c *pgx.Conn, _ string) error {
+					if n++; n < last {
+						return nil
+					}
+					return errors.Join(dead, c.Close(t.Context()))
+				}})
+				if over = err == nil; !over && !errors.Is(err, dead) {
+					t.Fatalf("killed at step %d: %v", last, err)
+				}
+				if over {
+					if err := s.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				open(t, Options{URL: url, Schema: schema})
+				got := shape(t, url, schema)
+				for i := range got {
+					got[i] = strings.ReplaceAll(got[i], schema, "fresh")
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("killed at step %d from version %d (-fresh +this):\n%s", last, from, diff)
+				}
+				if last > 100 {
+					t.Fatal("it never ends")
+				}
+				if over && last < 5 {
+					t.Errorf("from version %d there were only %d steps to kill it at", from, last)
+				}
+			}
+		}
+	})
+}
+
+// TestIndexBuildKilled: the server's session is ended while it builds an index,
+// which leaves a broken one behind.
+func TestIndexBuildKilled(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		for _, name := range []string{"directly", "through a pooler"} {
+			url := p.Database(t)
+			first(t, url, "qsidecar")
+			way := url
+			if name != "directly" {
+				var err error
+				if way, err = poolers[p].URL(url); err != nil {
+					t.Fatal(err)
+				}
+			}
+			writer := begun(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (1, 2, 1, 'nacked', '', now())`)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := opening(t, Options{URL: way, migrating: func(_ *pgx.Conn, sql string) error {
+				if strings.HasPrefix(sql, "DROP INDEX") { // the sidecar that was killed does not go on
+					cancel()
+				}
+				return ctx.Err()
+			}})
+			sees(t, url, name+": the index is being built", waitsFor("CREATE INDEX", 0))
+			must(t, url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'CREATE INDEX%'`)
+			if err := <-done; err == nil {
+				t.Fatalf("%s: the killed migration went well", name)
+			}
+			sees(t, url, name+": a broken index", `SELECT count(*) = 1 FROM pg_index WHERE NOT indisvalid`)
+			again := opening(t, Options{URL: way})
+			sees(t, url, name+": the next sidecar clears up", waitsFor("DROP INDEX", 0)) // for the same writer
+			must(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (2, 2, 1, 'nacked', '', now())`)
+			if err := writer.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-again; err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			sees(t, url, name+": whole indexes", `SELECT count(*) = 0 FROM pg_index WHERE NOT indisvalid`)
+			sees(t, url, name+": its version", `SELECT version = 2 FROM qsidecar.qsidecar_meta`)
+		}
+	})
+}
+
+// vanish takes the clients away, and lets nobody in who could tell the server.
+func (w *wire) vanish() {
+	w.listener.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := 0; i < len(w.open); i += 2 {
+		w.open[i].Close()
+	}
+}
+
+// TestBuiltByTheDead: the sidecar is gone and its server builds on: the next one
+// waits for that, and builds nothing twice.
+func TestBuiltByTheDead(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		first(t, url, "qsidecar")
+		writer := begun(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (1, 2, 1, 'nacked', '', now())`)
+		w, through := newWire(t, url)
+		dead := opening(t, Options{URL: through})
+		sees(t, url, "the index is being built", waitsFor("CREATE INDEX", 0))
+		w.vanish()
+		if err := <-dead; err == nil {
+			t.Fatal("the killed one opened it")
+		}
+		o := Options{URL: url}
+		o.migrating = func(_ *pgx.Conn, sql string) error {
+			if strings.Contains(sql, "INDEX") {
+				return fmt.Errorf("it was built already: %s", sql)
+			}
+			return nil
+		}
+		next := opening(t, o)
+		sees(t, url, "the next one waits for it", waitsFor("LOCK TABLE", 0))
+		if err := writer.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-next; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestMigrationLockLost: whoever lost the lock stops, takes it again, and goes on.
+func TestMigrationLockLost(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		first(t, url, "qsidecar")
+		writer := begun(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (1, 2, 1, 'nacked', '', now())`)
+		var locks atomic.Int64
+		done := opening(t, Options{URL: url, migrating: func(_ *pgx.Conn, sql string) error {
+			if strings.HasPrefix(sql, "BEGIN ISOLATION LEVEL READ COMMITTED") {
+				locks.Add(1)
+			}
+			return nil
+		}})
+		sees(t, url, "the index is being built", waitsFor("CREATE INDEX", 0))
+		had := locks.Load()
+		must(t, url, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+		sees(t, url, "it begins again", waitsFor("DROP INDEX", 0))
+		if err := writer.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if locks.Load() == had {
+			t.Error("it went on without the lock")
+		}
+	})
+}
+
+// TestManyMigrateAtOnce: several sidecars of the new version start while one of
+// the old version works.
+func TestManyMigrateAtOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		first(t, url, "qsidecar")
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				s, err := Open(t.Context(), Options{URL: url})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := s.Beat(t.Context(), backends.Beat{Host: 2, Lease: time.Minute}); err != nil {
+					t.Error(err)
+				}
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		over := make(chan struct{})
+		go func() { wg.Wait(); close(over) }()
+		for busy := true; busy; {
+			select {
+			case <-over:
+				busy = false
+			default: // what an old sidecar does all the time
+			}
+			must(t, url, `UPDATE qsidecar.qsidecar_hosts SET beats = beats + 1 WHERE host = 1; INSERT INTO qsidecar.qsidecar_failures
+				SELECT count(*) + 1, 9, 1, 'nacked', '', now() FROM qsidecar.qsidecar_failures`)
+		}
+		sees(t, url, "one migration", `SELECT version = 2 FROM qsidecar.qsidecar_meta`)
+	})
+}
+
+// TestOutdatedWithoutDDL: a role that may make nothing meets older tables.
+func TestOutdatedWithoutDDL(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		role := "old_" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")
+		must(t, url, "CREATE ROLE "+role+" LOGIN")
+		defer must(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role)
+		first(t, url, "qsidecar")
+		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO "+role+"; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA qsidecar TO "+role)
+		o := Options{URL: as(t, url, role)}
+		_, err := Open(t.Context(), o)
+		if err == nil || !strings.Contains(err.Error(), "version 1") || !strings.Contains(err.Error(), "migrate --print --from 1`") {
+			t.Fatalf("%v, want it to say what to run", err)
+		}
+		t.Log(err)
+		if said := (*pgconn.PgError)(nil); errors.As(err, &said) || backends.Retryable(err) {
+			t.Errorf("%v: trying again helps nobody", err)
+		}
+		script(t, url, Migrations("qsidecar", role, 1))
+		s := open(t, o)
+		beat(t, s, 7)
+		if jobs := take(t, s, 7, 9, 1); len(jobs) != 2 {
+			t.Errorf("%d jobs, want 2", len(jobs))
+		}
+	})
+}

@@ -1,0 +1,12 @@
+-- Schema version 2.
+--
+-- The index of failures by their time is for people and monitoring, who ask what
+-- failed lately:
+--
+--   SELECT cause, count(*) FROM {s}.qsidecar_failures
+--   WHERE at > now() - interval '1 hour' GROUP BY cause;
+
+-- Who still runs an older program, before a version comes that no longer suits it.
+ALTER TABLE {s}.qsidecar_hosts
+  ADD COLUMN IF NOT EXISTS knows     integer, -- the latest version that the sidecar's program knows; NULL: 1
+  ADD COLUMN IF NOT EXISTS joined_at timestamptz;
