@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+func (a *app) migrateCommand() *cobra.Command {
+	var s setup
+	var show bool
+	var from int
+	var role string
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Make or update the tables in the database",
+		Long: `Make the tables in the database, or bring them up to date. serve does it by itself; this
+is for those who do it apart from that, or with --print by hand: by the owner of the
+tables, for a serve whose role may make none. What is printed is for psql, statement by
+statement, and ends with the rights that such a role needs.
+
+Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
+		Example: "  qsidecar migrate --print --role app_sidecar | psql -v ON_ERROR_STOP=1 postgres://owner@db/app",
+		Args:    takes(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !show && (from != 0 || role != "") {
+				return usagef("--from and --role are for --print")
+			}
+			if from < 0 {
+				return usagef("--from %d: give the version of the tables as they are (0: there are none)", from)
+			}
+			c, err := a.config(s)
+			if err != nil {
+				return err
+			}
+			if show {
+				return a.printSchemas(c, role, from)
+			}
+			open, err := openAll(cmd.Context(), &c, a.newLog(c.Log))
+			if err != nil {
+				return err
+			}
+			for _, name := range slices.Sorted(maps.Keys(open)) {
+				err = errors.Join(err, a.say("%s: the tables in %s are up to date", name, placeOf(open[name])))
+			}
+			return errors.Join(err, closeAll(open))
+		},
+	}
+	s.flags(cmd)
+	cmd.Flags().BoolVar(&show, "print", false, "print the SQL and touch nothing")
+	cmd.Flags().IntVar(&from, "from", 0, "with --print: start from tables of this version (0: there are none)")
+	cmd.Flags().StringVar(&role, "role", "", "with --print: the role of serve (default qsidecar_sidecar)")
+	return cmd
+}
+
+// printSchemas prints the SQL for each engine that the config uses.
+func (a *app) printSchemas(c config, role string, from int) error {
+	printed := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
+		u, err := parseDatabaseURL(c.Databases[name].URL)
+		if err != nil {
+			return &usageError{err}
+		}
+		sql := u.migrations(c.Databases[name], role, from)
+		if printed[sql] {
+			continue
+		}
+		printed[sql] = true
+		if _, err := io.WriteString(a.out, strings.TrimRight(sql, "\n")+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func placeOf(b backends.Backend) string { return placeText(b.Info()) }
+
+func placeText(i backends.Info) string {
+	return fmt.Sprintf("%s %s at %s", i.Engine, i.Version, i.Place)
+}
