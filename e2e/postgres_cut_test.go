@@ -126,10 +126,6 @@ func TestPostgresCutOff(t *testing.T) {
 // TestPostgresCutCrashRun: the network between one of two sidecars and the server
 // breaks at any point of any round trip, for any time.
 func TestPostgresCutCrashRun(t *testing.T) {
-	if !soak { // until postgres's claims look at rows.Err() before they count what they got
-		figure(t, "NOT RUN here, only by make soak: a claim's answer that breaks off is told as bad_request in about one run of three")
-		return
-	}
 	s, p := newPostgresSite(t)
 	s.hostLease = 3 * time.Second
 	wire, through := p.network()

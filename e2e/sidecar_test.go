@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -89,6 +90,7 @@ type sidecar struct {
 	t                         testing.TB
 	name, socket, config, log string
 	wrap                      []string // a command that runs the sidecar's; nil: none
+	program                   string   // the program to run; empty: binary
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process is gone and status is set
@@ -103,7 +105,7 @@ func (sc *sidecar) launch() {
 		sc.t.Fatal(err)
 	}
 	defer log.Close()
-	args := append(slices.Clone(sc.wrap), binary, "serve", "--config", sc.config)
+	args := append(slices.Clone(sc.wrap), cmp.Or(sc.program, binary), "serve", "--config", sc.config)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	// No orphan outlives a test run that was itself killed.
