@@ -71,37 +71,37 @@ func newBroker(wake func()) *broker {
 	return &broker{wake: wake, lines: make(map[string]*line), byQueue: make(map[string]map[*line]struct{})}
 }
 
-// add gives a waiter what is claimed ahead for its line, or queues it. Either way it
-// has an answer channel then.
-func (b *broker) add(w *waiter, queues []string) {
-	w.answer = make(chan answer, 1)
+// add answers a waiter with what is claimed ahead for its line; else it queues it,
+// and answered is false.
+func (b *broker) add(w *waiter, queues []string) (a answer, answered bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.halted != nil {
-		w.answer <- answer{err: b.halted}
-		return
+		return answer{err: b.halted}, true
 	}
 	ln := b.line(queues)
 	if jobs := b.fromAhead(ln, w); len(jobs) > 0 {
 		w.sess.load(jobs)
-		w.answer <- answer{jobs: jobs, ahead: true}
 		if ln.ahead.wants(b.clock()) > 0 {
 			b.wake()
 		}
-		return
+		return answer{jobs: jobs, ahead: true}, true
 	}
+	w.answer = make(chan answer, 1)
 	w.line = ln
 	ln.waiters = append(ln.waiters, w)
 	b.wake()
+	return answer{}, false
 }
 
-// line finds or makes the line for the queues. b.mu is held.
+// line finds or makes the line for the queues, which it does not keep. b.mu is held.
 func (b *broker) line(queues []string) *line {
 	key := strings.Join(queues, ",") // no queue name has a comma
 	ln := b.lines[key]
 	if ln != nil {
 		return ln
 	}
+	queues = slices.Clone(queues)
 	ln = &line{key: key, queues: queues, hint: 1}
 	b.lines[key] = ln
 	b.order = append(b.order, ln)

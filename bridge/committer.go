@@ -143,11 +143,22 @@ func (c *committer) pushFree(w backends.Write, ended func()) *pending {
 	return p
 }
 
+// timers are kept because each settle needs one.
+var timers = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}}
+
 // wait returns the outcome of a pushed write. A write still in the queue after
 // patience is taken out again: nothing was written then.
 func (c *committer) wait(p *pending, patience time.Duration) (backends.WriteResult, error) {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
+	timer := timers.Get().(*time.Timer)
+	timer.Reset(patience)
+	defer func() {
+		timer.Stop() // from Go 1.23 on it brings nothing after that
+		timers.Put(timer)
+	}()
 	select {
 	case o := <-p.done:
 		return o.res, o.err

@@ -20,7 +20,11 @@ type ledger struct {
 	known    map[backends.Token]*holding
 	sessions map[*session]map[backends.Token]*holding
 	handed   []handed // from what was claimed ahead, not recorded yet, oldest first
+	spare    []map[backends.Token]*holding
 }
+
+// maxSpare is how many empty sets are kept for sessions that get a job again.
+const maxSpare = 64
 
 // handed is a hand-out that the database does not know of.
 type handed struct {
@@ -119,7 +123,11 @@ func (l *ledger) attach(h *holding, sess *session) {
 	}
 	set := l.sessions[sess]
 	if set == nil {
-		set = make(map[backends.Token]*holding)
+		if last := len(l.spare) - 1; last >= 0 {
+			set, l.spare = l.spare[last], l.spare[:last]
+		} else {
+			set = make(map[backends.Token]*holding)
+		}
 		l.sessions[sess] = set
 	}
 	set[h.lease.Token] = h
@@ -134,30 +142,36 @@ func (l *ledger) detach(h *holding) {
 	delete(set, h.lease.Token)
 	if len(set) == 0 {
 		delete(l.sessions, h.sess)
+		if len(l.spare) < maxSpare {
+			l.spare = append(l.spare, set)
+		}
 	}
 	h.sess = nil
 }
 
-// settling marks the leases as being settled and returns the function that says
-// how it ended: gone lists those that are no longer held (settled or lost).
-func (l *ledger) settling(leases []backends.Lease) (ended func(gone []backends.Lease)) {
+// settling marks the leases as being settled, until settled is called with what it
+// appended to marked.
+func (l *ledger) settling(leases []backends.Lease, marked []*holding) []*holding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	marked := make([]*holding, 0, len(leases))
 	for _, lease := range leases {
 		if h := l.known[lease.Token]; h != nil {
 			h.settling++
 			marked = append(marked, h)
 		}
 	}
-	return func(gone []backends.Lease) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for _, h := range marked {
-			h.settling--
-		}
-		l.drop(gone)
+	return marked
+}
+
+// settled says how a settle ended: gone lists the leases that are no longer held
+// (settled or lost).
+func (l *ledger) settled(marked []*holding, gone []backends.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range marked {
+		h.settling--
 	}
+	l.drop(gone)
 }
 
 // bind makes the leases the session's and calls submit, as one step: a session

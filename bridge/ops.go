@@ -125,7 +125,8 @@ func (s *session) claim(req *protocol.Request) finisher {
 	if queues != nil {
 		bank, wire = s.bridge.bankOf(queues)
 	} else {
-		queues = []string{req.Queue}
+		one := [1]string{req.Queue}
+		queues = one[:]
 		bank, wire = s.bridge.bankOfQueue(req.Queue)
 	}
 	if wire != nil {
@@ -143,13 +144,15 @@ func (s *session) claim(req *protocol.Request) finisher {
 		lease: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
 		once:  req.WaitMS == 0,
 	}
+	if a, answered := bank.broker.add(w, queues); answered {
+		return func() (*protocol.Reply, func()) { return s.handOver(bank, w, a) }
+	}
 	ctx, stop := s.claimContext(millis(req.WaitMS))
 	open := &openClaim{id: req.ID, stop: stop}
 	s.mu.Lock()
 	s.claims[open] = struct{}{}
 	s.mu.Unlock()
 	s.waiting.Add(1)
-	bank.broker.add(w, slices.Clone(queues))
 	return func() (*protocol.Reply, func()) {
 		a := bank.broker.wait(ctx, w)
 		stop()
@@ -157,9 +160,18 @@ func (s *session) claim(req *protocol.Request) finisher {
 		s.mu.Lock()
 		delete(s.claims, open)
 		s.mu.Unlock()
-		bytes := payloadBytes(a.jobs)
-		return s.handOut(bank, w, a), func() { s.unload(bank, bytes) }
+		return s.handOver(bank, w, a)
 	}
+}
+
+// handOver is handOut, and what there is to do when its reply is sent.
+func (s *session) handOver(bank *bank, w *waiter, a answer) (*protocol.Reply, func()) {
+	reply := s.handOut(bank, w, a)
+	if len(a.jobs) == 0 {
+		return reply, nil
+	}
+	bytes := payloadBytes(a.jobs)
+	return reply, func() { s.unload(bank, bytes) }
 }
 
 // claimContext ends a claim's wait: its time is over, it is cancelled, or nobody is left.

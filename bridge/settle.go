@@ -16,17 +16,22 @@ type settlement struct {
 	single bool // the request named one lease: lost, it is an error
 	total  int
 	lost   []string // unreadable leases, and those of a database that is not ours
-	parts  []*settlePart
+	parts  []settlePart
 }
 
 // settlePart is what goes to one database.
 type settlePart struct {
 	bank   *bank
 	leases []backends.Lease
-	text   map[backends.Token]string // as the client wrote them
+	text   []string   // the leases as the client wrote them
+	marked []*holding // in the ledger, as being settled
 	p      *pending
-	ended  func(gone []backends.Lease)
 	err    error
+
+	// Most settles are of one lease.
+	one       [1]backends.Lease
+	oneText   [1]string
+	oneMarked [1]*holding
 }
 
 // settle starts an ack, a nack or an extend.
@@ -47,8 +52,8 @@ func (s *session) settle(req *protocol.Request) finisher {
 		}
 		follow = jobs
 	}
-	for _, part := range st.parts {
-		st.submit(part, req, follow)
+	for i := range st.parts {
+		st.submit(&st.parts[i], req, follow)
 	}
 	return func() (*protocol.Reply, func()) { return st.finish(), nil }
 }
@@ -61,6 +66,10 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		texts = []string{req.Lease}
 	}
 	st.total = len(texts)
+	var seen map[backends.Token]struct{}
+	if !st.single {
+		seen = make(map[backends.Token]struct{}, len(texts))
+	}
 	for i, text := range texts {
 		database, lease, ok := parseLease(text)
 		bank := s.bridge.bankByID[database]
@@ -68,26 +77,33 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 			st.lost = append(st.lost, text)
 			continue
 		}
-		part := st.part(bank, len(texts))
-		if _, dup := part.text[lease.Token]; dup {
+		if _, dup := seen[lease.Token]; dup {
 			e := protocol.BadField("leases", "a lease is given twice")
 			e.Index = protocol.Some(int64(i))
 			return nil, e
 		}
-		part.text[lease.Token] = text
+		if !st.single {
+			seen[lease.Token] = struct{}{}
+		}
+		part := st.part(bank)
+		part.text = append(part.text, text)
 		part.leases = append(part.leases, lease)
 	}
 	return st, nil
 }
 
-func (st *settlement) part(bank *bank, n int) *settlePart {
-	for _, p := range st.parts {
-		if p.bank == bank {
-			return p
+// part is the bank's. It stays where it is until the next new one.
+func (st *settlement) part(bank *bank) *settlePart {
+	for i := range st.parts {
+		if st.parts[i].bank == bank {
+			return &st.parts[i]
 		}
 	}
-	p := &settlePart{bank: bank, leases: make([]backends.Lease, 0, n), text: make(map[backends.Token]string, n)}
-	st.parts = append(st.parts, p)
+	st.parts = append(st.parts, settlePart{bank: bank})
+	p := &st.parts[len(st.parts)-1]
+	if st.single {
+		p.leases, p.text = p.one[:0], p.oneText[:0]
+	}
 	return p
 }
 
@@ -116,7 +132,7 @@ func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []b
 		bank.ledger.bind(part.leases, st.sess, func() { bank.committer.push(p) })
 		return
 	}
-	part.ended = bank.ledger.settling(part.leases)
+	part.marked = bank.ledger.settling(part.leases, part.oneMarked[:0])
 	bank.committer.push(p)
 }
 
@@ -147,13 +163,14 @@ func (st *settlement) finish() *protocol.Reply {
 		settled.Lost = []string{}
 	}
 	reply := &protocol.Reply{Settled: settled}
-	for _, part := range st.parts {
+	for i := range st.parts {
+		part := &st.parts[i]
 		res, err := part.wait(st.op)
 		if err != nil {
 			return st.sess.failure(err)
 		}
 		for _, l := range res.Lost {
-			settled.Lost = append(settled.Lost, part.text[l.Token])
+			settled.Lost = append(settled.Lost, part.textOf(l))
 		}
 		if res.Stored != nil {
 			reply.EnqueuedAll = storedReplies(res.Stored)
@@ -164,6 +181,11 @@ func (st *settlement) finish() *protocol.Reply {
 	}
 	settled.Count = int64(st.total - len(settled.Lost))
 	return reply
+}
+
+// textOf is a lease of the part as the client wrote it.
+func (part *settlePart) textOf(l backends.Lease) string {
+	return part.text[slices.IndexFunc(part.leases, func(own backends.Lease) bool { return own.Token == l.Token })]
 }
 
 // wait returns the database's answer, after the ledger knows what it means.
@@ -182,14 +204,14 @@ func (part *settlePart) wait(op protocol.Op) (backends.WriteResult, error) {
 	case extend.Bind != 0:
 		bank.ledger.bound(part.leases, res.Lost)
 	case err != nil:
-		part.ended(nil)
+		bank.ledger.settled(part.marked, nil)
 	case op == protocol.OpExtend:
 		if extend.Lease > 0 {
 			bank.ledger.unbind(part.leases)
 		}
-		part.ended(res.Lost)
+		bank.ledger.settled(part.marked, res.Lost)
 	default:
-		part.ended(part.leases)
+		bank.ledger.settled(part.marked, part.leases)
 	}
 	return res, err
 }
