@@ -69,7 +69,7 @@ func (s *Store) examine(ctx context.Context, queues []backends.Policy, t thresho
 // run looks at everything. calm: nobody opened the database meanwhile, or it was
 // looked at as one that is in use.
 func (e *examination) run(ctx context.Context) (calm bool, err error) {
-	e.Fact("server", fmt.Sprintf("SQLite %s, a part of this program; the database is %s", lib.SQLITE_VERSION, e.path))
+	e.Fact("server", fmt.Sprintf("SQLite %s, a part of this program", lib.SQLITE_VERSION))
 	if ok := e.lookPlace(); !ok {
 		return true, nil
 	}

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,59 +17,166 @@ import (
 	"github.com/qsidecar/qsidecar/bridge"
 )
 
+// checkTimeout is how long one database may take to answer all that it is asked.
+const checkTimeout = time.Minute
+
 func (a *app) checkCommand() *cobra.Command {
 	var s setup
+	var strict bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check the config, and that the database can be used",
-		Long: `Check everything that serve would use: the config file (all its errors are shown, with
-their lines) and the databases, which are opened as serve opens them: tables that
-are missing are made.
+		Short: "Check the config, and how fit the databases are",
+		Long: `Check everything that serve would use, and change nothing: the config file (all its
+errors are shown, with their lines), and each database: its server, its tables and this
+login's rights on them, the plan of the real claim statement, and settings that make it
+slower or less safe than it could be. Every finding says what to do. It is one of
 
-Exit codes: 0 all is well, 1 a database cannot be used, 2 wrong arguments or config.`,
-		Example: "  qsidecar check --config /etc/qsidecar.yaml",
-		Args:    takes(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			c, err := a.config(s)
-			if err != nil {
-				return err
-			}
-			open, err := openAll(cmd.Context(), &c, a.newLog(c.Log))
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, closeAll(open)) }()
-			if _, err := bridge.New(c.options(open), slog.New(slog.DiscardHandler)); err != nil {
-				return &usageError{fmt.Errorf("the configuration does not hold together:\n%w", err)}
-			}
-			return a.checked(cmd, c, open)
+  problem  serve would not start, or could not keep what it promises
+  advice   it works, and could be better or safer
+  fact     good to know
+
+With --json each finding is a line: {"database", "grade", "topic", "text", "do"}.
+
+Exit codes: 0 no problems (with --strict: and no advice), 1 there are some, 2 wrong
+arguments or config.`,
+		Example: `  qsidecar check --config /etc/qsidecar.yaml
+  qsidecar check --database @/run/secrets/url --json | jq -r 'select(.grade != "fact") | .text'`,
+		Args: takes(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, _, stop := a.interruptible(cmd.Context())
+			defer stop()
+			return a.check(ctx, s, strict)
 		},
 	}
 	s.flags(cmd)
-	return cmd
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where there is advice, too")
+	return a.jsonFlag(cmd)
 }
 
-// checked asks each database something that reads its tables, and tells what was found.
-func (a *app) checked(cmd *cobra.Command, c config, open map[string]backends.Backend) error {
-	for _, name := range slices.Sorted(maps.Keys(open)) {
-		b := open[name]
-		if i, ok := b.(backends.Inspector); ok {
-			if _, err := i.Stats(cmd.Context(), ""); err != nil {
-				return fmt.Errorf("database %s, %s: %w", name, placeOf(b), err)
-			}
-		}
-		if err := a.say("database %s: %s, ok", name, placeOf(b)); err != nil {
-			return err
-		}
-	}
-	for _, l := range c.Listen {
-		if err := a.say("socket: %s", l.Socket); err != nil {
-			return err
+// checked is what was found out about one database.
+type checked struct {
+	name     string
+	info     backends.Info
+	findings []backends.Finding
+	usage    error // what is wrong with the config of it
+}
+
+func (c checked) count(g backends.Grade) (n int) {
+	for _, f := range c.findings {
+		if f.Grade == g {
+			n++
 		}
 	}
-	names := slices.Sorted(maps.Keys(c.Queues))
-	if i := slices.Index(names, "*"); i >= 0 {
-		names[i] = "* (any other name)"
+	return n
+}
+
+func (a *app) check(ctx context.Context, s setup, strict bool) error {
+	c, usage := a.config(s)
+	if usage != nil {
+		c = a.usable(s)
 	}
-	return a.say("queues: %s", strings.Join(names, ", "))
+	all := a.examineAll(ctx, &c)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	for _, d := range all {
+		usage = errors.Join(usage, d.usage)
+	}
+	if usage == nil {
+		usage = holdsTogether(&c, all)
+	}
+	if err := a.tellChecked(s, c, all, usage); err != nil {
+		return err
+	}
+	if usage != nil {
+		return &usageError{usage}
+	}
+	for _, d := range all {
+		if d.count(backends.Problem) > 0 || strict && d.count(backends.Advice) > 0 {
+			return &codeError{code: exitFailure} // stdout says why
+		}
+	}
+	return nil
+}
+
+// usable is what can be looked at of a config that has errors: its databases
+// without any.
+func (a *app) usable(s setup) config {
+	c, _ := loadConfig(s.config, a.env) // that error was told
+	for name, d := range c.Databases {
+		d.check("", func(string, string, ...any) { delete(c.Databases, name) })
+	}
+	c.Queues, c.Log = nil, defaultConfig().Log
+	return c
+}
+
+// examineAll looks at all databases at once. What it returns is in the order of
+// their names.
+func (a *app) examineAll(ctx context.Context, c *config) []checked {
+	queues := make(map[string][]backends.Policy)
+	for name, q := range c.options(nil).Queues {
+		queues[q.Database] = append(queues[q.Database], backends.Policy{
+			Queue: name, MaxAttempts: q.MaxAttempts, Timeout: q.Timeout, Backoff: q.Backoff, BackoffMax: q.BackoffMax,
+			Keep: q.Keep, KeepDead: q.KeepDead, LIFO: q.LIFO,
+		})
+	}
+	log := a.newLog(c.Log)
+	all := make([]checked, 0, len(c.Databases))
+	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
+		all = append(all, checked{name: name})
+	}
+	var wg sync.WaitGroup
+	for i := range all {
+		wg.Go(func() { all[i].examine(ctx, c.Databases[all[i].name], queues[all[i].name], log) })
+	}
+	wg.Wait()
+	return all
+}
+
+func (c *checked) examine(ctx context.Context, d databaseConfig, queues []backends.Policy, log *slog.Logger) {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
+	defer cancel()
+	var found backends.Findings
+	defer func() { c.findings = found }()
+	b, err := openDatabase(ctx, d, true, log)
+	var usage *usageError
+	if errors.As(err, &usage) {
+		c.usage = fmt.Errorf("databases.%s: %w", c.name, err)
+		return
+	}
+	if err != nil {
+		found.Problem("server", err.Error(), "see that the server runs and lets this host in, and that the url and the password are right")
+		return
+	}
+	if e, ok := b.(backends.Examiner); !ok {
+		found.Fact("server", "this engine cannot be examined")
+	} else if found, err = e.Examine(ctx, queues); err != nil {
+		found.Problem("server", fmt.Sprintf("it could not be asked: %v", err), "see that the server can be reached, and try again")
+	}
+	c.info = b.Info()
+	if err := b.Close(); err != nil {
+		found.Advice("server", fmt.Sprintf("closing the connection: %v", err), "try again")
+	}
+}
+
+// lookedAt stands for a database that was closed again.
+type lookedAt struct {
+	backends.Backend
+	info backends.Info
+}
+
+func (l lookedAt) Info() backends.Info { return l.info }
+
+// holdsTogether says whether a bridge would take the config.
+func holdsTogether(c *config, all []checked) error {
+	open := make(map[string]backends.Backend)
+	for _, d := range all {
+		info := d.info
+		info.Database = cmp.Or(info.Database, "unknown "+d.name)
+		open[d.name] = lookedAt{info: info}
+	}
+	if _, err := bridge.New(c.options(open), slog.New(slog.DiscardHandler)); err != nil {
+		return fmt.Errorf("the configuration does not hold together:\n%w", err)
+	}
+	return nil
 }

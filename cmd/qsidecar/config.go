@@ -127,7 +127,7 @@ func (c *config) fill(socket, database string) {
 }
 
 // loadConfig reads a config file. The error shows everything that is wrong, with
-// line and column.
+// line and column; the config is then what could be read of it.
 func loadConfig(path string, env func(string) (string, bool)) (config, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
@@ -142,7 +142,7 @@ func parseConfig(name string, src []byte, env func(string) (string, bool)) (conf
 	d.decode(&c)
 	c.check(d.bad)
 	if err := d.err(); err != nil {
-		return config{}, &usageError{err}
+		return c, &usageError{err}
 	}
 	return c, nil
 }

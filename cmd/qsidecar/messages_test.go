@@ -81,7 +81,7 @@ func TestMessages(t *testing.T) {
 			"--database and `databases` in $D/named.yaml both say which database: leave one out"},
 		{"a database that is a directory", "serve --database sqlite:$D", 1,
 			"the database sqlite:$D cannot be opened: $D is a folder: name a database file in it, as $D/qsidecar.db"},
-		{"a database in a file", "check --database sqlite:$D/letter.txt/q.db", 1,
+		{"a database in a file", "serve --database sqlite:$D/letter.txt/q.db", 1,
 			"the database's directory $D/letter.txt is not a directory: name another place with --database sqlite:PATH or QSIDECAR_DATABASE"},
 		{"a socket in the place of a file", "serve --socket $D/plain.sock --database sqlite:$D/q.db", 1,
 			"socket $D/plain.sock: a file that is no socket is in the way: remove it, or choose another --socket"},
@@ -138,6 +138,12 @@ func (r result) says(t *testing.T, code int, words ...string) {
 	}
 }
 
+// tells is says for stdout.
+func (r result) tells(t *testing.T, code int, words ...string) {
+	t.Helper()
+	result{code: r.code, err: r.out}.says(t, code, words...)
+}
+
 func TestNoDatabaseInThere(t *testing.T) {
 	h := newHost(t)
 	file := h.file("letter.txt", strings.Repeat("Dear Sir or Madam\n", 500))
@@ -160,8 +166,10 @@ func TestNoPermission(t *testing.T) {
 		h.run("ping", "--socket", socket).says(t, 1, "no permission to connect to "+socket, "its mode is", "its group is", "join that group")
 		h.run("stdio", "--socket", socket).says(t, 1, "no permission to connect to "+socket)
 		h.run("ping", "--socket", filepath.Join(closed, "s")).says(t, 1, "no permission", "its directory is closed to this user")
-		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).says(t, 1, "closed.db", "cannot be opened")
-		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).says(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
+		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).says(t, 1, "closed.db", "cannot be opened")
+		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).says(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
+		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).tells(t, 1, "closed.db: 3 problems", "may not write", "cannot be opened", "give the file to the user")
+		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).tells(t, 1, "permission denied", "name another place")
 		h.run("serve", "--database", "sqlite:"+filepath.Join(closed, "q.db"), "--socket", filepath.Join(closed, "x", "s")).
 			says(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")
 	})

@@ -280,6 +280,14 @@ func expand(text string, env func(string) (string, bool)) (string, error) {
 // userinfo is what may stand for a password in a line that is shown.
 var userinfo = regexp.MustCompile(`://[^/@\s]*@`)
 
+// configError is all that is wrong with a config file.
+type configError struct {
+	each []string // in one line each, with its place
+	text string   // all of it, for people
+}
+
+func (e *configError) Error() string { return e.text }
+
 // err is all that was wrong, in the order of the file, each with its line.
 func (d *yamlDecoder) err() error {
 	if len(d.problems) == 0 {
@@ -290,13 +298,16 @@ func (d *yamlDecoder) err() error {
 	})
 	lines := strings.Split(d.src, "\n")
 	var b strings.Builder
+	var each []string
 	fmt.Fprintf(&b, "%s has %s", d.name, plural(int64(len(d.problems)), "error"))
 	for _, p := range d.problems {
 		text := userinfo.ReplaceAllString(p.text, "://…@")
 		if p.line < 1 || p.line > len(lines) {
 			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
+			each = append(each, fmt.Sprintf("%s: %s", d.name, text))
 			continue
 		}
+		each = append(each, fmt.Sprintf("%s:%d:%d: %s", d.name, p.line, p.column, text))
 		line := strings.TrimRight(lines[p.line-1], "\r")
 		shown := userinfo.ReplaceAllString(line, "://…@")
 		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
@@ -304,7 +315,7 @@ func (d *yamlDecoder) err() error {
 			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))
 		}
 	}
-	return errors.New(b.String())
+	return &configError{each, b.String()}
 }
 
 func plural(n int64, noun string) string {

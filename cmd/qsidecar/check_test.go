@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// findings reads what check --json says.
+func (r result) findings(t *testing.T) (all []findingLine) {
+	t.Helper()
+	for line := range strings.Lines(r.out) {
+		var f findingLine
+		d := json.NewDecoder(strings.NewReader(line))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&f); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if f.Grade == "" || f.Topic == "" || f.Text == "" || f.Do == "" && f.Grade != "fact" {
+			t.Errorf("no finding to be read: %s", line)
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// graded are the texts of a grade, by database and topic.
+func graded(all []findingLine, grade backends.Grade) map[string]string {
+	m := map[string]string{}
+	for _, f := range all {
+		if f.Grade == grade.String() {
+			m[strings.TrimSpace(f.Database+" "+f.Topic)] += f.Text + "\n"
+		}
+	}
+	return m
+}
+
+// TestCheckGrades: facts, advice and problems, and the exit code of each.
+func TestCheckGrades(t *testing.T) {
+	h := newHost(t)
+	h.must(0, "migrate")
+	file := filepath.Join(h.dir, "state", "qsidecar", "qsidecar.db")
+	h.run("check", "--strict").tells(t, 0, ": ok\n", "fact     plan: ", "fact     schema: ")
+	if err := os.Chmod(file, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	r := h.run("check")
+	r.tells(t, 0, ": ok, with advice (1)\n  advice   rights: every user of this host may write the file (mode 0666)\n           → chmod o-w "+file, "fact     plan: ")
+	if strings.Index(r.out, "advice  ") > strings.Index(r.out, "fact  ") {
+		t.Errorf("what matters more comes first:\n%s", r.out)
+	}
+	h.run("check", "--strict").tells(t, 1, "with advice (1)")
+	all := h.run("check", "--json").findings(t)
+	if got := graded(all, backends.Advice); len(got) != 1 || got["main rights"] == "" {
+		t.Errorf("advice as JSON: %v", got)
+	}
+	if got := graded(all, backends.Fact); got["main server"] == "" || got["main plan"] == "" {
+		t.Errorf("facts as JSON: %v", got)
+	}
+	if err := os.Truncate(file, 5000); err != nil {
+		t.Fatal(err)
+	}
+	h.run("check").tells(t, 1, "problem", "is damaged")
+	r = h.run("check", "--json")
+	if got := graded(r.findings(t), backends.Problem); r.code != 1 || got["main integrity"] == "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestCheckTellsAllAtOnce: what is wrong with the config and with each of the
+// databases that can be looked at nonetheless.
+func TestCheckTellsAllAtOnce(t *testing.T) {
+	h := newHost(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0") // nobody else has the port, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	file := h.file("q.yaml", `databases:
+  gone: {url: "postgres://app:hunter2@`+addr+`/app"}
+  here: {url: "sqlite:`+h.dir+`"}
+  odd: {url: "oracle:x"}
+  short: {url: "sqlite:`+h.dir+`/x.db", host_lease: 1ms}
+  keyless: {url: "postgres://app@`+addr+`/app", password_file: `+h.dir+`/none}
+queues:
+  a: {database: here, timeuot: 1m}
+  b: {database: nowhere}
+`)
+	r := h.run("check", "--config", file)
+	r.says(t, 2, "q.yaml has 4 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is no kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
+	r.tells(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not looked at")
+	if strings.Contains(r.out+r.err, "hunter2") {
+		t.Errorf("it tells the password:\n%s%s", r.out, r.err)
+	}
+	for _, not := range []string{"odd", "short"} {
+		if strings.Contains(r.out, "database "+not) {
+			t.Errorf("it looked at %s:\n%s", not, r.out)
+		}
+	}
+	r = h.run("check", "--config", file, "--json")
+	got := graded(r.findings(t), backends.Problem)
+	if r.code != 2 || strings.Count(got["config"], "\n") != 5 || !strings.Contains(got["config"], "q.yaml:8:23: unknown key") || got["gone server"] == "" || got["here file"] == "" {
+		t.Errorf("%d, %v", r.code, got)
+	}
+	h.run("check", "--config", filepath.Join(h.dir, "none.yaml")).says(t, 2, "the config file cannot be read")
+	if left, err := filepath.Glob(filepath.Join(h.dir, "*")); err != nil || len(left) != 1 {
+		t.Errorf("check made %v, %v", left, err)
+	}
+}
+
+// TestCheckTwins: one database under two names.
+func TestCheckTwins(t *testing.T) {
+	h := newHost(t)
+	file := h.file("q.yaml", `databases:
+  a: {url: "sqlite:`+h.dir+`/q.db"}
+  b: {url: "sqlite:`+h.dir+`/q.db"}
+defaults: {database: a}
+`)
+	h.run("check", "--config", file).tells(t, 0, "database a", "database b") // nobody knows before it is made
+	h.must(0, "migrate", "--config", file)
+	h.run("check", "--config", file).says(t, 2, "are the same database")
+}
+
+func TestConfigProblems(t *testing.T) {
+	t.Parallel()
+	_, err := parseConfig("f", []byte("x: 1\ny: 2\n"), os.LookupEnv)
+	got := configProblems(err)
+	want := []string{`f:1:1: unknown key "x"; known here: `, `f:2:1: unknown key "y"; known here: `}
+	for i := range got {
+		got[i], _, _ = strings.Cut(got[i], "listen")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

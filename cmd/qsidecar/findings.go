@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// tellChecked writes to stdout what check found. The errors of the config are
+// there only as JSON: for people they go to stderr.
+func (a *app) tellChecked(s setup, c config, all []checked, usage error) error {
+	if a.json {
+		return a.tellLines(all, usage)
+	}
+	if s.config != "" && usage == nil {
+		if err := a.say("config %s: ok", s.config); err != nil {
+			return err
+		}
+	}
+	for _, d := range all {
+		if err := a.tellDatabase(d); err != nil {
+			return err
+		}
+	}
+	if usage != nil {
+		return nil
+	}
+	for _, l := range c.Listen {
+		if err := a.say("socket: %s", l.Socket); err != nil {
+			return err
+		}
+	}
+	names := slices.Sorted(maps.Keys(c.Queues))
+	if i := slices.Index(names, "*"); i >= 0 {
+		names[i] = "* (any other name)"
+	}
+	return a.say("queues: %s", strings.Join(names, ", "))
+}
+
+// tellDatabase writes what was found about one, what matters most first.
+func (a *app) tellDatabase(d checked) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "database %s", d.name)
+	if d.info.Engine != "" {
+		fmt.Fprintf(&b, ": %s", placeText(d.info))
+	}
+	switch problems, advice := d.count(backends.Problem), d.count(backends.Advice); {
+	case d.usage != nil:
+		b.WriteString(": not looked at")
+	case problems > 0:
+		fmt.Fprintf(&b, ": %s", plural(int64(problems), "problem"))
+	case advice > 0:
+		fmt.Fprintf(&b, ": ok, with advice (%d)", advice)
+	default:
+		b.WriteString(": ok")
+	}
+	for _, g := range []backends.Grade{backends.Problem, backends.Advice, backends.Fact} {
+		for _, f := range d.findings {
+			if f.Grade != g {
+				continue
+			}
+			fmt.Fprintf(&b, "\n  %-8s %s: %s", g, f.Topic, f.Text)
+			if f.Do != "" {
+				fmt.Fprintf(&b, "\n           → %s", f.Do)
+			}
+		}
+	}
+	return a.say("%s", b.String())
+}
+
+// findingLine is a finding as --json tells it. Without a database it is about
+// the config.
+type findingLine struct {
+	Database string `json:"database,omitempty"`
+	Grade    string `json:"grade"`
+	Topic    string `json:"topic"`
+	Text     string `json:"text"`
+	Do       string `json:"do,omitempty"`
+}
+
+func (a *app) tellLines(all []checked, usage error) error {
+	var lines []findingLine
+	for _, text := range configProblems(usage) {
+		lines = append(lines, findingLine{Grade: backends.Problem.String(), Topic: "config", Text: text, Do: "correct the config"})
+	}
+	for _, d := range all {
+		for _, f := range d.findings {
+			lines = append(lines, findingLine{d.name, f.Grade.String(), f.Topic, f.Text, f.Do})
+		}
+	}
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	for _, l := range lines {
+		if err := e.Encode(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// configProblems are the single errors of a config.
+func configProblems(err error) (texts []string) {
+	var file *configError
+	switch joined, ok := err.(interface{ Unwrap() []error }); {
+	case err == nil:
+		return nil
+	case ok:
+		for _, e := range joined.Unwrap() {
+			texts = append(texts, configProblems(e)...)
+		}
+		return texts
+	case errors.As(err, &file):
+		return file.each
+	}
+	return []string{err.Error()}
+}
