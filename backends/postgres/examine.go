@@ -161,7 +161,6 @@ func (e *examination) lookSchema(ctx context.Context, tx pgx.Tx) error {
 		FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname = $1`, e.o.Schema).Scan(&there, &use, &make, &own); err != nil {
 		return err
 	}
-	byHand := "have somebody with the right run what `qsidecar migrate --print` prints"
 	if there && !use {
 		e.Problem("rights", fmt.Sprintf("role %s may not use the schema %s", e.role, schema),
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s (`qsidecar migrate --print` ends with all that it needs)", schema, quoteName(e.role)))
@@ -181,13 +180,14 @@ func (e *examination) lookSchema(ctx context.Context, tx pgx.Tx) error {
 	case version == 0 && make:
 		e.Fact("schema", fmt.Sprintf("the tables are missing in schema %s: serve or `qsidecar migrate` will make them, and this role may", schema))
 	case version == 0:
-		e.Problem("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not make them", schema, e.role), byHand)
+		e.Problem("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not make them", schema, e.role),
+			"have somebody with the right run what `qsidecar migrate --print` prints")
 	case version < len(migrations) && own:
 		e.Fact("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d, and this role may",
 			schema, version, len(migrations)))
 	case version < len(migrations):
 		e.Problem("schema", fmt.Sprintf("the tables in schema %s are of version %d, version %d is needed, and role %s does not own them",
-			schema, version, len(migrations), e.role), byHand)
+			schema, version, len(migrations), e.role), fmt.Sprintf("have their owner run what `qsidecar migrate --print --from %d` prints", version))
 	case version > len(migrations):
 		e.Fact("schema", fmt.Sprintf("the tables in schema %s are of version %d, which is newer than this program's (%d) and fit for it", schema, version, len(migrations)))
 	default:

@@ -196,6 +196,11 @@ func TestExamineNoTables(t *testing.T) {
 			}
 		}
 		has(t, examined(t, o, usual()), want{backends.Fact, "rights", "all that a sidecar needs", ""})
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 99")
+		has(t, examined(t, o, usual()), want{backends.Fact, "schema", "are of version 99, which is newer than this program's", ""})
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 1; DROP INDEX qsidecar.qsidecar_failures_at")
+		has(t, examined(t, o, usual()), want{backends.Problem, "schema", "are of version 1, version 2 is needed, and role tableless does not own them", "migrate --print --from 1"})
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "schema", "will bring them to 2, and this role may", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET min_program = 99")
 		has(t, examined(t, o, usual()), want{backends.Problem, "schema", "upgrade this program", ""})
 		must(t, url, "DELETE FROM qsidecar.qsidecar_meta")
