@@ -1,0 +1,58 @@
+package postgres
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestDocumentedStatements runs what README.md tells people to run: a producer's
+// rights are enough for its INSERTs, and these are jobs.
+func TestDocumentedStatements(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		t.Cleanup(func() {
+			if err := p.Exec(context.Background(), "DROP ROLE app_producer"); err != nil {
+				t.Error(err)
+			}
+		})
+		s := open(t, Options{URL: p.Database(t)})
+		for _, sql := range backendtest.Documented(t, "README.md", "## Roles", "sql") {
+			must(t, s.o.URL, sql)
+		}
+		producer := as(t, s.o.URL, "app_producer")
+		for _, sql := range backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+			must(t, producer, sql)
+		}
+		if err := exec(t, producer, "SELECT FROM qsidecar.qsidecar_jobs"); err == nil {
+			t.Error("a producer reads jobs")
+		}
+		views := map[backends.State][]backends.View{}
+		for _, state := range []backends.State{backends.StateReady, backends.StateScheduled} {
+			v, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: state, Max: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			views[state] = v
+		}
+		ready, scheduled := views[backends.StateReady], views[backends.StateScheduled]
+		if len(ready) != 1 || len(scheduled) != 1 {
+			t.Fatalf("%d ready and %d scheduled, want one each", len(ready), len(scheduled))
+		}
+		if got := string(ready[0].Payload); got != "hello" {
+			t.Errorf("the first job's payload is %q", got)
+		}
+		j := scheduled[0]
+		if string(j.Payload) != `{"file": "C:\\temp"}` || j.Priority != 5 || j.MaxAttempts != 3 || !cmp.Equal(j.Headers, map[string]string{"trace": "4bf92f"}) {
+			t.Errorf("the second job is %+v", j)
+		}
+		if in := time.Until(j.RunAt); in < 59*time.Minute || in > 61*time.Minute {
+			t.Errorf("it is due in %v, want an hour", in)
+		}
+	})
+}

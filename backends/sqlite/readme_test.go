@@ -1,0 +1,35 @@
+package sqlite
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+)
+
+// TestDocumentedStatements runs the INSERTs of README.md: these are jobs.
+func TestDocumentedStatements(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	for _, sql := range backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+		shell(t, s.path, sql)
+	}
+	ready, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateReady, Max: 10})
+	if err != nil || len(ready) != 1 || string(ready[0].Payload) != "hello" {
+		t.Errorf("ready: %+v, %v", ready, err)
+	}
+	scheduled, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateScheduled, Max: 10})
+	if err != nil || len(scheduled) != 1 {
+		t.Fatalf("scheduled: %+v, %v", scheduled, err)
+	}
+	j := scheduled[0]
+	if string(j.Payload) != "\x00\xff" || j.Priority != 5 || j.MaxAttempts != 3 || !cmp.Equal(j.Headers, map[string]string{"trace": "4bf92f"}) {
+		t.Errorf("the second job is %+v", j)
+	}
+	if in := time.Until(j.RunAt); in < 59*time.Minute || in > 61*time.Minute {
+		t.Errorf("it is due in %v, want an hour", in)
+	}
+}

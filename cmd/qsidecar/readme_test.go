@@ -1,0 +1,24 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+)
+
+// TestDocumentedConfigs: the configs that the engines' pages show are right.
+func TestDocumentedConfigs(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../backends/*/README.md")
+	if err != nil || len(pages) < 2 {
+		t.Fatalf("%v, %v", pages, err)
+	}
+	for _, page := range pages {
+		for _, text := range backendtest.Documented(t, page, "## Point a sidecar there", "yaml") {
+			if _, err := parseConfig(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
