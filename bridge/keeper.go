@@ -22,10 +22,11 @@ import (
 // jobs are free within H):
 //
 //	beat every H/6; each beat is good for 13/20 H from when it reached the database;
-//	a peer is suspected when its end has passed and its beat stood still for H/4
-//	here. So a sidecar that dies right after a beat is given up at 13/20 H plus at
-//	most one beat of the others (H/6): below H. A clock that jumps forward
-//	suspects nobody who beats.
+//	a peer is suspected when its end has passed and its beat stood still for 12/20 H
+//	here. So a sidecar that dies right after a beat is given up at most at 12/20 H
+//	plus two beats of the others (H/6 each: one until they saw it, one until they
+//	look again): below H. And as long as a sidecar trusts its own beat, nobody
+//	suspects it, wherever the database's clock is set meanwhile.
 type keeper struct {
 	backend backends.Backend
 	lease   time.Duration // H
@@ -63,7 +64,7 @@ type watch struct {
 
 func (k *keeper) every() time.Duration   { return k.lease / 6 }
 func (k *keeper) trusted() time.Duration { return k.lease * 13 / 20 }
-func (k *keeper) observe() time.Duration { return k.lease / 4 }
+func (k *keeper) observe() time.Duration { return k.trusted() - k.margin() }
 
 // margin is how much earlier than the database the sidecar stops trusting its
 // own beat.

@@ -19,3 +19,12 @@ WITH b AS (
   ON CONFLICT (host) DO UPDATE SET beats = h.beats + 1, expires_at = excluded.expires_at WHERE NOT h.dead AND NOT h.has_left
   RETURNING 1
 )`
+
+const renewSQL = `
+WITH b AS (
+  UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms'
+  WHERE host = $1 AND NOT dead AND NOT has_left
+  RETURNING pg_catalog.set_config('synchronous_commit', 'off', true)
+)`
+
+const endedSQL = "h.expires_at <= {s}.qsidecar_now()"

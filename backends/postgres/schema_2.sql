@@ -6,7 +6,8 @@
 --   SELECT cause, count(*) FROM {s}.qsidecar_failures
 --   WHERE at > now() - interval '1 hour' GROUP BY cause;
 
--- Who still runs an older program, before a version comes that no longer suits it.
 ALTER TABLE {s}.qsidecar_hosts
+  ADD COLUMN IF NOT EXISTS lease_ms  bigint, -- how long its last beat was good for when it was made
+  -- Who still runs an older program, before a version comes that no longer suits it.
   ADD COLUMN IF NOT EXISTS knows     integer, -- the latest version that the sidecar's program knows; NULL: 1
   ADD COLUMN IF NOT EXISTS joined_at timestamptz;

@@ -1,12 +1,5 @@
 package postgres
 
-const renewSQL = `
-WITH b AS (
-  UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms'
-  WHERE host = $1 AND NOT dead AND NOT has_left
-  RETURNING pg_catalog.set_config('synchronous_commit', 'off', true)
-)`
-
 const leaveSQL = `
 WITH b AS (
   UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', has_left = true
@@ -15,7 +8,7 @@ WITH b AS (
 )`
 
 const beatTail = `
-SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce(h.expires_at <= {s}.qsidecar_now(), false), coalesce(h.dead, false)
+SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce(` + endedSQL + `, false), coalesce(h.dead, false)
 FROM (SELECT count(*) AS n FROM b) AS b LEFT JOIN {s}.qsidecar_hosts h ON h.host <> $1
 ORDER BY h.host`
 
@@ -103,7 +96,7 @@ WITH o AS MATERIALIZED (
 
 const giveUpSQL = `
 UPDATE {s}.qsidecar_hosts h SET dead = true FROM unnest($1::bigint[], $2::bigint[]) AS x (host, beats)
-WHERE h.host = x.host AND h.beats = x.beats AND h.expires_at <= {s}.qsidecar_now() AND NOT h.dead`
+WHERE h.host = x.host AND h.beats = x.beats AND (` + endedSQL + `) AND NOT h.dead`
 
 const forgetSQL = `
 DELETE FROM {s}.qsidecar_hosts h
