@@ -72,6 +72,12 @@ func TestCheckPostgres(t *testing.T) {
 		t.Errorf("beside the checks: %+v", got)
 	}
 
+	checkFaults(t, s, srv, a)
+	checkGone(t, s, srv, a)
+}
+
+// checkFaults: advice, and a problem that a sidecar at work has.
+func checkFaults(t *testing.T, s *site, srv *server, a *sidecar) {
 	if err := srv.Exec(t.Context(), "ALTER DATABASE e2e SET synchronous_commit = off"); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +92,10 @@ func TestCheckPostgres(t *testing.T) {
 	if got := broken.found(t, "problem"); len(got) != 2 || !strings.Contains(got["indexes"], "CREATE INDEX CONCURRENTLY qsidecar_ready") || !strings.Contains(got["plan"], "qsidecar_ready") {
 		t.Errorf("without the index: %s", broken.out)
 	}
+}
 
+// checkGone: a server that is gone, and one whose config is wrong besides.
+func checkGone(t *testing.T, s *site, srv *server, a *sidecar) {
 	if err := srv.Halt(); err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,11 @@ func (e *examination) lookClaim(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if len(faults) == 0 && !unused {
-		e.Fact("plan", "the claim reads the index qsidecar_ready in the queue's order and stops at its LIMIT: no sort, no walk through the table")
+		when := "a plan made once for all arguments"
+		if e.pooled {
+			when = "planned each time"
+		}
+		e.Fact("plan", "the claim reads the index qsidecar_ready in the queue's order and stops at its LIMIT: no sort, no walk through the table ("+when+")")
 		return nil
 	}
 	if unused {

@@ -23,7 +23,7 @@ type setup struct {
 
 func (s *setup) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.config, "config", "", "the config `FILE` (YAML; see deploy/qsidecar.example.yaml)")
-	cmd.Flags().StringVar(&s.database, "database", "", "sqlite:PATH or postgres://USER@HOST/DB, or @`FILE` that holds the URL")
+	cmd.Flags().StringVar(&s.database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
 	cmd.Flags().Var(&s.logLevel, "log-level", "debug, info, warn or error (default info)")
 }
 
