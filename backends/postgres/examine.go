@@ -36,10 +36,11 @@ type thresholds struct {
 	transaction time.Duration
 	dead        int64         // dead rows of a table, besides a tenth of the live ones
 	timeout     time.Duration // of statements and transactions
+	lock        time.Duration // that a lock is held which claims must wait for
 }
 
 func usual() thresholds {
-	return thresholds{now: time.Now, clock: 2 * time.Second, transaction: 10 * time.Minute, dead: 25_000, timeout: 5 * time.Second}
+	return thresholds{now: time.Now, clock: 2 * time.Second, transaction: 10 * time.Minute, dead: 25_000, timeout: 5 * time.Second, lock: 2 * time.Second}
 }
 
 // Examine implements backends.Examiner.
@@ -63,6 +64,7 @@ func (s *Store) examine(ctx context.Context, queues []backends.Policy, t thresho
 	e := &examination{Store: s, conn: c, queues: queues, thresholds: t}
 	for _, l := range []look{
 		{"server", (*examination).lookServer, false},
+		{"locks", (*examination).lookLocks, false},
 		{"schema", (*examination).lookSchema, false},
 		{"rights", (*examination).lookRights, true},
 		{"security", (*examination).lookRowSecurity, true},
@@ -91,6 +93,9 @@ type look struct {
 	tables bool // it is about the tables: left out where there are none
 }
 
+// patienceSQL bounds a look: it waits for no one's locks for long, nor for itself.
+const patienceSQL = `SELECT set_config('lock_timeout', '2000', true), set_config('statement_timeout', '20000', true)`
+
 // look takes one look. What the server refuses to show is a finding.
 func (e *examination) look(ctx context.Context, l look) error {
 	if l.tables && e.version == 0 {
@@ -98,6 +103,9 @@ func (e *examination) look(ctx context.Context, l look) error {
 	}
 	before := len(e.Findings)
 	err := pgx.BeginTxFunc(ctx, e.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, patienceSQL); err != nil {
+			return err
+		}
 		if e.pooled {
 			if _, err := tx.Exec(ctx, e.o.setting(true)); err != nil {
 				return err
@@ -120,6 +128,8 @@ func (e *examination) look(ctx context.Context, l look) error {
 	case said.Code == "42501":
 		e.Findings = append(e.Findings, backends.Finding{Grade: backends.Fact, Topic: l.topic,
 			Text: "this could not be looked at: " + words(said), Do: "run the check as a role that may, if you want to know"})
+	case said.Code == "55P03":
+		e.Fact(l.topic, "this could not be looked at: another transaction holds a lock on the tables")
 	default:
 		e.Advice(l.topic, "this could not be looked at: "+words(said), "see what the server's log says about it")
 	}

@@ -113,6 +113,28 @@ func (e *examination) lookTransactions(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+// lookLocks: a lock on a whole table stops everybody.
+func (e *examination) lookLocks(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT l.pid, c.relname::text, l.mode, coalesce(a.usename, '') || CASE WHEN a.application_name <> '' THEN ' (' || a.application_name || ')' ELSE '' END
+		FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_stat_activity a ON a.pid = l.pid
+		WHERE l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND c.relnamespace = to_regnamespace($1) AND c.relname LIKE 'qsidecar\_%' AND c.relkind = 'r'
+			AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+			AND clock_timestamp() - coalesce(a.xact_start, a.backend_start, 'epoch') >= $2::bigint * interval '1 ms'
+		ORDER BY l.pid, c.relname`, quoteName(e.o.Schema), ms(e.lock))
+	if err != nil {
+		return err
+	}
+	var pid int32
+	var table, mode, who string
+	_, err = pgx.ForEachRow(rows, []any{&pid, &table, &mode, &who}, func() error {
+		e.Problem("locks", fmt.Sprintf("process %d of %s locks the table %s (%s): until its transaction ends, nobody can enqueue, claim or settle", pid, who, table, mode),
+			fmt.Sprintf("end that transaction, with SELECT pg_terminate_backend(%d) if need be", pid))
+		return nil
+	})
+	return err
+}
+
 // lookVacuum: dead rows, and who clears them away.
 func (e *examination) lookVacuum(ctx context.Context, tx pgx.Tx) error {
 	var live, dead int64

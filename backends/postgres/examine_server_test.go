@@ -75,6 +75,43 @@ func TestExamineTransactions(t *testing.T) {
 	})
 }
 
+// TestExamineLocks: a transaction that locks the tables holds up everybody, and
+// the look but shortly.
+func TestExamineLocks(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		s := open(t, Options{URL: url})
+		c, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.WithoutCancel(t.Context()))
+		for _, sql := range []string{"SET application_name = 'a script'", "BEGIN", "LOCK TABLE qsidecar.qsidecar_jobs IN ACCESS EXCLUSIVE MODE"} {
+			if _, err := c.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now := usual()
+		now.lock = 0
+		found, err := s.examine(t.Context(), nil, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(t, found, want{backends.Problem, "locks", "of postgres (a script) locks the table qsidecar_jobs (AccessExclusiveLock)", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
+			want{backends.Fact, "claim", "another transaction holds a lock on the tables", ""})
+		role := runner(t, p, "lockless") // which sees less
+		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO "+role)
+		s = open(t, Options{URL: as(t, url, role), Look: true})
+		if found, err = s.examine(t.Context(), nil, usual()); err != nil || !slices.ContainsFunc(found, want{backends.Problem, "locks", "locks the table qsidecar_jobs", ""}.is) {
+			t.Errorf("%v, %s", err, listed(found))
+		}
+		if _, err := c.Exec(t.Context(), "ROLLBACK"); err != nil {
+			t.Fatal(err)
+		}
+		has(t, examined(t, Options{URL: url}, now))
+	})
+}
+
 // TestExamineVacuum: dead rows that nobody cleared away.
 func TestExamineVacuum(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
