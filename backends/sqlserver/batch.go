@@ -1,0 +1,130 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	mssql "github.com/microsoft/go-mssqldb"
+)
+
+// call is a piece with its arguments, in the order of its parameters, and what reads
+// its result sets; a set without a reader is of no interest.
+type call struct {
+	*piece
+	args []any
+	read []reader
+}
+
+// reader goes through one result set, to its end.
+type reader func(rows *sql.Rows) error
+
+// querier is a pool or one connection of it.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// batch is the calls as they are sent: text and declarations of parameters.
+func (s *statements) batch(calls []call) (text, declarations string) {
+	var b, d strings.Builder
+	b.WriteString(s.head)
+	for _, c := range calls {
+		b.WriteString("\n")
+		b.WriteString(c.text)
+		for _, p := range c.params {
+			if d.Len() > 0 {
+				d.WriteString(", ")
+			}
+			d.WriteString("@" + p.name + " " + p.kind)
+		}
+	}
+	return b.String(), d.String()
+}
+
+// carryOut sends a batch and reads its answers. It is sent as a call of sp_executesql
+// that declares its parameters itself: declared by the driver, by the lengths of the
+// values, nearly each batch would be another one to the server, with a plan of its
+// own. What a reader finds wrong counts only if all answers came: where the server
+// said that it failed, or the connection broke, that is what happened.
+func (s *statements) carryOut(ctx context.Context, on querier, calls []call) (err error) {
+	text, declarations := s.batch(calls)
+	args := []any{mssql.NVarCharMax(text)}
+	if declarations != "" {
+		args = append(args, mssql.NVarCharMax(declarations))
+	}
+	for _, c := range calls {
+		if len(c.args) != len(c.params) || len(c.read) > c.sets {
+			return fmt.Errorf("sqlserver: %s has %d parameters and %d sets, and got %d and %d", c.name, len(c.params), c.sets, len(c.args), len(c.read))
+		}
+		for i, p := range c.params {
+			args = append(args, sql.Named(p.name, c.args[i]))
+		}
+	}
+	rows, err := on.QueryContext(ctx, "sp_executesql", args...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := rows.Close(); err == nil {
+			err = e
+		}
+	}()
+	wrong := readAll(rows, calls)
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	return wrong
+}
+
+// readAll reads all result sets, to the end of the last.
+func readAll(rows *sql.Rows, calls []call) (wrong error) {
+	note := func(err error) {
+		if wrong == nil {
+			wrong = err
+		}
+	}
+	first := true
+	for _, c := range calls {
+		for n := range c.sets {
+			if !first && !rows.NextResultSet() {
+				note(fmt.Errorf("sqlserver: %s gave %d result sets, not %d", c.name, n, c.sets))
+				return wrong
+			}
+			first = false
+			if n < len(c.read) && c.read[n] != nil {
+				note(c.read[n](rows))
+			}
+			for rows.Next() { // the rest, and what the server says after it
+			}
+		}
+	}
+	for rows.NextResultSet() {
+		note(fmt.Errorf("sqlserver: %s gave more result sets than %d", calls[len(calls)-1].name, calls[len(calls)-1].sets))
+		for rows.Next() {
+		}
+	}
+	return wrong
+}
+
+// each is a reader that calls f for each row.
+func each(f func(rows *sql.Rows) error) reader {
+	return func(rows *sql.Rows) error {
+		for rows.Next() {
+			if err := f(rows); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// one is a reader of the only row of a set.
+func one(to ...any) reader {
+	return func(rows *sql.Rows) error {
+		if !rows.Next() {
+			return fmt.Errorf("sqlserver: a result set of one row has none")
+		}
+		return rows.Scan(to...)
+	}
+}

@@ -1,0 +1,165 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	mssql "github.com/microsoft/go-mssqldb"
+	"github.com/microsoft/go-mssqldb/msdsn"
+)
+
+const (
+	connectTimeout = 10 * time.Second
+	idleTime       = 5 * time.Minute
+)
+
+// configure reads the address.
+func configure(o *Options) (msdsn.Config, error) {
+	config, err := msdsn.Parse(o.URL)
+	if err != nil {
+		return config, fmt.Errorf("the address of the SQL Server database, written sqlserver://USER@HOST:PORT?database=NAME: %w", withoutURL(err))
+	}
+	if o.Password != "" {
+		config.Password = o.Password
+	}
+	if u, err := url.Parse(o.URL); err == nil && !u.Query().Has("app name") {
+		config.AppName = o.ApplicationName
+	}
+	if config.DialTimeout <= 0 || config.DialTimeout > connectTimeout {
+		config.DialTimeout = connectTimeout
+	}
+	// What broke is tried again here, where it is known what may be.
+	config.DisableRetry = true
+	return config, nil
+}
+
+// withoutURL is err without the URL that net/url puts into it, password and all.
+func withoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// placeOf is the address without secrets.
+func placeOf(c msdsn.Config) string {
+	u := url.URL{Scheme: "sqlserver", Host: c.Host}
+	if c.User != "" {
+		u.User = url.User(c.User)
+	}
+	if c.Port != 0 {
+		u.Host += ":" + strconv.FormatUint(c.Port, 10)
+	}
+	if c.Instance != "" {
+		u.Path = "/" + c.Instance
+	}
+	if c.Database != "" {
+		u.RawQuery = url.Values{"database": {c.Database}}.Encode()
+	}
+	return u.String()
+}
+
+// connect makes the pools; nothing is dialled yet. The driver resets a session
+// whenever it is taken from a pool (sp_reset_connection), with the first batch.
+func (s *Store) connect(config msdsn.Config) {
+	pool := func(most int) *sql.DB {
+		c := mssql.NewConnectorConfig(config)
+		c.Dialer = s.o.dialer
+		db := sql.OpenDB(c)
+		db.SetMaxOpenConns(most)
+		db.SetMaxIdleConns(most)
+		db.SetConnMaxIdleTime(idleTime)
+		return db
+	}
+	own := s.o.MaxConnections - 1
+	s.db, s.beats = pool(own), pool(1)
+	s.lanes = make(chan *lane, own)
+	for range own {
+		s.lanes <- s.newLane()
+	}
+}
+
+// server is what answers.
+type server struct {
+	version   string
+	major     int
+	edition   int // SERVERPROPERTY('EngineEdition'): 5 and 8 are Azure's
+	level     int // the database's compatibility level
+	babelfish bool
+	name      string // of the database
+}
+
+const (
+	editionAzure   = 5 // Azure SQL Database
+	editionManaged = 8 // Azure SQL Managed Instance
+	minMajor       = 13
+	minLevel       = 130 // OPENJSON's
+)
+
+// greet asks the server who it is.
+func (s *Store) greet(ctx context.Context) error {
+	var v *server
+	if err := s.plain(ctx, s.db, s.sql.greet, func(rows *sql.Rows) error {
+		v = &server{}
+		var edition string
+		if err := rows.Scan(&v.version, &edition, &v.edition, &v.level, &v.babelfish, &v.name); err != nil {
+			return err
+		}
+		v.major, _ = strconv.Atoi(strings.SplitN(v.version, ".", 2)[0]) // 0 is refused below
+		v.version += " (" + edition + ")"
+		return nil
+	}); err != nil {
+		return err
+	}
+	if v == nil {
+		return fmt.Errorf("%s does not show its own database: give the login the right VIEW ANY DATABASE, or make it a user of the database", s.place)
+	}
+	s.server = *v
+	switch azure := v.edition == editionAzure || v.edition == editionManaged; {
+	case v.babelfish:
+		s.server.version += ", Babelfish"
+	case !azure && v.major < minMajor:
+		return fmt.Errorf("%s is SQL Server %s: 2016 (13.0) or newer is needed", s.place, v.version)
+	case v.level < minLevel:
+		return fmt.Errorf("the database %s has the compatibility level %d, and %d or more is needed (OPENJSON): ALTER DATABASE [%s] SET COMPATIBILITY_LEVEL = %d",
+			s.place, v.level, minLevel, v.name, minLevel)
+	case s.server.name == "master" && azure:
+		return fmt.Errorf("%s is the database master: name one of your own with ?database=NAME", s.place)
+	}
+	return nil
+}
+
+// discard closes a connection for good: where it broke, or is in the midst of
+// something that cannot be ended.
+func discard(c *sql.Conn) {
+	_ = c.Raw(func(any) error { return driver.ErrBadConn }) // says so again
+}
+
+// flush closes the connections of a pool that are idle: where one of them broke the
+// others most likely did.
+func flush(db *sql.DB, most int) {
+	db.SetMaxIdleConns(-1)
+	db.SetMaxIdleConns(most)
+}
+
+// plain runs a query without parameters, and without the head of a batch: where the
+// tables may not be there yet.
+func (s *Store) plain(ctx context.Context, on querier, query string, f func(rows *sql.Rows) error) error {
+	rows, err := on.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	wrong := each(f)(rows)
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	return wrong
+}

@@ -1,0 +1,270 @@
+package sqlserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// Lists go to the server as JSON documents that OPENJSON reads with the types that
+// each statement names. A field that is absent is NULL there. Bytes are not in them:
+// they lie one after the other in a varbinary(max) of their own, and a document says
+// where, so that nothing has to be encoded and decoded.
+
+// most is how many rows a document has at most.
+const most = 1000
+
+// document is a list as an argument. Numbers and texts are all that is in one, and
+// those json.Marshal cannot fail at.
+func document[T any](rows []T) mssql.NVarCharMax {
+	if rows == nil {
+		return "[]"
+	}
+	b, err := json.Marshal(rows)
+	if err != nil {
+		panic(err)
+	}
+	return mssql.NVarCharMax(b)
+}
+
+// chunks calls f with pieces of rows that one statement may have.
+func chunks[T any](rows []T, f func(from int, rows []T)) {
+	for from := 0; from < len(rows); from += most {
+		f(from, rows[from:min(from+most, len(rows))])
+	}
+}
+
+// blob collects bytes.
+type blob []byte
+
+// add appends bytes and returns where they lie.
+func (b *blob) add(bytes []byte) (start, size int64) {
+	start = int64(len(*b))
+	*b = append(*b, bytes...)
+	return start, int64(len(bytes))
+}
+
+// bytes is the blob as an argument: never nil, which would be NULL.
+func (b blob) bytes() []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// spans longer than this are as good as for ever, and the server could not add
+// longer ones to an instant.
+const longest = 50 * 365 * 24 * time.Hour
+
+// ms is d in milliseconds; 0 and less: 0.
+func ms(d time.Duration) int64 { return max(batch.MS(min(d, longest)), 0) }
+
+// some is n, or NULL where it says nothing.
+func some(n int64) *int64 {
+	if n <= 0 {
+		return nil
+	}
+	return &n
+}
+
+// instant is how a datetime2(6) is written, in UTC and whatever the session's
+// language: rounded up, so that nothing is due before its time.
+func instant(t time.Time) string {
+	if u := t.Truncate(time.Microsecond); u.Before(t) {
+		t = u.Add(time.Microsecond)
+	}
+	t = t.UTC()
+	switch {
+	case t.Year() > 9999:
+		return "9999-12-31T23:59:59.999999"
+	case t.Year() < 1:
+		return "0001-01-01T00:00:00.000000"
+	}
+	return t.Format("2006-01-02T15:04:05.000000")
+}
+
+// text is s as a column has it: NULL where it is empty.
+func text(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+type leaseRow struct {
+	N      int   `json:"n"`
+	ID     int64 `json:"id"`
+	Host   int64 `json:"host"`
+	Number int64 `json:"number"`
+}
+
+type ackRow struct {
+	leaseRow
+	Start *int64 `json:"start,omitempty"`
+	Size  *int64 `json:"size,omitempty"`
+}
+
+type deliverRow struct {
+	leaseRow
+	Worker *string `json:"worker,omitempty"`
+}
+
+type extendRow struct {
+	leaseRow
+	Lease  *int64  `json:"lease_ms,omitempty"`
+	Bind   *int64  `json:"bind,omitempty"`
+	Worker *string `json:"worker,omitempty"`
+}
+
+type lookRow struct {
+	leaseRow
+	Owner *int64 `json:"owner,omitempty"`
+}
+
+type fateRow struct {
+	leaseRow
+	Queue      string  `json:"queue"`
+	Keyed      int     `json:"keyed"`
+	Dead       int     `json:"dead"`
+	Wait       *int64  `json:"wait_ms,omitempty"`
+	Fresh      int     `json:"fresh"`
+	Back       int     `json:"back"`
+	Attempts   int     `json:"attempts"`
+	Losses     int     `json:"losses"`
+	Unrecorded int     `json:"unrecorded"`
+	Fence      int64   `json:"fence"`
+	Cause      *string `json:"cause,omitempty"`
+	Message    *string `json:"message,omitempty"`
+}
+
+type jobRow struct {
+	N        int     `json:"n"`
+	Queue    string  `json:"queue"`
+	Priority int16   `json:"priority"`
+	Delay    *int64  `json:"delay_ms,omitempty"`
+	RunAt    *string `json:"run_at,omitempty"`
+	Max      *int64  `json:"max_attempts,omitempty"`
+	Timeout  *int64  `json:"timeout_ms,omitempty"`
+	Headers  *string `json:"headers,omitempty"`
+	Start    int64   `json:"start"`
+	Size     int64   `json:"size"`
+
+	// of those with a key or with an ack
+	Key    *string `json:"key,omitempty"`
+	TTL    *int64  `json:"ttl_ms,omitempty"`
+	Job    *int64  `json:"job,omitempty"`
+	Host   *int64  `json:"host,omitempty"`
+	Number *int64  `json:"number,omitempty"`
+}
+
+// newJobRow is a job in a document, and its payload in the blob.
+func newJobRow(n int, j *backends.NewJob, payloads *blob) (jobRow, error) {
+	r := jobRow{N: n, Queue: j.Queue, Priority: j.Priority, Delay: some(ms(j.Delay)), Max: some(int64(j.MaxAttempts)), Timeout: some(ms(j.Timeout))}
+	if j.Delay <= 0 && !j.RunAt.IsZero() {
+		at := instant(j.RunAt)
+		r.RunAt = &at
+	}
+	if len(j.Headers) > 0 {
+		b, err := json.Marshal(j.Headers)
+		if err != nil {
+			return r, fmt.Errorf("headers: %w", err)
+		}
+		headers := string(b)
+		r.Headers = &headers
+	}
+	if j.Key != "" {
+		// In a document other bytes would become U+FFFD, and another job's key.
+		if !utf8.ValidString(j.Key) || strings.ContainsRune(j.Key, 0) {
+			return r, backends.Refused(fmt.Errorf("the key %q is no text", j.Key))
+		}
+		ttl := ms(j.KeyTTL)
+		r.Key, r.TTL = &j.Key, &ttl
+	}
+	r.Start, r.Size = payloads.add(j.Payload)
+	return r, nil
+}
+
+type segmentRow struct {
+	N       int    `json:"n"`
+	Queue   string `json:"queue"`
+	Policy  int    `json:"policy"`
+	Highest int16  `json:"highest"`
+	Lowest  int16  `json:"lowest"`
+	Low     int64  `json:"low"`
+	High    int64  `json:"high"`
+}
+
+type policyRow struct {
+	Policy     int    `json:"policy"`
+	Max        int    `json:"max_attempts"`
+	Timeout    *int64 `json:"timeout_ms,omitempty"`
+	Backoff    int64  `json:"backoff_ms"`
+	BackoffMax int64  `json:"backoff_max_ms"`
+	Keep       *int64 `json:"keep_ms,omitempty"`
+	KeepDead   *int64 `json:"keep_dead_ms,omitempty"`
+}
+
+type slotRow struct {
+	Slot   int     `json:"slot"`
+	Host   int64   `json:"host"`
+	Number int64   `json:"number"`
+	Lease  *int64  `json:"lease_ms,omitempty"`
+	Worker *string `json:"worker,omitempty"`
+	Ahead  int     `json:"ahead"`
+}
+
+type buryRow struct {
+	ID       int64  `json:"id"`
+	Max      int    `json:"claim_max"`
+	KeepDead *int64 `json:"keep_dead_ms,omitempty"`
+	Message  string `json:"message"`
+}
+
+type pieceRow struct {
+	N        int   `json:"n"`
+	Priority int16 `json:"priority"`
+	Low      int64 `json:"low"`
+	High     int64 `json:"high"`
+}
+
+type queueRow struct {
+	N     int    `json:"n"`
+	Queue string `json:"queue"`
+}
+
+type idRow struct {
+	N  int   `json:"n"`
+	ID int64 `json:"id"`
+}
+
+type hostRow struct {
+	Host  int64 `json:"host"`
+	Beats int64 `json:"beats"`
+}
+
+type ownerRow struct {
+	Owner int64 `json:"owner"`
+}
+
+// listOf is a document of queues. Names are ASCII or no queue's.
+func listOf(queues []string) mssql.NVarCharMax {
+	rows := make([]queueRow, len(queues))
+	for i, q := range queues {
+		rows[i] = queueRow{i, q}
+	}
+	return document(rows)
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,251 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+var errClosed = errors.New("the database handle was closed")
+
+// againError: something moved under the transaction; it must be run again.
+type againError struct{ why string }
+
+func (e *againError) Error() string { return e.why }
+
+// numbers are those of all errors that the server gave in one answer.
+func numbers(err error) (all []int32) {
+	var said mssql.Error
+	if !errors.As(err, &said) {
+		return nil
+	}
+	all = []int32{said.Number}
+	for _, e := range said.All {
+		all = append(all, e.Number)
+	}
+	return all
+}
+
+// fromServer: err is what the server said, not what became of the connection.
+func fromServer(err error) bool {
+	var said mssql.Error
+	return errors.As(err, &said) && !broken(err)
+}
+
+// again says when what failed may be tried again.
+type again int
+
+const (
+	never again = iota
+	soon        // the same transaction, run again at once, may well succeed
+	later       // the server is short of something for the moment
+)
+
+// whenAgain: COMMIT has its own treatment; whatever else fails has written nothing.
+func whenAgain(err error) again {
+	if batch.Known(err) {
+		return never
+	}
+	var moved *againError
+	if errors.As(err, &moved) {
+		return soon
+	}
+	said := numbers(err)
+	for _, n := range said {
+		switch n {
+		case 1205, 1222, 3960, 3961: // deadlock; lock timeout; row versions that moved
+			return soon
+		}
+	}
+	if ours(err) {
+		return soon
+	}
+	for _, n := range said {
+		if slices.Contains(throttled, n) {
+			return later
+		}
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return never // nobody is there: the caller waits longer than this would
+	}
+	if broken(err) {
+		return soon
+	}
+	return never
+}
+
+// throttled are errors that pass by themselves, mostly Azure's, which ask for a little
+// patience: reconfigurations and failovers, limits of sessions and resources, and what
+// a server says while a database comes up.
+var throttled = []int32{
+	40197, 40501, 40613, 40143, 40540, 49918, 49919, 49920, 10928, 10929, 10936, 4060, 4221,
+	42108, 42109, // a serverless database wakes up
+	615, 921, 922, 926, 927, // it moves, recovers or is restored
+	701, 802, 8645, 8651, // memory
+	17197, 17830, 18401, // login timeout; upgrading
+}
+
+// ours: a row of this package's own tables that two transactions made at once, where
+// the server has no key-range locks (Babelfish). The second finds it when it tries again.
+func ours(err error) bool {
+	var said mssql.Error
+	if !errors.As(err, &said) || said.Number != 2627 && said.Number != 2601 {
+		return false
+	}
+	for _, constraint := range []string{"qsidecar_keys_name", "qsidecar_hosts_host", "qsidecar_queues_queue", "qsidecar_returns_queue"} {
+		if strings.Contains(said.Message, constraint) {
+			return true
+		}
+	}
+	return false
+}
+
+// broken: the connection is gone.
+func broken(err error) bool {
+	var n net.Error
+	var stream mssql.StreamError
+	var fatal mssql.ServerError
+	return errors.As(err, &n) && !errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &stream) || errors.As(err, &fatal) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		strings.Contains(err.Error(), "failed to send") // the driver keeps the cause's text alone
+}
+
+// explain gives an error its kind and says it in words that help.
+func (s *Store) explain(err error) error {
+	if err == nil || batch.Known(err) {
+		return err
+	}
+	var said mssql.Error
+	if !errors.As(err, &said) || broken(err) {
+		var moved *againError
+		if broken(err) || errors.As(err, &moved) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || unreachable(err) {
+			return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
+		}
+		return fmt.Errorf("%s: %w", s.place, err)
+	}
+	switch kindOf(said) {
+	case down:
+		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
+	case refused:
+		return backends.Refused(errors.New(words(said)))
+	}
+	if slices.Contains([]int32{229, 230, 262, 297, 300, 2760, 15247}, said.Number) {
+		return fmt.Errorf("%s: the login lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
+	}
+	if said.Number == 1934 {
+		return fmt.Errorf("%s: a trigger or a procedure there was made with SET QUOTED_IDENTIFIER or ANSI_NULLS OFF (make it anew with both ON): %w", s.place, err)
+	}
+	return fmt.Errorf("%s: %w", s.place, err)
+}
+
+// unreachable: the driver could not connect. It keeps the text of the cause alone.
+func unreachable(err error) bool {
+	text := err.Error()
+	for _, words := range []string{"unable to open tcp connection", "unable to get instances from Sql Server Browser", "no instance matching",
+		"TLS Handshake failed", "login error", "database is closed", "i/o timeout", "connection refused"} {
+		if strings.Contains(text, words) {
+			return true
+		}
+	}
+	return false
+}
+
+// words are the server's own, all that it said, each once.
+func words(e mssql.Error) string {
+	all := e.All
+	if len(all) == 0 {
+		all = []mssql.Error{e}
+	}
+	var b strings.Builder
+	seen := map[string]bool{}
+	for _, e := range all {
+		text := fmt.Sprintf("%s (error %d)", e.Message, e.Number)
+		if seen[text] {
+			continue
+		}
+		seen[text] = true
+		if b.Len() > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(text)
+	}
+	return b.String()
+}
+
+type kind int
+
+const (
+	internal kind = iota // a fault of this program or of its schema
+	down                 // the database cannot be had just now
+	refused              // the database will not have this change
+)
+
+// kindOf says what the server's errors mean for a caller. What a trigger says, by
+// THROW, by RAISERROR or by failing itself, is a refusal, whatever its number.
+func kindOf(e mssql.Error) kind {
+	all := append([]mssql.Error{e}, e.All...)
+	for _, e := range all {
+		switch {
+		case isDown(e.Number) || e.Class >= 20:
+			return down
+		case e.Number >= 50000, e.Number == 3609, e.Number == 3616, // told by a trigger; it ended the transaction
+			somebodys(e.ProcName):
+			return refused
+		}
+	}
+	for _, e := range all {
+		if slices.Contains(refusals, e.Number) {
+			return refused
+		}
+	}
+	return internal
+}
+
+// somebodys: the error was raised in a procedure, a trigger or a function that is
+// none of the server's or of this package's.
+func somebodys(procedure string) bool {
+	switch strings.ToLower(procedure) {
+	case "", "sp_executesql", "sp_getapplock", "qsidecar_now":
+		return false
+	}
+	return !strings.HasPrefix(strings.ToLower(procedure), "sys.")
+}
+
+// refusals are errors about a value or a rule of the table.
+var refusals = []int32{
+	515, 547, 550, 2601, 2627, 2628, 8152, // NULL, constraints, a view's check, too long
+	220, 232, 241, 242, 244, 245, 248, 8114, 8115, 8134, 517, 535, // values of the wrong form or range
+	13608, 13609, 13610, 13611, // JSON
+	33504,                 // a security policy blocks the row
+	511, 1701, 1946, 9420, // a row or a key too long; XML
+}
+
+// isDown: the database cannot be had, or not be written to, just now.
+func isDown(n int32) bool {
+	switch n {
+	case 1205, 1222, 3960, 3961, // conflicts that outlasted the tries
+		3906, 3908, 978, 976, 979, 982, 983, // read-only: a standby, a secondary, a restore
+		1101, 1105, 9001, 9002, 40544, 1827, // full: files, log, quota
+		911, 942, 945, 952, 5120, 824, 823, 825, // the database is not there, or not readable
+		18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 40532, 40615, 40914, // login
+		6005, 6006, 596, 17142, 17887, 18451, // shutting down, killed
+		40549, 40550, 40551, 40552, 40553, // Azure ended the session
+		-2:
+		return true
+	}
+	return slices.Contains(throttled, n)
+}

@@ -1,0 +1,81 @@
+package sqlserver
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// goldens are all batches as they are sent: one for each piece, in a transaction
+// where it writes, and some that go together.
+func goldens() map[string]string {
+	s := render(defaultSchema)
+	all := map[string]string{
+		"schema_1":    Migrations(defaultSchema, ""),
+		"begin":       s.begin + "\n",
+		"greet":       s.greet + "\n",
+		"meta":        s.meta + "\n",
+		"commit":      commitSQL + "\n",
+		"rollback":    rollbackSQL + "\n",
+		"schema_lock": schemaLock + "\n",
+	}
+	add := func(name string, pieces ...*piece) {
+		var calls []call
+		for _, p := range pieces {
+			calls = append(calls, call{piece: p})
+		}
+		text, declarations := s.batch(calls)
+		all[name] = "-- " + declarations + "\n" + text + "\n"
+	}
+	for _, p := range s.all {
+		switch {
+		case p == s.mark:
+			continue // it is at the end of all that write
+		case strings.Contains(p.text, "@wrote"):
+			add(p.name, p, s.mark)
+		default:
+			add(p.name, p)
+		}
+	}
+	add("commit_usual", s.store, s.ack, s.claim, s.host, s.mark)
+	add("commit_all", s.storeKeyed, s.ack, s.deliver, s.extend, s.look, s.meet, s.claim, s.host, s.mark)
+	return all
+}
+
+const goldenDir = "testdata/golden"
+
+// TestGolden compares every statement with the file that was read when it was
+// changed last: what runs is what was looked at.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	want := goldens()
+	if *update {
+		if err := os.RemoveAll(goldenDir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(goldenDir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range want {
+			if err := os.WriteFile(filepath.Join(goldenDir, name+".sql"), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(goldenDir, "*.sql"))
+	if err != nil || len(files) != len(want) {
+		t.Errorf("%d golden files for %d statements (%v): go test -run TestGolden -update", len(files), len(want), err)
+	}
+	for name, text := range want {
+		got, err := os.ReadFile(filepath.Join(goldenDir, name+".sql"))
+		if err != nil {
+			t.Error(err)
+		} else if string(got) != text {
+			t.Errorf("%s is not what its golden file says: look at it, then go test -run TestGolden -update", name)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+-- Sees what a sweep has to do: all that an idle sidecar asks in a second. With
+-- prune it also looks for what retention says, with owners also for claims whose
+-- owners live no more (it steps through the owners, of whom there are as many as
+-- sidecars). It waits for nobody's locks: what is locked is being seen to. It
+-- answers with what is due, with the owners that are lost, with the policies whose
+-- segments have a ready job, and with how often jobs were given back.
+-- @around_prune bigint
+-- @around_owners bigint
+-- @around_segments nvarchar(max)
+-- @around_queues nvarchar(max)
+-- sets 4
+SELECT @now AS now,
+  (SELECT TOP (1) j.run_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), READPAST, READCOMMITTEDLOCK)
+    WHERE j.state = 'waiting' AND j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
+  (SELECT TOP (1) j.due_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
+    WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
+  CASE WHEN EXISTS (SELECT 1 FROM {s}.qsidecar_hosts AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
+  CASE WHEN @around_prune = 1 AND EXISTS (SELECT 1 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+    WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now) THEN 1 ELSE 0 END AS expired,
+  CASE WHEN @around_prune = 1 AND EXISTS (SELECT 1 FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_over), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+    WHERE k.state IS NOT NULL AND k.expires_at <= @now) THEN 1 ELSE 0 END AS keys;
+DECLARE @around_owner TABLE (owner bigint NOT NULL PRIMARY KEY);
+DECLARE @around_last bigint = -9223372036854775808;
+DECLARE @around_next bigint = NULL;
+IF @around_owners = 1
+  SELECT TOP (1) @around_next = j.owner
+  FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  WHERE j.state = 'claimed' AND j.owner >= @around_last
+  ORDER BY j.owner;
+WHILE @around_next IS NOT NULL
+BEGIN
+  INSERT INTO @around_owner (owner) VALUES (@around_next);
+  SET @around_last = @around_next;
+  SET @around_next = NULL;
+  SELECT TOP (1) @around_next = j.owner
+  FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  WHERE j.state = 'claimed' AND j.owner > @around_last
+  ORDER BY j.owner;
+END;
+SELECT o.owner FROM @around_owner AS o
+WHERE o.owner <> 0 AND NOT EXISTS (SELECT 1 FROM {s}.qsidecar_hosts AS h WHERE h.host = o.owner AND h.dead = 0);
+DECLARE @around_segment TABLE (
+  n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, policy int NOT NULL,
+  highest smallint NOT NULL, lowest smallint NOT NULL, low bigint NOT NULL, high bigint NOT NULL);
+INSERT INTO @around_segment (n, queue, policy, highest, lowest, low, high)
+SELECT x.n, x.queue, x.policy, x.highest, x.lowest, x.low, x.high
+FROM OPENJSON(@around_segments) WITH (n int, queue nvarchar(4000), policy int, highest smallint, lowest smallint, low bigint, high bigint) AS x;
+SELECT x.policy
+FROM @around_segment AS x
+CROSS APPLY (
+  SELECT TOP (1) j.id
+  FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
+) AS r
+WHERE x.highest = x.lowest
+UNION ALL
+SELECT x.policy
+FROM @around_segment AS x
+CROSS APPLY (
+  SELECT TOP (1) j.id
+  FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
+) AS r
+WHERE x.highest > x.lowest
+OPTION (LOOP JOIN, FORCE ORDER);
+DECLARE @around_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
+INSERT INTO @around_queue (n, queue)
+SELECT x.n, x.queue FROM OPENJSON(@around_queues) WITH (n int, queue nvarchar(4000)) AS x;
+SELECT x.n, r.returns
+FROM @around_queue AS x INNER JOIN {s}.qsidecar_returns AS r WITH (FORCESEEK) ON r.queue = x.queue
+OPTION (LOOP JOIN, FORCE ORDER);

@@ -1,0 +1,44 @@
+-- A claim, oldest first. Its segments are pieces of the index of ready jobs, in the
+-- order in which they are looked through: of one priority what is after a position
+-- up to another (highest = lowest), or all of some priorities. Each is one walk in
+-- the index's own order, which TOP stops, and the locking with it, at the last row
+-- that is wanted. Who shall not have a row is told by its lock; where a server knows
+-- no such hints the UPDATE looks at the state once more.
+-- @claim_max bigint
+-- @claim_bytes bigint
+-- @claim_payload bigint
+-- @claim_host bigint
+-- @claim_first bigint
+-- @claim_segments nvarchar(max)
+-- @claim_policies nvarchar(max)
+-- @claim_slots nvarchar(max)
+-- sets 2
+{claim_head}
+WHILE @claim_left > 0
+BEGIN
+  SELECT @claim_queue = x.queue, @claim_policy_n = x.policy, @claim_highest = x.highest, @claim_lowest = x.lowest, @claim_low = x.low, @claim_high = x.high
+  FROM @claim_segment AS x WHERE x.n = @claim_n;
+  IF @@ROWCOUNT = 0
+    BREAK;
+  IF EXISTS (SELECT 1 FROM {s}.qsidecar_queues AS q WHERE q.queue = @claim_queue AND q.paused = 1)
+  BEGIN
+    SET @claim_n = @claim_n + 1;
+    CONTINUE;
+  END;
+  IF @claim_highest = @claim_lowest
+    INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
+      AND j.position > @claim_low AND j.position <= @claim_high
+    ORDER BY j.position;
+  ELSE
+    INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
+    ORDER BY j.priority DESC, j.position;
+  SET @claim_left = @claim_left - @@ROWCOUNT;
+  SET @claim_n = @claim_n + 1;
+END;
+{claim_tail}

@@ -1,0 +1,46 @@
+-- A claim, newest first. It goes from priority to priority, because one index cannot
+-- be read in both directions at once. Its segments are whole queues.
+-- @claim_max bigint
+-- @claim_bytes bigint
+-- @claim_payload bigint
+-- @claim_host bigint
+-- @claim_first bigint
+-- @claim_segments nvarchar(max)
+-- @claim_policies nvarchar(max)
+-- @claim_slots nvarchar(max)
+-- sets 2
+{claim_head}
+WHILE @claim_left > 0
+BEGIN
+  SELECT @claim_queue = x.queue, @claim_policy_n = x.policy, @claim_highest = x.highest, @claim_lowest = x.lowest, @claim_low = x.low, @claim_high = x.high
+  FROM @claim_segment AS x WHERE x.n = @claim_n;
+  IF @@ROWCOUNT = 0
+    BREAK;
+  IF EXISTS (SELECT 1 FROM {s}.qsidecar_queues AS q WHERE q.queue = @claim_queue AND q.paused = 1)
+  BEGIN
+    SET @claim_n = @claim_n + 1;
+    CONTINUE;
+  END;
+  WHILE @claim_left > 0
+  BEGIN
+    SET @claim_low = NULL;
+    SELECT TOP (1) @claim_low = j.priority
+    FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest
+    ORDER BY j.priority DESC, j.position;
+    IF @claim_low IS NULL
+      BREAK;
+    SET @claim_lowest = @claim_low;
+    INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, -j.position, DATALENGTH(j.payload)
+    FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_lowest
+    ORDER BY j.position DESC;
+    SET @claim_left = @claim_left - @@ROWCOUNT;
+    IF @claim_lowest = -32768
+      BREAK;
+    SET @claim_highest = @claim_lowest - 1;
+  END;
+  SET @claim_n = @claim_n + 1;
+END;
+{claim_tail}

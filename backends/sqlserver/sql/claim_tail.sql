@@ -1,0 +1,61 @@
+-- The end of every claim. It gives the i-th row that fits to the i-th slot. Rows
+-- that are too large, or that came after the bytes were full, are locked and left as
+-- they are. It answers with the rows taken, then with the rows left (policy 0: how
+-- many were to be taken).
+DECLARE @claim_slot TABLE (
+  slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, worker nvarchar(400) NULL, ahead tinyint NOT NULL);
+INSERT INTO @claim_slot (slot, host, number, lease_ms, worker, ahead)
+SELECT x.slot, x.host, x.number, x.lease_ms, x.worker, x.ahead
+FROM OPENJSON(@claim_slots) WITH (slot int, host bigint, number bigint, lease_ms bigint, worker nvarchar(4000), ahead tinyint) AS x;
+DECLARE @claim_policy TABLE (
+  policy int NOT NULL PRIMARY KEY, max_attempts int NOT NULL, timeout_ms bigint NULL, backoff_ms bigint NOT NULL, backoff_max_ms bigint NOT NULL,
+  keep_ms bigint NULL, keep_dead_ms bigint NULL);
+INSERT INTO @claim_policy (policy, max_attempts, timeout_ms, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms)
+SELECT x.policy, x.max_attempts, x.timeout_ms, x.backoff_ms, x.backoff_max_ms, x.keep_ms, x.keep_dead_ms
+FROM OPENJSON(@claim_policies) WITH (
+  policy int, max_attempts int, timeout_ms bigint, backoff_ms bigint, backoff_max_ms bigint, keep_ms bigint, keep_dead_ms bigint) AS x;
+DECLARE @claim_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
+DECLARE @claim_chosen TABLE (id bigint NOT NULL PRIMARY KEY, slot int NOT NULL, policy int NOT NULL);
+INSERT INTO @claim_chosen (id, slot, policy)
+SELECT w.id, w.slot, w.policy
+FROM (
+  SELECT p.id, p.policy, p.size,
+    SUM(CASE WHEN p.size <= @claim_payload THEN p.size ELSE 0 END) OVER (ORDER BY p.segment, p.priority DESC, p.place ROWS UNBOUNDED PRECEDING) AS total,
+    SUM(CASE WHEN p.size <= @claim_payload THEN 1 ELSE 0 END) OVER (ORDER BY p.segment, p.priority DESC, p.place ROWS UNBOUNDED PRECEDING) AS slot
+  FROM @claim_picked AS p
+) AS w
+WHERE w.size <= @claim_payload AND (w.total <= @claim_bytes OR (w.slot = 1 AND @claim_first = 1));
+DECLARE @claim_taken TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
+  fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
+  attempts = j.attempts + 1 - u.uncharged, ahead = u.uncharged, claim_max = u.claim_max,
+  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, keep_ms = p.keep_ms, keep_dead_ms = p.keep_dead_ms,
+  token_host = s.host, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker, deadline = d.deadline,
+  due_at = CASE WHEN d.ends IS NULL OR d.deadline <= d.ends THEN d.deadline ELSE d.ends END
+OUTPUT inserted.id INTO @claim_taken
+FROM @claim_chosen AS c
+INNER JOIN @claim_slot AS s ON s.slot = c.slot
+INNER JOIN @claim_policy AS p ON p.policy = c.policy
+INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = c.id
+CROSS APPLY (
+  SELECT COALESCE(j.max_attempts, p.max_attempts) AS claim_max, COALESCE(j.timeout_ms, p.timeout_ms) AS limit_ms,
+    CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END AS uncharged
+) AS u
+CROSS APPLY (
+  SELECT DATEADD(second, CONVERT(int, u.limit_ms / 1000), DATEADD(millisecond, CONVERT(int, u.limit_ms % 1000), @now)) AS deadline,
+    DATEADD(second, CONVERT(int, s.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, s.lease_ms % 1000), @now)) AS ends
+) AS d
+WHERE j.state = 'waiting' AND j.run_at IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
+SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.ahead AS attempt, j.claim_max, j.fence, j.enqueued_at,
+  COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
+  COALESCE(j.last_error, N'') AS last_error, j.payload
+FROM @claim_taken AS t
+INNER JOIN @claim_chosen AS c ON c.id = t.id
+INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
+OPTION (LOOP JOIN, FORCE ORDER);
+SELECT 0 AS policy, COUNT_BIG(*) AS id, CONVERT(bigint, 0) AS size FROM @claim_chosen AS c
+UNION ALL
+SELECT p.policy, p.id, p.size FROM @claim_picked AS p
+WHERE NOT EXISTS (SELECT 1 FROM @claim_chosen AS c WHERE c.id = p.id);

@@ -1,0 +1,16 @@
+-- Records that jobs claimed ahead were handed out; twice is once. It answers with
+-- the numbers of the leases that were valid.
+-- @deliver_leases nvarchar(max)
+-- sets 1
+DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
+INSERT INTO @deliver (n, id, host, number, worker)
+SELECT x.n, x.id, x.host, x.number, x.worker
+FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, host bigint, number bigint, worker nvarchar(4000)) AS x;
+DECLARE @delivered TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET attempts = j.attempts + j.ahead, ahead = 0, unrecorded = 0, worker = COALESCE(j.worker, d.worker)
+OUTPUT inserted.id INTO @delivered
+FROM @deliver AS d INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = d.id
+WHERE j.token_host = d.host AND j.token_number = d.number
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
+SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;

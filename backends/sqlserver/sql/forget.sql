@@ -1,0 +1,8 @@
+-- Forgets dead hosts that own nothing any more.
+-- sets 0
+DELETE h
+FROM {s}.qsidecar_hosts AS h WITH (ROWLOCK)
+WHERE h.dead = 1 AND NOT EXISTS (
+  SELECT 1 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK) WHERE j.state = 'claimed' AND j.owner = h.host)
+OPTION (LOOP JOIN);
+SET @wrote = @wrote + @@ROWCOUNT;

@@ -1,0 +1,19 @@
+-- A sidecar's first sign of life; made twice it is another beat. All three beats
+-- answer with whether the sidecar lives, then with the others.
+-- @beat_host bigint
+-- @beat_name nvarchar(400)
+-- @beat_lease bigint
+-- sets 2
+DECLARE @beat_until datetime2(6) = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now));
+DECLARE @beat_made int;
+BEGIN TRANSACTION;
+UPDATE {s}.qsidecar_hosts SET beats = beats + 1, expires_at = @beat_until
+WHERE host = @beat_host AND dead = 0 AND has_left = 0;
+SET @beat_made = @@ROWCOUNT;
+IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM {s}.qsidecar_hosts AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.host = @beat_host)
+BEGIN
+  INSERT INTO {s}.qsidecar_hosts (host, name, beats, expires_at) VALUES (@beat_host, @beat_name, 1, @beat_until);
+  SET @beat_made = 1;
+END;
+COMMIT TRANSACTION;
+{beat_tail}

@@ -1,0 +1,11 @@
+-- A sidecar's last sign of life.
+-- @beat_host bigint
+-- @beat_name nvarchar(400)
+-- @beat_lease bigint
+-- sets 2
+DECLARE @beat_made int;
+UPDATE {s}.qsidecar_hosts SET name = @beat_name, beats = beats + 1, has_left = 1,
+  expires_at = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now))
+WHERE host = @beat_host AND dead = 0;
+SET @beat_made = @@ROWCOUNT;
+{beat_tail}

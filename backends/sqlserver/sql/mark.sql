@@ -1,0 +1,16 @@
+-- The end of every batch of a transaction that may write: a transaction that wrote
+-- has the number of its commit in its own row of qsidecar_commits. Where a later
+-- number is there, the INSERT fails, and with it the transaction: somebody found
+-- out that this one never was.
+-- @mark_handle bigint
+-- @mark_lane bigint
+-- @mark_number bigint
+-- sets 1
+IF @wrote > 0
+BEGIN
+  UPDATE {s}.qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO {s}.qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

@@ -1,0 +1,12 @@
+-- Claimed jobs after a place, the longest claimed first. There are no more of them
+-- than workers and what is claimed ahead for them.
+-- @peek_queue varchar(128)
+-- @peek_at datetime2(6)
+-- @peek_id bigint
+-- @peek_limit bigint
+-- sets 1
+SELECT TOP (@peek_limit) j.id, DATALENGTH(j.payload) AS size
+FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned))
+WHERE j.state = 'claimed' AND j.queue = @peek_queue
+  AND j.claimed_at >= @peek_at AND (j.claimed_at > @peek_at OR j.id > @peek_id)
+ORDER BY j.claimed_at, j.id;

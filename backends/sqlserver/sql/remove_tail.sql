@@ -1,0 +1,16 @@
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, keyed tinyint NOT NULL, failed tinyint NOT NULL);
+DELETE j
+OUTPUT deleted.id, CASE WHEN deleted.[key] IS NULL THEN 0 ELSE 1 END, CASE WHEN deleted.last_error IS NULL THEN 0 ELSE 1 END
+INTO @pruned
+FROM @prune AS p INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = p.id
+OPTION (LOOP JOIN, FORCE ORDER);
+DELETE f
+FROM @pruned AS d INNER JOIN {s}.qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = d.id
+WHERE d.failed = 1
+OPTION (LOOP JOIN, FORCE ORDER);
+UPDATE k SET state = 'deleted'
+FROM @pruned AS d INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+WHERE d.keyed = 1
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
+SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;

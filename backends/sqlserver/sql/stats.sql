@@ -1,0 +1,51 @@
+-- Counts the jobs of some queues, up to a limit for each state. The oldest ready one
+-- is the first of some priority: inside one, positions are given in the order in
+-- which rows become ready.
+-- @stats_queues nvarchar(max)
+-- @stats_limit bigint
+-- sets 1
+DECLARE @stats TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, oldest datetime2(6) NULL);
+INSERT INTO @stats (n, queue)
+SELECT x.n, x.queue FROM OPENJSON(@stats_queues) WITH (n int, queue nvarchar(4000)) AS x;
+DECLARE @stats_n int = 0;
+DECLARE @stats_queue varchar(128);
+DECLARE @stats_priority smallint;
+DECLARE @stats_next smallint;
+DECLARE @stats_ready datetime2(6);
+WHILE 1 = 1
+BEGIN
+  SELECT @stats_queue = x.queue FROM @stats AS x WHERE x.n = @stats_n;
+  IF @@ROWCOUNT = 0
+    BREAK;
+  SET @stats_priority = 32767;
+  WHILE 1 = 1
+  BEGIN
+    SET @stats_next = NULL;
+    SELECT TOP (1) @stats_next = j.priority, @stats_ready = j.ready_at
+    FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK)
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
+    ORDER BY j.priority DESC, j.position;
+    IF @stats_next IS NULL
+      BREAK;
+    UPDATE @stats SET oldest = @stats_ready WHERE n = @stats_n AND (oldest IS NULL OR oldest > @stats_ready);
+    IF @stats_next = -32768
+      BREAK;
+    SET @stats_priority = @stats_next - 1;
+  END;
+  SET @stats_n = @stats_n + 1;
+END;
+SELECT x.n, @now AS now,
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK)
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = x.queue) AS c) AS ready,
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK)
+    WHERE j.state = 'waiting' AND j.run_at IS NOT NULL AND j.queue = x.queue) AS c) AS scheduled,
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned))
+    WHERE j.state = 'claimed' AND j.queue = x.queue) AS c) AS claimed,
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
+    WHERE j.finished_at IS NOT NULL AND j.queue = x.queue AND j.state = 'done') AS c) AS done,
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
+    WHERE j.finished_at IS NOT NULL AND j.queue = x.queue AND j.state = 'dead') AS c) AS dead,
+  CASE WHEN EXISTS (SELECT 1 FROM {s}.qsidecar_queues AS q WHERE q.queue = x.queue AND q.paused = 1) THEN 1 ELSE 0 END AS paused,
+  (SELECT MIN(j.claimed_at) FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned)) WHERE j.state = 'claimed' AND j.queue = x.queue) AS claimed_at,
+  x.oldest
+FROM @stats AS x;

@@ -1,0 +1,66 @@
+-- store.sql for jobs that have a key (each at most once in it), or that are stored
+-- only if the claim of a job is still valid: it stays so until the transaction ends.
+-- It answers with all jobs whose condition holds: stored ones with their own id,
+-- the others (stored 0) with the first job that has their key, and its state.
+-- @keyed_jobs nvarchar(max)
+-- @keyed_blob varbinary(max)
+-- sets 1
+DECLARE @keyed_base bigint;
+SET @keyed_base = NEXT VALUE FOR {s}.qsidecar_line;
+DECLARE @keyed TABLE (
+  n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
+  max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
+  name varbinary(510) NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, until datetime2(6) NULL, stored tinyint NOT NULL);
+INSERT INTO @keyed (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, name, [key], until, stored)
+SELECT x.n, x.queue, x.priority, CASE
+    WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
+    WHEN x.run_at > @now THEN x.run_at END,
+  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size,
+  CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1
+FROM OPENJSON(@keyed_jobs) WITH (
+  n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
+  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint, job bigint, host bigint, number bigint) AS x
+LEFT JOIN {s}.qsidecar_jobs AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK)
+  ON o.id = x.job AND o.token_host = x.host AND o.token_number = x.number
+WHERE x.job IS NULL OR o.id IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- The rows of the keys are locked, and the gaps where they are to be: of two
+-- commits with the same key the second waits for the first. A key is free whose
+-- time is over, and whose job has ended or was deleted by hand.
+DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
+INSERT INTO @keyed_known (n, free)
+SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
+FROM @keyed AS x
+INNER JOIN {s}.qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
+LEFT JOIN {s}.qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
+OPTION (LOOP JOIN, FORCE ORDER);
+UPDATE x SET stored = 0
+FROM @keyed AS x INNER JOIN @keyed_known AS f ON f.n = x.n
+WHERE f.free = 0;
+UPDATE k SET job = @keyed_base + x.n, expires_at = x.until, state = NULL
+FROM @keyed AS x
+INNER JOIN @keyed_known AS f ON f.n = x.n
+INNER JOIN {s}.qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
+WHERE f.free = 1
+OPTION (LOOP JOIN, FORCE ORDER);
+INSERT INTO {s}.qsidecar_keys (queue, name, job, expires_at)
+SELECT x.queue, x.name, @keyed_base + x.n, x.until
+FROM @keyed AS x
+WHERE x.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM @keyed_known AS f WHERE f.n = x.n);
+INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, queue, priority, max_attempts, timeout_ms, run_at, [key], headers, payload)
+SELECT @keyed_base + x.n, @keyed_base + x.n, @now, @now, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.[key], x.headers,
+  SUBSTRING(@keyed_blob, x.start + 1, x.size)
+FROM @keyed AS x
+WHERE x.stored = 1;
+SET @wrote = @wrote + 1;
+SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'scheduled' END AS state
+FROM @keyed AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @keyed_base + x.n
+WHERE x.stored = 1
+UNION ALL
+SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'waiting' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
+FROM @keyed AS x
+INNER JOIN {s}.qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
+LEFT JOIN {s}.qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
+WHERE x.stored = 0
+OPTION (LOOP JOIN, FORCE ORDER);

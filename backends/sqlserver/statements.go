@@ -1,0 +1,159 @@
+package sqlserver
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// The statements, each as a person could paste it: its comment says what it does,
+// and declares its parameters and how many result sets it gives.
+//
+//go:embed sql/*.sql
+var files embed.FS
+
+// A piece is a part of a batch. Its parameters and variables begin with a word of
+// its own, so that different pieces can go together.
+//
+// A rule for each of them: what it costs must follow from its text, whatever the
+// server believes about the tables, because plans are kept, and a table that was
+// empty when its statistics were taken may hold millions of rows a minute later. So
+// a table is reached through an index that is named, by a seek (FORCESEEK), in an
+// order that is the index's own and with a TOP where it has to be bounded; or from a
+// list, row by row (LOOP JOIN, FORCE ORDER), by its primary key. A list is a table
+// variable with a primary key: its columns have the table's types and collations, so
+// that nothing is converted on the table's side. None has more than a thousand rows:
+// far fewer locks than the server would take the whole table's for.
+type piece struct {
+	name   string
+	params []param
+	sets   int // result sets
+	text   string
+}
+
+type param struct{ name, kind string }
+
+// statements are all that run, with the schema's name put in.
+type statements struct {
+	head, begin                           string
+	greet, meta                           string
+	mark, seal                            *piece
+	store, storeKeyed                     *piece
+	ack, deliver, extend, look, meet      *piece
+	claim, claimNewest, bury, host, probe *piece
+	join, renew, leave, held              *piece
+	around, promote, due, lost            *piece
+	giveUp, forget, pruneJobs, pruneKeys  *piece
+	queues, stats, place, chosen, view    *piece
+	peekReady, peekScheduled              *piece
+	peekClaimed, peekFinished             *piece
+	retryIDs, retryFrom, keysTaken        *piece
+	delete, release, pause, resume        *piece
+	count, purge                          map[backends.State]*piece
+	all                                   []*piece
+}
+
+// fragments are what several pieces have in common.
+var fragments = strings.NewReplacer(
+	"{claim_head}", body("claim_head"), "{claim_tail}", body("claim_tail"), "{beat_tail}", body("beat_tail"),
+	"{remove_tail}", body("remove_tail"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
+	// takes the claim from a row
+	"{unclaimed}", `ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+  deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL`,
+	// what a claimed row says about its tries, see found
+	"{standing}", `j.id, j.queue, j.token_host, j.token_number, CASE WHEN j.[key] IS NULL THEN 0 ELSE 1 END AS keyed, j.priority, j.position,
+  j.fence, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms, j.ahead, j.unrecorded`,
+)
+
+// raw is a file as it is.
+func raw(name string) string {
+	b, err := files.ReadFile("sql/" + name + ".sql")
+	if err != nil {
+		panic(err) // it is in the program or it does not build
+	}
+	return string(b)
+}
+
+// body is a file without its comments.
+func body(name string) string {
+	var b strings.Builder
+	for line := range strings.Lines(raw(name)) {
+		if !strings.HasPrefix(line, "--") && strings.TrimSpace(line) != "" {
+			b.WriteString(line)
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// in puts the schema's name in.
+func in(schema, sql string) string {
+	return strings.NewReplacer("{s}", quoteName(schema), "{'s}", quoteText(schema)).Replace(sql)
+}
+
+func quoteName(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
+
+func quoteText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+func render(schema string) *statements {
+	s := &statements{head: in(schema, body("head")), begin: in(schema, body("begin")), greet: body("greet"), meta: in(schema, body("meta"))}
+	r := func(file string, replace ...string) *piece {
+		p := &piece{name: file, text: in(schema, fragments.Replace(strings.NewReplacer(replace...).Replace(body(file))))}
+		declare(p, raw(file))
+		s.all = append(s.all, p)
+		return p
+	}
+	each := func(file string) map[backends.State]*piece {
+		m := map[backends.State]*piece{}
+		for _, state := range states {
+			w := of[state]
+			m[state] = r(file, "{index}", w.index, "{where}", w.where, "{order}", w.order)
+			m[state].name += "_" + string(state)
+		}
+		return m
+	}
+	s.mark, s.seal = r("mark"), r("seal")
+	s.store, s.storeKeyed = r("store"), r("store_keyed")
+	s.ack, s.deliver, s.extend, s.look, s.meet = r("ack"), r("deliver"), r("extend"), r("look"), r("meet")
+	s.claim, s.claimNewest, s.bury, s.host, s.probe = r("claim"), r("claim_newest"), r("bury"), r("host"), r("probe")
+	s.join, s.renew, s.leave, s.held = r("join"), r("renew"), r("leave"), r("held")
+	s.around, s.promote, s.due, s.lost = r("around"), r("promote"), r("due"), r("lost")
+	s.giveUp, s.forget, s.pruneJobs, s.pruneKeys = r("give_up"), r("forget"), r("prune_jobs"), r("prune_keys")
+	s.queues, s.stats, s.place, s.chosen, s.view = r("queues"), r("stats"), r("place"), r("chosen"), r("view")
+	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = r("peek_ready"), r("peek_scheduled"), r("peek_claimed"), r("peek_finished")
+	s.retryIDs, s.retryFrom, s.keysTaken = r("retry_ids"), r("retry_from"), r("keys_taken")
+	s.delete, s.release, s.pause, s.resume = r("delete"), r("release"), r("pause"), r("resume")
+	s.count, s.purge = each("count"), each("purge")
+	return s
+}
+
+// declare reads a piece's parameters and sets from its comment.
+func declare(p *piece, file string) {
+	for line := range strings.Lines(file) {
+		words := strings.Fields(line)
+		if len(words) < 3 || words[0] != "--" {
+			continue
+		}
+		switch {
+		case strings.HasPrefix(words[1], "@"):
+			p.params = append(p.params, param{words[1][1:], strings.Join(words[2:], " ")})
+		case words[1] == "sets":
+			if _, err := fmt.Sscan(words[2], &p.sets); err != nil {
+				panic(fmt.Sprintf("%s.sql: %q", p.name, line)) // a test renders all
+			}
+		}
+	}
+}
+
+var states = []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
+
+// of is how a state's rows are found: in the words of the index that has no others,
+// because a parameter in their place would find no filtered index.
+var of = map[backends.State]struct{ index, where, order string }{
+	backends.StateReady:     {"qsidecar_ready", "j.state = 'waiting' AND j.run_at IS NULL", "j.priority DESC, j.position"},
+	backends.StateScheduled: {"qsidecar_delayed", "j.state = 'waiting' AND j.run_at IS NOT NULL", "j.run_at, j.id"},
+	backends.StateClaimed:   {"qsidecar_owned", "j.state = 'claimed'", "j.claimed_at, j.id"},
+	backends.StateDone:      {"qsidecar_finished", "j.finished_at IS NOT NULL AND j.state = 'done'", "j.finished_at, j.id"},
+	backends.StateDead:      {"qsidecar_finished", "j.finished_at IS NOT NULL AND j.state = 'dead'", "j.finished_at, j.id"},
+}

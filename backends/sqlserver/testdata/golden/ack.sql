@@ -1,0 +1,49 @@
+-- @ack_leases nvarchar(max), @ack_blob varbinary(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
+INSERT INTO @ack (n, id, host, number, start, size)
+SELECT x.n, x.id, x.host, x.number, x.start, x.size
+FROM OPENJSON(@ack_leases) WITH (n int, id bigint, host bigint, number bigint, start bigint, size bigint) AS x;
+DECLARE @acked TABLE (id bigint NOT NULL PRIMARY KEY, gone tinyint NOT NULL, keyed tinyint NOT NULL, failed tinyint NOT NULL);
+DELETE j
+OUTPUT deleted.id, 1, CASE WHEN deleted.[key] IS NULL THEN 0 ELSE 1 END, CASE WHEN deleted.last_error IS NULL THEN 0 ELSE 1 END
+INTO @acked
+FROM @ack AS a INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
+WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
+  UPDATE j SET state = 'done', finished_at = @now,
+    expires_at = DATEADD(second, CONVERT(int, j.keep_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_ms % 1000), @now)),
+    result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.ahead, ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+  deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
+  OUTPUT inserted.id, 0, CASE WHEN inserted.[key] IS NULL THEN 0 ELSE 1 END, 0
+  INTO @acked
+  FROM @ack AS a INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
+  WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
+  OPTION (LOOP JOIN, FORCE ORDER);
+IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.failed = 1)
+  DELETE f
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = d.id
+  WHERE d.gone = 1 AND d.failed = 1
+  OPTION (LOOP JOIN, FORCE ORDER);
+IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.keyed = 1)
+  UPDATE k SET state = 'done'
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+  WHERE d.keyed = 1
+  OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
+SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

@@ -1,0 +1,40 @@
+-- @bury_jobs nvarchar(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @bury TABLE (id bigint NOT NULL PRIMARY KEY, claim_max int NOT NULL, keep_dead_ms bigint NULL, message nvarchar(max) NOT NULL);
+INSERT INTO @bury (id, claim_max, keep_dead_ms, message)
+SELECT x.id, x.claim_max, x.keep_dead_ms, x.message
+FROM OPENJSON(@bury_jobs) WITH (id bigint, claim_max int, keep_dead_ms bigint, message nvarchar(max)) AS x;
+DECLARE @bury_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
+DECLARE @buried TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, keyed tinyint NOT NULL);
+UPDATE j SET state = 'dead', attempts = j.attempts + 1,
+  fence = CASE WHEN j.fence >= @bury_micros THEN j.fence + 1 ELSE @bury_micros END,
+  claim_max = COALESCE(j.max_attempts, b.claim_max), keep_dead_ms = b.keep_dead_ms, finished_at = @now,
+  expires_at = DATEADD(second, CONVERT(int, b.keep_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, b.keep_dead_ms % 1000), @now)),
+  last_error = b.message
+OUTPUT inserted.id, inserted.fence, inserted.attempts, CASE WHEN inserted.[key] IS NULL THEN 0 ELSE 1 END INTO @buried
+FROM @bury AS b INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = b.id
+WHERE j.state = 'waiting' AND j.run_at IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+INSERT INTO [qsidecar].qsidecar_failures (job, fence, attempt, cause, message, at)
+SELECT y.id, y.fence, y.attempts, 'too_large', b.message, @now
+FROM @buried AS y INNER JOIN @bury AS b ON b.id = y.id;
+IF EXISTS (SELECT 1 FROM @buried AS y WHERE y.keyed = 1)
+  UPDATE k SET state = 'dead'
+  FROM @buried AS y INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = y.id
+  WHERE y.keyed = 1
+  OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @buried);
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

@@ -1,0 +1,178 @@
+-- @store_jobs nvarchar(max), @store_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @store_base bigint;
+SET @store_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+DECLARE @store TABLE (
+  n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
+  max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL);
+INSERT INTO @store (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size)
+SELECT x.n, x.queue, x.priority, CASE
+    WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
+    WHEN x.run_at > @now THEN x.run_at END,
+  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size
+FROM OPENJSON(@store_jobs) WITH (
+  n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
+  headers nvarchar(max), start bigint, size bigint) AS x;
+INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, queue, priority, max_attempts, timeout_ms, run_at, headers, payload)
+SELECT @store_base + x.n, @store_base + x.n, @now, @now, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.headers,
+  SUBSTRING(@store_blob, x.start + 1, x.size)
+FROM @store AS x;
+SET @wrote = @wrote + 1;
+SELECT x.n, j.id, CASE WHEN j.run_at IS NULL THEN 1 ELSE 0 END AS ready
+FROM @store AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @store_base + x.n
+ORDER BY x.n
+OPTION (LOOP JOIN, FORCE ORDER);
+DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
+INSERT INTO @ack (n, id, host, number, start, size)
+SELECT x.n, x.id, x.host, x.number, x.start, x.size
+FROM OPENJSON(@ack_leases) WITH (n int, id bigint, host bigint, number bigint, start bigint, size bigint) AS x;
+DECLARE @acked TABLE (id bigint NOT NULL PRIMARY KEY, gone tinyint NOT NULL, keyed tinyint NOT NULL, failed tinyint NOT NULL);
+DELETE j
+OUTPUT deleted.id, 1, CASE WHEN deleted.[key] IS NULL THEN 0 ELSE 1 END, CASE WHEN deleted.last_error IS NULL THEN 0 ELSE 1 END
+INTO @acked
+FROM @ack AS a INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
+WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
+  UPDATE j SET state = 'done', finished_at = @now,
+    expires_at = DATEADD(second, CONVERT(int, j.keep_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_ms % 1000), @now)),
+    result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.ahead, ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+  deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
+  OUTPUT inserted.id, 0, CASE WHEN inserted.[key] IS NULL THEN 0 ELSE 1 END, 0
+  INTO @acked
+  FROM @ack AS a INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
+  WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
+  OPTION (LOOP JOIN, FORCE ORDER);
+IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.failed = 1)
+  DELETE f
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = d.id
+  WHERE d.gone = 1 AND d.failed = 1
+  OPTION (LOOP JOIN, FORCE ORDER);
+IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.keyed = 1)
+  UPDATE k SET state = 'done'
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+  WHERE d.keyed = 1
+  OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
+SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;
+DECLARE @claim_segment TABLE (
+  n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, policy int NOT NULL,
+  highest smallint NOT NULL, lowest smallint NOT NULL, low bigint NOT NULL, high bigint NOT NULL);
+INSERT INTO @claim_segment (n, queue, policy, highest, lowest, low, high)
+SELECT x.n, x.queue, x.policy, x.highest, x.lowest, x.low, x.high
+FROM OPENJSON(@claim_segments) WITH (n int, queue nvarchar(4000), policy int, highest smallint, lowest smallint, low bigint, high bigint) AS x;
+DECLARE @claim_picked TABLE (
+  id bigint NOT NULL PRIMARY KEY, segment int NOT NULL, policy int NOT NULL, priority smallint NOT NULL, place bigint NOT NULL, size bigint NOT NULL);
+DECLARE @claim_left bigint = @claim_max;
+DECLARE @claim_n int = 1;
+DECLARE @claim_queue varchar(128);
+DECLARE @claim_policy_n int;
+DECLARE @claim_highest smallint;
+DECLARE @claim_lowest smallint;
+DECLARE @claim_low bigint;
+DECLARE @claim_high bigint;
+WHILE @claim_left > 0
+BEGIN
+  SELECT @claim_queue = x.queue, @claim_policy_n = x.policy, @claim_highest = x.highest, @claim_lowest = x.lowest, @claim_low = x.low, @claim_high = x.high
+  FROM @claim_segment AS x WHERE x.n = @claim_n;
+  IF @@ROWCOUNT = 0
+    BREAK;
+  IF EXISTS (SELECT 1 FROM [qsidecar].qsidecar_queues AS q WHERE q.queue = @claim_queue AND q.paused = 1)
+  BEGIN
+    SET @claim_n = @claim_n + 1;
+    CONTINUE;
+  END;
+  IF @claim_highest = @claim_lowest
+    INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
+      AND j.position > @claim_low AND j.position <= @claim_high
+    ORDER BY j.position;
+  ELSE
+    INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
+    ORDER BY j.priority DESC, j.position;
+  SET @claim_left = @claim_left - @@ROWCOUNT;
+  SET @claim_n = @claim_n + 1;
+END;
+DECLARE @claim_slot TABLE (
+  slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, worker nvarchar(400) NULL, ahead tinyint NOT NULL);
+INSERT INTO @claim_slot (slot, host, number, lease_ms, worker, ahead)
+SELECT x.slot, x.host, x.number, x.lease_ms, x.worker, x.ahead
+FROM OPENJSON(@claim_slots) WITH (slot int, host bigint, number bigint, lease_ms bigint, worker nvarchar(4000), ahead tinyint) AS x;
+DECLARE @claim_policy TABLE (
+  policy int NOT NULL PRIMARY KEY, max_attempts int NOT NULL, timeout_ms bigint NULL, backoff_ms bigint NOT NULL, backoff_max_ms bigint NOT NULL,
+  keep_ms bigint NULL, keep_dead_ms bigint NULL);
+INSERT INTO @claim_policy (policy, max_attempts, timeout_ms, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms)
+SELECT x.policy, x.max_attempts, x.timeout_ms, x.backoff_ms, x.backoff_max_ms, x.keep_ms, x.keep_dead_ms
+FROM OPENJSON(@claim_policies) WITH (
+  policy int, max_attempts int, timeout_ms bigint, backoff_ms bigint, backoff_max_ms bigint, keep_ms bigint, keep_dead_ms bigint) AS x;
+DECLARE @claim_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
+DECLARE @claim_chosen TABLE (id bigint NOT NULL PRIMARY KEY, slot int NOT NULL, policy int NOT NULL);
+INSERT INTO @claim_chosen (id, slot, policy)
+SELECT w.id, w.slot, w.policy
+FROM (
+  SELECT p.id, p.policy, p.size,
+    SUM(CASE WHEN p.size <= @claim_payload THEN p.size ELSE 0 END) OVER (ORDER BY p.segment, p.priority DESC, p.place ROWS UNBOUNDED PRECEDING) AS total,
+    SUM(CASE WHEN p.size <= @claim_payload THEN 1 ELSE 0 END) OVER (ORDER BY p.segment, p.priority DESC, p.place ROWS UNBOUNDED PRECEDING) AS slot
+  FROM @claim_picked AS p
+) AS w
+WHERE w.size <= @claim_payload AND (w.total <= @claim_bytes OR (w.slot = 1 AND @claim_first = 1));
+DECLARE @claim_taken TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
+  fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
+  attempts = j.attempts + 1 - u.uncharged, ahead = u.uncharged, claim_max = u.claim_max,
+  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, keep_ms = p.keep_ms, keep_dead_ms = p.keep_dead_ms,
+  token_host = s.host, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker, deadline = d.deadline,
+  due_at = CASE WHEN d.ends IS NULL OR d.deadline <= d.ends THEN d.deadline ELSE d.ends END
+OUTPUT inserted.id INTO @claim_taken
+FROM @claim_chosen AS c
+INNER JOIN @claim_slot AS s ON s.slot = c.slot
+INNER JOIN @claim_policy AS p ON p.policy = c.policy
+INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = c.id
+CROSS APPLY (
+  SELECT COALESCE(j.max_attempts, p.max_attempts) AS claim_max, COALESCE(j.timeout_ms, p.timeout_ms) AS limit_ms,
+    CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END AS uncharged
+) AS u
+CROSS APPLY (
+  SELECT DATEADD(second, CONVERT(int, u.limit_ms / 1000), DATEADD(millisecond, CONVERT(int, u.limit_ms % 1000), @now)) AS deadline,
+    DATEADD(second, CONVERT(int, s.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, s.lease_ms % 1000), @now)) AS ends
+) AS d
+WHERE j.state = 'waiting' AND j.run_at IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
+SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.ahead AS attempt, j.claim_max, j.fence, j.enqueued_at,
+  COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
+  COALESCE(j.last_error, N'') AS last_error, j.payload
+FROM @claim_taken AS t
+INNER JOIN @claim_chosen AS c ON c.id = t.id
+INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
+OPTION (LOOP JOIN, FORCE ORDER);
+SELECT 0 AS policy, COUNT_BIG(*) AS id, CONVERT(bigint, 0) AS size FROM @claim_chosen AS c
+UNION ALL
+SELECT p.policy, p.id, p.size FROM @claim_picked AS p
+WHERE NOT EXISTS (SELECT 1 FROM @claim_chosen AS c WHERE c.id = p.id);
+SELECT CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WHERE h.host = @host_id AND h.dead = 0 AND h.has_left = 0) THEN 1 ELSE 0 END AS alive;
+DECLARE @host_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
+INSERT INTO @host_queue (n, queue)
+SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
+SELECT x.n, r.returns
+FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_returns AS r WITH (FORCESEEK) ON r.queue = x.queue
+OPTION (LOOP JOIN, FORCE ORDER);
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

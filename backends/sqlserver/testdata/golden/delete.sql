@@ -1,0 +1,39 @@
+-- @delete_queue varchar(128), @delete_ids nvarchar(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @prune (id)
+SELECT j.id
+FROM OPENJSON(@delete_ids) WITH (id bigint) AS x
+INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.queue = @delete_queue AND j.state <> 'claimed'
+OPTION (LOOP JOIN, FORCE ORDER);
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, keyed tinyint NOT NULL, failed tinyint NOT NULL);
+DELETE j
+OUTPUT deleted.id, CASE WHEN deleted.[key] IS NULL THEN 0 ELSE 1 END, CASE WHEN deleted.last_error IS NULL THEN 0 ELSE 1 END
+INTO @pruned
+FROM @prune AS p INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = p.id
+OPTION (LOOP JOIN, FORCE ORDER);
+DELETE f
+FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = d.id
+WHERE d.failed = 1
+OPTION (LOOP JOIN, FORCE ORDER);
+UPDATE k SET state = 'deleted'
+FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+WHERE d.keyed = 1
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
+SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

@@ -1,0 +1,28 @@
+-- @deliver_leases nvarchar(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
+INSERT INTO @deliver (n, id, host, number, worker)
+SELECT x.n, x.id, x.host, x.number, x.worker
+FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, host bigint, number bigint, worker nvarchar(4000)) AS x;
+DECLARE @delivered TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET attempts = j.attempts + j.ahead, ahead = 0, unrecorded = 0, worker = COALESCE(j.worker, d.worker)
+OUTPUT inserted.id INTO @delivered
+FROM @deliver AS d INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = d.id
+WHERE j.token_host = d.host AND j.token_number = d.number
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
+SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

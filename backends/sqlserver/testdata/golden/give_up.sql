@@ -1,0 +1,24 @@
+-- @suspects nvarchar(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @suspect TABLE (host bigint NOT NULL PRIMARY KEY, beats bigint NOT NULL);
+INSERT INTO @suspect (host, beats)
+SELECT x.host, x.beats FROM OPENJSON(@suspects) WITH (host bigint, beats bigint) AS x;
+UPDATE h SET dead = 1
+FROM @suspect AS x INNER JOIN [qsidecar].qsidecar_hosts AS h WITH (ROWLOCK, FORCESEEK) ON h.host = x.host
+WHERE h.beats = x.beats AND h.expires_at <= @now AND h.dead = 0
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + @@ROWCOUNT;
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

@@ -1,0 +1,25 @@
+-- @beat_host bigint, @beat_name nvarchar(400), @beat_lease bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @beat_until datetime2(6) = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now));
+DECLARE @beat_made int;
+BEGIN TRANSACTION;
+UPDATE [qsidecar].qsidecar_hosts SET beats = beats + 1, expires_at = @beat_until
+WHERE host = @beat_host AND dead = 0 AND has_left = 0;
+SET @beat_made = @@ROWCOUNT;
+IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.host = @beat_host)
+BEGIN
+  INSERT INTO [qsidecar].qsidecar_hosts (host, name, beats, expires_at) VALUES (@beat_host, @beat_name, 1, @beat_until);
+  SET @beat_made = 1;
+END;
+COMMIT TRANSACTION;
+SELECT @beat_made AS made;
+SELECT h.host, h.beats, CASE WHEN h.expires_at <= @now THEN 1 ELSE 0 END AS expired, h.dead
+FROM [qsidecar].qsidecar_hosts AS h
+WHERE h.host <> @beat_host
+ORDER BY h.host;

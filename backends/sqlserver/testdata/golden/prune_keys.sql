@@ -1,0 +1,30 @@
+-- @prune_limit bigint, @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @prune_key TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, name varbinary(510) NOT NULL, PRIMARY KEY (queue, name));
+INSERT INTO @prune_key (queue, name)
+SELECT TOP (@prune_limit) k.queue, k.name
+FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_over), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE k.state IS NOT NULL AND k.expires_at <= @now
+ORDER BY k.expires_at;
+DELETE k
+FROM @prune_key AS x INNER JOIN [qsidecar].qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
+WHERE k.state IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+DECLARE @prune_gone bigint = @@ROWCOUNT;
+DELETE TOP (100) FROM [qsidecar].qsidecar_commits WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE at < DATEADD(day, -7, @now);
+SET @wrote = @wrote + 1;
+SELECT @prune_gone AS gone;
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

@@ -1,0 +1,18 @@
+-- @beat_host bigint, @beat_name nvarchar(400), @beat_lease bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @beat_made int;
+UPDATE [qsidecar].qsidecar_hosts SET name = @beat_name, beats = beats + 1,
+  expires_at = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now))
+WHERE host = @beat_host AND dead = 0 AND has_left = 0;
+SET @beat_made = @@ROWCOUNT;
+SELECT @beat_made AS made;
+SELECT h.host, h.beats, CASE WHEN h.expires_at <= @now THEN 1 ELSE 0 END AS expired, h.dead
+FROM [qsidecar].qsidecar_hosts AS h
+WHERE h.host <> @beat_host
+ORDER BY h.host;

@@ -1,0 +1,225 @@
+SET QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, XACT_ABORT ON;
+GO
+
+-- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 1.
+--
+-- A plain INSERT is an enqueue, in any program's own transaction:
+--
+--   INSERT INTO [qsidecar].qsidecar_jobs (queue, payload) VALUES ('mail', CONVERT(varbinary(max), 'hello'));
+--
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC).
+-- All others are the sidecar's own. A job with a run_at waits for it. A payload is
+-- bytes: CONVERT(varbinary(max), CONVERT(varchar(max), N'text' COLLATE
+-- Latin1_General_100_CI_AS_SC_UTF8)) makes UTF-8 of a text from SQL Server 2019 on.
+--
+-- The tables have filtered indexes: who inserts needs the settings that every
+-- ODBC, OLE DB, JDBC, .NET and Go program has by itself. sqlcmd needs -I; a job of
+-- SQL Server Agent and bcp begin with SET QUOTED_IDENTIFIER, ANSI_NULLS,
+-- ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL ON.
+--
+-- Texts that are compared have a binary collation: queues are ASCII, keys are
+-- UTF-16. Because SQL Server passes over blanks at the end when it compares texts,
+-- in every collation, the keys' own table has their bytes.
+--
+-- There is no trigger, so that an INSERT may have an OUTPUT clause. Delete jobs
+-- by the sidecar: a row that is deleted by hand leaves its failures behind.
+
+IF SCHEMA_ID(N'qsidecar') IS NULL EXEC (N'CREATE SCHEMA [qsidecar]');
+GO
+
+-- One line of numbers for ids and positions. Each statement of the sidecar draws
+-- one, and has the thousand from there on.
+IF OBJECT_ID(N'[qsidecar].qsidecar_line') IS NULL
+  CREATE SEQUENCE [qsidecar].qsidecar_line AS bigint START WITH 1000 INCREMENT BY 1000;
+GO
+
+-- The clock of every statement. Tests put another one in its place.
+IF OBJECT_ID(N'[qsidecar].qsidecar_now') IS NULL
+  EXEC (N'CREATE FUNCTION [qsidecar].qsidecar_now() RETURNS datetime2(6) WITH SCHEMABINDING AS BEGIN RETURN SYSUTCDATETIME(); END');
+GO
+
+IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_jobs (
+    id             bigint       NOT NULL DEFAULT (NEXT VALUE FOR [qsidecar].qsidecar_line) CONSTRAINT qsidecar_jobs_id PRIMARY KEY, -- never reused
+    position       bigint       NOT NULL DEFAULT (NEXT VALUE FOR [qsidecar].qsidecar_line), -- order inside a priority
+    enqueued_at    datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()),
+    ready_at       datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()), -- when it became ready
+    fence          bigint       NOT NULL DEFAULT (0),
+    attempts       int          NOT NULL DEFAULT (0), -- charged deliveries
+    losses         int          NOT NULL DEFAULT (0), -- failures in a row that were no nack
+    unrecorded     int          NOT NULL DEFAULT (0), -- sidecars lost in a row with it claimed ahead
+    priority       smallint     NOT NULL DEFAULT (0),
+    max_attempts   smallint     NULL CONSTRAINT qsidecar_max_attempts CHECK (max_attempts >= 1),
+    ahead          tinyint      NOT NULL DEFAULT (0), -- 1: claimed ahead, its delivery is not recorded and not in attempts
+    queue          varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queue_name
+      CHECK (DATALENGTH(queue) BETWEEN 1 AND 128 AND queue NOT LIKE '%[^A-Za-z0-9._:/-]%' AND queue NOT LIKE '[.-]%' AND DATALENGTH(queue) = LEN(queue)),
+    state          varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('waiting') CONSTRAINT qsidecar_state
+      CHECK (state IN ('waiting', 'claimed', 'done', 'dead')), -- waiting: ready without a run_at, scheduled with one
+    timeout_ms     bigint       NULL, -- the job's own
+    run_at         datetime2(6) NULL,
+    -- what the last claim's policy said
+    claim_max      int          NULL,
+    backoff_ms     bigint       NULL,
+    backoff_max_ms bigint       NULL,
+    keep_ms        bigint       NULL, -- NULL: an ack deletes
+    keep_dead_ms   bigint       NULL, -- NULL: for ever
+    -- the claim
+    token_host     bigint       NULL,
+    token_number   bigint       NULL,
+    owner          bigint       NULL, -- the host whose life a session lease needs; 0: nobody's (a timed lease of a dead host)
+    lease_ms       bigint       NULL, -- NULL: a session lease
+    deadline       datetime2(6) NULL, -- the run's; nothing moves it
+    due_at         datetime2(6) NULL, -- the earlier of the timed lease's end and the deadline
+    claimed_at     datetime2(6) NULL,
+    worker         nvarchar(400) NULL,
+    -- the end
+    finished_at    datetime2(6) NULL,
+    expires_at     datetime2(6) NULL,
+    [key]          nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
+    last_error     nvarchar(max) NULL, -- NULL: it has no row in qsidecar_failures
+    headers        nvarchar(max) NULL CONSTRAINT qsidecar_headers
+      CHECK (headers IS NULL OR (ISJSON(headers) = 1 AND LTRIM(headers) LIKE N'{%')),
+    result         varbinary(max) NULL,
+    payload        varbinary(max) NOT NULL DEFAULT (0x)
+  );
+GO
+
+-- A statement here touches a thousand rows at most. So many locks are never worth
+-- the whole table's. (Babelfish has row locks only, and does not know the words.)
+IF SERVERPROPERTY('babelfish') IS NULL
+  EXEC (N'ALTER TABLE [qsidecar].qsidecar_jobs SET (LOCK_ESCALATION = DISABLE)');
+GO
+
+-- One filtered index for each thing that is looked for: a claim's index holds
+-- nothing but ready jobs, and a claimed row is in as few as can be. run_at is in
+-- the first, because the server looks up what IS NULL asks for.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_ready')
+  CREATE INDEX qsidecar_ready ON [qsidecar].qsidecar_jobs (queue, priority DESC, position) INCLUDE (run_at)
+  WHERE state = 'waiting' AND run_at IS NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_scheduled')
+  CREATE INDEX qsidecar_scheduled ON [qsidecar].qsidecar_jobs (run_at, id) INCLUDE (queue)
+  WHERE state = 'waiting' AND run_at IS NOT NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_delayed')
+  CREATE INDEX qsidecar_delayed ON [qsidecar].qsidecar_jobs (queue, run_at, id)
+  WHERE state = 'waiting' AND run_at IS NOT NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_owned')
+  CREATE INDEX qsidecar_owned ON [qsidecar].qsidecar_jobs (owner, id) INCLUDE (queue, claimed_at)
+  WHERE state = 'claimed';
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_due')
+  CREATE INDEX qsidecar_due ON [qsidecar].qsidecar_jobs (due_at)
+  WHERE due_at IS NOT NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_finished')
+  CREATE INDEX qsidecar_finished ON [qsidecar].qsidecar_jobs (queue, state, finished_at, id)
+  WHERE finished_at IS NOT NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_expiring')
+  CREATE INDEX qsidecar_expiring ON [qsidecar].qsidecar_jobs (expires_at)
+  WHERE expires_at IS NOT NULL;
+GO
+
+IF OBJECT_ID(N'[qsidecar].qsidecar_failures') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_failures (
+    job     bigint        NOT NULL,
+    fence   bigint        NOT NULL, -- of the delivery that failed
+    attempt int           NOT NULL,
+    cause   varchar(16)   COLLATE Latin1_General_100_BIN2 NOT NULL,
+    message nvarchar(max) NOT NULL,
+    at      datetime2(6)  NOT NULL,
+    CONSTRAINT qsidecar_failures_of PRIMARY KEY (job, fence)
+  );
+GO
+
+IF OBJECT_ID(N'[qsidecar].qsidecar_keys') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_keys (
+    queue      varchar(128)   COLLATE Latin1_General_100_BIN2 NOT NULL,
+    name       varbinary(510) NOT NULL, -- the key's bytes
+    job        bigint         NOT NULL,
+    expires_at datetime2(6)   NOT NULL,
+    state      varchar(9)     COLLATE Latin1_General_100_BIN2 NULL, -- how the job ended; NULL: it has not
+    CONSTRAINT qsidecar_keys_name PRIMARY KEY (queue, name)
+  );
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_keys') AND name = N'qsidecar_keys_job')
+  CREATE INDEX qsidecar_keys_job ON [qsidecar].qsidecar_keys (job);
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_keys') AND name = N'qsidecar_keys_over')
+  CREATE INDEX qsidecar_keys_over ON [qsidecar].qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+GO
+
+IF OBJECT_ID(N'[qsidecar].qsidecar_hosts') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_hosts (
+    host       bigint        NOT NULL CONSTRAINT qsidecar_hosts_host PRIMARY KEY, -- the sidecar's identity, as a signed number
+    name       nvarchar(400) NOT NULL,
+    beats      bigint        NOT NULL,
+    expires_at datetime2(6)  NOT NULL,
+    has_left   tinyint       NOT NULL DEFAULT (0),
+    dead       tinyint       NOT NULL DEFAULT (0)
+  );
+GO
+
+IF OBJECT_ID(N'[qsidecar].qsidecar_queues') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_queues (
+    queue  varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queues_queue PRIMARY KEY,
+    paused tinyint      NOT NULL
+  );
+GO
+
+-- How often jobs were given back in their old positions. By itself, so that no
+-- claim that looks whether its queue is paused has to wait for who counts.
+IF OBJECT_ID(N'[qsidecar].qsidecar_returns') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_returns (
+    queue   varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_returns_queue PRIMARY KEY,
+    returns bigint       NOT NULL
+  );
+GO
+
+-- The number of the last commit of each connection of each open handle: tells,
+-- after a commit whose answer got lost, whether it happened.
+IF OBJECT_ID(N'[qsidecar].qsidecar_commits') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_commits (
+    handle bigint       NOT NULL,
+    lane   int          NOT NULL,
+    number bigint       NOT NULL,
+    at     datetime2(6) NOT NULL,
+    CONSTRAINT qsidecar_commits_lane PRIMARY KEY (handle, lane)
+  );
+GO
+
+IF OBJECT_ID(N'[qsidecar].qsidecar_meta') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_meta (
+    one         tinyint     NOT NULL CONSTRAINT qsidecar_meta_one PRIMARY KEY CHECK (one = 1),
+    version     int         NOT NULL, -- of this schema
+    min_program int         NOT NULL, -- the oldest program generation that may use it
+    database_id varchar(11) COLLATE Latin1_General_100_BIN2 NOT NULL -- random: leases name it
+  );
+GO
+
+-- The first six bytes of a NEWID are random, and nothing but random.
+IF NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_meta)
+BEGIN
+  DECLARE @random varbinary(12) = SUBSTRING(CONVERT(varbinary(16), NEWID()), 1, 6) + SUBSTRING(CONVERT(varbinary(16), NEWID()), 1, 6);
+  DECLARE @id varchar(11) = '';
+  WHILE LEN(@id) < 11
+    SET @id = @id + SUBSTRING('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_', CONVERT(int, SUBSTRING(@random, LEN(@id) + 1, 1)) % 64 + 1, 1);
+  INSERT INTO [qsidecar].qsidecar_meta (one, version, min_program, database_id) VALUES (1, 1, 1, @id);
+END;
+GO
+
+-- A role that runs a sidecar (make it first: CREATE ROLE [qsidecar_sidecar]). Programs that only
+-- INSERT need INSERT on qsidecar_jobs.
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_jobs TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_failures TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_keys TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_hosts TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_queues TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_returns TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_commits TO [qsidecar_sidecar];
+GRANT SELECT ON [qsidecar].qsidecar_meta TO [qsidecar_sidecar];
+GRANT UPDATE ON [qsidecar].qsidecar_line TO [qsidecar_sidecar];
+GRANT EXECUTE ON [qsidecar].qsidecar_now TO [qsidecar_sidecar];
+GO

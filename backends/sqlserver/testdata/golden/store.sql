@@ -1,0 +1,38 @@
+-- @store_jobs nvarchar(max), @store_blob varbinary(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @store_base bigint;
+SET @store_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+DECLARE @store TABLE (
+  n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
+  max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL);
+INSERT INTO @store (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size)
+SELECT x.n, x.queue, x.priority, CASE
+    WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
+    WHEN x.run_at > @now THEN x.run_at END,
+  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size
+FROM OPENJSON(@store_jobs) WITH (
+  n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
+  headers nvarchar(max), start bigint, size bigint) AS x;
+INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, queue, priority, max_attempts, timeout_ms, run_at, headers, payload)
+SELECT @store_base + x.n, @store_base + x.n, @now, @now, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.headers,
+  SUBSTRING(@store_blob, x.start + 1, x.size)
+FROM @store AS x;
+SET @wrote = @wrote + 1;
+SELECT x.n, j.id, CASE WHEN j.run_at IS NULL THEN 1 ELSE 0 END AS ready
+FROM @store AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @store_base + x.n
+ORDER BY x.n
+OPTION (LOOP JOIN, FORCE ORDER);
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;

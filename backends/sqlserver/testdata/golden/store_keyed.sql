@@ -1,0 +1,71 @@
+-- @keyed_jobs nvarchar(max), @keyed_blob varbinary(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @keyed_base bigint;
+SET @keyed_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+DECLARE @keyed TABLE (
+  n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
+  max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
+  name varbinary(510) NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, until datetime2(6) NULL, stored tinyint NOT NULL);
+INSERT INTO @keyed (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, name, [key], until, stored)
+SELECT x.n, x.queue, x.priority, CASE
+    WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
+    WHEN x.run_at > @now THEN x.run_at END,
+  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size,
+  CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1
+FROM OPENJSON(@keyed_jobs) WITH (
+  n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
+  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint, job bigint, host bigint, number bigint) AS x
+LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK)
+  ON o.id = x.job AND o.token_host = x.host AND o.token_number = x.number
+WHERE x.job IS NULL OR o.id IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
+INSERT INTO @keyed_known (n, free)
+SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
+FROM @keyed AS x
+INNER JOIN [qsidecar].qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
+LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
+OPTION (LOOP JOIN, FORCE ORDER);
+UPDATE x SET stored = 0
+FROM @keyed AS x INNER JOIN @keyed_known AS f ON f.n = x.n
+WHERE f.free = 0;
+UPDATE k SET job = @keyed_base + x.n, expires_at = x.until, state = NULL
+FROM @keyed AS x
+INNER JOIN @keyed_known AS f ON f.n = x.n
+INNER JOIN [qsidecar].qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
+WHERE f.free = 1
+OPTION (LOOP JOIN, FORCE ORDER);
+INSERT INTO [qsidecar].qsidecar_keys (queue, name, job, expires_at)
+SELECT x.queue, x.name, @keyed_base + x.n, x.until
+FROM @keyed AS x
+WHERE x.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM @keyed_known AS f WHERE f.n = x.n);
+INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, queue, priority, max_attempts, timeout_ms, run_at, [key], headers, payload)
+SELECT @keyed_base + x.n, @keyed_base + x.n, @now, @now, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.[key], x.headers,
+  SUBSTRING(@keyed_blob, x.start + 1, x.size)
+FROM @keyed AS x
+WHERE x.stored = 1;
+SET @wrote = @wrote + 1;
+SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'scheduled' END AS state
+FROM @keyed AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @keyed_base + x.n
+WHERE x.stored = 1
+UNION ALL
+SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'waiting' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
+FROM @keyed AS x
+INNER JOIN [qsidecar].qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
+LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
+WHERE x.stored = 0
+OPTION (LOOP JOIN, FORCE ORDER);
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;
