@@ -79,6 +79,7 @@ func TestExamineTransactions(t *testing.T) {
 // the look but shortly.
 func TestExamineLocks(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role := runner(t, p, "lockless") // which sees less than its superior
 		url := p.Database(t)
 		s := open(t, Options{URL: url})
 		c, err := pgx.Connect(t.Context(), url)
@@ -99,7 +100,6 @@ func TestExamineLocks(t *testing.T) {
 		}
 		has(t, found, want{backends.Problem, "locks", "of postgres (a script) locks the table qsidecar_jobs (AccessExclusiveLock)", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
 			want{backends.Fact, "claim", "another transaction holds a lock on the tables", ""})
-		role := runner(t, p, "lockless") // which sees less
 		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO "+role)
 		s = open(t, Options{URL: as(t, url, role), Look: true})
 		if found, err = s.examine(t.Context(), nil, usual()); err != nil || !slices.ContainsFunc(found, want{backends.Problem, "locks", "locks the table qsidecar_jobs", ""}.is) {

@@ -67,6 +67,7 @@ func allOf(t *testing.T, config *pgx.ConnConfig) map[string]string {
 			THEN query_to_xml('SELECT * FROM ' || c.oid::regclass || CASE c.relkind WHEN 'r' THEN ' ORDER BY 1 LIMIT 100' ELSE '' END, true, true, '')::text ELSE '' END
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname !~ '^pg_|^information_schema$'
 		UNION ALL SELECT 'settings of ' || setrole || ' in ' || setdatabase, setconfig::text FROM pg_db_role_setting
+			WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
 		UNION ALL SELECT 'schemas', string_agg(nspname, ' ' ORDER BY nspname) FROM pg_namespace WHERE nspname !~ '^pg_'`)
 	if err != nil {
 		t.Fatal(err)
