@@ -7,8 +7,9 @@ import (
 
 // Short names of what the engines on servers share.
 type (
-	cursors = cursor.Set
-	learned = cursor.Learned
+	cursors   = cursor.Set
+	learned   = cursor.Learned
+	estimates = batch.Estimates
 )
 
 var (

@@ -3,34 +3,12 @@ package postgres
 import (
 	"context"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
-)
-
-// estimates are counts above backends.StatsExact, which cost a walk through an
-// index and are therefore asked for at most every ten seconds.
-type estimates struct {
-	mu sync.Mutex
-	of map[counted]estimate
-}
-
-type counted struct {
-	queue string
-	state backends.State
-}
-
-type estimate struct {
-	n  int64
-	at time.Time
-}
-
-const (
-	estimateAge  = 10 * time.Second
-	maxEstimates = 10_000
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // Stats implements backends.Inspector.
@@ -70,16 +48,9 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 	return all, nil
 }
 
-func counts(st *backends.QueueStats) map[backends.State]*int64 {
-	return map[backends.State]*int64{
-		backends.StateReady: &st.Ready, backends.StateScheduled: &st.Scheduled, backends.StateClaimed: &st.Claimed,
-		backends.StateDone: &st.Done, backends.StateDead: &st.Dead,
-	}
-}
-
 func (s *Store) statsOf(t *tx, queue string, st *backends.QueueStats) {
 	st.Queue = queue
-	n := counts(st)
+	n := batch.Counts(st)
 	t.each(s.sql.stats, func(rows pgx.Rows) error {
 		var now time.Time
 		var claimed, ready *time.Time
@@ -105,37 +76,9 @@ func age(now time.Time, at *time.Time) time.Duration {
 
 // estimate replaces the counts that reached the limit.
 func (s *Store) estimate(ctx context.Context, t *tx, st *backends.QueueStats) error {
-	for state, n := range counts(st) {
-		if *n <= backends.StatsExact {
-			continue
-		}
-		st.Approx = true
-		if err := s.estimateOne(ctx, t, counted{st.Queue, state}, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Store) estimateOne(ctx context.Context, t *tx, c counted, n *int64) error {
-	e := &s.counts
-	e.mu.Lock()
-	known, ok := e.of[c]
-	e.mu.Unlock()
-	if ok && time.Since(known.at) < estimateAge {
-		*n = known.n
-		return nil
-	}
-	at := time.Now()
-	t.each(s.sql.count[c.state], func(rows pgx.Rows) error { return rows.Scan(n) }, c.queue, int64(math.MaxInt64))
-	if err := t.send(ctx); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.of == nil || len(e.of) >= maxEstimates {
-		e.of = map[counted]estimate{}
-	}
-	e.of[c] = estimate{n: *n, at: at}
-	return nil
+	return s.counts.Fill(st, func(state backends.State) (n int64, err error) {
+		t.each(s.sql.count[state], func(rows pgx.Rows) error { return rows.Scan(&n) }, st.Queue, int64(math.MaxInt64))
+		err = t.send(ctx)
+		return n, err
+	})
 }

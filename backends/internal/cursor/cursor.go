@@ -118,6 +118,7 @@ type Learned struct {
 	Returns int64     // the queue's, after the claim
 	Begun   int64     // all that has a position by now is numbered below
 	Ended   int64     // all that is numbered below is over
+	Below   int64     // where positions are instants: a later one is never smaller; 0: they are none
 }
 
 // Learn moves the cursor of a queue.
@@ -137,8 +138,12 @@ func (c *Set) Learn(queue string, l Learned) {
 		k.at(s.Urgency).head = s.Position
 	}
 	for i := range k.marks {
-		if m := &k.marks[i]; m.check == 0 && m.head-m.low > provenStep {
-			m.check, m.after = m.head, l.Begun
+		m, upTo := &k.marks[i], k.marks[i].head
+		if l.Below > 0 {
+			upTo = min(upTo, l.Below)
+		}
+		if m.check == 0 && upTo-m.low > provenStep {
+			m.check, m.after = upTo, l.Begun
 		}
 	}
 	if len(k.marks) > maxMarks {
@@ -271,6 +276,14 @@ func (c *Set) Forget(queue string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.of, queue)
+}
+
+// Reset forgets all: positions may be given again that were passed.
+func (c *Set) Reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.of)
+	c.ended = 0
 }
 
 // Lows are the spots of a queue, one of each urgency, at or below which nothing
