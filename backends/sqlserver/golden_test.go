@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,7 +30,11 @@ func goldens() map[string]string {
 			calls = append(calls, call{piece: p})
 		}
 		text, declarations := s.batch(calls)
-		all[name] = "-- " + declarations + "\n" + text + "\n"
+		sets := 0
+		for _, p := range pieces {
+			sets += p.sets
+		}
+		all[name] = fmt.Sprintf("-- parameters: %s\n-- result sets: %d\n%s\n", declarations, sets, text)
 	}
 	for _, p := range s.all {
 		switch {

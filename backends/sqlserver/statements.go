@@ -104,7 +104,7 @@ func render(schema string) *statements {
 		s.all = append(s.all, p)
 		return p
 	}
-	each := func(file string) map[backends.State]*piece {
+	each := func(file string, states ...backends.State) map[backends.State]*piece {
 		m := map[backends.State]*piece{}
 		for _, state := range states {
 			w := of[state]
@@ -124,7 +124,7 @@ func render(schema string) *statements {
 	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = r("peek_ready"), r("peek_scheduled"), r("peek_claimed"), r("peek_finished")
 	s.retryIDs, s.retryFrom, s.keysTaken = r("retry_ids"), r("retry_from"), r("keys_taken")
 	s.delete, s.release, s.pause, s.resume = r("delete"), r("release"), r("pause"), r("resume")
-	s.count, s.purge = each("count"), each("purge")
+	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)
 	return s
 }
 

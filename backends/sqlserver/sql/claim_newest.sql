@@ -10,6 +10,7 @@
 -- @claim_slots nvarchar(max)
 -- sets 2
 {claim_head}
+DECLARE @claim_next smallint;
 WHILE @claim_left > 0
 BEGIN
   SELECT @claim_queue = x.queue, @claim_policy_n = x.policy, @claim_highest = x.highest, @claim_lowest = x.lowest, @claim_low = x.low, @claim_high = x.high
@@ -23,23 +24,22 @@ BEGIN
   END;
   WHILE @claim_left > 0
   BEGIN
-    SET @claim_low = NULL;
-    SELECT TOP (1) @claim_low = j.priority
+    SET @claim_next = NULL;
+    SELECT TOP (1) @claim_next = j.priority
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest
     ORDER BY j.priority DESC, j.position;
-    IF @claim_low IS NULL
+    IF @claim_next IS NULL
       BREAK;
-    SET @claim_lowest = @claim_low;
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, -j.position, DATALENGTH(j.payload)
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_lowest
+    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_next
     ORDER BY j.position DESC;
     SET @claim_left = @claim_left - @@ROWCOUNT;
-    IF @claim_lowest = -32768
+    IF @claim_next = -32768
       BREAK;
-    SET @claim_highest = @claim_lowest - 1;
+    SET @claim_highest = @claim_next - 1;
   END;
   SET @claim_n = @claim_n + 1;
 END;

@@ -3,7 +3,7 @@
 -- number is there, the INSERT fails, and with it the transaction: somebody found
 -- out that this one never was.
 -- @mark_handle bigint
--- @mark_lane bigint
+-- @mark_lane int
 -- @mark_number bigint
 -- sets 1
 IF @wrote > 0

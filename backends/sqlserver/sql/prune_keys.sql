@@ -13,6 +13,13 @@ FROM @prune_key AS x INNER JOIN {s}.qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK)
 WHERE k.state IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @prune_gone bigint = @@ROWCOUNT;
-DELETE TOP (100) FROM {s}.qsidecar_commits WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE at < DATEADD(day, -7, @now);
+DECLARE @prune_commit TABLE (handle bigint NOT NULL, lane int NOT NULL, PRIMARY KEY (handle, lane));
+INSERT INTO @prune_commit (handle, lane)
+SELECT TOP (100) c.handle, c.lane
+FROM {s}.qsidecar_commits AS c WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE c.at < DATEADD(day, -7, @now);
+DELETE c
+FROM @prune_commit AS x INNER JOIN {s}.qsidecar_commits AS c WITH (ROWLOCK, FORCESEEK) ON c.handle = x.handle AND c.lane = x.lane
+OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + 1;
 SELECT @prune_gone AS gone;

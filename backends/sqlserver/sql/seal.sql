@@ -2,7 +2,7 @@
 -- it never will be, because from now on a later one is. The UPDATE comes first: it
 -- waits for a transaction that is still about to write the row.
 -- @seal_handle bigint
--- @seal_lane bigint
+-- @seal_lane int
 -- @seal_number bigint
 -- sets 1
 BEGIN TRANSACTION;

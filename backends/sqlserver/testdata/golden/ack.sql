@@ -1,4 +1,5 @@
--- @ack_leases nvarchar(max), @ack_blob varbinary(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @ack_leases nvarchar(max), @ack_blob varbinary(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @around_prune bigint, @around_owners bigint, @around_segments nvarchar(max), @around_queues nvarchar(max)
+-- parameters: @around_prune bigint, @around_owners bigint, @around_segments nvarchar(max), @around_queues nvarchar(max)
+-- result sets: 4
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @bury_jobs nvarchar(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @bury_jobs nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @chosen_queue varchar(128), @chosen_ids nvarchar(max)
+-- parameters: @chosen_queue varchar(128), @chosen_ids nvarchar(max)
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

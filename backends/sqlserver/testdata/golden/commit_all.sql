@@ -1,4 +1,5 @@
--- @keyed_jobs nvarchar(max), @keyed_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @deliver_leases nvarchar(max), @extend_leases nvarchar(max), @look_leases nvarchar(max), @meet_fates nvarchar(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @keyed_jobs nvarchar(max), @keyed_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @deliver_leases nvarchar(max), @extend_leases nvarchar(max), @look_leases nvarchar(max), @meet_fates nvarchar(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 12
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @store_jobs nvarchar(max), @store_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @store_jobs nvarchar(max), @store_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 7
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

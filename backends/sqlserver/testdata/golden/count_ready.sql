@@ -1,4 +1,5 @@
--- @count_queue varchar(128)
+-- parameters: @count_queue varchar(128)
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @due_limit bigint
+-- parameters: @due_limit bigint
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

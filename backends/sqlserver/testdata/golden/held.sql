@@ -1,4 +1,5 @@
--- @held_host bigint, @held_after bigint, @held_limit bigint
+-- parameters: @held_host bigint, @held_after bigint, @held_limit bigint
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

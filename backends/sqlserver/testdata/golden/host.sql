@@ -1,4 +1,5 @@
--- @host_id bigint, @host_queues nvarchar(max)
+-- parameters: @host_id bigint, @host_queues nvarchar(max)
+-- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @taken_queue varchar(128)
+-- parameters: @taken_queue varchar(128)
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @beat_host bigint, @beat_name nvarchar(400), @beat_lease bigint
+-- parameters: @beat_host bigint, @beat_name nvarchar(400), @beat_lease bigint
+-- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @look_leases nvarchar(max)
+-- parameters: @look_leases nvarchar(max)
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @lost_owners nvarchar(max), @lost_limit bigint, @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @lost_owners nvarchar(max), @lost_limit bigint, @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 3
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @pause_queue varchar(128), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @pause_queue varchar(128), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

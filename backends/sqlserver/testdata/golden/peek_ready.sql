@@ -1,4 +1,5 @@
--- @peek_queue varchar(128), @peek_priority smallint, @peek_position bigint, @peek_limit bigint
+-- parameters: @peek_queue varchar(128), @peek_priority smallint, @peek_position bigint, @peek_limit bigint
+-- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

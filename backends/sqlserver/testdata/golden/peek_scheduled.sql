@@ -1,4 +1,5 @@
--- @peek_queue varchar(128), @peek_at datetime2(6), @peek_id bigint, @peek_limit bigint
+-- parameters: @peek_queue varchar(128), @peek_at datetime2(6), @peek_id bigint, @peek_limit bigint
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

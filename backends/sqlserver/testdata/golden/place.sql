@@ -1,4 +1,5 @@
--- @place_queue varchar(128), @place_id bigint
+-- parameters: @place_queue varchar(128), @place_id bigint
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

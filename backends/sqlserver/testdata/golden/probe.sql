@@ -1,4 +1,5 @@
--- @probe_queue varchar(128), @probe_pieces nvarchar(max)
+-- parameters: @probe_queue varchar(128), @probe_pieces nvarchar(max)
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @prune_limit bigint, @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @prune_limit bigint, @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;
@@ -17,7 +18,14 @@ FROM @prune_key AS x INNER JOIN [qsidecar].qsidecar_keys AS k WITH (ROWLOCK, FOR
 WHERE k.state IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @prune_gone bigint = @@ROWCOUNT;
-DELETE TOP (100) FROM [qsidecar].qsidecar_commits WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE at < DATEADD(day, -7, @now);
+DECLARE @prune_commit TABLE (handle bigint NOT NULL, lane int NOT NULL, PRIMARY KEY (handle, lane));
+INSERT INTO @prune_commit (handle, lane)
+SELECT TOP (100) c.handle, c.lane
+FROM [qsidecar].qsidecar_commits AS c WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE c.at < DATEADD(day, -7, @now);
+DELETE c
+FROM @prune_commit AS x INNER JOIN [qsidecar].qsidecar_commits AS c WITH (ROWLOCK, FORCESEEK) ON c.handle = x.handle AND c.lane = x.lane
+OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + 1;
 SELECT @prune_gone AS gone;
 IF @wrote > 0

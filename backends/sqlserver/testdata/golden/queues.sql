@@ -1,4 +1,5 @@
--- 
+-- parameters: 
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

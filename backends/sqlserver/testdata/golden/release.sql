@@ -1,4 +1,5 @@
--- @release_queue varchar(128), @release_ids nvarchar(max)
+-- parameters: @release_queue varchar(128), @release_ids nvarchar(max)
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

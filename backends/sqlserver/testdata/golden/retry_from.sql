@@ -1,4 +1,5 @@
--- @retry_queue varchar(128), @retry_at datetime2(6), @retry_id bigint, @retry_limit bigint, @retry_whole bigint, @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @retry_queue varchar(128), @retry_at datetime2(6), @retry_id bigint, @retry_limit bigint, @retry_whole bigint, @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @seal_handle bigint, @seal_lane bigint, @seal_number bigint
+-- parameters: @seal_handle bigint, @seal_lane int, @seal_number bigint
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

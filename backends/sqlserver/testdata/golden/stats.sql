@@ -1,4 +1,5 @@
--- @stats_queues nvarchar(max), @stats_limit bigint
+-- parameters: @stats_queues nvarchar(max), @stats_limit bigint
+-- result sets: 1
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

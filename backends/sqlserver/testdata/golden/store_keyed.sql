@@ -1,4 +1,5 @@
--- @keyed_jobs nvarchar(max), @keyed_blob varbinary(max), @mark_handle bigint, @mark_lane bigint, @mark_number bigint
+-- parameters: @keyed_jobs nvarchar(max), @keyed_blob varbinary(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

@@ -1,4 +1,5 @@
--- @view_queue varchar(128), @view_ids nvarchar(max)
+-- parameters: @view_queue varchar(128), @view_ids nvarchar(max)
+-- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

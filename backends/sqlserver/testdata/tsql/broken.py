@@ -1,0 +1,47 @@
+"""Statements that are broken on purpose: the check must notice each."""
+
+# file, what is there, what stands there instead, and a word of the complaint
+BROKEN = [
+    ("claim", "j.queue = @claim_queue", "j.quue = @claim_queue", "no column quue"),
+    ("claim", "READPAST, ROWLOCK, READCOMMITTEDLOCK", "READPAST, ROWLOCK", "READCOMMITTEDLOCK"),
+    ("claim", "FORCESEEK, UPDLOCK, READPAST", "FORCESEEK, READPAST", "without {'UPDLOCK'}"),
+    ("claim", "WHERE j.state = 'waiting' AND j.run_at IS NULL\nOPTION", "WHERE 1 = 1\nOPTION", "once more"),
+    ("claim", "ORDER BY j.priority DESC, j.position;", "ORDER BY j.priority, j.position;", "locked and sorted"),
+    ("claim", "AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <=", "AND j.queue = @claim_queue AND j.priority <=", "8622"),
+    ("claim", "DECLARE @claim_highest smallint", "DECLARE @claim_highest int", "with claim_highest int"),
+    ("claim", "DECLARE @claim_queue varchar(128)", "DECLARE @claim_queue nvarchar(128)", "compares queue varchar(128) with claim_queue nvarchar(128)"),
+    ("claim", "SELECT c.slot, c.policy, j.position", "SELECT c.slot, c.polcy, j.position", "no column polcy"),
+    ("claim", "SET XACT_ABORT ON;\n", "", "settings"),
+    ("claim", "OUTPUT inserted.id INTO @claim_taken\n", "OUTPUT inserted.id\n", "OUTPUT without INTO"),
+    ("ack", "INTO @acked\nFROM @ack", "INTO @ack\nFROM @ack", "puts 4 columns out into 6"),
+    ("ack", "ON j.id = a.id\nWHERE", "ON j.position = a.id\nWHERE", "without its primary key"),
+    ("ack", "WITH (ROWLOCK, FORCESEEK) ON j.id", "WITH (ROWLOCK) ON j.id", "without FORCESEEK"),
+    ("ack", "host bigint NOT NULL, number", "host int NOT NULL, number", "compares token_host bigint with host int"),
+    ("ack", "SELECT a.n FROM @ack", "SELECT a.n FROM @acks", "@acks is no list"),
+    ("ack", "@ack_leases)", "@ack_lease)", "@ack_lease is not declared"),
+    ("ack", "OPTION (LOOP JOIN, FORCE ORDER);\nIF EXISTS (SELECT 1 FROM @ack ", ";\nIF EXISTS (SELECT 1 FROM @ack ", "leaves the way"),
+    ("meet", "cause, message, at)\nSELECT m.id", "cause, message)\nSELECT m.id", "leaves at out"),
+    ("meet", "varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY", "varchar(128) NOT NULL PRIMARY KEY", "different collations"),
+    ("meet", "SELECT m.n FROM @meet", "IF 1 = 1\nSELECT m.n FROM @meet", "perhaps not once"),
+    ("store_keyed", "UPDLOCK, HOLDLOCK, ROWLOCK", "HOLDLOCK, ROWLOCK", "wait for each other"),
+    ("due", "INDEX (qsidecar_due), FORCESEEK, ", "", "without an index"),
+    ("due", "j.due_at <= @now", "j.deadline <= @now", "nothing to seek by"),
+    ("due", "INDEX (qsidecar_due)", "INDEX (qsidecar_keys_job)", "has no index"),
+    ("seal", "UPDATE [qsidecar].qsidecar_commits SET number = @seal_number + 1", "MERGE [qsidecar].qsidecar_commits SET number = @seal_number + 1", "cannot be read"),
+    ("pause", "WHERE queue = @pause_queue;", "WHERE paused = 0;", "not by primary key"),
+]
+
+
+def unnoticed(goldens, schema, check):
+    """What of all that the check does not complain about."""
+    for name, old, new, word in BROKEN:
+        text = (goldens / f"{name}.sql").read_text()
+        if old not in text:
+            yield f"{name}: {old!r} is no longer there to be broken"
+            continue
+        try:
+            wrong = check(name, text.replace(old, new), schema)
+        except Exception as e:  # noqa: BLE001
+            wrong = [f"cannot be read: {e!r}"]
+        if word is not None and not any(word in w for w in wrong):
+            yield f"{name} with {new!r}: {wrong}"

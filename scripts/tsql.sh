@@ -1,0 +1,28 @@
+#!/bin/sh
+# Checks the SQL Server backend's statements, which no server here can run: runs
+# testdata/tsql/check.py in a Python environment of its own in the cache folder, which
+# it makes where it is missing.
+#
+#   scripts/tsql.sh
+set -eu
+cd "$(dirname "$0")/.."
+tsql=backends/sqlserver/testdata/tsql
+cache=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/qsidecar-test}
+cache=${cache:-$PWD/.cache/servers}
+mkdir -p "$cache"
+home=$cache/tsql-$(cksum <$tsql/requirements.txt | cut -d' ' -f1)
+# One at a time makes it; what is there is there as a whole.
+exec 9>"$cache/tsql.lock"
+flock 9
+if ! [ -e "$home/made" ]; then
+	rm -rf "$home"
+	log=$(mktemp)
+	trap 'rm -f "$log"' EXIT
+	{ python3 -m venv "$home" && "$home/bin/pip" install -q --disable-pip-version-check -r $tsql/requirements.txt; } >"$log" 2>&1 || {
+		cat "$log" >&2
+		echo "tsql.sh: no Python environment with sqlfluff and sqlglot could be made in $home; the words of pip are above" >&2
+		exit 1
+	}
+	touch "$home/made"
+fi
+PYTHONDONTWRITEBYTECODE=1 "$home/bin/python" $tsql/check.py backends/sqlserver/testdata/golden "$cache/tsql-parsed"
