@@ -1,0 +1,92 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// Beat implements backends.Backend. No commit of this process can hold it up:
+// it has a connection of its own.
+func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+	ctx, done := s.bound(ctx)
+	defer done()
+	sent := false // and its answer got lost
+	for try := 1; ; try++ {
+		p, began, err := s.beat(ctx, b)
+		if err == nil {
+			return p, nil
+		}
+		sent = sent || began && !fromServer(err)
+		// A beat made twice is a beat: only its counter moves twice.
+		if try == maxTries || ctx.Err() != nil || !s.transient(err) || !batch.Pause(ctx, retryPause<<try) {
+			if sent {
+				return backends.Pulse{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
+			}
+			return backends.Pulse{}, s.outcome(ctx, err)
+		}
+	}
+}
+
+func (s *Store) beat(ctx context.Context, b backends.Beat) (p backends.Pulse, began bool, err error) {
+	c, l, err := s.take(ctx, &s.beats)
+	if err != nil {
+		return p, false, err
+	}
+	defer func() { s.beats.put(c, l) }()
+	if ctx.Err() != nil {
+		return p, false, context.Cause(ctx)
+	}
+	var t script
+	lease := batch.MS(b.Lease) * 1000
+	switch b.Kind {
+	case backends.BeatJoin:
+		t.add(s.sql.join, int64(b.Host), b.Name, lease)
+	case backends.BeatRenew:
+		t.add(s.sql.renew, b.Name, lease, int64(b.Host))
+	case backends.BeatLeave:
+		t.add(s.sql.leave, b.Name, lease, int64(b.Host))
+	default:
+		return p, false, fmt.Errorf("%w: a beat of the unknown kind %d", errOwn, b.Kind)
+	}
+	t.each(func(r *result) error {
+		peer := backends.Peer{Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Expired: r.int(2) != 0, Dead: r.int(3) != 0}
+		if peer.Host != b.Host {
+			p.Peers = append(p.Peers, peer)
+			return nil
+		}
+		p.Alive = !peer.Dead && (r.int(4) == 0 || b.Kind == backends.BeatLeave)
+		return nil
+	}, s.sql.peers)
+	return p, true, c.query(ctx, t.sql.String(), t.args, t.reads)
+}
+
+// ownerLane is the lane of what a host has claimed.
+func ownerLane(host int64) string { return fmt.Sprintf("c%016X", uint64(host)) }
+
+// Held implements backends.Backend.
+func (s *Store) Held(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.Held, error) {
+	var held []backends.Held
+	from, _ := batch.Number(after) // what is no id has everything after it
+	err := s.read(ctx, func(_ context.Context, t *tx) error {
+		held = nil
+		t.each(func(r *result) error {
+			held = append(held, backends.Held{
+				Lease: backends.Lease{
+					Job:   batch.ID(r.int(0)),
+					Token: backends.Token{Host: backends.Identity(r.int(1)), Number: uint64(r.int(2))},
+				},
+				Queue: r.text(3),
+				Timed: r.int(4) != 0,
+			})
+			return nil
+		}, s.sql.held, ownerLane(int64(host)), from, limit)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return held, nil
+}

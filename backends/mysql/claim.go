@@ -1,0 +1,335 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// claiming is one claim under way. Its queues are asked one after the other, each
+// with as many statements as it needs.
+type claiming struct {
+	backends.Claim
+	s     *Store
+	host  backends.Identity
+	left  int64 // bytes that may still be given
+	res   backends.ClaimResult
+	seen  map[string]*cursor.Learned
+	done  bool
+	asked bool // in this round
+
+	at     int // the queue
+	look   look
+	again  bool  // the queue was asked again because jobs came back
+	below  int32 // newest first: the last urgency that was looked through
+	bottom bool  // newest first: there is no other
+	ids    []int64
+	found  []ready
+	wanted int
+}
+
+// look is which part of a queue's lane a statement goes through.
+type look int
+
+const (
+	ahead  look = iota // from the heads on
+	behind             // between the lows and the heads
+)
+
+// ready is a row that a claim locked.
+type ready struct {
+	backends.Job
+	id, size, position   int64
+	attempts, unrecorded int64
+	max, timeout         int64
+	urgency              int32
+	large                bool // its payload is fetched once it is taken
+}
+
+// ending is what the tables beside the jobs said last.
+type ending struct {
+	alive   bool  // the host that the transaction claims for
+	micros  int64 // the clock of positions
+	paused  map[string]bool
+	returns map[string]int64
+}
+
+func (k *commitment) startClaims() {
+	for _, c := range k.batch.Claims {
+		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
+		k.claims = append(k.claims, &claiming{Claim: c, s: k.s, host: k.batch.Host, left: c.MaxBytes,
+			seen: map[string]*cursor.Learned{}, below: cursor.Beginning.Urgency, done: len(c.Slots) == 0 || len(c.Queues) == 0})
+	}
+}
+
+// askClaims queues a statement for each claim that can go on: what an earlier one may
+// take from its queue must be taken first.
+func (k *commitment) askClaims(t *tx) {
+	queues := batch.QueuesOf(k.batch.Claims)
+	var before []string
+	asking := false
+	for _, c := range k.claims {
+		if c.done {
+			continue
+		}
+		mine := c.names()
+		if !slices.ContainsFunc(mine, func(q string) bool { return slices.Contains(before, q) }) {
+			if !asking && t.s.sql.skip == "" {
+				t.takeTurns(queues)
+			}
+			asking = true
+			c.ask(t)
+		}
+		before = append(before, mine...)
+	}
+	if !asking {
+		return
+	}
+	k.end.paused, k.end.returns = map[string]bool{}, map[string]int64{}
+	args := make([]any, len(queues))
+	for i, q := range queues {
+		args[i] = q
+	}
+	t.each(func(r *result) error {
+		if q := r.text(0); q == "" {
+			k.end.micros = r.int(1)
+		} else {
+			k.end.paused[q], k.end.returns[q] = r.int(2) != 0, r.int(1)
+		}
+		return nil
+	}, "SELECT queue, returns, paused FROM qsidecar_queues WHERE queue IN ("+marks(len(queues))+") UNION ALL SELECT '', "+position+", 0", args...)
+}
+
+// takeTurns lets one transaction at a time claim from a queue, where the server
+// cannot skip what others have locked.
+func (t *tx) takeTurns(queues []string) {
+	queues = slices.Clone(queues)
+	slices.Sort(queues)
+	t.wrote = true
+	for _, q := range queues {
+		t.add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns", q)
+	}
+}
+
+func (c *claiming) names() (queues []string) {
+	for _, p := range c.Queues[c.at:] {
+		queues = append(queues, p.Queue)
+	}
+	return queues
+}
+
+// goOnClaims has the claims take what they locked, and ask again where they may
+// get more.
+func (k *commitment) goOnClaims(ctx context.Context, t *tx) error {
+	for {
+		for _, c := range k.claims {
+			if !c.asked {
+				continue
+			}
+			if len(c.ids) > 0 { // read without locks
+				if err := c.lockFound(ctx, t); err != nil {
+					return err
+				}
+			}
+			c.asked = false
+			if err := c.digest(t, &k.end); err != nil {
+				return err
+			}
+		}
+		if !slices.ContainsFunc(k.claims, func(c *claiming) bool { return !c.done }) {
+			break
+		}
+		k.askClaims(t)
+		if err := t.send(ctx); err != nil {
+			return err
+		}
+	}
+	for _, c := range k.claims {
+		k.res.Claims = append(k.res.Claims, c.res)
+	}
+	return nil
+}
+
+const readyColumns = "id, priority, position, LENGTH(payload), IF(LENGTH(payload) <= ?, payload, NULL), attempts, unrecorded, fence, " +
+	"max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error"
+
+// smallPayload is what a claim's first statement brings along for each row, at
+// least; the others' payloads are fetched when it is known that they are taken.
+const smallPayload = 16 << 10
+
+func (c *claiming) small() int64 {
+	return min(max(smallPayload, c.MaxBytes/int64(len(c.Slots))), c.MaxPayload)
+}
+
+// ask queues the next statement of the claim.
+func (c *claiming) ask(t *tx) {
+	p := c.Queues[c.at]
+	c.asked, c.ids, c.found = true, nil, nil
+	c.wanted = len(c.Slots) - len(c.res.Jobs)
+	where, order := "urgency = @qsidecar_urgency", "place DESC, id DESC"
+	if !p.LIFO {
+		where, order = c.where(p), "urgency, place, id"
+	} else { // one urgency after the other, because one index cannot be read in both directions at once
+		t.add("SET @qsidecar_urgency = (SELECT MIN(urgency) FROM "+jobs+" WHERE lane = ? AND urgency > ?)", "r"+p.Queue, int64(c.below))
+		t.each(func(r *result) error {
+			if c.bottom = r.null(0); !c.bottom {
+				c.below = int32(r.int(0))
+			}
+			return nil
+		}, "SELECT @qsidecar_urgency")
+	}
+	tail := " FROM " + jobs + " WHERE lane = ? AND " + where + " ORDER BY " + order + " LIMIT ?"
+	if t.s.sql.skip == "" {
+		t.each(func(r *result) error {
+			c.ids = append(c.ids, r.int(0))
+			return nil
+		}, "SELECT id"+tail, "r"+p.Queue, c.wanted)
+		return
+	}
+	t.each(c.read, "SELECT "+readyColumns+tail+" FOR UPDATE SKIP LOCKED", c.small(), "r"+p.Queue, c.wanted)
+}
+
+// where is the part of the lane to go through.
+func (c *claiming) where(p backends.Policy) string {
+	now := time.Now()
+	segments := c.s.cursors.Segments(p.Queue, now, false)
+	l := c.seen[p.Queue]
+	if l == nil {
+		l = &cursor.Learned{Asked: now}
+		c.seen[p.Queue] = l
+	}
+	ends := slices.IndexFunc(segments, func(s cursor.Segment) bool { return s.To == cursor.End })
+	l.Full = ends == len(segments)-1
+	if c.look == behind && !l.Full {
+		return within(segments[ends+1:])
+	}
+	c.look = ahead
+	return within(segments[:ends+1])
+}
+
+// lockFound locks what was found, in the order of the ids, and reads it.
+func (c *claiming) lockFound(ctx context.Context, t *tx) error {
+	slices.Sort(c.ids)
+	t.each(c.read, "SELECT "+readyColumns+" FROM qsidecar_jobs WHERE id IN ("+list(c.ids)+") AND state = 'ready' AND run_at IS NULL ORDER BY id FOR UPDATE", c.small())
+	return t.send(ctx)
+}
+
+func (c *claiming) read(r *result) error {
+	j := ready{
+		id: r.int(0), urgency: int32(-r.int(1)), position: r.int(2), size: r.int(3), large: r.null(4),
+		attempts: r.int(5), unrecorded: r.int(6), max: r.int(8), timeout: r.int(9),
+	}
+	j.Job = backends.Job{
+		ID: batch.ID(j.id), Queue: c.Queues[c.at].Queue, Payload: r.bytes(4), Priority: int16(r.int(1)), Fence: r.int(7),
+		EnqueuedAt: r.instant(10).time(), Key: r.text(12), LastError: r.text(13),
+	}
+	headers, err := batch.ReadHeaders(r.text(11))
+	if err != nil {
+		c.s.log.Warn("a job's headers cannot be read, and are left out", "place", c.s.place, "job", j.ID, "error", err)
+	}
+	j.Headers = headers
+	c.found = append(c.found, j)
+	return nil
+}
+
+// digest gives what was found to the slots, and decides how to go on.
+func (c *claiming) digest(t *tx, end *ending) error {
+	p := c.Queues[c.at]
+	if end.paused[p.Queue] {
+		delete(c.seen, p.Queue)
+		c.next()
+		return nil
+	}
+	found, asked := len(c.found), max(len(c.ids), len(c.found))
+	slices.SortFunc(c.found, func(a, b ready) int {
+		order := cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.id, b.id))
+		if p.LIFO {
+			order = -order
+		}
+		return cmp.Or(cmp.Compare(a.urgency, b.urgency), order)
+	})
+	var taken, buried []ready
+	for _, j := range c.found {
+		if j.size > c.MaxPayload {
+			buried = append(buried, j)
+			continue
+		}
+		if j.size > c.left && len(c.res.Jobs)+len(taken) > 0 {
+			c.res.More = true
+			break
+		}
+		c.left -= j.size
+		taken = append(taken, j)
+	}
+	if err := c.take(t, p, taken); err != nil {
+		return err
+	}
+	c.bury(t, p, buried)
+	l := c.seen[p.Queue]
+	for _, j := range taken {
+		if l != nil { // its place again: another job may have the same
+			l.Taken = append(l.Taken, cursor.Spot{Urgency: j.urgency, Position: j.position - 1})
+		}
+	}
+	switch {
+	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
+		c.done = true
+		if l != nil && l.Full {
+			l.All = true
+		}
+	case len(buried) > 0 || found < asked: // room for others; some moved meanwhile
+		if p.LIFO {
+			c.below--
+		}
+	case p.LIFO && !c.bottom:
+	case l != nil && c.look == ahead && !l.Full:
+		c.look = behind
+	default:
+		c.through(p, l, end)
+	}
+	return nil
+}
+
+// through: the queue gave all that it had. Jobs that were given back behind the
+// heads meanwhile, perhaps too late for the looks to see them, are looked for once.
+func (c *claiming) through(p backends.Policy, l *cursor.Learned, end *ending) {
+	if l != nil {
+		l.All = true
+		if !c.again && c.s.cursors.Returned(p.Queue, end.returns[p.Queue]) {
+			c.s.cursors.Forget(p.Queue)
+			c.again, c.look = true, ahead
+			return
+		}
+	}
+	c.next()
+}
+
+// next moves on to the next queue.
+func (c *claiming) next() {
+	c.at++
+	c.look, c.again, c.below, c.bottom = ahead, false, cursor.Beginning.Urgency, false
+	c.done = c.at == len(c.Queues)
+}
+
+// learn tells the cursors what the committed claims saw.
+func (k *commitment) learn() {
+	if len(k.claims) == 0 || k.end.micros == 0 {
+		return
+	}
+	if k.s.clocks.back(k.end.micros) {
+		k.s.cursors.Reset() // positions may be given again that were passed
+	}
+	for _, c := range k.claims {
+		for queue, l := range c.seen {
+			l.Returns, l.Ended, l.Begun, l.Below = k.end.returns[queue], k.end.micros, k.end.micros+margin.Microseconds(), k.end.micros
+			k.s.cursors.Learn(queue, *l)
+			k.s.prove(queue)
+		}
+	}
+}

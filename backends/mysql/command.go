@@ -1,0 +1,257 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// biteSize is how many rows one transaction of a purge, or of a retry of all,
+// changes: what else wants the rows must not wait long.
+const biteSize = 1000
+
+// Command implements backends.Inspector. A purge is done in bites: an error
+// after some of them leaves those done.
+func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	if c.Kind == backends.Purge {
+		count, err = s.purge(ctx, c)
+		return count, false, err
+	}
+	err = s.write(ctx, func(ctx context.Context, t *tx) (err error) {
+		count, freed = 0, false
+		switch c.Kind {
+		case backends.Retry:
+			count, err = t.retry(ctx, c)
+			freed = count > 0
+			return err
+		case backends.Delete:
+			count, err = t.delete(ctx, c)
+			return err
+		case backends.ForceRelease:
+			count, err = t.release(ctx, c)
+			freed = count > 0
+			return err
+		case backends.Pause:
+			t.wrote = true
+			t.add("INSERT INTO qsidecar_queues (queue, paused) VALUES (?, 1) ON DUPLICATE KEY UPDATE paused = 1", c.Queue)
+		case backends.Resume:
+			t.wrote = true
+			t.add("UPDATE qsidecar_queues SET paused = 0 WHERE queue = ?", c.Queue)
+			t.each(func(r *result) error {
+				freed = r.int(0) != 0
+				return nil
+			}, "SELECT EXISTS (SELECT 1 FROM "+jobs+" WHERE lane = ?)", "r"+c.Queue)
+		default:
+			return fmt.Errorf("%w: a command of the unknown kind %d", errOwn, c.Kind)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	return count, freed, nil
+}
+
+// chosenRows locks the rows of c's ids that are in its queue.
+func (t *tx) chosenRows(ctx context.Context, queue string, ids []int64) (rows []*job, all map[int64]*job, err error) {
+	all = map[int64]*job{}
+	t.askNow()
+	t.lock(all, ids, "")
+	if err := t.send(ctx); err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		if j := all[id]; j != nil && j.queue == queue && !slices.Contains(rows, j) {
+			rows = append(rows, j)
+		}
+	}
+	return rows, all, nil
+}
+
+func (t *tx) delete(ctx context.Context, c backends.Command) (count int64, err error) {
+	rows, all, err := t.chosenRows(ctx, c.Queue, numbers(c.IDs))
+	for _, j := range rows {
+		if j.state != backends.StateClaimed {
+			j.change, j.state = gone, backends.StateDeleted
+			count++
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	return count, t.flush(ctx, all)
+}
+
+// release takes claims back, whosever they are.
+func (t *tx) release(ctx context.Context, c backends.Command) (count int64, err error) {
+	rows, all, err := t.chosenRows(ctx, c.Queue, numbers(c.IDs))
+	if err != nil {
+		return 0, err
+	}
+	for _, j := range rows {
+		if j.state == backends.StateClaimed {
+			j.meet(t.now, j.standing().Released(backends.Release{Uncharged: true}))
+			count++
+		}
+	}
+	return count, t.flush(ctx, all)
+}
+
+// retry makes dead jobs ready, in the order in which they died, and gives them
+// their keys back: all of them or none.
+func (t *tx) retry(ctx context.Context, c backends.Command) (count int64, err error) {
+	ids := numbers(c.IDs)
+	if c.All {
+		ids = nil
+		t.each(func(r *result) error {
+			ids = append(ids, r.int(0))
+			return nil
+		}, "SELECT id FROM "+jobs+" WHERE lane = ? ORDER BY urgency, place, id", "x"+c.Queue)
+		if err := t.send(ctx); err != nil {
+			return 0, err
+		}
+	}
+	wanted := slices.Clone(ids)
+	all := map[int64]*job{}
+	t.askNow()
+	slices.Sort(ids)
+	for part := range slices.Chunk(ids, biteSize) {
+		t.lock(all, part, "")
+	}
+	if err := t.send(ctx); err != nil {
+		return 0, err
+	}
+	var rows []*job
+	for _, id := range wanted {
+		if j := all[id]; j != nil && j.queue == c.Queue && j.state == backends.StateDead {
+			rows = append(rows, j)
+			delete(all, id)
+		}
+	}
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	if err := t.takeKeysBack(ctx, rows); err != nil {
+		return 0, err
+	}
+	t.wrote = true
+	rank := int64(0)
+	for part := range slices.Chunk(rows, biteSize) {
+		var ids []int64
+		ranks := map[int64]int64{}
+		for _, j := range part {
+			ids = append(ids, j.id)
+			ranks[j.id] = rank
+			rank++
+		}
+		slices.Sort(ids)
+		var by []int64
+		for _, id := range ids {
+			by = append(by, ranks[id])
+		}
+		at := fmt.Sprint(by[0])
+		if len(ids) > 1 {
+			at = "ELT(INTERVAL(id, " + list(ids) + "), " + list(by) + ")"
+		}
+		t.add("UPDATE qsidecar_jobs SET state = 'ready', position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+at+
+			", ready_at = ?, attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL WHERE id IN ("+list(ids)+")", t.now)
+		if err := t.roomy(ctx, 1<<20); err != nil {
+			return 0, err
+		}
+	}
+	return int64(len(rows)), nil
+}
+
+// takeKeysBack gives dead jobs their keys again, where nobody else has them.
+func (t *tx) takeKeysBack(ctx context.Context, rows []*job) error {
+	k := &commitment{s: t.s, keys: map[batch.Key]*remembered{}}
+	keyed := map[batch.Key]struct{}{}
+	var with []*job
+	for _, j := range rows {
+		if j.key == "" {
+			continue
+		}
+		key := batch.Key{Queue: j.queue, Key: j.key}
+		if _, twice := keyed[key]; twice {
+			return backends.ErrKeyTaken
+		}
+		keyed[key] = struct{}{}
+		with = append(with, j)
+	}
+	k.lockKeys(t, keyed)
+	if err := t.send(ctx); err != nil {
+		return err
+	}
+	slices.SortFunc(with, func(a, b *job) int { return strings.Compare(a.key, b.key) })
+	for _, j := range with {
+		m := k.keys[batch.Key{Queue: j.queue, Key: j.key}]
+		if m != nil && m.job != j.id && !m.free(t.now) {
+			return backends.ErrKeyTaken
+		}
+		t.add("UPDATE qsidecar_keys SET expires_at = IF(job = ?, expires_at, ?), state = NULL, job = ? WHERE queue = ? AND `key` = ?", j.id, t.now, j.id, j.queue, []byte(j.key))
+		if err := t.roomy(ctx, 4096); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// purge deletes as many rows as there were when it began, so that it ends
+// although others come.
+func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err error) {
+	if c.State == backends.StateClaimed {
+		return 0, fmt.Errorf("claimed jobs cannot be purged: release them first")
+	}
+	letter, ok := laneOf[c.State]
+	if !ok {
+		return 0, fmt.Errorf("no job is ever %q", c.State)
+	}
+	left := int64(0)
+	if err := s.read(ctx, func(ctx context.Context, t *tx) (err error) {
+		left, err = t.count(ctx, c.Queue, c.State)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	for left > 0 {
+		var n int64
+		if err := s.write(ctx, func(ctx context.Context, t *tx) (err error) {
+			n, err = t.purgeBite(ctx, c, letter, min(left, biteSize))
+			return err
+		}); err != nil {
+			return count, err
+		}
+		count += n
+		if left -= n; n == 0 {
+			break
+		}
+	}
+	return count, nil
+}
+
+func (t *tx) purgeBite(ctx context.Context, c backends.Command, letter string, limit int64) (n int64, err error) {
+	var ids []int64
+	t.each(func(r *result) error {
+		ids = append(ids, r.int(0))
+		return nil
+	}, "SELECT id FROM "+jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", letter+c.Queue, limit)
+	if err := t.send(ctx); err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	t.askNow()
+	rows, all, err := t.locked(ctx, ids)
+	if err != nil {
+		return 0, err
+	}
+	for _, j := range rows {
+		if j.state == c.State {
+			j.change, j.state = gone, backends.StateDeleted
+			n++
+		}
+	}
+	return n, t.flush(ctx, all)
+}

@@ -1,0 +1,146 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// servers are those of this run, by kind.
+var servers = map[testserver.Kind]*testserver.MySQL{}
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	for _, kind := range testserver.MySQLKinds() {
+		server, err := testserver.StartMySQL(context.Background(), kind, testserver.Options{})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() {
+			if err := server.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
+		fmt.Println("testing on", kind, server.Version)
+		servers[kind] = server
+	}
+	if len(servers) == 0 {
+		fmt.Fprintln(os.Stderr, "there is no server to test on")
+		return 1
+	}
+	code := m.Run()
+	// The servers' own goroutines wait for their ends.
+	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// everywhere runs a test on each server.
+func everywhere(t *testing.T, f func(t *testing.T, m *testserver.MySQL)) {
+	t.Parallel()
+	for kind, m := range servers {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			f(t, m)
+		})
+	}
+}
+
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// must runs statements beside the Store, like a client of somebody's.
+func must(t testing.TB, m *testserver.MySQL, database string, statements ...string) {
+	t.Helper()
+	db, err := m.Open(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, sql := range statements {
+		if _, err := db.ExecContext(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+func literal(s string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'"
+}
+
+// database is what the suite may do to a database.
+func database(t *testing.T, m *testserver.MySQL) *backendtest.Database {
+	name := m.Database(t)
+	// The clock stands still but for the test's shifts.
+	must(t, m, name, "CREATE TABLE test_clock (at DATETIME(6) NOT NULL)", "INSERT INTO test_clock VALUES (UTC_TIMESTAMP(6))")
+	var mu sync.Mutex
+	o := Options{URL: m.URL(name), clock: "(SELECT at FROM test_clock)"}
+	s := open(t, o)
+	return &backendtest.Database{
+		Backend: s,
+		Again:   func() backends.Backend { return open(t, o) },
+		Shift: func(d time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			must(t, m, name, fmt.Sprintf("UPDATE test_clock SET at = at + INTERVAL %d MICROSECOND", d.Microseconds()))
+		},
+		LoseCommit: s.loseCommit,
+		Refuse: func(queue, reason string) {
+			must(t, m, name, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs FOR EACH ROW
+				IF NEW.queue = %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, literal(queue), literal(reason)))
+		},
+		PlainInsert: func(queue, payload string) {
+			must(t, m, name, fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
+		},
+	}
+}
+
+// loseCommit has the connection break at the next commit.
+func (s *Store) loseCommit(before bool) {
+	hook := func(c *conn, now bool) {
+		if now == before {
+			s.fault.Store(nil)
+			if err := c.wire.Close(); err != nil {
+				panic(err)
+			}
+			c.bad = !before
+		}
+	}
+	s.fault.Store(&hook)
+}
+
+// TestConformance runs the suite on each server, each test in a database of its own.
+func TestConformance(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		backendtest.Run(t, func(t *testing.T) *backendtest.Database { return database(t, m) })
+	})
+}

@@ -1,0 +1,319 @@
+package mysql
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+const (
+	connectTimeout = 10 * time.Second
+	lockWait       = 5 * time.Second  // for a row, then the transaction is tried again
+	schemaWait     = 10 * time.Second // for a table that somebody alters
+	// idleEnds is how long the server keeps a session that says nothing: those of a
+	// host that vanished without a word hold their locks until then.
+	idleEnds = time.Minute
+	// idleKept is how long a connection that is not used is thought to be good.
+	idleKept   = 40 * time.Second
+	packetRoom = 64 << 10 // of a packet, for what is not payload
+)
+
+// configure reads the address.
+func configure(o *Options) (*mysql.Config, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return nil, errors.New("the address of the MySQL database is no URL: write mysql://USER@HOST/DATABASE") // url's error shows the password
+	}
+	c := mysql.NewConfig()
+	c.User, c.DBName = u.User.Username(), strings.TrimPrefix(u.Path, "/")
+	c.Passwd, _ = u.User.Password()
+	if o.Password != "" {
+		c.Passwd = o.Password
+	}
+	if u.Scheme != "mysql" || c.User == "" || c.DBName == "" || strings.Contains(c.DBName, "/") {
+		return nil, errors.New("the address of a MySQL database is written mysql://USER@HOST/DATABASE")
+	}
+	c.Net, c.Addr = "tcp", net.JoinHostPort(orElse(u.Hostname(), "127.0.0.1"), orElse(u.Port(), "3306"))
+	q := u.Query()
+	if s := q.Get("socket"); s != "" {
+		c.Net, c.Addr = "unix", s
+	}
+	if err := secure(c, q.Get("tls"), q.Get("ca"), u.Hostname()); err != nil {
+		return nil, err
+	}
+	for key := range q {
+		if key != "socket" && key != "tls" && key != "ca" {
+			return nil, fmt.Errorf("the address of the MySQL database has the parameter %q: there are socket, tls and ca", key)
+		}
+	}
+	c.Timeout = connectTimeout
+	c.Logger = quiet{o.Log}
+	c.ConnectionAttributes = "program_name:qsidecar"
+	c.MultiStatements, c.InterpolateParams, c.ClientFoundRows = true, true, true
+	c.CheckConnLiveness = false // each call tries again
+	c.MaxAllowedPacket = 1 << 30
+	return c, nil
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+func secure(c *mysql.Config, mode, ca, host string) error {
+	ip := net.ParseIP(host)
+	near := c.Net == "unix" || host == "" || host == "localhost" || ip != nil && ip.IsLoopback()
+	switch mode {
+	case "true", "skip-verify", "preferred", "false":
+		c.TLSConfig = mode
+	case "":
+		c.TLSConfig = map[bool]string{true: "false", false: "preferred"}[near]
+	default:
+		return fmt.Errorf("the address of the MySQL database has tls=%s: write preferred, true, skip-verify or false", mode)
+	}
+	if ca == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return fmt.Errorf("the certificates to trust, ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("%s holds no certificate", ca)
+	}
+	c.TLS = &tls.Config{RootCAs: pool, ServerName: host, MinVersion: tls.VersionTLS12}
+	return nil
+}
+
+// quiet is the driver's log.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Print(v ...any) { q.log.Debug("the MySQL driver says", "text", fmt.Sprint(v...)) }
+
+// placeOf is the address without secrets.
+func placeOf(c *mysql.Config) string {
+	if c.Net == "unix" {
+		return fmt.Sprintf("mysql://%s@localhost/%s?socket=%s", c.User, c.DBName, c.Addr)
+	}
+	return fmt.Sprintf("mysql://%s@%s/%s", c.User, c.Addr, c.DBName)
+}
+
+// conn is a connection and the line of commits that it goes on with.
+type conn struct {
+	raw  driver.Conn
+	wire net.Conn
+	name string // of a lock that the session holds: others find and end it by that
+	used time.Time
+	line *line
+	bad  bool
+}
+
+// line numbers the commits of one place in the pool, whichever connection it has.
+// Its row in qsidecar_commits tells the last one that happened.
+type line struct {
+	handle int64
+	number uint64
+	stray  string // the name of a session that may still be at it; empty: none
+}
+
+func newLine() *line { return &line{handle: rand.Int64()} }
+
+// pool is a bounded number of places for connections.
+type pool struct {
+	free chan struct{}
+	mu   sync.Mutex
+	idle []*conn
+	line []*line // of the places without a connection
+	over bool
+}
+
+func (p *pool) fill(n int) {
+	p.free = make(chan struct{}, n)
+	for range n {
+		p.free <- struct{}{}
+		p.line = append(p.line, newLine())
+	}
+}
+
+// get takes a place; its connection may be nil, to be opened for the line.
+func (p *pool) get(ctx context.Context) (*conn, *line, error) {
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	select {
+	case <-p.free:
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.idle) > 0 {
+		c := p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		if time.Since(c.used) < idleKept {
+			return c, c.line, nil
+		}
+		c.close()
+		p.line = append(p.line, c.line)
+	}
+	l := p.line[len(p.line)-1]
+	p.line = p.line[:len(p.line)-1]
+	return nil, l, nil
+}
+
+// put gives a place back, with its connection or without.
+func (p *pool) put(c *conn, l *line) {
+	p.mu.Lock()
+	if c != nil && (c.bad || p.over) {
+		c.close()
+		c = nil
+	}
+	if c != nil {
+		c.used = time.Now()
+		p.idle = append(p.idle, c)
+	} else {
+		p.line = append(p.line, l)
+	}
+	p.mu.Unlock()
+	p.free <- struct{}{}
+}
+
+// close waits for what is under way, which ends at once because the Store did.
+func (p *pool) close() {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	for range cap(p.free) {
+		<-p.free
+	}
+	for _, c := range p.idle {
+		c.close()
+	}
+	p.idle = nil
+}
+
+// dial opens a connection with the settings of this package.
+func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
+	c := &conn{line: l, name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), used: time.Now()}
+	config := s.config.Clone()
+	config.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
+		d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+		c.wire, err = d.DialContext(ctx, network, addr)
+		return c.wire, err
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	if c.raw, err = connector.Connect(ctx); err != nil {
+		return nil, &connectError{err}
+	}
+	return c, nil
+}
+
+// close tells the server good-bye, where it hears it at once.
+func (c *conn) close() {
+	c.bad = true
+	_ = c.wire.SetDeadline(time.Now().Add(time.Second)) // fails where the wire is cut already
+	_ = c.raw.Close()                                   // the same; it also ends what belongs to it here
+}
+
+// result is one statement's rows. Their values are of the driver's buffer, and
+// good until the next row.
+type result struct {
+	rows driver.Rows
+	row  []driver.Value
+}
+
+// exec sends statements that answer with no rows, and returns how many rows each
+// changed or matched.
+func (c *conn) exec(ctx context.Context, sql string, args ...any) ([]int64, error) {
+	r, err := c.raw.(driver.ExecerContext).ExecContext(ctx, sql, named(args))
+	if err != nil {
+		return nil, c.failed(ctx, err)
+	}
+	return r.(mysql.Result).AllRowsAffected(), nil
+}
+
+// query sends statements and has each of reads read the rows of one that has any.
+func (c *conn) query(ctx context.Context, sql string, args []any, reads []func(r *result) error) (err error) {
+	rows, err := c.raw.(driver.QueryerContext).QueryContext(ctx, sql, named(args))
+	if err != nil {
+		return c.failed(ctx, err)
+	}
+	more := rows.(driver.RowsNextResultSet)
+	var wrong error // what a reader finds wrong counts only if all came
+	for i, read := range reads {
+		if i > 0 {
+			if err := more.NextResultSet(); err != nil {
+				rows.Close()
+				return c.failed(ctx, fmt.Errorf("an answer is missing: %w", err))
+			}
+		}
+		r := &result{rows: rows, row: make([]driver.Value, len(rows.Columns()))}
+		if err := read(r); err != nil {
+			var broken *rowError
+			if errors.As(err, &broken) {
+				rows.Close()
+				return c.failed(ctx, broken.err)
+			}
+			if wrong == nil {
+				wrong = err
+			}
+		}
+	}
+	// What comes after the last rows may be an error too.
+	for err == nil {
+		err = more.NextResultSet()
+	}
+	if !errors.Is(err, io.EOF) {
+		return c.failed(ctx, err)
+	}
+	if err := rows.Close(); err != nil {
+		return c.failed(ctx, err)
+	}
+	return wrong
+}
+
+// failed notes whether the connection is of use after err.
+func (c *conn) failed(ctx context.Context, err error) error {
+	if errors.Is(err, driver.ErrSkip) || errors.Is(err, mysql.ErrPktTooLarge) {
+		return errPacket // it was not sent
+	}
+	if !fromServer(err) || endsSession(err) {
+		c.bad = true
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return err
+}
+
+func named(args []any) []driver.NamedValue {
+	if len(args) == 0 {
+		return nil
+	}
+	n := make([]driver.NamedValue, len(args))
+	for i, a := range args {
+		n[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
+	}
+	return n
+}

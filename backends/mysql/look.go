@@ -1,0 +1,207 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// outlook is what a look without writing found to do, and what it saw.
+type outlook struct {
+	arrived       bool     // plain INSERTs with a run_at
+	scheduled     []string // queues with jobs that are due, the longest due first
+	due           []string // lanes of claims that are
+	lost          *int64   // an owner of claimed rows who is dead or unknown
+	dead          []int64  // dead hosts
+	expired, keys bool
+	ready         []string
+	next          time.Duration
+}
+
+// owners are the hosts that were alive at the last look: claims of others are what
+// a look searches for.
+type owners struct {
+	mu    sync.Mutex
+	alive []int64
+	next  time.Time // of the search, where it is slow
+}
+
+// slowLook is how long a look may take that searches for claims of unknown owners.
+// It is short, unless an old snapshot keeps the entries of claims that are gone:
+// then the search is made every ownersEvery only, and at once where a host is
+// known to be dead.
+const (
+	slowLook    = 50 * time.Millisecond
+	ownersEvery = 5 * time.Second
+)
+
+func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, err error) {
+	for range 4 {
+		s.lanes.mu.Lock()
+		alive, search := s.lanes.alive, !time.Now().Before(s.lanes.next)
+		s.lanes.mu.Unlock()
+		began := time.Now()
+		var seen sight
+		if err := s.read(ctx, func(_ context.Context, t *tx) error {
+			seen = sight{returns: map[string]int64{}}
+			s.queueLook(t, w, alive, search, &seen)
+			return nil
+		}); err != nil {
+			return o, err
+		}
+		s.lanes.mu.Lock()
+		s.lanes.alive = seen.alive
+		if took := time.Since(began); search && took > slowLook {
+			s.lanes.next = began.Add(ownersEvery)
+		}
+		if len(seen.dead) > 0 && !search {
+			s.lanes.next = time.Time{}
+		}
+		s.lanes.mu.Unlock()
+		o = seen.outlook(s, w)
+		if !slices.Equal(alive, seen.alive) || len(seen.dead) > 0 && !search {
+			continue // the search was for others than it should be; or now there is a reason for one
+		}
+		break
+	}
+	return o, nil
+}
+
+// sight is the answer to a look.
+type sight struct {
+	now            int64
+	arrived        bool
+	scheduled, due []placed
+	alive, dead    []int64
+	owner          *int64
+	expired, keys  bool
+	ready          []string
+	returns        map[string]int64
+}
+
+type placed struct {
+	lane string
+	at   int64
+}
+
+func (x *sight) read(r *result) error {
+	name, n := r.text(1), r.int(2)
+	switch r.text(0) {
+	case "now":
+		x.now = n
+	case "arrived":
+		x.arrived = true
+	case "scheduled":
+		x.scheduled = append(x.scheduled, placed{name, n})
+	case "due":
+		x.due = append(x.due, placed{name, n})
+	case "alive":
+		x.alive = append(x.alive, n)
+	case "dead":
+		x.dead = append(x.dead, n)
+	case "owner":
+		u, err := strconv.ParseUint(strings.TrimPrefix(name, "c"), 16, 64)
+		if err != nil {
+			return fmt.Errorf("%w: the lane %q names no owner: %w", errOwn, name, err)
+		}
+		owner := int64(u)
+		x.owner = &owner
+	case "expired":
+		x.expired = true
+	case "keys":
+		x.keys = true
+	case "ready":
+		x.ready = append(x.ready, name)
+	case "returns":
+		x.returns[name] = n
+	}
+	return nil
+}
+
+func (x *sight) outlook(s *Store, w backends.Sweep) (o outlook) {
+	o = outlook{arrived: x.arrived, dead: x.dead, expired: x.expired, keys: x.keys, next: -1}
+	due := func(all []placed) (lanes []string) {
+		slices.SortFunc(all, func(a, b placed) int { return int(min(max(a.at-b.at, -1), 1)) })
+		for _, p := range all {
+			if p.at == forEver.int() {
+				continue
+			}
+			if p.at <= x.now {
+				lanes = append(lanes, p.lane)
+			}
+			if d := time.Duration(max(p.at-x.now, 0)) * time.Microsecond; o.next < 0 || d < o.next {
+				o.next = d
+			}
+		}
+		return lanes
+	}
+	o.scheduled, o.due = due(x.scheduled), due(x.due)
+	if x.owner != nil && *x.owner != 0 && !slices.Contains(x.alive, *x.owner) {
+		o.lost = x.owner
+	}
+	for _, q := range w.Waiting {
+		// Where jobs were given back behind the cursor, a claim has to look.
+		if slices.Contains(x.ready, q) || s.cursors.Returned(q, x.returns[q]) {
+			o.ready = append(o.ready, q)
+		}
+	}
+	return o
+}
+
+func (t instant) int() int64 { return int64(t) }
+
+// hostLane is the expression for the lane of a host's claims.
+const hostLane = `CONVERT(CONCAT('c', LPAD(HEX(h.host), 16, '0')) USING ascii) COLLATE ascii_bin`
+
+// queueLook queues the look: all that an idle sidecar asks in a second.
+func (s *Store) queueLook(t *tx, w backends.Sweep, alive []int64, search bool, x *sight) {
+	t.each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
+	part := func(sql string, args ...any) { t.text("\nUNION ALL "+sql, args...) }
+	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + jobs + " WHERE lane = 'n' LIMIT 1) AS x")
+	part("SELECT 'scheduled', x.queue, x.place FROM (SELECT q.queue, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
+		"WHERE j.lane = CONCAT('s', q.queue) ORDER BY j.urgency, j.place, j.id LIMIT 1) AS place FROM qsidecar_queues AS q) AS x WHERE x.place IS NOT NULL")
+	part("SELECT 'due', x.lane, x.place FROM (SELECT " + hostLane + " AS lane, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
+		"WHERE j.lane = " + hostLane + " ORDER BY j.urgency, j.place, j.id LIMIT 1) AS place " +
+		"FROM (SELECT host FROM qsidecar_hosts UNION ALL SELECT 0) AS h) AS x WHERE x.place IS NOT NULL")
+	part("SELECT IF(dead, 'dead', 'alive'), '', host FROM qsidecar_hosts")
+	if search {
+		part("SELECT 'owner', x.lane, 0 FROM (SELECT lane FROM " + jobs + " WHERE " + strangers(alive) + " ORDER BY lane LIMIT 1) AS x")
+	}
+	if w.Prune {
+		part("SELECT 'expired', '', 1 FROM (SELECT 1 FROM qsidecar_expiring WHERE expires_at <= " + s.sql.clock + " LIMIT 1) AS x")
+		part("SELECT 'keys', '', 1 FROM (SELECT 1 FROM qsidecar_keys FORCE INDEX (qsidecar_keys_over) WHERE over_at <= " + s.sql.clock + " LIMIT 1) AS x")
+	}
+	if len(w.Waiting) == 0 {
+		return
+	}
+	now := time.Now()
+	var names []any
+	for _, q := range w.Waiting {
+		where := within(s.cursors.Segments(q, now, false))
+		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+jobs+" WHERE lane = ? AND "+where+" LIMIT 1) AS x", q, "r"+q)
+		names = append(names, q)
+	}
+	part("SELECT 'returns', queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(names))+")", names...)
+}
+
+// strangers is the condition that a lane is one of claims, of none of the hosts: the
+// gaps between their lanes.
+func strangers(hosts []int64) string {
+	lanes := []string{ownerLane(0)}
+	for _, h := range hosts {
+		lanes = append(lanes, ownerLane(h))
+	}
+	slices.Sort(lanes)
+	from, ors := "c", []string(nil)
+	for _, lane := range slices.Compact(lanes) {
+		ors = append(ors, "lane > '"+from+"' AND lane < '"+lane+"'")
+		from = lane
+	}
+	return "(" + strings.Join(append(ors, "lane > '"+from+"' AND lane < 'd'"), " OR ") + ")"
+}

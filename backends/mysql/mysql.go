@@ -1,0 +1,220 @@
+// Package mysql is the Backend on MySQL 8.0.13 and later and MariaDB 10.3 and
+// later. Its clock is the server's. A transaction is two or three packets of
+// statements: what it reads and locks, then what follows from that, with COMMIT.
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// Options say which database to open, and how.
+type Options struct {
+	// URL is mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE. Parameters: socket=PATH
+	// (in place of host and port), tls=preferred, true, skip-verify or false, and
+	// ca=FILE, whose certificates are the ones to trust. Without tls it is preferred,
+	// and false on a socket and on this host.
+	URL string
+
+	// Password replaces the URL's, where it is not empty.
+	Password string
+
+	// MaxConnections is how many connections are open at most, the beats' own
+	// included: at least 3, defaults to 8.
+	MaxConnections int
+
+	// MaxPayload is how many bytes a payload may have; 0: any number. Where the
+	// server takes no packet with one, opening logs a warning that says what to set.
+	MaxPayload int64
+
+	// Log gets what no caller is told. Defaults to discarding it.
+	Log *slog.Logger
+
+	clock string // the expression for the present instant; tests put another one in its place
+}
+
+const (
+	defaultMaxConnections = 8
+	minConnections        = 3
+	clock                 = "UTC_TIMESTAMP(6)"
+)
+
+// Store is an open database. It is a backends.Backend and a backends.Inspector.
+type Store struct {
+	o        Options
+	log      *slog.Logger
+	place    string
+	server   server
+	database string
+	sql      *statements
+
+	config  *driver.Config // of every connection
+	pool    pool
+	beats   pool
+	cursors cursor.Set
+	clocks  clocks
+	queues  registered
+	lanes   owners
+	janitor janitor
+	counts  estimates
+	again   atomic.Int64 // transactions tried again
+	locks   atomic.Int64 // of them: for a deadlock or a lock that did not come
+
+	life    context.Context // ends with Close
+	end     context.CancelCauseFunc
+	aside   sync.WaitGroup // proofs under way
+	proof   sync.Mutex     // guards what follows, and aside against the end of life
+	proving bool
+	proved  time.Time // when the last one ended
+	closing sync.Once
+	fault   atomic.Pointer[func(c *conn, before bool)] // tests break commits with it
+}
+
+var _ interface {
+	backends.Backend
+	backends.Inspector
+} = (*Store)(nil)
+
+func (o *Options) complete() error {
+	if o.MaxConnections == 0 {
+		o.MaxConnections = defaultMaxConnections
+	}
+	if o.MaxConnections < minConnections {
+		return fmt.Errorf("max_connections is %d: MySQL needs at least %d (claims and settles, beats, looks)", o.MaxConnections, minConnections)
+	}
+	if o.clock == "" {
+		o.clock = clock
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// Open opens the database and makes its tables where they are missing. Errors
+// name the place, never the password.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	config, err := configure(&o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{o: o, log: o.Log, place: placeOf(config), config: config}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	if err := s.greet(ctx); err != nil {
+		return nil, s.explain(err)
+	}
+	s.settings()
+	s.sql = render(o.clock, s.server)
+	s.pool.fill(o.MaxConnections - 1)
+	s.beats.fill(1)
+	if err := s.migrate(ctx); err != nil {
+		return nil, errors.Join(s.explain(err), s.Close())
+	}
+	s.warnOfPackets()
+	return s, nil
+}
+
+// Info implements backends.Backend.
+func (s *Store) Info() backends.Info {
+	return backends.Info{Engine: "mysql", Version: s.server.text, Place: s.place, Database: s.database, Ahead: true, Concurrent: true}
+}
+
+// Retries tells how many transactions were tried again so far, and how many of
+// them because of a deadlock or of a lock that did not come in time.
+func (s *Store) Retries() (all, locks int64) { return s.again.Load(), s.locks.Load() }
+
+// Close implements backends.Backend. Calls under way end with an error.
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		s.proof.Lock()
+		s.end(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
+		s.proof.Unlock()
+		s.aside.Wait()
+		s.pool.close()
+		s.beats.close()
+	})
+	return nil
+}
+
+// bound is ctx, ending also when the Store is closed.
+func (s *Store) bound(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// warnOfPackets: a payload travels in one packet, in which each byte may need two.
+func (s *Store) warnOfPackets() {
+	if need := 2*s.o.MaxPayload + packetRoom; s.o.MaxPayload > 0 && s.server.packet < need {
+		s.log.Warn("the server takes no packet with the largest payload that this sidecar does: such a job will be refused; raise max_allowed_packet",
+			"place", s.place, "max_allowed_packet", s.server.packet, "needed", need, "max_payload", s.o.MaxPayload)
+	}
+}
+
+// clocks remembers the latest instant that the server named.
+type clocks struct {
+	mu     sync.Mutex
+	latest int64 // µs
+}
+
+// back notes an instant and reports whether the server's clock was set back, by
+// more than cursors can bear.
+func (c *clocks) back(now int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	set := now < c.latest-margin.Microseconds()
+	if set || now > c.latest {
+		c.latest = now
+	}
+	return set
+}
+
+// registered are the queues that qsidecar_queues is known to name.
+type registered struct {
+	mu   sync.Mutex
+	have map[string]struct{}
+}
+
+func (r *registered) missing(queues []string) (missing []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, q := range queues {
+		if _, ok := r.have[q]; !ok {
+			missing = append(missing, q)
+		}
+	}
+	return missing
+}
+
+const maxRegistered = 100_000
+
+func (r *registered) add(queues []string) {
+	if len(queues) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.have == nil || len(r.have) > maxRegistered {
+		r.have = map[string]struct{}{}
+	}
+	for _, q := range queues {
+		r.have[q] = struct{}{}
+	}
+}
+
+// margin is how long a row that has its position may take until it is in the
+// index, where others see at least its lock.
+const margin = 300 * time.Millisecond

@@ -1,0 +1,70 @@
+package mysql
+
+import (
+	"context"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+const (
+	proveFor   = time.Second
+	proveEvery = 50 * time.Millisecond
+)
+
+// prove looks, beside everything else, whether anything is left behind a queue's
+// heads, where that is due.
+func (s *Store) prove(queue string) {
+	s.proof.Lock()
+	defer s.proof.Unlock()
+	if s.proving || s.life.Err() != nil || time.Since(s.proved) < proveEvery {
+		return
+	}
+	p, ok := s.cursors.ToProve(queue)
+	if !ok {
+		return
+	}
+	s.proving = true
+	s.aside.Go(func() {
+		ctx, cancel := context.WithTimeout(s.life, proveFor)
+		defer cancel()
+		if err := s.proveNow(ctx, p); err != nil {
+			s.log.Debug("a queue's heads are not proven yet", "place", s.place, "queue", queue, "error", err)
+		}
+		s.proof.Lock()
+		defer s.proof.Unlock()
+		s.proving, s.proved = false, time.Now()
+	})
+}
+
+// proveNow reads the entries of the index with locks. So it sees what is
+// committed and what is not: where any row of the piece is locked, was inserted or
+// is being changed by somebody who may yet take that back, the server refuses to
+// wait, and nothing is proven.
+func (s *Store) proveNow(ctx context.Context, p cursor.Proof) error {
+	c, l, err := s.take(ctx, &s.pool)
+	if err != nil {
+		return err
+	}
+	defer func() { s.pool.put(c, l) }()
+	ended, first := int64(0), make([]int64, len(p.Urgency))
+	var t script
+	t.each(func(r *result) error {
+		ended = r.int(0)
+		return nil
+	}, "SELECT "+position)
+	for i := range p.Urgency {
+		where := within([]cursor.Segment{{
+			From: cursor.Spot{Urgency: p.Urgency[i], Position: p.Low[i]}, To: cursor.Spot{Urgency: p.Urgency[i], Position: p.High[i]},
+		}})
+		t.each(func(r *result) error {
+			first[i] = r.int(0)
+			return nil
+		}, "SELECT place FROM "+jobs+" WHERE lane = ? AND "+where+" ORDER BY urgency, place, id LIMIT 1 FOR UPDATE NOWAIT", "r"+p.Queue)
+	}
+	if err := c.query(ctx, t.sql.String(), t.args, t.reads); err != nil {
+		return err
+	}
+	s.cursors.Advance(p, ended, first)
+	return nil
+}

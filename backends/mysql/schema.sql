@@ -1,0 +1,139 @@
+-- qsidecar's tables in MySQL 8.0.13 and later and MariaDB 10.3 and later, schema
+-- version 1.
+--
+-- A plain INSERT is an enqueue, in any program's own transaction:
+--
+--   INSERT INTO qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
+--
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC).
+-- All others are the sidecar's own. There are no triggers and no functions here:
+-- they would ask for rights that few applications have, and would slow each row.
+
+CREATE TABLE IF NOT EXISTS qsidecar_jobs (
+  id             BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY, -- never reused
+  queue          VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
+    CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
+  state          VARCHAR(9)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'ready',
+  priority       SMALLINT     NOT NULL DEFAULT 0,
+  -- Order inside a priority: the microsecond in which it became ready, by the
+  -- server's clock at that row, in any session's zone and however long its
+  -- statement has been running. The id decides between equals.
+  position       BIGINT       NOT NULL DEFAULT ({position}),
+  max_attempts   SMALLINT     CHECK (max_attempts >= 1),
+  timeout_ms     BIGINT, -- the job's own
+  run_at         DATETIME(6),
+  enqueued_at    DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+  ready_at       DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)), -- when it became ready
+  fence          BIGINT       NOT NULL DEFAULT 0,
+  attempts       INT          NOT NULL DEFAULT 0, -- charged deliveries
+  losses         INT          NOT NULL DEFAULT 0, -- failures in a row that were no nack
+  unrecorded     INT          NOT NULL DEFAULT 0, -- sidecars lost in a row with it claimed ahead
+  ahead          TINYINT      NOT NULL DEFAULT 0, -- 1: claimed ahead, its delivery is not recorded and not in attempts
+  -- what the last claim's policy said
+  claim_max      INT,
+  backoff_ms     BIGINT,
+  backoff_max_ms BIGINT,
+  keep_ms        BIGINT, -- NULL: an ack deletes
+  keep_dead_ms   BIGINT, -- NULL: for ever
+  -- the claim
+  token_host     BIGINT,
+  token_number   BIGINT,
+  owner          BIGINT, -- the host whose life a session lease needs; 0: nobody's (a timed lease of a dead host)
+  lease_ms       BIGINT, -- NULL: a session lease
+  deadline       DATETIME(6), -- the run's; nothing moves it
+  due_at         DATETIME(6), -- the earlier of the timed lease's end and the deadline
+  claimed_at     DATETIME(6),
+  worker         VARCHAR(128),
+  -- the end
+  finished_at    DATETIME(6),
+  expires_at     DATETIME(6),
+  `key`          VARBINARY(255),
+  last_error     TEXT, -- NULL: it has no row in qsidecar_failures
+  headers        JSON CHECK (headers IS NULL OR JSON_TYPE(headers) = 'OBJECT'),
+  result         LONGBLOB,
+  payload        LONGBLOB     NOT NULL DEFAULT (''),
+
+  -- Where the row stands: each has one place in one lane, so that one index finds
+  -- everything that is looked for, and each change of state moves one entry.
+  --   r QUEUE  ready, by urgency and position    s QUEUE  scheduled, by due time
+  --   c OWNER  claimed, by the end of its lease  d QUEUE  done, by its end
+  --   n        a plain INSERT with a run_at      x QUEUE  dead, by its end
+  -- (n is not looked at yet: the next sweep schedules it or makes it ready.)
+  lane           VARCHAR(129) CHARACTER SET ascii COLLATE ascii_bin AS (CASE state
+    WHEN 'ready' THEN IF(run_at IS NULL, CONCAT('r', queue), 'n')
+    WHEN 'claimed' THEN CONCAT('c', LPAD(HEX(owner), 16, '0'))
+    WHEN 'scheduled' THEN CONCAT('s', queue)
+    WHEN 'done' THEN CONCAT('d', queue)
+    WHEN 'dead' THEN CONCAT('x', queue)
+    ELSE '?' END) STORED,
+  urgency        INT AS (IF(state = 'ready' AND run_at IS NULL, -priority, 0)) STORED,
+  place          BIGINT AS (CASE state
+    WHEN 'ready' THEN position
+    WHEN 'claimed' THEN IF(due_at IS NULL, 9223372036854775807, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at))
+    WHEN 'scheduled' THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at)
+    ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) END) STORED,
+  KEY qsidecar_lanes (lane, urgency, place, id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS qsidecar_failures (
+  job     BIGINT      NOT NULL,
+  fence   BIGINT      NOT NULL, -- of the delivery that failed
+  attempt INT         NOT NULL,
+  cause   VARCHAR(16) NOT NULL,
+  message TEXT        NOT NULL,
+  at      DATETIME(6) NOT NULL,
+  PRIMARY KEY (job, fence)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- When finished jobs go. A line whose job is gone or has another end by now means
+-- nothing, and goes too when its time has come.
+CREATE TABLE IF NOT EXISTS qsidecar_expiring (
+  expires_at DATETIME(6) NOT NULL,
+  job        BIGINT      NOT NULL,
+  PRIMARY KEY (expires_at, job)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS qsidecar_keys (
+  queue      VARCHAR(128)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  `key`      VARBINARY(255) NOT NULL,
+  job        BIGINT         NOT NULL,
+  expires_at DATETIME(6)    NOT NULL,
+  state      VARCHAR(9)     CHARACTER SET ascii COLLATE ascii_bin, -- how the job ended; NULL: it has not
+  over_at    DATETIME(6)    AS (IF(state IS NULL, NULL, expires_at)) STORED,
+  PRIMARY KEY (queue, `key`),
+  KEY qsidecar_keys_over (over_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS qsidecar_hosts (
+  host       BIGINT       NOT NULL PRIMARY KEY, -- the sidecar's identity, as a signed number
+  name       VARCHAR(255) NOT NULL,
+  beats      BIGINT       NOT NULL,
+  expires_at DATETIME(6)  NOT NULL,
+  has_left   TINYINT      NOT NULL DEFAULT 0,
+  dead       TINYINT      NOT NULL DEFAULT 0
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Each queue that a sidecar ever stored a job in.
+CREATE TABLE IF NOT EXISTS qsidecar_queues (
+  queue   VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+  paused  TINYINT      NOT NULL DEFAULT 0,
+  returns BIGINT       NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The number of the last commit on each line of each open handle: tells, after a
+-- commit whose answer got lost, whether it happened.
+CREATE TABLE IF NOT EXISTS qsidecar_commits (
+  handle BIGINT          NOT NULL PRIMARY KEY,
+  number BIGINT UNSIGNED NOT NULL,
+  at     DATETIME(6)     NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS qsidecar_meta (
+  one         TINYINT     NOT NULL PRIMARY KEY CHECK (one = 1),
+  version     INT         NOT NULL, -- of this schema
+  min_program INT         NOT NULL, -- the oldest program generation that may use it
+  `database`  VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL -- random: leases name it
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+INSERT IGNORE INTO qsidecar_meta (one, version, min_program, `database`) VALUES (1, 1, 1,
+  LEFT(REPLACE(REPLACE(TO_BASE64(UNHEX(SHA2(CONCAT(UUID(), RAND(), CONNECTION_ID()), 256))), '+', '-'), '/', '_'), 11));

@@ -1,0 +1,53 @@
+package mysql
+
+import "strings"
+
+// position is the expression for a new position, see schema.sql.
+const position = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))`
+
+// statements are those that always read the same. The rest is written where it is
+// used, because it lists rows.
+//
+// A rule for each of them: what it costs must follow from its text, whatever the
+// server believes about the tables. So qsidecar_jobs is reached by id = or id IN
+// (…), or through the index that is named, by a lane and in the index's order with
+// a LIMIT, and never joined.
+type statements struct {
+	clock string // the present instant
+	skip  string // after FOR UPDATE: leave alone what others have locked
+
+	joinLine, mark, marked, seal string
+	join, renew, leave, peers    string
+	held                         string
+}
+
+// jobs is the table, bound to its index.
+const jobs = `qsidecar_jobs FORCE INDEX (qsidecar_lanes)`
+
+func render(clock string, v server) *statements {
+	r := func(sql string) string { return strings.ReplaceAll(strings.TrimSpace(sql), "{now}", clock) }
+	s := &statements{
+		clock: clock,
+
+		joinLine: r(`DO GET_LOCK(?, 0);
+INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
+		mark:   r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
+		marked: r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
+		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),
+
+		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at) VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND)
+ON DUPLICATE KEY UPDATE beats = IF(dead OR has_left, beats, beats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),
+		renew: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = {now} + INTERVAL ? MICROSECOND
+WHERE host = ? AND NOT dead AND NOT has_left`),
+		leave: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = {now} + INTERVAL ? MICROSECOND, has_left = 1
+WHERE host = ? AND NOT dead`),
+		peers: r(`SELECT host, beats, expires_at <= {now}, dead, has_left FROM qsidecar_hosts ORDER BY host`),
+
+		held: r(`SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL FROM ` + jobs + `
+WHERE lane = ? AND id > ? ORDER BY id LIMIT ?`),
+	}
+	if v.skips {
+		s.skip = " SKIP LOCKED"
+	}
+	return s
+}

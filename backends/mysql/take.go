@@ -1,0 +1,176 @@
+package mysql
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// alike is what rows have in common that one UPDATE takes.
+type alike struct {
+	host                 int64
+	max, timeout, lease  int64
+	uncharged, differing bool
+}
+
+// taking is one UPDATE: rows and what each of them gets, in the order of their ids.
+type taking struct {
+	id, number []int64
+	worker     []string
+}
+
+// take gives rows to the next slots.
+func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	t.wrote = true
+	groups := map[alike]*taking{}
+	var order []alike
+	var large []int64
+	slots := c.Slots[len(c.res.Jobs):]
+	by := make([]int, len(rows)) // in the order of the ids
+	for i := range by {
+		by[i] = i
+	}
+	slices.SortFunc(by, func(a, b int) int { return cmp.Compare(rows[a].id, rows[b].id) })
+	for _, i := range by {
+		r, slot := &rows[i], slots[i]
+		limit := cmp.Or(r.max, int64(p.MaxAttempts))
+		a := alike{
+			host: int64(slot.Token.Host), max: limit, timeout: cmp.Or(r.timeout, batch.MS(p.Timeout)), lease: max(batch.MS(slot.Lease), 0),
+			uncharged: slot.Uncharged(int(r.unrecorded), int(limit)),
+		}
+		worker := slot.Worker
+		if slot.Ahead {
+			worker = "" // nobody yet
+		}
+		g := groups[a]
+		if g == nil {
+			g = &taking{}
+			groups[a], order = g, append(order, a)
+		}
+		g.id, g.number, g.worker = append(g.id, r.id), append(g.number, int64(slot.Token.Number)), append(g.worker, worker)
+		if r.large {
+			large = append(large, r.id)
+		}
+	}
+	for _, a := range order {
+		c.update(t, p, a, groups[a])
+	}
+	first := len(c.res.Jobs)
+	for i, r := range rows {
+		r.Token, r.Attempt, r.MaxAttempts = slots[i].Token, int(r.attempts)+1, int(cmp.Or(r.max, int64(p.MaxAttempts)))
+		r.Fence = max(r.Fence+1, int64(t.now))
+		r.Timeout = cmp.Or(batch.FromMS(r.timeout), p.Timeout)
+		c.res.Jobs = append(c.res.Jobs, r.Job)
+	}
+	c.fetch(t, first, large)
+	return nil
+}
+
+func (c *claiming) update(t *tx, p backends.Policy, a alike, g *taking) {
+	deadline := t.now.after(a.timeout)
+	t.add("UPDATE qsidecar_jobs SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(fence + 1, ?), attempts = attempts + ?, ahead = ?, "+
+		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, keep_ms = ?, keep_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_host = ?, token_number = ",
+		int64(c.host), t.now, int64(t.now), 1-flag(a.uncharged), flag(a.uncharged),
+		a.max, batch.MS(p.Backoff), batch.MS(p.BackoffMax), positive(batch.MS(p.Keep)), positive(batch.MS(p.KeepDead)),
+		positive(a.lease), deadline, earlier(t.now.after(a.lease), deadline), a.host)
+	if len(g.id) == 1 {
+		t.text("?", g.number[0])
+	} else {
+		t.text("ELT(INTERVAL(id, " + list(g.id) + "), " + list(g.number) + ")")
+	}
+	t.text(", worker = ")
+	same := !slices.ContainsFunc(g.worker, func(w string) bool { return w != g.worker[0] })
+	if same {
+		t.text("?", orNull(g.worker[0]))
+	} else {
+		t.text("NULLIF(ELT(INTERVAL(id, " + list(g.id) + ")")
+		for _, w := range g.worker {
+			t.text(", ?", w)
+		}
+		t.text("), '')")
+	}
+	t.text(" WHERE id IN (" + list(g.id) + ")")
+}
+
+// fetch gets the payloads that are not small.
+func (c *claiming) fetch(t *tx, first int, large []int64) {
+	if len(large) == 0 {
+		return
+	}
+	at := map[int64]int{}
+	for i := first; i < len(c.res.Jobs); i++ {
+		id, _ := batch.Number(c.res.Jobs[i].ID)
+		at[id] = i
+	}
+	t.each(func(r *result) error {
+		c.res.Jobs[at[r.int(0)]].Payload = r.bytes(1)
+		return nil
+	}, "SELECT id, payload FROM qsidecar_jobs WHERE id IN ("+list(large)+")")
+}
+
+// bury sends jobs to dead that no sidecar of this configuration can deliver.
+func (c *claiming) bury(t *tx, p backends.Policy, rows []ready) {
+	for _, r := range rows {
+		t.wrote = true
+		message := backends.TooLarge(r.size, c.MaxPayload)
+		fence := max(r.Fence+1, int64(t.now))
+		expires := t.now.after(batch.MS(p.KeepDead))
+		t.add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, keep_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
+			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), positive(batch.MS(p.KeepDead)), t.now, expires, message, r.id)
+		if r.Key != "" {
+			t.add("UPDATE qsidecar_keys SET state = 'dead' WHERE queue = ? AND `key` = ? AND job = ?", p.Queue, []byte(r.Key), r.id)
+		}
+		t.add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
+			r.id, fence, r.attempts+1, string(backends.CauseTooLarge), message, t.now)
+		if expires != 0 {
+			t.add("INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)", expires, r.id)
+		}
+	}
+}
+
+// within is the condition that rows of a lane are in one of the segments, which
+// are in their order. The server makes as many ranges of the index of it.
+func within(segments []cursor.Segment) string {
+	var ors []string
+	for _, s := range segments {
+		ors = append(ors, between(s.From, s.To)...)
+	}
+	if len(ors) == 0 {
+		return "FALSE"
+	}
+	return "(" + strings.Join(ors, " OR ") + ")"
+}
+
+// between are the ranges after one spot, up to another.
+func between(from, to cursor.Spot) (ors []string) {
+	if from.Urgency == to.Urgency {
+		if from.Position < to.Position {
+			ors = append(ors, fmt.Sprintf("urgency = %d AND place > %d AND place <= %d", from.Urgency, from.Position, to.Position))
+		}
+		return ors
+	}
+	first := from.Urgency // of those that are wanted whole
+	if from.Position > 0 {
+		ors = append(ors, fmt.Sprintf("urgency = %d AND place > %d", from.Urgency, from.Position))
+		first++
+	}
+	last := to.Urgency
+	if to.Position < cursor.End.Position {
+		last--
+	}
+	if first <= last {
+		ors = append(ors, fmt.Sprintf("urgency >= %d AND urgency <= %d", first, last))
+	}
+	if to.Position < cursor.End.Position && to.Position > 0 {
+		ors = append(ors, fmt.Sprintf("urgency = %d AND place <= %d", to.Urgency, to.Position))
+	}
+	return ors
+}

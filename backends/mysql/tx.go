@@ -1,0 +1,303 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// tx is a transaction under way: statements queue up and go to the server in one
+// packet.
+type tx struct {
+	script
+	s     *Store
+	c     *conn
+	begun bool
+	wrote bool // there is something to commit
+
+	now   instant // of the transaction, where it asked for it
+	backs []cursor.GiveBack
+	named []string // queues that this transaction registers
+}
+
+// send has the server carry out what is queued, in one round trip.
+func (t *tx) send(ctx context.Context) error {
+	p := t.script
+	t.script = script{}
+	if p.sql.Len() == 0 {
+		return nil
+	}
+	sql := p.sql.String()
+	if !t.begun {
+		sql = begin + ";\n" + sql
+		t.begun = true
+	}
+	return t.c.query(ctx, sql, p.args, p.reads)
+}
+
+// roomy sends what is queued where more bytes would make the packet too large.
+func (t *tx) roomy(ctx context.Context, more int64) error {
+	if t.bytes()+more > t.s.server.packet-packetRoom {
+		return t.send(ctx)
+	}
+	return nil
+}
+
+const (
+	begin       = "START TRANSACTION"
+	maxTries    = 8
+	retryPause  = 2 * time.Millisecond // doubles with each try
+	rollbackFor = 2 * time.Second
+)
+
+// A work is what one transaction does: it queues statements and sends those whose
+// answers it needs; what is left goes out with COMMIT. It is called anew where the
+// transaction is tried again.
+type work func(ctx context.Context, t *tx) error
+
+// write runs f in a transaction until it is committed, or certainly is not.
+func (s *Store) write(ctx context.Context, f work) error {
+	ctx, done := s.bound(ctx)
+	defer done()
+	for try := 1; ; try++ {
+		err := s.attempt(ctx, f)
+		if err == nil || try == maxTries || ctx.Err() != nil || !s.transient(err) {
+			return s.outcome(ctx, err)
+		}
+		s.log.Debug("a transaction is tried again", "place", s.place, "error", err)
+		if !batch.Pause(ctx, retryPause<<try) {
+			return s.outcome(ctx, err)
+		}
+	}
+}
+
+// outcome gives the error of a call its kind. ctx's end is told by what ended it.
+func (s *Store) outcome(ctx context.Context, err error) error {
+	if err == nil || batch.Known(err) {
+		return err
+	}
+	if ctx.Err() != nil && !fromServer(err) {
+		return batch.Ended(ctx, "waiting for "+s.place)
+	}
+	return s.explain(err)
+}
+
+// take gets a connection that is ready for a transaction.
+func (s *Store) take(ctx context.Context, p *pool) (*conn, *line, error) {
+	c, l, err := p.get(ctx)
+	if err != nil || c != nil {
+		return c, l, err
+	}
+	if c, err = s.open(ctx, l); err != nil {
+		p.put(nil, l)
+		return nil, nil, err
+	}
+	return c, l, nil
+}
+
+// open opens a connection for a line. A session that still works for the line is
+// ended first: its locks would be in the way.
+func (s *Store) open(ctx context.Context, l *line) (*conn, error) {
+	c, err := s.dial(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	if l.stray != "" {
+		if err = c.kill(ctx, l.stray); err == nil {
+			l.stray = ""
+		}
+	}
+	if err == nil {
+		_, err = c.exec(ctx, s.sql.joinLine, c.name, l.handle, int64(l.number))
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// kill ends the session that holds the named lock, where there is one.
+func (c *conn) kill(ctx context.Context, name string) error {
+	id := int64(0)
+	if err := c.query(ctx, "SELECT IS_USED_LOCK(?)", []any{name}, []func(r *result) error{func(r *result) error {
+		if ok, err := r.next(); err != nil || !ok {
+			return err
+		}
+		id = r.int(0)
+		return nil
+	}}); err != nil || id == 0 {
+		return err
+	}
+	_, err := c.exec(ctx, fmt.Sprintf("KILL %d", id))
+	if isCode(err, 1094) { // it ended by itself
+		return nil
+	}
+	return err
+}
+
+// attempt runs f once. An error that is not ErrUnknownOutcome: nothing was written.
+func (s *Store) attempt(ctx context.Context, f work) (err error) {
+	c, l, err := s.take(ctx, &s.pool)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if c.bad && l.stray == "" {
+			l.stray = c.name
+		}
+		s.pool.put(c, l)
+	}()
+	t := &tx{s: s, c: c}
+	if err = f(ctx, t); err != nil {
+		t.rollback(ctx)
+		return err
+	}
+	if err = s.commit(ctx, t); err == nil {
+		s.cursors.Back(t.backs)
+		s.queues.add(t.named)
+	}
+	return err
+}
+
+// rollback leaves the transaction where the connection is still good. It has
+// time of its own: ctx may be over.
+func (t *tx) rollback(ctx context.Context) {
+	if t.c.bad || !t.begun {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
+	defer cancel()
+	if _, err := t.c.exec(ctx, "ROLLBACK"); err != nil {
+		t.c.bad = true
+		t.s.log.Debug("rolling back", "place", t.s.place, "error", err) // the connection is closed, and the server does it
+	}
+}
+
+// commit sends what is left, with COMMIT. The number of the commit is written in
+// the same transaction: where the answer gets lost, it tells what became of it.
+func (s *Store) commit(ctx context.Context, t *tx) error {
+	if !t.begun && t.sql.Len() == 0 {
+		return nil
+	}
+	l := t.c.line
+	if t.wrote {
+		t.add(s.sql.mark, int64(l.number), int64(l.number+1), l.handle)
+	}
+	t.add("COMMIT")
+	hook := s.fault.Load()
+	if hook != nil {
+		(*hook)(t.c, true)
+	}
+	err := t.send(ctx)
+	if hook != nil && err == nil {
+		(*hook)(t.c, false)
+		if t.c.bad {
+			err = errors.New("the connection was cut by the test")
+		}
+	}
+	switch {
+	case err == nil:
+		if t.wrote {
+			l.number++
+		}
+		return nil
+	case !t.wrote, fromServer(err) && !endsSession(err), errors.Is(err, errPacket):
+		t.rollback(ctx)
+		return err
+	}
+	l.stray = t.c.name
+	return s.findOut(ctx, l, err)
+}
+
+// findOut learns the outcome of a commit whose answer got lost. The session that
+// ran it is ended; then the number of the last commit on its line tells. A no is
+// sealed with a number of its own: what may still be on its way to the server
+// finds that one, and fails.
+func (s *Store) findOut(ctx context.Context, l *line, cause error) error {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		happened, err := s.look(ctx, l)
+		if err == nil {
+			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", happened, "error", cause)
+			if happened {
+				return nil
+			}
+			return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
+		}
+		if !batch.Pause(ctx, wait) {
+			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
+			stray := l.stray
+			*l = *newLine()
+			l.stray = stray
+			return backends.ErrUnknownOutcome
+		}
+	}
+}
+
+// look asks once.
+func (s *Store) look(ctx context.Context, l *line) (happened bool, err error) {
+	c, err := s.dial(ctx, l)
+	if err != nil {
+		return false, err
+	}
+	defer c.close()
+	if err := c.kill(ctx, l.stray); err != nil {
+		return false, err
+	}
+	found, last := false, uint64(0)
+	if err := c.query(ctx, begin+"; "+s.sql.marked, []any{l.handle}, []func(r *result) error{func(r *result) error {
+		ok, err := r.next()
+		if ok {
+			found, last = true, uint64(r.int(0))
+		}
+		return err
+	}}); err != nil {
+		return false, err
+	}
+	switch {
+	case !found: // a failover that lost it lost the rest too
+		l.number += 2
+		return false, nil
+	case last == l.number+1:
+		l.number++
+		return true, nil
+	}
+	if last <= l.number { // else it is an earlier look's seal, whose answer got lost
+		last = l.number + 2
+		if _, err := c.exec(ctx, s.sql.seal+"; COMMIT", int64(last), l.handle); err != nil {
+			return false, err
+		}
+	}
+	l.number = last
+	return false, nil
+}
+
+// read runs f outside of any transaction that writes, on one connection.
+func (s *Store) read(ctx context.Context, f work) error {
+	ctx, done := s.bound(ctx)
+	defer done()
+	for try := 1; ; try++ {
+		err := s.readOnce(ctx, f)
+		if err == nil || try == maxTries || ctx.Err() != nil || !s.transient(err) || !batch.Pause(ctx, retryPause<<try) {
+			return s.outcome(ctx, err)
+		}
+	}
+}
+
+func (s *Store) readOnce(ctx context.Context, f work) error {
+	c, l, err := s.take(ctx, &s.pool)
+	if err != nil {
+		return err
+	}
+	defer func() { s.pool.put(c, l) }()
+	t := &tx{s: s, c: c, begun: true} // each statement is its own
+	if err := f(ctx, t); err != nil {
+		return err
+	}
+	return t.send(ctx)
+}
