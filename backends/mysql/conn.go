@@ -124,6 +124,8 @@ type conn struct {
 	used time.Time
 	line *line
 	bad  bool
+
+	joined bool // the line has its row in qsidecar_commits
 }
 
 // line numbers the commits of one place in the pool, whichever connection it has.

@@ -33,9 +33,12 @@ type Options struct {
 	// included: at least 3, defaults to 8.
 	MaxConnections int
 
-	// MaxPayload is how many bytes a payload may have; 0: any number. Where the
+	// MaxPayload is how many bytes a payload may have: 4 MiB where it is 0. Where the
 	// server takes no packet with one, opening logs a warning that says what to set.
 	MaxPayload int64
+
+	// Look opens the database only to be examined: nothing is made or changed in it.
+	Look bool
 
 	// Log gets what no caller is told. Defaults to discarding it.
 	Log *slog.Logger
@@ -46,6 +49,7 @@ type Options struct {
 const (
 	defaultMaxConnections = 8
 	minConnections        = 3
+	defaultMaxPayload     = 4 << 20
 	clock                 = "UTC_TIMESTAMP(6)"
 )
 
@@ -92,6 +96,9 @@ func (o *Options) complete() error {
 	if o.MaxConnections < minConnections {
 		return fmt.Errorf("max_connections is %d: MySQL needs at least %d (claims and settles, beats, looks)", o.MaxConnections, minConnections)
 	}
+	if o.MaxPayload == 0 {
+		o.MaxPayload = defaultMaxPayload
+	}
 	if o.clock == "" {
 		o.clock = clock
 	}
@@ -99,6 +106,12 @@ func (o *Options) complete() error {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return nil
+}
+
+// CheckURL reports what is wrong with an address of Options.URL, without its password.
+func CheckURL(url string) error {
+	_, err := configure(&Options{URL: url, Log: slog.New(slog.DiscardHandler)})
+	return err
 }
 
 // Open opens the database and makes its tables where they are missing. Errors
@@ -120,6 +133,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.sql = render(o.clock, s.server)
 	s.pool.fill(o.MaxConnections - 1)
 	s.beats.fill(1)
+	if o.Look {
+		return s, nil
+	}
 	if err := s.migrate(ctx); err != nil {
 		return nil, errors.Join(s.explain(err), s.Close())
 	}
@@ -158,7 +174,7 @@ func (s *Store) bound(ctx context.Context) (context.Context, func()) {
 
 // warnOfPackets: a payload travels in one packet, in which each byte may need two.
 func (s *Store) warnOfPackets() {
-	if need := 2*s.o.MaxPayload + packetRoom; s.o.MaxPayload > 0 && s.server.packet < need {
+	if need := 2*s.o.MaxPayload + packetRoom; s.server.packet < need {
 		s.log.Warn("the server takes no packet with the largest payload that this sidecar does: such a job will be refused; raise max_allowed_packet",
 			"place", s.place, "max_allowed_packet", s.server.packet, "needed", need, "max_payload", s.o.MaxPayload)
 	}

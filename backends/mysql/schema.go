@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"strings"
 )
@@ -19,18 +20,26 @@ const program = 1
 // be run again after it broke off: the server commits after every statement of it.
 var migrations = []string{schemaV1}
 
-// Migrations is the SQL that makes the tables of this version in the database
-// that is in use, for people who run it by hand. It ends with what a user needs
-// that runs a sidecar without the right to make tables.
-func Migrations(database, user string) string {
-	if database == "" {
-		database = "qsidecar"
+// Migrations is the SQL that makes the tables of this version out of those of the
+// version from (0: there are none) in the database that the URL names, for people
+// who run it by hand. It ends with what a user needs that runs a sidecar without
+// the right to make tables: NAME or NAME@HOST, empty: qsidecar_sidecar.
+func Migrations(url, user string, from int) string {
+	database := "qsidecar"
+	if c, err := configure(&Options{URL: url, Log: slog.New(slog.DiscardHandler)}); err == nil {
+		database = c.DBName
 	}
 	if user == "" {
-		user = "'qsidecar'@'%'"
+		user = "qsidecar_sidecar"
 	}
+	name, host, ok := strings.Cut(user, "@")
+	if !ok {
+		host = "%"
+	}
+	user = quoteText(strings.Trim(name, "'`")) + "@" + quoteText(strings.Trim(host, "'`"))
 	var b strings.Builder
-	for _, m := range migrations {
+	fmt.Fprintf(&b, "USE %s;\n\n", quoteName(database))
+	for _, m := range migrations[min(max(from, 0), len(migrations)):] {
 		b.WriteString(complete(m))
 	}
 	fmt.Fprintf(&b, `
@@ -42,6 +51,10 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON %[1]s.* TO %[2]s;
 }
 
 func complete(sql string) string { return strings.ReplaceAll(sql, "{position}", position) }
+
+func quoteText(s string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, "'", "''").Replace(s) + "'"
+}
 
 func quoteName(s string) string { return "`" + strings.ReplaceAll(s, "`", "``") + "`" }
 

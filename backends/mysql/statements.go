@@ -29,11 +29,10 @@ func render(clock string, v server) *statements {
 	s := &statements{
 		clock: clock,
 
-		joinLine: r(`DO GET_LOCK(?, 0);
-INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
-		mark:   r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
-		marked: r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
-		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),
+		joinLine: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
+		mark:     r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
+		marked:   r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
+		seal:     r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),
 
 		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at) VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND)
 ON DUPLICATE KEY UPDATE beats = IF(dead OR has_left, beats, beats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),

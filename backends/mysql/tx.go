@@ -113,7 +113,7 @@ func (s *Store) open(ctx context.Context, l *line) (*conn, error) {
 		}
 	}
 	if err == nil {
-		_, err = c.exec(ctx, s.sql.joinLine, c.name, l.handle, int64(l.number))
+		_, err = c.exec(ctx, "DO GET_LOCK(?, 0)", c.name)
 	}
 	if err != nil {
 		c.close()
@@ -153,6 +153,12 @@ func (s *Store) attempt(ctx context.Context, f work) (err error) {
 		}
 		s.pool.put(c, l)
 	}()
+	if !c.joined {
+		if _, err := c.exec(ctx, s.sql.joinLine, l.handle, int64(l.number)); err != nil {
+			return err
+		}
+		c.joined = true
+	}
 	t := &tx{s: s, c: c}
 	if err = f(ctx, t); err != nil {
 		t.rollback(ctx)

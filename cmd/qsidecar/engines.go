@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
 )
@@ -53,10 +54,16 @@ var engines = []engine{
 		open:       openPostgres,
 		migrations: func(d databaseConfig, role string, from int) string { return postgres.Migrations(d.Schema, role, from) },
 	},
+	{
+		name: "mysql", schemes: []string{"mysql"}, form: "mysql://USER@HOST/DATABASE",
+		parse:      func(url string) (string, error) { return url, mysql.CheckURL(url) },
+		open:       openMySQL,
+		migrations: func(d databaseConfig, role string, from int) string { return mysql.Migrations(d.URL, role, from) },
+	},
 }
 
 // later are the schemes of engines that this build does not have.
-var later = []string{"mysql", "sqlserver"}
+var later = []string{"sqlserver"}
 
 // databaseURL is where a database is, by engine.
 type databaseURL struct {
@@ -120,6 +127,23 @@ func openPostgres(ctx context.Context, o opening) (backends.Backend, error) {
 		Schema:         o.Schema,
 		MaxConnections: o.MaxConnections,
 		Notify:         bool(o.Notify),
+		Look:           o.look,
+		Log:            o.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the database cannot be opened: %w", err)
+	}
+	return store, nil
+}
+
+func openMySQL(ctx context.Context, o opening) (backends.Backend, error) {
+	if o.Schema != newDatabase().Schema {
+		return nil, usagef("the database's schema: MySQL and MariaDB have none, the tables go into the database that the url names: leave it out")
+	}
+	store, err := mysql.Open(ctx, mysql.Options{
+		URL:            o.at,
+		Password:       o.password,
+		MaxConnections: o.MaxConnections,
 		Look:           o.look,
 		Log:            o.log,
 	})
