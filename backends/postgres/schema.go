@@ -33,11 +33,15 @@ var schemaV1 string
 //go:embed schema_2.sql
 var schemaV2 string
 
+//go:embed schema_3.sql
+var schemaV3 string
+
 // versions: the i-th leads to version i+1. How many of them this program knows
 // says `latest`.
 var versions = []migration{
 	{sql: schemaV1},
 	{sql: schemaV2, indexes: []index{{"qsidecar_failures_at", "{s}.qsidecar_failures (at)"}}},
+	{sql: schemaV3},
 }
 
 // dropped removes what an interrupted build left; made builds it.
