@@ -102,6 +102,7 @@ Exit codes: 0 stopped in order, 1 it could not serve, 2 wrong arguments or confi
 }
 
 func (a *app) serve(ctx context.Context, c config, hint bool) error {
+	keepHeadroom()
 	for _, l := range c.Listen {
 		if err := a.makeSocketDir(l.Socket); err != nil {
 			return err
