@@ -6,7 +6,7 @@ GO ?= go
 # without -race, against the binary that users get.
 UNIT = $$($(GO) list ./... | grep -v '/e2e$$')
 
-.PHONY: help run build test soak unit e2e lint fuzz need clean
+.PHONY: help run build test soak unit e2e bench lint fuzz need clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,11 +27,17 @@ unit: need ## the packages' tests, with the race detector
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(if $(QSIDECAR_SOAK),60m,10m) $(UNIT)
 
 e2e: need build ## the tests that drive the built binary
+	cd bench && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 ./...
 	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,15m) $(ARGS)
+
+bench: need build ## what the program reaches beside direct SQL (some minutes; ARGS="-engine postgres", see bench/main.go)
+	@cd bench && $(GO) build -o ../bin/bench .
+	@exec ./bin/bench -bin bin/qsidecar $(ARGS)
 
 lint: ## gofmt and go vet
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }
 	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
 
 fuzz: ## every fuzz target, 30 s each (FUZZTIME=5m for longer)
 	@scripts/fuzz.sh $(or $(FUZZTIME),30s)

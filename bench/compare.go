@@ -4,113 +4,138 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// compare measures a sidecar on a PostgreSQL of its own, at full durability,
-// interleaved with what workers would do directly: the ratios count, absolute
-// figures drift between machines.
-func compare(ctx context.Context, bin, version string, workers, jobs, batch, rounds int) (err error) {
-	pg, err := testserver.StartPostgres(ctx, version, testserver.Options{Durable: true})
+// step is a measurement on the sidecar.
+type step struct {
+	key, name string
+	jobs      int
+	task      task
+}
+
+// ownSteps are those of one round: they take as many jobs as they store.
+func ownSteps(o options, queue string) []step {
+	many := fmt.Sprintf("in batches of %d", o.batch)
+	return []step{
+		{keyEnqueueMany, "enqueue " + many, 3 * o.jobs, enqueue(queue, o.batch)},
+		{keyOne, "claim one + ack one", o.jobs, work(queue, 1)},
+		{keyMany, "claim and ack " + many, 2 * o.jobs, work(queue, o.batch)},
+		{keyEnqueueOne, "enqueue one", o.jobs / 2, enqueue(queue, 1)},
+		{"rest", "claim one + ack one, until the queue is empty", o.jobs, work(queue, 1)},
+	}
+}
+
+// measuring is the results of rounds, by key.
+type measuring struct {
+	keys  []string // in the order in which they came
+	names map[string]string
+	of    map[string][]figures
+}
+
+func (m *measuring) add(key, name string, f figures) {
+	if m.of == nil {
+		m.of, m.names = map[string][]figures{}, map[string]string{}
+	}
+	if _, known := m.of[key]; !known {
+		m.keys = append(m.keys, key)
+		m.names[key] = name
+	}
+	m.of[key] = append(m.of[key], f)
+}
+
+// watch returns a look at what sidecar and database have used.
+func (p *place) watch(ctx context.Context, s *sidecar, d database) func() (usage, error) {
+	return func() (usage, error) {
+		u := usage{at: time.Now()}
+		var errs [4]error
+		u.counts, errs[0] = d.Count(ctx)
+		u.database, errs[1] = cpuOf(p.server.PID())
+		u.self, errs[2] = cpuOfSelf()
+		u.sidecar, errs[3] = cpuOf(s.pid)
+		return u, errors.Join(errs[:]...)
+	}
+}
+
+// compare is the sidecar beside the direct SQL, step by step in turn.
+func compare(ctx context.Context, p *place) (err error) {
+	d, err := p.server.Database(ctx, "compare")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pg.Stop()) }()
-	if err := pg.Exec(ctx, "CREATE DATABASE bench"); err != nil {
-		return err
-	}
-	u, err := url.Parse(pg.Admin())
+	defer func() { err = errors.Join(err, d.Close()) }()
+	s, err := startSidecar(ctx, p.bin, d.URL(), false)
 	if err != nil {
 		return err
 	}
-	u.Path = "/bench"
-	fmt.Println(pg.Version)
-	socket, stop, err := sidecar(bin, u.String())
-	if err != nil {
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if _, err := s.load(p.workers, min(p.jobs, 1000), enqueue("warm", 1), nil); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	b := &bench{socket: socket, workers: workers, queue: "bench"}
-	r := &rivals{url: u.String(), workers: workers}
-	for range rounds {
-		if err := round(ctx, b, r, jobs, batch); err != nil {
+	if _, err := s.load(p.workers, p.jobs, work("warm", 1), nil); err != nil {
+		return err
+	}
+	var m measuring
+	look := p.watch(ctx, s, d)
+	for range p.rounds {
+		if err := p.round(ctx, s, d, look, &m); err != nil {
 			return err
 		}
 	}
-	return nil
+	p.out.head()
+	for _, key := range m.keys {
+		p.out.row(m.names[key], m.of[key])
+	}
+	for _, a := range p.engine.aims {
+		p.out.ratio(fmt.Sprintf("%s / %s", m.names[a.of], m.names[a.to]), ratios(m.of[a.of], m.of[a.to]), a.least)
+	}
+	return p.out.err
 }
 
-// round is one of each, and prints what the sidecar reaches of the others.
-func round(ctx context.Context, b *bench, r *rivals, jobs, batch int) error {
-	direct := func(name string, n, workers int, f func(c *pgx.Conn) (int, error)) (float64, error) {
-		if err := r.fill(ctx, n); err != nil {
-			return 0, err
+// round is each measurement once, the sidecar's and the rivals' in turn.
+func (p *place) round(ctx context.Context, s *sidecar, d database, look func() (usage, error), m *measuring) error {
+	own, rivals := ownSteps(p.options, "bench"), d.Rivals()
+	for i := range max(len(own), len(rivals)) {
+		if i < len(rivals) {
+			r := rivals[i]
+			r.workers = min(r.workers, p.workers)
+			jobs := max(1, int(float64(p.jobs)*r.part))
+			if err := d.Fill(ctx, jobs); err != nil {
+				return fmt.Errorf("%s: filling its table: %w", r.name, err)
+			}
+			f, err := r.direct(ctx, look)
+			if err != nil {
+				return fmt.Errorf("%s: %w", r.name, err)
+			}
+			if f.jobs != jobs {
+				return fmt.Errorf("%s: worked %d jobs of %d", r.name, f.jobs, jobs)
+			}
+			m.add(r.key, fmt.Sprintf("direct, %d conn: %s", r.workers, r.name), f)
 		}
-		rate, err := r.each(ctx, workers, f)
-		fmt.Printf("%-44s %8.0f jobs/s\n", name, rate)
-		return rate, err
+		if i < len(own) {
+			f, err := s.load(p.workers, own[i].jobs, own[i].task, look)
+			if err != nil {
+				return fmt.Errorf("%s: %w", own[i].name, err)
+			}
+			m.add(own[i].key, own[i].name, f)
+		}
 	}
-	two, err := direct(fmt.Sprintf("direct, %d connections, two transactions", r.workers), jobs/4, r.workers, twoTransactions(ctx))
-	if err != nil {
-		return err
-	}
-	if _, err := b.measure(fmt.Sprintf("sidecar, enqueue in batches of %d", batch), 2*jobs+2*batch*b.workers, b.enqueue(batch)); err != nil {
-		return err
-	}
-	one, err := b.measure(fmt.Sprintf("sidecar, %d workers, claim one + ack one", b.workers), jobs, b.work(1))
-	if err != nil {
-		return err
-	}
-	best, err := direct(fmt.Sprintf("direct, %d connections, best one-job SQL", r.workers), jobs/2, r.workers, oneJob(ctx))
-	if err != nil {
-		return err
-	}
-	many, err := b.measure(fmt.Sprintf("sidecar, %d workers, batches of %d", b.workers, batch), jobs, b.work(batch))
-	if err != nil {
-		return err
-	}
-	limit, err := direct("direct, one connection, n = 1000 (raw limit)", 4*jobs, 1, rawLimit(ctx, 1000))
-	if err != nil {
-		return err
-	}
-	fmt.Printf("one by one: %s the two transactions (aim 10×), %s the best one-job SQL (aim 4×); batches: %s of the raw limit (aim 0.6×)\n",
-		ratio(one, two), ratio(one, best), ratio(many, limit))
-	return nil
+	return s.empty("bench")
 }
 
-// sidecar starts the program on the database and waits until it listens.
-func sidecar(bin, database string) (socket string, stop func() error, err error) {
-	dir, err := os.MkdirTemp("", "qsbench")
-	if err != nil {
-		return "", nil, err
+// empty is an error where jobs are left in the queue: then some were not worked.
+func (s *sidecar) empty(queue string) error {
+	left, err := s.count(queue)
+	if err == nil && left != 0 {
+		err = fmt.Errorf("%d jobs are left in the queue %s after all were worked", left, queue)
 	}
-	socket = filepath.Join(dir, "s")
-	cmd := exec.Command(bin, "serve", "--socket", socket, "--log-level", "warn")
-	cmd.Env = append(os.Environ(), "QSIDECAR_DATABASE="+database)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := cmd.Start(); err != nil {
-		return "", nil, err
+	return err
+}
+
+// ratios are those of the rounds.
+func ratios(of, to []figures) (r []float64) {
+	for i := range of {
+		r = append(r, of[i].rate()/to[i].rate())
 	}
-	stop = func() error {
-		return errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait(), os.RemoveAll(dir))
-	}
-	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		w, err := dial(socket)
-		if err == nil {
-			return socket, stop, w.conn.Close()
-		}
-		if time.Since(began) > 30*time.Second {
-			return "", nil, errors.Join(err, stop())
-		}
-	}
+	return r
 }

@@ -1,60 +1,165 @@
-// Command bench measures a sidecar: worker connections that enqueue, claim and ack
-// no-op jobs of 100 bytes; jobs per second and latencies are printed.
+// Command bench measures a sidecar: no-op jobs of 100 bytes over the socket, beside
+// what workers would do directly in the same database, interleaved in one run. The
+// ratios count; absolute figures drift between machines.
 //
-//	bench -socket PATH                   a sidecar that runs already
-//	bench -bin ../bin/qsidecar           an own PostgreSQL and sidecar, beside the direct SQL, interleaved
+//	bench -bin ../bin/qsidecar                 servers of its own, every engine
+//	bench -bin ../bin/qsidecar -engine mysql   one of them
+//	bench -socket PATH                         a sidecar that runs already
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
-	"sync/atomic"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 )
 
-func main() {
-	socket := flag.String("socket", "", "the socket of a sidecar that runs already")
-	bin := flag.String("bin", "", "the qsidecar to measure on an own PostgreSQL, beside the direct SQL")
-	version := flag.String("postgres", "18", "PostgreSQL's major version")
-	workers := flag.Int("workers", 32, "connections")
-	jobs := flag.Int("jobs", 20_000, "jobs of each measurement")
-	batch := flag.Int("batch", 100, "jobs in each request of the batch measurements")
-	rounds := flag.Int("rounds", 2, "how often the interleaved measurements run")
-	flag.Parse()
-	var err error
-	switch {
-	case *bin != "":
-		err = compare(context.Background(), *bin, *version, *workers, *jobs, *batch, *rounds)
-	case *socket != "":
-		err = run(*socket, *workers, *jobs, *batch)
-	default:
-		err = fmt.Errorf("give -socket or -bin")
+// options are the sizes of everything.
+type options struct {
+	engines string
+	parts   string // of all
+	bin     string
+	workers int
+	jobs    int // of each measurement
+	batch   int
+	rounds  int
+	rows    int // of each state in a large table
+	held    int // jobs while a snapshot is held
+	wakes   int // enqueues to somebody who waits
+	fast    bool
+}
+
+// part is one section of a run.
+type part struct {
+	name string
+	run  func(ctx context.Context, p *place) error
+}
+
+// parts are all, in their order.
+var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}}
+
+func partNames() string {
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
 	}
-	if err != nil {
+	return strings.Join(names, ",")
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if what := os.Getenv(loadEnv); what != "" {
+		if err := generate(what); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// run measures a sidecar that runs already.
-func run(socket string, workers, jobs, batch int) error {
-	b := &bench{socket: socket, workers: workers, queue: fmt.Sprintf("bench-%d", os.Getpid())}
-	steps := []struct {
-		name string
-		n    int
-		f    func(w *wire, todo *atomic.Int64, lat *latencies) error
-	}{
-		{fmt.Sprintf("enqueue in batches of %d", batch), 2 * jobs, b.enqueue(batch)},
-		{"claim one + ack one", jobs, b.work(1)},
-		{fmt.Sprintf("claim and ack batches of %d", batch), jobs, b.work(batch)},
-		{"enqueue one", jobs, b.enqueue(1)},
-		{"claim one + ack one", jobs, b.work(1)},
+func run(ctx context.Context, args []string, out io.Writer) error {
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	socket := flags.String("socket", "", "measure the sidecar that listens there, and nothing else")
+	flags.StringVar(&o.bin, "bin", "", "the qsidecar to measure on servers of its own, beside the direct SQL")
+	flags.StringVar(&o.engines, "engine", engineNames(), "the databases, with commas between")
+	flags.StringVar(&o.parts, "parts", partNames(), "what to measure, with commas between")
+	flags.IntVar(&o.workers, "workers", 32, "connections to the sidecar")
+	flags.IntVar(&o.jobs, "jobs", 20_000, "jobs of each measurement")
+	flags.IntVar(&o.batch, "batch", 100, "jobs in each request of the batch measurements")
+	flags.IntVar(&o.rounds, "rounds", 3, "how often the interleaved measurements run")
+	flags.IntVar(&o.rows, "rows", 1_000_000, "ready, scheduled and dead rows of the large table, each")
+	flags.IntVar(&o.held, "held", 200_000, "jobs that are worked while a snapshot is held")
+	flags.IntVar(&o.wakes, "wakes", 200, "enqueues to a worker that waits, for each way")
+	flags.BoolVar(&o.fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
+	if err := flags.Parse(args); err != nil {
+		return err
 	}
-	for _, s := range steps {
-		if _, err := b.measure(s.name, s.n, s.f); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("what is %q? Everything is a flag", flags.Arg(0))
+	case o.workers < 1 || o.jobs < 1 || o.batch < 1 || o.batch > 1000 || o.rounds < 1 || o.rows < 1 || o.held < 10 || o.wakes < 1:
+		return errors.New("every size is at least 1 (-held 10), and -batch at most 1000")
+	case *socket != "":
+		return alone(out, *socket, o)
+	case o.bin == "":
+		return errors.New("give -bin, the program to measure, or -socket, a running one")
+	}
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return err
+	}
+	o.bin = bin
+	chosen, err := enginesNamed(o.engines)
+	if err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(o.parts, ",") {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+			return fmt.Errorf("no part %q: there are %s", name, partNames())
+		}
+	}
+	for _, e := range chosen {
+		if err := measure(ctx, out, e, o); err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
 		}
 	}
 	return nil
+}
+
+// place is where an engine is measured.
+type place struct {
+	options
+	engine engine
+	server server
+	out    *report
+}
+
+// measure runs the parts on one engine.
+func measure(ctx context.Context, out io.Writer, e engine, o options) (err error) {
+	s, err := e.start(ctx, o.fast)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Stop()) }()
+	p := &place{options: o, engine: e, server: s, out: &report{w: out}}
+	p.out.title(s.Version(), o)
+	wanted := strings.Split(o.parts, ",")
+	for _, x := range parts {
+		if !slices.Contains(wanted, x.name) {
+			continue
+		}
+		if err := x.run(ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", x.name, err)
+		}
+	}
+	return p.out.err
+}
+
+// alone measures a sidecar that runs already.
+func alone(out io.Writer, socket string, o options) error {
+	s := &sidecar{socket: socket}
+	queue := fmt.Sprintf("bench-%d", os.Getpid())
+	r := &report{w: out}
+	r.head()
+	for _, m := range ownSteps(o, queue) {
+		f, err := s.load(o.workers, m.jobs, m.task, nil)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		r.row(m.name, []figures{f})
+	}
+	return r.err
 }

@@ -24,10 +24,16 @@ func dial(socket string) (*wire, error) {
 	return &wire{conn: conn, in: protocol.NewReader(conn, 8*protocol.MaxMaxFrame)}, nil
 }
 
+// post sends one request.
+func (w *wire) post(req *protocol.Request) error {
+	w.out = protocol.Msgpack.AppendRequest(w.out[:0], req)
+	_, err := w.conn.Write(w.out)
+	return err
+}
+
 // call sends one request and waits for its reply, which is valid until the next.
 func (w *wire) call(req *protocol.Request) (*protocol.Reply, error) {
-	w.out = protocol.Msgpack.AppendRequest(w.out[:0], req)
-	if _, err := w.conn.Write(w.out); err != nil {
+	if err := w.post(req); err != nil {
 		return nil, err
 	}
 	body, codec, err := w.in.Next()

@@ -88,19 +88,20 @@ func cacheDir(a account) (string, error) {
 	return "", fmt.Errorf("no place for the fetched servers: %w", failed)
 }
 
-// moduleRoot is the folder with go.mod at or above the working directory.
+// moduleRoot is this repository, where the working directory lies in it, be it in
+// another module of it (bench).
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "internal", "testserver")); err == nil {
 			return dir, nil
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
-			return "", errors.New("no go.mod here or above")
+			return "", errors.New("this repository is not here or above")
 		}
 		dir = up
 	}

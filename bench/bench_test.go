@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if what := os.Getenv(loadEnv); what != "" { // the load generator of TestEngines
+		if err := generate(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// program is the sidecar to measure: that of QSIDECAR_BIN, or one built for the test.
+func program(t *testing.T) string {
+	if bin := os.Getenv("QSIDECAR_BIN"); bin != "" {
+		return bin
+	}
+	bin := filepath.Join(t.TempDir(), "qsidecar")
+	build := exec.Command("go", "build", "-o", bin, "./cmd/qsidecar")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the program: %v\n%s", err, out)
+	}
+	return bin
+}
+
+// TestEngines runs everything once at a tiny size, so that it works when it is
+// wanted. The benchmark itself fails where a job is not worked or an ack is lost.
+func TestEngines(t *testing.T) {
+	bin := program(t)
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			var out bytes.Buffer
+			args := strings.Fields("-fast -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -wakes 8 -engine " + e.name)
+			err := run(t.Context(), append(args, "-bin", bin), &out)
+			t.Log(out.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkReport(t, e, out.String())
+		})
+	}
+}
+
+// row is what report.row prints: a name, the median, and what the rounds gave.
+var row = regexp.MustCompile(`(?m)^(\S.*?) +(\d+) +\((\d+) … (\d+)\) +([\d.-]+) +([\d.-]+) +([\d.-]+) +([\d.-]+) +([\d.]+) +([\d.]+) +([\d.]+)`)
+
+func checkReport(t *testing.T, e engine, said string) {
+	for _, word := range []string{"NaN", "Inf"} {
+		if strings.Contains(said, word) {
+			t.Errorf("a figure is %s", word)
+		}
+	}
+	rates := map[string]float64{}
+	for _, m := range row.FindAllStringSubmatch(said, -1) {
+		rate, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rates[m[1]] = rate
+		if p50, p99 := m[5], m[6]; !strings.HasPrefix(m[1], "direct") && (p50 == "-" || p99 == "-") {
+			t.Errorf("%s: no latencies", m[1])
+		}
+	}
+	want := []string{"enqueue in batches of 10", "claim one + ack one", "claim and ack in batches of 10", "enqueue one",
+		"small table, one + one", "large table, one + one", "small table, batches of 10", "large table, batches of 10"}
+	for _, name := range want {
+		if rates[name] <= 0 {
+			t.Errorf("%s: %v jobs/s", name, rates[name])
+		}
+	}
+	if n := strings.Count(said, "aim ≥"); n != len(e.aims)+4 {
+		t.Errorf("%d ratios beside aims, want %d", n, len(e.aims)+4)
+	}
+	if direct := regexp.MustCompile(`(?m)^direct.* [1-9]\d* +\(`).FindAllString(said, -1); len(direct) < 3 {
+		t.Errorf("%d rivals with rates, want at least 3", len(direct))
+	}
+	for _, words := range []string{`the same host, notify: on +\d`, `another host, notify: off +\d`, `one \+ ack one +[1-9]\d*\.\d +[1-9]\d* `,
+		`(?m)^idle, 4 workers on 20 queues: `, `(?m)^ +200 +[1-9]\d* +[1-9]\d*$`} {
+		if !regexp.MustCompile(words).MatchString(said) {
+			t.Errorf("nothing in the report looks like %s", words)
+		}
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	var l latencies
+	for i := range 101 {
+		l = append(l, time.Duration(100-i)*time.Millisecond)
+	}
+	if p50, p99 := l.at(0.5), l.at(0.99); p50 != 50*time.Millisecond || p99 != 99*time.Millisecond {
+		t.Errorf("p50 %v, p99 %v", p50, p99)
+	}
+	if got := median([]float64{3, 1, 2}); got != 2 {
+		t.Errorf("median %v", got)
+	}
+	if got := median([]float64{4, 1, 3, 2}); got != 2.5 {
+		t.Errorf("median %v", got)
+	}
+}
+
+// TestCPUOfChildren: what a process and its children use is seen, also after they ended.
+func TestCPUOfChildren(t *testing.T) {
+	sh := exec.Command("sh", "-c", "sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'; read x")
+	in, err := sh.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sh.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; {
+		used, err := cpuOf(sh.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used >= 2*tick {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a loop in a child used %v in a minute", used)
+		}
+	}
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_ = sh.Wait() // read fails at the end of input
+}
+
+func TestRefusesNonsense(t *testing.T) {
+	for args, word := range map[string]string{
+		"": "-bin", "-bin x -engine oracle": "oracle", "-bin x -jobs 0": "at least 1", "-bin x compare": "compare", "-bin x -parts idle,nothing": "nothing",
+	} {
+		if err := run(t.Context(), strings.Fields(args), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%q: %v; want an error that names %s", args, err, word)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	idleQueues = 20
+	idleSettle = 3 * time.Second // until the first looks are over
+	idleFor    = 10 * time.Second
+)
+
+// idle counts what a sidecar asks of the database while its workers wait for nothing.
+func idle(ctx context.Context, p *place) (err error) {
+	d, err := p.server.Database(ctx, "idle")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	s, err := startSidecar(ctx, p.bin, d.URL(), false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	for i := range p.workers {
+		w, err := dial(s.socket)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = w.conn.Close() }() // ends its claim
+		req := &protocol.Request{Op: protocol.OpClaim, Queue: fmt.Sprintf("idle-%d", i%idleQueues), WaitMS: time.Hour.Milliseconds()}
+		if err := w.post(req); err != nil {
+			return err
+		}
+	}
+	settle, span := idleSettle, idleFor
+	if p.fast {
+		settle, span = settle/10, span/10
+	}
+	look := p.watch(ctx, s, d)
+	time.Sleep(settle)
+	before, err := look()
+	if err != nil {
+		return err
+	}
+	time.Sleep(span)
+	after, err := look()
+	if err != nil {
+		return err
+	}
+	u := after.since(before)
+	took := after.at.Sub(before.at).Seconds()
+	if !u.known {
+		p.out.section("idle, %d workers on %d queues: the server keeps no count of statements", p.workers, idleQueues)
+		return p.out.err
+	}
+	p.out.section("idle, %d workers on %d queues: %.1f statements and %.1f writing transactions a second, CPU of the sidecar %.2f %%",
+		p.workers, idleQueues, float64(u.statements)/took, float64(u.transactions)/took, 100*u.sidecar.Seconds()/took)
+	return p.out.err
+}

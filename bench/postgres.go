@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+var postgresEngine = engine{
+	name:  "postgres",
+	start: startPostgres,
+	aims:  []aim{{keyOne, keyTwo, 10}, {keyOne, keyBest, 4}, {keyMany, keyRaw, 0.6}},
+}
+
+// pgServer is a PostgreSQL of the newest version.
+type pgServer struct{ *testserver.Postgres }
+
+func startPostgres(ctx context.Context, fast bool) (server, error) {
+	versions := testserver.Versions()
+	p, err := testserver.StartPostgres(ctx, versions[len(versions)-1], testserver.Options{
+		Durable: !fast,
+		Settings: map[string]string{
+			"shared_preload_libraries": "pg_stat_statements", "max_wal_size": "4GB", // no checkpoint in the midst
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pgServer{p}, nil
+}
+
+func (s pgServer) Version() string { return "PostgreSQL " + s.Postgres.Version }
+
+func (s pgServer) Database(ctx context.Context, name string) (database, error) {
+	name = `"` + name + `"`
+	if err := s.Exec(ctx, `DROP DATABASE IF EXISTS `+name, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(s.Admin())
+	if err != nil {
+		return nil, err
+	}
+	u.Path = "/" + name[1:len(name)-1]
+	c, err := pgx.Connect(ctx, u.String())
+	if err != nil {
+		return nil, err
+	}
+	look, err := pgx.Connect(ctx, s.Admin())
+	if err != nil {
+		return nil, errors.Join(err, c.Close(ctx))
+	}
+	d := &pgDatabase{name: u.Path[1:], url: u.String(), c: c, look: look}
+	// A server that somebody else runs may not have it; then nothing is counted.
+	_, err = look.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+	if err == nil {
+		_, err = d.statements(ctx)
+	}
+	d.counts = err == nil
+	return d, nil
+}
+
+type pgDatabase struct {
+	name, url string
+	c         *pgx.Conn
+	look      *pgx.Conn // to another database, so that it is not counted itself
+	counts    bool
+}
+
+func (d *pgDatabase) URL() string { return d.url }
+
+func (d *pgDatabase) Close() error {
+	return errors.Join(d.c.Close(context.Background()), d.look.Close(context.Background()))
+}
+
+func (d *pgDatabase) Open(ctx context.Context) (backends.Backend, error) {
+	return postgres.Open(ctx, postgres.Options{URL: d.url, Notify: true})
+}
+
+func (d *pgDatabase) statements(ctx context.Context) (n int64, err error) {
+	err = d.look.QueryRow(ctx, `SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements
+		WHERE dbid = (SELECT oid FROM pg_database WHERE datname = $1)`, d.name).Scan(&n)
+	return n, err
+}
+
+// Count tells by the next transaction id how many wrote: the server's own count of
+// commits comes seconds late.
+func (d *pgDatabase) Count(ctx context.Context) (c counts, err error) {
+	if !d.counts {
+		return c, nil
+	}
+	if c.statements, err = d.statements(ctx); err != nil {
+		return c, err
+	}
+	c.known = true
+	err = d.look.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint`).Scan(&c.transactions)
+	return c, err
+}
+
+func (d *pgDatabase) Backlog(ctx context.Context, queue string, rows int) error {
+	for _, sql := range []string{
+		fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, run_at, finished_at)
+			SELECT '%s', s, decode(repeat('00', %d), 'hex'),
+				CASE s WHEN 'scheduled' THEN now() + interval '1 day' END, CASE s WHEN 'dead' THEN now() END
+			FROM generate_series(1, %d) n CROSS JOIN unnest('{ready,scheduled,dead}'::text[]) s`, queue, payloadSize, rows),
+		`VACUUM ANALYZE qsidecar.qsidecar_jobs`, `CHECKPOINT`,
+	} {
+		if _, err := d.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *pgDatabase) Hold(ctx context.Context) (func() error, error) {
+	c, err := pgx.Connect(ctx, d.url)
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM qsidecar.qsidecar_jobs`, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		return nil, errors.Join(err, c.Close(ctx))
+	}
+	return func() error {
+		_, err := c.Exec(context.Background(), "COMMIT")
+		return errors.Join(err, c.Close(context.Background()))
+	}, nil
+}

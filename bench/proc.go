@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// usage is what was used up to a moment; the difference of two is what lay between.
+type usage struct {
+	at                      time.Time
+	sidecar, database, self time.Duration // CPU, user and system
+	counts
+}
+
+func (u usage) since(v usage) usage {
+	return usage{
+		sidecar: u.sidecar - v.sidecar, database: u.database - v.database, self: u.self - v.self,
+		counts: counts{u.known && v.known, u.statements - v.statements, u.transactions - v.transactions},
+	}
+}
+
+// tick is the kernel's unit of CPU time in /proc: 100 Hz on every platform that Go has.
+const tick = 10 * time.Millisecond
+
+// process is a line of /proc/PID/stat.
+type process struct {
+	parent   int
+	own      time.Duration
+	children time.Duration // of those that ended
+}
+
+func readProcess(pid int) (p process, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return p, err
+	}
+	line := string(b)
+	field := strings.Fields(line[strings.LastIndexByte(line, ')')+1:]) // the name may hold anything
+	if len(field) < 15 {
+		return p, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(field))
+	}
+	var n [5]int
+	for i, at := range [5]int{1, 11, 12, 13, 14} {
+		if n[i], err = strconv.Atoi(field[at]); err != nil {
+			return p, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		}
+	}
+	return process{parent: n[0], own: time.Duration(n[1]+n[2]) * tick, children: time.Duration(n[3]+n[4]) * tick}, nil
+}
+
+// cpuOf is the CPU time of a process and of its children, also of those that ended;
+// of nothing where pid is 0.
+func cpuOf(pid int) (time.Duration, error) {
+	if pid == 0 {
+		return 0, nil
+	}
+	first, err := readProcess(pid)
+	if err != nil {
+		return 0, err
+	}
+	total := first.own + first.children
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return 0, err
+	}
+	for _, dir := range dirs {
+		n, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			return 0, err
+		}
+		p, err := readProcess(n)
+		if err == nil && p.parent == pid { // an error: it ended meanwhile
+			total += p.own + p.children
+		}
+	}
+	return total, nil
+}
+
+// cpuOfSelf is the load generator's.
+func cpuOfSelf() (time.Duration, error) {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0, err
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+}
+
+// load is the machine's, of the last minute: figures of a busy one say little.
+func load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	first, _, _ := strings.Cut(string(b), " ")
+	return first
+}

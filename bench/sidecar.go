@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// sidecar is a running qsidecar.
+type sidecar struct {
+	socket string
+	pid    int
+	stop   func() error
+}
+
+const startTime = 30 * time.Second
+
+// startSidecar runs the program on the database and waits until it listens. With
+// quiet it neither tells other sidecars of new jobs nor hears them.
+func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sidecar, err error) {
+	dir, err := os.MkdirTemp("", "qsbench")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	notify := "on"
+	if quiet {
+		notify = "off"
+	}
+	socket, config := filepath.Join(dir, "s"), filepath.Join(dir, "config.yaml")
+	words := fmt.Sprintf("listen: [{socket: %s}]\ndatabases:\n  main:\n    url: %s\n    notify: %s\nlog: {level: warn}\n",
+		strconv.Quote(socket), strconv.Quote(database), notify)
+	if err := os.WriteFile(config, []byte(words), 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(bin, "serve", "--config", config)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	stop := func() error {
+		return errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait(), os.RemoveAll(dir))
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		w, err := dial(socket)
+		if err == nil {
+			return &sidecar{socket: socket, pid: cmd.Process.Pid, stop: stop}, w.conn.Close()
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("the sidecar does not listen: %w", err), stop())
+		}
+	}
+}
+
+// count is how many jobs of the queue wait or are claimed.
+func (s *sidecar) count(queue string) (n int64, err error) {
+	w, err := dial(s.socket)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, w.conn.Close()) }()
+	r, err := w.call(&protocol.Request{Op: protocol.OpStats, Queue: queue})
+	if err != nil {
+		return 0, err
+	}
+	for _, q := range r.Queues {
+		n += q.Ready + q.Scheduled + q.Claimed
+	}
+	return n, nil
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// costAim is what is to be left of a rate, whatever lies in the table.
+const costAim = 0.9
+
+// site is a database with its sidecar.
+type site struct {
+	d database
+	s *sidecar
+}
+
+func (p *place) site(ctx context.Context, v server, name string) (_ *site, err error) {
+	d, err := v.Database(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	s, err := startSidecar(ctx, p.bin, d.URL(), false)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return &site{d, s}, nil
+}
+
+func (x *site) close() error { return errors.Join(x.s.stop(), x.d.Close()) }
+
+// backlog compares a fresh small table with one that holds many ready, scheduled
+// and dead rows, in turn.
+func backlog(ctx context.Context, p *place) (err error) {
+	small, err := p.site(ctx, p.server, "small")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, small.close()) }()
+	large, err := p.site(ctx, p.server, "large")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, large.close()) }()
+	began := time.Now()
+	if err := large.d.Backlog(ctx, "bench", p.rows); err != nil {
+		return fmt.Errorf("filling the large table: %w", err)
+	}
+	p.out.section("%d ready + %d scheduled for tomorrow + %d dead rows (filled in %v), beside a table with nothing but the jobs that are worked",
+		p.rows, p.rows, p.rows, time.Since(began).Round(time.Second))
+	p.out.head()
+	var m measuring
+	for range p.rounds {
+		for _, t := range []struct {
+			key, name string
+			task      task
+		}{{keyOne, "one + one", work("bench", 1)}, {keyMany, fmt.Sprintf("batches of %d", p.batch), work("bench", p.batch)}} {
+			for key, x := range map[string]*site{"small": small, "large": large} {
+				if _, err := x.s.load(p.workers, p.jobs, enqueue("bench", p.batch), nil); err != nil {
+					return err
+				}
+				f, err := x.s.load(p.workers, p.jobs, t.task, p.watch(ctx, x.s, x.d))
+				if err != nil {
+					return err
+				}
+				m.add(t.key+key, key+" table, "+t.name, f)
+			}
+		}
+	}
+	for _, kind := range []string{keyOne, keyMany} {
+		for _, key := range []string{kind + "small", kind + "large"} {
+			p.out.row(m.names[key], m.of[key])
+		}
+	}
+	for _, kind := range []string{keyOne, keyMany} {
+		p.out.ratio(m.names[kind+"large"]+" / small", ratios(m.of[kind+"large"], m.of[kind+"small"]), costAim)
+	}
+	return p.out.err
+}
+
+// heldSteps is into how many measurements the run under a snapshot is divided.
+const heldSteps = 10
+
+// snapshot compares the rates of two servers in turn, while on one of them another
+// connection keeps a snapshot. (It has one of its own: some engines keep all that is
+// deleted anywhere in the server.)
+func snapshot(ctx context.Context, p *place) (err error) {
+	other, err := p.engine.start(ctx, p.fast)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, other.Stop()) }()
+	free, err := p.site(ctx, p.server, "free")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, free.close()) }()
+	held, err := p.site(ctx, other, "held")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, held.close()) }()
+	release, err := held.d.Hold(ctx)
+	if err != nil {
+		return fmt.Errorf("holding a snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, release()) }()
+
+	const batch = 32
+	n := p.held / heldSteps
+	p.out.section("a snapshot held by another connection, %d workers, batches of %d\n%12s %12s %12s", p.workers, batch, "jobs so far", "free", "held")
+	var frees, helds []figures
+	for i := range heldSteps {
+		var rates []figures
+		for _, x := range []*site{free, held} {
+			if _, err := x.s.load(p.workers, n, enqueue("bench", p.batch), nil); err != nil {
+				return err
+			}
+			f, err := x.s.load(p.workers, n, work("bench", batch), nil)
+			if err != nil {
+				return err
+			}
+			rates = append(rates, f)
+		}
+		frees, helds = append(frees, rates[0]), append(helds, rates[1])
+		p.out.line("%12d %12.0f %12.0f", (i+1)*n, rates[0].rate(), rates[1].rate())
+	}
+	p.out.ratio("held / free", ratios(helds, frees), costAim)
+	p.out.ratio("held / free, of the last quarter", ratios(helds[heldSteps*3/4:], frees[heldSteps*3/4:]), costAim)
+	return p.out.err
+}

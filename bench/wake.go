@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	wakeLanes = 8                      // queues at a time, each with a worker that waits
+	wakePause = 400 * time.Millisecond // at most, before an enqueue: not in step with anybody's polling
+	wakeWait  = 30 * time.Second       // far more than it may take
+)
+
+// wake measures the time from an enqueue to the claim's answer at a worker that
+// waits: on the same host, and by way of another sidecar, that tells or not.
+func wake(ctx context.Context, p *place) (err error) {
+	d, err := p.server.Database(ctx, "wake")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	p.out.section("from an enqueue to the answer of a claim that waits, ms           p50     p99")
+	for _, quiet := range []bool{false, true} {
+		if err := p.wakeBetween(ctx, d, quiet); err != nil {
+			return err
+		}
+	}
+	return p.out.err
+}
+
+func (p *place) wakeBetween(ctx context.Context, d database, quiet bool) (err error) {
+	a, err := startSidecar(ctx, p.bin, d.URL(), quiet)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.stop()) }()
+	b, err := startSidecar(ctx, p.bin, d.URL(), quiet)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stop()) }()
+	telling := "notify: on"
+	if quiet {
+		telling = "notify: off"
+	}
+	for _, x := range []struct {
+		name     string
+		producer *sidecar
+	}{{"the same host, ", b}, {"another host, ", a}} {
+		l, err := wakes(x.producer, b, p.wakes)
+		if err != nil {
+			return err
+		}
+		p.out.line("%-60s %s", x.name+telling, quantiles(l))
+	}
+	return nil
+}
+
+// wakes has jobs enqueued at one sidecar for workers that wait at another.
+func wakes(producer, worker *sidecar, n int) (latencies, error) {
+	var lanes sync.WaitGroup
+	all, errs := make([]latencies, wakeLanes), make([]error, wakeLanes)
+	for i := range wakeLanes {
+		lanes.Go(func() {
+			all[i], errs[i] = wakeLane(producer, worker, fmt.Sprintf("wake-%d", i), (n+wakeLanes-1)/wakeLanes)
+		})
+	}
+	lanes.Wait()
+	var l latencies
+	for _, x := range all {
+		l = append(l, x...)
+	}
+	return l, errors.Join(errs...)
+}
+
+func wakeLane(producer, worker *sidecar, queue string, n int) (l latencies, err error) {
+	from, err := dial(producer.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, from.conn.Close()) }()
+	to, err := dial(worker.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, to.conn.Close()) }()
+	claim := &protocol.Request{Op: protocol.OpClaim, Queue: queue, Max: protocol.Some(int64(10)), WaitMS: wakeWait.Milliseconds()}
+	put := &protocol.Request{Op: protocol.OpEnqueue, Job: protocol.NewJob{Queue: queue, Payload: make([]byte, payloadSize)}}
+	for range n {
+		arrived := make(chan error, 1)
+		var at time.Time
+		go func() {
+			r, err := to.call(claim)
+			at = time.Now()
+			if err == nil && len(r.Jobs) != 1 {
+				err = fmt.Errorf("a claim that waited for one job got %d", len(r.Jobs))
+			}
+			arrived <- err
+		}()
+		time.Sleep(wakePause/8 + rand.N(wakePause)) // the claim has long been asked for by then
+		began := time.Now()
+		if _, err := from.call(put); err != nil {
+			return nil, errors.Join(err, <-arrived)
+		}
+		if err := <-arrived; err != nil {
+			return nil, err
+		}
+		l = append(l, at.Sub(began))
+		if _, err := to.call(acking(&to.reply)); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// payloadSize is that of every job, in bytes.
+const payloadSize = 100
+
+// figures are what one measurement gave.
+type figures struct {
+	jobs  int
+	took  time.Duration
+	first latencies // of an enqueue, or of a claim
+	ack   latencies
+	used  usage
+}
+
+func (f figures) rate() float64 { return float64(f.jobs) / f.took.Seconds() }
+
+// latencies are times that somebody waited.
+type latencies []time.Duration
+
+// at is the p-quantile; 0 where there are none.
+func (l latencies) at(p float64) time.Duration {
+	if len(l) == 0 {
+		return 0
+	}
+	slices.Sort(l)
+	return l[int(p*float64(len(l)-1))]
+}
+
+// task is what each connection does until todo is used up.
+type task func(w *wire, todo *atomic.Int64, f *figures) error
+
+// load has that many connections carry out a task for n jobs. look, called before and after, may be nil.
+func (s *sidecar) load(workers, n int, t task, look func() (usage, error)) (figures, error) {
+	conns := make([]*wire, workers)
+	for i := range conns {
+		w, err := dial(s.socket)
+		if err != nil {
+			return figures{}, err
+		}
+		defer func() { _ = w.conn.Close() }() // the measurement is over by then
+		conns[i] = w
+	}
+	var todo atomic.Int64
+	todo.Store(int64(n))
+	got := make([]figures, workers)
+	total, err := timed(workers, look, func(i int) error { return t(conns[i], &todo, &got[i]) })
+	for _, f := range got {
+		total.jobs += f.jobs
+		total.first, total.ack = append(total.first, f.first...), append(total.ack, f.ack...)
+	}
+	return total, err
+}
+
+// timed runs f that many times at once.
+func timed(workers int, look func() (usage, error), f func(i int) error) (total figures, err error) {
+	var before, after usage
+	if look != nil {
+		if before, err = look(); err != nil {
+			return total, err
+		}
+	}
+	errs := make([]error, workers)
+	var all sync.WaitGroup
+	began := time.Now()
+	for i := range workers {
+		all.Go(func() { errs[i] = f(i) })
+	}
+	all.Wait()
+	total.took = time.Since(began)
+	if look != nil {
+		if after, err = look(); err != nil {
+			return total, err
+		}
+	}
+	total.used = after.since(before)
+	return total, errors.Join(errs...)
+}
+
+// direct has a rival work until its table is empty.
+func (r rival) direct(ctx context.Context, look func() (usage, error)) (_ figures, err error) {
+	work := make([]func() (int, error), r.workers)
+	for i := range work {
+		w, end, err := r.session(ctx)
+		if err != nil {
+			return figures{}, err
+		}
+		defer func() { _ = end() }() // the measurement is over by then
+		work[i] = w
+	}
+	var done atomic.Int64
+	f, err := timed(r.workers, look, func(i int) error {
+		for {
+			n, err := work[i]()
+			if err != nil || n == 0 {
+				return err
+			}
+			done.Add(int64(n))
+		}
+	})
+	f.jobs = int(done.Load())
+	return f, err
+}
+
+// enqueue stores jobs, so many in a request.
+func enqueue(queue string, batch int) task {
+	return func(w *wire, todo *atomic.Int64, f *figures) error {
+		jobs := make([]protocol.NewJob, batch)
+		for i := range jobs {
+			jobs[i] = protocol.NewJob{Queue: queue, Payload: make([]byte, payloadSize)}
+		}
+		req := &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs}
+		if batch == 1 {
+			req = &protocol.Request{Op: protocol.OpEnqueue, Job: jobs[0]}
+		}
+		for todo.Add(-int64(batch)) > -int64(batch) {
+			began := time.Now()
+			if _, err := w.call(req); err != nil {
+				return err
+			}
+			f.first = append(f.first, time.Since(began))
+			f.jobs += batch
+		}
+		return nil
+	}
+}
+
+// work claims jobs, so many in a request, and acks them; until todo is used up, or
+// a claim finds none: the others have the rest.
+func work(queue string, batch int) task {
+	return func(w *wire, todo *atomic.Int64, f *figures) error {
+		claim := &protocol.Request{Op: protocol.OpClaim, Queue: queue, Max: protocol.Some(int64(batch))}
+		for todo.Load() > 0 {
+			began := time.Now()
+			r, err := w.call(claim)
+			if err != nil {
+				return err
+			}
+			claimed := time.Now()
+			if len(r.Jobs) == 0 {
+				return nil
+			}
+			f.first = append(f.first, claimed.Sub(began))
+			n := len(r.Jobs)
+			settled, err := w.call(acking(r))
+			if err != nil {
+				return err
+			}
+			if got := settled.Settled; got == nil || got.Count != int64(n) {
+				return fmt.Errorf("of %d jobs that were acked %+v came back", n, got)
+			}
+			f.ack = append(f.ack, time.Since(claimed))
+			f.jobs += n
+			todo.Add(-int64(n))
+		}
+		return nil
+	}
+}
+
+// acking acks all jobs of a claim's reply.
+func acking(r *protocol.Reply) *protocol.Request {
+	if len(r.Jobs) == 1 {
+		return &protocol.Request{Op: protocol.OpAck, Lease: r.Jobs[0].Lease}
+	}
+	leases := make([]string, len(r.Jobs))
+	for i := range r.Jobs {
+		leases[i] = r.Jobs[i].Lease
+	}
+	return &protocol.Request{Op: protocol.OpAck, Leases: leases}
+}
