@@ -30,7 +30,7 @@ e2e: need build ## the tests that drive the built binary
 	cd bench && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 ./...
 	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,15m) $(ARGS)
 
-bench: need build ## what the program reaches beside direct SQL (some minutes; ARGS="-engine postgres", see bench/main.go)
+bench: need build ## what the program reaches beside direct SQL (some minutes; ARGS="-engine postgres", see bench/README.md)
 	@cd bench && $(GO) build -o ../bin/bench .
 	@exec ./bin/bench -bin bin/qsidecar $(ARGS)
 
