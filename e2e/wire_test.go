@@ -194,7 +194,12 @@ func (c *conn) nextSet() *reply {
 func (c *conn) ask(req msg) *reply {
 	c.t.Helper()
 	c.post(req)
-	return c.next()
+	c.within(patience)
+	r, err := c.receive()
+	if err != nil {
+		c.t.Fatalf("waiting for the answer to %v: %v", brief(req), err)
+	}
+	return r
 }
 
 // must is one request that has to succeed.

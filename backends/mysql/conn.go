@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -170,7 +171,7 @@ func (p *pool) get(ctx context.Context) (*conn, *line, error) {
 	for len(p.idle) > 0 {
 		c := p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
-		if time.Since(c.used) < idleKept {
+		if time.Since(c.used) < idleKept && c.good() {
 			return c, c.line, nil
 		}
 		c.close()
@@ -236,6 +237,27 @@ func (c *conn) close() {
 	c.bad = true
 	_ = c.wire.SetDeadline(time.Now().Add(time.Second)) // fails where the wire is cut already
 	_ = c.raw.Close()                                   // the same; it also ends what belongs to it here
+}
+
+// good reports whether an idle connection is as it should be: open, and the server
+// said nothing. One that the server ended, as when it was restarted, is found here
+// and not by a commit, whose outcome would be unknown then.
+func (c *conn) good() bool {
+	wire, ok := c.wire.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	raw, err := wire.SyscallConn()
+	if err != nil {
+		return false
+	}
+	good := false
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		good = errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR)
+		return true
+	})
+	return err == nil && good
 }
 
 // result is one statement's rows. Their values are of the driver's buffer, and
