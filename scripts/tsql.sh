@@ -3,7 +3,8 @@
 # testdata/tsql/check.py in a Python environment of its own in the cache folder, which
 # it makes where it is missing.
 #
-#   scripts/tsql.sh
+#   scripts/tsql.sh            # the check
+#   scripts/tsql.sh translate  # T-SQL in, steps for PostgreSQL out: testdata/tsql/translate.py
 set -eu
 cd "$(dirname "$0")/.."
 tsql=backends/sqlserver/testdata/tsql
@@ -25,4 +26,8 @@ if ! [ -e "$home/made" ]; then
 	}
 	touch "$home/made"
 fi
-PYTHONDONTWRITEBYTECODE=1 "$home/bin/python" $tsql/check.py backends/sqlserver/testdata/golden "$cache/tsql-parsed"
+flock -u 9
+exec 9>&-
+export PYTHONDONTWRITEBYTECODE=1
+if [ "${1:-}" = translate ]; then exec "$home/bin/python" $tsql/translate.py; fi
+exec "$home/bin/python" $tsql/check.py backends/sqlserver/testdata/golden "$cache/tsql-parsed"

@@ -26,6 +26,7 @@ type claiming struct {
 	from, to int // the run: Queues[from:to]
 	done     bool
 	again    bool // the run was asked again because jobs came back
+	filled   bool // the last statement filled all the slots that it had, and there are more
 	large    []tooLarge
 	seen     map[string]*learned // by queue; nil: nothing is remembered of it
 }
@@ -96,6 +97,9 @@ func (c *claiming) goOn(t *tx, queues []string) bool {
 	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
 		c.done = true
 		return false
+	case c.filled:
+		c.ask(t)
+		return true
 	}
 	for _, p := range c.Queues[c.from:c.to] {
 		if l := c.seen[p.Queue]; l != nil {
@@ -289,6 +293,7 @@ func (c *claiming) take(got []row, rows *sql.Rows) error {
 		return &againError{fmt.Sprintf("a claim was to take %d rows and took %d: %v", wanted, len(got), errPassedOver)}
 	}
 	c.give(got)
+	c.filled = len(got) == most
 	return nil
 }
 

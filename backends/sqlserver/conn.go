@@ -73,7 +73,11 @@ func (s *Store) connect(config msdsn.Config) {
 	pool := func(most int) *sql.DB {
 		c := mssql.NewConnectorConfig(config)
 		c.Dialer = s.o.dialer
-		db := sql.OpenDB(c)
+		var to driver.Connector = c
+		if s.o.driver != nil {
+			to = s.o.driver(c)
+		}
+		db := sql.OpenDB(to)
 		db.SetMaxOpenConns(most)
 		db.SetMaxIdleConns(most)
 		db.SetConnMaxIdleTime(idleTime)

@@ -20,6 +20,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -61,7 +62,8 @@ type Options struct {
 	// Log gets what no caller is told. Defaults to discarding it.
 	Log *slog.Logger
 
-	dialer mssql.Dialer // tests cut connections with it
+	dialer mssql.Dialer                            // tests cut connections with it
+	driver func(*mssql.Connector) driver.Connector // tests put another server behind the driver's face
 }
 
 const (

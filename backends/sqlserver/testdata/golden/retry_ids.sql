@@ -13,8 +13,8 @@ DECLARE @retry TABLE (
   id bigint NOT NULL PRIMARY KEY, n int NOT NULL, finished_at datetime2(6) NOT NULL, name varbinary(510) NULL,
   [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, taken tinyint NOT NULL DEFAULT 0);
 INSERT INTO @retry (id, n, finished_at, name, [key])
-SELECT j.id, ROW_NUMBER() OVER (ORDER BY j.id) - 1, j.finished_at, CONVERT(varbinary(510), j.[key]), j.[key]
-FROM OPENJSON(@retry_ids) WITH (id bigint) AS x
+SELECT j.id, x.n, j.finished_at, CONVERT(varbinary(510), j.[key]), j.[key]
+FROM OPENJSON(@retry_ids) WITH (n int, id bigint) AS x
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @retry_queue AND j.state = 'dead'
 OPTION (LOOP JOIN, FORCE ORDER);

@@ -1,0 +1,128 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	mssql "github.com/microsoft/go-mssqldb"
+	"go.uber.org/goleak"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// envURL names a database of a SQL Server, on which the suite of all engines runs. No
+// SQL Server can be fetched for a test.
+const envURL = "QSIDECAR_TEST_SQLSERVER"
+
+// What stands in for one.
+var (
+	standIn    *testserver.Postgres
+	translates *translator
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) (code int) {
+	failed := func(err error) bool {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		return err != nil
+	}
+	var err error
+	versions := testserver.Versions()
+	if standIn, err = testserver.StartPostgres(context.Background(), versions[len(versions)-1], testserver.Options{}); failed(err) {
+		return 1
+	}
+	defer func() { failed(standIn.Stop()) }()
+	if translates, err = startTranslator(); failed(err) {
+		return 1
+	}
+	defer func() { failed(translates.stop()) }()
+	code = m.Run()
+	// The server's own goroutines wait for its end.
+	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); code == 0 {
+		failed(err)
+	}
+	return code
+}
+
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// loseCommit has the connections break at the next commit.
+func (s *Store) loseCommit(before bool, cut func()) {
+	hook := func(now bool) {
+		if now == before {
+			s.fault.Store(nil)
+			cut()
+		}
+	}
+	s.fault.Store(&hook)
+}
+
+// emulation opens a Store on what stands in for SQL Server.
+func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
+	e := &emulator{url: url, schema: schema, translator: translates, conns: map[*emulated]struct{}{}}
+	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", Schema: schema, driver: func(*mssql.Connector) driver.Connector { return e }}
+	return open(t, o), e, o
+}
+
+// TestConformanceByEmulation runs the suite of all engines on the very batches that
+// would go to SQL Server, carried out by PostgreSQL: see emulator for what that shows
+// and what it does not.
+func TestConformanceByEmulation(t *testing.T) {
+	url := standIn.Database(t)
+	beside := func(t *testing.T, sql string, args ...any) {
+		t.Helper()
+		c, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Exec(t.Context(), sql, args...)
+		if err = errors.Join(err, c.Close(context.WithoutCancel(t.Context()))); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	var n atomic.Int64
+	backendtest.Run(t, func(t *testing.T) *backendtest.Database {
+		schema := fmt.Sprintf("test_%d", n.Add(1))
+		s, e, o := emulation(t, url, schema)
+		return &backendtest.Database{
+			Backend: s,
+			Again:   func() backends.Backend { return open(t, o) },
+			Shift: func(d time.Duration) {
+				beside(t, fmt.Sprintf("UPDATE %s.clock SET now = now + $1::text::interval", schema), fmt.Sprintf("%d microseconds", d.Microseconds()))
+			},
+			LoseCommit: func(before bool) { s.loseCommit(before, e.cut) },
+			Refuse: func(queue, reason string) {
+				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
+				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
+			},
+			PlainInsert: func(queue, payload string) {
+				beside(t, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES ($1, convert_to($2, 'UTF8'))`, schema), queue, payload)
+			},
+		}
+	})
+}

@@ -1,0 +1,463 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	mssql "github.com/microsoft/go-mssqldb"
+)
+
+// emulator stands in for SQL Server: a driver that carries out the very batches that
+// are sent, turned into PostgreSQL's SQL by testdata/tsql/translate.py. It shows that
+// the statements do what they are meant to, and that arguments and answers are read as
+// they were written. It shows nothing of what SQL Server does differently: its locks,
+// its plans, its conversions and its settings; and no key range is ever locked.
+type emulator struct {
+	url, schema string
+	translator  *translator
+
+	mu    sync.Mutex
+	conns map[*emulated]struct{}
+}
+
+// cut breaks all connections, like a network.
+func (e *emulator) cut() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for c := range e.conns {
+		c.pg.PgConn().Conn().Close()
+	}
+}
+
+// Connect implements driver.Connector.
+func (e *emulator) Connect(ctx context.Context) (driver.Conn, error) {
+	config, err := pgx.ParseConfig(e.url)
+	if err != nil {
+		return nil, err
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.RuntimeParams["client_min_messages"] = "warning"
+	pg, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("unable to open tcp connection with host: %w", err)
+	}
+	c := &emulated{e: e, pg: pg}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.conns[c] = struct{}{}
+	return c, nil
+}
+
+// Driver implements driver.Connector.
+func (e *emulator) Driver() driver.Driver { return nil }
+
+// emulated is a session.
+type emulated struct {
+	e    *emulator
+	pg   *pgx.Conn
+	vars map[string]value
+	sets []*answer
+}
+
+// value is a variable: its type in PostgreSQL, and what it is there as a text.
+type value struct {
+	kind string
+	text *string
+}
+
+var _ interface {
+	driver.QueryerContext
+	driver.ExecerContext
+	driver.NamedValueChecker
+	driver.Validator
+	driver.Pinger
+} = (*emulated)(nil)
+
+func (c *emulated) Prepare(string) (driver.Stmt, error)      { return nil, errors.New("not needed") }
+func (c *emulated) Begin() (driver.Tx, error)                { return nil, errors.New("not needed") }
+func (c *emulated) CheckNamedValue(*driver.NamedValue) error { return nil }
+func (c *emulated) IsValid() bool                            { return !c.pg.IsClosed() }
+func (c *emulated) Ping(ctx context.Context) error           { return c.told(ctx, c.pg.Ping(ctx)) }
+func (c *emulated) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	_, err := c.QueryContext(ctx, query, args)
+	return driver.ResultNoRows, err
+}
+
+func (c *emulated) Close() error {
+	c.e.mu.Lock()
+	delete(c.e.conns, c)
+	c.e.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = c.pg.Close(ctx) // it may be broken
+	return nil
+}
+
+// QueryContext implements driver.QueryerContext.
+func (c *emulated) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if c.pg.IsClosed() {
+		return nil, driver.ErrBadConn
+	}
+	c.vars, c.sets = map[string]value{}, nil
+	if query == "sp_executesql" {
+		if err := c.declare(args); err != nil {
+			return nil, err
+		}
+		query = string(args[0].Value.(mssql.NVarCharMax))
+	}
+	if err := c.batch(ctx, query); err != nil {
+		return nil, c.told(ctx, err)
+	}
+	if len(c.sets) == 0 {
+		return &answers{sets: []*answer{{}}}, nil
+	}
+	return &answers{sets: c.sets}, nil
+}
+
+var declaration = regexp.MustCompile(`@(\w+) ([a-z0-9]+(?:\([a-z0-9]+\))?)(?:, |$)`)
+
+// declare reads sp_executesql's declarations and arguments.
+func (c *emulated) declare(args []driver.NamedValue) error {
+	if len(args) < 2 {
+		return nil
+	}
+	kinds := map[string]string{}
+	for _, m := range declaration.FindAllStringSubmatch(string(args[1].Value.(mssql.NVarCharMax)), -1) {
+		kinds[m[1]] = m[2]
+	}
+	for _, a := range args[2:] {
+		kind, ok := kinds[a.Name]
+		if !ok {
+			return mssql.Error{Number: 8145, Message: a.Name + " is not a parameter"}
+		}
+		delete(kinds, a.Name)
+		kind = strings.NewReplacer("datetime2(6)", "timestamp(6)", "nvarchar(max)", "text", "nvarchar", "varchar", "varbinary(max)", "bytea").Replace(kind)
+		c.vars[a.Name] = value{kind, textOf(a.Value)}
+	}
+	if len(kinds) > 0 {
+		return mssql.Error{Number: 8178, Message: fmt.Sprintf("not supplied: %v", kinds)}
+	}
+	return nil
+}
+
+// textOf is a value as PostgreSQL reads it.
+func textOf(v any) *string {
+	var s string
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case mssql.NVarCharMax:
+		s = string(v)
+	case string:
+		s = v
+	case []byte:
+		s = fmt.Sprintf(`\x%x`, v)
+	case time.Time:
+		s = v.UTC().Format("2006-01-02 15:04:05.999999")
+	default:
+		s = fmt.Sprint(v)
+	}
+	return &s
+}
+
+// batch carries out a batch. What no translation is for is done by hand.
+func (c *emulated) batch(ctx context.Context, query string) error {
+	pg := strings.NewReplacer("[", `"`, "]", `"`).Replace
+	create := regexp.MustCompile(`CREATE (SEQUENCE|INDEX) [^;]*`)
+	switch {
+	case strings.Contains(query, "SERVERPROPERTY('ProductVersion')"):
+		c.sets = []*answer{{[]string{"version", "edition", "engine", "level", "babelfish", "name"},
+			[][]driver.Value{{"16.0.0.0", "an emulation on PostgreSQL", int64(3), int64(160), int64(0), "qsidecar"}}}}
+		return nil
+	case strings.Contains(query, "SERVERPROPERTY('babelfish')"):
+		return nil
+	case strings.Contains(query, "sp_getapplock"):
+		c.sets = []*answer{{[]string{"got"}, [][]driver.Value{{int64(0)}}}}
+		return c.do(ctx, "SELECT pg_advisory_xact_lock(1)")
+	case strings.Contains(query, "CASE WHEN OBJECT_ID"):
+		return c.ask(ctx, fmt.Sprintf(`SELECT CASE WHEN EXISTS (SELECT FROM pg_tables WHERE schemaname = '%s' AND tablename = 'qsidecar_meta') THEN 1 ELSE 0 END`, c.e.schema))
+	case strings.Contains(query, "CREATE SCHEMA"):
+		return c.do(ctx, "CREATE SCHEMA "+c.e.schema)
+	case strings.Contains(query, "CREATE FUNCTION"):
+		return c.do(ctx, fmt.Sprintf(`CREATE TABLE %[1]s.clock AS SELECT clock_timestamp() AT TIME ZONE 'UTC' AS now;
+			CREATE FUNCTION %[1]s.qsidecar_now() RETURNS timestamp(6) LANGUAGE sql STABLE AS $$SELECT now FROM %[1]s.clock$$`, c.e.schema))
+	case strings.Contains(query, "NEWID"):
+		return c.do(ctx, fmt.Sprintf(`INSERT INTO %s.qsidecar_meta VALUES (1, 1, 1, left(replace(gen_random_uuid()::text, '-', ''), 11))`, c.e.schema))
+	case strings.Contains(query, "CREATE SEQUENCE"), strings.Contains(query, "CREATE INDEX"):
+		return c.do(ctx, pg(create.FindString(query)))
+	}
+	steps, err := c.e.translator.steps(query, c.e.schema)
+	if err != nil {
+		return err
+	}
+	_, err = c.carryOut(ctx, steps)
+	return err
+}
+
+// carryOut goes through steps. left is "break" or "continue", where one of them was met.
+func (c *emulated) carryOut(ctx context.Context, steps []step) (left string, err error) {
+	for _, s := range steps {
+		switch s.what {
+		case "break", "continue":
+			return s.what, nil
+		case "begin", "commit", "rollback":
+			if s.what != "rollback" || c.pg.PgConn().TxStatus() != 'I' {
+				err = c.do(ctx, s.what)
+			}
+		case "patience":
+			err = c.do(ctx, fmt.Sprintf("SET lock_timeout = '%dms'", max(s.number, 1)))
+		case "list", "do":
+			err = c.do(ctx, s.query)
+		case "select":
+			err = c.ask(ctx, s.query)
+		case "declare":
+			c.vars[s.names[0]] = value{kind: s.kind}
+			if s.query != "" {
+				err = c.assign(ctx, s)
+			}
+		case "assign":
+			err = c.assign(ctx, s)
+		case "if":
+			var yes bool
+			if yes, err = c.true(ctx, s.query); err == nil {
+				left, err = c.carryOut(ctx, map[bool][]step{true: s.yes, false: s.no}[yes])
+			}
+			if left != "" {
+				return left, err
+			}
+		case "while":
+			err = c.while(ctx, s)
+		default:
+			err = fmt.Errorf("a step %q", s.what)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+func (c *emulated) while(ctx context.Context, s step) error {
+	for range 10_000 {
+		yes, err := c.true(ctx, s.query)
+		if err != nil || !yes {
+			return err
+		}
+		left, err := c.carryOut(ctx, s.yes)
+		if err != nil || left == "break" {
+			return err
+		}
+	}
+	return errors.New("a WHILE without an end")
+}
+
+var inQuery = regexp.MustCompile(`<<(\w+)>>`)
+
+// filled is a query with parameters for its variables.
+func (c *emulated) filled(query string) (string, []any, error) {
+	var args []any
+	var names []string
+	var wrong error
+	query = inQuery.ReplaceAllStringFunc(query, func(word string) string {
+		name := word[2 : len(word)-2]
+		v, ok := c.vars[name]
+		if !ok {
+			wrong = mssql.Error{Number: 137, Message: "Must declare the scalar variable @" + name}
+		}
+		i := slices.Index(names, name)
+		if i < 0 {
+			i = len(names)
+			names, args = append(names, name), append(args, v.text)
+		}
+		return fmt.Sprintf("$%d::text::%s", i+1, v.kind)
+	})
+	// The translation was made for one schema.
+	return strings.ReplaceAll(query, `"qsidecar".`, c.e.schema+"."), args, wrong
+}
+
+// do carries out a statement that answers with no rows.
+func (c *emulated) do(ctx context.Context, query string) error {
+	query, args, err := c.filled(query)
+	if err != nil {
+		return err
+	}
+	var tag pgconn.CommandTag
+	if len(args) == 0 && strings.Contains(query, ";") {
+		var results []*pgconn.Result
+		results, err = c.pg.PgConn().Exec(ctx, query).ReadAll()
+		if err == nil && len(results) > 0 {
+			tag = results[len(results)-1].CommandTag
+		}
+	} else {
+		tag, err = c.pg.Exec(ctx, query, args...)
+	}
+	if err != nil {
+		return fmt.Errorf("%w in %.300s", err, query)
+	}
+	n := strconv.FormatInt(tag.RowsAffected(), 10)
+	c.vars["ROWCOUNT"] = value{"bigint", &n}
+	return nil
+}
+
+// rows are those of a query.
+func (c *emulated) rows(ctx context.Context, query string) (a *answer, err error) {
+	query, args, err := c.filled(query)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.pg.Query(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%w in %.300s", err, query)
+	}
+	defer rows.Close()
+	a = &answer{}
+	for _, f := range rows.FieldDescriptions() {
+		a.columns = append(a.columns, f.Name)
+	}
+	for rows.Next() {
+		values, err := rows.Values()
+		if err != nil {
+			return nil, err
+		}
+		row := make([]driver.Value, len(values))
+		for i, v := range values {
+			row[i] = answered(v)
+		}
+		a.rows = append(a.rows, row)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("%w in %.300s", err, query)
+	}
+	return a, nil
+}
+
+// answered is a value as go-mssqldb gives it.
+func answered(v any) driver.Value {
+	switch v := v.(type) {
+	case int16:
+		return int64(v)
+	case int32:
+		return int64(v)
+	case time.Time:
+		return v.UTC()
+	}
+	return v
+}
+
+func (c *emulated) ask(ctx context.Context, query string) error {
+	a, err := c.rows(ctx, query)
+	if err == nil {
+		c.sets = append(c.sets, a)
+		n := strconv.Itoa(len(a.rows))
+		c.vars["ROWCOUNT"] = value{"bigint", &n}
+	}
+	return err
+}
+
+func (c *emulated) assign(ctx context.Context, s step) error {
+	a, err := c.rows(ctx, s.query)
+	if err != nil {
+		return err
+	}
+	n := strconv.Itoa(len(a.rows))
+	c.vars["ROWCOUNT"] = value{"bigint", &n}
+	if len(a.rows) == 0 {
+		return nil // the variables keep what they have
+	}
+	for i, name := range s.names {
+		v, ok := c.vars[name]
+		if !ok {
+			return mssql.Error{Number: 137, Message: "Must declare the scalar variable @" + name}
+		}
+		v.text = textOf(a.rows[len(a.rows)-1][i])
+		c.vars[name] = v
+	}
+	return nil
+}
+
+func (c *emulated) true(ctx context.Context, query string) (bool, error) {
+	a, err := c.rows(ctx, query)
+	if err != nil {
+		return false, err
+	}
+	return a.rows[0][0] == int64(1), nil
+}
+
+// told is an error as SQL Server and its driver would tell it. Under XACT_ABORT the
+// transaction is rolled back.
+func (c *emulated) told(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var said *pgconn.PgError
+	if !errors.As(err, &said) {
+		if c.pg.IsClosed() {
+			return io.EOF
+		}
+		return err
+	}
+	if c.pg.PgConn().TxStatus() != 'I' && !c.pg.IsClosed() {
+		if _, e := c.pg.Exec(ctx, "ROLLBACK"); e != nil {
+			return io.EOF
+		}
+	}
+	number := map[string]int32{"40P01": 1205, "55P03": 1222, "23505": 2627, "23514": 547, "23502": 515, "22001": 2628, "P0001": 50000}[said.Code]
+	if number == 0 {
+		if strings.HasPrefix(said.Code, "57P") {
+			return io.EOF
+		}
+		number = 102 // a fault of the translation, or of what is translated
+	}
+	e := mssql.Error{Number: number, Class: 16, State: 1, Message: fmt.Sprintf("%s (%s, %s)", said.Message, said.ConstraintName, err)}
+	if number == 50000 {
+		e.Message, e.ProcName = said.Message, "refuse"
+	}
+	e.All = []mssql.Error{e}
+	return e
+}
+
+// answer is one result set.
+type answer struct {
+	columns []string
+	rows    [][]driver.Value
+}
+
+// answers implements driver.RowsNextResultSet.
+type answers struct {
+	sets []*answer
+	at   int
+}
+
+func (a *answers) Columns() []string      { return a.sets[0].columns }
+func (a *answers) Close() error           { return nil }
+func (a *answers) HasNextResultSet() bool { return len(a.sets) > 1 }
+func (a *answers) NextResultSet() error {
+	if len(a.sets) < 2 {
+		return io.EOF
+	}
+	a.sets, a.at = a.sets[1:], 0
+	return nil
+}
+
+func (a *answers) Next(to []driver.Value) error {
+	if a.at == len(a.sets[0].rows) {
+		return io.EOF
+	}
+	copy(to, a.sets[0].rows[a.at])
+	a.at++
+	return nil
+}

@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+"""Turns batches of T-SQL into steps that a PostgreSQL server carries out, for tests.
+
+It reads one JSON text a line, a batch, and answers with a line: its steps. A step is a
+list: ["declare", variable, type, query], ["list", statements], ["assign", variables,
+query], ["select", query], ["do", statement], ["if", query, steps, steps], ["while",
+query, steps], ["break"], ["continue"], ["begin"], ["commit"], ["rollback"] or
+["patience", milliseconds]. Variables stand in queries as <<name>>.
+
+It is no more than the T-SQL of this package needs, and its locks are PostgreSQL's:
+UPDLOCK is FOR UPDATE, with READPAST it is SKIP LOCKED. Ranges are not locked at all, as
+in Babelfish.
+"""
+
+import json
+import re
+import sys
+
+import sqlglot
+from sqlglot import exp
+
+from batch import kind_of
+
+KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job", "fence"], "qsidecar_keys": ["queue", "name"], "qsidecar_hosts": ["host"],
+        "qsidecar_returns": ["queue"], "qsidecar_commits": ["handle", "lane"], "qsidecar_queues": ["queue"]}
+
+
+def kind(name):
+    """A type of PostgreSQL."""
+    name = name.lower().replace(" ", "")
+    if name.startswith("datetime2"):
+        return "timestamp(6)"
+    if name.startswith("varbinary"):
+        return "bytea"
+    if name.startswith(("nvarchar", "varchar")):
+        size = re.search(r"\((\d+)\)", name)
+        return f"varchar({size.group(1)})" if size else "text"
+    return {"tinyint": "smallint", "int": "int", "integer": "int"}.get(name, name)
+
+
+def columns(schema):
+    """The columns of a table: their definitions for PostgreSQL."""
+    found, keys = [], []
+    for d in schema.expressions:
+        if isinstance(d, exp.PrimaryKey):
+            keys.append("PRIMARY KEY (" + ", ".join(e.this.name if isinstance(e, exp.Ordered) else e.name for e in d.expressions) + ")")
+        if isinstance(d, exp.Constraint):
+            for k in d.expressions:
+                keys.append(f"CONSTRAINT {d.name} PRIMARY KEY (" + ", ".join(e.this.name if isinstance(e, exp.Ordered) else e.name for e in k.expressions) + ")")
+        if not isinstance(d, exp.ColumnDef):
+            continue
+        text = f'"{d.name}" {kind(kind_of(d.args["kind"]))}'
+        if "char" in text or text.endswith("text"):
+            text += ' COLLATE "C"'
+        for c in d.args.get("constraints") or []:
+            name = f"CONSTRAINT {c.this.name} " if c.this else ""
+            match c.kind:
+                case exp.NotNullColumnConstraint() if not c.kind.args.get("allow_null"):
+                    text += " NOT NULL"
+                case exp.PrimaryKeyColumnConstraint():
+                    text += f" {name}PRIMARY KEY"
+                case exp.DefaultColumnConstraint():
+                    text += f" DEFAULT {c.kind.this.sql('postgres')}"
+        found.append(text)
+    return ", ".join(found + keys)
+
+
+def snippet(text):
+    return sqlglot.parse_one(text, dialect="postgres")
+
+
+def variable(name):
+    return exp.Var(this=f"<<{name}>>")
+
+
+def rewrite(node):
+    """The parts of an expression, from T-SQL to PostgreSQL."""
+    match node:
+        case exp.Parameter() if node.name.startswith("<<"):  # @@ROWCOUNT
+            return variable(node.name[2:-2].upper())
+        case exp.Parameter():
+            return variable(node.name)
+        case exp.NextValueFor():
+            return snippet(f"""nextval('{node.this.sql("postgres")}')""")
+        case exp.DateAdd() | exp.TsOrDsAdd():
+            unit = node.args["unit"].name.lower()
+            return exp.Paren(this=exp.Add(this=node.this.copy(), expression=exp.Mul(
+                this=exp.Paren(this=node.expression.copy()), expression=snippet(f"INTERVAL '1 {unit}'"))))
+        case exp.DateDiff():
+            return snippet("CAST(extract(epoch FROM <<now>>) * 1000000 AS bigint)".replace("<<now>>", "placeholder_now")).transform(
+                lambda n: variable("now") if isinstance(n, exp.Column) and n.name == "placeholder_now" else n)
+        case exp.Convert() if kind(kind_of(node.this)) == "bytea":
+            return exp.Anonymous(this="convert_to", expressions=[node.expression, exp.Literal.string("UTF8")])
+        case exp.Convert():
+            return exp.Cast(this=node.expression, to=exp.DataType.build(kind(kind_of(node.this)), dialect="postgres"))
+        case exp.Substring():
+            return exp.Anonymous(this="substring", expressions=[node.this.copy(), *(
+                exp.cast(node.args[a].copy(), "int") for a in ("start", "length"))])
+        case exp.Anonymous() if node.name.upper() == "DATALENGTH":
+            return exp.Anonymous(this="octet_length", expressions=[e.copy() for e in node.expressions])
+        case exp.Anonymous() if node.name.upper() == "COUNT_BIG":
+            return exp.Count(this=exp.Star())
+        case exp.National():
+            return exp.Literal.string(node.name)
+    return node
+
+
+def rewritten(tree):
+    """A tree whose parts are rewritten, the innermost first."""
+    tree = exp.Paren(this=tree.copy())
+    for node in reversed(list(tree.walk())):
+        new = rewrite(node)
+        if new is not node:
+            node.replace(new)
+    return tree.this
+
+
+def source(table):
+    """A table of a FROM: its name, its alias, or the document that it is."""
+    if isinstance(table.this, exp.OpenJSON):
+        cols = ", ".join(f'"{c.name}" {kind(kind_of(c.args["kind"]))}' for c in table.this.expressions)
+        text = f'SELECT 1 FROM json_to_recordset(CAST("the_list" AS json)) AS {table.alias}({cols})'
+        name = table.this.this.name
+        tree = snippet(text).transform(lambda n: variable(name) if isinstance(n, exp.Column) and n.name == "the_list" else n)
+        return tree.args["from_"].this
+    if isinstance(table.this, exp.Parameter):
+        new = exp.to_table("v_" + table.this.name)
+    else:
+        new = exp.Table(this=exp.to_identifier(table.name, quoted=True), db=table.args.get("db"))
+    if table.alias:
+        new.set("alias", exp.TableAlias(this=exp.to_identifier(table.alias)))
+    if table.args.get("joins"):
+        new.set("joins", table.args["joins"])
+    return new
+
+
+def hinted(table):
+    return {h.name.upper() for hint in table.args.get("hints") or [] for h in hint.expressions if not isinstance(h, exp.Anonymous)}
+
+
+def locks(select):
+    """FOR UPDATE, of the tables that have a hint for it."""
+    found = []
+    for table in select.find_all(exp.Table):
+        how = hinted(table)
+        outer = isinstance(table.parent, exp.Join) and table.parent.side == "LEFT"
+        if table.parent_select is select and "UPDLOCK" in how and not outer:
+            found.append(exp.Lock(update=True, expressions=[exp.to_table(table.alias)], wait=False if "READPAST" in how else None))
+    return found
+
+
+def flatten(select):
+    """CROSS APPLY as CROSS JOIN LATERAL, and no OPTION."""
+    select.set("options", None)
+    for join in select.args.get("joins") or []:
+        flat(join)
+    return select
+
+
+def flat(join):
+    if isinstance(join.this, exp.Lateral):
+        inner = join.this.this
+        join.set("this", exp.Lateral(this=inner, alias=exp.TableAlias(this=exp.to_identifier(join.this.alias))))
+        join.set("kind", "CROSS")
+
+
+def query(tree):
+    """A SELECT for PostgreSQL."""
+    tree = tree.copy()
+    for select in list(tree.find_all(exp.Select)):
+        found = locks(select)
+        flatten(select)
+        if found:
+            select.set("locks", found)
+    if isinstance(tree, exp.Union):
+        tree.set("options", None)
+    tree = tree.transform(lambda n: source(n) if isinstance(n, exp.Table) else n)
+    return rewritten(tree)
+
+
+def text_of(tree):
+    sql = tree.sql("postgres") if isinstance(tree, exp.Expression) else tree
+    return sql.replace('"<<', "<<").replace('>>"', ">>")
+
+
+def insert(tree):
+    target = tree.this
+    names = ""
+    if isinstance(target, exp.Schema):
+        names = " (" + ", ".join(f'"{c.name}"' for c in target.expressions) + ")"
+        target = target.this
+    if isinstance(tree.expression, exp.Values):
+        rows = ", ".join("(" + ", ".join(text_of(rewritten(e)) for e in v.expressions) + ")" for v in tree.expression.expressions)
+        return f"INSERT INTO {text_of(source(target))}{names} VALUES {rows}"
+    return f"INSERT INTO {text_of(source(target))}{names} {text_of(query(tree.expression))}"
+
+
+def changed(tree, first, alias):
+    """What an UPDATE or DELETE of an alias changes: its table, the columns that find a
+    row of it again, and the FROM and WHERE with which to read the rows."""
+    table = next(t for t in first.find_all(exp.Table) if (t.alias or t.name) == alias)
+    base = table.name.lower() if isinstance(table.this, exp.Identifier) else None
+    select = exp.Select()
+    first = first.copy()
+    joins = first.args.pop("joins", None) or []
+    select.set("from_", exp.From(this=first))
+    select.set("joins", joins)
+    select.set("where", tree.args.get("where"))
+    return table, KEYS.get(base, ["ctid"]), select
+
+
+def bare(table):
+    table = table.copy()
+    table.set("joins", None)
+    return text_of(source(table))
+
+
+def output(tree, alias, statement):
+    r = tree.args.get("returning")
+    if r is None:
+        return statement
+    out = ", ".join(text_of(rewritten(e.copy().transform(lambda n: exp.column(n.name, alias, quoted=True) if isinstance(n, exp.Column) else n)))
+                    for e in r.expressions)
+    return f"WITH changed AS ({statement} RETURNING {out}) INSERT INTO v_{r.args['into'].name} SELECT * FROM changed"
+
+
+def update(tree):
+    if tree.args.get("from_") is None:
+        sets = ", ".join(f'"{e.this.name}" = {text_of(rewritten(e.expression))}' for e in tree.expressions)
+        where = text_of(rewritten(tree.args["where"]))
+        return f"UPDATE {text_of(source(tree.this))} SET {sets} {where}"
+    alias = tree.this.name
+    table, keys, select = changed(tree, tree.args["from_"].this, alias)
+    for k in keys:
+        select.append("expressions", exp.alias_(exp.column(k, alias), "key_" + k))
+    for n, e in enumerate(tree.expressions):
+        if not isinstance(e.expression, exp.Null):
+            select.append("expressions", exp.alias_(e.expression.copy(), f"new_{n}"))
+    inner = query(select)
+    if keys != ["ctid"]:
+        inner.set("locks", [exp.Lock(update=True, expressions=[exp.to_table(alias)])])
+    sets = ", ".join(f'"{e.this.name}" = ' + ("NULL" if isinstance(e.expression, exp.Null) else f"q.new_{n}") for n, e in enumerate(tree.expressions))
+    found = " AND ".join(f"{alias}.{k} = q.key_{k}" for k in keys)
+    return output(tree, alias, f"UPDATE {bare(table)} SET {sets} FROM ({text_of(inner)}) AS q WHERE {found}")
+
+
+def delete(tree):
+    alias = tree.args["tables"][0].name
+    table, keys, select = changed(tree, tree.this, alias)
+    for k in keys:
+        select.append("expressions", exp.alias_(exp.column(k, alias), "key_" + k))
+    inner = query(select)
+    inner.set("locks", [exp.Lock(update=True, expressions=[exp.to_table(alias)])])
+    found = " AND ".join(f"{alias}.{k} = q.key_{k}" for k in keys)
+    return output(tree, alias, f"DELETE FROM {bare(table)} USING ({text_of(inner)}) AS q WHERE {found}")
+
+
+def statement(text):
+    if m := re.match(r"(BEGIN|COMMIT) TRANSACTION$", text):
+        return [[m.group(1).lower()]]
+    if m := re.match(r"SET LOCK_TIMEOUT (\d+)$", text):
+        return [["patience", int(m.group(1))]]
+    if text.startswith("SET ") and not text.startswith("SET @"):
+        return []
+    bare = re.sub(r"\n *OPTION \([A-Z ,]+\)$", "", text) if text.startswith("DELETE") else text
+    tree = sqlglot.parse_one(bare, dialect="tsql")
+    match tree:
+        case exp.Declare():
+            item = tree.expressions[0]
+            name, k = item.this[0].name, item.args["kind"]
+            if isinstance(k, exp.Schema):
+                return [["list", f"CREATE TEMP TABLE IF NOT EXISTS v_{name} ({columns(k)}); DELETE FROM pg_temp.v_{name}"]]
+            value = item.args.get("default")
+            return [["declare", name, kind(kind_of(k)), text_of(query(exp.select(value))) if value else ""]]
+        case exp.Set():
+            m = re.match(r"SET @(\w+) = (.*)$", text, re.S)
+            return [["assign", [m.group(1)], text_of(query(sqlglot.parse_one("SELECT " + m.group(2), dialect="tsql")))]]
+        case exp.Select() if any(isinstance(e, exp.EQ) for e in tree.expressions):
+            names = [e.this.name for e in tree.expressions]
+            tree.set("expressions", [e.expression for e in tree.expressions])
+            return [["assign", names, text_of(query(tree))]]
+        case exp.Select() | exp.Union():
+            return [["select", text_of(query(tree))]]
+        case exp.Insert():
+            return [["do", insert(tree)]]
+        case exp.Update():
+            return [["do", update(tree)]]
+        case exp.Delete():
+            return [["do", delete(tree)]]
+    raise ValueError(f"a {type(tree).__name__}: {text}")
+
+
+class Reader:
+    """Reads a batch line by line into steps."""
+
+    def __init__(self, text):
+        self.lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("--")]
+
+    def block(self):
+        steps = []
+        while self.lines and self.lines[0].strip() not in ("END;", "END"):
+            steps += self.step()
+        return steps
+
+    def body(self):
+        """What follows an IF, an ELSE or a WHILE: a block or one statement."""
+        if self.lines[0].strip() == "BEGIN":
+            self.lines.pop(0)
+            steps = self.block()
+            self.lines.pop(0)
+            return steps
+        return self.step()
+
+    def step(self):
+        word = self.lines[0].strip()
+        if word in ("BREAK;", "CONTINUE;"):
+            self.lines.pop(0)
+            return [[word[:-1].lower()]]
+        if word == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;":
+            self.lines.pop(0)
+            return [["rollback"]]
+        if m := re.match(r"(IF|WHILE) (.+)$", word):
+            self.lines.pop(0)
+            condition = text_of(query(sqlglot.parse_one(f"SELECT CASE WHEN {m.group(2)} THEN 1 ELSE 0 END", dialect="tsql")))
+            body = self.body()
+            if m.group(1) == "WHILE":
+                return [["while", condition, body]]
+            other = []
+            if self.lines and self.lines[0].strip() == "ELSE":
+                self.lines.pop(0)
+                other = self.body()
+            return [["if", condition, body, other]]
+        taken = []
+        while True:
+            taken.append(self.lines.pop(0))
+            if taken[-1].rstrip().endswith(";"):
+                return statement("\n".join(taken).strip()[:-1])
+
+
+def tables(text):
+    """The CREATE TABLEs of a script that makes the tables."""
+    steps = []
+    for create in re.findall(r"CREATE TABLE .*?\n  \)", text, re.S):
+        create = re.sub(r"DEFAULT \(SYSUTCDATETIME\(\)\)", "DEFAULT 'now'", create)
+        name = re.search(r"CREATE TABLE (\S+) \(", create).group(1)
+        line = name.rsplit(".", 1)[0].replace("[", '"').replace("]", '"') + ".qsidecar_line"
+        create = re.sub(r"DEFAULT \(NEXT VALUE FOR .*?\)(?: (CONSTRAINT \w+ PRIMARY KEY))?", r"DEFAULT 'line' \1", create)
+        create = re.sub(r"DEFAULT \((.*?)\)", r"DEFAULT \1", create).replace("DEFAULT 0x", "DEFAULT ''")
+        tree = sqlglot.parse_one(create, dialect="tsql")
+        made = columns(tree.this).replace("DEFAULT 'now'", "DEFAULT (clock_timestamp() AT TIME ZONE 'UTC')").replace("DEFAULT 'line'", f"DEFAULT nextval('{line}')")
+        steps.append(["do", f"CREATE TABLE {name.replace('[', chr(34)).replace(']', chr(34))} ({made})"])
+    return steps
+
+
+def translate(text):
+    if "CREATE TABLE" in text:
+        return tables(text)
+    reader = Reader(text)
+    steps = reader.block()
+    if reader.lines:
+        raise ValueError(f"an END too many: {reader.lines[:3]}")
+    return steps
+
+
+if __name__ == "__main__":
+    import logging
+
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)
+    for line in sys.stdin:
+        try:
+            answer = {"steps": translate(json.loads(line))}
+        except Exception as e:  # noqa: BLE001
+            answer = {"error": repr(e)}
+        print(json.dumps(answer), flush=True)
