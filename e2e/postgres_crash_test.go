@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -25,5 +26,8 @@ func TestPostgresCrashRun(t *testing.T) {
 	judgeCrash(t, v)
 	if v.Cuts == 0 {
 		t.Error("no connection was ended")
+	}
+	if n := strings.Count(p.Log(), "was terminated by signal 9"); n != 1 {
+		t.Errorf("a process of the server was killed %d times, want once", n)
 	}
 }

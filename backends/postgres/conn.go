@@ -131,25 +131,38 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 		return err
 	}
 	defer rows.Close()
+	var began time.Time
 	for rows.Next() {
 		values, err := rows.Values()
 		if err != nil {
 			return err
 		}
-		if began, ok := values[len(values)-1].(time.Time); ok {
-			c.PgConn().CustomData()[sessionKey] = session{pid: c.PgConn().PID(), began: began}
-		}
+		began, _ = values[len(values)-1].(time.Time)
 	}
-	return rows.Err()
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	epoch := ""
+	if !s.o.Look { // who looks commits nothing, and begins none
+		epoch, err = s.readEpoch(ctx, c)
+	}
+	c.PgConn().CustomData()[sessionKey] = session{pid: c.PgConn().PID(), began: began, epoch: epoch}
+	return err
 }
 
 // session names one of the server's processes, also after another has its number.
 type session struct {
 	pid   uint32
-	began time.Time
+	began time.Time // zero: nobody said it
+	epoch string    // see epoch.go
 }
 
 const sessionKey = "qsidecar session"
+
+func sessionOf(c *pgx.Conn) session {
+	session, _ := c.PgConn().CustomData()[sessionKey].(session)
+	return session
+}
 
 // orphans are sessions whose connections broke in the midst of a transaction. The
 // server may not know it yet, as after a cut cable, and keep their row locks.
@@ -159,7 +172,7 @@ type orphans struct {
 }
 
 func (o *orphans) add(c *pgx.Conn) {
-	if session, ok := c.PgConn().CustomData()[sessionKey].(session); ok {
+	if session := sessionOf(c); !session.began.IsZero() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.all = append(o.all, session)

@@ -185,6 +185,23 @@ func (m *migrator) make(ctx context.Context) error {
 	return m.transaction(ctx, func() error { return m.do(ctx, m.work, sql) })
 }
 
+// grantsSQL gives the roles that sidecars run under what they need of new tables:
+// those that may delete jobs.
+const grantsSQL = `
+DO $$
+DECLARE r record;
+BEGIN
+  FOR r IN
+    SELECT DISTINCT t.relname, a.grantee::regrole AS role
+    FROM pg_class j CROSS JOIN LATERAL aclexplode(j.relacl) a
+    JOIN pg_class t ON t.relnamespace = j.relnamespace AND t.relowner = j.relowner AND t.relkind = 'r' AND t.relname LIKE 'qsidecar\_%'
+    WHERE j.oid = '{s}.qsidecar_jobs'::regclass AND a.privilege_type = 'DELETE' AND a.grantee NOT IN (0, j.relowner)
+      AND NOT has_table_privilege(a.grantee, t.oid, 'DELETE')
+  LOOP
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.%I TO %s', r.relname, r.role);
+  END LOOP;
+END $$`
+
 // step leads from one version to the next.
 func (m *migrator) step(ctx context.Context, version int) error {
 	next := versions[version]
@@ -199,6 +216,9 @@ func (m *migrator) step(ctx context.Context, version int) error {
 				return err
 			}
 			if err := m.do(ctx, m.work, in(m.s.o.Schema, next.sql)); err != nil {
+				return err
+			}
+			if err := m.do(ctx, m.work, in(m.s.o.Schema, grantsSQL)); err != nil {
 				return err
 			}
 			return m.do(ctx, m.work, in(m.s.o.Schema, reached(version+1)))

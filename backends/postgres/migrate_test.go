@@ -402,7 +402,12 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 		if said := (*pgconn.PgError)(nil); errors.As(err, &said) || backends.Retryable(err) {
 			t.Errorf("%v: trying again helps nobody", err)
 		}
-		script(t, url, Migrations("qsidecar", role, 1))
+		// By hand, or by another sidecar that may: the role works on.
+		if strings.HasPrefix(p.Version, "13") {
+			script(t, url, Migrations("qsidecar", role, 1))
+		} else {
+			open(t, Options{URL: url})
+		}
 		s := open(t, o)
 		beat(t, s, 7)
 		if jobs := take(t, s, 7, 9, 1); len(jobs) != 2 {

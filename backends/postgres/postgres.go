@@ -82,6 +82,7 @@ type Store struct {
 	cursors cursors
 	owners  ownersLook
 	orphans orphans
+	epochs  epochs
 	counts  estimates
 	kept    kept
 	tell    teller
@@ -135,6 +136,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{o: o, log: o.Log, place: placeOf(config.ConnConfig)}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.sql = render(o.Schema)
+	s.epochs.read = in(o.Schema, epochSQL)
 	if err := s.greet(ctx, config.ConnConfig); err != nil {
 		return nil, s.explain(err)
 	}
@@ -148,9 +150,14 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Look {
 		return s, nil
 	}
-	if err := s.migrate(ctx); err != nil {
+	err = s.migrate(ctx)
+	if err == nil {
+		_, err = s.readEpoch(ctx, s.pool)
+	}
+	if err != nil {
 		return nil, errors.Join(s.explain(err), s.Close())
 	}
+	s.pool.Reset() // its sessions are from before
 	return s, nil
 }
 

@@ -11,3 +11,12 @@ ALTER TABLE {s}.qsidecar_hosts
   -- Who still runs an older program, before a version comes that no longer suits it.
   ADD COLUMN IF NOT EXISTS knows     integer, -- the latest version that the sidecar's program knows; NULL: 1
   ADD COLUMN IF NOT EXISTS joined_at timestamptz;
+
+-- One row, which a crash of the server and a failover take away (UNLOGGED): so
+-- whoever saw it in a transaction whose outcome is asked for knows whether the
+-- server still is who it was. A server that crashed may have lost the transaction
+-- and given its number to another one.
+CREATE UNLOGGED TABLE IF NOT EXISTS {s}.qsidecar_epoch (
+  one   smallint PRIMARY KEY CHECK (one = 1),
+  epoch text     NOT NULL -- random
+);

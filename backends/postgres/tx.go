@@ -20,6 +20,7 @@ type tx struct {
 	c     *pgx.Conn
 	batch *pgx.Batch
 	last  ending // what the last round's endSQL said
+	epoch string // see epoch.go
 
 	passedOver bool              // a row that had to be stored was not
 	backs      []cursor.GiveBack // what is given back
@@ -126,10 +127,12 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 	if err := s.orphans.end(ctx, c.Conn()); err != nil {
 		return err
 	}
-	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}}
+	s.mindEpoch(ctx, c.Conn())
+	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}, epoch: sessionOf(c.Conn()).epoch}
 	t.add(s.sql.begin, nil)
 	if s.pooled {
 		t.add(s.o.setting(true), nil)
+		t.seeEpoch()
 	}
 	if sc.unsynced {
 		t.add(s.sql.unsynced, nil)
@@ -140,6 +143,9 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 		}
 		t.rollback(ctx)
 		return err
+	}
+	if s.pooled && t.epoch == "" {
+		s.epochs.missing.Store(true)
 	}
 	if err = s.commit(ctx, c, t); err == nil {
 		s.cursors.Back(t.backs)
@@ -215,16 +221,24 @@ func (s *Store) commit(ctx context.Context, c *pgxpool.Conn, t *tx) error {
 		return err // as a deferred constraint does
 	}
 	c.Release() // to have one to ask with
-	return s.findOut(ctx, t.last.xid, err)
+	return s.findOut(ctx, t, err)
 }
 
 // findOut asks the server for the outcome of a transaction whose COMMIT got lost.
 // The session that ran it may still be at it, or wait for a COMMIT that never
-// comes: it is ended.
-func (s *Store) findOut(ctx context.Context, xid string, cause error) error {
+// comes: it is ended. "Aborted" is true also of a server that crashed: it gives
+// out again only the numbers of transactions that it lost.
+func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		status, err := s.status(ctx, xid)
+		status, err := s.status(ctx, t.last.xid)
+		same := true
+		if err == nil && status == "committed" {
+			same, err = s.sameServer(ctx, t.epoch)
+		}
 		switch {
+		case err == nil && !same:
+			s.log.Error("the server crashed, or another took over: the outcome of a commit stays unknown", "place", s.place, "error", cause)
+			return backends.ErrUnknownOutcome
 		case err == nil && status == "committed":
 			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", true, "error", cause)
 			return nil
@@ -232,7 +246,7 @@ func (s *Store) findOut(ctx context.Context, xid string, cause error) error {
 			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", false, "error", cause)
 			return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 		case err == nil && status == "":
-			s.log.Error("the server has forgotten a transaction", "place", s.place, "xid", xid)
+			s.log.Error("the server has forgotten a transaction", "place", s.place, "xid", t.last.xid)
 			return backends.ErrUnknownOutcome
 		}
 		if !pause(ctx, wait) {

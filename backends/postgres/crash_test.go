@@ -1,0 +1,129 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestServerCrashesInACommit: the server crashes before a commit reached its disk,
+// forgets the transaction, and gives its number to another one, which commits.
+// The first must not be told that it did.
+func TestServerCrashesInACommit(t *testing.T) {
+	t.Setenv(testserver.EnvURL, "") // a server that may be harmed
+	for _, through := range []string{"directly", "through a pooler"} {
+		t.Run(through, func(t *testing.T) {
+			versions := testserver.Versions()
+			// Nothing is written to the log's disk before its time.
+			p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{Durable: true, Settings: map[string]string{
+				"wal_writer_delay": "10s", "wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off",
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := p.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			url := p.Admin()
+			way := url
+			if through != "directly" {
+				b, err := testserver.StartPgBouncer(t.Context(), p, 6)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := b.Stop(); err != nil {
+						t.Error(err)
+					}
+				})
+				if way, err = b.URL(url); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := open(t, Options{URL: way})
+			beat(t, s, 1)
+			fill(t, s, 2)
+			jobs := take(t, s, 1, 2, 1)
+			must(t, url, "CREATE TABLE synced ()") // with it the claim, which did not wait for the disk
+			lost := backends.Lease{Job: jobs[0].ID, Token: jobs[0].Token}
+			crash := func(_ *pgx.Conn, before bool) {
+				if !before {
+					return
+				}
+				s.fault.Store(nil)
+				crashAndReuse(t, p)
+			}
+			s.fault.Store(&crash)
+			ack := func(l backends.Lease) (backends.Results, error) {
+				return s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{l}}}})
+			}
+			if r, err := ack(lost); !errors.Is(err, backends.ErrUnknownOutcome) {
+				t.Errorf("the ack that the crash took: %+v, %v, want an unknown outcome", r, err)
+			}
+			if r, err := ack(lost); err != nil || len(r.Writes[0].Lost) != 0 {
+				t.Errorf("the same ack, sent again: %+v, %v", r, err)
+			}
+			// The crash is over: what breaks from now on is found out again.
+			s.loseCommit(false)
+			if r, err := ack(backends.Lease{Job: jobs[1].ID, Token: jobs[1].Token}); err != nil || len(r.Writes[0].Lost) != 0 {
+				t.Errorf("an ack whose answer was lost: %+v, %v", r, err)
+			}
+			if left := peek(t, s, 10); len(left) != 0 {
+				t.Errorf("%d jobs are left", len(left))
+			}
+		})
+	}
+}
+
+// crashAndReuse kills the session of the only open transaction, which has the
+// whole server start anew, and commits transactions until one has its number.
+func crashAndReuse(t *testing.T, p *testserver.Postgres) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := pgx.Connect(ctx, p.Admin())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	var pid int
+	var xid string
+	err = c.QueryRow(ctx, `SELECT pid, backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND state = 'idle in transaction'`).Scan(&pid, &xid)
+	if err == nil {
+		err = errors.Join(syscall.Kill(pid, syscall.SIGKILL), c.Close(ctx))
+	}
+	if err != nil {
+		t.Errorf("killing the session in the midst of its transaction: %v", err)
+		return
+	}
+	for syscall.Kill(pid, 0) == nil && pause(ctx, time.Millisecond) { // until it is gone
+	}
+	if err = p.Ready(ctx); err == nil {
+		c, err = pgx.Connect(ctx, p.Admin())
+	}
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer c.Close(ctx)
+	want, err := strconv.Atoi(xid)
+	for got := 0; err == nil && got < want; {
+		err = c.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint`).Scan(&got)
+	}
+	var status string
+	if err == nil {
+		err = c.QueryRow(ctx, `SELECT pg_xact_status($1::text::xid8)`, xid).Scan(&status)
+	}
+	if err != nil || status != "committed" {
+		t.Errorf("the number %s was not given out again: it is %q, %v", xid, status, err)
+	}
+}
