@@ -104,7 +104,7 @@ func ours(err error) bool {
 	if !errors.As(err, &said) || said.Number != 2627 && said.Number != 2601 {
 		return false
 	}
-	for _, constraint := range []string{"qsidecar_keys_name", "qsidecar_hosts_host", "qsidecar_queues_queue", "qsidecar_returns_queue"} {
+	for _, constraint := range []string{"qsidecar_keys_name", "qsidecar_hosts_host", "qsidecar_queues_queue", "qsidecar_returns_queue", "qsidecar_commits_lane"} {
 		if strings.Contains(said.Message, constraint) {
 			return true
 		}
@@ -198,19 +198,15 @@ const (
 // THROW, by RAISERROR or by failing itself, is a refusal, whatever its number.
 func kindOf(e mssql.Error) kind {
 	all := append([]mssql.Error{e}, e.All...)
-	for _, e := range all {
-		switch {
-		case isDown(e.Number) || e.Class >= 20:
-			return down
-		case e.Number >= 50000, e.Number == 3609, e.Number == 3616, // told by a trigger; it ended the transaction
-			somebodys(e.ProcName):
-			return refused
-		}
-	}
-	for _, e := range all {
-		if slices.Contains(refusals, e.Number) {
-			return refused
-		}
+	any := func(is func(e mssql.Error) bool) bool { return slices.ContainsFunc(all, is) }
+	switch {
+	case any(func(e mssql.Error) bool { return isDown(e.Number) || e.Class >= 20 }):
+		return down
+	case any(func(e mssql.Error) bool {
+		return e.Number >= 50000 || e.Number == 3609 || e.Number == 3616 || // told by a trigger; it ended the transaction
+			somebodys(e.ProcName) || slices.Contains(refusals, e.Number)
+	}):
+		return refused
 	}
 	return internal
 }

@@ -23,6 +23,11 @@ func goldens() map[string]string {
 		"commit":      commitSQL + "\n",
 		"rollback":    rollbackSQL + "\n",
 		"schema_lock": schemaLock + "\n",
+
+		"examine_settings": body("examine_settings") + "\n",
+		"examine_rights":   strings.Replace(body("examine_rights"), "{rights}", "  (N'[qsidecar].qsidecar_jobs', 'OBJECT', 'SELECT')", 1) + "\n",
+		"examine_indexes":  in(defaultSchema, body("examine_indexes")) + "\n",
+		"examine_triggers": in(defaultSchema, body("examine_triggers")) + "\n",
 	}
 	add := func(name string, pieces ...*piece) {
 		var calls []call

@@ -26,7 +26,9 @@ func TestSegments(t *testing.T) {
 	t.Parallel()
 	urgency := rapid.OneOf(rapid.Int32Range(-3, 3), rapid.SampledFrom([]int32{cursor.Beginning.Urgency, mostUrgent, mostUrgent + 1, leastUrgent - 1, leastUrgent, cursor.End.Urgency}))
 	position := rapid.OneOf(rapid.Int64Range(0, 9), rapid.SampledFrom([]int64{1000, math.MaxInt64 - 1, math.MaxInt64}))
-	spot := rapid.Custom(func(t *rapid.T) cursor.Spot { return cursor.Spot{Urgency: urgency.Draw(t, "u"), Position: position.Draw(t, "p")} })
+	spot := rapid.Custom(func(t *rapid.T) cursor.Spot {
+		return cursor.Spot{Urgency: urgency.Draw(t, "u"), Position: position.Draw(t, "p")}
+	})
 	rapid.Check(t, func(t *rapid.T) {
 		var all []cursor.Segment
 		for range rapid.IntRange(1, 4).Draw(t, "segments") {

@@ -1,0 +1,244 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// TestKindsOfErrors: what real errors of the server and of the driver mean.
+func TestKindsOfErrors(t *testing.T) {
+	t.Parallel()
+	s := &Store{place: "sqlserver://db", o: Options{Schema: "qsidecar"}}
+	inTrigger := said(8134, "Divide by zero error encountered.")
+	inTrigger.ProcName = "their_trigger"
+	fatal := said(21, "Warning: Fatal error 605 occurred.")
+	fatal.Class = 21
+	for name, c := range map[string]struct {
+		err     error
+		again   again
+		down    bool
+		refused bool
+		words   string
+	}{
+		"deadlock":              {said(1205, "Transaction (Process ID 52) was deadlocked on lock resources"), soon, true, false, "1205"},
+		"lock timeout":          {said(1222, "Lock request time out period exceeded."), soon, true, false, ""},
+		"a deadlock's batch":    {said(3609, "The transaction ended in the trigger.", said(1205, "deadlocked")), soon, true, false, ""},
+		"wrapped":               {fmt.Errorf("x: %w", said(1205, "deadlocked")), soon, true, false, ""},
+		"azure moves":           {said(40613, "Database 'app' on server 'x' is not currently available."), later, true, false, ""},
+		"azure reconfigures":    {said(40197, "The service has encountered an error processing your request."), later, true, false, ""},
+		"azure is busy":         {said(40501, "The service is currently busy."), later, true, false, ""},
+		"too many sessions":     {said(10928, "Resource ID : 2. The limit for the database is 30."), later, true, false, ""},
+		"a minimum guarantee":   {said(10929, "Resource ID: 1."), later, true, false, ""},
+		"too many operations":   {said(49918, "Not enough resources to process request."), later, true, false, ""},
+		"cannot open":           {said(4060, `Cannot open database "app" requested by the login.`), later, true, false, ""},
+		"login":                 {said(18456, "Login failed for user 'x'."), never, true, false, ""},
+		"read-only":             {said(3906, "Failed to update database because the database is read-only."), never, true, false, ""},
+		"log full":              {said(9002, "The transaction log for database 'app' is full."), never, true, false, ""},
+		"shutdown":              {said(6005, "SHUTDOWN is in progress."), never, true, false, ""},
+		"fatal":                 {fatal, never, true, false, ""},
+		"check":                 {said(547, "The INSERT statement conflicted with the CHECK constraint \"no_sundays\"."), never, false, true, "no_sundays"},
+		"their unique index":    {said(2601, "Cannot insert duplicate key row in object 'qsidecar.qsidecar_jobs' with unique index 'theirs'."), never, false, true, "theirs"},
+		"a key at once":         {said(2627, "Violation of PRIMARY KEY constraint 'qsidecar_keys_name'."), soon, false, true, ""},
+		"a sealed commit":       {said(2627, "Violation of PRIMARY KEY constraint 'qsidecar_commits_lane'."), soon, false, true, ""},
+		"too long":              {said(2628, "String or binary data would be truncated in table"), never, false, true, ""},
+		"THROW":                 {said(50001, "no more mail on Sundays"), never, false, true, "no more mail on Sundays (error 50001)"},
+		"RAISERROR, ROLLBACK":   {said(3609, "The transaction ended in the trigger. The batch has been aborted.", said(50000, "no more mail")), never, false, true, "no more mail"},
+		"a trigger's own fault": {inTrigger, never, false, true, "Divide by zero"},
+		"no right":              {said(229, "The SELECT permission was denied on the object 'qsidecar_jobs'"), never, false, false, "migrate --print"},
+		"no hints' plan":        {said(8622, "Query processor could not produce a query plan because of the hints"), never, false, false, "8622"},
+		"settings":              {said(1934, "INSERT failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."), never, false, false, "made with"},
+		"broken stream":         {mssql.StreamError{InnerError: io.ErrUnexpectedEOF}, soon, true, false, ""},
+		"severed":               {fmt.Errorf("x: %w", driver.ErrBadConn), soon, true, false, ""},
+		"eof":                   {io.EOF, soon, true, false, ""},
+		"reset":                 {&net.OpError{Op: "read", Net: "tcp", Err: errors.New("connection reset by peer")}, soon, true, false, ""},
+		"nobody there":          {fmt.Errorf("unable to open tcp connection with host 'db:1433': %w", &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}), never, true, false, ""},
+		"nobody there, as text": {errors.New("unable to open tcp connection with host 'db:1433': dial tcp: i/o timeout"), never, true, false, ""},
+		"cancelled":             {context.Canceled, never, true, false, ""},
+		"moved":                 {&againError{"x"}, soon, true, false, ""},
+		"told already":          {backends.ErrHostLost, never, false, false, "given up"},
+	} {
+		if got := whenAgain(c.err); got != c.again {
+			t.Errorf("%s: again %v, want %v", name, got, c.again)
+		}
+		err := s.explain(c.err)
+		if backends.Retryable(err) != c.down || backends.IsRefused(err) != c.refused || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: %v: unavailable %v, refused %v; want %v, %v and the words %q", name, err, backends.Retryable(err), backends.IsRefused(err), c.down, c.refused, c.words)
+		}
+	}
+}
+
+// enqueues is a batch that writes.
+var enqueues = backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
+
+// stored answers an enqueue of one job.
+func stored() []*answer { return []*answer{rowOf(int64(0), int64(1000), int64(1)), rowOf(int64(1))} }
+
+// TestConflictsAreTriedAgain: a transaction that met a deadlock is run again from its
+// beginning, on a session that was rolled back.
+func TestConflictsAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, number := range []int32{1205, 1222, 40613} {
+		failed := 0
+		s, sent := scriptedStore(t, func(query string) ([]*answer, error) {
+			if !strings.Contains(query, "@store_jobs") {
+				return nil, nil
+			}
+			if failed++; failed < 3 {
+				return nil, said(number, "conflict")
+			}
+			return stored(), nil
+		})
+		r, err := s.Commit(t.Context(), enqueues)
+		if err != nil || r.Writes[0].Stored[0].ID != "1000" || len(r.Writes[0].Freed) != 1 {
+			t.Fatalf("%d: %+v, %v", number, r, err)
+		}
+		all := strings.Join(sent.sent, "\n")
+		begun, back, done := strings.Count(all, "BEGIN TRANSACTION"), strings.Count(all, "ROLLBACK TRANSACTION"), strings.Count(all, "COMMIT TRANSACTION")
+		if begun != 3 || back != 2 || done != 1 {
+			t.Errorf("%d: begun %d times, rolled back %d, committed %d", number, begun, back, done)
+		}
+	}
+}
+
+// TestConflictsWithoutEnd: after some tries the caller may come again.
+func TestConflictsWithoutEnd(t *testing.T) {
+	t.Parallel()
+	tries := 0
+	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+		if strings.Contains(query, "@store_jobs") {
+			tries++
+			return nil, said(1205, "deadlocked")
+		}
+		return nil, nil
+	})
+	_, err := s.Commit(t.Context(), enqueues)
+	if !backends.Retryable(err) || tries != maxTries {
+		t.Errorf("%v after %d tries", err, tries)
+	}
+}
+
+// TestARefusalIsNotTriedAgain, and tells all that the server said.
+func TestARefusalIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	tries := 0
+	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+		if strings.Contains(query, "@store_jobs") {
+			tries++
+			return nil, said(3609, "The transaction ended in the trigger.", said(50000, "not on Sundays"))
+		}
+		return nil, nil
+	})
+	_, err := s.Commit(t.Context(), enqueues)
+	if !backends.IsRefused(err) || tries != 1 || !strings.Contains(err.Error(), "not on Sundays") || !strings.Contains(err.Error(), "3609") {
+		t.Errorf("%v after %d tries", err, tries)
+	}
+}
+
+// TestALostCommitIsFoundOut: the row of its lane says what became of it, however
+// often the question itself gets lost.
+func TestALostCommitIsFoundOut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		found int64
+		want  func(err error) bool
+	}{
+		"it happened":   {1, func(err error) bool { return err == nil }},
+		"it never will": {0, backends.Retryable},
+		"sealed before": {2, backends.Retryable},
+	} {
+		asked := 0
+		s, sent := scriptedStore(t, func(query string) ([]*answer, error) {
+			switch {
+			case strings.Contains(query, "@store_jobs"):
+				return stored(), nil
+			case query == commitSQL:
+				return nil, io.EOF
+			case strings.Contains(query, "@seal_number"):
+				switch asked++; asked {
+				case 1:
+					return nil, io.ErrUnexpectedEOF
+				case 2:
+					return nil, said(1222, "Lock request time out period exceeded.") // the session is still at it
+				}
+				return []*answer{rowOf(c.found)}, nil
+			}
+			return nil, nil
+		})
+		r, err := s.Commit(t.Context(), enqueues)
+		if !c.want(err) || asked != 3 || err == nil && len(r.Writes) != 1 {
+			t.Errorf("%s: %+v, %v, asked %d times", name, r, err, asked)
+		}
+		// The lane's row may still be locked: the next transaction has another.
+		if _, err := s.Commit(t.Context(), backends.Batch{}); err != nil || sent.opened.Load() < 2 {
+			t.Errorf("%s: %v, %d connections", name, err, sent.opened.Load())
+		}
+	}
+}
+
+// TestNobodyTellsTheOutcome: where the caller's time ends first it is unknown.
+func TestNobodyTellsTheOutcome(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+		switch {
+		case strings.Contains(query, "@store_jobs"):
+			return stored(), nil
+		case query == commitSQL:
+			return nil, io.EOF
+		case strings.Contains(query, "@seal_number"):
+			cancel()
+			return nil, io.EOF
+		}
+		return nil, nil
+	})
+	if _, err := s.Commit(ctx, enqueues); !errors.Is(err, backends.ErrUnknownOutcome) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestAClaimThatWroteNothingHasNoOutcome: a COMMIT that gets lost changes nothing then.
+func TestAClaimThatWroteNothingHasNoOutcome(t *testing.T) {
+	t.Parallel()
+	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+		switch {
+		case strings.Contains(query, "@claim_max"):
+			return []*answer{{columns: make([]string, 14)}, rowOf(int64(0), int64(0), int64(0)), rowOf(int64(1)), {columns: make([]string, 2)}, rowOf(int64(0))}, nil
+		case query == commitSQL:
+			return nil, io.EOF
+		case strings.Contains(query, "@seal_number"):
+			t.Error("the outcome of nothing was asked for")
+		}
+		return nil, nil
+	})
+	r, err := s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q"}}, Slots: make([]backends.Slot, 1)}}})
+	if err != nil || len(r.Claims) != 1 || len(r.Claims[0].Jobs) != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestABeatThatMayHaveBeenMade is of unknown outcome; one that was refused is not.
+func TestABeatThatMayHaveBeenMade(t *testing.T) {
+	t.Parallel()
+	var fails error
+	s, _ := scriptedStore(t, func(string) ([]*answer, error) { return nil, fails })
+	for err, want := range map[error]func(error) bool{
+		io.EOF: func(err error) bool { return errors.Is(err, backends.ErrUnknownOutcome) },
+		error(&net.OpError{Op: "dial", Err: errors.New("refused")}): backends.Retryable,
+	} {
+		fails = err
+		if _, got := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatRenew, Lease: time.Second}); !want(got) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}

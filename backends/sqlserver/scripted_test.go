@@ -1,0 +1,92 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	mssql "github.com/microsoft/go-mssqldb"
+)
+
+// scripted is a driver that answers what a test says: for errors that no server gives
+// at a word, and for settings that no stand-in has.
+type scripted struct {
+	answer func(query string) ([]*answer, error)
+	opened atomic.Int64
+
+	mu   sync.Mutex
+	sent []string
+}
+
+func (s *scripted) Connect(context.Context) (driver.Conn, error) {
+	s.opened.Add(1)
+	return &session{s: s}, nil
+}
+
+func (s *scripted) Driver() driver.Driver { return nil }
+
+type session struct{ s *scripted }
+
+func (c *session) Prepare(string) (driver.Stmt, error)      { return nil, errors.New("not needed") }
+func (c *session) Begin() (driver.Tx, error)                { return nil, errors.New("not needed") }
+func (c *session) Close() error                             { return nil }
+func (c *session) CheckNamedValue(*driver.NamedValue) error { return nil }
+
+func (c *session) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if query == "sp_executesql" {
+		query = string(args[0].Value.(mssql.NVarCharMax))
+	}
+	c.s.mu.Lock()
+	c.s.sent = append(c.s.sent, query)
+	c.s.mu.Unlock()
+	sets, err := c.s.answer(query)
+	if err != nil {
+		return nil, err
+	}
+	if len(sets) == 0 {
+		sets = []*answer{{}}
+	}
+	return &answers{sets: sets}, nil
+}
+
+func (c *session) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	_, err := c.QueryContext(ctx, query, args)
+	return driver.ResultNoRows, err
+}
+
+// rowOf is a result set of one row.
+func rowOf(values ...driver.Value) *answer {
+	return &answer{make([]string, len(values)), [][]driver.Value{values}}
+}
+
+// greeted answers what a Store asks when it is opened, and leaves the rest to f.
+func greeted(f func(query string) ([]*answer, error)) func(query string) ([]*answer, error) {
+	return func(query string) ([]*answer, error) {
+		switch {
+		case strings.Contains(query, "SERVERPROPERTY('ProductVersion')"):
+			return []*answer{rowOf("16.0.4135.4", "Developer Edition", int64(3), int64(160), int64(0), "app")}, nil
+		case strings.Contains(query, "CASE WHEN OBJECT_ID"):
+			return []*answer{rowOf(int64(1))}, nil
+		case strings.Contains(query, "FROM [qsidecar].qsidecar_meta"):
+			return []*answer{rowOf(int64(1), int64(1), "ABCDEFGHIJK")}, nil
+		}
+		return f(query)
+	}
+}
+
+func scriptedStore(t *testing.T, f func(query string) ([]*answer, error)) (*Store, *scripted) {
+	s := &scripted{answer: greeted(f)}
+	return open(t, Options{URL: "sqlserver://somebody:secret@db.example:1433?database=app",
+		driver: func(*mssql.Connector) driver.Connector { return s }}), s
+}
+
+// said is an error as the driver makes it of what the server says.
+func said(number int32, message string, more ...mssql.Error) mssql.Error {
+	e := mssql.Error{Number: number, Class: 16, State: 1, Message: message, ServerName: "db", LineNo: 1}
+	e.All = append(append([]mssql.Error{}, more...), e)
+	return e
+}
