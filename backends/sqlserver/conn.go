@@ -20,6 +20,12 @@ const (
 	idleTime       = 5 * time.Minute
 )
 
+// CheckURL reports what is wrong with an address, and shows no password.
+func CheckURL(url string) error {
+	_, err := configure(&Options{URL: url})
+	return err
+}
+
 // configure reads the address.
 func configure(o *Options) (msdsn.Config, error) {
 	config, err := msdsn.Parse(o.URL)

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func goldens() map[string]string {
 	s := render(defaultSchema)
 	all := map[string]string{
-		"schema_1":    Migrations(defaultSchema, ""),
+		"schema_1":    Migrations(defaultSchema, "", 0),
 		"begin":       s.begin + "\n",
 		"greet":       s.greet + "\n",
 		"meta":        s.meta + "\n",

@@ -41,9 +41,10 @@ GO
 `
 
 // Migrations is the SQL that makes the tables of this version, for people who run it
-// by hand, in sqlcmd or a like of it: its batches end with GO. It may be run again.
-// It ends with what a role needs that runs a sidecar without the right to make tables.
-func Migrations(schema, role string) string {
+// by hand, in sqlcmd or a like of it: its batches end with GO. It starts from tables of
+// the version from (0: there are none), and does nothing about what is there. It ends
+// with what a role needs that runs a sidecar without the right to make tables.
+func Migrations(schema, role string, from int) string {
 	if schema == "" {
 		schema = defaultSchema
 	}
@@ -52,7 +53,7 @@ func Migrations(schema, role string) string {
 	}
 	var b strings.Builder
 	b.WriteString("SET QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, XACT_ABORT ON;\nGO\n\n")
-	for _, m := range migrations {
+	for _, m := range migrations[min(max(from, 0), len(migrations)):] {
 		b.WriteString(in(schema, m))
 	}
 	b.WriteString("\n")

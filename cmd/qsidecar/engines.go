@@ -14,6 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/backends/sqlserver"
 )
 
 // engine is a kind of database, and all that the process knows of it.
@@ -60,10 +61,15 @@ var engines = []engine{
 		open:       openMySQL,
 		migrations: func(d databaseConfig, role string, from int) string { return mysql.Migrations(d.URL, role, from) },
 	},
+	{
+		name: "sqlserver", schemes: []string{"sqlserver"}, form: "sqlserver://USER@HOST?database=NAME",
+		parse: func(url string) (string, error) { return url, sqlserver.CheckURL(url) },
+		open:  openSQLServer,
+		migrations: func(d databaseConfig, role string, from int) string {
+			return sqlserver.Migrations(d.Schema, role, from)
+		},
+	},
 }
-
-// later are the schemes of engines that this build does not have.
-var later = []string{"sqlserver"}
 
 // databaseURL is where a database is, by engine.
 type databaseURL struct {
@@ -98,9 +104,6 @@ func parseDatabaseURL(s string) (databaseURL, error) {
 		u.at, err = e.parse(s)
 		return u, err
 	}
-	if slices.Contains(later, scheme) {
-		return databaseURL{}, fmt.Errorf("this build has no %s yet: it serves %s", scheme, databaseForms())
-	}
 	return databaseURL{}, fmt.Errorf("%q is no kind of database: write %s", scheme, databaseForms())
 }
 
@@ -127,6 +130,21 @@ func openPostgres(ctx context.Context, o opening) (backends.Backend, error) {
 		Schema:         o.Schema,
 		MaxConnections: o.MaxConnections,
 		Notify:         bool(o.Notify),
+		Look:           o.look,
+		Log:            o.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the database cannot be opened: %w", err)
+	}
+	return store, nil
+}
+
+func openSQLServer(ctx context.Context, o opening) (backends.Backend, error) {
+	store, err := sqlserver.Open(ctx, sqlserver.Options{
+		URL:            o.at,
+		Password:       o.password,
+		Schema:         o.Schema,
+		MaxConnections: o.MaxConnections,
 		Look:           o.look,
 		Log:            o.log,
 	})
