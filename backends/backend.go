@@ -6,6 +6,7 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -103,7 +104,7 @@ type Token struct {
 
 // Lease is the right to settle one claimed job.
 type Lease struct {
-	Job   string // the job's id
+	Job   string // the job's id, or Job.Handle
 	Token Token
 }
 
@@ -248,6 +249,7 @@ type Slot struct {
 // Job is a claimed job. Attempt counts this delivery, also one claimed ahead.
 type Job struct {
 	ID          string
+	Handle      string // what leases call the job, where that is not its ID
 	Queue       string
 	Token       Token
 	Payload     []byte
@@ -261,6 +263,9 @@ type Job struct {
 	Key         string
 	LastError   string
 }
+
+// Lease is the right to settle the job.
+func (j *Job) Lease() Lease { return Lease{Job: cmp.Or(j.Handle, j.ID), Token: j.Token} }
 
 // Results are the answers of a commit, in the batch's order.
 type Results struct {

@@ -60,7 +60,7 @@ func (a *ahead) wants(now time.Duration) int {
 
 // wantsAhead is how many slots of a claim go to the line's buffer. b.mu is held.
 func (b *broker) wantsAhead(ln *line, room int) int {
-	if !b.buffers || b.halted != nil {
+	if !b.buffers || ln.direct || b.halted != nil {
 		return 0
 	}
 	return max(0, min(ln.ahead.wants(b.clock()), room))

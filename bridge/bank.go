@@ -90,6 +90,9 @@ func newBank(name string, d Database, limits protocol.Limits, policy func(string
 	b.broker.fresh = b.keeper.fresh
 	b.broker.clock = bootTime
 	b.broker.buffers = b.info.Ahead
+	if m, ok := d.Backend.(backends.Mixed); ok {
+		b.broker.direct = m.Adopted
+	}
 	b.attendant = &attendant{broker: b.broker, ledger: b.ledger, committer: c, poke: make(chan struct{}, 1)}
 	b.broker.buffered = b.attendant.wake
 	return b

@@ -25,8 +25,9 @@ type broker struct {
 	wake     func()                   // the committer's
 	fresh    func() backends.Identity // the keeper's
 	clock    func() time.Duration
-	buffers  bool   // the backend knows how to claim ahead
-	buffered func() // the attendant's: there is something to look after
+	buffers  bool                    // the backend knows how to claim ahead
+	direct   func(queue string) bool // never from that queue; nil: from all
+	buffered func()                  // the attendant's: there is something to look after
 
 	mu      sync.Mutex
 	lines   map[string]*line
@@ -43,6 +44,7 @@ type line struct {
 	waiters []*waiter
 	hint    uint64
 	ahead   ahead
+	direct  bool // nothing is claimed ahead
 }
 
 // waiter is one claim request.
@@ -102,7 +104,7 @@ func (b *broker) line(queues []string) *line {
 		return ln
 	}
 	queues = slices.Clone(queues)
-	ln = &line{key: key, queues: queues, hint: 1}
+	ln = &line{key: key, queues: queues, hint: 1, direct: b.direct != nil && slices.ContainsFunc(queues, b.direct)}
 	b.lines[key] = ln
 	b.order = append(b.order, ln)
 	for _, q := range queues {

@@ -83,7 +83,8 @@ func (c *committer) split(hard context.Context, writes []*pending, asks []ask, e
 		}
 		return c.commit(hard, writes[n/2:], nil)
 	}
-	if !backends.IsRefused(err) {
+	var unsupported *backends.UnsupportedError
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) {
 		c.log.Error("a write failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
 	}
 	c.finish(writes[0], outcome{err: err})
@@ -178,7 +179,7 @@ func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	}
 	leases := make([]backends.Lease, len(jobs))
 	for i := range jobs {
-		leases[i] = backends.Lease{Job: jobs[i].ID, Token: jobs[i].Token}
+		leases[i] = jobs[i].Lease()
 	}
 	c.ledger.leaving(leases)
 	c.release(host, leases)

@@ -19,9 +19,12 @@ var errDraining = protocol.Errorf(protocol.CodeDraining,
 // logged in full and told as internal.
 func toClient(err error, log *slog.Logger) *protocol.Error {
 	var pe *protocol.Error
+	var unsupported *backends.UnsupportedError
 	switch {
 	case errors.As(err, &pe):
 		return pe
+	case errors.As(err, &unsupported):
+		return protocol.Errorf(protocol.CodeUnsupported, "%v", unsupported)
 	case backends.Retryable(err):
 		e := protocol.Errorf(protocol.CodeUnavailable, "nothing was written; try again: %v", err)
 		e.RetryMS = protocol.Some[int64](retryHint)

@@ -79,7 +79,7 @@ func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
 	}
 	for i := range jobs {
 		h := l.known[jobs[i].Token]
-		h.lease = backends.Lease{Job: jobs[i].ID, Token: jobs[i].Token}
+		h.lease = jobs[i].Lease()
 		h.onItsWay = false
 		if !timed {
 			l.attach(h, sess)
@@ -93,8 +93,7 @@ func (l *ledger) remember(jobs []backends.Job, worker string, at time.Duration) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range jobs {
-		lease := backends.Lease{Job: jobs[i].ID, Token: jobs[i].Token}
-		l.handed = append(l.handed, handed{Handed: backends.Handed{Lease: lease, Worker: worker}, at: at})
+		l.handed = append(l.handed, handed{Handed: backends.Handed{Lease: jobs[i].Lease(), Worker: worker}, at: at})
 	}
 }
 

@@ -42,7 +42,7 @@ func wireJob(database string, j *backends.Job) protocol.Job {
 	out := protocol.Job{
 		ID:          j.ID,
 		Queue:       j.Queue,
-		Lease:       formatLease(database, backends.Lease{Job: j.ID, Token: j.Token}),
+		Lease:       formatLease(database, j.Lease()),
 		Payload:     j.Payload,
 		Attempt:     int64(j.Attempt),
 		MaxAttempts: int64(j.MaxAttempts),

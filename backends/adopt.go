@@ -1,0 +1,170 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+)
+
+// Adopter is a Backend in whose database queues may live in tables that somebody
+// else owns (design.md §6). Package adopted is what they need, once for all
+// engines; this is what it needs of an engine.
+type Adopter interface {
+	Backend
+	Inspector
+
+	// CommitWith is Commit, with more in the same transaction.
+	CommitWith(ctx context.Context, b Batch, also Also) (Results, error)
+
+	// Ask runs queries on one state of the database, and changes nothing.
+	Ask(ctx context.Context, statements ...*Statement) error
+
+	// Describe reads the catalogue: the table of that schema (empty: where the login
+	// looks for names) and name. A table that is not there is one without columns.
+	Describe(ctx context.Context, schema, name string) (TableInfo, error)
+
+	// Grammar is how the engine writes what package adopted has to say.
+	Grammar() Grammar
+}
+
+// Mixed is a Backend that has queues in adopted tables, whose jobs are not claimed
+// ahead: the table shows its owner's people what is being worked on.
+type Mixed interface {
+	// Adopted reports whether the queue lives in such a table.
+	Adopted(queue string) bool
+}
+
+// Also is what a commit does besides its batch. Its functions are called again
+// where the transaction is tried again; what they return ends it, with nothing
+// written.
+type Also struct {
+	// Before runs before the batch, and may change it. nil: nothing.
+	Before func(ctx context.Context, sql SQL, b *Batch) error
+	// After runs after the batch. nil: nothing.
+	After func(ctx context.Context, sql SQL, r *Results) error
+
+	Claims bool // they claim: Batch.Host must live, or it is ErrHostLost
+	Writes bool // they do more than claiming: the commit must be on disk
+}
+
+// SQL is a transaction under way.
+type SQL interface {
+	// Do carries out statements in their order, in one round trip where the engine can.
+	Do(ctx context.Context, statements ...*Statement) error
+}
+
+// Statement is one statement and its answer.
+type Statement struct {
+	Text string
+	Args []any // int64, string, []byte, []string or nil
+
+	// Row is called with each row of the answer. Every column is a text, or bytes;
+	// NULL is nil. It must not keep cells.
+	Row func(cells [][]byte) error
+
+	// Matched is how many rows it matched, once it was carried out.
+	Matched int64
+}
+
+// Grammar is how an engine writes SQL. Every name that enters a statement goes
+// through Name, and every constant of a config through Text: there is no other
+// quoting. What is called an expression is SQL, and a type is Column.Type.
+type Grammar interface {
+	Name(identifier string) string
+	// Table quotes the name of a table; schema may be empty.
+	Table(schema, name string) string
+	// Own is the name of one of the sidecar's own tables.
+	Own(table string) string
+	// Text is a constant of whatever type it is compared with or stored as.
+	Text(literal string) string
+	// Arg is the n-th argument of a statement, from 1, as a value of a column: it is
+	// given as a string.
+	Arg(n int, c Column) string
+	// Number and Words are arguments that are an int64 and a string.
+	Number(n int) string
+	Words(n int) string
+
+	// Among says whether the column is one of the values of the argument n, a []string.
+	Among(n int, c Column) string
+	// ToText is an expression's value as a text.
+	ToText(expression string) string
+	// AsText is the column's value as a text, compared by bytes.
+	AsText(c Column) string
+	// AsBytes is the column's value as the bytes that a worker gets; Size is their number.
+	AsBytes(c Column) string
+	Size(c Column) string
+	// Clock is the present time as a value of the column, in the owner's clock.
+	Clock(c Column, utc bool) string
+	// Later is a time of the column's type, so many milliseconds (argument n) after the present.
+	Later(c Column, utc bool, n int) string
+	// Millis is the column's time as milliseconds since 1970, UTC.
+	Millis(c Column, utc bool) string
+	// NowMillis is the present time as that.
+	NowMillis() string
+
+	// Lock is a query for at most the argument n's number of rows (0: all), which it
+	// locks, passing over those that others have locked if skip.
+	Lock(columns, from, where, order string, n int, skip bool) string
+	// Fence is a number that is greater than all that it gave before.
+	Fence() string
+	// Paused says whether the queue (a Words argument) is paused.
+	Paused(queue string) string
+	// Lives says whether a host (an expression) lives.
+	Lives(host string) string
+}
+
+// TableInfo is what the catalogue says of a table.
+type TableInfo struct {
+	Schema, Name string
+	Kind         string // table; view, …: something else
+	Columns      []Column
+	Unique       [][]string // the columns of each unique key that allows no NULL, the primary key first
+	Similar      []string   // names like it, where it is not there
+}
+
+// Column is one of a table.
+type Column struct {
+	Name      string
+	Type      string // as the engine writes it in a CAST
+	Kind      ColumnKind
+	Nullable  bool
+	Default   bool // an INSERT may leave it out
+	Generated bool // nobody may write it
+	Chars     int  // the longest text; 0: no limit
+}
+
+// ColumnKind is what may be stored in a column.
+type ColumnKind int
+
+// The kinds.
+const (
+	OtherColumn ColumnKind = iota
+	TextColumn
+	NumberColumn // whole numbers
+	BoolColumn
+	TimeColumn // date and time
+	BytesColumn
+	JSONColumn
+	UUIDColumn
+)
+
+// Column finds one by its name.
+func (t TableInfo) Column(name string) (Column, bool) {
+	for _, c := range t.Columns {
+		if c.Name == name {
+			return c, true
+		}
+	}
+	return Column{}, false
+}
+
+// UnsupportedError says that a queue's table has nothing for what was asked.
+type UnsupportedError struct {
+	Queue string
+	Role  string // what the table's mapping lacks
+	What  string // what cannot be done
+}
+
+// Error implements error.
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("%s: the queue %s lives in an adopted table, and its mapping has nothing in the role %q", e.What, e.Queue, e.Role)
+}
