@@ -34,9 +34,10 @@ bench: need build ## what the program reaches beside direct SQL (some minutes; A
 	@cd bench && $(GO) build -o ../bin/bench .
 	@exec ./bin/bench -bin bin/qsidecar $(ARGS)
 
-lint: ## gofmt and go vet
+lint: ## gofmt, go vet and actionlint
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }
 	$(GO) vet ./...
+	$(GO) tool -modfile=tools/go.mod actionlint
 	cd bench && $(GO) vet ./...
 
 fuzz: ## every fuzz target, 30 s each (FUZZTIME=5m for longer)
