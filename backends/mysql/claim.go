@@ -26,6 +26,8 @@ type claiming struct {
 
 	at     int // the queue
 	look   look
+	whole  bool // ahead means from the lows on
+	sent   time.Time
 	again  bool  // the queue was asked again because jobs came back
 	below  int32 // newest first: the last urgency that was looked through
 	bottom bool  // newest first: there is no other
@@ -34,11 +36,17 @@ type claiming struct {
 	wanted int
 }
 
-// look is which part of a queue's lane a statement goes through.
+// look is which part of a queue's lane a statement goes through. InnoDB compares
+// the end of a range only with entries that are not delete-marked: one in which
+// nothing is left, as that of higher priorities, walks over all the dead entries
+// after it, up to the first live one. While somebody holds a snapshot these are all
+// that was taken since. So most claims look where the next job most likely is, and
+// nowhere else unless that is not enough, or the time for a full look has come.
 type look int
 
 const (
-	ahead  look = iota // from the heads on
+	near   look = iota // from where the last claim ended, in its urgency
+	ahead              // from the heads on, in each
 	behind             // between the lows and the heads
 )
 
@@ -54,10 +62,10 @@ type ready struct {
 
 // ending is what the tables beside the jobs said last.
 type ending struct {
-	alive   bool  // the host that the transaction claims for
-	micros  int64 // the clock of positions
-	paused  map[string]bool
-	returns map[string]int64
+	toAck, acked int64 // by the lean statement
+	micros       int64 // the clock of positions
+	paused       map[string]bool
+	returns      map[string]int64
 }
 
 func (k *commitment) startClaims() {
@@ -96,14 +104,24 @@ func (k *commitment) askClaims(t *tx) {
 	for i, q := range queues {
 		args[i] = q
 	}
-	t.each(func(r *result) error {
-		if q := r.text(0); q == "" {
-			k.end.micros = r.int(1)
-		} else {
-			k.end.paused[q], k.end.returns[q] = r.int(2) != 0, r.int(1)
+	alive := false
+	t.query(func(r *result) error {
+		for {
+			ok, err := r.next()
+			if err == nil && !ok && !alive {
+				err = backends.ErrHostLost
+			}
+			if err != nil || !ok {
+				return err
+			}
+			t.now, k.end.micros, alive = r.instant(0), r.int(1), !r.null(2)
+			if !r.null(3) {
+				k.end.returns[r.text(3)], k.end.paused[r.text(3)] = r.int(4), r.int(5) != 0
+			}
 		}
-		return nil
-	}, "SELECT queue, returns, paused FROM qsidecar_queues WHERE queue IN ("+marks(len(queues))+") UNION ALL SELECT '', "+position+", 0", args...)
+	}, "SELECT "+t.s.sql.clock+", "+position+", h.host, q.queue, q.returns, q.paused FROM qsidecar_meta AS m "+
+		"LEFT JOIN qsidecar_hosts AS h ON h.host = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+marks(len(queues))+") WHERE m.one = 1",
+		append([]any{int64(k.batch.Host)}, args...)...)
 }
 
 // takeTurns lets one transaction at a time claim from a queue, where the server
@@ -198,12 +216,19 @@ func (c *claiming) ask(t *tx) {
 // where is the part of the lane to go through.
 func (c *claiming) where(p backends.Policy) string {
 	now := time.Now()
-	segments := c.s.cursors.Segments(p.Queue, now, false)
+	c.sent = now
 	l := c.seen[p.Queue]
 	if l == nil {
 		l = &cursor.Learned{Asked: now}
 		c.seen[p.Queue] = l
 	}
+	if c.look == near {
+		if s, ok := c.s.cursors.Near(p.Queue, now); ok {
+			l.Full = false
+			return within([]cursor.Segment{s})
+		}
+	}
+	segments := c.s.cursors.Segments(p.Queue, now, c.whole)
 	ends := slices.IndexFunc(segments, func(s cursor.Segment) bool { return s.To == cursor.End })
 	l.Full = ends == len(segments)-1
 	if c.look == behind && !l.Full {
@@ -281,13 +306,15 @@ func (c *claiming) digest(t *tx, end *ending) error {
 	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
 		c.done = true
 		if l != nil && l.Full {
-			l.All = true
+			l.All, l.Took = true, time.Since(c.sent)
 		}
 	case len(buried) > 0 || found < asked: // room for others; some moved meanwhile
 		if p.LIFO {
 			c.below--
 		}
 	case p.LIFO && !c.bottom:
+	case l != nil && c.look == near:
+		c.look, c.whole = ahead, true
 	case l != nil && c.look == ahead && !l.Full:
 		c.look = behind
 	default:
@@ -300,10 +327,10 @@ func (c *claiming) digest(t *tx, end *ending) error {
 // heads meanwhile, perhaps too late for the looks to see them, are looked for once.
 func (c *claiming) through(p backends.Policy, l *cursor.Learned, end *ending) {
 	if l != nil {
-		l.All = true
+		l.All, l.Took = true, time.Since(c.sent)
 		if !c.again && c.s.cursors.Returned(p.Queue, end.returns[p.Queue]) {
 			c.s.cursors.Forget(p.Queue)
-			c.again, c.look = true, ahead
+			c.again, c.look, c.whole = true, ahead, false
 			return
 		}
 	}
@@ -313,7 +340,7 @@ func (c *claiming) through(p backends.Policy, l *cursor.Learned, end *ending) {
 // next moves on to the next queue.
 func (c *claiming) next() {
 	c.at++
-	c.look, c.again, c.below, c.bottom = ahead, false, cursor.Beginning.Urgency, false
+	c.look, c.whole, c.again, c.below, c.bottom = near, false, false, cursor.Beginning.Urgency, false
 	c.done = c.at == len(c.Queues)
 }
 

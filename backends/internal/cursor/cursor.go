@@ -30,8 +30,11 @@ import (
 type cursor struct {
 	marks   []mark // by urgency; urgency is -priority
 	returns int64
-	full    time.Time // when a claim last looked at everything from low on
-	fresh   time.Time // when the cursor began
+	full    time.Time     // when a claim last looked at everything from low on
+	took    time.Duration // that look
+	last    int32         // the urgency of what was taken last
+	taken   bool          // there is such
+	fresh   time.Time     // when the cursor began
 	used    time.Time
 }
 
@@ -50,8 +53,9 @@ type mark struct {
 // Bounds of cursors.
 const (
 	fullLook    = 400 * time.Millisecond
-	forgetAfter = 5 * time.Minute // start again from nothing, whatever was proven
-	maxMarks    = 16              // priorities of one queue
+	rarestLook  = 800 * time.Millisecond // where full looks are slow
+	forgetAfter = 5 * time.Minute        // start again from nothing, whatever was proven
+	maxMarks    = 16                     // priorities of one queue
 	maxCursors  = 4096
 	provenStep  = 500 // positions between low and head that are worth a proof
 
@@ -109,16 +113,29 @@ func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
 	return append(main, behind...)
 }
 
+// Near is the piece from where the last claim ended to the end of that urgency:
+// the next job is most likely there. false: a look at everything is due.
+func (c *Set) Near(queue string, now time.Time) (near Segment, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[queue]
+	if k == nil || !k.taken || now.Sub(k.fresh) > forgetAfter || now.Sub(k.full) >= min(max(fullLook, 10*k.took), rarestLook) {
+		return Segment{}, false
+	}
+	return Segment{Spot{k.last, k.at(k.last).head}, Spot{k.last, End.Position}}, true
+}
+
 // Learned is what a committed claim tells about a queue.
 type Learned struct {
-	Asked   time.Time // before the claim
-	Taken   []Spot    // in the order in which they were taken
-	Full    bool      // the claim looked at everything from low on, in its own order
-	All     bool      // everything from low on was looked at, or comes after the last taken
-	Returns int64     // the queue's, after the claim
-	Begun   int64     // all that has a position by now is numbered below
-	Ended   int64     // all that is numbered below is over
-	Below   int64     // where positions are instants: a later one is never smaller; 0: they are none
+	Asked   time.Time     // before the claim
+	Taken   []Spot        // in the order in which they were taken
+	Took    time.Duration // the look at everything; 0: not known
+	Full    bool          // the claim looked at everything from low on, in its own order
+	All     bool          // everything from low on was looked at, or comes after the last taken
+	Returns int64         // the queue's, after the claim
+	Begun   int64         // all that has a position by now is numbered below
+	Ended   int64         // all that is numbered below is over
+	Below   int64         // where positions are instants: a later one is never smaller; 0: they are none
 }
 
 // Learn moves the cursor of a queue.
@@ -132,10 +149,11 @@ func (c *Set) Learn(queue string, l Learned) {
 	k.used = l.Asked
 	c.ended = max(c.ended, l.Ended)
 	if l.All {
-		k.full = l.Asked
+		k.full, k.took = l.Asked, l.Took
 	}
 	for _, s := range l.Taken {
 		k.at(s.Urgency).head = s.Position
+		k.last, k.taken = s.Urgency, true
 	}
 	for i := range k.marks {
 		m, upTo := &k.marks[i], k.marks[i].head
