@@ -2,8 +2,10 @@ package mysql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
@@ -11,8 +13,13 @@ import (
 
 // Commit implements backends.Backend.
 func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	k := &commitment{s: s, batch: b}
-	if err := s.write(ctx, k.run); err != nil {
+	k := &commitment{s: s, batch: b, lean: onlyAcks(b.Writes) && !s.kept.seen()}
+	err := s.write(ctx, k.run)
+	if errors.Is(err, errNotLean) {
+		k.lean = false
+		err = s.write(ctx, k.run)
+	}
+	if err != nil {
 		return backends.Results{}, err
 	}
 	k.learn()
@@ -29,7 +36,7 @@ type commitment struct {
 	stores []storing
 	claims []*claiming
 	end    ending
-	plain  bool // acks are tried by the plain statement
+	lean   bool // the writes are tried by the lean statement
 }
 
 // run implements work. What is locked is locked in a fixed order: jobs by their
@@ -37,30 +44,35 @@ type commitment struct {
 func (k *commitment) run(ctx context.Context, t *tx) error {
 	k.res = backends.Results{Writes: make([]backends.WriteResult, len(k.batch.Writes)), Claims: nil}
 	k.jobs, k.keys, k.stores, k.claims, k.end = map[int64]*job{}, map[batch.Key]*remembered{}, nil, nil, ending{}
-	if !k.ask(t) {
-		return k.carryOut(ctx, t)
+	if k.lean {
+		k.ackLean(t)
+	} else {
+		k.ask(t)
 	}
 	k.startClaims()
 	if !k.mayFree() { // then what they may get does not depend on the writes
 		k.askClaims(t)
 	}
-	if err := t.send(ctx); err != nil {
-		return err
+	if len(t.reads) > 0 { // else there is nothing to wait for
+		if err := t.send(ctx); err != nil {
+			return err
+		}
 	}
-	if len(k.batch.Claims) > 0 && !k.end.alive {
-		return backends.ErrHostLost
+	if k.end.acked != k.end.toAck {
+		return errNotLean
 	}
-	if err := k.carryOut(ctx, t); err != nil {
-		return err
+	if !k.lean {
+		if err := k.carryOut(ctx, t); err != nil {
+			return err
+		}
 	}
 	return k.goOnClaims(ctx, t)
 }
 
-// ask queues what must be known, and locked, before anything is changed. false:
-// nothing, the writes are plain enqueues.
-func (k *commitment) ask(t *tx) bool {
+// ask queues what must be known, and locked, before anything is changed.
+func (k *commitment) ask(t *tx) {
 	var ids []int64
-	instants := len(k.batch.Claims) > 0
+	instants := false
 	keyed := map[batch.Key]struct{}{}
 	for _, w := range k.batch.Writes {
 		for _, l := range batch.LeasesOf(w) {
@@ -75,22 +87,11 @@ func (k *commitment) ask(t *tx) bool {
 			instants = instants || !j.RunAt.IsZero()
 		}
 	}
-	if !instants && len(ids)+len(keyed) == 0 {
-		return false
+	if instants || len(ids)+len(keyed) > 0 {
+		t.askNow()
 	}
-	k.askNow(t)
 	t.lock(k.jobs, ids, "")
 	k.lockKeys(t, keyed)
-	return true
-}
-
-// askNow asks for the transaction's instant, and with claims for the life of their host.
-func (k *commitment) askNow(t *tx) {
-	t.each(func(r *result) error {
-		t.now = r.instant(0)
-		k.end.alive = r.int(1) != 0
-		return nil
-	}, "SELECT "+t.s.sql.clock+", EXISTS (SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left)", int64(k.batch.Host))
 }
 
 // mayFree: the writes may make jobs ready, which claims must see.
@@ -115,7 +116,12 @@ func (k *commitment) carryOut(ctx context.Context, t *tx) error {
 		case backends.Enqueue:
 			k.store(i, w.Jobs, t.now)
 		case backends.Ack:
-			r.Lost = k.each(w.Leases, 0, func(j *job) { j.done(w.Result) })
+			r.Lost = k.each(w.Leases, 0, func(j *job) {
+				if j.keep > 0 || j.key != "" || j.failed {
+					t.s.kept.note()
+				}
+				j.done(w.Result)
+			})
 			if len(r.Lost) == 0 {
 				k.store(i, w.Enqueue, t.now)
 			}
@@ -137,6 +143,71 @@ func (k *commitment) carryOut(ctx context.Context, t *tx) error {
 		return err
 	}
 	return t.flush(ctx, k.jobs)
+}
+
+// onlyAcks: the writes are acks with nothing else, each of another job.
+func onlyAcks(writes []backends.Write) bool {
+	seen := map[int64]struct{}{}
+	for _, w := range writes {
+		a, ok := w.(backends.Ack)
+		if !ok || len(a.Enqueue) > 0 || a.Result != nil {
+			return false
+		}
+		for _, l := range a.Leases {
+			id, ok := batch.Number(l.Job)
+			if _, twice := seen[id]; !ok || twice {
+				return false
+			}
+			seen[id] = struct{}{}
+		}
+	}
+	return len(seen) > 0
+}
+
+// errNotLean: not all jobs could be acked by the lean statement.
+var errNotLean = fmt.Errorf("%w: some acks need more than the lean statement", errOwn)
+
+// ackLean queues the statement that ends claims of jobs that are not kept, have no
+// key and never failed: nearly all of them. It must delete as many rows as there
+// are leases; else nothing happens, and each row is looked at.
+func (k *commitment) ackLean(t *tx) {
+	var all batch.Leases
+	for i, w := range k.batch.Writes {
+		for _, l := range batch.LeasesOf(w) {
+			all.Add(i, l, 0)
+		}
+	}
+	all.Sort()
+	hosts := map[int64]struct{}{}
+	for _, h := range all.Host {
+		hosts[h] = struct{}{}
+	}
+	t.wrote = true
+	ids := list(all.ID)
+	t.add("DELETE FROM qsidecar_jobs WHERE id IN (" + ids + ") AND token_number = " + among(all.ID, all.Number) + " AND token_host = ")
+	if len(hosts) == 1 {
+		t.text("?", all.Host[0])
+	} else {
+		t.text(among(all.ID, all.Host))
+	}
+	t.text(" AND keep_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
+	k.end.toAck, k.end.acked = int64(len(all.ID)), int64(len(all.ID))
+	if len(k.batch.Claims) == 0 {
+		t.expect = k.end.toAck // checked by the commit itself
+		return
+	}
+	t.each(func(r *result) error {
+		k.end.acked = r.int(0)
+		return nil
+	}, "SELECT ROW_COUNT()")
+}
+
+// among is the expression for what belongs to a row, by its id.
+func among(ids, values []int64) string {
+	if len(ids) == 1 {
+		return list(values)
+	}
+	return "ELT(INTERVAL(id, " + list(ids) + "), " + list(values) + ")"
 }
 
 // each calls f with the row of each valid lease and returns the other leases. With
@@ -190,3 +261,13 @@ func (j *job) extend(e backends.Extend, now instant) {
 		j.lease, j.due, j.change = lease, earlier(now.after(lease), j.deadline), held
 	}
 }
+
+// kept remembers whether acks met jobs that the lean statement does not end, as
+// they are likely to again: then it is not tried.
+type kept struct{ n atomic.Int32 }
+
+// keptFor is how many commits the memory lasts.
+const keptFor = 1000
+
+func (k *kept) note()      { k.n.Store(keptFor) }
+func (k *kept) seen() bool { return k.n.Load() > 0 && k.n.Add(-1) >= 0 }

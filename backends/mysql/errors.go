@@ -55,6 +55,7 @@ const (
 	codeLockWait   = 1205
 	codeNoWait     = 3572 // MySQL; MariaDB says 1205
 	codePacket     = 1153
+	codeRange      = 1264
 	codeCheckMySQL = 3819
 	codeCheckMaria = 4025
 )

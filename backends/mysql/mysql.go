@@ -71,6 +71,7 @@ type Store struct {
 	lanes   owners
 	janitor janitor
 	counts  estimates
+	kept    kept
 	again   atomic.Int64 // transactions tried again
 	locks   atomic.Int64 // of them: for a deadlock or a lock that did not come
 

@@ -16,9 +16,9 @@ type statements struct {
 	clock string // the present instant
 	skip  string // after FOR UPDATE: leave alone what others have locked
 
-	joinLine, mark, marked, seal string
-	join, renew, leave, peers    string
-	held                         string
+	joinLine, mark, markIf, marked, seal string
+	join, renew, leave, peers            string
+	held                                 string
 }
 
 // jobs is the table, bound to its index.
@@ -31,8 +31,11 @@ func render(clock string, v server) *statements {
 
 		joinLine: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
 		mark:     r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
-		marked:   r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
-		seal:     r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),
+		// Where the number is another one, or the statement before changed more rows or
+		// fewer, the new number is none, and the transaction fails.
+		markIf: r(`UPDATE qsidecar_commits SET number = IF(ROW_COUNT() = ? AND number = ?, ?, -1), at = {now} WHERE handle = ?`),
+		marked: r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
+		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),
 
 		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at) VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND)
 ON DUPLICATE KEY UPDATE beats = IF(dead OR has_left, beats, beats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),

@@ -209,10 +209,6 @@ func (b *bitten) makeReady(t *tx, all []*job) {
 	for _, id := range ids {
 		ranks = append(ranks, rank[id])
 	}
-	at := "0"
-	if len(ids) > 1 {
-		at = "ELT(INTERVAL(id, " + list(ids) + "), " + list(ranks) + ")"
-	}
-	t.add("UPDATE qsidecar_jobs SET state = 'ready', run_at = NULL, ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+at+
+	t.add("UPDATE qsidecar_jobs SET state = 'ready', run_at = NULL, ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, ranks)+
 		" WHERE id IN ("+list(ids)+")", t.now)
 }

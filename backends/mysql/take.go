@@ -81,12 +81,7 @@ func (c *claiming) update(t *tx, p backends.Policy, a alike, g *taking) {
 		int64(c.host), t.now, int64(t.now), 1-flag(a.uncharged), flag(a.uncharged),
 		a.max, batch.MS(p.Backoff), batch.MS(p.BackoffMax), positive(batch.MS(p.Keep)), positive(batch.MS(p.KeepDead)),
 		positive(a.lease), deadline, earlier(t.now.after(a.lease), deadline), a.host)
-	if len(g.id) == 1 {
-		t.text("?", g.number[0])
-	} else {
-		t.text("ELT(INTERVAL(id, " + list(g.id) + "), " + list(g.number) + ")")
-	}
-	t.text(", worker = ")
+	t.text(among(g.id, g.number) + ", worker = ")
 	same := !slices.ContainsFunc(g.worker, func(w string) bool { return w != g.worker[0] })
 	if same {
 		t.text("?", orNull(g.worker[0]))

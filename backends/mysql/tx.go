@@ -20,6 +20,8 @@ type tx struct {
 	begun bool
 	wrote bool // there is something to commit
 
+	expect int64 // how many rows the last statement must have changed; 0: it does not matter
+
 	now   instant // of the transaction, where it asked for it
 	backs []cursor.GiveBack
 	named []string // queues that this transaction registers
@@ -192,7 +194,10 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 		return nil
 	}
 	l := t.c.line
-	if t.wrote {
+	switch {
+	case t.expect > 0:
+		t.add(s.sql.markIf, t.expect, int64(l.number), int64(l.number+1), l.handle)
+	case t.wrote:
 		t.add(s.sql.mark, int64(l.number), int64(l.number+1), l.handle)
 	}
 	t.add("COMMIT")
@@ -215,6 +220,9 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 		return nil
 	case !t.wrote, fromServer(err) && !endsSession(err), errors.Is(err, errPacket):
 		t.rollback(ctx)
+		if t.expect > 0 && isCode(err, codeRange) {
+			return errNotLean // or the line's number is not what it should be, which the next try tells
+		}
 		return err
 	}
 	l.stray = t.c.name
