@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,12 +24,6 @@ import (
 // SQL Server can be fetched for a test.
 const envURL = "QSIDECAR_TEST_SQLSERVER"
 
-// What stands in for one.
-var (
-	standIn    *testserver.Postgres
-	translates *translator
-)
-
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) (code int) {
@@ -39,22 +34,41 @@ func run(m *testing.M) (code int) {
 		}
 		return err != nil
 	}
-	var err error
-	versions := testserver.Versions()
-	if standIn, err = testserver.StartPostgres(context.Background(), versions[len(versions)-1], testserver.Options{}); failed(err) {
-		return 1
-	}
-	defer func() { failed(standIn.Stop()) }()
-	if translates, err = startTranslator(); failed(err) {
-		return 1
-	}
-	defer func() { failed(translates.stop()) }()
 	code = m.Run()
+	if places.translator != nil {
+		defer func() { failed(places.translator.stop()) }()
+	}
+	if places.server != nil {
+		defer func() { failed(places.server.Stop()) }()
+	}
 	// The server's own goroutines wait for its end.
 	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); code == 0 {
 		failed(err)
 	}
 	return code
+}
+
+// places is what stands in for SQL Server, where a test needs it.
+var places struct {
+	once       sync.Once
+	err        error
+	server     *testserver.Postgres
+	translator *translator
+}
+
+// standIn is a new database there.
+func standIn(t testing.TB) string {
+	t.Helper()
+	places.once.Do(func() {
+		versions := testserver.Versions()
+		if places.server, places.err = testserver.StartPostgres(context.Background(), versions[len(versions)-1], testserver.Options{}); places.err == nil {
+			places.translator, places.err = startTranslator()
+		}
+	})
+	if places.err != nil {
+		t.Fatal(places.err)
+	}
+	return places.server.Database(t)
 }
 
 func open(t testing.TB, o Options) *Store {
@@ -84,7 +98,7 @@ func (s *Store) loseCommit(before bool, cut func()) {
 
 // emulation opens a Store on what stands in for SQL Server.
 func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
-	e := &emulator{url: url, schema: schema, translator: translates, conns: map[*emulated]struct{}{}}
+	e := &emulator{url: url, schema: schema, translator: places.translator, conns: map[*emulated]struct{}{}}
 	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", Schema: schema, driver: func(*mssql.Connector) driver.Connector { return e }}
 	return open(t, o), e, o
 }
@@ -93,7 +107,7 @@ func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
 // would go to SQL Server, carried out by PostgreSQL: see emulator for what that shows
 // and what it does not.
 func TestConformanceByEmulation(t *testing.T) {
-	url := standIn.Database(t)
+	url := standIn(t)
 	beside := func(t *testing.T, sql string, args ...any) {
 		t.Helper()
 		c, err := pgx.Connect(t.Context(), url)

@@ -32,6 +32,9 @@ func configure(o *Options) (msdsn.Config, error) {
 	if err != nil {
 		return config, fmt.Errorf("the address of the SQL Server database, written sqlserver://USER@HOST:PORT?database=NAME: %w", withoutURL(err))
 	}
+	if config.Database == "" { // a path is an instance's name, and the login's own database is likely master
+		return config, errors.New("the address of the SQL Server database names none: write sqlserver://USER@HOST:PORT?database=NAME")
+	}
 	if o.Password != "" {
 		config.Password = o.Password
 	}

@@ -29,6 +29,8 @@ func (s *scripted) Connect(context.Context) (driver.Conn, error) {
 
 func (s *scripted) Driver() driver.Driver { return nil }
 
+func (s *scripted) connector(*mssql.Connector) driver.Connector { return s }
+
 type session struct{ s *scripted }
 
 func (c *session) Prepare(string) (driver.Stmt, error)      { return nil, errors.New("not needed") }
@@ -81,7 +83,7 @@ func greeted(f func(query string) ([]*answer, error)) func(query string) ([]*ans
 func scriptedStore(t *testing.T, f func(query string) ([]*answer, error)) (*Store, *scripted) {
 	s := &scripted{answer: greeted(f)}
 	return open(t, Options{URL: "sqlserver://somebody:secret@db.example:1433?database=app",
-		driver: func(*mssql.Connector) driver.Connector { return s }}), s
+		driver: s.connector}), s
 }
 
 // said is an error as the driver makes it of what the server says.

@@ -20,6 +20,9 @@ func tell(server string) error {
 	return record(fmt.Sprintf("%s ran for %s\n", server, filepath.Base(os.Args[0])))
 }
 
+// Note adds a test's own line to the list of servers that tests ran on.
+func Note(line string) error { return record(line + "\n") }
+
 // record adds a line to the file that EnvRan names, if it names any.
 func record(line string) (err error) {
 	name := os.Getenv(EnvRan)

@@ -1,0 +1,97 @@
+package sqlserver
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+func TestManyMakeTheTables(t *testing.T) {
+	t.Parallel()
+	_, _, o := emulation(t, standIn(t), "first")
+	manyMakeTheTables(t, o)
+	manyMakeTheTables(t, Options{URL: o.URL, Schema: "first", driver: o.driver})
+}
+
+func TestPlainInsertLater(t *testing.T) {
+	t.Parallel()
+	url := standIn(t)
+	s, _, _ := emulation(t, url, "plain")
+	plainInsertLater(t, s, func(sql string) {
+		c, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		if _, err := c.Exec(t.Context(), strings.NewReplacer("[", `"`, "]", `"`).Replace(sql)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestCursors: a queue's lows move on when what was taken is long gone, claims then
+// begin there, and a job that is given back is found again behind them.
+func TestCursors(t *testing.T) {
+	t.Parallel()
+	s, _, _ := emulation(t, standIn(t), "cursors")
+	if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatJoin, Lease: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	commit := func(writes []backends.Write, slots int) []backends.Job {
+		t.Helper()
+		b := backends.Batch{Host: 1, Writes: writes}
+		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
+		for n := range slots {
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: uint64(n)}})
+		}
+		b.Claims = []backends.Claim{c}
+		r, err := s.Commit(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Claims[0].Jobs
+	}
+	put := func(n int) {
+		var jobs []backends.NewJob
+		for i := range n {
+			jobs = append(jobs, backends.NewJob{Queue: "q", Payload: []byte(fmt.Sprint(i))})
+		}
+		commit([]backends.Write{backends.Enqueue{Jobs: jobs}}, 0)
+	}
+	low := func() int64 {
+		for _, l := range s.cursors.Lows("q") {
+			return l.Position
+		}
+		return 0
+	}
+	put(700)
+	jobs := commit(nil, 600)
+	if len(jobs) != 600 || low() != 0 {
+		t.Fatalf("%d given, low %d", len(jobs), low())
+	}
+	s.opened = s.opened.Add(-2 * settled) // a while later
+	more := commit(nil, 10)
+	if len(more) != 10 || low() != 0 {
+		t.Fatalf("%d given, low %d: nothing was to be proven", len(more), low())
+	}
+	s.opened = s.opened.Add(-2 * settled)
+	more = append(more, commit(nil, 10)...)
+	if len(more) != 20 || low() == 0 {
+		t.Fatalf("%d given, low %d: it should have moved on", len(more), low())
+	}
+	// Behind the low: its return is counted, and the next claim looks everywhere.
+	back := jobs[5]
+	commit([]backends.Write{backends.Release{Leases: []backends.Lease{{Job: back.ID, Token: back.Token}}, Uncharged: true}}, 0)
+	if again := commit(nil, 1); len(again) != 1 || again[0].ID != back.ID || string(again[0].Payload) != "5" {
+		t.Errorf("given %+v, want what was given back", again)
+	}
+}

@@ -1,0 +1,180 @@
+package sqlserver
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	for url, word := range map[string]string{
+		"sqlserver://app:hunter2@db:x?database=app": "written sqlserver://",
+		"sqlserver://app:hunter2@db/app":            "names none",
+		"sqlserver://app:hunter2@db:1433":           "names none",
+	} {
+		err := CheckURL(url)
+		if err == nil || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, want %q and no password", url, err, word)
+		}
+	}
+	c, err := configure(&Options{URL: "sqlserver://app:old@db/instance?database=app&encrypt=true", Password: "new", ApplicationName: "qsidecar"})
+	if err != nil || c.Password != "new" || c.AppName != "qsidecar" || !c.DisableRetry || c.DialTimeout != connectTimeout {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if got := placeOf(c); got != "sqlserver://app@db/instance?database=app" {
+		t.Error(got)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	for _, o := range []Options{{Schema: "a b"}, {Schema: "1"}, {Schema: "x]; DROP"}, {MaxConnections: 2}} {
+		if o.complete() == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+	o := Options{}
+	if err := o.complete(); err != nil || o.Schema != defaultSchema || o.MaxConnections != 8 || o.Log == nil {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestServersThatWillNotDo are told so, and what to do.
+func TestServersThatWillNotDo(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		row  *answer
+		word string
+	}{
+		"too old":         {rowOf("12.0.6024.0", "Standard Edition", int64(2), int64(120), int64(0), "app"), "2016 (13.0) or newer"},
+		"an old level":    {rowOf("16.0.1000.6", "Standard Edition", int64(2), int64(120), int64(0), "app"), "COMPATIBILITY_LEVEL = 130"},
+		"azure's old one": {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(110), int64(0), "app"), "COMPATIBILITY_LEVEL = 130"},
+		"azure's master":  {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "master"), "database=NAME"},
+		"hidden":          {&answer{columns: make([]string, 6)}, "VIEW ANY DATABASE"},
+		"azure":           {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "app"), ""},
+		"babelfish":       {rowOf("12.0.2000.8", "Babelfish for PostgreSQL", int64(3), int64(120), int64(1), "app"), ""},
+	} {
+		sc := &scripted{}
+		sc.answer = greeted(func(string) ([]*answer, error) { return nil, nil })
+		usual := sc.answer
+		sc.answer = func(query string) ([]*answer, error) {
+			if strings.Contains(query, "SERVERPROPERTY('ProductVersion')") {
+				return []*answer{c.row}, nil
+			}
+			return usual(query)
+		}
+		s, err := Open(t.Context(), Options{URL: "sqlserver://db?database=app", driver: sc.connector})
+		if c.word == "" && err != nil || c.word != "" && (err == nil || !strings.Contains(err.Error(), c.word)) {
+			t.Errorf("%s: %v, want %q", name, err, c.word)
+		}
+		if err == nil {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestNewerTables are told apart from ones that may be used.
+func TestNewerTables(t *testing.T) {
+	t.Parallel()
+	sc := &scripted{}
+	usual := greeted(func(string) ([]*answer, error) { return nil, nil })
+	sc.answer = func(query string) ([]*answer, error) {
+		if strings.Contains(query, "FROM [qsidecar].qsidecar_meta") {
+			return []*answer{rowOf(int64(9), int64(2), "ABCDEFGHIJK")}, nil
+		}
+		return usual(query)
+	}
+	_, err := Open(t.Context(), Options{URL: "sqlserver://db?database=app", driver: sc.connector})
+	if err == nil || !strings.Contains(err.Error(), "upgrade this program") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLookMakesNothing: a Store for Examine alone sends no statement that changes anything.
+func TestLookMakesNothing(t *testing.T) {
+	t.Parallel()
+	sc := &scripted{}
+	sc.answer = greeted(func(query string) ([]*answer, error) {
+		t.Errorf("sent: %s", query)
+		return nil, nil
+	})
+	s := open(t, Options{URL: "sqlserver://db?database=app", Look: true, driver: sc.connector})
+	if i := s.Info(); i.Engine != "sqlserver" || !strings.HasPrefix(i.Version, "16.0") || i.Place != "sqlserver://db?database=app" {
+		t.Errorf("%+v", i)
+	}
+}
+
+// TestMigrations: each batch is guarded, so that it may be run again, and the rights
+// at the end are on everything that the script makes.
+func TestMigrations(t *testing.T) {
+	t.Parallel()
+	script := Migrations("jobs", "app role", 0)
+	for _, b := range batches(script) {
+		code := body1(b)
+		if !strings.HasPrefix(code, "IF ") && !strings.HasPrefix(code, "SET ") && !strings.HasPrefix(code, "GRANT ") {
+			t.Errorf("not guarded: %s", code)
+		}
+		for _, word := range []string{"{s}", "{'s}", "{r}", "CREATE OR ALTER"} {
+			if strings.Contains(b, word) {
+				t.Errorf("%q in %s", word, b)
+			}
+		}
+	}
+	for _, made := range []string{"TABLE", "SEQUENCE", "FUNCTION"} {
+		for _, part := range strings.Split(script, "CREATE "+made+" ")[1:] {
+			name := strings.FieldsFunc(part, func(r rune) bool { return r == ' ' || r == '(' })[0]
+			if !strings.Contains(script, " ON "+name+" TO [app role];") {
+				t.Errorf("no right on the %s %s", made, name)
+			}
+		}
+	}
+	if from := Migrations("jobs", "", len(migrations)); strings.Contains(from, "CREATE TABLE") || !strings.Contains(from, "TO [qsidecar_sidecar]") {
+		t.Error("from the newest version on there is nothing to make")
+	}
+}
+
+// body1 is a batch without the comments before it.
+func body1(b string) string {
+	for strings.HasPrefix(b, "--") || strings.HasPrefix(b, "\n") {
+		_, b, _ = strings.Cut(b, "\n")
+	}
+	return b
+}
+
+// TestEveryPieceIsDeclared: parameters, variables and lists of different pieces have
+// different names, because they go together in one batch.
+func TestEveryPieceIsDeclared(t *testing.T) {
+	t.Parallel()
+	s := render(defaultSchema)
+	apart := map[*piece]bool{s.claimNewest: true, s.pruneJobs: true, s.delete: true, s.retryFrom: true, s.renew: true, s.leave: true,
+		s.peekScheduled: true, s.peekClaimed: true, s.peekFinished: true} // variants of others, never with them
+	for _, m := range []map[backends.State]*piece{s.count, s.purge} {
+		for _, p := range m {
+			apart[p] = true
+		}
+	}
+	owner := map[string]string{}
+	for _, p := range s.all {
+		if p.sets == 0 && !strings.Contains(raw(strings.SplitN(p.name, "_"+string(backends.StateReady), 2)[0]), "-- sets 0") && !apart[p] {
+			t.Errorf("%s does not say how many sets it gives", p.name)
+		}
+		if apart[p] {
+			continue
+		}
+		for _, word := range strings.FieldsFunc(p.text, func(r rune) bool {
+			return !strings.ContainsRune("@_", r) && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
+		}) {
+			if !strings.HasPrefix(word, "@") || strings.HasPrefix(word, "@@") || word == "@now" || word == "@wrote" {
+				continue
+			}
+			if other, ok := owner[word]; ok && other != p.name {
+				t.Errorf("%s is in %s and in %s", word, other, p.name)
+			}
+			owner[word] = p.name
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	_ "github.com/microsoft/go-mssqldb"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// real calls f for each database of a real SQL Server that tests may use: where the
+// address names the database master two new ones, one with row versions and one
+// without; else the one that it names. Where there is no address, the test says that
+// it did not run.
+func real(t *testing.T, f func(t *testing.T, url string)) {
+	t.Helper()
+	at := os.Getenv(envURL)
+	if at == "" {
+		if err := testserver.Note("SQL Server: not tested (there is no " + envURL + "), but for its emulation and the reading of its statements"); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%s DID NOT RUN: %s names no SQL Server, and none can be fetched", t.Name(), envURL)
+		return
+	}
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	if q.Get("database") != "master" {
+		f(t, at)
+		return
+	}
+	for name, rcsi := range map[string]string{"ReadCommitted": "OFF", "ReadCommittedSnapshot": "ON"} {
+		t.Run(name, func(t *testing.T) {
+			database := fmt.Sprintf("qsidecar_%s_%d", strings.ToLower(rcsi), time.Now().UnixNano())
+			beside(t, at, "CREATE DATABASE "+database)
+			beside(t, at, "ALTER DATABASE "+database+" SET READ_COMMITTED_SNAPSHOT "+rcsi)
+			t.Cleanup(func() {
+				beside(t, at, "ALTER DATABASE "+database+" SET SINGLE_USER WITH ROLLBACK IMMEDIATE")
+				beside(t, at, "DROP DATABASE "+database)
+			})
+			q := u.Query()
+			q.Set("database", database)
+			of := *u
+			of.RawQuery = q.Encode()
+			f(t, of.String())
+		})
+	}
+}
+
+// beside runs batches beside the Store, like sqlcmd.
+func beside(t testing.TB, url string, batches ...string) {
+	t.Helper()
+	db, err := sql.Open("sqlserver", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, b := range batches {
+		if _, err := db.ExecContext(context.WithoutCancel(t.Context()), b); err != nil {
+			t.Fatalf("%s: %v", b, err)
+		}
+	}
+}
+
+// cable is a Dialer whose connections can be cut.
+type cable struct {
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (c *cable) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.conns = append(c.conns, conn)
+	}
+	return conn, err
+}
+
+func (c *cable) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close() // it may be closed
+	}
+	c.conns = nil
+}
+
+// setClock has the database's clock stand still at an instant.
+func setClock(t testing.TB, s *Store, url string, now time.Time) {
+	t.Helper()
+	name := quoteName(s.o.Schema) + ".qsidecar_now"
+	body := fmt.Sprintf("FUNCTION %s() RETURNS datetime2(6) WITH SCHEMABINDING AS BEGIN RETURN CONVERT(datetime2(6), '%s', 126); END", name, instant(now))
+	if s.server.babelfish { // it cannot alter one
+		beside(t, url, "DROP FUNCTION "+name, "CREATE "+body)
+		return
+	}
+	beside(t, url, "ALTER "+body)
+}
+
+// TestConformance runs the suite of all engines on a real SQL Server, Azure SQL or
+// Babelfish.
+func TestConformance(t *testing.T) {
+	real(t, func(t *testing.T, url string) {
+		var n atomic.Int64
+		backendtest.Run(t, func(t *testing.T) *backendtest.Database {
+			wire := &cable{}
+			o := Options{URL: url, Schema: fmt.Sprintf("test_%d", n.Add(1)), dialer: wire}
+			s := open(t, o)
+			if n.Load() == 1 {
+				if err := testserver.Note("SQL Server " + s.server.version); err != nil {
+					t.Error(err)
+				}
+			}
+			var mu sync.Mutex
+			now := time.Now()
+			shift := func(d time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				now = now.Add(d)
+				setClock(t, s, url, now)
+			}
+			shift(0)
+			return &backendtest.Database{
+				Backend:    s,
+				Again:      func() backends.Backend { return open(t, o) },
+				Shift:      shift,
+				LoseCommit: func(before bool) { s.loseCommit(before, wire.cut) },
+				Refuse: func(queue, reason string) {
+					beside(t, url, fmt.Sprintf(`CREATE TRIGGER %[1]s.refuse ON %[1]s.qsidecar_jobs AFTER INSERT AS
+BEGIN
+  IF EXISTS (SELECT 1 FROM inserted AS i WHERE i.queue = %[2]s)
+    THROW 50001, %[3]s, 1;
+END`, quoteName(s.o.Schema), quoteText(queue), quoteText(reason)))
+				},
+				PlainInsert: func(queue, payload string) { beside(t, url, plainInsert(s, queue, payload)) },
+			}
+		})
+	})
+}
+
+// plainInsert is the documented statement, or before SQL Server 2019 one with the bytes.
+func plainInsert(s *Store, queue, payload string) string {
+	value := "CONVERT(varbinary(max), CONVERT(varchar(max), " + quoteText(payload) + " COLLATE Latin1_General_100_CI_AS_SC_UTF8))"
+	if s.server.major < 15 || s.server.babelfish {
+		value = "0x" + hex.EncodeToString([]byte(payload))
+	}
+	return fmt.Sprintf("INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES (%s, %s)", quoteName(s.o.Schema), quoteText(queue), value)
+}
+
+// TestOnSQLServer is what only a real server can show.
+func TestOnSQLServer(t *testing.T) {
+	real(t, func(t *testing.T, url string) {
+		t.Run("Examine", func(t *testing.T) {
+			s := open(t, Options{URL: url, Schema: "examined"})
+			found, err := s.Examine(t.Context(), []backends.Policy{{Queue: "q", MaxAttempts: 3}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			planned := false
+			for _, f := range found {
+				t.Logf("%s %s: %s %s", f.Grade, f.Topic, f.Text, f.Do)
+				if f.Grade == backends.Problem || strings.Contains(f.Text, "could not be looked at") {
+					t.Errorf("%s: %s", f.Topic, f.Text)
+				}
+				planned = planned || f.Topic == "plan"
+			}
+			if !planned && !s.server.babelfish {
+				t.Error("there is no word of the plan")
+			}
+		})
+		t.Run("ManyMakeTheTables", func(t *testing.T) { manyMakeTheTables(t, Options{URL: url, Schema: "at_once"}) })
+		t.Run("MigrationsByHand", func(t *testing.T) {
+			beside(t, url, "IF DATABASE_PRINCIPAL_ID('by_hand') IS NULL EXEC (N'CREATE ROLE by_hand')")
+			for range 2 { // what is there is left alone
+				beside(t, url, batches(Migrations("by_hand", "by_hand", 0))...)
+			}
+			open(t, Options{URL: url, Schema: "by_hand"})
+		})
+		t.Run("PlainInsertLater", func(t *testing.T) {
+			s := open(t, Options{URL: url, Schema: "plain"})
+			plainInsertLater(t, s, func(sql string) { beside(t, url, sql) })
+		})
+	})
+}
+
+// manyMakeTheTables: several sidecars may start at once.
+func manyMakeTheTables(t *testing.T, o Options) {
+	var wg sync.WaitGroup
+	errs := make([]error, 6)
+	for i := range errs {
+		wg.Go(func() {
+			s, err := Open(t.Context(), o)
+			if err == nil {
+				err = s.Close()
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+// plainInsertLater: a future run_at is scheduled however it was inserted, and one that
+// has passed is ready with the next sweep.
+func plainInsertLater(t *testing.T, s *Store, exec func(sql string)) {
+	t.Helper()
+	for queue, at := range map[string]string{"later": "2999-01-31T08:00:00", "passed": "2001-01-31T08:00:00"} {
+		exec(fmt.Sprintf("INSERT INTO %s.qsidecar_jobs (queue, run_at) VALUES ('%s', '%s')", quoteName(s.o.Schema), queue, at))
+	}
+	if r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10}); err != nil || r.Promoted != 1 {
+		t.Errorf("%+v, %v; want the one promoted whose time has passed", r, err)
+	}
+	for queue, want := range map[string]backends.QueueStats{"later": {Scheduled: 1}, "passed": {Ready: 1}} {
+		st, err := s.Stats(t.Context(), queue)
+		if err != nil || len(st) != 1 || st[0].Scheduled != want.Scheduled || st[0].Ready != want.Ready {
+			t.Errorf("%s: %+v, %v", queue, st, err)
+		}
+	}
+	v, err := s.Peek(t.Context(), backends.Peek{Queue: "later", State: backends.StateScheduled, Max: 1})
+	if want := time.Date(2999, 1, 31, 8, 0, 0, 0, time.UTC); err != nil || len(v) != 1 || !v[0].RunAt.Equal(want) {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
