@@ -112,7 +112,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	for _, e := range chosen {
-		if err := measure(ctx, out, e, o); err != nil {
+		err := measure(ctx, out, e, o)
+		if errors.Is(err, errNotHad) { // loudly, and on with the others
+			_, err = fmt.Fprintf(out, "\n== %s: %v\n", e.name, err)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", e.name, err)
 		}
 	}
