@@ -160,11 +160,14 @@ func (t TableInfo) Column(name string) (Column, bool) {
 // UnsupportedError says that a queue's table has nothing for what was asked.
 type UnsupportedError struct {
 	Queue string
-	Role  string // what the table's mapping lacks
+	Role  string // what the table's mapping lacks; empty: no mapping can do it
 	What  string // what cannot be done
 }
 
 // Error implements error.
 func (e *UnsupportedError) Error() string {
+	if e.Role == "" {
+		return fmt.Sprintf("%s: the queue %s lives in an adopted table", e.What, e.Queue)
+	}
 	return fmt.Sprintf("%s: the queue %s lives in an adopted table, and its mapping has nothing in the role %q", e.What, e.Queue, e.Role)
 }

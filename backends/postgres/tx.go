@@ -82,6 +82,8 @@ type scope struct {
 	host     *int64   // claims are for this one: it must live
 	queues   []string // whose returns are of interest
 	unsynced bool     // the commit need not be on disk when it is answered
+
+	before, after func(ctx context.Context, t *tx) error // around the work, in its transaction; nil: nothing
 }
 
 const (
@@ -154,19 +156,42 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 }
 
 func (t *tx) run(ctx context.Context, sc scope, f work) error {
-	for round := 0; ; round++ {
-		more, err := f(t, round)
-		if err != nil || !more {
+	if sc.before != nil {
+		if err := sc.before(ctx, t); err != nil {
 			return err
-		}
-		t.end(sc)
-		if err := t.send(ctx); err != nil {
-			return err
-		}
-		if sc.host != nil && !t.last.alive {
-			return backends.ErrHostLost
 		}
 	}
+	for round := 0; ; round++ {
+		more, err := f(t, round)
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		if err := t.conclude(ctx, sc); err != nil {
+			return err
+		}
+	}
+	if sc.after == nil {
+		return nil
+	}
+	if err := sc.after(ctx, t); err != nil {
+		return err
+	}
+	return t.conclude(ctx, sc)
+}
+
+// conclude sends what is queued, and learns what there is to know before the COMMIT.
+func (t *tx) conclude(ctx context.Context, sc scope) error {
+	t.end(sc)
+	if err := t.send(ctx); err != nil {
+		return err
+	}
+	if sc.host != nil && !t.last.alive {
+		return backends.ErrHostLost
+	}
+	return nil
 }
 
 func (t *tx) end(sc scope) {

@@ -1,0 +1,188 @@
+package adopted_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// server is the newest PostgreSQL.
+var server *testserver.Postgres
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	versions := testserver.Versions()
+	p, err := testserver.StartPostgres(context.Background(), versions[len(versions)-1], testserver.Options{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := p.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	server = p
+	code := m.Run()
+	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+const me backends.Identity = 1 << 63
+
+// kit is a database with an adopted table.
+type kit struct {
+	*testing.T
+	*adopted.Store
+	c       *pgx.Conn
+	counted atomic.Uint64
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// newKit runs the owner's DDL and adopts its tables.
+func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
+	t.Helper()
+	url := server.Database(t)
+	k := &kit{T: t, c: connect(t, url)}
+	k.sql(ddl)
+	engine, err := postgres.Open(t.Context(), postgres.Options{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
+		t.Fatal(err)
+	}
+	k.beat(me, backends.BeatJoin, time.Minute)
+	return k
+}
+
+func (k *kit) beat(host backends.Identity, kind backends.BeatKind, lease time.Duration) {
+	k.Helper()
+	if _, err := k.Beat(k.Context(), backends.Beat{Host: host, Kind: kind, Lease: lease}); err != nil {
+		k.Fatal(err)
+	}
+}
+
+// sql runs the owner's own statements.
+func (k *kit) sql(text string) {
+	k.Helper()
+	if _, err := k.c.Exec(k.Context(), text); err != nil {
+		k.Fatalf("%s: %v", text, err)
+	}
+}
+
+// shows compares a query's rows, a text each, with what it should answer.
+func (k *kit) shows(query string, want ...string) {
+	k.Helper()
+	rows, err := k.c.Query(k.Context(), query)
+	if err != nil {
+		k.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		k.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" && len(want)+len(got) > 0 {
+		k.Errorf("%s (-want +got):\n%s", query, d)
+	}
+}
+
+func (k *kit) slot(lease time.Duration) backends.Slot {
+	return backends.Slot{Token: backends.Token{Host: me, Number: k.counted.Add(1)}, Lease: lease, Worker: "w"}
+}
+
+func policy(queue string) backends.Policy {
+	return backends.Policy{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}
+}
+
+// claim takes up to n jobs of the queue.
+func (k *kit) claim(queue string, n int) []backends.Job {
+	k.Helper()
+	c := backends.Claim{Queues: []backends.Policy{policy(queue)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
+	for range n {
+		c.Slots = append(c.Slots, k.slot(0))
+	}
+	return k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+}
+
+func (k *kit) one(queue string) backends.Job {
+	k.Helper()
+	jobs := k.claim(queue, 1)
+	if len(jobs) != 1 {
+		k.Fatalf("%d jobs, want 1", len(jobs))
+	}
+	return jobs[0]
+}
+
+func (k *kit) commit(b backends.Batch) backends.Results {
+	k.Helper()
+	r, err := k.Commit(k.Context(), b)
+	if err != nil {
+		k.Fatal(err)
+	}
+	if len(r.Writes) != len(b.Writes) || len(r.Claims) != len(b.Claims) {
+		k.Fatalf("%d writes and %d claims were answered with %d and %d", len(b.Writes), len(b.Claims), len(r.Writes), len(r.Claims))
+	}
+	return r
+}
+
+// write makes one write and checks how many leases were lost.
+func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
+	k.Helper()
+	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
+	if len(r.Lost) != lost {
+		k.Errorf("%T: %d leases were lost, want %d", w, len(r.Lost), lost)
+	}
+	return r
+}
+
+func (k *kit) sweep(s backends.Sweep) backends.Swept {
+	k.Helper()
+	s.Limit = 100
+	r, err := k.Sweep(k.Context(), s)
+	if err != nil {
+		k.Fatal(err)
+	}
+	return r
+}
+
+func leases(jobs ...backends.Job) (l []backends.Lease) {
+	for i := range jobs {
+		l = append(l, jobs[i].Lease())
+	}
+	return l
+}

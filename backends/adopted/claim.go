@@ -1,0 +1,319 @@
+package adopted
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// claiming is a claim of adopted queues, in one transaction.
+type claiming struct {
+	backends.Claim
+	s    *Store
+	res  backends.ClaimResult
+	left int64 // bytes that may still be given
+}
+
+// candidate is a row that a claim locked.
+type candidate struct {
+	item            string
+	size            int64
+	attempts        int64 // the column's; 0: there is none
+	priority        int64
+	enqueued, fence int64
+	claimedAt       string // what the claim writes there; empty: nothing
+	now             int64
+	payload         []byte
+	headers         map[string]string
+	lease           *lease
+}
+
+// run takes jobs from one queue after another until the slots are full.
+func (c *claiming) run(ctx context.Context, sql backends.SQL) error {
+	c.res = backends.ClaimResult{}
+	c.left = c.MaxBytes
+	for _, p := range c.Queues {
+		for len(c.res.Jobs) < len(c.Slots) && !c.res.More {
+			again, err := c.take(ctx, sql, p)
+			if err != nil {
+				return err
+			}
+			if !again {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// take takes what it can get from a queue with one look. again: rows were in the
+// way that are so no longer.
+func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy) (again bool, err error) {
+	t := c.s.tables[p.Queue]
+	rows, err := t.candidates(ctx, sql, p, len(c.Slots)-len(c.res.Jobs))
+	if err != nil || len(rows) == 0 {
+		return false, err
+	}
+	var fit, large []*candidate
+	for _, r := range rows {
+		switch {
+		case c.MaxPayload > 0 && r.size > c.MaxPayload:
+			large = append(large, r)
+		case c.MaxBytes > 0 && r.size > c.left && len(c.res.Jobs)+len(fit) > 0:
+			c.res.More = true
+		default:
+			fit = append(fit, r)
+			c.left -= r.size
+			continue
+		}
+		if c.res.More {
+			break
+		}
+	}
+	found := len(fit)
+	if fit, err = t.complete(ctx, sql, append(fit, large...), found); err != nil {
+		return false, err
+	}
+	x := &settling{s: c.s}
+	for _, r := range large {
+		if r.lease == nil {
+			continue
+		}
+		l := t.begin(r, p, backends.Slot{})
+		l.attempts-- // nobody gets it
+		if _, err := x.end(t, l, backends.Fate{State: backends.StateDead, Attempts: l.attempts, Losses: l.losses,
+			Cause: backends.CauseTooLarge, Message: backends.TooLarge(r.size, c.MaxPayload)}, t.waits()); err != nil {
+			return false, err
+		}
+	}
+	c.give(t, x, fit, p)
+	if err := x.flush(ctx, sql); err != nil {
+		return false, err
+	}
+	for _, e := range x.ends {
+		if e.statement.Matched != 1 {
+			return false, backends.Refused(fmt.Errorf("a row of %s that a claim had locked was not changed by it: a trigger or a rule of the table keeps it from that", t.name))
+		}
+	}
+	return len(large) > 0 || len(fit) < found, nil
+}
+
+// give puts the candidates into slots.
+func (c *claiming) give(t *table, x *settling, fit []*candidate, p backends.Policy) {
+	for _, r := range fit {
+		slot := c.Slots[len(c.res.Jobs)]
+		l := t.begin(r, p, slot)
+		x.claims(t, l)
+		limit := p.MaxAttempts
+		c.res.Jobs = append(c.res.Jobs, backends.Job{
+			ID: r.item, Handle: handle(l.id), Queue: t.queue, Token: slot.Token, Payload: r.payload, Attempt: l.attempts, MaxAttempts: limit,
+			Fence: l.fence, Priority: int16(max(-32768, min(r.priority, 32767))), EnqueuedAt: time.UnixMilli(r.enqueued).UTC(),
+			Timeout: p.Timeout, Headers: r.headers, LastError: l.lastError(),
+		})
+	}
+}
+
+// candidates locks rows that may be claimed, in the order of claims.
+func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Policy, n int) (rows []*candidate, err error) {
+	g := t.g
+	size := "0"
+	for i, c := range t.payload {
+		if i == 0 {
+			size = ""
+		} else {
+			size += " + "
+		}
+		size += "coalesce(" + g.Size(c) + ", 0)"
+	}
+	columns := []string{g.ToText(g.Name(t.id.Name)), g.ToText(size)}
+	for _, role := range []Role{Attempts, Priority} {
+		if c, has := t.one[role]; has {
+			columns = append(columns, g.ToText(g.Name(c.Name)))
+		} else {
+			columns = append(columns, "NULL")
+		}
+	}
+	if c, has := t.one[CreatedAt]; has {
+		columns = append(columns, g.ToText(g.Millis(c, t.UTC)))
+	} else {
+		columns = append(columns, "NULL")
+	}
+	if c, has := t.one[ClaimedAt]; has {
+		columns = append(columns, g.ToText(g.Clock(c, t.UTC)))
+	} else {
+		columns = append(columns, "NULL")
+	}
+	columns = append(columns, g.ToText(g.NowMillis()), g.ToText(g.Fence()))
+	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.Words(2))
+	err = sql.Do(ctx, &backends.Statement{
+		Text: g.Lock(strings.Join(columns, ", "), t.name, where, t.order(), 1, true),
+		Args: []any{int64(n), t.queue},
+		Row: func(cells [][]byte) error {
+			r := &candidate{item: string(cells[0]), claimedAt: string(cells[5])}
+			for i, to := range map[int]*int64{1: &r.size, 2: &r.attempts, 3: &r.priority, 4: &r.enqueued, 6: &r.now, 7: &r.fence} {
+				if err := number(cells[i], to); err != nil {
+					return fmt.Errorf("the row %s of %s: %w", r.item, t.name, err)
+				}
+			}
+			if cells[4] == nil {
+				r.enqueued = r.now
+			}
+			rows = append(rows, r)
+			return nil
+		},
+	})
+	return rows, err
+}
+
+// complete reads the payloads of the first fit rows, and what is remembered of all.
+// It returns those of the first that may be claimed: what is remembered may have
+// changed since they were found. A row that may not has no lease.
+func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidate, fit int) (ok []*candidate, err error) {
+	g := t.g
+	items := make([]string, len(rows))
+	byItem := make(map[string]*candidate, len(rows))
+	for i, r := range rows {
+		items[i] = r.item
+		byItem[r.item] = r
+		r.lease = &lease{id: newID(), queue: t.queue, item: r.item}
+	}
+	words := backends.Column{Name: "item", Type: "text", Kind: backends.TextColumn}
+	leases := &backends.Statement{
+		Text: g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", "l.queue = "+g.Words(1)+" AND "+g.Among(2, words), "", 0, false),
+		Args: []any{t.queue, items},
+		Row: func(cells [][]byte) error {
+			l, err := readLease(cells)
+			if err == nil {
+				byItem[l.item].lease = l
+			}
+			return err
+		},
+	}
+	statements := []*backends.Statement{leases}
+	if read := t.contents(items[:fit], byItem); read != nil {
+		statements = append(statements, read)
+	}
+	if err := sql.Do(ctx, statements...); err != nil {
+		return nil, err
+	}
+	for i, r := range rows {
+		switch {
+		case r.lease.notBefore > r.now:
+			r.lease = nil
+		case i < fit:
+			ok = append(ok, r)
+		}
+	}
+	return ok, nil
+}
+
+// contents reads what a worker gets; nil: there is nothing.
+func (t *table) contents(items []string, byItem map[string]*candidate) *backends.Statement {
+	if len(items) == 0 || len(t.payload)+len(t.headers) == 0 {
+		return nil
+	}
+	columns := []string{t.g.ToText(t.g.Name(t.id.Name))}
+	for _, c := range append(append([]backends.Column{}, t.payload...), t.headers...) {
+		columns = append(columns, t.g.AsBytes(c))
+	}
+	return &backends.Statement{
+		Text: "SELECT " + strings.Join(columns, ", ") + " FROM " + t.name + " WHERE " + t.g.Among(1, t.id),
+		Args: []any{items},
+		Row: func(cells [][]byte) (err error) {
+			r := byItem[string(cells[0])]
+			cells = cells[1:]
+			if r.payload, err = t.payloadOf(cells[:len(t.payload)]); err != nil {
+				return err
+			}
+			for i, c := range t.headers {
+				if cell := cells[len(t.payload)+i]; cell != nil {
+					if r.headers == nil {
+						r.headers = map[string]string{}
+					}
+					r.headers[c.Name] = string(cell)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// payloadOf is one column as it is, or several as the JSON text of a map.
+func (t *table) payloadOf(cells [][]byte) ([]byte, error) {
+	switch len(cells) {
+	case 0:
+		return nil, nil
+	case 1:
+		return append([]byte{}, cells[0]...), nil
+	}
+	m := make(map[string]any, len(cells))
+	for i, c := range t.payload {
+		switch {
+		case cells[i] == nil:
+			m[c.Name] = nil
+		case c.Kind == backends.JSONColumn:
+			m[c.Name] = json.RawMessage(append([]byte{}, cells[i]...))
+		case c.Kind == backends.NumberColumn:
+			m[c.Name] = json.Number(cells[i])
+		case c.Kind == backends.BytesColumn:
+			m[c.Name] = append([]byte{}, cells[i]...) // as base64
+		default:
+			m[c.Name] = string(cells[i])
+		}
+	}
+	return json.Marshal(m)
+}
+
+// begin writes the claim into the candidate's lease.
+func (t *table) begin(r *candidate, p backends.Policy, slot backends.Slot) *lease {
+	l := r.lease
+	l.now, l.claimedAt, l.fence, l.notBefore = r.now, r.now, r.fence, 0
+	if _, has := t.one[Attempts]; has {
+		l.attempts = int(r.attempts)
+	}
+	l.attempts++
+	l.limit, l.backoff, l.backoffMax = p.MaxAttempts, p.Backoff.Milliseconds(), p.BackoffMax.Milliseconds()
+	l.host, l.number, l.owner = int64(slot.Token.Host), int64(slot.Token.Number), int64(slot.Token.Host)
+	l.leaseMS, l.deadline = max(slot.Lease, 0).Milliseconds(), 0
+	if p.Timeout > 0 {
+		l.deadline = r.now + p.Timeout.Milliseconds()
+	}
+	l.dueAt = l.due(r.now)
+	l.worker = slot.Worker
+	l.shown = map[Role]string{}
+	if _, has := t.one[ClaimedAt]; has {
+		l.shown[ClaimedAt] = r.claimedAt
+	}
+	if c, has := t.one[Worker]; has {
+		l.shown[Worker] = workerText(c, slot.Worker)
+	}
+	if _, has := t.one[token]; has {
+		l.shown[token] = t.Token.choose()
+	}
+	return l
+}
+
+// workerText is what stands in the worker's column.
+func workerText(c backends.Column, worker string) string {
+	if worker == "" {
+		worker = "qsidecar"
+	}
+	if letters := []rune(worker); c.Chars > 0 && len(letters) > c.Chars {
+		worker = string(letters[:c.Chars])
+	}
+	return worker
+}
+
+// choose is the number or text that a claim shows.
+func (t *Token) choose() string {
+	if t.From == t.To && t.Text != "" {
+		return t.Text
+	}
+	return strconv.FormatInt(t.From+rand.Int64N(t.To-t.From+1), 10)
+}

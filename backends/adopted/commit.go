@@ -1,0 +1,329 @@
+package adopted
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// commitment is a batch in which there is something for adopted tables.
+type commitment struct {
+	s       *Store
+	batch   backends.Batch // as it was given
+	managed backends.Batch // the engine's part of it
+	of      []int          // whose write each of the engine's is
+	claimOf []int
+	parts   []part // of the writes that are about adopted jobs
+	claims  []*claiming
+	later   []int // claims of both kinds of queues
+
+	res    backends.Results
+	follow map[int]int // what is stored with an ack: by the ack's number, the write's number in the engine's batch
+}
+
+// part is a write, or as much of it as is about adopted jobs.
+type part struct {
+	n int
+	backends.Write
+}
+
+// Commit implements backends.Backend.
+func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	k := &commitment{s: s, batch: b}
+	if err := k.split(); err != nil {
+		return backends.Results{}, err
+	}
+	if len(k.parts)+len(k.claims)+len(k.later) == 0 {
+		return s.Adopter.Commit(ctx, b)
+	}
+	if err := k.together(ctx); err != nil {
+		return backends.Results{}, err
+	}
+	for i, n := range k.later {
+		res, err := s.claimInTurn(ctx, b.Host, b.Claims[n])
+		if err != nil && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.later) {
+			return backends.Results{}, err
+		}
+		if err != nil {
+			res.More = true // what came before is done and must be told: it is asked again
+		}
+		k.res.Claims[n] = res
+	}
+	return k.res, nil
+}
+
+// split parts the batch.
+func (k *commitment) split() error {
+	k.managed.Host = k.batch.Host
+	for n, w := range k.batch.Writes {
+		mine, others, err := k.s.part(w)
+		if err != nil {
+			return err
+		}
+		if mine != nil {
+			k.parts = append(k.parts, part{n, mine})
+		}
+		if others != nil {
+			k.of, k.managed.Writes = append(k.of, n), append(k.managed.Writes, others)
+		}
+	}
+	for n, c := range k.batch.Claims {
+		adopted := 0
+		for _, p := range c.Queues {
+			if k.s.Adopted(p.Queue) {
+				adopted++
+			}
+		}
+		switch adopted {
+		case 0:
+			k.claimOf, k.managed.Claims = append(k.claimOf, n), append(k.managed.Claims, c)
+		case len(c.Queues):
+			k.claims = append(k.claims, k.s.claiming(c))
+		default:
+			k.later = append(k.later, n)
+		}
+	}
+	return nil
+}
+
+// claiming leaves out the slots of those who claim ahead.
+func (s *Store) claiming(c backends.Claim) *claiming {
+	if n := slices.IndexFunc(c.Slots, func(slot backends.Slot) bool { return slot.Ahead }); n >= 0 {
+		c.Slots = c.Slots[:n]
+	}
+	return &claiming{Claim: c, s: s}
+}
+
+// part parts a write: what is about adopted jobs, and what is about others.
+func (s *Store) part(w backends.Write) (mine, others backends.Write, err error) {
+	for _, j := range batch.JobsOf(w) {
+		if s.Adopted(j.Queue) {
+			return nil, nil, &backends.UnsupportedError{Queue: j.Queue, Role: "enqueue", What: "jobs cannot be enqueued"}
+		}
+	}
+	if _, ok := w.(backends.Enqueue); ok {
+		return nil, w, nil
+	}
+	a, m := sorted(w)
+	switch w := w.(type) {
+	case backends.Ack:
+		return whole(a, backends.Ack{Leases: a, Result: w.Result, Enqueue: w.Enqueue}), whole(m, backends.Ack{Leases: m, Result: w.Result, Enqueue: w.Enqueue}), nil
+	case backends.Nack:
+		x := w
+		w.Leases, x.Leases = a, m
+		return whole(a, w), whole(m, x), nil
+	case backends.Release:
+		x := w
+		w.Leases, x.Leases = a, m
+		return whole(a, w), whole(m, x), nil
+	case backends.Extend:
+		x := w
+		w.Leases, x.Leases = a, m
+		return whole(a, w), whole(m, x), nil
+	case backends.Deliver:
+		var rest []backends.Handed
+		for _, h := range w.Handed {
+			if _, ok := handled(h.Lease.Job); !ok { // adopted jobs are not claimed ahead
+				rest = append(rest, h)
+			}
+		}
+		if len(rest) == 0 && len(w.Handed) > 0 {
+			return nil, nil, nil
+		}
+		return nil, backends.Deliver{Handed: rest}, nil
+	}
+	return nil, nil, fmt.Errorf("adopted: a write of the unknown kind %T", w)
+}
+
+func whole(leases []backends.Lease, w backends.Write) backends.Write {
+	if len(leases) == 0 {
+		return nil
+	}
+	return w
+}
+
+// sorted are the leases of adopted jobs, and the others.
+func sorted(w backends.Write) (adopted, others []backends.Lease) {
+	for _, l := range batch.LeasesOf(w) {
+		if _, ok := handled(l.Job); ok {
+			adopted = append(adopted, l)
+		} else {
+			others = append(others, l)
+		}
+	}
+	return adopted, others
+}
+
+// together commits all but the claims of both kinds of queues.
+func (k *commitment) together(ctx context.Context) error {
+	also := backends.Also{Claims: len(k.claims) > 0, Writes: len(k.parts) > 0}
+	also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+		k.res = backends.Results{Writes: make([]backends.WriteResult, len(k.batch.Writes)), Claims: make([]backends.ClaimResult, len(k.batch.Claims))}
+		return k.settle(ctx, sql, b)
+	}
+	if len(k.claims) > 0 {
+		also.After = func(ctx context.Context, sql backends.SQL, _ *backends.Results) error {
+			for _, c := range k.claims {
+				if err := c.run(ctx, sql); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	if len(k.parts)+len(k.claims)+len(k.managed.Writes)+len(k.managed.Claims) == 0 {
+		k.res.Claims = make([]backends.ClaimResult, len(k.batch.Claims))
+		return nil
+	}
+	got, err := k.s.Adopter.CommitWith(ctx, k.managed, also)
+	if err != nil {
+		return err
+	}
+	k.collect(got)
+	return nil
+}
+
+// collect puts the parts' answers together.
+func (k *commitment) collect(got backends.Results) {
+	for i, n := range k.of {
+		r := &k.res.Writes[n]
+		r.Stored = got.Writes[i].Stored
+		r.Lost = append(r.Lost, got.Writes[i].Lost...)
+		for _, q := range got.Writes[i].Freed {
+			batch.Free(r, q)
+		}
+	}
+	for n, at := range k.follow {
+		r := &k.res.Writes[n]
+		r.Stored = got.Writes[at].Stored
+		for _, q := range got.Writes[at].Freed {
+			batch.Free(r, q)
+		}
+	}
+	for i, n := range k.claimOf {
+		k.res.Claims[n] = got.Claims[i]
+	}
+	next := 0
+	for n, c := range k.batch.Claims {
+		if next < len(k.claims) && len(c.Queues) > 0 && k.s.allAdopted(c) {
+			k.res.Claims[n] = k.claims[next].res
+			next++
+		}
+	}
+}
+
+// settle carries out the writes about adopted jobs.
+func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+	k.follow = map[int]int{}
+	if len(k.parts) == 0 {
+		return nil
+	}
+	var ids []int64
+	for _, p := range k.parts {
+		for _, l := range batch.LeasesOf(p.Write) {
+			id, _ := handled(l.Job)
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	x := &settling{s: k.s}
+	if err := x.load(ctx, sql, slices.Compact(ids)); err != nil {
+		return err
+	}
+	for _, p := range k.parts {
+		if err := k.write(x, p); err != nil {
+			return err
+		}
+	}
+	if err := x.flush(ctx, sql); err != nil {
+		return err
+	}
+	for _, e := range x.ends {
+		switch r := &k.res.Writes[e.write]; {
+		case e.statement.Matched == 0:
+			r.Lost = append(r.Lost, e.lease)
+		case e.frees:
+			batch.Free(r, e.l.queue)
+		}
+	}
+	for _, p := range k.parts {
+		if w, ok := p.Write.(backends.Ack); ok && len(w.Enqueue) > 0 && len(k.res.Writes[p.n].Lost) == 0 {
+			k.follow[p.n] = len(b.Writes)
+			b.Writes = append(b.Writes, backends.Enqueue{Jobs: w.Enqueue})
+		}
+	}
+	return nil
+}
+
+// write collects what one write wants.
+func (k *commitment) write(x *settling, p part) error {
+	owner := backends.Identity(0)
+	if r, ok := p.Write.(backends.Release); ok {
+		owner = r.Owner
+	}
+	for _, proof := range batch.LeasesOf(p.Write) {
+		l := x.valid(proof, owner)
+		if l == nil {
+			k.res.Writes[p.n].Lost = append(k.res.Writes[p.n].Lost, proof)
+			continue
+		}
+		t := k.s.tables[l.queue]
+		if t == nil {
+			return backends.Refused(fmt.Errorf("the job is of the queue %s, which lives in an adopted table that this sidecar's config does not have (any more)", l.queue))
+		}
+		var e *ending
+		var err error
+		switch w := p.Write.(type) {
+		case backends.Ack:
+			e, err = x.ack(t, l, w.Result)
+		case backends.Nack:
+			e, err = x.end(t, l, l.standing().Nacked(w), nil)
+		case backends.Release:
+			e, err = x.end(t, l, l.standing().Released(w), nil)
+		case backends.Extend:
+			e = x.extend(t, l, w)
+		}
+		if err != nil {
+			return err
+		}
+		e.write, e.lease = p.n, proof
+	}
+	return nil
+}
+
+// claimInTurn makes a claim of both kinds of queues, one run of a kind after
+// another: each is a commit by itself.
+func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backends.Claim) (all backends.ClaimResult, err error) {
+	left := c.MaxBytes
+	for from := 0; from < len(c.Queues) && len(all.Jobs) < len(c.Slots) && !all.More; {
+		to := from + 1
+		for to < len(c.Queues) && s.Adopted(c.Queues[to].Queue) == s.Adopted(c.Queues[from].Queue) {
+			to++
+		}
+		run := backends.Claim{Queues: c.Queues[from:to], Slots: c.Slots[len(all.Jobs):], MaxBytes: left, MaxPayload: c.MaxPayload}
+		res, err := s.Commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{run}})
+		if err != nil {
+			if len(all.Jobs) > 0 {
+				return all, nil // they are claimed
+			}
+			return all, err
+		}
+		got := res.Claims[0]
+		all.Jobs, all.More = append(all.Jobs, got.Jobs...), got.More
+		for i := range got.Jobs {
+			left -= int64(len(got.Jobs[i].Payload))
+		}
+		if left <= 0 && c.MaxBytes > 0 {
+			all.More = true
+		}
+		from = to
+	}
+	return all, nil
+}
+
+func (s *Store) allAdopted(c backends.Claim) bool {
+	return !slices.ContainsFunc(c.Queues, func(p backends.Policy) bool { return !s.Adopted(p.Queue) })
+}

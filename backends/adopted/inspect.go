@@ -1,0 +1,144 @@
+package adopted
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// Stats implements backends.Inspector. What the table's own consumers have claimed
+// counts as claimed.
+func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	all, err := s.Adopter.Stats(ctx, queue)
+	if err != nil || queue != "" && !s.Adopted(queue) {
+		return all, err
+	}
+	queues := s.queues()
+	if queue != "" {
+		queues = []string{queue}
+	}
+	paused := map[string]bool{}
+	for _, st := range all {
+		paused[st.Queue] = st.Paused
+	}
+	all = slices.DeleteFunc(all, func(st backends.QueueStats) bool { return s.Adopted(st.Queue) })
+	for _, q := range queues {
+		st := backends.QueueStats{Queue: q, Paused: paused[q]}
+		if err := s.count(ctx, s.tables[q], &st); err != nil {
+			return nil, err
+		}
+		all = append(all, st)
+	}
+	slices.SortFunc(all, func(a, b backends.QueueStats) int { return cmp.Compare(a.Queue, b.Queue) })
+	return all, nil
+}
+
+// in are the conditions of the rows in a state, as a sidecar sees them; nil: the
+// table has no such state.
+func (t *table) in(state backends.State) []string {
+	limit := cmp.Or(t.MaxAttempts, noLimit)
+	remembered := func(condition string) string {
+		return fmt.Sprintf("EXISTS (SELECT 1 FROM %s l WHERE l.queue = %s AND l.item = %s AND %s)", t.g.Own(leasesTable), t.g.Text(t.queue), t.g.AsText(t.id), condition)
+	}
+	attempts, counts := t.one[Attempts]
+	switch state {
+	case backends.StateReady:
+		return []string{t.claimable(limit)}
+	case backends.StateScheduled:
+		later := []string{remembered(fmt.Sprintf("l.not_before > %s AND l.not_before < %d", t.g.NowMillis(), int64(never)))}
+		if c, has := t.one[RunAt]; has {
+			later = append(later, t.g.Name(c.Name)+" > "+t.g.Clock(c, t.UTC))
+		}
+		all := append(t.waits(), "("+strings.Join(later, " OR ")+")")
+		if counts {
+			all = append(all, fmt.Sprintf("coalesce(%s, 0) < %d", t.g.Name(attempts.Name), limit))
+		}
+		return all
+	case backends.StateDead:
+		if shown := t.shows(state); shown != nil {
+			return append(t.inQueue(), shown...)
+		}
+		if counts {
+			return append(t.waits(), fmt.Sprintf("%s >= %d", t.g.Name(attempts.Name), limit))
+		}
+		return append(t.waits(), remembered(fmt.Sprintf("l.not_before = %d", int64(never))))
+	case backends.StateClaimed:
+		if shown := t.shows(state); shown != nil {
+			return append(t.inQueue(), shown...)
+		}
+		return append(t.inQueue(), t.g.Name(t.one[token].Name)+" IS NOT NULL")
+	default:
+		shown := t.shows(state)
+		if shown == nil || t.OnAck != Update {
+			return nil
+		}
+		return append(t.inQueue(), shown...)
+	}
+}
+
+// noLimit is more than any limit of attempts.
+const noLimit = 1 << 15
+
+func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) error {
+	var asks []*backends.Statement
+	for state, n := range batch.Counts(st) {
+		if where := t.in(state); where != nil {
+			asks = append(asks, &backends.Statement{
+				Text: fmt.Sprintf("SELECT %s FROM (SELECT 1 AS one FROM %s WHERE %s LIMIT %d) AS x", t.g.ToText("count(*)"), t.name, strings.Join(where, " AND "), backends.StatsExact+1),
+				Row:  func(cells [][]byte) error { return number(cells[0], n) },
+			})
+		}
+	}
+	for role, of := range map[Role]struct {
+		state backends.State
+		age   *time.Duration
+	}{CreatedAt: {backends.StateReady, &st.OldestReady}, ClaimedAt: {backends.StateClaimed, &st.OldestClaimed}} {
+		c, has := t.one[role]
+		if !has {
+			continue
+		}
+		asks = append(asks, &backends.Statement{
+			Text: "SELECT " + t.g.ToText(t.g.NowMillis()+" - "+t.g.Millis(c, t.UTC)) + " FROM " + t.name + " WHERE " + strings.Join(t.in(of.state), " AND ") +
+				" ORDER BY " + t.g.Name(c.Name) + " LIMIT 1",
+			Row: func(cells [][]byte) error {
+				var ms int64
+				err := number(cells[0], &ms)
+				*of.age = max(time.Duration(ms)*time.Millisecond, time.Millisecond)
+				return err
+			},
+		})
+	}
+	if err := s.Ask(ctx, asks...); err != nil {
+		return err
+	}
+	return s.counts.Fill(st, func(state backends.State) (n int64, err error) {
+		err = s.Ask(ctx, &backends.Statement{
+			Text: "SELECT " + t.g.ToText("count(*)") + " FROM " + t.name + " WHERE " + strings.Join(t.in(state), " AND "),
+			Row:  func(cells [][]byte) error { return number(cells[0], &n) },
+		})
+		return n, err
+	})
+}
+
+// Peek implements backends.Inspector.
+func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
+	if s.Adopted(p.Queue) {
+		return nil, &backends.UnsupportedError{Queue: p.Queue, What: "this version cannot show the jobs of adopted tables"}
+	}
+	return s.Adopter.Peek(ctx, p)
+}
+
+// Command implements backends.Inspector. A queue is paused for sidecars: the
+// table's own consumers go on.
+func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	if s.Adopted(c.Queue) && c.Kind != backends.Pause && c.Kind != backends.Resume {
+		return 0, false, &backends.UnsupportedError{Queue: c.Queue, What: "this version cannot do that in adopted tables"}
+	}
+	return s.Adopter.Command(ctx, c)
+}

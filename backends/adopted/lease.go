@@ -1,0 +1,245 @@
+package adopted
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+const (
+	leasesTable = "qsidecar_leases"
+
+	// never is the not_before of a dead job.
+	never = math.MaxInt64
+
+	// maxFailures is how many failures of a job are remembered, the latest.
+	maxFailures = 50
+)
+
+// lease is a row of the table of leases: a claim, and what there is to remember of
+// a job until it is settled. Times are milliseconds since 1970; 0 is none.
+type lease struct {
+	id          int64
+	queue, item string
+	fence       int64
+	attempts    int // charged deliveries
+	losses      int
+	notBefore   int64
+
+	limit               int
+	backoff, backoffMax int64
+
+	host, number    int64 // the token; 0: there is no claim
+	owner           int64
+	leaseMS         int64 // 0: a session lease
+	deadline, dueAt int64
+	claimedAt       int64
+	worker          string
+	shown           map[Role]string // what the claim wrote into the job's row
+	failures        []failure
+	now             int64 // when it was read
+	changed         int64 // when it was written
+	stored          bool
+}
+
+// failure is one, as it is kept.
+type failure struct {
+	Attempt int            `json:"attempt"`
+	Cause   backends.Cause `json:"cause"`
+	Message string         `json:"message,omitempty"`
+	At      int64          `json:"at"`
+}
+
+// handle is what Lease.Job is for an adopted job. No id of a managed one begins
+// with a letter.
+func handle(id int64) string { return "a" + strconv.FormatInt(id, 10) }
+
+func handled(job string) (id int64, ok bool) {
+	digits, ok := strings.CutPrefix(job, "a")
+	if !ok {
+		return 0, false
+	}
+	id, err := strconv.ParseInt(digits, 10, 64)
+	return id, err == nil && id > 0 && handle(id) == job
+}
+
+// newID is a number that no other row has.
+func newID() int64 {
+	for {
+		var raw [8]byte
+		rand.Read(raw[:]) // never fails
+		if id := int64(binary.BigEndian.Uint64(raw[:]) >> 1); id > 0 {
+			return id
+		}
+	}
+}
+
+// standing is what the rules of attempts ask for.
+func (l *lease) standing() backends.Standing {
+	return backends.Standing{
+		Attempts: l.attempts, Limit: l.limit, Losses: l.losses,
+		Backoff: time.Duration(l.backoff) * time.Millisecond, BackoffMax: time.Duration(l.backoffMax) * time.Millisecond,
+	}
+}
+
+// unclaimed takes the claim from it.
+func (l *lease) unclaimed() {
+	l.host, l.number, l.owner, l.leaseMS, l.deadline, l.dueAt, l.claimedAt = 0, 0, 0, 0, 0, 0, 0
+	l.worker, l.shown = "", nil
+}
+
+// due is when somebody has to look at it: the earlier of the lease's end and the
+// run's deadline.
+func (l *lease) due(now int64) int64 {
+	if l.leaseMS == 0 {
+		return l.deadline
+	}
+	end := now + l.leaseMS
+	if l.deadline > 0 && l.deadline < end {
+		return l.deadline
+	}
+	return end
+}
+
+// failed remembers a failure.
+func (l *lease) failed(f failure) {
+	l.failures = append(l.failures, f)
+	if extra := len(l.failures) - maxFailures; extra > 0 {
+		l.failures = l.failures[extra:]
+	}
+}
+
+// lastError is the message of the last failure, or what stands for it.
+func (l *lease) lastError() string {
+	if len(l.failures) == 0 {
+		return ""
+	}
+	f := l.failures[len(l.failures)-1]
+	if f.Message == "" {
+		return string(f.Cause)
+	}
+	return f.Message
+}
+
+// idle: there is nothing to remember.
+func (l *lease) idle() bool {
+	return l.host == 0 && l.attempts == 0 && l.losses == 0 && l.notBefore == 0 && len(l.failures) == 0
+}
+
+// leaseNumbers and leaseTexts are the table's columns.
+var (
+	leaseNumbers = []string{
+		"id", "fence", "attempts", "losses", "not_before", "claim_max", "backoff_ms", "backoff_max_ms",
+		"token_host", "token_number", "owner", "lease_ms", "deadline", "due_at", "claimed_at", "changed_at",
+	}
+	leaseTexts = []string{"queue", "item", "worker", "shown", "failures"}
+)
+
+// leaseColumns is what a query for leases answers with.
+func leaseColumns(g backends.Grammar) string {
+	var all []string
+	for _, c := range append(leaseNumbers, leaseTexts...) {
+		all = append(all, g.ToText("l."+c))
+	}
+	return strings.Join(append(all, g.ToText(g.NowMillis())), ", ")
+}
+
+// readLease reads a row of such a query.
+func readLease(cells [][]byte) (*lease, error) {
+	l := &lease{stored: true}
+	var limit, attempts, losses int64
+	for i, to := range []*int64{
+		&l.id, &l.fence, &attempts, &losses, &l.notBefore, &limit, &l.backoff, &l.backoffMax,
+		&l.host, &l.number, &l.owner, &l.leaseMS, &l.deadline, &l.dueAt, &l.claimedAt, &l.changed,
+	} {
+		if err := number(cells[i], to); err != nil {
+			return nil, fmt.Errorf("%s, column %s: %w", leasesTable, leaseNumbers[i], err)
+		}
+	}
+	cells = cells[len(leaseNumbers):]
+	l.attempts, l.losses, l.limit = int(attempts), int(losses), int(limit)
+	l.queue, l.item, l.worker = string(cells[0]), string(cells[1]), string(cells[2])
+	for i, to := range map[int]any{3: &l.shown, 4: &l.failures} {
+		if cells[i] == nil {
+			continue
+		}
+		if err := json.Unmarshal(cells[i], to); err != nil {
+			return nil, fmt.Errorf("%s, column %s of row %d: %w", leasesTable, leaseTexts[i], l.id, err)
+		}
+	}
+	return l, number(cells[5], &l.now)
+}
+
+// number reads one; NULL is 0.
+func number(cell []byte, to *int64) (err error) {
+	*to = 0
+	if cell != nil {
+		*to, err = strconv.ParseInt(string(cell), 10, 64)
+	}
+	return err
+}
+
+// save writes the row as it is now, or removes one that is of no use any more.
+func (l *lease) save(g backends.Grammar) (*backends.Statement, error) {
+	if l.idle() {
+		return l.remove(g), nil
+	}
+	var shown, failures any
+	if len(l.shown) > 0 {
+		text, err := json.Marshal(l.shown)
+		if err != nil {
+			return nil, err
+		}
+		shown = string(text)
+	}
+	if len(l.failures) > 0 {
+		text, err := json.Marshal(l.failures)
+		if err != nil {
+			return nil, err
+		}
+		failures = string(text)
+	}
+	args := []any{
+		l.id, l.fence, int64(l.attempts), int64(l.losses), orNull(l.notBefore), int64(l.limit), l.backoff, l.backoffMax,
+		orNull(l.host), orNull(l.number), orNull(l.owner), orNull(l.leaseMS), orNull(l.deadline), orNull(l.dueAt), orNull(l.claimedAt), l.now,
+		l.queue, l.item, nil, shown, failures,
+	}
+	if l.worker != "" {
+		args[18] = l.worker
+	}
+	return &backends.Statement{Text: saveText(g, l.stored), Args: args}, nil
+}
+
+// saveText updates the row of an id, or inserts it.
+func saveText(g backends.Grammar, stored bool) string {
+	var names, values, sets []string
+	for i, c := range append(leaseNumbers, leaseTexts...) {
+		value := g.Words(i + 1)
+		if i < len(leaseNumbers) {
+			value = g.Number(i + 1)
+		}
+		names, values, sets = append(names, c), append(values, value), append(sets, c+" = "+value)
+	}
+	if stored {
+		return "UPDATE " + g.Own(leasesTable) + " SET " + strings.Join(sets[1:], ", ") + " WHERE id = " + values[0]
+	}
+	return "INSERT INTO " + g.Own(leasesTable) + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")"
+}
+
+func (l *lease) remove(g backends.Grammar) *backends.Statement {
+	return &backends.Statement{Text: "DELETE FROM " + g.Own(leasesTable) + " WHERE id = " + g.Number(1), Args: []any{l.id}}
+}
+
+func orNull(n int64) any {
+	if n == 0 {
+		return nil
+	}
+	return n
+}

@@ -1,0 +1,347 @@
+package adopted
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// settling changes rows of adopted tables and of the table of leases: what is
+// collected in it is carried out by flush, in one round trip.
+type settling struct {
+	s      *Store
+	leases map[int64]*lease
+	ends   []*ending
+	saves  []*lease
+	gone   []*lease // those that are removed
+}
+
+// ending is a change of a job's row. It matches the row only while that shows our
+// claim.
+type ending struct {
+	l         *lease
+	lease     backends.Lease
+	write     int // the write's number in the batch
+	before    *backends.Statement
+	statement *backends.Statement
+	frees     bool
+	cause     backends.Cause
+}
+
+// load locks the leases of the ids.
+func (x *settling) load(ctx context.Context, sql backends.SQL, ids []int64) error {
+	x.leases = make(map[int64]*lease, len(ids))
+	if len(ids) == 0 {
+		return nil
+	}
+	g := x.s.g
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = fmt.Sprint(id)
+	}
+	return sql.Do(ctx, x.query(g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", g.Among(1, idColumn), "id", 0, false), texts))
+}
+
+var idColumn = backends.Column{Name: "id", Type: "bigint", Kind: backends.NumberColumn}
+
+// query reads leases.
+func (x *settling) query(text string, args ...any) *backends.Statement {
+	return &backends.Statement{Text: text, Args: args, Row: func(cells [][]byte) error {
+		l, err := readLease(cells)
+		if err == nil {
+			x.leases[l.id] = l
+		}
+		return err
+	}}
+}
+
+// valid finds the claim that a lease proves.
+func (x *settling) valid(l backends.Lease, owner backends.Identity) *lease {
+	id, ok := handled(l.Job)
+	row := x.leases[id]
+	if !ok || row == nil || row.host == 0 || row.host != int64(l.Token.Host) || row.number != int64(l.Token.Number) ||
+		owner != 0 && row.owner != int64(owner) {
+		return nil
+	}
+	return row
+}
+
+// flush carries out what was collected. What then has Matched 0 was not ours any
+// more: nothing is remembered of it.
+func (x *settling) flush(ctx context.Context, sql backends.SQL) error {
+	var all []*backends.Statement
+	for _, e := range x.ends {
+		if e.before != nil {
+			all = append(all, e.before)
+		}
+		all = append(all, e.statement)
+	}
+	for _, l := range x.saves {
+		st, err := l.save(x.s.g)
+		if err != nil {
+			return err
+		}
+		all = append(all, st)
+	}
+	for _, l := range x.gone {
+		all = append(all, l.remove(x.s.g))
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if err := sql.Do(ctx, all...); err != nil {
+		return err
+	}
+	all = nil
+	for _, e := range x.ends {
+		if e.statement.Matched == 0 {
+			all = append(all, e.l.remove(x.s.g))
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return sql.Do(ctx, all...)
+}
+
+// writing is an UPDATE that is put together.
+type writing struct {
+	t    *table
+	args []any
+	sets []string
+}
+
+// value is a text as a value of the column.
+func (w *writing) value(c backends.Column, text string) string {
+	var arg any = text
+	if c.Kind == backends.BytesColumn {
+		arg = []byte(text)
+	}
+	w.args = append(w.args, arg)
+	return w.t.g.Arg(len(w.args), c)
+}
+
+func (w *writing) set(c backends.Column, expression string) {
+	w.sets = append(w.sets, w.t.g.Name(c.Name)+" = "+expression)
+}
+
+// state has the row show the state; false: it has nothing for it.
+func (w *writing) state(s backends.State) bool {
+	v, ok := w.t.States[s]
+	c, has := w.t.one[State]
+	if ok && has {
+		w.sets = append(w.sets, w.t.becomes(c.Name, v))
+	}
+	return ok && has
+}
+
+// text writes a text for people, cut to what the column holds.
+func (w *writing) text(role Role, text string) error {
+	c, has := w.t.one[role]
+	if !has {
+		return nil
+	}
+	if c.Kind == backends.JSONColumn {
+		quoted, err := json.Marshal(text)
+		if err != nil {
+			return err
+		}
+		text = string(quoted)
+	} else if letters := []rune(text); c.Chars > 0 && len(letters) > c.Chars {
+		text = string(letters[:c.Chars])
+	}
+	w.set(c, w.value(c, text))
+	return nil
+}
+
+// row is the condition for one row: its id, and more.
+func (w *writing) row(item string, more []string) string {
+	return strings.Join(append([]string{w.t.g.Name(w.t.id.Name) + " = " + w.value(w.t.id, item)}, more...), " AND ")
+}
+
+// ours are the conditions under which a row shows the claim.
+func (w *writing) ours(l *lease) []string {
+	all := append(w.t.inQueue(), w.t.shows(backends.StateClaimed)...)
+	for _, role := range []Role{Worker, ClaimedAt, token} {
+		if text, shown := l.shown[role]; shown {
+			if c, has := w.t.one[role]; has {
+				all = append(all, w.t.g.Name(c.Name)+" = "+w.value(c, text))
+			}
+		}
+	}
+	return all
+}
+
+func (w *writing) update(where string) *backends.Statement {
+	return &backends.Statement{Text: "UPDATE " + w.t.name + " SET " + strings.Join(w.sets, ", ") + " WHERE " + where, Args: w.args}
+}
+
+// claims has the row show the claim.
+func (x *settling) claims(t *table, l *lease) {
+	w := &writing{t: t}
+	w.state(backends.StateClaimed)
+	for _, role := range []Role{Worker, ClaimedAt, token} {
+		if text, shown := l.shown[role]; shown {
+			w.set(t.one[role], w.value(t.one[role], text))
+		}
+	}
+	if c, has := t.one[Attempts]; has && t.Deliveries {
+		w.set(c, "coalesce("+t.g.Name(c.Name)+", 0) + 1")
+	}
+	x.ends = append(x.ends, &ending{l: l, statement: w.update(w.row(l.item, t.waits()))})
+	x.saves = append(x.saves, l)
+}
+
+// ack ends a job that is done.
+func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
+	w := &writing{t: t}
+	e := &ending{l: l}
+	c, has := t.one[Result]
+	if len(result) > 0 && !has {
+		return nil, &backends.UnsupportedError{Queue: t.queue, Role: string(Result), What: "the result of an ack cannot be kept"}
+	}
+	switch t.OnAck {
+	case Delete:
+		e.statement = &backends.Statement{Text: "DELETE FROM " + t.name + " WHERE " + w.row(l.item, w.ours(l)), Args: w.args}
+	case Archive:
+		e.before = t.moves(l, result)
+		e.statement = &backends.Statement{Text: "DELETE FROM " + t.name + " WHERE " + w.row(l.item, w.ours(l)), Args: w.args}
+		e.statement.Args = w.args
+	default:
+		w.state(backends.StateDone)
+		if c, has := t.one[FinishedAt]; has {
+			w.set(c, t.g.Clock(c, t.UTC))
+		}
+		if has && result != nil {
+			w.set(c, w.value(c, string(result)))
+		}
+		where := w.row(l.item, w.ours(l))
+		e.statement = w.update(where)
+	}
+	l.unclaimed()
+	x.ends, x.gone = append(x.ends, e), append(x.gone, l)
+	return e, nil
+}
+
+// moves puts the row into the archive, as one that is done.
+func (t *table) moves(l *lease, result []byte) *backends.Statement {
+	w := &writing{t: t}
+	values := make([]string, len(t.archive))
+	for i, name := range t.archive {
+		values[i] = t.g.Name(name)
+		switch v, done := t.States[backends.StateDone]; name {
+		case t.one[State].Name:
+			if done && v.Null {
+				values[i] = "NULL"
+			} else if done {
+				values[i] = t.g.Text(v.Text)
+			}
+		case t.one[FinishedAt].Name:
+			values[i] = t.g.Clock(t.one[FinishedAt], t.UTC)
+		case t.one[Result].Name:
+			if result != nil {
+				values[i] = w.value(t.one[Result], string(result))
+			}
+		}
+	}
+	names := make([]string, len(t.archive))
+	for i, name := range t.archive {
+		names[i] = t.g.Name(name)
+	}
+	where := w.row(l.item, w.ours(l))
+	return &backends.Statement{
+		Text: "INSERT INTO " + t.archTo + " (" + strings.Join(names, ", ") + ") SELECT " + strings.Join(values, ", ") + " FROM " + t.name + " WHERE " + where,
+		Args: w.args,
+	}
+}
+
+// end ends a claim without success. where are the conditions for its row; nil: that
+// it shows the claim.
+func (x *settling) end(t *table, l *lease, f backends.Fate, where []string) (*ending, error) {
+	w := &writing{t: t}
+	e := &ending{l: l, frees: f.State == backends.StateReady, cause: f.Cause}
+	buried := f.State == backends.StateDead && w.state(backends.StateDead)
+	if !buried {
+		w.state(backends.StateReady)
+		w.unclaimed()
+	} else if c, has := t.one[FinishedAt]; has {
+		w.set(c, t.g.Clock(c, t.UTC))
+	}
+	l.notBefore = 0
+	c, counts := t.one[Attempts]
+	grown := f.Attempts - l.attempts // the column's, by this end
+	if !t.Deliveries {
+		grown++
+	}
+	switch {
+	case counts && f.State == backends.StateDead && !buried:
+		w.set(c, fmt.Sprint(max(l.limit, f.Attempts)))
+	case counts && grown != 0:
+		w.set(c, fmt.Sprintf("coalesce(%s, 0) + %d", t.g.Name(c.Name), grown))
+	case f.State == backends.StateDead && !buried:
+		l.notBefore = never
+	}
+	if f.State == backends.StateScheduled {
+		if c, has := t.one[RunAt]; has {
+			w.args = append(w.args, batch.MS(f.Delay))
+			w.set(c, t.g.Later(c, t.UTC, len(w.args)))
+		} else {
+			l.notBefore = l.now + batch.MS(f.Delay)
+		}
+	}
+	if f.Cause != "" {
+		message := f.Message
+		if message == "" {
+			message = string(f.Cause)
+		}
+		if err := w.text(Error, message); err != nil {
+			return nil, err
+		}
+		l.failed(failure{Attempt: f.Attempts, Cause: f.Cause, Message: f.Message, At: l.now})
+	}
+	if where == nil {
+		where = w.ours(l)
+	}
+	e.statement = w.update(w.row(l.item, where))
+	l.attempts, l.losses = f.Attempts, f.Losses
+	l.unclaimed()
+	x.ends, x.saves = append(x.ends, e), append(x.saves, l)
+	return e, nil
+}
+
+// unclaimed takes from the row what a claim wrote there.
+func (w *writing) unclaimed() {
+	for _, role := range []Role{Worker, ClaimedAt, token} {
+		if c, has := w.t.one[role]; has && c.Nullable {
+			w.set(c, "NULL")
+		}
+	}
+}
+
+// extend renews a claim.
+func (x *settling) extend(t *table, l *lease, e backends.Extend) *ending {
+	w := &writing{t: t}
+	end := &ending{l: l}
+	c, has := t.one[Worker]
+	ours := w.ours(l)
+	if text := workerText(c, e.Worker); has && e.Bind != 0 && l.shown[Worker] != text {
+		w.set(c, w.value(c, text))
+		end.statement = w.update(w.row(l.item, ours))
+		l.shown[Worker] = text
+	} else {
+		end.statement = &backends.Statement{Text: "SELECT " + t.g.ToText("1") + " FROM " + t.name + " WHERE " + w.row(l.item, ours), Args: w.args}
+	}
+	switch {
+	case e.Bind != 0:
+		l.leaseMS, l.owner, l.worker = 0, int64(e.Bind), e.Worker
+	case e.Lease > 0:
+		l.leaseMS = batch.MS(e.Lease)
+	}
+	l.dueAt = l.due(l.now)
+	x.ends, x.saves = append(x.ends, end), append(x.saves, l)
+	return end
+}

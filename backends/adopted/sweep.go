@@ -1,0 +1,278 @@
+package adopted
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// sweeps is what a Store remembers from sweep to sweep.
+type sweeps struct {
+	mu   sync.Mutex
+	last int64 // the lease that the last look for forgotten ones ended with
+}
+
+// Sweep implements backends.Backend: the engine's, and the same for adopted queues.
+func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
+	all := w.Waiting
+	w.Waiting = slices.DeleteFunc(slices.Clone(all), s.Adopted)
+	r, err := s.Adopter.Sweep(ctx, w)
+	if err != nil {
+		return r, err
+	}
+	o, err := s.look(ctx, slices.DeleteFunc(slices.Clone(all), func(q string) bool { return !s.Adopted(q) }))
+	if err != nil {
+		return r, err
+	}
+	r.Ready = append(r.Ready, o.ready...)
+	if o.next >= 0 && (r.Next < 0 || o.next < r.Next) {
+		r.Next = o.next
+	}
+	if o.due {
+		if err := s.reap(ctx, &r, w.Limit, s.dueLeases()); err != nil {
+			return r, err
+		}
+	}
+	if o.lost {
+		if err := s.reap(ctx, &r, w.Limit, s.lostLeases()); err != nil {
+			return r, err
+		}
+	}
+	if err := s.unstick(ctx, &r, w.Limit); err != nil {
+		return r, err
+	}
+	if w.Prune {
+		err = s.forget(ctx, &r, w.Limit)
+	}
+	return r, err
+}
+
+// outlook is what a look saw.
+type outlook struct {
+	due, lost bool
+	next      time.Duration // until a lease ends; < 0: none does
+	ready     []string
+}
+
+// mine is the condition for leases of queues that this Store knows how to free.
+func (s *Store) mine(n int) string {
+	return s.g.Among(n, backends.Column{Name: "queue", Type: "text", Kind: backends.TextColumn})
+}
+
+func (s *Store) lost() string {
+	return "l.token_host IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + s.g.Lives("l.owner")
+}
+
+// look asks in one go for all that a sweep may find.
+func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
+	o := outlook{next: -1}
+	g := s.g
+	from := " FROM " + g.Own(leasesTable) + " l WHERE " + s.mine(1)
+	asks := []*backends.Statement{{
+		Text: "SELECT " + g.ToText("min(l.due_at) - "+g.NowMillis()) + from + " AND l.due_at IS NOT NULL",
+		Args: []any{s.queues()},
+		Row: func(cells [][]byte) error {
+			if cells[0] == nil {
+				return nil
+			}
+			var left int64
+			err := number(cells[0], &left)
+			o.next, o.due = max(time.Duration(left)*time.Millisecond, 0), left <= 0
+			return err
+		},
+	}, {
+		Text: "SELECT " + g.ToText("count(*)") + from + " AND " + s.lost(),
+		Args: []any{s.queues()},
+		Row: func(cells [][]byte) error {
+			o.lost = string(cells[0]) != "0"
+			return nil
+		},
+	}}
+	for _, q := range waiting {
+		t := s.tables[q]
+		asks = append(asks, &backends.Statement{
+			Text: "SELECT " + g.ToText("count(*)") + " FROM (SELECT 1 AS one FROM " + t.name + " WHERE " + t.claimable(cmp.Or(t.MaxAttempts, noLimit)) + " LIMIT 1) AS x",
+			Row: func(cells [][]byte) error {
+				if string(cells[0]) != "0" {
+					o.ready = append(o.ready, q)
+				}
+				return nil
+			},
+		})
+	}
+	return o, s.Ask(ctx, asks...)
+}
+
+// reaping is a query for leases to be taken back, and why.
+type reaping struct {
+	where, order string
+	cause        func(*lease) backends.Cause
+}
+
+func (s *Store) dueLeases() reaping {
+	return reaping{"l.due_at IS NOT NULL AND l.due_at <= " + s.g.NowMillis(), "l.due_at", func(l *lease) backends.Cause {
+		if l.deadline > 0 && l.deadline <= l.dueAt {
+			return backends.CauseTimedOut
+		}
+		return backends.CauseLeaseEnded
+	}}
+}
+
+func (s *Store) lostLeases() reaping {
+	return reaping{s.lost(), "l.id", func(*lease) backends.Cause { return backends.CauseSidecarLost }}
+}
+
+// reap takes a bite of leases back. It locks them in no one's way: who settles one
+// just now has it.
+func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what reaping) error {
+	x := &settling{s: s}
+	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+		*x = settling{s: s, leases: map[int64]*lease{}}
+		if err := sql.Do(ctx, x.query(s.g.Lock(leaseColumns(s.g), s.g.Own(leasesTable)+" l", s.mine(2)+" AND "+what.where, what.order, 1, true),
+			int64(limit), s.queues())); err != nil {
+			return err
+		}
+		for _, id := range slices.Sorted(maps.Keys(x.leases)) {
+			l := x.leases[id]
+			if _, err := x.end(s.tables[l.queue], l, l.standing().Reaped(what.cause(l)), nil); err != nil {
+				return err
+			}
+		}
+		return x.flush(ctx, sql)
+	}})
+	if err != nil {
+		return err
+	}
+	for _, e := range x.ends {
+		if e.statement.Matched == 0 {
+			continue
+		}
+		r.Reaped[e.cause]++
+		if e.frees && !slices.Contains(r.Freed, e.l.queue) {
+			r.Freed = append(r.Freed, e.l.queue)
+		}
+	}
+	r.More = r.More || len(x.ends) >= limit
+	return nil
+}
+
+// unstick makes rows ready again that their own consumers claimed too long ago. It
+// knows no lease of theirs: with a lease a row is ours.
+func (s *Store) unstick(ctx context.Context, r *backends.Swept, limit int) error {
+	for _, q := range s.queues() {
+		t := s.tables[q]
+		if t.StuckAfter <= 0 {
+			continue
+		}
+		freed := 0
+		_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) (err error) {
+			freed, err = t.unstick(ctx, sql, limit)
+			return err
+		}})
+		if err != nil {
+			return err
+		}
+		if freed > 0 && !slices.Contains(r.Freed, q) {
+			r.Freed = append(r.Freed, q)
+		}
+		r.More = r.More || freed >= limit
+	}
+	return nil
+}
+
+func (t *table) unstick(ctx context.Context, sql backends.SQL, limit int) (freed int, err error) {
+	since := t.one[ClaimedAt]
+	all := append(t.inQueue(), t.shows(backends.StateClaimed)...)
+	all = append(all, t.g.Name(since.Name)+" <= "+t.g.Later(since, t.UTC, 2),
+		"NOT EXISTS (SELECT 1 FROM "+t.g.Own(leasesTable)+" l WHERE l.queue = "+t.g.Text(t.queue)+" AND l.item = "+t.g.AsText(t.id)+
+			" AND l.token_host IS NOT NULL)")
+	var items []string
+	if err := sql.Do(ctx, &backends.Statement{
+		Text: t.g.Lock(t.g.ToText(t.g.Name(t.id.Name)), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),
+		Args: []any{int64(limit), -t.StuckAfter.Milliseconds()},
+		Row:  func(cells [][]byte) error { items = append(items, string(cells[0])); return nil },
+	}); err != nil || len(items) == 0 {
+		return 0, err
+	}
+	w := &writing{t: t, args: []any{items}}
+	w.state(backends.StateReady)
+	w.unclaimed()
+	st := w.update(t.g.Among(1, t.id))
+	return len(items), sql.Do(ctx, st)
+}
+
+// forget removes what is remembered of jobs whose rows are gone, or that their own
+// consumers finished.
+func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error {
+	s.sweeps.mu.Lock()
+	defer s.sweeps.mu.Unlock()
+	x := &settling{s: s, leases: map[int64]*lease{}}
+	if err := s.Ask(ctx, x.query("SELECT "+leaseColumns(s.g)+" FROM "+s.g.Own(leasesTable)+" l WHERE "+s.mine(1)+
+		" AND l.token_host IS NULL AND l.id > "+s.g.Number(2)+" ORDER BY l.id LIMIT "+s.g.Number(3), s.queues(), s.sweeps.last, int64(limit))); err != nil {
+		return err
+	}
+	ids := slices.Sorted(maps.Keys(x.leases))
+	if len(ids) < limit {
+		s.sweeps.last = 0
+	} else {
+		s.sweeps.last = ids[len(ids)-1]
+	}
+	there := map[string]map[string]bool{}
+	var asks []*backends.Statement
+	for _, q := range s.queues() {
+		var items []string
+		for _, id := range ids {
+			if l := x.leases[id]; l.queue == q {
+				items = append(items, l.item)
+			}
+		}
+		if len(items) > 0 {
+			there[q] = map[string]bool{}
+			asks = append(asks, s.tables[q].unfinished(items, there[q]))
+		}
+	}
+	if len(asks) == 0 {
+		return nil
+	}
+	if err := s.Ask(ctx, asks...); err != nil {
+		return err
+	}
+	var removes []*backends.Statement
+	for _, id := range ids {
+		if l := x.leases[id]; !there[l.queue][l.item] {
+			st := l.remove(s.g)
+			st.Text += " AND token_host IS NULL AND changed_at = " + s.g.Number(2)
+			st.Args = append(st.Args, l.changed)
+			removes = append(removes, st)
+		}
+	}
+	if len(removes) == 0 {
+		return nil
+	}
+	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+		return sql.Do(ctx, removes...)
+	}})
+	for _, st := range removes {
+		r.Pruned += int(st.Matched)
+	}
+	return err
+}
+
+// unfinished finds which of the rows are there and not done.
+func (t *table) unfinished(items []string, there map[string]bool) *backends.Statement {
+	all := append(t.inQueue(), t.g.Among(1, t.id))
+	if done := t.shows(backends.StateDone); done != nil {
+		all = append(all, "NOT coalesce("+done[0]+", false)")
+	}
+	return &backends.Statement{
+		Text: "SELECT " + t.g.ToText(t.g.Name(t.id.Name)) + " FROM " + t.name + " WHERE " + strings.Join(all, " AND "),
+		Args: []any{items},
+		Row:  func(cells [][]byte) error { there[string(cells[0])] = true; return nil },
+	}
+}

@@ -1,0 +1,163 @@
+package adopted_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// systemE is the last of the five systems of the page on adoption, in its own DDL.
+const systemE = `
+CREATE TABLE my_queue (
+  queue_item_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  state text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'processing', 'done', 'error')),
+  parameters jsonb NOT NULL, request_id uuid UNIQUE, user_id bigint,
+  created_dt timestamptz NOT NULL DEFAULT now(), finished_dt timestamptz,
+  error_message text, worker_name varchar(8), result jsonb, user_context jsonb);
+CREATE INDEX ON my_queue (state, created_dt, queue_item_id);
+INSERT INTO my_queue (parameters) SELECT jsonb_build_object('n', n) FROM generate_series(1, 3) n`
+
+func tableE() adopted.Table {
+	return adopted.Table{
+		Name: "my_queue",
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {"queue_item_id"}, adopted.Payload: {"parameters"}, adopted.State: {"state"}, adopted.Error: {"error_message"},
+			adopted.Worker: {"worker_name"}, adopted.CreatedAt: {"created_dt"}, adopted.FinishedAt: {"finished_dt"}, adopted.Result: {"result"},
+		},
+		States: map[backends.State]adopted.Value{
+			backends.StateReady: {Text: "waiting"}, backends.StateClaimed: {Text: "processing"}, backends.StateDone: {Text: "done"}, backends.StateDead: {Text: "error"},
+		},
+	}
+}
+
+const rowsE = `SELECT concat_ws('|', queue_item_id, state, worker_name, error_message, result, finished_dt IS NOT NULL) FROM my_queue ORDER BY queue_item_id`
+
+func TestClaimAndAck(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	jobs := k.claim("e", 2)
+	if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[0].Payload) != `{"n": 1}` || jobs[1].Attempt != 1 || jobs[0].Queue != "e" || jobs[1].Fence <= jobs[0].Fence {
+		t.Fatalf("%+v", jobs)
+	}
+	k.shows(rowsE, "1|processing|w|f", "2|processing|w|f", "3|waiting|f")
+	k.write(backends.Ack{Leases: leases(jobs[0]), Result: []byte(`{"ok": true}`)}, 0)
+	k.write(backends.Ack{Leases: leases(jobs...)}, 1)
+	k.shows(rowsE, `1|done|w|{"ok": true}|t`, "2|done|w|t", "3|waiting|f")
+	k.shows("SELECT item FROM qsidecar.qsidecar_leases")
+	if more := k.claim("e", 5); len(more) != 1 || more[0].ID != "3" {
+		t.Errorf("%+v", more)
+	}
+}
+
+// TestFailures: what fails is tried again after the back-off, as long as there are
+// attempts, though the table has no column for either.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
+	first := k.one("e")
+	if r := k.write(backends.Nack{Leases: leases(first), Error: "no luck", HasDelay: true}, 0); len(r.Freed) != 1 || r.Freed[0] != "e" {
+		t.Errorf("%+v", r)
+	}
+	k.shows(rowsE, "1|waiting|no luck|f")
+	second := k.one("e")
+	if second.Attempt != 2 || second.LastError != "no luck" || second.Fence <= first.Fence {
+		t.Errorf("%+v", second)
+	}
+	k.write(backends.Release{Leases: leases(second), Uncharged: true}, 0)
+	second = k.one("e")
+	if second.Attempt != 2 {
+		t.Errorf("%+v", second)
+	}
+	k.write(backends.Nack{Leases: leases(second), Error: "again"}, 0) // to be tried in an hour
+	if jobs := k.claim("e", 1); len(jobs) != 0 {
+		t.Errorf("its back-off is not over: %+v", jobs)
+	}
+	if r := k.sweep(backends.Sweep{Waiting: []string{"e"}}); len(r.Ready) != 0 {
+		t.Errorf("%+v", r)
+	}
+	k.sql("UPDATE qsidecar.qsidecar_leases SET not_before = 1")
+	if r := k.sweep(backends.Sweep{Waiting: []string{"e"}}); len(r.Ready) != 1 {
+		t.Errorf("%+v", r)
+	}
+	k.write(backends.Nack{Leases: leases(k.one("e")), Error: "the last"}, 0)
+	k.shows(rowsE, "1|error|w|the last|t")
+}
+
+// TestOthersRows: a lease changes nothing that does not show its claim any more.
+func TestOthersRows(t *testing.T) {
+	t.Parallel()
+	for name, verb := range map[string]func(l []backends.Lease) backends.Write{
+		"ack":     func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} },
+		"nack":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "x"} },
+		"dead":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Dead: true} },
+		"release": func(l []backends.Lease) backends.Write { return backends.Release{Leases: l, Uncharged: true} },
+		"extend":  func(l []backends.Lease) backends.Write { return backends.Extend{Leases: l} },
+		"bind":    func(l []backends.Lease) backends.Write { return backends.Extend{Leases: l, Bind: me, Worker: "v"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+			stale, mine := k.one("e"), k.one("e")
+			// The table's own cleaner, and then one of its own consumers.
+			k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL WHERE queue_item_id = 1")
+			k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own' WHERE queue_item_id = 1")
+			k.write(verb(leases(stale)), 1)
+			k.shows(rowsE+" LIMIT 1", "1|processing|own|f")
+			k.shows("SELECT item FROM qsidecar.qsidecar_leases", mine.ID)
+			k.write(verb(leases(mine)), 0)
+		})
+	}
+}
+
+// TestTakenBack: leases that ended, and those of sidecars that are gone.
+func TestTakenBack(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
+	ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
+	const dead backends.Identity = 7
+	k.beat(dead, backends.BeatJoin, time.Minute)
+	c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
+	lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+	held, err := k.Held(t.Context(), dead, "", 10)
+	if err != nil || len(held) != 1 || held[0].Lease != lost.Lease() || held[0].Queue != "e" {
+		t.Fatalf("%+v, %v", held, err)
+	}
+	kept := k.one("e")
+	if r := k.sweep(backends.Sweep{}); len(r.Reaped)+len(r.Freed) != 0 || r.Next <= 0 {
+		t.Errorf("nothing was due: %+v", r)
+	}
+	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_hosts SET dead = true WHERE host = 7")
+	r := k.sweep(backends.Sweep{})
+	if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.Freed) != "[e]" {
+		t.Errorf("%+v", r)
+	}
+	k.shows(rowsE, "1|waiting|lease_ended|f", "2|waiting|sidecar_lost|f", "3|processing|w|f")
+	k.write(backends.Ack{Leases: leases(ended, lost, kept)}, 2)
+}
+
+// TestEmptyHanded: a paused queue gives nothing, nor does the claim of a host that
+// is gone.
+func TestEmptyHanded(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	if _, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Pause, Queue: "e"}); err != nil {
+		t.Fatal(err)
+	}
+	if jobs := k.claim("e", 1); len(jobs) != 0 {
+		t.Errorf("%+v", jobs)
+	}
+	if _, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Resume, Queue: "e"}); err != nil {
+		t.Fatal(err)
+	}
+	k.sql("UPDATE qsidecar.qsidecar_hosts SET dead = true")
+	c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(0)}}
+	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); err != backends.ErrHostLost {
+		t.Errorf("%v", err)
+	}
+	k.shows(rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
+}

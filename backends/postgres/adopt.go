@@ -1,0 +1,162 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+var _ backends.Adopter = (*Store)(nil)
+
+// CommitWith implements backends.Adopter.
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+	k := &commitment{s: s}
+	sc := scope{unsynced: len(b.Writes) == 0 && !also.Writes}
+	if len(b.Claims) > 0 || also.Claims {
+		host := int64(b.Host)
+		sc.host, sc.queues = &host, batch.QueuesOf(b.Claims)
+	}
+	sc.before = func(ctx context.Context, t *tx) error {
+		k.batch, k.res = b, backends.Results{}
+		k.batch.Writes = append([]backends.Write(nil), b.Writes...) // Before may add some, at each try
+		if also.Before == nil {
+			return nil
+		}
+		return also.Before(ctx, t, &k.batch)
+	}
+	if also.After != nil {
+		sc.after = func(ctx context.Context, t *tx) error { return also.After(ctx, t, &k.res) }
+	}
+	err := s.write(ctx, sc, func(t *tx, round int) (bool, error) {
+		if len(k.batch.Writes)+len(k.batch.Claims) == 0 {
+			return also.After == nil && round == 0, nil // once, to learn who the transaction is
+		}
+		return k.round(t, round)
+	})
+	if err != nil {
+		return backends.Results{}, err
+	}
+	k.learn(sc.queues)
+	s.tell.freed(k.res.Writes)
+	return k.res, nil
+}
+
+// Do implements backends.SQL.
+func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
+	for _, st := range statements {
+		t.say(st)
+	}
+	return t.send(ctx)
+}
+
+func (t *tx) say(st *backends.Statement) {
+	t.add(st.Text, func(rows pgx.Rows) error {
+		for rows.Next() {
+			if st.Row == nil {
+				continue
+			}
+			if err := st.Row(rows.RawValues()); err != nil {
+				return err
+			}
+		}
+		rows.Close()
+		st.Matched = rows.CommandTag().RowsAffected()
+		return nil
+	}, st.Args...)
+}
+
+// Ask implements backends.Adopter.
+func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) error {
+	return s.read(ctx, func(_ context.Context, t *tx) error {
+		for _, st := range statements {
+			t.say(st)
+		}
+		return nil
+	})
+}
+
+// describeSQL reads the catalogue. A name without a schema is looked for as the
+// server would.
+const describeSQL = `
+SELECT n.nspname::text, c.relname::text, c.relkind::text, a.attname::text,
+  CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) ELSE format_type(a.atttypid, a.atttypmod) END,
+  coalesce(b.typname, t.typname)::text, coalesce(b.typcategory, t.typcategory)::text,
+  a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a',
+  CASE WHEN t.typname IN ('varchar', 'bpchar') AND a.atttypmod > 4 THEN a.atttypmod - 4 ELSE 0 END
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_catalog.pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
+WHERE c.relname = $2 AND (n.nspname = $1 OR $1 = '' AND pg_catalog.pg_table_is_visible(c.oid)) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+ORDER BY a.attnum`
+
+const uniqueSQL = `
+SELECT ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, n)
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.n <= i.indnkeyatts ORDER BY k.n)
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = $2 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) AND NOT a.attnotnull)
+ORDER BY i.indisprimary DESC, i.indexrelid`
+
+const similarSQL = `
+SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text ELSE n.nspname || '.' || c.relname END
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND lower(c.relname) = lower($1) ORDER BY 1 LIMIT 5`
+
+var columnKinds = map[string]backends.ColumnKind{
+	"int2": backends.NumberColumn, "int4": backends.NumberColumn, "int8": backends.NumberColumn, "numeric": backends.NumberColumn,
+	"bool": backends.BoolColumn, "timestamp": backends.TimeColumn, "timestamptz": backends.TimeColumn, "bytea": backends.BytesColumn,
+	"json": backends.JSONColumn, "jsonb": backends.JSONColumn, "uuid": backends.UUIDColumn,
+}
+
+// Describe implements backends.Adopter.
+func (s *Store) Describe(ctx context.Context, schema, name string) (info backends.TableInfo, err error) {
+	err = s.read(ctx, func(ctx context.Context, t *tx) error {
+		info = backends.TableInfo{Schema: schema, Name: name}
+		t.each(describeSQL, func(rows pgx.Rows) error {
+			var c backends.Column
+			var kind, typ, category string
+			var never bool
+			if err := rows.Scan(&info.Schema, &info.Name, &kind, &c.Name, &c.Type, &typ, &category, &never, &c.Default, &c.Generated, &c.Chars); err != nil {
+				return err
+			}
+			info.Kind = map[string]string{"r": "table", "p": "table", "v": "view", "m": "materialized view", "f": "foreign table"}[kind]
+			c.Nullable, c.Kind = !never, columnKinds[typ]
+			if c.Kind == backends.OtherColumn && (category == "S" || category == "E") {
+				c.Kind = backends.TextColumn
+			}
+			info.Columns = append(info.Columns, c)
+			return nil
+		}, schema, name)
+		if err := t.send(ctx); err != nil {
+			return err
+		}
+		if len(info.Columns) == 0 {
+			t.each(similarSQL, func(rows pgx.Rows) error {
+				var other string
+				err := rows.Scan(&other)
+				info.Similar = append(info.Similar, other)
+				return err
+			}, name)
+			return nil
+		}
+		t.each(uniqueSQL, func(rows pgx.Rows) error {
+			var key []string
+			err := rows.Scan(&key)
+			info.Unique = append(info.Unique, key)
+			return err
+		}, info.Schema, info.Name)
+		return nil
+	})
+	if err != nil {
+		return backends.TableInfo{}, fmt.Errorf("reading what the table %s is like: %w", name, err)
+	}
+	return info, nil
+}

@@ -1,0 +1,121 @@
+package postgres
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// grammar implements backends.Grammar.
+type grammar struct{ schema string }
+
+// Grammar implements backends.Adopter.
+func (s *Store) Grammar() backends.Grammar { return grammar{schema: s.o.Schema} }
+
+func (g grammar) Name(identifier string) string { return quoteName(identifier) }
+
+func (g grammar) Table(schema, name string) string {
+	if schema == "" {
+		return quoteName(name)
+	}
+	return quoteName(schema) + "." + quoteName(name)
+}
+
+func (g grammar) Own(table string) string { return g.Table(g.schema, table) }
+
+// Text is a literal without a type: it takes that of its column. The E form means
+// the same whatever standard_conforming_strings says.
+func (g grammar) Text(literal string) string {
+	return ` E'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(literal) + `'`
+}
+
+func (g grammar) Arg(n int, c backends.Column) string {
+	if c.Kind == backends.BytesColumn {
+		return fmt.Sprintf("$%d::bytea", n)
+	}
+	return fmt.Sprintf("$%d::text::%s", n, c.Type)
+}
+
+func (g grammar) Number(n int) string { return fmt.Sprintf("$%d::bigint", n) }
+func (g grammar) Words(n int) string  { return fmt.Sprintf("$%d::text", n) }
+
+func (g grammar) Among(n int, c backends.Column) string {
+	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, c.Type)
+}
+
+func (g grammar) ToText(expression string) string { return "(" + expression + ")::text" }
+
+func (g grammar) AsText(c backends.Column) string {
+	return `(` + g.Name(c.Name) + `::text COLLATE "C")`
+}
+
+func (g grammar) AsBytes(c backends.Column) string {
+	if c.Kind == backends.BytesColumn {
+		return g.Name(c.Name)
+	}
+	return g.Name(c.Name) + "::text"
+}
+
+func (g grammar) Size(c backends.Column) string {
+	return "octet_length(" + g.AsBytes(c) + ")"
+}
+
+// Clock cuts the present time to what the column holds, so that what is written is
+// what is read.
+func (g grammar) Clock(c backends.Column, utc bool) string {
+	return g.at(c, utc, g.now())
+}
+
+func (g grammar) Later(c backends.Column, utc bool, n int) string {
+	return g.at(c, utc, fmt.Sprintf("(%s + $%d::bigint * interval '1 ms')", g.now(), n))
+}
+
+func (g grammar) at(c backends.Column, utc bool, instant string) string {
+	if utc && !strings.HasSuffix(c.Type, "with time zone") {
+		instant = "(" + instant + " AT TIME ZONE 'UTC')"
+	}
+	return instant + "::" + c.Type
+}
+
+func (g grammar) Millis(c backends.Column, utc bool) string {
+	value := g.Name(c.Name)
+	switch {
+	case strings.HasSuffix(c.Type, "with time zone"):
+	case utc:
+		value = "(" + value + " AT TIME ZONE 'UTC')"
+	default:
+		value += "::timestamptz"
+	}
+	return "floor(extract(epoch FROM " + value + ") * 1000)::bigint"
+}
+
+func (g grammar) now() string { return g.Own("qsidecar_now") + "()" }
+func (g grammar) NowMillis() string {
+	return "floor(extract(epoch FROM " + g.now() + ") * 1000)::bigint"
+}
+
+func (g grammar) Lock(columns, from, where, order string, n int, skip bool) string {
+	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
+	if order != "" {
+		sql += " ORDER BY " + order
+	}
+	if n > 0 {
+		sql += fmt.Sprintf(" LIMIT $%d::bigint", n)
+	}
+	sql += " FOR UPDATE"
+	if skip {
+		sql += " SKIP LOCKED"
+	}
+	return sql
+}
+
+func (g grammar) Fence() string { return g.Own("qsidecar_next") + "()" }
+
+func (g grammar) Paused(queue string) string {
+	return "EXISTS (SELECT FROM " + g.Own("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
+}
+
+func (g grammar) Lives(host string) string {
+	return "EXISTS (SELECT FROM " + g.Own("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
+}
