@@ -23,7 +23,7 @@ type engine struct {
 var errNotHad = errors.New("NOT MEASURED, its server cannot be had")
 
 // engines are those that can be measured.
-var engines = []engine{postgresEngine, mysqlEngine, mariadbEngine}
+var engines = []engine{postgresEngine, mysqlEngine, mariadbEngine, sqliteEngine}
 
 func engineNames() string {
 	var names []string

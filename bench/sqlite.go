@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlite"
+)
+
+// SQLite has no server: what it uses is the sidecar's, or the benchmark's own where
+// rivals are measured.
+var sqliteEngine = engine{name: "sqlite", start: startSQLite}
+
+type liteServer struct{ dir, version string }
+
+func startSQLite(ctx context.Context, _ bool) (server, error) {
+	dir, err := os.MkdirTemp("", "qsbench")
+	if err != nil {
+		return nil, err
+	}
+	s := &liteServer{dir: dir}
+	db, err := s.open("version", "")
+	if err == nil {
+		err = errors.Join(db.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&s.version), db.Close())
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
+func (s *liteServer) Version() string           { return "SQLite " + s.version }
+func (s *liteServer) PID() int                  { return 0 }
+func (s *liteServer) Stop() error               { return os.RemoveAll(s.dir) }
+func (s *liteServer) path(name string) string   { return filepath.Join(s.dir, name+".db") }
+func (s *liteServer) dsn(name, q string) string { return "file:" + s.path(name) + "?" + q }
+
+// open is a pool of connections that are as safe as the sidecar's own.
+func (s *liteServer) open(name, more string) (*sql.DB, error) {
+	q := url.Values{"_pragma": {"busy_timeout(60000)", "journal_mode(wal)", "synchronous(full)"}}
+	return sql.Open("sqlite", s.dsn(name, q.Encode()+more))
+}
+
+func (s *liteServer) Database(ctx context.Context, name string) (database, error) {
+	rivals, err := s.open(name+"-rivals", "")
+	if err != nil {
+		return nil, err
+	}
+	return &liteDatabase{s: s, name: name, rivals: rivals}, nil
+}
+
+// liteDatabase keeps the rivals' table in a file of its own: so do programs that
+// have no sidecar.
+type liteDatabase struct {
+	s      *liteServer
+	name   string
+	rivals *sql.DB
+}
+
+func (d *liteDatabase) URL() string  { return "sqlite:" + d.s.path(d.name) }
+func (d *liteDatabase) Close() error { return d.rivals.Close() }
+
+func (d *liteDatabase) Open(ctx context.Context) (backends.Backend, error) {
+	return sqlite.Open(ctx, sqlite.Options{Path: d.s.path(d.name)})
+}
+
+func (d *liteDatabase) Count(context.Context) (counts, error) { return counts{}, nil }
+
+func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err error) {
+	db, err := d.s.open(d.name, "&_txlock=immediate")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	now := time.Now().UnixMilli()
+	const bite = 50_000 // the sidecar's own writes wait for no more
+	for from := 0; from < rows; from += bite {
+		for state, times := range map[string][2]any{"ready": {nil, nil}, "scheduled": {now + 24*time.Hour.Milliseconds(), nil}, "dead": {nil, now}} {
+			if _, err := db.ExecContext(ctx, `WITH RECURSIVE s (n) AS (SELECT ? + 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?)
+				INSERT INTO qsidecar_jobs (queue, state, payload, position, ready_at, run_at, finished_at) SELECT ?, ?, zeroblob(?), n, ?, ?, ? FROM s`,
+				from, min(rows, from+bite), queue, state, payloadSize, now, times[0], times[1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d *liteDatabase) Hold(ctx context.Context) (release func() error, err error) {
+	db, err := d.s.open(d.name, "")
+	if err != nil {
+		return nil, err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err == nil {
+		var n int64
+		err = tx.QueryRowContext(ctx, "SELECT count(*) FROM qsidecar_jobs").Scan(&n)
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return func() error { return errors.Join(tx.Rollback(), db.Close()) }, nil
+}
+
+// Fill implements database.
+func (d *liteDatabase) Fill(ctx context.Context, jobs int) error {
+	_, err := d.rivals.ExecContext(ctx, fmt.Sprintf(`DROP TABLE IF EXISTS rival;
+		CREATE TABLE rival (id INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, state INTEGER NOT NULL DEFAULT 0, payload BLOB NOT NULL);
+		CREATE INDEX rival_ready ON rival (queue, id) WHERE state = 0;
+		WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < %d)
+		INSERT INTO rival (queue, payload) SELECT 'q', zeroblob(%d) FROM s;
+		PRAGMA wal_checkpoint(truncate)`, jobs, payloadSize))
+	return err
+}
+
+// Rivals implements database.
+func (d *liteDatabase) Rivals() []rival {
+	session := func(work func(ctx context.Context, c *sql.Conn) func() (int, error)) func(context.Context) (func() (int, error), func() error, error) {
+		return func(ctx context.Context) (func() (int, error), func() error, error) {
+			c, err := d.rivals.Conn(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			return work(ctx, c), c.Close, nil
+		}
+	}
+	return []rival{
+		{keyTwo, "two short transactions", 32, 0.02, session(liteTwo)},
+		{keyRaw, "raw limit, n = 1000", 1, 2, session(liteRaw(1000))},
+	}
+}
+
+// liteTwo takes a job in one transaction and deletes it in another.
+func liteTwo(ctx context.Context, c *sql.Conn) func() (int, error) {
+	return func() (int, error) {
+		var id int64
+		var payload []byte
+		err := c.QueryRowContext(ctx, `UPDATE rival SET state = 1 WHERE id = (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT 1)
+			RETURNING id, payload`).Scan(&id, &payload)
+		if errors.Is(err, sql.ErrNoRows) {
+			return 0, nil
+		}
+		if err == nil {
+			_, err = c.ExecContext(ctx, "DELETE FROM rival WHERE id = ?", id)
+		}
+		return 1, err
+	}
+}
+
+// liteRaw takes n and deletes n in one transaction.
+func liteRaw(n int) func(ctx context.Context, c *sql.Conn) func() (int, error) {
+	return func(ctx context.Context, c *sql.Conn) func() (int, error) {
+		return func() (got int, err error) {
+			if _, err := c.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+				return 0, err
+			}
+			rows, err := c.QueryContext(ctx, `UPDATE rival SET state = 1 WHERE id IN (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT ?)
+				RETURNING id, payload`, n)
+			if err != nil {
+				return 0, err
+			}
+			defer rows.Close()
+			first, last := int64(0), int64(0)
+			for rows.Next() {
+				var payload []byte
+				var id int64
+				if err := rows.Scan(&id, &payload); err != nil {
+					return 0, err
+				}
+				if got++; got == 1 {
+					first = id
+				}
+				last = max(last, id)
+			}
+			if err := rows.Err(); err != nil {
+				return 0, err
+			}
+			if _, err = c.ExecContext(ctx, "DELETE FROM rival WHERE id BETWEEN ? AND ? AND state = 1", first, last); err == nil {
+				_, err = c.ExecContext(ctx, "COMMIT")
+			}
+			return got, err
+		}
+	}
+}
