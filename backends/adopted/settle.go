@@ -219,6 +219,9 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 		if has && result != nil {
 			w.set(c, w.value(c, string(result)))
 		}
+		if c, has := t.one[Error]; has && c.Nullable && len(l.failures) > 0 {
+			w.set(c, "NULL") // what earlier tries wrote there
+		}
 		where := w.row(l.item, w.ours(l))
 		e.statement = w.update(where)
 	}
@@ -298,8 +301,11 @@ func (x *settling) end(t *table, l *lease, f backends.Fate, where []string) (*en
 		if message == "" {
 			message = string(f.Cause)
 		}
-		if err := w.text(Error, message); err != nil {
-			return nil, err
+		// That a worker or a sidecar was lost is the owner's concern only if it was the last try.
+		if f.Cause == backends.CauseNacked || f.State == backends.StateDead {
+			if err := w.text(Error, message); err != nil {
+				return nil, err
+			}
 		}
 		l.failed(failure{Attempt: f.Attempts, Cause: f.Cause, Message: f.Message, At: l.now})
 	}

@@ -136,7 +136,7 @@ func TestTakenBack(t *testing.T) {
 	if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.Freed) != "[e]" {
 		t.Errorf("%+v", r)
 	}
-	k.shows(rowsE, "1|waiting|lease_ended|f", "2|waiting|sidecar_lost|f", "3|processing|w|f")
+	k.shows(rowsE, "1|waiting|f", "2|waiting|f", "3|processing|w|f")
 	k.write(backends.Ack{Leases: leases(ended, lost, kept)}, 2)
 }
 
