@@ -165,9 +165,9 @@ func (s *Store) queueLook(t *tx, w backends.Sweep, alive []int64, search bool, x
 	part := func(sql string, args ...any) { t.text("\nUNION ALL "+sql, args...) }
 	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + jobs + " WHERE lane = 'n' LIMIT 1) AS x")
 	part("SELECT 'scheduled', x.queue, x.place FROM (SELECT q.queue, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
-		"WHERE j.lane = CONCAT('s', q.queue) ORDER BY j.urgency, j.place, j.id LIMIT 1) AS place FROM qsidecar_queues AS q) AS x WHERE x.place IS NOT NULL")
+		"WHERE j.lane = CONCAT('s', q.queue) ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place FROM qsidecar_queues AS q) AS x WHERE x.place IS NOT NULL")
 	part("SELECT 'due', x.lane, x.place FROM (SELECT " + hostLane + " AS lane, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
-		"WHERE j.lane = " + hostLane + " ORDER BY j.urgency, j.place, j.id LIMIT 1) AS place " +
+		"WHERE j.lane = " + hostLane + " ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place " +
 		"FROM (SELECT host FROM qsidecar_hosts UNION ALL SELECT 0) AS h) AS x WHERE x.place IS NOT NULL")
 	part("SELECT IF(dead, 'dead', 'alive'), '', host FROM qsidecar_hosts")
 	if search {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -174,11 +175,16 @@ func (b *bitten) pruneKeys(ctx context.Context, t *tx, limit int) error {
 // janitor goes round the tables beside the jobs, a bite at each visit, and looks
 // for what belonged to jobs that somebody deleted by hand.
 type janitor struct {
+	visits atomic.Int64 // and those that it left out
+
 	mu    sync.Mutex
 	job   int64  // the last of qsidecar_failures that was looked at
 	queue string // the last of qsidecar_keys
 	key   []byte
 }
+
+// tidyEvery is how many sweeps that prune there are to one visit.
+const tidyEvery = 6
 
 // tidy is one visit. It locks nothing but what it changes, and ids are never used
 // again: what it found to be gone stays gone.

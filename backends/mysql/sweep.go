@@ -40,7 +40,7 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 			}
 		}
 	}
-	if w.Prune {
+	if w.Prune && s.janitor.visits.Add(1)%tidyEvery == 0 {
 		if err := s.tidy(ctx, w.Limit); err != nil {
 			return r, err
 		}

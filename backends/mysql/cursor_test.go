@@ -1,0 +1,156 @@
+package mysql
+
+import (
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// passed opens a database with n jobs of which the first half was claimed, after
+// somebody did something in a transaction that is still open.
+func passed(t *testing.T, m *testserver.MySQL, n int, before ...string) (*Store, *sql.Conn) {
+	t.Helper()
+	name := m.Database(t)
+	s := open(t, Options{URL: m.URL(name)})
+	join(t, s, 1)
+	c := connect(t, m, name)
+	if len(before) > 0 && before[0] == "lock" {
+		fillBy(t, s, n, 1000)
+		runSQL(t, c, "START TRANSACTION", "SELECT id FROM qsidecar_jobs ORDER BY id LIMIT 1 FOR UPDATE")
+	} else {
+		runSQL(t, c, append([]string{"START TRANSACTION"}, before...)...)
+		fillBy(t, s, n, 1000)
+	}
+	took := 0
+	for number := uint64(1); took < n/2; number += 1000 {
+		took += len(take(t, s, 1, min(1000, n/2-took), number))
+	}
+	return s, c
+}
+
+const late = `INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'late')`
+
+func isLate(j backends.Job) bool { return string(j.Payload) == "late" }
+
+// claimUntil claims one job at a time until the wanted one comes, as an endless
+// backlog would have it, and fails when that takes much longer than a second.
+func claimUntil(t *testing.T, s *Store, want func(backends.Job) bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for n := uint64(1 << 32); ; n++ {
+		jobs := take(t, s, 1, 1, n)
+		if len(jobs) == 0 {
+			t.Fatal("the backlog ran out")
+		}
+		if want(jobs[0]) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the job was left behind by full claims")
+		}
+	}
+}
+
+func TestCommittedLate(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, c := passed(t, m, 6000, late)
+		runSQL(t, c, "COMMIT")
+		claimUntil(t, s, isLate)
+	})
+}
+
+// TestCommittedLateAndClaimedShort: a claim that comes back short has looked
+// everywhere.
+func TestCommittedLateAndClaimedShort(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, c := passed(t, m, 2000, late)
+		take(t, s, 1, 1000, 1<<20) // nothing is left
+		runSQL(t, c, "COMMIT")
+		if jobs := take(t, s, 1, 10, 1<<21); len(jobs) != 1 || !isLate(jobs[0]) {
+			t.Fatalf("given %v, want the late one at once", jobs)
+		}
+	})
+}
+
+func TestLockedAndLetGo(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		if m.Kind == testserver.MariaDB105 {
+			return // it cannot leave a locked row alone: claims wait for it
+		}
+		s, c := passed(t, m, 6000, "lock")
+		first := int64(0)
+		if err := c.QueryRowContext(t.Context(), "SELECT MIN(id) FROM qsidecar_jobs WHERE state = 'ready'").Scan(&first); err != nil {
+			t.Fatal(err)
+		}
+		runSQL(t, c, "ROLLBACK")
+		claimUntil(t, s, func(j backends.Job) bool { return j.ID == batch.ID(first) })
+	})
+}
+
+// TestGivenBackByAnother: the other sidecar's count of give-backs is noticed.
+func TestGivenBackByAnother(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, _ := passed(t, m, 4000)
+		j := take(t, s, 1, 1, 1<<20)
+		other := open(t, Options{URL: s.o.URL})
+		take(t, s, 1, 10, 1<<21)
+		write(t, other, backends.Release{Leases: leasesOf(j), Uncharged: true})
+		n := 0
+		claimUntil(t, s, func(got backends.Job) bool { n++; return got.ID == j[0].ID })
+		if n > 2 { // one claim notices the count, the next one looks
+			t.Errorf("it came as the %dth", n)
+		}
+	})
+}
+
+// TestLowIsProven: what lies behind is not looked at for ever, and not before it
+// is certain that nothing comes up there.
+func TestLowIsProven(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, c := passed(t, m, 6000, late)
+		position := int64(0)
+		if err := c.QueryRowContext(t.Context(), "SELECT MIN(position) FROM qsidecar_jobs").Scan(&position); err != nil {
+			t.Fatal(err)
+		}
+		low := func(n uint64) int64 {
+			take(t, s, 1, 1, n)
+			if lows := s.cursors.Lows("q"); len(lows) > 0 {
+				return lows[0].Position
+			}
+			return 0
+		}
+		began := time.Now()
+		for n := uint64(1 << 40); time.Since(began) < 3*margin; n++ {
+			if at := low(n); at >= position {
+				t.Fatalf("low is %d, and the transaction that has a job at %d is open", at, position)
+			}
+		}
+		runSQL(t, c, "COMMIT")
+		claimUntil(t, s, isLate)
+		n := uint64(1 << 41)
+		until(t, "what was taken is proven to be over", func() bool { n++; return low(n) > position })
+	})
+}
+
+// TestTheClockIsSetBack: positions that were passed are given again.
+func TestTheClockIsSetBack(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, c := passed(t, m, 3000)
+		until(t, "something is proven", func() bool {
+			take(t, s, 1, 1, uint64(time.Now().UnixNano()))
+			lows := s.cursors.Lows("q")
+			return len(lows) > 0 && lows[0].Position > 0
+		})
+		s.clocks.latest += int64(time.Minute / time.Microsecond) // as if the server's clock had been there
+		runSQL(t, c, "ROLLBACK", "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', 1000)")
+		n := 0
+		claimUntil(t, s, func(j backends.Job) bool { n++; return isLate(j) })
+		if n > 2 {
+			t.Errorf("it came as the %dth", n)
+		}
+	})
+}

@@ -1,0 +1,221 @@
+package mysql
+
+import (
+	"bytes"
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestKilledSessions: the server ends sessions at any moment, and each answer is
+// the truth.
+func TestKilledSessions(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		const writers, each = 6, 40
+		var answers [writers][each]error
+		var running atomic.Int32
+		running.Store(writers)
+		var wg sync.WaitGroup
+		for w := range writers {
+			wg.Go(func() {
+				defer running.Add(-1)
+				for i := range each {
+					j := backends.NewJob{Queue: "q", Payload: fmt.Appendf(nil, "%d-%d", w, i)}
+					_, answers[w][i] = s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j, j}}}})
+				}
+			})
+		}
+		killed := 0
+		for running.Load() > 0 {
+			ids, err := m.Connections(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range ids {
+				if err := m.Kill(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				killed++
+			}
+		}
+		wg.Wait()
+		if killed == 0 {
+			t.Error("nothing was killed")
+		}
+		failed := 0
+		for w := range writers {
+			for i, err := range answers[w] {
+				n := numberOf(t, m, name, fmt.Sprintf("SELECT COUNT(*) FROM qsidecar_jobs WHERE payload = '%d-%d'", w, i))
+				switch {
+				case err == nil && n == 2, errors.Is(err, backends.ErrUnknownOutcome) && (n == 0 || n == 2):
+				case backends.Retryable(err) && n == 0:
+					failed++
+				default:
+					t.Errorf("answered %v, and %d jobs are there", err, n)
+				}
+			}
+		}
+		t.Logf("%s: %d sessions were killed; %d of %d commits failed", m.Version, killed, failed, writers*each)
+	})
+}
+
+// TestADeadlockIsTriedAgain: with a program that locks in another order.
+func TestADeadlockIsTriedAgain(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		join(t, s, 1)
+		fillBy(t, s, 300, 300)
+		jobs := take(t, s, 1, 2, 1)
+		ids := []string{jobs[0].ID, jobs[1].ID}
+		c := connect(t, m, name)
+		runSQL(t, c, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION", "UPDATE qsidecar_jobs SET timeout_ms = 5 WHERE state = 'ready'", // it has much to roll back
+			"SELECT 1 FROM qsidecar_jobs WHERE id = "+ids[1]+" FOR UPDATE")
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Nack{Leases: leasesOf(jobs)}}})
+			done <- err
+		}()
+		until(t, "the nack waits for the second row", func() bool {
+			return numberOf(t, m, "", fmt.Sprintf(
+				"SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%%IN (%s,%s)%%'", ids[0], ids[1])) > 0
+		})
+		runSQL(t, c, "SELECT 1 FROM qsidecar_jobs WHERE id = "+ids[0]+" FOR UPDATE", "COMMIT")
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if all, locks := s.Retries(); locks == 0 || all < locks {
+			t.Errorf("%d tries again, %d of them for locks", all, locks)
+		}
+	})
+}
+
+// TestPackets: many jobs are spread over packets, and one that fits into none
+// harms nobody else.
+func TestPackets(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s := open(t, Options{URL: m.URL(m.Database(t))})
+		join(t, s, 1)
+		s.server.packet = 4 << 20 // as if the server said so: 64 MB would take long
+		s.config.MaxAllowedPacket = 4 << 20
+		s.pool.close()
+		s.pool = pool{}
+		s.pool.fill(3)
+		var e backends.Enqueue
+		for i := range 40 {
+			e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: bytes.Repeat([]byte{byte(i)}, 300_000), Key: fmt.Sprint(i)})
+		}
+		for i, st := range write(t, s, e).Stored {
+			if st.Duplicate || st.ID == "" {
+				t.Fatalf("job %d: %+v", i, st)
+			}
+		}
+		large := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 4<<20)}}}
+		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{large}})
+		if !backends.IsRefused(err) || !strings.Contains(err.Error(), "max_allowed_packet") {
+			t.Fatalf("answered %v", err)
+		}
+		jobs := take(t, s, 1, 10, 1)
+		for i, j := range jobs {
+			if len(j.Payload) != 300_000 || j.Payload[0] != byte(i) {
+				t.Fatalf("job %d came back with %d bytes", i, len(j.Payload))
+			}
+		}
+		if len(jobs) != 10 {
+			t.Fatalf("%d jobs fit 4 MiB, want 10", len(jobs))
+		}
+	})
+}
+
+// TestASessionThatWasLeftBehind: a cable was cut in the midst of a transaction, and
+// its locks are in nobody's way.
+func TestASessionThatWasLeftBehind(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s := open(t, Options{URL: m.URL(m.Database(t)), MaxConnections: minConnections})
+		join(t, s, 1)
+		fillBy(t, s, 1, 1)
+		j := take(t, s, 1, 1, 1)
+		c, l, err := s.take(t.Context(), &s.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.exec(t.Context(), "START TRANSACTION; UPDATE qsidecar_jobs SET losses = 7"); err != nil {
+			t.Fatal(err)
+		}
+		// The sidecar gives the connection up, and the server hears nothing of it.
+		left := &conn{raw: c.raw, wire: c.wire}
+		defer left.close()
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		c.raw, c.wire, c.bad, l.stray = deaf{}, ours, true, c.name
+		s.pool.put(c, l)
+		if r := write(t, s, backends.Nack{Leases: leasesOf(j)}); len(r.Lost) != 0 {
+			t.Errorf("lost %v", r.Lost)
+		}
+	})
+}
+
+// deaf is a connection that closes and tells nobody.
+type deaf struct{ driver.Conn }
+
+func (deaf) Close() error { return nil }
+
+// TestIdsAfterARestart: the ids of jobs that are gone are not given again.
+func TestIdsAfterARestart(t *testing.T) {
+	t.Parallel()
+	for _, kind := range testserver.MySQLKinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{Durable: true})
+			if errors.Is(err, testserver.ErrNotHad) {
+				t.Log(err)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := m.Stop(); err != nil {
+					t.Error(err)
+				}
+			}()
+			name := fmt.Sprintf("restarted_%d", len(kind))
+			if err := m.Exec(t.Context(), "CREATE DATABASE "+name); err != nil {
+				t.Fatal(err)
+			}
+			s := open(t, Options{URL: m.URL(name)})
+			join(t, s, 1)
+			last := ""
+			for _, end := range []func() error{m.Kill9, m.Halt} {
+				fillBy(t, s, 5, 5)
+				for _, st := range write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q"}}}).Stored {
+					if len(st.ID) < len(last) || len(st.ID) == len(last) && st.ID <= last {
+						t.Fatalf("%s after %s", st.ID, last)
+					}
+					last = st.ID
+				}
+				write(t, s, backends.Ack{Leases: leasesOf(take(t, s, 1, 100, 1))})
+				if n := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_jobs"); n != 0 {
+					t.Fatalf("%d jobs are left", n)
+				}
+				if err := errors.Join(end(), m.Go(context.WithoutCancel(t.Context()))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			st := write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}).Stored[0]
+			if len(st.ID) < len(last) || len(st.ID) == len(last) && st.ID <= last {
+				t.Errorf("after a restart %s, after %s", st.ID, last)
+			}
+		})
+	}
+}

@@ -1,0 +1,118 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// connect opens a client of somebody's.
+func connect(t testing.TB, m *testserver.MySQL, database string) *sql.Conn {
+	t.Helper()
+	db, err := m.Open(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// runSQL runs statements on a connection of somebody's.
+func runSQL(t testing.TB, c *sql.Conn, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		if _, err := c.ExecContext(context.WithoutCancel(t.Context()), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// numberOf is the answer of a query that has one.
+func numberOf(t testing.TB, m *testserver.MySQL, database, query string) (n int64) {
+	t.Helper()
+	db, err := m.Open(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func join(t testing.TB, s *Store, host backends.Identity) {
+	t.Helper()
+	if p, err := s.Beat(t.Context(), backends.Beat{Host: host, Lease: time.Hour, Name: "test"}); err != nil || !p.Alive {
+		t.Fatalf("join: %+v, %v", p, err)
+	}
+}
+
+func claimOf(host backends.Identity, n int, from uint64) backends.Batch {
+	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3, Backoff: time.Second, BackoffMax: time.Minute}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
+	for i := range n {
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: from + uint64(i)}, Worker: "w"})
+	}
+	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
+}
+
+// take claims up to n jobs of "q".
+func take(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []backends.Job {
+	t.Helper()
+	r, err := s.Commit(t.Context(), claimOf(host, n, from))
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	return r.Claims[0].Jobs
+}
+
+func leasesOf(jobs []backends.Job) (l []backends.Lease) {
+	for _, j := range jobs {
+		l = append(l, backends.Lease{Job: j.ID, Token: j.Token})
+	}
+	return l
+}
+
+func write(t testing.TB, s *Store, w backends.Write) backends.WriteResult {
+	t.Helper()
+	r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{w}})
+	if err != nil {
+		t.Fatalf("%T: %v", w, err)
+	}
+	return r.Writes[0]
+}
+
+// until polls for a fact.
+func until(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for !f() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("never: %s", what)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"mysql://app@db/jobs":                          "mysql://app@db:3306/jobs",
+		"mysql://app:hunter2@db:3307/jobs":             "mysql://app@db:3307/jobs",
+		"mysql://app@[::1]:3307/jobs?tls=true":         "mysql://app@[::1]:3307/jobs",
+		"mysql://app@localhost/jobs?socket=/run/m.s":   "mysql://app@localhost/jobs?socket=/run/m.s",
+		"mysql://app@db/":                              "",
+		"mysql://db/jobs":                              "",
+		"mysql://app:hunter2@db/jobs/more":             "",
+		"mysql://app:hunter2@db/jobs?ssl=1":            "",
+		"mysql://app:hunter2@db/jobs?tls=perhaps":      "",
+		"mysql://app:hunter2@db/jobs?ca=/no/such/file": "",
+		"mysql://app:hunt%zz@db/jobs":                  "",
+		"app:hunter2@tcp(db)/jobs":                     "",
+	} {
+		c, err := configure(&Options{URL: url})
+		switch {
+		case want == "" && err == nil:
+			t.Errorf("%s was taken as %s", url, placeOf(c))
+		case want == "" && strings.Contains(err.Error(), "hunt"):
+			t.Errorf("%s: %v: that shows the password", url, err)
+		case want != "" && (err != nil || placeOf(c) != want):
+			t.Errorf("%s: %v, %v", url, c, err)
+		}
+	}
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	for text, c := range map[string]struct{ maria, skips, refused bool }{
+		"8.0.13": {skips: true}, "9.7.4-2": {skips: true}, "8.0.36-28.1": {skips: true}, "8.0.12": {refused: true}, "5.7.44-log": {refused: true},
+		"10.5.23-MariaDB-0+deb11u1": {maria: true}, "5.5.5-10.6.0-MariaDB-log": {maria: true, skips: true}, "11.4.2-MariaDB": {maria: true, skips: true},
+		"10.2.44-MariaDB": {maria: true, refused: true}, "PostgreSQL": {refused: true},
+	} {
+		v, err := know(text, c.maria)
+		if (err != nil) != c.refused || err == nil && v.skips != c.skips {
+			t.Errorf("%s: %+v, %v", text, v, err)
+		}
+	}
+}
+
+// TestManyOpenAtOnce: sidecars that start together make the tables once.
+func TestManyOpenAtOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		o := Options{URL: m.URL(m.Database(t))}
+		var mu sync.Mutex
+		names := map[string]int{}
+		var wg sync.WaitGroup
+		for range 6 {
+			wg.Go(func() {
+				s, err := Open(t.Context(), o)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				names[s.Info().Database]++
+				mu.Unlock()
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if len(names) != 1 || names[""] > 0 {
+			t.Errorf("the database has the names %v", names)
+		}
+	})
+}
+
+// login makes a user with some rights and returns its address for a database.
+func login(t *testing.T, m *testserver.MySQL, database string, grants ...string) string {
+	t.Helper()
+	user := database + "_u"
+	must(t, m, database, fmt.Sprintf("CREATE USER '%s'@'%%' IDENTIFIED BY 'x'", user))
+	t.Cleanup(func() {
+		if err := m.Exec(context.Background(), fmt.Sprintf("DROP USER '%s'@'%%'", user)); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, g := range grants {
+		must(t, m, database, strings.ReplaceAll(g, "{user}", "'"+user+"'@'%'"))
+	}
+	u, err := url.Parse(m.URL(database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(user, "x")
+	return u.String()
+}
+
+// TestMadeByHand: a person makes the tables from what is printed, and the sidecar's
+// user may make none.
+func TestMadeByHand(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		url := login(t, m, name, "GRANT SELECT ON "+name+".* TO {user}")
+		_, err := Open(t.Context(), Options{URL: url})
+		if err == nil || !strings.Contains(err.Error(), "migrate --print") {
+			t.Fatalf("without tables and rights: %v", err)
+		}
+		c := connect(t, m, name)
+		for _, sql := range split(Migrations(url, name+"_u", 0)) {
+			runSQL(t, c, sql)
+		}
+		s := open(t, Options{URL: url})
+		join(t, s, 1)
+		fillBy(t, s, 3, 3)
+		write(t, s, backends.Ack{Leases: leasesOf(take(t, s, 1, 3, 1))})
+		if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true, Waiting: []string{"q"}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, sql := range split(Migrations(url, name+"_u", 0)) {
+			runSQL(t, c, sql) // again does no harm
+		}
+	})
+}
+
+func TestMadeByANewerProgram(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		open(t, Options{URL: m.URL(name)})
+		must(t, m, name, "UPDATE qsidecar_meta SET version = 9")
+		open(t, Options{URL: m.URL(name)}) // it says that it is fit for this one
+		must(t, m, name, "UPDATE qsidecar_meta SET min_program = 9")
+		if _, err := Open(t.Context(), Options{URL: m.URL(name)}); err == nil || !strings.Contains(err.Error(), "upgrade this program") {
+			t.Fatalf("opened: %v", err)
+		}
+	})
+}
+
+// TestAStrangeServer: nothing is taken as the server happens to be set.
+func TestAStrangeServer(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		tx := "transaction_isolation"
+		if m.Kind != testserver.MySQL97 {
+			tx = "tx_isolation"
+		}
+		// init_connect is for users without SUPER; it stands for all that may be set for a session.
+		o := Options{URL: m.URL(name)}
+		s := open(t, o)
+		c, l, err := s.take(t.Context(), &s.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.pool.put(c, l)
+		for setting, want := range map[string]string{
+			"autocommit": "1", "time_zone": "+00:00", tx: "READ-COMMITTED", "innodb_lock_wait_timeout": "5", "wait_timeout": "60",
+			"completion_type": "NO_CHAIN", "sql_safe_updates": "0", "character_set_client": "utf8mb4",
+		} {
+			got := ""
+			if err := c.query(t.Context(), "SELECT @@SESSION."+setting, nil, []func(r *result) error{func(r *result) error {
+				_, err := r.next()
+				switch v := r.row[0].(type) {
+				case []byte:
+					got = string(v)
+				default:
+					got = fmt.Sprint(v)
+				}
+				return err
+			}}); err != nil || got != want {
+				t.Errorf("%s is %q, want %q; %v", setting, got, want, err)
+			}
+		}
+	})
+}
+
+// TestPlainInserts: of a program whose session has another zone, and with a run_at.
+func TestPlainInserts(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		join(t, s, 1)
+		c := connect(t, m, name)
+		runSQL(t, c, "SET time_zone = '-11:00'", "SET sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+			"INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'now')",
+			"INSERT INTO qsidecar_jobs (queue, payload, priority, headers, max_attempts) VALUES ('q', 'first', 5, '{\"a\": \"b\"}', 2)",
+			"INSERT INTO qsidecar_jobs (queue, payload, run_at) VALUES ('q', 'past', UTC_TIMESTAMP() - INTERVAL 1 HOUR), ('q', 'future', UTC_TIMESTAMP() + INTERVAL 1 HOUR)")
+		r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Waiting: []string{"q"}})
+		if err != nil || r.Promoted != 1 || r.Next < 59*time.Minute || r.Next > time.Hour {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		jobs := take(t, s, 1, 9, 1)
+		got := ""
+		for _, j := range jobs {
+			got += string(j.Payload) + " "
+			if age := time.Since(j.EnqueuedAt); age.Abs() > time.Minute {
+				t.Errorf("%s was enqueued %v ago", j.Payload, age)
+			}
+		}
+		if got != "first now past " || jobs[0].MaxAttempts != 2 || jobs[0].Headers["a"] != "b" {
+			t.Errorf("given %s: %+v", got, jobs)
+		}
+		for _, bad := range []string{"('-q')", "('a b')", "('é')", "('a\n')", "('')"} {
+			if _, err := c.ExecContext(t.Context(), "INSERT INTO qsidecar_jobs (queue) VALUES "+bad); err == nil {
+				t.Errorf("the queue %q was taken", bad)
+			}
+		}
+	})
+}
+
+// TestDeletedByHand: what belonged to a job goes too, in time, and its key knows.
+func TestDeletedByHand(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		join(t, s, 1)
+		j := backends.NewJob{Queue: "q", Key: "k", KeyTTL: time.Millisecond}
+		write(t, s, backends.Enqueue{Jobs: []backends.NewJob{j}})
+		write(t, s, backends.Nack{Leases: leasesOf(take(t, s, 1, 1, 1)), HasDelay: true, Error: "no"})
+		must(t, m, name, "DELETE FROM qsidecar_jobs")
+		for range tidyEvery + 1 {
+			if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := numberOf(t, m, name, "SELECT (SELECT COUNT(*) FROM qsidecar_failures) + (SELECT COUNT(*) FROM qsidecar_keys WHERE state IS NULL)"); n != 0 {
+			t.Errorf("%d rows are left of it", n)
+		}
+		if r := write(t, s, backends.Enqueue{Jobs: []backends.NewJob{j}}); r.Stored[0].Duplicate {
+			t.Error("its key is taken")
+		}
+	})
+}

@@ -1,0 +1,192 @@
+package mysql
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// crowded is a database in which every kind of row is many, and of which the
+// server believes that it is empty.
+func crowded(t *testing.T, m *testserver.MySQL) (*Store, string) {
+	t.Helper()
+	name := m.Database(t)
+	s := open(t, Options{URL: m.URL(name)})
+	join(t, s, 1)
+	must(t, m, name, "ALTER TABLE qsidecar_jobs STATS_AUTO_RECALC = 0", "ANALYZE TABLE qsidecar_jobs",
+		`INSERT INTO qsidecar_jobs (queue, state, payload, priority, run_at, finished_at, owner, token_host, token_number, claimed_at, expires_at)
+			WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900)
+			SELECT IF(n.i % 2 = 0, 'q', 'p'), s.s, '', n.i % 3, IF(s.s = 'scheduled', UTC_TIMESTAMP() + INTERVAL 1 DAY, NULL), IF(s.s IN ('dead', 'done'), UTC_TIMESTAMP(), NULL),
+				IF(s.s = 'claimed', 1, NULL), IF(s.s = 'claimed', 1, NULL), IF(s.s = 'claimed', n.i, NULL), IF(s.s = 'claimed', UTC_TIMESTAMP(), NULL), NULL
+			FROM n, (SELECT 'ready' AS s UNION ALL SELECT 'scheduled' UNION ALL SELECT 'dead' UNION ALL SELECT 'done' UNION ALL SELECT 'claimed') AS s`,
+		"INSERT INTO qsidecar_queues (queue) VALUES ('q'), ('p')")
+	return s, name
+}
+
+// reads is how many rows the server read, one after the other or by a key, for f on one connection.
+func reads(t *testing.T, s *Store, f func(tx *tx)) (n int64) {
+	t.Helper()
+	c, l, err := s.take(t.Context(), &s.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.pool.put(c, l)
+	count := func() (n int64) {
+		if err := c.query(t.Context(), "SHOW SESSION STATUS LIKE 'Handler_read%'", nil, []func(r *result) error{func(r *result) error {
+			for {
+				ok, err := r.next()
+				if !ok {
+					return err
+				}
+				k := int64(0)
+				if _, err := fmt.Sscan(r.text(1), &k); err != nil {
+					return err
+				}
+				n += k
+			}
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	work := &tx{s: s, c: c}
+	before := count()
+	f(work)
+	if err := work.send(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n = count() - before
+	work.rollback(t.Context())
+	return n
+}
+
+// TestCostsDoNotGrow: what a statement reads follows from what it gives, however
+// many rows of each kind there are.
+func TestCostsDoNotGrow(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, name := crowded(t, m)
+		within := func(what string, most int64, f func(tx *tx)) {
+			t.Helper()
+			if n := reads(t, s, f); n > most {
+				t.Errorf("%s reads %d rows, want at most %d", what, n, most)
+			}
+		}
+		claim := func(lifo bool) func(*tx) {
+			return func(tx *tx) {
+				k := &commitment{s: s, batch: claimOf(1, 10, 1)}
+				k.batch.Claims[0].Queues[0].LIFO = lifo
+				k.startClaims()
+				k.askClaims(tx)
+			}
+		}
+		within("a claim", 40, claim(false))
+		within("a claim of the newest", 40, claim(true))
+		s.cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: -1, Position: 1}, {Urgency: 0, Position: 1}}})
+		within("a claim that goes on from three priorities", 40, claim(false))
+		within("a look", 150, // some of them of the answers themselves
+			func(tx *tx) {
+				s.queueLook(tx, backends.Sweep{Waiting: []string{"q", "p", "none"}, Prune: true}, []int64{1}, true, &sight{returns: map[string]int64{}})
+			})
+		within("an ack", 20, func(tx *tx) {
+			k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{{Job: "1"}, {Job: "2"}, {Job: "3"}}}}}}
+			k.ackLean(tx)
+		})
+		within("a settle", 20, func(tx *tx) { tx.lock(map[int64]*job{}, []int64{1, 2, 3}, "") })
+		within("a look for what is due", 20, func(tx *tx) { tx.pick(new([]int64), "sq", 10) })
+		must(t, m, name, "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) "+
+			"SELECT 'q', n.i, n.i, UTC_TIMESTAMP() FROM n")
+		within("locking keys", 40, func(tx *tx) {
+			k := &commitment{s: s, keys: map[batch.Key]*remembered{}}
+			k.lockKeys(tx, map[batch.Key]struct{}{{Queue: "q", Key: "1"}: {}, {Queue: "q", Key: "2"}: {}, {Queue: "q", Key: "new"}: {}})
+		})
+	})
+}
+
+// TestPlans: no claim sorts, and each uses the index by lane and urgency at least.
+func TestPlans(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, name := crowded(t, m)
+		c, err := s.dial(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.close()
+		e := &examination{Store: s, conn: c}
+		check := func(what string) {
+			t.Helper()
+			for _, lifo := range []bool{false, true} {
+				if faults, err := e.claimFaults(t.Context(), backends.Policy{Queue: "q", LIFO: lifo}); err != nil || len(faults) > 0 {
+					t.Errorf("%s, newest first %v: %v, %v", what, lifo, faults, err)
+				}
+			}
+		}
+		check("at first")
+		s.cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: 0, Position: 1}}})
+		check("with cursors")
+		must(t, m, name, "ANALYZE TABLE qsidecar_jobs")
+		check("with true statistics")
+		must(t, m, name, "ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes, ADD INDEX qsidecar_lanes (lane, id)")
+		if faults, err := e.claimFaults(t.Context(), backends.Policy{Queue: "q"}); err != nil || !strings.Contains(fmt.Sprint(faults), "filesort") {
+			t.Errorf("with another index: %v, %v; want a filesort", faults, err)
+		}
+	})
+}
+
+// TestExamine: what is wrong is named, with what to do.
+func TestExamine(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, name := crowded(t, m)
+		look := func(url string) map[string]backends.Finding {
+			t.Helper()
+			x := open(t, Options{URL: url, Look: true})
+			all, err := x.Examine(t.Context(), []backends.Policy{{Queue: "q"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			worst := map[string]backends.Finding{}
+			for _, f := range all {
+				if f.Text == "" || f.Grade != backends.Fact && f.Do == "" {
+					t.Errorf("%+v says nothing, or not what to do", f)
+				}
+				if was, ok := worst[f.Topic]; !ok || was.Grade < f.Grade {
+					worst[f.Topic] = f
+				}
+			}
+			return worst
+		}
+		healthy := look(s.o.URL)
+		for _, topic := range []string{"server", "schema", "rights", "plan", "isolation", "binlog", "packets", "connections", "clock"} {
+			if f, ok := healthy[topic]; !ok || f.Grade != backends.Fact {
+				t.Errorf("%s: %+v, want a fact", topic, f)
+			}
+		}
+		if f := healthy["durability"]; f.Grade != backends.Advice || !strings.Contains(f.Text, "innodb_flush_log_at_trx_commit") {
+			t.Errorf("a server that does not sync: %+v", f)
+		}
+		if f := healthy["claim"]; (f.Grade == backends.Fact) != (m.Kind != testserver.MariaDB105) {
+			t.Errorf("%+v", f)
+		}
+		must(t, m, name, "CREATE TRIGGER strange BEFORE INSERT ON qsidecar_jobs FOR EACH ROW SET @x = 1",
+			"ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes")
+		limited := look(login(t, m, name, "GRANT SELECT ON "+name+".* TO {user}", "GRANT INSERT ON "+name+".qsidecar_jobs TO {user}"))
+		if f := limited["rights"]; f.Grade != backends.Problem || !strings.Contains(f.Text, "DELETE ON qsidecar_jobs") || strings.Contains(f.Text, "INSERT ON qsidecar_jobs") {
+			t.Errorf("%+v", f)
+		}
+		broken := look(s.o.URL)
+		if f := broken["triggers"]; f.Grade != backends.Advice || !strings.Contains(f.Text, "strange") {
+			t.Errorf("%+v", f)
+		}
+		if f := broken["plan"]; f.Grade != backends.Problem || !strings.Contains(f.Do, "ADD INDEX") {
+			t.Errorf("%+v", f)
+		}
+		if f := look(m.URL(m.Database(t)))["schema"]; f.Grade != backends.Fact || !strings.Contains(f.Text, "missing") {
+			t.Errorf("without tables: %+v", f)
+		}
+	})
+}
