@@ -46,6 +46,9 @@ func TestMySQLBesideOthers(t *testing.T) {
 		met := p.contention()
 		figure(t, "%s, %d jobs by 32 workers and two sidecars: %s; beside a classic loop (it took %d) and a held snapshot: %s; %d deadlocks, %d lock waits timed out",
 			p.Version, alone.jobs, before, taken, after, met.deadlocks, met.timeouts)
+		if after.last*10 < before.last {
+			t.Errorf("beside others the rate falls to %.0f jobs/s, less than a tenth", after.last)
+		}
 	})
 }
 
