@@ -96,6 +96,8 @@ type Grammar interface {
 	Clock(c Column, utc bool) string
 	// Later is a time of the column's type, so many milliseconds (argument n) after the present.
 	Later(c Column, utc bool, n int) string
+	// Instant is a time of the column's type, from milliseconds since 1970, UTC (argument n).
+	Instant(c Column, utc bool, n int) string
 	// Millis is the column's time as milliseconds since 1970, UTC.
 	Millis(c Column, utc bool) string
 	// NowMillis is the present time as that.
@@ -104,6 +106,8 @@ type Grammar interface {
 	// Lock is a query for at most the argument n's number of rows (0: all), which it
 	// locks, passing over those that others have locked if skip.
 	Lock(columns, from, where, order string, n int, skip bool) string
+	// Insert stores a row and answers with the text of its id.
+	Insert(table, names, values string, id Column) string
 	// Fence is a number that is greater than all that it gave before.
 	Fence() string
 	// Paused says whether the queue (a Words argument) is paused.

@@ -19,6 +19,8 @@ type commitment struct {
 	parts   []part // of the writes that are about adopted jobs
 	claims  []*claiming
 	later   []int // claims of both kinds of queues
+	stores  []storing
+	at      map[int][]int // where the engine's jobs stand in a write's list
 
 	res    backends.Results
 	follow map[int]int // what is stored with an ack: by the ack's number, the write's number in the engine's batch
@@ -36,7 +38,7 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	if err := k.split(); err != nil {
 		return backends.Results{}, err
 	}
-	if len(k.parts)+len(k.claims)+len(k.later) == 0 {
+	if len(k.parts)+len(k.claims)+len(k.later)+len(k.stores) == 0 {
 		return s.Adopter.Commit(ctx, b)
 	}
 	if err := k.together(ctx); err != nil {
@@ -58,7 +60,9 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 // split parts the batch.
 func (k *commitment) split() error {
 	k.managed.Host = k.batch.Host
+	k.at = map[int][]int{}
 	for n, w := range k.batch.Writes {
+		w, st := k.sortJobs(n, w)
 		mine, others, err := k.s.part(w)
 		if err != nil {
 			return err
@@ -67,7 +71,13 @@ func (k *commitment) split() error {
 			k.parts = append(k.parts, part{n, mine})
 		}
 		if others != nil {
+			if _, ack := w.(backends.Ack); ack {
+				st.managed = len(k.managed.Writes)
+			}
 			k.of, k.managed.Writes = append(k.of, n), append(k.managed.Writes, others)
+		}
+		if len(st.jobs) > 0 {
+			k.stores = append(k.stores, st)
 		}
 	}
 	for n, c := range k.batch.Claims {
@@ -89,6 +99,29 @@ func (k *commitment) split() error {
 	return nil
 }
 
+// sortJobs takes the new jobs of adopted queues out of a write.
+func (k *commitment) sortJobs(n int, w backends.Write) (backends.Write, storing) {
+	st := storing{n: n, managed: -1}
+	all := batch.JobsOf(w)
+	if !slices.ContainsFunc(all, func(j backends.NewJob) bool { return k.s.Adopted(j.Queue) }) {
+		return w, st
+	}
+	var rest []backends.NewJob
+	k.at[n] = []int{}
+	for i, j := range all {
+		if k.s.Adopted(j.Queue) {
+			st.at, st.jobs = append(st.at, i), append(st.jobs, j)
+		} else {
+			k.at[n], rest = append(k.at[n], i), append(rest, j)
+		}
+	}
+	if a, ok := w.(backends.Ack); ok {
+		a.Enqueue = rest
+		return a, st
+	}
+	return backends.Enqueue{Jobs: rest}, st
+}
+
 // claiming leaves out the slots of those who claim ahead.
 func (s *Store) claiming(c backends.Claim) *claiming {
 	if n := slices.IndexFunc(c.Slots, func(slot backends.Slot) bool { return slot.Ahead }); n >= 0 {
@@ -99,12 +132,10 @@ func (s *Store) claiming(c backends.Claim) *claiming {
 
 // part parts a write: what is about adopted jobs, and what is about others.
 func (s *Store) part(w backends.Write) (mine, others backends.Write, err error) {
-	for _, j := range batch.JobsOf(w) {
-		if s.Adopted(j.Queue) {
-			return nil, nil, &backends.UnsupportedError{Queue: j.Queue, Role: "enqueue", What: "jobs cannot be enqueued"}
+	if w, ok := w.(backends.Enqueue); ok {
+		if len(w.Jobs) == 0 {
+			return nil, nil, nil
 		}
-	}
-	if _, ok := w.(backends.Enqueue); ok {
 		return nil, w, nil
 	}
 	a, m := sorted(w)
@@ -159,13 +190,16 @@ func sorted(w backends.Write) (adopted, others []backends.Lease) {
 
 // together commits all but the claims of both kinds of queues.
 func (k *commitment) together(ctx context.Context) error {
-	also := backends.Also{Claims: len(k.claims) > 0, Writes: len(k.parts) > 0}
+	also := backends.Also{Claims: len(k.claims) > 0, Writes: len(k.parts)+len(k.stores) > 0}
 	also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
 		k.res = backends.Results{Writes: make([]backends.WriteResult, len(k.batch.Writes)), Claims: make([]backends.ClaimResult, len(k.batch.Claims))}
 		return k.settle(ctx, sql, b)
 	}
-	if len(k.claims) > 0 {
-		also.After = func(ctx context.Context, sql backends.SQL, _ *backends.Results) error {
+	if len(k.claims)+len(k.stores) > 0 {
+		also.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
+			if err := k.store(ctx, sql, r); err != nil {
+				return err
+			}
 			for _, c := range k.claims {
 				if err := c.run(ctx, sql); err != nil {
 					return err
@@ -174,7 +208,7 @@ func (k *commitment) together(ctx context.Context) error {
 			return nil
 		}
 	}
-	if len(k.parts)+len(k.claims)+len(k.managed.Writes)+len(k.managed.Claims) == 0 {
+	if len(k.parts)+len(k.claims)+len(k.stores)+len(k.managed.Writes)+len(k.managed.Claims) == 0 {
 		k.res.Claims = make([]backends.ClaimResult, len(k.batch.Claims))
 		return nil
 	}
@@ -190,7 +224,7 @@ func (k *commitment) together(ctx context.Context) error {
 func (k *commitment) collect(got backends.Results) {
 	for i, n := range k.of {
 		r := &k.res.Writes[n]
-		r.Stored = got.Writes[i].Stored
+		k.stored(n, got.Writes[i].Stored)
 		r.Lost = append(r.Lost, got.Writes[i].Lost...)
 		for _, q := range got.Writes[i].Freed {
 			batch.Free(r, q)
@@ -198,7 +232,7 @@ func (k *commitment) collect(got backends.Results) {
 	}
 	for n, at := range k.follow {
 		r := &k.res.Writes[n]
-		r.Stored = got.Writes[at].Stored
+		k.stored(n, got.Writes[at].Stored)
 		for _, q := range got.Writes[at].Freed {
 			batch.Free(r, q)
 		}
@@ -212,6 +246,22 @@ func (k *commitment) collect(got backends.Results) {
 			k.res.Claims[n] = k.claims[next].res
 			next++
 		}
+	}
+}
+
+// stored puts what the engine stored among what went into adopted tables.
+func (k *commitment) stored(n int, got []backends.Stored) {
+	at, mixed := k.at[n]
+	r := &k.res.Writes[n]
+	if !mixed {
+		r.Stored = got
+		return
+	}
+	for i, s := range got {
+		if r.Stored == nil {
+			r.Stored = make([]backends.Stored, len(batch.JobsOf(k.batch.Writes[n])))
+		}
+		r.Stored[at[i]] = s
 	}
 }
 

@@ -71,6 +71,10 @@ func (g grammar) Later(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(%s + $%d::bigint * interval '1 ms')", g.now(), n))
 }
 
+func (g grammar) Instant(c backends.Column, utc bool, n int) string {
+	return g.at(c, utc, fmt.Sprintf("(timestamptz 'epoch' + $%d::bigint * interval '1 ms')", n))
+}
+
 func (g grammar) at(c backends.Column, utc bool, instant string) string {
 	if utc && !strings.HasSuffix(c.Type, "with time zone") {
 		instant = "(" + instant + " AT TIME ZONE 'UTC')"
@@ -108,6 +112,16 @@ func (g grammar) Lock(columns, from, where, order string, n int, skip bool) stri
 		sql += " SKIP LOCKED"
 	}
 	return sql
+}
+
+func (g grammar) Insert(table, names, values string, id backends.Column) string {
+	sql := "INSERT INTO " + table
+	if names == "" {
+		sql += " DEFAULT VALUES"
+	} else {
+		sql += " (" + names + ") VALUES (" + values + ")"
+	}
+	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
 }
 
 func (g grammar) Fence() string { return g.Own("qsidecar_next") + "()" }

@@ -1,0 +1,251 @@
+package adopted
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// storing are the jobs of one write that go into adopted tables.
+type storing struct {
+	n       int   // the write
+	managed int   // the engine's write whose lease must be valid; < 0: none
+	at      []int // where the jobs stand in the write's list
+	jobs    []backends.NewJob
+}
+
+// store inserts the jobs. Those that come with an ack whose lease was lost are not.
+func (k *commitment) store(ctx context.Context, sql backends.SQL, r *backends.Results) error {
+	var all []*backends.Statement
+	for _, st := range k.stores {
+		res := &k.res.Writes[st.n]
+		if len(res.Lost) > 0 || st.managed >= 0 && len(r.Writes[st.managed].Lost) > 0 {
+			continue
+		}
+		if res.Stored == nil {
+			res.Stored = make([]backends.Stored, len(batch.JobsOf(k.batch.Writes[st.n])))
+		}
+		for i, j := range st.jobs {
+			insert, err := k.s.tables[j.Queue].insert(j)
+			if err != nil {
+				return err
+			}
+			to := &res.Stored[st.at[i]]
+			insert.Row = func(cells [][]byte) error {
+				to.ID = string(cells[0])
+				return nil
+			}
+			all = append(all, insert)
+			if j.Delay <= 0 && j.RunAt.IsZero() {
+				batch.Free(res, j.Queue)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if err := sql.Do(ctx, all...); err != nil {
+		return err
+	}
+	for _, insert := range all {
+		if insert.Matched != 1 {
+			return backends.Refused(fmt.Errorf("%s stored no row: a trigger or a rule of the table keeps it from that", strings.SplitN(insert.Text, " (", 2)[0]))
+		}
+	}
+	return nil
+}
+
+// row is a row to be inserted.
+type row struct {
+	writing
+	names []string
+	exprs []string
+}
+
+func (r *row) put(c backends.Column, expression string) {
+	r.names, r.exprs = append(r.names, c.Name), append(r.exprs, expression)
+}
+
+func (r *row) has(name string) bool { return slices.Contains(r.names, name) }
+
+// unsupported says which role a new job lacks; what names it.
+func (t *table) unsupported(role Role, what string) error {
+	return &backends.UnsupportedError{Queue: t.queue, Role: string(role), What: what}
+}
+
+// lacks finds what a new job asks for and the table has nothing for.
+func (t *table) lacks(j backends.NewJob) error {
+	has := func(role Role) bool { return len(t.Columns[role]) > 0 }
+	switch {
+	case len(j.Payload) > 0 && !has(Payload):
+		return t.unsupported(Payload, "a job's payload cannot be stored")
+	case j.Priority != 0 && !has(Priority):
+		return t.unsupported(Priority, "a job's priority cannot be stored")
+	case (j.Delay > 0 || !j.RunAt.IsZero()) && !has(RunAt):
+		return t.unsupported(RunAt, "a job cannot be scheduled")
+	case len(j.Headers) > 0 && !has(Headers):
+		return t.unsupported(Headers, "a job's headers cannot be stored")
+	case j.Key != "":
+		return &backends.UnsupportedError{Queue: t.queue, What: "a job cannot have a key"}
+	case j.MaxAttempts != 0 || j.Timeout != 0:
+		return &backends.UnsupportedError{Queue: t.queue, What: "a job cannot have a max_attempts or a timeout of its own"}
+	}
+	return nil
+}
+
+// insert is the statement that stores a job. It answers with the id.
+func (t *table) insert(j backends.NewJob) (*backends.Statement, error) {
+	if err := t.lacks(j); err != nil {
+		return nil, err
+	}
+	r := &row{writing: writing{t: t}}
+	r.fixed()
+	if err := r.contents(j); err != nil {
+		return nil, err
+	}
+	if c, has := t.one[Priority]; has && j.Priority != 0 {
+		r.put(c, r.value(c, fmt.Sprint(j.Priority)))
+	}
+	if c, has := t.one[RunAt]; has && j.Delay > 0 {
+		r.args = append(r.args, batch.MS(j.Delay))
+		r.put(c, t.g.Later(c, t.UTC, len(r.args)))
+	} else if has && !j.RunAt.IsZero() {
+		r.args = append(r.args, j.RunAt.UnixMilli())
+		r.put(c, t.g.Instant(c, t.UTC, len(r.args)))
+	}
+	if err := r.missing(); err != nil {
+		return nil, err
+	}
+	names := make([]string, len(r.names))
+	for i, name := range r.names {
+		names[i] = t.g.Name(name)
+	}
+	return &backends.Statement{Text: t.g.Insert(t.name, strings.Join(names, ", "), strings.Join(r.exprs, ", "), t.id), Args: r.args}, nil
+}
+
+// fixed are the values that every new row has.
+func (r *row) fixed() {
+	t := r.t
+	constant := func(c backends.Column, v Value) {
+		if v.Null {
+			r.put(c, "NULL")
+		} else {
+			r.put(c, t.g.Text(v.Text))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Where)) {
+		c, _ := t.info.Column(name)
+		constant(c, t.Where[name])
+	}
+	if c, has := t.one[State]; has && !r.has(c.Name) {
+		constant(c, t.States[backends.StateReady])
+	}
+	if c, has := t.one[Attempts]; has && !c.Nullable && !c.Default {
+		r.put(c, "0")
+	}
+	if c, has := t.one[CreatedAt]; has && !c.Default && !c.Generated {
+		r.put(c, t.g.Clock(c, t.UTC))
+	}
+	if t.id.Kind == backends.UUIDColumn && !t.id.Default {
+		r.put(t.id, r.value(t.id, newUUID()))
+	}
+}
+
+// contents are the payload and the headers.
+func (r *row) contents(j backends.NewJob) error {
+	t := r.t
+	if len(t.payload) == 1 && (j.Payload != nil || !t.payload[0].Nullable) {
+		r.put(t.payload[0], r.value(t.payload[0], string(j.Payload)))
+	}
+	if len(t.payload) > 1 && len(j.Payload) > 0 {
+		if err := r.parts(j.Payload); err != nil {
+			return err
+		}
+	}
+	for name, text := range j.Headers {
+		i := slices.IndexFunc(t.headers, func(c backends.Column) bool { return c.Name == name })
+		if i < 0 {
+			return t.unsupported(Headers, fmt.Sprintf("the header %q cannot be stored", name))
+		}
+		r.put(t.headers[i], r.value(t.headers[i], text))
+	}
+	return nil
+}
+
+// parts are a payload's of several columns: the JSON text of a map.
+func (r *row) parts(payload []byte) error {
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(payload, &m); err != nil {
+		return backends.Refused(fmt.Errorf("the payload of a job of the queue %s is the JSON text of a map, with the columns as its keys: %w", r.t.queue, err))
+	}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		i := slices.IndexFunc(r.t.payload, func(c backends.Column) bool { return c.Name == name })
+		if i < 0 {
+			return backends.Refused(fmt.Errorf("the payload has the key %q, which is no column of it in the queue %s", name, r.t.queue))
+		}
+		c, text := r.t.payload[i], string(m[name])
+		var word string
+		switch {
+		case text == "null":
+			r.put(c, "NULL")
+			continue
+		case c.Kind == backends.JSONColumn:
+		case json.Unmarshal(m[name], &word) == nil:
+			text = word
+		}
+		if c.Kind == backends.BytesColumn {
+			raw, err := base64.StdEncoding.DecodeString(text)
+			if err != nil {
+				return backends.Refused(fmt.Errorf("the payload's key %q holds bytes, in base64: %w", name, err))
+			}
+			text = string(raw)
+		}
+		r.put(c, r.value(c, text))
+	}
+	return nil
+}
+
+// missing: a column that has to have a value and gets none.
+func (r *row) missing() error {
+	for _, c := range r.t.info.Columns {
+		if !c.Nullable && !c.Default && !c.Generated && !r.has(c.Name) {
+			return &backends.UnsupportedError{Queue: r.t.queue, Role: "where", What: fmt.Sprintf("a job cannot be enqueued: the column %s needs a value", c.Name)}
+		}
+	}
+	return nil
+}
+
+// inserts says why nothing can be enqueued; nil: it can.
+func (t *table) inserts() error {
+	r := &row{writing: writing{t: t}}
+	r.fixed()
+	for _, c := range append(slices.Clone(t.payload), t.headers...) {
+		r.put(c, "")
+	}
+	return r.missing()
+}
+
+// newUUID is a random one, in its usual form.
+func newUUID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	var s bytes.Buffer
+	for i, from := range []int{0, 4, 6, 8, 10} {
+		to := []int{4, 6, 8, 10, 16}[i]
+		if i > 0 {
+			s.WriteByte('-')
+		}
+		fmt.Fprintf(&s, "%x", b[from:to])
+	}
+	return s.String()
+}

@@ -1,0 +1,160 @@
+package adopted_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+)
+
+func TestEnqueue(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	batch := backends.Batch{Writes: []backends.Write{
+		backends.Enqueue{Jobs: []backends.NewJob{
+			{Queue: "mail", Payload: []byte("x")}, {Queue: "e", Payload: []byte(`{"n": 4}`)}, {Queue: "mail", Payload: []byte("y")}, {Queue: "e", Payload: []byte(`[5]`)},
+		}},
+	}}
+	r := k.commit(batch).Writes[0]
+	if len(r.Stored) != 4 || r.Stored[1].ID != "4" || r.Stored[3].ID != "5" || r.Stored[0].ID == "" || r.Stored[2].ID == "" || len(r.Freed) != 2 {
+		t.Errorf("%+v", r)
+	}
+	k.shows("SELECT parameters::text FROM my_queue WHERE queue_item_id > 3 ORDER BY 1", "[5]", `{"n": 4}`)
+	k.shows("SELECT convert_from(payload, 'UTF8') FROM qsidecar.qsidecar_jobs ORDER BY id", "x", "y")
+	var u *backends.UnsupportedError
+	for role, job := range map[string]backends.NewJob{
+		"priority": {Priority: 1}, "run_at": {Delay: time.Second}, "headers": {Headers: map[string]string{"a": "b"}}, "": {Key: "k"},
+	} {
+		job.Queue, job.Payload = "e", []byte("{}")
+		if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job}}}}); !errors.As(err, &u) || u.Role != role {
+			t.Errorf("%+v: %v", job, err)
+		}
+	}
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "e", Payload: []byte("no JSON")}}}}}); !backends.IsRefused(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestAckAndEnqueue: what comes with an ack is stored with it or not at all,
+// whichever of the two is in an adopted table.
+func TestAckAndEnqueue(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	k.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "mail"}, {Queue: "mail"}}}}})
+	both := []backends.NewJob{{Queue: "mail", Payload: []byte("next")}, {Queue: "e", Payload: []byte(`"next"`)}}
+	for _, queue := range []string{"e", "mail"} {
+		ack := backends.Ack{Leases: leases(k.one(queue)), Enqueue: both}
+		if r := k.write(ack, 0); len(r.Stored) != 2 || r.Stored[0].ID == "" || r.Stored[1].ID == "" || len(r.Freed) != 2 {
+			t.Errorf("%s: %+v", queue, r)
+		}
+		if r := k.write(ack, 1); r.Stored != nil {
+			t.Errorf("%s, a lost lease: %+v", queue, r)
+		}
+	}
+	k.shows(`SELECT count(*)::text FROM my_queue WHERE parameters = '"next"'`, "2")
+	k.shows(`SELECT count(*)::text FROM qsidecar.qsidecar_jobs WHERE payload = 'next'`, "2")
+}
+
+// TestClaimOfBothKinds goes by the order of the queues.
+func TestClaimOfBothKinds(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	k.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "first"}, {Queue: "last"}, {Queue: "last"}}}}})
+	c := backends.Claim{Queues: []backends.Policy{policy("first"), policy("e"), policy("last")}}
+	for range 5 {
+		c.Slots = append(c.Slots, k.slot(0))
+	}
+	jobs := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	got := ""
+	for i, j := range jobs {
+		got += j.Queue + " "
+		if j.Token != c.Slots[i].Token {
+			t.Errorf("the job %d has another slot's token", i)
+		}
+	}
+	if got != "first e e e last " {
+		t.Error(got)
+	}
+	k.write(backends.Ack{Leases: leases(jobs...)}, 0)
+}
+
+// TestOddTables: names that would end a statement, several columns for a payload,
+// NULL for a state, a token, another schema, an archive.
+func TestOddTables(t *testing.T) {
+	t.Parallel()
+	m := adopted.Table{
+		Schema: `it's "mine"`, Name: `que'ue; DROP TABLE "x`,
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {`i"d`}, adopted.Payload: {"select", `a'b`, "n"}, adopted.Headers: {"user"},
+			adopted.Priority: {"order"}, adopted.RunAt: {"when"}, adopted.Attempts: {"fails"},
+		},
+		Where: map[string]adopted.Value{`ki\nd`: {Text: `it's \ "x"`}, "gone": {Null: true}},
+		Token: &adopted.Token{Column: "pid", From: 900, To: 999},
+		OnAck: adopted.Archive, ArchiveSchema: "public", Archive: "old", UTC: true,
+	}
+	k := newKit(t, `CREATE SCHEMA "it's ""mine""";
+		CREATE TABLE "it's ""mine"""."que'ue; DROP TABLE ""x" ("i""d" uuid PRIMARY KEY, "select" text, "a'b" jsonb, n int, "user" text, "order" int NOT NULL DEFAULT 0,
+			"when" timestamp, fails smallint NOT NULL DEFAULT 0, "ki\nd" text NOT NULL, gone boolean, pid int, moved timestamptz GENERATED ALWAYS AS (NULL) STORED);
+		CREATE TABLE old ("select" varchar(10), "i""d" uuid, fails int, other text);
+		CREATE VIEW q AS SELECT * FROM "it's ""mine"""."que'ue; DROP TABLE ""x"`, map[string]adopted.Table{"odd": m})
+	job := backends.NewJob{Queue: "odd", Payload: []byte(`{"select": "x", "a'b": {"c": [1]}, "n": 7}`), Headers: map[string]string{"user": "u'1"}, Priority: 2}
+	later := job
+	later.RunAt = time.Date(2101, 2, 3, 4, 5, 6, 0, time.UTC)
+	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{job, later}}, 0)
+	k.shows(`SELECT "when"::text FROM q WHERE "when" IS NOT NULL`, "2101-02-03 04:05:06")
+	k.sql(`INSERT INTO q ("i""d", "ki\nd") VALUES (gen_random_uuid(), 'other')`)
+	jobs := k.claim("odd", 3)
+	if len(jobs) != 1 || jobs[0].ID != r.Stored[0].ID || string(jobs[0].Payload) != `{"a'b":{"c":[1]},"n":7,"select":"x"}` || jobs[0].Headers["user"] != "u'1" || jobs[0].Priority != 2 {
+		t.Fatalf("%+v", jobs)
+	}
+	k.shows(`SELECT (pid BETWEEN 900 AND 999)::text FROM q WHERE pid IS NOT NULL`, "true")
+	k.write(backends.Nack{Leases: leases(jobs[0]), Error: "x", HasDelay: true}, 0)
+	jobs = k.claim("odd", 3)
+	if len(jobs) != 1 || jobs[0].Attempt != 2 {
+		t.Fatalf("%+v", jobs)
+	}
+	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
+	k.shows(`SELECT concat_ws('|', "select", "i""d", fails, other) FROM old`, "x|"+jobs[0].ID+"|1")
+	k.shows(`SELECT count(*)::text FROM q`, "2")
+	stats, err := k.Stats(t.Context(), "odd")
+	if err != nil || len(stats) != 1 || stats[0].Scheduled != 1 || stats[0].Ready+stats[0].Claimed+stats[0].Dead+stats[0].Done != 0 {
+		t.Errorf("%+v, %v", stats, err)
+	}
+}
+
+// TestWhatCannotBeAdopted: everything that is wrong is told at once.
+func TestWhatCannotBeAdopted(t *testing.T) {
+	t.Parallel()
+	url := server.Database(t)
+	c := connect(t, url)
+	if _, err := c.Exec(t.Context(), `CREATE TABLE "Jobs" (id int, state text NOT NULL, at text, twice int GENERATED ALWAYS AS (id * 2) STORED); CREATE VIEW jobs_view AS SELECT * FROM "Jobs"`); err != nil {
+		t.Fatal(err)
+	}
+	engine, err := postgres.Open(t.Context(), postgres.Options{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	columns := func(id string) map[adopted.Role][]string { return map[adopted.Role][]string{adopted.ID: {id}, adopted.State: {"state"}} }
+	bad := adopted.Table{Name: "Jobs", Columns: columns("id"), States: map[backends.State]adopted.Value{backends.StateReady: {Null: true}}, Order: []adopted.Ordering{{Column: "no"}}}
+	bad.Columns[adopted.ClaimedAt], bad.Columns[adopted.Worker], bad.Columns[adopted.Error], bad.Columns[adopted.Result] = []string{"at"}, []string{"STATE"}, []string{"twice"}, []string{"id", "at"}
+	_, err = adopted.New(t.Context(), engine, map[string]adopted.Table{
+		"lower": {Name: "jobs", Columns: columns("id")}, "view": {Name: "jobs_view", Columns: columns("id")}, "none": {Name: "none", Schema: "nowhere"}, "bad": bad,
+	})
+	for _, want := range []string{
+		"queues.lower.table: there is no table jobs: there is Jobs", "queues.view.table: jobs_view is a view", "queues.none.table: there is no table nowhere.none",
+		"queues.bad.columns.id: the column id alone is no primary key", "queues.bad.states.claimed: ", "queues.bad.states.ready: the column state cannot be NULL",
+		"queues.bad.on_ack: update needs states.done", "queues.bad.order: the table has no column no: it has id, state, at, twice",
+		"queues.bad.columns.claimed_at: the column at is of the type text", "queues.bad.columns.worker: the table has no column STATE: it is called state there",
+		"queues.bad.columns.error: the column twice is of the type integer", "queues.bad.columns.error: the column twice is generated", "queues.bad.columns.result: one column, and there are 2",
+	} {
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v\nwant it to say %s", err, want)
+		}
+	}
+}
