@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -33,6 +34,22 @@ func TestPlainInsertLater(t *testing.T) {
 			}
 		}()
 		if _, err := c.Exec(t.Context(), strings.NewReplacer("[", `"`, "]", `"`).Replace(sql)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestDocumentedStatements runs the INSERTs of README.md: these are jobs.
+func TestDocumentedStatements(t *testing.T) {
+	t.Parallel()
+	s, e, _ := emulation(t, standIn(t), defaultSchema)
+	documentedInserts(t, s, func(sql string) {
+		c, err := e.Connect(t.Context())
+		if err == nil {
+			_, err = c.(*emulated).ExecContext(t.Context(), strings.ReplaceAll(sql, "qsidecar.", "[qsidecar]."), nil)
+			err = errors.Join(err, c.Close())
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -198,6 +199,11 @@ func TestOnSQLServer(t *testing.T) {
 			}
 			open(t, Options{URL: url, Schema: "by_hand"})
 		})
+		t.Run("DocumentedStatements", func(t *testing.T) {
+			s := open(t, Options{URL: url})
+			beside(t, url, backendtest.Documented(t, "README.md", "## Roles", "sql")...)
+			documentedInserts(t, s, func(sql string) { beside(t, url, sql) })
+		})
 		t.Run("PlainInsertLater", func(t *testing.T) {
 			s := open(t, Options{URL: url, Schema: "plain"})
 			plainInsertLater(t, s, func(sql string) { beside(t, url, sql) })
@@ -243,5 +249,31 @@ func plainInsertLater(t *testing.T, s *Store, exec func(sql string)) {
 	v, err := s.Peek(t.Context(), backends.Peek{Queue: "later", State: backends.StateScheduled, Max: 1})
 	if want := time.Date(2999, 1, 31, 8, 0, 0, 0, time.UTC); err != nil || len(v) != 1 || !v[0].RunAt.Equal(want) {
 		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// documentedInserts runs the INSERTs of README.md, and looks at what they made.
+func documentedInserts(t *testing.T, s *Store, exec func(sql string)) {
+	t.Helper()
+	for _, sql := range backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+		exec(sql)
+	}
+	views := map[backends.State][]backends.View{}
+	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled} {
+		v, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: state, Max: 10})
+		if err != nil || len(v) != 1 {
+			t.Fatalf("%s: %+v, %v; want one", state, v, err)
+		}
+		views[state] = v
+	}
+	if got := string(views[backends.StateReady][0].Payload); got != "hello" {
+		t.Errorf("the first job's payload is %q", got)
+	}
+	j := views[backends.StateScheduled][0]
+	if string(j.Payload) != `{"file": "C:\\temp"}` || j.Priority != 5 || j.MaxAttempts != 3 || !maps.Equal(j.Headers, map[string]string{"trace": "4bf92f"}) {
+		t.Errorf("the second job is %+v", j)
+	}
+	if in := time.Until(j.RunAt); in < 59*time.Minute || in > 61*time.Minute {
+		t.Errorf("it is due in %v, want an hour", in)
 	}
 }

@@ -4,12 +4,14 @@
 // rests on a table hint alone.
 //
 // No SQL Server can be had where this package is made, and none has run it yet. What
-// stands in for one: every statement as it is sent lies in testdata/golden, parsed
-// by two grammars of T-SQL, with each column it names, and the types that it
-// compares, looked up in the tables' own definitions; the rules that matter for
-// claims are checked on those; errors are real mssql.Error values; what is sent is
-// read back as the server would. The suite of all engines runs against the database
-// that QSIDECAR_TEST_SQLSERVER names, as the workflow ci.yml has it do.
+// stands in for one: every statement as it is sent lies in testdata/golden, parsed by
+// two grammars of T-SQL, with each column it names, and the types that it compares,
+// looked up in the tables' own definitions; the rules that matter for claims are
+// checked on those. The suite of all engines runs on the very batches, which
+// testdata/tsql/translate.py turns into PostgreSQL's SQL: that shows what the
+// statements mean, and nothing of what only SQL Server does, as its locks and plans.
+// Errors are real mssql.Error values. On a real server the suite runs where
+// QSIDECAR_TEST_SQLSERVER names one, as the workflow ci.yml has it do.
 //
 // Its clock is the server's. Every change is a few statements over lists, which go
 // as OPENJSON documents, many statements in one batch; no batch relies on what its

@@ -3,4 +3,4 @@ SELECT CONVERT(int, d.is_read_committed_snapshot_on) AS rcsi, d.snapshot_isolati
   CONVERT(int, d.is_auto_close_on) AS auto_close, CONVERT(nvarchar(128), DATABASEPROPERTYEX(d.name, 'Updateability')) AS updateability,
   SUSER_SNAME() AS login, USER_NAME() AS who, SYSUTCDATETIME() AS now
 FROM sys.databases AS d
-WHERE d.database_id = DB_ID();
+WHERE d.name = DB_NAME();

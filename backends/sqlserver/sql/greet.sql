@@ -1,7 +1,8 @@
 -- Who the server is, and what its database is set to. Babelfish says that it is one.
+-- (By name: on Azure DB_ID() need not be the database_id of sys.databases.)
 -- sets 1
 SELECT CONVERT(nvarchar(128), SERVERPROPERTY('ProductVersion')) AS version, CONVERT(nvarchar(128), SERVERPROPERTY('Edition')) AS edition,
   CONVERT(int, SERVERPROPERTY('EngineEdition')) AS engine, CONVERT(int, d.compatibility_level) AS level,
   CASE WHEN SERVERPROPERTY('babelfish') IS NULL THEN 0 ELSE 1 END AS babelfish, d.name
 FROM sys.databases AS d
-WHERE d.database_id = DB_ID();
+WHERE d.name = DB_NAME();

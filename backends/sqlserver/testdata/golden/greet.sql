@@ -2,4 +2,4 @@ SELECT CONVERT(nvarchar(128), SERVERPROPERTY('ProductVersion')) AS version, CONV
   CONVERT(int, SERVERPROPERTY('EngineEdition')) AS engine, CONVERT(int, d.compatibility_level) AS level,
   CASE WHEN SERVERPROPERTY('babelfish') IS NULL THEN 0 ELSE 1 END AS babelfish, d.name
 FROM sys.databases AS d
-WHERE d.database_id = DB_ID();
+WHERE d.name = DB_NAME();

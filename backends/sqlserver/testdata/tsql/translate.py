@@ -80,6 +80,8 @@ def rewrite(node):
             return variable(node.name[2:-2].upper())
         case exp.Parameter():
             return variable(node.name)
+        case exp.Anonymous() if node.name.upper() == "SYSUTCDATETIME":
+            return snippet("(clock_timestamp() AT TIME ZONE 'UTC')")
         case exp.NextValueFor():
             return snippet(f"""nextval('{node.this.sql("postgres")}')""")
         case exp.DateAdd() | exp.TsOrDsAdd():
