@@ -184,7 +184,7 @@ type janitor struct {
 }
 
 // tidyEvery is how many sweeps that prune there are to one visit.
-const tidyEvery = 6
+const tidyEvery = 12
 
 // tidy is one visit. It locks nothing but what it changes, and ids are never used
 // again: what it found to be gone stays gone.
