@@ -29,6 +29,10 @@ type crashRun struct {
 	// otherwise last for as long as no ack comes.
 	Tend func(r *crashRuntime)
 
+	// Mend, if not nil, ends all harm when every job is worked: a worker that still
+	// has a lease, valid or not, ends when it was told so.
+	Mend func(r *crashRuntime)
+
 	// Left lists the ids of all jobs that are still in the database, in any state.
 	Left func(t testing.TB) []string
 }
@@ -138,6 +142,9 @@ func (c crashRun) run(t testing.TB) verdict {
 	acks := r.work(produced)
 	took := time.Since(r.began)
 	r.asleep.Wait()
+	if r.Mend != nil {
+		r.Mend(r)
+	}
 	for _, w := range r.workers {
 		_ = w.stdin.Close() // all at once; stop says how it went
 	}

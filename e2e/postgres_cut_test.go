@@ -145,6 +145,11 @@ func TestPostgresCutCrashRun(t *testing.T) {
 				wire.toggle(r, a.name, s.hostLease)
 			}
 		},
+		Mend: func(r *crashRuntime) {
+			if wire.since != 0 {
+				wire.toggle(r, a.name, s.hostLease)
+			}
+		},
 		Left: p.jobs,
 	}.run(t)
 	if len(v.Problems) > 0 {
