@@ -46,6 +46,10 @@ func runWorkerMode(mode string) int {
 		err = holdJob(task, stop)
 	case mode == modeInsert:
 		err = plainInsert(task.Socket)
+	case mode == modeOwn:
+		err = runOwnConsumer(task, stop)
+	case mode == modeThrough:
+		err = runThrough(task, stop)
 	case mode == modeCrash:
 		err = runCrashWorker(task, os.NewFile(3, "acks"), stop)
 	default:

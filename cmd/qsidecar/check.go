@@ -127,18 +127,18 @@ func (a *app) examineAll(ctx context.Context, c *config) []checked {
 	}
 	var wg sync.WaitGroup
 	for i := range all {
-		wg.Go(func() { all[i].examine(ctx, c.Databases[all[i].name], queues[all[i].name], log) })
+		wg.Go(func() { all[i].examine(ctx, c, queues[all[i].name], log) })
 	}
 	wg.Wait()
 	return all
 }
 
-func (c *checked) examine(ctx context.Context, d databaseConfig, queues []backends.Policy, log *slog.Logger) {
+func (c *checked) examine(ctx context.Context, all *config, queues []backends.Policy, log *slog.Logger) {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
 	defer cancel()
 	var found backends.Findings
 	defer func() { c.findings = found }()
-	b, err := openDatabase(ctx, d, true, log)
+	b, err := openDatabase(ctx, all.Databases[c.name], true, log)
 	var usage *usageError
 	if errors.As(err, &usage) {
 		c.usage = fmt.Errorf("databases.%s: %w", c.name, err)
@@ -148,11 +148,13 @@ func (c *checked) examine(ctx context.Context, d databaseConfig, queues []backen
 		found.Problem("server", err.Error(), "see that the server runs and lets this host in, and that the url and the password are right")
 		return
 	}
+	b, adopts := all.lookAdopted(ctx, c.name, b)
 	if e, ok := b.(backends.Examiner); !ok {
 		found.Fact("server", "this engine cannot be examined")
 	} else if found, err = e.Examine(ctx, queues); err != nil {
 		found.Problem("server", fmt.Sprintf("it could not be asked: %v", err), "see that the server can be reached, and try again")
 	}
+	found = append(found, adopts...)
 	c.info = b.Info()
 	if err := b.Close(); err != nil {
 		found.Advice("server", fmt.Sprintf("closing the connection: %v", err), "try again")

@@ -65,11 +65,13 @@ type queueConfig struct {
 	Database    *string             `yaml:"database"`
 	MaxAttempts *int                `yaml:"max_attempts"`
 	Timeout     *duration           `yaml:"timeout"`
-	Order       *order              `yaml:"order"`
+	Order       *queueOrder         `yaml:"order"`
 	Backoff     *queueBackoffConfig `yaml:"backoff"`
 	Keep        *duration           `yaml:"keep"`
 	KeepDead    *retention          `yaml:"keep_dead"`
 	KeyTTL      *duration           `yaml:"key_ttl"`
+
+	adoptConfig
 }
 
 type queueBackoffConfig struct {
@@ -170,6 +172,7 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 			}
 		}
 		q.over(c.Defaults).check(path, c, bad)
+		q.adoptConfig.check(path, q.Order, bad)
 	}
 }
 
@@ -225,7 +228,9 @@ func (q queueConfig) over(d defaultsConfig) defaultsConfig {
 	set(&d.Database, q.Database)
 	set(&d.MaxAttempts, q.MaxAttempts)
 	set(&d.Timeout, q.Timeout)
-	set(&d.Order, q.Order)
+	if q.Order != nil && q.Order.order != "" {
+		d.Order = q.Order.order
+	}
 	if q.Backoff != nil {
 		set(&d.Backoff.Initial, q.Backoff.Initial)
 		set(&d.Backoff.Max, q.Backoff.Max)
@@ -263,10 +268,7 @@ func (c *config) options(open map[string]backends.Backend) bridge.Options {
 	}
 	for name, q := range c.Queues {
 		d := q.over(c.Defaults)
-		if d.Database == "" && len(c.Databases) == 1 {
-			for d.Database = range c.Databases {
-			}
-		}
+		d.Database = c.databaseOf(q)
 		o.Queues[name] = bridge.Queue{
 			Database: d.Database, MaxAttempts: d.MaxAttempts, Timeout: time.Duration(d.Timeout),
 			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max),

@@ -87,6 +87,11 @@ func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backe
 			continue
 		}
 		open[name] = b
+		if b, err = c.adopt(ctx, name, b); err != nil {
+			errs = errors.Join(errs, err)
+			continue
+		}
+		open[name] = b
 	}
 	if errs != nil {
 		return nil, errors.Join(errs, closeAll(open))

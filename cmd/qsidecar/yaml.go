@@ -30,8 +30,12 @@ type problem struct {
 	text         string
 }
 
-// leaf is a scalar that reads its own text.
+// leaf is a scalar that reads its own text. A struct that is one may also be written
+// as a map.
 type leaf interface{ parse(text string) error }
+
+// lister is what may also be written as a list of scalars.
+type lister interface{ list(texts []string) error }
 
 func (d *yamlDecoder) decode(into any) {
 	d.at = make(map[string]*token.Token)
@@ -102,7 +106,11 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	if _, ok := v.Addr().Interface().(leaf); ok {
+	if l, ok := v.Addr().Interface().(lister); ok && d.list(node, l, path) {
+		return
+	}
+	_, isMap := node.(ast.MapNode)
+	if _, ok := v.Addr().Interface().(leaf); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
 		d.scalar(node, v, path)
 		return
 	}
@@ -138,6 +146,8 @@ func newElement(t reflect.Type) reflect.Value {
 		*p = newListen()
 	case *databaseConfig:
 		*p = newDatabase()
+	case *columnValue:
+		p.Null = true // unless the file has a value
 	}
 	return e
 }
@@ -173,6 +183,22 @@ func (d *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
 		d.value(n, e, p)
 		v.Set(reflect.Append(v, e))
 	}
+}
+
+// list reads a list of scalars; false: it is none.
+func (d *yamlDecoder) list(node ast.Node, to lister, path string) bool {
+	seq, ok := node.(*ast.SequenceNode)
+	if !ok {
+		return false
+	}
+	texts := make([]string, len(seq.Values))
+	for i, n := range seq.Values {
+		d.scalar(n, reflect.ValueOf(&texts[i]).Elem(), fmt.Sprintf("%s[%d]", path, i))
+	}
+	if err := to.list(texts); err != nil {
+		d.add(node.GetToken(), "%s: %v", path, err)
+	}
+	return true
 }
 
 func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
@@ -240,7 +266,11 @@ func join(path, key string) string {
 
 func fieldOf(v reflect.Value, key string) (reflect.Value, bool) {
 	for i := range v.NumField() {
-		if v.Type().Field(i).Tag.Get("yaml") == key {
+		if v.Type().Field(i).Anonymous {
+			if f, ok := fieldOf(v.Field(i), key); ok {
+				return f, true
+			}
+		} else if v.Type().Field(i).Tag.Get("yaml") == key {
 			return v.Field(i), true
 		}
 	}
@@ -249,7 +279,12 @@ func fieldOf(v reflect.Value, key string) (reflect.Value, bool) {
 
 func keysOf(t reflect.Type) (keys []string) {
 	for i := range t.NumField() {
-		keys = append(keys, t.Field(i).Tag.Get("yaml"))
+		switch key := t.Field(i).Tag.Get("yaml"); {
+		case key != "":
+			keys = append(keys, key)
+		case t.Field(i).Anonymous && t.Field(i).Type.Kind() == reflect.Struct:
+			keys = append(keys, keysOf(t.Field(i).Type)...)
+		}
 	}
 	return keys
 }

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+func TestAdoptedQueues(t *testing.T) {
+	c, err := parseConfig("c.yaml", []byte(`
+databases: {main: {url: "postgres://h/d"}}
+queues:
+  "*": {order: lifo}
+  full:
+    table: app.my_queue
+    columns: {id: n, payload: [a, b], state: s}
+    states: {ready: null, claimed: 1, done: "null", dead: false}
+    where: {kind: resize, gone_at: null}
+    order: [created desc, "odd name asc", n]
+    counts: deliveries
+    token: {column: pid, range: [5, 9]}
+    times: utc
+    on_ack: {archive: '"a.b"."c""d"'}
+    stuck_after: 1h
+    max_attempts: 3
+  plain: {table: t, columns: {id: n}, order: lifo, token: {column: pid, value: me}, on_ack: delete}
+`), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	null := adopted.Value{Null: true}
+	want := map[string]adopted.Table{
+		"full": {
+			Schema: "app", Name: "my_queue",
+			Columns: map[adopted.Role][]string{adopted.ID: {"n"}, adopted.Payload: {"a", "b"}, adopted.State: {"s"}},
+			States: map[backends.State]adopted.Value{
+				backends.StateReady: null, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "null"}, backends.StateDead: {Text: "false"},
+			},
+			Where:      map[string]adopted.Value{"kind": {Text: "resize"}, "gone_at": null},
+			Order:      []adopted.Ordering{{Column: "created", Descending: true}, {Column: "odd name"}, {Column: "n"}},
+			Deliveries: true, UTC: true, Token: &adopted.Token{Column: "pid", From: 5, To: 9},
+			OnAck: adopted.Archive, ArchiveSchema: "a.b", Archive: `c"d`, StuckAfter: time.Hour,
+		},
+		"plain": {
+			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
+			LIFO: true, Token: &adopted.Token{Column: "pid", Text: "me"}, OnAck: adopted.Delete,
+		},
+	}
+	for name, w := range want {
+		q := c.Queues[name]
+		if d := cmp.Diff(w, q.table(q.Order)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+	o := c.options(nil).Queues
+	if !o["*"].LIFO || !o["plain"].LIFO || o["full"].LIFO || o["full"].MaxAttempts != 3 {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestAdoptedQueueErrors(t *testing.T) {
+	for src, want := range map[string]string{
+		`q: {states: {ready: 1}}`:                             "queues.q.states: it goes with an adopted table",
+		`q: {order: [a]}`:                                     "queues.q.order: columns go with an adopted table",
+		`q: {order: [[a]]}`:                                   "queues.q.order[0]: this should be a single value",
+		`"*": {table: t}`:                                     "a table is one queue's",
+		`q: {table: t, columns: {idd: x}}`:                    "there is no such role; known here: id, payload",
+		`q: {table: t, states: {waiting: x}}`:                 "there is no such state; known here: ready",
+		`q: {table: a.b.c}`:                                   "is no table: write NAME or SCHEMA.NAME",
+		`q: {table: '"a'}`:                                    "a quote is not closed",
+		`q: {table: '"a"b'}`:                                  "after a name in quotes",
+		`q: {table: ''}`:                                      "is no table",
+		`q: {table: t, token: {column: c}}`:                   "a value or a range",
+		`q: {table: t, token: {column: c, range: 5}}`:         "write [FROM, TO]",
+		`q: {table: t, token: {column: c, range: [2, 1]}}`:    "it ends before it begins",
+		`q: {table: t, token: {column: c, range: [1, 2, 3]}}`: "here are 3",
+		`q: {table: t, token: {column: c, range: [x, y]}}`:    `"x" is not a whole number`,
+		`q: {table: t, on_ack: keep}`:                         `"keep" is none of update, delete`,
+		`q: {table: t, on_ack: {move: x}}`:                    `unknown key "move"; known here: archive`,
+		`q: {table: t, counts: all}`:                          `"all" is none of failures, deliveries`,
+		`q: {table: t, columns: {id: {a: b}}}`:                "this should be a single value, and is a map",
+	} {
+		_, err := parseConfig("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues:\n  "+src+"\n"), noEnv)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\ngives %v\nwant  %s", src, err, want)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The two kinds of workers of an adopted table: modeOwn runs the table's own
+// consumer, whose name is the task's queue, on the database at the task's socket;
+// modeThrough goes through a sidecar.
+const (
+	modeOwn     = "own"
+	modeThrough = "through"
+)
+
+// workTime is how long a job takes, so that a kill finds somebody at work.
+const workTime = time.Millisecond
+
+// worksheet is a file to which each worker adds a line for each job that it works.
+type worksheet struct {
+	*os.File
+	who   string
+	holds <-chan struct{} // not nil: the first job is not finished before this is closed
+}
+
+// keepsJob, as a task's sidecar, has the worker keep its first job until it is killed.
+const keepsJob = "keepsJob"
+
+func openWorksheet(task workerTask, stop <-chan struct{}) (*worksheet, error) {
+	f, err := os.OpenFile(task.History, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644)
+	w := &worksheet{File: f, who: task.Name}
+	if task.Sidecar == keepsJob {
+		w.holds = stop
+	}
+	return w, err
+}
+
+func (w *worksheet) work(item string) error {
+	_, err := fmt.Fprintf(w, "%s %s\n", w.who, item)
+	if w.holds != nil {
+		<-w.holds
+	}
+	pass(workTime)
+	return err
+}
+
+// worked is a line of the sheet.
+type worked struct{ who, item string }
+
+func readWorksheet(path string) (all []worked, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for line := range strings.Lines(string(text)) {
+		if who, item, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " "); ok {
+			all = append(all, worked{who, item})
+		}
+	}
+	return all, err
+}
+
+// ownConsumer is what the table's own consumers do, in their own words.
+type ownConsumer struct {
+	take, claim string // in one transaction; claim gets the row's id and the consumer's name
+	finish      string // gets the same
+}
+
+var ownConsumers = map[string]ownConsumer{
+	"e": {
+		take:   `SELECT queue_item_id::text FROM my_queue WHERE state = 'waiting' ORDER BY created_dt, queue_item_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
+		claim:  `UPDATE my_queue SET state = 'processing', worker_name = $2 WHERE queue_item_id = $1::text::bigint`,
+		finish: `UPDATE my_queue SET state = 'done', finished_dt = now(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`,
+	},
+	// The published SQL reads without a lock, and so takes a row twice among its own
+	// consumers; with one it does not.
+	"d": {
+		take:   `SELECT MsgId::text FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State = 'N' ORDER BY CreateTime LIMIT 1 FOR UPDATE`,
+		claim:  `UPDATE MsgQueue SET State = 'A', ReaderCode = $2, TakenTime = localtimestamp WHERE MsgId = $1::text::int`,
+		finish: `UPDATE MsgQueue SET State = 'C', ReaderCode = $2, DoneTime = localtimestamp WHERE MsgId = $1::text::int`,
+	},
+}
+
+// runOwnConsumer works until stop is closed.
+func runOwnConsumer(task workerTask, stop <-chan struct{}) error {
+	ctx := context.Background()
+	sheet, err := openWorksheet(task, stop)
+	if err != nil {
+		return err
+	}
+	defer sheet.Close()
+	c, err := pgx.Connect(ctx, task.Socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx)
+	sql := ownConsumers[task.Queue]
+	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		item, err := takeOwn(ctx, c, sql, task.Name)
+		if err != nil {
+			return err
+		}
+		if item == "" {
+			pass(5 * time.Millisecond)
+			continue
+		}
+		if err := sheet.work(item); err != nil {
+			return err
+		}
+		if _, err := c.Exec(ctx, sql.finish, item, task.Name); err != nil {
+			return err
+		}
+	}
+}
+
+func takeOwn(ctx context.Context, c *pgx.Conn, sql ownConsumer, name string) (item string, err error) {
+	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, sql.take).Scan(&item)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, sql.claim, item, name)
+		}
+		return err
+	})
+	return item, err
+}
+
+// runThrough works through the sidecar until stop is closed; where the sidecar is
+// gone it comes back.
+func runThrough(task workerTask, stop <-chan struct{}) error {
+	sheet, err := openWorksheet(task, stop)
+	if err != nil {
+		return err
+	}
+	defer sheet.Close()
+	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		w, err := dialWire(task.Socket)
+		if err == nil {
+			err = workThrough(w, task, sheet, stop)
+			_ = w.Close()
+		}
+		if refused := (*wireError)(nil); errors.As(err, &refused) {
+			return err
+		}
+		pass(10 * time.Millisecond)
+	}
+}
+
+func workThrough(w *wire, task workerTask, sheet *worksheet, stop <-chan struct{}) error {
+	if _, err := w.call(msg{"op": "hello", "worker": task.Name}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		r, err := w.call(msg{"op": "claim", "queue": task.Queue, "wait_ms": 200})
+		if err == nil && r.Error != nil && !r.Error.passing() {
+			return r.Error
+		}
+		if err != nil || r.Error != nil {
+			return err
+		}
+		for _, job := range r.Jobs {
+			if err := sheet.work(job.ID); err != nil {
+				return err
+			}
+			r, err := w.call(msg{"op": "ack", "lease": job.Lease})
+			if err == nil && r.Error != nil && !r.Error.passing() {
+				return r.Error
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
