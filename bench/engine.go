@@ -17,6 +17,9 @@ type engine struct {
 	// errNotHad: there is none just now, and that is no fault of this repository.
 	start func(ctx context.Context, fast bool) (server, error)
 	aims  []aim
+	// What -rows and -held are where nobody says: what is asked of the engine, or as
+	// much as leaves a run of all engines within some ten minutes.
+	rows, held int
 }
 
 // errNotHad is that a server cannot be had at this moment.

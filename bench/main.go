@@ -8,6 +8,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -80,9 +81,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.jobs, "jobs", 20_000, "jobs of each measurement")
 	flags.IntVar(&o.batch, "batch", 100, "jobs in each request of the batch measurements")
 	flags.IntVar(&o.rounds, "rounds", 3, "how often the interleaved measurements run")
-	flags.IntVar(&o.rows, "rows", 1_000_000, "ready, scheduled and dead rows of the large table, each")
-	flags.IntVar(&o.held, "held", 200_000, "jobs that are worked while a snapshot is held")
-	flags.IntVar(&o.wakes, "wakes", 200, "enqueues to a worker that waits, for each way")
+	flags.IntVar(&o.rows, "rows", 0, "ready, scheduled and dead rows of the large table, each; 0: a number for each engine")
+	flags.IntVar(&o.held, "held", 0, "jobs that are worked while a snapshot is held; 0: a number for each engine")
+	flags.IntVar(&o.wakes, "wakes", 100, "enqueues to a worker that waits, for each way")
 	flags.BoolVar(&o.fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -90,8 +91,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("what is %q? Everything is a flag", flags.Arg(0))
-	case o.workers < 1 || o.jobs < 1 || o.batch < 1 || o.batch > 1000 || o.rounds < 1 || o.rows < 1 || o.held < 10 || o.wakes < 1:
-		return errors.New("every size is at least 1 (-held 10), and -batch at most 1000")
+	case o.workers < 1 || o.jobs < 1 || o.batch < 1 || o.batch > 1000 || o.rounds < 1 || o.wakes < 1 || o.rows < 0 || o.held < 0:
+		return errors.New("every size is at least 1 (-rows and -held: 0), and -batch at most 1000")
 	case *socket != "":
 		return alone(out, *socket, o)
 	case o.bin == "":
@@ -138,6 +139,7 @@ func measure(ctx context.Context, out io.Writer, e engine, o options) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
+	o.rows, o.held = cmp.Or(o.rows, e.rows), max(cmp.Or(o.held, e.held), heldSteps)
 	p := &place{options: o, engine: e, server: s, out: &report{w: out}}
 	p.out.title(s.Version(), o)
 	wanted := strings.Split(o.parts, ",")

@@ -14,8 +14,12 @@ import (
 )
 
 var (
-	mysqlEngine   = engine{name: "mysql", start: startMySQL(testserver.MySQL97), aims: []aim{{keyOne, keyTwo, 5}}}
-	mariadbEngine = engine{name: "mariadb", start: startMySQL(testserver.MariaDB1011), aims: []aim{{keyOne, keyTwo, 5}}}
+	mysqlEngine = engine{
+		name: "mysql", start: startMySQL(testserver.MySQL97), aims: []aim{{keyOne, keyTwo, 5}}, rows: 200_000, held: 100_000,
+	}
+	mariadbEngine = engine{
+		name: "mariadb", start: startMySQL(testserver.MariaDB1011), aims: []aim{{keyOne, keyTwo, 5}}, rows: 200_000, held: 100_000,
+	}
 )
 
 // myServer is a MySQL or a MariaDB.

@@ -18,7 +18,7 @@ import (
 
 // SQLite has no server: what it uses is the sidecar's, or the benchmark's own where
 // rivals are measured.
-var sqliteEngine = engine{name: "sqlite", start: startSQLite}
+var sqliteEngine = engine{name: "sqlite", start: startSQLite, rows: 200_000, held: 100_000}
 
 type liteServer struct{ dir, version string }
 
