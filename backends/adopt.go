@@ -12,7 +12,8 @@ type Adopter interface {
 	Backend
 	Inspector
 
-	// CommitWith is Commit, with more in the same transaction.
+	// CommitWith is Commit, with more in the same transaction. Where another program
+	// keeps a row locked for longer than a moment it is a *LockedError.
 	CommitWith(ctx context.Context, b Batch, also Also) (Results, error)
 
 	// Ask runs queries on one state of the database, and changes nothing.

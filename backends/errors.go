@@ -47,6 +47,19 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("the database refused
 // Unwrap gives the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
+// LockedError says that another program holds a row of its table that a write has
+// to change. Nothing was written. The same write may succeed later; those in the
+// same commit may at once, without it.
+type LockedError struct{ Err error }
+
+// Error implements error.
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("another program holds the job's row locked: %v", e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *LockedError) Unwrap() error { return e.Err }
+
 // Retryable reports whether err says that nothing was written and that the same
 // call may succeed later.
 func Retryable(err error) bool {

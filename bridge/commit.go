@@ -84,7 +84,8 @@ func (c *committer) split(hard context.Context, writes []*pending, asks []ask, e
 		return c.commit(hard, writes[n/2:], nil)
 	}
 	var unsupported *backends.UnsupportedError
-	if !backends.IsRefused(err) && !errors.As(err, &unsupported) {
+	var locked *backends.LockedError
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !errors.As(err, &locked) {
 		c.log.Error("a write failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
 	}
 	c.finish(writes[0], outcome{err: err})

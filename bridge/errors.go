@@ -20,12 +20,13 @@ var errDraining = protocol.Errorf(protocol.CodeDraining,
 func toClient(err error, log *slog.Logger) *protocol.Error {
 	var pe *protocol.Error
 	var unsupported *backends.UnsupportedError
+	var locked *backends.LockedError
 	switch {
 	case errors.As(err, &pe):
 		return pe
 	case errors.As(err, &unsupported):
 		return protocol.Errorf(protocol.CodeUnsupported, "%v", unsupported)
-	case backends.Retryable(err):
+	case backends.Retryable(err), errors.As(err, &locked):
 		e := protocol.Errorf(protocol.CodeUnavailable, "nothing was written; try again: %v", err)
 		e.RetryMS = protocol.Some[int64](retryHint)
 		return e

@@ -50,6 +50,7 @@ const me backends.Identity = 1 << 63
 type kit struct {
 	*testing.T
 	*adopted.Store
+	url     string
 	c       *pgx.Conn
 	counted atomic.Uint64
 }
@@ -72,7 +73,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 	t.Helper()
 	url := server.Database(t)
-	k := &kit{T: t, c: connect(t, url)}
+	k := &kit{T: t, url: url, c: connect(t, url)}
 	k.sql(ddl)
 	engine, err := postgres.Open(t.Context(), postgres.Options{URL: url})
 	if err != nil {
@@ -101,6 +102,14 @@ func (k *kit) beat(host backends.Identity, kind backends.BeatKind, lease time.Du
 func (k *kit) sql(text string) {
 	k.Helper()
 	if _, err := k.c.Exec(k.Context(), text); err != nil {
+		k.Fatalf("%s: %v", text, err)
+	}
+}
+
+// aside runs a statement in a connection of its own.
+func (k *kit) aside(text string) {
+	k.Helper()
+	if _, err := connect(k.T, k.url).Exec(k.Context(), text); err != nil {
 		k.Fatalf("%s: %v", text, err)
 	}
 }

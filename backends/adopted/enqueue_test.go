@@ -140,7 +140,9 @@ func TestWhatCannotBeAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	columns := func(id string) map[adopted.Role][]string { return map[adopted.Role][]string{adopted.ID: {id}, adopted.State: {"state"}} }
+	columns := func(id string) map[adopted.Role][]string {
+		return map[adopted.Role][]string{adopted.ID: {id}, adopted.State: {"state"}}
+	}
 	bad := adopted.Table{Name: "Jobs", Columns: columns("id"), States: map[backends.State]adopted.Value{backends.StateReady: {Null: true}}, Order: []adopted.Ordering{{Column: "no"}}}
 	bad.Columns[adopted.ClaimedAt], bad.Columns[adopted.Worker], bad.Columns[adopted.Error], bad.Columns[adopted.Result] = []string{"at"}, []string{"STATE"}, []string{"twice"}, []string{"id", "at"}
 	_, err = adopted.New(t.Context(), engine, map[string]adopted.Table{

@@ -138,6 +138,9 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 			int64(limit), s.queues())); err != nil {
 			return err
 		}
+		if err := x.leaveLocked(ctx, sql); err != nil {
+			return err
+		}
 		for _, id := range slices.Sorted(maps.Keys(x.leases)) {
 			l := x.leases[id]
 			if _, err := x.end(s.tables[l.queue], l, l.standing().Reaped(what.cause(l)), nil); err != nil {
@@ -159,6 +162,37 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 		}
 	}
 	r.More = r.More || len(x.ends) >= limit
+	return nil
+}
+
+// leaveLocked leaves out the jobs whose rows somebody else has locked: one of them
+// must not keep the others from being taken back.
+func (x *settling) leaveLocked(ctx context.Context, sql backends.SQL) error {
+	items := map[string][]string{}
+	for _, l := range x.leases {
+		items[l.queue] = append(items[l.queue], l.item)
+	}
+	there, got := map[string]map[string]bool{}, map[string]map[string]bool{}
+	var asks []*backends.Statement
+	for q, all := range items {
+		t := x.s.tables[q]
+		there[q], got[q] = map[string]bool{}, map[string]bool{}
+		note := func(to map[string]bool) func(cells [][]byte) error {
+			return func(cells [][]byte) error { to[string(cells[0])] = true; return nil }
+		}
+		id := t.g.ToText(t.g.Name(t.id.Name))
+		asks = append(asks,
+			&backends.Statement{Text: t.g.Lock(id, t.name, t.g.Among(1, t.id), "", 0, true), Args: []any{all}, Row: note(got[q])},
+			&backends.Statement{Text: "SELECT " + id + " FROM " + t.name + " WHERE " + t.g.Among(1, t.id), Args: []any{all}, Row: note(there[q])})
+	}
+	if err := sql.Do(ctx, asks...); err != nil {
+		return err
+	}
+	for id, l := range x.leases {
+		if there[l.queue][l.item] && !got[l.queue][l.item] {
+			delete(x.leases, id)
+		}
+	}
 	return nil
 }
 

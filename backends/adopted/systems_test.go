@@ -1,6 +1,7 @@
 package adopted_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -160,4 +161,26 @@ func TestEmptyHanded(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	k.shows(rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
+}
+
+// TestLockedRow: whoever keeps a row locked holds up its job alone.
+func TestLockedRow(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	first, second := k.one("e"), k.one("e")
+	k.sql("BEGIN; SELECT FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
+	var locked *backends.LockedError
+	both := []backends.Write{backends.Ack{Leases: leases(first)}, backends.Ack{Leases: leases(second)}}
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: both}); !errors.As(err, &locked) || backends.Retryable(err) {
+		t.Errorf("%v", err)
+	}
+	k.write(both[1], 0)
+	third := k.one("e")
+	k.aside("UPDATE qsidecar.qsidecar_leases SET due_at = 1")
+	if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+		t.Errorf("%+v", r)
+	}
+	k.write(backends.Ack{Leases: leases(third)}, 1)
+	k.sql("COMMIT")
+	k.write(both[0], 0)
 }

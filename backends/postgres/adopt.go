@@ -2,15 +2,21 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 var _ backends.Adopter = (*Store)(nil)
+
+// lockPatience is how long a commit waits for a row that somebody else's program
+// holds: others wait in the same commit.
+const lockPatience = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
 
 // CommitWith implements backends.Adopter.
 func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
@@ -23,6 +29,9 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 	sc.before = func(ctx context.Context, t *tx) error {
 		k.batch, k.res = b, backends.Results{}
 		k.batch.Writes = append([]backends.Write(nil), b.Writes...) // Before may add some, at each try
+		if also.Writes {
+			t.add(lockPatience, nil)
+		}
 		if also.Before == nil {
 			return nil
 		}
@@ -37,6 +46,9 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 		}
 		return k.round(t, round)
 	})
+	if said := (*pgconn.PgError)(nil); errors.As(err, &said) && said.Code == "55P03" {
+		return backends.Results{}, &backends.LockedError{Err: errors.New(words(said))}
+	}
 	if err != nil {
 		return backends.Results{}, err
 	}
