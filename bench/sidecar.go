@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -48,11 +49,22 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 	cmd := exec.Command(bin, "serve", "--config", config)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := cmd.Start(); err != nil {
+	started, ended := make(chan error), make(chan error, 1) // 1: nobody may ever ask
+	go func() {
+		// The kernel sends the signal when the *thread* that started the child ends:
+		// this one stays until the child has ended, and ends with the goroutine.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, err
 	}
 	stop := func() error {
-		return errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait(), os.RemoveAll(dir))
+		return errors.Join(cmd.Process.Signal(syscall.SIGTERM), <-ended, os.RemoveAll(dir))
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
