@@ -30,8 +30,6 @@ func TestAdoptedOverTheSocket(t *testing.T) {
 		{msg{"op": "enqueue", "queue": "e", "payload": "{}", "priority": 1}, `"priority"`},
 		{msg{"op": "enqueue", "queue": "e", "payload": "{}", "delay_ms": 1}, `"run_at"`},
 		{msg{"op": "enqueue", "queue": "e", "payload": "{}", "key": "k"}, "key"},
-		{msg{"op": "peek", "queue": "e"}, "show the jobs"},
-		{msg{"op": "purge", "queue": "e", "state": "done"}, "adopted"},
 	} {
 		r, err := w.call(c.req)
 		if err != nil || r.Error == nil || r.Error.Code != "unsupported" || !strings.Contains(r.Error.Message, c.role) {
@@ -52,6 +50,20 @@ func TestAdoptedOverTheSocket(t *testing.T) {
 	}
 	if rows := p.query(p.url, systemE.rows+" ORDER BY queue_item_id"); !strings.HasPrefix(strings.Join(rows, ","), "1 done qsidecar f,2 error qsidecar f,3 processing qsidecar f,4 waiting f") {
 		t.Errorf("the rows are %q", rows)
+	}
+	for _, job := range w.must(msg{"op": "peek", "queue": "e", "state": "dead"}).Jobs {
+		if job.ID != second.ID || job.Payload != `{"n": 2}` || len(job.Errors) != 1 || job.Errors[0].Message != "no luck" {
+			t.Errorf("peek shows %+v", job)
+		}
+	}
+	for op, req := range map[string]msg{"retry": {"all": true}, "release": {"ids": []string{"3"}}, "purge": {"state": "done"}} {
+		req["op"], req["queue"] = op, "e"
+		if r := w.must(req); r.Count != 1 {
+			t.Errorf("%s: %+v", op, r)
+		}
+	}
+	if q := w.stat("e"); q.Ready != 4 || q.total() != 4 {
+		t.Errorf("after that: %+v", q)
 	}
 
 	wrong := s.sidecar("wrong")

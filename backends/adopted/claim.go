@@ -183,9 +183,8 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 		byItem[r.item] = r
 		r.lease = &lease{id: newID(), queue: t.queue, item: r.item}
 	}
-	words := backends.Column{Name: "item", Type: "text", Kind: backends.TextColumn}
 	leases := &backends.Statement{
-		Text: g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", "l.queue = "+g.Words(1)+" AND "+g.Among(2, words), "", 0, false),
+		Text: g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", "l.queue = "+g.Words(1)+" AND "+g.Among(2, itemColumn), "", 0, false),
 		Args: []any{t.queue, items},
 		Row: func(cells [][]byte) error {
 			l, err := readLease(cells)
@@ -231,14 +230,7 @@ func (t *table) contents(items []string, byItem map[string]*candidate) *backends
 			if r.payload, err = t.payloadOf(cells[:len(t.payload)]); err != nil {
 				return err
 			}
-			for i, c := range t.headers {
-				if cell := cells[len(t.payload)+i]; cell != nil {
-					if r.headers == nil {
-						r.headers = map[string]string{}
-					}
-					r.headers[c.Name] = string(cell)
-				}
-			}
+			r.headers = t.headersOf(cells[len(t.payload):])
 			return nil
 		},
 	}

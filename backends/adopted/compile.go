@@ -248,9 +248,15 @@ func (t *table) claimable(limit int) string {
 	if c, has := t.one[RunAt]; has {
 		all = append(all, fmt.Sprintf("(%s IS NULL OR %[1]s <= %s)", t.g.Name(c.Name), t.g.Clock(c, t.UTC)))
 	}
-	all = append(all, fmt.Sprintf("NOT EXISTS (SELECT 1 FROM %s l WHERE l.queue = %s AND l.item = %s AND l.not_before > %s)",
-		t.g.Own(leasesTable), t.g.Text(t.queue), t.g.AsText(t.id), t.g.NowMillis()))
+	all = append(all, "NOT "+t.remembered("l.not_before > "+t.g.NowMillis()))
 	return strings.Join(all, " AND ")
+}
+
+// remembered is the condition that a row's lease meets one. The table's own columns
+// may be called as those of the leases, and mean theirs wherever they are in scope.
+func (t *table) remembered(condition string) string {
+	return fmt.Sprintf("EXISTS (SELECT 1 FROM (SELECT l.item AS qsidecar_item FROM %s l WHERE l.queue = %s AND %s) x WHERE x.qsidecar_item = %s)",
+		t.g.Own(leasesTable), t.g.Text(t.queue), condition, t.g.AsText(t.id))
 }
 
 // order is what claims go by.

@@ -43,15 +43,12 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 // table has no such state.
 func (t *table) in(state backends.State) []string {
 	limit := cmp.Or(t.MaxAttempts, noLimit)
-	remembered := func(condition string) string {
-		return fmt.Sprintf("EXISTS (SELECT 1 FROM %s l WHERE l.queue = %s AND l.item = %s AND %s)", t.g.Own(leasesTable), t.g.Text(t.queue), t.g.AsText(t.id), condition)
-	}
 	attempts, counts := t.one[Attempts]
 	switch state {
 	case backends.StateReady:
 		return []string{t.claimable(limit)}
 	case backends.StateScheduled:
-		later := []string{remembered(fmt.Sprintf("l.not_before > %s AND l.not_before < %d", t.g.NowMillis(), int64(never)))}
+		later := []string{t.remembered(fmt.Sprintf("l.not_before > %s AND l.not_before < %d", t.g.NowMillis(), int64(never)))}
 		if c, has := t.one[RunAt]; has {
 			later = append(later, t.g.Name(c.Name)+" > "+t.g.Clock(c, t.UTC))
 		}
@@ -67,7 +64,7 @@ func (t *table) in(state backends.State) []string {
 		if counts {
 			return append(t.waits(), fmt.Sprintf("%s >= %d", t.g.Name(attempts.Name), limit))
 		}
-		return append(t.waits(), remembered(fmt.Sprintf("l.not_before = %d", int64(never))))
+		return append(t.waits(), t.remembered(fmt.Sprintf("l.not_before = %d", int64(never))))
 	case backends.StateClaimed:
 		if shown := t.shows(state); shown != nil {
 			return append(t.inQueue(), shown...)
@@ -124,21 +121,4 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 		})
 		return n, err
 	})
-}
-
-// Peek implements backends.Inspector.
-func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
-	if s.Adopted(p.Queue) {
-		return nil, &backends.UnsupportedError{Queue: p.Queue, What: "this version cannot show the jobs of adopted tables"}
-	}
-	return s.Adopter.Peek(ctx, p)
-}
-
-// Command implements backends.Inspector. A queue is paused for sidecars: the
-// table's own consumers go on.
-func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
-	if s.Adopted(c.Queue) && c.Kind != backends.Pause && c.Kind != backends.Resume {
-		return 0, false, &backends.UnsupportedError{Queue: c.Queue, What: "this version cannot do that in adopted tables"}
-	}
-	return s.Adopter.Command(ctx, c)
 }

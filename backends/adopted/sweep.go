@@ -224,8 +224,7 @@ func (t *table) unstick(ctx context.Context, sql backends.SQL, limit int) (freed
 	since := t.one[ClaimedAt]
 	all := append(t.inQueue(), t.shows(backends.StateClaimed)...)
 	all = append(all, t.g.Name(since.Name)+" <= "+t.g.Later(since, t.UTC, 2),
-		"NOT EXISTS (SELECT 1 FROM "+t.g.Own(leasesTable)+" l WHERE l.queue = "+t.g.Text(t.queue)+" AND l.item = "+t.g.AsText(t.id)+
-			" AND l.token_host IS NOT NULL)")
+		"NOT "+t.remembered("l.token_host IS NOT NULL"))
 	var items []string
 	if err := sql.Do(ctx, &backends.Statement{
 		Text: t.g.Lock(t.g.ToText(t.g.Name(t.id.Name)), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),

@@ -1,0 +1,87 @@
+package adopted_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+func (k *kit) command(c backends.Command, want int64) {
+	k.Helper()
+	c.Queue = "q"
+	if n, _, err := k.Command(k.Context(), c); err != nil || n != want {
+		k.Errorf("%+v: %d, %v; want %d", c, n, err, want)
+	}
+}
+
+// peek is what a look shows, in short.
+func (k *kit) peek(p backends.Peek, want string) []backends.View {
+	k.Helper()
+	p.Queue, p.Max = "q", max(p.Max, 1)
+	views, err := k.Peek(k.Context(), p)
+	got := ""
+	for _, v := range views {
+		got += fmt.Sprintf("%s:%s:%d ", v.ID, v.State, v.Attempt)
+	}
+	if err != nil || got != want {
+		k.Errorf("%+v: %q, %v; want %q", p, got, err, want)
+	}
+	return views
+}
+
+// TestPeekAndCommands with a table that has a key and a state, and one that has a
+// key, a number of failures and a token.
+func TestPeekAndCommands(t *testing.T) {
+	t.Parallel()
+	state := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Payload: {"payload"}}, MaxAttempts: 3,
+		States: map[backends.State]adopted.Value{backends.StateReady: {Null: true}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}}
+	token := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Attempts: {"fails"}, adopted.Payload: {"payload"}}, MaxAttempts: 3,
+		Token: &adopted.Token{Column: "state", Text: "77"}, OnAck: adopted.Delete}
+	for name, m := range map[string]adopted.Table{"state": state, "token": token} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKit(t, `CREATE TABLE q (id int PRIMARY KEY, state int, fails int NOT NULL DEFAULT 0, payload text DEFAULT 'text');
+				INSERT INTO q SELECT generate_series(1, 6)`, map[string]adopted.Table{"q": m})
+			jobs := k.claim("q", 4)
+			k.write(backends.Nack{Leases: leases(jobs[0]), Error: "dead", Dead: true}, 0)
+			k.write(backends.Nack{Leases: leases(jobs[1]), Error: "later"}, 0)
+			k.write(backends.Ack{Leases: leases(jobs[2])}, 0)
+			k.aside("UPDATE q SET state = 1 WHERE id = 6") // one of its own consumers
+			k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "5:ready:0 ")
+			dead := map[string]string{"state": "1:dead:1 ", "token": "1:dead:3 "}[name]
+			if v := k.peek(backends.Peek{State: backends.StateDead, Max: 9}, dead); len(v) != 1 || string(v[0].Payload) != "text" || len(v[0].Failures) != 1 || v[0].Failures[0].Message != "dead" {
+				t.Errorf("%+v", v)
+			}
+			if v := k.peek(backends.Peek{State: backends.StateScheduled, Max: 9}, "2:scheduled:1 "); len(v) != 1 || v[0].RunAt.IsZero() {
+				t.Errorf("%+v", v)
+			}
+			claimed := map[string]string{"state": "4:claimed:1 6:claimed:0 ", "token": "4:claimed:0 6:claimed:0 "}[name]
+			if v := k.peek(backends.Peek{IDs: []string{"4", "6", "99"}}, claimed); len(v) != 2 || v[0].Worker != "w" || v[1].Worker != "" {
+				t.Errorf("%+v", v)
+			}
+			second := map[string]string{"state": "6:claimed:0 ", "token": "6:claimed:0 "}[name]
+			k.peek(backends.Peek{State: backends.StateClaimed, After: "4"}, second)
+			if _, err := k.Peek(t.Context(), backends.Peek{Queue: "q", State: backends.StateClaimed, Max: 1, After: "5"}); !errors.Is(err, backends.ErrNoSuchJob) {
+				t.Errorf("%v", err)
+			}
+			if done := map[string]string{"state": "3:done:0 "}[name]; true {
+				k.peek(backends.Peek{State: backends.StateDone, Max: 9}, done)
+			}
+			k.peek(backends.Peek{IDs: []string{"4", "5"}, MaxBytes: 5}, claimed[:len("4:claimed:0 ")])
+
+			k.command(backends.Command{Kind: backends.Delete, IDs: []string{"4", "5", "6"}}, 1) // not those claimed
+			k.command(backends.Command{Kind: backends.ForceRelease, IDs: []string{"4", "6"}}, 1)
+			k.write(backends.Ack{Leases: leases(jobs[3])}, 1)
+			k.command(backends.Command{Kind: backends.Retry, All: true}, 1)
+			k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "1:ready:0 4:ready:0 ")
+			k.command(backends.Command{Kind: backends.Purge, State: backends.StateScheduled}, 1)
+			k.command(backends.Command{Kind: backends.Purge, State: backends.StateDead}, 0)
+			left := map[string][]string{"state": {"1", "3", "4", "6"}, "token": {"1", "4", "6"}}[name]
+			k.shows("SELECT id::text FROM q ORDER BY id", left...)
+			k.shows("SELECT item FROM qsidecar.qsidecar_leases")
+		})
+	}
+}

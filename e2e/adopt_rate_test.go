@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestAdoptedRate prints how fast the table of system E is worked by 32 of its own
+// consumers, and by 32 workers through a sidecar.
+func TestAdoptedRate(t *testing.T) {
+	s, p := newPostgresSite(t)
+	s.queues = "  e:" + systemE.config
+	jobs := size(20_000)
+	for _, sql := range strings.SplitAfter(fmt.Sprintf(systemE.ddl, jobs), ";") {
+		p.query(p.url, sql)
+	}
+	const workers = 32
+	ready := func() {
+		p.query(p.url, "UPDATE my_queue SET state = 'waiting', worker_name = NULL, finished_dt = NULL")
+		p.query(p.url, "VACUUM ANALYZE my_queue")
+	}
+	own := perSecond(t, jobs, workers, func() (func() (bool, error), func()) {
+		c, err := pgx.Connect(t.Context(), p.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sql := ownConsumers["e"]
+		return func() (bool, error) {
+			item, err := takeOwn(t.Context(), c, sql, "own")
+			if err == nil && item != "" {
+				_, err = c.Exec(t.Context(), sql.finish, item, "own")
+			}
+			return item != "", err
+		}, func() { _ = c.Close(t.Context()) }
+	})
+	ready()
+	a := s.started("a")
+	through := perSecond(t, jobs, workers, func() (func() (bool, error), func()) {
+		w := a.dial()
+		return func() (bool, error) {
+			r, err := w.call(msg{"op": "claim", "queue": "e"})
+			if err == nil && r.Error != nil {
+				err = r.Error
+			}
+			if err != nil || len(r.Jobs) == 0 {
+				return false, err
+			}
+			r, err = w.call(msg{"op": "ack", "lease": r.Jobs[0].Lease})
+			if err == nil && r.Error != nil {
+				err = r.Error
+			}
+			return true, err
+		}, func() { _ = w.Close() }
+	})
+	if left := p.query(p.url, systemE.open); left[0] != "0" {
+		t.Errorf("%s jobs are left", left[0])
+	}
+	figure(t, "system E, %d workers: %.0f jobs/s by its own consumers, %.0f through the sidecar (%.1f times)", workers, own, through, through/own)
+}
+
+// perSecond has workers work until there is nothing, and tells the rate.
+func perSecond(t *testing.T, jobs, workers int, begin func() (work func() (bool, error), end func())) float64 {
+	t.Helper()
+	var wg sync.WaitGroup
+	var done atomic.Int64
+	var works []func() (bool, error)
+	for range workers {
+		work, end := begin()
+		defer end()
+		works = append(works, work)
+	}
+	began := time.Now()
+	for _, work := range works {
+		wg.Go(func() {
+			for {
+				more, err := work()
+				if err != nil {
+					t.Error(errors.Join(errors.New("a worker ended"), err))
+				}
+				if err != nil || !more {
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := done.Load(); n != int64(jobs) {
+		t.Errorf("%d jobs of %d were worked", n, jobs)
+	}
+	return float64(done.Load()) / time.Since(began).Seconds()
+}
