@@ -217,12 +217,13 @@ func (c *claiming) ask(t *tx) {
 // statement is that which finds a claim's rows, and locks them where the server can
 // leave out what others have locked.
 func (c *claiming) statement(p backends.Policy, where string) (sql string, args []any) {
-	order := "urgency, place, id"
-	if p.LIFO {
-		order = "place DESC, id DESC" // of one urgency
+	tail := " FROM " + jobs + " WHERE " + laneRange + " AND " + where + " ORDER BY " + inLanes + " LIMIT ?"
+	args = []any{"r" + p.Queue, "r" + p.Queue}
+	if p.LIFO { // in one urgency
+		tail = " FROM " + jobs + " WHERE lane = ? AND " + where + " ORDER BY place DESC, id DESC LIMIT ?"
+		args = args[:1]
 	}
-	tail := " FROM " + jobs + " WHERE lane = ? AND " + where + " ORDER BY " + order + " LIMIT ?"
-	args = []any{"r" + p.Queue, int64(len(c.Slots) - len(c.res.Jobs))}
+	args = append(args, int64(len(c.Slots)-len(c.res.Jobs)))
 	if c.unlocked(p) {
 		return "SELECT id" + tail, args
 	}

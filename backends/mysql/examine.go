@@ -251,12 +251,12 @@ func (e *examination) claimFaults(ctx context.Context, p backends.Policy) (fault
 	if err != nil {
 		return nil, err
 	}
-	return planFaults(plan), nil
+	return planFaults(plan, p.LIFO), nil
 }
 
 // planFaults reads EXPLAIN's table: its columns are the same ones in both products,
 // but for `partitions` and `filtered`.
-func planFaults(plan [][]string) (faults []string) {
+func planFaults(plan [][]string, lifo bool) (faults []string) {
 	for _, row := range plan {
 		line := strings.Join(row, " | ")
 		key := slices.Index(row, "qsidecar_lanes")
@@ -272,7 +272,7 @@ func planFaults(plan [][]string) (faults []string) {
 		if _, err := fmt.Sscan(row[key+1], &length); err != nil || length < lanesKey {
 			faults = append(faults, fmt.Sprintf("only %s bytes of the index in use", row[key+1]))
 		}
-		if !slices.Contains(row, "range") && !slices.Contains(row, "ref") {
+		if !slices.Contains(row, "range") && !(lifo && slices.Contains(row, "ref")) {
 			faults = append(faults, "a walk through the index ("+line+")")
 		}
 		for _, bad := range []string{"filesort", "temporary"} {

@@ -184,7 +184,7 @@ func (s *Store) queueLook(t *tx, w backends.Sweep, alive []int64, search bool, x
 	var names []any
 	for _, q := range w.Waiting {
 		where := within(s.cursors.Segments(q, now, false))
-		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+jobs+" WHERE lane = ? AND "+where+" LIMIT 1) AS x", q, "r"+q)
+		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+jobs+" WHERE "+laneRange+" AND "+where+" LIMIT 1) AS x", q, "r"+q, "r"+q)
 		names = append(names, q)
 	}
 	part("SELECT 'returns', queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(names))+")", names...)

@@ -60,7 +60,7 @@ func (s *Store) proveNow(ctx context.Context, p cursor.Proof) error {
 		t.each(func(r *result) error {
 			first[i] = r.int(0)
 			return nil
-		}, "SELECT place FROM "+jobs+" WHERE lane = ? AND "+where+" ORDER BY urgency, place, id LIMIT 1 FOR UPDATE NOWAIT", "r"+p.Queue)
+		}, "SELECT place FROM "+jobs+" WHERE "+laneRange+" AND "+where+" ORDER BY "+inLanes+" LIMIT 1 FOR UPDATE NOWAIT", "r"+p.Queue, "r"+p.Queue)
 	}
 	if err := c.query(ctx, t.sql.String(), t.args, t.reads); err != nil {
 		return err

@@ -24,6 +24,16 @@ type statements struct {
 // jobs is the table, bound to its index.
 const jobs = `qsidecar_jobs FORCE INDEX (qsidecar_lanes)`
 
+// laneRange is the condition that a row is in a lane (given twice), for statements
+// that begin in its midst. Written as lane = ? it would leave the server a choice:
+// to begin there, or to look the lane up and walk all of it, over each entry that
+// cannot be purged yet. Under a held snapshot MariaDB's statistics have it choose
+// the latter. inLanes is the order of the index.
+const (
+	laneRange = `lane >= ? AND lane <= ?`
+	inLanes   = `lane, urgency, place, id`
+)
+
 func render(clock string, v server) *statements {
 	r := func(sql string) string { return strings.ReplaceAll(strings.TrimSpace(sql), "{now}", clock) }
 	s := &statements{
