@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -152,7 +151,7 @@ func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Pol
 	columns = append(columns, g.ToText(g.NowMillis()), g.ToText(g.Fence()))
 	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.Words(2))
 	err = sql.Do(ctx, &backends.Statement{
-		Text: g.Lock(strings.Join(columns, ", "), t.name, where, t.order(), 1, true),
+		Text: g.Lock(outputs(columns...), t.name, where, t.order(), 1, true),
 		Args: []any{int64(n), t.queue},
 		Row: func(cells [][]byte) error {
 			r := &candidate{item: string(cells[0]), claimedAt: string(cells[5])}
@@ -222,7 +221,7 @@ func (t *table) contents(items []string, byItem map[string]*candidate) *backends
 		columns = append(columns, t.g.AsBytes(c))
 	}
 	return &backends.Statement{
-		Text: "SELECT " + strings.Join(columns, ", ") + " FROM " + t.name + " WHERE " + t.g.Among(1, t.id),
+		Text: "SELECT " + outputs(columns...) + " FROM " + t.name + " WHERE " + t.g.Among(1, t.id),
 		Args: []any{items},
 		Row: func(cells [][]byte) (err error) {
 			r := byItem[string(cells[0])]

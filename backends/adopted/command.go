@@ -76,7 +76,7 @@ func (t *table) each(where, ids []string, change func(items []string) *backends.
 	return func(ctx context.Context, sql backends.SQL) (int64, error) {
 		var items []string
 		err := sql.Do(ctx, &backends.Statement{
-			Text: g.Lock(g.ToText(g.Name(t.id.Name)), t.name, strings.Join(where, " AND "), g.Name(t.id.Name), 1, ids == nil), Args: args,
+			Text: g.Lock(outputs(g.ToText(g.Name(t.id.Name))), t.name, strings.Join(where, " AND "), g.Name(t.id.Name), 1, ids == nil), Args: args,
 			Row: func(cells [][]byte) error { items = append(items, string(cells[0])); return nil },
 		})
 		if err != nil || len(items) == 0 {

@@ -101,7 +101,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 			continue
 		}
 		asks = append(asks, &backends.Statement{
-			Text: "SELECT " + t.g.ToText(t.g.NowMillis()+" - "+t.g.Millis(c, t.UTC)) + " FROM " + t.name + " WHERE " + strings.Join(t.in(of.state), " AND ") +
+			Text: "SELECT " + outputs(t.g.ToText(t.g.NowMillis()+" - "+t.g.Millis(c, t.UTC))) + " FROM " + t.name + " WHERE " + strings.Join(t.in(of.state), " AND ") +
 				" ORDER BY " + t.g.Name(c.Name) + " LIMIT 1",
 			Row: func(cells [][]byte) error {
 				var ms int64

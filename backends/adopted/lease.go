@@ -148,7 +148,17 @@ func leaseColumns(g backends.Grammar) string {
 	for _, c := range append(leaseNumbers, leaseTexts...) {
 		all = append(all, g.ToText("l."+c))
 	}
-	return strings.Join(append(all, g.ToText(g.NowMillis())), ", ")
+	return outputs(append(all, g.ToText(g.NowMillis()))...)
+}
+
+// outputs are what a query selects, under names of their own: an ORDER BY means the
+// table's columns, and not texts of them.
+func outputs(columns ...string) string {
+	named := make([]string, len(columns))
+	for i, c := range columns {
+		named[i] = fmt.Sprintf("%s AS qsidecar_%d", c, i+1)
+	}
+	return strings.Join(named, ", ")
 }
 
 // readLease reads a row of such a query.

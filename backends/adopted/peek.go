@@ -63,7 +63,7 @@ func (s *Store) page(ctx context.Context, t *table, p backends.Peek) (items []st
 		limit = deepest
 	}
 	err = s.Ask(ctx, &backends.Statement{
-		Text: "SELECT " + t.g.ToText(t.g.Name(t.id.Name)) + " FROM " + t.name + " WHERE " + strings.Join(where, " AND ") + " ORDER BY " + t.order() + " LIMIT " + t.g.Number(1),
+		Text: "SELECT " + outputs(t.g.ToText(t.g.Name(t.id.Name))) + " FROM " + t.name + " WHERE " + strings.Join(where, " AND ") + " ORDER BY " + t.order() + " LIMIT " + t.g.Number(1),
 		Args: []any{limit},
 		Row:  func(cells [][]byte) error { items = append(items, string(cells[0])); return nil },
 	})
@@ -141,7 +141,7 @@ func (t *table) views(items []string, views map[string]*backends.View) *backends
 	}
 	where := append(t.inQueue(), t.g.Among(1, t.id))
 	return &backends.Statement{
-		Text: "SELECT " + strings.Join(columns, ", ") + " FROM " + t.name + " WHERE " + strings.Join(where, " AND "),
+		Text: "SELECT " + outputs(columns...) + " FROM " + t.name + " WHERE " + strings.Join(where, " AND "),
 		Args: []any{items},
 		Row: func(cells [][]byte) error {
 			v := &backends.View{ID: string(cells[0]), Queue: t.queue, State: backends.State(cells[1]), MaxAttempts: t.MaxAttempts, Worker: string(cells[8])}

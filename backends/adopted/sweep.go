@@ -180,7 +180,7 @@ func (x *settling) leaveLocked(ctx context.Context, sql backends.SQL) error {
 		note := func(to map[string]bool) func(cells [][]byte) error {
 			return func(cells [][]byte) error { to[string(cells[0])] = true; return nil }
 		}
-		id := t.g.ToText(t.g.Name(t.id.Name))
+		id := outputs(t.g.ToText(t.g.Name(t.id.Name)))
 		asks = append(asks,
 			&backends.Statement{Text: t.g.Lock(id, t.name, t.g.Among(1, t.id), "", 0, true), Args: []any{all}, Row: note(got[q])},
 			&backends.Statement{Text: "SELECT " + id + " FROM " + t.name + " WHERE " + t.g.Among(1, t.id), Args: []any{all}, Row: note(there[q])})
@@ -227,7 +227,7 @@ func (t *table) unstick(ctx context.Context, sql backends.SQL, limit int) (freed
 		"NOT "+t.remembered("l.token_host IS NOT NULL"))
 	var items []string
 	if err := sql.Do(ctx, &backends.Statement{
-		Text: t.g.Lock(t.g.ToText(t.g.Name(t.id.Name)), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),
+		Text: t.g.Lock(outputs(t.g.ToText(t.g.Name(t.id.Name))), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),
 		Args: []any{int64(limit), -t.StuckAfter.Milliseconds()},
 		Row:  func(cells [][]byte) error { items = append(items, string(cells[0])); return nil },
 	}); err != nil || len(items) == 0 {

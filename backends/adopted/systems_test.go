@@ -184,3 +184,38 @@ func TestLockedRow(t *testing.T) {
 	k.sql("COMMIT")
 	k.write(both[0], 0)
 }
+
+// TestOrder: oldest first, by numbers as numbers; newest first; as the columns say.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	lifo, columns := tableE(), tableE()
+	lifo.LIFO = true
+	columns.Order = []adopted.Ordering{{Column: "user_id"}, {Column: "queue_item_id", Descending: true}}
+	for name, c := range map[string]struct {
+		m    adopted.Table
+		want string
+	}{
+		"fifo":    {tableE(), "1 2 3 4 5 6 7 8 9 10 11 12 "},
+		"lifo":    {lifo, "12 11 10 9 8 7 6 5 4 3 2 1 "},
+		"columns": {columns, "12 9 6 3 10 7 4 1 11 8 5 2 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKit(t, systemE+"; INSERT INTO my_queue (parameters) SELECT '1' FROM generate_series(4, 12); UPDATE my_queue SET created_dt = now(), user_id = queue_item_id % 3",
+				map[string]adopted.Table{"e": c.m})
+			got := ""
+			for len(got) < len(c.want) {
+				jobs := k.claim("e", 5)
+				if len(jobs) == 0 {
+					break
+				}
+				for _, j := range jobs {
+					got += j.ID + " "
+				}
+			}
+			if got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
