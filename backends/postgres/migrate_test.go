@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -381,37 +380,5 @@ func TestManyMigrateAtOnce(t *testing.T) {
 				SELECT count(*) + 1, 9, 1, 'nacked', '', now() FROM qsidecar.qsidecar_failures`)
 		}
 		sees(t, url, "one migration", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, latest))
-	})
-}
-
-// TestOutdatedWithoutDDL: a role that may make nothing meets older tables.
-func TestOutdatedWithoutDDL(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
-		role := "old_" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")
-		must(t, url, "CREATE ROLE "+role+" LOGIN")
-		defer must(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role)
-		first(t, url, "qsidecar")
-		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO "+role+"; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA qsidecar TO "+role)
-		o := Options{URL: as(t, url, role)}
-		_, err := Open(t.Context(), o)
-		if err == nil || !strings.Contains(err.Error(), "version 1") || !strings.Contains(err.Error(), "migrate --print --from 1`") {
-			t.Fatalf("%v, want it to say what to run", err)
-		}
-		t.Log(err)
-		if said := (*pgconn.PgError)(nil); errors.As(err, &said) || backends.Retryable(err) {
-			t.Errorf("%v: trying again helps nobody", err)
-		}
-		// By hand, or by another sidecar that may: the role works on.
-		if strings.HasPrefix(p.Version, "13") {
-			script(t, url, Migrations("qsidecar", role, 1))
-		} else {
-			open(t, Options{URL: url})
-		}
-		s := open(t, o)
-		beat(t, s, 7)
-		if jobs := take(t, s, 7, 9, 1); len(jobs) != 2 {
-			t.Errorf("%d jobs, want 2", len(jobs))
-		}
 	})
 }
