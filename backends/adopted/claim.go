@@ -96,7 +96,7 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 		return false, err
 	}
 	for _, e := range x.ends {
-		if e.statement.Matched != 1 {
+		if e.statement.Matched != max(e.rows, 1) {
 			return false, backends.Refused(fmt.Errorf("a row of %s that a claim had locked was not changed by it: a trigger or a rule of the table keeps it from that", t.name))
 		}
 	}
@@ -105,17 +105,18 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 
 // give puts the candidates into slots.
 func (c *claiming) give(t *table, x *settling, fit []*candidate, p backends.Policy) {
+	var leases []*lease
 	for _, r := range fit {
 		slot := c.Slots[len(c.res.Jobs)]
 		l := t.begin(r, p, slot)
-		x.claims(t, l)
-		limit := p.MaxAttempts
+		leases = append(leases, l)
 		c.res.Jobs = append(c.res.Jobs, backends.Job{
-			ID: r.item, Handle: handle(l.id), Queue: t.queue, Token: slot.Token, Payload: r.payload, Attempt: l.attempts, MaxAttempts: limit,
+			ID: r.item, Handle: handle(l.id), Queue: t.queue, Token: slot.Token, Payload: r.payload, Attempt: l.attempts, MaxAttempts: p.MaxAttempts,
 			Fence: l.fence, Priority: int16(max(-32768, min(r.priority, 32767))), EnqueuedAt: time.UnixMilli(r.enqueued).UTC(),
 			Timeout: p.Timeout, Headers: r.headers, LastError: l.lastError(),
 		})
 	}
+	x.claims(t, leases)
 }
 
 // candidates locks rows that may be claimed, in the order of claims.

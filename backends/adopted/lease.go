@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -145,7 +146,7 @@ var (
 // leaseColumns is what a query for leases answers with.
 func leaseColumns(g backends.Grammar) string {
 	var all []string
-	for _, c := range append(leaseNumbers, leaseTexts...) {
+	for _, c := range slices.Concat(leaseNumbers, leaseTexts) {
 		all = append(all, g.ToText("l."+c))
 	}
 	return outputs(append(all, g.ToText(g.NowMillis()))...)
@@ -196,12 +197,9 @@ func number(cell []byte, to *int64) (err error) {
 	return err
 }
 
-// save writes the row as it is now, or removes one that is of no use any more.
-func (l *lease) save(g backends.Grammar) (*backends.Statement, error) {
-	if l.idle() {
-		return l.remove(g), nil
-	}
-	var shown, failures any
+// values are the row's, in the order of its columns.
+func (l *lease) values() ([]any, error) {
+	var shown, failures, worker any
 	if len(l.shown) > 0 {
 		text, err := json.Marshal(l.shown)
 		if err != nil {
@@ -216,31 +214,86 @@ func (l *lease) save(g backends.Grammar) (*backends.Statement, error) {
 		}
 		failures = string(text)
 	}
-	args := []any{
+	if l.worker != "" {
+		worker = l.worker
+	}
+	return []any{
 		l.id, l.fence, int64(l.attempts), int64(l.losses), orNull(l.notBefore), int64(l.limit), l.backoff, l.backoffMax,
 		orNull(l.host), orNull(l.number), orNull(l.owner), orNull(l.leaseMS), orNull(l.deadline), orNull(l.dueAt), orNull(l.claimedAt), l.now,
-		l.queue, l.item, nil, shown, failures,
-	}
-	if l.worker != "" {
-		args[18] = l.worker
-	}
-	return &backends.Statement{Text: saveText(g, l.stored), Args: args}, nil
+		l.queue, l.item, worker, shown, failures,
+	}, nil
 }
 
-// saveText updates the row of an id, or inserts it.
-func saveText(g backends.Grammar, stored bool) string {
-	var names, values, sets []string
-	for i, c := range append(leaseNumbers, leaseTexts...) {
-		value := g.Words(i + 1)
-		if i < len(leaseNumbers) {
-			value = g.Number(i + 1)
+// together is how many new rows one statement stores, where there are so many: the
+// texts of statements are few.
+const together = 16
+
+// save writes the rows as they are now, and removes those that are of no use any
+// more.
+func save(g backends.Grammar, leases []*lease) (all []*backends.Statement, err error) {
+	var fresh []*lease
+	for _, l := range leases {
+		if l.idle() {
+			all = append(all, l.remove(g))
+			continue
 		}
-		names, values, sets = append(names, c), append(values, value), append(sets, c+" = "+value)
+		if !l.stored {
+			fresh = append(fresh, l)
+			continue
+		}
+		args, err := l.values()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &backends.Statement{Text: updateText(g), Args: args})
 	}
-	if stored {
-		return "UPDATE " + g.Own(leasesTable) + " SET " + strings.Join(sets[1:], ", ") + " WHERE id = " + values[0]
+	for len(fresh) > 0 {
+		n := 1
+		if len(fresh) >= together {
+			n = together
+		}
+		st := &backends.Statement{Text: insertText(g, n)}
+		for _, l := range fresh[:n] {
+			args, err := l.values()
+			if err != nil {
+				return nil, err
+			}
+			st.Args = append(st.Args, args...)
+		}
+		all, fresh = append(all, st), fresh[n:]
 	}
-	return "INSERT INTO " + g.Own(leasesTable) + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")"
+	return all, nil
+}
+
+// places are the arguments of a row, the first of which is n.
+func places(g backends.Grammar, n int) (all []string) {
+	for range leaseNumbers {
+		all = append(all, g.Number(n+len(all)))
+	}
+	for range leaseTexts {
+		all = append(all, g.Words(n+len(all)))
+	}
+	return all
+}
+
+// updateText updates the row of an id.
+func updateText(g backends.Grammar) string {
+	var sets []string
+	values := places(g, 1)
+	for i, c := range slices.Concat(leaseNumbers, leaseTexts) {
+		sets = append(sets, c+" = "+values[i])
+	}
+	return "UPDATE " + g.Own(leasesTable) + " SET " + strings.Join(sets[1:], ", ") + " WHERE " + sets[0]
+}
+
+// insertText stores n rows.
+func insertText(g backends.Grammar, n int) string {
+	columns := slices.Concat(leaseNumbers, leaseTexts)
+	var rows []string
+	for i := range n {
+		rows = append(rows, "("+strings.Join(places(g, i*len(columns)+1), ", ")+")")
+	}
+	return "INSERT INTO " + g.Own(leasesTable) + " (" + strings.Join(columns, ", ") + ") VALUES " + strings.Join(rows, ", ")
 }
 
 func (l *lease) remove(g backends.Grammar) *backends.Statement {

@@ -30,6 +30,7 @@ type ending struct {
 	statement *backends.Statement
 	frees     bool
 	cause     backends.Cause
+	rows      int64 // a claim's: so many
 }
 
 // load locks the leases of the ids.
@@ -80,15 +81,17 @@ func (x *settling) flush(ctx context.Context, sql backends.SQL) error {
 		}
 		all = append(all, e.statement)
 	}
-	for _, l := range x.saves {
-		st, err := l.save(x.s.g)
-		if err != nil {
-			return err
-		}
-		all = append(all, st)
+	saves, err := save(x.s.g, x.saves)
+	if err != nil {
+		return err
 	}
-	for _, l := range x.gone {
-		all = append(all, l.remove(x.s.g))
+	all = append(all, saves...)
+	if len(x.gone) > 0 {
+		ids := make([]string, len(x.gone))
+		for i, l := range x.gone {
+			ids[i] = fmt.Sprint(l.id)
+		}
+		all = append(all, &backends.Statement{Text: "DELETE FROM " + x.s.g.Own(leasesTable) + " WHERE " + x.s.g.Among(1, idColumn), Args: []any{ids}})
 	}
 	if len(all) == 0 {
 		return nil
@@ -180,20 +183,37 @@ func (w *writing) update(where string) *backends.Statement {
 	return &backends.Statement{Text: "UPDATE " + w.t.name + " SET " + strings.Join(w.sets, ", ") + " WHERE " + where, Args: w.args}
 }
 
-// claims has the row show the claim.
-func (x *settling) claims(t *table, l *lease) {
-	w := &writing{t: t}
-	w.state(backends.StateClaimed)
-	for _, role := range []Role{Worker, ClaimedAt, token} {
-		if text, shown := l.shown[role]; shown {
-			w.set(t.one[role], w.value(t.one[role], text))
+// claims has the rows show the claims: those that show the same, by one statement.
+func (x *settling) claims(t *table, leases []*lease) {
+	x.saves = append(x.saves, leases...)
+	groups := map[[3]string][]*lease{}
+	var order [][3]string
+	for _, l := range leases {
+		shown := [3]string{l.shown[Worker], l.shown[ClaimedAt], l.shown[token]}
+		if groups[shown] == nil {
+			order = append(order, shown)
 		}
+		groups[shown] = append(groups[shown], l)
 	}
-	if c, has := t.one[Attempts]; has && t.Deliveries {
-		w.set(c, "coalesce("+t.g.Name(c.Name)+", 0) + 1")
+	for _, shown := range order {
+		group := groups[shown]
+		items := make([]string, len(group))
+		for i, l := range group {
+			items[i] = l.item
+		}
+		w := &writing{t: t, args: []any{items}}
+		w.state(backends.StateClaimed)
+		for _, role := range []Role{Worker, ClaimedAt, token} {
+			if text, has := group[0].shown[role]; has {
+				w.set(t.one[role], w.value(t.one[role], text))
+			}
+		}
+		if c, has := t.one[Attempts]; has && t.Deliveries {
+			w.set(c, "coalesce("+t.g.Name(c.Name)+", 0) + 1")
+		}
+		where := append([]string{t.g.Among(1, t.id)}, t.waits()...)
+		x.ends = append(x.ends, &ending{l: group[0], rows: int64(len(group)), statement: w.update(strings.Join(where, " AND "))})
 	}
-	x.ends = append(x.ends, &ending{l: l, statement: w.update(w.row(l.item, t.waits()))})
-	x.saves = append(x.saves, l)
 }
 
 // ack ends a job that is done.
