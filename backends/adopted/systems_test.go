@@ -219,3 +219,52 @@ func TestOrder(t *testing.T) {
 		})
 	}
 }
+
+// TestCleanerResets: the table's own cleaner makes a row ready that a worker still
+// has. Whoever claims it then has it, and the attempt before counts.
+func TestCleanerResets(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
+	before := k.one("e")
+	k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL")
+	now := k.one("e")
+	if now.Attempt != 2 || now.Fence <= before.Fence {
+		t.Errorf("%+v after %+v", now, before)
+	}
+	k.write(backends.Ack{Leases: leases(before)}, 1)
+	k.write(backends.Extend{Leases: leases(now), Lease: time.Minute}, 0)
+	k.write(backends.Ack{Leases: leases(now)}, 0)
+	k.shows(rowsE, "1|done|w|t")
+}
+
+// TestForgotten: what is remembered of jobs goes when their rows are gone, or were
+// finished by others.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	k.write(backends.Nack{Leases: leases(k.claim("e", 3)...), Error: "x"}, 0)
+	k.sql("DELETE FROM my_queue WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done' WHERE queue_item_id = 2")
+	if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 2 {
+		t.Errorf("%+v", r)
+	}
+	k.shows("SELECT item FROM qsidecar.qsidecar_leases", "3")
+}
+
+// TestStuck: with stuck_after, rows that its own consumers left are ready again, and
+// those that sidecars have are not.
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	m := tableE()
+	m.Columns[adopted.ClaimedAt], m.StuckAfter = []string{"started"}, time.Hour
+	k := newKit(t, systemE+"; ALTER TABLE my_queue ADD started timestamp", map[string]adopted.Table{"e": m})
+	mine := k.one("e")
+	k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '61 min' WHERE queue_item_id = 2")
+	k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '59 min' WHERE queue_item_id = 3")
+	k.sql("UPDATE my_queue SET started = started - interval '2 hours' WHERE queue_item_id = 1")
+	if r := k.sweep(backends.Sweep{}); fmt.Sprint(r.Freed) != "[e]" {
+		t.Errorf("%+v", r)
+	}
+	k.shows(rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")
+	k.write(backends.Ack{Leases: leases(mine)}, 1) // it is not as the claim left it
+}
