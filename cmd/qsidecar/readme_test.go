@@ -15,7 +15,11 @@ func TestDocumentedConfigs(t *testing.T) {
 		t.Fatalf("%v, %v", pages, err)
 	}
 	for _, page := range pages {
-		for _, text := range backendtest.Documented(t, page, "## Point a sidecar there", "yaml") {
+		section := "## Point a sidecar there"
+		if filepath.Base(filepath.Dir(page)) == "adopted" {
+			section = "## Worked examples"
+		}
+		for _, text := range backendtest.Documented(t, page, section, "yaml") {
 			if _, err := parseConfig(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
 				t.Error(err)
 			}
