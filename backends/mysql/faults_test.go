@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -87,7 +88,8 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Nack{Leases: leasesOf(jobs)}}})
 			done <- err
 		}()
-		until(t, "the nack waits for the second row", func() bool {
+		// InnoDB shows what it showed last to whoever asks again within 100 ms.
+		untilEvery(t, 150*time.Millisecond, "the nack waits for the second row", func() bool {
 			return numberOf(t, m, "", fmt.Sprintf(
 				"SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%%IN (%s,%s)%%'", ids[0], ids[1])) > 0
 		})

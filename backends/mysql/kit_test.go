@@ -106,13 +106,18 @@ func write(t testing.TB, s *Store, w backends.Write) backends.WriteResult {
 // until polls for a fact.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
+	untilEvery(t, 5*time.Millisecond, what, f)
+}
+
+func untilEvery(t testing.TB, pause time.Duration, what string, f func() bool) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for !f() {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("never: %s", what)
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
