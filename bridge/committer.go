@@ -30,8 +30,8 @@ const (
 )
 
 // committer is the group commit of one database: whatever queued up while the
-// previous commit ran goes into the next one, writes and claims together. There
-// is no timer: an idle committer commits at once, a busy one in larger groups.
+// previous commit ran goes into the next one, writes and claims together. An idle
+// committer commits at once, a busy one in larger groups (see linger.go).
 type committer struct {
 	backend    backends.Backend
 	broker     *broker
@@ -53,8 +53,9 @@ type committer struct {
 	claims lane
 	both   bool // one lane: writes
 
-	mu    sync.Mutex
-	queue []*pending
+	mu     sync.Mutex
+	queue  []*pending
+	enough int // writes in the queue that are worth a wake-up; see linger
 
 	seen map[backends.Token]struct{} // leases of the batch being built; the loop's own
 }
@@ -127,8 +128,11 @@ func (c *committer) reserve(ctx context.Context, w backends.Write) (*pending, er
 func (c *committer) push(p *pending) {
 	c.mu.Lock()
 	c.queue = append(c.queue, p)
+	enough := len(c.queue) >= c.enough
 	c.mu.Unlock()
-	c.writes.poke()
+	if enough {
+		c.writes.poke()
+	}
 }
 
 // drop gives up a reserved write that was not pushed.
@@ -198,8 +202,10 @@ func (c *committer) finish(p *pending, o outcome) {
 // queue is empty, or hard is done.
 func (c *committer) runWrites(ctx, hard context.Context) error {
 	r := retrier{c: c, hard: hard, delay: retryInitial}
+	var wait lingering
 	for {
 		writes := c.take()
+		began := time.Now()
 		var asks []ask
 		if c.both {
 			c.markQueues(writes)
@@ -209,6 +215,9 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 			if err := r.after(c.commit(hard, writes, asks)); err != nil {
 				c.answerAll(err)
 				return err
+			}
+			if most := wait.plan(len(writes), time.Since(began)); most > 0 && ctx.Err() == nil {
+				wait.learn(c.linger(len(writes), most), len(writes))
 			}
 			continue
 		}
