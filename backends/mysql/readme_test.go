@@ -1,0 +1,41 @@
+package mysql
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestDocumentedStatements runs the INSERTs of README.md: these are jobs.
+func TestDocumentedStatements(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		c := connect(t, m, name)
+		runSQL(t, c, "SET SESSION time_zone = '+05:45'") // far from UTC, to find who relies on it
+		runSQL(t, c, backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql")...)
+		if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10}); err != nil { // it makes scheduled ones of those with a run_at
+			t.Fatal(err)
+		}
+		ready, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateReady, Max: 10})
+		if err != nil || len(ready) != 1 || string(ready[0].Payload) != "hello" {
+			t.Errorf("ready: %+v, %v", ready, err)
+		}
+		scheduled, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateScheduled, Max: 10})
+		if err != nil || len(scheduled) != 1 {
+			t.Fatalf("scheduled: %+v, %v", scheduled, err)
+		}
+		j := scheduled[0]
+		if string(j.Payload) != "\x00\xff" || j.Priority != 5 || j.MaxAttempts != 3 || !cmp.Equal(j.Headers, map[string]string{"trace": "4bf92f"}) {
+			t.Errorf("the second job is %+v", j)
+		}
+		if in := time.Until(j.RunAt); in < 59*time.Minute || in > 61*time.Minute {
+			t.Errorf("it is due in %v, want an hour", in)
+		}
+	})
+}
