@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // found is what check --json says of a grade: the texts by topic.
@@ -141,5 +143,21 @@ func TestCheckSQLite(t *testing.T) {
 	}
 	if got := a.dial().claimOne("q"); got.Attempt != 1 {
 		t.Errorf("after the check: %+v", got)
+	}
+}
+
+// TestCheckPackets: what MySQL's packets can hold is held against this config's
+// largest payload, and not against the default.
+func TestCheckPackets(t *testing.T) {
+	s, _, err := newMySQLSite(t, testserver.MariaDB1011)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.sidecar("a").checked(s.dir, 0, "--json").found(t, "advice")["packets"]; got != "" {
+		t.Errorf("with the default max_frame: %s", got)
+	}
+	s.extra = "max_frame: 32MiB\n"
+	if got := s.sidecar("b").checked(s.dir, 0, "--json").found(t, "advice")["packets"]; !strings.Contains(got, "max_allowed_packet") {
+		t.Errorf("with max_frame 32MiB no advice is given: %q", got)
 	}
 }

@@ -138,7 +138,7 @@ func (c *checked) examine(ctx context.Context, all *config, queues []backends.Po
 	defer cancel()
 	var found backends.Findings
 	defer func() { c.findings = found }()
-	b, err := openDatabase(ctx, all.Databases[c.name], true, log)
+	b, err := openDatabase(ctx, all, c.name, true, log)
 	var usage *usageError
 	if errors.As(err, &usage) {
 		c.usage = fmt.Errorf("databases.%s: %w", c.name, err)

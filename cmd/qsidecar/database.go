@@ -80,8 +80,8 @@ func (a *app) database(flag string) (string, error) {
 func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backends.Backend, error) {
 	open := make(map[string]backends.Backend)
 	var errs error
-	for name, d := range c.Databases {
-		b, err := openDatabase(ctx, d, false, log)
+	for name := range c.Databases {
+		b, err := openDatabase(ctx, c, name, false, log)
 		if err != nil {
 			errs = errors.Join(errs, err)
 			continue

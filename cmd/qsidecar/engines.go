@@ -15,6 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // engine is a kind of database, and all that the process knows of it.
@@ -39,6 +40,7 @@ type opening struct {
 	databaseConfig
 	at       string // the URL as parse returned it
 	password string // from password_file, in place of the URL's; empty: none
+	payload  int64  // how many bytes a job's may have
 	look     bool   // for Examine alone: no tables are made
 	log      *slog.Logger
 }
@@ -162,6 +164,7 @@ func openMySQL(ctx context.Context, o opening) (backends.Backend, error) {
 		URL:            o.at,
 		Password:       o.password,
 		MaxConnections: o.MaxConnections,
+		MaxPayload:     o.payload,
 		Look:           o.look,
 		Log:            o.log,
 	})
@@ -171,13 +174,14 @@ func openMySQL(ctx context.Context, o opening) (backends.Backend, error) {
 	return store, nil
 }
 
-// openDatabase opens one database: to serve it, or to look at it alone.
-func openDatabase(ctx context.Context, d databaseConfig, look bool, log *slog.Logger) (backends.Backend, error) {
+// openDatabase opens one database of the config: to serve it, or to look at it alone.
+func openDatabase(ctx context.Context, c *config, name string, look bool, log *slog.Logger) (backends.Backend, error) {
+	d := c.Databases[name]
 	u, err := parseDatabaseURL(d.URL)
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	o := opening{databaseConfig: d, at: u.at, look: look, log: log}
+	o := opening{databaseConfig: d, at: u.at, payload: int64(protocol.NewLimits(int(c.MaxFrame)).MaxPayload), look: look, log: log}
 	if u.file && !look {
 		if err := makeDir(filepath.Dir(u.at), 0o700, "the database's directory",
 			"name another place with --database sqlite:PATH or QSIDECAR_DATABASE"); err != nil {
