@@ -2,13 +2,13 @@ package sqlite
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // claiming is one claim under way.
@@ -93,7 +93,7 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 			}
 			c.left -= j.size
 		}
-		headers, err := readHeaders(r.text(8))
+		headers, err := batch.ReadHeaders(r.text(8))
 		if err != nil {
 			return fmt.Errorf("qsidecar_jobs row %d: %w", j.id, err)
 		}
@@ -183,28 +183,4 @@ func earlier(x, y any) any {
 		return b
 	}
 	return a
-}
-
-// readHeaders reads a JSON object. What a plain INSERT put there that is no text
-// is given as its JSON.
-func readHeaders(s string) (map[string]string, error) {
-	if s == "" {
-		return nil, nil
-	}
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(s), &raw); err != nil {
-		return nil, fmt.Errorf("headers: %w", err)
-	}
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	headers := make(map[string]string, len(raw))
-	for k, v := range raw {
-		var text string
-		if json.Unmarshal(v, &text) != nil || string(v) == "null" {
-			text = string(v)
-		}
-		headers[k] = text
-	}
-	return headers, nil
 }

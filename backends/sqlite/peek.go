@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // Peek implements backends.Inspector.
@@ -128,7 +129,7 @@ func (t *tx) following(queue string, state backends.State, from place, limit int
 func (t *tx) view(id int64) (v *backends.View, err error) {
 	failed := false
 	err = t.query(t.sql.view, func(r row) error {
-		headers, err := readHeaders(r.text(12))
+		headers, err := batch.ReadHeaders(r.text(12))
 		if err != nil {
 			return fmt.Errorf("qsidecar_jobs row %d: %w", id, err)
 		}

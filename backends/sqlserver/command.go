@@ -112,8 +112,8 @@ func (b *retried) read(rows *sql.Rows) error {
 // retryAll retries as many dead jobs as there were when it began. More than a bite
 // are checked first, so that a key that is taken refuses all.
 func (s *Store) retryAll(ctx context.Context, queue string) (count int64, err error) {
-	var left int64
-	if err := s.count(ctx, counted{queue, backends.StateDead}, &left); err != nil {
+	left, err := s.count(ctx, queue, backends.StateDead)
+	if err != nil {
 		return 0, err
 	}
 	// One transaction keeps the promise by itself.
@@ -154,8 +154,8 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 	if c.State == backends.StateClaimed {
 		return 0, errors.New("claimed jobs cannot be purged: release them first")
 	}
-	var left int64
-	if err := s.count(ctx, counted{c.Queue, c.State}, &left); err != nil {
+	left, err := s.count(ctx, c.Queue, c.State)
+	if err != nil {
 		return 0, err
 	}
 	for left > 0 {

@@ -35,6 +35,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
@@ -94,7 +95,7 @@ type Store struct {
 	made    atomic.Int32 // lanes
 	cursors cursor.Set
 	owners  ownersLook
-	counts  estimates
+	counts  batch.Estimates
 
 	life    context.Context // ends with Close
 	end     context.CancelCauseFunc

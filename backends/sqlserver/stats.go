@@ -5,32 +5,9 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-)
-
-// estimates are counts above backends.StatsExact, which cost a walk through an
-// index and are therefore asked for at most every ten seconds.
-type estimates struct {
-	mu sync.Mutex
-	of map[counted]estimate
-}
-
-type counted struct {
-	queue string
-	state backends.State
-}
-
-type estimate struct {
-	n  int64
-	at time.Time
-}
-
-const (
-	estimateAge  = 10 * time.Second
-	maxEstimates = 10_000
 )
 
 // Stats implements backends.Inspector.
@@ -57,18 +34,11 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 		}
 	}
 	for i := range all {
-		if err := s.estimate(ctx, &all[i]); err != nil {
+		if err := s.counts.Fill(&all[i], func(state backends.State) (int64, error) { return s.count(ctx, all[i].Queue, state) }); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
-}
-
-func counts(st *backends.QueueStats) map[backends.State]*int64 {
-	return map[backends.State]*int64{
-		backends.StateReady: &st.Ready, backends.StateScheduled: &st.Scheduled, backends.StateClaimed: &st.Claimed,
-		backends.StateDone: &st.Done, backends.StateDead: &st.Dead,
-	}
 }
 
 func (s *Store) statsOf(ctx context.Context, queues []string, all []backends.QueueStats) error {
@@ -97,47 +67,12 @@ func age(now time.Time, at sql.NullTime) time.Duration {
 	return max(now.Sub(at.Time), time.Millisecond)
 }
 
-// estimate replaces the counts that reached the limit.
-func (s *Store) estimate(ctx context.Context, st *backends.QueueStats) error {
-	for state, n := range counts(st) {
-		if *n <= backends.StatsExact {
-			continue
-		}
-		st.Approx = true
-		if err := s.estimateOne(ctx, counted{st.Queue, state}, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Store) estimateOne(ctx context.Context, c counted, n *int64) error {
-	e := &s.counts
-	e.mu.Lock()
-	known, ok := e.of[c]
-	e.mu.Unlock()
-	if ok && time.Since(known.at) < estimateAge {
-		*n = known.n
-		return nil
-	}
-	at := time.Now()
-	if err := s.count(ctx, c, n); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.of == nil || len(e.of) >= maxEstimates {
-		e.of = map[counted]estimate{}
-	}
-	e.of[c] = estimate{n: *n, at: at}
-	return nil
-}
-
 // count counts all jobs of a queue in a state.
-func (s *Store) count(ctx context.Context, c counted, n *int64) error {
-	p, ok := s.sql.count[c.state]
+func (s *Store) count(ctx context.Context, queue string, state backends.State) (n int64, err error) {
+	p, ok := s.sql.count[state]
 	if !ok {
-		return fmt.Errorf("no job is ever %q", c.state)
+		return 0, fmt.Errorf("no job is ever %q", state)
 	}
-	return s.read(ctx, call{p, []any{c.queue}, []reader{one(n)}})
+	err = s.read(ctx, call{p, []any{queue}, []reader{one(&n)}})
+	return n, err
 }
