@@ -23,8 +23,8 @@ func (a *app) migrateCommand() *cobra.Command {
 		Short: "Make or update the tables in the database",
 		Long: `Make the tables in the database, or bring them up to date. serve does it by itself; this
 is for those who do it apart from that, or with --print by hand: by the owner of the
-tables, for a serve whose role may make none. What is printed is for psql, statement by
-statement, and ends with the rights that such a role needs.
+tables, for a serve whose role may make none. What is printed is for psql, mysql or
+sqlcmd -I -b, statement by statement, and ends with the rights that such a role needs.
 
 Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 		Example: "  qsidecar migrate --print --role app_sidecar | psql -v ON_ERROR_STOP=1 postgres://owner@db/app",
