@@ -104,6 +104,8 @@ type Grammar interface {
 	// NowMillis is the present time as that.
 	NowMillis() string
 
+	// First is a query for at most limit rows (an expression); order may be empty.
+	First(columns, from, where, order, limit string) string
 	// Lock is a query for at most the argument n's number of rows (0: all), which it
 	// locks, passing over those that others have locked if skip.
 	Lock(columns, from, where, order string, n int, skip bool) string
@@ -123,7 +125,24 @@ type TableInfo struct {
 	Kind         string // table; view, …: something else
 	Columns      []Column
 	Unique       [][]string // the columns of each unique key that allows no NULL, the primary key first
+	Indexes      []Index    // those that a claim could be served by: valid, and of columns alone
+	Triggers     []string   // their names, of those that an INSERT, UPDATE or DELETE sets off
+	Denied       []string   // of SELECT, INSERT, UPDATE and DELETE, what the login may not do
+	Unsafe       string     // why its rows cannot be changed in a transaction; empty: they can
 	Similar      []string   // names like it, where it is not there
+}
+
+// Index is one of a table.
+type Index struct {
+	Name    string
+	Columns []IndexColumn
+	Only    string // the condition of a partial index, as the engine writes it; empty: every row is in it
+}
+
+// IndexColumn is a column of an index, in its direction there.
+type IndexColumn struct {
+	Name       string
+	Descending bool
 }
 
 // Column is one of a table.
@@ -132,9 +151,10 @@ type Column struct {
 	Type      string // as the engine writes it in a CAST
 	Kind      ColumnKind
 	Nullable  bool
-	Default   bool // an INSERT may leave it out
-	Generated bool // nobody may write it
-	Chars     int  // the longest text; 0: no limit
+	Default   bool     // an INSERT may leave it out
+	Generated bool     // nobody may write it
+	Chars     int      // the longest text; 0: no limit
+	Values    []string // of a type that lists its values; nil: another
 }
 
 // ColumnKind is what may be stored in a column.

@@ -87,7 +87,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 	for state, n := range batch.Counts(st) {
 		if where := t.in(state); where != nil {
 			asks = append(asks, &backends.Statement{
-				Text: fmt.Sprintf("SELECT %s FROM (SELECT 1 AS one FROM %s WHERE %s LIMIT %d) AS x", t.g.ToText("count(*)"), t.name, strings.Join(where, " AND "), backends.StatsExact+1),
+				Text: "SELECT " + t.g.ToText("count(*)") + " FROM (" + t.g.First("1 AS one", t.name, strings.Join(where, " AND "), "", fmt.Sprint(backends.StatsExact+1)) + ") x",
 				Row:  func(cells [][]byte) error { return number(cells[0], n) },
 			})
 		}
@@ -101,8 +101,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 			continue
 		}
 		asks = append(asks, &backends.Statement{
-			Text: "SELECT " + outputs(t.g.ToText(t.g.NowMillis()+" - "+t.g.Millis(c, t.UTC))) + " FROM " + t.name + " WHERE " + strings.Join(t.in(of.state), " AND ") +
-				" ORDER BY " + t.g.Name(c.Name) + " LIMIT 1",
+			Text: t.g.First(outputs(t.g.ToText(t.g.NowMillis()+" - "+t.g.Millis(c, t.UTC))), t.name, strings.Join(t.in(of.state), " AND "), t.g.Name(c.Name), "1"),
 			Row: func(cells [][]byte) error {
 				var ms int64
 				err := number(cells[0], &ms)

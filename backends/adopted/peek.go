@@ -63,7 +63,7 @@ func (s *Store) page(ctx context.Context, t *table, p backends.Peek) (items []st
 		limit = deepest
 	}
 	err = s.Ask(ctx, &backends.Statement{
-		Text: "SELECT " + outputs(t.g.ToText(t.g.Name(t.id.Name))) + " FROM " + t.name + " WHERE " + strings.Join(where, " AND ") + " ORDER BY " + t.order() + " LIMIT " + t.g.Number(1),
+		Text: t.g.First(outputs(t.g.ToText(t.g.Name(t.id.Name))), t.name, strings.Join(where, " AND "), t.order(), t.g.Number(1)),
 		Args: []any{limit},
 		Row:  func(cells [][]byte) error { items = append(items, string(cells[0])); return nil },
 	})

@@ -97,7 +97,7 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 	for _, q := range waiting {
 		t := s.tables[q]
 		asks = append(asks, &backends.Statement{
-			Text: "SELECT " + g.ToText("count(*)") + " FROM (SELECT 1 AS one FROM " + t.name + " WHERE " + t.claimable(cmp.Or(t.MaxAttempts, noLimit)) + " LIMIT 1) AS x",
+			Text: "SELECT " + g.ToText("count(*)") + " FROM (" + g.First("1 AS one", t.name, t.claimable(cmp.Or(t.MaxAttempts, noLimit)), "", "1") + ") x",
 			Row: func(cells [][]byte) error {
 				if string(cells[0]) != "0" {
 					o.ready = append(o.ready, q)
@@ -246,8 +246,8 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 	s.sweeps.mu.Lock()
 	defer s.sweeps.mu.Unlock()
 	x := &settling{s: s, leases: map[int64]*lease{}}
-	if err := s.Ask(ctx, x.query("SELECT "+leaseColumns(s.g)+" FROM "+s.g.Own(leasesTable)+" l WHERE "+s.mine(1)+
-		" AND l.token_host IS NULL AND l.id > "+s.g.Number(2)+" ORDER BY l.id LIMIT "+s.g.Number(3), s.queues(), s.sweeps.last, int64(limit))); err != nil {
+	if err := s.Ask(ctx, x.query(s.g.First(leaseColumns(s.g), s.g.Own(leasesTable)+" l",
+		s.mine(1)+" AND l.token_host IS NULL AND l.id > "+s.g.Number(2), "l.id", s.g.Number(3)), s.queues(), s.sweeps.last, int64(limit))); err != nil {
 		return err
 	}
 	ids := slices.Sorted(maps.Keys(x.leases))
@@ -301,7 +301,7 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 func (t *table) unfinished(items []string, there map[string]bool) *backends.Statement {
 	all := append(t.inQueue(), t.g.Among(1, t.id))
 	if done := t.shows(backends.StateDone); done != nil {
-		all = append(all, "NOT coalesce("+done[0]+", false)")
+		all = append(all, "CASE WHEN "+done[0]+" THEN 1 ELSE 0 END = 0")
 	}
 	return &backends.Statement{
 		Text: "SELECT " + t.g.ToText(t.g.Name(t.id.Name)) + " FROM " + t.name + " WHERE " + strings.Join(all, " AND "),

@@ -99,6 +99,14 @@ func (g grammar) NowMillis() string {
 	return "floor(extract(epoch FROM " + g.now() + ") * 1000)::bigint"
 }
 
+func (g grammar) First(columns, from, where, order, limit string) string {
+	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
+	if order != "" {
+		sql += " ORDER BY " + order
+	}
+	return sql + " LIMIT " + limit
+}
+
 func (g grammar) Lock(columns, from, where, order string, n int, skip bool) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {

@@ -58,6 +58,18 @@ func debian(ctx context.Context, cache, suite, home string, names ...string) err
 	})
 }
 
+// DebianRoot is a folder with the packages of a Debian suite and all that they
+// need, unpacked and not installed, for a chroot: fetched once, and kept in the
+// cache under the given name, which stands for that suite and those packages.
+func DebianRoot(ctx context.Context, name, suite string, packages ...string) (string, error) {
+	cache, err := cacheDir(account{})
+	if err != nil {
+		return "", err
+	}
+	home := filepath.Join(cache, name)
+	return home, debian(ctx, cache, suite, home, packages...)
+}
+
 func debianFrom(ctx context.Context, cache, mirror, suite, home string, names []string) (err error) {
 	work, err := os.MkdirTemp(cache, "fetching-")
 	if err != nil {
