@@ -3,13 +3,10 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // TestAdoptedRate prints how fast the table of system E is worked by 32 of its own
@@ -18,27 +15,26 @@ func TestAdoptedRate(t *testing.T) {
 	s, p := newPostgresSite(t)
 	s.queues = "  e:" + systemE.config
 	jobs := size(20_000)
-	for _, sql := range strings.SplitAfter(fmt.Sprintf(systemE.ddl, jobs), ";") {
-		p.query(p.url, sql)
-	}
+	db := owners(t, p.url)
+	db.script(fmt.Sprintf(systemE.ddl, jobs))
 	const workers = 32
 	ready := func() {
 		p.query(p.url, "UPDATE my_queue SET state = 'waiting', worker_name = NULL, finished_dt = NULL")
 		p.query(p.url, "VACUUM ANALYZE my_queue")
 	}
 	own := perSecond(t, jobs, workers, func() (func() (bool, error), func()) {
-		c, err := pgx.Connect(t.Context(), p.url)
+		c, err := db.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		sql := ownConsumers["e"]
+		own := ownConsumers["e"]
 		return func() (bool, error) {
-			item, err := takeOwn(t.Context(), c, sql, "own")
-			if err == nil && item != "" {
-				_, err = c.Exec(t.Context(), sql.finish, item, "own")
+			items, err := own.take(t.Context(), c, "own", 1)
+			if err == nil && len(items) > 0 {
+				err = own.finish(t.Context(), c, items[0], "own")
 			}
-			return item != "", err
-		}, func() { _ = c.Close(t.Context()) }
+			return len(items) > 0, err
+		}, func() { _ = c.Close() }
 	})
 	ready()
 	a := s.started("a")

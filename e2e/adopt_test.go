@@ -16,8 +16,17 @@ type adoption struct {
 	ddl    string // with its jobs: %d of them
 	config string // the queue's, a line each
 	open   string // counts the rows that are not done
-	rows   string // a row's id, its state, who did it, and whether all else is as its own consumers leave it
-	stuck  bool   // the sidecar frees what its own consumers left
+	// rows are of the rows that are left at the end: the id, the state, who did it, and
+	// t where all else is as its own consumers leave it.
+	rows  string
+	by    func(who string) string // how a row shows a worker; nil: by its name
+	stuck bool                    // the sidecar frees what its own consumers left
+}
+
+// tableServer is a database server that systems share, each in a database of its own.
+type tableServer struct {
+	database func(t testing.TB) string // a new one's URL
+	leases   string                    // the sidecar's table of them
 }
 
 var systemE = adoption{
@@ -62,9 +71,19 @@ var systemD = adoption{
 	stuck: true,
 }
 
+// TestAdoptedBesideItsOwn: each system on PostgreSQL, with workers of both kinds.
 func TestAdoptedBesideItsOwn(t *testing.T) {
-	for _, a := range []adoption{systemE, systemD} {
-		t.Run(a.name, func(t *testing.T) { a.run(t) })
+	_, p := newPostgresSite(t)
+	onTables(t, tableServer{p.Database, "qsidecar.qsidecar_leases"}, systemE, systemD)
+}
+
+// onTables runs systems beside each other.
+func onTables(t *testing.T, h tableServer, all ...adoption) {
+	for _, a := range all {
+		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
+			a.run(t, h)
+		})
 	}
 }
 
@@ -73,7 +92,7 @@ type adopting struct {
 	adoption
 	t       *testing.T
 	s       *site
-	p       *server
+	db      ownersDB
 	sheet   string
 	started int
 	dead    map[string]bool // workers that were killed, or whose sidecar was
@@ -82,15 +101,13 @@ type adopting struct {
 
 // run has own consumers and workers through sidecars work the table's jobs, kills
 // some of each and a sidecar, and looks at what they leave.
-func (a adoption) run(t *testing.T) {
-	s, p := newPostgresSite(t)
-	s.hostLease = 2 * time.Second
+func (a adoption) run(t *testing.T, h tableServer) {
+	s := newSite(t)
+	s.url, s.hostLease = h.database(t), 2*time.Second
 	s.queues = "  " + a.name + ":" + a.config
 	jobs := size(5_000)
-	for _, sql := range strings.SplitAfter(fmt.Sprintf(a.ddl, jobs), ";") {
-		p.query(p.url, sql)
-	}
-	r := &adopting{adoption: a, t: t, s: s, p: p, sheet: filepath.Join(s.dir, "sheet"), dead: map[string]bool{}, own: map[string]bool{}}
+	r := &adopting{adoption: a, t: t, s: s, db: owners(t, s.url), sheet: filepath.Join(s.dir, "sheet"), dead: map[string]bool{}, own: map[string]bool{}}
+	r.db.script(fmt.Sprintf(a.ddl, jobs))
 	killed, other := s.started("a"), s.started("b")
 	var alive []*workerProcess
 	for range 3 {
@@ -110,7 +127,7 @@ func (a adoption) run(t *testing.T) {
 	killed.start()
 	left := 0
 	eventually(t, 3*patience, "all is done but what dead consumers keep", func() bool {
-		open, err := strconv.Atoi(p.query(p.url, a.open)[0])
+		open, err := strconv.Atoi(r.db.texts(a.open)[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,12 +138,15 @@ func (a adoption) run(t *testing.T) {
 		w.stop(t)
 	}
 	r.judge(jobs, left)
+	if rows := r.db.texts("SELECT item FROM " + h.leases + " WHERE token_host IS NOT NULL"); len(rows) > 0 {
+		t.Errorf("leases are left: %v", rows)
+	}
 }
 
 // worker starts one; sc is the sidecar it goes through.
 func (r *adopting) worker(mode string, sc *sidecar, holds string) *workerProcess {
 	r.started++
-	task := workerTask{Name: fmt.Sprintf("%s-%d", mode, r.started), Sidecar: holds, Queue: r.name, History: r.sheet, Socket: r.p.url}
+	task := workerTask{Name: fmt.Sprintf("%s-%d", mode, r.started), Sidecar: holds, Queue: r.name, History: r.sheet, Socket: r.s.url}
 	if sc != nil {
 		task.Socket = sc.socket
 	}
@@ -169,14 +189,27 @@ func (r *adopting) worked() []worked {
 	return all
 }
 
-// ownStuck are the rows that dead own consumers keep.
+// ownStuck are the rows that dead own consumers keep: they were at work on them when
+// they were killed, and nobody was since.
 func (r *adopting) ownStuck() (items []string) {
-	for _, row := range r.p.query(r.p.url, r.rows) {
-		if f := strings.Fields(row); r.own[f[2]] && f[3] == "f" {
+	last := map[string]string{}
+	for _, w := range r.worked() {
+		last[w.item] = w.who
+	}
+	for _, row := range r.db.texts(r.rows) {
+		if f := strings.Fields(row); r.own[last[f[0]]] && f[2] == r.shows(last[f[0]]) && f[3] == "f" {
 			items = append(items, f[0])
 		}
 	}
 	return items
+}
+
+// shows is how a row names who has it.
+func (r *adopting) shows(who string) string {
+	if r.by == nil {
+		return who
+	}
+	return r.by(who)
 }
 
 // judge: each job was worked once, unless its first worker died, and its row is
@@ -212,17 +245,14 @@ func (r *adopting) judge(jobs, left int) {
 	if len(stuck) != left {
 		t.Errorf("%d rows are left, and dead consumers of its own keep %v", left, stuck)
 	}
-	for _, row := range r.p.query(r.p.url, r.rows) {
+	for _, row := range r.db.texts(r.rows) {
 		f := strings.Fields(row)
 		if stuck[f[0]] {
 			continue
 		}
-		if f[3] != "t" || f[2] != last[f[0]] {
+		if f[3] != "t" || f[2] != r.shows(last[f[0]]) {
 			t.Errorf("the row %q, worked last by %s", row, last[f[0]])
 		}
-	}
-	if rows := r.p.query(r.p.url, `SELECT item FROM qsidecar.qsidecar_leases WHERE token_host IS NOT NULL`); len(rows) > 0 {
-		t.Errorf("leases are left: %v", rows)
 	}
 	figure(t, "%d jobs, worked by its own consumers and through sidecars: %v, again %d; left by its own dead: %d", jobs, by, len(r.worked())-len(times), left)
 }

@@ -1,19 +1,16 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // The two kinds of workers of an adopted table: modeOwn runs the table's own
-// consumer, whose name is the task's queue, on the database at the task's socket;
-// modeThrough goes through a sidecar.
+// consumer, whose name is the task's queue, on the database whose URL is the task's
+// socket; modeThrough goes through a sidecar.
 const (
 	modeOwn     = "own"
 	modeThrough = "through"
@@ -64,78 +61,6 @@ func readWorksheet(path string) (all []worked, err error) {
 		}
 	}
 	return all, err
-}
-
-// ownConsumer is what the table's own consumers do, in their own words.
-type ownConsumer struct {
-	take, claim string // in one transaction; claim gets the row's id and the consumer's name
-	finish      string // gets the same
-}
-
-var ownConsumers = map[string]ownConsumer{
-	"e": {
-		take:   `SELECT queue_item_id::text FROM my_queue WHERE state = 'waiting' ORDER BY created_dt, queue_item_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
-		claim:  `UPDATE my_queue SET state = 'processing', worker_name = $2 WHERE queue_item_id = $1::text::bigint`,
-		finish: `UPDATE my_queue SET state = 'done', finished_dt = now(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`,
-	},
-	// The published SQL reads without a lock, and so takes a row twice among its own
-	// consumers; with one it does not.
-	"d": {
-		take:   `SELECT MsgId::text FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State = 'N' ORDER BY CreateTime LIMIT 1 FOR UPDATE`,
-		claim:  `UPDATE MsgQueue SET State = 'A', ReaderCode = $2, TakenTime = localtimestamp WHERE MsgId = $1::text::int`,
-		finish: `UPDATE MsgQueue SET State = 'C', ReaderCode = $2, DoneTime = localtimestamp WHERE MsgId = $1::text::int`,
-	},
-}
-
-// runOwnConsumer works until stop is closed.
-func runOwnConsumer(task workerTask, stop <-chan struct{}) error {
-	ctx := context.Background()
-	sheet, err := openWorksheet(task, stop)
-	if err != nil {
-		return err
-	}
-	defer sheet.Close()
-	c, err := pgx.Connect(ctx, task.Socket)
-	if err != nil {
-		return err
-	}
-	defer c.Close(ctx)
-	sql := ownConsumers[task.Queue]
-	for {
-		select {
-		case <-stop:
-			return nil
-		default:
-		}
-		item, err := takeOwn(ctx, c, sql, task.Name)
-		if err != nil {
-			return err
-		}
-		if item == "" {
-			pass(5 * time.Millisecond)
-			continue
-		}
-		if err := sheet.work(item); err != nil {
-			return err
-		}
-		if _, err := c.Exec(ctx, sql.finish, item, task.Name); err != nil {
-			return err
-		}
-	}
-}
-
-func takeOwn(ctx context.Context, c *pgx.Conn, sql ownConsumer, name string) (item string, err error) {
-	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, sql.take).Scan(&item)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		if err == nil {
-			_, err = tx.Exec(ctx, sql.claim, item, name)
-		}
-		return err
-	})
-	return item, err
 }
 
 // runThrough works through the sidecar until stop is closed; where the sidecar is
