@@ -58,13 +58,13 @@ func (cl *call) settles() bool {
 
 // repeatable reports whether the request may be sent again although an earlier
 // try may have been carried out.
-func (cl *call) repeatable() bool {
-	switch cl.req.Op {
+func repeatable(req *protocol.Request) bool {
+	switch req.Op {
 	case protocol.OpEnqueue:
-		if cl.req.Jobs == nil {
-			return cl.req.Job.Key != ""
+		if req.Jobs == nil {
+			return req.Job.Key != ""
 		}
-		return !slices.ContainsFunc(cl.req.Jobs, func(j protocol.NewJob) bool { return j.Key == "" })
+		return !slices.ContainsFunc(req.Jobs, func(j protocol.NewJob) bool { return j.Key == "" })
 	case protocol.OpRelease: // could take a newer claim back
 		return false
 	case protocol.OpCancel, protocol.OpBye: // of one connection
@@ -218,7 +218,7 @@ func (c *Client) requeueLocked(cause error) {
 		why := cause
 		if cl.ctx.Err() != nil {
 			why = context.Cause(cl.ctx)
-		} else if !cl.abandoned && cl.repeatable() {
+		} else if !cl.abandoned && repeatable(&cl.req) {
 			cl.state, cl.twice = queued, true
 			again = append(again, cl)
 			continue

@@ -2,7 +2,6 @@ package qsidecar
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -13,7 +12,8 @@ import (
 
 // Options says how to reach a sidecar and what to be told.
 type Options struct {
-	// Socket is the path of the sidecar's Unix socket. Required, unless Dial is set.
+	// Socket is the path of the sidecar's Unix socket; empty: the first of Sockets
+	// at which somebody listens.
 	Socket string
 
 	// Worker names this worker (at most 128 bytes); it is kept with its claims, for people.
@@ -27,6 +27,13 @@ type Options struct {
 
 	// OnDraining is told that the sidecar is about to exit. The same goroutine rules.
 	OnDraining func()
+
+	// Retry is how long what the sidecar cannot do just now is sent again: an ack,
+	// nack or extend that was answered unavailable, busy or unknown_outcome, and an
+	// enqueue with keys that was answered unknown_outcome. 0: a minute; negative: not
+	// at all. A claim that waits is asked again for as long as its Wait, also when it
+	// was answered draining (unless Retry is negative).
+	Retry time.Duration
 
 	// Dial opens a connection instead of dialling Socket.
 	Dial func(ctx context.Context) (net.Conn, error)
@@ -57,15 +64,6 @@ type Client struct {
 // Dial connects to the sidecar and says hello. It fails when nothing answers: the
 // background reconnect begins with the first connection.
 func Dial(ctx context.Context, opts Options) (*Client, error) {
-	if opts.Dial == nil {
-		if opts.Socket == "" {
-			return nil, errors.New("qsidecar.Dial: Options.Socket is empty")
-		}
-		opts.Dial = func(ctx context.Context) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", opts.Socket)
-		}
-	}
 	c := &Client{
 		opts:    opts,
 		stopped: make(chan struct{}),
@@ -73,13 +71,28 @@ func Dial(ctx context.Context, opts Options) (*Client, error) {
 		wake:    make(chan struct{}, 1),
 		held:    make(map[string]*lease),
 	}
-	l, err := c.connect(ctx)
+	l, err := c.first(ctx)
 	if err != nil {
-		return nil, &DialError{Socket: opts.Socket, Err: err}
+		return nil, err
 	}
 	c.ctx, c.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	go c.run(l)
 	return c, nil
+}
+
+// first makes the first connection.
+func (c *Client) first(ctx context.Context) (*link, error) {
+	if c.opts.Dial == nil && c.opts.Socket == "" {
+		return c.dialFirst(ctx)
+	}
+	if c.opts.Dial == nil {
+		c.opts.Dial = dialSocket(c.opts.Socket)
+	}
+	l, err := c.connect(ctx)
+	if err != nil {
+		return nil, &DialError{Socket: c.opts.Socket, Err: err}
+	}
+	return l, nil
 }
 
 // Server tells what the sidecar said of itself at the last hello.
@@ -105,8 +118,8 @@ func (c *Client) Call(ctx context.Context, req *protocol.Request) (*protocol.Rep
 	return c.do(ctx, req)
 }
 
-func (c *Client) do(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
-	cl := newCall(ctx, req)
+// try sends a call once, or once on each connection where it may be repeated.
+func (c *Client) try(ctx context.Context, cl *call) (*protocol.Reply, error) {
 	if err := c.submit(cl); err != nil {
 		return nil, err
 	}

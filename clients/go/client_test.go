@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,8 +25,31 @@ func TestDialTellsWhy(t *testing.T) {
 	if !errors.As(err, &de) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a socket: %v, want a DialError that is fs.ErrNotExist", err)
 	}
-	if _, err := qsidecar.Dial(t.Context(), qsidecar.Options{}); err == nil {
-		t.Error("without a path Dial succeeds")
+}
+
+// Not parallel: it changes the environment.
+func TestSocketIsFound(t *testing.T) {
+	s := listen(t)
+	t.Setenv("QSIDECAR_SOCKET", s.socket)
+	c := later(func() (*qsidecar.Client, error) { return qsidecar.Dial(t.Context(), qsidecar.Options{}) })
+	s.accept()
+	client, err := c.wait(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+
+	t.Setenv("QSIDECAR_SOCKET", filepath.Join(t.TempDir(), "none"))
+	var de *qsidecar.DialError
+	if _, err := qsidecar.Dial(t.Context(), qsidecar.Options{}); !errors.As(err, &de) || de.Socket != os.Getenv("QSIDECAR_SOCKET") {
+		t.Errorf("where QSIDECAR_SOCKET names nothing: %v, want a DialError of it and no look elsewhere", err)
+	}
+
+	t.Setenv("QSIDECAR_SOCKET", "")
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
+	want := []string{"/run/user/7/qsidecar/qsidecar.sock", "/run/qsidecar/qsidecar.sock"}
+	if got := qsidecar.Sockets(); !slices.Equal(got, want) {
+		t.Errorf("without it: %v, want %v", got, want)
 	}
 }
 

@@ -77,7 +77,7 @@ type openCall struct {
 func (p *replay) end(n int) *end {
 	e := p.ends[n]
 	if e == nil {
-		_, c, peer := connected(p.t, qsidecar.Options{})
+		_, c, peer := connected(p.t, qsidecar.Options{Retry: -1})
 		e = &end{client: c, peer: peer}
 		p.ends[n] = e
 	}

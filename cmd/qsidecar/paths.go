@@ -39,7 +39,10 @@ func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
 	tried := a.sockets()
 	var first error
 	for _, path := range tried {
-		c, err := qsidecar.Dial(ctx, qsidecar.Options{Socket: path, Worker: workerName()})
+		c, err := qsidecar.Dial(ctx, qsidecar.Options{
+			Socket: path, Worker: workerName(),
+			Retry: -1, // a command says what is the matter; its caller knows whether to wait
+		})
 		if err == nil {
 			return c, nil
 		}
