@@ -67,16 +67,19 @@ type Statement struct {
 }
 
 // Grammar is how an engine writes SQL. Every name that enters a statement goes
-// through Name, and every constant of a config through Text: there is no other
-// quoting. What is called an expression is SQL, and a type is Column.Type.
+// through Name, and every constant of a config through Text or Constant: there is
+// no other quoting. What is called an expression is SQL, and a type is Column.Type.
 type Grammar interface {
 	Name(identifier string) string
 	// Table quotes the name of a table; schema may be empty.
 	Table(schema, name string) string
 	// Own is the name of one of the sidecar's own tables.
 	Own(table string) string
-	// Text is a constant of whatever type it is compared with or stored as.
+	// Text is a constant text.
 	Text(literal string) string
+	// Constant is a literal of a config as a value of the column: a number, a text,
+	// true or false, as people write them.
+	Constant(literal string, c Column) string
 	// Arg is the n-th argument of a statement, from 1, as a value of a column: it is
 	// given as a string.
 	Arg(n int, c Column) string

@@ -201,15 +201,21 @@ func (t *table) is(c string, v Value) string {
 	if v.Null {
 		return t.g.Name(c) + " IS NULL"
 	}
-	return t.g.Name(c) + " = " + t.g.Text(v.Text)
+	return t.g.Name(c) + " = " + t.constant(c, v)
+}
+
+// constant is a value of the config as the column has it.
+func (t *table) constant(c string, v Value) string {
+	if v.Null {
+		return "NULL"
+	}
+	column, _ := t.info.Column(c) // it is there: compile looked
+	return t.g.Constant(v.Text, column)
 }
 
 // becomes assigns a constant to a column.
 func (t *table) becomes(c string, v Value) string {
-	if v.Null {
-		return t.g.Name(c) + " = NULL"
-	}
-	return t.g.Name(c) + " = " + t.g.Text(v.Text)
+	return t.g.Name(c) + " = " + t.constant(c, v)
 }
 
 // inQueue are the conditions that every row of the queue meets.

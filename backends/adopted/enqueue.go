@@ -135,13 +135,7 @@ func (t *table) insert(j backends.NewJob) (*backends.Statement, error) {
 // fixed are the values that every new row has.
 func (r *row) fixed() {
 	t := r.t
-	constant := func(c backends.Column, v Value) {
-		if v.Null {
-			r.put(c, "NULL")
-		} else {
-			r.put(c, t.g.Text(v.Text))
-		}
-	}
+	constant := func(c backends.Column, v Value) { r.put(c, t.constant(c.Name, v)) }
 	for _, name := range slices.Sorted(maps.Keys(t.Where)) {
 		c, _ := t.info.Column(name)
 		constant(c, t.Where[name])

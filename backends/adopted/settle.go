@@ -258,10 +258,8 @@ func (t *table) moves(l *lease, result []byte) *backends.Statement {
 		values[i] = t.g.Name(name)
 		switch v, done := t.States[backends.StateDone]; name {
 		case t.one[State].Name:
-			if done && v.Null {
-				values[i] = "NULL"
-			} else if done {
-				values[i] = t.g.Text(v.Text)
+			if done {
+				values[i] = t.constant(name, v)
 			}
 		case t.one[FinishedAt].Name:
 			values[i] = t.g.Clock(t.one[FinishedAt], t.UTC)

@@ -30,6 +30,9 @@ func (g grammar) Text(literal string) string {
 	return ` E'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(literal) + `'`
 }
 
+// Constant is the same: the server reads numbers, and the words for true and false.
+func (g grammar) Constant(literal string, _ backends.Column) string { return g.Text(literal) }
+
 func (g grammar) Arg(n int, c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return fmt.Sprintf("$%d::bytea", n)
