@@ -87,7 +87,10 @@ type Grammar interface {
 	Number(n int) string
 	Words(n int) string
 
-	// Among says whether the column is one of the values of the argument n, a []string.
+	// Is says whether the column is the argument n, given as for Arg; texts are compared
+	// by bytes, and by the column's index where it has one.
+	Is(n int, c Column) string
+	// Among is the same for one of the values of the argument n, a []string.
 	Among(n int, c Column) string
 	// ToText is an expression's value as a text.
 	ToText(expression string) string

@@ -26,7 +26,7 @@ type ending struct {
 	l         *lease
 	lease     backends.Lease
 	write     int // the write's number in the batch
-	before    *backends.Statement
+	before    []*backends.Statement
 	statement *backends.Statement
 	frees     bool
 	cause     backends.Cause
@@ -76,10 +76,7 @@ func (x *settling) valid(l backends.Lease, owner backends.Identity) *lease {
 func (x *settling) flush(ctx context.Context, sql backends.SQL) error {
 	var all []*backends.Statement
 	for _, e := range x.ends {
-		if e.before != nil {
-			all = append(all, e.before)
-		}
-		all = append(all, e.statement)
+		all = append(append(all, e.before...), e.statement)
 	}
 	saves, err := save(x.s.g, x.saves)
 	if err != nil {
@@ -128,6 +125,12 @@ func (w *writing) value(c backends.Column, text string) string {
 	return w.t.g.Arg(len(w.args), c)
 }
 
+// equals is the condition that the column has this text.
+func (w *writing) equals(c backends.Column, text string) string {
+	w.value(c, text)
+	return w.t.g.Is(len(w.args), c)
+}
+
 func (w *writing) set(c backends.Column, expression string) {
 	w.sets = append(w.sets, w.t.g.Name(c.Name)+" = "+expression)
 }
@@ -163,7 +166,7 @@ func (w *writing) text(role Role, text string) error {
 
 // row is the condition for one row: its id, and more.
 func (w *writing) row(item string, more []string) string {
-	return strings.Join(append([]string{w.t.g.Name(w.t.id.Name) + " = " + w.value(w.t.id, item)}, more...), " AND ")
+	return strings.Join(append([]string{w.equals(w.t.id, item)}, more...), " AND ")
 }
 
 // ours are the conditions under which a row shows the claim.
@@ -172,7 +175,7 @@ func (w *writing) ours(l *lease) []string {
 	for _, role := range []Role{Worker, ClaimedAt, token} {
 		if text, shown := l.shown[role]; shown {
 			if c, has := w.t.one[role]; has {
-				all = append(all, w.t.g.Name(c.Name)+" = "+w.value(c, text))
+				all = append(all, w.equals(c, text))
 			}
 		}
 	}
@@ -225,12 +228,12 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 		return nil, &backends.UnsupportedError{Queue: t.queue, Role: string(Result), What: "the result of an ack cannot be kept"}
 	}
 	switch t.OnAck {
-	case Delete:
-		e.statement = &backends.Statement{Text: "DELETE FROM " + t.name + " WHERE " + w.row(l.item, w.ours(l)), Args: w.args}
-	case Archive:
-		e.before = t.moves(l, result)
-		e.statement = &backends.Statement{Text: "DELETE FROM " + t.name + " WHERE " + w.row(l.item, w.ours(l)), Args: w.args}
-		e.statement.Args = w.args
+	case Delete, Archive:
+		if t.OnAck == Archive {
+			e.before = []*backends.Statement{t.locks(l), t.moves(l, result)}
+		}
+		where := w.row(l.item, w.ours(l))
+		e.statement = &backends.Statement{Text: "DELETE FROM " + t.name + " WHERE " + where, Args: w.args}
 	default:
 		w.state(backends.StateDone)
 		if c, has := t.one[FinishedAt]; has {
@@ -248,6 +251,13 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 	l.unclaimed()
 	x.ends, x.gone = append(x.ends, e), append(x.gone, l)
 	return e, nil
+}
+
+// locks locks the row while it shows the claim: what is moved is what is deleted.
+func (t *table) locks(l *lease) *backends.Statement {
+	w := &writing{t: t}
+	where := w.row(l.item, w.ours(l))
+	return &backends.Statement{Text: t.g.Lock(outputs(t.g.ToText("1")), t.name, where, "", 0, false), Args: w.args}
 }
 
 // moves puts the row into the archive, as one that is done.
@@ -357,7 +367,8 @@ func (x *settling) extend(t *table, l *lease, e backends.Extend) *ending {
 		end.statement = w.update(w.row(l.item, ours))
 		l.shown[Worker] = text
 	} else {
-		end.statement = &backends.Statement{Text: "SELECT " + t.g.ToText("1") + " FROM " + t.name + " WHERE " + w.row(l.item, ours), Args: w.args}
+		where := w.row(l.item, ours)
+		end.statement = &backends.Statement{Text: "SELECT " + t.g.ToText("1") + " FROM " + t.name + " WHERE " + where, Args: w.args}
 	}
 	switch {
 	case e.Bind != 0:

@@ -43,6 +43,8 @@ func (g grammar) Arg(n int, c backends.Column) string {
 func (g grammar) Number(n int) string { return fmt.Sprintf("$%d::bigint", n) }
 func (g grammar) Words(n int) string  { return fmt.Sprintf("$%d::text", n) }
 
+func (g grammar) Is(n int, c backends.Column) string { return g.Name(c.Name) + " = " + g.Arg(n, c) }
+
 func (g grammar) Among(n int, c backends.Column) string {
 	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, c.Type)
 }
