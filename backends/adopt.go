@@ -96,6 +96,9 @@ type Grammar interface {
 	ToText(expression string) string
 	// AsText is the column's value as a text, compared by bytes.
 	AsText(c Column) string
+	// Item is a row's key as a text, compared by bytes: AsText of a single column; of
+	// several, their texts with each \ and then each comma escaped by a \, joined by commas.
+	Item(key []Column) string
 	// AsBytes is the column's value as the bytes that a worker gets; Size is their number.
 	AsBytes(c Column) string
 	Size(c Column) string

@@ -55,7 +55,8 @@ func (c *claiming) run(ctx context.Context, sql backends.SQL) error {
 // way that are so no longer.
 func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy) (again bool, err error) {
 	t := c.s.tables[p.Queue]
-	rows, err := t.candidates(ctx, sql, p, len(c.Slots)-len(c.res.Jobs))
+	want := len(c.Slots) - len(c.res.Jobs)
+	rows, err := t.candidates(ctx, sql, p, min(want, t.most()))
 	if err != nil || len(rows) == 0 {
 		return false, err
 	}
@@ -100,7 +101,7 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 			return false, backends.Refused(fmt.Errorf("a row of %s that a claim had locked was not changed by it: a trigger or a rule of the table keeps it from that", t.name))
 		}
 	}
-	return len(large) > 0 || len(fit) < found, nil
+	return len(large) > 0 || len(fit) < found || len(rows) < want && len(rows) == t.most(), nil
 }
 
 // give puts the candidates into slots.
@@ -131,7 +132,7 @@ func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Pol
 		}
 		size += "coalesce(" + g.Size(c) + ", 0)"
 	}
-	columns := []string{g.ToText(g.Name(t.id.Name)), g.ToText(size)}
+	columns := []string{g.ToText(size)}
 	for _, role := range []Role{Attempts, Priority} {
 		if c, has := t.one[role]; has {
 			columns = append(columns, g.ToText(g.Name(c.Name)))
@@ -149,19 +150,22 @@ func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Pol
 	} else {
 		columns = append(columns, "NULL")
 	}
-	columns = append(columns, g.ToText(g.NowMillis()), g.ToText(g.Fence()))
+	columns = append(append(columns, g.ToText(g.NowMillis()), g.ToText(g.Fence())), t.keyTexts()...)
 	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.Words(2))
 	err = sql.Do(ctx, &backends.Statement{
 		Text: g.Lock(outputs(columns...), t.name, where, t.order(), 1, true),
 		Args: []any{int64(n), t.queue},
 		Row: func(cells [][]byte) error {
-			r := &candidate{item: string(cells[0]), claimedAt: string(cells[5])}
-			for i, to := range map[int]*int64{1: &r.size, 2: &r.attempts, 3: &r.priority, 4: &r.enqueued, 6: &r.now, 7: &r.fence} {
+			r := &candidate{item: t.item(cells[7:]), claimedAt: string(cells[4])}
+			if len(r.item) > maxID {
+				return backends.Refused(fmt.Errorf("the row %q of %s cannot be claimed: a job's id is at most %d bytes, with its escapes", r.item, t.name, maxID))
+			}
+			for i, to := range map[int]*int64{0: &r.size, 1: &r.attempts, 2: &r.priority, 3: &r.enqueued, 5: &r.now, 6: &r.fence} {
 				if err := number(cells[i], to); err != nil {
 					return fmt.Errorf("the row %s of %s: %w", r.item, t.name, err)
 				}
 			}
-			if cells[4] == nil {
+			if cells[3] == nil {
 				r.enqueued = r.now
 			}
 			rows = append(rows, r)
@@ -194,11 +198,7 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 			return err
 		},
 	}
-	statements := []*backends.Statement{leases}
-	if read := t.contents(items[:fit], byItem); read != nil {
-		statements = append(statements, read)
-	}
-	if err := sql.Do(ctx, statements...); err != nil {
+	if err := sql.Do(ctx, append(t.contents(items[:fit], byItem), leases)...); err != nil {
 		return nil, err
 	}
 	for i, r := range rows {
@@ -212,28 +212,29 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 	return ok, nil
 }
 
-// contents reads what a worker gets; nil: there is nothing.
-func (t *table) contents(items []string, byItem map[string]*candidate) *backends.Statement {
+// contents reads what a worker gets.
+func (t *table) contents(items []string, byItem map[string]*candidate) []*backends.Statement {
 	if len(items) == 0 || len(t.payload)+len(t.headers) == 0 {
 		return nil
 	}
-	columns := []string{t.g.ToText(t.g.Name(t.id.Name))}
+	columns := t.keyTexts()
 	for _, c := range append(append([]backends.Column{}, t.payload...), t.headers...) {
 		columns = append(columns, t.g.AsBytes(c))
 	}
-	return &backends.Statement{
-		Text: "SELECT " + outputs(columns...) + " FROM " + t.name + " WHERE " + t.g.Among(1, t.id),
-		Args: []any{items},
-		Row: func(cells [][]byte) (err error) {
-			r := byItem[string(cells[0])]
-			cells = cells[1:]
-			if r.payload, err = t.payloadOf(cells[:len(t.payload)]); err != nil {
-				return err
-			}
-			r.headers = t.headersOf(cells[len(t.payload):])
-			return nil
-		},
-	}
+	return t.amongst(items, func(w *writing, where string) *backends.Statement {
+		return &backends.Statement{
+			Text: "SELECT " + outputs(columns...) + " FROM " + t.name + " WHERE " + where, Args: w.args,
+			Row: func(cells [][]byte) (err error) {
+				r := byItem[t.item(cells)]
+				cells = cells[len(t.key):]
+				if r.payload, err = t.payloadOf(cells[:len(t.payload)]); err != nil {
+					return err
+				}
+				r.headers = t.headersOf(cells[len(t.payload):])
+				return nil
+			},
+		}
+	})
 }
 
 // payloadOf is one column as it is, or several as the JSON text of a map.

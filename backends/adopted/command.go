@@ -2,13 +2,11 @@ package adopted
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
-
-// bite is how many rows one commit of a command changes.
-const bite = 1000
 
 // Command implements backends.Inspector. A queue is paused for sidecars: the
 // table's own consumers go on. What they have claimed no command touches.
@@ -22,14 +20,13 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	case backends.ForceRelease:
 		run = func(ctx context.Context, sql backends.SQL) (int64, error) { return s.takeBack(ctx, sql, t, c.IDs) }
 	case backends.Retry:
-		run = t.each(t.in(backends.StateDead), c.IDs, func(items []string) *backends.Statement {
-			w := &writing{t: t, args: []any{items}}
+		run = t.each(t.in(backends.StateDead), c.IDs, func(w *writing, these string) *backends.Statement {
 			w.state(backends.StateReady)
 			w.unclaimed()
 			if col, has := t.one[Attempts]; has {
 				w.set(col, "0")
 			}
-			return w.update(t.g.Among(1, t.id))
+			return w.update(these)
 		})
 	case backends.Purge:
 		run = t.each(t.in(c.State), nil, t.deletes)
@@ -52,42 +49,56 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		}
 		count += n
 		freed = freed || n > 0 && (c.Kind == backends.Retry || c.Kind == backends.ForceRelease)
-		if n < bite || len(c.IDs) > 0 {
+		if n < int64(t.most()) || len(c.IDs) > 0 {
 			return count, freed, nil
 		}
 	}
 }
 
-func (t *table) deletes(items []string) *backends.Statement {
-	return &backends.Statement{Text: "DELETE FROM " + t.name + " WHERE " + t.g.Among(1, t.id), Args: []any{items}}
+func (t *table) deletes(w *writing, these string) *backends.Statement {
+	return &backends.Statement{Text: "DELETE FROM " + t.name + " WHERE " + these, Args: w.args}
 }
 
 // each changes rows that meet the conditions, of the ids or (none) of all, and
 // forgets what is remembered of them. nil conditions: there are no such rows.
-func (t *table) each(where, ids []string, change func(items []string) *backends.Statement) func(context.Context, backends.SQL) (int64, error) {
+func (t *table) each(where, ids []string, change func(w *writing, these string) *backends.Statement) func(context.Context, backends.SQL) (int64, error) {
 	if where == nil {
 		return func(context.Context, backends.SQL) (int64, error) { return 0, nil }
 	}
 	g := t.g
-	args := []any{int64(bite)}
-	if ids != nil {
-		where, args = append(where, g.Among(2, t.id)), append(args, ids)
-	}
 	return func(ctx context.Context, sql backends.SQL) (int64, error) {
 		var items []string
-		err := sql.Do(ctx, &backends.Statement{
-			Text: g.Lock(outputs(g.ToText(g.Name(t.id.Name))), t.name, strings.Join(where, " AND "), g.Name(t.id.Name), 1, ids == nil), Args: args,
-			Row: func(cells [][]byte) error { items = append(items, string(cells[0])); return nil },
-		})
-		if err != nil || len(items) == 0 {
+		find := func(w *writing, limit int, more ...string) *backends.Statement {
+			w.args = append(w.args, int64(limit))
+			return &backends.Statement{
+				Text: g.Lock(outputs(t.keyTexts()...), t.name, strings.Join(append(slices.Clone(where), more...), " AND "), t.keyNames(), len(w.args), ids == nil), Args: w.args,
+				Row: func(cells [][]byte) error { items = append(items, t.item(cells)); return nil },
+			}
+		}
+		finds := []*backends.Statement{find(&writing{t: t}, t.most())}
+		if ids != nil {
+			finds = t.amongst(ids, func(w *writing, these string) *backends.Statement { return find(w, len(ids), these) })
+		}
+		if err := sql.Do(ctx, finds...); err != nil || len(items) == 0 {
 			return 0, err
 		}
-		changed := change(items)
-		err = sql.Do(ctx, changed, &backends.Statement{
+		changes := t.amongst(items, change)
+		forget := &backends.Statement{
 			Text: "DELETE FROM " + g.Own(leasesTable) + " WHERE queue = " + g.Words(1) + " AND " + g.Among(2, itemColumn), Args: []any{t.queue, items},
-		})
-		return changed.Matched, err
+		}
+		if err := sql.Do(ctx, append(changes, forget)...); err != nil {
+			return 0, err
+		}
+		return changed(changes), nil
 	}
+}
+
+// changed is how many rows the statements matched.
+func changed(all []*backends.Statement) (n int64) {
+	for _, st := range all {
+		n += st.Matched
+	}
+	return n
 }
 
 // takeBack ends claims of sidecars by force.

@@ -16,8 +16,8 @@ type table struct {
 	queue   string
 	g       backends.Grammar
 	info    backends.TableInfo
-	name    string // quoted
-	id      backends.Column
+	name    string            // quoted
+	key     []backends.Column // in the role id
 	one     map[Role]backends.Column
 	payload []backends.Column
 	headers []backends.Column
@@ -105,6 +105,8 @@ func (t *table) roles(p *problems) {
 			continue
 		}
 		switch {
+		case role == ID:
+			t.key = found
 		case role == Payload:
 			t.payload = found
 		case role == Headers:
@@ -136,27 +138,12 @@ func (t *table) fits(p *problems, role Role, c backends.Column) {
 		RunAt: {backends.TimeColumn}, CreatedAt: {backends.TimeColumn}, ClaimedAt: {backends.TimeColumn}, FinishedAt: {backends.TimeColumn},
 		Worker: {backends.TextColumn}, Error: {backends.TextColumn, backends.JSONColumn},
 		Result: {backends.TextColumn, backends.JSONColumn, backends.BytesColumn},
-		ID:     {backends.NumberColumn, backends.TextColumn, backends.UUIDColumn},
 	}[role]
 	if kinds != nil && !slices.Contains(kinds, c.Kind) {
 		p.add(key, "the column %s is of the type %s, which cannot be it", c.Name, c.Type)
 	}
-	if c.Generated && role != ID && role != CreatedAt {
+	if c.Generated && role != CreatedAt {
 		p.add(key, "the column %s is generated: nobody can write it", c.Name)
-	}
-}
-
-func (t *table) keyed(p *problems) {
-	id, ok := t.one[ID]
-	if !ok {
-		if len(t.Columns[ID]) == 0 {
-			p.add("columns.id", "it is missing: which column is the table's key?")
-		}
-		return
-	}
-	t.id = id
-	if !slices.ContainsFunc(t.info.Unique, func(key []string) bool { return slices.Equal(key, []string{id.Name}) }) {
-		p.add("columns.id", "the column %s alone is no primary key and no unique key: a job must be one row", id.Name)
 	}
 }
 
@@ -254,6 +241,9 @@ func (t *table) claimable(limit int) string {
 	if c, has := t.one[RunAt]; has {
 		all = append(all, fmt.Sprintf("(%s IS NULL OR %[1]s <= %s)", t.g.Name(c.Name), t.g.Clock(c, t.UTC)))
 	}
+	if short := t.short(); short != "" {
+		all = append(all, short)
+	}
 	all = append(all, "NOT "+t.remembered("l.not_before > "+t.g.NowMillis()))
 	return strings.Join(all, " AND ")
 }
@@ -262,7 +252,7 @@ func (t *table) claimable(limit int) string {
 // may be called as those of the leases, and mean theirs wherever they are in scope.
 func (t *table) remembered(condition string) string {
 	return fmt.Sprintf("EXISTS (SELECT 1 FROM (SELECT l.item AS qsidecar_item FROM %s l WHERE l.queue = %s AND %s) x WHERE x.qsidecar_item = %s)",
-		t.g.Own(leasesTable), t.g.Text(t.queue), condition, t.g.AsText(t.id))
+		t.g.Own(leasesTable), t.g.Text(t.queue), condition, t.g.Item(t.key))
 }
 
 // order is what claims go by.
@@ -286,6 +276,8 @@ func (t *table) order() string {
 	if c, has := t.one[CreatedAt]; has {
 		by(c.Name, t.LIFO)
 	}
-	by(t.id.Name, t.LIFO)
+	for _, c := range t.key {
+		by(c.Name, t.LIFO)
+	}
 	return strings.Join(all, ", ")
 }

@@ -35,14 +35,9 @@ func (k *commitment) store(ctx context.Context, sql backends.SQL, r *backends.Re
 			res.Stored = make([]backends.Stored, len(batch.JobsOf(k.batch.Writes[st.n])))
 		}
 		for i, j := range st.jobs {
-			insert, err := k.s.tables[j.Queue].insert(j)
+			insert, err := k.s.tables[j.Queue].insert(j, &res.Stored[st.at[i]].ID)
 			if err != nil {
 				return err
-			}
-			to := &res.Stored[st.at[i]]
-			insert.Row = func(cells [][]byte) error {
-				to.ID = string(cells[0])
-				return nil
 			}
 			all = append(all, insert)
 			if j.Delay <= 0 && j.RunAt.IsZero() {
@@ -69,10 +64,17 @@ type row struct {
 	writing
 	names []string
 	exprs []string
+	known map[string]string // the texts of columns that are given one
 }
 
 func (r *row) put(c backends.Column, expression string) {
 	r.names, r.exprs = append(r.names, c.Name), append(r.exprs, expression)
+}
+
+// give puts a text into a column.
+func (r *row) give(c backends.Column, text string) {
+	r.known[c.Name] = text
+	r.put(c, r.value(c, text))
 }
 
 func (r *row) has(name string) bool { return slices.Contains(r.names, name) }
@@ -102,12 +104,12 @@ func (t *table) lacks(j backends.NewJob) error {
 	return nil
 }
 
-// insert is the statement that stores a job. It answers with the id.
-func (t *table) insert(j backends.NewJob) (*backends.Statement, error) {
+// insert is the statement that stores a job. Its id goes to stored.
+func (t *table) insert(j backends.NewJob, stored *string) (*backends.Statement, error) {
 	if err := t.lacks(j); err != nil {
 		return nil, err
 	}
-	r := &row{writing: writing{t: t}}
+	r := t.newRow()
 	r.fixed()
 	if err := r.contents(j); err != nil {
 		return nil, err
@@ -129,13 +131,58 @@ func (t *table) insert(j backends.NewJob) (*backends.Statement, error) {
 	for i, name := range r.names {
 		names[i] = t.g.Name(name)
 	}
-	return &backends.Statement{Text: t.g.Insert(t.name, strings.Join(names, ", "), strings.Join(r.exprs, ", "), t.id), Args: r.args}, nil
+	id, err := r.answer()
+	if err != nil {
+		return nil, err
+	}
+	return &backends.Statement{
+		Text: t.g.Insert(t.name, strings.Join(names, ", "), strings.Join(r.exprs, ", "), id), Args: r.args,
+		Row: func(cells [][]byte) error {
+			texts := make([][]byte, len(t.key))
+			for i, c := range t.key {
+				if texts[i] = []byte(r.known[c.Name]); c.Name == id.Name {
+					texts[i] = cells[0]
+				}
+			}
+			if *stored = t.item(texts); len(*stored) > maxID {
+				return backends.Refused(fmt.Errorf("the id of a job of the queue %s would be longer than %d bytes: %.40q…", t.queue, maxID, *stored))
+			}
+			return nil
+		},
+	}, nil
+}
+
+func (t *table) newRow() *row { return &row{writing: writing{t: t}, known: map[string]string{}} }
+
+// answer is the column of the key whose value the database gives, and is asked
+// for; where none is, the last.
+func (r *row) answer() (id backends.Column, err error) {
+	given := 0
+	for _, c := range r.t.key {
+		if _, known := r.known[c.Name]; known {
+			given++
+		} else {
+			id = c
+		}
+	}
+	switch n := len(r.t.key); {
+	case n-given > 1:
+		return id, &backends.UnsupportedError{Queue: r.t.queue, Role: string(ID), What: "a job cannot be enqueued: the database gives more than one column of its key a value"}
+	case given == n:
+		return r.t.key[n-1], nil
+	}
+	return id, nil
 }
 
 // fixed are the values that every new row has.
 func (r *row) fixed() {
 	t := r.t
-	constant := func(c backends.Column, v Value) { r.put(c, t.constant(c.Name, v)) }
+	constant := func(c backends.Column, v Value) {
+		if !v.Null {
+			r.known[c.Name] = v.Text
+		}
+		r.put(c, t.constant(c.Name, v))
+	}
 	for _, name := range slices.Sorted(maps.Keys(t.Where)) {
 		c, _ := t.info.Column(name)
 		constant(c, t.Where[name])
@@ -149,8 +196,10 @@ func (r *row) fixed() {
 	if c, has := t.one[CreatedAt]; has && !c.Default && !c.Generated {
 		r.put(c, t.g.Clock(c, t.UTC))
 	}
-	if t.id.Kind == backends.UUIDColumn && !t.id.Default {
-		r.put(t.id, r.value(t.id, newUUID()))
+	for _, c := range t.key {
+		if c.Kind == backends.UUIDColumn && !c.Default && !r.has(c.Name) {
+			r.give(c, newUUID())
+		}
 	}
 }
 
@@ -158,7 +207,7 @@ func (r *row) fixed() {
 func (r *row) contents(j backends.NewJob) error {
 	t := r.t
 	if len(t.payload) == 1 && (j.Payload != nil || !t.payload[0].Nullable) {
-		r.put(t.payload[0], r.value(t.payload[0], string(j.Payload)))
+		r.give(t.payload[0], string(j.Payload))
 	}
 	if len(t.payload) > 1 && len(j.Payload) > 0 {
 		if err := r.parts(j.Payload); err != nil {
@@ -170,7 +219,7 @@ func (r *row) contents(j backends.NewJob) error {
 		if i < 0 {
 			return t.unsupported(Headers, fmt.Sprintf("the header %q cannot be stored", name))
 		}
-		r.put(t.headers[i], r.value(t.headers[i], text))
+		r.give(t.headers[i], text)
 	}
 	return nil
 }
@@ -203,7 +252,7 @@ func (r *row) parts(payload []byte) error {
 			}
 			text = string(raw)
 		}
-		r.put(c, r.value(c, text))
+		r.give(c, text)
 	}
 	return nil
 }
@@ -220,12 +269,16 @@ func (r *row) missing() error {
 
 // inserts says why nothing can be enqueued; nil: it can.
 func (t *table) inserts() error {
-	r := &row{writing: writing{t: t}}
+	r := t.newRow()
 	r.fixed()
 	for _, c := range append(slices.Clone(t.payload), t.headers...) {
-		r.put(c, "")
+		r.give(c, "")
 	}
-	return r.missing()
+	if err := r.missing(); err != nil {
+		return err
+	}
+	_, err := r.answer()
+	return err
 }
 
 // newUUID is a random one, in its usual form.

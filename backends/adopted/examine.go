@@ -23,7 +23,11 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 		found.Fact("server", "this engine cannot be examined")
 	}
 	for _, q := range s.queues() {
-		s.tables[q].tell(&found)
+		t := s.tables[q]
+		t.tell(&found)
+		if err := s.tellLong(ctx, t, &found); err != nil {
+			return found, err
+		}
 	}
 	return found, nil
 }
@@ -59,6 +63,23 @@ func (t *table) tell(found *backends.Findings) {
 			"should a cleaner of theirs reset a row that a worker still has, and another consumer take it, the worker's ack would end that one's job", t.queue),
 			"name a column in the role worker or claimed_at, or a token, where the table has one")
 	}
+}
+
+// tellLong looks for a job whose id is longer than one may be.
+func (s *Store) tellLong(ctx context.Context, t *table, found *backends.Findings) error {
+	short := t.short()
+	if short == "" {
+		return nil
+	}
+	where := strings.Join(append(t.waits(), "NOT ("+short+")"), " AND ")
+	return s.Ask(ctx, &backends.Statement{
+		Text: t.g.First(outputs(t.keyTexts()...), t.name, where, "", "1"),
+		Row: func(cells [][]byte) error {
+			found.Problem("table", fmt.Sprintf("the queue %s has a job whose id is longer than %d bytes, so that no worker gets it: %.60q…", t.queue, maxID, t.item(cells)),
+				"map another unique key in columns.id, or have its own consumers do such jobs")
+			return nil
+		},
+	})
 }
 
 // vague: our claims look like anybody's.

@@ -32,8 +32,8 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 	}
 	views := map[string]*backends.View{}
 	leases := &settling{s: s, leases: map[int64]*lease{}}
-	if err := s.Ask(ctx, t.views(items, views), leases.query("SELECT "+leaseColumns(s.g)+" FROM "+s.g.Own(leasesTable)+" l WHERE l.queue = "+s.g.Words(1)+
-		" AND "+s.g.Among(2, itemColumn), t.queue, items)); err != nil {
+	if err := s.Ask(ctx, append(t.views(items, views), leases.query("SELECT "+leaseColumns(s.g)+" FROM "+s.g.Own(leasesTable)+" l WHERE l.queue = "+s.g.Words(1)+
+		" AND "+s.g.Among(2, itemColumn), t.queue, items))...); err != nil {
 		return nil, err
 	}
 	for _, l := range leases.leases {
@@ -63,9 +63,9 @@ func (s *Store) page(ctx context.Context, t *table, p backends.Peek) (items []st
 		limit = deepest
 	}
 	err = s.Ask(ctx, &backends.Statement{
-		Text: t.g.First(outputs(t.g.ToText(t.g.Name(t.id.Name))), t.name, strings.Join(where, " AND "), t.order(), t.g.Number(1)),
+		Text: t.g.First(outputs(t.keyTexts()...), t.name, strings.Join(where, " AND "), t.order(), t.g.Number(1)),
 		Args: []any{limit},
-		Row:  func(cells [][]byte) error { items = append(items, string(cells[0])); return nil },
+		Row:  func(cells [][]byte) error { items = append(items, t.item(cells)); return nil },
 	})
 	if err != nil || p.After == "" {
 		return items, err
@@ -93,16 +93,17 @@ func (s *Store) fitting(ctx context.Context, t *table, items []string, limit int
 	if limit <= 0 || len(of) == 0 {
 		return items, nil
 	}
-	err := s.Ask(ctx, &backends.Statement{
-		Text: "SELECT " + t.g.ToText(t.g.Name(t.id.Name)) + ", " + t.g.ToText(strings.Join(of, " + ")) + " FROM " + t.name + " WHERE " + t.g.Among(1, t.id),
-		Args: []any{items},
-		Row: func(cells [][]byte) error {
-			var n int64
-			err := number(cells[1], &n)
-			sizes[string(cells[0])] = n
-			return err
-		},
-	})
+	err := s.Ask(ctx, t.amongst(items, func(w *writing, where string) *backends.Statement {
+		return &backends.Statement{
+			Text: "SELECT " + outputs(append(t.keyTexts(), t.g.ToText(strings.Join(of, " + ")))...) + " FROM " + t.name + " WHERE " + where, Args: w.args,
+			Row: func(cells [][]byte) error {
+				var n int64
+				err := number(cells[len(t.key)], &n)
+				sizes[t.item(cells)] = n
+				return err
+			},
+		}
+	})...)
 	left := limit
 	for i, item := range items {
 		if left -= sizes[item]; left < 0 && i > 0 {
@@ -113,14 +114,14 @@ func (s *Store) fitting(ctx context.Context, t *table, items []string, limit int
 }
 
 // views reads what the rows themselves say.
-func (t *table) views(items []string, views map[string]*backends.View) *backends.Statement {
+func (t *table) views(items []string, views map[string]*backends.View) []*backends.Statement {
 	state := "CASE"
 	for _, s := range []backends.State{backends.StateClaimed, backends.StateDone, backends.StateDead, backends.StateScheduled, backends.StateReady} {
 		if where := t.in(s); where != nil {
 			state += " WHEN " + strings.Join(where, " AND ") + " THEN " + t.g.Text(string(s))
 		}
 	}
-	columns := []string{t.g.ToText(t.g.Name(t.id.Name)), t.g.ToText(state + " END")}
+	columns := append(t.keyTexts(), t.g.ToText(state+" END"))
 	or := func(role Role, f func(c backends.Column) string) {
 		if c, has := t.one[role]; has {
 			columns = append(columns, f(c))
@@ -135,43 +136,48 @@ func (t *table) views(items []string, views map[string]*backends.View) *backends
 		or(role, func(c backends.Column) string { return t.g.ToText(t.g.Name(c.Name)) })
 	}
 	or(Result, t.g.AsBytes)
-	fixed := len(columns)
+	fixed := len(columns) - len(t.key)
 	for _, c := range append(slices.Clone(t.payload), t.headers...) {
 		columns = append(columns, t.g.AsBytes(c))
 	}
-	where := append(t.inQueue(), t.g.Among(1, t.id))
-	return &backends.Statement{
-		Text: "SELECT " + outputs(columns...) + " FROM " + t.name + " WHERE " + strings.Join(where, " AND "),
-		Args: []any{items},
-		Row: func(cells [][]byte) error {
-			v := &backends.View{ID: string(cells[0]), Queue: t.queue, State: backends.State(cells[1]), MaxAttempts: t.MaxAttempts, Worker: string(cells[8])}
-			for i, to := range []*time.Time{&v.EnqueuedAt, &v.RunAt, &v.ClaimedAt, &v.FinishedAt} {
-				if err := instant(cells[2+i], to); err != nil {
-					return err
+	return t.amongst(items, func(w *writing, where string) *backends.Statement {
+		return &backends.Statement{
+			Text: "SELECT " + outputs(columns...) + " FROM " + t.name + " WHERE " + strings.Join(append(t.inQueue(), where), " AND "), Args: w.args,
+			Row: func(cells [][]byte) error {
+				v, err := t.viewOf(t.item(cells), cells[len(t.key):], fixed)
+				if err == nil && v.State != "" { // else it is in none that the mapping knows
+					views[v.ID] = v
 				}
-			}
-			var priority, attempts int64
-			if err := number(cells[6], &priority); err != nil {
 				return err
-			}
-			if err := number(cells[7], &attempts); err != nil {
-				return err
-			}
-			v.Priority, v.Attempt = int16(max(-32768, min(priority, 32767))), int(attempts)
-			if cells[9] != nil {
-				v.Result = append([]byte{}, cells[9]...)
-			}
-			var err error
-			if v.Payload, err = t.payloadOf(cells[fixed : fixed+len(t.payload)]); err != nil {
-				return err
-			}
-			v.Headers = t.headersOf(cells[fixed+len(t.payload):])
-			if v.State != "" { // else it is in none that the mapping knows
-				views[v.ID] = v
-			}
-			return nil
-		},
+			},
+		}
+	})
+}
+
+// viewOf reads a row of views: its own columns, of which so many are fixed, and
+// then the payload's and the headers.
+func (t *table) viewOf(item string, cells [][]byte, fixed int) (*backends.View, error) {
+	v := &backends.View{ID: item, Queue: t.queue, State: backends.State(cells[0]), MaxAttempts: t.MaxAttempts, Worker: string(cells[7])}
+	for i, to := range []*time.Time{&v.EnqueuedAt, &v.RunAt, &v.ClaimedAt, &v.FinishedAt} {
+		if err := instant(cells[1+i], to); err != nil {
+			return nil, err
+		}
 	}
+	var priority, attempts int64
+	if err := number(cells[5], &priority); err != nil {
+		return nil, err
+	}
+	if err := number(cells[6], &attempts); err != nil {
+		return nil, err
+	}
+	v.Priority, v.Attempt = int16(max(-32768, min(priority, 32767))), int(attempts)
+	if cells[8] != nil {
+		v.Result = append([]byte{}, cells[8]...)
+	}
+	var err error
+	v.Payload, err = t.payloadOf(cells[fixed : fixed+len(t.payload)])
+	v.Headers = t.headersOf(cells[fixed+len(t.payload):])
+	return v, err
 }
 
 // headersOf are the columns in that role that have a value.

@@ -166,7 +166,7 @@ func (w *writing) text(role Role, text string) error {
 
 // row is the condition for one row: its id, and more.
 func (w *writing) row(item string, more []string) string {
-	return strings.Join(append([]string{w.equals(w.t.id, item)}, more...), " AND ")
+	return strings.Join(append([]string{w.rowIs(item)}, more...), " AND ")
 }
 
 // ours are the conditions under which a row shows the claim.
@@ -204,7 +204,7 @@ func (x *settling) claims(t *table, leases []*lease) {
 		for i, l := range group {
 			items[i] = l.item
 		}
-		w := &writing{t: t, args: []any{items}}
+		w := &writing{t: t}
 		w.state(backends.StateClaimed)
 		for _, role := range []Role{Worker, ClaimedAt, token} {
 			if text, has := group[0].shown[role]; has {
@@ -214,7 +214,7 @@ func (x *settling) claims(t *table, leases []*lease) {
 		if c, has := t.one[Attempts]; has && t.Deliveries {
 			w.set(c, "coalesce("+t.g.Name(c.Name)+", 0) + 1")
 		}
-		where := append([]string{t.g.Among(1, t.id)}, t.waits()...)
+		where := append([]string{w.among(items)}, t.waits()...)
 		x.ends = append(x.ends, &ending{l: group[0], rows: int64(len(group)), statement: w.update(strings.Join(where, " AND "))})
 	}
 }

@@ -178,12 +178,15 @@ func (x *settling) leaveLocked(ctx context.Context, sql backends.SQL) error {
 		t := x.s.tables[q]
 		there[q], got[q] = map[string]bool{}, map[string]bool{}
 		note := func(to map[string]bool) func(cells [][]byte) error {
-			return func(cells [][]byte) error { to[string(cells[0])] = true; return nil }
+			return func(cells [][]byte) error { to[t.item(cells)] = true; return nil }
 		}
-		id := outputs(t.g.ToText(t.g.Name(t.id.Name)))
-		asks = append(asks,
-			&backends.Statement{Text: t.g.Lock(id, t.name, t.g.Among(1, t.id), "", 0, true), Args: []any{all}, Row: note(got[q])},
-			&backends.Statement{Text: "SELECT " + id + " FROM " + t.name + " WHERE " + t.g.Among(1, t.id), Args: []any{all}, Row: note(there[q])})
+		id := outputs(t.keyTexts()...)
+		asks = append(asks, t.amongst(all, func(w *writing, where string) *backends.Statement {
+			return &backends.Statement{Text: t.g.Lock(id, t.name, where, "", 0, true), Args: w.args, Row: note(got[q])}
+		})...)
+		asks = append(asks, t.amongst(all, func(w *writing, where string) *backends.Statement {
+			return &backends.Statement{Text: "SELECT " + id + " FROM " + t.name + " WHERE " + where, Args: w.args, Row: note(there[q])}
+		})...)
 	}
 	if err := sql.Do(ctx, asks...); err != nil {
 		return err
@@ -215,7 +218,7 @@ func (s *Store) unstick(ctx context.Context, r *backends.Swept, limit int) error
 		if freed > 0 && !slices.Contains(r.Freed, q) {
 			r.Freed = append(r.Freed, q)
 		}
-		r.More = r.More || freed >= limit
+		r.More = r.More || freed >= min(limit, t.most())
 	}
 	return nil
 }
@@ -227,16 +230,16 @@ func (t *table) unstick(ctx context.Context, sql backends.SQL, limit int) (freed
 		"NOT "+t.remembered("l.token_host IS NOT NULL"))
 	var items []string
 	if err := sql.Do(ctx, &backends.Statement{
-		Text: t.g.Lock(outputs(t.g.ToText(t.g.Name(t.id.Name))), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),
-		Args: []any{int64(limit), -t.StuckAfter.Milliseconds()},
-		Row:  func(cells [][]byte) error { items = append(items, string(cells[0])); return nil },
+		Text: t.g.Lock(outputs(t.keyTexts()...), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),
+		Args: []any{int64(min(limit, t.most())), -t.StuckAfter.Milliseconds()},
+		Row:  func(cells [][]byte) error { items = append(items, t.item(cells)); return nil },
 	}); err != nil || len(items) == 0 {
 		return 0, err
 	}
-	w := &writing{t: t, args: []any{items}}
+	w := &writing{t: t}
 	w.state(backends.StateReady)
 	w.unclaimed()
-	st := w.update(t.g.Among(1, t.id))
+	st := w.update(w.among(items))
 	return len(items), sql.Do(ctx, st)
 }
 
@@ -267,7 +270,7 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 		}
 		if len(items) > 0 {
 			there[q] = map[string]bool{}
-			asks = append(asks, s.tables[q].unfinished(items, there[q]))
+			asks = append(asks, s.tables[q].unfinished(items, there[q])...)
 		}
 	}
 	if len(asks) == 0 {
@@ -298,14 +301,15 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 }
 
 // unfinished finds which of the rows are there and not done.
-func (t *table) unfinished(items []string, there map[string]bool) *backends.Statement {
-	all := append(t.inQueue(), t.g.Among(1, t.id))
+func (t *table) unfinished(items []string, there map[string]bool) []*backends.Statement {
+	all := t.inQueue()
 	if done := t.shows(backends.StateDone); done != nil {
 		all = append(all, "CASE WHEN "+done[0]+" THEN 1 ELSE 0 END = 0")
 	}
-	return &backends.Statement{
-		Text: "SELECT " + t.g.ToText(t.g.Name(t.id.Name)) + " FROM " + t.name + " WHERE " + strings.Join(all, " AND "),
-		Args: []any{items},
-		Row:  func(cells [][]byte) error { there[string(cells[0])] = true; return nil },
-	}
+	return t.amongst(items, func(w *writing, where string) *backends.Statement {
+		return &backends.Statement{
+			Text: "SELECT " + outputs(t.keyTexts()...) + " FROM " + t.name + " WHERE " + strings.Join(append(slices.Clone(all), where), " AND "), Args: w.args,
+			Row: func(cells [][]byte) error { there[t.item(cells)] = true; return nil },
+		}
+	})
 }

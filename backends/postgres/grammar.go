@@ -55,6 +55,17 @@ func (g grammar) AsText(c backends.Column) string {
 	return `(` + g.Name(c.Name) + `::text COLLATE "C")`
 }
 
+func (g grammar) Item(key []backends.Column) string {
+	if len(key) == 1 {
+		return g.AsText(key[0])
+	}
+	all := make([]string, len(key))
+	for i, c := range key {
+		all[i] = fmt.Sprintf(`replace(replace(%s::text, E'\\', E'\\\\'), ',', E'\\,')`, g.Name(c.Name))
+	}
+	return `((` + strings.Join(all, " || ',' || ") + `) COLLATE "C")`
+}
+
 func (g grammar) AsBytes(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return g.Name(c.Name)
