@@ -12,39 +12,37 @@ import (
 
 // Commit implements backends.Backend.
 func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	var res backends.Results
-	err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) error {
-		if len(b.Claims) > 0 {
-			alive, err := t.exists(t.sql.hostAlive, int64(b.Host))
-			if err != nil {
-				return err
-			}
-			if !alive {
-				return backends.ErrHostLost
-			}
+	return s.CommitWith(ctx, b, backends.Also{})
+}
+
+// commit carries out the batch; claims: more will be claimed in the same transaction.
+func (t *tx) commit(b backends.Batch, claims bool, res *backends.Results) error {
+	if len(b.Claims) > 0 || claims {
+		alive, err := t.exists(t.sql.hostAlive, int64(b.Host))
+		if err != nil {
+			return err
 		}
-		for _, w := range b.Writes {
-			t.freed = nil
-			r, err := t.write(w)
-			if err != nil {
-				return err
-			}
-			r.Freed = t.freed
-			res.Writes = append(res.Writes, r)
+		if !alive {
+			return backends.ErrHostLost
 		}
-		for _, c := range b.Claims {
-			r, err := t.claim(b.Host, c)
-			if err != nil {
-				return err
-			}
-			res.Claims = append(res.Claims, r)
-		}
-		return nil
-	})
-	if err != nil {
-		return backends.Results{}, err // res may still be written to
 	}
-	return res, nil
+	for _, w := range b.Writes {
+		t.freed = nil
+		r, err := t.write(w)
+		if err != nil {
+			return err
+		}
+		r.Freed = t.freed
+		res.Writes = append(res.Writes, r)
+	}
+	for _, c := range b.Claims {
+		r, err := t.claim(b.Host, c)
+		if err != nil {
+			return err
+		}
+		res.Claims = append(res.Claims, r)
+	}
+	return nil
 }
 
 func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {

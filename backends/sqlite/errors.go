@@ -9,6 +9,7 @@ import (
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 var errClosed = errors.New("the database handle was closed")
@@ -72,9 +73,7 @@ func (s *Store) explain(err error) error {
 
 // known: err has its kind already.
 func known(err error) bool {
-	return backends.Retryable(err) || backends.IsRefused(err) ||
-		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrHostLost) ||
-		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
+	return batch.Known(err)
 }
 
 // ended is the error of a call whose ctx is over and that changed nothing.

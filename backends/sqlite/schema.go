@@ -13,12 +13,15 @@ import (
 //go:embed schema.sql
 var schema string
 
+//go:embed schema_2.sql
+var schema2 string
+
 // Schema is the SQL that makes the tables, for people who run it by hand. The
 // row in qsidecar_meta, which Open adds, is not in it.
-func Schema() string { return schema }
+func Schema() string { return schema + "\n" + schema2 }
 
 const (
-	version = 1 // of the schema this program makes
+	version = 2 // of the schema this program makes
 	program = 1 // this program's generation; a schema may ask for a later one
 )
 
@@ -47,8 +50,28 @@ func (s *Store) migrate(ctx context.Context) error {
 				return fmt.Errorf("making the tables in %s: %w", s.path, err)
 			}
 		}
-		return s.meta(t)
+		if err := s.meta(t); err != nil {
+			return err
+		}
+		return s.upgrade(t)
 	})
+}
+
+// upgrade completes tables of an earlier version. A program of that version goes on
+// with them.
+func (s *Store) upgrade(t *tx) error {
+	older := false
+	if err := t.query(`SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'qsidecar_leases_due')`, func(row) error {
+		older = true
+		return nil
+	}); err != nil || !older {
+		return err
+	}
+	if err := t.c.once(schema2); err != nil {
+		return fmt.Errorf("upgrading the tables in %s: %w", s.path, err)
+	}
+	_, err := t.exec(`UPDATE qsidecar_meta SET version = ?1 WHERE version < ?1`, version)
+	return err
 }
 
 // meta reads the row that describes the tables, or adds it where somebody ran

@@ -171,3 +171,41 @@ func TestBesideOtherTables(t *testing.T) {
 		t.Errorf("%d given, want 2", n)
 	}
 }
+
+// TestUpgrade: tables of version 1 are completed, with what is in them.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "old.db")
+	first, err := Open(t.Context(), Options{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Commit(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.writer.exec(t.Context(), "UPDATE qsidecar_meta SET version = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.writer.exec(t.Context(), "DROP TABLE qsidecar_leases"); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s, err := Open(t.Context(), Options{Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, leases, jobs := int64(0), int64(-1), int64(0)
+		if err := s.writer.query(t.Context(), "SELECT (SELECT version FROM qsidecar_meta), (SELECT count(*) FROM qsidecar_leases), (SELECT count(*) FROM qsidecar_jobs)", func(r row) error {
+			now, leases, jobs = r.int(0), r.int(1), r.int(2)
+			return nil
+		}); err != nil || now != version || leases != 0 || jobs != 1 {
+			t.Errorf("version %d, %d leases, %d jobs, %v", now, leases, jobs, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package adopted_test
+
+import (
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/sqlite"
+)
+
+// sqliteKit is a kit whose tables are in a file.
+type sqliteKit struct {
+	*kit
+	db *sql.DB
+}
+
+func newSQLiteKit(t *testing.T, ddl string, tables map[string]adopted.Table) *sqliteKit {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "owner's.db")
+	db, err := sql.Open("sqlite", path+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	k := &sqliteKit{kit: &kit{T: t}, db: db}
+	k.sql(ddl)
+	engine, err := sqlite.Open(t.Context(), sqlite.Options{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
+		t.Fatal(err)
+	}
+	k.beat(me, backends.BeatJoin, time.Minute)
+	return k
+}
+
+func (k *sqliteKit) sql(text string) {
+	k.Helper()
+	if _, err := k.db.ExecContext(k.Context(), text); err != nil {
+		k.Fatalf("%s: %v", text, err)
+	}
+}
+
+func (k *sqliteKit) shows(query string, want ...string) {
+	k.Helper()
+	rows, err := k.db.QueryContext(k.Context(), query)
+	if err != nil {
+		k.Fatal(err)
+	}
+	defer rows.Close()
+	var got []string
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			k.Fatal(err)
+		}
+		got = append(got, text)
+	}
+	if d := cmp.Diff(want, got); rows.Err() != nil || d != "" && len(want)+len(got) > 0 {
+		k.Errorf("%s: %v (-want +got):\n%s", query, rows.Err(), d)
+	}
+}
+
+const sqliteMessages = `CREATE TABLE MsgQueue (MsgId INTEGER PRIMARY KEY AUTOINCREMENT, MsgTypeCode CHAR(3) NOT NULL, State CHAR(1) NOT NULL DEFAULT 'N',
+	CreateTime DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP, Msg TEXT, Reader TEXT, Taken DATETIME, Done DATETIME, Tries INT NOT NULL DEFAULT 0);
+	CREATE INDEX by_state ON MsgQueue (MsgTypeCode, State, CreateTime);
+	INSERT INTO MsgQueue (MsgTypeCode, Msg) VALUES ('ORD', 'one'), ('INV', 'other'), ('ORD', 'two'), ('ORD', 'three');`
+
+func sqliteMessagesTable() adopted.Table {
+	return adopted.Table{
+		Name: "MsgQueue", MaxAttempts: 3, StuckAfter: time.Minute,
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {"MsgId"}, adopted.Payload: {"Msg"}, adopted.State: {"State"}, adopted.CreatedAt: {"CreateTime"}, adopted.Worker: {"Reader"},
+			adopted.ClaimedAt: {"Taken"}, adopted.FinishedAt: {"Done"}, adopted.Attempts: {"Tries"},
+		},
+		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		Where:  map[string]adopted.Value{"MsgTypeCode": {Text: "ORD"}},
+	}
+}
+
+func TestSQLite(t *testing.T) {
+	t.Parallel()
+	k := newSQLiteKit(t, sqliteMessages, map[string]adopted.Table{"q": sqliteMessagesTable()})
+	jobs := k.claim("q", 2)
+	if len(jobs) != 2 || jobs[0].ID != "1" || jobs[1].ID != "3" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 || time.Since(jobs[0].EnqueuedAt) > time.Minute {
+		t.Fatalf("%+v", jobs)
+	}
+	k.shows("SELECT State || Reader || (Taken BETWEEN CreateTime AND CURRENT_TIMESTAMP) FROM MsgQueue WHERE MsgId < 4 AND MsgTypeCode = 'ORD'", "Aw1", "Aw1")
+	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
+	k.write(backends.Ack{Leases: leases(jobs[0])}, 1)
+	k.write(backends.Nack{Leases: leases(jobs[1]), Error: "why"}, 0) // back in an hour
+	k.shows("SELECT MsgId || State || coalesce(Reader, '-') || Tries || (Done IS NOT NULL) FROM MsgQueue", "1Cw01", "2N-00", "3N-10", "4N-00")
+	third := k.one("q")
+	if third.ID != "4" || len(k.claim("q", 1)) > 0 {
+		t.Errorf("%+v", third)
+	}
+	// Its own cleaner resets the row, and its own consumer takes it.
+	k.sql("UPDATE MsgQueue SET Reader = 'own', Taken = '2020-01-01 00:00:00' WHERE MsgId = 4")
+	k.write(backends.Ack{Leases: leases(third)}, 1)
+	k.shows("SELECT State || Reader FROM MsgQueue WHERE MsgId = 4", "Aown")
+	if r := k.sweep(backends.Sweep{Waiting: []string{"q"}}); len(r.Freed) != 1 { // it is stuck
+		t.Errorf("%+v", r)
+	}
+	if r := k.sweep(backends.Sweep{Waiting: []string{"q"}}); len(r.Ready) != 1 {
+		t.Errorf("%+v", r)
+	}
+	if st, err := k.Stats(t.Context(), "q"); err != nil || st[0].Ready != 1 || st[0].Scheduled != 1 || st[0].Done != 1 || st[0].Claimed != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	// A sidecar that is gone.
+	lost := k.one("q")
+	k.sql("UPDATE qsidecar_hosts SET dead = 1")
+	if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseSidecarLost] != 1 {
+		t.Errorf("%+v", r)
+	}
+	k.write(backends.Ack{Leases: leases(lost)}, 1)
+	k.shows("SELECT State || Tries || coalesce(Reader, '-') FROM MsgQueue WHERE MsgId = 4", "N1-")
+}
+
+func TestSQLiteEnqueueAndCommands(t *testing.T) {
+	t.Parallel()
+	m := sqliteMessagesTable()
+	k := newSQLiteKit(t, sqliteMessages, map[string]adopted.Table{"q": m})
+	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("it's \x00 new")}, {Queue: "managed"}}}, 0)
+	if r.Stored[0].ID != "5" || r.Stored[1].ID != "1" {
+		t.Errorf("%+v", r)
+	}
+	k.shows("SELECT MsgTypeCode || State || hex(Msg) FROM MsgQueue WHERE MsgId = 5", "ORDN697427732000206E6577")
+	var u *backends.UnsupportedError
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Priority: 1}}}}}); !errors.As(err, &u) || u.Role != "priority" {
+		t.Errorf("%v", err)
+	}
+	jobs := k.claim("q", 3)
+	k.write(backends.Nack{Leases: leases(jobs[0]), Error: "no", Dead: true}, 0)
+	k.write(backends.Extend{Leases: leases(jobs[1]), Lease: time.Minute}, 0)
+	k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "1:dead:1 ")
+	k.command(backends.Command{Kind: backends.ForceRelease, IDs: []string{"3"}}, 1)
+	k.command(backends.Command{Kind: backends.Retry, All: true}, 1)
+	k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "1:ready:0 3:ready:0 5:ready:0 ")
+	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"3", "4"}}, 1)
+	k.command(backends.Command{Kind: backends.Pause}, 0)
+	if len(k.claim("q", 1)) > 0 {
+		t.Error("a paused queue gave a job")
+	}
+}
+
+// TestSQLiteOddTables: names that would end a statement, NULL and booleans as
+// states, a key of text, an archive.
+func TestSQLiteOddTables(t *testing.T) {
+	t.Parallel()
+	m := adopted.Table{
+		Name:    `que'ue; DROP TABLE "x`,
+		Columns: map[adopted.Role][]string{adopted.ID: {`i"d`}, adopted.Payload: {"select", "n", "b"}, adopted.State: {"busy"}, adopted.Priority: {"order"}, adopted.RunAt: {"when"}},
+		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateClaimed: {Text: "true"}, backends.StateDead: {Null: true}},
+		Where:   map[string]adopted.Value{`ki\nd`: {Text: `it's \ "x"`}}, OnAck: adopted.Archive, Archive: "old",
+	}
+	k := newSQLiteKit(t, `CREATE TABLE "que'ue; DROP TABLE ""x" ("i""d" TEXT PRIMARY KEY, "select" TEXT, n, b BLOB, busy BOOLEAN DEFAULT 0, "order" INT, "when" DATETIME, "ki\nd" TEXT);
+		CREATE TABLE old ("select" TEXT, "i""d" TEXT, other); CREATE VIEW q AS SELECT * FROM "que'ue; DROP TABLE ""x";
+		INSERT INTO "que'ue; DROP TABLE ""x" VALUES ('a,b', 'x', 7, x'00ff', 0, 1, NULL, 'it''s \ "x"'), ('first', NULL, 'text', NULL, 0, 2, '2020-01-01 00:00:00', 'it''s \ "x"'),
+			('later', '', 1, NULL, 0, 3, '2100-01-01 00:00:00', 'it''s \ "x"'), (NULL, '', 1, NULL, 0, 4, NULL, 'it''s \ "x"'), ('other', '', 1, NULL, 0, 1, NULL, 'y')`,
+		map[string]adopted.Table{"q": m})
+	jobs := k.claim("q", 5)
+	if len(jobs) != 2 || jobs[0].ID != "first" || string(jobs[0].Payload) != `{"b":null,"n":"text","select":null}` ||
+		jobs[1].ID != "a,b" || string(jobs[1].Payload) != `{"b":"AP8=","n":"7","select":"x"}` || jobs[1].Priority != 1 {
+		t.Fatalf("%+v", jobs)
+	}
+	k.shows(`SELECT "i""d" FROM q WHERE busy = 1 ORDER BY 1`, "a,b", "first")
+	k.write(backends.Ack{Leases: leases(jobs[1])}, 0)
+	k.shows(`SELECT "i""d" || "select" FROM old`, "a,bx")
+	k.write(backends.Nack{Leases: leases(jobs[0]), Dead: true}, 0)
+	k.shows(`SELECT "i""d" FROM q WHERE busy IS NULL`, "first")
+	k.write(backends.Nack{Leases: leases(jobs[0])}, 1)
+	k.shows(`SELECT coalesce("i""d", 'no key') || busy FROM q WHERE busy IS NOT NULL ORDER BY "order"`, "other0", "later0", "no key0")
+}

@@ -1,0 +1,158 @@
+package sqlite
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// grammar implements backends.Grammar. What is compared with a column, or stored in
+// it, takes that column's affinity.
+type grammar struct{}
+
+// Grammar implements backends.Adopter.
+func (s *Store) Grammar() backends.Grammar { return grammar{} }
+
+func (grammar) Name(identifier string) string {
+	return `"` + strings.ReplaceAll(identifier, `"`, `""`) + `"`
+}
+
+func (g grammar) Table(schema, name string) string {
+	if schema == "" {
+		return g.Name(name)
+	}
+	return g.Name(schema) + "." + g.Name(name)
+}
+
+func (g grammar) Own(table string) string { return "main." + g.Name(table) }
+
+func (grammar) Text(literal string) string {
+	return "'" + strings.ReplaceAll(literal, "'", "''") + "'"
+}
+
+// Constant: a column that was declared without a type has numbers as numbers.
+func (g grammar) Constant(literal string, c backends.Column) string {
+	if c.Kind == backends.BoolColumn {
+		switch strings.ToLower(literal) {
+		case "true":
+			return "1"
+		case "false":
+			return "0"
+		}
+	}
+	if _, err := strconv.ParseInt(literal, 10, 64); err == nil && c.Kind != backends.TextColumn {
+		return literal
+	}
+	return g.Text(literal)
+}
+
+func (grammar) Arg(n int, c backends.Column) string {
+	if c.Kind == backends.NumberColumn {
+		return fmt.Sprintf("CAST(?%d AS INTEGER)", n)
+	}
+	return fmt.Sprintf("?%d", n)
+}
+
+func (grammar) Number(n int) string { return fmt.Sprintf("?%d", n) }
+func (grammar) Words(n int) string  { return fmt.Sprintf("?%d", n) }
+
+// Is compares twice where the column's collation may be another: the first serves the
+// index.
+func (g grammar) Is(n int, c backends.Column) string {
+	is := g.Name(c.Name) + " = " + g.Arg(n, c)
+	if c.Kind == backends.TextColumn {
+		is = "(" + is + " AND " + g.AsText(c) + " = " + g.Arg(n, c) + ")"
+	}
+	return is
+}
+
+func (g grammar) Among(n int, c backends.Column) string {
+	list := fmt.Sprintf(" IN (SELECT value FROM json_each(?%d))", n)
+	among := g.Name(c.Name) + list
+	if c.Kind == backends.TextColumn {
+		among = "(" + among + " AND " + g.AsText(c) + list + ")"
+	}
+	return among
+}
+
+func (g grammar) Item(key []backends.Column) string {
+	if len(key) == 1 {
+		return g.AsText(key[0])
+	}
+	all := make([]string, len(key))
+	for i, c := range key {
+		all[i] = `replace(replace(CAST(` + g.Name(c.Name) + ` AS TEXT), '\', '\\'), ',', '\,')`
+	}
+	return "((" + strings.Join(all, " || ',' || ") + ") COLLATE BINARY)"
+}
+
+func (grammar) ToText(expression string) string { return "CAST(" + expression + " AS TEXT)" }
+
+func (g grammar) AsText(c backends.Column) string {
+	return "(CAST(" + g.Name(c.Name) + " AS TEXT) COLLATE BINARY)"
+}
+
+func (g grammar) AsBytes(c backends.Column) string { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
+func (g grammar) Size(c backends.Column) string    { return "length(" + g.AsBytes(c) + ")" }
+
+// second is how SQLite's own CURRENT_TIMESTAMP writes a time: in UTC, whatever the
+// config says of the owner's clock.
+const second = "'%Y-%m-%d %H:%M:%S'"
+
+func (grammar) Clock(backends.Column, bool) string { return "strftime(" + second + ", 'now')" }
+
+// Later is up to a second later still, where it is later at all: the time is cut to
+// a second when it is written, and again when it is compared.
+func (grammar) Later(_ backends.Column, _ bool, n int) string {
+	return fmt.Sprintf("strftime(%s, 'now', ((?%d + iif(?%[2]d > 0, 999, -999)) / 1000.0) || ' seconds')", second, n)
+}
+
+func (grammar) Instant(_ backends.Column, _ bool, n int) string {
+	return fmt.Sprintf("strftime(%s, (?%d + 999) / 1000, 'unixepoch')", second, n)
+}
+
+func (g grammar) Millis(c backends.Column, _ bool) string {
+	return "CAST(round((julianday(" + g.Name(c.Name) + ") - 2440587.5) * 86400000) AS INTEGER)"
+}
+
+func (grammar) NowMillis() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)" }
+
+func (grammar) First(columns, from, where, order, limit string) string {
+	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
+	if order != "" {
+		sql += " ORDER BY " + order
+	}
+	return sql + " LIMIT " + limit
+}
+
+// Lock has nothing to lock: who writes has the database to itself.
+func (g grammar) Lock(columns, from, where, order string, n int, _ bool) string {
+	limit := "-1"
+	if n > 0 {
+		limit = g.Number(n)
+	}
+	return g.First(columns, from, where, order, limit)
+}
+
+func (g grammar) Insert(table, names, values string, id backends.Column) string {
+	sql := "INSERT INTO " + table
+	if names == "" {
+		sql += " DEFAULT VALUES"
+	} else {
+		sql += " (" + names + ") VALUES (" + values + ")"
+	}
+	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
+}
+
+// Fence is the clock's microseconds.
+func (grammar) Fence() string { return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)" }
+
+func (g grammar) Paused(queue string) string {
+	return "EXISTS (SELECT 1 FROM " + g.Own("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
+}
+
+func (g grammar) Lives(host string) string {
+	return "EXISTS (SELECT 1 FROM " + g.Own("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
+}
