@@ -34,6 +34,36 @@ type Mixed interface {
 	Adopted(queue string) bool
 }
 
+// Advisor is an Adopter that can say how a claim of an adopted table is carried out,
+// and what would make it cheaper.
+type Advisor interface {
+	// Explain asks for the plan of a statement, and runs nothing. table is the adopted
+	// one, as TableInfo has it.
+	Explain(ctx context.Context, st *Statement, table TableInfo) (Plan, error)
+
+	// CreateIndex is the statement that makes an index of the table which serves rows
+	// that meet the conditions, in that order.
+	CreateIndex(table TableInfo, equal []Condition, order []IndexColumn) string
+
+	// NullsLast reports whether NULL is greater than every value: last in ascending order.
+	NullsLast() bool
+}
+
+// Condition is a column that a claim finds at one value.
+type Condition struct {
+	Column string
+	SQL    string // the whole condition
+	State  bool   // it is the state that waits: the same for every queue of the table
+}
+
+// Plan is how a statement is carried out.
+type Plan struct {
+	Lines []string // for people
+	Index string   // that the table is read by; empty: none
+	Whole bool     // all rows of the table may be read, or of the index
+	Sorts bool     // what was read is sorted
+}
+
 // Also is what a commit does besides its batch. Its functions are called again
 // where the transaction is tried again; what they return ends it, with nothing
 // written.
@@ -139,6 +169,7 @@ type TableInfo struct {
 	Denied       []string   // of SELECT, INSERT, UPDATE and DELETE, what the login may not do
 	Unsafe       string     // why its rows cannot be changed in a transaction; empty: they can
 	Similar      []string   // names like it, where it is not there
+	Remarks      Findings   // what else there is to say of it
 }
 
 // Index is one of a table.
@@ -164,6 +195,9 @@ type Column struct {
 	Generated bool     // nobody may write it
 	Chars     int      // the longest text; 0: no limit
 	Values    []string // of a type that lists its values; nil: another
+	Least     int64    // of a type of whole numbers, the least and the most that it holds;
+	Most      int64    // both 0: as far as an int64 goes
+	Denied    []string // of SELECT, INSERT and UPDATE, what the login may do with other columns, and not with it
 }
 
 // ColumnKind is what may be stored in a column.

@@ -11,10 +11,10 @@ package adopted
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
@@ -39,46 +39,61 @@ var _ interface {
 // New holds the tables, by the names of their queues, against the database. The
 // error has everything that is wrong with them.
 func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, error) {
-	s := &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}}
-	var wrong error
-	for _, queue := range slices.Sorted(maps.Keys(tables)) {
-		t, err := s.adopt(ctx, queue, tables[queue])
-		if err != nil && (backends.Retryable(err) || ctx.Err() != nil) {
-			return nil, err
-		}
-		wrong = errors.Join(wrong, err)
-		s.tables[queue] = t
+	s, wrong, err := Look(ctx, engine, tables)
+	if err != nil {
+		return nil, err
 	}
-	if wrong != nil {
-		return nil, wrong
+	if len(wrong) > 0 {
+		return nil, joined(wrong)
 	}
 	return s, nil
 }
 
-func (s *Store) adopt(ctx context.Context, queue string, m Table) (*table, error) {
-	info, err := s.Describe(ctx, m.Schema, m.Name)
-	if err != nil {
-		return nil, fmt.Errorf("queues.%s.table: %w", queue, err)
-	}
-	t, err := compile(queue, m, info, s.g)
-	if err != nil || m.OnAck != Archive {
-		return t, err
-	}
-	to, err := s.Describe(ctx, m.ArchiveSchema, m.Archive)
-	if err != nil {
-		return nil, fmt.Errorf("queues.%s.on_ack: %w", queue, err)
-	}
-	if len(to.Columns) == 0 {
-		return nil, fmt.Errorf("queues.%s.on_ack: there is no table %s to move rows to", queue, m.Archive)
-	}
-	t.archTo = s.g.Table(to.Schema, to.Name)
-	for _, c := range to.Columns {
-		if _, both := info.Column(c.Name); both && !c.Generated {
-			t.archive = append(t.archive, c.Name)
+// Look is New for who wants to know: the Store has those queues that fit. An error is
+// one of the database, and not of the tables.
+func Look(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, []*Misfit, error) {
+	s := &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}}
+	var wrong []*Misfit
+	for _, queue := range slices.Sorted(maps.Keys(tables)) {
+		p := &problems{queue: queue}
+		t, err := s.adopt(ctx, p, tables[queue])
+		if err != nil {
+			return nil, nil, err
+		}
+		wrong = append(wrong, p.all...)
+		if len(p.all) == 0 {
+			s.tables[queue] = t
 		}
 	}
-	if len(t.archive) == 0 {
-		return nil, fmt.Errorf("queues.%s.on_ack: the tables %s and %s have no column in common", queue, info.Name, to.Name)
+	return s, wrong, nil
+}
+
+func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error) {
+	info, err := s.Describe(ctx, m.Schema, m.Name)
+	if err != nil {
+		return nil, fmt.Errorf("queues.%s.table: %w", p.queue, err)
+	}
+	t := compile(p, m, info, s.g)
+	if t == nil {
+		return nil, nil
+	}
+	if m.OnAck == Archive {
+		to, err := s.Describe(ctx, m.ArchiveSchema, m.Archive)
+		if err != nil {
+			return nil, fmt.Errorf("queues.%s.on_ack: %w", p.queue, err)
+		}
+		t.archives(p, to)
+	}
+	if a := s.advisor(); a != nil && len(p.all) == 0 {
+		_, err = a.Explain(ctx, &backends.Statement{
+			Text: s.g.Lock(outputs(s.g.ToText("1")), t.name, strings.Join(t.waits(), " AND "), t.order(), 0, false),
+		}, info)
+		if err != nil && (backends.Retryable(err) || ctx.Err() != nil) {
+			return nil, err
+		}
+		if err != nil {
+			p.add("table", "the database refuses to look for jobs in it: %v", err)
+		}
 	}
 	return t, nil
 }

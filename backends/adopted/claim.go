@@ -120,8 +120,9 @@ func (c *claiming) give(t *table, x *settling, fit []*candidate, p backends.Poli
 	x.claims(t, leases)
 }
 
-// candidates locks rows that may be claimed, in the order of claims.
-func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Policy, n int) (rows []*candidate, err error) {
+// looking is the statement that locks up to n rows that may be claimed, in the order
+// of claims.
+func (t *table) looking(p backends.Policy, n int) *backends.Statement {
 	g := t.g
 	size := "0"
 	for i, c := range t.payload {
@@ -152,26 +153,29 @@ func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Pol
 	}
 	columns = append(append(columns, g.ToText(g.NowMillis()), g.ToText(g.Fence())), t.keyTexts()...)
 	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.Words(2))
-	err = sql.Do(ctx, &backends.Statement{
-		Text: g.Lock(outputs(columns...), t.name, where, t.order(), 1, true),
-		Args: []any{int64(n), t.queue},
-		Row: func(cells [][]byte) error {
-			r := &candidate{item: t.item(cells[7:]), claimedAt: string(cells[4])}
-			if len(r.item) > maxID {
-				return backends.Refused(fmt.Errorf("the row %q of %s cannot be claimed: a job's id is at most %d bytes, with its escapes", r.item, t.name, maxID))
+	return &backends.Statement{Text: g.Lock(outputs(columns...), t.name, where, t.order(), 1, true), Args: []any{int64(n), t.queue}}
+}
+
+// candidates locks rows that may be claimed, in the order of claims.
+func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Policy, n int) (rows []*candidate, err error) {
+	look := t.looking(p, n)
+	look.Row = func(cells [][]byte) error {
+		r := &candidate{item: t.item(cells[7:]), claimedAt: string(cells[4])}
+		if len(r.item) > maxID {
+			return backends.Refused(fmt.Errorf("the row %q of %s cannot be claimed: a job's id is at most %d bytes, with its escapes", r.item, t.name, maxID))
+		}
+		for i, to := range map[int]*int64{0: &r.size, 1: &r.attempts, 2: &r.priority, 3: &r.enqueued, 5: &r.now, 6: &r.fence} {
+			if err := number(cells[i], to); err != nil {
+				return fmt.Errorf("the row %s of %s: %w", r.item, t.name, err)
 			}
-			for i, to := range map[int]*int64{0: &r.size, 1: &r.attempts, 2: &r.priority, 3: &r.enqueued, 5: &r.now, 6: &r.fence} {
-				if err := number(cells[i], to); err != nil {
-					return fmt.Errorf("the row %s of %s: %w", r.item, t.name, err)
-				}
-			}
-			if cells[3] == nil {
-				r.enqueued = r.now
-			}
-			rows = append(rows, r)
-			return nil
-		},
-	})
+		}
+		if cells[3] == nil {
+			r.enqueued = r.now
+		}
+		rows = append(rows, r)
+		return nil
+	}
+	err = sql.Do(ctx, look)
 	return rows, err
 }
 

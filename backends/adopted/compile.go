@@ -1,7 +1,6 @@
 package adopted
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,23 +20,17 @@ type table struct {
 	one     map[Role]backends.Column
 	payload []backends.Column
 	headers []backends.Column
-	archive []string // quoted names of the columns that both tables have
-	archTo  string   // quoted
+	archive []string          // quoted names of the columns that both tables have
+	archTo  string            // quoted
+	remarks backends.Findings // what was seen on the way
+
+	noEnqueue error // nil: jobs can be enqueued
 }
 
-// problems collects what is wrong with a mapping.
-type problems struct {
-	queue string
-	all   []error
-}
-
-func (p *problems) add(key, format string, args ...any) {
-	p.all = append(p.all, fmt.Errorf("queues.%s.%s: %s", p.queue, key, fmt.Sprintf(format, args...)))
-}
-
-// compile holds a mapping against the table as it is. The error has all that is wrong.
-func compile(queue string, m Table, info backends.TableInfo, g backends.Grammar) (*table, error) {
-	p := &problems{queue: queue}
+// compile holds a mapping against the table as it is. p gets all that is wrong; nil:
+// there is no such table.
+func compile(p *problems, m Table, info backends.TableInfo, g backends.Grammar) *table {
+	queue := p.queue
 	t := &table{Table: m, queue: queue, g: g, info: info, one: map[Role]backends.Column{}}
 	full := m.Name
 	if m.Schema != "" {
@@ -49,44 +42,29 @@ func compile(queue string, m Table, info backends.TableInfo, g backends.Grammar)
 			hint = "there is " + strings.Join(info.Similar, ", ")
 		}
 		p.add("table", "there is no table %s: %s", full, hint)
-		return nil, errors.Join(p.all...)
+		return nil
 	}
 	if info.Kind != "table" {
 		p.add("table", "%s is a %s: only a table's rows can be locked", full, info.Kind)
+	}
+	if info.Unsafe != "" {
+		p.add("table", "its rows cannot be changed in a transaction, so that a job could be lost, or worked twice: %s", info.Unsafe)
 	}
 	t.name = g.Table(info.Schema, info.Name)
 	t.roles(p)
 	t.keyed(p)
 	t.states(p)
 	t.times(p)
-	for _, column := range slices.Sorted(maps.Keys(m.Where)) {
-		t.column(p, "where", column)
-	}
 	for _, o := range m.Order {
 		t.column(p, "order", o.Column)
 	}
-	if len(p.all) > 0 {
-		return nil, errors.Join(p.all...)
+	t.values(p)
+	t.alone(p)
+	t.rights(p)
+	if len(p.all) == 0 {
+		t.noEnqueue = t.inserts()
 	}
-	return t, nil
-}
-
-// column finds a column, or tells what is there.
-func (t *table) column(p *problems, key, name string) (backends.Column, bool) {
-	c, ok := t.info.Column(name)
-	if ok {
-		return c, true
-	}
-	var names []string
-	for _, c := range t.info.Columns {
-		if strings.EqualFold(c.Name, name) {
-			p.add(key, "the table has no column %s: it is called %s there", name, c.Name)
-			return c, false
-		}
-		names = append(names, c.Name)
-	}
-	p.add(key, "the table has no column %s: it has %s", name, strings.Join(names, ", "))
-	return c, false
+	return t
 }
 
 func (t *table) roles(p *problems) {
@@ -167,11 +145,6 @@ func (t *table) states(p *problems) {
 	if t.OnAck == Update && !(state && done) {
 		p.add("on_ack", "update needs states.done; say delete or archive, or name it")
 	}
-	for s, v := range t.States {
-		if state && v.Null && !t.one[State].Nullable {
-			p.add("states."+string(s), "the column %s cannot be NULL", t.one[State].Name)
-		}
-	}
 }
 
 func (t *table) times(p *problems) {
@@ -236,7 +209,7 @@ func (t *table) waits() []string {
 func (t *table) claimable(limit int) string {
 	all := t.waits()
 	if c, has := t.one[Attempts]; has {
-		all = append(all, fmt.Sprintf("coalesce(%s, 0) < %d", t.g.Name(c.Name), limit))
+		all = append(all, fmt.Sprintf("%s < %d", t.counted(c), limit))
 	}
 	if c, has := t.one[RunAt]; has {
 		all = append(all, fmt.Sprintf("(%s IS NULL OR %[1]s <= %s)", t.g.Name(c.Name), t.g.Clock(c, t.UTC)))
@@ -246,6 +219,14 @@ func (t *table) claimable(limit int) string {
 	}
 	all = append(all, "NOT "+t.remembered("l.not_before > "+t.g.NowMillis()))
 	return strings.Join(all, " AND ")
+}
+
+// counted is the column's number, in a form that an index of it serves.
+func (t *table) counted(c backends.Column) string {
+	if c.Nullable {
+		return "coalesce(" + t.g.Name(c.Name) + ", 0)"
+	}
+	return t.g.Name(c.Name)
 }
 
 // remembered is the condition that a row's lease meets one. The table's own columns
@@ -258,26 +239,29 @@ func (t *table) remembered(condition string) string {
 // order is what claims go by.
 func (t *table) order() string {
 	var all []string
-	by := func(c string, descending bool) {
-		if c = t.g.Name(c); descending {
+	for _, o := range t.by() {
+		c := t.g.Name(o.Column)
+		if o.Descending {
 			c += " DESC"
 		}
 		all = append(all, c)
 	}
-	for _, o := range t.Order {
-		by(o.Column, o.Descending)
-	}
+	return strings.Join(all, ", ")
+}
+
+// by are the columns that claims go by.
+func (t *table) by() (all []Ordering) {
 	if len(t.Order) > 0 {
-		return strings.Join(all, ", ")
+		return t.Order
 	}
 	if c, has := t.one[Priority]; has {
-		by(c.Name, true)
+		all = append(all, Ordering{c.Name, true})
 	}
 	if c, has := t.one[CreatedAt]; has {
-		by(c.Name, t.LIFO)
+		all = append(all, Ordering{c.Name, t.LIFO})
 	}
 	for _, c := range t.key {
-		by(c.Name, t.LIFO)
+		all = append(all, Ordering{c.Name, t.LIFO})
 	}
-	return strings.Join(all, ", ")
+	return all
 }

@@ -106,6 +106,9 @@ func (t *table) lacks(j backends.NewJob) error {
 
 // insert is the statement that stores a job. Its id goes to stored.
 func (t *table) insert(j backends.NewJob, stored *string) (*backends.Statement, error) {
+	if t.noEnqueue != nil {
+		return nil, t.noEnqueue
+	}
 	if err := t.lacks(j); err != nil {
 		return nil, err
 	}
@@ -269,10 +272,25 @@ func (r *row) missing() error {
 
 // inserts says why nothing can be enqueued; nil: it can.
 func (t *table) inserts() error {
+	no := func(format string, args ...any) error {
+		return &backends.UnsupportedError{Queue: t.queue, What: "a job cannot be enqueued: " + fmt.Sprintf(format, args...)}
+	}
+	if slices.Contains(t.info.Denied, "INSERT") {
+		return no("this login lacks INSERT on %s", t.name)
+	}
 	r := t.newRow()
 	r.fixed()
-	for _, c := range append(slices.Clone(t.payload), t.headers...) {
+	for _, c := range slices.Concat(t.payload, t.headers) {
 		r.give(c, "")
+	}
+	for _, c := range t.info.Columns {
+		switch {
+		case !r.has(c.Name):
+		case c.Generated:
+			return no("the column %s is generated, and nobody can write it", c.Name)
+		case slices.Contains(c.Denied, "INSERT"):
+			return no("this login lacks INSERT on the column %s", c.Name)
+		}
 	}
 	if err := r.missing(); err != nil {
 		return err

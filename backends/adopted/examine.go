@@ -1,6 +1,7 @@
 package adopted
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -28,8 +29,32 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 		if err := s.tellLong(ctx, t, &found); err != nil {
 			return found, err
 		}
+		t.advise(&found, s.advisor(), s.explain(ctx, t, &found))
 	}
 	return found, nil
+}
+
+// explain tells the plan of the real claim statement.
+func (s *Store) explain(ctx context.Context, t *table, found *backends.Findings) backends.Plan {
+	a := s.advisor()
+	if a == nil {
+		found.Fact("plan", fmt.Sprintf("queues.%s: this engine's plans cannot be shown", t.queue))
+		return backends.Plan{}
+	}
+	p, err := a.Explain(ctx, t.looking(backends.Policy{Queue: t.queue, MaxAttempts: cmp.Or(t.MaxAttempts, noLimit)}, 1), t.info)
+	if err != nil {
+		found.Fact("plan", fmt.Sprintf("queues.%s: the claim's plan cannot be asked for, as before the first start, which makes the sidecar's own tables: %v", t.queue, err))
+		return backends.Plan{}
+	}
+	how := ""
+	switch {
+	case p.Sorts:
+		how = ", and sorts what it read"
+	case p.Whole:
+		how = ", from one end of the table to where it has found enough"
+	}
+	found.Fact("plan", fmt.Sprintf("queues.%s: the plan of its claim reads %s by %s%s:\n%s", t.queue, t.name, cmp.Or(p.Index, "no index"), how, strings.Join(p.Lines, "\n")))
+	return p
 }
 
 // tell says how a queue lives in its table, and what it cannot do for want of a
@@ -55,13 +80,11 @@ func (t *table) tell(found *backends.Findings) {
 	if len(without) > 0 {
 		found.Fact("table", fmt.Sprintf("the queue %s has no column in the roles %s", t.queue, strings.Join(without, ", ")))
 	}
-	if err := t.inserts(); err != nil {
-		found.Fact("table", err.Error())
+	if t.noEnqueue != nil {
+		found.Fact("table", fmt.Sprintf("queues.%s: `unsupported`: %v", t.queue, t.noEnqueue))
 	}
-	if t.vague() {
-		found.Advice("table", fmt.Sprintf("nothing in a row of the queue %s tells a claim of the sidecar from one of the table's own consumers: "+
-			"should a cleaner of theirs reset a row that a worker still has, and another consumer take it, the worker's ack would end that one's job", t.queue),
-			"name a column in the role worker or claimed_at, or a token, where the table has one")
+	if slices.Contains(t.info.Denied, "DELETE") {
+		found.Fact("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s: the commands delete and purge are refused", t.queue, t.name))
 	}
 }
 

@@ -165,6 +165,7 @@ func (s *Store) Describe(ctx context.Context, schema, name string) (info backend
 			info.Unique = append(info.Unique, key)
 			return err
 		}, info.Schema, info.Name)
+		t.describeMore(&info)
 		return nil
 	})
 	if err != nil {

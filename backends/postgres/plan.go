@@ -19,8 +19,9 @@ type plan struct {
 	Cond     string `json:"Index Cond"`
 	TID      string `json:"TID Cond"`
 	Filter   string
-	Join     string `json:"Join Type"`
-	Parent   string `json:"Parent Relationship"`
+	SortKey  []string `json:"Sort Key"`
+	Join     string   `json:"Join Type"`
+	Parent   string   `json:"Parent Relationship"`
 	Plans    []*plan
 }
 

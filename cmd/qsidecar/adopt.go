@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -221,17 +224,23 @@ func (a adoptConfig) table(o *queueOrder) adopted.Table {
 	return t
 }
 
-// adopt has the queues of the config that live in adopted tables of the database
-// do so.
-func (c *config) adopt(ctx context.Context, database string, b backends.Backend) (backends.Backend, error) {
+// adoptions are the mappings of the database's queues that live in adopted tables.
+func (c *config) adoptions(database string) map[string]adopted.Table {
 	tables := map[string]adopted.Table{}
-	for _, name := range slices.Sorted(maps.Keys(c.Queues)) {
-		if q := c.Queues[name]; q.adopts() && c.databaseOf(q) == database {
+	for name, q := range c.Queues {
+		if q.adopts() && c.databaseOf(q) == database {
 			t := q.table(q.Order)
 			t.MaxAttempts = q.over(c.Defaults).MaxAttempts
 			tables[name] = t
 		}
 	}
+	return tables
+}
+
+// adopt has the queues of the config that live in adopted tables of the database
+// do so: all of them, or it is an error that has all that does not fit.
+func (c *config) adopt(ctx context.Context, database string, b backends.Backend, log *slog.Logger) (backends.Backend, error) {
+	tables := c.adoptions(database)
 	if len(tables) == 0 {
 		return b, nil
 	}
@@ -239,12 +248,19 @@ func (c *config) adopt(ctx context.Context, database string, b backends.Backend)
 	if !ok {
 		return nil, usagef("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine)
 	}
-	store, err := adopted.New(ctx, engine, tables)
-	if err != nil && !backends.Retryable(err) {
-		return nil, &usageError{fmt.Errorf("the configuration does not fit the database %s:\n%w", database, err)}
-	}
+	store, wrong, err := adopted.Look(ctx, engine, tables)
 	if err != nil {
 		return nil, err
+	}
+	if len(wrong) > 0 {
+		var all error
+		for _, m := range wrong {
+			all = errors.Join(all, m)
+		}
+		return nil, &usageError{fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
+	}
+	for _, f := range store.Advice() {
+		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Do)
 	}
 	return store, nil
 }
@@ -252,16 +268,24 @@ func (c *config) adopt(ctx context.Context, database string, b backends.Backend)
 // lookAdopted is adopt for check: what does not fit is found, and the rest looked at.
 func (c *config) lookAdopted(ctx context.Context, database string, b backends.Backend) (backends.Backend, []backends.Finding) {
 	var found backends.Findings
-	with, err := c.adopt(ctx, database, b)
-	if err == nil {
-		return with, nil
+	tables := c.adoptions(database)
+	engine, ok := b.(backends.Adopter)
+	if len(tables) == 0 {
+		return b, nil
 	}
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasSuffix(line, ":") {
-			found.Problem("table", line, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key")
-		}
+	if !ok {
+		found.Problem("table", fmt.Sprintf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine), "have the queue in a database whose tables can be adopted, or leave the table out")
+		return b, found
 	}
-	return b, found
+	store, wrong, err := adopted.Look(ctx, engine, tables)
+	if err != nil {
+		found.Problem("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
+		return b, found
+	}
+	for _, m := range wrong {
+		found.Problem("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
+	}
+	return store, found
 }
 
 // databaseOf is the name of a queue's database.

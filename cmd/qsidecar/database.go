@@ -87,7 +87,7 @@ func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backe
 			continue
 		}
 		open[name] = b
-		if b, err = c.adopt(ctx, name, b); err != nil {
+		if b, err = c.adopt(ctx, name, b, log); err != nil {
 			errs = errors.Join(errs, err)
 			continue
 		}

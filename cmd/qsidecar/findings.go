@@ -64,7 +64,7 @@ func (a *app) tellDatabase(d checked) error {
 			if f.Grade != g {
 				continue
 			}
-			fmt.Fprintf(&b, "\n  %-8s %s: %s", g, f.Topic, f.Text)
+			fmt.Fprintf(&b, "\n  %-8s %s: %s", g, f.Topic, strings.ReplaceAll(f.Text, "\n", "\n           "))
 			if f.Do != "" {
 				fmt.Fprintf(&b, "\n           → %s", f.Do)
 			}

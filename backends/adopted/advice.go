@@ -1,0 +1,173 @@
+package adopted
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Advice is what could be better about the adopted tables, as far as the catalogue
+// says it.
+func (s *Store) Advice() (found backends.Findings) {
+	for _, q := range s.queues() {
+		s.tables[q].advise(&found, s.advisor(), backends.Plan{})
+	}
+	return found
+}
+
+func (s *Store) advisor() backends.Advisor {
+	a, _ := s.Adopter.(backends.Advisor)
+	return a
+}
+
+// advise collects advice. plan is that of the claim, where it was asked for.
+func (t *table) advise(found *backends.Findings, a backends.Advisor, plan backends.Plan) {
+	*found = append(*found, t.info.Remarks...)
+	*found = append(*found, t.remarks...)
+	if len(t.info.Triggers) > 0 {
+		found.Advice("triggers", fmt.Sprintf("queues.%s.table: the table %s has the triggers or rules %s: they run in the sidecar's transactions as in its own consumers', "+
+			"and where one raises an error or passes a row over, that change is refused", t.queue, t.name, strings.Join(t.info.Triggers, ", ")),
+			"see that they let rows be claimed and settled, and are short")
+	}
+	if t.vague() {
+		found.Advice("table", fmt.Sprintf("queues.%s.columns: nothing in a row tells a claim of the sidecar from one of the table's own consumers: "+
+			"should a cleaner of theirs reset a row that a worker still has, and another consumer take it, the worker's ack would end that one's job", t.queue),
+			"name a column in the role worker or claimed_at, or a token, where the table has one")
+	}
+	if a != nil && !t.served(plan) {
+		equal, order := t.equals(), t.orderings()
+		found.Advice("index", fmt.Sprintf("queues.%s.order: no index of %s has first what is equal for all jobs that wait (%s), and then their order (%s): each claim costs more the more rows there are",
+			t.queue, t.name, strings.Join(columnsOf(equal), ", "), t.order()), a.CreateIndex(t.info, equal, order))
+	}
+}
+
+// columnsOf are the names of the columns that a claim finds at one value.
+func columnsOf(equal []backends.Condition) (names []string) {
+	for _, c := range equal {
+		names = append(names, c.Column)
+	}
+	return names
+}
+
+// equals are the columns that have one value in every row that waits.
+func (t *table) equals() (all []backends.Condition) {
+	for _, column := range slices.Sorted(maps.Keys(t.Where)) {
+		all = append(all, backends.Condition{Column: column, SQL: t.is(column, t.Where[column])})
+	}
+	if c, has := t.one[State]; has {
+		all = append(all, backends.Condition{Column: c.Name, SQL: t.is(c.Name, t.States[backends.StateReady]), State: true})
+	} else if c, has := t.one[token]; has {
+		all = append(all, backends.Condition{Column: c.Name, SQL: t.is(c.Name, Value{Null: true}), State: true})
+	}
+	return all
+}
+
+// orderings is what claims go by, without the columns that are equal in all rows and
+// without what comes after a unique key.
+func (t *table) orderings() (all []backends.IndexColumn) {
+	fixed := columnsOf(t.equals())
+	add := func(name string, descending bool) {
+		if !slices.Contains(fixed, name) && !slices.ContainsFunc(all, func(c backends.IndexColumn) bool { return c.Name == name }) {
+			all = append(all, backends.IndexColumn{Name: name, Descending: descending})
+		}
+	}
+	for _, o := range t.by() {
+		add(o.Column, o.Descending)
+	}
+	if !slices.ContainsFunc(all, func(c backends.IndexColumn) bool { return !c.Descending }) {
+		for i := range all {
+			all[i].Descending = false // an index is read either way
+		}
+	}
+	return all
+}
+
+// served: an index gives the rows that wait, and them alone, in the order of claims.
+func (t *table) served(plan backends.Plan) bool {
+	for _, x := range t.info.Indexes {
+		if t.serves(x) || x.Only != "" && x.Name == plan.Index && !plan.Sorts {
+			return true // what a partial index's condition comes to, the server knows best
+		}
+	}
+	return false
+}
+
+func (t *table) serves(x backends.Index) bool {
+	rest := t.equals()
+	if x.Only != "" {
+		covered, all := t.covered(x.Only)
+		if !all {
+			return false
+		}
+		rest = slices.DeleteFunc(rest, func(c backends.Condition) bool { return slices.Contains(covered, c.Column) })
+	}
+	columns := x.Columns
+	for len(rest) > 0 && len(columns) > 0 {
+		i := slices.IndexFunc(rest, func(c backends.Condition) bool { return c.Column == columns[0].Name })
+		if i < 0 {
+			return false
+		}
+		rest, columns = slices.Delete(rest, i, i+1), columns[1:]
+	}
+	// A column that has one value is in no order's way.
+	fixed := columnsOf(t.equals())
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c backends.IndexColumn) bool { return slices.Contains(fixed, c.Name) })
+	order := t.orderings()
+	if len(rest) > 0 || len(columns) < len(order) {
+		return false
+	}
+	forward, backward := true, true
+	for i, o := range order {
+		forward = forward && columns[i] == o
+		backward = backward && columns[i].Name == o.Name && columns[i].Descending != o.Descending
+	}
+	return forward || backward
+}
+
+// cast is what stands behind a constant or a column where an engine shows a condition.
+var cast = regexp.MustCompile(`::"?[a-z][a-z0-9_".]*( varying| precision| with(out)? time zone)?(\([0-9,]+\))?`)
+
+// bare takes from a condition what engines add to it for show.
+var bare = strings.NewReplacer("(", "", ")", "", "[", "", "]", "", "`", "", `"`, "", " ", "", "''", "'")
+
+// covered are the columns that the condition of a partial index fixes at the value
+// that they have in rows that wait. all: it says nothing else.
+func (t *table) covered(only string) (columns []string, all bool) {
+	forms := map[string]string{}
+	for _, c := range t.equals() {
+		v, fixed := t.Where[c.Column]
+		if !fixed && c.Column == t.one[State].Name {
+			v = t.States[backends.StateReady]
+		} else if !fixed {
+			v.Null = true
+		}
+		info, _ := t.info.Column(c.Column)
+		truth := truths[strings.ToLower(v.Text)]
+		switch {
+		case v.Null:
+			forms[bare.Replace(c.Column+"ISNULL")] = c.Column
+		case info.Kind == backends.BoolColumn && truth == "true":
+			forms[bare.Replace(c.Column)] = c.Column
+		case info.Kind == backends.BoolColumn:
+			forms[bare.Replace("NOT"+c.Column)] = c.Column
+		}
+		if !v.Null {
+			for _, value := range []string{v.Text, truth} {
+				forms[bare.Replace(c.Column+"="+value)] = c.Column
+				forms[bare.Replace(c.Column+"='"+value+"'")] = c.Column
+			}
+		}
+	}
+	for part := range strings.SplitSeq(only, " AND ") {
+		column, ok := forms[bare.Replace(cast.ReplaceAllString(part, ""))]
+		if !ok {
+			return nil, false
+		}
+		columns = append(columns, column)
+	}
+	return columns, true
+}

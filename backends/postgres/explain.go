@@ -1,0 +1,102 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var _ backends.Advisor = (*Store)(nil)
+
+// Explain implements backends.Advisor.
+func (s *Store) Explain(ctx context.Context, st *backends.Statement, table backends.TableInfo) (backends.Plan, error) {
+	var p *plan
+	err := s.read(ctx, func(ctx context.Context, t *tx) error {
+		t.add("EXPLAIN (FORMAT JSON) "+st.Text, func(rows pgx.Rows) (err error) {
+			for rows.Next() {
+				if p, err = readPlan(rows); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, st.Args...)
+		return nil
+	})
+	if err != nil {
+		return backends.Plan{}, err
+	}
+	if p == nil {
+		return backends.Plan{}, fmt.Errorf("EXPLAIN gave no plan")
+	}
+	said := backends.Plan{Lines: p.lines("")}
+	p.adopted(table.Name, false, &said)
+	return said, nil
+}
+
+// adopted looks for the node that reads the adopted table for the claim itself.
+// sorted: what it reads is sorted above.
+func (p *plan) adopted(table string, sorted bool, said *backends.Plan) {
+	if p.Parent == "SubPlan" || p.Parent == "InitPlan" {
+		return
+	}
+	if p.Relation == table {
+		said.Index, said.Sorts = p.Index, sorted
+		said.Whole = p.Cond == "" && p.TID == "" && p.Type != "Bitmap Heap Scan"
+	}
+	for _, child := range p.Plans {
+		child.adopted(table, sorted || strings.HasSuffix(p.Type, "Sort"), said)
+	}
+}
+
+// lines shows the plan as EXPLAIN's text does.
+func (p *plan) lines(indent string) (all []string) {
+	line := indent + p.Type
+	if p.Index != "" {
+		line += " using " + p.Index
+	}
+	if p.Relation != "" {
+		line += " on " + p.Relation
+	}
+	for _, more := range []struct{ what, condition string }{{"cond", p.Cond}, {"filter", p.Filter}, {"key", strings.Join(p.SortKey, ", ")}} {
+		if more.condition != "" {
+			line += fmt.Sprintf(" [%s: %s]", more.what, more.condition)
+		}
+	}
+	all = append(all, line)
+	for _, child := range p.Plans {
+		all = append(all, child.lines(indent+"  ")...)
+	}
+	return all
+}
+
+// CreateIndex implements backends.Advisor: an index of the rows that wait alone.
+func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
+	g := grammar{}
+	var columns, only []string
+	for _, c := range equal {
+		if c.State {
+			only = append(only, c.SQL)
+		} else {
+			columns = append(columns, g.Name(c.Column))
+		}
+	}
+	for _, c := range order {
+		name := g.Name(c.Name)
+		if c.Descending {
+			name += " DESC"
+		}
+		columns = append(columns, name)
+	}
+	sql := fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s)", g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
+	if len(only) > 0 {
+		sql += " WHERE " + strings.Join(only, " AND ")
+	}
+	return sql
+}
+
+// NullsLast implements backends.Advisor.
+func (s *Store) NullsLast() bool { return true }
