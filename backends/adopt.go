@@ -45,8 +45,14 @@ type Advisor interface {
 	// that meet the conditions, in that order.
 	CreateIndex(table TableInfo, equal []Condition, order []IndexColumn) string
 
-	// NullsLast reports whether NULL is greater than every value: last in ascending order.
-	NullsLast() bool
+	// Habits is how the engine orders rows.
+	Habits() Habits
+}
+
+// Habits are what engines differ in where they order rows.
+type Habits struct {
+	NullsLast bool // NULL is greater than every value: last in ascending order
+	NullFixed bool // rows that an index finds by IS NULL come in the order of its next columns
 }
 
 // Condition is a column that a claim finds at one value.
@@ -54,6 +60,7 @@ type Condition struct {
 	Column string
 	SQL    string // the whole condition
 	State  bool   // it is the state that waits: the same for every queue of the table
+	Null   bool   // the condition is IS NULL
 }
 
 // Plan is how a statement is carried out.

@@ -38,7 +38,7 @@ func (t *table) advise(found *backends.Findings, a backends.Advisor, plan backen
 			"should a cleaner of theirs reset a row that a worker still has, and another consumer take it, the worker's ack would end that one's job", t.queue),
 			"name a column in the role worker or claimed_at, or a token, where the table has one")
 	}
-	if a != nil && !t.served(plan) {
+	if a != nil && !t.served(a.Habits(), plan) {
 		equal, order := t.equals(), t.orderings()
 		found.Advice("index", fmt.Sprintf("queues.%s.order: no index of %s has first what is equal for all jobs that wait (%s), and then their order (%s): each claim costs more the more rows there are",
 			t.queue, t.name, strings.Join(columnsOf(equal), ", "), t.order()), a.CreateIndex(t.info, equal, order))
@@ -56,12 +56,16 @@ func columnsOf(equal []backends.Condition) (names []string) {
 // equals are the columns that have one value in every row that waits.
 func (t *table) equals() (all []backends.Condition) {
 	for _, column := range slices.Sorted(maps.Keys(t.Where)) {
-		all = append(all, backends.Condition{Column: column, SQL: t.is(column, t.Where[column])})
+		all = append(all, backends.Condition{Column: column, SQL: t.is(column, t.Where[column]), Null: t.Where[column].Null})
 	}
-	if c, has := t.one[State]; has {
-		all = append(all, backends.Condition{Column: c.Name, SQL: t.is(c.Name, t.States[backends.StateReady]), State: true})
-	} else if c, has := t.one[token]; has {
-		all = append(all, backends.Condition{Column: c.Name, SQL: t.is(c.Name, Value{Null: true}), State: true})
+	c, has := t.one[State]
+	ready := t.States[backends.StateReady]
+	if !has {
+		c, has = t.one[token]
+		ready = Value{Null: true}
+	}
+	if has {
+		all = append(all, backends.Condition{Column: c.Name, SQL: t.is(c.Name, ready), State: true, Null: ready.Null})
 	}
 	return all
 }
@@ -87,37 +91,41 @@ func (t *table) orderings() (all []backends.IndexColumn) {
 }
 
 // served: an index gives the rows that wait, and them alone, in the order of claims.
-func (t *table) served(plan backends.Plan) bool {
+func (t *table) served(h backends.Habits, plan backends.Plan) bool {
 	for _, x := range t.info.Indexes {
-		if t.serves(x) || x.Only != "" && x.Name == plan.Index && !plan.Sorts {
+		if t.serves(x, h) || x.Only != "" && x.Name == plan.Index && !plan.Sorts {
 			return true // what a partial index's condition comes to, the server knows best
 		}
 	}
 	return false
 }
 
-func (t *table) serves(x backends.Index) bool {
-	rest := t.equals()
-	if x.Only != "" {
-		covered, all := t.covered(x.Only)
-		if !all {
-			return false
-		}
-		rest = slices.DeleteFunc(rest, func(c backends.Condition) bool { return slices.Contains(covered, c.Column) })
+func (t *table) serves(x backends.Index, h backends.Habits) bool {
+	covered, all := t.covered(x.Only)
+	if x.Only != "" && !all {
+		return false
+	}
+	rest := map[string]bool{} // columns that have to come first
+	passed := map[string]bool{}
+	for _, c := range t.equals() {
+		rest[c.Column] = !slices.Contains(covered, c.Column)
+		passed[c.Column] = h.NullFixed || !c.Null
 	}
 	columns := x.Columns
-	for len(rest) > 0 && len(columns) > 0 {
-		i := slices.IndexFunc(rest, func(c backends.Condition) bool { return c.Column == columns[0].Name })
-		if i < 0 {
+	for ; len(columns) > 0 && rest[columns[0].Name]; columns = columns[1:] {
+		if rest[columns[0].Name] = false; !passed[columns[0].Name] {
 			return false
 		}
-		rest, columns = slices.Delete(rest, i, i+1), columns[1:]
+	}
+	for _, missing := range rest {
+		if missing {
+			return false
+		}
 	}
 	// A column that has one value is in no order's way.
-	fixed := columnsOf(t.equals())
-	columns = slices.DeleteFunc(slices.Clone(columns), func(c backends.IndexColumn) bool { return slices.Contains(fixed, c.Name) })
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c backends.IndexColumn) bool { return passed[c.Name] })
 	order := t.orderings()
-	if len(rest) > 0 || len(columns) < len(order) {
+	if len(columns) < len(order) {
 		return false
 	}
 	forward, backward := true, true
@@ -140,11 +148,10 @@ func (t *table) covered(only string) (columns []string, all bool) {
 	forms := map[string]string{}
 	for _, c := range t.equals() {
 		v, fixed := t.Where[c.Column]
-		if !fixed && c.Column == t.one[State].Name {
+		if !fixed {
 			v = t.States[backends.StateReady]
-		} else if !fixed {
-			v.Null = true
 		}
+		v.Null = c.Null
 		info, _ := t.info.Column(c.Column)
 		truth := truths[strings.ToLower(v.Text)]
 		switch {

@@ -78,7 +78,7 @@ func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition
 	g := grammar{}
 	var columns, only []string
 	for _, c := range equal {
-		if c.State {
+		if c.State || c.Null {
 			only = append(only, c.SQL)
 		} else {
 			columns = append(columns, g.Name(c.Column))
@@ -98,5 +98,6 @@ func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition
 	return sql
 }
 
-// NullsLast implements backends.Advisor.
-func (s *Store) NullsLast() bool { return true }
+// Habits implements backends.Advisor. The planner does not see that rows of an index
+// with NULL in a column are sorted by the next one.
+func (s *Store) Habits() backends.Habits { return backends.Habits{NullsLast: true} }
