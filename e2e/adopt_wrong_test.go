@@ -1,0 +1,201 @@
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// wrongTable is a table with a mapping that cannot be served.
+type wrongTable struct {
+	queue  string
+	ddl    string
+	config string
+	key    string // of the config, that check and serve name
+	words  string // that they say of it
+}
+
+// oddTable is one that can, though it looks as if it might not.
+type oddTable struct {
+	queue  string
+	ddl    string
+	config string
+	rows   string // a query for what is left when its only job, 1, was acked
+	want   string
+}
+
+// engineTables are the tables of an engine.
+type engineTables struct {
+	wrong []wrongTable
+	odd   []oddTable
+	both  string // DDL that several need
+}
+
+var postgresTables = engineTables{
+	both: `CREATE SCHEMA "Elsewhere";`,
+	wrong: []wrongTable{
+		{
+			"no-key", `CREATE TABLE no_key (id int, state text);`,
+			`{table: no_key, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
+			"columns.id", "the column id alone is no primary key and no unique key: a job must be one row",
+		},
+		{
+			"nullable-key", `CREATE TABLE nullable_key (id int UNIQUE, state text);`,
+			`{table: nullable_key, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
+			"columns.id", "no primary key and no unique key",
+		},
+		{
+			"view", `CREATE TABLE below (id int PRIMARY KEY, state text);
+			CREATE VIEW above AS SELECT * FROM below;`,
+			`{table: above, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
+			"table", "above is a view: only a table's rows can be locked",
+		},
+		{
+			"missing", `CREATE TABLE missing (id int PRIMARY KEY, state text, parameters jsonb);`,
+			`{table: missing, columns: {id: id, state: state, payload: paramters}, states: {ready: a, claimed: b, done: c}}`,
+			"columns.payload", "the table has no column paramters: is it parameters? It has id, state, parameters",
+		},
+		{
+			"no-table", ``,
+			`{table: Missing, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
+			"table", "there is no table Missing: there is missing",
+		},
+		{
+			"type", `CREATE TABLE type (id int PRIMARY KEY, state smallint NOT NULL);`,
+			`{table: type, columns: {id: id, state: state}, states: {ready: waiting, claimed: 2, done: 3}}`,
+			"states.ready", `the column state is of the type smallint, and "waiting" is no whole number`,
+		},
+		{
+			"long", `CREATE TABLE long (id int PRIMARY KEY, state char(1) NOT NULL);`,
+			`{table: long, columns: {id: id, state: state}, states: {ready: N, claimed: A, done: Done}}`,
+			"states.done", `"Done" is longer than the column state holds (character(1))`,
+		},
+		{
+			"null", `CREATE TABLE nulls (id int PRIMARY KEY, state text NOT NULL);`,
+			`{table: nulls, columns: {id: id, state: state}, states: {ready: null, claimed: b, done: c}}`,
+			"states.ready", "the column state cannot be NULL",
+		},
+		{
+			"letters", `CREATE TABLE "Letters" ("Id" int PRIMARY KEY, "State" text);`,
+			`{table: Letters, columns: {id: id, state: State}, states: {ready: a, claimed: b, done: c}}`,
+			"columns.id", "the table has no column id: it is called Id there",
+		},
+		{
+			"schema", `CREATE TABLE "Elsewhere".things (id int PRIMARY KEY, state text);`,
+			`{table: things, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
+			"table", "there is no table things: there is Elsewhere.things",
+		},
+	},
+	odd: []oddTable{
+		{
+			"reserved", `CREATE TABLE "select" ("order" int PRIMARY KEY, "from" text, "it""s; DROP TABLE ""select"" --" text, "a,b" int);
+			INSERT INTO "select" VALUES (1, 'a', 'p', 5);`,
+			`{table: select, columns: {id: order, state: from, payload: "it\"s; DROP TABLE \"select\" --"}, where: {"a,b": 5}, order: ["a,b desc", order], states: {ready: a, claimed: "b'; --", done: "c\\"}}`,
+			`SELECT concat_ws('|', "order", "from", "it""s; DROP TABLE ""select"" --") FROM "select"`, `1|c\|p`,
+		},
+		{
+			"elsewhere", `CREATE TABLE "Elsewhere"."Que.ue" ("ID" int PRIMARY KEY, "State" text);
+			INSERT INTO "Elsewhere"."Que.ue" VALUES (1, 'a');`,
+			`{table: 'Elsewhere."Que.ue"', columns: {id: ID, state: State}, states: {ready: a, claimed: b, done: c}}`,
+			`SELECT "State" FROM "Elsewhere"."Que.ue"`, "c",
+		},
+		{
+			"truth", `CREATE TABLE truth (id uuid PRIMARY KEY, done boolean, pid int);
+			INSERT INTO truth VALUES ('0b9d7c50-7f3e-4b07-8d2c-0d8c6a1b2c3d', false);`,
+			`{table: truth, columns: {id: id, state: done}, states: {ready: no, done: yes}, token: {column: pid, range: [5, 9]}}`,
+			`SELECT concat_ws('|', done, pid BETWEEN 5 AND 9) FROM truth`, "t|t",
+		},
+	},
+}
+
+// TestAdoptedTables: tables that look wrong, what check and serve say of those that
+// are, and what `qsidecar adopt` makes of tables.
+func TestAdoptedTables(t *testing.T) {
+	_, p := newPostgresSite(t)
+	h := tableServer{p.Database, "qsidecar.qsidecar_leases"}
+	t.Run("tables", func(t *testing.T) { postgresTables.run(t, h) })
+}
+
+func (e engineTables) run(t *testing.T, h tableServer) {
+	s := newSite(t)
+	s.url = h.database(t)
+	db := owners(t, s.url)
+	db.lines(e.both)
+	var wrong, odd strings.Builder
+	for _, w := range e.wrong {
+		db.lines(w.ddl)
+		wrong.WriteString("  " + w.queue + ": " + w.config + "\n")
+	}
+	for _, o := range e.odd {
+		db.lines(o.ddl)
+		odd.WriteString("  " + o.queue + ": " + o.config + "\n")
+	}
+	s.queues = odd.String() + wrong.String()
+	e.refused(t, s)
+	s.queues = odd.String()
+	e.served(t, s, db)
+}
+
+// refused: check finds all that is wrong at once, and serve does not begin, with no
+// queue.
+func (e engineTables) refused(t *testing.T, s *site) {
+	sc := s.sidecar("wrong")
+	problems := sc.checked(s.dir, 1, "--json").found(t, "problem")["table"]
+	sc.launch()
+	if code := sc.exit(patience); code != 2 {
+		t.Errorf("serve exits with %d, want 2", code)
+	}
+	if _, err := os.Stat(sc.socket); err == nil {
+		t.Error("serve left a socket")
+	}
+	log, err := os.ReadFile(sc.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range e.wrong {
+		want := "queues." + w.queue + "." + w.key + ": "
+		for by, said := range map[string]string{"check": problems, "serve": string(log)} {
+			_, rest, found := strings.Cut(said, want)
+			if line, _, _ := strings.Cut(rest, "\n"); !found || !strings.Contains(line, w.words) {
+				t.Errorf("%s does not say %s%s:\n%s", by, want, w.words, said)
+			}
+		}
+	}
+	for _, o := range e.odd {
+		if strings.Contains(problems, "queues."+o.queue+".") {
+			t.Errorf("check finds fault with %s: %s", o.queue, problems)
+		}
+	}
+}
+
+// served: the odd ones work.
+func (e engineTables) served(t *testing.T, s *site, db ownersDB) {
+	sc := s.sidecar("odd")
+	early := sc.checked(s.dir, 0)
+	sc.start()
+	later := sc.checked(s.dir, 0)
+	w := sc.dial()
+	for _, o := range e.odd {
+		job := w.claimOne(o.queue)
+		w.must(msg{"op": "ack", "lease": job.Lease})
+		if got := strings.Join(db.texts(o.rows), "\n"); got != o.want {
+			t.Errorf("%s: after the ack of %+v the row is %q, want %q", o.queue, job, got, o.want)
+		}
+		if !strings.Contains(later.out, "queues."+o.queue+": the plan of its claim reads ") || !strings.Contains(early.out, "the queue "+o.queue+" lives in the table ") {
+			t.Errorf("check does not tell about %s:\n%s", o.queue, later.out)
+		}
+	}
+}
+
+// lines runs statements, a line each.
+func (db ownersDB) lines(text string) {
+	db.t.Helper()
+	for statement := range strings.Lines(text) {
+		if statement = strings.TrimSpace(statement); statement == "" {
+			continue
+		}
+		if _, err := db.ExecContext(db.t.Context(), statement); err != nil {
+			db.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
