@@ -155,8 +155,9 @@ type Grammar interface {
 	// Lock is a query for at most the argument n's number of rows (0: all), which it
 	// locks, passing over those that others have locked if skip.
 	Lock(columns, from, where, order string, n int, skip bool) string
-	// Insert stores a row and answers with the text of its id.
-	Insert(table, names, values string, id Column) string
+	// Insert stores a row, of values in columns (their quoted names), and answers with
+	// the text of its id.
+	Insert(table string, names, values []string, id Column) string
 	// Fence is a number that is greater than all that it gave before.
 	Fence() string
 	// Paused says whether the queue (a Words argument) is paused.

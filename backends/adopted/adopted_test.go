@@ -2,6 +2,7 @@ package adopted_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -36,6 +37,12 @@ func run(m *testing.M) int {
 		}
 	}()
 	server = p
+	stop, err := startMySQL()
+	defer stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
@@ -51,7 +58,9 @@ type kit struct {
 	*testing.T
 	*adopted.Store
 	url     string
-	c       *pgx.Conn
+	c       *pgx.Conn // nil: it is no PostgreSQL
+	db      *sql.DB   // of another one
+	conn    *sql.Conn
 	counted atomic.Uint64
 }
 
@@ -101,7 +110,13 @@ func (k *kit) beat(host backends.Identity, kind backends.BeatKind, lease time.Du
 // sql runs the owner's own statements.
 func (k *kit) sql(text string) {
 	k.Helper()
-	if _, err := k.c.Exec(k.Context(), text); err != nil {
+	var err error
+	if k.c != nil {
+		_, err = k.c.Exec(k.Context(), text)
+	} else {
+		_, err = k.conn.ExecContext(k.Context(), text)
+	}
+	if err != nil {
 		k.Fatalf("%s: %v", text, err)
 	}
 }
@@ -109,7 +124,13 @@ func (k *kit) sql(text string) {
 // aside runs a statement in a connection of its own.
 func (k *kit) aside(text string) {
 	k.Helper()
-	if _, err := connect(k.T, k.url).Exec(k.Context(), text); err != nil {
+	var err error
+	if k.c != nil {
+		_, err = connect(k.T, k.url).Exec(k.Context(), text)
+	} else {
+		_, err = k.db.ExecContext(k.Context(), text)
+	}
+	if err != nil {
 		k.Fatalf("%s: %v", text, err)
 	}
 }
@@ -117,13 +138,17 @@ func (k *kit) aside(text string) {
 // shows compares a query's rows, a text each, with what it should answer.
 func (k *kit) shows(query string, want ...string) {
 	k.Helper()
-	rows, err := k.c.Query(k.Context(), query)
-	if err != nil {
-		k.Fatal(err)
+	var got []string
+	var err error
+	if k.c == nil {
+		got, err = texts(k.Context(), k.conn, query)
+	} else if rows, failed := k.c.Query(k.Context(), query); failed != nil {
+		err = failed
+	} else {
+		got, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
-	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		k.Fatal(err)
+		k.Fatalf("%s: %v", query, err)
 	}
 	if d := cmp.Diff(want, got); d != "" && len(want)+len(got) > 0 {
 		k.Errorf("%s (-want +got):\n%s", query, d)

@@ -139,7 +139,7 @@ func (t *table) insert(j backends.NewJob, stored *string) (*backends.Statement, 
 		return nil, err
 	}
 	return &backends.Statement{
-		Text: t.g.Insert(t.name, strings.Join(names, ", "), strings.Join(r.exprs, ", "), id), Args: r.args,
+		Text: t.g.Insert(t.name, names, r.exprs, id), Args: r.args,
 		Row: func(cells [][]byte) error {
 			texts := make([][]byte, len(t.key))
 			for i, c := range t.key {

@@ -10,16 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// systemE is the last of the five systems of the page on adoption, in its own DDL.
-const systemE = `
-CREATE TABLE my_queue (
-  queue_item_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  state text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'processing', 'done', 'error')),
-  parameters jsonb NOT NULL, request_id uuid UNIQUE, user_id bigint,
-  created_dt timestamptz NOT NULL DEFAULT now(), finished_dt timestamptz,
-  error_message text, worker_name varchar(8), result jsonb, user_context jsonb);
-CREATE INDEX ON my_queue (state, created_dt, queue_item_id);
-INSERT INTO my_queue (parameters) SELECT jsonb_build_object('n', n) FROM generate_series(1, 3) n`
+var systemE, rowsE = products[0].systemE, products[0].rowsE
 
 func tableE() adopted.Table {
 	return adopted.Table{
@@ -34,237 +25,245 @@ func tableE() adopted.Table {
 	}
 }
 
-const rowsE = `SELECT concat_ws('|', queue_item_id, state, worker_name, error_message, result, finished_dt IS NOT NULL) FROM my_queue ORDER BY queue_item_id`
-
 func TestClaimAndAck(t *testing.T) {
-	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
-	jobs := k.claim("e", 2)
-	if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[0].Payload) != `{"n": 1}` || jobs[1].Attempt != 1 || jobs[0].Queue != "e" || jobs[1].Fence <= jobs[0].Fence {
-		t.Fatalf("%+v", jobs)
-	}
-	k.shows(rowsE, "1|processing|w|f", "2|processing|w|f", "3|waiting|f")
-	k.write(backends.Ack{Leases: leases(jobs[0]), Result: []byte(`{"ok": true}`)}, 0)
-	k.write(backends.Ack{Leases: leases(jobs...)}, 1)
-	k.shows(rowsE, `1|done|w|{"ok": true}|t`, "2|done|w|t", "3|waiting|f")
-	k.shows("SELECT item FROM qsidecar.qsidecar_leases")
-	if more := k.claim("e", 5); len(more) != 1 || more[0].ID != "3" {
-		t.Errorf("%+v", more)
-	}
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		jobs := k.claim("e", 2)
+		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[0].Payload) != `{"n": 1}` || jobs[1].Attempt != 1 || jobs[0].Queue != "e" || jobs[1].Fence <= jobs[0].Fence {
+			t.Fatalf("%+v", jobs)
+		}
+		k.shows(on.rowsE, "1|processing|w|f", "2|processing|w|f", "3|waiting|f")
+		k.write(backends.Ack{Leases: leases(jobs[0]), Result: []byte(`{"ok": true}`)}, 0)
+		k.write(backends.Ack{Leases: leases(jobs...)}, 1)
+		k.shows(on.rowsE, `1|done|w|{"ok": true}|t`, "2|done|w|t", "3|waiting|f")
+		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
+		if more := k.claim("e", 5); len(more) != 1 || more[0].ID != "3" {
+			t.Errorf("%+v", more)
+		}
+	})
 }
 
 // TestFailures: what fails is tried again after the back-off, as long as there are
 // attempts, though the table has no column for either.
 func TestFailures(t *testing.T) {
-	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
-	k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
-	first := k.one("e")
-	if r := k.write(backends.Nack{Leases: leases(first), Error: "no luck", HasDelay: true}, 0); len(r.Freed) != 1 || r.Freed[0] != "e" {
-		t.Errorf("%+v", r)
-	}
-	k.shows(rowsE, "1|waiting|no luck|f")
-	second := k.one("e")
-	if second.Attempt != 2 || second.LastError != "no luck" || second.Fence <= first.Fence {
-		t.Errorf("%+v", second)
-	}
-	k.write(backends.Release{Leases: leases(second), Uncharged: true}, 0)
-	second = k.one("e")
-	if second.Attempt != 2 {
-		t.Errorf("%+v", second)
-	}
-	k.write(backends.Nack{Leases: leases(second), Error: "again"}, 0) // to be tried in an hour
-	if jobs := k.claim("e", 1); len(jobs) != 0 {
-		t.Errorf("its back-off is not over: %+v", jobs)
-	}
-	if r := k.sweep(backends.Sweep{Waiting: []string{"e"}}); len(r.Ready) != 0 {
-		t.Errorf("%+v", r)
-	}
-	k.sql("UPDATE qsidecar.qsidecar_leases SET not_before = 1")
-	if r := k.sweep(backends.Sweep{Waiting: []string{"e"}}); len(r.Ready) != 1 {
-		t.Errorf("%+v", r)
-	}
-	k.write(backends.Nack{Leases: leases(k.one("e")), Error: "the last"}, 0)
-	k.shows(rowsE, "1|error|w|the last|t")
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
+		first := k.one("e")
+		if r := k.write(backends.Nack{Leases: leases(first), Error: "no luck", HasDelay: true}, 0); len(r.Freed) != 1 || r.Freed[0] != "e" {
+			t.Errorf("%+v", r)
+		}
+		k.shows(on.rowsE, "1|waiting|no luck|f")
+		second := k.one("e")
+		if second.Attempt != 2 || second.LastError != "no luck" || second.Fence <= first.Fence {
+			t.Errorf("%+v", second)
+		}
+		k.write(backends.Release{Leases: leases(second), Uncharged: true}, 0)
+		second = k.one("e")
+		if second.Attempt != 2 {
+			t.Errorf("%+v", second)
+		}
+		k.write(backends.Nack{Leases: leases(second), Error: "again"}, 0) // to be tried in an hour
+		if jobs := k.claim("e", 1); len(jobs) != 0 {
+			t.Errorf("its back-off is not over: %+v", jobs)
+		}
+		if r := k.sweep(backends.Sweep{Waiting: []string{"e"}}); len(r.Ready) != 0 {
+			t.Errorf("%+v", r)
+		}
+		k.sql("UPDATE " + on.own + "qsidecar_leases SET not_before = 1")
+		if r := k.sweep(backends.Sweep{Waiting: []string{"e"}}); len(r.Ready) != 1 {
+			t.Errorf("%+v", r)
+		}
+		k.write(backends.Nack{Leases: leases(k.one("e")), Error: "the last"}, 0)
+		k.shows(on.rowsE, "1|error|w|the last|t")
+	})
 }
 
 // TestOthersRows: a lease changes nothing that does not show its claim any more.
 func TestOthersRows(t *testing.T) {
-	t.Parallel()
-	for name, verb := range map[string]func(l []backends.Lease) backends.Write{
-		"ack":     func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} },
-		"nack":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "x"} },
-		"dead":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Dead: true} },
-		"release": func(l []backends.Lease) backends.Write { return backends.Release{Leases: l, Uncharged: true} },
-		"extend":  func(l []backends.Lease) backends.Write { return backends.Extend{Leases: l} },
-		"bind":    func(l []backends.Lease) backends.Write { return backends.Extend{Leases: l, Bind: me, Worker: "v"} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
-			stale, mine := k.one("e"), k.one("e")
-			// The table's own cleaner, and then one of its own consumers.
-			k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL WHERE queue_item_id = 1")
-			k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own' WHERE queue_item_id = 1")
-			k.write(verb(leases(stale)), 1)
-			k.shows(rowsE+" LIMIT 1", "1|processing|own|f")
-			k.shows("SELECT item FROM qsidecar.qsidecar_leases", mine.ID)
-			k.write(verb(leases(mine)), 0)
-		})
-	}
+	onEach(t, func(t *testing.T, on *product) {
+		for name, verb := range map[string]func(l []backends.Lease) backends.Write{
+			"ack":     func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} },
+			"nack":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "x"} },
+			"dead":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Dead: true} },
+			"release": func(l []backends.Lease) backends.Write { return backends.Release{Leases: l, Uncharged: true} },
+			"extend":  func(l []backends.Lease) backends.Write { return backends.Extend{Leases: l} },
+			"bind":    func(l []backends.Lease) backends.Write { return backends.Extend{Leases: l, Bind: me, Worker: "v"} },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+				stale, mine := k.one("e"), k.one("e")
+				// The table's own cleaner, and then one of its own consumers.
+				k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL WHERE queue_item_id = 1")
+				k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own' WHERE queue_item_id = 1")
+				k.write(verb(leases(stale)), 1)
+				k.shows(on.rowsE+" LIMIT 1", "1|processing|own|f")
+				k.shows("SELECT item FROM "+on.own+"qsidecar_leases", mine.ID)
+				k.write(verb(leases(mine)), 0)
+			})
+		}
+	})
 }
 
 // TestTakenBack: leases that ended, and those of sidecars that are gone.
 func TestTakenBack(t *testing.T) {
-	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
-	timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
-	ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
-	const dead backends.Identity = 7
-	k.beat(dead, backends.BeatJoin, time.Minute)
-	c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
-	lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
-	held, err := k.Held(t.Context(), dead, "", 10)
-	if err != nil || len(held) != 1 || held[0].Lease != lost.Lease() || held[0].Queue != "e" {
-		t.Fatalf("%+v, %v", held, err)
-	}
-	kept := k.one("e")
-	if r := k.sweep(backends.Sweep{}); len(r.Reaped)+len(r.Freed) != 0 || r.Next <= 0 {
-		t.Errorf("nothing was due: %+v", r)
-	}
-	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_hosts SET dead = true WHERE host = 7")
-	r := k.sweep(backends.Sweep{})
-	if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.Freed) != "[e]" {
-		t.Errorf("%+v", r)
-	}
-	k.shows(rowsE, "1|waiting|f", "2|waiting|f", "3|processing|w|f")
-	k.write(backends.Ack{Leases: leases(ended, lost, kept)}, 2)
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
+		ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
+		const dead backends.Identity = 7
+		k.beat(dead, backends.BeatJoin, time.Minute)
+		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
+		lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+		held, err := k.Held(t.Context(), dead, "", 10)
+		if err != nil || len(held) != 1 || held[0].Lease != lost.Lease() || held[0].Queue != "e" {
+			t.Fatalf("%+v, %v", held, err)
+		}
+		kept := k.one("e")
+		if r := k.sweep(backends.Sweep{}); len(r.Reaped)+len(r.Freed) != 0 || r.Next <= 0 {
+			t.Errorf("nothing was due: %+v", r)
+		}
+		k.sql("UPDATE " + on.own + "qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE " + on.own + "qsidecar_hosts SET dead = true WHERE host = 7")
+		r := k.sweep(backends.Sweep{})
+		if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.Freed) != "[e]" {
+			t.Errorf("%+v", r)
+		}
+		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|processing|w|f")
+		k.write(backends.Ack{Leases: leases(ended, lost, kept)}, 2)
+	})
 }
 
 // TestEmptyHanded: a paused queue gives nothing, nor does the claim of a host that
 // is gone.
 func TestEmptyHanded(t *testing.T) {
-	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
-	if _, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Pause, Queue: "e"}); err != nil {
-		t.Fatal(err)
-	}
-	if jobs := k.claim("e", 1); len(jobs) != 0 {
-		t.Errorf("%+v", jobs)
-	}
-	if _, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Resume, Queue: "e"}); err != nil {
-		t.Fatal(err)
-	}
-	k.sql("UPDATE qsidecar.qsidecar_hosts SET dead = true")
-	c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(0)}}
-	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); err != backends.ErrHostLost {
-		t.Errorf("%v", err)
-	}
-	k.shows(rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		if _, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Pause, Queue: "e"}); err != nil {
+			t.Fatal(err)
+		}
+		if jobs := k.claim("e", 1); len(jobs) != 0 {
+			t.Errorf("%+v", jobs)
+		}
+		if _, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Resume, Queue: "e"}); err != nil {
+			t.Fatal(err)
+		}
+		k.sql("UPDATE " + on.own + "qsidecar_hosts SET dead = true")
+		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(0)}}
+		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); err != backends.ErrHostLost {
+			t.Errorf("%v", err)
+		}
+		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
+	})
 }
 
 // TestLockedRow: whoever keeps a row locked holds up its job alone.
 func TestLockedRow(t *testing.T) {
-	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
-	first, second := k.one("e"), k.one("e")
-	k.sql("BEGIN; SELECT FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
-	var locked *backends.LockedError
-	both := []backends.Write{backends.Ack{Leases: leases(first)}, backends.Ack{Leases: leases(second)}}
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: both}); !errors.As(err, &locked) || backends.Retryable(err) {
-		t.Errorf("%v", err)
-	}
-	k.write(both[1], 0)
-	third := k.one("e")
-	k.aside("UPDATE qsidecar.qsidecar_leases SET due_at = 1")
-	if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
-		t.Errorf("%+v", r)
-	}
-	k.write(backends.Ack{Leases: leases(third)}, 1)
-	k.sql("COMMIT")
-	k.write(both[0], 0)
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		first, second := k.one("e"), k.one("e")
+		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
+		var locked *backends.LockedError
+		both := []backends.Write{backends.Ack{Leases: leases(first)}, backends.Ack{Leases: leases(second)}}
+		if _, err := k.Commit(t.Context(), backends.Batch{Writes: both}); !errors.As(err, &locked) || backends.Retryable(err) {
+			t.Errorf("%v", err)
+		}
+		k.write(both[1], 0)
+		third := k.one("e")
+		k.aside("UPDATE " + on.own + "qsidecar_leases SET due_at = 1")
+		if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+			t.Errorf("%+v", r)
+		}
+		k.write(backends.Ack{Leases: leases(third)}, 1)
+		k.sql("COMMIT")
+		k.write(both[0], 0)
+	})
 }
 
 // TestOrder: oldest first, by numbers as numbers; newest first; as the columns say.
 func TestOrder(t *testing.T) {
-	t.Parallel()
-	lifo, columns := tableE(), tableE()
-	lifo.LIFO = true
-	columns.Order = []adopted.Ordering{{Column: "user_id"}, {Column: "queue_item_id", Descending: true}}
-	for name, c := range map[string]struct {
-		m    adopted.Table
-		want string
-	}{
-		"fifo":    {tableE(), "1 2 3 4 5 6 7 8 9 10 11 12 "},
-		"lifo":    {lifo, "12 11 10 9 8 7 6 5 4 3 2 1 "},
-		"columns": {columns, "12 9 6 3 10 7 4 1 11 8 5 2 "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			k := newKit(t, systemE+"; INSERT INTO my_queue (parameters) SELECT '1' FROM generate_series(4, 12); UPDATE my_queue SET created_dt = now(), user_id = queue_item_id % 3",
-				map[string]adopted.Table{"e": c.m})
-			got := ""
-			for len(got) < len(c.want) {
-				jobs := k.claim("e", 5)
-				if len(jobs) == 0 {
-					break
+	onEach(t, func(t *testing.T, on *product) {
+		lifo, columns := tableE(), tableE()
+		lifo.LIFO = true
+		columns.Order = []adopted.Ordering{{Column: "user_id"}, {Column: "queue_item_id", Descending: true}}
+		for name, c := range map[string]struct {
+			m    adopted.Table
+			want string
+		}{
+			"fifo":    {tableE(), "1 2 3 4 5 6 7 8 9 10 11 12 "},
+			"lifo":    {lifo, "12 11 10 9 8 7 6 5 4 3 2 1 "},
+			"columns": {columns, "12 9 6 3 10 7 4 1 11 8 5 2 "},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				k := on.newKit(t, on.systemE+"; INSERT INTO my_queue (parameters) VALUES ('4'), ('5'), ('6'), ('7'), ('8'), ('9'), ('10'), ('11'), ('12'); UPDATE my_queue SET created_dt = now(), user_id = queue_item_id % 3",
+					map[string]adopted.Table{"e": c.m})
+				got := ""
+				for len(got) < len(c.want) {
+					jobs := k.claim("e", 5)
+					if len(jobs) == 0 {
+						break
+					}
+					for _, j := range jobs {
+						got += j.ID + " "
+					}
 				}
-				for _, j := range jobs {
-					got += j.ID + " "
+				if got != c.want {
+					t.Errorf("%s, want %s", got, c.want)
 				}
-			}
-			if got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
-			}
-		})
-	}
+			})
+		}
+	})
 }
 
 // TestCleanerResets: the table's own cleaner makes a row ready that a worker still
 // has. Whoever claims it then has it, and the attempt before counts.
 func TestCleanerResets(t *testing.T) {
-	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
-	k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
-	before := k.one("e")
-	k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL")
-	now := k.one("e")
-	if now.Attempt != 2 || now.Fence <= before.Fence {
-		t.Errorf("%+v after %+v", now, before)
-	}
-	k.write(backends.Ack{Leases: leases(before)}, 1)
-	k.write(backends.Extend{Leases: leases(now), Lease: time.Minute}, 0)
-	k.write(backends.Ack{Leases: leases(now)}, 0)
-	k.shows(rowsE, "1|done|w|t")
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
+		before := k.one("e")
+		k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL")
+		now := k.one("e")
+		if now.Attempt != 2 || now.Fence <= before.Fence {
+			t.Errorf("%+v after %+v", now, before)
+		}
+		k.write(backends.Ack{Leases: leases(before)}, 1)
+		k.write(backends.Extend{Leases: leases(now), Lease: time.Minute}, 0)
+		k.write(backends.Ack{Leases: leases(now)}, 0)
+		k.shows(on.rowsE, "1|done|w|t")
+	})
 }
 
 // TestForgotten: what is remembered of jobs goes when their rows are gone, or were
 // finished by others.
 func TestForgotten(t *testing.T) {
-	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
-	k.write(backends.Nack{Leases: leases(k.claim("e", 3)...), Error: "x"}, 0)
-	k.sql("DELETE FROM my_queue WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done' WHERE queue_item_id = 2")
-	if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 2 {
-		t.Errorf("%+v", r)
-	}
-	k.shows("SELECT item FROM qsidecar.qsidecar_leases", "3")
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k.write(backends.Nack{Leases: leases(k.claim("e", 3)...), Error: "x"}, 0)
+		k.sql("DELETE FROM my_queue WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done' WHERE queue_item_id = 2")
+		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 2 {
+			t.Errorf("%+v", r)
+		}
+		k.shows("SELECT item FROM "+on.own+"qsidecar_leases", "3")
+	})
 }
 
 // TestStuck: with stuck_after, rows that its own consumers left are ready again, and
 // those that sidecars have are not.
 func TestStuck(t *testing.T) {
-	t.Parallel()
-	m := tableE()
-	m.Columns[adopted.ClaimedAt], m.StuckAfter = []string{"started"}, time.Hour
-	k := newKit(t, systemE+"; ALTER TABLE my_queue ADD started timestamp", map[string]adopted.Table{"e": m})
-	mine := k.one("e")
-	k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '61 min' WHERE queue_item_id = 2")
-	k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '59 min' WHERE queue_item_id = 3")
-	k.sql("UPDATE my_queue SET started = started - interval '2 hours' WHERE queue_item_id = 1")
-	if r := k.sweep(backends.Sweep{}); fmt.Sprint(r.Freed) != "[e]" {
-		t.Errorf("%+v", r)
-	}
-	k.shows(rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")
-	k.write(backends.Ack{Leases: leases(mine)}, 1) // it is not as the claim left it
+	onEach(t, func(t *testing.T, on *product) {
+		m := tableE()
+		m.Columns[adopted.ClaimedAt], m.StuckAfter = []string{"started"}, time.Hour
+		k := on.newKit(t, on.systemE+"; ALTER TABLE my_queue ADD started timestamp NULL", map[string]adopted.Table{"e": m})
+		mine := k.one("e")
+		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '61' minute WHERE queue_item_id = 2")
+		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '59' minute WHERE queue_item_id = 3")
+		k.sql("UPDATE my_queue SET started = started - interval '2' hour WHERE queue_item_id = 1")
+		if r := k.sweep(backends.Sweep{}); fmt.Sprint(r.Freed) != "[e]" {
+			t.Errorf("%+v", r)
+		}
+		k.shows(on.rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")
+		k.write(backends.Ack{Leases: leases(mine)}, 1) // it is not as the claim left it
+	})
 }

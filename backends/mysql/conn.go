@@ -125,6 +125,7 @@ type conn struct {
 	used time.Time
 	line *line
 	bad  bool
+	wait time.Duration // for a lock, as the session has it
 
 	joined bool // the line has its row in qsidecar_commits
 }
@@ -215,7 +216,7 @@ func (p *pool) close() {
 
 // dial opens a connection with the settings of this package.
 func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
-	c := &conn{line: l, name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), used: time.Now()}
+	c := &conn{line: l, name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), used: time.Now(), wait: lockWait}
 	config := s.config.Clone()
 	config.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
 		d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}

@@ -161,13 +161,16 @@ func (e *examination) lookSchema(ctx context.Context) error {
 }
 
 // ours are the tables, and what a sidecar does with each.
-var ours = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_expiring", "qsidecar_keys", "qsidecar_hosts", "qsidecar_queues", "qsidecar_commits"}
+var ours = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_expiring", "qsidecar_keys", "qsidecar_hosts", "qsidecar_queues", "qsidecar_commits", "qsidecar_leases"}
 
 // lookRights has the server explain statements, for which it wants the same rights
 // as for running them.
 func (e *examination) lookRights(ctx context.Context) error {
 	var lacking []string
 	for _, table := range ours {
+		if table == "qsidecar_leases" && e.version < 2 {
+			continue // serve will make it
+		}
 		columns, err := e.rows(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position LIMIT 1", table)
 		if err != nil {
 			return err

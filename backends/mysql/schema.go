@@ -12,13 +12,16 @@ import (
 //go:embed schema.sql
 var schemaV1 string
 
+//go:embed schema_2.sql
+var schemaV2 string
+
 // program is this program's generation; a schema may ask for a later one.
 const program = 1
 
 // migrations make the tables, step by step: the i-th leads to version i+1. Each
 // only adds, so that sidecars of neighbouring versions run together, and each can
 // be run again after it broke off: the server commits after every statement of it.
-var migrations = []string{schemaV1}
+var migrations = []string{schemaV1, schemaV2}
 
 // Migrations is the SQL that makes the tables of this version out of those of the
 // version from (0: there are none) in the database that the URL names, for people

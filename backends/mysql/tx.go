@@ -20,6 +20,8 @@ type tx struct {
 	begun bool
 	wrote bool // there is something to commit
 
+	patient bool // it waits for other programs' locks as long as for sidecars'
+
 	expect int64 // how many rows the last statement must have changed; 0: it does not matter
 
 	now   instant // of the transaction, where it asked for it
@@ -34,12 +36,23 @@ func (t *tx) send(ctx context.Context) error {
 	if p.sql.Len() == 0 {
 		return nil
 	}
-	sql := p.sql.String()
+	sql, args := p.plain()
 	if !t.begun {
 		sql = begin + ";\n" + sql
 		t.begun = true
+		if wait := t.lockWait(); t.c.wait != wait {
+			sql = fmt.Sprintf("SET innodb_lock_wait_timeout = %d;\n%s", int(wait.Seconds()), sql)
+			t.c.wait = wait
+		}
 	}
-	return t.c.query(ctx, sql, p.args, p.reads)
+	return t.c.query(ctx, sql, args, p.reads)
+}
+
+func (t *tx) lockWait() time.Duration {
+	if t.patient {
+		return lockWait
+	}
+	return rowWait
 }
 
 // roomy sends what is queued where more bytes would make the packet too large.
@@ -161,16 +174,16 @@ func (s *Store) attempt(ctx context.Context, f work) (err error) {
 		}
 		c.joined = true
 	}
-	t := &tx{s: s, c: c}
+	t := &tx{s: s, c: c, patient: true}
 	if err = f(ctx, t); err != nil {
 		t.rollback(ctx)
-		return err
+		return t.lockedOut(err)
 	}
 	if err = s.commit(ctx, t); err == nil {
 		s.cursors.Back(t.backs)
 		s.queues.add(t.named)
 	}
-	return err
+	return t.lockedOut(err)
 }
 
 // rollback leaves the transaction where the connection is still good. It has

@@ -136,12 +136,12 @@ func (g grammar) Lock(columns, from, where, order string, n int, _ bool) string 
 	return g.First(columns, from, where, order, limit)
 }
 
-func (g grammar) Insert(table, names, values string, id backends.Column) string {
+func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
-	if names == "" {
+	if len(names) == 0 {
 		sql += " DEFAULT VALUES"
 	} else {
-		sql += " (" + names + ") VALUES (" + values + ")"
+		sql += " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")"
 	}
 	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
 }

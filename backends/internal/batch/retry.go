@@ -25,7 +25,8 @@ func Pause(ctx context.Context, d time.Duration) bool {
 // Known: err has its kind already.
 func Known(err error) bool {
 	var u *backends.UnsupportedError
-	return backends.Retryable(err) || backends.IsRefused(err) || errors.As(err, &u) ||
+	var l *backends.LockedError
+	return backends.Retryable(err) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
 		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrHostLost) ||
 		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
 }

@@ -1,0 +1,289 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var _ backends.Adopter = (*Store)(nil)
+
+// rowWait is how long a commit waits for a row that somebody else's program holds:
+// others wait in the same commit. The server counts in seconds.
+const rowWait = time.Second
+
+// CommitWith implements backends.Adopter.
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+	k := &commitment{s: s, lean: also.After == nil && onlyAcks(b.Writes) && !s.kept.seen()}
+	run := func(ctx context.Context, t *tx) error {
+		t.patient = !also.Writes
+		k.batch, k.res = b, backends.Results{}
+		k.batch.Writes = slices.Clone(b.Writes) // Before may add some, at each try
+		if also.Claims && len(b.Claims) == 0 {
+			t.alive(b.Host)
+		}
+		if also.Before != nil {
+			if err := also.Before(ctx, t, &k.batch); err != nil {
+				return err
+			}
+			k.lean = k.lean && len(k.batch.Writes) == len(b.Writes)
+		}
+		if len(k.batch.Writes)+len(k.batch.Claims) > 0 {
+			if err := k.run(ctx, t); err != nil {
+				return err
+			}
+		}
+		if also.After != nil {
+			return also.After(ctx, t, &k.res)
+		}
+		return nil
+	}
+	err := s.write(ctx, run)
+	if errors.Is(err, errNotLean) {
+		k.lean = false
+		err = s.write(ctx, run)
+	}
+	if err != nil {
+		return backends.Results{}, err
+	}
+	k.learn()
+	return k.res, nil
+}
+
+// alive: the host must live, or the transaction ends.
+func (t *tx) alive(host backends.Identity) {
+	t.query(func(r *result) error {
+		ok, err := r.next()
+		if err == nil && !ok {
+			err = backends.ErrHostLost
+		}
+		return err
+	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left", int64(host))
+}
+
+// lockedOut gives the error of a transaction that waited for somebody's row its kind.
+func (t *tx) lockedOut(err error) error {
+	if !t.patient && isCode(err, codeLockWait, codeNoWait) {
+		return &backends.LockedError{Err: errors.New("it was not had within a second")}
+	}
+	return err
+}
+
+// Do implements backends.SQL.
+func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
+	for _, st := range statements {
+		if err := t.roomy(ctx, sizeOf(st)); err != nil {
+			return err
+		}
+		if err := t.say(st); err != nil {
+			return err
+		}
+	}
+	return t.send(ctx)
+}
+
+// sizeOf is about what a statement takes in a packet.
+func sizeOf(st *backends.Statement) int64 {
+	n := 2 * len(st.Text)
+	for _, a := range st.Args {
+		switch a := a.(type) {
+		case string:
+			n += 2 * len(a)
+		case []byte:
+			n += 2 * len(a)
+		case []string:
+			for _, text := range a {
+				n += 4*len(text) + 100
+			}
+		}
+	}
+	return int64(n)
+}
+
+// Ask implements backends.Adopter.
+func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) error {
+	return s.read(ctx, func(ctx context.Context, t *tx) error {
+		t.add("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+		t.add(begin)
+		for _, st := range statements {
+			if err := t.say(st); err != nil {
+				return err
+			}
+		}
+		t.add("COMMIT")
+		err := t.send(ctx)
+		if err != nil {
+			t.rollback(ctx)
+		}
+		return err
+	})
+}
+
+// The marks of a Grammar's texts, each between two NULs: its letter, and the number
+// of the argument; of a list, what stands before and after each of its values.
+const (
+	markValue   = "v"
+	markNumber  = "n" // whole numbers, given as texts
+	markList    = "l"
+	markNumbers = "m"
+	markAnswer  = "\x00a\x00" // what follows is the expression that an INSERT answers with
+
+	// hidden stands for a question mark that is no argument's; see script.plain.
+	hidden  = "\x01"
+	markers = "\x00" + hidden
+)
+
+func mark(letter string, n int, around ...string) string {
+	return "\x00" + letter + strings.Join(append([]string{strconv.Itoa(n)}, around...), "\x02") + "\x00"
+}
+
+// say queues a statement.
+func (t *tx) say(st *backends.Statement) error {
+	text, answer, _ := strings.Cut(st.Text, markAnswer)
+	rows := strings.HasPrefix(text, "SELECT ")
+	st.Matched = 0
+	t.add("")
+	if err := t.put(text, st.Args); err != nil {
+		return err
+	}
+	if rows {
+		t.reads = append(t.reads, func(r *result) error { return r.texts(0, st, func() { st.Matched++ }) })
+		return nil
+	}
+	t.wrote = true
+	t.add("SELECT ROW_COUNT()")
+	if answer != "" {
+		t.text(", ")
+		if err := t.put(answer, st.Args); err != nil {
+			return err
+		}
+	}
+	t.reads = append(t.reads, func(r *result) error { return r.texts(1, st, func() { st.Matched = max(r.int(0), 0) }) })
+	return nil
+}
+
+// texts hands rows on, without their first columns. seen is called with each.
+func (r *result) texts(first int, st *backends.Statement, seen func()) error {
+	var wrong error
+	for {
+		ok, err := r.next()
+		if err != nil || !ok {
+			return errors.Join(err, wrong)
+		}
+		seen()
+		if wrong != nil || st.Row == nil || len(r.row) == first {
+			continue // the rest has to be read all the same
+		}
+		cells := make([][]byte, len(r.row)-first)
+		for i := range cells {
+			cells[i] = r.cell(first + i)
+		}
+		wrong = st.Row(cells)
+	}
+}
+
+// cell is a value as a text; NULL is nil.
+func (r *result) cell(i int) []byte {
+	switch v := r.row[i].(type) {
+	case nil:
+		return nil
+	case []byte:
+		return v
+	default:
+		return fmt.Append(nil, v)
+	}
+}
+
+// put goes on with the last statement: with a text of the Grammar's.
+func (t *tx) put(text string, args []any) error {
+	for i, part := range strings.Split(text, "\x00") {
+		if i%2 == 0 {
+			t.text(strings.ReplaceAll(part, "?", hidden))
+			continue
+		}
+		fields := strings.Split(part[1:], "\x02")
+		n, err := strconv.Atoi(fields[0])
+		if err != nil || n < 1 || n > len(args) {
+			return fmt.Errorf("%w: a statement has %d arguments, and names number %s", errOwn, len(args), fields[0])
+		}
+		letter := part[:1]
+		all, list := args[n-1].([]string)
+		if list != (letter == markList || letter == markNumbers) {
+			return fmt.Errorf("%w: argument %d of a statement is a %T", errOwn, n, args[n-1])
+		}
+		if list {
+			t.list(letter, all, fields[1:])
+		} else {
+			t.value(letter, args[n-1])
+		}
+	}
+	return nil
+}
+
+func (t *tx) value(letter string, a any) {
+	if text, ok := a.(string); ok && letter == markNumber && digits.MatchString(text) {
+		t.text(text)
+		return
+	}
+	t.text("?", a)
+}
+
+// list puts in values, of which those that are none of the kind are left out.
+func (t *tx) list(letter string, all, around []string) {
+	before, after := "", ""
+	if len(around) == 2 {
+		before, after = around[0], around[1]
+	}
+	comma := ""
+	for _, text := range all {
+		switch {
+		case letter == markList:
+			t.text(comma+before+"?"+after, text)
+		case digits.MatchString(text):
+			t.text(comma + text)
+		default:
+			continue
+		}
+		comma = ", "
+	}
+	if comma == "" {
+		t.text("NULL")
+	}
+}
+
+// plain puts the arguments into the text where it has question marks of its own:
+// the driver would take those for arguments.
+func (p *script) plain() (sql string, args []any) {
+	sql = p.sql.String()
+	if !strings.Contains(sql, hidden) {
+		return sql, p.args
+	}
+	var b strings.Builder
+	for _, a := range p.args {
+		before, after, _ := strings.Cut(sql, "?")
+		b.WriteString(strings.ReplaceAll(before, hidden, "?"))
+		switch v := a.(type) {
+		case nil:
+			b.WriteString("NULL")
+		case []byte:
+			if v == nil {
+				b.WriteString("NULL")
+			} else {
+				fmt.Fprintf(&b, "x'%x'", v)
+			}
+		case string:
+			b.WriteString(quoteText(v))
+		default: // numbers
+			fmt.Fprint(&b, v)
+		}
+		sql = after
+	}
+	b.WriteString(strings.ReplaceAll(sql, hidden, "?"))
+	return b.String(), nil
+}

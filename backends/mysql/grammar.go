@@ -1,0 +1,287 @@
+package mysql
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// grammar implements backends.Grammar. Its texts have marks where arguments go,
+// which say puts in: see mark.
+type grammar struct {
+	clock string // the present instant, in UTC
+	skips bool   // the server has SKIP LOCKED
+}
+
+// Grammar implements backends.Adopter.
+func (s *Store) Grammar() backends.Grammar { return grammar{clock: s.o.clock, skips: s.server.skips} }
+
+func (g grammar) Name(identifier string) string {
+	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // which no name has
+}
+
+func (g grammar) Table(schema, name string) string {
+	if schema == "" {
+		return g.Name(name)
+	}
+	return g.Name(schema) + "." + g.Name(name)
+}
+
+func (g grammar) Own(table string) string { return g.Name(table) }
+
+// Text: what marks are made of is written in hex.
+func (g grammar) Text(literal string) string {
+	if strings.ContainsAny(literal, markers) {
+		return fmt.Sprintf("CONVERT(x'%x' USING utf8mb4)", literal)
+	}
+	return quoteText(literal)
+}
+
+var digits = regexp.MustCompile(`^-?[0-9]{1,20}$`)
+
+// Constant: a number stands for itself, since BIT takes a text for its bytes.
+func (g grammar) Constant(literal string, c backends.Column) string {
+	if c.Kind == backends.BoolColumn {
+		switch strings.ToLower(literal) {
+		case "true", "t", "yes", "y", "on":
+			return "1"
+		case "false", "f", "no", "n", "off":
+			return "0"
+		}
+	}
+	if digits.MatchString(literal) && numeric(c) {
+		return literal
+	}
+	return g.Text(literal)
+}
+
+func numeric(c backends.Column) bool {
+	return c.Kind == backends.NumberColumn || c.Kind == backends.BoolColumn
+}
+
+func (g grammar) Arg(n int, c backends.Column) string {
+	if numeric(c) {
+		return mark(markNumber, n)
+	}
+	return mark(markValue, n)
+}
+
+func (g grammar) Number(n int) string { return mark(markValue, n) }
+func (g grammar) Words(n int) string  { return mark(markValue, n) }
+
+// charsetForm finds what Describe puts behind a column's type.
+var charsetForm = regexp.MustCompile(` CHARACTER SET ([a-z0-9_]+) COLLATE ([A-Za-z0-9_]+)$`)
+
+// charsetOf is the column's character set and collation; empty: it has none.
+func charsetOf(c backends.Column) (charset, collation string) {
+	if m := charsetForm.FindStringSubmatch(c.Type); m != nil {
+		return m[1], m[2]
+	}
+	return "", ""
+}
+
+// likeColumn is what surrounds a text so that the column's index finds it: one in the
+// column's own character set and collation. What that set lacks becomes a question
+// mark in it, which the comparison by bytes tells from one that was there.
+func likeColumn(c backends.Column) (before, after string) {
+	charset, collation := charsetOf(c)
+	if charset == "" || charset == "utf8mb4" {
+		return "", ""
+	}
+	return "CONVERT(", " USING " + charset + ") COLLATE " + collation
+}
+
+func (g grammar) Is(n int, c backends.Column) string {
+	if c.Kind != backends.TextColumn || charset(c) == "" {
+		return g.Name(c.Name) + " = " + g.Arg(n, c)
+	}
+	before, after := likeColumn(c)
+	return "(" + g.Name(c.Name) + " = " + before + mark(markValue, n) + after + " AND " + g.AsText(c) + " = " + mark(markValue, n) + ")"
+}
+
+func charset(c backends.Column) string {
+	charset, _ := charsetOf(c)
+	return charset
+}
+
+func (g grammar) Among(n int, c backends.Column) string {
+	switch {
+	case numeric(c):
+		return g.Name(c.Name) + " IN (" + mark(markNumbers, n) + ")"
+	case c.Kind != backends.TextColumn || charset(c) == "":
+		return g.Name(c.Name) + " IN (" + mark(markList, n) + ")"
+	}
+	before, after := likeColumn(c)
+	return "(" + g.Name(c.Name) + " IN (" + mark(markList, n, before, after) + ") AND " + g.AsText(c) + " IN (" + mark(markList, n) + "))"
+}
+
+func (g grammar) ToText(expression string) string { return "CAST(" + expression + " AS CHAR)" }
+
+// characters is the column's value as a text of the connection's character set.
+func (g grammar) characters(c backends.Column) string {
+	switch charset(c) {
+	case "utf8mb4":
+		return g.Name(c.Name)
+	case "":
+		if strings.HasPrefix(c.Type, "bit") {
+			return "CAST(" + g.Name(c.Name) + " + 0 AS CHAR)"
+		}
+		return "CAST(" + g.Name(c.Name) + " AS CHAR)"
+	}
+	return "CONVERT(" + g.Name(c.Name) + " USING utf8mb4)"
+}
+
+func (g grammar) AsText(c backends.Column) string {
+	return "CAST(" + g.characters(c) + " AS BINARY)"
+}
+
+func (g grammar) Item(key []backends.Column) string {
+	if len(key) == 1 {
+		return g.AsText(key[0])
+	}
+	all := make([]string, len(key))
+	for i, c := range key {
+		all[i] = `REPLACE(REPLACE(` + g.characters(c) + `, '\\', '\\\\'), ',', '\\,')`
+	}
+	return "CAST(CONCAT(" + strings.Join(all, ", ',', ") + ") AS BINARY)"
+}
+
+func (g grammar) AsBytes(c backends.Column) string {
+	if c.Kind == backends.BytesColumn {
+		return g.Name(c.Name)
+	}
+	return g.characters(c)
+}
+
+func (g grammar) Size(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
+
+// fraction finds how many digits of a second a time has.
+var fraction = regexp.MustCompile(`^(?:datetime|timestamp)\(([0-6])\)`)
+
+// at is an instant in UTC as a value of the column, cut to what that holds: stored
+// as it is it would be rounded, and lie ahead of the clock.
+func (g grammar) at(c backends.Column, utc bool, instant string) string {
+	holds := 0
+	if m := fraction.FindStringSubmatch(c.Type); m != nil {
+		holds, _ = strconv.Atoi(m[1]) // one digit
+	}
+	if unit := pow10(6 - holds); unit > 1 {
+		instant = fmt.Sprintf("(%s - INTERVAL (MICROSECOND(%[1]s) %% %d) MICROSECOND)", instant, unit)
+	}
+	if !utc && !zoned(c) {
+		instant = "CONVERT_TZ(" + instant + ", '+00:00', @@global.time_zone)"
+	}
+	return fmt.Sprintf("CAST(%s AS DATETIME(%d))", instant, holds)
+}
+
+func pow10(n int) int {
+	unit := 1
+	for range n {
+		unit *= 10
+	}
+	return unit
+}
+
+// zoned: the column knows instants, which sessions see in their own zones; the
+// sidecar's is UTC.
+func zoned(c backends.Column) bool { return strings.HasPrefix(c.Type, "timestamp") }
+
+func (g grammar) Clock(c backends.Column, utc bool) string { return g.at(c, utc, g.clock) }
+
+// Later: what is cut from a time to come is added before.
+func (g grammar) Later(c backends.Column, utc bool, n int) string {
+	ms := mark(markValue, n)
+	return g.at(c, utc, fmt.Sprintf("(%s + INTERVAL (%s * 1000 + IF(%[2]s > 0, %d, 0)) MICROSECOND)", g.clock, ms, g.lacks(c)))
+}
+
+func (g grammar) Instant(c backends.Column, utc bool, n int) string {
+	return g.at(c, utc, fmt.Sprintf("(TIMESTAMP'1970-01-01 00:00:00' + INTERVAL (%s * 1000 + %d) MICROSECOND)", mark(markValue, n), g.lacks(c)))
+}
+
+// lacks is how many microseconds at cuts at most, beyond the millisecond.
+func (g grammar) lacks(c backends.Column) int {
+	holds := 0
+	if m := fraction.FindStringSubmatch(c.Type); m != nil {
+		holds, _ = strconv.Atoi(m[1])
+	}
+	return pow10(6-holds) - 1
+}
+
+func (g grammar) Millis(c backends.Column, utc bool) string {
+	value := g.Name(c.Name)
+	if !utc && !zoned(c) {
+		value = "CONVERT_TZ(" + value + ", @@global.time_zone, '+00:00')"
+	}
+	return sinceEpoch(value)
+}
+
+func sinceEpoch(instant string) string {
+	return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', " + instant + ") DIV 1000)"
+}
+
+func (g grammar) NowMillis() string { return sinceEpoch(g.clock) }
+
+func (g grammar) First(columns, from, where, order, limit string) string {
+	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
+	if order != "" {
+		sql += " ORDER BY " + order
+	}
+	return sql + " LIMIT " + limit
+}
+
+// Lock waits where the server cannot pass over locked rows.
+func (g grammar) Lock(columns, from, where, order string, n int, skip bool) string {
+	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
+	if order != "" {
+		sql += " ORDER BY " + order
+	}
+	if n > 0 {
+		sql += " LIMIT " + g.Number(n)
+	}
+	sql += " FOR UPDATE"
+	if skip && g.skips {
+		sql += " SKIP LOCKED"
+	}
+	return sql
+}
+
+// counted is in the type of a column that the server numbers, and defaultForm finds
+// the expression that gives one its value.
+const counted = " AUTO_INCREMENT"
+
+var defaultForm = regexp.MustCompile(` DEFAULT \((.*)\)(?: CHARACTER SET .*)?$`)
+
+// Insert reads the id from the row: the server may have made another text of it. What
+// an expression gives is evaluated first, since no server but MariaDB tells it.
+func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
+	name := g.Name(id.Name)
+	first, is := "", "DEFAULT("+name+")"
+	if at := slices.Index(names, name); at >= 0 {
+		is = values[at]
+	} else if strings.Contains(id.Type, counted) {
+		is = "LAST_INSERT_ID()"
+	} else if m := defaultForm.FindStringSubmatch(id.Type); m != nil {
+		first, is = "SET @qsidecar_id = "+m[1]+";\n", "@qsidecar_id"
+		names, values = append(slices.Clone(names), name), append(slices.Clone(values), is)
+	}
+	insert := first + "INSERT INTO " + table + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")" + markAnswer
+	if first != "" {
+		return insert + g.ToText(is)
+	}
+	return insert + "(SELECT " + g.ToText(name) + " FROM " + table + " WHERE " + name + " = " + is + " LIMIT 1)"
+}
+
+// Fence is the clock's microsecond at that row.
+func (g grammar) Fence() string { return position }
+
+func (g grammar) Paused(queue string) string {
+	return "EXISTS (SELECT 1 FROM qsidecar_queues p WHERE p.queue = " + queue + " AND p.paused)"
+}
+
+func (g grammar) Lives(host string) string {
+	return "EXISTS (SELECT 1 FROM qsidecar_hosts h WHERE h.host = " + host + " AND NOT h.dead)"
+}

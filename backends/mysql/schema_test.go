@@ -1,0 +1,48 @@
+package mysql
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestUpgrade: tables that the version before made are completed at start, and by
+// what a person runs; a program of that version goes on with them.
+func TestUpgrade(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		for by, upgrade := range map[string]func(t *testing.T, name string){
+			"start": func(t *testing.T, name string) { open(t, Options{URL: m.URL(name)}) },
+			"hand": func(t *testing.T, name string) {
+				c := connect(t, m, name)
+				for _, sql := range split(Migrations(m.URL(name), "", 1)) {
+					if !strings.HasPrefix(sql, "GRANT") {
+						runSQL(t, c, sql)
+					}
+				}
+			},
+		} {
+			t.Run(by, func(t *testing.T) {
+				t.Parallel()
+				name := m.Database(t)
+				c := connect(t, m, name)
+				for _, sql := range split(complete(schemaV1)) {
+					runSQL(t, c, sql)
+				}
+				runSQL(t, c, "INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'before')")
+				upgrade(t, name)
+				if n := numberOf(t, m, name, "SELECT version * 10 + min_program FROM qsidecar_meta"); n != 21 {
+					t.Errorf("version and program are %d", n)
+				}
+				if n := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_leases"); n != 0 {
+					t.Errorf("%d leases", n)
+				}
+				s := open(t, Options{URL: m.URL(name)})
+				join(t, s, 1)
+				if jobs := take(t, s, 1, 2, 1); len(jobs) != 1 || string(jobs[0].Payload) != "before" {
+					t.Errorf("%+v", jobs)
+				}
+			})
+		}
+	})
+}
