@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// command is one line to the adapter: see README.md.
+type command map[string]any
+
+// answer is one line from it. The fields of all commands are together here.
+type answer struct {
+	Tag       string      `json:"tag"`
+	OK        *bool       `json:"ok"`
+	Error     string      `json:"error"`
+	ID        string      `json:"id"`
+	Duplicate bool        `json:"duplicate"`
+	Jobs      []answerJob `json:"jobs"`
+	IDs       []string    `json:"ids"`
+	PID       int         `json:"pid"`
+
+	line string
+}
+
+type answerJob struct {
+	ID         string `json:"id"`
+	PayloadB64 []byte `json:"payload_b64"`
+	Attempt    int64  `json:"attempt"`
+	Fence      int64  `json:"fence"`
+}
+
+// adapter is the program around the client under test.
+type adapter struct {
+	s      *stage
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	stderr tail
+	read   chan struct{} // closed when stdout has ended
+
+	mu      sync.Mutex
+	waiting []*pending          // for untagged answers, in order
+	tagged  map[string]*pending //
+	broken  string              // why there are no further answers
+}
+
+// pending is a command that the adapter carries out.
+type pending struct {
+	cmd  string
+	done chan answer // 1
+}
+
+// start runs the adapter in a process group of its own, which is killed at the end
+// with all that it started.
+func (s *stage) start() *adapter {
+	args := s.kit.adapter
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.socket)
+	if s.kit.codec != "" {
+		cmd.Env = append(cmd.Env, "QSIDECAR_CODEC="+s.kit.codec)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	a := &adapter{s: s, cmd: cmd, read: make(chan struct{}), tagged: make(map[string]*pending)}
+	cmd.Stderr = &a.stderr
+	in, err := cmd.StdinPipe()
+	must(err)
+	// A pipe of our own: what the adapter starts may hold the other end open, and
+	// Wait must not wait for that.
+	out, w, err := os.Pipe()
+	must(err)
+	cmd.Stdout, cmd.WaitDelay = w, 100*time.Millisecond
+	a.in = in
+	err = cmd.Start()
+	_ = w.Close() // the child has its own
+	must(err)
+	s.atEnd(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails where all are gone already
+		_ = cmd.Wait()                                      // how it ended is no matter here
+		_ = out.Close()
+		<-a.read
+	})
+	go a.answers(out)
+	return a
+}
+
+// answers hands out what the adapter says.
+func (a *adapter) answers(out io.Reader) {
+	defer close(a.read)
+	why := "the adapter ended its output"
+	for in := bufio.NewReader(out); ; {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		text := strings.TrimSpace(string(line))
+		a.s.note("adapter: %s", text)
+		var got answer
+		if err := json.Unmarshal(line, &got); err != nil || got.OK == nil {
+			why = fmt.Sprintf("the adapter wrote a line that is no answer: %q", cut(text))
+			break
+		}
+		got.line = text
+		if why = a.hand(got); why != "" {
+			break
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.broken = why
+	for _, p := range a.waiting {
+		close(p.done)
+	}
+	for _, p := range a.tagged {
+		close(p.done)
+	}
+	a.waiting, a.tagged = nil, nil
+}
+
+// hand gives an answer to its command, or says what is wrong with it.
+func (a *adapter) hand(got answer) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if got.Tag != "" {
+		p := a.tagged[got.Tag]
+		if p == nil {
+			return fmt.Sprintf("the adapter answered with a tag that no open command has: %q", got.line)
+		}
+		delete(a.tagged, got.Tag)
+		p.done <- got
+		return ""
+	}
+	if len(a.waiting) == 0 {
+		return fmt.Sprintf("the adapter answered without being asked (or lost a command's tag): %q", got.line)
+	}
+	a.waiting[0].done <- got
+	a.waiting = a.waiting[1:]
+	return ""
+}
+
+// post gives the adapter a command.
+func (s *stage) post(c command) *pending {
+	line, err := json.Marshal(c)
+	must(err)
+	a := s.adapter
+	p := &pending{cmd: string(line), done: make(chan answer, 1)}
+	a.mu.Lock()
+	broken := a.broken
+	if tag, ok := c["tag"].(string); ok && broken == "" {
+		a.tagged[tag] = p
+	} else if broken == "" {
+		a.waiting = append(a.waiting, p)
+	}
+	a.mu.Unlock()
+	need(broken == "", "the adapter to take commands", "%s", broken)
+	s.note("command: %s", line)
+	if _, err := a.in.Write(append(line, '\n')); err != nil {
+		fail("the adapter to take commands", "%v", err)
+	}
+	return p
+}
+
+// answered waits for a command's answer.
+func (s *stage) answered(p *pending) answer {
+	select {
+	case got, ok := <-p.done:
+		if !ok {
+			s.adapter.mu.Lock()
+			defer s.adapter.mu.Unlock()
+			fail("an answer to "+cut(p.cmd), "%s", s.adapter.broken)
+		}
+		return got
+	case <-time.After(s.kit.patience):
+		fail("an answer to "+cut(p.cmd), "none within %v", s.kit.patience)
+		panic("unreachable")
+	}
+}
+
+// ready reports whether the answer is there already.
+func (p *pending) ready() bool { return len(p.done) > 0 }
+
+// succeeds waits for an answer without an error.
+func (s *stage) succeeds(p *pending) answer {
+	got := s.answered(p)
+	need(*got.OK, "ok from "+cut(p.cmd), "%s", cut(got.line))
+	return got
+}
+
+// fails waits for an answer with one of these errors.
+func (s *stage) fails(p *pending, words ...string) {
+	got := s.answered(p)
+	for _, w := range words {
+		if !*got.OK && got.Error == w {
+			return
+		}
+	}
+	fail(fmt.Sprintf("the error %s from %s", strings.Join(words, " or "), cut(p.cmd)), "%s", cut(got.line))
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, p...)
+	t.b = bytes.Clone(t.b[max(0, len(t.b)-4<<10):])
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.b)
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/qsidecar/qsidecar/protocol"
+	"github.com/qsidecar/qsidecar/protocol/transcript"
+)
+
+// stage is where one scenario is played: a socket and an adapter. Its methods
+// belong to the scenario's goroutine, except note.
+type stage struct {
+	kit     *kit
+	socket  string
+	began   time.Time
+	adapter *adapter
+	ln      *net.UnixListener
+	cleanup []func()
+	hello   fields // more for the replies to hello, or in place of the usual
+	jobs    int    // made so far
+
+	mu    sync.Mutex
+	trace []string
+}
+
+// fields are a message as JSON has it; bytes stand in X or X_b64 (see payload).
+type fields map[string]any
+
+func (s *stage) atEnd(f func()) { s.cleanup = append(s.cleanup, f) }
+
+func (s *stage) end() {
+	for _, f := range slices.Backward(s.cleanup) {
+		f()
+	}
+}
+
+// note keeps a line of the conversation for the report.
+func (s *stage) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = append(s.trace, fmt.Sprintf("%4dms ", time.Since(s.began).Milliseconds())+cut(fmt.Sprintf(format, args...)))
+}
+
+func (s *stage) lines() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.trace)
+}
+
+// listen binds the socket.
+func (s *stage) listen() {
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket, Net: "unix"})
+	must(err)
+	must(os.Chmod(s.socket, 0o666)) // the adapter may be another user's
+	s.ln = ln
+	s.atEnd(func() { _ = ln.Close() }) // was closed by unlisten, if that was called
+}
+
+// unlisten removes the socket: nobody is there any more.
+func (s *stage) unlisten() {
+	s.note("sidecar: gone, the socket removed")
+	must(s.ln.Close())
+}
+
+// peer is the sidecar's end of one connection.
+type peer struct {
+	s     *stage
+	conn  *net.UnixConn
+	in    *protocol.Reader
+	early []*request // read and not yet asked for
+}
+
+// request is what the client sent.
+type request struct {
+	*protocol.Request
+	raw map[string]any // as it came
+}
+
+// accept takes the next connection and answers its hello, if it says one.
+func (s *stage) accept() *peer {
+	p := s.acceptRaw()
+	req := p.next("a hello")
+	if req.Op != protocol.OpHello {
+		p.early = append(p.early, req) // hello is optional; the scenario hello asks for it
+		return p
+	}
+	p.reply(req, s.helloReply())
+	return p
+}
+
+func (s *stage) helloReply() fields {
+	rep := fields{
+		"version": 1, "server": "kit", "session": "kit-1", "features": []string{},
+		"max_frame": 4 << 20, "max_payload": 4<<20 - 16<<10, "max_reply": 32 << 20,
+	}
+	for k, v := range s.hello {
+		rep[k] = v
+	}
+	return rep
+}
+
+func (s *stage) acceptRaw() *peer {
+	must(s.ln.SetDeadline(time.Now().Add(s.kit.patience)))
+	conn, err := s.ln.AcceptUnix()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		fail("the client to connect", "no connection within %v", s.kit.patience)
+	}
+	must(err)
+	s.note("sidecar: accepted a connection")
+	s.atEnd(func() { _ = conn.Close() }) // may be closed already
+	return &peer{s: s, conn: conn, in: protocol.NewReader(conn, 64<<20)}
+}
+
+// read is the next request, or why there is none.
+func (p *peer) read(patience time.Duration) (*request, error) {
+	if len(p.early) > 0 {
+		req := p.early[0]
+		p.early = p.early[1:]
+		return req, nil
+	}
+	must(p.conn.SetReadDeadline(time.Now().Add(patience)))
+	body, codec, err := p.in.Next()
+	if err != nil {
+		return nil, err
+	}
+	if want := p.s.kit.codec; want != "" && codec.String() != want {
+		fail("the client to speak "+want+" (QSIDECAR_CODEC says so)", "it speaks %v", codec)
+	}
+	req := &request{Request: new(protocol.Request)}
+	if err := codec.DecodeRequest(body, protocol.NewLimits(64<<20), req.Request); err != nil {
+		fail("requests as PROTOCOL.md has them", "%v: %q", err, cut(string(body)))
+	}
+	if codec == protocol.JSON {
+		d := json.NewDecoder(bytes.NewReader(body))
+		d.UseNumber()
+		err = d.Decode(&req.raw)
+	} else {
+		req.raw, err = transcript.FromMsgpack(body)
+	}
+	must(err)
+	text, err := json.Marshal(req.raw)
+	must(err)
+	p.s.note("client:  %s", text)
+	need(req.ID.IsSet(), "an id in every request", "%s", cut(string(text)))
+	return req, nil
+}
+
+// next is the next request; a ping is answered and passed over.
+func (p *peer) next(want string) *request {
+	for {
+		req, err := p.read(p.s.kit.patience)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			fail(want, "nothing within %v", p.s.kit.patience)
+		case err != nil:
+			fail(want, "the client closed the connection (%v)", err)
+		case req.Op == protocol.OpPing:
+			p.reply(req, fields{})
+		default:
+			return req
+		}
+	}
+}
+
+// expect reads the next request, which must be of that op.
+func (p *peer) expect(op protocol.Op) *request {
+	req := p.next("the client to send " + string(op))
+	need(req.Op == op, "the client to send "+string(op), "it sent %v", p.text(req))
+	return req
+}
+
+// settling reads the next request that is neither a bind nor hello: those are
+// answered as a sidecar does where all is well, and are no matter of the scenario.
+func (p *peer) settling(op protocol.Op) *request {
+	for {
+		req := p.next("the client to send " + string(op))
+		switch {
+		case req.Op == op:
+			return req
+		case req.Op == protocol.OpExtend && req.Bind:
+			p.settled(req)
+		default:
+			fail("the client to send "+string(op), "it sent %v", p.text(req))
+		}
+	}
+}
+
+func (p *peer) text(req *request) string {
+	b, err := json.Marshal(req.raw)
+	must(err)
+	return cut(string(b))
+}
+
+// ended waits for the client's end of the connection to be closed.
+func (p *peer) ended(patience time.Duration) error {
+	for {
+		req, err := p.read(patience)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
+			return nil
+		case err != nil:
+			return err
+		case req.Op == protocol.OpBye:
+			p.reply(req, fields{})
+			p.close()
+			return nil
+		}
+	}
+}
+
+// leases are those of a settle in either form.
+func (r *request) leases() []string {
+	if r.Leases != nil {
+		return r.Leases
+	}
+	return []string{r.Lease}
+}
+
+// settled answers an ack, nack or extend, in the form that was asked in: of a
+// single lease that is lost an error, of a list the list of the lost.
+func (p *peer) settled(req *request, lost ...string) {
+	if req.Leases == nil && slices.Contains(lost, req.Lease) {
+		p.refuse(req, "lease_lost", nil)
+		return
+	}
+	gone := []string{}
+	for _, l := range req.leases() {
+		if slices.Contains(lost, l) {
+			gone = append(gone, l)
+		}
+	}
+	verb := map[protocol.Op]string{protocol.OpAck: "acked", protocol.OpNack: "nacked", protocol.OpExtend: "extended"}[req.Op]
+	p.reply(req, fields{verb: len(req.leases()) - len(gone), "lost": gone})
+}
+
+// job is one as a claim's reply has it, with a lease of its own.
+func (s *stage) job(payload []byte) fields {
+	s.jobs++
+	j := fields{
+		"id": fmt.Sprintf("job-%d", s.jobs), "queue": "q", "lease": fmt.Sprintf("1.kit.%d", s.jobs), "attempt": 1,
+		"max_attempts": 20, "fence": s.jobs, "priority": 0, "enqueued_at": 1790000000000,
+	}
+	j.bytes("payload", payload)
+	return j
+}
+
+// bytes puts a bytes field in, as a sidecar writes it.
+func (f fields) bytes(name string, b []byte) {
+	if utf8.Valid(b) {
+		f[name] = string(b)
+	} else {
+		f[name+"_b64"] = base64.StdEncoding.EncodeToString(b)
+	}
+}
+
+func lease(j fields) string { return j["lease"].(string) }
+func id(j fields) string    { return j["id"].(string) }
+
+func (p *peer) gives(req *request, jobs ...fields) {
+	list := append([]fields{}, jobs...)
+	p.reply(req, fields{"jobs": list})
+}
+
+func (p *peer) reply(req *request, more fields) { p.send(p.frame(okReply(req, more))) }
+
+func okReply(req *request, more fields) fields {
+	rep := fields{"id": req.raw["id"], "ok": true}
+	for k, v := range more {
+		rep[k] = v
+	}
+	return rep
+}
+
+// refuse answers with an error; more goes into the error's map.
+func (p *peer) refuse(req *request, code string, more fields) {
+	e := fields{"code": code, "message": "the kit says " + code}
+	for k, v := range more {
+		e[k] = v
+	}
+	p.send(p.frame(fields{"id": req.raw["id"], "ok": false, "error": e}))
+}
+
+// frame is one message in the connection's codec.
+func (p *peer) frame(m fields) []byte {
+	text, err := json.Marshal(m)
+	must(err)
+	p.s.note("sidecar: %s", text)
+	if p.in.Codec() == protocol.JSON {
+		return append(text, '\n')
+	}
+	var plain map[string]any
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	must(d.Decode(&plain))
+	body, err := transcript.ToMsgpack(plain)
+	must(err)
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+}
+
+func (p *peer) send(b []byte) {
+	must(p.conn.SetWriteDeadline(time.Now().Add(p.s.kit.patience)))
+	if _, err := p.conn.Write(b); err != nil {
+		fail("the client to read what it is sent", "%v", err)
+	}
+}
+
+// close ends the connection from the sidecar's side.
+func (p *peer) close() {
+	p.s.note("sidecar: closes the connection")
+	must(p.conn.Close())
+}
+
+// unread waits until the client has sent something and does not read it.
+func (p *peer) unread(want string) {
+	must(p.conn.SetReadDeadline(time.Now().Add(p.s.kit.patience)))
+	raw, err := p.conn.SyscallConn()
+	must(err)
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	need(err == nil, want, "nothing came (%v)", err)
+}
