@@ -17,7 +17,7 @@ func TestAdoptedOverTheSocket(t *testing.T) {
 	}
 	a := s.sidecar("a")
 	early := a.checked(s.dir, 0, "--json") // before there are tables of the sidecar's own
-	if got := early.found(t, "fact"); !strings.Contains(early.out, "the queue e lives in the table") || got["table"] == "" {
+	if got := early.found(t, "fact"); !strings.Contains(got["table"], "by the column worker_name alone") || !strings.Contains(early.out, "the queue e lives in the table") || got["table"] == "" {
 		t.Errorf("check says %s", early.out)
 	}
 	a.start()

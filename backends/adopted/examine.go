@@ -80,6 +80,9 @@ func (t *table) tell(found *backends.Findings) {
 	if len(without) > 0 {
 		found.Fact("table", fmt.Sprintf("the queue %s has no column in the roles %s", t.queue, strings.Join(without, ", ")))
 	}
+	if shown := t.showing(); len(shown) == 1 && shown[0] == Worker {
+		found.Fact("table", fmt.Sprintf("the queue %s tells its claims from those of its own consumers by the column %s alone: its workers need names that they do not use", t.queue, t.one[Worker].Name))
+	}
 	if t.noEnqueue != nil {
 		found.Fact("table", fmt.Sprintf("queues.%s: `unsupported`: %v", t.queue, t.noEnqueue))
 	}
@@ -105,12 +108,12 @@ func (s *Store) tellLong(ctx context.Context, t *table, found *backends.Findings
 	})
 }
 
-// vague: our claims look like anybody's.
-func (t *table) vague() bool {
+// showing are the roles in which a row shows whose claim it is.
+func (t *table) showing() (roles []Role) {
 	for _, role := range []Role{Worker, ClaimedAt, token} {
 		if _, has := t.one[role]; has {
-			return false
+			roles = append(roles, role)
 		}
 	}
-	return true
+	return roles
 }
