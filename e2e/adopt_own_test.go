@@ -27,6 +27,10 @@ var ownConsumers = map[string]ownConsumer{
 		`SELECT queue_item_id::text FROM my_queue WHERE state = 'waiting' ORDER BY created_dt, queue_item_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
 		`UPDATE my_queue SET state = 'processing', worker_name = $2 WHERE queue_item_id = $1::text::bigint`,
 		`UPDATE my_queue SET state = 'done', finished_dt = now(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`),
+	// The same as one long transaction: nothing in the row says that somebody has it.
+	"e-long": oneTransaction(
+		`SELECT queue_item_id::text FROM my_queue WHERE state = 'waiting' ORDER BY created_dt, queue_item_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
+		`UPDATE my_queue SET state = 'done', finished_dt = clock_timestamp(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`),
 	// The published SQL reads without a lock, and so takes a row twice among its own
 	// consumers; with one it does not.
 	"d": twoTransactions(
@@ -59,6 +63,33 @@ func twoTransactions(take, claim, finish string) ownConsumer {
 		},
 		finish: func(ctx context.Context, c *sql.Conn, item, name string) error {
 			_, err := c.ExecContext(ctx, finish, item, name)
+			return err
+		},
+	}
+}
+
+// oneTransaction is a consumer that keeps a row locked until it is done with it.
+func oneTransaction(take, finish string) ownConsumer {
+	return ownConsumer{
+		take: func(ctx context.Context, c *sql.Conn, _ string, _ int) (items []string, err error) {
+			if _, err := c.ExecContext(ctx, "BEGIN"); err != nil {
+				return nil, err
+			}
+			var item string
+			if err = c.QueryRowContext(ctx, take).Scan(&item); err == nil {
+				return []string{item}, nil
+			}
+			if errors.Is(err, sql.ErrNoRows) {
+				err = nil
+			}
+			_, ended := c.ExecContext(ctx, "ROLLBACK")
+			return nil, errors.Join(err, ended)
+		},
+		finish: func(ctx context.Context, c *sql.Conn, item, name string) error {
+			if _, err := c.ExecContext(ctx, finish, item, name); err != nil {
+				return err
+			}
+			_, err := c.ExecContext(ctx, "COMMIT")
 			return err
 		},
 	}

@@ -71,10 +71,18 @@ var systemD = adoption{
 	stuck: true,
 }
 
+// systemELong is E whose own consumers keep one transaction open for the whole of a
+// job: with the death of one its row is free.
+var systemELong = func() adoption {
+	long := systemE
+	long.name, long.stuck = "e-long", true
+	return long
+}()
+
 // TestAdoptedBesideItsOwn: each system on PostgreSQL, with workers of both kinds.
 func TestAdoptedBesideItsOwn(t *testing.T) {
 	_, p := newPostgresSite(t)
-	onTables(t, tableServer{p.Database, "qsidecar.qsidecar_leases"}, systemE, systemD)
+	onTables(t, tableServer{p.Database, "qsidecar.qsidecar_leases"}, systemE, systemELong, systemD)
 }
 
 // onTables runs systems beside each other.
@@ -109,20 +117,22 @@ func (a adoption) run(t *testing.T, h tableServer) {
 	r := &adopting{adoption: a, t: t, s: s, db: owners(t, s.url), sheet: filepath.Join(s.dir, "sheet"), dead: map[string]bool{}, own: map[string]bool{}}
 	r.db.script(fmt.Sprintf(a.ddl, jobs))
 	killed, other := s.started("a"), s.started("b")
+	// Those who die have their jobs from the beginning: jobs may run out before a worker is up.
+	own, through, held := r.atWork(modeOwn, nil), r.atWork(modeThrough, other), r.atWork(modeThrough, killed)
 	var alive []*workerProcess
 	for range 3 {
 		alive = append(alive, r.worker(modeOwn, nil, ""), r.worker(modeThrough, other, ""))
 	}
 	alive = append(alive, r.worker(modeThrough, killed, ""))
 	r.after(jobs / 5)
-	r.killAtWork(modeOwn, nil)
+	r.own[own.name] = true
+	r.kill(own)
 	r.after(jobs * 2 / 5)
-	r.killAtWork(modeThrough, other)
+	r.kill(through)
 	r.after(jobs * 3 / 5)
-	held := r.atWork(modeThrough, killed)
 	killed.kill()
-	r.dead[held.name], r.dead[alive[len(alive)-1].name] = true, true
-	held.kill(t)
+	r.dead[alive[len(alive)-1].name] = true
+	r.kill(held)
 	r.after(jobs * 4 / 5)
 	killed.start()
 	left := 0
@@ -163,16 +173,12 @@ func (r *adopting) atWork(mode string, sc *sidecar) *workerProcess {
 	return w
 }
 
-// killAtWork kills a worker that has a job.
-func (r *adopting) killAtWork(mode string, sc *sidecar) {
+// kill kills a worker.
+func (r *adopting) kill(w *workerProcess) {
 	r.t.Helper()
-	w := r.atWork(mode, sc)
 	w.kill(r.t)
 	<-w.exited
 	r.dead[w.name] = true
-	if mode == modeOwn {
-		r.own[w.name] = true
-	}
 }
 
 // after waits until so many jobs were worked.

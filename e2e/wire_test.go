@@ -60,18 +60,19 @@ func (e *wireError) conflict() bool {
 
 // wireJob is a job as enqueue, claim and peek show it.
 type wireJob struct {
-	ID          string        `json:"id"`
-	Queue       string        `json:"queue"`
-	Lease       string        `json:"lease"`
-	Payload     string        `json:"payload"`
-	PayloadB64  []byte        `json:"payload_b64"`
-	Attempt     int           `json:"attempt"`
-	MaxAttempts int           `json:"max_attempts"`
-	Fence       int64         `json:"fence"`
-	Duplicate   bool          `json:"duplicate"`
-	State       string        `json:"state"`
-	LastError   string        `json:"last_error"`
-	Errors      []wireFailure `json:"errors"`
+	ID          string            `json:"id"`
+	Queue       string            `json:"queue"`
+	Lease       string            `json:"lease"`
+	Payload     string            `json:"payload"`
+	PayloadB64  []byte            `json:"payload_b64"`
+	Attempt     int               `json:"attempt"`
+	MaxAttempts int               `json:"max_attempts"`
+	Fence       int64             `json:"fence"`
+	Duplicate   bool              `json:"duplicate"`
+	State       string            `json:"state"`
+	LastError   string            `json:"last_error"`
+	Errors      []wireFailure     `json:"errors"`
+	Headers     map[string]string `json:"headers"`
 }
 
 type wireFailure struct {

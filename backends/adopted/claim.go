@@ -1,11 +1,13 @@
 package adopted
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -251,20 +253,32 @@ func (t *table) payloadOf(cells [][]byte) ([]byte, error) {
 	}
 	m := make(map[string]any, len(cells))
 	for i, c := range t.payload {
-		switch {
-		case cells[i] == nil:
-			m[c.Name] = nil
-		case c.Kind == backends.JSONColumn:
-			m[c.Name] = json.RawMessage(append([]byte{}, cells[i]...))
-		case c.Kind == backends.NumberColumn:
-			m[c.Name] = json.Number(cells[i])
-		case c.Kind == backends.BytesColumn:
-			m[c.Name] = append([]byte{}, cells[i]...) // as base64
-		default:
-			m[c.Name] = string(cells[i])
-		}
+		m[c.Name] = partOf(c, cells[i])
 	}
-	return json.Marshal(m)
+	var text bytes.Buffer
+	to := json.NewEncoder(&text)
+	to.SetEscapeHTML(false)
+	if err := to.Encode(m); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
+}
+
+// partOf is a column's value as JSON has it: where it has none for that (the number
+// NaN, a JSON column of an engine that does not look into them), its text.
+func partOf(c backends.Column, cell []byte) any {
+	truth := truths[strings.ToLower(string(cell))]
+	switch {
+	case cell == nil:
+		return nil
+	case c.Kind == backends.BytesColumn:
+		return bytes.Clone(cell) // as base64
+	case c.Kind == backends.BoolColumn && truth != "":
+		return truth == "true"
+	case (c.Kind == backends.JSONColumn || c.Kind == backends.NumberColumn) && json.Valid(cell):
+		return json.RawMessage(bytes.Clone(cell))
+	}
+	return string(cell)
 }
 
 // begin writes the claim into the candidate's lease.
