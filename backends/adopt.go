@@ -177,6 +177,7 @@ type TableInfo struct {
 	Denied       []string   // of SELECT, INSERT, UPDATE and DELETE, what the login may not do
 	Unsafe       string     // why its rows cannot be changed in a transaction; empty: they can
 	Similar      []string   // names like it, where it is not there
+	Checks       []string   // its CHECK conditions, as the engine writes them
 	Remarks      Findings   // what else there is to say of it
 }
 
@@ -200,6 +201,7 @@ type Column struct {
 	Kind      ColumnKind
 	Nullable  bool
 	Default   bool     // an INSERT may leave it out
+	Given     string   // what it has then, as the engine writes it; empty: NULL, or not told
 	Generated bool     // nobody may write it
 	Chars     int      // the longest text; 0: no limit
 	Values    []string // of a type that lists its values; nil: another

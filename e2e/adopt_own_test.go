@@ -159,6 +159,9 @@ func deadlocked(err error) bool {
 // openURL is a pool of connections to the database of a URL, as the table's own
 // programs have.
 func openURL(at string) (*sql.DB, error) {
+	if file, is := strings.CutPrefix(at, "sqlite:"); is {
+		return sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
+	}
 	if !strings.HasPrefix(at, "mysql://") {
 		return sql.Open("pgx", at)
 	}

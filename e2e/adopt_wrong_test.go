@@ -114,6 +114,7 @@ func TestAdoptedTables(t *testing.T) {
 	_, p := newPostgresSite(t)
 	h := tableServer{p.Database, "qsidecar.qsidecar_leases"}
 	t.Run("tables", func(t *testing.T) { postgresTables.run(t, h) })
+	t.Run("proposed", func(t *testing.T) { postgresProposals.run(t, h.database) })
 }
 
 func (e engineTables) run(t *testing.T, h tableServer) {

@@ -29,7 +29,11 @@ FROM information_schema.statistics WHERE table_schema = ? AND table_name = ? %s 
 WHERE LOWER(table_name) = LOWER(?) AND table_type = 'BASE TABLE' ORDER BY 1 LIMIT 5`
 
 	// MariaDB's JSON is a LONGTEXT with such a check.
-	describeJSONSQL = `SELECT check_clause FROM information_schema.check_constraints WHERE constraint_schema = ? AND table_name = ?`
+	describeChecksSQL = `SELECT check_clause FROM information_schema.check_constraints WHERE constraint_schema = ? AND table_name = ?`
+
+	describeChecksMySQL = `SELECT c.check_clause FROM information_schema.check_constraints c
+JOIN information_schema.table_constraints t ON t.constraint_schema = c.constraint_schema AND t.constraint_name = c.constraint_name
+WHERE t.table_schema = ? AND t.table_name = ? ORDER BY c.constraint_name`
 )
 
 // Describe implements backends.Adopter.
@@ -63,9 +67,12 @@ func (t *tx) describe(ctx context.Context, info *backends.TableInfo) error {
 		t.names(&info.Similar, describeSimilarSQL, info.Name)
 		return t.send(ctx)
 	}
-	json, err := t.jsonColumns(ctx, info)
-	if err != nil {
+	if err := t.describeChecks(ctx, info); err != nil {
 		return err
+	}
+	var json []string
+	if t.s.server.maria {
+		json = jsonColumns(info.Checks)
 	}
 	t.each(func(r *result) error {
 		info.Columns = append(info.Columns, describeColumn(r, json))
@@ -87,24 +94,27 @@ func (t *tx) names(to *[]string, sql string, args ...any) {
 	}, sql, args...)
 }
 
-// jsonColumns finds MariaDB's.
-func (t *tx) jsonColumns(ctx context.Context, info *backends.TableInfo) (names []string, err error) {
+// describeChecks asks for the CHECK conditions, which not every server tells.
+func (t *tx) describeChecks(ctx context.Context, info *backends.TableInfo) error {
+	sql := describeChecksSQL
 	if !t.s.server.maria {
-		return nil, nil
+		sql = describeChecksMySQL
 	}
-	var checks []string
-	t.names(&checks, describeJSONSQL, info.Schema, info.Name)
-	if err := t.send(ctx); isCode(err, 1054, 1109) {
-		return nil, nil // a server that does not tell
-	} else if err != nil {
-		return nil, err
+	t.names(&info.Checks, sql, info.Schema, info.Name)
+	if err := t.send(ctx); err != nil && !isCode(err, 1054, 1109) {
+		return err
 	}
+	return nil
+}
+
+// jsonColumns finds MariaDB's.
+func jsonColumns(checks []string) (names []string) {
 	for _, check := range checks {
 		if m := jsonCheck.FindStringSubmatch(check); m != nil {
 			names = append(names, strings.ReplaceAll(m[1], "``", "`"))
 		}
 	}
-	return names, nil
+	return names
 }
 
 var jsonCheck = regexp.MustCompile("^json_valid\\(`(.*)`\\)$")
@@ -135,7 +145,7 @@ func describeColumn(r *result, json []string) backends.Column {
 	case strings.Contains(extra, "auto_increment"):
 		c.Default, c.Type = true, c.Type+counted
 	case !r.null(4) && !c.Generated:
-		c.Default = true
+		c.Default, c.Given = true, given
 		if expression && c.Kind != backends.TimeColumn {
 			c.Type += " DEFAULT (" + given + ")"
 		}

@@ -48,20 +48,27 @@ SELECT ARRAY(SELECT p FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHE
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relname = $2`
 
-// limitsSQL is, for each column: the values of an enum, the digits of a number, and
-// what of the table's rights does not hold for it.
+const checksSQL = `
+SELECT pg_catalog.pg_get_constraintdef(k.oid) FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class c ON c.oid = k.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = $2 AND k.contype = 'c' ORDER BY k.conname`
+
+// limitsSQL is, for each column: the values of an enum, the digits of a number, what
+// of the table's rights does not hold for it, and its default.
 const limitsSQL = `
 SELECT a.attname::text, coalesce(b.typname, t.typname)::text,
   ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = coalesce(b.oid, t.oid) ORDER BY e.enumsortorder),
   CASE WHEN coalesce(b.typname, t.typname) = 'numeric' AND greatest(a.atttypmod, t.typtypmod) >= 4
     THEN ((greatest(a.atttypmod, t.typtypmod) - 4) >> 16) - ((greatest(a.atttypmod, t.typtypmod) - 4) & 65535) ELSE 0 END,
   ARRAY(SELECT p FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) p
-    WHERE has_any_column_privilege(c.oid, p) AND NOT has_column_privilege(c.oid, a.attnum, p))
+    WHERE has_any_column_privilege(c.oid, p) AND NOT has_column_privilege(c.oid, a.attnum, p)),
+  coalesce(CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END, '')
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_catalog.pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
 WHERE n.nspname = $1 AND c.relname = $2
 ORDER BY a.attnum`
 
@@ -101,17 +108,23 @@ func (t *tx) describeMore(info *backends.TableInfo) {
 		}
 		return nil
 	}, info.Schema, info.Name)
+	t.each(checksSQL, func(rows pgx.Rows) error {
+		var check string
+		err := rows.Scan(&check)
+		info.Checks = append(info.Checks, check)
+		return err
+	}, info.Schema, info.Name)
 	n := 0
 	t.each(limitsSQL, func(rows pgx.Rows) error {
-		var name, typ string
+		var name, typ, given string
 		var digits int
 		var values, denied []string
-		if err := rows.Scan(&name, &typ, &values, &digits, &denied); err != nil {
+		if err := rows.Scan(&name, &typ, &values, &digits, &denied, &given); err != nil {
 			return err
 		}
 		if n < len(info.Columns) && info.Columns[n].Name == name { // it is one state of the database
 			c := &info.Columns[n]
-			c.Denied = denied
+			c.Denied, c.Given = denied, given
 			if len(values) > 0 {
 				c.Values = values
 			}

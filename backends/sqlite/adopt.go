@@ -93,9 +93,10 @@ func (s *Store) Describe(ctx context.Context, schema, name string) (info backend
 	}
 	err = s.reading(ctx, func(t *tx) error {
 		info = backends.TableInfo{Schema: "main", Name: name}
-		if err := t.query(`SELECT name, CASE WHEN sql LIKE 'CREATE VIRTUAL%' THEN 'virtual table' ELSE type END FROM main.sqlite_master
+		if err := t.query(`SELECT name, CASE WHEN sql LIKE 'CREATE VIRTUAL%' THEN 'virtual table' ELSE type END, sql FROM main.sqlite_master
 			WHERE type IN ('table', 'view') AND name = ?1`, func(r row) error {
 			info.Name, info.Kind = r.text(0), r.text(1)
+			info.Checks = []string{r.text(2)} // they are in it
 			return nil
 		}, name); err != nil {
 			return err
@@ -145,8 +146,8 @@ func kindOf(declared string) backends.ColumnKind {
 // gets a value by itself.
 func (t *tx) describeColumns(info *backends.TableInfo) error {
 	key := map[int64]string{}
-	if err := t.query(`SELECT name, type, "notnull", dflt_value IS NOT NULL, hidden, pk FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid`, func(r row) error {
-		c := backends.Column{Name: r.text(0), Type: r.text(1), Kind: kindOf(r.text(1)), Nullable: r.int(2) == 0, Default: r.int(3) != 0, Generated: r.int(4) > 1}
+	if err := t.query(`SELECT name, type, "notnull", dflt_value IS NOT NULL, hidden, pk, coalesce(dflt_value, '') FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid`, func(r row) error {
+		c := backends.Column{Name: r.text(0), Type: r.text(1), Kind: kindOf(r.text(1)), Nullable: r.int(2) == 0, Default: r.int(3) != 0, Generated: r.int(4) > 1, Given: r.text(6)}
 		if n := r.int(5); n > 0 {
 			key[n] = c.Name
 		}

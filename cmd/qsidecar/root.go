@@ -52,7 +52,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("run", a.serveCommand(), a.stdioCommand(), a.checkCommand(), a.migrateCommand())
+	add("run", a.serveCommand(), a.stdioCommand(), a.checkCommand(), a.adoptCommand(), a.migrateCommand())
 	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand())
 	add("look", a.statsCommand(), a.peekCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
 		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand())

@@ -1,0 +1,172 @@
+package guess
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// kinds: a queue has one kind of job.
+func (g *guessing) kinds(s *sample) {
+	if g.kind.Name == "" {
+		return
+	}
+	key := "where." + g.kind.Name
+	values := s.values(g.kind.Name)
+	if len(values) == 0 || len(values) > mostValues {
+		delete(g.Notes, key)
+		g.hint(key, "", "has the column %s a value for each queue? %d were seen", g.kind.Name, len(values))
+		return
+	}
+	g.Table.Where[g.kind.Name] = adopted.Value{Text: values[0].text}
+	var all []string
+	for _, v := range values {
+		all = append(all, strconv.Quote(v.text))
+	}
+	note := g.Notes[key]
+	if note.Text += "; it has " + strings.Join(all, ", "); len(all) > 1 {
+		note.Text += ": a queue like this one for each that sidecars are to serve"
+	}
+	g.Notes[key] = note
+}
+
+// attempts: what their column counts, and how many there may be.
+func (g *guessing) attempts(s *sample) {
+	c, has := g.column(adopted.Attempts)
+	if !has {
+		return
+	}
+	name := plain(c.Name)
+	g.Table.Deliveries = !strings.Contains(name, "fail") && !strings.Contains(name, "err") && !strings.Contains(name, "retr")
+	g.note("counts", true, "by the column's name")
+	most := int64(0)
+	for _, v := range s.values(c.Name) {
+		if n, err := strconv.ParseInt(v.text, 10, 64); err == nil && v.rows > 0 {
+			most = max(most, n)
+		}
+	}
+	if most >= 2 && most <= 100 {
+		g.Table.MaxAttempts = int(most)
+		g.note("max_attempts", true, "the most that the rows looked at show")
+		return
+	}
+	g.hint("max_attempts", "20", "with how many is a row dead for its own consumers?")
+}
+
+// settling: how a claim shows, and what becomes of a row whose job is done.
+func (g *guessing) settling() {
+	_, claimed := g.Table.States[backends.StateClaimed]
+	_, done := g.Table.States[backends.StateDone]
+	switch {
+	case g.token.Name != "" && (g.state.Name == "" || claimed):
+		g.reserve()
+	case g.token.Name != "":
+		g.hint("token", fmt.Sprintf("{column: %s, value: …}", g.token.Name), "do its own consumers find the rows that they took by it? Then a number that none of them uses")
+	}
+	if !claimed && g.Table.Token == nil {
+		g.hint("hold", "transaction", "nothing in a row says that it is being worked on: where its own consumers keep it locked instead, say so; else name the state or the column that does")
+	}
+	if !done {
+		g.Table.OnAck = adopted.Delete
+		g.note("on_ack", true, "nothing in a row says that it is done; or {archive: TABLE}")
+	}
+	if _, has := g.column(adopted.ClaimedAt); has && claimed {
+		g.hint("stuck_after", "1h", "since when a row that its own consumers claimed counts as left behind; absent: never")
+	}
+	for _, c := range g.Info.Columns {
+		if name := plain(c.Name); strings.HasPrefix(name, "deleted") || strings.HasPrefix(name, "isdeleted") {
+			value := "null"
+			if !c.Nullable {
+				value = "false"
+			}
+			g.hint("where."+c.Name, value, "do its own consumers pass over such rows?")
+		}
+	}
+}
+
+// reserve gives the sidecars numbers of the token's column.
+func (g *guessing) reserve() {
+	from, to := int64(8_000_001), int64(8_388_607) // beyond what a process's number can be on Linux, and in 24 bits all the same
+	if most := g.token.Most; most > 0 && most < to {
+		from, to = most-most/32, most
+	} else if most == 1<<24-1 {
+		from, to = 16_500_001, most
+	}
+	g.Table.Token = &adopted.Token{Column: g.token.Name, From: from, To: to}
+	g.note("token.column", true, "by its name")
+	g.note("token.range", true, "these numbers have to be the sidecars' alone: see that none of its own consumers uses them")
+}
+
+// order: that of an index that claims can read, or the oldest first.
+func (g *guessing) order() {
+	if _, has := g.column(adopted.Priority); has {
+		g.hint("order", "", "the higher priority first, then the oldest: where its own consumers go another way, list the columns")
+		return
+	}
+	fixed := []string{g.state.Name, g.kind.Name}
+	if g.state.Name == "" {
+		fixed = []string{g.token.Name}
+	}
+	for _, x := range g.Info.Indexes {
+		var rest []adopted.Ordering
+		first := false
+		for i, c := range x.Columns {
+			if slices.Contains(fixed, c.Name) {
+				first = first || c.Name == fixed[0]
+				if i > len(fixed) || len(rest) > 0 {
+					first = false
+				}
+				continue
+			}
+			rest = append(rest, adopted.Ordering{Column: c.Name, Descending: c.Descending})
+		}
+		partial := strings.Contains(strings.ToLower(x.Only), strings.ToLower(fixed[0])) && fixed[0] != ""
+		if (first || partial) && len(rest) > 0 && g.ordering(rest) {
+			g.Table.Order = rest
+			g.note("order", true, "as the index %s has it", x.Name)
+			return
+		}
+	}
+	if c, has := g.column(adopted.CreatedAt); has {
+		g.Table.Order = append(g.Table.Order, adopted.Ordering{Column: c.Name})
+	}
+	for _, name := range g.Table.Columns[adopted.ID] {
+		g.Table.Order = append(g.Table.Order, adopted.Ordering{Column: name})
+	}
+	g.note("order", true, "the oldest first; the newest: with desc behind each")
+}
+
+// ordering: jobs may well be worked in the order of these columns, which have a time
+// or a key.
+func (g *guessing) ordering(by []adopted.Ordering) bool {
+	return slices.ContainsFunc(by, func(o adopted.Ordering) bool {
+		c, _ := g.Info.Column(o.Column)
+		return c.Kind == backends.TimeColumn || slices.Contains(g.Table.Columns[adopted.ID], o.Column)
+	})
+}
+
+// rest are the columns without a role.
+func (g *guessing) rest() {
+	var names, needed []string
+	for _, c := range g.Info.Columns {
+		if _, fixed := g.Table.Where[c.Name]; fixed || g.used[c.Name] && c.Name != g.kind.Name {
+			continue
+		}
+		names = append(names, c.Name)
+		if !c.Nullable && !c.Default && !c.Generated {
+			needed = append(needed, c.Name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	text := "without a role: " + strings.Join(names, ", ")
+	if len(needed) > 0 {
+		text += "; an INSERT has to fill " + strings.Join(needed, ", ") + ", so that jobs cannot be enqueued here"
+	}
+	g.hint("columns", "", "%s", text)
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// TestNoPasswordIsProposed: what is printed has the URL without it, however it was given.
+func TestNoPasswordIsProposed(t *testing.T) {
+	for at, want := range map[string]string{
+		"postgres://app:s3cret@db/app?sslmode=require":       "postgres://app@db/app?sslmode=require",
+		"postgres://db/app?user=app&password=s3cret":         "postgres://db/app?user=app",
+		"mysql://app:s3cret@db:3306/app":                     "mysql://app@db:3306/app",
+		"sqlserver://app:s3%40cret@db?database=x&Pwd=s3cret": "sqlserver://app@db?database=x",
+		"postgres://app:s3cret%zz@db/app":                    "postgres://db/app",
+	} {
+		if got, had := withoutPassword(at); got != want || !had {
+			t.Errorf("%s becomes %s, %v, want %s", at, got, had, want)
+		}
+	}
+	if got, had := withoutPassword("postgres://app@db/app"); had || got != "postgres://app@db/app" {
+		t.Errorf("%s, %v", got, had)
+	}
+}
+
+// TestProposedTexts: what is printed is read as what it was.
+func TestProposedTexts(t *testing.T) {
+	for _, text := range []string{
+		"a", "null", "NULL", "~", "", "yes", "N", "y", "true", "1", "01", "-1", "1e3", "0x1f", ".inf", "a b", " a", "a ", "a: b", "a #b", "#a", "- a", "[a", "{a", "a,b", "'a", `"a`, `a"b\\`,
+		"${HOME}", "$${X}", "$", "a\nb", "\t", "ä", "\u2028", "@a", "`a`", "a desc", "*a", "&a", "!a", "%a", "a:", "1:2", "=", "<<", "|", ">", "2026-01-01",
+	} {
+		c, err := parseConfig("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues:\n  q:\n    table: t\n    columns: {id: ["+yamlText(text)+", x]}\n    where:\n      "+
+			yamlKey(text)+": "+yamlText(text)+"\n    states: {ready: "+yamlText(text)+", dead: null}\n"), noEnv)
+		if err != nil {
+			t.Errorf("%q is written %s: %v", text, yamlText(text), err)
+			continue
+		}
+		q := c.Queues["q"]
+		if _, has := q.Where[text]; q.Columns["id"][0] != text || q.Where[text] != (columnValue{Text: text}) || !has || q.States["ready"] != (columnValue{Text: text}) {
+			t.Errorf("%q is written %s and read %q, %v, %v", text, yamlText(text), q.Columns["id"], q.Where, q.States)
+		}
+	}
+	for _, name := range []adopted.Table{{Name: "a"}, {Schema: "s", Name: "a"}, {Name: `a.b"c`}, {Schema: `"`, Name: "."}} {
+		var got tableName
+		if err := got.parse(tableText(name)); err != nil || got.schema != name.Schema || got.name != name.Name {
+			t.Errorf("%+v is written %s and read %+v, %v", name, tableText(name), got, err)
+		}
+	}
+	for table, want := range map[string]string{"my_queue": "my_queue", "my queue": "my-queue", "...": "queue", ".Ä x": "x", "-a": "a"} {
+		if got := queueNamed(table); got != want {
+			t.Errorf("%s: %s, want %s", table, got, want)
+		}
+	}
+}
