@@ -17,7 +17,7 @@ func TestDescribe(t *testing.T) {
 		url := p.Database(t)
 		s := open(t, Options{URL: url})
 		if err := exec(t, url, `CREATE SCHEMA "it's"; CREATE TYPE mood AS ENUM ('a', 'b c'); CREATE DOMAIN score AS numeric(4, 1);
-			CREATE TABLE "it's"."T" ("A b" bigint GENERATED ALWAYS AS IDENTITY, c varchar(7) NOT NULL DEFAULT 'x', m mood, n numeric(3, 0), s score, i int, l smallint, at timestamptz,
+			CREATE TABLE "it's"."T" ("A b" bigint GENERATED ALWAYS AS IDENTITY, c varchar(7) NOT NULL DEFAULT 'x', m mood, n numeric(3, 0), s score, i int, l smallint, at timestamptz, CHECK (l IN (1, 2)),
 				PRIMARY KEY (c, "A b"), UNIQUE (i), UNIQUE (c));
 			CREATE INDEX one ON "it's"."T" (m, "A b" DESC) INCLUDE (i) WHERE m = 'a';
 			CREATE INDEX two ON "it's"."T" ((i + 1)); CREATE INDEX three ON "it's"."T" USING hash (m); CREATE INDEX four ON "it's"."T" (m NULLS FIRST);
@@ -37,10 +37,10 @@ func TestDescribe(t *testing.T) {
 		}
 		none := []string{}
 		want := backends.TableInfo{
-			Schema: "it's", Name: "T", Kind: "table", Denied: none, Triggers: []string{"r"},
+			Schema: "it's", Name: "T", Kind: "table", Denied: none, Triggers: []string{"r"}, Checks: []string{"CHECK ((l = ANY (ARRAY[1, 2])))"},
 			Columns: []backends.Column{
 				{Name: "A b", Type: "bigint", Kind: backends.NumberColumn, Default: true, Generated: true, Denied: none},
-				{Name: "c", Type: "character varying(7)", Kind: backends.TextColumn, Default: true, Chars: 7, Denied: none},
+				{Name: "c", Type: "character varying(7)", Kind: backends.TextColumn, Default: true, Given: "'x'::character varying", Chars: 7, Denied: none},
 				{Name: "m", Type: "mood", Kind: backends.TextColumn, Nullable: true, Values: []string{"a", "b c"}, Denied: none},
 				{Name: "n", Type: "numeric(3,0)", Kind: backends.NumberColumn, Nullable: true, Least: -999, Most: 999, Denied: none},
 				{Name: "s", Type: "numeric(4,1)", Kind: backends.NumberColumn, Nullable: true, Least: -999, Most: 999, Denied: none},
