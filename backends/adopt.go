@@ -247,5 +247,5 @@ func (e *UnsupportedError) Error() string {
 	if e.Role == "" {
 		return fmt.Sprintf("%s: the queue %s lives in an adopted table", e.What, e.Queue)
 	}
-	return fmt.Sprintf("%s: the queue %s lives in an adopted table, and its mapping has nothing in the role %q", e.What, e.Queue, e.Role)
+	return fmt.Sprintf("%s: the queue %s lives in an adopted table, and its mapping has nothing for that in the role %q", e.What, e.Queue, e.Role)
 }

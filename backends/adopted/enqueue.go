@@ -84,24 +84,52 @@ func (t *table) unsupported(role Role, what string) error {
 	return &backends.UnsupportedError{Queue: t.queue, Role: string(role), What: what}
 }
 
+// wish is what a new job may ask for, beyond being stored.
+type wish struct {
+	role  Role   // that it needs; empty: no mapping can do it
+	what  string // is said where the table has nothing for it
+	asked func(backends.NewJob) bool
+}
+
+var wishes = []wish{
+	{Payload, "a job's payload cannot be stored", func(j backends.NewJob) bool { return len(j.Payload) > 0 }},
+	{Priority, "a job's priority cannot be stored", func(j backends.NewJob) bool { return j.Priority != 0 }},
+	{RunAt, "a job cannot be scheduled", func(j backends.NewJob) bool { return j.Delay > 0 || !j.RunAt.IsZero() }},
+	{Headers, "a job's headers cannot be stored", func(j backends.NewJob) bool { return len(j.Headers) > 0 }},
+	{"", "a job cannot have a key", func(j backends.NewJob) bool { return j.Key != "" }},
+	{"", "a job cannot have a max_attempts or a timeout_ms of its own", func(j backends.NewJob) bool { return j.MaxAttempts != 0 || j.Timeout != 0 }},
+}
+
+// grants says whether the table has something for the wish.
+func (t *table) grants(w wish) bool { return w.role != "" && len(t.Columns[w.role]) > 0 }
+
 // lacks finds what a new job asks for and the table has nothing for.
 func (t *table) lacks(j backends.NewJob) error {
-	has := func(role Role) bool { return len(t.Columns[role]) > 0 }
-	switch {
-	case len(j.Payload) > 0 && !has(Payload):
-		return t.unsupported(Payload, "a job's payload cannot be stored")
-	case j.Priority != 0 && !has(Priority):
-		return t.unsupported(Priority, "a job's priority cannot be stored")
-	case (j.Delay > 0 || !j.RunAt.IsZero()) && !has(RunAt):
-		return t.unsupported(RunAt, "a job cannot be scheduled")
-	case len(j.Headers) > 0 && !has(Headers):
-		return t.unsupported(Headers, "a job's headers cannot be stored")
-	case j.Key != "":
-		return &backends.UnsupportedError{Queue: t.queue, What: "a job cannot have a key"}
-	case j.MaxAttempts != 0 || j.Timeout != 0:
-		return &backends.UnsupportedError{Queue: t.queue, What: "a job cannot have a max_attempts or a timeout of its own"}
+	for _, w := range wishes {
+		if w.asked(j) && !t.grants(w) {
+			return t.unsupported(w.role, w.what)
+		}
 	}
 	return nil
+}
+
+// noResult is said of an ack with a result where there is no column for it.
+const noResult = "the result of an ack cannot be kept"
+
+// cannot is all that is answered `unsupported`, in the words of that answer.
+func (t *table) cannot() (all []error) {
+	if t.noEnqueue != nil {
+		all = append(all, t.noEnqueue)
+	}
+	for _, w := range wishes {
+		if t.noEnqueue == nil && !t.grants(w) {
+			all = append(all, t.unsupported(w.role, w.what))
+		}
+	}
+	if len(t.Columns[Result]) == 0 {
+		all = append(all, t.unsupported(Result, noResult))
+	}
+	return all
 }
 
 // insert is the statement that stores a job. Its id goes to stored.

@@ -62,18 +62,19 @@ func (s *Store) explain(ctx context.Context, t *table, found *backends.Findings)
 func (t *table) tell(found *backends.Findings) {
 	found.Fact("table", fmt.Sprintf("the queue %s lives in the table %s; its jobs are claimed where %s, by %s",
 		t.queue, t.name, strings.Join(t.waits(), " AND "), t.order()))
+	for _, err := range t.cannot() {
+		found.Fact("unsupported", fmt.Sprintf("queues.%s: %v", t.queue, err))
+	}
 	var without []string
-	for role, cannot := range map[Role]string{
+	for role, so := range map[Role]string{
 		Payload:   "payload (jobs are delivered without one)",
-		Result:    "result (an ack with one is `unsupported`)",
-		Priority:  "priority (an enqueue with one is `unsupported`)",
-		RunAt:     "run_at (an enqueue with a delay is `unsupported`; a back-off is kept by the sidecar, and its own consumers do not see it)",
+		RunAt:     "run_at (a back-off is kept by the sidecar, and its own consumers do not see it)",
 		Attempts:  "attempts (the sidecar counts its own)",
 		Error:     "error (messages of failures are kept by the sidecar alone)",
 		ClaimedAt: "claimed_at (no stuck_after)",
 	} {
 		if len(t.Columns[role]) == 0 {
-			without = append(without, cannot)
+			without = append(without, so)
 		}
 	}
 	slices.Sort(without)
@@ -82,9 +83,6 @@ func (t *table) tell(found *backends.Findings) {
 	}
 	if shown := t.showing(); len(shown) == 1 && shown[0] == Worker {
 		found.Fact("table", fmt.Sprintf("the queue %s tells its claims from those of its own consumers by the column %s alone: its workers need names that they do not use", t.queue, t.one[Worker].Name))
-	}
-	if t.noEnqueue != nil {
-		found.Fact("table", fmt.Sprintf("queues.%s: `unsupported`: %v", t.queue, t.noEnqueue))
 	}
 	if slices.Contains(t.info.Denied, "DELETE") {
 		found.Fact("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s: the commands delete and purge are refused", t.queue, t.name))

@@ -221,7 +221,7 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := fmt.Sprint(found); !strings.Contains(text, "queues.q: `unsupported`: a job cannot be enqueued: this login lacks INSERT on ") {
+	if text := fmt.Sprint(found); !strings.Contains(text, "queues.q: a job cannot be enqueued: this login lacks INSERT on ") {
 		t.Error(text)
 	}
 }

@@ -225,7 +225,7 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 	e := &ending{l: l}
 	c, has := t.one[Result]
 	if len(result) > 0 && !has {
-		return nil, &backends.UnsupportedError{Queue: t.queue, Role: string(Result), What: "the result of an ack cannot be kept"}
+		return nil, t.unsupported(Result, noResult)
 	}
 	switch t.OnAck {
 	case Delete, Archive:
