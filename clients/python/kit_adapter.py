@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Lets the conformance kit (clients/kit) drive this client."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import qsidecar  # noqa: E402
+
+lost = []
+jobs = {}
+writing = threading.Lock()
+client = qsidecar.Client(
+    worker="kit",
+    codec=os.environ.get("QSIDECAR_CODEC") or None,
+    on_lost=lambda gone: lost.extend(job.id for job in gone),
+)
+
+
+def raw(c, name):
+    return None if c.get(name) is None else base64.b64decode(c[name])
+
+
+def claimed(job):
+    jobs[job.id] = job
+    payload = base64.b64encode(job.raw).decode()
+    return {"id": job.id, "payload_b64": payload, "attempt": job.attempt, "fence": job.fence}
+
+
+def do(c):
+    what = c["do"]
+    if what == "enqueue":
+        stored = client.enqueue(c["queue"], raw=raw(c, "payload_b64"), key=c.get("key"))
+        return {"id": stored.id, "duplicate": stored.duplicate}
+    if what == "claim":
+        got = client.claim(c["queue"], max=c["max"], wait=c["wait_ms"] / 1000)
+        return {"jobs": [claimed(job) for job in got]}
+    if what == "ack":
+        jobs[c["id"]].ack(raw=raw(c, "result_b64"))
+    elif what == "nack":
+        delay = None if c.get("delay_ms") is None else c["delay_ms"] / 1000
+        jobs[c["id"]].nack(c.get("error", ""), delay=delay, dead=c.get("dead", False))
+    elif what == "extend":
+        jobs[c["id"]].extend(c["lease_ms"] / 1000)
+    elif what == "lost":
+        return {"ids": list(lost)}
+    elif what == "exec":
+        return {"pid": subprocess.Popen(["sleep", "1000"], close_fds=False).pid}
+    elif what == "close":
+        client.close()
+    return {}
+
+
+def answer(c):
+    try:
+        got = {"ok": True, **do(c)}
+    except qsidecar.SettledOrLost as e:
+        got = {"ok": False, "error": "SETTLED_OR_LOST", "message": str(e)}
+    except qsidecar.UnknownOutcome as e:
+        got = {"ok": False, "error": "unknown_outcome" if e.told else "UNKNOWN_OUTCOME", "message": str(e)}
+    except qsidecar.SidecarError as e:
+        got = {"ok": False, "error": e.code, "message": str(e)}
+    except Exception as e:
+        got = {"ok": False, "error": repr(e)}
+    if "tag" in c:
+        got["tag"] = c["tag"]
+    with writing:
+        print(json.dumps(got), flush=True)
+
+
+for line in sys.stdin:
+    command = json.loads(line)
+    if "tag" in command:  # beside those that follow
+        threading.Thread(target=answer, args=(command,), daemon=True).start()
+    else:
+        answer(command)

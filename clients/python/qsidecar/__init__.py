@@ -1,0 +1,49 @@
+"""qsidecar: a client and a worker for the job queue in the database you already have."""
+
+from .client import Client
+from .errors import (
+    BadFrame,
+    BadRequest,
+    Busy,
+    Closed,
+    Draining,
+    Error,
+    Forbidden,
+    Internal,
+    LeaseLost,
+    NotConnected,
+    SettledOrLost,
+    SidecarError,
+    TooLarge,
+    Unavailable,
+    UnknownOp,
+    UnknownOutcome,
+    UnknownQueue,
+    Unsupported,
+)
+from .job import Enqueued, Job, NewJob
+
+__all__ = [
+    "BadFrame",
+    "BadRequest",
+    "Busy",
+    "Client",
+    "Closed",
+    "Draining",
+    "Enqueued",
+    "Error",
+    "Forbidden",
+    "Internal",
+    "Job",
+    "LeaseLost",
+    "NewJob",
+    "NotConnected",
+    "SettledOrLost",
+    "SidecarError",
+    "TooLarge",
+    "Unavailable",
+    "UnknownOp",
+    "UnknownOutcome",
+    "UnknownQueue",
+    "Unsupported",
+]

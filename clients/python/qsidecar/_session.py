@@ -1,0 +1,538 @@
+"""The connection that comes back: calls on their way to an answer, and the leases that are held.
+
+Threads: callers write their own requests; one reader hands the replies out, and connects again when
+the connection ends; after that a helper sends what was not answered, and binds what is held.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Callable, Dict, List, Optional
+
+from . import errors
+from ._wire import Message, NoSidecar, Wire, codec_named, sockets
+from .job import Job
+
+# The pause between two tries to connect. The most is well under the shortest restart grace, 1 s.
+BACKOFF_FIRST, BACKOFF_MOST = 0.010, 0.4
+# How long a connection must last before the pauses begin anew.
+STEADY = 1.0
+# What one request may name.
+MAX_LIST = 1000
+
+SETTLES = ("ack", "nack")
+
+
+def backoff(tries: int) -> float:
+    """The jittered pause before the n-th try, n from 1, in seconds."""
+    longest = min(BACKOFF_FIRST * (1 << min(tries - 1, 10)), BACKOFF_MOST)
+    return longest * random.uniform(0.5, 1)
+
+
+class Call:
+    """A request on its way to an answer. The session's lock guards it once it is submitted."""
+
+    __slots__ = (
+        "op", "fields", "id", "latch", "reply", "error", "sent", "twice", "told", "abandoned", "owed", "binder", "until"
+    )  # fmt: skip
+
+    def __init__(self, op: str, fields: Message, until: Optional[float] = None) -> None:
+        self.op = op
+        self.fields = fields
+        self.id = 0
+        self.latch = threading.Lock()  # released once, when there is an answer
+        self.latch.acquire()
+        self.reply: Message = {}
+        self.error: Optional[Exception] = None
+        self.sent = False  # on the present connection, at least in part
+        self.twice = False  # sent on an earlier connection too, which never answered
+        self.told = False  # the latch is released
+        self.abandoned = False  # nobody waits for the answer
+        self.owed = False  # close waits for the answer all the same
+        self.binder = False  # the session's own, after a reconnect
+        self.until = until  # a claim's own wait, by the monotonic clock
+
+    def leases(self) -> List[str]:
+        many: Optional[List[str]] = self.fields.get("leases")
+        if many is not None:
+            return many
+        one = self.fields.get("lease")
+        return [] if one is None else [one]
+
+    def repeatable(self) -> bool:
+        """Whether it may be sent again although the first try may have been carried out."""
+        return repeatable(self.op, self.fields)
+
+
+def repeatable(op: str, fields: Message) -> bool:
+    if op == "enqueue":
+        return all(job.get("key") is not None for job in fields.get("jobs", [fields]))
+    # release could take a newer claim back; the others are of one connection.
+    return op not in ("release", "cancel", "bye")
+
+
+class Held:
+    """A session lease that is held."""
+
+    __slots__ = ("job", "link", "settling")
+
+    def __init__(self, job: Job, link: int) -> None:
+        self.job = job
+        self.link = link  # the connection that it is known to be bound to
+        self.settling = 0  # settles under way
+
+
+class Session:
+    def __init__(
+        self,
+        socket: Optional[str],
+        worker: Optional[str],
+        codec: Optional[str],
+        make_job: Callable[[Message], Job],
+        on_lost: Callable[[List[Job]], None],
+        on_draining: Callable[[], None],
+    ) -> None:
+        self._path = socket
+        self._worker = worker
+        self._codec = codec_named(codec)
+        self._make_job = make_job
+        self._on_lost = on_lost
+        self._on_draining = on_draining
+        self._starting = threading.Lock()  # held while the first connection is made
+        self._telling = threading.Lock()  # held while a callback runs: one at a time
+        self._ending = threading.Event()
+
+        self.lock = threading.Lock()  # guards what follows
+        self.quiet = threading.Condition(self.lock)  # a settle or something owed was answered
+        self.server: Message = {}  # the last answer to hello
+        self._thread: Optional[threading.Thread] = None
+        self._trying: Optional[Wire] = None  # the connection that is up, or being made
+        self.wire: Optional[Wire] = None  # the connection that is up
+        self._links = 0  # connections so far
+        self._last_id = 0
+        self.open: Dict[int, Call] = {}  # not answered on the present connection
+        self.queue: List[Call] = []  # waiting for one
+        self.held: Dict[str, Held] = {}
+        self.closing = False  # no new calls
+        self._resting: Dict[threading.Lock, str] = {}  # the ops of calls between two tries
+        self._backs = 0  # give-backs on their way to be sent
+
+    # --- calls ---
+
+    def start(self) -> None:
+        """Makes the first connection, in the caller's thread: an error of it is the caller's."""
+        if self._thread is not None:
+            return
+        with self._starting:
+            if self._thread is not None or self.closing:
+                return
+            wire = self._first()
+            thread = threading.Thread(target=self._run, args=(wire,), name="qsidecar", daemon=True)
+            self._thread = thread
+            thread.start()
+
+    def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
+        """Sends a call, or keeps it until there is a connection; `on` is the only one it is for."""
+        with self.lock:
+            if self._ending.is_set() or (self.closing and not internal):
+                raise errors.Closed("the client is closed")
+            wire = self.wire
+            if on is not None and wire is not on:
+                raise errors.NotConnected(f"{call.op}: the connection has ended")
+            self._last_id += 1
+            call.id = self._last_id
+            if call.op in SETTLES:
+                self.settling(call.leases(), +1)
+            if wire is None:
+                self.queue.append(call)
+                return
+            self.open[call.id] = call
+        self._send(wire, call)
+
+    def _send(self, wire: Wire, call: Call) -> None:
+        try:
+            frame = self._encode(call)
+        except Exception as e:  # not a message: its caller's fault, and nobody else's
+            with self.lock:
+                self._finish(call, error=e)
+            return
+        with wire.sending:
+            if wire.dead:
+                return  # its reader puts the call back among those to send
+            try:
+                n = wire.begin(frame)
+                call.sent = True
+                wire.go_on(memoryview(frame)[n:])
+            except OSError:
+                wire.end()  # the reader notices, and sorts what was open
+
+    def _encode(self, call: Call) -> bytes:
+        message = {"id": call.id, "op": call.op, **call.fields}
+        if call.until is not None and (call.twice or not call.until):  # the wait goes on, it does not begin again
+            message["wait_ms"] = max(0, int((call.until - time.monotonic()) * 1000))
+        frame: bytes = self._codec.encode(message)
+        most, size = self.server.get("max_frame"), self._codec.size(frame)
+        if most is not None and size > most:
+            raise errors.TooLarge(
+                f"{call.op} was not sent: it has {size} bytes and the sidecar takes {most} at most (max_frame)"
+            )
+        return frame
+
+    def wait(self, call: Call, deadline: Optional[float]) -> None:
+        """Waits for the answer. When the time is over, or the caller is interrupted, the call is given up."""
+        try:
+            if deadline is None:
+                call.latch.acquire()
+            elif not call.latch.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
+                self.abandon(call, "no answer in time")
+        except BaseException:
+            self.abandon(call, "interrupted")
+            raise
+
+    def abandon(self, call: Call, why: str) -> None:
+        with self.lock:
+            if call.told:
+                return
+            if call in self.queue:
+                self.queue.remove(call)
+                self._finish(call, error=unanswered(call, why))
+                return
+            call.error = unanswered(call, why, sent=True)
+            call.told = call.abandoned = True
+            call.latch.release()
+            if call.op != "claim":
+                return
+            call.owed = True
+        try:
+            self.submit(Call("cancel", {"request": call.id}), internal=True)
+        except errors.Closed:
+            pass  # the connection's end cancels it as well
+
+    def _finish(self, call: Call, reply: Optional[Message] = None, error: Optional[Exception] = None) -> None:
+        """Takes a call out of all books and tells its caller."""
+        self.open.pop(call.id, None)
+        if call.op in SETTLES:
+            self.settling(call.leases(), -1)
+        if not call.told:
+            call.told = True
+            call.reply = reply or {}
+            call.error = error
+            call.latch.release()
+        self.quiet.notify_all()
+
+    def rest(self, op: str, seconds: float) -> bool:
+        """Waits between two tries, and says whether to go on: a claim may be cancelled meanwhile."""
+        latch = threading.Lock()
+        latch.acquire()
+        with self.lock:
+            self._resting[latch] = op
+        try:
+            stopped = not self.closing and latch.acquire(timeout=seconds)
+        finally:
+            with self.lock:
+                self._resting.pop(latch, None)
+        if self.closing:
+            raise errors.Closed("the client is closed")
+        return not stopped
+
+    def end_claims(self, error: Optional[Exception]) -> None:
+        """Ends the claims that wait: with what they get now, or if there is an error with that."""
+        with self.lock:
+            for call in [c for c in self.queue if c.op == "claim"]:
+                self.queue.remove(call)
+                self._finish(call, {"jobs": []}, error)
+            for latch, op in self._resting.items():
+                if op == "claim" or error is not None:
+                    latch.release()
+            self._resting.clear()
+            waiting = [c for c in self.open.values() if c.op == "claim"]
+            for call in waiting:
+                call.until = 0.0  # should it be sent again
+                if error is not None and not call.told:
+                    call.told = call.abandoned = call.owed = True
+                    call.error = error
+                    call.latch.release()
+        if waiting:
+            self.submit(Call("cancel", {}), internal=True)
+
+    # --- connections ---
+
+    def _first(self) -> Wire:
+        first: Optional[Exception] = None
+        for path in [self._path] if self._path else sockets():
+            try:
+                wire = self._connect(path)
+            except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as e:
+                first = first or errors.NotConnected(f"no sidecar answers on {path}: {e}")
+                continue
+            except (OSError, NoSidecar) as e:
+                raise errors.NotConnected(f"no sidecar answers on {path}: {e}") from e
+            except Exception as e:
+                if isinstance(e, errors.Error):
+                    raise
+                raise errors.NotConnected(f"no sidecar answers on {path}: {e}") from e
+            self._path = path  # a client that connects again must not end up at another sidecar
+            return wire
+        assert first is not None
+        raise first
+
+    def _connect(self, path: str) -> Wire:
+        """Connects and says hello."""
+        wire = self._trying = Wire(path, self._codec, self._links + 1)
+        try:
+            if self._ending.is_set():
+                raise errors.Closed("the client is closed")
+            hello: Message = {"id": 0, "op": "hello", "version": 1, "events": ["lost", "draining"]}
+            if self._worker:
+                hello["worker"] = self._worker
+            frame = self._codec.encode(hello)
+            wire.go_on(memoryview(frame))
+            reply = wire.read()
+            while "event" in reply:
+                reply = wire.read()
+            if not reply.get("ok"):
+                raise errors.from_wire(reply.get("error") or {})
+            wire.settle_in()
+        except BaseException:
+            wire.close()
+            raise
+        with self.lock:
+            self.server = reply
+            self._links = wire.number
+            self.wire = wire
+            again, self.queue = self.queue, []
+            for call in again:
+                self.open[call.id] = call
+            busy = again or any(h.link != wire.number for h in self.held.values())
+        if busy:
+            threading.Thread(target=self._catch_up, args=(wire, again), name="qsidecar-bind", daemon=True).start()
+        return wire
+
+    def _run(self, wire: Optional[Wire]) -> None:
+        """The reader: it keeps a connection until the client is closed."""
+        tries = 0
+        while wire is not None:
+            why = self._serve(wire)
+            self._sort(wire, why)
+            if time.monotonic() - wire.since >= STEADY:
+                tries = 0
+            wire = None
+            while not self._ending.is_set() and wire is None:
+                if tries and self._ending.wait(backoff(tries)):
+                    break
+                tries += 1
+                try:
+                    wire = self._connect(str(self._path))
+                except Exception:
+                    pass  # it is not there yet: what it says while it starts is no matter
+        with self.lock:
+            self.held.clear()
+            for call in self.queue + list(self.open.values()):
+                self._finish(call, error=errors.Closed("the client is closed"))
+            self.queue = []
+
+    def _serve(self, wire: Wire) -> Exception:
+        while not self._ending.is_set():
+            try:
+                message = wire.read()
+                self._take(wire, message)
+            except Exception as e:
+                return e
+        return errors.Closed("the client is closed")
+
+    def _sort(self, wire: Wire, why: Exception) -> None:
+        """Of the calls that were open when a connection ended some are sent again, the others told."""
+        with self.lock:
+            self.wire = None
+        wire.close()
+        wire.over.set()
+        with self.lock:
+            again = []
+            for call in sorted(self.open.values(), key=lambda c: c.id):
+                if call.abandoned or call.binder or (call.sent and not call.repeatable()):
+                    self._finish(call, error=unanswered(call, str(why), sent=True))
+                    continue
+                call.twice, call.sent = call.twice or call.sent, False
+                again.append(call)
+            self.open.clear()
+            self.queue = again + self.queue
+
+    def _catch_up(self, wire: Wire, again: List[Call]) -> None:
+        for call in again:
+            self._send(wire, call)
+        tries = 0
+        while True:
+            with self.lock:
+                leases = [s for s, h in self.held.items() if h.link != wire.number][:MAX_LIST]
+            if not leases:
+                return
+            call = Call("extend", {"leases": leases, "bind": True})
+            call.binder = True
+            try:
+                self.submit(call, internal=True, on=wire)
+            except errors.Error:
+                return  # the next connection binds anew
+            self.wait(call, None)
+            if call.error is None:
+                tries = 0
+                continue
+            tries += 1
+            if wire.over.wait(pause_for(call.error, tries)):
+                return
+
+    # --- replies ---
+
+    def _take(self, wire: Wire, message: Message) -> None:
+        event = message.get("event")
+        if event is not None:
+            if event == "lost":
+                with self.lock:
+                    self._drop(message.get("leases") or [])
+            elif event == "draining":
+                self._tell(self._on_draining)
+            return  # others are a later version's
+        ok = bool(message.get("ok"))
+        error = None if ok else errors.from_wire(message.get("error") or {})
+        with self.lock:
+            if message.get("id") is None:
+                if error is None:
+                    raise NoSidecar("an answer without an id")
+                # The whole connection's, which closes now. It may be about any of the open calls: none is
+                # sent again, lest the guilty one break every connection to come.
+                for call in list(self.open.values()):
+                    self._finish(call, error=error)
+                return
+            found = self.open.get(message["id"])
+            if found is None:
+                return
+            call = found
+            outcome: Optional[Exception] = error
+            if call.op == "bye" and ok:
+                self._ending.set()  # the sidecar closes the connection, and there is no other
+            elif call.op == "claim" and ok:
+                self._claimed(wire, call, message)
+            elif call.op in SETTLES:
+                outcome = self._settled(call, message, error)
+            elif call.op == "extend":
+                self._extended(wire, call, message, error)
+            self._finish(call, message, outcome)
+
+    def _claimed(self, wire: Wire, call: Call, message: Message) -> None:
+        jobs = message.get("jobs") or []
+        if call.abandoned:
+            if jobs:
+                back = Call("nack", {"leases": [j["lease"] for j in jobs], "charge": False, "delay_ms": 0})
+                back.owed = True
+                # Not by the reader, which must not wait until the sidecar reads.
+                threading.Thread(target=self._aside, args=(back,), name="qsidecar-back", daemon=True).start()
+                self._backs += 1
+            return
+        message["jobs"] = made = [self._make_job(j) for j in jobs]
+        if "lease_ms" not in call.fields:
+            for job in made:
+                self.held[job.lease] = Held(job, wire.number)
+
+    def _aside(self, back: Call) -> None:
+        try:
+            self.submit(back, internal=True)
+        except errors.Closed:
+            pass  # the connection is closed, and they are free
+        with self.lock:
+            self._backs -= 1
+            self.quiet.notify_all()
+
+    def _settled(
+        self, call: Call, message: Message, error: Optional[errors.SidecarError]
+    ) -> Optional[Exception]:
+        if error is not None and not isinstance(error, errors.LeaseLost):
+            return error
+        for lease in call.leases():
+            self.held.pop(lease, None)
+        lost = call.leases() if error is not None else message.get("lost") or []
+        if lost and call.twice:
+            return errors.SettledOrLost(call.op, lost)
+        return error
+
+    def _extended(self, wire: Wire, call: Call, message: Message, error: Optional[errors.SidecarError]) -> None:
+        if isinstance(error, errors.LeaseLost):
+            lost = call.leases()
+        elif error is None:
+            lost = message.get("lost") or []
+        else:
+            return
+        self._drop(lost)
+        for lease in call.leases():
+            held = self.held.get(lease)
+            if held is not None and call.fields.get("bind"):
+                held.link = wire.number
+            elif held is not None and "lease_ms" in call.fields:
+                del self.held[lease]  # a timed lease from now on
+
+    # --- leases ---
+
+    def settling(self, leases: List[str], d: int) -> None:
+        """Leases that are being settled are not told lost: the settle's own answer says it."""
+        for lease in leases:
+            held = self.held.get(lease)
+            if held is not None:
+                held.settling += d
+
+    def _drop(self, leases: List[str]) -> None:
+        told = []
+        for lease in leases:
+            held = self.held.pop(lease, None)
+            if held is not None and held.settling == 0:
+                held.job._lost = True
+                told.append(held.job)
+        if told:
+            self._tell(lambda: self._on_lost(told))
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        """Runs a callback beside the reader, which must not wait for it."""
+
+        def tell() -> None:
+            with self._telling:
+                callback()
+
+        threading.Thread(target=tell, name="qsidecar-tell", daemon=True).start()
+
+    # --- the end ---
+
+    def settled_down(self, deadline: float) -> bool:
+        """Waits until settles, and claims that nobody waits for any more, are answered; says whether they are."""
+        with self.lock:
+            return self.quiet.wait_for(
+                lambda: not self._backs
+                and not any(c.owed or c.op in SETTLES for c in [*self.open.values(), *self.queue]),
+                max(0.0, deadline - time.monotonic()),
+            )
+
+    def end(self) -> None:
+        self._ending.set()
+        with self.lock:
+            self.closing = True
+            wire, thread = self._trying, self._thread
+        if wire is not None:
+            wire.end()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def leave(self) -> None:
+        """After a fork, in the child: the connection is the parent's."""
+        if self._trying is not None:
+            self._trying.leave()
+
+
+def pause_for(error: Optional[Exception], tries: int) -> float:
+    """What the sidecar asks for, or a back-off; in seconds."""
+    asked = getattr(error, "retry_ms", None)
+    # Not before some 20 ms: these answers come from a sidecar that is there.
+    return backoff(tries + 2) if asked is None else asked / 1000
+
+
+def unanswered(call: Call, why: str, sent: bool = False) -> errors.Error:
+    if sent or call.twice:
+        return errors.UnknownOutcome(f"{call.op}: no answer ({why}); it may have been carried out and may not")
+    return errors.NotConnected(f"{call.op}: not sent ({why})")

@@ -1,0 +1,275 @@
+"""The client: one connection to the sidecar, for all threads of a process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from types import TracebackType
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Type
+
+from . import errors
+from ._session import MAX_LIST, SETTLES, Call, Session, backoff, pause_for, repeatable
+from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields
+
+log = logging.getLogger("qsidecar")
+
+# Instead of a sidecar: set by qsidecar.testing.inline.
+_inline: Optional[Callable[[Sequence[NewJob]], List[Enqueued]]] = None
+
+# How long close waits for answers.
+CLOSE_TIME = 10.0
+
+
+class Client:
+    """One connection to a sidecar, which comes back when it breaks. All threads of a process may use it at once.
+
+    It connects at its first call; an error of that is the caller's. From then on it connects again by itself,
+    keeps the leases that it holds, and sends again what was not answered and may be sent twice. After a fork
+    the child has a connection of its own, and holds nothing.
+
+        with Client() as client:
+            client.enqueue("mail", {"to": "ada"})
+
+    socket: the path of the sidecar's socket; None for QSIDECAR_SOCKET, then $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock,
+    then /run/qsidecar/qsidecar.sock. worker: a name of at most 128 bytes, kept with claims, for people. codec: "json"
+    or "msgpack"; None for msgpack where it is installed. timeout: how long a call may take, in seconds, beside
+    the time that a claim waits: so long it waits for a sidecar that is away, and is sent again where the
+    sidecar could not do it just now. on_lost is told of held jobs whose leases are lost (see Job.lost), on_draining
+    that the sidecar is about to stop; both are called from a thread of their own, one at a time, and may use the client.
+    """
+
+    def __init__(
+        self,
+        socket: Optional[str] = None,
+        *,
+        worker: Optional[str] = None,
+        codec: Optional[str] = None,
+        timeout: float = 60.0,
+        on_lost: Optional[Callable[[List[Job]], None]] = None,
+        on_draining: Optional[Callable[[], None]] = None,
+    ) -> None:
+        self._socket = socket
+        self._worker = worker
+        self._codec = codec
+        self._timeout = timeout
+        self._callbacks = on_lost, on_draining
+        self._session = self._new_session()
+        _clients.add(self)
+
+    def _new_session(self) -> Session:
+        # The session's threads live as long as it does: they must not keep a forgotten client.
+        on_lost, on_draining = self._callbacks
+        return Session(
+            self._socket,
+            self._worker,
+            self._codec,
+            lambda fields: Job(self, fields),
+            on_lost or (lambda jobs: None),
+            on_draining or (lambda: None),
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+    # --- producing ---
+
+    def enqueue(self, queue: str, payload: Any = None, *, request_timeout: Optional[float] = None, **options: Any) -> Enqueued:
+        """Stores a job, and returns when it is durable. The options are those of NewJob.
+
+        Raises UnknownOutcome where the answer was lost and there is no key: it may have been stored. With a key
+        it is sent again. Raises Unavailable where the database is away: nothing was stored.
+        """
+        job = NewJob(queue, payload, **options)
+        if _inline is not None:
+            return _inline([job])[0]
+        return Enqueued.of(self._do("enqueue", job.fields(), request_timeout)["job"])
+
+    def enqueue_many(self, jobs: Iterable[NewJob], *, request_timeout: Optional[float] = None) -> List[Enqueued]:
+        """Stores up to 1,000 jobs in one transaction: all or none."""
+        jobs = list(jobs)
+        if not jobs:
+            return []
+        if len(jobs) > MAX_LIST:
+            raise ValueError(f"{len(jobs)} jobs: one transaction takes {MAX_LIST} at most")
+        if _inline is not None:
+            return _inline(jobs)
+        reply = self._do("enqueue", {"jobs": [job.fields() for job in jobs]}, request_timeout)
+        return [Enqueued.of(e) for e in reply["jobs"]]
+
+    # --- working ---
+
+    def claim(
+        self,
+        *queues: str,
+        max: int = 1,
+        wait: Seconds = 0,
+        lease: Optional[Seconds] = None,
+        timeout: Optional[float] = None,
+    ) -> List[Job]:
+        """Takes up to max ready jobs (1 to 1,000) of the queues, in this order of preference.
+
+        wait: how long to wait for the first, in seconds, up to an hour; without one the list is empty. The jobs are
+        this client's until they are settled or it ends. With lease they are so for that long (1 s to
+        24 h), whatever becomes of the client.
+        """
+        fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
+        if max != 1:
+            fields["max"] = max
+        wait_ms = millis(wait)
+        if wait_ms:
+            fields["wait_ms"] = wait_ms
+        if lease is not None:
+            fields["lease_ms"] = millis(lease)
+        jobs: List[Job] = self._do("claim", fields, timeout, wait_ms / 1000)["jobs"]
+        return jobs
+
+    def ack_many(self, jobs: Iterable[Job], *, timeout: Optional[float] = None) -> List[Job]:
+        """Settles up to 1,000 jobs as done, and returns those whose leases were lost; the others are settled."""
+        return self._settle_many("ack", list(jobs), {}, timeout)
+
+    def nack_many(
+        self,
+        jobs: Iterable[Job],
+        error: str = "",
+        *,
+        delay: Optional[Seconds] = None,
+        dead: bool = False,
+        charge: bool = True,
+        timeout: Optional[float] = None,
+    ) -> List[Job]:
+        """Settles up to 1,000 jobs as failed, as Job.nack, and returns those whose leases were lost."""
+        return self._settle_many("nack", list(jobs), nack_fields(error, delay, dead, charge), timeout)
+
+    def _settle_many(self, op: str, jobs: List[Job], fields: Dict[str, Any], timeout: Optional[float]) -> List[Job]:
+        if not jobs:
+            return []
+        lost = self._do(op, {"leases": [job.lease for job in jobs], **fields}, timeout).get("lost") or []
+        return [job for job in jobs if job.lease in lost]
+
+    def cancel(self) -> None:
+        """Ends the claims of all threads that wait: they return what they have, which may be nothing."""
+        self._session.end_claims(None)
+
+    # --- the rest ---
+
+    def stats(self, queue: Optional[str] = None) -> List[Dict[str, Any]]:
+        """How many jobs a queue has in each state, or each queue: see PROTOCOL.md."""
+        fields = {} if queue is None else {"queue": queue}
+        queues: List[Dict[str, Any]] = self._do("stats", fields, None)["queues"]
+        return queues
+
+    def ping(self) -> None:
+        """Asks whether the sidecar answers; not the database."""
+        self._do("ping", {}, None)
+
+    def request(self, op: str, **fields: Any) -> Dict[str, Any]:
+        """Any other operation of PROTOCOL.md, with the fields that it has there: its reply's fields."""
+        if op in ("hello", "bye", "cancel", "claim"):
+            raise ValueError(f"{op} is sent by the client itself")
+        return self._do(op, fields, None)
+
+    def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float], wait: float = 0.0) -> Dict[str, Any]:
+        """Carries a request out, and again where the answer was that it could not be done just now."""
+        session = self._session
+        session.start()
+        began = time.monotonic()
+        patience = self._timeout if timeout is None else timeout
+        until = began + wait if wait else None
+        tries, twice = 0, False
+        while True:
+            call = Call(op, fields, until)
+            call.twice = twice
+            session.submit(call)
+            session.wait(call, began + wait + patience)
+            error = call.error
+            if error is None:
+                return call.reply
+            if not _passing(op, fields, error, wait):
+                raise error
+            tries += 1
+            pause = pause_for(error, tries)
+            if time.monotonic() + pause > (until or began + patience):
+                raise error
+            twice = twice or isinstance(error, errors.UnknownOutcome)
+            if not self._rest(session, call, pause):
+                return {"jobs": []}
+
+    def _rest(self, session: Session, call: Call, pause: float) -> bool:
+        if call.op not in SETTLES:
+            return session.rest(call.op, pause)
+        # A lease that is lost between two tries is told by the second one's answer.
+        with session.lock:
+            session.settling(call.leases(), +1)
+        try:
+            return session.rest(call.op, pause)
+        finally:
+            with session.lock:
+                session.settling(call.leases(), -1)
+
+    def close(self) -> None:
+        """Ends the client in order: settles are answered, and what it holds goes back uncharged.
+
+        Calls of other threads end with Closed. Where the sidecar is away it tries for ten seconds.
+        """
+        session = self._session
+        with session.lock:
+            if session.closing:
+                return
+            session.closing = True
+        try:
+            self._give_back(session, time.monotonic() + CLOSE_TIME)
+        finally:
+            session.end()
+
+    def _give_back(self, session: Session, deadline: float) -> None:
+        session.end_claims(errors.Closed("the client is closed"))
+        session.settled_down(deadline)
+        with session.lock:
+            leases = list(session.held)
+            wire = session.wire
+            bound = wire is not None and all(h.link == wire.number for h in session.held.values())
+        if not leases:
+            return
+        if bound:  # bye leaves the jobs in their places, but it is of one connection
+            call = Call("bye", {})
+            session.submit(call, internal=True)
+            session.wait(call, deadline)
+            if call.error is None:
+                return
+        for i in range(0, len(leases), MAX_LIST):
+            fields = {"leases": leases[i : i + MAX_LIST], "charge": False, "delay_ms": 0}
+            call = Call("nack", fields)
+            session.submit(call, internal=True)
+            session.wait(call, deadline)
+
+
+def _passing(op: str, fields: Dict[str, Any], error: Exception, wait: float) -> bool:
+    """Whether the same request may do better in a moment, and that is the client's to try.
+
+    An enqueue that could not be done is told: its caller may have better things to do than to wait for a database.
+    """
+    if isinstance(error, errors.UnknownOutcome):
+        return error.told and repeatable(op, fields)
+    if isinstance(error, (errors.Unavailable, errors.Busy, errors.Draining)):
+        return op in ("ack", "nack", "extend") or (op == "claim" and wait > 0)
+    return False
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child: its clients begin anew."""
+    for client in list(_clients):
+        old, client._session = client._session, client._new_session()
+        old.leave()
+
+
+os.register_at_fork(after_in_child=_after_fork)

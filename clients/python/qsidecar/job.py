@@ -1,0 +1,201 @@
+"""A job to be stored, and a job that is held."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Union
+
+from . import errors
+
+if TYPE_CHECKING:
+    from .client import Client
+
+Seconds = Union[float, int, timedelta]
+
+
+def millis(span: Seconds) -> int:
+    """A span in the wire's unit, rounded up: a short wait stays a wait."""
+    if isinstance(span, timedelta):
+        span = span.total_seconds()
+    return math.ceil(span * 1000)
+
+
+def instant(at: Union[datetime, float, int]) -> int:
+    """An instant in the wire's unit, milliseconds since 1970. A datetime without a zone is refused."""
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ValueError(f"run_at={at!r} has no time zone: give it one, datetime.now(timezone.utc) for example")
+        return math.ceil((at - datetime(1970, 1, 1, tzinfo=timezone.utc)) / timedelta(milliseconds=1))
+    return math.ceil(at * 1000)
+
+
+def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
+    """The bytes of a payload or result: JSON, or raw as they are; None if there is neither."""
+    if raw is not None:
+        if payload is not None:
+            raise ValueError("give a JSON value or raw=, not both")
+        return bytes(raw)
+    if payload is None:
+        return None
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        raise TypeError("bytes are no JSON value: give them as raw=")
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+@dataclass
+class NewJob:
+    """A job to be stored. What is None is left to the queue's config.
+
+    payload is any JSON value; raw is bytes that are stored as they are, instead of it. delay (seconds, up to
+    ten years) or run_at (a datetime with a zone, or seconds since 1970) makes it wait; key makes the enqueue
+    idempotent, so that it may be sent again; timeout limits one run, in seconds.
+    """
+
+    queue: str
+    payload: Any = None
+    raw: Optional[bytes] = None
+    priority: int = 0
+    delay: Optional[Seconds] = None
+    run_at: Union[datetime, float, int, None] = None
+    key: Optional[str] = None
+    headers: Optional[Mapping[str, str]] = None
+    max_attempts: Optional[int] = None
+    timeout: Optional[Seconds] = None
+
+    def fields(self) -> Dict[str, Any]:
+        """It as the wire has it."""
+        fields: Dict[str, Any] = {
+            "queue": self.queue,
+            "payload": dump(self.payload, self.raw),
+            "priority": self.priority or None,
+            "delay_ms": None if self.delay is None else millis(self.delay),
+            "run_at": None if self.run_at is None else instant(self.run_at),
+            "key": self.key,
+            "headers": dict(self.headers) if self.headers else None,
+            "max_attempts": self.max_attempts,
+            "timeout_ms": None if self.timeout is None else millis(self.timeout),
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """What became of an enqueue. A duplicate's id and state are those of the first job with its key."""
+
+    id: str
+    duplicate: bool = False
+    state: Optional[str] = None
+
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> Enqueued:
+        return Enqueued(str(fields["id"]), bool(fields.get("duplicate")), fields.get("state"))
+
+
+class Job:
+    """A job that was claimed, and the right to settle it."""
+
+    def __init__(self, client: Optional[Client], fields: Mapping[str, Any]) -> None:
+        self._client = client
+        self._lost = False
+        self.id: str = fields["id"]
+        self.queue: str = fields["queue"]
+        self.lease: str = fields["lease"]  # not for logs
+        payload = fields.get("payload") or b""
+        self.raw: bytes = payload.encode() if isinstance(payload, str) else payload
+        self.attempt: int = fields["attempt"]  # 1 for the first
+        self.max_attempts: int = fields["max_attempts"]  # dead when this one fails
+        self.fence: int = fields["fence"]  # grows with each delivery of the job
+        self.priority: int = fields.get("priority", 0)
+        self.enqueued_at: int = fields.get("enqueued_at", 0)  # milliseconds since 1970
+        self.timeout_ms: Optional[int] = fields.get("timeout_ms")
+        self.headers: Dict[str, str] = fields.get("headers") or {}
+        self.key: Optional[str] = fields.get("key")
+        self.last_error: Optional[str] = fields.get("last_error")
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} of {self.queue}, attempt {self.attempt} of {self.max_attempts}>"
+
+    @property
+    def payload(self) -> Any:
+        """The payload as the JSON value that it is; None if it is empty. `raw` has the bytes."""
+        if not self.raw:
+            return None
+        try:
+            return json.loads(self.raw)
+        except ValueError as e:
+            raise ValueError(f"the payload of job {self.id} of {self.queue} is no JSON ({e}); job.raw has its bytes") from e
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is known to be lost: another worker may have the job, so stop what can be stopped."""
+        return self._lost
+
+    def ack(
+        self, result: Any = None, *, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = (), timeout: Optional[float] = None
+    ) -> List[Enqueued]:
+        """Settles the job as done. The jobs in enqueue are stored with it or not at all; it returns what became of them.
+
+        The result (a JSON value, or raw bytes) is kept with a job that is kept.
+        Raises LeaseLost, SettledOrLost, or what Client raises.
+        """
+        fields: Dict[str, Any] = {"lease": self._valid()}
+        data = dump(result, raw)
+        if data is not None:
+            fields["result"] = data
+        more = [job.fields() for job in enqueue]
+        if more:
+            fields["enqueue"] = more
+        reply = self._do("ack", fields, timeout)
+        return [Enqueued.of(e) for e in reply.get("enqueued") or []]
+
+    def nack(
+        self,
+        error: str = "",
+        *,
+        delay: Optional[Seconds] = None,
+        dead: bool = False,
+        charge: bool = True,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """Settles the job as failed. It is ready again after delay, 0 for at once, None for the queue's back-off.
+
+        dead: no more attempts. charge=False: *not now* rather than *failed*, this delivery does not count.
+        """
+        self._do("nack", {"lease": self._valid(), **nack_fields(error, delay, dead, charge)}, timeout)
+
+    def extend(self, lease: Optional[Seconds] = None, *, timeout: Optional[float] = None) -> None:
+        """Renews the lease: a timed one of so many seconds from now, or None for as long as it was given.
+
+        A job that was claimed without a lease time needs none of it.
+        """
+        fields: Dict[str, Any] = {"lease": self._valid()}
+        if lease is not None:
+            fields["lease_ms"] = millis(lease)
+        self._do("extend", fields, timeout)
+
+    def _valid(self) -> str:
+        if self._lost:
+            raise errors.LeaseLost(f"job {self.id}: its lease was lost; another worker may have it")
+        return self.lease
+
+    def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float]) -> Dict[str, Any]:
+        if self._client is None:
+            raise errors.Error(f"job {self.id} has no client: it was made for a test")
+        return self._client._do(op, fields, timeout)
+
+
+def nack_fields(error: str, delay: Optional[Seconds], dead: bool, charge: bool) -> Dict[str, Any]:
+    fields: Dict[str, Any] = {}
+    if error:
+        # Text for people: what the wire does not take as text is shown by its number. Cut as the sidecar would.
+        fields["error"] = error.replace("\0", "\\0")[:4096].encode("utf-8", "backslashreplace").decode()
+    if delay is not None:
+        fields["delay_ms"] = millis(delay)
+    if dead:
+        fields["dead"] = True
+    if not charge:
+        fields["charge"] = False
+    return fields

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// pythonPackage is the client under test.
+const pythonPackage = "../clients/python"
+
+// pythonTools are what its tests need beside it.
+var pythonTools = []string{"msgpack==1.2.4", "mypy==2.4.1"}
+
+// pythonKitTime is how long a client may take for anything in the kit. It is long,
+// as other tests run beside this one.
+const pythonKitTime = "20s"
+
+// pythonEnv is the interpreter of an environment with these requirements.
+func pythonEnv(t *testing.T, requirements ...string) string {
+	t.Helper()
+	python, err := testserver.PythonEnv(t.Context(), "python3", requirements...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return python
+}
+
+// kitProgram is the conformance kit, built once.
+var kitProgram = sync.OnceValues(func() (string, error) {
+	to := filepath.Join(filepath.Dir(binary), "kit")
+	build := exec.Command("go", "build", "-o", to, "../clients/kit")
+	out, err := build.CombinedOutput()
+	if err != nil {
+		return string(out), err
+	}
+	return to, nil
+})
+
+// runKit runs the kit on an adapter and returns its report and whether all was well.
+func runKit(t *testing.T, codec string, adapter ...string) (report string, ok bool) {
+	t.Helper()
+	kit, err := kitProgram()
+	if err != nil {
+		t.Fatalf("building the kit: %v\n%s", err, kit)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	args := append([]string{"-codec", codec, "-patience", pythonKitTime, "-transcripts", "../protocol/testdata/transcripts", "--"}, adapter...)
+	cmd := exec.CommandContext(ctx, kit, args...)
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); err != nil && code != 1 {
+		t.Fatalf("the kit: %v\n%s", err, out)
+	}
+	return string(out), err == nil
+}
+
+// TestPythonKit: the Python client has every reaction of clients/README.md.
+func TestPythonKit(t *testing.T) {
+	t.Parallel()
+	adapter := filepath.Join(pythonPackage, "kit_adapter.py")
+	for codec, python := range map[string]string{"json": "python3", "msgpack": pythonEnv(t, pythonTools...)} {
+		t.Run(codec, func(t *testing.T) {
+			t.Parallel()
+			if report, ok := runKit(t, codec, python, adapter); !ok {
+				t.Errorf("the kit on the Python client:\n%s", report)
+			}
+		})
+	}
+}
+
+// TestPythonTypes: mypy --strict finds nothing, so that its users' mypy does not either.
+func TestPythonTypes(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), pythonEnv(t, pythonTools...), "-m", "mypy", "--strict",
+		"--cache-dir", filepath.Join(t.TempDir(), "mypy"), "qsidecar")
+	cmd.Dir = pythonPackage
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, strings.TrimSpace(string(out)))
+	}
+}
