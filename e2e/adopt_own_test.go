@@ -41,7 +41,7 @@ var ownConsumers = map[string]ownConsumer{
 
 // twoTransactions is a consumer that reads a row under a lock and marks it in one
 // transaction, and ends it in another. claim and finish get the row's id and the
-// consumer's name.
+// consumer's name; on MySQL, whose arguments have no numbers, the name first.
 func twoTransactions(take, claim, finish string) ownConsumer {
 	return ownConsumer{
 		take: func(ctx context.Context, c *sql.Conn, name string, _ int) (items []string, err error) {
@@ -56,13 +56,13 @@ func twoTransactions(take, claim, finish string) ownConsumer {
 			} else if err != nil {
 				return nil, err
 			}
-			if _, err := tx.ExecContext(ctx, claim, item, name); err != nil {
+			if _, err := tx.ExecContext(ctx, claim, itemAndName(claim, item, name)...); err != nil {
 				return nil, err
 			}
 			return []string{item}, tx.Commit()
 		},
 		finish: func(ctx context.Context, c *sql.Conn, item, name string) error {
-			_, err := c.ExecContext(ctx, finish, item, name)
+			_, err := c.ExecContext(ctx, finish, itemAndName(finish, item, name)...)
 			return err
 		},
 	}
@@ -95,6 +95,13 @@ func oneTransaction(take, finish string) ownConsumer {
 	}
 }
 
+func itemAndName(statement, item, name string) []any {
+	if strings.Contains(statement, "?") {
+		return []any{name, item}
+	}
+	return []any{item, name}
+}
+
 // runOwnConsumer works until stop is closed. Where the server ends its transaction
 // because of a deadlock it does that again, as everybody has to on such a server.
 func runOwnConsumer(task workerTask, stop <-chan struct{}) error {
@@ -114,7 +121,7 @@ func runOwnConsumer(task workerTask, stop <-chan struct{}) error {
 		return err
 	}
 	defer c.Close()
-	own, most := ownConsumers[task.Queue], ownBatch
+	own, most := ownConsumers[task.Queue], task.Most
 	if sheet.holds != nil {
 		most = 1 // when it is killed it has the job that the sheet names
 	}
@@ -146,9 +153,6 @@ func runOwnConsumer(task workerTask, stop <-chan struct{}) error {
 		}
 	}
 }
-
-// ownBatch is how many rows own consumers take at most, where theirs take several.
-const ownBatch = 5
 
 // deadlocked: the server ended the transaction because of one.
 func deadlocked(err error) bool {

@@ -32,7 +32,7 @@ func staleCases() []staleCase {
 		cleaner: `UPDATE MsgQueue SET State = 'N', ReaderCode = NULL, TakenTime = NULL WHERE MsgId = $1::text::int AND State = 'A'`,
 		row:     `SELECT concat_ws(' ', xmin, to_jsonb(q)) FROM MsgQueue q WHERE MsgId = $1::text::int`,
 	}
-	d.config = strings.ReplaceAll(d.config, "stuck_after: 2s", "")
+	d.config = strings.ReplaceAll(d.config, "stuck_after: 4s", "")
 	sameE, sameD, told := e, d, e
 	sameE.name, sameE.queue, sameE.own, sameE.alike = "e-same-name", "e", "w", true
 	sameD.name, sameD.queue, sameD.own = "d-same-name", "d", "w"
@@ -219,7 +219,7 @@ var staleOwn = map[string]ownConsumer{
 func plainReaders(t *testing.T, at string) {
 	s := newSite(t)
 	s.url = at
-	s.queues = "  MsgQueue:" + strings.ReplaceAll(systemD.config, "stuck_after: 2s", "") +
+	s.queues = "  MsgQueue:" + strings.ReplaceAll(systemD.config, "stuck_after: 4s", "") +
 		"  Bare: {table: bare, columns: {id: msgid, payload: msg, state: state, created_at: createtime}, " +
 		"states: {ready: N, claimed: A, done: C}, where: {msgtypecode: ORD}, order: [createtime]}\n"
 	db := owners(t, at)

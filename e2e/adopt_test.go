@@ -21,6 +21,8 @@ type adoption struct {
 	rows  string
 	by    func(who string) string // how a row shows a worker; nil: by its name
 	stuck bool                    // the sidecar frees what its own consumers left
+	gone  bool                    // rows are deleted when they are done
+	most  int                     // what a consumer of either kind takes at once; 0: one
 }
 
 // tableServer is a database server that systems share, each in a database of its own.
@@ -64,7 +66,7 @@ var systemD = adoption{
     states: {ready: N, claimed: A, done: C, dead: E}
     where: {msgtypecode: ORD}
     order: [createtime]
-    stuck_after: 2s
+    stuck_after: 4s
 `,
 	open:  `SELECT count(*)::text FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State <> 'C' OR MsgTypeCode = 'INV' AND State <> 'N'`,
 	rows:  `SELECT concat_ws(' ', MsgId, State, ReaderCode, TakenTime <= DoneTime AND TakenTime >= CreateTime) FROM MsgQueue WHERE MsgTypeCode = 'ORD'`,
@@ -111,7 +113,7 @@ type adopting struct {
 // some of each and a sidecar, and looks at what they leave.
 func (a adoption) run(t *testing.T, h tableServer) {
 	s := newSite(t)
-	s.url, s.hostLease = h.database(t), 2*time.Second
+	s.url, s.hostLease = h.database(t), 4*time.Second
 	s.queues = "  " + a.name + ":" + a.config
 	jobs := size(5_000)
 	r := &adopting{adoption: a, t: t, s: s, db: owners(t, s.url), sheet: filepath.Join(s.dir, "sheet"), dead: map[string]bool{}, own: map[string]bool{}}
@@ -156,7 +158,7 @@ func (a adoption) run(t *testing.T, h tableServer) {
 // worker starts one; sc is the sidecar it goes through.
 func (r *adopting) worker(mode string, sc *sidecar, holds string) *workerProcess {
 	r.started++
-	task := workerTask{Name: fmt.Sprintf("%s-%d", mode, r.started), Sidecar: holds, Queue: r.name, History: r.sheet, Socket: r.s.url}
+	task := workerTask{Name: fmt.Sprintf("%s-%d", mode, r.started), Sidecar: holds, Queue: r.name, History: r.sheet, Socket: r.s.url, Most: max(1, r.most)}
 	if sc != nil {
 		task.Socket = sc.socket
 	}
@@ -251,7 +253,11 @@ func (r *adopting) judge(jobs, left int) {
 	if len(stuck) != left {
 		t.Errorf("%d rows are left, and dead consumers of its own keep %v", left, stuck)
 	}
-	for _, row := range r.db.texts(r.rows) {
+	rows := r.db.texts(r.rows)
+	if want := map[bool]int{false: jobs, true: left}[r.gone]; len(rows) != want {
+		t.Errorf("%d rows are there in the end, want %d", len(rows), want)
+	}
+	for _, row := range rows {
 		f := strings.Fields(row)
 		if stuck[f[0]] {
 			continue

@@ -93,13 +93,17 @@ func workThrough(w *wire, task workerTask, sheet *worksheet, stop <-chan struct{
 	if _, err := w.call(msg{"op": "hello", "worker": task.Name}); err != nil {
 		return err
 	}
+	most := task.Most
+	if sheet.holds != nil {
+		most = 1
+	}
 	for {
 		select {
 		case <-stop:
 			return nil
 		default:
 		}
-		r, err := w.call(msg{"op": "claim", "queue": task.Queue, "wait_ms": 200})
+		r, err := w.call(msg{"op": "claim", "queue": task.Queue, "max": most, "wait_ms": 200})
 		if err == nil && r.Error != nil && !r.Error.passing() {
 			return r.Error
 		}

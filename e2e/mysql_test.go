@@ -48,12 +48,28 @@ func onMySQL(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, s *site
 
 func newMySQLSite(t *testing.T, kind testserver.Kind) (*site, *mysqlServer, error) {
 	t.Helper()
+	ownMySQL(t)
+	p, err := startMySQL(t, kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := newSite(t)
+	s.url = p.URL(p.database)
+	return s, p, nil
+}
+
+// ownMySQL has the test's servers be its own, whatever the environment names.
+func ownMySQL(t *testing.T) {
 	for _, env := range []string{testserver.EnvMySQL, testserver.EnvMariaDB, testserver.EnvMariaDBOld} {
 		t.Setenv(env, "")
 	}
+}
+
+// startMySQL starts a server, with the database of a site, that ends with the test.
+func startMySQL(t testing.TB, kind testserver.Kind) (*mysqlServer, error) {
 	m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{Durable: true})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -67,14 +83,9 @@ func newMySQLSite(t *testing.T, kind testserver.Kind) (*site, *mysqlServer, erro
 	t.Logf("%s: %s", kind, m.Version)
 	p := &mysqlServer{MySQL: m, t: t, database: "e2e"}
 	if err := m.Exec(t.Context(), "CREATE DATABASE e2e"); err != nil { // it goes with the server
-		t.Fatal(err)
+		return nil, err
 	}
-	if err := p.countTimeouts(); err != nil {
-		t.Fatal(err)
-	}
-	s := newSite(t)
-	s.url = m.URL(p.database)
-	return s, p, nil
+	return p, p.countTimeouts()
 }
 
 // open is a pool of connections beside the sidecars', as other programs have.

@@ -27,6 +27,8 @@ const modeInsert = "insert"
 // workerTask is what a worker process is told, in the environment.
 type workerTask struct {
 	Name, Sidecar, Socket, Queue, History string
+
+	Most int // how many jobs it takes at once, where it may take several
 }
 
 const workerTaskVar = "QSIDECAR_E2E_TASK"

@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"math/rand/v2"
+	"strings"
+)
+
+// numbered is a table j of the numbers n from 0 to %d - 1, once its query's LIMIT is
+// known: servers count no further than 1,000 in one go.
+const numbered = `(WITH RECURSIVE d (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM d WHERE n < 99)
+		SELECT 100 * a.n + b.n AS n FROM d a, d b ORDER BY 1 LIMIT %d) j`
+
+// systemA is the table of system A, with consumers that take rows in no order and
+// keep those that are done.
+var systemA = adoption{
+	name: "a",
+	ddl: `CREATE TABLE things (id int AUTO_INCREMENT PRIMARY KEY, status tinyint NOT NULL DEFAULT 1, pid int NULL,
+		created_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), thing varchar(100) NULL, KEY (status, created_at), KEY (pid));
+		INSERT INTO things (thing) SELECT n FROM ` + numbered + `;`,
+	config: `
+    table: things
+    columns: {id: id, payload: thing, state: status, created_at: created_at}
+    states: {ready: 1, claimed: 2, done: 3}
+    token: {column: pid, value: 900001}
+`,
+	open: `SELECT CAST(count(*) AS CHAR) FROM things WHERE status <> 3`,
+	rows: `SELECT CONCAT_WS(' ', id, status, COALESCE(pid, '-'), IF(status = 3, 't', 'f')) FROM things`,
+	by: func(who string) string {
+		if n, own := strings.CutPrefix(who, modeOwn+"-"); own {
+			return n
+		}
+		return "900001"
+	},
+}
+
+// oldestA and newestA are system A with the published orders; one deletes what is done.
+var oldestA, newestA = systemA.as("a_oldest", "created_at: created_at}", "created_at: created_at}\n    order: [created_at]"),
+	systemA.as("a_newest", "created_at: created_at}", "created_at: created_at}\n    order: [created_at desc]\n    on_ack: delete").deletes()
+
+// as is the system under another name, with a part of its config replaced.
+func (a adoption) as(name, before, after string) adoption {
+	a.name, a.config = name, strings.Replace(a.config, before, after, 1)
+	return a
+}
+
+// deletes has the system delete what is done.
+func (a adoption) deletes() adoption {
+	a.gone = true
+	return a
+}
+
+// systemC is the table of system C, whose consumers take several rows at once under a
+// random number, and delete what they accept. The sidecar's numbers are the last of
+// those with 24 bits.
+var systemC = adoption{
+	name: "c",
+	ddl: `CREATE TABLE queue_test (id int unsigned AUTO_INCREMENT PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL, KEY (transaction_unique));
+		INSERT INTO queue_test (payload) SELECT JSON_OBJECT('n', n) FROM ` + numbered + `;`,
+	config: `
+    table: queue_test
+    columns: {id: id, payload: payload}
+    token: {column: transaction_unique, range: [16000000, 16777215]}
+    on_ack: delete
+`,
+	open: `SELECT CAST(count(*) AS CHAR) FROM queue_test`,
+	rows: `SELECT CONCAT_WS(' ', id, 'there', CASE WHEN transaction_unique >= 16000000 THEN 'sidecar' WHEN transaction_unique IS NULL THEN '-' ELSE 'own' END, 'f') FROM queue_test`,
+	by: func(who string) string {
+		if strings.HasPrefix(who, modeOwn) {
+			return "own"
+		}
+		return "sidecar"
+	},
+	gone: true,
+	most: 5,
+}
+
+// archivingC is system C whose consumers move what they accept.
+var archivingC = adoption{
+	name: "c_archive",
+	ddl: systemC.ddl + `CREATE TABLE queue_test_archive (id int unsigned PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL,
+		accepted timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP);`,
+	config: strings.Replace(systemC.config, "on_ack: delete", "on_ack: {archive: queue_test_archive}", 1),
+	open:   systemC.open,
+	rows: systemC.rows + ` UNION ALL ` + strings.NewReplacer("'there'", "'accepted'", "'f'", "IF(accepted IS NULL, 'f', 't')", "queue_test", "queue_test_archive").
+		Replace(systemC.rows),
+	by:   systemC.by,
+	most: 5,
+}
+
+var systemDOnMySQL = adoption{
+	name: "d_mysql",
+	ddl: `CREATE TABLE MsgQueue (MsgId int AUTO_INCREMENT PRIMARY KEY, MsgTypeCode char(3) NOT NULL, SourceCode varchar(10) NULL,
+		State char(1) NOT NULL DEFAULT 'N', CreateTime datetime(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), Msg text NULL,
+		ReaderCode varchar(20) NULL, TakenTime datetime(3) NULL, DoneTime datetime(3) NULL, KEY (MsgTypeCode, State, CreateTime));
+		INSERT INTO MsgQueue (MsgTypeCode, Msg) SELECT x, n FROM ` + numbered + `, (SELECT 'ORD' AS x UNION ALL SELECT 'INV') x;`,
+	config: `
+    table: MsgQueue
+    columns: {id: MsgId, payload: Msg, state: State, created_at: CreateTime, worker: ReaderCode, claimed_at: TakenTime, finished_at: DoneTime}
+    states: {ready: N, claimed: A, done: C, dead: E}
+    where: {MsgTypeCode: ORD}
+    order: [CreateTime]
+    stuck_after: 4s
+`,
+	open: `SELECT CAST(count(*) AS CHAR) FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State <> 'C' OR MsgTypeCode = 'INV' AND State <> 'N'`,
+	rows: `SELECT CONCAT_WS(' ', MsgId, State, COALESCE(ReaderCode, '-'), IF(TakenTime <= DoneTime AND TakenTime >= CreateTime, 't', 'f'))
+		FROM MsgQueue WHERE MsgTypeCode = 'ORD'`,
+	stuck: true,
+}
+
+func init() {
+	const done = "UPDATE things SET status=3 WHERE id=?"
+	ownConsumers["a"] = byPid("", done)
+	ownConsumers["a_oldest"] = byPid(" ORDER BY created_at ASC", done)
+	ownConsumers["a_newest"] = byPid(" ORDER BY created_at DESC", "DELETE FROM things WHERE id=?")
+	ownConsumers["c"] = byRandomNumber("DELETE FROM queue_test WHERE id=?")
+	ownConsumers["c_archive"] = byRandomNumber(
+		"INSERT INTO queue_test_archive (id, transaction_unique, payload) SELECT id, transaction_unique, payload FROM queue_test WHERE id=?",
+		"DELETE FROM queue_test WHERE id=?")
+	ownConsumers["d_mysql"] = twoTransactions(
+		`SELECT MsgId FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State = 'N' ORDER BY CreateTime LIMIT 1 FOR UPDATE`,
+		`UPDATE MsgQueue SET State = 'A', ReaderCode = ?, TakenTime = NOW(3) WHERE MsgId = ?`,
+		`UPDATE MsgQueue SET State = 'C', ReaderCode = ?, DoneTime = NOW(3) WHERE MsgId = ?`)
+}
+
+// byPid are the consumers of system A: each has a number of its own, that of its name.
+func byPid(order, done string) ownConsumer {
+	return ownConsumer{
+		take: func(ctx context.Context, c *sql.Conn, name string, _ int) ([]string, error) {
+			pid := systemA.by(name)
+			if _, err := c.ExecContext(ctx, "UPDATE things SET status=2, pid=? WHERE status=1"+order+" LIMIT 1", pid); err != nil {
+				return nil, err
+			}
+			return column(ctx, c, "SELECT id FROM things WHERE status=2 AND pid=?", pid)
+		},
+		finish: func(ctx context.Context, c *sql.Conn, item, _ string) error {
+			_, err := c.ExecContext(ctx, done, item)
+			return err
+		},
+	}
+}
+
+// byRandomNumber are the consumers of system C; accept are the statements that do so,
+// in one transaction.
+func byRandomNumber(accept ...string) ownConsumer {
+	return ownConsumer{
+		take: func(ctx context.Context, c *sql.Conn, _ string, most int) ([]string, error) {
+			number := 1 + rand.IntN(16_000_000-1) // 24 bits, but for the sidecar's
+			if _, err := c.ExecContext(ctx, "UPDATE queue_test SET transaction_unique=? WHERE transaction_unique IS NULL ORDER BY id LIMIT ?", number, most); err != nil {
+				return nil, err
+			}
+			return column(ctx, c, "SELECT id FROM queue_test WHERE transaction_unique=?", number)
+		},
+		finish: func(ctx context.Context, c *sql.Conn, item, _ string) error {
+			tx, err := c.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback() // does nothing after the commit
+			for _, statement := range accept {
+				if _, err := tx.ExecContext(ctx, statement, item); err != nil {
+					return err
+				}
+			}
+			return tx.Commit()
+		},
+	}
+}
+
+// column is the first one of a query's rows.
+func column(ctx context.Context, c *sql.Conn, query string, args ...any) (all []string, err error) {
+	rows, err := c.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return all, rows.Err()
+}
