@@ -11,14 +11,15 @@ import (
 // mysqlKinds are all that adopt tables: the last one cannot skip locked rows.
 var mysqlKinds = []testserver.Kind{testserver.MySQL97, testserver.MariaDB1011, testserver.MariaDB105}
 
-// onMySQLTables runs f, in parallel, on a new server of each kind. A kind that cannot
+// onMySQLTables runs f, in parallel, on a new server of each kind. No server is killed,
+// so none writes through to its disk. A kind that cannot
 // be had and may be missing is told of in the closing lines.
 func onMySQLTables(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, kind testserver.Kind, p *mysqlServer)) {
 	ownMySQL(t)
 	servers, errs := make([]*mysqlServer, len(kinds)), make([]error, len(kinds))
 	var wg sync.WaitGroup
 	for i, kind := range kinds {
-		wg.Go(func() { servers[i], errs[i] = startMySQL(t, kind) })
+		wg.Go(func() { servers[i], errs[i] = startMySQL(t, kind, testserver.Options{}) })
 	}
 	wg.Wait()
 	for i, kind := range kinds {

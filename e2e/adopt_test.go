@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -87,14 +88,14 @@ func TestAdoptedBesideItsOwn(t *testing.T) {
 	onTables(t, tableServer{p.Database, "qsidecar.qsidecar_leases"}, systemE, systemELong, systemD)
 }
 
-// onTables runs systems beside each other.
+// onTables runs systems beside each other, all at once: most of a run is waiting for
+// the lease of a sidecar that was killed.
 func onTables(t *testing.T, h tableServer, all ...adoption) {
+	var wg sync.WaitGroup
 	for _, a := range all {
-		t.Run(a.name, func(t *testing.T) {
-			t.Parallel()
-			a.run(t, h)
-		})
+		wg.Go(func() { t.Run(a.name, func(t *testing.T) { a.run(t, h) }) })
 	}
+	wg.Wait()
 }
 
 // adopting is a run under way.

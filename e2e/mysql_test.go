@@ -49,7 +49,7 @@ func onMySQL(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, s *site
 func newMySQLSite(t *testing.T, kind testserver.Kind) (*site, *mysqlServer, error) {
 	t.Helper()
 	ownMySQL(t)
-	p, err := startMySQL(t, kind)
+	p, err := startMySQL(t, kind, testserver.Options{Durable: true})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,8 +66,8 @@ func ownMySQL(t *testing.T) {
 }
 
 // startMySQL starts a server, with the database of a site, that ends with the test.
-func startMySQL(t testing.TB, kind testserver.Kind) (*mysqlServer, error) {
-	m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{Durable: true})
+func startMySQL(t testing.TB, kind testserver.Kind, o testserver.Options) (*mysqlServer, error) {
+	m, err := testserver.StartMySQL(t.Context(), kind, o)
 	if err != nil {
 		return nil, err
 	}
