@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -221,6 +222,16 @@ func (r *adopting) shows(who string) string {
 	return r.by(who)
 }
 
+// workedAgain are the jobs that were worked more than once, and by whom.
+func (r *adopting) workedAgain() map[string][]string {
+	by := map[string][]string{}
+	for _, w := range r.worked() {
+		by[w.item] = append(by[w.item], w.who)
+	}
+	maps.DeleteFunc(by, func(_ string, who []string) bool { return len(who) == 1 })
+	return by
+}
+
 // judge: each job was worked once, unless its first worker died, and its row is
 // what its own consumers would have left.
 func (r *adopting) judge(jobs, left int) {
@@ -236,7 +247,7 @@ func (r *adopting) judge(jobs, left int) {
 		by[strings.Split(w.who, "-")[0]]++
 	}
 	if again := len(r.worked()) - len(times); again > len(r.dead) {
-		t.Errorf("%d jobs were worked again after the deaths of %d workers, each of whom had one", again, len(r.dead))
+		t.Errorf("%d jobs were worked again after the deaths of %d workers, each of whom had one: %v", again, len(r.dead), r.workedAgain())
 	}
 	if !r.stuck && left != 1 {
 		t.Errorf("%d rows are left as its own dead consumer left them, want 1", left)

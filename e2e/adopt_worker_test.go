@@ -114,13 +114,24 @@ func workThrough(w *wire, task workerTask, sheet *worksheet, stop <-chan struct{
 			if err := sheet.work(job.ID); err != nil {
 				return err
 			}
-			r, err := w.call(msg{"op": "ack", "lease": job.Lease})
-			if err == nil && r.Error != nil && !r.Error.passing() {
-				return r.Error
-			}
-			if err != nil {
+			if err := ackThrough(w, job.Lease); err != nil {
 				return err
 			}
+		}
+	}
+}
+
+// ackThrough tries again what may be: somebody else's program may keep the row locked.
+func ackThrough(w *wire, lease string) error {
+	for {
+		r, err := w.call(msg{"op": "ack", "lease": lease})
+		switch {
+		case err != nil:
+			return err
+		case r.Error == nil:
+			return nil
+		case !r.Error.passing():
+			return r.Error
 		}
 	}
 }
