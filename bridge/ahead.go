@@ -266,6 +266,12 @@ func (a *attendant) attend() (left bool) {
 
 func (a *attendant) giveBack(limit time.Duration) (left bool) {
 	jobs, left := a.broker.takeAhead(limit)
+	a.giveBackJobs(jobs)
+	return left
+}
+
+// giveBackJobs returns jobs that were claimed ahead.
+func (a *attendant) giveBackJobs(jobs []backends.Job) {
 	for len(jobs) > 0 { // by host: an identity may have changed meanwhile
 		host := jobs[0].Token.Host
 		n := 0
@@ -275,5 +281,4 @@ func (a *attendant) giveBack(limit time.Duration) (left bool) {
 		a.committer.giveBack(host, jobs[:n])
 		jobs = jobs[n:]
 	}
-	return left
 }

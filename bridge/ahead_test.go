@@ -59,7 +59,7 @@ func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 
 // aheadOf counts what lies claimed ahead for a line.
 func (s *sidecar) aheadOf(queue string) int {
-	b := s.banks[0].broker
+	b := s.plan.Load().banks[0].broker
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if ln := b.lines[queue]; ln != nil {
@@ -178,7 +178,7 @@ func TestDrainEmptiesTheBuffer(t *testing.T) {
 	if err := s.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	o := options(t, s.banks[0].backend)
+	o := options(t, s.plan.Load().banks[0].link.end.Backend)
 	c := start(t, o).dial(t)
 	if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["claimed"] != float64(0) {
 		t.Errorf("left claimed by an orderly exit: %v", q)
@@ -215,7 +215,7 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := b.banks[0].keeper
+	k := b.plan.Load().banks[0].keeper
 	var released atomic.Int64
 	release := k.release
 	k.release = func(owner backends.Identity, leases []backends.Lease) {

@@ -21,38 +21,40 @@ const leaveTimeout = 5 * time.Second
 // bank is the bridge's side of one database: everything between the sessions
 // and that backend.
 type bank struct {
-	name      string
-	backend   backends.Backend
-	inspector backends.Inspector // nil: the backend cannot be looked into
-	info      backends.Info
-	hostLease time.Duration
-	ledger    *ledger
-	broker    *broker
-	committer *committer
-	keeper    *keeper
-	sweeper   *sweeper
-	attendant *attendant
-	log       *slog.Logger
+	name        string // what it was called at first; see plan.nameOf
+	link        *link
+	times       *leaseTimes
+	inspectable bool          // the backend can be looked into
+	info        backends.Info // of the backend that it began with: the database is the same
+	ledger      *ledger
+	broker      *broker
+	committer   *committer
+	keeper      *keeper
+	sweeper     *sweeper
+	attendant   *attendant
+	log         *slog.Logger
+
+	// Bridge.reload guards these.
+	retiring bool         // it ends when the last lease in it has ended
+	end      func() error // ends it, and returns what its run returned
 }
 
-func newBank(name string, d Database, limits protocol.Limits, policy func(string) (backends.Policy, bool),
-	lost func(*bank, map[*session][]backends.Lease), log *slog.Logger,
-) *bank {
+func (br *Bridge) newBank(name string, d Database) *bank {
 	b := &bank{
-		name:      name,
-		backend:   d.Backend,
-		info:      d.Backend.Info(),
-		hostLease: d.HostLease,
-		ledger:    newLedger(),
-		log:       log.With("database", name),
+		name:   name,
+		link:   newLink(d),
+		times:  newLeaseTimes(d),
+		info:   d.Backend.Info(),
+		ledger: newLedger(),
+		log:    br.log.With("database", name),
 	}
-	b.inspector, _ = d.Backend.(backends.Inspector)
+	_, b.inspectable = d.Backend.(backends.Inspector)
 	c := &committer{
-		backend:    d.Backend,
+		backend:    b.link,
 		ledger:     b.ledger,
-		policy:     policy,
-		patience:   d.HostLease,
-		maxPayload: int64(limits.MaxPayload),
+		policy:     func(queue string) (backends.Policy, bool) { return br.plan.Load().policyIn(b, queue) },
+		times:      b.times,
+		maxPayload: func() int64 { return int64(br.plan.Load().limits.MaxPayload) },
 		claimBytes: protocol.ClaimBytes,
 		log:        b.log,
 		room:       semaphore.NewWeighted(queueBytes),
@@ -64,23 +66,22 @@ func newBank(name string, d Database, limits protocol.Limits, policy func(string
 	b.committer = c
 	b.broker = newBroker(c.wakeClaims)
 	b.keeper = &keeper{
-		backend: d.Backend,
-		lease:   d.HostLease,
-		grace:   d.RestartGrace,
+		backend: b.link,
+		times:   b.times,
 		ledger:  b.ledger,
 		log:     b.log,
 		clock:   bootTime,
-		lost:    func(m map[*session][]backends.Lease) { lost(b, m) },
+		lost:    func(m map[*session][]backends.Lease) { br.tellLost(b, m) },
 		release: c.release,
 		revived: c.wakeClaims,
 		poke:    make(chan struct{}, 1),
 		watched: make(map[backends.Identity]watch),
 	}
 	b.sweeper = &sweeper{
-		backend: d.Backend,
+		backend: b.link,
 		keeper:  b.keeper,
 		broker:  b.broker,
-		timeout: d.HostLease,
+		times:   b.times,
 		log:     b.log,
 		poke:    make(chan struct{}, 1),
 	}
@@ -90,12 +91,19 @@ func newBank(name string, d Database, limits protocol.Limits, policy func(string
 	b.broker.fresh = b.keeper.fresh
 	b.broker.clock = bootTime
 	b.broker.buffers = b.info.Ahead
-	if m, ok := d.Backend.(backends.Mixed); ok {
-		b.broker.direct = m.Adopted
-	}
+	b.broker.direct = b.link.adopted
 	b.attendant = &attendant{broker: b.broker, ledger: b.ledger, committer: c, poke: make(chan struct{}, 1)}
 	b.broker.buffered = b.attendant.wake
 	return b
+}
+
+// follow ends the waits of claims that the plan has no place for here.
+func (b *bank) follow(p *plan) {
+	back := b.broker.evict(func(queues []string) bool {
+		to, wire := p.bankOf(queues)
+		return wire == nil && to == b
+	})
+	b.attendant.giveBackJobs(back)
 }
 
 // join makes the first attempt to join, so that the first claim finds an
@@ -150,19 +158,11 @@ func (b *bank) run(ctx, work, hard context.Context) error {
 
 // listen turns other sidecars' notifications into hints, until ctx is done.
 func (b *bank) listen(ctx context.Context) {
-	n, ok := b.backend.(backends.Notifier)
-	if !ok {
-		return
-	}
-	queues, ok := n.Notifications(ctx)
-	if !ok {
-		return
-	}
-	for q := range queues {
-		if q == "" {
+	b.link.notifications(ctx, func(queue string) {
+		if queue == "" {
 			b.sweeper.wake() // names may have been missed: look for all who wait
-			continue
+			return
 		}
-		b.broker.hint([]string{q})
-	}
+		b.broker.hint([]string{queue})
+	})
 }

@@ -12,9 +12,8 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -26,21 +25,31 @@ const flushTimeout = 5 * time.Second
 
 // Bridge is one sidecar.
 type Bridge struct {
-	opts     Options
-	limits   protocol.Limits
-	log      *slog.Logger
-	banks    []*bank
-	bankBy   map[string]*bank // by name in the options
-	bankByID map[string]*bank // by the database's random id
-	ready    chan struct{}
-	aborted  chan struct{}
-	abort    sync.Once
+	plan    atomic.Pointer[plan] // never nil
+	log     *slog.Logger
+	ready   chan struct{}
+	aborted chan struct{}
+	abort   sync.Once
+
+	reload  sync.Mutex // one change of the plan at a time
+	running *running   // nil: Run is not running, or stopping. reload guards it
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
 	serving  sync.WaitGroup
 	closing  bool
-	changed  chan struct{} // closed and replaced whenever a session ended
+}
+
+// running is what Run has under way that a reload changes.
+type running struct {
+	listeners map[string]*listener // by path
+	watcher   *hangups
+	accepting sync.WaitGroup
+	left      sync.WaitGroup          // what reloads left behind: sessions, databases
+	stop      context.Context         // done when Run begins to stop
+	fail      context.CancelCauseFunc // ends stop
+	work      context.Context         // done when no session is left
+	hard      context.Context         // done when the time for the last commits is over
 }
 
 // New checks the options, reports everything that is wrong with them, and makes a
@@ -51,26 +60,27 @@ func New(o Options, log *slog.Logger) (*Bridge, error) {
 		return nil, err
 	}
 	b := &Bridge{
-		opts:     o,
-		limits:   protocol.NewLimits(o.MaxFrame),
 		log:      log,
-		bankBy:   make(map[string]*bank),
-		bankByID: make(map[string]*bank),
 		ready:    make(chan struct{}),
 		aborted:  make(chan struct{}),
 		sessions: make(map[*session]struct{}),
-		changed:  make(chan struct{}),
 	}
+	p := &plan{opts: o, limits: protocol.NewLimits(o.MaxFrame), bankBy: make(map[string]*bank), bankByID: make(map[string]*bank)}
 	for name, d := range o.Databases {
-		bank := newBank(name, d, b.limits, b.policy, b.tellLost, log)
-		if twin := b.bankByID[bank.info.Database]; twin != nil {
-			return nil, fmt.Errorf("databases.%s and databases.%s are the same database: give its queues one name", twin.name, name)
+		bank := b.newBank(name, d)
+		if twin := p.bankByID[bank.info.Database]; twin != nil {
+			return nil, twins(twin.name, name)
 		}
-		b.banks = append(b.banks, bank)
-		b.bankBy[name] = bank
-		b.bankByID[bank.info.Database] = bank
+		p.banks = append(p.banks, bank)
+		p.bankBy[name] = bank
+		p.bankByID[bank.info.Database] = bank
 	}
+	b.plan.Store(p)
 	return b, nil
+}
+
+func twins(one, other string) error {
+	return fmt.Errorf("databases.%s and databases.%s are the same database: give its queues one name", one, other)
 }
 
 // Ready is closed when every socket listens and the databases were asked.
@@ -85,63 +95,89 @@ func (b *Bridge) Abort() { b.abort.Do(func() { close(b.aborted) }) }
 // connections are closed without releasing anything. What they fed is committed,
 // and only then does the sidecar leave the databases.
 func (b *Bridge) Run(ctx context.Context) error {
-	lns, err := b.listenAll()
+	r, err := b.begin(ctx)
 	if err != nil {
 		return err
 	}
-	watcher, err := newHangups()
-	if err != nil {
-		return errors.Join(err, closeAll(lns))
-	}
-	work, stopWork := context.WithCancel(context.Background())
-	hard, stopHard := context.WithCancel(context.Background())
+	defer r.fail(nil)
+	var stopWork, stopHard context.CancelFunc
+	r.work, stopWork = context.WithCancel(context.Background())
+	r.hard, stopHard = context.WithCancel(context.Background())
 	defer stopWork()
 	defer stopHard()
 
 	var join, housework sync.WaitGroup
-	for _, bank := range b.banks {
+	for _, bank := range b.plan.Load().banks {
 		join.Go(func() { bank.join(ctx) })
 	}
 	join.Wait()
-	var banks errgroup.Group
-	for _, bank := range b.banks {
-		banks.Go(func() error { return bank.run(ctx, work, hard) })
-	}
-	serveCtx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	for _, ln := range lns {
-		housework.Go(func() {
-			if err := b.accept(ln, watcher); err != nil {
-				fail(err)
-			}
-		})
-	}
 	housework.Go(func() {
-		if err := watcher.run(); err != nil {
-			fail(err)
+		if err := r.watcher.run(); err != nil {
+			r.fail(err)
 		}
 	})
+	b.reload.Lock()
+	for _, bank := range b.plan.Load().banks {
+		b.runBank(r, bank)
+	}
+	for _, ln := range r.listeners {
+		b.serve(r, ln)
+	}
+	b.running = r
+	b.reload.Unlock()
 	close(b.ready)
 
-	<-serveCtx.Done()
+	<-r.stop.Done()
+	b.reload.Lock() // a reload under way ends before
+	b.running = nil
+	b.reload.Unlock()
 	b.drain()
-	err = closeAll(lns)
+	err = closeAll(r.listeners)
 	b.closeSessions()
 	b.serving.Wait()
+	r.left.Wait()
 	stopWork()
 	timer := time.AfterFunc(flushTimeout, stopHard)
 	defer timer.Stop()
-	err = errors.Join(err, banks.Wait(), watcher.close())
+	for _, bank := range b.plan.Load().banks {
+		err = errors.Join(err, bank.end())
+	}
+	err = errors.Join(err, r.watcher.close())
+	r.accepting.Wait()
 	housework.Wait()
-	if cause := context.Cause(serveCtx); ctx.Err() == nil && cause != nil {
+	if cause := context.Cause(r.stop); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)
 	}
 	return err
 }
 
+// begin listens, and makes what Run needs.
+func (b *Bridge) begin(ctx context.Context) (*running, error) {
+	lns, err := listenAll(b.plan.Load().opts.Sockets)
+	if err != nil {
+		return nil, err
+	}
+	watcher, err := newHangups()
+	if err != nil {
+		return nil, errors.Join(err, closeAll(lns))
+	}
+	r := &running{listeners: lns, watcher: watcher}
+	r.stop, r.fail = context.WithCancelCause(ctx)
+	return r, nil
+}
+
+// serve accepts connections on ln. b.reload is held.
+func (b *Bridge) serve(r *running, ln *listener) {
+	r.accepting.Go(func() {
+		if err := b.accept(ln, r.watcher); err != nil {
+			r.fail(err)
+		}
+	})
+}
+
 // drain refuses claims and waits until no connection holds a job.
 func (b *Bridge) drain() {
-	for _, bank := range b.banks {
+	for _, bank := range b.plan.Load().banks {
 		bank.broker.halt(errDraining)
 	}
 	b.mu.Lock()
@@ -149,7 +185,7 @@ func (b *Bridge) drain() {
 		s.tell(protocol.EventDraining, nil)
 	}
 	b.mu.Unlock()
-	timeout := time.NewTimer(max(b.opts.DrainTimeout, 0))
+	timeout := time.NewTimer(max(b.plan.Load().opts.DrainTimeout, 0))
 	defer timeout.Stop()
 	check := time.NewTicker(drainCheck)
 	defer check.Stop()
@@ -174,7 +210,7 @@ const drainCheck = 20 * time.Millisecond
 
 // idle reports whether no connection holds a job or waits for an answer.
 func (b *Bridge) idle() bool {
-	for _, bank := range b.banks {
+	for _, bank := range b.plan.Load().banks {
 		if bank.ledger.heldBySessions() > 0 {
 			return false
 		}
@@ -205,7 +241,7 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 		return context.Cause(ctx)
 	}
 	pipe, feed := io.Pipe()
-	s := b.open(pipe, out, nil)
+	s := b.open(pipe, out, nil, "")
 	if s == nil {
 		return errors.New("the sidecar is stopping")
 	}
@@ -227,8 +263,8 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 }
 
 // serveConn serves one accepted connection to its end.
-func (b *Bridge) serveConn(conn *net.UnixConn, watcher *hangups) {
-	s := b.open(conn, conn, conn)
+func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) {
+	s := b.open(conn, conn, conn, socket)
 	if s == nil {
 		_ = conn.Close() // stopping: nothing was read from it
 		return
@@ -244,13 +280,13 @@ func (b *Bridge) serveConn(conn *net.UnixConn, watcher *hangups) {
 	_ = conn.Close() // all that mattered was written or failed before
 }
 
-func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn) *session {
+func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
 		return nil
 	}
-	s := newSession(b, fmt.Sprintf("%016x", uint64(newIdentity())), in, out, conn)
+	s := newSession(b, fmt.Sprintf("%016x", uint64(newIdentity())), in, out, conn, socket)
 	b.sessions[s] = struct{}{}
 	b.serving.Add(1)
 	return s

@@ -90,8 +90,8 @@ func run(t testing.TB, b *Bridge) *sidecar {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	s := &sidecar{Bridge: b, stop: stop, done: make(chan error, 1)}
-	if len(b.opts.Sockets) > 0 {
-		s.path = b.opts.Sockets[0].Path
+	if len(b.plan.Load().opts.Sockets) > 0 {
+		s.path = b.plan.Load().opts.Sockets[0].Path
 	}
 	go func() { s.done <- b.Run(ctx) }()
 	select {
@@ -169,7 +169,8 @@ type enqueued struct {
 
 type job struct {
 	ID, Queue, Lease, Payload, State, Worker string
-	Attempt, MaxAttempts                     int
+	Attempt                                  int
+	MaxAttempts                              int `json:"max_attempts"`
 	Fence                                    int64
 	Errors                                   []struct {
 		Attempt        int
@@ -191,8 +192,13 @@ func (c *client) receive() (r reply) {
 	if err != nil {
 		c.t.Fatalf("receive: %v", err)
 	}
+	return parse(c.t, line)
+}
+
+func parse(t testing.TB, line []byte) (r reply) {
+	t.Helper()
 	if err := json.Unmarshal(line, &r); err != nil {
-		c.t.Fatalf("receive %s: %v", line, err)
+		t.Fatalf("receive %s: %v", line, err)
 	}
 	return r
 }
@@ -334,7 +340,7 @@ func TestWaitingClaimAnswersAtTheEnqueue(t *testing.T) {
 	s := start(t, options(t, memory.New()))
 	c, producer := s.dial(t), s.dial(t)
 	c.send(`{"op":"claim","queues":["a","b"],"max":10,"wait_ms":30000}`)
-	eventually(t, func() bool { return s.banks[0].broker.idleWaiters() == 1 })
+	eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
 	began := time.Now()
 	producer.call(`{"op":"enqueue","queue":"b","payload":"x"}`)
 	if r := c.receive(); len(r.Jobs) != 1 || r.Jobs[0].Queue != "b" {
@@ -400,7 +406,7 @@ func TestDrain(t *testing.T) {
 	holder.call(`{"op":"enqueue","queue":"q"}`)
 	j := holder.claim1("q")
 	waiter.send(`{"op":"claim","queue":"q","wait_ms":60000}`)
-	eventually(t, func() bool { return s.banks[0].broker.idleWaiters() == 1 })
+	eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
 	s.stop()
 	if r := waiter.receive(); r.Error.Code != "draining" {
 		t.Errorf("waiting claim: %+v, want draining", r)
@@ -431,7 +437,7 @@ func TestDrainOfAClaimBeingAsked(t *testing.T) {
 	eventually(t, func() bool { return db.held.Load() == 1 })
 	s.stop()
 	eventually(t, func() bool {
-		b := s.banks[0].broker
+		b := s.plan.Load().banks[0].broker
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.halted != nil

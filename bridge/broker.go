@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -36,6 +37,10 @@ type broker struct {
 	halted  error   // not nil: every claim is answered with it (draining)
 }
 
+// errMoved ends the wait of a claim whose queues are not served from this database any
+// more.
+var errMoved = errors.New("a reload moved the queue")
+
 // line is the waiters for the same queues in the same order, first come first
 // served.
 type line struct {
@@ -54,10 +59,12 @@ type waiter struct {
 	lease  backends.Slot // the template: lease kind and worker
 	once   bool          // wait_ms 0: answered after one look
 	line   *line
-	seen   uint64 // the line's hint when it was last asked, 0: never
-	asking bool   // in the commit under way
-	left   bool   // answered as soon as the commit under way ends
-	failed error  // why the last look failed; nil: it did not
+	queues []string // the line's
+	seen   uint64   // the line's hint when it was last asked, 0: never
+	asking bool     // in the commit under way
+	left   bool     // answered as soon as the commit under way ends
+	failed error    // why the last look failed; nil: it did not
+	moved  error    // errMoved, as soon as its queues are not served here
 
 	answer chan answer // 1: the answer waits for its reader, never the other way round
 }
@@ -90,7 +97,7 @@ func (b *broker) add(w *waiter, queues []string) (a answer, answered bool) {
 		return answer{jobs: jobs, ahead: true}, true
 	}
 	w.answer = make(chan answer, 1)
-	w.line = ln
+	w.line, w.queues = ln, ln.queues
 	ln.waiters = append(ln.waiters, w)
 	b.wake()
 	return answer{}, false
@@ -104,7 +111,7 @@ func (b *broker) line(queues []string) *line {
 		return ln
 	}
 	queues = slices.Clone(queues)
-	ln = &line{key: key, queues: queues, hint: 1, direct: b.direct != nil && slices.ContainsFunc(queues, b.direct)}
+	ln = &line{key: key, queues: queues, hint: 1, direct: b.isDirect(queues)}
 	b.lines[key] = ln
 	b.order = append(b.order, ln)
 	for _, q := range queues {
@@ -278,7 +285,7 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 		}
 		if w.left || w.once && !res.More {
 			b.remove(w)
-			w.answer <- answer{err: b.halted}
+			w.answer <- answer{err: cmp.Or(b.halted, w.moved)}
 		}
 	}
 	a.line.ahead.asking = false
@@ -299,7 +306,7 @@ func (b *broker) fail(a ask, err error) {
 		mayPass := backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
 		if w.left || w.once || !mayPass {
 			b.remove(w)
-			w.answer <- answer{err: err}
+			w.answer <- answer{err: cmp.Or(w.moved, err)}
 		}
 	}
 }
@@ -338,6 +345,34 @@ func (b *broker) halt(err error) {
 			w.answer <- answer{err: err}
 		}
 	}
+}
+
+// evict ends the waits in lines that are not served here any more with errMoved, and
+// returns what was claimed ahead for them.
+func (b *broker) evict(served func(queues []string) bool) (back []backends.Job) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ln := range slices.Clone(b.order) {
+		ln.direct = b.isDirect(ln.queues)
+		if served(ln.queues) {
+			continue
+		}
+		back = append(back, b.emptied(ln, 0)...)
+		for _, w := range slices.Clone(ln.waiters) {
+			w.moved = errMoved
+			if w.asking {
+				w.left = true
+				continue
+			}
+			b.remove(w)
+			w.answer <- answer{err: errMoved}
+		}
+	}
+	return back
+}
+
+func (b *broker) isDirect(queues []string) bool {
+	return b.direct != nil && slices.ContainsFunc(queues, b.direct)
 }
 
 // wait returns the waiter's answer; stop (the end of its wait, a cancel, a

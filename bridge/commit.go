@@ -94,9 +94,7 @@ func (c *committer) split(hard context.Context, writes []*pending, asks []ask, e
 
 // requeueAfter queues second again, right behind what is left of first.
 func (c *committer) requeueAfter(first, second []*pending) {
-	for _, p := range second {
-		p.state.Store(queued)
-	}
+	second = c.untaken(second)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := 0
@@ -112,7 +110,7 @@ func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (ba
 		batch.Writes = append(batch.Writes, p.write)
 	}
 	for _, a := range asks {
-		claim := backends.Claim{Slots: a.slots, MaxBytes: c.claimBytes, MaxPayload: c.maxPayload}
+		claim := backends.Claim{Slots: a.slots, MaxBytes: c.claimBytes, MaxPayload: c.maxPayload()}
 		for _, q := range a.line.queues {
 			if policy, ok := c.policy(q); ok {
 				claim.Queues = append(claim.Queues, policy)
@@ -120,7 +118,7 @@ func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (ba
 		}
 		batch.Claims = append(batch.Claims, claim)
 	}
-	ctx, cancel := context.WithTimeout(hard, c.patience)
+	ctx, cancel := context.WithTimeout(hard, c.times.patience())
 	defer cancel()
 	return c.backend.Commit(ctx, batch)
 }
@@ -168,7 +166,7 @@ func (c *committer) confirmed(hard context.Context, host backends.Identity) bool
 	if c.keeper.fresh() == host {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(hard, c.patience/4)
+	ctx, cancel := context.WithTimeout(hard, c.times.patience()/4)
 	defer cancel()
 	return c.keeper.confirm(ctx, host)
 }

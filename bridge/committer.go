@@ -33,13 +33,13 @@ const (
 // previous commit ran goes into the next one, writes and claims together. An idle
 // committer commits at once, a busy one in larger groups (see linger.go).
 type committer struct {
-	backend    backends.Backend
+	backend    *link
 	broker     *broker
 	keeper     *keeper
 	ledger     *ledger
 	policy     func(queue string) (backends.Policy, bool)
-	patience   time.Duration // how long one commit, and a settle, may take: the host lease
-	maxPayload int64
+	times      *leaseTimes // one commit, and a settle, may take the host lease
+	maxPayload func() int64
 	claimBytes int64
 	log        *slog.Logger
 
@@ -95,10 +95,14 @@ type outcome struct {
 
 // The states of a pending write.
 const (
-	queued int32 = iota
-	taken        // in a commit, or answered
-	abandoned
+	queued    int32 = iota
+	taken           // in a commit, or answered
+	abandoned       // nobody waits: it is to be dropped
+	overdue         // in a commit, and not to be tried again
 )
+
+// errOverdue ends a write that was in a commit which failed when its time was over.
+var errOverdue = errors.New("its time is over")
 
 // wakeClaims is told that claims may be asked for.
 func (c *committer) wakeClaims() {
@@ -116,7 +120,7 @@ func (c *committer) reserve(ctx context.Context, w backends.Write) (*pending, er
 	if c.room.TryAcquire(p.price) {
 		return p, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.patience)
+	ctx, cancel := context.WithTimeout(ctx, c.times.patience())
 	defer cancel()
 	if err := c.room.Acquire(ctx, p.price); err != nil {
 		return nil, c.unavailable("more than %d MiB of writes wait for the database", queueBytes>>20)
@@ -168,11 +172,16 @@ func (c *committer) wait(p *pending, patience time.Duration) (backends.WriteResu
 		return o.res, o.err
 	case <-timer.C:
 	}
-	if p.state.CompareAndSwap(queued, abandoned) {
-		c.room.Release(p.price)
-		return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
+	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other meanwhile
+		if p.state.CompareAndSwap(queued, abandoned) {
+			c.room.Release(p.price)
+			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
+		}
 	}
 	o := <-p.done // in a commit, which has a deadline of its own
+	if errors.Is(o.err, errOverdue) {
+		o.err = c.unavailable("the database did not take it within %v", patience)
+	}
 	return o.res, o.err
 }
 
@@ -328,12 +337,23 @@ func (c *committer) distinct(w backends.Write) bool {
 
 // putBack queues writes again, before all others.
 func (c *committer) putBack(writes []*pending) {
-	for _, p := range writes {
-		p.state.Store(queued)
-	}
+	writes = c.untaken(writes)
 	c.mu.Lock()
 	c.queue = append(append(make([]*pending, 0, len(writes)+len(c.queue)), writes...), c.queue...)
 	c.mu.Unlock()
+}
+
+// untaken are those of the writes of a failed commit that are to be tried again. Whose time
+// was over meanwhile are ended.
+func (c *committer) untaken(writes []*pending) (again []*pending) {
+	for _, p := range writes {
+		if p.state.CompareAndSwap(taken, queued) {
+			again = append(again, p)
+		} else {
+			c.finish(p, outcome{err: errOverdue})
+		}
+	}
+	return again
 }
 
 // markQueues hints at the queues that the writes put ready jobs into: whoever waits

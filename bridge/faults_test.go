@@ -76,7 +76,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 		c.send(`{"op":"ack","lease":%q,"id":%d}`, lease, 2*i+1)
 	}
 	eventually(t, func() bool {
-		cm := s.banks[0].committer
+		cm := s.plan.Load().banks[0].committer
 		cm.mu.Lock()
 		defer cm.mu.Unlock()
 		return len(cm.queue) >= 32
@@ -118,7 +118,7 @@ func TestLostClaimIsFreeAgain(t *testing.T) {
 	began := time.Now()
 	j := c.claim1("q")
 	took := time.Since(began)
-	period := s.banks[0].keeper.every()
+	period := s.plan.Load().banks[0].keeper.times.lease().every()
 	t.Logf("claimable again after %v; a period is %v", took, period)
 	if j.Attempt != 1 {
 		t.Errorf("attempt %d, want 1: nobody got the first delivery", j.Attempt)
@@ -141,7 +141,7 @@ func TestWaitingClaimOutlivesALostReply(t *testing.T) {
 	s := start(t, impatient(t, db))
 	c, p := s.dial(t), s.dial(t)
 	c.send(`{"op":"claim","queue":"q","wait_ms":20000}`)
-	eventually(t, func() bool { return s.banks[0].broker.idleWaiters() == 1 })
+	eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
 	p.send(`{"op":"enqueue","queue":"q"}`) // in the same commit as the claim: its answer is lost too
 	if r := p.receive(); r.OK || r.Error.Code != "unknown_outcome" {
 		t.Errorf("enqueue: %+v, want unknown_outcome", r)
@@ -181,7 +181,7 @@ func TestOutage(t *testing.T) {
 	c.send(`{"op":"ack","id":1,"lease":%q}`, j.Lease)
 	c.send(`{"op":"claim","id":2,"queue":"r","wait_ms":20000}`)
 	eventually(t, func() bool {
-		cm := s.banks[0].committer
+		cm := s.plan.Load().banks[0].committer
 		cm.mu.Lock()
 		defer cm.mu.Unlock()
 		return len(cm.queue) == 2
@@ -225,7 +225,7 @@ func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	var skew atomic.Int64
-	b.banks[0].keeper.clock = func() time.Duration { return bootTime() + time.Duration(skew.Load()) }
+	b.plan.Load().banks[0].keeper.clock = func() time.Duration { return bootTime() + time.Duration(skew.Load()) }
 	s := run(t, b)
 	c := s.dial(t)
 	c.call(`{"op":"enqueue","queue":"q"}`)
@@ -257,7 +257,7 @@ func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 	c1.call(`{"op":"hello","events":["lost"]}`)
 	c1.call(`{"op":"enqueue","queue":"q"}`)
 	j := c1.claim1("q")
-	before := s1.banks[0].keeper.current()
+	before := s1.plan.Load().banks[0].keeper.current()
 	db.beat.Store(&errDown)
 	db.commit.Store(&errDown)
 	began := time.Now()
@@ -270,7 +270,7 @@ func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 	db.commit.Store(nil)
 	c1.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
 	db.beat.Store(nil)
-	eventually(t, func() bool { id := s1.banks[0].keeper.current(); return id != 0 && id != before })
+	eventually(t, func() bool { id := s1.plan.Load().banks[0].keeper.current(); return id != 0 && id != before })
 	c2.call(`{"op":"ack","lease":%q}`, j2.Lease)
 	c1.call(`{"op":"enqueue","queue":"q"}`)
 	c1.claim1("q")
@@ -295,7 +295,7 @@ func TestSlowReaderIsBounded(t *testing.T) {
 	}
 	// The claims come to a halt: what is ready no longer changes while the
 	// committer has had every chance to take more.
-	bank := s.banks[0]
+	bank := s.plan.Load().banks[0]
 	eventually(t, func() bool { return bank.ledger.heldBySessions() >= 8 })
 	for range 50 {
 		p.call(`{"op":"enqueue","queue":"other"}`)

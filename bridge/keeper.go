@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -28,9 +29,8 @@ import (
 //	look again): below H. And as long as a sidecar trusts its own beat, nobody
 //	suspects it, wherever the database's clock is set meanwhile.
 type keeper struct {
-	backend backends.Backend
-	lease   time.Duration // H
-	grace   time.Duration
+	backend *link
+	times   *leaseTimes
 	ledger  *ledger
 	log     *slog.Logger
 	clock   func() time.Duration
@@ -62,13 +62,37 @@ type watch struct {
 	ended bool
 }
 
-func (k *keeper) every() time.Duration   { return k.lease / 6 }
-func (k *keeper) trusted() time.Duration { return k.lease * 13 / 20 }
-func (k *keeper) observe() time.Duration { return k.trusted() - k.margin() }
+// leaseTimes are a database's host lease and restart grace, which a reload may change.
+type leaseTimes struct{ host, grace atomic.Int64 }
+
+func newLeaseTimes(d Database) *leaseTimes {
+	t := &leaseTimes{}
+	t.set(d)
+	return t
+}
+
+func (t *leaseTimes) set(d Database) {
+	t.host.Store(int64(d.HostLease))
+	t.grace.Store(int64(d.RestartGrace))
+}
+
+func (t *leaseTimes) lease() hostLease        { return hostLease(t.host.Load()) }
+func (t *leaseTimes) patience() time.Duration { return time.Duration(t.host.Load()) }
+func (t *leaseTimes) restart() time.Duration  { return time.Duration(t.grace.Load()) }
+
+// hostLease is H, and what follows from it.
+type hostLease time.Duration
+
+func (h hostLease) every() time.Duration   { return time.Duration(h) / 6 }
+func (h hostLease) trusted() time.Duration { return time.Duration(h) * 13 / 20 }
+func (h hostLease) observe() time.Duration { return h.trusted() - h.margin() }
 
 // margin is how much earlier than the database the sidecar stops trusting its
 // own beat.
-func (k *keeper) margin() time.Duration { return k.lease / 20 }
+func (h hostLease) margin() time.Duration { return time.Duration(h) / 20 }
+
+// answer is how long the database may take for one of the keeper's questions.
+func (h hostLease) answer() time.Duration { return time.Duration(h) / 2 }
 
 // run joins and beats until ctx is done. It does not leave: see leave.
 func (k *keeper) run(ctx context.Context) error {
@@ -92,7 +116,7 @@ func (k *keeper) run(ctx context.Context) error {
 			k.log.Info("the beat reaches the database again")
 		}
 		failing = err != nil
-		next := k.every()
+		next := k.times.lease().every()
 		if failing {
 			next = min(next/4, time.Second)
 		}
@@ -108,10 +132,10 @@ func (k *keeper) turn(ctx context.Context) error {
 		kind = backends.BeatJoin
 		id = newIdentity()
 	}
-	asked := k.clock()
-	beatCtx, cancel := context.WithTimeoutCause(ctx, k.lease/2, fmt.Errorf("beat: no answer within %v", k.lease/2))
+	asked, h := k.clock(), k.times.lease() // one for the whole turn: it may change meanwhile
+	beatCtx, cancel := context.WithTimeoutCause(ctx, h.answer(), fmt.Errorf("beat: no answer within %v", h.answer()))
 	defer cancel()
-	pulse, err := k.backend.Beat(beatCtx, backends.Beat{Host: id, Kind: kind, Name: hostName(), Lease: k.trusted()})
+	pulse, err := k.backend.Beat(beatCtx, backends.Beat{Host: id, Kind: kind, Name: hostName(), Lease: h.trusted()})
 	if err != nil {
 		return err
 	}
@@ -119,13 +143,13 @@ func (k *keeper) turn(ctx context.Context) error {
 		k.giveUp(id)
 		return k.turn(ctx)
 	}
-	if !k.beaten(id, kind, asked, pulse.Peers) {
+	if !k.beaten(id, kind, asked+h.trusted()-h.margin(), pulse.Peers) {
 		return k.turn(ctx) // a claim found out meanwhile that id was given up
 	}
 	return k.reconcile(ctx, id)
 }
 
-func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, asked time.Duration, peers []backends.Peer) bool {
+func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, freshUntil time.Duration, peers []backends.Peer) bool {
 	k.mu.Lock()
 	if kind == backends.BeatRenew && k.identity != id {
 		k.mu.Unlock()
@@ -134,7 +158,7 @@ func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, asked time
 	joined := k.identity == 0
 	revived := joined || k.clock() >= k.freshUntil
 	k.identity = id
-	k.freshUntil = asked + k.trusted() - k.margin()
+	k.freshUntil = freshUntil
 	suspects := k.watch(peers)
 	for _, c := range k.waiting {
 		close(c)
@@ -156,7 +180,7 @@ func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, asked time
 // watch remembers the peers' beats and reports whether one is suspect. k.mu is
 // held.
 func (k *keeper) watch(peers []backends.Peer) (suspects bool) {
-	now := k.clock()
+	now, observe := k.clock(), k.times.lease().observe()
 	next := make(map[backends.Identity]watch, len(peers))
 	for _, p := range peers {
 		w, seen := k.watched[p.Host]
@@ -165,7 +189,7 @@ func (k *keeper) watch(peers []backends.Peer) (suspects bool) {
 		}
 		w.ended = p.Expired && !p.Dead
 		next[p.Host] = w
-		suspects = suspects || p.Dead || w.ended && now-w.since >= k.observe()
+		suspects = suspects || p.Dead || w.ended && now-w.since >= observe
 	}
 	k.watched = next
 	return suspects
@@ -175,10 +199,10 @@ func (k *keeper) watch(peers []backends.Peer) (suspects bool) {
 func (k *keeper) suspects() []backends.Suspect {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := k.clock()
+	now, observe := k.clock(), k.times.lease().observe()
 	var out []backends.Suspect
 	for host, w := range k.watched {
-		if w.ended && now-w.since >= k.observe() {
+		if w.ended && now-w.since >= observe {
 			out = append(out, backends.Suspect{Host: host, Beats: w.beats})
 		}
 	}
@@ -282,7 +306,8 @@ func (k *keeper) reconcile(ctx context.Context, id backends.Identity) error {
 }
 
 func (k *keeper) held(ctx context.Context, id backends.Identity, after string) ([]backends.Held, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, k.lease/2, fmt.Errorf("list of held jobs: no answer within %v", k.lease/2))
+	most := k.times.lease().answer()
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("list of held jobs: no answer within %v", most))
 	defer cancel()
 	return k.backend.Held(ctx, id, after, heldPage)
 }
@@ -322,7 +347,7 @@ func (k *keeper) leave(ctx context.Context) error {
 	if id == 0 {
 		return nil
 	}
-	_, err := k.backend.Beat(ctx, backends.Beat{Host: id, Kind: backends.BeatLeave, Name: hostName(), Lease: k.grace})
+	_, err := k.backend.Beat(ctx, backends.Beat{Host: id, Kind: backends.BeatLeave, Name: hostName(), Lease: k.times.restart()})
 	return err
 }
 

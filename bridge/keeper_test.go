@@ -13,13 +13,13 @@ import (
 func TestSuspicion(t *testing.T) {
 	t.Parallel()
 	var now time.Duration
-	k := keeper{lease: 20 * time.Second, clock: func() time.Duration { return now }}
-	fresh := k.trusted() - k.margin() // as beaten says, after its beat was asked for
+	k := keeper{times: newLeaseTimes(Database{HostLease: 20 * time.Second}), clock: func() time.Duration { return now }}
+	fresh := k.times.lease().trusted() - k.times.lease().margin() // as beaten says, after its beat was asked for
 	look := func(beats uint64, expired bool) {
 		k.watch([]backends.Peer{{Host: 7, Beats: beats, Expired: expired}})
 	}
 	look(1, false)
-	for ; now < fresh; now += k.every() / 4 {
+	for ; now < fresh; now += k.times.lease().every() / 4 {
 		look(1, now > 0)
 		if n := len(k.suspects()); n > 0 {
 			t.Fatalf("suspected after %v, and its beat is good for %v by its own clock", now, fresh)
@@ -33,7 +33,7 @@ func TestSuspicion(t *testing.T) {
 	if s := k.suspects(); len(s) != 0 {
 		t.Errorf("it beat just now: suspects %v", s)
 	}
-	if worst := max(k.trusted(), k.every()+k.observe()) + k.every(); worst >= k.lease {
-		t.Errorf("a sidecar that dies is given up after %v at worst, want less than the lease period of %v", worst, k.lease)
+	if worst := max(k.times.lease().trusted(), k.times.lease().every()+k.times.lease().observe()) + k.times.lease().every(); worst >= k.times.patience() {
+		t.Errorf("a sidecar that dies is given up after %v at worst, want less than the lease period of %v", worst, k.times.patience())
 	}
 }

@@ -277,6 +277,20 @@ func (l *ledger) heldBySessions() int {
 	return n
 }
 
+// count is how many claims are known, on their way or timed ones too.
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.known)
+}
+
+// holds reports whether the session holds a claim.
+func (l *ledger) holds(s *session) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.sessions[s]) > 0
+}
+
 // dropAll forgets everything: the identity was given up, and the database takes
 // all of it back. It returns what each session lost.
 func (l *ledger) dropAll() map[*session][]backends.Lease {

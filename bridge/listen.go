@@ -29,18 +29,20 @@ type listener struct {
 	self fs.FileInfo // of the socket file, to remove no other
 }
 
-func (b *Bridge) listenAll() (lns []*listener, err error) {
-	for _, s := range b.opts.Sockets {
+// listenAll listens on all of the sockets or on none.
+func listenAll(sockets []Socket) (map[string]*listener, error) {
+	lns := make(map[string]*listener, len(sockets))
+	for _, s := range sockets {
 		ln, err := listen(s)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("socket %s: %w", s.Path, err), closeAll(lns))
 		}
-		lns = append(lns, ln)
+		lns[s.Path] = ln
 	}
 	return lns, nil
 }
 
-func closeAll(lns []*listener) (err error) {
+func closeAll(lns map[string]*listener) (err error) {
 	for _, ln := range lns {
 		err = errors.Join(err, ln.close())
 	}
@@ -199,7 +201,7 @@ func (b *Bridge) accept(ln *listener, watcher *hangups) error {
 		switch {
 		case err == nil:
 			delay = 5 * time.Millisecond
-			go b.serveConn(conn, watcher)
+			go b.serveConn(conn, ln.path, watcher)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS),

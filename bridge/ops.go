@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -61,10 +62,10 @@ func (s *session) hello(req *protocol.Request) finisher {
 		s.wants[e] = true
 	}
 	s.mu.Unlock()
-	l := s.bridge.limits
+	l := s.limits
 	return answerWith(&protocol.Reply{Hello: &protocol.HelloReply{
 		Version:    min(req.Version.Or(protocol.Version), protocol.Version),
-		Server:     s.bridge.opts.Server,
+		Server:     s.bridge.plan.Load().opts.Server,
 		Session:    s.id,
 		Features:   []string{},
 		MaxFrame:   int64(l.MaxFrame),
@@ -79,7 +80,7 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	if single {
 		jobs = []protocol.NewJob{req.Job}
 	}
-	bank, stored, wire := s.bridge.newJobs(jobs, "jobs", single)
+	bank, stored, wire := s.bridge.plan.Load().newJobs(jobs, "jobs", single)
 	if wire != nil {
 		return fail(wire)
 	}
@@ -119,16 +120,13 @@ func (b *bank) submit(w backends.Write) (*pending, error) {
 }
 
 func (s *session) claim(req *protocol.Request) finisher {
-	queues := req.Queues
-	var bank *bank
-	var wire *protocol.Error
-	if queues != nil {
-		bank, wire = s.bridge.bankOf(queues)
-	} else {
+	queues, single := req.Queues, req.Queues == nil
+	if single {
 		one := [1]string{req.Queue}
 		queues = one[:]
-		bank, wire = s.bridge.bankOfQueue(req.Queue)
 	}
+	plan := s.bridge.plan.Load()
+	bank, wire := plan.bankOfClaim(queues, single)
 	if wire != nil {
 		return fail(wire)
 	}
@@ -154,13 +152,41 @@ func (s *session) claim(req *protocol.Request) finisher {
 	s.mu.Unlock()
 	s.waiting.Add(1)
 	return func() (*protocol.Reply, func()) {
-		a := bank.broker.wait(ctx, w)
+		a, wire := s.await(ctx, &bank, w, single, plan)
 		stop()
 		s.waiting.Add(-1)
 		s.mu.Lock()
 		delete(s.claims, open)
 		s.mu.Unlock()
+		if wire != nil {
+			return &protocol.Reply{Error: wire}, nil
+		}
 		return s.handOver(bank, w, a)
+	}
+}
+
+// await waits for the waiter's answer, and goes on with another database where a reload
+// moved its queues there.
+func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool, plan *plan) (answer, *protocol.Error) {
+	for {
+		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
+			plan = now
+			(*bank).follow(now)
+		}
+		a := (*bank).broker.wait(ctx, w)
+		if !errors.Is(a.err, errMoved) {
+			return a, nil
+		}
+		plan = s.bridge.plan.Load()
+		to, wire := plan.bankOfClaim(w.queues, single)
+		if wire != nil {
+			return a, wire
+		}
+		*bank = to
+		*w = waiter{sess: w.sess, slots: w.slots, lease: w.lease, once: w.once, queues: w.queues}
+		if a, answered := to.broker.add(w, w.queues); answered {
+			return a, nil
+		}
 	}
 }
 
@@ -228,9 +254,9 @@ func (s *session) cancel(req *protocol.Request) finisher {
 }
 
 func (s *session) stats(req *protocol.Request) finisher {
-	queue := req.Queue
+	queue, plan := req.Queue, s.bridge.plan.Load()
 	if queue != "" {
-		if _, wire := s.bridge.bankOfQueue(queue); wire != nil {
+		if _, wire := plan.bankOfQueue(queue); wire != nil {
 			return fail(wire)
 		}
 	}
@@ -238,7 +264,7 @@ func (s *session) stats(req *protocol.Request) finisher {
 		s.looking.Lock()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("stats: no answer within %v", inspectTimeout))
 		defer cancel()
-		stats, err := s.bridge.stats(ctx, queue)
+		stats, err := plan.stats(ctx, queue)
 		if err != nil {
 			return s.failure(err), s.looking.Unlock
 		}
@@ -247,7 +273,8 @@ func (s *session) stats(req *protocol.Request) finisher {
 }
 
 func (s *session) peek(req *protocol.Request) finisher {
-	bank, wire := s.bridge.inspectable(req.Queue)
+	plan := s.bridge.plan.Load()
+	bank, wire := plan.inspectable(req.Queue)
 	if wire != nil {
 		return fail(wire)
 	}
@@ -261,26 +288,28 @@ func (s *session) peek(req *protocol.Request) finisher {
 		State:    backends.State(state),
 		Max:      int(req.Max.Or(10)),
 		After:    req.After,
-		MaxBytes: int64(s.bridge.limits.MaxReply) / 4, // base64, headers and failures must fit too
+		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must fit too
 	}
 	return func() (*protocol.Reply, func()) {
 		s.looking.Lock()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
 		defer cancel()
-		views, err := bank.inspector.Peek(ctx, p)
+		look, release := bank.link.inspector()
+		views, err := look.Peek(ctx, p)
+		release()
 		if err != nil {
 			return s.failure(err), s.looking.Unlock
 		}
 		reply := &protocol.Reply{Views: make([]protocol.JobView, len(views))}
 		for i := range views {
-			reply.Views[i] = wireView(&views[i], s.bridge.maxAttempts(views[i].Queue))
+			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
 		}
 		return reply, s.looking.Unlock
 	}
 }
 
 func (s *session) command(req *protocol.Request) finisher {
-	bank, wire := s.bridge.inspectable(req.Queue)
+	bank, wire := s.bridge.plan.Load().inspectable(req.Queue)
 	if wire != nil {
 		return fail(wire)
 	}
@@ -299,7 +328,9 @@ func (s *session) command(req *protocol.Request) finisher {
 	return func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: not done within %v", op, inspectTimeout))
 		defer cancel()
-		count, freed, err := bank.inspector.Command(ctx, c)
+		look, release := bank.link.inspector()
+		count, freed, err := look.Command(ctx, c)
+		release()
 		if err != nil {
 			return s.failure(err), nil
 		}

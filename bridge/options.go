@@ -61,6 +61,10 @@ type Database struct {
 
 	// RestartGrace is how long session leases outlive an orderly exit. Defaults to HostLease.
 	RestartGrace time.Duration
+
+	// Done is called once, when a reload took the Backend out of use and its last call
+	// has ended. nil: nobody wants to know. It is not called for what is in use when Run ends.
+	Done func()
 }
 
 // Queue is what a queue's configuration says.

@@ -9,18 +9,28 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
+// plan is one configuration as it runs. It never changes: a reload puts another one
+// in its place, and a request keeps the one that it began with.
+type plan struct {
+	opts     Options
+	limits   protocol.Limits
+	banks    []*bank
+	bankBy   map[string]*bank // by name in the options
+	bankByID map[string]*bank // by the database's random id
+}
+
 // queue is what the configuration says of a name.
-func (b *Bridge) queue(name string) (Queue, bool) {
-	if q, ok := b.opts.Queues[name]; ok && name != "*" {
+func (p *plan) queue(name string) (Queue, bool) {
+	if q, ok := p.opts.Queues[name]; ok && name != "*" {
 		return q, true
 	}
-	q, ok := b.opts.Queues["*"]
+	q, ok := p.opts.Queues["*"]
 	return q, ok
 }
 
 // policy is what a claim of the queue writes into its rows.
-func (b *Bridge) policy(name string) (backends.Policy, bool) {
-	q, ok := b.queue(name)
+func (p *plan) policy(name string) (backends.Policy, bool) {
+	q, ok := p.queue(name)
 	return backends.Policy{
 		Queue:       name,
 		MaxAttempts: q.MaxAttempts,
@@ -33,8 +43,8 @@ func (b *Bridge) policy(name string) (backends.Policy, bool) {
 	}, ok
 }
 
-func (b *Bridge) maxAttempts(name string) int {
-	q, ok := b.queue(name)
+func (p *plan) maxAttempts(name string) int {
+	q, ok := p.queue(name)
 	if !ok {
 		return DefaultMaxAttempts
 	}
@@ -42,32 +52,50 @@ func (b *Bridge) maxAttempts(name string) int {
 }
 
 // bankOfQueue finds the database of the field "queue".
-func (b *Bridge) bankOfQueue(name string) (*bank, *protocol.Error) {
-	q, ok := b.queue(name)
+func (p *plan) bankOfQueue(name string) (*bank, *protocol.Error) {
+	q, ok := p.queue(name)
 	if !ok {
 		return nil, unknownQueue(name)
 	}
-	return b.bankBy[q.Database], nil
+	return p.bankBy[q.Database], nil
 }
 
 // bankOf finds the one database of the field "queues".
-func (b *Bridge) bankOf(queues []string) (*bank, *protocol.Error) {
+func (p *plan) bankOf(queues []string) (*bank, *protocol.Error) {
 	var bank *bank
 	for i, name := range queues {
-		q, ok := b.queue(name)
+		q, ok := p.queue(name)
 		if !ok {
 			e := unknownQueue(name)
 			e.Field, e.Index = "queues", protocol.Some(int64(i))
 			return nil, e
 		}
-		if of := b.bankBy[q.Database]; bank == nil {
+		if of := p.bankBy[q.Database]; bank == nil {
 			bank = of
 		} else if bank != of {
 			return nil, protocol.BadField("queues", "queue %s is in database %s, queue %s in %s: one request takes queues of one database",
-				queues[0], bank.name, name, of.name)
+				queues[0], p.nameOf(bank), name, p.nameOf(of))
 		}
 	}
 	return bank, nil
+}
+
+// bankOfClaim finds the database of a claim's queues: of the field "queues", or of
+// "queue" alone.
+func (p *plan) bankOfClaim(queues []string, single bool) (*bank, *protocol.Error) {
+	if single {
+		return p.bankOfQueue(queues[0])
+	}
+	return p.bankOf(queues)
+}
+
+// policyIn is policy for a claim in that database; a queue that is not there has none.
+func (p *plan) policyIn(bank *bank, name string) (backends.Policy, bool) {
+	q, ok := p.queue(name)
+	if !ok || p.bankBy[q.Database] != bank {
+		return backends.Policy{}, false
+	}
+	return p.policy(name)
 }
 
 func unknownQueue(name string) *protocol.Error {
@@ -77,17 +105,17 @@ func unknownQueue(name string) *protocol.Error {
 }
 
 // inspectable is bankOf for one queue whose database can be looked into.
-func (b *Bridge) inspectable(queue string) (*bank, *protocol.Error) {
-	bank, wire := b.bankOfQueue(queue)
-	if wire == nil && bank.inspector == nil {
-		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s cannot be looked into", bank.name)
+func (p *plan) inspectable(queue string) (*bank, *protocol.Error) {
+	bank, wire := p.bankOfQueue(queue)
+	if wire == nil && !bank.inspectable {
+		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s cannot be looked into", p.nameOf(bank))
 	}
 	return bank, wire
 }
 
 // newJobs turns jobs of the wire into jobs of one database. field names the
 // list they came in.
-func (b *Bridge) newJobs(jobs []protocol.NewJob, field string, single bool) (*bank, []backends.NewJob, *protocol.Error) {
+func (p *plan) newJobs(jobs []protocol.NewJob, field string, single bool) (*bank, []backends.NewJob, *protocol.Error) {
 	at := func(e *protocol.Error, i int) *protocol.Error {
 		if !single {
 			e.Index = protocol.Some(int64(i))
@@ -97,11 +125,11 @@ func (b *Bridge) newJobs(jobs []protocol.NewJob, field string, single bool) (*ba
 	var bank *bank
 	out := make([]backends.NewJob, len(jobs))
 	for i := range jobs {
-		q, ok := b.queue(jobs[i].Queue)
+		q, ok := p.queue(jobs[i].Queue)
 		if !ok {
 			return nil, nil, at(unknownQueue(jobs[i].Queue), i)
 		}
-		if of := b.bankBy[q.Database]; bank == nil {
+		if of := p.bankBy[q.Database]; bank == nil {
 			bank = of
 		} else if bank != of {
 			return nil, nil, at(protocol.BadField(field, "queue %s is in another database than queue %s: one request is one transaction",
@@ -114,34 +142,34 @@ func (b *Bridge) newJobs(jobs []protocol.NewJob, field string, single bool) (*ba
 
 // stats asks the queue's database, or all of them; then queues that are
 // configured by name show even when they have no job.
-func (b *Bridge) stats(ctx context.Context, queue string) ([]protocol.QueueStat, error) {
+func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, error) {
 	if queue != "" {
-		bank, wire := b.inspectable(queue)
+		bank, wire := p.inspectable(queue)
 		if wire != nil {
 			return nil, wire
 		}
-		return b.statsOf(ctx, bank, queue)
+		return p.statsOf(ctx, bank, queue)
 	}
 	out := []protocol.QueueStat{}
 	seen := make(map[string]bool)
-	for _, bank := range b.banks {
-		if bank.inspector == nil {
+	for _, bank := range p.banks {
+		if !bank.inspectable {
 			continue
 		}
-		part, err := b.statsOf(ctx, bank, "")
+		part, err := p.statsOf(ctx, bank, "")
 		if err != nil {
 			return nil, err
 		}
 		for i := range part {
-			q, ok := b.queue(part[i].Queue)
-			if !ok || b.bankBy[q.Database] != bank {
+			q, ok := p.queue(part[i].Queue)
+			if !ok || p.bankBy[q.Database] != bank {
 				continue // jobs of a queue that is not served here (any more)
 			}
 			seen[part[i].Queue] = true
 			out = append(out, part[i])
 		}
 	}
-	for name := range b.opts.Queues {
+	for name := range p.opts.Queues {
 		if name != "*" && !seen[name] {
 			out = append(out, protocol.QueueStat{Queue: name})
 		}
@@ -150,8 +178,10 @@ func (b *Bridge) stats(ctx context.Context, queue string) ([]protocol.QueueStat,
 	return out, nil
 }
 
-func (b *Bridge) statsOf(ctx context.Context, bank *bank, queue string) ([]protocol.QueueStat, error) {
-	stats, err := bank.inspector.Stats(ctx, queue)
+func (p *plan) statsOf(ctx context.Context, bank *bank, queue string) ([]protocol.QueueStat, error) {
+	look, release := bank.link.inspector()
+	stats, err := look.Stats(ctx, queue)
+	release()
 	if err != nil {
 		return nil, err
 	}

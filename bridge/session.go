@@ -50,6 +50,8 @@ type session struct {
 	bridge *Bridge
 	id     string
 	conn   net.Conn // nil: a stream that has no hang-up (stdio)
+	socket string   // the path that it came by; empty: a stream
+	limits protocol.Limits
 	in     io.Reader
 	out    outbox
 	log    *slog.Logger
@@ -79,11 +81,13 @@ type openClaim struct {
 	stop context.CancelFunc
 }
 
-func newSession(b *Bridge, id string, in io.Reader, out io.Writer, conn net.Conn) *session {
+func newSession(b *Bridge, id string, in io.Reader, out io.Writer, conn net.Conn, socket string) *session {
 	s := &session{
 		bridge: b,
 		id:     id,
 		conn:   conn,
+		socket: socket,
+		limits: b.plan.Load().limits,
 		in:     in,
 		out:    outbox{w: out},
 		log:    b.log.With("session", id),
@@ -128,7 +132,7 @@ func (s *session) end(bad *badInput) {
 	cause := context.Cause(s.gone)
 	switch {
 	case s.closedByServer():
-		// Released nothing: the leases outlive the connection (design.md §2.5).
+		s.bridge.parted(s) // its leases outlive the connection (design.md §2.5)
 	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient):
 		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
 	default:
@@ -144,7 +148,7 @@ func (s *session) end(bad *badInput) {
 
 // read carries out requests until there are no more, and returns why.
 func (s *session) read() error {
-	r := protocol.NewReader(s.in, s.bridge.limits.MaxFrame)
+	r := protocol.NewReader(s.in, s.limits.MaxFrame)
 	r.OnPartial = s.partial
 	var req protocol.Request
 	for {
@@ -154,7 +158,7 @@ func (s *session) read() error {
 			return s.readError(err)
 		}
 		s.slots <- struct{}{}
-		if wire := codec.DecodeRequest(body, s.bridge.limits, &req); wire != nil {
+		if wire := codec.DecodeRequest(body, s.limits, &req); wire != nil {
 			<-s.slots
 			if wire.Fatal() {
 				return &badInput{id: req.ID, err: wire}
@@ -323,26 +327,31 @@ func (s *session) linger() {
 // releaseAll gives back all that the session holds, in all databases, and waits
 // a little for it.
 func (s *session) releaseAll(how backends.Release) {
-	for _, b := range s.bridge.banks {
-		var p *pending
-		b.ledger.takeSession(s, func(leases []backends.Lease) {
-			how.Owner = b.keeper.current()
-			if how.Owner == 0 {
-				return // given up: whoever gave it up takes them back
-			}
-			how.Leases = leases
-			p = b.committer.pushFree(how, func() { b.ledger.gone(leases) })
-		})
-		if p == nil {
-			continue
+	for _, b := range s.bridge.plan.Load().banks {
+		s.release(b, how)
+	}
+}
+
+// release is releaseAll in one database.
+func (s *session) release(b *bank, how backends.Release) {
+	var p *pending
+	b.ledger.takeSession(s, func(leases []backends.Lease) {
+		how.Owner = b.keeper.current()
+		if how.Owner == 0 {
+			return // given up: whoever gave it up takes them back
 		}
-		select {
-		case o := <-p.done:
-			if o.err != nil {
-				s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.err)
-			}
-		case <-time.After(givenBackWait):
-			s.log.Warn("the database is slow to take back what a session held; still trying")
+		how.Leases = leases
+		p = b.committer.pushFree(how, func() { b.ledger.gone(leases) })
+	})
+	if p == nil {
+		return
+	}
+	select {
+	case o := <-p.done:
+		if o.err != nil {
+			s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.err)
 		}
+	case <-time.After(givenBackWait):
+		s.log.Warn("the database is slow to take back what a session held; still trying")
 	}
 }

@@ -42,13 +42,14 @@ func (s *session) settle(req *protocol.Request) finisher {
 	}
 	var follow []backends.NewJob
 	if req.Enqueue != nil {
-		bank, jobs, wire := s.bridge.newJobs(req.Enqueue, "enqueue", false)
+		plan := s.bridge.plan.Load()
+		bank, jobs, wire := plan.newJobs(req.Enqueue, "enqueue", false)
 		if wire != nil {
 			return fail(wire)
 		}
 		if len(st.parts) == 1 && st.parts[0].bank != bank {
 			return fail(protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
-				st.parts[0].bank.name, bank.name))
+				plan.nameOf(st.parts[0].bank), plan.nameOf(bank)))
 		}
 		follow = jobs
 	}
@@ -60,7 +61,7 @@ func (s *session) settle(req *protocol.Request) finisher {
 
 // sortLeases reads the request's leases.
 func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Error) {
-	texts := req.Leases
+	texts, plan := req.Leases, s.bridge.plan.Load()
 	st := &settlement{sess: s, op: req.Op, single: texts == nil}
 	if st.single {
 		texts = []string{req.Lease}
@@ -72,7 +73,7 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 	}
 	for i, text := range texts {
 		database, lease, ok := parseLease(text)
-		bank := s.bridge.bankByID[database]
+		bank := plan.bankByID[database]
 		if !ok || bank == nil {
 			st.lost = append(st.lost, text)
 			continue
@@ -194,7 +195,7 @@ func (part *settlePart) wait(op protocol.Op) (backends.WriteResult, error) {
 		return backends.WriteResult{}, part.err
 	}
 	bank := part.bank
-	res, err := bank.committer.wait(part.p, bank.hostLease)
+	res, err := bank.committer.wait(part.p, bank.times.patience())
 	extend, _ := part.p.write.(backends.Extend)
 	switch {
 	case extend.Bind != 0 && err != nil:

@@ -24,10 +24,10 @@ const (
 // sweeper is the reaper, the promoter and the poller of one database: one look
 // for all of its queues.
 type sweeper struct {
-	backend backends.Backend
+	backend *link
 	keeper  *keeper
 	broker  *broker
-	timeout time.Duration
+	times   *leaseTimes
 	log     *slog.Logger
 	poke    chan struct{} // 1: one wish to sweep at once is enough
 }
@@ -73,7 +73,8 @@ func (s *sweeper) run(ctx context.Context) error {
 // sweep takes bites while they come back full, and says when to look again.
 func (s *sweeper) sweep(ctx context.Context, prune bool) (time.Duration, error) {
 	for {
-		biteCtx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("sweep: not done within %v", s.timeout))
+		most := s.times.patience()
+		biteCtx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("sweep: not done within %v", most))
 		swept, err := s.backend.Sweep(biteCtx, backends.Sweep{
 			Waiting:  s.broker.waiting(),
 			Suspects: s.keeper.suspects(),

@@ -1,0 +1,52 @@
+package bridge
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// TestWaitEndsWhereACommitFailsLate: the time of a write is over while it is in a commit,
+// and then that fails. It was queued again and tried for as long as the database was
+// away, and who had sent it waited.
+func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
+	for what, back := range map[string]func(c *committer, p *pending){
+		"alone":    func(c *committer, p *pending) { c.putBack([]*pending{p}) },
+		"one half": func(c *committer, p *pending) { c.requeueAfter(nil, []*pending{p}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes)}
+			p, err := c.reserve(t.Context(), backends.Enqueue{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.push(p)
+			if got := c.take(); len(got) != 1 {
+				t.Fatalf("%d writes were taken, want 1", len(got))
+			}
+			waited := make(chan error, 1)
+			go func() {
+				_, err := c.wait(p, time.Millisecond)
+				waited <- err
+			}()
+			eventually(t, func() bool { return p.state.Load() == overdue })
+			back(c, p)
+			var unavailable *backends.UnavailableError
+			select {
+			case err := <-waited:
+				if !errors.As(err, &unavailable) {
+					t.Errorf("the wait ended with %v, want that the database is unavailable", err)
+				}
+			case <-time.After(patience):
+				t.Fatal("the wait does not end")
+			}
+			if got := c.take(); len(got) != 0 {
+				t.Errorf("it is queued again")
+			}
+		})
+	}
+}

@@ -1,0 +1,165 @@
+package bridge
+
+import (
+	"context"
+	"sync"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// link is a bank's way to its database. A reload may put another Backend of the same
+// database in the place of the one that is there (another address, a larger pool, a
+// new password): calls under way end on the old one, and only then is it done with.
+type link struct {
+	mu  sync.Mutex
+	end *linkEnd
+}
+
+// linkEnd is a Backend and its users.
+type linkEnd struct {
+	backends.Backend
+	done  func()        // told once, when nobody uses it any more; nil: nobody
+	gone  chan struct{} // closed as soon as another one is in its place
+	users int
+}
+
+func newLink(d Database) *link { return &link{end: newLinkEnd(d)} }
+
+func newLinkEnd(d Database) *linkEnd {
+	return &linkEnd{Backend: d.Backend, done: d.Done, gone: make(chan struct{})}
+}
+
+// replace puts another Backend in the place of the present one.
+func (l *link) replace(d Database) {
+	next := newLinkEnd(d)
+	l.mu.Lock()
+	old := l.end
+	l.end = next
+	close(old.gone)
+	idle := old.users == 0
+	l.mu.Unlock()
+	if idle {
+		old.finish()
+	}
+}
+
+// finish says that the present Backend is not used any more. No call may come later.
+func (l *link) finish() { l.replace(Database{}) }
+
+func (e *linkEnd) finish() {
+	if e.done != nil {
+		e.done()
+	}
+}
+
+// use is the present Backend, until release is called.
+func (l *link) use() (e *linkEnd, release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e = l.end
+	e.users++
+	return e, func() { l.release(e) }
+}
+
+func (l *link) release(e *linkEnd) {
+	l.mu.Lock()
+	e.users--
+	last := e.users == 0 && l.end != e
+	l.mu.Unlock()
+	if last {
+		e.finish()
+	}
+}
+
+// is reports whether that is the present Backend.
+func (l *link) is(b backends.Backend) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end.Backend == b
+}
+
+// Commit is Backend's.
+func (l *link) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	e, release := l.use()
+	defer release()
+	return e.Commit(ctx, b)
+}
+
+// Beat is Backend's.
+func (l *link) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+	e, release := l.use()
+	defer release()
+	return e.Beat(ctx, b)
+}
+
+// Held is Backend's.
+func (l *link) Held(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.Held, error) {
+	e, release := l.use()
+	defer release()
+	return e.Held(ctx, host, after, limit)
+}
+
+// Sweep is Backend's.
+func (l *link) Sweep(ctx context.Context, s backends.Sweep) (backends.Swept, error) {
+	e, release := l.use()
+	defer release()
+	return e.Sweep(ctx, s)
+}
+
+// inspector is the present Backend where it can be looked into, until release is called; else nil.
+func (l *link) inspector() (i backends.Inspector, release func()) {
+	e, release := l.use()
+	i, _ = e.Backend.(backends.Inspector)
+	return i, release
+}
+
+// adopted reports whether the queue lives in a table that somebody else owns.
+func (l *link) adopted(queue string) bool {
+	e, release := l.use()
+	defer release()
+	m, ok := e.Backend.(backends.Mixed)
+	return ok && m.Adopted(queue)
+}
+
+// notifications calls hear with the names of queues that others made jobs ready in, of
+// one Backend after the other, until ctx is done.
+func (l *link) notifications(ctx context.Context, hear func(queue string)) {
+	for ctx.Err() == nil {
+		e, release := l.use()
+		l.listen(ctx, e, hear)
+		release()
+		select {
+		case <-e.gone:
+			hear("") // between the two names may have been missed
+		case <-ctx.Done():
+		}
+	}
+}
+
+// listen hears e's notifications until it is replaced or ctx is done.
+func (l *link) listen(ctx context.Context, e *linkEnd, hear func(queue string)) {
+	n, ok := e.Backend.(backends.Notifier)
+	if !ok {
+		return
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	queues, ok := n.Notifications(ctx)
+	if !ok {
+		return
+	}
+	for {
+		select {
+		case q, open := <-queues:
+			if !open {
+				return
+			}
+			hear(q)
+		case <-e.gone:
+			stop()
+			for range queues { // it closes the channel when it is done
+			}
+			return
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// address is one way to a database of that id.
+type address struct {
+	*memory.Backend
+	id string
+}
+
+func (a *address) Info() backends.Info {
+	info := a.Backend.Info()
+	info.Database = a.id
+	return info
+}
+
+func newAddress(id string) *address { return &address{memory.New(), id} }
+
+// with is a copy of the options, changed.
+func with(o Options, change func(o *Options)) Options {
+	o.Databases, o.Queues = maps.Clone(o.Databases), maps.Clone(o.Queues)
+	o.Sockets = append([]Socket{}, o.Sockets...)
+	change(&o)
+	return o
+}
+
+func (s *sidecar) reloads(t *testing.T, o Options) {
+	t.Helper()
+	if err := s.Reload(o); err != nil {
+		t.Fatalf("Reload: %v", err)
+	}
+}
+
+func TestReloadOfQueues(t *testing.T) {
+	o := options(t, memory.New())
+	o.Queues = map[string]Queue{"a": {}, "b": {MaxAttempts: 1}}
+	s := start(t, o)
+	c := s.dial(t)
+	c.refused("unknown_queue", `{"op":"enqueue","queue":"c"}`)
+	for _, q := range []string{"a", "b"} {
+		c.send(`{"op":"claim","queue":%q,"wait_ms":60000,"id":%q}`, q, q)
+	}
+	c.call(`{"op":"ping"}`) // both wait
+	s.reloads(t, with(o, func(o *Options) {
+		delete(o.Queues, "a")
+		o.Queues["b"] = Queue{MaxAttempts: 7}
+		o.Queues["c"] = Queue{}
+	}))
+	if r := c.receive(); r.ID != "a" || r.Error.Code != "unknown_queue" {
+		t.Errorf("the claim of a queue that is gone was answered %+v", r)
+	}
+	c.refused("unknown_queue", `{"op":"enqueue","queue":"a"}`)
+	c.call(`{"op":"enqueue","queue":"c"}`)
+	c.send(`{"op":"enqueue","queue":"b","id":1}`)
+	for range 2 {
+		r := c.receive()
+		if r.ID == "b" && (len(r.Jobs) != 1 || r.Jobs[0].MaxAttempts != 7) {
+			t.Errorf("the claim that waited over the reload was answered %+v, want a job by the new limit", r)
+		}
+	}
+}
+
+func TestReloadChangesNothingWithAnError(t *testing.T) {
+	o := options(t, memory.New())
+	o.Queues = map[string]Queue{"a": {}}
+	s := start(t, o)
+	c := s.dial(t)
+	blocked := filepath.Join(shortDir(t), "f")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	added := filepath.Join(shortDir(t), "new.sock")
+	for what, bad := range map[string]Options{
+		"a socket": with(o, func(o *Options) {
+			o.Queues = map[string]Queue{"b": {}}
+			o.Sockets[0].Mode = 0o600
+			o.Sockets = append(o.Sockets, Socket{Path: added}, Socket{Path: blocked})
+		}),
+		"a queue": with(o, func(o *Options) { o.Queues = map[string]Queue{"b": {Timeout: -1}} }),
+		"twins": with(o, func(o *Options) {
+			o.Databases["twin"] = o.Databases["main"]
+			o.Queues = map[string]Queue{"b": {Database: "twin"}}
+		}),
+	} {
+		if err := s.Reload(bad); err == nil {
+			t.Errorf("%s that cannot be had is no error", what)
+		}
+	}
+	c.call(`{"op":"enqueue","queue":"a"}`)
+	c.refused("unknown_queue", `{"op":"enqueue","queue":"b"}`)
+	if info, err := os.Stat(s.path); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket's mode is %v (%v)", info.Mode(), err)
+	}
+	if _, err := os.Lstat(added); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket of a config that was refused is there: %v", err)
+	}
+}
+
+func TestReloadOfSockets(t *testing.T) {
+	o := options(t, memory.New())
+	o.Databases["main"] = Database{Backend: o.Databases["main"].Backend, RestartGrace: time.Millisecond}
+	first := o.Sockets[0].Path
+	second := filepath.Join(shortDir(t), "2.sock")
+	s := start(t, o)
+	stays, goes := s.dial(t), s.dial(t)
+	goes.call(`{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"a"}]}`)
+	kept, dropped := goes.claim1("a"), goes.claim1("a")
+
+	both := with(o, func(o *Options) {
+		o.Sockets[0].Mode = 0o600
+		o.Sockets = append(o.Sockets, Socket{Path: second})
+	})
+	s.reloads(t, both)
+	if info, err := os.Stat(first); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode is %v (%v), want the new one", info.Mode(), err)
+	}
+	goes.call(`{"op":"ping"}`)
+	s.path = second
+	other := s.dial(t)
+	other.call(`{"op":"extend","lease":%q,"bind":true}`, kept.Lease)
+
+	s.reloads(t, with(both, func(o *Options) { o.Sockets = o.Sockets[1:] }))
+	for _, c := range []*client{stays, goes} {
+		if _, err := c.line(); err == nil {
+			t.Error("a connection of a socket that is gone is open")
+		}
+	}
+	if _, err := os.Lstat(first); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket that is not configured any more is there: %v", err)
+	}
+	// What was not taken over goes back after the grace.
+	if again := other.claim1("a"); again.ID != dropped.ID || again.Attempt != 2 {
+		t.Errorf("the claim got %+v, want the job that the closed connection held, a second time", again)
+	}
+	other.call(`{"op":"ack","lease":%q}`, kept.Lease)
+}
+
+// TestReloadOfAnAddress: the database is the same, the way to it another one.
+func TestReloadOfAnAddress(t *testing.T) {
+	db := newAddress("BBBBBBBBBBB")
+	o := options(t, db)
+	done := make(chan struct{})
+	o.Databases["main"] = Database{Backend: db, Done: func() { close(done) }}
+	s := start(t, o)
+	c, waits := s.dial(t), s.dial(t)
+	c.call(`{"op":"enqueue","queue":"a"}`)
+	held := c.claim1("a")
+	waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
+	s.reloads(t, with(o, func(o *Options) {
+		o.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, HostLease: time.Minute}
+	}))
+	<-done
+	c.call(`{"op":"ack","lease":%q}`, held.Lease)
+	c.call(`{"op":"enqueue","queue":"a"}`)
+	if r := waits.receive(); len(r.Jobs) != 1 || r.Jobs[0].Attempt != 1 {
+		t.Errorf("the claim that waited over the reload was answered %+v", r)
+	}
+}
+
+// TestReloadOfADatabase: queues move to another one, and the old one stays open as
+// long as a lease in it.
+func TestReloadOfADatabase(t *testing.T) {
+	from, to := newAddress("BBBBBBBBBBB"), newAddress("CCCCCCCCCCC")
+	o := options(t, from)
+	done := make(chan struct{})
+	o.Databases["main"] = Database{Backend: from, Done: func() { close(done) }}
+	s := start(t, o)
+	c, waits := s.dial(t), s.dial(t)
+	c.call(`{"op":"enqueue","queue":"a"}`)
+	held := c.claim1("a")
+	waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
+	moved := with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} })
+	s.reloads(t, moved)
+	c.call(`{"op":"enqueue","queue":"a","payload":"new"}`)
+	if r := waits.receive(); len(r.Jobs) != 1 || r.Jobs[0].Payload != "new" {
+		t.Errorf("the claim that waited over the move was answered %+v, want the job in the new database", r)
+	}
+	select {
+	case <-done:
+		t.Fatal("the old database was closed with a lease open in it")
+	default:
+	}
+	c.call(`{"op":"extend","lease":%q}`, held.Lease)
+	// Back and forth: it is in service again, and its leases are what they were.
+	s.reloads(t, o)
+	c.call(`{"op":"extend","lease":%q}`, held.Lease)
+	s.reloads(t, moved)
+	c.call(`{"op":"ack","lease":%q}`, held.Lease)
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal("the old database is open although no lease is")
+	}
+	c.refused("lease_lost", `{"op":"ack","lease":%q}`, held.Lease)
+}
+
+// TestReloadUnderLoad: no job is lost or delivered twice while everything changes.
+func TestReloadUnderLoad(t *testing.T) {
+	db := newAddress("BBBBBBBBBBB")
+	o := options(t, db)
+	o.Queues = map[string]Queue{"a": {}}
+	s := start(t, o)
+	const workers, each, reloads = 8, 60, 60
+	var mu sync.Mutex
+	seen := make(map[string]int)
+	var working sync.WaitGroup
+	for n := range workers {
+		c := s.dial(t)
+		working.Go(func() {
+			for i := range each {
+				c.send(`{"op":"enqueue","queue":"a","payload":"%d-%d"}`, n, i)
+				c.send(`{"op":"claim","queue":"a","wait_ms":20000}`)
+				for range 2 {
+					line, err := c.line()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if r := parse(t, line); !r.OK {
+						t.Errorf("%s", line)
+					} else if len(r.Jobs) == 1 {
+						mu.Lock()
+						seen[r.Jobs[0].Payload]++
+						mu.Unlock()
+						c.send(`{"op":"ack","lease":%q}`, r.Jobs[0].Lease)
+						if line, err := c.line(); err != nil || !parse(t, line).OK {
+							t.Errorf("ack: %s %v", line, err)
+						}
+					}
+				}
+			}
+		})
+	}
+	released := make(chan struct{}, reloads)
+	for n := range reloads {
+		next := with(o, func(o *Options) {
+			o.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, Done: func() { released <- struct{}{} }}
+			if n%2 == 0 {
+				o.Queues[fmt.Sprintf("q%d", n)] = Queue{}
+				o.Sockets = append(o.Sockets, Socket{Path: filepath.Join(filepath.Dir(s.path), "2.sock")})
+			}
+			o.MaxFrame = 1<<20 + n
+		})
+		s.reloads(t, next)
+	}
+	working.Wait()
+	for payload, times := range seen {
+		if times != 1 {
+			t.Errorf("the job %s was delivered %d times", payload, times)
+		}
+	}
+	if len(seen) != workers*each {
+		t.Errorf("%d jobs were delivered, want %d", len(seen), workers*each)
+	}
+	for range reloads - 1 { // all but the one in use
+		select {
+		case <-released:
+		case <-time.After(patience):
+			t.Fatal("a Backend that is not in use any more was not given up")
+		}
+	}
+}
