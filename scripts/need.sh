@@ -14,13 +14,14 @@ missing() {
 		! nc -h 2>&1 | grep -q 'OpenBSD netcat' ;;
 	python3) ! python3 -c 'import sqlite3, socket, json' 2>/dev/null ;;
 	venv) ! python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+	ruby) ! ruby -rmsgpack -e 'exit RUBY_VERSION >= "2.7"' 2>/dev/null || ! command -v gem >/dev/null ;;
 	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
 	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
 	debs) # of no use where servers are named that run already
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: it knows cc, nc, python3, venv, npm, mount, pgbouncer and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: it knows cc, nc, python3, venv, ruby, npm, mount, pgbouncer and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -30,6 +31,7 @@ packages() {
 	nc) echo netcat-openbsd ;;
 	python3) echo python3 ;;
 	venv) echo python3-venv ;; # for the grammars of T-SQL (scripts/tsql.sh)
+	ruby) echo ruby ruby-msgpack ;;
 	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;
 	pgbouncer) echo pgbouncer ;;

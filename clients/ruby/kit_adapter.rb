@@ -1,0 +1,86 @@
+# frozen_string_literal: true
+
+# Lets the conformance kit (clients/kit) drive the Ruby client.
+
+$LOAD_PATH.unshift(File.join(__dir__, "lib")) unless ENV["QSIDECAR_KIT_GEM"]
+require "qsidecar"
+
+# The client, and what it was given.
+class Adapter
+  def initialize
+    @lock = Mutex.new
+    @jobs = {}
+    @lost = []
+    @client = Qsidecar::Client.new(
+      worker: "kit", codec: ENV["QSIDECAR_CODEC"], on_lost: ->(job) { @lock.synchronize { @lost << job.id } }
+    ).connect
+  end
+
+  def run
+    $stdin.each_line do |line|
+      command = JSON.parse(line)
+      command["tag"] ? Thread.new { answer(command) } : answer(command)
+    end
+  end
+
+  # answer carries a command out and says what came of it.
+  def answer(command)
+    said = begin
+      { ok: true, **send(:"do_#{command["do"]}", command) }
+    rescue Qsidecar::SettledOrLost then { ok: false, error: "SETTLED_OR_LOST" }
+    rescue Qsidecar::UnknownOutcome then { ok: false, error: "UNKNOWN_OUTCOME" }
+    rescue Qsidecar::SidecarError => e then { ok: false, error: e.code }
+    rescue StandardError => e then { ok: false, error: "#{e.class}: #{e.message}" }
+    end
+    said[:tag] = command["tag"] if command["tag"]
+    @lock.synchronize do
+      puts JSON.generate(said)
+      $stdout.flush
+    end
+  end
+
+  def do_enqueue(c)
+    stored = @client.enqueue(c["queue"], c["payload_b64"].unpack1("m"), raw: true, key: c["key"])
+    { id: stored.id, duplicate: stored.duplicate }
+  end
+
+  def do_claim(c)
+    jobs = @client.claim(c["queue"], max: c["max"], wait: c["wait_ms"] / 1000r)
+    @lock.synchronize { jobs.each { |job| @jobs[job.id] = job } }
+    { jobs: jobs.map { |j| { id: j.id, payload_b64: [j.raw].pack("m0"), attempt: j.attempt, fence: j.fence } } }
+  end
+
+  def do_ack(c)
+    job(c).ack(result: c["result_b64"]&.unpack1("m"))
+    {}
+  end
+
+  def do_nack(c)
+    job(c).nack(error: c["error"], delay: c["delay_ms"] && c["delay_ms"] / 1000r, dead: c["dead"] || false)
+    {}
+  end
+
+  def do_extend(c)
+    job(c).extend(c["lease_ms"] / 1000r)
+    {}
+  end
+
+  def do_lost(_)
+    { ids: @lock.synchronize { @lost.dup } }
+  end
+
+  def do_exec(_)
+    { pid: spawn("exec sleep 1000", close_others: false) }
+  end
+
+  def do_close(_)
+    @client.close
+    {}
+  end
+
+  def job(c)
+    @lock.synchronize { @jobs.fetch(c["id"]) }
+  end
+end
+
+Adapter.new.run

@@ -1,0 +1,18 @@
+# frozen_string_literal: true
+
+# The Ruby client of qsidecar: enqueue, claim, ack and nack jobs through the sidecar
+# of this host. README.md beside it shows the use; Client and Worker are the doors.
+module Qsidecar
+  VERSION = "0.1.0"
+end
+
+require_relative "qsidecar/errors"
+require_relative "qsidecar/codec"
+require_relative "qsidecar/link"
+require_relative "qsidecar/forks"
+require_relative "qsidecar/held"
+require_relative "qsidecar/calls"
+require_relative "qsidecar/replies"
+require_relative "qsidecar/session"
+require_relative "qsidecar/job"
+require_relative "qsidecar/client"

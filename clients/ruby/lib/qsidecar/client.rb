@@ -1,0 +1,249 @@
+# frozen_string_literal: true
+
+require "socket"
+
+module Qsidecar
+  # What an enqueue answers: the job's id, whether its key was known already, and if so
+  # the first job's state.
+  Enqueued = Struct.new(:id, :duplicate, :state)
+
+  # A client of the sidecar of this host: one connection, which comes back when it
+  # breaks. It may be used by any number of threads, and after a fork by the child, which
+  # gets a connection of its own. It connects at its first call.
+  #
+  #   Qsidecar::Client.open { |client| client.enqueue("mail", { "to" => "ada" }) }
+  #
+  # Spans of time are in seconds, Floats allowed.
+  class Client
+    SETTLES = %w[ack nack extend].freeze
+    private_constant :SETTLES
+
+    # open makes a client, and closes it after the block.
+    def self.open(**options)
+      client = new(**options)
+      begin
+        yield client
+      ensure
+        client.close
+      end
+    end
+
+    # socket:      its path; else QSIDECAR_SOCKET, $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock,
+    #              /run/qsidecar/qsidecar.sock.
+    # worker:      a name for people, kept with what is claimed.
+    # codec:       :json or :msgpack; nil: msgpack where that gem is installed.
+    # timeout:     how long a call may take in all, a claim beyond its wait. As long a settle
+    #              is tried that the sidecar cannot carry out just now.
+    # on_lost:     called with each job whose lease was lost, in a thread of its own.
+    # on_draining: called when the sidecar is about to exit.
+    def initialize(socket: nil, worker: nil, codec: nil, timeout: 60, on_lost: nil, on_draining: nil)
+      @options = {
+        sockets: Link.sockets(socket), codec: Codec.choose(codec),
+        worker: Codec.text(worker || "#{Socket.gethostname}:#{Process.pid}").byteslice(0, 128).scrub(""),
+        tell: ->(what, *job) { (what == :lost ? on_lost : on_draining)&.call(*job) }
+      }
+      @timeout = timeout
+      @lock = Mutex.new # guards the two below
+      @pid = nil
+      @session = nil
+      session
+    end
+
+    # connect connects now, where there was no call yet. Raises ConnectionError.
+    def connect
+      session.connect
+      self
+    end
+
+    # enqueue stores one job, durably. The payload is written as JSON; with raw: true it
+    # is a String, and its bytes are the payload. delay in seconds or run_at (a Time), key
+    # makes it safe to be sent twice, headers is a Hash of Strings, timeout (seconds)
+    # limits one run. Gives an Enqueued. Raises UnknownOutcome only without a key.
+    def enqueue(queue, payload, raw: false, **options)
+      reply = request("enqueue", Fields.job(queue: queue, payload: payload, raw: raw, **options))
+      Client.enqueued(reply["job"])
+    end
+
+    # enqueue_many stores 1 to 1000 jobs, all or none. Each is a Hash of what enqueue
+    # takes: { queue: "mail", payload: {…}, key: "…" }. Gives a list of Enqueued.
+    def enqueue_many(jobs)
+      request("enqueue", { jobs: jobs.map { |job| Fields.job(**job) } })["jobs"].map { |job| Client.enqueued(job) }
+    end
+
+    # claim takes up to max jobs of the queues, in order of preference, and waits for the
+    # first one for so many seconds. lease: so many seconds, for leases that outlive the
+    # connection (timed leases); nil: they are this client's until they are settled.
+    # Gives a list of Jobs, empty where the wait ended.
+    def claim(*queues, max: 1, wait: 0, lease: nil)
+      queues = queues.flatten.map { |q| Codec.text(q) }
+      fields = queues.size == 1 ? { queue: queues.first } : { queues: queues }
+      fields[:max] = max
+      fields[:lease_ms] = Fields.ms(lease) if lease
+      request("claim", fields, wait: wait)["jobs"]
+    end
+
+    # ack, nack and extend_lease are Job#ack, Job#nack and Job#extend.
+    def ack(job, result: nil, enqueue: nil)
+      fields = { lease: job.lease }
+      fields[:result] = result.b if result
+      fields[:enqueue] = enqueue.map { |more| Fields.job(**more) } if enqueue && !enqueue.empty?
+      request("ack", fields)["enqueued"]&.map { |stored| Client.enqueued(stored) }
+    end
+
+    def nack(job, **how)
+      request("nack", { lease: job.lease, **Fields.nack(**how) })
+      nil
+    end
+
+    def extend_lease(job, seconds = nil)
+      fields = { lease: job.lease }
+      fields[:lease_ms] = Fields.ms(seconds) if seconds
+      request("extend", fields)
+      nil
+    end
+
+    # ack_many settles 1 to 1000 jobs as done, in one request, and gives those whose lease
+    # was lost; the others are settled. Raises SettledOrLost, which names the leases.
+    def ack_many(jobs)
+      settle_many("ack", jobs, {})
+    end
+
+    # nack_many does with 1 to 1000 jobs what Job#nack does, likewise.
+    def nack_many(jobs, **how)
+      settle_many("nack", jobs, Fields.nack(**how))
+    end
+
+    # stats counts the jobs of a queue, or of all: a list of Hashes with Strings, as
+    # PROTOCOL.md has them.
+    def stats(queue = nil)
+      request("stats", queue ? { queue: Codec.text(queue) } : {})["queues"]
+    end
+
+    # call is any other op of PROTOCOL.md by its name and fields, and gives its reply.
+    def call(op, **fields)
+      request(op.to_s, fields)
+    end
+
+    # stop_claiming has waiting claims end now, and those to come at once.
+    def stop_claiming
+      session.stop_claiming
+    end
+
+    # close gives back what is held, uncharged, and ends. It takes at most so many seconds.
+    def close(patience = 5)
+      @lock.synchronize { @session if @pid == Process.pid }&.close(patience)
+      nil
+    end
+
+    def self.enqueued(reply)
+      Enqueued.new(reply["id"], reply["duplicate"] || false, reply["state"])
+    end
+
+    private
+
+    # session is this process's.
+    def session
+      return @session if @pid == Process.pid
+
+      @lock.synchronize do
+        next if @pid == Process.pid
+
+        @session&.abandon
+        @session = Session.new(self, **@options)
+        @pid = Process.pid
+      end
+      @session
+    end
+
+    # request carries a request out, and again where the sidecar's answer is that it
+    # cannot just now and that is the client's to wait for.
+    def request(op, fields, wait: nil)
+      at = session
+      began = Link.now
+      how = { ends: @timeout && began + @timeout + (wait || 0), wait_ends: wait && began + wait }
+      return insist(at, op, fields, how) unless SETTLES.include?(op)
+
+      at.settling(fields[:leases] || [fields[:lease]]) { insist(at, op, fields, how) }
+    end
+
+    def insist(at, op, fields, how)
+      tries = 0
+      twice = false
+      begin
+        at.call(op, fields, twice: twice, **how)
+      rescue UnknownOutcome, Unavailable, Busy, Draining => e
+        pause = e.retry_ms ? e.retry_ms / 1000.0 : Session.backoff(tries += 1)
+        raise unless passing?(op, fields, e, how[:wait_ends]) && left(op, how) > pause
+
+        twice ||= e.is_a?(UnknownOutcome)
+        at.rest(pause)
+        retry
+      end
+    end
+
+    # passing? is whether the same request may do better in a moment, and whether that
+    # is the client's to try. An enqueue that could not be done is told: its caller may
+    # have better things to do than to wait for a database.
+    def passing?(op, fields, error, wait_ends)
+      return Call.new(op, fields).repeatable? if error.is_a?(UnknownOutcome)
+
+      SETTLES.include?(op) || (op == "claim" && wait_ends)
+    end
+
+    # left is how long the caller's patience, or a claim's own wait, goes on.
+    def left(op, how)
+      ends = op == "claim" ? how[:wait_ends] : how[:ends]
+      ends ? ends - Link.now : Float::INFINITY
+    end
+
+    def settle_many(op, jobs, fields)
+      lost = request(op, { leases: jobs.map(&:lease), **fields })["lost"]
+      lost.empty? ? [] : jobs.select { |job| lost.include?(job.lease) }.each(&:lost!)
+    end
+  end
+
+  # The maps of the wire, made from what callers give.
+  module Fields
+    module_function
+
+    # ms rounds up: a short wait stays a wait.
+    def ms(seconds)
+      (seconds * 1000).ceil
+    end
+
+    def job(queue:, payload: nil, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
+            max_attempts: nil, timeout: nil)
+      out = { queue: Codec.text(queue), payload: bytes(payload, raw) }
+      out[:priority] = priority if priority
+      out[:delay_ms] = ms(delay) if delay
+      out[:run_at] = (run_at.to_r * 1000).ceil if run_at
+      out[:key] = Codec.text(key) if key
+      out[:headers] = headers.map { |k, v| [Codec.text(k), Codec.text(v)] }.to_h if headers
+      out[:max_attempts] = max_attempts if max_attempts
+      out[:timeout_ms] = ms(timeout) if timeout
+      out
+    end
+
+    def bytes(payload, raw)
+      raise ArgumentError, "raw: true takes a String as the payload, not #{payload.class}" if raw && !payload.is_a?(String)
+
+      (raw ? payload : JSON.generate(payload)).b
+    end
+
+    def nack(error: nil, delay: nil, dead: false, charge: true)
+      out = {}
+      out[:error] = told(error) if error
+      out[:delay_ms] = ms(delay) if delay
+      out[:dead] = true if dead
+      out[:charge] = false unless charge
+      out
+    end
+
+    # told is text for people: what is not UTF-8 in it must not keep a job from being settled.
+    def told(error)
+      s = error.to_s
+      s = s.encoding == Encoding::BINARY ? s.dup.force_encoding(Encoding::UTF_8) : s.encode(Encoding::UTF_8, invalid: :replace, undef: :replace)
+      s.scrub.delete("\0").byteslice(0, 4096).scrub("")
+    end
+  end
+end

@@ -1,0 +1,111 @@
+# frozen_string_literal: true
+
+require "json"
+
+module Qsidecar
+  # The two codecs of the wire. Each turns a request (a Hash with Symbols for its
+  # fields; payload and result are bytes, all other Strings text) into a frame, reads
+  # one reply (a Hash with Strings) from an IO, and tells the bytes in a reply.
+  module Codec
+    # What comes is no sidecar's answer.
+    class Garbage < StandardError; end
+
+    # Which codec is used where none is asked for: msgpack, where the gem is there.
+    def self.choose(name = nil)
+      case name&.to_sym
+      when nil then msgpack? ? Msgpack : JSONLines
+      when :json then JSONLines
+      when :msgpack then msgpack? ? Msgpack : raise(ArgumentError, "codec: the gem msgpack is not installed")
+      else raise ArgumentError, "codec is :json or :msgpack, not #{name.inspect}"
+      end
+    end
+
+    def self.msgpack?
+      require "msgpack"
+      true
+    rescue LoadError
+      false
+    end
+
+    # text is s as the wire has text: UTF-8.
+    def self.text(value)
+      s = value.is_a?(Symbol) ? value.to_s : String(value)
+      s = s.encoding == Encoding::BINARY ? s.dup.force_encoding(Encoding::UTF_8) : s.encode(Encoding::UTF_8)
+      raise ArgumentError, "this is no text, as it is not UTF-8: #{s.inspect[0, 80]}" unless s.valid_encoding?
+
+      s
+    end
+
+    # One JSON object a line.
+    module JSONLines
+      module_function
+
+      def encode(request)
+        JSON.generate(plain(request)) << "\n"
+      end
+
+      # plain writes bytes as text where they are UTF-8, and in base64 where not.
+      def plain(map)
+        map.each_with_object({}) do |(field, value), out|
+          case field
+          when :payload, :result
+            s = value.dup.force_encoding(Encoding::UTF_8)
+            s.valid_encoding? ? out[field] = s : out["#{field}_b64"] = [value].pack("m0")
+          when :jobs, :enqueue then out[field] = value.map { |job| plain(job) }
+          else out[field] = value
+          end
+        end
+      end
+
+      # read is the next reply, nil where the stream has ended. Half a reply is none.
+      def read(io, most)
+        line = io.gets("\n", most)
+        return nil unless line&.end_with?("\n")
+
+        JSON.parse(line.force_encoding(Encoding::UTF_8))
+      rescue JSON::ParserError, EncodingError => e
+        raise Garbage, e.message
+      end
+
+      def size(frame)
+        frame.bytesize - 1
+      end
+
+      def bytes(map, field)
+        b64 = map["#{field}_b64"]
+        b64 ? b64.unpack1("m") : map[field]&.b
+      end
+    end
+
+    # One msgpack map a frame.
+    module Msgpack
+      module_function
+
+      def encode(request)
+        body = MessagePack.pack(request)
+        [body.bytesize].pack("N") << body
+      end
+
+      def read(io, most)
+        head = io.read(4)
+        return nil unless head&.bytesize == 4
+
+        size = head.unpack1("N")
+        raise Garbage, "a frame of #{size} bytes, and #{most} are the most" if size > most
+
+        body = io.read(size)
+        body&.bytesize == size ? MessagePack.unpack(body) : nil
+      rescue MessagePack::UnpackError, EOFError => e
+        raise Garbage, e.message
+      end
+
+      def size(frame)
+        frame.bytesize - 4
+      end
+
+      def bytes(map, field)
+        map[field]&.b
+      end
+    end
+  end
+end
