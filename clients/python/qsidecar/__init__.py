@@ -22,13 +22,16 @@ from .errors import (
     Unsupported,
 )
 from .job import Enqueued, Job, NewJob
+from .worker import App, Dead, Retry
 
 __all__ = [
+    "App",
     "BadFrame",
     "BadRequest",
     "Busy",
     "Client",
     "Closed",
+    "Dead",
     "Draining",
     "Enqueued",
     "Error",
@@ -38,6 +41,7 @@ __all__ = [
     "LeaseLost",
     "NewJob",
     "NotConnected",
+    "Retry",
     "SettledOrLost",
     "SidecarError",
     "TooLarge",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 import weakref
@@ -10,10 +9,8 @@ from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Type
 
 from . import errors
-from ._session import MAX_LIST, SETTLES, Call, Session, backoff, pause_for, repeatable
+from ._session import MAX_LIST, SETTLES, Call, Session, pause_for, repeatable
 from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields
-
-log = logging.getLogger("qsidecar")
 
 # Instead of a sidecar: set by qsidecar.testing.inline.
 _inline: Optional[Callable[[Sequence[NewJob]], List[Enqueued]]] = None
@@ -59,7 +56,6 @@ class Client:
         _clients.add(self)
 
     def _new_session(self) -> Session:
-        # The session's threads live as long as it does: they must not keep a forgotten client.
         on_lost, on_draining = self._callbacks
         return Session(
             self._socket,
@@ -212,6 +208,11 @@ class Client:
         finally:
             with session.lock:
                 session.settling(call.leases(), -1)
+
+    def disconnect(self) -> None:
+        """Ends the connection as close does; the next call makes a new one."""
+        self.close()
+        self._session = self._new_session()
 
     def close(self) -> None:
         """Ends the client in order: settles are answered, and what it holds goes back uncharged.

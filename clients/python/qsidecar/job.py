@@ -100,6 +100,8 @@ class Job:
     def __init__(self, client: Optional[Client], fields: Mapping[str, Any]) -> None:
         self._client = client
         self._lost = False
+        self._then: List[NewJob] = []
+        self.settled = False  # by this process
         self.id: str = fields["id"]
         self.queue: str = fields["queue"]
         self.lease: str = fields["lease"]  # not for logs
@@ -133,6 +135,10 @@ class Job:
         """Whether the lease is known to be lost: another worker may have the job, so stop what can be stopped."""
         return self._lost
 
+    def then(self, queue: str, payload: Any = None, **options: Any) -> None:
+        """Has the ack store another job too, with it or not at all. The options are those of NewJob."""
+        self._then.append(NewJob(queue, payload, **options))
+
     def ack(
         self, result: Any = None, *, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = (), timeout: Optional[float] = None
     ) -> List[Enqueued]:
@@ -145,7 +151,7 @@ class Job:
         data = dump(result, raw)
         if data is not None:
             fields["result"] = data
-        more = [job.fields() for job in enqueue]
+        more = [job.fields() for job in (*self._then, *enqueue)]
         if more:
             fields["enqueue"] = more
         reply = self._do("ack", fields, timeout)
@@ -184,7 +190,13 @@ class Job:
     def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float]) -> Dict[str, Any]:
         if self._client is None:
             raise errors.Error(f"job {self.id} has no client: it was made for a test")
-        return self._client._do(op, fields, timeout)
+        try:
+            reply = self._client._do(op, fields, timeout)
+        except (errors.LeaseLost, errors.SettledOrLost):
+            self.settled = True  # nothing that this process could do about it any more
+            raise
+        self.settled = self.settled or op != "extend"
+        return reply
 
 
 def nack_fields(error: str, delay: Optional[Seconds], dead: bool, charge: bool) -> Dict[str, Any]:

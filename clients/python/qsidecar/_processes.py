@@ -1,0 +1,174 @@
+"""Signals without surprises, and several processes of one worker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Callable, Dict, Optional, Type
+
+log = logging.getLogger("qsidecar")
+
+# A process that ended by a signal is replaced, at once if it lived for so long.
+STEADY = 1.0
+
+_alive: Optional[int] = None  # in a child: a pipe that ends when the parent does
+
+
+class Signals:
+    """SIGTERM and SIGINT as bytes in a pipe: a handler may hold no lock, and wake up anybody."""
+
+    watched = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self, *more: signal.Signals) -> None:
+        self.told = 0  # how many came
+        self._all = (*Signals.watched, *more)
+
+    def __enter__(self) -> Signals:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._over = False
+        self._guard: Optional[threading.Thread] = None
+        self._before = {s: signal.signal(s, self._handle) for s in self._all}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._all)  # see _Parent.spawn
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._over = True
+        if self._guard is not None:
+            self.poke()
+            self._guard.join()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _handle(self, number: int, frame: Optional[FrameType]) -> None:
+        if number in Signals.watched:
+            self.told += 1
+        self.poke()
+
+    def poke(self) -> None:
+        try:
+            os.write(self._write, b".")
+        except BlockingIOError:
+            pass  # it is full: whoever waits wakes up all the same
+
+    def wait(self, seconds: Optional[float]) -> bool:
+        """Waits for a signal, or for poke; says whether to stop. A parent that has gone is a signal too."""
+        watched = [self._read] + ([] if _alive is None else [_alive])
+        ready, _, _ = select.select(watched, [], [], seconds)
+        if _alive in ready:
+            return True
+        if ready:
+            os.read(self._read, 512)
+        return self.told > 0
+
+    def leave_at_second(self) -> None:
+        """Ends the process at the second signal, whatever it is doing then."""
+
+        def guard() -> None:
+            while not self._over:
+                if self.told > 1:
+                    os._exit(1)
+                os.read(self._read, 512)
+
+        self._guard = threading.Thread(target=guard, name="qsidecar-signals", daemon=True)
+        self._guard.start()
+
+
+def run(work: Callable[[], None], count: int) -> None:
+    """Runs work in so many processes until SIGTERM or SIGINT, which they get too, and waits for them.
+
+    One that a signal killed is replaced. One that ended with an error ends the others, and raises SystemExit.
+    """
+    mine, theirs = os.pipe()  # nobody writes; closed by the kernel when this process is gone
+    crew = _Parent(work, mine, theirs)
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("processes are run from the main thread: it has the signals")
+    with Signals(signal.SIGCHLD) as signals:
+        for _ in range(count):
+            crew.spawn()
+        while crew.children:
+            signals.wait(1.0)
+            if signals.told > 1:
+                crew.signal(signal.SIGKILL)
+                os._exit(1)
+            if signals.told:
+                crew.stop()
+            crew.reap()
+    os.close(mine)
+    os.close(theirs)
+    if crew.failed:
+        raise SystemExit(1)
+
+
+class _Parent:
+    def __init__(self, work: Callable[[], None], mine: int, theirs: int) -> None:
+        self.work = work
+        self.pipe = mine, theirs
+        self.children: Dict[int, float] = {}  # when they began
+        self.stopping = False
+        self.failed = False
+
+    def spawn(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A signal that comes before the child has its own handlers would be lost on it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, Signals.watched)
+        pid = os.fork()
+        if pid == 0:
+            self._child()
+        self.children[pid] = time.monotonic()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, Signals.watched)
+
+    def _child(self) -> None:
+        global _alive
+        code = 1
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _alive, theirs = self.pipe
+            os.close(theirs)
+            self.work()
+            code = 0
+        except BaseException:
+            log.exception("a worker process ended with an error")
+        finally:
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)  # what is to happen at the parent's exit is the parent's
+
+    def reap(self) -> None:
+        for pid, began in list(self.children.items()):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if not done:
+                continue
+            del self.children[pid]
+            if os.WIFSIGNALED(status) and not self.stopping:
+                log.error("worker process %d was killed by signal %d: another takes its place", pid, os.WTERMSIG(status))
+                if time.monotonic() - began < STEADY:
+                    time.sleep(STEADY)
+                self.spawn()
+            elif status != 0 and not self.stopping:
+                self.failed = True
+                self.stop()
+            elif os.WIFEXITED(status) and status != 0:
+                self.failed = True
+
+    def stop(self) -> None:
+        if not self.stopping:
+            self.stopping = True
+            self.signal(signal.SIGTERM)
+
+    def signal(self, number: signal.Signals) -> None:
+        for pid in self.children:
+            os.kill(pid, number)

@@ -1,0 +1,303 @@
+"""The worker: functions for queues, run at once in threads or processes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import traceback
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
+
+from . import _processes, errors
+from .client import Client
+from .job import Enqueued, Job, Seconds
+
+log = logging.getLogger("qsidecar")
+
+# How long one claim waits, in seconds; then there is another.
+CLAIM_WAIT = 300.0
+
+# What ends a claim and passes; other errors end the worker.
+PASSING = (
+    errors.NotConnected, errors.Unavailable, errors.UnknownOutcome, errors.Busy, errors.Draining, errors.Internal
+)  # fmt: skip
+
+Handler = TypeVar("Handler", bound=Callable[[Job], Any])
+Before = TypeVar("Before", bound=Callable[[Job], Any])
+After = TypeVar("After", bound=Callable[[Job, Optional[BaseException]], Any])
+
+
+class Retry(Exception):
+    """Raised by a job's function: the attempt failed, try again after delay seconds, None for the queue's back-off.
+
+    charge=False: *not now* rather than *failed*; this delivery does not count.
+    """
+
+    def __init__(self, message: str = "", *, delay: Optional[Seconds] = None, charge: bool = True) -> None:
+        super().__init__(message)
+        self.delay = delay
+        self.charge = charge
+
+
+class Dead(Exception):
+    """Raised by a job's function: no more attempts, the job is dead."""
+
+
+class _Entry(NamedTuple):
+    function: Callable[[Job], Any]
+    result: bool
+
+
+class App:
+    """Functions that work the jobs of queues.
+
+        app = App()
+
+        @app.job("resize")
+        def resize(job):
+            print(job.payload)
+
+        app.run(concurrency=8)
+
+    The options are those of Client; or client is one that is there already.
+    """
+
+    def __init__(self, client: Optional[Client] = None, **options: Any) -> None:
+        self.client = client or Client(**options)
+        self.jobs: Dict[str, _Entry] = {}
+        self._before: List[Callable[[Job], Any]] = []
+        self._after: List[Callable[[Job, Optional[BaseException]], Any]] = []
+        self._stop = threading.Event()
+        _apps.add(self)
+
+    def job(self, queue: str, *, result: bool = False) -> Callable[[Handler], Handler]:
+        """Says that the function works the jobs of that queue; it stays the function that it is.
+
+        A job whose function returns is done; result=True keeps what it returns with the job, as JSON (or bytes as
+        they are). One whose function raises has failed: see Retry and Dead.
+        """
+
+        def decorate(function: Handler) -> Handler:
+            if queue in self.jobs:
+                raise ValueError(f"the queue {queue} has a function already: {self.jobs[queue].function!r}")
+            self.jobs[queue] = _Entry(function, result)
+            return function
+
+        return decorate
+
+    def before_job(self, hook: Before) -> Before:
+        """Says that hook(job) is called before each job's function, in its thread. If it raises the job has failed."""
+        self._before.append(hook)
+        return hook
+
+    def after_job(self, hook: After) -> After:
+        """Says that hook(job, error) is called after each job's function, before the job is settled.
+
+        error is what the function raised, or None. If the hook raises and the function did not, the job has failed.
+        """
+        self._after.append(hook)
+        return hook
+
+    def enqueue(self, queue: str, payload: Any = None, **options: Any) -> Enqueued:
+        """Client.enqueue."""
+        return self.client.enqueue(queue, payload, **options)
+
+    def run(self, concurrency: int = 8, *, processes: bool = False, drain: bool = False) -> None:
+        """Works until SIGTERM or SIGINT, or stop: then it claims no more, lets the jobs under way finish, and returns.
+
+        concurrency: how many jobs at once, in threads, or in processes of one thread each. A second signal ends the
+        process at once. drain: it returns when nothing is ready and its own jobs are done, for cron.
+        In another than the main thread no signals are handled.
+        """
+        if not self.jobs:
+            raise ValueError("the app has no job: say @app.job(\"queue\") above a function")
+        if concurrency < 1:
+            raise ValueError(f"concurrency is {concurrency}, and 1 at least")
+        if processes:
+            _processes.run(lambda: self._run(1, drain), concurrency)
+        else:
+            self._run(concurrency, drain)
+
+    def stop(self) -> None:
+        """Ends run in order, from another thread."""
+        self._stop.set()
+
+    def _run(self, threads: int, drain: bool) -> None:
+        self._stop.clear()
+        crew = _Crew(self, threads, drain)
+        if threading.current_thread() is not threading.main_thread():
+            crew.start()
+            self._await(crew)
+        else:
+            with _processes.Signals() as signals:
+                crew.at_end = signals.poke
+                crew.start()
+                while not crew.ended.is_set() and not self._stop.is_set():
+                    if signals.wait(0.5):
+                        self.stop()
+                if signals.told:
+                    log.info("stopping: %d jobs are under way", crew.busy())
+                signals.leave_at_second()
+                self._await(crew)
+        self.client.disconnect()
+        if crew.error is not None:
+            raise crew.error
+
+    def _await(self, crew: _Crew) -> None:
+        while not crew.ended.wait(0.2):
+            if self._stop.is_set():
+                self.client.cancel()  # again and again: a claim may just have begun
+        crew.thread.join()
+
+    def perform(self, job: Job) -> Any:
+        """Runs a job's function with the hooks around it. It returns and raises what the function does."""
+        entry = self.jobs[job.queue]
+        error: Optional[BaseException] = None
+        result = None
+        try:
+            for before in self._before:
+                before(job)
+            result = entry.function(job)
+        except BaseException as e:
+            error = e
+        for after in self._after:
+            try:
+                after(job, error)
+            except BaseException as e:
+                log.exception("%r: the hook %r failed", job, after)
+                error = error or e
+        if error is not None:
+            raise error
+        return result if entry.result else None
+
+
+class _Crew:
+    """The threads of one run: one claims as many jobs as there are free ones, the others work."""
+
+    def __init__(self, app: App, threads: int, drain: bool) -> None:
+        self.app = app
+        self.threads = threads
+        self.drain = drain
+        self.ended = threading.Event()
+        self.error: Optional[BaseException] = None
+        self.at_end: Callable[[], None] = lambda: None
+        self._tasks: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
+        self._lock = threading.Condition()
+        self._free = threads
+        self.thread = threading.Thread(target=self._lead, name="qsidecar-claim", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def busy(self) -> int:
+        return self.threads - self._free
+
+    def _lead(self) -> None:
+        workers = [threading.Thread(target=self._work, name=f"qsidecar-{i}", daemon=True) for i in range(self.threads)]
+        for worker in workers:
+            worker.start()
+        try:
+            self._claim()
+        except BaseException as e:
+            self.error = e
+        for _ in workers:
+            self._tasks.put(None)
+        for worker in workers:
+            worker.join()
+        self.ended.set()
+        self.at_end()
+
+    def _claim(self) -> None:
+        stop, client, queues = self.app._stop, self.app.client, list(self.app.jobs)
+        failed = 0
+        while not stop.is_set():
+            with self._lock:
+                while self._free == 0:
+                    self._lock.wait()
+                free = self._free
+            if stop.is_set():
+                return
+            try:
+                jobs = client.claim(*queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT)
+                failed = 0
+            except PASSING as e:
+                failed += 1
+                if failed == 1:
+                    log.warning("no jobs can be claimed just now, trying on: %s", e)
+                stop.wait(min(0.05 * 2 ** min(failed, 10), 2.0))
+                continue
+            if stop.is_set():
+                client.nack_many(jobs, charge=False, delay=0)
+                return
+            with self._lock:
+                self._free -= len(jobs)
+                if self.drain and not jobs and self._free == self.threads:
+                    return
+                if self.drain and not jobs:
+                    self._lock.wait()
+            for job in jobs:
+                self._tasks.put(job)
+
+    def _work(self) -> None:
+        while True:
+            job = self._tasks.get()
+            if job is None:
+                return
+            try:
+                self._one(job)
+            except BaseException:
+                log.exception("%r could not be settled", job)
+            with self._lock:
+                self._free += 1
+                self._lock.notify()
+
+    def _one(self, job: Job) -> None:
+        result: Any = None
+        error: Optional[BaseException] = None
+        try:
+            result = self.app.perform(job)
+        except BaseException as e:
+            error = e
+        if job.settled:
+            return  # by its function
+        if job.lost:
+            log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)
+            return
+        try:
+            settle(job, result, error)
+        except errors.SettledOrLost as e:
+            log.info("%r: %s", job, e)
+        except errors.LeaseLost:
+            log.warning("%r: its lease was lost; another worker may have done it too", job)
+
+
+def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
+    """Settles a job by how its function ended, and tries for as long as the lease is not known to be lost."""
+    if error is None:
+        try:
+            if isinstance(result, (bytes, bytearray)):
+                job.ack(raw=bytes(result), timeout=math.inf)
+            else:
+                job.ack(result, timeout=math.inf)
+            return
+        except (TypeError, ValueError, errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forbidden) as e:
+            error = e  # its result or what follows it cannot be stored, and never will be
+    if isinstance(error, Retry):
+        job.nack(str(error) or "Retry", delay=error.delay, charge=error.charge, timeout=math.inf)
+    elif isinstance(error, Dead):
+        job.nack(str(error), dead=True, timeout=math.inf)
+    else:
+        log.error("%r failed", job, exc_info=error)
+        job.nack(describe(error), timeout=math.inf)
+
+
+def describe(error: BaseException) -> str:
+    """An error for people: what, then where, the innermost calls first, in the 4 KiB that are kept."""
+    what = "".join(traceback.format_exception_only(type(error), error)).strip()
+    calls = reversed(traceback.extract_tb(error.__traceback__))
+    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls)])
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()  # for qsidecar.testing
