@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -38,7 +39,7 @@ type Mixed interface {
 // and what would make it cheaper.
 type Advisor interface {
 	// Explain asks for the plan of a statement, and runs nothing. table is the adopted
-	// one, as TableInfo has it.
+	// one, as TableInfo has it. ErrNoPlan: the server shows this login none.
 	Explain(ctx context.Context, st *Statement, table TableInfo) (Plan, error)
 
 	// CreateIndex is the statement that makes an index of the table which serves rows
@@ -48,6 +49,9 @@ type Advisor interface {
 	// Habits is how the engine orders rows.
 	Habits() Habits
 }
+
+// ErrNoPlan says that plans are not for this login to see.
+var ErrNoPlan = errors.New("this login may not see plans")
 
 // Habits are what engines differ in where they order rows.
 type Habits struct {
@@ -155,10 +159,13 @@ type Grammar interface {
 	// Lock is a query for at most the argument n's number of rows (0: all), which it
 	// locks, passing over those that others have locked if skip.
 	Lock(columns, from, where, order string, n int, skip bool) string
+	// Glance is a query that waits for no lock. What others have not committed it may see.
+	Glance(columns, from, where string) string
 	// Insert stores a row, of values in columns (their quoted names), and answers with
 	// the text of its id.
 	Insert(table string, names, values []string, id Column) string
-	// Fence is a number that is greater than all that it gave before.
+	// Fence is a number that is greater than all that it gave before, in a query for
+	// rows to be claimed: the same for each of up to a thousand rows, or another one.
 	Fence() string
 	// Paused says whether the queue (a Words argument) is paused.
 	Paused(queue string) string

@@ -11,6 +11,7 @@ package adopted
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -91,7 +92,7 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 		if err != nil && (backends.Retryable(err) || ctx.Err() != nil) {
 			return nil, err
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, backends.ErrNoPlan) {
 			p.add("table", "the database refuses to look for jobs in it: %v", err)
 		}
 	}

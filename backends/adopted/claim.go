@@ -174,6 +174,9 @@ func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Pol
 		if cells[3] == nil {
 			r.enqueued = r.now
 		}
+		if n := len(rows); n > 0 {
+			r.fence = max(r.fence, rows[n-1].fence+1) // where one look gets one number
+		}
 		rows = append(rows, r)
 		return nil
 	}
@@ -284,7 +287,7 @@ func partOf(c backends.Column, cell []byte) any {
 // begin writes the claim into the candidate's lease.
 func (t *table) begin(r *candidate, p backends.Policy, slot backends.Slot) *lease {
 	l := r.lease
-	l.now, l.claimedAt, l.fence, l.notBefore = r.now, r.now, r.fence, 0
+	l.now, l.claimedAt, l.fence, l.notBefore = r.now, r.now, max(r.fence, l.fence+1), 0
 	if _, has := t.one[Attempts]; has {
 		l.attempts = int(r.attempts)
 	}

@@ -87,7 +87,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 	for state, n := range batch.Counts(st) {
 		if where := t.in(state); where != nil {
 			asks = append(asks, &backends.Statement{
-				Text: "SELECT " + t.g.ToText("count(*)") + " FROM (" + t.g.First("1 AS one", t.name, strings.Join(where, " AND "), "", fmt.Sprint(backends.StatsExact+1)) + ") x",
+				Text: "SELECT " + outputs(t.g.ToText("count(*)")) + " FROM (" + t.g.First("1 AS one", t.name, strings.Join(where, " AND "), "", fmt.Sprint(backends.StatsExact+1)) + ") x",
 				Row:  func(cells [][]byte) error { return number(cells[0], n) },
 			})
 		}
@@ -115,7 +115,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 	}
 	return s.counts.Fill(st, func(state backends.State) (n int64, err error) {
 		err = s.Ask(ctx, &backends.Statement{
-			Text: "SELECT " + t.g.ToText("count(*)") + " FROM " + t.name + " WHERE " + strings.Join(t.in(state), " AND "),
+			Text: "SELECT " + outputs(t.g.ToText("count(*)")) + " FROM " + t.name + " WHERE " + strings.Join(t.in(state), " AND "),
 			Row:  func(cells [][]byte) error { return number(cells[0], &n) },
 		})
 		return n, err

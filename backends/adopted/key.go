@@ -77,7 +77,7 @@ func possible(key []backends.Column, texts []string) []string {
 // keyTexts are the expressions whose values item puts together.
 func (t *table) keyTexts() (all []string) {
 	for _, c := range t.key {
-		all = append(all, t.g.ToText(t.g.Name(c.Name)))
+		all = append(all, t.g.AsText(c))
 	}
 	return all
 }

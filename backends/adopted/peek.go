@@ -133,7 +133,7 @@ func (t *table) views(items []string, views map[string]*backends.View) []*backen
 		or(role, func(c backends.Column) string { return t.g.ToText(t.g.Millis(c, t.UTC)) })
 	}
 	for _, role := range []Role{Priority, Attempts, Worker} {
-		or(role, func(c backends.Column) string { return t.g.ToText(t.g.Name(c.Name)) })
+		or(role, t.g.AsText)
 	}
 	or(Result, t.g.AsBytes)
 	fixed := len(columns) - len(t.key)

@@ -368,7 +368,7 @@ func (x *settling) extend(t *table, l *lease, e backends.Extend) *ending {
 		l.shown[Worker] = text
 	} else {
 		where := w.row(l.item, ours)
-		end.statement = &backends.Statement{Text: "SELECT " + t.g.ToText("1") + " FROM " + t.name + " WHERE " + where, Args: w.args}
+		end.statement = &backends.Statement{Text: "SELECT " + outputs(t.g.ToText("1")) + " FROM " + t.name + " WHERE " + where, Args: w.args}
 	}
 	switch {
 	case e.Bind != 0:

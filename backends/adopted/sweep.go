@@ -75,7 +75,7 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 	g := s.g
 	from := " FROM " + g.Own(leasesTable) + " l WHERE " + s.mine(1)
 	asks := []*backends.Statement{{
-		Text: "SELECT " + g.ToText("min(l.due_at) - "+g.NowMillis()) + from + " AND l.due_at IS NOT NULL",
+		Text: "SELECT " + outputs(g.ToText("min(l.due_at) - "+g.NowMillis())) + from + " AND l.due_at IS NOT NULL",
 		Args: []any{s.queues()},
 		Row: func(cells [][]byte) error {
 			if cells[0] == nil {
@@ -87,7 +87,7 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 			return err
 		},
 	}, {
-		Text: "SELECT " + g.ToText("count(*)") + from + " AND " + s.lost(),
+		Text: "SELECT " + outputs(g.ToText("count(*)")) + from + " AND " + s.lost(),
 		Args: []any{s.queues()},
 		Row: func(cells [][]byte) error {
 			o.lost = string(cells[0]) != "0"
@@ -97,7 +97,7 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 	for _, q := range waiting {
 		t := s.tables[q]
 		asks = append(asks, &backends.Statement{
-			Text: "SELECT " + g.ToText("count(*)") + " FROM (" + g.First("1 AS one", t.name, t.claimable(cmp.Or(t.MaxAttempts, noLimit)), "", "1") + ") x",
+			Text: "SELECT " + outputs(g.ToText("count(*)")) + " FROM (" + g.First("1 AS one", t.name, t.claimable(cmp.Or(t.MaxAttempts, noLimit)), "", "1") + ") x",
 			Row: func(cells [][]byte) error {
 				if string(cells[0]) != "0" {
 					o.ready = append(o.ready, q)
@@ -185,7 +185,7 @@ func (x *settling) leaveLocked(ctx context.Context, sql backends.SQL) error {
 			return &backends.Statement{Text: t.g.Lock(id, t.name, where, "", 0, true), Args: w.args, Row: note(got[q])}
 		})...)
 		asks = append(asks, t.amongst(all, func(w *writing, where string) *backends.Statement {
-			return &backends.Statement{Text: "SELECT " + id + " FROM " + t.name + " WHERE " + where, Args: w.args, Row: note(there[q])}
+			return &backends.Statement{Text: t.g.Glance(id, t.name, where), Args: w.args, Row: note(there[q])}
 		})...)
 	}
 	if err := sql.Do(ctx, asks...); err != nil {

@@ -255,6 +255,10 @@ const counted = " AUTO_INCREMENT"
 
 var defaultForm = regexp.MustCompile(` DEFAULT \((.*)\)(?: CHARACTER SET .*)?$`)
 
+func (grammar) Glance(columns, from, where string) string {
+	return "SELECT " + columns + " FROM " + from + " WHERE " + where
+}
+
 // Insert reads the id from the row: the server may have made another text of it. What
 // an expression gives is evaluated first, since no server but MariaDB tells it.
 func (g grammar) Insert(table string, names, values []string, id backends.Column) string {

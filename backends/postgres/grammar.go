@@ -138,6 +138,10 @@ func (g grammar) Lock(columns, from, where, order string, n int, skip bool) stri
 	return sql
 }
 
+func (grammar) Glance(columns, from, where string) string {
+	return "SELECT " + columns + " FROM " + from + " WHERE " + where
+}
+
 func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 
 	mssql "github.com/microsoft/go-mssqldb"
@@ -25,10 +26,15 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// batch is the calls as they are sent: text and declarations of parameters.
+// batch is the calls as they are sent: text and declarations of parameters. Where
+// none needs the clock, it does without this package's own tables.
 func (s *statements) batch(calls []call) (text, declarations string) {
 	var b, d strings.Builder
-	b.WriteString(s.head)
+	if slices.ContainsFunc(calls, func(c call) bool { return !c.adopted || strings.Contains(c.text, "@now") }) {
+		b.WriteString(s.head)
+	} else {
+		b.WriteString(s.settings)
+	}
 	for _, c := range calls {
 		b.WriteString("\n")
 		b.WriteString(c.text)

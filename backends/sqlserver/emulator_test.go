@@ -173,7 +173,7 @@ func textOf(v any) *string {
 // batch carries out a batch. What no translation is for is done by hand.
 func (c *emulated) batch(ctx context.Context, query string) error {
 	pg := strings.NewReplacer("[", `"`, "]", `"`).Replace
-	create := regexp.MustCompile(`CREATE (SEQUENCE|INDEX) [^;]*`)
+	create := regexp.MustCompile(`CREATE (SEQUENCE|INDEX|UNIQUE INDEX) [^;]*`)
 	switch {
 	case strings.Contains(query, "SERVERPROPERTY('ProductVersion')"):
 		c.sets = []*answer{{[]string{"version", "edition", "engine", "level", "babelfish", "name"},
@@ -193,7 +193,7 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 			CREATE FUNCTION %[1]s.qsidecar_now() RETURNS timestamp(6) LANGUAGE sql STABLE AS $$SELECT now FROM %[1]s.clock$$`, c.e.schema))
 	case strings.Contains(query, "NEWID"):
 		return c.do(ctx, fmt.Sprintf(`INSERT INTO %s.qsidecar_meta VALUES (1, 1, 1, left(replace(gen_random_uuid()::text, '-', ''), 11))`, c.e.schema))
-	case strings.Contains(query, "CREATE SEQUENCE"), strings.Contains(query, "CREATE INDEX"):
+	case strings.Contains(query, "CREATE SEQUENCE"), strings.Contains(query, "CREATE INDEX"), strings.Contains(query, "CREATE UNIQUE INDEX"):
 		return c.do(ctx, pg(create.FindString(query)))
 	}
 	steps, err := c.e.translator.steps(query, c.e.schema)

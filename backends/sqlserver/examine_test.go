@@ -67,7 +67,7 @@ type world struct {
 
 func sound() world {
 	indexes := &answer{columns: make([]string, 2)}
-	for _, m := range createIndex.FindAllStringSubmatch(schemaV1, -1) {
+	for _, m := range createIndex.FindAllStringSubmatch(schemaV1+schemaV2, -1) {
 		indexes.rows = append(indexes.rows, rowOf(m[1], int64(0)).rows[0])
 	}
 	return world{

@@ -115,7 +115,8 @@ func TestMigrations(t *testing.T) {
 	script := Migrations("jobs", "app role", 0)
 	for _, b := range batches(script) {
 		code := body1(b)
-		if !strings.HasPrefix(code, "IF ") && !strings.HasPrefix(code, "SET ") && !strings.HasPrefix(code, "GRANT ") {
+		versioned := strings.HasPrefix(code, "UPDATE [jobs].qsidecar_meta SET version = ") && strings.Contains(code, " WHERE version < ")
+		if !versioned && !strings.HasPrefix(code, "IF ") && !strings.HasPrefix(code, "SET ") && !strings.HasPrefix(code, "GRANT ") {
 			t.Errorf("not guarded: %s", code)
 		}
 		for _, word := range []string{"{s}", "{'s}", "{r}", "CREATE OR ALTER"} {

@@ -12,7 +12,9 @@ import (
 // operator is a step of a plan in SHOWPLAN_XML.
 type operator struct {
 	what    string // PhysicalOp
-	index   string // without brackets; empty: none
+	depth   int    // in how many others
+	table   string // without brackets; empty: none
+	index   string // the same
 	ordered bool   // rows come in the index's order
 }
 
@@ -65,7 +67,7 @@ func startElement(t xml.StartElement, all *[]planned, open []int) []int {
 	}
 	last := &(*all)[len(*all)-1]
 	if t.Name.Local == "RelOp" {
-		last.operators = append(last.operators, operator{what: value("PhysicalOp")})
+		last.operators = append(last.operators, operator{what: value("PhysicalOp"), depth: len(open)})
 		return append(open, len(last.operators)-1)
 	}
 	if len(open) == 0 {
@@ -77,10 +79,21 @@ func startElement(t xml.StartElement, all *[]planned, open []int) []int {
 		op.ordered = value("Ordered") == "1" || value("Ordered") == "true"
 	case "Object":
 		if op.index == "" {
-			op.index = strings.Trim(value("Index"), "[]")
+			op.index = unquoted(value("Index"))
+		}
+		if op.table == "" {
+			op.table = unquoted(value("Table"))
 		}
 	}
 	return open
+}
+
+// unquoted is a name without brackets.
+func unquoted(name string) string {
+	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
+		return strings.ReplaceAll(name[1:len(name)-1], "]]", "]")
+	}
+	return name
 }
 
 // claimFaults are what makes a claim's cost, or what it locks, grow with the table;

@@ -15,13 +15,16 @@ import (
 //go:embed schema.sql
 var schemaV1 string
 
+//go:embed schema_2.sql
+var schemaV2 string
+
 // program is this program's generation; a schema may ask for a later one.
 const program = 1
 
 // migrations make the tables, step by step: the i-th leads to version i+1. Each only
 // adds, so that sidecars of neighbouring versions run together, and does nothing
 // where its objects are there.
-var migrations = []string{schemaV1}
+var migrations = []string{schemaV1, schemaV2}
 
 // rights are what a role needs that runs a sidecar without the right to make tables.
 // Object by object, because Babelfish knows no others.
@@ -34,6 +37,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_hosts TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_queues TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_returns TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_commits TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_leases TO {r};
 GRANT SELECT ON {s}.qsidecar_meta TO {r};
 GRANT UPDATE ON {s}.qsidecar_line TO {r};
 GRANT EXECUTE ON {s}.qsidecar_now TO {r};

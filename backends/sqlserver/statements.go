@@ -31,13 +31,15 @@ type piece struct {
 	params []param
 	sets   int // result sets
 	text   string
+
+	adopted bool // it is for adopted tables: it may name what knowing declares, and do without our own
 }
 
 type param struct{ name, kind string }
 
 // statements are all that run, with the schema's name put in.
 type statements struct {
-	head, begin                           string
+	head, settings, begin                 string
 	greet, meta                           string
 	mark, seal                            *piece
 	store, storeKeyed                     *piece
@@ -51,6 +53,7 @@ type statements struct {
 	peekClaimed, peekFinished             *piece
 	retryIDs, retryFrom, keysTaken        *piece
 	delete, release, pause, resume        *piece
+	zone, line, brief, describe           *piece
 	count, purge                          map[backends.State]*piece
 	all                                   []*piece
 }
@@ -98,6 +101,7 @@ func quoteText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''")
 
 func render(schema string) *statements {
 	s := &statements{head: in(schema, body("head")), begin: in(schema, body("begin")), greet: body("greet"), meta: in(schema, body("meta"))}
+	s.settings = strings.TrimSuffix(s.head[:strings.Index(s.head, "DECLARE ")], "\n")
 	r := func(file string, replace ...string) *piece {
 		p := &piece{name: file, text: in(schema, fragments.Replace(strings.NewReplacer(replace...).Replace(body(file))))}
 		declare(p, raw(file))
@@ -123,6 +127,8 @@ func render(schema string) *statements {
 	s.queues, s.stats, s.place, s.chosen, s.view = r("queues"), r("stats"), r("place"), r("chosen"), r("view")
 	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = r("peek_ready"), r("peek_scheduled"), r("peek_claimed"), r("peek_finished")
 	s.retryIDs, s.retryFrom, s.keysTaken = r("retry_ids"), r("retry_from"), r("keys_taken")
+	s.zone, s.line, s.brief, s.describe = r("adopt_zone"), r("adopt_line"), r("adopt_brief"), r("describe")
+	s.describe.adopted = true
 	s.delete, s.release, s.pause, s.resume = r("delete"), r("release"), r("pause"), r("resume")
 	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)
 	return s

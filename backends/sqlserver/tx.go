@@ -20,7 +20,9 @@ type tx struct {
 	calls []call
 	wrote bool // something was written, so that its commit has a number
 
-	alive   bool              // the host that the transaction claims for
+	brief   bool              // rows that others have locked are not waited for
+	asked   bool              // it was asked for the host that the transaction claims for,
+	alive   bool              // and that lives
 	returns map[int]int64     // of the scope's queues, by their place there; none: 0
 	backs   []cursor.GiveBack // what is given back
 	found   []found           // claims that a command gives up
@@ -31,16 +33,19 @@ func (t *tx) add(p *piece, read []reader, args ...any) {
 	t.calls = append(t.calls, call{p, args, read})
 }
 
-// send has the server carry out what is queued: in one batch, unless a piece is there
-// twice, whose variables would meet.
+// send has the server carry out what is queued: in one batch, as far as they go
+// together.
 func (t *tx) send(ctx context.Context) error {
 	calls := t.calls
 	t.calls = nil
 	for len(calls) > 0 {
-		n := distinct(calls)
+		n := together(calls)
 		wrote := int64(0)
-		mark := call{t.s.sql.mark, []any{t.s.handle, t.lane.id, t.lane.number}, []reader{one(&wrote)}}
-		err := t.s.sql.carryOut(ctx, t.c, append(append([]call{}, calls[:n]...), mark))
+		some := append(t.s.sql.knowing(calls[:n]), call{t.s.sql.mark, []any{t.s.handle, t.lane.id, t.lane.number}, []reader{one(&wrote)}})
+		if t.brief {
+			some = append([]call{{piece: t.s.sql.brief}}, some...)
+		}
+		err := t.s.sql.carryOut(ctx, t.c, some)
 		t.wrote = t.wrote || wrote > 0
 		if err != nil {
 			return err
@@ -50,11 +55,15 @@ func (t *tx) send(ctx context.Context) error {
 	return nil
 }
 
-// distinct is how many of the calls may go together.
-func distinct(calls []call) int {
-	seen := map[string]bool{}
+// maxParameters is how many a batch has at most: sp_executesql takes 2100.
+const maxParameters = 2000
+
+// together is how many of the calls go into one batch: no piece twice, whose
+// variables would meet, and not too many parameters.
+func together(calls []call) int {
+	seen, parameters := map[string]bool{}, 0
 	for n, c := range calls {
-		if seen[c.name] {
+		if parameters += len(c.params); seen[c.name] || n > 0 && parameters > maxParameters {
 			return n
 		}
 		seen[c.name] = true
@@ -71,6 +80,8 @@ type work func(t *tx, round int) (more bool, err error)
 type scope struct {
 	host   *int64   // claims are for this one: it must live
 	queues []string // whose returns are of interest
+
+	before, after func(ctx context.Context, t *tx) error // run before and after its work; nil: nothing
 }
 
 const (
@@ -138,7 +149,7 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 	}
 	if err != nil {
 		t.rollback(ctx, err)
-		return err
+		return t.lockedOut(err)
 	}
 	if err = t.commit(ctx); err == nil {
 		s.cursors.Back(t.backs)
@@ -147,6 +158,18 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 }
 
 func (t *tx) run(ctx context.Context, sc scope, f work) error {
+	if sc.before != nil {
+		if err := sc.before(ctx, t); err != nil {
+			return err
+		}
+	}
+	if err := t.rounds(ctx, sc, f); err != nil || sc.after == nil {
+		return err
+	}
+	return sc.after(ctx, t)
+}
+
+func (t *tx) rounds(ctx context.Context, sc scope, f work) error {
 	for round := 0; ; round++ {
 		more, err := f(t, round)
 		if err != nil || !more {
@@ -167,7 +190,7 @@ func (t *tx) ask(sc scope) {
 	if sc.host == nil {
 		return
 	}
-	t.returns = map[int]int64{}
+	t.asked, t.returns = true, map[int]int64{}
 	t.add(t.s.sql.host, []reader{one(&t.alive), each(func(rows *sql.Rows) error {
 		var n int
 		var returns int64
@@ -302,14 +325,14 @@ func (s *Store) sealed(ctx context.Context, last bool, l *lane) (happened bool, 
 }
 
 // read asks one batch, outside of any transaction.
-func (s *Store) read(ctx context.Context, c call) error {
+func (s *Store) read(ctx context.Context, calls ...call) error {
 	ctx, done := s.bound(ctx)
 	defer done()
 	if ctx.Err() != nil {
 		return batch.Ended(ctx, "before asking "+s.place)
 	}
 	return s.again(ctx, func() error {
-		err := s.sql.carryOut(ctx, s.db, []call{c})
+		err := s.sql.carryOut(ctx, s.db, calls)
 		if err != nil && broken(err) {
 			flush(s.db, s.o.MaxConnections-1)
 		}

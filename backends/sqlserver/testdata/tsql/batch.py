@@ -87,7 +87,7 @@ def columns_of(schema):
 
 class Index:
     def __init__(self, text):
-        m = re.search(r"CREATE INDEX (\w+) ON \S+\.(\w+) \(([^)]*)\)(?: INCLUDE \(([^)]*)\))?\s*(?:WHERE (.*?))?;", text, re.S)
+        m = re.search(r"CREATE (?:UNIQUE )?INDEX (\w+) ON \S+\.(\w+) \(([^)]*)\)(?: INCLUDE \(([^)]*)\))?\s*(?:WHERE (.*?))?;", text, re.S)
         self.name, self.table = m.group(1), m.group(2)
         self.order = [c.strip() for c in m.group(3).split(",")]
         self.where = [p.strip() for p in m.group(5).split(" AND ")] if m.group(5) else []
@@ -103,6 +103,6 @@ class Schema:
             create = re.sub(r"DEFAULT \(.*?\)(?=[ ,]| --|\n)(?: CONSTRAINT \w+ PRIMARY KEY)?", "DEFAULT 0", create)
             tree = sqlglot.parse_one(create.rstrip(";"), dialect="tsql")
             self.tables[tree.this.this.name.lower()] = columns_of(tree.this)
-        for index in re.findall(r"CREATE INDEX .*?;", text, re.S):
+        for index in re.findall(r"CREATE (?:UNIQUE )?INDEX .*?;", text, re.S):
             i = Index(index)
             self.indexes[i.name] = i

@@ -54,7 +54,7 @@ def main():
     goldens, cache = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     cache.mkdir(parents=True, exist_ok=True)
     files = sorted(goldens.glob("*.sql"))
-    schema = Schema((goldens / "schema_1.sql").read_text())
+    schema = Schema((goldens / "schema.sql").read_text())
     failed = 0
     for file in files:
         text = file.read_text()

@@ -209,6 +209,57 @@ BEGIN
   INSERT INTO [qsidecar].qsidecar_meta (one, version, min_program, database_id) VALUES (1, 1, 1, @id);
 END;
 GO
+-- Schema version 2: the leases of jobs whose rows are in tables that somebody else
+-- owns. Nothing is added to those tables. A row here lives from the first claim of
+-- its job until the job is settled. All times are milliseconds since 1970, UTC.
+
+IF OBJECT_ID(N'[qsidecar].qsidecar_leases') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_leases (
+    id             bigint        NOT NULL CONSTRAINT qsidecar_leases_id PRIMARY KEY, -- random, so that no lease ever means another row
+    queue          nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    item           nvarchar(255) COLLATE Latin1_General_100_BIN2 NOT NULL, -- the id of the job's row
+    fence          bigint        NOT NULL,
+    attempts       int           NOT NULL, -- charged deliveries
+    losses         int           NOT NULL, -- failures in a row that were no nack
+    not_before     bigint        NULL, -- not claimed earlier; the largest number: dead
+    -- what the last claim's policy said
+    claim_max      int           NOT NULL,
+    backoff_ms     bigint        NOT NULL,
+    backoff_max_ms bigint        NOT NULL,
+    -- the claim; NULL, all of it: there is none
+    token_host     bigint        NULL,
+    token_number   bigint        NULL,
+    owner          bigint        NULL, -- the host whose life a session lease needs; 0: nobody's
+    lease_ms       bigint        NULL, -- NULL: a session lease
+    deadline       bigint        NULL, -- the run's; nothing moves it
+    due_at         bigint        NULL, -- the earlier of the timed lease's end and the deadline
+    claimed_at     bigint        NULL,
+    worker         nvarchar(400) NULL,
+    shown          nvarchar(max) NULL, -- a JSON map: what the claim wrote into the job's row, by role
+    failures       nvarchar(max) NULL, -- a JSON list, the latest last
+    changed_at     bigint        NOT NULL
+  );
+GO
+
+-- A statement here touches a thousand rows at most, as in the jobs' table.
+IF SERVERPROPERTY('babelfish') IS NULL
+  EXEC (N'ALTER TABLE [qsidecar].qsidecar_leases SET (LOCK_ESCALATION = DISABLE)');
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases') AND name = N'qsidecar_leases_item')
+  CREATE UNIQUE INDEX qsidecar_leases_item ON [qsidecar].qsidecar_leases (queue, item);
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases') AND name = N'qsidecar_leases_owned')
+  CREATE INDEX qsidecar_leases_owned ON [qsidecar].qsidecar_leases (owner, id)
+  WHERE token_host IS NOT NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases') AND name = N'qsidecar_leases_due')
+  CREATE INDEX qsidecar_leases_due ON [qsidecar].qsidecar_leases (due_at)
+  WHERE due_at IS NOT NULL;
+GO
+
+UPDATE [qsidecar].qsidecar_meta SET version = 2 WHERE version < 2;
+GO
 
 -- A role that runs a sidecar (make it first: CREATE ROLE [qsidecar_sidecar]). Programs that only
 -- INSERT need INSERT on qsidecar_jobs.
@@ -219,6 +270,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_hosts TO [qsidecar_s
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_queues TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_returns TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_commits TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_leases TO [qsidecar_sidecar];
 GRANT SELECT ON [qsidecar].qsidecar_meta TO [qsidecar_sidecar];
 GRANT UPDATE ON [qsidecar].qsidecar_line TO [qsidecar_sidecar];
 GRANT EXECUTE ON [qsidecar].qsidecar_now TO [qsidecar_sidecar];

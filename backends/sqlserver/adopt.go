@@ -1,0 +1,290 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+var _ backends.Adopter = (*Store)(nil)
+
+// CommitWith implements backends.Adopter.
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+	k := &commitment{s: s, queues: batch.QueuesOf(b.Claims)}
+	var sc scope
+	if len(b.Claims) > 0 || also.Claims {
+		host := int64(b.Host)
+		sc.host, sc.queues = &host, k.queues
+	}
+	if len(b.Claims) > 0 {
+		s.prove(ctx, b.Claims)
+	}
+	sc.before = func(ctx context.Context, t *tx) error {
+		t.brief = also.Writes
+		k.batch, k.res = b, backends.Results{}
+		k.batch.Writes = slices.Clone(b.Writes) // Before may add some, at each try
+		if also.Claims && len(b.Claims) == 0 {
+			t.ask(sc) // with what is sent first
+		}
+		if also.Before == nil {
+			return nil
+		}
+		return also.Before(ctx, t, &k.batch)
+	}
+	if also.After != nil {
+		sc.after = func(ctx context.Context, t *tx) error { return also.After(ctx, t, &k.res) }
+	}
+	err := s.write(ctx, sc, func(t *tx, round int) (bool, error) {
+		if len(k.batch.Writes)+len(k.batch.Claims) == 0 {
+			return false, nil
+		}
+		return k.round(t, round)
+	})
+	if err != nil {
+		return backends.Results{}, err
+	}
+	k.learn()
+	return k.res, nil
+}
+
+// lockedOut gives the error of a transaction that waited for somebody's row its kind.
+func (t *tx) lockedOut(err error) error {
+	if t.brief && slices.Contains(numbers(err), 1222) {
+		return &backends.LockedError{Err: errors.New("it was not had within half a second")}
+	}
+	return err
+}
+
+// Do implements backends.SQL.
+func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
+	said, err := sayAll(statements)
+	if err != nil {
+		return err
+	}
+	for _, q := range said {
+		t.calls = append(t.calls, q.call)
+	}
+	if err := t.send(ctx); err != nil {
+		return err
+	}
+	if t.asked && !t.alive {
+		return backends.ErrHostLost
+	}
+	return said.tell()
+}
+
+// Ask implements backends.Adopter. The statements see q state of the database where
+// it has row versions for its readers (READ_COMMITTED_SNAPSHOT), each its own; where
+// it has none, as much as a transaction at READ COMMITTED does.
+func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) error {
+	said, err := sayAll(statements)
+	if err != nil {
+		return err
+	}
+	var calls []call
+	for _, q := range said {
+		calls = append(calls, q.call)
+	}
+	for len(calls) > 0 {
+		n := together(calls)
+		if err := s.read(ctx, s.sql.knowing(calls[:n])...); err != nil {
+			return err
+		}
+		some := said[:n]
+		if err := some.tell(); err != nil {
+			return err
+		}
+		calls, said = calls[n:], said[n:]
+	}
+	return nil
+}
+
+// saying is a statement as it is sent, and its answer.
+type saying struct {
+	call
+	st      *backends.Statement
+	matched int64
+	rows    [][][]byte
+}
+
+type sayings []*saying
+
+// tell hands the answers on, once all are there: where what asked for them is tried
+// again, they come once.
+func (all sayings) tell() error {
+	for _, q := range all {
+		q.st.Matched = q.matched
+		if q.st.Row == nil {
+			continue
+		}
+		for _, row := range q.rows {
+			if err := q.st.Row(row); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func sayAll(statements []*backends.Statement) (all sayings, err error) {
+	for i, st := range statements {
+		q, err := say(i+1, st)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, q)
+	}
+	return all, nil
+}
+
+// say makes a piece of a statement: the n-th of those that go together.
+func say(n int, st *backends.Statement) (*saying, error) {
+	p := &piece{name: "a" + strconv.Itoa(n), sets: 1, adopted: true}
+	q := &saying{call: call{piece: p}, st: st}
+	text, key, err := q.marked(st)
+	if err != nil {
+		return nil, err
+	}
+	collect := each(func(rows *sql.Rows) error { return q.collect(rows) })
+	if strings.HasPrefix(text, "SELECT ") {
+		p.text = text + ";"
+		q.read = []reader{func(rows *sql.Rows) error {
+			q.rows = nil
+			err := collect(rows)
+			q.matched = int64(len(q.rows))
+			return err
+		}}
+		return q, nil
+	}
+	p.text = "SET @wrote = @wrote + 1;\n" + text + ";\nSELECT @@ROWCOUNT AS matched;"
+	q.read = []reader{func(rows *sql.Rows) error {
+		q.rows = nil
+		return one(&q.matched)(rows)
+	}}
+	if key {
+		p.sets = 2
+		p.text = "DECLARE @" + p.name + "_key TABLE (id nvarchar(max) NULL);\n" + p.text + "\nSELECT k.id FROM @" + p.name + "_key AS k;"
+		q.read = append(q.read, collect)
+	}
+	return q, nil
+}
+
+// marked puts parameters where a Grammar's text has marks. key: it answers with q.
+func (q *saying) marked(st *backends.Statement) (text string, key bool, err error) {
+	var b strings.Builder
+	for i, part := range strings.Split(st.Text, "\x00") {
+		if i%2 == 0 {
+			b.WriteString(part)
+			continue
+		}
+		letter, rest := part[:1], part[1:]
+		if letter == markKey {
+			fmt.Fprintf(&b, "OUTPUT %s INTO @%s_key", rest, q.name)
+			key = true
+			continue
+		}
+		n, err := strconv.Atoi(rest)
+		if err != nil || n < 1 || n > len(st.Args) {
+			return "", false, fmt.Errorf("sqlserver: a statement has %d arguments, and names number %s", len(st.Args), rest)
+		}
+		name := q.name + "_" + rest
+		if !slices.ContainsFunc(q.params, func(p param) bool { return p.name == name }) {
+			kind, value, err := argument(letter, st.Args[n-1])
+			if err != nil {
+				return "", false, err
+			}
+			q.params, q.args = append(q.params, param{name, kind}), append(q.args, value)
+		}
+		b.WriteString("@" + name)
+	}
+	return b.String(), key, nil
+}
+
+// argument is an argument's type and value. A text is declared no longer than it may
+// have to be: with nvarchar(max) no index is sought in.
+func argument(letter string, a any) (kind string, value any, err error) {
+	switch v := a.(type) {
+	case nil:
+		return map[string]string{markNumber: "bigint", markBytes: "varbinary(max)"}[letter] + map[string]string{markText: "nvarchar(4000)"}[letter], nil, nil
+	case int64:
+		if letter == markNumber {
+			return "bigint", v, nil
+		}
+	case []byte:
+		if letter == markBytes {
+			return "varbinary(max)", blob(v).bytes(), nil
+		}
+	case string:
+		switch {
+		case letter == markBytes:
+			return "varbinary(max)", blob(v).bytes(), nil
+		case letter != markText:
+		case !utf8.ValidString(v): // the driver would make it so, and not say so
+			return "", nil, backends.Refused(errors.New("a text for a column of texts is no valid UTF-8"))
+		case len(v) <= 4000:
+			return "nvarchar(4000)", mssql.NVarCharMax(v), nil
+		default:
+			return "nvarchar(max)", mssql.NVarCharMax(v), nil
+		}
+	case []string:
+		if letter == markList {
+			list, err := json.Marshal(v)
+			return "nvarchar(max)", mssql.NVarCharMax(list), err
+		}
+	}
+	return "", nil, fmt.Errorf("sqlserver: an argument is a %T, where a statement has the mark %q", a, letter)
+}
+
+// collect reads a row: each cell as a text, or bytes; NULL is nil.
+func (q *saying) collect(rows *sql.Rows) error {
+	columns, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	cells, raw, to := make([][]byte, len(columns)), make([]any, len(columns)), make([]any, len(columns))
+	for i := range raw {
+		to[i] = &raw[i]
+	}
+	if err := rows.Scan(to...); err != nil {
+		return err
+	}
+	for i, v := range raw {
+		switch v := v.(type) {
+		case nil:
+		case []byte:
+			cells[i] = append([]byte{}, v...)
+		case string:
+			cells[i] = []byte(v)
+		default:
+			cells[i] = fmt.Append(nil, v)
+		}
+	}
+	q.rows = append(q.rows, cells)
+	return nil
+}
+
+// knowing puts before calls what their texts refer to.
+func (s *statements) knowing(calls []call) []call {
+	names := func(word string) bool {
+		return slices.ContainsFunc(calls, func(c call) bool { return c.adopted && strings.Contains(c.text, word) })
+	}
+	var before []call
+	if names("@adopt_zone") || names("@adopt_here") {
+		before = append(before, call{piece: s.zone})
+	}
+	if names("@adopt_line") {
+		before = append(before, call{piece: s.line})
+	}
+	return append(before, calls...)
+}

@@ -1,0 +1,112 @@
+package sqlserver
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// The clocks of a batch: @now is UTC, and @adopt_here what the server's own zone
+// shows, which is @adopt_zone minutes ahead of it. What was stored on the other side
+// of a change to or from summer time is read an hour off.
+
+// fraction finds how many digits of a second a time has.
+var fraction = regexp.MustCompile(`^datetime(?:2|offset)\(([0-7])\)$`)
+
+// unit is the least difference of two times of the column's, in nanoseconds, where
+// that is more than a microsecond; else 0. Those of datetime lie a little less than
+// ten milliseconds apart, and those at a hundredth of a second are exact.
+func unit(c backends.Column) int64 {
+	switch c.Type {
+	case "smalldatetime":
+		return 60_000_000_000
+	case "datetime":
+		return 10_000_000
+	}
+	digits := 7
+	if m := fraction.FindStringSubmatch(c.Type); m != nil {
+		digits, _ = strconv.Atoi(m[1]) // one digit
+	}
+	n := int64(1_000_000_000)
+	for range digits {
+		n /= 10
+	}
+	if n <= 1000 {
+		return 0
+	}
+	return n
+}
+
+func offset(c backends.Column) bool { return strings.HasPrefix(c.Type, "datetimeoffset") }
+
+// now is the present in the owner's clock.
+func now(utc bool) string {
+	if utc {
+		return "@now"
+	}
+	return "@adopt_here"
+}
+
+// at is an instant of the owner's clock as a value of the column, cut to what that
+// holds: stored as it is it would be rounded, and lie ahead of the clock.
+func at(c backends.Column, utc bool, instant string) string {
+	switch n := unit(c); {
+	case n > 1_000_000_000:
+		instant = "DATEADD(minute, DATEDIFF(minute, '1970-01-01', " + instant + "), '1970-01-01')"
+	case n > 0:
+		instant = fmt.Sprintf("DATEADD(nanosecond, -(DATEPART(nanosecond, %s) %% %d), %[1]s)", instant, n)
+	}
+	if offset(c) {
+		zone := "'+00:00'"
+		if !utc {
+			zone = "@adopt_zone"
+		}
+		instant = "TODATETIMEOFFSET(" + instant + ", " + zone + ")"
+	}
+	return "CONVERT(" + c.Type + ", " + instant + ")"
+}
+
+// following is so many milliseconds (an argument) after an instant. What at cuts from a
+// time to come is added before.
+func following(c backends.Column, n int, instant string) string {
+	ms := mark(markNumber, n)
+	instant = fmt.Sprintf("DATEADD(millisecond, CONVERT(int, %s %% 60000), DATEADD(minute, CONVERT(int, %[1]s / 60000), %s))", ms, instant)
+	if lacks := unit(c)/1000 - 1; lacks > 0 {
+		instant = fmt.Sprintf("DATEADD(microsecond, CASE WHEN %s > 0 THEN %d ELSE 0 END, %s)", ms, lacks, instant)
+	}
+	return instant
+}
+
+func (g grammar) Clock(c backends.Column, utc bool) string { return at(c, utc, now(utc)) }
+
+func (g grammar) Later(c backends.Column, utc bool, n int) string {
+	return at(c, utc, following(c, n, now(utc)))
+}
+
+func (g grammar) Instant(c backends.Column, utc bool, n int) string {
+	epoch := "CONVERT(datetime2(6), '1970-01-01')"
+	if !utc {
+		epoch = "DATEADD(minute, @adopt_zone, " + epoch + ")"
+	}
+	return at(c, utc, following(c, n, epoch))
+}
+
+func (g grammar) Millis(c backends.Column, utc bool) string {
+	value := g.Name(c.Name)
+	switch {
+	case offset(c):
+		return sinceEpoch("CONVERT(datetime2(6), SWITCHOFFSET(" + value + ", '+00:00'))")
+	case utc:
+		return sinceEpoch(value)
+	}
+	return "(" + sinceEpoch(value) + " - @adopt_zone * 60000)"
+}
+
+func sinceEpoch(instant string) string {
+	return "DATEDIFF_BIG(millisecond, '1970-01-01', " + instant + ")"
+}
+
+func (g grammar) NowMillis() string { return sinceEpoch("@now") }

@@ -1,0 +1,327 @@
+package sqlserver
+
+import (
+	"encoding/hex"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// grammar implements backends.Grammar. Its texts have marks where arguments go, which
+// say turns into parameters: each between two NULs, a letter and the argument's
+// number.
+//
+// Names and constants are of other people's: they may hold whatever T-SQL has a
+// meaning for, but for NULs, which no name and no text of it may have.
+type grammar struct {
+	schema string
+	utf8   bool // the server has collations of UTF-8: from 2019 on
+}
+
+// Grammar implements backends.Adopter.
+func (s *Store) Grammar() backends.Grammar {
+	azure := s.server.edition == editionAzure || s.server.edition == editionManaged
+	return grammar{schema: s.o.Schema, utf8: azure || s.server.major >= 15}
+}
+
+// What a mark is for, and as what its argument is declared.
+const (
+	markNumber = "n" // bigint
+	markText   = "w" // nvarchar
+	markBytes  = "b" // varbinary
+	markList   = "l" // a JSON list of texts
+	markKey    = "k" // of an INSERT: the expression that it answers with
+)
+
+func mark(letter string, n int) string { return "\x00" + letter + strconv.Itoa(n) + "\x00" }
+
+// bytewise is the collation by which texts are compared as they are stored, and inUTF8
+// one in which they are UTF-8.
+const (
+	bytewise = " COLLATE Latin1_General_100_BIN2"
+	inUTF8   = " COLLATE Latin1_General_100_CI_AS_SC_UTF8"
+)
+
+func (g grammar) Name(identifier string) string {
+	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // which no name has
+}
+
+func (g grammar) Table(schema, name string) string {
+	if schema == "" {
+		return g.Name(name)
+	}
+	return g.Name(schema) + "." + g.Name(name)
+}
+
+func (g grammar) Own(table string) string { return quoteName(g.schema) + "." + table }
+
+// Text: one with a NUL is written in hex.
+func (g grammar) Text(literal string) string {
+	if !strings.Contains(literal, "\x00") {
+		return quoteText(literal)
+	}
+	var raw []byte
+	for _, unit := range utf16.Encode([]rune(literal)) {
+		raw = append(raw, byte(unit), byte(unit>>8))
+	}
+	return "CONVERT(nvarchar(max), 0x" + hex.EncodeToString(raw) + ")"
+}
+
+var (
+	wholeNumber = regexp.MustCompile(`^-?[0-9]{1,38}$`)
+	plainText   = regexp.MustCompile(`^[\x01-\x7e]*$`)
+	textForm    = regexp.MustCompile(`^(n?)(char|varchar|text)(?:\(([0-9]+|max)\))?(?: COLLATE (\w+))?$`)
+)
+
+// writtenAs is what a column's type says of its texts.
+type writtenAs struct {
+	national  bool   // its texts are UTF-16; else of the collation's code page
+	padded    bool   // with blanks, to its length
+	old       bool   // TEXT and NTEXT: not to be compared
+	size      string // as in the type; empty: it has none
+	collation string // with the word; empty: a column of the sidecar's own
+}
+
+func writtenOf(c backends.Column) writtenAs {
+	m := textForm.FindStringSubmatch(c.Type)
+	if m == nil || c.Type == "text" {
+		return writtenAs{national: true, size: "4000", collation: bytewise} // the sidecar's own
+	}
+	t := writtenAs{national: m[1] == "n", padded: m[2] == "char", old: m[2] == "text", size: m[3]}
+	if m[4] != "" {
+		t.collation = " COLLATE " + m[4]
+	}
+	return t
+}
+
+// wide is the type of its texts in UTF-16.
+func (t writtenAs) wide() string {
+	if n, err := strconv.Atoi(t.size); err == nil && n <= 4000 {
+		return "nvarchar(" + t.size + ")"
+	}
+	return "nvarchar(max)"
+}
+
+// like is a text as the column has it, so that its index finds it. What a code page
+// lacks becomes a question mark, which the comparison by bytes tells from one that
+// was there.
+func (t writtenAs) like(expression string) string {
+	if t.national {
+		return expression + t.collation
+	}
+	size := t.size
+	if size == "" || size == "max" {
+		return "CONVERT(varchar(max), " + expression + t.collation + ")"
+	}
+	return "CONVERT(varchar(8000), " + expression + t.collation + ")"
+}
+
+// isText: the column is compared as one.
+func isText(c backends.Column) bool {
+	return c.Kind == backends.TextColumn || c.Kind == backends.JSONColumn && textForm.MatchString(c.Type)
+}
+
+// Constant: a literal of the column's own type, so that an index of it serves, a
+// filtered one too.
+func (g grammar) Constant(literal string, c backends.Column) string {
+	switch {
+	case c.Kind == backends.BoolColumn:
+		switch strings.ToLower(literal) {
+		case "true", "t", "yes", "y", "on", "1":
+			return "1"
+		case "false", "f", "no", "n", "off", "0":
+			return "0"
+		}
+	case c.Kind == backends.NumberColumn:
+		if n := strings.TrimPrefix(literal, "+"); wholeNumber.MatchString(n) {
+			return n
+		}
+	case isText(c):
+		t := writtenOf(c)
+		switch {
+		case t.national:
+			return g.Text(literal)
+		case plainText.MatchString(literal):
+			return quoteText(literal)[1:]
+		}
+		return t.like(g.Text(literal))
+	case c.Kind == backends.BytesColumn:
+		return "0x" + hex.EncodeToString([]byte(literal))
+	case c.Kind == backends.TimeColumn && !strings.HasPrefix(c.Type, "datetimeoffset") && !strings.ContainsAny(literal, "Tt"):
+		return "CONVERT(" + c.Type + ", " + g.Text(literal) + ", 121)"
+	}
+	return "CONVERT(" + c.Type + ", " + g.Text(literal) + ")"
+}
+
+// Arg: what is too long for the column is the server's to refuse, so that nothing is
+// cut here.
+func (g grammar) Arg(n int, c backends.Column) string {
+	switch {
+	case c.Kind == backends.BytesColumn:
+		return mark(markBytes, n)
+	case isText(c):
+		if t := writtenOf(c); !t.national {
+			return "CONVERT(varchar(max), " + mark(markText, n) + t.collation + ")"
+		}
+		return mark(markText, n)
+	case c.Type == "xml" || c.Type == "json":
+		return mark(markText, n)
+	}
+	return "CONVERT(" + c.Type + ", " + mark(markText, n) + ")"
+}
+
+func (g grammar) Number(n int) string { return mark(markNumber, n) }
+func (g grammar) Words(n int) string  { return mark(markText, n) }
+
+// Is: blanks at a text's end count in no comparison of the server's.
+func (g grammar) Is(n int, c backends.Column) string {
+	if !isText(c) {
+		return g.Name(c.Name) + " = TRY_CONVERT(" + c.Type + ", " + mark(markText, n) + ")"
+	}
+	t := writtenOf(c)
+	same := g.AsText(c) + " = " + mark(markText, n) + bytewise
+	if t.old {
+		return same
+	}
+	return "(" + g.Name(c.Name) + " = " + t.like(mark(markText, n)) + " AND " + same + ")"
+}
+
+func (g grammar) Among(n int, c backends.Column) string {
+	among := func(what, value string) string {
+		return what + " IN (SELECT " + value + " FROM OPENJSON(" + mark(markList, n) + ") AS v)"
+	}
+	if !isText(c) {
+		return among(g.Name(c.Name), "TRY_CONVERT("+c.Type+", v.value)")
+	}
+	t := writtenOf(c)
+	same := among(g.AsText(c), "v.value"+bytewise)
+	switch {
+	case t.old:
+		return same
+	case t.collation == bytewise && t.size == "4000": // the sidecar's own are compared so anyhow
+		return among(g.Name(c.Name), "CONVERT(nvarchar(4000), v.value)"+bytewise)
+	}
+	value := "v.value"
+	if t.national {
+		value = "CONVERT(" + t.wide() + ", v.value)"
+	}
+	return "(" + among(g.Name(c.Name), t.like(value)) + " AND " + same + ")"
+}
+
+// ToText: of times in the form that is read back as what it was.
+func (g grammar) ToText(expression string) string {
+	return "CONVERT(nvarchar(max), " + expression + ", 126)"
+}
+
+// styled finds the types of which a plain conversion loses something.
+var styled = regexp.MustCompile(`^(date|time|small|money|float|real)`)
+
+// characters is a value of the column as a text.
+func (g grammar) characters(value string, c backends.Column) string {
+	switch {
+	case !isText(c) && styled.MatchString(c.Type):
+		return "CONVERT(nvarchar(4000), " + value + ", 126)"
+	case !isText(c):
+		return "CONVERT(nvarchar(max), " + value + ")"
+	}
+	t := writtenOf(c)
+	if t.padded {
+		value = "RTRIM(" + value + ")"
+	}
+	if t.national && !t.old {
+		return value
+	}
+	return "CONVERT(" + t.wide() + ", " + value + ")"
+}
+
+func (g grammar) AsText(c backends.Column) string {
+	return g.characters(g.Name(c.Name), c) + bytewise
+}
+
+func (g grammar) Item(key []backends.Column) string {
+	if len(key) == 1 {
+		return g.AsText(key[0])
+	}
+	all := make([]string, len(key))
+	for i, c := range key {
+		all[i] = `REPLACE(REPLACE(` + g.AsText(c) + `, N'\', N'\\'), N',', N'\,')`
+	}
+	return "(" + strings.Join(all, " + N',' + ") + ")"
+}
+
+func (g grammar) AsBytes(c backends.Column) string {
+	switch {
+	case c.Kind == backends.BytesColumn && c.Type == "image":
+		return "CONVERT(varbinary(max), " + g.Name(c.Name) + ")"
+	case c.Kind == backends.BytesColumn:
+		return g.Name(c.Name)
+	}
+	return g.characters(g.Name(c.Name), c)
+}
+
+// Size is that in UTF-8; where the server has none, in UTF-16.
+func (g grammar) Size(c backends.Column) string {
+	if c.Kind == backends.BytesColumn || !g.utf8 {
+		return "DATALENGTH(" + g.AsBytes(c) + ")"
+	}
+	return "DATALENGTH(CONVERT(varchar(max), " + g.AsBytes(c) + inUTF8 + "))"
+}
+
+// First passes over rows that others have locked, rather than wait for them.
+func (g grammar) First(columns, from, where, order, limit string) string {
+	return selecting(columns, from, "READPAST, READCOMMITTEDLOCK", where, order, limit)
+}
+
+func (g grammar) Lock(columns, from, where, order string, n int, skip bool) string {
+	hints, limit := "UPDLOCK, ROWLOCK", ""
+	if skip {
+		hints = "UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK"
+	}
+	if n > 0 {
+		limit = g.Number(n)
+	}
+	return selecting(columns, from, hints, where, order, limit)
+}
+
+func selecting(columns, from, hints, where, order, limit string) string {
+	sql := "SELECT "
+	if limit != "" {
+		sql += "TOP (" + limit + ") "
+	}
+	sql += columns + " FROM " + from + " WITH (" + hints + ") WHERE " + where
+	if order != "" {
+		sql += " ORDER BY " + order
+	}
+	return sql
+}
+
+func (g grammar) Glance(columns, from, where string) string {
+	return selecting(columns, from, "READUNCOMMITTED", where, "", "")
+}
+
+// Insert: an OUTPUT without INTO fails where the table has a trigger.
+func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
+	sql := "INSERT INTO " + table
+	if len(names) > 0 {
+		sql += " (" + strings.Join(names, ", ") + ")"
+	}
+	sql += " \x00" + markKey + g.characters("inserted."+g.Name(id.Name), id) + "\x00 "
+	if len(names) == 0 {
+		return sql + "DEFAULT VALUES"
+	}
+	return sql + "VALUES (" + strings.Join(values, ", ") + ")"
+}
+
+// Fence is the first of the thousand numbers that the batch drew.
+func (g grammar) Fence() string { return "@adopt_line" }
+
+func (g grammar) Paused(queue string) string {
+	return "EXISTS (SELECT 1 FROM " + g.Own("qsidecar_queues") + " AS p WHERE p.queue = CONVERT(varchar(128), " + queue + ") AND p.paused = 1)"
+}
+
+func (g grammar) Lives(host string) string {
+	return "EXISTS (SELECT 1 FROM " + g.Own("qsidecar_hosts") + " AS h WHERE h.host = " + host + " AND h.dead = 0)"
+}

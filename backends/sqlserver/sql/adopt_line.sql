@@ -1,0 +1,3 @@
+-- A thousand numbers from here on, for fences.
+-- sets 0
+DECLARE @adopt_line bigint = NEXT VALUE FOR {s}.qsidecar_line;
