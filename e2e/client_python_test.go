@@ -19,10 +19,6 @@ const pythonPackage = "../clients/python"
 // pythonTools are what its tests need beside it.
 var pythonTools = []string{"msgpack==1.2.4", "mypy==2.4.1"}
 
-// pythonKitTime is how long a client may take for anything in the kit. It is long,
-// as other tests run beside this one.
-const pythonKitTime = "20s"
-
 // pythonEnv is the interpreter of an environment with these requirements.
 func pythonEnv(t *testing.T, requirements ...string) string {
 	t.Helper()
@@ -45,7 +41,8 @@ var kitProgram = sync.OnceValues(func() (string, error) {
 })
 
 // runKit runs the kit on an adapter and returns its report and whether all was well.
-func runKit(t *testing.T, codec string, adapter ...string) (report string, ok bool) {
+// patience is how long the client may take for anything: other tests run beside this one.
+func runKit(t *testing.T, codec, patience string, adapter ...string) (report string, ok bool) {
 	t.Helper()
 	kit, err := kitProgram()
 	if err != nil {
@@ -53,7 +50,7 @@ func runKit(t *testing.T, codec string, adapter ...string) (report string, ok bo
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	args := append([]string{"-codec", codec, "-patience", pythonKitTime, "-transcripts", "../protocol/testdata/transcripts", "--"}, adapter...)
+	args := append([]string{"-codec", codec, "-patience", patience, "-transcripts", "../protocol/testdata/transcripts", "--"}, adapter...)
 	cmd := exec.CommandContext(ctx, kit, args...)
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
@@ -67,10 +64,10 @@ func runKit(t *testing.T, codec string, adapter ...string) (report string, ok bo
 func TestPythonKit(t *testing.T) {
 	t.Parallel()
 	adapter := filepath.Join(pythonPackage, "kit_adapter.py")
-	for codec, python := range map[string]string{"json": "python3", "msgpack": pythonEnv(t, pythonTools...)} {
+	for codec, python := range map[string]string{"json": pythonEnv(t, pythonPackage), "msgpack": pythonEnv(t, pythonTools...)} {
 		t.Run(codec, func(t *testing.T) {
 			t.Parallel()
-			if report, ok := runKit(t, codec, python, adapter); !ok {
+			if report, ok := runKit(t, codec, "20s", python, adapter); !ok {
 				t.Errorf("the kit on the Python client:\n%s", report)
 			}
 		})
