@@ -83,6 +83,9 @@ type Also struct {
 	Before func(ctx context.Context, sql SQL, b *Batch) error
 	// After runs after the batch. nil: nothing.
 	After func(ctx context.Context, sql SQL, r *Results) error
+	// Freed is asked, once it is committed, for the queues in which it made jobs ready:
+	// where the engine can, other sidecars are told. nil: in none.
+	Freed func() []string
 
 	Claims bool // they claim: Batch.Host must live, or it is ErrHostLost
 	Writes bool // they do more than claiming: the commit must be on disk

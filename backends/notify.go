@@ -11,3 +11,13 @@ type Notifier interface {
 	// configuration has none.
 	Notifications(ctx context.Context) (queues <-chan string, ok bool)
 }
+
+// Hearer is a Notifier that hears, too, what other programs of the database notify of.
+type Hearer interface {
+	Notifier
+	// Hears says why the channel cannot be listened to; nil: it can.
+	Hears(channel string) error
+	// Hear is Notifications, and gives besides the queues of a channel (by its name, as
+	// the server has it) at what is sent there.
+	Hear(ctx context.Context, channels map[string][]string) (queues <-chan string, ok bool)
+}

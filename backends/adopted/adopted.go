@@ -75,6 +75,7 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 		return nil, fmt.Errorf("queues.%s.table: %w", p.queue, err)
 	}
 	t := compile(p, m, info, s.g)
+	s.hears(p, m.Notify)
 	if t == nil {
 		return nil, nil
 	}
@@ -102,12 +103,37 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 // Adopted implements backends.Mixed.
 func (s *Store) Adopted(queue string) bool { return s.tables[queue] != nil }
 
-// Notifications implements backends.Notifier.
+// Notifications implements backends.Notifier. With the engine's come those that the
+// tables' owners send.
 func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) {
+	channels := map[string][]string{}
+	for _, q := range s.queues() {
+		if channel := s.tables[q].Notify; channel != "" {
+			channels[channel] = append(channels[channel], q)
+		}
+	}
+	if h, ok := s.Adopter.(backends.Hearer); ok && len(channels) > 0 {
+		return h.Hear(ctx, channels)
+	}
 	if n, ok := s.Adopter.(backends.Notifier); ok {
 		return n.Notifications(ctx)
 	}
 	return nil, false
+}
+
+// hears holds the channel of a table against what the engine can listen to.
+func (s *Store) hears(p *problems, channel string) {
+	if channel == "" {
+		return
+	}
+	h, ok := s.Adopter.(backends.Hearer)
+	if !ok {
+		p.wrong("notify", "leave it out: a sidecar looks for new jobs about once a second", "%s sends no notifications", s.Info().Engine)
+		return
+	}
+	if err := h.Hears(channel); err != nil {
+		p.add("notify", "%v", err)
+	}
 }
 
 // queues are the names of the adopted ones.

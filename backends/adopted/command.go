@@ -41,14 +41,20 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	}
 	for {
 		var n int64
+		frees := func() bool { return n > 0 && (c.Kind == backends.Retry || c.Kind == backends.ForceRelease) }
 		if _, err = s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) (err error) {
 			n, err = run(ctx, sql)
 			return err
+		}, Freed: func() []string {
+			if !frees() {
+				return nil
+			}
+			return []string{c.Queue}
 		}}); err != nil {
 			return count, freed, err
 		}
 		count += n
-		freed = freed || n > 0 && (c.Kind == backends.Retry || c.Kind == backends.ForceRelease)
+		freed = freed || frees()
 		if n < int64(t.most()) || len(c.IDs) > 0 {
 			return count, freed, nil
 		}

@@ -195,6 +195,12 @@ func (k *commitment) together(ctx context.Context) error {
 		k.res = backends.Results{Writes: make([]backends.WriteResult, len(k.batch.Writes)), Claims: make([]backends.ClaimResult, len(k.batch.Claims))}
 		return k.settle(ctx, sql, b)
 	}
+	also.Freed = func() (queues []string) {
+		for _, r := range k.res.Writes {
+			queues = append(queues, r.Freed...)
+		}
+		return queues
+	}
 	if len(k.claims)+len(k.stores) > 0 {
 		also.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
 			if err := k.store(ctx, sql, r); err != nil {

@@ -148,21 +148,32 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 			}
 		}
 		return x.flush(ctx, sql)
-	}})
+	}, Freed: func() []string { return x.freed() }})
 	if err != nil {
 		return err
 	}
 	for _, e := range x.ends {
-		if e.statement.Matched == 0 {
-			continue
+		if e.statement.Matched > 0 {
+			r.Reaped[e.cause]++
 		}
-		r.Reaped[e.cause]++
-		if e.frees && !slices.Contains(r.Freed, e.l.queue) {
-			r.Freed = append(r.Freed, e.l.queue)
+	}
+	for _, q := range x.freed() {
+		if !slices.Contains(r.Freed, q) {
+			r.Freed = append(r.Freed, q)
 		}
 	}
 	r.More = r.More || len(x.ends) >= limit
 	return nil
+}
+
+// freed are the queues of the jobs that were made ready.
+func (x *settling) freed() (queues []string) {
+	for _, e := range x.ends {
+		if e.frees && e.statement.Matched > 0 && !slices.Contains(queues, e.l.queue) {
+			queues = append(queues, e.l.queue)
+		}
+	}
+	return queues
 }
 
 // leaveLocked leaves out the jobs whose rows somebody else has locked: one of them
@@ -211,6 +222,11 @@ func (s *Store) unstick(ctx context.Context, r *backends.Swept, limit int) error
 		_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) (err error) {
 			freed, err = t.unstick(ctx, sql, limit)
 			return err
+		}, Freed: func() []string {
+			if freed == 0 {
+				return nil
+			}
+			return []string{q}
 		}})
 		if err != nil {
 			return err

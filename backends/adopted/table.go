@@ -54,6 +54,9 @@ type Table struct {
 	// Archive, with the OnAck of that name, is where the row moves: as far as both
 	// tables have its columns.
 	ArchiveSchema, Archive string
+	// Notify is the channel in which its owner's programs notify of new jobs, as the
+	// server has its name; empty: none.
+	Notify string
 	// StuckAfter, where it is > 0, is when a row that its own consumers claimed is
 	// ready again. It needs ClaimedAt.
 	StuckAfter time.Duration

@@ -54,6 +54,9 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 	}
 	k.learn(sc.queues)
 	s.tell.freed(k.res.Writes)
+	if also.Freed != nil {
+		s.tell.freed([]backends.WriteResult{{Freed: also.Freed()}})
+	}
 	return k.res, nil
 }
 

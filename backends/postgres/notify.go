@@ -3,11 +3,14 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -114,72 +117,142 @@ func (n *teller) say(ctx context.Context, words []string) error {
 
 // Notifications implements backends.Notifier. Behind a pooler there are none:
 // nobody can say to whom the server would send them.
-func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) {
+func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) { return s.Hear(ctx, nil) }
+
+// maxName is how long a name may be, in bytes: LISTEN cuts longer ones silently.
+const maxName = 63
+
+// Hears implements backends.Hearer.
+func (s *Store) Hears(channel string) error {
+	if len(channel) > maxName {
+		return fmt.Errorf("the channel's name is %d bytes long, and PostgreSQL's are %d at most", len(channel), maxName)
+	}
+	return nil
+}
+
+// Hear implements backends.Hearer.
+func (s *Store) Hear(ctx context.Context, channels map[string][]string) (<-chan string, bool) {
 	if !s.o.Notify || s.pooled {
 		return nil, false
 	}
-	queues := make(chan string, maxPending) // what does not fit is dropped: it is a hint
-	go func() {
-		defer close(queues)
-		ctx, done := s.bound(ctx)
-		defer done()
-		for ctx.Err() == nil {
-			if err := s.hear(ctx, queues); err != nil && ctx.Err() == nil {
-				s.log.Debug("hearing of new jobs", "place", s.place, "error", err)
-			}
-			pause(ctx, time.Second)
-		}
-	}()
-	return queues, true
+	h := &hearing{s: s, channels: channels, queues: make(chan string), wake: make(chan struct{}, 1), heard: map[string]struct{}{}}
+	go h.run(ctx)
+	return h.queues, true
 }
 
-// hear listens until the connection or ctx ends.
-func (s *Store) hear(ctx context.Context, queues chan<- string) error {
-	c, err := pgx.ConnectConfig(ctx, s.beater.config)
+// hearing passes on of which queues words came: the first at once, and then each once
+// in hearEvery, whoever talks how much.
+type hearing struct {
+	s        *Store
+	channels map[string][]string // the queues of other programs' channels
+	queues   chan string
+	wake     chan struct{}
+
+	mu    sync.Mutex
+	heard map[string]struct{}
+}
+
+const hearEvery = 10 * time.Millisecond
+
+func (h *hearing) run(ctx context.Context) {
+	defer close(h.queues)
+	ctx, done := h.s.bound(ctx)
+	defer done()
+	var passing sync.WaitGroup
+	defer passing.Wait()
+	passing.Go(func() { h.pass(ctx) })
+	for ctx.Err() == nil {
+		if err := h.listen(ctx); err != nil && ctx.Err() == nil {
+			h.s.log.Debug("hearing of new jobs", "place", h.s.place, "error", err)
+		}
+		pause(ctx, time.Second)
+	}
+}
+
+// pass passes on until ctx ends.
+func (h *hearing) pass(ctx context.Context) {
+	for {
+		select {
+		case <-h.wake:
+		case <-ctx.Done():
+			return
+		}
+		h.mu.Lock()
+		queues := slices.Collect(maps.Keys(h.heard))
+		clear(h.heard)
+		h.mu.Unlock()
+		for _, q := range queues {
+			select {
+			case h.queues <- q:
+			case <-ctx.Done():
+				return
+			}
+		}
+		pause(ctx, hearEvery)
+	}
+}
+
+// note has names of queues passed on. Beyond maxPending of them it is a hint at all.
+func (h *hearing) note(queues ...string) {
+	h.mu.Lock()
+	for _, q := range queues {
+		if len(h.heard) >= maxPending {
+			q = ""
+		}
+		h.heard[q] = struct{}{}
+	}
+	h.mu.Unlock()
+	select {
+	case h.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// listen listens until the connection or ctx ends.
+func (h *hearing) listen(ctx context.Context) error {
+	c, err := pgx.ConnectConfig(ctx, h.s.beater.config)
 	if err != nil {
 		return err
 	}
 	defer discard(ctx, c)
-	if _, err := c.Exec(ctx, "LISTEN "+quoteName(s.channel())); err != nil {
-		return err
-	}
-	hint := func(queue string) {
-		select {
-		case queues <- queue:
-		default:
+	own := h.s.channel()
+	for _, name := range append(slices.Sorted(maps.Keys(h.channels)), own) {
+		if _, err := c.Exec(ctx, "LISTEN "+quoteName(name)); err != nil {
+			return err
 		}
 	}
-	hint("") // what came before is unknown
+	h.note("") // what came before is unknown
 	for ctx.Err() == nil {
-		word, err := next(ctx, c)
+		n, err := next(ctx, c)
 		if err != nil {
 			return err
 		}
-		if who, queue, ok := strings.Cut(word, " "); ok && who != s.tell.name {
-			hint(queue)
+		h.note(h.channels[n.Channel]...)
+		if who, queue, ok := strings.Cut(n.Payload, " "); ok && n.Channel == own && who != h.s.tell.name {
+			h.note(queue)
 		}
 	}
 	return nil
 }
 
 // next waits for a word. It asks now and then whether the connection still stands.
-func next(ctx context.Context, c *pgx.Conn) (string, error) {
+func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
 	for {
 		wait, cancel := context.WithTimeout(ctx, hearPatience)
 		n, err := c.WaitForNotification(wait)
 		late := wait.Err() != nil && ctx.Err() == nil
 		cancel()
 		if err == nil {
-			return n.Payload, nil
+			return n, nil
 		}
 		if !late {
-			return "", err
+			return nil, err
 		}
 		check, cancel := context.WithTimeout(ctx, connectTimeout)
 		err = c.Ping(check)
 		cancel()
 		if err != nil {
-			return "", fmt.Errorf("the connection that listens: %w", err)
+			return nil, fmt.Errorf("the connection that listens: %w", err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -212,6 +213,52 @@ func TestPlainInserts(t *testing.T) {
 	})
 }
 
+// hearOthers: what other programs send in channels of theirs is heard, and no more; a
+// channel may be several queues', and the sidecars' own.
+func hearOthers(t *testing.T, one, two *Store, url string) {
+	t.Helper()
+	odd := `New "jobs"; --`
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	queues, ok := one.Hear(ctx, map[string][]string{odd: {"a", "b"}, "other": {"c"}, one.channel(): {"d"}})
+	if !ok || <-queues != "" {
+		t.Fatal("there are none")
+	}
+	hear := func(sql string, want ...string) {
+		t.Helper()
+		must(t, url, sql)
+		var got []string
+		for range want {
+			got = append(got, <-queues)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("after %s: heard %q, want %q", sql, got, want)
+		}
+	}
+	must(t, url, "NOTIFY unheard")
+	hear("SELECT pg_notify("+literal(odd)+`, 'a job, {"id": 1}')`, "a", "b")
+	hear("NOTIFY Other", "c")
+	hear("NOTIFY "+one.channel()+", 'who knows'", "d", "knows")
+	must(t, url, "SELECT pg_notify('other', x::text) FROM generate_series(1, 10000) x")
+	must(t, url, "NOTIFY "+one.channel())
+	times := 0
+	for q := range queues {
+		if times++; q == "d" {
+			break
+		}
+	}
+	if times < 1 || times > 1000 {
+		t.Errorf("10,000 words of a queue were passed on as %d", times)
+	}
+	if one.Hears(strings.Repeat("x", 63)) != nil || one.Hears(strings.Repeat("x", 64)) == nil {
+		t.Error("LISTEN would cut the name")
+	}
+	cancel()
+	for range queues { // it is closed
+	}
+}
+
 func TestNotifications(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
@@ -248,6 +295,7 @@ func TestNotifications(t *testing.T) {
 		if q := <-heard[one]; q != "" {
 			t.Errorf("heard %q, want the word that some may be missing", q)
 		}
+		hearOthers(t, one, two, url)
 		cancel()
 		for range heard[one] { // it is closed
 		}

@@ -28,6 +28,7 @@ type adoptConfig struct {
 	Times      times                  `yaml:"times"`
 	OnAck      onAckConfig            `yaml:"on_ack"`
 	StuckAfter duration               `yaml:"stuck_after"`
+	Notify     channel                `yaml:"notify"`
 }
 
 // tokenConfig has a value or a range.
@@ -44,12 +45,20 @@ type onAckConfig struct {
 }
 
 type (
-	counts string
-	times  string
+	counts  string
+	times   string
+	channel string
 )
 
-func (c *counts) parse(s string) error      { return oneOf((*string)(c), s, "failures", "deliveries") }
-func (t *times) parse(s string) error       { return oneOf((*string)(t), s, "server", "utc") }
+func (c *counts) parse(s string) error { return oneOf((*string)(c), s, "failures", "deliveries") }
+func (t *times) parse(s string) error  { return oneOf((*string)(t), s, "server", "utc") }
+func (n *channel) parse(s string) error {
+	if slices.Contains([]string{"", "on", "off", "true", "false"}, s) {
+		return fmt.Errorf("%q is no channel: name the one in which the table's own programs notify, or leave it out", s)
+	}
+	*n = channel(s)
+	return nil
+}
 func (o *onAckConfig) parse(s string) error { return oneOf(&o.word, s, "update", "delete") }
 
 // columnValue is a constant that a column holds; a YAML null is NULL.
@@ -153,6 +162,7 @@ func (a adoptConfig) check(path string, order *queueOrder, bad func(path, format
 		for key, set := range map[string]bool{
 			"columns": len(a.Columns) > 0, "states": len(a.States) > 0, "where": len(a.Where) > 0, "counts": a.Counts != "", "token": a.Token != nil,
 			"times": a.Times != "", "on_ack": a.OnAck != onAckConfig{}, "stuck_after": a.StuckAfter > 0,
+			"notify": a.Notify != "",
 		} {
 			if set {
 				bad(path+"."+key, "it goes with an adopted table: name it in `table`")
@@ -195,6 +205,7 @@ func (a adoptConfig) table(o *queueOrder) adopted.Table {
 	t := adopted.Table{
 		Schema: a.Table.schema, Name: a.Table.name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
 		Where: map[string]adopted.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
+		Notify:        string(a.Notify),
 		ArchiveSchema: a.OnAck.Archive.schema, Archive: a.OnAck.Archive.name,
 	}
 	for role, columns := range a.Columns {

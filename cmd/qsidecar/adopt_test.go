@@ -27,6 +27,7 @@ queues:
     times: utc
     on_ack: {archive: '"a.b"."c""d"'}
     stuck_after: 1h
+    notify: jobs
     max_attempts: 3
   plain: {table: t, columns: {id: n}, order: lifo, token: {column: pid, value: me}, on_ack: delete}
 `), noEnv)
@@ -44,7 +45,7 @@ queues:
 			Where:      map[string]adopted.Value{"kind": {Text: "resize"}, "gone_at": null},
 			Order:      []adopted.Ordering{{Column: "created", Descending: true}, {Column: "odd name"}, {Column: "n"}},
 			Deliveries: true, UTC: true, Token: &adopted.Token{Column: "pid", From: 5, To: 9},
-			OnAck: adopted.Archive, ArchiveSchema: "a.b", Archive: `c"d`, StuckAfter: time.Hour,
+			OnAck: adopted.Archive, ArchiveSchema: "a.b", Archive: `c"d`, StuckAfter: time.Hour, Notify: "jobs",
 		},
 		"plain": {
 			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
@@ -82,10 +83,13 @@ func TestAdoptedQueueErrors(t *testing.T) {
 		`q: {table: t, token: {column: c, range: [x, y]}}`:    `"x" is not a whole number`,
 		`q: {table: t, on_ack: keep}`:                         `"keep" is none of update, delete`,
 		`q: {table: t, on_ack: {move: x}}`:                    `unknown key "move"; known here: archive`,
+		`q: {notify: x}`:                                      "queues.q.notify: it goes with an adopted table",
+		`q: {table: t, notify: on}`:                           `"on" is no channel`,
+		`q: {table: t, database: off, notify: x}`:             "queues.q.notify: the database off has notify: off",
 		`q: {table: t, counts: all}`:                          `"all" is none of failures, deliveries`,
 		`q: {table: t, columns: {id: {a: b}}}`:                "this should be a single value, and is a map",
 	} {
-		_, err := parseConfig("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues:\n  "+src+"\n"), noEnv)
+		_, err := parseConfig("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}, off: {url: 'postgres://h/e', notify: off}}\nqueues:\n  "+src+"\n"), noEnv)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\ngives %v\nwant  %s", src, err, want)
 		}

@@ -173,6 +173,9 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 		}
 		q.over(c.Defaults).check(path, c, bad)
 		q.adoptConfig.check(path, q.Order, bad)
+		if d, ok := c.Databases[c.databaseOf(q)]; ok && q.Notify != "" && !bool(d.Notify) {
+			bad(path+".notify", "the database %s has notify: off, so that nobody listens: leave one of them out", c.databaseOf(q))
+		}
 	}
 }
 

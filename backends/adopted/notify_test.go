@@ -1,0 +1,109 @@
+package adopted_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+)
+
+// TestNotifyWhere: a channel can be listened to on PostgreSQL alone, and is told of
+// as wrong elsewhere.
+func TestNotifyWhere(t *testing.T) {
+	look := func(t *testing.T, k *kit, want string) {
+		t.Helper()
+		m := tableE()
+		m.Notify = "jobs"
+		_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"e": m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, w := range wrong {
+			got += w.Error()
+		}
+		if !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, nil)
+		if k.c == nil {
+			look(t, k, "queues.e.notify: "+k.Info().Engine+" sends no notifications: leave it out")
+			return
+		}
+		look(t, k, "")
+	})
+	k := newSQLiteKit(t, `CREATE TABLE my_queue (queue_item_id integer PRIMARY KEY, state text NOT NULL, parameters text, created_dt datetime,
+		finished_dt datetime, error_message text, worker_name text, result text)`, nil)
+	look(t, k.kit, "queues.e.notify: sqlite sends no notifications")
+}
+
+// TestFreedElsewhere: other sidecars hear of adopted jobs that became ready through
+// this one, however that was.
+func TestFreedElsewhere(t *testing.T) {
+	t.Parallel()
+	url := server.Database(t)
+	k := &kit{T: t, url: url, c: connect(t, url)}
+	k.sql(systemE + "; ALTER TABLE my_queue ADD started timestamptz")
+	m := tableE()
+	m.Notify, m.Columns[adopted.ClaimedAt], m.StuckAfter = "jobs", []string{"started"}, time.Hour
+	store := func() *adopted.Store {
+		engine, err := postgres.Open(t.Context(), postgres.Options{URL: url, Notify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed(t, engine)
+		s, err := adopted.New(t.Context(), engine, map[string]adopted.Table{"e": m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	k.Store = store()
+	k.beat(me, backends.BeatJoin, time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	queues, ok := store().Notifications(ctx)
+	if !ok || <-queues != "" {
+		t.Fatal("there are none")
+	}
+	hear := func(what string) {
+		t.Helper()
+		if q := <-queues; q != "e" {
+			t.Errorf("%s: heard %q, want e", what, q)
+		}
+	}
+	k.sql("NOTIFY jobs")
+	hear("its own producer's")
+	k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "e", Payload: []byte("1")}}}, 0)
+	hear("enqueue")
+	k.write(backends.Nack{Leases: leases(k.one("e")), HasDelay: true}, 0)
+	hear("nack")
+	k.write(backends.Release{Leases: leases(k.one("e")), Uncharged: true}, 0)
+	hear("release")
+	k.write(backends.Ack{Leases: leases(k.one("e")), Enqueue: []backends.NewJob{{Queue: "e", Payload: []byte("2")}}}, 0)
+	hear("what follows an ack")
+	k.write(backends.Nack{Leases: leases(k.one("e")), Dead: true}, 0)
+	for kind, c := range map[string]backends.Command{
+		"retry":   {Kind: backends.Retry, All: true},
+		"release": {Kind: backends.ForceRelease, IDs: []string{k.one("e").ID}},
+	} {
+		c.Queue = "e"
+		if n, freed, err := k.Command(t.Context(), c); n != 1 || !freed || err != nil {
+			t.Fatalf("%s: %d, %v, %v", kind, n, freed, err)
+		}
+		hear("the command " + kind)
+	}
+	k.one("e")
+	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
+	k.sweep(backends.Sweep{})
+	hear("taken back")
+	k.sql("UPDATE my_queue SET state = 'processing', started = now() - interval '2 hours'")
+	k.sweep(backends.Sweep{})
+	hear("stuck")
+}
