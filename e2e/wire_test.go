@@ -73,6 +73,8 @@ type wireJob struct {
 	LastError   string            `json:"last_error"`
 	Errors      []wireFailure     `json:"errors"`
 	Headers     map[string]string `json:"headers"`
+	Result      string            `json:"result"`
+	ResultB64   []byte            `json:"result_b64"`
 }
 
 type wireFailure struct {

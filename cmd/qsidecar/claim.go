@@ -119,6 +119,18 @@ func shellVariables(j protocol.Job) []byte {
 	if strings.ContainsRune(payload, 0) {
 		payload, b64 = "", base64.StdEncoding.EncodeToString(j.Payload)
 	}
+	var out []byte
+	for _, v := range append(jobVariables(j), [][2]string{
+		{"LEASE", j.Lease}, {"PAYLOAD", payload}, {"PAYLOAD_B64", b64},
+	}...) {
+		out = append(out, "QSIDECAR_"+v[0]+"="+shellQuote(v[1])+"\n"...)
+	}
+	return out
+}
+
+// jobVariables are what an environment tells of a job, beside lease and payload.
+// The names lack their QSIDECAR_.
+func jobVariables(j protocol.Job) [][2]string {
 	headers := "{}"
 	if len(j.Headers) > 0 {
 		var buf bytes.Buffer
@@ -129,11 +141,9 @@ func shellVariables(j protocol.Job) []byte {
 		}
 		headers = strings.TrimSpace(buf.String())
 	}
-	var out []byte
-	for _, v := range [][2]string{
+	return [][2]string{
 		{"JOB", j.ID},
 		{"QUEUE", j.Queue},
-		{"LEASE", j.Lease},
 		{"ATTEMPT", strconv.FormatInt(j.Attempt, 10)},
 		{"MAX_ATTEMPTS", strconv.FormatInt(j.MaxAttempts, 10)},
 		{"FENCE", strconv.FormatInt(j.Fence, 10)},
@@ -141,10 +151,5 @@ func shellVariables(j protocol.Job) []byte {
 		{"KEY", j.Key},
 		{"HEADERS", headers},
 		{"LAST_ERROR", strings.ReplaceAll(j.LastError, "\x00", "")},
-		{"PAYLOAD", payload},
-		{"PAYLOAD_B64", b64},
-	} {
-		out = append(out, "QSIDECAR_"+v[0]+"="+shellQuote(v[1])+"\n"...)
 	}
-	return out
 }

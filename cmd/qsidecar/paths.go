@@ -32,37 +32,43 @@ func (a *app) sockets() []string {
 	return []string{systemSocket}
 }
 
-// dial connects to the first sidecar that answers.
+// dial connects a command of one request to the first sidecar that answers.
 func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
+	c, _, err := a.dialWith(ctx, qsidecar.Options{
+		Worker: workerName("cli"),
+		Retry:  -1, // a command says what is the matter; its caller knows whether to wait
+	})
+	return c, err
+}
+
+// dialWith connects to the first sidecar that answers, and says at which socket.
+func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.Client, socket string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
 	defer cancel()
 	tried := a.sockets()
 	var first error
-	for _, path := range tried {
-		c, err := qsidecar.Dial(ctx, qsidecar.Options{
-			Socket: path, Worker: workerName(),
-			Retry: -1, // a command says what is the matter; its caller knows whether to wait
-		})
+	for _, opts.Socket = range tried {
+		c, err := qsidecar.Dial(ctx, opts)
 		if err == nil {
-			return c, nil
+			return c, opts.Socket, nil
 		}
 		if !absent(err) {
-			return nil, err // somebody is there: the next place would be a surprise
+			return nil, "", err // somebody is there: the next place would be a surprise
 		}
 		if first == nil {
 			first = err
 		}
 	}
-	return nil, &codeError{exitUnavailable, &unreachableError{tried: tried, err: first}}
+	return nil, "", &codeError{exitUnavailable, &unreachableError{tried: tried, err: first}}
 }
 
 // workerName is what the database shows as the holder of a claim.
-func workerName() string {
+func workerName(what string) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
-	name := fmt.Sprintf("qsidecar-cli@%s/%d", host, os.Getpid())
+	name := fmt.Sprintf("qsidecar-%s@%s/%d", what, host, os.Getpid())
 	return name[:min(len(name), 128)]
 }
 

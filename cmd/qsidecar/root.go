@@ -19,6 +19,7 @@ every worker on a Unix socket; workers enqueue, claim, ack and nack.
   job=$(qsidecar claim mail --env) &&         take it,
     eval "$job" && echo "$QSIDECAR_PAYLOAD" &&  work on it,
     qsidecar ack "$QSIDECAR_LEASE"            and settle it
+  qsidecar work mail -- ./send.sh             or run a command for each job
   qsidecar stats                              see what is left
 
 A sidecar is looked for at --socket, QSIDECAR_SOCKET,
@@ -53,7 +54,8 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	add("run", a.serveCommand(), a.stdioCommand(), a.checkCommand(), a.adoptCommand(), a.migrateCommand())
-	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand())
+	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand(),
+		a.workCommand())
 	add("look", a.statsCommand(), a.peekCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
 		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand())
 	root.AddCommand(a.versionCommand())

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	// exitNotNow is EX_TEMPFAIL of sysexits.h, with which a command says *not now*.
+	exitNotNow = 75
+
+	defaultKillAfter = 10 * time.Second
+
+	// maxAtOnce bounds -j: what one claim may take.
+	maxAtOnce = protocol.MaxList
+)
+
+const workHelp = `Claim jobs from the queues, in their order of preference, and run CMD for each: the
+payload is on its stdin, and how it ends settles the job.
+
+  exit 0          done
+  exit 75         not now: the job comes again after the queue's back-off, and this
+                  run does not count as an attempt (EX_TEMPFAIL)
+  --dead-on CODE  dead: not to be tried again
+  anything else   failed, with the end of its stderr as the error: again after the
+                  back-off, and dead when it is out of attempts. So are the end by a
+                  signal, and by --timeout
+
+CMD has in its environment QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT,
+QSIDECAR_MAX_ATTEMPTS, QSIDECAR_FENCE, QSIDECAR_PRIORITY, QSIDECAR_KEY,
+QSIDECAR_HEADERS (JSON), QSIDECAR_LAST_ERROR, QSIDECAR_SOCKET (so that its own
+"qsidecar enqueue" finds the sidecar), and for each header x-kind QSIDECAR_HEADER_X_KIND
+(capitals; what is no letter or digit is _). It need not read its stdin. Its stdout and
+stderr are those of "qsidecar work", unless --result takes stdout.
+
+Each CMD is a process group of its own. --timeout sends the group SIGTERM, and after
+--kill-after SIGKILL; so does the loss of the job (by its queue's timeout, or an
+operator's release). A CMD that ended by itself may leave processes behind: they are let
+be, and their output is not waited for.
+
+SIGTERM or SIGINT: it claims no more, lets the commands finish and settles their jobs,
+and exits 0. A second one kills the commands and gives their jobs back uncharged, exit
+code 130. When "qsidecar work" itself is killed, its jobs are free again at once, and
+the kernel kills each CMD with it; processes that CMD had started go on. (systemd: set
+KillMode=mixed, or the commands get SIGTERM too.)
+
+The sidecar may be restarted meanwhile: commands go on, and their jobs stay theirs.
+What fails is told on stderr, a line for each job.
+
+With --line, CMD is started once (-j of them) and reads one job a line, as a JSON object
+(the fields of a claim's answer, without the lease), and answers each with one line on
+stdout: {"op":"ack"} or {"op":"nack"}, with the fields that these take on the wire, such
+as "result" (or "result_b64") and "enqueue", or "error", "delay_ms", "dead", "charge".
+It ends when its stdin does. When it ends in the middle of a job, its exit code counts
+as above, and it is started again for the next one.
+
+`
+
+const workExitCodes = `Exit codes:
+  0    stopped by a signal, in order; --once: a job was worked, whatever came of it;
+       --drain: nothing is ready any more
+  1    it cannot go on; the message says why, and no job was charged for it
+  2    wrong arguments; CMD does not exist
+  3    --once: no job was ready
+  5    no sidecar answers; --once and --drain: or it cannot just now: try again later
+  130  ended by a second signal`
+
+// workFlags say how jobs are worked.
+type workFlags struct {
+	atOnce              int
+	payloadArg          bool
+	payloadFile         bool
+	result, line        bool
+	once, drain         bool
+	deadOn              []int
+	timeout, killAfter  durationFlag
+	queues, command     []string
+	deadOnText, program string // program: command[0] as it was found
+}
+
+func (a *app) workCommand() *cobra.Command {
+	var f workFlags
+	f.timeout.min, f.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
+	f.killAfter = durationFlag{d: defaultKillAfter, set: true, max: time.Hour}
+	cmd := &cobra.Command{
+		Use:   "work QUEUE… -- CMD [ARG…]",
+		Short: "Run a command for each job",
+		Long:  workHelp + workExitCodes,
+		Example: `  qsidecar work mail -j 4 --timeout 5m -- ./send.sh
+  qsidecar work thumbnails --payload-arg -- convert-one --size 200
+  qsidecar work reports --drain --dead-on 65 -- ./report.sh      # from cron
+  qsidecar work mail --line -j 2 -- python3 send.py`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.read(cmd, args); err != nil {
+				return err
+			}
+			return a.work(cmd.Context(), &f)
+		},
+	}
+	fl := cmd.Flags()
+	fl.IntVarP(&f.atOnce, "jobs", "j", 1, "work up to so `many` jobs at once")
+	fl.BoolVar(&f.payloadArg, "payload-arg", false, "give the payload as CMD's last argument, and no stdin")
+	fl.BoolVar(&f.payloadFile, "payload-file", false, "write the payload to a file, whose path is CMD's last argument and QSIDECAR_PAYLOAD_FILE; no stdin")
+	fl.BoolVar(&f.result, "result", false, "keep CMD's stdout with the job as its result (where the queue keeps done jobs)")
+	fl.Var(&f.timeout, "timeout", "stop a CMD that takes longer; its job has failed (default: never)")
+	fl.Var(&f.killAfter, "kill-after", "how long a CMD that is to stop has from SIGTERM to SIGKILL")
+	fl.StringVar(&f.deadOnText, "dead-on", "", "exit `codes` that make a job dead, as 65,66")
+	fl.BoolVar(&f.once, "once", false, "work one job and end; exit code 3 where none is ready")
+	fl.BoolVar(&f.drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
+	fl.BoolVar(&f.line, "line", false, "start CMD once: one job a line in, one answer a line out (JSON)")
+	return cmd
+}
+
+// read takes the arguments in and checks them, down to whether the command exists.
+func (f *workFlags) read(cmd *cobra.Command, args []string) error {
+	dash := cmd.ArgsLenAtDash()
+	if dash < 1 || dash == len(args) {
+		return usagef("work takes queues, then -- and the command with its arguments, as in: qsidecar work mail -- ./send.sh\n" +
+			"Run `qsidecar work --help` to see more")
+	}
+	f.queues, f.command = args[:dash], args[dash:]
+	var err error
+	if f.deadOn, err = parseExitCodes(f.deadOnText); err != nil {
+		return err
+	}
+	switch {
+	case f.atOnce < 1 || f.atOnce > maxAtOnce:
+		return usagef("-j: %d is outside 1 to %d", f.atOnce, maxAtOnce)
+	case f.once && f.drain:
+		return usagef("--once works one job and --drain all that are ready: leave one of them out")
+	case f.once && f.atOnce > 1:
+		return usagef("--once works one job: leave -j out")
+	case f.payloadArg && f.payloadFile:
+		return usagef("--payload-arg and --payload-file are two places for one payload: leave one of them out")
+	case f.line && (f.payloadArg || f.payloadFile || f.result):
+		return usagef("--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
+	}
+	if f.program, err = exec.LookPath(f.command[0]); err != nil {
+		return usagef("%s cannot be run: %w; no job was claimed", f.command[0], rootCause(err))
+	}
+	return nil
+}
+
+// parseExitCodes reads 65,66.
+func parseExitCodes(text string) ([]int, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var codes []int
+	for word := range strings.SplitSeq(text, ",") {
+		code, err := strconv.Atoi(strings.TrimSpace(word))
+		switch {
+		case err != nil || code < 1 || code > 255:
+			return nil, usagef("--dead-on: %q is no exit code from 1 to 255; write several as 65,66", word)
+		case code == exitNotNow:
+			return nil, usagef("--dead-on: %d means *not now*, and cannot mean dead as well", exitNotNow)
+		}
+		codes = append(codes, code)
+	}
+	return codes, nil
+}
+
+// settlePatience is how long a settle is tried while the sidecar cannot carry it
+// out: longer than any outage. The command is done, and to do it twice is the
+// only other way.
+const settlePatience = 7 * 24 * time.Hour
+
+// work is the command: it connects, works, and leaves in order.
+func (a *app) work(parent context.Context, f *workFlags) error {
+	// Commands must get SIGPIPE as every program has it: what is ignored is inherited,
+	// what has a handler is not.
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	defer signal.Ignore(syscall.SIGPIPE)
+	defer signal.Stop(pipes)
+
+	stop, abort, end := a.interruptible(parent)
+	defer end()
+	w := newWorker(a, f)
+	defer w.starter.close()
+	c, socket, err := a.dialWith(stop, qsidecar.Options{
+		Worker: workerName("work"), Retry: settlePatience, OnLost: w.lost,
+	})
+	if err != nil {
+		return err
+	}
+	w.client, w.socket = c, socket
+	err = w.work(stop, abort)
+	bye, cancel := context.WithTimeoutCause(context.WithoutCancel(parent), leaveTimeout, errNoAnswer)
+	defer cancel()
+	if e := c.Bye(bye); e != nil {
+		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
+	}
+	return err
+}
+
+func (f *workFlags) isDead(code int) bool { return slices.Contains(f.deadOn, code) }

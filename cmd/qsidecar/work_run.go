@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// verdict is what becomes of a job that was worked.
+type verdict struct {
+	settle *protocol.Request // an ack or a nack without its lease; nil: the job is not ours to settle any more
+	why    string            // for people; empty: it went well
+	fatal  error             // the worker cannot go on
+	pause  time.Duration     // before the next job
+}
+
+func done() verdict { return verdict{settle: &protocol.Request{Op: protocol.OpAck}} }
+
+// failed is a failure, with the end of stderr in the job's error; who reads ours
+// has seen it.
+func failed(why, stderr string) verdict {
+	text := why
+	if stderr != "" {
+		text += ": " + stderr
+	}
+	return verdict{settle: &protocol.Request{Op: protocol.OpNack, Error: text}, why: why}
+}
+
+// notNow gives a job back, to come again after the back-off.
+func notNow(why string) verdict {
+	return verdict{settle: &protocol.Request{Op: protocol.OpNack, Charge: protocol.Some(false)}, why: why}
+}
+
+// cannot is a verdict on the command: the job goes back as if never taken.
+func cannot(err error) verdict {
+	v := notNow("")
+	v.settle.DelayMS = protocol.Some[int64](0)
+	v.fatal = err
+	return v
+}
+
+// runner works jobs, one at a time.
+type runner interface {
+	// run works a job. When ctx ends, by the loss of the job or a second signal, it
+	// ends the command and settles nothing.
+	run(ctx context.Context, job protocol.Job) verdict
+
+	// close ends what run left running.
+	close()
+}
+
+// oneShot runs a command for each job.
+type oneShot struct{ w *worker }
+
+func (r oneShot) close() {}
+
+func (r oneShot) run(ctx context.Context, job protocol.Job) verdict {
+	w := r.w
+	args := w.flags.command[1:]
+	env := w.environment(job)
+	feed := false
+	switch {
+	case w.flags.payloadArg:
+		if bytes.IndexByte(job.Payload, 0) >= 0 {
+			return failed("the payload has a NUL byte, which no argument can hold: work it without --payload-arg", "")
+		}
+		args = append(args[:len(args):len(args)], string(job.Payload))
+	case w.flags.payloadFile:
+		path, err := w.payloadFile(job.Payload)
+		if err != nil {
+			return cannot(err)
+		}
+		defer os.Remove(path)
+		args = append(args[:len(args):len(args)], path)
+		env = append(env, "QSIDECAR_PAYLOAD_FILE="+path)
+	default:
+		feed = true
+	}
+	cmd := exec.Command(w.flags.program, args...)
+	cmd.Args[0] = w.flags.command[0]
+	cmd.Env = env
+	out := w.out
+	result := &capped{most: int(w.client.Server().MaxPayload)}
+	if w.flags.result {
+		out = result
+	}
+	p := newProcess(cmd, w.errOut)
+	if err := p.start(w.starter, feed, out); err != nil {
+		return w.notStarted(err)
+	}
+	if feed {
+		p.feed(job.Payload)
+	}
+	v, over := w.watch(ctx, p)
+	p.finish()
+	if !over {
+		v = w.judge(p)
+	}
+	if w.flags.result && v.why == "" && v.settle != nil {
+		if result.size > result.most {
+			return failed(fmt.Sprintf("it wrote %d bytes, and a result has %d at most", result.size, result.most), "")
+		}
+		v.settle.Result = append([]byte{}, result.buf...)
+	}
+	return v
+}
+
+// watch waits until the command exits, and ends it when its time is over or ctx
+// is: then it says what is to be said.
+func (w *worker) watch(ctx context.Context, p *process) (v verdict, over bool) {
+	late, stop := w.deadline()
+	defer stop()
+	select {
+	case <-p.exited:
+		return verdict{}, false
+	case <-late:
+		p.stop(w.flags.killAfter.d)
+		return w.tooLate(p), true
+	case <-ctx.Done():
+		p.stop(w.graceAfter(ctx))
+		return verdict{why: context.Cause(ctx).Error()}, true
+	}
+}
+
+// deadline tells when a job's time is over: never, without --timeout.
+func (w *worker) deadline() (late <-chan time.Time, stop func()) {
+	if !w.flags.timeout.set {
+		return nil, func() {}
+	}
+	t := time.NewTimer(w.flags.timeout.d)
+	return t.C, func() { t.Stop() }
+}
+
+func (w *worker) tooLate(p *process) verdict {
+	return failed(fmt.Sprintf("it took longer than %s (--timeout) and was stopped", durationText(w.flags.timeout.d)), p.stderr.text())
+}
+
+// graceAfter is how long a command has to end, after what ended ctx.
+func (w *worker) graceAfter(ctx context.Context) time.Duration {
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		return 0
+	}
+	return w.flags.killAfter.d
+}
+
+// judge says what the end of a command means for its job.
+func (w *worker) judge(p *process) verdict {
+	code := p.cmd.ProcessState.ExitCode()
+	switch {
+	case code == 0:
+		return done()
+	case code == exitNotNow:
+		return notNow(fmt.Sprintf("not now (%s)", p.ending()))
+	}
+	v := failed(p.ending(), p.stderr.text())
+	v.settle.Dead = w.flags.isDead(code)
+	return v
+}
+
+// notStarted says what it means that a command could not be started: mostly that
+// none will.
+func (w *worker) notStarted(err error) verdict {
+	switch {
+	case errors.Is(err, syscall.E2BIG):
+		return failed("the payload is too large for an argument: work it without --payload-arg", "")
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE),
+		errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ETXTBSY):
+		v := notNow(fmt.Sprintf("%s could not be started just now: %v", w.flags.command[0], rootCause(err)))
+		v.pause = time.Second // this host has no room for more: other jobs would fare no better
+		return v
+	case errors.Is(err, syscall.ENOEXEC):
+		return cannot(fmt.Errorf("%s cannot be run: %w: does a script lack its first line, #!/bin/sh?", w.flags.command[0], rootCause(err)))
+	case errors.Is(err, syscall.ENOENT):
+		return cannot(fmt.Errorf("%s cannot be run: it, or the interpreter that its first line names, is not there", w.flags.command[0]))
+	}
+	return cannot(fmt.Errorf("%s cannot be run: %w", w.flags.command[0], rootCause(err)))
+}
+
+// payloadFile writes a payload to a file of its own.
+func (w *worker) payloadFile(payload []byte) (string, error) {
+	f, err := os.CreateTemp(w.dir, "payload-")
+	if err != nil {
+		return "", fmt.Errorf("the payload's file: %w", err)
+	}
+	_, err = f.Write(payload)
+	if err = errors.Join(err, f.Close()); err != nil {
+		os.Remove(f.Name())
+		return "", fmt.Errorf("the payload's file: %w", err)
+	}
+	return f.Name(), nil
+}
+
+// environment is what a command gets for one job.
+func (w *worker) environment(job protocol.Job) []string {
+	env := w.commonEnvironment()
+	for _, v := range jobVariables(job) {
+		env = append(env, "QSIDECAR_"+v[0]+"="+v[1])
+	}
+	for name, value := range job.Headers {
+		env = append(env, "QSIDECAR_HEADER_"+variableName(name)+"="+value)
+	}
+	return env
+}
+
+// commonEnvironment is ours, without what another job may have left there, and
+// with the sidecar's socket.
+func (w *worker) commonEnvironment() []string {
+	var env []string
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		switch {
+		case name == "QSIDECAR_LEASE", name == "QSIDECAR_PAYLOAD", name == "QSIDECAR_PAYLOAD_B64",
+			name == "QSIDECAR_PAYLOAD_FILE", strings.HasPrefix(name, "QSIDECAR_HEADER_"):
+		default:
+			env = append(env, v)
+		}
+	}
+	socket := w.socket
+	if abs, err := filepath.Abs(socket); err == nil { // a command may change its directory
+		socket = abs
+	}
+	return append(env, "QSIDECAR_SOCKET="+socket)
+}
+
+// variableName makes a header's name one of a shell variable.
+func variableName(header string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z':
+			return r - 'a' + 'A'
+		case 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+			return r
+		}
+		return '_'
+	}, header)
+}
