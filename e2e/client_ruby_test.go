@@ -1,33 +1,57 @@
 package e2e
 
 import (
-	"context"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
-	"time"
 )
 
-// TestRubyKit: the Ruby client has every reaction that clients/README.md lists, over
-// both codecs.
+// rubyPackage is the client under test.
+const rubyPackage = "../clients/ruby"
+
+// TestRubyKit: the Ruby client has every reaction of clients/README.md.
 func TestRubyKit(t *testing.T) {
 	t.Parallel()
-	kit := filepath.Join(t.TempDir(), "kit")
-	if out, err := exec.Command("go", "build", "-o", kit, "../clients/kit").CombinedOutput(); err != nil {
-		t.Fatalf("building the kit: %v\n%s", err, out)
-	}
 	for _, codec := range []string{"json", "msgpack"} {
 		t.Run(codec, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, kit, "-codec", codec, "-patience", "20s", "-j", "4",
-				"--", "ruby", "-w", "clients/ruby/kit_adapter.rb")
-			cmd.Dir = ".."
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
+			if report, ok := runKit(t, codec, "ruby", "-w", filepath.Join(rubyPackage, "kit_adapter.rb")); !ok {
+				t.Errorf("the kit on the Ruby client:\n%s", report)
 			}
 		})
 	}
+}
+
+// rubyGems is a folder where the package is installed, built as a gem, and nothing else.
+var rubyGems = sync.OnceValues(func() (home string, err error) {
+	home = filepath.Join(filepath.Dir(binary), "gems")
+	file := filepath.Join(filepath.Dir(binary), "qsidecar.gem")
+	for _, args := range [][]string{
+		{"build", "--silent", "qsidecar.gemspec", "-o", file},
+		{"install", "--local", "--no-document", "--silent", file},
+	} {
+		cmd := exec.Command("gem", args...)
+		cmd.Dir, cmd.Env = rubyPackage, append(os.Environ(), gemEnv(home)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("gem %v: %w\n%s", args, err, out)
+		}
+	}
+	return home, nil
+})
+
+// gemEnv has gems found in home and nowhere else: without msgpack.
+func gemEnv(home string) []string { return []string{"GEM_HOME=" + home, "GEM_PATH=" + home} }
+
+// rubyGem is the environment to find the installed package with, and the folder of
+// its programs.
+func rubyGem(t *testing.T) (env []string, bin string) {
+	t.Helper()
+	home, err := rubyGems()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gemEnv(home), filepath.Join(home, "bin")
 }

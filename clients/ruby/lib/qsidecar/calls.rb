@@ -100,7 +100,7 @@ module Qsidecar
     # unwanted ends a call that is not to be sent any more.
     def unwanted(call)
       if call.only && call.only != @link
-        finish(call, error: ConnectionError.new("#{call.op}: that connection is gone"))
+        finish(call, error: NotConnected.new("#{call.op}: that connection is gone"))
       elsif call.claim? && @stopping
         finish(call, reply: { "ok" => true, "jobs" => [] })
       end

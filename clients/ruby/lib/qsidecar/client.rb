@@ -49,7 +49,7 @@ module Qsidecar
       session
     end
 
-    # connect connects now, where there was no call yet. Raises ConnectionError.
+    # connect connects now, where there was no call yet. Raises NotConnected.
     def connect
       session.connect
       self

@@ -5,7 +5,7 @@ module Qsidecar
   class Error < StandardError; end
 
   # No sidecar answers on the socket, or what answers is none. Nothing was sent.
-  class ConnectionError < Error; end
+  class NotConnected < Error; end
 
   # The client was closed, before the call or while it was made. Nothing was done
   # that an answer had told of.

@@ -136,9 +136,9 @@ module Qsidecar
       rescue Errno::ENOENT, Errno::ECONNREFUSED, Errno::ENOTDIR => e
         failed ||= e
       rescue *Link::BREAKS => e # somebody is there: the next place would be a surprise
-        raise ConnectionError, "no sidecar answers on #{path}: #{e.message}"
+        raise NotConnected, "no sidecar answers on #{path}: #{e.message}"
       end
-      raise ConnectionError, "no sidecar answers: #{failed.message} (start one, or name its socket in QSIDECAR_SOCKET)"
+      raise NotConnected, "no sidecar answers: #{failed.message} (start one, or name its socket in QSIDECAR_SOCKET)"
     end
 
     def open(path)

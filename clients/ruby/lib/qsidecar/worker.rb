@@ -1,0 +1,227 @@
+# frozen_string_literal: true
+
+module Qsidecar
+  # A program that works on jobs: a block for each queue, run by threads, and by several
+  # processes where that is asked for.
+  #
+  #   worker = Qsidecar::Worker.new
+  #   worker.job("resize") { |job| resize(job.payload["image"]) }
+  #   worker.run(concurrency: 8)
+  #
+  # A block that returns has its job acked. Retry and Dead say what else becomes of it;
+  # any other exception is a failed attempt with its message. A block may also settle its
+  # job itself (Job#ack with a result).
+  class Worker
+    # How long a claim waits, in seconds.
+    WAIT = 60
+
+    # What a settle may meet that is over some time.
+    PASSING = [Unavailable, UnknownOutcome, Internal, Busy, TimedOut].freeze
+
+    @made = []
+    class << self
+      # made are the workers of this program, for qsidecar-work.
+      attr_reader :made
+    end
+
+    # ran? is whether run was called.
+    attr_reader :ran
+    alias ran? ran
+
+    # logger is anything with info, warn and error; nil: warnings go to stderr. The
+    # other options are Client's.
+    def initialize(logger: nil, **client)
+      @logger = logger
+      @options = client
+      @handlers = {}
+      @before = []
+      @after = []
+      @commands = Queue.new # of the thread that runs it
+      @stopping = false
+      @resting = [Mutex.new, ConditionVariable.new]
+      Worker.made << self
+    end
+
+    # job says what is done with each job of a queue. Queues are preferred in the order
+    # in which they are named.
+    def job(queue, &handler)
+      raise ArgumentError, "job #{queue.inspect} wants a block" unless handler
+
+      @handlers[queue.to_s] = handler
+    end
+
+    # before_job is called with each job before its block; an exception fails the job.
+    def before_job(&hook)
+      @before << hook
+    end
+
+    # after_job is called with each job and the exception that it ended with (or nil),
+    # before it is settled. Its own exceptions are logged, and change nothing.
+    def after_job(&hook)
+      @after << hook
+    end
+
+    # run works until stop or a signal. On the first SIGTERM or SIGINT it claims no more
+    # and lets the jobs under way finish; on the second it leaves at once.
+    #
+    # concurrency: how many jobs at once in a process, 1 to 256, each in a thread;
+    # processes: how many processes are forked for it (1: this one works itself); drain:
+    # it also ends when no job is ready, for cron.
+    def run(concurrency: 8, processes: 1, drain: false)
+      raise ArgumentError, "concurrency is 1 to 256" unless (1..256).cover?(concurrency)
+      raise ArgumentError, "processes is at least 1" unless processes.positive?
+      raise ArgumentError, "there is no job to work on: name queues with Worker#job" if @handlers.empty?
+
+      @ran = true
+      @stopping = false
+      @drain = drain
+      @commands.clear
+      signals do
+        processes == 1 ? serve(concurrency) : Fleet.new(processes, @commands, method(:log)).run { serve(concurrency) }
+      end
+      nil
+    end
+
+    # stop ends run as the first signal does. Any thread may call it, also a job's.
+    def stop
+      @commands << :stop
+      nil
+    end
+
+    # handles? is whether there is a block for that queue.
+    def handles?(queue)
+      @handlers.key?(queue)
+    end
+
+    # perform runs a job's block with the hooks around it, and gives the exception that it
+    # ended with, or nil. It settles nothing.
+    def perform(job)
+      error = nil
+      begin
+        @before.each { |hook| hook.call(job) }
+        @handlers.fetch(job.queue).call(job)
+      rescue Exception => e # rubocop:disable Lint/RescueException -- a job's exit is its failure, and not the worker's
+        error = e
+      end
+      @after.each { |hook| after(hook, job, error) }
+      error
+    end
+
+    private
+
+    # signals has the first signal stop the run, and the second end the process.
+    def signals
+      pressed = 0
+      on_signal = lambda do |number|
+        exit!(128 + number) if (pressed += 1) > 1
+        @commands << :stop
+      end
+      old = %w[TERM INT].map { |name| [name, trap(name, &on_signal)] }
+      yield
+    ensure
+      old&.each { |name, handler| trap(name, handler || "DEFAULT") }
+    end
+
+    # serve works in this process until it is stopped.
+    def serve(concurrency)
+      client = Client.new(**@options, on_lost: method(:lost))
+      threads = Array.new(concurrency) { Thread.new { work(client) } }
+      Thread.new { threads.each(&:join) && stop } if @drain
+      command = @commands.pop
+      @stopping = true
+      @resting[0].synchronize { @resting[1].broadcast }
+      client.stop_claiming
+      threads.each(&:join)
+      client.close
+      raise command if command.is_a?(Exception)
+    end
+
+    # work is a thread's loop.
+    def work(client)
+      tries = 0
+      until @stopping
+        begin
+          jobs = client.claim(@handlers.keys, wait: @drain ? 0 : WAIT)
+          return if @drain && jobs.empty?
+
+          tries = 0
+          jobs.each { |job| @stopping ? give_back(job) : settle(job, perform(job)) }
+        rescue Unavailable, UnknownOutcome, Draining, Busy, TimedOut, NotConnected, Internal => e
+          log(:warn, "no jobs just now: #{e.message}") if (tries += 1) == 1
+          rest(tries)
+        end
+      end
+    rescue Closed
+      nil # it was left at once
+    rescue StandardError => e
+      @commands << e # what trying again cannot mend, as a queue that does not exist
+    end
+
+    # rest pauses, and ends early when the worker is stopped.
+    def rest(tries)
+      lock, stopped = @resting
+      lock.synchronize { stopped.wait(lock, 4 * Session.backoff(tries)) unless @stopping }
+    end
+
+    # give_back is for jobs that came when it was too late.
+    def give_back(job)
+      job.nack(charge: false, delay: 0)
+    rescue Error => e
+      log(:warn, "job #{job.id} goes back with the connection: #{e.message}")
+    end
+
+    # settle tells the sidecar what became of a job, for as long as it takes: the work is
+    # done, and told at once that the database is away it would be done twice.
+    def settle(job, error)
+      return if job.settled?
+      return log(:warn, "job #{job.id} of #{job.queue} is with another worker by now: its lease was lost") if job.lost?
+
+      tries = 0
+      begin
+        tell(job, error)
+      rescue SettledOrLost => e
+        log(:info, "job #{job.id} of #{job.queue}: #{e.message}")
+      rescue LeaseLost
+        log(:warn, "job #{job.id} of #{job.queue}: its lease was lost#{", or an earlier try settled it" if tries.positive?}")
+      rescue *PASSING => e
+        log(:warn, "job #{job.id} of #{job.queue} could not be settled yet: #{e.message}")
+        raise Closed, "stopped" if @stopping
+
+        rest(tries += 1)
+        retry
+      rescue Error => e
+        log(:error, "job #{job.id} of #{job.queue} could not be settled: #{e.message}")
+      end
+    end
+
+    def tell(job, error)
+      case error
+      when nil then job.ack
+      when Dead then job.nack(error: error.message, dead: true)
+      when Retry then job.nack(error: error.message, delay: error.delay, charge: error.charge)
+      else
+        words = ["#{error.class}: #{error.message}", *error.backtrace&.first(5)].join("\n  ")
+        log(:error, "job #{job.id} of #{job.queue} failed: #{words}")
+        job.nack(error: words)
+      end
+    end
+
+    def after(hook, job, error)
+      hook.call(job, error)
+    rescue StandardError => e
+      log(:error, "after_job of job #{job.id}: #{e.class}: #{e.message}")
+    end
+
+    def lost(job)
+      log(:warn, "job #{job.id} of #{job.queue}: its lease was lost while it runs (Job#lost? tells)")
+    end
+
+    def log(level, text)
+      if @logger
+        @logger.public_send(level, "qsidecar: #{text}")
+      elsif level != :info
+        warn "qsidecar: #{text}"
+      end
+    end
+  end
+end
