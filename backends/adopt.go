@@ -213,6 +213,8 @@ type Column struct {
 	Default   bool     // an INSERT may leave it out
 	Given     string   // what it has then, as the engine writes it; empty: NULL, or not told
 	Generated bool     // nobody may write it
+	Stamped   bool     // an INSERT that leaves it out stores the time in the session's zone;
+	Touched   bool     // so does an UPDATE
 	Chars     int      // the longest text; 0: no limit
 	Values    []string // of a type that lists its values; nil: another
 	Least     int64    // of a type of whole numbers, the least and the most that it holds;

@@ -20,9 +20,11 @@ type table struct {
 	one     map[Role]backends.Column
 	payload []backends.Column
 	headers []backends.Column
-	archive []string          // quoted names of the columns that both tables have
-	archTo  string            // quoted
-	remarks backends.Findings // what was seen on the way
+	archive []string // quoted names of the columns that both tables have
+	archTo  string   // quoted
+	// archStamps are columns of the archive alone that show when a row came there.
+	archStamps []backends.Column
+	remarks    backends.Findings // what was seen on the way
 
 	noEnqueue error // nil: jobs can be enqueued
 }

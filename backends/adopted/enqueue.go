@@ -158,6 +158,11 @@ func (t *table) insert(j backends.NewJob, stored *string) (*backends.Statement, 
 	if err := r.missing(); err != nil {
 		return nil, err
 	}
+	for _, c := range t.stamped(t.info.Columns) {
+		if !r.has(c.Name) {
+			r.put(c, t.g.Clock(c, t.UTC))
+		}
+	}
 	names := make([]string, len(r.names))
 	for i, name := range r.names {
 		names[i] = t.g.Name(name)
@@ -181,6 +186,12 @@ func (t *table) insert(j backends.NewJob, stored *string) (*backends.Statement, 
 			return nil
 		},
 	}, nil
+}
+
+// stamped are the columns to which an INSERT must give the owner's time: by themselves
+// they would have that of the sidecar's session.
+func (t *table) stamped(all []backends.Column) []backends.Column {
+	return slices.DeleteFunc(slices.Clone(all), func(c backends.Column) bool { return !c.Stamped || slices.Contains(c.Denied, "INSERT") })
 }
 
 func (t *table) newRow() *row { return &row{writing: writing{t: t}, known: map[string]string{}} }

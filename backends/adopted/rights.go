@@ -117,6 +117,8 @@ func (t *table) archives(p *problems, to backends.TableInfo) {
 		case both && !c.Generated:
 			t.archive = append(t.archive, c.Name)
 			t.archived(p, key, from, c, to.Name)
+		case len(t.stamped([]backends.Column{c})) > 0:
+			t.archStamps = append(t.archStamps, c)
 		case !c.Nullable && !c.Default && !c.Generated:
 			p.wrong(key, "give it a default there", "the column %s of the table %s needs a value, and the table %s has no such column", c.Name, to.Name, t.info.Name)
 		}

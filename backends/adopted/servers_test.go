@@ -24,7 +24,9 @@ type product struct {
 	own     string // what stands before the names of the sidecar's tables
 	systemE string // the last of the five systems of the page on adoption, in its own DDL
 	rowsE   string // its rows in short
-	newKit  func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit
+
+	zoneless string // the type of a time that names no zone
+	newKit   func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit
 }
 
 // onEach runs a test on each product.
@@ -40,7 +42,7 @@ func onEach(t *testing.T, f func(t *testing.T, on *product)) {
 
 // products are PostgreSQL, and what startMySQL adds.
 var products = []*product{{
-	name: "PostgreSQL", own: "qsidecar.", newKit: newKit,
+	name: "PostgreSQL", own: "qsidecar.", newKit: newKit, zoneless: "timestamp",
 	systemE: `CREATE TABLE my_queue (
   queue_item_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   state text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'processing', 'done', 'error')),
@@ -84,7 +86,7 @@ func startMySQL() (stop func(), err error) {
 			default:
 				started = append(started, m)
 				products = append(products, &product{
-					name: string(kind), systemE: mysqlSystemE, newKit: kitOn(m),
+					name: string(kind), systemE: mysqlSystemE, newKit: kitOn(m), zoneless: "datetime",
 					rowsE: `SELECT concat_ws('|', queue_item_id, state, worker_name, error_message, result, CASE WHEN finished_dt IS NULL THEN 'f' ELSE 't' END) FROM my_queue ORDER BY queue_item_id`,
 				})
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -182,7 +183,15 @@ func (w *writing) ours(l *lease) []string {
 	return all
 }
 
+// update changes a row. Columns that an UPDATE touches get the owner's time: by
+// themselves they would have that of the sidecar's session.
 func (w *writing) update(where string) *backends.Statement {
+	for _, c := range w.t.info.Columns {
+		is := w.t.g.Name(c.Name) + " = "
+		if c.Touched && !slices.Contains(c.Denied, "UPDATE") && !slices.ContainsFunc(w.sets, func(set string) bool { return strings.HasPrefix(set, is) }) {
+			w.set(c, w.t.g.Clock(c, w.t.UTC))
+		}
+	}
 	return &backends.Statement{Text: "UPDATE " + w.t.name + " SET " + strings.Join(w.sets, ", ") + " WHERE " + where, Args: w.args}
 }
 
@@ -282,6 +291,9 @@ func (t *table) moves(l *lease, result []byte) *backends.Statement {
 	names := make([]string, len(t.archive))
 	for i, name := range t.archive {
 		names[i] = t.g.Name(name)
+	}
+	for _, c := range t.archStamps {
+		names, values = append(names, t.g.Name(c.Name)), append(values, t.g.Clock(c, t.UTC))
 	}
 	where := w.row(l.item, w.ours(l))
 	return &backends.Statement{

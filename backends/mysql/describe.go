@@ -139,6 +139,10 @@ func describeColumn(r *result, json []string) backends.Column {
 	case r.text(1) == "decimal" && r.int(10) == 0:
 		c.Kind = backends.NumberColumn
 	}
+	if r.text(1) == "datetime" { // a timestamp knows its zone
+		c.Stamped = strings.HasPrefix(strings.ToLower(given), "current_timestamp")
+		c.Touched = strings.Contains(extra, "on update")
+	}
 	c.Generated = strings.Contains(extra, "virtual") || strings.Contains(extra, "stored") || strings.Contains(extra, "persistent")
 	expression := strings.Contains(given, "(") && (strings.Contains(extra, "default_generated") || !strings.HasPrefix(given, "'"))
 	switch {

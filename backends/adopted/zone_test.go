@@ -1,0 +1,49 @@
+package adopted_test
+
+import (
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// TestOwnersTimes: where the table has its times from the server, by a default or at
+// each update, a row that the sidecar writes has them in the owner's zone, too.
+func TestOwnersTimes(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		touched, zone := " DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP", "SET time_zone = @@global.time_zone; "
+		if on.name == "PostgreSQL" {
+			touched, zone = "", "" // it has no such thing; a session's zone is the server's
+		}
+		k := on.newKit(t, `CREATE TABLE mails (id int PRIMARY KEY, state int NOT NULL DEFAULT 0, born timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP, made `+on.zoneless+` DEFAULT CURRENT_TIMESTAMP,
+			changed `+on.zoneless+touched+`);
+			CREATE TABLE sent (id int, made `+on.zoneless+`, changed `+on.zoneless+`, moved `+on.zoneless+` DEFAULT CURRENT_TIMESTAMP)`, map[string]adopted.Table{"mails": {
+			Name:    "mails",
+			Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Payload: {"id"}, adopted.State: {"state"}, adopted.CreatedAt: {"made"}},
+			States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}},
+			OnAck:   adopted.Archive, Archive: "sent",
+		}})
+		k.sql(zone + "SELECT 1")
+		near := func(column string) string {
+			return "CASE WHEN " + column + " BETWEEN localtimestamp - interval '10' minute AND localtimestamp THEN 'now' ELSE concat('not ', localtimestamp, ': ', " + column + ") END"
+		}
+		for _, id := range []string{"1", "2"} {
+			k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "mails", Payload: []byte(id)}}}, 0)
+		}
+		k.shows("SELECT "+near("made")+" FROM mails UNION SELECT "+near("born")+" FROM mails", "now")
+		if touched != "" {
+			k.shows("SELECT DISTINCT "+near("changed")+" FROM mails", "now")
+			k.sql("UPDATE mails SET changed = '2020-01-01'")
+		}
+		job := k.one("mails")
+		if touched != "" {
+			k.shows("SELECT "+near("changed")+" FROM mails WHERE id = 1", "now")
+			k.sql("UPDATE mails SET changed = '2020-01-01'")
+			k.write(backends.Nack{Leases: leases(job), Error: "x", HasDelay: true}, 0)
+			k.shows("SELECT "+near("changed")+" FROM mails WHERE id = 1", "now")
+			job = k.one("mails")
+		}
+		k.write(backends.Ack{Leases: leases(job)}, 0)
+		k.shows("SELECT "+near("made")+" FROM sent UNION SELECT "+near("moved")+" FROM sent", "now")
+	})
+}
