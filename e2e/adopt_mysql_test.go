@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -42,14 +43,6 @@ func (p *mysqlServer) tables() tableServer {
 	return tableServer{func(t testing.TB) string { return p.URL(p.Database(t)) }, "qsidecar_leases"}
 }
 
-// siteOn is a site on a database of its own there.
-func (p *mysqlServer) siteOn(t testing.TB) *site {
-	t.Helper()
-	s := newSite(t)
-	s.url = p.URL(p.Database(t))
-	return s
-}
-
 // TestAdoptedOnMySQL: the systems that are on MySQL and MariaDB.
 func TestAdoptedOnMySQL(t *testing.T) {
 	beside := map[testserver.Kind][]adoption{
@@ -57,7 +50,19 @@ func TestAdoptedOnMySQL(t *testing.T) {
 		testserver.MariaDB1011: {newestA, archivingC},
 		testserver.MariaDB105:  {oldestA, systemC},
 	}
+	lifo := newestA
+	lifo.config = strings.Replace(lifo.config, "order: [created_at desc]", "order: lifo", 1)
 	onMySQLTables(t, mysqlKinds, func(t *testing.T, kind testserver.Kind, p *mysqlServer) {
-		onTables(t, p.tables(), beside[kind]...)
+		h := p.tables()
+		onTables(t, h, beside[kind]...)
+		for name, f := range map[string]func(t *testing.T){
+			"oldest":  func(t *testing.T) { orderOfA(t, h, oldestA, false) },
+			"newest":  func(t *testing.T) { orderOfA(t, h, newestA, true) },
+			"lifo":    func(t *testing.T) { orderOfA(t, h, lifo, true) },
+			"batches": func(t *testing.T) { batchesOfC(t, h, systemC) },
+			"types":   func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
+		} {
+			t.Run(name, f)
+		}
 	})
 }

@@ -87,7 +87,7 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 		if r.lease == nil {
 			continue
 		}
-		l := t.begin(r, p, backends.Slot{})
+		l := t.begin(r, p, backends.Slot{}, t.mark())
 		l.attempts-- // nobody gets it
 		if _, err := x.end(t, l, backends.Fate{State: backends.StateDead, Attempts: l.attempts, Losses: l.losses,
 			Cause: backends.CauseTooLarge, Message: backends.TooLarge(r.size, c.MaxPayload)}, t.waits()); err != nil {
@@ -109,9 +109,10 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 // give puts the candidates into slots.
 func (c *claiming) give(t *table, x *settling, fit []*candidate, p backends.Policy) {
 	var leases []*lease
+	mark := t.mark() // one for all, as its own consumers do
 	for _, r := range fit {
 		slot := c.Slots[len(c.res.Jobs)]
-		l := t.begin(r, p, slot)
+		l := t.begin(r, p, slot, mark)
 		leases = append(leases, l)
 		c.res.Jobs = append(c.res.Jobs, backends.Job{
 			ID: r.item, Handle: handle(l.id), Queue: t.queue, Token: slot.Token, Payload: r.payload, Attempt: l.attempts, MaxAttempts: p.MaxAttempts,
@@ -284,8 +285,9 @@ func partOf(c backends.Column, cell []byte) any {
 	return string(cell)
 }
 
-// begin writes the claim into the candidate's lease.
-func (t *table) begin(r *candidate, p backends.Policy, slot backends.Slot) *lease {
+// begin writes the claim into the candidate's lease. mark is what it shows in the
+// token's column.
+func (t *table) begin(r *candidate, p backends.Policy, slot backends.Slot, mark string) *lease {
 	l := r.lease
 	l.now, l.claimedAt, l.fence, l.notBefore = r.now, r.now, max(r.fence, l.fence+1), 0
 	if _, has := t.one[Attempts]; has {
@@ -308,7 +310,7 @@ func (t *table) begin(r *candidate, p backends.Policy, slot backends.Slot) *leas
 		l.shown[Worker] = workerText(c, slot.Worker)
 	}
 	if _, has := t.one[token]; has {
-		l.shown[token] = t.Token.choose()
+		l.shown[token] = mark
 	}
 	return l
 }
@@ -324,10 +326,14 @@ func workerText(c backends.Column, worker string) string {
 	return worker
 }
 
-// choose is the number or text that a claim shows.
-func (t *Token) choose() string {
-	if t.From == t.To && t.Text != "" {
-		return t.Text
+// mark is the number or text that a claim shows in the token's column, where there is
+// one.
+func (t *table) mark() string {
+	switch {
+	case t.Token == nil:
+		return ""
+	case t.Token.From == t.Token.To && t.Token.Text != "":
+		return t.Token.Text
 	}
-	return strconv.FormatInt(t.From+rand.Int64N(t.To-t.From+1), 10)
+	return strconv.FormatInt(t.Token.From+rand.Int64N(t.Token.To-t.Token.From+1), 10)
 }

@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// beside is a table of a system with one of its own consumers, and a sidecar with a
+// worker, all in the test's own process.
+type beside struct {
+	adoption
+	t  *testing.T
+	db ownersDB
+	c  *sql.Conn // the own consumer's
+	w  *conn
+}
+
+// besideOwn begins with the table that the system's DDL makes, and n jobs in it.
+func (a adoption) besideOwn(t *testing.T, h tableServer, n int) *beside {
+	t.Helper()
+	s := newSite(t)
+	s.url, s.queues = h.database(t), "  "+a.name+":"+a.config
+	b := &beside{adoption: a, t: t, db: owners(t, s.url)}
+	b.db.script(fmt.Sprintf(a.ddl, n))
+	var err error
+	if b.c, err = b.db.Conn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.w = s.started("a").dial()
+	return b
+}
+
+// own has a consumer of that name take rows.
+func (b *beside) own(name string, most int) []string {
+	b.t.Helper()
+	items, err := ownConsumers[b.name].take(b.t.Context(), b.c, name, most)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return items
+}
+
+// finish has the own consumer finish rows.
+func (b *beside) finish(name string, items ...string) {
+	b.t.Helper()
+	for _, item := range items {
+		if err := ownConsumers[b.name].finish(b.t.Context(), b.c, item, name); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// claim has the sidecar's worker take rows; there are so many.
+func (b *beside) claim(n int) (jobs []wireJob) {
+	b.t.Helper()
+	if jobs = b.w.must(msg{"op": "claim", "queue": b.name, "max": n, "wait_ms": patience.Milliseconds() / 2}).Jobs; len(jobs) != n {
+		b.t.Fatalf("%d jobs, want %d", len(jobs), n)
+	}
+	return jobs
+}
+
+func itemsOf(jobs []wireJob) (items []string) {
+	for _, j := range jobs {
+		items = append(items, j.ID)
+	}
+	return items
+}
+
+func (b *beside) same(what string, got []string, want ...string) {
+	b.t.Helper()
+	if !slices.Equal(got, want) {
+		b.t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// orderOfA: who takes rows one by one, by the own SQL and through the sidecar in
+// turns, gets them in the order of their times, whatever that of their ids is.
+func orderOfA(t *testing.T, h tableServer, a adoption, newest bool) {
+	b := a.besideOwn(t, h, 12)
+	var want []string
+	for place, id := range []int{7, 2, 12, 1, 9, 4, 11, 3, 10, 5, 8, 6} {
+		at := time.Date(2026, 1, 1, 10, 0, place, 0, time.UTC).Format(time.DateTime)
+		b.db.script(fmt.Sprintf("UPDATE things SET created_at = '%s' WHERE id = %d;", at, id))
+		want = append(want, strconv.Itoa(id))
+	}
+	if newest {
+		slices.Reverse(want)
+	}
+	var got []string
+	for n := range 4 {
+		own := b.own(fmt.Sprint(modeOwn, "-", n), 1)
+		job := b.claim(1)[0]
+		got = append(append(got, own...), job.ID)
+		if n%2 == 0 { // a row that is being worked is in nobody's way
+			b.finish("", own...)
+			b.w.must(msg{"op": "ack", "lease": job.Lease})
+		}
+	}
+	got = append(append(got, itemsOf(b.claim(3))...), b.own("own-9", 1)...)
+	b.same("in turns", got, want...)
+}
+
+// batchesOfC: both sides take several rows at once, the oldest first; what is rejected
+// waits in its old place, for either; the count of what waits is the same on both.
+func batchesOfC(t *testing.T, h tableServer, a adoption) {
+	b := a.besideOwn(t, h, 10)
+	waiting := func(what string, want int) {
+		t.Helper()
+		own := b.db.texts("SELECT CAST(COUNT(*) AS CHAR) FROM queue_test WHERE transaction_unique IS NULL")
+		b.same(what+": the own count", own, strconv.Itoa(want))
+		if stat := b.w.stat(b.name); stat.Ready+stat.Dead != want {
+			t.Errorf("%s: the sidecar counts %+v, want %d ready", what, stat, want)
+		}
+	}
+	waiting("at first", 10)
+	first := b.claim(4)
+	b.same("the first claim", itemsOf(first), "1", "2", "3", "4")
+	for i, j := range first {
+		if want := fmt.Sprintf(`{"n": %d}`, i); j.Payload != want {
+			t.Errorf("the payload is %q, want %q", j.Payload, want)
+		}
+	}
+	marks := b.db.texts("SELECT CAST(transaction_unique AS CHAR) FROM queue_test WHERE id <= 4 GROUP BY 1")
+	if n, err := strconv.Atoi(strings.Join(marks, "")); err != nil || n < 16_000_000 || n > 16_777_215 {
+		t.Errorf("the rows of one claim show %v", marks)
+	}
+	own := b.own("own-1", 3)
+	b.same("the own consumer", own, "5", "6", "7")
+	waiting("after two takes", 3)
+	b.w.must(msg{"op": "nack", "lease": first[0].Lease, "error": "no luck", "delay_ms": 0})
+	if _, err := b.c.ExecContext(t.Context(), "UPDATE queue_test SET transaction_unique=NULL WHERE id=?", own[0]); err != nil { // its own reject
+		t.Fatal(err)
+	}
+	waiting("after two rejects", 5)
+	b.same("what was rejected", b.own("own-2", 1), "1")
+	second := b.claim(2)
+	b.same("what was rejected", itemsOf(second), "5", "8")
+	b.w.must(msg{"op": "ack", "leases": []string{first[1].Lease, first[2].Lease, first[3].Lease, second[0].Lease}})
+	b.finish("own-1", append(own[1:], "1")...)
+	b.same("what is left", b.db.texts("SELECT CONCAT(id, IF(transaction_unique IS NULL, '', ' taken')) FROM queue_test ORDER BY id"), "8 taken", "9", "10")
+	b.w.must(msg{"op": "nack", "lease": second[1].Lease, "error": "never", "dead": true})
+	waiting("with a dead one", 3) // the table has nothing that says so
+	if stat := b.w.stat(b.name); stat.Dead != 1 {
+		t.Errorf("the sidecar counts %+v", stat)
+	}
+	id := b.w.must(msg{"op": "enqueue", "queue": b.name, "payload": `{"n": "new"}`}).Job.ID
+	waiting("after an enqueue", 4)
+	b.same("the sidecar", itemsOf(b.claim(1)), "9")
+	b.same("its own consumers take a dead one", b.own("own-3", 5), "8", "10", id)
+	b.same("the payload", b.db.texts("SELECT payload FROM queue_test WHERE id=?", id), `{"n": "new"}`)
+}
+
+// typesOfD: a queue has the messages of its type alone, and a state E for the dead.
+func typesOfD(t *testing.T, h tableServer, d adoption) {
+	d.config += "  invoices:" + strings.Replace(d.config, "MsgTypeCode: ORD", "MsgTypeCode: INV", 1)
+	b := d.besideOwn(t, h, 2)
+	b.same("the type's rows", itemsOf(b.claim(2)), b.db.texts("SELECT CAST(MsgId AS CHAR) FROM MsgQueue WHERE MsgTypeCode = 'ORD' ORDER BY CreateTime, MsgId")...)
+	if more := b.w.must(msg{"op": "claim", "queue": d.name}).Jobs; len(more) > 0 {
+		t.Errorf("of other types: %+v", more)
+	}
+	id := b.w.must(msg{"op": "enqueue", "queue": "invoices", "payload": "of this type"}).Job.ID
+	shows := func(what string, want string) {
+		t.Helper()
+		b.same(what, b.db.texts("SELECT CONCAT_WS(' ', MsgTypeCode, State, ReaderCode, IF(TakenTime IS NULL, '', 'taken'), IF(DoneTime >= CreateTime, 'finished', '')) FROM MsgQueue WHERE MsgId = ?", id), want)
+	}
+	shows("an enqueue", "INV N  ")
+	jobs := b.w.must(msg{"op": "claim", "queue": "invoices", "max": 5}).Jobs
+	if len(jobs) != 3 || jobs[2].ID != id || jobs[2].Payload != "of this type" {
+		t.Fatalf("%+v", jobs)
+	}
+	shows("a claim", "INV A qsidecar taken ")
+	b.w.must(msg{"op": "nack", "lease": jobs[2].Lease, "error": "no such customer", "dead": true})
+	shows("a dead job", "INV E qsidecar taken finished")
+	if dead := b.w.must(msg{"op": "peek", "queue": "invoices", "state": "dead"}).Jobs; len(dead) != 1 || dead[0].ID != id || dead[0].Errors[0].Message != "no such customer" {
+		t.Errorf("the dead: %+v", dead)
+	}
+	if got, other := b.w.stat("invoices"), b.w.stat(d.name); got.Dead != 1 || got.Claimed != 2 || other.Dead != 0 || other.Claimed != 2 {
+		t.Errorf("the counts: %+v, %+v", got, other)
+	}
+	b.w.must(msg{"op": "retry", "queue": "invoices", "ids": []string{id}})
+	shows("a retry", "INV N  ")
+}
