@@ -241,7 +241,7 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 		return context.Cause(ctx)
 	}
 	pipe, feed := io.Pipe()
-	s := b.open(pipe, out, nil, "")
+	s := b.open(pipe, out, nil, "", nil)
 	if s == nil {
 		return errors.New("the sidecar is stopping")
 	}
@@ -264,7 +264,13 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 
 // serveConn serves one accepted connection to its end.
 func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) {
-	s := b.open(conn, conn, conn, socket)
+	who, err := peerOf(conn)
+	if err != nil && b.plan.Load().socket(socket).Allow != nil {
+		b.log.Error("a connection was refused", "socket", socket, "error", err)
+		_ = conn.Close() // nothing was read from it
+		return
+	}
+	s := b.open(conn, conn, conn, socket, who)
 	if s == nil {
 		_ = conn.Close() // stopping: nothing was read from it
 		return
@@ -280,13 +286,14 @@ func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) 
 	_ = conn.Close() // all that mattered was written or failed before
 }
 
-func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string) *session {
+func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string, who *peer) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
 		return nil
 	}
 	s := newSession(b, fmt.Sprintf("%016x", uint64(newIdentity())), in, out, conn, socket)
+	s.peer = who
 	b.sessions[s] = struct{}{}
 	b.serving.Add(1)
 	return s

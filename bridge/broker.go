@@ -347,18 +347,21 @@ func (b *broker) halt(err error) {
 	}
 }
 
-// evict ends the waits in lines that are not served here any more with errMoved, and
-// returns what was claimed ahead for them.
+// evict ends waits with errMoved: those in lines that are not served here any more, whose
+// jobs claimed ahead it returns, and those of sessions that may not claim there any more.
 func (b *broker) evict(served func(queues []string) bool) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, ln := range slices.Clone(b.order) {
 		ln.direct = b.isDirect(ln.queues)
-		if served(ln.queues) {
-			continue
+		stays := served(ln.queues)
+		if !stays {
+			back = append(back, b.emptied(ln, 0)...)
 		}
-		back = append(back, b.emptied(ln, 0)...)
 		for _, w := range slices.Clone(ln.waiters) {
+			if stays && w.sess.mayClaim(ln.queues) == nil {
+				continue
+			}
 			w.moved = errMoved
 			if w.asking {
 				w.left = true

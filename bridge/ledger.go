@@ -35,6 +35,7 @@ type handed struct {
 // holding is one known claim.
 type holding struct {
 	lease    backends.Lease
+	queue    string   // empty: not known here
 	sess     *session // nil: in flight, or a timed lease
 	onItsWay bool     // its commit is not answered yet
 	settling int      // writes under way that may end it
@@ -79,7 +80,7 @@ func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
 	}
 	for i := range jobs {
 		h := l.known[jobs[i].Token]
-		h.lease = jobs[i].Lease()
+		h.lease, h.queue = jobs[i].Lease(), jobs[i].Queue
 		h.onItsWay = false
 		if !timed {
 			l.attach(h, sess)

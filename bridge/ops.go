@@ -21,6 +21,9 @@ type finisher = func() (reply *protocol.Reply, sent func())
 // start begins a request in the order of arrival: what it returns only waits.
 // It does not keep req, which is used again for the next one.
 func (s *session) start(req *protocol.Request) finisher {
+	if wire := s.forbids(req); wire != nil {
+		return fail(wire)
+	}
 	switch req.Op {
 	case protocol.OpHello:
 		return s.hello(req)
@@ -179,6 +182,9 @@ func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool
 		}
 		plan = s.bridge.plan.Load()
 		to, wire := plan.bankOfClaim(w.queues, single)
+		if wire == nil {
+			wire = s.mayClaim(w.queues)
+		}
 		if wire != nil {
 			return a, wire
 		}
@@ -188,6 +194,17 @@ func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool
 			return a, nil
 		}
 	}
+}
+
+// mayClaim holds a claim that waits against the rules of its socket.
+func (s *session) mayClaim(queues []string) *protocol.Error {
+	g := s.granted()
+	for _, q := range queues {
+		if !g.queue(protocol.OpClaim, q) {
+			return s.denied(protocol.OpClaim, q)
+		}
+	}
+	return nil
 }
 
 // handOver is handOut, and what there is to do when its reply is sent.
@@ -268,7 +285,7 @@ func (s *session) stats(req *protocol.Request) finisher {
 		if err != nil {
 			return s.failure(err), s.looking.Unlock
 		}
-		return &protocol.Reply{Queues: stats}, s.looking.Unlock
+		return &protocol.Reply{Queues: s.seen(stats)}, s.looking.Unlock
 	}
 }
 

@@ -86,6 +86,9 @@ type Socket struct {
 	Mode fs.FileMode // defaults to 0660
 	// Group owns the socket: a name or a number; empty: the process's own.
 	Group string
+	// Allow says who may do what; nil: whoever can connect may do everything. With it,
+	// what no rule allows is forbidden. Linux only.
+	Allow []Rule
 }
 
 func (o Options) withDefaults() Options {
@@ -146,6 +149,9 @@ func (o Options) validate() (err error) {
 		if d.RestartGrace < 0 || d.RestartGrace > MaxHostLease {
 			bad("databases.%s.restart_grace: %v is outside 0s to %v", name, d.RestartGrace, MaxHostLease)
 		}
+	}
+	for i := range o.Sockets {
+		o.Sockets[i].checkRules(bad)
 	}
 	for name, q := range o.Queues {
 		q.validate(func(key, format string, args ...any) {

@@ -52,6 +52,8 @@ type session struct {
 	conn   net.Conn // nil: a stream that has no hang-up (stdio)
 	socket string   // the path that it came by; empty: a stream
 	limits protocol.Limits
+	peer   *peer // nil: a stream
+	grant  atomic.Pointer[grant]
 	in     io.Reader
 	out    outbox
 	log    *slog.Logger

@@ -54,6 +54,11 @@ func (s *session) settle(req *protocol.Request) finisher {
 		follow = jobs
 	}
 	for i := range st.parts {
+		if err := s.forbidsLeases(req.Op, st.parts[i].bank, st.parts[i].leases); err != nil {
+			return answerWith(s.failure(err))
+		}
+	}
+	for i := range st.parts {
 		st.submit(&st.parts[i], req, follow)
 	}
 	return func() (*protocol.Reply, func()) { return st.finish(), nil }

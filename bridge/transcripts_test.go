@@ -3,6 +3,7 @@ package bridge
 import (
 	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -12,11 +13,6 @@ import (
 	"github.com/qsidecar/qsidecar/protocol/transcript"
 )
 
-// notYet lists the transcripts whose server does not exist yet, and why.
-var notYet = map[string]string{
-	"forbidden": "permissions of a socket come with the config issue",
-}
-
 // TestTranscripts replays every conversation of the protocol against a sidecar.
 func TestTranscripts(t *testing.T) {
 	all, err := transcript.Load("../protocol/testdata/transcripts")
@@ -24,10 +20,6 @@ func TestTranscripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tr := range all {
-		if reason := unmet(tr.Needs); reason != "" {
-			t.Logf("%s: not replayed: %s", tr.Name, reason)
-			continue
-		}
 		for _, codec := range tr.Codecs() {
 			name := tr.Name + "/json"
 			if codec == protocol.Msgpack {
@@ -42,15 +34,6 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-func unmet(needs []string) string {
-	for _, n := range needs {
-		if reason := notYet[n]; reason != "" {
-			return reason
-		}
-	}
-	return ""
-}
-
 // serverFor starts a sidecar as the transcript needs it.
 func serverFor(t *testing.T, needs []string) *sidecar {
 	db := &faulty{Backend: memory.New()}
@@ -61,6 +44,8 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 		switch need {
 		case "named-queues":
 			o.Queues = map[string]Queue{"a": {}, "b": {}}
+		case "forbidden":
+			o.Sockets[0].Allow = []Rule{{Users: []uint32{uint32(os.Getuid())}, Ops: []protocol.Op{protocol.OpEnqueue, protocol.OpStats}, Queues: []string{"open"}}}
 		case "small-frames":
 			o.MaxFrame = 64 << 10
 		case "fault-unavailable":

@@ -42,6 +42,12 @@ var ops = map[Op]spec{
 	OpPing:   {},
 }
 
+// Known reports whether there is such an op.
+func Known(op Op) bool {
+	_, ok := ops[op]
+	return ok
+}
+
 // checkEnqueue moves the single form's queue and delay to where Request holds
 // them.
 func checkEnqueue(r *Request, p presence) *Error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,4 +121,24 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 		})
 		return n, err
 	})
+}
+
+// Queues implements backends.Locator.
+func (s *Store) Queues(ctx context.Context, leases []backends.Lease) (queues []string, err error) {
+	var managed []backends.Lease
+	var ids []string
+	for _, l := range leases {
+		if id, ok := handled(l.Job); ok {
+			ids = append(ids, strconv.FormatInt(id, 10))
+		} else {
+			managed = append(managed, l)
+		}
+	}
+	if l, ok := s.Adopter.(backends.Locator); ok && len(managed) > 0 {
+		if queues, err = l.Queues(ctx, managed); err != nil {
+			return nil, err
+		}
+	}
+	adopted, err := batch.Queues(ctx, s, leasesTable, idColumn.Type, ids)
+	return append(queues, adopted...), err
 }

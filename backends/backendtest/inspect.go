@@ -60,6 +60,21 @@ func (k *kit) peek(p backends.Peek) (ids []string) {
 }
 
 var inspecting = map[string]func(*kit){
+	"QueuesOfLeases": func(k *kit) {
+		l, ok := k.Backend.(backends.Locator)
+		if !ok && k.Info().Engine == "sqlserver" {
+			return // it has no way yet to be asked so
+		}
+		ids := k.enqueue(backends.NewJob{Queue: "q"}, backends.NewJob{Queue: "Q"}, backends.NewJob{Queue: "other"})
+		got, err := l.Queues(k.Context(), []backends.Lease{{Job: ids[0]}, {Job: ids[1]}, {Job: "999999999"}, {Job: "none"}})
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, []string{"Q", "q"}) {
+			k.Errorf("the queues of two jobs of three: %q, %v", got, err)
+		}
+		if got, err := l.Queues(k.Context(), []backends.Lease{{Job: "x"}}); err != nil || len(got) != 0 {
+			k.Errorf("the queue of what is no job: %q, %v", got, err)
+		}
+	},
 	"StatsCount": func(k *kit) {
 		k.mixture()
 		k.enqueue(backends.NewJob{Queue: "p"}, backends.NewJob{Queue: "p"})

@@ -173,3 +173,16 @@ func (b *Backend) command(j *job, kind backends.CommandKind) {
 		delete(b.jobs, j.id)
 	}
 }
+
+// Queues implements backends.Locator.
+func (b *Backend) Queues(ctx context.Context, leases []backends.Lease) (queues []string, err error) {
+	err = b.do(ctx, func() error {
+		for _, l := range leases {
+			if j := b.jobs[l.Job]; j != nil {
+				queues = append(queues, j.Queue)
+			}
+		}
+		return nil
+	})
+	return queues, err
+}

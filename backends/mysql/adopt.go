@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 var _ backends.Adopter = (*Store)(nil)
@@ -286,4 +287,9 @@ func (p *script) plain() (sql string, args []any) {
 	}
 	b.WriteString(strings.ReplaceAll(sql, hidden, "?"))
 	return b.String(), nil
+}
+
+// Queues implements backends.Locator.
+func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	return batch.QueuesOfJobs(ctx, s, "bigint", leases)
 }

@@ -176,3 +176,8 @@ func (s *Store) Describe(ctx context.Context, schema, name string) (info backend
 	}
 	return info, nil
 }
+
+// Queues implements backends.Locator.
+func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	return batch.QueuesOfJobs(ctx, s, "bigint", leases)
+}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 var _ backends.Adopter = (*Store)(nil)
@@ -213,4 +214,9 @@ func (t *tx) describeIndexes(info *backends.TableInfo) error {
 		}
 	}
 	return nil
+}
+
+// Queues implements backends.Locator.
+func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	return batch.QueuesOfJobs(ctx, s, "INTEGER", leases)
 }

@@ -1,0 +1,250 @@
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// Rule allows some users of a socket some ops on some queues. A list that is nil
+// stands for all.
+type Rule struct {
+	Users  []uint32 // by number; a user fits who is among these or in one of Groups
+	Groups []uint32 // by number, also supplementary ones
+	Ops    []protocol.Op
+	Queues []string // names, in which each * stands for any characters
+}
+
+// peer is the process at the other end of a connection, as the kernel knew it when it
+// connected.
+type peer struct {
+	uid    uint32
+	groups []uint32 // the first is its own, then the supplementary ones
+	pid    int32
+}
+
+func (p *peer) String() string {
+	groups := make([]string, len(p.groups))
+	for i, g := range p.groups {
+		groups[i] = fmt.Sprint(g)
+	}
+	return fmt.Sprintf("user %d (groups %s)", p.uid, strings.Join(groups, ","))
+}
+
+func (r *Rule) fits(p *peer) bool {
+	if r.Users == nil && r.Groups == nil {
+		return true
+	}
+	return slices.Contains(r.Users, p.uid) || slices.ContainsFunc(p.groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
+}
+
+func (r *Rule) allowsOp(op protocol.Op) bool { return r.Ops == nil || slices.Contains(r.Ops, op) }
+
+func (r *Rule) allowsQueue(name string) bool {
+	return r.Queues == nil || slices.ContainsFunc(r.Queues, func(pattern string) bool { return globs(pattern, name) })
+}
+
+// globs reports whether the name is the pattern's, in which each * stands for any
+// characters, or none.
+func globs(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	last := len(parts) - 1
+	if last == 0 {
+		return name == pattern
+	}
+	if !strings.HasPrefix(name, parts[0]) {
+		return false
+	}
+	name = name[len(parts[0]):]
+	for _, part := range parts[1:last] { // the first place where each fits leaves most for the others
+		i := strings.Index(name, part)
+		if i < 0 {
+			return false
+		}
+		name = name[i+len(part):]
+	}
+	return strings.HasSuffix(name, parts[last])
+}
+
+// grant is what a session may do by one plan.
+type grant struct {
+	plan  *plan
+	all   bool // everything
+	rules []Rule
+}
+
+// free are the ops that need no right: they touch no job, or only give back what the
+// session has.
+var free = []protocol.Op{protocol.OpHello, protocol.OpCancel, protocol.OpBye}
+
+// granted is what the session may do by the plan that runs.
+func (s *session) granted() *grant {
+	p := s.bridge.plan.Load()
+	if g := s.grant.Load(); g != nil && g.plan == p {
+		return g
+	}
+	g := &grant{plan: p, all: true}
+	if socket := p.socket(s.socket); s.peer != nil && socket.Allow != nil {
+		g.all = false
+		for i := range socket.Allow {
+			if socket.Allow[i].fits(s.peer) {
+				g.rules = append(g.rules, socket.Allow[i])
+			}
+		}
+	}
+	s.grant.Store(g)
+	return g
+}
+
+// op reports whether there is a queue at all with which that may be done.
+func (g *grant) op(op protocol.Op) bool {
+	return g.all || slices.Contains(free, op) || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) })
+}
+
+// queue reports whether that may be done with the queue.
+func (g *grant) queue(op protocol.Op, name string) bool {
+	return g.all || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.allowsQueue(name) })
+}
+
+// everywhere reports whether that may be done with every queue.
+func (g *grant) everywhere(op protocol.Op) bool {
+	return g.all || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.Queues == nil })
+}
+
+// denied is the answer to a request that is not allowed.
+func (s *session) denied(op protocol.Op, queue string) *protocol.Error {
+	what := "the op " + string(op)
+	if queue != "" {
+		what += " on the queue " + queue
+	}
+	return protocol.Errorf(protocol.CodeForbidden, "%v has no right to %s on this socket: it needs a rule under `allow` of the socket in the sidecar's config", s.peer, what)
+}
+
+// forbids holds the request against the rules of its socket; nil: it is allowed, as far as
+// it names its queues.
+func (s *session) forbids(req *protocol.Request) *protocol.Error {
+	g := s.granted()
+	if g.all {
+		return nil
+	}
+	if !g.op(req.Op) {
+		return s.denied(req.Op, "")
+	}
+	if req.Queue != "" && !g.queue(req.Op, req.Queue) {
+		return withField(s.denied(req.Op, req.Queue), "queue", -1)
+	}
+	for i, q := range req.Queues {
+		if !g.queue(req.Op, q) {
+			return withField(s.denied(req.Op, q), "queues", i)
+		}
+	}
+	if req.Op == protocol.OpEnqueue {
+		if req.Jobs == nil && !g.queue(req.Op, req.Job.Queue) {
+			return withField(s.denied(req.Op, req.Job.Queue), "queue", -1)
+		}
+		if e := s.forbidsJobs(g, req.Jobs, "jobs"); e != nil {
+			return e
+		}
+	}
+	return s.forbidsJobs(g, req.Enqueue, "enqueue")
+}
+
+func (s *session) forbidsJobs(g *grant, jobs []protocol.NewJob, field string) *protocol.Error {
+	for i := range jobs {
+		if q := jobs[i].Queue; !g.queue(protocol.OpEnqueue, q) {
+			return withField(s.denied(protocol.OpEnqueue, q), field, i)
+		}
+	}
+	return nil
+}
+
+func withField(e *protocol.Error, field string, index int) *protocol.Error {
+	e.Field = field
+	if index >= 0 {
+		e.Index = protocol.Some(int64(index))
+	}
+	return e
+}
+
+// locateTimeout bounds the question in which queues jobs are.
+const locateTimeout = 5 * time.Second
+
+// forbidsLeases holds a settle against the rules, by the queues of the jobs' rows. A lease
+// whose job is gone is nobody's to forbid: it is lost.
+func (s *session) forbidsLeases(op protocol.Op, bank *bank, leases []backends.Lease) error {
+	g := s.granted()
+	if g.everywhere(op) {
+		return nil
+	}
+	queues, missing := bank.ledger.queuesOf(leases)
+	if len(missing) > 0 {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), min(locateTimeout, bank.times.patience()),
+			fmt.Errorf("the queues of the leases: no answer within %v", locateTimeout))
+		defer cancel()
+		found, err := bank.link.queues(ctx, missing)
+		if err != nil {
+			return err
+		}
+		queues = append(queues, found...)
+	}
+	for _, q := range queues {
+		if q != "" && !g.queue(op, q) {
+			return s.denied(op, q)
+		}
+	}
+	return nil
+}
+
+// seen are the stats of queues that the session may see.
+func (s *session) seen(all []protocol.QueueStat) []protocol.QueueStat {
+	g := s.granted()
+	return slices.DeleteFunc(all, func(q protocol.QueueStat) bool { return !g.queue(protocol.OpStats, q.Queue) })
+}
+
+// queuesOf are the queues of the leases' jobs, and the leases of which nothing is known here.
+func (l *ledger) queuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range leases {
+		if h := l.known[lease.Token]; h != nil && h.queue != "" && h.lease.Job == lease.Job {
+			queues = append(queues, h.queue)
+		} else {
+			missing = append(missing, lease)
+		}
+	}
+	return queues, missing
+}
+
+// queues asks the present Backend in which queues the leases' jobs are.
+func (l *link) queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	e, release := l.use()
+	defer release()
+	locator, ok := e.Backend.(backends.Locator)
+	if !ok {
+		return nil, protocol.Errorf(protocol.CodeUnsupported, "this database cannot tell the queue of a lease of another sidecar: "+
+			"give the user a rule without `queues`")
+	}
+	return locator.Queues(ctx, leases)
+}
+
+// checkRules reports what is wrong with a socket's rules.
+func (s *Socket) checkRules(bad func(format string, args ...any)) {
+	for i, r := range s.Allow {
+		for _, op := range r.Ops {
+			if !protocol.Known(op) {
+				bad("listen: socket %s: allow[%d].ops: there is no op %q", s.Path, i, op)
+			}
+		}
+		for _, q := range r.Queues {
+			if e := protocol.CheckQueueName("queues", cmp.Or(strings.ReplaceAll(q, "*", ""), "x")); e != nil {
+				bad("listen: socket %s: allow[%d].queues: %s", s.Path, i, e.Message)
+			}
+		}
+	}
+}
