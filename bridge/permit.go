@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -233,6 +232,16 @@ func (l *link) queues(ctx context.Context, leases []backends.Lease) ([]string, e
 	return locator.Queues(ctx, leases)
 }
 
+// CheckQueuePatterns says what is wrong with the queues of a Rule; nil: nothing.
+func CheckQueuePatterns(patterns []string) error {
+	for _, p := range patterns {
+		if name := strings.ReplaceAll(p, "*", "x"); protocol.CheckQueueName("queues", name) != nil {
+			return fmt.Errorf("%q is no name of a queue, nor one with * for any characters", p)
+		}
+	}
+	return nil
+}
+
 // checkRules reports what is wrong with a socket's rules.
 func (s *Socket) checkRules(bad func(format string, args ...any)) {
 	for i, r := range s.Allow {
@@ -241,10 +250,8 @@ func (s *Socket) checkRules(bad func(format string, args ...any)) {
 				bad("listen: socket %s: allow[%d].ops: there is no op %q", s.Path, i, op)
 			}
 		}
-		for _, q := range r.Queues {
-			if e := protocol.CheckQueueName("queues", cmp.Or(strings.ReplaceAll(q, "*", ""), "x")); e != nil {
-				bad("listen: socket %s: allow[%d].queues: %s", s.Path, i, e.Message)
-			}
+		if err := CheckQueuePatterns(r.Queues); err != nil {
+			bad("listen: socket %s: allow[%d].queues: %v", s.Path, i, err)
 		}
 	}
 }

@@ -288,3 +288,8 @@ func (s *statements) knowing(calls []call) []call {
 	}
 	return append(before, calls...)
 }
+
+// Queues implements backends.Locator.
+func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	return batch.QueuesOfJobs(ctx, s, "bigint", leases)
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -29,6 +30,8 @@ type listenConfig struct {
 	Socket string   `yaml:"socket"`
 	Mode   fileMode `yaml:"mode"`
 	Group  string   `yaml:"group"`
+	// nil: whoever can connect may do everything.
+	Allow []allowConfig `yaml:"allow"`
 }
 
 type databaseConfig struct {
@@ -152,8 +155,18 @@ func parseConfig(name string, src []byte, env func(string) (string, bool)) (conf
 // check reports what is out of range or does not fit together, by path.
 func (c *config) check(bad func(path, format string, args ...any)) {
 	for i, l := range c.Listen {
+		path := fmt.Sprintf("listen[%d]", i)
 		if l.Socket == "" {
-			bad(fmt.Sprintf("listen[%d]", i), "socket is missing: the path of the Unix socket")
+			bad(path, "socket is missing: the path of the Unix socket")
+		}
+		if slices.ContainsFunc(c.Listen[:i], func(o listenConfig) bool { return l.Socket != "" && o.Socket == l.Socket }) {
+			bad(path+".socket", "%s stands here twice", l.Socket)
+		}
+		if l.Allow != nil && len(l.Allow) == 0 {
+			bad(path+".allow", "an empty list lets nobody do anything: leave the key out to allow all, or the socket")
+		}
+		for j := range l.Allow {
+			l.Allow[j].check(fmt.Sprintf("%s.allow[%d]", path, j), bad)
 		}
 	}
 	for name, d := range c.Databases {
@@ -260,7 +273,7 @@ func (c *config) options(open map[string]backends.Backend) bridge.Options {
 		DrainTimeout: orNegative(time.Duration(c.DrainTimeout)),
 	}
 	for _, l := range c.Listen {
-		o.Sockets = append(o.Sockets, bridge.Socket{Path: l.Socket, Mode: fs.FileMode(l.Mode), Group: l.Group})
+		o.Sockets = append(o.Sockets, bridge.Socket{Path: l.Socket, Mode: fs.FileMode(l.Mode), Group: l.Group, Allow: rules(l.Allow)})
 	}
 	for name, d := range c.Databases {
 		db := bridge.Database{Backend: open[name], HostLease: time.Duration(d.HostLease), RestartGrace: time.Duration(d.HostLease)}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 func noEnv(string) (string, bool) { return "", false }
@@ -45,6 +46,29 @@ func TestExampleIsTheDefault(t *testing.T) {
 		if !strings.Contains(string(src), key+":") {
 			t.Errorf("the example does not have the key %q", key)
 		}
+	}
+}
+
+func TestRulesOfTheConfig(t *testing.T) {
+	c, err := parseConfig("c.yaml", []byte(`
+listen:
+  - socket: /a
+    allow:
+      - {users: [root, 7], groups: root, ops: [enqueue], queues: ["mail-*"]}
+      - {users: 8}
+  - socket: /b
+`), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.fill("", "sqlite:x")
+	want := []bridge.Rule{
+		{Users: []uint32{0, 7}, Groups: []uint32{0}, Ops: []protocol.Op{protocol.OpEnqueue}, Queues: []string{"mail-*"}},
+		{Users: []uint32{8}},
+	}
+	got := c.options(nil).Sockets
+	if d := cmp.Diff(want, got[0].Allow); d != "" || got[1].Allow != nil {
+		t.Errorf("rules (-want +got):\n%s\nof the second socket: %v", d, got[1].Allow)
 	}
 }
 
@@ -121,7 +145,13 @@ func TestConfigErrors(t *testing.T) {
 	for _, row := range []struct{ src, want string }{
 		{"lisen: []", "1:1: unknown key \"lisen\"; known here: listen, databases"},
 		{"log: {colour: 1}", "1:7: unknown key \"colour\"; known here: level, format"},
-		{"listen: [{socket: /s, allow: []}]", "1:23: unknown key \"allow\""},
+		{"listen: [{socket: /s, allow: []}]", "listen[0].allow: an empty list lets nobody do anything"},
+		{"listen: [{socket: /s, allow: [{users: []}]}]", "listen[0].allow[0].users: an empty list fits nobody"},
+		{"listen: [{socket: /s, allow: [{users: [nobody-of-that-name]}]}]", "listen[0].allow[0].users: this host's files know no user \"nobody-of-that-name\""},
+		{"listen: [{socket: /s, allow: [{groups: no-such-group}]}]", "listen[0].allow[0].groups: this host's files know no group"},
+		{"listen: [{socket: /s, allow: [{ops: [shout]}]}]", "listen[0].allow[0].ops: there is no op \"shout\""},
+		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" is no name of a queue"},
+		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s stands here twice"},
 		{"listen: /s", "1:9: listen: this should be a list (- …), and is a single value"},
 		{"listen: [{mode: '0660'}]", "listen[0]: socket is missing"},
 		{"listen: [{socket: /s, mode: 0999}]", "1:29: listen[0].mode: \"0999\" is not a mode: write it in octal, as \"0660\""},

@@ -176,6 +176,7 @@ func (d *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
 		d.add(node.GetToken(), "%s: this should be a list (- …), and is %s", path, kindText(node))
 		return
 	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, len(seq.Values))) // an empty list is not none
 	for i, n := range seq.Values {
 		p := fmt.Sprintf("%s[%d]", path, i)
 		d.at[p] = n.GetToken()
