@@ -216,6 +216,7 @@ type Column struct {
 	Stamped   bool     // an INSERT that leaves it out stores the time in the session's zone;
 	Touched   bool     // so does an UPDATE
 	Chars     int      // the longest text; 0: no limit
+	Charset   string   // of a text that cannot hold every letter: ascii, latin1 or utf8mb3; empty: it can, or nobody knows
 	Values    []string // of a type that lists its values; nil: another
 	Least     int64    // of a type of whole numbers, the least and the most that it holds;
 	Most      int64    // both 0: as far as an int64 goes

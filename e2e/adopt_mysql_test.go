@@ -61,6 +61,7 @@ func TestAdoptedOnMySQL(t *testing.T) {
 			"lifo":    func(t *testing.T) { orderOfA(t, h, lifo, true) },
 			"batches": func(t *testing.T) { batchesOfC(t, h, systemC) },
 			"types":   func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
+			"wrong":   func(t *testing.T) { mysqlTables.run(t, h) },
 		} {
 			t.Run(name, f)
 		}

@@ -118,6 +118,7 @@ func TestAdoptedTables(t *testing.T) {
 }
 
 func (e engineTables) run(t *testing.T, h tableServer) {
+	t.Parallel()
 	s := newSite(t)
 	s.url = h.database(t)
 	db := owners(t, s.url)
@@ -176,7 +177,9 @@ func (e engineTables) served(t *testing.T, s *site, db ownersDB) {
 	sc.start()
 	later := sc.checked(s.dir, 0)
 	w := sc.dial()
+	w.must(msg{"op": "hello", "worker": "w→1"})
 	for _, o := range e.odd {
+		w.must(msg{"op": "nack", "lease": w.claimOne(o.queue).Lease, "error": "it's → ☃", "delay_ms": 0})
 		job := w.claimOne(o.queue)
 		w.must(msg{"op": "ack", "lease": job.Lease})
 		if got := strings.Join(db.texts(o.rows), "\n"); got != o.want {

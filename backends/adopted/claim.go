@@ -320,10 +320,7 @@ func workerText(c backends.Column, worker string) string {
 	if worker == "" {
 		worker = "qsidecar"
 	}
-	if letters := []rune(worker); c.Chars > 0 && len(letters) > c.Chars {
-		worker = string(letters[:c.Chars])
-	}
-	return worker
+	return heldBy(c, worker)
 }
 
 // mark is the number or text that a claim shows in the token's column, where there is

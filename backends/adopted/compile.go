@@ -119,8 +119,8 @@ func (t *table) fits(p *problems, role Role, c backends.Column) {
 		Worker: {backends.TextColumn}, Error: {backends.TextColumn, backends.JSONColumn},
 		Result: {backends.TextColumn, backends.JSONColumn, backends.BytesColumn},
 	}[role]
-	if kinds != nil && !slices.Contains(kinds, c.Kind) {
-		p.add(key, "the column %s is of the type %s, which cannot be it", c.Name, c.Type)
+	if kinds != nil && !slices.Contains(kinds, c.Kind) && !(counts(c) && slices.Contains(kinds, backends.NumberColumn)) {
+		p.add(key, "the column %s is of the type %s, which cannot be it", c.Name, declared(c))
 	}
 	if c.Generated && role != CreatedAt {
 		p.add(key, "the column %s is generated: nobody can write it", c.Name)
@@ -219,7 +219,7 @@ func (t *table) claimable(limit int) string {
 	if short := t.short(); short != "" {
 		all = append(all, short)
 	}
-	all = append(all, "NOT "+t.remembered("l.not_before > "+t.g.NowMillis()))
+	all = append(all, t.forgotten("l.not_before > "+t.g.NowMillis()))
 	return strings.Join(all, " AND ")
 }
 
@@ -235,6 +235,13 @@ func (t *table) counted(c backends.Column) string {
 // may be called as those of the leases, and mean theirs wherever they are in scope.
 func (t *table) remembered(condition string) string {
 	return fmt.Sprintf("EXISTS (SELECT 1 FROM (SELECT l.item AS qsidecar_item FROM %s l WHERE l.queue = %s AND %s) x WHERE x.qsidecar_item = %s)",
+		t.g.Own(leasesTable), t.g.Text(t.queue), condition, t.g.Item(t.key))
+}
+
+// forgotten is the condition that a row's lease, should it have one, does not meet
+// one. MySQL makes a join of a NOT EXISTS, and then may read and sort all that waits.
+func (t *table) forgotten(condition string) string {
+	return fmt.Sprintf("(SELECT x.qsidecar_item FROM (SELECT l.item AS qsidecar_item FROM %s l WHERE l.queue = %s AND %s) x WHERE x.qsidecar_item = %s) IS NULL",
 		t.g.Own(leasesTable), t.g.Text(t.queue), condition, t.g.Item(t.key))
 }
 

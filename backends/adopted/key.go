@@ -172,7 +172,7 @@ func (t *table) keyed(p *problems) {
 	for _, c := range t.key {
 		switch c.Kind {
 		case backends.BytesColumn, backends.JSONColumn:
-			p.add("columns.id", "the column %s is of the type %s, which cannot be in it: a job's id is a text", c.Name, c.Type)
+			p.add("columns.id", "the column %s is of the type %s, which cannot be in it: a job's id is a text", c.Name, declared(c))
 		}
 	}
 }

@@ -74,6 +74,14 @@ func (t *table) column(p *problems, key, name string) (backends.Column, bool) {
 	return c, false
 }
 
+// declared is a column's type for people: without what an engine has to know of it.
+func declared(c backends.Column) string {
+	for _, more := range []string{" CHARACTER SET ", " DEFAULT (", " AUTO_INCREMENT"} {
+		c.Type, _, _ = strings.Cut(c.Type, more)
+	}
+	return c.Type
+}
+
 // distance is how many letters one has to add, remove or change to make a b. A word
 // that begins or ends with the other is one away.
 func distance(a, b string) int {

@@ -131,7 +131,7 @@ func (t *table) archives(p *problems, to backends.TableInfo) {
 // archived: does a column of the archive hold what the table's holds?
 func (t *table) archived(p *problems, key string, from, to backends.Column, table string) {
 	if from.Kind != to.Kind && to.Kind != backends.TextColumn {
-		p.add(key, "the column %s is of the type %s in %s, and of %s in %s, which cannot take it", from.Name, from.Type, t.info.Name, to.Type, table)
+		p.add(key, "the column %s is of the type %s in %s, and of %s in %s, which cannot take it", from.Name, declared(from), t.info.Name, declared(to), table)
 		return
 	}
 	if done, has := t.States[backends.StateDone]; has && from.Name == t.one[State].Name {
@@ -148,6 +148,6 @@ func (t *table) archived(p *problems, key string, from, to backends.Column, tabl
 			"let it be NULL there, too")
 	case to.Chars > 0 && (from.Chars == 0 || from.Chars > to.Chars), to.Most > 0 && (from.Most == 0 || from.Most > to.Most):
 		t.remarks.Advice("archive", fmt.Sprintf("queues.%s.%s: the column %s holds less in %s (%s) than in %s (%s): the ack of a row that has more is refused",
-			p.queue, key, from.Name, table, to.Type, t.info.Name, from.Type), "let it hold as much there")
+			p.queue, key, from.Name, table, declared(to), t.info.Name, declared(from)), "let it hold as much there")
 	}
 }

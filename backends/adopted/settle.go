@@ -158,8 +158,8 @@ func (w *writing) text(role Role, text string) error {
 			return err
 		}
 		text = string(quoted)
-	} else if letters := []rune(text); c.Chars > 0 && len(letters) > c.Chars {
-		text = string(letters[:c.Chars])
+	} else {
+		text = heldBy(c, text)
 	}
 	w.set(c, w.value(c, text))
 	return nil

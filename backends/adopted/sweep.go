@@ -243,7 +243,7 @@ func (t *table) unstick(ctx context.Context, sql backends.SQL, limit int) (freed
 	since := t.one[ClaimedAt]
 	all := append(t.inQueue(), t.shows(backends.StateClaimed)...)
 	all = append(all, t.g.Name(since.Name)+" <= "+t.g.Later(since, t.UTC, 2),
-		"NOT "+t.remembered("l.token_host IS NOT NULL"))
+		t.forgotten("l.token_host IS NOT NULL"))
 	var items []string
 	if err := sql.Do(ctx, &backends.Statement{
 		Text: t.g.Lock(outputs(t.keyTexts()...), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),

@@ -9,7 +9,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/encoding/charmap"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -47,7 +50,7 @@ func (t *table) values(p *problems) {
 	}
 	t.tokenFits(p)
 	if c, has := t.one[Attempts]; has && c.Most > 0 && int64(t.MaxAttempts) > c.Most {
-		p.wrong("max_attempts", fmt.Sprintf("set one up to %d, or leave columns.attempts out", c.Most), "%d is more than the column %s holds (%s)", t.MaxAttempts, c.Name, c.Type)
+		p.wrong("max_attempts", fmt.Sprintf("set one up to %d, or leave columns.attempts out", c.Most), "%d is more than the column %s holds (%s)", t.MaxAttempts, c.Name, declared(c))
 	}
 }
 
@@ -90,15 +93,18 @@ func same(c backends.Column, v Value) string {
 	switch {
 	case v.Null:
 		return "NULL"
-	case c.Kind == backends.BoolColumn:
+	case c.Kind == backends.BoolColumn && truths[strings.ToLower(v.Text)] != "":
 		return "=" + truths[strings.ToLower(v.Text)]
-	case c.Kind == backends.NumberColumn:
+	case c.Kind == backends.NumberColumn || counts(c):
 		if n, err := strconv.ParseInt(v.Text, 10, 64); err == nil {
 			return fmt.Sprint("=", n)
 		}
 	}
 	return "=" + v.Text
 }
+
+// counts: it is a truth by its type's name alone, and holds other numbers, too.
+func counts(c backends.Column) bool { return c.Kind == backends.BoolColumn && c.Most > 1 }
 
 // unfit says why the column cannot hold the value; empty: it can.
 func unfit(c backends.Column, v Value) string {
@@ -108,8 +114,12 @@ func unfit(c backends.Column, v Value) string {
 		}
 		return ""
 	}
-	is := fmt.Sprintf("the column %s is of the type %s", c.Name, c.Type)
-	switch c.Kind {
+	is := fmt.Sprintf("the column %s is of the type %s", c.Name, declared(c))
+	kind := c.Kind
+	if counts(c) && truths[strings.ToLower(v.Text)] == "" {
+		kind = backends.NumberColumn
+	}
+	switch kind {
 	case backends.TextColumn:
 		return unfitText(c, v.Text)
 	case backends.NumberColumn:
@@ -145,11 +155,45 @@ func unfitText(c backends.Column, text string) string {
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
 		return fmt.Sprintf("%q is no text that the column %s could hold", text, c.Name)
 	case c.Values != nil && !slices.Contains(c.Values, text):
-		return fmt.Sprintf("the column %s is of the type %s, which has no %q: it has %s", c.Name, c.Type, text, strings.Join(c.Values, ", "))
+		return fmt.Sprintf("the column %s is of the type %s, which has no %q: it has %s", c.Name, declared(c), text, strings.Join(c.Values, ", "))
 	case c.Chars > 0 && utf8.RuneCountInString(text) > c.Chars:
-		return fmt.Sprintf("%q is longer than the column %s holds (%s)", text, c.Name, c.Type)
+		return fmt.Sprintf("%q is longer than the column %s holds (%s)", text, c.Name, declared(c))
+	}
+	for _, letter := range text {
+		if foreign(letter, c.Charset) {
+			return fmt.Sprintf("%q has %q, which the column %s cannot hold: its character set is %s", text, string(letter), c.Name, c.Charset)
+		}
 	}
 	return ""
+}
+
+// heldBy is as much of a text for people as the column holds: its beginning, with a
+// question mark for each letter that the column's character set lacks.
+func heldBy(c backends.Column, text string) string {
+	letters := []rune(text)
+	if c.Chars > 0 && len(letters) > c.Chars {
+		letters = letters[:c.Chars]
+	}
+	for i, letter := range letters {
+		if foreign(letter, c.Charset) {
+			letters[i] = '?'
+		}
+	}
+	return string(letters)
+}
+
+// foreign: the character set lacks the letter. What MySQL calls latin1 is Windows-1252.
+func foreign(letter rune, charset string) bool {
+	switch charset {
+	case "ascii":
+		return letter > unicode.MaxASCII
+	case "latin1":
+		_, has := charmap.Windows1252.EncodeRune(letter)
+		return !has
+	case "utf8mb3":
+		return letter > 0xffff
+	}
+	return false
 }
 
 func isTime(text string) bool {

@@ -74,16 +74,20 @@ func (t *tx) describe(ctx context.Context, info *backends.TableInfo) error {
 	if t.s.server.maria {
 		json = jsonColumns(info.Checks)
 	}
+	privileges := map[string]string{}
 	t.each(func(r *result) error {
 		info.Columns = append(info.Columns, describeColumn(r, json))
+		privileges[r.text(0)] = r.text(11)
 		return nil
 	}, describeColumnsSQL, info.Schema, info.Name)
-	t.describeIndexes(info)
+	end := t.describeIndexes(info)
 	t.names(&info.Triggers, describeTriggersSQL, info.Schema, info.Name)
 	if err := t.send(ctx); err != nil || info.Kind != "table" {
 		return err
 	}
-	return t.describeRights(ctx, info)
+	end()
+	info.Unique = slices.DeleteFunc(info.Unique, func(key []string) bool { return len(key) == 0 })
+	return t.describeRights(ctx, info, privileges)
 }
 
 // names queues a query for names.
@@ -143,6 +147,7 @@ func describeColumn(r *result, json []string) backends.Column {
 		c.Stamped = strings.HasPrefix(strings.ToLower(given), "current_timestamp")
 		c.Touched = strings.Contains(extra, "on update")
 	}
+	c.Least, c.Most = limitsOf(r.text(1), strings.Contains(c.Type, "unsigned"))
 	c.Generated = strings.Contains(extra, "virtual") || strings.Contains(extra, "stored") || strings.Contains(extra, "persistent")
 	expression := strings.Contains(given, "(") && (strings.Contains(extra, "default_generated") || !strings.HasPrefix(given, "'"))
 	switch {
@@ -160,9 +165,28 @@ func describeColumn(r *result, json []string) backends.Column {
 		c.Chars = letters(r.text(1), r.int(6), r.int(7), r.text(8))
 	}
 	if charset := r.text(8); charset != "" && c.Kind == backends.TextColumn {
+		switch charset {
+		case "ascii", "latin1", "utf8mb3":
+			c.Charset = charset
+		case "utf8":
+			c.Charset = "utf8mb3"
+		}
 		c.Type += " CHARACTER SET " + charset + " COLLATE " + r.text(9)
 	}
 	return c
+}
+
+// limitsOf are the least and the most that a type of whole numbers holds; 0 and 0: an
+// int64, or more.
+func limitsOf(kind string, unsigned bool) (least, most int64) {
+	bits := map[string]int{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32}[kind]
+	switch {
+	case bits == 0:
+		return 0, 0
+	case unsigned:
+		return 0, 1<<bits - 1
+	}
+	return -1 << (bits - 1), 1<<(bits-1) - 1
 }
 
 // letters is how long a text may be. TEXT counts bytes.
@@ -204,8 +228,9 @@ func listed(enum string) (values []string) {
 }
 
 // describeIndexes queues the question for what a claim could be served by, and for
-// the keys. What follows a column that is not whole in an index is of no use here.
-func (t *tx) describeIndexes(info *backends.TableInfo) {
+// the keys; end is called with the answer. What follows a column that is not whole in
+// an index is of no use here.
+func (t *tx) describeIndexes(info *backends.TableInfo) (end func()) {
 	visible := "AND is_visible = 'YES'"
 	if t.s.server.maria {
 		visible = ""
@@ -213,6 +238,7 @@ func (t *tx) describeIndexes(info *backends.TableInfo) {
 			visible = "AND ignored = 'NO'"
 		}
 	}
+	cut := map[string]bool{}
 	last, open, unique := "", false, map[string]int{} // unique: where it stands; < 0: it is none
 	t.each(func(r *result) error {
 		name, column := r.text(0), r.text(2)
@@ -238,37 +264,28 @@ func (t *tx) describeIndexes(info *backends.TableInfo) {
 			x := &info.Indexes[len(info.Indexes)-1]
 			x.Columns = append(x.Columns, backends.IndexColumn{Name: column, Descending: r.text(5) == "D"})
 		}
+		if !whole {
+			cut[name] = true
+		}
 		return nil
 	}, fmt.Sprintf(describeIndexesSQL, visible), info.Schema, info.Name)
+	return func() { endInKey(info, cut) }
 }
 
-// describeRights has the server explain statements, for which it wants the same
-// rights as for running them.
-func (t *tx) describeRights(ctx context.Context, info *backends.TableInfo) error {
-	info.Unique = slices.DeleteFunc(info.Unique, func(key []string) bool { return len(key) == 0 })
-	if len(info.Columns) == 0 {
-		return nil
+// endInKey adds to each index what InnoDB does: behind its own columns come those of
+// the primary key that are not among them. cut are indexes that hold less than whole
+// columns.
+func endInKey(info *backends.TableInfo, cut map[string]bool) {
+	at := slices.IndexFunc(info.Indexes, func(x backends.Index) bool { return x.Name == "PRIMARY" })
+	if at < 0 || cut["PRIMARY"] {
+		return
 	}
-	g := grammar{}
-	table, column := g.Table(info.Schema, info.Name), g.Name(info.Columns[0].Name)
-	for _, c := range info.Columns {
-		if !c.Generated {
-			column = g.Name(c.Name)
+	for i, x := range info.Indexes {
+		for _, k := range info.Indexes[at].Columns {
+			if !cut[x.Name] && !slices.ContainsFunc(x.Columns, func(c backends.IndexColumn) bool { return c.Name == k.Name }) {
+				info.Indexes[i].Columns = append(info.Indexes[i].Columns, k)
+			}
 		}
 	}
-	for _, right := range []struct{ name, sql string }{
-		{"SELECT", "SELECT " + column + " FROM " + table + " WHERE FALSE"},
-		{"INSERT", "INSERT INTO " + table + " (" + column + ") VALUES (NULL)"},
-		{"UPDATE", "UPDATE " + table + " SET " + column + " = NULL WHERE FALSE"},
-		{"DELETE", "DELETE FROM " + table + " WHERE FALSE"},
-	} {
-		t.each(func(*result) error { return nil }, "EXPLAIN "+strings.ReplaceAll(right.sql, "?", hidden))
-		switch err := t.send(ctx); {
-		case isCode(err, 1142, 1143, 1044):
-			info.Denied = append(info.Denied, right.name)
-		case err != nil && !fromServer(err):
-			return err
-		}
-	}
-	return nil
 }
+

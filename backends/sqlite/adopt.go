@@ -201,7 +201,6 @@ func (t *tx) describeIndexes(info *backends.TableInfo) error {
 		if f.odd {
 			continue
 		}
-		info.Indexes = append(info.Indexes, f.index)
 		var names []string
 		for _, c := range f.index.Columns {
 			column, _ := info.Column(c.Name)
@@ -212,6 +211,10 @@ func (t *tx) describeIndexes(info *backends.TableInfo) error {
 		if f.unique && f.index.Only == "" {
 			info.Unique = append(info.Unique, names)
 		}
+		if rowid := info.Indexes; len(rowid) > 0 && rowid[0].Name == "rowid" && !slices.Contains(names, rowid[0].Columns[0].Name) {
+			f.index.Columns = append(f.index.Columns, rowid[0].Columns[0]) // behind its own columns an index has the row's number
+		}
+		info.Indexes = append(info.Indexes, f.index)
 	}
 	return nil
 }

@@ -37,11 +37,14 @@ func (g *guessing) states(s *sample) {
 	if g.state.Name == "" {
 		return
 	}
-	if g.state.Kind == backends.BoolColumn {
-		g.truths(s)
-		return
-	}
 	values := s.values(g.state.Name)
+	if g.state.Kind == backends.BoolColumn {
+		if !slices.ContainsFunc(values, func(v *seen) bool { return truth(v.text) == "" }) {
+			g.truths()
+			return
+		}
+		g.state.Kind = backends.NumberColumn // by its type's name alone it is a truth
+	}
 	if len(values) > mostValues {
 		g.hint("states", "", "the column %s has %d values or more, which is many for a state: is another one meant?", g.state.Name, len(values))
 		values = values[:mostValues]
@@ -102,7 +105,7 @@ func rowsOf(values []*seen, text string, s *sample) string {
 }
 
 // truths: the column says that a job is done, or that it is not.
-func (g *guessing) truths(s *sample) {
+func (g *guessing) truths() {
 	ready, done := "false", "true"
 	for _, part := range []string{"pending", "waiting", "active", "open", "ready", "unprocessed", "todo"} {
 		if strings.Contains(plain(g.state.Name), part) {
