@@ -288,4 +288,3 @@ func endInKey(info *backends.TableInfo, cut map[string]bool) {
 		}
 	}
 }
-

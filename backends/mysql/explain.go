@@ -103,7 +103,9 @@ func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition
 	return fmt.Sprintf("CREATE INDEX %s ON %s (%s) ALGORITHM=INPLACE LOCK=NONE", g.Name(cut("waiting_"+table.Name, 64)), g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
 }
 
-func firstWord(text string) string { return strings.FieldsFunc(text+" ", func(r rune) bool { return r == ' ' || r == '(' })[0] }
+func firstWord(text string) string {
+	return strings.FieldsFunc(text+" ", func(r rune) bool { return r == ' ' || r == '(' })[0]
+}
 
 // cut is a text's beginning of so many letters.
 func cut(text string, letters int) string {
