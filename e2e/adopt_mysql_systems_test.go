@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"math/rand/v2"
 	"strings"
 )
@@ -109,20 +110,22 @@ var systemDOnMySQL = adoption{
 	stuck: true,
 }
 
-func init() {
-	const done = "UPDATE things SET status=3 WHERE id=?"
-	ownConsumers["a"] = byPid("", done)
-	ownConsumers["a_oldest"] = byPid(" ORDER BY created_at ASC", done)
-	ownConsumers["a_newest"] = byPid(" ORDER BY created_at DESC", "DELETE FROM things WHERE id=?")
-	ownConsumers["c"] = byRandomNumber("DELETE FROM queue_test WHERE id=?")
-	ownConsumers["c_archive"] = byRandomNumber(
+// ownOnMySQL are the own consumers of those systems, by the name of the queue.
+var ownOnMySQL = map[string]ownConsumer{
+	"a":        byPid("", "UPDATE things SET status=3 WHERE id=?"),
+	"a_oldest": byPid(" ORDER BY created_at ASC", "UPDATE things SET status=3 WHERE id=?"),
+	"a_newest": byPid(" ORDER BY created_at DESC", "DELETE FROM things WHERE id=?"),
+	"c":        byRandomNumber("DELETE FROM queue_test WHERE id=?"),
+	"c_archive": byRandomNumber(
 		"INSERT INTO queue_test_archive (id, transaction_unique, payload) SELECT id, transaction_unique, payload FROM queue_test WHERE id=?",
-		"DELETE FROM queue_test WHERE id=?")
-	ownConsumers["d_mysql"] = twoTransactions(
+		"DELETE FROM queue_test WHERE id=?"),
+	"d_mysql": twoTransactions(
 		`SELECT MsgId FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State = 'N' ORDER BY CreateTime LIMIT 1 FOR UPDATE`,
 		`UPDATE MsgQueue SET State = 'A', ReaderCode = ?, TakenTime = NOW(3) WHERE MsgId = ?`,
-		`UPDATE MsgQueue SET State = 'C', ReaderCode = ?, DoneTime = NOW(3) WHERE MsgId = ?`)
+		`UPDATE MsgQueue SET State = 'C', ReaderCode = ?, DoneTime = NOW(3) WHERE MsgId = ?`),
 }
+
+func init() { maps.Copy(ownConsumers, ownOnMySQL) }
 
 // byPid are the consumers of system A: each has a number of its own, that of its name.
 func byPid(order, done string) ownConsumer {
@@ -141,12 +144,18 @@ func byPid(order, done string) ownConsumer {
 	}
 }
 
-// byRandomNumber are the consumers of system C; accept are the statements that do so,
-// in one transaction.
+// byRandomNumber are the consumers of system C: their numbers have 24 bits, and are
+// none of the sidecar's.
 func byRandomNumber(accept ...string) ownConsumer {
+	return byNumber(func() int { return 1 + rand.IntN(16_000_000-1) }, accept...)
+}
+
+// byNumber takes rows under a number; accept are the statements that finish one, in
+// one transaction.
+func byNumber(next func() int, accept ...string) ownConsumer {
 	return ownConsumer{
 		take: func(ctx context.Context, c *sql.Conn, _ string, most int) ([]string, error) {
-			number := 1 + rand.IntN(16_000_000-1) // 24 bits, but for the sidecar's
+			number := next()
 			if _, err := c.ExecContext(ctx, "UPDATE queue_test SET transaction_unique=? WHERE transaction_unique IS NULL ORDER BY id LIMIT ?", number, most); err != nil {
 				return nil, err
 			}

@@ -55,15 +55,17 @@ func TestAdoptedOnMySQL(t *testing.T) {
 	onMySQLTables(t, mysqlKinds, func(t *testing.T, kind testserver.Kind, p *mysqlServer) {
 		h := p.tables()
 		onTables(t, h, beside[kind]...)
-		for name, f := range map[string]func(t *testing.T){
+		small := map[string]func(t *testing.T){
 			"oldest":  func(t *testing.T) { orderOfA(t, h, oldestA, false) },
 			"newest":  func(t *testing.T) { orderOfA(t, h, newestA, true) },
 			"lifo":    func(t *testing.T) { orderOfA(t, h, lifo, true) },
 			"batches": func(t *testing.T) { batchesOfC(t, h, systemC) },
 			"types":   func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
 			"wrong":   func(t *testing.T) { mysqlTables.run(t, h) },
-		} {
-			t.Run(name, f)
 		}
+		for _, c := range staleOnMySQL() {
+			small["stale_"+c.name] = func(t *testing.T) { c.run(t, h) }
+		}
+		atOnce(t, small)
 	})
 }

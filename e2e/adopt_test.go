@@ -92,9 +92,18 @@ func TestAdoptedBesideItsOwn(t *testing.T) {
 // onTables runs systems beside each other, all at once: most of a run is waiting for
 // the lease of a sidecar that was killed.
 func onTables(t *testing.T, h tableServer, all ...adoption) {
-	var wg sync.WaitGroup
+	runs := map[string]func(t *testing.T){}
 	for _, a := range all {
-		wg.Go(func() { t.Run(a.name, func(t *testing.T) { a.run(t, h) }) })
+		runs[a.name] = func(t *testing.T) { a.run(t, h) }
+	}
+	atOnce(t, runs)
+}
+
+// atOnce runs tests beside each other, however many the tests are that go test does.
+func atOnce(t *testing.T, all map[string]func(t *testing.T)) {
+	var wg sync.WaitGroup
+	for name, f := range all {
+		wg.Go(func() { t.Run(name, f) })
 	}
 	wg.Wait()
 }
