@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 )
 
 // Adopter is a Backend in whose database queues may live in tables that somebody
@@ -33,6 +35,52 @@ type Adopter interface {
 type Mixed interface {
 	// Adopted reports whether the queue lives in such a table.
 	Adopted(queue string) bool
+	// Holds reports whether the queue's jobs are held: a row that is worked on is locked
+	// in a transaction which is open until the job is settled. A claim of them has
+	// session leases alone.
+	Holds(queue string) bool
+	// Holding reports whether the lease is of a job that is held now. It is settled by
+	// the session that claimed it, and not extended.
+	Holding(l Lease) bool
+}
+
+// Holder is an Adopter that can keep transactions open, each on a connection of its
+// own.
+type Holder interface {
+	Adopter
+
+	// NoHold says why this server cannot have jobs held; nil: it can.
+	NoHold() error
+
+	// Hold opens a connection. Its server ends it, and the transaction on it, when it
+	// has said nothing for so long: the host may have vanished without a word.
+	Hold(ctx context.Context, idle time.Duration) (Hold, error)
+}
+
+// Hold is a connection, with a transaction that is open as long as its holder likes.
+// It is used by one caller at a time.
+type Hold interface {
+	// SQL's statements are in the transaction: the first of them begins it. After an
+	// error it is to be rolled back.
+	SQL
+
+	// CommitWith is the Adopter's, in the transaction that is open, which it ends. An
+	// error undoes what the call did, and no more: the transaction goes on, if Open still
+	// says so. ErrHoldLost: the connection is gone, and the transaction was not committed.
+	CommitWith(ctx context.Context, b Batch, also Also) (Results, error)
+
+	// Rollback ends the transaction, if there is one. After an error the connection is
+	// of no more use.
+	Rollback(ctx context.Context) error
+
+	// Ping keeps the server from ending it. ErrHoldLost: the connection is gone.
+	Ping(ctx context.Context) error
+
+	// Open reports whether the transaction is open, as far as is known here.
+	Open() bool
+
+	// Close closes the connection. The transaction ends with it.
+	Close()
 }
 
 // Advisor is an Adopter that can say how a claim of an adopted table is carried out,
@@ -253,10 +301,14 @@ type UnsupportedError struct {
 	Queue string
 	Role  string // what the table's mapping lacks; empty: no mapping can do it
 	What  string // what cannot be done
+	Held  bool   // because the queue's jobs are held in transactions
 }
 
 // Error implements error.
 func (e *UnsupportedError) Error() string {
+	if e.Held {
+		return fmt.Sprintf("%s: %s has `hold: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))
+	}
 	if e.Role == "" {
 		return fmt.Sprintf("%s: the queue %s lives in an adopted table", e.What, e.Queue)
 	}

@@ -278,6 +278,10 @@ type WriteResult struct {
 	Stored []Stored // for each job of Enqueue, or of an Ack's Enqueue
 	Lost   []Lease  // the leases that were not valid; nothing happened to their jobs
 	Freed  []string // queues in which this write made jobs ready, each once
+
+	// Err: why this write did not happen, or not all of it, where it is no part of the
+	// others' transaction (see Mixed.Holding). Its kinds are those of Commit's. nil: it did.
+	Err error
 }
 
 // Stored says what became of one new job.
@@ -291,4 +295,8 @@ type Stored struct {
 type ClaimResult struct {
 	Jobs []Job // at most one for each slot, in the order of the slots
 	More bool  // stopped by bytes: there may be more ready
+
+	// Err: why nothing was claimed, where the claim is no part of the others'
+	// transaction. nil: it was looked.
+	Err error
 }

@@ -12,6 +12,10 @@ var (
 	// ErrHostLost: the batch's host was given up, so that it must not claim.
 	ErrHostLost = errors.New("this sidecar was given up by another one: its beat was late")
 
+	// ErrHoldLost: the connection that held a job's row is gone, and with it the lock.
+	// Nothing was written.
+	ErrHoldLost = errors.New("the connection that held the job's row locked is gone")
+
 	// ErrNoSuchJob: a job that the caller named does not exist.
 	ErrNoSuchJob = errors.New("no such job")
 

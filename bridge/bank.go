@@ -166,3 +166,17 @@ func (b *bank) listen(ctx context.Context) {
 		b.broker.hint([]string{queue})
 	})
 }
+
+// notHere says why a session may not do that with a held job; nil: it may, or the
+// job is none.
+func (b *bank) notHere(op protocol.Op, l backends.Lease, s *session) error {
+	switch {
+	case !b.link.holding(l):
+		return nil
+	case op == protocol.OpExtend:
+		return &backends.UnsupportedError{What: "extending a lease", Held: true}
+	case b.ledger.others(l, s):
+		return &backends.UnsupportedError{What: "settling a job that another connection claimed", Held: true}
+	}
+	return nil
+}

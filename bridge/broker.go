@@ -296,12 +296,19 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 // fail ends an ask that the database did not answer. Those who asked for one
 // look get the error; those who wait go on waiting, and get it only when their
 // wait ends before a look succeeds.
-func (b *broker) fail(a ask, err error) {
+func (b *broker) fail(a ask, err error) { b.failed(a, err, 0) }
+
+// failAlone is fail for an ask that was answered with an error by itself, where the
+// database is otherwise well: who waits is asked for again when there is a hint.
+func (b *broker) failAlone(a ask, err error) { b.failed(a, err, a.hint) }
+
+func (b *broker) failed(a ask, err error, seen uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a.line.ahead.asking = false
 	for _, w := range a.waiters {
 		w.asking = false
+		w.seen = max(w.seen, seen)
 		w.failed = err
 		mayPass := backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
 		if w.left || w.once || !mayPass {

@@ -125,7 +125,7 @@ func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (ba
 
 func (c *committer) answer(writes []*pending, results []backends.WriteResult) {
 	for i, p := range writes {
-		c.finish(p, outcome{res: results[i]})
+		c.finish(p, outcome{res: results[i], err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
 			if c.both {
@@ -156,6 +156,11 @@ func (c *committer) deliver(hard context.Context, asks []ask, results []backends
 		return
 	}
 	for i := range asks {
+		if err := results[i].Err; err != nil {
+			c.log.Warn("a claim failed", "queues", asks[i].line.queues, "error", err)
+			c.broker.failAlone(asks[i], err)
+			continue
+		}
 		if left := c.broker.settle(asks[i], results[i]); len(left) > 0 {
 			c.giveBack(host, left)
 		}

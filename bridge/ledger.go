@@ -266,6 +266,14 @@ func (l *ledger) gone(leases []backends.Lease) {
 	l.drop(leases)
 }
 
+// others reports whether the lease is another session's.
+func (l *ledger) others(lease backends.Lease, sess *session) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.known[lease.Token]
+	return h != nil && h.sess != sess
+}
+
 // heldBySessions counts the leases that end with a connection, and those on
 // their way to one.
 func (l *ledger) heldBySessions() int {

@@ -121,6 +121,22 @@ func (l *link) adopted(queue string) bool {
 	return ok && m.Adopted(queue)
 }
 
+// holds reports whether the queue's jobs are held in transactions.
+func (l *link) holds(queue string) bool {
+	e, release := l.use()
+	defer release()
+	m, ok := e.Backend.(backends.Mixed)
+	return ok && m.Holds(queue)
+}
+
+// holding reports whether the lease is of a held job.
+func (l *link) holding(lease backends.Lease) bool {
+	e, release := l.use()
+	defer release()
+	m, ok := e.Backend.(backends.Mixed)
+	return ok && m.Holding(lease)
+}
+
 // notifications calls hear with the names of queues that others made jobs ready in, of
 // one Backend after the other, until ctx is done.
 func (l *link) notifications(ctx context.Context, hear func(queue string)) {

@@ -57,6 +57,11 @@ func (s *session) settle(req *protocol.Request) finisher {
 		if err := s.forbidsLeases(req.Op, st.parts[i].bank, st.parts[i].leases); err != nil {
 			return answerWith(s.failure(err))
 		}
+		for _, l := range st.parts[i].leases {
+			if err := st.parts[i].bank.notHere(req.Op, l, s); err != nil {
+				return answerWith(s.failure(err))
+			}
+		}
 	}
 	for i := range st.parts {
 		st.submit(&st.parts[i], req, follow)

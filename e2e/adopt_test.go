@@ -22,9 +22,10 @@ type adoption struct {
 	// t where all else is as its own consumers leave it.
 	rows  string
 	by    func(who string) string // how a row shows a worker; nil: by its name
-	stuck bool                    // the sidecar frees what its own consumers left
+	stuck bool                    // nothing is left of what its own consumers had: it is freed
 	gone  bool                    // rows are deleted when they are done
 	most  int                     // what a consumer of either kind takes at once; 0: one
+	last  func(r *adopting)       // looks at what else is left; nil: at nothing
 }
 
 // tableServer is a database server that systems share, each in a database of its own.
@@ -86,7 +87,7 @@ var systemELong = func() adoption {
 // TestAdoptedBesideItsOwn: each system on PostgreSQL, with workers of both kinds.
 func TestAdoptedBesideItsOwn(t *testing.T) {
 	_, p := newPostgresSite(t)
-	onTables(t, tableServer{p.Database, "qsidecar.qsidecar_leases"}, systemE, systemELong, systemD)
+	onTables(t, tableServer{p.Database, "qsidecar.qsidecar_leases"}, systemE, systemELong, systemD, systemB)
 }
 
 // onTables runs systems beside each other, all at once: most of a run is waiting for
@@ -161,6 +162,9 @@ func (a adoption) run(t *testing.T, h tableServer) {
 		w.stop(t)
 	}
 	r.judge(jobs, left)
+	if a.last != nil {
+		a.last(r)
+	}
 	if rows := r.db.texts("SELECT item FROM " + h.leases + " WHERE token_host IS NOT NULL"); len(rows) > 0 {
 		t.Errorf("leases are left: %v", rows)
 	}

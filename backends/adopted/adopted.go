@@ -28,6 +28,7 @@ type Store struct {
 	tables map[string]*table // by queue
 	sweeps sweeps
 	counts batch.Estimates
+	holds  holds
 }
 
 var _ interface {
@@ -53,7 +54,7 @@ func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) 
 // Look is New for who wants to know: the Store has those queues that fit. An error is
 // one of the database, and not of the tables.
 func Look(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, []*Misfit, error) {
-	s := &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}}
+	s := &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}, holds: holds{max: DefaultMaxHeld}}
 	var wrong []*Misfit
 	for _, queue := range slices.Sorted(maps.Keys(tables)) {
 		p := &problems{queue: queue}
@@ -79,6 +80,11 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 	if t == nil {
 		return nil, nil
 	}
+	if m.Hold {
+		if err := s.noHold(); err != nil {
+			p.wrong("hold", "say hold: state, with a state for jobs that are worked on (states.claimed)", "its jobs cannot be held in transactions: %v", err)
+		}
+	}
 	if m.OnAck == Archive {
 		to, err := s.Describe(ctx, m.ArchiveSchema, m.Archive)
 		if err != nil {
@@ -98,6 +104,15 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 		}
 	}
 	return t, nil
+}
+
+// noHold says why no jobs can be held in this database; nil: they can.
+func (s *Store) noHold() error {
+	h, ok := s.Adopter.(backends.Holder)
+	if !ok {
+		return fmt.Errorf("a sidecar keeps no transactions open on %s", s.Info().Engine)
+	}
+	return h.NoHold()
 }
 
 // Adopted implements backends.Mixed.
@@ -152,6 +167,9 @@ func (s *Store) Held(ctx context.Context, host backends.Identity, after string, 
 		" AND l.id > "+s.g.Number(2), int64(host), last)
 	if err := s.Ask(ctx, st); err != nil {
 		return nil, err
+	}
+	for _, j := range s.holds.all(func(j *held) bool { return j.lease.host == int64(host) && j.lease.id > last }) {
+		x.leases[j.lease.id] = j.lease
 	}
 	for _, id := range slices.Sorted(maps.Keys(x.leases)) {
 		if len(all) == limit {

@@ -96,6 +96,7 @@ func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 	if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
 		t.Fatal(err)
 	}
+	closed(t, k.Store)
 	k.beat(me, backends.BeatJoin, time.Minute)
 	return k
 }

@@ -87,10 +87,7 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 		if r.lease == nil {
 			continue
 		}
-		l := t.begin(r, p, backends.Slot{}, t.mark())
-		l.attempts-- // nobody gets it
-		if _, err := x.end(t, l, backends.Fate{State: backends.StateDead, Attempts: l.attempts, Losses: l.losses,
-			Cause: backends.CauseTooLarge, Message: backends.TooLarge(r.size, c.MaxPayload)}, t.waits()); err != nil {
+		if err := c.bury(t, x, r, p); err != nil {
 			return false, err
 		}
 	}
@@ -106,21 +103,35 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 	return len(large) > 0 || len(fit) < found || len(rows) < want && len(rows) == t.most(), nil
 }
 
+// bury has a job that is too large be dead.
+func (c *claiming) bury(t *table, x *settling, r *candidate, p backends.Policy) error {
+	l := t.begin(r, p, backends.Slot{}, t.mark())
+	l.attempts-- // nobody gets it
+	_, err := x.end(t, l, backends.Fate{State: backends.StateDead, Attempts: l.attempts, Losses: l.losses,
+		Cause: backends.CauseTooLarge, Message: backends.TooLarge(r.size, c.MaxPayload)}, t.waits())
+	return err
+}
+
 // give puts the candidates into slots.
 func (c *claiming) give(t *table, x *settling, fit []*candidate, p backends.Policy) {
 	var leases []*lease
 	mark := t.mark() // one for all, as its own consumers do
 	for _, r := range fit {
-		slot := c.Slots[len(c.res.Jobs)]
-		l := t.begin(r, p, slot, mark)
-		leases = append(leases, l)
-		c.res.Jobs = append(c.res.Jobs, backends.Job{
-			ID: r.item, Handle: handle(l.id), Queue: t.queue, Token: slot.Token, Payload: r.payload, Attempt: l.attempts, MaxAttempts: p.MaxAttempts,
-			Fence: l.fence, Priority: int16(max(-32768, min(r.priority, 32767))), EnqueuedAt: time.UnixMilli(r.enqueued).UTC(),
-			Timeout: p.Timeout, Headers: r.headers, LastError: l.lastError(),
-		})
+		leases = append(leases, c.gives(t, r, p, mark))
 	}
 	x.claims(t, leases)
+}
+
+// gives puts one into the next slot.
+func (c *claiming) gives(t *table, r *candidate, p backends.Policy, mark string) *lease {
+	slot := c.Slots[len(c.res.Jobs)]
+	l := t.begin(r, p, slot, mark)
+	c.res.Jobs = append(c.res.Jobs, backends.Job{
+		ID: r.item, Handle: handle(l.id), Queue: t.queue, Token: slot.Token, Payload: r.payload, Attempt: l.attempts, MaxAttempts: p.MaxAttempts,
+		Fence: l.fence, Priority: int16(max(-32768, min(r.priority, 32767))), EnqueuedAt: time.UnixMilli(r.enqueued).UTC(),
+		Timeout: p.Timeout, Headers: r.headers, LastError: l.lastError(),
+	})
+	return l
 }
 
 // looking is the statement that locks up to n rows that may be claimed, in the order
@@ -197,8 +208,13 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 		byItem[r.item] = r
 		r.lease = &lease{id: newID(), queue: t.queue, item: r.item}
 	}
+	where := "l.queue = " + g.Words(1) + " AND " + g.Among(2, itemColumn)
+	text := g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", where, "", 0, false)
+	if t.Hold { // who has the job's row has what is remembered of it, and this may take long
+		text = "SELECT " + leaseColumns(g) + " FROM " + g.Own(leasesTable) + " l WHERE " + where
+	}
 	leases := &backends.Statement{
-		Text: g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", "l.queue = "+g.Words(1)+" AND "+g.Among(2, itemColumn), "", 0, false),
+		Text: text,
 		Args: []any{t.queue, items},
 		Row: func(cells [][]byte) error {
 			l, err := readLease(cells)

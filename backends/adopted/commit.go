@@ -2,6 +2,7 @@ package adopted
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -18,9 +19,11 @@ type commitment struct {
 	claimOf []int
 	parts   []part // of the writes that are about adopted jobs
 	claims  []*claiming
-	later   []int // claims of both kinds of queues
+	later   []int // claims of several kinds of queues, or of held jobs
 	stores  []storing
 	at      map[int][]int // where the engine's jobs stand in a write's list
+
+	held *held // not nil: the batch is one write about its job, in its transaction
 
 	res    backends.Results
 	follow map[int]int // what is stored with an ack: by the ack's number, the write's number in the engine's batch
@@ -32,8 +35,30 @@ type part struct {
 	backends.Write
 }
 
-// Commit implements backends.Backend.
+// Commit implements backends.Backend. What is about held jobs is done when all else
+// is, each in its own transaction.
 func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	rest, held := s.holds.pick(b)
+	if len(held) == 0 {
+		return s.commit(ctx, b)
+	}
+	res := backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
+	if len(rest.batch.Writes)+len(rest.batch.Claims) > 0 {
+		got, err := s.commit(ctx, rest.batch)
+		if err != nil {
+			return backends.Results{}, err
+		}
+		for i, n := range rest.of {
+			res.Writes[n] = got.Writes[i]
+		}
+		res.Claims = got.Claims
+	}
+	s.settleHeld(ctx, held, res.Writes)
+	return res, nil
+}
+
+// commit carries out what is not about held jobs, but for claims of them.
+func (s *Store) commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	k := &commitment{s: s, batch: b}
 	if err := k.split(); err != nil {
 		return backends.Results{}, err
@@ -46,11 +71,13 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	}
 	for i, n := range k.later {
 		res, err := s.claimInTurn(ctx, b.Host, b.Claims[n])
-		if err != nil && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.later) {
+		switch {
+		case errors.Is(err, backends.ErrHostLost) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.later):
 			return backends.Results{}, err
-		}
-		if err != nil {
+		case errors.Is(err, backends.ErrHostLost):
 			res.More = true // what came before is done and must be told: it is asked again
+		default:
+			res.Err = err
 		}
 		k.res.Claims[n] = res
 	}
@@ -81,22 +108,41 @@ func (k *commitment) split() error {
 		}
 	}
 	for n, c := range k.batch.Claims {
-		adopted := 0
-		for _, p := range c.Queues {
-			if k.s.Adopted(p.Queue) {
-				adopted++
+		kind := ofManaged
+		for i, p := range c.Queues {
+			if of := k.s.kind(p.Queue); i == 0 {
+				kind = of
+			} else if of != kind {
+				kind = ofHeld // of several
 			}
 		}
-		switch adopted {
-		case 0:
+		switch kind {
+		case ofManaged:
 			k.claimOf, k.managed.Claims = append(k.claimOf, n), append(k.managed.Claims, c)
-		case len(c.Queues):
+		case ofAdopted:
 			k.claims = append(k.claims, k.s.claiming(c))
 		default:
 			k.later = append(k.later, n)
 		}
 	}
 	return nil
+}
+
+// The kinds of queues, by how they are claimed.
+const (
+	ofManaged = iota
+	ofAdopted
+	ofHeld
+)
+
+func (s *Store) kind(queue string) int {
+	switch t := s.tables[queue]; {
+	case t == nil:
+		return ofManaged
+	case t.Hold:
+		return ofHeld
+	}
+	return ofAdopted
 }
 
 // sortJobs takes the new jobs of adopted queues out of a write.
@@ -218,7 +264,11 @@ func (k *commitment) together(ctx context.Context) error {
 		k.res.Claims = make([]backends.ClaimResult, len(k.batch.Claims))
 		return nil
 	}
-	got, err := k.s.Adopter.CommitWith(ctx, k.managed, also)
+	commit := k.s.Adopter.CommitWith
+	if k.held != nil {
+		commit = k.held.conn.CommitWith
+	}
+	got, err := commit(ctx, k.managed, also)
 	if err != nil {
 		return err
 	}
@@ -248,7 +298,7 @@ func (k *commitment) collect(got backends.Results) {
 	}
 	next := 0
 	for n, c := range k.batch.Claims {
-		if next < len(k.claims) && len(c.Queues) > 0 && k.s.allAdopted(c) {
+		if next < len(k.claims) && !slices.ContainsFunc(c.Queues, func(p backends.Policy) bool { return k.s.kind(p.Queue) != ofAdopted }) {
 			k.res.Claims[n] = k.claims[next].res
 			next++
 		}
@@ -286,7 +336,11 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 	}
 	slices.Sort(ids)
 	x := &settling{s: k.s}
-	if err := x.load(ctx, sql, slices.Compact(ids)); err != nil {
+	if k.held != nil {
+		l := *k.held.lease // Before may be called again
+		l.failures = slices.Clone(l.failures)
+		x.leases = map[int64]*lease{l.id: &l}
+	} else if err := x.load(ctx, sql, slices.Compact(ids)); err != nil {
 		return err
 	}
 	for _, p := range k.parts {
@@ -350,24 +404,31 @@ func (k *commitment) write(x *settling, p part) error {
 	return nil
 }
 
-// claimInTurn makes a claim of both kinds of queues, one run of a kind after
+// claimInTurn makes a claim of several kinds of queues, or of held jobs, one run of a kind after
 // another: each is a commit by itself.
 func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backends.Claim) (all backends.ClaimResult, err error) {
 	left := c.MaxBytes
 	for from := 0; from < len(c.Queues) && len(all.Jobs) < len(c.Slots) && !all.More; {
 		to := from + 1
-		for to < len(c.Queues) && s.Adopted(c.Queues[to].Queue) == s.Adopted(c.Queues[from].Queue) {
+		kind := s.kind(c.Queues[from].Queue)
+		for to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind {
 			to++
 		}
 		run := backends.Claim{Queues: c.Queues[from:to], Slots: c.Slots[len(all.Jobs):], MaxBytes: left, MaxPayload: c.MaxPayload}
-		res, err := s.Commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{run}})
+		var got backends.ClaimResult
+		if kind == ofHeld {
+			got, err = s.hold(ctx, run)
+		} else if res, failed := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{run}}); failed != nil {
+			err = failed
+		} else {
+			got = res.Claims[0]
+		}
 		if err != nil {
 			if len(all.Jobs) > 0 {
 				return all, nil // they are claimed
 			}
 			return all, err
 		}
-		got := res.Claims[0]
 		all.Jobs, all.More = append(all.Jobs, got.Jobs...), got.More
 		for i := range got.Jobs {
 			left -= int64(len(got.Jobs[i].Payload))
@@ -378,8 +439,4 @@ func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backe
 		from = to
 	}
 	return all, nil
-}
-
-func (s *Store) allAdopted(c backends.Claim) bool {
-	return !slices.ContainsFunc(c.Queues, func(p backends.Policy) bool { return !s.Adopted(p.Queue) })
 }

@@ -57,6 +57,7 @@ func compile(p *problems, m Table, info backends.TableInfo, g backends.Grammar) 
 	t.keyed(p)
 	t.states(p)
 	t.times(p)
+	t.held(p)
 	for _, o := range m.Order {
 		t.column(p, "order", o.Column)
 	}
@@ -138,7 +139,7 @@ func (t *table) states(p *problems) {
 	if !state && len(t.States) > 0 {
 		p.add("states", "columns.state is missing: which column says it?")
 	}
-	if !(state && claimed) && !tokens {
+	if !(state && claimed) && !tokens && !t.Hold {
 		p.add("states.claimed", "nothing in a row would say that it is being worked on: name its state, or a token")
 	}
 	if !state && tokens && !token.Nullable {
@@ -146,6 +147,25 @@ func (t *table) states(p *problems) {
 	}
 	if t.OnAck == Update && !(state && done) {
 		p.add("on_ack", "update needs states.done; say delete or archive, or name it")
+	}
+}
+
+// held: while a job is held its row says nothing.
+func (t *table) held(p *problems) {
+	if !t.Hold {
+		return
+	}
+	const why = "with hold: transaction a row says nothing while it is worked on, for its lock does: leave it out"
+	if _, claimed := t.States[backends.StateClaimed]; claimed {
+		p.add("states.claimed", why)
+	}
+	for _, role := range []Role{Worker, ClaimedAt, token} {
+		if _, has := t.one[role]; has {
+			p.add(role.key(), why)
+		}
+	}
+	if t.StuckAfter > 0 {
+		p.add("stuck_after", "with hold: transaction no row is ever left behind: its lock falls with its consumer's connection; leave it out")
 	}
 }
 

@@ -70,6 +70,9 @@ func (t *table) in(state backends.State) []string {
 		if shown := t.shows(state); shown != nil {
 			return append(t.inQueue(), shown...)
 		}
+		if t.Hold {
+			return nil // its row does not say it
+		}
 		return append(t.inQueue(), t.g.Name(t.one[token].Name)+" IS NOT NULL")
 	default:
 		shown := t.shows(state)

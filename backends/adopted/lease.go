@@ -48,6 +48,7 @@ type lease struct {
 	now             int64 // when it was read
 	changed         int64 // when it was written
 	stored          bool
+	held            bool // its row is locked by us, and shows nothing
 }
 
 // failure is one, as it is kept.

@@ -26,6 +26,7 @@ type product struct {
 	rowsE   string // its rows in short
 
 	zoneless string // the type of a time that names no zone
+	systemB  string
 	newKit   func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit
 }
 
@@ -42,7 +43,7 @@ func onEach(t *testing.T, f func(t *testing.T, on *product)) {
 
 // products are PostgreSQL, and what startMySQL adds.
 var products = []*product{{
-	name: "PostgreSQL", own: "qsidecar.", newKit: newKit, zoneless: "timestamp",
+	name: "PostgreSQL", own: "qsidecar.", newKit: newKit, systemB: fmt.Sprintf(systemB, "bigint GENERATED ALWAYS AS IDENTITY"), zoneless: "timestamp",
 	systemE: `CREATE TABLE my_queue (
   queue_item_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   state text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'processing', 'done', 'error')),
@@ -86,7 +87,7 @@ func startMySQL() (stop func(), err error) {
 			default:
 				started = append(started, m)
 				products = append(products, &product{
-					name: string(kind), systemE: mysqlSystemE, newKit: kitOn(m), zoneless: "datetime",
+					name: string(kind), systemE: mysqlSystemE, newKit: kitOn(m), systemB: fmt.Sprintf(systemB, "bigint AUTO_INCREMENT"), zoneless: "datetime",
 					rowsE: `SELECT concat_ws('|', queue_item_id, state, worker_name, error_message, result, CASE WHEN finished_dt IS NULL THEN 'f' ELSE 't' END) FROM my_queue ORDER BY queue_item_id`,
 				})
 			}
@@ -130,6 +131,7 @@ func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string
 		if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
 			t.Fatal(err)
 		}
+		closed(t, k.Store)
 		k.beat(me, backends.BeatJoin, time.Minute)
 		return k
 	}

@@ -172,6 +172,9 @@ func (w *writing) row(item string, more []string) string {
 
 // ours are the conditions under which a row shows the claim.
 func (w *writing) ours(l *lease) []string {
+	if l.held {
+		return w.t.waits()
+	}
 	all := append(w.t.inQueue(), w.t.shows(backends.StateClaimed)...)
 	for _, role := range []Role{Worker, ClaimedAt, token} {
 		if text, shown := l.shown[role]; shown {
@@ -186,6 +189,9 @@ func (w *writing) ours(l *lease) []string {
 // update changes a row. Columns that an UPDATE touches get the owner's time: by
 // themselves they would have that of the sidecar's session.
 func (w *writing) update(where string) *backends.Statement {
+	if len(w.sets) == 0 {
+		return &backends.Statement{Text: "SELECT " + w.t.g.ToText("1") + " FROM " + w.t.name + " WHERE " + where, Args: w.args}
+	}
 	for _, c := range w.t.info.Columns {
 		is := w.t.g.Name(c.Name) + " = "
 		if c.Touched && !slices.Contains(c.Denied, "UPDATE") && !slices.ContainsFunc(w.sets, func(set string) bool { return strings.HasPrefix(set, is) }) {

@@ -34,6 +34,14 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 	if o.next >= 0 && (r.Next < 0 || o.next < r.Next) {
 		r.Next = o.next
 	}
+	if next := s.overdue(ctx, &r); next >= 0 && (r.Next < 0 || next < r.Next) {
+		r.Next = next
+	}
+	for _, q := range s.holds.roomFor() {
+		if !slices.Contains(r.Freed, q) {
+			r.Freed = append(r.Freed, q)
+		}
+	}
 	if o.due {
 		if err := s.reap(ctx, &r, w.Limit, s.dueLeases()); err != nil {
 			return r, err

@@ -60,6 +60,9 @@ type Table struct {
 	// StuckAfter, where it is > 0, is when a row that its own consumers claimed is
 	// ready again. It needs ClaimedAt.
 	StuckAfter time.Duration
+	// Hold: a job's row is locked in a transaction that is open until it is settled, and
+	// says nothing.
+	Hold bool
 }
 
 // Value is a constant of a config, as a column holds it.

@@ -20,6 +20,20 @@ const lockPatience = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
 
 // CommitWith implements backends.Adopter.
 func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+	k, sc := s.with(b, also)
+	if err := s.write(ctx, sc, k.rounds(also)); err != nil {
+		return backends.Results{}, lockedOut(err)
+	}
+	k.learn(sc.queues)
+	s.tell.freed(k.res.Writes)
+	if also.Freed != nil {
+		s.tell.freed([]backends.WriteResult{{Freed: also.Freed()}})
+	}
+	return k.res, nil
+}
+
+// with is a batch on its way, with more in its transaction.
+func (s *Store) with(b backends.Batch, also backends.Also) (*commitment, scope) {
 	k := &commitment{s: s}
 	sc := scope{unsynced: len(b.Writes) == 0 && !also.Writes}
 	if len(b.Claims) > 0 || also.Claims {
@@ -40,24 +54,25 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 	if also.After != nil {
 		sc.after = func(ctx context.Context, t *tx) error { return also.After(ctx, t, &k.res) }
 	}
-	err := s.write(ctx, sc, func(t *tx, round int) (bool, error) {
+	return k, sc
+}
+
+// rounds is the batch's part of the transaction.
+func (k *commitment) rounds(also backends.Also) work {
+	return func(t *tx, round int) (bool, error) {
 		if len(k.batch.Writes)+len(k.batch.Claims) == 0 {
 			return also.After == nil && round == 0, nil // once, to learn who the transaction is
 		}
 		return k.round(t, round)
-	})
+	}
+}
+
+// lockedOut gives the error of a transaction that waited for somebody's row its kind.
+func lockedOut(err error) error {
 	if said := (*pgconn.PgError)(nil); errors.As(err, &said) && said.Code == "55P03" {
-		return backends.Results{}, &backends.LockedError{Err: errors.New(words(said))}
+		return &backends.LockedError{Err: errors.New(words(said))}
 	}
-	if err != nil {
-		return backends.Results{}, err
-	}
-	k.learn(sc.queues)
-	s.tell.freed(k.res.Writes)
-	if also.Freed != nil {
-		s.tell.freed([]backends.WriteResult{{Freed: also.Freed()}})
-	}
-	return k.res, nil
+	return err
 }
 
 // Do implements backends.SQL.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
@@ -149,7 +148,7 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 	if s.pooled && t.epoch == "" {
 		s.epochs.missing.Store(true)
 	}
-	if err = s.commit(ctx, c, t); err == nil {
+	if err = s.commit(ctx, c.Release, t); err == nil {
 		s.cursors.Back(t.backs)
 	}
 	return err
@@ -223,8 +222,9 @@ func (t *tx) rollback(ctx context.Context) {
 }
 
 // commit makes the transaction durable. Its number is known by now: where the
-// answer gets lost, the server is asked what became of it.
-func (s *Store) commit(ctx context.Context, c *pgxpool.Conn, t *tx) error {
+// answer gets lost, the server is asked what became of it. free gives the
+// connection back.
+func (s *Store) commit(ctx context.Context, free func(), t *tx) error {
 	hook := s.fault.Load()
 	if hook != nil {
 		(*hook)(t.c, true)
@@ -245,7 +245,7 @@ func (s *Store) commit(ctx context.Context, c *pgxpool.Conn, t *tx) error {
 	case errors.As(err, &said) && said.Severity == "ERROR":
 		return err // as a deferred constraint does
 	}
-	c.Release() // to have one to ask with
+	free() // to have one to ask with
 	return s.findOut(ctx, t, err)
 }
 

@@ -29,6 +29,7 @@ type adoptConfig struct {
 	OnAck      onAckConfig            `yaml:"on_ack"`
 	StuckAfter duration               `yaml:"stuck_after"`
 	Notify     channel                `yaml:"notify"`
+	Hold       hold                   `yaml:"hold"`
 }
 
 // tokenConfig has a value or a range.
@@ -48,10 +49,12 @@ type (
 	counts  string
 	times   string
 	channel string
+	hold    string
 )
 
 func (c *counts) parse(s string) error { return oneOf((*string)(c), s, "failures", "deliveries") }
 func (t *times) parse(s string) error  { return oneOf((*string)(t), s, "server", "utc") }
+func (h *hold) parse(s string) error   { return oneOf((*string)(h), s, "state", "transaction") }
 func (n *channel) parse(s string) error {
 	if slices.Contains([]string{"", "on", "off", "true", "false"}, s) {
 		return fmt.Errorf("%q is no channel: name the one in which the table's own programs notify, or leave it out", s)
@@ -162,7 +165,7 @@ func (a adoptConfig) check(path string, order *queueOrder, bad func(path, format
 		for key, set := range map[string]bool{
 			"columns": len(a.Columns) > 0, "states": len(a.States) > 0, "where": len(a.Where) > 0, "counts": a.Counts != "", "token": a.Token != nil,
 			"times": a.Times != "", "on_ack": a.OnAck != onAckConfig{}, "stuck_after": a.StuckAfter > 0,
-			"notify": a.Notify != "",
+			"notify": a.Notify != "", "hold": a.Hold != "",
 		} {
 			if set {
 				bad(path+"."+key, "it goes with an adopted table: name it in `table`")
@@ -206,6 +209,7 @@ func (a adoptConfig) table(o *queueOrder) adopted.Table {
 		Schema: a.Table.schema, Name: a.Table.name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
 		Where: map[string]adopted.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
 		Notify:        string(a.Notify),
+		Hold:          a.Hold == "transaction",
 		ArchiveSchema: a.OnAck.Archive.schema, Archive: a.OnAck.Archive.name,
 	}
 	for role, columns := range a.Columns {
@@ -270,6 +274,7 @@ func (c *config) adopt(ctx context.Context, database string, b backends.Backend,
 		}
 		return nil, &usageError{fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
 	}
+	store.SetMaxHeld(c.Databases[database].MaxHeld)
 	for _, f := range store.Advice() {
 		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Do)
 	}

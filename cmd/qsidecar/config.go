@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -42,6 +43,7 @@ type databaseConfig struct {
 	// A server's alone.
 	PasswordFile   string `yaml:"password_file"`
 	MaxConnections int    `yaml:"max_connections"`
+	MaxHeld        int    `yaml:"max_held"` // further ones, each for a held job
 	Schema         string `yaml:"schema"`
 	Notify         onOff  `yaml:"notify"`
 }
@@ -94,7 +96,7 @@ const defaultMode = fileMode(bridge.DefaultSocketMode)
 
 func newListen() listenConfig { return listenConfig{Mode: defaultMode} }
 func newDatabase() databaseConfig {
-	return databaseConfig{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, Schema: "qsidecar", Notify: true}
+	return databaseConfig{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, MaxHeld: adopted.DefaultMaxHeld, Schema: "qsidecar", Notify: true}
 }
 
 // defaultConfig is the config of a file that says nothing: the places are filled
@@ -202,6 +204,9 @@ func (d databaseConfig) check(path string, bad func(path, format string, args ..
 	}
 	if d.MaxConnections < 4 || d.MaxConnections > 1000 {
 		bad(path+".max_connections", "%d is outside 4 to 1000", d.MaxConnections)
+	}
+	if d.MaxHeld < 1 || d.MaxHeld > 1000 {
+		bad(path+".max_held", "%d is outside 1 to 1000", d.MaxHeld)
 	}
 	if !schemaName.MatchString(d.Schema) {
 		bad(path+".schema", "%q must be lower-case letters, digits and _, at most 48, beginning with no digit", d.Schema)

@@ -1,0 +1,79 @@
+package adopted_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+const systemB = `CREATE TABLE worker_queue (id %s PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
+INSERT INTO worker_queue (command) VALUES ('one'), ('two'), ('three')`
+
+// rowsB are the rows of system B.
+const rowsB = `SELECT concat_ws('|', id, CASE WHEN is_done THEN 'done' ELSE 'open' END, failure_count) FROM worker_queue ORDER BY id`
+
+// unlockedB is what its own consumers would find.
+const unlockedB = `SELECT concat(id, '') FROM worker_queue WHERE failure_count < 3 AND is_done = FALSE ORDER BY id FOR UPDATE SKIP LOCKED`
+
+func tableB() adopted.Table {
+	return adopted.Table{
+		Name: "worker_queue", Hold: true, MaxAttempts: 3,
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {"id"}, adopted.Payload: {"command"}, adopted.State: {"is_done"}, adopted.Attempts: {"failure_count"},
+		},
+		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}},
+	}
+}
+
+func kitB(t *testing.T, on *product) *kit {
+	t.Helper()
+	return on.newKit(t, on.systemB, map[string]adopted.Table{"b": tableB()})
+}
+
+// TestHeld: a claim shows in no row, but by its lock; each kind of end leaves the
+// row as its own consumers would.
+func TestHeld(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		if on.name != "PostgreSQL" {
+			return // so far
+		}
+		k := kitB(t, on)
+		jobs := k.claim("b", 2)
+		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 || jobs[1].Fence <= jobs[0].Fence || !k.Holding(jobs[0].Lease()) {
+			t.Fatalf("%+v", jobs)
+		}
+		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+		k.shows(unlockedB, "3")
+		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
+		if held, err := k.Held(t.Context(), me, "", 10); err != nil || len(held) != 2 {
+			t.Errorf("%+v %v", held, err)
+		}
+		k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
+		k.write(backends.Ack{Leases: leases(jobs[0])}, 1)
+		if r := k.write(backends.Nack{Leases: leases(jobs[1]), Error: "no luck", HasDelay: true}, 0); !slices.Contains(r.Freed, "b") {
+			t.Errorf("%+v", r)
+		}
+		k.shows(rowsB, "1|done|0", "2|open|1", "3|open|0")
+		again := k.one("b")
+		if again.ID != "2" || again.Attempt != 2 || again.LastError != "no luck" || again.Fence <= jobs[1].Fence {
+			t.Errorf("%+v", again)
+		}
+		k.write(backends.Release{Leases: leases(again), Uncharged: true}, 0)
+		k.shows(rowsB, "1|done|0", "2|open|1", "3|open|0")
+		again = k.one("b")
+		k.write(backends.Release{Leases: leases(again), Cause: backends.CauseDisconnected}, 0)
+		k.shows(rowsB, "1|done|0", "2|open|2", "3|open|0")
+		k.write(backends.Nack{Leases: leases(k.one("b")), Error: "the last"}, 0)
+		k.shows(rowsB, "1|done|0", "2|open|3", "3|open|0")
+		if views, err := k.Peek(t.Context(), backends.Peek{Queue: "b", State: backends.StateDead, Max: 5}); err != nil || len(views) != 1 || len(views[0].Failures) != 3 {
+			t.Errorf("%+v %v", views, err)
+		}
+		k.write(backends.Ack{Leases: leases(k.one("b"))}, 0)
+		if more := k.claim("b", 1); len(more) > 0 {
+			t.Errorf("%+v", more)
+		}
+		k.shows(rowsB, "1|done|0", "2|open|3", "3|done|0")
+	})
+}
