@@ -18,7 +18,7 @@ func TestRubyKit(t *testing.T) {
 	for _, codec := range []string{"json", "msgpack"} {
 		t.Run(codec, func(t *testing.T) {
 			t.Parallel()
-			if report, ok := runKit(t, codec, "ruby", "-w", filepath.Join(rubyPackage, "kit_adapter.rb")); !ok {
+			if report, ok := runKit(t, codec, "20s", "ruby", "-w", filepath.Join(rubyPackage, "kit_adapter.rb")); !ok {
 				t.Errorf("the kit on the Ruby client:\n%s", report)
 			}
 		})

@@ -18,6 +18,11 @@ module Qsidecar
     SETTLES = %w[ack nack extend].freeze
     private_constant :SETTLES
 
+    class << self
+      # inline takes what is enqueued in place of the sidecar: Testing sets it.
+      attr_accessor :inline
+    end
+
     # open makes a client, and closes it after the block.
     def self.open(**options)
       client = new(**options)
@@ -60,14 +65,19 @@ module Qsidecar
     # makes it safe to be sent twice, headers is a Hash of Strings, timeout (seconds)
     # limits one run. Gives an Enqueued. Raises UnknownOutcome only without a key.
     def enqueue(queue, payload, raw: false, **options)
-      reply = request("enqueue", Fields.job(queue: queue, payload: payload, raw: raw, **options))
-      Client.enqueued(reply["job"])
+      job = Fields.job(queue: queue, payload: payload, raw: raw, **options)
+      return Client.inline.enqueue([job]).first if Client.inline
+
+      Client.enqueued(request("enqueue", job)["job"])
     end
 
     # enqueue_many stores 1 to 1000 jobs, all or none. Each is a Hash of what enqueue
     # takes: { queue: "mail", payload: {…}, key: "…" }. Gives a list of Enqueued.
     def enqueue_many(jobs)
-      request("enqueue", { jobs: jobs.map { |job| Fields.job(**job) } })["jobs"].map { |job| Client.enqueued(job) }
+      jobs = jobs.map { |job| Fields.job(**job) }
+      return Client.inline.enqueue(jobs) if Client.inline
+
+      request("enqueue", { jobs: jobs })["jobs"].map { |job| Client.enqueued(job) }
     end
 
     # claim takes up to max jobs of the queues, in order of preference, and waits for the
@@ -198,7 +208,9 @@ module Qsidecar
 
     def settle_many(op, jobs, fields)
       lost = request(op, { leases: jobs.map(&:lease), **fields })["lost"]
-      lost.empty? ? [] : jobs.select { |job| lost.include?(job.lease) }.each(&:lost!)
+      gone, done = lost.empty? ? [[], jobs] : jobs.partition { |job| lost.include?(job.lease) }
+      done.each(&:settled!)
+      gone.each(&:lost!)
     end
   end
 

@@ -71,7 +71,11 @@ module Qsidecar
       @state == :lost
     end
 
-    # lost! is the client's to call.
+    # settled! and lost! are the client's to call.
+    def settled!
+      @state = :settled
+    end
+
     def lost!
       @state = :lost
     end
