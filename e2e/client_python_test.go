@@ -52,7 +52,6 @@ func runKit(t *testing.T, codec, patience string, adapter ...string) (report str
 	defer cancel()
 	args := append([]string{"-codec", codec, "-patience", patience, "-transcripts", "../protocol/testdata/transcripts", "--"}, adapter...)
 	cmd := exec.CommandContext(ctx, kit, args...)
-	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	if code := cmd.ProcessState.ExitCode(); err != nil && code != 1 {
 		t.Fatalf("the kit: %v\n%s", err, out)
@@ -60,15 +59,62 @@ func runKit(t *testing.T, codec, patience string, adapter ...string) (report str
 	return string(out), err == nil
 }
 
+// python is one that the client is tested on: the oldest that it is for and the newest
+// there is, with msgpack and without.
+type python struct {
+	name, codec string
+	argv        []string
+}
+
+func pythons(t *testing.T) []python {
+	t.Helper()
+	var all []python
+	for _, suite := range []string{"bullseye", "sid"} {
+		interpreter, err := testserver.DebianPython(t.Context(), suite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		version, err := testserver.PythonVersion(t.Context(), interpreter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all,
+			python{version + "-json", "json", []string{interpreter, "-S"}}, // no msgpack to be seen
+			python{version + "-msgpack", "msgpack", []string{interpreter}})
+	}
+	if !strings.HasPrefix(all[0].name, "3.9-") {
+		t.Fatalf("the oldest Python is %s, want 3.9", all[0].name)
+	}
+	return all
+}
+
 // TestPythonKit: the Python client has every reaction of clients/README.md.
 func TestPythonKit(t *testing.T) {
 	t.Parallel()
-	adapter := filepath.Join(pythonPackage, "kit_adapter.py")
-	for codec, python := range map[string]string{"json": pythonEnv(t, pythonPackage), "msgpack": pythonEnv(t, pythonTools...)} {
-		t.Run(codec, func(t *testing.T) {
+	for _, p := range pythons(t) {
+		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			if report, ok := runKit(t, codec, "20s", python, adapter); !ok {
+			adapter := append(p.argv, filepath.Join(pythonPackage, "kit_adapter.py"))
+			if report, ok := runKit(t, p.codec, "20s", adapter...); !ok {
 				t.Errorf("the kit on the Python client:\n%s", report)
+			}
+		})
+	}
+}
+
+// TestPythonSuite runs the package's own tests, on a sidecar each.
+func TestPythonSuite(t *testing.T) {
+	t.Parallel()
+	for _, p := range pythons(t) {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.queues = "  \"*\": {}\n  kept: {keep: 1h}\n"
+			suite := exec.Command(p.argv[0], append(p.argv[1:], "-W", "error", "-m", "unittest", "discover", "-s", "tests")...)
+			suite.Dir = pythonPackage
+			suite.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.started("a").socket, "QSIDECAR_KEPT=kept")
+			if out, err := suite.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
 			}
 		})
 	}

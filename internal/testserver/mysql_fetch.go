@@ -98,26 +98,35 @@ func notHad(why error) error {
 // program is a server's command line: through the loader of its own suite, so
 // that it meets the libraries that it was built with and this system's never.
 func program(home string, args ...string) (*exec.Cmd, error) {
-	var found []string
-	for _, pattern := range []string{"usr/lib/*/ld-linux-*.so.*", "lib/*/ld-linux-*.so.*"} {
-		match, err := filepath.Glob(filepath.Join(home, pattern))
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, match...)
+	loader, libraries, err := loaderOf(home)
+	if err != nil {
+		return nil, err
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("%s has no loader: remove the folder, and it is fetched again", home)
-	}
-	arch := filepath.Base(filepath.Dir(found[0]))
-	libraries := filepath.Join(home, "usr/lib", arch) + ":" + filepath.Join(home, "lib", arch)
 	server := filepath.Join(home, "usr/sbin/mariadbd")
 	if !exists(server) {
 		server = filepath.Join(home, "usr/sbin/mysqld")
 	}
-	return exec.Command(found[0], append([]string{"--library-path", libraries, server, "--no-defaults",
+	return exec.Command(loader, append([]string{"--library-path", libraries, server, "--no-defaults",
 		"--basedir=" + filepath.Join(home, "usr"), "--lc-messages-dir=" + filepath.Join(home, "usr/share/mysql"),
 		"--plugin-dir=" + filepath.Join(home, "usr/lib/mysql/plugin")}, args...)...), nil
+}
+
+// loaderOf is the dynamic loader among the unpacked packages in home, and the path of
+// their libraries.
+func loaderOf(home string) (loader, libraries string, err error) {
+	var found []string
+	for _, pattern := range []string{"usr/lib/*/ld-linux-*.so.*", "lib/*/ld-linux-*.so.*"} {
+		match, err := filepath.Glob(filepath.Join(home, pattern))
+		if err != nil {
+			return "", "", err
+		}
+		found = append(found, match...)
+	}
+	if len(found) == 0 {
+		return "", "", fmt.Errorf("%s has no loader: remove the folder, and it is fetched again", home)
+	}
+	arch := filepath.Base(filepath.Dir(found[0]))
+	return found[0], filepath.Join(home, "usr/lib", arch) + ":" + filepath.Join(home, "lib", arch), nil
 }
 
 // templateMySQL is a data directory that the server made once, to be copied. It

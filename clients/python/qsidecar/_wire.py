@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 try:
-    import msgpack  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    import msgpack
 except ImportError:
     msgpack = None
 

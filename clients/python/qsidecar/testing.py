@@ -1,0 +1,116 @@
+"""For the unit tests of programs that enqueue: jobs are done at once, without a sidecar.
+
+    with qsidecar.testing.inline() as did:
+        sign_up("ada")                                      # enqueues as ever
+    assert did.jobs[0].queue == "mail"
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from . import client
+from .job import Enqueued, Job, NewJob, dump
+from .worker import App, _apps
+
+
+@dataclass
+class Done:
+    """A job that was enqueued, and what became of it."""
+
+    job: Job
+    new: NewJob
+    ran: bool = False  # an app has a function for its queue
+    result: Any = None  # what that returned, if the queue's results are kept
+    error: Optional[BaseException] = None  # what that raised: Retry and Dead too
+
+    @property
+    def queue(self) -> str:
+        return self.job.queue
+
+    @property
+    def payload(self) -> Any:
+        return self.job.payload
+
+
+class Inline:
+    """What was enqueued, in its order."""
+
+    def __init__(self, apps: Sequence[App], raises: bool) -> None:
+        self.jobs: List[Done] = []
+        self._apps = apps
+        self._raises = raises
+        self._keys: Dict[Tuple[str, str], Done] = {}
+        self._client = _NoSidecar()
+
+    def of(self, queue: str) -> List[Done]:
+        """The jobs of one queue."""
+        return [done for done in self.jobs if done.queue == queue]
+
+    def _enqueue(self, jobs: Sequence[NewJob]) -> List[Enqueued]:
+        return [self._one(job) for job in jobs]
+
+    def _one(self, new: NewJob) -> Enqueued:
+        fields = new.fields()  # what a sidecar would be sent, and what is wrong with it
+        known = self._keys.get((new.queue, new.key)) if new.key is not None else None
+        if known is not None:
+            return Enqueued(known.job.id, True, "deleted" if known.ran else "ready")
+        number = len(self.jobs) + 1
+        job = Job(
+            self._client,
+            {
+                "id": f"inline-{number}",
+                "queue": new.queue,
+                "lease": f"inline.{number}",
+                "payload": dump(new.payload, new.raw) or b"",
+                "attempt": 1,
+                "max_attempts": new.max_attempts or 20,
+                "fence": number,
+                "priority": new.priority,
+                "headers": fields.get("headers"),
+                "key": new.key,
+            },
+        )
+        done = Done(job, new)
+        self.jobs.append(done)
+        if new.key is not None:
+            self._keys[new.queue, new.key] = done
+        app = next((app for app in self._apps or list(_apps) if new.queue in app.jobs), None)
+        if app is not None:
+            self._run(app, done)
+        return Enqueued(job.id)
+
+    def _run(self, app: App, done: Done) -> None:
+        done.ran = True
+        try:
+            done.result = app.perform(done.job)
+        except Exception as e:
+            done.error = e
+            if self._raises:
+                raise
+            return
+        self._enqueue(done.job._then)
+
+
+class _NoSidecar(client.Client):
+    """Takes what a function says of its job by itself."""
+
+    def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float], wait: float = 0.0) -> Dict[str, Any]:
+        return {}
+
+
+@contextmanager
+def inline(*apps: App, raises: bool = True) -> Iterator[Inline]:
+    """While it lasts, what any Client, App or qsidecar.sql of this process enqueues is done at once, in the caller's thread.
+
+    It is done by the apps named, or by any that there is; what is of no app's queue is noted and left. A delay is
+    not waited for. What a function raises comes out of the enqueue (raises=False: it is noted only).
+    """
+    did = Inline(apps, raises)
+    before, client._inline = client._inline, did._enqueue
+    try:
+        yield did
+    finally:
+        client._inline = before

@@ -1,0 +1,61 @@
+"""What the tests share. They run against the sidecar on QSIDECAR_SOCKET, in queues of their own."""
+
+import itertools
+import os
+import threading
+import time
+import unittest
+
+import qsidecar
+
+CODEC = os.environ.get("QSIDECAR_CODEC") or None
+_names = itertools.count()
+
+
+def client(**options):
+    options.setdefault("timeout", 20)
+    return qsidecar.Client(codec=CODEC, **options)
+
+
+def app(**options):
+    return qsidecar.App(codec=CODEC, timeout=20, **options)
+
+
+def queue():
+    """A queue that nobody else has."""
+    return f"py-{os.getpid()}-{next(_names)}-{time.time_ns()}"
+
+
+def eventually(fact, what, seconds=20):
+    """Waits for a fact, and returns it."""
+    end = time.monotonic() + seconds
+    while True:
+        got = fact()
+        if got:
+            return got
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.005)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.q = queue()
+        self.client = client()
+        self.addCleanup(self.client.close)
+
+    def one(self, name=None, **options):
+        """The one job that a claim gives."""
+        jobs = self.client.claim(name or self.q, wait=20, **options)
+        self.assertEqual(len(jobs), 1)
+        return jobs[0]
+
+    def peek(self, job_id, name=None):
+        found = self.client.request("peek", queue=name or self.q, ids=[job_id])["jobs"]
+        return found[0] if found else None
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,262 @@
+import os
+import threading
+import time
+import unittest
+from datetime import datetime, timedelta, timezone
+
+import qsidecar
+from qsidecar import NewJob
+from support import Case, client, eventually, in_thread
+
+
+class Jobs(Case):
+    def test_payloads(self):
+        for value in ({"to": "ada", "n": [1, 2.5, None]}, "é😀", 17, [], False):
+            self.client.enqueue(self.q, value)
+            job = self.one()
+            self.assertEqual(job.payload, value)
+            job.ack()
+        for raw in (bytes(range(256)), b"", b"\xff", "é\0".encode()):
+            self.client.enqueue(self.q, raw=raw)
+            job = self.one()
+            self.assertEqual(job.raw, raw)
+            job.ack()
+        self.client.enqueue(self.q)
+        self.assertIsNone(self.one().payload)
+
+    def test_a_payload_that_is_no_json(self):
+        self.client.enqueue(self.q, raw=b"\xff")
+        with self.assertRaisesRegex(ValueError, "no JSON"):
+            self.one().payload
+        with self.assertRaisesRegex(TypeError, "raw="):
+            self.client.enqueue(self.q, b"bytes")
+        with self.assertRaises(ValueError):
+            self.client.enqueue(self.q, float("nan"))
+
+    def test_options(self):
+        stored = self.client.enqueue(
+            self.q, 1, priority=5, key="k", headers={"lang": "é"}, max_attempts=3, timeout=timedelta(seconds=60)
+        )
+        again = self.client.enqueue(self.q, 2, key="k")
+        self.assertEqual((again.id, again.duplicate, again.state), (stored.id, True, "ready"))
+        job = self.one()
+        self.assertEqual((job.id, job.queue, job.payload, job.attempt, job.max_attempts), (stored.id, self.q, 1, 1, 3))
+        self.assertEqual((job.priority, job.key, job.headers, job.timeout_ms), (5, "k", {"lang": "é"}, 60_000))
+        self.assertNotIn(job.lease, repr(job))
+
+    def test_delays(self):
+        later = datetime.now(timezone.utc) + timedelta(hours=1)
+        ids = [e.id for e in self.client.enqueue_many([NewJob(self.q, 1, delay=3600), NewJob(self.q, 2, run_at=later)])]
+        for job_id in ids:
+            self.assertEqual(self.peek(job_id)["state"], "scheduled")
+        with self.assertRaisesRegex(ValueError, "time zone"):
+            self.client.enqueue(self.q, run_at=datetime(2030, 1, 1))
+
+    def test_nack(self):
+        self.client.enqueue(self.q, 1)
+        self.one().nack("boom\0\ud800", delay=0)
+        job = self.one()
+        self.assertEqual((job.attempt, job.last_error), (2, "boom\\0\\ud800"))
+        job.nack(charge=False, delay=0)
+        job = self.one()
+        self.assertEqual(job.attempt, 2)
+        job.nack("enough", dead=True)
+        self.assertEqual(self.peek(job.id)["state"], "dead")
+
+    def test_many(self):
+        stored = self.client.enqueue_many(NewJob(self.q, n) for n in range(100))
+        self.assertEqual(len({e.id for e in stored}), 100)
+        jobs = []
+        while len(jobs) < 100:
+            jobs += self.client.claim(self.q, max=1000, wait=20)
+        self.assertEqual([job.payload for job in jobs], list(range(100)))
+        jobs[0].ack()
+        lost = self.client.ack_many(jobs[:50])
+        self.assertEqual(lost, jobs[:1])
+        self.assertEqual(self.client.nack_many(jobs[50:], charge=False), [])
+        self.assertEqual(self.client.stats(self.q)[0]["claimed"], 0)
+        self.assertEqual(self.client.enqueue_many([]), [])
+        with self.assertRaises(ValueError):
+            self.client.enqueue_many([NewJob(self.q)] * 1001)
+
+    def test_follow_up(self):
+        self.client.enqueue(self.q, 1)
+        job = self.one()
+        job.then(self.q, 2)
+        self.assertEqual(len(job.ack(enqueue=[NewJob(self.q, 3)])), 2)
+        self.assertEqual([self.one().payload, self.one().payload], [2, 3])
+
+    def test_timed_lease(self):
+        self.client.enqueue(self.q, 1)
+        with client() as other:
+            job = other.claim(self.q, wait=20, lease=60)[0]
+            job.extend(120)
+        self.assertEqual(self.peek(job.id)["state"], "claimed")
+
+
+class Errors(Case):
+    def test_a_class_for_each_code(self):
+        with self.assertRaises(qsidecar.BadRequest) as caught:
+            self.client.enqueue_many([NewJob(self.q), NewJob("no queue's name!")])
+        self.assertEqual((caught.exception.code, caught.exception.field, caught.exception.index), ("bad_request", "queue", 1))
+        with self.assertRaises(qsidecar.UnknownOp):
+            self.client.request("of_a_later_version")
+        with self.assertRaises(qsidecar.Unsupported):
+            self.client.request("enqueue", queue=self.q, group="g")
+        with self.assertRaises(qsidecar.TooLarge):
+            self.client.enqueue(self.q, raw=bytes(self.client._session.server["max_payload"] + 1))
+        with self.assertRaises(qsidecar.TooLarge):
+            self.client.enqueue(self.q, raw=bytes(64 << 20))
+        self.client.ping()  # it goes on after all of them
+        self.client.enqueue(self.q, 1)
+        job = self.one()
+        job.ack()
+        with self.assertRaises(qsidecar.LeaseLost):
+            job.ack()
+
+    def test_text_that_is_none(self):
+        with self.assertRaises(UnicodeEncodeError):
+            self.client.enqueue(self.q, headers={"a": "\ud800"})
+        self.client.ping()
+
+    def test_nobody_there(self):
+        with self.assertRaisesRegex(qsidecar.NotConnected, "/nowhere/s.sock"):
+            client(socket="/nowhere/s.sock").ping()
+
+    def test_lost_is_told(self):
+        gone = []
+        with client(on_lost=gone.extend) as worker:
+            self.client.enqueue(self.q, 1)
+            job = worker.claim(self.q, wait=20)[0]
+            self.assertFalse(job.lost)
+            self.client.request("release", queue=self.q, ids=[job.id])
+            eventually(lambda: gone == [job], "the job is told lost")
+            self.assertTrue(job.lost)
+            with self.assertRaises(qsidecar.LeaseLost):
+                job.ack()
+
+
+class Life(Case):
+    def test_threads_share_a_client(self):
+        done = []
+
+        def work():
+            for n in range(50):
+                self.client.enqueue(self.q, n)
+                job = self.one()
+                job.ack()
+                done.append(job.id)
+
+        threads = [in_thread(work) for _ in range(8)]
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(set(done)), 400)
+        self.assertEqual(self.client._session.held, {})
+
+    def test_close_gives_back(self):
+        self.client.enqueue(self.q, 1)
+        with client() as other:
+            self.assertEqual(other.claim(self.q, wait=20)[0].attempt, 1)
+        self.assertEqual(self.one().attempt, 1)
+        with self.assertRaises(qsidecar.Closed):
+            other.ping()
+
+    def test_close_ends_a_claim_that_waits(self):
+        other, ended = client(), threading.Event()
+
+        def wait():
+            try:
+                other.claim(self.q, wait=600)
+            except qsidecar.Closed:
+                ended.set()
+
+        other.ping()
+        in_thread(wait)
+        eventually(lambda: other._session.open, "the claim waits")
+        other.close()
+        self.assertTrue(ended.wait(20))
+
+    def test_cancel(self):
+        got = []
+        thread = in_thread(lambda: got.append(self.client.claim(self.q, wait=600)))
+        eventually(lambda: self.client._session.open, "the claim waits")
+        self.client.cancel()
+        thread.join(20)
+        self.assertEqual(got, [[]])
+        self.client.ping()
+
+    def test_a_claim_given_up_holds_nothing(self):
+        with self.assertRaises(qsidecar.UnknownOutcome):
+            self.client.claim(self.q, wait=600, timeout=-599.9)
+        self.client.enqueue(self.q, 1)
+        with client() as other:
+            self.assertEqual(other.claim(self.q, wait=20)[0].attempt, 1)
+
+    def test_disconnect(self):
+        self.client.enqueue(self.q, 1)
+        self.one()
+        self.client.disconnect()
+        self.assertEqual(self.one().attempt, 1)
+
+
+class Fork(Case):
+    def in_child(self, check):
+        """Runs check in a child, whose exit code is 0 if it returned True."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                code = 0 if check() is True else 2
+            finally:
+                os._exit(code)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return os.WEXITSTATUS(status)
+            time.sleep(0.005)
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        raise AssertionError("the child hangs")
+
+    def test_child_has_its_own_connection(self):
+        self.client.enqueue(self.q, 1)
+        job = self.one()
+        waiting = in_thread(lambda: self.client.claim("elsewhere-" + self.q, wait=600))
+        eventually(lambda: self.client._session.open, "a claim waits, so that both would read its answer")
+
+        def child():
+            mine = self.client.enqueue(self.q, 2)
+            got = self.client.claim(self.q, wait=20)[0]
+            got.ack()
+            self.client.close()
+            return got.id == mine.id
+
+        for _ in range(3):
+            self.assertEqual(self.in_child(child), 0)
+        self.client.ping()
+        self.assertEqual(self.peek(job.id)["state"], "claimed")  # the child's end was none of the parent's
+        job.ack()
+        self.client.cancel()
+        waiting.join(20)
+
+    def test_fork_while_threads_call(self):
+        stop = threading.Event()
+
+        def call():
+            while not stop.is_set():
+                self.client.ping()
+
+        threads = [in_thread(call) for _ in range(4)]
+        self.addCleanup(lambda: [thread.join(20) for thread in threads])
+        self.addCleanup(stop.set)
+        for _ in range(10):
+            self.assertEqual(self.in_child(lambda: self.client.ping() is None), 0)
+
+    def test_close_on_exec(self):
+        self.client.ping()
+        self.assertFalse(self.client._session.wire._socket.get_inheritable())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,232 @@
+import os
+import threading
+import unittest
+
+import qsidecar
+from qsidecar import Dead, Retry, testing
+from support import Case, app, eventually, in_thread, queue
+
+KEPT = os.environ.get("QSIDECAR_KEPT", "py-not-kept")  # a queue that keeps its jobs
+
+
+class Worker(Case):
+    def setUp(self):
+        super().setUp()
+        self.app = app()
+        self.addCleanup(self.app.client.close)
+
+    def run_app(self, **options):
+        """Runs the app in a thread until the test ends."""
+        failed = []
+
+        def run():
+            try:
+                self.app.run(**options)
+            except BaseException as e:
+                failed.append(e)
+
+        thread = in_thread(run)
+
+        def end():
+            self.app.stop()
+            thread.join(20)
+            self.assertFalse(thread.is_alive())
+            self.assertEqual(failed, [])
+
+        self.addCleanup(end)
+
+    def gone(self, job_id):
+        eventually(lambda: self.peek(job_id) is None, "the job is done")
+
+    def test_done_and_failed(self):
+        seen = []
+
+        @self.app.before_job
+        def before(job):
+            seen.append(("before", job.payload))
+
+        @self.app.after_job
+        def after(job, error):
+            seen.append(("after", job.payload, type(error)))
+
+        @self.app.job(self.q)
+        def work(job):
+            seen.append(("work", job.payload))
+            if job.payload == "fail" and job.attempt == 1:
+                raise KeyError("é")
+            if job.payload == "later" and job.attempt == 1:
+                raise Retry("in a moment", delay=0)
+            if job.payload == "dead":
+                raise Dead("no use")
+
+        with self.assertLogs("qsidecar", "ERROR"):
+            ids = {p: self.app.enqueue(self.q, p).id for p in ("ok", "fail", "later", "dead")}
+            self.run_app(concurrency=1)
+            self.gone(ids["ok"])
+            self.gone(ids["later"])
+            dead = eventually(lambda: self.dead(ids["dead"]), "the job is dead")
+            self.assertEqual([e["message"] for e in dead["errors"]], ["no use"])
+            failed = eventually(lambda: (self.peek(ids["fail"]) or {}).get("errors"), "the failure is kept")
+        self.assertRegex(failed[0]["message"], r"^KeyError: 'é'\n  in work \(.*test_worker.py:\d+\)")
+        self.assertIn(("before", "ok"), seen)
+        self.assertIn(("after", "ok", type(None)), seen)
+        self.assertIn(("after", "dead", Dead), seen)
+
+    def dead(self, job_id):
+        job = self.peek(job_id)
+        return job if job and job["state"] == "dead" else None
+
+    def test_hooks_that_fail(self):
+        ran = []
+
+        @self.app.before_job
+        def before(job):
+            if job.payload == "before":
+                raise Dead("the hook before")
+
+        @self.app.after_job
+        def after(job, error):
+            if job.payload == "after":
+                raise Dead("the hook after")
+
+        self.app.job(self.q)(lambda job: ran.append(job.payload))
+        ids = [self.app.enqueue(self.q, p).id for p in ("before", "after")]
+        with self.assertLogs("qsidecar", "ERROR"):
+            self.run_app(concurrency=2)
+            for job_id, word in zip(ids, ("before", "after")):
+                job = eventually(lambda: self.dead(job_id), "the job is dead")
+                self.assertEqual(job["errors"][0]["message"], f"the hook {word}")
+        self.assertEqual(ran, ["after"])
+
+    def test_results_and_follow_ups(self):
+        after = queue()
+
+        @self.app.job(KEPT, result=True)
+        def work(job):
+            job.then(after, {"from": job.id})
+            return {"n": 17}
+
+        @self.app.job("bad." + self.q, result=True)
+        def bad(job):
+            return {"no": object()}
+
+        job_id = self.app.enqueue(KEPT).id
+        bad_id = self.app.enqueue("bad." + self.q, max_attempts=1).id
+        with self.assertLogs("qsidecar", "ERROR"):
+            self.run_app()
+            self.assertEqual(self.one(after).payload, {"from": job_id})
+            job = eventually(lambda: self.dead_in("bad." + self.q, bad_id), "a result that is no JSON fails the job")
+        self.assertIn("TypeError", job["errors"][0]["message"])
+        done = self.peek(job_id, KEPT)
+        if done is not None:  # the sidecar's config keeps it
+            self.assertEqual(done["result"], b'{"n":17}')
+        self.assertEqual(done is not None, "QSIDECAR_KEPT" in os.environ)
+
+    def dead_in(self, name, job_id):
+        job = self.peek(job_id, name)
+        return job if job and job["state"] == "dead" else None
+
+    def test_settled_by_the_function(self):
+        self.app.job(self.q)(lambda job: job.nack("by hand", dead=True))
+        job_id = self.app.enqueue(self.q).id
+        self.run_app()
+        self.assertEqual(eventually(lambda: self.dead(job_id), "dead")["errors"][0]["message"], "by hand")
+
+    def test_lost_while_it_runs(self):
+        running, go_on = threading.Event(), threading.Event()
+
+        @self.app.job(self.q)
+        def work(job):
+            if job.fence == first_fence.setdefault("fence", job.fence):
+                running.set()
+                eventually(lambda: job.lost, "the job knows that it is lost")
+                go_on.wait(20)
+
+        first_fence = {}
+        job_id = self.app.enqueue(self.q).id
+        with self.assertLogs("qsidecar", "WARNING") as logs:
+            self.run_app(concurrency=2)
+            self.assertTrue(running.wait(20))
+            self.client.request("release", queue=self.q, ids=[job_id])
+            self.gone(job_id)  # the other thread did it
+            go_on.set()
+            eventually(lambda: logs.output, "the loss is logged")
+
+    def test_drain(self):
+        did = []
+        self.app.job(self.q)(lambda job: did.append(job.payload))
+        for n in range(30):
+            self.app.enqueue(self.q, n)
+        self.app.run(concurrency=4, drain=True)
+        self.assertEqual(sorted(did), list(range(30)))
+        self.app.enqueue(self.q, 30)  # and its client goes on
+        self.app.run(drain=True)
+        self.assertEqual(len(did), 31)
+
+    def test_a_stop_lets_jobs_finish(self):
+        began, go_on = threading.Event(), threading.Event()
+
+        @self.app.job(self.q)
+        def work(job):
+            began.set()
+            go_on.wait(20)
+
+        first = self.app.enqueue(self.q).id
+        thread = in_thread(lambda: self.app.run(concurrency=1))
+        self.assertTrue(began.wait(20))
+        second = self.app.enqueue(self.q).id
+        self.app.stop()
+        go_on.set()
+        thread.join(20)
+        self.assertIsNone(self.peek(first))
+        self.assertEqual(self.peek(second)["attempt"], 0)
+
+    def test_wrong_uses(self):
+        with self.assertRaisesRegex(ValueError, "no job"):
+            self.app.run()
+        self.app.job(self.q)(lambda job: None)
+        with self.assertRaisesRegex(ValueError, "already"):
+            self.app.job(self.q)(lambda job: None)
+        with self.assertRaises(ValueError):
+            self.app.run(concurrency=0)
+
+
+class Inline(unittest.TestCase):
+    """qsidecar.testing needs no sidecar: these clients have no socket."""
+
+    def setUp(self):
+        self.app = qsidecar.App(socket="/nowhere/s.sock")
+        self.did = []
+
+        @self.app.job("double", result=True)
+        def double(job):
+            self.did.append(job.payload)
+            if job.payload == "bad":
+                raise Dead("no number")
+            job.then("note", job.payload)
+            return 2 * job.payload
+
+    def test_done_at_once(self):
+        with testing.inline(self.app) as did:
+            stored = self.app.enqueue("double", 21, key="k", delay=60)
+            again = qsidecar.Client(socket="/nowhere/s.sock").enqueue("double", 21, key="k")
+        self.assertEqual(self.did, [21])
+        self.assertEqual((again.id, again.duplicate), (stored.id, True))
+        self.assertEqual([(d.queue, d.payload, d.ran, d.result) for d in did.jobs], [("double", 21, True, 42), ("note", 21, False, None)])
+        self.assertEqual(did.jobs[0].new.delay, 60)
+        self.assertEqual(len(did.of("note")), 1)
+        with self.assertRaises(qsidecar.NotConnected):
+            self.app.enqueue("double", 1)
+
+    def test_what_is_raised(self):
+        with testing.inline() as did, self.assertRaises(Dead):
+            self.app.enqueue("double", "bad")
+        with testing.inline(raises=False) as did:
+            self.app.enqueue("double", "bad")
+        self.assertIsInstance(did.jobs[0].error, Dead)
+        with testing.inline(), self.assertRaises(ValueError):
+            self.app.enqueue("double", float("nan"))  # as without it
+
+
+if __name__ == "__main__":
+    unittest.main()
