@@ -14,7 +14,7 @@ missing() {
 		! nc -h 2>&1 | grep -q 'OpenBSD netcat' ;;
 	python3) ! python3 -c 'import sqlite3, socket, json' 2>/dev/null ;;
 	venv) ! python3 -c 'import ensurepip, venv' 2>/dev/null ;;
-	ruby) ! ruby -rmsgpack -e 'exit RUBY_VERSION >= "2.7"' 2>/dev/null || ! command -v gem >/dev/null ;;
+	ruby) ! ruby -rmsgpack -rpg -rmysql2 -rsqlite3 -e 'exit RUBY_VERSION >= "2.7"' 2>/dev/null || ! command -v gem >/dev/null ;;
 	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
 	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
@@ -31,7 +31,7 @@ packages() {
 	nc) echo netcat-openbsd ;;
 	python3) echo python3 ;;
 	venv) echo python3-venv ;; # for the grammars of T-SQL (scripts/tsql.sh)
-	ruby) echo ruby ruby-msgpack ;;
+	ruby) echo ruby ruby-msgpack ruby-pg ruby-mysql2 ruby-sqlite3 ;;
 	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;
 	pgbouncer) echo pgbouncer ;;
