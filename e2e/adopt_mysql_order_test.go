@@ -118,7 +118,7 @@ func batchesOfC(t *testing.T, h tableServer, a adoption) {
 		t.Helper()
 		own := b.db.texts("SELECT CAST(COUNT(*) AS CHAR) FROM queue_test WHERE transaction_unique IS NULL")
 		b.same(what+": the own count", own, strconv.Itoa(want))
-		if stat := b.w.stat(b.name); stat.Ready+stat.Dead != want {
+		if stat := b.w.stat(b.name); stat.Ready+stat.Scheduled+stat.Dead != want {
 			t.Errorf("%s: the sidecar counts %+v, want %d ready", what, stat, want)
 		}
 	}
@@ -142,6 +142,9 @@ func batchesOfC(t *testing.T, h tableServer, a adoption) {
 		t.Fatal(err)
 	}
 	waiting("after two rejects", 5)
+	later := b.claim(1)[0]
+	b.w.must(msg{"op": "nack", "lease": later.Lease, "error": "not yet"}) // own consumers do not see the back-off
+	waiting("with a back-off", 5)
 	b.same("what was rejected", b.own("own-2", 1), "1")
 	second := b.claim(2)
 	b.same("what was rejected", itemsOf(second), "5", "8")

@@ -60,6 +60,8 @@ func TestAdoptedOnMySQL(t *testing.T) {
 			"newest":  func(t *testing.T) { orderOfA(t, h, newestA, true) },
 			"lifo":    func(t *testing.T) { orderOfA(t, h, lifo, true) },
 			"batches": func(t *testing.T) { batchesOfC(t, h, systemC) },
+			"page_a":  func(t *testing.T) { pageA(t, h) },
+			"page_c":  func(t *testing.T) { pageC(t, h) },
 			"types":   func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
 			"wrong":   func(t *testing.T) { mysqlTables.run(t, h) },
 		}

@@ -29,6 +29,9 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 		if err := s.tellLong(ctx, t, &found); err != nil {
 			return found, err
 		}
+		if err := s.tellOthers(ctx, t, &found); err != nil {
+			return found, err
+		}
 		t.advise(&found, s.advisor(), s.explain(ctx, t, &found))
 	}
 	return found, nil
@@ -104,6 +107,36 @@ func (s *Store) tellLong(ctx context.Context, t *table, found *backends.Findings
 			return nil
 		},
 	})
+}
+
+// tellOthers looks for rows that show the sidecar's token, and that no sidecar claimed.
+func (s *Store) tellOthers(ctx context.Context, t *table, found *backends.Findings) error {
+	c, has := t.one[token]
+	if !has {
+		return nil
+	}
+	ours := t.g.Name(c.Name) + " BETWEEN " + t.g.Constant(fmt.Sprint(t.Token.From), c) + " AND " + t.g.Constant(fmt.Sprint(t.Token.To), c)
+	if t.Token.Text != "" {
+		ours = t.is(c.Name, Value{Text: t.Token.Text})
+	}
+	where := append(t.inQueue(), t.shows(backends.StateClaimed)...)
+	where = append(where, ours, "NOT "+t.remembered("l.token_host IS NOT NULL"))
+	var rows []string
+	err := s.Ask(ctx, &backends.Statement{
+		Text: t.g.First(outputs(t.keyTexts()...), t.name, strings.Join(where, " AND "), "", "10"),
+		Row:  func(cells [][]byte) error { rows = append(rows, t.item(cells)); return nil },
+	})
+	switch {
+	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
+		return err
+	case err != nil: // there are no tables of the sidecar's own yet; the plan says so
+		found.Fact("token", fmt.Sprintf("queues.%s: whether others use its token cannot be asked: %v", t.queue, err))
+	case len(rows) > 0:
+		found.Problem("token", fmt.Sprintf("queues.%s.token: rows of %s show in %s what is the sidecar's, and no sidecar has claimed them (%s): its own consumers use it, too, so that they work what a worker has, "+
+			"and a worker that comes too late could settle what they have", t.queue, t.name, c.Name, strings.Join(rows, " ")),
+			"give the token a value or a range that they never use; rows that nobody works on are to be made ready by hand")
+	}
+	return nil
 }
 
 // showing are the roles in which a row shows whose claim it is.
