@@ -76,9 +76,9 @@ func pythonWorker(t *testing.T, sc *sidecar, env []string, more ...string) *clie
 	return newClientWorker(t, sc, env, append(argv, more...)...)
 }
 
-// TestPythonWorker: deaths and stops of a Python worker on PostgreSQL, in threads
-// and in processes.
-func TestPythonWorker(t *testing.T) {
+// TestPythonPostgres: deaths and stops of a Python worker on PostgreSQL, in threads and
+// in processes; and jobs that psycopg inserts.
+func TestPythonPostgres(t *testing.T) {
 	t.Parallel()
 	versions := testserver.Versions()
 	p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{})
@@ -89,6 +89,12 @@ func TestPythonWorker(t *testing.T) {
 		if err := p.Stop(); err != nil {
 			t.Error(err)
 		}
+	})
+	t.Run("insert", func(t *testing.T) {
+		t.Parallel()
+		s := newSite(t)
+		s.url = p.Database(t)
+		checkPythonSQL(t, s, pythonEnv(t, pythonDrivers...), "postgresql", s.url)
 	})
 	for name, how := range map[string][]string{"threads": nil, "processes": {"--processes"}} {
 		t.Run(name, func(t *testing.T) {

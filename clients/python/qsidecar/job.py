@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Union
 
 from . import errors
 
@@ -45,8 +44,7 @@ def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-@dataclass
-class NewJob:
+class NewJob(NamedTuple):
     """A job to be stored. What is None is left to the queue's config.
 
     payload is any JSON value; raw is bytes that are stored as they are, instead of it. delay (seconds, up to
@@ -81,8 +79,7 @@ class NewJob:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """What became of an enqueue. A duplicate's id and state are those of the first job with its key."""
 
     id: str

@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// pythonDrivers are those of the databases.
+var pythonDrivers = []string{"psycopg[binary]==3.3.9", "PyMySQL==1.2.4"}
+
+// checkPythonSQL runs qsidecar.sql against the real thing: a driver, a database, and a
+// sidecar that finds what was inserted.
+func checkPythonSQL(t *testing.T, s *site, python, engine, where string) {
+	t.Helper()
+	cmd := exec.Command(python, filepath.Join(pythonPackage, "tests", "sql_check.py"), engine, where)
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.started("a").socket, "PYTHONPATH="+pythonPackage)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestPythonInsert: jobs that qsidecar.sql inserts. PostgreSQL's is in TestPythonPostgres.
+func TestPythonInsert(t *testing.T) {
+	t.Parallel()
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		s := newSite(t)
+		checkPythonSQL(t, s, pythonEnv(t, pythonPackage), "sqlite", s.file())
+	})
+	t.Run("mysql", func(t *testing.T) {
+		t.Parallel()
+		m, err := testserver.StartMySQL(t.Context(), testserver.MySQL97, testserver.Options{})
+		if errors.Is(err, testserver.ErrNotHad) {
+			figure(t, "NOT TESTED on MySQL, which could not be had")
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := m.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		s := newSite(t)
+		database := m.Database(t)
+		s.url = m.URL(database)
+		c := m.Config(database) // by its socket, where the driver needs no cryptography for a password
+		where, err := json.Marshal(map[string]string{
+			"unix_socket": c.Addr, "user": c.User, "password": c.Passwd, "database": database, "charset": "utf8mb4",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkPythonSQL(t, s, pythonEnv(t, pythonDrivers...), "mysql", string(where))
+	})
+}
