@@ -175,6 +175,9 @@ type Grammar interface {
 	// Arg is the n-th argument of a statement, from 1, as a value of a column: it is
 	// given as a string.
 	Arg(n int, c Column) string
+	// Exact is the same, for what must come back as it was: where the column's letters are
+	// not enough for the text, the statement is refused.
+	Exact(n int, c Column) string
 	// Number and Words are arguments that are an int64 and a string.
 	Number(n int) string
 	Words(n int) string
@@ -264,7 +267,7 @@ type Column struct {
 	Stamped   bool     // an INSERT that leaves it out stores the time in the session's zone;
 	Touched   bool     // so does an UPDATE
 	Chars     int      // the longest text; 0: no limit
-	Charset   string   // of a text that cannot hold every letter: ascii, latin1 or utf8mb3; empty: it can, or nobody knows
+	Charset   string   // of a text that cannot hold every letter: ascii, latin1, utf8mb3, or unknown: ASCII and more; empty: it can, or nobody knows
 	Values    []string // of a type that lists its values; nil: another
 	Least     int64    // of a type of whole numbers, the least and the most that it holds;
 	Most      int64    // both 0: as far as an int64 goes

@@ -30,4 +30,4 @@ flock -u 9
 exec 9>&-
 export PYTHONDONTWRITEBYTECODE=1
 if [ "${1:-}" = translate ]; then exec "$home/bin/python" $tsql/translate.py; fi
-exec "$home/bin/python" $tsql/check.py backends/sqlserver/testdata/golden "$cache/tsql-parsed"
+exec "$home/bin/python" $tsql/check.py backends/sqlserver/testdata/golden backends/sqlserver/testdata/golden_adopted "$cache/tsql-parsed"

@@ -74,7 +74,7 @@ func (r *row) put(c backends.Column, expression string) {
 // give puts a text into a column.
 func (r *row) give(c backends.Column, text string) {
 	r.known[c.Name] = text
-	r.put(c, r.value(c, text))
+	r.put(c, r.exactly(c, text))
 }
 
 func (r *row) has(name string) bool { return slices.Contains(r.names, name) }

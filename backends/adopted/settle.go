@@ -118,12 +118,22 @@ type writing struct {
 
 // value is a text as a value of the column.
 func (w *writing) value(c backends.Column, text string) string {
+	w.takes(c, text)
+	return w.t.g.Arg(len(w.args), c)
+}
+
+// exactly is the same, where nothing of the text may be lost.
+func (w *writing) exactly(c backends.Column, text string) string {
+	w.takes(c, text)
+	return w.t.g.Exact(len(w.args), c)
+}
+
+func (w *writing) takes(c backends.Column, text string) {
 	var arg any = text
 	if c.Kind == backends.BytesColumn {
 		arg = []byte(text)
 	}
 	w.args = append(w.args, arg)
-	return w.t.g.Arg(len(w.args), c)
 }
 
 // equals is the condition that the column has this text.
@@ -255,7 +265,7 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 			w.set(c, t.g.Clock(c, t.UTC))
 		}
 		if has && result != nil {
-			w.set(c, w.value(c, string(result)))
+			w.set(c, w.exactly(c, string(result)))
 		}
 		if c, has := t.one[Error]; has && c.Nullable && len(l.failures) > 0 {
 			w.set(c, "NULL") // what earlier tries wrote there
@@ -290,7 +300,7 @@ func (t *table) moves(l *lease, result []byte) *backends.Statement {
 			values[i] = t.g.Clock(t.one[FinishedAt], t.UTC)
 		case t.one[Result].Name:
 			if result != nil {
-				values[i] = w.value(t.one[Result], string(result))
+				values[i] = w.exactly(t.one[Result], string(result))
 			}
 		}
 	}

@@ -160,7 +160,7 @@ func unfitText(c backends.Column, text string) string {
 		return fmt.Sprintf("%q is longer than the column %s holds (%s)", text, c.Name, declared(c))
 	}
 	for _, letter := range text {
-		if foreign(letter, c.Charset) {
+		if c.Charset != "unknown" && foreign(letter, c.Charset) {
 			return fmt.Sprintf("%q has %q, which the column %s cannot hold: its character set is %s", text, string(letter), c.Name, c.Charset)
 		}
 	}
@@ -185,7 +185,7 @@ func heldBy(c backends.Column, text string) string {
 // foreign: the character set lacks the letter. What MySQL calls latin1 is Windows-1252.
 func foreign(letter rune, charset string) bool {
 	switch charset {
-	case "ascii":
+	case "ascii", "unknown":
 		return letter > unicode.MaxASCII
 	case "latin1":
 		_, has := charmap.Windows1252.EncodeRune(letter)

@@ -70,6 +70,9 @@ func (g grammar) Arg(n int, c backends.Column) string {
 	return mark(markValue, n)
 }
 
+// Exact is Arg: the server refuses what it cannot store.
+func (g grammar) Exact(n int, c backends.Column) string { return g.Arg(n, c) }
+
 func (g grammar) Number(n int) string { return mark(markValue, n) }
 func (g grammar) Words(n int) string  { return mark(markValue, n) }
 

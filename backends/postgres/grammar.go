@@ -40,6 +40,9 @@ func (g grammar) Arg(n int, c backends.Column) string {
 	return fmt.Sprintf("$%d::text::%s", n, c.Type)
 }
 
+// Exact is Arg: the server refuses what it cannot store.
+func (g grammar) Exact(n int, c backends.Column) string { return g.Arg(n, c) }
+
 func (g grammar) Number(n int) string { return fmt.Sprintf("$%d::bigint", n) }
 func (g grammar) Words(n int) string  { return fmt.Sprintf("$%d::text", n) }
 

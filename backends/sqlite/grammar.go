@@ -55,6 +55,9 @@ func (grammar) Arg(n int, c backends.Column) string {
 	return fmt.Sprintf("?%d", n)
 }
 
+// Exact is Arg: the server refuses what it cannot store.
+func (g grammar) Exact(n int, c backends.Column) string { return g.Arg(n, c) }
+
 func (grammar) Number(n int) string { return fmt.Sprintf("?%d", n) }
 func (grammar) Words(n int) string  { return fmt.Sprintf("?%d", n) }
 

@@ -194,9 +194,16 @@ func (q *saying) marked(st *backends.Statement) (text string, key bool, err erro
 			key = true
 			continue
 		}
+		rest, around, list := strings.Cut(rest, "\x02")
 		n, err := strconv.Atoi(rest)
 		if err != nil || n < 1 || n > len(st.Args) {
 			return "", false, fmt.Errorf("sqlserver: a statement has %d arguments, and names number %s", len(st.Args), rest)
+		}
+		if list {
+			if err := q.list(&b, n, st.Args[n-1], around); err != nil {
+				return "", false, err
+			}
+			continue
 		}
 		name := q.name + "_" + rest
 		if !slices.ContainsFunc(q.params, func(p param) bool { return p.name == name }) {
@@ -209,6 +216,57 @@ func (q *saying) marked(st *backends.Statement) (text string, key bool, err erro
 		b.WriteString("@" + name)
 	}
 	return b.String(), key, nil
+}
+
+// few is how many values of a list are parameters each: the server then looks for
+// each by the key, as it may not for what comes out of a document, and meets no row
+// that others have locked.
+const few = 64
+
+// list puts in a list's values. The last comes again and again: the texts of
+// statements are few.
+func (q *saying) list(b *strings.Builder, n int, a any, around string) error {
+	before, after, _ := strings.Cut(around, "\x02")
+	all, ok := a.([]string)
+	if !ok {
+		return fmt.Errorf("sqlserver: argument %d of a statement is a %T, and no list", n, a)
+	}
+	name := fmt.Sprintf("%s_%d", q.name, n)
+	known := slices.ContainsFunc(q.params, func(p param) bool { return p.name == name || p.name == name+"_1" })
+	switch {
+	case len(all) == 0:
+		b.WriteString("NULL")
+		return nil
+	case len(all) > few:
+		if !known {
+			document, err := json.Marshal(all)
+			if err != nil {
+				return err
+			}
+			q.params, q.args = append(q.params, param{name, "nvarchar(max)"}), append(q.args, mssql.NVarCharMax(document))
+		}
+		b.WriteString("SELECT " + before + "v.value" + after + " FROM OPENJSON(@" + name + ") AS v")
+		return nil
+	}
+	size := 1
+	for size < len(all) {
+		size *= 2
+	}
+	for i := range size {
+		one := fmt.Sprintf("%s_%d", name, i+1)
+		if !known {
+			kind, value, err := argument(markText, all[min(i, len(all)-1)])
+			if err != nil {
+				return err
+			}
+			q.params, q.args = append(q.params, param{one, kind}), append(q.args, value)
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(before + "@" + one + after)
+	}
+	return nil
 }
 
 // argument is an argument's type and value. A text is declared no longer than it may
@@ -236,11 +294,6 @@ func argument(letter string, a any) (kind string, value any, err error) {
 			return "nvarchar(4000)", mssql.NVarCharMax(v), nil
 		default:
 			return "nvarchar(max)", mssql.NVarCharMax(v), nil
-		}
-	case []string:
-		if letter == markList {
-			list, err := json.Marshal(v)
-			return "nvarchar(max)", mssql.NVarCharMax(list), err
 		}
 	}
 	return "", nil, fmt.Errorf("sqlserver: an argument is a %T, where a statement has the mark %q", a, letter)

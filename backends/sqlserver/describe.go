@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -77,6 +78,9 @@ var columnKinds = map[string]backends.ColumnKind{
 	"uniqueidentifier": backends.UUIDColumn, "json": backends.JSONColumn,
 }
 
+// latin1 finds collations whose code page is Windows-1252.
+var latin1 = regexp.MustCompile(`^(SQL_)?Latin1_General_(CP1_|1|C|B)`)
+
 // mostOf is what a type of whole numbers holds; the least is one less, below zero.
 var mostOf = map[string]int64{"smallint": math.MaxInt16, "int": math.MaxInt32}
 
@@ -124,6 +128,12 @@ func (d *described) column(rows *sql.Rows) error {
 		c.Type += " COLLATE " + collation
 		if json {
 			c.Kind = backends.JSONColumn
+		}
+	}
+	if narrow(c) {
+		c.Charset = "unknown"
+		if latin1.MatchString(collation) {
+			c.Charset = "latin1"
 		}
 	}
 	c.Default = c.Default || c.Generated

@@ -32,11 +32,16 @@ const (
 	markNumber = "n" // bigint
 	markText   = "w" // nvarchar
 	markBytes  = "b" // varbinary
-	markList   = "l" // a JSON list of texts
+	markList   = "l" // a list of texts; see listed
 	markKey    = "k" // of an INSERT: the expression that it answers with
 )
 
 func mark(letter string, n int) string { return "\x00" + letter + strconv.Itoa(n) + "\x00" }
+
+// listed is the mark of a list: what stands before and after each of its values.
+func listed(n int, before, after string) string {
+	return mark(markList, n)[:len(mark(markList, n))-1] + "\x02" + before + "\x02" + after + "\x00"
+}
 
 // bytewise is the collation by which texts are compared as they are stored, and inUTF8
 // one in which they are UTF-8.
@@ -173,8 +178,34 @@ func (g grammar) Arg(n int, c backends.Column) string {
 	return "CONVERT(" + c.Type + ", " + mark(markText, n) + ")"
 }
 
+// Exact: the server makes question marks of letters that a code page lacks. What is
+// no number is refused by the attempt to read one.
+func (g grammar) Exact(n int, c backends.Column) string {
+	t := writtenOf(c)
+	if !isText(c) || t.national || !narrow(c) {
+		return g.Arg(n, c)
+	}
+	value := mark(markText, n)
+	return "CASE WHEN CONVERT(nvarchar(max), " + g.Arg(n, c) + ")" + bytewise + " = " + value + bytewise + " THEN " + g.Arg(n, c) +
+		" ELSE CONVERT(varchar(max), CONVERT(int, " + g.Text("the code page of the column "+c.Name+" lacks letters of the text ") + " + LEFT(" + value + ", 40))) END"
+}
+
+// narrow: the column's texts are of a code page that is not UTF-8's.
+func narrow(c backends.Column) bool {
+	t := writtenOf(c)
+	return isText(c) && !t.national && !strings.HasSuffix(t.collation, "_UTF8")
+}
+
 func (g grammar) Number(n int) string { return mark(markNumber, n) }
 func (g grammar) Words(n int) string  { return mark(markText, n) }
+
+// bare is a text without what its column pads it with.
+func (t writtenAs) bare(expression string) string {
+	if t.padded {
+		return "RTRIM(" + expression + ")"
+	}
+	return expression
+}
 
 // Is: blanks at a text's end count in no comparison of the server's.
 func (g grammar) Is(n int, c backends.Column) string {
@@ -182,31 +213,33 @@ func (g grammar) Is(n int, c backends.Column) string {
 		return g.Name(c.Name) + " = TRY_CONVERT(" + c.Type + ", " + mark(markText, n) + ")"
 	}
 	t := writtenOf(c)
-	same := g.AsText(c) + " = " + mark(markText, n) + bytewise
+	value := t.bare(mark(markText, n))
+	same := g.AsText(c) + " = " + value + bytewise
 	if t.old {
 		return same
 	}
-	return "(" + g.Name(c.Name) + " = " + t.like(mark(markText, n)) + " AND " + same + ")"
+	return "(" + g.Name(c.Name) + " = " + t.like(value) + " AND " + same + ")"
 }
 
 func (g grammar) Among(n int, c backends.Column) string {
 	among := func(what, value string) string {
-		return what + " IN (SELECT " + value + " FROM OPENJSON(" + mark(markList, n) + ") AS v)"
+		before, after, _ := strings.Cut(value, "{}")
+		return what + " IN (" + listed(n, before, after) + ")"
 	}
 	if !isText(c) {
-		return among(g.Name(c.Name), "TRY_CONVERT("+c.Type+", v.value)")
+		return among(g.Name(c.Name), "TRY_CONVERT("+c.Type+", {})")
 	}
 	t := writtenOf(c)
-	same := among(g.AsText(c), "v.value"+bytewise)
+	value := t.bare("{}")
+	same := among(g.AsText(c), value+bytewise)
 	switch {
 	case t.old:
 		return same
 	case t.collation == bytewise && t.size == "4000": // the sidecar's own are compared so anyhow
-		return among(g.Name(c.Name), "CONVERT(nvarchar(4000), v.value)"+bytewise)
+		return among(g.Name(c.Name), "CONVERT(nvarchar(4000), {})"+bytewise)
 	}
-	value := "v.value"
 	if t.national {
-		value = "CONVERT(" + t.wide() + ", v.value)"
+		value = "CONVERT(" + t.wide() + ", " + value + ")"
 	}
 	return "(" + among(g.Name(c.Name), t.like(value)) + " AND " + same + ")"
 }
@@ -228,9 +261,7 @@ func (g grammar) characters(value string, c backends.Column) string {
 		return "CONVERT(nvarchar(max), " + value + ")"
 	}
 	t := writtenOf(c)
-	if t.padded {
-		value = "RTRIM(" + value + ")"
-	}
+	value = t.bare(value)
 	if t.national && !t.old {
 		return value
 	}

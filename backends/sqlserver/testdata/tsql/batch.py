@@ -77,7 +77,7 @@ class Column:
                     self.required = not c.kind.args.get("allow_null")
                 case exp.PrimaryKeyColumnConstraint():
                     self.required = True
-                case exp.DefaultColumnConstraint():
+                case exp.DefaultColumnConstraint() | exp.GeneratedAsIdentityColumnConstraint():
                     self.default = True
 
 
@@ -97,12 +97,15 @@ class Schema:
     """The tables and indexes that a schema file makes."""
 
     def __init__(self, text):
-        self.tables, self.indexes = {}, {}
+        self.tables, self.indexes, self.keys = {}, {}, {}
         for create in re.findall(r"CREATE TABLE .*?\n  \);", text, re.S):
             # sqlglot knows no sequence in a DEFAULT, and no constraint behind one.
             create = re.sub(r"DEFAULT \(.*?\)(?=[ ,]| --|\n)(?: CONSTRAINT \w+ PRIMARY KEY)?", "DEFAULT 0", create)
             tree = sqlglot.parse_one(create.rstrip(";"), dialect="tsql")
-            self.tables[tree.this.this.name.lower()] = columns_of(tree.this)
-        for index in re.findall(r"CREATE (?:UNIQUE )?INDEX .*?;", text, re.S):
+            name = tree.this.this.name.lower()
+            self.tables[name] = columns_of(tree.this)
+            if key := re.search(r"PRIMARY KEY \(([^)]*)\)", create):
+                self.keys[name] = [c.strip(" []").lower() for c in key.group(1).split(",")]
+        for index in re.findall(r"CREATE (?:UNIQUE )?INDEX \w+ ON .*?;", text, re.S):
             i = Index(index)
             self.indexes[i.name] = i

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks T-SQL that no server has run: usage: check.py GOLDEN_FOLDER CACHE_FOLDER
+"""Checks T-SQL that no server has run: usage: check.py GOLDEN_FOLDER ADOPTED_FOLDER CACHE_FOLDER
 
 Each file is read by two grammars, sqlfluff's and sqlglot's. Each name in it is looked
 up, types that meet are compared, and the rules of this package are applied. What is
@@ -15,6 +15,7 @@ import sys
 import sqlfluff
 from sqlfluff.core import FluffConfig, Linter
 
+import adopted
 import broken
 from batch import Schema, statements
 from names import Batch
@@ -51,7 +52,7 @@ def check(name, text, schema):
 
 
 def main():
-    goldens, cache = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    goldens, others, cache = map(pathlib.Path, sys.argv[1:4])
     cache.mkdir(parents=True, exist_ok=True)
     files = sorted(goldens.glob("*.sql"))
     schema = Schema((goldens / "schema.sql").read_text())
@@ -64,11 +65,28 @@ def main():
     for what in broken.unnoticed(goldens, schema, check):
         failed += 1
         print(f"this check does not notice {what}")
+    others = sorted(others.glob("*.sql"))
+    theirs = next(f for f in others if f.name == "tables.sql").read_text()
+    schema = Schema((goldens / "schema.sql").read_text() + theirs)
+    said = 0
+    for file in others:
+        text = file.read_text()
+        wrong = grammar(text, cache)
+        if file.name != "tables.sql":
+            said += len(adopted.sections(text))
+            wrong += adopted.faults(schema, text)
+        if file.name == "messages.sql":
+            wrong += [f"this check does not notice {what}" for what in adopted.unnoticed(schema, text)]
+        for what in wrong:
+            failed += 1
+            print(f"{file.name}: {what}")
+    if said < 50:
+        sys.exit(f"only {said} statements for adopted tables were found")
     if len(files) < 50:
         sys.exit(f"only {len(files)} statements were found")
     if failed:
         sys.exit(f"{failed} faults")
-    print(f"{len(files)} files of T-SQL, read by sqlfluff {sqlfluff.__version__} and sqlglot: nothing is wrong with them")
+    print(f"{said} statements for tables that somebody else owns, and {len(files)} files of T-SQL, read by sqlfluff {sqlfluff.__version__} and sqlglot: nothing is wrong with them")
 
 
 if __name__ == "__main__":

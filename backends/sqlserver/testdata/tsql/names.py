@@ -4,14 +4,16 @@ from sqlglot import exp
 
 from batch import Column, columns_of, kind_of, statements
 
+AROUND = {"now": "datetime2(6)", "wrote": "bigint", "adopt_zone": "int", "adopt_here": "datetime2(6)", "adopt_line": "bigint"}  # of a batch, by others
 FITS = ["tinyint", "smallint", "int", "bigint"]  # each holds those before it
 
 
 class Batch:
     """A batch, read statement by statement; wrong collects what is not right."""
 
-    def __init__(self, schema, text, parameters):
-        self.schema, self.text = schema, text
+    def __init__(self, schema, text, parameters, families=False):
+        # families: texts of any length meet, as long as both are national or both are not
+        self.schema, self.text, self.families = schema, text, families
         self.scalars = dict(parameters)  # name → type
         self.lists = {}  # table variables: name → columns
         self.used, self.wrong, self.sets = set(), [], 0
@@ -21,7 +23,7 @@ class Batch:
             except Exception as e:  # noqa: BLE001: whatever it is, it is this statement's
                 self.say(s.text, f"cannot be read: {e!r}")
         for name in [*self.scalars, *self.lists]:
-            if name not in self.used and name not in ("now", "wrote"):
+            if name not in self.used and name not in AROUND:
                 self.say("", f"@{name} is declared and not used")
 
     def say(self, where, what):
@@ -76,6 +78,8 @@ class Batch:
                 return self.lists.get(node.this.name, {})
             case exp.OpenJSON():
                 self.scan(node.this.this, [])
+                if not node.this.expressions:
+                    return {"key": None, "value": None, "type": None}
                 return {c.name: c for c in (document(d) for d in node.this.expressions)}
         name = node.name.lower()
         if node.db == "sys":
@@ -193,14 +197,21 @@ class Batch:
         a, b = self.column(node.left, scopes) if not isinstance(node.left, exp.EQ) else None, self.column(node.right, scopes)
         if a is None or b is None or a.collation == b.collation == "variable":
             return
-        if a.kind != b.kind:
+        if self.family(a.kind) != self.family(b.kind):
             self.say(self.now, f"compares {a.name} {a.kind} with {b.name} {b.kind}")
         if "char" in a.kind and "variable" not in (a.collation, b.collation) and a.collation != b.collation:
             self.say(self.now, f"compares {a.name} and {b.name} of different collations")
 
+    def family(self, kind):
+        if not self.families:
+            return kind
+        return "nvarchar" if kind.startswith(("nchar", "nvarchar", "ntext")) else "varchar" if kind.startswith(("char", "varchar", "text")) else kind
+
     def assign(self, to, what, node):
         """What is stored must be of the type it is stored as, or of a smaller one."""
-        if to is None or what is None or to.kind == what.kind:
+        if to is None or what is None or self.family(to.kind) == self.family(what.kind):
+            return
+        if self.families and (to.kind, what.kind) == ("int", "bigint"):
             return
         if to.kind in FITS and what.kind in FITS and FITS.index(what.kind) <= FITS.index(to.kind):
             return
@@ -225,6 +236,7 @@ class Batch:
             types = [[self.column(e, []) for e in v] for v in values]
         else:
             types = [[c for _, c in self.query(tree.expression, [])]]
+        self.output(tree, {"inserted": there})
         for row in types:
             if len(row) != len(columns):
                 self.say(self.now, f"stores {len(row)} values into {len(columns)} columns")

@@ -126,7 +126,7 @@ def statement_rules(name, schema, s, say):
         say("MERGE, CREATE OR ALTER and WITH are for no server that this has to run on")
     for table in tree.find_all(exp.Table):
         if isinstance(table.this, exp.Identifier) and table.parent_select is not table:
-            if isinstance(tree, exp.Update) and table is tree.this or isinstance(tree, exp.Delete) and table in tree.args.get("tables", []):
+            if isinstance(tree, exp.Update) and table is tree.this or isinstance(tree, exp.Delete) and table in (tree.args.get("tables") or []):
                 continue
             table_rules(name, schema, table, say)
     for select in tree.find_all(exp.Select):

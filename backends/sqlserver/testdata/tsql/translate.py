@@ -24,18 +24,29 @@ from batch import kind_of
 KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job", "fence"], "qsidecar_keys": ["queue", "name"], "qsidecar_hosts": ["host"],
         "qsidecar_returns": ["queue"], "qsidecar_commits": ["handle", "lane"], "qsidecar_queues": ["queue"]}
 
+ZONE = 120  # the server's clock shows UTC and so many minutes
+
 
 def kind(name):
     """A type of PostgreSQL."""
     name = name.lower().replace(" ", "")
+    size = re.search(r"\((\d+)\)", name)
+    if name.startswith("datetimeoffset"):
+        return f"timestamptz({min(int(size.group(1)), 6) if size else 6})"
     if name.startswith("datetime2"):
-        return "timestamp(6)"
-    if name.startswith("varbinary"):
+        return f"timestamp({min(int(size.group(1)), 6) if size else 6})"
+    if name.startswith(("varbinary", "binary", "image")):
         return "bytea"
     if name.startswith(("nvarchar", "varchar")):
-        size = re.search(r"\((\d+)\)", name)
         return f"varchar({size.group(1)})" if size else "text"
-    return {"tinyint": "smallint", "int": "int", "integer": "int"}.get(name, name)
+    if name.startswith(("nchar", "char")):
+        return f"char({size.group(1)})"
+    return {"tinyint": "smallint", "int": "int", "integer": "int", "bit": "smallint", "datetime": "timestamp(3)", "smalldatetime": "timestamp(0)",
+            "uniqueidentifier": "uuid", "float": "double precision", "money": "numeric(19,4)", "xml": "text", "ntext": "text"}.get(name, name)
+
+
+def listed(key):
+    return ", ".join(f'"{(e.this if isinstance(e, exp.Ordered) else e).name}"' for e in key.expressions)
 
 
 def columns(schema):
@@ -43,10 +54,10 @@ def columns(schema):
     found, keys = [], []
     for d in schema.expressions:
         if isinstance(d, exp.PrimaryKey):
-            keys.append("PRIMARY KEY (" + ", ".join(e.this.name if isinstance(e, exp.Ordered) else e.name for e in d.expressions) + ")")
+            keys.append("PRIMARY KEY (" + listed(d) + ")")
         if isinstance(d, exp.Constraint):
             for k in d.expressions:
-                keys.append(f"CONSTRAINT {d.name} PRIMARY KEY (" + ", ".join(e.this.name if isinstance(e, exp.Ordered) else e.name for e in k.expressions) + ")")
+                keys.append(f'CONSTRAINT "{d.name}" PRIMARY KEY (' + listed(k) + ")")
         if not isinstance(d, exp.ColumnDef):
             continue
         text = f'"{d.name}" {kind(kind_of(d.args["kind"]))}'
@@ -61,6 +72,8 @@ def columns(schema):
                     text += f" {name}PRIMARY KEY"
                 case exp.DefaultColumnConstraint():
                     text += f" DEFAULT {c.kind.this.sql('postgres')}"
+                case exp.GeneratedAsIdentityColumnConstraint():
+                    text += " GENERATED ALWAYS AS IDENTITY"
         found.append(text)
     return ", ".join(found + keys)
 
@@ -86,11 +99,30 @@ def rewrite(node):
             return snippet(f"""nextval('{node.this.sql("postgres")}')""")
         case exp.DateAdd() | exp.TsOrDsAdd():
             unit = node.args["unit"].name.lower()
-            return exp.Paren(this=exp.Add(this=node.this.copy(), expression=exp.Mul(
-                this=exp.Paren(this=node.expression.copy()), expression=snippet(f"INTERVAL '1 {unit}'"))))
-        case exp.DateDiff():
-            return snippet("CAST(extract(epoch FROM <<now>>) * 1000000 AS bigint)".replace("<<now>>", "placeholder_now")).transform(
-                lambda n: variable("now") if isinstance(n, exp.Column) and n.name == "placeholder_now" else n)
+            number = exp.Paren(this=node.expression.copy())
+            if unit == "nanosecond":
+                unit, number = "microsecond", exp.Paren(this=exp.Div(this=number, expression=exp.Literal.number(1000), typed=True))
+            return exp.Paren(this=exp.Add(this=instant(node.this), expression=exp.Mul(this=number, expression=snippet(f"INTERVAL '1 {unit}'"))))
+        case exp.DateDiff():  # of whole units since a whole one: floor
+            each = {"minute": "/ 60", "millisecond": "* 1000", "microsecond": "* 1000000"}[node.args["unit"].name.lower()]
+            return filled_in(f"CAST(floor(extract(epoch FROM (hole_a - hole_b)) {each}) AS bigint)", hole_a=instant(node.this), hole_b=instant(node.expression))
+        case exp.Extract() if node.name.upper() == "TZOFFSET" or "SYSDATETIMEOFFSET" in node.sql("tsql").upper():
+            return exp.Literal.number(ZONE)
+        case exp.Extract() if node.name.lower() == "nanosecond":
+            return filled_in("(CAST(extract(microsecond FROM hole_a) AS bigint) % 1000000 * 1000)", hole_a=instant(node.expression))
+        case exp.Anonymous() if node.name.upper() in ("SWITCHOFFSET", "TODATETIMEOFFSET"):
+            value, minutes = (e.copy() for e in node.expressions)
+            if node.name.upper() == "SWITCHOFFSET":  # to +00:00, and then without it
+                return filled_in("(hole_a AT TIME ZONE 'UTC')", hole_a=value)
+            if isinstance(minutes, exp.Literal):
+                minutes = exp.Literal.number(0)
+            return filled_in("((hole_a - hole_b * INTERVAL '1 minute') AT TIME ZONE 'UTC')", hole_a=instant(value), hole_b=minutes)
+        case exp.Collate() if node.expression.name.endswith("_BIN2"):
+            return exp.Collate(this=node.this.copy(), expression=exp.to_identifier("C", quoted=True))
+        case exp.Collate() if node.expression.name != "C":
+            return node.this.copy()
+        case exp.Add() if any(isinstance(n, exp.Literal) and n.is_string for n in (node.left, node.right)):
+            return exp.DPipe(this=node.left.copy(), expression=node.right.copy(), safe=True)
         case exp.Convert() if kind(kind_of(node.this)) == "bytea":
             return exp.Anonymous(this="convert_to", expressions=[node.expression, exp.Literal.string("UTF8")])
         case exp.Convert():
@@ -107,6 +139,16 @@ def rewrite(node):
     return node
 
 
+def instant(node):
+    """A time, which may be a literal."""
+    return exp.cast(node.copy(), "timestamp") if isinstance(node, exp.Literal) else node.copy()
+
+
+def filled_in(text, **holes):
+    """PostgreSQL's SQL with trees in the places of names."""
+    return snippet(text).transform(lambda n: holes[n.name].copy() if isinstance(n, exp.Column) and n.name in holes else n)
+
+
 def rewritten(tree):
     """A tree whose parts are rewritten, the innermost first."""
     tree = exp.Paren(this=tree.copy())
@@ -119,6 +161,10 @@ def rewritten(tree):
 
 def source(table):
     """A table of a FROM: its name, its alias, or the document that it is."""
+    if isinstance(table.this, exp.OpenJSON) and not table.this.expressions:  # a list of texts
+        name = table.this.this.name
+        tree = snippet(f'SELECT 1 FROM json_array_elements_text(CAST("the_list" AS json)) AS {table.alias}(value)')
+        return tree.transform(lambda n: variable(name) if isinstance(n, exp.Column) and n.name == "the_list" else n).args["from_"].this
     if isinstance(table.this, exp.OpenJSON):
         cols = ", ".join(f'"{c.name}" {kind(kind_of(c.args["kind"]))}' for c in table.this.expressions)
         text = f'SELECT 1 FROM json_to_recordset(CAST("the_list" AS json)) AS {table.alias}({cols})'
@@ -140,6 +186,11 @@ def hinted(table):
     return {h.name.upper() for hint in table.args.get("hints") or [] for h in hint.expressions if not isinstance(h, exp.Anonymous)}
 
 
+def named(table):
+    """A table as a lock names it."""
+    return exp.Table(this=exp.to_identifier(table.alias)) if table.alias else exp.Table(this=exp.to_identifier(table.name, quoted=True))
+
+
 def locks(select):
     """FOR UPDATE, of the tables that have a hint for it."""
     found = []
@@ -147,7 +198,7 @@ def locks(select):
         how = hinted(table)
         outer = isinstance(table.parent, exp.Join) and table.parent.side == "LEFT"
         if table.parent_select is select and "UPDLOCK" in how and not outer:
-            found.append(exp.Lock(update=True, expressions=[exp.to_table(table.alias)], wait=False if "READPAST" in how else None))
+            found.append(exp.Lock(update=True, expressions=[named(table)], wait=False if "READPAST" in how else None))
     return found
 
 
@@ -191,6 +242,13 @@ def insert(tree):
     if isinstance(target, exp.Schema):
         names = " (" + ", ".join(f'"{c.name}"' for c in target.expressions) + ")"
         target = target.this
+    if r := tree.args.get("returning"):
+        out = ", ".join(text_of(rewritten(e.copy().transform(lambda n: exp.column(n.name, quoted=True) if isinstance(n, exp.Column) else n))) for e in r.expressions)
+        tree = tree.copy()
+        tree.set("returning", None)
+        return f"WITH stored AS ({insert(tree)} RETURNING {out}) INSERT INTO v_{r.args['into'].name} SELECT * FROM stored"
+    if tree.args.get("default"):
+        return f"INSERT INTO {text_of(source(target))} DEFAULT VALUES"
     if isinstance(tree.expression, exp.Values):
         rows = ", ".join("(" + ", ".join(text_of(rewritten(e)) for e in v.expressions) + ")" for v in tree.expression.expressions)
         return f"INSERT INTO {text_of(source(target))}{names} VALUES {rows}"
@@ -226,11 +284,15 @@ def output(tree, alias, statement):
     return f"WITH changed AS ({statement} RETURNING {out}) INSERT INTO v_{r.args['into'].name} SELECT * FROM changed"
 
 
+def condition(tree):
+    where = tree.args["where"].transform(lambda n: source(n) if isinstance(n, exp.Table) else n)
+    return text_of(rewritten(where))
+
+
 def update(tree):
     if tree.args.get("from_") is None:
         sets = ", ".join(f'"{e.this.name}" = {text_of(rewritten(e.expression))}' for e in tree.expressions)
-        where = text_of(rewritten(tree.args["where"]))
-        return f"UPDATE {text_of(source(tree.this))} SET {sets} {where}"
+        return f"UPDATE {text_of(source(tree.this))} SET {sets} {condition(tree)}"
     alias = tree.this.name
     table, keys, select = changed(tree, tree.args["from_"].this, alias)
     for k in keys:
@@ -247,6 +309,8 @@ def update(tree):
 
 
 def delete(tree):
+    if not tree.args.get("tables"):
+        return f"DELETE FROM {text_of(source(tree.this))} {condition(tree)}"
     alias = tree.args["tables"][0].name
     table, keys, select = changed(tree, tree.this, alias)
     for k in keys:
@@ -344,12 +408,15 @@ def tables(text):
     steps = []
     for create in re.findall(r"CREATE TABLE .*?\n  \)", text, re.S):
         create = re.sub(r"DEFAULT \(SYSUTCDATETIME\(\)\)", "DEFAULT 'now'", create)
-        name = re.search(r"CREATE TABLE (\S+) \(", create).group(1)
+        create = re.sub(r"DEFAULT \((SYSDATETIME|GETDATE)\(\)\)", "DEFAULT 'here'", create)
+        create = create.replace("DEFAULT (NEWID())", "DEFAULT 'uuid'")
+        name = re.search(r"CREATE TABLE ((?:\[[^\]]+\]|\w+)(?:\.(?:\[[^\]]+\]|\w+))?) \(", create).group(1)
         line = name.rsplit(".", 1)[0].replace("[", '"').replace("]", '"') + ".qsidecar_line"
         create = re.sub(r"DEFAULT \(NEXT VALUE FOR .*?\)(?: (CONSTRAINT \w+ PRIMARY KEY))?", r"DEFAULT 'line' \1", create)
         create = re.sub(r"DEFAULT \((.*?)\)", r"DEFAULT \1", create).replace("DEFAULT 0x", "DEFAULT ''")
         tree = sqlglot.parse_one(create, dialect="tsql")
-        made = columns(tree.this).replace("DEFAULT 'now'", "DEFAULT (clock_timestamp() AT TIME ZONE 'UTC')").replace("DEFAULT 'line'", f"DEFAULT nextval('{line}')")
+        made = columns(tree.this).replace("DEFAULT 'now'", "DEFAULT (clock_timestamp() AT TIME ZONE 'UTC')").replace("DEFAULT 'uuid'", "DEFAULT gen_random_uuid()")
+        made = made.replace("DEFAULT 'here'", f"DEFAULT (clock_timestamp() AT TIME ZONE 'UTC' + INTERVAL '{ZONE} minutes')").replace("DEFAULT 'line'", f"DEFAULT nextval('{line}')")
         steps.append(["do", f"CREATE TABLE {name.replace('[', chr(34)).replace(']', chr(34))} ({made})"])
     return steps
 

@@ -1,0 +1,345 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql/driver"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+const adoptedDir = "testdata/golden_adopted"
+
+// tablesSQL is the DDL of tables that somebody else owns.
+func tablesSQL(t testing.TB) string {
+	t.Helper()
+	text, err := os.ReadFile(adoptedDir + "/tables.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var (
+	createTable = regexp.MustCompile(`(?s)CREATE TABLE \[dbo\]\.\[([^\]]+)\] \(\n(.*?)\n  \);((?:\nCREATE INDEX [^\n]*)*)`)
+	columnLine  = regexp.MustCompile(`^ +\[(\w+)\] (\w+)(?:\((\w+)(?:,(\d+))?\))?( COLLATE (\w+))?( IDENTITY\(1,1\))? (NOT NULL|NULL)( DEFAULT .*)?,?$`)
+	keyLine     = regexp.MustCompile(`CONSTRAINT \[([^\]]+)\] PRIMARY KEY \((.*)\)$`)
+	indexLine   = regexp.MustCompile(`CREATE INDEX \[(\w+)\] ON \S+ \((.*)\);`)
+)
+
+// catalogue is what the server would say of the tables: by name, the answers to
+// describe.sql.
+func catalogue(t testing.TB, ddl string) map[string][]*answer {
+	t.Helper()
+	all := map[string][]*answer{}
+	for _, m := range createTable.FindAllStringSubmatch(ddl, -1) {
+		sets := []*answer{rowOf("dbo", m[1], "U", int64(0)), {columns: make([]string, 12)}, {columns: make([]string, 6)}, {columns: make([]string, 2)},
+			{make([]string, 2), [][]driver.Value{{"INSERT", int64(1)}, {"DELETE", int64(1)}}}, {columns: make([]string, 1)}}
+		nullable := map[string]bool{}
+		index := func(name, columns string, unique int64) {
+			for part := range strings.SplitSeq(columns, ", ") {
+				column := strings.Trim(strings.TrimSuffix(part, " DESC"), "[]")
+				sets[2].rows = append(sets[2].rows, []driver.Value{name, unique, "", column, flag01(strings.HasSuffix(part, " DESC")), flag01(nullable[column])})
+			}
+		}
+		for line := range strings.SplitSeq(m[2], "\n") {
+			if key := keyLine.FindStringSubmatch(line); key != nil {
+				index(key[1], key[2], 1)
+				continue
+			}
+			c := columnLine.FindStringSubmatch(line)
+			if c == nil {
+				t.Fatalf("%s: a line of the DDL is not understood: %q", m[1], line)
+			}
+			nullable[c[1]] = c[8] == "NULL"
+			sets[1].rows = append(sets[1].rows, catalogued(c, nullable[c[1]]))
+		}
+		for _, x := range indexLine.FindAllStringSubmatch(m[3], -1) {
+			index(x[1], x[2], 0)
+		}
+		all[m[1]] = sets
+	}
+	return all
+}
+
+// catalogued is a column's row in sys.columns, of the parts of its line.
+func catalogued(c []string, nullable bool) []driver.Value {
+	size, err := strconv.ParseInt(c[3], 10, 64)
+	bytes, digits, scale := size, int64(0), size
+	switch {
+	case c[3] == "max" || err != nil:
+		bytes = -1
+	case c[2] == "nchar" || c[2] == "nvarchar":
+		bytes *= 2
+	case c[2] == "decimal":
+		digits = size
+		scale, _ = strconv.ParseInt(c[4], 10, 64) // the pattern has digits alone
+	}
+	return []driver.Value{c[1], c[2], bytes, digits, scale, c[6], flag01(nullable), flag01(c[7] != ""), flag01(c[9] != ""), int64(0), int64(1), int64(1)}
+}
+
+func flag01(yes bool) int64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// adoption is a database with tables that somebody else owns.
+type adoption struct {
+	*testing.T
+	*adopted.Store
+	engine *recorder
+	url    string
+	beside *pgx.Conn // the owner's
+	slots  uint64
+}
+
+const me backends.Identity = 1 << 63
+
+// adopting makes the tables on what stands in for SQL Server, and adopts some.
+func adopting(t *testing.T, tables map[string]adopted.Table, rows ...string) *adoption {
+	t.Helper()
+	ddl := tablesSQL(t)
+	k := &adoption{T: t, url: standIn(t)}
+	var err error
+	if k.beside, err = pgx.Connect(t.Context(), k.url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.beside.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	k.sql("CREATE SCHEMA dbo")
+	steps, err := places.translator.steps(ddl, defaultSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps {
+		k.sql(s.query)
+	}
+	e := &emulator{url: k.url, schema: defaultSchema, translator: places.translator, conns: map[*emulated]struct{}{}, tables: catalogue(t, ddl)}
+	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", driver: func(*mssql.Connector) driver.Connector { return e }}
+	k.engine = &recorder{Store: open(t, o), seen: map[string]string{}}
+	k.sql(`CREATE OR REPLACE FUNCTION qsidecar.qsidecar_now() RETURNS timestamp(6) LANGUAGE sql VOLATILE AS $$SELECT clock_timestamp() AT TIME ZONE 'UTC'$$`)
+	for _, row := range rows {
+		k.sql(row)
+	}
+	if k.Store, err = adopted.New(t.Context(), k.engine, tables); err != nil {
+		t.Fatal(err)
+	}
+	k.beat(me)
+	return k
+}
+
+func (k *adoption) beat(host backends.Identity) {
+	k.Helper()
+	if _, err := k.Beat(k.Context(), backends.Beat{Host: host, Kind: backends.BeatJoin, Lease: time.Minute}); err != nil {
+		k.Fatal(err)
+	}
+}
+
+// sql runs the owner's own statements, in PostgreSQL's words.
+func (k *adoption) sql(text string) {
+	k.Helper()
+	if _, err := k.beside.Exec(k.Context(), text); err != nil {
+		k.Fatalf("%s: %v", text, err)
+	}
+}
+
+// shows compares a query's rows, a text each, with what it should answer.
+func (k *adoption) shows(query string, want ...string) {
+	k.Helper()
+	rows, err := k.beside.Query(k.Context(), query)
+	if err != nil {
+		k.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		k.Fatalf("%s: %v", query, err)
+	}
+	if d := cmp.Diff(want, got); d != "" && len(want)+len(got) > 0 {
+		k.Errorf("%s (-want +got):\n%s", query, d)
+	}
+}
+
+func (k *adoption) slot(lease time.Duration) backends.Slot {
+	k.slots++
+	return backends.Slot{Token: backends.Token{Host: me, Number: k.slots}, Lease: lease, Worker: "worker"}
+}
+
+func (k *adoption) claim(queue string, n int, lease time.Duration) []backends.Job {
+	k.Helper()
+	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
+	for range n {
+		c.Slots = append(c.Slots, k.slot(lease))
+	}
+	return k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+}
+
+func (k *adoption) one(queue string) backends.Job {
+	k.Helper()
+	jobs := k.claim(queue, 1, 0)
+	if len(jobs) != 1 {
+		k.Fatalf("%d jobs, want 1", len(jobs))
+	}
+	return jobs[0]
+}
+
+func (k *adoption) commit(b backends.Batch) backends.Results {
+	k.Helper()
+	r, err := k.Commit(k.Context(), b)
+	if err != nil {
+		k.Fatal(err)
+	}
+	return r
+}
+
+// write makes one write and checks how many leases were lost.
+func (k *adoption) write(w backends.Write, lost int) backends.WriteResult {
+	k.Helper()
+	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
+	if len(r.Lost) != lost {
+		k.Errorf("%T: %d leases were lost, want %d", w, len(r.Lost), lost)
+	}
+	return r
+}
+
+func (k *adoption) sweep(s backends.Sweep) backends.Swept {
+	k.Helper()
+	s.Limit = 100
+	r, err := k.Sweep(k.Context(), s)
+	if err != nil {
+		k.Fatal(err)
+	}
+	return r
+}
+
+func (k *adoption) command(c backends.Command, want int64) {
+	k.Helper()
+	if n, _, err := k.Command(k.Context(), c); err != nil || n != want {
+		k.Errorf("command %d: %d, %v; want %d", c.Kind, n, err, want)
+	}
+}
+
+func (k *adoption) peek(p backends.Peek) []backends.View {
+	k.Helper()
+	views, err := k.Peek(k.Context(), p)
+	if err != nil {
+		k.Error(err)
+	}
+	return views
+}
+
+func leasesOf(jobs ...backends.Job) (l []backends.Lease) {
+	for i := range jobs {
+		l = append(l, jobs[i].Lease())
+	}
+	return l
+}
+
+// recorder is an engine that notes each statement that package adopted has it carry
+// out, as it is sent.
+type recorder struct {
+	*Store
+	mu   sync.Mutex
+	seen map[string]string // by the statement's text, its golden form
+}
+
+func (r *recorder) note(statements []*backends.Statement) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, st := range statements {
+		q, err := say(1, st)
+		if err != nil {
+			return err
+		}
+		r.seen[q.text] = golden(q.call)
+	}
+	return nil
+}
+
+func (r *recorder) Ask(ctx context.Context, statements ...*backends.Statement) error {
+	if err := r.note(statements); err != nil {
+		return err
+	}
+	return r.Store.Ask(ctx, statements...)
+}
+
+func (r *recorder) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+	if before := also.Before; before != nil {
+		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+			return before(ctx, noted{sql, r}, b)
+		}
+	}
+	if after := also.After; after != nil {
+		also.After = func(ctx context.Context, sql backends.SQL, res *backends.Results) error {
+			return after(ctx, noted{sql, r}, res)
+		}
+	}
+	return r.Store.CommitWith(ctx, b, also)
+}
+
+type noted struct {
+	backends.SQL
+	r *recorder
+}
+
+func (n noted) Do(ctx context.Context, statements ...*backends.Statement) error {
+	if err := n.r.note(statements); err != nil {
+		return err
+	}
+	return n.SQL.Do(ctx, statements...)
+}
+
+// golden is a statement as it is sent, without what stands around all.
+func golden(c call) string {
+	var b, d strings.Builder
+	for _, p := range c.params {
+		if d.Len() > 0 {
+			d.WriteString(", ")
+		}
+		d.WriteString("@" + p.name + " " + p.kind)
+	}
+	b.WriteString("-- parameters: " + d.String() + "\n-- result sets: " + strconv.Itoa(c.sets) + "\n" + c.text + "\n")
+	return b.String()
+}
+
+// goldenAdopted compares what was recorded with the file that was read when it was
+// changed last. A list of many rows is left out where one of few is there.
+func (k *adoption) goldenAdopted(name string) {
+	k.Helper()
+	var all []string
+	for _, text := range k.engine.seen {
+		all = append(all, text)
+	}
+	slices.Sort(all)
+	got := strings.Join(all, "\n")
+	path := adoptedDir + "/" + name + ".sql"
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			k.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		k.Fatal(err)
+	}
+	if string(want) != got {
+		k.Errorf("%s is not what package adopted says of it now: look at it, then go test -run TestAdopted -update (-golden +now):\n%s", path, cmp.Diff(string(want), got))
+	}
+}

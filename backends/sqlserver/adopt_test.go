@@ -1,0 +1,165 @@
+package sqlserver
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// messages are the queue of one type of system D's messages: see package adopted's page.
+func messages() adopted.Table {
+	return adopted.Table{
+		Name: "MsgQueue", MaxAttempts: 3, StuckAfter: time.Hour,
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {"MsgId"}, adopted.Payload: {"Msg"}, adopted.State: {"State"}, adopted.CreatedAt: {"CreateTime"}, adopted.Worker: {"ReaderCode"},
+			adopted.ClaimedAt: {"TakenTime"}, adopted.FinishedAt: {"DoneTime"}, adopted.Headers: {"SourceCode"},
+		},
+		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		Where:  map[string]adopted.Value{"MsgTypeCode": {Text: "ORD"}},
+		Order:  []adopted.Ordering{{Column: "CreateTime"}},
+	}
+}
+
+const (
+	someMessages = `INSERT INTO dbo."MsgQueue" ("MsgTypeCode", "SourceCode", "Msg", "CreateTime") VALUES ('ORD', 'web', 'first Grüße', '2026-01-01 10:00'),
+		('INV', NULL, 'other', '2026-01-01 10:00'), ('ORD', NULL, 'third', '2026-01-01 12:00'), ('ORD', NULL, 'second', '2026-01-01 11:00')`
+	showMessages = `SELECT concat_ws('|', "MsgId", "State", rtrim("ReaderCode"), CASE WHEN "TakenTime" IS NULL THEN '' ELSE 't' END, CASE WHEN "DoneTime" IS NULL THEN '' ELSE 'd' END)
+		FROM dbo."MsgQueue" WHERE "MsgTypeCode" = 'ORD' ORDER BY "MsgId"`
+)
+
+// TestAdoptedMessages runs the whole life of jobs in system D's table.
+func TestAdoptedMessages(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	if advice := k.Advice(); len(advice) > 0 {
+		t.Errorf("%+v", advice)
+	}
+	jobs := k.claim("orders", 2, 0)
+	if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[0].Payload) != "first Grüße" || jobs[0].Headers["SourceCode"] != "web" || jobs[1].ID != "4" || jobs[1].Fence <= jobs[0].Fence {
+		t.Fatalf("%+v", jobs)
+	}
+	// 10:00 on the owner's clock, which is two hours ahead.
+	if want := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC); !jobs[0].EnqueuedAt.Equal(want) {
+		t.Errorf("enqueued at %v, want %v", jobs[0].EnqueuedAt, want)
+	}
+	k.shows(showMessages, "1|A|worker|t|", "3|N||", "4|A|worker|t|")
+	k.shows(`SELECT CASE WHEN abs(extract(epoch FROM "TakenTime" - interval '2 hours' - (clock_timestamp() AT TIME ZONE 'UTC'))) < 60 THEN 'now' ELSE "TakenTime"::text END
+		FROM dbo."MsgQueue" WHERE "MsgId" = 1`, "now")
+	k.write(backends.Ack{Leases: leasesOf(jobs[0])}, 0)
+	k.write(backends.Ack{Leases: leasesOf(jobs[0])}, 1)
+	k.write(backends.Extend{Leases: leasesOf(jobs[1]), Lease: time.Minute}, 0)
+	k.write(backends.Extend{Leases: leasesOf(jobs[1]), Bind: me, Worker: "another one"}, 0)
+	k.shows(showMessages, "1|C|worker|t|d", "3|N||", "4|A|another|t|")
+	k.write(backends.Nack{Leases: leasesOf(jobs[1]), Error: "why", HasDelay: true}, 0)
+	again := k.one("orders")
+	if again.ID != "4" || again.Attempt != 2 || again.LastError != "why" || again.Fence <= jobs[1].Fence {
+		t.Errorf("%+v", again)
+	}
+	k.write(backends.Nack{Leases: leasesOf(again), Error: "in an hour"}, 0)
+	third := k.one("orders")
+	if third.ID != "3" || len(k.claim("orders", 1, 0)) > 0 {
+		t.Errorf("%+v", third)
+	}
+	k.write(backends.Nack{Leases: leasesOf(third), Dead: true, Error: "never"}, 0)
+	k.shows(showMessages, "1|C|worker|t|d", "3|E|worker|t|d", "4|N||")
+	st, err := k.Stats(t.Context(), "orders")
+	if err != nil || len(st) != 1 || st[0].Ready != 0 || st[0].Scheduled != 1 || st[0].Done != 1 || st[0].Dead != 1 || st[0].Claimed != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	if v := k.peek(backends.Peek{Queue: "orders", State: backends.StateDead, Max: 5}); len(v) != 1 || v[0].ID != "3" || len(v[0].Failures) != 1 || v[0].Failures[0].Message != "never" {
+		t.Errorf("%+v", v)
+	}
+	k.command(backends.Command{Kind: backends.Retry, Queue: "orders", All: true}, 1)
+	k.command(backends.Command{Kind: backends.Pause, Queue: "orders"}, 0)
+	if len(k.claim("orders", 1, 0)) > 0 {
+		t.Error("a paused queue gave a job")
+	}
+	k.command(backends.Command{Kind: backends.Resume, Queue: "orders"}, 0)
+	timed := k.claim("orders", 1, time.Hour)
+	k.command(backends.Command{Kind: backends.ForceRelease, Queue: "orders", IDs: []string{timed[0].ID}}, 1)
+	k.write(backends.Ack{Leases: leasesOf(timed...)}, 1)
+	k.command(backends.Command{Kind: backends.Purge, Queue: "orders", State: backends.StateDone}, 1)
+	k.command(backends.Command{Kind: backends.Delete, Queue: "orders", IDs: []string{"3", "no number", "2"}}, 1)
+	k.shows(showMessages, "4|N||")
+	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Payload: []byte("it's new"), Headers: map[string]string{"SourceCode": "me"}}, {Queue: "managed"}}}, 0)
+	if r.Stored[0].ID != "5" || r.Stored[1].ID == "" || len(r.Freed) != 2 {
+		t.Errorf("%+v", r)
+	}
+	if v := k.peek(backends.Peek{Queue: "orders", IDs: []string{"5", "6"}}); len(v) != 1 || string(v[0].Payload) != "it's new" || v[0].State != backends.StateReady {
+		t.Errorf("%+v", v)
+	}
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Payload: []byte{0xff}}}}}}); !backends.IsRefused(err) {
+		t.Errorf("bytes that are no text: %v", err)
+	}
+	k.adoptedSweeps()
+	if found, err := k.Examine(t.Context(), nil); err == nil {
+		t.Logf("%+v", found) // the stand-in has none of the server's settings to be looked at
+	}
+	k.goldenAdopted("messages")
+}
+
+// adoptedSweeps: what is taken back, and what the owner's own consumers left.
+func (k *adoption) adoptedSweeps() {
+	k.Helper()
+	k.sql(`DELETE FROM dbo."MsgQueue"; DELETE FROM qsidecar.qsidecar_leases; ALTER TABLE dbo."MsgQueue" ALTER COLUMN "MsgId" RESTART WITH 11; ` + someMessages)
+	ended := k.claim("orders", 1, time.Hour)[0]
+	const dead backends.Identity = 7
+	k.beat(dead)
+	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
+	lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+	if held, err := k.Held(k.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
+		k.Errorf("%+v, %v", held, err)
+	}
+	if r := k.sweep(backends.Sweep{Waiting: []string{"orders"}}); len(r.Reaped) != 0 || r.Next <= 0 || len(r.Ready) != 1 {
+		k.Errorf("nothing was due: %+v", r)
+	}
+	k.sql(`UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_hosts SET dead = 1 WHERE host = 7;
+		UPDATE dbo."MsgQueue" SET "State" = 'A', "ReaderCode" = 'own', "TakenTime" = clock_timestamp() AT TIME ZONE 'UTC' + interval '59 minutes' WHERE "MsgId" = 13`)
+	if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.Freed) != "[orders]" {
+		k.Errorf("%+v", r)
+	}
+	k.shows(showMessages, "11|N||", "13|N||", "14|N||") // the last was stuck for an hour and a minute
+	k.write(backends.Ack{Leases: leasesOf(ended, lost)}, 2)
+	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'C' WHERE "MsgTypeCode" = 'ORD'`)
+	if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 2 {
+		k.Errorf("%+v", r)
+	}
+}
+
+// TestAdoptedStrangers: a lease changes nothing that does not show its claim any more,
+// waits for no row that others hold, and claims pass over those.
+func TestAdoptedStrangers(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	stale, mine := k.one("orders"), k.one("orders")
+	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'N', "ReaderCode" = NULL WHERE "MsgId" = 1`)
+	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'A', "ReaderCode" = 'WORKER' WHERE "MsgId" = 1`) // the same in the column's collation
+	k.write(backends.Ack{Leases: leasesOf(stale)}, 1)
+	k.shows(showMessages, "1|A|WORKER|t|", "3|N||", "4|A|worker|t|")
+	k.sql("BEGIN")
+	k.sql(`SELECT 1 FROM dbo."MsgQueue" WHERE "MsgId" IN (3, 4) FOR UPDATE`)
+	if jobs := k.claim("orders", 1, 0); len(jobs) > 0 {
+		t.Errorf("%+v is locked", jobs)
+	}
+	var locked *backends.LockedError
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}}); !errors.As(err, &locked) || backends.Retryable(err) {
+		t.Errorf("%v", err)
+	}
+	k.sql("COMMIT")
+	k.write(backends.Ack{Leases: leasesOf(mine)}, 0)
+	k.sql(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'not today'; END$$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON dbo."MsgQueue" FOR EACH ROW WHEN (NEW."State" = 'C') EXECUTE FUNCTION refuse()`)
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(k.one("orders"))}}}); !backends.IsRefused(err) || !strings.Contains(err.Error(), "not today") {
+		t.Errorf("%v", err)
+	}
+	k.sql("UPDATE qsidecar.qsidecar_hosts SET dead = 1")
+	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
+	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); err != backends.ErrHostLost {
+		t.Errorf("%v", err)
+	}
+}

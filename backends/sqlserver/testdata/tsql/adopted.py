@@ -1,0 +1,108 @@
+"""Checks what package adopted says to tables that somebody else owns.
+
+A file has many statements, each with its parameters. What stands around all of them
+in a batch is in the other golden files.
+"""
+
+import re
+
+from sqlglot import exp
+
+from batch import statements
+from names import AROUND, Batch
+from rules import hints
+
+OWN = [["id"], ["queue", "item"]]  # the keys of qsidecar_leases
+
+
+def sections(text):
+    """The statements of a file."""
+    return [s for s in re.split(r"(?m)^(?=-- parameters: )", text) if s.strip()]
+
+
+def sought(tree, keys):
+    """Whether one of the keys is wholly compared with values in the statement's WHERE."""
+    found, where = set(), tree.args.get("where")
+    for node in where.find_all(exp.EQ, exp.In) if where else []:
+        if isinstance(node.this, exp.Column):
+            found.add(node.this.name.lower())
+    return any(all(c in found for c in key) for key in keys)
+
+
+def lock_rules(tree, say):
+    for table in tree.find_all(exp.Table):
+        how, _ = hints(table)
+        if "READPAST" in how and "READCOMMITTEDLOCK" not in how:
+            say("READPAST without READCOMMITTEDLOCK: refused where the database has READ_COMMITTED_SNAPSHOT")
+        if "UPDLOCK" in how and "ROWLOCK" not in how:
+            say("UPDLOCK without ROWLOCK: it may lock a page of others' rows")
+        if "READPAST" in how and "UPDLOCK" not in how and not isinstance(table.parent_select, exp.Select):
+            say("READPAST where nothing is locked")
+
+
+def change_rules(schema, tree, say):
+    """An UPDATE or DELETE finds its rows by their key."""
+    table = tree.this.name.lower()
+    keys = OWN if table == "qsidecar_leases" else [schema.keys.get(table, [])]
+    if table.startswith("qsidecar_") and table != "qsidecar_leases":
+        say(f"a change of {table} is the sidecar's own statements'")
+    if not sought(tree, keys):
+        say(f"{table} is changed without its key")
+
+
+def type_rules(schema, tree, say):
+    """A constant is of its column's type, or the server converts the column."""
+    columns = {name: c for table in tree.find_all(exp.Table) for name, c in schema.tables.get(table.name.lower(), {}).items()}
+    for eq in tree.find_all(exp.EQ):
+        a, b = eq.left, eq.right
+        if isinstance(a, exp.Column) and isinstance(b, exp.National) and not isinstance(eq.parent, exp.Update):
+            c = columns.get(a.name.lower())
+            if c is not None and c.kind.startswith(("char", "varchar")):
+                say(f"{a.name} is {c.kind}, and is compared with an N'…'")
+
+
+def faults(schema, text):
+    """All that is wrong with a file."""
+    wrong = []
+    for section in sections(text):
+        head = re.match(r"-- parameters: (.*)\n-- result sets: (\d+)\n", section)
+        parameters = dict(re.findall(r"@(\w+) ([a-z0-9]+(?:\([a-z0-9]+\))?)", head.group(1)))
+        batch = Batch(schema, section, AROUND | parameters, families=True)
+        wrong += batch.wrong
+        if batch.sets != int(head.group(2)):
+            wrong.append(f"it gives {batch.sets} result sets, and {head.group(2)} are expected\n    {section[:300]}")
+        for s in statements(section):
+            say = lambda what, s=s: wrong.append(f"{what}\n    {s.text[:300]}")  # noqa: E731
+            lock_rules(s.tree, say)
+            type_rules(schema, s.tree, say)
+            if isinstance(s.tree, (exp.Update, exp.Delete)):
+                change_rules(schema, s.tree, say)
+            if isinstance(s.tree, (exp.Update, exp.Delete, exp.Insert)) and "SET @wrote = @wrote + 1;" not in section:
+                say("writes, and does not say so: its commit would have no number")
+    return wrong
+
+
+# what is there, what stands there instead, and a word of the complaint
+BROKEN = [
+    ("UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK", "UPDLOCK, READPAST, ROWLOCK", "READCOMMITTEDLOCK"),
+    ("UPDLOCK, ROWLOCK", "UPDLOCK", "without ROWLOCK"),
+    ("[State] = 'N'", "[Stat] = 'N'", "there is no [Stat]"),
+    ("[State] = 'N'", "[State] = N'N'", "compared with an N'…'"),
+    ("WHERE id = @a1_1", "WHERE fence = @a1_1", "without its key"),
+    ("WHERE [MsgId] = TRY_CONVERT(int, @a1_3) AND", "WHERE", "without its key"),
+    ("OUTPUT CONVERT(nvarchar(max), inserted.[MsgId]) INTO @a1_key", "OUTPUT inserted.[MsgId]", "OUTPUT without INTO"),
+    ("inserted.[MsgId]", "inserted.[Id]", "no column id"),
+    ("SET @wrote = @wrote + 1;\n", "", "no number"),
+    ("SELECT @@ROWCOUNT AS matched;\n", "", "result sets"),
+    ("CONVERT(nvarchar(max), 1, 126) AS qsidecar_1", "CONVERT(nvarchar(max), 1, 126)", "without a name"),
+    ("[ReaderCode] = CONVERT(varchar(8000), RTRIM(@a1_1) COLLATE SQL_Latin1_General_CP1_CI_AS)", "[ReaderCode] = @a1_1", "compares readercode char(8)"),
+]
+
+
+def unnoticed(schema, text):
+    """What of all that the check does not complain about."""
+    for old, new, word in BROKEN:
+        if old not in text:
+            yield f"messages: {old!r} is no longer there to be broken"
+        elif not any(word in w for w in faults(schema, text.replace(old, new))):
+            yield f"messages with {new!r}: {faults(schema, text.replace(old, new))[:3]}"
