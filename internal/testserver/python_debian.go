@@ -70,7 +70,8 @@ func PythonPackages(ctx context.Context, version string, requirements ...string)
 		}
 		defer os.RemoveAll(work) // what is in it was moved, or is of no use
 		args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
-			"--python-version", version, "--target", filepath.Join(work, "packages")}
+			"--python-version", version, "--ignore-requires-python", // it looks at its own all the same
+			"--target", filepath.Join(work, "packages")}
 		if err := run(ctx, pip, append(args, requirements...)...); err != nil {
 			return err
 		}
