@@ -121,7 +121,7 @@ def rewrite(node):
             return exp.Collate(this=node.this.copy(), expression=exp.to_identifier("C", quoted=True))
         case exp.Collate() if node.expression.name != "C":
             return node.this.copy()
-        case exp.Add() if any(isinstance(n, exp.Literal) and n.is_string for n in (node.left, node.right)):
+        case exp.Add() if any(isinstance(n, exp.DPipe) or isinstance(n, exp.Literal) and n.is_string for n in (node.left, node.right)):
             return exp.DPipe(this=node.left.copy(), expression=node.right.copy(), safe=True)
         case exp.Convert() if kind(kind_of(node.this)) == "bytea":
             return exp.Anonymous(this="convert_to", expressions=[node.expression, exp.Literal.string("UTF8")])

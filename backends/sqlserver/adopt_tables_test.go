@@ -1,0 +1,109 @@
+package sqlserver
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// TestAdoptedKeys: a key of two columns, a token in place of a state, attempts in a
+// column, a payload of several columns, and an archive.
+func TestAdoptedKeys(t *testing.T) {
+	t.Parallel()
+	m := adopted.Table{
+		Name: "Order Lines", Schema: "dbo", MaxAttempts: 3, OnAck: adopted.Archive, Archive: "Order Lines Done",
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {"OrderNo", "Line"}, adopted.Payload: {"What", "HowMany"}, adopted.Attempts: {"Tries"}, adopted.Priority: {"Urgency"},
+		},
+		Token: &adopted.Token{Column: "pid", From: 900, To: 909},
+	}
+	k := adopting(t, map[string]adopted.Table{"lines": m}, `INSERT INTO dbo."Order Lines" ("OrderNo", "Line", "Urgency", "What", "HowMany", pid) VALUES
+		('a,b', 1, 1, 'x', 1.5, NULL), ('a\b', 2, 2, NULL, NULL, NULL), ('c', 1, 0, 'it''s', 7, NULL), ('taken', 1, 9, 'y', 1, 17)`)
+	jobs := k.claim("lines", 5, 0)
+	if len(jobs) != 3 || jobs[0].ID != `a\\b,2` || string(jobs[0].Payload) != `{"HowMany":null,"What":null}` ||
+		jobs[1].ID != `a\,b,1` || string(jobs[1].Payload) != `{"HowMany":"1.50","What":"x"}` || jobs[1].Priority != 1 || jobs[2].ID != "c,1" {
+		t.Fatalf("%+v", jobs)
+	}
+	k.shows(`SELECT "OrderNo" || (pid BETWEEN 900 AND 909)::text FROM dbo."Order Lines" WHERE pid IS NOT NULL ORDER BY 1`, "a,btrue", `a\btrue`, "ctrue", "takenfalse")
+	k.write(backends.Ack{Leases: leasesOf(jobs[1])}, 0)
+	k.shows(`SELECT concat_ws('|', "OrderNo", "Line", "What") FROM dbo."Order Lines Done"`, "a,b|1|x")
+	k.write(backends.Nack{Leases: leasesOf(jobs[0]), Error: "no", HasDelay: true}, 0)
+	k.sql(`UPDATE dbo."Order Lines" SET pid = 17 WHERE "OrderNo" = 'c'`) // its own consumer took it
+	k.write(backends.Ack{Leases: leasesOf(jobs[2])}, 1)
+	k.shows(`SELECT concat_ws('|', "OrderNo", "Tries", pid) FROM dbo."Order Lines" ORDER BY "OrderNo"`, `a\b|1`, "c|0|17", "taken|0|17")
+	again := k.one("lines")
+	if again.Attempt != 2 {
+		t.Errorf("%+v", again)
+	}
+	k.write(backends.Nack{Leases: leasesOf(again), Dead: true}, 0)
+	k.command(backends.Command{Kind: backends.Retry, Queue: "lines", IDs: []string{`a\\b,2`, "no such,thing", "none"}}, 1)
+	timed := k.claim("lines", 1, time.Hour)
+	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL")
+	if r := k.sweep(backends.Sweep{Waiting: []string{"lines"}, Prune: true}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+		t.Errorf("%+v", r)
+	}
+	k.write(backends.Ack{Leases: leasesOf(timed...)}, 1)
+	var u *backends.UnsupportedError
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "lines"}}}}}); !errors.As(err, &u) {
+		t.Errorf("nothing gives its key: %v", err)
+	}
+	k.goldenAdopted("order_lines")
+}
+
+// TestAdoptedKinds: columns of all types of the server's.
+func TestAdoptedKinds(t *testing.T) {
+	t.Parallel()
+	m := adopted.Table{
+		Name: "Kinds",
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {"Id"}, adopted.Payload: {"Body"}, adopted.State: {"Busy"}, adopted.RunAt: {"RunAt"}, adopted.CreatedAt: {"Made"}, adopted.ClaimedAt: {"Taken"},
+			adopted.FinishedAt: {"Ended"}, adopted.Worker: {"Who"}, adopted.Result: {"Answer"}, adopted.Error: {"Fault"}, adopted.Priority: {"Urgency"},
+			adopted.Headers: {"Name", "Price", "Weight", "Note", "Doc", "Wanted"},
+		},
+		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateClaimed: {Text: "true"}, backends.StateDead: {Null: true}}, OnAck: adopted.Delete,
+	}
+	kept := m
+	kept.States = map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Null: true}, backends.StateDone: {Text: "1"}}
+	kept.Where, kept.OnAck = map[string]adopted.Value{"Wanted": {Text: "2026-02-03"}, "Price": {Text: "1.25"}}, adopted.Update
+	kept.Columns = map[adopted.Role][]string{adopted.ID: {"Id"}, adopted.Payload: {"Name", "Body", "Note"}, adopted.State: {"Busy"}, adopted.Result: {"Answer"}, adopted.Worker: {"Who"}}
+	m.Where = map[string]adopted.Value{"Wanted": {Null: true}}
+	m.Columns[adopted.Headers] = []string{"Name", "Price", "Weight", "Note", "Doc"}
+	k := adopting(t, map[string]adopted.Table{"kinds": m, "kept": kept})
+	headers := map[string]string{"Name": "Zoë", "Price": "12.5000", "Weight": "0.1", "Note": "a note", "Doc": "<a>b</a>"}
+	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{
+		{Queue: "kinds", Payload: []byte{0, 0xff, 'x'}, Headers: headers, Priority: 5},
+		{Queue: "kinds", Payload: []byte("later"), Delay: time.Hour, Priority: 7},
+		{Queue: "kinds", RunAt: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)},
+		{Queue: "kept", Payload: []byte(`{"Name": "n", "Body": "AP8=", "Note": null}`)},
+	}}, 0)
+	jobs := k.claim("kinds", 5, 0)
+	if len(jobs) != 2 || jobs[0].ID != r.Stored[0].ID || string(jobs[0].Payload) != "\x00\xffx" || jobs[0].Priority != 5 || fmt.Sprint(jobs[0].Headers) != fmt.Sprint(headers) ||
+		time.Since(jobs[0].EnqueuedAt).Abs() > time.Minute || jobs[1].ID != r.Stored[2].ID {
+		t.Fatalf("%+v, of %+v", jobs, r.Stored)
+	}
+	if v := k.peek(backends.Peek{Queue: "kinds", State: backends.StateScheduled, Max: 5}); len(v) != 1 || v[0].ID != r.Stored[1].ID || time.Until(v[0].RunAt) < 59*time.Minute || time.Until(v[0].RunAt) > 61*time.Minute {
+		t.Errorf("%+v", v)
+	}
+	if v := k.peek(backends.Peek{Queue: "kinds", State: backends.StateClaimed, Max: 5, MaxBytes: 1 << 20}); len(v) != 2 || v[0].Worker != "worker" || time.Since(v[0].ClaimedAt).Abs() > time.Minute {
+		t.Errorf("%+v", v)
+	}
+	k.write(backends.Nack{Leases: leasesOf(jobs[0]), Error: "почему нет " + strings.Repeat("ы", 40), Dead: true}, 0)
+	k.write(backends.Nack{Leases: leasesOf(jobs[1]), Error: "wait"}, 0)
+	k.shows(`SELECT concat_ws('|', coalesce("Busy"::text, 'dead'), length("Fault"), CASE WHEN "Ended" IS NULL THEN NULL ELSE 'e' END, CASE WHEN "RunAt" > now() + interval '59 minutes' THEN 'later' END)
+		FROM dbo."Kinds" WHERE "Wanted" IS NULL ORDER BY 1`, "0|4|later", "0|later", "dead|30|e")
+	one := k.one("kept")
+	if one.ID != r.Stored[3].ID || string(one.Payload) != `{"Body":"AP8=","Name":"n","Note":null}` {
+		t.Errorf("%+v", one)
+	}
+	k.write(backends.Ack{Leases: leasesOf(one), Result: []byte("{}")}, 0)
+	k.shows(`SELECT concat_ws('|', "Busy", "Answer", "Price") FROM dbo."Kinds" WHERE "Wanted" IS NOT NULL`, "1|{}|1.2500")
+	k.command(backends.Command{Kind: backends.Retry, Queue: "kinds", All: true}, 1)
+	k.write(backends.Ack{Leases: leasesOf(k.one("kinds"))}, 0)
+	k.command(backends.Command{Kind: backends.Delete, Queue: "kinds", IDs: []string{strings.ToLower(r.Stored[1].ID), "no uuid"}}, 1)
+	k.goldenAdopted("kinds")
+}
