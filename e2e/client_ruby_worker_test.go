@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,24 +30,8 @@ func TestRubyExample(t *testing.T) {
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(append(os.Environ(), env...), "QSIDECAR_SOCKET="+sc.socket)
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if line != "hello, Ada\n" {
-		t.Errorf("it printed %q, want the greeting of Ada (%v)", line, err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v, want the exit code 0", err)
-	}
+	greeted(t, cmd)
 	if left := s.jobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
 	}

@@ -104,7 +104,9 @@ func (w *clientWorker) doneAtLeast(n int) {
 // counts are the jobs of a queue.
 func (w *clientWorker) counts(queue string) wireStat {
 	w.t.Helper()
-	for _, q := range w.sidecar.dial().must(msg{"op": "stats", "queue": queue}).Queues {
+	c := w.sidecar.dial()
+	defer c.Close() // it is asked often
+	for _, q := range c.must(msg{"op": "stats", "queue": queue}).Queues {
 		return q
 	}
 	return wireStat{}

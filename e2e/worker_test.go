@@ -46,6 +46,8 @@ func runWorkerMode(mode string) int {
 	case err != nil:
 	case mode == modeHold:
 		err = holdJob(task, stop)
+	case mode == modeClientGo:
+		err = runGoWorker()
 	case mode == modeInsert:
 		err = plainInsert(task.Socket)
 	case mode == modeOwn:

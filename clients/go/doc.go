@@ -12,6 +12,9 @@
 //		err = c.Ack(ctx, job.Lease)
 //	}
 //
+// A Worker does all of that for a Handler, with so many jobs at once, and stops
+// gracefully when its context ends.
+//
 // # When the connection breaks
 //
 // A Client reconnects in the background, for as long as it is open, with a

@@ -1,0 +1,90 @@
+package qsidecar
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// mends reports whether an error is over some time.
+func mends(err error) bool {
+	for _, code := range []protocol.Code{
+		protocol.CodeUnavailable, protocol.CodeUnknownOutcome, protocol.CodeBusy, protocol.CodeDraining, protocol.CodeInternal,
+	} {
+		if IsCode(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// settle tells the sidecar what became of a job, for as long as it takes: told at
+// once that the database is away, work that is done would be done twice.
+func (r *running) settle(ctx context.Context, job *Job, failed error, log *slog.Logger) {
+	for tries := 1; ; tries++ {
+		err := r.tell(job, failed)
+		var either *SettledOrLostError
+		switch {
+		case err == nil:
+			return
+		case errors.As(err, &either):
+			log.Info("qsidecar: the job was settled by an earlier try, or was lost")
+			return
+		case IsLost(err):
+			log.Warn("qsidecar: the job could not be settled: its lease was lost", "tries", tries)
+			return
+		case failed == nil && refused(err): // its result or its Then: the handler's doing
+			failed = err
+			continue
+		case !mends(err) || ctx.Err() != nil:
+			log.Error("qsidecar: the job could not be settled", "error", err)
+			return
+		}
+		log.Warn("qsidecar: the job could not be settled yet", "error", err)
+		pause(ctx, 4*backoff(tries))
+	}
+}
+
+// refused reports whether an ack was wrong as it stood.
+func refused(err error) bool {
+	for _, code := range []protocol.Code{
+		protocol.CodeBadRequest, protocol.CodeTooLarge, protocol.CodeUnknownQueue, protocol.CodeForbidden, protocol.CodeUnsupported,
+	} {
+		if IsCode(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// text is an error as the wire takes it: UTF-8 without NUL, and no longer than is kept.
+func text(err error) string {
+	s := strings.ReplaceAll(err.Error(), "\x00", "")
+	if len(s) > protocol.MaxErrorText {
+		s = s[:protocol.MaxErrorText]
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+func (r *running) tell(job *Job, failed error) error {
+	if failed == nil {
+		_, err := r.client.AckWith(r.base, job.Lease, job.Result, job.Then...)
+		return err
+	}
+	n := Nack{Error: text(failed)}
+	var retry *RetryError
+	var dead *DeadError
+	switch {
+	case errors.As(failed, &dead):
+		n.Dead = true
+	case errors.As(failed, &retry):
+		n.NoCharge = retry.NoCharge
+		if retry.Delay > 0 {
+			n.Delay = &retry.Delay
+		}
+	}
+	return r.client.Nack(r.base, job.Lease, n)
+}

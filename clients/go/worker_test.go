@@ -1,0 +1,198 @@
+package qsidecar_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// worked is a Worker that runs on a server played by hand.
+type worked struct {
+	*peer
+	stop context.CancelFunc
+	end  *pending[struct{}]
+}
+
+func work(t *testing.T, w qsidecar.Worker) *worked {
+	t.Helper()
+	s := listen(t)
+	w.Queues, w.Options.Socket, w.Logger = []string{"q"}, s.socket, slog.New(slog.DiscardHandler)
+	ctx, stop := context.WithCancel(t.Context())
+	end := later(func() (struct{}, error) { return struct{}{}, w.Run(ctx) })
+	t.Cleanup(stop)
+	return &worked{peer: s.accept(), stop: stop, end: end}
+}
+
+// stopped ends the worker and answers what it sends at its end.
+func (w *worked) stopped() {
+	w.t.Helper()
+	w.stop()
+	for {
+		req, err := w.next()
+		if err != nil {
+			break
+		}
+		rep := &protocol.Reply{ID: req.ID, OK: true}
+		switch req.Op {
+		case protocol.OpCancel, protocol.OpBye:
+		case protocol.OpClaim:
+			rep.Jobs = []protocol.Job{}
+		default:
+			w.t.Errorf("after the stop the worker sent %+v", req)
+		}
+		_, _ = w.conn.Write(protocol.Msgpack.AppendReply(nil, rep)) // a client that is done waits for no answer
+	}
+	if _, err := w.end.wait(w.t); err != nil {
+		w.t.Errorf("Run: %v, want nil", err)
+	}
+}
+
+func TestWorkerTellsOutcomes(t *testing.T) {
+	t.Parallel()
+	minute := &qsidecar.RetryError{Err: errors.New("busy there"), Delay: time.Minute}
+	for name, c := range map[string]struct {
+		handler qsidecar.Handler
+		want    string
+	}{
+		"done":    {func(context.Context, *qsidecar.Job) error { return nil }, `ack L1 "" 0 "" - false true`},
+		"error":   {func(context.Context, *qsidecar.Job) error { return errors.New("bo\x00o\xffm") }, "nack L1 \"\" 0 \"boo\uFFFDm\" - false true"},
+		"retry":   {func(context.Context, *qsidecar.Job) error { return fmt.Errorf("x: %w", minute) }, `nack L1 "" 0 "x: busy there" 60000 false true`},
+		"not now": {func(context.Context, *qsidecar.Job) error { return &qsidecar.RetryError{NoCharge: true} }, `nack L1 "" 0 "retry" - false false`},
+		"dead":    {func(context.Context, *qsidecar.Job) error { return &qsidecar.DeadError{} }, `nack L1 "" 0 "dead" - true true`},
+		"panic":   {func(context.Context, *qsidecar.Job) error { panic("boom") }, `nack L1 "" 0 "panic: boom" - false true`},
+		"goexit":  {func(context.Context, *qsidecar.Job) error { runtime.Goexit(); return nil }, `nack L1 "" 0 "the handler ended its goroutine (runtime.Goexit)" - false true`},
+		"with a result": {func(_ context.Context, j *qsidecar.Job) error {
+			j.Result, j.Then = []byte("r"), []protocol.NewJob{{Queue: "next"}}
+			return nil
+		}, `ack L1 "r" 1 "" - false true`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := work(t, qsidecar.Worker{Handler: c.handler})
+			w.jobs(w.expect(protocol.OpClaim), "L1")
+			req, err := w.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := outcome(req); got != c.want {
+				t.Errorf("it sent %s, want %s", got, c.want)
+			}
+			w.settled(req, string(req.Op)+"ed", 1)
+			w.stopped()
+		})
+	}
+}
+
+// outcome is what a settle says: the first line of its error, its delay, dead, charge.
+func outcome(r *protocol.Request) string {
+	delay := "-"
+	if ms, ok := r.DelayMS.Get(); ok {
+		delay = fmt.Sprint(ms)
+	}
+	first, _, _ := strings.Cut(r.Error, "\n")
+	return fmt.Sprintf("%s %s %q %d %q %s %t %t", r.Op, r.Lease, r.Result, len(r.Enqueue), first, delay, r.Dead, r.Charge.Or(true))
+}
+
+// A job under way when the worker is stopped is finished and acked; one that comes
+// for a claim that was under way goes back uncharged.
+func TestWorkerStopsGracefully(t *testing.T) {
+	t.Parallel()
+	begun, finish := make(chan struct{}), make(chan struct{})
+	w := work(t, qsidecar.Worker{Concurrency: 2, Handler: func(ctx context.Context, _ *qsidecar.Job) error {
+		close(begun)
+		<-finish
+		return ctx.Err()
+	}})
+	first, second := w.expect(protocol.OpClaim), w.expect(protocol.OpClaim)
+	w.jobs(first, "L1")
+	<-begun
+	w.stop()
+	cancel := w.expect(protocol.OpCancel)
+	w.jobs(second, "L2")
+	w.ok(cancel)
+	back := w.expect(protocol.OpNack)
+	if back.Leases[0] != "L2" || back.Charge.Or(true) {
+		t.Errorf("it sent %+v, want L2 back, uncharged", back)
+	}
+	w.settled(back, "nacked", 1)
+	close(finish)
+	ack := w.expect(protocol.OpAck)
+	w.settled(ack, "acked", 1)
+	w.stopped()
+}
+
+// A handler's context ends with its lease and with the grace; a lost job is not settled.
+func TestWorkerEndsContexts(t *testing.T) {
+	t.Parallel()
+	causes, begun := make(chan error, 2), make(chan struct{}, 2) // 2: a job each
+	w := work(t, qsidecar.Worker{Grace: time.Millisecond, Handler: func(ctx context.Context, _ *qsidecar.Job) error {
+		begun <- struct{}{}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return context.Cause(ctx)
+	}})
+	w.jobs(w.expect(protocol.OpClaim), "L1")
+	<-begun
+	w.send(&protocol.Reply{Event: protocol.EventLost, Lost: []string{"L1"}})
+	if err := <-causes; err != qsidecar.ErrLost {
+		t.Errorf("the context of a lost job ended with %v, want ErrLost", err)
+	}
+	w.jobs(w.expect(protocol.OpClaim), "L2") // and nothing of L1 before it
+	<-begun
+	w.stop()
+	if err := <-causes; err != qsidecar.ErrStopped {
+		t.Errorf("the context ended with %v after the grace, want ErrStopped", err)
+	}
+	nack := w.expect(protocol.OpNack)
+	if nack.Lease != "L2" || !nack.Charge.Or(true) {
+		t.Errorf("it sent %+v, want a failed attempt of L2", nack)
+	}
+	w.settled(nack, "nacked", 1)
+	w.stopped()
+}
+
+// A result that the sidecar does not take is the attempt's failure.
+func TestWorkerFailsWhatCannotBeAcked(t *testing.T) {
+	t.Parallel()
+	w := work(t, qsidecar.Worker{Handler: func(_ context.Context, j *qsidecar.Job) error {
+		j.Result = make([]byte, 1<<20)
+		return nil
+	}})
+	w.jobs(w.expect(protocol.OpClaim), "L1")
+	nack := w.expect(protocol.OpNack)
+	if !strings.Contains(nack.Error, "max_frame") {
+		t.Errorf("the attempt's error is %q, want the limit named", nack.Error)
+	}
+	w.settled(nack, "nacked", 1)
+	w.stopped()
+}
+
+func TestWorkerGivesUp(t *testing.T) {
+	t.Parallel()
+	if err := new(qsidecar.Worker).Run(t.Context()); err == nil {
+		t.Error("a worker without queues and handler ran")
+	}
+	w := work(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error { return nil }})
+	w.fail(w.expect(protocol.OpClaim), protocol.CodeUnknownQueue)
+	if _, err := w.end.wait(t); !qsidecar.IsCode(err, protocol.CodeUnknownQueue) {
+		t.Errorf("Run: %v, want the sidecar's unknown_queue", err)
+	}
+	w = work(t, qsidecar.Worker{Drain: true, Handler: func(context.Context, *qsidecar.Job) error { return nil }})
+	claim := w.expect(protocol.OpClaim)
+	if claim.WaitMS != 0 {
+		t.Errorf("a worker that drains waits %d ms for jobs", claim.WaitMS)
+	}
+	w.fail(claim, protocol.CodeUnavailable)
+	w.jobs(w.expect(protocol.OpClaim))
+	if _, err := w.end.wait(t); err != nil {
+		t.Errorf("Run: %v, want nil when no job is ready", err)
+	}
+}
