@@ -1,0 +1,90 @@
+# A library for POSIX shells and bash over the qsidecar program: source it.
+#
+#	. /usr/local/lib/qsidecar.sh
+#
+# It needs `qsidecar` (QSIDECAR_BIN: another path of it) and a mounted /proc. README.md
+# beside it has an example of everything.
+
+QSIDECAR_BIN=${QSIDECAR_BIN:-qsidecar}
+
+# The script that sources this, where it was started, and with which options.
+_qsidecar_directory=$PWD
+case $0 in
+/*) _qsidecar_script=$0 ;;
+*/*) _qsidecar_script=$PWD/$0 ;;
+*) if [ -f "$0" ]; then _qsidecar_script=$PWD/$0; else _qsidecar_script=$(command -v -- "$0") || :; fi ;;
+esac
+_qsidecar_options=
+for _qsidecar_option in e f u x; do
+	case $- in *"$_qsidecar_option"*) _qsidecar_options=$_qsidecar_options$_qsidecar_option ;; esac
+done
+
+# qsidecar_enqueue QUEUE [PAYLOAD|-] [FLAG…] stores a job and prints its id.
+qsidecar_enqueue() { "$QSIDECAR_BIN" enqueue "$@"; }
+
+# qsidecar_work QUEUE… [FLAG…] -- FUNCTION [ARG…] calls FUNCTION for each job. It
+# takes the flags of `qsidecar work`, becomes that program, and does not return.
+#
+# FUNCTION has the payload on stdin and the variables QSIDECAR_JOB, … (qsidecar work
+# --help). Its status settles the job: 0 done, 75 not now, any other failed, with the
+# end of its stderr. It runs in a shell of its own, which reads the script from its top
+# down to qsidecar_work, without the script's arguments: what stands there runs for each job.
+qsidecar_work() {
+	if [ "${_QSIDECAR_WORKS-}" = "$_qsidecar_script" ]; then # in the shell of a job
+		unset _QSIDECAR_WORKS # what the function starts may be this script again
+		while [ "$1" != -- ]; do shift; done
+		shift
+		"$@"
+		exit
+	fi
+	_qsidecar_shell=$(readlink "/proc/$$/exe")
+	if [ ! -f "$_qsidecar_script" ] || [ "$(readlink -f "$_qsidecar_script")" = "$_qsidecar_shell" ]; then # sh -c, or typed
+		echo "qsidecar_work: a function runs in shells that read its script, and $0 is not the file of one" >&2
+		exit 2
+	fi
+	# What stands before -- stays, what follows goes: the script itself will say it again.
+	_qsidecar_left=$# _qsidecar_after='' _qsidecar_function=''
+	while [ "$_qsidecar_left" -gt 0 ]; do
+		case $_qsidecar_after:$1 in
+		:--) _qsidecar_after=yes ;;
+		yes:*) _qsidecar_function=${_qsidecar_function:-$1} ;;
+		*) set -- "$@" "$1" ;;
+		esac
+		shift
+		_qsidecar_left=$((_qsidecar_left - 1))
+	done
+	if ! command -v -- "$_qsidecar_function" >/dev/null 2>&1; then
+		echo "qsidecar_work: it takes queues, then -- and a function that stands above it, as in: qsidecar_work mail -- send" >&2
+		exit 2
+	fi
+	cd "$_qsidecar_directory" || exit
+	_QSIDECAR_WORKS=$_qsidecar_script
+	export _QSIDECAR_WORKS QSIDECAR_BIN
+	set -- "$@" -- "$_qsidecar_shell"
+	case $_qsidecar_shell in */busybox) set -- "$@" sh ;; esac
+	exec "$QSIDECAR_BIN" work "$@" ${_qsidecar_options:+"-$_qsidecar_options"} "$_qsidecar_script"
+}
+
+# qsidecar_claim QUEUE… [FLAG…] takes a job, for scripts that are no loop: the job is this script's
+# for --lease (5m), and its lease, payload and so on are in QSIDECAR_LEASE,
+# QSIDECAR_PAYLOAD, … Its status is 3 when there is no job.
+qsidecar_claim() {
+	_qsidecar_job=$("$QSIDECAR_BIN" claim --env "$@") || return
+	eval "$_qsidecar_job"
+}
+
+# qsidecar_payload prints the payload of the job that was claimed: all of its bytes,
+# also those that no variable holds.
+qsidecar_payload() {
+	if [ -n "$QSIDECAR_PAYLOAD_B64" ]; then
+		printf %s "$QSIDECAR_PAYLOAD_B64" | base64 -d
+	else
+		printf %s "$QSIDECAR_PAYLOAD"
+	fi
+}
+
+# qsidecar_ack, qsidecar_nack and qsidecar_extend [FLAG…] settle or renew the job
+# that was claimed. Their status is 4 when its lease was lost.
+qsidecar_ack() { "$QSIDECAR_BIN" ack "$QSIDECAR_LEASE" "$@" >/dev/null; }
+qsidecar_nack() { "$QSIDECAR_BIN" nack "$QSIDECAR_LEASE" "$@" >/dev/null; }
+qsidecar_extend() { "$QSIDECAR_BIN" extend "$QSIDECAR_LEASE" "$@" >/dev/null; }
