@@ -93,6 +93,16 @@ func checkReport(t *testing.T, e engine, said string) {
 	if direct := regexp.MustCompile(`(?m)^direct.* [1-9]\d* +\(`).FindAllString(said, -1); len(direct) < 2 {
 		t.Errorf("%d rivals with rates, want at least 2", len(direct))
 	}
+	loops := regexp.MustCompile(`(?m)^\w+, (the client, \w+|.*, two statements) +[1-9]\d* +[1-9]\d*$`).FindAllString(said, -1)
+	wanted := 0
+	for _, l := range languages {
+		if e.drivers {
+			wanted += len(l.codecs) + 1
+		}
+	}
+	if len(loops) != wanted {
+		t.Errorf("%d loops of clients and drivers, want %d", len(loops), wanted)
+	}
 	for _, words := range []string{`the same host, notify: on +\d`, `another host, notify: off +\d`, `one \+ ack one +[1-9]\d*\.\d +[1-9]\d* `,
 		`(?m)^idle, 4 workers on 20 queues: `, `(?m)^ +200 +[1-9]\d* +[1-9]\d*$`} {
 		if !regexp.MustCompile(words).MatchString(said) {

@@ -20,6 +20,8 @@ type engine struct {
 	// What -rows and -held are where nobody says: what is asked of the engine, or as
 	// much as leaves a run of all engines within some ten minutes.
 	rows, held int
+	// drivers: other languages' clients are measured here, beside their drivers of it.
+	drivers bool
 }
 
 // errNotHad is that a server cannot be had at this moment.

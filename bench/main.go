@@ -44,7 +44,7 @@ type part struct {
 }
 
 // parts are all, in their order.
-var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}}
+var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"clients", clients}}
 
 func partNames() string {
 	var names []string

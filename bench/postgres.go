@@ -18,6 +18,7 @@ var postgresEngine = engine{
 	start: startPostgres,
 	aims:  []aim{{keyOne, keyTwo, 10}, {keyOne, keyBest, 4}, {keyMany, keyRaw, 0.6}},
 	rows:  1_000_000, held: 200_000,
+	drivers: true,
 }
 
 // pgServer is a PostgreSQL of the newest version.

@@ -11,9 +11,6 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// pythonDrivers are those of the databases.
-var pythonDrivers = []string{"psycopg[binary]==3.3.9", "PyMySQL==1.2.4"}
-
 // checkPythonSQL runs qsidecar.sql against the real thing: a driver, a database, and a
 // sidecar that finds what was inserted.
 func checkPythonSQL(t *testing.T, s *site, python, engine, where string) {
@@ -58,6 +55,6 @@ func TestPythonInsert(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkPythonSQL(t, s, pythonEnv(t, pythonDrivers...), "mysql", string(where))
+		checkPythonSQL(t, s, pythonEnv(t, testserver.PythonDrivers...), "mysql", string(where))
 	})
 }

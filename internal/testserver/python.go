@@ -14,6 +14,10 @@ import (
 	"time"
 )
 
+// PythonDrivers are what the tests and the benchmark of the Python client share: one
+// environment for all.
+var PythonDrivers = []string{"msgpack==1.2.4", "psycopg[binary]==3.3.9", "PyMySQL==1.2.4"}
+
 // pythonTime is for the making of one environment: some MB, and a mirror that is slow today.
 const pythonTime = 3 * time.Minute
 

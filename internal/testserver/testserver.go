@@ -88,6 +88,9 @@ func cacheDir(a account) (string, error) {
 	return "", fmt.Errorf("no place for the fetched servers: %w", failed)
 }
 
+// Repository is this repository's folder, for whoever works somewhere in it.
+func Repository() (string, error) { return moduleRoot() }
+
 // moduleRoot is this repository, where the working directory lies in it, be it in
 // another module of it (bench).
 func moduleRoot() (string, error) {

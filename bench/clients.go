@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// clientQueue is the one that the programs of other languages work.
+const clientQueue = "clients"
+
+// language is a client that is measured as one process beside that language's own driver:
+// its program in the folder clients, called with "sidecar" or "driver" and how many jobs to
+// claim and ack at a time, works until there are no more, and prints how many jobs and how
+// many seconds these were. It finds QSIDECAR_SOCKET, QSIDECAR_CODEC, BENCH_DATABASE.
+type language struct {
+	name, driver string
+	codecs       []string
+	// command is the program's argv and more of its environment.
+	command func(ctx context.Context, repository string) (argv, env []string, err error)
+}
+
+var languages = []language{
+	{"Python", "psycopg", []string{"msgpack", "json"}, pythonCommand},
+}
+
+func pythonCommand(ctx context.Context, repository string) (argv, env []string, err error) {
+	python, err := testserver.PythonEnv(ctx, "python3", testserver.PythonDrivers...)
+	return []string{python, filepath.Join(repository, "bench", "clients", "loop.py")},
+		[]string{"PYTHONPATH=" + filepath.Join(repository, "clients", "python")}, err
+}
+
+// clients measures one process of each client, claim one + ack one and in batches,
+// beside the same loop with its language's own driver.
+func clients(ctx context.Context, p *place) (err error) {
+	if !p.engine.drivers {
+		return nil
+	}
+	repository, err := testserver.Repository()
+	if err != nil {
+		return err
+	}
+	d, err := p.server.Database(ctx, "clients")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	s, err := startSidecar(ctx, p.bin, d.URL(), false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	p.out.section("one process of each client, jobs/s %31s %10s", "one", fmt.Sprintf("by %d", p.batch))
+	for _, l := range languages {
+		argv, env, err := l.command(ctx, repository)
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.name, err)
+		}
+		env = append(env, "QSIDECAR_SOCKET="+s.socket, "BENCH_DATABASE="+d.URL())
+		for _, codec := range l.codecs {
+			fill := func(n int) (int, error) {
+				f, err := s.load(p.workers, n, enqueue(clientQueue, min(n, p.batch)), nil)
+				return f.jobs, err // whole batches
+			}
+			err := p.loops(ctx, l.name+", the client, "+codec, fill, append(argv, "sidecar"), append(env, "QSIDECAR_CODEC="+codec))
+			if err != nil {
+				return err
+			}
+		}
+		fill := func(n int) (int, error) { return n, d.Fill(ctx, n) }
+		if err := p.loops(ctx, l.name+", "+l.driver+", two statements", fill, append(argv, "driver"), env); err != nil {
+			return err
+		}
+	}
+	return errors.Join(p.out.err, s.empty(clientQueue))
+}
+
+// loops prints the median rates of a program, one job at a time and a batch.
+func (p *place) loops(ctx context.Context, name string, fill func(n int) (int, error), argv, env []string) error {
+	var rates [2][]float64
+	for range p.rounds {
+		for i, x := range []struct{ at, jobs int }{{1, p.jobs / 4}, {p.batch, p.jobs}} {
+			jobs, err := fill(max(1, x.jobs))
+			if err != nil {
+				return fmt.Errorf("%s: filling its queue: %w", name, err)
+			}
+			took, err := loop(ctx, jobs, append(argv[:len(argv):len(argv)], strconv.Itoa(x.at)), env)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			rates[i] = append(rates[i], float64(jobs)/took.Seconds())
+		}
+	}
+	p.out.line("%-60s %10.0f %10.0f", name, median(rates[0]), median(rates[1]))
+	return nil
+}
+
+// loop runs a program once, which has to work all the jobs.
+func loop(ctx context.Context, jobs int, argv, env []string) (time.Duration, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return 0, err
+	}
+	var done int
+	var seconds float64
+	if _, err := fmt.Sscan(string(out), &done, &seconds); err != nil {
+		return 0, fmt.Errorf("it printed %q: %w", out, err)
+	}
+	if done != jobs {
+		return 0, fmt.Errorf("worked %d jobs of %d", done, jobs)
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}

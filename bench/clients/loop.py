@@ -1,0 +1,47 @@
+"""One process of the Python client, or of psycopg, that works a queue until it is empty: loop.py sidecar|driver N.
+
+N jobs are claimed at a time and acked at a time. It prints how many jobs and how many seconds that were.
+"""
+
+import os
+import sys
+import time
+
+CLAIM = """WITH n AS MATERIALIZED (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)
+    UPDATE rival r SET state = 1 FROM n WHERE r.id = n.id RETURNING r.id, r.payload"""
+
+
+def by_sidecar(n):
+    import qsidecar
+
+    with qsidecar.Client(codec=os.environ["QSIDECAR_CODEC"]) as client:
+        client.ping()
+        began, done = time.perf_counter(), 0
+        while True:
+            jobs = client.claim("clients", max=n)
+            if not jobs:
+                return done, time.perf_counter() - began
+            if n == 1:
+                jobs[0].ack()
+            else:
+                assert client.ack_many(jobs) == []
+            done += len(jobs)
+
+
+def by_driver(n):
+    import psycopg
+
+    with psycopg.connect(os.environ["BENCH_DATABASE"], autocommit=True) as connection, connection.cursor() as cursor:
+        began, done = time.perf_counter(), 0
+        while True:
+            jobs = cursor.execute(CLAIM, (n,)).fetchall()
+            if not jobs:
+                return done, time.perf_counter() - began
+            if n == 1:
+                cursor.execute("DELETE FROM rival WHERE id = %s", (jobs[0][0],))
+            else:
+                cursor.execute("DELETE FROM rival WHERE id = ANY(%s)", ([job[0] for job in jobs],))
+            done += len(jobs)
+
+
+print(*{"sidecar": by_sidecar, "driver": by_driver}[sys.argv[1]](int(sys.argv[2])))
