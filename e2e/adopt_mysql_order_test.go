@@ -193,3 +193,23 @@ func typesOfD(t *testing.T, h tableServer, d adoption) {
 	b.w.must(msg{"op": "retry", "queue": "invoices", "ids": []string{id}})
 	shows("a retry", "INV N  ")
 }
+
+// plainReaderOfD: the published SQL reads a row without a lock, and then takes it,
+// whoever has it by now. The sidecar that had it notices.
+func plainReaderOfD(t *testing.T, h tableServer, d adoption) {
+	d.config = strings.Replace(d.config, "stuck_after: 4s", "", 1)
+	b := d.besideOwn(t, h, 2)
+	row := func(item string) []string {
+		return b.db.texts("SELECT CONCAT_WS(' ', State, ReaderCode, TakenTime, DoneTime) FROM MsgQueue WHERE MsgId = ?", item)
+	}
+	for _, verb := range []msg{{"op": "ack"}, {"op": "nack", "error": "x"}} {
+		read := b.db.texts("SELECT CAST(MsgId AS CHAR) FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State = 'N' ORDER BY CreateTime, MsgId LIMIT 1")[0]
+		job := b.claim(1)[0]
+		b.same("both have", []string{job.ID}, read)
+		b.db.script("UPDATE MsgQueue SET State = 'A', ReaderCode = 'own', TakenTime = NOW(3) WHERE MsgId = " + read + ";")
+		before := row(read)
+		b.w.refused("lease_lost", msg{"op": verb["op"], "error": verb["error"], "lease": job.Lease})
+		b.same("the row", row(read), before...)
+		b.finish("own", read)
+	}
+}

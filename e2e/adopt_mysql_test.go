@@ -55,6 +55,8 @@ func TestAdoptedOnMySQL(t *testing.T) {
 	onMySQLTables(t, mysqlKinds, func(t *testing.T, kind testserver.Kind, p *mysqlServer) {
 		h := p.tables()
 		onTables(t, h, beside[kind]...)
+		met := p.contention()
+		figure(t, "beside each other: %d deadlocks, which one of two has to try again, and %d lock waits timed out", met.deadlocks, met.timeouts)
 		small := map[string]func(t *testing.T){
 			"oldest":  func(t *testing.T) { orderOfA(t, h, oldestA, false) },
 			"newest":  func(t *testing.T) { orderOfA(t, h, newestA, true) },
@@ -62,6 +64,7 @@ func TestAdoptedOnMySQL(t *testing.T) {
 			"batches": func(t *testing.T) { batchesOfC(t, h, systemC) },
 			"page_a":  func(t *testing.T) { pageA(t, h) },
 			"page_c":  func(t *testing.T) { pageC(t, h) },
+			"plain":   func(t *testing.T) { plainReaderOfD(t, h, systemDOnMySQL) },
 			"types":   func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
 			"wrong":   func(t *testing.T) { mysqlTables.run(t, h) },
 		}
