@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"flag"
+	"fmt"
+	neturl "net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -51,9 +53,22 @@ var sqliteProposals = proposals{"sqlite", []proposed{
 		CREATE INDEX waiting ON my_queue (created_dt, queue_item_id) WHERE state = 'waiting';` + rowsOfE},
 }}
 
+var mysqlProposals = proposals{"mysql", []proposed{
+	{name: "a", table: "things", queue: "things", job: "4", ddl: fmt.Sprintf(systemA.ddl, 4) + `UPDATE things SET status = 3, pid = 17 WHERE id < 3; UPDATE things SET status = 2, pid = 4711 WHERE id = 3;`},
+	{name: "c", table: "queue_test", queue: "queue_test", job: "2", ddl: fmt.Sprintf(archivingC.ddl, 3) + `UPDATE queue_test SET transaction_unique = 815 WHERE id = 1;`},
+	{name: "d", table: "MsgQueue", queue: "MsgQueue", job: "14", ddl: fmt.Sprintf(systemDOnMySQL.ddl, 3) + `DELETE FROM MsgQueue;
+		INSERT INTO MsgQueue (MsgId, MsgTypeCode, State, ReaderCode) VALUES (11, 'ORD', 'A', 'r'), (12, 'ORD', 'C', 'r'), (13, 'INV', 'E', 'r'), (14, 'ORD', 'N', NULL), (15, 'INV', 'N', NULL);`},
+	{name: "e", table: "my_queue", queue: "my_queue", job: "3", ddl: `CREATE TABLE my_queue (queue_item_id bigint AUTO_INCREMENT PRIMARY KEY,
+			state enum('waiting', 'processing', 'done', 'error') NOT NULL DEFAULT 'waiting',
+			parameters json NOT NULL, request_id char(36) UNIQUE, user_id bigint, created_dt datetime NOT NULL DEFAULT CURRENT_TIMESTAMP, finished_dt datetime,
+			error_message text, worker_name varchar(40) CHARACTER SET latin1, result json, user_context json, KEY (state, created_dt));` + rowsOfE},
+	{name: "numbers", table: "email", queue: "email", lacks: "queues.email.on_ack: update needs states.done", ddl: `CREATE TABLE email (id char(36) PRIMARY KEY, status tinyint(1) NOT NULL, tries int NOT NULL DEFAULT 0, priority smallint NOT NULL DEFAULT 0,
+			recipient varchar(200) NOT NULL, subject text, next_attempt_at datetime NULL, updated_at timestamp NULL, is_deleted tinyint(1) NOT NULL DEFAULT 0, KEY (status), CHECK (status IN (0, 1, 9)));
+		INSERT INTO email (id, status, recipient, tries) VALUES (uuid(), 0, 'a', 0), (uuid(), 9, 'b', 5), (uuid(), 9, 'c', 5);`},
+}}
+
 // TestAdoptCommandOnAFile: as below, on SQLite.
 func TestAdoptCommandOnAFile(t *testing.T) {
-	t.Parallel()
 	sqliteProposals.run(t, func(t testing.TB) string { return "sqlite:" + filepath.Join(t.(*testing.T).TempDir(), "own.db") })
 }
 
@@ -85,6 +100,7 @@ func TestAdoptCommandRefuses(t *testing.T) {
 // run has the command propose a config for each table, holds that against its golden
 // file, has check read it, and serves a job by it.
 func (p proposals) run(t *testing.T, database func(t testing.TB) string) {
+	t.Parallel()
 	for _, c := range p.all {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -93,8 +109,11 @@ func (p proposals) run(t *testing.T, database func(t testing.TB) string) {
 	}
 }
 
-// where is the line that names the server.
-var where = regexp.MustCompile(`(?m)^  main:  # .*\n    url: .*$`)
+// atSite finds what differs from run to run: the server, and the test's database.
+var atSite = regexp.MustCompile(`(?m)^  main:  # .*\n    url: .*$|\bt[0-9]+_[0-9]+\b`)
+
+// passwordFile is what adopt names where the URL has a password.
+const passwordFile = "/run/secrets/qsidecar-database"
 
 func (c proposed) run(t *testing.T, engine, at string) {
 	s := newSite(t)
@@ -110,7 +129,12 @@ func (c proposed) run(t *testing.T, engine, at string) {
 		t.Fatalf("adopt exits with %d and says %s", said.code, said.diag)
 	}
 	golden := filepath.Join("testdata", "adopt", engine+"-"+c.name+".yaml")
-	got := where.ReplaceAllString(said.out, "  main:\n    url: URL")
+	got := atSite.ReplaceAllStringFunc(said.out, func(found string) string {
+		if strings.HasPrefix(found, "t") {
+			return "DATABASE"
+		}
+		return "  main:\n    url: URL"
+	})
 	if *updateGolden {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -123,8 +147,21 @@ func (c proposed) run(t *testing.T, engine, at string) {
 	if d := cmp.Diff(string(want), got); d != "" {
 		t.Errorf("%s (-want +got):\n%s", golden, d)
 	}
+	config := said.out
+	if u, err := neturl.Parse(at); err != nil {
+		t.Fatal(err)
+	} else if password, has := u.User.Password(); has {
+		secret := filepath.Join(s.dir, "secret")
+		if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(config, password) || strings.Count(config, passwordFile) != 1 {
+			t.Errorf("the password is in it, or no place for it:\n%s", config)
+		}
+		config = strings.Replace(config, passwordFile, secret, 1)
+	}
 	sc := s.sidecar("proposed")
-	if err := os.WriteFile(sc.config, []byte(said.out+"\nlisten: [{socket: "+sc.socket+"}]\n"), 0o644); err != nil {
+	if err := os.WriteFile(sc.config, []byte(config+"\nlisten: [{socket: "+sc.socket+"}]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if c.job == "" {

@@ -62,7 +62,7 @@ func under(key string) func(string) bool {
 
 // write prints the whole config.
 func (p *proposal) write(at, place, queue string) {
-	p.line("# A config to start from, for the table %s. `qsidecar adopt` looked at its columns and", tableText(p.Table))
+	p.line("# A config to start from, for the table %s. `qsidecar adopt` looked at its columns and", tableText(p.Table.Schema, p.Table.Name))
 	p.line("# keys, and at %s. A column has the role that its name says; other guesses are", p.Looks)
 	p.line("# marked, and a TODO is yours to decide. Then ask `qsidecar check --config FILE`.")
 	p.line("")
@@ -76,7 +76,7 @@ func (p *proposal) write(at, place, queue string) {
 	p.line("")
 	p.line("queues:")
 	p.line("  %s:", yamlKey(queue))
-	p.line("    table: %s", yamlText(tableText(p.Table)))
+	p.line("    table: %s", yamlText(tableText(p.Table.Schema, p.Table.Name)))
 	p.columns()
 	p.states()
 	p.wheres()
@@ -156,8 +156,12 @@ func (p *proposal) how() {
 		p.line("      column: %s%s", yamlText(t.Column), p.remark("token.column"))
 		p.line("      range: [%d, %d]%s", t.From, t.To, p.remark("token.range"))
 	}
-	if p.Table.OnAck == adopted.Delete {
+	switch p.Table.OnAck {
+	case adopted.Delete:
 		p.line("    on_ack: delete%s", p.remark("on_ack"))
+	case adopted.Archive:
+		p.line("    on_ack:")
+		p.line("      archive: %s%s", yamlText(tableText(p.Table.ArchiveSchema, p.Table.Archive)), p.remark("on_ack.archive"))
 	}
 	p.todo("    ", func(key string) bool {
 		return !under("columns")(key) && !under("states")(key) && !strings.HasPrefix(key, "where.")
@@ -175,17 +179,17 @@ func (p *proposal) verdict(wrong []*adopted.Misfit, advice []backends.Finding) {
 }
 
 // tableText is the table as the config names it.
-func tableText(t adopted.Table) string {
+func tableText(schema, name string) string {
 	part := func(name string) string {
 		if strings.ContainsAny(name, `."`) {
 			return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 		}
 		return name
 	}
-	if t.Schema == "" {
-		return part(t.Name)
+	if schema == "" {
+		return part(name)
 	}
-	return part(t.Schema) + "." + part(t.Name)
+	return part(schema) + "." + part(name)
 }
 
 var (

@@ -43,8 +43,8 @@ func TestProposedTexts(t *testing.T) {
 	}
 	for _, name := range []adopted.Table{{Name: "a"}, {Schema: "s", Name: "a"}, {Name: `a.b"c`}, {Schema: `"`, Name: "."}} {
 		var got tableName
-		if err := got.parse(tableText(name)); err != nil || got.schema != name.Schema || got.name != name.Name {
-			t.Errorf("%+v is written %s and read %+v, %v", name, tableText(name), got, err)
+		if err := got.parse(tableText(name.Schema, name.Name)); err != nil || got.schema != name.Schema || got.name != name.Name {
+			t.Errorf("%+v is written %s and read %+v, %v", name, tableText(name.Schema, name.Name), got, err)
 		}
 	}
 	for table, want := range map[string]string{"my_queue": "my_queue", "my queue": "my-queue", "...": "queue", ".Ä x": "x", "-a": "a"} {

@@ -78,6 +78,10 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	g.kinds(s)
 	g.attempts(s)
 	g.settling()
+	if err := g.archive(ctx, engine); err != nil {
+		return nil, err
+	}
+	g.clock(engine.Info().Engine)
 	g.order()
 	g.rest()
 	return p, nil

@@ -1,6 +1,7 @@
 package guess
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -70,7 +71,7 @@ func (g *guessing) settling() {
 	if !claimed && g.Table.Token == nil {
 		g.hint("hold", "transaction", "nothing in a row says that it is being worked on: where its own consumers keep it locked instead, say so; else name the state or the column that does")
 	}
-	if !done {
+	if !done && g.Table.Token != nil && g.state.Name == "" {
 		g.Table.OnAck = adopted.Delete
 		g.note("on_ack", true, "nothing in a row says that it is done; or {archive: TABLE}")
 	}
@@ -84,6 +85,44 @@ func (g *guessing) settling() {
 				value = "false"
 			}
 			g.hint("where."+c.Name, value, "do its own consumers pass over such rows?")
+		}
+	}
+}
+
+// archive looks for a table beside this one that rows may move to.
+func (g *guessing) archive(ctx context.Context, engine backends.Adopter) error {
+	for _, suffix := range []string{"_archive", "_archived", "_done", "_history"} {
+		to, err := engine.Describe(ctx, g.Table.Schema, g.Table.Name+suffix)
+		if err != nil {
+			return err
+		}
+		common := 0
+		for _, c := range to.Columns {
+			if _, both := g.Info.Column(c.Name); both {
+				common++
+			}
+		}
+		if 2*common < len(g.Info.Columns) || to.Kind != "table" {
+			continue
+		}
+		if g.Table.OnAck == adopted.Delete {
+			g.Table.OnAck, g.Table.ArchiveSchema, g.Table.Archive = adopted.Archive, g.Table.Schema, to.Name
+			g.note("on_ack.archive", true, "it has %d columns of this table; or on_ack: delete", common)
+		} else {
+			g.hint("on_ack", "{archive: "+to.Name+"}", "it has %d columns of this table: do its own consumers move rows there?", common)
+		}
+		return nil
+	}
+	return nil
+}
+
+// clock: a time without a zone may be anybody's.
+func (g *guessing) clock(engine string) {
+	for _, role := range []adopted.Role{adopted.CreatedAt, adopted.ClaimedAt, adopted.FinishedAt, adopted.RunAt} {
+		c, has := g.column(role)
+		if has && engine != "sqlite" && (strings.HasPrefix(c.Type, "timestamp") && strings.Contains(c.Type, "without time zone") || strings.HasPrefix(c.Type, "datetime")) {
+			g.hint("times", "utc", "%s and the like name no zone: do its own consumers write UTC there, and not the server's time?", c.Name)
+			return
 		}
 	}
 }

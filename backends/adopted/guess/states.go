@@ -131,49 +131,69 @@ func truth(text string) string {
 	return ""
 }
 
-// byRows tells what a value means by what else its rows have.
+// byRows tells what a value means by what its rows have, where that says it: rows that
+// are done may well show who had them, too.
 func (g *guessing) byRows(s *sample, values []*seen) {
-	has := func(v *seen, role adopted.Role) bool {
-		c, ok := g.column(role)
-		return ok && 2*v.set[c.Name] > v.rows
-	}
 	for _, v := range values {
-		finished, failed := has(v, adopted.FinishedAt), has(v, adopted.Error)
-		taken := has(v, adopted.ClaimedAt) || has(v, adopted.Worker) || g.token.Name != "" && 2*v.set[g.token.Name] > v.rows
-		said := rowsOf(values, v.text, s)
-		switch {
-		case v.rows == 0:
-		case failed:
-			g.is(backends.StateDead, v.text, true, "most of its rows have an error%s", said)
-		case finished:
-			g.is(backends.StateDone, v.text, true, "most of its rows have a time when they were finished%s", said)
-		case taken:
-			g.is(backends.StateClaimed, v.text, true, "most of its rows show who has them, or since when%s", said)
+		has := func(role adopted.Role) bool {
+			c, ok := g.column(role)
+			return ok && 2*v.set[c.Name] > v.rows
 		}
+		switch said := rowsOf(values, v.text, s); {
+		case v.rows == 0:
+		case has(adopted.Error):
+			g.is(backends.StateDead, v.text, true, "most of its rows have an error%s", said)
+		case has(adopted.FinishedAt):
+			g.is(backends.StateDone, v.text, true, "most of its rows have a time when they were finished%s", said)
+		}
+	}
+	var taken []*seen
+	for _, v := range values {
+		if g.taken(v) && g.means(v.text) == "" {
+			taken = append(taken, v)
+		}
+	}
+	if len(taken) == 1 {
+		g.is(backends.StateClaimed, taken[0].text, true, "most of its rows show who has them, or since when%s", rowsOf(values, taken[0].text, s))
 	}
 }
 
-// byOrder: numbers mostly go up as a job goes on.
-func (g *guessing) byOrder(s *sample, values []*seen) {
-	var all []int64
-	for _, v := range values {
-		if n, err := strconv.ParseInt(v.text, 10, 64); err == nil && v.rows > 0 {
-			all = append(all, n)
-		}
+// taken: most rows of the value show who has them, or had.
+func (g *guessing) taken(v *seen) bool {
+	all := []string{g.token.Name}
+	for _, role := range []adopted.Role{adopted.Worker, adopted.ClaimedAt} {
+		c, _ := g.column(role)
+		all = append(all, c.Name)
 	}
-	slices.Sort(all)
-	at := 0
-	for _, n := range all {
-		text := strconv.FormatInt(n, 10)
-		if means := g.means(text); means != "" {
-			at = max(at, slices.Index(order, means)+1)
+	return slices.ContainsFunc(all, func(name string) bool { return name != "" && 2*v.set[name] > v.rows })
+}
+
+// byOrder: numbers mostly go up by one as a job goes on. A gap says nothing.
+func (g *guessing) byOrder(s *sample, values []*seen) {
+	by := map[int64]*seen{}
+	var least *int64
+	for _, v := range values {
+		n, err := strconv.ParseInt(v.text, 10, 64)
+		if err != nil {
 			continue
 		}
-		for ; at < len(order); at++ {
-			if g.is(order[at], text, true, "by the order of the numbers%s", rowsOf(values, text, s)) {
-				at++
-				break
-			}
+		if by[n] = v; v.rows > 0 && (least == nil || n < *least) {
+			least = &n
+		}
+	}
+	if _, known := g.Table.States[backends.StateReady]; !known && least != nil && (*least == 0 || *least == 1) {
+		text := by[*least].text
+		g.is(backends.StateReady, text, true, "the least of the numbers%s", rowsOf(values, text, s))
+	}
+	n, err := strconv.ParseInt(g.Table.States[backends.StateReady].Text, 10, 64)
+	if err != nil {
+		return
+	}
+	for _, state := range order[1:3] {
+		n++
+		v := by[n]
+		if v == nil || g.means(v.text) != state && !g.is(state, v.text, true, "the next number%s", rowsOf(values, v.text, s)) {
+			return
 		}
 	}
 }

@@ -87,6 +87,13 @@ var stateNames = form{
 	parts: []string{"state", "status", "isdone", "isprocessed", "iscomplete", "isfinished", "ishandled", "issent"},
 }
 
+// truthNames are what it is called where it says but yes or no.
+var truthNames = form{
+	kinds: []backends.ColumnKind{backends.BoolColumn},
+	exact: []string{"pending", "waiting", "todo", "sent", "complete"},
+	parts: []string{"pending", "waiting", "unprocessed"},
+}
+
 // kindNames are what the column is called that says what kind of job a row is.
 var kindNames = form{
 	kinds: []backends.ColumnKind{backends.TextColumn, backends.NumberColumn},
@@ -128,7 +135,11 @@ func (g *guessing) find(f form) (best backends.Column, exact, found bool) {
 
 // roles gives the columns their roles, as far as names and types tell.
 func (g *guessing) roles() {
-	if c, _, found := g.find(stateNames); found {
+	c, _, found := g.find(stateNames)
+	if !found {
+		c, _, found = g.find(truthNames)
+	}
+	if found {
 		g.state = c
 		g.take(adopted.State, c)
 	}

@@ -1,0 +1,146 @@
+package adopted_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+)
+
+// asked is an engine that keeps what it was asked.
+type asked struct {
+	backends.Adopter
+	all []*backends.Statement
+}
+
+func (a *asked) Ask(ctx context.Context, statements ...*backends.Statement) error {
+	a.all = append(a.all, statements...)
+	return a.Adopter.Ask(ctx, statements...)
+}
+
+// TestGuessIsCheap: what is looked at for a proposal comes from an index, in its order:
+// a table may have as many rows as it likes. A rare state in its middle is found all the
+// same.
+func TestGuessIsCheap(t *testing.T) {
+	const ddl = "CREATE TABLE jobs (id int NOT NULL PRIMARY KEY, state varchar(9) NOT NULL, payload varchar(99) NOT NULL)"
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, ddl, nil)
+		cheap(t, k, k.sql)
+	})
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		k := newSQLiteKit(t, ddl, nil)
+		cheap(t, k.kit, k.sql)
+	})
+}
+
+func cheap(t *testing.T, k *kit, sql func(string)) {
+	sql("CREATE INDEX states ON jobs (state)")
+	for from := 0; from < 6_000; from += 2_000 {
+		var rows []string
+		for n := range 2_000 {
+			state := []string{"done", "failed", "waiting"}[from/2_000]
+			if from == 2_000 && n != 700 {
+				state = "done"
+			}
+			rows = append(rows, fmt.Sprintf("(%d, '%s', 'x')", from+n, state))
+		}
+		sql("INSERT INTO jobs VALUES " + strings.Join(rows, ", "))
+	}
+	engine := &asked{Adopter: k.Store.Adopter}
+	p, err := guess.Table(t.Context(), engine, "", "jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(p.Table.States); got != "map[dead:{failed false} done:{done false} ready:{waiting false}]" || p.Looks != "1000 rows, from both ends of its key" {
+		t.Errorf("it looked at %s and proposes %s", p.Looks, got)
+	}
+	if len(engine.all) < 5 {
+		t.Errorf("it asked %d times", len(engine.all))
+	}
+	for _, st := range engine.all {
+		plan, err := engine.Adopter.(backends.Advisor).Explain(t.Context(), st, p.Info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plan.Index == "" || plan.Sorts || !strings.Contains(st.Text, " LIMIT ") {
+			t.Errorf("%s\n%s", st.Text, strings.Join(plan.Lines, "\n"))
+		}
+	}
+}
+
+// TestGuesses: what names, types, defaults and rows say, and what they do not.
+func TestGuesses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ddl   string
+		table string
+		want  string // in short; see shortly
+	}{
+		"times alone say nothing": {
+			`CREATE TABLE t (id integer PRIMARY KEY, body text, processed_at datetime)`, "t",
+			"id:[id] payload:[body] finished_at:[processed_at] | map[] | update | hold",
+		},
+		"a truth": {
+			`CREATE TABLE t (id integer PRIMARY KEY, args json, is_pending boolean NOT NULL DEFAULT true, retries int)`, "t",
+			"id:[id] payload:[args] state:[is_pending] attempts:[retries] | map[done:{false false} ready:{true false}] | update | max_attempts hold",
+		},
+		"words in any letters": {
+			`CREATE TABLE t (a int, b text, JobStatus text DEFAULT 'NEW', Data text, LockedBy text, PRIMARY KEY (a, b)); INSERT INTO t VALUES (1, 'x', 'In-Progress', '', 'me'), (1, 'y', 'FAILED', '', NULL), (2, 'z', 'odd', '', NULL)`, "t",
+			"id:[a b] payload:[Data] state:[JobStatus] worker:[LockedBy] | map[claimed:{In-Progress false} dead:{FAILED false} ready:{NEW false}] | update | states.done states",
+		},
+		"numbers with a gap": {
+			`CREATE TABLE t (id integer PRIMARY KEY, status int, msg text); INSERT INTO t VALUES (1, 0, ''), (2, 10, ''), (3, 20, '')`, "t",
+			"id:[id] payload:[msg] state:[status] | map[ready:{0 false}] | update | states.claimed states.done states.dead states hold",
+		},
+		"what rows have": {
+			`CREATE TABLE t (id integer PRIMARY KEY, status text NOT NULL, msg text, last_error text, completed_at datetime, taken_by text);
+			INSERT INTO t VALUES (1, 'zz', '', NULL, NULL, NULL), (2, 'yy', '', NULL, NULL, 'w'), (3, 'xx', '', NULL, '2026-01-01', 'w'), (4, 'ww', '', 'no', '2026-01-01', 'w')`, "t",
+			"id:[id] payload:[msg] state:[status] worker:[taken_by] error:[last_error] finished_at:[completed_at] | map[claimed:{yy false} dead:{ww false} done:{xx false}] | update | states.ready states",
+		},
+		"no state, and a number": {
+			`CREATE TABLE t (id integer PRIMARY KEY, consumer_id int, payload text); CREATE TABLE t_archive (id int, payload text)`, "t",
+			"id:[id] payload:[payload] | map[] | archive | ",
+		},
+		"many values": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state int, payload text); WITH RECURSIVE d (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM d WHERE n < 40) INSERT INTO t SELECT n, n * 7, '' FROM d`, "t",
+			"id:[id] payload:[payload] state:[state] | map[] | update | states states.ready states.claimed states.done states.dead states hold",
+		},
+		"nothing": {`CREATE TABLE t (a text NOT NULL UNIQUE)`, "t", "id:[a] | map[] | update | columns.payload hold"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newSQLiteKit(t, c.ddl, nil)
+			p, err := guess.Table(t.Context(), k.Store.Adopter, "", c.table)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := shortly(p); got != c.want {
+				t.Errorf("it proposes %s\nwant        %s", got, c.want)
+			}
+		})
+	}
+}
+
+// shortly is a proposal's columns, states, what an ack does, and the keys it leaves open.
+func shortly(p *guess.Proposal) string {
+	var all []string
+	for _, role := range adopted.Roles {
+		if names := p.Table.Columns[role]; len(names) > 0 {
+			all = append(all, fmt.Sprintf("%s:%v", role, names))
+		}
+	}
+	states := map[backends.State]string{}
+	for s, v := range p.Table.States {
+		states[s] = fmt.Sprintf("{%s %v}", v.Text, v.Null)
+	}
+	var open []string
+	for _, h := range p.Hints {
+		open = append(open, h.Key)
+	}
+	return strings.Join(all, " ") + " | " + fmt.Sprint(states) + " | " + []string{"update", "delete", "archive"}[p.Table.OnAck] + " | " + strings.Join(open, " ")
+}
