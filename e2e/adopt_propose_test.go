@@ -34,7 +34,7 @@ type proposals struct {
 var rowsOfE = `INSERT INTO my_queue (state, parameters, worker_name, finished_dt, error_message) VALUES ('done', '{"n": 1}', 'w', '2026-01-02 03:04:05', NULL), ('error', '{"n": 2}', 'w', NULL, 'no'), ('waiting', '{"n": 3}', NULL, NULL, NULL);`
 
 var postgresProposals = proposals{"postgres", []proposed{
-	{name: "b", table: "worker_queue", queue: "worker_queue", lacks: "queues.worker_queue.states.claimed: nothing in a row would say that it is being worked on", ddl: `CREATE TABLE worker_queue (id bigserial PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
+	{name: "b", table: "worker_queue", queue: "worker_queue", job: "3", ddl: `CREATE TABLE worker_queue (id bigserial PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
 		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', true, 0), ('b', false, 3), ('c', false, 1);`},
 	{name: "d", table: "msgqueue", queue: "msgqueue", job: "1", ddl: strings.ReplaceAll(systemD.ddl, "%d", "2") + `
 		INSERT INTO MsgQueue (MsgTypeCode, State, ReaderCode, TakenTime, DoneTime) VALUES ('ORD', 'A', 'r1', now(), NULL), ('ORD', 'C', 'r1', now(), now()), ('INV', 'E', 'r2', now(), NULL);`},

@@ -156,6 +156,9 @@ func (p *proposal) how() {
 		p.line("      column: %s%s", yamlText(t.Column), p.remark("token.column"))
 		p.line("      range: [%d, %d]%s", t.From, t.To, p.remark("token.range"))
 	}
+	if p.Table.Hold {
+		p.line("    hold: transaction%s", p.remark("hold"))
+	}
 	switch p.Table.OnAck {
 	case adopted.Delete:
 		p.line("    on_ack: delete%s", p.remark("on_ack"))

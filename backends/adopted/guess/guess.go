@@ -77,7 +77,8 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	g.states(s)
 	g.kinds(s)
 	g.attempts(s)
-	g.settling()
+	_, holds := engine.(backends.Holder)
+	g.settling(holds)
 	if err := g.archive(ctx, engine); err != nil {
 		return nil, err
 	}

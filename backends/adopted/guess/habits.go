@@ -58,8 +58,9 @@ func (g *guessing) attempts(s *sample) {
 	g.hint("max_attempts", "20", "with how many is a row dead for its own consumers?")
 }
 
-// settling: how a claim shows, and what becomes of a row whose job is done.
-func (g *guessing) settling() {
+// settling: how a claim shows, and what becomes of a row whose job is done. holds: the
+// engine can keep a row locked instead.
+func (g *guessing) settling(holds bool) {
 	_, claimed := g.Table.States[backends.StateClaimed]
 	_, done := g.Table.States[backends.StateDone]
 	switch {
@@ -69,13 +70,13 @@ func (g *guessing) settling() {
 		g.hint("token", fmt.Sprintf("{column: %s, value: …}", g.token.Name), "do its own consumers find the rows that they took by it? Then a number that none of them uses")
 	}
 	if !claimed && g.Table.Token == nil {
-		g.hint("hold", "transaction", "nothing in a row says that it is being worked on: where its own consumers keep it locked instead, say so; else name the state or the column that does")
+		g.hold(holds && done && !has(g, adopted.Worker) && !has(g, adopted.ClaimedAt))
 	}
 	if !done && g.Table.Token != nil && g.state.Name == "" {
 		g.Table.OnAck = adopted.Delete
 		g.note("on_ack", true, "nothing in a row says that it is done; or {archive: TABLE}")
 	}
-	if _, has := g.column(adopted.ClaimedAt); has && claimed {
+	if has(g, adopted.ClaimedAt) && claimed {
 		g.hint("stuck_after", "1h", "since when a row that its own consumers claimed counts as left behind; absent: never")
 	}
 	for _, c := range g.Info.Columns {
@@ -87,6 +88,21 @@ func (g *guessing) settling() {
 			g.hint("where."+c.Name, value, "do its own consumers pass over such rows?")
 		}
 	}
+}
+
+func has(g *guessing, role adopted.Role) bool {
+	_, is := g.column(role)
+	return is
+}
+
+// hold: nothing in a row says that it is being worked on.
+func (g *guessing) hold(likely bool) {
+	const why = "nothing in a row says that it is being worked on"
+	if g.Table.Hold = likely; likely {
+		g.note("hold", true, "%s, so that its own consumers must keep it locked all the while", why)
+		return
+	}
+	g.hint("hold", "transaction", "%s: where its own consumers keep it locked all the while, say so; else name the state or the column that does", why)
 }
 
 // archive looks for a table beside this one that rows may move to.

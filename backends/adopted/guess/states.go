@@ -213,7 +213,7 @@ func (g *guessing) unsure(s *sample, values []*seen) {
 		if _, known := g.Table.States[state]; known {
 			continue
 		}
-		if _, counts := g.column(adopted.Attempts); counts && state == backends.StateDead {
+		if has(g, adopted.Attempts) && state == backends.StateDead {
 			continue // the attempts say it
 		}
 		g.hint("states."+string(state), "", "%s", map[backends.State]string{
