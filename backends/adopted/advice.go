@@ -33,7 +33,7 @@ func (t *table) advise(found *backends.Findings, a backends.Advisor, plan backen
 			"and where one raises an error or passes a row over, that change is refused", t.queue, t.name, strings.Join(t.info.Triggers, ", ")),
 			"see that they let rows be claimed and settled, and are short")
 	}
-	if len(t.showing()) == 0 {
+	if len(t.showing()) == 0 && !t.Hold { // nobody else can change a row that is locked
 		found.Advice("table", fmt.Sprintf("queues.%s.columns: nothing in a row tells a claim of the sidecar from one of the table's own consumers: "+
 			"should a cleaner of theirs reset a row that a worker still has, and another consumer take it, the worker's ack would end that one's job", t.queue),
 			"name a column in the role worker or claimed_at, or a token, where the table has one")
