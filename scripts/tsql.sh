@@ -4,6 +4,7 @@
 # it makes where it is missing.
 #
 #   scripts/tsql.sh            # the check
+#   scripts/tsql.sh adopted FILE  # the check of statements for adopted tables, which a test wrote there
 #   scripts/tsql.sh translate  # T-SQL in, steps for PostgreSQL out: testdata/tsql/translate.py
 set -eu
 cd "$(dirname "$0")/.."
@@ -30,4 +31,6 @@ flock -u 9
 exec 9>&-
 export PYTHONDONTWRITEBYTECODE=1
 if [ "${1:-}" = translate ]; then exec "$home/bin/python" $tsql/translate.py; fi
-exec "$home/bin/python" $tsql/check.py backends/sqlserver/testdata/golden backends/sqlserver/testdata/golden_adopted "$cache/tsql-parsed"
+golden=backends/sqlserver/testdata/golden
+if [ "${1:-}" = adopted ]; then exec "$home/bin/python" $tsql/check.py $golden "$cache/tsql-parsed" backends/sqlserver/testdata/adopted.sql "$2"; fi
+exec "$home/bin/python" $tsql/check.py $golden "$cache/tsql-parsed"

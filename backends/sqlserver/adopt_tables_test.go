@@ -52,7 +52,7 @@ func TestAdoptedKeys(t *testing.T) {
 	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "lines"}}}}}); !errors.As(err, &u) {
 		t.Errorf("nothing gives its key: %v", err)
 	}
-	k.goldenAdopted("order_lines")
+	k.isTSQL("order_lines")
 }
 
 // TestAdoptedKinds: columns of all types of the server's.
@@ -105,5 +105,5 @@ func TestAdoptedKinds(t *testing.T) {
 	k.command(backends.Command{Kind: backends.Retry, Queue: "kinds", All: true}, 1)
 	k.write(backends.Ack{Leases: leasesOf(k.one("kinds"))}, 0)
 	k.command(backends.Command{Kind: backends.Delete, Queue: "kinds", IDs: []string{strings.ToLower(r.Stored[1].ID), "no uuid"}}, 1)
-	k.goldenAdopted("kinds")
+	k.isTSQL("kinds")
 }

@@ -100,7 +100,7 @@ func TestAdoptedMessages(t *testing.T) {
 	if found, err := k.Examine(t.Context(), nil); err == nil {
 		t.Logf("%+v", found) // the stand-in has none of the server's settings to be looked at
 	}
-	k.goldenAdopted("messages")
+	k.isTSQL("messages")
 }
 
 // adoptedSweeps: what is taken back, and what the owner's own consumers left.

@@ -102,7 +102,10 @@ BROKEN = [
 def unnoticed(schema, text):
     """What of all that the check does not complain about."""
     for old, new, word in BROKEN:
-        if old not in text:
-            yield f"messages: {old!r} is no longer there to be broken"
-        elif not any(word in w for w in faults(schema, text.replace(old, new))):
-            yield f"messages with {new!r}: {faults(schema, text.replace(old, new))[:3]}"
+        found = "".join(s for s in sections(text) if old in s)
+        if not found:
+            yield f"{old!r} is no longer there to be broken"
+            continue
+        wrong = faults(schema, found.replace(old, new))
+        if not any(word in w for w in wrong):
+            yield f"{new!r} in place of {old!r}: {wrong}"
