@@ -163,10 +163,32 @@ func (e engineTables) refused(t *testing.T, s *site) {
 			}
 		}
 	}
+	alike(t, problems, string(log))
 	for _, o := range e.odd {
 		if strings.Contains(problems, "queues."+o.queue+".") {
 			t.Errorf("check finds fault with %s: %s", o.queue, problems)
 		}
+	}
+}
+
+// alike: check finds what serve does, and no more.
+func alike(t *testing.T, problems, log string) {
+	t.Helper()
+	serve := map[string]bool{}
+	for line := range strings.Lines(log) {
+		if strings.HasPrefix(line, "queues.") {
+			serve[strings.TrimSpace(line)] = true
+		}
+	}
+	n := 0
+	for line := range strings.Lines(problems) {
+		text, do, _ := strings.Cut(strings.TrimSpace(line), " → ")
+		if n++; !serve[text] && !serve[text+": "+do] {
+			t.Errorf("check says %s, and serve does not", line)
+		}
+	}
+	if n != len(serve) || n == 0 {
+		t.Errorf("check has %d findings, and serve %d:\n%s\n%s", n, len(serve), problems, log)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -73,7 +74,7 @@ func (c checked) count(g backends.Grade) (n int) {
 func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	c, usage := a.config(s)
 	if usage != nil {
-		c = a.usable(s)
+		c = a.usable(s, usage)
 	}
 	all := a.examineAll(ctx, &c)
 	if cause := context.Cause(ctx); cause != nil {
@@ -99,14 +100,19 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	return nil
 }
 
-// usable is what can be looked at of a config that has errors: its databases
-// without any.
-func (a *app) usable(s setup) config {
+// usable is what can be looked at of a config that has errors: its databases without
+// any, and in those the tables of queues without any.
+func (a *app) usable(s setup, usage error) config {
 	c, _ := loadConfig(s.config, a.env) // that error was told
 	for name, d := range c.Databases {
 		d.check("", func(string, string, ...any) { delete(c.Databases, name) })
 	}
-	c.Queues, c.Log = nil, defaultConfig().Log
+	maps.DeleteFunc(c.Queues, func(name string, q queueConfig) bool {
+		return !q.adopts() || slices.ContainsFunc(configProblems(usage), func(text string) bool {
+			return strings.Contains(text, "queues."+name+".") || strings.Contains(text, "queues."+name+":")
+		})
+	})
+	c.Log = defaultConfig().Log
 	return c
 }
 

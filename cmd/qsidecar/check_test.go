@@ -84,18 +84,23 @@ func TestCheckTellsAllAtOnce(t *testing.T) {
 	}
 	addr := l.Addr().String()
 	l.Close()
+	mine := t.TempDir()
+	h.must(0, "migrate", "--database", "sqlite:"+filepath.Join(mine, "q.db"))
 	file := h.file("q.yaml", `databases:
   gone: {url: "postgres://app:hunter2@`+addr+`/app"}
   here: {url: "sqlite:`+h.dir+`"}
   odd: {url: "oracle:x"}
   short: {url: "sqlite:`+h.dir+`/x.db", host_lease: 1ms}
   keyless: {url: "postgres://app@`+addr+`/app", password_file: `+h.dir+`/none}
+  mine: {url: "sqlite:`+filepath.Join(mine, "q.db")+`"}
 queues:
   a: {database: here, timeuot: 1m}
   b: {database: nowhere}
+  fits-not: {database: mine, table: none, columns: {id: id}, on_ack: delete}
+  unread: {database: mine, table: none, columns: {idd: id}, on_ack: delete}
 `)
 	r := h.run("check", "--config", file)
-	r.says(t, 2, "q.yaml has 4 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is no kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
+	r.says(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is no kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
 	r.tells(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not looked at")
 	if strings.Contains(r.out+r.err, "hunter2") {
 		t.Errorf("it tells the password:\n%s%s", r.out, r.err)
@@ -107,8 +112,11 @@ queues:
 	}
 	r = h.run("check", "--config", file, "--json")
 	got := graded(r.findings(t), backends.Problem)
-	if r.code != 2 || strings.Count(got["config"], "\n") != 5 || !strings.Contains(got["config"], "q.yaml:8:23: unknown key") || got["gone server"] == "" || got["here file"] == "" {
+	if r.code != 2 || strings.Count(got["config"], "\n") != 6 || !strings.Contains(got["config"], "q.yaml:9:23: unknown key") || got["gone server"] == "" || got["here file"] == "" {
 		t.Errorf("%d, %v", r.code, got)
+	}
+	if fits := got["mine table"]; !strings.HasPrefix(fits, "queues.fits-not.table: there is no table none") || strings.Contains(fits, "unread") {
+		t.Errorf("of the tables it says %q", fits)
 	}
 	h.run("check", "--config", filepath.Join(h.dir, "none.yaml")).says(t, 2, "the config file cannot be read")
 	if left, err := filepath.Glob(filepath.Join(h.dir, "*")); err != nil || len(left) != 1 {
