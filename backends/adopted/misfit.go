@@ -76,7 +76,7 @@ func (t *table) column(p *problems, key, name string) (backends.Column, bool) {
 
 // declared is a column's type for people: without what an engine has to know of it.
 func declared(c backends.Column) string {
-	for _, more := range []string{" CHARACTER SET ", " DEFAULT (", " AUTO_INCREMENT"} {
+	for _, more := range []string{" CHARACTER SET ", " COLLATE ", " DEFAULT (", " AUTO_INCREMENT"} {
 		c.Type, _, _ = strings.Cut(c.Type, more)
 	}
 	return c.Type

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,14 +98,19 @@ func flag01(yes bool) int64 {
 	return 0
 }
 
-// adoption is a database with tables that somebody else owns.
-type adoption struct {
+// adopter is a Store with adopted tables, on any server.
+type adopter struct {
 	*testing.T
 	*adopted.Store
+	slots atomic.Uint64
+}
+
+// adoption is one on what stands in for SQL Server.
+type adoption struct {
+	*adopter
+	e      *emulator
 	engine *recorder
-	url    string
 	beside *pgx.Conn // the owner's
-	slots  uint64
 }
 
 const me backends.Identity = 1 << 63
@@ -113,9 +119,10 @@ const me backends.Identity = 1 << 63
 func adopting(t *testing.T, tables map[string]adopted.Table, rows ...string) *adoption {
 	t.Helper()
 	ddl := tablesSQL(t)
-	k := &adoption{T: t, url: standIn(t)}
+	url := standIn(t)
+	k := &adoption{adopter: &adopter{T: t}, e: &emulator{url: url, schema: defaultSchema, translator: places.translator, conns: map[*emulated]struct{}{}, tables: catalogue(t, ddl)}}
 	var err error
-	if k.beside, err = pgx.Connect(t.Context(), k.url); err != nil {
+	if k.beside, err = pgx.Connect(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -131,8 +138,7 @@ func adopting(t *testing.T, tables map[string]adopted.Table, rows ...string) *ad
 	for _, s := range steps {
 		k.sql(s.query)
 	}
-	e := &emulator{url: k.url, schema: defaultSchema, translator: places.translator, conns: map[*emulated]struct{}{}, tables: catalogue(t, ddl)}
-	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", driver: func(*mssql.Connector) driver.Connector { return e }}
+	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", driver: func(*mssql.Connector) driver.Connector { return k.e }}
 	k.engine = &recorder{Store: open(t, o), seen: map[string]string{}}
 	k.sql(`CREATE OR REPLACE FUNCTION qsidecar.qsidecar_now() RETURNS timestamp(6) LANGUAGE sql VOLATILE AS $$SELECT clock_timestamp() AT TIME ZONE 'UTC'$$`)
 	for _, row := range rows {
@@ -145,7 +151,7 @@ func adopting(t *testing.T, tables map[string]adopted.Table, rows ...string) *ad
 	return k
 }
 
-func (k *adoption) beat(host backends.Identity) {
+func (k *adopter) beat(host backends.Identity) {
 	k.Helper()
 	if _, err := k.Beat(k.Context(), backends.Beat{Host: host, Kind: backends.BeatJoin, Lease: time.Minute}); err != nil {
 		k.Fatal(err)
@@ -176,12 +182,11 @@ func (k *adoption) shows(query string, want ...string) {
 	}
 }
 
-func (k *adoption) slot(lease time.Duration) backends.Slot {
-	k.slots++
-	return backends.Slot{Token: backends.Token{Host: me, Number: k.slots}, Lease: lease, Worker: "worker"}
+func (k *adopter) slot(lease time.Duration) backends.Slot {
+	return backends.Slot{Token: backends.Token{Host: me, Number: k.slots.Add(1)}, Lease: lease, Worker: "worker"}
 }
 
-func (k *adoption) claim(queue string, n int, lease time.Duration) []backends.Job {
+func (k *adopter) claim(queue string, n int, lease time.Duration) []backends.Job {
 	k.Helper()
 	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 	for range n {
@@ -190,7 +195,7 @@ func (k *adoption) claim(queue string, n int, lease time.Duration) []backends.Jo
 	return k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 }
 
-func (k *adoption) one(queue string) backends.Job {
+func (k *adopter) one(queue string) backends.Job {
 	k.Helper()
 	jobs := k.claim(queue, 1, 0)
 	if len(jobs) != 1 {
@@ -199,7 +204,7 @@ func (k *adoption) one(queue string) backends.Job {
 	return jobs[0]
 }
 
-func (k *adoption) commit(b backends.Batch) backends.Results {
+func (k *adopter) commit(b backends.Batch) backends.Results {
 	k.Helper()
 	r, err := k.Commit(k.Context(), b)
 	if err != nil {
@@ -209,7 +214,7 @@ func (k *adoption) commit(b backends.Batch) backends.Results {
 }
 
 // write makes one write and checks how many leases were lost.
-func (k *adoption) write(w backends.Write, lost int) backends.WriteResult {
+func (k *adopter) write(w backends.Write, lost int) backends.WriteResult {
 	k.Helper()
 	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
 	if len(r.Lost) != lost {
@@ -218,7 +223,7 @@ func (k *adoption) write(w backends.Write, lost int) backends.WriteResult {
 	return r
 }
 
-func (k *adoption) sweep(s backends.Sweep) backends.Swept {
+func (k *adopter) sweep(s backends.Sweep) backends.Swept {
 	k.Helper()
 	s.Limit = 100
 	r, err := k.Sweep(k.Context(), s)
@@ -228,14 +233,14 @@ func (k *adoption) sweep(s backends.Sweep) backends.Swept {
 	return r
 }
 
-func (k *adoption) command(c backends.Command, want int64) {
+func (k *adopter) command(c backends.Command, want int64) {
 	k.Helper()
 	if n, _, err := k.Command(k.Context(), c); err != nil || n != want {
 		k.Errorf("command %d: %d, %v; want %d", c.Kind, n, err, want)
 	}
 }
 
-func (k *adoption) peek(p backends.Peek) []backends.View {
+func (k *adopter) peek(p backends.Peek) []backends.View {
 	k.Helper()
 	views, err := k.Peek(k.Context(), p)
 	if err != nil {

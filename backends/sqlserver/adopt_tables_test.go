@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,55 +56,75 @@ func TestAdoptedKeys(t *testing.T) {
 	k.isTSQL("order_lines")
 }
 
+// kindTables are two queues in a table with columns of all types of the server's.
+func kindTables() map[string]adopted.Table {
+	m := adopted.Table{
+		Name: "Kinds", OnAck: adopted.Delete,
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {"Id"}, adopted.Payload: {"Body"}, adopted.State: {"Busy"}, adopted.RunAt: {"RunAt"}, adopted.CreatedAt: {"Made"}, adopted.ClaimedAt: {"Taken"},
+			adopted.FinishedAt: {"Ended"}, adopted.Worker: {"Who"}, adopted.Error: {"Fault"}, adopted.Priority: {"Urgency"},
+			adopted.Headers: {"Name", "Price", "Weight", "Note", "Doc"},
+		},
+		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateClaimed: {Text: "true"}, backends.StateDead: {Null: true}},
+		Where:  map[string]adopted.Value{"Wanted": {Null: true}},
+	}
+	kept := adopted.Table{
+		Name:    "Kinds",
+		Columns: map[adopted.Role][]string{adopted.ID: {"Id"}, adopted.Payload: {"Name", "Body", "Note"}, adopted.State: {"Busy"}, adopted.Result: {"Answer"}, adopted.Worker: {"Who"}},
+		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Null: true}, backends.StateDone: {Text: "1"}},
+		Where:   map[string]adopted.Value{"Wanted": {Text: "2026-02-03"}, "Price": {Text: "1.25"}},
+	}
+	return map[string]adopted.Table{"kinds": m, "kept": kept}
+}
+
 // TestAdoptedKinds: columns of all types of the server's.
 func TestAdoptedKinds(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{
-		Name: "Kinds",
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"Id"}, adopted.Payload: {"Body"}, adopted.State: {"Busy"}, adopted.RunAt: {"RunAt"}, adopted.CreatedAt: {"Made"}, adopted.ClaimedAt: {"Taken"},
-			adopted.FinishedAt: {"Ended"}, adopted.Worker: {"Who"}, adopted.Result: {"Answer"}, adopted.Error: {"Fault"}, adopted.Priority: {"Urgency"},
-			adopted.Headers: {"Name", "Price", "Weight", "Note", "Doc", "Wanted"},
-		},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateClaimed: {Text: "true"}, backends.StateDead: {Null: true}}, OnAck: adopted.Delete,
-	}
-	kept := m
-	kept.States = map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Null: true}, backends.StateDone: {Text: "1"}}
-	kept.Where, kept.OnAck = map[string]adopted.Value{"Wanted": {Text: "2026-02-03"}, "Price": {Text: "1.25"}}, adopted.Update
-	kept.Columns = map[adopted.Role][]string{adopted.ID: {"Id"}, adopted.Payload: {"Name", "Body", "Note"}, adopted.State: {"Busy"}, adopted.Result: {"Answer"}, adopted.Worker: {"Who"}}
-	m.Where = map[string]adopted.Value{"Wanted": {Null: true}}
-	m.Columns[adopted.Headers] = []string{"Name", "Price", "Weight", "Note", "Doc"}
-	k := adopting(t, map[string]adopted.Table{"kinds": m, "kept": kept})
-	headers := map[string]string{"Name": "Zoë", "Price": "12.5000", "Weight": "0.1", "Note": "a note", "Doc": "<a>b</a>"}
+	k := adopting(t, kindTables())
+	later := k.allKinds()
+	k.shows(`SELECT concat_ws('|', coalesce("Busy"::text, 'dead'), length("Fault"), CASE WHEN "Ended" IS NULL THEN NULL ELSE 'e' END, CASE WHEN "RunAt" > now() + interval '59 minutes' THEN 'later' END)
+		FROM dbo."Kinds" WHERE "Wanted" IS NULL ORDER BY 1`, "0|4|later", "0|later", "dead|30|e")
+	k.shows(`SELECT concat_ws('|', "Busy", "Answer", "Price") FROM dbo."Kinds" WHERE "Wanted" IS NOT NULL`, "1|{}|1.2500")
+	k.command(backends.Command{Kind: backends.Retry, Queue: "kinds", All: true}, 1)
+	k.write(backends.Ack{Leases: leasesOf(k.one("kinds"))}, 0)
+	k.command(backends.Command{Kind: backends.Delete, Queue: "kinds", IDs: []string{strings.ToLower(later), "no uuid"}}, 1)
+	k.isTSQL("kinds")
+}
+
+// allKinds stores values of all kinds, and gets them back. It returns the id of a job
+// for later.
+func (k *adopter) allKinds() (later string) {
+	k.Helper()
+	headers := map[string]string{"Name": "Zoë", "Price": "12.5000", "Note": "a note", "Doc": "<a>b</a>"}
 	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{
 		{Queue: "kinds", Payload: []byte{0, 0xff, 'x'}, Headers: headers, Priority: 5},
 		{Queue: "kinds", Payload: []byte("later"), Delay: time.Hour, Priority: 7},
-		{Queue: "kinds", RunAt: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)},
+		{Queue: "kinds", RunAt: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), Headers: map[string]string{"Weight": "0.5"}},
 		{Queue: "kept", Payload: []byte(`{"Name": "n", "Body": "AP8=", "Note": null}`)},
 	}}, 0)
 	jobs := k.claim("kinds", 5, 0)
 	if len(jobs) != 2 || jobs[0].ID != r.Stored[0].ID || string(jobs[0].Payload) != "\x00\xffx" || jobs[0].Priority != 5 || fmt.Sprint(jobs[0].Headers) != fmt.Sprint(headers) ||
 		time.Since(jobs[0].EnqueuedAt).Abs() > time.Minute || jobs[1].ID != r.Stored[2].ID {
-		t.Fatalf("%+v, of %+v", jobs, r.Stored)
+		k.Fatalf("%+v, of %+v", jobs, r.Stored)
+	}
+	if w, err := strconv.ParseFloat(jobs[1].Headers["Weight"], 64); err != nil || w != 0.5 {
+		k.Errorf("the weight is %q", jobs[1].Headers["Weight"])
 	}
 	if v := k.peek(backends.Peek{Queue: "kinds", State: backends.StateScheduled, Max: 5}); len(v) != 1 || v[0].ID != r.Stored[1].ID || time.Until(v[0].RunAt) < 59*time.Minute || time.Until(v[0].RunAt) > 61*time.Minute {
-		t.Errorf("%+v", v)
+		k.Errorf("%+v", v)
 	}
-	if v := k.peek(backends.Peek{Queue: "kinds", State: backends.StateClaimed, Max: 5, MaxBytes: 1 << 20}); len(v) != 2 || v[0].Worker != "worker" || time.Since(v[0].ClaimedAt).Abs() > time.Minute {
-		t.Errorf("%+v", v)
+	if v := k.peek(backends.Peek{Queue: "kinds", State: backends.StateClaimed, Max: 5, MaxBytes: 1 << 20}); len(v) != 2 || v[0].Worker != "worker" || time.Since(v[0].ClaimedAt).Abs() > 2*time.Minute {
+		k.Errorf("%+v", v)
 	}
 	k.write(backends.Nack{Leases: leasesOf(jobs[0]), Error: "почему нет " + strings.Repeat("ы", 40), Dead: true}, 0)
 	k.write(backends.Nack{Leases: leasesOf(jobs[1]), Error: "wait"}, 0)
-	k.shows(`SELECT concat_ws('|', coalesce("Busy"::text, 'dead'), length("Fault"), CASE WHEN "Ended" IS NULL THEN NULL ELSE 'e' END, CASE WHEN "RunAt" > now() + interval '59 minutes' THEN 'later' END)
-		FROM dbo."Kinds" WHERE "Wanted" IS NULL ORDER BY 1`, "0|4|later", "0|later", "dead|30|e")
 	one := k.one("kept")
 	if one.ID != r.Stored[3].ID || string(one.Payload) != `{"Body":"AP8=","Name":"n","Note":null}` {
-		t.Errorf("%+v", one)
+		k.Errorf("%+v", one)
+	}
+	if _, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(one), Result: []byte("почему")}}}); !backends.IsRefused(err) {
+		k.Errorf("letters that the column's code page lacks: %v", err)
 	}
 	k.write(backends.Ack{Leases: leasesOf(one), Result: []byte("{}")}, 0)
-	k.shows(`SELECT concat_ws('|', "Busy", "Answer", "Price") FROM dbo."Kinds" WHERE "Wanted" IS NOT NULL`, "1|{}|1.2500")
-	k.command(backends.Command{Kind: backends.Retry, Queue: "kinds", All: true}, 1)
-	k.write(backends.Ack{Leases: leasesOf(k.one("kinds"))}, 0)
-	k.command(backends.Command{Kind: backends.Delete, Queue: "kinds", IDs: []string{strings.ToLower(r.Stored[1].ID), "no uuid"}}, 1)
-	k.isTSQL("kinds")
+	return r.Stored[1].ID
 }

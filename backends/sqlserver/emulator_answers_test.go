@@ -33,7 +33,7 @@ func (c *emulated) told(ctx context.Context, err error) error {
 			return io.EOF
 		}
 	}
-	number := map[string]int32{"40P01": 1205, "55P03": 1222, "23505": 2627, "23514": 547, "23502": 515, "22001": 2628, "P0001": 50000}[said.Code]
+	number := map[string]int32{"40P01": 1205, "55P03": 1222, "23505": 2627, "23514": 547, "23502": 515, "22001": 2628, "22P02": 245, "P0001": 50000}[said.Code]
 	if number == 0 {
 		if strings.HasPrefix(said.Code, "57P") {
 			return io.EOF

@@ -119,6 +119,9 @@ def rewrite(node):
             return filled_in("((hole_a - hole_b * INTERVAL '1 minute') AT TIME ZONE 'UTC')", hole_a=instant(value), hole_b=minutes)
         case exp.Collate() if node.expression.name.endswith("_BIN2"):
             return exp.Collate(this=node.this.copy(), expression=exp.to_identifier("C", quoted=True))
+        case exp.Collate() if "Latin1" in node.expression.name and "UTF8" not in node.expression.name and isinstance(node.parent, exp.Convert):
+            # a code page: what it lacks becomes question marks
+            return filled_in("regexp_replace(hole_a, '[^' || chr(1) || '-' || chr(255) || ']', '?', 'g')", hole_a=node.this)
         case exp.Collate() if node.expression.name != "C":
             return node.this.copy()
         case exp.Add() if any(isinstance(n, exp.DPipe) or isinstance(n, exp.Literal) and n.is_string for n in (node.left, node.right)):

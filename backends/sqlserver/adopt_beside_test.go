@@ -1,0 +1,234 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+)
+
+// The T-SQL of system D's own readers: the published form, and the one that looks under
+// a lock, as package adopted's page has it.
+const (
+	readLocked = `SET NOCOUNT ON;
+DECLARE @id int;
+BEGIN TRANSACTION;
+SELECT TOP (1) @id = m.[MsgId]
+FROM [dbo].[MsgQueue] AS m WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE m.[MsgTypeCode] = 'ORD' AND m.[State] = 'N'
+ORDER BY m.[CreateTime];
+UPDATE [dbo].[MsgQueue] SET [State] = 'A', [ReaderCode] = 'own', [TakenTime] = GETDATE() WHERE [MsgId] = @id;
+COMMIT TRANSACTION;
+SELECT @id AS id;`
+	readPlain   = `UPDATE [dbo].[MsgQueue] SET [State] = 'A', [ReaderCode] = 'own', [TakenTime] = GETDATE() WHERE [MsgId] = %d;`
+	readDone    = `UPDATE [dbo].[MsgQueue] SET [State] = 'C', [DoneTime] = GETDATE() WHERE [MsgId] = %d;`
+	readWritten = `INSERT INTO [dbo].[MsgQueue] ([MsgTypeCode], [Msg]) VALUES ('ORD', N'%s');`
+	readCount   = `SELECT COUNT_BIG(*) AS n FROM [dbo].[MsgQueue] AS m WHERE m.[State] = 'C' AND m.[MsgTypeCode] = 'ORD' AND m.[TakenTime] IS NOT NULL AND m.[DoneTime] IS NOT NULL;`
+)
+
+// besideReaders: half of the workers are the table's own readers, in their own T-SQL.
+// Every message is worked once, and the rows are as those readers would have left them.
+func (k *adopter) besideReaders(db *sql.DB, messages int) {
+	k.Helper()
+	exec := func(text string) {
+		k.Helper()
+		if _, err := db.ExecContext(k.Context(), text); err != nil {
+			k.Fatalf("%s: %v", text, err)
+		}
+	}
+	for n := range messages {
+		exec(fmt.Sprintf(readWritten, fmt.Sprint(n)))
+	}
+	var mu sync.Mutex
+	worked := map[string][]string{}
+	note := func(id, who string) {
+		mu.Lock()
+		defer mu.Unlock()
+		worked[id] = append(worked[id], who)
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for i := range 2 {
+		wg.Go(func() {
+			for errs[i] == nil {
+				var id sql.NullInt64
+				if errs[i] = again1205(func() error { return db.QueryRowContext(k.Context(), readLocked).Scan(&id) }); errs[i] != nil || !id.Valid {
+					return
+				}
+				note(fmt.Sprint(id.Int64), "own")
+				_, errs[i] = db.ExecContext(k.Context(), fmt.Sprintf(readDone, id.Int64))
+			}
+		})
+		wg.Go(func() { errs[2+i] = k.workAll(note) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		k.Fatal(err)
+	}
+	kinds := map[string]int{}
+	for id, who := range worked {
+		kinds[who[0]]++
+		if len(who) != 1 {
+			k.Errorf("the message %s was worked by %v", id, who)
+		}
+	}
+	done := 0
+	if err := db.QueryRowContext(k.Context(), readCount).Scan(&done); err != nil || done != messages || len(worked) != messages {
+		k.Errorf("%d messages, %d worked, %d done, %v", messages, len(worked), done, err)
+	}
+	k.Logf("worked by: %v", kinds)
+	// The plain form takes what a sidecar has: the sidecar notices.
+	exec(fmt.Sprintf(readWritten, "raced"))
+	raced := k.one("orders")
+	var id int
+	if _, err := fmt.Sscan(raced.ID, &id); err != nil {
+		k.Fatal(err)
+	}
+	exec(fmt.Sprintf(readPlain, id))
+	k.write(backends.Ack{Leases: leasesOf(raced)}, 1)
+}
+
+// again1205 has one who was a deadlock's victim try again, as its own readers do.
+func again1205(f func() error) error {
+	for try := 0; ; try++ {
+		if err := f(); err == nil || try == 20 || whenAgain(err) != soon {
+			return err
+		}
+	}
+}
+
+// workAll claims and acks until there is nothing.
+func (k *adopter) workAll(note func(id, who string)) error {
+	for {
+		c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0), k.slot(0)}}
+		r, err := k.Commit(k.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}})
+		if err != nil || len(r.Claims[0].Jobs) == 0 {
+			return err
+		}
+		for _, j := range r.Claims[0].Jobs {
+			note(j.ID, "sidecar")
+		}
+		r, err = k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(r.Claims[0].Jobs...)}}})
+		if err == nil && len(r.Writes[0].Lost) > 0 {
+			err = fmt.Errorf("lost: %v", r.Writes[0].Lost)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// TestAdoptedBesideReaders runs system D by emulation; whether its locks hold on a
+// server of its own TestAdoptedOnSQLServer tells.
+func TestAdoptedBesideReaders(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()})
+	db := sql.OpenDB(k.e)
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	k.besideReaders(db, 60)
+}
+
+// TestAdoptedOnSQLServer is what only a real server can show of adopted tables.
+func TestAdoptedOnSQLServer(t *testing.T) {
+	real(t, func(t *testing.T, url string) {
+		for _, table := range []string{"MsgQueue", "Order Lines", "Order Lines Done", "Kinds"} {
+			beside(t, url, "DROP TABLE IF EXISTS [dbo].["+table+"]")
+		}
+		for _, m := range strings.Split(tablesSQL(t), ";\n") {
+			if at := strings.Index(m, "CREATE "); at >= 0 {
+				beside(t, url, m[at:])
+			}
+		}
+		engine := open(t, Options{URL: url, Schema: "adopting"})
+		tables := kindTables()
+		tables["orders"] = messages()
+		s, err := adopted.New(t.Context(), engine, tables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := &adopter{T: t, Store: s}
+		k.beat(me)
+		if found, err := k.Examine(t.Context(), nil); err != nil {
+			t.Error(err)
+		} else {
+			for _, f := range found {
+				t.Logf("%s %s: %s %s", f.Grade, f.Topic, f.Text, f.Do)
+			}
+		}
+		k.allKinds()
+		db, err := sql.Open("sqlserver", url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		k.besideReaders(db, 500)
+		k.lockedOnSQLServer(db)
+	})
+}
+
+// lockedOnSQLServer: a row that another program holds is passed over, and keeps no other
+// job from being settled or taken back.
+func (k *adopter) lockedOnSQLServer(db *sql.DB) {
+	k.Helper()
+	for _, text := range []string{"a", "b", "c"} {
+		if _, err := db.ExecContext(k.Context(), fmt.Sprintf(readWritten, text)); err != nil {
+			k.Fatal(err)
+		}
+	}
+	first, second := k.one("orders"), k.claim("orders", 1, time.Hour)[0]
+	tx, err := db.BeginTx(k.Context(), nil)
+	if err != nil {
+		k.Fatal(err)
+	}
+	if _, err := tx.ExecContext(k.Context(), "UPDATE [dbo].[MsgQueue] SET [Msg] = N'held' WHERE [MsgId] = "+first.ID); err != nil {
+		k.Fatal(err)
+	}
+	var locked *backends.LockedError
+	if _, err := k.Commit(context.WithoutCancel(k.Context()), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}}); !errors.As(err, &locked) {
+		k.Errorf("%v", err)
+	}
+	k.write(backends.Ack{Leases: leasesOf(second)}, 0)
+	if third := k.one("orders"); third.ID == first.ID {
+		k.Errorf("%+v", third)
+	}
+	if err := tx.Rollback(); err != nil {
+		k.Fatal(err)
+	}
+	k.write(backends.Ack{Leases: leasesOf(first)}, 0)
+}
+
+// TestAdoptedGuess: what `qsidecar adopt` makes of system D's table.
+func TestAdoptedGuess(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, nil, someMessages)
+	p, err := guess.Table(t.Context(), k.engine.Store, "", "MsgQueue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(p.Table.Columns[adopted.ID], p.Table.Columns[adopted.State], p.Table.Columns[adopted.CreatedAt]); got != "[MsgId] [State] [CreateTime]" {
+		t.Errorf("%+v", p.Table)
+	}
+	if p.Table.States[backends.StateReady].Text != "N" {
+		t.Errorf("%+v", p.Table.States)
+	}
+	var cannot *guess.Unadoptable
+	if _, err := guess.Table(t.Context(), k.engine.Store, "", "nothing"); !errors.As(err, &cannot) {
+		t.Errorf("%v", err)
+	}
+}
