@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2/toxics"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestAdoptedCut: the network is cut around the commit of an ack of an adopted job,
+// before it and after it, with and without a pooler between. The ack is found to be
+// made, or is made again: nobody is told that the lease was lost.
+func TestAdoptedCut(t *testing.T) {
+	toxics.Register("qsidecar_cut", new(cutToxic))
+	s, p := newPostgresSite(t)
+	s.hostLease = 20 * time.Second // beats and looks are rare: what is cut is an ack
+	s.queues = "  e:" + systemE.config + "  gone:" + strings.ReplaceAll(systemE.config, "my_queue", "gone") + "    on_ack: delete\n"
+	db := owners(t, p.url)
+	create, _, _ := strings.Cut(systemE.ddl, "INSERT")
+	db.script(create + strings.ReplaceAll(create, "my_queue", "gone"))
+	direct, through := p.network()
+	s.cutAcks(t, db, direct, through, "directly")
+
+	pooler, err := testserver.StartPgBouncer(t.Context(), p.Postgres, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := pooler.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	at, err := pooler.URL(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind := *p
+	behind.addr = relay(t, at)
+	pooled, through := behind.network()
+	s.cutAcks(t, db, pooled, through, "through a pooler")
+}
+
+// cutAcks cuts the network of a sidecar in each of the last bytes of an ack, in each
+// direction.
+func (s *site) cutAcks(t *testing.T, db ownersDB, n *network, through, how string) {
+	t.Helper()
+	n.replace(`{"type": "qsidecar_cut", "stream": "upstream", "attributes": {"stream": "upstream"}}`,
+		`{"type": "qsidecar_cut", "stream": "downstream", "attributes": {"stream": "downstream"}}`)
+	s.url = through
+	w := s.started(strings.Fields(how)[0]).dial()
+	queues, turn := []string{"e", "gone"}, 0
+	claim := func() wireJob {
+		t.Helper()
+		turn++
+		queue := queues[turn%2]
+		w.must(msg{"op": "enqueue", "queue": queue, "payload": "1"})
+		return w.claimOne(queue)
+	}
+	hits, points := 0, 0
+	step := int64(16)
+	if soak {
+		step = 2
+	}
+	var slowest time.Duration
+	for _, way := range []string{"upstream", "downstream"} {
+		cutters := shears[way]
+		var sizes []int64
+		for range 10 { // the first ones prepare their statements
+			job := claim()
+			cutters.open(-1)
+			w.must(msg{"op": "ack", "lease": job.Lease})
+			sizes = append(sizes, cutters.shut())
+		}
+		slices.Sort(sizes)
+		usual := sizes[len(sizes)/2]
+		for at := max(usual-112, 1); at <= usual; at += step {
+			points++
+			job := claim()
+			cut, began := cutters.open(at), time.Now()
+			w.must(msg{"op": "ack", "lease": job.Lease})
+			cutters.shut()
+			slowest = max(slowest, time.Since(began))
+			select {
+			case <-cut:
+				hits++
+			default: // it took fewer bytes this time
+			}
+			if job.Attempt != 1 {
+				t.Errorf("%s: the job %s is at its attempt %d", how, job.ID, job.Attempt)
+			}
+		}
+	}
+	figure(t, "%s: of %d acks of adopted jobs %d were cut around their commit, and all were made; the slowest took %v", how, points, hits, slowest.Round(time.Millisecond))
+	if hits < points/2 {
+		t.Errorf("%s: only %d cuts of %d met an ack", how, hits, points)
+	}
+	if left := db.texts(`SELECT concat_ws(' ', 'e', queue_item_id, state) FROM my_queue WHERE state <> 'done'
+		UNION ALL SELECT concat_ws(' ', 'gone', queue_item_id, state) FROM gone UNION ALL SELECT item FROM qsidecar.qsidecar_leases`); len(left) > 0 {
+		t.Errorf("%s: left: %v", how, left)
+	}
+}
+
+// relay is an address on TCP that leads to the socket of a server's URL.
+func relay(t *testing.T, at string) string {
+	t.Helper()
+	c, err := pgx.ParseConfig(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return // it is closed
+			}
+			server, err := net.Dial("unix", fmt.Sprintf("%s/.s.PGSQL.%d", c.Host, c.Port))
+			if err != nil {
+				client.Close()
+				continue
+			}
+			for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
+				go func() {
+					_, _ = io.Copy(way[0], way[1]) // either side's end ends both
+					client.Close()
+					server.Close()
+				}()
+			}
+		}
+	}()
+	return l.Addr().String()
+}
