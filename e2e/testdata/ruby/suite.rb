@@ -4,7 +4,9 @@
 # Ruby: each check is a method, and runs on queues of its own.
 
 require "qsidecar"
+require "stringio"
 require "timeout"
+require "tmpdir"
 
 class Suite
   def initialize
@@ -201,6 +203,64 @@ class Suite
     @client.enqueue("close", 1)
     Qsidecar::Client.open(**@options) { |client| equal 1, client.claim("close", wait: 20).first.attempt }
     equal 1, one("close").tap(&:ack).attempt
+  end
+
+  # A client leaves no thread and no descriptor behind.
+  def check_leaves_nothing
+    before = [Thread.list.size, sockets.size]
+    3.times { Qsidecar::Client.open(**@options) { |client| client.call("ping") } }
+    equal before, [Thread.list.size, sockets.size]
+  end
+
+  # Whatever comes, a decoder gives a message or says that it is none.
+  def check_decoders
+    seeds = { Qsidecar::Codec::JSONLines => %({"id":7,"ok":true,"jobs":[{"id":"é","payload_b64":"/w=="}]}) }
+    if Qsidecar::Codec.msgpack?
+      seeds[Qsidecar::Codec::Msgpack] = MessagePack.pack("id" => 7, "jobs" => [{ "lease" => "1.a", "payload" => "x\xff".b, "fence" => 2**40 }])
+    end
+    chance = Random.new(Integer(ENV["SEED"] || Random.new_seed))
+    seeds.to_a.product(Array.new(300) { chance }).each do |(codec, seed), _|
+      text = mangled(seed.b, chance)
+      frame = codec == Qsidecar::Codec::JSONLines ? "#{text}\n".b : [text.bytesize].pack("N") + text
+      codec.read(StringIO.new(frame), 1 << 20)
+    rescue Qsidecar::Codec::Garbage
+      next
+    rescue Exception => e # rubocop:disable Lint/RescueException
+      raise "#{codec} of #{text.inspect} (SEED=#{chance.seed}): #{e.class}: #{e.message}"
+    end
+  end
+
+  def mangled(text, chance)
+    case chance.rand(4)
+    when 0 then text[0, chance.rand(text.size)]
+    when 1 then text.tap { |t| 3.times { t.setbyte(chance.rand(t.size), chance.rand(256)) } }
+    when 2 then chance.bytes(chance.rand(40))
+    else ["\xdd\xff\xff\xff\xff".b, ("\x91" * 1000).b, "[" * 200, "\xc6\x7f\xff\xff\xff".b].sample(random: chance) + text
+    end
+  end
+
+  # What is no sidecar's answer ends a connection, and not the client.
+  def check_garbage
+    [nil, "", "{", "[]", "17", '{"id":1,"ok":true}', '{"id":1,"ok":true,"jobs":7}', '{"event":"lost","leases":{}}', '{"ok":false}'].each do |line|
+      Dir.mktmpdir do |dir|
+        server = UNIXServer.new(path = File.join(dir, "s"))
+        side = Thread.new { [line, '{"id":%d,"ok":true,"jobs":[]}'].each { |answer| play(server.accept, answer) } }
+        Qsidecar::Client.open(socket: path, codec: :json) { |client| equal [], client.claim("q", wait: 20), line.inspect }
+        side.kill.join
+        server.close
+      end
+    end
+  end
+
+  # play is a sidecar that answers the first request with that, and then hangs up.
+  def play(socket, answer)
+    socket.gets
+    socket.puts('{"id":0,"ok":true,"max_frame":4194304,"max_payload":4177920}')
+    id = JSON.parse(socket.gets)["id"]
+    socket.puts(answer.sub("%d", id.to_s)) if answer
+    socket.gets if answer&.include?("%d") # its bye
+  ensure
+    socket.close
   end
 
   # The same jobs, on a real sidecar and inline.

@@ -95,7 +95,7 @@ module Qsidecar
 
         body = io.read(size)
         body&.bytesize == size ? MessagePack.unpack(body) : nil
-      rescue MessagePack::UnpackError, EOFError => e
+      rescue MessagePack::UnpackError, EOFError, NoMemoryError => e # the last: a list of 2^32 elements, it says
         raise Garbage, e.message
       end
 
