@@ -29,12 +29,22 @@ type language struct {
 
 var languages = []language{
 	{"Python", "psycopg", []string{"msgpack", "json"}, pythonCommand},
+	{"Ruby", "pg", []string{"msgpack", "json"}, rubyCommand},
+	{"Go", "pgx", []string{"msgpack"}, goCommand},
 }
 
 func pythonCommand(ctx context.Context, repository string) (argv, env []string, err error) {
 	python, err := testserver.PythonEnv(ctx, "python3", testserver.PythonDrivers...)
 	return []string{python, filepath.Join(repository, "bench", "clients", "loop.py")},
 		[]string{"PYTHONPATH=" + filepath.Join(repository, "clients", "python")}, err
+}
+
+func rubyCommand(_ context.Context, repository string) (argv, env []string, err error) {
+	return []string{"ruby", "-I", filepath.Join(repository, "clients", "ruby", "lib"), filepath.Join(repository, "bench", "clients", "loop.rb")}, nil, nil
+}
+
+func goCommand(_ context.Context, repository string) (argv, env []string, err error) {
+	return []string{"go", "run", "-C", filepath.Join(repository, "bench"), "./clients/loop"}, nil, nil
 }
 
 // clients measures one process of each client, claim one + ack one and in batches,

@@ -1,0 +1,50 @@
+# frozen_string_literal: true
+
+# One process of the Ruby client, or of pg, that works a queue until it is empty: loop.rb sidecar|driver N.
+#
+# N jobs are claimed at a time and acked at a time. It prints how many jobs and how many seconds that were.
+
+CLAIM = <<~SQL
+  WITH n AS MATERIALIZED (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+  UPDATE rival r SET state = 1 FROM n WHERE r.id = n.id RETURNING r.id, r.payload
+SQL
+
+def now
+  Process.clock_gettime(Process::CLOCK_MONOTONIC)
+end
+
+# work claims and acks until there is nothing, and tells of it.
+def work(claim, ack)
+  began = now
+  done = 0
+  until (jobs = claim.call).empty?
+    ack.call(jobs)
+    done += jobs.size
+  end
+  puts "#{done} #{now - began}"
+end
+
+def by_sidecar(count)
+  require "qsidecar"
+  Qsidecar::Client.open(codec: ENV.fetch("QSIDECAR_CODEC")) do |client|
+    client.connect
+    ack = count == 1 ? ->(jobs) { jobs[0].ack } : ->(jobs) { client.ack_many(jobs).empty? || abort("a lease was lost") }
+    work(-> { client.claim("clients", max: count) }, ack)
+  end
+end
+
+def by_driver(count)
+  require "pg"
+  connection = PG.connect(ENV.fetch("BENCH_DATABASE"))
+  connection.prepare("claim", CLAIM)
+  connection.prepare("one", "DELETE FROM rival WHERE id = $1")
+  connection.prepare("many", "DELETE FROM rival WHERE id = ANY($1::bigint[])")
+  ack = if count == 1
+          ->(jobs) { connection.exec_prepared("one", [jobs[0][0]]) }
+        else
+          ->(jobs) { connection.exec_prepared("many", ["{#{jobs.map(&:first).join(",")}}"]) }
+        end
+  work(-> { connection.exec_prepared("claim", [count]).values }, ack)
+end
+
+send({ "sidecar" => :by_sidecar, "driver" => :by_driver }.fetch(ARGV[0]), Integer(ARGV[1]))

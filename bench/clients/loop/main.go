@@ -1,0 +1,109 @@
+// Command loop is one process of the Go client, or of pgx, that works a queue until
+// it is empty: loop sidecar|driver N. N jobs are claimed at a time and acked at a time.
+// It prints how many jobs and how many seconds that were.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+)
+
+const claim = `WITH n AS MATERIALIZED (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+	UPDATE rival r SET state = 1 FROM n WHERE r.id = n.id RETURNING r.id, r.payload`
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "loop:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	if len(os.Args) != 3 {
+		return fmt.Errorf("usage: loop sidecar|driver N")
+	}
+	n, err := strconv.Atoi(os.Args[2])
+	if err != nil {
+		return err
+	}
+	if os.Args[1] == "sidecar" {
+		return bySidecar(ctx, n)
+	}
+	return byDriver(ctx, n)
+}
+
+// work calls turn, which claims, acks and tells how many, until there is nothing.
+func work(turn func() (int, error)) error {
+	began, done := time.Now(), 0
+	for {
+		n, err := turn()
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			_, err := fmt.Println(done, time.Since(began).Seconds())
+			return err
+		}
+		done += n
+	}
+}
+
+func bySidecar(ctx context.Context, n int) error {
+	c, err := qsidecar.Dial(ctx, qsidecar.Options{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return work(func() (int, error) {
+		jobs, err := c.Claim(ctx, qsidecar.Claim{Queues: []string{"clients"}, Max: n})
+		if err != nil || len(jobs) == 0 {
+			return 0, err
+		}
+		if n == 1 {
+			return 1, c.Ack(ctx, jobs[0].Lease)
+		}
+		leases := make([]string, len(jobs))
+		for i, j := range jobs {
+			leases[i] = j.Lease
+		}
+		lost, err := c.AckMany(ctx, leases)
+		if err == nil && len(lost) > 0 {
+			err = fmt.Errorf("%d leases were lost", len(lost))
+		}
+		return len(jobs), err
+	})
+}
+
+func byDriver(ctx context.Context, n int) error {
+	c, err := pgx.Connect(ctx, os.Getenv("BENCH_DATABASE"))
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx)
+	return work(func() (int, error) {
+		rows, err := c.Query(ctx, claim, n)
+		if err != nil {
+			return 0, err
+		}
+		ids, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id int64, err error) {
+			var payload []byte
+			return id, row.Scan(&id, &payload)
+		})
+		if err != nil || len(ids) == 0 {
+			return 0, err
+		}
+		if n == 1 {
+			_, err = c.Exec(ctx, "DELETE FROM rival WHERE id = $1", ids[0])
+		} else {
+			_, err = c.Exec(ctx, "DELETE FROM rival WHERE id = ANY($1)", ids)
+		}
+		return len(ids), err
+	})
+}
