@@ -26,6 +26,8 @@ const flushTimeout = 5 * time.Second
 // Bridge is one sidecar.
 type Bridge struct {
 	plan    atomic.Pointer[plan] // never nil
+	control Control              // nil: there is no config
+	began   time.Time
 	log     *slog.Logger
 	ready   chan struct{}
 	aborted chan struct{}
@@ -61,6 +63,7 @@ func New(o Options, log *slog.Logger) (*Bridge, error) {
 	}
 	b := &Bridge{
 		log:      log,
+		began:    time.Now(),
 		ready:    make(chan struct{}),
 		aborted:  make(chan struct{}),
 		sessions: make(map[*session]struct{}),

@@ -52,6 +52,8 @@ type keeper struct {
 	identity   backends.Identity // 0: not joined
 	freshUntil time.Duration     // by clock; claims are handed out before it only
 	watched    map[backends.Identity]watch
+	beat       time.Duration   // when the last one that reached the database did, by clock; 0: none was
+	trouble    error           // why the last one did not; nil: it did
 	waiting    []chan struct{} // closed after the next beat that succeeded or said "lost"
 }
 
@@ -110,6 +112,7 @@ func (k *keeper) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		k.noted(err)
 		if err != nil && !failing {
 			k.log.Warn("the beat did not reach the database; nothing is handed out until it does", "error", err)
 		} else if err == nil && failing {
@@ -122,6 +125,13 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		timer.Reset(next)
 	}
+}
+
+// noted remembers how the last turn ended, for people.
+func (k *keeper) noted(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trouble = err
 }
 
 // turn is one beat and what follows from it.
@@ -158,7 +168,7 @@ func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, freshUntil
 	joined := k.identity == 0
 	revived := joined || k.clock() >= k.freshUntil
 	k.identity = id
-	k.freshUntil = freshUntil
+	k.freshUntil, k.beat = freshUntil, k.clock()
 	suspects := k.watch(peers)
 	for _, c := range k.waiting {
 		close(c)

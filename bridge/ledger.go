@@ -35,10 +35,11 @@ type handed struct {
 // holding is one known claim.
 type holding struct {
 	lease    backends.Lease
-	queue    string   // empty: not known here
-	sess     *session // nil: in flight, or a timed lease
-	onItsWay bool     // its commit is not answered yet
-	settling int      // writes under way that may end it
+	queue    string    // empty: not known here
+	since    time.Time // when the session got it; zero: nobody did
+	sess     *session  // nil: in flight, or a timed lease
+	onItsWay bool      // its commit is not answered yet
+	settling int       // writes under way that may end it
 }
 
 func newLedger() *ledger {
@@ -78,9 +79,10 @@ func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
 			return false
 		}
 	}
+	now := time.Now()
 	for i := range jobs {
 		h := l.known[jobs[i].Token]
-		h.lease, h.queue = jobs[i].Lease(), jobs[i].Queue
+		h.lease, h.queue, h.since = jobs[i].Lease(), jobs[i].Queue, now
 		h.onItsWay = false
 		if !timed {
 			l.attach(h, sess)
@@ -184,7 +186,7 @@ func (l *ledger) bind(leases []backends.Lease, sess *session, submit func()) {
 	for _, lease := range leases {
 		h := l.known[lease.Token]
 		if h == nil {
-			h = &holding{}
+			h = &holding{since: time.Now()}
 			l.known[lease.Token] = h
 		}
 		h.lease, h.onItsWay = lease, true

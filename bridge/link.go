@@ -78,6 +78,13 @@ func (l *link) is(b backends.Backend) bool {
 	return l.end.Backend == b
 }
 
+// info is the present Backend's.
+func (l *link) info() backends.Info {
+	e, release := l.use()
+	defer release()
+	return e.Info()
+}
+
 // Commit is Backend's.
 func (l *link) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	e, release := l.use()

@@ -41,6 +41,10 @@ func (s *session) start(req *protocol.Request) finisher {
 		return s.peek(req)
 	case protocol.OpRetry, protocol.OpDelete, protocol.OpRelease, protocol.OpPurge, protocol.OpPause, protocol.OpResume:
 		return s.command(req)
+	case protocol.OpReload:
+		return s.reloadConfig()
+	case protocol.OpStatus:
+		return s.status()
 	case protocol.OpPing:
 		return answerWith(&protocol.Reply{})
 	}

@@ -53,6 +53,7 @@ type session struct {
 	socket string   // the path that it came by; empty: a stream
 	limits protocol.Limits
 	peer   *peer // nil: a stream
+	began  time.Time
 	grant  atomic.Pointer[grant]
 	in     io.Reader
 	out    outbox
@@ -89,6 +90,7 @@ func newSession(b *Bridge, id string, in io.Reader, out io.Writer, conn net.Conn
 		id:     id,
 		conn:   conn,
 		socket: socket,
+		began:  time.Now(),
 		limits: b.plan.Load().limits,
 		in:     in,
 		out:    outbox{w: out},

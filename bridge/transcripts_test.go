@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -40,12 +41,15 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 	o := options(t, db)
 	o.Databases["main"] = Database{Backend: db, HostLease: 10 * time.Second}
 	drain := false
+	var control Control
 	for _, need := range needs {
 		switch need {
 		case "named-queues":
 			o.Queues = map[string]Queue{"a": {}, "b": {}}
 		case "forbidden":
 			o.Sockets[0].Allow = []Rule{{Users: []uint32{uint32(os.Getuid())}, Ops: []protocol.Op{protocol.OpEnqueue, protocol.OpStats}, Queues: []string{"open"}}}
+		case "config":
+			control = unchanged{}
 		case "small-frames":
 			o.MaxFrame = 64 << 10
 		case "fault-unavailable":
@@ -62,7 +66,12 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 			t.Fatalf("the transcript needs %q, which this test does not know", need)
 		}
 	}
-	s := start(t, o)
+	b, err := New(o, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.SetControl(control)
+	s := run(t, b)
 	if drain {
 		holder := s.dial(t) // keeps the drain from ending
 		holder.call(`{"op":"enqueue","queue":"held"}`)
@@ -77,3 +86,9 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 	}
 	return s
 }
+
+// unchanged is a config that is as it was.
+type unchanged struct{}
+
+func (unchanged) Reload(context.Context) ([]string, error) { return nil, nil }
+func (unchanged) Config() (int64, error, time.Time)        { return 1, nil, time.Time{} }

@@ -25,6 +25,8 @@ const (
 	OpPause   Op = "pause"
 	OpResume  Op = "resume"
 	OpPing    Op = "ping"
+	OpReload  Op = "reload"
+	OpStatus  Op = "status"
 )
 
 // Opt is a field that may be absent, without a pointer's allocation.
@@ -172,6 +174,8 @@ type Reply struct {
 	Queues  []QueueStat // stats; likewise never nil
 	Settled *Settled    // ack, nack, extend
 	Count   Opt[int64]  // retry, delete, release, purge
+	Changes []string    // reload; never nil in its reply
+	Status  *Status     // status: its fields stand in the reply itself
 
 	Lost []string // event "lost": the leases
 }
@@ -244,6 +248,49 @@ type Failure struct {
 	Cause   string
 	Message string
 	At      int64
+}
+
+// Status is what the sidecar tells of itself to whoever looks after it.
+type Status struct {
+	UptimeMS    int64
+	Generation  int64  // counts the configs that ran, from 1
+	ConfigError string // why the newest config does not run; empty: it does
+	FailedAt    Opt[int64]
+	Sockets     []SocketStatus
+	Databases   []DatabaseStatus
+	Sessions    []SessionStatus
+}
+
+// SocketStatus is a socket that is listened on.
+type SocketStatus struct {
+	Path     string
+	Sessions int64
+}
+
+// DatabaseStatus is a database that is open.
+type DatabaseStatus struct {
+	Name    string
+	Engine  string
+	Version string
+	Place   string // its address, without secrets
+	BeatMS  int64  // since the last beat that reached it; −1: none has
+	Error   string // why the last commit failed; empty: it did not
+	Leaving bool   // it is not configured any more, and stays open for its last leases
+	Held    int64  // jobs that connections hold
+}
+
+// SessionStatus is a connection.
+type SessionStatus struct {
+	Session string
+	Worker  string
+	Socket  string // empty: stdio
+	UID     Opt[int64]
+	PID     Opt[int64]
+	AgeMS   int64
+	Held    int64 // jobs
+	HeldMS  int64 // the one that it has had for longest
+	Waiting int64 // claims
+	Open    int64 // requests that are not answered yet
 }
 
 // QueueStat is one queue's counts.

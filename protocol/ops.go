@@ -40,6 +40,8 @@ var ops = map[Op]spec{
 	OpPause:  {takes: bits(fQueue), needs: bits(fQueue)},
 	OpResume: {takes: bits(fQueue), needs: bits(fQueue)},
 	OpPing:   {},
+	OpReload: {},
+	OpStatus: {},
 }
 
 // Known reports whether there is such an op.

@@ -106,6 +106,44 @@ var statMessage = newMessage([]field[QueueStat]{
 	isBool("approx", func(q *QueueStat) *bool { return &q.Approx }),
 })
 
+var socketMessage = newMessage([]field[SocketStatus]{
+	word("path", func(s *SocketStatus) *string { return &s.Path }),
+	number("sessions", func(s *SocketStatus) *int64 { return &s.Sessions }),
+})
+
+var databaseMessage = newMessage([]field[DatabaseStatus]{
+	word("name", func(d *DatabaseStatus) *string { return &d.Name }),
+	word("engine", func(d *DatabaseStatus) *string { return &d.Engine }),
+	word("version", func(d *DatabaseStatus) *string { return &d.Version }),
+	word("place", func(d *DatabaseStatus) *string { return &d.Place }),
+	number("beat_ms", func(d *DatabaseStatus) *int64 { return &d.BeatMS }),
+	optWord("error", func(d *DatabaseStatus) *string { return &d.Error }),
+	isBool("leaving", func(d *DatabaseStatus) *bool { return &d.Leaving }),
+	number("held", func(d *DatabaseStatus) *int64 { return &d.Held }),
+})
+
+var sessionMessage = newMessage([]field[SessionStatus]{
+	word("session", func(s *SessionStatus) *string { return &s.Session }),
+	optWord("worker", func(s *SessionStatus) *string { return &s.Worker }),
+	optWord("socket", func(s *SessionStatus) *string { return &s.Socket }),
+	optNumber("uid", func(s *SessionStatus) *Opt[int64] { return &s.UID }),
+	optNumber("pid", func(s *SessionStatus) *Opt[int64] { return &s.PID }),
+	number("age_ms", func(s *SessionStatus) *int64 { return &s.AgeMS }),
+	number("held", func(s *SessionStatus) *int64 { return &s.Held }),
+	number("held_ms", func(s *SessionStatus) *int64 { return &s.HeldMS }),
+	number("waiting", func(s *SessionStatus) *int64 { return &s.Waiting }),
+	number("open", func(s *SessionStatus) *int64 { return &s.Open }),
+})
+
+func ofStatus(f field[Status]) field[Reply] {
+	return within(f, func(r *Reply) bool { return r.Status != nil }, func(r *Reply) *Status {
+		if r.Status == nil {
+			r.Status = new(Status)
+		}
+		return r.Status
+	})
+}
+
 func ofHello(f field[HelloReply]) field[Reply] {
 	return within(f, func(r *Reply) bool { return r.Hello != nil }, func(r *Reply) *HelloReply {
 		if r.Hello == nil {
@@ -156,6 +194,14 @@ var replyMessage = newMessage([]field[Reply]{
 		func(r *Reply) bool { return r.Settled != nil && r.EnqueuedAll != nil }),
 	isList("queues", 0, math.MaxInt, statMessage, func(r *Reply) *[]QueueStat { return &r.Queues }, needs(statMessage, "queue")),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
+	isTexts("changes", 0, math.MaxInt, -1, func(r *Reply) *[]string { return &r.Changes }),
+	ofStatus(number("uptime_ms", func(s *Status) *int64 { return &s.UptimeMS })),
+	ofStatus(number("generation", func(s *Status) *int64 { return &s.Generation })),
+	ofStatus(optWord("config_error", func(s *Status) *string { return &s.ConfigError })),
+	ofStatus(optNumber("failed_at", func(s *Status) *Opt[int64] { return &s.FailedAt })),
+	ofStatus(always(isList("sockets", 0, math.MaxInt, socketMessage, func(s *Status) *[]SocketStatus { return &s.Sockets }, needs(socketMessage, "path")))),
+	ofStatus(always(isList("databases", 0, math.MaxInt, databaseMessage, func(s *Status) *[]DatabaseStatus { return &s.Databases }, needs(databaseMessage, "name")))),
+	ofStatus(always(isList("sessions", 0, math.MaxInt, sessionMessage, func(s *Status) *[]SessionStatus { return &s.Sessions }, needs(sessionMessage, "session")))),
 	when(words("leases", func(r *Reply) *[]string { return &r.Lost }),
 		func(r *Reply) bool { return r.Event == EventLost }),
 })

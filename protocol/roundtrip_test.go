@@ -99,7 +99,7 @@ func genLeases(t *rapid.T, r *Request) {
 }
 
 var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancel, OpBye, OpStats,
-	OpPeek, OpRetry, OpDelete, OpRelease, OpPurge, OpPause, OpResume, OpPing})
+	OpPeek, OpRetry, OpDelete, OpRelease, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -241,9 +241,29 @@ func genStat(t *rapid.T) QueueStat {
 		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx")}
 }
 
+func genStatus(t *rapid.T) Status {
+	n := func(s string) int64 { return genNumber().Draw(t, s) }
+	text := func(s string) string { return genText(50).Draw(t, s) }
+	opt := func(s string) Opt[int64] { return genOpt(genNumber()).Draw(t, s) }
+	return Status{
+		UptimeMS: n("uptime_ms"), Generation: n("generation"), ConfigError: text("config_error"), FailedAt: opt("failed_at"),
+		Sockets: genList(rapid.Custom(func(*rapid.T) SocketStatus {
+			return SocketStatus{Path: text("path"), Sessions: n("sessions")}
+		}), 0).Draw(t, "sockets"),
+		Databases: genList(rapid.Custom(func(*rapid.T) DatabaseStatus {
+			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Place: text("place"), BeatMS: n("beat_ms"),
+				Error: text("error"), Leaving: rapid.Bool().Draw(t, "leaving"), Held: n("held")}
+		}), 0).Draw(t, "databases"),
+		Sessions: genList(rapid.Custom(func(*rapid.T) SessionStatus {
+			return SessionStatus{Session: text("session"), Worker: text("worker"), Socket: text("socket"), UID: opt("uid"), PID: opt("pid"),
+				AgeMS: n("age_ms"), Held: n("held"), HeldMS: n("held_ms"), Waiting: n("waiting"), Open: n("open")}
+		}), 0).Draw(t, "sessions"),
+	}
+}
+
 func genReply(t *rapid.T) Reply {
 	texts := genList(genText(MaxLease), 0)
-	kind := rapid.IntRange(0, 9).Draw(t, "kind")
+	kind := rapid.IntRange(0, 11).Draw(t, "kind")
 	if kind == 0 {
 		return Reply{Event: EventLost, Lost: texts.Draw(t, "leases")}
 	}
@@ -274,6 +294,11 @@ func genReply(t *rapid.T) Reply {
 		if rapid.Bool().Draw(t, "has enqueued") {
 			r.EnqueuedAll = genList(rapid.Custom(genEnqueued), 0).Draw(t, "enqueued")
 		}
+	case 10:
+		r.Changes = texts.Draw(t, "changes")
+	case 11:
+		st := genStatus(t)
+		r.Status = &st
 	case 9:
 		r.Count = genOpt(genNumber()).Draw(t, "count")
 	}

@@ -25,6 +25,8 @@ type config struct {
 	DrainTimeout duration                  `yaml:"drain_timeout"`
 	MaxFrame     size                      `yaml:"max_frame"`
 	Log          logConfig                 `yaml:"log"`
+
+	urlFile string // that the only database's URL was read from; empty: none
 }
 
 type listenConfig struct {

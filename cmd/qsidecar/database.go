@@ -81,13 +81,8 @@ func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backe
 	open := make(map[string]backends.Backend)
 	var errs error
 	for name := range c.Databases {
-		b, err := openDatabase(ctx, c, name, false, log)
+		b, err := openAdopted(ctx, c, name, log)
 		if err != nil {
-			errs = errors.Join(errs, err)
-			continue
-		}
-		open[name] = b
-		if b, err = c.adopt(ctx, name, b, log); err != nil {
 			errs = errors.Join(errs, err)
 			continue
 		}
@@ -97,6 +92,19 @@ func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backe
 		return nil, errors.Join(errs, closeAll(open))
 	}
 	return open, nil
+}
+
+// openAdopted opens one database of the config with the adopted tables that the config has in it.
+func openAdopted(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+	b, err := openDatabase(ctx, c, name, false, log)
+	if err != nil {
+		return nil, err
+	}
+	with, err := c.adopt(ctx, name, b, log)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return with, nil
 }
 
 func closeAll(open map[string]backends.Backend) (err error) {

@@ -188,12 +188,20 @@ func openDatabase(ctx context.Context, c *config, name string, look bool, log *s
 			return nil, err
 		}
 	}
-	if d.PasswordFile != "" {
-		secret, err := os.ReadFile(d.PasswordFile)
-		if err != nil {
-			return nil, usagef("the database's password_file cannot be read: %w", err)
-		}
-		o.password = strings.TrimRight(string(secret), "\r\n")
+	if o.password, err = d.password(); err != nil {
+		return nil, err
 	}
 	return u.open(ctx, o)
+}
+
+// password is what the password_file holds; empty: there is none.
+func (d databaseConfig) password() (string, error) {
+	if d.PasswordFile == "" {
+		return "", nil
+	}
+	secret, err := os.ReadFile(d.PasswordFile)
+	if err != nil {
+		return "", usagef("the database's password_file cannot be read: %w", err)
+	}
+	return strings.TrimRight(string(secret), "\r\n"), nil
 }

@@ -45,9 +45,11 @@ type app struct {
 	// terminal reports whether a person is at the other end of a stream.
 	terminal func(stream any) bool
 
-	socket  string // --socket
-	json    bool   // --json
-	started bool   // the arguments were understood: errors from here on are no usage errors
+	poll    time.Duration // between two looks at the config's files; 0: pollEvery
+	deaf    bool          // the file system tells of no changes
+	socket  string        // --socket
+	json    bool          // --json
+	started bool          // the arguments were understood: errors from here on are no usage errors
 }
 
 // answerTimeout is how long a one-shot command waits for the sidecar, beyond the

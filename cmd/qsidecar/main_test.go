@@ -26,7 +26,9 @@ type host struct {
 	t        *testing.T
 	dir      string // short: socket paths are
 	env      map[string]string
-	terminal bool // a person sits at stdin
+	terminal bool          // a person sits at stdin
+	poll     time.Duration // see app
+	deaf     bool
 }
 
 func newHost(t *testing.T) *host {
@@ -65,6 +67,7 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 		in: in, out: out, errOut: errOut, signals: signals,
 		env:      func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
 		terminal: func(any) bool { return h.terminal },
+		poll:     h.poll, deaf: h.deaf,
 	}
 }
 

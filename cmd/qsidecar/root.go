@@ -57,7 +57,7 @@ func (a *app) root() *cobra.Command {
 	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand(),
 		a.workCommand())
 	add("look", a.statsCommand(), a.peekCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
-		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand())
+		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand(), a.statusCommand(), a.reloadCommand())
 	root.AddCommand(a.versionCommand())
 	return root
 }

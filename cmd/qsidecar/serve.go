@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,9 @@ func (a *app) config(s setup) (config, error) {
 		if db, err = a.database(s.database); err != nil {
 			return config{}, err
 		}
+		if file, ok := strings.CutPrefix(cmp.Or(s.database, a.getenv("QSIDECAR_DATABASE")), "@"); ok {
+			c.urlFile = file
+		}
 		if _, err := parseDatabaseURL(db); err != nil {
 			return config{}, usagef("the database: %w", err)
 		}
@@ -59,13 +63,21 @@ func (a *app) config(s setup) (config, error) {
 	return c, nil
 }
 
-// newLog is a sidecar's log.
+// newLog is a command's log.
 func (a *app) newLog(c logConfig) *slog.Logger {
-	o := &slog.HandlerOptions{Level: c.Level.slog()}
+	log, _ := a.levelledLog(c)
+	return log
+}
+
+// levelledLog is a sidecar's log, and its level, which may change.
+func (a *app) levelledLog(c logConfig) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(c.Level.slog())
+	o := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(a.errOut, o))
+		return slog.New(slog.NewJSONHandler(a.errOut, o)), level
 	}
-	return slog.New(slog.NewTextHandler(a.errOut, o))
+	return slog.New(slog.NewTextHandler(a.errOut, o)), level
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -93,7 +105,7 @@ Exit codes: 0 stopped in order, 1 it could not serve, 2 wrong arguments or confi
 			if err != nil {
 				return err
 			}
-			return a.serve(cmd.Context(), c, hint)
+			return a.serve(cmd.Context(), s, c, hint)
 		},
 	}
 	s.flags(cmd)
@@ -101,14 +113,14 @@ Exit codes: 0 stopped in order, 1 it could not serve, 2 wrong arguments or confi
 	return cmd
 }
 
-func (a *app) serve(ctx context.Context, c config, hint bool) error {
+func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 	keepHeadroom()
 	for _, l := range c.Listen {
 		if err := a.makeSocketDir(l.Socket); err != nil {
 			return err
 		}
 	}
-	return a.withBridge(ctx, c, func(ctx context.Context, b *bridge.Bridge, names string) error {
+	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance, names string) error {
 		sockets := make([]string, len(c.Listen))
 		for i, l := range c.Listen {
 			sockets[i] = l.Socket
@@ -118,26 +130,23 @@ func (a *app) serve(ctx context.Context, c config, hint bool) error {
 		if hint {
 			a.hint(sockets[0])
 		}
-		<-ctx.Done()
+		a.watch(ctx, p)
 		return nil
 	})
 }
 
 // withBridge runs a sidecar and f beside it, once it is ready. The first signal
 // drains it, the second ends it at once; it ends too when f returns.
-func (a *app) withBridge(ctx context.Context, c config, f func(ctx context.Context, b *bridge.Bridge, databases string) error) (err error) {
-	log := a.newLog(c.Log)
-	open, err := openAll(ctx, &c, log)
-	if err != nil {
+func (a *app) withBridge(ctx context.Context, s setup, c config, f func(ctx context.Context, p *instance, databases string) error) (err error) {
+	log, level := a.levelledLog(c.Log)
+	p := &instance{setup: s, read: a.config, ready: a.makeSocketDir, log: log, level: level}
+	if err := p.start(ctx, c); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeAll(open)) }()
-	b, err := bridge.New(c.options(open), log)
-	if err != nil {
-		return &usageError{fmt.Errorf("the configuration does not hold together:\n%w", err)}
-	}
+	defer func() { err = p.close(err) }()
+	b := p.b
 	var places []string
-	for _, d := range open {
+	for _, d := range p.open {
 		info := d.Info()
 		places = append(places, info.Engine+":"+info.Place)
 	}
@@ -149,7 +158,7 @@ func (a *app) withBridge(ctx context.Context, c config, f func(ctx context.Conte
 	go func() {
 		select {
 		case <-b.Ready():
-			beside <- f(ctx, b, strings.Join(places, ", "))
+			beside <- f(ctx, p, strings.Join(places, ", "))
 			cancel()
 		case <-ran:
 			beside <- nil

@@ -75,11 +75,11 @@ func (a *app) ownSession(ctx context.Context, s setup) error {
 	if s.logLevel == "" && s.config == "" {
 		c.Log.Level = "warn" // whose child this is has a stderr for its own words
 	}
-	return a.withBridge(ctx, c, func(ctx context.Context, b *bridge.Bridge, _ string) error {
+	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance, _ string) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer a.onHangUp(func() { cancel(bridge.ErrHangUp) })()
-		return b.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
+		return p.b.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
 	})
 }
 

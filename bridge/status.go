@@ -1,0 +1,149 @@
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// Control is what a Bridge asks of the process that it runs in.
+type Control interface {
+	// Reload reads the config again and has the Bridge run by it. The changes are for
+	// people; none: nothing is different. With an error what ran goes on.
+	Reload(ctx context.Context) (changes []string, err error)
+
+	// Config tells which config runs, counted from 1, and since when a newer one could not
+	// be taken, and why; nil: there is none.
+	Config() (generation int64, failed error, since time.Time)
+}
+
+// reloadTimeout bounds how long a request to reload waits: what is new is opened first.
+const reloadTimeout = time.Minute
+
+// SetControl says whom to ask for what the ops reload and status tell of the config.
+// It is called before Run; without it reload is unsupported.
+func (b *Bridge) SetControl(c Control) { b.control = c }
+
+func (s *session) reloadConfig() finisher {
+	c := s.bridge.control
+	if c == nil {
+		return fail(protocol.Errorf(protocol.CodeUnsupported, "this sidecar has no config to read again"))
+	}
+	return func() (*protocol.Reply, func()) {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), reloadTimeout, fmt.Errorf("reload: not done within %v", reloadTimeout))
+		defer cancel()
+		changes, err := c.Reload(ctx)
+		if err != nil {
+			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %v", err)}, nil
+		}
+		return &protocol.Reply{Changes: append([]string{}, changes...)}, nil
+	}
+}
+
+func (s *session) status() finisher {
+	st := s.bridge.status()
+	return answerWith(&protocol.Reply{Status: st})
+}
+
+// status is what the sidecar is doing, at this moment.
+func (b *Bridge) status() *protocol.Status {
+	p := b.plan.Load()
+	st := &protocol.Status{UptimeMS: time.Since(b.began).Milliseconds(), Generation: 1,
+		Sockets: []protocol.SocketStatus{}, Databases: []protocol.DatabaseStatus{}, Sessions: []protocol.SessionStatus{}}
+	if b.control != nil {
+		generation, failed, since := b.control.Config()
+		st.Generation = generation
+		if failed != nil {
+			st.ConfigError, st.FailedAt = failed.Error(), protocol.Some(since.UnixMilli())
+		}
+	}
+	b.mu.Lock()
+	sessions := make([]*session, 0, len(b.sessions))
+	for s := range b.sessions {
+		sessions = append(sessions, s)
+	}
+	b.mu.Unlock()
+	for _, s := range sessions {
+		st.Sessions = append(st.Sessions, s.shown(p))
+	}
+	slices.SortFunc(st.Sessions, func(a, b protocol.SessionStatus) int {
+		return cmp.Or(-cmp.Compare(a.AgeMS, b.AgeMS), cmp.Compare(a.Session, b.Session))
+	})
+	for _, socket := range p.opts.Sockets {
+		n := 0
+		for _, s := range sessions {
+			if s.socket == socket.Path {
+				n++
+			}
+		}
+		st.Sockets = append(st.Sockets, protocol.SocketStatus{Path: socket.Path, Sessions: int64(n)})
+	}
+	for _, bank := range p.banks {
+		st.Databases = append(st.Databases, bank.shown(p))
+	}
+	slices.SortFunc(st.Databases, func(a, b protocol.DatabaseStatus) int { return cmp.Compare(a.Name, b.Name) })
+	return st
+}
+
+func (b *bank) shown(p *plan) protocol.DatabaseStatus {
+	info := b.link.info()
+	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Place: info.Place,
+		BeatMS: b.keeper.sinceBeat(), Leaving: !p.serves(b), Held: int64(b.ledger.heldBySessions())}
+	if why := b.committer.trouble.Load(); why != nil {
+		d.Error = (*why).Error()
+	} else if err := b.keeper.failure(); err != nil {
+		d.Error = err.Error()
+	}
+	return d
+}
+
+func (s *session) shown(p *plan) protocol.SessionStatus {
+	st := protocol.SessionStatus{Session: s.id, Socket: s.socket, AgeMS: time.Since(s.began).Milliseconds(),
+		Waiting: s.waiting.Load(), Open: int64(len(s.slots))}
+	s.mu.Lock()
+	st.Worker = s.worker
+	s.mu.Unlock()
+	if s.peer != nil {
+		st.UID, st.PID = protocol.Some(int64(s.peer.uid)), protocol.Some(int64(s.peer.pid))
+	}
+	for _, b := range p.banks {
+		n, longest := b.ledger.heldBy(s)
+		st.Held += int64(n)
+		st.HeldMS = max(st.HeldMS, longest.Milliseconds())
+	}
+	return st
+}
+
+// heldBy counts the claims of a session, and tells since when it has the oldest.
+func (l *ledger) heldBy(s *session) (n int, longest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.sessions[s] {
+		if !h.since.IsZero() {
+			longest = max(longest, time.Since(h.since))
+		}
+	}
+	return len(l.sessions[s]), longest
+}
+
+// sinceBeat is the time since the last beat that reached the database, in milliseconds;
+// -1: none has.
+func (k *keeper) sinceBeat() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.beat == 0 {
+		return -1
+	}
+	return (k.clock() - k.beat).Milliseconds()
+}
+
+// failure is why the last beat did not reach the database; nil: it did.
+func (k *keeper) failure() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.trouble
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// reloading is a sidecar with a config file that changes.
+type reloading struct {
+	*host
+	file string
+	r    *running
+}
+
+// reloads starts one whose files are looked at by their events alone, or, deaf, by
+// looking alone.
+func reloads(t *testing.T, deaf bool, config string) *reloading {
+	h := newHost(t)
+	h.poll, h.deaf = time.Hour, deaf
+	if deaf {
+		h.poll = 20 * time.Millisecond
+	}
+	x := &reloading{host: h, file: h.file("c.yaml", config)}
+	x.r = h.serve("--config", x.file)
+	return x
+}
+
+// knows waits until the sidecar has a queue of that name, or has none.
+func (x *reloading) knows(queue string, want bool) {
+	x.t.Helper()
+	eventually(x.t, "the queue "+queue+" is known or not", func() bool {
+		code := x.run("stats", queue).code
+		return (code == 0) == want
+	})
+}
+
+func (x *reloading) write(path, text string) {
+	x.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func (x *reloading) move(from, to string) {
+	x.t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func (x *reloading) link(target, path string) {
+	x.t.Helper()
+	if err := os.Symlink(target, path); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+const one, two, three = "queues: {one: {}}\n", "queues: {two: {}}\n", "queues: {three: {}}\n"
+
+func TestReloadWhenTheFileIsWritten(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		x := reloads(t, deaf, one)
+		x.knows("one", true)
+		x.write(x.file, two)
+		x.knows("two", true)
+		x.knows("one", false)
+		x.write(x.file+".new", three)
+		x.move(x.file+".new", x.file)
+		x.knows("three", true)
+		if err := os.Remove(x.file); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the missing file is told", func() bool { return x.status().ConfigError != "" })
+		x.knows("three", true)
+		x.write(x.file, one)
+		x.knows("one", true)
+		if st := x.status(); st.ConfigError != "" || st.Generation != 4 {
+			t.Errorf("status after all: %+v", st)
+		}
+	}
+}
+
+// TestReloadOfAConfigMap is what a kubelet does: a folder by the time, a link `..data` to
+// it that is swapped by a rename, and links through that; no event names the file.
+func TestReloadOfAConfigMap(t *testing.T) {
+	h := newHost(t)
+	h.poll = time.Hour
+	x := &reloading{host: h}
+	dir := filepath.Join(h.dir, "volume")
+	at := func(elem ...string) string { return filepath.Join(append([]string{dir}, elem...)...) }
+	version := func(name, text string) {
+		if err := os.MkdirAll(at(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		x.write(at(name, "c.yaml"), text)
+	}
+	version("..1", one)
+	x.link("..1", at("..data"))
+	x.link("..data/c.yaml", at("c.yaml"))
+	x.r = h.serve("--config", at("c.yaml"))
+	x.knows("one", true)
+	for name, step := range map[string]struct{ text, queue string }{"..2": {two, "two"}} {
+		version(name, step.text)
+		x.link(name, at("..data_tmp"))
+		x.move(at("..data_tmp"), at("..data"))
+		if err := os.RemoveAll(at("..1")); err != nil {
+			t.Fatal(err)
+		}
+		x.knows(step.queue, true)
+	}
+}
+
+func TestReloadThatCannotBe(t *testing.T) {
+	x := reloads(t, false, one)
+	for _, step := range []struct{ text, want string }{
+		{"queues: {one: {}, two: {max_attempts: 0}}\n", "queues.two.max_attempts: 0 is outside 1 to 32767"},
+		{"queues: {one: {}\n", "c.yaml:1:"},
+		{"", "the config file is empty"},
+		{one + "databases: {main: {url: 'sqlite:" + x.file + "/x.db'}}\n", "database"},
+		{one + "listen: [{socket: " + filepath.Join(x.dir, "c.yaml") + "}]\n", "a file that is no socket is in the way"},
+	} {
+		x.write(x.file, step.text)
+		r := x.run("reload")
+		if r.code != exitFailure && r.code != exitUsage || !strings.Contains(r.err, step.want) || !strings.Contains(r.err, "what ran before goes on") {
+			t.Errorf("reload of %q: %+v, want %q", step.text, r, step.want)
+		}
+		if st := x.status(); st.Generation != 1 || !strings.Contains(st.ConfigError, step.want) || st.ConfigError == "" || st.FailedAt == 0 {
+			t.Errorf("status with the config %q: %+v", step.text, st)
+		}
+		if out := x.must(0, "status"); !strings.Contains(out, "THE NEWEST CONFIG DOES NOT RUN") {
+			t.Errorf("status shows\n%s", out)
+		}
+		x.must(0, "enqueue", "one", "x")
+	}
+	x.write(x.file, one)
+	if out := x.must(0, "reload"); out != "nothing changed\n" {
+		t.Errorf("reload of what runs says %q", out)
+	}
+	if st := x.status(); st.ConfigError != "" {
+		t.Errorf("status after the old text is back: %+v", st)
+	}
+}
+
+func TestReloadTellsWhatChanged(t *testing.T) {
+	x := reloads(t, false, "queues: {one: {}, gone: {}}\ndefaults: {keep: 1h}\n")
+	x.write(x.file, "queues: {one: {timeout: 5m}, new: {keep: 2d}}\ndefaults: {keep: 2h, max_attempts: 3}\nlog: {level: warn}\n")
+	got := x.must(0, "reload")
+	want := "queues.gone removed\nqueues.new added\ndefaults.keep: 1h → 2h\ndefaults.max_attempts: 20 → 3\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
+	if got != want {
+		t.Errorf("reload says\n%swant\n%s", got, want)
+	}
+}
+
+func TestReloadOnSIGHUP(t *testing.T) {
+	h := newHost(t)
+	h.poll, h.deaf = time.Hour, true
+	x := &reloading{host: h, file: h.file("c.yaml", one)}
+	x.r = h.serve("--config", x.file)
+	x.write(x.file, two)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	x.knows("two", true)
+}
+
+// TestReloadKeepsConnectionsAndJobs: the database moves to another file and back while a
+// job is held and a claim waits.
+func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
+	x := reloads(t, false, one)
+	at := func(db, more string) string {
+		return "databases: {main: {url: 'sqlite:" + filepath.Join(x.dir, db) + "'" + more + "}}\n" + one
+	}
+	x.write(x.file, at("a.db", ""))
+	x.must(0, "reload")
+	x.must(0, "enqueue", "one", "held")
+	j := x.claim("one")
+	x.write(x.file, at("b.db", ""))
+	if out := x.must(0, "reload"); out != "databases.main.url changed\n" {
+		t.Errorf("reload says %q", out)
+	}
+	x.must(exitNoJob, "claim", "one")
+	if st := x.status(); len(st.Databases) != 2 {
+		t.Errorf("while a lease is open in the old database there are %+v", st.Databases)
+	}
+	x.must(0, "ack", j.Lease)
+	eventually(t, "the old database is left", func() bool { return len(x.status().Databases) == 1 })
+}
+
+// statusLine is what status --json says.
+type statusLine struct {
+	Generation  int
+	ConfigError string `json:"config_error"`
+	FailedAt    int64  `json:"failed_at"`
+	Databases   []struct {
+		Name, Error string
+		Leaving     bool
+	}
+	Sessions []struct {
+		Worker string
+		UID    *int
+		PID    *int
+		Held   int
+	}
+	Sockets []struct{ Path string }
+}
+
+func (x *reloading) status() (st statusLine) {
+	x.t.Helper()
+	if err := json.Unmarshal([]byte(x.must(0, "status", "--json")), &st); err != nil {
+		x.t.Fatal(err)
+	}
+	return st
+}
+
+func TestStatusShowsWhoHoldsWhat(t *testing.T) {
+	x := reloads(t, false, one)
+	st := x.status()
+	if len(st.Sessions) != 1 || st.Sessions[0].UID == nil || *st.Sessions[0].UID != os.Getuid() || *st.Sessions[0].PID != os.Getpid() ||
+		!strings.HasPrefix(st.Sessions[0].Worker, "qsidecar-cli@") || len(st.Sockets) != 1 || st.Sockets[0].Path != x.socket() {
+		t.Errorf("status: %+v", st)
+	}
+	if out := x.must(0, "status"); !strings.Contains(out, "config generation 1") || !strings.Contains(out, "well") {
+		t.Errorf("status shows\n%s", out)
+	}
+}

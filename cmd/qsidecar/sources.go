@@ -1,0 +1,53 @@
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// sources are the files that a config came from, and what was in them.
+type sources struct {
+	files   []string          // their paths
+	config  [sha256.Size]byte // of the config, and of what its databases' address was read from
+	secrets [sha256.Size]byte // of the secrets' files
+}
+
+func (s sources) same(other sources) bool {
+	return s.config == other.config && s.secrets == other.secrets
+}
+
+// readSources reads the files again that c was read from.
+func readSources(s setup, c *config) (src sources, err error) {
+	hash := func(paths []string) (sum [sha256.Size]byte) {
+		h := sha256.New()
+		for _, path := range paths {
+			text, e := os.ReadFile(path)
+			if e != nil {
+				err = errors.Join(err, usagef("it cannot be read: %w", e))
+			}
+			fmt.Fprintf(h, "%s %d ", path, len(text))
+			h.Write(text)
+		}
+		h.Sum(sum[:0])
+		return sum
+	}
+	var configs, secrets []string
+	if s.config != "" {
+		configs = append(configs, s.config)
+	}
+	if c.urlFile != "" {
+		configs = append(configs, c.urlFile)
+	}
+	for _, d := range c.Databases {
+		if d.PasswordFile != "" {
+			secrets = append(secrets, d.PasswordFile)
+		}
+	}
+	slices.Sort(secrets)
+	src.files = append(slices.Clone(configs), secrets...)
+	src.config, src.secrets = hash(configs), hash(secrets)
+	return src, err
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+func (a *app) reloadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Have the sidecar read its config again",
+		Long: `Have the sidecar read its config and its secrets again, and tell what changed, or why
+nothing did. It does so by itself when the files change, and on SIGHUP.
+
+A config is taken as a whole or not at all: with an error in it, or a database that
+cannot be had, what ran before goes on. Connections stay, and so do the jobs they hold;
+the log's format alone needs a restart.
+
+` + exitCodes,
+		Args: takes(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+				rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpReload})
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printReply(rep)
+				}
+				if len(rep.Changes) == 0 {
+					return a.say("nothing changed")
+				}
+				for _, change := range rep.Changes {
+					if err := a.say("%s", change); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	return a.jsonFlag(cmd)
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the sidecar's config, databases and connections",
+		Long: `Show which config runs, and why a newer one does not; the sockets; the databases, and
+whether they can be reached; and each connection: who it is and what it holds.
+
+` + exitCodes,
+		Args: takes(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+				rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpStatus})
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printReply(rep)
+				}
+				return a.showStatus(c.Server().Server, rep.Status)
+			})
+		},
+	}
+	return a.jsonFlag(cmd)
+}
+
+func (a *app) showStatus(server string, st *protocol.Status) error {
+	if err := a.say("%s, up for %s, config generation %d", server, age(st.UptimeMS), st.Generation); err != nil {
+		return err
+	}
+	if st.ConfigError != "" {
+		since := time.UnixMilli(st.FailedAt.Or(0)).Format(time.RFC3339)
+		if err := a.say("THE NEWEST CONFIG DOES NOT RUN (seen last at %s): %s", since, st.ConfigError); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(a.out)
+	var rows [][]string
+	for _, s := range st.Sockets {
+		rows = append(rows, []string{s.Path, strconv.FormatInt(s.Sessions, 10)})
+	}
+	if err := a.table("SOCKET CONNECTIONS", rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.out)
+	rows = nil
+	for _, d := range st.Databases {
+		state := "well"
+		switch {
+		case d.Error != "":
+			state = d.Error
+		case d.BeatMS < 0:
+			state = "not reached yet"
+		case d.Leaving:
+			state = "not configured any more, open for its last jobs"
+		}
+		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, cell(d.Place, 48), age(max(d.BeatMS, 0)), strconv.FormatInt(d.Held, 10), cell(state, 100)})
+	}
+	if err := a.table("DATABASE SERVER AT LAST-BEAT HELD STATE", rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.out)
+	rows = nil
+	for _, s := range st.Sessions {
+		rows = append(rows, []string{s.Session, cell(s.Worker, 32), optional(s.UID), optional(s.PID), cmp.Or(s.Socket, "stdio"), age(s.AgeMS),
+			strconv.FormatInt(s.Held, 10), age(s.HeldMS), strconv.FormatInt(s.Waiting, 10)})
+	}
+	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR WAITING", rows)
+}
+
+func optional(n protocol.Opt[int64]) string {
+	if !n.Set {
+		return "-"
+	}
+	return strconv.FormatInt(n.Value, 10)
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// quiet is how long the files must have been left alone before they are read: whoever
+	// writes in place does so in several steps.
+	quiet = 200 * time.Millisecond
+	// pollEvery is for file systems that tell of no changes, and for what a watch missed.
+	pollEvery = 5 * time.Second
+)
+
+// watcher reloads a process when its files change.
+type watcher struct {
+	p      *instance
+	log    *slog.Logger
+	events *fsnotify.Watcher // nil: this system has none to give
+	poll   time.Duration
+	told   map[string]bool // the folders of which it was said that they cannot be watched
+	seen   sources         // what the files had when they were looked at last
+}
+
+// watch reloads p whenever its files change, and on SIGHUP, until ctx is done.
+func (a *app) watch(ctx context.Context, p *instance) {
+	w := &watcher{p: p, log: p.log, poll: cmp.Or(a.poll, pollEvery), told: map[string]bool{}}
+	hangUps := make(chan os.Signal, 1)
+	if !a.terminal(a.in) { // at a terminal it says that the terminal is gone
+		signal.Notify(hangUps, syscall.SIGHUP)
+		defer signal.Stop(hangUps)
+	}
+	if !a.deaf {
+		defer w.listen()()
+	}
+	w.run(ctx, hangUps)
+}
+
+// listen has the system tell of changes.
+func (w *watcher) listen() (stop func()) {
+	events, err := fsnotify.NewWatcher()
+	if err != nil {
+		w.log.Warn("changes of the config are found by looking every few seconds: the system gives no watch of files", "error", err)
+		return func() {}
+	}
+	w.events = events
+	return func() { events.Close() }
+}
+
+func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
+	poll := time.NewTicker(w.poll)
+	defer poll.Stop()
+	settled := time.NewTimer(quiet)
+	settled.Stop()
+	waits := false // for settled
+	for {
+		w.follow()
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.changes():
+			w.seen, _ = w.p.differ()
+			settled.Reset(quiet)
+			waits = true
+		case err := <-w.failures():
+			w.log.Warn("the watch of the config's files; they are looked at every few seconds too", "error", err)
+		case <-poll.C:
+			if now, differ := w.p.differ(); differ && !(waits && now.same(w.seen)) {
+				w.seen, waits = now, true
+				settled.Reset(quiet)
+			}
+		case <-settled.C:
+			now, _ := w.p.differ()
+			if !now.same(w.seen) { // still being written
+				w.seen = now
+				settled.Reset(quiet)
+				continue
+			}
+			waits = false
+			w.reload(ctx)
+		case <-hangUps:
+			w.reload(ctx)
+		}
+	}
+}
+
+// changes tells of each event in a folder that is watched. Which file it is about is not
+// asked: a Kubernetes ConfigMap swaps a link beside it.
+func (w *watcher) changes() <-chan fsnotify.Event {
+	if w.events == nil {
+		return nil
+	}
+	return w.events.Events
+}
+
+func (w *watcher) failures() <-chan error {
+	if w.events == nil {
+		return nil
+	}
+	return w.events.Errors
+}
+
+// reload has no answer to give: what went wrong is in the log, and status tells it.
+func (w *watcher) reload(ctx context.Context) { _, _ = w.p.Reload(ctx) }
+
+// differ looks whether the files say something else than what runs, or than what was refused.
+func (p *instance) differ() (now sources, differ bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, err := readSources(p.setup, &p.config)
+	_, failed, _ := p.Config()
+	return now, err != nil || !now.same(p.sources) || failed != nil
+}
+
+// follow watches the folders of the files, and of what they are links to.
+func (w *watcher) follow() {
+	if w.events == nil {
+		return
+	}
+	dirs, watched := w.p.folders(), w.events.WatchList()
+	for _, dir := range watched {
+		if !slices.Contains(dirs, dir) {
+			_ = w.events.Remove(dir) // it may be gone
+		}
+	}
+	for _, dir := range dirs {
+		if slices.Contains(watched, dir) {
+			continue
+		}
+		if err := w.events.Add(dir); err != nil && !w.told[dir] {
+			w.told[dir] = true
+			w.log.Warn("changes in a folder are found by looking every few seconds: it cannot be watched", "folder", dir, "error", err)
+		}
+	}
+}
+
+// folders are those in which a change may change the config.
+func (p *instance) folders() (dirs []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, file := range p.sources.files {
+		dirs = append(dirs, filepath.Dir(file))
+		if target, err := filepath.EvalSymlinks(file); err == nil {
+			dirs = append(dirs, filepath.Dir(target))
+		}
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
