@@ -238,6 +238,7 @@ type TableInfo struct {
 	Denied       []string   // of SELECT, INSERT, UPDATE and DELETE, what the login may not do
 	Unsafe       string     // why its rows cannot be changed in a transaction; empty: they can
 	Similar      []string   // names like it, where it is not there
+	Channels     []string   // in which its triggers notify of rows, as far as they name them
 	Checks       []string   // its CHECK conditions, as the engine writes them
 	Remarks      Findings   // what else there is to say of it
 }

@@ -38,7 +38,8 @@ var postgresProposals = proposals{"postgres", []proposed{
 		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', true, 0), ('b', false, 3), ('c', false, 1);`},
 	{name: "d", table: "msgqueue", queue: "msgqueue", job: "1", ddl: strings.ReplaceAll(systemD.ddl, "%d", "2") + `
 		INSERT INTO MsgQueue (MsgTypeCode, State, ReaderCode, TakenTime, DoneTime) VALUES ('ORD', 'A', 'r1', now(), NULL), ('ORD', 'C', 'r1', now(), now()), ('INV', 'E', 'r2', now(), NULL);`},
-	{name: "e", table: "public.my_queue", queue: "my_queue", job: "3", ddl: strings.ReplaceAll(systemE.ddl, "%d", "0") + rowsOfE},
+	{name: "e", table: "public.my_queue", queue: "my_queue", job: "3", ddl: strings.ReplaceAll(systemE.ddl, "%d", "0") + rowsOfE +
+		"CREATE RULE tell AS ON INSERT TO my_queue DO ALSO NOTIFY my_queue_waiting"},
 }}
 
 var sqliteProposals = proposals{"sqlite", []proposed{

@@ -3,6 +3,9 @@ package postgres
 import (
 	"fmt"
 	"math"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,6 +41,31 @@ SELECT r.rulename::text FROM pg_catalog.pg_rewrite r
 JOIN pg_catalog.pg_class c ON c.oid = r.ev_class JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p') AND r.ev_enabled NOT IN ('D', 'R')
 ORDER BY 1`
+
+// soundsSQL are the texts of what a change of a row sets off.
+const soundsSQL = `
+SELECT p.prosrc FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = $2 AND NOT t.tgisinternal AND t.tgenabled NOT IN ('D', 'R') AND p.prosrc ILIKE '%notify%'
+UNION ALL
+SELECT pg_catalog.pg_get_ruledef(r.oid) FROM pg_catalog.pg_rewrite r
+JOIN pg_catalog.pg_class c ON c.oid = r.ev_class JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p') AND r.ev_enabled NOT IN ('D', 'R') AND pg_catalog.pg_get_ruledef(r.oid) ILIKE '%notify%'
+ORDER BY 1`
+
+// sound finds the name of a channel in such a text: a constant, or a name.
+var sound = regexp.MustCompile(`(?i)\bpg_notify\s*\(\s*'((?:[^']|'')+)'\s*(?:::\w+\s*)?,|\bnotify\s+(?:"((?:[^"]|"")+)"|([a-z_][a-z0-9_$]*))`)
+
+// channels are those that a text names, as the server has them.
+func channels(text string) (all []string) {
+	for _, m := range sound.FindAllStringSubmatch(text, -1) {
+		name := strings.ReplaceAll(m[1], "''", "'") + strings.ReplaceAll(m[2], `""`, `"`) + strings.ToLower(m[3])
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
 
 // rightsSQL is what the login may not do with the table, what with none of its
 // columns; and what a crash of the server and row level security do.
@@ -91,6 +119,16 @@ func (t *tx) describeMore(info *backends.TableInfo) {
 		var name string
 		err := rows.Scan(&name)
 		info.Triggers = append(info.Triggers, name)
+		return err
+	}, info.Schema, info.Name)
+	t.each(soundsSQL, func(rows pgx.Rows) error {
+		var text string
+		err := rows.Scan(&text)
+		for _, name := range channels(text) {
+			if !slices.Contains(info.Channels, name) {
+				info.Channels = append(info.Channels, name)
+			}
+		}
 		return err
 	}, info.Schema, info.Name)
 	t.each(rightsSQL, func(rows pgx.Rows) error {

@@ -21,7 +21,9 @@ func TestDescribe(t *testing.T) {
 				PRIMARY KEY (c, "A b"), UNIQUE (i), UNIQUE (c));
 			CREATE INDEX one ON "it's"."T" (m, "A b" DESC) INCLUDE (i) WHERE m = 'a';
 			CREATE INDEX two ON "it's"."T" ((i + 1)); CREATE INDEX three ON "it's"."T" USING hash (m); CREATE INDEX four ON "it's"."T" (m NULLS FIRST);
-			CREATE RULE r AS ON INSERT TO "it's"."T" DO ALSO NOTIFY x`); err != nil {
+			CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN perform pg_notify( 'it''s', NEW.c); PERFORM pg_notify(TG_ARGV[0], ''); NOTIFY "B c"; RETURN NEW; END$$;
+			CREATE TRIGGER tells AFTER INSERT ON "it's"."T" FOR EACH ROW EXECUTE FUNCTION tell();
+			CREATE RULE r AS ON INSERT TO "it's"."T" DO ALSO NOTIFY X`); err != nil {
 			t.Fatal(err)
 		}
 		got, err := s.Describe(t.Context(), "it's", "T")
@@ -37,7 +39,7 @@ func TestDescribe(t *testing.T) {
 		}
 		none := []string{}
 		want := backends.TableInfo{
-			Schema: "it's", Name: "T", Kind: "table", Denied: none, Triggers: []string{"r"}, Checks: []string{"CHECK ((l = ANY (ARRAY[1, 2])))"},
+			Schema: "it's", Name: "T", Kind: "table", Denied: none, Triggers: []string{"r", "tells"}, Channels: []string{"it's", "B c", "x"}, Checks: []string{"CHECK ((l = ANY (ARRAY[1, 2])))"},
 			Columns: []backends.Column{
 				{Name: "A b", Type: "bigint", Kind: backends.NumberColumn, Default: true, Generated: true, Denied: none},
 				{Name: "c", Type: "character varying(7)", Kind: backends.TextColumn, Default: true, Given: "'x'::character varying", Chars: 7, Denied: none},

@@ -156,6 +156,9 @@ func (p *proposal) how() {
 		p.line("      column: %s%s", yamlText(t.Column), p.remark("token.column"))
 		p.line("      range: [%d, %d]%s", t.From, t.To, p.remark("token.range"))
 	}
+	if p.Table.Notify != "" {
+		p.line("    notify: %s%s", yamlText(p.Table.Notify), p.remark("notify"))
+	}
 	if p.Table.Hold {
 		p.line("    hold: transaction%s", p.remark("hold"))
 	}

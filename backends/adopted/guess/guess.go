@@ -84,6 +84,9 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	}
 	g.clock(engine.Info().Engine)
 	g.order()
+	if _, hears := engine.(backends.Hearer); hears {
+		g.channel()
+	}
 	g.rest()
 	return p, nil
 }

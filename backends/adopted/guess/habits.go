@@ -143,6 +143,19 @@ func (g *guessing) clock(engine string) {
 	}
 }
 
+// channel: do its own producers tell of new jobs?
+func (g *guessing) channel() {
+	switch all := g.Info.Channels; len(all) {
+	case 0:
+		g.hint("notify", "", "where its own producers NOTIFY of new jobs, name the channel: else sidecars look about once a second")
+	case 1:
+		g.Table.Notify = all[0]
+		g.note("notify", true, "a trigger of the table names it")
+	default:
+		g.hint("notify", all[0], "the table's triggers name the channels %s: which one tells of new jobs?", strings.Join(all, ", "))
+	}
+}
+
 // reserve gives the sidecars numbers of the token's column.
 func (g *guessing) reserve() {
 	from, to := int64(8_000_001), int64(8_388_607) // beyond what a process's number can be on Linux, and in 24 bits all the same
