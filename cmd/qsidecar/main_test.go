@@ -63,10 +63,11 @@ type result struct {
 }
 
 func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal) *app {
+	terminal := h.terminal // as it is now: a sidecar asks later
 	return &app{
 		in: in, out: out, errOut: errOut, signals: signals,
 		env:      func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
-		terminal: func(any) bool { return h.terminal },
+		terminal: func(any) bool { return terminal },
 		poll:     h.poll, deaf: h.deaf,
 	}
 }
