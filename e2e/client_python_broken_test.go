@@ -20,7 +20,7 @@ var brokenPythons = []struct{ scenario, file, from, to string }{
 	},
 	{ // a reconnect, and the leases are left to end
 		"bind", "_session.py",
-		`leases = [s for s, h in self.held.items() if h.link != wire.number][:MAX_LIST]`,
+		`leases = self.leases.unbound(wire.number)[:MAX_LIST]`,
 		`leases: List[str] = []`,
 	},
 	{ // a second try is taken for the first
@@ -34,7 +34,7 @@ var brokenPythons = []struct{ scenario, file, from, to string }{
 		`False`,
 	},
 	{ // the sidecar asks for a moment, and is given none
-		"unavailable-settle", "_session.py",
+		"unavailable-settle", "_call.py",
 		`return backoff(tries + 2) if asked is None else asked / 1000`,
 		`return backoff(tries + 2)`,
 	},

@@ -40,10 +40,15 @@ var kitProgram = sync.OnceValues(func() (string, error) {
 	return to, nil
 })
 
+// kitTurns are so few because each run starts as many interpreters as there are scenarios.
+var kitTurns = make(chan struct{}, 2)
+
 // runKit runs the kit on an adapter and returns its report and whether all was well.
 // patience is how long the client may take for anything: other tests run beside this one.
 func runKit(t *testing.T, codec, patience string, adapter ...string) (report string, ok bool) {
 	t.Helper()
+	kitTurns <- struct{}{}
+	defer func() { <-kitTurns }()
 	kit, err := kitProgram()
 	if err != nil {
 		t.Fatalf("building the kit: %v\n%s", err, kit)
@@ -91,7 +96,10 @@ func pythons(t *testing.T) []python {
 // TestPythonKit: the Python client has every reaction of clients/README.md.
 func TestPythonKit(t *testing.T) {
 	t.Parallel()
-	for _, p := range pythons(t) {
+	for i, p := range pythons(t) {
+		if !soak && (i == 1 || i == 2) {
+			continue // the oldest without msgpack and the newest with it say nearly all
+		}
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			adapter := append(p.argv, filepath.Join(pythonPackage, "kit_adapter.py"))

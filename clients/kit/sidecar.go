@@ -32,6 +32,7 @@ type stage struct {
 	cleanup []func()
 	hello   fields // more for the replies to hello, or in place of the usual
 	jobs    int    // made so far
+	met     bool   // the client has connected
 
 	mu    sync.Mutex
 	trace []string
@@ -76,6 +77,9 @@ func (s *stage) unlisten() {
 	must(s.ln.Close())
 }
 
+// starting is how long the first connection may take.
+const starting = time.Minute
+
 // peer is the sidecar's end of one connection.
 type peer struct {
 	s     *stage
@@ -114,12 +118,17 @@ func (s *stage) helloReply() fields {
 }
 
 func (s *stage) acceptRaw() *peer {
-	must(s.ln.SetDeadline(time.Now().Add(s.kit.patience)))
+	patience := s.kit.patience
+	if !s.met { // its program has to start first, on a machine that starts many
+		patience = max(patience, starting)
+	}
+	must(s.ln.SetDeadline(time.Now().Add(patience)))
 	conn, err := s.ln.AcceptUnix()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		fail("the client to connect", "no connection within %v", s.kit.patience)
+		fail("the client to connect", "no connection within %v", patience)
 	}
 	must(err)
+	s.met = true
 	s.note("sidecar: accepted a connection")
 	s.atEnd(func() { _ = conn.Close() }) // may be closed already
 	return &peer{s: s, conn: conn, in: protocol.NewReader(conn, 64<<20)}

@@ -89,10 +89,10 @@ def run(work: Callable[[], None], count: int) -> None:
 
     One that a signal killed is replaced. One that ended with an error ends the others, and raises SystemExit.
     """
-    mine, theirs = os.pipe()  # nobody writes; closed by the kernel when this process is gone
-    crew = _Parent(work, mine, theirs)
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("processes are run from the main thread: it has the signals")
+    mine, theirs = os.pipe()  # nobody writes; closed by the kernel when this process is gone
+    crew = _Parent(work, mine, theirs)
     with Signals(signal.SIGCHLD) as signals:
         for _ in range(count):
             crew.spawn()

@@ -6,82 +6,23 @@ the connection ends; after that a helper sends what was not answered, and binds 
 
 from __future__ import annotations
 
-import random
+import logging
 import threading
 import time
 from typing import Callable, Dict, List, Optional
 
 from . import errors
-from ._wire import Message, NoSidecar, Wire, codec_named, sockets
+from ._call import MAX_LIST, SETTLES, Call, backoff, pause_for, unanswered
+from ._leases import Leases
+from ._wire import ClosedByPeer, Message, NoSidecar, Wire, codec_named, sockets
 from .job import Job
 
-# The pause between two tries to connect. The most is well under the shortest restart grace, 1 s.
-BACKOFF_FIRST, BACKOFF_MOST = 0.010, 0.4
-# How long a connection must last before the pauses begin anew.
+log = logging.getLogger("qsidecar")
+
+# How long a connection must last before the pauses between tries begin anew, in seconds.
 STEADY = 1.0
-# What one request may name.
-MAX_LIST = 1000
-
-SETTLES = ("ack", "nack")
-
-
-def backoff(tries: int) -> float:
-    """The jittered pause before the n-th try, n from 1, in seconds."""
-    longest = min(BACKOFF_FIRST * (1 << min(tries - 1, 10)), BACKOFF_MOST)
-    return longest * random.uniform(0.5, 1)
-
-
-class Call:
-    """A request on its way to an answer. The session's lock guards it once it is submitted."""
-
-    __slots__ = (
-        "op", "fields", "id", "latch", "reply", "error", "sent", "twice", "told", "abandoned", "owed", "binder", "until"
-    )  # fmt: skip
-
-    def __init__(self, op: str, fields: Message, until: Optional[float] = None) -> None:
-        self.op = op
-        self.fields = fields
-        self.id = 0
-        self.latch = threading.Lock()  # released once, when there is an answer
-        self.latch.acquire()
-        self.reply: Message = {}
-        self.error: Optional[Exception] = None
-        self.sent = False  # on the present connection, at least in part
-        self.twice = False  # sent on an earlier connection too, which never answered
-        self.told = False  # the latch is released
-        self.abandoned = False  # nobody waits for the answer
-        self.owed = False  # close waits for the answer all the same
-        self.binder = False  # the session's own, after a reconnect
-        self.until = until  # a claim's own wait, by the monotonic clock
-
-    def leases(self) -> List[str]:
-        many: Optional[List[str]] = self.fields.get("leases")
-        if many is not None:
-            return many
-        one = self.fields.get("lease")
-        return [] if one is None else [one]
-
-    def repeatable(self) -> bool:
-        """Whether it may be sent again although the first try may have been carried out."""
-        return repeatable(self.op, self.fields)
-
-
-def repeatable(op: str, fields: Message) -> bool:
-    if op == "enqueue":
-        return all(job.get("key") is not None for job in fields.get("jobs", [fields]))
-    # release could take a newer claim back; the others are of one connection.
-    return op not in ("release", "cancel", "bye")
-
-
-class Held:
-    """A session lease that is held."""
-
-    __slots__ = ("job", "link", "settling")
-
-    def __init__(self, job: Job, link: int) -> None:
-        self.job = job
-        self.link = link  # the connection that it is known to be bound to
-        self.settling = 0  # settles under way
+# How long the end waits for the reader, which may be in the middle of connecting.
+JOIN_TIME = 5.0
 
 
 class Session:
@@ -114,7 +55,7 @@ class Session:
         self._last_id = 0
         self.open: Dict[int, Call] = {}  # not answered on the present connection
         self.queue: List[Call] = []  # waiting for one
-        self.held: Dict[str, Held] = {}
+        self.leases = Leases()
         self.closing = False  # no new calls
         self._resting: Dict[threading.Lock, str] = {}  # the ops of calls between two tries
         self._backs = 0  # give-backs on their way to be sent
@@ -130,8 +71,8 @@ class Session:
                 return
             wire = self._first()
             thread = threading.Thread(target=self._run, args=(wire,), name="qsidecar", daemon=True)
-            self._thread = thread
             thread.start()
+            self._thread = thread
 
     def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
         """Sends a call, or keeps it until there is a connection; `on` is the only one it is for."""
@@ -144,7 +85,7 @@ class Session:
             self._last_id += 1
             call.id = self._last_id
             if call.op in SETTLES:
-                self.settling(call.leases(), +1)
+                self.leases.settling(call.leases(), +1)
             if wire is None:
                 self.queue.append(call)
                 return
@@ -214,7 +155,7 @@ class Session:
         """Takes a call out of all books and tells its caller."""
         self.open.pop(call.id, None)
         if call.op in SETTLES:
-            self.settling(call.leases(), -1)
+            self.leases.settling(call.leases(), -1)
         if not call.told:
             call.told = True
             call.reply = reply or {}
@@ -305,7 +246,7 @@ class Session:
             again, self.queue = self.queue, []
             for call in again:
                 self.open[call.id] = call
-            busy = again or any(h.link != wire.number for h in self.held.values())
+            busy = again or self.leases.unbound(wire.number)
         if busy:
             threading.Thread(target=self._catch_up, args=(wire, again), name="qsidecar-bind", daemon=True).start()
         return wire
@@ -328,7 +269,7 @@ class Session:
                 except Exception:
                     pass  # it is not there yet: what it says while it starts is no matter
         with self.lock:
-            self.held.clear()
+            self.leases.held.clear()
             for call in self.queue + list(self.open.values()):
                 self._finish(call, error=errors.Closed("the client is closed"))
             self.queue = []
@@ -338,7 +279,10 @@ class Session:
             try:
                 message = wire.read()
                 self._take(wire, message)
+            except (OSError, ClosedByPeer) as e:
+                return e
             except Exception as e:
+                log.warning("the connection to the sidecar is given up: %s", e)
                 return e
         return errors.Closed("the client is closed")
 
@@ -365,7 +309,7 @@ class Session:
         tries = 0
         while True:
             with self.lock:
-                leases = [s for s, h in self.held.items() if h.link != wire.number][:MAX_LIST]
+                leases = self.leases.unbound(wire.number)[:MAX_LIST]
             if not leases:
                 return
             call = Call("extend", {"leases": leases, "bind": True})
@@ -389,7 +333,7 @@ class Session:
         if event is not None:
             if event == "lost":
                 with self.lock:
-                    self._drop(message.get("leases") or [])
+                    self._tell_lost(self.leases.drop(message.get("leases") or []))
             elif event == "draining":
                 self._tell(self._on_draining)
             return  # others are a later version's
@@ -414,25 +358,22 @@ class Session:
             elif call.op == "claim" and ok:
                 self._claimed(wire, call, message)
             elif call.op in SETTLES:
-                outcome = self._settled(call, message, error)
+                outcome = self.leases.settled(call, message, error)
             elif call.op == "extend":
-                self._extended(wire, call, message, error)
+                self._tell_lost(self.leases.extended(wire.number, call, message, error))
             self._finish(call, message, outcome)
 
     def _claimed(self, wire: Wire, call: Call, message: Message) -> None:
         jobs = message.get("jobs") or []
-        if call.abandoned:
-            if jobs:
-                back = Call("nack", {"leases": [j["lease"] for j in jobs], "charge": False, "delay_ms": 0})
-                back.owed = True
-                # Not by the reader, which must not wait until the sidecar reads.
-                threading.Thread(target=self._aside, args=(back,), name="qsidecar-back", daemon=True).start()
-                self._backs += 1
-            return
-        message["jobs"] = made = [self._make_job(j) for j in jobs]
-        if "lease_ms" not in call.fields:
-            for job in made:
-                self.held[job.lease] = Held(job, wire.number)
+        if not call.abandoned:
+            message["jobs"] = [self._make_job(j) for j in jobs]
+            self.leases.claimed(wire.number, call, message["jobs"])
+        elif jobs:
+            back = Call("nack", {"leases": [j["lease"] for j in jobs], "charge": False, "delay_ms": 0})
+            back.owed = True
+            self._backs += 1
+            # Not by the reader, which must not wait until the sidecar reads.
+            threading.Thread(target=self._aside, args=(back,), name="qsidecar-back", daemon=True).start()
 
     def _aside(self, back: Call) -> None:
         try:
@@ -443,51 +384,9 @@ class Session:
             self._backs -= 1
             self.quiet.notify_all()
 
-    def _settled(
-        self, call: Call, message: Message, error: Optional[errors.SidecarError]
-    ) -> Optional[Exception]:
-        if error is not None and not isinstance(error, errors.LeaseLost):
-            return error
-        for lease in call.leases():
-            self.held.pop(lease, None)
-        lost = call.leases() if error is not None else message.get("lost") or []
-        if lost and call.twice:
-            return errors.SettledOrLost(call.op, lost)
-        return error
-
-    def _extended(self, wire: Wire, call: Call, message: Message, error: Optional[errors.SidecarError]) -> None:
-        if isinstance(error, errors.LeaseLost):
-            lost = call.leases()
-        elif error is None:
-            lost = message.get("lost") or []
-        else:
-            return
-        self._drop(lost)
-        for lease in call.leases():
-            held = self.held.get(lease)
-            if held is not None and call.fields.get("bind"):
-                held.link = wire.number
-            elif held is not None and "lease_ms" in call.fields:
-                del self.held[lease]  # a timed lease from now on
-
-    # --- leases ---
-
-    def settling(self, leases: List[str], d: int) -> None:
-        """Leases that are being settled are not told lost: the settle's own answer says it."""
-        for lease in leases:
-            held = self.held.get(lease)
-            if held is not None:
-                held.settling += d
-
-    def _drop(self, leases: List[str]) -> None:
-        told = []
-        for lease in leases:
-            held = self.held.pop(lease, None)
-            if held is not None and held.settling == 0:
-                held.job._lost = True
-                told.append(held.job)
-        if told:
-            self._tell(lambda: self._on_lost(told))
+    def _tell_lost(self, jobs: List[Job]) -> None:
+        if jobs:
+            self._tell(lambda: self._on_lost(jobs))
 
     def _tell(self, callback: Callable[[], None]) -> None:
         """Runs a callback beside the reader, which must not wait for it."""
@@ -517,22 +416,9 @@ class Session:
         if wire is not None:
             wire.end()
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(JOIN_TIME)
 
     def leave(self) -> None:
         """After a fork, in the child: the connection is the parent's."""
         if self._trying is not None:
             self._trying.leave()
-
-
-def pause_for(error: Optional[Exception], tries: int) -> float:
-    """What the sidecar asks for, or a back-off; in seconds."""
-    asked = getattr(error, "retry_ms", None)
-    # Not before some 20 ms: these answers come from a sidecar that is there.
-    return backoff(tries + 2) if asked is None else asked / 1000
-
-
-def unanswered(call: Call, why: str, sent: bool = False) -> errors.Error:
-    if sent or call.twice:
-        return errors.UnknownOutcome(f"{call.op}: no answer ({why}); it may have been carried out and may not")
-    return errors.NotConnected(f"{call.op}: not sent ({why})")

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Type
 
 from . import errors
-from ._session import MAX_LIST, SETTLES, Call, Session, pause_for, repeatable
+from ._call import MAX_LIST, SETTLES, Call, pause_for, repeatable
+from ._session import Session
 from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields
 
 # Instead of a sidecar: set by qsidecar.testing.inline.
@@ -80,7 +81,8 @@ class Client:
         """Stores a job, and returns when it is durable. The options are those of NewJob.
 
         Raises UnknownOutcome where the answer was lost and there is no key: it may have been stored. With a key
-        it is sent again. Raises Unavailable where the database is away: nothing was stored.
+        it is sent again. Raises Unavailable where the database is away: nothing was stored. request_timeout is
+        the client's timeout for this call.
         """
         job = NewJob(queue, payload, **options)
         if _inline is not None:
@@ -202,12 +204,12 @@ class Client:
             return session.rest(call.op, pause)
         # A lease that is lost between two tries is told by the second one's answer.
         with session.lock:
-            session.settling(call.leases(), +1)
+            session.leases.settling(call.leases(), +1)
         try:
             return session.rest(call.op, pause)
         finally:
             with session.lock:
-                session.settling(call.leases(), -1)
+                session.leases.settling(call.leases(), -1)
 
     def disconnect(self) -> None:
         """Ends the connection as close does; the next call makes a new one."""
@@ -233,9 +235,9 @@ class Client:
         session.end_claims(errors.Closed("the client is closed"))
         session.settled_down(deadline)
         with session.lock:
-            leases = list(session.held)
+            leases = list(session.leases.held)
             wire = session.wire
-            bound = wire is not None and all(h.link == wire.number for h in session.held.values())
+            bound = wire is not None and not session.leases.unbound(wire.number)
         if not leases:
             return
         if bound:  # bye leaves the jobs in their places, but it is of one connection

@@ -2,8 +2,10 @@
 
 import itertools
 import os
+import signal
 import threading
 import time
+import traceback
 import unittest
 
 import qsidecar
@@ -53,6 +55,39 @@ class Case(unittest.TestCase):
     def peek(self, job_id, name=None):
         found = self.client.request("peek", queue=name or self.q, ids=[job_id])["jobs"]
         return found[0] if found else None
+
+
+def forked(run):
+    """A child that runs run, and exits with 0 if that returns, or as SystemExit says."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        run()
+        code = 0
+    except SystemExit as e:
+        code = e.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def exit_of(pid, seconds=30):
+    """Waits for a child, and returns its exit code, or minus the signal that ended it."""
+
+    def ended():
+        done, status = os.waitpid(pid, os.WNOHANG)
+        return (status,) if done else None
+
+    try:
+        (status,) = eventually(ended, f"the child {pid} ends", seconds)
+    except AssertionError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
 
 
 def in_thread(function):

@@ -1,12 +1,10 @@
-import os
 import threading
-import time
 import unittest
 from datetime import datetime, timedelta, timezone
 
 import qsidecar
 from qsidecar import NewJob
-from support import Case, client, eventually, in_thread
+from support import Case, client, eventually, exit_of, forked, in_thread
 
 
 class Jobs(Case):
@@ -151,7 +149,7 @@ class Life(Case):
         for thread in threads:
             thread.join()
         self.assertEqual(len(set(done)), 400)
-        self.assertEqual(self.client._session.held, {})
+        self.assertEqual(self.client._session.leases.held, {})
 
     def test_close_gives_back(self):
         self.client.enqueue(self.q, 1)
@@ -201,23 +199,12 @@ class Life(Case):
 
 class Fork(Case):
     def in_child(self, check):
-        """Runs check in a child, whose exit code is 0 if it returned True."""
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                code = 0 if check() is True else 2
-            finally:
-                os._exit(code)
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                return os.WEXITSTATUS(status)
-            time.sleep(0.005)
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-        raise AssertionError("the child hangs")
+        """Runs check in a child, which has to return True."""
+
+        def run():
+            raise SystemExit(0 if check() is True else 2)
+
+        self.assertEqual(exit_of(forked(run)), 0)
 
     def test_child_has_its_own_connection(self):
         self.client.enqueue(self.q, 1)
@@ -233,7 +220,7 @@ class Fork(Case):
             return got.id == mine.id
 
         for _ in range(3):
-            self.assertEqual(self.in_child(child), 0)
+            self.in_child(child)
         self.client.ping()
         self.assertEqual(self.peek(job.id)["state"], "claimed")  # the child's end was none of the parent's
         job.ack()
@@ -251,7 +238,7 @@ class Fork(Case):
         self.addCleanup(lambda: [thread.join(20) for thread in threads])
         self.addCleanup(stop.set)
         for _ in range(10):
-            self.assertEqual(self.in_child(lambda: self.client.ping() is None), 0)
+            self.in_child(lambda: self.client.ping() is None)
 
     def test_close_on_exec(self):
         self.client.ping()

@@ -1,10 +1,14 @@
+import logging
 import os
+import signal
 import threading
+import time
 import unittest
+from contextlib import contextmanager
 
 import qsidecar
 from qsidecar import Dead, Retry, testing
-from support import Case, app, eventually, in_thread, queue
+from support import Case, app, eventually, exit_of, forked, in_thread, queue
 
 KEPT = os.environ.get("QSIDECAR_KEPT", "py-not-kept")  # a queue that keeps its jobs
 
@@ -189,6 +193,101 @@ class Worker(Case):
             self.app.job(self.q)(lambda job: None)
         with self.assertRaises(ValueError):
             self.app.run(concurrency=0)
+
+
+class Processes(Case):
+    """Workers that are processes of their own."""
+
+    def test_one_that_is_killed_is_replaced(self):
+        def run():
+            worker = app()
+
+            @worker.job(self.q)
+            def work(job):
+                if job.attempt == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            worker.run(concurrency=2, processes=True)
+
+        ids = [self.client.enqueue(self.q).id for _ in range(3)]
+        with quiet():
+            pid = forked(run)
+        for job_id in ids:
+            eventually(lambda: self.peek(job_id) is None, "the job is done at its second attempt")
+        os.kill(pid, signal.SIGTERM)
+        self.assertEqual(exit_of(pid), 0)
+
+    def test_an_error_ends_all(self):
+        def run():
+            worker = app()
+            worker.job("no queue's name!")(lambda job: None)
+            worker.run(concurrency=2, processes=True)
+
+        with quiet():
+            pid = forked(run)
+        self.assertEqual(exit_of(pid), 1)
+
+    def test_the_death_of_the_parent_stops_them(self):
+        read, write = os.pipe()
+
+        def run():
+            worker = app()
+            worker.job(self.q)(lambda job: None)
+            worker.run(concurrency=2, processes=True)
+
+        pid = forked(run)
+        job_id = self.client.enqueue(self.q).id
+        eventually(lambda: self.peek(job_id) is None, "they work")
+        os.close(write)
+        os.kill(pid, signal.SIGKILL)
+        self.assertEqual(exit_of(pid), -signal.SIGKILL)
+        self.assertEqual(os.read(read, 1), b"")  # the last of them has ended
+        os.close(read)
+
+    def test_a_second_signal_ends_at_once(self):
+        read, write = os.pipe()
+
+        def run():
+            logging.getLogger("qsidecar").addHandler(Pipe(write))
+            logging.getLogger("qsidecar").setLevel(logging.INFO)
+            worker = app()
+
+            @worker.job(self.q)
+            def work(job):
+                os.write(write, b"began\n")
+                time.sleep(600)
+
+            worker.run(concurrency=2)
+
+        job_id = self.client.enqueue(self.q).id
+        pid = forked(run)
+        os.close(write)
+        with open(read) as said:
+            self.assertEqual(said.readline(), "began\n")
+            os.kill(pid, signal.SIGTERM)
+            self.assertEqual(said.readline(), "stopping: 1 jobs are under way\n")
+            os.kill(pid, signal.SIGTERM)
+        self.assertEqual(exit_of(pid), 1)
+        self.assertEqual(self.one().id, job_id)
+
+
+class Pipe(logging.Handler):
+    def __init__(self, to):
+        super().__init__()
+        self.to = to
+
+    def emit(self, record):
+        os.write(self.to, (record.getMessage() + "\n").encode())
+
+
+@contextmanager
+def quiet():
+    """Has the children made inside log nothing: their errors are the test's."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 class Inline(unittest.TestCase):
