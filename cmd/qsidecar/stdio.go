@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -78,7 +79,11 @@ func (a *app) ownSession(ctx context.Context, s setup) error {
 	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance, _ string) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		defer a.onHangUp(func() { cancel(bridge.ErrHangUp) })()
+		stop, err := a.onHangUp(func() { cancel(bridge.ErrHangUp) })
+		if err != nil {
+			return err
+		}
+		defer stop()
 		return p.b.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
 	})
 }
@@ -99,10 +104,9 @@ func (r *lastLook) Read(p []byte) (int, error) {
 	return n, err
 }
 
-const (
-	hangUpPoll  = 500 // milliseconds between two looks whether the watch is to end
-	closingTime = 10  // milliseconds that a dying process may take to close stdout after stdin
-)
+// closingTime is the milliseconds that a dying process may take to close stdout after
+// stdin.
+const closingTime = 10
 
 // relay passes bytes both ways, and each end of input for what it is: a
 // half-close stays a half-close, a hang-up a hang-up.
@@ -110,7 +114,11 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 	ctx, _, stop := a.interruptible(parent)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	defer a.onHangUp(func() { conn.Close() })()
+	unwatch, err := a.onHangUp(func() { conn.Close() })
+	if err != nil {
+		return err
+	}
+	defer unwatch()
 	go func() {
 		// A read of stdin that nothing interrupts ends with the process.
 		if _, err := io.Copy(conn, a.in); err != nil {
@@ -122,7 +130,7 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 		}
 		_ = conn.CloseWrite() // fails where the sidecar closed first
 	}()
-	_, err := io.Copy(a.out, conn)
+	_, err = io.Copy(a.out, conn)
 	conn.Close()
 	if errors.Is(err, net.ErrClosed) { // we closed it: a signal or a hang-up
 		if cause := context.Cause(ctx); cause != nil {
@@ -135,38 +143,39 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 
 // onHangUp calls f once when nobody can read stdout any more: a killed parent must
 // not look like one that only closed stdin. The returned function ends the watch.
-func (a *app) onHangUp(f func()) (stop func()) {
-	if _, ok := a.stdout.(*os.File); !ok {
-		return func() {}
+func (a *app) onHangUp(f func()) (stop func(), err error) {
+	out, ok := a.stdout.(*os.File)
+	if !ok {
+		return func() {}, nil
 	}
-	end, ended := make(chan struct{}), make(chan struct{})
+	watch, wake, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("watching stdout: %w", err)
+	}
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for {
-			select {
-			case <-end:
-				return
-			default:
-			}
-			if a.readerGone(hangUpPoll) {
-				f()
-				return
-			}
+		defer watch.Close()
+		if hungUp(out, watch, -1) {
+			f()
 		}
 	}()
 	return func() {
-		close(end)
+		wake.Close()
 		<-ended
-	}
+	}, nil
 }
 
 // readerGone waits up to ms milliseconds for stdout's reader to go away. It is
 // false at once for what is no file, and cannot tell.
 func (a *app) readerGone(ms int) bool {
 	out, ok := a.stdout.(*os.File)
-	if !ok {
-		return false
-	}
+	return ok && hungUp(out, nil, ms)
+}
+
+// hungUp waits up to ms milliseconds (-1: for ever) for out's reader to go away, or
+// for the other end of until, if not nil, to be closed. A closed out has no reader either.
+func hungUp(out, until *os.File, ms int) bool {
 	raw, err := out.SyscallConn()
 	if err != nil {
 		return true
@@ -174,8 +183,17 @@ func (a *app) readerGone(ms int) bool {
 	gone := false
 	err = raw.Control(func(fd uintptr) {
 		fds := []unix.PollFd{{Fd: int32(fd)}} // no events: errors and hang-ups only
-		n, err := unix.Poll(fds, ms)
-		gone = err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+		if until != nil {
+			fds = append(fds, unix.PollFd{Fd: int32(until.Fd())})
+		}
+		for {
+			_, err := unix.Poll(fds, ms)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			gone = err == nil && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+			return
+		}
 	})
-	return gone || err != nil // a closed stdout has no reader either
+	return gone || err != nil
 }

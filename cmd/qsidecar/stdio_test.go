@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // child is a run of stdio over pipes, as a parent process has it.
@@ -110,5 +111,30 @@ func TestStdioHangUpWithStdinOpen(t *testing.T) {
 		}
 		c.out.Close()
 		<-c.code
+	}
+}
+
+// TestStdioWatchEnds: the watch of stdout ends when it is told to, and not at its own
+// pace: a session of one request took half a second.
+func TestStdioWatchEnds(t *testing.T) {
+	h := newHost(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	a := h.app(strings.NewReader(""), w, newText(), nil)
+	a.stdout = w
+	began := time.Now()
+	for range 20 {
+		stop, err := a.onHangUp(func() { t.Error("nobody hung up") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("20 watches took %v to end, want no time", took)
 	}
 }
