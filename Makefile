@@ -44,7 +44,7 @@ fuzz: ## every fuzz target, 30 s each (FUZZTIME=5m for longer)
 	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
 
 need: ## install what the tests need and this machine lacks
-	@scripts/need.sh cc python3 venv ruby nc socat mount npm pgbouncer debs
+	@scripts/need.sh cc python3 venv ruby nc socat perl php cobol mount npm pgbouncer debs
 
 clean: ## remove what was built
 	rm -rf bin

@@ -17,10 +17,13 @@ type beside struct {
 	t  *testing.T
 	db ownersDB
 	c  *sql.Conn // the own consumer's
+	s  *site
+	sc *sidecar
 	w  *conn
 }
 
-// besideOwn begins with the table that the system's DDL makes, and n jobs in it.
+// besideOwn begins with the table that the system's DDL makes, and n jobs in it. check
+// is content with the config.
 func (a adoption) besideOwn(t *testing.T, h tableServer, n int) *beside {
 	t.Helper()
 	s := newSite(t)
@@ -36,7 +39,17 @@ func (a adoption) besideOwn(t *testing.T, h tableServer, n int) *beside {
 			t.Error(err)
 		}
 	})
-	b.w = s.started("a").dial()
+	b.s, b.sc = s, s.started("a")
+	b.w = b.sc.dial()
+	said := b.sc.checked(s.dir, 0, "--json")
+	for topic, advice := range said.found(t, "advice") {
+		if topic != "durability" && topic != "claim" { // which are about the server
+			t.Errorf("check advises about %s: %s", topic, advice)
+		}
+	}
+	if !strings.Contains(said.out, "the queue "+a.name+" lives in the table") {
+		t.Errorf("check says %s", said.out)
+	}
 	return b
 }
 

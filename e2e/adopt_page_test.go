@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"os"
@@ -79,44 +78,19 @@ func (e example) taken(t testing.TB, c *sql.Conn, number int) []string {
 	return items
 }
 
-// beside is the page's config on the system's table with n rows, and its statements
-// on a connection.
-func (e example) beside(t *testing.T, h tableServer, a adoption, n int) (*beside, *sidecar) {
+// beside is the page's config on the system's table with n rows.
+func (e example) beside(t *testing.T, h tableServer, a adoption, n int) *beside {
 	t.Helper()
-	s := newSite(t)
-	s.url, s.queues = h.database(t), e.config
-	b := &beside{adoption: a, t: t, db: owners(t, s.url)}
-	b.name = e.queue
-	b.db.script(fmt.Sprintf(a.ddl, n))
-	var err error
-	if b.c, err = b.db.Conn(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	sc := s.started("a")
-	b.w = sc.dial()
-	said := sc.checked(s.dir, 0, "--json")
-	for topic, advice := range said.found(t, "advice") {
-		if topic != "durability" && topic != "claim" { // which are about the server
-			t.Errorf("check advises about %s: %s", topic, advice)
-		}
-	}
-	if !strings.Contains(said.out, "the queue "+e.queue+" lives in the table") {
-		t.Errorf("check says %s", said.out)
-	}
-	return b, sc
+	a.name = e.queue
+	_, a.config, _ = strings.Cut(e.config, ":")
+	return a.besideOwn(t, h, n)
 }
 
 // others has an own consumer use the sidecar's number, which check tells.
-func (b *beside) others(sc *sidecar, take func()) {
+func (b *beside) others(take func()) {
 	b.t.Helper()
 	take()
-	dir := strings.TrimSuffix(sc.config, "/a.yaml")
-	if said := sc.checked(dir, 1, "--json").found(b.t, "problem")["token"]; !strings.Contains(said, "what is the sidecar's, and no sidecar has claimed them") {
+	if said := b.sc.checked(b.s.dir, 1, "--json").found(b.t, "problem")["token"]; !strings.Contains(said, "what is the sidecar's, and no sidecar has claimed them") {
 		b.t.Errorf("check says of a row that shows the sidecar's number: %q", said)
 	}
 }
@@ -124,7 +98,7 @@ func (b *beside) others(sc *sidecar, take func()) {
 // pageA runs the example of system A.
 func pageA(t *testing.T, h tableServer) {
 	e := pageExample(t, "A number of each consumer's own")
-	b, sc := e.beside(t, h, systemA, 6)
+	b := e.beside(t, h, systemA, 6)
 	var left []string
 	for pid := 1; pid <= 2; pid++ {
 		own, job := e.taken(t, b.c, pid), b.claim(1)[0]
@@ -136,16 +110,18 @@ func pageA(t *testing.T, h tableServer) {
 	}
 	b.same("the rows", b.db.texts("SELECT CONCAT_WS(' ', id, status, pid) FROM things WHERE status <> 1 ORDER BY created_at, id"), left...)
 	held := b.claim(1)[0]
-	b.others(sc, func() {
+	b.others(func() {
 		// The very number: both see what the other has.
 		b.same("who uses the sidecar's number", e.taken(t, b.c, 900001), held.ID, "6")
 	})
+	// Nor is that told from the worker's own claim which such a consumer has made since.
+	b.w.must(msg{"op": "ack", "lease": held.Lease})
 }
 
 // pageC runs the example of system C.
 func pageC(t *testing.T, h tableServer) {
 	e := pageExample(t, "A random number for each take")
-	b, sc := e.beside(t, h, systemC, 9)
+	b := e.beside(t, h, systemC, 9)
 	waiting := func() (n int) {
 		t.Helper()
 		if err := b.c.QueryRowContext(t.Context(), e.sql[4]).Scan(&n); err != nil {
@@ -167,7 +143,7 @@ func pageC(t *testing.T, h tableServer) {
 	}
 	b.same("the rejected first", itemsOf(b.claim(1)), "2")
 	b.same("the rejected first", e.taken(t, b.c, 7), "5", "8", "9")
-	b.others(sc, func() {
+	b.others(func() {
 		number, err := strconv.Atoi(b.db.texts("SELECT transaction_unique FROM queue_test WHERE id = 6")[0])
 		if err != nil {
 			t.Fatal(err)

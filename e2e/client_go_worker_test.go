@@ -156,3 +156,15 @@ func greeted(t *testing.T, cmd *exec.Cmd) {
 		t.Errorf("after SIGTERM: %v, want the exit code 0", err)
 	}
 }
+
+// TestGoKit: the Go client has every reaction of clients/README.md.
+func TestGoKit(t *testing.T) {
+	t.Parallel()
+	adapter := filepath.Join(t.TempDir(), "adapter")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", adapter, "../clients/go/kitadapter").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if report, ok := runKit(t, "msgpack", "20s", adapter); !ok {
+		t.Errorf("the kit on the Go client:\n%s", report)
+	}
+}

@@ -1,9 +1,14 @@
 package e2e
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -88,5 +93,85 @@ func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 			s, seconds := restartSite(t)
 			rubyWorker(t, s.started("a"), []string{seconds}).outlivesRestart(stop)
 		})
+	}
+}
+
+// TestRubyWorkerStoppedAsAGroup: every process is sent SIGTERM, as a terminal or
+// systemd does; the jobs under way are finished all the same.
+func TestRubyWorkerStoppedAsAGroup(t *testing.T) {
+	t.Parallel()
+	sc := newSite(t).started("a")
+	sc.dial().enqueueN("long", 4)
+	w := rubyWorker(t, sc, []string{"WORKER_SECONDS=1"}, "-c", "2", "-p", "2")
+	w.start()
+	w.doneAtLeast(4)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", w.cmd.Process.Pid, w.cmd.Process.Pid))
+	if err != nil || len(strings.Fields(string(children))) != 2 {
+		t.Fatalf("the worker's children are %q (%v), want two", children, err)
+	}
+	for _, pid := range strings.Fields(string(children)) {
+		n, err := strconv.Atoi(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(n, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.terminate()
+	if left := w.counts("long"); left.total() != 0 {
+		t.Errorf("%+v is left of four jobs that were under way; the worker said:\n%s", left, w.said)
+	}
+	if _, lines := w.done(); len(lines) != 4 {
+		t.Errorf("the four jobs were delivered as %q", lines)
+	}
+}
+
+// TestRubyWorkerProgram: what qsidecar-work says where it cannot work, and that it
+// waits for a sidecar.
+func TestRubyWorkerProgram(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.queues = "  quick: {}\n"
+	sc := s.started("a")
+	w := rubyWorker(t, sc, []string{"WORKER_SECONDS=0"}, "-c", "2")
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"usage: ", nil},
+		{"invalid option: --no-such", []string{"--no-such"}},
+		{"cannot load such file", []string{"no-such.rb"}},
+		{"makes 0 workers", []string{"-r", "json", "/dev/null"}},
+		{"concurrency is 1 to 256", []string{"-c", "0", "testdata/ruby/worker.rb"}},
+		{"long", []string{"-c", "2", "testdata/ruby/worker.rb"}}, // a queue that does not exist
+		{"gave up (exit status 1)", []string{"-p", "2", "testdata/ruby/worker.rb"}},
+	} {
+		cmd := exec.CommandContext(t.Context(), "ruby", append([]string{w.argv[2]}, c.args...)...)
+		cmd.Env = append(os.Environ(), w.env...)
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), c.want) {
+			t.Errorf("qsidecar-work %q exits with %d (%v) and says %q, want 1 and %q", c.args, code, err, out, c.want)
+		}
+	}
+
+	sc = newSite(t).sidecar("later")
+	cmd := exec.CommandContext(t.Context(), "ruby", w.argv[2], "-d", "testdata/ruby/worker.rb")
+	cmd.Env = append(append(os.Environ(), w.env...), "QSIDECAR_SOCKET="+sc.socket)
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(said)
+	if line, err := lines.ReadString('\n'); !strings.Contains(line, "no sidecar answers") {
+		t.Errorf("without a sidecar it says %q (%v)", line, err)
+	}
+	sc.start()
+	rest, err := io.ReadAll(lines)
+	if err := errors.Join(err, cmd.Wait()); err != nil || len(rest) > 0 {
+		t.Errorf("with a sidecar and nothing to do it ends with %v and says %q", err, rest)
 	}
 }

@@ -16,13 +16,16 @@ missing() {
 	venv) ! python3 -c 'import ensurepip, venv' 2>/dev/null ;;
 	ruby) ! ruby -rmsgpack -rpg -rmysql2 -rsqlite3 -e 'exit RUBY_VERSION >= "2.7"' 2>/dev/null || ! command -v gem >/dev/null ;;
 	socat) ! command -v socat >/dev/null ;;
+	perl) ! perl -MJSON::PP -MIO::Socket::UNIX -MMIME::Base64 -e 1 2>/dev/null ;;
+	php) ! php -r 'exit(function_exists("pcntl_signal") ? 0 : 1);' 2>/dev/null ;;
+	cobol) ! command -v cobc >/dev/null ;;
 	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
 	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
 	debs) # of no use where servers are named that run already
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: it knows cc, nc, python3, venv, ruby, socat, npm, mount, pgbouncer and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: it knows cc, nc, python3, venv, ruby, socat, perl, php, cobol, npm, mount, pgbouncer and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -34,6 +37,9 @@ packages() {
 	venv) echo python3-venv ;; # for the grammars of T-SQL (scripts/tsql.sh)
 	ruby) echo ruby ruby-msgpack ruby-pg ruby-mysql2 ruby-sqlite3 ;;
 	socat) echo socat ;;
+	perl) echo perl ;;
+	php) echo php-cli ;;
+	cobol) echo gnucobol ;;
 	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;
 	pgbouncer) echo pgbouncer ;;

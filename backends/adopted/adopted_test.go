@@ -64,7 +64,7 @@ type kit struct {
 	counted atomic.Uint64
 }
 
-func connect(t *testing.T, url string) *pgx.Conn {
+func connect(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
 	if err != nil {

@@ -23,7 +23,8 @@ type commitment struct {
 	stores  []storing
 	at      map[int][]int // where the engine's jobs stand in a write's list
 
-	held *held // not nil: the batch is one write about its job, in its transaction
+	held   *held // not nil: the batch is one write about its job, in its transaction
+	single bool  // see settling
 
 	res    backends.Results
 	follow map[int]int // what is stored with an ack: by the ack's number, the write's number in the engine's batch
@@ -269,6 +270,10 @@ func (k *commitment) together(ctx context.Context) error {
 		commit = k.held.conn.CommitWith
 	}
 	got, err := commit(ctx, k.managed, also)
+	if errors.Is(err, errNotAll) {
+		k.single = true
+		got, err = commit(ctx, k.managed, also)
+	}
 	if err != nil {
 		return err
 	}
@@ -335,7 +340,7 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 		}
 	}
 	slices.Sort(ids)
-	x := &settling{s: k.s}
+	x := &settling{s: k.s, single: k.single || k.held != nil}
 	if k.held != nil {
 		l := *k.held.lease // Before may be called again
 		l.failures = slices.Clone(l.failures)

@@ -256,12 +256,12 @@ func (r *row) contents(j backends.NewJob) error {
 			return err
 		}
 	}
-	for name, text := range j.Headers {
+	for _, name := range slices.Sorted(maps.Keys(j.Headers)) { // the texts of statements are few
 		i := slices.IndexFunc(t.headers, func(c backends.Column) bool { return c.Name == name })
 		if i < 0 {
 			return t.unsupported(Headers, fmt.Sprintf("the header %q cannot be stored", name))
 		}
-		r.give(t.headers[i], text)
+		r.give(t.headers[i], j.Headers[name])
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package adopted
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -117,16 +118,16 @@ func (w *writing) among(items []string) string {
 		return t.g.Among(len(w.args), t.key[0])
 	}
 	// The last comes again and again: the texts of statements are few.
-	size := 1
-	for size < len(items) {
-		size *= 2
-	}
+	size := powerOfTwo(len(items))
 	all := make([]string, 0, size)
 	for i := range size {
 		all = append(all, "("+w.rowIs(items[min(i, len(items)-1)])+")")
 	}
 	return "(" + strings.Join(all, " OR ") + ")"
 }
+
+// powerOfTwo is the least that is no less than n.
+func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // most is how many jobs one statement is about: each column of a key of several is
 // an argument for each.

@@ -225,9 +225,11 @@ func (l *lease) values() ([]any, error) {
 	}, nil
 }
 
-// together is how many new rows one statement stores, where there are so many: the
-// texts of statements are few.
-const together = 16
+// together is how many claims one statement writes at most.
+const together = 64
+
+// sizes are how many new rows a statement stores: the texts of statements are few.
+var sizes = []int{together, 16, 4, 1}
 
 // save writes the rows as they are now, and removes those that are of no use any
 // more.
@@ -249,10 +251,7 @@ func save(g backends.Grammar, leases []*lease) (all []*backends.Statement, err e
 		all = append(all, &backends.Statement{Text: updateText(g), Args: args})
 	}
 	for len(fresh) > 0 {
-		n := 1
-		if len(fresh) >= together {
-			n = together
-		}
+		n := sizes[slices.IndexFunc(sizes, func(n int) bool { return n <= len(fresh) })]
 		st := &backends.Statement{Text: insertText(g, n)}
 		for _, l := range fresh[:n] {
 			args, err := l.values()

@@ -38,8 +38,7 @@ func TestNotifyWhere(t *testing.T) {
 		}
 		look(t, k, "")
 	})
-	k := newSQLiteKit(t, `CREATE TABLE my_queue (queue_item_id integer PRIMARY KEY, state text NOT NULL, parameters text, created_dt datetime,
-		finished_dt datetime, error_message text, worker_name text, result text)`, nil)
+	k := newSQLiteKit(t, sqliteSystemE, nil)
 	look(t, k.kit, "queues.e.notify: sqlite sends no notifications")
 }
 

@@ -18,6 +18,7 @@ type settling struct {
 	leases map[int64]*lease
 	ends   []*ending
 	saves  []*lease
+	single bool     // each change is a statement of its own
 	gone   []*lease // those that are removed
 }
 
@@ -32,6 +33,19 @@ type ending struct {
 	frees     bool
 	cause     backends.Cause
 	rows      int64 // a claim's: so many
+
+	// What it has in common with others; see bulk. An empty change: nothing.
+	t        *table
+	change   string
+	fixed    []any
+	shown    map[Role]string
+	together bool // it is made with the others of its bulk
+}
+
+// alike notes what the change has in common with others. It is called when w has all
+// but the conditions.
+func (e *ending) alike(w *writing, l *lease, change string) {
+	e.t, e.change, e.fixed, e.shown = w.t, change, slices.Clone(w.args), l.shown
 }
 
 // load locks the leases of the ids.
@@ -76,9 +90,17 @@ func (x *settling) valid(l backends.Lease, owner backends.Identity) *lease {
 // more: nothing is remembered of it.
 func (x *settling) flush(ctx context.Context, sql backends.SQL) error {
 	var all []*backends.Statement
+	bulks := x.bulks()
 	for _, e := range x.ends {
-		all = append(append(all, e.before...), e.statement)
+		if !e.together {
+			all = append(append(all, e.before...), e.statement)
+		}
 	}
+	made := make([]*backends.Statement, len(bulks))
+	for i, b := range bulks {
+		made[i] = b.statement()
+	}
+	all = append(all, made...)
 	saves, err := save(x.s.g, x.saves)
 	if err != nil {
 		return err
@@ -96,6 +118,11 @@ func (x *settling) flush(ctx context.Context, sql backends.SQL) error {
 	}
 	if err := sql.Do(ctx, all...); err != nil {
 		return err
+	}
+	for i, b := range bulks {
+		if err := b.done(made[i]); err != nil {
+			return err
+		}
 	}
 	all = nil
 	for _, e := range x.ends {
@@ -196,11 +223,20 @@ func (w *writing) ours(l *lease) []string {
 	return all
 }
 
-// update changes a row. Columns that an UPDATE touches get the owner's time: by
-// themselves they would have that of the sidecar's session.
+// update changes a row.
 func (w *writing) update(where string) *backends.Statement {
 	if len(w.sets) == 0 {
 		return &backends.Statement{Text: "SELECT " + w.t.g.ToText("1") + " FROM " + w.t.name + " WHERE " + where, Args: w.args}
+	}
+	return &backends.Statement{Text: w.change() + " WHERE " + where, Args: w.args}
+}
+
+// change is an UPDATE up to its conditions; empty: nothing changes. Columns that an
+// UPDATE touches get the owner's time: by themselves they would have that of the
+// sidecar's session.
+func (w *writing) change() string {
+	if len(w.sets) == 0 {
+		return ""
 	}
 	for _, c := range w.t.info.Columns {
 		is := w.t.g.Name(c.Name) + " = "
@@ -208,40 +244,52 @@ func (w *writing) update(where string) *backends.Statement {
 			w.set(c, w.t.g.Clock(c, w.t.UTC))
 		}
 	}
-	return &backends.Statement{Text: "UPDATE " + w.t.name + " SET " + strings.Join(w.sets, ", ") + " WHERE " + where, Args: w.args}
+	return "UPDATE " + w.t.name + " SET " + strings.Join(w.sets, ", ")
 }
 
-// claims has the rows show the claims: those that show the same, by one statement.
+// claims has the rows show the claims.
 func (x *settling) claims(t *table, leases []*lease) {
 	x.saves = append(x.saves, leases...)
-	groups := map[[3]string][]*lease{}
-	var order [][3]string
-	for _, l := range leases {
-		shown := [3]string{l.shown[Worker], l.shown[ClaimedAt], l.shown[token]}
-		if groups[shown] == nil {
-			order = append(order, shown)
-		}
-		groups[shown] = append(groups[shown], l)
-	}
-	for _, shown := range order {
-		group := groups[shown]
-		items := make([]string, len(group))
-		for i, l := range group {
+	for some := range slices.Chunk(leases, min(together, t.most())) {
+		items := make([]string, len(some))
+		for i, l := range some {
 			items[i] = l.item
 		}
 		w := &writing{t: t}
 		w.state(backends.StateClaimed)
-		for _, role := range []Role{Worker, ClaimedAt, token} {
-			if text, has := group[0].shown[role]; has {
-				w.set(t.one[role], w.value(t.one[role], text))
-			}
+		for _, role := range t.showing() {
+			w.set(t.one[role], w.each(role, some))
 		}
 		if c, has := t.one[Attempts]; has && t.Deliveries {
 			w.set(c, "coalesce("+t.g.Name(c.Name)+", 0) + 1")
 		}
 		where := append([]string{w.among(items)}, t.waits()...)
-		x.ends = append(x.ends, &ending{l: group[0], rows: int64(len(group)), statement: w.update(strings.Join(where, " AND "))})
+		x.ends = append(x.ends, &ending{l: some[0], rows: int64(len(some)), statement: w.update(strings.Join(where, " AND "))})
 	}
+}
+
+// each is what each claim shows in the role: one value for all, or each row's own.
+func (w *writing) each(role Role, leases []*lease) string {
+	c := w.t.one[role]
+	items := map[string][]string{}
+	var texts []string
+	for _, l := range leases {
+		text := l.shown[role]
+		if items[text] == nil {
+			texts = append(texts, text)
+		}
+		items[text] = append(items[text], l.item)
+	}
+	if len(texts) == 1 {
+		return w.value(c, texts[0])
+	}
+	var cases strings.Builder
+	for i := range powerOfTwo(len(texts)) { // the last comes again and again: the texts of statements are few
+		text := texts[min(i, len(texts)-1)]
+		cases.WriteString(" WHEN " + w.among(items[text]))
+		cases.WriteString(" THEN " + w.value(c, text))
+	}
+	return "CASE" + cases.String() + " END"
 }
 
 // ack ends a job that is done.
@@ -257,8 +305,12 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 		if t.OnAck == Archive {
 			e.before = []*backends.Statement{t.locks(l), t.moves(l, result)}
 		}
+		change := "DELETE FROM " + t.name
+		if t.OnAck == Delete {
+			e.alike(w, l, change)
+		}
 		where := w.row(l.item, w.ours(l))
-		e.statement = &backends.Statement{Text: "DELETE FROM " + t.name + " WHERE " + where, Args: w.args}
+		e.statement = &backends.Statement{Text: change + " WHERE " + where, Args: w.args}
 	default:
 		w.state(backends.StateDone)
 		if c, has := t.one[FinishedAt]; has {
@@ -270,6 +322,7 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 		if c, has := t.one[Error]; has && c.Nullable && len(l.failures) > 0 {
 			w.set(c, "NULL") // what earlier tries wrote there
 		}
+		e.alike(w, l, w.change())
 		where := w.row(l.item, w.ours(l))
 		e.statement = w.update(where)
 	}
@@ -366,6 +419,7 @@ func (x *settling) end(t *table, l *lease, f backends.Fate, where []string) (*en
 		l.failed(failure{Attempt: f.Attempts, Cause: f.Cause, Message: f.Message, At: l.now})
 	}
 	if where == nil {
+		e.alike(w, l, w.change())
 		where = w.ours(l)
 	}
 	e.statement = w.update(w.row(l.item, where))

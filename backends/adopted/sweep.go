@@ -141,7 +141,7 @@ func (s *Store) lostLeases() reaping {
 func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what reaping) error {
 	x := &settling{s: s}
 	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
-		*x = settling{s: s, leases: map[int64]*lease{}}
+		*x = settling{s: s, leases: map[int64]*lease{}, single: true}
 		if err := sql.Do(ctx, x.query(s.g.Lock(leaseColumns(s.g), s.g.Own(leasesTable)+" l", s.mine(2)+" AND "+what.where, what.order, 1, true),
 			int64(limit), s.queues())); err != nil {
 			return err

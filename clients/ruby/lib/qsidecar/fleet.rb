@@ -1,8 +1,9 @@
 # frozen_string_literal: true
 
 module Qsidecar
-  # The processes of a Worker: their parent does no work, starts one anew that was killed,
-  # and passes on the signal to stop. They stop by themselves when it dies.
+  # The processes of a Worker: their parent does no work, and starts one anew that was
+  # killed. They stop when a pipe of the parent's ends: by its word, or with its death. (A
+  # signal would be their second where all processes of a group are sent the first.)
   class Fleet
     # A process that lived shorter than this many seconds is started anew after a pause.
     SOON = 1
@@ -27,6 +28,13 @@ module Qsidecar
       raise Error, @failed if @failed
     ensure
       [@mine, @theirs].each(&:close)
+    end
+
+    # kill ends all processes at once.
+    def kill
+      @born.each_key { |pid| Process.kill("KILL", pid) }
+    rescue Errno::ESRCH
+      nil # it has ended by itself
     end
 
     private
@@ -55,13 +63,7 @@ module Qsidecar
 
     def stop
       @stopping = true
-      @born.each_key { |pid| signal(pid) }
-    end
-
-    def signal(pid)
-      Process.kill("TERM", pid)
-    rescue Errno::ESRCH
-      nil # it has ended by itself
+      @theirs.close
     end
 
     def ended(pid, status, work)

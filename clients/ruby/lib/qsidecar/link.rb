@@ -46,8 +46,7 @@ module Qsidecar
     # hello says who is there, and learns the limits.
     def hello(worker)
       write(@codec.encode(id: 0, op: "hello", version: 1, worker: worker, events: %w[lost draining]))
-      raise Codec::Garbage, "no answer to hello within #{HELLO_TIME} s" unless IO.select([@socket], nil, nil, HELLO_TIME)
-
+      answered
       reply = read
       reply = read while reply&.key?("event") # draining may come first
       raise Codec::Garbage, "the connection was closed before an answer to hello" unless reply
@@ -94,6 +93,15 @@ module Qsidecar
       raise Codec::Garbage, "a message that is no map" unless message.nil? || message.is_a?(Hash)
 
       message
+    end
+
+    # answered waits for the first answer. A select does not notice that another thread
+    # closes the socket: so it looks again, which raises then.
+    def answered
+      ends = Link.now + HELLO_TIME
+      until IO.select([@socket], nil, nil, 0.2)
+        raise Codec::Garbage, "no answer to hello within #{HELLO_TIME} s" if Link.now > ends
+      end
     end
 
     def bytes(map, field)

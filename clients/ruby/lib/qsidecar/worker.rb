@@ -38,6 +38,7 @@ module Qsidecar
       @after = []
       @commands = Queue.new # of the thread that runs it
       @stopping = false
+      @away = false
       @resting = [Mutex.new, ConditionVariable.new]
       Worker.made << self
     end
@@ -76,9 +77,8 @@ module Qsidecar
       @stopping = false
       @drain = drain
       @commands.clear
-      signals do
-        processes == 1 ? serve(concurrency) : Fleet.new(processes, @commands, method(:log)).run { serve(concurrency) }
-      end
+      fleet = Fleet.new(processes, @commands, method(:log)) if processes > 1
+      signals(fleet) { fleet ? fleet.run { serve(concurrency) } : serve(concurrency) }
       nil
     end
 
@@ -110,10 +110,14 @@ module Qsidecar
     private
 
     # signals has the first signal stop the run, and the second end the process.
-    def signals
-      pressed = 0
+    def signals(fleet)
+      parent = Process.pid
+      signalled = 0
       on_signal = lambda do |number|
-        exit!(128 + number) if (pressed += 1) > 1
+        if (signalled += 1) > 1
+          fleet.kill if fleet && Process.pid == parent
+          exit!(128 + number)
+        end
         @commands << :stop
       end
       old = %w[TERM INT].map { |name| [name, trap(name, &on_signal)] }
@@ -145,10 +149,12 @@ module Qsidecar
           return if @drain && jobs.empty?
 
           tries = 0
+          @away = false
           jobs.each { |job| @stopping ? give_back(job) : settle(job, perform(job)) }
         rescue Unavailable, UnknownOutcome, Draining, Busy, TimedOut, NotConnected, Internal => e
-          log(:warn, "no jobs just now: #{e.message}") if (tries += 1) == 1
-          rest(tries)
+          told, @away = @away, true # once, and not by each thread
+          log(:warn, "no jobs just now: #{e.message}") unless told
+          rest(tries += 1)
         end
       end
     rescue Closed

@@ -1,0 +1,102 @@
+package adopted_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// TestTogether: what is settled in one commit is settled each by itself, though one
+// statement changes many rows: those that do not show their claims any more are lost,
+// and no other.
+func TestTogether(t *testing.T) {
+	deletes := tableE()
+	deletes.OnAck = adopted.Delete
+	tables := map[string]adopted.Table{"e": tableE(), "deletes": deletes}
+	onEach(t, func(t *testing.T, on *product) {
+		together(on.newKit(t, on.systemE, tables), on)
+	})
+	k := newSQLiteKit(t, sqliteSystemE, tables)
+	var err error
+	if k.conn, err = k.db.Conn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer k.conn.Close()
+	together(k.kit, &product{})
+}
+
+// sqliteSystemE is that system's table on SQLite.
+const sqliteSystemE = `CREATE TABLE my_queue (queue_item_id integer PRIMARY KEY, state text NOT NULL DEFAULT 'waiting', parameters text,
+	created_dt datetime NOT NULL DEFAULT CURRENT_TIMESTAMP, finished_dt datetime, error_message text, worker_name text, result text)`
+
+func together(k *kit, on *product) {
+	ack := func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} }
+	settled := func(queue, left string, alike bool, verb func(l []backends.Lease) backends.Write) {
+		k.Helper()
+		k.settleTogether(on, queue, left, alike, verb)
+	}
+	settled("e", "done", false, ack)
+	settled("e", "done", true, ack)
+	settled("deletes", "", false, ack)
+	settled("e", "waiting", false, func(l []backends.Lease) backends.Write {
+		return backends.Nack{Leases: l, Error: "no luck", HasDelay: true}
+	})
+	settled("e", "error", true, func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Dead: true} })
+}
+
+// settleTogether has 13 jobs claimed, three of whose rows then change, and settled in
+// one commit. left is the state of those that were settled; empty: they are deleted.
+func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb func(l []backends.Lease) backends.Write) {
+	k.Helper()
+	k.sql("DELETE FROM my_queue; INSERT INTO my_queue (parameters) VALUES ('1')" + strings.Repeat(", ('2')", 12))
+	claim := backends.Claim{Queues: []backends.Policy{policy(queue)}}
+	for i := range 13 {
+		s := k.slot(0)
+		if !alike {
+			s.Worker = fmt.Sprint("w", i%8)
+		}
+		claim.Slots = append(claim.Slots, s)
+	}
+	jobs := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{claim}}).Claims[0].Jobs
+	if len(jobs) != 13 {
+		k.Fatalf("%d jobs", len(jobs))
+	}
+	var shown []string
+	for i, j := range jobs {
+		shown = append(shown, j.ID+" processing "+claim.Slots[i].Worker)
+	}
+	k.shows("SELECT concat_ws(' ', queue_item_id, state, worker_name) FROM my_queue ORDER BY queue_item_id", shown...)
+	// One has another's name, one a name that only looks like its own, and one is gone.
+	k.sql("UPDATE my_queue SET worker_name = 'own' WHERE queue_item_id = " + jobs[1].ID +
+		"; UPDATE my_queue SET worker_name = 'W" + claim.Slots[4].Worker[1:] + "' WHERE queue_item_id = " + jobs[4].ID + "; DELETE FROM my_queue WHERE queue_item_id = " + jobs[8].ID)
+	var writes []backends.Write
+	for _, j := range jobs[:11] {
+		writes = append(writes, verb(leases(j)))
+	}
+	var lost, rows []string
+	for i, r := range k.commit(backends.Batch{Writes: append(writes, verb(leases(jobs[11:]...)))}).Writes {
+		if len(r.Lost) > 0 {
+			lost = append(lost, strconv.Itoa(i))
+		} else if freed := left == "waiting"; freed != slices.Equal(r.Freed, []string{queue}) {
+			k.Errorf("the queues %v are freed", r.Freed)
+		}
+	}
+	if want := []string{"1", "4", "8"}; !slices.Equal(lost, want) {
+		k.Errorf("%s: %v are lost, want %v", left, lost, want)
+	}
+	for i, j := range jobs {
+		switch {
+		case i == 1 || i == 4:
+			rows = append(rows, j.ID+" processing")
+		case i != 8 && left != "":
+			rows = append(rows, j.ID+" "+left)
+		}
+	}
+	k.shows("SELECT concat_ws(' ', queue_item_id, state) FROM my_queue ORDER BY queue_item_id", rows...)
+	k.shows("SELECT item FROM " + on.own + "qsidecar_leases WHERE token_host IS NOT NULL")
+}

@@ -1,0 +1,98 @@
+<?php
+// A worker in PHP, with nothing but what PHP brings: JSON lines on a Unix socket.
+//
+//     php worker.php QUEUE PAYLOAD    stores a job and prints its id
+//     php worker.php QUEUE            works the queue's jobs until SIGTERM
+declare(strict_types=1);
+
+/** What becomes of a job: say what failed by an exception, and it comes again later. */
+function work(string $payload, array $job): void
+{
+    if ($payload === '') {
+        throw new RuntimeException('there is nobody to greet');
+    }
+    echo "hello, $payload (attempt {$job['attempt']})\n";
+}
+
+/** One connection to the host's sidecar, which comes back when it breaks. */
+final class Sidecar
+{
+    /** @var resource|null */
+    private $socket = null;
+
+    public function __construct(private readonly string $path) {}
+
+    /**
+     * Sends a request and returns its answer. Where none comes, or the sidecar cannot just
+     * now, it sends the request again: that is safe for claim, ack and nack, and for an
+     * enqueue with a key.
+     */
+    public function ask(array $request): array
+    {
+        $line = json_encode($request, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE) . "\n";
+        for ($tries = 0; ; $tries++) {
+            $wait = random_int(25, 50) * min(2 ** $tries, 20); // milliseconds
+            $answer = $this->try($line);
+            if ($answer !== null && $answer['ok']) {
+                return $answer;
+            }
+            $error = $answer['error'] ?? [];
+            if ($answer !== null && !in_array($error['code'], ['unavailable', 'unknown_outcome', 'busy', 'draining'], true)) {
+                throw new RuntimeException("{$error['code']}: {$error['message']}");
+            }
+            usleep(1000 * ($error['retry_ms'] ?? $wait));
+        }
+    }
+
+    private function try(string $line): ?array
+    {
+        $this->socket ??= @stream_socket_client("unix://$this->path") ?: null;
+        if ($this->socket === null) {
+            return null;
+        }
+        stream_set_timeout($this->socket, 300); // far longer than any wait of ours
+        $sent = @fwrite($this->socket, $line) === strlen($line);
+        $answer = $sent ? fgets($this->socket) : false;
+        if ($answer === false || !str_ends_with($answer, "\n")) { // half an answer is none
+            fclose($this->socket);
+            $this->socket = null;
+            return null;
+        }
+        return json_decode($answer, true, 64, JSON_THROW_ON_ERROR | JSON_BIGINT_AS_STRING);
+    }
+}
+
+/** The fields of a payload: bytes that are no UTF-8 go as base64. */
+function payload(string $bytes): array
+{
+    return preg_match('//u', $bytes) ? ['payload' => $bytes] : ['payload_b64' => base64_encode($bytes)];
+}
+
+[$queue, $bytes] = [$argv[1] ?? exit("usage: php worker.php QUEUE [PAYLOAD]\n"), $argv[2] ?? null];
+$sidecar = new Sidecar(getenv('QSIDECAR_SOCKET') ?: '/run/qsidecar/qsidecar.sock');
+if ($bytes !== null) {
+    $key = bin2hex(random_bytes(16)); // sent twice it is stored once
+    echo $sidecar->ask(['op' => 'enqueue', 'queue' => $queue, 'key' => $key] + payload($bytes))['job']['id'], "\n";
+    exit;
+}
+
+$stop = false;
+pcntl_async_signals(true);
+foreach ([SIGTERM, SIGINT] as $signal) {
+    pcntl_signal($signal, function () use (&$stop) { $stop = true; });
+}
+while (!$stop) { // a short wait, as a signal does not end it
+    foreach ($sidecar->ask(['op' => 'claim', 'queue' => $queue, 'wait_ms' => 1000])['jobs'] as $job) {
+        try {
+            work(base64_decode($job['payload_b64'] ?? '') ?: $job['payload'] ?? '', $job);
+            $settle = ['op' => 'ack'];
+        } catch (Exception $e) {
+            $settle = ['op' => 'nack', 'error' => $e->getMessage()];
+        }
+        try {
+            $sidecar->ask($settle + ['lease' => $job['lease']]);
+        } catch (RuntimeException $e) { // lease_lost: settled before its answer got lost, or somebody else's
+            fwrite(STDERR, "job {$job['id']}: {$e->getMessage()}\n");
+        }
+    }
+}

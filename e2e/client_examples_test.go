@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const examples = "../clients/examples"
+
+// TestExampleWorkers: the workers in PHP and Perl enqueue and work whatever the bytes
+// are, outlive a restart of the sidecar, and end in order.
+func TestExampleWorkers(t *testing.T) {
+	for _, argv := range [][]string{{"php", examples + "/worker.php"}, {"perl", examples + "/worker.pl"}} {
+		t.Run(argv[0], func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.queues = "  \"*\": {backoff: {initial: 1h, max: 1h}}\n"
+			a := s.started("a")
+			example := func(args ...string) *exec.Cmd {
+				cmd := exec.CommandContext(t.Context(), argv[0], append(argv[1:], args...)...)
+				cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+a.socket)
+				cmd.Stderr = os.Stderr
+				cmd.WaitDelay = time.Second
+				cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+				return cmd
+			}
+			payloads := []string{"Ada", "Zoë \"\\ \n", "\xff\xfe bytes", ""}
+			var empty string
+			for _, p := range payloads {
+				out, err := example("greet", p).Output()
+				if err != nil {
+					t.Fatalf("enqueue %q: %v", p, err)
+				}
+				empty = strings.TrimSpace(string(out))
+			}
+			if _, err := strconv.Atoi(empty); err != nil {
+				t.Errorf("it printed %q, want the job's id", empty)
+			}
+			w := example("greet")
+			said := new(lockedBuffer)
+			w.Stdout = said
+			if err := w.Start(); err != nil {
+				t.Fatal(err)
+			}
+			greeted := func(name string) func() bool {
+				return func() bool { return strings.Contains(said.String(), "hello, "+name+" (attempt 1)\n") }
+			}
+			for _, p := range payloads[:3] {
+				eventually(t, patience, "it greets "+strconv.Quote(p), greeted(p))
+			}
+			eventually(t, patience, "the empty one has failed", func() bool {
+				j := a.dial().view("greet", empty)
+				return j.State == "scheduled" && len(j.Errors) == 1 && strings.Contains(j.Errors[0].Message, "there is nobody to greet")
+			})
+			a.kill()
+			a.start()
+			a.dial().put("greet", "the restarted")
+			eventually(t, patience, "it greets after the restart", greeted("the restarted"))
+			if err := w.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			if err := w.Wait(); err != nil {
+				t.Errorf("after SIGTERM: %v, want the exit code 0", err)
+			}
+			if left := s.jobsInFile(t); len(left) != 1 || left[0] != empty {
+				t.Errorf("the jobs %v are left, want %s alone", left, empty)
+			}
+		})
+	}
+}
+
+// TestExampleCOBOL: a program that knows nothing of queues works them by its payload's
+// file and its return code.
+func TestExampleCOBOL(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.queues = "  \"*\": {keep: 1h}\n"
+	a := s.started("a")
+	c := a.dial()
+	program := filepath.Join(s.dir, "invoice")
+	command(t, "cobc", "-x", "-o", program, examples+"/invoice.cob")
+	good := c.put("invoices", "ada       000000100\nbob       000000250\n")[0]
+	bad := c.put("invoices", "ada       000000100\nbob       a lot\n")[0]
+	a.works("invoices", "--drain", "--payload-file", "--result", "--dead-on", "65", "--", "./invoice").ends(0)
+	if j := c.view("invoices", good); j.State != "done" || j.Result != "000000000350\n" {
+		t.Errorf("the invoice is %+v, want it done with its total", j)
+	}
+	if j := c.view("invoices", bad); j.State != "dead" || len(j.Errors) != 1 || j.Errors[0].Message != "exit status 65: line 000002 has no amount" {
+		t.Errorf("the broken invoice is %+v, want it dead for its second line", j)
+	}
+}
