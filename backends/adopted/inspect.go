@@ -59,11 +59,18 @@ func (t *table) in(state backends.State) []string {
 		}
 		return all
 	case backends.StateDead:
-		if shown := t.shows(state); shown != nil {
-			return append(t.inQueue(), shown...)
-		}
+		var tired []string // of attempts, whoever made them
 		if counts {
-			return append(t.waits(), fmt.Sprintf("%s >= %d", t.g.Name(attempts.Name), limit))
+			tired = append(t.waits(), fmt.Sprintf("%s >= %d", t.g.Name(attempts.Name), limit))
+		}
+		shown := t.shows(state)
+		switch {
+		case shown != nil && counts:
+			return append(t.inQueue(), "("+shown[0]+" OR "+strings.Join(tired, " AND ")+")")
+		case shown != nil:
+			return append(t.inQueue(), shown...)
+		case counts:
+			return tired
 		}
 		return append(t.waits(), t.remembered(fmt.Sprintf("l.not_before = %d", int64(never))))
 	case backends.StateClaimed:

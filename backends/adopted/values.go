@@ -88,6 +88,9 @@ var truths = map[string]string{
 	"false": "false", "f": "false", "no": "false", "n": "false", "off": "false", "0": "false",
 }
 
+// foldsCase finds the types of columns for which large letters are the same as small ones.
+var foldsCase = regexp.MustCompile(`(?i)_ci\b|_ci_|\bnocase\b`)
+
 // same is a form that equal values of the column have in common.
 func same(c backends.Column, v Value) string {
 	switch {
@@ -99,6 +102,8 @@ func same(c backends.Column, v Value) string {
 		if n, err := strconv.ParseInt(v.Text, 10, 64); err == nil {
 			return fmt.Sprint("=", n)
 		}
+	case c.Kind == backends.TextColumn && foldsCase.MatchString(c.Type):
+		return "=" + strings.ToLower(strings.TrimRight(v.Text, " "))
 	}
 	return "=" + v.Text
 }
