@@ -125,3 +125,9 @@ func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 		})
 	}
 }
+
+// TestPythonWorkerStoppedAsAGroup: see stoppedAsAGroup.
+func TestPythonWorkerStoppedAsAGroup(t *testing.T) {
+	t.Parallel()
+	pythonWorker(t, newSite(t).started("a"), []string{"WORKER_SECONDS=1"}, "--processes").stoppedAsAGroup(8)
+}

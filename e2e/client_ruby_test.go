@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"testing"
 )
@@ -54,4 +56,24 @@ func rubyGem(t *testing.T) (env []string, bin string) {
 		t.Fatal(err)
 	}
 	return gemEnv(home), filepath.Join(home, "bin")
+}
+
+// TestRubyReadme: what the package's README shows is Ruby.
+func TestRubyReadme(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(rubyPackage, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```ruby\n(.*?)```").FindAllSubmatch(text, -1)
+	if len(blocks) < 4 {
+		t.Fatalf("the README shows %d blocks of Ruby, want four at least", len(blocks))
+	}
+	for _, b := range blocks {
+		cmd := exec.CommandContext(t.Context(), "ruby", "-wc")
+		cmd.Stdin = bytes.NewReader(b[1])
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "Syntax OK\n" {
+			t.Errorf("%v: %s\n%s", err, out, b[1])
+		}
+	}
 }

@@ -3,12 +3,10 @@ package e2e
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,35 +94,10 @@ func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 	}
 }
 
-// TestRubyWorkerStoppedAsAGroup: every process is sent SIGTERM, as a terminal or
-// systemd does; the jobs under way are finished all the same.
+// TestRubyWorkerStoppedAsAGroup: see stoppedAsAGroup.
 func TestRubyWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
-	sc := newSite(t).started("a")
-	sc.dial().enqueueN("long", 4)
-	w := rubyWorker(t, sc, []string{"WORKER_SECONDS=1"}, "-c", "2", "-p", "2")
-	w.start()
-	w.doneAtLeast(4)
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", w.cmd.Process.Pid, w.cmd.Process.Pid))
-	if err != nil || len(strings.Fields(string(children))) != 2 {
-		t.Fatalf("the worker's children are %q (%v), want two", children, err)
-	}
-	for _, pid := range strings.Fields(string(children)) {
-		n, err := strconv.Atoi(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(n, syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.terminate()
-	if left := w.counts("long"); left.total() != 0 {
-		t.Errorf("%+v is left of four jobs that were under way; the worker said:\n%s", left, w.said)
-	}
-	if _, lines := w.done(); len(lines) != 4 {
-		t.Errorf("the four jobs were delivered as %q", lines)
-	}
+	rubyWorker(t, newSite(t).started("a"), []string{"WORKER_SECONDS=1"}, "-c", "2", "-p", "2").stoppedAsAGroup(4)
 }
 
 // TestRubyWorkerProgram: what qsidecar-work says where it cannot work, and that it

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -182,6 +183,36 @@ func (w *clientWorker) terminatedInTheMiddle(n int) {
 	w.terminate()
 	if _, lines = w.done(); len(lines) != n {
 		w.t.Errorf("%d jobs were done, want each of %d once", len(lines), n)
+	}
+}
+
+// stoppedAsAGroup: every process of a worker of that concurrency is sent SIGTERM, as a
+// terminal or a service manager does; the jobs under way are finished all the same.
+func (w *clientWorker) stoppedAsAGroup(concurrency int) {
+	w.t.Helper()
+	w.sidecar.dial().enqueueN("long", concurrency)
+	w.start()
+	w.doneAtLeast(concurrency)
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", w.cmd.Process.Pid))
+	children := strings.Fields(string(text))
+	if err != nil || len(children) == 0 {
+		w.t.Fatalf("the worker's children are %q (%v), want some", children, err)
+	}
+	for _, pid := range children {
+		n, err := strconv.Atoi(pid)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := syscall.Kill(n, syscall.SIGTERM); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.terminate()
+	if left := w.counts("long"); left.total() != 0 {
+		w.t.Errorf("%+v is left of the jobs that were under way; the worker said:\n%s", left, w.said)
+	}
+	if _, lines := w.done(); len(lines) != concurrency {
+		w.t.Errorf("the %d jobs were delivered as %q", concurrency, lines)
 	}
 }
 

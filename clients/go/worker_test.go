@@ -196,3 +196,33 @@ func TestWorkerGivesUp(t *testing.T) {
 		t.Errorf("Run: %v, want nil when no job is ready", err)
 	}
 }
+
+// A worker that is started before its sidecar waits for it.
+func TestWorkerWaitsForASidecar(t *testing.T) {
+	t.Parallel()
+	s := listen(t)
+	s.down()
+	said := make(chan struct{}, 1) // 1: it says so once
+	log := slog.New(slog.NewTextHandler(signalling(said), nil))
+	w := qsidecar.Worker{Queues: []string{"q"}, Drain: true, Logger: log, Options: qsidecar.Options{Socket: s.socket},
+		Handler: func(context.Context, *qsidecar.Job) error { return nil }}
+	end := later(func() (struct{}, error) { return struct{}{}, w.Run(t.Context()) })
+	<-said
+	s.up()
+	p := s.accept()
+	p.jobs(p.expect(protocol.OpClaim))
+	if _, err := end.wait(t); err != nil {
+		t.Errorf("Run: %v, want nil", err)
+	}
+}
+
+// signalling is a writer that tells of its first line.
+type signalling chan struct{}
+
+func (s signalling) Write(p []byte) (int, error) {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}

@@ -2,7 +2,7 @@
 
 # Lets the conformance kit (clients/kit) drive the Ruby client.
 
-$LOAD_PATH.unshift(File.join(__dir__, "lib")) unless ENV["QSIDECAR_KIT_GEM"]
+$LOAD_PATH.unshift(File.join(__dir__, "lib"))
 require "qsidecar"
 
 # The client, and what it was given.

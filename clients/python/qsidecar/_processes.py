@@ -85,7 +85,7 @@ class Signals:
 
 
 def run(work: Callable[[], None], count: int) -> None:
-    """Runs work in so many processes until SIGTERM or SIGINT, which they get too, and waits for them.
+    """Runs work in so many processes until SIGTERM or SIGINT, which they are told of, and waits for them.
 
     One that a signal killed is replaced. One that ended with an error ends the others, and raises SystemExit.
     """
@@ -105,7 +105,8 @@ def run(work: Callable[[], None], count: int) -> None:
                 crew.stop()
             crew.reap()
     os.close(mine)
-    os.close(theirs)
+    if not crew.stopping:
+        os.close(theirs)
     if crew.failed:
         raise SystemExit(1)
 
@@ -165,9 +166,11 @@ class _Parent:
                 self.failed = True
 
     def stop(self) -> None:
+        # By the end of the pipe: a signal would be their second, at which they leave at
+        # once, where a terminal or a service manager sends the first to all processes.
         if not self.stopping:
             self.stopping = True
-            self.signal(signal.SIGTERM)
+            os.close(self.pipe[1])
 
     def signal(self, number: signal.Signals) -> None:
         for pid in self.children:
