@@ -143,10 +143,8 @@ func (k *kit) shows(query string, want ...string) {
 	var err error
 	if k.c == nil {
 		got, err = texts(k.Context(), k.conn, query)
-	} else if rows, failed := k.c.Query(k.Context(), query); failed != nil {
-		err = failed
 	} else {
-		got, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		got, err = k.rows(query)
 	}
 	if err != nil {
 		k.Fatalf("%s: %v", query, err)
@@ -154,6 +152,15 @@ func (k *kit) shows(query string, want ...string) {
 	if d := cmp.Diff(want, got); d != "" && len(want)+len(got) > 0 {
 		k.Errorf("%s (-want +got):\n%s", query, d)
 	}
+}
+
+// rows are a query's on PostgreSQL, a text each.
+func (k *kit) rows(query string) ([]string, error) {
+	rows, err := k.c.Query(k.Context(), query)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 func (k *kit) slot(lease time.Duration) backends.Slot {

@@ -15,6 +15,10 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if t == nil || c.Kind == backends.Pause || c.Kind == backends.Resume {
 		return s.Adopter.Command(ctx, c)
 	}
+	if t.Hold && c.Kind == backends.ForceRelease {
+		count = s.takeBackHeld(ctx, t, c.IDs)
+		return count, count > 0, nil
+	}
 	var run func(ctx context.Context, sql backends.SQL) (int64, error)
 	switch c.Kind {
 	case backends.ForceRelease:
@@ -80,7 +84,7 @@ func (t *table) each(where, ids []string, change func(w *writing, these string) 
 		find := func(w *writing, limit int, more ...string) *backends.Statement {
 			w.args = append(w.args, int64(limit))
 			return &backends.Statement{
-				Text: g.Lock(outputs(t.keyTexts()...), t.name, strings.Join(append(slices.Clone(where), more...), " AND "), t.keyNames(), len(w.args), ids == nil), Args: w.args,
+				Text: g.Lock(outputs(t.keyTexts()...), t.name, strings.Join(append(slices.Clone(where), more...), " AND "), t.keyNames(), len(w.args), ids == nil || t.Hold), Args: w.args,
 				Row: func(cells [][]byte) error { items = append(items, t.item(cells)); return nil },
 			}
 		}

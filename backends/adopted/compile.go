@@ -223,6 +223,9 @@ func (t *table) waits() []string {
 	if c, has := t.one[token]; has && t.one[State].Name == "" {
 		all = append(all, t.is(c.Name, Value{Null: true}))
 	}
+	if len(all) == 0 {
+		all = []string{"1 = 1"} // of a held queue: whatever is in its table waits
+	}
 	return all
 }
 

@@ -36,9 +36,6 @@ func kitB(t *testing.T, on *product) *kit {
 // row as its own consumers would.
 func TestHeld(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		if on.name != "PostgreSQL" {
-			return // so far
-		}
 		k := kitB(t, on)
 		jobs := k.claim("b", 2)
 		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 || jobs[1].Fence <= jobs[0].Fence || !k.Holding(jobs[0].Lease()) {

@@ -14,7 +14,8 @@ import (
 )
 
 // Stats implements backends.Inspector. What the table's own consumers have claimed
-// counts as claimed.
+// counts as claimed; of held jobs only those that are held here do, for nothing in
+// the database tells the others from those that wait.
 func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	all, err := s.Adopter.Stats(ctx, queue)
 	if err != nil || queue != "" && !s.Adopted(queue) {
@@ -34,6 +35,7 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 		if err := s.count(ctx, s.tables[q], &st); err != nil {
 			return nil, err
 		}
+		s.holds.count(q, &st)
 		all = append(all, st)
 	}
 	slices.SortFunc(all, func(a, b backends.QueueStats) int { return cmp.Compare(a.Queue, b.Queue) })

@@ -41,9 +41,10 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 			l.view(t, v)
 		}
 	}
+	s.holds.show(t.queue, views)
 	var all []backends.View
 	for _, item := range items {
-		if v := views[item]; v != nil {
+		if v := views[item]; v != nil && (len(p.IDs) > 0 || v.State == p.State || !t.Hold) {
 			all = append(all, *v)
 		}
 	}
@@ -56,7 +57,7 @@ var itemColumn = backends.Column{Name: "item", Type: "text", Kind: backends.Text
 func (s *Store) page(ctx context.Context, t *table, p backends.Peek) (items []string, err error) {
 	where := t.in(p.State)
 	if where == nil {
-		return nil, nil
+		return s.holds.items(t.queue, p)
 	}
 	limit := int64(p.Max)
 	if p.After != "" {

@@ -22,7 +22,22 @@ const rowWait = time.Second
 // CommitWith implements backends.Adopter.
 func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
 	k := &commitment{s: s, lean: also.After == nil && onlyAcks(b.Writes) && !s.kept.seen()}
-	run := func(ctx context.Context, t *tx) error {
+	run := k.with(b, also)
+	err := s.write(ctx, run)
+	if errors.Is(err, errNotLean) {
+		k.lean = false
+		err = s.write(ctx, run)
+	}
+	if err != nil {
+		return backends.Results{}, err
+	}
+	k.learn()
+	return k.res, nil
+}
+
+// with is the batch as a work, with more in its transaction.
+func (k *commitment) with(b backends.Batch, also backends.Also) work {
+	return func(ctx context.Context, t *tx) error {
 		t.patient = !also.Writes
 		k.batch, k.res = b, backends.Results{}
 		k.batch.Writes = slices.Clone(b.Writes) // Before may add some, at each try
@@ -45,16 +60,6 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 		}
 		return nil
 	}
-	err := s.write(ctx, run)
-	if errors.Is(err, errNotLean) {
-		k.lean = false
-		err = s.write(ctx, run)
-	}
-	if err != nil {
-		return backends.Results{}, err
-	}
-	k.learn()
-	return k.res, nil
 }
 
 // alive: the host must live, or the transaction ends.

@@ -1,0 +1,344 @@
+package adopted_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// cutHeld has the server end the connections that hold rows.
+func (k *kit) cutHeld() {
+	k.Helper()
+	if k.c != nil {
+		k.sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`)
+		return
+	}
+	all, err := texts(k.Context(), k.conn, `SELECT CONCAT('KILL ', p.id) FROM information_schema.processlist p
+		JOIN information_schema.innodb_trx x ON x.trx_mysql_thread_id = p.id WHERE p.db = DATABASE()`)
+	if err != nil || len(all) == 0 {
+		k.Fatal(all, err)
+	}
+	for _, kill := range all {
+		k.sql(kill)
+	}
+}
+
+// until waits for a fact.
+func (k *kit) until(what string, f func() bool) {
+	k.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(30 * time.Second); !f(); <-tick.C {
+		if time.Now().After(end) {
+			k.Fatalf("it never happened: %s", what)
+		}
+	}
+}
+
+// unlocked waits until its own consumers find these rows.
+func (k *kit) unlocked(want string) {
+	k.Helper()
+	k.until("unlocked: "+want, func() bool {
+		var got []string
+		var err error
+		if k.c == nil {
+			got, err = texts(k.Context(), k.conn, unlockedB)
+		} else {
+			got, err = k.rows(unlockedB)
+		}
+		if err != nil {
+			k.Fatal(err)
+		}
+		return strings.Join(got, " ") == want
+	})
+}
+
+// TestHeldConnectionLost: with its connection a job's lock falls, and nothing of the
+// claim is left. Who settles it is told, and so is who looks at what is held.
+func TestHeldConnectionLost(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		for name, w := range map[string]func(l []backends.Lease) backends.Write{
+			"ack":     func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} },
+			"nack":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "x"} },
+			"release": func(l []backends.Lease) backends.Write { return backends.Release{Leases: l, Cause: backends.CauseDisconnected} },
+			"enqueue": func(l []backends.Lease) backends.Write {
+				return backends.Ack{Leases: l, Enqueue: []backends.NewJob{{Queue: "plain"}, {Queue: "b", Payload: []byte("y")}}}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				k := kitB(t, on)
+				lost := k.claim("b", 2)
+				k.cutHeld()
+				k.unlocked("1 2 3")
+				k.write(w(leases(lost[0])), 1)
+				k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+				k.until("the beat finds out that the other one is lost", func() bool {
+					k.beat(me, backends.BeatRenew, time.Minute)
+					held, err := k.Held(t.Context(), me, "", 10)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return len(held) == 0
+				})
+				if k.Holding(lost[1].Lease()) {
+					t.Error("it is held all the same")
+				}
+				again := k.claim("b", 3)
+				if len(again) != 3 || again[0].Attempt != 1 || again[0].Fence <= lost[0].Fence {
+					t.Errorf("%+v", again)
+				}
+				k.write(backends.Ack{Leases: leases(lost...)}, 2)
+				k.write(backends.Ack{Leases: leases(again...)}, 0)
+				k.shows(rowsB, "1|done|0", "2|done|0", "3|done|0")
+			})
+		}
+	})
+}
+
+// TestMaxHeld: each held job has a connection, of which there are so many and no more.
+// Who found none is told when there is one.
+func TestMaxHeld(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := kitB(t, on)
+		k.SetMaxHeld(2)
+		jobs := k.claim("b", 3)
+		if len(jobs) != 2 || len(k.claim("b", 1)) > 0 {
+			t.Fatalf("%+v", jobs)
+		}
+		if r := k.sweep(backends.Sweep{}); len(r.Freed) > 0 {
+			t.Errorf("there is no room, and freed is %v", r.Freed)
+		}
+		if r := k.write(backends.Ack{Leases: leases(jobs[0])}, 0); !slices.Equal(r.Freed, []string{"b"}) {
+			t.Errorf("%+v", r)
+		}
+		third := k.one("b")
+		if r := k.write(backends.Ack{Leases: leases(jobs[1])}, 0); len(r.Freed) > 0 {
+			t.Errorf("nobody waits for room: %+v", r)
+		}
+		if k.claim("b", 1); len(k.claim("b", 1)) > 0 {
+			t.Error("there is no fourth job")
+		}
+		k.write(backends.Release{Leases: leases(third), Uncharged: true}, 0)
+		k.shows(rowsB, "1|done|0", "2|done|0", "3|open|0")
+	})
+}
+
+// TestHeldGoesWithTheSidecar: an identity that is new, or the last beat, lets go.
+func TestHeldGoesWithTheSidecar(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := kitB(t, on)
+		k.claim("b", 1)
+		k.beat(me, backends.BeatRenew, time.Minute)
+		k.shows(unlockedB, "2", "3")
+		k.beat(me+1, backends.BeatJoin, time.Minute)
+		k.shows(unlockedB, "1", "2", "3")
+		k.claim("b", 2)
+		k.beat(me, backends.BeatLeave, time.Minute)
+		k.shows(unlockedB, "1", "2", "3")
+		last := k.claim("b", 2)
+		if err := k.Close(); err != nil {
+			t.Fatal(err)
+		}
+		k.unlocked("1 2 3")
+		if k.Holding(last[0].Lease()) {
+			t.Error("a closed one holds")
+		}
+		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+	})
+}
+
+// TestHeldWithMore: what is enqueued with an ack is in the held transaction; a queue
+// of another kind is claimed in the same go.
+func TestHeldWithMore(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := kitB(t, on)
+		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "plain", Payload: []byte("p")}}}, 0)
+		c := backends.Claim{Queues: []backends.Policy{policy("b"), policy("plain")}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
+		for range 5 {
+			c.Slots = append(c.Slots, k.slot(0))
+		}
+		jobs := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+		if len(jobs) != 4 || jobs[3].Queue != "plain" {
+			t.Fatalf("%+v", jobs)
+		}
+		r := k.commit(backends.Batch{Host: me, Writes: []backends.Write{
+			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "b", Payload: []byte("four")}}},
+			backends.Ack{Leases: leases(jobs[1:]...)},
+			backends.Ack{Leases: leases(jobs[0]), Enqueue: []backends.NewJob{{Queue: "plain"}, {Queue: "b", Payload: []byte("five")}}},
+		}})
+		for i, w := range r.Writes {
+			if w.Err != nil || len(w.Lost) > 0 || len(w.Stored) != []int{1, 0, 2}[i] {
+				t.Errorf("%+v", w)
+			}
+		}
+		k.shows(rowsB, "1|done|0", "2|done|0", "3|done|0", "4|open|0", "5|open|0")
+		if len(k.claim("plain", 5)) != 1 {
+			t.Error("what was enqueued with the ack is not there")
+		}
+		k.write(backends.Enqueue{}, 0)
+	})
+}
+
+// TestHeldRefused: what the database refuses leaves the job held; one that is given
+// back is free all the same.
+func TestHeldRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, strings.Replace(on.systemB, "smallint NOT NULL DEFAULT 0", "smallint NOT NULL DEFAULT 0, CHECK (command <> 'one' OR NOT is_done AND failure_count = 0)", 1),
+			map[string]adopted.Table{"b": tableB()})
+		jobs := k.claim("b", 2)
+		r := k.commit(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases(jobs...)}}}).Writes[0]
+		if !backends.IsRefused(r.Err) {
+			t.Errorf("%+v", r)
+		}
+		k.shows(rowsB, "1|open|0", "2|done|0", "3|open|0")
+		k.shows(unlockedB, "3")
+		var unsupported *backends.UnsupportedError
+		for _, w := range []backends.Write{backends.Ack{Leases: leases(jobs[0]), Result: []byte("x")}, backends.Extend{Leases: leases(jobs[0])}, backends.Extend{Leases: leases(jobs[0]), Bind: me}} {
+			if r = k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]; !errors.As(r.Err, &unsupported) || len(r.Lost) > 0 {
+				t.Errorf("%T: %+v", w, r)
+			}
+		}
+		k.write(backends.Release{Leases: leases(jobs[0]), Owner: me + 1, Uncharged: true}, 1) // it is not theirs
+		k.shows(unlockedB, "3")
+		k.write(backends.Release{Leases: leases(jobs[0]), Cause: backends.CauseDisconnected}, 0)
+		k.shows(unlockedB, "1", "3")
+		c := backends.Claim{Queues: []backends.Policy{policy("b")}, Slots: []backends.Slot{k.slot(time.Minute)}}
+		if r := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0]; !errors.As(r.Err, &unsupported) {
+			t.Errorf("a timed lease: %+v", r)
+		}
+	})
+}
+
+// TestHeldTooLongOrTooLarge: a run over its time is a failed attempt; a payload over
+// the limit is dead.
+func TestHeldTooLongOrTooLarge(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := kitB(t, on)
+		p := policy("b")
+		p.Timeout = time.Millisecond
+		c := backends.Claim{Queues: []backends.Policy{p}, Slots: []backends.Slot{k.slot(0)}, MaxPayload: 3}
+		late := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+		k.until("its time is over", func() bool {
+			return k.sweep(backends.Sweep{}).Reaped[backends.CauseTimedOut] == 1
+		})
+		k.write(backends.Ack{Leases: leases(late...)}, 1)
+		k.shows(rowsB, "1|open|1", "2|open|0", "3|open|0")
+		k.sql("UPDATE " + on.own + "qsidecar_leases SET not_before = NULL")
+		for range 3 {
+			c.Slots = append(c.Slots, k.slot(0))
+		}
+		jobs := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+		if len(jobs) != 2 || jobs[0].ID != "1" || jobs[0].Attempt != 2 || jobs[1].ID != "2" {
+			t.Errorf("%+v", jobs)
+		}
+		k.write(backends.Release{Leases: leases(jobs...), Uncharged: true}, 0)
+		k.shows(rowsB, "1|open|1", "2|open|0", "3|open|3")
+	})
+}
+
+// TestHeldLooks: what is held here counts as claimed and shows as such; an operator
+// can take it back.
+func TestHeldLooks(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := kitB(t, on)
+		jobs := k.claim("b", 2)
+		stats, err := k.Stats(t.Context(), "b")
+		if err != nil || len(stats) != 1 || stats[0].Claimed != 2 || stats[0].Ready != 1 || stats[0].OldestClaimed <= 0 {
+			t.Errorf("%+v %v", stats, err)
+		}
+		for state, want := range map[backends.State]string{backends.StateClaimed: "1 2", backends.StateReady: "3", backends.StateDone: ""} {
+			views, err := k.Peek(t.Context(), backends.Peek{Queue: "b", State: state, Max: 5})
+			var got []string
+			for _, v := range views {
+				got = append(got, v.ID)
+			}
+			if err != nil || strings.Join(got, " ") != want {
+				t.Errorf("%s: %v %v, want %s", state, got, err, want)
+			}
+		}
+		views, err := k.Peek(t.Context(), backends.Peek{Queue: "b", State: backends.StateClaimed, After: "1", Max: 5})
+		if err != nil || len(views) != 1 || views[0].Worker != "w" || views[0].State != backends.StateClaimed || views[0].ClaimedAt.IsZero() {
+			t.Errorf("%+v %v", views, err)
+		}
+		do := func(c backends.Command, want int64) {
+			t.Helper()
+			c.Queue = "b"
+			if n, _, err := k.Command(t.Context(), c); err != nil || n != want {
+				t.Errorf("%+v: %d %v, want %d", c, n, err, want)
+			}
+		}
+		do(backends.Command{Kind: backends.Delete, IDs: []string{"1", "3"}}, 1)
+		do(backends.Command{Kind: backends.ForceRelease, IDs: []string{"1", "9"}}, 1)
+		k.write(backends.Ack{Leases: leases(jobs...)}, 1)
+		do(backends.Command{Kind: backends.Purge, State: backends.StateDone}, 1)
+		k.shows(rowsB, "1|open|0")
+	})
+}
+
+// TestHeldTables: the smallest table that jobs can be held in, with an archive, and one
+// that counts deliveries.
+func TestHeldTables(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		bare := adopted.Table{Name: "bare", Hold: true, OnAck: adopted.Delete, Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Payload: {"p"}}}
+		moved := bare
+		moved.OnAck, moved.Archive = adopted.Archive, "old"
+		counted := tableB()
+		counted.Deliveries = true
+		k := on.newKit(t, on.systemB+`; CREATE TABLE bare (id int PRIMARY KEY, p text); CREATE TABLE old (id int, p text);
+			INSERT INTO bare VALUES (1, 'x'), (2, 'y')`, map[string]adopted.Table{"bare": bare, "moved": moved, "counted": counted})
+		job := k.one("bare")
+		k.write(backends.Nack{Leases: leases(job), HasDelay: true}, 0)
+		if job = k.one("bare"); job.ID != "1" || job.Attempt != 2 {
+			t.Errorf("%+v", job)
+		}
+		k.write(backends.Ack{Leases: leases(job)}, 0)
+		k.write(backends.Ack{Leases: leases(k.one("moved"))}, 0)
+		k.shows("SELECT p FROM bare")
+		k.shows("SELECT concat(id, p) FROM old", "2y")
+		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
+		one := k.one("counted")
+		k.write(backends.Release{Leases: leases(one), Uncharged: true}, 0)
+		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+		two := k.claim("counted", 2)
+		k.write(backends.Nack{Leases: leases(two[0]), HasDelay: true}, 0)
+		k.write(backends.Ack{Leases: leases(two[1])}, 0)
+		k.shows(rowsB, "1|open|1", "2|done|1", "3|open|0")
+	})
+}
+
+// TestHeldMisfits: a mapping that says of a row what only its lock says.
+func TestHeldMisfits(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, fmt.Sprintf("%s; CREATE TABLE more (id int PRIMARY KEY, state text, who varchar(20), at %s, pid int)", on.systemB, on.zoneless), nil)
+		_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"q": {
+			Name: "more", Hold: true, OnAck: adopted.Delete, StuckAfter: time.Hour, Token: &adopted.Token{Column: "pid", From: 1, To: 1},
+			Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Worker: {"who"}, adopted.ClaimedAt: {"at"}},
+			States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "r"}, backends.StateClaimed: {Text: "c"}},
+		}})
+		var keys []string
+		for _, m := range wrong {
+			keys = append(keys, strings.TrimPrefix(m.Key, "queues.q."))
+		}
+		slices.Sort(keys)
+		if want := "columns.claimed_at columns.worker states.claimed stuck_after token.column"; err != nil || strings.Join(keys, " ") != want {
+			t.Errorf("%v %v, want %s", keys, err, want)
+		}
+	})
+}
+
+// TestSQLiteHoldsNothing: it has one writer.
+func TestSQLiteHoldsNothing(t *testing.T) {
+	t.Parallel()
+	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)
+	_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"b": tableB()})
+	if err != nil || len(wrong) != 1 || wrong[0].Key != "queues.b.hold" || !strings.Contains(wrong[0].Text, "sqlite") {
+		t.Errorf("%v %v", wrong, err)
+	}
+}

@@ -1,0 +1,170 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+var _ backends.Holder = (*Store)(nil)
+
+// heldTx is a connection of no pool, whose transaction is open for as long as a worker
+// works. It has a line of commits of its own.
+type heldTx struct {
+	s *Store
+	c *conn
+	t *tx // nil: there is no transaction
+}
+
+// NoHold implements backends.Holder.
+func (s *Store) NoHold() error {
+	if !s.server.skips {
+		return fmt.Errorf("%s knows no SKIP LOCKED, without which each claim would wait for the jobs that are worked on (MariaDB has it since 10.6)", s.server.name())
+	}
+	return nil
+}
+
+// Hold implements backends.Holder.
+func (s *Store) Hold(ctx context.Context, idle time.Duration) (backends.Hold, error) {
+	ctx, done := s.bound(ctx)
+	defer done()
+	c, err := s.open(ctx, newLine())
+	if err != nil {
+		return nil, s.outcome(ctx, err)
+	}
+	seconds := max(int(idle.Seconds()), 1)
+	set := fmt.Sprintf("SET SESSION wait_timeout = %d", seconds)
+	if s.server.maria {
+		set += fmt.Sprintf(", SESSION idle_transaction_timeout = %d", seconds)
+	}
+	if _, err := c.exec(ctx, set); err != nil {
+		c.close()
+		return nil, s.outcome(ctx, err)
+	}
+	return &heldTx{s: s, c: c}, nil
+}
+
+// Do implements backends.SQL.
+func (h *heldTx) Do(ctx context.Context, statements ...*backends.Statement) error {
+	ctx, done := h.s.bound(ctx)
+	defer done()
+	if h.t == nil {
+		h.t = &tx{s: h.s, c: h.c}
+	}
+	return h.failed(ctx, h.t.Do(ctx, statements...))
+}
+
+// failed gives an error its kind. Before a COMMIT nothing is written.
+func (h *heldTx) failed(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case h.c.bad:
+		h.t = nil
+		return fmt.Errorf("%w: %w", backends.ErrHoldLost, err)
+	case isCode(err, codeLockWait, codeNoWait):
+		return &backends.LockedError{Err: errors.New("it was not had within a second")}
+	}
+	return h.s.outcome(ctx, err)
+}
+
+const (
+	savepoint   = "SAVEPOINT qsidecar"
+	toSavepoint = "ROLLBACK TO SAVEPOINT qsidecar"
+)
+
+// CommitWith implements backends.Hold.
+func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+	ctx, done := h.s.bound(ctx)
+	defer done()
+	if h.t == nil {
+		return backends.Results{}, backends.ErrHoldLost
+	}
+	k := &commitment{s: h.s}
+	run := k.with(b, also)
+	for try := 1; ; try++ {
+		h.t.add(savepoint)
+		err := run(ctx, h.t)
+		if err == nil {
+			err = h.t.send(ctx)
+		}
+		if err == nil {
+			break
+		}
+		if failed := h.undo(ctx); failed != nil { // the server took all of it back, or the connection is gone
+			h.t, h.c.bad = nil, true
+			return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrHoldLost, errors.Join(failed, err))
+		}
+		if err = h.failed(ctx, err); try == maxTries || ctx.Err() != nil || !h.s.transient(err) || !batch.Pause(ctx, retryPause<<try) {
+			return backends.Results{}, err
+		}
+	}
+	return h.commit(ctx, k)
+}
+
+// commit ends the transaction. Its line begins with it, or is there: it may have been
+// tidied away while the job was worked on.
+func (h *heldTx) commit(ctx context.Context, k *commitment) (backends.Results, error) {
+	t, l := h.t, h.c.line
+	h.t = nil
+	if t.wrote {
+		t.add(h.s.sql.joinLine, l.handle, int64(l.number))
+	}
+	err := h.s.commit(ctx, t)
+	switch {
+	case err == nil:
+		h.s.cursors.Back(t.backs)
+		h.s.queues.add(t.named)
+		k.learn()
+		return k.res, nil
+	case errors.Is(err, backends.ErrUnknownOutcome), backends.IsRefused(err):
+		return backends.Results{}, err
+	}
+	if err = h.s.outcome(ctx, err); backends.IsRefused(err) {
+		return backends.Results{}, err
+	}
+	return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrHoldLost, err)
+}
+
+// undo takes back what was done since the savepoint. It has time of its own: ctx may
+// be over.
+func (h *heldTx) undo(ctx context.Context) error {
+	if h.c.bad {
+		return errors.New("the connection was lost")
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
+	defer cancel()
+	*h.t = tx{s: h.s, c: h.c, begun: true, wrote: h.t.wrote}
+	_, err := h.c.exec(ctx, toSavepoint)
+	return err
+}
+
+// Rollback implements backends.Hold.
+func (h *heldTx) Rollback(ctx context.Context) error {
+	h.t = nil
+	if h.c.bad {
+		return backends.ErrHoldLost
+	}
+	ctx, done := h.s.bound(ctx)
+	defer done()
+	_, err := h.c.exec(ctx, "ROLLBACK")
+	return h.failed(ctx, err)
+}
+
+// Ping implements backends.Hold.
+func (h *heldTx) Ping(ctx context.Context) error {
+	ctx, done := h.s.bound(ctx)
+	defer done()
+	_, err := h.c.exec(ctx, "DO 0")
+	return h.failed(ctx, err)
+}
+
+// Open implements backends.Hold.
+func (h *heldTx) Open() bool { return h.t != nil && !h.c.bad }
+
+// Close implements backends.Hold.
+func (h *heldTx) Close() { h.c.close() }
