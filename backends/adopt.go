@@ -308,6 +308,13 @@ type UnsupportedError struct {
 	Held  bool   // because the queue's jobs are held in transactions
 }
 
+// What held jobs cannot have, as UnsupportedError.What.
+const (
+	NoTimedLease = "a timed lease (lease_ms)"
+	NoExtend     = "extending a lease"
+	NotElsewhere = "settling a job that another connection claimed"
+)
+
 // Error implements error.
 func (e *UnsupportedError) Error() string {
 	if e.Held {

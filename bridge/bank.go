@@ -174,9 +174,9 @@ func (b *bank) notHere(op protocol.Op, l backends.Lease, s *session) error {
 	case !b.link.holding(l):
 		return nil
 	case op == protocol.OpExtend:
-		return &backends.UnsupportedError{What: "extending a lease", Held: true}
+		return &backends.UnsupportedError{What: backends.NoExtend, Held: true}
 	case b.ledger.others(l, s):
-		return &backends.UnsupportedError{What: "settling a job that another connection claimed", Held: true}
+		return &backends.UnsupportedError{What: backends.NotElsewhere, Held: true}
 	}
 	return nil
 }

@@ -1,12 +1,25 @@
 package e2e
 
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
 // systemB is a table whose consumers keep a transaction open for the whole of the
 // work: nothing in a row says that somebody has it.
 var systemB = adoption{
 	name: "b",
 	ddl: `CREATE TABLE worker_queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, command text NOT NULL,
 		is_done boolean NOT NULL DEFAULT FALSE, failure_count smallint NOT NULL DEFAULT 0);
-		CREATE INDEX ON worker_queue (id) WHERE NOT is_done;
 		INSERT INTO worker_queue (command) SELECT n FROM generate_series(1, %d) n;`,
 	config: `
     table: worker_queue
@@ -15,10 +28,10 @@ var systemB = adoption{
     max_attempts: 3
     hold: transaction
 `,
-	open:  `SELECT count(*)::text FROM worker_queue WHERE NOT is_done`,
-	rows:  `SELECT concat_ws(' ', id, 'done', '-', is_done) FROM worker_queue`,
+	open:  `SELECT count(*) FROM worker_queue WHERE NOT is_done`,
+	rows:  `SELECT concat_ws(' ', id, 'done', '-', CASE WHEN is_done THEN 't' ELSE 'f' END) FROM worker_queue`,
 	by:    func(string) string { return "-" },
-	stuck: true,
+	stuck: true, unindexed: true,
 	last: func(r *adopting) {
 		// Of those who died one was a worker of a sidecar that lived: it failed. What its own
 		// dead consumer had, and what the dead sidecar had, is as it was.
@@ -26,4 +39,181 @@ var systemB = adoption{
 			r.t.Errorf("the failures of all rows are %v, want 1", got)
 		}
 	},
+}
+
+var systemBOnMySQL = func() adoption {
+	b := systemB
+	b.ddl = `CREATE TABLE worker_queue (id BIGINT AUTO_INCREMENT PRIMARY KEY, command TEXT NOT NULL,
+		is_done BOOLEAN NOT NULL DEFAULT FALSE, failure_count SMALLINT NOT NULL DEFAULT 0);
+		INSERT INTO worker_queue (command) WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < %d) SELECT n FROM s;`
+	return b
+}()
+
+// newest is B whose jobs are taken from the other end.
+func (a adoption) newest() adoption {
+	a.name, a.config = "b_lifo", a.config+"    order: lifo\n"
+	return a
+}
+
+func init() {
+	ownConsumers["b"] = holdingOwn("id")
+	ownConsumers["b_lifo"] = holdingOwn("id DESC")
+}
+
+// holdingOwn are the consumers of system B. Success sets is_done, failure adds one to
+// failure_count: what a command says of itself.
+func holdingOwn(order string) ownConsumer {
+	take := `SELECT id FROM worker_queue WHERE failure_count < 3 AND is_done = FALSE ORDER BY ` + order + ` LIMIT 1 FOR UPDATE SKIP LOCKED`
+	own := oneTransaction(take, "")
+	own.finish = func(ctx context.Context, c *sql.Conn, item, _ string) error {
+		for _, statement := range []string{
+			`UPDATE worker_queue SET is_done = TRUE WHERE command NOT LIKE 'bad%' AND id = ` + item,
+			`UPDATE worker_queue SET failure_count = failure_count + 1 WHERE command LIKE 'bad%' AND id = ` + item,
+			"COMMIT",
+		} {
+			if _, err := c.ExecContext(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return own
+}
+
+// smallB are looks at what the run with its deaths does not show.
+func smallB(h tableServer, b adoption) map[string]func(t *testing.T) {
+	return map[string]func(t *testing.T){
+		"b_oldest":  func(t *testing.T) { orderOfB(t, h, b, false) },
+		"b_newest":  func(t *testing.T) { orderOfB(t, h, b.newest(), true) },
+		"b_letters": func(t *testing.T) { lettersOfB(t, h, b) },
+		"b_ends":    func(t *testing.T) { endsOfB(t, h, b) },
+		"b_bounds":  func(t *testing.T) { boundsOfB(t, h, b) },
+		"b_vanish":  func(t *testing.T) { vanishOfB(t, h, b) },
+	}
+}
+
+// orderOfB: who takes rows one by one, by the own SQL and through the sidecar in
+// turns, gets them in the order of ids, or the other way round.
+func orderOfB(t *testing.T, h tableServer, a adoption, newest bool) {
+	b := a.besideOwn(t, h, 12)
+	var got, want []string
+	for n := range 12 {
+		want = append(want, fmt.Sprint(n+1))
+	}
+	if newest {
+		slices.Reverse(want)
+	}
+	for range 4 {
+		own := b.own("own", 1)
+		got = append(append(got, own...), b.claim(1)[0].ID) // and keeps it
+		b.finish("own", own...)
+	}
+	got = append(append(got, itemsOf(b.claim(3))...), b.own("own", 1)...)
+	b.same("in turns", got, want...)
+	b.finish("own", got[11])
+	if r, err := b.w.call(msg{"op": "claim", "queue": b.name}); err != nil || r.Error != nil || len(r.Jobs) > 0 {
+		t.Errorf("all are taken: %+v %v", r, err)
+	}
+}
+
+// lettersOfB: jobs that fail each time, with both kinds of workers, a worker that reads
+// the dead ones, and the periodic job that moves what is done and what was read. None
+// of these sees a row that is worked on.
+func lettersOfB(t *testing.T, h tableServer, a adoption) {
+	b := a.besideOwn(t, h, 40)
+	b.db.script(`UPDATE worker_queue SET command = concat('bad', id) WHERE id <= 8;
+		CREATE TABLE letters (id bigint PRIMARY KEY); CREATE TABLE old (id bigint PRIMARY KEY, command text, is_done boolean, failure_count smallint);`)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var all errgroup.Group
+	var own atomic.Int64
+	for range 2 {
+		all.Go(func() error { return b.beside(ctx, &own) })
+	}
+	all.Go(func() error {
+		return b.each(ctx, `SELECT id FROM worker_queue WHERE failure_count >= 3 AND id NOT IN (SELECT id FROM letters) ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED`,
+			`INSERT INTO letters SELECT id FROM worker_queue WHERE failure_count >= 3 AND id = `)
+	})
+	all.Go(func() error {
+		return b.each(ctx, `SELECT id FROM worker_queue WHERE is_done = TRUE OR failure_count >= 3 AND id IN (SELECT id FROM letters) LIMIT 1 FOR UPDATE SKIP LOCKED`,
+			`INSERT INTO old SELECT * FROM worker_queue WHERE id = `, `DELETE FROM worker_queue WHERE id = `)
+	})
+	through := 0
+	for len(b.db.texts(`SELECT id FROM old`)) < 40 {
+		r := b.w.must(msg{"op": "claim", "queue": b.name, "max": 2, "wait_ms": 50})
+		for _, job := range r.Jobs {
+			end := msg{"op": "ack", "lease": job.Lease}
+			if strings.HasPrefix(job.Payload, "bad") {
+				end = msg{"op": "nack", "lease": job.Lease, "delay_ms": 0, "error": "as always"}
+			}
+			b.w.must(end)
+			through++
+		}
+	}
+	stop()
+	if err := all.Wait(); err != nil {
+		t.Error(err)
+	}
+	if through == 0 || own.Load() == 0 || through+int(own.Load()) != 32+3*8 {
+		t.Errorf("%d runs through the sidecar and %d of its own consumers, want %d of all 40 jobs, of which 8 fail three times", through, own.Load(), 32+3*8)
+	}
+	bad := b.db.texts(`SELECT concat_ws(' ', count(*), min(failure_count), max(failure_count), count(DISTINCT l.id)) FROM old LEFT JOIN letters l ON l.id = old.id WHERE is_done = FALSE`)
+	good := b.db.texts(`SELECT concat_ws(' ', count(*), max(failure_count)) FROM old WHERE is_done = TRUE`)
+	if bad[0] != "8 3 3 8" || good[0] != "32 0" || len(b.db.texts(`SELECT id FROM worker_queue`)) > 0 {
+		t.Errorf("moved: dead %v, done %v", bad, good)
+	}
+}
+
+// beside is an own consumer, on a connection of its own, until ctx ends.
+func (b *beside) beside(ctx context.Context, worked *atomic.Int64) error {
+	own := ownConsumers[b.name]
+	return b.with(ctx, func(c *sql.Conn) (bool, error) {
+		items, err := own.take(ctx, c, "own", 1)
+		if err != nil || len(items) == 0 {
+			return false, err
+		}
+		if err := own.finish(ctx, c, items[0], "own"); err != nil {
+			return false, err
+		}
+		worked.Add(1)
+		return true, nil
+	})
+}
+
+// each locks a row that a query finds, and carries out statements that end with its id.
+func (b *beside) each(ctx context.Context, find string, do ...string) error {
+	own := oneTransaction(find, "")
+	return b.with(ctx, func(c *sql.Conn) (bool, error) {
+		items, err := own.take(ctx, c, "", 1)
+		if err != nil || len(items) == 0 {
+			return false, err
+		}
+		for _, statement := range do {
+			if _, err := c.ExecContext(ctx, statement+items[0]); err != nil {
+				return false, err
+			}
+		}
+		_, err = c.ExecContext(ctx, "COMMIT")
+		return true, err
+	})
+}
+
+// with calls f again and again until ctx ends; where it found nothing it is called
+// after a moment. A deadlock is a reason to begin anew.
+func (b *beside) with(ctx context.Context, f func(c *sql.Conn) (found bool, err error)) error {
+	c, err := b.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for ctx.Err() == nil {
+		found, err := f(c)
+		if err != nil && !deadlocked(err) && !errors.Is(err, context.Canceled) && ctx.Err() == nil {
+			return err
+		}
+		if !found {
+			pass(2 * time.Millisecond)
+		}
+	}
+	return nil
 }

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"errors"
+	"maps"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -40,14 +42,14 @@ func onMySQLTables(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, k
 
 // tables are the server's, for systems.
 func (p *mysqlServer) tables() tableServer {
-	return tableServer{func(t testing.TB) string { return p.URL(p.Database(t)) }, "qsidecar_leases"}
+	return tableServer{func(t testing.TB) string { return p.URL(p.Database(t)) }, "qsidecar_leases", net.JoinHostPort(p.Host, p.Port)}
 }
 
 // TestAdoptedOnMySQL: the systems that are on MySQL and MariaDB.
 func TestAdoptedOnMySQL(t *testing.T) {
 	beside := map[testserver.Kind][]adoption{
-		testserver.MySQL97:     {systemA, systemC, systemDOnMySQL},
-		testserver.MariaDB1011: {newestA, archivingC},
+		testserver.MySQL97:     {systemA, systemC, systemDOnMySQL, systemBOnMySQL},
+		testserver.MariaDB1011: {newestA, archivingC, systemBOnMySQL},
 		testserver.MariaDB105:  {oldestA, systemC},
 	}
 	lifo := newestA
@@ -68,6 +70,9 @@ func TestAdoptedOnMySQL(t *testing.T) {
 			"types":    func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
 			"wrong":    func(t *testing.T) { mysqlTables.run(t, h) },
 			"proposed": func(t *testing.T) { mysqlProposals.run(t, h.database) },
+		}
+		if kind != testserver.MariaDB105 {
+			maps.Copy(small, smallB(h, systemBOnMySQL))
 		}
 		for _, c := range staleOnMySQL() {
 			small["stale_"+c.name] = func(t *testing.T) { c.run(t, h) }

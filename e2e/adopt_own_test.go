@@ -31,9 +31,6 @@ var ownConsumers = map[string]ownConsumer{
 	"e-long": oneTransaction(
 		`SELECT queue_item_id::text FROM my_queue WHERE state = 'waiting' ORDER BY created_dt, queue_item_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
 		`UPDATE my_queue SET state = 'done', finished_dt = clock_timestamp(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`),
-	"b": oneTransaction(
-		`SELECT id::text FROM worker_queue WHERE failure_count < 3 AND is_done = FALSE ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED`,
-		`UPDATE worker_queue SET is_done = TRUE WHERE id = $1::text::bigint AND $2::text <> ''`),
 	// The published SQL reads without a lock, and so takes a row twice among its own
 	// consumers; with one it does not.
 	"d": twoTransactions(

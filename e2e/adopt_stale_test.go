@@ -51,7 +51,7 @@ func TestAdoptedStale(t *testing.T) {
 	for _, c := range staleCases() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.run(t, tableServer{p.Database, "qsidecar.qsidecar_leases"})
+			c.run(t, tableServer{p.Database, "qsidecar.qsidecar_leases", p.addr})
 		})
 	}
 	t.Run("plain", func(t *testing.T) {

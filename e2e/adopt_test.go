@@ -26,12 +26,15 @@ type adoption struct {
 	gone  bool                    // rows are deleted when they are done
 	most  int                     // what a consumer of either kind takes at once; 0: one
 	last  func(r *adopting)       // looks at what else is left; nil: at nothing
+
+	unindexed bool // all who claim read the table from its beginning
 }
 
 // tableServer is a database server that systems share, each in a database of its own.
 type tableServer struct {
 	database func(t testing.TB) string // a new one's URL
 	leases   string                    // the sidecar's table of them
+	addr     string                    // where it listens: HOST:PORT
 }
 
 var systemE = adoption{
@@ -87,7 +90,9 @@ var systemELong = func() adoption {
 // TestAdoptedBesideItsOwn: each system on PostgreSQL, with workers of both kinds.
 func TestAdoptedBesideItsOwn(t *testing.T) {
 	_, p := newPostgresSite(t)
-	onTables(t, tableServer{p.Database, "qsidecar.qsidecar_leases"}, systemE, systemELong, systemD, systemB)
+	h := tableServer{p.Database, "qsidecar.qsidecar_leases", p.addr}
+	onTables(t, h, systemE, systemELong, systemD, systemB)
+	atOnce(t, smallB(h, systemB))
 }
 
 // onTables runs systems beside each other, all at once: most of a run is waiting for

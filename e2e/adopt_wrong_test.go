@@ -112,7 +112,7 @@ var postgresTables = engineTables{
 // are, and what `qsidecar adopt` makes of tables.
 func TestAdoptedTables(t *testing.T) {
 	_, p := newPostgresSite(t)
-	h := tableServer{p.Database, "qsidecar.qsidecar_leases"}
+	h := tableServer{p.Database, "qsidecar.qsidecar_leases", p.addr}
 	t.Run("tables", func(t *testing.T) { postgresTables.run(t, h) })
 	t.Run("proposed", func(t *testing.T) { postgresProposals.run(t, h.database) })
 }

@@ -129,6 +129,11 @@ func (t *table) cannot() (all []error) {
 	if len(t.Columns[Result]) == 0 {
 		all = append(all, t.unsupported(Result, noResult))
 	}
+	if t.Hold {
+		for _, what := range []string{backends.NoTimedLease, backends.NoExtend, backends.NotElsewhere} {
+			all = append(all, &backends.UnsupportedError{Queue: t.queue, What: what, Held: true})
+		}
+	}
 	return all
 }
 

@@ -68,6 +68,10 @@ func (t *table) tell(found *backends.Findings) {
 	for _, err := range t.cannot() {
 		found.Fact("unsupported", fmt.Sprintf("queues.%s: %v", t.queue, err))
 	}
+	if t.Hold {
+		found.Fact("table", fmt.Sprintf("the queue %s has hold: transaction: a row that is worked on is locked, and says nothing; its own consumers pass over it, and it cannot be told from "+
+			"one that waits but by who holds it. As many are held at a time as the database's max_held, with a connection each", t.queue))
+	}
 	var without []string
 	for role, so := range map[Role]string{
 		Payload:   "payload (jobs are delivered without one)",

@@ -16,7 +16,7 @@ func (s *Store) hold(ctx context.Context, c backends.Claim) (backends.ClaimResul
 	all.left = c.MaxBytes
 	for len(all.res.Jobs) < len(all.Slots) && !all.res.More {
 		if slot := all.Slots[len(all.res.Jobs)]; slot.Lease > 0 {
-			return all.res, &backends.UnsupportedError{Queue: c.Queues[0].Queue, What: "a timed lease (lease_ms)", Held: true}
+			return all.res, &backends.UnsupportedError{Queue: c.Queues[0].Queue, What: backends.NoTimedLease, Held: true}
 		}
 		if !s.holds.room(c.Queues) {
 			break

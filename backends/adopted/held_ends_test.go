@@ -12,21 +12,28 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// cutHeld has the server end the connections that hold rows.
-func (k *kit) cutHeld() {
+// cutHeld has the server end the connections that hold so many rows. MySQL shows
+// transactions as they were a moment ago.
+func (k *kit) cutHeld(n int) {
 	k.Helper()
 	if k.c != nil {
 		k.sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`)
 		return
 	}
-	all, err := texts(k.Context(), k.conn, `SELECT CONCAT('KILL ', p.id) FROM information_schema.processlist p
-		JOIN information_schema.innodb_trx x ON x.trx_mysql_thread_id = p.id WHERE p.db = DATABASE()`)
-	if err != nil || len(all) == 0 {
-		k.Fatal(all, err)
-	}
-	for _, kill := range all {
-		k.sql(kill)
-	}
+	k.until("the connections that hold rows are found", func() bool {
+		all, err := texts(k.Context(), k.conn, `SELECT CONCAT('KILL ', p.id) FROM information_schema.processlist p
+			JOIN information_schema.innodb_trx x ON x.trx_mysql_thread_id = p.id WHERE p.db = DATABASE()`)
+		if err != nil {
+			k.Fatal(err)
+		}
+		if len(all) < n {
+			return false
+		}
+		for _, kill := range all {
+			k.sql(kill)
+		}
+		return true
+	})
 }
 
 // until waits for a fact.
@@ -64,9 +71,11 @@ func (k *kit) unlocked(want string) {
 func TestHeldConnectionLost(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		for name, w := range map[string]func(l []backends.Lease) backends.Write{
-			"ack":     func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} },
-			"nack":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "x"} },
-			"release": func(l []backends.Lease) backends.Write { return backends.Release{Leases: l, Cause: backends.CauseDisconnected} },
+			"ack":  func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} },
+			"nack": func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "x"} },
+			"release": func(l []backends.Lease) backends.Write {
+				return backends.Release{Leases: l, Cause: backends.CauseDisconnected}
+			},
 			"enqueue": func(l []backends.Lease) backends.Write {
 				return backends.Ack{Leases: l, Enqueue: []backends.NewJob{{Queue: "plain"}, {Queue: "b", Payload: []byte("y")}}}
 			},
@@ -75,7 +84,7 @@ func TestHeldConnectionLost(t *testing.T) {
 				t.Parallel()
 				k := kitB(t, on)
 				lost := k.claim("b", 2)
-				k.cutHeld()
+				k.cutHeld(2)
 				k.unlocked("1 2 3")
 				k.write(w(leases(lost[0])), 1)
 				k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
@@ -193,18 +202,15 @@ func TestHeldRefused(t *testing.T) {
 		k := on.newKit(t, strings.Replace(on.systemB, "smallint NOT NULL DEFAULT 0", "smallint NOT NULL DEFAULT 0, CHECK (command <> 'one' OR NOT is_done AND failure_count = 0)", 1),
 			map[string]adopted.Table{"b": tableB()})
 		jobs := k.claim("b", 2)
+		var unsupported *backends.UnsupportedError
+		k.unsupported(jobs[0])
 		r := k.commit(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases(jobs...)}}}).Writes[0]
 		if !backends.IsRefused(r.Err) {
 			t.Errorf("%+v", r)
 		}
 		k.shows(rowsB, "1|open|0", "2|done|0", "3|open|0")
 		k.shows(unlockedB, "3")
-		var unsupported *backends.UnsupportedError
-		for _, w := range []backends.Write{backends.Ack{Leases: leases(jobs[0]), Result: []byte("x")}, backends.Extend{Leases: leases(jobs[0])}, backends.Extend{Leases: leases(jobs[0]), Bind: me}} {
-			if r = k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]; !errors.As(r.Err, &unsupported) || len(r.Lost) > 0 {
-				t.Errorf("%T: %+v", w, r)
-			}
-		}
+		k.unsupported(jobs[0])
 		k.write(backends.Release{Leases: leases(jobs[0]), Owner: me + 1, Uncharged: true}, 1) // it is not theirs
 		k.shows(unlockedB, "3")
 		k.write(backends.Release{Leases: leases(jobs[0]), Cause: backends.CauseDisconnected}, 0)
@@ -214,6 +220,19 @@ func TestHeldRefused(t *testing.T) {
 			t.Errorf("a timed lease: %+v", r)
 		}
 	})
+}
+
+// unsupported: what a held job cannot have changes nothing.
+func (k *kit) unsupported(job backends.Job) {
+	k.Helper()
+	var unsupported *backends.UnsupportedError
+	for _, w := range []backends.Write{
+		backends.Ack{Leases: leases(job), Result: []byte("x")}, backends.Extend{Leases: leases(job)}, backends.Extend{Leases: leases(job), Bind: me},
+	} {
+		if r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]; !errors.As(r.Err, &unsupported) || len(r.Lost) > 0 {
+			k.Errorf("%T: %+v", w, r)
+		}
+	}
 }
 
 // TestHeldTooLongOrTooLarge: a run over its time is a failed attempt; a payload over

@@ -109,7 +109,7 @@ func (s *Store) settleOne(ctx context.Context, w heldWrite) (r backends.WriteRes
 		r.Lost = []backends.Lease{w.lease}
 		return r
 	case extend:
-		r.Err = &backends.UnsupportedError{Queue: j.table.queue, What: "extending a lease", Held: true}
+		r.Err = &backends.UnsupportedError{Queue: j.table.queue, What: backends.NoExtend, Held: true}
 		return r
 	case isRelease && release.Uncharged:
 		r.Freed = append(s.holds.end(ctx, j), j.table.queue)

@@ -87,6 +87,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 	k := &commitment{s: h.s}
 	run := k.with(b, also)
 	for try := 1; ; try++ {
+		sent := h.t.sent
 		h.t.add(savepoint)
 		err := run(ctx, h.t)
 		if err == nil {
@@ -95,7 +96,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 		if err == nil {
 			break
 		}
-		if failed := h.undo(ctx); failed != nil { // the server took all of it back, or the connection is gone
+		if failed := h.undo(ctx, h.t.sent > sent); failed != nil { // the server took all of it back, or the connection is gone
 			h.t, h.c.bad = nil, true
 			return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrHoldLost, errors.Join(failed, err))
 		}
@@ -130,15 +131,18 @@ func (h *heldTx) commit(ctx context.Context, k *commitment) (backends.Results, e
 	return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrHoldLost, err)
 }
 
-// undo takes back what was done since the savepoint. It has time of its own: ctx may
-// be over.
-func (h *heldTx) undo(ctx context.Context) error {
+// undo takes back what was done since the savepoint; sent: the server knows of that.
+// It has time of its own: ctx may be over.
+func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	if h.c.bad {
 		return errors.New("the connection was lost")
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
 	*h.t = tx{s: h.s, c: h.c, begun: true, wrote: h.t.wrote}
+	if !sent {
+		return nil
+	}
 	_, err := h.c.exec(ctx, toSavepoint)
 	return err
 }

@@ -19,6 +19,7 @@ type tx struct {
 	c     *conn
 	begun bool
 	wrote bool // there is something to commit
+	sent  int  // packets
 
 	patient bool // it waits for other programs' locks as long as for sidecars'
 
@@ -37,6 +38,7 @@ func (t *tx) send(ctx context.Context) error {
 		return nil
 	}
 	sql, args := p.plain()
+	t.sent++
 	if !t.begun {
 		sql = begin + ";\n" + sql
 		t.begun = true

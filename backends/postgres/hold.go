@@ -84,12 +84,14 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 	}
 	k, sc := h.s.with(b, also)
 	for try := 1; ; try++ {
+		sent := h.t.sent
 		h.t.add(savepoint, nil)
 		err := h.t.run(ctx, sc, k.rounds(also))
 		if err == nil {
 			break
 		}
-		if failed := h.undo(ctx); failed != nil {
+		if failed := h.undo(ctx, h.t.sent > sent); failed != nil {
+			discard(ctx, h.c)
 			return backends.Results{}, h.failed(ctx, errors.Join(failed, err))
 		}
 		if try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
@@ -113,15 +115,18 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 	return k.res, nil
 }
 
-// undo takes back what was done since the savepoint. It has time of its own: ctx may
-// be over.
-func (h *heldTx) undo(ctx context.Context) error {
+// undo takes back what was done since the savepoint; sent: the server knows of that.
+// It has time of its own: ctx may be over.
+func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	if h.c.IsClosed() {
 		return errors.New("the connection was lost")
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
 	*h.t = tx{s: h.s, c: h.c, batch: &pgx.Batch{}, epoch: h.t.epoch}
+	if !sent {
+		return nil
+	}
 	_, err := h.c.Exec(ctx, toSavepoint)
 	return err
 }

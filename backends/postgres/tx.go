@@ -20,6 +20,7 @@ type tx struct {
 	batch *pgx.Batch
 	last  ending // what the last round's endSQL said
 	epoch string // see epoch.go
+	sent  int    // round trips
 
 	passedOver bool              // a row that had to be stored was not
 	backs      []cursor.GiveBack // what is given back
@@ -68,6 +69,7 @@ func (t *tx) each(sql string, f func(rows pgx.Rows) error, args ...any) {
 func (t *tx) send(ctx context.Context) error {
 	b := t.batch
 	t.batch = &pgx.Batch{}
+	t.sent++
 	return t.c.SendBatch(ctx, b).Close()
 }
 
