@@ -88,8 +88,35 @@ func smallB(h tableServer, b adoption) map[string]func(t *testing.T) {
 		"b_letters": func(t *testing.T) { lettersOfB(t, h, b) },
 		"b_ends":    func(t *testing.T) { endsOfB(t, h, b) },
 		"b_bounds":  func(t *testing.T) { boundsOfB(t, h, b) },
+		"b_page":    func(t *testing.T) { pageB(t, h, b) },
 		"b_vanish":  func(t *testing.T) { vanishOfB(t, h, b) },
 	}
+}
+
+// pageB runs the page's example.
+func pageB(t *testing.T, h tableServer, a adoption) {
+	e := pageExample(t, "A transaction for the whole of the work")
+	b := e.beside(t, h, a, 3)
+	run := func(statement, id string) {
+		t.Helper()
+		if _, err := b.c.ExecContext(t.Context(), strings.ReplaceAll(statement, "?", id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, end := range e.sql[2:4] { // done, failed
+		run(e.sql[0], "")
+		var id, command string
+		if err := b.c.QueryRowContext(t.Context(), e.sql[1]).Scan(&id, &command); err != nil || command != fmt.Sprint(2*i+1) {
+			t.Fatal(id, command, err)
+		}
+		if i == 0 {
+			b.w.must(msg{"op": "ack", "lease": b.claim(1)[0].Lease})
+		}
+		run(end, id)
+		run(e.sql[4], "")
+	}
+	b.w.must(msg{"op": "nack", "lease": b.claim(1)[0].Lease, "error": "no luck"})
+	b.same("the rows", b.db.texts(`SELECT concat_ws(' ', id, CASE WHEN is_done THEN 't' ELSE 'f' END, failure_count) FROM worker_queue ORDER BY id`), "1 t 0", "2 t 0", "3 f 2")
 }
 
 // orderOfB: who takes rows one by one, by the own SQL and through the sidecar in

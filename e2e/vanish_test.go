@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// relay is the way to a server from a host that can vanish: what it sent before is
+// way is what leads to a server from a host that can vanish: what it sent before is
 // there, and no more comes; nobody says that the connection is over.
-type relay struct {
+type way struct {
 	net.Listener
 	to     string
 	frozen atomic.Bool
@@ -26,14 +26,14 @@ type relay struct {
 	done   sync.WaitGroup
 }
 
-// startRelay listens at the address and carries everything to another one.
-func startRelay(t testing.TB, at, to string) *relay {
+// startWay listens at the address and carries everything to another one.
+func startWay(t testing.TB, at, to string) *way {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{Listener: l, to: to, mended: make(chan struct{})}
+	r := &way{Listener: l, to: to, mended: make(chan struct{})}
 	r.done.Go(r.accept)
 	t.Cleanup(func() {
 		close(r.mended)
@@ -48,7 +48,7 @@ func startRelay(t testing.TB, at, to string) *relay {
 	return r
 }
 
-func (r *relay) accept() {
+func (r *way) accept() {
 	for {
 		from, err := r.Accept()
 		if err != nil {
@@ -68,7 +68,7 @@ func (r *relay) accept() {
 }
 
 // carry copies until an end; what ends while it is frozen nobody hears of.
-func (r *relay) carry(from, to net.Conn) {
+func (r *way) carry(from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -169,7 +169,7 @@ func vanishOfB(t *testing.T, h tableServer, a adoption) {
 	} else {
 		at = away.here + ":0"
 	}
-	r := startRelay(t, at, h.addr)
+	r := startWay(t, at, h.addr)
 	b := a.besideOwn(t, h, 2)
 	s := newSite(t)
 	s.url, s.queues, s.hostLease = by(t, b.s.url, r.Addr().String()), "  "+a.name+":"+a.config, 3*time.Second
