@@ -32,6 +32,9 @@ type reply struct {
 	Leases   []string   `json:"leases"` // of the event lost
 	Queues   []wireStat `json:"queues"`
 
+	Generation  int    `json:"generation"`
+	ConfigError string `json:"config_error"`
+
 	MaxFrame   int `json:"max_frame"`
 	MaxPayload int `json:"max_payload"`
 	MaxReply   int `json:"max_reply"`
