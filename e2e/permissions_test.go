@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// person is who connects: a real process of that user and these groups.
+type person struct {
+	uid, gid int
+	groups   string // supplementary ones, as setpriv takes them
+}
+
+// as runs lines through nc as the person, and returns the replies.
+func (p person) as(t *testing.T, socket string, lines ...string) (replies []reply) {
+	t.Helper()
+	groups := []string{"--clear-groups"}
+	if p.groups != "" {
+		groups = []string{"--groups", p.groups}
+	}
+	args := append([]string{"--reuid", fmt.Sprint(p.uid), "--regid", fmt.Sprint(p.gid)}, groups...)
+	cmd := exec.Command("setpriv", append(args, "nc", "-N", "-U", socket)...)
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("nc as %+v: %v (this test needs root)", p, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		var r reply
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		replies = append(replies, r)
+	}
+	return replies
+}
+
+// requests are one of each op that a rule may allow, on the queue mail-a.
+var requests = map[string]string{
+	"enqueue": `{"op":"enqueue","queue":"mail-a","payload":"x"}`,
+	"claim":   `{"op":"claim","queue":"mail-a","max":1}`,
+	"ack":     `{"op":"ack","lease":"LEASE"}`,
+	"nack":    `{"op":"nack","lease":"LEASE"}`,
+	"extend":  `{"op":"extend","lease":"LEASE"}`,
+	"stats":   `{"op":"stats","queue":"mail-a"}`,
+	"peek":    `{"op":"peek","queue":"mail-a"}`,
+	"retry":   `{"op":"retry","queue":"mail-a","ids":["1"]}`,
+	"delete":  `{"op":"delete","queue":"mail-a","ids":["999999"]}`,
+	"release": `{"op":"release","queue":"mail-a","ids":["999999"]}`,
+	"purge":   `{"op":"purge","queue":"mail-a","state":"dead"}`,
+	"pause":   `{"op":"pause","queue":"mail-a"}`,
+	"resume":  `{"op":"resume","queue":"mail-a"}`,
+	"ping":    `{"op":"ping"}`,
+	"status":  `{"op":"status"}`,
+	"reload":  `{"op":"reload"}`,
+}
+
+// TestPermissions: each op is refused to whom no rule allows it, and done for whom one does,
+// by the user and the groups that the kernel says.
+func TestPermissions(t *testing.T) {
+	s := newSite(t)
+	sc := s.sidecar("a")
+	text, err := os.ReadFile(sc.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const user, group, extra = 4242, 4343, 4444
+	start := func(allow string) {
+		config := strings.Replace(string(text), "listen:\n  - socket: "+sc.socket+"\n", "listen:\n  - socket: "+sc.socket+"\n    mode: \"0666\"\n    allow:\n"+allow, 1)
+		if err := os.WriteFile(sc.config, []byte(config), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start("      - {users: [0]}\n")
+	sc.start()
+	root := sc.dial()
+	for op, request := range requests {
+		for _, by := range []string{
+			fmt.Sprintf("users: [%d]", user), fmt.Sprintf("groups: [%d]", group), fmt.Sprintf("groups: [%d]", extra), `groups: [1], users: [1]`,
+		} {
+			start(fmt.Sprintf("      - {users: [0]}\n      - {%s, ops: [%s], queues: [\"mail-*\"]}\n", by, op))
+			root.must(msg{"op": "reload"})
+			line := request
+			if strings.Contains(line, "LEASE") {
+				root.must(msg{"op": "enqueue", "queue": "mail-a"})
+				line = strings.Replace(line, "LEASE", root.claimOne("mail-a").Lease, 1)
+			}
+			who := person{user, group, fmt.Sprint(extra)}
+			allowed := !strings.Contains(by, "[1]")
+			got := who.as(t, sc.socket, `{"op":"hello"}`, line)
+			if len(got) != 2 || got[0].Error != nil || (got[1].Error == nil) != allowed || !allowed && got[1].Error.Code != "forbidden" {
+				t.Errorf("%s by a rule of %s: answered %s", op, by, asJSON(got))
+			}
+			for _, other := range []string{"ping", "peek"} {
+				if r := who.as(t, sc.socket, requests[other]); other != op && (r[0].Error == nil || r[0].Error.Code != "forbidden") {
+					t.Errorf("%s by a rule for %s: answered %s", other, op, asJSON(r))
+				}
+			}
+			if strings.Contains(line, "mail-a") {
+				if r := who.as(t, sc.socket, strings.ReplaceAll(line, "mail-a", "other")); r[0].Error == nil || r[0].Error.Code != "forbidden" {
+					t.Errorf("%s on a queue that no rule names: answered %s", op, asJSON(r))
+				}
+			}
+			if op == "pause" {
+				root.must(msg{"op": "resume", "queue": "mail-a"})
+			}
+		}
+	}
+	figure(t, "as root: %d ops, each refused and allowed by a socket's rules to processes of another user and groups", len(requests))
+}
+
+func asJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
