@@ -34,7 +34,7 @@ var languages = []language{
 }
 
 func pythonCommand(ctx context.Context, repository string) (argv, env []string, err error) {
-	python, err := testserver.PythonEnv(ctx, "python3", testserver.PythonDrivers...)
+	python, err := testserver.PythonEnv(ctx, "python3", testserver.PythonTools...)
 	return []string{python, filepath.Join(repository, "bench", "clients", "loop.py")},
 		[]string{"PYTHONPATH=" + filepath.Join(repository, "clients", "python")}, err
 }

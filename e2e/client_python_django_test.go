@@ -16,7 +16,7 @@ var djangoPackages = []string{"Django==6.1.3"}
 // TestPythonDjango: the backend of django.tasks, with a worker beside it, on Django itself.
 func TestPythonDjango(t *testing.T) {
 	t.Parallel()
-	python, err := testserver.DebianPython(t.Context(), "sid") // Django asks for a new one
+	python, err := testserver.NewestPython(t.Context()) // Django asks for a new one
 	if err != nil {
 		t.Fatal(err)
 	}

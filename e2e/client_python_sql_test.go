@@ -55,6 +55,6 @@ func TestPythonInsert(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkPythonSQL(t, s, pythonEnv(t, testserver.PythonDrivers...), "mysql", string(where))
+		checkPythonSQL(t, s, pythonEnv(t, testserver.PythonTools...), "mysql", string(where))
 	})
 }

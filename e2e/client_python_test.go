@@ -16,9 +16,6 @@ import (
 // pythonPackage is the client under test.
 const pythonPackage = "../clients/python"
 
-// pythonTools are what its tests need beside it.
-var pythonTools = []string{"msgpack==1.2.4", "mypy==2.4.1"}
-
 // pythonEnv is the interpreter of an environment with these requirements.
 func pythonEnv(t *testing.T, requirements ...string) string {
 	t.Helper()
@@ -74,8 +71,9 @@ type python struct {
 func pythons(t *testing.T) []python {
 	t.Helper()
 	var all []python
-	for _, suite := range []string{"bullseye", "sid"} {
-		interpreter, err := testserver.DebianPython(t.Context(), suite)
+	oldest := func(ctx context.Context) (string, error) { return testserver.DebianPython(ctx, "bullseye") }
+	for _, get := range []func(context.Context) (string, error){oldest, testserver.NewestPython} {
+		interpreter, err := get(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +129,7 @@ func TestPythonSuite(t *testing.T) {
 // TestPythonTypes: mypy --strict finds nothing, so that its users' mypy does not either.
 func TestPythonTypes(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), pythonEnv(t, pythonTools...), "-m", "mypy", "--strict",
+	cmd := exec.CommandContext(t.Context(), pythonEnv(t, testserver.PythonTools...), "-m", "mypy", "--strict",
 		"--cache-dir", filepath.Join(t.TempDir(), "mypy"), "qsidecar")
 	cmd.Dir = pythonPackage
 	if out, err := cmd.CombinedOutput(); err != nil {

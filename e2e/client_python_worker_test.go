@@ -94,7 +94,7 @@ func TestPythonPostgres(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		s.url = p.Database(t)
-		checkPythonSQL(t, s, pythonEnv(t, testserver.PythonDrivers...), "postgresql", s.url)
+		checkPythonSQL(t, s, pythonEnv(t, testserver.PythonTools...), "postgresql", s.url)
 	})
 	for name, how := range map[string][]string{"threads": nil, "processes": {"--processes"}} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -14,17 +15,21 @@ import (
 	"time"
 )
 
-// PythonDrivers are what the tests and the benchmark of the Python client share: one
-// environment for all.
-var PythonDrivers = []string{"msgpack==1.2.4", "psycopg[binary]==3.3.9", "PyMySQL==1.2.4"}
+// PythonTools are what the tests and the benchmark of the Python client need beside it,
+// in one environment for all.
+var PythonTools = []string{"msgpack==1.2.4", "mypy==2.4.1", "psycopg[binary]==3.3.9", "PyMySQL==1.2.4"}
 
 // pythonTime is for the making of one environment: some MB, and a mirror that is slow today.
 const pythonTime = 3 * time.Minute
 
+// staleAfter is when an environment of a package that has changed since is removed:
+// long after the last run that could use it.
+const staleAfter = 24 * time.Hour
+
 // PythonEnv is a virtual environment of that Python with what pip makes of these
 // requirements, and its interpreter. It is made once, and kept in the cache: its name
-// stands for the Python's version, the requirements, and for a requirement that is
-// a folder the files in it, so that a changed package is installed anew.
+// stands for the Python's version and the requirements, and for the files in those that
+// are folders, so that a changed package is installed anew.
 func PythonEnv(ctx context.Context, python string, requirements ...string) (interpreter string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pythonTime)
 	defer cancel()
@@ -36,30 +41,44 @@ func PythonEnv(ctx context.Context, python string, requirements ...string) (inte
 	if err != nil {
 		return "", fmt.Errorf("%s: %w\n%s(scripts/need.sh python3 installs it)", python, err, version)
 	}
-	hash := sha256.New()
-	fmt.Fprintf(hash, "%s\n%q\n", version, requirements)
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n%q\n", version, requirements)
+	kind := filepath.Join(cache, "python-"+short(sum)+"-")
 	for _, r := range requirements {
 		if info, err := os.Stat(r); err == nil && info.IsDir() {
-			if err := hashFiles(hash, r); err != nil {
+			if err := hashFiles(sum, r); err != nil {
 				return "", err
 			}
 		}
 	}
-	home := filepath.Join(cache, "python-"+hex.EncodeToString(hash.Sum(nil)[:8]))
-	err = locked(home+".lock", func() error {
+	home := kind + short(sum)
+	err = locked(kind+"lock", func() error {
 		if exists(filepath.Join(home, "made")) {
 			return nil
 		}
 		if err := os.RemoveAll(home); err != nil {
 			return err
 		}
-		return makePythonEnv(ctx, python, home, requirements)
+		return errors.Join(removeStale(kind), makePythonEnv(ctx, python, home, requirements))
 	})
 	return filepath.Join(home, "bin", "python"), err
 }
 
+func short(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)[:6]) }
+
+// removeStale removes environments of one kind that nobody uses any more.
+func removeStale(kind string) error {
+	old, err := filepath.Glob(kind + "*/made")
+	for _, made := range old {
+		if info, failed := os.Stat(made); failed == nil && time.Since(info.ModTime()) > staleAfter {
+			err = errors.Join(err, os.RemoveAll(filepath.Dir(made)))
+		}
+	}
+	return err
+}
+
 // hashFiles writes the names and contents of the files below dir to hash.
-func hashFiles(hash interface{ Write([]byte) (int, error) }, dir string) error {
+func hashFiles(to hash.Hash, dir string) error {
 	return fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.Contains(name, "__pycache__") {
 			return err
@@ -68,7 +87,7 @@ func hashFiles(hash interface{ Write([]byte) (int, error) }, dir string) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(hash, "%s %d\n%s", name, len(text), text)
+		_, err = fmt.Fprintf(to, "%s %d\n%s", name, len(text), text)
 		return err
 	})
 }

@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,19 @@ import (
 // pythonModules are those that most programs of the tests import.
 const pythonModules = "argparse, base64, importlib, json, logging, msgpack, signal, socket, sqlite3, subprocess, " +
 	"threading, traceback, unittest, unittest.mock, uuid"
+
+// NewestPython is that of Debian's sid; where sid cannot be had just now, of its latest release.
+func NewestPython(ctx context.Context) (interpreter string, err error) {
+	interpreter, err = DebianPython(ctx, "sid")
+	if err == nil {
+		return interpreter, nil
+	}
+	interpreter, next := DebianPython(ctx, "trixie")
+	if next != nil {
+		return "", errors.Join(err, next)
+	}
+	return interpreter, nil
+}
 
 // DebianPython is the Python of a Debian suite, with the suite's msgpack, as a program
 // to be called by its path. It does not touch the system's own. Without the folder of
@@ -52,7 +66,7 @@ func PythonPackages(ctx context.Context, version string, requirements ...string)
 	if err != nil {
 		return "", err
 	}
-	pip, err := PythonEnv(ctx, "python3")
+	pip, err := PythonEnv(ctx, "python3", PythonTools...)
 	if err != nil {
 		return "", err
 	}
