@@ -166,6 +166,28 @@ func TestWorkSidecarRestarts(t *testing.T) {
 	}
 }
 
+// TestWorkSidecarAway: a command ends while there is no sidecar; its job is acked by
+// the next one, and was delivered once.
+func TestWorkSidecarAway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	a := s.started("a")
+	a.dial().put("q", "x")
+	s.script("send.sh", "echo $QSIDECAR_ATTEMPT >>runs; read -r x <release; echo >ended")
+	fifo := s.fifo("release")
+	w := a.works("q", "--", "./send.sh")
+	eventually(t, patience, "the command runs", func() bool { return s.read("runs") != "" })
+	a.kill()
+	fifo.release()
+	eventually(t, patience, "the command has ended", func() bool { return s.read("ended") != "" })
+	w.signal(syscall.SIGTERM) // it stays for the ack
+	a.start()
+	w.ends(0)
+	if left := s.jobsInFile(t); len(left) > 0 || s.read("runs") != "1\n" {
+		t.Errorf("jobs %v are left, and it ran as attempts %q, want once", left, s.read("runs"))
+	}
+}
+
 // TestWorkDrain: it ends when nothing is ready, after what its own commands enqueue,
 // and --once says that there was nothing.
 func TestWorkDrain(t *testing.T) {

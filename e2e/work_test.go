@@ -232,10 +232,10 @@ echo $$ >>pids
 echo waiting >&2
 wait`)
 	id := c.put("mail", "x")[0]
-	a.works("mail", "--once", "--timeout", "2s", "--kill-after", "300ms", "--", "./send.sh").ends(0)
+	a.works("mail", "--once", "--timeout", "4s", "--kill-after", "300ms", "--", "./send.sh").ends(0)
 	s.gone("pids", 2)
 	j := c.view("mail", id)
-	if want := "it took longer than 2s (--timeout) and was stopped: waiting"; len(j.Errors) != 1 || j.Errors[0].Message != want || j.State != "scheduled" {
+	if want := "it took longer than 4s (--timeout) and was stopped: waiting"; len(j.Errors) != 1 || j.Errors[0].Message != want || j.State != "scheduled" {
 		t.Errorf("the job is %+v, want it scheduled and %q", j, want)
 	}
 }

@@ -55,8 +55,8 @@ be, and their output is not waited for.
 SIGTERM or SIGINT: it claims no more, lets the commands finish and settles their jobs,
 and exits 0. A second one kills the commands and gives their jobs back uncharged, exit
 code 130. When "qsidecar work" itself is killed, its jobs are free again at once, and
-the kernel kills each CMD with it; processes that CMD had started go on. (systemd: set
-KillMode=mixed, or the commands get SIGTERM too.)
+the kernel kills each CMD with it; processes that CMD had started go on, and files of
+--payload-file stay in TMPDIR. (systemd: set KillMode=mixed, or the commands get SIGTERM too.)
 
 The sidecar may be restarted meanwhile: commands go on, and their jobs stay theirs.
 What fails is told on stderr, a line for each job.

@@ -116,6 +116,38 @@ func slicesOf(s string, n int) []string {
 	return all
 }
 
+// TestLineAnswers: what a program's answer to a job means, and what is wrong with it,
+// word for word.
+func TestLineAnswers(t *testing.T) {
+	job := protocol.Job{ID: "1", Lease: "1.mine"}
+	limits := protocol.NewLimits(protocol.DefaultMaxFrame)
+	for line, want := range map[string]string{
+		`{"op":"ack"}`: "",
+		` { "op": "nack", "error": "no such\nstreet" }`: "",
+		`{}`:                        "its answer is wrong: op is missing",
+		`{ }`:                       "its answer is wrong: op is missing",
+		`debugging`:                 `its answer is no JSON object, as {"op":"ack"}`,
+		``:                          `its answer is no JSON object, as {"op":"ack"}`,
+		`{"op":"ack","color":1}`:    `its answer is wrong: there is no field "color" here; names are lower case and exact`,
+		`{"op":"ack","lease":"1."}`: "its answer is wrong: lease is given twice",
+		`{"op":"ack","dead":true}`:  `its answer is wrong: ack takes no field "dead"`,
+		`{"op":"purge"}`:            `its answer is wrong: purge takes no field "lease"`,
+		`{"op":"extend"}`:           `its answer is "extend", and should be {"op":"ack"} or {"op":"nack"}`,
+	} {
+		v, err := verdictOf(answer{line: []byte(line)}, job, limits)
+		switch {
+		case want == "" && (err != nil || v.settle.Lease != job.Lease):
+			t.Errorf("%s: %v, %+v", line, err, v.settle)
+		case want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)):
+			t.Errorf("%s: %v, want %s", line, err, want)
+		}
+	}
+	v, err := verdictOf(answer{line: []byte(`{"op":"nack","error":"no such\nstreet"}`)}, job, limits)
+	if err != nil || v.why != `"no such\nstreet"` {
+		t.Errorf("a nack is told as %s (%v), want one line", v.why, err)
+	}
+}
+
 // FuzzLineAnswer: whatever a program answers, it settles the job that it was asked
 // about, or is told to be wrong.
 func FuzzLineAnswer(f *testing.F) {
