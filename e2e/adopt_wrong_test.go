@@ -105,6 +105,24 @@ var postgresTables = engineTables{
 			`{table: truth, columns: {id: id, state: done}, states: {ready: no, done: yes}, token: {column: pid, range: [5, 9]}}`,
 			`SELECT concat_ws('|', done, pid BETWEEN 5 AND 9) FROM truth`, "t|t",
 		},
+		{
+			"endless", `CREATE TABLE endless (id int PRIMARY KEY, state char(1), made timestamptz, due timestamp);
+			INSERT INTO endless VALUES (1, 'N', 'infinity', '-infinity');`,
+			`{table: endless, columns: {id: id, state: state, created_at: made, run_at: due}, states: {ready: N, claimed: A, done: C}, order: [made]}`,
+			`SELECT concat_ws('|', state, made) FROM endless`, "C|infinity",
+		},
+		{
+			"ancient", `CREATE TABLE ancient (id int PRIMARY KEY, state char(1), made timestamp, due timestamptz);
+			INSERT INTO ancient VALUES (1, 'N', '4713-01-01 BC', '4713-01-01 BC');`,
+			`{table: ancient, columns: {id: id, state: state, created_at: made, run_at: due}, states: {ready: N, claimed: A, done: C}}`,
+			`SELECT state FROM ancient`, "C",
+		},
+		{
+			"far", `CREATE TABLE far (id int PRIMARY KEY, state char(1), made timestamp);
+			INSERT INTO far VALUES (1, 'N', '294276-12-31');`,
+			`{table: far, columns: {id: id, state: state, created_at: made}, states: {ready: N, claimed: A, done: C}}`,
+			`SELECT state FROM far`, "C",
+		},
 	},
 }
 
@@ -200,7 +218,11 @@ func (e engineTables) served(t *testing.T, s *site, db ownersDB) {
 	later := sc.checked(s.dir, 0)
 	w := sc.dial()
 	w.must(msg{"op": "hello", "worker": "w→1"})
+	w.must(msg{"op": "stats"})
 	for _, o := range e.odd {
+		if jobs := w.must(msg{"op": "peek", "queue": o.queue}).Jobs; len(jobs) != 1 {
+			t.Errorf("%s: peek shows %+v", o.queue, jobs)
+		}
 		w.must(msg{"op": "nack", "lease": w.claimOne(o.queue).Lease, "error": "it's → ☃", "delay_ms": 0})
 		job := w.claimOne(o.queue)
 		w.must(msg{"op": "ack", "lease": job.Lease})

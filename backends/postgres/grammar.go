@@ -101,6 +101,8 @@ func (g grammar) at(c backends.Column, utc bool, instant string) string {
 	return instant + "::" + c.Type
 }
 
+// Millis of a time without end is NULL; what lies outside the years 1 to 9999 counts as
+// the first or the last moment of them.
 func (g grammar) Millis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	switch {
@@ -110,7 +112,7 @@ func (g grammar) Millis(c backends.Column, utc bool) string {
 	default:
 		value += "::timestamptz"
 	}
-	return "floor(extract(epoch FROM " + value + ") * 1000)::bigint"
+	return "CASE WHEN isfinite(" + value + ") THEN least(greatest(floor(extract(epoch FROM " + value + ") * 1000), -62135596800000), 253402300799999)::bigint END"
 }
 
 func (g grammar) now() string { return g.Own("qsidecar_now") + "()" }

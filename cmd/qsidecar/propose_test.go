@@ -1,7 +1,9 @@
 package main
 
 import (
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
@@ -52,4 +54,28 @@ func TestProposedTexts(t *testing.T) {
 			t.Errorf("%s: %s, want %s", table, got, want)
 		}
 	}
+}
+
+// FuzzProposedText: whatever a name or a value in the database is, the config that is
+// printed reads as that, in one line.
+func FuzzProposedText(f *testing.F) {
+	for _, text := range []string{"a", "null", "${A}", "$$", "a: b", "\x7f", "\u0085", "é\\", "- ", "?", "0x1", "1_000", "\ufeff", "a\tb", "'", "!!str", "%"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return // no name and no value that was read as a text
+		}
+		value, key := yamlText(text), yamlKey(text)
+		if strings.ContainsAny(value+key, "\r\n") {
+			t.Fatalf("%q is written %s", text, value)
+		}
+		c, err := parseConfig("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues:\n  q:\n    table: t\n    columns: {id: ["+value+", x]}\n    where:\n      "+key+": "+value+"  # guessed\n"), noEnv)
+		if err != nil {
+			t.Fatalf("%q is written %s: %v", text, value, err)
+		}
+		if q := c.Queues["q"]; q.Columns["id"][0] != text || q.Where[text] != (columnValue{Text: text}) || len(q.Where) != 1 {
+			t.Errorf("%q is written %s and read %q, %v", text, value, q.Columns["id"], q.Where)
+		}
+	})
 }
