@@ -194,6 +194,8 @@ type Grammar interface {
 	// Item is a row's key as a text, compared by bytes: AsText of a single column; of
 	// several, their texts with each \ and then each comma escaped by a \, joined by commas.
 	Item(key []Column) string
+	// Length is how many bytes such a text has, in UTF-8 where the server knows it.
+	Length(text string) string
 	// AsBytes is the column's value as the bytes that a worker gets; Size is their number.
 	AsBytes(c Column) string
 	Size(c Column) string

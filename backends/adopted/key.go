@@ -179,10 +179,9 @@ func (t *table) keyed(p *problems) {
 }
 
 // short is the condition that a job's id is no longer than one may be; empty: none
-// can be. What escapes add is not in it.
+// can be.
 func (t *table) short() string {
 	most, known := len(t.key)-1, true
-	sizes := fmt.Sprint(most)
 	for _, c := range t.key {
 		switch {
 		case c.Kind != backends.TextColumn && c.Kind != backends.OtherColumn:
@@ -192,10 +191,9 @@ func (t *table) short() string {
 		default:
 			known = false
 		}
-		sizes += " + " + t.g.Size(c)
 	}
 	if known && most <= maxID {
 		return ""
 	}
-	return fmt.Sprintf("%s <= %d", sizes, maxID)
+	return fmt.Sprintf("%s <= %d", t.g.Length(t.g.Item(t.key)), maxID)
 }

@@ -2,6 +2,7 @@ package adopted_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,4 +163,26 @@ func (k *kit) says(topic string) (all string) {
 		}
 	}
 	return all
+}
+
+// TestEscapedKeys: a key that is too long with what separates its columns escaped is
+// in no other job's way.
+func TestEscapedKeys(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"w", "n"}, adopted.State: {"state"}},
+			States: map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}, Order: []adopted.Ordering{{Column: "n"}}}
+		k := on.newKit(t, `CREATE TABLE q (w varchar(200), n int, state int DEFAULT 0, PRIMARY KEY (w, n));
+			INSERT INTO q (w, n) VALUES ('`+strings.Repeat(",", 130)+`', 1), ('`+strings.Repeat(",", 120)+`', 2), ('fine', 3)`, map[string]adopted.Table{"q": m})
+		for _, want := range []string{strings.Repeat(`\,`, 120) + ",2", "fine,3"} {
+			if j := k.one("q"); j.ID != want {
+				t.Errorf("%q, want %q", j.ID, want)
+			}
+		}
+		found, err := k.Examine(t.Context(), nil)
+		if err != nil || !slices.ContainsFunc(found, func(f backends.Finding) bool {
+			return f.Grade == backends.Problem && strings.Contains(f.Text, "longer than 255 bytes")
+		}) {
+			t.Errorf("%+v, %v", found, err)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package adopted
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -300,7 +301,10 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 	if len(asks) == 0 {
 		return nil
 	}
-	if err := s.Ask(ctx, asks...); err != nil {
+	var locked *backends.LockedError
+	if err := s.Ask(ctx, asks...); errors.As(err, &locked) {
+		return nil // another time
+	} else if err != nil {
 		return err
 	}
 	var removes []*backends.Statement

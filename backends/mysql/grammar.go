@@ -160,6 +160,8 @@ func (g grammar) AsBytes(c backends.Column) string {
 	return g.characters(c)
 }
 
+func (g grammar) Length(text string) string { return "LENGTH(" + text + ")" }
+
 func (g grammar) Size(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
 
 // fraction finds how many digits of a second a time has.

@@ -76,6 +76,8 @@ func (g grammar) AsBytes(c backends.Column) string {
 	return g.Name(c.Name) + "::text"
 }
 
+func (g grammar) Length(text string) string { return "octet_length(" + text + ")" }
+
 func (g grammar) Size(c backends.Column) string {
 	return "octet_length(" + g.AsBytes(c) + ")"
 }

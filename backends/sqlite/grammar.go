@@ -98,6 +98,7 @@ func (g grammar) AsText(c backends.Column) string {
 }
 
 func (g grammar) AsBytes(c backends.Column) string { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
+func (g grammar) Length(text string) string        { return "length(CAST(" + text + " AS BLOB))" }
 func (g grammar) Size(c backends.Column) string    { return "length(" + g.AsBytes(c) + ")" }
 
 // second is how SQLite's own CURRENT_TIMESTAMP writes a time: in UTC, whatever the

@@ -61,7 +61,7 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 // lockedOut gives the error of a transaction that waited for somebody's row its kind.
 func (t *tx) lockedOut(err error) error {
 	if t.brief && slices.Contains(numbers(err), 1222) {
-		return &backends.LockedError{Err: errors.New("it was not had within half a second")}
+		return errLocked()
 	}
 	return err
 }
@@ -98,7 +98,7 @@ func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) erro
 	}
 	for len(calls) > 0 {
 		n := together(calls)
-		if err := s.read(ctx, s.sql.knowing(calls[:n])...); err != nil {
+		if err := s.glance(ctx, s.sql.knowing(calls[:n])); err != nil {
 			return err
 		}
 		some := said[:n]
@@ -108,6 +108,31 @@ func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) erro
 		calls, said = calls[n:], said[n:]
 	}
 	return nil
+}
+
+// glance is read, and waits for no row that others hold: without row versions that may
+// be for as long as they like.
+func (s *Store) glance(ctx context.Context, calls []call) error {
+	ctx, done := s.bound(ctx)
+	defer done()
+	if ctx.Err() != nil {
+		return batch.Ended(ctx, "before asking "+s.place)
+	}
+	brief := append([]call{{piece: s.sql.brief}}, calls...)
+	return s.again(ctx, func() error {
+		err := s.sql.carryOut(ctx, s.db, brief)
+		switch {
+		case err != nil && slices.Contains(numbers(err), 1222):
+			return errLocked()
+		case err != nil && broken(err):
+			flush(s.db, s.o.MaxConnections-1)
+		}
+		return err
+	})
+}
+
+func errLocked() error {
+	return &backends.LockedError{Err: errors.New("it was not had within half a second")}
 }
 
 // saying is a statement as it is sent, and its answer.

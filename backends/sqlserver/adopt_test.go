@@ -163,3 +163,20 @@ func TestAdoptedStrangers(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestAskWaitsForNobody: where the database has no row versions, who keeps a row locked
+// holds up no look for longer than half a second.
+func TestAskWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+		if asked++; !strings.Contains(query, "SET LOCK_TIMEOUT 500;") {
+			t.Errorf("asked: %s", query)
+		}
+		return nil, said(1222, "Lock request time out period exceeded.")
+	})
+	var locked *backends.LockedError
+	if err := s.Ask(t.Context(), &backends.Statement{Text: "SELECT 1 AS one"}); !errors.As(err, &locked) || asked != 1 {
+		t.Errorf("%v, asked %d times", err, asked)
+	}
+}

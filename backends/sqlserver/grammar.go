@@ -293,12 +293,19 @@ func (g grammar) AsBytes(c backends.Column) string {
 	return g.characters(g.Name(c.Name), c)
 }
 
-// Size is that in UTF-8; where the server has none, in UTF-16.
+// Length is that in UTF-8; where the server has none, in UTF-16.
+func (g grammar) Length(text string) string {
+	if g.utf8 {
+		text = "CONVERT(varchar(max), (" + text + ")" + inUTF8 + ")"
+	}
+	return "DATALENGTH(" + text + ")"
+}
+
 func (g grammar) Size(c backends.Column) string {
-	if c.Kind == backends.BytesColumn || !g.utf8 {
+	if c.Kind == backends.BytesColumn {
 		return "DATALENGTH(" + g.AsBytes(c) + ")"
 	}
-	return "DATALENGTH(CONVERT(varchar(max), " + g.AsBytes(c) + inUTF8 + "))"
+	return g.Length(g.AsBytes(c))
 }
 
 // First passes over rows that others have locked, rather than wait for them.
