@@ -108,6 +108,12 @@ func TestPythonPostgres(t *testing.T) {
 	}
 }
 
+// TestPythonWorkerOutlivesKills: see outlivesKills.
+func TestPythonWorkerOutlivesKills(t *testing.T) {
+	t.Parallel()
+	pythonWorker(t, newSite(t).started("a"), nil).outlivesKills(size(10_000))
+}
+
 // TestPythonWorkerOutlivesTheSidecar: see outlivesRestart.
 func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()

@@ -232,6 +232,29 @@ func (w *clientWorker) outlivesRestart(stop func(*sidecar)) {
 	}
 }
 
+// outlivesKills: the sidecar is killed and started anew, again and again, under n short
+// jobs. Each is done once: the worker comes back with what it holds, and settles it again
+// where an answer was lost. What a lost claim took comes back when its lease has ended.
+func (w *clientWorker) outlivesKills(n int) {
+	w.t.Helper()
+	w.sidecar.dial().enqueueN("quick", n)
+	w.start()
+	const kills = 5
+	for i := range kills {
+		w.doneAtLeast(n * (i + 1) / (kills + 2))
+		w.sidecar.kill()
+		w.sidecar.start()
+	}
+	if left := w.counts("quick").total(); left == 0 {
+		w.t.Fatal("nothing was left to do after the last kill: the test saw nothing")
+	}
+	w.gone("quick")
+	w.terminate()
+	if byPayload, lines := w.done(); len(byPayload) != n || len(lines) != n {
+		w.t.Errorf("%d jobs of %d were done, %d times in all, want each once; the worker said:\n%s", len(byPayload), n, len(lines), w.said)
+	}
+}
+
 // restartSite is a site whose lease period is short, and the WORKER_SECONDS of three.
 func restartSite(t *testing.T) (*site, string) {
 	t.Helper()

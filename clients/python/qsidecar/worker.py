@@ -297,7 +297,7 @@ def describe(error: BaseException) -> str:
     """An error for people: what, then where, the innermost calls first, in the 4 KiB that are kept."""
     what = "".join(traceback.format_exception_only(type(error), error)).strip()
     calls = reversed(traceback.extract_tb(error.__traceback__))
-    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls)])
+    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls if c.filename != __file__)])
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()  # for qsidecar.testing
