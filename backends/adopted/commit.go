@@ -67,7 +67,11 @@ func (s *Store) commit(ctx context.Context, b backends.Batch) (backends.Results,
 	if len(k.parts)+len(k.claims)+len(k.later)+len(k.stores) == 0 {
 		return s.Adopter.Commit(ctx, b)
 	}
-	if err := k.together(ctx); err != nil {
+	err := k.together(ctx)
+	if locked(err) && len(k.claims) > 0 {
+		return s.apart(ctx, b)
+	}
+	if err != nil {
 		return backends.Results{}, err
 	}
 	for i, n := range k.later {

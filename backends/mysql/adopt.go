@@ -38,7 +38,7 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 // with is the batch as a work, with more in its transaction.
 func (k *commitment) with(b backends.Batch, also backends.Also) work {
 	return func(ctx context.Context, t *tx) error {
-		t.patient = !also.Writes
+		t.patient = !also.Writes && !also.Claims
 		k.batch, k.res = b, backends.Results{}
 		k.batch.Writes = slices.Clone(b.Writes) // Before may add some, at each try
 		if also.Claims && len(b.Claims) == 0 {
