@@ -73,9 +73,9 @@ var mysqlTables = engineTables{
 			"columns.id", "the table has no column id: it is called Id there",
 		},
 		{
-			"schema", "CREATE TABLE IF NOT EXISTS `Else.where`.things (id int PRIMARY KEY, state varchar(9))",
-			`{table: things, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
-			"table", "there is no table things: there is Else.where.things",
+			"schema", "CREATE TABLE IF NOT EXISTS `Else.where`.astray (id int PRIMARY KEY, state varchar(9))",
+			`{table: astray, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
+			"table", "there is no table astray: there is Else.where.astray",
 		},
 		{
 			"engine", "CREATE TABLE isam (id int PRIMARY KEY, state varchar(9)) ENGINE = MyISAM",
