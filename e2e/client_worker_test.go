@@ -28,6 +28,9 @@ type clientWorker struct {
 	exited chan struct{}
 }
 
+// workersTime bounds the waits for all the jobs of a test.
+const workersTime = 5 * patience
+
 func newClientWorker(t *testing.T, sc *sidecar, env []string, argv ...string) *clientWorker {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
@@ -91,7 +94,7 @@ func (w *clientWorker) done() (byPayload map[string]int, lines []string) {
 // doneAtLeast waits until so many jobs were done.
 func (w *clientWorker) doneAtLeast(n int) {
 	w.t.Helper()
-	eventually(w.t, 2*patience, fmt.Sprintf("%d jobs are done", n), func() bool {
+	eventually(w.t, workersTime, fmt.Sprintf("%d jobs are done", n), func() bool {
 		select {
 		case <-w.exited:
 			w.t.Fatalf("%v ended: %v; it said:\n%s", w.argv, w.cmd.ProcessState, w.said)
@@ -116,7 +119,7 @@ func (w *clientWorker) counts(queue string) wireStat {
 // gone waits until the queue has no job in any state.
 func (w *clientWorker) gone(queue string) {
 	w.t.Helper()
-	eventually(w.t, 2*patience, "no job is left", func() bool { return w.counts(queue).total() == 0 })
+	eventually(w.t, workersTime, "no job is left", func() bool { return w.counts(queue).total() == 0 })
 }
 
 // killedInTheMiddle: signal 9 in the middle of n jobs, a restart, and all are done;
