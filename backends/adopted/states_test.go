@@ -29,6 +29,7 @@ var stateKinds = []stateKind{
 	{"char(1) NOT NULL", "N", "A", "C", "E", ""},
 	{"boolean", "false", "NULL", "true", "", ""},
 	{"boolean", "NULL", "false", "true", "", ""},
+	{"boolean", "no", "NULL", "YES", "", ""},
 	{"decimal(3,0)", "1", "2", "3", "4", ""},
 	{"mood", "sad", "so-so", "happy", "dead", "PostgreSQL"},
 	{"uuid", "00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000001", "NULL", "", "PostgreSQL"},
@@ -46,6 +47,9 @@ var bare = regexp.MustCompile(`^(-?[0-9]+|true|false|NULL)$`)
 func literal(value, column, product string) string {
 	if bare.MatchString(value) && !strings.Contains(column, "char") && !strings.Contains(column, "text") || value == "NULL" {
 		return value
+	}
+	if truth, ok := map[string]string{"no": "false", "YES": "true"}[value]; ok && column == "boolean" {
+		return truth
 	}
 	value = strings.ReplaceAll(value, "'", "''")
 	if product != "PostgreSQL" && product != "SQLite" {

@@ -141,8 +141,8 @@ const (
 	markAnswer  = "\x00a\x00" // what follows is the expression that an INSERT answers with
 
 	// hidden stands for a question mark that is no argument's; see script.plain.
-	hidden  = "\x01"
-	markers = "\x00" + hidden
+	// No name and no text of a Grammar's has a NUL.
+	hidden = "\x00\x01"
 )
 
 func mark(letter string, n int, around ...string) string {

@@ -35,7 +35,7 @@ func (g grammar) Own(table string) string { return g.Name(table) }
 
 // Text: what marks are made of is written in hex.
 func (g grammar) Text(literal string) string {
-	if strings.ContainsAny(literal, markers) {
+	if strings.Contains(literal, "\x00") {
 		return fmt.Sprintf("CONVERT(x'%x' USING utf8mb4)", literal)
 	}
 	return quoteText(literal)

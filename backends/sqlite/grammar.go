@@ -36,9 +36,9 @@ func (grammar) Text(literal string) string {
 func (g grammar) Constant(literal string, c backends.Column) string {
 	if c.Kind == backends.BoolColumn {
 		switch strings.ToLower(literal) {
-		case "true":
+		case "true", "t", "yes", "y", "on":
 			return "1"
-		case "false":
+		case "false", "f", "no", "n", "off":
 			return "0"
 		}
 	}
