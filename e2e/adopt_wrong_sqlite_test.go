@@ -8,6 +8,7 @@ import (
 // sqliteTables are what postgresTables are, on SQLite, whose columns take any value: a
 // config's words are held against what people mean by a type.
 var sqliteTables = engineTables{
+	never: []string{"no_key", "nullable_key", "above", "words", "Missing"},
 	wrong: []wrongTable{
 		{
 			"no-key", `CREATE TABLE no_key (id int, state text)`,

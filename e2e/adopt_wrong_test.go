@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -28,11 +29,14 @@ type oddTable struct {
 type engineTables struct {
 	wrong []wrongTable
 	odd   []oddTable
-	both  string // DDL that several need
+	both  string   // DDL that several need
+	says  string   // what check says of the odd ones besides
+	never []string // tables that no config can mend, which adopt says, too
 }
 
 var postgresTables = engineTables{
-	both: `CREATE SCHEMA "Elsewhere";`,
+	both:  `CREATE SCHEMA "Elsewhere";`,
+	never: []string{"no_key", "nullable_key", "above", "Missing", "things"},
 	wrong: []wrongTable{
 		{
 			"no-key", `CREATE TABLE no_key (id int, state text);`,
@@ -182,6 +186,13 @@ func (e engineTables) refused(t *testing.T, s *site) {
 		}
 	}
 	alike(t, problems, string(log))
+	url := filepath.Join(s.dir, "url")
+	if err := os.WriteFile(url, []byte(s.url), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range e.never {
+		cli(t, s.dir, nil, "adopt", "--database", "@"+url, table).tells(t, 1, "the table "+table+" cannot be adopted: ")
+	}
 	for _, o := range e.odd {
 		if strings.Contains(problems, "queues."+o.queue+".") {
 			t.Errorf("check finds fault with %s: %s", o.queue, problems)
@@ -216,6 +227,9 @@ func (e engineTables) served(t *testing.T, s *site, db ownersDB) {
 	early := sc.checked(s.dir, 0)
 	sc.start()
 	later := sc.checked(s.dir, 0)
+	if !strings.Contains(early.out, e.says) {
+		t.Errorf("check does not say %q:\n%s", e.says, early.out)
+	}
 	w := sc.dial()
 	w.must(msg{"op": "hello", "worker": "w→1"})
 	w.must(msg{"op": "stats"})
