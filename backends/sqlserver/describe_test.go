@@ -1,0 +1,220 @@
+package sqlserver
+
+import (
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// theirs is what a server says of a table that somebody else owns.
+func theirs() []*answer {
+	set := func(rows ...[]driver.Value) *answer {
+		a := &answer{columns: make([]string, 12)}
+		if len(rows) > 0 {
+			a.columns = make([]string, len(rows[0]))
+		}
+		a.rows = rows
+		return a
+	}
+	column := func(name, kind string, bytes, digits, scale int64, collation string, flags string, maySelect, mayUpdate int64) []driver.Value {
+		return []driver.Value{name, kind, bytes, digits, scale, collation, flag01(strings.Contains(flags, "n")), flag01(strings.Contains(flags, "g")),
+			flag01(strings.Contains(flags, "d")), flag01(strings.Contains(flags, "j")), maySelect, mayUpdate}
+	}
+	return []*answer{
+		set([]driver.Value{"dbo", "Jobs", "U", int64(0)}),
+		set(
+			column("Id", "int", 4, 10, 0, "", "g", 1, 1),
+			column("State", "char", 1, 0, 0, "Latin1_General_CI_AS", "d", 1, 1),
+			column("Doc", "nvarchar", -1, 0, 0, "Latin1_General_CI_AS", "nj", 1, 1),
+			column("Name", "nvarchar", 40, 0, 0, "Latin1_General_CI_AS", "n", 1, 0),
+			column("Code", "varchar", 10, 0, 0, "Cyrillic_General_CI_AS", "n", 1, 1),
+			column("Utf", "varchar", 10, 0, 0, "Latin1_General_100_CI_AS_SC_UTF8", "n", 1, 1),
+			column("Amount", "decimal", 9, 18, 0, "", "n", 1, 1),
+			column("Price", "decimal", 9, 18, 2, "", "n", 1, 1),
+			column("At", "datetimeoffset", 10, 34, 3, "", "n", 1, 1),
+			column("Version", "timestamp", 8, 0, 0, "", "g", 1, 1),
+		),
+		set(
+			[]driver.Value{"PK", int64(1), "", "Id", int64(0), int64(0)},
+			[]driver.Value{"open", int64(1), "([State]='N')", "State", int64(0), int64(0)},
+			[]driver.Value{"open", int64(1), "([State]='N')", "At", int64(1), int64(1)},
+			[]driver.Value{"names", int64(1), "", "Name", int64(0), int64(1)},
+			[]driver.Value{"two", int64(1), "", "State", int64(0), int64(0)},
+			[]driver.Value{"two", int64(1), "", "Id", int64(0), int64(0)},
+		),
+		set([]driver.Value{"theirs", int64(1)}),
+		set([]driver.Value{"INSERT", int64(1)}, []driver.Value{"DELETE", int64(0)}),
+		set(),
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	world := theirs()
+	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+		if !strings.Contains(query, "@describe_table") || strings.Contains(query, "qsidecar_now") {
+			t.Errorf("asked, where our own tables may not be there: %s", query)
+		}
+		return world, nil
+	})
+	info, err := s.Describe(t.Context(), "", "Jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := []any{info.Schema, info.Kind, info.Unsafe, info.Unique, info.Denied, info.Triggers, len(info.Remarks)}; !cmp.Equal(got,
+		[]any{"dbo", "table", "", [][]string{{"Id"}, {"State", "Id"}}, []string{"DELETE"}, []string{"theirs"}, 1}) {
+		t.Errorf("%+v", got)
+	}
+	if want := (backends.Index{Name: "open", Only: "[State]='N'", Columns: []backends.IndexColumn{{Name: "State"}, {Name: "At", Descending: true}}}); !cmp.Equal(info.Indexes[1], want) {
+		t.Errorf("%+v", info.Indexes)
+	}
+	for _, want := range []backends.Column{
+		{Name: "Id", Type: "int", Kind: backends.NumberColumn, Default: true, Generated: true, Least: -1 << 31, Most: 1<<31 - 1},
+		{Name: "State", Type: "char(1) COLLATE Latin1_General_CI_AS", Kind: backends.TextColumn, Default: true, Chars: 1, Charset: "latin1"},
+		{Name: "Doc", Type: "nvarchar(max) COLLATE Latin1_General_CI_AS", Kind: backends.JSONColumn, Nullable: true},
+		{Name: "Name", Type: "nvarchar(20) COLLATE Latin1_General_CI_AS", Kind: backends.TextColumn, Nullable: true, Chars: 20, Denied: []string{"UPDATE"}},
+		{Name: "Code", Type: "varchar(10) COLLATE Cyrillic_General_CI_AS", Kind: backends.TextColumn, Nullable: true, Chars: 10, Charset: "unknown"},
+		{Name: "Utf", Type: "varchar(10) COLLATE Latin1_General_100_CI_AS_SC_UTF8", Kind: backends.TextColumn, Nullable: true, Chars: 10},
+		{Name: "Amount", Type: "decimal(18,0)", Kind: backends.NumberColumn, Nullable: true, Least: -999999999999999999, Most: 999999999999999999},
+		{Name: "Price", Type: "decimal(18,2)", Nullable: true},
+		{Name: "At", Type: "datetimeoffset(3)", Kind: backends.TimeColumn, Nullable: true},
+		{Name: "Version", Type: "timestamp", Kind: backends.BytesColumn, Default: true, Generated: true},
+	} {
+		if c, ok := info.Column(want.Name); !ok || !cmp.Equal(c, want) {
+			t.Errorf("(-want +got)\n%s", cmp.Diff(want, c))
+		}
+	}
+	world[0].rows[0] = []driver.Value{"dbo", "Jobs", "U", int64(1)}
+	for i := range world[1].rows {
+		world[1].rows[i][11] = int64(0)
+	}
+	if info, err = s.Describe(t.Context(), "dbo", "Jobs"); err != nil || !strings.Contains(info.Unsafe, "memory-optimized") || !cmp.Equal(info.Denied, []string{"UPDATE", "DELETE"}) || len(info.Columns[3].Denied) > 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	world = []*answer{{columns: make([]string, 4)}, {}, {}, {}, {}, rowOf("JOBS")}
+	if info, err = s.Describe(t.Context(), "", "jobs"); err != nil || len(info.Columns) != 0 || !cmp.Equal(info.Similar, []string{"JOBS"}) {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// TestExplain: the plan of a statement, or the word that this login may see none.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	shown, denied := "", false
+	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+		switch {
+		case strings.HasPrefix(query, "SET SHOWPLAN_XML"):
+			if denied {
+				return nil, said(262, "SHOWPLAN permission denied in database 'app'.")
+			}
+			return nil, nil
+		case strings.Contains(query, "SELECT TOP (@a1_1)") && strings.Contains(query, "DECLARE @a1_1 bigint;") && !strings.Contains(query, "qsidecar_now"):
+			return []*answer{rowOf(shown)}, nil
+		}
+		t.Errorf("asked: %s", query)
+		return nil, nil
+	})
+	g := s.Grammar()
+	st := &backends.Statement{Text: g.Lock("1 AS one", g.Table("dbo", "Jobs"), "1 = 1", "[At]", 1, true), Args: []any{int64(1)}}
+	plan := func(steps string) backends.Plan {
+		shown = `<ShowPlanXML><BatchSequence><Batch><Statements><StmtSimple StatementText="DECLARE @now datetime2(6) = SYSUTCDATETIME()"/><StmtSimple StatementText="SELECT TOP (@a1_1) 1 AS one"><QueryPlan>` +
+			steps + `</QueryPlan></StmtSimple></Statements></Batch></BatchSequence></ShowPlanXML>`
+		p, err := s.Explain(t.Context(), st, backends.TableInfo{Name: "Jobs"})
+		if err != nil {
+			t.Error(err)
+		}
+		return p
+	}
+	seek := `<RelOp PhysicalOp="Index Seek"><IndexScan Ordered="1"><Object Table="[Jobs]" Index="[by_at]"/></IndexScan></RelOp>`
+	if p := plan(`<RelOp PhysicalOp="Top"><Top>` + seek + `</Top></RelOp>`); p.Index != "by_at" || p.Whole || p.Sorts || !cmp.Equal(p.Lines, []string{"Top", "  Index Seek of Jobs by by_at"}) {
+		t.Errorf("%+v", p)
+	}
+	if p := plan(`<RelOp PhysicalOp="Sort"><Sort>` + strings.Replace(seek, "Index Seek", "Clustered Index Scan", 1) + `</Sort></RelOp>`); !p.Whole || !p.Sorts {
+		t.Errorf("%+v", p)
+	}
+	denied = true
+	if _, err := s.Explain(t.Context(), st, backends.TableInfo{}); !errors.Is(err, backends.ErrNoPlan) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestHostileNames: what a config names and says ends no name and no text.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	g := grammar{schema: "qsidecar", utf8: true}
+	wide, narrow := backends.Column{Kind: backends.TextColumn, Type: "nvarchar(9) COLLATE Latin1_General_CI_AS"}, backends.Column{Kind: backends.TextColumn, Type: "char(9) COLLATE Latin1_General_CI_AS"}
+	number, truth := backends.Column{Kind: backends.NumberColumn, Type: "int"}, backends.Column{Kind: backends.BoolColumn, Type: "bit"}
+	for got, want := range map[string]string{
+		g.Name("a]; DROP TABLE x; --\x00"): "[a]]; DROP TABLE x; --]",
+		g.Table("s]", "t].[u"):             "[s]]].[t]].[u]",
+		g.Text("it's"):                     "N'it''s'",
+		g.Text("a\x00"):                    "CONVERT(nvarchar(max), 0x61000000)",
+		g.Constant("'; --", wide):          "N'''; --'",
+		g.Constant("'; --", narrow):        "'''; --'",
+		g.Constant("é'", narrow):           "CONVERT(varchar(8000), N'é''' COLLATE Latin1_General_CI_AS)",
+		g.Constant("1; DROP", number):      "CONVERT(int, N'1; DROP')",
+		g.Constant("+7", number):           "7",
+		g.Constant("Yes", truth):           "1",
+		g.Constant("1) OR (1=1", truth):    "CONVERT(bit, N'1) OR (1=1')",
+		g.Constant("x", backends.Column{Kind: backends.BytesColumn, Type: "varbinary(9)"}):                        "0x78",
+		g.Constant("2026-01-02 03:04:05", backends.Column{Kind: backends.TimeColumn, Type: "datetime"}):           "CONVERT(datetime, N'2026-01-02 03:04:05', 121)",
+		g.Constant("2026-01-02T03:04:05Z", backends.Column{Kind: backends.TimeColumn, Type: "datetimeoffset(3)"}): "CONVERT(datetimeoffset(3), N'2026-01-02T03:04:05Z')",
+		g.Own("qsidecar_leases"): "[qsidecar].qsidecar_leases",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	// A name with a mark's signs in it is no mark.
+	q, err := say(1, &backends.Statement{Text: "SELECT 1 AS one FROM " + g.Name("a\x00n1\x00") + " WHERE x = " + g.Number(1), Args: []any{int64(1)}})
+	if err != nil || q.text != "SELECT 1 AS one FROM [an1] WHERE x = @a1_1;" || len(q.params) != 1 {
+		t.Errorf("%+v, %v", q, err)
+	}
+	for _, st := range []*backends.Statement{
+		{Text: "SELECT " + g.Number(2), Args: []any{int64(1)}}, {Text: "SELECT " + g.Number(1), Args: []any{"1"}}, {Text: "SELECT " + g.Words(1), Args: []any{[]string{"x"}}},
+		{Text: "SELECT " + g.Among(1, number), Args: []any{"x"}}, {Text: "SELECT " + g.Words(1), Args: []any{"\xff"}},
+	} {
+		if _, err := say(1, st); err == nil {
+			t.Errorf("%q with %v is said", st.Text, st.Args)
+		}
+	}
+}
+
+// TestManyParameters: what has more of them than a batch may goes in several.
+func TestManyParameters(t *testing.T) {
+	t.Parallel()
+	batches := 0
+	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+		batches++
+		var sets []*answer
+		for range strings.Count(query, "SELECT 1 AS one") {
+			sets = append(sets, rowOf("x"))
+		}
+		return sets, nil
+	})
+	g := s.Grammar()
+	ids := make([]string, few)
+	for i := range ids {
+		ids[i] = "7"
+	}
+	rows := 0
+	var all []*backends.Statement
+	for range 40 { // 2,560 parameters
+		all = append(all, &backends.Statement{Text: "SELECT 1 AS one WHERE " + g.Among(1, idOf), Args: []any{ids}, Row: func(cells [][]byte) error {
+			if rows++; string(cells[0]) != "x" {
+				t.Errorf("%q", cells)
+			}
+			return nil
+		}})
+	}
+	if err := s.Ask(t.Context(), all...); err != nil || batches != 2 || rows != 40 || all[39].Matched != 1 {
+		t.Errorf("%v, %d batches, %d rows", err, batches, rows)
+	}
+}
+
+var idOf = backends.Column{Name: "id", Type: "bigint", Kind: backends.NumberColumn}
