@@ -1,0 +1,127 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestHoldCommitLost: the connection of a held transaction breaks before its COMMIT, or
+// after it: what became of it is found out.
+func TestHoldCommitLost(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		for when, before := range map[string]bool{"before": true, "after": false} {
+			t.Run(when, func(t *testing.T) {
+				t.Parallel()
+				name := m.Database(t)
+				s := open(t, Options{URL: m.URL(name)})
+				must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
+				h := lock(t, s)
+				s.loseCommit(before)
+				_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
+				if want := map[bool]error{true: backends.ErrHoldLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
+					t.Errorf("%v, want %v", err, want)
+				}
+				if h.Open() {
+					t.Error("it is open all the same")
+				}
+				n := map[bool]string{true: "0", false: "1"}[before]
+				if got := numberOf(t, m, name, "SELECT n FROM q"); fmt.Sprint(got) != n {
+					t.Errorf("n is %d, want %s", got, n)
+				}
+			})
+		}
+	})
+}
+
+// TestHoldGoesOn: what is refused is undone, and no more: the transaction goes on.
+func TestHoldGoesOn(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int CHECK (n < 2))", "INSERT INTO q VALUES (1, 1)")
+		h := lock(t, s)
+		for range 2 {
+			if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !backends.IsRefused(err) || !h.Open() {
+				t.Fatalf("%v, open: %t", err, h.Open())
+			}
+		}
+		never := errors.New("not sent")
+		if _, err := h.CommitWith(t.Context(), backends.Batch{}, backends.Also{Before: func(context.Context, backends.SQL, *backends.Batch) error { return never }}); !errors.Is(err, never) || !h.Open() {
+			t.Errorf("%v, open: %t", err, h.Open())
+		}
+		if free(t, m, name) {
+			t.Error("its row is free")
+		}
+		if err := errors.Join(h.Ping(t.Context()), h.Rollback(t.Context())); err != nil || h.Open() {
+			t.Errorf("%v, open: %t", err, h.Open())
+		}
+		if !free(t, m, name) {
+			t.Error("its row is locked")
+		}
+	})
+}
+
+// TestHoldIdle: the server ends a connection that says nothing.
+func TestHoldIdle(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
+		h := lockFor(t, s, time.Second)
+		until(t, "the row is free", func() bool { return free(t, m, name) })
+		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrHoldLost) || h.Open() {
+			t.Errorf("%v, open: %t", err, h.Open())
+		}
+	})
+}
+
+// TestHoldNeedsSkipLocked: a server without it would have each claim wait.
+func TestHoldNeedsSkipLocked(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s := open(t, Options{URL: m.URL(m.Database(t))})
+		err := s.NoHold()
+		if (err != nil) != (m.Kind == testserver.MariaDB105) || err != nil && !strings.Contains(err.Error(), "MariaDB 10.5") {
+			t.Errorf("%s: %v", m.Kind, err)
+		}
+	})
+}
+
+// free: nobody has the row locked.
+func free(t *testing.T, m *testserver.MySQL, name string) bool {
+	t.Helper()
+	db, err := m.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	_, err = db.ExecContext(t.Context(), "SELECT 1 FROM q FOR UPDATE NOWAIT")
+	return err == nil
+}
+
+// adds changes the row.
+var adds = backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
+}}
+
+// lock has a transaction that has locked the row.
+func lock(t *testing.T, s *Store) backends.Hold { return lockFor(t, s, time.Minute) }
+
+func lockFor(t *testing.T, s *Store, idle time.Duration) backends.Hold {
+	t.Helper()
+	h, err := s.Hold(t.Context(), idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	if err := h.Do(t.Context(), &backends.Statement{Text: "SELECT 1 FROM q FOR UPDATE"}); err != nil || !h.Open() {
+		t.Fatal(err, h.Open())
+	}
+	return h
+}

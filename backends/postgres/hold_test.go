@@ -1,0 +1,99 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestHoldCommitLost: the connection of a held transaction breaks before its COMMIT, or
+// after it: what became of it is found out.
+func TestHoldCommitLost(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		for name, before := range map[string]bool{"before": true, "after": false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := open(t, Options{URL: p.Database(t)})
+				must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0)")
+				h := held(t, s)
+				s.loseCommit(before)
+				_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
+				if want := map[bool]error{true: backends.ErrHoldLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
+					t.Errorf("%v, want %v", err, want)
+				}
+				if h.Open() {
+					t.Error("it is open all the same")
+				}
+				n := map[bool]string{true: "0", false: "1"}[before]
+				must(t, s.o.URL, "DO $$BEGIN ASSERT (SELECT n = "+n+" FROM q), 'n is not "+n+"'; END$$")
+			})
+		}
+	})
+}
+
+// TestHoldGoesOn: what is refused is undone, and no more: the transaction goes on.
+func TestHoldGoesOn(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: p.Database(t)})
+		must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int CHECK (n < 2)); INSERT INTO q VALUES (1, 1)")
+		h := held(t, s)
+		for range 2 {
+			if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !backends.IsRefused(err) || !h.Open() {
+				t.Fatalf("%v, open: %t", err, h.Open())
+			}
+		}
+		never := errors.New("not sent")
+		if _, err := h.CommitWith(t.Context(), backends.Batch{}, backends.Also{Before: func(context.Context, backends.SQL, *backends.Batch) error { return never }}); !errors.Is(err, never) || !h.Open() {
+			t.Errorf("%v, open: %t", err, h.Open())
+		}
+		if err := exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT"); err == nil {
+			t.Error("its row is free")
+		}
+		if err := errors.Join(h.Ping(t.Context()), h.Rollback(t.Context())); err != nil || h.Open() {
+			t.Errorf("%v, open: %t", err, h.Open())
+		}
+		must(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT")
+	})
+}
+
+// TestHoldIdle: the server ends a connection that says nothing.
+func TestHoldIdle(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: p.Database(t)})
+		must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0)")
+		h := heldFor(t, s, 100*time.Millisecond)
+		for end := time.Now().Add(30 * time.Second); exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT") != nil; {
+			if time.Now().After(end) {
+				t.Fatal("the row is locked all the same")
+			}
+		}
+		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrHoldLost) || h.Open() {
+			t.Errorf("%v, open: %t", err, h.Open())
+		}
+	})
+}
+
+// adds changes the row.
+var adds = backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
+}}
+
+// held has a transaction that has locked the row.
+func held(t *testing.T, s *Store) backends.Hold { return heldFor(t, s, time.Minute) }
+
+func heldFor(t *testing.T, s *Store, idle time.Duration) backends.Hold {
+	t.Helper()
+	h, err := s.Hold(t.Context(), idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	if err := h.Do(t.Context(), &backends.Statement{Text: "SELECT 1 FROM q FOR UPDATE"}); err != nil || !h.Open() {
+		t.Fatal(err, h.Open())
+	}
+	return h
+}
