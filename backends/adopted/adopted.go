@@ -16,6 +16,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
@@ -28,7 +29,10 @@ type Store struct {
 	tables map[string]*table // by queue
 	sweeps sweeps
 	counts batch.Estimates
-	holds  holds
+	holds  *holds
+
+	closing sync.Once
+	closed  error // of the first Close
 }
 
 var _ interface {
@@ -54,7 +58,7 @@ func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) 
 // Look is New for who wants to know: the Store has those queues that fit. An error is
 // one of the database, and not of the tables.
 func Look(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, []*Misfit, error) {
-	s := &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}, holds: holds{max: DefaultMaxHeld}}
+	s := &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}, holds: newHolds()}
 	var wrong []*Misfit
 	for _, queue := range slices.Sorted(maps.Keys(tables)) {
 		p := &problems{queue: queue}

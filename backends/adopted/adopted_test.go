@@ -3,6 +3,7 @@ package adopted_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -62,6 +63,8 @@ type kit struct {
 	db      *sql.DB   // of another one
 	conn    *sql.Conn
 	counted atomic.Uint64
+
+	reopen func() backends.Adopter
 }
 
 func connect(t testing.TB, url string) *pgx.Conn {
@@ -84,19 +87,14 @@ func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 	url := server.Database(t)
 	k := &kit{T: t, url: url, c: connect(t, url)}
 	k.sql(ddl)
-	engine, err := postgres.Open(t.Context(), postgres.Options{URL: url})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := engine.Close(); err != nil {
-			t.Error(err)
+	k.reopen = func() backends.Adopter {
+		engine, err := postgres.Open(t.Context(), postgres.Options{URL: url})
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
-		t.Fatal(err)
+		return engine
 	}
-	closed(t, k.Store)
+	k.Store = k.again(tables)
 	k.beat(me, backends.BeatJoin, time.Minute)
 	return k
 }
@@ -152,6 +150,18 @@ func (k *kit) shows(query string, want ...string) {
 	if d := cmp.Diff(want, got); d != "" && len(want)+len(got) > 0 {
 		k.Errorf("%s (-want +got):\n%s", query, d)
 	}
+}
+
+// again is another Store of the database.
+func (k *kit) again(tables map[string]adopted.Table) *adopted.Store {
+	k.Helper()
+	engine := k.reopen()
+	s, err := adopted.New(k.Context(), engine, tables)
+	if err != nil {
+		k.Fatal(errors.Join(err, engine.Close()))
+	}
+	closed(k.T, s)
+	return s
 }
 
 // rows are a query's on PostgreSQL, a text each.

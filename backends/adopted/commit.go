@@ -390,6 +390,9 @@ func (k *commitment) write(x *settling, p part) error {
 			continue
 		}
 		t := k.s.tables[l.queue]
+		if k.held != nil {
+			t = k.held.table // a reload may have mapped the queue elsewhere
+		}
 		if t == nil {
 			return backends.Refused(fmt.Errorf("the job is of the queue %s, which lives in an adopted table that this sidecar's config does not have (any more)", l.queue))
 		}

@@ -21,17 +21,32 @@ type holds struct {
 	max   int
 	idle  time.Duration   // after which a server ends a connection that says nothing
 	taken int             // connections with a job, or on the way to one
-	free  []backends.Hold // connections without
+	free  []spare         // connections without
 	jobs  map[int64]*held // by the lease's id
 	short []string        // queues for which there was no connection
 	over  bool
 	pings sync.WaitGroup
+
+	stores int        // that share this; see Succeed
+	ended  *sync.Cond // told of each job that is held no longer
+}
+
+// spare is a connection, and the engine that opened it.
+type spare struct {
+	backends.Hold
+	of backends.Adopter
+}
+
+func newHolds() *holds {
+	h := &holds{max: DefaultMaxHeld, stores: 1}
+	h.ended = sync.NewCond(&h.mu)
+	return h
 }
 
 // held is a job, and the connection that holds its row.
 type held struct {
 	mu      sync.Mutex // the connection's: one caller at a time
-	conn    backends.Hold
+	conn    spare
 	table   *table
 	lease   *lease
 	began   time.Time // by this host's clock
@@ -42,6 +57,18 @@ type held struct {
 // SetMaxHeld says how many jobs of the database are held at most, each with a
 // connection of its own. It is called before anything else.
 func (s *Store) SetMaxHeld(n int) { s.holds.max = n }
+
+// Succeed has the Store go on with the jobs that another one of the same database holds,
+// as when its config is reloaded: both have them, until the other one is closed. It is
+// called before anything else but SetMaxHeld.
+func (s *Store) Succeed(other *Store) {
+	most := s.holds.max
+	s.holds = other.holds
+	s.holds.mu.Lock()
+	defer s.holds.mu.Unlock()
+	s.holds.max = most
+	s.holds.stores++
+}
 
 // Holds implements backends.Mixed.
 func (s *Store) Holds(queue string) bool { return s.kind(queue) == ofHeld }
@@ -96,39 +123,42 @@ func (h *holds) room(queues []backends.Policy) (ok bool) {
 }
 
 // connection is one for a place that was taken. fresh: no other job had it before.
-func (h *holds) connection(ctx context.Context, engine backends.Holder) (c backends.Hold, fresh bool, err error) {
+func (h *holds) connection(ctx context.Context, engine backends.Adopter) (c spare, fresh bool, err error) {
 	h.mu.Lock()
 	idle := h.idle
-	if n := len(h.free); n > 0 {
-		c, h.free = h.free[n-1], h.free[:n-1]
+	if i := slices.IndexFunc(h.free, func(c spare) bool { return c.of == engine }); i >= 0 {
+		c = h.free[i]
+		h.free = slices.Delete(h.free, i, i+1)
 	}
 	h.mu.Unlock()
-	if c != nil {
+	if c.Hold != nil {
 		return c, false, nil
 	}
-	c, err = engine.Hold(ctx, idle)
+	c.of = engine
+	c.Hold, err = engine.(backends.Holder).Hold(ctx, idle) // New saw that it is one
 	return c, true, err
 }
 
 // leave gives a place back, with its connection where that is of use. It returns the
 // queues for which there was none.
-func (h *holds) leave(ctx context.Context, c backends.Hold) (short []string) {
-	if c != nil {
+func (h *holds) leave(ctx context.Context, c spare) (short []string) {
+	if c.Hold != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeFor)
 		defer cancel()
 		if err := c.Rollback(ctx); err != nil {
 			c.Close() // and its server rolls back
-			c = nil
+			c.Hold = nil
 		}
 	}
 	h.mu.Lock()
 	h.taken--
 	short, h.short = h.short, nil
-	if c != nil && !h.over {
-		h.free, c = append(h.free, c), nil
+	if c.Hold != nil && !h.over {
+		h.free, c.Hold = append(h.free, c), nil
 	}
+	h.ended.Broadcast()
 	h.mu.Unlock()
-	if c != nil {
+	if c.Hold != nil {
 		c.Close()
 	}
 	return short
@@ -216,20 +246,45 @@ func (h *holds) roomFor() (queues []string) {
 	return queues
 }
 
-// close lets everything go.
-func (h *holds) close() {
+// close ends what a Store has of it. The last one lets everything go; another one waits
+// for the jobs on connections of its engine.
+func (h *holds) close(engine backends.Adopter) {
 	h.mu.Lock()
-	h.over = true
-	free := h.free
-	h.free = nil
+	h.stores--
+	h.over = h.stores == 0
+	last := h.over
 	h.mu.Unlock()
-	h.pings.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), closeFor)
-	defer cancel()
-	h.letGo(ctx, h.all(func(*held) bool { return true }))
+	if last {
+		h.pings.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), closeFor)
+		defer cancel()
+		h.letGo(ctx, h.all(func(*held) bool { return true }))
+	}
+	h.mu.Lock()
+	for h.busy(engine) {
+		h.ended.Wait()
+	}
+	var free []spare
+	h.free = slices.DeleteFunc(h.free, func(c spare) bool {
+		if c.of == engine {
+			free = append(free, c)
+		}
+		return c.of == engine
+	})
+	h.mu.Unlock()
 	for _, c := range free {
 		c.Close()
 	}
+}
+
+// busy: there are jobs on connections of the engine. h.mu is held.
+func (h *holds) busy(engine backends.Adopter) bool {
+	for _, j := range h.jobs {
+		if j.conn.of == engine {
+			return true
+		}
+	}
+	return false
 }
 
 // closeFor bounds the good-byes to servers, which notice the end without them.

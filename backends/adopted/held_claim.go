@@ -35,11 +35,11 @@ func (s *Store) hold(ctx context.Context, c backends.Claim) (backends.ClaimResul
 // next claims one job, on a connection for which there is room. Where it is an old
 // one, which the server may have ended, another is tried.
 func (c *claiming) next(ctx context.Context) (got bool, err error) {
-	h := &c.s.holds
+	h := c.s.holds
 	for {
-		conn, fresh, err := h.connection(ctx, c.s.Adopter.(backends.Holder)) // New saw that it is one
+		conn, fresh, err := h.connection(ctx, c.s.Adopter)
 		if err != nil {
-			h.lost(h.leave(ctx, nil))
+			h.lost(h.leave(ctx, spare{}))
 			return false, err
 		}
 		got, err = c.nextOn(ctx, conn)
@@ -58,7 +58,7 @@ func (c *claiming) next(ctx context.Context) (got bool, err error) {
 }
 
 // nextOn looks into one queue after another.
-func (c *claiming) nextOn(ctx context.Context, conn backends.Hold) (got bool, err error) {
+func (c *claiming) nextOn(ctx context.Context, conn spare) (got bool, err error) {
 	for len(c.Queues) > 0 {
 		p := c.Queues[0]
 		got, again, err := c.takeOne(ctx, conn, p)
@@ -74,7 +74,7 @@ func (c *claiming) nextOn(ctx context.Context, conn backends.Hold) (got bool, er
 
 // takeOne locks the queue's next job and leaves the transaction open. again: what
 // was in the way is so no longer.
-func (c *claiming) takeOne(ctx context.Context, conn backends.Hold, p backends.Policy) (got, again bool, err error) {
+func (c *claiming) takeOne(ctx context.Context, conn spare, p backends.Policy) (got, again bool, err error) {
 	t := c.s.tables[p.Queue]
 	rows, err := t.candidates(ctx, conn, p, 1)
 	if err != nil || len(rows) == 0 {
@@ -112,7 +112,7 @@ func (c *claiming) takeOne(ctx context.Context, conn backends.Hold, p backends.P
 }
 
 // buryHeld has a job that is too large be dead.
-func (c *claiming) buryHeld(ctx context.Context, conn backends.Hold, t *table, r *candidate, p backends.Policy) error {
+func (c *claiming) buryHeld(ctx context.Context, conn spare, t *table, r *candidate, p backends.Policy) error {
 	x := &settling{s: c.s}
 	if err := c.bury(t, x, r, p); err != nil {
 		return err

@@ -3,6 +3,7 @@ package adopted_test
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// cutHeld has the server end the connections that hold so many rows. MySQL shows
-// transactions as they were a moment ago.
+// cutHeld has the server end the connections that hold so many rows.
 func (k *kit) cutHeld(n int) {
 	k.Helper()
 	if k.c != nil {
@@ -21,20 +21,32 @@ func (k *kit) cutHeld(n int) {
 		return
 	}
 	k.until("the connections that hold rows are found", func() bool {
-		all, err := texts(k.Context(), k.conn, `SELECT CONCAT('KILL ', p.id) FROM information_schema.processlist p
-			JOIN information_schema.innodb_trx x ON x.trx_mysql_thread_id = p.id WHERE p.db = DATABASE()`)
+		var kind, name, status string
+		if err := k.conn.QueryRowContext(k.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
+			k.Fatal(err)
+		}
+		ours, err := texts(k.Context(), k.conn, "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
 		if err != nil {
 			k.Fatal(err)
+		}
+		var all []string
+		for _, m := range activeTransaction.FindAllStringSubmatch(status, -1) {
+			if slices.Contains(ours, m[1]) {
+				all = append(all, m[1])
+			}
 		}
 		if len(all) < n {
 			return false
 		}
-		for _, kill := range all {
-			k.sql(kill)
+		for _, id := range all {
+			k.sql("KILL " + id)
 		}
 		return true
 	})
 }
+
+// activeTransaction finds the connections of transactions that are open.
+var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thread id (\d+)`)
 
 // until waits for a fact.
 func (k *kit) until(what string, f func() bool) {
@@ -160,6 +172,38 @@ func TestHeldGoesWithTheSidecar(t *testing.T) {
 			t.Error("a closed one holds")
 		}
 		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+	})
+}
+
+// TestHeldOverAReload: a Store that takes another one's place goes on with what it holds;
+// the other one is closed when its connections hold nothing any more.
+func TestHeldOverAReload(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := kitB(t, on)
+		jobs := k.claim("b", 2)
+		next := k.again(map[string]adopted.Table{"other": tableB()})
+		next.SetMaxHeld(3)
+		next.Succeed(k.Store)
+		old, last := make(chan error), k.Store
+		go func() { old <- last.Close() }()
+		k.Store = next
+		if held, err := k.Held(t.Context(), me, "", 10); err != nil || len(held) != 2 {
+			t.Errorf("%+v %v", held, err)
+		}
+		k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
+		third := k.one("other")
+		select {
+		case err := <-old:
+			t.Fatalf("it is closed (%v), and holds a job", err)
+		default:
+		}
+		k.write(backends.Nack{Leases: leases(jobs[1]), HasDelay: true}, 0)
+		if err := <-old; err != nil {
+			t.Error(err)
+		}
+		k.write(backends.Ack{Leases: leases(third)}, 0)
+		k.shows(rowsB, "1|done|0", "2|open|1", "3|done|0")
+		k.one("other")
 	})
 }
 

@@ -171,7 +171,7 @@ func (s *Store) overdue(ctx context.Context, r *backends.Swept) (next time.Durat
 // is let go.
 func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
 	p, err := s.Adopter.Beat(ctx, b)
-	h := &s.holds
+	h := s.holds
 	switch {
 	case b.Kind == backends.BeatLeave:
 		h.letGo(ctx, h.all(func(*held) bool { return true }))
@@ -186,8 +186,12 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 	return p, err
 }
 
-// Close implements backends.Backend.
+// Close implements backends.Backend. Where another Store goes on with what is held, it
+// waits for the jobs that are this one's.
 func (s *Store) Close() error {
-	s.holds.close()
-	return s.Adopter.Close()
+	s.closing.Do(func() {
+		s.holds.close(s.Adopter)
+		s.closed = s.Adopter.Close()
+	})
+	return s.closed
 }

@@ -123,15 +123,14 @@ func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string
 		}
 		closed(t, k.conn)
 		k.sql(ddl)
-		engine, err := backend.Open(t.Context(), backend.Options{URL: k.url})
-		if err != nil {
-			t.Fatal(err)
+		k.reopen = func() backends.Adopter {
+			engine, err := backend.Open(t.Context(), backend.Options{URL: k.url})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return engine
 		}
-		closed(t, engine)
-		if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
-			t.Fatal(err)
-		}
-		closed(t, k.Store)
+		k.Store = k.again(tables)
 		k.beat(me, backends.BeatJoin, time.Minute)
 		return k
 	}

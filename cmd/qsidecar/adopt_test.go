@@ -29,7 +29,8 @@ queues:
     stuck_after: 1h
     notify: jobs
     max_attempts: 3
-  plain: {table: t, columns: {id: n}, order: lifo, token: {column: pid, value: me}, on_ack: delete}
+  plain: {table: t, columns: {id: n}, order: lifo, token: {column: pid, value: me}, on_ack: delete, hold: state}
+  held: {table: t, columns: {id: n}, hold: transaction, on_ack: delete}
 `), noEnv)
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +52,10 @@ queues:
 			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
 			LIFO: true, Token: &adopted.Token{Column: "pid", Text: "me"}, OnAck: adopted.Delete,
 		},
+		"held": {
+			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
+			OnAck: adopted.Delete, Hold: true,
+		},
 	}
 	for name, w := range want {
 		q := c.Queues[name]
@@ -66,6 +71,8 @@ queues:
 
 func TestAdoptedQueueErrors(t *testing.T) {
 	for src, want := range map[string]string{
+		`q: {hold: state}`:                                    "queues.q.hold: it goes with an adopted table",
+		`q: {table: t, hold: row}`:                            "state, transaction",
 		`q: {states: {ready: 1}}`:                             "queues.q.states: it goes with an adopted table",
 		`q: {order: [a]}`:                                     "queues.q.order: columns go with an adopted table",
 		`q: {order: [[a]]}`:                                   "queues.q.order[0]: this should be a single value",

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/bridge"
 )
 
@@ -103,6 +104,19 @@ func closeUnused(all, inUse map[string]*openDB) (err error) {
 	return err
 }
 
+// succeed has databases that are opened anew go on with the jobs that are held in them.
+func succeed(open, before map[string]*openDB) {
+	for _, o := range open {
+		next, adopts := o.Backend.(*adopted.Store)
+		for _, was := range before {
+			last, did := was.Backend.(*adopted.Store)
+			if adopts && did && o != was && next.Info().Database == last.Info().Database {
+				next.Succeed(last)
+			}
+		}
+	}
+}
+
 // options are the Bridge's.
 func (p *instance) options(c *config, open map[string]*openDB) bridge.Options {
 	all := make(map[string]backends.Backend, len(open))
@@ -129,8 +143,9 @@ func (p *instance) closeLate(name string, o *openDB) {
 func (p *instance) close(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	err = errors.Join(err, closeUnused(p.open, nil)) // which lets go what the others wait for
 	p.closing.Wait()
-	return errors.Join(err, closeUnused(p.open, nil))
+	return err
 }
 
 // Config implements bridge.Control.
@@ -214,6 +229,7 @@ func (p *instance) take(ctx context.Context, c config, src sources) ([]string, e
 	if err != nil {
 		return nil, err
 	}
+	succeed(open, p.open)
 	if err := p.b.Reload(p.options(&c, open)); err != nil {
 		return nil, errors.Join(err, closeUnused(open, p.open))
 	}
