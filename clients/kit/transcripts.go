@@ -1,3 +1,287 @@
 package main
 
-func transcriptScenarios(dir string) ([]scenario, error) { return nil, nil }
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/protocol"
+	"github.com/qsidecar/qsidecar/protocol/transcript"
+)
+
+// transcriptScenarios is one scenario: the protocol's own conversations, as far as the
+// adapter's commands can say them.
+func transcriptScenarios(dir string) ([]scenario, error) {
+	all, err := transcript.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	return []scenario{{"transcripts", 0, "the protocol's own conversations, as far as the commands can say them",
+		func(s *stage) { playTranscripts(s, all) }}}, nil
+}
+
+func playTranscripts(s *stage, all []*transcript.Transcript) {
+	p, said := s.open(), 0
+	for i, tr := range all {
+		if len(tr.Needs) > 0 || len(tr.Codecs()) == 1 {
+			continue
+		}
+		t := &telling{stage: s, peer: p, vars: map[string]any{}, lease: map[string]string{}}
+		for _, q := range []string{"q", "q2", "q3"} {
+			t.vars[q] = fmt.Sprintf("%s-%d", q, i)
+		}
+		for j := range len(tr.Steps) - 1 {
+			c, r := tr.Steps[j], tr.Steps[j+1]
+			happy := c.Kind == transcript.Send && r.Kind == transcript.Receive && c.Conn == 1 && r.Conn == 1 &&
+				c.Message["id"] == r.Message["id"] && r.Message["ok"] == true
+			if happy && t.say(c.Message, r.Message) {
+				said++
+			}
+		}
+	}
+	s.note("kit: %d requests of the transcripts were said", said)
+	must(atLeast(said, 40))
+}
+
+// atLeast is an error where the transcripts cannot be read any more.
+func atLeast(said, want int) error {
+	if said >= want {
+		return nil
+	}
+	return fmt.Errorf("the commands can say %d requests of the transcripts, want %d", said, want)
+}
+
+// telling is one transcript on its way.
+type telling struct {
+	stage *stage
+	peer  *peer
+	vars  map[string]any    // what was captured
+	lease map[string]string // of a job, by its id: what the adapter holds
+	made  int
+}
+
+// fieldsOf are those that the commands can say.
+var fieldsOf = map[string][]string{
+	"enqueue": {"queue", "payload", "payload_b64", "key"},
+	"claim":   {"queue", "max"},
+	"ack":     {"lease", "result", "result_b64"},
+	"nack":    {"lease", "error", "delay_ms", "dead"},
+	"extend":  {"lease", "lease_ms"},
+}
+
+// say has the adapter say a request, answers it, and looks at what it makes of that. It
+// does nothing where there is no command for the request.
+func (t *telling) say(request, reply map[string]any) bool {
+	op, _ := request["op"].(string)
+	asked := fields{}
+	for k, v := range request {
+		if name, ok := v.(string); ok && strings.HasPrefix(name, "$") {
+			if v, ok = t.vars[name[1:]]; !ok {
+				return false // of a step that could not be said
+			}
+		}
+		asked[k] = v
+	}
+	delete(asked, "id")
+	delete(asked, "op")
+	if notText(asked) || notText(reply) {
+		return false
+	}
+	can := maps.Clone(asked)
+	for _, f := range fieldsOf[op] {
+		delete(can, f)
+	}
+	if len(can) > 0 {
+		return false
+	}
+	switch op {
+	case "enqueue":
+		return t.enqueue(asked, reply)
+	case "claim":
+		return t.claim(asked, reply)
+	case "ack", "nack", "extend":
+		return t.settle(protocol.Op(op), asked)
+	}
+	return false
+}
+
+func (t *telling) enqueue(asked fields, reply map[string]any) bool {
+	said, ok := reply["job"].(map[string]any)
+	payload, has := asked.content("payload")
+	if !ok || !has {
+		return false
+	}
+	c := command{"do": "enqueue", "queue": asked["queue"], "payload_b64": base64.StdEncoding.EncodeToString(payload)}
+	if asked["key"] != nil {
+		c["key"] = asked["key"]
+	}
+	call := t.stage.post(c)
+	req := t.peer.expect(protocol.OpEnqueue)
+	got := newJob(req)
+	need(got.Queue == asked["queue"] && bytes.Equal(got.Payload, payload) && got.Key == text(asked["key"]),
+		fmt.Sprintf("an enqueue of %v", asked), "%s", t.peer.text(req))
+	job := t.fill(said)
+	t.peer.stored(req, job)
+	a := t.stage.succeeds(call)
+	need(a.ID == job["id"] && a.Duplicate == (job["duplicate"] == true), fmt.Sprintf("the answer %v", job), "%s", cut(a.line))
+	return true
+}
+
+func (t *telling) claim(asked fields, reply map[string]any) bool {
+	said, ok := reply["jobs"].([]any)
+	if !ok {
+		return false
+	}
+	most := int64(1)
+	if asked["max"] != nil {
+		most = number(asked["max"])
+	}
+	call := t.stage.post(command{"do": "claim", "queue": asked["queue"], "max": most, "wait_ms": 0})
+	req := t.peer.expect(protocol.OpClaim)
+	need(queueOf(req) == asked["queue"] && req.Max.Or(1) == most, fmt.Sprintf("a claim of %v", asked), "%s", t.peer.text(req))
+	var jobs []fields
+	for _, j := range said {
+		pattern, _ := j.(map[string]any) // nil for "$_", any job
+		job := t.stage.job(nil)
+		delete(job, "payload")
+		maps.Copy(job, t.fill(pattern))
+		if _, has := job.content("payload"); !has {
+			job.bytes("payload", []byte("any"))
+		}
+		jobs = append(jobs, job)
+		t.lease[id(job)] = lease(job)
+	}
+	t.peer.gives(req, jobs...)
+	a := t.stage.succeeds(call)
+	need(len(a.Jobs) == len(jobs), fmt.Sprintf("%d jobs", len(jobs)), "%s", cut(a.line))
+	for i, got := range a.Jobs {
+		want, _ := jobs[i].content("payload")
+		need(got.ID == id(jobs[i]) && bytes.Equal(got.PayloadB64, want) && got.Attempt == number(jobs[i]["attempt"]) && got.Fence == number(jobs[i]["fence"]),
+			fmt.Sprintf("the job %v", jobs[i]), "%+v", got)
+	}
+	return true
+}
+
+func (t *telling) settle(op protocol.Op, asked fields) bool {
+	job := ""
+	for id, l := range t.lease {
+		if l == asked["lease"] {
+			job = id
+		}
+	}
+	if job == "" || op == protocol.OpExtend && asked["lease_ms"] == nil {
+		return false
+	}
+	c := command{"do": string(op), "id": job}
+	for _, f := range []string{"error", "delay_ms", "dead", "lease_ms"} {
+		if asked[f] != nil {
+			c[f] = asked[f]
+		}
+	}
+	result, has := asked.content("result")
+	if has {
+		c["result_b64"] = base64.StdEncoding.EncodeToString(result)
+	}
+	call := t.stage.post(c)
+	req := t.peer.expect(op)
+	need(req.leases()[0] == asked["lease"] && req.Error == text(asked["error"]) && req.Dead == (asked["dead"] == true) &&
+		req.DelayMS.Or(-1) == orElse(asked["delay_ms"], -1) && req.LeaseMS.Or(-1) == orElse(asked["lease_ms"], -1) &&
+		bytes.Equal(req.Result, result), fmt.Sprintf("%s of %v", op, asked), "%s", t.peer.text(req))
+	t.peer.settled(req)
+	t.stage.succeeds(call)
+	if op != protocol.OpExtend {
+		delete(t.lease, job)
+	}
+	return true
+}
+
+// fill makes a message of a pattern; what it leaves open is not in it.
+func (t *telling) fill(pattern map[string]any) fields {
+	out := fields{}
+	for k, v := range pattern {
+		name, ok := v.(string)
+		switch {
+		case k == "..." || v == "$_" || v == "$?":
+		case ok && strings.HasPrefix(name, "$>"):
+			out[k] = number(t.vars[name[2:]]) + 1
+		case ok && strings.HasPrefix(name, "$$"):
+			out[k] = name[1:]
+		case ok && strings.HasPrefix(name, "$"):
+			out[k] = t.capture(name[1:], k)
+		default:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// capture is a variable's value; a new one has a value that its field can have.
+func (t *telling) capture(name, field string) any {
+	if v, ok := t.vars[name]; ok {
+		return v
+	}
+	t.made++
+	switch field {
+	case "id":
+		t.vars[name] = t.vars["q"].(string) + "-" + name
+	case "lease":
+		t.vars[name] = "1.kit." + t.vars["q"].(string) + "." + name
+	default:
+		t.vars[name] = int64(100 * t.made)
+	}
+	return t.vars[name]
+}
+
+// notText reports bytes that are no text: those are the scenario bytes' own.
+func notText(v any) bool {
+	switch v := v.(type) {
+	case fields:
+		return notText(map[string]any(v))
+	case map[string]any:
+		for k, x := range v {
+			if strings.HasSuffix(k, "_b64") || notText(x) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, notText)
+	}
+	return false
+}
+
+// content is what a field of bytes holds, in either form.
+func (f fields) content(name string) (b []byte, has bool) {
+	if s, ok := f[name].(string); ok {
+		return []byte(s), true
+	}
+	s, ok := f[name+"_b64"].(string)
+	if !ok {
+		return nil, false
+	}
+	b, err := base64.StdEncoding.DecodeString(s)
+	must(err)
+	return b, true
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+func orElse(v any, otherwise int64) int64 {
+	if v == nil {
+		return otherwise
+	}
+	return number(v)
+}
+
+// number is an integer, in any of the forms that a message has it in.
+func number(v any) int64 {
+	n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64)
+	must(err)
+	return n
+}
