@@ -46,8 +46,8 @@ func catalogue(t testing.TB, ddl string) map[string][]*answer {
 	t.Helper()
 	all := map[string][]*answer{}
 	for _, m := range createTable.FindAllStringSubmatch(ddl, -1) {
-		sets := []*answer{rowOf("dbo", m[1], "U", int64(0)), {columns: make([]string, 12)}, {columns: make([]string, 6)}, {columns: make([]string, 2)},
-			{make([]string, 2), [][]driver.Value{{"INSERT", int64(1)}, {"DELETE", int64(1)}}}, {columns: make([]string, 1)}}
+		sets := []*answer{rowOf("dbo", m[1], "U", int64(0)), {columns: make([]string, 13)}, {columns: make([]string, 6)}, {columns: make([]string, 2)},
+			{make([]string, 2), [][]driver.Value{{"INSERT", int64(1)}, {"DELETE", int64(1)}}}, {columns: make([]string, 1)}, {columns: make([]string, 1)}}
 		nullable := map[string]bool{}
 		index := func(name, columns string, unique int64) {
 			for part := range strings.SplitSeq(columns, ", ") {
@@ -88,7 +88,7 @@ func catalogued(c []string, nullable bool) []driver.Value {
 		digits = size
 		scale, _ = strconv.ParseInt(c[4], 10, 64) // the pattern has digits alone
 	}
-	return []driver.Value{c[1], c[2], bytes, digits, scale, c[6], flag01(nullable), flag01(c[7] != ""), flag01(c[9] != ""), int64(0), int64(1), int64(1)}
+	return []driver.Value{c[1], c[2], bytes, digits, scale, c[6], flag01(nullable), flag01(c[7] != ""), flag01(c[9] != ""), int64(0), int64(1), int64(1), strings.TrimPrefix(c[9], " DEFAULT ")}
 }
 
 func flag01(yes bool) int64 {

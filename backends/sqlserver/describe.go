@@ -31,6 +31,12 @@ func (s *Store) Describe(ctx context.Context, schema, name string) (backends.Tab
 			info.Similar = append(info.Similar, other)
 			return err
 		}),
+		each(func(rows *sql.Rows) error {
+			var check string
+			err := rows.Scan(&check)
+			info.Checks = append(info.Checks, listing(check))
+			return err
+		}),
 	}})
 	if err != nil {
 		return backends.TableInfo{}, fmt.Errorf("reading what the table %s is like: %w", name, err)
@@ -89,9 +95,10 @@ func (d *described) column(rows *sql.Rows) error {
 	var kind, collation string
 	var bytes, digits, scale int
 	var json, maySelect, mayUpdate bool
-	if err := rows.Scan(&c.Name, &kind, &bytes, &digits, &scale, &collation, &c.Nullable, &c.Generated, &c.Default, &json, &maySelect, &mayUpdate); err != nil {
+	if err := rows.Scan(&c.Name, &kind, &bytes, &digits, &scale, &collation, &c.Nullable, &c.Generated, &c.Default, &json, &maySelect, &mayUpdate, &c.Given); err != nil {
 		return err
 	}
+	c.Given = plainly(c.Given)
 	c.Kind, c.Type = columnKinds[kind], kind
 	size := bytes
 	if kind == "nchar" || kind == "nvarchar" {
@@ -176,6 +183,38 @@ func (d *described) closeIndex() {
 // unwrapped is a filter without the parentheses around all of it.
 func unwrapped(filter string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filter, "("), ")")
+}
+
+// plainly is a default without the parentheses around all of it.
+func plainly(given string) string {
+	for strings.HasPrefix(given, "(") && strings.HasSuffix(given, ")") {
+		given = given[1 : len(given)-1]
+	}
+	if strings.HasPrefix(given, "N'") {
+		return given[1:]
+	}
+	return given
+}
+
+// either finds a choice in a condition: the server writes IN (…) so.
+var either = regexp.MustCompile(`(\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\))(?: OR (\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\)))+`)
+
+var choice = regexp.MustCompile(`(\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\))`)
+
+// listing is a condition with its choices as people write them.
+func listing(check string) string {
+	return either.ReplaceAllStringFunc(check, func(all string) string {
+		var values []string
+		column := ""
+		for _, m := range choice.FindAllStringSubmatch(all, -1) {
+			if column != "" && m[1] != column {
+				return all
+			}
+			column = m[1]
+			values = append(values, strings.Trim(m[2], "()"))
+		}
+		return column + " IN (" + strings.Join(values, ", ") + ")"
+	})
 }
 
 func (d *described) trigger(rows *sql.Rows) error {

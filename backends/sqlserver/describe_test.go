@@ -14,7 +14,7 @@ import (
 // theirs is what a server says of a table that somebody else owns.
 func theirs() []*answer {
 	set := func(rows ...[]driver.Value) *answer {
-		a := &answer{columns: make([]string, 12)}
+		a := &answer{columns: make([]string, 13)}
 		if len(rows) > 0 {
 			a.columns = make([]string, len(rows[0]))
 		}
@@ -23,7 +23,7 @@ func theirs() []*answer {
 	}
 	column := func(name, kind string, bytes, digits, scale int64, collation string, flags string, maySelect, mayUpdate int64) []driver.Value {
 		return []driver.Value{name, kind, bytes, digits, scale, collation, flag01(strings.Contains(flags, "n")), flag01(strings.Contains(flags, "g")),
-			flag01(strings.Contains(flags, "d")), flag01(strings.Contains(flags, "j")), maySelect, mayUpdate}
+			flag01(strings.Contains(flags, "d")), flag01(strings.Contains(flags, "j")), maySelect, mayUpdate, map[bool]string{true: "(N'N')", false: ""}[name == "State"]}
 	}
 	return []*answer{
 		set([]driver.Value{"dbo", "Jobs", "U", int64(0)}),
@@ -50,6 +50,7 @@ func theirs() []*answer {
 		set([]driver.Value{"theirs", int64(1)}),
 		set([]driver.Value{"INSERT", int64(1)}, []driver.Value{"DELETE", int64(0)}),
 		set(),
+		set([]driver.Value{"([State]=N'C' OR [State]='A' OR [State]='N')"}),
 	}
 }
 
@@ -75,7 +76,7 @@ func TestDescribe(t *testing.T) {
 	}
 	for _, want := range []backends.Column{
 		{Name: "Id", Type: "int", Kind: backends.NumberColumn, Default: true, Generated: true, Least: -1 << 31, Most: 1<<31 - 1},
-		{Name: "State", Type: "char(1) COLLATE Latin1_General_CI_AS", Kind: backends.TextColumn, Default: true, Chars: 1, Charset: "latin1"},
+		{Name: "State", Type: "char(1) COLLATE Latin1_General_CI_AS", Kind: backends.TextColumn, Default: true, Given: "'N'", Chars: 1, Charset: "latin1"},
 		{Name: "Doc", Type: "nvarchar(max) COLLATE Latin1_General_CI_AS", Kind: backends.JSONColumn, Nullable: true},
 		{Name: "Name", Type: "nvarchar(20) COLLATE Latin1_General_CI_AS", Kind: backends.TextColumn, Nullable: true, Chars: 20, Denied: []string{"UPDATE"}},
 		{Name: "Code", Type: "varchar(10) COLLATE Cyrillic_General_CI_AS", Kind: backends.TextColumn, Nullable: true, Chars: 10, Charset: "unknown"},
@@ -89,6 +90,14 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("(-want +got)\n%s", cmp.Diff(want, c))
 		}
 	}
+	if !cmp.Equal(info.Checks, []string{"([State] IN ('C', 'A', 'N'))"}) {
+		t.Errorf("%q", info.Checks)
+	}
+	for given, want := range map[string]string{"((0))": "0", "('x')": "'x'", "(N'(x)')": "'(x)'", "(getdate())": "getdate()", "(NULL)": "NULL", "": ""} {
+		if got := plainly(given); got != want {
+			t.Errorf("%s: %s, want %s", given, got, want)
+		}
+	}
 	world[0].rows[0] = []driver.Value{"dbo", "Jobs", "U", int64(1)}
 	for i := range world[1].rows {
 		world[1].rows[i][11] = int64(0)
@@ -96,7 +105,7 @@ func TestDescribe(t *testing.T) {
 	if info, err = s.Describe(t.Context(), "dbo", "Jobs"); err != nil || !strings.Contains(info.Unsafe, "memory-optimized") || !cmp.Equal(info.Denied, []string{"UPDATE", "DELETE"}) || len(info.Columns[3].Denied) > 0 {
 		t.Errorf("%+v, %v", info, err)
 	}
-	world = []*answer{{columns: make([]string, 4)}, {}, {}, {}, {}, rowOf("JOBS")}
+	world = []*answer{{columns: make([]string, 4)}, {}, {}, {}, {}, rowOf("JOBS"), {}}
 	if info, err = s.Describe(t.Context(), "", "jobs"); err != nil || len(info.Columns) != 0 || !cmp.Equal(info.Similar, []string{"JOBS"}) {
 		t.Errorf("%+v, %v", info, err)
 	}

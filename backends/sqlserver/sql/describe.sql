@@ -3,7 +3,7 @@
 -- looked for as the server would.
 -- @describe_schema nvarchar(128)
 -- @describe_name nvarchar(128)
--- sets 6
+-- sets 7
 DECLARE @describe_full nvarchar(600) = CASE WHEN @describe_schema = N'' THEN QUOTENAME(@describe_name) ELSE QUOTENAME(@describe_schema) + N'.' + QUOTENAME(@describe_name) END;
 DECLARE @describe_table int = OBJECT_ID(@describe_full);
 SELECT SCHEMA_NAME(o.schema_id) AS home, o.name, RTRIM(o.type) AS kind, COALESCE(CONVERT(int, t.is_memory_optimized), 0) AS memory
@@ -16,10 +16,11 @@ SELECT c.name, COALESCE(b.name, u.name) AS kind, CONVERT(int, c.max_length) AS b
   CASE WHEN EXISTS (SELECT 1 FROM sys.check_constraints AS k WHERE k.parent_object_id = c.object_id AND k.is_disabled = 0
     AND CHARINDEX(N'isjson(' + QUOTENAME(c.name) + N')', k.[definition]) = 2) THEN 1 ELSE 0 END AS is_json,
   COALESCE(HAS_PERMS_BY_NAME(@describe_full, 'OBJECT', 'SELECT', c.name, 'COLUMN'), 0) AS may_select,
-  COALESCE(HAS_PERMS_BY_NAME(@describe_full, 'OBJECT', 'UPDATE', c.name, 'COLUMN'), 0) AS may_update
+  COALESCE(HAS_PERMS_BY_NAME(@describe_full, 'OBJECT', 'UPDATE', c.name, 'COLUMN'), 0) AS may_update, COALESCE(d.[definition], N'') AS default_value
 FROM sys.columns AS c
 INNER JOIN sys.types AS u ON u.user_type_id = c.user_type_id
 LEFT JOIN sys.types AS b ON b.user_type_id = c.system_type_id
+LEFT JOIN sys.default_constraints AS d ON d.object_id = c.default_object_id
 WHERE c.object_id = @describe_table
 ORDER BY c.column_id;
 SELECT i.name, CONVERT(int, i.is_unique) AS one, COALESCE(i.filter_definition, N'') AS filter, c.name AS part,
@@ -40,3 +41,7 @@ SELECT TOP (5) CASE WHEN SCHEMA_NAME(t.schema_id) = SCHEMA_NAME() THEN t.name EL
 FROM sys.tables AS t
 WHERE LOWER(t.name) = LOWER(@describe_name) AND @describe_table IS NULL
 ORDER BY t.name;
+SELECT k.[definition] AS rule_text
+FROM sys.check_constraints AS k
+WHERE k.parent_object_id = @describe_table AND k.is_disabled = 0
+ORDER BY k.name;
