@@ -58,7 +58,7 @@ func (a *app) root() *cobra.Command {
 		a.workCommand())
 	add("look", a.statsCommand(), a.peekCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
 		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand(), a.statusCommand(), a.reloadCommand())
-	root.AddCommand(a.versionCommand())
+	root.AddCommand(a.versionCommand(), a.guardCommand())
 	return root
 }
 

@@ -55,7 +55,7 @@ be, and their output is not waited for.
 SIGTERM or SIGINT: it claims no more, lets the commands finish and settles their jobs,
 and exits 0. A second one kills the commands and gives their jobs back uncharged, exit
 code 130. When "qsidecar work" itself is killed, its jobs are free again at once, and
-the kernel kills each CMD with it; processes that CMD had started go on, and files of
+each CMD is killed with all of its group (a process beside it sees to that); files of
 --payload-file stay in TMPDIR. (systemd: set KillMode=mixed, or the commands get SIGTERM too.)
 
 The sidecar may be restarted meanwhile: commands go on, and their jobs stay theirs.
@@ -97,9 +97,11 @@ func (a *app) workCommand() *cobra.Command {
 	f.timeout.min, f.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
 	f.killAfter = durationFlag{d: defaultKillAfter, set: true, max: time.Hour}
 	cmd := &cobra.Command{
-		Use:   "work QUEUE… -- CMD [ARG…]",
+		Use:   "work QUEUE… [flags] -- CMD [ARG…]",
 		Short: "Run a command for each job",
-		Long:  workHelp + workExitCodes,
+
+		DisableFlagsInUseLine: true,
+		Long:                  workHelp + workExitCodes,
 		Example: `  qsidecar work mail -j 4 --timeout 5m -- ./send.sh
   qsidecar work thumbnails --payload-arg -- convert-one --size 200
   qsidecar work reports --drain --dead-on 65 -- ./report.sh      # from cron
@@ -191,7 +193,6 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 	stop, abort, end := a.interruptible(parent)
 	defer end()
 	w := newWorker(a, f)
-	defer w.starter.close()
 	c, socket, err := a.dialWith(stop, qsidecar.Options{
 		Worker: workerName("work"), Retry: settlePatience, OnLost: w.lost,
 	})
@@ -199,11 +200,27 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 		return err
 	}
 	w.client, w.socket = c, socket
-	err = w.work(stop, abort)
+	err = w.guarded(stop, abort)
 	bye, cancel := context.WithTimeoutCause(context.WithoutCancel(parent), leaveTimeout, errNoAnswer)
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
+	}
+	return err
+}
+
+// guarded is work with a guard beside it.
+func (w *worker) guarded(stop, abort context.Context) error {
+	g, err := startGuard(func(err error) {
+		w.say("the guard is gone (%v): if this worker is killed, what its commands have started goes on", err)
+	})
+	if err != nil {
+		return err
+	}
+	w.starter = newStarter(g)
+	err = w.work(stop, abort)
+	if e := w.starter.close(); e != nil {
+		w.say("the guard ended: %v", e)
 	}
 	return err
 }

@@ -44,7 +44,7 @@ type worker struct {
 
 func newWorker(a *app, f *workFlags) *worker {
 	w := &worker{
-		a: a, flags: f, starter: newStarter(), out: a.stdout, errOut: &oneAtATime{w: a.errOut},
+		a: a, flags: f, out: a.stdout, errOut: &oneAtATime{w: a.errOut},
 		idle:    make(chan runner, f.atOnce),
 		running: make(map[string]context.CancelCauseFunc),
 		early:   make(map[string]bool),

@@ -29,10 +29,13 @@ const (
 // starter starts commands from one thread that lives as long as it does: the
 // kernel sends PDEATHSIG when the *thread* that started a child ends, and the
 // runtime ends threads as it likes.
-type starter struct{ calls chan func() }
+type starter struct {
+	calls chan func()
+	guard *guard
+}
 
-func newStarter() *starter {
-	s := &starter{calls: make(chan func())}
+func newStarter(g *guard) *starter {
+	s := &starter{calls: make(chan func()), guard: g}
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		for f := range s.calls {
@@ -44,16 +47,26 @@ func newStarter() *starter {
 
 func (s *starter) start(cmd *exec.Cmd) error {
 	done := make(chan error)
-	s.calls <- func() { done <- cmd.Start() }
+	s.calls <- func() {
+		err := cmd.Start()
+		if err == nil {
+			s.guard.watch(cmd.Process.Pid)
+		}
+		done <- err
+	}
 	return <-done
 }
 
-// close ends the thread. Every child has ended by then.
-func (s *starter) close() { close(s.calls) }
+// close ends the thread and the guard. Every command has ended by then.
+func (s *starter) close() error {
+	close(s.calls)
+	return s.guard.close()
+}
 
 // process is one command that runs, in a process group of its own.
 type process struct {
 	cmd    *exec.Cmd
+	by     *starter
 	stderr *tail
 	stdin  *os.File // our end; nil: it has none
 
@@ -107,6 +120,7 @@ func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 		}
 		p.cmd.Stdout = its
 	}
+	p.by = s
 	complained, its, err := p.pipe(false)
 	if err != nil {
 		return err
@@ -207,7 +221,7 @@ func groupAlive(group int) bool {
 }
 
 // finish waits for the rest of the output of a command that has exited, and lets
-// go of it.
+// go of it and of what it left behind.
 func (p *process) finish() {
 	done := make(chan struct{})
 	go func() {
@@ -222,6 +236,7 @@ func (p *process) finish() {
 	}
 	closeFiles(p.ours)
 	<-done
+	p.by.guard.unwatch(p.cmd.Process.Pid)
 }
 
 func closeFiles(files []*os.File) {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -171,4 +172,35 @@ func FuzzLineAnswer(f *testing.F) {
 			t.Error("an error is an answer")
 		}
 	})
+}
+
+// TestGuard: it kills the groups that it was told of and that were not taken back, and
+// refuses what names none.
+func TestGuard(t *testing.T) {
+	sleepers := make([]*exec.Cmd, 2)
+	for i := range sleepers {
+		sleepers[i] = exec.Command("sleep", "1000")
+		sleepers[i].SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := sleepers[i].Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed, spared := sleepers[0], sleepers[1]
+	if err := standGuard(strings.NewReader(fmt.Sprintf("%d\n%d\n-%d\n", spared.Process.Pid, killed.Process.Pid, spared.Process.Pid))); err != nil {
+		t.Error(err)
+	}
+	if err := killed.Wait(); killed.ProcessState == nil || killed.ProcessState.String() != "signal: killed" {
+		t.Errorf("the watched one ended by %v", err)
+	}
+	if err := spared.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := spared.Wait(); spared.ProcessState.String() != "signal: terminated" {
+		t.Errorf("the one that was taken back ended by %v", err)
+	}
+	for _, line := range []string{"0\n", "x\n", "1 2\n"} {
+		if err := standGuard(strings.NewReader(line)); err == nil || !strings.Contains(err.Error(), "names no process group") {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
 }
