@@ -64,16 +64,17 @@ func TestAdoptedOnMySQL(t *testing.T) {
 		met := p.contention()
 		figure(t, "beside each other: %d deadlocks, which one of two has to try again, and %d lock waits timed out", met.deadlocks, met.timeouts)
 		small := map[string]func(t *testing.T){
-			"oldest":   func(t *testing.T) { orderOfA(t, h, oldestA, false) },
-			"newest":   func(t *testing.T) { orderOfA(t, h, newestA, true) },
-			"lifo":     func(t *testing.T) { orderOfA(t, h, lifo, true) },
-			"batches":  func(t *testing.T) { batchesOfC(t, h, systemC) },
-			"page_a":   func(t *testing.T) { pageA(t, h) },
-			"page_c":   func(t *testing.T) { pageC(t, h) },
-			"plain":    func(t *testing.T) { plainReaderOfD(t, h, systemDOnMySQL) },
-			"types":    func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
-			"wrong":    func(t *testing.T) { mysqlTables.run(t, h) },
-			"proposed": func(t *testing.T) { mysqlProposals.run(t, h.database) },
+			"oldest":     func(t *testing.T) { orderOfA(t, h, oldestA, false) },
+			"newest":     func(t *testing.T) { orderOfA(t, h, newestA, true) },
+			"lifo":       func(t *testing.T) { orderOfA(t, h, lifo, true) },
+			"batches":    func(t *testing.T) { batchesOfC(t, h, systemC) },
+			"page_a":     func(t *testing.T) { pageA(t, h) },
+			"page_c":     func(t *testing.T) { pageC(t, h) },
+			"plain":      func(t *testing.T) { plainReaderOfD(t, h, systemDOnMySQL) },
+			"types":      func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
+			"wrong":      func(t *testing.T) { mysqlTables.run(t, h) },
+			"proposed":   func(t *testing.T) { mysqlProposals.run(t, h.database) },
+			"proposed_b": func(t *testing.T) { holdingProposals(kind == testserver.MariaDB105).run(t, h.database) },
 		}
 		if kind != testserver.MariaDB105 {
 			maps.Copy(small, smallB(h, systemBOnMySQL))

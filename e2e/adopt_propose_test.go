@@ -68,6 +68,19 @@ var mysqlProposals = proposals{"mysql", []proposed{
 		INSERT INTO email (id, status, recipient, tries) VALUES (uuid(), 0, 'a', 0), (uuid(), 9, 'b', 5), (uuid(), 9, 'c', 5);`},
 }}
 
+// holdingProposals are system B's, on servers that can skip locked rows and, old, on one
+// that cannot.
+func holdingProposals(old bool) proposals {
+	b := proposed{name: "b", table: "worker_queue", queue: "worker_queue", job: "3", ddl: `CREATE TABLE worker_queue (id bigint AUTO_INCREMENT PRIMARY KEY, command text NOT NULL,
+			is_done boolean NOT NULL DEFAULT FALSE, failure_count smallint NOT NULL DEFAULT 0);
+		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', TRUE, 0), ('b', FALSE, 3), ('c', FALSE, 1);`}
+	if old {
+		b.job, b.lacks = "", "queues.worker_queue.states.claimed: nothing in a row would say that it is being worked on"
+		return proposals{"mysql-old", []proposed{b}}
+	}
+	return proposals{"mysql", []proposed{b}}
+}
+
 // TestAdoptCommandOnAFile: as below, on SQLite.
 func TestAdoptCommandOnAFile(t *testing.T) {
 	sqliteProposals.run(t, func(t testing.TB) string { return "sqlite:" + filepath.Join(t.(*testing.T).TempDir(), "own.db") })
@@ -111,7 +124,7 @@ func (p proposals) run(t *testing.T, database func(t testing.TB) string) {
 }
 
 // atSite finds what differs from run to run: the server, and the test's database.
-var atSite = regexp.MustCompile(`(?m)^  main:  # .*\n    url: .*$|\bt[0-9]+_[0-9]+\b`)
+var atSite = regexp.MustCompile(`(?m)^  main:  # .*\n    url: .*$|\bt[0-9]+_[0-9]+\b|MariaDB [0-9]\S*`)
 
 // passwordFile is what adopt names where the URL has a password.
 const passwordFile = "/run/secrets/qsidecar-database"
@@ -131,8 +144,11 @@ func (c proposed) run(t *testing.T, engine, at string) {
 	}
 	golden := filepath.Join("testdata", "adopt", engine+"-"+c.name+".yaml")
 	got := atSite.ReplaceAllStringFunc(said.out, func(found string) string {
-		if strings.HasPrefix(found, "t") {
+		switch found[0] {
+		case 't':
 			return "DATABASE"
+		case 'M':
+			return "MariaDB"
 		}
 		return "  main:\n    url: URL"
 	})

@@ -77,8 +77,11 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	g.states(s)
 	g.kinds(s)
 	g.attempts(s)
-	_, holds := engine.(backends.Holder)
-	g.settling(holds)
+	noHold := fmt.Errorf("%s has no jobs held so far", engine.Info().Engine)
+	if h, holds := engine.(backends.Holder); holds {
+		noHold = h.NoHold()
+	}
+	g.settling(noHold)
 	if err := g.archive(ctx, engine); err != nil {
 		return nil, err
 	}

@@ -58,9 +58,9 @@ func (g *guessing) attempts(s *sample) {
 	g.hint("max_attempts", "20", "with how many is a row dead for its own consumers?")
 }
 
-// settling: how a claim shows, and what becomes of a row whose job is done. holds: the
-// engine can keep a row locked instead.
-func (g *guessing) settling(holds bool) {
+// settling: how a claim shows, and what becomes of a row whose job is done. noHold:
+// why the server cannot keep a row locked instead; nil: it can.
+func (g *guessing) settling(noHold error) {
 	_, claimed := g.Table.States[backends.StateClaimed]
 	_, done := g.Table.States[backends.StateDone]
 	switch {
@@ -70,7 +70,7 @@ func (g *guessing) settling(holds bool) {
 		g.hint("token", fmt.Sprintf("{column: %s, value: …}", g.token.Name), "do its own consumers find the rows that they took by it? Then a number that none of them uses")
 	}
 	if !claimed && g.Table.Token == nil {
-		g.hold(holds && done && !has(g, adopted.Worker) && !has(g, adopted.ClaimedAt))
+		g.hold(done && !has(g, adopted.Worker) && !has(g, adopted.ClaimedAt), noHold)
 	}
 	if !done && g.Table.Token != nil && g.state.Name == "" {
 		g.Table.OnAck = adopted.Delete
@@ -95,14 +95,18 @@ func has(g *guessing, role adopted.Role) bool {
 	return is
 }
 
-// hold: nothing in a row says that it is being worked on.
-func (g *guessing) hold(likely bool) {
+// hold: nothing in a row says that it is being worked on. likely: nothing else could.
+func (g *guessing) hold(likely bool, cannot error) {
 	const why = "nothing in a row says that it is being worked on"
-	if g.Table.Hold = likely; likely {
+	switch {
+	case cannot != nil:
+		g.hint("hold", "", "%s: name the state or the column that does. Where its own consumers keep it locked all the while, sidecars cannot here: %v", why, cannot)
+	case likely:
+		g.Table.Hold = true
 		g.note("hold", true, "%s, so that its own consumers must keep it locked all the while", why)
-		return
+	default:
+		g.hint("hold", "transaction", "%s: where its own consumers keep it locked all the while, say so; else name the state or the column that does", why)
 	}
-	g.hint("hold", "transaction", "%s: where its own consumers keep it locked all the while, say so; else name the state or the column that does", why)
 }
 
 // archive looks for a table beside this one that rows may move to.
