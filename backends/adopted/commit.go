@@ -41,11 +41,11 @@ type part struct {
 func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	rest, held := s.holds.pick(b)
 	if len(held) == 0 {
-		return s.commit(ctx, b)
+		return s.commit(ctx, b, map[string]bool{})
 	}
 	res := backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
 	if len(rest.batch.Writes)+len(rest.batch.Claims) > 0 {
-		got, err := s.commit(ctx, rest.batch)
+		got, err := s.commit(ctx, rest.batch, map[string]bool{})
 		if err != nil {
 			return backends.Results{}, err
 		}
@@ -58,9 +58,10 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	return res, nil
 }
 
-// commit carries out what is not about held jobs, but for claims of them.
-func (s *Store) commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	k := &commitment{s: s, batch: b}
+// commit carries out what is not about held jobs, but for claims of them. It asks no
+// queue that is blocked, and notes those that are found to be; see apart.
+func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string]bool) (backends.Results, error) {
+	k := &commitment{s: s, batch: without(b, blocked)}
 	if err := k.split(); err != nil {
 		return backends.Results{}, err
 	}
@@ -69,13 +70,13 @@ func (s *Store) commit(ctx context.Context, b backends.Batch) (backends.Results,
 	}
 	err := k.together(ctx)
 	if locked(err) && len(k.claims) > 0 {
-		return s.apart(ctx, b)
+		return s.apart(ctx, k.batch, blocked)
 	}
 	if err != nil {
 		return backends.Results{}, err
 	}
 	for i, n := range k.later {
-		res, err := s.claimInTurn(ctx, b.Host, b.Claims[n])
+		res, err := s.claimInTurn(ctx, b.Host, k.batch.Claims[n], blocked)
 		switch {
 		case errors.Is(err, backends.ErrHostLost) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.later):
 			return backends.Results{}, err
@@ -418,7 +419,7 @@ func (k *commitment) write(x *settling, p part) error {
 
 // claimInTurn makes a claim of several kinds of queues, or of held jobs, one run of a kind after
 // another: each is a commit by itself.
-func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backends.Claim) (all backends.ClaimResult, err error) {
+func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backends.Claim, blocked map[string]bool) (all backends.ClaimResult, err error) {
 	left := c.MaxBytes
 	for from := 0; from < len(c.Queues) && len(all.Jobs) < len(c.Slots) && !all.More; {
 		to := from + 1
@@ -430,7 +431,7 @@ func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backe
 		var got backends.ClaimResult
 		if kind == ofHeld {
 			got, err = s.hold(ctx, run)
-		} else if res, failed := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{run}}); failed != nil {
+		} else if res, failed := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{run}}, blocked); failed != nil {
 			err = failed
 		} else {
 			got = res.Claims[0]
