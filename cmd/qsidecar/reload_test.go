@@ -177,6 +177,7 @@ func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
 	}
 	x.write(x.file, at("a.db", ""))
 	x.must(0, "reload")
+	eventually(t, "the first database is left", func() bool { return len(x.status().Databases) == 1 })
 	x.must(0, "enqueue", "one", "held")
 	j := x.claim("one")
 	x.write(x.file, at("b.db", ""))
