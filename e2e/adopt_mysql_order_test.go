@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -27,7 +28,7 @@ type beside struct {
 func (a adoption) besideOwn(t *testing.T, h tableServer, n int, more ...string) *beside {
 	t.Helper()
 	s := newSite(t)
-	s.url, s.queues, s.hostLease, s.database = h.database(t), "  "+a.name+":"+a.config, 3*time.Second, strings.Join(more, "")
+	s.url, s.queues, s.hostLease, s.database = h.database(t), "  "+a.name+":"+a.config, cmp.Or(a.hostLease, 3*time.Second), strings.Join(more, "")
 	b := &beside{adoption: a, t: t, db: owners(t, s.url)}
 	b.db.script(fmt.Sprintf(a.ddl, n))
 	var err error

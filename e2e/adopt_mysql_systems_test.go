@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"strings"
+	"time"
 )
 
 // numbered is a table j of the numbers n from 0 to %d - 1, once its query's LIMIT is
@@ -16,7 +17,7 @@ const numbered = `(WITH RECURSIVE d (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM
 // systemA is the table of system A, with consumers that take rows in no order and
 // keep those that are done.
 var systemA = adoption{
-	name: "a",
+	name: "a", hostLease: 30 * time.Second,
 	ddl: `CREATE TABLE things (id int AUTO_INCREMENT PRIMARY KEY, status tinyint NOT NULL DEFAULT 1, pid int NULL,
 		created_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), thing varchar(100) NULL, KEY (status, created_at), KEY (pid));
 		INSERT INTO things (thing) SELECT n FROM ` + numbered + `;`,
@@ -56,7 +57,7 @@ func (a adoption) deletes() adoption {
 // random number, and delete what they accept. The sidecar's numbers are the last of
 // those with 24 bits.
 var systemC = adoption{
-	name: "c",
+	name: "c", hostLease: 30 * time.Second,
 	ddl: `CREATE TABLE queue_test (id int unsigned AUTO_INCREMENT PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL, KEY (transaction_unique));
 		INSERT INTO queue_test (payload) SELECT JSON_OBJECT('n', n) FROM ` + numbered + `;`,
 	config: `
@@ -91,7 +92,7 @@ var archivingC = adoption{
 }
 
 var systemDOnMySQL = adoption{
-	name: "d_mysql",
+	name: "d_mysql", hostLease: 30 * time.Second,
 	ddl: `CREATE TABLE MsgQueue (MsgId int AUTO_INCREMENT PRIMARY KEY, MsgTypeCode char(3) NOT NULL, SourceCode varchar(10) NULL,
 		State char(1) NOT NULL DEFAULT 'N', CreateTime datetime(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), Msg text NULL,
 		ReaderCode varchar(20) NULL, TakenTime datetime(3) NULL, DoneTime datetime(3) NULL, KEY (MsgTypeCode, State, CreateTime));

@@ -25,7 +25,9 @@ type adoption struct {
 	stuck bool                    // nothing is left of what its own consumers had: it is freed
 	gone  bool                    // rows are deleted when they are done
 	most  int                     // what a consumer of either kind takes at once; 0: one
-	last  func(r *adopting)       // looks at what else is left; nil: at nothing
+
+	hostLease time.Duration     // of the sidecars that besideOwn starts; 0: a short one
+	last      func(r *adopting) // looks at what else is left; nil: at nothing
 
 	unindexed bool // all who claim read the table from its beginning
 }
