@@ -1,8 +1,11 @@
 package adopted_test
 
 import (
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
@@ -72,5 +75,70 @@ func TestHeld(t *testing.T) {
 			t.Errorf("%+v", more)
 		}
 		k.shows(rowsB, "1|done|0", "2|open|3", "3|done|0")
+	})
+}
+
+// cutHeld has the server end the connections that hold so many rows.
+func (k *kit) cutHeld(n int) {
+	k.Helper()
+	if k.c != nil {
+		k.sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`)
+		return
+	}
+	k.until("the connections that hold rows are found", func() bool {
+		var kind, name, status string
+		if err := k.conn.QueryRowContext(k.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
+			k.Fatal(err)
+		}
+		ours, err := texts(k.Context(), k.conn, "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+		if err != nil {
+			k.Fatal(err)
+		}
+		var all []string
+		for _, m := range activeTransaction.FindAllStringSubmatch(status, -1) {
+			if slices.Contains(ours, m[1]) {
+				all = append(all, m[1])
+			}
+		}
+		if len(all) < n {
+			return false
+		}
+		for _, id := range all {
+			k.sql("KILL " + id)
+		}
+		return true
+	})
+}
+
+// activeTransaction finds the connections of transactions that are open.
+var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thread id (\d+)`)
+
+// until waits for a fact.
+func (k *kit) until(what string, f func() bool) {
+	k.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(30 * time.Second); !f(); <-tick.C {
+		if time.Now().After(end) {
+			k.Fatalf("it never happened: %s", what)
+		}
+	}
+}
+
+// unlocked waits until its own consumers find these rows.
+func (k *kit) unlocked(want string) {
+	k.Helper()
+	k.until("unlocked: "+want, func() bool {
+		var got []string
+		var err error
+		if k.c == nil {
+			got, err = texts(k.Context(), k.conn, unlockedB)
+		} else {
+			got, err = k.rows(unlockedB)
+		}
+		if err != nil {
+			k.Fatal(err)
+		}
+		return strings.Join(got, " ") == want
 	})
 }
