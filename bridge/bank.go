@@ -32,6 +32,7 @@ type bank struct {
 	keeper      *keeper
 	sweeper     *sweeper
 	attendant   *attendant
+	depths      depths
 	log         *slog.Logger
 
 	// Bridge.reload guards these.

@@ -36,8 +36,12 @@ type Bridge struct {
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
+	madeUp names // of queues
+
 	mu       sync.Mutex
 	sessions map[*session]struct{}
+	users    map[uint32]int // how many connections each has
+	refusing int            // connections that are told that there is no place
 	serving  sync.WaitGroup
 	closing  bool
 }
@@ -67,8 +71,9 @@ func New(o Options, log *slog.Logger) (*Bridge, error) {
 		ready:    make(chan struct{}),
 		aborted:  make(chan struct{}),
 		sessions: make(map[*session]struct{}),
+		users:    make(map[uint32]int),
 	}
-	p := &plan{opts: o, limits: protocol.NewLimits(o.MaxFrame), bankBy: make(map[string]*bank), bankByID: make(map[string]*bank)}
+	p := newPlan(o)
 	for name, d := range o.Databases {
 		bank := b.newBank(name, d)
 		if twin := p.bankByID[bank.info.Database]; twin != nil {
@@ -244,8 +249,11 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 		return context.Cause(ctx)
 	}
 	pipe, feed := io.Pipe()
-	s := b.open(pipe, out, nil, "", nil)
-	if s == nil {
+	s, full := b.open(pipe, out, nil, "", nil)
+	switch {
+	case full != nil:
+		return full
+	case s == nil:
 		return errors.New("the sidecar is stopping")
 	}
 	defer b.ended(s)
@@ -273,9 +281,12 @@ func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) 
 		_ = conn.Close() // nothing was read from it
 		return
 	}
-	s := b.open(conn, conn, conn, socket, who)
+	s, full := b.open(conn, conn, conn, socket, who)
+	if full != nil {
+		b.turnAway(conn, full)
+	}
 	if s == nil {
-		_ = conn.Close() // stopping: nothing was read from it
+		_ = conn.Close() // stopping, or full: nothing was carried out
 		return
 	}
 	defer b.ended(s)
@@ -289,22 +300,35 @@ func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) 
 	_ = conn.Close() // all that mattered was written or failed before
 }
 
-func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string, who *peer) *session {
+// open makes a session. There is none where the Bridge is stopping, or, as the error says,
+// has too many.
+func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string, who *peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
-		return nil
+		return nil, nil
+	}
+	if e := b.full(who); e != nil {
+		return nil, e
 	}
 	s := newSession(b, fmt.Sprintf("%016x", uint64(newIdentity())), in, out, conn, socket)
 	s.peer = who
 	b.sessions[s] = struct{}{}
+	if who != nil {
+		b.users[who.uid]++
+	}
 	b.serving.Add(1)
-	return s
+	return s, nil
 }
 
 func (b *Bridge) ended(s *session) {
 	b.mu.Lock()
 	delete(b.sessions, s)
+	if s.peer != nil {
+		if b.users[s.peer.uid]--; b.users[s.peer.uid] == 0 {
+			delete(b.users, s.peer.uid)
+		}
+	}
 	b.mu.Unlock()
 	b.serving.Done()
 }

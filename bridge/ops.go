@@ -87,9 +87,13 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	if single {
 		jobs = []protocol.NewJob{req.Job}
 	}
-	bank, stored, wire := s.bridge.plan.Load().newJobs(jobs, "jobs", single)
+	plan := s.bridge.plan.Load()
+	bank, stored, wire := plan.newJobs(jobs, "jobs", single)
 	if wire != nil {
 		return fail(wire)
+	}
+	if err := s.roomForJobs(plan, bank, jobs); err != nil {
+		return answerWith(s.failure(err))
 	}
 	p, err := bank.submit(backends.Enqueue{Jobs: stored})
 	if err != nil {
@@ -143,12 +147,18 @@ func (s *session) claim(req *protocol.Request) finisher {
 	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
 		return fail(protocol.Errorf(protocol.CodeBusy, "%d claims of this connection wait already: answer or cancel one first", maxWaiting))
 	}
+	slots := int(req.Max.Or(1))
+	if !req.LeaseMS.Set {
+		if slots, wire = s.roomToHold(plan, slots); wire != nil {
+			return fail(wire)
+		}
+	}
 	s.mu.Lock()
 	worker := s.worker
 	s.mu.Unlock()
 	w := &waiter{
 		sess:  s,
-		slots: int(req.Max.Or(1)),
+		slots: slots,
 		lease: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
 		once:  req.WaitMS == 0,
 	}

@@ -43,6 +43,9 @@ type Options struct {
 	// Sockets to listen on. May be empty (ServeStream alone).
 	Sockets []Socket
 
+	// Limits bound what clients may take.
+	Limits Limits
+
 	// MaxFrame is the largest request in bytes. Defaults to 4 MiB; at most 64 MiB.
 	MaxFrame int
 
@@ -78,6 +81,7 @@ type Queue struct {
 	KeepDead    time.Duration // of dead jobs. Defaults to 30 days; negative: for ever
 	KeyTTL      time.Duration // how long a key is remembered at least. Defaults to 10 min
 	LIFO        bool          // newest first inside a priority
+	MaxReady    int           // ready jobs, beyond which an enqueue is refused as busy; 0: no limit. See depthAge
 }
 
 // Socket is a Unix socket to listen on.
@@ -93,6 +97,7 @@ type Socket struct {
 
 func (o Options) withDefaults() Options {
 	o.Server = cmp.Or(o.Server, "qsidecar")
+	o.Limits = o.Limits.withDefaults()
 	o.MaxFrame = cmp.Or(o.MaxFrame, protocol.DefaultMaxFrame)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	dbs := make(map[string]Database, len(o.Databases))
@@ -136,6 +141,7 @@ func (o Options) validate() (err error) {
 	if o.MaxFrame < 64<<10 || o.MaxFrame > protocol.MaxMaxFrame {
 		bad("max_frame: %d bytes is outside 64 KiB to 64 MiB", o.MaxFrame)
 	}
+	o.Limits.validate(bad)
 	if len(o.Databases) == 0 {
 		bad("databases: at least one is needed")
 	}
@@ -172,6 +178,9 @@ func (q Queue) validate(bad func(key, format string, args ...any), dbs map[strin
 	}
 	if q.MaxAttempts < 1 || q.MaxAttempts > protocol.MaxMaxAttempt {
 		bad("max_attempts", "%d is outside 1 to %d", q.MaxAttempts, protocol.MaxMaxAttempt)
+	}
+	if q.MaxReady < 0 {
+		bad("max_ready", "%d is negative", q.MaxReady)
 	}
 	if q.Timeout < 0 {
 		bad("timeout", "%v is negative", q.Timeout)

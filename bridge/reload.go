@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // ErrNotRunning: a Bridge can be reloaded only while it runs.
@@ -78,7 +77,7 @@ func (b *Bridge) Reload(o Options) error {
 
 // successor is the plan of o, over the banks that are there, and those that are new in it.
 func (b *Bridge) successor(old *plan, o Options) (next *plan, fresh []*bank, err error) {
-	next = &plan{opts: o, limits: protocol.NewLimits(o.MaxFrame), bankBy: make(map[string]*bank), bankByID: make(map[string]*bank)}
+	next = newPlan(o)
 	for name, d := range o.Databases {
 		id := d.Backend.Info().Database
 		if twin := next.bankByID[id]; twin != nil {

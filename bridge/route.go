@@ -17,6 +17,16 @@ type plan struct {
 	banks    []*bank
 	bankBy   map[string]*bank // by name in the options
 	bankByID map[string]*bank // by the database's random id
+	limited  bool             // a queue has a MaxReady
+}
+
+// newPlan is the plan of options that were checked, without its banks.
+func newPlan(o Options) *plan {
+	p := &plan{opts: o, limits: protocol.NewLimits(o.MaxFrame), bankBy: make(map[string]*bank), bankByID: make(map[string]*bank)}
+	for _, q := range o.Queues {
+		p.limited = p.limited || q.MaxReady > 0
+	}
+	return p
 }
 
 // queue is what the configuration says of a name.

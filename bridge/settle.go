@@ -51,6 +51,9 @@ func (s *session) settle(req *protocol.Request) finisher {
 			return fail(protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
 				plan.nameOf(st.parts[0].bank), plan.nameOf(bank)))
 		}
+		if err := s.roomForJobs(plan, bank, req.Enqueue); err != nil {
+			return answerWith(s.failure(err))
+		}
 		follow = jobs
 	}
 	for i := range st.parts {

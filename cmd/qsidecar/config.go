@@ -24,6 +24,7 @@ type config struct {
 	Queues       map[string]queueConfig    `yaml:"queues"`
 	DrainTimeout duration                  `yaml:"drain_timeout"`
 	MaxFrame     size                      `yaml:"max_frame"`
+	Limits       limitsConfig              `yaml:"limits"`
 	Log          logConfig                 `yaml:"log"`
 
 	urlFile string // that the only database's URL was read from; empty: none
@@ -55,6 +56,25 @@ type backoffConfig struct {
 	Max     duration `yaml:"max"`
 }
 
+// limitsConfig bounds what clients may take.
+type limitsConfig struct {
+	Connections int `yaml:"connections"`
+	PerUser     int `yaml:"connections_per_user"`
+	Held        int `yaml:"held"`
+	QueueNames  int `yaml:"queue_names"`
+}
+
+func (l limitsConfig) check(bad func(path, format string, args ...any)) {
+	for key, n := range map[string]int{"connections": l.Connections, "held": l.Held, "queue_names": l.QueueNames} {
+		if n < 1 || n > 1_000_000 {
+			bad("limits."+key, "%d is outside 1 to 1000000", n)
+		}
+	}
+	if l.PerUser < 0 || l.PerUser > 1_000_000 {
+		bad("limits.connections_per_user", "%d is outside 0 to 1000000", l.PerUser)
+	}
+}
+
 // defaultsConfig is what holds for a queue that does not say otherwise.
 type defaultsConfig struct {
 	Database    string        `yaml:"database"` // empty: the only one
@@ -65,6 +85,7 @@ type defaultsConfig struct {
 	Keep        duration      `yaml:"keep"`
 	KeepDead    retention     `yaml:"keep_dead"`
 	KeyTTL      duration      `yaml:"key_ttl"`
+	MaxReady    int           `yaml:"max_ready"`
 }
 
 // queueConfig is a queue's own word; what is nil comes from defaults.
@@ -77,6 +98,7 @@ type queueConfig struct {
 	Keep        *duration           `yaml:"keep"`
 	KeepDead    *retention          `yaml:"keep_dead"`
 	KeyTTL      *duration           `yaml:"key_ttl"`
+	MaxReady    *int                `yaml:"max_ready"`
 
 	adoptConfig
 }
@@ -114,6 +136,7 @@ func defaultConfig() config {
 		},
 		DrainTimeout: duration(bridge.DefaultDrainTimeout),
 		MaxFrame:     protocol.DefaultMaxFrame,
+		Limits:       limitsConfig{Connections: bridge.DefaultConnections, Held: bridge.DefaultHeldJobs, QueueNames: bridge.DefaultQueueNames},
 		Log:          logConfig{Level: "info", Format: "text"},
 	}
 }
@@ -180,6 +203,7 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 	if c.MaxFrame < 64<<10 || c.MaxFrame > protocol.MaxMaxFrame {
 		bad("max_frame", "%v is outside 64KiB to 64MiB", c.MaxFrame)
 	}
+	c.Limits.check(bad)
 	c.Defaults.check("defaults", c, bad)
 	for name, q := range c.Queues {
 		path := "queues." + name
@@ -238,6 +262,9 @@ func (d defaultsConfig) check(path string, c *config, bad func(path, format stri
 		between(bad, path+".keep_dead", duration(d.KeepDead), duration(time.Second), years)
 	}
 	between(bad, path+".key_ttl", d.KeyTTL, duration(time.Second), years)
+	if d.MaxReady < 0 {
+		bad(path+".max_ready", "%d is negative; 0 is no limit", d.MaxReady)
+	}
 }
 
 func between(bad func(path, format string, args ...any), path string, d, least, most duration) {
@@ -261,6 +288,7 @@ func (q queueConfig) over(d defaultsConfig) defaultsConfig {
 	set(&d.Keep, q.Keep)
 	set(&d.KeepDead, q.KeepDead)
 	set(&d.KeyTTL, q.KeyTTL)
+	set(&d.MaxReady, q.MaxReady)
 	return d
 }
 
@@ -278,6 +306,7 @@ func (c *config) options(open map[string]backends.Backend) bridge.Options {
 		Queues:       make(map[string]bridge.Queue),
 		MaxFrame:     int(c.MaxFrame),
 		DrainTimeout: orNegative(time.Duration(c.DrainTimeout)),
+		Limits:       bridge.Limits(c.Limits),
 	}
 	for _, l := range c.Listen {
 		o.Sockets = append(o.Sockets, bridge.Socket{Path: l.Socket, Mode: fs.FileMode(l.Mode), Group: l.Group, Allow: rules(l.Allow)})
@@ -296,7 +325,7 @@ func (c *config) options(open map[string]backends.Backend) bridge.Options {
 			Database: d.Database, MaxAttempts: d.MaxAttempts, Timeout: time.Duration(d.Timeout),
 			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max),
 			Keep: time.Duration(d.Keep), KeepDead: time.Duration(d.KeepDead), KeyTTL: time.Duration(d.KeyTTL),
-			LIFO: d.Order == "lifo",
+			LIFO: d.Order == "lifo", MaxReady: d.MaxReady,
 		}
 	}
 	return o

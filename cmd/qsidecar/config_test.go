@@ -103,6 +103,7 @@ queues:
   plain:
 drain_timeout: 0s
 max_frame: 8MiB
+limits: {connections_per_user: 5, held: 7}
 log: {level: debug, format: json}
 `), env)
 	if err != nil {
@@ -128,6 +129,7 @@ log: {level: debug, format: json}
 				Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: 10 * time.Minute},
 		},
 		MaxFrame: 8 << 20, DrainTimeout: -1,
+		Limits: bridge.Limits{Connections: 10_000, PerUser: 5, Held: 7, QueueNames: 10_000},
 	}
 	if d := cmp.Diff(want, o); d != "" {
 		t.Errorf("-want +got:\n%s", d)
@@ -168,6 +170,8 @@ func TestConfigErrors(t *testing.T) {
 		{"queues: {q: {order: random}}", "1:21: queues.q.order: \"random\" is none of fifo, lifo"},
 		{"queues: {q: {backoff: {initial: 2h}}}", "queues.q.backoff.max: 1h is outside 2h to "},
 		{"defaults: {keep_dead: 0s}", "defaults.keep_dead: 0s is outside 1s to "},
+		{"limits: {held: 0}", "limits.held: 0 is outside 1 to 1000000"},
+		{"queues: {q: {max_ready: -1}}", "queues.q.max_ready: -1 is negative"},
 		{"max_frame: 1GiB", "1:12: max_frame: \"1GiB\" is not a size: write it as 4MiB, 512KiB or a number of bytes"},
 		{"max_frame: 128MiB", "1:1: max_frame: 128MiB is outside 64KiB to 64MiB"},
 		{"drain_timeout: [1s]", "1:16: drain_timeout: this should be a single value, and is a list"},
@@ -193,7 +197,7 @@ func TestConfigErrors(t *testing.T) {
 func TestConfigTellsAllErrorsAtOnce(t *testing.T) {
 	_, err := parseConfig("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, keep: soon}\n"), noEnv)
 	want := `c.yaml has 4 errors
-c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, log
+c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log
      1 | lisen: 1
        | ^
 c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB

@@ -63,8 +63,16 @@ func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 	settled := time.NewTimer(quiet)
 	settled.Stop()
 	waits := false // for settled
+	look := func() {
+		if now, differ := w.p.differ(); differ && !(waits && now.same(w.seen)) {
+			w.seen, waits = now, true
+			settled.Reset(quiet)
+		}
+	}
 	for {
-		w.follow()
+		if w.follow() {
+			look() // what changed before the watch began
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -75,10 +83,7 @@ func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 		case err := <-w.failures():
 			w.log.Warn("the watch of the config's files; they are looked at every few seconds too", "error", err)
 		case <-poll.C:
-			if now, differ := w.p.differ(); differ && !(waits && now.same(w.seen)) {
-				w.seen, waits = now, true
-				settled.Reset(quiet)
-			}
+			look()
 		case <-settled.C:
 			now, _ := w.p.differ()
 			if !now.same(w.seen) { // still being written
@@ -122,10 +127,11 @@ func (p *instance) differ() (now sources, differ bool) {
 	return now, err != nil || !now.same(p.sources) || failed != nil
 }
 
-// follow watches the folders of the files, and of what they are links to.
-func (w *watcher) follow() {
+// follow watches the folders of the files, and of what they are links to. more: one was
+// not watched before.
+func (w *watcher) follow() (more bool) {
 	if w.events == nil {
-		return
+		return false
 	}
 	dirs, watched := w.p.folders(), w.events.WatchList()
 	for _, dir := range watched {
@@ -137,11 +143,14 @@ func (w *watcher) follow() {
 		if slices.Contains(watched, dir) {
 			continue
 		}
-		if err := w.events.Add(dir); err != nil && !w.told[dir] {
+		err := w.events.Add(dir)
+		more = more || err == nil
+		if err != nil && !w.told[dir] {
 			w.told[dir] = true
 			w.log.Warn("changes in a folder are found by looking every few seconds: it cannot be watched", "folder", dir, "error", err)
 		}
 	}
+	return more
 }
 
 // folders are those in which a change may change the config.
