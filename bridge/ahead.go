@@ -197,7 +197,8 @@ func (b *broker) takeAhead(limit time.Duration) (out []backends.Job, left bool) 
 			out = append(out, back...)
 			ln.ahead.pace = pace{since: now} // claimed for nobody: begin again
 		}
-		if len(ln.waiters) > 0 {
+		if len(ln.waiters) > 0 { // who reads too slowly leaves jobs there
+			left = left || len(ln.ahead.jobs) > 0
 			continue
 		}
 		if ln.ahead.busy(now) {
