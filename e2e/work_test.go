@@ -203,11 +203,13 @@ esac`)
 	for _, want := range []string{
 		"QSIDECAR_JOB=" + env, "QSIDECAR_QUEUE=mail", "QSIDECAR_ATTEMPT=1", "QSIDECAR_MAX_ATTEMPTS=20", "QSIDECAR_PRIORITY=7",
 		"QSIDECAR_KEY=", `QSIDECAR_HEADERS={"x-kind":"a b"}`, "QSIDECAR_HEADER_X_KIND=a b", "QSIDECAR_LAST_ERROR=", "QSIDECAR_SOCKET=" + a.socket,
-		"SigIgn:\t0000000000000000",
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("the command's environment lacks %q", want)
 		}
+	}
+	if !getsSIGPIPE(t, got) {
+		t.Error("the command ignores SIGPIPE: it would go on writing to nobody")
 	}
 	if fence := slices.IndexFunc(got, func(v string) bool { return strings.HasPrefix(v, "QSIDECAR_FENCE=") }); fence < 0 || got[fence] == "QSIDECAR_FENCE=0" {
 		t.Error("the command has no fence")
@@ -386,4 +388,21 @@ grep VmHWM /proc/$PPID/status >peak`)
 	if j := c.view("q", id); len(j.Errors) != 1 || !strings.Contains(j.Errors[0].Message, "it wrote 100000000 bytes, and a result has") {
 		t.Errorf("the job is %.500v, want it failed for its result's size", j)
 	}
+}
+
+// getsSIGPIPE reads the line of the signals that a process ignores. Others than SIGPIPE may be:
+// a shell's job in the background ignores SIGINT, and so does what it starts.
+func getsSIGPIPE(t *testing.T, lines []string) bool {
+	t.Helper()
+	for _, line := range lines {
+		if mask, ok := strings.CutPrefix(line, "SigIgn:\t"); ok {
+			n, err := strconv.ParseUint(mask, 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n&(1<<(syscall.SIGPIPE-1)) == 0
+		}
+	}
+	t.Fatalf("no SigIgn in %q", lines)
+	return false
 }
