@@ -73,8 +73,8 @@ func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*
 			errs = errors.Join(errs, err)
 			continue
 		}
-		if i := slices.IndexFunc(slices.Collect(maps.Values(have)), func(o *openDB) bool { return o.by == by }); i >= 0 {
-			all[name] = slices.Collect(maps.Values(have))[i]
+		if o := openBy(have, by); o != nil {
+			all[name] = o
 			continue
 		}
 		b, err := openAdopted(ctx, c, name, p.log)
@@ -88,6 +88,17 @@ func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*
 		return nil, errors.Join(errs, closeUnused(all, have))
 	}
 	return all, nil
+}
+
+// openBy is the database that was opened in that very way, whatever it was called; nil:
+// there is none.
+func openBy(have map[string]*openDB, by string) *openDB {
+	for _, o := range have {
+		if o.by == by {
+			return o
+		}
+	}
+	return nil
 }
 
 // closeUnused closes those of all that are not in use.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -192,14 +193,43 @@ func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
 	eventually(t, "the old database is left", func() bool { return len(x.status().Databases) == 1 })
 }
 
+// TestReloadKeepsDatabasesApart: each name stays its own database, whatever changes beside it.
+func TestReloadKeepsDatabasesApart(t *testing.T) {
+	h := newHost(t)
+	config := func(n int) string {
+		var b strings.Builder
+		b.WriteString("databases:\n")
+		for _, db := range []string{"a", "b", "c", "d"} {
+			b.WriteString("  " + db + ": {url: 'sqlite:" + filepath.Join(h.dir, db+".db") + "'}\n")
+		}
+		b.WriteString("queues:\n")
+		for _, db := range []string{"a", "b", "c", "d"} {
+			b.WriteString("  in-" + db + ": {database: " + db + ", max_attempts: " + strconv.Itoa(n) + "}\n")
+		}
+		return b.String()
+	}
+	x := &reloading{host: h, file: h.file("c.yaml", config(1))}
+	h.poll, h.deaf = time.Hour, true
+	x.r = h.serve("--config", x.file)
+	for n := 2; n < 12; n++ {
+		x.write(x.file, config(n))
+		x.must(0, "reload")
+		for _, d := range x.status().Databases {
+			if want := filepath.Join(h.dir, d.Name+".db"); d.Place != want {
+				t.Fatalf("after %d reloads the database %s is %s, want %s", n-1, d.Name, d.Place, want)
+			}
+		}
+	}
+}
+
 // statusLine is what status --json says.
 type statusLine struct {
 	Generation  int
 	ConfigError string `json:"config_error"`
 	FailedAt    int64  `json:"failed_at"`
 	Databases   []struct {
-		Name, Error string
-		Leaving     bool
+		Name, Error, Place string
+		Leaving            bool
 	}
 	Sessions []struct {
 		Worker string
