@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 var _ backends.Advisor = (*Store)(nil)
@@ -76,26 +77,7 @@ func (p *plan) lines(indent string) (all []string) {
 // CreateIndex implements backends.Advisor: an index of the rows that wait alone.
 func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := grammar{}
-	var columns, only []string
-	for _, c := range equal {
-		if c.State || c.Null {
-			only = append(only, c.SQL)
-		} else {
-			columns = append(columns, g.Name(c.Column))
-		}
-	}
-	for _, c := range order {
-		name := g.Name(c.Name)
-		if c.Descending {
-			name += " DESC"
-		}
-		columns = append(columns, name)
-	}
-	sql := fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s)", g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
-	if len(only) > 0 {
-		sql += " WHERE " + strings.Join(only, " AND ")
-	}
-	return sql
+	return "CREATE INDEX CONCURRENTLY ON " + g.Table(table.Schema, table.Name) + " " + batch.WaitingIndex(g.Name, equal, order)
 }
 
 // Habits implements backends.Advisor. The planner does not see that rows of an index

@@ -2,10 +2,10 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 var _ backends.Advisor = (*Store)(nil)
@@ -57,26 +57,7 @@ func indexIn(step string) string {
 // CreateIndex implements backends.Advisor: an index of the rows that wait alone.
 func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := grammar{}
-	var columns, only []string
-	for _, c := range equal {
-		if c.State || c.Null {
-			only = append(only, c.SQL)
-		} else {
-			columns = append(columns, g.Name(c.Column))
-		}
-	}
-	for _, c := range order {
-		name := g.Name(c.Name)
-		if c.Descending {
-			name += " DESC"
-		}
-		columns = append(columns, name)
-	}
-	sql := fmt.Sprintf("CREATE INDEX %s ON %s (%s)", g.Name("waiting_"+table.Name), g.Name(table.Name), strings.Join(columns, ", "))
-	if len(only) > 0 {
-		sql += " WHERE " + strings.Join(only, " AND ")
-	}
-	return sql
+	return "CREATE INDEX " + g.Name("waiting_"+table.Name) + " ON " + g.Name(table.Name) + " " + batch.WaitingIndex(g.Name, equal, order)
 }
 
 // Habits implements backends.Advisor.
