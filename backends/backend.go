@@ -81,7 +81,7 @@ type Info struct {
 	Engine   string // "sqlite", "postgres", …: for people and logs
 	Version  string // the server's, or the library's
 	Place    string // the address without secrets, for messages
-	Database string // the random id kept in the database: 11 characters of [A-Za-z0-9_-]
+	Database string // the random id kept in the database: 11 characters of [A-Za-z0-9_-]. Empty: it was not reached yet, and every call is Unavailable
 
 	// Ahead: Slot.Ahead and Deliver are understood.
 	Ahead bool
@@ -278,6 +278,7 @@ type WriteResult struct {
 	Stored []Stored // for each job of Enqueue, or of an Ack's Enqueue
 	Lost   []Lease  // the leases that were not valid; nothing happened to their jobs
 	Freed  []string // queues in which this write made jobs ready, each once
+	Fallen Fallen   // what a Nack or a Release ended
 
 	// Err: why this write did not happen, or not all of it, where it is no part of the
 	// others' transaction (see Mixed.Holding). Its kinds are those of Commit's. nil: it did.
@@ -295,6 +296,8 @@ type Stored struct {
 type ClaimResult struct {
 	Jobs []Job // at most one for each slot, in the order of the slots
 	More bool  // stopped by bytes: there may be more ready
+
+	Fallen Fallen // jobs that went to dead with CauseTooLarge
 
 	// Err: why nothing was claimed, where the claim is no part of the others'
 	// transaction. nil: it was looked.

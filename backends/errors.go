@@ -6,30 +6,37 @@ import (
 )
 
 var (
-	// ErrUnknownOutcome: the change may have been committed and may not.
+	// ErrUnknownOutcome says: the change may have been committed and may not.
 	ErrUnknownOutcome = errors.New("the connection broke inside the commit and its outcome could not be found out")
 
-	// ErrHostLost: the batch's host was given up, so that it must not claim.
+	// ErrHostLost says: the batch's host was given up, so that it must not claim.
 	ErrHostLost = errors.New("this sidecar was given up by another one: its beat was late")
 
-	// ErrHoldLost: the connection that held a job's row is gone, and with it the lock.
+	// ErrHoldLost says: the connection that held a job's row is gone, and with it the lock.
 	// Nothing was written.
 	ErrHoldLost = errors.New("the connection that held the job's row locked is gone")
 
-	// ErrNoSuchJob: a job that the caller named does not exist.
+	// ErrNoSuchJob says: a job that the caller named does not exist.
 	ErrNoSuchJob = errors.New("no such job")
 
-	// ErrKeyTaken: another job has the key by now.
+	// ErrKeyTaken says: another job has the key by now.
 	ErrKeyTaken = errors.New("another job has the same key by now")
 )
 
 // UnavailableError says that the database cannot be had just now (unreachable,
 // read-only, disk full, locked by another program): nothing was written, and
 // trying again later can help.
-type UnavailableError struct{ Err error }
+type UnavailableError struct {
+	Err    error
+	Denied bool // the server is there, and does not let this role in: its settings are wrong, here or there
+}
 
 // Unavailable wraps err as an UnavailableError.
 func Unavailable(err error) error { return &UnavailableError{Err: err} }
+
+// Denied wraps err as an UnavailableError of a server that does not let this role in: a
+// wrong password or name, or no such database.
+func Denied(err error) error { return &UnavailableError{Err: err, Denied: true} }
 
 // Error implements error.
 func (e *UnavailableError) Error() string { return fmt.Sprintf("database unavailable: %v", e.Err) }
@@ -69,6 +76,13 @@ func (e *LockedError) Unwrap() error { return e.Err }
 func Retryable(err error) bool {
 	var u *UnavailableError
 	return errors.As(err, &u)
+}
+
+// IsAway reports whether err says that the database cannot be reached, or had, just now,
+// and that waiting may be all that it takes.
+func IsAway(err error) bool {
+	var u *UnavailableError
+	return errors.As(err, &u) && !u.Denied
 }
 
 // IsRefused reports whether err is the database's refusal of this very change.

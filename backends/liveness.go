@@ -1,6 +1,10 @@
 package backends
 
-import "time"
+import (
+	"cmp"
+	"strings"
+	"time"
+)
 
 // Beat is a sidecar's sign of life.
 type Beat struct {
@@ -8,7 +12,23 @@ type Beat struct {
 	Kind  BeatKind
 	Name  string        // host name and pid, for people
 	Lease time.Duration // how long the sidecar is taken to live from now on
+	Reads bool          // it reads the depths of the queues for all, or is about to (Peer.Reads)
 }
+
+// readsMark ends the name of a sidecar that reads. It needs no column, and older sidecars
+// neither write nor mind it.
+const readsMark = " +depths"
+
+// Row is the name as the sidecar's row has it, from its last beat on.
+func (b Beat) Row() string {
+	if b.Reads {
+		return b.Name + readsMark
+	}
+	return b.Name
+}
+
+// Reads is Beat.Reads of a row with that name.
+func Reads(row string) bool { return strings.HasSuffix(row, readsMark) }
 
 // BeatKind is what a beat wants.
 type BeatKind int
@@ -36,6 +56,7 @@ type Peer struct {
 	Beats   uint64 // moves with each of its beats
 	Expired bool   // its end has passed, by the database's clock
 	Dead    bool   // given up; its jobs are being taken back
+	Reads   bool   // it said so with its last beat
 }
 
 // Held is a claimed row.
@@ -54,7 +75,11 @@ type Sweep struct {
 	Suspects []Suspect // sidecars to give up, if they still look the same
 	Prune    bool      // also delete what retention says; not needed at every sweep
 	Limit    int       // rows of each kind at most, > 0
+	Bite     int       // rows that pruning deletes in one transaction at most; 0: Limit
 }
+
+// Most is how many rows pruning may delete in one transaction.
+func (s Sweep) Most() int { return cmp.Or(s.Bite, s.Limit) }
 
 // Suspect is a peer that the caller saw expired while its beat did not move for
 // long enough by the caller's own clock. It is given up only if its end has
@@ -70,9 +95,23 @@ type Swept struct {
 	Freed    []string      // queues in which the sweep made jobs ready, waited for or not
 	Promoted int           // scheduled → ready
 	Reaped   map[Cause]int // claimed → ready, scheduled or dead, by cause
+	Fallen   Fallen        // the same, by queue too
 	Pruned   int
-	More     bool          // some kind reached Limit: sweep again at once
+	More     bool          // some kind reached Limit (but for pruning): sweep again at once
 	Next     time.Duration // until the next promotion or end of a lease known now; < 0: none
+
+	// With Prune. Deleting is in no hurry: what is over is so for everybody already.
+	Rest    bool          // there is more to be pruned: some other time soon
+	Pruning time.Duration // how long the longest transaction that pruned took; 0: none did
+	Overdue time.Duration // for how long the first of what was there to prune had been over, before this sweep
+}
+
+// Bitten adds what one transaction that prunes did: it deleted n rows of those that
+// it found, most at the most, and took so long.
+func (s *Swept) Bitten(n, found, most int, took time.Duration) {
+	s.Pruned += n
+	s.Rest = s.Rest || found >= most
+	s.Pruning = max(s.Pruning, took)
 }
 
 // Cause says why an attempt failed.

@@ -46,7 +46,7 @@ func TestEngines(t *testing.T) {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
 			var out bytes.Buffer
-			args := strings.Fields("-fast -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -wakes 8 -engine " + e.name)
+			args := strings.Fields("-fast -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -finished 2000 -wakes 8 -engine " + e.name)
 			err := run(t.Context(), append(args, "-bin", bin), &out)
 			t.Log(out.String())
 			if err != nil {
@@ -56,6 +56,39 @@ func TestEngines(t *testing.T) {
 				return // it is said above, and nothing stands in for it
 			}
 			checkReport(t, e, out.String())
+		})
+	}
+}
+
+// TestRetention: 32 workers go on while finished jobs are pruned, and these are gone in
+// the end (else the benchmark fails). Full size, a million done and a million dead rows,
+// is for QSIDECAR_SOAK=1: filling the tables takes minutes.
+func TestRetention(t *testing.T) {
+	bin, rows := program(t), 10_000
+	if os.Getenv("QSIDECAR_SOAK") != "" {
+		rows = 1_000_000
+	}
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			if rows < 1_000_000 {
+				t.Parallel()
+			}
+			var out bytes.Buffer
+			err := run(t.Context(), []string{"-fast", "-parts", "retention", "-jobs", fmt.Sprint(rows / 10), "-finished", fmt.Sprint(rows), "-engine", e.name, "-bin", bin}, &out)
+			t.Log(out.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(out.String(), errNotHad.Error()) {
+				return // it is said above, and nothing stands in for it
+			}
+			m := regexp.MustCompile(`while pruning / without +([\d.]+) `).FindStringSubmatch(out.String())
+			if m == nil {
+				t.Fatal("the report has no ratio")
+			}
+			if ratio, err := strconv.ParseFloat(m[1], 64); err != nil || ratio < retentionAim/10 {
+				t.Errorf("while pruning %s of the rate is left", m[1])
+			}
 		})
 	}
 }
@@ -81,14 +114,15 @@ func checkReport(t *testing.T, e engine, said string) {
 		}
 	}
 	want := []string{"enqueue in batches of 10", "claim one + ack one", "claim and ack in batches of 10", "enqueue one",
-		"small table, one + one", "large table, one + one", "small table, batches of 10", "large table, batches of 10"}
+		"small table, one + one", "large table, one + one", "small table, batches of 10", "large table, batches of 10",
+		"nothing to prune, one + one", "while being pruned, one + one"}
 	for _, name := range want {
 		if rates[name] <= 0 {
 			t.Errorf("%s: %v jobs/s", name, rates[name])
 		}
 	}
-	if n := strings.Count(said, "aim ≥"); n != len(e.aims)+4 {
-		t.Errorf("%d ratios beside aims, want %d", n, len(e.aims)+4)
+	if n := strings.Count(said, "aim ≥"); n != len(e.aims)+5 {
+		t.Errorf("%d ratios beside aims, want %d", n, len(e.aims)+5)
 	}
 	if direct := regexp.MustCompile(`(?m)^direct.* [1-9]\d* +\(`).FindAllString(said, -1); len(direct) < 2 {
 		t.Errorf("%d rivals with rates, want at least 2", len(direct))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -101,7 +102,7 @@ func (p *place) loops(ctx context.Context, name string, fill func(n int) (int, e
 			if err != nil {
 				return fmt.Errorf("%s: filling its queue: %w", name, err)
 			}
-			took, err := loop(ctx, jobs, append(argv[:len(argv):len(argv)], strconv.Itoa(x.at)), env)
+			took, err := loop(ctx, jobs, append(slices.Clip(argv), strconv.Itoa(x.at)), env)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}

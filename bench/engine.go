@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -79,6 +80,10 @@ type database interface {
 	// Backlog puts that many ready jobs of the queue, as many that are scheduled for
 	// tomorrow, and as many dead ones into the sidecar's tables.
 	Backlog(ctx context.Context, queue string, rows int) error
+	// Finished puts that many done jobs of the queue and as many dead ones, each with a
+	// failure, into the sidecar's tables: the first has its time after first, the last
+	// span later.
+	Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error
 	// Hold opens a transaction that keeps its snapshot until release.
 	Hold(ctx context.Context) (release func() error, err error)
 	Close() error

@@ -33,6 +33,7 @@ type options struct {
 	rounds  int
 	rows    int // of each state in a large table
 	held    int // jobs while a snapshot is held
+	finish  int // done rows to prune, and as many dead ones
 	wakes   int // enqueues to somebody who waits
 	fast    bool
 }
@@ -44,7 +45,7 @@ type part struct {
 }
 
 // parts are all, in their order.
-var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"clients", clients}}
+var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}}
 
 func partNames() string {
 	var names []string
@@ -55,19 +56,20 @@ func partNames() string {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if what := os.Getenv(loadEnv); what != "" {
-		if err := generate(what); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
-	}
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := begin(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// begin is the program, or a process of it that makes load.
+func begin() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if what := os.Getenv(loadEnv); what != "" {
+		return generate(what)
+	}
+	return run(ctx, os.Args[1:], os.Stdout)
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -83,6 +85,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.rounds, "rounds", 3, "how often the interleaved measurements run")
 	flags.IntVar(&o.rows, "rows", 0, "ready, scheduled and dead rows of the large table, each; 0: a number for each engine")
 	flags.IntVar(&o.held, "held", 0, "jobs that are worked while a snapshot is held; 0: a number for each engine")
+	flags.IntVar(&o.finish, "finished", 1_000_000, "done rows that are pruned, and as many dead ones")
 	flags.IntVar(&o.wakes, "wakes", 100, "enqueues to a worker that waits, for each way")
 	flags.BoolVar(&o.fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
 	if err := flags.Parse(args); err != nil {
@@ -91,7 +94,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("what is %q? Everything is a flag", flags.Arg(0))
-	case o.workers < 1 || o.jobs < 1 || o.batch < 1 || o.batch > 1000 || o.rounds < 1 || o.wakes < 1 || o.rows < 0 || o.held < 0:
+	case o.workers < 1 || o.jobs < 1 || o.batch < 1 || o.batch > 1000 || o.rounds < 1 || o.wakes < 1 || o.finish < 1 || o.rows < 0 || o.held < 0:
 		return errors.New("every size is at least 1 (-rows and -held: 0), and -batch at most 1000")
 	case *socket != "":
 		return alone(out, *socket, o)

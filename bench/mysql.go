@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 
@@ -148,6 +149,38 @@ func (d *myDatabase) Backlog(ctx context.Context, queue string, rows int) error 
 		}
 	}
 	_, err := d.c.ExecContext(ctx, "ANALYZE TABLE qsidecar_jobs")
+	return err
+}
+
+func (d *myDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error {
+	if err := d.makeNumbers(ctx); err != nil {
+		return err
+	}
+	for from := 0; from < rows; from += bite {
+		for state, why := range map[string]any{"done": nil, "dead": "why"} {
+			if _, err := d.c.ExecContext(ctx, `INSERT INTO qsidecar_jobs (queue, payload, state, attempts, last_error, finished_at, expires_at)
+				SELECT ?, REPEAT('a', ?), ?, 1, ?, UTC_TIMESTAMP(6) - INTERVAL 31 DAY, UTC_TIMESTAMP(6) + INTERVAL (? + ? * (n + ?) DIV ?) MICROSECOND
+				FROM numbers WHERE n <= ?`, queue, payloadSize, state, why,
+				first.Microseconds(), span.Microseconds(), from, rows, min(bite, rows-from)); err != nil {
+				return err
+			}
+		}
+	}
+	var last int64
+	if err := d.c.QueryRowContext(ctx, "SELECT MAX(id) FROM qsidecar_jobs").Scan(&last); err != nil {
+		return err
+	}
+	for id := int64(0); id < last; id += bite {
+		for _, sql := range []string{
+			"INSERT INTO qsidecar_expiring (expires_at, job) SELECT expires_at, id FROM qsidecar_jobs WHERE id > ? AND id <= ? AND expires_at IS NOT NULL",
+			"INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar_jobs WHERE id > ? AND id <= ? AND state = 'dead'",
+		} {
+			if _, err := d.c.ExecContext(ctx, sql, id, id+bite); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := d.c.ExecContext(ctx, "ANALYZE TABLE qsidecar_jobs, qsidecar_expiring, qsidecar_failures")
 	return err
 }
 

@@ -69,7 +69,7 @@ func myTwo(ctx context.Context, c *myConn) func() (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
+		defer tx.Rollback() // after a commit it does nothing
 		var id int64
 		err = tx.QueryRowContext(ctx, "SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED").Scan(&id)
 		if errors.Is(err, sql.ErrNoRows) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -112,6 +113,23 @@ func (d *pgDatabase) Backlog(ctx context.Context, queue string, rows int) error 
 				CASE s WHEN 'scheduled' THEN now() + interval '1 day' END, CASE s WHEN 'dead' THEN now() END
 			FROM generate_series(1, %d) n CROSS JOIN unnest('{ready,scheduled,dead}'::text[]) s`, queue, payloadSize, rows),
 		`VACUUM ANALYZE qsidecar.qsidecar_jobs`, `CHECKPOINT`,
+	} {
+		if _, err := d.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *pgDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error {
+	for _, sql := range []string{
+		fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, attempts, last_error, finished_at, expires_at)
+			SELECT '%s', s, decode(repeat('00', %d), 'hex'), 1, CASE s WHEN 'dead' THEN 'why' END, now() - interval '31 days',
+				now() + (%d + %d * n / %d) * interval '1 ms'
+			FROM generate_series(1, %[5]d) n CROSS JOIN unnest('{done,dead}'::text[]) s`, queue, payloadSize, first.Milliseconds(), span.Milliseconds(), rows),
+		`INSERT INTO qsidecar.qsidecar_failures (job, fence, attempt, cause, message, at)
+			SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar.qsidecar_jobs WHERE state = 'dead'`,
+		`VACUUM ANALYZE qsidecar.qsidecar_jobs, qsidecar.qsidecar_failures`, `CHECKPOINT`,
 	} {
 		if _, err := d.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err

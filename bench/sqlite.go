@@ -95,6 +95,30 @@ func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err
 	return nil
 }
 
+func (d *liteDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) (err error) {
+	db, err := d.s.open(d.name, "&_txlock=immediate")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	now := time.Now()
+	const bite = 50_000
+	for from := 0; from < rows; from += bite {
+		for state, why := range map[string]any{"done": nil, "dead": "why"} {
+			if _, err := db.ExecContext(ctx, `WITH RECURSIVE s (n) AS (SELECT ? + 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?)
+				INSERT INTO qsidecar_jobs (queue, state, payload, position, ready_at, attempts, last_error, finished_at, expires_at)
+				SELECT ?, ?, zeroblob(?), n, ?, 1, ?, ?, ? + ? * n / ? FROM s`,
+				from, min(rows, from+bite), queue, state, payloadSize, now.UnixMilli(), why, now.Add(-31*24*time.Hour).UnixMilli(),
+				now.Add(first).UnixMilli(), span.Milliseconds(), rows); err != nil {
+				return err
+			}
+		}
+	}
+	_, err = db.ExecContext(ctx, `INSERT INTO qsidecar_failures (job, number, attempt, cause, message, at)
+		SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar_jobs WHERE state = 'dead'`)
+	return err
+}
+
 func (d *liteDatabase) Hold(ctx context.Context) (release func() error, err error) {
 	db, err := d.s.open(d.name, "")
 	if err != nil {

@@ -113,7 +113,10 @@ func (b *broker) fromAhead(ln *line, w *waiter) []backends.Job {
 	if host := b.fresh(); host == 0 || host != a.jobs[0].Token.Host {
 		return nil // the attendant takes them back
 	}
-	n := min(w.slots, len(a.jobs))
+	n, _ := w.take(min(w.slots, len(a.jobs)))
+	if n == 0 {
+		return nil
+	}
 	jobs := make([]backends.Job, n)
 	for i := range jobs {
 		jobs[i] = a.jobs[i].Job

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,6 +34,8 @@ type bank struct {
 	sweeper     *sweeper
 	attendant   *attendant
 	depths      depths
+	census      census
+	metrics     atomic.Pointer[databaseMetrics] // under the name that it has now
 	log         *slog.Logger
 
 	// Bridge.reload guards these.
@@ -65,6 +68,8 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		seen:       make(map[backends.Token]struct{}),
 	}
 	b.committer = c
+	b.metrics.Store(br.metrics.databases.of(name))
+	c.metrics, b.ledger.metrics = b.metrics.Load, b.metrics.Load
 	b.broker = newBroker(c.wakeClaims)
 	b.keeper = &keeper{
 		backend: b.link,
@@ -72,17 +77,20 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		ledger:  b.ledger,
 		log:     b.log,
 		clock:   bootTime,
-		lost:    func(m map[*session][]backends.Lease) { br.tellLost(b, m) },
+		lost:    func(m map[*session][]heldJob) { br.tellLost(b, m) },
 		release: c.release,
 		revived: c.wakeClaims,
+		metrics: b.metrics.Load,
 		poke:    make(chan struct{}, 1),
 		watched: make(map[backends.Identity]watch),
 	}
 	b.sweeper = &sweeper{
+		prune:   pruning{alone: !b.info.Concurrent},
 		backend: b.link,
 		keeper:  b.keeper,
 		broker:  b.broker,
 		times:   b.times,
+		metrics: b.metrics.Load,
 		log:     b.log,
 		poke:    make(chan struct{}, 1),
 	}

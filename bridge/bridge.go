@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -33,10 +32,16 @@ type Bridge struct {
 	aborted chan struct{}
 	abort   sync.Once
 
+	metrics  *metrics
+	draining atomic.Bool
+	vigil    vigil
+
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
-	madeUp names // of queues
+	madeUp  names // of queues
+	brakes  brakes
+	buffers buffers
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -68,6 +73,7 @@ func New(o Options, log *slog.Logger) (*Bridge, error) {
 	b := &Bridge{
 		log:      log,
 		began:    time.Now(),
+		metrics:  newMetrics(),
 		ready:    make(chan struct{}),
 		aborted:  make(chan struct{}),
 		sessions: make(map[*session]struct{}),
@@ -75,20 +81,13 @@ func New(o Options, log *slog.Logger) (*Bridge, error) {
 	}
 	p := newPlan(o)
 	for name, d := range o.Databases {
-		bank := b.newBank(name, d)
-		if twin := p.bankByID[bank.info.Database]; twin != nil {
-			return nil, twins(twin.name, name)
+		if err := p.add(name, b.newBank(name, d)); err != nil {
+			return nil, err
 		}
-		p.banks = append(p.banks, bank)
-		p.bankBy[name] = bank
-		p.bankByID[bank.info.Database] = bank
 	}
 	b.plan.Store(p)
+	b.label(p)
 	return b, nil
-}
-
-func twins(one, other string) error {
-	return fmt.Errorf("databases.%s and databases.%s are the same database: give its queues one name", one, other)
 }
 
 // Ready is closed when every socket listens and the databases were asked.
@@ -136,13 +135,14 @@ func (b *Bridge) Run(ctx context.Context) error {
 	close(b.ready)
 
 	<-r.stop.Done()
+	b.draining.Store(true)
 	b.reload.Lock() // a reload under way ends before
 	b.running = nil
 	b.reload.Unlock()
 	b.drain()
 	err = closeAll(r.listeners)
 	b.closeSessions()
-	b.serving.Wait()
+	b.awaitSessions()
 	r.left.Wait()
 	stopWork()
 	timer := time.AfterFunc(flushTimeout, stopHard)
@@ -161,7 +161,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 // begin listens, and makes what Run needs.
 func (b *Bridge) begin(ctx context.Context) (*running, error) {
-	lns, err := listenAll(b.plan.Load().opts.Sockets)
+	lns, err := listenAll(&b.plan.Load().opts)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func (b *Bridge) idle() bool {
 	return true
 }
 
-// ErrHangUp, as the cause with which ServeStream's ctx ends, says that nobody
+// ErrHangUp is the cause with which ServeStream's ctx ends, says that nobody
 // reads out any more: streams cannot tell that by themselves.
 var ErrHangUp = errHangUp
 
@@ -283,13 +283,17 @@ func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) 
 	}
 	s, full := b.open(conn, conn, conn, socket, who)
 	if full != nil {
-		b.turnAway(conn, full)
+		b.metrics.turnedAway.Inc()
+		b.logTurnedAway(socket, who, full)
+		b.turnAway(conn, who, full)
 	}
 	if s == nil {
 		_ = conn.Close() // stopping, or full: nothing was carried out
 		return
 	}
 	defer b.ended(s)
+	s.logConnected(true)
+	defer s.logConnected(false)
 	forget, err := watcher.watch(conn, func() { s.hangUp(errHangUp) })
 	if err != nil {
 		b.log.Error("a connection was refused", "error", err)
@@ -317,6 +321,7 @@ func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string,
 	if who != nil {
 		b.users[who.uid]++
 	}
+	b.metrics.sessions.Inc()
 	b.serving.Add(1)
 	return s, nil
 }
@@ -343,12 +348,34 @@ func (b *Bridge) closeSessions() {
 	}
 }
 
-// tellLost tells the sessions that asked for it what they lost.
-func (b *Bridge) tellLost(bank *bank, lost map[*session][]backends.Lease) {
-	for s, leases := range lost {
-		texts := make([]string, len(leases))
-		for i, l := range leases {
-			texts[i] = formatLease(bank.info.Database, l)
+// awaitSessions waits for the end of sessions that were closed. Once it is aborted, not for
+// what their clients have still to read.
+func (b *Bridge) awaitSessions() {
+	ended := make(chan struct{})
+	go func() {
+		b.serving.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return
+	case <-b.aborted:
+	}
+	b.mu.Lock()
+	for s := range b.sessions {
+		s.cut()
+	}
+	b.mu.Unlock()
+	<-ended
+}
+
+// tellLost tells the sessions that asked for it, and the log, what they lost.
+func (b *Bridge) tellLost(bank *bank, lost map[*session][]heldJob) {
+	for s, gone := range lost {
+		bank.logGone(s, gone)
+		texts := make([]string, len(gone))
+		for i, h := range gone {
+			texts[i] = formatLease(bank.info.Database, h.lease)
 		}
 		s.tell(protocol.EventLost, texts)
 	}

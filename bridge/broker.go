@@ -56,11 +56,13 @@ type line struct {
 type waiter struct {
 	sess   *session
 	slots  int
+	since  time.Time     // when it was asked
 	lease  backends.Slot // the template: lease kind and worker
 	once   bool          // wait_ms 0: answered after one look
 	line   *line
 	queues []string // the line's
 	seen   uint64   // the line's hint when it was last asked, 0: never
+	places int      // taken of the session's, for the jobs of the commit under way, or of the answer
 	asking bool     // in the commit under way
 	left   bool     // answered as soon as the commit under way ends
 	failed error    // why the last look failed; nil: it did not
@@ -218,6 +220,7 @@ func (b *broker) gather(host backends.Identity, number func() uint64) []ask {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var asks []ask
+	var full []*waiter
 	room := maxSlots
 	for i := 0; i < len(b.order) && room > 0; i++ {
 		ln := b.order[i]
@@ -229,10 +232,17 @@ func (b *broker) gather(host backends.Identity, number func() uint64) []ask {
 			if w.slots > room && len(a.waiters)+len(asks) > 0 {
 				break // it comes first next time
 			}
+			n, held := w.take(w.slots)
+			if held {
+				full = append(full, w)
+			}
+			if n == 0 {
+				continue
+			}
 			w.asking = true
-			room -= w.slots
+			room -= n
 			a.waiters = append(a.waiters, w)
-			for range w.slots {
+			for range n {
 				slot := w.lease
 				slot.Token = backends.Token{Host: host, Number: number()}
 				a.slots = append(a.slots, slot)
@@ -250,10 +260,30 @@ func (b *broker) gather(host backends.Identity, number func() uint64) []ask {
 			asks = append(asks, a)
 		}
 	}
+	for _, w := range full {
+		b.remove(w)
+		w.answer <- answer{err: w.sess.tooMany()}
+	}
 	if len(b.order) > 1 { // whoever came first now comes last next time
 		b.order = append(b.order[1:], b.order[0])
 	}
 	return asks
+}
+
+// take is for how many jobs the database may be asked for the waiter: the places of its
+// session's that it took for them, and all for a timed lease. full: it holds too many.
+func (w *waiter) take(want int) (n int, full bool) {
+	if w.lease.Lease > 0 {
+		return want, false
+	}
+	w.places, full = w.sess.places.take(want, w.sess.mostHeld())
+	return w.places, full
+}
+
+// unanswered gives back the places of a waiter whose ask brought nothing.
+func (w *waiter) unanswered() {
+	w.sess.placed(w.places, 0)
+	w.places = 0
 }
 
 // settle ends an ask with what the database gave: jobs for its waiters first, then
@@ -265,7 +295,11 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 	for _, w := range a.waiters {
 		w.asking = false
 		w.failed = nil
-		n := min(w.slots, len(jobs))
+		asked := w.slots
+		if w.lease.Lease == 0 {
+			asked = w.places
+		}
+		n := min(asked, len(jobs))
 		if n > 0 {
 			b.remove(w)
 			w.sess.load(jobs[:n])
@@ -276,6 +310,7 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 			jobs = jobs[n:]
 			continue
 		}
+		w.unanswered()
 		if !res.More {
 			w.seen = a.hint
 			if got := b.aheadOfOthers(w); len(got) > 0 && !w.left {
@@ -308,6 +343,7 @@ func (b *broker) failed(a ask, err error, seen uint64) {
 	a.line.ahead.asking = false
 	for _, w := range a.waiters {
 		w.asking = false
+		w.unanswered()
 		w.seen = max(w.seen, seen)
 		w.failed = err
 		mayPass := backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)

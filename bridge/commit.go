@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -14,7 +15,9 @@ var errBeatLate = errors.New("this sidecar's beat is late, so it must not give o
 // commit carries out one batch and answers its members. It returns an error when
 // the database could not be had: those who can wait are queued again.
 func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) error {
+	began := time.Now()
 	res, err := c.try(hard, writes, asks)
+	c.metrics().committed(time.Since(began), len(writes), asks, res.Claims, err)
 	switch {
 	case err == nil:
 		c.answer(writes, res.Writes)
@@ -124,7 +127,9 @@ func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (ba
 }
 
 func (c *committer) answer(writes []*pending, results []backends.WriteResult) {
+	m := c.metrics()
 	for i, p := range writes {
+		m.answered(p, &results[i]) // before whoever waits can look
 		c.finish(p, outcome{res: results[i], err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
@@ -161,6 +166,7 @@ func (c *committer) deliver(hard context.Context, asks []ask, results []backends
 			c.broker.failAlone(asks[i], err)
 			continue
 		}
+		logFallen(c.log, results[i].Fallen)
 		if left := c.broker.settle(asks[i], results[i]); len(left) > 0 {
 			c.giveBack(host, left)
 		}
@@ -191,7 +197,7 @@ func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 
 // release gives claims back, uncharged, as far as they are still host's.
 func (c *committer) release(host backends.Identity, leases []backends.Lease) {
-	c.pushFree(backends.Release{Leases: leases, Owner: host, Uncharged: true}, func() { c.ledger.gone(leases) })
+	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncharged: true}, func() { c.ledger.gone(leases) })
 }
 
 func (c *committer) dropAsks(asks []ask, err error) {

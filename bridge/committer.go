@@ -41,6 +41,7 @@ type committer struct {
 	times      *leaseTimes // one commit, and a settle, may take the host lease
 	maxPayload func() int64
 	claimBytes int64
+	metrics    func() *databaseMetrics
 	log        *slog.Logger
 
 	trouble atomic.Pointer[error] // why the last commit failed; nil: it did not
@@ -55,7 +56,9 @@ type committer struct {
 
 	mu     sync.Mutex
 	queue  []*pending
-	enough int // writes in the queue that are worth a wake-up; see linger
+	turns  turns
+	comers int // writes that were ever queued of sessions that had not had their turn
+	enough int // of them, that are worth a wake-up; see linger
 
 	seen map[backends.Token]struct{} // leases of the batch being built; the loop's own
 }
@@ -74,12 +77,15 @@ func (l lane) poke() {
 
 // pending is a write on its way to a commit.
 type pending struct {
-	write backends.Write
-	price int64
-	size  size
-	state atomic.Int32
-	ended func()       // nil: nothing to do but to answer
-	done  chan outcome // 1: the loop never waits for a reader
+	write  backends.Write
+	sess   *session // whose it is; nil: nobody waits for it
+	price  int64
+	size   size
+	state  atomic.Int32
+	ended  func()       // nil: nothing to do but to answer
+	runs   []ran        // of an Ack or a Nack: how long each of its leases was worked on
+	unseen bool         // of a Release: no worker had the jobs
+	done   chan outcome // 1: the loop never waits for a reader
 }
 
 // size is what a write adds to a batch.
@@ -113,9 +119,10 @@ func (c *committer) wakeClaims() {
 	}
 }
 
-// reserve waits for room in the queue. Each reserved pending must be pushed.
-func (c *committer) reserve(ctx context.Context, w backends.Write) (*pending, error) {
-	p := &pending{write: w, size: sizeOf(w), done: make(chan outcome, 1)}
+// reserve waits for room in the queue for a session's write. Each reserved pending must
+// be pushed.
+func (c *committer) reserve(ctx context.Context, sess *session, w backends.Write) (*pending, error) {
+	p := &pending{write: w, sess: sess, size: sizeOf(w), done: make(chan outcome, 1)}
 	p.price = min(max(p.size.bytes+int64(p.size.jobs)*256, writePrice), queueBytes)
 	if c.room.TryAcquire(p.price) {
 		return p, nil
@@ -132,7 +139,10 @@ func (c *committer) reserve(ctx context.Context, w backends.Write) (*pending, er
 func (c *committer) push(p *pending) {
 	c.mu.Lock()
 	c.queue = append(c.queue, p)
-	enough := len(c.queue) >= c.enough
+	if !c.turns.over(p.sess) {
+		c.comers++
+	}
+	enough := c.comers >= c.enough
 	c.mu.Unlock()
 	if enough {
 		c.writes.poke()
@@ -149,6 +159,11 @@ func (c *committer) pushFree(w backends.Write, ended func()) *pending {
 	p := &pending{write: w, size: sizeOf(w), ended: ended, done: make(chan outcome, 1)}
 	c.push(p)
 	return p
+}
+
+// pushUnseen is pushFree for the release of what no worker had.
+func (c *committer) pushUnseen(w backends.Release, ended func()) {
+	c.push(&pending{write: w, size: sizeOf(w), ended: ended, unseen: true, done: make(chan outcome, 1)})
 }
 
 // timers are kept because each settle needs one.
@@ -190,8 +205,7 @@ func (c *committer) unavailable(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if why := c.trouble.Load(); why != nil {
 		cause := *why
-		var u *backends.UnavailableError
-		if errors.As(cause, &u) {
+		if u, ok := errors.AsType[*backends.UnavailableError](cause); ok {
 			cause = u.Err // it is said once that it is unavailable
 		}
 		err = fmt.Errorf("%w: %w", err, cause)
@@ -225,8 +239,14 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 				c.answerAll(err)
 				return err
 			}
-			if most := wait.plan(len(writes), time.Since(began)); most > 0 && ctx.Err() == nil {
-				wait.learn(c.linger(len(writes), most), len(writes))
+			others, over := c.others(writes)
+			most := wait.plan(others, time.Since(began))
+			switch {
+			case ctx.Err() != nil:
+			case most > 0:
+				wait.learn(c.linger(others, most), others)
+			case over: // so that it does not take the machine from those who had not had theirs
+				c.linger(max(others, lingerFrom), min(time.Since(began), lingerMost))
 			}
 			continue
 		}
@@ -274,7 +294,9 @@ type retrier struct {
 func (r *retrier) after(err error) error {
 	if err == nil {
 		r.delay = retryInitial
-		r.c.trouble.Store(nil)
+		if r.c.trouble.Swap(nil) != nil {
+			r.c.log.Info("commits reach the database again")
+		}
 		return nil
 	}
 	if r.c.trouble.Swap(&err) == nil {
@@ -289,21 +311,37 @@ func (r *retrier) after(err error) error {
 	return nil
 }
 
-// take chooses the writes of the next commit, in their order. No lease is twice in
-// one batch: a second write about it waits for the next.
+// take chooses the writes of the next commit: in their order, but for who has had its
+// turn. No lease is twice in one batch: a second write about it waits for the next.
 func (c *committer) take() []*pending {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.turns.begin(c.queue)
+	batch := c.gatherWrites()
+	c.turns.end()
+	if len(batch) == 0 && len(c.queue) > 0 { // all had more than their share: begin again
+		c.turns = turns{}
+		batch = c.gatherWrites()
+	}
+	return batch
+}
+
+func (c *committer) gatherWrites() []*pending {
 	clear(c.seen)
 	var batch []*pending
 	var sum size
-	i := 0
+	i, rest := 0, 0
 	for ; i < len(c.queue) && len(batch) < batchWrites; i++ {
 		p := c.queue[i]
 		if len(batch) > 0 && (sum.jobs+p.size.jobs > batchJobs || sum.bytes+p.size.bytes > batchBytes) {
 			break
 		}
 		if p.state.Load() == abandoned {
+			continue
+		}
+		if !c.turns.goes(p) {
+			c.queue[rest] = p
+			rest++
 			continue
 		}
 		if !c.distinct(p.write) {
@@ -316,7 +354,7 @@ func (c *committer) take() []*pending {
 		sum.bytes += p.size.bytes
 		batch = append(batch, p)
 	}
-	rest := copy(c.queue, c.queue[i:])
+	rest += copy(c.queue[rest:], c.queue[i:])
 	clear(c.queue[rest:])
 	c.queue = c.queue[:rest]
 	return batch

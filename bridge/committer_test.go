@@ -20,7 +20,7 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes)}
-			p, err := c.reserve(t.Context(), backends.Enqueue{})
+			p, err := c.reserve(t.Context(), nil, backends.Enqueue{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -35,10 +35,9 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 			}()
 			eventually(t, func() bool { return p.state.Load() == overdue })
 			back(c, p)
-			var unavailable *backends.UnavailableError
 			select {
 			case err := <-waited:
-				if !errors.As(err, &unavailable) {
+				if _, ok := errors.AsType[*backends.UnavailableError](err); !ok {
 					t.Errorf("the wait ended with %v, want that the database is unavailable", err)
 				}
 			case <-time.After(patience):

@@ -32,11 +32,12 @@ type keeper struct {
 	backend *link
 	times   *leaseTimes
 	ledger  *ledger
+	metrics func() *databaseMetrics
 	log     *slog.Logger
 	clock   func() time.Duration
 
-	// lost is told which leases the sessions no longer have.
-	lost func(map[*session][]backends.Lease)
+	// lost is told which claims the sessions no longer have.
+	lost func(map[*session][]heldJob)
 	// abandoned is told that an identity is given up, before its leases are dropped.
 	abandoned func()
 	// release gives claims back, uncharged, that nobody here knows of.
@@ -52,8 +53,9 @@ type keeper struct {
 	identity   backends.Identity // 0: not joined
 	freshUntil time.Duration     // by clock; claims are handed out before it only
 	watched    map[backends.Identity]watch
-	beat       time.Duration   // when the last one that reached the database did, by clock; 0: none was
-	trouble    error           // why the last one did not; nil: it did
+	beat       time.Duration // when the last one that reached the database did, by clock; 0: none was
+	trouble    error         // why the last one did not; nil: it did
+	reader     reader
 	waiting    []chan struct{} // closed after the next beat that succeeded or said "lost"
 }
 
@@ -113,6 +115,9 @@ func (k *keeper) run(ctx context.Context) error {
 			return nil
 		}
 		k.noted(err)
+		if err != nil {
+			k.metrics().beatFailures.Inc()
+		}
 		if err != nil && !failing {
 			k.log.Warn("the beat did not reach the database; nothing is handed out until it does", "error", err)
 		} else if err == nil && failing {
@@ -142,10 +147,10 @@ func (k *keeper) turn(ctx context.Context) error {
 		kind = backends.BeatJoin
 		id = newIdentity()
 	}
-	asked, h := k.clock(), k.times.lease() // one for the whole turn: it may change meanwhile
+	asked, h, reads := k.clock(), k.times.lease(), k.says() // one for the whole turn: it may change meanwhile
 	beatCtx, cancel := context.WithTimeoutCause(ctx, h.answer(), fmt.Errorf("beat: no answer within %v", h.answer()))
 	defer cancel()
-	pulse, err := k.backend.Beat(beatCtx, backends.Beat{Host: id, Kind: kind, Name: hostName(), Lease: h.trusted()})
+	pulse, err := k.backend.Beat(beatCtx, backends.Beat{Host: id, Kind: kind, Name: hostName(), Lease: h.trusted(), Reads: reads})
 	if err != nil {
 		return err
 	}
@@ -153,13 +158,13 @@ func (k *keeper) turn(ctx context.Context) error {
 		k.giveUp(id)
 		return k.turn(ctx)
 	}
-	if !k.beaten(id, kind, asked+h.trusted()-h.margin(), pulse.Peers) {
+	if !k.beaten(id, kind, asked+h.trusted()-h.margin(), reads, pulse.Peers) {
 		return k.turn(ctx) // a claim found out meanwhile that id was given up
 	}
 	return k.reconcile(ctx, id)
 }
 
-func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, freshUntil time.Duration, peers []backends.Peer) bool {
+func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, freshUntil time.Duration, reads bool, peers []backends.Peer) bool {
 	k.mu.Lock()
 	if kind == backends.BeatRenew && k.identity != id {
 		k.mu.Unlock()
@@ -170,6 +175,9 @@ func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, freshUntil
 	k.identity = id
 	k.freshUntil, k.beat = freshUntil, k.clock()
 	suspects := k.watch(peers)
+	if k.reader.take(id, reads, revived, peers, k.clock()) {
+		k.beatNow()
+	}
 	for _, c := range k.waiting {
 		close(c)
 	}
@@ -219,6 +227,18 @@ func (k *keeper) suspects() []backends.Suspect {
 	return out
 }
 
+// peers is how many other sidecars of the database seem to live.
+func (k *keeper) peers() (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, w := range k.watched {
+		if !w.ended {
+			n++
+		}
+	}
+	return n
+}
+
 // giveUp drops an identity that others took for dead: its leases are theirs to
 // give out again.
 func (k *keeper) giveUp(id backends.Identity) {
@@ -234,6 +254,7 @@ func (k *keeper) giveUp(id backends.Identity) {
 	}
 	k.waiting = nil
 	k.mu.Unlock()
+	k.metrics().given.Inc()
 	k.abandoned()
 	lost := k.ledger.dropAll()
 	k.log.Warn("this sidecar was given up (its beat was late): its sessions' leases are lost, going on under a new identity",

@@ -16,6 +16,8 @@ import (
 // mu also orders "this lease belongs to that session now" with the submission of
 // the write that makes it so: see bind and takeSession.
 type ledger struct {
+	metrics func() *databaseMetrics // nil: nobody counts
+
 	mu       sync.Mutex
 	known    map[backends.Token]*holding
 	sessions map[*session]map[backends.Token]*holding
@@ -35,11 +37,14 @@ type handed struct {
 // holding is one known claim.
 type holding struct {
 	lease    backends.Lease
-	queue    string    // empty: not known here
-	since    time.Time // when the session got it; zero: nobody did
-	sess     *session  // nil: in flight, or a timed lease
-	onItsWay bool      // its commit is not answered yet
-	settling int       // writes under way that may end it
+	queue    string        // empty: not known here
+	counts   *queueMetrics // the queue's; nil: not known here
+	handed   bool          // since is when its worker got it
+	since    time.Time     // when the session got it; zero: nobody did
+	sess     *session      // nil: in flight, or a timed lease
+	onItsWay bool          // its commit is not answered yet
+	settling int           // writes under way that may end it
+	told     told          // for the log
 }
 
 func newLedger() *ledger {
@@ -68,7 +73,8 @@ func (l *ledger) forget(slots []backends.Slot) {
 	}
 }
 
-// give makes jobs the session's (timed: nobody's, but known). It reports false,
+// give makes jobs the session's (timed: nobody's, but known), which took places for them
+// and is told by session.placed that these are theirs now. It reports false,
 // and the jobs are still on their way, when the identity they were claimed
 // under was dropped meanwhile.
 func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
@@ -82,7 +88,8 @@ func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
 	now := time.Now()
 	for i := range jobs {
 		h := l.known[jobs[i].Token]
-		h.lease, h.queue, h.since = jobs[i].Lease(), jobs[i].Queue, now
+		h.lease, h.queue, h.since, h.handed = jobs[i].Lease(), jobs[i].Queue, now, true
+		h.counts, h.told = l.counts(h.queue), tellOf(&jobs[i])
 		h.onItsWay = false
 		if !timed {
 			l.attach(h, sess)
@@ -116,13 +123,10 @@ func (l *ledger) unrecorded(limit time.Duration) (due []backends.Handed, more bo
 	return due, len(l.handed) > 0
 }
 
-// attach makes h the session's (nil: nobody's). l.mu is held.
+// attach makes h the session's, which has a place for it. l.mu is held.
 func (l *ledger) attach(h *holding, sess *session) {
 	l.detach(h)
 	h.sess = sess
-	if sess == nil {
-		return
-	}
 	set := l.sessions[sess]
 	if set == nil {
 		if last := len(l.spare) - 1; last >= 0 {
@@ -142,6 +146,7 @@ func (l *ledger) detach(h *holding) {
 	}
 	set := l.sessions[h.sess]
 	delete(set, h.lease.Token)
+	h.sess.places.free(1)
 	if len(set) == 0 {
 		delete(l.sessions, h.sess)
 		if len(l.spare) < maxSpare {
@@ -152,17 +157,32 @@ func (l *ledger) detach(h *holding) {
 }
 
 // settling marks the leases as being settled, until settled is called with what it
-// appended to marked.
-func (l *ledger) settling(leases []backends.Lease, marked []*holding) []*holding {
+// appended to marked. To runs it appends what is known of each lease's delivery.
+func (l *ledger) settling(leases []backends.Lease, marked []*holding, runs []ran) ([]*holding, []ran) {
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
+		r := ran{took: -1}
 		if h := l.known[lease.Token]; h != nil {
 			h.settling++
 			marked = append(marked, h)
+			r.name, r.told = h.queue, h.told
+			if r.queue = h.counts; h.handed {
+				r.took = now.Sub(h.since)
+			}
 		}
+		runs = append(runs, r)
 	}
-	return marked
+	return marked, runs
+}
+
+// counts are the queue's counters.
+func (l *ledger) counts(queue string) *queueMetrics {
+	if l.metrics == nil {
+		return nil
+	}
+	return l.metrics().queue(queue)
 }
 
 // settled says how a settle ended: gone lists the leases that are no longer held
@@ -179,10 +199,19 @@ func (l *ledger) settled(marked []*holding, gone []backends.Lease) {
 // bind makes the leases the session's and calls submit, as one step: a session
 // that ends at the same time either releases them before the bind is submitted
 // (which then finds them lost) or no longer has them. They count as on their way
-// until bound is called.
-func (l *ledger) bind(leases []backends.Lease, sess *session, submit func()) {
+// until bound is called. false: the session would hold too many.
+func (l *ledger) bind(leases []backends.Lease, sess *session, submit func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	more := 0
+	for _, lease := range leases {
+		if h := l.known[lease.Token]; h == nil || h.sess != sess {
+			more++
+		}
+	}
+	if !sess.places.bind(more, sess.mostHeld()) {
+		return false
+	}
 	for _, lease := range leases {
 		h := l.known[lease.Token]
 		if h == nil {
@@ -190,9 +219,12 @@ func (l *ledger) bind(leases []backends.Lease, sess *session, submit func()) {
 			l.known[lease.Token] = h
 		}
 		h.lease, h.onItsWay = lease, true
-		l.attach(h, sess)
+		if h.sess != sess {
+			l.attach(h, sess)
+		}
 	}
 	submit()
+	return true
 }
 
 // bound ends a bind: all but the lost leases are held from now on.
@@ -207,10 +239,11 @@ func (l *ledger) bound(leases, lost []backends.Lease) {
 	l.drop(lost)
 }
 
-// drop forgets leases. l.mu is held.
+// drop forgets leases. One that has the token of a claim and another job's id is none:
+// whoever sent it must not make this sidecar forget the claim. l.mu is held.
 func (l *ledger) drop(leases []backends.Lease) {
 	for _, lease := range leases {
-		if h := l.known[lease.Token]; h != nil {
+		if h := l.known[lease.Token]; h != nil && (h.lease.Job == lease.Job || h.lease.Job == "") {
 			l.detach(h)
 			delete(l.known, lease.Token)
 		}
@@ -229,23 +262,26 @@ func (l *ledger) unbind(leases []backends.Lease) {
 }
 
 // takeSession takes all that the session holds and calls submit with it, in one
-// step (see bind). Nothing held: submit is not called. The claims stay known, as
-// being settled, until gone is called with them.
-func (l *ledger) takeSession(sess *session, submit func(leases []backends.Lease)) {
+// step (see bind), and returns it. Nothing held: submit is not called. The claims stay
+// known, as being settled, until gone is called with them.
+func (l *ledger) takeSession(sess *session, submit func(leases []backends.Lease)) (held []heldJob) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	set := l.sessions[sess]
 	if len(set) == 0 {
-		return
+		return nil
 	}
 	leases := make([]backends.Lease, 0, len(set))
+	held = make([]heldJob, 0, len(set))
 	for _, h := range set {
-		leases = append(leases, h.lease)
+		leases, held = append(leases, h.lease), append(held, h.job())
 		h.settling++
 		h.sess = nil
 	}
 	delete(l.sessions, sess)
+	sess.places.free(len(leases))
 	submit(leases)
+	return held
 }
 
 // leaving marks claims that are given back before anybody got them, until gone is
@@ -304,14 +340,15 @@ func (l *ledger) holds(s *session) bool {
 
 // dropAll forgets everything: the identity was given up, and the database takes
 // all of it back. It returns what each session lost.
-func (l *ledger) dropAll() map[*session][]backends.Lease {
+func (l *ledger) dropAll() map[*session][]heldJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lost := make(map[*session][]backends.Lease, len(l.sessions))
+	lost := make(map[*session][]heldJob, len(l.sessions))
 	for sess, set := range l.sessions {
 		for _, h := range set {
-			lost[sess] = append(lost[sess], h.lease)
+			lost[sess] = append(lost[sess], h.job())
 		}
+		sess.places.free(len(set))
 	}
 	clear(l.known)
 	clear(l.sessions)
@@ -333,14 +370,17 @@ func (l *ledger) snapshot() map[backends.Token]struct{} {
 	return out
 }
 
-// unknown filters the rows that nobody here knows of.
+// unknown filters the rows that nobody here knows of; of the others it learns the queues.
 func (l *ledger) unknown(rows []backends.Held) []backends.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []backends.Lease
 	for i := range rows {
-		if l.known[rows[i].Lease.Token] == nil {
+		h := l.known[rows[i].Lease.Token]
+		if h == nil {
 			out = append(out, rows[i].Lease)
+		} else if h.counts == nil && !h.onItsWay { // bound here: another sidecar claimed it
+			h.queue, h.counts = rows[i].Queue, l.counts(rows[i].Queue)
 		}
 	}
 	return out
@@ -348,10 +388,10 @@ func (l *ledger) unknown(rows []backends.Held) []backends.Lease {
 
 // dropMissing forgets tokens that the database no longer has under this host, unless they
 // are being settled just now, and returns what each session lost by it.
-func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*session][]backends.Lease {
+func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*session][]heldJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var lost map[*session][]backends.Lease
+	var lost map[*session][]heldJob
 	for token := range tokens {
 		h := l.known[token]
 		if h == nil || h.onItsWay || h.settling > 0 {
@@ -359,9 +399,9 @@ func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*session][]
 		}
 		if h.sess != nil {
 			if lost == nil {
-				lost = make(map[*session][]backends.Lease)
+				lost = make(map[*session][]heldJob)
 			}
-			lost[h.sess] = append(lost[h.sess], h.lease)
+			lost[h.sess] = append(lost[h.sess], h.job())
 		}
 		l.detach(h)
 		delete(l.known, token)

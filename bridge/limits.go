@@ -25,12 +25,14 @@ type Limits struct {
 	Connections int // in all. Defaults to 10,000
 	PerUser     int // connections of one user; 0: no limit but the one above
 	Held        int // jobs that one connection holds. Defaults to 10,000
-	QueueNames  int // names that clients made up, for which "*" stands. Defaults to 10,000
+	Buffered    int // bytes of large messages, see buffers; 1 MiB at least. Defaults to 256 MiB
+	QueueNames  int // names that clients of one user made up, for which "*" stands. Defaults to 10,000
 }
 
 func (l Limits) withDefaults() Limits {
 	l.Connections = cmp.Or(l.Connections, DefaultConnections)
 	l.Held = cmp.Or(l.Held, DefaultHeldJobs)
+	l.Buffered = cmp.Or(l.Buffered, DefaultBuffered)
 	l.QueueNames = cmp.Or(l.QueueNames, DefaultQueueNames)
 	return l
 }
@@ -40,6 +42,9 @@ func (l Limits) validate(bad func(format string, args ...any)) {
 		if n < 1 {
 			bad("limits.%s: %d is below 1", key, n)
 		}
+	}
+	if l.Buffered < 1<<20 {
+		bad("limits.buffered: %d bytes is below 1 MiB", l.Buffered)
 	}
 	if l.PerUser < 0 {
 		bad("limits.connections_per_user: %d is negative", l.PerUser)
@@ -69,7 +74,7 @@ func (b *Bridge) full(who *peer) *protocol.Error {
 
 // turnAway tells a connection that there is no place for it, in its own codec, and
 // returns; the caller closes it.
-func (b *Bridge) turnAway(conn *net.UnixConn, why *protocol.Error) {
+func (b *Bridge) turnAway(conn *net.UnixConn, who *peer, why *protocol.Error) {
 	b.mu.Lock()
 	refusing := b.refusing < turnedAway && !b.closing
 	if refusing {
@@ -86,6 +91,7 @@ func (b *Bridge) turnAway(conn *net.UnixConn, why *protocol.Error) {
 		b.mu.Unlock()
 		b.serving.Done()
 	}()
+	time.Sleep(b.brakes.delay(who, 0))
 	if err := conn.SetDeadline(time.Now().Add(turnAwayTimeout)); err != nil {
 		return // it is gone
 	}
@@ -97,37 +103,12 @@ func (b *Bridge) turnAway(conn *net.UnixConn, why *protocol.Error) {
 	_, _ = conn.Write(codec.AppendReply(nil, &protocol.Reply{Error: why})) // it may be gone
 }
 
-// names remembers which names clients made up.
-type names struct {
-	mu  sync.Mutex
-	all map[string]struct{}
-}
-
-// known reports whether the name is known, or there is room for it to be from now on.
-func (n *names) known(name string, most int) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, ok := n.all[name]; ok {
-		return true
-	}
-	if len(n.all) >= most {
-		return false
-	}
-	if n.all == nil {
-		n.all = make(map[string]struct{})
-	}
-	n.all[name] = struct{}{}
-	return true
-}
-
 // roomForJobs holds new jobs against the limits: of names that are made up, and of their
 // queues' ready jobs.
 func (s *session) roomForJobs(p *plan, bank *bank, jobs []protocol.NewJob) error {
 	for i := range jobs {
-		name := jobs[i].Queue
-		if _, named := p.opts.Queues[name]; !named && !s.bridge.madeUp.known(name, p.opts.Limits.QueueNames) {
-			return protocol.Errorf(protocol.CodeBusy, "the queue %s would be the %d-th name that clients made up since the sidecar started: "+
-				"name queues in the config, or raise limits.queue_names there", name, p.opts.Limits.QueueNames+1)
+		if err := s.roomForName(p, jobs[i].Queue); err != nil {
+			return err
 		}
 	}
 	if !p.limited {
@@ -194,6 +175,17 @@ func (d *depths) room(bank *bank, name string, n, most int64) error {
 	return nil
 }
 
+// forget forgets queues.
+func (d *depths) forget(names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range names {
+		delete(d.all, name)
+	}
+}
+
+var errNoLook = errors.New("the database cannot be looked into")
+
 // look asks the database. q.mu is held.
 func (q *depth) look(bank *bank, name string) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), enqueueWait, fmt.Errorf("the depth of the queue %s: no answer within %v", name, enqueueWait))
@@ -201,7 +193,7 @@ func (q *depth) look(bank *bank, name string) error {
 	look, release := bank.link.inspector()
 	defer release()
 	if look == nil {
-		return errors.New("max_ready: the database cannot be looked into")
+		return errNoLook
 	}
 	stats, err := look.Stats(ctx, name)
 	if err != nil {
@@ -212,25 +204,4 @@ func (q *depth) look(bank *bank, name string) error {
 		q.ready += s.Ready
 	}
 	return nil
-}
-
-// roomToHold is how many jobs the session may claim now, at most want; an error says that
-// it holds too many.
-func (s *session) roomToHold(p *plan, want int) (int, *protocol.Error) {
-	held := 0
-	for _, b := range p.banks {
-		held += b.ledger.heldCount(s)
-	}
-	most := p.opts.Limits.Held
-	if held >= most {
-		return 0, protocol.Errorf(protocol.CodeBusy, "this connection holds %d jobs, and its limit is %d (limits.held in the sidecar's config): settle some first", held, most)
-	}
-	return min(want, most-held), nil
-}
-
-// heldCount counts the claims of a session.
-func (l *ledger) heldCount(s *session) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.sessions[s])
 }

@@ -2,7 +2,10 @@ package bridge
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
@@ -81,6 +84,81 @@ func TestLimitOfHeldJobs(t *testing.T) {
 	c.claim1("q")
 }
 
+// TestLimitOfHeldJobsIsExact: claims of one connection that wait together do not hold
+// more than it may together; who waits for places that others do not use gets its job.
+func TestLimitOfHeldJobsIsExact(t *testing.T) {
+	s, _ := limited(t, Limits{Held: 3})
+	c, producer := s.dial(t), s.dial(t)
+	for i := range 4 {
+		c.send(`{"op":"claim","id":%d,"queue":"q","max":2,"wait_ms":20000}`, i)
+	}
+	c.send(`{"op":"claim","id":4,"queue":"elsewhere","wait_ms":20000}`)
+	eventually(t, func() bool { return s.waiting() == 5 })
+	jobs := make([]string, 8)
+	for i := range jobs {
+		jobs[i] = `{"queue":"q"}`
+	}
+	producer.call(`{"op":"enqueue","jobs":[%s]}`, strings.Join(jobs, ","))
+	held, busy := []string{}, 0
+	for range 4 {
+		r := c.receive()
+		for _, j := range r.Jobs {
+			held = append(held, j.Lease)
+		}
+		if r.Error.Code == "busy" {
+			busy++
+		}
+	}
+	if len(held) != 3 || busy != 2 {
+		t.Fatalf("four claims of two jobs each hold %d, and %d were told busy; want 3 and 2", len(held), busy)
+	}
+	c.call(`{"op":"ack","lease":%q,"id":10}`, held[0])
+	producer.call(`{"op":"enqueue","queue":"elsewhere"}`)
+	if r := c.receive(); len(r.Jobs) != 1 {
+		t.Errorf("a claim that waits has no job after one was settled: %+v", r)
+	}
+	for _, lease := range held[1:] {
+		c.call(`{"op":"ack","lease":%q,"id":11}`, lease)
+	}
+	eventually(t, func() bool { return s.held() == 1 })
+}
+
+// TestLimitOfBoundJobs: a connection cannot hold more by binding leases of others.
+func TestLimitOfBoundJobs(t *testing.T) {
+	s, _ := limited(t, Limits{Held: 2})
+	a, b := s.dial(t), s.dial(t)
+	a.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
+	one := a.call(`{"op":"claim","queue":"q","max":2}`).Jobs
+	two := b.call(`{"op":"claim","queue":"q","max":2}`).Jobs
+	b.call(`{"op":"extend","leases":[%q,%q],"bind":true}`, two[0].Lease, two[1].Lease) // they are its own
+	b.refused("busy", `{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
+	b.call(`{"op":"ack","lease":%q}`, two[0].Lease)
+	b.call(`{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
+	a.claim1("q")
+	a.refused("busy", `{"op":"claim","queue":"q"}`)
+	b.refused("busy", `{"op":"claim","queue":"q"}`)
+}
+
+// waiting counts the claims that wait, of all connections.
+func (s *sidecar) waiting() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x := range s.sessions {
+		n += int(x.waiting.Load())
+	}
+	return n
+}
+
+// held counts the places of jobs, of all connections.
+func (s *sidecar) held() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x := range s.sessions {
+		n += x.places.count()
+	}
+	return n
+}
+
 func TestLimitOfNames(t *testing.T) {
 	o := options(t, memory.New())
 	o.Limits.QueueNames = 2
@@ -89,8 +167,71 @@ func TestLimitOfNames(t *testing.T) {
 	for _, q := range []string{"a", "b", "a", "named"} {
 		c.call(`{"op":"enqueue","queue":%q}`, q)
 	}
-	c.refused("busy", `{"op":"enqueue","queue":"c"}`)
+	for _, line := range []string{`{"op":"enqueue","queue":"c"}`, `{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"d"}]}`, `{"op":"pause","queue":"e"}`} {
+		if r := c.refused("busy", "%s", line); r.Error.RetryMS != namesAge.Milliseconds() {
+			t.Errorf("%s: it says to try again after %d ms", line, r.Error.RetryMS)
+		}
+	}
 	c.claim1("b")
+}
+
+// TestNamesAreForgotten: names whose queues are empty make room for others, those that have
+// jobs do not, and each user has names of its own.
+func TestNamesAreForgotten(t *testing.T) {
+	var n names
+	at := time.Now()
+	for i, name := range []string{"a", "b", "c", "a", "b"} {
+		if ok, look := n.known(name, 1, 4); !ok || look != (i == 2) {
+			t.Errorf("name %s: %v, look %v", name, ok, look)
+		}
+	}
+	n.known("d", 1, 4)
+	if ok, _ := n.known("e", 1, 4); ok {
+		t.Error("a user has five names, and may have four")
+	}
+	if ok, look := n.known("e", 2, 4); !ok || look {
+		t.Errorf("another user's first name: %v, look %v", ok, look)
+	}
+	later := at.Add(time.Hour)
+	n.all["c"].used = later.Add(-time.Second)
+	gone := n.forget(later, func(name string) bool { return name == "b" })
+	slices.Sort(gone)
+	if want := []string{"a", "d", "e"}; !slices.Equal(gone, want) {
+		t.Errorf("forgot %v, want %v", gone, want)
+	}
+	for _, name := range []string{"f", "g"} {
+		if ok, _ := n.known(name, 1, 4); !ok {
+			t.Errorf("no room for %s after two were forgotten", name)
+		}
+	}
+}
+
+// TestLookForNames asks the database which of the names have jobs.
+func TestLookForNames(t *testing.T) {
+	o := options(t, memory.New())
+	o.Limits.QueueNames = 3
+	s := start(t, o)
+	c := s.dial(t)
+	for _, q := range []string{"empty", "full", "paused"} {
+		c.call(`{"op":"enqueue","queue":%q}`, q)
+	}
+	c.call(`{"op":"pause","queue":"paused"}`)
+	c.call(`{"op":"ack","lease":%q}`, c.claim1("empty").Lease)
+	c.call(`{"op":"purge","queue":"paused","state":"ready"}`)
+	s.madeUp.mu.Lock()
+	for _, m := range s.madeUp.all {
+		m.used = m.used.Add(-time.Hour)
+	}
+	s.madeUp.next = time.Time{}
+	s.madeUp.mu.Unlock()
+	c.refused("busy", `{"op":"enqueue","queue":"new"}`) // which begins a look
+	eventually(t, func() bool {
+		s.madeUp.mu.Lock()
+		defer s.madeUp.mu.Unlock()
+		return len(s.madeUp.all) == 2
+	})
+	c.call(`{"op":"enqueue","queue":"new"}`)
+	c.refused("busy", `{"op":"enqueue","queue":"another"}`)
 }
 
 func TestLimitOfReadyJobs(t *testing.T) {

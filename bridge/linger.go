@@ -45,12 +45,12 @@ func (l *lingering) learn(came, wanted int) {
 }
 
 // linger waits until so many more writes are queued, at most for that long, and
-// returns how many came. Wishes to commit are looked at when it is over: the lane
-// takes what there is then.
+// returns how many came. Those of sessions that had their turn are no reason to go on.
+// Wishes to commit are looked at when it is over: the lane takes what there is then.
 func (c *committer) linger(wanted int, most time.Duration) (came int) {
 	c.mu.Lock()
-	before := len(c.queue)
-	c.enough = min(before+wanted, batchWrites)
+	before := c.comers
+	c.enough = before + min(wanted, batchWrites-len(c.queue))
 	ready := before >= c.enough
 	c.mu.Unlock()
 	timer := time.NewTimer(most)
@@ -59,7 +59,7 @@ func (c *committer) linger(wanted int, most time.Duration) (came int) {
 		select {
 		case <-c.writes.wake:
 			c.mu.Lock()
-			ready = len(c.queue) >= c.enough
+			ready = c.comers >= c.enough
 			c.mu.Unlock()
 		case <-timer.C:
 			ready = true
@@ -68,5 +68,5 @@ func (c *committer) linger(wanted int, most time.Duration) (came int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enough = 0
-	return len(c.queue) - before
+	return c.comers - before
 }

@@ -32,7 +32,8 @@ func TestLingering(t *testing.T) {
 	if waits < 10 || waits > 100 {
 		t.Errorf("of 10,000 commits %d were followed by a wait in vain", waits)
 	}
-	for l.plan(16, time.Millisecond) == 0 {
+	for again := time.Duration(0); again == 0; {
+		again = l.plan(16, time.Millisecond)
 	}
 	l.learn(8, 16)
 	if l.plan(16, time.Millisecond) == 0 {

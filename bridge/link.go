@@ -12,8 +12,9 @@ import (
 // database in the place of the one that is there (another address, a larger pool, a
 // new password): calls under way end on the old one, and only then is it done with.
 type link struct {
-	mu  sync.Mutex
-	end *linkEnd
+	mu   sync.Mutex
+	end  *linkEnd
+	past backends.Usage // of the Backends that were replaced
 }
 
 // linkEnd is a Backend and its users.
@@ -35,6 +36,7 @@ func (l *link) replace(d Database) {
 	next := newLinkEnd(d)
 	l.mu.Lock()
 	old := l.end
+	l.leave(old)
 	l.end = next
 	close(old.gone)
 	idle := old.users == 0
@@ -46,47 +48,11 @@ func (l *link) replace(d Database) {
 
 // finish says that the present Backend is not used any more. A request that began by an
 // older plan may still come: it is told that the database was left.
-func (l *link) finish() { l.replace(Database{Backend: departed{l.info()}}) }
-
-// departed stands where a database was.
-type departed struct{ info backends.Info }
+func (l *link) finish() {
+	l.replace(Database{Backend: &backends.Absent{About: l.info(), Why: func() error { return errDeparted }}})
+}
 
 var errDeparted = errors.New("a reload of the config took this database out of use")
-
-func (d departed) Info() backends.Info { return d.info }
-func (departed) Close() error          { return nil }
-
-func (departed) Commit(context.Context, backends.Batch) (backends.Results, error) {
-	return backends.Results{}, backends.Unavailable(errDeparted)
-}
-
-func (departed) Beat(context.Context, backends.Beat) (backends.Pulse, error) {
-	return backends.Pulse{}, backends.Unavailable(errDeparted)
-}
-
-func (departed) Held(context.Context, backends.Identity, string, int) ([]backends.Held, error) {
-	return nil, backends.Unavailable(errDeparted)
-}
-
-func (departed) Sweep(context.Context, backends.Sweep) (backends.Swept, error) {
-	return backends.Swept{}, backends.Unavailable(errDeparted)
-}
-
-func (departed) Stats(context.Context, string) ([]backends.QueueStats, error) {
-	return nil, backends.Unavailable(errDeparted)
-}
-
-func (departed) Peek(context.Context, backends.Peek) ([]backends.View, error) {
-	return nil, backends.Unavailable(errDeparted)
-}
-
-func (departed) Command(context.Context, backends.Command) (int64, bool, error) {
-	return 0, false, backends.Unavailable(errDeparted)
-}
-
-func (departed) Queues(context.Context, []backends.Lease) ([]string, error) {
-	return nil, backends.Unavailable(errDeparted)
-}
 
 func (e *linkEnd) finish() {
 	if e.done != nil {

@@ -16,7 +16,7 @@ func TestRequestsOfAnOlderPlan(t *testing.T) {
 	s.reloads(t, with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} }))
 	eventually(t, func() bool { return len(s.plan.Load().banks) == 1 })
 	bank := old.banks[0]
-	eventually(t, func() bool { return bank.link.is(departed{from.Info()}) })
+	eventually(t, func() bool { return !bank.link.is(from) && bank.link.info() == from.Info() })
 	if d := bank.shown(old); d.Place != from.Info().Place {
 		t.Errorf("it is shown as %+v", d)
 	}

@@ -9,11 +9,8 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxSocketPath is what fits sun_path with its closing NUL on Linux; other
@@ -25,14 +22,19 @@ const maxSocketPath = 107
 type listener struct {
 	*net.UnixListener
 	path string
-	lock *os.File
+	lock *os.File    // nil: see isInherited
 	self fs.FileInfo // of the socket file, to remove no other
 }
 
-// listenAll listens on all of the sockets or on none.
-func listenAll(sockets []Socket) (map[string]*listener, error) {
-	lns := make(map[string]*listener, len(sockets))
-	for _, s := range sockets {
+// listenAll listens on all of the sockets or on none. Those that were handed over
+// listen already.
+func listenAll(o *Options) (map[string]*listener, error) {
+	lns := make(map[string]*listener, len(o.Sockets))
+	for _, s := range o.Sockets {
+		if ln := o.inherited(s.Path); ln != nil {
+			lns[s.Path] = &listener{UnixListener: ln, path: s.Path}
+			continue
+		}
 		ln, err := listen(s)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("socket %s: %w", s.Path, err), closeAll(lns))
@@ -56,77 +58,25 @@ func listen(s Socket) (*listener, error) {
 	if len(s.Path) > maxSocketPath {
 		return nil, fmt.Errorf("the path has %d bytes, a Unix socket's may have %d: choose a shorter one", len(s.Path), maxSocketPath)
 	}
+	if err := checkFolder(filepath.Dir(s.Path)); err != nil {
+		return nil, err
+	}
 	lock, err := lockSocket(s.Path)
 	if err != nil {
 		return nil, err
 	}
+	if err := sign(lock); err != nil { // before there is a socket: what a killed process left is known as its own
+		return nil, errors.Join(err, lock.Close())
+	}
 	ln, err := bind(s)
 	if err != nil {
-		return nil, errors.Join(err, lock.Close())
+		return nil, errors.Join(err, unsign(lock, s.Path), lock.Close())
 	}
 	self, err := os.Lstat(s.Path)
 	if err != nil {
 		return nil, errors.Join(err, ln.Close(), lock.Close())
 	}
 	return &listener{UnixListener: ln, path: s.Path, lock: lock, self: self}, nil
-}
-
-// lockSocket takes the lock file beside the socket, which lives as long as this
-// process, and makes sure that nobody else serves the path.
-func lockSocket(path string) (*os.File, error) {
-	lock, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock file: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		owner := lockOwner(lock)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("another sidecar%s serves it: stop that one, or choose another --socket", owner)
-		}
-		return nil, errors.Join(err, lock.Close())
-	}
-	if err := errors.Join(lock.Truncate(0), writeAt(lock, strconv.Itoa(os.Getpid())+"\n"), checkStale(path)); err != nil {
-		return nil, errors.Join(err, lock.Close())
-	}
-	return lock, nil
-}
-
-func lockOwner(lock *os.File) string {
-	var buf [20]byte
-	n, _ := lock.ReadAt(buf[:], 0) // only for the message; without it there is no pid in it
-	if pid := strings.TrimSpace(string(buf[:n])); pid != "" {
-		return " (pid " + pid + ")"
-	}
-	return ""
-}
-
-func writeAt(f *os.File, text string) error {
-	_, err := f.WriteAt([]byte(text), 0)
-	return err
-}
-
-// checkStale allows to replace nothing but a socket that nobody answers on.
-func checkStale(path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case info.Mode()&fs.ModeSymlink != 0:
-		return errors.New("a symbolic link is in the way: remove it, or choose another --socket")
-	case info.Mode()&fs.ModeSocket == 0:
-		return errors.New("a file that is no socket is in the way: remove it, or choose another --socket")
-	}
-	conn, err := net.DialTimeout("unix", path, time.Second)
-	if err == nil {
-		_ = conn.Close() // it was only asked whether somebody answers
-		return errors.New("another program answers on it: stop that one, or choose another --socket")
-	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("cannot tell whether the socket there is stale: %w", err)
-	}
-	return nil
 }
 
 // bind makes the socket. Its temporary name is reached through the directory's
@@ -177,18 +127,21 @@ func chgrp(path, group string) error {
 	return os.Chown(path, -1, gid)
 }
 
-// close stops listening, removes the socket if it is still this one, and gives
-// the lock back. The lock file stays: removing it would let two processes hold
+// close stops listening, removes the socket if it is still this one and its own, and
+// gives the lock back. The lock file stays: removing it would let two processes hold
 // "the" lock.
 func (l *listener) close() error {
 	err := l.Close()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
+	if l.isInherited() {
+		return err
+	}
 	if now, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(now, l.self) {
 		err = errors.Join(err, os.Remove(l.path))
 	}
-	return errors.Join(err, l.lock.Close())
+	return errors.Join(err, unsign(l.lock, l.path), l.lock.Close())
 }
 
 // accept serves connections until the listener is closed. Without file

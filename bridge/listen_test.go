@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,61 +65,6 @@ func TestSecondSidecarIsRefused(t *testing.T) {
 	s := start(t, o)
 	refusesToListen(t, o, o.Sockets[0].Path, "another sidecar (pid ")
 	s.dial(t).call(`{"op":"ping"}`) // the first is unharmed
-}
-
-func TestStaleSocketIsReplaced(t *testing.T) {
-	o := options(t, memory.New())
-	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: o.Sockets[0].Path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stale.SetUnlinkOnClose(false)
-	if err := stale.Close(); err != nil {
-		t.Fatal(err)
-	}
-	start(t, o).dial(t).call(`{"op":"ping"}`)
-}
-
-func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
-	t.Run("file", func(t *testing.T) {
-		o := options(t, memory.New())
-		path := o.Sockets[0].Path
-		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		refusesToListen(t, o, path, "no socket", "--socket")
-		if got, err := os.ReadFile(path); err != nil || string(got) != "precious" {
-			t.Errorf("the file is %q, %v", got, err)
-		}
-	})
-	t.Run("symlink", func(t *testing.T) {
-		o := options(t, memory.New())
-		path := o.Sockets[0].Path
-		if err := os.Symlink("elsewhere", path); err != nil {
-			t.Fatal(err)
-		}
-		refusesToListen(t, o, path, "symbolic link")
-		if got, err := os.Readlink(path); err != nil || got != "elsewhere" {
-			t.Errorf("the link is %q, %v", got, err)
-		}
-	})
-	t.Run("somebody else's socket", func(t *testing.T) {
-		o := options(t, memory.New())
-		path := o.Sockets[0].Path
-		foreign, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		refusesToListen(t, o, path, "another program answers")
-		if err := foreign.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Run("a path that is too long", func(t *testing.T) {
-		o := options(t, memory.New())
-		o.Sockets[0].Path = filepath.Join(shortDir(t), strings.Repeat("x", 120))
-		refusesToListen(t, o, "bytes", "107", "shorter")
-	})
 }
 
 // TestDeepSocketPath: the path fits, its temporary name would not.

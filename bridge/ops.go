@@ -14,9 +14,15 @@ import (
 // inspectTimeout bounds a look into the database that a person waits for.
 const inspectTimeout = 30 * time.Second
 
-// finisher waits for a started request's answer. A nil reply: nobody is left to
-// read it. sent, if not nil, is called when the reply was given to the connection.
-type finisher = func() (reply *protocol.Reply, sent func())
+// finisher is what becomes of a request that was started: its reply, or what waits for it.
+type finisher struct {
+	reply *protocol.Reply
+	// A nil reply: nobody is left to read it. sent, if not nil, is called when the reply
+	// was given to the connection.
+	wait func() (reply *protocol.Reply, sent func())
+}
+
+func later(wait func() (*protocol.Reply, func())) finisher { return finisher{wait: wait} }
 
 // start begins a request in the order of arrival: what it returns only waits.
 // It does not keep req, which is used again for the next one.
@@ -51,9 +57,7 @@ func (s *session) start(req *protocol.Request) finisher {
 	return fail(protocol.Errorf(protocol.CodeUnknownOp, "no op %q", req.Op))
 }
 
-func answerWith(r *protocol.Reply) finisher {
-	return func() (*protocol.Reply, func()) { return r, nil }
-}
+func answerWith(r *protocol.Reply) finisher { return finisher{reply: r} }
 
 func fail(err *protocol.Error) finisher { return answerWith(&protocol.Reply{Error: err}) }
 
@@ -95,11 +99,11 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	if err := s.roomForJobs(plan, bank, jobs); err != nil {
 		return answerWith(s.failure(err))
 	}
-	p, err := bank.submit(backends.Enqueue{Jobs: stored})
+	p, err := bank.submit(s, backends.Enqueue{Jobs: stored})
 	if err != nil {
 		return answerWith(s.failure(err))
 	}
-	return func() (*protocol.Reply, func()) {
+	return later(func() (*protocol.Reply, func()) {
 		res, err := bank.committer.wait(p, enqueueWait)
 		if err != nil {
 			return s.failure(err), nil
@@ -109,7 +113,7 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 			return &protocol.Reply{Enqueued: &all[0]}, nil
 		}
 		return &protocol.Reply{EnqueuedAll: all}, nil
-	}
+	})
 }
 
 func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
@@ -121,8 +125,8 @@ func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
 }
 
 // submit queues a write for the group commit.
-func (b *bank) submit(w backends.Write) (*pending, error) {
-	p, err := b.committer.reserve(context.Background(), w)
+func (b *bank) submit(s *session, w backends.Write) (*pending, error) {
+	p, err := b.committer.reserve(context.Background(), s, w)
 	if err != nil {
 		return nil, err
 	}
@@ -147,23 +151,21 @@ func (s *session) claim(req *protocol.Request) finisher {
 	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
 		return fail(protocol.Errorf(protocol.CodeBusy, "%d claims of this connection wait already: answer or cancel one first", maxWaiting))
 	}
-	slots := int(req.Max.Or(1))
-	if !req.LeaseMS.Set {
-		if slots, wire = s.roomToHold(plan, slots); wire != nil {
-			return fail(wire)
-		}
+	if !req.LeaseMS.Set && s.places.count() >= plan.opts.Limits.Held {
+		return fail(s.tooMany())
 	}
 	s.mu.Lock()
 	worker := s.worker
 	s.mu.Unlock()
 	w := &waiter{
 		sess:  s,
-		slots: slots,
+		since: time.Now(),
+		slots: int(req.Max.Or(1)),
 		lease: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
 		once:  req.WaitMS == 0,
 	}
 	if a, answered := bank.broker.add(w, queues); answered {
-		return func() (*protocol.Reply, func()) { return s.handOver(bank, w, a) }
+		return later(func() (*protocol.Reply, func()) { return s.handOver(bank, w, a) })
 	}
 	ctx, stop := s.claimContext(millis(req.WaitMS))
 	open := &openClaim{id: req.ID, stop: stop}
@@ -171,7 +173,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 	s.claims[open] = struct{}{}
 	s.mu.Unlock()
 	s.waiting.Add(1)
-	return func() (*protocol.Reply, func()) {
+	return later(func() (*protocol.Reply, func()) {
 		a, wire := s.await(ctx, &bank, w, single, plan)
 		stop()
 		s.waiting.Add(-1)
@@ -182,7 +184,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 			return &protocol.Reply{Error: wire}, nil
 		}
 		return s.handOver(bank, w, a)
-	}
+	})
 }
 
 // await waits for the waiter's answer, and goes on with another database where a reload
@@ -190,7 +192,6 @@ func (s *session) claim(req *protocol.Request) finisher {
 func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool, plan *plan) (answer, *protocol.Error) {
 	for {
 		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
-			plan = now
 			(*bank).follow(now)
 		}
 		a := (*bank).broker.wait(ctx, w)
@@ -206,7 +207,7 @@ func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool
 			return a, wire
 		}
 		*bank = to
-		*w = waiter{sess: w.sess, slots: w.slots, lease: w.lease, once: w.once, queues: w.queues}
+		*w = waiter{sess: w.sess, since: w.since, slots: w.slots, lease: w.lease, once: w.once, queues: w.queues}
 		if a, answered := to.broker.add(w, w.queues); answered {
 			return a, nil
 		}
@@ -226,7 +227,8 @@ func (s *session) mayClaim(queues []string) *protocol.Error {
 
 // handOver is handOut, and what there is to do when its reply is sent.
 func (s *session) handOver(bank *bank, w *waiter, a answer) (*protocol.Reply, func()) {
-	reply := s.handOut(bank, w, a)
+	reply, given := s.handOut(bank, w, a)
+	s.placed(w.places, min(given, w.places))
 	if len(a.jobs) == 0 {
 		return reply, nil
 	}
@@ -243,37 +245,38 @@ func (s *session) claimContext(wait time.Duration) (context.Context, context.Can
 	return context.WithTimeout(s.gone, wait)
 }
 
-// handOut makes the jobs the session's and tells it of them.
-func (s *session) handOut(bank *bank, w *waiter, a answer) *protocol.Reply {
+// handOut makes the jobs the session's and tells it of them. given is how many became so.
+func (s *session) handOut(bank *bank, w *waiter, a answer) (reply *protocol.Reply, given int) {
 	if len(a.jobs) == 0 {
 		if a.err != nil {
-			return s.failure(a.err)
+			return s.failure(a.err), 0
 		}
-		return &protocol.Reply{Jobs: []protocol.Job{}}
+		return &protocol.Reply{Jobs: []protocol.Job{}}, 0
 	}
 	host := a.jobs[0].Token.Host
 	if s.gone.Err() != nil {
 		bank.committer.giveBack(host, a.jobs)
-		return nil
+		return nil, 0
 	}
 	// Asked again, as late as can be: this process may have been suspended since
 	// the commit, and others may have the jobs by now.
 	if bank.keeper.fresh() != host {
 		bank.committer.giveBack(host, a.jobs)
-		return s.failure(backends.Unavailable(errBeatLate))
+		return s.failure(backends.Unavailable(errBeatLate)), 0
 	}
 	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {
-		return s.failure(backends.Unavailable(errBeatLate))
+		return s.failure(backends.Unavailable(errBeatLate)), 0
 	}
 	if a.ahead {
 		bank.ledger.remember(a.jobs, w.lease.Worker, bank.broker.clock())
 		bank.attendant.wake()
 	}
-	reply := &protocol.Reply{Jobs: make([]protocol.Job, len(a.jobs))}
+	bank.metrics.Load().handed(a.jobs, time.Since(w.since))
+	reply = &protocol.Reply{Jobs: make([]protocol.Job, len(a.jobs))}
 	for i := range a.jobs {
 		reply.Jobs[i] = wireJob(bank.info.Database, &a.jobs[i])
 	}
-	return reply
+	return reply, len(a.jobs)
 }
 
 func (s *session) cancel(req *protocol.Request) finisher {
@@ -294,7 +297,7 @@ func (s *session) stats(req *protocol.Request) finisher {
 			return fail(wire)
 		}
 	}
-	return func() (*protocol.Reply, func()) {
+	return later(func() (*protocol.Reply, func()) {
 		s.looking.Lock()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("stats: no answer within %v", inspectTimeout))
 		defer cancel()
@@ -303,7 +306,7 @@ func (s *session) stats(req *protocol.Request) finisher {
 			return s.failure(err), s.looking.Unlock
 		}
 		return &protocol.Reply{Queues: s.seen(stats)}, s.looking.Unlock
-	}
+	})
 }
 
 func (s *session) peek(req *protocol.Request) finisher {
@@ -324,7 +327,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		After:    req.After,
 		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must fit too
 	}
-	return func() (*protocol.Reply, func()) {
+	return later(func() (*protocol.Reply, func()) {
 		s.looking.Lock()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
 		defer cancel()
@@ -334,18 +337,29 @@ func (s *session) peek(req *protocol.Request) finisher {
 		if err != nil {
 			return s.failure(err), s.looking.Unlock
 		}
-		reply := &protocol.Reply{Views: make([]protocol.JobView, len(views))}
+		reply, bytes := &protocol.Reply{Views: make([]protocol.JobView, len(views))}, int64(0)
 		for i := range views {
+			bytes += int64(len(views[i].Payload) + len(views[i].Result))
 			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
 		}
-		return reply, s.looking.Unlock
-	}
+		s.bridge.buffers.send(s, bytes, true)
+		return reply, func() {
+			s.bridge.buffers.send(s, -bytes, s.backlog.Load() > 0)
+			s.looking.Unlock()
+		}
+	})
 }
 
 func (s *session) command(req *protocol.Request) finisher {
-	bank, wire := s.bridge.plan.Load().inspectable(req.Queue)
+	plan := s.bridge.plan.Load()
+	bank, wire := plan.inspectable(req.Queue)
 	if wire != nil {
 		return fail(wire)
+	}
+	if req.Op == protocol.OpPause { // it is kept in the database
+		if err := s.roomForName(plan, req.Queue); err != nil {
+			return answerWith(s.failure(err))
+		}
 	}
 	kinds := map[protocol.Op]backends.CommandKind{
 		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpRelease: backends.ForceRelease,
@@ -359,7 +373,7 @@ func (s *session) command(req *protocol.Request) finisher {
 		All:   req.All,
 		State: backends.State(req.State),
 	}
-	return func() (*protocol.Reply, func()) {
+	return later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: not done within %v", op, inspectTimeout))
 		defer cancel()
 		look, release := bank.link.inspector()
@@ -368,6 +382,7 @@ func (s *session) command(req *protocol.Request) finisher {
 		if err != nil {
 			return s.failure(err), nil
 		}
+		s.logCommanded(op, &c, count)
 		if freed || c.Kind == backends.Resume {
 			bank.broker.hint([]string{c.Queue})
 		}
@@ -376,5 +391,5 @@ func (s *session) command(req *protocol.Request) finisher {
 			reply.Count = protocol.Some(count)
 		}
 		return reply, nil
-	}
+	})
 }

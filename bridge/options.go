@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -43,8 +44,17 @@ type Options struct {
 	// Sockets to listen on. May be empty (ServeStream alone).
 	Sockets []Socket
 
+	// Inherited listen already at the path of one of Sockets: the service manager made
+	// them (socket activation), and listens too. Every Options of a Bridge has the same
+	// ones. Run closes them; nobody else may use them.
+	Inherited []*net.UnixListener
+
 	// Limits bound what clients may take.
 	Limits Limits
+
+	// QueueLabels is how many queues that clients made up have metrics of their own; others
+	// share those of the queue "_other". Defaults to 100; negative: none.
+	QueueLabels int
 
 	// MaxFrame is the largest request in bytes. Defaults to 4 MiB; at most 64 MiB.
 	MaxFrame int
@@ -98,6 +108,7 @@ type Socket struct {
 func (o Options) withDefaults() Options {
 	o.Server = cmp.Or(o.Server, "qsidecar")
 	o.Limits = o.Limits.withDefaults()
+	o.QueueLabels = cmp.Or(o.QueueLabels, DefaultQueueLabels)
 	o.MaxFrame = cmp.Or(o.MaxFrame, protocol.DefaultMaxFrame)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	dbs := make(map[string]Database, len(o.Databases))
@@ -159,6 +170,7 @@ func (o Options) validate() (err error) {
 	for i := range o.Sockets {
 		o.Sockets[i].checkRules(bad)
 	}
+	o.checkInherited(bad)
 	for name, q := range o.Queues {
 		q.validate(func(key, format string, args ...any) {
 			bad("queues.%s.%s: %s", name, key, fmt.Sprintf(format, args...))

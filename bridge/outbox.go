@@ -30,7 +30,18 @@ type outbox struct {
 // not read and outboxHigh bytes wait already. An error is final: the connection
 // cannot be written to any more.
 func (o *outbox) send(build func([]byte) []byte) error {
+	first, err := o.post(build)
+	if first {
+		return o.flush()
+	}
+	return err
+}
+
+// post is send without the writing. first: nobody is writing, and the caller has to see
+// that flush is called.
+func (o *outbox) post(build func([]byte) []byte) (first bool, err error) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	for o.err == nil && len(o.buf) >= outboxHigh {
 		if o.below == nil {
 			o.below = make(chan struct{})
@@ -41,15 +52,17 @@ func (o *outbox) send(build func([]byte) []byte) error {
 		o.mu.Lock()
 	}
 	if o.err != nil {
-		defer o.mu.Unlock()
-		return o.err
+		return false, o.err
 	}
 	o.buf = build(o.buf)
-	if o.writing {
-		o.mu.Unlock()
-		return nil
-	}
-	o.writing = true
+	first, o.writing = !o.writing, true
+	return first, nil
+}
+
+// flush writes all that there is.
+func (o *outbox) flush() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for o.err == nil && len(o.buf) > 0 {
 		out := o.buf
 		o.buf, o.spare = o.spare[:0], nil
@@ -64,9 +77,7 @@ func (o *outbox) send(build func([]byte) []byte) error {
 	}
 	o.writing = false
 	o.release()
-	err := o.err
-	o.mu.Unlock()
-	return err
+	return o.err
 }
 
 // release wakes those who wait for room. o.mu is held.

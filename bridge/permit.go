@@ -122,6 +122,7 @@ func (s *session) denied(op protocol.Op, queue string) *protocol.Error {
 	if queue != "" {
 		what += " on the queue " + queue
 	}
+	s.logDenied(op, queue)
 	return protocol.Errorf(protocol.CodeForbidden, "%v has no right to %s on this socket: it needs a rule under `allow` of the socket in the sidecar's config", s.peer, what)
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// ErrNotRunning: a Bridge can be reloaded only while it runs.
+// ErrNotRunning says: a Bridge can be reloaded only while it runs.
 var ErrNotRunning = errors.New("the sidecar is not running, or stopping")
 
 // Reload puts other options in the place of those that run, whole or, with an error,
@@ -57,6 +57,7 @@ func (b *Bridge) Reload(o Options) error {
 		}
 	}
 	b.plan.Store(next)
+	b.label(next)
 	for _, bank := range fresh {
 		b.runBank(r, bank)
 	}
@@ -79,25 +80,36 @@ func (b *Bridge) Reload(o Options) error {
 func (b *Bridge) successor(old *plan, o Options) (next *plan, fresh []*bank, err error) {
 	next = newPlan(o)
 	for name, d := range o.Databases {
-		id := d.Backend.Info().Database
-		if twin := next.bankByID[id]; twin != nil {
-			return nil, nil, twins(next.nameOf(twin), name)
-		}
-		bank := old.bankByID[id]
+		bank := old.bankFor(name, d.Backend)
 		if bank == nil {
 			bank = b.newBank(name, d)
 			fresh = append(fresh, bank)
 		}
-		next.banks = append(next.banks, bank)
-		next.bankBy[name], next.bankByID[id] = bank, bank
+		if err := next.add(name, bank); err != nil {
+			return nil, nil, err
+		}
 	}
 	for _, bank := range old.banks {
 		if !slices.Contains(next.banks, bank) {
 			next.banks = append(next.banks, bank)
-			next.bankByID[bank.info.Database] = bank
+			if bank.info.Database != "" {
+				next.bankByID[bank.info.Database] = bank
+			}
 		}
 	}
 	return next, fresh, nil
+}
+
+// bankFor is the bank of the same database; nil: there is none. A database that was not
+// reached yet is known by its Backend alone.
+func (p *plan) bankFor(name string, backend backends.Backend) *bank {
+	if id := backend.Info().Database; id != "" {
+		return p.bankByID[id]
+	}
+	if bank := p.bankBy[name]; bank != nil && bank.link.is(backend) {
+		return bank
+	}
+	return nil
 }
 
 // serves reports whether the plan names the bank's database.
@@ -148,6 +160,9 @@ func (b *Bridge) retire(r *running, bank *bank) {
 				b.log.Warn("a database that is not configured any more was left", "error", err)
 			}
 			bank.link.finish()
+			if bank.info.Database == "" {
+				return // it never was one
+			}
 			b.log.Info("a database that is not configured any more was left: no lease is open in it", "place", bank.info.Place)
 		}
 		return
@@ -192,7 +207,7 @@ func (r *running) listen(old *plan, sockets []Socket) (added map[string]*listene
 			continue
 		}
 		was := old.socket(s.Path)
-		if was.Mode == s.Mode && was.Group == s.Group {
+		if was.Mode == s.Mode && was.Group == s.Group || ln.isInherited() {
 			continue
 		}
 		undo = append(undo, func() error { return ln.adjust(was) })

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -270,5 +272,52 @@ func TestReloadUnderLoad(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("a Backend that is not in use any more was not given up")
 		}
+	}
+}
+
+// deaf is a client that sends requests until the sidecar reads no more of them, and reads
+// no reply.
+func (s *sidecar) deaf(t *testing.T, path, line string) {
+	t.Helper()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	all := []byte(strings.Repeat(line+"\n", 1000))
+	for {
+		if err := conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(all); err != nil {
+			return
+		}
+	}
+}
+
+// TestClosingWhoDoesNotRead: a client that reads none of its replies keeps the sidecar
+// neither from ending, nor from leaving a socket. It did for ever.
+func TestClosingWhoDoesNotRead(t *testing.T) {
+	o := options(t, memory.New())
+	second := filepath.Join(filepath.Dir(o.Sockets[0].Path), "second.sock")
+	s := start(t, with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: second}) }))
+	for _, line := range []string{`{"op":"ping"}`, `{"op":"status","id":1}`, `{"op":"stats","id":2}`} {
+		s.deaf(t, second, line)
+		s.deaf(t, s.path, line)
+	}
+	s.reloads(t, o)
+	eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.sessions) == 3
+	})
+	s.stop()
+	s.Abort() // the second signal
+	began := time.Now()
+	if err := s.wait(t); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took >= lastWords {
+		t.Errorf("aborted, it ended after %v", took)
 	}
 }

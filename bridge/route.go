@@ -3,6 +3,7 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -16,7 +17,7 @@ type plan struct {
 	limits   protocol.Limits
 	banks    []*bank
 	bankBy   map[string]*bank // by name in the options
-	bankByID map[string]*bank // by the database's random id
+	bankByID map[string]*bank // by the database's random id; those that were reached
 	limited  bool             // a queue has a MaxReady
 }
 
@@ -27,6 +28,33 @@ func newPlan(o Options) *plan {
 		p.limited = p.limited || q.MaxReady > 0
 	}
 	return p
+}
+
+// add takes a bank into the plan, under its name in the options.
+func (p *plan) add(name string, bank *bank) error {
+	if id := bank.info.Database; id != "" {
+		if twin := p.bankByID[id]; twin != nil {
+			return fmt.Errorf("databases.%s and databases.%s are the same database: give its queues one name", p.nameOf(twin), name)
+		}
+		p.bankByID[id] = bank
+	}
+	p.banks = append(p.banks, bank)
+	p.bankBy[name] = bank
+	return nil
+}
+
+// owner is the bank whose database gave out a lease with that id; nil: none of these did.
+// The error is that one which was not reached yet may have.
+func (p *plan) owner(id string) (*bank, error) {
+	if bank := p.bankByID[id]; bank != nil {
+		return bank, nil
+	}
+	for _, bank := range p.banks {
+		if bank.info.Database == "" {
+			return nil, backends.Unavailable(fmt.Errorf("database %s was not reached since the sidecar began, and the lease may be of it (`qsidecar status` says why)", p.nameOf(bank)))
+		}
+	}
+	return nil, nil
 }
 
 // queue is what the configuration says of a name.

@@ -6,9 +6,12 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -27,6 +30,10 @@ const (
 	// away, so that it can read why it is being closed.
 	lingerTimeout = time.Second
 
+	// lastWords is how long a client has to read its last replies when the server closes.
+	// One that stopped reading would keep the sidecar from ending.
+	lastWords = 3 * time.Second
+
 	// givenBackWait is how long the end of a session waits for its own release.
 	// The release goes on without it.
 	givenBackWait = 5 * time.Second
@@ -34,14 +41,18 @@ const (
 	// backlogHigh is how many payload bytes may be claimed for a session and not
 	// written to it yet before its further claims wait.
 	backlogHigh = 8 << 20
+
+	// yieldAfter is after how many requests that came at once others have a turn.
+	yieldAfter = 8
 )
 
 // The ends of a session, as causes of its context.
 var (
-	errHangUp    = errors.New("the client hung up")
-	errBye       = errors.New("the client said bye")
-	errBadClient = errors.New("the client broke the protocol")
-	errServer    = errors.New("the server closed the connection")
+	errHangUp     = errors.New("the client hung up")
+	errBye        = errors.New("the client said bye")
+	errBadClient  = errors.New("the client broke the protocol")
+	errStoodStill = errors.New("the client stood still in a large message, and others waited for the memory")
+	errServer     = errors.New("the server closed the connection")
 )
 
 // session is one connection. Its life is serve; everything else it starts ends
@@ -69,7 +80,12 @@ type session struct {
 	requests sync.WaitGroup
 	waiting  atomic.Int64
 	backlog  atomic.Int64 // bytes, see backlogHigh
-	looking  sync.Mutex   // one large answer of this session at a time
+	places   places
+	looking  sync.Mutex // one large answer of this session at a time
+	refusals *rate.Limiter
+
+	receiving atomic.Bool // a message came in part
+	evicted   atomic.Bool // closed for standing still, see buffers
 
 	mu       sync.Mutex
 	worker   string
@@ -96,7 +112,9 @@ func newSession(b *Bridge, id string, in io.Reader, out io.Writer, conn net.Conn
 		out:    outbox{w: out},
 		log:    b.log.With("session", id),
 		slots:  make(chan struct{}, maxOpen),
-		claims: make(map[*openClaim]struct{}),
+
+		refusals: newBrake(),
+		claims:   make(map[*openClaim]struct{}),
 	}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	return s
@@ -110,6 +128,8 @@ func (s *session) serve() {
 	switch {
 	case s.closedByServer():
 		s.hangUp(errServer)
+	case errors.As(err, &bad) && s.evicted.Load():
+		s.hangUp(errStoodStill)
 	case errors.As(err, &bad):
 		s.hangUp(errBadClient)
 	case errors.Is(err, errBye):
@@ -125,8 +145,9 @@ func (s *session) serve() {
 
 // badInput is an error after which the stream cannot be trusted.
 type badInput struct {
-	id  protocol.RequestID // of the request at fault, where it was readable
-	err *protocol.Error
+	id    protocol.RequestID // of the request at fault, where it was readable
+	err   *protocol.Error
+	bytes int // that were read of it
 }
 
 func (b *badInput) Error() string { return b.err.Error() }
@@ -137,12 +158,13 @@ func (s *session) end(bad *badInput) {
 	switch {
 	case s.closedByServer():
 		s.bridge.parted(s) // its leases outlive the connection (design.md §2.5)
-	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient):
+	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStoodStill):
 		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
 	default:
 		s.releaseAll(backends.Release{Uncharged: true})
 	}
 	if bad != nil {
+		time.Sleep(s.bridge.brakes.delay(s.peer, bad.bytes))
 		s.send(&protocol.Reply{ID: bad.id, Error: bad.err})
 		s.linger()
 	}
@@ -153,21 +175,24 @@ func (s *session) end(bad *badInput) {
 // read carries out requests until there are no more, and returns why.
 func (s *session) read() error {
 	r := protocol.NewReader(s.in, s.limits.MaxFrame)
-	r.OnPartial = s.partial
+	r.OnPartial, r.OnBuffer = s.partial, s.resized
+	defer s.bridge.buffers.end(s)
 	var req protocol.Request
+	burst := 0
 	for {
 		body, codec, err := r.Next()
 		s.codec.Store(uint32(r.Codec()))
 		if err != nil {
-			return s.readError(err)
+			return s.readError(err, r.Buffered())
 		}
 		s.slots <- struct{}{}
 		if wire := codec.DecodeRequest(body, s.limits, &req); wire != nil {
 			<-s.slots
 			if wire.Fatal() {
-				return &badInput{id: req.ID, err: wire}
+				return &badInput{id: req.ID, err: wire, bytes: len(body)}
 			}
-			s.send(&protocol.Reply{ID: req.ID, Error: wire})
+			s.answerBeside(req.ID, &protocol.Reply{Error: wire})
+			s.slowDown()
 			continue
 		}
 		if req.Op == protocol.OpBye {
@@ -175,6 +200,11 @@ func (s *session) read() error {
 			return s.bye(req.ID)
 		}
 		s.carryOut(&req)
+		if burst++; !r.Partial() {
+			burst = 0
+		} else if burst%yieldAfter == 0 {
+			runtime.Gosched() // who sends without waiting leaves the others their turn
+		}
 	}
 }
 
@@ -182,27 +212,39 @@ func (s *session) read() error {
 // answer here too, or beside, where it has an id.
 func (s *session) carryOut(req *protocol.Request) {
 	id := req.ID
-	finish := s.start(req)
-	s.requests.Add(1)
-	if !id.IsSet() {
-		s.finish(id, finish)
+	f := s.start(req)
+	if f.wait == nil {
+		<-s.slots
+		s.answerBeside(id, f.reply)
+		if f.reply.Error != nil {
+			s.slowDown()
+		}
 		return
 	}
-	go s.finish(id, finish)
+	s.requests.Add(1)
+	if !id.IsSet() {
+		s.finish(id, f)
+		return
+	}
+	go s.finish(id, f)
 }
 
-func (s *session) finish(id protocol.RequestID, finish finisher) {
+func (s *session) finish(id protocol.RequestID, f finisher) {
 	defer s.requests.Done()
 	defer func() { <-s.slots }()
-	reply, sent := finish()
+	reply, sent := f.wait()
 	if reply != nil { // nil: nobody is left to read it
-		reply.ID = id
-		reply.OK = reply.Error == nil
-		s.send(reply)
+		s.answer(id, reply)
 	}
 	if sent != nil {
 		sent()
 	}
+}
+
+func (s *session) answer(id protocol.RequestID, reply *protocol.Reply) {
+	reply.ID = id
+	reply.OK = reply.Error == nil
+	s.send(reply)
 }
 
 // bye ends what the session has open, gives back what it holds and answers.
@@ -214,13 +256,34 @@ func (s *session) bye(id protocol.RequestID) error {
 	return errBye
 }
 
-// send writes a message. An error to write means that the client is gone.
-func (s *session) send(reply *protocol.Reply) {
+// answerBeside is answer where the reading need not wait for it: of a request with an id,
+// whose client may send many before it reads.
+func (s *session) answerBeside(id protocol.RequestID, reply *protocol.Reply) {
+	if !id.IsSet() {
+		s.answer(id, reply)
+		return
+	}
+	reply.ID, reply.OK = id, reply.Error == nil
+	first, err := s.out.post(s.encoded(reply))
+	if first {
+		s.requests.Go(func() { s.written(s.out.flush()) })
+	}
+	s.written(err)
+}
+
+// send writes a message.
+func (s *session) send(reply *protocol.Reply) { s.written(s.out.send(s.encoded(reply))) }
+
+func (s *session) encoded(reply *protocol.Reply) func(buf []byte) []byte {
 	codec := protocol.Codec(s.codec.Load())
 	if codec == 0 {
 		codec = protocol.JSON
 	}
-	err := s.out.send(func(buf []byte) []byte { return codec.AppendReply(buf, reply) })
+	return func(buf []byte) []byte { return codec.AppendReply(buf, reply) }
+}
+
+// written looks at an error to write, which means that the client is gone.
+func (s *session) written(err error) {
 	if err != nil {
 		s.hangUp(errHangUp)
 	}
@@ -237,12 +300,14 @@ func (s *session) tell(event string, lost []string) {
 }
 
 // readError sorts what ends the reading.
-func (s *session) readError(err error) error {
+func (s *session) readError(err error, bytes int) error {
 	var wire *protocol.Error
 	var timeout net.Error
 	switch {
+	case s.evicted.Load() && s.receiving.Load():
+		return &badInput{err: busyBuffers(int64(s.bridge.plan.Load().opts.Limits.Buffered)), bytes: bytes}
 	case errors.As(err, &wire):
-		return &badInput{err: wire}
+		return &badInput{err: wire, bytes: bytes}
 	case errors.As(err, &timeout) && timeout.Timeout() && !s.closedByServer():
 		return &badInput{err: protocol.Errorf(protocol.CodeBadFrame,
 			"a message was begun and not completed within %v", partialTimeout)}
@@ -252,6 +317,10 @@ func (s *session) readError(err error) error {
 
 // partial puts a deadline on a message that came in part.
 func (s *session) partial(incomplete bool) {
+	s.receiving.Store(incomplete)
+	if !incomplete {
+		s.evicted.Store(false)
+	}
 	if s.conn == nil || s.closedByServer() {
 		return
 	}
@@ -283,20 +352,38 @@ func (s *session) close() {
 	s.mu.Unlock()
 	s.hangUp(errServer)
 	if s.conn != nil {
-		_ = s.conn.SetReadDeadline(time.Now()) // fails only on a closed connection, which is what it wants
+		// These fail only on a closed connection, which is what they want.
+		_ = s.conn.SetReadDeadline(time.Now())
+		_ = s.conn.SetWriteDeadline(time.Now().Add(lastWords))
 	} else if c, ok := s.in.(io.Closer); ok {
 		_ = c.Close() // a pipe of our own: it cannot fail
 	}
 }
 
+// cut ends a session that is being closed: it writes no more.
+func (s *session) cut() {
+	if s.conn != nil {
+		_ = s.conn.SetWriteDeadline(time.Now())
+	}
+}
+
 // load counts jobs that were claimed for the session and are not written to it
 // yet; unload takes them off again, when they are.
-func (s *session) load(jobs []backends.Job) { s.backlog.Add(payloadBytes(jobs)) }
+func (s *session) load(jobs []backends.Job) {
+	n := payloadBytes(jobs)
+	s.backlog.Add(n)
+	if n >= largeReply {
+		s.bridge.buffers.send(s, n, true)
+	}
+}
 
 // overloaded reports whether the client reads too slowly to get more jobs now.
 func (s *session) overloaded() bool { return s.backlog.Load() >= backlogHigh }
 
 func (s *session) unload(bank *bank, bytes int64) {
+	if bytes >= largeReply {
+		s.bridge.buffers.send(s, -bytes, s.backlog.Load() > bytes)
+	}
 	if before := s.backlog.Add(-bytes) + bytes; before >= backlogHigh {
 		bank.committer.wakeClaims() // its waiting claims may be asked for again
 	}
@@ -339,7 +426,7 @@ func (s *session) releaseAll(how backends.Release) {
 // release is releaseAll in one database.
 func (s *session) release(b *bank, how backends.Release) {
 	var p *pending
-	b.ledger.takeSession(s, func(leases []backends.Lease) {
+	held := b.ledger.takeSession(s, func(leases []backends.Lease) {
 		how.Owner = b.keeper.current()
 		if how.Owner == 0 {
 			return // given up: whoever gave it up takes them back
@@ -352,7 +439,9 @@ func (s *session) release(b *bank, how backends.Release) {
 	}
 	select {
 	case o := <-p.done:
-		if o.err != nil {
+		if o.err == nil {
+			s.logLeft(b, &how, held, &o.res)
+		} else {
 			s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.err)
 		}
 	case <-time.After(givenBackWait):

@@ -25,6 +25,7 @@ type settlePart struct {
 	leases []backends.Lease
 	text   []string   // the leases as the client wrote them
 	marked []*holding // in the ledger, as being settled
+	runs   []ran      // how long each was worked on
 	p      *pending
 	err    error
 
@@ -32,6 +33,7 @@ type settlePart struct {
 	one       [1]backends.Lease
 	oneText   [1]string
 	oneMarked [1]*holding
+	oneRun    [1]ran
 }
 
 // settle starts an ack, a nack or an extend.
@@ -69,7 +71,7 @@ func (s *session) settle(req *protocol.Request) finisher {
 	for i := range st.parts {
 		st.submit(&st.parts[i], req, follow)
 	}
-	return func() (*protocol.Reply, func()) { return st.finish(), nil }
+	return later(func() (*protocol.Reply, func()) { return st.finish(), nil })
 }
 
 // sortLeases reads the request's leases.
@@ -86,8 +88,14 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 	}
 	for i, text := range texts {
 		database, lease, ok := parseLease(text)
-		bank := plan.bankByID[database]
-		if !ok || bank == nil {
+		var bank *bank
+		if ok {
+			var err error
+			if bank, err = plan.owner(database); err != nil {
+				return nil, toClient(err, s.log)
+			}
+		}
+		if bank == nil {
 			st.lost = append(st.lost, text)
 			continue
 		}
@@ -126,7 +134,7 @@ func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []b
 	bank := part.bank
 	bind := st.op == protocol.OpExtend && req.Bind
 	write := st.write(part, req, follow)
-	p, err := bank.committer.reserve(context.Background(), write)
+	p, err := bank.committer.reserve(context.Background(), st.sess, write)
 	if err != nil {
 		part.err = err
 		return
@@ -143,10 +151,14 @@ func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []b
 		e := write.(backends.Extend)
 		e.Bind = host
 		p.write = e
-		bank.ledger.bind(part.leases, st.sess, func() { bank.committer.push(p) })
+		if !bank.ledger.bind(part.leases, st.sess, func() { bank.committer.push(p) }) {
+			bank.committer.drop(p)
+			part.p, part.err = nil, st.sess.tooMany()
+		}
 		return
 	}
-	part.marked = bank.ledger.settling(part.leases, part.oneMarked[:0])
+	part.marked, part.runs = bank.ledger.settling(part.leases, part.oneMarked[:0], part.oneRun[:0])
+	p.runs = part.runs
 	bank.committer.push(p)
 }
 
@@ -183,6 +195,7 @@ func (st *settlement) finish() *protocol.Reply {
 		if err != nil {
 			return st.sess.failure(err)
 		}
+		part.logSettled(st.sess, st.op, &res)
 		for _, l := range res.Lost {
 			settled.Lost = append(settled.Lost, part.textOf(l))
 		}

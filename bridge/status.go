@@ -19,6 +19,9 @@ type Control interface {
 	// Config tells which config runs, counted from 1, and since when a newer one could not
 	// be taken, and why; nil: there is none.
 	Config() (generation int64, failed error, since time.Time)
+
+	// Admin tells where metrics and health are served; empty: nowhere.
+	Admin() string
 }
 
 // reloadTimeout bounds how long a request to reload waits: what is new is opened first.
@@ -33,7 +36,7 @@ func (s *session) reloadConfig() finisher {
 	if c == nil {
 		return fail(protocol.Errorf(protocol.CodeUnsupported, "this sidecar has no config to read again"))
 	}
-	return func() (*protocol.Reply, func()) {
+	return later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), reloadTimeout, fmt.Errorf("reload: not done within %v", reloadTimeout))
 		defer cancel()
 		changes, err := c.Reload(ctx)
@@ -41,7 +44,7 @@ func (s *session) reloadConfig() finisher {
 			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %v", err)}, nil
 		}
 		return &protocol.Reply{Changes: append([]string{}, changes...)}, nil
-	}
+	})
 }
 
 func (s *session) status() finisher {
@@ -56,7 +59,7 @@ func (b *Bridge) status() *protocol.Status {
 		Sockets: []protocol.SocketStatus{}, Databases: []protocol.DatabaseStatus{}, Sessions: []protocol.SessionStatus{}}
 	if b.control != nil {
 		generation, failed, since := b.control.Config()
-		st.Generation = generation
+		st.Generation, st.Admin = generation, b.control.Admin()
 		if failed != nil {
 			st.ConfigError, st.FailedAt = failed.Error(), protocol.Some(since.UnixMilli())
 		}

@@ -18,7 +18,6 @@ const (
 	sweepJitter = 100 * time.Millisecond
 	sweepSoon   = 10 * time.Millisecond // the shortest pause before something known to come due
 	sweepLimit  = 500                   // rows of each kind in one bite
-	pruneEvery  = 10 * time.Second
 )
 
 // sweeper is the reaper, the promoter and the poller of one database: one look
@@ -28,7 +27,9 @@ type sweeper struct {
 	keeper  *keeper
 	broker  *broker
 	times   *leaseTimes
+	metrics func() *databaseMetrics
 	log     *slog.Logger
+	prune   pruning
 	poke    chan struct{} // 1: one wish to sweep at once is enough
 }
 
@@ -43,7 +44,6 @@ func (s *sweeper) wake() {
 func (s *sweeper) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var pruned time.Time
 	var failing bool
 	for {
 		select {
@@ -52,8 +52,7 @@ func (s *sweeper) run(ctx context.Context) error {
 		case <-timer.C:
 		case <-s.poke:
 		}
-		prune := time.Since(pruned) >= pruneEvery
-		next, err := s.sweep(ctx, prune)
+		next, err := s.sweep(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -63,40 +62,44 @@ func (s *sweeper) run(ctx context.Context) error {
 			s.log.Warn("housekeeping failed and is tried again: ended leases and due jobs wait", "error", err)
 		}
 		failing = err != nil
-		if prune && err == nil {
-			pruned = time.Now()
-		}
 		timer.Reset(next)
 	}
 }
 
-// sweep takes bites while they come back full, and says when to look again.
-func (s *sweeper) sweep(ctx context.Context, prune bool) (time.Duration, error) {
+// sweep takes bites while they come back full, and says when to look again. Pruning
+// keeps its own pace.
+func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 	for {
-		most := s.times.patience()
+		most, prune := s.times.patience(), s.prune.due(time.Now())
 		biteCtx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("sweep: not done within %v", most))
 		swept, err := s.backend.Sweep(biteCtx, backends.Sweep{
 			Waiting:  s.broker.waiting(),
 			Suspects: s.keeper.suspects(),
 			Prune:    prune,
 			Limit:    sweepLimit,
+			Bite:     s.prune.most(),
 		})
 		cancel()
 		if err != nil {
+			if prune {
+				s.prune.failed(time.Now())
+			}
 			return sweepEvery + rand.N(sweepEvery), err
+		}
+		if prune {
+			s.prune.pruned(time.Now(), swept, s.keeper.peers())
 		}
 		s.broker.hint(swept.Ready)
 		s.broker.hint(swept.Freed)
-		for cause, n := range swept.Reaped {
-			s.log.Info("jobs taken back", "cause", cause, "jobs", n)
-		}
+		s.metrics().fallen(swept.Fallen, false)
+		logFallen(s.log, swept.Fallen)
 		if swept.More {
 			continue
 		}
-		next := sweepEvery - rand.N(sweepJitter)
+		next := min(sweepEvery-rand.N(sweepJitter), s.prune.left(time.Now()))
 		if swept.Next >= 0 {
-			next = min(next, max(swept.Next, sweepSoon))
+			next = min(next, swept.Next)
 		}
-		return next, nil
+		return max(next, sweepSoon), nil
 	}
 }

@@ -92,3 +92,4 @@ type unchanged struct{}
 
 func (unchanged) Reload(context.Context) ([]string, error) { return nil, nil }
 func (unchanged) Config() (int64, error, time.Time)        { return 1, nil, time.Time{} }
+func (unchanged) Admin() string                            { return "127.0.0.1:9464" }

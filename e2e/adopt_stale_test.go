@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,9 +186,7 @@ func (r *staling) refuse(why string, jobs []wireJob) {
 		for _, job := range jobs[:2] {
 			before := r.db.texts(r.row, job.ID)
 			req := msg{"lease": job.Lease}
-			for k, v := range verb {
-				req[k] = v
-			}
+			maps.Copy(req, verb)
 			if reply := r.w.ask(req); reply.Error == nil || reply.Error.Code != "lease_lost" {
 				r.t.Errorf("%s, %s: answered %+v, want lease_lost", why, name, reply.Error)
 			}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"maps"
 	"strings"
 	"testing"
 )
@@ -50,9 +51,7 @@ func TestAdoptedUnsupported(t *testing.T) {
 	anew := func(more msg) func(string) msg { // an enqueue with something more
 		return func(queue string) msg {
 			req := msg{"op": "enqueue", "queue": queue}
-			for k, v := range more {
-				req[k] = v
-			}
+			maps.Copy(req, more)
 			return req
 		}
 	}

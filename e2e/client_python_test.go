@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,7 +101,7 @@ func TestPythonKit(t *testing.T) {
 		}
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			adapter := append(p.argv, filepath.Join(pythonPackage, "kit_adapter.py"))
+			adapter := append(slices.Clip(p.argv), filepath.Join(pythonPackage, "kit_adapter.py"))
 			if report, ok := runKit(t, p.codec, "20s", adapter...); !ok {
 				t.Errorf("the kit on the Python client:\n%s", report)
 			}

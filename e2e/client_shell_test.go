@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -210,7 +211,7 @@ qsidecar_work ` + q + ` --drain --result --dead-on 65 -- work 'an argument' yes`
 			cmd := a.shellCommand(t, shell, "-c", script)
 			cmd.Stderr = nil
 			_, err := cmd.Output()
-			exit, ok := err.(*exec.ExitError)
+			exit, ok := errors.AsType[*exec.ExitError](err)
 			if !ok || exit.ExitCode() != 2 || !strings.Contains(string(exit.Stderr), words) {
 				t.Errorf("%s %q: %v, want exit code 2 and %q", shell, script, err, words)
 			}
@@ -222,7 +223,7 @@ qsidecar_work ` + q + ` --drain --result --dead-on 65 -- work 'an argument' yes`
 			cmd := a.shellCommand(t, shell, "-eu", file)
 			cmd.Stderr = nil
 			_, err := cmd.Output()
-			exit, ok := err.(*exec.ExitError)
+			exit, ok := errors.AsType[*exec.ExitError](err)
 			if !ok || exit.ExitCode() != 2 || !strings.Contains(string(exit.Stderr), "then -- and a function that stands above it") {
 				t.Errorf("%s %q: %v, want exit code 2 and how it is used", shell, call, err)
 			}

@@ -220,7 +220,7 @@ func (r *crashRuntime) work(produced *production) int {
 			if r.Tend != nil {
 				r.Tend(r)
 			}
-			if err, over := produced.over(); err != nil {
+			if over, err := produced.over(); err != nil {
 				r.t.Fatalf("enqueueing: %v", err)
 			} else if over && r.empty() {
 				return total
@@ -289,12 +289,12 @@ func (p *production) ids() map[string]string {
 }
 
 // over reports whether everything is enqueued, or why it never will be.
-func (p *production) over() (error, bool) {
+func (p *production) over() (ended bool, err error) {
 	select {
 	case <-p.done:
-		return p.err, true
+		return true, p.err
 	default:
-		return nil, false
+		return false, nil
 	}
 }
 
@@ -355,7 +355,7 @@ func enqueueOnce(socket string, jobs []msg) (*reply, error) {
 		return nil, err
 	}
 	r, err := w.call(msg{"op": "enqueue", "jobs": jobs})
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	return r, err

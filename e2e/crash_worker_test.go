@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"time"
 )
@@ -64,7 +65,7 @@ type brokenConn struct{ error }
 
 // mind connects again after a broken connection, and passes other errors on.
 func (c *crashWorker) mind(err error) error {
-	if _, ok := err.(brokenConn); !ok {
+	if _, ok := errors.AsType[brokenConn](err); !ok {
 		return err
 	}
 	_ = c.w.Close() // it is broken already

@@ -80,13 +80,12 @@ func TestStdio(t *testing.T) {
 func TestShellLife(t *testing.T) {
 	s := newSite(t)
 	a := s.started("a")
-	run := func(code int, stdin string, args ...string) string {
+	run := func(code int, stdin string, args ...string) {
 		t.Helper()
 		r := cliWith(t, s.dir, nil, stdin, append(args, "--socket", a.socket)...)
 		if r.code != code {
 			t.Fatalf("qsidecar %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), r.code, code, r.out, r.diag)
 		}
-		return r.out
 	}
 	run(0, "", "ping")
 	run(3, "", "claim", "q")

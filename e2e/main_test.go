@@ -68,9 +68,7 @@ func findBinary(dir string) (string, error) {
 		}
 		return to, os.WriteFile(to, program, 0o755)
 	}
-	build := exec.Command("go", "build", "-trimpath", "-o", to, "../cmd/qsidecar")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
+	if out, err := exec.Command("../scripts/build.sh", to).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the binary: %w\n%s", err, out)
 	}
 	return to, nil

@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // person is who connects: a real process of that user and these groups.
@@ -23,12 +24,12 @@ func (p person) as(t *testing.T, socket string, lines ...string) (replies []repl
 		groups = []string{"--groups", p.groups}
 	}
 	args := append([]string{"--reuid", fmt.Sprint(p.uid), "--regid", fmt.Sprint(p.gid)}, groups...)
-	cmd := exec.Command("setpriv", append(args, "nc", "-N", "-U", socket)...)
+	cmd := testserver.AsRoot(t.Context(), "setpriv", append(args, "nc", "-N", "-U", socket)...)
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("nc as %+v: %v (this test needs root)", p, err)
+		t.Fatalf("nc as %+v: %v (this test needs root, or sudo without a password)", p, err)
 	}
 	for line := range strings.Lines(string(out)) {
 		var r reply
@@ -76,14 +77,14 @@ func TestPermissions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	start("      - {users: [0]}\n")
+	start(fmt.Sprintf("      - {users: [%d]}\n", os.Getuid()))
 	sc.start()
 	root := sc.dial()
 	for op, request := range requests {
 		for _, by := range []string{
 			fmt.Sprintf("users: [%d]", user), fmt.Sprintf("groups: [%d]", group), fmt.Sprintf("groups: [%d]", extra), `groups: [1], users: [1]`,
 		} {
-			start(fmt.Sprintf("      - {users: [0]}\n      - {%s, ops: [%s], queues: [\"mail-*\"]}\n", by, op))
+			start(fmt.Sprintf("      - {users: [%d]}\n      - {%s, ops: [%s], queues: [\"mail-*\"]}\n", os.Getuid(), by, op))
 			root.must(msg{"op": "reload"})
 			line := request
 			if strings.Contains(line, "LEASE") {
@@ -111,7 +112,12 @@ func TestPermissions(t *testing.T) {
 			}
 		}
 	}
-	figure(t, "as root: %d ops, each refused and allowed by a socket's rules to processes of another user and groups", len(requests))
+	if t.Failed() {
+		return
+	}
+	if err := testserver.RanAsRoot("permission table", fmt.Sprintf("%d ops, each refused and allowed by user, by group and by supplementary group", len(requests))); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func asJSON(v any) string {

@@ -78,6 +78,7 @@ func goneForAWhile(t *testing.T, s *site, p halting, fresh func() int) {
 		if !sc.alive() {
 			t.Errorf("%s ended", sc.name)
 		}
+		sc.logsAnOutage()
 	}
 	figure(t, "the server was gone for %v: unavailable was answered within %v, all held leases were acked %v after it was back",
 		lasted.Round(time.Millisecond), slowest.Round(time.Millisecond), settled.Round(time.Millisecond))

@@ -26,11 +26,9 @@ type server struct {
 // newPostgresSite is a site on a new server of the newest version.
 func newPostgresSite(t *testing.T) (*site, *server) {
 	t.Helper()
-	t.Setenv(testserver.EnvURL, "")
-	versions := testserver.Versions()
 	port := freePort(t)
-	p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{
-		Durable: true, Settings: map[string]string{"listen_addresses": "127.0.0.1", "port": port},
+	p, err := testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{
+		Own: true, Durable: true, Settings: map[string]string{"listen_addresses": "127.0.0.1", "port": port},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -89,8 +89,10 @@ func (s *site) started(name string) *sidecar {
 type sidecar struct {
 	t                         testing.TB
 	name, socket, config, log string
-	wrap                      []string // a command that runs the sidecar's; nil: none
-	program                   string   // the program to run; empty: binary
+	wrap                      []string   // a command that runs the sidecar's; nil: none
+	program                   string     // the program to run; empty: binary
+	env                       []string   // more of its environment
+	files                     []*os.File // its descriptors from 3 on
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process is gone and status is set
@@ -108,6 +110,10 @@ func (sc *sidecar) launch() {
 	args := append(slices.Clone(sc.wrap), cmp.Or(sc.program, binary), "serve", "--config", sc.config)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = sc.files
+	if sc.env != nil {
+		cmd.Env = append(os.Environ(), sc.env...)
+	}
 	// No orphan outlives a test run that was itself killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -53,6 +53,9 @@ func (sc *sidecar) works(args ...string) *atWork {
 	w.cmd = exec.Command(binary, append([]string{"work", "--socket", sc.socket}, args...)...)
 	w.cmd.Dir = filepath.Dir(sc.socket)
 	w.cmd.Env = append(os.Environ(), "QSIDECAR_LEASE=of another job", "QSIDECAR_HEADER_OLD=of another job")
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} {
+		w.cmd.Env = append(w.cmd.Env, name+"=of another job") // what work itself was told by who started it
+	}
 	w.cmd.Stdout, w.cmd.Stderr = w.out, w.diag
 	w.cmd.WaitDelay = time.Second // a grandchild may hold stderr open
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -94,13 +97,12 @@ func (w *atWork) ends(code int) {
 }
 
 // script writes an executable shell script into the site's directory.
-func (s *site) script(name, text string) string {
+func (s *site) script(name, text string) {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
 		s.t.Fatal(err)
 	}
-	return path
 }
 
 // read is a file of the site's directory; empty where there is none.

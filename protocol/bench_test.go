@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -93,7 +94,7 @@ func BenchmarkReader(b *testing.B) {
 		n := 0
 		for b.Loop() {
 			_, _, err := r.Next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				in.Reset(string(stream))
 				*r = *NewReader(in, DefaultMaxFrame)
 				continue

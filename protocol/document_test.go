@@ -129,7 +129,7 @@ func block(t *testing.T, doc, kind string) string {
 // TestDocumentBytes: the two forms of each example are the same message, and the
 // codecs write just these bytes.
 func TestDocumentBytes(t *testing.T) {
-	for _, example := range strings.Split(strings.TrimSpace(block(t, document(t), "example")), "\n\n") {
+	for example := range strings.SplitSeq(strings.TrimSpace(block(t, document(t), "example")), "\n\n") {
 		text, hexa, _ := strings.Cut(example, "\n")
 		frame, err := hex.DecodeString(strings.NewReplacer(" ", "", "\n", "").Replace(hexa))
 		if err != nil || len(frame) < 4 {

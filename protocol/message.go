@@ -256,6 +256,7 @@ type Status struct {
 	Generation  int64  // counts the configs that ran, from 1
 	ConfigError string // why the newest config does not run; empty: it does
 	FailedAt    Opt[int64]
+	Admin       string // where metrics and health are served; empty: nowhere
 	Sockets     []SocketStatus
 	Databases   []DatabaseStatus
 	Sessions    []SessionStatus

@@ -25,6 +25,11 @@ type Reader struct {
 	// for one that came in one piece. After an error there is no further call.
 	OnPartial func(bool)
 
+	// OnBuffer, if set, is called with what a message may take of memory (its announced
+	// length, or that of the longest line) before the buffer grows beyond what ordinary ones
+	// take, and with 0 when it is small again. It may wait. Its error is Next's.
+	OnBuffer func(size int) error
+
 	rd       io.Reader
 	maxFrame int
 	codec    Codec
@@ -33,6 +38,7 @@ type Reader struct {
 	end      int
 	seen     int // of buf[start:end], how much holds no newline
 	partial  bool
+	expected int   // what OnBuffer was told last
 	err      error // final
 }
 
@@ -48,6 +54,21 @@ func (r *Reader) Codec() Codec { return r.codec }
 // Partial reports whether a part of a message was received and is not given out
 // yet. It may be a whole one: call Next.
 func (r *Reader) Partial() bool { return r.end > r.start }
+
+// expect tells OnBuffer of a change.
+func (r *Reader) expect(bytes int) error {
+	if bytes == r.expected || r.OnBuffer == nil {
+		return nil
+	}
+	if err := r.OnBuffer(bytes); err != nil {
+		return err
+	}
+	r.expected = bytes
+	return nil
+}
+
+// Buffered is how many bytes were received and not given out yet.
+func (r *Reader) Buffered() int { return r.end - r.start }
 
 // Next gives the next message without its framing. body is valid until the next
 // call.
@@ -188,7 +209,9 @@ func (r *Reader) fill(n int) error {
 		if r.end > r.start && !r.partial {
 			r.notify(true)
 		}
-		r.room(n)
+		if err := r.room(n); err != nil {
+			return err
+		}
 		if err := r.receive(); err != nil {
 			return err
 		}
@@ -213,7 +236,7 @@ func (r *Reader) receive() error {
 
 // room makes room behind end for a message of n bytes, of which it may take only
 // a part: the buffer doubles as bytes arrive.
-func (r *Reader) room(n int) {
+func (r *Reader) room(n int) error {
 	have := r.end - r.start
 	if have == 0 {
 		r.start, r.end = 0, 0
@@ -221,15 +244,28 @@ func (r *Reader) room(n int) {
 	switch {
 	case have == 0 && (len(r.buf) == 0 || len(r.buf) > keepBuffer):
 		r.buf = make([]byte, minBuffer)
+		if err := r.expect(0); err != nil {
+			return err
+		}
 	case r.end < len(r.buf) && (r.start == 0 || r.start+n <= len(r.buf)):
-		return
+		return nil
 	case have <= len(r.buf)/2:
 		copy(r.buf, r.buf[r.start:r.end])
 	default:
 		size := min(2*len(r.buf), max(have+minBuffer, r.maxFrame+frameHead+2))
+		if size > keepBuffer {
+			most := n
+			if r.codec != Msgpack {
+				most = r.maxFrame
+			}
+			if err := r.expect(max(most, r.expected)); err != nil {
+				return err
+			}
+		}
 		grown := make([]byte, size)
 		copy(grown, r.buf[r.start:r.end])
 		r.buf = grown
 	}
 	r.start, r.end = 0, have
+	return nil
 }

@@ -26,13 +26,12 @@ func readAll(in io.Reader, maxFrame int) (bodies []string, codec Codec, end stri
 	for {
 		b, c, err := r.Next()
 		if err != nil {
-			var e *Error
-			if errors.As(err, &e) {
+			if e, ok := errors.AsType[*Error](err); ok {
 				return bodies, c, string(e.Code)
 			}
 			return bodies, c, err.Error()
 		}
-		bodies, codec = append(bodies, string(b)), c
+		bodies = append(bodies, string(b))
 	}
 }
 
@@ -180,8 +179,7 @@ func TestOnPartial(t *testing.T) {
 		r.OnPartial = func(p bool) { heard = append(heard, fmt.Sprint(p)) }
 		for {
 			b, _, err := r.Next()
-			var e *Error
-			if errors.As(err, &e) {
+			if e, ok := errors.AsType[*Error](err); ok {
 				heard = append(heard, string(e.Code))
 				break
 			}
@@ -259,4 +257,44 @@ func (blanks) Read(p []byte) (int, error) {
 		p[i] = '\n'
 	}
 	return len(p), nil
+}
+
+// TestReaderTellsOfItsBuffer: of each size beyond what ordinary messages take, before it has
+// it, and when it is no more; an error ends the reading.
+func TestReaderTellsOfItsBuffer(t *testing.T) {
+	large := `{"a":"` + strings.Repeat("x", 1<<20) + "\"}\n"
+	r := NewReader(strings.NewReader("{}\n"+large+"{}\n"), 4<<20)
+	var sizes []int
+	r.OnBuffer = func(size int) error {
+		sizes = append(sizes, size)
+		return nil
+	}
+	for i := range 3 {
+		if body, _, err := r.Next(); err != nil || len(body) < 2 {
+			t.Fatalf("message %d: %d bytes, %v", i, len(body), err)
+		}
+	}
+	if _, _, err := r.Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("the end: %v", err)
+	}
+	if want := []int{4 << 20, 0}; !slices.Equal(sizes, want) {
+		t.Errorf("for a line it told of %v, want %v", sizes, want)
+	}
+	sizes = nil
+	r = NewReader(strings.NewReader(frameOf(large)), 4<<20)
+	r.OnBuffer = func(size int) error {
+		sizes = append(sizes, size)
+		return nil
+	}
+	if _, _, err := r.Next(); err != nil || !slices.Equal(sizes, []int{4 + len(large)}) {
+		t.Errorf("for a frame of %d bytes it told of %v, %v", len(large), sizes, err)
+	}
+	full := errors.New("full")
+	r = NewReader(strings.NewReader(large), 4<<20)
+	r.OnBuffer = func(size int) error {
+		return full
+	}
+	if _, _, err := r.Next(); !errors.Is(err, full) {
+		t.Errorf("where there is no room: %v", err)
+	}
 }

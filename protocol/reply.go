@@ -199,6 +199,7 @@ var replyMessage = newMessage([]field[Reply]{
 	ofStatus(number("generation", func(s *Status) *int64 { return &s.Generation })),
 	ofStatus(optWord("config_error", func(s *Status) *string { return &s.ConfigError })),
 	ofStatus(optNumber("failed_at", func(s *Status) *Opt[int64] { return &s.FailedAt })),
+	ofStatus(optWord("admin", func(s *Status) *string { return &s.Admin })),
 	ofStatus(always(isList("sockets", 0, math.MaxInt, socketMessage, func(s *Status) *[]SocketStatus { return &s.Sockets }, needs(socketMessage, "path")))),
 	ofStatus(always(isList("databases", 0, math.MaxInt, databaseMessage, func(s *Status) *[]DatabaseStatus { return &s.Databases }, needs(databaseMessage, "name")))),
 	ofStatus(always(isList("sessions", 0, math.MaxInt, sessionMessage, func(s *Status) *[]SessionStatus { return &s.Sessions }, needs(sessionMessage, "session")))),

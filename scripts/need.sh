@@ -15,17 +15,23 @@ missing() {
 	python3) ! python3 -c 'import sqlite3, socket, json' 2>/dev/null ;;
 	venv) ! python3 -c 'import ensurepip, venv' 2>/dev/null ;;
 	ruby) ! ruby -rmsgpack -rpg -rmysql2 -rsqlite3 -e 'exit RUBY_VERSION >= "2.7"' 2>/dev/null || ! command -v gem >/dev/null ;;
+	mandoc) ! command -v mandoc >/dev/null ;;
 	socat) ! command -v socat >/dev/null ;;
 	perl) ! perl -MJSON::PP -MIO::Socket::UNIX -MMIME::Base64 -e 1 2>/dev/null ;;
 	php) ! php -r 'exit(function_exists("pcntl_signal") ? 0 : 1);' 2>/dev/null ;;
 	cobol) ! command -v cobc >/dev/null ;;
 	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
+	buildah) ! command -v buildah >/dev/null && ! test -x /usr/bin/buildah ;;
+	bwrap) ! command -v bwrap >/dev/null || ! command -v nsenter >/dev/null ;;
+	machine) # a Debian that boots (internal/testserver/system.go)
+		! { command -v systemd-nspawn && command -v nsenter && test -x /usr/sbin/debootstrap; } >/dev/null ;;
+	shellcheck) ! command -v shellcheck >/dev/null ;;
 	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
 	debs) # of no use where servers are named that run already
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: it knows cc, nc, python3, venv, ruby, socat, perl, php, cobol, npm, mount, pgbouncer and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: it knows cc, nc, mandoc, python3, venv, ruby, socat, perl, php, cobol, npm, mount, buildah, bwrap, machine, shellcheck, pgbouncer and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -36,12 +42,17 @@ packages() {
 	python3) echo python3 ;;
 	venv) echo python3-venv ;; # for the grammars of T-SQL (scripts/tsql.sh)
 	ruby) echo ruby ruby-msgpack ruby-pg ruby-mysql2 ruby-sqlite3 ;;
+	mandoc) echo mandoc ;;
 	socat) echo socat ;;
 	perl) echo perl ;;
 	php) echo php-cli ;;
 	cobol) echo gnucobol ;;
 	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;
+	buildah) echo buildah ;;
+	bwrap) echo bubblewrap util-linux ;;
+	machine) echo systemd-container util-linux debootstrap debian-archive-keyring ;;
+	shellcheck) echo shellcheck ;;
 	pgbouncer) echo pgbouncer ;;
 	debs) echo apt dpkg debian-archive-keyring ca-certificates ;; # they fetch MySQL and MariaDB
 	esac
@@ -66,6 +77,7 @@ echo "installing$want" >&2
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install() {
+	# shellcheck disable=SC2086 # a list of names
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $want >"$log" 2>&1
 }
 # A package list that is there may do; one that is old or missing is fetched.

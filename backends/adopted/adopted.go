@@ -189,3 +189,11 @@ func (s *Store) Held(ctx context.Context, host backends.Identity, after string, 
 func (l *lease) proof() backends.Lease {
 	return backends.Lease{Job: handle(l.id), Token: backends.Token{Host: backends.Identity(l.host), Number: uint64(l.number)}}
 }
+
+// Usage implements backends.Metered: it is the engine's.
+func (s *Store) Usage() backends.Usage {
+	if m, ok := s.Adopter.(backends.Metered); ok {
+		return m.Usage()
+	}
+	return backends.Usage{}
+}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
@@ -209,6 +210,7 @@ func (k *kit) commit(b backends.Batch) backends.Results {
 	if len(r.Writes) != len(b.Writes) || len(r.Claims) != len(b.Claims) {
 		k.Fatalf("%d writes and %d claims were answered with %d and %d", len(b.Writes), len(b.Claims), len(r.Writes), len(r.Claims))
 	}
+	backendtest.CheckFallen(k, b, r)
 	return r
 }
 
@@ -229,6 +231,7 @@ func (k *kit) sweep(s backends.Sweep) backends.Swept {
 	if err != nil {
 		k.Fatal(err)
 	}
+	backendtest.CheckReaped(k, r)
 	return r
 }
 

@@ -2,6 +2,7 @@ package adopted_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -47,9 +48,7 @@ func TestIndexes(t *testing.T) {
 	made := func(change func(m *adopted.Table)) adopted.Table {
 		m := plain
 		m.Columns = map[adopted.Role][]string{}
-		for role, c := range plain.Columns {
-			m.Columns[role] = c
-		}
+		maps.Copy(m.Columns, plain.Columns)
 		change(&m)
 		return m
 	}

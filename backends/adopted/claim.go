@@ -99,6 +99,9 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 		if e.statement.Matched != max(e.rows, 1) {
 			return false, backends.Refused(fmt.Errorf("a row of %s that a claim had locked was not changed by it: a trigger or a rule of the table keeps it from that", t.name))
 		}
+		if e.fell {
+			c.res.Fallen.Add(t.queue, e.why, e.dead)
+		}
 	}
 	return len(large) > 0 || len(fit) < found || len(rows) < want && len(rows) == t.most(), nil
 }
@@ -108,7 +111,7 @@ func (c *claiming) bury(t *table, x *settling, r *candidate, p backends.Policy) 
 	l := t.begin(r, p, backends.Slot{}, t.mark())
 	l.attempts-- // nobody gets it
 	_, err := x.end(t, l, backends.Fate{State: backends.StateDead, Attempts: l.attempts, Losses: l.losses,
-		Cause: backends.CauseTooLarge, Message: backends.TooLarge(r.size, c.MaxPayload)}, t.waits())
+		Cause: backends.CauseTooLarge, Message: backends.TooLarge(r.size, c.MaxPayload)}, backends.CauseTooLarge, t.waits())
 	return err
 }
 

@@ -38,13 +38,13 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	case backends.Purge:
 		run = t.each(t.in(c.State), nil, t.deletes)
 	default:
-		var any []string
+		var either []string
 		for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
 			if where := t.in(state); where != nil {
-				any = append(any, "("+strings.Join(where, " AND ")+")")
+				either = append(either, "("+strings.Join(where, " AND ")+")")
 			}
 		}
-		run = t.each([]string{"(" + strings.Join(any, " OR ") + ")"}, c.IDs, t.deletes)
+		run = t.each([]string{"(" + strings.Join(either, " OR ") + ")"}, c.IDs, t.deletes)
 	}
 	for {
 		var n int64
@@ -122,7 +122,7 @@ func (s *Store) takeBack(ctx context.Context, sql backends.SQL, t *table, ids []
 		return 0, err
 	}
 	for _, l := range x.leases {
-		if _, err := x.end(t, l, l.standing().Released(backends.Release{Uncharged: true}), nil); err != nil {
+		if _, err := x.end(t, l, l.standing().Released(backends.Release{Uncharged: true}), "", nil); err != nil {
 			return 0, err
 		}
 	}

@@ -142,6 +142,7 @@ func (k *commitment) collect(got backends.Results) {
 		r := &k.res.Writes[n]
 		k.stored(n, got.Writes[i].Stored)
 		r.Lost = append(r.Lost, got.Writes[i].Lost...)
+		r.Fallen.AddAll(got.Writes[i].Fallen)
 		for _, q := range got.Writes[i].Freed {
 			batch.Free(r, q)
 		}
@@ -212,10 +213,15 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 		return err
 	}
 	for _, e := range x.ends {
-		switch r := &k.res.Writes[e.write]; {
-		case e.statement.Matched == 0:
+		r := &k.res.Writes[e.write]
+		if e.statement.Matched == 0 {
 			r.Lost = append(r.Lost, e.lease)
-		case e.frees:
+			continue
+		}
+		if e.fell {
+			r.Fallen.Add(e.l.queue, e.why, e.dead)
+		}
+		if e.frees {
 			batch.Free(r, e.l.queue)
 		}
 	}
@@ -253,9 +259,9 @@ func (k *commitment) write(x *settling, p part) error {
 		case backends.Ack:
 			e, err = x.ack(t, l, w.Result)
 		case backends.Nack:
-			e, err = x.end(t, l, l.standing().Nacked(w), nil)
+			e, err = x.end(t, l, l.standing().Nacked(w), backends.CauseNacked, nil)
 		case backends.Release:
-			e, err = x.end(t, l, l.standing().Released(w), nil)
+			e, err = x.end(t, l, l.standing().Released(w), w.Cause, nil)
 		case backends.Extend:
 			e = x.extend(t, l, w)
 		}
@@ -292,6 +298,7 @@ func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backe
 			}
 			return all, err
 		}
+		all.Fallen.AddAll(got.Fallen)
 		all.Jobs, all.More = append(all.Jobs, got.Jobs...), got.More
 		for i := range got.Jobs {
 			left -= int64(len(got.Jobs[i].Payload))

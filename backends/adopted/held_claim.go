@@ -123,6 +123,9 @@ func (c *claiming) buryHeld(ctx context.Context, conn spare, t *table, r *candid
 	if err == nil && x.ends[0].statement.Matched == 0 {
 		return backends.Refused(fmt.Errorf("a row of %s that a claim had locked was not changed by it: a trigger or a rule of the table keeps it from that", t.name))
 	}
+	if err == nil {
+		c.res.Fallen.Add(t.queue, backends.CauseTooLarge, true)
+	}
 	return err
 }
 

@@ -86,6 +86,7 @@ func (s *Store) settleHeld(ctx context.Context, all []heldWrite, res []backends.
 			defer mu.Unlock()
 			r := &res[w.n]
 			r.Lost = append(r.Lost, one.Lost...)
+			r.Fallen.AddAll(one.Fallen)
 			for _, q := range one.Freed {
 				batch.Free(r, q)
 			}
@@ -113,6 +114,7 @@ func (s *Store) settleOne(ctx context.Context, w heldWrite) (r backends.WriteRes
 		return r
 	case isRelease && release.Uncharged:
 		r.Freed = append(s.holds.end(ctx, j), j.table.queue)
+		r.Fallen.Add(j.table.queue, release.Cause, false)
 		return r
 	}
 	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}}, held: j}
@@ -133,6 +135,9 @@ func (s *Store) settleOne(ctx context.Context, w heldWrite) (r backends.WriteRes
 		if isRelease && err != nil { // it is free all the same, and the attempt not counted
 			r.Err = nil
 			r.Freed = []string{j.table.queue}
+			if !lost {
+				r.Fallen.Add(j.table.queue, release.Cause, false)
+			}
 		}
 		for _, q := range s.holds.end(ctx, j) {
 			batch.Free(&r, q)
@@ -156,6 +161,7 @@ func (s *Store) overdue(ctx context.Context, r *backends.Swept) (next time.Durat
 		one := s.settleOne(ctx, heldWrite{Write: backends.Release{Leases: []backends.Lease{j.proof()}, Cause: backends.CauseTimedOut}, lease: j.proof(), job: j})
 		if len(one.Lost) == 0 {
 			r.Reaped[backends.CauseTimedOut]++
+			r.Fallen.AddAll(one.Fallen)
 		}
 		for _, q := range one.Freed {
 			if !slices.Contains(r.Freed, q) {

@@ -31,7 +31,10 @@ type ending struct {
 	statement *backends.Statement
 	frees     bool
 	cause     backends.Cause
-	rows      int64 // a claim's: so many
+	fell      bool           // it ended without success,
+	why       backends.Cause // for that reason,
+	dead      bool           // and it is dead
+	rows      int64          // a claim's: so many
 
 	// What it has in common with others; see bulk. An empty change: nothing.
 	t        *table
@@ -235,11 +238,11 @@ func (t *table) moves(l *lease, result []byte) *backends.Statement {
 	}
 }
 
-// end ends a claim without success. where are the conditions for its row; nil: that
+// end ends a claim without success, because of why. where are the conditions for its row; nil: that
 // it shows the claim.
-func (x *settling) end(t *table, l *lease, f backends.Fate, where []string) (*ending, error) {
+func (x *settling) end(t *table, l *lease, f backends.Fate, why backends.Cause, where []string) (*ending, error) {
 	w := &writing{t: t}
-	e := &ending{l: l, frees: f.State == backends.StateReady, cause: f.Cause}
+	e := &ending{l: l, frees: f.State == backends.StateReady, cause: f.Cause, fell: true, why: why, dead: f.State == backends.StateDead}
 	buried := f.State == backends.StateDead && w.state(backends.StateDead)
 	if !buried {
 		w.state(backends.StateReady)

@@ -57,7 +57,7 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		return r, err
 	}
 	if w.Prune {
-		err = s.forget(ctx, &r, w.Limit)
+		err = s.forget(ctx, &r, w.Most())
 	}
 	return r, err
 }
@@ -152,7 +152,7 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 		}
 		for _, id := range slices.Sorted(maps.Keys(x.leases)) {
 			l := x.leases[id]
-			if _, err := x.end(s.tables[l.queue], l, l.standing().Reaped(what.cause(l)), nil); err != nil {
+			if _, err := x.end(s.tables[l.queue], l, l.standing().Reaped(what.cause(l)), what.cause(l), nil); err != nil {
 				return err
 			}
 		}
@@ -164,6 +164,7 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 	for _, e := range x.ends {
 		if e.statement.Matched > 0 {
 			r.Reaped[e.cause]++
+			r.Fallen.Add(e.l.queue, e.why, e.dead)
 		}
 	}
 	for _, q := range x.freed() {
@@ -319,12 +320,14 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 	if len(removes) == 0 {
 		return nil
 	}
+	began, gone := time.Now(), 0
 	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		return sql.Do(ctx, removes...)
 	}})
 	for _, st := range removes {
-		r.Pruned += int(st.Matched)
+		gone += int(st.Matched)
 	}
+	r.Bitten(gone, len(ids), limit, time.Since(began)) // where there are some to be forgotten there may be more
 	return err
 }
 

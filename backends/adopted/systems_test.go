@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-var systemE, rowsE = products[0].systemE, products[0].rowsE
+var systemE = products[0].systemE
 
 func tableE() adopted.Table {
 	return adopted.Table{
@@ -150,7 +150,7 @@ func TestEmptyHanded(t *testing.T) {
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_hosts SET dead = true")
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(0)}}
-		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); err != backends.ErrHostLost {
+		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrHostLost) {
 			t.Errorf("%v", err)
 		}
 		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")

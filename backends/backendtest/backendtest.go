@@ -45,7 +45,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 	}{
 		{"Order", order}, {"Keys", keys}, {"Settle", settling}, {"Attempts", attempts}, {"Leases", leases}, {"Ahead", ahead},
 		{"Hosts", hosts}, {"Races", races}, {"Faults", faults}, {"Limits", limits}, {"Values", values},
-		{"Inspect", inspecting}, {"Commands", commands}, {"Retention", retention}, {"Sweep", sweeping},
+		{"Inspect", inspecting}, {"Commands", commands}, {"Retention", retention}, {"Sweep", sweeping}, {"Fallen", fallen}, {"Usage", usage},
 	} {
 		t.Run(topic.name, func(t *testing.T) {
 			for name, test := range topic.tests {
@@ -88,6 +88,7 @@ func (k *kit) commit(b backends.Batch) backends.Results {
 	if len(r.Writes) != len(b.Writes) || len(r.Claims) != len(b.Claims) {
 		k.Fatalf("%d writes and %d claims were answered with %d and %d", len(b.Writes), len(b.Claims), len(r.Writes), len(r.Claims))
 	}
+	CheckFallen(k, b, r)
 	return r
 }
 
@@ -201,6 +202,7 @@ func (k *kit) sweep(s backends.Sweep) backends.Swept {
 	if err != nil {
 		k.Fatalf("sweep: %v", err)
 	}
+	CheckReaped(k, r)
 	return r
 }
 

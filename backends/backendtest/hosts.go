@@ -210,4 +210,23 @@ var hosts = map[string]func(*kit){
 			k.Error("a beat did not move the counter")
 		}
 	},
+	"WhoReadsIsKnown": func(k *kit) {
+		second := k.Again()
+		beat := func(kind backends.BeatKind, reads bool) {
+			k.Helper()
+			p, err := second.Beat(k.Context(), backends.Beat{Host: other, Kind: kind, Name: "reader", Lease: hostLease, Reads: reads})
+			if err != nil || !p.Alive {
+				k.Fatalf("beat: %+v, %v", p, err)
+			}
+			if got := k.peer(other); got == nil || got.Reads != reads {
+				k.Fatalf("a beat of kind %d that reads: %v; the peer is %+v", kind, reads, got)
+			}
+		}
+		beat(backends.BeatJoin, false)
+		beat(backends.BeatRenew, true)
+		beat(backends.BeatRenew, true)
+		beat(backends.BeatRenew, false)
+		beat(backends.BeatJoin, true)
+		beat(backends.BeatLeave, false)
+	},
 }

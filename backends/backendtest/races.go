@@ -129,12 +129,12 @@ var races = map[string]func(*kit){
 	},
 	"SixteenWorkersInBatches": func(k *kit) { k.race(2000, 16, 20) },
 	"ProducersAndConsumers": func(k *kit) {
-		const producers, each_, queues = 4, 50, 2
+		const producers, each, queues = 4, 50, 2
 		s := seen{of: map[string]int{}}
 		var produced sync.WaitGroup
 		for p := range producers {
 			produced.Go(func() {
-				for i := range each_ {
+				for i := range each {
 					j := backends.NewJob{Queue: "q", Payload: fmt.Appendf(nil, "%d-%d", p, i), Priority: int16(i % queues)}
 					if _, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}}); err != nil {
 						k.Error(err)
@@ -169,7 +169,7 @@ var races = map[string]func(*kit){
 			})
 		}
 		wg.Wait()
-		s.check(k, producers*each_)
+		s.check(k, producers*each)
 	},
 	"ReapAgainstSettle": func(k *kit) {
 		// The lease's time is over: whoever comes first, an ack or a sweep, has it.

@@ -1,6 +1,8 @@
 package backendtest
 
 import (
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -69,6 +71,48 @@ var retention = map[string]func(*kit){
 			k.Errorf("%d jobs are left, want 2", n)
 		}
 	},
+	"KeepIsThatOfTheClaim": func(k *kit) {
+		short, long := policy("q"), policy("q")
+		short.Keep, long.Keep = 0, time.Hour
+		k.put(numbered(3)...)
+		before := k.commit(k.claims(me, 1, 0, short)).Claims[0].Jobs // and then the config is changed
+		during := k.commit(k.claims(me, 1, 0, long)).Claims[0].Jobs
+		after := k.commit(k.claims(me, 1, 0, short)).Claims[0].Jobs
+		k.settle(backends.Ack{Leases: each(append(append(before, during...), after...)...)}, 0)
+		k.state(before[0].ID, backends.StateDeleted)
+		k.state(during[0].ID, backends.StateDone)
+		k.state(after[0].ID, backends.StateDeleted)
+		k.pruned(time.Hour, 1)
+	},
+	"PruneTogether": func(k *kit) {
+		const n = 30
+		p := policy("q")
+		p.Keep = time.Hour
+		k.put(numbered(n)...)
+		k.settle(backends.Ack{Leases: each(k.commit(k.claims(me, n, 0, p)).Claims[0].Jobs...)}, 0)
+		k.Shift(time.Hour)
+		var pruned atomic.Int64
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				for pruned.Load() < n && k.Context().Err() == nil { // what another one has locked is passed over
+					r, err := k.Sweep(k.Context(), backends.Sweep{Limit: 10, Prune: true, Bite: 4})
+					if err != nil {
+						k.Error(err)
+						return
+					}
+					pruned.Add(int64(r.Pruned))
+				}
+			})
+		}
+		all.Wait()
+		if got := pruned.Load(); got != n {
+			k.Errorf("%d pruned in all, want %d", got, n)
+		}
+		if st := k.stats(); st.Done != 0 {
+			k.Errorf("%+v", st)
+		}
+	},
 	"PruneInBites": func(k *kit) {
 		p := policy("q")
 		p.Keep = time.Hour
@@ -77,9 +121,12 @@ var retention = map[string]func(*kit){
 		k.Shift(time.Hour)
 		total := 0
 		for range 3 {
-			r := k.sweep(backends.Sweep{Prune: true, Limit: 2})
-			if total += r.Pruned; r.More != (total < 5) {
-				k.Errorf("more is %v after %d", r.More, total)
+			r := k.sweep(backends.Sweep{Prune: true, Bite: 2})
+			if r.Overdue != 0 || r.More {
+				k.Errorf("overdue for %v, more: %v", r.Overdue, r.More)
+			}
+			if total += r.Pruned; r.Rest != (total < 5) || r.Pruning <= 0 {
+				k.Errorf("after %d there is more: %v; it took %v", total, r.Rest, r.Pruning)
 			}
 		}
 		if total != 5 {

@@ -24,11 +24,11 @@ func (b *Backend) Beat(ctx context.Context, beat backends.Beat) (p backends.Puls
 		leave := beat.Kind == backends.BeatLeave // which may be said twice
 		if p.Alive = h != nil && !h.dead && (!h.left || leave); p.Alive {
 			h.beats++
-			h.expires, h.left = b.now.Add(beat.Lease), leave
+			h.expires, h.left, h.reads = b.now.Add(beat.Lease), leave, beat.Reads
 		}
 		for id, h := range b.hosts {
 			if id != beat.Host {
-				p.Peers = append(p.Peers, backends.Peer{Host: id, Beats: h.beats, Expired: !b.now.Before(h.expires), Dead: h.dead})
+				p.Peers = append(p.Peers, backends.Peer{Host: id, Beats: h.beats, Expired: !b.now.Before(h.expires), Dead: h.dead, Reads: h.reads})
 			}
 		}
 		return nil
@@ -88,6 +88,7 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 		reap := func(j *job, c backends.Cause) {
 			r.Reaped[c]++
 			b.meet(j, j.tried().Reaped(c))
+			r.Fallen.Add(j.Queue, c, j.state == backends.StateDead)
 		}
 		r.Promoted = bite(byRunAt, func(j *job) bool {
 			return j.state == backends.StateScheduled && over(j.runAt)
@@ -102,8 +103,14 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 		bite(byClaimed, b.orphan, func(j *job) { reap(j, backends.CauseSidecarLost) })
 		b.forgetHosts()
 		if s.Prune {
-			r.Pruned = bite(bySeq, func(j *job) bool { return over(j.expires) }, func(j *job) { delete(b.jobs, j.id) })
-			r.Pruned += b.pruneKeys(s.Limit)
+			found := b.sorted(s.Most(), bySeq, func(j *job) bool { return over(j.expires) })
+			for _, j := range found {
+				r.Overdue = max(r.Overdue, b.now.Sub(j.expires))
+				delete(b.jobs, j.id)
+			}
+			r.Bitten(len(found), len(found), s.Most(), time.Nanosecond)
+			n := b.pruneKeys(s.Most())
+			r.Bitten(n, n, s.Most(), time.Nanosecond)
 		}
 		r.Freed, r.Next = b.freed, b.nextDue()
 		for _, q := range s.Waiting {

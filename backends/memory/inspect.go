@@ -29,9 +29,10 @@ func (b *Backend) Stats(ctx context.Context, queue string) (all []backends.Queue
 				backends.StateReady: &s.Ready, backends.StateScheduled: &s.Scheduled, backends.StateClaimed: &s.Claimed,
 				backends.StateDead: &s.Dead, backends.StateDone: &s.Done,
 			}[j.state]++
-			if j.state == backends.StateReady {
+			switch j.state {
+			case backends.StateReady:
 				s.OldestReady = max(s.OldestReady, b.now.Sub(j.readyAt))
-			} else if j.state == backends.StateClaimed {
+			case backends.StateClaimed:
 				s.OldestClaimed = max(s.OldestClaimed, b.now.Sub(j.claimed))
 			}
 		}

@@ -150,6 +150,7 @@ func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.Claim
 					State: backends.StateDead, Attempts: j.Attempts + 1,
 					Cause: backends.CauseTooLarge, Message: backends.TooLarge(n, c.MaxPayload),
 				})
+				r.Fallen.Add(j.Queue, backends.CauseTooLarge, true)
 				continue
 			}
 			if size += n; len(r.Jobs) > 0 && c.MaxBytes > 0 && size > c.MaxBytes {

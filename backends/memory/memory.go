@@ -60,6 +60,7 @@ type host struct {
 	beats      uint64
 	expires    time.Time
 	dead, left bool
+	reads      bool
 }
 
 // Option changes what New makes.
@@ -194,11 +195,17 @@ func (b *Backend) write(w backends.Write) (r backends.WriteResult) {
 			r.Stored = b.store(w.Enqueue)
 		}
 	case backends.Nack:
-		r.Lost = b.each(w.Leases, 0, func(j *job) { b.meet(j, j.tried().Nacked(w)) })
+		r.Lost = b.each(w.Leases, 0, func(j *job) {
+			b.meet(j, j.tried().Nacked(w))
+			r.Fallen.Add(j.Queue, backends.CauseNacked, j.state == backends.StateDead)
+		})
 	case backends.Extend:
 		r.Lost = b.each(w.Leases, 0, func(j *job) { b.extend(j, w) })
 	case backends.Release:
-		r.Lost = b.each(w.Leases, w.Owner, func(j *job) { b.meet(j, j.tried().Released(w)) })
+		r.Lost = b.each(w.Leases, w.Owner, func(j *job) {
+			b.meet(j, j.tried().Released(w))
+			r.Fallen.Add(j.Queue, w.Cause, j.state == backends.StateDead)
+		})
 	case backends.Deliver:
 		for _, h := range w.Handed {
 			r.Lost = append(r.Lost, b.each([]backends.Lease{h.Lease}, 0, func(j *job) { j.deliver(h.Worker) })...)

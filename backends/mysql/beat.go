@@ -43,16 +43,16 @@ func (s *Store) beat(ctx context.Context, b backends.Beat) (p backends.Pulse, be
 	lease := batch.MS(b.Lease) * 1000
 	switch b.Kind {
 	case backends.BeatJoin:
-		t.add(s.sql.join, int64(b.Host), b.Name, lease)
+		t.add(s.sql.join, int64(b.Host), b.Row(), lease)
 	case backends.BeatRenew:
-		t.add(s.sql.renew, b.Name, lease, int64(b.Host))
+		t.add(s.sql.renew, b.Row(), lease, int64(b.Host))
 	case backends.BeatLeave:
-		t.add(s.sql.leave, b.Name, lease, int64(b.Host))
+		t.add(s.sql.leave, b.Row(), lease, int64(b.Host))
 	default:
 		return p, false, fmt.Errorf("%w: a beat of the unknown kind %d", errOwn, b.Kind)
 	}
 	t.each(func(r *result) error {
-		peer := backends.Peer{Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Expired: r.int(2) != 0, Dead: r.int(3) != 0}
+		peer := backends.Peer{Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Expired: r.int(2) != 0, Dead: r.int(3) != 0, Reads: backends.Reads(r.text(5))}
 		if peer.Host != b.Host {
 			p.Peers = append(p.Peers, peer)
 			return nil

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -200,7 +201,7 @@ func (t *tx) takeKeysBack(ctx context.Context, rows []*job) error {
 // although others come.
 func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err error) {
 	if c.State == backends.StateClaimed {
-		return 0, fmt.Errorf("claimed jobs cannot be purged: release them first")
+		return 0, errors.New("claimed jobs cannot be purged: release them first")
 	}
 	letter, ok := laneOf[c.State]
 	if !ok {

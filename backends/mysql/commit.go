@@ -126,9 +126,9 @@ func (k *commitment) carryOut(ctx context.Context, t *tx) error {
 				k.store(i, w.Enqueue, t.now)
 			}
 		case backends.Nack:
-			r.Lost = k.each(w.Leases, 0, func(j *job) { k.meet(r, j, t.now, j.standing().Nacked(w)) })
+			r.Lost = k.each(w.Leases, 0, func(j *job) { k.meet(r, j, t.now, j.standing().Nacked(w), backends.CauseNacked) })
 		case backends.Release:
-			r.Lost = k.each(w.Leases, w.Owner, func(j *job) { k.meet(r, j, t.now, j.standing().Released(w)) })
+			r.Lost = k.each(w.Leases, w.Owner, func(j *job) { k.meet(r, j, t.now, j.standing().Released(w), w.Cause) })
 		case backends.Extend:
 			r.Lost = k.each(w.Leases, 0, func(j *job) { j.extend(w, t.now) })
 		case backends.Deliver:
@@ -228,8 +228,9 @@ func (k *commitment) each(leases []backends.Lease, owner backends.Identity, f fu
 	return lost
 }
 
-func (k *commitment) meet(r *backends.WriteResult, j *job, now instant, f backends.Fate) {
+func (k *commitment) meet(r *backends.WriteResult, j *job, now instant, f backends.Fate, cause backends.Cause) {
 	j.meet(now, f)
+	r.Fallen.Add(j.queue, cause, j.state == backends.StateDead)
 	if j.state == backends.StateReady {
 		batch.Free(r, j.queue)
 	}

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/qsidecar/qsidecar/backends"
 )
 
 const (
@@ -127,7 +129,7 @@ type conn struct {
 	bad  bool
 	wait time.Duration // for a lock, as the session has it
 
-	joined bool // the line has its row in qsidecar_commits
+	joined time.Time // when the line's row in qsidecar_commits was last made sure of; zero: never
 }
 
 // line numbers the commits of one place in the pool, whichever connection it has.
@@ -158,14 +160,20 @@ func (p *pool) fill(n int) {
 }
 
 // get takes a place; its connection may be nil, to be opened for the line.
-func (p *pool) get(ctx context.Context) (*conn, *line, error) {
+func (p *pool) get(ctx context.Context, m *backends.Meter) (*conn, *line, error) {
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
 	select {
 	case <-p.free:
-	case <-ctx.Done():
-		return nil, nil, context.Cause(ctx)
+	default:
+		began := time.Now()
+		select {
+		case <-p.free:
+			m.Wait(began)
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,14 +276,12 @@ type result struct {
 	row  []driver.Value
 }
 
-// exec sends statements that answer with no rows, and returns how many rows each
-// changed or matched.
-func (c *conn) exec(ctx context.Context, sql string, args ...any) ([]int64, error) {
-	r, err := c.raw.(driver.ExecerContext).ExecContext(ctx, sql, named(args))
-	if err != nil {
-		return nil, c.failed(ctx, err)
+// exec sends statements that answer with no rows.
+func (c *conn) exec(ctx context.Context, sql string, args ...any) error {
+	if _, err := c.raw.(driver.ExecerContext).ExecContext(ctx, sql, named(args)); err != nil {
+		return c.failed(ctx, err)
 	}
-	return r.(mysql.Result).AllRowsAffected(), nil
+	return nil
 }
 
 // query sends statements and has each of reads read the rows of one that has any.
@@ -295,8 +301,7 @@ func (c *conn) query(ctx context.Context, sql string, args []any, reads []func(r
 		}
 		r := &result{rows: rows, row: make([]driver.Value, len(rows.Columns()))}
 		if err := read(r); err != nil {
-			var broken *rowError
-			if errors.As(err, &broken) {
+			if broken, ok := errors.AsType[*rowError](err); ok {
 				rows.Close()
 				return c.failed(ctx, broken.err)
 			}

@@ -191,10 +191,10 @@ func limitsOf(kind string, unsigned bool) (least, most int64) {
 
 // letters is how long a text may be. TEXT counts bytes.
 func letters(kind string, chars, bytes int64, charset string) int {
-	switch {
-	case kind == "longtext":
+	switch kind {
+	case "longtext":
 		return 0
-	case kind == "char" || kind == "varchar":
+	case "char", "varchar":
 		return int(chars)
 	}
 	each := int64(4)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -29,8 +30,7 @@ type againError struct{ why string }
 func (e *againError) Error() string { return e.why }
 
 func codeOf(err error) uint16 {
-	var said *mysql.MySQLError
-	if errors.As(err, &said) {
+	if said, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		return said.Number
 	}
 	return 0
@@ -38,12 +38,7 @@ func codeOf(err error) uint16 {
 
 func isCode(err error, codes ...uint16) bool {
 	code := codeOf(err)
-	for _, c := range codes {
-		if code == c {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(codes, code)
 }
 
 // fromServer: err is what the server said, not what became of the connection.
@@ -122,6 +117,9 @@ func (s *Store) explain(err error) error {
 	}
 	switch kindOf(said) {
 	case down:
+		if slices.Contains([]uint16{1045, 1049, 1130, 1698, 1820, 1862}, said.Number) { // login; no such database
+			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
+		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:
 		return backends.Refused(fmt.Errorf("%s (error %d)", said.Message, said.Number))
@@ -167,4 +165,26 @@ func kindOf(e *mysql.MySQLError) kind {
 		return internal
 	}
 	return refused // a class of somebody's own: a trigger said it
+}
+
+// retryCause is why a transient error has a transaction tried again.
+func retryCause(err error) int {
+	switch {
+	case isCode(err, codeDeadlock, codeLockWait):
+		return backends.RetryConflict
+	case broken(err):
+		return backends.RetryConnection
+	}
+	return backends.RetryOther
+}
+
+// Usage implements backends.Metered.
+func (s *Store) Usage() backends.Usage {
+	u := s.meter.Usage()
+	u.Max = cap(s.pool.free)
+	u.InUse = u.Max - len(s.pool.free)
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	u.Idle = len(s.pool.idle)
+	return u
 }

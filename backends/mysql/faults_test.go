@@ -152,7 +152,7 @@ func TestASessionThatWasLeftBehind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.exec(t.Context(), "START TRANSACTION; UPDATE qsidecar_jobs SET losses = 7"); err != nil {
+		if err := c.exec(t.Context(), "START TRANSACTION; UPDATE qsidecar_jobs SET losses = 7"); err != nil {
 			t.Fatal(err)
 		}
 		// The sidecar gives the connection up, and the server hears nothing of it.

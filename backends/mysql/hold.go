@@ -41,7 +41,7 @@ func (s *Store) Hold(ctx context.Context, idle time.Duration) (backends.Hold, er
 	if s.server.maria {
 		set += fmt.Sprintf(", SESSION idle_transaction_timeout = %d", seconds)
 	}
-	if _, err := c.exec(ctx, set); err != nil {
+	if err := c.exec(ctx, set); err != nil {
 		c.close()
 		return nil, s.outcome(ctx, err)
 	}
@@ -119,7 +119,7 @@ func (h *heldTx) commit(ctx context.Context, k *commitment) (backends.Results, e
 	switch {
 	case err == nil:
 		h.s.cursors.Back(t.backs)
-		h.s.queues.add(t.named)
+		h.s.queues.add(t.named, t.namedAt)
 		k.learn()
 		return k.res, nil
 	case errors.Is(err, backends.ErrUnknownOutcome), backends.IsRefused(err):
@@ -143,7 +143,7 @@ func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	if !sent {
 		return nil
 	}
-	_, err := h.c.exec(ctx, toSavepoint)
+	err := h.c.exec(ctx, toSavepoint)
 	return err
 }
 
@@ -155,7 +155,7 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 	}
 	ctx, done := h.s.bound(ctx)
 	defer done()
-	_, err := h.c.exec(ctx, "ROLLBACK")
+	err := h.c.exec(ctx, "ROLLBACK")
 	return h.failed(ctx, err)
 }
 
@@ -163,7 +163,7 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 func (h *heldTx) Ping(ctx context.Context) error {
 	ctx, done := h.s.bound(ctx)
 	defer done()
-	_, err := h.c.exec(ctx, "DO 0")
+	err := h.c.exec(ctx, "DO 0")
 	return h.failed(ctx, err)
 }
 

@@ -19,9 +19,10 @@ type outlook struct {
 	due           []string // lanes of claims that are
 	lost          *int64   // an owner of claimed rows who is dead or unknown
 	dead          []int64  // dead hosts
-	expired, keys bool
+	expired, keys *instant // since when the first of them is over; nil: there is none
 	ready         []string
 	next          time.Duration
+	at            instant // of the look
 }
 
 // owners are the hosts that were alive at the last look: claims of others are what
@@ -47,13 +48,18 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 		alive, search := s.lanes.alive, !time.Now().Before(s.lanes.next)
 		s.lanes.mu.Unlock()
 		began := time.Now()
+		from := [2]time.Time{s.trails.jobs.From(began), s.trails.keys.From(began)}
 		var seen sight
 		if err := s.read(ctx, func(_ context.Context, t *tx) error {
-			seen = sight{returns: map[string]int64{}}
+			seen = sight{returns: map[string]int64{}, from: from}
 			s.queueLook(t, w, alive, search, &seen)
 			return nil
 		}); err != nil {
 			return o, err
+		}
+		if w.Prune {
+			s.trails.jobs.Looked(from[0], began, time.Since(began))
+			s.trails.keys.Looked(from[1], began, time.Since(began))
 		}
 		s.lanes.mu.Lock()
 		s.lanes.alive = seen.alive
@@ -80,9 +86,10 @@ type sight struct {
 	scheduled, due []placed
 	alive, dead    []int64
 	owner          *int64
-	expired, keys  bool
+	expired, keys  *instant
 	ready          []string
 	returns        map[string]int64
+	from           [2]time.Time // where pruning looks from: of jobs, of keys
 }
 
 type placed struct {
@@ -113,9 +120,9 @@ func (x *sight) read(r *result) error {
 		owner := int64(u)
 		x.owner = &owner
 	case "expired":
-		x.expired = true
+		x.expired = (*instant)(&n)
 	case "keys":
-		x.keys = true
+		x.keys = (*instant)(&n)
 	case "ready":
 		x.ready = append(x.ready, name)
 	case "returns":
@@ -125,7 +132,7 @@ func (x *sight) read(r *result) error {
 }
 
 func (x *sight) outlook(s *Store, w backends.Sweep) (o outlook) {
-	o = outlook{arrived: x.arrived, dead: x.dead, expired: x.expired, keys: x.keys, next: -1}
+	o = outlook{arrived: x.arrived, dead: x.dead, expired: x.expired, keys: x.keys, next: -1, at: instant(x.now)}
 	due := func(all []placed) (lanes []string) {
 		slices.SortFunc(all, func(a, b placed) int { return int(min(max(a.at-b.at, -1), 1)) })
 		for _, p := range all {
@@ -174,8 +181,12 @@ func (s *Store) queueLook(t *tx, w backends.Sweep, alive []int64, search bool, x
 		part("SELECT 'owner', x.lane, 0 FROM (SELECT lane FROM " + jobs + " WHERE " + strangers(alive) + " ORDER BY lane LIMIT 1) AS x")
 	}
 	if w.Prune {
-		part("SELECT 'expired', '', 1 FROM (SELECT 1 FROM qsidecar_expiring WHERE expires_at <= " + s.sql.clock + " LIMIT 1) AS x")
-		part("SELECT 'keys', '', 1 FROM (SELECT 1 FROM qsidecar_keys FORCE INDEX (qsidecar_keys_over) WHERE over_at <= " + s.sql.clock + " LIMIT 1) AS x")
+		first := func(what, column, table string, from time.Time) {
+			part("SELECT ?, '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at) FROM (SELECT "+column+" AS at FROM "+table+" WHERE "+column+" >= ? AND "+column+" <= "+
+				s.sql.clock+" ORDER BY "+column+" LIMIT 1) AS x", what, since(from))
+		}
+		first("expired", "expires_at", "qsidecar_expiring", x.from[0])
+		first("keys", "over_at", "qsidecar_keys FORCE INDEX (qsidecar_keys_over)", x.from[1])
 	}
 	if len(w.Waiting) == 0 {
 		return

@@ -55,6 +55,7 @@ const (
 
 // Store is an open database. It is a backends.Backend and a backends.Inspector.
 type Store struct {
+	meter    backends.Meter
 	o        Options
 	log      *slog.Logger
 	place    string
@@ -70,6 +71,7 @@ type Store struct {
 	queues  registered
 	lanes   owners
 	janitor janitor
+	trails  trails
 	counts  estimates
 	kept    kept
 	again   atomic.Int64 // transactions tried again
@@ -199,36 +201,42 @@ func (c *clocks) back(now int64) bool {
 	return set
 }
 
-// registered are the queues that qsidecar_queues is known to name.
+// registered are the queues that qsidecar_queues was seen to name, and when. Its rows
+// go when nothing is scheduled for long (janitor): so that is believed for a while only.
 type registered struct {
 	mu   sync.Mutex
-	have map[string]struct{}
+	have map[string]time.Time
 }
+
+const (
+	maxRegistered = 100_000
+	// believedFor is far below idleQueue.
+	believedFor = time.Hour
+)
 
 func (r *registered) missing(queues []string) (missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, q := range queues {
-		if _, ok := r.have[q]; !ok {
+		if at, ok := r.have[q]; !ok || time.Since(at) > believedFor {
 			missing = append(missing, q)
 		}
 	}
 	return missing
 }
 
-const maxRegistered = 100_000
-
-func (r *registered) add(queues []string) {
+// add notes queues that a transaction has registered, which began after from.
+func (r *registered) add(queues []string, from time.Time) {
 	if len(queues) == 0 {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.have == nil || len(r.have) > maxRegistered {
-		r.have = map[string]struct{}{}
+		r.have = map[string]time.Time{}
 	}
 	for _, q := range queues {
-		r.have[q] = struct{}{}
+		r.have[q] = from
 	}
 }
 

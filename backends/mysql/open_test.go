@@ -216,6 +216,93 @@ func TestPlainInserts(t *testing.T) {
 	})
 }
 
+// TestOldLinesGo: the numbers of commits go, in time, of sidecars that are no more (each
+// start leaves some, for years), and those of the living stay.
+func TestOldLinesGo(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		join(t, s, 1)
+		must(t, m, name, "INSERT INTO qsidecar_commits (handle, number, at) SELECT n.n, 1, UTC_TIMESTAMP(6) - INTERVAL 31 DAY FROM "+
+			"(WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 25) SELECT n FROM s) AS n")
+		for range 4 * tidyEvery {
+			if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}})
+		if n := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_commits WHERE handle BETWEEN 1 AND 25"); n != 0 {
+			t.Errorf("%d rows of old handles are left", n)
+		}
+		if n := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_commits"); n < 1 {
+			t.Error("the sidecar's own row is gone")
+		}
+	})
+}
+
+// TestIdleQueuesGo: a queue is named for the sweeps only as long as it is used; what is
+// scheduled, paused or was registered anew stays, and what comes later is found again.
+func TestIdleQueuesGo(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		join(t, s, 1)
+		schedule := func(delay time.Duration, queues ...string) {
+			t.Helper()
+			for _, q := range queues {
+				write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: q, Delay: delay}}})
+			}
+		}
+		schedule(time.Hour, "idle", "again", "paused", "later")
+		must(t, m, name, "DELETE FROM qsidecar_jobs WHERE queue <> 'later'")
+		if _, _, err := s.Command(t.Context(), backends.Command{Kind: backends.Pause, Queue: "paused"}); err != nil {
+			t.Fatal(err)
+		}
+		names := func() (names string) {
+			t.Helper()
+			if err := s.read(t.Context(), func(_ context.Context, x *tx) error {
+				x.each(func(r *result) error {
+					names += r.text(0) + " "
+					return nil
+				}, "SELECT queue FROM qsidecar_queues ORDER BY queue")
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return names
+		}
+		tidy := func(long time.Duration) {
+			t.Helper()
+			for range 3 { // two bites, and the end
+				if err := s.tidyQueues(t.Context(), 2, long); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		tidy(time.Hour)
+		tidy(time.Hour)
+		if got := names(); got != "again idle later paused " {
+			t.Fatalf("%s", got)
+		}
+		s.queues = registered{} // as after believedFor
+		schedule(time.Millisecond, "again")
+		must(t, m, name, "DELETE FROM qsidecar_jobs WHERE queue = 'again'")
+		tidy(0)
+		if got := names(); got != "again later paused " {
+			t.Errorf("%s", got)
+		}
+		s.queues = registered{}
+		schedule(time.Millisecond, "idle")
+		for promoted := 0; promoted == 0; {
+			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			promoted = r.Promoted
+		}
+	})
+}
+
 // TestDeletedByHand: what belonged to a job goes too, in time, and its key knows.
 func TestDeletedByHand(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
@@ -325,7 +326,9 @@ func (t *tx) countBacks(returns map[string][]*job) {
 	}, fmt.Sprintf("SELECT queue, returns FROM qsidecar_queues WHERE queue IN (%s) FOR UPDATE", marks(len(queues))), args...)
 }
 
-// register has qsidecar_queues name queues: sweeps look into the lanes of these.
+// register has qsidecar_queues name queues: sweeps look into the lanes of these. The
+// count shows the janitors of all sidecars that the row is in use; who waits for jobs
+// of the queue looks once more than needed.
 func (t *tx) register(queues []string) {
 	if queues = t.s.queues.missing(queues); len(queues) == 0 {
 		return
@@ -334,7 +337,10 @@ func (t *tx) register(queues []string) {
 	queues = slices.Compact(queues)
 	t.wrote = true
 	for _, q := range queues {
-		t.add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns", q)
+		t.add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
+	}
+	if t.namedAt.IsZero() {
+		t.namedAt = time.Now()
 	}
 	t.named = append(t.named, queues...)
 }

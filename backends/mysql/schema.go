@@ -85,20 +85,20 @@ func (s *Store) migrate(ctx context.Context) error {
 
 // meta reads the row that describes the tables; version 0: there are none, or not all.
 func (s *Store) meta(ctx context.Context, c *conn) (version int, err error) {
-	min := 0
+	oldest := 0 // program that may use them
 	err = c.query(ctx, "SELECT version, min_program, `database` FROM qsidecar_meta", nil, []func(r *result) error{func(r *result) error {
 		ok, err := r.next()
 		if ok {
-			version, min, s.database = int(r.int(0)), int(r.int(1)), r.text(2)
+			version, oldest, s.database = int(r.int(0)), int(r.int(1)), r.text(2)
 		}
 		return err
 	}})
 	if isCode(err, 1146) {
 		return 0, nil
 	}
-	if err == nil && min > program {
+	if err == nil && oldest > program {
 		err = fmt.Errorf("the tables in %s were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
-			s.place, version, min, program)
+			s.place, version, oldest, program)
 	}
 	return version, err
 }
@@ -127,7 +127,7 @@ func (s *Store) complete(ctx context.Context, c *conn) error {
 	version, err := s.meta(ctx, c)
 	for ; err == nil && version < len(migrations); version++ {
 		for _, statement := range split(complete(migrations[version])) {
-			if _, err = c.exec(ctx, statement); err != nil {
+			if err = c.exec(ctx, statement); err != nil {
 				return fmt.Errorf("making the tables in %s (a person with more rights can run what `qsidecar migrate --print` shows): %w", s.place, err)
 			}
 		}
@@ -139,7 +139,7 @@ var comment = regexp.MustCompile(`(?m)--[^\n]*$`)
 
 // split takes a script apart into statements.
 func split(sql string) (statements []string) {
-	for _, s := range strings.Split(comment.ReplaceAllString(sql, ""), ";") {
+	for s := range strings.SplitSeq(comment.ReplaceAllString(sql, ""), ";") {
 		if s = strings.TrimSpace(s); s != "" {
 			statements = append(statements, s)
 		}

@@ -48,12 +48,12 @@ func render(clock string, v server) *statements {
 		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),
 
 		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at) VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND)
-ON DUPLICATE KEY UPDATE beats = IF(dead OR has_left, beats, beats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),
+ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), beats = IF(dead OR has_left, beats, beats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),
 		renew: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = {now} + INTERVAL ? MICROSECOND
 WHERE host = ? AND NOT dead AND NOT has_left`),
 		leave: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = {now} + INTERVAL ? MICROSECOND, has_left = 1
 WHERE host = ? AND NOT dead`),
-		peers: r(`SELECT host, beats, expires_at <= {now}, dead, has_left FROM qsidecar_hosts ORDER BY host`),
+		peers: r(`SELECT host, beats, expires_at <= {now}, dead, has_left, name FROM qsidecar_hosts ORDER BY host`),
 
 		held: r(`SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL FROM ` + jobs + `
 WHERE lane = ? AND id > ? ORDER BY id LIMIT ?`),

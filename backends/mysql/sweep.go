@@ -3,8 +3,10 @@ package mysql
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // Sweep implements backends.Backend. Where nothing is due it is one statement.
@@ -28,14 +30,25 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		{len(o.due) > 0, func(ctx context.Context, t *tx, b *bitten) error { return b.reapDue(ctx, t, o.due, w.Limit) }},
 		{o.lost != nil, func(ctx context.Context, t *tx, b *bitten) error { return b.reapLost(ctx, t, *o.lost, w.Limit) }},
 		{len(o.dead) > 0, func(ctx context.Context, t *tx, b *bitten) error { return b.forget(ctx, t, o.dead) }},
-		{o.expired, func(ctx context.Context, t *tx, b *bitten) error { return b.pruneJobs(ctx, t, w.Limit) }},
-		{o.keys, func(ctx context.Context, t *tx, b *bitten) error { return b.pruneKeys(ctx, t, w.Limit) }},
 	}
 	bit := false
 	for _, b := range bites {
 		if b.due {
 			bit = true
 			if err := s.bite(ctx, &r, w.Limit, b.f); err != nil {
+				return r, err
+			}
+		}
+	}
+	for _, p := range []struct {
+		since *instant
+		trail *batch.Trail
+		f     pruning
+	}{{o.expired, &s.trails.jobs, s.pruneJobs}, {o.keys, &s.trails.keys, s.pruneKeys}} {
+		if p.since != nil {
+			bit = true
+			r.Overdue = max(r.Overdue, time.Duration(o.at-*p.since)*time.Microsecond)
+			if err := s.prune(ctx, &r, p.f, p.trail, *p.since, w.Most()); err != nil {
 				return r, err
 			}
 		}
@@ -58,9 +71,10 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 
 // bitten is what one bite did.
 type bitten struct {
-	rows, promoted, pruned int
-	reaped                 map[backends.Cause]int
-	freed                  []string
+	rows, promoted int
+	reaped         map[backends.Cause]int
+	freed          []string
+	fallen         backends.Fallen
 }
 
 // bite runs f as one transaction, and adds what it did to r once it is committed.
@@ -73,10 +87,10 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(c
 		return err
 	}
 	r.Promoted += b.promoted
-	r.Pruned += b.pruned
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
+	r.Fallen.AddAll(b.fallen)
 	for _, q := range b.freed {
 		if !slices.Contains(r.Freed, q) {
 			r.Freed = append(r.Freed, q)

@@ -13,9 +13,9 @@ import (
 
 // alike is what rows have in common that one UPDATE takes.
 type alike struct {
-	host                 int64
-	max, timeout, lease  int64
-	uncharged, differing bool
+	host                int64
+	max, timeout, lease int64
+	uncharged           bool
 }
 
 // taking is one UPDATE: rows and what each of them gets, in the order of their ids.
@@ -115,6 +115,7 @@ func (c *claiming) fetch(t *tx, first int, large []int64) {
 func (c *claiming) bury(t *tx, p backends.Policy, rows []ready) {
 	for _, r := range rows {
 		t.wrote = true
+		c.res.Fallen.Add(p.Queue, backends.CauseTooLarge, true)
 		message := backends.TooLarge(r.size, c.MaxPayload)
 		fence := max(r.Fence+1, int64(t.now))
 		expires := t.now.after(batch.MS(p.KeepDead))

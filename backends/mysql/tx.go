@@ -28,6 +28,8 @@ type tx struct {
 	now   instant // of the transaction, where it asked for it
 	backs []cursor.GiveBack
 	named []string // queues that this transaction registers
+
+	namedAt time.Time // before the first of them
 }
 
 // send has the server carry out what is queued, in one round trip.
@@ -39,6 +41,7 @@ func (t *tx) send(ctx context.Context) error {
 	}
 	sql, args := p.plain()
 	t.sent++
+	defer t.s.meter.Trip(time.Now())
 	if !t.begun {
 		sql = begin + ";\n" + sql
 		t.begun = true
@@ -70,6 +73,9 @@ const (
 	maxTries    = 8
 	retryPause  = 2 * time.Millisecond // doubles with each try
 	rollbackFor = 2 * time.Second
+
+	// joinEvery is how often a line's row is made sure of, which goes where nobody does.
+	joinEvery = time.Hour
 )
 
 // A work is what one transaction does: it queues statements and sends those whose
@@ -86,6 +92,7 @@ func (s *Store) write(ctx context.Context, f work) error {
 		if err == nil || try == maxTries || ctx.Err() != nil || !s.transient(err) {
 			return s.outcome(ctx, err)
 		}
+		s.meter.Retry(retryCause(err))
 		s.log.Debug("a transaction is tried again", "place", s.place, "error", err)
 		if !batch.Pause(ctx, retryPause<<try) {
 			return s.outcome(ctx, err)
@@ -106,7 +113,7 @@ func (s *Store) outcome(ctx context.Context, err error) error {
 
 // take gets a connection that is ready for a transaction.
 func (s *Store) take(ctx context.Context, p *pool) (*conn, *line, error) {
-	c, l, err := p.get(ctx)
+	c, l, err := p.get(ctx, &s.meter)
 	if err != nil || c != nil {
 		return c, l, err
 	}
@@ -130,7 +137,7 @@ func (s *Store) open(ctx context.Context, l *line) (*conn, error) {
 		}
 	}
 	if err == nil {
-		_, err = c.exec(ctx, "DO GET_LOCK(?, 0)", c.name)
+		err = c.exec(ctx, "DO GET_LOCK(?, 0)", c.name)
 	}
 	if err != nil {
 		c.close()
@@ -151,7 +158,7 @@ func (c *conn) kill(ctx context.Context, name string) error {
 	}}); err != nil || id == 0 {
 		return err
 	}
-	_, err := c.exec(ctx, fmt.Sprintf("KILL %d", id))
+	err := c.exec(ctx, fmt.Sprintf("KILL %d", id))
 	if isCode(err, 1094) { // it ended by itself
 		return nil
 	}
@@ -170,11 +177,11 @@ func (s *Store) attempt(ctx context.Context, f work) (err error) {
 		}
 		s.pool.put(c, l)
 	}()
-	if !c.joined {
-		if _, err := c.exec(ctx, s.sql.joinLine, l.handle, int64(l.number)); err != nil {
+	if time.Since(c.joined) > joinEvery {
+		if err := c.exec(ctx, s.sql.joinLine, l.handle, int64(l.number)); err != nil {
 			return err
 		}
-		c.joined = true
+		c.joined = time.Now()
 	}
 	t := &tx{s: s, c: c, patient: true}
 	if err = f(ctx, t); err != nil {
@@ -183,7 +190,7 @@ func (s *Store) attempt(ctx context.Context, f work) (err error) {
 	}
 	if err = s.commit(ctx, t); err == nil {
 		s.cursors.Back(t.backs)
-		s.queues.add(t.named)
+		s.queues.add(t.named, t.namedAt)
 	}
 	return t.lockedOut(err)
 }
@@ -196,7 +203,7 @@ func (t *tx) rollback(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
-	if _, err := t.c.exec(ctx, "ROLLBACK"); err != nil {
+	if err := t.c.exec(ctx, "ROLLBACK"); err != nil {
 		t.c.bad = true
 		t.s.log.Debug("rolling back", "place", t.s.place, "error", err) // the connection is closed, and the server does it
 	}
@@ -298,7 +305,7 @@ func (s *Store) look(ctx context.Context, l *line) (happened bool, err error) {
 	}
 	if last <= l.number { // else it is an earlier look's seal, whose answer got lost
 		last = l.number + 2
-		if _, err := c.exec(ctx, s.sql.seal+"; COMMIT", int64(last), l.handle); err != nil {
+		if err := c.exec(ctx, s.sql.seal+"; COMMIT", int64(last), l.handle); err != nil {
 			return false, err
 		}
 	}

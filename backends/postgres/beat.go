@@ -66,15 +66,16 @@ func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Beat) (p backe
 	t.each(sql, func(rows pgx.Rows) error {
 		var n, host, beats int64
 		var peer backends.Peer
-		if err := rows.Scan(&n, &host, &beats, &peer.Expired, &peer.Dead); err != nil {
+		var name string
+		if err := rows.Scan(&n, &host, &beats, &peer.Expired, &peer.Dead, &name); err != nil {
 			return err
 		}
 		p.Alive = n == 1
-		if peer.Host, peer.Beats = backends.Identity(host), uint64(beats); host != 0 {
+		if peer.Host, peer.Beats, peer.Reads = backends.Identity(host), uint64(beats), backends.Reads(name); host != 0 {
 			p.Peers = append(p.Peers, peer)
 		}
 		return nil
-	}, int64(b.Host), b.Name, ms(b.Lease))
+	}, int64(b.Host), b.Row(), ms(b.Lease))
 	if s.pooled {
 		t.add("COMMIT", nil)
 	}

@@ -343,6 +343,7 @@ func (c *claiming) bury(t *tx) {
 		id, keepDead = append(id, l.id), append(keepDead, ms(l.policy.KeepDead))
 		limits = append(limits, int32(l.policy.MaxAttempts))
 		message = append(message, backends.TooLarge(l.size, c.MaxPayload))
+		c.res.Fallen.Add(l.policy.Queue, backends.CauseTooLarge, true)
 	}
 	c.large = nil
 	t.add(t.s.sql.bury, nil, id, limits, keepDead, message)

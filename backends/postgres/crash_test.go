@@ -105,7 +105,8 @@ func crashAndReuse(t *testing.T, p *testserver.Postgres) {
 		t.Errorf("killing the session in the midst of its transaction: %v", err)
 		return
 	}
-	for syscall.Kill(pid, 0) == nil && pause(ctx, time.Millisecond) { // until it is gone
+	for gone := false; !gone; {
+		gone = syscall.Kill(pid, 0) != nil || !pause(ctx, time.Millisecond)
 	}
 	if err = p.Ready(ctx); err == nil {
 		c, err = pgx.Connect(ctx, p.Admin())

@@ -43,8 +43,7 @@ func transient(err error) bool {
 	if errors.As(err, &lost) || errors.As(err, &again) {
 		return true
 	}
-	var said *pgconn.PgError
-	if errors.As(err, &said) {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch said.Code {
 		case "40001", "40P01", // serialization, deadlock
 			"57P01", "57P02", "25P03", "25P04", "57P05", // this connection was ended
@@ -76,14 +75,16 @@ func (s *Store) explain(err error) error {
 		if broken(err) || errors.As(err, &lost) || errors.As(err, &again) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 		}
-		var down *pgconn.ConnectError
-		if errors.As(err, &down) {
+		if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 			return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 		}
 		return fmt.Errorf("%s: %w", s.place, err)
 	}
 	switch kindOf(said.Code) {
 	case down:
+		if said.Code == "3D000" || strings.HasPrefix(said.Code, "28") { // no such database; login
+			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
+		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:
 		return backends.Refused(errors.New(words(said)))
@@ -134,4 +135,23 @@ func kindOf(code string) kind {
 		return internal
 	}
 	return refused // a class of somebody's own: a trigger said it
+}
+
+// retryCause is why a transient error has a transaction tried again.
+func retryCause(err error) int {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(said.Code, "40") {
+		return backends.RetryConflict
+	}
+	if broken(err) {
+		return backends.RetryConnection
+	}
+	return backends.RetryOther
+}
+
+// Usage implements backends.Metered.
+func (s *Store) Usage() backends.Usage {
+	u, pool := s.meter.Usage(), s.pool.Stat()
+	u.Max, u.InUse, u.Idle = int(pool.MaxConns()), int(pool.AcquiredConns()), int(pool.IdleConns())
+	u.Waits, u.Waited = uint64(pool.EmptyAcquireCount()), pool.EmptyAcquireWaitTime()
+	return u
 }

@@ -164,11 +164,11 @@ func (e *examination) lookServer(ctx context.Context, tx pgx.Tx) error {
 // lookSchema: are the tables there, and of this version?
 func (e *examination) lookSchema(ctx context.Context, tx pgx.Tx) error {
 	schema := quoteName(e.o.Schema)
-	var there, use, make, own bool
+	var there, use, create, own bool
 	if err := tx.QueryRow(ctx, `SELECT n.oid IS NOT NULL, coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
 		coalesce(has_schema_privilege(n.oid, 'CREATE'), has_database_privilege(current_database(), 'CREATE')),
 		coalesce((SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'qsidecar_meta'), false)
-		FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname = $1`, e.o.Schema).Scan(&there, &use, &make, &own); err != nil {
+		FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname = $1`, e.o.Schema).Scan(&there, &use, &create, &own); err != nil {
 		return err
 	}
 	if there && !use {
@@ -187,7 +187,7 @@ func (e *examination) lookSchema(ctx context.Context, tx pgx.Tx) error {
 		return err
 	case err != nil:
 		e.Problem("schema", err.Error(), "see the end of that sentence")
-	case version == 0 && make:
+	case version == 0 && create:
 		e.Fact("schema", fmt.Sprintf("the tables are missing in schema %s: serve or `qsidecar migrate` will make them, and this role may", schema))
 	case version == 0:
 		e.Problem("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not make them", schema, e.role),

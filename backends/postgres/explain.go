@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -31,7 +32,7 @@ func (s *Store) Explain(ctx context.Context, st *backends.Statement, table backe
 		return backends.Plan{}, err
 	}
 	if p == nil {
-		return backends.Plan{}, fmt.Errorf("EXPLAIN gave no plan")
+		return backends.Plan{}, errors.New("EXPLAIN gave no plan")
 	}
 	said := backends.Plan{Lines: p.lines("")}
 	p.adopted(table.Name, false, &said)

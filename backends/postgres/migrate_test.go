@@ -108,7 +108,7 @@ func TestMigrations(t *testing.T) {
 		}
 		open(t, Options{URL: url, Schema: "fresh"})
 		want := shape(t, url, "fresh")
-		for schema, make := range map[string]func(schema string){
+		for schema, fill := range map[string]func(schema string){
 			"by_hand":         func(s string) { script(t, url, Migrations(s, "postgres", 0)) },
 			"later":           func(s string) { first(t, url, s); open(t, Options{URL: url, Schema: s}) },
 			"later_by_hand":   func(s string) { first(t, url, s); script(t, url, Migrations(s, "postgres", 1)) },
@@ -117,7 +117,7 @@ func TestMigrations(t *testing.T) {
 			"later_pooled":    func(s string) { first(t, url, s); open(t, Options{URL: pooled, Schema: s}) },
 			"later_by_a_half": func(s string) { first(t, url, s); must(t, url, in(s, schemaV2)); open(t, Options{URL: url, Schema: s}) },
 		} {
-			make(schema)
+			fill(schema)
 			got := shape(t, url, schema)
 			for i := range got {
 				got[i] = strings.ReplaceAll(got[i], schema, "fresh")

@@ -63,9 +63,9 @@ func (n *teller) freed(res []backends.WriteResult) {
 			}
 		}
 	}
-	any := len(n.pending) > 0
+	work := len(n.pending) > 0
 	n.mu.Unlock()
-	if any {
+	if work {
 		select {
 		case n.wake <- struct{}{}:
 		default: // it is awake already

@@ -141,6 +141,10 @@ func TestNoPasswordIsTold(t *testing.T) {
 		{URL: "postgres://u:" + secret + "@127.0.0.1:port/db"},
 		{URL: "postgres://u:" + secret + "@127.0.0.1/db?sslmode=maybe"},
 		{URL: "host=x password='" + secret},
+		{URL: "postgres://127.0.0.1:1/db?user=u&password=" + secret},
+		{URL: "postgres://127.0.0.1/db?user=u&password=" + secret + "&sslmode=maybe"},
+		{URL: "postgres://127.0.0.1/db?user=u&pass%77ord=" + secret + "&sslmode=maybe"},
+		{URL: "postgres://u:a%zz" + secret + "@127.0.0.1/db"},
 	} {
 		_, err := Open(t.Context(), o)
 		if err == nil {
@@ -215,7 +219,7 @@ func TestPlainInserts(t *testing.T) {
 
 // hearOthers: what other programs send in channels of theirs is heard, and no more; a
 // channel may be several queues', and the sidecars' own.
-func hearOthers(t *testing.T, one, two *Store, url string) {
+func hearOthers(t *testing.T, one *Store, url string) {
 	t.Helper()
 	odd := `New "jobs"; --`
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -295,7 +299,7 @@ func TestNotifications(t *testing.T) {
 		if q := <-heard[one]; q != "" {
 			t.Errorf("heard %q, want the word that some may be missing", q)
 		}
-		hearOthers(t, one, two, url)
+		hearOthers(t, one, url)
 		cancel()
 		for range heard[one] { // it is closed
 		}

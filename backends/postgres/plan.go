@@ -94,8 +94,7 @@ func (p *plan) scanFault(above []*plan) string {
 		return fmt.Sprintf("a %s of %s", p.Type, p.Relation)
 	}
 	limited := false
-	for i := len(above) - 1; i >= 0; i-- {
-		a := above[i]
+	for _, a := range slices.Backward(above) {
 		if a.Type == "Nested Loop" && p.Relation == "qsidecar_jobs" && !limited {
 			return "a join with " + p.Index
 		}

@@ -134,7 +134,7 @@ func pagesOfAClaim(t *testing.T, s *Store) int64 {
 	c.ask(tx)
 	q := tx.batch.QueuedQueries[0]
 	return pages(t, s, q.SQL, q.Arguments...) +
-		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{minUrgency}, []int64{0}, []int32{maxUrgency}, []int64{math.MaxInt64}, []string{"q"})
+		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{minUrgency}, []int64{0}, []int32{maxUrgency}, []int64{math.MaxInt64}, []string{"q"}, nil, nil)
 }
 
 // pages are how many a statement reads. It is rolled back.

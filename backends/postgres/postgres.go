@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,6 +71,7 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 // Store is an open database. It is a backends.Backend, a backends.Inspector, a
 // backends.Notifier and a backends.Examiner.
 type Store struct {
+	meter    backends.Meter
 	o        Options
 	log      *slog.Logger
 	place    string
@@ -81,6 +84,7 @@ type Store struct {
 	beater  beater
 	cursors cursors
 	owners  ownersLook
+	trails  trails
 	orphans orphans
 	epochs  epochs
 	counts  estimates
@@ -189,7 +193,7 @@ func placeOf(c *pgx.ConnConfig) string {
 	if strings.HasPrefix(c.Host, "/") {
 		return fmt.Sprintf("postgres://%s/%s?host=%s", c.User, c.Database, c.Host)
 	}
-	return fmt.Sprintf("postgres://%s@%s:%d/%s", c.User, c.Host, c.Port, c.Database)
+	return fmt.Sprintf("postgres://%s@%s/%s", c.User, net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))), c.Database)
 }
 
 // ownersLook says when the claims' owners were last compared with the hosts.

@@ -125,14 +125,14 @@ func (s *Store) meta(ctx context.Context, q querier) (version int, err error) {
 		s.o.Schema).Scan(&there); err != nil || !there {
 		return 0, err
 	}
-	var min int
-	err = q.QueryRow(ctx, in(s.o.Schema, "SELECT version, min_program, database FROM {s}.qsidecar_meta")).Scan(&version, &min, &s.database)
+	var oldest int // program that may use them
+	err = q.QueryRow(ctx, in(s.o.Schema, "SELECT version, min_program, database FROM {s}.qsidecar_meta")).Scan(&version, &oldest, &s.database)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("the table qsidecar_meta in %s, schema %s, is empty: its tables were not made in one piece; drop the schema, or restore it", s.place, s.o.Schema)
 	}
-	if err == nil && min > program {
+	if err == nil && oldest > program {
 		err = fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
-			s.place, s.o.Schema, version, min, program)
+			s.place, s.o.Schema, version, oldest, program)
 	}
 	return version, err
 }

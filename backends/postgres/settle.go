@@ -115,10 +115,15 @@ func (g *givingUp) queue(t *tx, res []backends.WriteResult) {
 	g.delay, g.cause, g.message = batch.Sorted(g.delay, order), batch.Sorted(g.cause, order), batch.Sorted(g.message, order)
 	g.report(t, res, order, t.s.sql.fail, func(rows pgx.Rows) (int64, error) {
 		f, err := t.scanFailed(rows)
-		if err == nil && f.state == backends.StateReady {
-			batch.Free(&res[g.Of[f.n-1]], f.queue)
+		if err != nil {
+			return 0, err
 		}
-		return f.n, err
+		r := &res[g.Of[f.n-1]]
+		r.Fallen.Add(f.queue, f.cause, f.state == backends.StateDead)
+		if f.state == backends.StateReady {
+			batch.Free(r, f.queue)
+		}
+		return f.n, nil
 	}, g.ID, g.Host, g.Number, g.Owner, g.uncharged, g.loss, g.bury, g.delay, g.cause, g.message)
 }
 

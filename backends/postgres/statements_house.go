@@ -10,7 +10,7 @@ var joinSQL = `
 WITH b AS (
   INSERT INTO {s}.qsidecar_hosts AS h (host, name, beats, expires_at, lease_ms, knows, joined_at)
   VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms', $3, ` + knows + `, {s}.qsidecar_now())
-  ON CONFLICT (host) DO UPDATE SET beats = h.beats + 1, expires_at = excluded.expires_at, lease_ms = excluded.lease_ms
+  ON CONFLICT (host) DO UPDATE SET name = excluded.name, beats = h.beats + 1, expires_at = excluded.expires_at, lease_ms = excluded.lease_ms
     WHERE NOT h.dead AND NOT h.has_left
   RETURNING 1
 )`
@@ -37,7 +37,7 @@ WITH b AS (
 )`
 
 const beatTail = `
-SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce(` + endedSQL + `, false), coalesce(h.dead, false)
+SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce(` + endedSQL + `, false), coalesce(h.dead, false), coalesce(h.name, '')
 FROM (SELECT count(*) AS n FROM b) AS b LEFT JOIN {s}.qsidecar_hosts h ON h.host <> $1
 ORDER BY h.host`
 
@@ -50,14 +50,19 @@ ORDER BY id LIMIT $3`
 // lookSQL sees what a sweep has to do: all that an idle sidecar asks in a second.
 // $1: also look for what retention says; $2: also for claims whose owners live no
 // more (it steps through the owners, of whom there are as many as sidecars); then
-// the pieces of the index of ready jobs in which somebody waits for work.
+// the pieces of the index of ready jobs in which somebody waits for work; $10 and $11:
+// what retention says is looked for from there on.
 const lookSQL = `
 SELECT {s}.qsidecar_now(),
   (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' ORDER BY run_at, id LIMIT 1),
   (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
   EXISTS (SELECT FROM {s}.qsidecar_hosts WHERE dead),
-  $1::boolean AND EXISTS (SELECT FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now()),
-  $1::boolean AND EXISTS (SELECT FROM {s}.qsidecar_keys WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now()),
+  (SELECT expires_at FROM {s}.qsidecar_jobs
+    WHERE $1::boolean AND expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= coalesce($10::timestamptz, '-infinity')
+    ORDER BY expires_at LIMIT 1),
+  (SELECT expires_at FROM {s}.qsidecar_keys
+    WHERE $1::boolean AND state IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= coalesce($11::timestamptz, '-infinity')
+    ORDER BY expires_at LIMIT 1),
   ARRAY(
     WITH RECURSIVE o AS (
       (SELECT owner FROM {s}.qsidecar_jobs WHERE $2::boolean AND state = 'claimed' ORDER BY owner LIMIT 1)
@@ -131,12 +136,22 @@ const forgetSQL = `
 DELETE FROM {s}.qsidecar_hosts h
 WHERE h.dead AND (SELECT true FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.host LIMIT 1) IS NULL`
 
+// pruneJobsSQL and pruneKeysSQL delete what is over, from an instant on, and answer
+// with how many and with the last one's.
 const pruneJobsSQL = `
-DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(
-  SELECT id FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now()
-  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))`
+WITH d AS (
+  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(
+    SELECT id FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= $2
+    ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+  RETURNING expires_at
+)
+SELECT count(*), max(expires_at) FROM d`
 
 const pruneKeysSQL = `
-DELETE FROM {s}.qsidecar_keys WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM {s}.qsidecar_keys WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now()
-  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))`
+WITH d AS (
+  DELETE FROM {s}.qsidecar_keys WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {s}.qsidecar_keys WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= $2
+    ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+  RETURNING expires_at
+)
+SELECT count(*), max(expires_at) FROM d`

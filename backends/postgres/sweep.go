@@ -8,16 +8,18 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // outlook is what a look without writing found to do, and what it saw.
 type outlook struct {
 	promote, due  bool
-	lost          []int64 // owners of claimed rows who are dead or unknown
-	dead          bool    // there are rows of dead hosts
-	expired, keys bool
+	lost          []int64    // owners of claimed rows who are dead or unknown
+	dead          bool       // there are rows of dead hosts
+	expired, keys *time.Time // since when the first of them is over; nil: there is none
 	ready         []string
 	next          time.Duration
+	at            time.Time // of the look
 }
 
 // Sweep implements backends.Backend. Where nothing is due it is one statement.
@@ -40,14 +42,25 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		{o.due, func(t *tx, b *bitten) { b.reap(t, s.sql.reapDue, w.Limit) }},
 		{len(o.lost) > 0, func(t *tx, b *bitten) { b.reap(t, s.sql.reapLost, o.lost, w.Limit) }},
 		{o.dead, func(t *tx, b *bitten) { t.add(s.sql.forget, nil) }},
-		{o.expired, func(t *tx, b *bitten) { b.prune(t, s.sql.pruneJobs, w.Limit) }},
-		{o.keys, func(t *tx, b *bitten) { b.prune(t, s.sql.pruneKeys, w.Limit) }},
 	}
 	bit := false
 	for _, b := range bites {
 		if b.due {
 			bit = true
 			if err := s.bite(ctx, &r, w.Limit, b.f); err != nil {
+				return r, err
+			}
+		}
+	}
+	for _, p := range []struct {
+		since *time.Time
+		trail *batch.Trail
+		sql   string
+	}{{o.expired, &s.trails.jobs, s.sql.pruneJobs}, {o.keys, &s.trails.keys, s.sql.pruneKeys}} {
+		if p.since != nil {
+			bit = true
+			r.Overdue = max(r.Overdue, o.at.Sub(*p.since))
+			if err := s.prune(ctx, &r, p.sql, p.trail, *p.since, w.Most()); err != nil {
 				return r, err
 			}
 		}
@@ -64,9 +77,10 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 
 // bitten is what one bite did.
 type bitten struct {
-	rows, promoted, pruned int
-	reaped                 map[backends.Cause]int
-	freed                  []string
+	rows, promoted int
+	reaped         map[backends.Cause]int
+	freed          []string
+	fallen         backends.Fallen
 }
 
 // bite runs f as one transaction, and adds what it did to r once it is committed.
@@ -82,10 +96,10 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t
 		return err
 	}
 	r.Promoted += b.promoted
-	r.Pruned += b.pruned
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
+	r.Fallen.AddAll(b.fallen)
 	for _, q := range b.freed {
 		if !slices.Contains(r.Freed, q) {
 			r.Freed = append(r.Freed, q)
@@ -114,6 +128,7 @@ func (b *bitten) reap(t *tx, sql string, args ...any) {
 		}
 		b.rows++
 		b.reaped[f.cause]++
+		b.fallen.Add(f.queue, f.cause, f.state == backends.StateDead)
 		if f.state == backends.StateReady {
 			b.freed = append(b.freed, f.queue)
 		}
@@ -121,14 +136,29 @@ func (b *bitten) reap(t *tx, sql string, args ...any) {
 	}, args...)
 }
 
-func (b *bitten) prune(t *tx, sql string, limit int) {
-	t.add(sql, func(rows pgx.Rows) error {
-		rows.Close()
-		b.rows = int(rows.CommandTag().RowsAffected())
-		b.pruned = b.rows
-		return nil
-	}, limit)
+// prune deletes what is over, from an instant on. That a crash takes it back harms
+// nobody: it need not be on disk.
+func (s *Store) prune(ctx context.Context, r *backends.Swept, sql string, trail *batch.Trail, from time.Time, most int) error {
+	began := time.Now()
+	var n int
+	var last *time.Time
+	if err := s.write(ctx, scope{unsynced: true}, func(t *tx, round int) (bool, error) {
+		if round == 0 {
+			t.each(sql, func(rows pgx.Rows) error { return rows.Scan(&n, &last) }, most, from)
+		}
+		return round == 0, nil
+	}); err != nil {
+		return err
+	}
+	if last != nil {
+		trail.Found(*last)
+	}
+	r.Bitten(n, n, most, time.Since(began))
+	return nil
 }
+
+// trails are how far pruning has come.
+type trails struct{ jobs, keys batch.Trail }
 
 // giveUp marks the suspects dead that still look the same.
 func giveUp(t *tx, suspects []backends.Suspect) {
@@ -173,13 +203,13 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 	x.to = len(x.Queues)
 	p := x.pieces(now)
 
-	var at time.Time
+	from := [2]time.Time{s.trails.jobs.From(now), s.trails.keys.From(now)}
 	var run, due *time.Time
 	var ready []int32
 	var returns []int64
 	err = s.rows(ctx, func(rows pgx.Rows) error {
-		return rows.Scan(&at, &run, &due, &o.dead, &o.expired, &o.keys, &o.lost, &ready, &returns)
-	}, s.sql.look, w.Prune, owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, w.Waiting)
+		return rows.Scan(&o.at, &run, &due, &o.dead, &o.expired, &o.keys, &o.lost, &ready, &returns)
+	}, s.sql.look, w.Prune, owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, w.Waiting, orNull(from[0]), orNull(from[1]))
 	if err != nil {
 		return o, err
 	}
@@ -188,13 +218,18 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 		s.owners.next = now.Add(ownersEvery)
 		s.owners.mu.Unlock()
 	}
+	if w.Prune {
+		took := time.Since(now)
+		s.trails.jobs.Looked(from[0], now, took)
+		s.trails.keys.Looked(from[1], now, took)
+	}
 	o.next = -1
 	for _, t := range []*time.Time{run, due} {
-		if t != nil && (o.next < 0 || t.Sub(at) < o.next) {
-			o.next = max(t.Sub(at), 0)
+		if t != nil && (o.next < 0 || t.Sub(o.at) < o.next) {
+			o.next = max(t.Sub(o.at), 0)
 		}
 	}
-	o.promote, o.due = run != nil && !run.After(at), due != nil && !due.After(at)
+	o.promote, o.due = run != nil && !run.After(o.at), due != nil && !due.After(o.at)
 	for i, q := range w.Waiting {
 		// Where jobs were given back behind the cursor, a claim has to look.
 		if slices.Contains(ready, int32(i+1)) || s.cursors.Returned(q, returns[i]) {
@@ -202,4 +237,12 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 		}
 	}
 	return o, nil
+}
+
+// orNull is an instant, or NULL for the zero one.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }

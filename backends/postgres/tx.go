@@ -70,6 +70,7 @@ func (t *tx) send(ctx context.Context) error {
 	b := t.batch
 	t.batch = &pgx.Batch{}
 	t.sent++
+	defer t.s.meter.Trip(time.Now())
 	return t.c.SendBatch(ctx, b).Close()
 }
 
@@ -102,6 +103,7 @@ func (s *Store) write(ctx context.Context, sc scope, f work) error {
 		if err == nil || try == maxTries || ctx.Err() != nil || !transient(err) {
 			return s.outcome(ctx, err)
 		}
+		s.meter.Retry(retryCause(err))
 		s.log.Debug("a transaction is tried again", "place", s.place, "error", err)
 		if !pause(ctx, retryPause<<try) {
 			return s.outcome(ctx, err)
@@ -311,6 +313,7 @@ func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) er
 		if err == nil || try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
 			return s.outcome(ctx, err)
 		}
+		s.meter.Retry(retryCause(err))
 	}
 }
 
@@ -342,6 +345,7 @@ func (s *Store) rows(ctx context.Context, f func(rows pgx.Rows) error, sql strin
 			return nil
 		})
 	}
+	defer s.meter.Trip(time.Now())
 	rows, err := s.pool.Query(ctx, sql, args...)
 	if err != nil {
 		return err

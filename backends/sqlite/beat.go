@@ -14,11 +14,11 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 		n, end := int64(0), t.now+ms(b.Lease)
 		switch b.Kind {
 		case backends.BeatJoin:
-			n, err = t.exec(t.sql.join, int64(b.Host), b.Name, end)
+			n, err = t.exec(t.sql.join, int64(b.Host), b.Row(), end)
 		case backends.BeatRenew:
-			n, err = t.exec(t.sql.beat, end, int64(b.Host))
+			n, err = t.exec(t.sql.beat, b.Row(), end, int64(b.Host))
 		case backends.BeatLeave:
-			n, err = t.exec(t.sql.farewell, end, int64(b.Host))
+			n, err = t.exec(t.sql.farewell, b.Row(), end, int64(b.Host))
 		}
 		if err != nil {
 			return err
@@ -26,7 +26,7 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 		p.Alive = n == 1
 		return t.query(t.sql.peers, func(r row) error {
 			p.Peers = append(p.Peers, backends.Peer{
-				Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Expired: r.int(2) != 0, Dead: r.int(3) != 0,
+				Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Expired: r.int(2) != 0, Dead: r.int(3) != 0, Reads: backends.Reads(r.text(4)),
 			})
 			return nil
 		}, t.now, int64(b.Host))

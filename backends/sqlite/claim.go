@@ -158,6 +158,7 @@ func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	}
 	err := c.one(c.sql.bury, j.attempts+1, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(ms(p.KeepDead)),
 		c.now, after(c.now, p.KeepDead), message, j.id)
+	c.res.Fallen.Add(p.Queue, backends.CauseTooLarge, true)
 	if err != nil || j.Key == "" {
 		return err
 	}

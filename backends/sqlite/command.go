@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -135,7 +136,7 @@ func (t *tx) unpause(queue string) error {
 // although others come.
 func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err error) {
 	if c.State == backends.StateClaimed {
-		return 0, fmt.Errorf("claimed jobs cannot be purged: release them first")
+		return 0, errors.New("claimed jobs cannot be purged: release them first")
 	}
 	left := int64(0)
 	if err := s.reading(ctx, func(t *tx) error {

@@ -55,11 +55,15 @@ func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {
 			r.Stored, err = t.store(w.Enqueue)
 		}
 	case backends.Nack:
-		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error { return t.meet(l, l.standing().Nacked(w)) })
+		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error {
+			return t.fall(l, l.standing().Nacked(w), backends.CauseNacked, &r.Fallen)
+		})
 	case backends.Extend:
 		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error { return t.extend(l, w) })
 	case backends.Release:
-		r.Lost, err = t.each(w.Leases, w.Owner, func(l *leased) error { return t.meet(l, l.standing().Released(w)) })
+		r.Lost, err = t.each(w.Leases, w.Owner, func(l *leased) error {
+			return t.fall(l, l.standing().Released(w), w.Cause, &r.Fallen)
+		})
 	case backends.Deliver:
 		r.Lost, err = t.deliver(w.Handed)
 	default:

@@ -16,8 +16,7 @@ var errClosed = errors.New("the database handle was closed")
 
 // code is the primary result code of err; 0 where err is not SQLite's.
 func code(err error) int {
-	var e *sqlite.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff
 	}
 	return 0

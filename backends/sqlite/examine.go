@@ -123,7 +123,8 @@ func (e *examination) lookPlace() bool {
 		return false
 	}
 	folder := filepath.Dir(e.path)
-	for ; !exists(folder); folder = filepath.Dir(folder) {
+	for !exists(folder) {
+		folder = filepath.Dir(folder)
 	}
 	if name, err := networkFS(folder); err != nil {
 		e.Advice("disk", fmt.Sprintf("it cannot be looked at: %v", err), "see that the folder is there and open to this user")

@@ -72,7 +72,7 @@ func holders(file string, at int64, write bool) (pids []int, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	s := bufio.NewScanner(f)
 	for s.Scan() {

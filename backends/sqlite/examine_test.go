@@ -62,7 +62,8 @@ func folder(t *testing.T, dir string) map[string]string {
 func examined(t *testing.T, path string, th thresholds, wanted ...want) []backends.Finding {
 	t.Helper()
 	dir := filepath.Dir(path)
-	for ; !exists(dir); dir = filepath.Dir(dir) {
+	for !exists(dir) {
+		dir = filepath.Dir(dir)
 	}
 	before := folder(t, dir)
 	s, err := Open(t.Context(), Options{Path: path, Look: true})
@@ -185,8 +186,8 @@ func TestExaminePlaces(t *testing.T) {
 // Not parallel: it replaces statfs for everybody.
 func TestExamineNetworkFileSystem(t *testing.T) {
 	s := fresh(t)
-	real := statfs
-	defer func() { statfs = real }()
+	genuine := statfs
+	defer func() { statfs = genuine }()
 	statfs = func(_ string, s *unix.Statfs_t) error {
 		*s = unix.Statfs_t{Type: unix.NFS_SUPER_MAGIC, Bavail: 1 << 30, Bsize: 4096}
 		return nil

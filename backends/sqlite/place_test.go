@@ -18,8 +18,7 @@ func fails(t *testing.T, path string, words ...string) error {
 	t.Helper()
 	s, err := Open(t.Context(), Options{Path: path})
 	if err == nil {
-		t.Fatalf("%s opened", path)
-		s.Close()
+		t.Fatalf("%s opened, and closed: %v", path, s.Close())
 	}
 	for _, w := range words {
 		if !strings.Contains(err.Error(), w) {
@@ -66,8 +65,8 @@ func TestFoldersAreMadeAndNamesMeanNothing(t *testing.T) {
 
 // Not parallel: it replaces statfs for everybody.
 func TestNetworkFileSystemsAreRefused(t *testing.T) {
-	real := statfs
-	defer func() { statfs = real }()
+	genuine := statfs
+	defer func() { statfs = genuine }()
 	path := filepath.Join(t.TempDir(), "jobs.db")
 	for magic, name := range map[int64]string{unix.NFS_SUPER_MAGIC: "NFS", unix.CIFS_SUPER_MAGIC: "CIFS", 0x0bd00bd0: "Lustre"} {
 		statfs = func(_ string, s *unix.Statfs_t) error {
@@ -81,7 +80,7 @@ func TestNetworkFileSystemsAreRefused(t *testing.T) {
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a refused place was written to: %v", err)
 	}
-	statfs = real
+	statfs = genuine
 	open(t, path)
 }
 

@@ -164,6 +164,13 @@ func (t *tx) meet(l *leased, f backends.Fate) (err error) {
 	return t.leave(l)
 }
 
+// fall is meet for a job that is counted.
+func (t *tx) fall(l *leased, f backends.Fate, cause backends.Cause, count *backends.Fallen) error {
+	err := t.meet(l, f)
+	count.Add(l.queue, cause, f.State == backends.StateDead)
+	return err
+}
+
 func (l *leased) standing() backends.Standing {
 	return backends.Standing{
 		Attempts: int(l.attempts), Limit: int(l.limit), Losses: int(l.losses), Backoff: l.backoff, BackoffMax: l.backoffMax,

@@ -44,6 +44,7 @@ type Options struct {
 // Store is an open database. It is a backends.Backend, a backends.Inspector and
 // a backends.Examiner.
 type Store struct {
+	meter    backends.Meter
 	path     string
 	file     fs.FileInfo // which file was opened
 	log      *slog.Logger

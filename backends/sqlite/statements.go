@@ -11,7 +11,7 @@ var managed = backends.Mapping{
 	Table: "qsidecar_jobs",
 	Columns: func() map[string]string {
 		m := map[string]string{}
-		for _, name := range strings.Fields(`id queue state priority position max_attempts timeout_ms run_at
+		for name := range strings.FieldsSeq(`id queue state priority position max_attempts timeout_ms run_at
 			enqueued_at ready_at attempts losses unrecorded ahead fence claim_max backoff_ms backoff_max_ms keep_ms keep_dead_ms
 			token_host token_number owner lease_ms deadline due_at claimed_at worker finished_at expires_at key
 			last_error headers result payload`) {
@@ -72,7 +72,7 @@ func render(m backends.Mapping) (*statements, error) {
 
 // numberSQL numbers the line of ids and positions, and the commits.
 type numberSQL struct {
-	sequence, setSequence, mark, marked, oldMarks string
+	sequence, setSequence, mark, marked, oldMarked, oldMarks string
 }
 
 func numberStatements(r func(string) string) numberSQL {
@@ -83,8 +83,9 @@ func numberStatements(r func(string) string) numberSQL {
 			VALUES (?, ?, ?)
 			ON CONFLICT (handle) DO UPDATE
 			SET number = excluded.number, at = excluded.at`),
-		marked:   r(`SELECT number FROM qsidecar_commits WHERE handle = ?`),
-		oldMarks: r(`DELETE FROM qsidecar_commits WHERE at < ?`),
+		marked:    r(`SELECT number FROM qsidecar_commits WHERE handle = ?`),
+		oldMarked: r(`SELECT 1 FROM qsidecar_commits WHERE at < ? LIMIT 1`),
+		oldMarks:  r(`DELETE FROM qsidecar_commits WHERE at < ?`),
 	}
 }
 
@@ -199,11 +200,11 @@ func beatStatements(r func(string) string) beatSQL {
 		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at)
 			VALUES (?, ?, 1, ?)
 			ON CONFLICT (host) DO UPDATE
-			SET beats = beats + 1, expires_at = excluded.expires_at
+			SET name = excluded.name, beats = beats + 1, expires_at = excluded.expires_at
 			WHERE NOT dead AND NOT has_left`),
-		beat:     r(`UPDATE qsidecar_hosts SET beats = beats + 1, expires_at = ? WHERE host = ? AND NOT dead AND NOT has_left`),
-		farewell: r(`UPDATE qsidecar_hosts SET beats = beats + 1, expires_at = ?, has_left = 1 WHERE host = ? AND NOT dead`),
-		peers:    r(`SELECT host, beats, expires_at <= ?, dead FROM qsidecar_hosts WHERE host <> ? ORDER BY host`),
+		beat:     r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ? WHERE host = ? AND NOT dead AND NOT has_left`),
+		farewell: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ?, has_left = 1 WHERE host = ? AND NOT dead`),
+		peers:    r(`SELECT host, beats, expires_at <= ?, dead, name FROM qsidecar_hosts WHERE host <> ? ORDER BY host`),
 	}
 }
 
@@ -227,8 +228,8 @@ func sweepStatements(r func(string) string) sweepSQL {
 		giveUp:    r(`UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND expires_at <= ? AND NOT dead`),
 		deadHosts: r(`SELECT host FROM qsidecar_hosts WHERE dead`),
 		forget:    r(`DELETE FROM qsidecar_hosts WHERE host = ? AND dead`),
-		expired:   r(`SELECT {id}, {queue}, {key} FROM {jobs} {@expiring} WHERE {expires_at} <= ? ORDER BY {expires_at} LIMIT ?`),
-		expiredKeys: r(`SELECT queue, key
+		expired:   r(`SELECT {id}, {queue}, {expires_at} FROM {jobs} {@expiring} WHERE {expires_at} <= ? ORDER BY {expires_at} LIMIT ?`),
+		expiredKeys: r(`SELECT queue, key, expires_at
 			FROM qsidecar_keys INDEXED BY qsidecar_keys_over
 			WHERE state IS NOT NULL AND expires_at <= ?
 			ORDER BY expires_at LIMIT ?`),

@@ -14,7 +14,8 @@ type outlook struct {
 	promote, due  bool
 	orphaned      []int64 // owners of claimed rows who are dead or unknown
 	dead          bool    // there are rows of dead hosts
-	expired, keys bool
+	expired, keys int64   // since when the first of them is over, ms; 0: there is none
+	marks         bool    // there are numbers of handles long gone
 	ready         []string
 	next          time.Duration
 }
@@ -38,14 +39,25 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		{o.promote, func(t *tx, b *bitten) error { return t.promoteDue(w.Limit, b) }},
 		{o.due, func(t *tx, b *bitten) error { return t.reapDue(w.Limit, b) }},
 		{len(o.orphaned) > 0 || o.dead, func(t *tx, b *bitten) error { return t.reapOrphans(o.orphaned, w.Limit, b) }},
-		{o.expired, func(t *tx, b *bitten) error { return t.pruneJobs(w.Limit, b) }},
-		{o.keys, func(t *tx, b *bitten) error { return t.pruneKeys(w.Limit, b) }},
+		{o.marks, func(t *tx, _ *bitten) error { return t.pruneMarks() }},
 	}
 	bit := false
 	for _, b := range bites {
 		if b.due {
 			bit = true
 			if err := s.bite(ctx, &r, w.Limit, b.f); err != nil {
+				return r, err
+			}
+		}
+	}
+	for _, p := range []struct {
+		since int64
+		f     func(t *tx, most int) (int, error)
+	}{{o.expired, (*tx).pruneJobs}, {o.keys, (*tx).pruneKeys}} {
+		if p.since != 0 {
+			bit = true
+			r.Overdue = max(r.Overdue, time.Duration(s.now().UnixMilli()-p.since)*time.Millisecond)
+			if err := s.prune(ctx, &r, w.Most(), p.f); err != nil {
 				return r, err
 			}
 		}
@@ -62,8 +74,9 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 
 // bitten is what one bite did.
 type bitten struct {
-	rows, promoted, pruned int
-	reaped                 map[backends.Cause]int
+	rows, promoted int
+	reaped         map[backends.Cause]int
+	fallen         backends.Fallen
 }
 
 // bite runs f as one transaction, and adds what it did to r once it is committed.
@@ -78,10 +91,10 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t
 		return err
 	}
 	r.Promoted += b.promoted
-	r.Pruned += b.pruned
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
+	r.Fallen.AddAll(b.fallen)
 	for _, q := range freed {
 		if !slices.Contains(r.Freed, q) {
 			r.Freed = append(r.Freed, q)
@@ -116,10 +129,15 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 			return err
 		}
 		if w.Prune {
-			if o.expired, err = t.exists(t.sql.expired, t.now, 1); err != nil {
-				return err
+			for sql, since := range map[string]*int64{t.sql.expired: &o.expired, t.sql.expiredKeys: &o.keys} {
+				if err := t.query(sql, func(r row) error {
+					*since = r.int(2)
+					return nil
+				}, t.now, 1); err != nil {
+					return err
+				}
 			}
-			if o.keys, err = t.exists(t.sql.expiredKeys, t.now, 1); err != nil {
+			if o.marks, err = t.exists(t.sql.oldMarked, t.now-markAge.Milliseconds()); err != nil {
 				return err
 			}
 		}
@@ -222,7 +240,7 @@ func (t *tx) reap(id int64, cause backends.Cause, b *bitten) error {
 		return err
 	}
 	b.reaped[cause]++
-	return t.meet(l, l.standing().Reaped(cause))
+	return t.fall(l, l.standing().Reaped(cause), cause, &b.fallen)
 }
 
 // giveUp marks the suspects dead that still look the same.
@@ -278,34 +296,52 @@ func (t *tx) reapOrphans(owners []int64, limit int, b *bitten) error {
 	return nil
 }
 
-func (t *tx) pruneJobs(limit int, b *bitten) error {
-	rows, err := t.rows(t.sql.expired, func(row) bool { return true }, t.now, limit)
-	if err != nil {
+// prune runs f as one transaction. What others wait for is only how long that lasts,
+// and not how long it waited itself.
+func (s *Store) prune(ctx context.Context, r *backends.Swept, most int, f func(t *tx, most int) (int, error)) error {
+	var began time.Time
+	n := 0
+	err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) (err error) {
+		began = time.Now()
+		n, err = f(t, most)
 		return err
+	})
+	if err == nil {
+		r.Bitten(n, n, most, time.Since(began))
+	}
+	return err
+}
+
+func (t *tx) pruneJobs(most int) (int, error) {
+	rows, err := t.rows(t.sql.expired, func(row) bool { return true }, t.now, most)
+	if err != nil {
+		return 0, err
 	}
 	for _, r := range rows {
 		if err := t.one(t.sql.remove, r.int(0)); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	b.rows, b.pruned = len(rows), len(rows)
-	return nil
+	return len(rows), nil
+}
+
+func (t *tx) pruneKeys(most int) (int, error) {
+	rows, err := t.rows(t.sql.expiredKeys, func(row) bool { return true }, t.now, most)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range rows {
+		if _, err := t.exec(t.sql.dropKey, r.text(0), r.text(1)); err != nil {
+			return 0, err
+		}
+	}
+	return len(rows), nil
 }
 
 // markAge is how long the number of a handle that commits no more is kept.
 const markAge = 7 * 24 * time.Hour
 
-func (t *tx) pruneKeys(limit int, b *bitten) error {
-	rows, err := t.rows(t.sql.expiredKeys, func(row) bool { return true }, t.now, limit)
-	if err != nil {
-		return err
-	}
-	for _, r := range rows {
-		if _, err := t.exec(t.sql.dropKey, r.text(0), r.text(1)); err != nil {
-			return err
-		}
-	}
-	b.rows, b.pruned = len(rows), len(rows)
-	_, err = t.exec(t.sql.oldMarks, t.now-markAge.Milliseconds())
+func (t *tx) pruneMarks() error {
+	_, err := t.exec(t.sql.oldMarks, t.now-markAge.Milliseconds())
 	return err
 }

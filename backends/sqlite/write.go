@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -77,10 +78,8 @@ func (t *tx) next() (int64, error) {
 
 // free notes that a job of the queue became ready.
 func (t *tx) free(queue string) {
-	for _, q := range t.freed {
-		if q == queue {
-			return
-		}
+	if slices.Contains(t.freed, queue) {
+		return
 	}
 	t.freed = append(t.freed, queue)
 }
@@ -108,7 +107,9 @@ func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error),
 	var phase atomic.Int32
 	result := make(chan error, 1)
 	go func() {
+		began := time.Now()
 		err := s.transact(ctx, c, open, &phase, f)
+		s.meter.Trip(began)
 		s.gate.release()
 		result <- err
 	}()
@@ -129,6 +130,9 @@ func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error),
 		return backends.ErrUnknownOutcome
 	}
 }
+
+// Usage implements backends.Metered: a trip is a transaction.
+func (s *Store) Usage() backends.Usage { return s.meter.Usage() }
 
 // transact is the inside of write, under the gate.
 func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, error), phase *atomic.Int32, f func(t *tx) error) (err error) {
@@ -308,6 +312,7 @@ func (s *Store) reading(ctx context.Context, f func(t *tx) error) (err error) {
 			s.log.Warn("closing a connection that read", "path", s.path, "error", e)
 		}
 	}()
+	defer s.meter.Trip(time.Now())
 	now := s.now()
 	t := &tx{c: c, ctx: ctx, sql: s.sql, now: now.UnixMilli(), micros: now.UnixMicro(), seq: -1}
 	t.alive = func() error {

@@ -142,11 +142,11 @@ func TestAdoptedBesideReaders(t *testing.T) {
 
 // TestAdoptedOnSQLServer is what only a real server can show of adopted tables.
 func TestAdoptedOnSQLServer(t *testing.T) {
-	real(t, func(t *testing.T, url string) {
+	onReal(t, func(t *testing.T, url string) {
 		for _, table := range []string{"MsgQueue", "Order Lines", "Order Lines Done", "Kinds"} {
 			beside(t, url, "DROP TABLE IF EXISTS [dbo].["+table+"]")
 		}
-		for _, m := range strings.Split(tablesSQL(t), ";\n") {
+		for m := range strings.SplitSeq(tablesSQL(t), ";\n") {
 			if at := strings.Index(m, "CREATE "); at >= 0 {
 				beside(t, url, m[at:])
 			}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
 )
 
 // tablesSQL is the DDL of tables that somebody else owns.
@@ -210,6 +211,7 @@ func (k *adopter) commit(b backends.Batch) backends.Results {
 	if err != nil {
 		k.Fatal(err)
 	}
+	backendtest.CheckFallen(k, b, r)
 	return r
 }
 
@@ -230,6 +232,7 @@ func (k *adopter) sweep(s backends.Sweep) backends.Swept {
 	if err != nil {
 		k.Fatal(err)
 	}
+	backendtest.CheckReaped(k, r)
 	return r
 }
 

@@ -159,7 +159,7 @@ func TestAdoptedStrangers(t *testing.T) {
 	}
 	k.sql("UPDATE qsidecar.qsidecar_hosts SET dead = 1")
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
-	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); err != backends.ErrHostLost {
+	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrHostLost) {
 		t.Errorf("%v", err)
 	}
 }

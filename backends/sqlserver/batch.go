@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -129,7 +130,7 @@ func each(f func(rows *sql.Rows) error) reader {
 func one(to ...any) reader {
 	return func(rows *sql.Rows) error {
 		if !rows.Next() {
-			return fmt.Errorf("sqlserver: a result set of one row has none")
+			return errors.New("sqlserver: a result set of one row has none")
 		}
 		return rows.Scan(to...)
 	}

@@ -46,7 +46,7 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 // beat is the call for a beat.
 func (s *Store) beat(b backends.Beat, p *backends.Pulse) call {
 	piece := map[backends.BeatKind]*piece{backends.BeatJoin: s.sql.join, backends.BeatRenew: s.sql.renew, backends.BeatLeave: s.sql.leave}[b.Kind]
-	return call{piece, []any{int64(b.Host), b.Name, ms(b.Lease)}, []reader{
+	return call{piece, []any{int64(b.Host), b.Row(), ms(b.Lease)}, []reader{
 		func(rows *sql.Rows) error {
 			var made int
 			err := one(&made)(rows)
@@ -56,10 +56,11 @@ func (s *Store) beat(b backends.Beat, p *backends.Pulse) call {
 		each(func(rows *sql.Rows) error {
 			var host, beats int64
 			var peer backends.Peer
-			if err := rows.Scan(&host, &beats, &peer.Expired, &peer.Dead); err != nil {
+			var name string
+			if err := rows.Scan(&host, &beats, &peer.Expired, &peer.Dead, &name); err != nil {
 				return err
 			}
-			peer.Host, peer.Beats = backends.Identity(host), uint64(beats)
+			peer.Host, peer.Beats, peer.Reads = backends.Identity(host), uint64(beats), backends.Reads(name)
 			p.Peers = append(p.Peers, peer)
 			return nil
 		}),

@@ -322,6 +322,7 @@ func (c *claiming) give(got []row) {
 func (c *claiming) bury(t *tx) {
 	var rows []buryRow
 	for _, l := range c.large {
+		c.res.Fallen.Add(l.policy.Queue, backends.CauseTooLarge, true)
 		rows = append(rows, buryRow{l.id, l.policy.MaxAttempts, some(ms(l.policy.KeepDead)), backends.TooLarge(l.size, c.MaxPayload)})
 	}
 	c.large = nil

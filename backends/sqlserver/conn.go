@@ -51,8 +51,7 @@ func configure(o *Options) (msdsn.Config, error) {
 
 // withoutURL is err without the URL that net/url puts into it, password and all.
 func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

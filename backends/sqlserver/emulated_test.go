@@ -112,3 +112,31 @@ func TestCursors(t *testing.T) {
 		t.Errorf("given %+v, want what was given back", again)
 	}
 }
+
+// TestOldMarksGo: the numbers of commits go of sidecars that are long gone, also where
+// no key has ended.
+func TestOldMarksGo(t *testing.T) {
+	t.Parallel()
+	url := standIn(t)
+	s, _, _ := emulation(t, url, "marks")
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := c.Exec(t.Context(), `INSERT INTO marks.qsidecar_commits (handle, lane, number, at)
+		SELECT n, 1, 1, now() AT TIME ZONE 'UTC' - interval '8 days' FROM generate_series(1, 20) n`); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true}); err != nil || r.Pruned != 0 || r.Rest {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	n := 0
+	if err := c.QueryRow(t.Context(), `SELECT count(*) FROM marks.qsidecar_commits WHERE handle BETWEEN 1 AND 20`).Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d numbers of old commits are left: %v", n, err)
+	}
+}

@@ -57,8 +57,7 @@ func whenAgain(err error) again {
 	if batch.Known(err) {
 		return never
 	}
-	var moved *againError
-	if errors.As(err, &moved) {
+	if _, ok := errors.AsType[*againError](err); ok {
 		return soon
 	}
 	said := numbers(err)
@@ -139,6 +138,9 @@ func (s *Store) explain(err error) error {
 	}
 	switch kindOf(said) {
 	case down:
+		if slices.Contains(denials, said.Number) {
+			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
+		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:
 		return backends.Refused(errors.New(words(said)))
@@ -198,11 +200,11 @@ const (
 // THROW, by RAISERROR or by failing itself, is a refusal, whatever its number.
 func kindOf(e mssql.Error) kind {
 	all := append([]mssql.Error{e}, e.All...)
-	any := func(is func(e mssql.Error) bool) bool { return slices.ContainsFunc(all, is) }
+	some := func(is func(e mssql.Error) bool) bool { return slices.ContainsFunc(all, is) }
 	switch {
-	case any(func(e mssql.Error) bool { return isDown(e.Number) || e.Class >= 20 }):
+	case some(func(e mssql.Error) bool { return isDown(e.Number) || e.Class >= 20 }):
 		return down
-	case any(func(e mssql.Error) bool {
+	case some(func(e mssql.Error) bool {
 		return e.Number >= 50000 || e.Number == 3609 || e.Number == 3616 || // told by a trigger; it ended the transaction
 			somebodys(e.ProcName) || slices.Contains(refusals, e.Number)
 	}):
@@ -230,6 +232,9 @@ var refusals = []int32{
 	511, 1701, 1946, 9420, // a row or a key too long; XML
 }
 
+// denials are what a server says to those whom it does not let in.
+var denials = []int32{18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 40532, 40615, 40914}
+
 // isDown: the database cannot be had, or not be written to, just now.
 func isDown(n int32) bool {
 	switch n {
@@ -237,11 +242,40 @@ func isDown(n int32) bool {
 		3906, 3908, 978, 976, 979, 982, 983, // read-only: a standby, a secondary, a restore
 		1101, 1105, 9001, 9002, 40544, 1827, // full: files, log, quota
 		911, 942, 945, 952, 5120, 824, 823, 825, // the database is not there, or not readable
-		18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 40532, 40615, 40914, // login
 		6005, 6006, 596, 17142, 17887, 18451, // shutting down, killed
 		40549, 40550, 40551, 40552, 40553, // Azure ended the session
 		-2:
 		return true
 	}
-	return slices.Contains(throttled, n)
+	return slices.Contains(throttled, n) || slices.Contains(denials, n)
+}
+
+// retryCause is why an error has something tried again.
+func retryCause(err error) int {
+	switch {
+	case broken(err):
+		return backends.RetryConnection
+	case saysConflict(err):
+		return backends.RetryConflict
+	}
+	return backends.RetryOther
+}
+
+// Usage implements backends.Metered.
+func (s *Store) Usage() backends.Usage {
+	u, pool := s.meter.Usage(), s.db.Stats()
+	u.Max, u.InUse, u.Idle = pool.MaxOpenConnections, pool.InUse, pool.Idle
+	u.Waits, u.Waited = uint64(pool.WaitCount), pool.WaitDuration
+	return u
+}
+
+// saysConflict: the server says that transactions were in each other's way.
+func saysConflict(err error) bool {
+	for _, n := range numbers(err) {
+		switch n {
+		case 1205, 1222, 3960, 3961:
+			return true
+		}
+	}
+	return false
 }

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ func (s *Store) Explain(ctx context.Context, st *backends.Statement, table backe
 			return adoptedPlan(p, table), nil
 		}
 	}
-	return backends.Plan{}, fmt.Errorf("SHOWPLAN_XML shows no plan of a SELECT")
+	return backends.Plan{}, errors.New("SHOWPLAN_XML shows no plan of a SELECT")
 }
 
 // showplanOf asks for the plans of a batch. Nothing is carried out.

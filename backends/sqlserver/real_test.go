@@ -23,11 +23,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// real calls f for each database of a real SQL Server that tests may use: where the
+// onReal calls f for each database of a real SQL Server that tests may use: where the
 // address names the database master two new ones, one with row versions and one
 // without; else the one that it names. Where there is no address, the test says that
 // it did not run.
-func real(t *testing.T, f func(t *testing.T, url string)) {
+func onReal(t *testing.T, f func(t *testing.T, url string)) {
 	t.Helper()
 	at := os.Getenv(envURL)
 	if at == "" {
@@ -123,7 +123,7 @@ func setClock(t testing.TB, s *Store, url string, now time.Time) {
 // TestConformance runs the suite of all engines on a real SQL Server, Azure SQL or
 // Babelfish.
 func TestConformance(t *testing.T) {
-	real(t, func(t *testing.T, url string) {
+	onReal(t, func(t *testing.T, url string) {
 		var n atomic.Int64
 		backendtest.Run(t, func(t *testing.T) *backendtest.Database {
 			wire := &cable{}
@@ -172,7 +172,7 @@ func plainInsert(s *Store, queue, payload string) string {
 
 // TestOnSQLServer is what only a real server can show.
 func TestOnSQLServer(t *testing.T) {
-	real(t, func(t *testing.T, url string) {
+	onReal(t, func(t *testing.T, url string) {
 		t.Run("Examine", func(t *testing.T) {
 			s := open(t, Options{URL: url, Schema: "examined"})
 			found, err := s.Examine(t.Context(), []backends.Policy{{Queue: "q", MaxAttempts: 3}})

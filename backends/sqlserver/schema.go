@@ -104,13 +104,13 @@ func (s *Store) describe(ctx context.Context, on querier) (version int, err erro
 		func(rows *sql.Rows) error { return rows.Scan(&there) }); err != nil || !there {
 		return 0, err
 	}
-	min := 0
-	if err := s.plain(ctx, on, s.sql.meta, func(rows *sql.Rows) error { return rows.Scan(&version, &min, &s.database) }); err != nil {
+	oldest := 0 // program that may use them
+	if err := s.plain(ctx, on, s.sql.meta, func(rows *sql.Rows) error { return rows.Scan(&version, &oldest, &s.database) }); err != nil {
 		return 0, err
 	}
-	if min > program {
+	if oldest > program {
 		return version, fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
-			s.place, s.o.Schema, version, min, program)
+			s.place, s.o.Schema, version, oldest, program)
 	}
 	return version, nil
 }

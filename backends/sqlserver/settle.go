@@ -82,6 +82,7 @@ type givingUp struct {
 	leases
 	rows  []lookRow
 	fate  []func(backends.Standing) backends.Fate // of each lease
+	cause []backends.Cause                        // for which it is given up
 	found []found
 }
 
@@ -89,6 +90,7 @@ func (g *givingUp) nack(write int, w backends.Nack) {
 	for _, l := range w.Leases {
 		g.rows = append(g.rows, lookRow{leaseRow: g.leases.add(write, l)})
 		g.fate = append(g.fate, func(s backends.Standing) backends.Fate { return s.Nacked(w) })
+		g.cause = append(g.cause, backends.CauseNacked)
 	}
 }
 
@@ -101,6 +103,7 @@ func (g *givingUp) release(write int, w backends.Release) {
 		}
 		g.rows = append(g.rows, r)
 		g.fate = append(g.fate, func(s backends.Standing) backends.Fate { return s.Released(w) })
+		g.cause = append(g.cause, w.Cause)
 	}
 }
 
@@ -123,8 +126,10 @@ func (g *givingUp) queue(t *tx, res []backends.WriteResult) {
 // meet has the fates come true.
 func (g *givingUp) meet(t *tx, res []backends.WriteResult) {
 	t.meet(g.found, func(f found) backends.Fate { return g.fate[f.n](f.standing) }, func(f found, fate backends.Fate) {
+		r := &res[g.of[f.n]]
+		r.Fallen.Add(f.queue, g.cause[f.n], fate.State == backends.StateDead)
 		if fate.State == backends.StateReady {
-			batch.Free(&res[g.of[f.n]], f.queue)
+			batch.Free(r, f.queue)
 		}
 	})
 }

@@ -80,6 +80,7 @@ var schemaName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,47}$`)
 // Store is an open database. It is a backends.Backend, a backends.Inspector and a
 // backends.Examiner.
 type Store struct {
+	meter    backends.Meter
 	o        Options
 	log      *slog.Logger
 	place    string

@@ -101,7 +101,8 @@ func quoteText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''")
 
 func render(schema string) *statements {
 	s := &statements{head: in(schema, body("head")), begin: in(schema, body("begin")), greet: body("greet"), meta: in(schema, body("meta"))}
-	s.settings = strings.TrimSuffix(s.head[:strings.Index(s.head, "DECLARE ")], "\n")
+	settings, _, _ := strings.Cut(s.head, "DECLARE ")
+	s.settings = strings.TrimSuffix(settings, "\n")
 	r := func(file string, replace ...string) *piece {
 		p := &piece{name: file, text: in(schema, fragments.Replace(strings.NewReplacer(replace...).Replace(body(file))))}
 		declare(p, raw(file))

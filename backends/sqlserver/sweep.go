@@ -13,11 +13,12 @@ import (
 // outlook is what a look without writing found to do, and what it saw.
 type outlook struct {
 	promote, due  bool
-	lost          []int64 // owners of claimed rows who are dead or unknown
-	dead          bool    // there are rows of dead hosts
-	expired, keys bool
+	lost          []int64      // owners of claimed rows who are dead or unknown
+	dead          bool         // there are rows of dead hosts
+	expired, keys sql.NullTime // since when the first of them is over
 	ready         []string
 	next          time.Duration
+	at            time.Time // of the look
 }
 
 // Sweep implements backends.Backend. Where nothing is due it is one batch.
@@ -41,14 +42,24 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		{o.due, func(t *tx, b *bitten) { b.reap(t, s.sql.due, int64(limit)) }},
 		{len(o.lost) > 0, func(t *tx, b *bitten) { b.reap(t, s.sql.lost, ownersOf(o.lost), int64(limit)) }},
 		{o.dead, func(t *tx, _ *bitten) { t.add(s.sql.forget, nil) }},
-		{o.expired, func(t *tx, b *bitten) { b.prune(t, s.sql.pruneJobs, limit) }},
-		{o.keys, func(t *tx, b *bitten) { b.prune(t, s.sql.pruneKeys, limit) }},
 	}
 	bit := false
 	for _, b := range bites {
 		if b.due {
 			bit = true
 			if err := s.bite(ctx, &r, limit, b.f); err != nil {
+				return r, err
+			}
+		}
+	}
+	for _, p := range []struct {
+		since sql.NullTime
+		what  *piece
+	}{{o.expired, s.sql.pruneJobs}, {o.keys, s.sql.pruneKeys}} {
+		if p.since.Valid {
+			bit = true
+			r.Overdue = max(r.Overdue, o.at.Sub(p.since.Time))
+			if err := s.prune(ctx, &r, p.what, min(w.Most(), most)); err != nil {
 				return r, err
 			}
 		}
@@ -65,10 +76,11 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 
 // bitten is what one bite did.
 type bitten struct {
-	rows, promoted, pruned int
-	reaped                 map[backends.Cause]int
-	freed                  []string
-	found                  []found // to be reaped
+	rows, promoted int
+	reaped         map[backends.Cause]int
+	freed          []string
+	fallen         backends.Fallen
+	found          []found // to be reaped
 }
 
 // bite runs f as one transaction, and adds what it did to r once it is committed.
@@ -84,6 +96,7 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t
 		case round == 1 && len(b.found) > 0:
 			t.meet(b.found, func(f found) backends.Fate { return f.standing.Reaped(f.cause) }, func(f found, fate backends.Fate) {
 				b.reaped[f.cause]++
+				b.fallen.Add(f.queue, f.cause, fate.State == backends.StateDead)
 				if fate.State == backends.StateReady {
 					b.freed = append(b.freed, f.queue)
 				}
@@ -95,10 +108,10 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t
 		return err
 	}
 	r.Promoted += b.promoted
-	r.Pruned += b.pruned
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
+	r.Fallen.AddAll(b.fallen)
 	for _, q := range b.freed {
 		if !slices.Contains(r.Freed, q) {
 			r.Freed = append(r.Freed, q)
@@ -134,12 +147,20 @@ func (b *bitten) reap(t *tx, p *piece, args ...any) {
 	t.add(p, read, args...)
 }
 
-func (b *bitten) prune(t *tx, p *piece, limit int) {
-	t.add(p, []reader{func(rows *sql.Rows) error {
-		err := one(&b.rows)(rows)
-		b.pruned = b.rows
+// prune deletes what is over.
+func (s *Store) prune(ctx context.Context, r *backends.Swept, p *piece, limit int) error {
+	began := time.Now()
+	var n int
+	if err := s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
+		if round == 0 {
+			t.add(p, []reader{one(&n)}, int64(limit))
+		}
+		return round == 0, nil
+	}); err != nil {
 		return err
-	}}, int64(limit))
+	}
+	r.Bitten(n, n, limit, time.Since(began))
+	return nil
 }
 
 // giveUp marks the suspects dead that still look the same.
@@ -188,12 +209,11 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 	}
 	x.to = len(x.Queues)
 
-	var at time.Time
 	var run, due sql.NullTime
 	var ready map[int]bool
 	var returns map[int]int64
 	read := []reader{
-		one(&at, &run, &due, &o.dead, &o.expired, &o.keys),
+		one(&o.at, &run, &due, &o.dead, &o.expired, &o.keys),
 		func(rows *sql.Rows) error {
 			o.lost = nil
 			return numbersInto(rows, func(n int64) { o.lost = append(o.lost, n) })
@@ -218,11 +238,11 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 	}
 	o.next = -1
 	for _, t := range []sql.NullTime{run, due} {
-		if t.Valid && (o.next < 0 || t.Time.Sub(at) < o.next) {
-			o.next = max(t.Time.Sub(at), 0)
+		if t.Valid && (o.next < 0 || t.Time.Sub(o.at) < o.next) {
+			o.next = max(t.Time.Sub(o.at), 0)
 		}
 	}
-	o.promote, o.due = run.Valid && !run.Time.After(at), due.Valid && !due.Time.After(at)
+	o.promote, o.due = run.Valid && !run.Time.After(o.at), due.Valid && !due.Time.After(o.at)
 	for i, q := range w.Waiting {
 		// Where jobs were given back behind the cursor, a claim has to look.
 		if ready[i] || s.cursors.Returned(q, returns[i]) {

@@ -45,7 +45,9 @@ func (t *tx) send(ctx context.Context) error {
 		if t.brief {
 			some = append([]call{{piece: t.s.sql.brief}}, some...)
 		}
+		began := time.Now()
 		err := t.s.sql.carryOut(ctx, t.c, some)
+		t.s.meter.Trip(began)
 		t.wrote = t.wrote || wrote > 0
 		if err != nil {
 			return err
@@ -114,6 +116,7 @@ func (s *Store) again(ctx context.Context, f func() error) error {
 		case later:
 			wait = min(throttledWait<<try, time.Second)
 		}
+		s.meter.Retry(retryCause(err))
 		s.log.Debug("what failed is tried again", "place", s.place, "error", err)
 		if !batch.Pause(ctx, wait) {
 			return s.outcome(ctx, err)
@@ -332,7 +335,9 @@ func (s *Store) read(ctx context.Context, calls ...call) error {
 		return batch.Ended(ctx, "before asking "+s.place)
 	}
 	return s.again(ctx, func() error {
+		began := time.Now()
 		err := s.sql.carryOut(ctx, s.db, calls)
+		s.meter.Trip(began)
 		if err != nil && broken(err) {
 			flush(s.db, s.o.MaxConnections-1)
 		}

@@ -128,11 +128,11 @@ func (c *Client) finishLocked(cl *call, res result) {
 func (c *Client) abandon(cl *call, cause error) (*protocol.Reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case cl.state == finished:
+	switch cl.state {
+	case finished:
 		res := <-cl.done
 		return res.reply, res.err
-	case cl.state == queued:
+	case queued:
 		c.queue = slices.DeleteFunc(c.queue, func(q *call) bool { return q == cl })
 		c.finishLocked(cl, result{})
 		return nil, &BrokenError{Op: cl.req.Op, Sent: cl.twice, Err: cause}

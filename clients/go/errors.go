@@ -8,10 +8,10 @@ import (
 )
 
 var (
-	// ErrClosed: the Client was closed, before or while the call was made.
+	// ErrClosed says: the Client was closed, before or while the call was made.
 	ErrClosed = errors.New("the client is closed")
 
-	// ErrUnknownOutcome: the request was sent and its answer did not arrive. It
+	// ErrUnknownOutcome says: the request was sent and its answer did not arrive. It
 	// may have been carried out and may not.
 	ErrUnknownOutcome = errors.New("it may have been carried out and may not")
 )

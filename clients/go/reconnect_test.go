@@ -233,10 +233,9 @@ func TestCallsWaitForTheReconnect(t *testing.T) {
 	s.down()
 	p.close()
 	ctx, cancel := context.WithCancel(t.Context())
-	var gone *pending[struct{}]
 	// The client may not have noticed yet: an ack that it sent into the old
 	// connection is to be sent again as well.
-	gone = ack(ctx, c, "nobody waits")
+	gone := ack(ctx, c, "nobody waits")
 	kept := ack(t.Context(), c, "kept")
 	cancel()
 	if _, err := gone.wait(t); !errors.Is(err, context.Canceled) {

@@ -35,7 +35,7 @@ func (c *Client) do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 
 // told is an error as the caller gets it.
 func told(err error) error {
-	if e, ok := err.(*protocol.Error); ok && e.Code == protocol.CodeUnknownOutcome {
+	if e, ok := errors.AsType[*protocol.Error](err); ok && e.Code == protocol.CodeUnknownOutcome {
 		return &unknownError{e}
 	}
 	return err
@@ -106,8 +106,7 @@ func (c *Client) timeLeft(req *protocol.Request, began time.Time) time.Duration 
 // waitFor is the pause before the next try: what the sidecar asks for, or a
 // jittered back-off.
 func (c *Client) waitFor(err error, tries int) time.Duration {
-	var e *protocol.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		if ms, ok := e.RetryMS.Get(); ok {
 			return time.Duration(ms) * time.Millisecond
 		}

@@ -65,7 +65,6 @@ type end struct {
 	client *qsidecar.Client
 	peer   *peer
 	open   []openCall
-	closed bool
 }
 
 type openCall struct {

@@ -138,8 +138,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := r.client.Bye(byeCtx); err != nil && !errors.Is(err, ErrClosed) {
 		r.log.Info("qsidecar: the sidecar was not told goodbye", "error", err)
 	}
-	var fatal *fatalError
-	if errors.As(context.Cause(ctx), &fatal) {
+	if fatal, ok := errors.AsType[*fatalError](context.Cause(ctx)); ok {
 		return fatal.err
 	}
 	return nil
@@ -276,7 +275,7 @@ func (r *running) do(ctx context.Context, job *Job) {
 	delete(r.jobs, job.Lease)
 	r.mu.Unlock()
 	log := r.log.With("job", job.ID, "queue", job.Queue, "attempt", job.Attempt)
-	if context.Cause(handling) == ErrLost {
+	if errors.Is(context.Cause(handling), ErrLost) {
 		log.Warn("qsidecar: the job's lease was lost while it ran: another worker may have it", "error", err)
 		return
 	}

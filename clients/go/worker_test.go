@@ -142,13 +142,13 @@ func TestWorkerEndsContexts(t *testing.T) {
 	w.jobs(w.expect(protocol.OpClaim), "L1")
 	<-begun
 	w.send(&protocol.Reply{Event: protocol.EventLost, Lost: []string{"L1"}})
-	if err := <-causes; err != qsidecar.ErrLost {
+	if err := <-causes; !errors.Is(err, qsidecar.ErrLost) {
 		t.Errorf("the context of a lost job ended with %v, want ErrLost", err)
 	}
 	w.jobs(w.expect(protocol.OpClaim), "L2") // and nothing of L1 before it
 	<-begun
 	w.stop()
-	if err := <-causes; err != qsidecar.ErrStopped {
+	if err := <-causes; !errors.Is(err, qsidecar.ErrStopped) {
 		t.Errorf("the context ended with %v after the grace, want ErrStopped", err)
 	}
 	nack := w.expect(protocol.OpNack)

@@ -149,8 +149,8 @@ func (k *kit) chosen() ([]scenario, error) {
 	for _, name := range k.only {
 		found := false
 		for _, sc := range all {
-			prefix, any := strings.CutSuffix(name, "*")
-			if sc.name == name || any && strings.HasPrefix(sc.name, prefix) {
+			prefix, more := strings.CutSuffix(name, "*")
+			if sc.name == name || more && strings.HasPrefix(sc.name, prefix) {
 				chosen, found = append(chosen, sc), true
 			}
 		}

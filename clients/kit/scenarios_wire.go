@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -124,12 +125,8 @@ var strange = fields{
 
 func with(f fields, more fields) fields {
 	out := fields{}
-	for k, v := range f {
-		out[k] = v
-	}
-	for k, v := range more {
-		out[k] = v
-	}
+	maps.Copy(out, f)
+	maps.Copy(out, more)
 	return out
 }
 

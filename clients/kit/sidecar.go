@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -111,9 +112,7 @@ func (s *stage) helloReply() fields {
 		"version": 1, "server": "kit", "session": "kit-1", "features": []string{},
 		"max_frame": 4 << 20, "max_payload": 4<<20 - 16<<10, "max_reply": 32 << 20,
 	}
-	for k, v := range s.hello {
-		rep[k] = v
-	}
+	maps.Copy(rep, s.hello)
 	return rep
 }
 
@@ -288,18 +287,14 @@ func (p *peer) reply(req *request, more fields) { p.send(p.frame(okReply(req, mo
 
 func okReply(req *request, more fields) fields {
 	rep := fields{"id": req.raw["id"], "ok": true}
-	for k, v := range more {
-		rep[k] = v
-	}
+	maps.Copy(rep, more)
 	return rep
 }
 
 // refuse answers with an error; more goes into the error's map.
 func (p *peer) refuse(req *request, code string, more fields) {
 	e := fields{"code": code, "message": "the kit says " + code}
-	for k, v := range more {
-		e[k] = v
-	}
+	maps.Copy(e, more)
 	p.send(p.frame(fields{"id": req.raw["id"], "ok": false, "error": e}))
 }
 

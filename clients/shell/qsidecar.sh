@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # A library for POSIX shells and bash over the qsidecar program: source it.
 #
 #	. /usr/local/lib/qsidecar.sh

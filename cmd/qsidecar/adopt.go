@@ -79,7 +79,7 @@ type tableName struct{ schema, name string }
 func (n *tableName) parse(s string) error {
 	var parts []string
 	for rest := s; ; {
-		part := ""
+		var part string
 		if strings.HasPrefix(rest, `"`) {
 			i := 1
 			for i < len(rest) && (rest[i] != '"' || strings.HasPrefix(rest[i+1:], `"`)) {
@@ -151,7 +151,7 @@ func (r *numberRange) list(all []string) (err error) {
 		}
 	}
 	if r.from > r.to {
-		return fmt.Errorf("it ends before it begins")
+		return errors.New("it ends before it begins")
 	}
 	return nil
 }
@@ -308,8 +308,7 @@ func (c *config) lookAdopted(ctx context.Context, database string, b backends.Ba
 func (c *config) databaseOf(q queueConfig) string {
 	name := q.over(c.Defaults).Database
 	if name == "" && len(c.Databases) == 1 {
-		for name = range c.Databases {
-		}
+		return slices.Collect(maps.Keys(c.Databases))[0]
 	}
 	return name
 }

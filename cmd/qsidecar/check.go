@@ -92,6 +92,9 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	if usage != nil {
 		return &usageError{usage}
 	}
+	if text, _ := c.Admin.advice(); strict && text != "" {
+		return &codeError{code: exitFailure}
+	}
 	for _, d := range all {
 		if d.count(backends.Problem) > 0 || strict && d.count(backends.Advice) > 0 {
 			return &codeError{code: exitFailure} // stdout says why
@@ -145,8 +148,7 @@ func (c *checked) examine(ctx context.Context, all *config, queues []backends.Po
 	var found backends.Findings
 	defer func() { c.findings = found }()
 	b, err := openDatabase(ctx, all, c.name, true, log)
-	var usage *usageError
-	if errors.As(err, &usage) {
+	if _, ok := errors.AsType[*usageError](err); ok {
 		c.usage = fmt.Errorf("databases.%s: %w", c.name, err)
 		return
 	}

@@ -89,7 +89,7 @@ func TestCheckTellsAllAtOnce(t *testing.T) {
 	file := h.file("q.yaml", `databases:
   gone: {url: "postgres://app:hunter2@`+addr+`/app"}
   here: {url: "sqlite:`+h.dir+`"}
-  odd: {url: "oracle:x"}
+  odd: {url: "oracle://x"}
   short: {url: "sqlite:`+h.dir+`/x.db", host_lease: 1ms}
   keyless: {url: "postgres://app@`+addr+`/app", password_file: `+h.dir+`/none}
   mine: {url: "sqlite:`+filepath.Join(mine, "q.db")+`"}

@@ -26,6 +26,7 @@ type config struct {
 	MaxFrame     size                      `yaml:"max_frame"`
 	Limits       limitsConfig              `yaml:"limits"`
 	Log          logConfig                 `yaml:"log"`
+	Admin        adminConfig               `yaml:"admin"`
 
 	urlFile string // that the only database's URL was read from; empty: none
 }
@@ -58,10 +59,15 @@ type backoffConfig struct {
 
 // limitsConfig bounds what clients may take.
 type limitsConfig struct {
-	Connections int `yaml:"connections"`
-	PerUser     int `yaml:"connections_per_user"`
-	Held        int `yaml:"held"`
-	QueueNames  int `yaml:"queue_names"`
+	Connections int  `yaml:"connections"`
+	PerUser     int  `yaml:"connections_per_user"`
+	Held        int  `yaml:"held"`
+	Buffered    size `yaml:"buffered"`
+	QueueNames  int  `yaml:"queue_names"`
+}
+
+func (l limitsConfig) bridge() bridge.Limits {
+	return bridge.Limits{Connections: l.Connections, PerUser: l.PerUser, Held: l.Held, Buffered: int(l.Buffered), QueueNames: l.QueueNames}
 }
 
 func (l limitsConfig) check(bad func(path, format string, args ...any)) {
@@ -69,6 +75,9 @@ func (l limitsConfig) check(bad func(path, format string, args ...any)) {
 		if n < 1 || n > 1_000_000 {
 			bad("limits."+key, "%d is outside 1 to 1000000", n)
 		}
+	}
+	if l.Buffered < 1<<20 {
+		bad("limits.buffered", "%v is below 1MiB", l.Buffered)
 	}
 	if l.PerUser < 0 || l.PerUser > 1_000_000 {
 		bad("limits.connections_per_user", "%d is outside 0 to 1000000", l.PerUser)
@@ -136,8 +145,21 @@ func defaultConfig() config {
 		},
 		DrainTimeout: duration(bridge.DefaultDrainTimeout),
 		MaxFrame:     protocol.DefaultMaxFrame,
-		Limits:       limitsConfig{Connections: bridge.DefaultConnections, Held: bridge.DefaultHeldJobs, QueueNames: bridge.DefaultQueueNames},
+		Limits:       limitsConfig{Connections: bridge.DefaultConnections, Held: bridge.DefaultHeldJobs, Buffered: bridge.DefaultBuffered, QueueNames: bridge.DefaultQueueNames},
 		Log:          logConfig{Level: "info", Format: "text"},
+		Admin:        adminConfig{Mode: defaultMode, QueueLabels: bridge.DefaultQueueLabels},
+	}
+}
+
+// listenOn are the sockets of a config that names none.
+func (c *config) listenOn(paths []string) {
+	if len(c.Listen) > 0 {
+		return
+	}
+	for _, path := range paths {
+		l := newListen()
+		l.Socket = path
+		c.Listen = append(c.Listen, l)
 	}
 }
 
@@ -204,6 +226,7 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 		bad("max_frame", "%v is outside 64KiB to 64MiB", c.MaxFrame)
 	}
 	c.Limits.check(bad)
+	c.Admin.check(c, bad)
 	c.Defaults.check("defaults", c, bad)
 	for name, q := range c.Queues {
 		path := "queues." + name
@@ -301,12 +324,13 @@ func set[T any](to, from *T) {
 // options are the bridge's, over open databases.
 func (c *config) options(open map[string]backends.Backend) bridge.Options {
 	o := bridge.Options{
-		Server:       "qsidecar/" + programVersion().short(),
+		Server:       "qsidecar/" + programVersion().Number,
 		Databases:    make(map[string]bridge.Database),
 		Queues:       make(map[string]bridge.Queue),
 		MaxFrame:     int(c.MaxFrame),
 		DrainTimeout: orNegative(time.Duration(c.DrainTimeout)),
-		Limits:       bridge.Limits(c.Limits),
+		Limits:       c.Limits.bridge(),
+		QueueLabels:  orMinus(c.Admin.QueueLabels),
 	}
 	for _, l := range c.Listen {
 		o.Sockets = append(o.Sockets, bridge.Socket{Path: l.Socket, Mode: fs.FileMode(l.Mode), Group: l.Group, Allow: rules(l.Allow)})
@@ -329,6 +353,14 @@ func (c *config) options(open map[string]backends.Backend) bridge.Options {
 		}
 	}
 	return o
+}
+
+// orMinus turns the config's 0 (none) into the bridge's, whose 0 is the default.
+func orMinus(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
 }
 
 // orNegative turns the config's 0 (none) into the bridge's, whose 0 is the default.

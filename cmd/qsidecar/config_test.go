@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"os"
 	"reflect"
 	"strings"
@@ -32,6 +31,9 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 	if got.Log != want.Log {
 		t.Errorf("log: %+v in the example, %+v by default", got.Log, want.Log)
+	}
+	if got.Admin != want.Admin {
+		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
 	}
 	for name, d := range got.Databases {
 		if d.URL != want.Databases[name].URL {
@@ -77,8 +79,8 @@ func allKeys(t reflect.Type) (keys []string) {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
 		return allKeys(t.Elem())
 	case reflect.Struct:
-		for i := range t.NumField() {
-			keys = append(append(keys, t.Field(i).Tag.Get("yaml")), allKeys(t.Field(i).Type)...)
+		for field := range t.Fields() {
+			keys = append(append(keys, field.Tag.Get("yaml")), allKeys(field.Type)...)
 		}
 	}
 	return keys
@@ -129,7 +131,7 @@ log: {level: debug, format: json}
 				Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: 10 * time.Minute},
 		},
 		MaxFrame: 8 << 20, DrainTimeout: -1,
-		Limits: bridge.Limits{Connections: 10_000, PerUser: 5, Held: 7, QueueNames: 10_000},
+		QueueLabels: bridge.DefaultQueueLabels, Limits: bridge.Limits{Connections: 10_000, PerUser: 5, Held: 7, Buffered: bridge.DefaultBuffered, QueueNames: 10_000},
 	}
 	if d := cmp.Diff(want, o); d != "" {
 		t.Errorf("-want +got:\n%s", d)
@@ -197,7 +199,7 @@ func TestConfigErrors(t *testing.T) {
 func TestConfigTellsAllErrorsAtOnce(t *testing.T) {
 	_, err := parseConfig("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, keep: soon}\n"), noEnv)
 	want := `c.yaml has 4 errors
-c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log
+c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin
      1 | lisen: 1
        | ^
 c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB
@@ -211,14 +213,6 @@ c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5
        |                       ^`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
-	}
-}
-
-// A password in a file must not get into a log by way of an error.
-func TestConfigErrorsShowNoPassword(t *testing.T) {
-	_, err := parseConfig("c.yaml", []byte("databases: {a: {url: 'postgres://u:hunter2@h/d', hots: 1}}\n"), noEnv)
-	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "hots") {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -240,19 +234,7 @@ func TestDurations(t *testing.T) {
 			t.Errorf("%q is read as %v", s, d)
 		}
 	}
-	if d, err := parseDuration("106751d"); err != nil || d > math.MaxInt64 {
+	if d, err := parseDuration("106751d"); err != nil || d != 106751*24*time.Hour {
 		t.Errorf("106751d: %v, %v", d, err)
-	}
-}
-
-func TestPasswords(t *testing.T) {
-	for s, want := range map[string]bool{
-		"postgres://app@db/app": false, "postgres://app:x@db/app": true, "postgres://app:p%zz@db/app": true,
-		"postgres://db/app?user=a&password=b": true, "sqlserver://db?Pwd=x": true, "mysql://:x@db/": true,
-		"sqlite:/var/a:b@c": false, "postgres://db:5432/app": false,
-	} {
-		if got := hasPassword(s); got != want {
-			t.Errorf("%s: %v, want %v", s, got, want)
-		}
 	}
 }

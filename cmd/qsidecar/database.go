@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
-	"regexp"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
-
-var passwordInURL = regexp.MustCompile(`^[A-Za-z0-9+.-]+://[^/?#]*:[^/?#]*@`)
 
 // databaseFlag is the value of --database: a URL without a password, which every
 // user of this host could read in the list of processes, or @FILE.
@@ -21,32 +17,11 @@ func databaseFlag(s string) (string, error) {
 	if strings.HasPrefix(s, "@") {
 		return databaseFromFile(s[1:])
 	}
-	if hasPassword(s) {
+	if passwordInURL.MatchString(s) || hasPassword(s) && checkAddress(s) == nil { // what is wrong with others is told by whoever reads it
 		return "", usagef("--database: a password in the command line is seen by every user of this host: " +
 			"put the URL into QSIDECAR_DATABASE, or into a file and give --database @FILE")
 	}
 	return s, nil
-}
-
-func hasPassword(s string) bool {
-	if passwordInURL.MatchString(s) {
-		return true
-	}
-	u, err := url.Parse(s)
-	if err != nil {
-		return false // no URL that any engine takes
-	}
-	if u.User != nil {
-		if _, set := u.User.Password(); set {
-			return true
-		}
-	}
-	for key := range u.Query() {
-		if k := strings.ToLower(key); k == "password" || k == "pwd" || k == "passwd" {
-			return true
-		}
-	}
-	return false
 }
 
 func databaseFromFile(path string) (string, error) {

@@ -98,6 +98,11 @@ func parseDatabaseURL(s string) (databaseURL, error) {
 		if !slices.Contains(e.schemes, scheme) {
 			continue
 		}
+		if !e.file {
+			if err := checkAddress(s); err != nil {
+				return databaseURL{}, err
+			}
+		}
 		u := databaseURL{engine: &engines[i], at: s}
 		if e.parse == nil {
 			return u, nil
@@ -105,6 +110,9 @@ func parseDatabaseURL(s string) (databaseURL, error) {
 		var err error
 		u.at, err = e.parse(s)
 		return u, err
+	}
+	if !strings.HasPrefix(s, scheme+"://") {
+		return databaseURL{}, errors.New("a database is written " + databaseForms()) // it may be a password in the wrong place
 	}
 	return databaseURL{}, fmt.Errorf("%q is no kind of database: write %s", scheme, databaseForms())
 }

@@ -39,7 +39,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 }
 
 // job is the job that the flags describe, without a payload.
-func (f *jobFlags) job(cmd *cobra.Command, queue string) (protocol.NewJob, error) {
+func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string) (protocol.NewJob, error) {
 	job := protocol.NewJob{Queue: queue, Priority: int64(f.priority), Key: f.key}
 	if f.delay.set {
 		job.DelayMS = protocol.Some(f.delay.d.Milliseconds())
@@ -74,8 +74,29 @@ func (f *jobFlags) job(cmd *cobra.Command, queue string) (protocol.NewJob, error
 		}
 		job.Headers[name] = value
 	}
-	return job, nil
+	return inTrace(job, env), nil
 }
+
+// inTrace is the job with the trace in which this command runs, as the environment says it
+// (TRACEPARENT, TRACESTATE); one that is none by W3C Trace Context is passed over, as that
+// wants it. A header of that name weighs more.
+func inTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
+	parent, state := env("TRACEPARENT"), env("TRACESTATE")
+	if _, ok := protocol.TraceID(parent); !ok || job.Headers[protocol.HeaderTraceParent] != "" {
+		return job
+	}
+	if job.Headers == nil {
+		job.Headers = make(map[string]string)
+	}
+	job.Headers[protocol.HeaderTraceParent] = parent
+	if _, given := job.Headers[protocol.HeaderTraceState]; !given && state != "" && len(state) <= maxTraceState && utf8.ValidString(state) {
+		job.Headers[protocol.HeaderTraceState] = state
+	}
+	return job
+}
+
+// maxTraceState is what must be passed on at least; a longer one is not.
+const maxTraceState = 512
 
 func (a *app) enqueueCommand() *cobra.Command {
 	var f jobFlags
@@ -90,13 +111,16 @@ With --lines each line of stdin becomes a job (without its newline), in batches,
 the number of jobs is printed. When a batch fails, the lines before it are stored and
 the message says how many.
 
+A trace that the environment names (TRACEPARENT, TRACESTATE) goes with the job as the
+headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
+
 ` + exitCodes,
 		Example: `  qsidecar enqueue mail '{"to":"a@example.com"}' --key welcome-17 --delay 5m
   tar c dir | qsidecar enqueue backups -
   find . -name '*.png' | qsidecar enqueue thumbnails --lines`,
 		Args: takes(1, 2, "a queue and at most one payload"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, err := f.job(cmd, args[0])
+			job, err := f.job(cmd, args[0], a.getenv)
 			if err != nil {
 				return err
 			}

@@ -145,7 +145,7 @@ func dialText(e *qsidecar.DialError) string {
 	case errors.Is(e.Err, fs.ErrPermission):
 		return fmt.Sprintf("no permission to connect to %s%s", e.Socket, whoMay(e.Socket))
 	case errors.Is(e.Err, errNoAnswer):
-		return fmt.Sprintf("%s accepts connections but %v: is the process suspended or overloaded?", e.Socket, e.Err)
+		return fmt.Sprintf("%s accepts connections but %v: is the process suspended or overloaded, or can the service not start (systemctl status qsidecar)?", e.Socket, e.Err)
 	case errors.Is(e.Err, syscall.EPROTOTYPE):
 		return fmt.Sprintf("%s is a socket, but not a sidecar's: name the one that `qsidecar serve` printed", e.Socket)
 	case errors.Is(e.Err, syscall.ENOTSOCK), errors.Is(e.Err, syscall.EINVAL):

@@ -15,7 +15,7 @@ import (
 // there only as JSON: for people they go to stderr.
 func (a *app) tellChecked(s setup, c config, all []checked, usage error) error {
 	if a.json {
-		return a.tellLines(all, usage)
+		return a.tellLines(c, all, usage)
 	}
 	if s.config != "" && usage == nil {
 		if err := a.say("config %s: ok", s.config); err != nil {
@@ -32,6 +32,16 @@ func (a *app) tellChecked(s setup, c config, all []checked, usage error) error {
 	}
 	for _, l := range c.Listen {
 		if err := a.say("socket: %s", l.Socket); err != nil {
+			return err
+		}
+	}
+	if c.Admin.Listen != "" {
+		if err := a.say("admin: %s", c.Admin.Listen); err != nil {
+			return err
+		}
+	}
+	if text, do := c.Admin.advice(); text != "" {
+		if err := a.say("  %-8s admin: %s\n           → %s", backends.Advice, text, do); err != nil {
 			return err
 		}
 	}
@@ -83,10 +93,13 @@ type findingLine struct {
 	Do       string `json:"do,omitempty"`
 }
 
-func (a *app) tellLines(all []checked, usage error) error {
+func (a *app) tellLines(c config, all []checked, usage error) error {
 	var lines []findingLine
 	for _, text := range configProblems(usage) {
 		lines = append(lines, findingLine{Grade: backends.Problem.String(), Topic: "config", Text: text, Do: "correct the config"})
+	}
+	if text, do := c.Admin.advice(); text != "" && usage == nil {
+		lines = append(lines, findingLine{Grade: backends.Advice.String(), Topic: "admin", Text: text, Do: do})
 	}
 	for _, d := range all {
 		for _, f := range d.findings {

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -24,8 +26,13 @@ type instance struct {
 	read  func(setup) (config, error)
 	ready func(socket string) error // makes the place of a socket
 	log   *slog.Logger
-	level *slog.LevelVar
+	logs  *logSettings
 	b     *bridge.Bridge
+	admin *admin
+
+	inherited []*net.UnixListener
+	manager   *manager // nil: nobody is told
+	patient   bool     // what cannot be reached at the start is waited for; see awaited
 
 	mu      sync.Mutex // one reload at a time
 	config  config
@@ -34,11 +41,17 @@ type instance struct {
 
 	state      sync.Mutex // of what follows, which is told while a reload goes on
 	generation int64
-	failed     error // why the newest files were not taken; nil: they run
+	takenAt    time.Time // the config that runs
+	failed     error     // why the newest files were not taken; nil: they run
 	failedAt   time.Time
+
+	longest atomic.Int64 // config.stopsWithin of the one that runs
 
 	closing sync.WaitGroup // databases that are not in use any more
 }
+
+// stopMargin is for the last commits (bridge: 5 s), and for a slow host.
+const stopMargin = 15 * time.Second
 
 // openDB is an open database, and all of the config that it was opened by.
 type openDB struct {
@@ -51,20 +64,35 @@ func (p *instance) start(ctx context.Context, c config) (err error) {
 	if p.sources, err = readSources(p.setup, &c); err != nil {
 		return err
 	}
-	if p.open, err = p.openMissing(ctx, &c, nil); err != nil {
+	p.admin = newAdmin(p.registry(), p.ready, p.log)
+	if _, err := p.admin.change(c.Admin); err != nil { // first: it tells how the start goes on
+		return err
+	}
+	defer func() {
+		if err != nil {
+			p.admin.close()
+		}
+	}()
+	if p.open, err = p.openMissing(ctx, &c, nil, p.patient); err != nil {
 		return err
 	}
 	if p.b, err = bridge.New(p.options(&c, p.open), p.log); err != nil {
 		return errors.Join(&usageError{fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
 	}
-	p.config, p.generation = c, 1
+	p.config = c
+	p.state.Lock() // the metrics are asked already
+	p.generation, p.takenAt = 1, time.Now()
+	p.state.Unlock()
+	p.longest.Store(int64(c.stopsWithin()))
 	p.b.SetControl(p)
+	p.admin.begin(p.b)
 	return nil
 }
 
 // openMissing is the databases of c: those of `have` that c has in the very same way, and
-// others that it opens. With an error what it opened is closed again.
-func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*openDB) (map[string]*openDB, error) {
+// others that it opens. With an error what it opened is closed again. One that cannot be
+// reached is an error, unless patient: then it is awaited.
+func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*openDB, patient bool) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
 	var errs error
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
@@ -78,6 +106,9 @@ func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*
 			continue
 		}
 		b, err := openAdopted(ctx, c, name, p.log)
+		if patient && c.mayAwait(name, err) {
+			b, err = newAwaited(c, name, err), nil
+		}
 		if err != nil {
 			errs = errors.Join(errs, err)
 			continue
@@ -135,6 +166,7 @@ func (p *instance) options(c *config, open map[string]*openDB) bridge.Options {
 		all[name] = o.Backend
 	}
 	opts := c.options(all)
+	opts.Inherited = p.inherited
 	for name, o := range open {
 		d := opts.Databases[name]
 		d.Done = func() { p.closing.Go(func() { p.closeLate(name, o) }) }
@@ -156,6 +188,7 @@ func (p *instance) close(err error) error {
 	defer p.mu.Unlock()
 	err = errors.Join(err, closeUnused(p.open, nil)) // which lets go what the others wait for
 	p.closing.Wait()
+	p.admin.close()
 	return err
 }
 
@@ -166,6 +199,9 @@ func (p *instance) Config() (generation int64, failed error, since time.Time) {
 	return p.generation, p.failed, p.failedAt
 }
 
+// Admin implements bridge.Control.
+func (p *instance) Admin() string { return p.admin.address() }
+
 // Reload reads the files again and has the sidecar run by them, as a whole or not at
 // all. The changes are what became different, for people; none: nothing did.
 func (p *instance) Reload(ctx context.Context) (changes []string, err error) {
@@ -175,6 +211,11 @@ func (p *instance) Reload(ctx context.Context) (changes []string, err error) {
 		p.healed()
 		return nil, nil
 	}
+	_, failed, _ := p.Config()
+	if failed == nil { // what was refused is tried again and again: that is no news
+		p.manager.reloading()
+	}
+	defer func() { p.tell(err) }()
 	c, src, err := p.look()
 	if err == nil {
 		changes, err = p.take(ctx, c, src)
@@ -186,7 +227,7 @@ func (p *instance) Reload(ctx context.Context) (changes []string, err error) {
 	p.state.Lock()
 	defer p.state.Unlock()
 	p.generation++
-	p.failed = nil
+	p.failed, p.takenAt = nil, time.Now()
 	p.log.Info("the config was reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
 	return changes, nil
 }
@@ -236,21 +277,79 @@ func (p *instance) take(ctx context.Context, c config, src sources) ([]string, e
 			return nil, err
 		}
 	}
-	open, err := p.openMissing(ctx, &c, p.open)
+	open, err := p.openMissing(ctx, &c, p.open, false)
 	if err != nil {
 		return nil, err
 	}
+	undo, err := p.admin.change(c.Admin)
+	if err != nil {
+		return nil, errors.Join(err, closeUnused(open, p.open))
+	}
 	succeed(open, p.open)
 	if err := p.b.Reload(p.options(&c, open)); err != nil {
-		return nil, errors.Join(err, closeUnused(open, p.open))
+		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
 	}
 	changes := changesOf(p.config, c)
 	if src.secrets != p.sources.secrets {
 		changes = append(changes, "a secret")
 	}
-	p.level.Set(c.Log.Level.slog())
+	p.logs.set(c.Log)
 	p.config, p.sources, p.open = c, src, open
+	p.longest.Store(int64(c.stopsWithin()))
 	return changes, nil
+}
+
+// serving says what is served. p.mu is held.
+func (p *instance) serving() string {
+	sockets, places := p.places()
+	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(places, ", "))
+}
+
+// places are where it serves, and the databases. p.mu is held.
+func (p *instance) places() (sockets, databases []string) {
+	for _, l := range p.config.Listen {
+		sockets = append(sockets, l.Socket)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.open)) {
+		info := p.open[name].Info()
+		databases = append(databases, info.Engine+":"+info.Place)
+	}
+	return sockets, databases
+}
+
+// served is serving, for whoever holds nothing.
+func (p *instance) served() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.serving()
+}
+
+// began logs what begins.
+func (p *instance) began() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sockets, databases := p.places()
+	p.log.Info("serving", "version", programVersion().Number, "sockets", sockets, "databases", databases)
+}
+
+// tell tells the service manager what runs, and why nothing newer does. p.mu is held.
+func (p *instance) tell(failed error) {
+	generation, _, _ := p.Config()
+	status := fmt.Sprintf("%s, config generation %d", p.serving(), generation)
+	if failed != nil {
+		status += "; THE NEWEST CONFIG DOES NOT RUN: " + failed.Error()
+	}
+	p.manager.ready(status)
+}
+
+// stopsWithin is how long an orderly exit takes at most: the drain, settles that wait for
+// a database that is away, and what is left to write.
+func (c *config) stopsWithin() time.Duration {
+	lease := time.Duration(0)
+	for _, d := range c.Databases {
+		lease = max(lease, time.Duration(d.HostLease))
+	}
+	return time.Duration(c.DrainTimeout) + lease + stopMargin
 }
 
 // refuse remembers why what the files say does not run. p.mu is held.
@@ -266,9 +365,11 @@ func (p *instance) refuse(err error) {
 // healed: the files say again what runs. p.mu is held.
 func (p *instance) healed() {
 	p.state.Lock()
-	defer p.state.Unlock()
-	if p.failed != nil {
+	was := p.failed
+	p.failed = nil
+	p.state.Unlock()
+	if was != nil {
 		p.log.Info("the config files are again as they run", "generation", p.generation)
-		p.failed = nil
+		p.tell(nil)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -44,6 +45,9 @@ type app struct {
 
 	// terminal reports whether a person is at the other end of a stream.
 	terminal func(stream any) bool
+
+	inherited []*net.UnixListener // sockets that the service manager made
+	tells     bool                // this is a service, and the service manager is told how it goes
 
 	poll    time.Duration // between two looks at the config's files; 0: pollEvery
 	deaf    bool          // the file system tells of no changes

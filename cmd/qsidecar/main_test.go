@@ -180,6 +180,13 @@ func (x *text) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// reset forgets what was written.
+func (x *text) reset() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.b.Reset()
+}
+
 func (x *text) wake() {
 	for want, ch := range x.waiters {
 		if strings.Contains(x.b.String(), want) {

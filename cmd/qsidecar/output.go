@@ -54,8 +54,7 @@ func (a *app) printEach(rep *protocol.Reply, list string) error {
 	}
 	w := bufio.NewWriter(a.out)
 	for _, e := range elements {
-		w.Write(e) // Flush tells
-		w.WriteByte('\n')
+		_, _ = w.Write(append(e, '\n')) // Flush tells
 	}
 	return w.Flush()
 }

@@ -91,6 +91,9 @@ func (a *app) defaultDatabase() (string, error) {
 // makeSocketDir creates the directory of a socket where it is missing: open to
 // the host's users, who are let in by the socket's mode, unless it is a user's own.
 func (a *app) makeSocketDir(socket string) error {
+	if a.isInherited(socket) {
+		return nil
+	}
 	dir := filepath.Dir(socket)
 	mode := fs.FileMode(0o755)
 	if run := a.getenv("XDG_RUNTIME_DIR"); run != "" && filepath.Dir(dir) == filepath.Clean(run) {

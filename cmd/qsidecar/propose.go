@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -115,20 +116,23 @@ func withoutPassword(at string) (clean string, had bool) {
 	if !hasPassword(at) {
 		return at, false
 	}
-	u, err := url.Parse(at)
-	if err != nil {
-		return userinfo.ReplaceAllString(at, "://"), true
+	scheme, rest, _ := strings.Cut(at, "://")
+	authority, tail := rest, ""
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		authority, tail = rest[:i], rest[i:]
 	}
-	if u.User != nil {
-		u.User = url.User(u.User.Username())
+	if i := strings.LastIndex(authority, "@"); i >= 0 {
+		user, _, _ := strings.Cut(authority[:i], ":")
+		authority = user + authority[i:]
 	}
-	q := u.Query()
-	for key := range q {
-		switch strings.ToLower(key) {
-		case "password", "pwd", "passwd":
-			delete(q, key)
-		}
+	path, query, _ := strings.Cut(tail, "?")
+	pieces := slices.DeleteFunc(strings.Split(query, "&"), func(piece string) bool {
+		key, _, _ := strings.Cut(piece, "=")
+		key, err := url.QueryUnescape(key)
+		return err != nil || isSecret(key)
+	})
+	if query = strings.Join(pieces, "&"); query != "" {
+		query = "?" + query
 	}
-	u.RawQuery = q.Encode()
-	return u.String(), true
+	return scheme + "://" + authority + path + query, true
 }

@@ -15,7 +15,8 @@ func TestNoPasswordIsProposed(t *testing.T) {
 		"postgres://db/app?user=app&password=s3cret":         "postgres://db/app?user=app",
 		"mysql://app:s3cret@db:3306/app":                     "mysql://app@db:3306/app",
 		"sqlserver://app:s3%40cret@db?database=x&Pwd=s3cret": "sqlserver://app@db?database=x",
-		"postgres://app:s3cret%zz@db/app":                    "postgres://db/app",
+		"postgres://app:s3cret%zz@db/app":                    "postgres://app@db/app",
+		"postgres://app:s3cret@db1:5432,db2:5432/app?x=1":    "postgres://app@db1:5432,db2:5432/app?x=1",
 	} {
 		if got, had := withoutPassword(at); got != want || !had {
 			t.Errorf("%s becomes %s, %v, want %s", at, got, had, want)

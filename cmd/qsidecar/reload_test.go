@@ -80,9 +80,10 @@ func TestReloadWhenTheFileIsWritten(t *testing.T) {
 		x.knows("three", true)
 		x.write(x.file, one)
 		x.knows("one", true)
-		if st := x.status(); st.ConfigError != "" || st.Generation != 4 {
-			t.Errorf("status after all: %+v", st)
-		}
+		eventually(t, "status tells of it", func() bool { // a moment after the queue is known
+			st := x.status()
+			return st.ConfigError == "" && st.Generation == 4
+		})
 	}
 }
 
@@ -227,6 +228,7 @@ type statusLine struct {
 	Generation  int
 	ConfigError string `json:"config_error"`
 	FailedAt    int64  `json:"failed_at"`
+	Admin       string
 	Databases   []struct {
 		Name, Error, Place string
 		Leaving            bool

@@ -32,12 +32,14 @@ func (a *app) root() *cobra.Command {
 		Use:           "qsidecar",
 		Short:         "A job queue in your own database, served on a Unix socket",
 		Long:          rootHelp,
+		Version:       programVersion().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRun: func(*cobra.Command, []string) {
 			a.started = true
 		},
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w\nRun `%s --help` to see what it takes", err, cmd.CommandPath())
 	})
@@ -58,7 +60,7 @@ func (a *app) root() *cobra.Command {
 		a.workCommand())
 	add("look", a.statsCommand(), a.peekCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
 		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand(), a.statusCommand(), a.reloadCommand())
-	root.AddCommand(a.versionCommand(), a.guardCommand())
+	root.AddCommand(a.versionCommand(), a.manCommand(), a.guardCommand())
 	return root
 }
 
@@ -125,7 +127,7 @@ func (a *app) confirm(yes bool, what string) error {
 		return err
 	}
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
-		return &codeError{exitFailure, fmt.Errorf("nothing was done")}
+		return &codeError{exitFailure, errors.New("nothing was done")}
 	}
 	return nil
 }

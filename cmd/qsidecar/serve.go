@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -56,28 +58,12 @@ func (a *app) config(s setup) (config, error) {
 	if a.socket != "" {
 		c.Listen = nil // the flag's socket instead of the file's
 	}
+	c.listenOn(a.handedOver())
 	c.fill(a.sockets()[0], db)
 	if s.logLevel != "" {
 		c.Log.Level = s.logLevel
 	}
 	return c, nil
-}
-
-// newLog is a command's log.
-func (a *app) newLog(c logConfig) *slog.Logger {
-	log, _ := a.levelledLog(c)
-	return log
-}
-
-// levelledLog is a sidecar's log, and its level, which may change.
-func (a *app) levelledLog(c logConfig) (*slog.Logger, *slog.LevelVar) {
-	level := new(slog.LevelVar)
-	level.Set(c.Level.slog())
-	o := &slog.HandlerOptions{Level: level}
-	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(a.errOut, o)), level
-	}
-	return slog.New(slog.NewTextHandler(a.errOut, o)), level
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -95,12 +81,23 @@ Without a config file: an SQLite database in $XDG_STATE_HOME/qsidecar (root:
 QSIDECAR_DATABASE and QSIDECAR_SOCKET say otherwise; flags weigh more than the config
 file, and the file more than the environment.
 
+A database that cannot be reached is waited for: the sockets are served at once, and
+requests answered ` + "`unavailable`" + ` until it is there. A wrong password is an error.
+
+Under systemd (deploy/systemd) it tells when it serves and how it goes, feeds the
+watchdog, and takes over the sockets of a socket unit: those must be in the config's
+` + "`listen`" + `; without a config, and without --socket, they are what it serves.
+
 Exit codes: 0 stopped in order, 1 it could not serve, 2 wrong arguments or config.`,
 		Example: `  qsidecar serve
   qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock
   qsidecar serve --config /etc/qsidecar.yaml`,
 		Args: takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if a.inherited, err = inherit(); err != nil {
+				return err
+			}
 			c, err := a.config(s)
 			if err != nil {
 				return err
@@ -120,15 +117,15 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 			return err
 		}
 	}
-	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance, names string) error {
-		sockets := make([]string, len(c.Listen))
-		for i, l := range c.Listen {
-			sockets[i] = l.Socket
-		}
+	a.tells = true
+	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance) error {
+		serving := p.served()
 		// Who started it may not listen to what it says: no reason to end.
-		fmt.Fprintf(a.out, "serving on %s, database %s\n", strings.Join(sockets, ", "), names)
+		fmt.Fprintln(a.out, serving)
+		p.began()
+		p.manager.ready(serving)
 		if hint {
-			a.hint(sockets[0])
+			a.hint(c.Listen[0].Socket)
 		}
 		a.watch(ctx, p)
 		return nil
@@ -137,37 +134,49 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 
 // withBridge runs a sidecar and f beside it, once it is ready. The first signal
 // drains it, the second ends it at once; it ends too when f returns.
-func (a *app) withBridge(ctx context.Context, s setup, c config, f func(ctx context.Context, p *instance, databases string) error) (err error) {
-	log, level := a.levelledLog(c.Log)
-	p := &instance{setup: s, read: a.config, ready: a.makeSocketDir, log: log, level: level}
+func (a *app) withBridge(ctx context.Context, s setup, c config, f func(ctx context.Context, p *instance) error) (err error) {
+	log, settings := a.changingLog(c.Log)
+	defer settings.flush()
+	p := &instance{setup: s, read: a.config, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings, patient: a.tells}
+	if a.tells {
+		p.manager = a.manager(log)
+	}
+	p.manager.tell("opening the databases")
 	if err := p.start(ctx, c); err != nil {
+		p.manager.tell("it could not start: " + err.Error())
 		return err
 	}
 	defer func() { err = p.close(err) }()
 	b := p.b
-	var places []string
-	for _, d := range p.open {
-		info := d.Info()
-		places = append(places, info.Engine+":"+info.Place)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ran := make(chan struct{})
-	watched := a.watchSignals(b, cancel, ran, log)
+	drain := func() {
+		p.manager.stops(time.Duration(p.longest.Load()))
+		cancel()
+	}
+	watched := a.watchSignals(b, drain, ran, log)
+	var beating sync.WaitGroup
+	beating.Go(func() { p.manager.beat(ran, p.b) })
+	beating.Go(func() { p.await(ctx) })
 	beside := make(chan error, 1)
 	go func() {
 		select {
 		case <-b.Ready():
-			beside <- f(ctx, p, strings.Join(places, ", "))
+			beside <- f(ctx, p)
 			cancel()
 		case <-ran:
 			beside <- nil
 		}
 	}()
 	err = b.Run(ctx)
+	if err == nil {
+		log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
+	}
 	close(ran)
 	cancel()
 	<-watched
+	beating.Wait()
 	return errors.Join(err, <-beside)
 }
 
@@ -204,7 +213,7 @@ func (a *app) hint(socket string) {
 		at = " --socket " + shellQuote(socket)
 	}
 	q := shellQuote(bin)
-	io.WriteString(a.out, "\nPaste these into another terminal:\n\n"+
+	_, _ = io.WriteString(a.out, "\nPaste these into another terminal:\n\n"+
 		fmt.Sprintf("  %s enqueue mail 'hello, world'%s\n", q, at)+
 		fmt.Sprintf("  job=$(%s claim mail --env%s) && eval \"$job\" && echo \"working on: $QSIDECAR_PAYLOAD\" && %s ack \"$QSIDECAR_LEASE\"%s\n", q, at, q, at)+
 		fmt.Sprintf("  %s stats mail%s\n\n", q, at))

@@ -54,8 +54,9 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the sidecar's config, databases and connections",
-		Long: `Show which config runs, and why a newer one does not; the sockets; the databases, and
-whether they can be reached; and each connection: who it is and what it holds.
+		Long: `Show which config runs, and why a newer one does not; the sockets, and where
+metrics are served; the databases, and whether they can be reached; and each connection:
+who it is and what it holds.
 
 ` + exitCodes,
 		Args: takes(0, 0, ""),
@@ -85,11 +86,16 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 			return err
 		}
 	}
-	fmt.Fprintln(a.out)
 	var rows [][]string
+	if st.Admin != "" {
+		if err := a.say("metrics and health at %s", st.Admin); err != nil {
+			return err
+		}
+	}
 	for _, s := range st.Sockets {
 		rows = append(rows, []string{s.Path, strconv.FormatInt(s.Sessions, 10)})
 	}
+	fmt.Fprintln(a.out)
 	if err := a.table("SOCKET CONNECTIONS", rows); err != nil {
 		return err
 	}

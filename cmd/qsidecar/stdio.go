@@ -73,10 +73,11 @@ func (a *app) ownSession(ctx context.Context, s setup) error {
 		return err
 	}
 	c.Listen = nil
+	c.Admin = adminConfig{} // that is the service's
 	if s.logLevel == "" && s.config == "" {
 		c.Log.Level = "warn" // whose child this is has a stderr for its own words
 	}
-	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance, _ string) error {
+	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop, err := a.onHangUp(func() { cancel(bridge.ErrHangUp) })
@@ -155,13 +156,13 @@ func (a *app) onHangUp(f func()) (stop func(), err error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		defer watch.Close()
+		defer func() { _ = watch.Close() }() // nothing is written to it
 		if hungUp(out, watch, -1) {
 			f()
 		}
 	}()
 	return func() {
-		wake.Close()
+		_ = wake.Close() // its end is what the watch sees
 		<-ended
 	}, nil
 }

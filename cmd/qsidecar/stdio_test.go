@@ -15,7 +15,6 @@ type child struct {
 	stdin *os.File // the parent's ends
 	out   *os.File
 	lines *bufio.Reader
-	run   *running
 	code  chan int
 }
 

@@ -1,70 +1,113 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"regexp"
 	"runtime"
 	"runtime/debug"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// version is set by release builds: -ldflags "-X main.version=1.2.3".
+// version is what a source without its repository is built as: -ldflags "-X
+// main.version=1.2.3" (scripts/build.sh). Go finds all others' in git.
 var version string
 
+// buildVersion is what `qsidecar version --json` tells.
 type buildVersion struct {
-	number   string
-	revision string // empty: not known
-	modified bool
+	// Number is a tag's without its v, as 1.2.3; that of a commit between two tags has its
+	// time and name in it (Go's pseudo-version); "devel" where nobody knows.
+	Number   string `json:"version"`
+	Commit   string `json:"commit,omitempty"`      // 40 digits; 12 where Go's module proxy gave the source
+	Time     string `json:"commit_time,omitempty"` // of the commit: RFC 3339, UTC
+	Modified bool   `json:"modified"`              // the source was not the commit's
+	Go       string `json:"go"`
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
 }
 
+// programVersion is this program's.
 func programVersion() buildVersion {
-	v := buildVersion{number: version}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		if v.number == "" {
-			v.number = "devel"
+		info = &debug.BuildInfo{}
+	}
+	return versionOf(info, version)
+}
+
+// pseudo is the end of the version that Go gives a commit without a tag.
+var pseudo = regexp.MustCompile(`[-.](\d{14})-([0-9a-f]{12})(?:\+dirty)?$`)
+
+// versionOf is the version in info. number, where it is set, weighs more than git's.
+func versionOf(info *debug.BuildInfo, number string) buildVersion {
+	if number == "" && info.Main.Version != "(devel)" {
+		number = info.Main.Version
+	}
+	if number == "" {
+		number = "devel"
+	}
+	v := buildVersion{Number: strings.TrimPrefix(number, "v"), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if m := pseudo.FindStringSubmatch(info.Main.Version); m != nil {
+		// `go install …@latest` of an untagged source: git was not asked.
+		if at, err := time.Parse("20060102150405", m[1]); err == nil {
+			v.Commit, v.Time = m[2], at.Format(time.RFC3339)
 		}
-		return v
-	}
-	if v.number == "" {
-		v.number = info.Main.Version
-	}
-	if v.number == "" || v.number == "(devel)" {
-		v.number = "devel"
 	}
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
-			v.revision = s.Value
+			v.Commit = s.Value
+		case "vcs.time":
+			v.Time = s.Value
 		case "vcs.modified":
-			v.modified = s.Value == "true"
+			v.Modified = s.Value == "true"
 		}
 	}
 	return v
 }
 
-func (v buildVersion) short() string { return v.number }
-
+// String is the version on one line.
 func (v buildVersion) String() string {
-	s := "qsidecar " + v.number
-	if v.revision != "" {
-		s += " (" + v.revision[:min(12, len(v.revision))]
-		if v.modified {
+	s := "qsidecar " + v.Number
+	if v.Commit != "" {
+		s += " (" + v.Commit[:min(12, len(v.Commit))]
+		if v.Time != "" {
+			s += " of " + v.Time
+		}
+		if v.Modified {
 			s += ", modified"
 		}
 		s += ")"
 	}
-	return s + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
+	return s + " " + v.Go + " " + v.OS + "/" + v.Arch
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this program",
-		Args:  takes(0, 0, ""),
+		Long: `Print the version of this program, the commit that it was built from and its time, the
+version of Go, and the system it is for. A version with "+dirty" in it was built from a
+source that had been changed after that commit.
+
+Exit codes: 0 printed, 2 wrong arguments.`,
+		Example: `  qsidecar version
+  qsidecar version --json`,
+		Args: takes(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(a.out, programVersion())
-			return err
+			v := programVersion()
+			if !a.json {
+				return a.say("%v", v)
+			}
+			line, err := json.Marshal(v)
+			if err != nil {
+				return fmt.Errorf("writing the version as JSON: %w", err)
+			}
+			return a.say("%s", line)
 		},
 	}
+	return a.jsonFlag(cmd)
 }

@@ -44,8 +44,10 @@ CMD has in its environment QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEM
 QSIDECAR_MAX_ATTEMPTS, QSIDECAR_FENCE, QSIDECAR_PRIORITY, QSIDECAR_KEY,
 QSIDECAR_HEADERS (JSON), QSIDECAR_LAST_ERROR, QSIDECAR_SOCKET (so that its own
 "qsidecar enqueue" finds the sidecar), and for each header x-kind QSIDECAR_HEADER_X_KIND
-(capitals; what is no letter or digit is _). It need not read its stdin. Its stdout and
-stderr are those of "qsidecar work", unless --result takes stdout.
+(capitals; what is no letter or digit is _). TRACEPARENT and TRACESTATE are the job's
+headers traceparent and tracestate, if it has them; QSIDECAR_DATABASE is not passed on.
+CMD need not read its stdin. Its stdout and stderr are those of "qsidecar work", unless
+--result takes stdout.
 
 Each CMD is a process group of its own. --timeout sends the group SIGTERM, and after
 --kill-after SIGKILL; so does the loss of the job (by its queue's timeout, or an

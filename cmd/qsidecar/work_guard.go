@@ -67,14 +67,17 @@ type guard struct {
 // startGuard starts the guard, in a session of its own: no signal that is meant for
 // the worker's group or terminal reaches it.
 func startGuard(lost func(error)) (*guard, error) {
+	self, err := ownProgram()
+	if err != nil {
+		return nil, fmt.Errorf("starting the guard: %w", err)
+	}
 	its, ours, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("the guard's pipe: %w", err)
 	}
-	defer its.Close()
-	// This very program, also where its file was replaced meanwhile.
-	cmd := exec.Command("/proc/self/exe", guardName)
-	cmd.Stdin, cmd.Dir = its, "/"
+	defer func() { _ = its.Close() }() // the guard has its own
+	cmd := exec.Command(self, guardName)
+	cmd.Stdin, cmd.Dir, cmd.Env = its, "/", []string{} // which may hold secrets
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the guard: %w", err), ours.Close())

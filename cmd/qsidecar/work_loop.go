@@ -245,7 +245,11 @@ func (w *worker) one(abort context.Context, r runner, job protocol.Job) verdict 
 		v = r.run(ctx, job)
 	}
 	if v.why != "" {
-		w.say("job %s of %s, attempt %d of %d: %s", job.ID, job.Queue, job.Attempt, job.MaxAttempts, v.why)
+		trace := ""
+		if id, ok := protocol.TraceID(job.Headers[protocol.HeaderTraceParent]); ok {
+			trace = ", trace " + id
+		}
+		w.say("job %s of %s, attempt %d of %d%s: %s", job.ID, job.Queue, job.Attempt, job.MaxAttempts, trace, v.why)
 	}
 	if v.settle == nil {
 		return v

@@ -77,7 +77,7 @@ type process struct {
 }
 
 func newProcess(cmd *exec.Cmd, passOn io.Writer) *process {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = commandAttributes()
 	return &process{cmd: cmd, stderr: &tail{passOn: passOn}, exited: make(chan struct{})}
 }
 
@@ -160,7 +160,7 @@ func (p *process) copy(to io.Writer, from *os.File) {
 func (p *process) feed(b []byte) {
 	p.copies.Go(func() {
 		_, _ = p.stdin.Write(b)
-		p.stdin.Close()
+		_ = p.stdin.Close()
 	})
 }
 

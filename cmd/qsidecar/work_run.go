@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -73,14 +74,14 @@ func (r oneShot) run(ctx context.Context, job protocol.Job) verdict {
 		if bytes.IndexByte(job.Payload, 0) >= 0 {
 			return failed("the payload has a NUL byte, which no argument can hold: work it without --payload-arg", "")
 		}
-		args = append(args[:len(args):len(args)], string(job.Payload))
+		args = append(slices.Clip(args), string(job.Payload))
 	case w.flags.payloadFile:
 		path, err := w.payloadFile(job.Payload)
 		if err != nil {
 			return cannot(err)
 		}
 		defer os.Remove(path)
-		args = append(args[:len(args):len(args)], path)
+		args = append(slices.Clip(args), path)
 		env = append(env, "QSIDECAR_PAYLOAD_FILE="+path)
 	default:
 		feed = true
@@ -155,10 +156,10 @@ func (w *worker) graceAfter(ctx context.Context) time.Duration {
 // judge says what the end of a command means for its job.
 func (w *worker) judge(p *process) verdict {
 	code := p.cmd.ProcessState.ExitCode()
-	switch {
-	case code == 0:
+	switch code {
+	case 0:
 		return done()
-	case code == exitNotNow:
+	case exitNotNow:
 		return notNow(fmt.Sprintf("not now (%s)", p.ending()))
 	}
 	v := failed(p.ending(), p.stderr.text())
@@ -208,18 +209,27 @@ func (w *worker) environment(job protocol.Job) []string {
 	for name, value := range job.Headers {
 		env = append(env, "QSIDECAR_HEADER_"+variableName(name)+"="+value)
 	}
+	if _, ok := protocol.TraceID(job.Headers[protocol.HeaderTraceParent]); ok {
+		env = append(env, "TRACEPARENT="+job.Headers[protocol.HeaderTraceParent])
+		if state := job.Headers[protocol.HeaderTraceState]; state != "" {
+			env = append(env, "TRACESTATE="+state)
+		}
+	}
 	return env
 }
 
-// commonEnvironment is ours, without what another job may have left there, and
-// with the sidecar's socket.
+// commonEnvironment is ours, without what another job may have left there, the trace in
+// which this worker was started, and the database's address, which may hold a password and
+// is the sidecar's alone; and with the sidecar's socket.
 func (w *worker) commonEnvironment() []string {
 	var env []string
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		switch {
 		case name == "QSIDECAR_LEASE", name == "QSIDECAR_PAYLOAD", name == "QSIDECAR_PAYLOAD_B64",
-			name == "QSIDECAR_PAYLOAD_FILE", strings.HasPrefix(name, "QSIDECAR_HEADER_"):
+			name == "QSIDECAR_PAYLOAD_FILE", name == "QSIDECAR_DATABASE",
+			name == "TRACEPARENT", name == "TRACESTATE", strings.HasPrefix(name, "QSIDECAR_HEADER_"):
+		case serviceManagers[name]: // said to this process, not to what it starts
 		default:
 			env = append(env, v)
 		}
@@ -229,6 +239,13 @@ func (w *worker) commonEnvironment() []string {
 		socket = abs
 	}
 	return append(env, "QSIDECAR_SOCKET="+socket)
+}
+
+// serviceManagers are the variables by which a service manager talks with the process that
+// it started (sd_notify(3), sd_listen_fds(3)).
+var serviceManagers = map[string]bool{
+	"NOTIFY_SOCKET": true, "WATCHDOG_USEC": true, "WATCHDOG_PID": true, "FDSTORE": true,
+	"LISTEN_FDS": true, "LISTEN_PID": true, "LISTEN_FDNAMES": true,
 }
 
 // variableName makes a header's name one of a shell variable.

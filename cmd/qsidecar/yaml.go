@@ -23,6 +23,7 @@ type yamlDecoder struct {
 	env      func(string) (string, bool)
 	at       map[string]*token.Token // where each path stands
 	problems []problem
+	expanded map[string]string // the environment variables that the file names
 }
 
 type problem struct {
@@ -106,11 +107,11 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	if l, ok := v.Addr().Interface().(lister); ok && d.list(node, l, path) {
+	if l, ok := reflect.TypeAssert[lister](v.Addr()); ok && d.list(node, l, path) {
 		return
 	}
 	_, isMap := node.(ast.MapNode)
-	if _, ok := v.Addr().Interface().(leaf); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
+	if _, ok := reflect.TypeAssert[leaf](v.Addr()); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
 		d.scalar(node, v, path)
 		return
 	}
@@ -119,7 +120,7 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		d.mapping(node, path, func(key string, at *token.Token, value ast.Node) {
 			field, ok := fieldOf(v, key)
 			if !ok {
-				d.add(at, "unknown key %q; known here: %s", key, strings.Join(keysOf(v.Type()), ", "))
+				d.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(keysOf(v.Type()), ", "))
 				return
 			}
 			d.value(value, field, join(path, key))
@@ -136,6 +137,17 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	default:
 		d.scalar(node, v, path)
 	}
+}
+
+// word is what a key looks like; what else stands in the place of one may be the end of a
+// password that was not put between quotes.
+var word = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+func keyText(key string) string {
+	if word.MatchString(key) {
+		return strconv.Quote(key)
+	}
+	return "(no word)"
 }
 
 // newElement is an element of a list or map with its defaults.
@@ -208,7 +220,7 @@ func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
 		d.add(node.GetToken(), "%s: this should be a single value, and is %s", path, kindText(node))
 		return
 	}
-	text, err := expand(text, d.env)
+	text, err := expand(text, d.variable)
 	if err == nil {
 		err = setScalar(v, text)
 	}
@@ -217,8 +229,19 @@ func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
 	}
 }
 
+// variable is an environment variable, of which it is kept that the file has it.
+func (d *yamlDecoder) variable(name string) (value string, ok bool) {
+	if value, ok = d.env(name); ok {
+		if d.expanded == nil {
+			d.expanded = make(map[string]string)
+		}
+		d.expanded[name] = value
+	}
+	return value, ok
+}
+
 func setScalar(v reflect.Value, text string) (err error) {
-	if l, ok := v.Addr().Interface().(leaf); ok {
+	if l, ok := reflect.TypeAssert[leaf](v.Addr()); ok {
 		return l.parse(text)
 	}
 	switch v.Kind() {
@@ -279,12 +302,12 @@ func fieldOf(v reflect.Value, key string) (reflect.Value, bool) {
 }
 
 func keysOf(t reflect.Type) (keys []string) {
-	for i := range t.NumField() {
-		switch key := t.Field(i).Tag.Get("yaml"); {
+	for field := range t.Fields() {
+		switch key := field.Tag.Get("yaml"); {
 		case key != "":
 			keys = append(keys, key)
-		case t.Field(i).Anonymous && t.Field(i).Type.Kind() == reflect.Struct:
-			keys = append(keys, keysOf(t.Field(i).Type)...)
+		case field.Anonymous && field.Type.Kind() == reflect.Struct:
+			keys = append(keys, keysOf(field.Type)...)
 		}
 	}
 	return keys
@@ -313,9 +336,6 @@ func expand(text string, env func(string) (string, bool)) (string, error) {
 	return out, err
 }
 
-// userinfo is what may stand for a password in a line that is shown.
-var userinfo = regexp.MustCompile(`://[^/@\s]*@`)
-
 // configError is all that is wrong with a config file.
 type configError struct {
 	each []string // in one line each, with its place
@@ -337,7 +357,7 @@ func (d *yamlDecoder) err() error {
 	var each []string
 	fmt.Fprintf(&b, "%s has %s", d.name, plural(int64(len(d.problems)), "error"))
 	for _, p := range d.problems {
-		text := userinfo.ReplaceAllString(p.text, "://…@")
+		text := masked(unexpanded(p.text, d.expanded))
 		if p.line < 1 || p.line > len(lines) {
 			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
 			each = append(each, fmt.Sprintf("%s: %s", d.name, text))
@@ -345,7 +365,7 @@ func (d *yamlDecoder) err() error {
 		}
 		each = append(each, fmt.Sprintf("%s:%d:%d: %s", d.name, p.line, p.column, text))
 		line := strings.TrimRight(lines[p.line-1], "\r")
-		shown := userinfo.ReplaceAllString(line, "://…@")
+		shown := maskedLine(line)
 		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
 		if shown == line {
 			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))

@@ -48,11 +48,11 @@ func debian(ctx context.Context, cache, suite, home string, names ...string) err
 		}
 		var failed error
 		for _, mirror := range mirrors {
-			if err := debianFrom(ctx, cache, mirror, suite, home, names); err == nil {
+			err := debianFrom(ctx, cache, mirror, suite, home, names)
+			if err == nil {
 				return nil
-			} else {
-				failed = errors.Join(failed, fmt.Errorf("%v of Debian's %s from %s: %w", names, suite, mirror, err))
 			}
+			failed = errors.Join(failed, fmt.Errorf("%v of Debian's %s from %s: %w", names, suite, mirror, err))
 		}
 		return failed
 	})
@@ -183,7 +183,7 @@ func mirrors(ctx context.Context) (found []string, err error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("this system's apt has no source of Debian itself (%v): %s", failed, hint)
+		return nil, fmt.Errorf("this system's apt has no source of Debian itself (%w): %s", failed, hint)
 	}
 	return found, nil
 }
@@ -195,7 +195,7 @@ func osRelease() map[string]string {
 	if err != nil {
 		return said
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	for s := bufio.NewScanner(f); s.Scan(); {
 		if k, v, ok := strings.Cut(s.Text(), "="); ok {
 			said[k] = strings.Trim(v, `"`)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -112,7 +113,7 @@ func (m *MySQL) product() string {
 func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 	sweepDead()
 	// Short: a Unix socket's path must stay below 107 bytes. Its name tells whose it is.
-	dir, err := os.MkdirTemp("", fmt.Sprintf("qsmy-%d-", os.Getpid()))
+	dir, err := newPlace("qsmy", o)
 	if err != nil {
 		return err
 	}
@@ -156,9 +157,7 @@ func (m *MySQL) settings(o Options) []string {
 	if !o.Durable {
 		settings["innodb-flush-log-at-trx-commit"], settings["sync-binlog"], settings["innodb-doublewrite"] = "0", "0", "0"
 	}
-	for k, v := range o.Settings {
-		settings[k] = v
-	}
+	maps.Copy(settings, o.Settings)
 	var args []string
 	for k, v := range settings {
 		args = append(args, "--"+k+"="+v)

@@ -16,6 +16,7 @@ import (
 // Kind is a server that speaks MySQL's protocol.
 type Kind string
 
+// The servers that tests can have.
 const (
 	MySQL97     Kind = "MySQL 9.7"     // Debian sid's, which may have moved on
 	MariaDB1011 Kind = "MariaDB 10.11" // the newest that stands in for 10.6 and later: it skips locked rows

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
@@ -29,11 +30,15 @@ func Versions() []string {
 	if os.Getenv(EnvURL) != "" {
 		return []string{""}
 	}
-	return []string{"13", "18"}
+	return []string{"13", NewestPostgres}
 }
+
+// NewestPostgres is the newest major version of those.
+const NewestPostgres = "18"
 
 // Options change how a server runs.
 type Options struct {
+	Own      bool              // a server of the test's own, also where EnvURL names one
 	Durable  bool              // fsync and full_page_writes as in production: for measurements and crashes
 	Settings map[string]string // further ones, as in postgresql.conf
 }
@@ -59,7 +64,7 @@ const startTime = 60 * time.Second
 func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	if at := os.Getenv(EnvURL); at != "" {
+	if at := os.Getenv(EnvURL); at != "" && !o.Own {
 		admin, err := url.Parse(at)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", EnvURL, err)
@@ -128,7 +133,7 @@ func initialized(ctx context.Context, cache, home, version string, who account) 
 func start(home, template string, who account, o Options) (*Postgres, error) {
 	sweepDead()
 	// Short: a Unix socket's path must stay below 107 bytes. Its name tells whose it is.
-	dir, err := os.MkdirTemp("", fmt.Sprintf("qspg-%d-", os.Getpid()))
+	dir, err := newPlace("qspg", o)
 	if err != nil {
 		return nil, err
 	}
@@ -148,9 +153,7 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 	if !o.Durable {
 		settings["fsync"], settings["full_page_writes"], settings["synchronous_commit"] = "off", "off", "off"
 	}
-	for k, v := range o.Settings {
-		settings[k] = v
-	}
+	maps.Copy(settings, o.Settings)
 	p.args = []string{"-D", filepath.Join(dir, "data")}
 	for k, v := range settings {
 		p.args = append(p.args, "-c", k+"="+v)
@@ -207,7 +210,7 @@ func prepare(dir, template string, who account) error {
 
 // sweepDead removes the folders of test processes that were killed.
 func sweepDead() {
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), "qs[pm][gy]-*-*"))
+	left, err := places()
 	if err != nil {
 		return // the pattern is fixed
 	}

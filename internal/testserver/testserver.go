@@ -54,11 +54,14 @@ func (a account) attributes(last syscall.Signal) *syscall.SysProcAttr {
 	return attr
 }
 
-// guard runs f on a thread of its own that lives until f returns, because the
-// kernel sends a child its parent's death when the *thread* that made it ends.
+// guard runs f on a thread of its own, because the kernel sends a child its parent's
+// death when the *thread* that made it ends. The thread goes on after f: it may be the
+// one that made other children of this process before (a goroutine that ends while it is
+// locked ends its thread, and so a sidecar died with an unrelated server now and then).
 func guard(f func()) {
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		f()
 	}()
 }

@@ -122,12 +122,10 @@ func unadoptable(g backends.Grammar, info backends.TableInfo) (why []string) {
 // guessing is a Proposal being made.
 type guessing struct {
 	*Proposal
-	used   map[string]bool // columns that have a role
-	state  backends.Column // without a name: there is none
-	token  backends.Column
-	kind   backends.Column // says what kind of job a row is
-	sorted []string        // of an index that serves claims, the columns after state and kind
-	owns   bool            // nothing in a row says that it is being worked on
+	used  map[string]bool // columns that have a role
+	state backends.Column // without a name: there is none
+	token backends.Column
+	kind  backends.Column // says what kind of job a row is
 }
 
 func (g *guessing) note(key string, guessed bool, format string, args ...any) {

@@ -22,7 +22,7 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Known: err has its kind already.
+// Known says that err has its kind already.
 func Known(err error) bool {
 	var u *backends.UnsupportedError
 	var l *backends.LockedError

@@ -7,7 +7,7 @@
 DECLARE @beat_until datetime2(6) = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now));
 DECLARE @beat_made int;
 BEGIN TRANSACTION;
-UPDATE {s}.qsidecar_hosts SET beats = beats + 1, expires_at = @beat_until
+UPDATE {s}.qsidecar_hosts SET name = @beat_name, beats = beats + 1, expires_at = @beat_until
 WHERE host = @beat_host AND dead = 0 AND has_left = 0;
 SET @beat_made = @@ROWCOUNT;
 IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM {s}.qsidecar_hosts AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.host = @beat_host)

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -27,7 +28,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	if len(os.Args) != 3 {
-		return fmt.Errorf("usage: loop sidecar|driver N")
+		return errors.New("usage: loop sidecar|driver N")
 	}
 	n, err := strconv.Atoi(os.Args[2])
 	if err != nil {
@@ -86,7 +87,7 @@ func byDriver(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close(ctx)
+	defer func() { _ = c.Close(ctx) }() // what it did is committed
 	return work(func() (int, error) {
 		rows, err := c.Query(ctx, claim, n)
 		if err != nil {

@@ -13,10 +13,12 @@ SELECT @now AS now,
   (SELECT TOP (1) j.due_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
   CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
-  CASE WHEN @around_prune = 1 AND EXISTS (SELECT 1 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now) THEN 1 ELSE 0 END AS expired,
-  CASE WHEN @around_prune = 1 AND EXISTS (SELECT 1 FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_over), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE k.state IS NOT NULL AND k.expires_at <= @now) THEN 1 ELSE 0 END AS keys;
+  (SELECT TOP (1) j.expires_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+    WHERE @around_prune = 1 AND j.expires_at IS NOT NULL AND j.expires_at <= @now ORDER BY j.expires_at) AS expired,
+  COALESCE((SELECT TOP (1) k.expires_at FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_over), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+    WHERE @around_prune = 1 AND k.state IS NOT NULL AND k.expires_at <= @now ORDER BY k.expires_at),
+    (SELECT TOP (1) @now FROM [qsidecar].qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
+    WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys;
 DECLARE @around_owner TABLE (owner bigint NOT NULL PRIMARY KEY);
 DECLARE @around_last bigint = -9223372036854775808;
 DECLARE @around_next bigint = NULL;

@@ -10,7 +10,7 @@ DECLARE @wrote bigint = 0;
 DECLARE @beat_until datetime2(6) = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now));
 DECLARE @beat_made int;
 BEGIN TRANSACTION;
-UPDATE [qsidecar].qsidecar_hosts SET beats = beats + 1, expires_at = @beat_until
+UPDATE [qsidecar].qsidecar_hosts SET name = @beat_name, beats = beats + 1, expires_at = @beat_until
 WHERE host = @beat_host AND dead = 0 AND has_left = 0;
 SET @beat_made = @@ROWCOUNT;
 IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.host = @beat_host)
@@ -20,7 +20,7 @@ BEGIN
 END;
 COMMIT TRANSACTION;
 SELECT @beat_made AS made;
-SELECT h.host, h.beats, CASE WHEN h.expires_at <= @now THEN 1 ELSE 0 END AS expired, h.dead
+SELECT h.host, h.beats, CASE WHEN h.expires_at <= @now THEN 1 ELSE 0 END AS expired, h.dead, h.name
 FROM [qsidecar].qsidecar_hosts AS h
 WHERE h.host <> @beat_host
 ORDER BY h.host;

@@ -1,0 +1,105 @@
+package backends
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Metered is a Backend that tells what it costs its server.
+type Metered interface {
+	// Usage asks nothing of the server.
+	Usage() Usage
+}
+
+// Usage is what a Backend has and did so far. Its counts only grow.
+type Usage struct {
+	// Connections for commits, sweeps and looks; Max 0: the engine has no pool.
+	Max, InUse, Idle int
+	Waits            uint64        // for a free one
+	Waited           time.Duration // in all
+
+	Trips   Trips
+	Retries [len(RetryCauses)]uint64 // transactions that were tried again, by cause
+}
+
+// RetryCauses are why transactions are tried again, as Usage.Retries counts them.
+var RetryCauses = [...]string{RetryConflict: "conflict", RetryConnection: "connection", RetryOther: "other"}
+
+// The places of RetryCauses.
+const (
+	RetryConflict   = iota // a deadlock, a serialization failure, a lock that was not free in time
+	RetryConnection        // the connection broke before the commit
+	RetryOther
+)
+
+// TripBuckets are the upper bounds of Trips.Within.
+var TripBuckets = [...]time.Duration{
+	250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
+	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second,
+}
+
+// Trips are round trips to the server: the statements of one, until all were answered.
+type Trips struct {
+	Count  uint64
+	Sum    time.Duration
+	Within [len(TripBuckets)]uint64 // how many took at most so long; each is in one place alone
+}
+
+// Meter counts for a Backend. Its zero value is ready.
+type Meter struct {
+	count   atomic.Uint64
+	sum     atomic.Int64
+	within  [len(TripBuckets)]atomic.Uint64
+	retries [len(RetryCauses)]atomic.Uint64
+	waits   atomic.Uint64
+	waited  atomic.Int64
+}
+
+// Trip counts one that began then.
+func (m *Meter) Trip(began time.Time) {
+	took := time.Since(began)
+	for i, most := range TripBuckets {
+		if took <= most {
+			m.within[i].Add(1)
+			break
+		}
+	}
+	m.sum.Add(int64(took))
+	m.count.Add(1)
+}
+
+// Retry counts a transaction that is tried again.
+func (m *Meter) Retry(cause int) { m.retries[cause].Add(1) }
+
+// Wait counts a wait for a connection, which began then.
+func (m *Meter) Wait(began time.Time) {
+	m.waits.Add(1)
+	m.waited.Add(int64(time.Since(began)))
+}
+
+// Usage is what was counted.
+func (m *Meter) Usage() Usage {
+	u := Usage{Waits: m.waits.Load(), Waited: time.Duration(m.waited.Load())}
+	for i := range u.Retries {
+		u.Retries[i] = m.retries[i].Load()
+	}
+	for i := range u.Trips.Within { // before the count: that is never less than their sum
+		u.Trips.Within[i] = m.within[i].Load()
+	}
+	u.Trips.Sum, u.Trips.Count = time.Duration(m.sum.Load()), m.count.Load()
+	return u
+}
+
+// Add adds the counts of one that was used before.
+func (u *Usage) Add(before Usage) {
+	u.Waits += before.Waits
+	u.Waited += before.Waited
+	u.Trips.Count += before.Trips.Count
+	u.Trips.Sum += before.Trips.Sum
+	for i, n := range before.Trips.Within {
+		u.Trips.Within[i] += n
+	}
+	for i, n := range before.Retries {
+		u.Retries[i] += n
+	}
+}

@@ -1,0 +1,69 @@
+package postgres
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestPruneUnderASnapshot: while another connection keeps a snapshot, what is pruned
+// stays in the index; a bite begins behind it. Without that, pruning n rows in bites of
+// b reads n²/2b entries.
+func TestPruneUnderASnapshot(t *testing.T) {
+	const rows, bite = 10_000, 250
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		s := open(t, Options{URL: url})
+		must(t, url, `INSERT INTO qsidecar.qsidecar_jobs (queue, state, finished_at, expires_at)
+			SELECT 'q', 'done', now() - interval '1 day', now() - n * interval '1 s' FROM generate_series(1, 10000) n`)
+		must(t, url, `ANALYZE qsidecar.qsidecar_jobs`)
+		look, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := look.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		held, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := held.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		if _, err := held.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM qsidecar.qsidecar_jobs LIMIT 1`, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+		pruned := 0
+		for more := true; more; {
+			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true, Bite: bite})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pruned, more = pruned+r.Pruned, r.Rest
+		}
+		if pruned != rows {
+			t.Errorf("%d pruned, want %d", pruned, rows)
+		}
+		if err := s.Close(); err != nil { // its sessions tell what they did when they end
+			t.Fatal(err)
+		}
+		read := int64(-1)
+		for read < rows {
+			if err := look.QueryRow(t.Context(), `SELECT idx_tup_read FROM pg_stat_all_indexes WHERE indexrelname = 'qsidecar_expiring'`).Scan(&read); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%d rows pruned under a snapshot: %d entries of the index were read", pruned, read)
+		if read > 5*rows {
+			t.Errorf("%d entries were read for %d rows", read, rows)
+		}
+	})
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	// retentionAim is what is to be left of a rate while finished jobs are pruned.
+	retentionAim = 0.85
+	// retentionTime is when all must be pruned at the latest.
+	retentionTime = time.Hour
+	// retentionSteps is how many measurements of what is pruned there are to one of what
+	// stays.
+	retentionSteps = 3
+	// retentionSpan is over how long the jobs had finished.
+	retentionSpan = 30 * 24 * time.Hour
+)
+
+// retention compares the rates of two tables in turn that hold as many finished jobs:
+// those of one stay for another month, and those of the other have all come due, as
+// after a month without a sidecar. It goes on until all of these are pruned.
+func retention(ctx context.Context, p *place) (err error) {
+	began := time.Now()
+	kept, err := p.finished(ctx, "kept", time.Minute)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kept.close()) }()
+	due, err := p.finished(ctx, "due", -retentionSpan-time.Minute)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, due.close()) }()
+	if err := errors.Join(kept.start(ctx, p), due.start(ctx, p)); err != nil {
+		return err
+	}
+	p.out.section("%d done + %d dead rows that have come due, beside as many that stay (filled in %v)\n%10s %14s %14s %14s",
+		p.finish, p.finish, time.Since(began).Round(time.Second), "pruning s", "left", "kept jobs/s", "due jobs/s")
+	var m measuring
+	pruning := stopwatch{since: time.Now()} // it began with the sidecar
+	left := int64(2 * p.finish)
+	var pairs [2][]figures // the same measurements, side by side
+	for left > 0 {
+		if pruning.total() > retentionTime {
+			return fmt.Errorf("%d of %d rows are left after %v of pruning", left, 2*p.finish, retentionTime)
+		}
+		var dues []figures
+		for i := 0; i < retentionSteps && left > 0; i++ {
+			f, err := p.step(ctx, due)
+			if err != nil {
+				return err
+			}
+			m.add("due", "while being pruned, one + one", f)
+			dues = append(dues, f)
+			if left, err = due.s.ended("done"); err != nil {
+				return err
+			}
+		}
+		// It must not prune meanwhile; a stopped one harms nobody, in its own database.
+		pruning.stop()
+		if err := syscall.Kill(due.s.pid, syscall.SIGSTOP); err != nil {
+			return err
+		}
+		g, err := p.step(ctx, kept)
+		if err = errors.Join(err, syscall.Kill(due.s.pid, syscall.SIGCONT)); err != nil {
+			return err
+		}
+		m.add("kept", "nothing to prune, one + one", g)
+		if left > 0 {
+			pruning.since = time.Now()
+		}
+		var rates []float64
+		for _, f := range dues {
+			rates = append(rates, f.rate())
+			pairs[0], pairs[1] = append(pairs[0], f), append(pairs[1], g)
+		}
+		p.out.line("%10.1f %14d %14.0f %14.0f", pruning.total().Seconds(), left, g.rate(), median(rates))
+	}
+	if n, err := kept.s.ended("done"); err != nil || n == 0 {
+		return errors.Join(err, fmt.Errorf("%d finished rows are left of those that stay", n))
+	}
+	p.out.head()
+	p.out.row(m.names["kept"], m.of["kept"])
+	p.out.row(m.names["due"], m.of["due"])
+	p.out.line("pruned %d rows in %.1f s: %.0f rows/s", 2*p.finish, pruning.total().Seconds(), float64(2*p.finish)/pruning.total().Seconds())
+	p.out.ratio("while pruning / without", ratios(pairs[0], pairs[1]), retentionAim)
+	return p.out.err
+}
+
+// stopwatch adds up times.
+type stopwatch struct {
+	sum   time.Duration
+	since time.Time // zero: it stands
+}
+
+func (w *stopwatch) stop() {
+	w.sum, w.since = w.total(), time.Time{}
+}
+
+func (w *stopwatch) total() time.Duration {
+	if w.since.IsZero() {
+		return w.sum
+	}
+	return w.sum + time.Since(w.since)
+}
+
+// pile is a database with finished jobs, and its sidecar once that is started.
+type pile struct {
+	d database
+	s *sidecar
+}
+
+// finished fills a database with finished jobs: the first goes after that time, the
+// last after another month.
+func (p *place) finished(ctx context.Context, name string, first time.Duration) (_ *pile, err error) {
+	d, err := p.server.Database(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	b, err := d.Open(ctx) // makes the tables
+	if err == nil {
+		err = b.Close()
+	}
+	if err == nil {
+		err = d.Finished(ctx, "done", p.finish, first, retentionSpan)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("filling the table %s: %w", name, err), d.Close())
+	}
+	return &pile{d: d}, nil
+}
+
+func (x *pile) start(ctx context.Context, p *place) (err error) {
+	x.s, err = startSidecar(ctx, p.bin, x.d.URL(), false)
+	return err
+}
+
+func (x *pile) close() (err error) {
+	if x.s != nil {
+		err = x.s.stop()
+	}
+	return errors.Join(err, x.d.Close())
+}
+
+// step works jobs that it stores first.
+func (p *place) step(ctx context.Context, x *pile) (figures, error) {
+	if _, err := x.s.load(p.workers, p.jobs, enqueue("bench", p.batch), nil); err != nil {
+		return figures{}, err
+	}
+	return x.s.load(p.workers, p.jobs, work("bench", 1), p.watch(ctx, x.s, x.d))
+}
+
+// ended is how many finished jobs the queue has, by the sidecar's own count.
+func (s *sidecar) ended(queue string) (n int64, err error) {
+	w, err := dial(s.socket)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, w.conn.Close()) }()
+	r, err := w.call(&protocol.Request{Op: protocol.OpStats, Queue: queue})
+	if err != nil {
+		return 0, err
+	}
+	if i := slices.IndexFunc(r.Queues, func(q protocol.QueueStat) bool { return q.Queue == queue }); i >= 0 {
+		n = r.Queues[i].Done + r.Queues[i].Dead
+	}
+	return n, nil
+}

@@ -1,0 +1,209 @@
+package bridge
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	// DefaultBuffered is the default of Limits.Buffered.
+	DefaultBuffered = 256 << 20
+
+	// bufferWait is how long a session waits for room for its message.
+	bufferWait = 10 * time.Second
+	// stalledAfter is how long a session may take for a large message, or its client for a
+	// large reply, while others wait for room.
+	stalledAfter = 500 * time.Millisecond
+	// largeReply is how many bytes of payload count.
+	largeReply = 64 << 10
+	// copies of a message there are: as it was received, and what was made of it.
+	copies = 2
+)
+
+// buffers bound the bytes of large messages that are held in memory for all sessions:
+// requests that are being received or carried out, and replies that are not read yet. Where
+// there is no room left who stands still loses its connection, rather than that others
+// wait for it.
+type buffers struct {
+	mu    sync.Mutex
+	used  int64
+	of    map[*session]*buffered
+	freed chan struct{} // closed when there is more room; nil: nobody waits
+}
+
+// buffered is what is held for one session.
+type buffered struct {
+	in, out int64
+	began   time.Time // of the message that is being received
+	wrote   time.Time // when the reply that is being written began to be; zero: none is
+	waits   bool      // for room
+}
+
+// receive has the session's buffer be of that size, waiting for room until its time is
+// over: then it is busy.
+func (b *buffers) receive(s *session, size int, most int64) *protocol.Error {
+	deadline := time.NewTimer(bufferWait)
+	defer deadline.Stop()
+	look := time.NewTicker(stalledAfter / 2)
+	defer look.Stop()
+	for {
+		freed := b.resize(s, copies*int64(size), most)
+		if freed == nil {
+			return nil
+		}
+		select {
+		case <-freed:
+		case <-look.C:
+			b.evict(most)
+		case <-s.gone.Done():
+			return b.full(s, most)
+		case <-deadline.C:
+			return b.full(s, most)
+		}
+	}
+}
+
+func (b *buffers) full(s *session, most int64) *protocol.Error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.of[s]; x != nil {
+		x.waits = false
+	}
+	return busyBuffers(most)
+}
+
+func busyBuffers(most int64) *protocol.Error {
+	return protocol.Errorf(protocol.CodeBusy, "large requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", most>>20)
+}
+
+// resize changes what the session receives. Not nil: there is no room, until the channel
+// is closed.
+func (b *buffers) resize(s *session, in, most int64) (freed <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x := b.at(s)
+	more := in - x.in
+	if more > 0 && b.used+more > most && b.used > x.in+x.out { // alone it may always go on
+		x.waits = true
+		if b.freed == nil {
+			b.freed = make(chan struct{})
+		}
+		return b.freed
+	}
+	if x.in == 0 {
+		x.began = time.Now()
+	}
+	x.waits = false
+	x.in = in
+	b.add(s, x, more)
+	return nil
+}
+
+// send notes what is not written to the session yet; it never waits. writing: it is being
+// written.
+func (b *buffers) send(s *session, n int64, writing bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x := b.at(s)
+	x.out += n
+	switch {
+	case !writing:
+		x.wrote = time.Time{}
+	case x.wrote.IsZero() || n < 0:
+		x.wrote = time.Now()
+	}
+	b.add(s, x, n)
+}
+
+// at finds or makes what is held for the session. b.mu is held.
+func (b *buffers) at(s *session) *buffered {
+	x := b.of[s]
+	if x == nil {
+		if b.of == nil {
+			b.of = make(map[*session]*buffered)
+		}
+		x = &buffered{}
+		b.of[s] = x
+	}
+	return x
+}
+
+// add counts. b.mu is held.
+func (b *buffers) add(s *session, x *buffered, n int64) {
+	b.used += n
+	if x.in == 0 && x.out == 0 && !x.waits {
+		delete(b.of, s)
+	}
+	if n < 0 && b.freed != nil {
+		close(b.freed)
+		b.freed = nil
+	}
+}
+
+// end forgets what the session received.
+func (b *buffers) end(s *session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.of[s]; x != nil {
+		n := x.in
+		x.in, x.waits = 0, false
+		b.add(s, x, -n)
+	}
+}
+
+// evict ends the sessions that have stood still for longest, until half of the room is free.
+func (b *buffers) evict(most int64) {
+	type idle struct {
+		s     *session
+		since time.Time
+		bytes int64
+		reads bool
+	}
+	var all []idle
+	now := time.Now()
+	b.mu.Lock()
+	used := b.used
+	for s, x := range b.of {
+		switch {
+		case !x.wrote.IsZero() && now.Sub(x.wrote) >= stalledAfter:
+			all = append(all, idle{s, x.wrote, x.in + x.out, false})
+		case x.in > 0 && !x.waits && s.receiving.Load() && now.Sub(x.began) >= stalledAfter:
+			all = append(all, idle{s, x.began, x.in, true})
+		}
+	}
+	b.mu.Unlock()
+	slices.SortFunc(all, func(a, b idle) int { return a.since.Compare(b.since) })
+	for _, i := range all {
+		if used <= most/2 {
+			return
+		}
+		used -= i.bytes
+		i.s.evict(i.reads)
+	}
+}
+
+// evict closes a session for standing still while others wait for room.
+func (s *session) evict(reads bool) {
+	s.evicted.Store(true)
+	if s.conn == nil {
+		return
+	}
+	if reads {
+		_ = s.conn.SetReadDeadline(time.Now()) // it is told why; an error means that it is gone
+		return
+	}
+	s.log.Warn("a connection is closed: its client does not read its replies, and others wait for the memory", "limit", "limits.buffered")
+	s.cut()
+	_ = s.conn.SetReadDeadline(time.Now())
+}
+
+// resized is told of the size of the reader's buffer.
+func (s *session) resized(size int) error {
+	if wire := s.bridge.buffers.receive(s, size, int64(s.bridge.plan.Load().opts.Limits.Buffered)); wire != nil {
+		return wire
+	}
+	return nil
+}

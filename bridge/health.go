@@ -1,0 +1,123 @@
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Health is how fit the sidecar is to serve, at this moment. It has no secrets in it.
+type Health struct {
+	Starting  bool // the sockets do not listen yet
+	Draining  bool // it stops, and gives no more jobs out
+	Databases []DatabaseHealth
+}
+
+// DatabaseHealth is whether a database that queues live in can be had.
+type DatabaseHealth struct {
+	Name      string
+	Reachable bool          // the last beat reached it, and is not late
+	Beat      time.Duration // since the last beat that did; negative: none has
+}
+
+// Health asks no database.
+func (b *Bridge) Health() Health {
+	h := Health{Draining: b.draining.Load(), Starting: true}
+	select {
+	case <-b.ready:
+		h.Starting = false
+	default:
+	}
+	p := b.plan.Load()
+	for name, bank := range p.bankBy {
+		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: bank.keeper.reaches(), Beat: bank.keeper.age()})
+	}
+	slices.SortFunc(h.Databases, func(a, b DatabaseHealth) int { return cmp.Compare(a.Name, b.Name) })
+	return h
+}
+
+// reaches reports whether the last beat reached the database, and claims may be handed out.
+func (k *keeper) reaches() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.trouble == nil && k.clock() < k.freshUntil
+}
+
+// age is the time since the last beat that reached the database; negative: none has.
+func (k *keeper) age() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.beat == 0 {
+		return -1
+	}
+	return k.clock() - k.beat
+}
+
+// vigil finds out whether the sidecar is stuck.
+type vigil struct {
+	mu      sync.Mutex
+	looking chan struct{} // closed when the look under way has ended; nil: there is none
+	at      atomic.Pointer[string]
+}
+
+// Alive returns nil as soon as each of the sidecar's parts has shown that it goes on, and
+// says which does not when ctx ends before that. It does not depend on any database: a
+// part that waits for one is alive.
+func (b *Bridge) Alive(ctx context.Context) error {
+	done := b.vigil.look(b.parts())
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the sidecar is stuck (%s): %w", *b.vigil.at.Load(), context.Cause(ctx))
+	}
+}
+
+// part is something that nobody may keep to himself for long.
+type part struct {
+	name string
+	lock sync.Locker
+}
+
+func (b *Bridge) parts() []part {
+	all := []part{{"sessions", &b.mu}}
+	for _, bank := range b.plan.Load().banks {
+		all = append(all, part{"claims of " + bank.name, &bank.broker.mu}, part{"writes of " + bank.name, &bank.committer.mu},
+			part{"leases of " + bank.name, &bank.ledger.mu}, part{"beat of " + bank.name, &bank.keeper.mu})
+	}
+	return all
+}
+
+// look takes every lock once. One look at a time: where one is stuck, there are no more.
+func (v *vigil) look(parts []part) <-chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.looking != nil {
+		select {
+		case <-v.looking:
+		default:
+			return v.looking
+		}
+	}
+	done := make(chan struct{})
+	v.looking = done
+	v.at.Store(&parts[0].name)
+	go func() {
+		defer close(done)
+		for i := range parts {
+			v.at.Store(&parts[i].name)
+			parts[i].lock.Lock()
+			parts[i].lock.Unlock() //nolint:staticcheck // that it could be had is all that was asked
+		}
+	}()
+	return done
+}

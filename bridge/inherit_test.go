@@ -1,0 +1,128 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// handedOver is a socket as a service manager makes it: it listens on, whatever happens
+// to the one that was given away.
+func handedOver(t *testing.T, path string) *net.UnixListener {
+	t.Helper()
+	made, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { made.Close() })
+	f, err := made.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	given, err := net.FileListener(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return given.(*net.UnixListener)
+}
+
+// TestInherited: a socket that was handed over is served by the rules of its entry, as it
+// is; it is not removed at the end, and whoever connects then is served by the next one.
+func TestInherited(t *testing.T) {
+	o := options(t, memory.New())
+	path := o.Sockets[0].Path
+	given := handedOver(t, path)
+	if err := os.Chmod(path, 0o606); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Inherited = []*net.UnixListener{given}
+	f, err := given.File() // the next one's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := start(t, o)
+	s.dial(t).call(`{"op":"ping"}`)
+	s.reloads(t, with(o, func(o *Options) { o.Sockets[0].Mode, o.Sockets[0].Allow = 0o600, []Rule{{Users: []uint32{4242}}} }))
+	s.dial(t).refused("forbidden", `{"op":"ping"}`)
+	if err := s.Reload(with(o, func(o *Options) { o.Sockets[0].Path = filepath.Join(shortDir(t), "other.sock") })); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a reload without the socket that was handed over: %v, want a refusal that names it", err)
+	}
+	s.dial(t).refused("forbidden", `{"op":"ping"}`)
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.Lstat(path)
+	if err != nil || !os.SameFile(before, after) || after.Mode() != before.Mode() {
+		t.Fatalf("the socket's file after the end: %v, %v, want it as it was: %v", after, err, before.Mode())
+	}
+	if _, err := os.Lstat(path + ".lock"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a lock of a socket of somebody else's: %v", err)
+	}
+	waits := s.dial(t) // while nobody serves
+	next, err := net.FileListener(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Inherited = []*net.UnixListener{next.(*net.UnixListener)}
+	start(t, o)
+	waits.call(`{"op":"ping"}`)
+}
+
+// TestInheritedUnknown: what was handed over and is not configured is no way in without rules.
+func TestInheritedUnknown(t *testing.T) {
+	o := options(t, memory.New())
+	path := filepath.Join(shortDir(t), "unknown.sock")
+	given := handedOver(t, path)
+	defer given.Close()
+	o.Inherited = []*net.UnixListener{given}
+	if _, err := New(o, testLog(t)); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("New: %v, want a refusal that names %s", err, path)
+	}
+}
+
+// TestAnswers: a sidecar whose sockets answer, refuse, are gone or closed to it is no
+// stuck one; one that takes connections and says nothing is.
+func TestAnswers(t *testing.T) {
+	o := options(t, memory.New())
+	o.Sockets = append(o.Sockets, Socket{Path: filepath.Join(shortDir(t), "ruled.sock"), Allow: []Rule{{Users: []uint32{4242}}}},
+		Socket{Path: filepath.Join(shortDir(t), "gone.sock")})
+	s := start(t, o)
+	if err := os.Remove(o.Sockets[2].Path); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := s.Answers(ctx); err != nil {
+		t.Errorf("a sidecar that is well: %v", err)
+	}
+	silent, err := net.ListenUnix("unix", &net.UnixAddr{Name: o.Sockets[2].Path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	why := errors.New("long enough")
+	short, stop := context.WithCancelCause(t.Context())
+	go func() {
+		conn, err := silent.Accept()
+		if err == nil {
+			defer conn.Close()
+		}
+		stop(why)
+	}()
+	if err := s.Answers(short); !errors.Is(err, why) || !strings.Contains(err.Error(), o.Sockets[2].Path) {
+		t.Errorf("a socket that says nothing: %v, want an error that names it", err)
+	}
+}

@@ -1,0 +1,257 @@
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// What the log says of jobs. These texts do not change, so that they can be looked for;
+// whoever writes the log bounds how often each is said (cmd/qsidecar). A payload and a
+// lease are in none of them.
+const (
+	logFailed  = "a job failed and is tried again"
+	logDead    = "a job is dead"
+	logLost    = "a job was lost: its lease is not valid any more"
+	logLeft    = "a worker left while it held jobs"
+	logReaped  = "jobs were taken back"
+	logDied    = "jobs are dead"
+	logCommand = "an operator's command was carried out"
+	logDenied  = "a request was forbidden"
+	logFull    = "a connection was turned away"
+)
+
+// maxLogError is how much of a job's error is logged; all of it is kept with the job.
+const maxLogError = 300
+
+// told is what the log says of a claimed job beside its lease. It is known where the job was
+// claimed, while it is held: not after a restart, and not of other sidecars' claims.
+type told struct {
+	id            string // empty: the lease names it
+	attempt, most int
+	trace         string // its traceparent's id; empty: it has none
+}
+
+func tellOf(j *backends.Job) told {
+	trace, _ := protocol.TraceID(j.Headers[protocol.HeaderTraceParent])
+	return told{id: j.ID, attempt: j.Attempt, most: j.MaxAttempts, trace: trace}
+}
+
+// heldJob is a claim as it was when somebody looked: holdings change.
+type heldJob struct {
+	lease backends.Lease
+	queue string // empty: not known here
+	told  told
+}
+
+func (h *holding) job() heldJob { return heldJob{h.lease, h.queue, h.told} }
+
+// attrs are the keys by which a job is found in every log line about one.
+func (j *heldJob) attrs() []slog.Attr {
+	attrs := make([]slog.Attr, 0, 10)
+	if j.queue != "" {
+		attrs = append(attrs, slog.String("queue", j.queue))
+	}
+	attrs = append(attrs, slog.String("job", cmp.Or(j.told.id, j.lease.Job)))
+	if j.told.attempt > 0 {
+		attrs = append(attrs, slog.Int("attempt", j.told.attempt), slog.Int("max_attempts", j.told.most))
+	}
+	if j.told.trace != "" {
+		attrs = append(attrs, slog.String("trace_id", j.told.trace))
+	}
+	return attrs
+}
+
+// lastAttempt reports whether a failure of this delivery is known to be the job's last.
+func (j *heldJob) lastAttempt() bool { return j.told.attempt > 0 && j.told.attempt >= j.told.most }
+
+// logKeys says which session, and whose.
+func (s *session) logKeys() []slog.Attr {
+	s.mu.Lock()
+	worker := s.worker
+	s.mu.Unlock()
+	attrs := []slog.Attr{slog.String("session", s.id)}
+	if worker != "" {
+		attrs = append(attrs, slog.String("worker", worker))
+	}
+	return attrs
+}
+
+// logCommanded says what an operator did.
+func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64) {
+	attrs := append(s.logKeys(), slog.String("op", string(op)), slog.String("queue", c.Queue))
+	if c.Kind != backends.Pause && c.Kind != backends.Resume {
+		attrs = append(attrs, slog.Int64("jobs", count))
+	}
+	if s.peer != nil {
+		attrs = append(attrs, slog.Any("uid", s.peer.uid))
+	}
+	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logCommand, attrs...)
+}
+
+// logDenied says that a client asked for what no rule of its socket allows.
+func (s *session) logDenied(op protocol.Op, queue string) {
+	attrs := append(s.logKeys(), slog.String("socket", s.socket), slog.String("op", string(op)), slog.String("queue", queue))
+	if s.peer != nil {
+		attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+	}
+	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logDenied, attrs...)
+}
+
+// logTurnedAway says that there was no place for a connection.
+func (b *Bridge) logTurnedAway(socket string, who *peer, why *protocol.Error) {
+	attrs := []slog.Attr{slog.String("socket", socket), slog.String("error", why.Message)}
+	if who != nil {
+		attrs = append(attrs, slog.Any("uid", who.uid), slog.Any("pid", who.pid))
+	}
+	b.log.LogAttrs(context.Background(), slog.LevelWarn, logFull, attrs...)
+}
+
+// logConnected says that the session began or ended, to who looks for a fault.
+func (s *session) logConnected(begins bool) {
+	ctx := context.Background()
+	if !s.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	text := "a connection ended"
+	attrs := []slog.Attr{slog.String("socket", s.socket)}
+	if begins {
+		text = "a connection began"
+		if s.peer != nil {
+			attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+		}
+	} else if cause := context.Cause(s.gone); cause != nil {
+		attrs = append(attrs, slog.String("cause", cause.Error()))
+	}
+	s.log.LogAttrs(ctx, slog.LevelDebug, text, attrs...)
+}
+
+// logJob writes a line about a job.
+func (b *bank) logJob(level slog.Level, text string, j *heldJob, s *session, more ...slog.Attr) {
+	ctx := context.Background()
+	if !b.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := j.attrs()
+	if s != nil {
+		attrs = append(attrs, s.logKeys()...)
+	}
+	b.log.LogAttrs(ctx, level, text, append(attrs, more...)...)
+}
+
+// logSettled says what a settle ended badly: a failed attempt, a dead job, a lost one.
+func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.WriteResult) {
+	if len(res.Lost) == 0 && op != protocol.OpNack {
+		return
+	}
+	lost, dead := lostTokens(res), deadJobs(res.Fallen)
+	nack, _ := part.p.write.(backends.Nack)
+	for i, l := range part.leases {
+		j := &heldJob{lease: l} // all that is known of one that another sidecar claimed, or an earlier one
+		if i < len(part.runs) {
+			j.queue, j.told = part.runs[i].name, part.runs[i].told
+		}
+		if j.queue == "" && len(res.Fallen) == 1 {
+			j.queue = res.Fallen[0].Queue
+		}
+		if lost[l.Token] {
+			part.bank.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", string(op)))
+			continue
+		}
+		if op == protocol.OpNack {
+			all := dead == len(part.leases)-len(lost)
+			part.bank.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Uncharged && j.lastAttempt()))
+		}
+	}
+}
+
+func lostTokens(res *backends.WriteResult) map[backends.Token]bool {
+	lost := make(map[backends.Token]bool, len(res.Lost))
+	for _, l := range res.Lost {
+		lost[l.Token] = true
+	}
+	return lost
+}
+
+func deadJobs(all backends.Fallen) (n int) {
+	for _, f := range all {
+		if f.Dead {
+			n += f.Jobs
+		}
+	}
+	return n
+}
+
+func (b *bank) logNacked(j *heldJob, s *session, nack *backends.Nack, dead bool) {
+	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", cut(nack.Error, maxLogError))}
+	switch {
+	case dead:
+		b.logJob(slog.LevelWarn, logDead, j, s, why...)
+	case nack.Uncharged:
+		b.logJob(slog.LevelDebug, "a job was given back, not now", j, s, why[1:]...)
+	default:
+		b.logJob(slog.LevelInfo, logFailed, j, s, why...)
+	}
+}
+
+// logLeft says that a worker left, and which jobs it held.
+func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *backends.WriteResult) {
+	if how.Uncharged {
+		return // it gave them back
+	}
+	lost, dead := lostTokens(res), deadJobs(res.Fallen)
+	all := dead == len(held)-len(lost)
+	cause := slog.String("cause", string(how.Cause))
+	attrs := append(s.logKeys(), cause, slog.String("error", how.Message), slog.Int("jobs", len(held)-len(lost)), slog.Int("dead", dead))
+	if s.peer != nil {
+		attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+	}
+	b.log.LogAttrs(context.Background(), slog.LevelWarn, logLeft, attrs...)
+	for i := range held {
+		switch j := &held[i]; {
+		case lost[j.lease.Token]:
+			b.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", "disconnect"))
+		case dead > 0 && (all || j.lastAttempt()):
+			b.logJob(slog.LevelWarn, logDead, j, s, cause)
+		default:
+			b.logJob(slog.LevelInfo, logFailed, j, s, cause)
+		}
+	}
+}
+
+// logGone says of a session's jobs that the database does not have them as this sidecar's
+// any more.
+func (b *bank) logGone(s *session, gone []heldJob) {
+	for i := range gone {
+		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "beat"))
+	}
+}
+
+// logFallen says what housekeeping took back, or found to be too large: in numbers, for who
+// worked on the jobs is another sidecar's to say, or was said.
+func logFallen(log *slog.Logger, all backends.Fallen) {
+	for _, f := range all {
+		level, text := slog.LevelInfo, logReaped
+		if f.Dead {
+			level, text = slog.LevelWarn, logDied
+		}
+		log.Log(context.Background(), level, text, "queue", f.Queue, "cause", string(f.Cause), "jobs", f.Jobs)
+	}
+}
+
+// cut is the beginning of a text: at most so many bytes, of whole characters.
+func cut(text string, most int) string {
+	text = strings.TrimSpace(text)
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "…"
+}

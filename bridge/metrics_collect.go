@@ -1,0 +1,92 @@
+package bridge
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are what the Bridge counts and sees, for a registry. Of a database they
+// ask nothing but the depths of its queues; see reader.
+func (b *Bridge) Metrics() prometheus.Collector { return collector{b} }
+
+type collector struct{ b *Bridge }
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(to chan<- *prometheus.Desc) {
+	for _, m := range c.b.metrics.all {
+		m.Describe(to)
+	}
+	for _, d := range gauges {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(to chan<- prometheus.Metric) {
+	b := c.b
+	for _, m := range b.metrics.all {
+		m.Collect(to)
+	}
+	tell := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	p := b.plan.Load()
+	for socket, n := range b.sessionsBySocket(p) {
+		tell(sessionsDesc, float64(n), socket)
+	}
+	tell(drainingDesc, oneIf(b.draining.Load()))
+	for name, bank := range p.bankBy {
+		tell(heldDesc, float64(bank.ledger.heldBySessions()), name)
+		tell(waitingDesc, float64(bank.broker.waits()), name)
+		tell(queuedDesc, float64(bank.committer.queued()), name)
+		tell(reachableDesc, oneIf(bank.keeper.reaches()), name)
+		age := bank.keeper.age()
+		if age < 0 {
+			age = time.Since(b.began)
+		}
+		tell(beatDesc, age.Seconds(), name)
+		tell(leaseDesc, bank.times.patience().Seconds(), name)
+		bank.tellDepths(name, tell)
+		bank.tellUsage(name, to)
+	}
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// sessionsBySocket counts connections, those of none as "stdio".
+func (b *Bridge) sessionsBySocket(p *plan) map[string]int {
+	n := make(map[string]int)
+	for _, s := range p.opts.Sockets {
+		n[s.Path] = 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.sessions {
+		n[cmp.Or(s.socket, "stdio")]++
+	}
+	return n
+}
+
+// waits counts the claims that wait.
+func (b *broker) waits() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ln := range b.order {
+		n += len(ln.waiters)
+	}
+	return n
+}
+
+// queued counts the writes that no commit has taken yet.
+func (c *committer) queued() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue)
+}

@@ -1,0 +1,304 @@
+package bridge
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// DefaultQueueLabels is Options.QueueLabels where it says nothing.
+const DefaultQueueLabels = 100
+
+// databaseLabels are the counters of each database, under the names that it had.
+type databaseLabels struct {
+	m      *metrics
+	mu     sync.Mutex
+	all    map[string]*databaseMetrics
+	madeUp int // queues with a label of their own that no config named
+}
+
+// databaseMetrics are the counters of one database, without a look at its label.
+type databaseMetrics struct {
+	labels *databaseLabels
+	name   string
+
+	commit, writes, jobs prometheus.Observer
+	failures             map[string]prometheus.Counter // by cause
+	late                 prometheus.Counter
+	beatFailures, given  prometheus.Counter
+	reads, readFailures  prometheus.Counter
+
+	// named says which queues the config names, and how many others may have labels.
+	named          atomic.Pointer[func(queue string) (named bool, most int)]
+	queues         atomic.Pointer[map[string]*queueMetrics] // never changes: another one takes its place
+	other, unknown *queueMetrics
+}
+
+// queueMetrics are the counters of one queue. Those of nil count nothing.
+type queueMetrics struct {
+	enqueued, duplicates, claimed, acked, nacked, dead, returned prometheus.Counter
+	lost                                                         map[backends.Cause]prometheus.Counter
+	claimWait, jobWait, run                                      prometheus.Observer
+}
+
+// causes are those for which deliveries are lost.
+var causes = []backends.Cause{backends.CauseDisconnected, backends.CauseTimedOut, backends.CauseLeaseEnded, backends.CauseSidecarLost, backends.CauseTooLarge}
+
+// The causes for which commits fail.
+const (
+	failUnavailable = "unavailable"
+	failHostLost    = "host_lost"
+	failUnknown     = "unknown_outcome"
+	failRefused     = "refused"
+)
+
+// of are the counters of the database of that name.
+func (d *databaseLabels) of(name string) *databaseMetrics {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x := d.all[name]; x != nil {
+		return x
+	}
+	m := d.m
+	x := &databaseMetrics{
+		labels: d, name: name,
+		commit: m.commit.WithLabelValues(name), writes: m.writes.WithLabelValues(name), jobs: m.jobs.WithLabelValues(name),
+		failures: make(map[string]prometheus.Counter), late: m.late.WithLabelValues(name),
+		beatFailures: m.beatFailures.WithLabelValues(name), given: m.given.WithLabelValues(name),
+		reads: m.reads.WithLabelValues(name), readFailures: m.readFailures.WithLabelValues(name),
+	}
+	for _, cause := range []string{failUnavailable, failHostLost, failUnknown, failRefused} {
+		x.failures[cause] = m.failures.WithLabelValues(name, cause)
+	}
+	x.other, x.unknown = m.queue(name, labelOther), m.unknown(name)
+	x.queues.Store(&map[string]*queueMetrics{})
+	none := func(string) (bool, int) { return false, 0 }
+	x.named.Store(&none)
+	if d.all == nil {
+		d.all = make(map[string]*databaseMetrics)
+	}
+	d.all[name] = x
+	return x
+}
+
+func (m *metrics) queue(database, queue string) *queueMetrics {
+	q := &queueMetrics{
+		enqueued: m.enqueued.WithLabelValues(database, queue), duplicates: m.duplicates.WithLabelValues(database, queue),
+		claimed: m.claimed.WithLabelValues(database, queue), acked: m.acked.WithLabelValues(database, queue),
+		nacked: m.nacked.WithLabelValues(database, queue), dead: m.dead.WithLabelValues(database, queue),
+		returned: m.returned.WithLabelValues(database, queue), lost: make(map[backends.Cause]prometheus.Counter, len(causes)),
+		claimWait: m.claimWait.WithLabelValues(database, queue), jobWait: m.jobWait.WithLabelValues(database, queue),
+		run: m.run.WithLabelValues(database, queue),
+	}
+	for _, c := range causes {
+		q.lost[c] = m.lost.WithLabelValues(database, queue, string(c))
+	}
+	return q
+}
+
+// unknown counts only acks: of all else the database says the queue.
+func (m *metrics) unknown(database string) *queueMetrics {
+	return &queueMetrics{acked: m.acked.WithLabelValues(database, labelUnknown)}
+}
+
+// queue are the counters of a queue: its own, or those that it shares with others.
+func (d *databaseMetrics) queue(name string) *queueMetrics {
+	if d == nil {
+		return nil
+	}
+	if q := (*d.queues.Load())[name]; q != nil {
+		return q
+	}
+	return d.meet(name)
+}
+
+// meet is queue for one that has no counters yet.
+func (d *databaseMetrics) meet(name string) *queueMetrics {
+	named, most := (*d.named.Load())(name)
+	l := d.labels
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	have := *d.queues.Load()
+	if q := have[name]; q != nil {
+		return q
+	}
+	if !named {
+		if l.madeUp >= most {
+			return d.other // asked again next time: the config may name it by then
+		}
+		l.madeUp++
+	}
+	next := maps.Clone(have)
+	q := l.m.queue(d.name, name)
+	next[name] = q
+	d.queues.Store(&next)
+	return q
+}
+
+// label is what the queue is called in what is counted elsewhere (its depth).
+func (d *databaseMetrics) label(queue string) string {
+	if d.queue(queue) == d.other {
+		return labelOther
+	}
+	return queue
+}
+
+// ran is a delivery that a worker settles.
+type ran struct {
+	queue *queueMetrics // nil: not known here
+	took  time.Duration // by the worker, until it settled; negative: not known here
+	name  string        // the queue's; empty: not known here
+	told  told          // for the log
+}
+
+// committed counts a commit.
+func (d *databaseMetrics) committed(took time.Duration, writes int, asks []ask, claims []backends.ClaimResult, err error) {
+	switch {
+	case err == nil:
+		d.commit.Observe(took.Seconds())
+		if writes > 0 {
+			d.writes.Observe(float64(writes))
+		}
+		if len(asks) > 0 {
+			n := 0
+			for i := range claims {
+				n += len(claims[i].Jobs)
+				d.fallen(claims[i].Fallen, true)
+			}
+			d.jobs.Observe(float64(n))
+		}
+	case errors.Is(err, backends.ErrHostLost):
+		d.failures[failHostLost].Inc()
+	case backends.Retryable(err):
+		d.failures[failUnavailable].Inc()
+	case errors.Is(err, backends.ErrUnknownOutcome):
+		d.failures[failUnknown].Inc()
+	default:
+		d.failures[failRefused].Inc()
+	}
+}
+
+// answered counts what a write that was committed did.
+func (d *databaseMetrics) answered(p *pending, res *backends.WriteResult) {
+	if d == nil || res.Err != nil {
+		return
+	}
+	switch w := p.write.(type) {
+	case backends.Enqueue:
+		d.stored(w.Jobs, res.Stored)
+	case backends.Ack:
+		d.stored(w.Enqueue, res.Stored)
+		d.settled(p, w.Leases, res.Lost, true)
+	case backends.Nack:
+		d.settled(p, w.Leases, res.Lost, false)
+	case backends.Extend:
+		d.late.Add(float64(len(res.Lost)))
+	}
+	d.fallen(res.Fallen, p.unseen)
+}
+
+func (d *databaseMetrics) stored(jobs []backends.NewJob, stored []backends.Stored) {
+	var q *queueMetrics
+	for i := range stored {
+		if i == 0 || jobs[i].Queue != jobs[i-1].Queue {
+			q = d.queue(jobs[i].Queue)
+		}
+		if stored[i].Duplicate {
+			q.duplicates.Inc()
+		} else {
+			q.enqueued.Inc()
+		}
+	}
+}
+
+func (d *databaseMetrics) settled(p *pending, leases, lost []backends.Lease, acked bool) {
+	for i := range leases {
+		if len(lost) > 0 && slices.Contains(lost, leases[i]) {
+			d.late.Inc()
+			continue
+		}
+		var r ran
+		if i < len(p.runs) {
+			r = p.runs[i]
+		}
+		if r.queue == nil {
+			r = ran{queue: d.unknown, took: -1}
+		}
+		if acked {
+			r.queue.acked.Inc()
+		}
+		if r.took >= 0 {
+			r.queue.run.Observe(r.took.Seconds())
+		}
+	}
+}
+
+// fallen counts jobs whose claims ended otherwise. unseen: no worker had them.
+func (d *databaseMetrics) fallen(all backends.Fallen, unseen bool) {
+	if d == nil {
+		return
+	}
+	for _, f := range all {
+		q, n := d.queue(f.Queue), float64(f.Jobs)
+		switch {
+		case f.Cause == backends.CauseNacked:
+			q.nacked.Add(n)
+		case f.Cause != "":
+			if c := q.lost[f.Cause]; c != nil { // a later version may know more
+				c.Add(n)
+			}
+		case !unseen:
+			q.returned.Add(n)
+		}
+		if f.Dead {
+			q.dead.Add(n)
+		}
+	}
+}
+
+// handed counts jobs that a worker got, after its claim waited for so long.
+func (d *databaseMetrics) handed(jobs []backends.Job, waited time.Duration) {
+	if d == nil {
+		return
+	}
+	now := time.Now()
+	var q *queueMetrics
+	for i := range jobs {
+		if i == 0 || jobs[i].Queue != jobs[i-1].Queue {
+			q = d.queue(jobs[i].Queue)
+		}
+		if i == 0 {
+			q.claimWait.Observe(waited.Seconds())
+		}
+		q.claimed.Inc()
+		if jobs[i].Attempt == 1 {
+			q.jobWait.Observe(max(now.Sub(jobs[i].EnqueuedAt), 0).Seconds())
+		}
+	}
+}
+
+// label has the banks count under the names that the plan gives them, and gives the queues
+// that it names counters: a series that begins at 0 shows the first job, too.
+func (b *Bridge) label(p *plan) {
+	named := func(queue string) (bool, int) {
+		_, ok := p.opts.Queues[queue]
+		return ok, max(p.opts.QueueLabels, 0)
+	}
+	for name, bank := range p.bankBy {
+		d := b.metrics.databases.of(name)
+		d.named.Store(&named)
+		bank.metrics.Store(d)
+	}
+	for name, q := range p.opts.Queues {
+		if bank := p.bankBy[q.Database]; bank != nil && name != "*" {
+			bank.metrics.Load().queue(name)
+		}
+	}
+}

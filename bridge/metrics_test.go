@@ -1,0 +1,307 @@
+package bridge
+
+import (
+	"maps"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// figures are the values of all series, by name and labels; of a histogram its count.
+func figures(t testing.TB, b *Bridge) map[string]float64 {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(b.Metrics())
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			v := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			all[strings.TrimPrefix(f.GetName(), "qsidecar_")+"{"+strings.Join(labels, ",")+"}"] = v
+		}
+	}
+	return all
+}
+
+// counted checks the counters of a queue, and that all others of it are 0.
+func (s *sidecar) counted(t *testing.T, queue string, want map[string]float64) {
+	t.Helper()
+	all := figures(t, s.Bridge)
+	for _, name := range []string{"jobs_enqueued_total", "jobs_duplicate_total", "jobs_claimed_total", "jobs_acked_total", "jobs_nacked_total", "jobs_dead_total",
+		"jobs_returned_total", "jobs_lost_total/disconnected", "jobs_lost_total/timed_out", "jobs_lost_total/lease_ended", "jobs_lost_total/too_large"} {
+		name, cause, _ := strings.Cut(name, "/")
+		key := name + "{database=main,queue=" + queue + "}"
+		short := strings.TrimSuffix(strings.TrimPrefix(name, "jobs_"), "_total")
+		if cause != "" {
+			key, short = name+"{cause="+cause+",database=main,queue="+queue+"}", cause
+		}
+		if got, ok := all[key]; !ok || got != want[short] {
+			t.Errorf("%s is %v (%v), want %v", key, got, ok, want[short])
+		}
+	}
+}
+
+// TestCounts: each thing that can happen to a job is counted once, when the database has it.
+func TestCounts(t *testing.T) {
+	o := options(t, memory.New())
+	o.Queues["q"] = Queue{Backoff: time.Millisecond, MaxAttempts: 3}
+	s := start(t, o)
+	s.counted(t, "q", nil)
+	c := s.dial(t)
+	c.call(`{"op":"enqueue","jobs":[{"queue":"q","key":"k"},{"queue":"q"},{"queue":"q"},{"queue":"q","key":"k"}]}`)
+	s.counted(t, "q", map[string]float64{"enqueued": 3, "duplicate": 1})
+	a, b := c.claim1("q"), c.claim1("q")
+	s.counted(t, "q", map[string]float64{"enqueued": 3, "duplicate": 1, "claimed": 2})
+	c.call(`{"op":"ack","lease":"%s","enqueue":[{"queue":"q","delay_ms":3600000}]}`, a.Lease)
+	c.refused("lease_lost", `{"op":"ack","lease":"%s"}`, a.Lease)
+	c.call(`{"op":"nack","leases":["%s","%s"],"dead":true}`, b.Lease, a.Lease)
+	s.counted(t, "q", map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 2, "acked": 1, "nacked": 1, "dead": 1})
+	d := c.claim1("q")
+	c.call(`{"op":"nack","lease":"%s","charge":false,"delay_ms":0}`, d.Lease)
+	want := map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 3, "acked": 1, "nacked": 2, "dead": 1}
+	s.counted(t, "q", want)
+
+	other := s.dial(t)
+	other.claim1("q")
+	other.call(`{"op":"bye"}`)
+	want["claimed"], want["returned"] = 4, 1
+	s.counted(t, "q", want)
+	gone := s.dial(t)
+	gone.claim1("q")
+	gone.conn.Close()
+	want["claimed"], want["disconnected"] = 5, 1
+	eventually(t, func() bool {
+		return figures(t, s.Bridge)["jobs_lost_total{cause=disconnected,database=main,queue=q}"] == 1
+	})
+	s.counted(t, "q", want)
+
+	all := figures(t, s.Bridge)
+	for key, n := range map[string]float64{
+		"leases_lost_total{database=main}":               2,
+		"job_run_seconds{database=main,queue=q}":         3, // an ack, two nacks
+		"claim_wait_seconds{database=main,queue=q}":      5,
+		"job_wait_seconds{database=main,queue=q}":        5, // nothing was charged before
+		"sessions_opened_total{}":                        3,
+		"sessions{socket=" + s.path + "}":                1,
+		"jobs_held{database=main}":                       0,
+		"draining{}":                                     0,
+		"database_reachable{database=main}":              1,
+		"host_lease_seconds{database=main}":              30,
+		"jobs_acked_total{database=main,queue=_unknown}": 0,
+	} {
+		if got, ok := all[key]; !ok || got != n {
+			t.Errorf("%s is %v (%v), want %v", key, got, ok, n)
+		}
+	}
+	if all["commit_seconds{database=main}"] < 5 || all["commit_writes{database=main}"] < 5 {
+		t.Errorf("commits: %v, with writes: %v", all["commit_seconds{database=main}"], all["commit_writes{database=main}"])
+	}
+}
+
+// TestCountsOfSweepsAndClaims: what housekeeping took back, and what is too large.
+func TestCountsOfSweepsAndClaims(t *testing.T) {
+	o := options(t, memory.New())
+	o.MaxFrame = 64 << 10
+	o.Queues["timed"] = Queue{Timeout: 20 * time.Millisecond, MaxAttempts: 1}
+	b := o.Databases["main"].Backend
+	if _, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
+		{Queue: "large", Payload: make([]byte, 1<<20)},
+	}}}}); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, o)
+	c := s.dial(t)
+	c.call(`{"op":"enqueue","queue":"timed"}`)
+	c.claim1("timed")
+	c.call(`{"op":"claim","queue":"large"}`)
+	s.counted(t, "large", map[string]float64{"too_large": 1, "dead": 1})
+	eventually(t, func() bool { return figures(t, s.Bridge)["jobs_dead_total{database=main,queue=timed}"] == 1 })
+	s.counted(t, "timed", map[string]float64{"enqueued": 1, "claimed": 1, "timed_out": 1, "dead": 1})
+}
+
+// TestAcksOfOthersClaims: a lease that another sidecar gave is counted, although its queue
+// is not known; once it is bound here the beat tells it.
+func TestAcksOfOthersClaims(t *testing.T) {
+	db := memory.New()
+	o := impatient(t, db)
+	first := start(t, o)
+	c := first.dial(t)
+	c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
+	var leases []string
+	for range 2 {
+		leases = append(leases, c.call(`{"op":"claim","queue":"q","lease_ms":60000}`).Jobs[0].Lease)
+	}
+	second := start(t, impatient(t, db))
+	d := second.dial(t)
+	d.call(`{"op":"ack","lease":"%s"}`, leases[0])
+	if n := figures(t, second.Bridge)["jobs_acked_total{database=main,queue=_unknown}"]; n != 1 {
+		t.Errorf("%v acks of unknown queues, want 1", n)
+	}
+	d.call(`{"op":"extend","lease":"%s","bind":true}`, leases[1])
+	eventually(t, func() bool {
+		l := second.plan.Load().banks[0].ledger
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, h := range l.known {
+			if h.queue == "q" {
+				return true
+			}
+		}
+		return false
+	})
+	d.call(`{"op":"ack","lease":"%s"}`, leases[1])
+	all := figures(t, second.Bridge)
+	if n := all["jobs_acked_total{database=main,queue=q}"]; n != 1 {
+		t.Errorf("%v acks of q, want 1", n)
+	}
+	if n := all["job_run_seconds{database=main,queue=q}"]; n != 0 {
+		t.Errorf("%v runs whose begin nobody here saw", n)
+	}
+}
+
+// TestQueueLabels: names that clients make up have labels up to a limit; named ones always.
+func TestQueueLabels(t *testing.T) {
+	o := options(t, memory.New())
+	o.QueueLabels = 3
+	o.Queues["named"] = Queue{}
+	s := start(t, o)
+	c := s.dial(t)
+	for i := range 9 {
+		c.call(`{"op":"enqueue","queue":"made-up-%d"}`, i)
+	}
+	c.call(`{"op":"enqueue","queue":"named"}`)
+	enqueued := func() map[string]float64 {
+		all := figures(t, s.Bridge)
+		maps.DeleteFunc(all, func(key string, _ float64) bool { return !strings.HasPrefix(key, "jobs_enqueued_total") })
+		return all
+	}
+	key := func(queue string) string { return "jobs_enqueued_total{database=main,queue=" + queue + "}" }
+	want := map[string]float64{key("made-up-0"): 1, key("made-up-1"): 1, key("made-up-2"): 1, key("named"): 1, key("_other"): 6}
+	if got := enqueued(); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	// The config names one that had none, and drops one that had: both count on.
+	o.Queues = map[string]Queue{"*": {}, "made-up-8": {}}
+	if err := s.Reload(o); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{"made-up-8", "named", "made-up-7"} {
+		c.call(`{"op":"enqueue","queue":"%s"}`, q)
+	}
+	want[key("made-up-8")], want[key("named")], want[key("_other")] = 1, 2, 7
+	if got := enqueued(); !maps.Equal(got, want) {
+		t.Errorf("after a reload: %v, want %v", got, want)
+	}
+}
+
+// TestMetricsAreWellFormed by the rules of promlint.
+func TestMetricsAreWellFormed(t *testing.T) {
+	s := start(t, options(t, memory.New()))
+	c := s.dial(t)
+	c.call(`{"op":"enqueue","queue":"q"}`)
+	c.claim1("q")
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(s.Metrics())
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// TestCountingIsCheap: a job's way through the counters allocates nothing.
+func TestCountingIsCheap(t *testing.T) {
+	m := newMetrics()
+	d := m.databases.of("main")
+	named := func(string) (bool, int) { return true, 0 }
+	d.named.Store(&named)
+	leases := []backends.Lease{{Job: "1", Token: backends.Token{Host: 1, Number: 1}}}
+	ack := &pending{write: backends.Ack{Leases: leases}, runs: []ran{{queue: d.queue("q"), took: time.Second}}}
+	enqueue := &pending{write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}
+	jobs := []backends.Job{{Queue: "q", Attempt: 1}}
+	done, stored := &backends.WriteResult{}, &backends.WriteResult{Stored: []backends.Stored{{ID: "1"}}}
+	if n := testing.AllocsPerRun(100, func() {
+		d.answered(enqueue, stored)
+		d.handed(jobs, time.Second)
+		d.answered(ack, done)
+		d.committed(time.Second, 1, nil, nil, nil)
+	}); n != 0 {
+		t.Errorf("%v allocations for a job, want none", n)
+	}
+}
+
+func BenchmarkCounting(b *testing.B) {
+	m := newMetrics()
+	d := m.databases.of("main")
+	named := func(string) (bool, int) { return true, 0 }
+	d.named.Store(&named)
+	leases := []backends.Lease{{Job: "1", Token: backends.Token{Host: 1, Number: 1}}}
+	ack := &pending{write: backends.Ack{Leases: leases}, runs: []ran{{queue: d.queue("q"), took: time.Second}}}
+	enqueue := &pending{write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}
+	jobs := []backends.Job{{Queue: "q", Attempt: 1}}
+	done, stored := &backends.WriteResult{}, &backends.WriteResult{Stored: []backends.Stored{{ID: "1"}}}
+	for b.Loop() { // one job's life
+		d.answered(enqueue, stored)
+		d.handed(jobs, time.Second)
+		d.answered(ack, done)
+	}
+}
+
+// metered tells what the test says.
+type metered struct {
+	*memory.Backend
+	u atomic.Pointer[backends.Usage]
+}
+
+func (m *metered) Usage() backends.Usage { return *m.u.Load() }
+
+// TestUsageOverAReload: the counts of a Backend go on with the one that takes its place.
+func TestUsageOverAReload(t *testing.T) {
+	db := memory.New()
+	tells := func(u backends.Usage) *metered {
+		m := &metered{Backend: db}
+		m.u.Store(&u)
+		return m
+	}
+	first := backends.Usage{Max: 8, InUse: 3, Idle: 2, Waits: 5, Waited: 4 * time.Second, Trips: backends.Trips{Count: 10, Sum: time.Minute}}
+	first.Trips.Within[3], first.Retries[backends.RetryConflict] = 7, 6
+	o := options(t, tells(first))
+	s := start(t, o)
+	want := map[string]float64{"pool_connections{database=main,state=idle}": 2, "pool_connections{database=main,state=in_use}": 3, "pool_connections_max{database=main}": 8,
+		"pool_waits_total{database=main}": 5, "pool_wait_seconds_total{database=main}": 4, "statement_seconds{database=main}": 10,
+		"transaction_retries_total{cause=conflict,database=main}": 6, "transaction_retries_total{cause=connection,database=main}": 0}
+	check := func() {
+		t.Helper()
+		all := figures(t, s.Bridge)
+		for key, n := range want {
+			if got, ok := all[key]; !ok || got != n {
+				t.Errorf("%s is %v (%v), want %v", key, got, ok, n)
+			}
+		}
+	}
+	check()
+	o.Databases = map[string]Database{"main": {Backend: tells(backends.Usage{Max: 4, Waits: 1, Trips: backends.Trips{Count: 1}})}}
+	if err := s.Reload(o); err != nil {
+		t.Fatal(err)
+	}
+	want["pool_connections{database=main,state=idle}"], want["pool_connections{database=main,state=in_use}"], want["pool_connections_max{database=main}"] = 0, 0, 4
+	want["pool_waits_total{database=main}"], want["statement_seconds{database=main}"] = 6, 11
+	check()
+}

@@ -1,0 +1,105 @@
+package bridge
+
+import (
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// prunes plays a database in which a bite of n rows takes as long as cost says, and
+// returns how long the bites took in all, and the largest.
+func prunes(p *pruning, now *time.Time, rows int, peers int, overdue func() time.Duration, cost func(n int) time.Duration) (sum, longest time.Duration, most int) {
+	for rows > 0 {
+		if !p.due(*now) {
+			*now = now.Add(p.left(*now))
+		}
+		n := min(p.most(), rows)
+		took := cost(n)
+		rows -= n
+		*now = now.Add(took)
+		sum, longest, most = sum+took, max(longest, took), max(most, n)
+		p.pruned(*now, backends.Swept{Rest: rows > 0, Pruned: n, Pruning: took, Overdue: overdue()}, peers)
+	}
+	return sum, longest, most
+}
+
+func never() time.Duration { return 0 }
+
+// TestPruningKeepsItsShare: bites are as large as their time allows, and what they take
+// of the time is a tenth, of all sidecars together.
+func TestPruningKeepsItsShare(t *testing.T) {
+	for _, c := range []struct {
+		peers int
+		alone bool
+		take  time.Duration
+	}{{0, false, pruneTake}, {9, false, pruneTake}, {0, true, pruneAlone}} {
+		p, peers := pruning{alone: c.alone}, c.peers
+		now := time.Unix(1_000_000, 0)
+		began, gain := now, time.Hour
+		shrinking := func() time.Duration { gain -= time.Millisecond; return gain }
+		sum, longest, most := prunes(&p, &now, 1_000_000, c.peers, shrinking, func(n int) time.Duration { return time.Duration(n) * 40 * time.Microsecond })
+		if longest > c.take*11/10 || most < int(c.take/(41*time.Microsecond)) {
+			t.Errorf("%d peers: the longest bite took %v, the largest was of %d rows", peers, longest, most)
+		}
+		share := float64(sum) / float64(now.Sub(began)) * float64(1+peers)
+		if share < 0.09 || share > 0.17 {
+			t.Errorf("%d peers: pruning had %.2f of the time", peers, share)
+		}
+	}
+}
+
+// TestPruningUnderLoad: where bites take longer, they become small and the pauses long,
+// and there is an end to both.
+func TestPruningUnderLoad(t *testing.T) {
+	var p pruning
+	now := time.Unix(1_000_000, 0)
+	prunes(&p, &now, 10_000, 0, never, func(n int) time.Duration { return time.Duration(n) * 10 * time.Microsecond })
+	if p.most() != pruneMost {
+		t.Errorf("bites of %d rows where they are cheap, want %d", p.most(), pruneMost)
+	}
+	_, _, _ = prunes(&p, &now, 100_000, 0, never, func(n int) time.Duration { return time.Duration(n) * 2 * time.Millisecond })
+	if p.most() != pruneLeast {
+		t.Errorf("bites of %d rows where each takes two milliseconds, want %d", p.most(), pruneLeast)
+	}
+	p.pruned(now, backends.Swept{Rest: true, Pruned: 50, Pruning: time.Minute}, 0)
+	if left := p.left(now); left != 50*time.Second/pruneRate {
+		t.Errorf("a pause of %v after 50 rows", left)
+	}
+	p.pruned(now, backends.Swept{Rest: true, Pruned: 2000, Pruning: time.Hour}, 100)
+	if left := p.left(now); left > pruneEvery {
+		t.Errorf("a pause of %v, want at most %v", left, pruneEvery)
+	}
+}
+
+// TestPruningCatchesUp: where it falls behind it gets more and more of the time, and
+// gives it back afterwards.
+func TestPruningCatchesUp(t *testing.T) {
+	var p pruning
+	now := time.Unix(1_000_000, 0)
+	began := now
+	prunes(&p, &now, 2_000_000, 0, func() time.Duration { return now.Sub(began) }, func(n int) time.Duration { return time.Duration(n) * 400 * time.Microsecond })
+	if now.Sub(began) > 30*time.Minute || p.rank < len(shares)-2 {
+		t.Errorf("after %v the share is %d %%", now.Sub(began), shares[p.rank])
+	}
+	for range shares {
+		p.pruned(now, backends.Swept{}, 0)
+	}
+	if p.rank != 0 || p.left(now) != pruneEvery {
+		t.Errorf("with nothing left the share is %d %%, the next look in %v", shares[p.rank], p.left(now))
+	}
+}
+
+// TestPruningThatFails: the sweeps after it go on without, so that a database that
+// refuses to delete keeps them from nothing.
+func TestPruningThatFails(t *testing.T) {
+	var p pruning
+	now := time.Unix(1_000_000, 0)
+	if !p.due(now) {
+		t.Error("the first sweep does not prune")
+	}
+	p.failed(now)
+	if p.due(now.Add(pruneEvery-time.Second)) || !p.due(now.Add(pruneEvery)) {
+		t.Errorf("it is tried again in %v, want %v", p.left(now), pruneEvery)
+	}
+}

@@ -1,0 +1,224 @@
+package bridge
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// counting is a database that counts how often it is asked for the depths.
+type counting struct {
+	*faulty
+	stats  atomic.Int32
+	broken atomic.Bool
+}
+
+func (c *counting) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	c.stats.Add(1)
+	if c.broken.Load() {
+		return nil, errDown
+	}
+	return c.Backend.Stats(ctx, queue)
+}
+
+// depths are the gauges of a queue's depth, by state.
+func depthsOf(t *testing.T, b *Bridge, queue string) map[string]float64 {
+	t.Helper()
+	out := map[string]float64{}
+	for key, v := range figures(t, b) {
+		if rest, ok := strings.CutPrefix(key, "queue_jobs{database=main,queue="+queue+",state="); ok {
+			out[strings.TrimSuffix(rest, "}")] = v
+		}
+	}
+	return out
+}
+
+// TestDepthsAreReadByOne: of three sidecars of a database one tells the depths, however often
+// they are asked; when it dies another one does.
+func TestDepthsAreReadByOne(t *testing.T) {
+	db := &counting{faulty: &faulty{Backend: memory.New()}}
+	var all []*sidecar
+	var ends []*counting
+	for range 3 {
+		c := &counting{faulty: &faulty{Backend: db.Backend}}
+		all, ends = append(all, start(t, impatient(t, c))), append(ends, c)
+	}
+	c := all[0].dial(t)
+	c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q","delay_ms":60000}]}`)
+	tellers := func() (who []int) {
+		for i, s := range all {
+			if ends[i].beat.Load() != nil {
+				continue // it is dead
+			}
+			if d := depthsOf(t, s.Bridge, "q"); len(d) > 0 {
+				who = append(who, i)
+				if want := map[string]float64{"ready": 2, "scheduled": 1, "claimed": 0, "dead": 0, "done": 0}; !maps.Equal(d, want) {
+					t.Errorf("sidecar %d tells %v, want %v", i, d, want)
+				}
+			}
+		}
+		if len(who) > 1 {
+			t.Fatalf("sidecars %v tell the depths, want one of them", who)
+		}
+		return who
+	}
+	eventually(t, func() bool { return len(tellers()) == 1 })
+	first := tellers()[0]
+	for range 20 {
+		if who := tellers(); len(who) != 1 || who[0] != first {
+			t.Fatalf("sidecars %v tell the depths now, before it was %d", who, first)
+		}
+	}
+	for i, e := range ends {
+		if n := e.stats.Load(); i == first && n != 1 || i != first && n != 0 {
+			t.Errorf("sidecar %d asked for the depths %d times, and %d reads them", i, n, first)
+		}
+	}
+	ends[first].beat.Store(&errDown) // it is alive, and cannot be told from one that is not
+	eventually(t, func() bool { return len(tellers()) == 1 })
+	if d := depthsOf(t, all[first].Bridge, "q"); len(d) > 0 {
+		t.Errorf("the one that does not reach the database tells %v", d)
+	}
+	second := tellers()[0]
+	ends[first].beat.Store(nil)
+	eventually(t, func() bool { return all[first].Health().Databases[0].Reachable })
+	for range 5 {
+		if who := tellers(); len(who) != 1 || who[0] != second {
+			t.Fatalf("after the first came back sidecars %v tell the depths, before it was %d", who, second)
+		}
+	}
+	if err := func() error { all[second].stop(); return <-all[second].done }(); err != nil {
+		t.Fatal(err)
+	}
+	all[second].done <- nil // for the test's end
+	ends[second].beat.Store(&errDown)
+	eventually(t, func() bool { return len(tellers()) == 1 })
+}
+
+// TestDepthsOfFailedReadings: the old ones are told for a while, and the failure is counted.
+func TestDepthsOfFailedReadings(t *testing.T) {
+	db := &counting{faulty: &faulty{Backend: memory.New()}}
+	s := start(t, options(t, db))
+	c := s.dial(t)
+	c.call(`{"op":"enqueue","queue":"q"}`)
+	eventually(t, func() bool { return depthsOf(t, s.Bridge, "q")["ready"] == 1 })
+	bank := s.plan.Load().banks[0]
+	db.broken.Store(true)
+	bank.census.mu.Lock()
+	bank.census.tried = time.Time{}
+	bank.census.mu.Unlock()
+	stats := bank.census.take(bank)
+	if len(stats) != 1 || stats[0].Ready != 1 {
+		t.Errorf("after a failure: %+v", stats)
+	}
+	if n := figures(t, s.Bridge)["depths_read_failures_total{database=main}"]; n != 1 {
+		t.Errorf("%v failures counted, want 1", n)
+	}
+	bank.census.mu.Lock()
+	bank.census.at = time.Now().Add(-2 * censusAge)
+	bank.census.mu.Unlock()
+	if stats := bank.census.take(bank); stats != nil {
+		t.Errorf("old depths are told: %+v", stats)
+	}
+}
+
+// TestNeverTwoReaders: sidecars that beat in any order, whose beats may see each other or, where
+// they are made at the same time, not, and that may die or be late.
+func TestNeverTwoReaders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type side struct {
+			reader
+			id     backends.Identity
+			wants  bool
+			lapsed bool
+			row    backends.Peer // as the others see it
+		}
+		var all []*side
+		for i := range rapid.IntRange(2, 4).Draw(t, "sidecars") {
+			all = append(all, &side{id: backends.Identity(i + 1), wants: true})
+		}
+		seen := func(x *side) (peers []backends.Peer) {
+			for _, o := range all {
+				if o != x {
+					peers = append(peers, o.row)
+				}
+			}
+			return peers
+		}
+		alone := func() {
+			n := 0
+			for _, x := range all {
+				if x.role == reading && !x.row.Expired { // an expired one knows it: its own clock is stricter
+					n++
+				}
+			}
+			if n > 1 {
+				t.Fatalf("%d read", n)
+			}
+		}
+		beat := func(together ...*side) { // none sees what the others say just now
+			shown := make([][]backends.Peer, len(together))
+			says := make([]bool, len(together))
+			for i, x := range together {
+				shown[i], says[i] = seen(x), x.role != idle
+			}
+			for i, x := range together {
+				x.row = backends.Peer{Host: x.id, Reads: says[i]}
+			}
+			for i, x := range together {
+				x.asked.Store(0)
+				if x.wants {
+					x.asked.Store(1)
+				}
+				x.take(x.id, says[i], x.lapsed, shown[i], 2)
+				x.lapsed = false
+			}
+			alone()
+		}
+		pick := func(what string) *side { return all[rapid.IntRange(0, len(all)-1).Draw(t, what)] }
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 5).Draw(t, "step") {
+			case 0, 1:
+				beat(pick("one"))
+			case 2:
+				if x, y := pick("one"), pick("other"); x != y {
+					beat(x, y)
+				}
+			case 3:
+				x := pick("late")
+				x.row.Expired, x.lapsed = true, true
+			case 4:
+				x := pick("asked")
+				x.wants = !x.wants
+			case 5:
+				beat(all...)
+			}
+		}
+		// Where everybody wants, and nobody is late any more, one reads soon.
+		for _, x := range all {
+			x.wants = true
+		}
+		for range 6 {
+			for _, x := range all {
+				beat(x)
+			}
+		}
+		n := 0
+		for _, x := range all {
+			if x.role == reading {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Fatalf("%d read in the end, want 1", n)
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package bridge
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// queuedWrites makes a committer whose queue has the writes.
+func queuedWrites(writes ...*pending) *committer {
+	c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), seen: make(map[backends.Token]struct{})}
+	for _, p := range writes {
+		p.size = sizeOf(p.write)
+		c.push(p)
+	}
+	return c
+}
+
+func jobsOf(s *session, n, bytes int) (all []*pending) {
+	for range n {
+		all = append(all, &pending{sess: s, write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, bytes)}}}})
+	}
+	return all
+}
+
+// had counts a session's writes in a batch, and sees that they are its next ones.
+func had(t *testing.T, batch []*pending, s *session, next *[]*pending) (n int) {
+	t.Helper()
+	for _, p := range batch {
+		if p.sess != s {
+			continue
+		}
+		if p != (*next)[0] {
+			t.Error("a session's writes change their order")
+		}
+		*next = (*next)[1:]
+		n++
+	}
+	return n
+}
+
+// TestTurns: a session that has a thousand writes queued leaves others half of the commit,
+// and has all of it when it is alone.
+func TestTurns(t *testing.T) {
+	greedy := &session{}
+	its := jobsOf(greedy, 900, 10)
+	c := queuedWrites(its...)
+	others := func() {
+		for range 50 {
+			p := jobsOf(&session{}, 1, 10)[0]
+			p.size = sizeOf(p.write)
+			c.push(p)
+		}
+	}
+	for range 3 {
+		others()
+		batch := c.take()
+		if n := had(t, batch, greedy, &its); n != 50 || len(batch) != 100 {
+			t.Fatalf("of a commit of %d writes one session has %d, want 50 of 100", len(batch), n)
+		}
+		if !c.turns.over(greedy) {
+			t.Error("it is not known to have had its turn")
+		}
+	}
+	if n, over := c.others(nil); n != 0 || over {
+		t.Errorf("of no writes %d are of others, %v", n, over)
+	}
+	if n := len(c.take()); n != 750 {
+		t.Errorf("alone it has %d writes in a commit, want the 750 that are left", n)
+	}
+	if len(c.queue) > 0 || len(c.turns.debts) > 0 {
+		t.Errorf("there are %d writes left, and %d debts", len(c.queue), len(c.turns.debts))
+	}
+}
+
+// TestTurnsOfLargeWrites: a large write goes, and then those of others alone for a while;
+// nobody waits for ever.
+func TestTurnsOfLargeWrites(t *testing.T) {
+	greedy, worker := &session{}, &session{}
+	its := jobsOf(greedy, 3, 4<<20)
+	c := queuedWrites(its...)
+	var at []int
+	for i := range 100 {
+		for _, p := range jobsOf(worker, 1, 10) {
+			p.size = sizeOf(p.write)
+			c.push(p)
+		}
+		batch := c.take()
+		if n := had(t, batch, greedy, &its); n == 1 {
+			at = append(at, i)
+		} else if n > 1 {
+			t.Fatalf("commit %d has %d large writes", i, n)
+		}
+		if len(batch) == 0 || batch[len(batch)-1].sess != worker {
+			t.Fatalf("commit %d has nothing of who has a small write", i)
+		}
+	}
+	if len(at) != 3 || at[0] != 0 || at[1] < 5 || at[2] > 60 {
+		t.Errorf("large writes were in the commits %v", at)
+	}
+}
+
+// TestTurnsOfTheIndebted: where all who wait had more than their share, the commit begins
+// again; what is nobody's never waits.
+func TestTurnsOfTheIndebted(t *testing.T) {
+	a, b := &session{}, &session{}
+	release := &pending{write: backends.Release{Leases: make([]backends.Lease, 3000)}}
+	c := queuedWrites(append(jobsOf(a, 1, 10), append(jobsOf(b, 1, 10), release)...)...)
+	c.turns.debts = map[*session]int{a: 1 << 20, b: 1 << 20}
+	if batch := c.take(); len(batch) != 1 || batch[0] != release {
+		t.Errorf("%d writes go, want the release alone", len(batch))
+	}
+	if batch := c.take(); len(batch) != 2 {
+		t.Errorf("then %d, want both that waited", len(batch))
+	}
+}
+
+// TestBrakes: a few refused connections are told at once, many are slowed down, of one
+// user alone, and never for long.
+func TestBrakes(t *testing.T) {
+	var b brakes
+	one, other := &peer{uid: 1}, &peer{uid: 2}
+	for range refusalsBurst - 1 {
+		if d := b.delay(one, 0); d > 0 {
+			t.Fatalf("one of the first refusals waits %v", d)
+		}
+	}
+	b.delay(one, 0)
+	if d := b.delay(one, 4<<20); d < 100*time.Millisecond || d > refusalMost {
+		t.Errorf("4 MiB for nothing cost %v", d)
+	}
+	for range 1000 {
+		if d := b.delay(one, 4<<20); d > refusalMost {
+			t.Fatalf("it waits %v", d)
+		}
+	}
+	if d := b.delay(other, 4<<20); d > 0 {
+		t.Errorf("another user waits %v", d)
+	}
+	for uid := range uint32(2 * brakedUsers) {
+		b.delay(&peer{uid: uid}, 0)
+	}
+	if n := len(b.of); n > brakedUsers {
+		t.Errorf("%d users are kept in mind", n)
+	}
+	if d := b.delay(nil, 1<<30); d > 0 {
+		t.Errorf("who has no user waits %v", d)
+	}
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// web asks an admin listener: at a Unix socket where the place is a path.
+func web(place, path string) (code int, body string, err error) {
+	tr := &http.Transport{DisableKeepAlives: true}
+	if strings.Contains(place, "/") {
+		at := place
+		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", at)
+		}
+		place = "admin"
+	}
+	c := &http.Client{Transport: tr, Timeout: patience}
+	res, err := c.Get("http://" + place + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(text), err
+}
+
+// asks wants an answer with that code that holds a text.
+func asks(t *testing.T, place, path string, code int, want string) {
+	t.Helper()
+	got, body, err := web(place, path)
+	if err != nil || got != code || !strings.Contains(body, want) {
+		t.Errorf("%s at %s: %d %q, %v; want %d and %q", path, place, got, body, err, code, want)
+	}
+}
+
+// closed wants nobody to answer there.
+func closed(t *testing.T, place string) {
+	t.Helper()
+	if code, body, err := web(place, "/healthz"); err == nil {
+		t.Errorf("%s is closed, and answers %d %q", place, code, body)
+	}
+}
+
+func TestAdmin(t *testing.T) {
+	x := reloads(t, false, "admin: {listen: ':0'}\n")
+	at := x.status().Admin
+	if !strings.HasPrefix(at, "127.0.0.1:") || strings.HasSuffix(at, ":0") {
+		t.Fatalf("status has the admin address %q, want a port of 127.0.0.1", at)
+	}
+	for _, path := range []string{"/healthz", "/startupz", "/readyz"} {
+		asks(t, at, path, 200, "ok\n")
+	}
+	asks(t, at, "/metrics", 200, "\ngo_goroutines ")
+	asks(t, at, "/metrics", 200, "\nprocess_open_fds ")
+	asks(t, at, "/debug/pprof/", 404, "admin.pprof")
+	asks(t, at, "/debug/pprof/goroutine?debug=1", 404, "admin.pprof")
+	asks(t, at, "/else", 404, "")
+	if out := x.must(0, "status"); !strings.Contains(out, "metrics and health at "+at) {
+		t.Errorf("status shows\n%s", out)
+	}
+}
+
+// TestAdminReload: the listener is opened, moved, changed and closed by a reload, and a
+// place that cannot be had refuses the config as a whole.
+func TestAdminReload(t *testing.T) {
+	x := reloads(t, false, one)
+	if at := x.status().Admin; at != "" {
+		t.Errorf("without a config it listens at %q", at)
+	}
+	reload := func(code int, admin string) {
+		t.Helper()
+		x.write(x.file, one+admin)
+		x.must(code, "reload")
+	}
+	reload(0, "admin: {listen: '127.0.0.1:0'}\n")
+	first := x.status().Admin
+	asks(t, first, "/readyz", 200, "ok")
+	_, port, err := net.SplitHostPort(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reload(0, "admin: {listen: '127.0.0.1:0', pprof: on}\n")
+	if at := x.status().Admin; at != first {
+		t.Errorf("pprof moved the listener from %s to %s", first, at)
+	}
+	asks(t, first, "/debug/pprof/goroutine?debug=1", 200, "goroutine profile")
+
+	reload(0, "admin: {listen: "+port+"}\n") // the very same place, said otherwise
+	asks(t, first, "/debug/pprof/", 404, "admin.pprof")
+	reload(0, "admin: {listen: '0.0.0.0:"+port+"'}\n")
+	asks(t, first, "/healthz", 200, "ok")
+	reload(0, "admin: {listen: '127.0.0.1:"+port+"'}\n")
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	x.write(x.file, two+"admin: {listen: '"+taken.Addr().String()+"'}\n")
+	if r := x.run("reload"); r.code == 0 || !strings.Contains(r.err, "admin.listen") || !strings.Contains(r.err, "address already in use") {
+		t.Errorf("a taken port: %+v", r)
+	}
+	x.knows("one", true)
+	x.knows("two", false)
+	asks(t, first, "/healthz", 200, "ok")
+	x.write(x.file, two+fmt.Sprintf("admin: {listen: %s}\nlisten: [{socket: %s}, {socket: %s}]\n", x.file+".sock", x.socket(), filepath.Join(x.file, "no-folder", "s")))
+	x.must(exitUsage, "reload") // the admin socket could be had, another one not
+	asks(t, first, "/healthz", 200, "ok")
+	closed(t, x.file+".sock")
+
+	sock := filepath.Join(x.dir, "deep", "admin.sock")
+	reload(0, "admin: {listen: "+sock+", mode: '0600'}\n")
+	closed(t, first)
+	asks(t, sock, "/healthz", 200, "ok")
+	if got := x.status().Admin; got != sock {
+		t.Errorf("status has the admin address %q, want %q", got, sock)
+	}
+	mode := func(want os.FileMode) {
+		t.Helper()
+		if fi, err := os.Stat(sock); err != nil || fi.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v; want mode %v", sock, fi.Mode(), err, want)
+		}
+	}
+	mode(0o600)
+	reload(0, "admin: {listen: "+sock+", mode: '0666'}\n")
+	mode(0o666)
+	reload(0, "")
+	closed(t, sock)
+	if _, err := os.Stat(sock); err == nil {
+		t.Errorf("%s is still there", sock)
+	}
+	if at := x.status().Admin; at != "" {
+		t.Errorf("it was closed, and status has %q", at)
+	}
+}
+
+// TestAdminWhileDraining: it is not ready, and all else goes on.
+func TestAdminWhileDraining(t *testing.T) {
+	x := reloads(t, false, "admin: {listen: ':0'}\n")
+	at := x.status().Admin
+	x.must(0, "enqueue", "q", "x")
+	holder, err := net.Dial("unix", x.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	say := func(line, want string) {
+		t.Helper()
+		if _, err := io.WriteString(holder, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 4096)
+		n, err := holder.Read(buf)
+		if err != nil || !strings.Contains(string(buf[:n]), want) {
+			t.Fatalf("%s: %q, %v", line, buf[:n], err)
+		}
+	}
+	say(`{"op":"claim","queue":"q"}`, `"attempt":1`)
+	x.r.signals <- os.Interrupt
+	eventually(t, "it is not ready", func() bool {
+		code, body, err := web(at, "/readyz")
+		return err == nil && code == 503 && strings.Contains(body, "draining")
+	})
+	asks(t, at, "/healthz", 200, "ok")
+	asks(t, at, "/startupz", 200, "ok")
+	asks(t, at, "/metrics", 200, "go_goroutines")
+	holder.Close()
+	if code := x.r.wait(); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+	closed(t, at)
+}
+
+// TestAdminBounds: what strangers send has limits, and their number too.
+func TestAdminBounds(t *testing.T) {
+	x := reloads(t, false, "admin: {listen: ':0'}\n")
+	at := x.status().Admin
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Long", strings.Repeat("x", 64<<10))
+	tr := &http.Transport{DisableKeepAlives: true}
+	if res, err := tr.RoundTrip(req); err == nil {
+		res.Body.Close()
+		if res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("64 KiB of headers: %s", res.Status)
+		}
+	}
+	res, err := http.Post("http://"+at+"/healthz", "text/plain", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %s", res.Status)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	var idle []net.Conn
+	defer func() {
+		for _, c := range idle {
+			c.Close()
+		}
+	}()
+	for range adminConnections {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, c)
+	}
+	eventually(t, "one more is closed", func() bool {
+		_, _, err := web(at, "/healthz")
+		return err != nil
+	})
+	x.must(0, "ping") // workers do not notice
+	for _, c := range idle {
+		c.Close()
+	}
+	eventually(t, "there is room again", func() bool {
+		code, _, err := web(at, "/healthz")
+		return err == nil && code == 200
+	})
+}
+
+func TestAdminPlaces(t *testing.T) {
+	for text, want := range map[string]adminPlace{
+		"": "", "9464": "127.0.0.1:9464", ":9464": "127.0.0.1:9464", "0.0.0.0:9464": "0.0.0.0:9464", "[::1]:9": "[::1]:9",
+		"localhost:9": "localhost:9", "/run/a.sock": "/run/a.sock", "./a": "./a",
+	} {
+		var got adminPlace
+		if err := got.parse(text); err != nil || got != want {
+			t.Errorf("%q is read as %q, %v; want %q", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"localhost", "99999", "a:b:c", "1.2.3.4", "::1:9464", "9464x", "-1"} {
+		var got adminPlace
+		if err := got.parse(text); err == nil {
+			t.Errorf("%q is read as %q", text, got)
+		}
+	}
+	for place, want := range map[adminPlace]bool{"": false, "127.0.0.1:1": false, "[::1]:1": false, "localhost:1": false, "/run/a": false,
+		"0.0.0.0:1": true, "[::]:1": true, "10.0.0.1:1": true, "example.org:1": true} {
+		if place.open() != want {
+			t.Errorf("%q is open: %v, want %v", place, place.open(), want)
+		}
+	}
+}
+
+func TestAdminConfigErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"admin: {listen: nowhere}":                            "admin.listen: \"nowhere\" is no address",
+		"admin: {pprof: on}":                                  "admin.pprof: it needs an admin.listen",
+		"admin: {port: 1}":                                    "unknown key \"port\"",
+		"listen: [{socket: /a/b}]\nadmin: {listen: /a/b}":     "admin.listen: /a/b is a socket that workers connect to",
+		"admin: {listen: /a, mode: '0999'}":                   "admin.mode",
+		"admin: {listen: 9464, pprof: maybe}":                 "admin.pprof: it must be on or off",
+		"admin:\n  listen: 9464\n  listen: 9465\n  pprof: on": "listen",
+	} {
+		if _, err := parseConfig("c.yaml", []byte(text), noEnv); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestCheckAdvisesOnAnOpenAdmin(t *testing.T) {
+	h := newHost(t)
+	file := h.file("c.yaml", "admin: {listen: '0.0.0.0:9464', pprof: on}\n")
+	if out := h.must(0, "check", "--config", file); !strings.Contains(out, "admin: 0.0.0.0:9464") || !strings.Contains(out, "pprof") {
+		t.Errorf("check says\n%s", out)
+	}
+	if out := h.must(1, "check", "--strict", "--config", file, "--json"); !strings.Contains(out, `"topic":"admin"`) {
+		t.Errorf("check --json says\n%s", out)
+	}
+	file = h.file("d.yaml", "admin: {listen: 9464, pprof: on}\n")
+	if out := h.must(0, "check", "--config", file); !strings.Contains(out, "admin: 127.0.0.1:9464\n") || strings.Contains(out, "advice   admin") {
+		t.Errorf("check says\n%s", out)
+	}
+}
+
+// TestStartupAsksNoDatabase: while the databases are being opened it lives, and has not
+// started; one that cannot be reached keeps nothing from starting.
+func TestStartupAsksNoDatabase(t *testing.T) {
+	h := newHost(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	admin := filepath.Join(h.dir, "admin.sock")
+	file := h.file("c.yaml", fmt.Sprintf("databases: {main: {url: 'postgres://app:secret@%s/app?sslmode=disable'}}\nadmin: {listen: %s}\n", silent.Addr(), admin))
+	r := h.start(strings.NewReader(""), "serve", "--config", file)
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks(t, admin, "/healthz", 200, "ok")
+	asks(t, admin, "/startupz", 503, "starting: the databases are being opened")
+	asks(t, admin, "/readyz", 503, "starting")
+	asks(t, admin, "/metrics", 200, "go_goroutines")
+	silent.Close()
+	conn.Close()
+	r.says("serving on")
+	asks(t, admin, "/startupz", 200, "ok")
+	asks(t, admin, "/readyz", 503, "database main: not reached yet")
+	if code := r.stop(); code != exitOK {
+		t.Errorf("serve without its database ended with %d", code)
+	}
+}
+
+// TestConfigMetrics: which config runs, since when, and whether it is the newest.
+func TestConfigMetrics(t *testing.T) {
+	x := reloads(t, false, "admin: {listen: ':0'}\n"+one)
+	at := x.status().Admin
+	asks(t, at, "/metrics", 200, `qsidecar_build_info{goversion="go1`)
+	asks(t, at, "/metrics", 200, "\nqsidecar_config_generation 1\n")
+	asks(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 1\n")
+	x.write(x.file, "admin: {listen: ':0'}\nqueues: {one: {}, one: {}}")
+	x.must(exitUsage, "reload")
+	asks(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 0\n")
+	x.write(x.file, "admin: {listen: ':0'}\n"+two)
+	x.must(0, "reload")
+	asks(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 1\n")
+	asks(t, at, "/metrics", 200, "\nqsidecar_config_generation 2\n")
+	x.must(0, "enqueue", "two", "x")
+	asks(t, at, "/metrics", 200, `qsidecar_jobs_enqueued_total{database="main",queue="two"} 1`)
+	asks(t, at, "/metrics", 200, `qsidecar_jobs_enqueued_total{database="main",queue="one"} 0`)
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// manCommand writes the manual pages. They are written here and not by cobra's doc package:
+// that would fill the help's tables like prose, tells options without the names of their
+// values, and brings a parser of Markdown into the program.
+func (a *app) manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "man DIR", Hidden: true, Args: takes(1, 1, "DIR"),
+		Short: "Write the manual pages into a folder",
+		Long: `Write a manual page for each command into DIR, which is made where it is missing:
+qsidecar.1, qsidecar-work.1 and so on. Packages have them already.
+
+Exit codes: 0 written, 1 a file could not be written, 2 wrong arguments.`,
+		Example: `  qsidecar man ~/.local/share/man/man1 && man qsidecar`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return fmt.Errorf("the manual pages' folder: %w", err)
+			}
+			root := a.root()
+			for _, c := range append(shown(root), root) {
+				file := filepath.Join(args[0], pageName(c)+".1")
+				if err := os.WriteFile(file, []byte(manPage(c)), 0o644); err != nil {
+					return fmt.Errorf("a manual page: %w", err)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// shown are the commands of c that its help lists.
+func shown(c *cobra.Command) (list []*cobra.Command) {
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			list = append(list, sub)
+		}
+	}
+	return list
+}
+
+// pageName is what `man` takes for the command.
+func pageName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
+
+// manPage is the command's manual page, in roff.
+func manPage(c *cobra.Command) string {
+	var p page
+	v := programVersion()
+	date, _, _ := strings.Cut(v.Time, "T")
+	p.line(`.TH "%s" 1 "%s" "qsidecar %s" "qsidecar"`, strings.ToUpper(pageName(c)), date, v.Number)
+	p.line(".nh\n.ad l")
+	p.section("NAME")
+	p.line(`%s \- %s`, escape(pageName(c)), escape(c.Short))
+	p.section("SYNOPSIS")
+	takes := strings.TrimPrefix(c.UseLine(), c.CommandPath())
+	if c.HasSubCommands() {
+		takes = " COMMAND …"
+	}
+	p.line(`\fB%s\fR%s`, escape(c.CommandPath()), escape(takes))
+	about, codes, _ := strings.Cut(c.Long, "Exit codes:")
+	p.section("DESCRIPTION")
+	p.text(about)
+	if subs := shown(c); len(subs) > 0 {
+		p.section("COMMANDS")
+		for _, sub := range subs {
+			p.line(".TP\n\\fB%s\\fR(1)\n%s", escape(pageName(sub)), escape(sub.Short))
+		}
+		p.line(".TP\n\\fBqsidecar completion\\fR\nWrite the completion of a shell: bash, zsh, fish or powershell")
+	}
+	p.section("OPTIONS")
+	c.InitDefaultHelpFlag()
+	c.NonInheritedFlags().VisitAll(p.option)
+	c.InheritedFlags().VisitAll(p.option)
+	p.section("EXIT STATUS")
+	p.text(codes)
+	if c.Example != "" {
+		p.section("EXAMPLES")
+		p.verbatim(c.Example)
+	}
+	p.section("SEE ALSO")
+	if c.HasParent() {
+		p.line(`\fB%s\fR(1)`, escape(pageName(c.Root())))
+	} else {
+		p.line("https://github.com/qsidecar/qsidecar")
+	}
+	return p.String()
+}
+
+// page collects the roff of a manual page.
+type page struct{ strings.Builder }
+
+// line adds a line that is roff.
+func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
+
+func (p *page) section(name string) { p.line(".SH %s", name) }
+
+// text adds a text as the help has it: lines that begin with a space stay as they are, the
+// others are paragraphs.
+func (p *page) text(s string) {
+	for i, part := range strings.Split(strings.Trim(s, "\n"), "\n\n") {
+		if i > 0 {
+			p.line(".PP")
+		}
+		lines := strings.Split(strings.Trim(part, "\n"), "\n")
+		from := 0
+		for from < len(lines) && !strings.HasPrefix(lines[from], "  ") {
+			p.line("%s", escape(strings.TrimSpace(lines[from])))
+			from++
+		}
+		if from < len(lines) {
+			p.verbatim(strings.Join(lines[from:], "\n"))
+		}
+	}
+}
+
+// verbatim adds lines that stay as they are.
+func (p *page) verbatim(s string) {
+	p.line(".nf")
+	for line := range strings.SplitSeq(strings.Trim(s, "\n"), "\n") {
+		p.line("%s", escape(line))
+	}
+	p.line(".fi")
+}
+
+// option adds a flag, with its value's name and its default.
+func (p *page) option(f *pflag.Flag) {
+	if f.Hidden {
+		return
+	}
+	name := "--" + f.Name
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	value, usage := pflag.UnquoteUsage(f)
+	if value != "" {
+		value = ` \fI` + escape(value) + `\fR`
+	}
+	switch f.DefValue {
+	case "", "0", "0s", "false", "[]":
+	default:
+		usage += " (default " + f.DefValue + ")"
+	}
+	p.line(".TP\n\\fB%s\\fR%s\n%s", escape(name), value, escape(usage))
+}
+
+// escape is a line of text as roff: nothing in it is a request.
+func escape(line string) string {
+	line = strings.NewReplacer(`\`, `\e`, `-`, `\-`, "`", `\(ga`, `'`, `\(aq`, `^`, `\(ha`, `~`, `\(ti`).Replace(line)
+	if strings.HasPrefix(line, ".") {
+		line = `\&` + line
+	}
+	return line
+}

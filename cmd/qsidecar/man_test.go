@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// TestManPages: each command that the help lists has a page with all of its help; whether
+// it is good roff is seen by TestReleaseManPages.
+func TestManPages(t *testing.T) {
+	h := newHost(t)
+	dir := filepath.Join(h.dir, "share", "man1")
+	h.must(0, "man", dir)
+	root := h.app(nil, nil, nil, nil).root()
+	commands := append(shown(root), root)
+	if len(commands) < 20 {
+		t.Errorf("the help lists %d commands", len(commands))
+	}
+	for _, c := range commands {
+		text, err := os.ReadFile(filepath.Join(dir, pageName(c)+".1"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		page := unroff(string(text))
+		for _, want := range append(strings.Split(c.Long, "\n"), strings.Split(c.Example, "\n")...) {
+			if want = strings.TrimSpace(strings.TrimPrefix(want, "Exit codes:")); !strings.Contains(page, want) {
+				t.Errorf("the page of %s lacks %q", c.Name(), want)
+			}
+		}
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if !strings.Contains(page, "--"+f.Name) {
+				t.Errorf("the page of %s lacks --%s", c.Name(), f.Name)
+			}
+		})
+	}
+	if pages, err := os.ReadDir(dir); err != nil || len(pages) != len(commands) {
+		t.Errorf("there are %d pages (%v), of %d commands", len(pages), err, len(commands))
+	}
+}
+
+// unroff is roff as text.
+func unroff(roff string) string {
+	return strings.NewReplacer(`\e`, `\`, `\-`, `-`, `\(ga`, "`", `\(aq`, `'`, `\(ha`, `^`, `\(ti`, `~`, `\&`, ``, `\fB`, ``, `\fI`, ``, `\fR`, ``).Replace(roff)
+}
+
+// TestRoffIsText: no line of a text is a request.
+func TestRoffIsText(t *testing.T) {
+	var p page
+	p.text(".SH no\n'br no\n\\fBno\n\n  .nf\n  a-b\n")
+	const want = `\&.SH no
+\(aqbr no
+\efBno
+.PP
+.nf
+  .nf
+  a\-b
+.fi
+`
+	if got := p.String(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,164 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/compose-spec/compose-go/v2/types"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// drainDefault is the config's drain_timeout where it says none.
+const drainDefault = 30 * time.Second
+
+// TestCompose runs the sidecar and the worker of each compose file, with the file's own
+// commands, environment, users and mounts, on a real server; the services of the databases
+// are other people's images, and SQL Server cannot be had here.
+func TestCompose(t *testing.T) {
+	t.Parallel()
+	var ran []string
+	for _, database := range []string{"sqlite", "postgres", "mariadb", "mysql"} {
+		t.Run(database, func(t *testing.T) {
+			var at string
+			switch database {
+			case "postgres":
+				at = startPostgres(t, "db", "app_sidecar", "app").at
+			case "mariadb":
+				at = startMySQL(t, testserver.MariaDB1011)
+			case "mysql":
+				at = startMySQL(t, testserver.MySQL97)
+				if at == "" {
+					return
+				}
+			}
+			runCompose(t, loadCompose(t, database), at)
+			ran = append(ran, database)
+		})
+	}
+	ranAsRoot(t, "compose files", "sidecar and worker of "+strings.Join(ran, ", "))
+}
+
+// startMySQL is a server at the usual port of the address that it returns, with the
+// account that the databases' images make. "": MySQL cannot be had at this moment.
+func startMySQL(t *testing.T, kind testserver.Kind) (at string) {
+	t.Helper()
+	m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{})
+	if errors.Is(err, testserver.ErrNotHad) {
+		if err := testserver.Note("the compose file of MySQL ran on none: " + err.Error()); err != nil {
+			t.Error(err)
+		}
+		return ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := m.Exec(t.Context(), "CREATE DATABASE app",
+		fmt.Sprintf("CREATE USER app_sidecar IDENTIFIED BY '%s'", strings.ReplaceAll(password, "'", "''")),
+		"GRANT ALL ON app.* TO app_sidecar"); err != nil {
+		t.Fatal(err)
+	}
+	at = address()
+	forward(t, net.JoinHostPort(at, "3306"), net.JoinHostPort(m.Host, m.Port))
+	return at
+}
+
+// forward hands connections on.
+func forward(t *testing.T, at, to string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	pass := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from) // whichever side ends, the other one is ended
+		_, _ = to.Close(), from.Close()
+	}
+	go func() {
+		for {
+			near, err := ln.Accept()
+			if err != nil {
+				return // closed
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			go pass(near, far)
+			go pass(far, near)
+		}
+	}()
+}
+
+// runCompose runs the sidecar until its healthcheck passes, and the worker beside it.
+func runCompose(t *testing.T, p *types.Project, at string) {
+	t.Helper()
+	img := theImage(t)
+	volumes := map[string]mount{}
+	service := func(name string, img *image) container {
+		s := p.Services[name]
+		c := img.container(s.Command...)
+		if s.User != "" {
+			c.user = s.User
+		}
+		c.groups = s.GroupAdd
+		c.env = slices.Clone(c.env)
+		for key, value := range s.Environment {
+			c.env = append(c.env, key+"="+*value)
+		}
+		c.mounts = []mount{hosts(t, map[string]string{"db": at})}
+		for _, secret := range s.Secrets {
+			if want := filepath.Join(p.WorkingDir, "secrets", secret.Source); p.Secrets[secret.Source].File != want {
+				t.Errorf("the secret %s is in %s, and the docs say %s", secret.Source, p.Secrets[secret.Source].File, want)
+			}
+			c.mounts = append(c.mounts, mount{from: write(t, secret.Source, password+"\n", 0o644), to: "/run/secrets/" + secret.Source, readOnly: true})
+		}
+		for _, v := range s.Volumes {
+			m := mount{from: v.Source, to: v.Target, readOnly: v.ReadOnly}
+			if v.Type == types.VolumeTypeVolume {
+				if _, ok := volumes[v.Source]; !ok {
+					volumes[v.Source] = volume(t, theImage(t), v.Target)
+				}
+				m.from = volumes[v.Source].from
+			}
+			c.mounts = append(c.mounts, m)
+		}
+		return c
+	}
+	sidecar := service("qsidecar", img).start(t)
+	eventually(t, "the healthcheck passes", func() bool {
+		if sidecar.gone() {
+			t.Fatalf("the sidecar ended with %d:\n%s", sidecar.wait(), sidecar.out.String())
+		}
+		code, _ := sidecar.exec(p.Services["qsidecar"].HealthCheck.Test[1:]...)
+		return code == 0
+	})
+	if code, out := sidecar.exec("qsidecar", "enqueue", "mail", "hello"); code != 0 {
+		t.Fatalf("enqueue: %d, %s", code, out)
+	}
+	worker, line := service("worker", theApp(t)).startWithInput(t)
+	eventually(t, "the worker has the job", func() bool { return strings.Contains(worker.out.String(), "working on: hello") })
+	line()
+	if code := worker.wait(); code != 0 {
+		t.Errorf("the worker ended with %d: %s", code, worker.out.String())
+	}
+	sidecar.signal(syscall.SIGTERM)
+	if code := sidecar.wait(); code != 0 {
+		t.Errorf("the sidecar ended with %d", code)
+	}
+}

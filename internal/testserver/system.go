@@ -1,0 +1,78 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// systemTime is for a whole Debian: some 80 packages, fetched, unpacked and set up.
+const systemTime = 10 * time.Minute
+
+// DebianSystem is a folder with a Debian of that suite that boots: the smallest there is,
+// and systemd. It is installed once and kept in the cache; nobody may write into it, so
+// that each boot is of a copy or under an overlay. took is 0 where it was there. It needs
+// root, and debootstrap.
+func DebianSystem(ctx context.Context, suite string) (root string, took time.Duration, err error) {
+	cache, err := cacheDir(account{})
+	if err != nil {
+		return "", 0, err
+	}
+	root = filepath.Join(cache, "system-"+suite)
+	err = locked(root+".lock", func() error {
+		if exists(root) {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, systemTime)
+		defer cancel()
+		began := time.Now()
+		mirrors, err := mirrors(ctx)
+		if err != nil {
+			return err
+		}
+		var failed error
+		for _, mirror := range mirrors {
+			err := bootstrap(ctx, cache, mirror, suite, root)
+			if err == nil {
+				took = time.Since(began)
+				return nil
+			}
+			failed = errors.Join(failed, fmt.Errorf("a Debian %s from %s: %w", suite, mirror, err))
+		}
+		return failed
+	})
+	return root, took, err
+}
+
+// bootstrap makes root as a whole or not at all.
+func bootstrap(ctx context.Context, cache, mirror, suite, root string) (err error) {
+	work, err := os.MkdirTemp(cache, "fetching-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	args := []string{"--foreign", "--variant=minbase", "--include=systemd,systemd-sysv"}
+	if keys := "/usr/share/keyrings/debian-archive-keyring.gpg"; exists(keys) {
+		args = append(args, "--keyring="+keys)
+	}
+	made := filepath.Join(work, "root")
+	if err := run(ctx, "debootstrap", append(args, suite, made, mirror)...); err != nil {
+		return err
+	}
+	// A power cut may break it: then it is made again.
+	if err := os.WriteFile(filepath.Join(made, "etc/dpkg/dpkg.cfg.d/unsafe-io"), []byte("force-unsafe-io\n"), 0o644); err != nil {
+		return err
+	}
+	if err := run(ctx, "chroot", made, "/debootstrap/debootstrap", "--second-stage"); err != nil {
+		return err
+	}
+	for _, fetched := range []string{"var/cache/apt/archives", "var/lib/apt/lists"} {
+		if err := os.RemoveAll(filepath.Join(made, fetched)); err != nil {
+			return err
+		}
+	}
+	return os.Rename(made, root)
+}

@@ -1,0 +1,82 @@
+#!/bin/bash
+# Builds what a release is made of into dist/: for each system an archive with the
+# static program, its manual pages, shell completions, a config example, the systemd units
+# and the licences of what is linked in; for Linux a .deb too; and SHA256SUMS.
+#
+# The same commit (and the same tags), built by the same Go, gives the same bytes,
+# whoever builds it, wherever and whenever. The version is git's; that of a changed
+# source ends in "+dirty".
+#
+#   scripts/release.sh [SYSTEM/ARCH…]     default: linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+#   OUT=DIR scripts/release.sh            another folder than dist/; it is emptied first
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+go=${GO:-go}
+out=$(realpath -m "${OUT:-dist}")
+targets=("$@")
+[ $# -gt 0 ] || targets=(linux/amd64 linux/arm64 darwin/amd64 darwin/arm64)
+
+# What must not depend on who builds: the locale (sorting), the zone, the modes that a
+# checkout got, and Go's settings.
+export LC_ALL=C TZ=UTC GO="$go"
+umask 022
+export GOFLAGS="-mod=readonly -buildvcs=true" GOWORK=off GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0 GOENV=off
+unset GOOS GOARCH QSIDECAR_VERSION
+
+tar --version 2>/dev/null | grep -q 'GNU tar' || { echo "release.sh needs GNU tar (macOS: gtar, first in PATH as tar)" >&2; exit 1; }
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) || { echo "release.sh needs the git repository: it says the version" >&2; exit 1; }
+export SOURCE_DATE_EPOCH
+[ -z "$(git status --porcelain)" ] || echo "release.sh: the source was changed after its commit: the version says +dirty" >&2
+
+if [ -n "$(ls -A "$out" 2>/dev/null)" ] && [ ! -e "$out/SHA256SUMS" ]; then
+	echo "release.sh: $out has files that are no release's: it would be emptied" >&2
+	exit 1
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rm -rf "$out"
+mkdir -p "$out"
+
+# What is the same for all systems, made by the program itself.
+host=$("$go" env GOHOSTOS)/$("$go" env GOHOSTARCH)
+scripts/build.sh "$work/qsidecar"
+version=$("$work/qsidecar" version --json | sed -E 's/.*"version":"([^"]*)".*/\1/')
+if [ "$version" = devel ]; then
+	echo "release.sh: Go found no version here (it does not look into a linked git worktree): release from a clone" >&2
+	exit 1
+fi
+common=$work/common
+mkdir -p "$common/completions"
+for shell in bash zsh fish; do
+	"$work/qsidecar" completion "$shell" >"$common/completions/qsidecar.$shell"
+done
+"$work/qsidecar" man "$common/man"
+cp README.md deploy/qsidecar.example.yaml "$common/"
+scripts/licenses.sh >"$common/LICENSES.txt"
+
+# archive NAME: an archive of the folder NAME, with nothing in it that changes.
+archive() {
+	tar -C "$work" --sort=name --format=gnu --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+		--mode='u=rwX,go=rX' -cf - "$1" | gzip -n >"$out/$1.tar.gz"
+}
+
+for target in "${targets[@]}"; do
+	name=qsidecar-$version-${target/\//-}
+	cp -R "$common" "$work/$name"
+	if [ "$target" = "$host" ]; then
+		cp "$work/qsidecar" "$work/$name/"
+	else
+		GOOS=${target%/*} GOARCH=${target#*/} scripts/build.sh "$work/$name/qsidecar"
+	fi
+	if [ "${target%/*}" = linux ]; then
+		scripts/deb.sh "$work/$name" "${target#*/}" "$version" "$out"
+		mkdir "$work/$name/systemd"
+		cp deploy/systemd/* "$work/$name/systemd/"
+	fi
+	archive "$name"
+done
+
+cd "$out"
+sha256sum -- * >SHA256SUMS
+cat SHA256SUMS
