@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 )
@@ -79,10 +80,14 @@ func Retryable(err error) bool {
 }
 
 // IsAway reports whether err says that the database cannot be reached, or had, just now,
-// and that waiting may be all that it takes.
+// and that waiting may be all that it takes. A server whose certificate this host does not
+// trust is there, and stays as it is.
 func IsAway(err error) bool {
-	var u *UnavailableError
-	return errors.As(err, &u) && !u.Denied
+	var (
+		u        *UnavailableError
+		stranger *tls.CertificateVerificationError
+	)
+	return errors.As(err, &u) && !u.Denied && !errors.As(err, &stranger)
 }
 
 // IsRefused reports whether err is the database's refusal of this very change.
