@@ -76,14 +76,12 @@ func (b *Bridge) status() *protocol.Status {
 	slices.SortFunc(st.Sessions, func(a, b protocol.SessionStatus) int {
 		return cmp.Or(-cmp.Compare(a.AgeMS, b.AgeMS), cmp.Compare(a.Session, b.Session))
 	})
+	on := make(map[string]int64)
+	for _, s := range sessions {
+		on[s.socket]++
+	}
 	for _, socket := range p.opts.Sockets {
-		n := 0
-		for _, s := range sessions {
-			if s.socket == socket.Path {
-				n++
-			}
-		}
-		st.Sockets = append(st.Sockets, protocol.SocketStatus{Path: socket.Path, Sessions: int64(n)})
+		st.Sockets = append(st.Sockets, protocol.SocketStatus{Path: socket.Path, Sessions: on[socket.Path]})
 	}
 	for _, bank := range p.banks {
 		st.Databases = append(st.Databases, bank.shown(p))
@@ -101,6 +99,9 @@ func (b *bank) shown(p *plan) protocol.DatabaseStatus {
 	} else if err := b.keeper.failure(); err != nil {
 		d.Error = err.Error()
 	}
+	if u, ok := b.link.usage(); ok {
+		d.PoolMax, d.PoolInUse, d.PoolIdle = int64(u.Max), int64(u.InUse), int64(u.Idle)
+	}
 	return d
 }
 
@@ -113,24 +114,45 @@ func (s *session) shown(p *plan) protocol.SessionStatus {
 	if s.peer != nil {
 		st.UID, st.PID = protocol.Some(int64(s.peer.uid)), protocol.Some(int64(s.peer.pid))
 	}
+	now := time.Now()
 	for _, b := range p.banks {
-		n, longest := b.ledger.heldBy(s)
-		st.Held += int64(n)
-		st.HeldMS = max(st.HeldMS, longest.Milliseconds())
+		st.Holds = append(st.Holds, b.ledger.heldBy(s, now)...)
 	}
+	slices.SortFunc(st.Holds, func(a, b protocol.HeldStatus) int {
+		return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), cmp.Compare(a.Queue, b.Queue))
+	})
+	for _, h := range st.Holds {
+		st.Held += h.Jobs
+		st.HeldMS = max(st.HeldMS, h.HeldMS)
+	}
+	st.Holds = slices.Clip(st.Holds[:min(len(st.Holds), protocol.MaxHolds)])
 	return st
 }
 
-// heldBy counts the claims of a session, and tells since when it has the oldest.
-func (l *ledger) heldBy(s *session) (n int, longest time.Duration) {
+// heldBy tells what a session holds, by queue.
+func (l *ledger) heldBy(s *session, now time.Time) []protocol.HeldStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, h := range l.sessions[s] {
-		if !h.since.IsZero() {
-			longest = max(longest, time.Since(h.since))
-		}
+	type held struct {
+		jobs   int64
+		oldest *holding
 	}
-	return len(l.sessions[s]), longest
+	queues := make(map[string]held)
+	for _, h := range l.sessions[s] {
+		of := queues[h.queue]
+		of.jobs++
+		if of.oldest == nil || h.since.Before(of.oldest.since) {
+			of.oldest = h
+		}
+		queues[h.queue] = of
+	}
+	var holds []protocol.HeldStatus
+	for queue, of := range queues {
+		h := of.oldest
+		holds = append(holds, protocol.HeldStatus{Queue: queue, Jobs: of.jobs, Job: cmp.Or(h.told.id, h.lease.Job),
+			HeldMS: max(now.Sub(h.since).Milliseconds(), 0)})
+	}
+	return holds
 }
 
 // sinceBeat is the time since the last beat that reached the database, in milliseconds;

@@ -278,6 +278,10 @@ type DatabaseStatus struct {
 	Error   string // why the last commit failed; empty: it did not
 	Leaving bool   // it is not configured any more, and stays open for its last leases
 	Held    int64  // jobs that connections hold
+
+	// Connections of the pool: as many as it may have (0: the engine has no pool), of them
+	// at work, and open without work.
+	PoolMax, PoolInUse, PoolIdle int64
 }
 
 // SessionStatus is a connection.
@@ -292,6 +296,20 @@ type SessionStatus struct {
 	HeldMS  int64 // the one that it has had for longest
 	Waiting int64 // claims
 	Open    int64 // requests that are not answered yet
+
+	// Holds tells what it holds, by queue, the longest held first; at most MaxHolds.
+	Holds []HeldStatus
+}
+
+// MaxHolds is how many queues a SessionStatus tells of.
+const MaxHolds = 8
+
+// HeldStatus is what a connection holds of one queue.
+type HeldStatus struct {
+	Queue  string // empty: not known here, as of a lease that another sidecar gave
+	Jobs   int64
+	HeldMS int64  // the one that it has had for longest
+	Job    string // that one's id
 }
 
 // QueueStat is one queue's counts.

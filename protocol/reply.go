@@ -120,6 +120,16 @@ var databaseMessage = newMessage([]field[DatabaseStatus]{
 	optWord("error", func(d *DatabaseStatus) *string { return &d.Error }),
 	isBool("leaving", func(d *DatabaseStatus) *bool { return &d.Leaving }),
 	number("held", func(d *DatabaseStatus) *int64 { return &d.Held }),
+	number("pool_max", func(d *DatabaseStatus) *int64 { return &d.PoolMax }),
+	number("pool_in_use", func(d *DatabaseStatus) *int64 { return &d.PoolInUse }),
+	number("pool_idle", func(d *DatabaseStatus) *int64 { return &d.PoolIdle }),
+})
+
+var heldMessage = newMessage([]field[HeldStatus]{
+	optWord("queue", func(h *HeldStatus) *string { return &h.Queue }),
+	number("jobs", func(h *HeldStatus) *int64 { return &h.Jobs }),
+	number("held_ms", func(h *HeldStatus) *int64 { return &h.HeldMS }),
+	word("job", func(h *HeldStatus) *string { return &h.Job }),
 })
 
 var sessionMessage = newMessage([]field[SessionStatus]{
@@ -133,6 +143,7 @@ var sessionMessage = newMessage([]field[SessionStatus]{
 	number("held_ms", func(s *SessionStatus) *int64 { return &s.HeldMS }),
 	number("waiting", func(s *SessionStatus) *int64 { return &s.Waiting }),
 	number("open", func(s *SessionStatus) *int64 { return &s.Open }),
+	always(isList("holds", 0, math.MaxInt, heldMessage, func(s *SessionStatus) *[]HeldStatus { return &s.Holds }, needs(heldMessage, "job"))),
 })
 
 func ofStatus(f field[Status]) field[Reply] {

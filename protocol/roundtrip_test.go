@@ -252,11 +252,15 @@ func genStatus(t *rapid.T) Status {
 		}), 0).Draw(t, "sockets"),
 		Databases: genList(rapid.Custom(func(*rapid.T) DatabaseStatus {
 			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Place: text("place"), BeatMS: n("beat_ms"),
-				Error: text("error"), Leaving: rapid.Bool().Draw(t, "leaving"), Held: n("held")}
+				Error: text("error"), Leaving: rapid.Bool().Draw(t, "leaving"), Held: n("held"),
+				PoolMax: n("pool_max"), PoolInUse: n("pool_in_use"), PoolIdle: n("pool_idle")}
 		}), 0).Draw(t, "databases"),
 		Sessions: genList(rapid.Custom(func(*rapid.T) SessionStatus {
 			return SessionStatus{Session: text("session"), Worker: text("worker"), Socket: text("socket"), UID: opt("uid"), PID: opt("pid"),
-				AgeMS: n("age_ms"), Held: n("held"), HeldMS: n("held_ms"), Waiting: n("waiting"), Open: n("open")}
+				AgeMS: n("age_ms"), Held: n("held"), HeldMS: n("held_ms"), Waiting: n("waiting"), Open: n("open"),
+				Holds: genList(rapid.Custom(func(*rapid.T) HeldStatus {
+					return HeldStatus{Queue: text("queue"), Jobs: n("jobs"), HeldMS: n("held_ms"), Job: text("job")}
+				}), 0).Draw(t, "holds")}
 		}), 0).Draw(t, "sessions"),
 	}
 }

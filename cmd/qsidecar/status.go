@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,8 +22,7 @@ func (a *app) reloadCommand() *cobra.Command {
 nothing did. It does so by itself when the files change, and on SIGHUP.
 
 A config is taken as a whole or not at all: with an error in it, or a database that
-cannot be had, what ran before goes on. Connections stay, and so do the jobs they hold;
-the log's format alone needs a restart.
+cannot be had, what ran before goes on. Connections stay, and so do the jobs they hold.
 
 ` + exitCodes,
 		Args: takes(0, 0, ""),
@@ -55,8 +55,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the sidecar's config, databases and connections",
 		Long: `Show which config runs, and why a newer one does not; the sockets, and where
-metrics are served; the databases, and whether they can be reached; and each connection:
-who it is and what it holds.
+metrics are served; the databases, whether they can be reached, and how many connections
+of their pool are at work, of how many; and each connection: who it is, and what it holds,
+from which queues, and for how long.
 
 ` + exitCodes,
 		Args: takes(0, 0, ""),
@@ -111,18 +112,47 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 		case d.Leaving:
 			state = "not configured any more, open for its last jobs"
 		}
-		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, cell(d.Place, 48), age(max(d.BeatMS, 0)), strconv.FormatInt(d.Held, 10), cell(state, 100)})
+		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, cell(d.Place, 48), age(max(d.BeatMS, 0)), pool(&d),
+			strconv.FormatInt(d.Held, 10), cell(state, 100)})
 	}
-	if err := a.table("DATABASE SERVER AT LAST-BEAT HELD STATE", rows); err != nil {
+	if err := a.table("DATABASE SERVER AT LAST-BEAT POOL HELD STATE", rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(a.out)
 	rows = nil
 	for _, s := range st.Sessions {
 		rows = append(rows, []string{s.Session, cell(s.Worker, 32), optional(s.UID), optional(s.PID), cmp.Or(s.Socket, "stdio"), age(s.AgeMS),
-			strconv.FormatInt(s.Held, 10), age(s.HeldMS), strconv.FormatInt(s.Waiting, 10)})
+			strconv.FormatInt(s.Held, 10), age(s.HeldMS), holds(&s), strconv.FormatInt(s.Waiting, 10)})
 	}
-	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR WAITING", rows)
+	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR QUEUES WAITING", rows)
+}
+
+// pool is how many connections of a database's pool are at work, of how many.
+func pool(d *protocol.DatabaseStatus) string {
+	if d.PoolMax == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d/%d", d.PoolInUse, d.PoolMax)
+}
+
+// shownQueues is how many queues of a connection have room in a line.
+const shownQueues = 3
+
+// holds lists the queues a connection holds jobs of, and how many of each.
+func holds(s *protocol.SessionStatus) string {
+	var queues []string
+	told := s.Held
+	for i, h := range s.Holds {
+		if i == shownQueues {
+			break
+		}
+		queues = append(queues, fmt.Sprintf("%s:%d", cell(cmp.Or(h.Queue, "?"), 32), h.Jobs))
+		told -= h.Jobs
+	}
+	if told > 0 {
+		queues = append(queues, fmt.Sprintf("others:%d", told))
+	}
+	return cmp.Or(strings.Join(queues, ","), "-")
 }
 
 func optional(n protocol.Opt[int64]) string {
