@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
-
-	"github.com/qsidecar/qsidecar/protocol"
 )
 
 const (
@@ -157,19 +154,8 @@ func (p *place) step(ctx context.Context, x *pile) (figures, error) {
 	return x.s.load(p.workers, p.jobs, work("bench", 1), p.watch(ctx, x.s, x.d))
 }
 
-// ended is how many finished jobs the queue has, by the sidecar's own count.
+// ended is how many finished jobs the queue has.
 func (s *sidecar) ended(queue string) (n int64, err error) {
-	w, err := dial(s.socket)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, w.conn.Close()) }()
-	r, err := w.call(&protocol.Request{Op: protocol.OpStats, Queue: queue})
-	if err != nil {
-		return 0, err
-	}
-	if i := slices.IndexFunc(r.Queues, func(q protocol.QueueStat) bool { return q.Queue == queue }); i >= 0 {
-		n = r.Queues[i].Done + r.Queues[i].Dead
-	}
-	return n, nil
+	q, err := s.stats(queue)
+	return q.Done + q.Dead, err
 }

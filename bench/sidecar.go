@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -81,19 +82,25 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 	}
 }
 
-// count is how many jobs of the queue wait or are claimed.
-func (s *sidecar) count(queue string) (n int64, err error) {
+// stats are the queue's counts, by the sidecar's own count; zero: nothing is known of it.
+func (s *sidecar) stats(queue string) (q protocol.QueueStat, err error) {
 	w, err := dial(s.socket)
 	if err != nil {
-		return 0, err
+		return q, err
 	}
 	defer func() { err = errors.Join(err, w.conn.Close()) }()
 	r, err := w.call(&protocol.Request{Op: protocol.OpStats, Queue: queue})
 	if err != nil {
-		return 0, err
+		return q, err
 	}
-	for _, q := range r.Queues {
-		n += q.Ready + q.Scheduled + q.Claimed
+	if i := slices.IndexFunc(r.Queues, func(q protocol.QueueStat) bool { return q.Queue == queue }); i >= 0 {
+		q = r.Queues[i]
 	}
-	return n, nil
+	return q, nil
+}
+
+// count is how many jobs of the queue wait or are claimed.
+func (s *sidecar) count(queue string) (n int64, err error) {
+	q, err := s.stats(queue)
+	return q.Ready + q.Scheduled + q.Claimed, err
 }

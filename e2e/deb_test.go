@@ -192,19 +192,7 @@ func debUpgrade(t *testing.T, p *packaged) {
 	p.install(debNext)
 	worked := c.jobs.Load()
 	eventually(t, patience, "the clients work on", func() bool { return c.jobs.Load() > worked+20 })
-	close(c.over)
-	c.wg.Wait()
-	for _, err := range c.refused {
-		t.Errorf("a connect failed: %v", err)
-	}
-	for _, what := range c.wrong {
-		t.Error(what)
-	}
-	for id, n := range c.delivered {
-		if n != 1 {
-			t.Errorf("job %s was delivered %d times", id, n)
-		}
-	}
+	c.stop(t)
 	if now := p.property(unit, "MainPID"); now == pid || now == "0" {
 		t.Errorf("after the upgrade the process is %s, and was %s", now, pid)
 	}

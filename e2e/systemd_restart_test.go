@@ -34,6 +34,24 @@ type caller struct {
 	lease string
 }
 
+// stop ends them, and tells each harm that came to one.
+func (c *callers) stop(t *testing.T) {
+	t.Helper()
+	close(c.over)
+	c.wg.Wait()
+	for _, err := range c.refused {
+		t.Errorf("a connect failed: %v", err)
+	}
+	for _, what := range c.wrong {
+		t.Error(what)
+	}
+	for id, n := range c.delivered {
+		if n != 1 {
+			t.Errorf("job %s was delivered %d times", id, n)
+		}
+	}
+}
+
 func (c *callers) note(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,19 +222,7 @@ func unitRestart(t *testing.T, s *service) {
 		worked := c.jobs.Load()
 		eventually(t, patience, "the clients work on", func() bool { return c.jobs.Load() > worked+20 })
 	}
-	close(c.over)
-	c.wg.Wait()
-	for _, err := range c.refused {
-		t.Errorf("a connect failed: %v", err)
-	}
-	for _, what := range c.wrong {
-		t.Error(what)
-	}
-	for id, n := range c.delivered {
-		if n != 1 {
-			t.Errorf("job %s was delivered %d times", id, n)
-		}
-	}
+	c.stop(t)
 	client := s.dial()
 	for _, queue := range []string{"busy", "held"} {
 		if left := client.stat(queue); left.total() != 0 {
