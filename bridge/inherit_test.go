@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
@@ -115,14 +116,19 @@ func TestAnswers(t *testing.T) {
 	defer silent.Close()
 	why := errors.New("long enough")
 	short, stop := context.WithCancelCause(t.Context())
-	go func() {
+	told := make(chan struct{})
+	var taking sync.WaitGroup
+	taking.Go(func() {
 		conn, err := silent.Accept()
-		if err == nil {
-			defer conn.Close()
-		}
 		stop(why)
-	}()
+		<-told // its end would be an answer
+		if err == nil {
+			conn.Close()
+		}
+	})
 	if err := s.Answers(short); !errors.Is(err, why) || !strings.Contains(err.Error(), o.Sockets[2].Path) {
 		t.Errorf("a socket that says nothing: %v, want an error that names it", err)
 	}
+	close(told)
+	taking.Wait()
 }
