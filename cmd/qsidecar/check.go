@@ -22,7 +22,7 @@ import (
 const checkTimeout = time.Minute
 
 func (a *app) checkCommand() *cobra.Command {
-	var s setup
+	s := setup{once: true}
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -35,6 +35,8 @@ slower or less safe than it could be. Every finding says what to do. It is one o
   problem  serve would not start, or could not keep what it promises
   advice   it works, and could be better or safer
   fact     good to know
+
+What is checked may come through a pipe, as in --config /dev/stdin or --config <(…).
 
 With --json each finding is a line: {"database", "grade", "topic", "text", "do"}.
 
@@ -74,7 +76,7 @@ func (c checked) count(g backends.Grade) (n int) {
 func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	c, usage := a.config(s)
 	if usage != nil {
-		c = a.usable(s, usage)
+		c.keepUsable(usage)
 	}
 	all := a.examineAll(ctx, &c)
 	if cause := context.Cause(ctx); cause != nil {
@@ -103,10 +105,9 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	return nil
 }
 
-// usable is what can be looked at of a config that has errors: its databases without
+// keepUsable leaves what can be looked at in a config that has errors: its databases without
 // any, and in those the tables of queues without any.
-func (a *app) usable(s setup, usage error) config {
-	c, _ := loadConfig(s.config, a.env) // that error was told
+func (c *config) keepUsable(usage error) {
 	for name, d := range c.Databases {
 		d.check("", func(string, string, ...any) { delete(c.Databases, name) })
 	}
@@ -116,7 +117,6 @@ func (a *app) usable(s setup, usage error) config {
 		})
 	})
 	c.Log = defaultConfig().Log
-	return c
 }
 
 // examineAll looks at all databases at once. What it returns is in the order of

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"os"
 	"regexp"
 	"slices"
 	"time"
@@ -182,8 +181,8 @@ func (c *config) fill(socket, database string) {
 
 // loadConfig reads a config file. The error shows everything that is wrong, with
 // line and column; the config is then what could be read of it.
-func loadConfig(path string, env func(string) (string, bool)) (config, error) {
-	src, err := os.ReadFile(path)
+func loadConfig(path string, read reading, env func(string) (string, bool)) (config, error) {
+	src, err := read(path)
 	if err != nil {
 		return config{}, usagef("the config file cannot be read: %w", err)
 	}

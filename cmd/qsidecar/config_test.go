@@ -20,7 +20,7 @@ const example = "../../deploy/qsidecar.example.yaml"
 
 // TestExampleIsTheDefault: the example documents every key, at its default.
 func TestExampleIsTheDefault(t *testing.T) {
-	got, err := loadConfig(example, noEnv)
+	got, err := loadConfig(example, readFile, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -13,9 +12,9 @@ import (
 
 // databaseFlag is the value of --database: a URL without a password, which every
 // user of this host could read in the list of processes, or @FILE.
-func databaseFlag(s string) (string, error) {
+func databaseFlag(s string, read reading) (string, error) {
 	if strings.HasPrefix(s, "@") {
-		return databaseFromFile(s[1:])
+		return databaseFromFile(s[1:], read)
 	}
 	if passwordInURL.MatchString(s) || hasPassword(s) && checkAddress(s) == nil { // what is wrong with others is told by whoever reads it
 		return "", usagef("--database: a password in the command line is seen by every user of this host: " +
@@ -24,8 +23,8 @@ func databaseFlag(s string) (string, error) {
 	return s, nil
 }
 
-func databaseFromFile(path string) (string, error) {
-	b, err := os.ReadFile(path)
+func databaseFromFile(path string, read reading) (string, error) {
+	b, err := read(path)
 	if err != nil {
 		return "", usagef("the database's URL cannot be read: %w", err)
 	}
@@ -38,13 +37,13 @@ func databaseFromFile(path string) (string, error) {
 
 // database is the URL of the only database where no config names any: the flag,
 // the environment, the embedded default.
-func (a *app) database(flag string) (string, error) {
+func (a *app) database(flag string, read reading) (string, error) {
 	if flag != "" {
-		return databaseFlag(flag)
+		return databaseFlag(flag, read)
 	}
 	if s := a.getenv("QSIDECAR_DATABASE"); s != "" {
 		if strings.HasPrefix(s, "@") {
-			return databaseFromFile(s[1:])
+			return databaseFromFile(s[1:], read)
 		}
 		return s, nil
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -202,14 +201,19 @@ func openDatabase(ctx context.Context, c *config, name string, look bool, log *s
 	return u.open(ctx, o)
 }
 
-// password is what the password_file holds; empty: there is none.
+// password is what the password_file holds; empty: there is none. In a file there must be
+// one: whoever writes it in place empties it first, and some servers let in without.
 func (d databaseConfig) password() (string, error) {
 	if d.PasswordFile == "" {
 		return "", nil
 	}
-	secret, err := os.ReadFile(d.PasswordFile)
+	secret, err := readFile(d.PasswordFile)
 	if err != nil {
 		return "", usagef("the database's password_file cannot be read: %w", err)
 	}
-	return strings.TrimRight(string(secret), "\r\n"), nil
+	word := strings.TrimRight(string(secret), "\r\n")
+	if word == "" {
+		return "", usagef("the database's password_file: %s is empty: write the password into it, or leave password_file out", d.PasswordFile)
+	}
+	return word, nil
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -263,7 +262,7 @@ func (p *instance) hasText() error {
 	if p.setup.config == "" {
 		return nil
 	}
-	text, err := os.ReadFile(p.setup.config)
+	text, err := readFile(p.setup.config)
 	if err == nil && len(bytes.TrimSpace(text)) == 0 {
 		err = errEmptyConfig
 	}

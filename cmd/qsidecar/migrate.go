@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) migrateCommand() *cobra.Command {
-	var s setup
+	s := setup{once: true}
 	var show bool
 	var from int
 	var role string

@@ -40,7 +40,7 @@ asked, 2 wrong arguments.`,
 			if database == "" && a.getenv("QSIDECAR_DATABASE") == "" {
 				return usagef("which database? Name it with --database URL, --database @FILE or QSIDECAR_DATABASE")
 			}
-			at, err := a.database(database)
+			at, err := a.database(database, readOnce)
 			if err != nil {
 				return err
 			}

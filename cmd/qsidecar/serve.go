@@ -22,6 +22,15 @@ type setup struct {
 	config   string
 	database string
 	logLevel logLevel
+	once     bool // the files are not read again
+}
+
+// read is how its files are read.
+func (s *setup) read() reading {
+	if s.once {
+		return readOnce
+	}
+	return readFile
 }
 
 func (s *setup) flags(cmd *cobra.Command) {
@@ -30,29 +39,30 @@ func (s *setup) flags(cmd *cobra.Command) {
 	cmd.Flags().Var(&s.logLevel, "log-level", "debug, info, warn or error (default info)")
 }
 
-// config puts flags, file, environment and defaults together, in this order of weight.
+// config puts flags, file, environment and defaults together, in this order of weight. With
+// an error it is what could be read of the file.
 func (a *app) config(s setup) (config, error) {
 	c := defaultConfig()
 	if s.config != "" {
 		var err error
-		if c, err = loadConfig(s.config, a.env); err != nil {
-			return config{}, err
+		if c, err = loadConfig(s.config, s.read(), a.env); err != nil {
+			return c, err
 		}
 	}
 	if s.database != "" && len(c.Databases) > 0 {
-		return config{}, usagef("--database and `databases` in %s both say which database: leave one out", s.config)
+		return c, usagef("--database and `databases` in %s both say which database: leave one out", s.config)
 	}
 	db := ""
 	if len(c.Databases) == 0 {
 		var err error
-		if db, err = a.database(s.database); err != nil {
-			return config{}, err
+		if db, err = a.database(s.database, s.read()); err != nil {
+			return c, err
 		}
 		if file, ok := strings.CutPrefix(cmp.Or(s.database, a.getenv("QSIDECAR_DATABASE")), "@"); ok {
 			c.urlFile = file
 		}
 		if _, err := parseDatabaseURL(db); err != nil {
-			return config{}, usagef("the database: %w", err)
+			return c, usagef("the database: %w", err)
 		}
 	}
 	if a.socket != "" {
@@ -80,6 +90,9 @@ Without a config file: an SQLite database in $XDG_STATE_HOME/qsidecar (root:
 /var/lib/qsidecar), one socket, and queues that are made by their first use.
 QSIDECAR_DATABASE and QSIDECAR_SOCKET say otherwise; flags weigh more than the config
 file, and the file more than the environment.
+
+The config, and the files that it names, are regular files of at most 16 MiB: they are
+read again whenever they change, which a pipe cannot be.
 
 A database that cannot be reached is waited for: the sockets are served at once, and
 requests answered ` + "`unavailable`" + ` until it is there. A wrong password is an error.

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 )
 
@@ -24,7 +23,7 @@ func readSources(s setup, c *config) (src sources, err error) {
 	hash := func(paths []string) (sum [sha256.Size]byte) {
 		h := sha256.New()
 		for _, path := range paths {
-			text, e := os.ReadFile(path)
+			text, e := readFile(path)
 			if e != nil {
 				err = errors.Join(err, usagef("it cannot be read: %w", e))
 			}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// oddFile is what may stand where a file should.
+type oddFile struct {
+	name string
+	make func(path string) error
+	says string // what is said of it
+}
+
+var oddFiles = []oddFile{
+	{"pipe", func(path string) error { return syscall.Mkfifo(path, 0o600) }, "is a pipe"},
+	{"folder", func(path string) error { return os.Mkdir(path, 0o700) }, "is a folder"},
+	{"socket", func(path string) error {
+		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			return err
+		}
+		ln.SetUnlinkOnClose(false)
+		return ln.Close()
+	}, "is a socket"},
+	{"endless device", func(path string) error { return os.Symlink("/dev/zero", path) }, "is a device"},
+	{"huge", func(path string) error {
+		return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, maxFile+1))
+	}, "has more than 16 MiB"},
+}
+
+// put has the odd file stand at the path, in the place of what is there.
+func (o oddFile) put(t *testing.T, path string) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(path), o.make(path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ends is run of a program that might not end.
+func (h *host) ends(args ...string) result {
+	h.t.Helper()
+	r := h.start(strings.NewReader(""), args...)
+	code := r.wait()
+	return result{code, r.out.String(), r.errOut.String()}
+}
+
+func TestOddConfigAtTheStart(t *testing.T) {
+	h := newHost(t)
+	file := filepath.Join(h.dir, "c.yaml")
+	for _, odd := range oddFiles {
+		odd.put(t, file)
+		for _, command := range []string{"serve", "stdio", "check", "migrate"} {
+			want := file + " " + odd.says
+			if odd.name == "pipe" && (command == "check" || command == "migrate") {
+				want = "nothing came through the pipe " + file
+			}
+			t.Run(odd.name+"/"+command, func(t *testing.T) {
+				h.ends(command, "--config", file).says(t, exitUsage, want, "name ")
+				h.ends(command, "--database", "@"+file).says(t, exitUsage, want, "name ")
+			})
+		}
+	}
+}
+
+// TestOddConfigAtAReload: what ran before goes on, and says why, until a good config follows.
+func TestOddConfigAtAReload(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		x := reloads(t, deaf, one)
+		for i, odd := range oddFiles {
+			odd.put(t, x.file)
+			eventually(t, "status tells of the "+odd.name, func() bool { return strings.Contains(x.status().ConfigError, odd.says) })
+			x.ends("reload").says(t, exitUsage, x.file+" "+odd.says, "what ran before goes on")
+			x.must(0, "enqueue", "one", "x")
+			if log := x.r.errOut.String(); !strings.Contains(log, "the config was not reloaded") || !strings.Contains(log, odd.says) {
+				t.Errorf("the log does not tell of the %s:\n%s", odd.name, log)
+			}
+			if err := os.RemoveAll(x.file); err != nil {
+				t.Fatal(err)
+			}
+			next := fmt.Sprintf("then-%d", i)
+			x.write(x.file, "queues: {one: {}, "+next+": {}}\n")
+			x.knows(next, true)
+			eventually(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
+		}
+	}
+}
+
+// onServer is a config with a database that nobody serves.
+func onServer(secret string) string {
+	return "databases: {main: {url: 'postgres://app@127.0.0.1:1/app', password_file: " + secret + "}}\n" + one
+}
+
+// TestOddSecret: serve ends at once rather than wait for a database that it could not log in to.
+func TestOddSecret(t *testing.T) {
+	h := newHost(t)
+	secret := filepath.Join(h.dir, "secret")
+	file := h.file("c.yaml", onServer(secret))
+	empty := func(path string) error { return os.WriteFile(path, []byte("\n"), 0o600) }
+	for _, odd := range append(oddFiles, oddFile{"empty", empty, "is empty"}) {
+		odd.put(t, secret)
+		for _, command := range []string{"serve", "stdio", "check", "migrate"} {
+			t.Run(odd.name+"/"+command, func(t *testing.T) {
+				h.ends(command, "--config", file).says(t, exitUsage, secret+" "+odd.says)
+			})
+		}
+	}
+}
+
+// TestOddSecretAtAReload: of a config that names a server for the first time.
+func TestOddSecretAtAReload(t *testing.T) {
+	x := reloads(t, false, one)
+	secret := filepath.Join(x.dir, "secret")
+	for _, odd := range oddFiles {
+		odd.put(t, secret)
+		x.write(x.file, onServer(secret))
+		x.ends("reload").says(t, exitUsage, secret+" "+odd.says, "what ran before goes on")
+		x.must(0, "enqueue", "one", "x")
+		x.write(x.file, one)
+		x.must(0, "reload")
+	}
+}
+
+// TestUnreadableFiles: for a user who may not read them, at the start and later.
+func TestUnreadableFiles(t *testing.T) {
+	h := newHost(t)
+	h.poll, h.deaf = 20*time.Millisecond, true
+	secret := h.file("secret", "x")
+	x := &reloading{host: h, file: h.file("c.yaml", one)}
+	server := h.file("server.yaml", onServer(secret))
+	if os.Geteuid() == 0 {
+		for _, path := range []string{h.dir, secret, x.file, server} {
+			if err := os.Chown(path, 65534, -1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	asNobody(t, func() {
+		chmod := func(path string, mode os.FileMode) {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		chmod(secret, 0)
+		h.ends("serve", "--config", server).says(t, exitUsage, secret, "permission denied")
+		h.ends("check", "--config", server).says(t, exitUsage, secret, "permission denied")
+		chmod(server, 0)
+		h.ends("serve", "--config", server).says(t, exitUsage, server, "permission denied")
+
+		x.r = h.serve("--config", x.file)
+		chmod(x.file, 0)
+		eventually(t, "status tells of the file", func() bool { return strings.Contains(x.status().ConfigError, "permission denied") })
+		x.must(0, "enqueue", "one", "x")
+		chmod(x.file, 0o600)
+		eventually(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
+		x.write(x.file, onServer(secret))
+		x.ends("reload").says(t, exitUsage, secret, "permission denied", "what ran before goes on")
+		x.must(0, "enqueue", "one", "x")
+		if code := x.r.stop(); code != 0 {
+			t.Errorf("it ended with %d", code)
+		}
+	})
+}
+
+// through gives a path of a pipe through which a text comes, as a shell's <(…) is one.
+func through(t *testing.T, text string) string {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	go func() {
+		_, _ = w.WriteString(text) // what is too long is not read to its end
+		w.Close()
+	}()
+	return fmt.Sprintf("/proc/self/fd/%d", r.Fd())
+}
+
+// TestPipes: what reads its config once takes it from a pipe, and what would read it again
+// says why not.
+func TestPipes(t *testing.T) {
+	h := newHost(t)
+	url := "sqlite:" + filepath.Join(h.dir, "q.db")
+	config := "databases: {main: {url: '" + url + "'}}\n"
+	h.ends("migrate", "--config", through(t, config)).tells(t, 0, "up to date")
+	h.ends("check", "--config", through(t, config)).tells(t, 0, ": ok\n", filepath.Join(h.dir, "q.db"))
+	h.ends("check", "--database", "@"+through(t, url+"\n")).tells(t, 0, filepath.Join(h.dir, "q.db"))
+	for _, command := range []string{"serve", "stdio"} {
+		h.ends(command, "--config", through(t, config)).says(t, exitUsage, "is a pipe, which cannot be read again")
+		h.ends(command, "--database", "@"+through(t, url)).says(t, exitUsage, "is a pipe, which cannot be read again")
+	}
+	// All of a wrong one is told, and its databases are looked at, although it is there once.
+	r := h.ends("check", "--config", through(t, config+"max_frame: 1KiB\nlog: {level: loud}\n"))
+	r.says(t, exitUsage, "max_frame", "level")
+	r.tells(t, exitUsage, "database main: sqlite")
+	h.ends("check", "--config", through(t, "")).says(t, exitUsage, "nothing came through the pipe")
+	h.ends("check", "--config", through(t, strings.Repeat("#\n", maxFile/2+1))).says(t, exitUsage, "has more than 16 MiB")
+}
+
+// TestPipeThatStaysSilent: its writer is there and writes nothing.
+func TestPipeThatStaysSilent(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	again, err := openFile(fmt.Sprintf("/proc/self/fd/%d", r.Fd()), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if _, err := readPipe(again, 20*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(fmt.Sprint(err), "did not end") {
+		t.Errorf("reading it: %v", err)
+	}
+}
