@@ -7,7 +7,6 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -288,7 +287,7 @@ func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) 
 		b.turnAway(conn, who, full)
 	}
 	if s == nil {
-		_ = conn.Close() // stopping, or full: nothing was carried out
+		_ = conn.Close() // stopping, without its socket, or full: nothing was carried out
 		return
 	}
 	defer b.ended(s)
@@ -304,8 +303,8 @@ func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) 
 	_ = conn.Close() // all that mattered was written or failed before
 }
 
-// open makes a session. There is none where the Bridge is stopping, or, as the error says,
-// has too many.
+// open makes a session. There is none where the Bridge is stopping, where a reload took the
+// socket away while the connection was accepted, or, as the error says, where there are too many.
 func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string, who *peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -315,8 +314,12 @@ func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string,
 	if e := b.full(who); e != nil {
 		return nil, e
 	}
-	s := newSession(b, fmt.Sprintf("%016x", uint64(newIdentity())), in, out, conn, socket)
-	s.peer = who
+	p := b.plan.Load()
+	by := p.socket(socket)
+	if by.Path != socket {
+		return nil, nil // dropSockets has been here
+	}
+	s := newSession(b, p, in, out, conn, &by, who)
 	b.sessions[s] = struct{}{}
 	if who != nil {
 		b.users[who.uid]++

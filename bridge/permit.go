@@ -29,6 +29,9 @@ type peer struct {
 }
 
 func (p *peer) String() string {
+	if p == nil {
+		return "a user whom this system does not name"
+	}
 	groups := make([]string, len(p.groups))
 	for i, g := range p.groups {
 		groups[i] = fmt.Sprint(g)
@@ -82,22 +85,30 @@ type grant struct {
 // session has.
 var free = []protocol.Op{protocol.OpHello, protocol.OpCancel, protocol.OpBye}
 
-// granted is what the session may do by the plan that runs.
+// granted is what the session may do by the plan that runs. Where that has not its socket
+// any more, it is what it was: the session is about to be closed, and what it sent before is
+// carried out.
 func (s *session) granted() *grant {
-	p := s.bridge.plan.Load()
-	if g := s.grant.Load(); g != nil && g.plan == p {
-		return g
+	p, was := s.bridge.plan.Load(), s.grant.Load()
+	if was.plan == p {
+		return was
 	}
-	g := &grant{plan: p, all: true}
-	if socket := p.socket(s.socket); s.peer != nil && socket.Allow != nil {
-		g.all = false
-		for i := range socket.Allow {
-			if socket.Allow[i].fits(s.peer) {
-				g.rules = append(g.rules, socket.Allow[i])
-			}
-		}
+	g := &grant{plan: p, all: was.all, rules: was.rules}
+	if socket := p.socket(s.socket); socket.Path != "" {
+		g = p.grants(&socket, s.peer)
 	}
 	s.grant.Store(g)
+	return g
+}
+
+// grants is what who came by the socket may do. Where it is not known who that is, no rule fits.
+func (p *plan) grants(socket *Socket, who *peer) *grant {
+	g := &grant{plan: p, all: socket.Allow == nil}
+	for i := range socket.Allow {
+		if who != nil && socket.Allow[i].fits(who) {
+			g.rules = append(g.rules, socket.Allow[i])
+		}
+	}
 	return g
 }
 

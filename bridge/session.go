@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -65,7 +66,7 @@ type session struct {
 	limits protocol.Limits
 	peer   *peer // nil: a stream
 	began  time.Time
-	grant  atomic.Pointer[grant]
+	grant  atomic.Pointer[grant] // never nil; see granted
 	in     io.Reader
 	out    outbox
 	log    *slog.Logger
@@ -100,14 +101,17 @@ type openClaim struct {
 	stop context.CancelFunc
 }
 
-func newSession(b *Bridge, id string, in io.Reader, out io.Writer, conn net.Conn, socket string) *session {
+// newSession makes a session of who came by a socket of the plan.
+func newSession(b *Bridge, p *plan, in io.Reader, out io.Writer, conn net.Conn, socket *Socket, who *peer) *session {
+	id := fmt.Sprintf("%016x", uint64(newIdentity()))
 	s := &session{
 		bridge: b,
 		id:     id,
 		conn:   conn,
-		socket: socket,
+		socket: socket.Path,
+		peer:   who,
 		began:  time.Now(),
-		limits: b.plan.Load().limits,
+		limits: p.limits,
 		in:     in,
 		out:    outbox{w: out},
 		log:    b.log.With("session", id),
@@ -117,6 +121,7 @@ func newSession(b *Bridge, id string, in io.Reader, out io.Writer, conn net.Conn
 		claims:   make(map[*openClaim]struct{}),
 	}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
+	s.grant.Store(p.grants(socket, who))
 	return s
 }
 
