@@ -61,9 +61,10 @@ func (p adminPlace) open() bool {
 }
 
 func (c adminConfig) check(all *config, bad func(path, format string, args ...any)) {
-	if c.Listen.unix() && slices.ContainsFunc(all.Listen, func(l listenConfig) bool { return l.Socket == string(c.Listen) }) {
+	if c.Listen.unix() && slices.ContainsFunc(all.Listen, func(l listenConfig) bool { return samePath(l.Socket, string(c.Listen)) }) {
 		bad("admin.listen", "%s is a socket that workers connect to: it needs one of its own", c.Listen)
 	}
+	checkGroup("admin", c.Group, bad)
 	if c.QueueLabels < 0 || c.QueueLabels > 100_000 {
 		bad("admin.queue_labels", "%d is outside 0 to 100000", c.QueueLabels)
 	}

@@ -207,9 +207,10 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 		if l.Socket == "" {
 			bad(path, "socket is missing: the path of the Unix socket")
 		}
-		if slices.ContainsFunc(c.Listen[:i], func(o listenConfig) bool { return l.Socket != "" && o.Socket == l.Socket }) {
-			bad(path+".socket", "%s stands here twice", l.Socket)
+		if j := slices.IndexFunc(c.Listen[:i], func(o listenConfig) bool { return l.Socket != "" && samePath(o.Socket, l.Socket) }); j >= 0 {
+			bad(path+".socket", "%s stands here twice%s", l.Socket, asOther(l.Socket, c.Listen[j].Socket))
 		}
+		checkGroup(path, l.Group, bad)
 		if l.Allow != nil && len(l.Allow) == 0 {
 			bad(path+".allow", "an empty list lets nobody do anything: leave the key out to allow all, or the socket")
 		}
@@ -226,7 +227,8 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 	}
 	c.Limits.check(bad)
 	c.Admin.check(c, bad)
-	c.Defaults.check("defaults", c, bad)
+	inherited := make(problemsByKey)
+	c.Defaults.check("defaults", c, inherited.noting("defaults", bad))
 	for name, q := range c.Queues {
 		path := "queues." + name
 		if name != "*" {
@@ -234,7 +236,7 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 				bad(path, "%s", e.Message)
 			}
 		}
-		q.over(c.Defaults).check(path, c, bad)
+		q.over(c.Defaults).check(path, c, inherited.leftOut(path, &q, bad))
 		q.adoptConfig.check(path, q.Order, bad)
 		if d, ok := c.Databases[c.databaseOf(q)]; ok && q.Notify != "" && !bool(d.Notify) {
 			bad(path+".notify", "the database %s has notify: off, so that nobody listens: leave one of them out", c.databaseOf(q))
@@ -248,7 +250,7 @@ func (d databaseConfig) check(path string, bad func(path, format string, args ..
 	} else if u, err := parseDatabaseURL(d.URL); err != nil {
 		bad(path+".url", "%v", err)
 	} else if u.file && d.PasswordFile != "" {
-		bad(path+".password_file", "an SQLite file has no password: leave it out")
+		bad(path+".password_file", "an SQLite file has none: leave it out")
 	}
 	if d.MaxConnections < 4 || d.MaxConnections > 1000 {
 		bad(path+".max_connections", "%d is outside 4 to 1000", d.MaxConnections)

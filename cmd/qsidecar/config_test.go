@@ -35,10 +35,12 @@ func TestExampleIsTheDefault(t *testing.T) {
 	if got.Admin != want.Admin {
 		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
 	}
-	for name, d := range got.Databases {
-		if d.URL != want.Databases[name].URL {
-			t.Errorf("databases.%s.url is %s in the example, %s by default", name, d.URL, want.Databases[name].URL)
-		}
+	for name, d := range want.Databases {
+		d.RestartGrace = &d.HostLease // which it stands for
+		want.Databases[name] = d
+	}
+	if d := cmp.Diff(want.Databases, got.Databases); d != "" {
+		t.Errorf("databases (-default +example):\n%s", d)
 	}
 	src, err := os.ReadFile(example)
 	if err != nil {
@@ -93,7 +95,7 @@ func TestConfigValues(t *testing.T) {
 	}
 	c, err := parseConfig("c.yaml", []byte(`
 listen:
-  - {socket: /a, mode: 0600, group: workers}
+  - {socket: /a, mode: 0600, group: root}
   - socket: ${DIR}/b$$x
 databases:
   one: {url: "sqlite:${DIR}/one.db", host_lease: 1m}
@@ -115,7 +117,7 @@ log: {level: debug, format: json}
 	want := bridge.Options{
 		Server: o.Server,
 		Sockets: []bridge.Socket{
-			{Path: "/a", Mode: 0o600, Group: "workers"},
+			{Path: "/a", Mode: 0o600, Group: "root"},
 			{Path: "/data/b$x", Mode: 0o660},
 		},
 		Databases: map[string]bridge.Database{
@@ -156,6 +158,11 @@ func TestConfigErrors(t *testing.T) {
 		{"listen: [{socket: /s, allow: [{ops: [shout]}]}]", "listen[0].allow[0].ops: there is no op \"shout\""},
 		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" is no name of a queue"},
 		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s stands here twice"},
+		{"listen: [{socket: /s/t}, {socket: /s//x/../t}]", "listen[1].socket: /s//x/../t stands here twice (as /s/t)"},
+		{"listen: [{socket: /s, group: no-such-group}]", "1:23: listen[0].group: this host's files know no group \"no-such-group\""},
+		{"listen: [{socket: /s, group: -1}]", "listen[0].group: this host's files know no group \"-1\""},
+		{"admin: {listen: /a/b, group: no-such-group}", "1:23: admin.group: this host's files know no group"},
+		{"listen: [{socket: /a/b}]\nadmin: {listen: /a//b}", "admin.listen: /a//b is a socket that workers connect to"},
 		{"listen: /s", "1:9: listen: this should be a list (- …), and is a single value"},
 		{"listen: [{mode: '0660'}]", "listen[0]: socket is missing"},
 		{"listen: [{socket: /s, mode: 0999}]", "1:29: listen[0].mode: \"0999\" is not a mode: write it in octal, as \"0660\""},
@@ -182,7 +189,8 @@ func TestConfigErrors(t *testing.T) {
 		{"log: {level: '${LEVEL'}", "log.level: ${LEVEL is not ${NAME}"},
 		{"log: &a {level: info}", "anchors, aliases and tags are not used in this file"},
 		{"a: b: c", "c.yaml:1:"},
-		{"log: {}\nlog: {}", "2:1: "},
+		{"log: {}\nlog: {}", "2:1: the key \"log\" stands here twice, first in line 1"},
+		{"queues: {a: {}, b: {}, a: {}}", "1:24: the key \"a\" stands here twice, first in line 1"},
 		{"log: {}\n---\nlog: {}", "a second document"},
 		{"just text", "the file: this should be a map"},
 	} {
@@ -213,6 +221,45 @@ c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5
        |                       ^`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// TestKeysWithDots: the name of a queue may look like the path of a key.
+func TestKeysWithDots(t *testing.T) {
+	if _, err := parseConfig("c.yaml", []byte("queues: {a.timeout: {}, a: {timeout: 1s}}\n"), noEnv); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConfigTellsEachErrorOnce: what follows from an error is none of its own, and one error
+// hides no other.
+func TestConfigTellsEachErrorOnce(t *testing.T) {
+	for src, want := range map[string][]string{
+		"defaults: {keep_dead: never, database: none, max_attempts: 0}\ndatabases: {main: {url: 'sqlite:x'}}\nqueues: {a: {}, b: {max_attempts: 0, timeout: 1s}}\n": {
+			"c.yaml:1:23: defaults.keep_dead: \"never\" is not a duration", "c.yaml:1:30: defaults.database: no database \"none\"",
+			"c.yaml:1:46: defaults.max_attempts: 0 is outside", "c.yaml:3:21: queues.b.max_attempts: 0 is outside",
+		},
+		"drain_timeout: soon\nmax_frame: big\nlimits: {connections: many}\n": {
+			"c.yaml:1:16: drain_timeout: \"soon\" is not", "c.yaml:2:12: max_frame: \"big\" is not", "c.yaml:3:23: limits.connections: \"many\" is not",
+		},
+		"defaults: {backoff: {initial: 2h}}\nqueues: {a: {}, b: {backoff: {initial: 3h}}}\n": {
+			"defaults.backoff.max: 1h is outside 2h to", "queues.b.backoff.max: 1h is outside 3h to",
+		},
+		"log: {}\nlog: {level: loud}\ncolour: red\n": {
+			"2:1: the key \"log\" stands here twice", "2:14: log.level: \"loud\" is none", "3:1: unknown key \"colour\"",
+		},
+	} {
+		_, err := parseConfig("c.yaml", []byte(src), noEnv)
+		got := configProblems(err)
+		if len(got) != len(want) {
+			t.Errorf("%s\ngives %d errors, want %d:\n%s", src, len(got), len(want), strings.Join(got, "\n"))
+			continue
+		}
+		for i := range want {
+			if !strings.Contains(got[i], want[i]) {
+				t.Errorf("%s\ngives %s\nwant  %s", src, got[i], want[i])
+			}
+		}
 	}
 }
 

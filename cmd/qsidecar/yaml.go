@@ -22,6 +22,7 @@ type yamlDecoder struct {
 	src      string
 	env      func(string) (string, bool)
 	at       map[string]*token.Token // where each path stands
+	unread   map[string]bool         // the paths of values that could not be read, and are told
 	problems []problem
 	expanded map[string]string // the environment variables that the file names
 }
@@ -39,8 +40,9 @@ type leaf interface{ parse(text string) error }
 type lister interface{ list(texts []string) error }
 
 func (d *yamlDecoder) decode(into any) {
-	d.at = make(map[string]*token.Token)
-	file, err := parser.ParseBytes([]byte(d.src), 0)
+	d.at, d.unread = make(map[string]*token.Token), make(map[string]bool)
+	// A key that stands twice is told by mapping, beside all else that is wrong.
+	file, err := parser.ParseBytes([]byte(d.src), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		d.syntax(err)
 		return
@@ -79,6 +81,9 @@ func (d *yamlDecoder) add(at *token.Token, format string, args ...any) {
 // bad reports a problem with the value at a path, or where that does not stand in
 // the file, at what it would stand in.
 func (d *yamlDecoder) bad(path, format string, args ...any) {
+	if d.unread[path] {
+		return // what stands in its place is nobody's value
+	}
 	text := path + ": " + fmt.Sprintf(format, args...)
 	for where := path; where != ""; where = parent(where) {
 		if tk := d.at[where]; tk != nil {
@@ -170,6 +175,7 @@ func (d *yamlDecoder) mapping(node ast.Node, path string, each func(key string, 
 		d.add(node.GetToken(), "%s: this should be a map (key: value), and is %s", cmp.Or(path, "the file"), kindText(node))
 		return
 	}
+	lines := make(map[string]int)
 	for it := m.MapRange(); it.Next(); {
 		kv := it.KeyValue()
 		at := kv.Key.GetToken()
@@ -177,6 +183,10 @@ func (d *yamlDecoder) mapping(node ast.Node, path string, each func(key string, 
 			d.add(at, "merge keys (<<) are not used in this file: common settings of queues stand under defaults")
 			continue
 		}
+		if line, twice := lines[at.Value]; twice {
+			d.add(at, "the key %s stands here twice, first in line %d", keyText(at.Value), line)
+		}
+		lines[at.Value] = at.Position.Line
 		d.at[join(path, at.Value)] = at
 		each(at.Value, at, kv.Value)
 	}
@@ -225,6 +235,7 @@ func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
 		err = setScalar(v, text)
 	}
 	if err != nil {
+		d.unread[path] = true
 		d.add(node.GetToken(), "%s: %v", path, err)
 	}
 }
