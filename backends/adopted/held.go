@@ -55,18 +55,21 @@ type held struct {
 }
 
 // SetMaxHeld says how many jobs of the database are held at most, each with a
-// connection of its own. It is called before anything else.
-func (s *Store) SetMaxHeld(n int) { s.holds.max = n }
+// connection of its own. Those who hold more already keep them.
+func (s *Store) SetMaxHeld(n int) {
+	s.holds.mu.Lock()
+	defer s.holds.mu.Unlock()
+	s.holds.max = n
+}
 
 // Succeed has the Store go on with the jobs that another one of the same database holds,
-// as when its config is reloaded: both have them, until the other one is closed. It is
-// called before anything else but SetMaxHeld.
+// as when its config is reloaded: both have them, until one of the two is closed. It is
+// called before anything else. The limit is the other one's; SetMaxHeld after that changes
+// it for both.
 func (s *Store) Succeed(other *Store) {
-	most := s.holds.max
 	s.holds = other.holds
 	s.holds.mu.Lock()
 	defer s.holds.mu.Unlock()
-	s.holds.max = most
 	s.holds.stores++
 }
 

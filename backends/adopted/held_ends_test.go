@@ -116,8 +116,8 @@ func TestHeldOverAReload(t *testing.T) {
 		k := kitB(t, on)
 		jobs := k.claim("b", 2)
 		next := k.again(map[string]adopted.Table{"other": tableB()})
-		next.SetMaxHeld(3)
 		next.Succeed(k.Store)
+		next.SetMaxHeld(3)
 		old, last := make(chan error), k.Store
 		go func() { old <- last.Close() }()
 		k.Store = next
@@ -138,6 +138,25 @@ func TestHeldOverAReload(t *testing.T) {
 		k.write(backends.Ack{Leases: leases(third)}, 0)
 		k.shows(rowsB, "1|done|0", "2|open|1", "3|done|0")
 		k.one("other")
+	})
+}
+
+// TestHeldAfterAReloadThatFails: a Store that was to take another one's place and is closed
+// again leaves that one as it was, with its limit.
+func TestHeldAfterAReloadThatFails(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := kitB(t, on)
+		k.SetMaxHeld(2)
+		first := k.one("b")
+		next := k.again(map[string]adopted.Table{"b": tableB()})
+		next.SetMaxHeld(1)
+		next.Succeed(k.Store)
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+		second := k.one("b")
+		k.write(backends.Ack{Leases: leases(first, second)}, 0)
+		k.shows(rowsB, "1|done|0", "2|done|0", "3|open|0")
 	})
 }
 

@@ -158,6 +158,16 @@ func succeed(open, before map[string]*openDB) {
 	}
 }
 
+// limitHeld has the databases hold as many jobs as c says: what they share with those before
+// must not change where c is refused.
+func limitHeld(open map[string]*openDB, c *config) {
+	for name, o := range open {
+		if store, adopts := o.Backend.(*adopted.Store); adopts {
+			store.SetMaxHeld(c.Databases[name].MaxHeld)
+		}
+	}
+}
+
 // options are the Bridge's.
 func (p *instance) options(c *config, open map[string]*openDB) bridge.Options {
 	all := make(map[string]backends.Backend, len(open))
@@ -288,6 +298,7 @@ func (p *instance) take(ctx context.Context, c config, src sources) ([]string, e
 	if err := p.b.Reload(p.options(&c, open)); err != nil {
 		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
 	}
+	limitHeld(open, &c)
 	changes := changesOf(p.config, c)
 	if src.secrets != p.sources.secrets {
 		changes = append(changes, "a secret")
