@@ -57,7 +57,7 @@ func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backe
 	for name := range c.Databases {
 		b, err := openAdopted(ctx, c, name, log)
 		if err != nil {
-			errs = errors.Join(errs, err)
+			errs = errors.Join(errs, c.inDatabase(name, err))
 			continue
 		}
 		open[name] = b
@@ -66,6 +66,14 @@ func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backe
 		return nil, errors.Join(errs, closeAll(open))
 	}
 	return open, nil
+}
+
+// inDatabase says of which database an error is, where there are several.
+func (c *config) inDatabase(name string, err error) error {
+	if len(c.Databases) == 1 {
+		return err
+	}
+	return fmt.Errorf("databases.%s: %w", name, err)
 }
 
 // openAdopted opens one database of the config with the adopted tables that the config has in it.

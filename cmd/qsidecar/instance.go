@@ -97,7 +97,7 @@ func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
 		by, err := c.openedBy(name)
 		if err != nil {
-			errs = errors.Join(errs, err)
+			errs = errors.Join(errs, c.inDatabase(name, err))
 			continue
 		}
 		if o := openBy(have, by); o != nil {
@@ -109,7 +109,7 @@ func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*
 			b, err = newAwaited(c, name, err), nil
 		}
 		if err != nil {
-			errs = errors.Join(errs, err)
+			errs = errors.Join(errs, c.inDatabase(name, err))
 			continue
 		}
 		all[name] = &openDB{Backend: b, by: by}

@@ -128,6 +128,7 @@ func TestReloadThatCannotBe(t *testing.T) {
 		{"queues: {one: {}\n", "c.yaml:1:"},
 		{"", "the config file is empty"},
 		{one + "databases: {main: {url: 'sqlite:" + x.file + "/x.db'}}\n", "database"},
+		{"queues: {one: {database: a}}\ndatabases: {a: {url: 'sqlite:" + x.dir + "/a.db'}, b: {url: 'sqlite:" + x.file + "/x.db'}}\n", "databases.b: the database's directory"},
 		{one + "listen: [{socket: " + filepath.Join(x.dir, "c.yaml") + "}]\n", "a file that is no socket is in the way"},
 	} {
 		x.write(x.file, step.text)
