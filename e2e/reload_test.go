@@ -21,6 +21,7 @@ type reloadRun struct {
 	srv    *server
 	a      *sidecar
 	admin  *conn
+	page   *admin
 	secret string // the file with the password
 
 	// what the config of the moment says
@@ -46,18 +47,19 @@ func TestReloadUnderLoad(t *testing.T) {
 	r.admin = r.a.dial()
 	r.generation = r.status().Generation
 
+	r.page = adminAt(t, r.adminSocket())
+	alone, files := r.goroutines(), r.files()
 	workers := newReloadWorkers(t, r.a.socket, 32)
 	workers.after(200)
-	files := r.files()
 	for n := range size(200) {
 		r.step(n)
 		workers.after(workers.acked() + 20) // each config works
 	}
 	workers.stop()
-	r.settleDown(files)
+	r.settleDown(files, alone)
 	workers.judge(r.admin.stat("work"))
-	figure(t, "the config changed %d times (%d refused) under 32 workers: %d jobs, each delivered once; %d descriptors and %d connections at the end",
-		r.changes, r.refusals, workers.acked(), r.files(), len(srv.backends()))
+	figure(t, "the config changed %d times (%d refused) under 32 workers: %d jobs, each delivered once; %d descriptors (before: %d), %d goroutines (before: %d) and %d connections at the end",
+		r.changes, r.refusals, workers.acked(), r.files(), files, r.goroutines(), alone, len(srv.backends()))
 }
 
 // passwords has the role app log in over TCP by the password of the moment.
@@ -97,7 +99,7 @@ func (r *reloadRun) rotate() {
 // text is the config of the moment.
 func (r *reloadRun) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "listen:\n  - socket: %s\n", r.a.socket)
+	fmt.Fprintf(&b, "admin: {listen: %s}\nlisten:\n  - socket: %s\n", r.adminSocket(), r.a.socket)
 	if r.second {
 		fmt.Fprintf(&b, "  - {socket: %s, mode: \"0600\", allow: [{users: [0], ops: [ping]}]}\n", r.socket2())
 	}
@@ -114,6 +116,8 @@ func (r *reloadRun) text() string {
 }
 
 func (r *reloadRun) socket2() string { return filepath.Join(r.s.dir, "second.sock") }
+
+func (r *reloadRun) adminSocket() string { return filepath.Join(r.s.dir, "admin.sock") }
 
 func (r *reloadRun) write(text string) {
 	r.t.Helper()
@@ -226,14 +230,33 @@ func (r *reloadRun) files() int {
 	return len(all)
 }
 
-// settleDown waits until nothing is left over of what the configs opened.
-func (r *reloadRun) settleDown(before int) {
+// goroutines counts those of the sidecar. Some come and go, so it is the number that is
+// seen most often.
+func (r *reloadRun) goroutines() (usual int) {
+	r.t.Helper()
+	seen := map[int]int{}
+	for range 50 {
+		n := int(r.page.scrape().series["go_goroutines"])
+		if seen[n]++; seen[n] > seen[usual] {
+			usual = n
+		}
+	}
+	if usual == 0 {
+		r.t.Fatal("/metrics does not count goroutines")
+	}
+	return usual
+}
+
+// settleDown waits until nothing is left over of what the configs opened: the sidecar has
+// the descriptors and the goroutines that it had before there were workers.
+func (r *reloadRun) settleDown(files, goroutines int) {
 	r.t.Helper()
 	const more = 6 // connections of the pool that come and go
 	eventually(r.t, patience, "the connections of old pools are closed", func() bool {
 		return len(r.srv.backends()) <= r.pool+3 // and the listener's, the beat's and one that ends
 	})
-	eventually(r.t, patience, "no descriptors are left over", func() bool { return r.files() <= before+more })
+	eventually(r.t, patience, "no descriptors are left over", func() bool { return r.files() <= files+more })
+	eventually(r.t, patience, "no goroutines are left over", func() bool { return r.goroutines() <= goroutines })
 	log := r.a.readLog()
 	for _, word := range []string{"secret-", "panic", "DATA RACE"} {
 		if strings.Contains(log, word) {
@@ -249,6 +272,7 @@ type reloadWorkers struct {
 	done  atomic.Int64
 	end   atomic.Bool
 	all   sync.WaitGroup
+	conns []*wire
 	mu    sync.Mutex
 	seen  map[string]int
 	wrong []string
@@ -261,7 +285,7 @@ func newReloadWorkers(t *testing.T, socket string, n int) *reloadWorkers {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { conn.Close() })
+		w.conns = append(w.conns, conn)
 		w.all.Go(func() {
 			if err := w.work(conn, i); err != nil {
 				w.mu.Lock()
@@ -323,9 +347,13 @@ func (w *reloadWorkers) after(n int) {
 	})
 }
 
+// stop ends the workers and their connections; again, it does nothing.
 func (w *reloadWorkers) stop() {
 	w.end.Store(true)
 	w.all.Wait()
+	for _, conn := range w.conns {
+		conn.Close()
+	}
 }
 
 // judge: what is left in the queue and what was delivered, each once, is what was enqueued.
