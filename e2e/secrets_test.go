@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	neturl "net/url"
@@ -96,7 +97,9 @@ func (r *secretRun) heard(what, text string) {
 // run runs the program to its end, and keeps all that it says.
 func (r *secretRun) run(env []string, args ...string) (out string, code int) {
 	r.t.Helper()
-	cmd := exec.Command(binary, args...)
+	ctx, stop := context.WithTimeout(r.t.Context(), 2*patience) // one that hangs is told as it is
+	defer stop()
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(os.Environ(), env...)
 	text, err := cmd.CombinedOutput()
 	if _, ran := errors.AsType[*exec.ExitError](err); err != nil && !ran {
@@ -221,7 +224,9 @@ func (r *secretRun) running() {
 	look()
 	r.config("run", fmt.Sprintf("{url: %q}", r.url(second))) // from the file into the URL
 	ask(0, "reload", "--json")
-	for name, wrong := range r.mistakes() {
+	mistakes := r.mistakes()
+	maps.Copy(mistakes, r.absences())
+	for name, wrong := range mistakes {
 		r.config("run", wrong)
 		ask(2, "reload")
 		if out := ask(0, "status"); !strings.Contains(out, "DOES NOT RUN") {
@@ -295,10 +300,38 @@ func (r *secretRun) mistakes() map[string]string {
 		"a number beside it":             fmt.Sprintf("{url: %q, max_connections: many}", r.url(word)),
 		"no map":                         r.url(word),
 		"quotes that do not end":         fmt.Sprintf("{url: \"%s}", r.url(word)),
-		"another name behind the at":     fmt.Sprintf("{url: \"%s://app:%s@nowhere.invalid/e2e\"}", r.engine, word),
-		"a port where nobody answers":    fmt.Sprintf("{url: \"%s://app:%s@127.0.0.1:1/e2e\"}", r.engine, word),
 		"a database that does not exist": fmt.Sprintf("{url: \"%s://app:%s@%s/none\"}", r.engine, word, r.addr),
 	}
+}
+
+// absences are databases that cannot be reached, as far as anybody can tell: serve waits for them.
+func (r *secretRun) absences() map[string]string {
+	word := marker + "-9"
+	return map[string]string{
+		"another name behind the at":  fmt.Sprintf("{url: \"%s://app:%s@nowhere.invalid/e2e\"}", r.engine, word),
+		"a port where nobody answers": fmt.Sprintf("{url: \"%s://app:%s@127.0.0.1:1/e2e\"}", r.engine, word),
+	}
+}
+
+// awaits starts one that waits for its database.
+func (r *secretRun) awaits(config string) {
+	r.t.Helper()
+	sc := r.s.sidecar("awaits")
+	sc.config, sc.socket = config, strings.TrimSuffix(config, ".yaml")+".sock"
+	sc.start()
+	for _, ask := range [][]string{{"status"}, {"status", "--json"}, {"stats"}, {"reload"}} {
+		_, _ = r.run(nil, append(ask, "--socket", sc.socket)...)
+	}
+	r.admin(strings.TrimSuffix(config, ".yaml") + ".admin")
+	sc.kill()
+	log, err := os.ReadFile(sc.log)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if !bytes.Contains(log, []byte("the database cannot be opened")) {
+		r.t.Errorf("it does not say that it waits:\n%s", log)
+	}
+	r.heard("the log of one that waits", string(log))
 }
 
 // wrong starts everything with what is wrong.
@@ -311,6 +344,13 @@ func (r *secretRun) wrong() {
 				r.t.Errorf("%s: %v went well\n%s", name, command, out)
 			}
 		}
+	}
+	for name, away := range r.absences() {
+		config := r.config("away", away)
+		if out, code := r.run(nil, "check", "--json", "--config", config); code == 0 {
+			r.t.Errorf("%s: check went well\n%s", name, out)
+		}
+		r.awaits(config)
 	}
 	for _, bad := range []string{"//app:" + marker + "/x@db/e2e", "//app:" + marker + "-9@" + r.addr + "/e2e"} {
 		bad = r.engine + ":" + bad
