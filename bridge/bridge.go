@@ -33,6 +33,8 @@ type Bridge struct {
 
 	metrics  *metrics
 	draining atomic.Bool
+	lives    context.Context // done when Run begins to stop
+	dies     context.CancelFunc
 	vigil    vigil
 
 	reload  sync.Mutex // one change of the plan at a time
@@ -78,6 +80,7 @@ func New(o Options, log *slog.Logger) (*Bridge, error) {
 		sessions: make(map[*session]struct{}),
 		users:    make(map[uint32]int),
 	}
+	b.lives, b.dies = context.WithCancel(context.Background())
 	p := newPlan(o)
 	for name, d := range o.Databases {
 		if err := p.add(name, b.newBank(name, d)); err != nil {
@@ -135,6 +138,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 	<-r.stop.Done()
 	b.draining.Store(true)
+	b.dies() // and a reload under way, which may wait for a database
 	b.reload.Lock() // a reload under way ends before
 	b.running = nil
 	b.reload.Unlock()

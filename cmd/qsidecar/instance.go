@@ -212,7 +212,8 @@ func (p *instance) Config() (generation int64, failed error, since time.Time) {
 func (p *instance) Admin() string { return p.admin.address() }
 
 // Reload reads the files again and has the sidecar run by them, as a whole or not at
-// all. The changes are what became different, for people; none: nothing did.
+// all. The changes are what became different, for people; none: nothing did. Where ctx is
+// cancelled, or the sidecar stops, the config is neither taken nor refused.
 func (p *instance) Reload(ctx context.Context) (changes []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,11 +225,14 @@ func (p *instance) Reload(ctx context.Context) (changes []string, err error) {
 	if failed == nil { // what was refused is tried again and again: that is no news
 		p.manager.reloading()
 	}
-	defer func() { p.tell(err) }()
 	c, src, err := p.look()
 	if err == nil {
 		changes, err = p.take(ctx, c, src)
 	}
+	if err != nil && (errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, bridge.ErrNotRunning)) {
+		return nil, err // nothing that follows matters any more
+	}
+	defer func() { p.tell(err) }()
 	if err != nil {
 		p.refuse(err)
 		return nil, err
