@@ -138,7 +138,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 	<-r.stop.Done()
 	b.draining.Store(true)
-	b.dies() // and a reload under way, which may wait for a database
+	b.dies()        // and a reload under way, which may wait for a database
 	b.reload.Lock() // a reload under way ends before
 	b.running = nil
 	b.reload.Unlock()

@@ -14,9 +14,9 @@ import (
 // Control is what a Bridge asks of the process that it runs in.
 type Control interface {
 	// Reload reads the config again and has the Bridge run by it. The changes are for
-	// people; none: nothing is different. With an error what ran goes on. ctx is cancelled
+	// people; none: nothing is different, and why says why. With an error what ran goes on. ctx is cancelled
 	// when the sidecar stops.
-	Reload(ctx context.Context) (changes []string, err error)
+	Reload(ctx context.Context) (changes []string, why string, err error)
 
 	// Config tells which config runs, counted from 1, and since when a newer one could not
 	// be taken, and why; nil: there is none.
@@ -41,14 +41,14 @@ func (s *session) reloadConfig() finisher {
 	return later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithTimeoutCause(s.bridge.lives, reloadTimeout, fmt.Errorf("reload: not done within %v", reloadTimeout))
 		defer cancel()
-		changes, err := c.Reload(ctx)
+		changes, why, err := c.Reload(ctx)
 		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeDraining, "the config was not reloaded: the sidecar is stopping")}, nil
 		}
 		if err != nil {
 			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %v", err)}, nil
 		}
-		return &protocol.Reply{Changes: append([]string{}, changes...)}, nil
+		return &protocol.Reply{Changes: append([]string{}, changes...), Why: why}, nil
 	})
 }
 

@@ -90,6 +90,8 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 // unchanged is a config that is as it was.
 type unchanged struct{}
 
-func (unchanged) Reload(context.Context) ([]string, error) { return nil, nil }
-func (unchanged) Config() (int64, error, time.Time)        { return 1, nil, time.Time{} }
-func (unchanged) Admin() string                            { return "127.0.0.1:9464" }
+func (unchanged) Reload(context.Context) ([]string, string, error) {
+	return nil, "c.yaml says what runs already", nil
+}
+func (unchanged) Config() (int64, error, time.Time) { return 1, nil, time.Time{} }
+func (unchanged) Admin() string                     { return "127.0.0.1:9464" }

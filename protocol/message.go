@@ -175,6 +175,7 @@ type Reply struct {
 	Settled *Settled    // ack, nack, extend
 	Count   Opt[int64]  // retry, delete, release, purge
 	Changes []string    // reload; never nil in its reply
+	Why     string      // reload, where Changes is empty: why nothing is different, for people
 	Status  *Status     // status: its fields stand in the reply itself
 
 	Lost []string // event "lost": the leases

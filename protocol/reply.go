@@ -206,6 +206,7 @@ var replyMessage = newMessage([]field[Reply]{
 	isList("queues", 0, math.MaxInt, statMessage, func(r *Reply) *[]QueueStat { return &r.Queues }, needs(statMessage, "queue")),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
 	isTexts("changes", 0, math.MaxInt, -1, func(r *Reply) *[]string { return &r.Changes }),
+	optWord("why", func(r *Reply) *string { return &r.Why }),
 	ofStatus(number("uptime_ms", func(s *Status) *int64 { return &s.UptimeMS })),
 	ofStatus(number("generation", func(s *Status) *int64 { return &s.Generation })),
 	ofStatus(optWord("config_error", func(s *Status) *string { return &s.ConfigError })),

@@ -212,14 +212,14 @@ func (p *instance) Config() (generation int64, failed error, since time.Time) {
 func (p *instance) Admin() string { return p.admin.address() }
 
 // Reload reads the files again and has the sidecar run by them, as a whole or not at
-// all. The changes are what became different, for people; none: nothing did. Where ctx is
-// cancelled, or the sidecar stops, the config is neither taken nor refused.
-func (p *instance) Reload(ctx context.Context) (changes []string, err error) {
+// all. The changes are what became different, for people; none: nothing did, and why says
+// why. Where ctx is cancelled, or the sidecar stops, the config is neither taken nor refused.
+func (p *instance) Reload(ctx context.Context) (changes []string, why string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if src, err := readSources(p.setup, &p.config); err == nil && src.same(p.sources) {
 		p.healed()
-		return nil, nil
+		return nil, p.unchanged(), nil
 	}
 	_, failed, _ := p.Config()
 	if failed == nil { // what was refused is tried again and again: that is no news
@@ -230,19 +230,22 @@ func (p *instance) Reload(ctx context.Context) (changes []string, err error) {
 		changes, err = p.take(ctx, c, src)
 	}
 	if err != nil && (errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, bridge.ErrNotRunning)) {
-		return nil, err // nothing that follows matters any more
+		return nil, "", err // nothing that follows matters any more
 	}
 	defer func() { p.tell(err) }()
 	if err != nil {
 		p.refuse(err)
-		return nil, err
+		return nil, "", err
 	}
 	p.state.Lock()
 	defer p.state.Unlock()
 	p.generation++
 	p.failed, p.takenAt = nil, time.Now()
 	p.log.Info("the config was reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
-	return changes, nil
+	if len(changes) == 0 {
+		why = "the files' text is another one, and says the same"
+	}
+	return changes, why, nil
 }
 
 // unsteady is how often files may be different from one reading to the next.
@@ -313,49 +316,6 @@ func (p *instance) take(ctx context.Context, c config, src sources) ([]string, e
 	return changes, nil
 }
 
-// serving says what is served. p.mu is held.
-func (p *instance) serving() string {
-	sockets, places := p.places()
-	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(places, ", "))
-}
-
-// places are where it serves, and the databases. p.mu is held.
-func (p *instance) places() (sockets, databases []string) {
-	for _, l := range p.config.Listen {
-		sockets = append(sockets, l.Socket)
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.open)) {
-		info := p.open[name].Info()
-		databases = append(databases, info.Engine+":"+info.Place)
-	}
-	return sockets, databases
-}
-
-// served is serving, for whoever holds nothing.
-func (p *instance) served() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.serving()
-}
-
-// began logs what begins.
-func (p *instance) began() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	sockets, databases := p.places()
-	p.log.Info("serving", "version", programVersion().Number, "sockets", sockets, "databases", databases)
-}
-
-// tell tells the service manager what runs, and why nothing newer does. p.mu is held.
-func (p *instance) tell(failed error) {
-	generation, _, _ := p.Config()
-	status := fmt.Sprintf("%s, config generation %d", p.serving(), generation)
-	if failed != nil {
-		status += "; THE NEWEST CONFIG DOES NOT RUN: " + failed.Error()
-	}
-	p.manager.ready(status)
-}
-
 // stopsWithin is how long an orderly exit takes at most: the drain, settles that wait for
 // a database that is away, and what is left to write.
 func (c *config) stopsWithin() time.Duration {
@@ -364,26 +324,4 @@ func (c *config) stopsWithin() time.Duration {
 		lease = max(lease, time.Duration(d.HostLease))
 	}
 	return time.Duration(c.DrainTimeout) + lease + stopMargin
-}
-
-// refuse remembers why what the files say does not run. p.mu is held.
-func (p *instance) refuse(err error) {
-	p.state.Lock()
-	defer p.state.Unlock()
-	if p.failed == nil || p.failed.Error() != err.Error() {
-		p.log.Error("the config was not reloaded: what ran before goes on", "generation", p.generation, "error", err)
-	}
-	p.failed, p.failedAt = err, time.Now()
-}
-
-// healed: the files say again what runs. p.mu is held.
-func (p *instance) healed() {
-	p.state.Lock()
-	was := p.failed
-	p.failed = nil
-	p.state.Unlock()
-	if was != nil {
-		p.log.Info("the config files are again as they run", "generation", p.generation)
-		p.tell(nil)
-	}
 }

@@ -4,36 +4,32 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestStopEndsAReload: a database that does not answer keeps a sidecar that is to stop from
 // that no longer than it takes to stop, also where somebody asked for the reload. What was
 // not tried to the end is no error of the config.
 func TestStopEndsAReload(t *testing.T) {
-	h := newHost(t)
-	h.poll, h.deaf = time.Hour, true
-	x := &reloading{host: h, file: h.file("c.yaml", one)}
-	x.r = h.serve("--config", x.file)
+	x := asked(t, one)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	asked := make(chan net.Conn, 10) // more than are dialled
+	dialled := make(chan net.Conn, 10) // more than are dialled
 	go func() {
 		for {
 			conn, err := silent.Accept()
 			if err != nil {
 				return
 			}
-			asked <- conn
+			dialled <- conn
 		}
 	}()
 	x.write(x.file, one+"databases: {main: {url: 'postgres://app@"+silent.Addr().String()+"/app'}}\n")
 	answer := make(chan result, 1)
 	go func() { answer <- x.run("reload") }()
-	defer (<-asked).Close()
+	defer (<-dialled).Close()
 	if code := x.r.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

@@ -35,6 +35,15 @@ func reloads(t *testing.T, deaf bool, config string) *reloading {
 	return x
 }
 
+// asked is one that looks at its files only when it is asked to.
+func asked(t *testing.T, config string) *reloading {
+	h := newHost(t)
+	h.poll, h.deaf = time.Hour, true
+	x := &reloading{host: h, file: h.file("c.yaml", config)}
+	x.r = h.serve("--config", x.file)
+	return x
+}
+
 // knows waits until the sidecar has a queue of that name, or has none.
 func (x *reloading) knows(queue string, want bool) {
 	x.t.Helper()
@@ -145,7 +154,7 @@ func TestReloadThatCannotBe(t *testing.T) {
 		x.must(0, "enqueue", "one", "x")
 	}
 	x.write(x.file, one)
-	if out := x.must(0, "reload"); out != "nothing changed\n" {
+	if out := x.must(0, "reload"); !strings.HasPrefix(out, "nothing changed: "+x.file+": that is what runs already, as config generation 1, since ") {
 		t.Errorf("reload of what runs says %q", out)
 	}
 	if st := x.status(); st.ConfigError != "" {
@@ -154,12 +163,26 @@ func TestReloadThatCannotBe(t *testing.T) {
 }
 
 func TestReloadTellsWhatChanged(t *testing.T) {
-	x := reloads(t, false, "queues: {one: {}, gone: {}}\ndefaults: {keep: 1h}\n")
+	x := asked(t, "queues: {one: {}, gone: {}}\ndefaults: {keep: 1h}\n")
 	x.write(x.file, "queues: {one: {timeout: 5m}, new: {keep: 2d}}\ndefaults: {keep: 2h, max_attempts: 3}\nlog: {level: warn}\n")
 	got := x.must(0, "reload")
 	want := "queues.gone removed\nqueues.new added\ndefaults.keep: 1h → 2h\ndefaults.max_attempts: 20 → 3\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
 	if got != want {
 		t.Errorf("reload says\n%swant\n%s", got, want)
+	}
+}
+
+// TestReloadTellsWhyNothingChanged: the text may be another one, or there may be none.
+func TestReloadTellsWhyNothingChanged(t *testing.T) {
+	x := asked(t, one)
+	x.write(x.file, one+"# the same\n")
+	if out := x.must(0, "reload"); out != "nothing changed: the files' text is another one, and says the same\n" {
+		t.Errorf("reload says %q", out)
+	}
+	h := newHost(t)
+	h.serve()
+	if out := h.must(0, "reload"); !strings.HasPrefix(out, "nothing changed: the sidecar runs without a config file") {
+		t.Errorf("reload says %q", out)
 	}
 }
 
@@ -178,7 +201,7 @@ func TestReloadOnSIGHUP(t *testing.T) {
 // TestReloadKeepsConnectionsAndJobs: the database moves to another file and back while a
 // job is held and a claim waits.
 func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
-	x := reloads(t, false, one)
+	x := asked(t, one)
 	at := func(db, more string) string {
 		return "databases: {main: {url: 'sqlite:" + filepath.Join(x.dir, db) + "'" + more + "}}\n" + one
 	}

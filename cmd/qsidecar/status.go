@@ -36,7 +36,7 @@ cannot be had, what ran before goes on. Connections stay, and so do the jobs the
 					return a.printReply(rep)
 				}
 				if len(rep.Changes) == 0 {
-					return a.say("nothing changed")
+					return a.say("nothing changed: %s", cmp.Or(rep.Why, "the sidecar does not say why"))
 				}
 				for _, change := range rep.Changes {
 					if err := a.say("%s", change); err != nil {

@@ -116,7 +116,7 @@ func (w *watcher) failures() <-chan error {
 }
 
 // reload has no answer to give: what went wrong is in the log, and status tells it.
-func (w *watcher) reload(ctx context.Context) { _, _ = w.p.Reload(ctx) }
+func (w *watcher) reload(ctx context.Context) { _, _, _ = w.p.Reload(ctx) }
 
 // differ looks whether the files say something else than what runs, or than what was refused.
 func (p *instance) differ() (now sources, differ bool) {

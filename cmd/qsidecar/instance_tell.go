@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// serving says what is served. p.mu is held.
+func (p *instance) serving() string {
+	sockets, places := p.places()
+	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(places, ", "))
+}
+
+// places are where it serves, and the databases. p.mu is held.
+func (p *instance) places() (sockets, databases []string) {
+	for _, l := range p.config.Listen {
+		sockets = append(sockets, l.Socket)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.open)) {
+		info := p.open[name].Info()
+		databases = append(databases, info.Engine+":"+info.Place)
+	}
+	return sockets, databases
+}
+
+// served is serving, for whoever holds nothing.
+func (p *instance) served() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.serving()
+}
+
+// began logs what begins.
+func (p *instance) began() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sockets, databases := p.places()
+	p.log.Info("serving", "version", programVersion().Number, "sockets", sockets, "databases", databases)
+}
+
+// tell tells the service manager what runs, and why nothing newer does. p.mu is held.
+func (p *instance) tell(failed error) {
+	generation, _, _ := p.Config()
+	status := fmt.Sprintf("%s, config generation %d", p.serving(), generation)
+	if failed != nil {
+		status += "; THE NEWEST CONFIG DOES NOT RUN: " + failed.Error()
+	}
+	p.manager.ready(status)
+}
+
+// unchanged says why a reload has nothing to do. p.mu is held.
+func (p *instance) unchanged() string {
+	if len(p.sources.files) == 0 {
+		return "the sidecar runs without a config file; its flags and its environment are read at its start alone"
+	}
+	p.state.Lock()
+	defer p.state.Unlock()
+	return fmt.Sprintf("%s: that is what runs already, as config generation %d, since %s",
+		strings.Join(p.sources.files, ", "), p.generation, p.takenAt.Format(time.DateTime))
+}
+
+// refuse remembers why what the files say does not run. p.mu is held.
+func (p *instance) refuse(err error) {
+	p.state.Lock()
+	defer p.state.Unlock()
+	if p.failed == nil || p.failed.Error() != err.Error() {
+		p.log.Error("the config was not reloaded: what ran before goes on", "generation", p.generation, "error", err)
+	}
+	p.failed, p.failedAt = err, time.Now()
+}
+
+// healed: the files say again what runs. p.mu is held.
+func (p *instance) healed() {
+	p.state.Lock()
+	was := p.failed
+	p.failed = nil
+	p.state.Unlock()
+	if was != nil {
+		p.log.Info("the config files are again as they run", "generation", p.generation)
+		p.tell(nil)
+	}
+}
