@@ -20,12 +20,13 @@ func (s sources) same(other sources) bool {
 
 // readSources reads the files again that c was read from.
 func readSources(s setup, c *config) (src sources, err error) {
+	whose := make(map[string]string) // what each file is
 	hash := func(paths []string) (sum [sha256.Size]byte) {
 		h := sha256.New()
 		for _, path := range paths {
 			text, e := readFile(path)
 			if e != nil {
-				err = errors.Join(err, usagef("it cannot be read: %w", e))
+				err = errors.Join(err, usagef("%s cannot be read: %w", whose[path], e))
 			}
 			fmt.Fprintf(h, "%s %d ", path, len(text))
 			h.Write(text)
@@ -36,13 +37,16 @@ func readSources(s setup, c *config) (src sources, err error) {
 	var configs, secrets []string
 	if s.config != "" {
 		configs = append(configs, s.config)
+		whose[s.config] = "the config file"
 	}
 	if c.urlFile != "" {
 		configs = append(configs, c.urlFile)
+		whose[c.urlFile] = "the file with the database's URL"
 	}
-	for _, d := range c.Databases {
+	for name, d := range c.Databases {
 		if d.PasswordFile != "" {
 			secrets = append(secrets, d.PasswordFile)
+			whose[d.PasswordFile] = "databases." + name + ".password_file"
 		}
 	}
 	slices.Sort(secrets)
