@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // TestDatabaseAwayAtTheStart: a sidecar starts beside a database that does not run. It
@@ -94,4 +97,40 @@ func TestDeniedAtTheStart(t *testing.T) {
 	if log := sc.readLog(); !strings.Contains(log, "nosuch") {
 		t.Errorf("it said %q", log)
 	}
+}
+
+// TestMigrationThatTakesLong: where the tables of a database take longer than a start waits
+// for, as when another sidecar is at them, the sockets are served, and the jobs as soon as
+// the tables are there.
+func TestMigrationThatTakesLong(t *testing.T) {
+	t.Parallel()
+	s, srv := newPostgresSite(t)
+	place := filepath.Join(s.dir, "admin.sock")
+	s.extra = "admin: {listen: " + place + "}\n"
+	other, err := pgx.Connect(t.Context(), srv.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	const lock = "(x'7173696465636172'::bigint)" // of postgres's schemaLock
+	if _, err := other.Exec(t.Context(), "SELECT pg_advisory_lock"+lock); err != nil {
+		t.Fatal(err)
+	}
+
+	sc := s.started("a") // after the time that a start waits
+	adm := adminAt(t, place)
+	if code, body := adm.get("/startupz"); code != 200 {
+		t.Errorf("/startupz: %d %s", code, body)
+	}
+	if code, body := adm.get("/readyz"); code != 503 || !strings.Contains(body, "main: not reached yet") {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	c := sc.dial()
+	c.refused("unavailable", msg{"op": "stats"})
+	if _, err := other.Exec(t.Context(), "SELECT pg_advisory_unlock"+lock); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patience, "it is ready", func() bool { code, _ := adm.get("/readyz"); return code == 200 })
+	c.enqueueN("q", 1)
+	c.claimOne("q")
 }

@@ -235,7 +235,14 @@ func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.raw, err = connector.Connect(ctx); err != nil {
+	// The driver's own limit is for the dialling: a server that then says nothing would be
+	// waited for as long as ctx lasts.
+	within, cancel := context.WithTimeoutCause(ctx, s.o.connect, fmt.Errorf("no answer to the login within %v", s.o.connect))
+	defer cancel()
+	if c.raw, err = connector.Connect(within); err != nil {
+		if ctx.Err() == nil && within.Err() != nil {
+			err = context.Cause(within)
+		}
 		return nil, &connectError{err}
 	}
 	return c, nil

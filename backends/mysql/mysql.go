@@ -43,7 +43,8 @@ type Options struct {
 	// Log gets what no caller is told. Defaults to discarding it.
 	Log *slog.Logger
 
-	clock string // the expression for the present instant; tests put another one in its place
+	clock   string        // the expression for the present instant; tests put another one in its place
+	connect time.Duration // for a connection, login and all; tests wait less
 }
 
 const (
@@ -104,6 +105,9 @@ func (o *Options) complete() error {
 	}
 	if o.clock == "" {
 		o.clock = clock
+	}
+	if o.connect == 0 {
+		o.connect = connectTimeout
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -6,9 +6,11 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
@@ -81,11 +83,15 @@ func (s *Store) connect(config msdsn.Config) {
 	pool := func(most int) *sql.DB {
 		c := mssql.NewConnectorConfig(config)
 		c.Dialer = s.o.dialer
+		if c.Dialer == nil {
+			c.Dialer = &net.Dialer{KeepAlive: config.KeepAlive}
+		}
+		c.Dialer = dialer{c.Dialer}
 		var to driver.Connector = c
 		if s.o.driver != nil {
 			to = s.o.driver(c)
 		}
-		db := sql.OpenDB(to)
+		db := sql.OpenDB(prompt{to, s.o.connect})
 		db.SetMaxOpenConns(most)
 		db.SetMaxIdleConns(most)
 		db.SetConnMaxIdleTime(idleTime)
@@ -97,6 +103,64 @@ func (s *Store) connect(config msdsn.Config) {
 	for range own {
 		s.lanes <- s.newLane()
 	}
+}
+
+// prompt is a connector whose connections are there within a time, login and all, or not:
+// the driver by itself reads on for as long as the server says nothing, whatever becomes of ctx.
+type prompt struct {
+	driver.Connector
+	within time.Duration
+}
+
+// Connect implements driver.Connector.
+func (p prompt) Connect(ctx context.Context) (driver.Conn, error) {
+	w := new(dialled)
+	within, cancel := context.WithTimeoutCause(context.WithValue(ctx, dialledKey{}, w), p.within, fmt.Errorf("no answer to the login within %v", p.within))
+	defer cancel()
+	stop := context.AfterFunc(within, w.cut)
+	c, err := p.Connector.Connect(within)
+	if stop() {
+		return c, err
+	}
+	if err == nil {
+		err = c.Close() // its wire is cut
+	}
+	return nil, errors.Join(context.Cause(within), err)
+}
+
+// dialled is the wire of a connection that is being made.
+type dialled struct {
+	mu   sync.Mutex
+	wire net.Conn
+	over bool
+}
+
+type dialledKey struct{}
+
+// cut has whoever reads from the wire, or will, read no more.
+func (w *dialled) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	if w.wire != nil {
+		_ = w.wire.SetDeadline(time.Unix(1, 0)) // fails where it is closed already
+	}
+}
+
+// dialer tells who connects which wire it is.
+type dialer struct{ mssql.Dialer }
+
+// DialContext implements mssql.Dialer.
+func (d dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	wire, err := d.Dialer.DialContext(ctx, network, addr)
+	if w, ok := ctx.Value(dialledKey{}).(*dialled); ok && err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.wire = wire; w.over {
+			return nil, errors.Join(context.Cause(ctx), wire.Close())
+		}
+	}
+	return wire, err
 }
 
 // server is what answers.

@@ -65,8 +65,9 @@ type Options struct {
 	// Log gets what no caller is told. Defaults to discarding it.
 	Log *slog.Logger
 
-	dialer mssql.Dialer                            // tests cut connections with it
-	driver func(*mssql.Connector) driver.Connector // tests put another server behind the driver's face
+	dialer  mssql.Dialer                            // tests cut connections with it
+	driver  func(*mssql.Connector) driver.Connector // tests put another server behind the driver's face
+	connect time.Duration                           // for a connection, login and all; tests wait less
 }
 
 const (
@@ -129,6 +130,9 @@ func (o *Options) complete() error {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.connect == 0 {
+		o.connect = connectTimeout
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,27 +17,84 @@ import (
 // ended instead would keep its pod, or its host, from starting while a database restarts.
 type awaited struct {
 	backends.Absent
-	last *atomic.Pointer[error] // why it could not be had last
+	last  *atomic.Pointer[error]   // why it could not be had last
+	first *atomic.Pointer[attempt] // the one that the start did not wait for; nil: somebody took it
 }
 
-func newAwaited(c *config, name string, why error) *awaited {
-	last := new(atomic.Pointer[error])
-	last.Store(&why)
-	engine := ""
+// openPatience is how long a start waits for a database: longer than one that is there
+// takes to say who it is, and than a connection may take (10 s). What goes on for longer, as
+// the building of an index on a large table, goes on while the sockets are served.
+const openPatience = 15 * time.Second
+
+func newAwaited(c *config, name string, why error, first *attempt) *awaited {
+	a := &awaited{last: new(atomic.Pointer[error]), first: new(atomic.Pointer[attempt])}
+	a.last.Store(&why)
+	a.first.Store(first)
 	if u, err := parseDatabaseURL(c.Databases[name].URL); err == nil {
-		engine = u.name
+		a.About.Engine = u.name
 	}
-	return &awaited{last: last, Absent: backends.Absent{
-		About: backends.Info{Engine: engine, Place: "not reached yet"},
-		Why:   func() error { return *last.Load() },
-	}}
+	a.About.Place = "not reached yet"
+	a.Why = func() error { return *a.last.Load() }
+	return a
 }
 
-// mayAwait reports whether err is that the database is away just now. A file of this host
-// is there or is not.
-func (c *config) mayAwait(name string, err error) bool {
-	u, parsed := parseDatabaseURL(c.Databases[name].URL)
-	return err != nil && backends.IsAway(err) && parsed == nil && !u.file
+// Close implements backends.Backend.
+func (a *awaited) Close() error {
+	t := a.first.Swap(nil)
+	if t == nil {
+		return nil
+	}
+	t.cancel()
+	<-t.done
+	if t.err != nil {
+		return nil // it was to end
+	}
+	return t.b.Close()
+}
+
+// inFile reports whether the database is a file of this host: that is there or is not.
+func (c *config) inFile(name string) bool {
+	u, err := parseDatabaseURL(c.Databases[name].URL)
+	return err == nil && u.file
+}
+
+// attempt is a database that is being opened.
+type attempt struct {
+	by     string // all of the config that it is opened by
+	cancel context.CancelFunc
+	done   chan struct{} // closed when what follows is known
+	b      backends.Backend
+	err    error
+}
+
+// attempt begins to open a database, which takes as long as it takes, or until ctx is done.
+func (p *instance) attempt(ctx context.Context, c config, name, by string) *attempt {
+	ctx, cancel := context.WithCancel(ctx)
+	t := &attempt{by: by, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(t.done)
+		defer cancel()
+		t.b, t.err = openAdopted(ctx, &c, name, p.log)
+	}()
+	return t
+}
+
+// within is what the attempt brings until that context is done. patient: what is away by
+// then, or still being opened, is awaited.
+func (t *attempt) within(until context.Context, c *config, name string, patient bool) (backends.Backend, error) {
+	patient = patient && !c.inFile(name)
+	select {
+	case <-t.done:
+	case <-until.Done():
+		if patient {
+			return newAwaited(c, name, backends.Unavailable(context.Cause(until)), t), nil
+		}
+		<-t.done
+	}
+	if patient && backends.IsAway(t.err) {
+		return newAwaited(c, name, t.err, nil), nil
+	}
+	return t.b, t.err
 }
 
 const (
@@ -44,67 +102,96 @@ const (
 	awaitMost  = 2 * time.Second // it is there again for workers as soon as that
 )
 
-// await looks for databases that were not reached at the start, until all are there or
-// ctx is done.
+// await looks for databases that were not reached at the start, each by itself, until all
+// are there or ctx is done.
 func (p *instance) await(ctx context.Context) {
 	select {
 	case <-p.b.Ready():
 	case <-ctx.Done():
 		return
 	}
-	for pause := awaitFirst; len(p.missing()) > 0; pause = min(2*pause, awaitMost) {
+	p.mu.Lock()
+	open := maps.Clone(p.open)
+	p.mu.Unlock()
+	var all sync.WaitGroup
+	for _, place := range open {
+		if a, waits := place.Backend.(*awaited); waits {
+			all.Go(func() { p.awaitOne(ctx, place, a) })
+		}
+	}
+	all.Wait()
+}
+
+// awaitOne looks for the database that a stands for in that place.
+func (p *instance) awaitOne(ctx context.Context, place *openDB, a *awaited) {
+	if t := a.first.Load(); t != nil {
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return // whoever closes a ends it
+		}
+		if !a.first.CompareAndSwap(t, nil) || p.arrived(place, a, t) {
+			return
+		}
+	}
+	for pause := awaitFirst; ; pause = min(2*pause, awaitMost) {
 		select {
 		case <-time.After(pause):
-			p.arrive(ctx)
 		case <-ctx.Done():
+			return
+		}
+		name, c := p.stands(place)
+		if name == "" {
+			return
+		}
+		t := &attempt{}
+		if t.by, t.err = c.openedBy(name); t.err == nil {
+			t = p.attempt(ctx, c, name, t.by)
+			<-t.done
+		}
+		if p.arrived(place, a, t) {
 			return
 		}
 	}
 }
 
-// missing are the databases that were not reached yet, by name.
-func (p *instance) missing() map[string]*openDB {
+// stands is the name of the database in that place, by the config that runs; empty: a reload
+// took it out.
+func (p *instance) stands(place *openDB) (string, config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := maps.Clone(p.open)
-	maps.DeleteFunc(all, func(_ string, o *openDB) bool {
-		_, waits := o.Backend.(*awaited)
-		return !waits
-	})
-	return all
+	return nameIn(p.open, place), p.config
 }
 
-// arrive opens those that are there by now.
-func (p *instance) arrive(ctx context.Context) {
-	for name, place := range p.missing() {
-		p.mu.Lock()
-		c := p.config
-		p.mu.Unlock()
-		if err := p.reach(ctx, &c, name, place); err != nil {
-			p.stillAway(name, place.Backend.(*awaited), err)
+func nameIn(open map[string]*openDB, place *openDB) string {
+	for name, o := range open {
+		if o == place {
+			return name
 		}
 	}
+	return ""
 }
 
-// reach opens one, which takes as long as it takes, and has the sidecar use it.
-func (p *instance) reach(ctx context.Context, c *config, name string, place *openDB) error {
-	by, err := c.openedBy(name)
-	if err != nil {
-		return err
+// arrived has the sidecar use what an attempt brought, in that place. false: it brought nothing.
+func (p *instance) arrived(place *openDB, a *awaited, t *attempt) bool {
+	err := t.err
+	if err == nil {
+		err = p.put(place, &openDB{Backend: t.b, by: t.by})
 	}
-	b, err := openAdopted(ctx, c, name, p.log)
 	if err != nil {
-		return err
+		name, _ := p.stands(place)
+		p.stillAway(name, a, err)
 	}
-	return p.put(name, place, &openDB{Backend: b, by: by})
+	return err == nil
 }
 
 // put has the sidecar use a database that was awaited. One that a reload replaced
 // meanwhile is closed again.
-func (p *instance) put(name string, place, next *openDB) (err error) {
+func (p *instance) put(place, next *openDB) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.open[name] != place {
+	name := nameIn(p.open, place)
+	if name == "" {
 		return next.Close()
 	}
 	open := maps.Clone(p.open)

@@ -27,11 +27,12 @@ type instance struct {
 	log   *slog.Logger
 	logs  *logSettings
 	b     *bridge.Bridge
+	made  atomic.Pointer[bridge.Bridge] // b, for who does not know whether it was made
 	admin *admin
 
 	inherited []*net.UnixListener
-	manager   *manager // nil: nobody is told
-	patient   bool     // what cannot be reached at the start is waited for; see awaited
+	manager   *manager      // nil: nobody is told
+	patience  time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
 
 	mu      sync.Mutex // one reload at a time
 	config  config
@@ -72,12 +73,13 @@ func (p *instance) start(ctx context.Context, c config) (err error) {
 			p.admin.close()
 		}
 	}()
-	if p.open, err = p.openMissing(ctx, &c, nil, p.patient); err != nil {
+	if p.open, err = p.openMissing(ctx, &c, nil, p.patience); err != nil {
 		return err
 	}
 	if p.b, err = bridge.New(p.options(&c, p.open), p.log); err != nil {
 		return errors.Join(&usageError{fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
 	}
+	p.made.Store(p.b)
 	p.config = c
 	p.state.Lock() // the metrics are asked already
 	p.generation, p.takenAt = 1, time.Now()
@@ -89,30 +91,38 @@ func (p *instance) start(ctx context.Context, c config) (err error) {
 }
 
 // openMissing is the databases of c: those of `have` that c has in the very same way, and
-// others that it opens. With an error what it opened is closed again. One that cannot be
-// reached is an error, unless patient: then it is awaited.
-func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*openDB, patient bool) (map[string]*openDB, error) {
+// others that it opens, all at a time. With an error what it opened is closed again. One that
+// cannot be reached is an error, unless there is patience: then it is awaited, and so is one
+// that takes longer than that to open.
+func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*openDB, patience time.Duration) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
+	under := make(map[string]*attempt)
 	var errs error
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
 		by, err := c.openedBy(name)
 		if err != nil {
 			errs = errors.Join(errs, c.inDatabase(name, err))
-			continue
-		}
-		if o := openBy(have, by); o != nil {
+		} else if o := openBy(have, by); o != nil {
 			all[name] = o
-			continue
+		} else {
+			under[name] = p.attempt(ctx, *c, name, by)
 		}
-		b, err := openAdopted(ctx, c, name, p.log)
-		if patient && c.mayAwait(name, err) {
-			b, err = newAwaited(c, name, err), nil
-		}
+	}
+	until, cancel := ctx, context.CancelFunc(func() {})
+	if patience > 0 {
+		until, cancel = context.WithTimeoutCause(ctx, patience, fmt.Errorf("it is not open after %v", patience))
+	}
+	defer cancel()
+	for _, name := range slices.Sorted(maps.Keys(under)) {
+		b, err := under[name].within(until, c, name, patience > 0)
 		if err != nil {
 			errs = errors.Join(errs, c.inDatabase(name, err))
 			continue
 		}
-		all[name] = &openDB{Backend: b, by: by}
+		all[name] = &openDB{Backend: b, by: under[name].by}
+	}
+	if ctx.Err() != nil {
+		errs = errors.Join(errs, context.Cause(ctx))
 	}
 	if errs != nil {
 		return nil, errors.Join(errs, closeUnused(all, have))
@@ -293,7 +303,7 @@ func (p *instance) take(ctx context.Context, c config, src sources) ([]string, e
 			return nil, err
 		}
 	}
-	open, err := p.openMissing(ctx, &c, p.open, false)
+	open, err := p.openMissing(ctx, &c, p.open, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -49,11 +49,12 @@ type app struct {
 	inherited []*net.UnixListener // sockets that the service manager made
 	tells     bool                // this is a service, and the service manager is told how it goes
 
-	poll    time.Duration // between two looks at the config's files; 0: pollEvery
-	deaf    bool          // the file system tells of no changes
-	socket  string        // --socket
-	json    bool          // --json
-	started bool          // the arguments were understood: errors from here on are no usage errors
+	poll     time.Duration // between two looks at the config's files; 0: pollEvery
+	patience time.Duration // for databases at the start; 0: openPatience
+	deaf     bool          // the file system tells of no changes
+	socket   string        // --socket
+	json     bool          // --json
+	started  bool          // the arguments were understood: errors from here on are no usage errors
 }
 
 // answerTimeout is how long a one-shot command waits for the sidecar, beyond the

@@ -33,6 +33,7 @@ type host struct {
 	env      map[string]string
 	terminal bool          // a person sits at stdin
 	poll     time.Duration // see app
+	patience time.Duration
 	deaf     bool
 }
 
@@ -73,7 +74,7 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 		in: in, out: out, errOut: errOut, signals: signals,
 		env:      func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
 		terminal: func(any) bool { return terminal },
-		poll:     h.poll, deaf: h.deaf,
+		poll:     h.poll, deaf: h.deaf, patience: h.patience,
 	}
 }
 

@@ -6,15 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/qsidecar/qsidecar/bridge"
 )
 
 // setup is what serve, stdio and check are told about the sidecar to be.
@@ -94,8 +91,9 @@ file, and the file more than the environment.
 The config, and the files that it names, are regular files of at most 16 MiB: they are
 read again whenever they change, which a pipe cannot be.
 
-A database that cannot be reached is waited for: the sockets are served at once, and
-requests answered ` + "`unavailable`" + ` until it is there. A wrong password is an error.
+A server's database that cannot be reached, or takes longer than 15 s to open, is waited
+for: the sockets are served, and requests answered ` + "`unavailable`" + ` until then. A wrong
+password is an error.
 
 Under systemd (deploy/systemd) it tells when it serves and how it goes, feeds the
 watchdog, and takes over the sockets of a socket unit: those must be in the config's
@@ -150,51 +148,59 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 func (a *app) withBridge(ctx context.Context, s setup, c config, f func(ctx context.Context, p *instance) error) (err error) {
 	log, settings := a.changingLog(c.Log)
 	defer settings.flush()
-	p := &instance{setup: s, read: a.config, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings, patient: a.tells}
+	p := &instance{setup: s, read: a.config, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings}
 	if a.tells {
-		p.manager = a.manager(log)
+		p.manager, p.patience = a.manager(log), cmp.Or(a.patience, openPatience)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ran := make(chan struct{})
+	watched := a.watchSignals(p, cancel, ran)
+	defer func() {
+		close(ran)
+		<-watched
+	}()
 	p.manager.tell("opening the databases")
 	if err := p.start(ctx, c); err != nil {
+		if ctx.Err() != nil {
+			log.Info("stopped before it served")
+			return nil
+		}
 		p.manager.tell("it could not start: " + err.Error())
 		return err
 	}
 	defer func() { err = p.close(err) }()
-	b := p.b
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	return a.run(ctx, cancel, p, f)
+}
+
+// run runs a sidecar that was made, and f beside it.
+func (a *app) run(ctx context.Context, cancel context.CancelFunc, p *instance, f func(ctx context.Context, p *instance) error) error {
 	ran := make(chan struct{})
-	drain := func() {
-		p.manager.stops(time.Duration(p.longest.Load()))
-		cancel()
-	}
-	watched := a.watchSignals(b, drain, ran, log)
 	var beating sync.WaitGroup
 	beating.Go(func() { p.manager.beat(ran, p.b) })
 	beating.Go(func() { p.await(ctx) })
 	beside := make(chan error, 1)
 	go func() {
 		select {
-		case <-b.Ready():
+		case <-p.b.Ready():
 			beside <- f(ctx, p)
 			cancel()
 		case <-ran:
 			beside <- nil
 		}
 	}()
-	err = b.Run(ctx)
+	err := p.b.Run(ctx)
 	if err == nil {
-		log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
+		p.log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
 	}
 	close(ran)
 	cancel()
-	<-watched
 	beating.Wait()
 	return errors.Join(err, <-beside)
 }
 
-// watchSignals drains b at the first signal and aborts that at the second.
-func (a *app) watchSignals(b *bridge.Bridge, drain func(), ran <-chan struct{}, log *slog.Logger) <-chan struct{} {
+// watchSignals drains the sidecar at the first signal, or ends its start, and aborts at the second.
+func (a *app) watchSignals(p *instance, drain context.CancelFunc, ran <-chan struct{}) <-chan struct{} {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -202,9 +208,10 @@ func (a *app) watchSignals(b *bridge.Bridge, drain func(), ran <-chan struct{}, 
 			select {
 			case sig := <-a.signals:
 				if n == 0 {
-					log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
+					p.log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
+					p.manager.stops(max(time.Duration(p.longest.Load()), stopMargin))
 					drain()
-				} else {
+				} else if b := p.made.Load(); b != nil {
 					b.Abort()
 				}
 			case <-ran:

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// silent is the address of a server that takes connections and says nothing: a proxy whose
+// server is away, a host that hangs.
+func silent(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes the connections, and nobody reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln.Addr().String()
+}
+
+// silentConfig has databases of every kind of server, none of which says a word.
+func silentConfig(t *testing.T, h *host, more string) string {
+	t.Helper()
+	at := silent(t)
+	return h.file("c.yaml", fmt.Sprintf(`databases:
+  a: {url: "postgres://u@%[1]s/app"}
+  b: {url: "mysql://u@%[1]s/app"}
+  c: {url: "sqlserver://u:p@%[1]s?database=app"}
+queues: {"*": {database: a}}
+`, at)+more)
+}
+
+// TestSilentDatabasesAtTheStart: the start waits for all of them together no longer than for
+// one, then what does not need them is served, and the end is as prompt.
+func TestSilentDatabasesAtTheStart(t *testing.T) {
+	h := newHost(t)
+	h.patience = time.Millisecond
+	place := filepath.Join(h.dir, "admin.sock")
+	r := h.start(nil, "serve", "--config", silentConfig(t, h, "admin: {listen: "+place+"}\n"))
+	r.says("serving on")
+	asks(t, place, "/startupz", http.StatusOK, "ok")
+	asks(t, place, "/healthz", http.StatusOK, "ok")
+	asks(t, place, "/readyz", http.StatusServiceUnavailable, "database c: not reached yet")
+	asks(t, place, "/metrics", http.StatusOK, `qsidecar_database_reachable{database="b"} 0`)
+	h.must(0, "ping")
+	if got := h.run("stats", "q"); got.code == 0 || !strings.Contains(got.err, "it is not open after 1ms") {
+		t.Errorf("stats: %d %s", got.code, got.err)
+	}
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit code %d: %s", code, r.errOut)
+	}
+}
+
+// TestStopWhileItStarts: a signal ends a start that waits for a database.
+func TestStopWhileItStarts(t *testing.T) {
+	h := newHost(t)
+	h.patience = time.Hour
+	place := filepath.Join(h.dir, "admin.sock")
+	r := h.start(nil, "serve", "--config", silentConfig(t, h, "admin: {listen: "+place+"}\n"))
+	eventually(t, "the admin listener", func() bool { _, err := os.Stat(place); return err == nil })
+	asks(t, place, "/startupz", http.StatusServiceUnavailable, "the databases are being opened")
+	r.signals <- syscall.SIGTERM
+	if code := r.wait(); code != 0 || !strings.Contains(r.errOut.String(), "stopped before it served") {
+		t.Errorf("exit code %d: %s", code, r.errOut)
+	}
+}
