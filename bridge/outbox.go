@@ -95,5 +95,6 @@ func (o *outbox) fail(err error) {
 	if o.err == nil {
 		o.err = err
 	}
+	o.buf, o.spare = nil, nil
 	o.release()
 }

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -42,8 +43,8 @@ func had(t *testing.T, batch []*pending, s *session, next *[]*pending) (n int) {
 	return n
 }
 
-// TestTurns: a session that has a thousand writes queued leaves others half of the commit,
-// and has all of it when it is alone.
+// TestTurns: a session that has a thousand writes queued has half as much of a commit
+// as all others, and all of it when it is alone.
 func TestTurns(t *testing.T) {
 	greedy := &session{}
 	its := jobsOf(greedy, 900, 10)
@@ -58,8 +59,8 @@ func TestTurns(t *testing.T) {
 	for range 3 {
 		others()
 		batch := c.take()
-		if n := had(t, batch, greedy, &its); n != 50 || len(batch) != 100 {
-			t.Fatalf("of a commit of %d writes one session has %d, want 50 of 100", len(batch), n)
+		if n := had(t, batch, greedy, &its); n != 25 || len(batch) != 75 {
+			t.Fatalf("of a commit of %d writes one session has %d, want 25 of 75", len(batch), n)
 		}
 		if !c.turns.over(greedy) {
 			t.Error("it is not known to have had its turn")
@@ -68,12 +69,69 @@ func TestTurns(t *testing.T) {
 	if n, over := c.others(nil); n != 0 || over {
 		t.Errorf("of no writes %d are of others, %v", n, over)
 	}
-	if n := len(c.take()); n != 750 {
-		t.Errorf("alone it has %d writes in a commit, want the 750 that are left", n)
+	for had := 2; len(c.queue) > 0; had *= 2 { // of 50 others each wrote one
+		if n := len(c.take()); n != min(had, 825-had+2) {
+			t.Errorf("when nobody else writes it has %d writes in a commit, want %d", n, had)
+		}
 	}
-	if len(c.queue) > 0 || len(c.turns.debts) > 0 {
-		t.Errorf("there are %d writes left, and %d debts", len(c.queue), len(c.turns.debts))
+	if c.take(); len(c.turns.debts) > 0 {
+		t.Errorf("there are %d debts", len(c.turns.debts))
 	}
+	for range lately + 1 {
+		c.push(jobsOf(greedy, 1, 10)[0])
+		c.take()
+	}
+	for _, p := range jobsOf(greedy, 900, 10) {
+		c.push(p)
+	}
+	for range lately {
+		c.take()
+	}
+	for _, p := range jobsOf(greedy, 900, 10) {
+		c.push(p)
+	}
+	if n := len(c.take()); n != 900 {
+		t.Errorf("alone it has %d of its 900 writes in a commit", n)
+	}
+}
+
+// TestTurnsOfTwo: several who are greedy have no more of a commit than one would, and share it.
+func TestTurnsOfTwo(t *testing.T) {
+	one, two := &session{}, &session{}
+	ones, twos := jobsOf(one, 500, 10), jobsOf(two, 500, 10)
+	c := queuedWrites(append(slices.Clone(ones), twos...)...)
+	for range 3 {
+		for range 80 {
+			p := jobsOf(&session{}, 1, 10)[0]
+			p.size = sizeOf(p.write)
+			c.push(p)
+		}
+		batch := c.take()
+		if n, m := had(t, batch, one, &ones), had(t, batch, two, &twos); n != 20 || m != 20 || len(batch) != 120 {
+			t.Fatalf("a commit has %d writes of the one, %d of the other, %d in all; want 20, 20, 120", n, m, len(batch))
+		}
+	}
+}
+
+// TestTurnsOfWhoIsBehind: who has one write is in the next commit, however many wait before it.
+func TestTurnsOfWhoIsBehind(t *testing.T) {
+	c := queuedWrites()
+	for range 10 {
+		for _, p := range jobsOf(&session{}, 1000, 10) {
+			p.size = sizeOf(p.write)
+			c.push(p)
+		}
+	}
+	worker := &session{}
+	p := jobsOf(worker, 1, 10)[0]
+	p.size = sizeOf(p.write)
+	c.push(p)
+	for _, got := range c.take() {
+		if got == p {
+			return
+		}
+	}
+	t.Error("a worker's write is left behind ten thousand of others")
 }
 
 // TestTurnsOfLargeWrites: a large write goes, and then those of others alone for a while;

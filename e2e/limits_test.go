@@ -20,6 +20,7 @@ type offence struct {
 	config string // of the sidecar, at the top level
 	code   string // what the client is told each time
 	commit func(o *offender)
+	share  float64 // how much of it may be carried out for each job of the others; 0: it is refused
 }
 
 // offences are the limits of the documentation (protocol/PROTOCOL.md §12, and `limits` and
@@ -27,40 +28,40 @@ type offence struct {
 func offences() []offence {
 	header := strings.Repeat("h", 9<<10)
 	return []offence{
-		{"connections in all", "limits: {connections: 33}", "busy", (*offender).connect},
-		{"connections of one user", "limits: {connections_per_user: 33}", "busy", (*offender).connect},
+		{"connections in all", "limits: {connections: 33}", "busy", (*offender).connect, 0},
+		{"connections of one user", "limits: {connections_per_user: 33}", "busy", (*offender).connect, 0},
 		{"waiting claims of a connection", "", "busy", func(o *offender) {
 			o.prepare(256, `{"op":"claim","id":1,"queue":"nothing","wait_ms":3600000}`)
 			o.flood(`{"op":"claim","id":2,"queue":"nothing","wait_ms":3600000}`)
-		}},
+		}, 0},
 		{"jobs that a connection holds", "limits: {held: 5}", "busy", func(o *offender) {
 			o.call(`{"op":"enqueue","jobs":[` + strings.Repeat(`{"queue":"its"},`, 9) + `{"queue":"its"}]}`)
 			o.call(`{"op":"claim","queue":"its","max":5}`)
 			o.flood(`{"op":"claim","id":2,"queue":"its","max":5}`)
-		}},
+		}, 0},
 		{"names of queues", "limits: {queue_names: 4}", "busy", func(o *offender) {
 			for i := range 4 {
 				o.call(fmt.Sprintf(`{"op":"enqueue","queue":"name-%d"}`, i))
 			}
 			o.flood(`{"op":"enqueue","id":2,"queue":"name-too-many"}`)
-		}},
+		}, 0},
 		{"ready jobs of a queue", "defaults: {max_ready: 1000000}", "busy", func(o *offender) {
 			o.call(`{"op":"enqueue","queue":"full"}`)
 			o.flood(`{"op":"enqueue","id":2,"queue":"full"}`)
-		}},
+		}, 0},
 		{"headers", "", "bad_request", func(o *offender) {
 			o.flood(`{"op":"enqueue","id":2,"queue":"q","headers":{"a":"` + header + `"}}`)
-		}},
+		}, 0},
 		{"payload", "max_frame: 64KiB", "too_large", func(o *offender) {
 			o.each(`{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("p", 50<<10) + `"}` + "\n")
-		}},
+		}, 0},
 		{"frame", "", "too_large", func(o *offender) {
 			o.each(`{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("p", 4<<20) + `"}` + "\n")
-		}},
-		{"memory for large messages", "limits: {buffered: 8MiB}", "busy", (*offender).halves},
+		}, 0},
+		{"memory for large messages", "limits: {buffered: 8MiB}", "busy", (*offender).halves, 0},
 		{"open requests of a connection", "", "", func(o *offender) {
 			o.flood(`{"op":"enqueue","id":2,"queue":"its"}`)
-		}},
+		}, 2},
 	}
 }
 
@@ -96,7 +97,10 @@ func (x offence) judge(t *testing.T) {
 	}()
 	eventually(t, patience, "the offender runs into the limit", func() bool { return o.told.Load() >= 3 })
 	before := o.told.Load()
-	beside := crew.work(n)
+	crew.fill(n)
+	began := o.told.Load()
+	beside := crew.drain(n)
+	during := float64(o.told.Load()-began) / float64(n)
 	eventually(t, patience, "the offender goes on", func() bool { return o.told.Load() > before })
 	told := o.told.Load() - before
 	close(o.stop)
@@ -105,6 +109,12 @@ func (x offence) judge(t *testing.T) {
 		x.limit, alone, beside, 100*beside/alone, told)
 	if beside < least*alone {
 		t.Errorf("beside the offender others did %.0f jobs/s of %.0f", beside, alone)
+	}
+	if x.share > 0 {
+		figure(t, "for each job of the others %.1f requests of the offender were carried out", during)
+		if during > x.share {
+			t.Errorf("these are more than %.1f", x.share)
+		}
 	}
 }
 
@@ -131,7 +141,18 @@ func newCrew(t *testing.T, a *sidecar, n int) *crew {
 // work has the crew do n jobs, and returns how many they did in a second.
 func (c *crew) work(n int) (rate float64) {
 	c.t.Helper()
+	c.fill(n)
+	return c.drain(n)
+}
+
+// fill makes n jobs.
+func (c *crew) fill(n int) {
+	c.t.Helper()
 	c.admin.enqueueN("work", n)
+}
+
+func (c *crew) drain(n int) (rate float64) {
+	c.t.Helper()
 	var left atomic.Int64
 	left.Store(int64(n))
 	errs := make(chan error, len(c.conns))
