@@ -223,14 +223,16 @@ func (Release) write() {}
 // The i-th job given belongs to the i-th slot. Jobs come from the first queue
 // until it has no more that are ready and unlocked, then from the next; inside a queue higher
 // priority first, then by position. A paused queue gives nothing. The statement
-// stops by bytes too: it takes at least one job if there is one, and no further
-// one that would bring the payloads above MaxBytes. A stored job whose payload
-// exceeds MaxPayload goes to dead with CauseTooLarge instead.
+// stops by bytes too: it takes at least one job if there is one (where Strict is
+// set, only one that fits too), and no further one that would bring the payloads
+// above MaxBytes. A stored job whose payload exceeds MaxPayload goes to dead with
+// CauseTooLarge instead.
 type Claim struct {
 	Queues     []Policy
 	Slots      []Slot
 	MaxBytes   int64
 	MaxPayload int64
+	Strict     bool
 }
 
 // Slot is one taker of a claim.

@@ -67,7 +67,7 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 		switch {
 		case c.MaxPayload > 0 && r.size > c.MaxPayload:
 			large = append(large, r)
-		case c.MaxBytes > 0 && r.size > c.left && len(c.res.Jobs)+len(fit) > 0:
+		case c.MaxBytes > 0 && r.size > c.left && (c.Strict || len(c.res.Jobs)+len(fit) > 0):
 			c.res.More = true
 		default:
 			fit = append(fit, r)

@@ -283,7 +283,7 @@ func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backe
 		for to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind {
 			to++
 		}
-		run := backends.Claim{Queues: c.Queues[from:to], Slots: c.Slots[len(all.Jobs):], MaxBytes: left, MaxPayload: c.MaxPayload}
+		run := backends.Claim{Queues: c.Queues[from:to], Slots: c.Slots[len(all.Jobs):], MaxBytes: left, MaxPayload: c.MaxPayload, Strict: c.Strict || len(all.Jobs) > 0}
 		var got backends.ClaimResult
 		if kind == ofHeld {
 			got, err = s.hold(ctx, run)

@@ -85,7 +85,7 @@ func (c *claiming) takeOne(ctx context.Context, conn spare, p backends.Policy) (
 	switch {
 	case large:
 		fit = 0
-	case c.MaxBytes > 0 && r.size > c.left && len(c.res.Jobs) > 0:
+	case c.MaxBytes > 0 && r.size > c.left && (c.Strict || len(c.res.Jobs) > 0):
 		c.res.More = true
 		return false, false, nil
 	}

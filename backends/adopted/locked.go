@@ -93,7 +93,7 @@ func (s *Store) claimEach(ctx context.Context, host backends.Identity, c backend
 		if len(all.Jobs) == len(c.Slots) || all.More {
 			break
 		}
-		one := backends.Claim{Queues: []backends.Policy{p}, Slots: c.Slots[len(all.Jobs):], MaxBytes: left, MaxPayload: c.MaxPayload}
+		one := backends.Claim{Queues: []backends.Policy{p}, Slots: c.Slots[len(all.Jobs):], MaxBytes: left, MaxPayload: c.MaxPayload, Strict: c.Strict || len(all.Jobs) > 0}
 		res, err := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{one}}, blocked)
 		switch {
 		case err == nil:

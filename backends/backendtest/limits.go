@@ -44,6 +44,31 @@ var limits = map[string]func(*kit){
 			k.Error("more is not said")
 		}
 	},
+	"AStrictClaimTakesNothingTooLong": func(k *kit) {
+		k.put("aaaa", "bb", "cc")
+		k.enqueue(backends.NewJob{Queue: "p", Payload: []byte("p")})
+		strict := func(max int64) backends.ClaimResult {
+			b := k.claims(me, 9, 0, policy("q"), policy("p"))
+			b.Claims[0].MaxBytes, b.Claims[0].MaxPayload, b.Claims[0].Strict = max, 100, true
+			return k.commit(b).Claims[0]
+		}
+		for _, want := range []struct {
+			max  int64
+			more bool
+			jobs []string
+		}{
+			{3, true, nil}, // no later one in its place, nor one of another queue
+			{5, true, []string{"aaaa"}},
+			{5, false, []string{"bb", "cc", "p"}},
+			{5, false, nil},
+		} {
+			r := strict(want.max)
+			k.given(r.Jobs, want.jobs...)
+			if r.More != want.more {
+				k.Errorf("a claim of at most %d bytes: more is %v", want.max, r.More)
+			}
+		}
+	},
 	"ExactlyEnoughBytes": func(k *kit) {
 		k.put("aaaa", "bbbb")
 		r := k.bounded(9, 8, 4, policy("q"))

@@ -153,7 +153,7 @@ func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.Claim
 				r.Fallen.Add(j.Queue, backends.CauseTooLarge, true)
 				continue
 			}
-			if size += n; len(r.Jobs) > 0 && c.MaxBytes > 0 && size > c.MaxBytes {
+			if size += n; (len(r.Jobs) > 0 || c.Strict) && c.MaxBytes > 0 && size > c.MaxBytes {
 				r.More = true
 				return r
 			}

@@ -308,7 +308,7 @@ func (c *claiming) digest(t *tx, end *ending) error {
 			buried = append(buried, j)
 			continue
 		}
-		if j.size > c.left && len(c.res.Jobs)+len(taken) > 0 {
+		if j.size > c.left && (c.Strict || len(c.res.Jobs)+len(taken) > 0) {
 			c.res.More = true
 			break
 		}

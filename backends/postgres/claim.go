@@ -237,7 +237,7 @@ func (c *claiming) ask(t *tx) {
 	t.add(sql, c.take, len(s.host), c.left, c.MaxPayload,
 		p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP,
 		p.limits, p.timeout, p.backoff, p.backoffMax, p.keep, p.keepDead,
-		s.host, s.number, s.lease, s.worker, s.workers, int64(c.host), len(c.res.Jobs) == 0, s.ahead)
+		s.host, s.number, s.lease, s.worker, s.workers, int64(c.host), !c.Strict && len(c.res.Jobs) == 0, s.ahead)
 }
 
 // row is what a claim's statement answers for each row that it locked.

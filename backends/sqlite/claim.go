@@ -87,7 +87,7 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 		seen++
 		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), lost: r.int(12)}
 		if j.tooLarge = r.null(2); !j.tooLarge {
-			if j.size > c.left && len(c.res.Jobs)+len(chosen) > 0 {
+			if j.size > c.left && (c.Strict || len(c.res.Jobs)+len(chosen) > 0) {
 				c.res.More = true
 				return errStop
 			}

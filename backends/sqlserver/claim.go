@@ -238,7 +238,7 @@ func (c *claiming) ask(t *tx) {
 		got = append(got, r)
 		return err
 	}), func(rows *sql.Rows) error { return c.take(got, rows) }},
-		int64(len(slots)), c.left, c.MaxPayload, int64(c.host), int64(bit(len(c.res.Jobs) == 0)),
+		int64(len(slots)), c.left, c.MaxPayload, int64(c.host), int64(bit(!c.Strict && len(c.res.Jobs) == 0)),
 		document(c.segments(time.Now())), document(c.policies()), document(slots))
 }
 
