@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -43,8 +44,8 @@ func readSources(s setup, c *config) (src sources, err error) {
 		configs = append(configs, c.urlFile)
 		whose[c.urlFile] = "the file with the database's URL"
 	}
-	for name, d := range c.Databases {
-		if d.PasswordFile != "" {
+	for _, name := range slices.Sorted(maps.Keys(c.Databases)) { // an error that comes again has the same words
+		if d := c.Databases[name]; d.PasswordFile != "" && !slices.Contains(secrets, d.PasswordFile) {
 			secrets = append(secrets, d.PasswordFile)
 			whose[d.PasswordFile] = "databases." + name + ".password_file"
 		}

@@ -101,21 +101,7 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 		return err
 	}
 	fmt.Fprintln(a.out)
-	rows = nil
-	for _, d := range st.Databases {
-		state := "well"
-		switch {
-		case d.Error != "":
-			state = d.Error
-		case d.BeatMS < 0:
-			state = "not reached yet"
-		case d.Leaving:
-			state = "not configured any more, open for its last jobs"
-		}
-		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, cell(d.Place, 48), age(max(d.BeatMS, 0)), pool(&d),
-			strconv.FormatInt(d.Held, 10), cell(state, 100)})
-	}
-	if err := a.table("DATABASE SERVER AT LAST-BEAT POOL HELD STATE", rows); err != nil {
+	if err := a.showDatabases(st.Databases); err != nil {
 		return err
 	}
 	fmt.Fprintln(a.out)
@@ -125,6 +111,37 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 			strconv.FormatInt(s.Held, 10), age(s.HeldMS), holds(&s), strconv.FormatInt(s.Waiting, 10)})
 	}
 	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR QUEUES WAITING", rows)
+}
+
+// showDatabases shows a table of them, and then what is the matter with those that are not
+// well: what to do about it is most often at the end of a long text.
+func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
+	var rows [][]string
+	for _, d := range all {
+		state := "well"
+		switch {
+		case d.Error != "":
+			state = "NOT WELL, see below"
+		case d.BeatMS < 0:
+			state = "not reached yet"
+		case d.Leaving:
+			state = "not configured any more, open for its last jobs"
+		}
+		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, cell(d.Place, 48), age(max(d.BeatMS, 0)), pool(&d),
+			strconv.FormatInt(d.Held, 10), state})
+	}
+	if err := a.table("DATABASE SERVER AT LAST-BEAT POOL HELD STATE", rows); err != nil {
+		return err
+	}
+	for _, d := range all {
+		if d.Error == "" {
+			continue
+		}
+		if err := a.say("database %s: %s", d.Name, d.Error); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pool is how many connections of a database's pool are at work, of how many.
