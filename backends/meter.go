@@ -90,6 +90,22 @@ func (m *Meter) Usage() Usage {
 	return u
 }
 
+// Since is what was counted since before. What is at the moment stays out of it.
+func (u Usage) Since(before Usage) Usage {
+	u.Max, u.InUse, u.Idle = 0, 0, 0
+	u.Waits -= before.Waits
+	u.Waited -= before.Waited
+	u.Trips.Count -= before.Trips.Count
+	u.Trips.Sum -= before.Trips.Sum
+	for i, n := range before.Trips.Within {
+		u.Trips.Within[i] -= n
+	}
+	for i, n := range before.Retries {
+		u.Retries[i] -= n
+	}
+	return u
+}
+
 // Add adds the counts of one that was used before.
 func (u *Usage) Add(before Usage) {
 	u.Waits += before.Waits

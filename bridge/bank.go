@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +37,8 @@ type bank struct {
 	depths      depths
 	census      census
 	metrics     atomic.Pointer[databaseMetrics] // under the name that it has now
+	accounts    sync.Mutex                      // of accounted
+	accounted   backends.Usage                  // what was counted of the link's usage; see account
 	log         *slog.Logger
 
 	// Bridge.reload guards these.

@@ -12,9 +12,10 @@ import (
 // database in the place of the one that is there (another address, a larger pool, a
 // new password): calls under way end on the old one, and only then is it done with.
 type link struct {
-	mu   sync.Mutex
-	end  *linkEnd
-	past backends.Usage // of the Backends that were replaced
+	mu      sync.Mutex
+	end     *linkEnd
+	leaving []*linkEnd     // that were replaced, and are still in use
+	past    backends.Usage // of the Backends before them
 }
 
 // linkEnd is a Backend and its users.
@@ -36,10 +37,13 @@ func (l *link) replace(d Database) {
 	next := newLinkEnd(d)
 	l.mu.Lock()
 	old := l.end
-	l.leave(old)
 	l.end = next
+	l.leaving = append(l.leaving, old)
 	close(old.gone)
 	idle := old.users == 0
+	if idle {
+		l.left(old)
+	}
 	l.mu.Unlock()
 	if idle {
 		old.finish()
@@ -73,6 +77,9 @@ func (l *link) release(e *linkEnd) {
 	l.mu.Lock()
 	e.users--
 	last := e.users == 0 && l.end != e
+	if last {
+		l.left(e)
+	}
 	l.mu.Unlock()
 	if last {
 		e.finish()

@@ -49,8 +49,12 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		tell(beatDesc, age.Seconds(), name)
 		tell(leaseDesc, bank.times.patience().Seconds(), name)
 		bank.tellDepths(name, tell)
-		bank.tellUsage(name, to)
+		bank.tellPool(name, to)
 	}
+	for _, bank := range p.banks {
+		bank.account()
+	}
+	b.metrics.databases.tellUsage(to)
 }
 
 func oneIf(yes bool) float64 {

@@ -28,6 +28,7 @@ type databaseLabels struct {
 type databaseMetrics struct {
 	labels *databaseLabels
 	name   string
+	used   usedBy
 
 	commit, writes, jobs prometheus.Observer
 	failures             map[string]prometheus.Counter // by cause
@@ -294,6 +295,7 @@ func (b *Bridge) label(p *plan) {
 	for name, bank := range p.bankBy {
 		d := b.metrics.databases.of(name)
 		d.named.Store(&named)
+		bank.account() // to the name that it had
 		bank.metrics.Store(d)
 	}
 	for name, q := range p.opts.Queues {

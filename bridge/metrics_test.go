@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -88,6 +89,8 @@ func TestCounts(t *testing.T) {
 		return figures(t, s.Bridge)["jobs_lost_total{cause=disconnected,database=main,queue=q}"] == 1
 	})
 	s.counted(t, "q", want)
+	// A connection is closed after what it held was given back.
+	eventually(t, func() bool { return figures(t, s.Bridge)["sessions{socket="+s.path+"}"] == 1 })
 
 	all := figures(t, s.Bridge)
 	for key, n := range map[string]float64{
@@ -96,7 +99,6 @@ func TestCounts(t *testing.T) {
 		"claim_wait_seconds{database=main,queue=q}":      5,
 		"job_wait_seconds{database=main,queue=q}":        5, // nothing was charged before
 		"sessions_opened_total{}":                        3,
-		"sessions{socket=" + s.path + "}":                1,
 		"jobs_held{database=main}":                       0,
 		"draining{}":                                     0,
 		"database_reachable{database=main}":              1,
@@ -262,7 +264,14 @@ func BenchmarkCounting(b *testing.B) {
 // metered tells what the test says.
 type metered struct {
 	*memory.Backend
-	u atomic.Pointer[backends.Usage]
+	u  atomic.Pointer[backends.Usage]
+	id string // of the database; empty: the memory's
+}
+
+func (m *metered) Info() backends.Info {
+	info := m.Backend.Info()
+	info.Database = cmp.Or(m.id, info.Database)
+	return info
 }
 
 func (m *metered) Usage() backends.Usage { return *m.u.Load() }
@@ -299,4 +308,46 @@ func TestUsageOverAReload(t *testing.T) {
 	want["pool_connections{database=main,state=idle}"], want["pool_connections{database=main,state=in_use}"], want["pool_connections_max{database=main}"] = 0, 0, 4
 	want["pool_waits_total{database=main}"], want["statement_seconds{database=main}"] = 6, 11
 	check()
+}
+
+// TestUsageByName: what a database's Backends used stays counted under the name that it had
+// then: where a reload gives the name to another database, gives the database another name, or
+// drops it.
+func TestUsageByName(t *testing.T) {
+	tells := func(id string, trips uint64) *metered {
+		m := &metered{Backend: memory.New(), id: id}
+		m.u.Store(&backends.Usage{Max: 8, Trips: backends.Trips{Count: trips}})
+		return m
+	}
+	first, second := tells("BBBBBBBBBBB", 10), tells("CCCCCCCCCCC", 3)
+	o := options(t, first)
+	s := start(t, o)
+	told := func(want map[string]float64) {
+		t.Helper()
+		all := figures(t, s.Bridge)
+		for name, n := range want {
+			if got, ok := all["statement_seconds{database="+name+"}"]; !ok || got != n {
+				t.Errorf("%s: %v trips (%v), want %v", name, got, ok, n)
+			}
+		}
+	}
+	reload := func(name string, b backends.Backend) {
+		t.Helper()
+		o.Databases = map[string]Database{name: {Backend: b}}
+		o.Queues = map[string]Queue{"*": {Database: name}}
+		if err := s.Reload(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told(map[string]float64{"main": 10})
+	reload("main", second)
+	told(map[string]float64{"main": 13})
+	eventually(t, func() bool { return len(s.plan.Load().banks) == 1 }) // the first is left
+	told(map[string]float64{"main": 13})
+	reload("other", second)
+	second.u.Store(&backends.Usage{Max: 8, Trips: backends.Trips{Count: 5}})
+	told(map[string]float64{"main": 13, "other": 2})
+	if _, ok := figures(t, s.Bridge)["pool_connections_max{database=main}"]; ok {
+		t.Error("the pool of a database that is not configured any more is told")
+	}
 }

@@ -1,6 +1,9 @@
 package bridge
 
 import (
+	"slices"
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -17,49 +20,97 @@ var (
 		"connection: it broke before the commit.", labelDatabase, labelCause)
 )
 
-// usage is what the database's Backends have used so far, as far as they tell.
+// usage is what the database's Backends have used so far, as far as they tell: the present
+// one, those that were replaced, and those of them that somebody still uses.
 func (l *link) usage() (u backends.Usage, ok bool) {
-	e, release := l.use()
-	defer release()
-	m, ok := e.Backend.(backends.Metered)
-	if !ok {
-		return u, false
-	}
-	u = m.Usage()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.end != e { // replaced meanwhile: that one's is in past by now
-		return u, false
-	}
+	u, ok = l.end.usage()
 	u.Add(l.past)
-	return u, true
-}
-
-// leave keeps what a Backend used that is replaced. l.mu is held.
-func (l *link) leave(e *linkEnd) {
-	if m, ok := e.Backend.(backends.Metered); ok {
-		l.past.Add(m.Usage())
+	for _, e := range l.leaving {
+		was, metered := e.usage()
+		u.Add(was)
+		ok = ok || metered
 	}
+	return u, ok || l.past.Trips.Count > 0
 }
 
-// tellUsage gives what a database's Backend tells of itself.
-func (b *bank) tellUsage(name string, to chan<- prometheus.Metric) {
+func (e *linkEnd) usage() (u backends.Usage, ok bool) {
+	if m, ok := e.Backend.(backends.Metered); ok {
+		return m.Usage(), true
+	}
+	return u, false
+}
+
+// left keeps what a Backend used that nobody uses any more. l.mu is held.
+func (l *link) left(e *linkEnd) {
+	u, _ := e.usage()
+	l.past.Add(u)
+	l.leaving = slices.DeleteFunc(l.leaving, func(o *linkEnd) bool { return o == e })
+}
+
+// usedBy are the counts of what the databases of one name used: more than one, where a reload
+// gives the name to another.
+type usedBy struct {
+	mu  sync.Mutex
+	all backends.Usage
+	any bool
+}
+
+// account adds what the bank used since the last time, to the name that it has. It is called
+// before it gets another name, at its end, and whenever somebody wants to know.
+func (b *bank) account() {
+	used := &b.metrics.Load().used
+	b.accounts.Lock()
+	defer b.accounts.Unlock()
 	u, ok := b.link.usage()
 	if !ok {
 		return
 	}
-	tell := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, kind, v, append([]string{name}, labels...)...)
+	used.mu.Lock()
+	defer used.mu.Unlock()
+	used.any = true
+	used.all.Add(u.Since(b.accounted))
+	b.accounted = u
+}
+
+// tellPool gives what a database's pool is at this moment.
+func (b *bank) tellPool(name string, to chan<- prometheus.Metric) {
+	u, ok := b.link.usage()
+	if !ok || u.Max == 0 {
+		return
 	}
-	if u.Max > 0 {
-		tell(poolDesc, prometheus.GaugeValue, float64(u.Idle), "idle")
-		tell(poolDesc, prometheus.GaugeValue, float64(u.InUse), "in_use")
-		tell(poolMaxDesc, prometheus.GaugeValue, float64(u.Max))
-		tell(poolWaitsDesc, prometheus.CounterValue, float64(u.Waits))
-		tell(poolWaitedDesc, prometheus.CounterValue, u.Waited.Seconds())
+	tell := func(d *prometheus.Desc, v int, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), append([]string{name}, labels...)...)
 	}
+	tell(poolDesc, u.Idle, "idle")
+	tell(poolDesc, u.InUse, "in_use")
+	tell(poolMaxDesc, u.Max)
+}
+
+// tellUsage gives what the databases' Backends told of themselves, by the names that they had.
+func (l *databaseLabels) tellUsage(to chan<- prometheus.Metric) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.all {
+		d.used.tell(d.name, to)
+	}
+}
+
+func (used *usedBy) tell(name string, to chan<- prometheus.Metric) {
+	used.mu.Lock()
+	u, known := used.all, used.any
+	used.mu.Unlock()
+	if !known {
+		return
+	}
+	tell := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{name}, labels...)...)
+	}
+	tell(poolWaitsDesc, float64(u.Waits))
+	tell(poolWaitedDesc, u.Waited.Seconds())
 	for i, cause := range backends.RetryCauses {
-		tell(retriesDesc, prometheus.CounterValue, float64(u.Retries[i]), cause)
+		tell(retriesDesc, float64(u.Retries[i]), cause)
 	}
 	buckets, sum := make(map[float64]uint64, len(backends.TripBuckets)), uint64(0)
 	for i, most := range backends.TripBuckets {

@@ -160,6 +160,7 @@ func (b *Bridge) retire(r *running, bank *bank) {
 				b.log.Warn("a database that is not configured any more was left", "error", err)
 			}
 			bank.link.finish()
+			bank.account()
 			if bank.info.Database == "" {
 				return // it never was one
 			}
