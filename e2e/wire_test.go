@@ -32,12 +32,21 @@ type reply struct {
 	Leases   []string   `json:"leases"` // of the event lost
 	Queues   []wireStat `json:"queues"`
 
-	Generation  int    `json:"generation"`
-	ConfigError string `json:"config_error"`
+	Generation  int          `json:"generation"`
+	ConfigError string       `json:"config_error"`
+	Databases   []databaseAt `json:"databases"`
 
 	MaxFrame   int `json:"max_frame"`
 	MaxPayload int `json:"max_payload"`
 	MaxReply   int `json:"max_reply"`
+}
+
+// databaseAt is a database of a status.
+type databaseAt struct {
+	Name    string `json:"name"`
+	Place   string `json:"place"`
+	Error   string `json:"error"`
+	Leaving bool   `json:"leaving"`
 }
 
 type wireError struct {

@@ -123,6 +123,8 @@ Exit codes: 0 stopped in order, 1 it could not serve, 2 wrong arguments or confi
 
 func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 	keepHeadroom()
+	hangUps, stop := a.hangUps()
+	defer stop()
 	for _, l := range c.Listen {
 		if err := a.makeSocketDir(l.Socket); err != nil {
 			return err
@@ -138,7 +140,7 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 		if hint {
 			a.hint(c.Listen[0].Socket)
 		}
-		a.watch(ctx, p)
+		a.watch(ctx, p, hangUps)
 		return nil
 	})
 }

@@ -32,14 +32,19 @@ type watcher struct {
 	seen   sources         // what the files had when they were looked at last
 }
 
-// watch reloads p whenever its files change, and on SIGHUP, until ctx is done.
-func (a *app) watch(ctx context.Context, p *instance) {
-	w := &watcher{p: p, log: p.log, poll: cmp.Or(a.poll, pollEvery), told: map[string]bool{}}
-	hangUps := make(chan os.Signal, 1)
+// hangUps gives each SIGHUP, or one for several, until stop. Nobody need listen: while serve
+// starts one waits until it is there, and while it stops none ends it.
+func (a *app) hangUps() (hangUps <-chan os.Signal, stop func()) {
+	all := make(chan os.Signal, 1)
 	if !a.terminal(a.in) { // at a terminal it says that the terminal is gone
-		signal.Notify(hangUps, syscall.SIGHUP)
-		defer signal.Stop(hangUps)
+		signal.Notify(all, syscall.SIGHUP)
 	}
+	return all, func() { signal.Stop(all) }
+}
+
+// watch reloads p whenever its files change, and at each of hangUps, until ctx is done.
+func (a *app) watch(ctx context.Context, p *instance, hangUps <-chan os.Signal) {
+	w := &watcher{p: p, log: p.log, poll: cmp.Or(a.poll, pollEvery), told: map[string]bool{}}
 	if !a.deaf {
 		defer w.listen()()
 	}
