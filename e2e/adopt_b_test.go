@@ -89,6 +89,8 @@ func smallB(h tableServer, b adoption) map[string]func(t *testing.T) {
 		"b_ends":    func(t *testing.T) { endsOfB(t, h, b) },
 		"b_bounds":  func(t *testing.T) { boundsOfB(t, h, b) },
 		"b_page":    func(t *testing.T) { pageB(t, h, b) },
+		"b_reloads": func(t *testing.T) { reloadsOfB(t, h, b) },
+		"b_changes": func(t *testing.T) { changesOfB(t, h, b) },
 		"b_vanish":  func(t *testing.T) { vanishOfB(t, h, b) },
 	}
 }

@@ -114,6 +114,12 @@ func relay(t *testing.T, at string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return forward(t, "unix", fmt.Sprintf("%s/.s.PGSQL.%d", c.Host, c.Port))
+}
+
+// forward is an address on TCP that leads to another address.
+func forward(t *testing.T, network, to string) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +131,7 @@ func relay(t *testing.T, at string) string {
 			if err != nil {
 				return // it is closed
 			}
-			server, err := net.Dial("unix", fmt.Sprintf("%s/.s.PGSQL.%d", c.Host, c.Port))
+			server, err := net.Dial(network, to)
 			if err != nil {
 				client.Close()
 				continue
