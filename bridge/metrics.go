@@ -48,7 +48,7 @@ func newMetrics() *metrics {
 	m.acked = m.counters("jobs_acked_total", "Jobs that their workers said are done, as committed by the database; queue=\"_unknown\": claimed through another sidecar.", queue)
 	m.nacked = m.counters("jobs_nacked_total", "Jobs that their workers gave up (failed, or not now), as committed by the database.", queue)
 	m.dead = m.counters("jobs_dead_total", "Jobs that died: out of attempts, nacked as dead, or too large.", queue)
-	m.returned = m.counters("jobs_returned_total", "Jobs that were given back unfinished by connections that ended in order; no attempt is charged.", queue)
+	m.returned = m.counters("jobs_returned_total", "Jobs that were given back unfinished, by connections that ended in order or by an operator's release; no attempt is charged.", queue)
 	m.lost = m.counters("jobs_lost_total", "Deliveries that ended without a word of the worker, by cause; counted by the sidecar that took the job back. "+
 		"too_large: not delivered, but dead.", []string{labelDatabase, labelQueue, labelCause})
 	m.claimWait = m.histograms("claim_wait_seconds", "How long a claim that got jobs waited for them, by the first job's queue.", waitBuckets, queue)

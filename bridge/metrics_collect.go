@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"cmp"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		tell(sessionsDesc, float64(n), socket)
 	}
 	tell(drainingDesc, oneIf(b.draining.Load()))
+	var depths sync.WaitGroup // of all at a time: one that is slow to answer is waited for once
 	for name, bank := range p.bankBy {
 		tell(heldDesc, float64(bank.ledger.heldBySessions()), name)
 		tell(waitingDesc, float64(bank.broker.waits()), name)
@@ -48,9 +50,10 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		}
 		tell(beatDesc, age.Seconds(), name)
 		tell(leaseDesc, bank.times.patience().Seconds(), name)
-		bank.tellDepths(name, tell)
+		depths.Go(func() { bank.tellDepths(name, tell) })
 		bank.tellPool(name, to)
 	}
+	depths.Wait()
 	for _, bank := range p.banks {
 		bank.account()
 	}

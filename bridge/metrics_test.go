@@ -351,3 +351,17 @@ func TestUsageByName(t *testing.T) {
 		t.Error("the pool of a database that is not configured any more is told")
 	}
 }
+
+// TestCountOfForcedRelease: what an operator takes back is counted as given back, so that each
+// delivery ends in one count.
+func TestCountOfForcedRelease(t *testing.T) {
+	o := options(t, memory.New())
+	s := start(t, o)
+	c := s.dial(t)
+	c.call(`{"op":"enqueue","queue":"q"}`)
+	j := c.claim1("q")
+	s.dial(t).call(`{"op":"release","queue":"q","ids":["%s"]}`, j.ID)
+	s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})
+	c.refused("lease_lost", `{"op":"ack","lease":"%s"}`, j.Lease)
+	s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})
+}

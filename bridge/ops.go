@@ -383,6 +383,9 @@ func (s *session) command(req *protocol.Request) finisher {
 			return s.failure(err), nil
 		}
 		s.logCommanded(op, &c, count)
+		if c.Kind == backends.ForceRelease {
+			bank.metrics.Load().queue(c.Queue).returned.Add(float64(count))
+		}
 		if freed || c.Kind == backends.Resume {
 			bank.broker.hint([]string{c.Queue})
 		}

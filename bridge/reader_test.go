@@ -222,3 +222,45 @@ func TestNeverTwoReaders(t *testing.T) {
 		}
 	})
 }
+
+// meeting is a database that tells its depths only when another one is asked for its own too.
+type meeting struct {
+	*metered
+	came chan<- struct{}
+	meet <-chan struct{}
+}
+
+func (m *meeting) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	m.came <- struct{}{}
+	select {
+	case <-m.meet:
+		return m.Backend.Stats(ctx, queue)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// TestDepthsOfSeveralDatabases: all are asked at a time, so that metrics wait for one that
+// answers late once, however many there are.
+func TestDepthsOfSeveralDatabases(t *testing.T) {
+	one, other := make(chan struct{}, 9), make(chan struct{}, 9)
+	database := func(id string, came chan<- struct{}, meet <-chan struct{}) Database {
+		m := &metered{Backend: memory.New(), id: id}
+		m.u.Store(&backends.Usage{})
+		return Database{Backend: &meeting{metered: m, came: came, meet: meet}}
+	}
+	o := options(t, nil)
+	o.Databases = map[string]Database{"main": database("BBBBBBBBBBB", one, other), "second": database("CCCCCCCCCCC", other, one)}
+	o.Queues = map[string]Queue{"*": {Database: "main"}, "s": {Database: "second"}}
+	s := start(t, o)
+	eventually(t, func() bool {
+		all := figures(t, s.Bridge)
+		return all["depths_reads_total{database=main}"] == 1 && all["depths_reads_total{database=second}"] == 1
+	})
+	all := figures(t, s.Bridge)
+	for _, name := range []string{"main", "second"} {
+		if n := all["depths_read_failures_total{database="+name+"}"]; n != 0 {
+			t.Errorf("%s was asked alone", name)
+		}
+	}
+}
