@@ -8,14 +8,15 @@ import (
 	"testing"
 )
 
-// TestLogsPage: every text that the page on the log has is one that the program says.
+// TestLogsPage: every text that the page on the log has is one that the program says, and every
+// line that is written at a level above debug is on the page.
 func TestLogsPage(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/logs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var source strings.Builder
-	for _, pattern := range []string{"*.go", "../../bridge/*.go"} {
+	for _, pattern := range []string{"*.go", "../../bridge/*.go", "../../backends/*/*.go", "../../backends/*/*/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, files, err)
@@ -28,6 +29,16 @@ func TestLogsPage(t *testing.T) {
 			if !strings.HasSuffix(file, "_test.go") {
 				source.Write(text)
 			}
+		}
+	}
+	said := regexp.MustCompile(`\b[lL]og\.(?:Info|Warn|Error)\("([^"]+)"`).FindAllStringSubmatch(source.String(), -1)
+	said = append(said, regexp.MustCompile(`(?m)^\tlog[A-Z]\w+ += "([^"]+)"`).FindAllStringSubmatch(source.String(), -1)...)
+	if len(said) < 60 {
+		t.Errorf("%d texts found in the program", len(said))
+	}
+	for _, m := range said {
+		if !strings.Contains(string(page), "`"+m[1]) {
+			t.Errorf("the page does not have %q", m[1])
 		}
 	}
 	texts := regexp.MustCompile("(?m)^\\| (?:info|warn|error) \\| `([^`]+)`|then `([^`]+)` says|until `([^`]+)`").FindAllStringSubmatch(string(page), -1)
