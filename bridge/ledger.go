@@ -123,6 +123,16 @@ func (l *ledger) unrecorded(limit time.Duration) (due []backends.Handed, more bo
 	return due, len(l.handed) > 0
 }
 
+// claim finds the claim that the lease is of. One with the token of a claim and another
+// job's id is none: whoever sent it must not move or end the claim, which was given to
+// somebody else or is still on its way to whoever asked for it. l.mu is held.
+func (l *ledger) claim(lease backends.Lease) *holding {
+	if h := l.known[lease.Token]; h != nil && h.lease.Job == lease.Job {
+		return h
+	}
+	return nil
+}
+
 // attach makes h the session's, which has a place for it. l.mu is held.
 func (l *ledger) attach(h *holding, sess *session) {
 	l.detach(h)
@@ -164,7 +174,7 @@ func (l *ledger) settling(leases []backends.Lease, marked []*holding, runs []ran
 	defer l.mu.Unlock()
 	for _, lease := range leases {
 		r := ran{took: -1}
-		if h := l.known[lease.Token]; h != nil {
+		if h := l.claim(lease); h != nil {
 			h.settling++
 			marked = append(marked, h)
 			r.name, r.told = h.queue, h.told
@@ -199,26 +209,29 @@ func (l *ledger) settled(marked []*holding, gone []backends.Lease) {
 // bind makes the leases the session's and calls submit, as one step: a session
 // that ends at the same time either releases them before the bind is submitted
 // (which then finds them lost) or no longer has them. They count as on their way
-// until bound is called. false: the session would hold too many.
-func (l *ledger) bind(leases []backends.Lease, sess *session, submit func()) bool {
+// until bound is called. false: the session would hold more than most.
+func (l *ledger) bind(leases []backends.Lease, sess *session, most int, submit func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	more := 0
 	for _, lease := range leases {
-		if h := l.known[lease.Token]; h == nil || h.sess != sess {
+		if h := l.known[lease.Token]; h == nil || h == l.claim(lease) && h.sess != sess {
 			more++
 		}
 	}
-	if !sess.places.bind(more, sess.mostHeld()) {
+	if !sess.places.bind(more, most) {
 		return false
 	}
 	for _, lease := range leases {
 		h := l.known[lease.Token]
 		if h == nil {
-			h = &holding{since: time.Now()}
+			h = &holding{lease: lease, since: time.Now()}
 			l.known[lease.Token] = h
 		}
-		h.lease, h.onItsWay = lease, true
+		if h != l.claim(lease) {
+			continue // it is lost, as the database will say
+		}
+		h.onItsWay = true
 		if h.sess != sess {
 			l.attach(h, sess)
 		}
@@ -232,18 +245,22 @@ func (l *ledger) bound(leases, lost []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.known[lease.Token]; h != nil {
+		if h := l.claim(lease); h != nil {
 			h.onItsWay = false
 		}
 	}
 	l.drop(lost)
 }
 
-// drop forgets leases. One that has the token of a claim and another job's id is none:
-// whoever sent it must not make this sidecar forget the claim. l.mu is held.
+// drop forgets leases; those of claims that never got to anybody too, which leaving was
+// called with. l.mu is held.
 func (l *ledger) drop(leases []backends.Lease) {
 	for _, lease := range leases {
-		if h := l.known[lease.Token]; h != nil && (h.lease.Job == lease.Job || h.lease.Job == "") {
+		h := l.claim(lease)
+		if left := l.known[lease.Token]; h == nil && left != nil && left.lease.Job == "" && !left.onItsWay {
+			h = left
+		}
+		if h != nil {
 			l.detach(h)
 			delete(l.known, lease.Token)
 		}
@@ -255,7 +272,7 @@ func (l *ledger) unbind(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.known[lease.Token]; h != nil {
+		if h := l.claim(lease); h != nil {
 			l.detach(h)
 		}
 	}
@@ -308,7 +325,7 @@ func (l *ledger) gone(leases []backends.Lease) {
 func (l *ledger) others(lease backends.Lease, sess *session) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.known[lease.Token]
+	h := l.claim(lease)
 	return h != nil && h.sess != sess
 }
 

@@ -151,7 +151,7 @@ func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []b
 		e := write.(backends.Extend)
 		e.Bind = host
 		p.write = e
-		if !bank.ledger.bind(part.leases, st.sess, func() { bank.committer.push(p) }) {
+		if !bank.ledger.bind(part.leases, st.sess, st.sess.mostHeld(), func() { bank.committer.push(p) }) {
 			bank.committer.drop(p)
 			part.p, part.err = nil, st.sess.tooMany()
 		}
