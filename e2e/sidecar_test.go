@@ -142,7 +142,7 @@ func (sc *sidecar) start() {
 	eventually(sc.t, patience, sc.name+" answers a ping", func() bool {
 		select {
 		case <-sc.exited:
-			sc.t.Fatalf("%s exited (%v):\n%s", sc.name, sc.status, sc.readLog())
+			sc.t.Fatalf("%s exited (%v):\n%s", sc.name, sc.status, sc.logEnd())
 		default:
 		}
 		w, err := dialWire(sc.socket)
@@ -166,7 +166,7 @@ func (sc *sidecar) dial() *conn {
 func (sc *sidecar) signal(sig syscall.Signal) {
 	sc.t.Helper()
 	if err := sc.cmd.Process.Signal(sig); err != nil {
-		sc.t.Fatalf("signal %v to %s: %v\n%s", sig, sc.name, err, sc.readLog())
+		sc.t.Fatalf("signal %v to %s: %v\n%s", sig, sc.name, err, sc.logEnd())
 	}
 }
 
@@ -184,7 +184,7 @@ func (sc *sidecar) exit(d time.Duration) int {
 	case <-sc.exited:
 		return sc.status.ExitCode()
 	case <-time.After(d):
-		sc.t.Fatalf("%s did not exit within %v:\n%s", sc.name, d, sc.readLog())
+		sc.t.Fatalf("%s did not exit within %v:\n%s", sc.name, d, sc.logEnd())
 		return -1
 	}
 }
@@ -237,26 +237,29 @@ func (sc *sidecar) rss() (now, peak int64) {
 	return now, peak
 }
 
-// readLog is the end of what the process logged.
+// readLog is all that the process logged.
 func (sc *sidecar) readLog() string {
 	text, err := os.ReadFile(sc.log)
 	if err != nil {
 		return err.Error()
 	}
-	if len(text) > 4<<10 {
-		text = text[len(text)-4<<10:]
-	}
 	return string(text)
+}
+
+// logEnd is as much of it as helps who reads of a failed test.
+func (sc *sidecar) logEnd() string {
+	text := sc.readLog()
+	return text[max(0, len(text)-4<<10):]
 }
 
 // showLog adds the log to a failed test, and fails it where the program panicked.
 func (sc *sidecar) showLog() {
-	text := []byte(sc.readLog())
-	if bytes.Contains(text, []byte("panic")) || bytes.Contains(text, []byte("goroutine ")) {
+	text := sc.readLog()
+	if strings.Contains(text, "panic") || strings.Contains(text, "goroutine ") {
 		sc.t.Errorf("%s panicked", sc.name)
 	}
 	if sc.t.Failed() {
-		sc.t.Logf("the log of %s ends:\n%s", sc.name, text)
+		sc.t.Logf("the log of %s ends:\n%s", sc.name, sc.logEnd())
 	}
 }
 
