@@ -41,10 +41,10 @@ func readWhole(path string, pipes bool) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if info.Mode().IsRegular() {
-		text, err = readAtMost(f)
-	} else {
+	if info.Mode()&fs.ModeNamedPipe != 0 {
 		text, err = readPipe(f, pipeTimeout)
+	} else {
+		text, err = readAtMost(f)
 	}
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func mayRead(path string, info fs.FileInfo, pipes bool) error {
 	switch mode := info.Mode(); {
 	case mode.IsRegular() && info.Size() > maxFile:
 		return errTooLong(path)
-	case mode.IsRegular():
+	case mode.IsRegular() || isNull(info):
 		return nil
 	case mode&fs.ModeNamedPipe != 0 && pipes:
 		return nil
@@ -93,6 +93,12 @@ func mayRead(path string, info fs.FileInfo, pipes bool) error {
 		return fmt.Errorf("%s is a device: %s", path, instead)
 	}
 	return fmt.Errorf("%s is no regular file: %s", path, instead)
+}
+
+// isNull reports whether it is /dev/null, which is read as a file with nothing in it.
+func isNull(info fs.FileInfo) bool {
+	null, err := os.Stat(os.DevNull)
+	return err == nil && os.SameFile(null, info)
 }
 
 func errTooLong(path string) error {

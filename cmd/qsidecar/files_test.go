@@ -205,6 +205,27 @@ func TestPipes(t *testing.T) {
 	h.ends("check", "--config", through(t, strings.Repeat("#\n", maxFile/2+1))).says(t, exitUsage, "has more than 16 MiB")
 }
 
+// TestNoFileAtAll: /dev/null is a file with nothing in it: as a config at the start it says nothing, and
+// what runs does not follow it to the defaults.
+func TestNoFileAtAll(t *testing.T) {
+	h := newHost(t)
+	r := h.serve("--config", "/dev/null")
+	h.must(0, "enqueue", "any", "x")
+	if code := r.stop(); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+	h.ends("check", "--config", "/dev/null").tells(t, 0, "config /dev/null: ok")
+	h.ends("serve", "--config", h.file("c.yaml", onServer("/dev/null"))).says(t, exitUsage, "/dev/null is empty")
+
+	x := reloads(t, false, one)
+	if err := os.Remove(x.file); err != nil {
+		t.Fatal(err)
+	}
+	x.link("/dev/null", x.file)
+	eventually(t, "status tells of it", func() bool { return strings.Contains(x.status().ConfigError, "the config file is empty") })
+	x.must(0, "enqueue", "one", "x")
+}
+
 // TestPipeThatStaysSilent: its writer is there and writes nothing.
 func TestPipeThatStaysSilent(t *testing.T) {
 	r, w, err := os.Pipe()
