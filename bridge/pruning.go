@@ -37,7 +37,12 @@ const (
 	// bite itself does not take longer, in rows a second of all sidecars.
 	pruneRate = 1000
 
-	// pruneReview is for how long pruning may fall behind until it gets more time.
+	// pruneLate is how late pruning may be without harm: what is over waits that long in the
+	// table before workers are slowed for it. A burst, whose jobs come due as they finished,
+	// at once, is behind for as long as it lasts, and is pruned all the same.
+	pruneLate = 30 * time.Minute
+
+	// pruneReview is how often it is looked at whether pruning that is late falls further behind.
 	pruneReview = 2 * time.Minute
 )
 
@@ -91,13 +96,14 @@ func (p *pruning) size(took time.Duration) {
 	p.bite = min(max(n, p.most()/2, pruneLeast), pruneMost)
 }
 
-// review gives pruning more of the time where it has fallen behind, and less again
-// where it gains.
+// review gives pruning more of the time where it is late and falls further behind, and less
+// again where it gains.
 func (p *pruning) review(now time.Time, overdue time.Duration) {
 	switch {
 	case p.since.IsZero():
 	case now.Sub(p.since) < pruneReview:
 		return
+	case overdue >= p.overdue && overdue < pruneLate:
 	case overdue >= p.overdue:
 		p.rank = min(p.rank+1, len(shares)-1)
 	default:

@@ -72,13 +72,25 @@ func TestPruningUnderLoad(t *testing.T) {
 	}
 }
 
-// TestPruningCatchesUp: where it falls behind it gets more and more of the time, and
-// gives it back afterwards.
+// TestPruningOfABurst: jobs that come due at once are pruned one after the other, in the
+// tenth of the time that is pruning's: nobody is slowed because they were many.
+func TestPruningOfABurst(t *testing.T) {
+	var p pruning
+	now := time.Unix(1_000_000, 0)
+	began := now
+	sum, _, _ := prunes(&p, &now, 1_000_000, 0, func() time.Duration { return now.Sub(began) }, func(n int) time.Duration { return time.Duration(n) * 80 * time.Microsecond })
+	if share := float64(sum) / float64(now.Sub(began)); share > 0.13 || now.Sub(began) > 20*time.Minute {
+		t.Errorf("a million took %v, and %.2f of the time", now.Sub(began), share)
+	}
+}
+
+// TestPruningCatchesUp: where it is late, and falls further behind, it gets more and more of
+// the time, and gives it back afterwards.
 func TestPruningCatchesUp(t *testing.T) {
 	var p pruning
 	now := time.Unix(1_000_000, 0)
 	began := now
-	prunes(&p, &now, 2_000_000, 0, func() time.Duration { return now.Sub(began) }, func(n int) time.Duration { return time.Duration(n) * 400 * time.Microsecond })
+	prunes(&p, &now, 2_000_000, 0, func() time.Duration { return pruneLate + now.Sub(began) }, func(n int) time.Duration { return time.Duration(n) * 400 * time.Microsecond })
 	if now.Sub(began) > 30*time.Minute || p.rank < len(shares)-2 {
 		t.Errorf("after %v the share is %d %%", now.Sub(began), shares[p.rank])
 	}
