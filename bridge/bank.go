@@ -36,7 +36,7 @@ type bank struct {
 	attendant   *attendant
 	depths      depths
 	census      census
-	metrics     atomic.Pointer[databaseMetrics] // under the name that it has now
+	metrics     atomic.Pointer[databaseMetrics] // under the name that it has now; set by Bridge.label, before it is used
 	accounts    sync.Mutex                      // of accounted
 	accounted   backends.Usage                  // what was counted of the link's usage; see account
 	log         *slog.Logger
@@ -71,7 +71,6 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		seen:       make(map[backends.Token]struct{}),
 	}
 	b.committer = c
-	b.metrics.Store(br.metrics.databases.of(name))
 	c.metrics, b.ledger.metrics = b.metrics.Load, b.metrics.Load
 	b.broker = newBroker(c.wakeClaims)
 	b.keeper = &keeper{

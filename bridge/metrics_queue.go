@@ -295,7 +295,9 @@ func (b *Bridge) label(p *plan) {
 	for name, bank := range p.bankBy {
 		d := b.metrics.databases.of(name)
 		d.named.Store(&named)
-		bank.account() // to the name that it had
+		if bank.metrics.Load() != nil {
+			bank.account() // to the name that it had
+		}
 		bank.metrics.Store(d)
 	}
 	for name, q := range p.opts.Queues {

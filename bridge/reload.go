@@ -46,6 +46,7 @@ func (b *Bridge) Reload(o Options) error {
 	if err != nil {
 		return err
 	}
+	b.label(next) // a config that is refused has no metrics
 	for _, bank := range fresh {
 		bank.join(r.stop)
 	}
@@ -57,7 +58,6 @@ func (b *Bridge) Reload(o Options) error {
 		}
 	}
 	b.plan.Store(next)
-	b.label(next)
 	for _, bank := range fresh {
 		b.runBank(r, bank)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
@@ -79,6 +81,7 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 	o.Queues = map[string]Queue{"a": {}}
 	s := start(t, o)
 	c := s.dial(t)
+	series := s.seriesOf(t, "second")
 	blocked := filepath.Join(shortDir(t), "f")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -90,6 +93,11 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 			o.Sockets[0].Mode = 0o600
 			o.Sockets = append(o.Sockets, Socket{Path: added}, Socket{Path: blocked})
 		}),
+		"a socket beside a new database": with(o, func(o *Options) {
+			o.Databases["second"] = Database{Backend: newAddress("BBBBBBBBBBB")}
+			o.Queues = map[string]Queue{"b": {Database: "second"}}
+			o.Sockets = append(o.Sockets, Socket{Path: blocked})
+		}),
 		"a queue": with(o, func(o *Options) { o.Queues = map[string]Queue{"b": {Timeout: -1}} }),
 		"twins": with(o, func(o *Options) {
 			o.Databases["twin"] = o.Databases["main"]
@@ -100,6 +108,9 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 			t.Errorf("%s that cannot be had is no error", what)
 		}
 	}
+	if n := s.seriesOf(t, "second"); n != series {
+		t.Errorf("a database of a config that was refused has %d metrics, want %d", n, series)
+	}
 	c.call(`{"op":"enqueue","queue":"a"}`)
 	c.refused("unknown_queue", `{"op":"enqueue","queue":"b"}`)
 	if info, err := os.Stat(s.path); err != nil || info.Mode().Perm() != 0o660 {
@@ -108,6 +119,27 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 	if _, err := os.Lstat(added); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket of a config that was refused is there: %v", err)
 	}
+}
+
+// seriesOf counts the metrics of a database.
+func (s *sidecar) seriesOf(t *testing.T, database string) (n int) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(s.Metrics())
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if l.GetName() == labelDatabase && l.GetValue() == database {
+					n++
+				}
+			}
+		}
+	}
+	return n
 }
 
 func TestReloadOfSockets(t *testing.T) {
