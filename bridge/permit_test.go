@@ -3,6 +3,7 @@ package bridge
 import (
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -55,6 +56,29 @@ func TestRulesOfASocket(t *testing.T) {
 	c.refused("forbidden", `{"op":"pause","queue":"mail-a"}`)
 	c.call(`{"op":"peek","queue":"other"}`)
 	c.call(`{"op":"bye"}`)
+}
+
+// TestRightsBySide: what a request does beside its own op needs a right too, for each queue.
+func TestRightsBySide(t *testing.T) {
+	o := options(t, memory.New())
+	o.Sockets[0].Allow = []Rule{
+		me([]protocol.Op{protocol.OpEnqueue}, "mail"),
+		me([]protocol.Op{protocol.OpClaim, protocol.OpAck, protocol.OpExtend}),
+	}
+	s := start(t, o)
+	c := s.dial(t)
+	c.call(`{"op":"enqueue","queue":"mail"}`)
+	got := c.claim1("mail")
+	r := c.refused("forbidden", `{"op":"ack","lease":%q,"enqueue":[{"queue":"mail"},{"queue":"other"}]}`, got.Lease)
+	if r.Error.Field != "enqueue" || *r.Error.Index != 1 || !strings.Contains(r.Error.Message, "no right to the op enqueue on the queue other on this socket") {
+		t.Errorf("an ack that enqueues elsewhere is answered %+v", r.Error)
+	}
+	c.refused("forbidden", `{"op":"enqueue","jobs":[{"queue":"mail"},{"queue":"other"}]}`)
+	c.call(`{"op":"extend","lease":%q,"bind":true}`, got.Lease)
+	c.call(`{"op":"ack","lease":%q,"enqueue":[{"queue":"mail"}]}`, got.Lease)
+	if jobs := c.call(`{"op":"claim","queue":"other"}`).Jobs; len(jobs) > 0 {
+		t.Errorf("what was forbidden was stored: %+v", jobs)
+	}
 }
 
 func TestNoRuleIsNoRight(t *testing.T) {

@@ -94,7 +94,8 @@ func TestPermissions(t *testing.T) {
 			who := person{user, group, fmt.Sprint(extra)}
 			allowed := !strings.Contains(by, "[1]")
 			got := who.as(t, sc.socket, `{"op":"hello"}`, line)
-			if len(got) != 2 || got[0].Error != nil || (got[1].Error == nil) != allowed || !allowed && got[1].Error.Code != "forbidden" {
+			if len(got) != 2 || got[0].Error != nil || (got[1].Error == nil) != allowed ||
+				!allowed && (got[1].Error.Code != "forbidden" || !strings.Contains(got[1].Error.Message, fmt.Sprintf("user %d (groups %d,%d) has no right to the op %s", user, group, extra, op))) {
 				t.Errorf("%s by a rule of %s: answered %s", op, by, asJSON(got))
 			}
 			for _, other := range []string{"ping", "peek"} {
