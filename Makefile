@@ -48,12 +48,12 @@ together: need build
 	@MAKE="$(MAKE)" scripts/together.sh e2e unit lint
 
 unit: need ## the packages' tests, with the race detector
-	CGO_ENABLED=1 QSIDECAR_TEST_MEMORY=/dev/shm $(GO) test -race -shuffle=on -timeout $(if $(QSIDECAR_SOAK),60m,20m) -vet=off $(UNIT)
+	CGO_ENABLED=1 QSIDECAR_TEST_MEMORY=/dev/shm $(GO) test -race -shuffle=on -timeout $(if $(QSIDECAR_SOAK),60m,30m) -vet=off $(UNIT)
 
 e2e: need build ## the tests that drive the built binary
 	cd bench && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -vet=off ./...
 	cd deploy && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -vet=off ./...
-	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,20m) -vet=off $(ARGS)
+	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,30m) -vet=off $(ARGS)
 
 lint: ## gofmt, golangci-lint (go vet is in it) in each module, actionlint and shellcheck
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }

@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -27,12 +26,6 @@ type ledger struct {
 
 // maxSpare is how many empty sets are kept for sessions that get a job again.
 const maxSpare = 64
-
-// handed is a hand-out that the database does not know of.
-type handed struct {
-	backends.Handed
-	at time.Duration
-}
 
 // holding is one known claim.
 type holding struct {
@@ -96,31 +89,6 @@ func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
 		}
 	}
 	return true
-}
-
-// remember notes that the jobs were handed out from those claimed ahead.
-func (l *ledger) remember(jobs []backends.Job, worker string, at time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range jobs {
-		l.handed = append(l.handed, handed{Handed: backends.Handed{Lease: jobs[i].Lease(), Worker: worker}, at: at})
-	}
-}
-
-// unrecorded takes the hand-outs from before limit that are not settled, or about
-// to be, and reports whether there are later ones.
-func (l *ledger) unrecorded(limit time.Duration) (due []backends.Handed, more bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for n < len(l.handed) && l.handed[n].at < limit && len(due) < batchJobs {
-		if h := l.known[l.handed[n].Lease.Token]; h != nil && h.settling == 0 {
-			due = append(due, l.handed[n].Handed)
-		}
-		n++
-	}
-	l.handed = slices.Delete(l.handed, 0, n)
-	return due, len(l.handed) > 0
 }
 
 // claim finds the claim that the lease is of. One with the token of a claim and another
