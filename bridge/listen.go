@@ -13,10 +13,6 @@ import (
 	"time"
 )
 
-// maxSocketPath is what fits sun_path with its closing NUL on Linux; other
-// systems have a little less, and say so themselves.
-const maxSocketPath = 107
-
 // listener is a socket that appeared complete: with its owner and mode, at one
 // instant, under a lock that one process holds.
 type listener struct {
@@ -55,8 +51,8 @@ func closeAll(lns map[string]*listener) (err error) {
 // and mode there, and moves it into place. A stale socket is replaced; anything
 // else at the path is left alone.
 func listen(s Socket) (*listener, error) {
-	if len(s.Path) > maxSocketPath {
-		return nil, fmt.Errorf("the path has %d bytes, a Unix socket's may have %d: choose a shorter one", len(s.Path), maxSocketPath)
+	if err := fits(s.Path); err != nil {
+		return nil, err
 	}
 	if err := checkFolder(filepath.Dir(s.Path)); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,8 +16,68 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// PlaceError says why a socket cannot be where it should.
+type PlaceError struct {
+	What string // what is wrong with its folder, or in its way
+	Do   string // what can be done about it
+	// Foreign: it belongs to another user, and might be right for a sidecar of that one.
+	Foreign bool
+}
+
+func (e *PlaceError) Error() string { return e.What + ": " + e.Do }
+
+// CheckPlace says why a sidecar of this user would not serve a socket at the path: it returns a
+// *PlaceError, or an error of the file system. It makes and changes nothing. A folder that is
+// missing is none, for it is made; whether somebody serves the socket is not asked.
+func CheckPlace(path string) error {
+	if err := fits(path); err != nil {
+		return err
+	}
+	if err := checkFolder(filepath.Dir(path)); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	if _, err := inTheWay(path); err != nil {
+		return err
+	}
+	lock := path + ".lock"
+	info, err := os.Lstat(lock)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return ownFile(lock, info)
+}
+
+// maxSocketPath is what fits sun_path with its closing NUL on Linux; other
+// systems have a little less, and say so themselves.
+const maxSocketPath = 107
+
+// fits wants the path to be one that clients can connect to.
+func fits(path string) error {
+	if len(path) <= maxSocketPath {
+		return nil
+	}
+	return &PlaceError{What: fmt.Sprintf("the path has %d bytes, a Unix socket's may have %d", len(path), maxSocketPath), Do: "choose a shorter one"}
+}
+
 // removeIt is what can be done about what is in the way.
 const removeIt = "remove it, or choose another --socket"
+
+// blocked is an error about what is in the way.
+func blocked(format string, args ...any) *PlaceError {
+	return &PlaceError{What: fmt.Sprintf(format, args...), Do: removeIt}
+}
+
+// foreign is the error where the other user is what is wrong.
+func (e *PlaceError) foreign() *PlaceError {
+	e.Foreign = true
+	return e
+}
 
 // checkFolder wants the folder of a socket to be one in which nobody but root and this
 // process's user can put another file in the place of the socket or of its lock. A
@@ -33,15 +94,25 @@ func checkFolder(dir string) error {
 	mode := info.Mode()
 	switch {
 	case !info.IsDir():
-		return fmt.Errorf("%s is no folder", dir)
+		return &PlaceError{What: dir + " is no folder", Do: "choose another --socket"}
 	case uid != 0 && uid != os.Geteuid():
-		return fmt.Errorf("the folder %s belongs to %s, who could put another socket in the place of this one: choose a folder of root's or of the sidecar's own user (%d), or run it as that other one", dir, userName(uid), os.Geteuid())
+		return &PlaceError{
+			What:    fmt.Sprintf("the folder %s belongs to %s, who could put another socket in the place of this one", dir, userName(uid)),
+			Do:      fmt.Sprintf("choose a folder of root's or of the sidecar's own user (%d), or run it as that other one", os.Geteuid()),
+			Foreign: true,
+		}
 	case mode&fs.ModeSticky != 0:
 		return nil
 	case mode.Perm()&0o002 != 0:
-		return fmt.Errorf("every user can write the folder %s (mode %04o), and put another socket in the place of this one: chmod o-w it, %s", dir, mode.Perm(), instead)
+		return &PlaceError{
+			What: fmt.Sprintf("every user can write the folder %s (mode %04o), and put another socket in the place of this one", dir, mode.Perm()),
+			Do:   "chmod o-w it, " + instead,
+		}
 	case mode.Perm()&0o020 != 0 && gid != 0 && !privateGroup(gid):
-		return fmt.Errorf("the group %s can write the folder %s (mode %04o), and put another socket in the place of this one: chmod g-w it, %s (who may connect is said by the socket's own mode and group)", groupName(gid), dir, mode.Perm(), instead)
+		return &PlaceError{
+			What: fmt.Sprintf("the group %s can write the folder %s (mode %04o), and put another socket in the place of this one", groupName(gid), dir, mode.Perm()),
+			Do:   "chmod g-w it, " + instead + " (who may connect is said by the socket's own mode and group)",
+		}
 	}
 	return nil
 }
@@ -76,13 +147,13 @@ func ownFile(path string, info fs.FileInfo) error {
 	links := info.Sys().(*syscall.Stat_t).Nlink
 	switch {
 	case info.Mode()&fs.ModeSymlink != 0:
-		return fmt.Errorf("a symbolic link is in the way of its lock file %s: %s", path, removeIt)
+		return blocked("a symbolic link is in the way of its lock file %s", path)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("what is no file is in the way of its lock file %s: %s", path, removeIt)
+		return blocked("what is no file is in the way of its lock file %s", path)
 	case uid != 0 && uid != os.Geteuid():
-		return fmt.Errorf("the lock file %s belongs to %s: %s", path, userName(uid), removeIt)
+		return blocked("the lock file %s belongs to %s", path, userName(uid)).foreign()
 	case links != 1:
-		return fmt.Errorf("the lock file %s has %d names (hard links): %s", path, links, removeIt)
+		return blocked("the lock file %s has %d names (hard links)", path, links)
 	}
 	return nil
 }
@@ -149,12 +220,12 @@ func inTheWay(path string) (there bool, err error) {
 	case err != nil:
 		return false, err
 	case info.Mode()&fs.ModeSymlink != 0:
-		return true, errors.New("a symbolic link is in the way: " + removeIt)
+		return true, blocked("a symbolic link is in the way")
 	case info.Mode()&fs.ModeSocket == 0:
-		return true, errors.New("a file that is no socket is in the way: " + removeIt)
+		return true, blocked("a file that is no socket is in the way")
 	}
 	if uid, _ := ownerOf(info); uid != os.Geteuid() {
-		return true, fmt.Errorf("a socket of %s is in the way: %s", userName(uid), removeIt)
+		return true, blocked("a socket of %s is in the way", userName(uid)).foreign()
 	}
 	return true, nil
 }

@@ -61,48 +61,51 @@ func do(t *testing.T, name string, args ...string) {
 	}
 }
 
-// places are where a socket cannot be: what is there, and what the sidecar says of it.
-var places = map[string]struct {
-	put   func(t *testing.T, socket string)
-	words string
-}{
+// place is where a socket cannot be: what is there, and what the sidecar says of it.
+type place struct {
+	put     func(t *testing.T, socket string)
+	words   string
+	foreign bool // a sidecar of another user could serve there
+}
+
+var places = map[string]place{
 	"a folder that everybody can write": {func(t *testing.T, socket string) {
 		do(t, "chmod", "0777", filepath.Dir(socket))
-	}, "every user can write the folder"},
+	}, "every user can write the folder", false},
 	"a folder that a group can write": {func(t *testing.T, socket string) {
 		do(t, "chgrp", "4343", filepath.Dir(socket))
 		do(t, "chmod", "0770", filepath.Dir(socket))
-	}, "the group 4343 can write the folder"},
+	}, "the group 4343 can write the folder", false},
 	"somebody else's folder": {func(t *testing.T, socket string) {
 		do(t, "chmod", "0755", filepath.Dir(socket))
 		do(t, "chown", "4242", filepath.Dir(socket))
-	}, "belongs to user 4242"},
+	}, "belongs to user 4242", true},
 	"somebody else's sticky folder": {func(t *testing.T, socket string) {
 		do(t, "chmod", "1777", filepath.Dir(socket))
 		do(t, "chown", "4242", filepath.Dir(socket))
-	}, "belongs to user 4242"},
+	}, "belongs to user 4242", true},
 	"somebody's socket in a sticky folder": {func(t *testing.T, socket string) {
 		do(t, "chmod", "1777", filepath.Dir(socket))
 		do(t, "python3", "-c", "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])", socket)
 		do(t, "chown", "4242", socket)
-	}, "a socket of user 4242 is in the way"},
+	}, "a socket of user 4242 is in the way", true},
 	"somebody's file as the lock": {func(t *testing.T, socket string) {
 		do(t, "chmod", "1777", filepath.Dir(socket))
 		do(t, "touch", socket+".lock")
 		do(t, "chown", "4242", socket+".lock")
-	}, "belongs to user 4242"},
+	}, "belongs to user 4242", true},
 	"a link as the lock": {func(t *testing.T, socket string) {
 		do(t, "ln", "-s", "/etc/passwd", socket+".lock")
-	}, "a symbolic link is in the way of its lock file"},
+	}, "a symbolic link is in the way of its lock file", false},
 	"a link to a socket": {func(t *testing.T, socket string) {
 		do(t, "ln", "-s", "/elsewhere/q.sock", socket)
-	}, "a symbolic link is in the way"},
+	}, "a symbolic link is in the way", false},
 	"a file": {func(t *testing.T, socket string) {
 		do(t, "touch", socket)
-	}, "a file that is no socket is in the way"},
+	}, "a file that is no socket is in the way", false},
 	"a folder in its place": {func(t *testing.T, socket string) {
 		do(t, "mkdir", socket)
-	}, "a file that is no socket is in the way"},
+	}, "a file that is no socket is in the way", false},
 }
 
 // TestSocketPlaces: where a socket is not safe, or the place is taken, a sidecar neither starts
@@ -130,6 +133,7 @@ func TestSocketPlaces(t *testing.T) {
 		if err := os.WriteFile(sc.config, []byte(strings.Replace(string(good), running.socket, socket, 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		place.isTold(t, sc, name, socket)
 		sc.launch()
 		if code := sc.exit(patience); code != 1 || !strings.Contains(sc.readLog(), "socket "+socket+": ") || !strings.Contains(sc.readLog(), place.words) {
 			t.Errorf("%s: exit code %d, want 1, and %q in:\n%s", name, code, place.words, sc.readLog())
@@ -158,6 +162,27 @@ func TestSocketPlaces(t *testing.T) {
 	}
 	if err := testserver.RanAsRoot("socket places", fmt.Sprintf("%d of other users, links and files, each refused at a start and by a reload", len(places))); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// isTold: check says what serve will say of the socket's place, and of the same place of the admin's.
+func (p place) isTold(t *testing.T, sc *sidecar, name, socket string) {
+	t.Helper()
+	code, grade := 1, "problem"
+	if p.foreign {
+		code, grade = 0, "advice"
+	}
+	config := sc.text()
+	for _, text := range []string{config, strings.Replace(config, "socket: "+socket, "socket: "+filepath.Join(filepath.Dir(sc.config), "elsewhere.sock"), 1) + "admin: {listen: " + socket + "}\n"} {
+		sc.rewrite(text)
+		found := sc.checked(filepath.Dir(sc.config), code, "--json").found(t, grade)["socket"]
+		if !strings.HasPrefix(found, socket+": ") || !strings.Contains(found, p.words) {
+			t.Errorf("%s: check says %q, want %q", name, found, p.words)
+		}
+	}
+	sc.rewrite(config)
+	if said := sc.checked(filepath.Dir(sc.config), code); !strings.Contains(said.out, p.words) || !strings.Contains(said.out, "\n  "+grade) {
+		t.Errorf("%s: check shows\n%s", name, said.out)
 	}
 }
 

@@ -30,7 +30,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Long: `Check everything that serve would use, and change nothing: the config file (all its
 errors are shown, with their lines), and each database: its server, its tables and this
 login's rights on them, the plan of the real claim statement, and settings that make it
-slower or less safe than it could be. Every finding says what to do. It is one of
+slower or less safe than it could be; and whether this user's serve could have its sockets
+where they should be. Every finding says what to do. It is one of
 
   problem  serve would not start, or could not keep what it promises
   advice   it works, and could be better or safer
@@ -56,7 +57,7 @@ arguments or config.`,
 	return a.jsonFlag(cmd)
 }
 
-// checked is what was found out about one database.
+// checked is what was found out about one database, or about this host.
 type checked struct {
 	name     string
 	info     backends.Info
@@ -88,16 +89,17 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	if usage == nil {
 		usage = holdsTogether(&c, all)
 	}
-	if err := a.tellChecked(s, c, all, usage); err != nil {
+	var host checked
+	if usage == nil {
+		host.findings = c.examineHost()
+	}
+	if err := a.tellChecked(s, c, all, host, usage); err != nil {
 		return err
 	}
 	if usage != nil {
 		return &usageError{usage}
 	}
-	if text, _ := c.Admin.advice(); strict && text != "" {
-		return &codeError{code: exitFailure}
-	}
-	for _, d := range all {
+	for _, d := range append(all, host) {
 		if d.count(backends.Problem) > 0 || strict && d.count(backends.Advice) > 0 {
 			return &codeError{code: exitFailure} // stdout says why
 		}

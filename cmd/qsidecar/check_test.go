@@ -149,3 +149,36 @@ func TestConfigProblems(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestCheckPlaces: of the places of sockets check tells what serve says of them, and makes none.
+func TestCheckPlaces(t *testing.T) {
+	h := newHost(t)
+	open := filepath.Join(h.dir, "open")
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	long := filepath.Join(h.dir, strings.Repeat("x", 120))
+	file := h.file("c.yaml", `listen:
+  - socket: `+filepath.Join(h.dir, "none", "yet", "s")+`
+  - socket: `+filepath.Join(open, "s")+`
+  - socket: `+long+`
+admin: {listen: 0.0.0.0:0}
+`)
+	r := h.run("check", "--config", file)
+	r.tells(t, 1, "  problem  socket: "+filepath.Join(open, "s")+": every user can write the folder "+open+" (mode 0777)", "\n           → chmod o-w it, or",
+		"  problem  socket: "+long+": the path has ", "\n           → choose a shorter one\n", "  advice   admin: ")
+	if strings.Contains(r.out, filepath.Join("none", "yet", "s")+": ") {
+		t.Errorf("it says of a folder that serve makes:\n%s", r.out)
+	}
+	all := h.run("check", "--config", file, "--json").findings(t)
+	if got := graded(all, backends.Problem)["socket"]; strings.Count(got, "\n") != 2 {
+		t.Errorf("as JSON: %q", got)
+	}
+	if left, err := filepath.Glob(filepath.Join(h.dir, "*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("check made %v, %v", left, err)
+	}
+	h.run("serve", "--config", file).says(t, 1, "every user can write the folder "+open)
+}

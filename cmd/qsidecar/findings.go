@@ -13,9 +13,9 @@ import (
 
 // tellChecked writes to stdout what check found. The errors of the config are
 // there only as JSON: for people they go to stderr.
-func (a *app) tellChecked(s setup, c config, all []checked, usage error) error {
+func (a *app) tellChecked(s setup, c config, all []checked, host checked, usage error) error {
 	if a.json {
-		return a.tellLines(c, all, usage)
+		return a.tellLines(append([]checked{host}, all...), usage)
 	}
 	if s.config != "" && usage == nil {
 		if err := a.say("config %s: ok", s.config); err != nil {
@@ -40,8 +40,8 @@ func (a *app) tellChecked(s setup, c config, all []checked, usage error) error {
 			return err
 		}
 	}
-	if text, do := c.Admin.advice(); text != "" {
-		if err := a.say("  %-8s admin: %s\n           → %s", backends.Advice, text, do); err != nil {
+	if len(host.findings) > 0 {
+		if err := a.say("%s", strings.TrimPrefix(host.lines(), "\n")); err != nil {
 			return err
 		}
 	}
@@ -52,7 +52,7 @@ func (a *app) tellChecked(s setup, c config, all []checked, usage error) error {
 	return a.say("queues: %s", strings.Join(names, ", "))
 }
 
-// tellDatabase writes what was found about one, what matters most first.
+// tellDatabase writes what was found about one.
 func (a *app) tellDatabase(d checked) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "database %s", d.name)
@@ -69,8 +69,14 @@ func (a *app) tellDatabase(d checked) error {
 	default:
 		b.WriteString(": ok")
 	}
+	return a.say("%s", b.String()+d.lines())
+}
+
+// lines are the findings for people, each after a newline, what matters most first.
+func (c checked) lines() string {
+	var b strings.Builder
 	for _, g := range []backends.Grade{backends.Problem, backends.Advice, backends.Fact} {
-		for _, f := range d.findings {
+		for _, f := range c.findings {
 			if f.Grade != g {
 				continue
 			}
@@ -80,11 +86,11 @@ func (a *app) tellDatabase(d checked) error {
 			}
 		}
 	}
-	return a.say("%s", b.String())
+	return b.String()
 }
 
 // findingLine is a finding as --json tells it. Without a database it is about
-// the config.
+// the config, or about this host.
 type findingLine struct {
 	Database string `json:"database,omitempty"`
 	Grade    string `json:"grade"`
@@ -93,13 +99,10 @@ type findingLine struct {
 	Do       string `json:"do,omitempty"`
 }
 
-func (a *app) tellLines(c config, all []checked, usage error) error {
+func (a *app) tellLines(all []checked, usage error) error {
 	var lines []findingLine
 	for _, text := range configProblems(usage) {
 		lines = append(lines, findingLine{Grade: backends.Problem.String(), Topic: "config", Text: text, Do: "correct the config"})
-	}
-	if text, do := c.Admin.advice(); text != "" && usage == nil {
-		lines = append(lines, findingLine{Grade: backends.Advice.String(), Topic: "admin", Text: text, Do: do})
 	}
 	for _, d := range all {
 		for _, f := range d.findings {

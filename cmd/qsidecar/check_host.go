@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge"
+)
+
+// examineHost looks at what of the config is this host's, and makes nothing: the places of
+// the sockets, and who can reach the admin's.
+func (c *config) examineHost() (found backends.Findings) {
+	places := make([]string, 0, len(c.Listen)+1)
+	for _, l := range c.Listen {
+		places = append(places, l.Socket)
+	}
+	if c.Admin.Listen.unix() {
+		places = append(places, string(c.Admin.Listen))
+	}
+	for _, path := range places {
+		err := bridge.CheckPlace(path)
+		place, known := errors.AsType[*bridge.PlaceError](err)
+		switch {
+		case err == nil:
+		case known && !place.Foreign:
+			found.Problem("socket", path+": "+place.What, place.Do)
+		case known: // it depends on who runs serve
+			found.Advice("socket", path+": "+place.What, "see that serve runs as that user, and ask check as that user too; or "+place.Do)
+		default:
+			found.Advice("socket", path+": its place cannot be looked at: "+err.Error(), "ask check as the user that serve runs as")
+		}
+	}
+	if text, do := c.Admin.advice(); text != "" {
+		found.Advice("admin", text, do)
+	}
+	return found
+}
