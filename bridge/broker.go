@@ -402,7 +402,7 @@ func (b *broker) evict(served func(queues []string) bool) (back []backends.Job) 
 			back = append(back, b.emptied(ln, 0)...)
 		}
 		for _, w := range slices.Clone(ln.waiters) {
-			if stays && w.sess.mayClaim(ln.queues) == nil {
+			if stays && w.sess.noClaim(ln.queues) < 0 {
 				continue
 			}
 			w.moved = errMoved

@@ -216,13 +216,16 @@ func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool
 
 // mayClaim holds a claim that waits against the rules of its socket.
 func (s *session) mayClaim(queues []string) *protocol.Error {
-	g := s.granted()
-	for _, q := range queues {
-		if !g.queue(protocol.OpClaim, q) {
-			return s.denied(protocol.OpClaim, q)
-		}
+	if i := s.noClaim(queues); i >= 0 {
+		return s.denied(protocol.OpClaim, queues[i])
 	}
 	return nil
+}
+
+// noClaim is the first of the queues of which the session may not claim; -1: there is none.
+func (s *session) noClaim(queues []string) int {
+	g := s.granted()
+	return slices.IndexFunc(queues, func(q string) bool { return !g.queue(protocol.OpClaim, q) })
 }
 
 // handOver is handOut, and what there is to do when its reply is sent.

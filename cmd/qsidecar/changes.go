@@ -97,6 +97,9 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 			out[path] = fmt.Sprint(plain(l))
 		}
 		return
+	case []allowConfig:
+		out[path] = allowText(l)
+		return
 	case names:
 		if len(l) > 0 {
 			out[path] = "[" + strings.Join(l, ", ") + "]"
@@ -130,6 +133,27 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 			out[path] = fmt.Sprint(v.Interface())
 		}
 	}
+}
+
+// allowText is a socket's rules in one line. None at all is not the same as nothing.
+func allowText(rules []allowConfig) string {
+	if rules == nil {
+		return "everything, to whoever can connect"
+	}
+	all := make([]string, len(rules))
+	for i, r := range rules {
+		var keys []string
+		for _, key := range []struct {
+			name string
+			list names
+		}{{"users", r.Users}, {"groups", r.Groups}, {"ops", r.Ops}, {"queues", r.Queues}} {
+			if key.list != nil {
+				keys = append(keys, key.name+": ["+strings.Join(key.list, ", ")+"]")
+			}
+		}
+		all[i] = "{" + strings.Join(keys, ", ") + "}"
+	}
+	return "[" + strings.Join(all, ", ") + "]"
 }
 
 // plain is a leaf as the file has it, as near as people need.

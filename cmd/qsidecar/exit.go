@@ -151,6 +151,9 @@ func dialText(e *qsidecar.DialError) string {
 	case errors.Is(e.Err, syscall.ENOTSOCK), errors.Is(e.Err, syscall.EINVAL):
 		return fmt.Sprintf("%s cannot be a sidecar's socket (%v): name the one that `qsidecar serve` printed", e.Socket, rootCause(e.Err))
 	}
+	if wire, ok := errors.AsType[*protocol.Error](e.Err); ok {
+		return fmt.Sprintf("the sidecar on %s refused the connection: %v", e.Socket, wire)
+	}
 	return fmt.Sprintf("no sidecar talks on %s: %v", e.Socket, e.Err)
 }
 

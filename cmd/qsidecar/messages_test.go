@@ -298,3 +298,20 @@ func TestNoSidecarBehindTheSocket(t *testing.T) {
 	listenUnix(t, socket, func(c net.Conn) { c.Write([]byte("220 mail.example.com ESMTP\r\n")) })
 	h.run("ping", "--socket", socket).says(t, 5, "no sidecar talks on "+socket)
 }
+
+// A sidecar that has no place for one more says so itself.
+func TestNoPlaceAtASidecar(t *testing.T) {
+	x := asked(t, one+"limits: {connections: 1}\n")
+	c, err := net.Dial("unix", x.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("{\"op\":\"ping\"}\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil { // it has its place
+		t.Fatal(err)
+	}
+	x.run("ping").says(t, 5, "the sidecar on "+x.socket()+" refused the connection: busy: the sidecar has 1 connections, which is its limit (limits.connections in its config)")
+}

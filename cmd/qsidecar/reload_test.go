@@ -173,6 +173,24 @@ func TestReloadTellsWhatChanged(t *testing.T) {
 	}
 }
 
+// TestReloadTellsOfRights: what a rule does not have stands for all, so that it must not look
+// like nothing.
+func TestReloadTellsOfRights(t *testing.T) {
+	x := asked(t, one)
+	socket := x.socket()
+	listen := "listen: [{socket: " + socket
+	for _, step := range []struct{ text, want string }{
+		{listen + ", allow: [{ops: [reload, stats]}, {users: [7, 8], queues: one}]}]\n", "everything, to whoever can connect → [{ops: [reload, stats]}, {users: [7, 8], queues: [one]}]"},
+		{listen + ", allow: [{}]}]\n", "[{ops: [reload, stats]}, {users: [7, 8], queues: [one]}] → [{}]"},
+		{listen + "}]\n", "[{}] → everything, to whoever can connect"},
+	} {
+		x.write(x.file, one+step.text)
+		if out := x.must(0, "reload"); out != "listen "+socket+".allow: "+step.want+"\n" {
+			t.Errorf("reload says %q, want %q", out, step.want)
+		}
+	}
+}
+
 // TestReloadTellsWhyNothingChanged: the text may be another one, or there may be none.
 func TestReloadTellsWhyNothingChanged(t *testing.T) {
 	x := asked(t, one)
