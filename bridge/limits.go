@@ -165,6 +165,9 @@ func (d *depths) room(bank *bank, name string, n, most int64) error {
 			return err
 		}
 	}
+	if n > most { // no worker's pace mends that
+		return protocol.Errorf(protocol.CodeBusy, "%d jobs at once for the queue %s, whose limit is %d ready jobs (max_ready): nothing was stored; enqueue fewer at a time", n, name, most)
+	}
 	if q.ready+n > most {
 		e := protocol.Errorf(protocol.CodeBusy, "the queue %s has %d ready jobs, and its limit is %d (max_ready): nothing was stored; try again when workers have caught up",
 			name, q.ready, most)

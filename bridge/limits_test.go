@@ -245,6 +245,10 @@ func TestLimitOfReadyJobs(t *testing.T) {
 	if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != depthAge.Milliseconds() {
 		t.Errorf("it says to try again after %d ms", r.Error.RetryMS)
 	}
+	// More than ever fit: waiting does not help.
+	if r := c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`); r.Error.RetryMS != 0 || !strings.Contains(r.Error.Message, "fewer at a time") {
+		t.Errorf("four jobs for a queue of three are answered %+v", r.Error)
+	}
 	c.call(`{"op":"enqueue","queue":"free"}`)
 	j := c.claim1("q")
 	c.refused("busy", `{"op":"ack","lease":%q,"enqueue":[{"queue":"q"},{"queue":"q"}]}`, j.Lease)
