@@ -91,6 +91,7 @@ func smallB(h tableServer, b adoption) map[string]func(t *testing.T) {
 		"b_page":    func(t *testing.T) { pageB(t, h, b) },
 		"b_reloads": func(t *testing.T) { reloadsOfB(t, h, b) },
 		"b_changes": func(t *testing.T) { changesOfB(t, h, b) },
+		"b_removed": func(t *testing.T) { b.removed(t, h) },
 		"b_vanish":  func(t *testing.T) { vanishOfB(t, h, b) },
 	}
 }

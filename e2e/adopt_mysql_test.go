@@ -66,6 +66,7 @@ func TestAdoptedOnMySQL(t *testing.T) {
 		small := map[string]func(t *testing.T){
 			"oldest":     func(t *testing.T) { orderOfA(t, h, oldestA, false) },
 			"newest":     func(t *testing.T) { orderOfA(t, h, newestA, true) },
+			"removed":    func(t *testing.T) { oldestA.removed(t, h) },
 			"lifo":       func(t *testing.T) { orderOfA(t, h, lifo, true) },
 			"batches":    func(t *testing.T) { batchesOfC(t, h, systemC) },
 			"page_a":     func(t *testing.T) { pageA(t, h) },

@@ -94,7 +94,9 @@ func TestAdoptedBesideItsOwn(t *testing.T) {
 	_, p := newPostgresSite(t)
 	h := tableServer{p.Database, "qsidecar.qsidecar_leases", p.addr}
 	onTables(t, h, systemE, systemELong, systemD, systemB)
-	atOnce(t, smallB(h, systemB))
+	small := smallB(h, systemB)
+	small["e_removed"] = func(t *testing.T) { systemE.removed(t, h) }
+	atOnce(t, small)
 }
 
 // onTables runs systems beside each other, all at once: most of a run is waiting for

@@ -10,6 +10,7 @@
 package adopted
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type Store struct {
 	backends.Adopter
 	g      backends.Grammar
 	tables map[string]*table // by queue
+	former map[string]*table // of queues that only a Store before this one had; see Succeed
 	sweeps sweeps
 	counts batch.Estimates
 	holds  *holds
@@ -55,10 +57,15 @@ func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) 
 	return s, nil
 }
 
+// Bare is a Store without any tables: one that is there to Succeed another.
+func Bare(engine backends.Adopter) *Store {
+	return &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}, holds: newHolds()}
+}
+
 // Look is New for who wants to know: the Store has those queues that fit. An error is
 // one of the database, and not of the tables.
 func Look(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, []*Misfit, error) {
-	s := &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}, holds: newHolds()}
+	s := Bare(engine)
 	var wrong []*Misfit
 	for _, queue := range slices.Sorted(maps.Keys(tables)) {
 		p := &problems{queue: queue}
@@ -157,6 +164,16 @@ func (s *Store) hears(p *problems, channel string) {
 
 // queues are the names of the adopted ones.
 func (s *Store) queues() []string { return slices.Sorted(maps.Keys(s.tables)) }
+
+// known are the names of queues whose jobs it can settle and take back.
+func (s *Store) known() []string {
+	return append(s.queues(), slices.Sorted(maps.Keys(s.former))...)
+}
+
+// tableOf is where the jobs of a queue are that were claimed; nil: it is not known.
+func (s *Store) tableOf(queue string) *table {
+	return cmp.Or(s.tables[queue], s.former[queue])
+}
 
 // Held implements backends.Backend: the managed jobs first, then the adopted ones.
 func (s *Store) Held(ctx context.Context, host backends.Identity, after string, limit int) (all []backends.Held, err error) {

@@ -246,7 +246,7 @@ func (k *commitment) write(x *settling, p part) error {
 			k.res.Writes[p.n].Lost = append(k.res.Writes[p.n].Lost, proof)
 			continue
 		}
-		t := k.s.tables[l.queue]
+		t := k.s.tableOf(l.queue)
 		if k.held != nil {
 			t = k.held.table // a reload may have mapped the queue elsewhere
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -63,10 +64,19 @@ func (s *Store) SetMaxHeld(n int) {
 }
 
 // Succeed has the Store go on with the jobs that another one of the same database holds,
-// as when its config is reloaded: both have them, until one of the two is closed. It is
-// called before anything else. The limit is the other one's; SetMaxHeld after that changes
-// it for both.
+// as when its config is reloaded: both have them, until one of the two is closed. What was
+// claimed of queues that it has no table for is settled and taken back as by the other one.
+// It is called before anything else. The limit is the other one's; SetMaxHeld after that
+// changes it for both.
 func (s *Store) Succeed(other *Store) {
+	s.former = maps.Clone(other.former)
+	if s.former == nil {
+		s.former = map[string]*table{}
+	}
+	maps.Copy(s.former, other.tables)
+	for q := range s.tables {
+		delete(s.former, q)
+	}
 	s.holds = other.holds
 	s.holds.mu.Lock()
 	defer s.holds.mu.Unlock()

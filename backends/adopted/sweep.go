@@ -85,7 +85,7 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 	from := " FROM " + g.Own(leasesTable) + " l WHERE " + s.mine(1)
 	asks := []*backends.Statement{{
 		Text: "SELECT " + outputs(g.ToText("min(l.due_at) - "+g.NowMillis())) + from + " AND l.due_at IS NOT NULL",
-		Args: []any{s.queues()},
+		Args: []any{s.known()},
 		Row: func(cells [][]byte) error {
 			if cells[0] == nil {
 				return nil
@@ -97,7 +97,7 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 		},
 	}, {
 		Text: "SELECT " + outputs(g.ToText("count(*)")) + from + " AND " + s.lost(),
-		Args: []any{s.queues()},
+		Args: []any{s.known()},
 		Row: func(cells [][]byte) error {
 			o.lost = string(cells[0]) != "0"
 			return nil
@@ -144,7 +144,7 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		*x = settling{s: s, leases: map[int64]*lease{}, single: true}
 		if err := sql.Do(ctx, x.query(s.g.Lock(leaseColumns(s.g), s.g.Own(leasesTable)+" l", s.mine(2)+" AND "+what.where, what.order, 1, true),
-			int64(limit), s.queues())); err != nil {
+			int64(limit), s.known())); err != nil {
 			return err
 		}
 		if err := x.leaveLocked(ctx, sql); err != nil {
@@ -152,7 +152,7 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 		}
 		for _, id := range slices.Sorted(maps.Keys(x.leases)) {
 			l := x.leases[id]
-			if _, err := x.end(s.tables[l.queue], l, l.standing().Reaped(what.cause(l)), what.cause(l), nil); err != nil {
+			if _, err := x.end(s.tableOf(l.queue), l, l.standing().Reaped(what.cause(l)), what.cause(l), nil); err != nil {
 				return err
 			}
 		}
@@ -196,7 +196,7 @@ func (x *settling) leaveLocked(ctx context.Context, sql backends.SQL) error {
 	there, got := map[string]map[string]bool{}, map[string]map[string]bool{}
 	var asks []*backends.Statement
 	for q, all := range items {
-		t := x.s.tables[q]
+		t := x.s.tableOf(q)
 		there[q], got[q] = map[string]bool{}, map[string]bool{}
 		note := func(to map[string]bool) func(cells [][]byte) error {
 			return func(cells [][]byte) error { to[t.item(cells)] = true; return nil }

@@ -155,13 +155,21 @@ func closeUnused(all, inUse map[string]*openDB) (err error) {
 	return err
 }
 
-// succeed has databases that are opened anew go on with the jobs that are held in them.
+// succeed has databases that are opened anew go on with the jobs of adopted tables that were
+// claimed in them, also where no queue is in such a table any more.
 func succeed(open, before map[string]*openDB) {
 	for _, o := range open {
-		next, adopts := o.Backend.(*adopted.Store)
 		for _, was := range before {
 			last, did := was.Backend.(*adopted.Store)
-			if adopts && did && o != was && next.Info().Database == last.Info().Database {
+			if !did || o == was || o.Info().Database != last.Info().Database {
+				continue
+			}
+			next, adopts := o.Backend.(*adopted.Store)
+			if engine, can := o.Backend.(backends.Adopter); !adopts && can {
+				next = adopted.Bare(engine)
+				o.Backend = next
+			}
+			if next != nil {
 				next.Succeed(last)
 			}
 		}
