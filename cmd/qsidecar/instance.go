@@ -37,6 +37,7 @@ type instance struct {
 	mu      sync.Mutex // one reload at a time
 	config  config
 	sources sources
+	refused sources // what the files had when they were not taken last
 	open    map[string]*openDB // by name
 
 	state      sync.Mutex // of what follows, which is told while a reload goes on
@@ -235,7 +236,8 @@ func (p *instance) Admin() string { return p.admin.address() }
 func (p *instance) Reload(ctx context.Context) (changes []string, why string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if src, err := readSources(p.setup, &p.config); err == nil && src.same(p.sources) {
+	found, err := readSources(p.setup, &p.config)
+	if err == nil && found.same(p.sources) {
 		p.healed()
 		return nil, p.unchanged(), nil
 	}
@@ -252,6 +254,7 @@ func (p *instance) Reload(ctx context.Context) (changes []string, why string, er
 	}
 	defer func() { p.tell(err) }()
 	if err != nil {
+		p.refused = found
 		p.refuse(err)
 		return nil, "", err
 	}

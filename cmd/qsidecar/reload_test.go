@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -98,6 +99,40 @@ func TestReloadWhenTheFileIsWritten(t *testing.T) {
 			return st.ConfigError == "" && st.Generation == 4
 		})
 	}
+}
+
+// TestReloadInABusyFolder: what else is written beside the config (a log, a database) does not
+// put its reload off. It did for as long as that went on.
+func TestReloadInABusyFolder(t *testing.T) {
+	x := reloads(t, false, one)
+	busy, err := os.Create(filepath.Join(x.dir, "busy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	writing.Go(func() {
+		defer busy.Close()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := busy.WriteAt([]byte("x"), 0); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	x.write(x.file, two)
+	x.knows("two", true)
+	x.write(x.file, "queues: {one: {max_attempts: 0}}\n")
+	eventually(t, "the error is told", func() bool { return x.status().ConfigError != "" })
+	x.write(x.file, three)
+	x.knows("three", true)
 }
 
 // TestReloadOfAConfigMap is what a kubelet does: a folder by the time, a link `..data` to

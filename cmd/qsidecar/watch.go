@@ -29,7 +29,11 @@ type watcher struct {
 	events *fsnotify.Watcher // nil: this system has none to give
 	poll   time.Duration
 	told   map[string]bool // the folders of which it was said that they cannot be watched
-	seen   sources         // what the files had when they were looked at last
+
+	settled *time.Timer // runs while waits is set
+	waits   bool
+	seen    sources // what the files had when they were looked at last
+	again   bool    // what was refused is tried again
 }
 
 // hangUps gives each SIGHUP, or one for several, until stop. Nobody need listen: while serve
@@ -65,43 +69,74 @@ func (w *watcher) listen() (stop func()) {
 func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 	poll := time.NewTicker(w.poll)
 	defer poll.Stop()
-	settled := time.NewTimer(quiet)
-	settled.Stop()
-	waits := false // for settled
-	look := func() {
-		if now, differ := w.p.differ(); differ && !(waits && now.same(w.seen)) {
-			w.seen, waits = now, true
-			settled.Reset(quiet)
+	w.settled = time.NewTimer(quiet)
+	w.settled.Stop()
+	for event := false; ; {
+		if !event && w.follow() {
+			w.look(false) // what changed before the watch began
 		}
-	}
-	for {
-		if w.follow() {
-			look() // what changed before the watch began
-		}
+		event = false
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.changes():
-			w.seen, _ = w.p.differ()
-			settled.Reset(quiet)
-			waits = true
+			event = true // of which there may be thousands in a second
+			w.changed()
 		case err := <-w.failures():
 			w.log.Warn("the watch of the config's files; they are looked at every few seconds too", "error", err)
 		case <-poll.C:
-			look()
-		case <-settled.C:
-			now, _ := w.p.differ()
-			if !now.same(w.seen) { // still being written
-				w.seen = now
-				settled.Reset(quiet)
-				continue
-			}
-			waits = false
-			w.reload(ctx)
+			w.look(true)
+		case <-w.settled.C:
+			w.act(ctx)
 		case <-hangUps:
 			w.reload(ctx)
 		}
 	}
+}
+
+// changed begins to wait until the files are left alone. What else changes in their folders (a
+// log, a database) may never be left alone, so events that come meanwhile are not asked about.
+func (w *watcher) changed() {
+	if w.waits {
+		return
+	}
+	w.seen, _ = w.p.differ()
+	w.settle()
+}
+
+// look begins to wait if the files are not what runs. again: what was refused is tried again,
+// as the cause may be somewhere else.
+func (w *watcher) look(again bool) {
+	now, differ := w.p.differ()
+	if !differ {
+		return
+	}
+	w.again = w.again || again
+	if !w.waits {
+		w.seen = now
+		w.settle()
+	}
+}
+
+func (w *watcher) settle() {
+	w.waits = true
+	w.settled.Reset(quiet)
+}
+
+// act reloads if the files were left alone since they were looked at, and waits on if not.
+func (w *watcher) act(ctx context.Context) {
+	now, differ := w.p.differ()
+	if !now.same(w.seen) {
+		w.seen = now
+		w.settle()
+		return
+	}
+	w.waits = false
+	if !differ || !w.again && w.p.refuses(now) {
+		return
+	}
+	w.again = false
+	w.reload(ctx)
 }
 
 // changes tells of each event in a folder that is watched. Which file it is about is not
@@ -130,6 +165,14 @@ func (p *instance) differ() (now sources, differ bool) {
 	now, err := readSources(p.setup, &p.config)
 	_, failed, _ := p.Config()
 	return now, err != nil || !now.same(p.sources) || failed != nil
+}
+
+// refuses reports whether the files are as they were when they were not taken.
+func (p *instance) refuses(now sources) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, failed, _ := p.Config()
+	return failed != nil && now.same(p.refused)
 }
 
 // follow watches the folders of the files, and of what they are links to. more: one was
