@@ -32,11 +32,16 @@ func (p *peer) String() string {
 	if p == nil {
 		return "a user whom this system does not name"
 	}
-	groups := make([]string, len(p.groups))
-	for i, g := range p.groups {
-		groups[i] = fmt.Sprint(g)
+	const most = 16 // a user may have 65,536
+	groups := make([]string, 0, most)
+	for _, g := range p.groups[:min(len(p.groups), most)] {
+		groups = append(groups, fmt.Sprint(g))
 	}
-	return fmt.Sprintf("user %d (groups %s)", p.uid, strings.Join(groups, ","))
+	text := strings.Join(groups, ",")
+	if more := len(p.groups) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("user %d (groups %s)", p.uid, text)
 }
 
 func (r *Rule) fits(p *peer) bool {

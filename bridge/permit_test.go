@@ -105,6 +105,23 @@ func TestRulesByGroup(t *testing.T) {
 	}
 }
 
+func TestWhoIsDenied(t *testing.T) {
+	many := make([]uint32, 65_537)
+	for i := range many {
+		many[i] = uint32(i)
+	}
+	for want, p := range map[string]*peer{
+		"user 7 (groups 7)":     {uid: 7, groups: []uint32{7}},
+		"user 7 (groups 7,8,9)": {uid: 7, groups: []uint32{7, 8, 9}},
+		"user 7 (groups 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 and 65521 more)": {uid: 7, groups: many},
+		"a user whom this system does not name":                                nil,
+	} {
+		if got := p.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestStatsShowWhatOneMaySee: without a queue the others are left out.
 func TestStatsShowWhatOneMaySee(t *testing.T) {
 	db := memory.New()

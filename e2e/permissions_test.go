@@ -113,6 +113,17 @@ func TestPermissions(t *testing.T) {
 			}
 		}
 	}
+	// More groups than fit the first question to the kernel: the last one counts like the others.
+	var many []string
+	for g := range 1000 {
+		many = append(many, fmt.Sprint(5000+g))
+	}
+	start(fmt.Sprintf("      - {users: [%d]}\n      - {groups: [5999], ops: [ping]}\n", os.Getuid()))
+	root.must(msg{"op": "reload"})
+	who := person{user, group, strings.Join(many, ",")}
+	if r := who.as(t, sc.socket, requests["ping"], requests["peek"]); len(r) != 2 || r[0].Error != nil || r[1].Error == nil || len(r[1].Error.Message) > 500 {
+		t.Errorf("a user of 1000 groups is answered %s", asJSON(r))
+	}
 	if t.Failed() {
 		return
 	}
