@@ -53,6 +53,35 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 }
 
+// TestExampleUncommented: what the example shows in comments is right too, and has the keys
+// that stand nowhere else.
+func TestExampleUncommented(t *testing.T) {
+	src, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(src)
+	for _, begin := range []string{"    # allow:", "  # mail:", "  # thumbnails:"} {
+		before, block, found := strings.Cut(text, begin)
+		if !found {
+			t.Fatalf("the example has no %q", begin)
+		}
+		block, after, _ := strings.Cut(begin+block, "\n\n")
+		lines := strings.Split(block, "\n")
+		for i, line := range lines {
+			lines[i] = strings.Replace(line, "# ", "", 1)
+		}
+		text = before + strings.Join(lines, "\n") + "\n\n" + after
+	}
+	c, err := parseConfig("example", []byte(strings.NewReplacer("www-data", "root", "groups: [web]", "groups: [root]", "users: [worker]", "users: [root]").Replace(text)), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Listen[0].Allow) != 2 || len(c.Queues["thumbnails"].Columns) < 10 || *c.Queues["mail"].MaxAttempts != 5 {
+		t.Errorf("of the comments it has %+v and %+v", c.Listen[0], c.Queues)
+	}
+}
+
 func TestRulesOfTheConfig(t *testing.T) {
 	c, err := parseConfig("c.yaml", []byte(`
 listen:
