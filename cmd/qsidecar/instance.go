@@ -60,10 +60,17 @@ type openDB struct {
 	by string
 }
 
-// start opens the databases of a config and makes the Bridge. It runs nothing.
-func (p *instance) start(ctx context.Context, c config) (err error) {
-	if p.sources, err = readSources(p.setup, &c); err != nil {
+// start reads the config, opens its databases and makes the Bridge. It runs nothing.
+func (p *instance) start(ctx context.Context) (err error) {
+	var c config
+	if c, p.sources, err = p.steady(); err != nil {
 		return err
+	}
+	p.logs.set(c.Log)
+	for _, l := range c.Listen {
+		if err := p.ready(l.Socket); err != nil {
+			return err
+		}
 	}
 	p.admin = newAdmin(p.registry(), p.ready, p.log)
 	if _, err := p.admin.change(c.Admin); err != nil { // first: it tells how the start goes on
@@ -278,8 +285,17 @@ var (
 	errEmptyConfig = errors.New("the config file is empty: it is taken for one that is just being written (for the defaults, a comment will do)")
 )
 
-// look reads the files, all as they were at one time.
+// look is steady, and wants something in the config file.
 func (p *instance) look() (c config, src sources, err error) {
+	if c, src, err = p.steady(); err == nil {
+		err = p.hasText()
+	}
+	return c, src, err
+}
+
+// steady reads the files, all as they were at one time: what changes from then on is found
+// by comparing them with src.
+func (p *instance) steady() (c config, src sources, err error) {
 	for range unsteady {
 		before := src
 		if c, err = p.read(p.setup); err != nil {
@@ -289,7 +305,7 @@ func (p *instance) look() (c config, src sources, err error) {
 			return c, src, err
 		}
 		if src.same(before) {
-			return c, src, p.hasText()
+			return c, src, nil
 		}
 	}
 	return c, src, errUnsteady

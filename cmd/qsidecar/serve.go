@@ -125,13 +125,8 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 	keepHeadroom()
 	hangUps, stop := a.hangUps()
 	defer stop()
-	for _, l := range c.Listen {
-		if err := a.makeSocketDir(l.Socket); err != nil {
-			return err
-		}
-	}
 	a.tells = true
-	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance) error {
+	return a.withBridge(ctx, s, a.config, c, func(ctx context.Context, p *instance) error {
 		serving := p.served()
 		// Who started it may not listen to what it says: no reason to end.
 		fmt.Fprintln(a.out, serving)
@@ -146,11 +141,11 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 }
 
 // withBridge runs a sidecar and f beside it, once it is ready. The first signal
-// drains it, the second ends it at once; it ends too when f returns.
-func (a *app) withBridge(ctx context.Context, s setup, c config, f func(ctx context.Context, p *instance) error) (err error) {
+// drains it, the second ends it at once; it ends too when f returns. c is what read gave.
+func (a *app) withBridge(ctx context.Context, s setup, read func(setup) (config, error), c config, f func(ctx context.Context, p *instance) error) (err error) {
 	log, settings := a.changingLog(c.Log)
 	defer settings.flush()
-	p := &instance{setup: s, read: a.config, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings}
+	p := &instance{setup: s, read: read, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings}
 	if a.tells {
 		p.manager, p.patience = a.manager(log), cmp.Or(a.patience, openPatience)
 	}
@@ -163,7 +158,7 @@ func (a *app) withBridge(ctx context.Context, s setup, c config, f func(ctx cont
 		<-watched
 	}()
 	p.manager.tell("opening the databases")
-	if err := p.start(ctx, c); err != nil {
+	if err := p.start(ctx); err != nil {
 		if ctx.Err() != nil {
 			log.Info("stopped before it served")
 			return nil

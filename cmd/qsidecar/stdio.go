@@ -68,16 +68,11 @@ func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
 
 // ownSession is a sidecar of its own without a socket.
 func (a *app) ownSession(ctx context.Context, s setup) error {
-	c, err := a.config(s)
+	c, err := a.ownConfig(s)
 	if err != nil {
 		return err
 	}
-	c.Listen = nil
-	c.Admin = adminConfig{} // that is the service's
-	if s.logLevel == "" && s.config == "" {
-		c.Log.Level = "warn" // whose child this is has a stderr for its own words
-	}
-	return a.withBridge(ctx, s, c, func(ctx context.Context, p *instance) error {
+	return a.withBridge(ctx, s, a.ownConfig, c, func(ctx context.Context, p *instance) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop, err := a.onHangUp(func() { cancel(bridge.ErrHangUp) })
@@ -87,6 +82,17 @@ func (a *app) ownSession(ctx context.Context, s setup) error {
 		defer stop()
 		return p.b.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
 	})
+}
+
+// ownConfig is the config without what is the service's.
+func (a *app) ownConfig(s setup) (config, error) {
+	c, err := a.config(s)
+	c.Listen = nil
+	c.Admin = adminConfig{}
+	if s.logLevel == "" && s.config == "" {
+		c.Log.Level = "warn" // whose child this is has a stderr for its own words
+	}
+	return c, err
 }
 
 // lastLook is stdin whose end is a hang-up where nobody reads stdout any more: a

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestConfigChangesWhileItStarts: what is written just after the config was read at the start
+// runs, although nothing changes any more.
+func TestConfigChangesWhileItStarts(t *testing.T) {
+	h := newHost(t)
+	h.poll, h.deaf = 20*time.Millisecond, true
+	x := &reloading{host: h, file: h.file("c.yaml", "log: {level: '${LEVEL}'}\n"+one)}
+	r := &running{t: t, out: newText(), errOut: newText(), signals: make(chan os.Signal, 2), done: make(chan int, 1)}
+	a := h.app(strings.NewReader(""), r.out, r.errOut, r.signals)
+	env, after := a.env, sync.Once{}
+	a.env = func(name string) (string, bool) {
+		if name != "LEVEL" {
+			return env(name)
+		}
+		after.Do(func() { // the file's text is read by now
+			x.write(x.file, two+"listen: [{socket: "+filepath.Join(h.dir, "other", "s")+"}]\n")
+		})
+		return "info", true
+	}
+	go func() {
+		r.done <- a.main([]string{"serve", "--config", x.file})
+		close(r.done)
+	}()
+	t.Cleanup(func() { r.stop() })
+	r.says("serving on")
+	h.env["QSIDECAR_SOCKET"] = filepath.Join(h.dir, "other", "s")
+	x.knows("two", true)
+}
+
+// TestStdioReloads: a sidecar of its own on stdio stays without a socket when it is told to
+// reload its config: that is the service's.
+func TestStdioReloads(t *testing.T) {
+	h := newHost(t)
+	listens := filepath.Join(h.dir, "listens", "s")
+	config := "admin: {listen: " + filepath.Join(h.dir, "admin") + "}\nlisten: [{socket: " + listens + "}]\n"
+	x := &reloading{host: h, file: h.file("c.yaml", config+one)}
+	c := h.child("--config", x.file)
+	if got := c.ask(`{"op":"ping"}`); !strings.Contains(got, `"ok":true`) {
+		t.Fatal(got)
+	}
+	x.write(x.file, config+two)
+	if got := c.ask(`{"op":"reload"}`); !strings.Contains(got, "queues.two added") {
+		t.Errorf("reload: %s", got)
+	}
+	if got := c.ask(`{"op":"enqueue","queue":"two"}`); !strings.Contains(got, `"ok":true`) {
+		t.Errorf("of the new queue: %s", got)
+	}
+	for _, path := range []string{filepath.Dir(listens), filepath.Join(h.dir, "admin")} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("there is %s", path)
+		}
+	}
+	c.stdin.Close()
+	if code := <-c.code; code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+}
