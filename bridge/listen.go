@@ -31,13 +31,32 @@ func listenAll(o *Options) (map[string]*listener, error) {
 			lns[s.Path] = &listener{UnixListener: ln, path: s.Path}
 			continue
 		}
-		ln, err := listen(s)
+		err := isServed(lns, s.Path)
+		var ln *listener
+		if err == nil {
+			ln, err = listen(s)
+		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("socket %s: %w", s.Path, err), closeAll(lns))
 		}
 		lns[s.Path] = ln
 	}
 	return lns, nil
+}
+
+// isServed says that a path is another name of one of the sockets. Without it another sidecar
+// would be thought to be there.
+func isServed(lns map[string]*listener, path string) error {
+	there, err := os.Lstat(path)
+	if err != nil {
+		return nil // listen says what is wrong with it
+	}
+	for _, ln := range lns {
+		if ln.self != nil && os.SameFile(there, ln.self) {
+			return fmt.Errorf("this sidecar serves it already, as %s: a socket has one path, and a reload cannot give it another one", ln.path)
+		}
+	}
+	return nil
 }
 
 func closeAll(lns map[string]*listener) (err error) {

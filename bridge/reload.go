@@ -201,7 +201,10 @@ func (r *running) listen(old *plan, sockets []Socket) (added map[string]*listene
 	for _, s := range sockets {
 		ln := r.listeners[s.Path]
 		if ln == nil {
-			if ln, err = listen(s); err != nil {
+			if err = errors.Join(isServed(r.listeners, s.Path), isServed(added, s.Path)); err == nil {
+				ln, err = listen(s)
+			}
+			if err != nil {
 				return added, fmt.Errorf("socket %s: %w", s.Path, err)
 			}
 			added[s.Path] = ln

@@ -181,6 +181,21 @@ func TestReloadOfSockets(t *testing.T) {
 	other.call(`{"op":"ack","lease":%q}`, kept.Lease)
 }
 
+// TestReloadOfASocketsName: another path to the same place is not taken for another sidecar's.
+func TestReloadOfASocketsName(t *testing.T) {
+	o := options(t, memory.New())
+	s := start(t, o)
+	way := filepath.Join(shortDir(t), "way")
+	if err := os.Symlink(filepath.Dir(s.path), way); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Reload(with(o, func(o *Options) { o.Sockets[0].Path = filepath.Join(way, filepath.Base(s.path)) }))
+	if err == nil || !strings.Contains(err.Error(), "this sidecar serves it already, as "+s.path) {
+		t.Errorf("Reload: %v", err)
+	}
+	s.dial(t).call(`{"op":"ping"}`)
+}
+
 // TestReloadOfAnAddress: the database is the same, the way to it another one.
 func TestReloadOfAnAddress(t *testing.T) {
 	db := newAddress("BBBBBBBBBBB")

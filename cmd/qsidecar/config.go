@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"time"
@@ -204,6 +205,9 @@ func parseConfig(name string, src []byte, env func(string) (string, bool)) (conf
 func (c *config) check(bad func(path, format string, args ...any)) {
 	for i, l := range c.Listen {
 		path := fmt.Sprintf("listen[%d]", i)
+		if l.Socket != "" {
+			c.Listen[i].Socket = filepath.Clean(l.Socket) // by which it is known from one reload to the next
+		}
 		if l.Socket == "" {
 			bad(path, "socket is missing: the path of the Unix socket")
 		}

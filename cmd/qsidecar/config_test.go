@@ -125,7 +125,7 @@ func TestConfigValues(t *testing.T) {
 	c, err := parseConfig("c.yaml", []byte(`
 listen:
   - {socket: /a, mode: 0600, group: root}
-  - socket: ${DIR}/b$$x
+  - socket: ${DIR}//c/../b$$x
 databases:
   one: {url: "sqlite:${DIR}/one.db", host_lease: 1m}
   two: {url: "sqlite:two.db${EMPTY}", restart_grace: 0s}

@@ -37,7 +37,7 @@ type instance struct {
 	mu      sync.Mutex // one reload at a time
 	config  config
 	sources sources
-	refused sources // what the files had when they were not taken last
+	refused sources            // what the files had when they were not taken last
 	open    map[string]*openDB // by name
 
 	state      sync.Mutex // of what follows, which is told while a reload goes on
