@@ -20,6 +20,8 @@ const (
 	aheadMost = 500
 	// aheadBytes bounds their payloads.
 	aheadBytes = 4 << 20
+	// aheadInAll is what the payloads of all lines of a database may be for more to be claimed.
+	aheadInAll = 32 << 20
 	// aheadAge is how long a job may lie there before it goes back. The design allows a
 	// second; workers of other hosts may be idle.
 	aheadAge = 150 * time.Millisecond
@@ -60,7 +62,7 @@ func (a *ahead) wants(now time.Duration) int {
 
 // wantsAhead is how many slots of a claim go to the line's buffer. b.mu is held.
 func (b *broker) wantsAhead(ln *line, room int) int {
-	if !b.buffers || ln.direct || b.halted != nil {
+	if !b.buffers || ln.direct || b.halted != nil || !b.mayKeep() {
 		return 0
 	}
 	return max(0, min(ln.ahead.wants(b.clock()), room))
@@ -118,10 +120,12 @@ func (b *broker) fromAhead(ln *line, w *waiter) []backends.Job {
 		return nil
 	}
 	jobs := make([]backends.Job, n)
+	before := a.bytes
 	for i := range jobs {
 		jobs[i] = a.jobs[i].Job
 		a.bytes -= int64(len(jobs[i].Payload))
 	}
+	b.keep(a.bytes - before)
 	rest := copy(a.jobs, a.jobs[n:])
 	clear(a.jobs[rest:])
 	a.jobs = a.jobs[:rest]
@@ -153,11 +157,12 @@ func (b *broker) keepAhead(ln *line, jobs []backends.Job) (back []backends.Job) 
 	if b.halted != nil {
 		return jobs
 	}
-	now := b.clock()
+	now, before := b.clock(), ln.ahead.bytes
 	for i := range jobs {
 		ln.ahead.jobs = append(ln.ahead.jobs, aheadJob{Job: jobs[i], since: now})
 		ln.ahead.bytes += int64(len(jobs[i].Payload))
 	}
+	b.keep(ln.ahead.bytes - before)
 	for _, w := range slices.Clone(ln.waiters) {
 		if w.asking {
 			continue
@@ -178,13 +183,14 @@ func (b *broker) keepAhead(ln *line, jobs []backends.Job) (back []backends.Job) 
 // emptied takes the jobs that lie there since before limit (0: all). b.mu is held.
 func (b *broker) emptied(ln *line, limit time.Duration) (out []backends.Job) {
 	a := &ln.ahead
-	n := 0
+	n, before := 0, a.bytes
 	for n < len(a.jobs) && (limit == 0 || a.jobs[n].since < limit) {
 		out = append(out, a.jobs[n].Job)
 		a.bytes -= int64(len(a.jobs[n].Payload))
 		n++
 	}
 	a.jobs = slices.Delete(a.jobs, 0, n)
+	b.keep(a.bytes - before)
 	return out
 }
 

@@ -68,6 +68,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		writes:     newLane(),
 		claims:     newLane(),
 		both:       !b.info.Concurrent,
+		memory:     &br.buffers,
 		seen:       make(map[backends.Token]struct{}),
 	}
 	b.committer = c
@@ -102,6 +103,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 	b.broker.fresh = b.keeper.fresh
 	b.broker.clock = bootTime
 	b.broker.buffers = b.info.Ahead
+	b.broker.memory = &br.buffers
 	b.broker.direct = b.link.adopted
 	b.attendant = &attendant{broker: b.broker, ledger: b.ledger, committer: c, poke: make(chan struct{}, 1)}
 	b.broker.buffered = b.attendant.wake

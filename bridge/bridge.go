@@ -43,6 +43,7 @@ type Bridge struct {
 	madeUp  names // of queues
 	brakes  brakes
 	buffers buffers
+	beside  atomic.Int64 // requests of all sessions that are carried out beside others
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -81,6 +82,7 @@ func New(o Options, log *slog.Logger) (*Bridge, error) {
 		users:    make(map[uint32]int),
 	}
 	b.lives, b.dies = context.WithCancel(context.Background())
+	b.buffers.limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
 	p := newPlan(o)
 	for name, d := range o.Databases {
 		if err := p.add(name, b.newBank(name, d)); err != nil {

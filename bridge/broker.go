@@ -29,12 +29,14 @@ type broker struct {
 	buffers  bool                    // the backend knows how to claim ahead
 	direct   func(queue string) bool // never from that queue; nil: from all
 	buffered func()                  // the attendant's: there is something to look after
+	memory   *buffers                // nil: what is claimed ahead is not counted
 
 	mu      sync.Mutex
 	lines   map[string]*line
 	byQueue map[string]map[*line]struct{}
 	order   []*line // in turn, so that no line starves when slots are short
-	halted  error   // not nil: every claim is answered with it (draining)
+	kept    kept
+	halted  error // not nil: every claim is answered with it (draining)
 }
 
 // errMoved ends the wait of a claim whose queues are not served from this database any
@@ -50,6 +52,7 @@ type line struct {
 	hint    uint64
 	ahead   ahead
 	direct  bool // nothing is claimed ahead
+	large   bool // its next job takes more than a line is asked for where there are many
 }
 
 // waiter is one claim request.
@@ -206,92 +209,13 @@ func (b *broker) waiting() []string {
 	return out
 }
 
-// ask is one line's part of a commit.
-type ask struct {
-	line    *line
-	waiters []*waiter
-	hint    uint64
-	slots   []backends.Slot
-}
-
-// gather chooses whom the next commit asks for, at most maxSlots. number gives
-// each slot its token's number.
-func (b *broker) gather(host backends.Identity, number func() uint64) []ask {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var asks []ask
-	var full []*waiter
-	room := maxSlots
-	for i := 0; i < len(b.order) && room > 0; i++ {
-		ln := b.order[i]
-		a := ask{line: ln, hint: ln.hint}
-		for _, w := range ln.waiters {
-			if w.asking || w.seen >= ln.hint || w.sess.overloaded() {
-				continue
-			}
-			if w.slots > room && len(a.waiters)+len(asks) > 0 {
-				break // it comes first next time
-			}
-			n, held := w.take(w.slots)
-			if held {
-				full = append(full, w)
-			}
-			if n == 0 {
-				continue
-			}
-			w.asking = true
-			room -= n
-			a.waiters = append(a.waiters, w)
-			for range n {
-				slot := w.lease
-				slot.Token = backends.Token{Host: host, Number: number()}
-				a.slots = append(a.slots, slot)
-			}
-			if room <= 0 {
-				break
-			}
-		}
-		for range b.wantsAhead(ln, room) {
-			a.slots = append(a.slots, backends.Slot{Token: backends.Token{Host: host, Number: number()}, Ahead: true})
-			room--
-		}
-		if len(a.slots) > 0 {
-			ln.ahead.asking = true
-			asks = append(asks, a)
-		}
-	}
-	for _, w := range full {
-		b.remove(w)
-		w.answer <- answer{err: w.sess.tooMany()}
-	}
-	if len(b.order) > 1 { // whoever came first now comes last next time
-		b.order = append(b.order[1:], b.order[0])
-	}
-	return asks
-}
-
-// take is for how many jobs the database may be asked for the waiter: the places of its
-// session's that it took for them, and all for a timed lease. full: it holds too many.
-func (w *waiter) take(want int) (n int, full bool) {
-	if w.lease.Lease > 0 {
-		return want, false
-	}
-	w.places, full = w.sess.places.take(want, w.sess.mostHeld())
-	return w.places, full
-}
-
-// unanswered gives back the places of a waiter whose ask brought nothing.
-func (w *waiter) unanswered() {
-	w.sess.placed(w.places, 0)
-	w.places = 0
-}
-
 // settle ends an ask with what the database gave: jobs for its waiters first, then
 // those claimed ahead. It returns the ones that must go back.
 func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	jobs := res.Jobs
+	again := a.learn(res) && b.halted == nil
 	for _, w := range a.waiters {
 		w.asking = false
 		w.failed = nil
@@ -318,7 +242,7 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 				continue // it is asked again when they are back
 			}
 		}
-		if w.left || w.once && !res.More {
+		if w.left && (!again || w.moved != nil) || w.once && !res.More {
 			b.remove(w)
 			w.answer <- answer{err: cmp.Or(b.halted, w.moved)}
 		}

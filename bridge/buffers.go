@@ -3,6 +3,7 @@ package bridge
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/protocol"
@@ -17,21 +18,42 @@ const (
 	// stalledAfter is how long a session may take for a large message, or its client for a
 	// large reply, while others wait for room.
 	stalledAfter = 500 * time.Millisecond
-	// largeReply is how many bytes of payload count.
-	largeReply = 64 << 10
 	// copies of a message there are: as it was received, and what was made of it.
 	copies = 2
+	// requestsPart of the room, in quarters, is all that requests may have of it: replies, which
+	// make room where they are read, always find some.
+	requestsPart = 3
+	// claimsPart of the room is what the claims of one commit may bring.
+	claimsPart = 8
+	// leastClaim is for how many bytes of payload a line is asked for, at least.
+	leastClaim = 64 << 10
+	// leastOwed is what a session may have claimed for it, and not read, however little room is
+	// left; it may have a part of what is left, up to backlogHigh.
+	leastOwed = 64 << 10
+	owedPart  = 8
 )
 
-// buffers bound the bytes of large messages that are held in memory for all sessions:
-// requests that are being received or carried out, and replies that are not read yet. Where
+// buffers bound the bytes that are held in memory for all sessions: large requests that are
+// being received or carried out, jobs that are being claimed, are claimed ahead or are not
+// handed over yet, and replies that are not read. Where
 // there is no room left who stands still loses its connection, rather than that others
 // wait for it.
 type buffers struct {
-	mu    sync.Mutex
-	used  int64
-	of    map[*session]*buffered
-	freed chan struct{} // closed when there is more room; nil: nobody waits
+	limit func() int64 // limits.buffered; nil: the default
+
+	mu      sync.Mutex
+	used    int64
+	in      int64 // of it, requests
+	claims  int64 // what commits under way may claim at the most
+	ahead   int64 // claimed ahead
+	looks   int64 // what looks into databases may bring
+	of      map[*session]*buffered
+	freed   chan struct{}           // closed when there is more room; nil: nobody waits
+	starved map[*committer]struct{} // whose claims wait for room
+	looking bool                    // for who stands still, soon
+	left    atomic.Int64            // room; may be negative
+	scarce  atomic.Bool             // half of it is used, so that nothing is claimed for nobody
+	known   atomic.Bool             // left is set
 }
 
 // buffered is what is held for one session.
@@ -76,7 +98,7 @@ func (b *buffers) full(s *session, most int64) *protocol.Error {
 }
 
 func busyBuffers(most int64) *protocol.Error {
-	return protocol.Errorf(protocol.CodeBusy, "large requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", most>>20)
+	return protocol.Errorf(protocol.CodeBusy, "requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", most>>20)
 }
 
 // resize changes what the session receives. Not nil: there is no room, until the channel
@@ -86,7 +108,8 @@ func (b *buffers) resize(s *session, in, most int64) (freed <-chan struct{}) {
 	defer b.mu.Unlock()
 	x := b.at(s)
 	more := in - x.in
-	if more > 0 && b.used+more > most && b.used > x.in+x.out { // alone it may always go on
+	full := b.used+more > most || b.in+more > most/4*requestsPart
+	if more > 0 && full && b.in > x.in { // alone it may always go on
 		x.waits = true
 		if b.freed == nil {
 			b.freed = make(chan struct{})
@@ -98,6 +121,7 @@ func (b *buffers) resize(s *session, in, most int64) (freed <-chan struct{}) {
 	}
 	x.waits = false
 	x.in = in
+	b.in += more
 	b.add(s, x, more)
 	return nil
 }
@@ -133,14 +157,36 @@ func (b *buffers) at(s *session) *buffered {
 
 // add counts. b.mu is held.
 func (b *buffers) add(s *session, x *buffered, n int64) {
-	b.used += n
 	if x.in == 0 && x.out == 0 && !x.waits {
 		delete(b.of, s)
 	}
-	if n < 0 && b.freed != nil {
+	b.use(n)
+}
+
+// measure says how much room there is for replies, which is a part of all at least, however
+// large a request is. b.mu is held.
+func (b *buffers) measure() {
+	most := b.most()
+	b.left.Store(most - (b.used - b.in) - min(b.in, most/4*requestsPart))
+	b.scarce.Store(b.used-b.claims > most/2)
+	b.known.Store(true)
+}
+
+// use counts. b.mu is held.
+func (b *buffers) use(n int64) {
+	b.used += n
+	b.measure()
+	if n >= 0 {
+		return
+	}
+	if b.freed != nil {
 		close(b.freed)
 		b.freed = nil
 	}
+	for c := range b.starved {
+		c.wakeClaims()
+	}
+	clear(b.starved)
 }
 
 // end forgets what the session received.
@@ -150,6 +196,7 @@ func (b *buffers) end(s *session) {
 	if x := b.of[s]; x != nil {
 		n := x.in
 		x.in, x.waits = 0, false
+		b.in -= n
 		b.add(s, x, -n)
 	}
 }

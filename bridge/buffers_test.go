@@ -66,8 +66,8 @@ func (s *sidecar) buffered() int64 {
 	for _, x := range s.buffers.of {
 		sum += x.in + x.out
 	}
-	if sum != s.buffers.used {
-		panic(fmt.Sprintf("%d bytes are counted, and there are %d", s.buffers.used, sum))
+	if all := sum + s.buffers.claims + s.buffers.ahead + s.buffers.looks; all != s.buffers.used {
+		panic(fmt.Sprintf("%d bytes are counted, and there are %d", s.buffers.used, all))
 	}
 	return sum
 }

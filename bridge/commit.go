@@ -114,6 +114,9 @@ func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (ba
 	}
 	for _, a := range asks {
 		claim := backends.Claim{Slots: a.slots, MaxBytes: c.claimBytes, MaxPayload: c.maxPayload()}
+		if a.bytes > 0 {
+			claim.MaxBytes, claim.Strict = min(a.bytes, c.claimBytes), true
+		}
 		for _, q := range a.line.queues {
 			if policy, ok := c.policy(q); ok {
 				claim.Queues = append(claim.Queues, policy)
@@ -239,7 +242,10 @@ func sizeOf(w backends.Write) size {
 	add := func(jobs []backends.NewJob) {
 		s.jobs += len(jobs)
 		for i := range jobs {
-			s.bytes += int64(len(jobs[i].Payload))
+			s.bytes += int64(len(jobs[i].Payload) + len(jobs[i].Key))
+			for name, value := range jobs[i].Headers {
+				s.bytes += int64(len(name) + len(value))
+			}
 		}
 	}
 	switch w := w.(type) {
@@ -248,6 +254,8 @@ func sizeOf(w backends.Write) size {
 	case backends.Ack:
 		add(w.Enqueue)
 		s.bytes += int64(len(w.Result))
+	case backends.Nack:
+		s.bytes += int64(len(w.Error))
 	}
 	return s
 }

@@ -54,6 +54,9 @@ type committer struct {
 	claims lane
 	both   bool // one lane: writes
 
+	memory   *buffers
+	reserved int64 // of it, for the claims of the commit under way; the lane's own
+
 	mu     sync.Mutex
 	queue  []*pending
 	turns  turns
@@ -235,7 +238,9 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 			asks = c.gather()
 		}
 		if len(writes)+len(asks) > 0 {
-			if err := r.after(c.commit(hard, writes, asks)); err != nil {
+			err := c.commit(hard, writes, asks)
+			c.delivered()
+			if err := r.after(err); err != nil {
 				c.answerAll(err)
 				return err
 			}
@@ -269,7 +274,9 @@ func (c *committer) runClaims(ctx, hard context.Context) error {
 	r := retrier{c: c, hard: hard, delay: retryInitial}
 	for {
 		if asks := c.gather(); len(asks) > 0 {
-			if err := r.after(c.commit(hard, nil, asks)); err != nil {
+			err := c.commit(hard, nil, asks)
+			c.delivered()
+			if err := r.after(err); err != nil {
 				return err
 			}
 			continue
@@ -400,21 +407,6 @@ func (c *committer) markQueues(writes []*pending) {
 	for _, p := range writes {
 		c.broker.mark(readyQueues(p.write))
 	}
-}
-
-// gather chooses the claims of the next commit.
-func (c *committer) gather() []ask {
-	id := c.keeper.fresh()
-	if id == 0 {
-		c.keeper.beatNow()
-		c.broker.refuse(backends.Unavailable(errBeatLate))
-		return nil
-	}
-	asks := c.broker.gather(id, func() uint64 { return c.number.Add(1) })
-	for i := range asks {
-		c.ledger.expect(asks[i].slots)
-	}
-	return asks
 }
 
 // answerAll ends every queued write with err.

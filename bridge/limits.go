@@ -25,7 +25,7 @@ type Limits struct {
 	Connections int // in all. Defaults to 10,000
 	PerUser     int // connections of one user; 0: no limit but the one above
 	Held        int // jobs that one connection holds. Defaults to 10,000
-	Buffered    int // bytes of large messages, see buffers; 1 MiB at least. Defaults to 256 MiB
+	Buffered    int // bytes of messages, see buffers; 1 MiB at least. Defaults to 256 MiB
 	QueueNames  int // names that clients of one user made up, for which "*" stands. Defaults to 10,000
 }
 

@@ -20,7 +20,13 @@ type finisher struct {
 	// A nil reply: nobody is left to read it. sent, if not nil, is called when the reply
 	// was given to the connection.
 	wait func() (reply *protocol.Reply, sent func())
+	// keeps: it keeps a good part of the request, so that the next one is read after it.
+	keeps bool
+	waits bool // for up to an hour: it is a claim's wait
 }
+
+// keepsIDs is how many ids a request may have that is carried out beside others.
+const keepsIDs = 16
 
 func later(wait func() (*protocol.Reply, func())) finisher { return finisher{wait: wait} }
 
@@ -151,6 +157,12 @@ func (s *session) claim(req *protocol.Request) finisher {
 	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
 		return fail(protocol.Errorf(protocol.CodeBusy, "%d claims of this connection wait already: answer or cancel one first", maxWaiting))
 	}
+	if req.WaitMS > 0 && s.crowded() {
+		return fail(protocol.Errorf(protocol.CodeBusy, "all connections together have more open requests than the sidecar has memory for (limits.buffered in its config), and this one has %d: wait for one, or cancel one, first", len(s.slots)-1))
+	}
+	if n := s.named.Load(); n > 0 && n+int64(len(queues)) > maxNamed {
+		return fail(protocol.Errorf(protocol.CodeBusy, "open claims of this connection name %d queues, and together they may name %d: wait for one, or cancel one, first", n, maxNamed))
+	}
 	if !req.LeaseMS.Set && s.places.count() >= plan.opts.Limits.Held {
 		return fail(s.tooMany())
 	}
@@ -173,10 +185,13 @@ func (s *session) claim(req *protocol.Request) finisher {
 	s.claims[open] = struct{}{}
 	s.mu.Unlock()
 	s.waiting.Add(1)
-	return later(func() (*protocol.Reply, func()) {
+	named := int64(len(queues))
+	s.named.Add(named)
+	f := later(func() (*protocol.Reply, func()) {
 		a, wire := s.await(ctx, &bank, w, single, plan)
 		stop()
 		s.waiting.Add(-1)
+		s.named.Add(-named)
 		s.mu.Lock()
 		delete(s.claims, open)
 		s.mu.Unlock()
@@ -185,6 +200,8 @@ func (s *session) claim(req *protocol.Request) finisher {
 		}
 		return s.handOver(bank, w, a)
 	})
+	f.waits = req.WaitMS > 0
+	return f
 }
 
 // await waits for the waiter's answer, and goes on with another database where a reload
@@ -235,8 +252,8 @@ func (s *session) handOver(bank *bank, w *waiter, a answer) (*protocol.Reply, fu
 	if len(a.jobs) == 0 {
 		return reply, nil
 	}
-	bytes := payloadBytes(a.jobs)
-	return reply, func() { s.unload(bank, bytes) }
+	bytes := jobBytes(a.jobs)
+	return reply, func() { s.owe(-bytes) }
 }
 
 // claimContext ends a claim's wait: its time is over, it is cancelled, or nobody is left.
@@ -330,8 +347,13 @@ func (s *session) peek(req *protocol.Request) finisher {
 		After:    req.After,
 		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must fit too
 	}
-	return later(func() (*protocol.Reply, func()) {
+	f := later(func() (*protocol.Reply, func()) {
 		s.looking.Lock()
+		done, wire := s.bridge.buffers.look(s, copies*p.MaxBytes)
+		if wire != nil {
+			return &protocol.Reply{Error: wire}, s.looking.Unlock
+		}
+		defer done()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
 		defer cancel()
 		look, release := bank.link.inspector()
@@ -345,12 +367,14 @@ func (s *session) peek(req *protocol.Request) finisher {
 			bytes += int64(len(views[i].Payload) + len(views[i].Result))
 			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
 		}
-		s.bridge.buffers.send(s, bytes, true)
+		s.owe(bytes)
 		return reply, func() {
-			s.bridge.buffers.send(s, -bytes, s.backlog.Load() > 0)
+			s.owe(-bytes)
 			s.looking.Unlock()
 		}
 	})
+	f.keeps = len(p.IDs) > keepsIDs
+	return f
 }
 
 func (s *session) command(req *protocol.Request) finisher {
@@ -376,7 +400,7 @@ func (s *session) command(req *protocol.Request) finisher {
 		All:   req.All,
 		State: backends.State(req.State),
 	}
-	return later(func() (*protocol.Reply, func()) {
+	f := later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: not done within %v", op, inspectTimeout))
 		defer cancel()
 		look, release := bank.link.inspector()
@@ -398,4 +422,6 @@ func (s *session) command(req *protocol.Request) finisher {
 		}
 		return reply, nil
 	})
+	f.keeps = len(c.IDs) > keepsIDs
+	return f
 }

@@ -9,6 +9,12 @@ import (
 // not read: what is in flight above it is one reply at most.
 const outboxHigh = 1 << 20
 
+// outboxLow is outboxHigh where the memory for all sessions is used up.
+const outboxLow = 16 << 10
+
+// outboxChunk is how much is written at a time: with each the client is seen to read.
+const outboxChunk = 256 << 10
+
 // outboxKeep is the largest buffer that is kept for the next reply.
 const outboxKeep = 64 << 10
 
@@ -16,7 +22,9 @@ const outboxKeep = 64 << 10
 // Whoever finds nobody writing writes for all that came meanwhile, so that a
 // burst of small replies is one system call.
 type outbox struct {
-	w io.Writer
+	w    io.Writer
+	owes func(n int64) // told of each byte that waits, and with n below 0 of those that wait no more; nil: nobody is
+	room func() bool   // there is memory for more; nil: always
 
 	mu      sync.Mutex
 	buf     []byte // waiting to be written
@@ -42,7 +50,7 @@ func (o *outbox) send(build func([]byte) []byte) error {
 func (o *outbox) post(build func([]byte) []byte) (first bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.err == nil && len(o.buf) >= outboxHigh {
+	for o.err == nil && o.full() {
 		if o.below == nil {
 			o.below = make(chan struct{})
 		}
@@ -54,9 +62,38 @@ func (o *outbox) post(build func([]byte) []byte) (first bool, err error) {
 	if o.err != nil {
 		return false, o.err
 	}
+	before := len(o.buf)
 	o.buf = build(o.buf)
+	o.count(len(o.buf) - before)
 	first, o.writing = !o.writing, true
 	return first, nil
+}
+
+// full reports whether more has to wait until the client reads. o.mu is held.
+func (o *outbox) full() bool {
+	return len(o.buf) >= outboxHigh || len(o.buf) >= outboxLow && o.writing && o.room != nil && !o.room()
+}
+
+func (o *outbox) count(n int) {
+	if o.owes != nil {
+		o.owes(int64(n))
+	}
+}
+
+// write writes out, and counts it off.
+func (o *outbox) write(out []byte) error {
+	for len(out) > 0 {
+		n := min(len(out), outboxChunk)
+		_, err := o.w.Write(out[:n])
+		if err != nil {
+			n = len(out)
+		}
+		o.count(-n)
+		if out = out[n:]; err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // flush writes all that there is.
@@ -68,7 +105,7 @@ func (o *outbox) flush() error {
 		o.buf, o.spare = o.spare[:0], nil
 		o.release()
 		o.mu.Unlock()
-		_, err := o.w.Write(out)
+		err := o.write(out)
 		o.mu.Lock()
 		o.err = err
 		if cap(out) <= outboxKeep {
@@ -95,6 +132,7 @@ func (o *outbox) fail(err error) {
 	if o.err == nil {
 		o.err = err
 	}
+	o.count(-len(o.buf))
 	o.buf, o.spare = nil, nil
 	o.release()
 }

@@ -21,6 +21,7 @@ import (
 const (
 	maxOpen    = 1024 // requests of one session that are not answered yet
 	maxWaiting = 256  // waiting claims among them
+	maxNamed   = 4096 // queues that its open claims name together: each costs some hundred bytes
 
 	// partialTimeout is how long a client may take to complete a message that it
 	// began. It is far above what any live client needs and keeps a half frame
@@ -39,8 +40,8 @@ const (
 	// The release goes on without it.
 	givenBackWait = 5 * time.Second
 
-	// backlogHigh is how many payload bytes may be claimed for a session and not
-	// written to it yet before its further claims wait.
+	// backlogHigh is how many bytes a client may have to read, of jobs and replies, before its
+	// further claims wait; see buffers.each for when there is little room.
 	backlogHigh = 8 << 20
 
 	// yieldAfter is after how many requests that came at once others have a turn.
@@ -80,7 +81,8 @@ type session struct {
 	slots    chan struct{} // maxOpen
 	requests sync.WaitGroup
 	waiting  atomic.Int64
-	backlog  atomic.Int64 // bytes, see backlogHigh
+	named    atomic.Int64 // see maxNamed
+	owed     owed
 	places   places
 	looking  sync.Mutex // one large answer of this session at a time
 	refusals *rate.Limiter
@@ -113,13 +115,13 @@ func newSession(b *Bridge, p *plan, in io.Reader, out io.Writer, conn net.Conn, 
 		began:  time.Now(),
 		limits: p.limits,
 		in:     in,
-		out:    outbox{w: out},
 		log:    b.log.With("session", id),
 		slots:  make(chan struct{}, maxOpen),
 
 		refusals: newBrake(),
 		claims:   make(map[*openClaim]struct{}),
 	}
+	s.out = outbox{w: out, owes: s.owe, room: b.buffers.roomy}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))
 	return s
@@ -227,11 +229,15 @@ func (s *session) carryOut(req *protocol.Request) {
 		return
 	}
 	s.requests.Add(1)
-	if !id.IsSet() {
+	if !id.IsSet() || f.keeps || !f.waits && s.crowded() {
 		s.finish(id, f)
 		return
 	}
-	go s.finish(id, f)
+	s.bridge.beside.Add(1)
+	go func() {
+		defer s.bridge.beside.Add(-1)
+		s.finish(id, f)
+	}()
 }
 
 func (s *session) finish(id protocol.RequestID, f finisher) {
@@ -370,35 +376,6 @@ func (s *session) cut() {
 	if s.conn != nil {
 		_ = s.conn.SetWriteDeadline(time.Now())
 	}
-}
-
-// load counts jobs that were claimed for the session and are not written to it
-// yet; unload takes them off again, when they are.
-func (s *session) load(jobs []backends.Job) {
-	n := payloadBytes(jobs)
-	s.backlog.Add(n)
-	if n >= largeReply {
-		s.bridge.buffers.send(s, n, true)
-	}
-}
-
-// overloaded reports whether the client reads too slowly to get more jobs now.
-func (s *session) overloaded() bool { return s.backlog.Load() >= backlogHigh }
-
-func (s *session) unload(bank *bank, bytes int64) {
-	if bytes >= largeReply {
-		s.bridge.buffers.send(s, -bytes, s.backlog.Load() > bytes)
-	}
-	if before := s.backlog.Add(-bytes) + bytes; before >= backlogHigh {
-		bank.committer.wakeClaims() // its waiting claims may be asked for again
-	}
-}
-
-func payloadBytes(jobs []backends.Job) (n int64) {
-	for i := range jobs {
-		n += int64(len(jobs[i].Payload))
-	}
-	return n
 }
 
 func (s *session) closedByServer() bool {

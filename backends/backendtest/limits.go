@@ -47,9 +47,9 @@ var limits = map[string]func(*kit){
 	"AStrictClaimTakesNothingTooLong": func(k *kit) {
 		k.put("aaaa", "bb", "cc")
 		k.enqueue(backends.NewJob{Queue: "p", Payload: []byte("p")})
-		strict := func(max int64) backends.ClaimResult {
+		strict := func(most int64) backends.ClaimResult {
 			b := k.claims(me, 9, 0, policy("q"), policy("p"))
-			b.Claims[0].MaxBytes, b.Claims[0].MaxPayload, b.Claims[0].Strict = max, 100, true
+			b.Claims[0].MaxBytes, b.Claims[0].MaxPayload, b.Claims[0].Strict = most, 100, true
 			return k.commit(b).Claims[0]
 		}
 		for _, want := range []struct {

@@ -1,0 +1,178 @@
+package bridge
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// idleMemory waits until nothing is counted any more, no open request either.
+func (s *sidecar) idleMemory(t *testing.T) {
+	t.Helper()
+	eventually(t, func() bool {
+		n := s.buffered()
+		s.buffers.mu.Lock()
+		defer s.buffers.mu.Unlock()
+		return n+s.buffers.used == 0 && s.beside.Load() == 0
+	})
+}
+
+// TestLargeJobsOfManyQueues: claims of more large jobs than there is memory for, each of
+// another queue, are all answered, a few at a time, and small ones beside them.
+func TestLargeJobsOfManyQueues(t *testing.T) {
+	t.Parallel()
+	const queues, most = 24, 16 << 20
+	s, _ := limited(t, Limits{Buffered: most})
+	p, c := s.dial(t), s.dial(t)
+	large := strings.Repeat("x", 2<<20)
+	for i := range queues {
+		payload := large
+		if i%3 == 0 {
+			payload = "small"
+		}
+		p.call(`{"op":"enqueue","queue":"q%d","payload":%q}`, i, payload)
+	}
+	var text strings.Builder
+	for i := range queues {
+		fmt.Fprintf(&text, `{"op":"claim","id":%d,"queue":"q%d","wait_ms":60000}`+"\n", i, i)
+	}
+	c.send("%s", text.String())
+	for range queues {
+		if r := c.receive(); len(r.Jobs) != 1 {
+			t.Fatalf("a claim was answered %+v", r)
+		}
+		if n := s.buffered(); n > most+most/2 {
+			t.Errorf("%d bytes are held for sessions, at most %d may be", n, most)
+		}
+	}
+	c.call(`{"op":"bye"}`)
+	p.call(`{"op":"bye"}`)
+	s.idleMemory(t)
+}
+
+// TestClaimsBesideLargeRequests: claims are answered while a request that takes all the memory
+// there may be comes in.
+func TestClaimsBesideLargeRequests(t *testing.T) {
+	t.Parallel()
+	s, _ := limited(t, Limits{Buffered: 8 << 20})
+	half, c := s.dial(t), s.dial(t)
+	if _, err := half.conn.Write([]byte(`{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 1<<20))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return s.buffered() == 8<<20 })
+	for range 10 {
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		c.claim1("q")
+	}
+	if n := s.buffered(); n != 8<<20 {
+		t.Errorf("%d bytes are held: the request was cut off for a small claim", n)
+	}
+}
+
+// TestSpace: where there is memory for a few large answers only, many lines share it, and a
+// line whose next job did not fit its share is asked for all the next time.
+func TestSpace(t *testing.T) {
+	lines := make([]line, 40)
+	ask1 := func(left int64) ([]ask, space) {
+		s := space{left: left, whole: 4 << 20}
+		var asks []ask
+		for i := range lines {
+			if s.take(&lines[i]) {
+				asks = append(asks, ask{line: &lines[i]})
+			}
+		}
+		s.divide(asks)
+		return asks, s
+	}
+	asks, s := ask1(8 << 20)
+	if len(asks) != 40 || asks[0].bytes != 8<<20/40 || s.left < 0 || s.left > 40 || s.short {
+		t.Fatalf("%d lines are asked for, the first for %d bytes; %+v is left", len(asks), asks[0].bytes, s)
+	}
+	if !asks[3].learn(backends.ClaimResult{More: true}) || !lines[3].large {
+		t.Error("a line whose next job is too large is not known as such")
+	}
+	if asks[4].learn(backends.ClaimResult{}) || lines[4].large {
+		t.Error("an empty line is taken for one with a large job")
+	}
+	asks, s = ask1(8 << 20)
+	if len(asks) != 40 || asks[3].bytes != 0 || asks[5].bytes != 4<<20/39 || s.left < 0 {
+		t.Errorf("%d lines are asked for, the large one for %d bytes, another one for %d; %+v is left", len(asks), asks[3].bytes, asks[5].bytes, s)
+	}
+	if asks[3].learn(backends.ClaimResult{Jobs: make([]backends.Job, 1)}); lines[3].large {
+		t.Error("a line whose job was small is still large")
+	}
+	if asks, s = ask1(10 * leastClaim); len(asks) != 10 || !s.short {
+		t.Errorf("with little memory %d lines are asked for, %+v", len(asks), s)
+	}
+	lines = lines[:2]
+	if asks, s = ask1(32 << 20); asks[0].bytes != 0 || asks[1].bytes != 0 || s.left != 24<<20 {
+		t.Errorf("two lines have %d and %d bytes, %d are left", asks[0].bytes, asks[1].bytes, s.left)
+	}
+}
+
+// TestNamesOfOpenClaims: open claims name a bounded number of queues together.
+func TestNamesOfOpenClaims(t *testing.T) {
+	t.Parallel()
+	s, _ := limited(t, Limits{})
+	c := s.dial(t)
+	names := make([]string, 1000)
+	for i := range names {
+		names[i] = fmt.Sprintf(`"q%d"`, i)
+	}
+	list := strings.Join(names, ",")
+	for i := range maxNamed / len(names) {
+		c.send(`{"op":"claim","id":%d,"queues":[%s],"wait_ms":600000}`, i, list)
+	}
+	c.refused("busy", `{"op":"claim","id":"more","queues":[%s],"wait_ms":1}`, list)
+	c.send(`{"op":"claim","id":"few","queue":"q","wait_ms":1}`)
+	if r := c.receive(); r.Error.Code != "" {
+		t.Errorf("a claim of one queue was answered %v", r.Error)
+	}
+	c.call(`{"op":"cancel"}`)
+}
+
+// TestOpenRequestsInAll: where all connections have too many requests open, who has more than
+// a few is told so, and who has not waits for jobs as ever.
+func TestOpenRequestsInAll(t *testing.T) {
+	t.Parallel()
+	const most = 1 << 20 / openCost
+	s, _ := limited(t, Limits{Buffered: 1 << 20})
+	greedy, other := s.dial(t), s.dial(t)
+	for i := range most {
+		greedy.send(`{"op":"claim","id":%d,"queue":"q","wait_ms":600000}`, i)
+	}
+	eventually(t, func() bool { return s.beside.Load() == most })
+	greedy.refused("busy", `{"op":"claim","id":"more","queue":"q","wait_ms":600000}`)
+	greedy.call(`{"op":"enqueue","id":"one","queue":"other"}`)
+	for i := range leastOpen {
+		other.send(`{"op":"claim","id":%d,"queue":"its","wait_ms":600000}`, i)
+	}
+	eventually(t, func() bool { return s.beside.Load() == most+leastOpen })
+	other.refused("busy", `{"op":"claim","id":"more","queue":"its","wait_ms":600000}`)
+	greedy.call(`{"op":"enqueue","id":"two","queue":"its"}`)
+	if r := other.receive(); len(r.Jobs) != 1 {
+		t.Errorf("a claim that waited was answered %+v", r)
+	}
+	greedy.close()
+	other.close()
+	s.idleMemory(t)
+}
+
+// TestSizesOfWrites: headers and keys, errors and results are part of what waits in memory.
+func TestSizesOfWrites(t *testing.T) {
+	job := backends.NewJob{Key: "123", Payload: []byte("45"), Headers: map[string]string{"67": "8901"}}
+	for _, x := range []struct {
+		write backends.Write
+		want  int64
+	}{
+		{backends.Enqueue{Jobs: []backends.NewJob{job, job}}, 22},
+		{backends.Ack{Result: []byte("123"), Enqueue: []backends.NewJob{job}}, 14},
+		{backends.Nack{Error: "123"}, 3},
+	} {
+		if got := sizeOf(x.write).bytes; got != x.want {
+			t.Errorf("%+v has %d bytes, want %d", x.write, got, x.want)
+		}
+	}
+}
