@@ -57,6 +57,41 @@ func TestSilentDatabasesAtTheStart(t *testing.T) {
 	}
 }
 
+// TestReloadOfSilentDatabases: a reload leaves one that is awaited, gives another one a new
+// name, and takes a database that is there in the place of the third.
+func TestReloadOfSilentDatabases(t *testing.T) {
+	h := newHost(t)
+	h.patience = time.Millisecond
+	file := silentConfig(t, h, "")
+	r := h.start(nil, "serve", "--config", file)
+	r.says("serving on")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		switch {
+		case strings.HasPrefix(line, "  a:"):
+			line = "  a: {url: 'sqlite:" + filepath.Join(h.dir, "a.db") + "'}\n"
+		case strings.HasPrefix(line, "  b:"):
+			line = strings.Replace(line, "b:", "renamed:", 1)
+		case strings.HasPrefix(line, "  c:"):
+			continue
+		}
+		lines = append(lines, line)
+	}
+	h.file("c.yaml", strings.Join(lines, ""))
+	h.must(0, "reload")
+	h.must(0, "enqueue", "q", "x")
+	if got := h.must(0, "status"); !strings.Contains(got, "renamed") || strings.Contains(got, "sqlserver") {
+		t.Errorf("status says\n%s", got)
+	}
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit code %d: %s", code, r.errOut)
+	}
+}
+
 // TestStopWhileItStarts: a signal ends a start that waits for a database.
 func TestStopWhileItStarts(t *testing.T) {
 	h := newHost(t)
