@@ -14,6 +14,8 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second
+	// closePatience is how long a Close waits for connections that do not end.
+	closePatience = 2 * time.Second
 	// idleInTransaction ends a transaction whose sidecar vanished without a word
 	// (a cut cable): its row locks would hold others up for hours.
 	idleInTransaction = 15 * time.Second

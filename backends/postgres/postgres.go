@@ -176,9 +176,23 @@ func (s *Store) Close() error {
 		s.end(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
 		s.tell.stop()
 		s.closed = s.beater.close()
-		s.pool.Close()
+		s.closePool()
 	})
 	return s.closed
+}
+
+// closePool waits for the connections' ends, which follow at once, but for those that were in
+// the midst of something with a server that says nothing: pgx asks that to cancel it, for 15 s.
+func (s *Store) closePool() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closePatience):
+	}
 }
 
 // bound is ctx, ending also when the Store is closed.

@@ -99,7 +99,9 @@ Under systemd (deploy/systemd) it tells when it serves and how it goes, feeds th
 watchdog, and takes over the sockets of a socket unit: those must be in the config's
 ` + "`listen`" + `; without a config, and without --socket, they are what it serves.
 
-Exit codes: 0 stopped in order, 1 it could not serve, 2 wrong arguments or config.`,
+Exit codes: 0 stopped in order; 1 it could not serve, or not tell its database that it
+stops, and leases end with host_lease in place of restart_grace; 2 wrong arguments or
+config.`,
 		Example: `  qsidecar serve
   qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock
   qsidecar serve --config /etc/qsidecar.yaml`,
@@ -189,6 +191,9 @@ func (a *app) run(ctx context.Context, cancel context.CancelFunc, p *instance, f
 	err := p.b.Run(ctx)
 	if err == nil {
 		p.log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = &codeError{exitFailure, err} // what a client's code would be for it says nothing here
 	}
 	close(ran)
 	cancel()
