@@ -276,6 +276,28 @@ func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
 	eventually(t, "the old database is left", func() bool { return len(x.status().Databases) == 1 })
 }
 
+// TestReloadOfTheURLFile: without a config the file with the database's URL is what may change.
+func TestReloadOfTheURLFile(t *testing.T) {
+	h := newHost(t)
+	h.poll = time.Hour
+	at := func(name string) string { return filepath.Join(h.dir, name) }
+	x := &reloading{host: h, file: h.file("url", "sqlite:"+at("a.db")+"\n")}
+	x.r = h.serve("--database", "@"+x.file)
+	x.must(0, "enqueue", "mail", "x")
+	held := x.claim("mail")
+	x.write(x.file, "")
+	eventually(t, "the empty file is refused", func() bool {
+		return strings.Contains(x.status().ConfigError, x.file+" should hold one line, the database's URL")
+	})
+	x.write(x.file, "sqlite:"+at("b.db")+"\n")
+	eventually(t, "the other database is used", func() bool {
+		st := x.status()
+		return st.ConfigError == "" && st.Generation == 2 && slices.ContainsFunc(st.Databases, func(d databaseLine) bool { return d.Place == at("b.db") && !d.Leaving })
+	})
+	x.must(exitNoJob, "claim", "mail")
+	x.must(0, "ack", held.Lease)
+}
+
 // TestReloadKeepsDatabasesApart: each name stays its own database, whatever changes beside it.
 func TestReloadKeepsDatabasesApart(t *testing.T) {
 	h := newHost(t)
@@ -311,14 +333,16 @@ type statusLine struct {
 	ConfigError string `json:"config_error"`
 	FailedAt    int64  `json:"failed_at"`
 	Admin       string
-	Databases   []struct {
-		Name, Error, Place string
-		Leaving            bool
-		Held               int
-		PoolMax            *int `json:"pool_max"`
-	}
-	Sessions []sessionLine
-	Sockets  []struct{ Path string }
+	Databases   []databaseLine
+	Sessions    []sessionLine
+	Sockets     []struct{ Path string }
+}
+
+type databaseLine struct {
+	Name, Error, Place string
+	Leaving            bool
+	Held               int
+	PoolMax            *int `json:"pool_max"`
 }
 
 type sessionLine struct {
