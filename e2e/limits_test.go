@@ -86,7 +86,7 @@ func (x offence) judge(t *testing.T) {
 	s.queues += "  full: {max_ready: 1}\n  work: {}\n"
 	a := s.started("a")
 	crew := newCrew(t, a, 31)
-	n := size(40_000)
+	n := size(20_000)
 	crew.work(n / 4) // so that both runs find it warm
 	alone := crew.work(n)
 	o := &offender{t: t, socket: a.socket, code: x.code, stop: make(chan struct{})}

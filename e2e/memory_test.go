@@ -11,7 +11,7 @@ import (
 // unread is what the tests below allow for all messages, and mostRSS what a sidecar with few
 // connections may then have resident, as deploy/qsidecar.example.yaml says.
 const (
-	unread  = 64 << 20
+	unread  = 32 << 20
 	mostRSS = 4*unread + 64<<20
 )
 
@@ -37,7 +37,7 @@ func judgeMemory(t *testing.T, a *sidecar, what string) {
 // TestMemoryOfUnreadJobs: clients that claim large jobs of many queues at once, and read none
 // of them, take no more memory than is allowed, and others work on.
 func TestMemoryOfUnreadJobs(t *testing.T) {
-	const queues, each = 64, 8
+	const queues, each = 32, 4
 	a := newLimitedSite(t)
 	db := a.dial()
 	payload := strings.Repeat("x", 4_000_000)
@@ -69,7 +69,7 @@ func TestMemoryOfUnreadJobs(t *testing.T) {
 // TestMemoryOfUnreadReplies: the replies that many clients do not read take no more memory
 // than is allowed, and others work on.
 func TestMemoryOfUnreadReplies(t *testing.T) {
-	const clients = 192
+	const clients = 96
 	a := newLimitedSite(t)
 	for i := range clients {
 		op := "ping" // answered at once; a look waits for the one before it
