@@ -192,7 +192,7 @@ func (b *buffers) look(s *session, bytes int64) (done func(), err *protocol.Erro
 	again := time.NewTicker(stalledAfter / 2)
 	defer again.Stop()
 	for {
-		freed := b.tryLook(bytes, most)
+		freed := b.tryLook(bytes)
 		if freed == nil {
 			return func() { b.looked(bytes) }, nil
 		}
@@ -208,7 +208,7 @@ func (b *buffers) look(s *session, bytes int64) (done func(), err *protocol.Erro
 	}
 }
 
-func (b *buffers) tryLook(bytes, most int64) (freed <-chan struct{}) {
+func (b *buffers) tryLook(bytes int64) (freed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.left.Load() < bytes && b.looks > 0 { // alone it may always go on
