@@ -211,7 +211,7 @@ func TestSuspended(t *testing.T) {
 func TestSuspendedAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.hostLease = time.Second
+	s.hostLease = 2 * time.Second
 	a := s.started("a")
 	c := a.dial()
 	c.enqueueN("q", 1)

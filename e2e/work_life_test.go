@@ -143,7 +143,7 @@ func TestWorkSidecarRestarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			s.hostLease = time.Second
+			s.hostLease = 3 * time.Second
 			s.extra = "drain_timeout: 300ms\n"
 			a := s.started("a")
 			a.dial().put("q", "x")

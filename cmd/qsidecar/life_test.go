@@ -370,8 +370,13 @@ func TestHelp(t *testing.T) {
 // it makes no call, and settles it after.
 func TestClientOverRestart(t *testing.T) {
 	h := newHost(t)
-	file := h.file("c.yaml", "drain_timeout: 0s\ndatabases: {main: {url: 'sqlite:"+h.dir+"/q.db', host_lease: 1s, restart_grace: 3s}}\n")
+	file := h.file("c.yaml", "drain_timeout: 0s\ndatabases: {main: {url: 'sqlite:"+h.dir+"/q.db', host_lease: 3s, restart_grace: 3s}}\n")
 	serve := h.serve("--config", file)
+	defer func() {
+		if t.Failed() {
+			t.Logf("the last sidecar says:\n%s", serve.errOut)
+		}
+	}()
 	h.must(0, "enqueue", "q", "x")
 	c, err := qsidecar.Dial(t.Context(), qsidecar.Options{
 		Socket: h.socket(),
