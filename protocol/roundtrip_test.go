@@ -299,7 +299,7 @@ func genReply(t *rapid.T) Reply {
 			r.EnqueuedAll = genList(rapid.Custom(genEnqueued), 0).Draw(t, "enqueued")
 		}
 	case 10:
-		r.Changes, r.Why = texts.Draw(t, "changes"), rapid.StringN(0, 40, -1).Draw(t, "why")
+		r.Changes, r.Why = texts.Draw(t, "changes"), genText(40).Draw(t, "why")
 	case 11:
 		st := genStatus(t)
 		r.Status = &st
