@@ -9,7 +9,7 @@ UNIT = $$($(GO) list ./... | grep -v '/e2e$$')
 # The name that deploy/compose and deploy/kubernetes ask for.
 IMAGE ?= qsidecar/qsidecar:1.0.0
 
-.PHONY: help run build release test soak together unit e2e image bench lint audit fuzz need clean
+.PHONY: help run build release test soak together unit e2e modules image bench lint audit fuzz need clean
 
 ##@ To use it
 
@@ -41,19 +41,21 @@ test: ## every check, at a tenth of the full size (some minutes), and the server
 	@scripts/ran.sh $(MAKE) --no-print-directory together
 
 soak: ## every check, at full size
-	@QSIDECAR_SOAK=1 scripts/ran.sh $(MAKE) --no-print-directory lint unit e2e
+	@QSIDECAR_SOAK=1 scripts/ran.sh $(MAKE) --no-print-directory lint unit modules e2e
 
-# Both kinds of tests wait for much of their time, for a disk or for time to pass.
+# All kinds of tests wait for much of their time, for a disk or for time to pass.
 together: need build
-	@MAKE="$(MAKE)" scripts/together.sh e2e unit lint
+	@MAKE="$(MAKE)" scripts/together.sh e2e modules unit lint
 
 unit: need ## the packages' tests, with the race detector
 	CGO_ENABLED=1 QSIDECAR_TEST_MEMORY=/dev/shm $(GO) test -race -shuffle=on -timeout $(if $(QSIDECAR_SOAK),60m,30m) -vet=off $(UNIT)
 
 e2e: need build ## the tests that drive the built binary
+	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on $(if $(QSIDECAR_SOAK),,-parallel 4) -timeout $(if $(QSIDECAR_SOAK),180m,30m) -vet=off $(ARGS)
+
+modules: need build ## the tests of bench and deploy, which are modules of their own
 	cd bench && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -vet=off ./...
 	cd deploy && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -vet=off ./...
-	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on -timeout $(if $(QSIDECAR_SOAK),180m,30m) -vet=off $(ARGS)
 
 lint: ## gofmt, golangci-lint (go vet is in it) in each module, actionlint and shellcheck
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }

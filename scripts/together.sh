@@ -5,7 +5,7 @@
 # ended; and, where this script is told to end, what there is. Fails where one of them
 # fails, after all have ended.
 #
-#   scripts/together.sh e2e unit
+#   scripts/together.sh e2e modules unit lint
 set -u
 said=$(mktemp -d) || exit 1
 declare -A target=()
