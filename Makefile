@@ -51,7 +51,7 @@ unit: need ## the packages' tests, with the race detector
 	CGO_ENABLED=1 QSIDECAR_TEST_MEMORY=/dev/shm $(GO) test -race -shuffle=on -timeout $(if $(QSIDECAR_SOAK),60m,30m) -vet=off $(UNIT)
 
 e2e: need build ## the tests that drive the built binary
-	cd e2e && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on $(if $(QSIDECAR_SOAK),,-parallel 4) -timeout $(if $(QSIDECAR_SOAK),180m,30m) -vet=off $(ARGS)
+	cd e2e && QSIDECAR_TEST_MEMORY=/dev/shm QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on $(if $(QSIDECAR_SOAK),,-parallel 4) -timeout $(if $(QSIDECAR_SOAK),180m,30m) -vet=off $(ARGS)
 
 modules: need build ## the tests of bench and deploy, which are modules of their own
 	cd bench && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -vet=off ./...

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // good is a run without fault: job 1 goes through one worker; job 2 is claimed
@@ -115,6 +116,21 @@ func TestCheckerAcceptsAnUnknownOutcome(t *testing.T) {
 		record{At: 15, Who: "w1", What: sending, Job: "1", Fence: 1}, record{At: 16, Who: "w1", What: lost, Job: "1", Fence: 1})
 	if v := check(r); len(v.Problems) > 0 || v.Unknown != 1 || v.Cuts != 1 || v.Lost != 2 {
 		t.Errorf("%v\n%s", v, v.summary(10))
+	}
+}
+
+// TestCheckerAcceptsASlowDatabase: an outcome is unknown when the database took longer than
+// a settle waits, and only then.
+func TestCheckerAcceptsASlowDatabase(t *testing.T) {
+	for waits, problems := range map[time.Duration]int{1: 0, 2: 1} {
+		r := good()
+		r.Waits = waits
+		without(&r, func(rec record) bool { return rec.Job == "1" && rec.What == acked })
+		with(&r, record{At: 13, Who: "w1", What: failed, Job: "1", Fence: 1, Code: "unknown_outcome"},
+			record{At: 14, Who: "w1", What: sending, Job: "1", Fence: 1}, record{At: 15, Who: "w1", What: acked, Job: "1", Fence: 1})
+		if v := check(r); len(v.Problems) != problems || v.Unknown != 1 {
+			t.Errorf("waits %d: %v\n%s", waits, v, v.summary(10))
+		}
 	}
 }
 

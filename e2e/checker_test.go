@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 )
 
 // run is what a crash run left behind, for check to judge.
@@ -13,6 +14,7 @@ type run struct {
 	Enqueued map[string]string // job id → payload, as the producers were answered
 	Records  []record          // in order of time
 	Left     []string          // ids of the jobs still in the table, in any state
+	Waits    time.Duration     // for how long a settle waits for the database: host_lease
 }
 
 // verdict is check's judgement.
@@ -133,7 +135,7 @@ func (j *judge) judgeLost(h *holding, rec record) {
 }
 
 // judgeFailed looks for the reason of an unknown outcome: something broke while
-// the ack was under way.
+// the ack was under way, or the database took too long.
 func (j *judge) judgeFailed(h *holding, rec record) {
 	h.open = false
 	if rec.Code != "unknown_outcome" {
@@ -147,6 +149,9 @@ func (j *judge) judgeFailed(h *holding, rec record) {
 				return
 			}
 		}
+	}
+	if j.Waits > 0 && time.Duration(rec.At-h.sentAt) >= j.Waits {
+		return // the database took longer than a settle waits
 	}
 	j.problem("job %s: %s was told unknown_outcome (fence %d) and nothing had broken", rec.Job, rec.Who, rec.Fence)
 }

@@ -155,7 +155,7 @@ func (c crashRun) run(t testing.TB) verdict {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := check(run{Enqueued: produced.ids(), Records: records, Left: c.Left(t)})
+	v := check(run{Enqueued: produced.ids(), Records: records, Left: c.Left(t), Waits: c.Sidecars[0].hostLease})
 	figure(t, "%v", v)
 	if r.most == 0 { // the run ended before the killer had read of so many acks
 		r.most = took

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // site is a database with any number of sidecars before it.
@@ -32,7 +34,7 @@ type site struct {
 
 func newSite(t testing.TB) *site {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "qs")
+	dir, err := os.MkdirTemp(testserver.Place(), "qs")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +62,7 @@ func (s *site) sidecar(name string) *sidecar {
 		t: s.t, name: name,
 		socket: filepath.Join(s.dir, name+".sock"),
 		config: filepath.Join(s.dir, name+".yaml"),
-		log:    filepath.Join(s.dir, name+".log"),
+		log:    filepath.Join(s.dir, name+".log"), hostLease: s.hostLease,
 	}
 	grace := ""
 	if s.restartGrace > 0 {
@@ -93,6 +95,7 @@ type sidecar struct {
 	program                   string     // the program to run; empty: binary
 	env                       []string   // more of its environment
 	files                     []*os.File // its descriptors from 3 on
+	hostLease                 time.Duration
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process is gone and status is set
