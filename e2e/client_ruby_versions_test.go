@@ -16,6 +16,9 @@ import (
 // the oldest that it promises, and a new one.
 var rubies = map[string]string{"bullseye": "2.7.", "trixie": "3.3."}
 
+// oldMsgpack is the one of rubies whose msgpack is too old to be used.
+const oldMsgpack = "bullseye"
+
 // debianRuby is a command that runs the Ruby of a Debian suite, and nothing of this
 // system's: with msgpack to be found, or without.
 func debianRuby(t *testing.T, suite string, msgpack bool) string {
@@ -43,8 +46,9 @@ func debianRuby(t *testing.T, suite string, msgpack bool) string {
 		}
 	}
 	script := filepath.Join(t.TempDir(), "ruby")
+	used := msgpack && suite != oldMsgpack
 	words := fmt.Sprintf("#!/bin/sh\nexport RUBYLIB=%q MSGPACK=%t\nexec %q --library-path %q %q --disable-gems -w \"$@\"\n",
-		strings.Join(path, ":"), msgpack, loader,
+		strings.Join(path, ":"), used, loader,
 		filepath.Join(root, "usr/lib", arch)+":"+filepath.Join(root, "lib", arch), only(t, root, "usr/bin/ruby[0-9]*"))
 	if err := os.WriteFile(script, []byte(words), 0o755); err != nil {
 		t.Fatal(err)
@@ -70,17 +74,21 @@ func only(t *testing.T, root string, patterns ...string) string {
 }
 
 // TestRubyVersions: the kit and the suite on the oldest Ruby and a new one, with
-// msgpack and without.
+// msgpack and without; one that is too old is left alone.
 func TestRubyVersions(t *testing.T) {
 	t.Parallel()
 	for suite, version := range rubies {
-		for codec, msgpack := range map[string]bool{"json": false, "msgpack": true} {
-			t.Run(suite+" "+codec, func(t *testing.T) {
+		for _, msgpack := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, msgpack there: %v", suite, msgpack), func(t *testing.T) {
 				t.Parallel()
 				ruby := debianRuby(t, suite, msgpack)
 				out, err := exec.Command(ruby, "-e", "print RUBY_VERSION").CombinedOutput()
 				if err != nil || !strings.HasPrefix(string(out), version) {
 					t.Fatalf("the Ruby of %s is %s (%v), want %s", suite, out, err, version)
+				}
+				codec := "json"
+				if msgpack && suite != oldMsgpack {
+					codec = "msgpack"
 				}
 				if report, ok := runKit(t, codec, "20s", ruby, filepath.Join(rubyPackage, "kit_adapter.rb")); !ok {
 					t.Errorf("the kit on the Ruby client:\n%s", report)

@@ -10,17 +10,25 @@ module Qsidecar
     # What comes is no sidecar's answer.
     class Garbage < StandardError; end
 
+    # The oldest msgpack that is used. Debian 11's 1.4.2 ends processes of several threads
+    # with a segmentation fault, on Ruby 2.7.4 (in MessagePack.pack, where the registry of
+    # its factory is copied; one run of testdata/ruby/suite.rb in ten).
+    OLDEST_MSGPACK = [1, 5].freeze
+
     # Which codec is used where none is asked for: msgpack, where the gem is there.
     def self.choose(name = nil)
       case name&.to_sym
       when nil then msgpack? ? Msgpack : JSONLines
       when :json then JSONLines
-      when :msgpack then msgpack? ? Msgpack : raise(ArgumentError, "codec: the gem msgpack is not installed")
+      when :msgpack then msgpack? ? Msgpack : raise(ArgumentError, "codec: the gem msgpack is not installed, or older than #{OLDEST_MSGPACK.join(".")}")
       else raise ArgumentError, "codec is :json or :msgpack, not #{name.inspect}"
       end
     end
 
     def self.msgpack?
+      require "msgpack/version" # before the rest, which is C
+      return false if (MessagePack::VERSION.split(".").first(2).map(&:to_i) <=> OLDEST_MSGPACK).negative?
+
       require "msgpack"
       true
     rescue LoadError
