@@ -61,7 +61,7 @@ func offences() []offence {
 		{"memory for large messages", "limits: {buffered: 8MiB}", "busy", (*offender).halves, 0},
 		{"open requests of a connection", "", "", func(o *offender) {
 			o.flood(`{"op":"enqueue","id":2,"queue":"its"}`)
-		}, 2},
+		}, 10}, // on a quiet machine it is about one
 	}
 }
 
