@@ -5,7 +5,7 @@ Gem::Specification.new do |s|
   s.version = File.read(File.join(__dir__, "lib/qsidecar.rb"))[/VERSION = "(.*)"/, 1]
   s.summary = "Client and worker for qsidecar, a job queue in the database you already have"
   s.description = "Enqueue, claim, ack and nack jobs through the qsidecar of this host, over its Unix socket. " \
-                  "Standard library alone; msgpack (1.5 or newer) is used where it is installed."
+                  "Standard library alone; msgpack is used where it is installed."
   s.authors = ["the authors of qsidecar"]
   s.homepage = "https://github.com/qsidecar/qsidecar"
   s.metadata = { "rubygems_mfa_required" => "true" }

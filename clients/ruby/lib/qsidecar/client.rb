@@ -36,7 +36,7 @@ module Qsidecar
     # socket:      its path; else QSIDECAR_SOCKET, $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock,
     #              /run/qsidecar/qsidecar.sock.
     # worker:      a name for people, kept with what is claimed.
-    # codec:       :json or :msgpack; nil: msgpack where that gem is installed, in version 1.5 or newer.
+    # codec:       :json or :msgpack; nil: msgpack where that gem is installed (on Ruby 2.7: 1.5 or newer).
     # timeout:     how long a call may take in all, a claim beyond its wait. As long a settle
     #              is tried that the sidecar cannot carry out just now.
     # on_lost:     called with each job whose lease was lost, in a thread of its own.

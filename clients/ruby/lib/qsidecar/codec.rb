@@ -10,9 +10,10 @@ module Qsidecar
     # What comes is no sidecar's answer.
     class Garbage < StandardError; end
 
-    # The oldest msgpack that is used. Debian 11's 1.4.2 ends processes of several threads
-    # with a segmentation fault, on Ruby 2.7.4 (in MessagePack.pack, where the registry of
-    # its factory is copied; one run of testdata/ruby/suite.rb in ten).
+    # The oldest msgpack that is used on Ruby 2. Debian 11's 1.4.2 ends processes of several
+    # threads with a segmentation fault, on its Ruby 2.7.4 (in MessagePack.pack, where the
+    # registry of its factory is copied; one run of testdata/ruby/suite.rb in ten). On
+    # Debian 12's Ruby 3.1 nothing like it was seen of the same msgpack.
     OLDEST_MSGPACK = [1, 5].freeze
 
     # Which codec is used where none is asked for: msgpack, where the gem is there.
@@ -20,14 +21,14 @@ module Qsidecar
       case name&.to_sym
       when nil then msgpack? ? Msgpack : JSONLines
       when :json then JSONLines
-      when :msgpack then msgpack? ? Msgpack : raise(ArgumentError, "codec: the gem msgpack is not installed, or older than #{OLDEST_MSGPACK.join(".")}")
+      when :msgpack then msgpack? ? Msgpack : raise(ArgumentError, "codec: the gem msgpack is not installed, or, on Ruby 2, older than #{OLDEST_MSGPACK.join(".")}")
       else raise ArgumentError, "codec is :json or :msgpack, not #{name.inspect}"
       end
     end
 
     def self.msgpack?
       require "msgpack/version" # before the rest, which is C
-      return false if (MessagePack::VERSION.split(".").first(2).map(&:to_i) <=> OLDEST_MSGPACK).negative?
+      return false if RUBY_VERSION < "3" && (MessagePack::VERSION.split(".").first(2).map(&:to_i) <=> OLDEST_MSGPACK).negative?
 
       require "msgpack"
       true
