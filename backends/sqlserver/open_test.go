@@ -2,13 +2,12 @@ package sqlserver
 
 import (
 	"context"
-	"errors"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
 )
 
 func TestAddresses(t *testing.T) {
@@ -184,35 +183,10 @@ func TestEveryPieceIsDeclared(t *testing.T) {
 	}
 }
 
-// TestSilentServer: a server that takes the connection and says nothing is given up, after
-// a time, and as soon as nobody waits any more.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes the connections, and nobody reads
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	o := Options{URL: "sqlserver://u:p@" + ln.Addr().String() + "?database=app", connect: 100 * time.Millisecond}
-	if _, err := Open(t.Context(), o); !backends.IsAway(err) || !strings.Contains(err.Error(), "no answer to the login within 100ms") {
-		t.Errorf("a silent server: %v", err)
-	}
-	o.connect = 0
-	gone := errors.New("nobody waits")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	opened := make(chan error, 1)
-	go func() { _, err := Open(ctx, o); opened <- err }()
-	conn, err := ln.Accept() // the one before
-	if err == nil {
-		defer conn.Close()
-		conn, err = ln.Accept() // this one: it waits for the server's word
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	cancel(gone)
-	if err := <-opened; !backends.IsAway(err) {
-		t.Errorf("nobody waits for it any more: %v", err)
-	}
+	backendtest.Silent(t, func(ctx context.Context, address string, login time.Duration) error {
+		_, err := Open(ctx, Options{URL: "sqlserver://u:p@" + address + "?database=app", connect: login})
+		return err
+	})
 }
