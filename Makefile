@@ -73,7 +73,7 @@ fuzz: ## every fuzz target, 30 s each (FUZZTIME=5m for longer)
 	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
 
 need: ## install what the tests need and this machine lacks
-	@scripts/need.sh cc python3 venv ruby nc mandoc socat perl php cobol mount npm buildah bwrap machine shellcheck pgbouncer debs
+	@scripts/need.sh cc python3 venv ruby nc mandoc socat perl php cobol strace mount npm buildah bwrap machine shellcheck pgbouncer debs
 
 ##@ To measure it
 

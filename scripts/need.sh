@@ -19,6 +19,7 @@ missing() {
 	socat) ! command -v socat >/dev/null ;;
 	perl) ! perl -MJSON::PP -MIO::Socket::UNIX -MMIME::Base64 -e 1 2>/dev/null ;;
 	php) ! php -r 'exit(function_exists("pcntl_signal") ? 0 : 1);' 2>/dev/null ;;
+	strace) ! command -v strace >/dev/null ;;
 	cobol) ! command -v cobc >/dev/null ;;
 	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
@@ -31,7 +32,7 @@ missing() {
 	debs) # of no use where servers are named that run already
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: it knows cc, nc, mandoc, python3, venv, ruby, socat, perl, php, cobol, npm, mount, buildah, bwrap, machine, shellcheck, pgbouncer and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: it knows cc, nc, mandoc, python3, venv, ruby, socat, perl, php, cobol, strace, npm, mount, buildah, bwrap, machine, shellcheck, pgbouncer and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -46,6 +47,7 @@ packages() {
 	socat) echo socat ;;
 	perl) echo perl ;;
 	php) echo php-cli ;;
+	strace) echo strace ;;
 	cobol) echo gnucobol ;;
 	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Silent: a server that takes the connection and says nothing is given up, after a time,
+// Silent checks that a server that takes the connection and says nothing is given up, after a time,
 // and as soon as nobody waits any more. Open opens a database at the address, and lets a
 // login take as long as login; 0: the engine's own limit.
 func Silent(t *testing.T, open func(ctx context.Context, address string, login time.Duration) error) {

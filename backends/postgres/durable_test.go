@@ -1,0 +1,127 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestAnsweredIsOnDisk: the server crashes as soon as a write is answered, and has it
+// (design.md §2.1). Only a commit of nothing but claims need not wait for the disk.
+func TestAnsweredIsOnDisk(t *testing.T) {
+	t.Setenv(testserver.EnvURL, "") // a server that may be harmed
+	// What no commit waits for is in no file before the crash.
+	p, err := testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{Durable: true, Settings: map[string]string{
+		"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := open(t, Options{URL: p.Admin()})
+	beat(t, s, 1)
+	fill(t, s, 8)
+	claims := claimBatch(1, 8, 1)
+	claims.Claims[0].Slots[6].Ahead = true // for "deliver"
+	r, err := s.Commit(t.Context(), claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := r.Claims[0].Jobs
+	must(t, p.Admin(), "CREATE TABLE synced ()") // with it the claims
+	one := func(n int) []backends.Lease { return []backends.Lease{{Job: jobs[n].ID, Token: jobs[n].Token}} }
+	write := func(w backends.Write) func(*Store) error {
+		return func(s *Store) error {
+			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{w}})
+			return err
+		}
+	}
+	command := func(c backends.Command) func(*Store) error {
+		c.Queue = "q"
+		return func(s *Store) error { _, _, err := s.Command(t.Context(), c); return err }
+	}
+	job := func(n int, what string) string {
+		return fmt.Sprintf("SELECT coalesce((SELECT %s FROM qsidecar.qsidecar_jobs WHERE id = %s), 'gone')", what, jobs[n].ID)
+	}
+	for _, step := range []struct {
+		name        string
+		do          func(*Store) error
+		query, want string
+	}{
+		{"a claim alone, which need not", func(s *Store) error { fill(t, s, 1); take(t, s, 1, 1, 100); return nil },
+			"SELECT string_agg(state, ' ') FROM qsidecar.qsidecar_jobs WHERE id > " + jobs[7].ID, "ready"},
+		{"enqueue", write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "new", Key: "k"}}}),
+			"SELECT string_agg(state, ' ') FROM qsidecar.qsidecar_jobs WHERE queue = 'new'", "ready"},
+		{"ack", write(backends.Ack{Leases: one(0)}), job(0, "state"), "gone"},
+		{"ack with another job", write(backends.Ack{Leases: one(1), Enqueue: []backends.NewJob{{Queue: "next"}}}),
+			"SELECT string_agg(state, ' ') FROM qsidecar.qsidecar_jobs WHERE queue = 'next'", "ready"},
+		{"nack", write(backends.Nack{Leases: one(2), Delay: time.Hour, HasDelay: true}), job(2, "state"), "scheduled"},
+		{"bury", write(backends.Nack{Leases: one(3), Dead: true}), job(3, "state"), "dead"},
+		{"extend", write(backends.Extend{Leases: one(4), Lease: time.Hour}), job(4, "lease_ms::text"), "3600000"},
+		{"release", write(backends.Release{Leases: one(5), Uncharged: true}), job(5, "state"), "ready"},
+		{"deliver", write(backends.Deliver{Handed: []backends.Handed{{Lease: one(6)[0], Worker: "late"}}}), job(6, "worker"), "late"},
+		{"ack with a claim", func(s *Store) error {
+			b := claimBatch(1, 1, 200)
+			b.Writes = []backends.Write{backends.Ack{Leases: one(7)}}
+			_, err := s.Commit(t.Context(), b)
+			return err
+		}, job(7, "state"), "gone"},
+		{"retry", command(backends.Command{Kind: backends.Retry, All: true}), job(3, "state"), "ready"},
+		{"delete", command(backends.Command{Kind: backends.Delete, IDs: []string{jobs[3].ID}}), job(3, "state"), "gone"},
+		{"purge", command(backends.Command{Kind: backends.Purge, State: backends.StateScheduled}), job(2, "state"), "gone"},
+		{"pause", command(backends.Command{Kind: backends.Pause}), "SELECT coalesce(string_agg(queue, ' '), '') FROM qsidecar.qsidecar_queues WHERE paused", "q"},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			s := open(t, Options{URL: p.Admin()}) // the one before lost its connections
+			if err := step.do(s); err != nil {
+				t.Fatal(err)
+			}
+			if err := crash(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			c, err := pgx.Connect(t.Context(), p.Admin())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close(t.Context())
+			var got string
+			if err := c.QueryRow(t.Context(), step.query).Scan(&got); err != nil || got != step.want {
+				t.Errorf("after the crash: %q, %v; want %q", got, err, step.want)
+			}
+		})
+	}
+}
+
+// crash kills a session, at which the whole server drops its memory and starts anew
+// from its files.
+func crash(ctx context.Context, p *testserver.Postgres) error {
+	c, err := pgx.Connect(ctx, p.Admin())
+	if err != nil {
+		return err
+	}
+	var pid int
+	if err := c.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		return err
+	}
+	if err := errors.Join(syscall.Kill(pid, syscall.SIGKILL), c.Close(ctx)); err != nil {
+		return err
+	}
+	for syscall.Kill(pid, 0) == nil { // until the server has seen it
+		if !pause(ctx, time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+	return p.Ready(ctx)
+}
