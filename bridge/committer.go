@@ -78,30 +78,6 @@ func (l lane) poke() {
 	}
 }
 
-// pending is a write on its way to a commit.
-type pending struct {
-	write  backends.Write
-	sess   *session // whose it is; nil: nobody waits for it
-	price  int64
-	size   size
-	state  atomic.Int32
-	ended  func()       // nil: nothing to do but to answer
-	runs   []ran        // of an Ack or a Nack: how long each of its leases was worked on
-	unseen bool         // of a Release: no worker had the jobs
-	done   chan outcome // 1: the loop never waits for a reader
-}
-
-// size is what a write adds to a batch.
-type size struct {
-	jobs  int
-	bytes int64
-}
-
-type outcome struct {
-	res backends.WriteResult
-	err error
-}
-
 // The states of a pending write.
 const (
 	queued    int32 = iota
@@ -120,87 +96,6 @@ func (c *committer) wakeClaims() {
 	} else {
 		c.claims.poke()
 	}
-}
-
-// reserve waits for room in the queue for a session's write. Each reserved pending must
-// be pushed.
-func (c *committer) reserve(ctx context.Context, sess *session, w backends.Write) (*pending, error) {
-	p := &pending{write: w, sess: sess, size: sizeOf(w), done: make(chan outcome, 1)}
-	p.price = min(max(p.size.bytes+int64(p.size.jobs)*256, writePrice), queueBytes)
-	if c.room.TryAcquire(p.price) {
-		return p, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.times.patience())
-	defer cancel()
-	if err := c.room.Acquire(ctx, p.price); err != nil {
-		return nil, c.unavailable("more than %d MiB of writes wait for the database", queueBytes>>20)
-	}
-	return p, nil
-}
-
-// push queues a reserved write. It never blocks.
-func (c *committer) push(p *pending) {
-	c.mu.Lock()
-	c.queue = append(c.queue, p)
-	if !c.turns.over(p.sess) {
-		c.comers++
-	}
-	enough := c.comers >= c.enough
-	c.mu.Unlock()
-	if enough {
-		c.writes.poke()
-	}
-}
-
-// drop gives up a reserved write that was not pushed.
-func (c *committer) drop(p *pending) { c.room.Release(p.price) }
-
-// pushFree queues a write that must not wait for room: a release of what a
-// session or a lost commit left behind. Their number is bounded by the leases.
-// ended, if not nil, is called when it is committed or given up.
-func (c *committer) pushFree(w backends.Write, ended func()) *pending {
-	p := &pending{write: w, size: sizeOf(w), ended: ended, done: make(chan outcome, 1)}
-	c.push(p)
-	return p
-}
-
-// pushUnseen is pushFree for the release of what no worker had.
-func (c *committer) pushUnseen(w backends.Release, ended func()) {
-	c.push(&pending{write: w, size: sizeOf(w), ended: ended, unseen: true, done: make(chan outcome, 1)})
-}
-
-// timers are kept because each settle needs one.
-var timers = sync.Pool{New: func() any {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return t
-}}
-
-// wait returns the outcome of a pushed write. A write still in the queue after
-// patience is taken out again: nothing was written then.
-func (c *committer) wait(p *pending, patience time.Duration) (backends.WriteResult, error) {
-	timer := timers.Get().(*time.Timer)
-	timer.Reset(patience)
-	defer func() {
-		timer.Stop() // from Go 1.23 on it brings nothing after that
-		timers.Put(timer)
-	}()
-	select {
-	case o := <-p.done:
-		return o.res, o.err
-	case <-timer.C:
-	}
-	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other meanwhile
-		if p.state.CompareAndSwap(queued, abandoned) {
-			c.room.Release(p.price)
-			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
-		}
-	}
-	o := <-p.done // in a commit, which has a deadline of its own
-	if errors.Is(o.err, errOverdue) {
-		o.err = c.unavailable("the database did not take it within %v", patience)
-	}
-	return o.res, o.err
 }
 
 // unavailable says what could not be done, and why the database's last commit failed.

@@ -236,7 +236,8 @@ var races = map[string]func(*kit){
 		stop := make(chan struct{})
 		var commits atomic.Int64
 		var wg sync.WaitGroup
-		for i := range 16 {
+		const writers = 16
+		for i := range writers {
 			wg.Go(func() {
 				for {
 					select {
@@ -256,8 +257,9 @@ var races = map[string]func(*kit){
 		for range 20 {
 			began, before := time.Now(), commits.Load()
 			k.beat(k, me, backends.BeatRenew)
-			// A slow disk alone is not the backend's fault: others got through meanwhile.
-			if took, n := time.Since(began), commits.Load()-before; took > time.Second && n > 20 {
+			// A slow machine alone is not the backend's fault: each of the others got
+			// through several times meanwhile.
+			if took, n := time.Since(began), commits.Load()-before; took > time.Second && n > 10*writers {
 				k.Errorf("a beat took %v, while %d commits passed it", took, n)
 			}
 		}

@@ -70,12 +70,6 @@ type emulated struct {
 	sets []*answer
 }
 
-// value is a variable: its type in PostgreSQL, and what it is there as a text.
-type value struct {
-	kind string
-	text *string
-}
-
 var _ interface {
 	driver.QueryerContext
 	driver.ExecerContext
@@ -149,26 +143,6 @@ func (c *emulated) declare(args []driver.NamedValue) error {
 		return mssql.Error{Number: 8178, Message: fmt.Sprintf("not supplied: %v", kinds)}
 	}
 	return nil
-}
-
-// textOf is a value as PostgreSQL reads it.
-func textOf(v any) *string {
-	var s string
-	switch v := v.(type) {
-	case nil:
-		return nil
-	case mssql.NVarCharMax:
-		s = string(v)
-	case string:
-		s = v
-	case []byte:
-		s = fmt.Sprintf(`\x%x`, v)
-	case time.Time:
-		s = v.UTC().Format("2006-01-02 15:04:05.999999")
-	default:
-		s = fmt.Sprint(v)
-	}
-	return &s
 }
 
 // batch carries out a batch. What no translation is for is done by hand.
@@ -350,19 +324,6 @@ func (c *emulated) rows(ctx context.Context, query string) (a *answer, err error
 		return nil, fmt.Errorf("%w in %.300s", err, query)
 	}
 	return a, nil
-}
-
-// answered is a value as go-mssqldb gives it.
-func answered(v any) driver.Value {
-	switch v := v.(type) {
-	case int16:
-		return int64(v)
-	case int32:
-		return int64(v)
-	case time.Time:
-		return v.UTC()
-	}
-	return v
 }
 
 func (c *emulated) ask(ctx context.Context, query string) error {

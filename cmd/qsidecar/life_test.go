@@ -134,61 +134,6 @@ func TestClientsLookInTurn(t *testing.T) {
 	}
 }
 
-func TestEnqueueLines(t *testing.T) {
-	h := newHost(t)
-	h.serve()
-	var in strings.Builder
-	for range 2500 {
-		in.WriteString("x\n")
-	}
-	in.WriteString("\nno newline at the end")
-	if out := h.mustWith(0, in.String(), "enqueue", "q", "--lines"); out != "enqueued 2502 jobs\n" {
-		t.Errorf("says %q", out)
-	}
-	if out := h.mustWith(0, "", "enqueue", "q", "--lines"); out != "enqueued 0 jobs\n" {
-		t.Errorf("of nothing: says %q", out)
-	}
-	out := h.mustWith(0, "a\nb\n", "enqueue", "r", "-", "--lines", "--json")
-	if strings.Count(out, "\n") != 2 || !strings.Contains(out, `"id":`) {
-		t.Errorf("--json says %q", out)
-	}
-	if j := h.claim("r"); j.Payload != "a" {
-		t.Errorf("the first line is %q, want a", j.Payload)
-	}
-	r := h.runWith("a\n"+strings.Repeat("x", 5<<20), "enqueue", "s", "--lines")
-	if r.code != exitFailure || !strings.Contains(r.err, "lines 1 to 1 are enqueued") || !strings.Contains(r.err, "line 2") {
-		t.Errorf("a line that is too long: %+v", r)
-	}
-	if h.must(0, "stats", "s", "--json"); !strings.Contains(h.must(0, "stats", "s", "--json"), `"ready":1`) {
-		t.Error("the line before it was not stored")
-	}
-	// Large lines: several frames, in order.
-	big := strings.Repeat("y", 1<<20)
-	h.mustWith(0, strings.Repeat(big+"\n", 7), "enqueue", "big", "--lines")
-	if out := h.must(0, "stats", "big", "--json"); !strings.Contains(out, `"ready":7`) {
-		t.Errorf("of 7 large lines: %s", out)
-	}
-}
-
-// TestEnqueueLinesDoesNotWait: a line is stored when it is there, not when a
-// batch is full.
-func TestEnqueueLinesDoesNotWait(t *testing.T) {
-	h := newHost(t)
-	h.serve()
-	in, feed := io.Pipe()
-	r := h.start(in, "enqueue", "q", "--lines")
-	if _, err := io.WriteString(feed, "one\n"); err != nil {
-		t.Fatal(err)
-	}
-	if j := h.claim("q", "--wait", "20s"); j.Payload != "one" {
-		t.Errorf("claimed %+v", j)
-	}
-	feed.Close()
-	if code := r.wait(); code != 0 {
-		t.Errorf("ended with %d: %s", code, r.errOut)
-	}
-}
-
 // TestEnvIsWhatTheShellSees: any payload comes through eval unharmed.
 func TestEnvIsWhatTheShellSees(t *testing.T) {
 	h := newHost(t)

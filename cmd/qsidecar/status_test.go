@@ -1,7 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/json"
+	"maps"
+	"net"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,5 +29,89 @@ func TestStatusShowsWholeErrors(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not show %q:\n%s", want, out.String())
 		}
+	}
+}
+
+// statusLine is what status --json says.
+type statusLine struct {
+	Generation  int
+	ConfigError string `json:"config_error"`
+	FailedAt    int64  `json:"failed_at"`
+	Admin       string
+	Databases   []databaseLine
+	Sessions    []sessionLine
+	Sockets     []struct{ Path string }
+}
+
+type databaseLine struct {
+	Name, Error, Place string
+	Leaving            bool
+	Held               int
+	PoolMax            *int `json:"pool_max"`
+}
+
+type sessionLine struct {
+	Worker string
+	UID    *int
+	PID    *int
+	Held   int
+	Holds  []struct {
+		Queue, Job string
+		Jobs       int
+	}
+}
+
+func (x *reloading) status() (st statusLine) {
+	x.t.Helper()
+	if err := json.Unmarshal([]byte(x.must(0, "status", "--json")), &st); err != nil {
+		x.t.Fatal(err)
+	}
+	return st
+}
+
+func TestStatusShowsWhoHoldsWhat(t *testing.T) {
+	x := reloads(t, false, "queues: {mail: {}, sms: {}}\n")
+	st := x.status()
+	if len(st.Sessions) != 1 || st.Sessions[0].UID == nil || *st.Sessions[0].UID != os.Getuid() || *st.Sessions[0].PID != os.Getpid() ||
+		!strings.HasPrefix(st.Sessions[0].Worker, "qsidecar-cli@") || len(st.Sockets) != 1 || st.Sockets[0].Path != x.socket() {
+		t.Errorf("status: %+v", st)
+	}
+	if out := x.must(0, "status"); !strings.Contains(out, "config generation 1") || !strings.Contains(out, "well") {
+		t.Errorf("status shows\n%s", out)
+	}
+	oldest := strings.TrimSpace(x.must(0, "enqueue", "mail", "a"))
+	x.must(0, "enqueue", "mail", "b")
+	x.must(0, "enqueue", "sms", "c")
+	conn, err := net.Dial("unix", x.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewScanner(conn)
+	for _, request := range []string{`{"op":"hello","worker":"ada"}`, `{"op":"claim","queue":"mail"}`, `{"op":"claim","queues":["mail","sms"],"max":2}`} {
+		if _, err := conn.Write([]byte(request + "\n")); err != nil {
+			t.Fatal(err)
+		}
+		if !answers.Scan() || !strings.Contains(answers.Text(), `"ok":true`) {
+			t.Fatalf("%s: %s %v", request, answers.Text(), answers.Err())
+		}
+	}
+	st = x.status()
+	i := slices.IndexFunc(st.Sessions, func(s sessionLine) bool { return s.Worker == "ada" })
+	if i < 0 {
+		t.Fatalf("status: %+v", st)
+	}
+	holds := map[string]int{}
+	for _, h := range st.Sessions[i].Holds {
+		holds[h.Queue] = h.Jobs
+		if h.Queue == "mail" && h.Job != oldest {
+			t.Errorf("it has job %s of mail for longest, want %s", h.Job, oldest)
+		}
+	}
+	if !maps.Equal(holds, map[string]int{"mail": 2, "sms": 1}) || st.Sessions[i].Held != 3 || st.Databases[0].Held != 3 || st.Databases[0].PoolMax == nil {
+		t.Errorf("status: %+v", st)
+	}
+	if out := x.must(0, "status"); !strings.Contains(out, "mail:2") || !strings.Contains(out, "sms:1") || !strings.Contains(out, "POOL") {
+		t.Errorf("status shows\n%s", out)
 	}
 }

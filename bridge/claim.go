@@ -1,0 +1,181 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+func (s *session) claim(req *protocol.Request) finisher {
+	queues, single := req.Queues, req.Queues == nil
+	if single {
+		one := [1]string{req.Queue}
+		queues = one[:]
+	}
+	plan := s.bridge.plan.Load()
+	bank, wire := plan.bankOfClaim(queues, single)
+	if wire != nil {
+		return fail(wire)
+	}
+	if i := slices.IndexFunc(queues, bank.link.holds); i >= 0 && req.LeaseMS.Set {
+		return answerWith(s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, Held: true}))
+	}
+	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
+		return fail(protocol.Errorf(protocol.CodeBusy, "%d claims of this connection wait already: answer or cancel one first", maxWaiting))
+	}
+	if req.WaitMS > 0 && s.crowded() {
+		return fail(protocol.Errorf(protocol.CodeBusy, "all connections together have more open requests than the sidecar has memory for (limits.buffered in its config), and this one has %d: wait for one, or cancel one, first", len(s.slots)-1))
+	}
+	if n := s.named.Load(); n > 0 && n+int64(len(queues)) > maxNamed {
+		return fail(protocol.Errorf(protocol.CodeBusy, "open claims of this connection name %d queues, and together they may name %d: wait for one, or cancel one, first", n, maxNamed))
+	}
+	if !req.LeaseMS.Set && s.places.count() >= plan.opts.Limits.Held {
+		return fail(s.tooMany())
+	}
+	s.mu.Lock()
+	worker := s.worker
+	s.mu.Unlock()
+	w := &waiter{
+		sess:  s,
+		since: time.Now(),
+		slots: int(req.Max.Or(1)),
+		lease: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
+		once:  req.WaitMS == 0,
+	}
+	if a, answered := bank.broker.add(w, queues); answered {
+		return later(func() (*protocol.Reply, func()) { return s.handOver(bank, w, a) })
+	}
+	ctx, stop := s.claimContext(millis(req.WaitMS))
+	open := &openClaim{id: req.ID, stop: stop}
+	s.mu.Lock()
+	s.claims[open] = struct{}{}
+	s.mu.Unlock()
+	s.waiting.Add(1)
+	named := int64(len(queues))
+	s.named.Add(named)
+	f := later(func() (*protocol.Reply, func()) {
+		a, wire := s.await(ctx, &bank, w, single, plan)
+		stop()
+		s.waiting.Add(-1)
+		s.named.Add(-named)
+		s.mu.Lock()
+		delete(s.claims, open)
+		s.mu.Unlock()
+		if wire != nil {
+			return &protocol.Reply{Error: wire}, nil
+		}
+		return s.handOver(bank, w, a)
+	})
+	f.waits = req.WaitMS > 0
+	return f
+}
+
+// await waits for the waiter's answer, and goes on with another database where a reload
+// moved its queues there.
+func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool, plan *plan) (answer, *protocol.Error) {
+	for {
+		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
+			(*bank).follow(now)
+		}
+		a := (*bank).broker.wait(ctx, w)
+		if !errors.Is(a.err, errMoved) {
+			return a, nil
+		}
+		plan = s.bridge.plan.Load()
+		to, wire := plan.bankOfClaim(w.queues, single)
+		if wire == nil {
+			wire = s.mayClaim(w.queues)
+		}
+		if wire != nil {
+			return a, wire
+		}
+		*bank = to
+		*w = waiter{sess: w.sess, since: w.since, slots: w.slots, lease: w.lease, once: w.once, queues: w.queues}
+		if a, answered := to.broker.add(w, w.queues); answered {
+			return a, nil
+		}
+	}
+}
+
+// mayClaim holds a claim that waits against the rules of its socket.
+func (s *session) mayClaim(queues []string) *protocol.Error {
+	if i := s.noClaim(queues); i >= 0 {
+		return s.denied(protocol.OpClaim, queues[i])
+	}
+	return nil
+}
+
+// noClaim is the first of the queues of which the session may not claim; -1: there is none.
+func (s *session) noClaim(queues []string) int {
+	g := s.granted()
+	return slices.IndexFunc(queues, func(q string) bool { return !g.queue(protocol.OpClaim, q) })
+}
+
+// handOver is handOut, and what there is to do when its reply is sent.
+func (s *session) handOver(bank *bank, w *waiter, a answer) (*protocol.Reply, func()) {
+	reply, given := s.handOut(bank, w, a)
+	s.placed(w.places, min(given, w.places))
+	if len(a.jobs) == 0 {
+		return reply, nil
+	}
+	bytes := jobBytes(a.jobs)
+	return reply, func() { s.owe(-bytes) }
+}
+
+// claimContext ends a claim's wait: its time is over, it is cancelled, or nobody is left.
+// A claim that does not wait ends with its one look.
+func (s *session) claimContext(wait time.Duration) (context.Context, context.CancelFunc) {
+	if wait == 0 {
+		return context.WithCancel(s.gone)
+	}
+	return context.WithTimeout(s.gone, wait)
+}
+
+// handOut makes the jobs the session's and tells it of them. given is how many became so.
+func (s *session) handOut(bank *bank, w *waiter, a answer) (reply *protocol.Reply, given int) {
+	if len(a.jobs) == 0 {
+		if a.err != nil {
+			return s.failure(a.err), 0
+		}
+		return &protocol.Reply{Jobs: []protocol.Job{}}, 0
+	}
+	host := a.jobs[0].Token.Host
+	if s.gone.Err() != nil {
+		bank.committer.giveBack(host, a.jobs)
+		return nil, 0
+	}
+	// Asked again, as late as can be: this process may have been suspended since
+	// the commit, and others may have the jobs by now.
+	if bank.keeper.fresh() != host {
+		bank.committer.giveBack(host, a.jobs)
+		return s.failure(backends.Unavailable(errBeatLate)), 0
+	}
+	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {
+		return s.failure(backends.Unavailable(errBeatLate)), 0
+	}
+	if a.ahead {
+		bank.ledger.remember(a.jobs, w.lease.Worker, bank.broker.clock())
+		bank.attendant.wake()
+	}
+	bank.metrics.Load().handed(a.jobs, time.Since(w.since))
+	reply = &protocol.Reply{Jobs: make([]protocol.Job, len(a.jobs))}
+	for i := range a.jobs {
+		reply.Jobs[i] = wireJob(bank.info.Database, &a.jobs[i])
+	}
+	return reply, len(a.jobs)
+}
+
+func (s *session) cancel(req *protocol.Request) finisher {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.claims {
+		if !req.Cancel.IsSet() || c.id == req.Cancel {
+			c.stop()
+		}
+	}
+	return answerWith(&protocol.Reply{})
+}

@@ -1,0 +1,267 @@
+package bridge
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// testLog sends the sidecar's log to the test's.
+func testLog(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(string(p[:len(p)-1]))
+	return len(p), nil
+}
+
+// sidecar is a running Bridge with one socket and one database.
+type sidecar struct {
+	*Bridge
+	path string
+	stop context.CancelFunc
+	done chan error
+}
+
+// options are what most tests need: any queue, one database.
+func options(t testing.TB, b backends.Backend) Options {
+	return Options{
+		Databases: map[string]Database{"main": {Backend: b}},
+		Queues:    map[string]Queue{"*": {Backoff: 50 * time.Millisecond}},
+		Sockets:   []Socket{{Path: filepath.Join(shortDir(t), "q.sock")}},
+	}
+}
+
+// impatient options beat often, for tests that wait for what a beat does. A
+// machine that stands still for a second makes such a sidecar late, so no other
+// test should use them.
+func impatient(t testing.TB, b backends.Backend) Options {
+	o := options(t, b)
+	o.Databases["main"] = Database{Backend: b, HostLease: 2 * time.Second}
+	return o
+}
+
+// shortDir is a temporary directory whose names fit a socket's path.
+func shortDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "qs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func start(t testing.TB, o Options) *sidecar {
+	t.Helper()
+	b, err := New(o, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run(t, b)
+}
+
+// run runs a Bridge that the test may have changed before.
+func run(t testing.TB, b *Bridge) *sidecar {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	s := &sidecar{Bridge: b, stop: stop, done: make(chan error, 1)}
+	if len(b.plan.Load().opts.Sockets) > 0 {
+		s.path = b.plan.Load().opts.Sockets[0].Path
+	}
+	go func() { s.done <- b.Run(ctx) }()
+	select {
+	case <-b.Ready():
+	case err := <-s.done:
+		t.Fatalf("Run: %v", err)
+	}
+	t.Cleanup(func() {
+		stop()
+		b.Abort()
+		if err := s.wait(t); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return s
+}
+
+// wait returns what Run returned. It can be called more than once.
+func (s *sidecar) wait(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-s.done:
+		s.done <- err
+		return err
+	case <-time.After(patience):
+		t.Fatal("Run does not end")
+		return nil
+	}
+}
+
+// client speaks JSON lines.
+type client struct {
+	t    testing.TB
+	conn *net.UnixConn
+	in   *bufio.Reader
+}
+
+func (s *sidecar) dial(t testing.TB) *client {
+	t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // often closed by the test already
+	return &client{t: t, conn: conn, in: bufio.NewReaderSize(conn, 1<<20)}
+}
+
+// reply is any answer, loosely typed.
+type reply struct {
+	ID    any
+	OK    bool
+	Error struct {
+		Code, Message, Field string
+		Index                *int
+		RetryMS              int64 `json:"retry_ms"`
+	}
+	Job      enqueued
+	Enqueued []enqueued
+	Jobs     []job
+	Acked    int
+	Nacked   int
+	Extended int
+	Lost     []string
+	Leases   []string
+	Count    int
+	Event    string
+	Queues   []map[string]any
+}
+
+type enqueued struct {
+	ID        string
+	Duplicate bool
+	State     string
+}
+
+type job struct {
+	ID, Queue, Lease, Payload, State, Worker string
+	Attempt                                  int
+	MaxAttempts                              int `json:"max_attempts"`
+	Fence                                    int64
+	Errors                                   []struct {
+		Attempt        int
+		Cause, Message string
+	}
+	LastError string `json:"last_error"`
+}
+
+func (c *client) send(format string, args ...any) {
+	c.t.Helper()
+	if _, err := fmt.Fprintf(c.conn, format+"\n", args...); err != nil {
+		c.t.Fatalf("send: %v", err)
+	}
+}
+
+func (c *client) receive() (r reply) {
+	c.t.Helper()
+	line, err := c.line()
+	if err != nil {
+		c.t.Fatalf("receive: %v", err)
+	}
+	return parse(c.t, line)
+}
+
+func parse(t testing.TB, line []byte) (r reply) {
+	t.Helper()
+	if err := json.Unmarshal(line, &r); err != nil {
+		t.Fatalf("receive %s: %v", line, err)
+	}
+	return r
+}
+
+func (c *client) line() ([]byte, error) {
+	if err := c.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
+	return c.in.ReadBytes('\n')
+}
+
+// call sends a request and wants it to succeed.
+func (c *client) call(format string, args ...any) reply {
+	c.t.Helper()
+	c.send(format, args...)
+	r := c.receive()
+	if !r.OK {
+		c.t.Fatalf("%s: %s: %s", fmt.Sprintf(format, args...), r.Error.Code, r.Error.Message)
+	}
+	return r
+}
+
+// refused sends a request and wants it to fail with code.
+func (c *client) refused(code, format string, args ...any) reply {
+	c.t.Helper()
+	c.send(format, args...)
+	r := c.receive()
+	if r.OK || r.Error.Code != code {
+		c.t.Fatalf("%s: got ok=%v %+v, want error %s", fmt.Sprintf(format, args...), r.OK, r.Error, code)
+	}
+	return r
+}
+
+// claim1 claims one job, waiting for it.
+func (c *client) claim1(queue string) job {
+	c.t.Helper()
+	r := c.call(`{"op":"claim","queue":%q,"wait_ms":10000}`, queue)
+	if len(r.Jobs) != 1 {
+		c.t.Fatalf("claim of %s: got %d jobs, want 1", queue, len(r.Jobs))
+	}
+	return r.Jobs[0]
+}
+
+func (c *client) close() {
+	c.t.Helper()
+	if err := c.conn.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// idleWaiters counts the claims that were looked for and wait.
+func (b *broker) idleWaiters() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ln := range b.order {
+		for _, w := range ln.waiters {
+			if !w.asking && w.seen >= ln.hint {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// eventually waits for a fact.
+func eventually(t testing.TB, fact func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !fact() {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not come true")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

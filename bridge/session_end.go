@@ -1,0 +1,135 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// end gives back what the session holds, as its end demands, and says the last word.
+func (s *session) end(bad *badInput) {
+	cause := context.Cause(s.gone)
+	switch {
+	case s.closedByServer():
+		s.bridge.parted(s) // its leases outlive the connection (design.md §2.5)
+	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStoodStill):
+		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
+	default:
+		s.releaseAll(backends.Release{Uncharged: true})
+	}
+	if bad != nil {
+		time.Sleep(s.bridge.brakes.delay(s.peer, bad.bytes))
+		s.send(&protocol.Reply{ID: bad.id, Error: bad.err})
+		s.linger()
+	}
+	s.hangUp(errServer) // frees the context; an earlier cause stays
+	s.out.fail(errServer)
+}
+
+// badInput is an error after which the stream cannot be trusted.
+type badInput struct {
+	id    protocol.RequestID // of the request at fault, where it was readable
+	err   *protocol.Error
+	bytes int // that were read of it
+}
+
+func (b *badInput) Error() string { return b.err.Error() }
+
+// peerGone tells a hang-up from the end of input alone.
+func (s *session) peerGone() bool {
+	conn, ok := s.conn.(*net.UnixConn)
+	if !ok {
+		return s.conn != nil
+	}
+	return hungUp(conn)
+}
+
+// close ends the session from the server's side: it stops reading, finishes what it read, and
+// releases nothing.
+func (s *session) close() {
+	s.mu.Lock()
+	s.byServer = true
+	s.mu.Unlock()
+	s.hangUp(errServer)
+	if s.conn != nil {
+		// These fail only on a closed connection, which is what they want.
+		_ = s.conn.SetReadDeadline(time.Now())
+		_ = s.conn.SetWriteDeadline(time.Now().Add(lastWords))
+	} else if c, ok := s.in.(io.Closer); ok {
+		_ = c.Close() // a pipe of our own: it cannot fail
+	}
+}
+
+// cut ends a session that is being closed: it writes no more.
+func (s *session) cut() {
+	if s.conn != nil {
+		_ = s.conn.SetWriteDeadline(time.Now())
+	}
+}
+
+func (s *session) closedByServer() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byServer
+}
+
+// linger reads and drops what the client still sends, so that closing does not
+// destroy the error that it has not read yet.
+func (s *session) linger() {
+	if s.conn == nil {
+		return
+	}
+	if c, ok := s.conn.(*net.UnixConn); ok {
+		_ = c.CloseWrite() // fails on a connection that is gone already
+	}
+	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTimeout))
+	_, _ = io.Copy(io.Discard, s.conn) // any error ends the courtesy
+}
+
+// releaseAll gives back all that the session holds, in all databases, and waits
+// a little for it.
+func (s *session) releaseAll(how backends.Release) {
+	for _, b := range s.bridge.plan.Load().banks {
+		s.release(b, how)
+	}
+}
+
+// release is releaseAll in one database.
+func (s *session) release(b *bank, how backends.Release) {
+	var p *pending
+	held := b.ledger.takeSession(s, func(leases []backends.Lease) {
+		how.Owner = b.keeper.current()
+		if how.Owner == 0 {
+			return // given up: whoever gave it up takes them back
+		}
+		how.Leases = leases
+		p = b.committer.pushFree(how, func() { b.ledger.gone(leases) })
+	})
+	if p == nil {
+		return
+	}
+	select {
+	case o := <-p.done:
+		if o.err == nil {
+			s.logLeft(b, &how, held, &o.res)
+		} else {
+			s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.err)
+		}
+	case <-time.After(givenBackWait):
+		s.log.Warn("the database is slow to take back what a session held; still trying")
+	}
+}
+
+// bye ends what the session has open, gives back what it holds and answers.
+func (s *session) bye(id protocol.RequestID) error {
+	s.hangUp(errBye)
+	s.requests.Wait()
+	s.releaseAll(backends.Release{Uncharged: true})
+	s.send(&protocol.Reply{ID: id, OK: true})
+	return errBye
+}
