@@ -374,12 +374,14 @@ func (k *commitment) learn() {
 	if len(k.claims) == 0 || k.end.micros == 0 {
 		return
 	}
-	if k.s.clocks.back(k.end.micros) {
+	back := k.s.clocks.back(k.end.micros)
+	if back {
 		k.s.cursors.Reset() // positions may be given again that were passed
 	}
 	for _, c := range k.claims {
 		for queue, l := range c.seen {
 			l.Returns, l.Ended, l.Begun, l.Below = k.end.returns[queue], k.end.micros, k.end.micros+margin.Microseconds(), k.end.micros
+			l.All = l.All && !back
 			k.s.cursors.Learn(queue, *l)
 			k.s.prove(queue)
 		}

@@ -99,12 +99,20 @@ func TestGivenBackByAnother(t *testing.T) {
 		other := open(t, Options{URL: s.o.URL})
 		take(t, s, 1, 10, 1<<21)
 		write(t, other, backends.Release{Leases: leasesOf(j), Uncharged: true})
+		fullLookIsDue(t, s)
 		n := 0
 		claimUntil(t, s, func(got backends.Job) bool { n++; return got.ID == j[0].ID })
 		if n > 2 { // one claim notices the count, the next one looks
 			t.Errorf("it came as the %dth", n)
 		}
 	})
+}
+
+// fullLookIsDue waits until the next claim looks at everything from what it takes for
+// the low on: that it does must not pass for a look at everything.
+func fullLookIsDue(t *testing.T, s *Store) {
+	t.Helper()
+	until(t, "a full look is due", func() bool { _, near := s.cursors.Near("q", time.Now()); return !near })
 }
 
 // TestLowIsProven: what lies behind is not looked at for ever, and not before it
@@ -147,6 +155,7 @@ func TestTheClockIsSetBack(t *testing.T) {
 		})
 		s.clocks.latest += int64(time.Minute / time.Microsecond) // as if the server's clock had been there
 		runSQL(t, c, "ROLLBACK", "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', 1000)")
+		fullLookIsDue(t, s)
 		n := 0
 		claimUntil(t, s, func(j backends.Job) bool { n++; return isLate(j) })
 		if n > 2 {

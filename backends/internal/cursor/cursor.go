@@ -143,7 +143,8 @@ func (c *Set) Learn(queue string, l Learned) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.of[queue]
-	if k == nil || k.returns != l.Returns || l.Asked.Sub(k.fresh) > forgetAfter {
+	if none := k == nil || l.Asked.Sub(k.fresh) > forgetAfter; none || k.returns != l.Returns {
+		l.All = l.All && none // else what it looked at everything from was the former's lows
 		k = c.begin(queue, l)
 	}
 	k.used = l.Asked
@@ -296,7 +297,8 @@ func (c *Set) Forget(queue string) {
 	delete(c.of, queue)
 }
 
-// Reset forgets all: positions may be given again that were passed.
+// Reset forgets all: positions may be given again that were passed. What a claim
+// learned before is to be told without All.
 func (c *Set) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -39,6 +39,22 @@ func TestSegments(t *testing.T) {
 	}
 }
 
+// TestANewCursorHasSeenNothing: a claim that looked at everything from the lows of a
+// cursor has not done so for the one that takes its place.
+func TestANewCursorHasSeenNothing(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 50}}, All: true, Returns: 3})
+	if _, near := c.Near("q", now); !near {
+		t.Fatal("everything was looked at, and is to be looked at again")
+	}
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 60}}, All: true, Returns: 4}) // something was given back
+	if near, ok := c.Near("q", now); ok {
+		t.Errorf("the next claim looks at %v alone", near)
+	}
+}
+
 func TestProofs(t *testing.T) {
 	t.Parallel()
 	var c Set
