@@ -91,8 +91,8 @@ type Advisor interface {
 	Explain(ctx context.Context, st *Statement, table TableInfo) (Plan, error)
 
 	// CreateIndex is the statement that makes an index of the table which serves rows
-	// that meet the conditions, in that order.
-	CreateIndex(table TableInfo, equal []Condition, order []IndexColumn) string
+	// that meet the conditions, in that order. Its name says what they are.
+	CreateIndex(of string, table TableInfo, equal []Condition, order []IndexColumn) string
 
 	// Habits is how the engine orders rows.
 	Habits() Habits

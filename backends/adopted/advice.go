@@ -41,7 +41,12 @@ func (t *table) advise(found *backends.Findings, a backends.Advisor, plan backen
 	if a != nil && !t.served(a.Habits(), plan) {
 		equal, order := t.equals(), t.orderings()
 		found.Advice("index", fmt.Sprintf("queues.%s.order: no index of %s has first what is equal for all jobs that wait (%s), and then their order (%s): each claim costs more the more rows there are",
-			t.queue, t.name, strings.Join(columnsOf(equal), ", "), t.order()), a.CreateIndex(t.info, equal, order))
+			t.queue, t.name, strings.Join(columnsOf(equal), ", "), t.order()), a.CreateIndex("waiting", t.info, equal, order))
+	}
+	for _, old := range t.aged {
+		if a != nil {
+			old.advise(found, a)
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ type table struct {
 	archTo  string   // quoted
 	// archStamps are columns of the archive alone that show when a row came there.
 	archStamps []backends.Column
+	aged       []aged            // what is deleted when it is old
 	remarks    backends.Findings // what was seen on the way
 
 	noEnqueue error // nil: jobs can be enqueued
@@ -64,6 +65,7 @@ func compile(p *problems, m Table, info backends.TableInfo, g backends.Grammar) 
 	t.values(p)
 	t.alone(p)
 	t.rights(p)
+	t.ages(p)
 	if len(p.all) == 0 {
 		t.noEnqueue = t.inserts()
 	}

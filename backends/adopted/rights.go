@@ -123,6 +123,7 @@ func (t *table) archives(p *problems, to backends.TableInfo) {
 			p.wrong(key, "give it a default there", "the column %s of the table %s needs a value, and the table %s has no such column", c.Name, to.Name, t.info.Name)
 		}
 	}
+	t.agesThere(p, to)
 	if len(t.archive) == 0 {
 		p.add(key, "the tables %s and %s have no column in common", t.info.Name, to.Name)
 	}

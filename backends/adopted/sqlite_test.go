@@ -188,3 +188,29 @@ func TestSQLiteOddTables(t *testing.T) {
 	k.write(backends.Nack{Leases: leases(jobs[0])}, 1)
 	k.shows(`SELECT coalesce("i""d", 'no key') || busy FROM q WHERE busy IS NOT NULL ORDER BY "order"`, "other0", "later0", "no key0")
 }
+
+// TestSQLiteKeep: rows that are finished go when keep and keep_dead are over, out of
+// the table and out of its archive.
+func TestSQLiteKeep(t *testing.T) {
+	t.Parallel()
+	m := adopted.Table{
+		Name:    "jobs",
+		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.FinishedAt: {"done"}},
+		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		Keep:    time.Hour, KeepDead: 2 * time.Hour,
+	}
+	into := m
+	into.Name, into.OnAck, into.Archive = "moved", adopted.Archive, "archive"
+	k := newSQLiteKit(t, `CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT, done DATETIME);
+		CREATE TABLE moved (id INTEGER PRIMARY KEY, state TEXT, done DATETIME); CREATE TABLE archive (id INT, state TEXT, done DATETIME);
+		INSERT INTO jobs VALUES (1, 'C', datetime('now', '-61 minutes')), (2, 'C', datetime('now', '-59 minutes')), (3, 'C', NULL),
+			(4, 'E', datetime('now', '-121 minutes')), (5, 'E', datetime('now', '-119 minutes')), (6, 'N', '2020-01-01 00:00:00');
+		INSERT INTO moved SELECT id, state, done FROM jobs; INSERT INTO archive SELECT id, state, done FROM jobs`,
+		map[string]adopted.Table{"jobs": m, "moved": into})
+	if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 7 {
+		t.Errorf("%+v", r)
+	}
+	for table, want := range map[string][]string{"jobs": {"2", "3", "5", "6"}, "moved": {"1", "2", "3", "5", "6"}, "archive": {"2", "3"}} {
+		k.shows("SELECT id FROM "+table+" ORDER BY 1", want...)
+	}
+}

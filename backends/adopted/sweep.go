@@ -57,7 +57,9 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		return r, err
 	}
 	if w.Prune {
-		err = s.forget(ctx, &r, w.Most())
+		if err = s.forget(ctx, &r, w.Most()); err == nil {
+			err = s.prune(ctx, &r, w.Most())
+		}
 	}
 	return r, err
 }

@@ -60,6 +60,10 @@ type Table struct {
 	// StuckAfter, where it is > 0, is when a row that its own consumers claimed is
 	// ready again. It needs ClaimedAt.
 	StuckAfter time.Duration
+	// Keep and KeepDead, where they are > 0, are for how long rows stay that are done (or
+	// in the archive) and dead. They need FinishedAt. 0: they stay; it is their owner's to
+	// clear them.
+	Keep, KeepDead time.Duration
 	// Hold: a job's row is locked in a transaction that is open until it is settled, and
 	// says nothing.
 	Hold bool

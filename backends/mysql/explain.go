@@ -81,7 +81,7 @@ func (p step) tell(table string, said *backends.Plan) {
 
 // CreateIndex implements backends.Advisor. A text without a limit can be in an index
 // with its beginning alone.
-func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
+func (s *Store) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := grammar{}
 	var columns []string
 	add := func(name string, descending bool) {
@@ -100,7 +100,7 @@ func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition
 	for _, c := range order {
 		add(c.Name, c.Descending)
 	}
-	return fmt.Sprintf("CREATE INDEX %s ON %s (%s) ALGORITHM=INPLACE LOCK=NONE", g.Name(cut("waiting_"+table.Name, 64)), g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
+	return fmt.Sprintf("CREATE INDEX %s ON %s (%s) ALGORITHM=INPLACE LOCK=NONE", g.Name(cut(of+"_"+table.Name, 64)), g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
 }
 
 func firstWord(text string) string {

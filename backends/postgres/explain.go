@@ -75,8 +75,8 @@ func (p *plan) lines(indent string) (all []string) {
 	return all
 }
 
-// CreateIndex implements backends.Advisor: an index of the rows that wait alone.
-func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
+// CreateIndex implements backends.Advisor: an index of those rows alone.
+func (s *Store) CreateIndex(_ string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := grammar{}
 	return "CREATE INDEX CONCURRENTLY ON " + g.Table(table.Schema, table.Name) + " " + batch.WaitingIndex(g.Name, equal, order)
 }

@@ -54,10 +54,10 @@ func indexIn(step string) string {
 	return ""
 }
 
-// CreateIndex implements backends.Advisor: an index of the rows that wait alone.
-func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
+// CreateIndex implements backends.Advisor: an index of those rows alone.
+func (s *Store) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := grammar{}
-	return "CREATE INDEX " + g.Name("waiting_"+table.Name) + " ON " + g.Name(table.Name) + " " + batch.WaitingIndex(g.Name, equal, order)
+	return "CREATE INDEX " + g.Name(of+"_"+table.Name) + " ON " + g.Name(table.Name) + " " + batch.WaitingIndex(g.Name, equal, order)
 }
 
 // Habits implements backends.Advisor.

@@ -180,3 +180,16 @@ func TestAskWaitsForNobody(t *testing.T) {
 		t.Errorf("%v, asked %d times", err, asked)
 	}
 }
+
+// TestAdoptedKeep: rows that are finished go when the queue's keep is over.
+func TestAdoptedKeep(t *testing.T) {
+	m := messages()
+	m.Keep, m.KeepDead, m.UTC = time.Hour, 2*time.Hour, true
+	k := adopting(t, map[string]adopted.Table{"orders": m}, someMessages, `INSERT INTO dbo."MsgQueue" ("MsgTypeCode", "State", "Msg", "DoneTime")
+		SELECT type, state, 'x', (now() AT TIME ZONE 'UTC') - age * interval '1 minute' FROM (VALUES ('ORD', 'C', 61), ('ORD', 'C', 59), ('ORD', 'E', 121), ('ORD', 'E', 119), ('INV', 'C', 999), ('ORD', 'N', 999)) v (type, state, age)`)
+	if r, err := k.Sweep(t.Context(), backends.Sweep{Prune: true, Limit: 100}); err != nil || r.Pruned != 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	k.shows(`SELECT concat_ws('|', "MsgTypeCode", "State", "DoneTime" < (now() AT TIME ZONE 'UTC') - interval '1 hour') FROM dbo."MsgQueue" WHERE "DoneTime" IS NOT NULL ORDER BY 1`,
+		"INV|C|t", "ORD|C|f", "ORD|E|t", "ORD|N|t")
+}

@@ -93,10 +93,10 @@ func adoptedPlan(p planned, table backends.TableInfo) (said backends.Plan) {
 	return said
 }
 
-// CreateIndex implements backends.Advisor: an index of the rows that wait alone.
+// CreateIndex implements backends.Advisor: an index of those rows alone.
 // A filtered one is of use only to sessions with the standard settings, which who
 // writes to the table must have: it is not advised to others' tables.
-func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
+func (s *Store) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := grammar{}
 	var columns []string
 	for _, c := range equal {
@@ -109,7 +109,7 @@ func (s *Store) CreateIndex(table backends.TableInfo, equal []backends.Condition
 		}
 		columns = append(columns, name)
 	}
-	return fmt.Sprintf("CREATE INDEX qsidecar_claims ON %s (%s)", g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
+	return fmt.Sprintf("CREATE INDEX %s ON %s (%s)", g.Name("qsidecar_"+of), g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
 }
 
 // Habits implements backends.Advisor: NULL comes first, and an index that is found by

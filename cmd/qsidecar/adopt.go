@@ -246,6 +246,14 @@ func (c *config) adoptions(database string) map[string]adopted.Table {
 		if q.adopts() && c.databaseOf(q) == database {
 			t := q.table(q.Order)
 			t.MaxAttempts = q.over(c.Defaults).MaxAttempts
+			// The defaults' are for tables of the sidecar's own: of somebody else's it
+			// deletes what the queue itself says, and nothing else.
+			if q.Keep != nil {
+				t.Keep = time.Duration(*q.Keep)
+			}
+			if q.KeepDead != nil && *q.KeepDead != forever {
+				t.KeepDead = time.Duration(*q.KeepDead)
+			}
 			tables[name] = t
 		}
 	}

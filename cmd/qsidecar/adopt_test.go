@@ -14,6 +14,7 @@ import (
 func TestAdoptedQueues(t *testing.T) {
 	c, err := parseConfig("c.yaml", []byte(`
 databases: {main: {url: "postgres://h/d"}}
+defaults: {keep: 1h, keep_dead: 2h}
 queues:
   "*": {order: lifo}
   full:
@@ -63,9 +64,32 @@ queues:
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
+	for _, adopted := range c.adoptions("main") {
+		if adopted.Keep != 0 || adopted.KeepDead != 0 {
+			t.Errorf("%s: rows of somebody else's are deleted by the defaults: %v, %v", adopted.Name, adopted.Keep, adopted.KeepDead)
+		}
+	}
 	o := c.options(nil).Queues
 	if !o["*"].LIFO || !o["plain"].LIFO || o["full"].LIFO || o["full"].MaxAttempts != 3 {
 		t.Errorf("%+v", o)
+	}
+}
+
+// TestAdoptedQueuesKeep: what a queue itself says of its rows is done.
+func TestAdoptedQueuesKeep(t *testing.T) {
+	c, err := parseConfig("c.yaml", []byte(`
+databases: {main: {url: "postgres://h/d"}}
+queues:
+  both: {table: t, columns: {id: n}, hold: transaction, on_ack: delete, keep: 7d, keep_dead: 30d}
+  never: {table: t, columns: {id: n}, hold: transaction, on_ack: delete, keep: 0s, keep_dead: forever}
+`), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const day = 24 * time.Hour
+	all := c.adoptions("main")
+	if both, never := all["both"], all["never"]; both.Keep != 7*day || both.KeepDead != 30*day || never.Keep != 0 || never.KeepDead != 0 {
+		t.Errorf("%v, %v; %v, %v", both.Keep, both.KeepDead, never.Keep, never.KeepDead)
 	}
 }
 

@@ -1,0 +1,163 @@
+package adopted_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// old is a row that was finished so many minutes ago; state is in quotes.
+func old(table, state, minutes string) string {
+	return "INSERT INTO " + table + " (state, parameters, user_id, finished_dt) VALUES (" + state + ", '{}', 7, current_timestamp - interval '" + minutes + "' minute)"
+}
+
+// pruned sweeps until nothing is left to be pruned, and tells how much was.
+func (k *kit) pruned() (n int) {
+	k.Helper()
+	for {
+		r := k.sweep(backends.Sweep{Prune: true})
+		if n += r.Pruned; !r.Rest {
+			return n
+		}
+	}
+}
+
+// TestKeep: rows that are finished go when their queue's own keep and keep_dead are
+// over, and no others do.
+func TestKeep(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		m := tableE()
+		m.Where = map[string]adopted.Value{"user_id": {Text: "7"}}
+		rows := []string{
+			old("my_queue", "'done'", "61"), old("my_queue", "'done'", "59"), old("my_queue", "'error'", "119"), old("my_queue", "'error'", "121"),
+			old("my_queue", "'waiting'", "999"), old("my_queue", "'processing'", "999"),
+			"INSERT INTO my_queue (state, parameters, user_id) VALUES ('done', '{}', 7)",
+			strings.Replace(old("my_queue", "'done'", "999"), "7", "8", 1), strings.Replace(old("my_queue", "'error'", "999"), "7", "8", 1),
+		}
+		k := on.newKit(t, on.systemE+"; UPDATE my_queue SET state = 'processing'; "+strings.Join(rows, "; "), map[string]adopted.Table{"e": m})
+		left := "SELECT concat_ws('|', state, user_id, CASE WHEN finished_dt IS NULL THEN 'never' ELSE '' END, CASE WHEN finished_dt < current_timestamp - interval '60' minute THEN 'long' ELSE '' END) FROM my_queue WHERE user_id IS NOT NULL ORDER BY 1"
+		if n := k.pruned(); n != 0 {
+			t.Errorf("%d rows were pruned of a table whose owner asked for nothing", n)
+		}
+		m.Keep, m.KeepDead = time.Hour, 2*time.Hour
+		k.Store = k.again(map[string]adopted.Table{"e": m})
+		if n := k.pruned(); n != 2 {
+			t.Errorf("%d rows were pruned, want 2", n)
+		}
+		k.shows(left, "done|7|never|", "done|7||", "done|8||long", "error|7||long", "error|8||long", "processing|7||long", "waiting|7||long")
+		k.shows("SELECT concat_ws('|', state, count(*)) FROM my_queue WHERE user_id IS NULL GROUP BY state", "processing|3")
+		// What a sidecar finished is no older.
+		k.write(backends.Ack{Leases: leases(k.one("e"))}, 0)
+		if n := k.pruned(); n != 0 {
+			t.Errorf("%d rows were pruned, want none", n)
+		}
+	})
+}
+
+// TestKeepInTheArchive: what was moved goes when keep is over.
+func TestKeepInTheArchive(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		m := tableE()
+		m.OnAck, m.Archive, m.Keep = adopted.Archive, "sent", time.Hour
+		k := on.newKit(t, on.systemE+"; CREATE TABLE sent AS SELECT * FROM my_queue WHERE 1 = 0", map[string]adopted.Table{"e": m})
+		k.write(backends.Ack{Leases: leases(k.claim("e", 2)...)}, 0)
+		k.sql("UPDATE sent SET finished_dt = finished_dt - interval '61' minute WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done', finished_dt = current_timestamp - interval '99' minute")
+		if n := k.pruned(); n != 1 {
+			t.Errorf("%d rows were pruned, want 1", n)
+		}
+		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM sent", "2|done")
+		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue", "3|done") // its own consumers' way
+	})
+}
+
+// TestKeepInBites: pruning goes on where one bite was not all.
+func TestKeepInBites(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		m := tableE()
+		m.KeepDead = time.Hour
+		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'error'", "61"), map[string]adopted.Table{"e": m})
+		for range 8 {
+			k.sql("INSERT INTO my_queue (state, parameters, finished_dt) SELECT state, parameters, finished_dt FROM my_queue WHERE state = 'error'")
+		}
+		for left := 256; left > 0; left -= 100 {
+			if r := k.sweep(backends.Sweep{Prune: true, Limit: 100}); r.Pruned != min(left, 100) || r.Rest != (left >= 100) {
+				t.Errorf("%d were left: %+v", left, r)
+			}
+		}
+		k.shows("SELECT concat_ws('|', state, count(*)) FROM my_queue GROUP BY state", "waiting|3")
+	})
+}
+
+// TestKeepThatCannotBe: what keep and keep_dead need is told, not guessed.
+func TestKeepThatCannotBe(t *testing.T) {
+	t.Parallel()
+	f := newFitting(t, systemE+`; CREATE TABLE bare (queue_item_id bigint, state text);
+		CREATE TABLE keyless (state text, finished_dt timestamptz); CREATE TABLE late (queue_item_id bigint, state text, finished_dt text, user_id bigint)`)
+	without := func(change func(m *adopted.Table)) adopted.Table {
+		m := tableE()
+		m.Keep, m.KeepDead = time.Hour, time.Hour
+		change(&m)
+		return m
+	}
+	to := func(archive string) func(m *adopted.Table) {
+		return func(m *adopted.Table) { m.OnAck, m.Archive = adopted.Archive, archive }
+	}
+	for name, c := range map[string]struct {
+		m    adopted.Table
+		want []string
+	}{
+		"all is there": {without(func(*adopted.Table) {}), nil},
+		"no time": {without(func(m *adopted.Table) { delete(m.Columns, adopted.FinishedAt) }), []string{
+			"queues.q.keep: columns.finished_at is missing: nothing says since when a row is done",
+			"queues.q.keep_dead: columns.finished_at is missing: nothing says since when a row is dead"}},
+		"no dead": {without(func(m *adopted.Table) { delete(m.States, backends.StateDead) }), []string{
+			"queues.q.keep_dead: states.dead is missing: nothing says which rows are dead"}},
+		"deleted by the ack": {without(func(m *adopted.Table) { m.OnAck = adopted.Delete; delete(m.States, backends.StateDone) }), []string{
+			"queues.q.keep: states.done is missing: nothing says which rows are done"}},
+		"an archive without a time": {without(to("bare")), []string{"queues.q.keep: nothing says since when a row is in bare: that takes the column in the role finished_at, in both tables"}},
+		"an archive without a key":  {without(to("keyless")), []string{"queues.q.keep: the table keyless has no column queue_item_id, by which a row of this queue is found"}},
+		"an archive of text":        {without(to("late")), []string{"queues.q.keep: nothing says since when a row is in late"}},
+		"an archive of several queues": {without(func(m *adopted.Table) { to("bare")(m); m.Where = map[string]adopted.Value{"user_id": {Text: "7"}} }), []string{
+			"queues.q.keep: the table bare has no column user_id, by which a row of this queue is found"}},
+	} {
+		got := f.misfits(c.m)
+		for _, want := range c.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+		if c.want == nil && got != "" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// TestKeepAsksForAnIndex: reading the whole table at each look is worth a word.
+func TestKeepAsksForAnIndex(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		m := tableE()
+		m.Keep, m.KeepDead = time.Hour, time.Hour
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": m})
+		var do string
+		advice := func() (all string) {
+			for _, f := range k.Advice() {
+				if f.Topic == "index" {
+					all, do = all+fmt.Sprintln(f.Text), f.Do
+				}
+			}
+			return all
+		}
+		if got := advice(); !strings.Contains(got, "queues.e.keep: no index of ") || !strings.Contains(got, "queues.e.keep_dead: no index of ") {
+			t.Errorf("%q", got)
+		}
+		k.sql(do) // it serves both
+		k.Store = k.again(map[string]adopted.Table{"e": m})
+		if got := advice(); got != "" {
+			t.Errorf("with an index: %q", got)
+		}
+	})
+}
