@@ -104,6 +104,7 @@ type Swept struct {
 	Rest    bool          // there is more to be pruned: some other time soon
 	Pruning time.Duration // how long the longest transaction that pruned took; 0: none did
 	Overdue time.Duration // for how long the first of what was there to prune had been over, before this sweep
+	Refused error         // the database will not have something of it deleted, however often it is tried; nil: it had all
 }
 
 // Bitten adds what one transaction that prunes did: it deleted n rows of those that

@@ -2,7 +2,9 @@ package bridge
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -181,6 +183,32 @@ func TestTellOf(t *testing.T) {
 	for header, want := range map[string]string{traceparent: aTrace, "": "", "anything": "", traceparent + "x": ""} {
 		if got := tellOf(&backends.Job{Headers: map[string]string{"traceparent": header}}); got.trace != want {
 			t.Errorf("%q: %q", header, got.trace)
+		}
+	}
+}
+
+// unprunable is a database that will not have something deleted.
+type unprunable struct{ backends.Backend }
+
+func (u unprunable) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
+	r, err := u.Backend.Sweep(ctx, w)
+	if w.Prune {
+		r.Refused = backends.Refused(errors.New("notes refer to it"))
+	}
+	return r, err
+}
+
+// TestUnprunableIsLogged: what cannot be deleted is told of, and not at each try.
+func TestUnprunableIsLogged(t *testing.T) {
+	_, log := startLogged(t, options(t, unprunable{memory.New()}))
+	log.wants(t, logUnpruned, map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
+
+	log = new(logged)
+	s := &sweeper{log: slog.New(slog.NewJSONHandler(log, nil))}
+	for i, err := range []error{errors.New("a"), errors.New("a"), errors.New("b"), nil, errors.New("b")} {
+		s.tellRefused(err)
+		if got, want := len(log.of(t, logUnpruned)), []int{1, 1, 2, 2, 3}[i]; got != want {
+			t.Errorf("after %d looks: told %d times, want %d", i+1, got, want)
 		}
 	}
 }

@@ -20,6 +20,8 @@ const (
 	sweepLimit  = 500                   // rows of each kind in one bite
 )
 
+const logUnpruned = "rows whose time is over cannot be deleted, and stay"
+
 // sweeper is the reaper, the promoter and the poller of one database: one look
 // for all of its queues.
 type sweeper struct {
@@ -30,6 +32,7 @@ type sweeper struct {
 	metrics func() *databaseMetrics
 	log     *slog.Logger
 	prune   pruning
+	refused string        // what could not be pruned, as it was last told of
 	poke    chan struct{} // 1: one wish to sweep at once is enough
 }
 
@@ -88,6 +91,7 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 		}
 		if prune {
 			s.prune.pruned(time.Now(), swept, s.keeper.peers())
+			s.tellRefused(swept.Refused)
 		}
 		s.broker.hint(swept.Ready)
 		s.broker.hint(swept.Freed)
@@ -101,5 +105,16 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 			next = min(next, swept.Next)
 		}
 		return max(next, sweepSoon), nil
+	}
+}
+
+// tellRefused says once what the database will not have deleted.
+func (s *sweeper) tellRefused(err error) {
+	switch {
+	case err == nil:
+		s.refused = ""
+	case s.refused != err.Error():
+		s.refused = err.Error()
+		s.log.Warn(logUnpruned, "error", err)
 	}
 }

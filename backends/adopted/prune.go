@@ -49,13 +49,13 @@ func (t *table) agesThere(p *problems, to backends.TableInfo) {
 		return
 	}
 	a := &table{Table: t.Table, queue: t.queue, g: t.g, info: to, name: t.archTo}
-	for _, name := range append(slices.Clone(t.Columns[ID]), slices.Sorted(maps.Keys(t.Where))...) {
+	for i, name := range append(slices.Clone(t.Columns[ID]), slices.Sorted(maps.Keys(t.Where))...) {
 		c, has := to.Column(name)
 		if !has {
 			p.add("keep", "the table %s has no column %s, by which a row of this queue is found: add it there, or leave keep out", to.Name, name)
 			continue
 		}
-		if slices.Contains(t.Columns[ID], name) {
+		if i < len(t.Columns[ID]) {
 			a.key = append(a.key, c)
 		}
 	}
@@ -90,8 +90,7 @@ func (a aged) over(n int) string {
 func (s *Store) prune(ctx context.Context, r *backends.Swept, limit int) error {
 	for _, q := range s.queues() {
 		for _, a := range s.tables[q].aged {
-			err := s.bite(ctx, r, a, limit)
-			if locked := (*backends.LockedError)(nil); err != nil && !errors.As(err, &locked) { // what is locked is for another time
+			if err := s.bite(ctx, r, a, limit); err != nil {
 				return err
 			}
 		}
@@ -102,30 +101,66 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, limit int) error {
 // bite looks first, without a lock: to look may take long, where no index serves it.
 func (s *Store) bite(ctx context.Context, r *backends.Swept, a aged, limit int) error {
 	began := time.Now()
-	g, age := s.g, -a.keep.Milliseconds()
 	var items []string
 	if err := s.Ask(ctx, &backends.Statement{
-		Text: g.First(outputs(a.t.keyTexts()...), a.t.name, a.over(1), "", g.Number(2)), Args: []any{age, int64(limit)},
+		Text: s.g.First(outputs(a.t.keyTexts()...), a.t.name, a.over(1), "", s.g.Number(2)), Args: []any{a.age(), int64(limit)},
 		Row: func(cells [][]byte) error { items = append(items, a.t.item(cells)); return nil },
 	}); err != nil || len(items) == 0 {
-		return err
+		return a.passed(r, err)
 	}
+	gone, err := s.deleteOld(ctx, a, items)
+	if backends.IsRefused(err) && len(items) > 1 {
+		// One of them is what others refer to, or what a trigger keeps: the rest may go.
+		for i := 0; i < len(items) && a.passed(r, err) == nil; i++ {
+			var n int
+			n, err = s.deleteOld(ctx, a, items[i:i+1])
+			gone += n
+		}
+	}
+	r.Bitten(gone, len(items), limit, time.Since(began))
+	return a.passed(r, err)
+}
+
+// deleteOld deletes the rows, as far as their time is still over.
+func (s *Store) deleteOld(ctx context.Context, a aged, items []string) (gone int, err error) {
 	deletes := a.t.amongst(items, func(w *writing, where string) *backends.Statement {
-		w.args = append(w.args, age)
+		w.args = append(w.args, a.age())
 		return &backends.Statement{Text: "DELETE FROM " + a.t.name + " WHERE " + where + " AND " + a.over(len(w.args)), Args: w.args}
 	})
-	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	if _, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		return sql.Do(ctx, deletes...)
-	}})
-	if err != nil {
-		return err
+	}}); err != nil {
+		return 0, err
 	}
-	gone := 0
 	for _, st := range deletes {
 		gone += int(st.Matched)
 	}
-	r.Bitten(gone, len(items), limit, time.Since(began))
-	return nil
+	return gone, nil
+}
+
+// age is the argument of over.
+func (a aged) age() int64 { return -a.keep.Milliseconds() }
+
+// passed leaves alone what is locked, for another time, and what the database will not
+// have deleted: the sweep's other work must not wait for either.
+func (a aged) passed(r *backends.Swept, err error) error {
+	var locked *backends.LockedError
+	switch {
+	case errors.As(err, &locked):
+		return nil
+	case backends.IsRefused(err):
+		r.Refused = fmt.Errorf("queues.%s.%s: %w: have them deleted with what refers to them (ON DELETE CASCADE), or leave %[2]s out", a.t.queue, a.key(), err)
+		return nil
+	}
+	return err
+}
+
+// key is the config's.
+func (a aged) key() string {
+	if a.state == backends.StateDead {
+		return "keep_dead"
+	}
+	return "keep"
 }
 
 // advise says where an index would spare reading the whole table. That for what is done
@@ -144,10 +179,6 @@ func (a aged) advise(found *backends.Findings, advisor backends.Advisor) {
 			return
 		}
 	}
-	what := "keep"
-	if a.state == backends.StateDead {
-		what = "keep_dead"
-	}
 	found.Advice("index", fmt.Sprintf("queues.%s.%s: no index of %s leads to the rows that have been finished for long: to look for them may read the whole table",
-		a.t.queue, what, a.t.name), advisor.CreateIndex("finished", a.t.info, equal, []backends.IndexColumn{{Name: a.when.Name}}))
+		a.t.queue, a.key(), a.t.name), advisor.CreateIndex("finished", a.t.info, equal, []backends.IndexColumn{{Name: a.when.Name}}))
 }

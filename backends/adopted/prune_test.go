@@ -92,6 +92,48 @@ func TestKeepInBites(t *testing.T) {
 	})
 }
 
+// TestKeepWhatCannotGo: a row that another table refers to stays and is told of, and
+// keeps neither the others nor the rest of a sweep.
+func TestKeepWhatCannotGo(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		m := tableE()
+		m.Keep, m.KeepDead = time.Hour, time.Hour
+		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
+			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]adopted.Table{"e": m})
+		r := k.sweep(backends.Sweep{Prune: true})
+		if r.Pruned != 2 || r.Refused == nil || !strings.Contains(r.Refused.Error(), "queues.e.keep: the database refused it") {
+			t.Errorf("%+v", r)
+		}
+		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 0 || r.Refused == nil {
+			t.Errorf("again: %+v", r)
+		}
+		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue ORDER BY 1", "1|waiting", "2|waiting", "3|waiting", "4|done")
+		k.sql("DELETE FROM notes")
+		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 1 || r.Refused != nil {
+			t.Errorf("when nothing refers to it: %+v", r)
+		}
+	})
+}
+
+// TestKeepOfACompositeKey: part of the key may say whose row it is.
+func TestKeepOfACompositeKey(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		m := adopted.Table{
+			Name: "jobs", Keep: time.Hour, OnAck: adopted.Archive, Archive: "moved", Where: map[string]adopted.Value{"tenant": {Text: "7"}},
+			Columns: map[adopted.Role][]string{adopted.ID: {"tenant", "id"}, adopted.State: {"state"}, adopted.FinishedAt: {"done"}},
+			States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}},
+		}
+		const columns = " (tenant int, id varchar(20), state char(1) NOT NULL, done timestamp NULL"
+		k := on.newKit(t, "CREATE TABLE jobs"+columns+", PRIMARY KEY (tenant, id)); CREATE TABLE moved"+columns+
+			"); INSERT INTO moved VALUES (7, 'a,b', 'A', localtimestamp - interval '61' minute), (7, 'c', 'A', localtimestamp - interval '59' minute), (8, 'd', 'A', localtimestamp - interval '61' minute)",
+			map[string]adopted.Table{"e": m})
+		if n := k.pruned(); n != 1 {
+			t.Errorf("%d rows were pruned, want 1", n)
+		}
+		k.shows("SELECT concat_ws('|', tenant, id) FROM moved ORDER BY 1", "7|c", "8|d")
+	})
+}
+
 // TestKeepThatCannotBe: what keep and keep_dead need is told, not guessed.
 func TestKeepThatCannotBe(t *testing.T) {
 	t.Parallel()
