@@ -50,7 +50,7 @@ func debianRuby(t *testing.T, suite string, msgpack bool) string {
 	words := fmt.Sprintf("#!/bin/sh\nexport RUBYLIB=%q MSGPACK=%t\nexec %q --library-path %q %q --disable-gems -w \"$@\"\n",
 		strings.Join(path, ":"), used, loader,
 		filepath.Join(root, "usr/lib", arch)+":"+filepath.Join(root, "lib", arch), only(t, root, "usr/bin/ruby[0-9]*"))
-	if err := os.WriteFile(script, []byte(words), 0o755); err != nil {
+	if err := testserver.WriteProgram(script, []byte(words)); err != nil {
 		t.Fatal(err)
 	}
 	return script

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 var (
@@ -66,7 +68,7 @@ func findBinary(dir string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("QSIDECAR_BIN: %w", err)
 		}
-		return to, os.WriteFile(to, program, 0o755)
+		return to, testserver.WriteProgram(to, program)
 	}
 	if out, err := exec.Command("../scripts/build.sh", to).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the binary: %w\n%s", err, out)

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // releaseTag is the version that the test's repository gives its commit.
@@ -166,7 +168,7 @@ func TestReleaseArchives(t *testing.T) {
 			}
 		}
 		program := filepath.Join(t.TempDir(), "qsidecar")
-		if err := os.WriteFile(program, files["qsidecar"], 0o755); err != nil {
+		if err := testserver.WriteProgram(program, files["qsidecar"]); err != nil {
 			t.Fatal(err)
 		}
 		f, err := elf.Open(program)

@@ -179,7 +179,7 @@ func installed(t *testing.T, m *machine) (page string) {
 	if err := os.Mkdir(filepath.Join(m.share, "bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(m.share, "bin", "qsidecar"), program, 0o755); err != nil {
+	if err := testserver.WriteProgram(filepath.Join(m.share, "bin", "qsidecar"), program); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(root, "deploy", "systemd", "README.md"))

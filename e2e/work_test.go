@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // atWork is a running `qsidecar work`.
@@ -99,7 +101,7 @@ func (w *atWork) ends(code int) {
 func (s *site) script(name, text string) {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+	if err := testserver.WriteProgram(path, []byte("#!/bin/sh\n"+text)); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -283,10 +285,10 @@ func TestWorkMissingCommand(t *testing.T) {
 	a := s.started("a")
 	c := a.dial()
 	s.script("orphan.sh", "")
-	if err := os.WriteFile(filepath.Join(s.dir, "orphan.sh"), []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
+	if err := testserver.WriteProgram(filepath.Join(s.dir, "orphan.sh"), []byte("#!/no/such/interpreter\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.dir, "headless.sh"), []byte("exit 0\n"), 0o755); err != nil {
+	if err := testserver.WriteProgram(filepath.Join(s.dir, "headless.sh"), []byte("exit 0\n")); err != nil {
 		t.Fatal(err)
 	}
 	id := c.put("mail", "x")[0]

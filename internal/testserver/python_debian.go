@@ -48,7 +48,7 @@ func DebianPython(ctx context.Context, suite string) (interpreter string, err er
 		script := fmt.Sprintf("#!/bin/sh\nPYTHONHOME='%s/usr' exec '%s' --library-path '%s' '%s/usr/bin/python3' \"$@\"\n",
 			home, loader, libraries, home)
 		// A name of its own first: the file is there as a whole or not at all.
-		if err := os.WriteFile(interpreter+".new", []byte(script), 0o755); err != nil {
+		if err := WriteProgram(interpreter+".new", []byte(script)); err != nil {
 			return err
 		}
 		// Debian compiles modules when it installs them: these are what tests start with.
