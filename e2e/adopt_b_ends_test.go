@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // free waits until its own consumers find the row first, and leaves it.
@@ -108,7 +110,7 @@ func (b *beside) cutHeld() {
 		if err := b.db.QueryRowContext(b.t.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
 			b.t.Fatal(err)
 		}
-		ours := b.db.texts("SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+		ours := b.db.texts("SELECT id FROM " + testserver.MySQLSessions + " WHERE db = DATABASE()")
 		for _, m := range activeTransaction.FindAllStringSubmatch(status, -1) {
 			if slices.Contains(ours, m[1]) {
 				b.db.script("KILL " + m[1] + ";")

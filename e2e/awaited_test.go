@@ -66,9 +66,10 @@ func TestDatabaseAwayAtTheStart(t *testing.T) {
 	}
 	c.must(msg{"op": "ack", "lease": held.Lease})
 	eventually(t, patience, "it is ready", func() bool { code, _ := adm.get("/readyz"); return code == 200 })
-	if text := sc.shown(); strings.Contains(text, "not reached yet") || strings.Count(text, "postgres 18") != 1 {
-		t.Errorf("status says\n%s", text)
-	}
+	eventually(t, patience, "status has the database, and nothing in its place any more", func() bool {
+		text := sc.shown()
+		return !strings.Contains(text, "not reached yet") && strings.Count(text, "postgres 18") == 1
+	})
 	if !sc.alive() {
 		t.Error("it ended")
 	}

@@ -82,6 +82,7 @@ func TestLogOfALife(t *testing.T) {
 		}
 	}
 	sc.start() // in the form text
+	eventually(t, patience, "the start is logged", func() bool { texts := sc.texts(); return texts["serving"] == 1 && texts["joined the database"] == 1 })
 	c := sc.dial()
 	write(string(good) + "log: {format: json}\n")
 	c.must(msg{"op": "reload"})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 const systemB = `CREATE TABLE worker_queue (id %s PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
@@ -90,7 +91,7 @@ func (k *kit) cutHeld(n int) {
 		if err := k.conn.QueryRowContext(k.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
 			k.Fatal(err)
 		}
-		ours, err := texts(k.Context(), k.conn, "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+		ours, err := texts(k.Context(), k.conn, "SELECT id FROM "+testserver.MySQLSessions+" WHERE db = DATABASE()")
 		if err != nil {
 			k.Fatal(err)
 		}

@@ -286,6 +286,10 @@ func (m *MySQL) drop(name string) error {
 	return m.Exec(ctx, "DROP DATABASE "+name)
 }
 
+// MySQLSessions is the table of who is connected: id, db and command. In MySQL that of
+// information_schema fails where a statement under way has bytes in it that are no text.
+const MySQLSessions = "/*M! information_schema.processlist */ /*!80022 performance_schema.processlist */"
+
 // Connections are the ids of those that use a database.
 func (m *MySQL) Connections(ctx context.Context, database string) (ids []int64, err error) {
 	db, err := m.Open("")
@@ -293,7 +297,7 @@ func (m *MySQL) Connections(ctx context.Context, database string) (ids []int64, 
 		return nil, err
 	}
 	defer db.Close()
-	rows, err := db.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = ? ORDER BY id", database)
+	rows, err := db.QueryContext(ctx, "SELECT id FROM "+MySQLSessions+" WHERE db = ? ORDER BY id", database)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ func TestMySQL(t *testing.T) {
 			})
 			t.Logf("%s after %v", m.Version, time.Since(began))
 			name := m.Database(t)
+			besideBytes(t, m)
 			if err := m.Exec(t.Context(), "CREATE TABLE "+name+".kept (n int PRIMARY KEY)", "INSERT INTO "+name+".kept VALUES (7)"); err != nil {
 				t.Fatal(err)
 			}
@@ -44,6 +45,45 @@ func TestMySQL(t *testing.T) {
 				t.Error("by TCP something else came back")
 			}
 		})
+	}
+}
+
+// besideBytes: a statement with bytes in it that are no text is no obstacle to a look at
+// who is connected.
+func besideBytes(t *testing.T, m *MySQL) {
+	t.Helper()
+	db, err := m.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	name := m.Database(t)
+	c, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.ExecContext(t.Context(), "USE "+name); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { // until it is killed
+		_, err := c.ExecContext(ctx, "SELECT SLEEP(600), _binary '\x80\x81\x82'")
+		ended <- err
+	}()
+	defer func() { cancel(); <-ended }()
+	for {
+		var n int
+		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM "+MySQLSessions+" WHERE db = ? AND command = 'Query'", name).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n == 1 {
+			break
+		}
+	}
+	if ids, err := m.Connections(ctx, name); err != nil || len(ids) != 1 {
+		t.Errorf("%v, %v", ids, err)
 	}
 }
 
