@@ -72,7 +72,12 @@ func besideBytes(t *testing.T, m *MySQL) {
 		_, err := c.ExecContext(ctx, "SELECT SLEEP(600), _binary '\x80\x81\x82'")
 		ended <- err
 	}()
-	defer func() { cancel(); <-ended }()
+	defer func() {
+		cancel()
+		if err := <-ended; err == nil {
+			t.Error("the statement ended by itself")
+		}
+	}()
 	for {
 		var n int
 		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM "+MySQLSessions+" WHERE db = ? AND command = 'Query'", name).Scan(&n); err != nil {
