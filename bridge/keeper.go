@@ -173,7 +173,7 @@ func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, freshUntil
 	revived := joined || k.clock() >= k.freshUntil
 	k.identity = id
 	k.freshUntil, k.beat = freshUntil, k.clock()
-	suspects := k.watch(peers)
+	suspects := k.watch(peers, revived)
 	if k.reader.take(id, reads, revived, peers, k.clock()) {
 		k.beatNow()
 	}
@@ -195,13 +195,15 @@ func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, freshUntil
 }
 
 // watch remembers the peers' beats and reports whether one is suspect. k.mu is
-// held.
-func (k *keeper) watch(peers []backends.Peer) (suspects bool) {
+// held. With anew it begins to watch them: this sidecar's own beats were late, so that
+// what kept them (the database was away, or locked, this process was stopped, perhaps
+// with a lock that all others waited for) may have kept theirs, and they come now.
+func (k *keeper) watch(peers []backends.Peer, anew bool) (suspects bool) {
 	now, observe := k.clock(), k.times.lease().observe()
 	next := make(map[backends.Identity]watch, len(peers))
 	for _, p := range peers {
 		w, seen := k.watched[p.Host]
-		if !seen || w.beats != p.Beats {
+		if anew || !seen || w.beats != p.Beats {
 			w = watch{beats: p.Beats, since: now}
 		}
 		w.ended = p.Expired && !p.Dead

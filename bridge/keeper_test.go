@@ -16,7 +16,7 @@ func TestSuspicion(t *testing.T) {
 	k := keeper{times: newLeaseTimes(Database{HostLease: 20 * time.Second}), clock: func() time.Duration { return now }}
 	fresh := k.times.lease().trusted() - k.times.lease().margin() // as beaten says, after its beat was asked for
 	look := func(beats uint64, expired bool) {
-		k.watch([]backends.Peer{{Host: 7, Beats: beats, Expired: expired}})
+		k.watch([]backends.Peer{{Host: 7, Beats: beats, Expired: expired}}, false)
 	}
 	look(1, false)
 	for ; now < fresh; now += k.times.lease().every() / 4 {
@@ -35,5 +35,40 @@ func TestSuspicion(t *testing.T) {
 	}
 	if worst := max(k.times.lease().trusted(), k.times.lease().every()+k.times.lease().observe()) + k.times.lease().every(); worst >= k.times.patience() {
 		t.Errorf("a sidecar that dies is given up after %v at worst, want less than the lease period of %v", worst, k.times.patience())
+	}
+}
+
+// TestStandstill: who stood still itself, or could not beat, does not take the others for
+// dead that could not either; it begins to watch them.
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	now := time.Second
+	k := keeper{times: newLeaseTimes(Database{HostLease: 20 * time.Second}), clock: func() time.Duration { return now }, log: testLog(t), revived: func() {}, suspected: func() {}}
+	peers := func(expired bool) []backends.Peer { return []backends.Peer{{Host: 7, Beats: 1, Expired: expired}} }
+	h := k.times.lease()
+	beat := func(expired bool) {
+		t.Helper()
+		kind := backends.BeatRenew
+		if k.identity == 0 {
+			kind = backends.BeatJoin
+		}
+		if !k.beaten(1, kind, now+h.trusted()-h.margin(), false, peers(expired)) {
+			t.Fatal("the beat counts for nothing")
+		}
+	}
+	beat(false)
+	now += 2 * k.times.patience() // all stand still, longer than the lease period
+	beat(true)
+	if s := k.suspects(); len(s) != 0 {
+		t.Errorf("suspects %v, and nobody could beat", s)
+	}
+	for began := now; now-began < h.observe(); now += h.every() {
+		if s := k.suspects(); len(s) != 0 {
+			t.Errorf("%v later: suspects %v", now-began, s)
+		}
+		beat(true)
+	}
+	if s := k.suspects(); len(s) != 1 {
+		t.Errorf("it does not beat, and others can: suspects %v", s)
 	}
 }

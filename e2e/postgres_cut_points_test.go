@@ -159,7 +159,8 @@ func TestPostgresCutPoints(t *testing.T) {
 		}
 		slices.Sort(claims)
 		slices.Sort(acks)
-		claimBytes, ackBytes := claims[len(claims)/2], acks[len(acks)/2]
+		// Not the median: on a busy machine more than half of them may need a second look.
+		claimBytes, ackBytes := claims[len(claims)/4], acks[len(acks)/4]
 		cut, missed := 0, 0
 		var slowest time.Duration
 		hit := func(c <-chan struct{}, began time.Time) {
