@@ -108,16 +108,18 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, a aged, limit int) 
 	}); err != nil || len(items) == 0 {
 		return a.passed(r, err)
 	}
+	found := len(items)
 	gone, err := s.deleteOld(ctx, a, items)
-	if backends.IsRefused(err) && len(items) > 1 {
+	if backends.IsRefused(err) {
 		// One of them is what others refer to, or what a trigger keeps: the rest may go.
 		for i := 0; i < len(items) && a.passed(r, err) == nil; i++ {
 			var n int
 			n, err = s.deleteOld(ctx, a, items[i:i+1])
 			gone += n
 		}
+		found = gone // what stays is not to be tried again and again at once
 	}
-	r.Bitten(gone, len(items), limit, time.Since(began))
+	r.Bitten(gone, found, limit, time.Since(began))
 	return a.passed(r, err)
 }
 
@@ -127,7 +129,7 @@ func (s *Store) deleteOld(ctx context.Context, a aged, items []string) (gone int
 		w.args = append(w.args, a.age())
 		return &backends.Statement{Text: "DELETE FROM " + a.t.name + " WHERE " + where + " AND " + a.over(len(w.args)), Args: w.args}
 	})
-	if _, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	if _, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		return sql.Do(ctx, deletes...)
 	}}); err != nil {
 		return 0, err

@@ -1,6 +1,7 @@
 package adopted_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -111,6 +112,25 @@ func TestKeepWhatCannotGo(t *testing.T) {
 		k.sql("DELETE FROM notes")
 		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 1 || r.Refused != nil {
 			t.Errorf("when nothing refers to it: %+v", r)
+		}
+	})
+}
+
+// TestKeepLocked: who keeps an old row locked holds up no sweep, and is not hurried.
+func TestKeepLocked(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		m := tableE()
+		m.Keep = time.Hour
+		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61"), map[string]adopted.Table{"e": m})
+		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 4 FOR UPDATE")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if r, err := k.Sweep(ctx, backends.Sweep{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.Refused != nil {
+			t.Errorf("%+v, %v", r, err)
+		}
+		k.sql("COMMIT")
+		if n := k.pruned(); n != 1 {
+			t.Errorf("%d rows were pruned when nobody had them locked, want 1", n)
 		}
 	})
 }
