@@ -177,7 +177,7 @@ func (s *stage) answered(p *pending) answer {
 			fail("an answer to "+cut(p.cmd), "%s", s.adapter.broken)
 		}
 		return got
-	case <-time.After(s.kit.patience):
+	case <-after(s.kit.patience):
 		fail("an answer to "+cut(p.cmd), "none within %v", s.kit.patience)
 		panic("unreachable")
 	}

@@ -74,7 +74,7 @@ func parse(args []string, out io.Writer) (*kit, error) {
 	flags.StringVar(&k.codec, "codec", "", "the codec that the client must speak, json or msgpack: the adapter finds it in QSIDECAR_CODEC")
 	flags.StringVar(&k.dir, "dir", "", "the folder to make sockets in (default: a new one below the system's for temporary files)")
 	flags.StringVar(&k.transcripts, "transcripts", filepath.FromSlash("protocol/testdata/transcripts"), "the folder of the protocol's transcripts")
-	flags.DurationVar(&k.patience, "patience", 5*time.Second, "how long the client may take for anything that it must do")
+	flags.DurationVar(&k.patience, "patience", time.Minute, "how long the client may take for anything that it must do")
 	flags.IntVar(&k.parallel, "j", 4*runtime.NumCPU(), "scenarios at once: most of their time is waiting")
 	flags.BoolVar(&k.verbose, "v", false, "show every conversation, also those that went well")
 	if err := flags.Parse(args); err != nil {
@@ -217,7 +217,7 @@ func (k *kit) play(sc scenario, number int) (r *result) {
 			panic(f)
 		}
 		s.end()
-		r.trace, r.took = s.lines(), time.Since(began)
+		r.trace, r.took = s.lines(), since(began)
 		if s.adapter != nil {
 			r.stderr = s.adapter.stderr.String()
 		}

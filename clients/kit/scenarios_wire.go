@@ -58,7 +58,7 @@ func playLate(s *stage) {
 	p := s.open()
 	c := s.post(command{"do": "claim", "queue": "q", "max": 1, "wait_ms": 50})
 	req := p.expect(protocol.OpClaim)
-	<-time.After(800 * time.Millisecond) // what is looked at is what the client does with the time
+	<-after(800 * time.Millisecond) // what is looked at is what the client does with the time
 	gaveUp := c.ready()
 	job := s.job([]byte("late"))
 	p.gives(req, job)
@@ -89,7 +89,7 @@ func playSplitFrames(s *stage) {
 	req := p.expect(protocol.OpClaim)
 	for _, b := range p.frame(okReply(req, fields{"jobs": []fields{job}})) {
 		p.send([]byte{b})
-		<-time.After(100 * time.Microsecond) // the reader has a chance to see each
+		<-after(100 * time.Microsecond) // the reader has a chance to see each
 	}
 	s.delivered(c, job)
 	s.works(p)

@@ -54,7 +54,7 @@ func (s *stage) end() {
 func (s *stage) note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.trace = append(s.trace, fmt.Sprintf("%4dms ", time.Since(s.began).Milliseconds())+cut(fmt.Sprintf(format, args...)))
+	s.trace = append(s.trace, fmt.Sprintf("%4dms ", since(s.began).Milliseconds())+cut(fmt.Sprintf(format, args...)))
 }
 
 func (s *stage) lines() []string {

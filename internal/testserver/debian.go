@@ -11,15 +11,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 )
 
 // EnvMirror names a Debian mirror (as in sources.list: http://host/debian) to
 // fetch servers from, in place of the one that this system's apt uses.
 const EnvMirror = "QSIDECAR_TEST_DEBIAN_MIRROR"
-
-// fetchTime is for one server: tens of MB, and a mirror that is slow today.
-const fetchTime = 3 * time.Minute
 
 // perl satisfies a dependency of scripts that nobody runs here.
 const perl = `Package: perl
@@ -40,8 +36,6 @@ func debian(ctx context.Context, cache, suite, home string, names ...string) err
 		if _, err := os.Stat(home); err == nil {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, fetchTime)
-		defer cancel()
 		mirrors, err := mirrors(ctx)
 		if err != nil {
 			return err

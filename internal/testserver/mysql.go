@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // MySQL is a running MySQL or MariaDB with an own data directory.
@@ -74,8 +76,6 @@ func StartMySQL(ctx context.Context, kind Kind, o Options) (*MySQL, error) {
 		return nil, err
 	}
 	m := &MySQL{Kind: kind, User: mysqlUser, Password: mysqlPassword, Host: "127.0.0.1", home: home, who: who}
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
 	if err := m.start(ctx, template, o); err != nil {
 		return nil, err
 	}
@@ -94,9 +94,7 @@ func namedMySQL(ctx context.Context, kind Kind, at string) (*MySQL, error) {
 	if m.Port == "" {
 		m.Port = "3306"
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	if err := m.ask(ctx); err != nil {
+	if err := m.Ready(ctx); err != nil {
 		return nil, fmt.Errorf("the server that %s names: %w", env, err)
 	}
 	return m, tell(m.product() + " " + m.Version)
@@ -270,58 +268,6 @@ func (m *MySQL) Database(t testing.TB) string {
 	return name
 }
 
-// drop ends the connections to a database, which might hold locks, and drops it.
-func (m *MySQL) drop(name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTime)
-	defer cancel()
-	ids, err := m.Connections(ctx, name)
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if err := m.Kill(ctx, id); err != nil {
-			return err
-		}
-	}
-	return m.Exec(ctx, "DROP DATABASE "+name)
-}
-
-// MySQLSessions is the table of who is connected: id, db and command. In MySQL that of
-// information_schema fails where a statement under way has bytes in it that are no text.
-const MySQLSessions = "/*M! information_schema.processlist */ /*!80022 performance_schema.processlist */"
-
-// Connections are the ids of those that use a database.
-func (m *MySQL) Connections(ctx context.Context, database string) (ids []int64, err error) {
-	db, err := m.Open("")
-	if err != nil {
-		return nil, err
-	}
-	defer db.Close()
-	rows, err := db.QueryContext(ctx, "SELECT id FROM "+MySQLSessions+" WHERE db = ? ORDER BY id", database)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
-	}
-	return ids, rows.Err()
-}
-
-// Kill ends a connection; one that has ended by itself is no error.
-func (m *MySQL) Kill(ctx context.Context, id int64) error {
-	const noSuchThread = 1094
-	err := m.Exec(ctx, fmt.Sprintf("KILL CONNECTION %d", id))
-	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == noSuchThread {
-		return nil
-	}
-	return err
-}
-
 var errNotOurs = errors.New("testserver: a server that was not started here cannot be halted")
 
 // Go starts the server, which Halt or Kill9 ended, and waits until it answers.
@@ -342,10 +288,26 @@ func (m *MySQL) Go(ctx context.Context) (err error) {
 
 // Ready waits until the server answers.
 func (m *MySQL) Ready(ctx context.Context) error {
-	if m.dir == "" {
-		return m.ask(ctx)
+	var ended error
+	err := testwait.Poll(ctx, func(ctx context.Context) error {
+		err := m.ask(ctx)
+		if err == nil || m.dir == "" {
+			ended = err
+			return nil
+		}
+		select {
+		case e := <-m.run.ended:
+			m.run.ended <- e
+			ended = fmt.Errorf("the server ended as it started: %w\n%s", e, m.Log())
+			return nil
+		default:
+			return err
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("the server did not start: %w\n%s", err, m.Log())
 	}
-	return m.run.answers(ctx, func() error { return m.ask(ctx) })
+	return ended
 }
 
 // Halt ends the server and keeps its data, as an operator does who restarts it.

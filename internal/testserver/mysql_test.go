@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 )
 
 // TestMySQL: every kind starts, lets the user in both ways, keeps what was
@@ -14,7 +13,6 @@ func TestMySQL(t *testing.T) {
 	for _, kind := range MySQLKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			began := time.Now()
 			m, err := StartMySQL(t.Context(), kind, Options{Durable: true})
 			if errors.Is(err, ErrNotHad) {
 				t.Log(err)
@@ -28,7 +26,6 @@ func TestMySQL(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			t.Logf("%s after %v", m.Version, time.Since(began))
 			name := m.Database(t)
 			besideBytes(t, m)
 			if err := m.Exec(t.Context(), "CREATE TABLE "+name+".kept (n int PRIMARY KEY)", "INSERT INTO "+name+".kept VALUES (7)"); err != nil {
@@ -100,11 +97,9 @@ func restarted(t *testing.T, m *MySQL, end func() error) {
 	if err := m.ask(t.Context()); err == nil {
 		t.Fatal("a server that was ended answers")
 	}
-	began := time.Now()
 	if err := m.Go(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("back after %v", time.Since(began))
 }
 
 func (m *MySQL) kept(t *testing.T, name string) (n int) {

@@ -9,9 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // Pooler is a running PgBouncer in transaction mode before a server.
@@ -103,15 +104,22 @@ func (b *Pooler) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	return b.run.answers(ctx, func() error {
+	var ended error
+	err = testwait.Poll(ctx, func(ctx context.Context) error {
 		c, err := pgx.Connect(ctx, at)
-		if err != nil {
+		if err == nil {
+			return c.Close(ctx)
+		}
+		select {
+		case e := <-b.run.ended:
+			b.run.ended <- e
+			ended = fmt.Errorf("PgBouncer ended as it started: %w\n%s", e, b.run.said())
+			return nil
+		default:
 			return err
 		}
-		return c.Close(ctx)
 	})
+	return errors.Join(ended, err)
 }
 
 // Stop ends the pooler.
@@ -150,25 +158,6 @@ func launch(cmd *exec.Cmd, who account, last syscall.Signal, log string) (*runni
 	}
 	r.process = cmd.Process
 	return r, nil
-}
-
-// answers repeats ask until it succeeds, the process or ctx ends.
-func (r *running) answers(ctx context.Context, ask func() error) error {
-	for {
-		err := ask()
-		if err == nil {
-			return nil
-		}
-		wait := time.NewTimer(10 * time.Millisecond)
-		select {
-		case <-wait.C:
-		case e := <-r.ended:
-			r.ended <- e
-			return fmt.Errorf("the server ended as it started: %w\n%s", e, r.said())
-		case <-ctx.Done():
-			return fmt.Errorf("the server did not start: %w\n%s", err, r.said())
-		}
-	}
 }
 
 // stop sends a signal and waits for the end, whose status says only that.

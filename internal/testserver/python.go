@@ -19,9 +19,6 @@ import (
 // in one environment for all.
 var PythonTools = []string{"msgpack==1.2.4", "mypy==2.4.1", "psycopg[binary]==3.3.9", "PyMySQL==1.2.4"}
 
-// pythonTime is for the making of one environment: some MB, and a mirror that is slow today.
-const pythonTime = 3 * time.Minute
-
 // staleAfter is when an environment of a package that has changed since is removed:
 // long after the last run that could use it.
 const staleAfter = 24 * time.Hour
@@ -31,8 +28,6 @@ const staleAfter = 24 * time.Hour
 // stands for the Python's version and the requirements, and for the files in those that
 // are folders, so that a changed package is installed anew.
 func PythonEnv(ctx context.Context, python string, requirements ...string) (interpreter string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, pythonTime)
-	defer cancel()
 	cache, err := cacheDir(account{})
 	if err != nil {
 		return "", err

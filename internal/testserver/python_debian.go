@@ -76,8 +76,6 @@ func PythonPackages(ctx context.Context, version string, requirements ...string)
 		if exists(home) {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, pythonTime)
-		defer cancel()
 		work, err := os.MkdirTemp(cache, "fetching-")
 		if err != nil {
 			return err

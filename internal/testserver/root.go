@@ -16,12 +16,12 @@ func AsRoot(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, name, args...)
 }
 
-// RanAsRoot says at the end of a test that needed root that it did its work: the
-// closing lines of `make test` and of .ci/run then hold
+// RanAsRoot reports at the end of a test that needed root that it did its work. The suite
+// then prints
 //
 //	ran as root: WHAT, FIGURE
 //
-// A WHAT that stands in scripts/root-tests.txt, one a line, must be among them: without
-// it the run fails, so that no such test can be left out unseen. To add a test, call
-// this as its last step (not in a Cleanup, and not where t.Failed), and add its WHAT there.
+// A line "SUITE WHAT" of scripts/root-tests.txt makes that suite (test or check) fail
+// without it, so that no such test can be left out unseen. To add a test, call this as its
+// last step (not in a Cleanup, and not if t.Failed), and add its line there.
 func RanAsRoot(what, figure string) error { return Note("ran as root: " + what + ", " + figure) }

@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// systemTime is for a whole Debian: some 80 packages, fetched, unpacked and set up.
-const systemTime = 10 * time.Minute
-
 // DebianSystem is a folder with a Debian of that suite that boots: the smallest there is,
 // and systemd. It is installed once and kept in the cache; nobody may write into it, so
 // that each boot is of a copy or under an overlay. took is 0 where it was there. It needs
@@ -26,8 +23,6 @@ func DebianSystem(ctx context.Context, suite string) (root string, took time.Dur
 		if exists(root) {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, systemTime)
-		defer cancel()
 		began := time.Now()
 		mirrors, err := mirrors(ctx)
 		if err != nil {

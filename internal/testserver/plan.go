@@ -1,0 +1,35 @@
+package testserver
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// ToFetch lists the servers that the tests will download on this machine: those of
+// `go test -short`, or of all tests.
+func ToFetch(short bool) (missing []string, err error) {
+	who, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cacheDir(who)
+	if err != nil {
+		return nil, err
+	}
+	for _, version := range Versions() {
+		if version != "" && (version == NewestPostgres || !short) && !exists(filepath.Join(cache, "postgres-"+packages[version])) {
+			missing = append(missing, "PostgreSQL "+version+" (npm)")
+		}
+	}
+	for _, kind := range MySQLKinds() {
+		if (kind != MariaDB105 || !short) && !exists(homeOf(cache, kind)) {
+			missing = append(missing, string(kind)+" (Debian "+origins[kind].suite+")")
+		}
+	}
+	return missing, nil
+}
+
+// homeOf is the folder into which a kind's packages are unpacked.
+func homeOf(cache string, kind Kind) string {
+	return filepath.Join(cache, strings.ReplaceAll(strings.ToLower(string(kind)), " ", "-"))
+}
