@@ -28,7 +28,9 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	versions := testserver.Versions()
-	p, err := testserver.StartPostgres(context.Background(), versions[len(versions)-1], testserver.Options{})
+	// Most of what these tests cost is the start of sessions.
+	settings := map[string]string{"shared_buffers": "32MB", "jit": "off", "autovacuum": "off"}
+	p, err := testserver.StartPostgres(context.Background(), versions[len(versions)-1], testserver.Options{Settings: settings})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -54,6 +56,9 @@ func run(m *testing.M) int {
 }
 
 const me backends.Identity = 1 << 63
+
+// hostLease is longer than any test takes: the databases' clocks go on.
+const hostLease = 100 * time.Hour
 
 // kit is a database with an adopted table.
 type kit struct {
@@ -85,7 +90,7 @@ func connect(t testing.TB, url string) *pgx.Conn {
 // newKit runs the owner's DDL and adopts its tables.
 func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 	t.Helper()
-	url := server.Database(t)
+	url := urlOf(onPostgres.get(t))
 	k := &kit{T: t, url: url, c: connect(t, url)}
 	k.sql(ddl)
 	k.reopen = func() backends.Adopter {
@@ -96,7 +101,7 @@ func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 		return engine
 	}
 	k.Store = k.again(tables)
-	k.beat(me, backends.BeatJoin, time.Minute)
+	k.beat(me, backends.BeatJoin, hostLease)
 	return k
 }
 

@@ -41,6 +41,9 @@ func (f *fitting) advice(m adopted.Table) (advice, facts string) {
 
 // TestIndexes: which of them serve a claim, and the one that would.
 func TestIndexes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
 	t.Parallel()
 	f := newFitting(t, `CREATE TABLE jobs (id bigint PRIMARY KEY, s varchar(10) NOT NULL, b boolean NOT NULL, n smallint NOT NULL, "Kind" text, gone text, at timestamptz, "prio""" int, worker text)`)
 	plain := on("s", "waiting", "taken")

@@ -11,6 +11,9 @@ import (
 // TestCounts: the attempts column counts failures, which an end writes, or deliveries,
 // which a claim does; whoever counted there, at the limit a job is dead.
 func TestCounts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
 	ddl, tables := "", map[string]adopted.Table{}
 	for _, deliveries := range []bool{false, true} {
 		for _, dead := range []bool{false, true} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestHeldConnectionLost: with its connection a job's lock falls, and nothing of the
@@ -34,8 +35,8 @@ func TestHeldConnectionLost(t *testing.T) {
 				k.unlocked("1 2 3")
 				k.write(w(leases(lost[0])), 1)
 				k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
-				k.until("the beat finds out that the other one is lost", func() bool {
-					k.beat(me, backends.BeatRenew, time.Minute)
+				testwait.Until(k, "the beat finds out that the other one is lost", func() bool {
+					k.beat(me, backends.BeatRenew, hostLease)
 					held, err := k.Held(t.Context(), me, "", 10)
 					if err != nil {
 						t.Fatal(err)
@@ -90,12 +91,12 @@ func TestHeldGoesWithTheSidecar(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		k.claim("b", 1)
-		k.beat(me, backends.BeatRenew, time.Minute)
+		k.beat(me, backends.BeatRenew, hostLease)
 		k.shows(unlockedB, "2", "3")
-		k.beat(me+1, backends.BeatJoin, time.Minute)
+		k.beat(me+1, backends.BeatJoin, hostLease)
 		k.shows(unlockedB, "1", "2", "3")
 		k.claim("b", 2)
-		k.beat(me, backends.BeatLeave, time.Minute)
+		k.beat(me, backends.BeatLeave, hostLease)
 		k.shows(unlockedB, "1", "2", "3")
 		last := k.claim("b", 2)
 		if err := k.Close(); err != nil {
@@ -212,7 +213,7 @@ func TestHeldRefused(t *testing.T) {
 		k.shows(unlockedB, "3")
 		k.write(backends.Release{Leases: leases(jobs[0]), Cause: backends.CauseDisconnected}, 0)
 		k.shows(unlockedB, "1", "3")
-		c := backends.Claim{Queues: []backends.Policy{policy("b")}, Slots: []backends.Slot{k.slot(time.Minute)}}
+		c := backends.Claim{Queues: []backends.Policy{policy("b")}, Slots: []backends.Slot{k.slot(time.Hour)}}
 		if r := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0]; !errors.As(r.Err, &unsupported) {
 			t.Errorf("a timed lease: %+v", r)
 		}
@@ -241,7 +242,7 @@ func TestHeldTooLongOrTooLarge(t *testing.T) {
 		p.Timeout = time.Millisecond
 		c := backends.Claim{Queues: []backends.Policy{p}, Slots: []backends.Slot{k.slot(0)}, MaxPayload: 3}
 		late := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
-		k.until("its time is over", func() bool {
+		testwait.Until(k, "its time is over", func() bool {
 			return k.sweep(backends.Sweep{}).Reaped[backends.CauseTimedOut] == 1
 		})
 		k.write(backends.Ack{Leases: leases(late...)}, 1)

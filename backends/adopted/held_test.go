@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 const systemB = `CREATE TABLE worker_queue (id %s PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
@@ -86,7 +86,7 @@ func (k *kit) cutHeld(n int) {
 		k.sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`)
 		return
 	}
-	k.until("the connections that hold rows are found", func() bool {
+	testwait.Until(k, "the connections that hold rows are found", func() bool {
 		var kind, name, status string
 		if err := k.conn.QueryRowContext(k.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
 			k.Fatal(err)
@@ -114,22 +114,10 @@ func (k *kit) cutHeld(n int) {
 // activeTransaction finds the connections of transactions that are open.
 var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thread id (\d+)`)
 
-// until waits for a fact.
-func (k *kit) until(what string, f func() bool) {
-	k.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(30 * time.Second); !f(); <-tick.C {
-		if time.Now().After(end) {
-			k.Fatalf("it never happened: %s", what)
-		}
-	}
-}
-
 // unlocked waits until its own consumers find these rows.
 func (k *kit) unlocked(want string) {
 	k.Helper()
-	k.until("unlocked: "+want, func() bool {
+	testwait.Until(k, "unlocked: "+want, func() bool {
 		var got []string
 		var err error
 		if k.c == nil {

@@ -2,13 +2,13 @@ package adopted_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/internal/testseed"
 )
 
 // hostile are names and texts that would be something else if they were not quoted.
@@ -135,8 +135,7 @@ func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
 // texts has the server say random texts again.
 func (k *kit) texts() {
 	k.Helper()
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(k)
 	letters := []rune("\"'`\\]?:;-/*#%$@{}()=, \n\x01\uFFFCaÄ☃😀e0")
 	all := slices.Clone(hostile)
 	for range 300 {
@@ -152,13 +151,13 @@ func (k *kit) texts() {
 		for _, sql := range []string{g.Text(text), g.Constant(text, backends.Column{Name: "c", Type: "text", Kind: backends.TextColumn})} {
 			asks = append(asks, &backends.Statement{Text: "SELECT " + g.ToText(sql), Row: func(cells [][]byte) error {
 				if string(cells[0]) != text {
-					k.Errorf("seed %d: %s says %q, want %q", seed, sql, cells[0], text)
+					k.Errorf("%s says %q, want %q", sql, cells[0], text)
 				}
 				return nil
 			}})
 		}
 	}
 	if err := k.Ask(k.Context(), asks...); err != nil {
-		k.Errorf("seed %d: %v", seed, err)
+		k.Error(err)
 	}
 }

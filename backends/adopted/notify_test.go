@@ -1,7 +1,6 @@
 package adopted_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestNotifyWhere: a channel can be listened to on PostgreSQL alone, and is told of
@@ -64,10 +64,8 @@ func TestFreedElsewhere(t *testing.T) {
 		return s
 	}
 	k.Store = store()
-	k.beat(me, backends.BeatJoin, time.Minute)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	queues, ok := store().Notifications(ctx)
+	k.beat(me, backends.BeatJoin, hostLease)
+	queues, ok := store().Notifications(testwait.Context(t))
 	if !ok || <-queues != "" {
 		t.Fatal("there are none")
 	}

@@ -1,7 +1,6 @@
 package adopted_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // old is a row that was finished so many minutes ago; state is in quotes.
@@ -34,7 +34,7 @@ func TestKeep(t *testing.T) {
 		m := tableE()
 		m.Where = map[string]adopted.Value{"user_id": {Text: "7"}}
 		rows := []string{
-			old("my_queue", "'done'", "61"), old("my_queue", "'done'", "59"), old("my_queue", "'error'", "119"), old("my_queue", "'error'", "121"),
+			old("my_queue", "'done'", "61"), old("my_queue", "'done'", "40"), old("my_queue", "'error'", "100"), old("my_queue", "'error'", "121"),
 			old("my_queue", "'waiting'", "999"), old("my_queue", "'processing'", "999"),
 			"INSERT INTO my_queue (state, parameters, user_id) VALUES ('done', '{}', 7)",
 			strings.Replace(old("my_queue", "'done'", "999"), "7", "8", 1), strings.Replace(old("my_queue", "'error'", "999"), "7", "8", 1),
@@ -123,9 +123,7 @@ func TestKeepLocked(t *testing.T) {
 		m.Keep = time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61"), map[string]adopted.Table{"e": m})
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 4 FOR UPDATE")
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		if r, err := k.Sweep(ctx, backends.Sweep{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.Refused != nil {
+		if r, err := k.Sweep(testwait.Context(t), backends.Sweep{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.Refused != nil {
 			t.Errorf("%+v, %v", r, err)
 		}
 		k.sql("COMMIT")
@@ -145,7 +143,7 @@ func TestKeepOfACompositeKey(t *testing.T) {
 		}
 		const columns = " (tenant int, id varchar(20), state char(1) NOT NULL, done timestamp NULL"
 		k := on.newKit(t, "CREATE TABLE jobs"+columns+", PRIMARY KEY (tenant, id)); CREATE TABLE moved"+columns+
-			"); INSERT INTO moved VALUES (7, 'a,b', 'A', localtimestamp - interval '61' minute), (7, 'c', 'A', localtimestamp - interval '59' minute), (8, 'd', 'A', localtimestamp - interval '61' minute)",
+			"); INSERT INTO moved VALUES (7, 'a,b', 'A', localtimestamp - interval '61' minute), (7, 'c', 'A', localtimestamp - interval '40' minute), (8, 'd', 'A', localtimestamp - interval '61' minute)",
 			map[string]adopted.Table{"e": m})
 		if n := k.pruned(); n != 1 {
 			t.Errorf("%d rows were pruned, want 1", n)

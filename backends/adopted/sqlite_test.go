@@ -3,6 +3,7 @@ package adopted_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func newSQLiteKit(t *testing.T, ddl string, tables map[string]adopted.Table) *sq
 	if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
 		t.Fatal(err)
 	}
-	k.beat(me, backends.BeatJoin, time.Minute)
+	k.beat(me, backends.BeatJoin, hostLease)
 	return k
 }
 
@@ -84,7 +85,7 @@ const sqliteMessages = `CREATE TABLE MsgQueue (MsgId INTEGER PRIMARY KEY AUTOINC
 
 func sqliteMessagesTable() adopted.Table {
 	return adopted.Table{
-		Name: "MsgQueue", MaxAttempts: 3, StuckAfter: time.Minute,
+		Name: "MsgQueue", MaxAttempts: 3, StuckAfter: time.Hour,
 		Columns: map[adopted.Role][]string{
 			adopted.ID: {"MsgId"}, adopted.Payload: {"Msg"}, adopted.State: {"State"}, adopted.CreatedAt: {"CreateTime"}, adopted.Worker: {"Reader"},
 			adopted.ClaimedAt: {"Taken"}, adopted.FinishedAt: {"Done"}, adopted.Attempts: {"Tries"},
@@ -98,9 +99,10 @@ func TestSQLite(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, sqliteMessages, map[string]adopted.Table{"q": sqliteMessagesTable()})
 	jobs := k.claim("q", 2)
-	if len(jobs) != 2 || jobs[0].ID != "1" || jobs[1].ID != "3" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 || time.Since(jobs[0].EnqueuedAt) > time.Minute {
+	if len(jobs) != 2 || jobs[0].ID != "1" || jobs[1].ID != "3" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 {
 		t.Fatalf("%+v", jobs)
 	}
+	k.shows("SELECT strftime('%s', CreateTime) FROM MsgQueue WHERE MsgId = 1", fmt.Sprint(jobs[0].EnqueuedAt.Unix()))
 	k.shows("SELECT State || Reader || (Taken BETWEEN CreateTime AND CURRENT_TIMESTAMP) FROM MsgQueue WHERE MsgId < 4 AND MsgTypeCode = 'ORD'", "Aw1", "Aw1")
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 1)
@@ -148,7 +150,7 @@ func TestSQLiteEnqueueAndCommands(t *testing.T) {
 	}
 	jobs := k.claim("q", 3)
 	k.write(backends.Nack{Leases: leases(jobs[0]), Error: "no", Dead: true}, 0)
-	k.write(backends.Extend{Leases: leases(jobs[1]), Lease: time.Minute}, 0)
+	k.write(backends.Extend{Leases: leases(jobs[1]), Lease: time.Hour}, 0)
 	k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "1:dead:1 ")
 	k.command(backends.Command{Kind: backends.ForceRelease, IDs: []string{"3"}}, 1)
 	k.command(backends.Command{Kind: backends.Retry, All: true}, 1)
@@ -203,8 +205,8 @@ func TestSQLiteKeep(t *testing.T) {
 	into.Name, into.OnAck, into.Archive = "moved", adopted.Archive, "archive"
 	k := newSQLiteKit(t, `CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT, done DATETIME);
 		CREATE TABLE moved (id INTEGER PRIMARY KEY, state TEXT, done DATETIME); CREATE TABLE archive (id INT, state TEXT, done DATETIME);
-		INSERT INTO jobs VALUES (1, 'C', datetime('now', '-61 minutes')), (2, 'C', datetime('now', '-59 minutes')), (3, 'C', NULL),
-			(4, 'E', datetime('now', '-121 minutes')), (5, 'E', datetime('now', '-119 minutes')), (6, 'N', '2020-01-01 00:00:00');
+		INSERT INTO jobs VALUES (1, 'C', datetime('now', '-61 minutes')), (2, 'C', datetime('now', '-40 minutes')), (3, 'C', NULL),
+			(4, 'E', datetime('now', '-121 minutes')), (5, 'E', datetime('now', '-100 minutes')), (6, 'N', '2020-01-01 00:00:00');
 		INSERT INTO moved SELECT id, state, done FROM jobs; INSERT INTO archive SELECT id, state, done FROM jobs`,
 		map[string]adopted.Table{"jobs": m, "moved": into})
 	if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 7 {

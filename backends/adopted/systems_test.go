@@ -113,7 +113,7 @@ func TestTakenBack(t *testing.T) {
 		timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
 		ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
 		const dead backends.Identity = 7
-		k.beat(dead, backends.BeatJoin, time.Minute)
+		k.beat(dead, backends.BeatJoin, hostLease)
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
 		lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
 		held, err := k.Held(t.Context(), dead, "", 10)
@@ -229,7 +229,7 @@ func TestCleanerResets(t *testing.T) {
 			t.Errorf("%+v after %+v", now, before)
 		}
 		k.write(backends.Ack{Leases: leases(before)}, 1)
-		k.write(backends.Extend{Leases: leases(now), Lease: time.Minute}, 0)
+		k.write(backends.Extend{Leases: leases(now), Lease: time.Hour}, 0)
 		k.write(backends.Ack{Leases: leases(now)}, 0)
 		k.shows(on.rowsE, "1|done|w|t")
 	})

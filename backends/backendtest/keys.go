@@ -112,6 +112,22 @@ var keys = map[string]func(*kit){
 		}
 		k.again("k", "", "")
 	},
+	"PrunedBesideOthers": func(k *kit) {
+		over, unfinished := k.again("over", "", ""), k.again("unfinished", "", "")
+		late := keyed("late")
+		late.KeyTTL = keyTTL + 2*time.Second
+		longer := k.enqueue(late)[0]
+		jobs := k.claim(3)
+		k.settle(backends.Ack{Leases: each(jobs[0], jobs[2])}, 0)
+		k.again("over", over, backends.StateDone)
+		k.Shift(keyTTL + time.Second)
+		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 1 {
+			k.Errorf("%d pruned, want one key of three", r.Pruned)
+		}
+		k.again("unfinished", unfinished, backends.StateClaimed)
+		k.again("late", longer, backends.StateDone)
+		k.again("over", "", "")
+	},
 	"RetryTakesTheKeyBack": func(k *kit) {
 		id := k.again("k", "", "")
 		k.settle(backends.Nack{Leases: each(k.one()), Dead: true}, 0)

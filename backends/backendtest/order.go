@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -16,6 +17,24 @@ var order = map[string]func(*kit){
 		k.enqueue(job("low", -5), job("a", 0), job("high", 9), job("b", 0))
 		k.enqueue(job("c", 0), job("highest", 32767), job("lowest", -32768))
 		k.given(k.claim(10), "highest", "high", "a", "b", "c", "low", "lowest")
+	},
+	"EachPriorityAfterAClaim": func(k *kit) { // wherever a claim remembers that it stopped, and in whatever order it looks
+		for _, stopped := range []int16{0, 3, -3} {
+			k.enqueue(job("first", stopped), job("second", stopped))
+			k.given(k.claim(1), "first")
+			var jobs []backends.NewJob
+			want := []string{"second"}
+			for p := int16(-5); p <= 5; p++ {
+				jobs = append(jobs, job(fmt.Sprint(p), p))
+				want = append(want, fmt.Sprint(p))
+			}
+			k.enqueue(jobs...)
+			got := payloads(k.claim(99))
+			slices.Sort(got)
+			if slices.Sort(want); !slices.Equal(got, want) {
+				k.Errorf("given %q, want %q in any order", got, want)
+			}
+		}
 	},
 	"LIFOIsNewestInsideAPriority": func(k *kit) {
 		k.enqueue(job("a", 0), job("high1", 1), job("b", 0), job("high2", 1), job("c", 0), job("low", -1))
@@ -65,6 +84,28 @@ var order = map[string]func(*kit){
 		if jobs[0].Attempt != 1 {
 			k.Errorf("attempt %d after a give-back, want 1", jobs[0].Attempt)
 		}
+	},
+	"GivenBackByAnotherIsSeenAtOnce": func(k *kit) { // far behind where claims have come
+		const n, batch = 1300, 100
+		k.fill(n + 1)
+		second := k.Again()
+		k.join(second, other)
+		r, err := second.Commit(k.Context(), k.claims(other, 1, 0, policy("q")))
+		if err != nil || len(r.Claims[0].Jobs) != 1 {
+			k.Fatalf("%+v, %v", r, err)
+		}
+		for range n / batch {
+			k.settle(backends.Ack{Leases: each(k.claim(batch)...)}, 0)
+		}
+		k.none()
+		back := backends.Release{Leases: each(r.Claims[0].Jobs...), Uncharged: true}
+		if _, err := second.Commit(k.Context(), backends.Batch{Writes: []backends.Write{back}}); err != nil {
+			k.Fatal(err)
+		}
+		if r := k.sweep(backends.Sweep{Waiting: []string{"q"}}); !slices.Equal(r.Ready, []string{"q"}) {
+			k.Errorf("work is ready in %v, want q", r.Ready)
+		}
+		k.given(k.claim(1), "0")
 	},
 	"ReadyAgainIsBehindTheWaiting": func(k *kit) {
 		k.put("nacked", "released", "waiting")

@@ -71,6 +71,30 @@ var retention = map[string]func(*kit){
 			k.Errorf("%d jobs are left, want 2", n)
 		}
 	},
+	"WhatIsOverGoesAlone": func(k *kit) { // beside everything that must stay
+		keep := func(d, dead time.Duration) backends.Policy {
+			p := policy("q")
+			p.Keep, p.KeepDead = d, dead
+			return p
+		}
+		over := []string{k.finish(keep(time.Hour, 0), false), k.finish(keep(0, time.Hour), true)}
+		stays := map[string]backends.State{
+			k.finish(keep(time.Hour+time.Second, 0), false): backends.StateDone,
+			k.finish(keep(0, time.Hour+time.Second), true):  backends.StateDead,
+			k.finish(keep(0, 0), true):                      backends.StateDead,
+		}
+		stays[k.put("claimed")[0]] = backends.StateClaimed
+		k.one()
+		stays[k.put("ready")[0]] = backends.StateReady
+		stays[k.enqueue(backends.NewJob{Queue: "q", Delay: 2 * time.Hour})[0]] = backends.StateScheduled
+		k.pruned(time.Hour, len(over))
+		for _, id := range over {
+			k.state(id, backends.StateDeleted)
+		}
+		for id, state := range stays {
+			k.state(id, state)
+		}
+	},
 	"KeepIsThatOfTheClaim": func(k *kit) {
 		short, long := policy("q"), policy("q")
 		short.Keep, long.Keep = 0, time.Hour

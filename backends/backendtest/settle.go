@@ -127,6 +127,21 @@ var settling = map[string]func(*kit){
 		}
 		k.given(k.commit(k.claims(me, 9, 0, policy("p"))).Claims[0].Jobs, "1")
 	},
+	"AStaleAckStoresNoFollowUp": func(k *kit) {
+		k.put("a")
+		old := k.one()
+		k.settle(backends.Release{Leases: each(old), Uncharged: true}, 0)
+		fresh := k.one()
+		for _, key := range []string{"", "k"} {
+			follow := backends.NewJob{Queue: "p", Key: key, KeyTTL: keyTTL}
+			if r := k.settle(backends.Ack{Leases: each(old), Enqueue: []backends.NewJob{follow}}, 1); len(r.Stored) != 0 || len(r.Freed) != 0 {
+				k.Errorf("with a stale lease and the key %q: stored %v, freed %v", key, r.Stored, r.Freed)
+			}
+		}
+		k.given(k.commit(k.claims(me, 9, 0, policy("p"))).Claims[0].Jobs)
+		k.settle(backends.Ack{Leases: each(fresh), Enqueue: []backends.NewJob{{Queue: "p", Payload: []byte("follows"), Key: "k", KeyTTL: keyTTL}}}, 0)
+		k.given(k.commit(k.claims(me, 9, 0, policy("p"))).Claims[0].Jobs, "follows")
+	},
 	"AckIsKeptAsTheClaimSaid": func(k *kit) {
 		ids := k.put("a", "b", "c")
 		p := policy("q")

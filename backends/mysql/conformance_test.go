@@ -14,6 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // servers are those of this run, by kind.
@@ -62,6 +63,7 @@ func everywhere(t *testing.T, f func(t *testing.T, m *testserver.MySQL)) {
 
 func open(t testing.TB, o Options) *Store {
 	t.Helper()
+	o.connect = testwait.Limit // the login of a busy machine takes its time
 	s, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -97,21 +99,67 @@ func literal(s string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'"
 }
 
-// database is what the suite may do to a database.
-func database(t *testing.T, m *testserver.MySQL) *backendtest.Database {
-	name := m.Database(t)
-	// The clock stands still but for the test's shifts.
-	must(t, m, name, "CREATE TABLE test_clock (at DATETIME(6) NOT NULL)", "INSERT INTO test_clock VALUES (UTC_TIMESTAMP(6))")
-	var mu sync.Mutex
+// databases are those of the suite. A test that passes leaves its database to a later
+// test: to create the tables costs more than most tests do.
+type databases struct {
+	t    *testing.T // of all of them
+	m    *testserver.MySQL
+	mu   sync.Mutex
+	free []string
+}
+
+// get is a free database or a new one, until the test ends. Its clock stands still, but
+// for the test's shifts.
+func (d *databases) get(t *testing.T) string {
+	name := d.pop()
+	if name == "" {
+		name = d.m.Database(d.t)
+		must(t, d.m, name, "CREATE TABLE test_clock (at DATETIME(6) NOT NULL)", "INSERT INTO test_clock VALUES (UTC_TIMESTAMP(6))")
+	}
+	t.Cleanup(func() { // after the test's Stores are closed
+		// Statements that a fault left behind can still be under way.
+		if t.Failed() || strings.Contains(t.Name(), "/Faults/") {
+			return
+		}
+		if err := d.clean(name); err != nil {
+			t.Error(err)
+			return
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.free = append(d.free, name)
+	})
+	return name
+}
+
+func (d *databases) pop() (name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.free); n > 0 {
+		name, d.free = d.free[n-1], d.free[:n-1]
+	}
+	return name
+}
+
+// clean removes what a test stored.
+func (d *databases) clean(name string) error {
+	statements := []string{"UPDATE " + name + ".test_clock SET at = UTC_TIMESTAMP(6)", "DROP TRIGGER IF EXISTS " + name + ".refuse"}
+	for _, table := range []string{"jobs", "failures", "expiring", "keys", "hosts", "queues", "commits", "leases"} {
+		statements = append(statements, "DELETE FROM "+name+".qsidecar_"+table)
+	}
+	return d.m.Exec(context.Background(), statements...)
+}
+
+// take is what a test of the suite gets.
+func (d *databases) take(t *testing.T) *backendtest.Database {
+	m, name := d.m, d.get(t)
 	o := Options{URL: m.URL(name), clock: "(SELECT at FROM test_clock)"}
 	s := open(t, o)
 	return &backendtest.Database{
 		Backend: s,
 		Again:   func() backends.Backend { return open(t, o) },
-		Shift: func(d time.Duration) {
-			mu.Lock()
-			defer mu.Unlock()
-			must(t, m, name, fmt.Sprintf("UPDATE test_clock SET at = at + INTERVAL %d MICROSECOND", d.Microseconds()))
+		Shift: func(by time.Duration) {
+			must(t, m, name, fmt.Sprintf("UPDATE test_clock SET at = at + INTERVAL %d MICROSECOND", by.Microseconds()))
 		},
 		LoseCommit: s.loseCommit,
 		Refuse: func(queue, reason string) {
@@ -138,9 +186,10 @@ func (s *Store) loseCommit(before bool) {
 	s.fault.Store(&hook)
 }
 
-// TestConformance runs the suite on each server, each test in a database of its own.
+// TestConformance runs the suite on each server. Each test has a database for itself while
+// it runs.
 func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		backendtest.Run(t, func(t *testing.T) *backendtest.Database { return database(t, m) })
+		backendtest.Run(t, (&databases{t: t, m: m}).take)
 	})
 }

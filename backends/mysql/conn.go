@@ -194,7 +194,7 @@ func (p *pool) get(ctx context.Context, m *backends.Meter) (*conn, *line, error)
 // put gives a place back, with its connection or without.
 func (p *pool) put(c *conn, l *line) {
 	p.mu.Lock()
-	if c != nil && (c.bad || p.over) {
+	if c != nil && (c.bad || p.over || !c.valid()) {
 		c.close()
 		c = nil
 	}
@@ -229,6 +229,9 @@ func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
 	config.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
 		d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
 		c.wire, err = d.DialContext(ctx, network, addr)
+		if err == nil && s.o.wrap != nil {
+			c.wire = s.o.wrap(c.wire)
+		}
 		return c.wire, err
 	}
 	connector, err := mysql.NewConnector(config)
@@ -276,6 +279,14 @@ func (c *conn) good() bool {
 	return err == nil && good
 }
 
+// valid reports whether the driver still has the connection open and has read all that
+// the server sent. A context that ends right after the last row closes the connection,
+// and the query still succeeds.
+func (c *conn) valid() bool {
+	v, ok := c.raw.(driver.Validator)
+	return !ok || v.IsValid()
+}
+
 // result is one statement's rows. Their values are of the driver's buffer, and
 // good until the next row.
 type result struct {
@@ -292,42 +303,51 @@ func (c *conn) exec(ctx context.Context, sql string, args ...any) error {
 }
 
 // query sends statements and has each of reads read the rows of one that has any.
-func (c *conn) query(ctx context.Context, sql string, args []any, reads []func(r *result) error) (err error) {
+func (c *conn) query(ctx context.Context, sql string, args []any, reads []func(r *result) error) error {
 	rows, err := c.raw.(driver.QueryerContext).QueryContext(ctx, sql, named(args))
 	if err != nil {
 		return c.failed(ctx, err)
 	}
+	wrong, err := readAll(rows, reads)
+	// Close also after an error. Otherwise the driver goes on watching ctx, and closes the
+	// connection when ctx ends or at the next statement.
+	if closed := rows.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return c.failed(ctx, err)
+	}
+	return wrong
+}
+
+// readAll reads the rows of every statement. wrong is the first error of reads, which
+// counts only if all rows came.
+func readAll(rows driver.Rows, reads []func(r *result) error) (wrong, err error) {
 	more := rows.(driver.RowsNextResultSet)
-	var wrong error // what a reader finds wrong counts only if all came
 	for i, read := range reads {
 		if i > 0 {
 			if err := more.NextResultSet(); err != nil {
-				rows.Close()
-				return c.failed(ctx, fmt.Errorf("an answer is missing: %w", err))
+				return nil, fmt.Errorf("an answer is missing: %w", err)
 			}
 		}
 		r := &result{rows: rows, row: make([]driver.Value, len(rows.Columns()))}
 		if err := read(r); err != nil {
 			if broken, ok := errors.AsType[*rowError](err); ok {
-				rows.Close()
-				return c.failed(ctx, broken.err)
+				return nil, broken.err
 			}
 			if wrong == nil {
 				wrong = err
 			}
 		}
 	}
-	// What comes after the last rows may be an error too.
+	// What comes after the last rows can be an error too.
 	for err == nil {
 		err = more.NextResultSet()
 	}
 	if !errors.Is(err, io.EOF) {
-		return c.failed(ctx, err)
+		return nil, err
 	}
-	if err := rows.Close(); err != nil {
-		return c.failed(ctx, err)
-	}
-	return wrong
+	return wrong, nil
 }
 
 // failed notes whether the connection is of use after err.

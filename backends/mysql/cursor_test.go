@@ -7,7 +7,9 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // passed opens a database with n jobs of which the first half was claimed, after
@@ -36,28 +38,25 @@ const late = `INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'late')`
 
 func isLate(j backends.Job) bool { return string(j.Payload) == "late" }
 
-// claimUntil claims one job at a time until the wanted one comes, as an endless
-// backlog would have it, and fails when that takes much longer than a second.
+// claimUntil claims one job at a time until the wanted one comes. A new job replaces each
+// that it claims, so the backlog does not end and each claim is full.
 func claimUntil(t *testing.T, s *Store, want func(backends.Job) bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for n := uint64(1 << 32); ; n++ {
+	n := uint64(1 << 32)
+	testwait.Until(t, "full claims come to the job that they passed", func() bool {
+		n++
 		jobs := take(t, s, 1, 1, n)
 		if len(jobs) == 0 {
 			t.Fatal("the backlog ran out")
 		}
-		if want(jobs[0]) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the job was left behind by full claims")
-		}
-	}
+		fillBy(t, s, 1, 1)
+		return want(jobs[0])
+	})
 }
 
 func TestCommittedLate(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		s, c := passed(t, m, 6000, late)
+		s, c := passed(t, m, 600, late)
 		runSQL(t, c, "COMMIT")
 		claimUntil(t, s, isLate)
 	})
@@ -67,7 +66,7 @@ func TestCommittedLate(t *testing.T) {
 // everywhere.
 func TestCommittedLateAndClaimedShort(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		s, c := passed(t, m, 2000, late)
+		s, c := passed(t, m, 400, late)
 		take(t, s, 1, 1000, 1<<20) // nothing is left
 		runSQL(t, c, "COMMIT")
 		if jobs := take(t, s, 1, 10, 1<<21); len(jobs) != 1 || !isLate(jobs[0]) {
@@ -81,7 +80,7 @@ func TestLockedAndLetGo(t *testing.T) {
 		if m.Kind == testserver.MariaDB105 {
 			return // it cannot leave a locked row alone: claims wait for it
 		}
-		s, c := passed(t, m, 6000, "lock")
+		s, c := passed(t, m, 600, "lock")
 		first := int64(0)
 		if err := c.QueryRowContext(t.Context(), "SELECT MIN(id) FROM qsidecar_jobs WHERE state = 'ready'").Scan(&first); err != nil {
 			t.Fatal(err)
@@ -94,7 +93,7 @@ func TestLockedAndLetGo(t *testing.T) {
 // TestGivenBackByAnother: the other sidecar's count of give-backs is noticed.
 func TestGivenBackByAnother(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		s, _ := passed(t, m, 4000)
+		s, _ := passed(t, m, 400)
 		j := take(t, s, 1, 1, 1<<20)
 		other := open(t, Options{URL: s.o.URL})
 		take(t, s, 1, 10, 1<<21)
@@ -112,14 +111,14 @@ func TestGivenBackByAnother(t *testing.T) {
 // the low on: that it does must not pass for a look at everything.
 func fullLookIsDue(t *testing.T, s *Store) {
 	t.Helper()
-	until(t, "a full look is due", func() bool { _, near := s.cursors.Near("q", time.Now()); return !near })
+	testwait.Until(t, "a full look is due", func() bool { _, near := s.cursors.Near("q", time.Now()); return !near })
 }
 
 // TestLowIsProven: what lies behind is not looked at for ever, and not before it
 // is certain that nothing comes up there.
 func TestLowIsProven(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		s, c := passed(t, m, 6000, late)
+		s, c := passed(t, m, 600, late)
 		position := int64(0)
 		if err := c.QueryRowContext(t.Context(), "SELECT MIN(position) FROM qsidecar_jobs").Scan(&position); err != nil {
 			t.Fatal(err)
@@ -131,25 +130,41 @@ func TestLowIsProven(t *testing.T) {
 			}
 			return 0
 		}
-		began := time.Now()
-		for n := uint64(1 << 40); time.Since(began) < 3*margin; n++ {
-			if at := low(n); at >= position {
-				t.Fatalf("low is %d, and the transaction that has a job at %d is open", at, position)
-			}
+		n := uint64(1 << 40)
+		var proof cursor.Proof
+		testwait.Until(t, "a proof is due", func() (due bool) {
+			n++
+			low(n)
+			fillBy(t, s, 1, 1)
+			proof, due = s.cursors.ToProve("q")
+			return due
+		})
+		if err := s.proveNow(t.Context(), proof); !isCode(err, codeNoWait, codeLockWait) {
+			t.Errorf("a proof beside an open transaction ended with %v, want that a row is locked", err)
+		}
+		if at := low(1 << 41); at >= position {
+			t.Fatalf("low is %d, and the transaction that has a job at %d is open", at, position)
 		}
 		runSQL(t, c, "COMMIT")
 		claimUntil(t, s, isLate)
-		n := uint64(1 << 41)
-		until(t, "what was taken is proven to be over", func() bool { n++; return low(n) > position })
+		n = 1 << 42
+		testwait.Until(t, "what was taken is proven to be over", func() bool {
+			n++
+			fillBy(t, s, 1, 1)
+			return low(n) > position
+		})
 	})
 }
 
 // TestTheClockIsSetBack: positions that were passed are given again.
 func TestTheClockIsSetBack(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		s, c := passed(t, m, 3000)
-		until(t, "something is proven", func() bool {
-			take(t, s, 1, 1, uint64(time.Now().UnixNano()))
+		s, c := passed(t, m, 300)
+		number := uint64(1 << 41)
+		testwait.Until(t, "something is proven", func() bool {
+			number++
+			take(t, s, 1, 1, number)
+			fillBy(t, s, 1, 1)
 			lows := s.cursors.Lows("q")
 			return len(lows) > 0 && lows[0].Position > 0
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestHoldCommitLost: the connection of a held transaction breaks before its COMMIT, or
@@ -68,14 +69,28 @@ func TestHoldGoesOn(t *testing.T) {
 	})
 }
 
-// TestHoldIdle: the server ends a connection that says nothing.
+// TestHoldIdle: the server is asked to end a held connection that idles, and its end is told
+// as the loss of the lease.
 func TestHoldIdle(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
-		h := lockFor(t, s, time.Second)
-		until(t, "the row is free", func() bool { return free(t, m, name) })
+		h := lockFor(t, s, 77*time.Second)
+		c := h.(*heldTx).c
+		for _, setting := range map[bool][]string{false: {"wait_timeout"}, true: {"wait_timeout", "idle_transaction_timeout"}}[s.server.maria] {
+			if n, err := c.number(t.Context(), "SELECT @@SESSION."+setting); err != nil || n != 77 {
+				t.Errorf("%s is %d, want 77; %v", setting, n, err)
+			}
+		}
+		id, err := c.number(t.Context(), "SELECT CONNECTION_ID()")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Kill(t.Context(), id); err != nil { // as the server itself does in time
+			t.Fatal(err)
+		}
+		testwait.Until(t, "the row is free", func() bool { return free(t, m, name) })
 		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrHoldLost) || h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}

@@ -103,21 +103,8 @@ func write(t testing.TB, s *Store, w backends.Write) backends.WriteResult {
 	return r.Writes[0]
 }
 
-// until polls for a fact.
-func until(t testing.TB, what string, f func() bool) {
+// serverTime is the present instant by the server's clock, in µs since 1970.
+func serverTime(t testing.TB, m *testserver.MySQL) int64 {
 	t.Helper()
-	untilEvery(t, 5*time.Millisecond, what, f)
-}
-
-func untilEvery(t testing.TB, pause time.Duration, what string, f func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for !f() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("never: %s", what)
-		case <-time.After(pause):
-		}
-	}
+	return numberOf(t, m, "", "SELECT FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000000)")
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,8 +44,9 @@ type Options struct {
 	// Log gets what no caller is told. Defaults to discarding it.
 	Log *slog.Logger
 
-	clock   string        // the expression for the present instant; tests put another one in its place
-	connect time.Duration // for a connection, login and all; tests wait less
+	clock   string                  // the expression for the present instant; tests put another one in its place
+	connect time.Duration           // for a connection, login and all; tests wait less
+	wrap    func(net.Conn) net.Conn // tests end contexts at a chosen read or write
 }
 
 const (

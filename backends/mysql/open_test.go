@@ -12,6 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 func TestAddresses(t *testing.T) {
@@ -190,20 +191,21 @@ func TestPlainInserts(t *testing.T) {
 		s := open(t, Options{URL: m.URL(name)})
 		join(t, s, 1)
 		c := connect(t, m, name)
+		from := serverTime(t, m)
 		runSQL(t, c, "SET time_zone = '-11:00'", "SET sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
 			"INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'now')",
 			"INSERT INTO qsidecar_jobs (queue, payload, priority, headers, max_attempts) VALUES ('q', 'first', 5, '{\"a\": \"b\"}', 2)",
-			"INSERT INTO qsidecar_jobs (queue, payload, run_at) VALUES ('q', 'past', UTC_TIMESTAMP() - INTERVAL 1 HOUR), ('q', 'future', UTC_TIMESTAMP() + INTERVAL 1 HOUR)")
+			"INSERT INTO qsidecar_jobs (queue, payload, run_at) VALUES ('q', 'past', UTC_TIMESTAMP() - INTERVAL 1 HOUR), ('q', 'future', UTC_TIMESTAMP() + INTERVAL 100 HOUR)")
 		r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Waiting: []string{"q"}})
-		if err != nil || r.Promoted != 1 || r.Next < 59*time.Minute || r.Next > time.Hour {
+		if err != nil || r.Promoted != 1 || r.Next < 95*time.Hour || r.Next > 100*time.Hour { // no zone is five hours behind UTC and eleven
 			t.Fatalf("%+v, %v", r, err)
 		}
-		jobs := take(t, s, 1, 9, 1)
+		jobs, to := take(t, s, 1, 9, 1), serverTime(t, m)
 		got := ""
 		for _, j := range jobs {
 			got += string(j.Payload) + " "
-			if age := time.Since(j.EnqueuedAt); age.Abs() > time.Minute {
-				t.Errorf("%s was enqueued %v ago", j.Payload, age)
+			if at := j.EnqueuedAt.UnixMicro(); at < from || at > to {
+				t.Errorf("%s was enqueued at %v", j.Payload, j.EnqueuedAt)
 			}
 		}
 		if got != "first now past " || jobs[0].MaxAttempts != 2 || jobs[0].Headers["a"] != "b" {
@@ -294,13 +296,13 @@ func TestIdleQueuesGo(t *testing.T) {
 		}
 		s.queues = registered{}
 		schedule(time.Millisecond, "idle")
-		for promoted := 0; promoted == 0; {
+		testwait.Until(t, "the job is promoted", func() bool {
 			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10})
 			if err != nil {
 				t.Fatal(err)
 			}
-			promoted = r.Promoted
-		}
+			return r.Promoted > 0
+		})
 	})
 }
 
@@ -314,14 +316,12 @@ func TestDeletedByHand(t *testing.T) {
 		write(t, s, backends.Enqueue{Jobs: []backends.NewJob{j}})
 		write(t, s, backends.Nack{Leases: leasesOf(take(t, s, 1, 1, 1)), HasDelay: true, Error: "no"})
 		must(t, m, name, "DELETE FROM qsidecar_jobs")
-		for range tidyEvery + 1 {
+		testwait.Until(t, "no rows are left of it", func() bool {
 			if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true}); err != nil {
 				t.Fatal(err)
 			}
-		}
-		if n := numberOf(t, m, name, "SELECT (SELECT COUNT(*) FROM qsidecar_failures) + (SELECT COUNT(*) FROM qsidecar_keys WHERE state IS NULL)"); n != 0 {
-			t.Errorf("%d rows are left of it", n)
-		}
+			return numberOf(t, m, name, "SELECT (SELECT COUNT(*) FROM qsidecar_failures) + (SELECT COUNT(*) FROM qsidecar_keys WHERE state IS NULL)") == 0
+		})
 		if r := write(t, s, backends.Enqueue{Jobs: []backends.NewJob{j}}); r.Stored[0].Duplicate {
 			t.Error("its key is taken")
 		}

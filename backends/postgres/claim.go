@@ -222,7 +222,7 @@ func (c *claiming) ask(t *tx) {
 	if c.done {
 		return
 	}
-	p, s := c.pieces(time.Now()), c.slots()
+	p, s := c.pieces(t.s.localTime()), c.slots()
 	if c.lean = !c.careful && c.to == c.from+1 && !c.Queues[c.from].LIFO && s.alike; c.lean {
 		t.add(t.s.sql.claimLean, c.takeLean, len(s.host), c.left, c.MaxPayload,
 			p.queue[0], p.fromU, p.fromP, p.toU, p.toP,

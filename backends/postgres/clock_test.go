@@ -13,8 +13,7 @@ import (
 // left keeps the time that it left with.
 func TestClockSetBack(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
-		d := database(t, url, Options{Schema: "qsidecar"})
+		d := newSchemas(t, p.Database(t)).take(t)
 		s := d.Backend.(*Store)
 		const lease = 10 * time.Second
 		pulse := func(b backends.Beat) map[backends.Identity]backends.Peer {

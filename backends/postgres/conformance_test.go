@@ -2,11 +2,11 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +36,15 @@ func run(m *testing.M) int {
 		}
 		defer func() {
 			if err := p.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
+		if err := makeTemplate(context.Background(), p); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() {
+			if err := p.Exec(context.Background(), "DROP DATABASE "+template); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		}()
@@ -72,76 +81,6 @@ func everywhere(t *testing.T, f func(t *testing.T, p *testserver.Postgres)) {
 	}
 }
 
-func open(t testing.TB, o Options) *Store {
-	t.Helper()
-	s, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return s
-}
-
-// exec runs SQL beside the Store, like psql.
-func exec(t testing.TB, url, sql string) error {
-	t.Helper()
-	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	}()
-	_, err = c.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
-	return err
-}
-
-func must(t testing.TB, url, sql string) {
-	t.Helper()
-	if err := exec(t, url, sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
-// database is what the suite may do to a database at url.
-func database(t *testing.T, url string, o Options) *backendtest.Database {
-	o.URL = url
-	s := open(t, o)
-	// The clock stands still but for the test's shifts.
-	var mu sync.Mutex
-	now := time.Now()
-	shift := func(d time.Duration) {
-		mu.Lock()
-		defer mu.Unlock()
-		now = now.Add(d)
-		must(t, url, fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
-			AS $$SELECT timestamptz '%s'$$`, o.Schema, now.UTC().Format("2006-01-02 15:04:05.000000+00")))
-	}
-	shift(0)
-	return &backendtest.Database{
-		Backend:    s,
-		Again:      func() backends.Backend { return open(t, o) },
-		Shift:      shift,
-		LoseCommit: s.loseCommit,
-		Refuse: func(queue, reason string) {
-			must(t, url, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %[2]s; END$$;
-				CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = %[3]s) EXECUTE FUNCTION %[1]s.refuse()`,
-				o.Schema, literal(reason), literal(queue)))
-		},
-		PlainInsert: func(queue, payload string) {
-			must(t, url, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES (%s, %s)`, o.Schema, literal(queue), literal(payload)))
-		},
-	}
-}
-
 // loseCommit has the connection break at the next commit.
 func (s *Store) loseCommit(before bool) {
 	hook := func(c *pgx.Conn, now bool) {
@@ -156,13 +95,14 @@ func (s *Store) loseCommit(before bool) {
 // soak has each server run everything.
 var soak = os.Getenv("QSIDECAR_SOAK") != ""
 
-// TestConformance runs the suite on each server, and where the database's owner chose
-// another isolation than the usual one: the oldest server with one, the newest with the
-// other. Of a run in short the oldest has the usual one through its pooler.
+// TestConformance runs the suite on each server, and in databases whose owner chose
+// another default isolation: the oldest server has one of those, the newest the other.
+// Unless this is a soak, the oldest server runs the usual isolation through its pooler
+// only. A short run has the usual isolation alone.
 func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		for isolation, on := range map[string]string{"read committed": "18", "repeatable read": "13", "serializable": "18"} {
-			if !soak && !strings.HasPrefix(p.Version, on) && len(servers) > 1 {
+			if testing.Short() && isolation != "read committed" || !soak && !strings.HasPrefix(p.Version, on) && len(servers) > 1 {
 				continue
 			}
 			url := p.Database(t)
@@ -172,16 +112,11 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// conform runs the suite in one database, each test in a schema of its own.
-func conform(t *testing.T, url string) {
-	var n atomic.Int64
-	backendtest.Run(t, func(t *testing.T) *backendtest.Database {
-		return database(t, url, Options{Schema: fmt.Sprintf("test_%d", n.Add(1))})
-	})
-}
-
 // TestConformanceThroughAPooler runs the suite through PgBouncer in transaction mode.
 func TestConformanceThroughAPooler(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		if !soak && strings.HasPrefix(p.Version, "18") {
 			return // the other server runs it
@@ -195,4 +130,144 @@ func TestConformanceThroughAPooler(t *testing.T) {
 		}
 		conform(t, url)
 	})
+}
+
+// conform runs the suite in one database. Each test has a schema for itself while it runs.
+func conform(t *testing.T, url string) {
+	backendtest.Run(t, newSchemas(t, url).take)
+}
+
+// schemas are those of the suite. A test that passes leaves its schema and its sessions
+// to a later test: to make new ones costs more than most tests do.
+type schemas struct {
+	url  string
+	mu   sync.Mutex
+	all  []*schema
+	free []*schema
+}
+
+func newSchemas(t *testing.T, url string) *schemas {
+	p := &schemas{url: url}
+	t.Cleanup(func() {
+		for _, x := range p.all {
+			x.close(t)
+		}
+	})
+	return p
+}
+
+// schema is one of them with its handles. Its clock stands still, but for the tests'
+// shifts.
+type schema struct {
+	o       Options
+	stores  []*Store
+	used    int       // of stores, by the test that has it
+	beside  *pgx.Conn // no Store's
+	refuses bool
+}
+
+// take is what a test of the suite gets.
+func (p *schemas) take(t *testing.T) *backendtest.Database {
+	x := p.get(t)
+	s := x.store(t)
+	t.Cleanup(func() {
+		// Statements that a fault left behind may still be at work.
+		if !t.Failed() && !strings.Contains(t.Name(), "/Faults/") && x.clean(t) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.free = append(p.free, x)
+		}
+	})
+	return &backendtest.Database{
+		Backend: s,
+		Again:   func() backends.Backend { return x.store(t) },
+		Shift: func(d time.Duration) {
+			x.must(t, fmt.Sprintf(`UPDATE {s}.test_clock SET now = now + %d * interval '1 microsecond'`, d.Microseconds()))
+		},
+		LoseCommit: s.loseCommit,
+		Refuse: func(queue, reason string) {
+			x.refuses = true
+			x.must(t, fmt.Sprintf(`CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;
+				CREATE TRIGGER refuse BEFORE INSERT ON {s}.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = %s) EXECUTE FUNCTION {s}.refuse()`,
+				literal(reason), literal(queue)))
+		},
+		PlainInsert: func(queue, payload string) {
+			x.must(t, fmt.Sprintf(`INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
+		},
+	}
+}
+
+// get is a free schema, or a new one.
+func (p *schemas) get(t *testing.T) *schema {
+	p.mu.Lock()
+	if n := len(p.free); n > 0 {
+		x := p.free[n-1]
+		p.free = p.free[:n-1]
+		p.mu.Unlock()
+		return x
+	}
+	x := &schema{o: Options{URL: p.url, Schema: fmt.Sprintf("test_%d", len(p.all)+1)}}
+	p.all = append(p.all, x)
+	p.mu.Unlock()
+	var err error
+	if x.beside, err = pgx.Connect(t.Context(), p.url); err != nil {
+		t.Fatal(err)
+	}
+	x.must(t, fresh()+`CREATE TABLE {s}.test_clock (now timestamptz);
+		INSERT INTO {s}.test_clock VALUES (clock_timestamp());
+		CREATE OR REPLACE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT now FROM {s}.test_clock'`)
+	return x
+}
+
+// store is the next handle that the test has not got yet.
+func (x *schema) store(t *testing.T) *Store {
+	if x.used == len(x.stores) {
+		s, err := Open(t.Context(), x.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.stores = append(x.stores, s)
+	}
+	x.used++
+	return x.stores[x.used-1]
+}
+
+func (x *schema) must(t *testing.T, sql string) {
+	t.Helper()
+	if _, err := x.beside.Exec(context.WithoutCancel(t.Context()), in(x.o.Schema, sql), pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// clean makes the schema as good as new, for handles that know nothing of it.
+func (x *schema) clean(t *testing.T) bool {
+	sql := `DELETE FROM {s}.qsidecar_jobs; DELETE FROM {s}.qsidecar_failures; DELETE FROM {s}.qsidecar_keys;
+		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_hosts; UPDATE {s}.test_clock SET now = clock_timestamp();`
+	if x.refuses {
+		sql, x.refuses = sql+`DROP FUNCTION {s}.refuse() CASCADE;`, false
+	}
+	x.must(t, sql)
+	x.used = 0
+	for _, s := range x.stores {
+		s.cursors.Reset()
+		s.trails, s.counts, s.owners = trails{}, estimates{}, ownersLook{}
+		s.kept.n.Store(0)
+		if s.life.Err() != nil {
+			return false // closed by the test
+		}
+	}
+	return true
+}
+
+func (x *schema) close(t *testing.T) {
+	if x.beside == nil {
+		return
+	}
+	err := x.beside.Close(context.Background())
+	for _, s := range x.stores {
+		err = errors.Join(err, s.Close())
+	}
+	if err != nil {
+		t.Errorf("close: %v", err)
+	}
 }

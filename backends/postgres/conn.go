@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ const (
 func (o *Options) settings() map[string]string {
 	m := map[string]string{
 		"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
-		"jit": "off", "idle_in_transaction_session_timeout": millis(idleInTransaction),
+		"jit": "off", "idle_in_transaction_session_timeout": millis(cmp.Or(o.idle, idleInTransaction)),
 	}
 	if o.StatementTimeout > 0 {
 		m["statement_timeout"] = millis(o.StatementTimeout)

@@ -1,17 +1,15 @@
 package postgres
 
 import (
-	"context"
 	"errors"
 	"strconv"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestServerCrashesInACommit: the server crashes before a commit reached its disk,
@@ -22,7 +20,6 @@ func TestServerCrashesInACommit(t *testing.T) {
 	for _, through := range []string{"directly", "through a pooler"} {
 		t.Run(through, func(t *testing.T) {
 			versions := testserver.Versions()
-			// Nothing is written to the log's disk before its time.
 			p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{Durable: true, Settings: map[string]string{
 				"wal_writer_delay": "10s", "wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off",
 			}})
@@ -51,6 +48,7 @@ func TestServerCrashesInACommit(t *testing.T) {
 				}
 			}
 			s := open(t, Options{URL: way})
+			writer := stopLogWriter(t, p) // nothing is written to the log's disk before its time
 			beat(t, s, 1)
 			fill(t, s, 2)
 			jobs := take(t, s, 1, 2, 1)
@@ -61,7 +59,7 @@ func TestServerCrashesInACommit(t *testing.T) {
 					return
 				}
 				s.fault.Store(nil)
-				crashAndReuse(t, p)
+				crashAndReuse(t, p, writer)
 			}
 			s.fault.Store(&crash)
 			ack := func(l backends.Lease) (backends.Results, error) {
@@ -85,34 +83,25 @@ func TestServerCrashesInACommit(t *testing.T) {
 	}
 }
 
-// crashAndReuse kills the session of the only open transaction, which has the
-// whole server start anew, and commits transactions until one has its number.
-func crashAndReuse(t *testing.T, p *testserver.Postgres) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+// crashAndReuse crashes the server in the midst of its only open transaction, and
+// commits transactions until one has its number.
+func crashAndReuse(t *testing.T, p *testserver.Postgres, writer int) {
+	ctx := testwait.Context(t)
 	c, err := pgx.Connect(ctx, p.Admin())
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	var pid int
 	var xid string
-	err = c.QueryRow(ctx, `SELECT pid, backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND state = 'idle in transaction'`).Scan(&pid, &xid)
+	err = c.QueryRow(ctx, `SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND state = 'idle in transaction'`).Scan(&xid)
 	if err == nil {
-		err = errors.Join(syscall.Kill(pid, syscall.SIGKILL), c.Close(ctx))
+		err = errors.Join(c.Close(ctx), crash(t, p, writer))
 	}
-	if err != nil {
-		t.Errorf("killing the session in the midst of its transaction: %v", err)
-		return
-	}
-	for gone := false; !gone; {
-		gone = syscall.Kill(pid, 0) != nil || !pause(ctx, time.Millisecond)
-	}
-	if err = p.Ready(ctx); err == nil {
+	if err == nil {
 		c, err = pgx.Connect(ctx, p.Admin())
 	}
 	if err != nil {
-		t.Error(err)
+		t.Errorf("crashing in the midst of its transaction: %v", err)
 		return
 	}
 	defer c.Close(ctx)

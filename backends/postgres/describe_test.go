@@ -14,7 +14,7 @@ import (
 // TestDescribe: what the catalogue says of a table, on every version.
 func TestDescribe(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
+		url := filled(t, p)
 		s := open(t, Options{URL: url})
 		if err := exec(t, url, `CREATE SCHEMA "it's"; CREATE TYPE mood AS ENUM ('a', 'b c'); CREATE DOMAIN score AS numeric(4, 1);
 			CREATE TABLE "it's"."T" ("A b" bigint GENERATED ALWAYS AS IDENTITY, c varchar(7) NOT NULL DEFAULT 'x', m mood, n numeric(3, 0), s score, i int, l smallint, at timestamptz, CHECK (l IN (1, 2)),

@@ -1,8 +1,6 @@
 package postgres
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"syscall"
 	"testing"
@@ -12,13 +10,14 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestAnsweredIsOnDisk: the server crashes as soon as a write is answered, and has it
 // (design.md §2.1). Only a commit of nothing but claims need not wait for the disk.
 func TestAnsweredIsOnDisk(t *testing.T) {
 	t.Setenv(testserver.EnvURL, "") // a server that may be harmed
-	// What no commit waits for is in no file before the crash.
+	// What no commit waits for is in no file before the crash (see stopLogWriter).
 	p, err := testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{Durable: true, Settings: map[string]string{
 		"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off",
 	}})
@@ -84,11 +83,12 @@ func TestAnsweredIsOnDisk(t *testing.T) {
 		{"pause", command(backends.Command{Kind: backends.Pause}), "SELECT coalesce(string_agg(queue, ' '), '') FROM qsidecar.qsidecar_queues WHERE paused", "q"},
 	} {
 		t.Run(step.name, func(t *testing.T) {
+			writer := stopLogWriter(t, p)
 			s := open(t, Options{URL: p.Admin()}) // the one before lost its connections
 			if err := step.do(s); err != nil {
 				t.Fatal(err)
 			}
-			if err := crash(t.Context(), p); err != nil {
+			if err := crash(t, p, writer); err != nil {
 				t.Fatal(err)
 			}
 			c, err := pgx.Connect(t.Context(), p.Admin())
@@ -104,24 +104,38 @@ func TestAnsweredIsOnDisk(t *testing.T) {
 	}
 }
 
-// crash kills a session, at which the whole server drops its memory and starts anew
-// from its files.
-func crash(ctx context.Context, p *testserver.Postgres) error {
-	c, err := pgx.Connect(ctx, p.Admin())
+// stopLogWriter stops the process that brings to the disk what no commit waits for, and
+// returns its id for crash. It stops it asleep: it holds no lock that others wait for.
+func stopLogWriter(t *testing.T, p *testserver.Postgres) (pid int) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), p.Admin())
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	var pid int
-	if err := c.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-		return err
-	}
-	if err := errors.Join(syscall.Kill(pid, syscall.SIGKILL), c.Close(ctx)); err != nil {
-		return err
-	}
-	for syscall.Kill(pid, 0) == nil { // until the server has seen it
-		if !pause(ctx, time.Millisecond) {
-			return context.Cause(ctx)
+	defer c.Close(t.Context())
+	testwait.Until(t, "the log's writer sleeps", func() bool {
+		asleep := false
+		if err := c.QueryRow(t.Context(), "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").Scan(&pid); err != nil {
+			return false // it is not there yet
 		}
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			return false // it ended
+		}
+		if err := c.QueryRow(t.Context(), "SELECT wait_event = 'WalWriterMain' FROM pg_stat_activity WHERE pid = $1", pid).Scan(&asleep); err != nil || !asleep {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+			return false
+		}
+		return true
+	})
+	return pid
+}
+
+// crash kills one of the server's processes, at which the whole server drops its memory
+// and starts again from its files.
+func crash(t *testing.T, p *testserver.Postgres, pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return err
 	}
-	return p.Ready(ctx)
+	testwait.Until(t, "the killed process is gone", func() bool { return syscall.Kill(pid, 0) != nil })
+	return p.Ready(t.Context())
 }

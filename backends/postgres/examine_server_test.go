@@ -14,13 +14,13 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestExamineSettings: what a database's owner can set that a sidecar minds.
 func TestExamineSettings(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
-		open(t, Options{URL: url})
+		url := filled(t, p)
 		c, err := pgx.ParseConfig(url)
 		if err != nil {
 			t.Fatal(err)
@@ -45,8 +45,7 @@ func TestExamineSettings(t *testing.T) {
 // TestExamineTransactions: an open one, and one that was prepared and forgotten.
 func TestExamineTransactions(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
-		open(t, Options{URL: url})
+		url := filled(t, p)
 		c, err := pgx.Connect(t.Context(), url)
 		if err != nil {
 			t.Fatal(err)
@@ -78,9 +77,12 @@ func TestExamineTransactions(t *testing.T) {
 // TestExamineLocks: a transaction that locks the tables holds up everybody, and
 // the look but shortly.
 func TestExamineLocks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "lockless") // which sees less than its superior
-		url := p.Database(t)
+		url := filled(t, p)
 		s := open(t, Options{URL: url})
 		c, err := pgx.Connect(t.Context(), url)
 		if err != nil {
@@ -114,24 +116,25 @@ func TestExamineLocks(t *testing.T) {
 
 // TestExamineVacuum: dead rows that nobody cleared away.
 func TestExamineVacuum(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
-		open(t, Options{URL: url})
+		url := filled(t, p)
 		must(t, url, `ALTER TABLE qsidecar.qsidecar_jobs SET (autovacuum_enabled = off);
 			INSERT INTO qsidecar.qsidecar_jobs (queue) SELECT 'q' FROM generate_series(1, 1000); DELETE FROM qsidecar.qsidecar_jobs`)
 		few := usual()
 		few.dead = 500
 		soon := func(w want) { // the server counts when it finds the time
 			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			for s := open(t, Options{URL: url, Look: true}); ; {
-				if found, err := s.examine(ctx, nil, few); err != nil {
-					t.Fatalf("%v; not found: %v", err, w)
-				} else if slices.ContainsFunc(found, w.is) {
-					return
+			s := open(t, Options{URL: url, Look: true})
+			testwait.Until(t, fmt.Sprintf("it finds %+v", w), func() bool {
+				found, err := s.examine(t.Context(), nil, few)
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
+				return slices.ContainsFunc(found, w.is)
+			})
 		}
 		soon(want{backends.Advice, "vacuum", " 1000 dead ones, never vacuumed", "VACUUM \"qsidecar\".qsidecar_jobs"})
 		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "vacuum", " 1000 dead ones", ""})
@@ -157,7 +160,7 @@ func TestExamineConnections(t *testing.T) {
 
 func TestExamineClock(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
+		url := filled(t, p)
 		for shift, words := range map[time.Duration]string{-90*time.Minute - 30*time.Second: "differ by 1h30m", time.Hour: "differ by "} {
 			th := usual()
 			th.now = func() time.Time { return time.Now().Add(shift) }
@@ -170,8 +173,7 @@ func TestExamineClock(t *testing.T) {
 // nothing stays behind in the sessions of others.
 func TestExaminePooled(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
-		open(t, Options{URL: url})
+		url := filled(t, p)
 		pooled, err := poolers[p].URL(url)
 		if err != nil {
 			t.Fatal(err)
@@ -202,6 +204,9 @@ func TestExaminePooled(t *testing.T) {
 
 // TestExamineStandby: a server that takes no writes.
 func TestExamineStandby(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
 	t.Parallel()
 	versions := testserver.Versions()
 	newest := versions[len(versions)-1]

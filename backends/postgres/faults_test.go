@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,47 +12,48 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestSessionsAreEnded has somebody end the Store's sessions all the time, at any
-// moment of their transactions, and holds every answer to what is in the table.
+// TestSessionsAreEnded ends a session of the Store with every few requests, before, with
+// or after the request, and holds every answer to what is in the table.
 func TestSessionsAreEnded(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t)})
-		beat(t, s, 1)
-		ctx, stop := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { endSessions(ctx, t, s.o.URL) })
-		k := ledger{t: t, s: s, state: map[string]fate{}}
-		for i := range 300 {
-			k.round(i)
+		url := filled(t, p)
+		c, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
 		}
-		stop()
-		wg.Wait()
+		defer c.Close(context.WithoutCancel(t.Context()))
+		w, through := newWire(t, url)
+		w.end = func(pid uint32) {
+			var there bool
+			for there = true; there; {
+				if err := c.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE pid = $1`, int32(pid)).Scan(&there); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+		s := open(t, Options{URL: through})
+		beat(t, s, 1)
+		k := ledger{t: t, s: s, state: map[string]fate{}}
+		const requests = 7 // more than a commit and its second try need
+		for i := range int(moments) * requests {
+			w.arm(i%requests+1, moment(i/requests))
+			k.round(2 * i)
+			k.round(2*i + 1)
+			w.arm(0, 0)
+		}
 		k.check()
-		t.Logf("%d commits failed, %d outcomes stayed unknown", k.failed, k.unknown)
-		if k.failed+int(k.known) == 0 {
-			t.Error("no session was ended in the midst of anything")
+		w.mu.Lock()
+		ended := w.ended
+		w.mu.Unlock()
+		t.Logf("%d sessions were ended, %d commits failed", ended, k.failed)
+		if ended < 2*int(moments) {
+			t.Errorf("only %d sessions were ended", ended)
 		}
 	})
-}
-
-// endSessions ends one of the database's sessions every few milliseconds.
-func endSessions(ctx context.Context, t *testing.T, url string) {
-	c, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer c.Close(context.WithoutCancel(ctx))
-	for ctx.Err() == nil {
-		if _, err := c.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle' ORDER BY random() LIMIT 1`); err != nil && ctx.Err() == nil {
-			t.Error(err)
-			return
-		}
-		pause(ctx, 5*time.Millisecond+time.Duration(rand.N(20_000_000)))
-	}
 }
 
 // fate is what the answers say of a job.
@@ -73,7 +72,6 @@ type ledger struct {
 	state           map[string]fate // by payload
 	held            []backends.Job
 	failed, unknown int
-	known           int64
 }
 
 // round stores a job, claims one and acks what the round before claimed.
@@ -145,7 +143,7 @@ func (k *ledger) check() {
 // lease or a stored job.
 func TestPassedOver(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t)})
+		s := open(t, Options{URL: filled(t, p)})
 		beat(t, s, 1)
 		must(t, s.o.URL, `CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 		swallow := func(when string) {
@@ -185,7 +183,7 @@ func TestPassedOver(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t)})
+		s := open(t, Options{URL: filled(t, p)})
 		write := func(j backends.NewJob) error {
 			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}})
 			return err
@@ -222,12 +220,18 @@ func TestErrors(t *testing.T) {
 // TestATableLock: who locks the table makes commits wait, and their contexts end them.
 func TestATableLock(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t)})
+		s := open(t, Options{URL: filled(t, p)})
 		tx := begun(t, s.o.URL, `LOCK TABLE qsidecar.qsidecar_jobs`)
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
+		ctx, cancel := context.WithCancel(t.Context())
 		b := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
-		if _, err := s.Commit(ctx, b); !backends.Retryable(err) {
+		answer := make(chan error, 1)
+		go func() {
+			_, err := s.Commit(ctx, b)
+			answer <- err
+		}()
+		sees(t, s.o.URL, "the commit waits for the lock", waitsFor(""))
+		cancel()
+		if err := testwait.Receive(t, "the commit's answer", answer); !backends.Retryable(err) {
 			t.Errorf("%v, want retryable", err)
 		}
 		if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Lease: time.Minute}); err != nil {
@@ -247,12 +251,14 @@ func TestATableLock(t *testing.T) {
 
 func TestTimeouts(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t), StatementTimeout: 2 * time.Second, ApplicationName: "mine"})
-		var name string
-		if err := s.pool.QueryRow(t.Context(), "SELECT current_setting('application_name')").Scan(&name); err != nil || name != "mine" {
-			t.Errorf("application_name is %q, %v", name, err)
+		s := open(t, Options{URL: filled(t, p), StatementTimeout: time.Hour, ApplicationName: "mine"})
+		var name, timeout string
+		if err := s.pool.QueryRow(t.Context(), "SELECT current_setting('application_name'), current_setting('statement_timeout')").Scan(&name, &timeout); err != nil || name != "mine" || timeout != "1h" {
+			t.Errorf("application_name is %q, statement_timeout %q, %v", name, timeout, err)
 		}
 		begun(t, s.o.URL, `LOCK TABLE qsidecar.qsidecar_jobs`)
+		s.o.StatementTimeout = 100 * time.Millisecond // of the sessions from now on, and of whatever they wait for
+		s.pool.Reset()
 		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 		if !backends.Retryable(err) || !strings.Contains(err.Error(), "statement timeout") {
 			t.Errorf("%v, want it retryable after the statement's timeout", err)
@@ -263,7 +269,7 @@ func TestTimeouts(t *testing.T) {
 // TestStatus are the answers to what became of a transaction.
 func TestStatus(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t)})
+		s := open(t, Options{URL: filled(t, p)})
 		status := func(xid string) string {
 			t.Helper()
 			got, err := s.status(t.Context(), xid)
@@ -292,11 +298,6 @@ func TestStatus(t *testing.T) {
 		if got := status(ended); got != "in progress" {
 			t.Errorf("an open transaction is %q", got)
 		}
-		deadline := time.Now().Add(10 * time.Second)
-		for status(ended) != "aborted" { // its session was ended for it
-			if time.Now().After(deadline) {
-				t.Fatal("the session that was asked about goes on")
-			}
-		}
+		testwait.Until(t, "the session that was asked about is ended", func() bool { return status(ended) == "aborted" })
 	})
 }

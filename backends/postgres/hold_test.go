@@ -8,6 +8,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestHoldCommitLost: the connection of a held transaction breaks before its COMMIT, or
@@ -17,7 +18,7 @@ func TestHoldCommitLost(t *testing.T) {
 		for name, before := range map[string]bool{"before": true, "after": false} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := open(t, Options{URL: p.Database(t)})
+				s := open(t, Options{URL: filled(t, p)})
 				must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0)")
 				h := held(t, s)
 				s.loseCommit(before)
@@ -38,7 +39,7 @@ func TestHoldCommitLost(t *testing.T) {
 // TestHoldGoesOn: what is refused is undone, and no more: the transaction goes on.
 func TestHoldGoesOn(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t)})
+		s := open(t, Options{URL: filled(t, p)})
 		must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int CHECK (n < 2)); INSERT INTO q VALUES (1, 1)")
 		h := held(t, s)
 		for range 2 {
@@ -63,14 +64,18 @@ func TestHoldGoesOn(t *testing.T) {
 // TestHoldIdle: the server ends a connection that says nothing.
 func TestHoldIdle(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: p.Database(t)})
+		s := open(t, Options{URL: filled(t, p)})
 		must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0)")
-		h := heldFor(t, s, 100*time.Millisecond)
-		for end := time.Now().Add(30 * time.Second); exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT") != nil; {
-			if time.Now().After(end) {
-				t.Fatal("the row is locked all the same")
-			}
+		h := held(t, s)
+		var idle string
+		if err := h.Do(t.Context(), &backends.Statement{Text: "SELECT current_setting('idle_in_transaction_session_timeout')", Row: func(cells [][]byte) error { idle = string(cells[0]); return nil }}); err != nil || idle != "1min" {
+			t.Fatalf("the server ends it after %q, %v", idle, err)
 		}
+		// From the end of this statement on the time is short, whatever came before.
+		if err := h.Do(t.Context(), &backends.Statement{Text: "SET LOCAL idle_in_transaction_session_timeout = 1"}); err != nil {
+			t.Fatal(err)
+		}
+		testwait.Until(t, "the row is free", func() bool { return exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT") == nil })
 		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrHoldLost) || h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
@@ -83,11 +88,9 @@ var adds = backends.Also{Writes: true, Before: func(ctx context.Context, sql bac
 }}
 
 // held has a transaction that has locked the row.
-func held(t *testing.T, s *Store) backends.Hold { return heldFor(t, s, time.Minute) }
-
-func heldFor(t *testing.T, s *Store, idle time.Duration) backends.Hold {
+func held(t *testing.T, s *Store) backends.Hold {
 	t.Helper()
-	h, err := s.Hold(t.Context(), idle)
+	h, err := s.Hold(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

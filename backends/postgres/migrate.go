@@ -1,9 +1,11 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,13 +67,15 @@ type migrator struct {
 	told time.Time // when the log was last told of a wait
 }
 
-// patience are the settings that would end a migration before it is done. But one
+// patience is the statement for the settings that would end a migration before it is done. But one
 // whose sidecar vanished without a word keeps its locks for a moment only.
-var patience = fmt.Sprintf(`
+func (m *migrator) patience() string {
+	return fmt.Sprintf(`
 SELECT pg_catalog.set_config(name, CASE name WHEN 'idle_in_transaction_session_timeout' THEN '%d' ELSE '0' END, $1)
 FROM pg_catalog.pg_settings WHERE name IN
   ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')`,
-	lockIdle.Milliseconds())
+		cmp.Or(m.s.o.idle, lockIdle).Milliseconds())
+}
 
 // complete does the migrations that are missing, one after another, unless
 // somebody else is at it. It returns the version that the tables have now.
@@ -124,7 +128,7 @@ func (m *migrator) open(ctx context.Context) (err error) {
 	if m.work, err = pgx.ConnectConfig(ctx, config); err != nil || m.s.pooled {
 		return err
 	}
-	if err := m.do(ctx, m.work, patience, false); err != nil {
+	if err := m.do(ctx, m.work, m.patience(), false); err != nil {
 		return err
 	}
 	return m.do(ctx, m.work, `SELECT pg_catalog.set_config('default_transaction_read_only', 'off', false)`)
@@ -137,7 +141,7 @@ func (m *migrator) begin(ctx context.Context) (ours bool, err error) {
 	if err := m.do(ctx, m.lock, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return false, err
 	}
-	if err := m.do(ctx, m.lock, patience, true); err != nil {
+	if err := m.do(ctx, m.lock, m.patience(), true); err != nil {
 		return false, err
 	}
 	err = m.lock.QueryRow(ctx, "SELECT pg_catalog.pg_try_advisory_xact_lock($1)", int64(schemaLock)).Scan(&ours)
@@ -160,7 +164,7 @@ func (m *migrator) hold(ctx context.Context) (_ context.Context, stop func()) {
 				return
 			case <-tick.C:
 			}
-			ping, done := context.WithTimeout(context.WithoutCancel(ctx), lockIdle)
+			ping, done := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(m.s.o.idle, lockIdle))
 			err := m.lock.Ping(ping)
 			done()
 			if err != nil {
@@ -265,22 +269,52 @@ func (m *migrator) build(ctx context.Context, x index) error {
 }
 
 // awaitBuild tells a build that was interrupted from one whose sidecar is gone and
-// that the server is still at: that holds such a lock, until a moment before its
-// commit.
+// that the server is still at. That build holds such a lock until a moment before its
+// commit, so awaitBuild then waits for the transactions of those who had the lock. It asks
+// again and again and never waits inside the server: a statement that waits for a lock has
+// a snapshot of the catalog, which the build waits for, and one of the two would be ended
+// by a deadlock.
 func (m *migrator) awaitBuild(ctx context.Context, x index) (whole bool, err error) {
 	table, _, _ := strings.Cut(x.on, " ")
-	if err := m.transaction(ctx, func() error {
-		return m.do(ctx, m.work, in(m.s.o.Schema, "LOCK TABLE "+table+" IN SHARE UPDATE EXCLUSIVE MODE"))
-	}); err != nil {
+	table = in(m.s.o.Schema, table)
+	var builders, left []string
+	for now := []string{""}; len(now) > 0; {
+		if err := m.work.QueryRow(ctx, buildersSQL, table).Scan(&now); err != nil {
+			return false, err
+		}
+		builders = append(builders, now...)
+		if len(now) > 0 && !pause(ctx, lockAgain) {
+			return false, ended(ctx, "waiting for the index "+x.name+", which the server still builds in "+m.s.place)
+		}
+	}
+	slices.Sort(builders)
+	builders = slices.Compact(builders)
+	if err := m.work.QueryRow(ctx, transactionsSQL, builders).Scan(&left); err != nil {
 		return false, err
 	}
-	for range 10 {
+	// At least ten looks: a build may have let the lock go before anybody looked.
+	for try := 0; try < 10 || len(left) > 0; try++ {
+		var still []string
+		if err := m.work.QueryRow(ctx, transactionsSQL, builders).Scan(&still); err != nil {
+			return false, err
+		}
+		left = slices.DeleteFunc(left, func(x string) bool { return !slices.Contains(still, x) })
 		if _, whole, err = m.look(ctx, x); err != nil || whole || !pause(ctx, lockAgain) {
 			break
 		}
 	}
 	return whole, err
 }
+
+const (
+	// buildersSQL are the processes that build an index of a table beside its writers.
+	buildersSQL = `SELECT coalesce(array_agg(pid::text), '{}') FROM pg_catalog.pg_locks
+		WHERE relation = $1::regclass AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+			AND mode = 'ShareUpdateExclusiveLock' AND granted`
+	// transactionsSQL are the transactions that some processes have open.
+	transactionsSQL = `SELECT coalesce(array_agg(virtualtransaction), '{}') FROM pg_catalog.pg_locks
+		WHERE locktype = 'virtualxid' AND granted AND pid::text = ANY($1::text[]) AND virtualxid = virtualtransaction`
+)
 
 func (m *migrator) look(ctx context.Context, x index) (there, whole bool, err error) {
 	err = m.work.QueryRow(ctx, `SELECT i.indisvalid FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
@@ -296,7 +330,7 @@ func (m *migrator) transaction(ctx context.Context, f func() error) error {
 	if err := m.do(ctx, m.work, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"); err != nil {
 		return err
 	}
-	err := m.do(ctx, m.work, patience, true)
+	err := m.do(ctx, m.work, m.patience(), true)
 	if err == nil {
 		err = f()
 	}

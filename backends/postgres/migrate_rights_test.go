@@ -13,6 +13,9 @@ import (
 
 // TestOutdatedWithoutDDL: a role that may make nothing meets older tables.
 func TestOutdatedWithoutDDL(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
 		role := "old_" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")

@@ -58,6 +58,7 @@ type Options struct {
 	Log *slog.Logger
 
 	migrating func(c *pgx.Conn, sql string) error // tests break migrations with it
+	idle      time.Duration                       // tests put it in the place of idleInTransaction and lockIdle
 }
 
 const (
@@ -91,11 +92,12 @@ type Store struct {
 	kept    kept
 	tell    teller
 
-	life    context.Context // ends with Close
-	end     context.CancelCauseFunc
-	closing sync.Once
-	closed  error                                          // of the first Close
-	fault   atomic.Pointer[func(c *pgx.Conn, before bool)] // tests break commits with it
+	life      context.Context // ends with Close
+	end       context.CancelCauseFunc
+	closing   sync.Once
+	closed    error                                          // of the first Close
+	fault     atomic.Pointer[func(c *pgx.Conn, before bool)] // tests break commits with it
+	localTime func() time.Time                               // of the cursors; tests replace it
 }
 
 var _ interface {
@@ -137,7 +139,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{o: o, log: o.Log, place: placeOf(config.ConnConfig)}
+	s := &Store{o: o, log: o.Log, place: placeOf(config.ConnConfig), localTime: time.Now}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.sql = render(o.Schema)
 	s.epochs.read = in(o.Schema, epochSQL)

@@ -15,7 +15,7 @@ import (
 func TestPruneUnderASnapshot(t *testing.T) {
 	const rows, bite = 10_000, 250
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
+		url := filled(t, p)
 		s := open(t, Options{URL: url})
 		must(t, url, `INSERT INTO qsidecar.qsidecar_jobs (queue, state, finished_at, expires_at)
 			SELECT 'q', 'done', now() - interval '1 day', now() - n * interval '1 s' FROM generate_series(1, 10000) n`)

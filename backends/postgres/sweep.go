@@ -181,7 +181,7 @@ const (
 func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, err error) {
 	err = s.again(ctx, func(ctx context.Context) (err error) {
 		s.owners.mu.Lock()
-		owners := !time.Now().Before(s.owners.next)
+		owners := !s.localTime().Before(s.owners.next)
 		s.owners.mu.Unlock()
 		o, err = s.lookOnce(ctx, w, owners)
 		if err == nil && o.dead && !owners {
@@ -193,7 +193,7 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 }
 
 func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o outlook, err error) {
-	now := time.Now()
+	now := s.localTime()
 
 	var x claiming
 	x.cursors, x.seen = &s.cursors, map[string]*learned{}
@@ -213,13 +213,13 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 	if err != nil {
 		return o, err
 	}
-	if took := time.Since(now); owners && took > slowLook {
+	took := s.localTime().Sub(now)
+	if owners && took > slowLook {
 		s.owners.mu.Lock()
 		s.owners.next = now.Add(ownersEvery)
 		s.owners.mu.Unlock()
 	}
 	if w.Prune {
-		took := time.Since(now)
 		s.trails.jobs.Looked(from[0], now, took)
 		s.trails.keys.Looked(from[1], now, took)
 	}

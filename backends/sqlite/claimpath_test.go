@@ -47,9 +47,9 @@ func claimPath(b *testing.B, n, jobs int) {
 	snapshot := tables[2]
 	b.ReportMetric(snapshot.wal(b), "snapshot-WAL-MiB")
 	release()
-	began := time.Now()
+	began := b.Elapsed()
 	fill(b, snapshot.Store, 1) // its commit copies the WAL back
-	b.ReportMetric(float64(time.Since(began).Milliseconds()), "catch-up-ms")
+	b.ReportMetric(float64((b.Elapsed() - began).Milliseconds()), "catch-up-ms")
 	again := *snapshot
 	again.all = pace{}
 	again.turn(b, n, jobs/turns, false)
@@ -85,7 +85,7 @@ func newClaimer(b *testing.B, name string) *claimer {
 // turn fills in jobs, which is not measured, and claims and acks as many.
 func (c *claimer) turn(b *testing.B, n, jobs int, last bool) {
 	fill(b, c.Store, jobs)
-	began := time.Now()
+	began := b.Elapsed()
 	for done := 0; done < jobs; done += n {
 		cl := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20}}, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
 		for range min(n, jobs-done) {
@@ -103,7 +103,7 @@ func (c *claimer) turn(b *testing.B, n, jobs int, last bool) {
 			c.held = append(c.held, backends.Lease{Job: j.ID, Token: j.Token})
 		}
 	}
-	took := time.Since(began)
+	took := b.Elapsed() - began
 	c.all.add(jobs, took)
 	if last {
 		c.last.add(jobs, took)

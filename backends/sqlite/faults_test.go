@@ -139,7 +139,7 @@ func TestAnOutcomeThatStaysUnknown(t *testing.T) {
 		}
 		s.fault.Store(nil)
 		unlock = lock(t, s)
-		time.AfterFunc(20*time.Millisecond, cancel)
+		s.onWait(cancel)
 		return errors.New("lost")
 	}
 	s.fault.Store(&hook)

@@ -100,6 +100,9 @@ func (s *Store) untilFree(ctx context.Context, f func() error) error {
 		if err == nil || !busy(err) {
 			return err
 		}
+		if f := s.waits.Load(); f != nil {
+			(*f)()
+		}
 		timer := time.NewTimer(pause(try))
 		select {
 		case <-timer.C:

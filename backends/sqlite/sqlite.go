@@ -67,6 +67,7 @@ type Store struct {
 
 	counts estimates
 	fault  atomic.Pointer[func(before bool) error] // tests lose commits with it
+	waits  atomic.Pointer[func()]                  // tests learn by it that another program's lock is waited for
 }
 
 var _ interface {

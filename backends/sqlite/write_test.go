@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 var one = backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
@@ -39,12 +40,23 @@ func lock(t *testing.T, s *Store) (unlock func()) {
 	}
 }
 
+// onWait calls f once, when a write has begun to wait for another program's lock.
+func (s *Store) onWait(f func()) {
+	var hook func()
+	hook = func() {
+		if s.waits.CompareAndSwap(&hook, nil) {
+			f()
+		}
+	}
+	s.waits.Store(&hook)
+}
+
 func TestAnotherProgramHoldsTheLock(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	unlock := lock(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	s.onWait(func() { cancel(context.DeadlineExceeded) })
 	_, err := s.Commit(ctx, one)
 	if !backends.Retryable(err) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while locked: %v", err)
@@ -154,7 +166,7 @@ func TestFindingOutWaitsForTheLock(t *testing.T) {
 				}
 			}
 			unlock = lock(t, s)
-			time.AfterFunc(20*time.Millisecond, unlock)
+			s.onWait(unlock)
 			return errors.New("lost")
 		}
 		s.fault.Store(&hook)
@@ -180,17 +192,11 @@ func TestTheGateIsFairAndBeatsPass(t *testing.T) {
 			order <- name
 			g.release()
 		}()
-		for deadline := time.Now().Add(10 * time.Second); ; {
+		testwait.Until(t, name+" waits", func() bool {
 			g.mu.Lock()
-			n := len(g.normal) + len(g.urgent)
-			g.mu.Unlock()
-			if n == queued {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%d wait, want %d", n, queued)
-			}
-		}
+			defer g.mu.Unlock()
+			return len(g.normal)+len(g.urgent) == queued
+		})
 	}
 	wait("first", false, 1)
 	wait("second", false, 2)

@@ -28,9 +28,9 @@ ORDER BY m.[CreateTime];
 UPDATE [dbo].[MsgQueue] SET [State] = 'A', [ReaderCode] = 'own', [TakenTime] = GETDATE() WHERE [MsgId] = @id;
 COMMIT TRANSACTION;
 SELECT @id AS id;`
-	readPlain   = `UPDATE [dbo].[MsgQueue] SET [State] = 'A', [ReaderCode] = 'own', [TakenTime] = GETDATE() WHERE [MsgId] = %d;`
-	readDone    = `UPDATE [dbo].[MsgQueue] SET [State] = 'C', [DoneTime] = GETDATE() WHERE [MsgId] = %d;`
-	readWritten = `INSERT INTO [dbo].[MsgQueue] ([MsgTypeCode], [Msg]) VALUES ('ORD', N'%s');`
+	readPlain   = `UPDATE [dbo].[MsgQueue] SET [State] = 'A', [ReaderCode] = 'own', [TakenTime] = GETDATE() WHERE [MsgId] = @id;`
+	readDone    = `UPDATE [dbo].[MsgQueue] SET [State] = 'C', [DoneTime] = GETDATE() WHERE [MsgId] = @id;`
+	readWritten = `INSERT INTO [dbo].[MsgQueue] ([MsgTypeCode], [Msg]) VALUES ('ORD', @text);`
 	readCount   = `SELECT COUNT_BIG(*) AS n FROM [dbo].[MsgQueue] AS m WHERE m.[State] = 'C' AND m.[MsgTypeCode] = 'ORD' AND m.[TakenTime] IS NOT NULL AND m.[DoneTime] IS NOT NULL;`
 )
 
@@ -38,14 +38,14 @@ SELECT @id AS id;`
 // Every message is worked once, and the rows are as those readers would have left them.
 func (k *adopter) besideReaders(db *sql.DB, messages int) {
 	k.Helper()
-	exec := func(text string) {
+	exec := func(text string, arg sql.NamedArg) {
 		k.Helper()
-		if _, err := db.ExecContext(k.Context(), text); err != nil {
+		if _, err := db.ExecContext(k.Context(), text, arg); err != nil {
 			k.Fatalf("%s: %v", text, err)
 		}
 	}
 	for n := range messages {
-		exec(fmt.Sprintf(readWritten, fmt.Sprint(n)))
+		exec(readWritten, sql.Named("text", fmt.Sprint(n)))
 	}
 	var mu sync.Mutex
 	worked := map[string][]string{}
@@ -64,7 +64,7 @@ func (k *adopter) besideReaders(db *sql.DB, messages int) {
 					return
 				}
 				note(fmt.Sprint(id.Int64), "own")
-				_, errs[i] = db.ExecContext(k.Context(), fmt.Sprintf(readDone, id.Int64))
+				_, errs[i] = db.ExecContext(k.Context(), readDone, sql.Named("id", id.Int64))
 			}
 		})
 		wg.Go(func() { errs[2+i] = k.workAll(note) })
@@ -86,13 +86,13 @@ func (k *adopter) besideReaders(db *sql.DB, messages int) {
 	}
 	k.Logf("worked by: %v", kinds)
 	// The plain form takes what a sidecar has: the sidecar notices.
-	exec(fmt.Sprintf(readWritten, "raced"))
+	exec(readWritten, sql.Named("text", "raced"))
 	raced := k.one("orders")
 	var id int
 	if _, err := fmt.Sscan(raced.ID, &id); err != nil {
 		k.Fatal(err)
 	}
-	exec(fmt.Sprintf(readPlain, id))
+	exec(readPlain, sql.Named("id", id))
 	k.write(backends.Ack{Leases: leasesOf(raced)}, 1)
 }
 
@@ -187,7 +187,7 @@ func TestAdoptedOnSQLServer(t *testing.T) {
 func (k *adopter) lockedOnSQLServer(db *sql.DB) {
 	k.Helper()
 	for _, text := range []string{"a", "b", "c"} {
-		if _, err := db.ExecContext(k.Context(), fmt.Sprintf(readWritten, text)); err != nil {
+		if _, err := db.ExecContext(k.Context(), readWritten, sql.Named("text", text)); err != nil {
 			k.Fatal(err)
 		}
 	}

@@ -141,6 +141,7 @@ func TestAdoptedStrangers(t *testing.T) {
 	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'A', "ReaderCode" = 'WORKER' WHERE "MsgId" = 1`) // the same in the column's collation
 	k.write(backends.Ack{Leases: leasesOf(stale)}, 1)
 	k.shows(showMessages, "1|A|WORKER|t|", "3|N||", "4|A|worker|t|")
+	k.e.lockTimeouts = true
 	k.sql("BEGIN")
 	k.sql(`SELECT 1 FROM dbo."MsgQueue" WHERE "MsgId" IN (3, 4) FOR UPDATE`)
 	if jobs := k.claim("orders", 1, 0); len(jobs) > 0 {

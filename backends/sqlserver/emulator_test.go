@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,8 +23,12 @@ import (
 // its plans, its conversions and its settings; and no key range is ever locked.
 type emulator struct {
 	url, schema string
-	translator  *translator
+	translator  *translations
 	tables      map[string][]*answer // that somebody else owns: what the catalogue says of each
+
+	// lockTimeouts has a wait for a lock end as SET LOCK_TIMEOUT says. Without it a machine
+	// that stands still ends no wait.
+	lockTimeouts bool
 
 	mu    sync.Mutex
 	conns map[*emulated]struct{}
@@ -46,7 +49,7 @@ func (e *emulator) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	config.RuntimeParams["client_min_messages"] = "warning"
 	pg, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -92,9 +95,7 @@ func (c *emulated) Close() error {
 	c.e.mu.Lock()
 	delete(c.e.conns, c)
 	c.e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = c.pg.Close(ctx) // it may be broken
+	_ = c.pg.Close(context.Background()) // it may be broken
 	return nil
 }
 
@@ -108,7 +109,15 @@ func (c *emulated) QueryContext(ctx context.Context, query string, args []driver
 		if err := c.declare(args); err != nil {
 			return nil, err
 		}
-		query = string(args[0].Value.(mssql.NVarCharMax))
+		query, args = string(args[0].Value.(mssql.NVarCharMax)), nil
+	}
+	for _, a := range args { // a plain statement's, whose types the driver finds
+		kind := "text"
+		switch a.Value.(type) {
+		case int, int64:
+			kind = "bigint"
+		}
+		c.vars[a.Name] = value{kind, textOf(a.Value)}
 	}
 	if err := c.batch(ctx, query); err != nil {
 		return nil, c.told(ctx, err)
@@ -192,29 +201,31 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 // carryOut goes through steps. left is "break" or "continue", where one of them was met.
 func (c *emulated) carryOut(ctx context.Context, steps []step) (left string, err error) {
 	for _, s := range steps {
-		switch s.what {
+		switch s.What {
 		case "break", "continue":
-			return s.what, nil
+			return s.What, nil
 		case "begin", "commit", "rollback":
-			if s.what != "rollback" || c.pg.PgConn().TxStatus() != 'I' {
-				err = c.do(ctx, s.what)
+			if s.What != "rollback" || c.pg.PgConn().TxStatus() != 'I' {
+				err = c.do(ctx, s.What)
 			}
 		case "patience":
-			err = c.do(ctx, fmt.Sprintf("SET lock_timeout = '%dms'", max(s.number, 1)))
+			if c.e.lockTimeouts {
+				err = c.do(ctx, fmt.Sprintf("SET lock_timeout = '%dms'", max(s.Number, 1)))
+			}
 		case "list", "do":
-			err = c.do(ctx, s.query)
+			err = c.do(ctx, s.Query)
 		case "select":
-			err = c.ask(ctx, s.query)
+			err = c.ask(ctx, s.Query)
 		case "declare":
-			c.vars[s.names[0]] = value{kind: s.kind}
-			if s.query != "" {
+			c.vars[s.Names[0]] = value{kind: s.Kind}
+			if s.Query != "" {
 				err = c.assign(ctx, s)
 			}
 		case "assign":
 			err = c.assign(ctx, s)
 		case "if":
 			var yes bool
-			if yes, err = c.true(ctx, s.query); err == nil {
+			if yes, err = c.true(ctx, s.Query); err == nil {
 				left, err = c.carryOut(ctx, map[bool][]step{true: s.yes, false: s.no}[yes])
 			}
 			if left != "" {
@@ -223,7 +234,7 @@ func (c *emulated) carryOut(ctx context.Context, steps []step) (left string, err
 		case "while":
 			err = c.while(ctx, s)
 		default:
-			err = fmt.Errorf("a step %q", s.what)
+			err = fmt.Errorf("a step %q", s.What)
 		}
 		if err != nil {
 			return "", err
@@ -234,7 +245,7 @@ func (c *emulated) carryOut(ctx context.Context, steps []step) (left string, err
 
 func (c *emulated) while(ctx context.Context, s step) error {
 	for range 10_000 {
-		yes, err := c.true(ctx, s.query)
+		yes, err := c.true(ctx, s.Query)
 		if err != nil || !yes {
 			return err
 		}
@@ -337,7 +348,7 @@ func (c *emulated) ask(ctx context.Context, query string) error {
 }
 
 func (c *emulated) assign(ctx context.Context, s step) error {
-	a, err := c.rows(ctx, s.query)
+	a, err := c.rows(ctx, s.Query)
 	if err != nil {
 		return err
 	}
@@ -346,7 +357,7 @@ func (c *emulated) assign(ctx context.Context, s step) error {
 	if len(a.rows) == 0 {
 		return nil // the variables keep what they have
 	}
-	for i, name := range s.names {
+	for i, name := range s.Names {
 		v, ok := c.vars[name]
 		if !ok {
 			return mssql.Error{Number: 137, Message: "Must declare the scalar variable @" + name}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Turns batches of T-SQL into steps that a PostgreSQL server carries out, for tests.
+"""Turns statements of T-SQL into steps that a PostgreSQL server carries out, for tests.
 
-It reads one JSON text a line, a batch, and answers with a line: its steps. A step is a
-list: ["declare", variable, type, query], ["list", statements], ["assign", variables,
-query], ["select", query], ["do", statement], ["if", query, steps, steps], ["while",
-query, steps], ["break"], ["continue"], ["begin"], ["commit"], ["rollback"] or
-["patience", milliseconds]. Variables stand in queries as <<name>>.
+It reads one JSON text a line, a statement or a script of CREATE TABLEs, and answers with
+a line: its steps. A step's "what" is "declare" (names, kind, query), "list" (query),
+"assign" (names, query), "select" (query), "do" (query), "begin", "commit" or "patience"
+(number, in milliseconds). Variables stand in queries as <<name>>. Control flow is read by
+batch_reader_test.go. The answers are kept in translations.jsonl.
 
 It is no more than the T-SQL of this package needs, and its locks are PostgreSQL's:
 UPDLOCK is FOR UPDATE, with READPAST it is SKIP LOCKED. Ranges are not locked at all, as
@@ -20,6 +20,9 @@ import sqlglot
 from sqlglot import exp
 
 from batch import kind_of
+
+PARTS = {"declare": ["names", "kind", "query"], "list": ["query"], "assign": ["names", "query"], "select": ["query"], "do": ["query"],
+         "begin": [], "commit": [], "patience": ["number"]}
 
 KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job", "fence"], "qsidecar_keys": ["queue", "name"], "qsidecar_hosts": ["host"],
         "qsidecar_returns": ["queue"], "qsidecar_commits": ["handle", "lane"], "qsidecar_queues": ["queue"]}
@@ -340,7 +343,7 @@ def statement(text):
             if isinstance(k, exp.Schema):
                 return [["list", f"CREATE TEMP TABLE IF NOT EXISTS v_{name} ({columns(k)}); DELETE FROM pg_temp.v_{name}"]]
             value = item.args.get("default")
-            return [["declare", name, kind(kind_of(k)), text_of(query(exp.select(value))) if value else ""]]
+            return [["declare", [name], kind(kind_of(k)), text_of(query(exp.select(value))) if value else ""]]
         case exp.Set():
             m = re.match(r"SET @(\w+) = (.*)$", text, re.S)
             return [["assign", [m.group(1)], text_of(query(sqlglot.parse_one("SELECT " + m.group(2), dialect="tsql")))]]
@@ -357,53 +360,6 @@ def statement(text):
         case exp.Delete():
             return [["do", delete(tree)]]
     raise ValueError(f"a {type(tree).__name__}: {text}")
-
-
-class Reader:
-    """Reads a batch line by line into steps."""
-
-    def __init__(self, text):
-        self.lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("--")]
-
-    def block(self):
-        steps = []
-        while self.lines and self.lines[0].strip() not in ("END;", "END"):
-            steps += self.step()
-        return steps
-
-    def body(self):
-        """What follows an IF, an ELSE or a WHILE: a block or one statement."""
-        if self.lines[0].strip() == "BEGIN":
-            self.lines.pop(0)
-            steps = self.block()
-            self.lines.pop(0)
-            return steps
-        return self.step()
-
-    def step(self):
-        word = self.lines[0].strip()
-        if word in ("BREAK;", "CONTINUE;"):
-            self.lines.pop(0)
-            return [[word[:-1].lower()]]
-        if word == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;":
-            self.lines.pop(0)
-            return [["rollback"]]
-        if m := re.match(r"(IF|WHILE) (.+)$", word):
-            self.lines.pop(0)
-            condition = text_of(query(sqlglot.parse_one(f"SELECT CASE WHEN {m.group(2)} THEN 1 ELSE 0 END", dialect="tsql")))
-            body = self.body()
-            if m.group(1) == "WHILE":
-                return [["while", condition, body]]
-            other = []
-            if self.lines and self.lines[0].strip() == "ELSE":
-                self.lines.pop(0)
-                other = self.body()
-            return [["if", condition, body, other]]
-        taken = []
-        while True:
-            taken.append(self.lines.pop(0))
-            if taken[-1].rstrip().endswith(";"):
-                return statement("\n".join(taken).strip()[:-1])
 
 
 def tables(text):
@@ -425,13 +381,8 @@ def tables(text):
 
 
 def translate(text):
-    if "CREATE TABLE" in text:
-        return tables(text)
-    reader = Reader(text)
-    steps = reader.block()
-    if reader.lines:
-        raise ValueError(f"an END too many: {reader.lines[:3]}")
-    return steps
+    """The steps of one statement, as the Go tests read them."""
+    return [dict(zip(("what", *PARTS[s[0]]), s)) for s in (tables(text) if "CREATE TABLE" in text else statement(text))]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,225 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestAnAbandonedSessionIsInterruptedNotKilled: MySQL's KILL closes the killed session's
+// socket while that session may be about to write to it. Its answer then reaches another
+// connection, which got the same file descriptor.
+func TestAnAbandonedSessionIsInterruptedNotKilled(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s := open(t, Options{URL: m.URL(m.Database(t))})
+		abandoned, err := s.open(t.Context(), newLine())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer abandoned.close()
+		id, err := abandoned.number(t.Context(), "SELECT CONNECTION_ID()")
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() { answer <- abandoned.exec(t.Context(), "DO SLEEP(1000)") }()
+		testwait.Until(t, "the abandoned session executes its statement", func() bool {
+			return numberOf(t, m, "", fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d AND state = 'User sleep'", testserver.MySQLSessions, id)) > 0
+		})
+		next, err := s.open(t.Context(), newLine())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer next.close()
+		ended := make(chan error, 1)
+		go func() { ended <- next.kill(t.Context(), abandoned.name) }()
+		if err := testwait.Receive(t, "the statement's end", answer); err != nil && !isCode(err, 1317) {
+			t.Errorf("the abandoned session got %v, want its statement interrupted", err)
+		}
+		abandoned.close()
+		if err := testwait.Receive(t, "the session's end", ended); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAnErrorAfterTheLastRowKeepsTheConnection: the server rejected a statement, and the
+// connection is as good as before.
+func TestAnErrorAfterTheLastRowKeepsTheConnection(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s := open(t, Options{URL: m.URL(m.Database(t))})
+		c, l, err := s.take(t.Context(), &s.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.pool.put(c, l)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var x script
+		x.each(func(*result) error { return nil }, "SELECT 1 UNION SELECT 2")
+		x.add("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'")
+		if err := c.query(ctx, x.sql.String(), nil, x.reads); codeOf(err) != 1644 {
+			t.Fatalf("the query returned %v", err)
+		}
+		if err := c.exec(ctx, "DO 0"); err != nil {
+			t.Errorf("the next statement: %v", err)
+		}
+	})
+}
+
+// meddler is a connection that calls a function before and after each read and write.
+type meddler struct {
+	net.Conn
+	event func(c net.Conn)
+	stop  func() // called by Close
+}
+
+func (c *meddler) Read(p []byte) (int, error) {
+	c.event(c.Conn)
+	n, err := c.Conn.Read(p)
+	c.event(c.Conn)
+	return n, err
+}
+
+func (c *meddler) Write(p []byte) (int, error) {
+	c.event(c.Conn)
+	n, err := c.Conn.Write(p)
+	c.event(c.Conn)
+	return n, err
+}
+
+// SyscallConn lets the pool see that an idle connection was closed.
+func (c *meddler) SyscallConn() (syscall.RawConn, error) { return c.Conn.(syscall.Conn).SyscallConn() }
+
+func (c *meddler) Close() error {
+	if c.stop != nil {
+		c.stop()
+	}
+	return c.Conn.Close()
+}
+
+// TestAContextThatEndsAfterTheLastRow: the query has its answer, and the driver is closing
+// the connection, which must not go back to the pool.
+func TestAContextThatEndsAfterTheLastRow(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		closing, closed := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		var slow atomic.Bool // the driver's Close of the connection takes its time
+		s := open(t, Options{URL: m.URL(m.Database(t)), wrap: func(c net.Conn) net.Conn {
+			return &meddler{Conn: c, event: func(net.Conn) {}, stop: func() {
+				if slow.CompareAndSwap(true, false) {
+					close(closing)
+					<-closed
+				}
+			}}
+		}})
+		release := func() { once.Do(func() { close(closed) }) }
+		defer release()
+		c, l, err := s.take(t.Context(), &s.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		slow.Store(true)
+		if err := c.query(ctx, "SELECT 1", nil, []func(r *result) error{func(r *result) error {
+			for ok := true; ok; {
+				if ok, err = r.next(); err != nil {
+					return err
+				}
+			}
+			cancel()
+			testwait.Closed(t, "the driver closes the connection", closing)
+			return nil
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		s.pool.put(c, l)
+		if u := s.Usage(); u.Idle != 0 {
+			t.Errorf("%d idle connections, want the closed one dropped", u.Idle)
+		}
+		release()
+		write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}})
+	})
+}
+
+// TestContextsThatEndAtEachReadAndWrite: a context ends before and after every read and
+// write of an enqueue, of those that open its connection too. The answer is the truth, and
+// the next enqueue needs no second try by its caller.
+func TestContextsThatEndAtEachReadAndWrite(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		for _, cut := range []bool{false, true} { // how soon the driver notices
+			t.Run(map[bool]string{false: "Later", true: "AtOnce"}[cut], func(t *testing.T) { endEverywhere(t, m, cut) })
+		}
+	})
+}
+
+func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
+	name := m.Database(t)
+	var left atomic.Int64 // events until the context ends
+	var cancel context.CancelFunc
+	s := open(t, Options{URL: m.URL(name), wrap: func(c net.Conn) net.Conn {
+		return &meddler{Conn: c, event: func(c net.Conn) {
+			if left.Add(-1) == 0 {
+				cancel()
+				if cut {
+					_ = c.Close() // fails if the driver was faster
+				}
+			}
+		}}
+	}})
+	points := 0
+	for warm := range 2 { // with a connection to open, and with an idle one
+		for n := int64(1); ; n++ {
+			if warm == 0 {
+				s.pool.drop()
+			} else {
+				write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "warm"}}})
+			}
+			queue := fmt.Sprintf("q%d.%d", warm, n)
+			ctx, end := context.WithCancel(t.Context())
+			cancel = end
+			left.Store(n)
+			_, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}, {Queue: queue}}}}})
+			fired := left.Swap(0) <= 0
+			end()
+			if !fired {
+				if err != nil {
+					t.Fatalf("%s: without an end: %v", queue, err)
+				}
+				break
+			}
+			points++
+			// The next enqueue waits for what a session still does for the same line.
+			write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "next"}}})
+			stored := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_jobs WHERE queue = '"+queue+"'")
+			if err == nil && stored != 2 || err != nil && stored != 0 && (stored != 2 || !errors.Is(err, backends.ErrUnknownOutcome)) {
+				t.Errorf("%s: answered %v, and %d jobs exist", queue, err, stored)
+			}
+		}
+	}
+	if points < 10 {
+		t.Errorf("the context ended at %d points, want every read and write", points)
+	}
+	t.Logf("the context ended at %d points", points)
+}
+
+// drop closes the idle connections.
+func (p *pool) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.idle {
+		c.close()
+		p.line = append(p.line, c.line)
+	}
+	p.idle = nil
+}

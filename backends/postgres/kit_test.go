@@ -1,0 +1,80 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// template is the name of a database of this process with the tables of this version.
+var template = fmt.Sprintf("t%d_template", os.Getpid())
+
+// makeTemplate makes it on a server.
+func makeTemplate(ctx context.Context, p *testserver.Postgres) error {
+	if err := p.Exec(ctx, "CREATE DATABASE "+template+" TEMPLATE template0"); err != nil {
+		return err
+	}
+	at, err := url.Parse(p.Admin())
+	if err != nil {
+		return err
+	}
+	at.Path = "/" + template
+	s, err := Open(ctx, Options{URL: at.String()})
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// filled is a database that has the tables of this version: a copy, which costs a
+// fraction of what Open does to make them.
+func filled(t testing.TB, p *testserver.Postgres) (url string) {
+	t.Helper()
+	return p.Copy(t, template)
+}
+
+// exec runs SQL beside the Store, like psql.
+func exec(t testing.TB, url, sql string) error {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	_, err = c.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+func must(t testing.TB, url, sql string) {
+	t.Helper()
+	if err := exec(t, url, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
