@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -235,7 +236,7 @@ func (a *attendant) wake() {
 	}
 }
 
-// run attends until ctx is done, then gives everything back. It sleeps while
+// run attends until ctx is done, then finishes. It sleeps while
 // nothing is claimed ahead.
 func (a *attendant) run(ctx context.Context) {
 	tick := time.NewTicker(attendEvery)
@@ -244,7 +245,7 @@ func (a *attendant) run(ctx context.Context) {
 		select {
 		case <-a.poke:
 		case <-ctx.Done():
-			a.giveBack(0)
+			a.finish()
 			return
 		}
 		for left := true; left; {
@@ -252,10 +253,19 @@ func (a *attendant) run(ctx context.Context) {
 			case <-tick.C:
 				left = a.attend()
 			case <-ctx.Done():
-				a.giveBack(0)
+				a.finish()
 				return
 			}
 		}
+	}
+}
+
+// finish gives back what is claimed ahead, and records the hand-outs that it did not
+// record yet: an attempt counts at delivery, and this identity settles no more.
+func (a *attendant) finish() {
+	a.giveBack(0)
+	for more := true; more; {
+		more = a.record(math.MaxInt64)
 	}
 }
 
@@ -266,12 +276,18 @@ func (a *attendant) attend() (left bool) {
 		limit = 0 // the beat is late: nothing is handed out, so nothing is kept
 	}
 	left = a.giveBack(limit)
-	handed, more := a.ledger.unrecorded(now - recordAge)
+	more := a.record(now - recordAge)
+	return left || more
+}
+
+// record records the hand-outs from before limit and reports whether there are more.
+func (a *attendant) record(limit time.Duration) (more bool) {
+	handed, more := a.ledger.unrecorded(limit)
 	if len(handed) > 0 {
-		// Nobody waits for it. A lost one was settled meanwhile.
+		// No client waits for it. A lost one was settled before.
 		a.committer.pushFree(backends.Deliver{Handed: handed}, nil)
 	}
-	return left || more
+	return more
 }
 
 func (a *attendant) giveBack(limit time.Duration) (left bool) {

@@ -1,10 +1,12 @@
 package bridge
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -16,7 +18,7 @@ import (
 func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 	t.Helper()
 	p := s.dial(t)
-	for range 20 {
+	for range 6 {
 		jobs := ""
 		for i := range 100 {
 			if i > 0 {
@@ -68,11 +70,11 @@ func (s *sidecar) aheadOf(queue string) int {
 	return 0
 }
 
-// slow makes every commit take a while, as a disk does: only then a line is
-// worth claiming ahead for.
+// slow makes every commit take a while of the virtual clock, as a disk does: only then a
+// line is worth claiming ahead for.
 func slow(b backends.Batch, _ backends.Results) error {
 	if len(b.Writes) > 0 {
-		<-time.After(time.Millisecond)
+		pause(context.Background(), time.Millisecond)
 	}
 	return nil
 }
@@ -81,44 +83,48 @@ func aheadSidecar(t *testing.T) *sidecar {
 	db := &faulty{Backend: memory.New()}
 	f := slow
 	db.after.Store(&f)
-	return start(t, options(t, db))
+	return start(t, options(db))
 }
 
 func TestClaimedAheadGoesBackWhenNobodyTakesIt(t *testing.T) {
-	s := aheadSidecar(t)
-	c := busyLine(t, s, "q")[0]
-	eventually(t, func() bool { return s.aheadOf("q") == 0 })
-	eventually(t, func() bool {
-		q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]
-		return q["claimed"] == float64(0) && q["ready"].(float64) > 0
+	synctest.Test(t, func(t *testing.T) {
+		s := aheadSidecar(t)
+		c := busyLine(t, s, "q")[0]
+		eventually(t, func() bool { return s.aheadOf("q") == 0 })
+		eventually(t, func() bool {
+			q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]
+			return q["claimed"] == float64(0) && q["ready"].(float64) > 0
+		})
+		if j := c.claim1("q"); j.Attempt != 1 || j.LastError != "" {
+			t.Errorf("got %+v, want attempt 1: lying in a buffer charges nothing", j)
+		}
 	})
-	if j := c.claim1("q"); j.Attempt != 1 || j.LastError != "" {
-		t.Errorf("got %+v, want attempt 1: lying in a buffer charges nothing", j)
-	}
 }
 
 func TestHandOutOfAJobClaimedAheadIsRecorded(t *testing.T) {
-	s := aheadSidecar(t)
-	clients := busyLine(t, s, "q")
-	c, other := clients[0], clients[1]
-	c.call(`{"op":"hello","worker":"w1"}`)
-	if s.aheadOf("q") == 0 {
-		t.Fatal("the buffer is empty already")
-	}
-	r := c.call(`{"op":"claim","queue":"q"}`)
-	id := r.Jobs[0].ID
-	eventually(t, func() bool { return other.workerOf("q", id) == "w1" })
-	c.close()
-	eventually(t, func() bool {
-		for _, j := range other.call(`{"op":"claim","queue":"q","max":1000}`).Jobs {
-			if j.ID == id {
-				if j.Attempt != 2 {
-					t.Errorf("attempt %d after its worker died, want 2", j.Attempt)
-				}
-				return true
-			}
+	synctest.Test(t, func(t *testing.T) {
+		s := aheadSidecar(t)
+		clients := busyLine(t, s, "q")
+		c, other := clients[0], clients[1]
+		c.call(`{"op":"hello","worker":"w1"}`)
+		if s.aheadOf("q") == 0 {
+			t.Fatal("the buffer is empty already")
 		}
-		return false
+		r := c.call(`{"op":"claim","queue":"q"}`)
+		id := r.Jobs[0].ID
+		eventually(t, func() bool { return other.workerOf("q", id) == "w1" })
+		c.close()
+		eventually(t, func() bool {
+			for _, j := range other.call(`{"op":"claim","queue":"q","max":1000}`).Jobs {
+				if j.ID == id {
+					if j.Attempt != 2 {
+						t.Errorf("attempt %d after its worker died, want 2", j.Attempt)
+					}
+					return true
+				}
+			}
+			return false
+		})
 	})
 }
 
@@ -134,55 +140,82 @@ func (c *client) workerOf(queue, id string) string {
 // TestBufferMakesNoQueueLookEmpty: a claim that cannot be served from what is claimed
 // ahead (a timed lease, other queues beside) gets a job all the same.
 func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
-	s := aheadSidecar(t)
-	for _, claim := range []string{
-		`{"op":"claim","queue":"q","lease_ms":60000,"max":1000}`,
-		`{"op":"claim","queues":["r","q"],"max":1000}`,
-	} {
-		c := busyLine(t, s, "q")[0]
-		all := 0
-		for {
-			n := len(c.call("%s", claim).Jobs)
-			if all += n; n == 0 {
-				break
+	synctest.Test(t, func(t *testing.T) {
+		s := aheadSidecar(t)
+		for _, claim := range []string{
+			`{"op":"claim","queue":"q","lease_ms":60000,"max":1000}`,
+			`{"op":"claim","queues":["r","q"],"max":1000}`,
+		} {
+			c := busyLine(t, s, "q")[0]
+			all := 0
+			for {
+				n := len(c.call("%s", claim).Jobs)
+				if all += n; n == 0 {
+					break
+				}
+			}
+			if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["ready"] != float64(0) || q["claimed"].(float64) < float64(all) {
+				t.Errorf("%s: empty after %d jobs, with %v left", claim, all, q)
+			}
+			if left := s.aheadOf("q"); left > 0 {
+				t.Errorf("%s: empty while %d jobs lie claimed ahead", claim, left)
 			}
 		}
-		if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["ready"] != float64(0) || q["claimed"].(float64) < float64(all) {
-			t.Errorf("%s: empty after %d jobs, with %v left", claim, all, q)
-		}
-		if left := s.aheadOf("q"); left > 0 {
-			t.Errorf("%s: empty while %d jobs lie claimed ahead", claim, left)
-		}
-	}
+	})
 }
 
 // TestPausedQueueGivesNothingFromTheBuffer: within a second of the answer.
 func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
-	s := aheadSidecar(t)
-	c := busyLine(t, s, "q")[0]
-	c.call(`{"op":"pause","queue":"q"}`)
-	answered := time.Now()
-	for asked := answered; len(c.call(`{"op":"claim","queue":"q"}`).Jobs) > 0; asked = time.Now() {
-		if asked.Sub(answered) > time.Second {
-			t.Fatal("a paused queue gave out a job to who asked after a second")
+	synctest.Test(t, func(t *testing.T) {
+		s := aheadSidecar(t)
+		c := busyLine(t, s, "q")[0]
+		c.call(`{"op":"pause","queue":"q"}`)
+		answered := time.Now()
+		for asked := answered; len(c.call(`{"op":"claim","queue":"q"}`).Jobs) > 0; asked = time.Now() {
+			if asked.Sub(answered) > time.Second {
+				t.Fatal("a paused queue gave out a job to who asked after a second")
+			}
 		}
-	}
-	t.Logf("nothing any more after %v", time.Since(answered))
+	})
 }
 
 // TestDrainEmptiesTheBuffer: what nobody got is ready again when the sidecar is gone.
 func TestDrainEmptiesTheBuffer(t *testing.T) {
-	s := aheadSidecar(t)
-	busyLine(t, s, "q")
-	s.stop()
-	if err := s.wait(t); err != nil {
-		t.Fatal(err)
-	}
-	o := options(t, s.plan.Load().banks[0].link.end.Backend)
-	c := start(t, o).dial(t)
-	if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["claimed"] != float64(0) {
-		t.Errorf("left claimed by an orderly exit: %v", q)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := aheadSidecar(t)
+		busyLine(t, s, "q")
+		s.stop()
+		if err := s.wait(t); err != nil {
+			t.Fatal(err)
+		}
+		o := options(s.plan.Load().banks[0].link.end.Backend)
+		c := start(t, o).dial(t)
+		if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["claimed"] != float64(0) {
+			t.Errorf("left claimed by an orderly exit: %v", q)
+		}
+	})
+}
+
+// TestDrainRecordsHandOuts: the attempt of a job that a worker got right before an orderly
+// exit counts.
+func TestDrainRecordsHandOuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := aheadSidecar(t)
+		c := busyLine(t, s, "q")[0]
+		if s.aheadOf("q") == 0 {
+			t.Fatal("the buffer is empty already")
+		}
+		id := c.call(`{"op":"claim","queue":"q"}`).Jobs[0].ID
+		s.stop()
+		s.Abort() // do not wait for the worker
+		if err := s.wait(t); err != nil {
+			t.Fatal(err)
+		}
+		next := start(t, options(s.plan.Load().banks[0].link.end.Backend)).dial(t)
+		if j := next.call(`{"op":"peek","queue":"q","ids":[%q]}`, id).Jobs[0]; j.Attempt != 1 {
+			t.Errorf("the job in its worker's hands shows %d attempts, want 1", j.Attempt)
+		}
+	})
 }
 
 func TestPaceIgnoresABurst(t *testing.T) {
@@ -210,34 +243,33 @@ func TestPaceIgnoresABurst(t *testing.T) {
 // TestSettledJobsAreNotUnknown: jobs that are settled while the keeper compares
 // are not given back.
 func TestSettledJobsAreNotUnknown(t *testing.T) {
-	db := &faulty{Backend: memory.New()}
-	b, err := New(impatient(t, db), testLog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := b.plan.Load().banks[0].keeper
-	var released atomic.Int64
-	release := k.release
-	k.release = func(owner backends.Identity, leases []backends.Lease) {
-		released.Add(int64(len(leases)))
-		release(owner, leases)
-	}
-	s := run(t, b)
-	c := s.dial(t)
-	for range 300 {
-		c.call(`{"op":"enqueue","queue":"q"}`)
-		j := c.claim1("q")
-		// The look sees the row; the ack comes before the comparison.
-		rows, err := db.Held(t.Context(), k.current(), "", heldPage)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		b := newFor(t, options(db), testLog(t))
+		k := b.plan.Load().banks[0].keeper
+		var released atomic.Int64
+		release := k.release
+		k.release = func(owner backends.Identity, leases []backends.Lease) {
+			released.Add(int64(len(leases)))
+			release(owner, leases)
 		}
-		c.call(`{"op":"ack","lease":%q}`, j.Lease)
-		if err := k.giveBackUnknown(t.Context(), k.current(), "", k.ledger.unknown(rows)); err != nil {
-			t.Fatal(err)
+		s := run(t, b)
+		c := s.dial(t)
+		for range 300 {
+			c.call(`{"op":"enqueue","queue":"q"}`)
+			j := c.claim1("q")
+			// The look sees the row; the ack comes before the comparison.
+			rows, err := db.Held(t.Context(), k.current(), "", heldPage)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.call(`{"op":"ack","lease":%q}`, j.Lease)
+			if err := k.giveBackUnknown(t.Context(), k.current(), "", k.ledger.unknown(rows)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if n := released.Load(); n > 0 {
-		t.Errorf("%d settled jobs were given back", n)
-	}
+		if n := released.Load(); n > 0 {
+			t.Errorf("%d settled jobs were given back", n)
+		}
+	})
 }

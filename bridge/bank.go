@@ -79,7 +79,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		times:   b.times,
 		ledger:  b.ledger,
 		log:     b.log,
-		clock:   bootTime,
+		clock:   br.system.clock,
 		lost:    func(m map[*session][]heldJob) { br.tellLost(b, m) },
 		release: c.release,
 		revived: c.wakeClaims,
@@ -101,7 +101,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 	b.keeper.abandoned = func() { b.broker.takeAhead(0) } // lost like all the rest
 	c.broker, c.keeper = b.broker, b.keeper
 	b.broker.fresh = b.keeper.fresh
-	b.broker.clock = bootTime
+	b.broker.clock = br.system.clock
 	b.broker.buffers = b.info.Ahead
 	b.broker.memory = &br.buffers
 	b.broker.direct = b.link.adopted

@@ -57,7 +57,7 @@ func (e *endless) Close() error { return nil }
 // workers claim one and ack one, on a database that costs nothing. The workers
 // do hardly more than the system calls.
 func BenchmarkClaimAck(b *testing.B) {
-	s := start(b, options(b, &endless{}))
+	s := start(b, unixOptions(b, &endless{}))
 	var todo atomic.Int64
 	todo.Store(int64(b.N))
 	var wg sync.WaitGroup

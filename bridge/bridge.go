@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +26,7 @@ type Bridge struct {
 	control Control              // nil: there is no config
 	began   time.Time
 	log     *slog.Logger
+	system  system
 	ready   chan struct{}
 	aborted chan struct{}
 	abort   sync.Once
@@ -65,15 +65,27 @@ type running struct {
 	hard      context.Context         // done when the time for the last commits is over
 }
 
+// system is what a Bridge uses of the operating system beside its databases. A test on a
+// virtual clock puts other functions in the place of those.
+type system struct {
+	clock  func() time.Duration              // never jumps; see bootTime
+	listen func(s Socket) (*listener, error) // on a socket that was not handed over
+}
+
 // New checks the options, reports everything that is wrong with them, and makes a
 // Bridge. It starts nothing.
 func New(o Options, log *slog.Logger) (*Bridge, error) {
+	return newBridge(o, log, system{clock: bootTime, listen: listen})
+}
+
+func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
 	b := &Bridge{
 		log:      log,
+		system:   sys,
 		began:    time.Now(),
 		metrics:  newMetrics(),
 		ready:    make(chan struct{}),
@@ -117,16 +129,11 @@ func (b *Bridge) Run(ctx context.Context) error {
 	defer stopWork()
 	defer stopHard()
 
-	var join, housework sync.WaitGroup
+	var join sync.WaitGroup
 	for _, bank := range b.plan.Load().banks {
 		join.Go(func() { bank.join(ctx) })
 	}
 	join.Wait()
-	housework.Go(func() {
-		if err := r.watcher.run(); err != nil {
-			r.fail(err)
-		}
-	})
 	b.reload.Lock()
 	for _, bank := range b.plan.Load().banks {
 		b.runBank(r, bank)
@@ -157,7 +164,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 	err = errors.Join(err, r.watcher.close())
 	r.accepting.Wait()
-	housework.Wait()
 	if cause := context.Cause(r.stop); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)
 	}
@@ -166,16 +172,13 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 // begin listens, and makes what Run needs.
 func (b *Bridge) begin(ctx context.Context) (*running, error) {
-	lns, err := listenAll(&b.plan.Load().opts)
+	lns, err := b.listenAll(&b.plan.Load().opts)
 	if err != nil {
 		return nil, err
 	}
-	watcher, err := newHangups()
-	if err != nil {
-		return nil, errors.Join(err, closeAll(lns))
-	}
-	r := &running{listeners: lns, watcher: watcher}
+	r := &running{listeners: lns}
 	r.stop, r.fail = context.WithCancelCause(ctx)
+	r.watcher = newHangups(r.fail)
 	return r, nil
 }
 
@@ -279,8 +282,8 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 }
 
 // serveConn serves one accepted connection to its end.
-func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) {
-	who, err := peerOf(conn)
+func (b *Bridge) serveConn(conn conn, socket string) {
+	who, err := conn.peer()
 	if err != nil && b.plan.Load().socket(socket).Allow != nil {
 		b.log.Error("a connection was refused", "socket", socket, "error", err)
 		_ = conn.Close() // nothing was read from it
@@ -299,7 +302,7 @@ func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) 
 	defer b.ended(s)
 	s.logConnected(true)
 	defer s.logConnected(false)
-	forget, err := watcher.watch(conn, func() { s.hangUp(errHangUp) })
+	forget, err := conn.watch(func() { s.hangUp(errHangUp) })
 	if err != nil {
 		b.log.Error("a connection was refused", "error", err)
 	} else {
@@ -311,7 +314,7 @@ func (b *Bridge) serveConn(conn *net.UnixConn, socket string, watcher *hangups) 
 
 // open makes a session. There is none where the Bridge is stopping, where a reload took the
 // socket away while the connection was accepted, or, as the error says, where there are too many.
-func (b *Bridge) open(in io.Reader, out io.Writer, conn net.Conn, socket string, who *peer) (*session, *protocol.Error) {
+func (b *Bridge) open(in io.Reader, out io.Writer, conn conn, socket string, who *peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {

@@ -4,58 +4,63 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 // TestLimitOfBuffered: connections that send half of a large message each take no more
 // memory than is allowed, and are ended for others that send whole ones.
 func TestLimitOfBuffered(t *testing.T) {
 	t.Parallel()
-	const most = 8 << 20
-	s, _ := limited(t, Limits{Buffered: most})
-	half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 2<<20)
-	told := make(chan string, 8)
-	for range cap(told) {
-		c := s.dial(t)
-		go func() { _, _ = c.conn.Write([]byte(half)) }() // it is cut off
-		go func() {
-			line, err := c.line()
-			told <- fmt.Sprint(string(line), err)
-		}()
-	}
-	eventually(t, func() bool { return s.buffered() == most })
-	whole := s.dial(t)
-	whole.call("%s", half+`"}`)
-	if n := s.buffered(); n > most {
-		t.Errorf("%d bytes are buffered, at most %d may be", n, most)
-	}
-	if text := <-told; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffered") {
-		t.Errorf("who stood still was told %s", text)
-	}
-	whole.call(`{"op":"bye"}`)
+	synctest.Test(t, func(t *testing.T) {
+		const most = 8 << 20
+		s, _ := limited(t, Limits{Buffered: most})
+		half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 2<<20)
+		told := make(chan string, 8)
+		for range cap(told) {
+			c := s.dial(t)
+			go func() { _, _ = c.conn.Write([]byte(half)) }() // it is cut off
+			go func() {
+				line, err := c.line()
+				told <- fmt.Sprint(string(line), err)
+			}()
+		}
+		eventually(t, func() bool { return s.buffered() == most })
+		whole := s.dial(t)
+		whole.call("%s", half+`"}`)
+		if n := s.buffered(); n > most {
+			t.Errorf("%d bytes are buffered, at most %d may be", n, most)
+		}
+		if text := <-told; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffered") {
+			t.Errorf("who stood still was told %s", text)
+		}
+		whole.call(`{"op":"bye"}`)
+	})
 }
 
 // TestLimitOfUnreadReplies: who claims large jobs and reads no reply is ended when others
 // want the memory.
 func TestLimitOfUnreadReplies(t *testing.T) {
 	t.Parallel()
-	const most = 8 << 20
-	s, _ := limited(t, Limits{Buffered: most})
-	c, deaf := s.dial(t), s.dial(t)
-	large := strings.Repeat("x", 3<<20)
-	for range 3 {
-		c.call(`{"op":"enqueue","queue":"q","payload":%q}`, large)
-	}
-	for i := range 3 {
-		deaf.send(`{"op":"claim","id":%d,"queue":"q","wait_ms":20000}`, i)
-	}
-	eventually(t, func() bool { return s.buffered() >= 6<<20 })
-	c.call(`{"op":"enqueue","queue":"other","payload":%q}`, large)
-	eventually(t, func() bool { // what the other one held is free
-		c.send(`{"op":"claim","queue":"q"}`)
-		return len(c.receive().Jobs) == 1
+	synctest.Test(t, func(t *testing.T) {
+		const most = 8 << 20
+		s, _ := limited(t, Limits{Buffered: most})
+		c, deaf := s.dial(t), s.dial(t)
+		large := strings.Repeat("x", 3<<20)
+		for range 3 {
+			c.call(`{"op":"enqueue","queue":"q","payload":"%s"}`, large)
+		}
+		for i := range 3 {
+			deaf.send(`{"op":"claim","id":%d,"queue":"q","wait_ms":20000}`, i)
+		}
+		eventually(t, func() bool { return s.buffered() >= 6<<20 })
+		c.call(`{"op":"enqueue","queue":"other","payload":"%s"}`, large)
+		eventually(t, func() bool { // what the other one held is free
+			c.send(`{"op":"claim","queue":"q"}`)
+			return len(c.receive().Jobs) == 1
+		})
+		c.call(`{"op":"bye"}`)
+		eventually(t, func() bool { return s.buffered() == 0 })
 	})
-	c.call(`{"op":"bye"}`)
-	eventually(t, func() bool { return s.buffered() == 0 })
 }
 
 // buffered is what is held in memory for all sessions.

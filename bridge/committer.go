@@ -46,6 +46,7 @@ type committer struct {
 
 	trouble atomic.Pointer[error] // why the last commit failed; nil: it did not
 	room    *semaphore.Weighted
+	timers  sync.Pool // of *time.Timer
 	number  atomic.Uint64
 
 	// Where two commits at a time pay, claims and writes have a lane each;

@@ -3,11 +3,13 @@ package bridge
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestWaitEndsWhereACommitFailsLate: the time of a write is over while it is in a commit,
@@ -19,33 +21,31 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 		"one half": func(c *committer, p *pending) { c.requeueAfter(nil, []*pending{p}) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes)}
-			p, err := c.reserve(t.Context(), nil, backends.Enqueue{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.push(p)
-			if got := c.take(); len(got) != 1 {
-				t.Fatalf("%d writes were taken, want 1", len(got))
-			}
-			waited := make(chan error, 1)
-			go func() {
-				_, err := c.wait(p, time.Millisecond)
-				waited <- err
-			}()
-			eventually(t, func() bool { return p.state.Load() == overdue })
-			back(c, p)
-			select {
-			case err := <-waited:
+			synctest.Test(t, func(t *testing.T) {
+				c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes)}
+				p, err := c.reserve(t.Context(), nil, backends.Enqueue{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.push(p)
+				if got := c.take(); len(got) != 1 {
+					t.Fatalf("%d writes were taken, want 1", len(got))
+				}
+				waited := make(chan error, 1)
+				go func() {
+					_, err := c.wait(p, time.Millisecond)
+					waited <- err
+				}()
+				eventually(t, func() bool { return p.state.Load() == overdue })
+				back(c, p)
+				err = testwait.Receive(t, "the end of the wait", waited)
 				if _, ok := errors.AsType[*backends.UnavailableError](err); !ok {
 					t.Errorf("the wait ended with %v, want that the database is unavailable", err)
 				}
-			case <-time.After(patience):
-				t.Fatal("the wait does not end")
-			}
-			if got := c.take(); len(got) != 0 {
-				t.Errorf("it is queued again")
-			}
+				if got := c.take(); len(got) != 0 {
+					t.Errorf("it is queued again")
+				}
+			})
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -50,300 +51,294 @@ var errDown = backends.Unavailable(errors.New("the server is away"))
 // TestRefusedMemberAloneGetsTheError: of 32 requests in one group commit one is
 // refused by the database.
 func TestRefusedMemberAloneGetsTheError(t *testing.T) {
-	db := &faulty{Backend: memory.New(memory.WithRefuse(func(j backends.NewJob) error {
-		if string(j.Payload) == "poison" {
-			return errors.New("trigger says no")
-		}
-		return nil
-	}))}
-	s := start(t, options(t, db))
-	c := s.dial(t)
-	var leases []string
-	for range 16 {
-		c.call(`{"op":"enqueue","queue":"q"}`)
-		leases = append(leases, c.claim1("q").Lease)
-	}
-	gate := make(chan struct{})
-	db.hold.Store(&gate)
-	c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit holds up the others
-	eventually(t, func() bool { return db.held.Load() == 1 })
-	for i, lease := range leases {
-		payload := "fine"
-		if i == 7 {
-			payload = "poison"
-		}
-		c.send(`{"op":"enqueue","queue":"out","payload":%q,"id":%d}`, payload, 2*i)
-		c.send(`{"op":"ack","lease":%q,"id":%d}`, lease, 2*i+1)
-	}
-	eventually(t, func() bool {
-		cm := s.plan.Load().banks[0].committer
-		cm.mu.Lock()
-		defer cm.mu.Unlock()
-		return len(cm.queue) >= 32
-	})
-	db.hold.Store(nil)
-	close(gate)
-	for range 33 {
-		r := c.receive()
-		switch {
-		case r.ID == float64(14):
-			if r.OK || r.Error.Code != "bad_request" || !strings.Contains(r.Error.Message, "trigger says no") {
-				t.Errorf("the refused enqueue got ok=%v %+v, want the database's words", r.OK, r.Error)
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New(memory.WithRefuse(func(j backends.NewJob) error {
+			if string(j.Payload) == "poison" {
+				return errors.New("trigger says no")
 			}
-		case !r.OK:
-			t.Errorf("request %v, a neighbour of the refused one: %+v", r.ID, r.Error)
+			return nil
+		}))}
+		s := start(t, options(db))
+		c := s.dial(t)
+		var leases []string
+		for range 16 {
+			c.call(`{"op":"enqueue","queue":"q"}`)
+			leases = append(leases, c.claim1("q").Lease)
 		}
-	}
-	if got := len(c.call(`{"op":"claim","queue":"out","max":100}`).Jobs); got != 15 {
-		t.Errorf("%d jobs stored, want 15", got)
-	}
+		gate := make(chan struct{})
+		db.hold.Store(&gate)
+		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit holds up the others
+		eventually(t, func() bool { return db.held.Load() == 1 })
+		for i, lease := range leases {
+			payload := "fine"
+			if i == 7 {
+				payload = "poison"
+			}
+			c.send(`{"op":"enqueue","queue":"out","payload":%q,"id":%d}`, payload, 2*i)
+			c.send(`{"op":"ack","lease":%q,"id":%d}`, lease, 2*i+1)
+		}
+		eventually(t, func() bool {
+			cm := s.plan.Load().banks[0].committer
+			cm.mu.Lock()
+			defer cm.mu.Unlock()
+			return len(cm.queue) >= 32
+		})
+		db.hold.Store(nil)
+		close(gate)
+		for range 33 {
+			r := c.receive()
+			switch {
+			case r.ID == float64(14):
+				if r.OK || r.Error.Code != "bad_request" || !strings.Contains(r.Error.Message, "trigger says no") {
+					t.Errorf("the refused enqueue got ok=%v %+v, want the database's words", r.OK, r.Error)
+				}
+			case !r.OK:
+				t.Errorf("request %v, a neighbour of the refused one: %+v", r.ID, r.Error)
+			}
+		}
+		if got := len(c.call(`{"op":"claim","queue":"out","max":100}`).Jobs); got != 15 {
+			t.Errorf("%d jobs stored, want 15", got)
+		}
+	})
 }
 
 // TestLostClaimIsFreeAgain: a claim is committed, but its answer never reaches
 // the broker.
 func TestLostClaimIsFreeAgain(t *testing.T) {
-	db := &faulty{Backend: memory.New()}
-	var lost atomic.Bool
-	lose := func(_ backends.Batch, res backends.Results) error {
-		if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && lost.CompareAndSwap(false, true) {
-			return fmt.Errorf("%w: reset by peer", backends.ErrUnknownOutcome)
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		var lost atomic.Bool
+		lose := func(_ backends.Batch, res backends.Results) error {
+			if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && lost.CompareAndSwap(false, true) {
+				return fmt.Errorf("%w: reset by peer", backends.ErrUnknownOutcome)
+			}
+			return nil
 		}
-		return nil
-	}
-	db.after.Store(&lose)
-	s := start(t, impatient(t, db))
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	c.refused("unknown_outcome", `{"op":"claim","queue":"q"}`)
-	began := time.Now()
-	j := c.claim1("q")
-	took := time.Since(began)
-	period := s.plan.Load().banks[0].keeper.times.lease().every()
-	t.Logf("claimable again after %v; a period is %v", took, period)
-	if j.Attempt != 1 {
-		t.Errorf("attempt %d, want 1: nobody got the first delivery", j.Attempt)
-	}
-	if took > 10*2*period {
-		t.Errorf("it took %v, more than ten times two periods of %v", took, period)
-	}
+		db.after.Store(&lose)
+		s := start(t, options(db))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		c.refused("unknown_outcome", `{"op":"claim","queue":"q"}`)
+		began := time.Now()
+		j := c.claim1("q")
+		took, period := time.Since(began), s.plan.Load().banks[0].keeper.times.lease().every()
+		if j.Attempt != 1 {
+			t.Errorf("attempt %d, want 1: nobody got the first delivery", j.Attempt)
+		}
+		if took > period+lingerMost {
+			t.Errorf("it took %v, want at most the time between two beats, %v", took, period)
+		}
+	})
 }
 
 func TestWaitingClaimOutlivesALostReply(t *testing.T) {
-	db := &faulty{Backend: memory.New()}
-	var lost atomic.Bool
-	lose := func(_ backends.Batch, res backends.Results) error {
-		if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && lost.CompareAndSwap(false, true) {
-			return backends.ErrUnknownOutcome
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		var lost atomic.Bool
+		lose := func(_ backends.Batch, res backends.Results) error {
+			if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && lost.CompareAndSwap(false, true) {
+				return backends.ErrUnknownOutcome
+			}
+			return nil
 		}
-		return nil
-	}
-	db.after.Store(&lose)
-	s := start(t, impatient(t, db))
-	c, p := s.dial(t), s.dial(t)
-	c.send(`{"op":"claim","queue":"q","wait_ms":20000}`)
-	eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
-	p.send(`{"op":"enqueue","queue":"q"}`) // in the same commit as the claim: its answer is lost too
-	if r := p.receive(); r.OK || r.Error.Code != "unknown_outcome" {
-		t.Errorf("enqueue: %+v, want unknown_outcome", r)
-	}
-	if r := c.receive(); len(r.Jobs) != 1 {
-		t.Errorf("got %+v, want the job once it is free again", r)
-	}
+		db.after.Store(&lose)
+		s := start(t, options(db))
+		c, p := s.dial(t), s.dial(t)
+		c.send(`{"op":"claim","queue":"q","wait_ms":20000}`)
+		eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
+		p.send(`{"op":"enqueue","queue":"q"}`) // in the same commit as the claim: its answer is lost too
+		if r := p.receive(); r.OK || r.Error.Code != "unknown_outcome" {
+			t.Errorf("enqueue: %+v, want unknown_outcome", r)
+		}
+		if r := c.receive(); len(r.Jobs) != 1 {
+			t.Errorf("got %+v, want the job once it is free again", r)
+		}
+	})
 }
 
 func TestUnknownOutcomeIsNoFalseLeaseLost(t *testing.T) {
-	db := &faulty{Backend: memory.New()}
-	s := start(t, options(t, db))
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	j := c.claim1("q")
-	lose := func(backends.Batch, backends.Results) error { return backends.ErrUnknownOutcome }
-	db.after.Store(&lose)
-	c.refused("unknown_outcome", `{"op":"ack","lease":%q}`, j.Lease)
-	db.after.Store(nil)
-	c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease) // as documented: settled by the earlier try
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		j := c.claim1("q")
+		lose := func(backends.Batch, backends.Results) error { return backends.ErrUnknownOutcome }
+		db.after.Store(&lose)
+		c.refused("unknown_outcome", `{"op":"ack","lease":%q}`, j.Lease)
+		db.after.Store(nil)
+		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease) // as documented: settled by the earlier try
+	})
 }
 
 // TestOutage: the database is away; claims say so at once, settles wait, what a
 // dead worker held is freed when it is back.
 func TestOutage(t *testing.T) {
-	db := &faulty{Backend: memory.New()}
-	s := start(t, options(t, db))
-	c, worker := s.dial(t), s.dial(t)
-	c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"r"}]}`)
-	j := c.claim1("q")
-	worker.claim1("r")
-	db.commit.Store(&errDown)
-	if r := c.refused("unavailable", `{"op":"claim","queue":"q"}`); r.Error.RetryMS == 0 {
-		t.Errorf("unavailable without retry_ms: %+v", r.Error)
-	}
-	worker.close()
-	c.send(`{"op":"ack","id":1,"lease":%q}`, j.Lease)
-	c.send(`{"op":"claim","id":2,"queue":"r","wait_ms":20000}`)
-	eventually(t, func() bool {
-		cm := s.plan.Load().banks[0].committer
-		cm.mu.Lock()
-		defer cm.mu.Unlock()
-		return len(cm.queue) == 2
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		c, worker := s.dial(t), s.dial(t)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"r"}]}`)
+		j := c.claim1("q")
+		worker.claim1("r")
+		db.commit.Store(&errDown)
+		if r := c.refused("unavailable", `{"op":"claim","queue":"q"}`); r.Error.RetryMS == 0 {
+			t.Errorf("unavailable without retry_ms: %+v", r.Error)
+		}
+		worker.close()
+		c.send(`{"op":"ack","id":1,"lease":%q}`, j.Lease)
+		c.send(`{"op":"claim","id":2,"queue":"r","wait_ms":20000}`)
+		eventually(t, func() bool {
+			cm := s.plan.Load().banks[0].committer
+			cm.mu.Lock()
+			defer cm.mu.Unlock()
+			return len(cm.queue) == 2
+		})
+		db.commit.Store(nil)
+		for range 2 {
+			r := c.receive()
+			if !r.OK {
+				t.Errorf("request %v: %+v", r.ID, r.Error)
+			}
+			if r.ID == float64(2) && (len(r.Jobs) != 1 || r.Jobs[0].Attempt != 2) {
+				t.Errorf("got %+v, want the dead worker's job", r.Jobs)
+			}
+		}
 	})
-	db.commit.Store(nil)
-	for range 2 {
-		r := c.receive()
-		if !r.OK {
-			t.Errorf("request %v: %+v", r.ID, r.Error)
-		}
-		if r.ID == float64(2) && (len(r.Jobs) != 1 || r.Jobs[0].Attempt != 2) {
-			t.Errorf("got %+v, want the dead worker's job", r.Jobs)
-		}
-	}
 }
 
 // TestEnqueueDoesNotHang: it is answered unavailable, and is not stored later.
 func TestEnqueueDoesNotHang(t *testing.T) {
 	t.Parallel()
-	db := &faulty{Backend: memory.New()}
-	s := start(t, options(t, db))
-	c := s.dial(t)
-	db.commit.Store(&errDown)
-	began := time.Now()
-	if r := c.refused("unavailable", `{"op":"enqueue","queue":"q"}`); !strings.Contains(r.Error.Message, "the server is away") {
-		t.Errorf("message %q does not say why", r.Error.Message)
-	}
-	t.Logf("answered after %v", time.Since(began))
-	db.commit.Store(nil)
-	if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 0 {
-		t.Errorf("a job answered unavailable was stored: %+v", r.Jobs)
-	}
-}
-
-// TestSuspendedSidecarHandsNothingOut: the sidecar stands still between a
-// claim's commit and its answer, for longer than its beat is good for.
-func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
-	db := &faulty{Backend: memory.New()}
-	b, err := New(impatient(t, db), testLog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var skew atomic.Int64
-	b.plan.Load().banks[0].keeper.clock = func() time.Duration { return bootTime() + time.Duration(skew.Load()) }
-	s := run(t, b)
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	var once atomic.Bool
-	suspend := func(_ backends.Batch, res backends.Results) error {
-		if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && once.CompareAndSwap(false, true) {
-			skew.Add(int64(time.Hour))
-			db.beat.Store(&errDown)
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		c := s.dial(t)
+		db.commit.Store(&errDown)
+		began := time.Now()
+		if r := c.refused("unavailable", `{"op":"enqueue","queue":"q"}`); !strings.Contains(r.Error.Message, "the server is away") {
+			t.Errorf("message %q does not say why", r.Error.Message)
 		}
-		return nil
-	}
-	db.after.Store(&suspend)
-	c.refused("unavailable", `{"op":"claim","queue":"q"}`)
-	c.refused("unavailable", `{"op":"claim","queue":"q"}`) // still late: it does not even ask
-	db.beat.Store(nil)
-	if j := c.claim1("q"); j.Attempt != 1 {
-		t.Errorf("attempt %d, want 1: the first was never handed out", j.Attempt)
-	}
+		if took := time.Since(began); took < enqueueWait || took > enqueueWait+retryMax*3/2 {
+			t.Errorf("answered after %v, want about %v", took, enqueueWait)
+		}
+		db.commit.Store(nil)
+		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 0 {
+			t.Errorf("a job answered unavailable was stored: %+v", r.Jobs)
+		}
+	})
 }
 
 // TestCutOffSidecarLosesItsJobs: it cannot beat, another one gives its jobs out;
 // its late settles are lost, and it goes on under a new identity.
 func TestCutOffSidecarLosesItsJobs(t *testing.T) {
-	mem := memory.New()
-	db := &faulty{Backend: mem}
-	o1, o2 := impatient(t, db), impatient(t, mem)
-	s1, s2 := start(t, o1), start(t, o2)
-	c1, c2 := s1.dial(t), s2.dial(t)
-	c1.call(`{"op":"hello","events":["lost"]}`)
-	c1.call(`{"op":"enqueue","queue":"q"}`)
-	j := c1.claim1("q")
-	before := s1.plan.Load().banks[0].keeper.current()
-	db.beat.Store(&errDown)
-	db.commit.Store(&errDown)
-	began := time.Now()
-	j2 := c2.claim1("q")
-	took := time.Since(began)
-	t.Logf("free after %v; the host lease is %v", took, o1.Databases["main"].HostLease)
-	if j2.ID != j.ID || j2.Attempt != 2 || j2.Fence <= j.Fence {
-		t.Errorf("got %+v after %+v, want the same job, attempt 2, a higher fence", j2, j)
-	}
-	db.commit.Store(nil)
-	c1.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
-	db.beat.Store(nil)
-	eventually(t, func() bool { id := s1.plan.Load().banks[0].keeper.current(); return id != 0 && id != before })
-	c2.call(`{"op":"ack","lease":%q}`, j2.Lease)
-	c1.call(`{"op":"enqueue","queue":"q"}`)
-	c1.claim1("q")
-	v := c2.call(`{"op":"stats"}`).Queues
-	if len(v) != 1 {
-		t.Errorf("stats %v", v)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		mem := memory.New()
+		db := &faulty{Backend: mem}
+		o1, o2 := options(db), options(mem)
+		s1, s2 := start(t, o1), start(t, o2)
+		c1, c2 := s1.dial(t), s2.dial(t)
+		c1.call(`{"op":"hello","events":["lost"]}`)
+		c1.call(`{"op":"enqueue","queue":"q"}`)
+		j := c1.claim1("q")
+		before := s1.plan.Load().banks[0].keeper.current()
+		db.beat.Store(&errDown)
+		db.commit.Store(&errDown)
+		began := time.Now()
+		j2 := c2.claim1("q")
+		if took := time.Since(began); took > DefaultHostLease {
+			t.Errorf("its job was free after %v, want within the host lease of %v", took, DefaultHostLease)
+		}
+		if j2.ID != j.ID || j2.Attempt != 2 || j2.Fence <= j.Fence {
+			t.Errorf("got %+v after %+v, want the same job, attempt 2, a higher fence", j2, j)
+		}
+		db.commit.Store(nil)
+		c1.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
+		db.beat.Store(nil)
+		eventually(t, func() bool { id := s1.plan.Load().banks[0].keeper.current(); return id != 0 && id != before })
+		c2.call(`{"op":"ack","lease":%q}`, j2.Lease)
+		c1.call(`{"op":"enqueue","queue":"q"}`)
+		c1.claim1("q")
+		v := c2.call(`{"op":"stats"}`).Queues
+		if len(v) != 1 {
+			t.Errorf("stats %v", v)
+		}
+	})
 }
 
 // TestSlowReaderIsBounded: a client that claims and does not read gets no more
 // claimed for it than fits the backlog.
 func TestSlowReaderIsBounded(t *testing.T) {
-	s := start(t, options(t, memory.New()))
-	p, c := s.dial(t), s.dial(t)
-	payload := strings.Repeat("x", 1<<20)
-	const jobs = 60
-	for range jobs {
-		p.call(`{"op":"enqueue","queue":"big","payload":%q}`, payload)
-	}
-	for i := range 100 {
-		c.send(`{"op":"claim","id":%d,"queue":"big","max":4,"wait_ms":60000}`, i)
-	}
-	// The claims come to a halt: what is ready no longer changes while the
-	// committer has had every chance to take more.
-	bank := s.plan.Load().banks[0]
-	eventually(t, func() bool { return bank.ledger.heldBySessions() >= 8 })
-	for range 50 {
-		p.call(`{"op":"enqueue","queue":"other"}`)
-	}
-	held := bank.ledger.heldBySessions()
-	if most := (backlogHigh+outboxHigh)>>20 + 4 + 4; held > most {
-		t.Errorf("%d MiB claimed for a client that does not read, want at most %d", held, most)
-	}
-	got := 0
-	for got < jobs {
-		got += len(c.receive().Jobs)
-	}
-	p.call(`{"op":"claim","queue":"other"}`)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		p, c := s.dial(t), s.dial(t)
+		payload := strings.Repeat("x", 1<<20)
+		const jobs = 24
+		for range jobs {
+			p.call(`{"op":"enqueue","queue":"big","payload":"%s"}`, payload)
+		}
+		for i := range 100 {
+			c.send(`{"op":"claim","id":%d,"queue":"big","max":4,"wait_ms":60000}`, i)
+		}
+		// The claims come to a halt: nothing happens any more but what a clock begins.
+		bank := s.plan.Load().banks[0]
+		synctest.Wait()
+		for range 50 {
+			p.call(`{"op":"enqueue","queue":"other"}`)
+		}
+		synctest.Wait()
+		held := bank.ledger.heldBySessions()
+		if held < 8 {
+			t.Errorf("%d MiB are claimed for it, want as much as fits", held)
+		}
+		if most := (backlogHigh+outboxHigh)>>20 + 4 + 4; held > most {
+			t.Errorf("%d MiB claimed for a client that does not read, want at most %d", held, most)
+		}
+		got := 0
+		for got < jobs {
+			got += len(c.receive().Jobs)
+		}
+		p.call(`{"op":"claim","queue":"other"}`)
+	})
 }
 
 func TestTooManyWaitingClaims(t *testing.T) {
-	s := start(t, options(t, memory.New()))
-	c, other := s.dial(t), s.dial(t)
-	for i := range maxWaiting {
-		c.send(`{"op":"claim","id":%d,"queue":"q","wait_ms":600000}`, i)
-	}
-	c.refused("busy", `{"op":"claim","id":"one more","queue":"q","wait_ms":1000}`)
-	c.call(`{"op":"ping"}`)
-	c.close()
-	eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.sessions) == 1
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		c, other := s.dial(t), s.dial(t)
+		for i := range maxWaiting {
+			c.send(`{"op":"claim","id":%d,"queue":"q","wait_ms":600000}`, i)
+		}
+		c.refused("busy", `{"op":"claim","id":"one more","queue":"q","wait_ms":1000}`)
+		c.call(`{"op":"ping"}`)
+		c.close()
+		eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.sessions) == 1
+		})
+		other.call(`{"op":"ping"}`)
 	})
-	other.call(`{"op":"ping"}`)
 }
 
 // TestTimeout: a run over its time is taken back as a failed attempt, and the
 // session that had it is told.
 func TestTimeout(t *testing.T) {
-	s := start(t, impatient(t, memory.New()))
-	c := s.dial(t)
-	c.call(`{"op":"hello","events":["lost"]}`)
-	c.call(`{"op":"enqueue","queue":"q","timeout_ms":50}`)
-	j := c.claim1("q")
-	if r := c.receive(); r.Event != "lost" || len(r.Leases) != 1 || r.Leases[0] != j.Lease {
-		t.Fatalf("got %+v, want the event lost with the lease", r)
-	}
-	j2 := c.claim1("q")
-	if j2.Attempt != 2 {
-		t.Errorf("attempt %d, want 2", j2.Attempt)
-	}
-	if v := c.call(`{"op":"peek","queue":"q","ids":[%q]}`, j.ID).Jobs[0]; len(v.Errors) != 1 || v.Errors[0].Cause != "timed_out" {
-		t.Errorf("errors %+v, want one, timed_out", v.Errors)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		c := s.dial(t)
+		c.call(`{"op":"hello","events":["lost"]}`)
+		c.call(`{"op":"enqueue","queue":"q","timeout_ms":50}`)
+		j := c.claim1("q")
+		if r := c.receive(); r.Event != "lost" || len(r.Leases) != 1 || r.Leases[0] != j.Lease {
+			t.Fatalf("got %+v, want the event lost with the lease", r)
+		}
+		j2 := c.claim1("q")
+		if j2.Attempt != 2 {
+			t.Errorf("attempt %d, want 2", j2.Attempt)
+		}
+		if v := c.call(`{"op":"peek","queue":"q","ids":[%q]}`, j.ID).Jobs[0]; len(v.Errors) != 1 || v.Errors[0].Cause != "timed_out" {
+			t.Errorf("errors %+v, want one, timed_out", v.Errors)
+		}
+	})
 }

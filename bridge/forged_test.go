@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
@@ -10,39 +11,71 @@ import (
 // TestForgedJobIsNotForgotten: an ack with a claim's token and another job's id is lost, and
 // the claim stays its session's. It was forgotten, and given back as one nobody knows of.
 func TestForgedJobIsNotForgotten(t *testing.T) {
-	s := start(t, options(t, memory.New()))
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	j := c.claim1("q")
-	c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease+"7")
-	if n := s.held(); n != 1 {
-		t.Errorf("after a forged ack the connection holds %d jobs, want 1", n)
-	}
-	c.call(`{"op":"ack","lease":%q}`, j.Lease)
-	if n := s.held(); n != 0 {
-		t.Errorf("after its ack it holds %d", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		j := c.claim1("q")
+		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease+"7")
+		if n := s.held(); n != 1 {
+			t.Errorf("after a forged ack the connection holds %d jobs, want 1", n)
+		}
+		c.call(`{"op":"ack","lease":%q}`, j.Lease)
+		if n := s.held(); n != 0 {
+			t.Errorf("after its ack it holds %d", n)
+		}
+	})
 }
 
 // TestForgedBindTakesNothing: an extend that would bind a claim's token under another job's
 // id is lost, and the claim stays its session's. It was forgotten, and given back while
 // its worker was at it.
 func TestForgedBindTakesNothing(t *testing.T) {
-	s := start(t, options(t, memory.New()))
-	c, other := s.dial(t), s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	j := c.claim1("q")
-	for _, d := range []*client{other, c} {
-		d.refused("lease_lost", `{"op":"extend","lease":%q,"bind":true}`, j.Lease+"7")
-		if n := s.held(); n != 1 {
-			t.Errorf("after a forged bind the connection holds %d jobs, want 1", n)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		c, other := s.dial(t), s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		j := c.claim1("q")
+		for _, d := range []*client{other, c} {
+			d.refused("lease_lost", `{"op":"extend","lease":%q,"bind":true}`, j.Lease+"7")
+			if n := s.held(); n != 1 {
+				t.Errorf("after a forged bind the connection holds %d jobs, want 1", n)
+			}
 		}
-	}
-	other.conn.Close()
-	c.call(`{"op":"ack","lease":%q}`, j.Lease)
-	if n := s.held(); n != 0 {
-		t.Errorf("after its ack it holds %d", n)
-	}
+		other.conn.Close()
+		c.call(`{"op":"ack","lease":%q}`, j.Lease)
+		if n := s.held(); n != 0 {
+			t.Errorf("after its ack it holds %d", n)
+		}
+	})
+}
+
+// TestOldLeaseTakesNothing: whoever had a job before, and settles or binds it by the old
+// lease, finds that lost, and the job stays the session's that has it now.
+func TestOldLeaseTakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		before, now := s.dial(t), s.dial(t)
+		before.call(`{"op":"enqueue","queue":"q"}`)
+		old := before.claim1("q")
+		now.call(`{"op":"release","queue":"q","ids":[%q]}`, old.ID)
+		j := now.claim1("q")
+		for _, request := range []string{
+			`{"op":"ack","lease":%q}`, `{"op":"nack","lease":%q}`, `{"op":"extend","lease":%q}`,
+			`{"op":"extend","lease":%q,"bind":true}`, `{"op":"extend","lease":%q,"lease_ms":60000}`,
+		} {
+			before.refused("lease_lost", request, old.Lease)
+		}
+		before.close()
+		synctest.Wait()
+		if q := now.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["claimed"] != 1.0 {
+			t.Errorf("after the old worker's end: %v", q)
+		}
+		now.close()
+		if again := s.dial(t).claim1("q"); again.ID != j.ID || again.Attempt != 2 {
+			t.Errorf("after the new worker's end: %+v, want job %s, attempt 2", again, j.ID)
+		}
+	})
 }
 
 // TestForgedTokenOfAClaimOnItsWay: what is said of a lease that was never given out changes

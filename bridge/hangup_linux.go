@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,27 +17,44 @@ import (
 // or died raises EPOLLHUP too. An epoll instance with an empty interest set and
 // edge triggering wakes for EPOLLHUP and EPOLLERR alone, once.
 type hangups struct {
-	poll *os.File // the epoll instance, itself polled by the Go runtime: no thread waits
+	fail    context.CancelCauseFunc // told if hang-ups can't be noticed any more
+	running sync.WaitGroup
 
 	mu   sync.Mutex
+	poll *os.File // the epoll instance, itself polled by the Go runtime: no thread waits. nil: not started
 	next uint64
 	gone map[uint64]func()
 }
 
-func newHangups() (*hangups, error) {
+func newHangups(fail context.CancelCauseFunc) *hangups {
+	return &hangups{fail: fail, gone: make(map[uint64]func())}
+}
+
+// start begins to wait for hang-ups, with the first connection: a sidecar without a
+// socket (stdio) need not. h.mu is held.
+func (h *hangups) start() error {
+	if h.poll != nil {
+		return nil
+	}
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("epoll_create1: %w", err)
+		return fmt.Errorf("epoll_create1: %w", err)
 	}
 	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("epoll: set nonblocking: %w", err), unix.Close(fd))
+		return errors.Join(fmt.Errorf("epoll: set nonblocking: %w", err), unix.Close(fd))
 	}
-	return &hangups{poll: os.NewFile(uintptr(fd), "epoll"), gone: make(map[uint64]func())}, nil
+	h.poll = os.NewFile(uintptr(fd), "epoll")
+	h.running.Go(func() {
+		if err := h.run(h.poll); err != nil {
+			h.fail(err)
+		}
+	})
+	return nil
 }
 
 // run waits for hang-ups until close.
-func (h *hangups) run() error {
-	raw, err := h.poll.SyscallConn()
+func (h *hangups) run(poll *os.File) error {
+	raw, err := poll.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("epoll: %w", err)
 	}
@@ -78,6 +96,10 @@ func (h *hangups) watch(conn *net.UnixConn, gone func()) (forget func(), err err
 		return nil, fmt.Errorf("watch for hang-ups: %w", err)
 	}
 	h.mu.Lock()
+	if err := h.start(); err != nil {
+		h.mu.Unlock()
+		return nil, err
+	}
 	h.next++
 	key := h.next
 	h.gone[key] = gone
@@ -111,7 +133,16 @@ func (h *hangups) control(op, fd int, ev *unix.EpollEvent) (err error) {
 	return errors.Join(err, ctl)
 }
 
-func (h *hangups) close() error { return h.poll.Close() }
+// close ends the watch. No connection is left then.
+func (h *hangups) close() (err error) {
+	h.mu.Lock()
+	if h.poll != nil {
+		err = h.poll.Close()
+	}
+	h.mu.Unlock()
+	h.running.Wait()
+	return err
+}
 
 func eventKey(ev unix.EpollEvent) uint64 {
 	return uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32

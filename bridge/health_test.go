@@ -4,61 +4,69 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestHealthFollowsTheBeat: a database that is away makes the sidecar unready and leaves
 // it alive; when it is back, so is the sidecar.
 func TestHealthFollowsTheBeat(t *testing.T) {
-	db := &faulty{Backend: memory.New()}
-	s := start(t, impatient(t, db))
-	reachable := func() bool {
-		h := s.Health()
-		return len(h.Databases) == 1 && h.Databases[0].Name == "main" && h.Databases[0].Reachable && h.Databases[0].Beat >= 0
-	}
-	eventually(t, reachable)
-	db.beat.Store(&errDown)
-	eventually(t, func() bool { return !reachable() })
-	if err := s.Alive(t.Context()); err != nil {
-		t.Errorf("without its database: %v", err)
-	}
-	if h := s.Health(); h.Starting || h.Draining {
-		t.Errorf("health is %+v", h)
-	}
-	db.beat.Store(nil)
-	eventually(t, reachable)
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		reachable := func() bool {
+			h := s.Health()
+			return len(h.Databases) == 1 && h.Databases[0].Name == "main" && h.Databases[0].Reachable && h.Databases[0].Beat >= 0
+		}
+		eventually(t, reachable)
+		db.beat.Store(&errDown)
+		eventually(t, func() bool { return !reachable() })
+		if err := s.Alive(t.Context()); err != nil {
+			t.Errorf("without its database: %v", err)
+		}
+		if h := s.Health(); h.Starting || h.Draining {
+			t.Errorf("health is %+v", h)
+		}
+		db.beat.Store(nil)
+		eventually(t, reachable)
+	})
 }
 
 func TestHealthBeforeTheStart(t *testing.T) {
-	b, err := New(options(t, memory.New()), testLog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if h := b.Health(); !h.Starting || h.Draining || h.Databases[0].Reachable || h.Databases[0].Beat >= 0 {
-		t.Errorf("before Run: %+v", h)
-	}
-	s := run(t, b)
-	s.stop()
-	eventually(t, func() bool { return b.Health().Draining })
+	synctest.Test(t, func(t *testing.T) {
+		b := newFor(t, options(memory.New()), testLog(t))
+		if h := b.Health(); !h.Starting || h.Draining || h.Databases[0].Reachable || h.Databases[0].Beat >= 0 {
+			t.Errorf("before Run: %+v", h)
+		}
+		s := run(t, b)
+		s.stop()
+		eventually(t, func() bool { return b.Health().Draining })
+	})
 }
 
 // TestStuckIsNoticed: a part that keeps its lock is named, and however often it is asked,
 // one look waits for it.
 func TestStuckIsNoticed(t *testing.T) {
-	s := start(t, options(t, memory.New()))
-	broker := s.plan.Load().banks[0].broker
+	b := newFor(t, options(memory.New()), testLog(t))
+	broker := b.plan.Load().banks[0].broker
 	broker.mu.Lock()
 	for range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		if err := s.Alive(ctx); err == nil || !strings.Contains(err.Error(), "claims of main") {
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := make(chan error, 1)
+		go func() { answer <- b.Alive(ctx) }()
+		testwait.Until(t, "the look comes to the lock", func() bool {
+			at := b.vigil.at.Load()
+			return at != nil && *at == "claims of main"
+		})
+		cancel()
+		if err := testwait.Receive(t, "the answer", answer); err == nil || !strings.Contains(err.Error(), "claims of main") {
 			t.Errorf("with a lock that is kept: %v", err)
 		}
-		cancel()
 	}
 	broker.mu.Unlock()
-	if err := s.Alive(t.Context()); err != nil {
+	if err := b.Alive(t.Context()); err != nil {
 		t.Errorf("when it is free again: %v", err)
 	}
 }

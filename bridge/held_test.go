@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
@@ -60,19 +61,21 @@ func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 
 // TestApart: an error of one claim, or of one write, is its sender's alone.
 func TestApart(t *testing.T) {
-	db := &apart{Backend: memory.New()}
-	s := start(t, options(t, db))
-	c, other := s.dial(t), s.dial(t)
-	c.call(`{"op":"enqueue","jobs":[{"queue":"held"},{"queue":"held"},{"queue":"q"}]}`)
-	down := backends.Unavailable(errors.New("no connection is left"))
-	db.err.Store(&down)
-	c.refused("unavailable", `{"op":"claim","queue":"held"}`)
-	c.send(`{"op":"claim","queue":"held","id":1,"wait_ms":20000}`)
-	other.claim1("q")
-	db.err.Store(nil)
-	if r := c.receive(); len(r.Jobs) != 1 {
-		t.Fatalf("who waits gets %+v", r)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		db := &apart{Backend: memory.New()}
+		s := start(t, options(db))
+		c, other := s.dial(t), s.dial(t)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"held"},{"queue":"held"},{"queue":"q"}]}`)
+		down := backends.Unavailable(errors.New("no connection is left"))
+		db.err.Store(&down)
+		c.refused("unavailable", `{"op":"claim","queue":"held"}`)
+		c.send(`{"op":"claim","queue":"held","id":1,"wait_ms":20000}`)
+		other.claim1("q")
+		db.err.Store(nil)
+		if r := c.receive(); len(r.Jobs) != 1 {
+			t.Fatalf("who waits gets %+v", r)
+		}
+	})
 }
 
 func mustLease(t *testing.T, text string) backends.Lease {
@@ -87,24 +90,26 @@ func mustLease(t *testing.T, text string) backends.Lease {
 // TestHeldIsItsSessions: a held job is settled by the session that claimed it, and has no
 // lease in time.
 func TestHeldIsItsSessions(t *testing.T) {
-	db := &apart{Backend: memory.New()}
-	s := start(t, options(t, db))
-	c, other := s.dial(t), s.dial(t)
-	c.refused("unsupported", `{"op":"claim","queue":"held","lease_ms":1000}`)
-	c.refused("unsupported", `{"op":"claim","queues":["q","held"],"lease_ms":1000}`)
-	c.call(`{"op":"enqueue","jobs":[{"queue":"held"},{"queue":"held"}]}`)
-	j := c.claim1("held")
-	for !db.Holding(mustLease(t, j.Lease)) { // an odd one
-		c.call(`{"op":"nack","lease":%q,"charge":false,"delay_ms":0}`, j.Lease)
-		j = c.claim1("held")
-	}
-	other.refused("unsupported", `{"op":"ack","lease":%q}`, j.Lease)
-	other.refused("unsupported", `{"op":"nack","leases":[%q]}`, j.Lease)
-	other.refused("unsupported", `{"op":"extend","lease":%q,"bind":true}`, j.Lease)
-	c.refused("unsupported", `{"op":"extend","lease":%q}`, j.Lease)
-	refused := backends.Refused(errors.New("a trigger says no"))
-	db.err.Store(&refused)
-	c.refused("bad_request", `{"op":"ack","lease":%q}`, j.Lease)
-	db.err.Store(nil)
-	c.call(`{"op":"ack","lease":%q}`, j.Lease)
+	synctest.Test(t, func(t *testing.T) {
+		db := &apart{Backend: memory.New()}
+		s := start(t, options(db))
+		c, other := s.dial(t), s.dial(t)
+		c.refused("unsupported", `{"op":"claim","queue":"held","lease_ms":1000}`)
+		c.refused("unsupported", `{"op":"claim","queues":["q","held"],"lease_ms":1000}`)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"held"},{"queue":"held"}]}`)
+		j := c.claim1("held")
+		for !db.Holding(mustLease(t, j.Lease)) { // an odd one
+			c.call(`{"op":"nack","lease":%q,"charge":false,"delay_ms":0}`, j.Lease)
+			j = c.claim1("held")
+		}
+		other.refused("unsupported", `{"op":"ack","lease":%q}`, j.Lease)
+		other.refused("unsupported", `{"op":"nack","leases":[%q]}`, j.Lease)
+		other.refused("unsupported", `{"op":"extend","lease":%q,"bind":true}`, j.Lease)
+		c.refused("unsupported", `{"op":"extend","lease":%q}`, j.Lease)
+		refused := backends.Refused(errors.New("a trigger says no"))
+		db.err.Store(&refused)
+		c.refused("bad_request", `{"op":"ack","lease":%q}`, j.Lease)
+		db.err.Store(nil)
+		c.call(`{"op":"ack","lease":%q}`, j.Lease)
+	})
 }

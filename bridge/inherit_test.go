@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // handedOver is a socket as a service manager makes it: it listens on, whatever happens
@@ -37,7 +38,7 @@ func handedOver(t *testing.T, path string) *net.UnixListener {
 // TestInherited: a socket that was handed over is served by the rules of its entry, as it
 // is; it is not removed at the end, and whoever connects then is served by the next one.
 func TestInherited(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	path := o.Sockets[0].Path
 	given := handedOver(t, path)
 	if err := os.Chmod(path, 0o606); err != nil {
@@ -84,7 +85,7 @@ func TestInherited(t *testing.T) {
 
 // TestInheritedUnknown: what was handed over and is not configured is no way in without rules.
 func TestInheritedUnknown(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	path := filepath.Join(shortDir(t), "unknown.sock")
 	given := handedOver(t, path)
 	defer given.Close()
@@ -97,16 +98,14 @@ func TestInheritedUnknown(t *testing.T) {
 // TestAnswers: a sidecar whose sockets answer, refuse, are gone or closed to it is no
 // stuck one; one that takes connections and says nothing is.
 func TestAnswers(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	o.Sockets = append(o.Sockets, Socket{Path: filepath.Join(shortDir(t), "ruled.sock"), Allow: []Rule{{Users: []uint32{4242}}}},
 		Socket{Path: filepath.Join(shortDir(t), "gone.sock")})
 	s := start(t, o)
 	if err := os.Remove(o.Sockets[2].Path); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := s.Answers(ctx); err != nil {
+	if err := s.Answers(testwait.Context(t)); err != nil {
 		t.Errorf("a sidecar that is well: %v", err)
 	}
 	silent, err := net.ListenUnix("unix", &net.UnixAddr{Name: o.Sockets[2].Path, Net: "unix"})

@@ -13,12 +13,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -63,11 +64,7 @@ func (l *logged) of(t testing.TB, text string) (lines []map[string]any) {
 func startLogged(t testing.TB, o Options) (*sidecar, *logged) {
 	t.Helper()
 	l := new(logged)
-	b, err := New(o, slog.New(slog.NewJSONHandler(l, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return run(t, b), l
+	return run(t, newFor(t, o, slog.New(slog.NewJSONHandler(l, nil)))), l
 }
 
 // wants waits for a line with that text, and compares it.
@@ -80,14 +77,14 @@ func (l *logged) wants(t *testing.T, text string, want map[string]any) {
 // wantsIn is wants for a line that is about no database.
 func (l *logged) wantsIn(t *testing.T, text string, want map[string]any) {
 	t.Helper()
-	var lines []map[string]any
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		lines = l.of(t, text)
-		if slices.ContainsFunc(lines, func(got map[string]any) bool { return cmp.Equal(want, got) }) {
-			return
+	defer func() {
+		if t.Failed() {
+			t.Logf("lines %q: %v", text, l.of(t, text))
 		}
-	}
-	t.Errorf("no line %q is %v; there are %v", text, want, lines)
+	}()
+	testwait.Until(t, fmt.Sprintf("a line %q that is %v", text, want), func() bool {
+		return slices.ContainsFunc(l.of(t, text), func(got map[string]any) bool { return cmp.Equal(want, got) })
+	})
 }
 
 func (c *client) enqueueTraced(maxAttempts int) string {
@@ -97,86 +94,92 @@ func (c *client) enqueueTraced(maxAttempts int) string {
 
 // TestJobsAreLogged: what ends a job badly is one line, by which it and its trace are found.
 func TestJobsAreLogged(t *testing.T) {
-	s, log := startLogged(t, options(t, memory.New()))
-	c := s.dial(t)
-	c.call(`{"op":"hello","worker":"w1"}`)
-	id := c.enqueueTraced(2)
-	base := func(attempt int, level string) map[string]any {
-		return map[string]any{"level": level, "queue": "q", "job": id, "attempt": float64(attempt), "max_attempts": 2.0, "trace_id": aTrace, "worker": "w1"}
-	}
-	with := func(m map[string]any, key string, value any) map[string]any { m[key] = value; return m }
+	synctest.Test(t, func(t *testing.T) {
+		s, log := startLogged(t, options(memory.New()))
+		c := s.dial(t)
+		c.call(`{"op":"hello","worker":"w1"}`)
+		id := c.enqueueTraced(2)
+		base := func(attempt int, level string) map[string]any {
+			return map[string]any{"level": level, "queue": "q", "job": id, "attempt": float64(attempt), "max_attempts": 2.0, "trace_id": aTrace, "worker": "w1"}
+		}
+		with := func(m map[string]any, key string, value any) map[string]any { m[key] = value; return m }
 
-	j := c.claim1("q")
-	c.call(`{"op":"nack","lease":%q,"error":"421 \n try again","delay_ms":0}`, j.Lease)
-	log.wants(t, logFailed, with(with(base(1, "INFO"), "cause", "nacked"), "error", "421 \n try again"))
+		j := c.claim1("q")
+		c.call(`{"op":"nack","lease":%q,"error":"421 \n try again","delay_ms":0}`, j.Lease)
+		log.wants(t, logFailed, with(with(base(1, "INFO"), "cause", "nacked"), "error", "421 \n try again"))
 
-	j = c.claim1("q")
-	c.call(`{"op":"nack","lease":%q,"error":%q}`, j.Lease, strings.Repeat("ä", 2000))
-	log.wants(t, logDead, with(with(base(2, "WARN"), "cause", "nacked"), "error", strings.Repeat("ä", maxLogError/2)+"…"))
+		j = c.claim1("q")
+		c.call(`{"op":"nack","lease":%q,"error":%q}`, j.Lease, strings.Repeat("ä", 2000))
+		log.wants(t, logDead, with(with(base(2, "WARN"), "cause", "nacked"), "error", strings.Repeat("ä", maxLogError/2)+"…"))
 
-	id = c.enqueueTraced(2)
-	j = c.claim1("q")
-	c.call(`{"op":"release","queue":"q","ids":[%q]}`, id)
-	log.wantsIn(t, logCommand, map[string]any{"level": "INFO", "op": "release", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
-	c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
-	log.wants(t, logLost, with(base(1, "WARN"), "during", "ack"))
+		id = c.enqueueTraced(2)
+		j = c.claim1("q")
+		c.call(`{"op":"release","queue":"q","ids":[%q]}`, id)
+		log.wantsIn(t, logCommand, map[string]any{"level": "INFO", "op": "release", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
+		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
+		log.wants(t, logLost, with(base(1, "WARN"), "during", "ack"))
 
-	j = c.claim1("q") // a forced release charges no attempt
-	if j.Attempt != 1 {
-		t.Fatalf("attempt %d", j.Attempt)
-	}
-	c.close()
-	log.wants(t, logFailed, with(base(1, "INFO"), "cause", "disconnected"))
-	log.wants(t, logLeft, map[string]any{"level": "WARN", "worker": "w1", "cause": "disconnected", "error": errHangUp.Error(), "jobs": 1.0, "dead": 0.0,
-		"uid": float64(os.Getuid()), "pid": float64(os.Getpid())})
+		j = c.claim1("q") // a forced release charges no attempt
+		if j.Attempt != 1 {
+			t.Fatalf("attempt %d", j.Attempt)
+		}
+		c.close()
+		log.wants(t, logFailed, with(base(1, "INFO"), "cause", "disconnected"))
+		log.wants(t, logLeft, map[string]any{"level": "WARN", "worker": "w1", "cause": "disconnected", "error": errHangUp.Error(), "jobs": 1.0, "dead": 0.0,
+			"uid": float64(os.Getuid()), "pid": float64(os.Getpid())})
 
-	for _, lines := range [][]map[string]any{log.of(t, logFailed), log.of(t, logDead), log.of(t, logLost)} {
-		for _, line := range lines {
-			if strings.Contains(fmt.Sprint(line), j.Lease) {
-				t.Errorf("a lease is logged: %v", line)
+		for _, lines := range [][]map[string]any{log.of(t, logFailed), log.of(t, logDead), log.of(t, logLost)} {
+			for _, line := range lines {
+				if strings.Contains(fmt.Sprint(line), j.Lease) {
+					t.Errorf("a lease is logged: %v", line)
+				}
 			}
 		}
-	}
+	})
 }
 
 // TestReapIsLogged: what housekeeping takes back is told in numbers, and who held it is told too.
 func TestReapIsLogged(t *testing.T) {
-	o := options(t, memory.New())
-	o.Databases["main"] = Database{Backend: o.Databases["main"].Backend, HostLease: 5 * time.Second} // what a beat finds is waited for
-	s, log := startLogged(t, o)
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q","timeout_ms":10,"headers":{"traceparent":%q}}`, traceparent)
-	c.claim1("q")
-	log.wants(t, logReaped, map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
-	log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "beat"})
+	synctest.Test(t, func(t *testing.T) {
+		s, log := startLogged(t, options(memory.New()))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q","timeout_ms":10,"headers":{"traceparent":%q}}`, traceparent)
+		c.claim1("q")
+		log.wants(t, logReaped, map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
+		log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "beat"})
+	})
 }
 
 // TestDeadByALeavingWorker: which of several jobs are dead is told by their attempts.
 func TestDeadByALeavingWorker(t *testing.T) {
-	s, log := startLogged(t, options(t, memory.New()))
-	c := s.dial(t)
-	c.enqueueTraced(1)
-	c.enqueueTraced(5)
-	c.call(`{"op":"claim","queue":"q","max":2}`)
-	c.close()
-	log.wants(t, logDead, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 1.0, "trace_id": aTrace, "cause": "disconnected"})
-	log.wants(t, logFailed, map[string]any{"level": "INFO", "queue": "q", "job": "2", "attempt": 1.0, "max_attempts": 5.0, "trace_id": aTrace, "cause": "disconnected"})
+	synctest.Test(t, func(t *testing.T) {
+		s, log := startLogged(t, options(memory.New()))
+		c := s.dial(t)
+		c.enqueueTraced(1)
+		c.enqueueTraced(5)
+		c.call(`{"op":"claim","queue":"q","max":2}`)
+		c.close()
+		log.wants(t, logDead, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 1.0, "trace_id": aTrace, "cause": "disconnected"})
+		log.wants(t, logFailed, map[string]any{"level": "INFO", "queue": "q", "job": "2", "attempt": 1.0, "max_attempts": 5.0, "trace_id": aTrace, "cause": "disconnected"})
+	})
 }
 
 // TestRefusalsAreLogged: who asks for what he may not have, and who finds no place.
 func TestRefusalsAreLogged(t *testing.T) {
-	o := options(t, memory.New())
-	o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpPing})}
-	o.Limits.Connections = 1
-	s, log := startLogged(t, o)
-	c := s.dial(t)
-	c.call(`{"op":"ping"}`)
-	me := map[string]any{"uid": float64(os.Getuid()), "pid": float64(os.Getpid()), "socket": s.path}
-	with := func(more map[string]any) map[string]any { maps.Copy(more, me); return more }
-	c.refused("forbidden", `{"op":"stats","queue":"q"}`)
-	log.wantsIn(t, logDenied, with(map[string]any{"level": "INFO", "op": "stats", "queue": ""}))
-	r := s.dial(t).refused("busy", `{"op":"ping"}`)
-	log.wantsIn(t, logFull, with(map[string]any{"level": "WARN", "error": r.Error.Message}))
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpPing})}
+		o.Limits.Connections = 1
+		s, log := startLogged(t, o)
+		c := s.dial(t)
+		c.call(`{"op":"ping"}`)
+		me := map[string]any{"uid": float64(os.Getuid()), "pid": float64(os.Getpid()), "socket": s.path}
+		with := func(more map[string]any) map[string]any { maps.Copy(more, me); return more }
+		c.refused("forbidden", `{"op":"stats","queue":"q"}`)
+		log.wantsIn(t, logDenied, with(map[string]any{"level": "INFO", "op": "stats", "queue": ""}))
+		r := s.dial(t).refused("busy", `{"op":"ping"}`)
+		log.wantsIn(t, logFull, with(map[string]any{"level": "WARN", "error": r.Error.Message}))
+	})
 }
 
 func TestTellOf(t *testing.T) {
@@ -200,15 +203,17 @@ func (u unprunable) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept
 
 // TestUnprunableIsLogged: what cannot be deleted is told of, and not at each try.
 func TestUnprunableIsLogged(t *testing.T) {
-	_, log := startLogged(t, options(t, unprunable{memory.New()}))
-	log.wants(t, logUnpruned, map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
+	synctest.Test(t, func(t *testing.T) {
+		_, log := startLogged(t, options(unprunable{memory.New()}))
+		log.wants(t, logUnpruned, map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
 
-	log = new(logged)
-	s := &sweeper{log: slog.New(slog.NewJSONHandler(log, nil))}
-	for i, err := range []error{errors.New("a"), errors.New("a"), errors.New("b"), nil, errors.New("b")} {
-		s.tellRefused(err)
-		if got, want := len(log.of(t, logUnpruned)), []int{1, 1, 2, 2, 3}[i]; got != want {
-			t.Errorf("after %d looks: told %d times, want %d", i+1, got, want)
+		log = new(logged)
+		s := &sweeper{log: slog.New(slog.NewJSONHandler(log, nil))}
+		for i, err := range []error{errors.New("a"), errors.New("a"), errors.New("b"), nil, errors.New("b")} {
+			s.tellRefused(err)
+			if got, want := len(log.of(t, logUnpruned)), []int{1, 1, 2, 2, 3}[i]; got != want {
+				t.Errorf("after %d looks: told %d times, want %d", i+1, got, want)
+			}
 		}
-	}
+	})
 }

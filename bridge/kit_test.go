@@ -9,10 +9,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // testLog sends the sidecar's log to the test's.
@@ -30,27 +32,46 @@ func (w testWriter) Write(p []byte) (int, error) {
 // sidecar is a running Bridge with one socket and one database.
 type sidecar struct {
 	*Bridge
+	net  *memNet // nil: its sockets are files
 	path string
 	stop context.CancelFunc
 	done chan error
 }
 
-// options are what most tests need: any queue, one database.
-func options(t testing.TB, b backends.Backend) Options {
+// inMemory begins the paths of sockets that are no files; see memNet.
+const inMemory = "/memory/"
+
+// options are what most tests need: any queue, one database, a socket in memory. A test
+// starts such a sidecar in a synctest bubble. The limits of the program (how long a
+// heartbeat is good for, how long a write waits) run by the virtual clock there.
+func options(b backends.Backend) Options {
 	return Options{
 		Databases: map[string]Database{"main": {Backend: b}},
 		Queues:    map[string]Queue{"*": {Backoff: 50 * time.Millisecond}},
-		Sockets:   []Socket{{Path: filepath.Join(shortDir(t), "q.sock")}},
+		Sockets:   []Socket{{Path: inMemory + "q.sock"}},
 	}
 }
 
-// impatient options beat often, for tests that wait for what a beat does. A
-// machine that stands still for a second makes such a sidecar late, so no other
-// test should use them.
-func impatient(t testing.TB, b backends.Backend) Options {
-	o := options(t, b)
-	o.Databases["main"] = Database{Backend: b, HostLease: 2 * time.Second}
+// unixOptions are for tests of the sockets themselves. They run by the machine's clock, so
+// such a test must not need anything of the program that it does for seconds only: it
+// does not enqueue by a socket, and the host lease is long.
+func unixOptions(t testing.TB, b backends.Backend) Options {
+	o := options(b)
+	o.Databases["main"] = Database{Backend: b, HostLease: MaxHostLease}
+	o.Sockets = []Socket{{Path: filepath.Join(shortDir(t), "q.sock")}}
 	return o
+}
+
+// store enqueues jobs without a sidecar.
+func store(t testing.TB, b backends.Backend, queues ...string) {
+	t.Helper()
+	jobs := make([]backends.NewJob, len(queues))
+	for i, q := range queues {
+		jobs[i].Queue = q
+	}
+	if _, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // shortDir is a temporary directory whose names fit a socket's path.
@@ -69,11 +90,22 @@ func shortDir(t testing.TB) string {
 
 func start(t testing.TB, o Options) *sidecar {
 	t.Helper()
-	b, err := New(o, testLog(t))
+	return run(t, newFor(t, o, testLog(t)))
+}
+
+// newFor makes a Bridge, of which a test may change something before it runs.
+func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
+	t.Helper()
+	sys := system{clock: bootTime, listen: listen}
+	if len(o.Sockets) > 0 && strings.HasPrefix(o.Sockets[0].Path, inMemory) {
+		virtual := func() time.Duration { return time.Duration(time.Now().UnixNano()) } // in a bubble it never jumps
+		sys = system{clock: virtual, listen: newMemNet().listen}
+	}
+	b, err := newBridge(o, log, sys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return run(t, b)
+	return b
 }
 
 // run runs a Bridge that the test may have changed before.
@@ -90,6 +122,11 @@ func run(t testing.TB, b *Bridge) *sidecar {
 	case err := <-s.done:
 		t.Fatalf("Run: %v", err)
 	}
+	if ln, ok := b.running.listeners[s.path]; ok {
+		if mem, ok := ln.Listener.(*memListener); ok {
+			s.net = mem.net
+		}
+	}
 	t.Cleanup(func() {
 		stop()
 		b.Abort()
@@ -103,28 +140,34 @@ func run(t testing.TB, b *Bridge) *sidecar {
 // wait returns what Run returned. It can be called more than once.
 func (s *sidecar) wait(t testing.TB) error {
 	t.Helper()
-	select {
-	case err := <-s.done:
-		s.done <- err
-		return err
-	case <-time.After(patience):
-		t.Fatal("Run does not end")
-		return nil
-	}
+	err := testwait.Receive(t, "the end of Run", s.done)
+	s.done <- err
+	return err
 }
 
 // client speaks JSON lines.
 type client struct {
 	t    testing.TB
-	conn *net.UnixConn
+	conn clientConn
 	in   *bufio.Reader
+}
+
+type clientConn interface {
+	net.Conn
+	CloseWrite() error
 }
 
 func (s *sidecar) dial(t testing.TB) *client {
 	t.Helper()
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
+	var conn clientConn
+	if s.net != nil {
+		conn = s.net.dial(t, s.path)
+	} else {
+		unix, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn = unix
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // often closed by the test already
 	return &client{t: t, conn: conn, in: bufio.NewReaderSize(conn, 1<<20)}
@@ -195,7 +238,7 @@ func parse(t testing.TB, line []byte) (r reply) {
 }
 
 func (c *client) line() ([]byte, error) {
-	if err := c.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.conn.SetReadDeadline(testwait.Deadline()); err != nil {
 		return nil, err
 	}
 	return c.in.ReadBytes('\n')
@@ -226,7 +269,7 @@ func (c *client) refused(code, format string, args ...any) reply {
 // claim1 claims one job, waiting for it.
 func (c *client) claim1(queue string) job {
 	c.t.Helper()
-	r := c.call(`{"op":"claim","queue":%q,"wait_ms":10000}`, queue)
+	r := c.call(`{"op":"claim","queue":%q,"wait_ms":600000}`, queue)
 	if len(r.Jobs) != 1 {
 		c.t.Fatalf("claim of %s: got %d jobs, want 1", queue, len(r.Jobs))
 	}
@@ -257,11 +300,5 @@ func (b *broker) idleWaiters() (n int) {
 // eventually waits for a fact.
 func eventually(t testing.TB, fact func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !fact() {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not come true")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "what this line of the test waits for", fact)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -74,7 +73,7 @@ func (b *Bridge) full(who *peer) *protocol.Error {
 
 // turnAway tells a connection that there is no place for it, in its own codec, and
 // returns; the caller closes it.
-func (b *Bridge) turnAway(conn *net.UnixConn, who *peer, why *protocol.Error) {
+func (b *Bridge) turnAway(conn conn, who *peer, why *protocol.Error) {
 	b.mu.Lock()
 	refusing := b.refusing < turnedAway && !b.closing
 	if refusing {

@@ -5,13 +5,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
 func limited(t *testing.T, l Limits) (*sidecar, Options) {
-	o := options(t, memory.New())
+	o := options(memory.New())
 	o.Limits = l
 	return start(t, o), o
 }
@@ -29,114 +30,124 @@ func (s *sidecar) busyConnection(t *testing.T) {
 }
 
 func TestLimitOfConnections(t *testing.T) {
-	s, o := limited(t, Limits{Connections: 2})
-	a, b := s.dial(t), s.dial(t)
-	a.call(`{"op":"ping"}`)
-	b.call(`{"op":"ping"}`)
-	s.busyConnection(t)
-	a.call(`{"op":"ping"}`)
-	b.call(`{"op":"bye"}`)
-	eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.sessions) == 1
+	synctest.Test(t, func(t *testing.T) {
+		s, o := limited(t, Limits{Connections: 2})
+		a, b := s.dial(t), s.dial(t)
+		a.call(`{"op":"ping"}`)
+		b.call(`{"op":"ping"}`)
+		s.busyConnection(t)
+		a.call(`{"op":"ping"}`)
+		b.call(`{"op":"bye"}`)
+		eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.sessions) == 1
+		})
+		s.dial(t).call(`{"op":"ping"}`)
+		s.reloads(t, with(o, func(o *Options) { o.Limits = Limits{PerUser: 2} }))
+		s.busyConnection(t)
+		s.reloads(t, with(o, func(o *Options) { o.Limits = Limits{} }))
+		s.dial(t).call(`{"op":"ping"}`)
 	})
-	s.dial(t).call(`{"op":"ping"}`)
-	s.reloads(t, with(o, func(o *Options) { o.Limits = Limits{PerUser: 2} }))
-	s.busyConnection(t)
-	s.reloads(t, with(o, func(o *Options) { o.Limits = Limits{} }))
-	s.dial(t).call(`{"op":"ping"}`)
 }
 
 // TestManyConnectionsOverTheLimit: those that say nothing hold nobody up, and nothing of
 // them is left.
 func TestManyConnectionsOverTheLimit(t *testing.T) {
-	s, _ := limited(t, Limits{Connections: 1})
-	a := s.dial(t)
-	a.call(`{"op":"ping"}`)
-	for range 2 * turnedAway {
-		s.dial(t)
-	}
-	a.call(`{"op":"ping"}`)
-	eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.refusing == 0
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := limited(t, Limits{Connections: 1})
+		a := s.dial(t)
+		a.call(`{"op":"ping"}`)
+		for range 2 * turnedAway {
+			s.dial(t)
+		}
+		a.call(`{"op":"ping"}`)
+		eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.refusing == 0
+		})
 	})
 }
 
 func TestLimitOfHeldJobs(t *testing.T) {
-	s, _ := limited(t, Limits{Held: 3})
-	c, other := s.dial(t), s.dial(t)
-	for range 6 {
-		c.call(`{"op":"enqueue","queue":"q"}`)
-	}
-	got := c.call(`{"op":"claim","queue":"q","max":10}`).Jobs
-	if len(got) != 3 {
-		t.Fatalf("a claim of ten gave %d jobs, want the 3 that it may hold", len(got))
-	}
-	c.refused("busy", `{"op":"claim","queue":"q"}`)
-	c.refused("busy", `{"op":"claim","queue":"q","wait_ms":1000}`)
-	if n := len(other.call(`{"op":"claim","queue":"q","max":2}`).Jobs); n != 2 {
-		t.Errorf("another connection got %d jobs, want 2", n)
-	}
-	c.call(`{"op":"ack","lease":%q}`, got[0].Lease)
-	c.claim1("q")
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := limited(t, Limits{Held: 3})
+		c, other := s.dial(t), s.dial(t)
+		for range 6 {
+			c.call(`{"op":"enqueue","queue":"q"}`)
+		}
+		got := c.call(`{"op":"claim","queue":"q","max":10}`).Jobs
+		if len(got) != 3 {
+			t.Fatalf("a claim of ten gave %d jobs, want the 3 that it may hold", len(got))
+		}
+		c.refused("busy", `{"op":"claim","queue":"q"}`)
+		c.refused("busy", `{"op":"claim","queue":"q","wait_ms":1000}`)
+		if n := len(other.call(`{"op":"claim","queue":"q","max":2}`).Jobs); n != 2 {
+			t.Errorf("another connection got %d jobs, want 2", n)
+		}
+		c.call(`{"op":"ack","lease":%q}`, got[0].Lease)
+		c.claim1("q")
+	})
 }
 
 // TestLimitOfHeldJobsIsExact: claims of one connection that wait together do not hold
 // more than it may together; who waits for places that others do not use gets its job.
 func TestLimitOfHeldJobsIsExact(t *testing.T) {
-	s, _ := limited(t, Limits{Held: 3})
-	c, producer := s.dial(t), s.dial(t)
-	for i := range 4 {
-		c.send(`{"op":"claim","id":%d,"queue":"q","max":2,"wait_ms":20000}`, i)
-	}
-	c.send(`{"op":"claim","id":4,"queue":"elsewhere","wait_ms":20000}`)
-	eventually(t, func() bool { return s.waiting() == 5 })
-	jobs := make([]string, 8)
-	for i := range jobs {
-		jobs[i] = `{"queue":"q"}`
-	}
-	producer.call(`{"op":"enqueue","jobs":[%s]}`, strings.Join(jobs, ","))
-	held, busy := []string{}, 0
-	for range 4 {
-		r := c.receive()
-		for _, j := range r.Jobs {
-			held = append(held, j.Lease)
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := limited(t, Limits{Held: 3})
+		c, producer := s.dial(t), s.dial(t)
+		for i := range 4 {
+			c.send(`{"op":"claim","id":%d,"queue":"q","max":2,"wait_ms":20000}`, i)
 		}
-		if r.Error.Code == "busy" {
-			busy++
+		c.send(`{"op":"claim","id":4,"queue":"elsewhere","wait_ms":20000}`)
+		eventually(t, func() bool { return s.waiting() == 5 })
+		jobs := make([]string, 8)
+		for i := range jobs {
+			jobs[i] = `{"queue":"q"}`
 		}
-	}
-	if len(held) != 3 || busy != 2 {
-		t.Fatalf("four claims of two jobs each hold %d, and %d were told busy; want 3 and 2", len(held), busy)
-	}
-	c.call(`{"op":"ack","lease":%q,"id":10}`, held[0])
-	producer.call(`{"op":"enqueue","queue":"elsewhere"}`)
-	if r := c.receive(); len(r.Jobs) != 1 {
-		t.Errorf("a claim that waits has no job after one was settled: %+v", r)
-	}
-	for _, lease := range held[1:] {
-		c.call(`{"op":"ack","lease":%q,"id":11}`, lease)
-	}
-	eventually(t, func() bool { return s.held() == 1 })
+		producer.call(`{"op":"enqueue","jobs":[%s]}`, strings.Join(jobs, ","))
+		held, busy := []string{}, 0
+		for range 4 {
+			r := c.receive()
+			for _, j := range r.Jobs {
+				held = append(held, j.Lease)
+			}
+			if r.Error.Code == "busy" {
+				busy++
+			}
+		}
+		if len(held) != 3 || busy != 2 {
+			t.Fatalf("four claims of two jobs each hold %d, and %d were told busy; want 3 and 2", len(held), busy)
+		}
+		c.call(`{"op":"ack","lease":%q,"id":10}`, held[0])
+		producer.call(`{"op":"enqueue","queue":"elsewhere"}`)
+		if r := c.receive(); len(r.Jobs) != 1 {
+			t.Errorf("a claim that waits has no job after one was settled: %+v", r)
+		}
+		for _, lease := range held[1:] {
+			c.call(`{"op":"ack","lease":%q,"id":11}`, lease)
+		}
+		eventually(t, func() bool { return s.held() == 1 })
+	})
 }
 
 // TestLimitOfBoundJobs: a connection cannot hold more by binding leases of others.
 func TestLimitOfBoundJobs(t *testing.T) {
-	s, _ := limited(t, Limits{Held: 2})
-	a, b := s.dial(t), s.dial(t)
-	a.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
-	one := a.call(`{"op":"claim","queue":"q","max":2}`).Jobs
-	two := b.call(`{"op":"claim","queue":"q","max":2}`).Jobs
-	b.call(`{"op":"extend","leases":[%q,%q],"bind":true}`, two[0].Lease, two[1].Lease) // they are its own
-	b.refused("busy", `{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
-	b.call(`{"op":"ack","lease":%q}`, two[0].Lease)
-	b.call(`{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
-	a.claim1("q")
-	a.refused("busy", `{"op":"claim","queue":"q"}`)
-	b.refused("busy", `{"op":"claim","queue":"q"}`)
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := limited(t, Limits{Held: 2})
+		a, b := s.dial(t), s.dial(t)
+		a.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
+		one := a.call(`{"op":"claim","queue":"q","max":2}`).Jobs
+		two := b.call(`{"op":"claim","queue":"q","max":2}`).Jobs
+		b.call(`{"op":"extend","leases":[%q,%q],"bind":true}`, two[0].Lease, two[1].Lease) // they are its own
+		b.refused("busy", `{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
+		b.call(`{"op":"ack","lease":%q}`, two[0].Lease)
+		b.call(`{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
+		a.claim1("q")
+		a.refused("busy", `{"op":"claim","queue":"q"}`)
+		b.refused("busy", `{"op":"claim","queue":"q"}`)
+	})
 }
 
 // waiting counts the claims that wait, of all connections.
@@ -160,19 +171,21 @@ func (s *sidecar) held() (n int) {
 }
 
 func TestLimitOfNames(t *testing.T) {
-	o := options(t, memory.New())
-	o.Limits.QueueNames = 2
-	o.Queues["named"] = Queue{}
-	c := start(t, o).dial(t)
-	for _, q := range []string{"a", "b", "a", "named"} {
-		c.call(`{"op":"enqueue","queue":%q}`, q)
-	}
-	for _, line := range []string{`{"op":"enqueue","queue":"c"}`, `{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"d"}]}`, `{"op":"pause","queue":"e"}`} {
-		if r := c.refused("busy", "%s", line); r.Error.RetryMS != namesAge.Milliseconds() {
-			t.Errorf("%s: it says to try again after %d ms", line, r.Error.RetryMS)
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Limits.QueueNames = 2
+		o.Queues["named"] = Queue{}
+		c := start(t, o).dial(t)
+		for _, q := range []string{"a", "b", "a", "named"} {
+			c.call(`{"op":"enqueue","queue":%q}`, q)
 		}
-	}
-	c.claim1("b")
+		for _, line := range []string{`{"op":"enqueue","queue":"c"}`, `{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"d"}]}`, `{"op":"pause","queue":"e"}`} {
+			if r := c.refused("busy", "%s", line); r.Error.RetryMS != namesAge.Milliseconds() {
+				t.Errorf("%s: it says to try again after %d ms", line, r.Error.RetryMS)
+			}
+		}
+		c.claim1("b")
+	})
 }
 
 // TestNamesAreForgotten: names whose queues are empty make room for others, those that have
@@ -208,94 +221,95 @@ func TestNamesAreForgotten(t *testing.T) {
 
 // TestLookForNames asks the database which of the names have jobs.
 func TestLookForNames(t *testing.T) {
-	o := options(t, memory.New())
-	o.Limits.QueueNames = 3
-	s := start(t, o)
-	c := s.dial(t)
-	for _, q := range []string{"empty", "full", "paused"} {
-		c.call(`{"op":"enqueue","queue":%q}`, q)
-	}
-	c.call(`{"op":"pause","queue":"paused"}`)
-	c.call(`{"op":"ack","lease":%q}`, c.claim1("empty").Lease)
-	c.call(`{"op":"purge","queue":"paused","state":"ready"}`)
-	s.madeUp.mu.Lock()
-	for _, m := range s.madeUp.all {
-		m.used = m.used.Add(-time.Hour)
-	}
-	s.madeUp.next = time.Time{}
-	s.madeUp.mu.Unlock()
-	c.refused("busy", `{"op":"enqueue","queue":"new"}`) // which begins a look
-	eventually(t, func() bool {
-		s.madeUp.mu.Lock()
-		defer s.madeUp.mu.Unlock()
-		return len(s.madeUp.all) == 2
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Limits.QueueNames = 3
+		s := start(t, o)
+		c := s.dial(t)
+		for _, q := range []string{"empty", "full", "paused"} {
+			c.call(`{"op":"enqueue","queue":%q}`, q)
+		}
+		c.call(`{"op":"pause","queue":"paused"}`)
+		c.call(`{"op":"ack","lease":%q}`, c.claim1("empty").Lease)
+		c.call(`{"op":"purge","queue":"paused","state":"ready"}`)
+		time.Sleep(time.Hour)
+		c.refused("busy", `{"op":"enqueue","queue":"new"}`) // which begins a look
+		eventually(t, func() bool {
+			s.madeUp.mu.Lock()
+			defer s.madeUp.mu.Unlock()
+			return len(s.madeUp.all) == 2
+		})
+		c.call(`{"op":"enqueue","queue":"new"}`)
+		c.refused("busy", `{"op":"enqueue","queue":"another"}`)
 	})
-	c.call(`{"op":"enqueue","queue":"new"}`)
-	c.refused("busy", `{"op":"enqueue","queue":"another"}`)
 }
 
 func TestLimitOfReadyJobs(t *testing.T) {
-	o := options(t, memory.New())
-	o.Queues["q"] = Queue{MaxReady: 3}
-	s := start(t, o)
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
-	c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != depthAge.Milliseconds() {
-		t.Errorf("it says to try again after %d ms", r.Error.RetryMS)
-	}
-	// More than ever fit: waiting does not help.
-	if r := c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`); r.Error.RetryMS != 0 || !strings.Contains(r.Error.Message, "fewer at a time") {
-		t.Errorf("four jobs for a queue of three are answered %+v", r.Error)
-	}
-	c.call(`{"op":"enqueue","queue":"free"}`)
-	j := c.claim1("q")
-	c.refused("busy", `{"op":"ack","lease":%q,"enqueue":[{"queue":"q"},{"queue":"q"}]}`, j.Lease)
-	c.call(`{"op":"ack","lease":%q}`, j.Lease)
-	eventually(t, func() bool { // as of a second ago
-		c.send(`{"op":"enqueue","queue":"q"}`)
-		return c.receive().OK
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Queues["q"] = Queue{MaxReady: 3}
+		s := start(t, o)
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
+		c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != depthAge.Milliseconds() {
+			t.Errorf("it says to try again after %d ms", r.Error.RetryMS)
+		}
+		// More than ever fit: waiting does not help.
+		if r := c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`); r.Error.RetryMS != 0 || !strings.Contains(r.Error.Message, "fewer at a time") {
+			t.Errorf("four jobs for a queue of three are answered %+v", r.Error)
+		}
+		c.call(`{"op":"enqueue","queue":"free"}`)
+		j := c.claim1("q")
+		c.refused("busy", `{"op":"ack","lease":%q,"enqueue":[{"queue":"q"},{"queue":"q"}]}`, j.Lease)
+		c.call(`{"op":"ack","lease":%q}`, j.Lease)
+		eventually(t, func() bool { // as of a second ago
+			c.send(`{"op":"enqueue","queue":"q"}`)
+			return c.receive().OK
+		})
 	})
 }
 
 // TestLimitsHarmNobodyElse: while one client is over each limit others go on.
 func TestLimitsHarmNobodyElse(t *testing.T) {
-	o := options(t, memory.New())
-	o.Limits = Limits{Connections: 40, Held: 5, QueueNames: 3}
-	o.Queues["full"] = Queue{MaxReady: 1}
-	o.Queues["work"] = Queue{}
-	s := start(t, o)
-	offender := s.dial(t)
-	offender.call(`{"op":"enqueue","queue":"full"}`)
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for n := 0; ; n++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			for _, line := range []string{
-				`{"op":"enqueue","queue":"full"}`, fmt.Sprintf(`{"op":"enqueue","queue":"made-up-%d"}`, n), `{"op":"claim","queue":"full","max":1000}`,
-			} {
-				offender.send("%s", line)
-				if _, err := offender.line(); err != nil {
-					t.Errorf("the offender: %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Limits = Limits{Connections: 40, Held: 5, QueueNames: 3}
+		o.Queues["full"] = Queue{MaxReady: 1}
+		o.Queues["work"] = Queue{}
+		s := start(t, o)
+		offender := s.dial(t)
+		offender.call(`{"op":"enqueue","queue":"full"}`)
+		stop := make(chan struct{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
 					return
+				default:
+				}
+				for _, line := range []string{
+					`{"op":"enqueue","queue":"full"}`, fmt.Sprintf(`{"op":"enqueue","queue":"made-up-%d"}`, n), `{"op":"claim","queue":"full","max":1000}`,
+				} {
+					offender.send("%s", line)
+					if _, err := offender.line(); err != nil {
+						t.Errorf("the offender: %v", err)
+						return
+					}
 				}
 			}
+		}()
+		for range 8 {
+			c := s.dial(t)
+			for range 50 {
+				c.call(`{"op":"enqueue","queue":"work"}`)
+				c.call(`{"op":"ack","lease":%q}`, c.claim1("work").Lease)
+			}
 		}
-	}()
-	for range 8 {
-		c := s.dial(t)
-		for range 50 {
-			c.call(`{"op":"enqueue","queue":"work"}`)
-			c.call(`{"op":"ack","lease":%q}`, c.claim1("work").Lease)
-		}
-	}
-	close(stop)
-	<-done
+		close(stop)
+		<-done
+	})
 }

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -9,27 +10,29 @@ import (
 // TestRequestsOfAnOlderPlan: a request that began before a database was left finds that
 // out. Asking what is not there any more ended the process.
 func TestRequestsOfAnOlderPlan(t *testing.T) {
-	from, to := newAddress("BBBBBBBBBBB"), newAddress("CCCCCCCCCCC")
-	o := options(t, from)
-	s := start(t, o)
-	old := s.plan.Load()
-	s.reloads(t, with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} }))
-	eventually(t, func() bool { return len(s.plan.Load().banks) == 1 })
-	bank := old.banks[0]
-	eventually(t, func() bool { return !bank.link.is(from) && bank.link.info() == from.Info() })
-	if d := bank.shown(old); d.Place != from.Info().Place {
-		t.Errorf("it is shown as %+v", d)
-	}
-	if _, err := old.stats(t.Context(), ""); !backends.Retryable(err) {
-		t.Errorf("stats of it: %v", err)
-	}
-	if _, err := bank.link.queues(t.Context(), []backends.Lease{{Job: "1"}}); !backends.Retryable(err) {
-		t.Errorf("the queues of its leases: %v", err)
-	}
-	if _, err := bank.link.Commit(t.Context(), backends.Batch{}); !backends.Retryable(err) {
-		t.Errorf("a commit: %v", err)
-	}
-	if bank.link.adopted("q") || bank.link.holds("q") || bank.link.holding(backends.Lease{}) {
-		t.Error("it has adopted tables")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		from, to := newAddress("BBBBBBBBBBB"), newAddress("CCCCCCCCCCC")
+		o := options(from)
+		s := start(t, o)
+		old := s.plan.Load()
+		s.reloads(t, with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} }))
+		eventually(t, func() bool { return len(s.plan.Load().banks) == 1 })
+		bank := old.banks[0]
+		eventually(t, func() bool { return !bank.link.is(from) && bank.link.info() == from.Info() })
+		if d := bank.shown(old); d.Place != from.Info().Place {
+			t.Errorf("it is shown as %+v", d)
+		}
+		if _, err := old.stats(t.Context(), ""); !backends.Retryable(err) {
+			t.Errorf("stats of it: %v", err)
+		}
+		if _, err := bank.link.queues(t.Context(), []backends.Lease{{Job: "1"}}); !backends.Retryable(err) {
+			t.Errorf("the queues of its leases: %v", err)
+		}
+		if _, err := bank.link.Commit(t.Context(), backends.Batch{}); !backends.Retryable(err) {
+			t.Errorf("a commit: %v", err)
+		}
+		if bank.link.adopted("q") || bank.link.holds("q") || bank.link.holding(backends.Lease{}) {
+			t.Error("it has adopted tables")
+		}
+	})
 }

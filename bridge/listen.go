@@ -16,25 +16,25 @@ import (
 // listener is a socket that appeared complete: with its owner and mode, at one
 // instant, under a lock that one process holds.
 type listener struct {
-	*net.UnixListener
-	path string
-	lock *os.File    // nil: see isInherited
-	self fs.FileInfo // of the socket file, to remove no other
+	net.Listener // of a Unix socket; its connections are told by newConn
+	path         string
+	lock         *os.File    // nil: see isInherited
+	self         fs.FileInfo // of the socket file, to remove no other
 }
 
 // listenAll listens on all of the sockets or on none. Those that were handed over
 // listen already.
-func listenAll(o *Options) (map[string]*listener, error) {
+func (b *Bridge) listenAll(o *Options) (map[string]*listener, error) {
 	lns := make(map[string]*listener, len(o.Sockets))
 	for _, s := range o.Sockets {
 		if ln := o.inherited(s.Path); ln != nil {
-			lns[s.Path] = &listener{UnixListener: ln, path: s.Path}
+			lns[s.Path] = &listener{Listener: ln, path: s.Path}
 			continue
 		}
 		err := isServed(lns, s.Path)
 		var ln *listener
 		if err == nil {
-			ln, err = listen(s)
+			ln, err = b.system.listen(s)
 		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("socket %s: %w", s.Path, err), closeAll(lns))
@@ -91,7 +91,7 @@ func listen(s Socket) (*listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, ln.Close(), lock.Close())
 	}
-	return &listener{UnixListener: ln, path: s.Path, lock: lock, self: self}, nil
+	return &listener{Listener: ln, path: s.Path, lock: lock, self: self}, nil
 }
 
 // bind makes the socket. Its temporary name is reached through the directory's
@@ -165,11 +165,11 @@ func (b *Bridge) accept(ln *listener, watcher *hangups) error {
 	const most = time.Second
 	delay := 5 * time.Millisecond
 	for {
-		conn, err := ln.AcceptUnix()
+		conn, err := ln.Accept()
 		switch {
 		case err == nil:
 			delay = 5 * time.Millisecond
-			go b.serveConn(conn, ln.path, watcher)
+			go b.serveConn(newConn(conn, watcher), ln.path)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS),

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -19,7 +20,7 @@ import (
 )
 
 func TestSocketAppearsWithItsMode(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	o.Sockets[0].Mode = 0o600
 	s := start(t, o)
 	info, err := os.Lstat(s.path)
@@ -45,11 +46,7 @@ func TestSocketAppearsWithItsMode(t *testing.T) {
 // refusesToListen wants Run to fail with a message that holds each of the words.
 func refusesToListen(t *testing.T, o Options, words ...string) {
 	t.Helper()
-	b, err := New(o, testLog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = b.Run(context.Background())
+	err := newFor(t, o, testLog(t)).Run(context.Background())
 	if err == nil {
 		t.Fatal("it listens")
 	}
@@ -61,7 +58,7 @@ func refusesToListen(t *testing.T, o Options, words ...string) {
 }
 
 func TestSecondSidecarIsRefused(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	s := start(t, o)
 	refusesToListen(t, o, o.Sockets[0].Path, "another sidecar (pid ")
 	s.dial(t).call(`{"op":"ping"}`) // the first is unharmed
@@ -69,7 +66,7 @@ func TestSecondSidecarIsRefused(t *testing.T) {
 
 // TestDeepSocketPath: the path fits, its temporary name would not.
 func TestDeepSocketPath(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	dir := shortDir(t)
 	path := filepath.Join(dir, strings.Repeat("x", maxSocketPath-len(dir)-1))
 	o.Sockets[0].Path = path
@@ -79,41 +76,45 @@ func TestDeepSocketPath(t *testing.T) {
 // TestServeStream is a session over two streams: the end of input gives back
 // what it holds, uncharged.
 func TestServeStream(t *testing.T) {
-	s := start(t, options(t, memory.New()))
-	in := strings.NewReader(`{"op":"enqueue","queue":"q","payload":"x"}` + "\n" + `{"op":"claim","queue":"q"}` + "\n")
-	var out bytes.Buffer
-	if err := s.ServeStream(context.Background(), in, &out); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Count(out.String(), "\n"); got != 2 || !strings.Contains(out.String(), `"payload":"x"`) {
-		t.Errorf("got %q, want two replies, the second with the job", out.String())
-	}
-	if j := s.dial(t).claim1("q"); j.Attempt != 1 {
-		t.Errorf("attempt %d, want 1", j.Attempt)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		in := strings.NewReader(`{"op":"enqueue","queue":"q","payload":"x"}` + "\n" + `{"op":"claim","queue":"q"}` + "\n")
+		var out bytes.Buffer
+		if err := s.ServeStream(context.Background(), in, &out); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(out.String(), "\n"); got != 2 || !strings.Contains(out.String(), `"payload":"x"`) {
+			t.Errorf("got %q, want two replies, the second with the job", out.String())
+		}
+		if j := s.dial(t).claim1("q"); j.Attempt != 1 {
+			t.Errorf("attempt %d, want 1", j.Attempt)
+		}
+	})
 }
 
 // TestServeStreamEndsWithItsContext: also while the input says nothing.
 func TestServeStreamEndsWithItsContext(t *testing.T) {
-	s := start(t, options(t, memory.New()))
-	in, feed := io.Pipe()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	out, answers := io.Pipe()
-	go func() { done <- s.ServeStream(ctx, in, answers) }()
-	if _, err := feed.Write([]byte(`{"op":"ping"}` + "\n")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Read(make([]byte, 100)); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	if err := feed.Close(); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		in, feed := io.Pipe()
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		out, answers := io.Pipe()
+		go func() { done <- s.ServeStream(ctx, in, answers) }()
+		if _, err := feed.Write([]byte(`{"op":"ping"}` + "\n")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if err := feed.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestOptionsReportEverythingWrong(t *testing.T) {

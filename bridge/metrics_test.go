@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,174 +59,184 @@ func (s *sidecar) counted(t *testing.T, queue string, want map[string]float64) {
 
 // TestCounts: each thing that can happen to a job is counted once, when the database has it.
 func TestCounts(t *testing.T) {
-	o := options(t, memory.New())
-	o.Queues["q"] = Queue{Backoff: time.Millisecond, MaxAttempts: 3}
-	s := start(t, o)
-	s.counted(t, "q", nil)
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","jobs":[{"queue":"q","key":"k"},{"queue":"q"},{"queue":"q"},{"queue":"q","key":"k"}]}`)
-	s.counted(t, "q", map[string]float64{"enqueued": 3, "duplicate": 1})
-	a, b := c.claim1("q"), c.claim1("q")
-	s.counted(t, "q", map[string]float64{"enqueued": 3, "duplicate": 1, "claimed": 2})
-	c.call(`{"op":"ack","lease":"%s","enqueue":[{"queue":"q","delay_ms":3600000}]}`, a.Lease)
-	c.refused("lease_lost", `{"op":"ack","lease":"%s"}`, a.Lease)
-	c.call(`{"op":"nack","leases":["%s","%s"],"dead":true}`, b.Lease, a.Lease)
-	s.counted(t, "q", map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 2, "acked": 1, "nacked": 1, "dead": 1})
-	d := c.claim1("q")
-	c.call(`{"op":"nack","lease":"%s","charge":false,"delay_ms":0}`, d.Lease)
-	want := map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 3, "acked": 1, "nacked": 2, "dead": 1}
-	s.counted(t, "q", want)
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Queues["q"] = Queue{Backoff: time.Millisecond, MaxAttempts: 3}
+		s := start(t, o)
+		s.counted(t, "q", nil)
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"q","key":"k"},{"queue":"q"},{"queue":"q"},{"queue":"q","key":"k"}]}`)
+		s.counted(t, "q", map[string]float64{"enqueued": 3, "duplicate": 1})
+		a, b := c.claim1("q"), c.claim1("q")
+		s.counted(t, "q", map[string]float64{"enqueued": 3, "duplicate": 1, "claimed": 2})
+		c.call(`{"op":"ack","lease":"%s","enqueue":[{"queue":"q","delay_ms":3600000}]}`, a.Lease)
+		c.refused("lease_lost", `{"op":"ack","lease":"%s"}`, a.Lease)
+		c.call(`{"op":"nack","leases":["%s","%s"],"dead":true}`, b.Lease, a.Lease)
+		s.counted(t, "q", map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 2, "acked": 1, "nacked": 1, "dead": 1})
+		d := c.claim1("q")
+		c.call(`{"op":"nack","lease":"%s","charge":false,"delay_ms":0}`, d.Lease)
+		want := map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 3, "acked": 1, "nacked": 2, "dead": 1}
+		s.counted(t, "q", want)
 
-	other := s.dial(t)
-	other.claim1("q")
-	other.call(`{"op":"bye"}`)
-	want["claimed"], want["returned"] = 4, 1
-	s.counted(t, "q", want)
-	gone := s.dial(t)
-	gone.claim1("q")
-	gone.conn.Close()
-	want["claimed"], want["disconnected"] = 5, 1
-	eventually(t, func() bool {
-		return figures(t, s.Bridge)["jobs_lost_total{cause=disconnected,database=main,queue=q}"] == 1
-	})
-	s.counted(t, "q", want)
-	// A connection is closed after what it held was given back.
-	eventually(t, func() bool { return figures(t, s.Bridge)["sessions{socket="+s.path+"}"] == 1 })
+		other := s.dial(t)
+		other.claim1("q")
+		other.call(`{"op":"bye"}`)
+		want["claimed"], want["returned"] = 4, 1
+		s.counted(t, "q", want)
+		gone := s.dial(t)
+		gone.claim1("q")
+		gone.conn.Close()
+		want["claimed"], want["disconnected"] = 5, 1
+		eventually(t, func() bool {
+			return figures(t, s.Bridge)["jobs_lost_total{cause=disconnected,database=main,queue=q}"] == 1
+		})
+		s.counted(t, "q", want)
+		// A connection is closed after what it held was given back.
+		eventually(t, func() bool { return figures(t, s.Bridge)["sessions{socket="+s.path+"}"] == 1 })
 
-	all := figures(t, s.Bridge)
-	for key, n := range map[string]float64{
-		"leases_lost_total{database=main}":               2,
-		"job_run_seconds{database=main,queue=q}":         3, // an ack, two nacks
-		"claim_wait_seconds{database=main,queue=q}":      5,
-		"job_wait_seconds{database=main,queue=q}":        5, // nothing was charged before
-		"sessions_opened_total{}":                        3,
-		"jobs_held{database=main}":                       0,
-		"draining{}":                                     0,
-		"database_reachable{database=main}":              1,
-		"host_lease_seconds{database=main}":              30,
-		"jobs_acked_total{database=main,queue=_unknown}": 0,
-	} {
-		if got, ok := all[key]; !ok || got != n {
-			t.Errorf("%s is %v (%v), want %v", key, got, ok, n)
+		all := figures(t, s.Bridge)
+		for key, n := range map[string]float64{
+			"leases_lost_total{database=main}":               2,
+			"job_run_seconds{database=main,queue=q}":         3, // an ack, two nacks
+			"claim_wait_seconds{database=main,queue=q}":      5,
+			"job_wait_seconds{database=main,queue=q}":        5, // nothing was charged before
+			"sessions_opened_total{}":                        3,
+			"jobs_held{database=main}":                       0,
+			"draining{}":                                     0,
+			"database_reachable{database=main}":              1,
+			"host_lease_seconds{database=main}":              30,
+			"jobs_acked_total{database=main,queue=_unknown}": 0,
+		} {
+			if got, ok := all[key]; !ok || got != n {
+				t.Errorf("%s is %v (%v), want %v", key, got, ok, n)
+			}
 		}
-	}
-	if all["commit_seconds{database=main}"] < 5 || all["commit_writes{database=main}"] < 5 {
-		t.Errorf("commits: %v, with writes: %v", all["commit_seconds{database=main}"], all["commit_writes{database=main}"])
-	}
+		if all["commit_seconds{database=main}"] < 5 || all["commit_writes{database=main}"] < 5 {
+			t.Errorf("commits: %v, with writes: %v", all["commit_seconds{database=main}"], all["commit_writes{database=main}"])
+		}
+	})
 }
 
 // TestCountsOfSweepsAndClaims: what housekeeping took back, and what is too large.
 func TestCountsOfSweepsAndClaims(t *testing.T) {
-	o := options(t, memory.New())
-	o.MaxFrame = 64 << 10
-	o.Queues["timed"] = Queue{Timeout: 20 * time.Millisecond, MaxAttempts: 1}
-	b := o.Databases["main"].Backend
-	if _, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
-		{Queue: "large", Payload: make([]byte, 1<<20)},
-	}}}}); err != nil {
-		t.Fatal(err)
-	}
-	s := start(t, o)
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"timed"}`)
-	c.claim1("timed")
-	c.call(`{"op":"claim","queue":"large"}`)
-	s.counted(t, "large", map[string]float64{"too_large": 1, "dead": 1})
-	eventually(t, func() bool { return figures(t, s.Bridge)["jobs_dead_total{database=main,queue=timed}"] == 1 })
-	s.counted(t, "timed", map[string]float64{"enqueued": 1, "claimed": 1, "timed_out": 1, "dead": 1})
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.MaxFrame = 64 << 10
+		o.Queues["timed"] = Queue{Timeout: 20 * time.Millisecond, MaxAttempts: 1}
+		b := o.Databases["main"].Backend
+		if _, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
+			{Queue: "large", Payload: make([]byte, 1<<20)},
+		}}}}); err != nil {
+			t.Fatal(err)
+		}
+		s := start(t, o)
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"timed"}`)
+		c.claim1("timed")
+		c.call(`{"op":"claim","queue":"large"}`)
+		s.counted(t, "large", map[string]float64{"too_large": 1, "dead": 1})
+		eventually(t, func() bool { return figures(t, s.Bridge)["jobs_dead_total{database=main,queue=timed}"] == 1 })
+		s.counted(t, "timed", map[string]float64{"enqueued": 1, "claimed": 1, "timed_out": 1, "dead": 1})
+	})
 }
 
 // TestAcksOfOthersClaims: a lease that another sidecar gave is counted, although its queue
 // is not known; once it is bound here the beat tells it.
 func TestAcksOfOthersClaims(t *testing.T) {
-	db := memory.New()
-	o := impatient(t, db)
-	first := start(t, o)
-	c := first.dial(t)
-	c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
-	var leases []string
-	for range 2 {
-		leases = append(leases, c.call(`{"op":"claim","queue":"q","lease_ms":60000}`).Jobs[0].Lease)
-	}
-	second := start(t, impatient(t, db))
-	d := second.dial(t)
-	d.call(`{"op":"ack","lease":"%s"}`, leases[0])
-	if n := figures(t, second.Bridge)["jobs_acked_total{database=main,queue=_unknown}"]; n != 1 {
-		t.Errorf("%v acks of unknown queues, want 1", n)
-	}
-	d.call(`{"op":"extend","lease":"%s","bind":true}`, leases[1])
-	eventually(t, func() bool {
-		l := second.plan.Load().banks[0].ledger
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for _, h := range l.known {
-			if h.queue == "q" {
-				return true
-			}
+	synctest.Test(t, func(t *testing.T) {
+		db := memory.New()
+		o := options(db)
+		first := start(t, o)
+		c := first.dial(t)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
+		var leases []string
+		for range 2 {
+			leases = append(leases, c.call(`{"op":"claim","queue":"q","lease_ms":60000}`).Jobs[0].Lease)
 		}
-		return false
+		second := start(t, options(db))
+		d := second.dial(t)
+		d.call(`{"op":"ack","lease":"%s"}`, leases[0])
+		if n := figures(t, second.Bridge)["jobs_acked_total{database=main,queue=_unknown}"]; n != 1 {
+			t.Errorf("%v acks of unknown queues, want 1", n)
+		}
+		d.call(`{"op":"extend","lease":"%s","bind":true}`, leases[1])
+		eventually(t, func() bool {
+			l := second.plan.Load().banks[0].ledger
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			for _, h := range l.known {
+				if h.queue == "q" {
+					return true
+				}
+			}
+			return false
+		})
+		d.call(`{"op":"ack","lease":"%s"}`, leases[1])
+		all := figures(t, second.Bridge)
+		if n := all["jobs_acked_total{database=main,queue=q}"]; n != 1 {
+			t.Errorf("%v acks of q, want 1", n)
+		}
+		if n := all["job_run_seconds{database=main,queue=q}"]; n != 0 {
+			t.Errorf("%v runs whose begin nobody here saw", n)
+		}
 	})
-	d.call(`{"op":"ack","lease":"%s"}`, leases[1])
-	all := figures(t, second.Bridge)
-	if n := all["jobs_acked_total{database=main,queue=q}"]; n != 1 {
-		t.Errorf("%v acks of q, want 1", n)
-	}
-	if n := all["job_run_seconds{database=main,queue=q}"]; n != 0 {
-		t.Errorf("%v runs whose begin nobody here saw", n)
-	}
 }
 
 // TestQueueLabels: names that clients make up have labels up to a limit; named ones always.
 func TestQueueLabels(t *testing.T) {
-	o := options(t, memory.New())
-	o.QueueLabels = 3
-	o.Queues["named"] = Queue{}
-	s := start(t, o)
-	c := s.dial(t)
-	for i := range 9 {
-		c.call(`{"op":"enqueue","queue":"made-up-%d"}`, i)
-	}
-	c.call(`{"op":"enqueue","queue":"named"}`)
-	enqueued := func() map[string]float64 {
-		all := figures(t, s.Bridge)
-		maps.DeleteFunc(all, func(key string, _ float64) bool { return !strings.HasPrefix(key, "jobs_enqueued_total") })
-		return all
-	}
-	key := func(queue string) string { return "jobs_enqueued_total{database=main,queue=" + queue + "}" }
-	want := map[string]float64{key("made-up-0"): 1, key("made-up-1"): 1, key("made-up-2"): 1, key("named"): 1, key("_other"): 6}
-	if got := enqueued(); !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	// The config names one that had none, and drops one that had: both count on.
-	o.Queues = map[string]Queue{"*": {}, "made-up-8": {}}
-	if err := s.Reload(o); err != nil {
-		t.Fatal(err)
-	}
-	for _, q := range []string{"made-up-8", "named", "made-up-7"} {
-		c.call(`{"op":"enqueue","queue":"%s"}`, q)
-	}
-	want[key("made-up-8")], want[key("named")], want[key("_other")] = 1, 2, 7
-	if got := enqueued(); !maps.Equal(got, want) {
-		t.Errorf("after a reload: %v, want %v", got, want)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.QueueLabels = 3
+		o.Queues["named"] = Queue{}
+		s := start(t, o)
+		c := s.dial(t)
+		for i := range 9 {
+			c.call(`{"op":"enqueue","queue":"made-up-%d"}`, i)
+		}
+		c.call(`{"op":"enqueue","queue":"named"}`)
+		enqueued := func() map[string]float64 {
+			all := figures(t, s.Bridge)
+			maps.DeleteFunc(all, func(key string, _ float64) bool { return !strings.HasPrefix(key, "jobs_enqueued_total") })
+			return all
+		}
+		key := func(queue string) string { return "jobs_enqueued_total{database=main,queue=" + queue + "}" }
+		want := map[string]float64{key("made-up-0"): 1, key("made-up-1"): 1, key("made-up-2"): 1, key("named"): 1, key("_other"): 6}
+		if got := enqueued(); !maps.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		// The config names one that had none, and drops one that had: both count on.
+		o.Queues = map[string]Queue{"*": {}, "made-up-8": {}}
+		if err := s.Reload(o); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []string{"made-up-8", "named", "made-up-7"} {
+			c.call(`{"op":"enqueue","queue":"%s"}`, q)
+		}
+		want[key("made-up-8")], want[key("named")], want[key("_other")] = 1, 2, 7
+		if got := enqueued(); !maps.Equal(got, want) {
+			t.Errorf("after a reload: %v, want %v", got, want)
+		}
+	})
 }
 
 // TestMetricsAreWellFormed by the rules of promlint.
 func TestMetricsAreWellFormed(t *testing.T) {
-	s := start(t, options(t, memory.New()))
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	c.claim1("q")
-	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(s.Metrics())
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		c.claim1("q")
+		r := prometheus.NewPedanticRegistry()
+		r.MustRegister(s.Metrics())
+		families, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		problems, err := promlint.NewWithMetricFamilies(families).Lint()
+		if err != nil || len(problems) > 0 {
+			t.Errorf("%v, %v", problems, err)
+		}
+	})
 }
 
 // oneLife gives what counts one job's life, from its enqueue to its ack, and a commit.
@@ -278,90 +289,96 @@ func (m *metered) Usage() backends.Usage { return *m.u.Load() }
 
 // TestUsageOverAReload: the counts of a Backend go on with the one that takes its place.
 func TestUsageOverAReload(t *testing.T) {
-	db := memory.New()
-	tells := func(u backends.Usage) *metered {
-		m := &metered{Backend: db}
-		m.u.Store(&u)
-		return m
-	}
-	first := backends.Usage{Max: 8, InUse: 3, Idle: 2, Waits: 5, Waited: 4 * time.Second, Trips: backends.Trips{Count: 10, Sum: time.Minute}}
-	first.Trips.Within[3], first.Retries[backends.RetryConflict] = 7, 6
-	o := options(t, tells(first))
-	s := start(t, o)
-	want := map[string]float64{"pool_connections{database=main,state=idle}": 2, "pool_connections{database=main,state=in_use}": 3, "pool_connections_max{database=main}": 8,
-		"pool_waits_total{database=main}": 5, "pool_wait_seconds_total{database=main}": 4, "statement_seconds{database=main}": 10,
-		"transaction_retries_total{cause=conflict,database=main}": 6, "transaction_retries_total{cause=connection,database=main}": 0}
-	check := func() {
-		t.Helper()
-		all := figures(t, s.Bridge)
-		for key, n := range want {
-			if got, ok := all[key]; !ok || got != n {
-				t.Errorf("%s is %v (%v), want %v", key, got, ok, n)
+	synctest.Test(t, func(t *testing.T) {
+		db := memory.New()
+		tells := func(u backends.Usage) *metered {
+			m := &metered{Backend: db}
+			m.u.Store(&u)
+			return m
+		}
+		first := backends.Usage{Max: 8, InUse: 3, Idle: 2, Waits: 5, Waited: 4 * time.Second, Trips: backends.Trips{Count: 10, Sum: time.Minute}}
+		first.Trips.Within[3], first.Retries[backends.RetryConflict] = 7, 6
+		o := options(tells(first))
+		s := start(t, o)
+		want := map[string]float64{"pool_connections{database=main,state=idle}": 2, "pool_connections{database=main,state=in_use}": 3, "pool_connections_max{database=main}": 8,
+			"pool_waits_total{database=main}": 5, "pool_wait_seconds_total{database=main}": 4, "statement_seconds{database=main}": 10,
+			"transaction_retries_total{cause=conflict,database=main}": 6, "transaction_retries_total{cause=connection,database=main}": 0}
+		check := func() {
+			t.Helper()
+			all := figures(t, s.Bridge)
+			for key, n := range want {
+				if got, ok := all[key]; !ok || got != n {
+					t.Errorf("%s is %v (%v), want %v", key, got, ok, n)
+				}
 			}
 		}
-	}
-	check()
-	o.Databases = map[string]Database{"main": {Backend: tells(backends.Usage{Max: 4, Waits: 1, Trips: backends.Trips{Count: 1}})}}
-	if err := s.Reload(o); err != nil {
-		t.Fatal(err)
-	}
-	want["pool_connections{database=main,state=idle}"], want["pool_connections{database=main,state=in_use}"], want["pool_connections_max{database=main}"] = 0, 0, 4
-	want["pool_waits_total{database=main}"], want["statement_seconds{database=main}"] = 6, 11
-	check()
+		check()
+		o.Databases = map[string]Database{"main": {Backend: tells(backends.Usage{Max: 4, Waits: 1, Trips: backends.Trips{Count: 1}})}}
+		if err := s.Reload(o); err != nil {
+			t.Fatal(err)
+		}
+		want["pool_connections{database=main,state=idle}"], want["pool_connections{database=main,state=in_use}"], want["pool_connections_max{database=main}"] = 0, 0, 4
+		want["pool_waits_total{database=main}"], want["statement_seconds{database=main}"] = 6, 11
+		check()
+	})
 }
 
 // TestUsageByName: what a database's Backends used stays counted under the name that it had
 // then: where a reload gives the name to another database, gives the database another name, or
 // drops it.
 func TestUsageByName(t *testing.T) {
-	tells := func(id string, trips uint64) *metered {
-		m := &metered{Backend: memory.New(), id: id}
-		m.u.Store(&backends.Usage{Max: 8, Trips: backends.Trips{Count: trips}})
-		return m
-	}
-	first, second := tells("BBBBBBBBBBB", 10), tells("CCCCCCCCCCC", 3)
-	o := options(t, first)
-	s := start(t, o)
-	told := func(want map[string]float64) {
-		t.Helper()
-		all := figures(t, s.Bridge)
-		for name, n := range want {
-			if got, ok := all["statement_seconds{database="+name+"}"]; !ok || got != n {
-				t.Errorf("%s: %v trips (%v), want %v", name, got, ok, n)
+	synctest.Test(t, func(t *testing.T) {
+		tells := func(id string, trips uint64) *metered {
+			m := &metered{Backend: memory.New(), id: id}
+			m.u.Store(&backends.Usage{Max: 8, Trips: backends.Trips{Count: trips}})
+			return m
+		}
+		first, second := tells("BBBBBBBBBBB", 10), tells("CCCCCCCCCCC", 3)
+		o := options(first)
+		s := start(t, o)
+		told := func(want map[string]float64) {
+			t.Helper()
+			all := figures(t, s.Bridge)
+			for name, n := range want {
+				if got, ok := all["statement_seconds{database="+name+"}"]; !ok || got != n {
+					t.Errorf("%s: %v trips (%v), want %v", name, got, ok, n)
+				}
 			}
 		}
-	}
-	reload := func(name string, b backends.Backend) {
-		t.Helper()
-		o.Databases = map[string]Database{name: {Backend: b}}
-		o.Queues = map[string]Queue{"*": {Database: name}}
-		if err := s.Reload(o); err != nil {
-			t.Fatal(err)
+		reload := func(name string, b backends.Backend) {
+			t.Helper()
+			o.Databases = map[string]Database{name: {Backend: b}}
+			o.Queues = map[string]Queue{"*": {Database: name}}
+			if err := s.Reload(o); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	told(map[string]float64{"main": 10})
-	reload("main", second)
-	told(map[string]float64{"main": 13})
-	eventually(t, func() bool { return len(s.plan.Load().banks) == 1 }) // the first is left
-	told(map[string]float64{"main": 13})
-	reload("other", second)
-	second.u.Store(&backends.Usage{Max: 8, Trips: backends.Trips{Count: 5}})
-	told(map[string]float64{"main": 13, "other": 2})
-	if _, ok := figures(t, s.Bridge)["pool_connections_max{database=main}"]; ok {
-		t.Error("the pool of a database that is not configured any more is told")
-	}
+		told(map[string]float64{"main": 10})
+		reload("main", second)
+		told(map[string]float64{"main": 13})
+		eventually(t, func() bool { return len(s.plan.Load().banks) == 1 }) // the first is left
+		told(map[string]float64{"main": 13})
+		reload("other", second)
+		second.u.Store(&backends.Usage{Max: 8, Trips: backends.Trips{Count: 5}})
+		told(map[string]float64{"main": 13, "other": 2})
+		if _, ok := figures(t, s.Bridge)["pool_connections_max{database=main}"]; ok {
+			t.Error("the pool of a database that is not configured any more is told")
+		}
+	})
 }
 
 // TestCountOfForcedRelease: what an operator takes back is counted as given back, so that each
 // delivery ends in one count.
 func TestCountOfForcedRelease(t *testing.T) {
-	o := options(t, memory.New())
-	s := start(t, o)
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	j := c.claim1("q")
-	s.dial(t).call(`{"op":"release","queue":"q","ids":["%s"]}`, j.ID)
-	s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})
-	c.refused("lease_lost", `{"op":"ack","lease":"%s"}`, j.Lease)
-	s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		s := start(t, o)
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		j := c.claim1("q")
+		s.dial(t).call(`{"op":"release","queue":"q","ids":["%s"]}`, j.ID)
+		s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})
+		c.refused("lease_lost", `{"op":"ack","lease":"%s"}`, j.Lease)
+		s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})
+	})
 }

@@ -121,6 +121,13 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	})
 }
 
+// look waits until no other large answer of the session is under way; this one is, until
+// done is called. A lock would do, but that a test on a virtual clock waits for no lock.
+func (s *session) look() (done func()) {
+	s.looking <- struct{}{}
+	return func() { <-s.looking }
+}
+
 func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
 	out := make([]protocol.EnqueuedJob, len(stored))
 	for i, st := range stored {
@@ -147,14 +154,14 @@ func (s *session) stats(req *protocol.Request) finisher {
 		}
 	}
 	return later(func() (*protocol.Reply, func()) {
-		s.looking.Lock()
+		done := s.look()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("stats: no answer within %v", inspectTimeout))
 		defer cancel()
 		stats, err := plan.stats(ctx, queue)
 		if err != nil {
-			return s.failure(err), s.looking.Unlock
+			return s.failure(err), done
 		}
-		return &protocol.Reply{Queues: s.seen(stats)}, s.looking.Unlock
+		return &protocol.Reply{Queues: s.seen(stats)}, done
 	})
 }
 
@@ -177,10 +184,10 @@ func (s *session) peek(req *protocol.Request) finisher {
 		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must fit too
 	}
 	f := later(func() (*protocol.Reply, func()) {
-		s.looking.Lock()
+		looked := s.look()
 		done, wire := s.bridge.buffers.look(s, copies*p.MaxBytes)
 		if wire != nil {
-			return &protocol.Reply{Error: wire}, s.looking.Unlock
+			return &protocol.Reply{Error: wire}, looked
 		}
 		defer done()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
@@ -189,7 +196,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		views, err := look.Peek(ctx, p)
 		release()
 		if err != nil {
-			return s.failure(err), s.looking.Unlock
+			return s.failure(err), looked
 		}
 		reply, bytes := &protocol.Reply{Views: make([]protocol.JobView, len(views))}, int64(0)
 		for i := range views {
@@ -199,7 +206,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		s.owe(bytes)
 		return reply, func() {
 			s.owe(-bytes)
-			s.looking.Unlock()
+			looked()
 		}
 	})
 	f.keeps = len(p.IDs) > keepsIDs

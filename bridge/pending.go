@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -81,21 +80,23 @@ func (c *committer) pushUnseen(w backends.Release, ended func()) {
 	c.push(&pending{write: w, size: sizeOf(w), ended: ended, unseen: true, done: make(chan outcome, 1)})
 }
 
-// timers are kept because each settle needs one.
-var timers = sync.Pool{New: func() any {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
+// timer takes one from those that are kept: each settle needs one.
+func (c *committer) timer(d time.Duration) *time.Timer {
+	t, ok := c.timers.Get().(*time.Timer)
+	if !ok {
+		return time.NewTimer(d)
+	}
+	t.Reset(d)
 	return t
-}}
+}
 
 // wait returns the outcome of a pushed write. A write still in the queue after
 // patience is taken out again: nothing was written then.
 func (c *committer) wait(p *pending, patience time.Duration) (backends.WriteResult, error) {
-	timer := timers.Get().(*time.Timer)
-	timer.Reset(patience)
+	timer := c.timer(patience)
 	defer func() {
 		timer.Stop() // from Go 1.23 on it brings nothing after that
-		timers.Put(timer)
+		c.timers.Put(timer)
 	}()
 	select {
 	case o := <-p.done:

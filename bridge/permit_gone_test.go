@@ -3,6 +3,7 @@ package bridge
 import (
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -12,24 +13,26 @@ import (
 // rights that they had not: what they sent before is held against the rules that it had. It
 // was held against none.
 func TestNoRightsWithoutASocket(t *testing.T) {
-	o := options(t, memory.New())
-	first := filepath.Join(filepath.Dir(o.Sockets[0].Path), "first.sock")
-	both := with(o, func(o *Options) {
-		o.Sockets = append(o.Sockets, Socket{Path: first, Allow: []Rule{me([]protocol.Op{protocol.OpEnqueue}, "mail")}})
-	})
-	s := start(t, both)
-	s.path = first
-	asked, silent := s.dial(t), s.dial(t)
-	asked.refused("forbidden", `{"op":"ping"}`)
-	eventually(t, func() bool { return len(s.sessionsOf(first)) == 2 })
-	sessions := s.sessionsOf(first)
-	s.reloads(t, o)
-	for _, sess := range sessions {
-		if g := sess.granted(); !g.queue(protocol.OpEnqueue, "mail") || g.queue(protocol.OpEnqueue, "other") || g.op(protocol.OpClaim) || g.everywhere(protocol.OpEnqueue) {
-			t.Errorf("without its socket a session has the rights %+v", g)
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		first := filepath.Join(filepath.Dir(o.Sockets[0].Path), "first.sock")
+		both := with(o, func(o *Options) {
+			o.Sockets = append(o.Sockets, Socket{Path: first, Allow: []Rule{me([]protocol.Op{protocol.OpEnqueue}, "mail")}})
+		})
+		s := start(t, both)
+		s.path = first
+		asked, silent := s.dial(t), s.dial(t)
+		asked.refused("forbidden", `{"op":"ping"}`)
+		eventually(t, func() bool { return len(s.sessionsOf(first)) == 2 })
+		sessions := s.sessionsOf(first)
+		s.reloads(t, o)
+		for _, sess := range sessions {
+			if g := sess.granted(); !g.queue(protocol.OpEnqueue, "mail") || g.queue(protocol.OpEnqueue, "other") || g.op(protocol.OpClaim) || g.everywhere(protocol.OpEnqueue) {
+				t.Errorf("without its socket a session has the rights %+v", g)
+			}
 		}
-	}
-	_ = silent
+		_ = silent
+	})
 }
 
 func (s *sidecar) sessionsOf(socket string) (all []*session) {
@@ -46,27 +49,31 @@ func (s *sidecar) sessionsOf(socket string) (all []*session) {
 // TestLateConnectionOfASocketThatIsGone: one that was accepted while a reload took its socket
 // away is closed like the others. It stayed, with all rights.
 func TestLateConnectionOfASocketThatIsGone(t *testing.T) {
-	o := options(t, memory.New())
-	gone := filepath.Join(filepath.Dir(o.Sockets[0].Path), "gone.sock")
-	s := start(t, with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: gone}) }))
-	s.reloads(t, o)
-	if sess, full := s.open(nil, nil, nil, gone, &peer{}); sess != nil || full != nil {
-		t.Errorf("a session on a socket that is not configured any more: %v, %v", sess, full)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		gone := filepath.Join(filepath.Dir(o.Sockets[0].Path), "gone.sock")
+		s := start(t, with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: gone}) }))
+		s.reloads(t, o)
+		if sess, full := s.open(nil, nil, nil, gone, &peer{}); sess != nil || full != nil {
+			t.Errorf("a session on a socket that is not configured any more: %v, %v", sess, full)
+		}
+	})
 }
 
 // TestNobodyHasNoRights: who connected where the kernel did not say who (another system than
 // Linux) has none as soon as there are rules.
 func TestNobodyHasNoRights(t *testing.T) {
-	o := options(t, memory.New())
-	o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{protocol.OpPing}}}
-	s := start(t, o)
-	sess := newSession(s.Bridge, s.plan.Load(), nil, nil, nil, &o.Sockets[0], nil)
-	if g := sess.granted(); g.op(protocol.OpPing) || g.all {
-		t.Errorf("it has the rights %+v", g)
-	}
-	sess = newSession(s.Bridge, s.plan.Load(), nil, nil, nil, &Socket{}, nil)
-	if !sess.granted().all {
-		t.Error("who started the sidecar (stdio) has not all rights")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{protocol.OpPing}}}
+		s := start(t, o)
+		sess := newSession(s.Bridge, s.plan.Load(), nil, nil, nil, &o.Sockets[0], nil)
+		if g := sess.granted(); g.op(protocol.OpPing) || g.all {
+			t.Errorf("it has the rights %+v", g)
+		}
+		sess = newSession(s.Bridge, s.plan.Load(), nil, nil, nil, &Socket{}, nil)
+		if !sess.granted().all {
+			t.Error("who started the sidecar (stdio) has not all rights")
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
@@ -33,61 +34,67 @@ func me(ops []protocol.Op, queues ...string) Rule {
 }
 
 func TestRulesOfASocket(t *testing.T) {
-	o := options(t, memory.New())
-	o.Sockets[0].Allow = []Rule{
-		me([]protocol.Op{protocol.OpEnqueue, protocol.OpStats, protocol.OpPeek}),
-		me([]protocol.Op{protocol.OpClaim, protocol.OpAck}, "mail-*"),
-		{Users: []uint32{4_000_000_000}},
-	}
-	s := start(t, o)
-	c := s.dial(t)
-	c.call(`{"op":"hello","worker":"w"}`)
-	c.call(`{"op":"enqueue","jobs":[{"queue":"mail-a"},{"queue":"other"}]}`)
-	if r := c.refused("forbidden", `{"op":"claim","queue":"other","id":1}`); r.Error.Field != "queue" {
-		t.Errorf("the field of %+v is not named", r.Error)
-	}
-	if r := c.refused("forbidden", `{"op":"claim","queues":["mail-a","other"]}`); r.Error.Field != "queues" || *r.Error.Index != 1 {
-		t.Errorf("the queue at fault of %+v is not told", r.Error)
-	}
-	got := c.claim1("mail-a")
-	c.refused("forbidden", `{"op":"nack","lease":%q}`, got.Lease)
-	c.call(`{"op":"ack","lease":%q,"enqueue":[{"queue":"other"}]}`, got.Lease)
-	c.refused("forbidden", `{"op":"ping"}`)
-	c.refused("forbidden", `{"op":"pause","queue":"mail-a"}`)
-	c.call(`{"op":"peek","queue":"other"}`)
-	c.call(`{"op":"bye"}`)
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Sockets[0].Allow = []Rule{
+			me([]protocol.Op{protocol.OpEnqueue, protocol.OpStats, protocol.OpPeek}),
+			me([]protocol.Op{protocol.OpClaim, protocol.OpAck}, "mail-*"),
+			{Users: []uint32{4_000_000_000}},
+		}
+		s := start(t, o)
+		c := s.dial(t)
+		c.call(`{"op":"hello","worker":"w"}`)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"mail-a"},{"queue":"other"}]}`)
+		if r := c.refused("forbidden", `{"op":"claim","queue":"other","id":1}`); r.Error.Field != "queue" {
+			t.Errorf("the field of %+v is not named", r.Error)
+		}
+		if r := c.refused("forbidden", `{"op":"claim","queues":["mail-a","other"]}`); r.Error.Field != "queues" || *r.Error.Index != 1 {
+			t.Errorf("the queue at fault of %+v is not told", r.Error)
+		}
+		got := c.claim1("mail-a")
+		c.refused("forbidden", `{"op":"nack","lease":%q}`, got.Lease)
+		c.call(`{"op":"ack","lease":%q,"enqueue":[{"queue":"other"}]}`, got.Lease)
+		c.refused("forbidden", `{"op":"ping"}`)
+		c.refused("forbidden", `{"op":"pause","queue":"mail-a"}`)
+		c.call(`{"op":"peek","queue":"other"}`)
+		c.call(`{"op":"bye"}`)
+	})
 }
 
 // TestRightsBySide: what a request does beside its own op needs a right too, for each queue.
 func TestRightsBySide(t *testing.T) {
-	o := options(t, memory.New())
-	o.Sockets[0].Allow = []Rule{
-		me([]protocol.Op{protocol.OpEnqueue}, "mail"),
-		me([]protocol.Op{protocol.OpClaim, protocol.OpAck, protocol.OpExtend}),
-	}
-	s := start(t, o)
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"mail"}`)
-	got := c.claim1("mail")
-	r := c.refused("forbidden", `{"op":"ack","lease":%q,"enqueue":[{"queue":"mail"},{"queue":"other"}]}`, got.Lease)
-	if r.Error.Field != "enqueue" || *r.Error.Index != 1 || !strings.Contains(r.Error.Message, "no right to the op enqueue on the queue other on this socket") {
-		t.Errorf("an ack that enqueues elsewhere is answered %+v", r.Error)
-	}
-	c.refused("forbidden", `{"op":"enqueue","jobs":[{"queue":"mail"},{"queue":"other"}]}`)
-	c.call(`{"op":"extend","lease":%q,"bind":true}`, got.Lease)
-	c.call(`{"op":"ack","lease":%q,"enqueue":[{"queue":"mail"}]}`, got.Lease)
-	if jobs := c.call(`{"op":"claim","queue":"other"}`).Jobs; len(jobs) > 0 {
-		t.Errorf("what was forbidden was stored: %+v", jobs)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Sockets[0].Allow = []Rule{
+			me([]protocol.Op{protocol.OpEnqueue}, "mail"),
+			me([]protocol.Op{protocol.OpClaim, protocol.OpAck, protocol.OpExtend}),
+		}
+		s := start(t, o)
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"mail"}`)
+		got := c.claim1("mail")
+		r := c.refused("forbidden", `{"op":"ack","lease":%q,"enqueue":[{"queue":"mail"},{"queue":"other"}]}`, got.Lease)
+		if r.Error.Field != "enqueue" || *r.Error.Index != 1 || !strings.Contains(r.Error.Message, "no right to the op enqueue on the queue other on this socket") {
+			t.Errorf("an ack that enqueues elsewhere is answered %+v", r.Error)
+		}
+		c.refused("forbidden", `{"op":"enqueue","jobs":[{"queue":"mail"},{"queue":"other"}]}`)
+		c.call(`{"op":"extend","lease":%q,"bind":true}`, got.Lease)
+		c.call(`{"op":"ack","lease":%q,"enqueue":[{"queue":"mail"}]}`, got.Lease)
+		if jobs := c.call(`{"op":"claim","queue":"other"}`).Jobs; len(jobs) > 0 {
+			t.Errorf("what was forbidden was stored: %+v", jobs)
+		}
+	})
 }
 
 func TestNoRuleIsNoRight(t *testing.T) {
-	o := options(t, memory.New())
-	o.Sockets[0].Allow = []Rule{{Users: []uint32{4_000_000_000}}}
-	c := start(t, o).dial(t)
-	c.call(`{"op":"hello"}`)
-	c.refused("forbidden", `{"op":"enqueue","queue":"a"}`)
-	c.refused("forbidden", `{"op":"stats"}`)
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Sockets[0].Allow = []Rule{{Users: []uint32{4_000_000_000}}}
+		c := start(t, o).dial(t)
+		c.call(`{"op":"hello"}`)
+		c.refused("forbidden", `{"op":"enqueue","queue":"a"}`)
+		c.refused("forbidden", `{"op":"stats"}`)
+	})
 }
 
 func TestRulesByGroup(t *testing.T) {
@@ -124,56 +131,62 @@ func TestWhoIsDenied(t *testing.T) {
 
 // TestStatsShowWhatOneMaySee: without a queue the others are left out.
 func TestStatsShowWhatOneMaySee(t *testing.T) {
-	db := memory.New()
-	o := options(t, db)
-	s := start(t, o)
-	s.dial(t).call(`{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"b"}]}`)
-	s.reloads(t, with(o, func(o *Options) { o.Sockets[0].Allow = []Rule{me(nil, "a")} }))
-	c := s.dial(t)
-	if r := c.call(`{"op":"stats"}`); len(r.Queues) != 1 || r.Queues[0]["queue"] != "a" {
-		t.Errorf("stats show %v", r.Queues)
-	}
-	c.refused("forbidden", `{"op":"stats","queue":"b"}`)
+	synctest.Test(t, func(t *testing.T) {
+		db := memory.New()
+		o := options(db)
+		s := start(t, o)
+		s.dial(t).call(`{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"b"}]}`)
+		s.reloads(t, with(o, func(o *Options) { o.Sockets[0].Allow = []Rule{me(nil, "a")} }))
+		c := s.dial(t)
+		if r := c.call(`{"op":"stats"}`); len(r.Queues) != 1 || r.Queues[0]["queue"] != "a" {
+			t.Errorf("stats show %v", r.Queues)
+		}
+		c.refused("forbidden", `{"op":"stats","queue":"b"}`)
+	})
 }
 
 // TestLeaseOfAnotherSidecar: its queue is the row's, also where this sidecar never
 // gave the job out.
 func TestLeaseOfAnotherSidecar(t *testing.T) {
-	db := memory.New()
-	first := start(t, options(t, db))
-	holder := first.dial(t)
-	holder.call(`{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"b"}]}`)
-	a, b := holder.claim1("a"), holder.claim1("b")
-	o := options(t, db)
-	o.Sockets[0].Allow = []Rule{me(nil, "a")}
-	c := start(t, o).dial(t)
-	c.refused("forbidden", `{"op":"ack","lease":%q}`, b.Lease)
-	c.refused("forbidden", `{"op":"ack","leases":[%q,%q]}`, a.Lease, b.Lease)
-	c.call(`{"op":"ack","lease":%q}`, a.Lease)
-	c.refused("lease_lost", `{"op":"ack","lease":%q}`, a.Lease)
-	holder.call(`{"op":"ack","lease":%q}`, b.Lease)
+	synctest.Test(t, func(t *testing.T) {
+		db := memory.New()
+		first := start(t, options(db))
+		holder := first.dial(t)
+		holder.call(`{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"b"}]}`)
+		a, b := holder.claim1("a"), holder.claim1("b")
+		o := options(db)
+		o.Sockets[0].Allow = []Rule{me(nil, "a")}
+		c := start(t, o).dial(t)
+		c.refused("forbidden", `{"op":"ack","lease":%q}`, b.Lease)
+		c.refused("forbidden", `{"op":"ack","leases":[%q,%q]}`, a.Lease, b.Lease)
+		c.call(`{"op":"ack","lease":%q}`, a.Lease)
+		c.refused("lease_lost", `{"op":"ack","lease":%q}`, a.Lease)
+		holder.call(`{"op":"ack","lease":%q}`, b.Lease)
+	})
 }
 
 // TestRightsChangeUnderAConnection: a reload gives and takes them; a claim that waits
 // without one any more is told so.
 func TestRightsChangeUnderAConnection(t *testing.T) {
-	o := options(t, memory.New())
-	s := start(t, o)
-	c, waits := s.dial(t), s.dial(t)
-	waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
-	eventually(t, func() bool { return slices.Contains(s.plan.Load().banks[0].broker.waiting(), "a") })
-	s.reloads(t, with(o, func(o *Options) { o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpEnqueue})} }))
-	if r := waits.receive(); r.Error.Code != "forbidden" {
-		t.Errorf("the claim that waited was answered %+v", r)
-	}
-	c.call(`{"op":"enqueue","queue":"a"}`)
-	c.refused("forbidden", `{"op":"claim","queue":"a"}`)
-	s.reloads(t, o)
-	c.claim1("a")
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		s := start(t, o)
+		c, waits := s.dial(t), s.dial(t)
+		waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
+		eventually(t, func() bool { return slices.Contains(s.plan.Load().banks[0].broker.waiting(), "a") })
+		s.reloads(t, with(o, func(o *Options) { o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpEnqueue})} }))
+		if r := waits.receive(); r.Error.Code != "forbidden" {
+			t.Errorf("the claim that waited was answered %+v", r)
+		}
+		c.call(`{"op":"enqueue","queue":"a"}`)
+		c.refused("forbidden", `{"op":"claim","queue":"a"}`)
+		s.reloads(t, o)
+		c.claim1("a")
+	})
 }
 
 func TestRulesThatCannotBe(t *testing.T) {
-	o := options(t, memory.New())
+	o := options(memory.New())
 	o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{"shout"}, Queues: []string{"a b"}}}
 	if _, err := New(o, testLog(t)); err == nil {
 		t.Error("an op that there is not, and a queue that cannot be, are no error")

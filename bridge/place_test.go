@@ -45,7 +45,7 @@ func read(t *testing.T, path string) string {
 }
 
 func TestStaleSocketIsReplaced(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	leaveStale(t, o.Sockets[0].Path)
 	write(t, o.Sockets[0].Path+".lock", "4194305\n") // as a sidecar that was killed left it
 	start(t, o).dial(t).call(`{"op":"ping"}`)
@@ -53,7 +53,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 
 // TestLockTellsWhatIsLeft: a sidecar that ended in order leaves nothing that is its own.
 func TestLockTellsWhatIsLeft(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	path := o.Sockets[0].Path
 	s := start(t, o)
 	if read(t, path+".lock") == "" {
@@ -128,7 +128,7 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 		}, []string{"nobody answers", "remove it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := options(t, memory.New())
+			o := unixOptions(t, memory.New())
 			path := o.Sockets[0].Path
 			still := c.put(t, path)
 			refusesToListen(t, o, append(c.words, path)...)
@@ -148,7 +148,7 @@ func linked(t *testing.T, target, at string) (still func() bool) {
 }
 
 func TestLongSocketPathIsRefused(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	o.Sockets[0].Path = filepath.Join(shortDir(t), strings.Repeat("x", 120))
 	refusesToListen(t, o, "bytes", "107", "shorter")
 }
@@ -169,7 +169,7 @@ func TestFolderOfASocket(t *testing.T) {
 		0o770:                                 {"the group", "the socket's own mode and group"},
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
-			o := options(t, memory.New())
+			o := unixOptions(t, memory.New())
 			dir := filepath.Dir(o.Sockets[0].Path)
 			gid := otherGroup(t)
 			if err := errors.Join(os.Chown(dir, -1, gid), os.Chmod(dir, mode)); err != nil {
@@ -202,7 +202,7 @@ func otherGroup(t *testing.T) int {
 
 // TestReloadRefusesASocketsFolder: as a whole.
 func TestReloadRefusesASocketsFolder(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	s := start(t, o)
 	open := shortDir(t)
 	if err := os.Chmod(open, 0o777); err != nil {
@@ -219,7 +219,7 @@ func TestReloadRefusesASocketsFolder(t *testing.T) {
 			t.Errorf("%s is there after a reload that was refused", socket.Path)
 		}
 	}
-	s.dial(t).call(`{"op":"enqueue","queue":"q"}`)
+	s.dial(t).call(`{"op":"stats","queue":"q"}`)
 }
 
 func TestPrivateGroup(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -44,90 +45,102 @@ func depthsOf(t *testing.T, b *Bridge, queue string) map[string]float64 {
 // TestDepthsAreReadByOne: of three sidecars of a database one tells the depths, however often
 // they are asked; when it dies another one does.
 func TestDepthsAreReadByOne(t *testing.T) {
-	db := &counting{faulty: &faulty{Backend: memory.New()}}
-	var all []*sidecar
-	var ends []*counting
-	for range 3 {
-		c := &counting{faulty: &faulty{Backend: db.Backend}}
-		all, ends = append(all, start(t, impatient(t, c))), append(ends, c)
-	}
-	c := all[0].dial(t)
-	c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q","delay_ms":60000}]}`)
-	tellers := func() (who []int) {
-		for i, s := range all {
-			if ends[i].beat.Load() != nil {
-				continue // it is dead
-			}
-			if d := depthsOf(t, s.Bridge, "q"); len(d) > 0 {
-				who = append(who, i)
-				if want := map[string]float64{"ready": 2, "scheduled": 1, "claimed": 0, "dead": 0, "done": 0}; !maps.Equal(d, want) {
-					t.Errorf("sidecar %d tells %v, want %v", i, d, want)
+	synctest.Test(t, func(t *testing.T) {
+		db := &counting{faulty: &faulty{Backend: memory.New()}}
+		var all []*sidecar
+		var ends []*counting
+		for range 3 {
+			c := &counting{faulty: &faulty{Backend: db.Backend}}
+			all, ends = append(all, start(t, options(c))), append(ends, c)
+		}
+		c := all[0].dial(t)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q","delay_ms":60000}]}`)
+		tellers := func() (who []int) {
+			for i, s := range all {
+				if ends[i].beat.Load() != nil {
+					continue // it is dead
+				}
+				if d := depthsOf(t, s.Bridge, "q"); len(d) > 0 {
+					who = append(who, i)
+					if want := map[string]float64{"ready": 2, "scheduled": 1, "claimed": 0, "dead": 0, "done": 0}; !maps.Equal(d, want) {
+						t.Errorf("sidecar %d tells %v, want %v", i, d, want)
+					}
 				}
 			}
+			if len(who) > 1 {
+				t.Fatalf("sidecars %v tell the depths, want one of them", who)
+			}
+			return who
 		}
-		if len(who) > 1 {
-			t.Fatalf("sidecars %v tell the depths, want one of them", who)
+		teller := func() int { // which one it is, as soon as it is known
+			t.Helper()
+			for range 10 * DefaultHostLease / time.Second {
+				if who := tellers(); len(who) == 1 {
+					return who[0]
+				}
+				time.Sleep(time.Second)
+			}
+			t.Fatal("no sidecar tells the depths")
+			return -1
 		}
-		return who
-	}
-	eventually(t, func() bool { return len(tellers()) == 1 })
-	first := tellers()[0]
-	for range 20 {
-		if who := tellers(); len(who) != 1 || who[0] != first {
-			t.Fatalf("sidecars %v tell the depths now, before it was %d", who, first)
+		first := teller()
+		for range 20 {
+			if who := tellers(); len(who) != 1 || who[0] != first {
+				t.Fatalf("sidecars %v tell the depths now, before it was %d", who, first)
+			}
 		}
-	}
-	for i, e := range ends {
-		if n := e.stats.Load(); i == first && n != 1 || i != first && n != 0 {
-			t.Errorf("sidecar %d asked for the depths %d times, and %d reads them", i, n, first)
+		for i, e := range ends {
+			if n := e.stats.Load(); i == first && n != 1 || i != first && n != 0 {
+				t.Errorf("sidecar %d asked for the depths %d times, and %d reads them", i, n, first)
+			}
 		}
-	}
-	ends[first].beat.Store(&errDown) // it is alive, and cannot be told from one that is not
-	eventually(t, func() bool { return len(tellers()) == 1 })
-	if d := depthsOf(t, all[first].Bridge, "q"); len(d) > 0 {
-		t.Errorf("the one that does not reach the database tells %v", d)
-	}
-	second := tellers()[0]
-	ends[first].beat.Store(nil)
-	eventually(t, func() bool { return all[first].Health().Databases[0].Reachable })
-	for range 5 {
-		if who := tellers(); len(who) != 1 || who[0] != second {
-			t.Fatalf("after the first came back sidecars %v tell the depths, before it was %d", who, second)
+		ends[first].beat.Store(&errDown) // it is alive, and cannot be told from one that is not
+		second := teller()
+		if d := depthsOf(t, all[first].Bridge, "q"); len(d) > 0 {
+			t.Errorf("the one that does not reach the database tells %v", d)
 		}
-	}
-	if err := func() error { all[second].stop(); return <-all[second].done }(); err != nil {
-		t.Fatal(err)
-	}
-	all[second].done <- nil // for the test's end
-	ends[second].beat.Store(&errDown)
-	eventually(t, func() bool { return len(tellers()) == 1 })
+		ends[first].beat.Store(nil)
+		eventually(t, func() bool { return all[first].Health().Databases[0].Reachable })
+		for range 5 {
+			time.Sleep(time.Second)
+			if who := tellers(); len(who) != 1 || who[0] != second {
+				t.Fatalf("after the first came back sidecars %v tell the depths, before it was %d", who, second)
+			}
+		}
+		if err := func() error { all[second].stop(); return <-all[second].done }(); err != nil {
+			t.Fatal(err)
+		}
+		all[second].done <- nil // for the test's end
+		ends[second].beat.Store(&errDown)
+		if third := teller(); third == second {
+			t.Error("a sidecar that ended tells the depths")
+		}
+	})
 }
 
 // TestDepthsOfFailedReadings: the old ones are told for a while, and the failure is counted.
 func TestDepthsOfFailedReadings(t *testing.T) {
-	db := &counting{faulty: &faulty{Backend: memory.New()}}
-	s := start(t, options(t, db))
-	c := s.dial(t)
-	c.call(`{"op":"enqueue","queue":"q"}`)
-	eventually(t, func() bool { return depthsOf(t, s.Bridge, "q")["ready"] == 1 })
-	bank := s.plan.Load().banks[0]
-	db.broken.Store(true)
-	bank.census.mu.Lock()
-	bank.census.tried = time.Time{}
-	bank.census.mu.Unlock()
-	stats := bank.census.take(bank)
-	if len(stats) != 1 || stats[0].Ready != 1 {
-		t.Errorf("after a failure: %+v", stats)
-	}
-	if n := figures(t, s.Bridge)["depths_read_failures_total{database=main}"]; n != 1 {
-		t.Errorf("%v failures counted, want 1", n)
-	}
-	bank.census.mu.Lock()
-	bank.census.at = time.Now().Add(-2 * censusAge)
-	bank.census.mu.Unlock()
-	if stats := bank.census.take(bank); stats != nil {
-		t.Errorf("old depths are told: %+v", stats)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		db := &counting{faulty: &faulty{Backend: memory.New()}}
+		s := start(t, options(db))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		eventually(t, func() bool { return depthsOf(t, s.Bridge, "q")["ready"] == 1 })
+		bank := s.plan.Load().banks[0]
+		db.broken.Store(true)
+		time.Sleep(censusEvery)
+		stats := bank.census.take(bank)
+		if len(stats) != 1 || stats[0].Ready != 1 {
+			t.Errorf("after a failure: %+v", stats)
+		}
+		if n := figures(t, s.Bridge)["depths_read_failures_total{database=main}"]; n != 1 {
+			t.Errorf("%v failures counted, want 1", n)
+		}
+		time.Sleep(censusAge)
+		if stats := bank.census.take(bank); stats != nil {
+			t.Errorf("old depths are told: %+v", stats)
+		}
+	})
 }
 
 // TestNeverTwoReaders: sidecars that beat in any order, whose beats may see each other or, where
@@ -248,35 +261,33 @@ func (m *meeting) Stats(ctx context.Context, queue string) ([]backends.QueueStat
 // TestDepthsOfSeveralDatabases: all are asked at a time, so that metrics wait for one that
 // answers late once, however many there are.
 func TestDepthsOfSeveralDatabases(t *testing.T) {
-	var begun atomic.Bool
-	one, other := make(chan struct{}, 9), make(chan struct{}, 9)
-	database := func(id string, came chan<- struct{}, meet <-chan struct{}) Database {
-		m := &metered{Backend: memory.New(), id: id}
-		m.u.Store(&backends.Usage{})
-		return Database{Backend: &meeting{metered: m, begun: &begun, came: came, meet: meet}}
-	}
-	o := options(t, nil)
-	o.Databases = map[string]Database{"main": database("BBBBBBBBBBB", one, other), "second": database("CCCCCCCCCCC", other, one)}
-	o.Queues = map[string]Queue{"*": {Database: "main"}, "s": {Database: "second"}}
-	s := start(t, o)
-	eventually(t, func() bool { // this sidecar is who reads both
-		all := figures(t, s.Bridge)
-		return all["depths_reads_total{database=main}"] > 0 && all["depths_reads_total{database=second}"] > 0
-	})
-	begun.Store(true)
-	for _, bank := range s.plan.Load().banks {
-		bank.census.mu.Lock()
-		bank.census.tried = time.Time{}
-		bank.census.mu.Unlock()
-	}
-	figures(t, s.Bridge)
-	all := figures(t, s.Bridge) // the counters of what that one read
-	for _, name := range []string{"main", "second"} {
-		if n := all["depths_read_failures_total{database="+name+"}"]; n != 0 {
-			t.Errorf("%s was asked alone", name)
+	synctest.Test(t, func(t *testing.T) {
+		var begun atomic.Bool
+		one, other := make(chan struct{}, 9), make(chan struct{}, 9)
+		database := func(id string, came chan<- struct{}, meet <-chan struct{}) Database {
+			m := &metered{Backend: memory.New(), id: id}
+			m.u.Store(&backends.Usage{})
+			return Database{Backend: &meeting{metered: m, begun: &begun, came: came, meet: meet}}
 		}
-	}
-	if len(one)+len(other) > 0 {
-		t.Error("one of them was not asked")
-	}
+		o := options(nil)
+		o.Databases = map[string]Database{"main": database("BBBBBBBBBBB", one, other), "second": database("CCCCCCCCCCC", other, one)}
+		o.Queues = map[string]Queue{"*": {Database: "main"}, "s": {Database: "second"}}
+		s := start(t, o)
+		eventually(t, func() bool { // this sidecar is who reads both
+			all := figures(t, s.Bridge)
+			return all["depths_reads_total{database=main}"] > 0 && all["depths_reads_total{database=second}"] > 0
+		})
+		begun.Store(true)
+		time.Sleep(censusEvery)
+		figures(t, s.Bridge)
+		all := figures(t, s.Bridge) // the counters of what that one read
+		for _, name := range []string{"main", "second"} {
+			if n := all["depths_read_failures_total{database="+name+"}"]; n != 0 {
+				t.Errorf("%s was asked alone", name)
+			}
+		}
+		if len(one)+len(other) > 0 {
+			t.Error("one of them was not asked")
+		}
+	})
 }

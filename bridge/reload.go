@@ -42,7 +42,7 @@ func (b *Bridge) Reload(o Options) error {
 	if err != nil {
 		return err
 	}
-	added, err := r.listen(old, o.Sockets)
+	added, err := b.listenNew(r, old, o.Sockets)
 	if err != nil {
 		return err
 	}
@@ -184,8 +184,8 @@ func (b *Bridge) leaves(bank *bank) bool {
 	return true
 }
 
-// listen adjusts the sockets that stay and listens on new ones: all of it or nothing.
-func (r *running) listen(old *plan, sockets []Socket) (added map[string]*listener, err error) {
+// listenNew adjusts the sockets that stay and listens on new ones: all of it or nothing.
+func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[string]*listener, err error) {
 	added = make(map[string]*listener)
 	var undo []func() error
 	defer func() {
@@ -202,7 +202,7 @@ func (r *running) listen(old *plan, sockets []Socket) (added map[string]*listene
 		ln := r.listeners[s.Path]
 		if ln == nil {
 			if err = errors.Join(isServed(r.listeners, s.Path), isServed(added, s.Path)); err == nil {
-				ln, err = listen(s)
+				ln, err = b.system.listen(s)
 			}
 			if err != nil {
 				return added, fmt.Errorf("socket %s: %w", s.Path, err)

@@ -4,18 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // address is one way to a database of that id.
@@ -48,40 +49,43 @@ func (s *sidecar) reloads(t *testing.T, o Options) {
 }
 
 func TestReloadOfQueues(t *testing.T) {
-	o := options(t, memory.New())
-	o.Queues = map[string]Queue{"a": {}, "b": {MaxAttempts: 1}}
-	s := start(t, o)
-	c := s.dial(t)
-	c.refused("unknown_queue", `{"op":"enqueue","queue":"c"}`)
-	for _, q := range []string{"a", "b"} {
-		c.send(`{"op":"claim","queue":%q,"wait_ms":60000,"id":%q}`, q, q)
-	}
-	c.call(`{"op":"ping"}`) // both wait
-	s.reloads(t, with(o, func(o *Options) {
-		delete(o.Queues, "a")
-		o.Queues["b"] = Queue{MaxAttempts: 7}
-		o.Queues["c"] = Queue{}
-	}))
-	if r := c.receive(); r.ID != "a" || r.Error.Code != "unknown_queue" {
-		t.Errorf("the claim of a queue that is gone was answered %+v", r)
-	}
-	c.refused("unknown_queue", `{"op":"enqueue","queue":"a"}`)
-	c.call(`{"op":"enqueue","queue":"c"}`)
-	c.send(`{"op":"enqueue","queue":"b","id":1}`)
-	for range 2 {
-		r := c.receive()
-		if r.ID == "b" && (len(r.Jobs) != 1 || r.Jobs[0].MaxAttempts != 7) {
-			t.Errorf("the claim that waited over the reload was answered %+v, want a job by the new limit", r)
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.Queues = map[string]Queue{"a": {}, "b": {MaxAttempts: 1}}
+		s := start(t, o)
+		c := s.dial(t)
+		c.refused("unknown_queue", `{"op":"enqueue","queue":"c"}`)
+		for _, q := range []string{"a", "b"} {
+			c.send(`{"op":"claim","queue":%q,"wait_ms":60000,"id":%q}`, q, q)
 		}
-	}
+		c.call(`{"op":"ping"}`) // both wait
+		s.reloads(t, with(o, func(o *Options) {
+			delete(o.Queues, "a")
+			o.Queues["b"] = Queue{MaxAttempts: 7}
+			o.Queues["c"] = Queue{}
+		}))
+		if r := c.receive(); r.ID != "a" || r.Error.Code != "unknown_queue" {
+			t.Errorf("the claim of a queue that is gone was answered %+v", r)
+		}
+		c.refused("unknown_queue", `{"op":"enqueue","queue":"a"}`)
+		c.call(`{"op":"enqueue","queue":"c"}`)
+		c.send(`{"op":"enqueue","queue":"b","id":1}`)
+		for range 2 {
+			r := c.receive()
+			if r.ID == "b" && (len(r.Jobs) != 1 || r.Jobs[0].MaxAttempts != 7) {
+				t.Errorf("the claim that waited over the reload was answered %+v, want a job by the new limit", r)
+			}
+		}
+	})
 }
 
 func TestReloadChangesNothingWithAnError(t *testing.T) {
-	o := options(t, memory.New())
+	db := newAddress("BBBBBBBBBBB")
+	o := unixOptions(t, db)
 	o.Queues = map[string]Queue{"a": {}}
 	s := start(t, o)
 	c := s.dial(t)
-	series := s.seriesOf(t, "second")
+	series, before := s.seriesOf(t, "second"), s.plan.Load()
 	blocked := filepath.Join(shortDir(t), "f")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -94,7 +98,7 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 			o.Sockets = append(o.Sockets, Socket{Path: added}, Socket{Path: blocked})
 		}),
 		"a socket beside a new database": with(o, func(o *Options) {
-			o.Databases["second"] = Database{Backend: newAddress("BBBBBBBBBBB")}
+			o.Databases["second"] = Database{Backend: newAddress("CCCCCCCCCCC")}
 			o.Queues = map[string]Queue{"b": {Database: "second"}}
 			o.Sockets = append(o.Sockets, Socket{Path: blocked})
 		}),
@@ -104,15 +108,23 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 			o.Queues = map[string]Queue{"b": {Database: "twin"}}
 		}),
 	} {
+		bad.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, HostLease: time.Minute, RestartGrace: time.Minute,
+			Done: func() { t.Errorf("%s: the Backend of a config that was refused was used", what) }}
+		bad.MaxFrame = 1 << 20
 		if err := s.Reload(bad); err == nil {
 			t.Errorf("%s that cannot be had is no error", what)
 		}
 	}
+	bank := before.banks[0]
+	if s.plan.Load() != before || !bank.link.is(db) || bank.times.patience() != MaxHostLease || bank.times.restart() != MaxHostLease {
+		t.Errorf("after reloads that were refused: host lease %v, grace %v, its own plan: %v, its own Backend: %v",
+			bank.times.patience(), bank.times.restart(), s.plan.Load() == before, bank.link.is(db))
+	}
 	if n := s.seriesOf(t, "second"); n != series {
 		t.Errorf("a database of a config that was refused has %d metrics, want %d", n, series)
 	}
-	c.call(`{"op":"enqueue","queue":"a"}`)
-	c.refused("unknown_queue", `{"op":"enqueue","queue":"b"}`)
+	c.call(`{"op":"stats","queue":"a"}`)
+	c.refused("unknown_queue", `{"op":"stats","queue":"b"}`)
 	if info, err := os.Stat(s.path); err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("the socket's mode is %v (%v)", info.Mode(), err)
 	}
@@ -142,16 +154,12 @@ func (s *sidecar) seriesOf(t *testing.T, database string) (n int) {
 	return n
 }
 
-func TestReloadOfSockets(t *testing.T) {
-	o := options(t, memory.New())
-	o.Databases["main"] = Database{Backend: o.Databases["main"].Backend, RestartGrace: time.Millisecond}
+func TestReloadOfSocketFiles(t *testing.T) {
+	o := unixOptions(t, memory.New())
 	first := o.Sockets[0].Path
 	second := filepath.Join(shortDir(t), "2.sock")
 	s := start(t, o)
-	stays, goes := s.dial(t), s.dial(t)
-	goes.call(`{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"a"}]}`)
-	kept, dropped := goes.claim1("a"), goes.claim1("a")
-
+	stays := s.dial(t)
 	both := with(o, func(o *Options) {
 		o.Sockets[0].Mode = 0o600
 		o.Sockets = append(o.Sockets, Socket{Path: second})
@@ -160,30 +168,54 @@ func TestReloadOfSockets(t *testing.T) {
 	if info, err := os.Stat(first); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket's mode is %v (%v), want the new one", info.Mode(), err)
 	}
-	goes.call(`{"op":"ping"}`)
+	stays.call(`{"op":"ping"}`)
 	s.path = second
 	other := s.dial(t)
-	other.call(`{"op":"extend","lease":%q,"bind":true}`, kept.Lease)
-
 	s.reloads(t, with(both, func(o *Options) { o.Sockets = o.Sockets[1:] }))
-	for _, c := range []*client{stays, goes} {
-		if _, err := c.line(); err == nil {
-			t.Error("a connection of a socket that is gone is open")
-		}
+	if _, err := stays.line(); err == nil {
+		t.Error("a connection of a socket that is gone is open")
 	}
 	if _, err := os.Lstat(first); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket that is not configured any more is there: %v", err)
 	}
-	// What was not taken over goes back after the grace.
-	if again := other.claim1("a"); again.ID != dropped.ID || again.Attempt != 2 {
-		t.Errorf("the claim got %+v, want the job that the closed connection held, a second time", again)
-	}
-	other.call(`{"op":"ack","lease":%q}`, kept.Lease)
+	other.call(`{"op":"ping"}`)
+}
+
+// TestReloadOfSockets: what the connections of a socket held that a reload took away goes
+// back after the restart grace, but for what was taken over until then.
+func TestReloadOfSockets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const grace = 10 * time.Second
+		o := options(memory.New())
+		o.Databases["main"] = Database{Backend: o.Databases["main"].Backend, RestartGrace: grace}
+		second := inMemory + "2.sock"
+		s := start(t, o)
+		goes := s.dial(t)
+		goes.call(`{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"a"}]}`)
+		kept, dropped := goes.claim1("a"), goes.claim1("a")
+		both := with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: second}) })
+		s.reloads(t, both)
+		s.path = second
+		other := s.dial(t)
+		other.call(`{"op":"extend","lease":%q,"bind":true}`, kept.Lease)
+		s.reloads(t, with(both, func(o *Options) { o.Sockets = o.Sockets[1:] }))
+		if _, err := goes.line(); err == nil {
+			t.Error("a connection of a socket that is gone is open")
+		}
+		began := time.Now()
+		if again := other.claim1("a"); again.ID != dropped.ID || again.Attempt != 2 {
+			t.Errorf("the claim got %+v, want the job that the closed connection held, a second time", again)
+		}
+		if took := time.Since(began); took < grace || took > grace+lingerMost {
+			t.Errorf("it came after %v, want the restart grace of %v", took, grace)
+		}
+		other.call(`{"op":"ack","lease":%q}`, kept.Lease)
+	})
 }
 
 // TestReloadOfASocketsName: another path to the same place is not taken for another sidecar's.
 func TestReloadOfASocketsName(t *testing.T) {
-	o := options(t, memory.New())
+	o := unixOptions(t, memory.New())
 	s := start(t, o)
 	way := filepath.Join(shortDir(t), "way")
 	if err := os.Symlink(filepath.Dir(s.path), way); err != nil {
@@ -198,142 +230,137 @@ func TestReloadOfASocketsName(t *testing.T) {
 
 // TestReloadOfAnAddress: the database is the same, the way to it another one.
 func TestReloadOfAnAddress(t *testing.T) {
-	db := newAddress("BBBBBBBBBBB")
-	o := options(t, db)
-	done := make(chan struct{})
-	o.Databases["main"] = Database{Backend: db, Done: func() { close(done) }}
-	s := start(t, o)
-	c, waits := s.dial(t), s.dial(t)
-	c.call(`{"op":"enqueue","queue":"a"}`)
-	held := c.claim1("a")
-	waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
-	s.reloads(t, with(o, func(o *Options) {
-		o.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, HostLease: time.Minute}
-	}))
-	<-done
-	c.call(`{"op":"ack","lease":%q}`, held.Lease)
-	c.call(`{"op":"enqueue","queue":"a"}`)
-	if r := waits.receive(); len(r.Jobs) != 1 || r.Jobs[0].Attempt != 1 {
-		t.Errorf("the claim that waited over the reload was answered %+v", r)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		db := newAddress("BBBBBBBBBBB")
+		o := options(db)
+		done := make(chan struct{})
+		o.Databases["main"] = Database{Backend: db, Done: func() { close(done) }}
+		s := start(t, o)
+		c, waits := s.dial(t), s.dial(t)
+		c.call(`{"op":"enqueue","queue":"a"}`)
+		held := c.claim1("a")
+		waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
+		s.reloads(t, with(o, func(o *Options) {
+			o.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, HostLease: time.Minute}
+		}))
+		<-done
+		c.call(`{"op":"ack","lease":%q}`, held.Lease)
+		c.call(`{"op":"enqueue","queue":"a"}`)
+		if r := waits.receive(); len(r.Jobs) != 1 || r.Jobs[0].Attempt != 1 {
+			t.Errorf("the claim that waited over the reload was answered %+v", r)
+		}
+	})
 }
 
 // TestReloadOfADatabase: queues move to another one, and the old one stays open as
 // long as a lease in it.
 func TestReloadOfADatabase(t *testing.T) {
-	from, to := newAddress("BBBBBBBBBBB"), newAddress("CCCCCCCCCCC")
-	o := options(t, from)
-	done := make(chan struct{})
-	o.Databases["main"] = Database{Backend: from, Done: func() { close(done) }}
-	s := start(t, o)
-	c, waits := s.dial(t), s.dial(t)
-	c.call(`{"op":"enqueue","queue":"a"}`)
-	held := c.claim1("a")
-	waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
-	moved := with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} })
-	s.reloads(t, moved)
-	c.call(`{"op":"enqueue","queue":"a","payload":"new"}`)
-	if r := waits.receive(); len(r.Jobs) != 1 || r.Jobs[0].Payload != "new" {
-		t.Errorf("the claim that waited over the move was answered %+v, want the job in the new database", r)
-	}
-	select {
-	case <-done:
-		t.Fatal("the old database was closed with a lease open in it")
-	default:
-	}
-	c.call(`{"op":"extend","lease":%q}`, held.Lease)
-	// Back and forth: it is in service again, and its leases are what they were.
-	s.reloads(t, o)
-	c.call(`{"op":"extend","lease":%q}`, held.Lease)
-	s.reloads(t, moved)
-	c.call(`{"op":"ack","lease":%q}`, held.Lease)
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal("the old database is open although no lease is")
-	}
-	c.refused("lease_lost", `{"op":"ack","lease":%q}`, held.Lease)
+	synctest.Test(t, func(t *testing.T) {
+		from, to := newAddress("BBBBBBBBBBB"), newAddress("CCCCCCCCCCC")
+		o := options(from)
+		done := make(chan struct{})
+		o.Databases["main"] = Database{Backend: from, Done: func() { close(done) }}
+		s := start(t, o)
+		c, waits := s.dial(t), s.dial(t)
+		c.call(`{"op":"enqueue","queue":"a"}`)
+		held := c.claim1("a")
+		waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
+		moved := with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} })
+		s.reloads(t, moved)
+		c.call(`{"op":"enqueue","queue":"a","payload":"new"}`)
+		if r := waits.receive(); len(r.Jobs) != 1 || r.Jobs[0].Payload != "new" {
+			t.Errorf("the claim that waited over the move was answered %+v, want the job in the new database", r)
+		}
+		select {
+		case <-done:
+			t.Fatal("the old database was closed with a lease open in it")
+		default:
+		}
+		c.call(`{"op":"extend","lease":%q}`, held.Lease)
+		// Back and forth: it is in service again, and its leases are what they were.
+		s.reloads(t, o)
+		c.call(`{"op":"extend","lease":%q}`, held.Lease)
+		s.reloads(t, moved)
+		c.call(`{"op":"ack","lease":%q}`, held.Lease)
+		testwait.Closed(t, "the old database, in which no lease is open", done)
+		c.refused("lease_lost", `{"op":"ack","lease":%q}`, held.Lease)
+	})
 }
 
 // TestReloadUnderLoad: no job is lost or delivered twice while everything changes.
 func TestReloadUnderLoad(t *testing.T) {
-	db := newAddress("BBBBBBBBBBB")
-	o := options(t, db)
-	o.Queues = map[string]Queue{"a": {}}
-	s := start(t, o)
-	const workers, each, reloads = 8, 60, 60
-	var mu sync.Mutex
-	seen := make(map[string]int)
-	var working sync.WaitGroup
-	for n := range workers {
-		c := s.dial(t)
-		working.Go(func() {
-			for i := range each {
-				c.send(`{"op":"enqueue","queue":"a","payload":"%d-%d"}`, n, i)
-				c.send(`{"op":"claim","queue":"a","wait_ms":20000}`)
-				for range 2 {
-					line, err := c.line()
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if r := parse(t, line); !r.OK {
-						t.Errorf("%s", line)
-					} else if len(r.Jobs) == 1 {
-						mu.Lock()
-						seen[r.Jobs[0].Payload]++
-						mu.Unlock()
-						c.send(`{"op":"ack","lease":%q}`, r.Jobs[0].Lease)
-						if line, err := c.line(); err != nil || !parse(t, line).OK {
-							t.Errorf("ack: %s %v", line, err)
+	synctest.Test(t, func(t *testing.T) {
+		db := newAddress("BBBBBBBBBBB")
+		o := options(db)
+		o.Queues = map[string]Queue{"a": {}}
+		s := start(t, o)
+		const workers, each, reloads = 8, 60, 60
+		var mu sync.Mutex
+		seen := make(map[string]int)
+		var working sync.WaitGroup
+		for n := range workers {
+			c := s.dial(t)
+			working.Go(func() {
+				for i := range each {
+					c.send(`{"op":"enqueue","queue":"a","payload":"%d-%d"}`, n, i)
+					c.send(`{"op":"claim","queue":"a","wait_ms":20000}`)
+					for range 2 {
+						line, err := c.line()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if r := parse(t, line); !r.OK {
+							t.Errorf("%s", line)
+						} else if len(r.Jobs) == 1 {
+							mu.Lock()
+							seen[r.Jobs[0].Payload]++
+							mu.Unlock()
+							c.send(`{"op":"ack","lease":%q}`, r.Jobs[0].Lease)
+							if line, err := c.line(); err != nil || !parse(t, line).OK {
+								t.Errorf("ack: %s %v", line, err)
+							}
 						}
 					}
 				}
-			}
-		})
-	}
-	released := make(chan struct{}, reloads)
-	for n := range reloads {
-		next := with(o, func(o *Options) {
-			o.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, Done: func() { released <- struct{}{} }}
-			if n%2 == 0 {
-				o.Queues[fmt.Sprintf("q%d", n)] = Queue{}
-				o.Sockets = append(o.Sockets, Socket{Path: filepath.Join(filepath.Dir(s.path), "2.sock")})
-			}
-			o.MaxFrame = 1<<20 + n
-		})
-		s.reloads(t, next)
-	}
-	working.Wait()
-	for payload, times := range seen {
-		if times != 1 {
-			t.Errorf("the job %s was delivered %d times", payload, times)
+			})
 		}
-	}
-	if len(seen) != workers*each {
-		t.Errorf("%d jobs were delivered, want %d", len(seen), workers*each)
-	}
-	for range reloads - 1 { // all but the one in use
-		select {
-		case <-released:
-		case <-time.After(patience):
-			t.Fatal("a Backend that is not in use any more was not given up")
+		released := make(chan struct{}, reloads)
+		for n := range reloads {
+			next := with(o, func(o *Options) {
+				o.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, Done: func() { released <- struct{}{} }}
+				if n%2 == 0 {
+					o.Queues[fmt.Sprintf("q%d", n)] = Queue{}
+					o.Sockets = append(o.Sockets, Socket{Path: filepath.Join(filepath.Dir(s.path), "2.sock")})
+				}
+				o.MaxFrame = 1<<20 + n
+			})
+			s.reloads(t, next)
 		}
-	}
+		working.Wait()
+		for payload, times := range seen {
+			if times != 1 {
+				t.Errorf("the job %s was delivered %d times", payload, times)
+			}
+		}
+		if len(seen) != workers*each {
+			t.Errorf("%d jobs were delivered, want %d", len(seen), workers*each)
+		}
+		for range reloads - 1 { // all but the one in use
+			testwait.Receive(t, "that a Backend which is not in use any more is given up", released)
+		}
+	})
 }
 
 // deaf is a client that sends requests until the sidecar reads no more of them, and reads
 // no reply.
 func (s *sidecar) deaf(t *testing.T, path, line string) {
 	t.Helper()
-	conn, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := s.net.dial(t, path)
 	t.Cleanup(func() { conn.Close() })
 	all := []byte(strings.Repeat(line+"\n", 1000))
 	for {
-		if err := conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+		if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := conn.Write(all); err != nil {
@@ -345,26 +372,28 @@ func (s *sidecar) deaf(t *testing.T, path, line string) {
 // TestClosingWhoDoesNotRead: a client that reads none of its replies keeps the sidecar
 // neither from ending, nor from leaving a socket. It did for ever.
 func TestClosingWhoDoesNotRead(t *testing.T) {
-	o := options(t, memory.New())
-	second := filepath.Join(filepath.Dir(o.Sockets[0].Path), "second.sock")
-	s := start(t, with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: second}) }))
-	for _, line := range []string{`{"op":"ping"}`, `{"op":"status","id":1}`, `{"op":"stats","id":2}`} {
-		s.deaf(t, second, line)
-		s.deaf(t, s.path, line)
-	}
-	s.reloads(t, o)
-	eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.sessions) == 3
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		second := filepath.Join(filepath.Dir(o.Sockets[0].Path), "second.sock")
+		s := start(t, with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: second}) }))
+		for _, line := range []string{`{"op":"ping"}`, `{"op":"status","id":1}`, `{"op":"stats","id":2}`} {
+			s.deaf(t, second, line)
+			s.deaf(t, s.path, line)
+		}
+		s.reloads(t, o)
+		eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.sessions) == 3
+		})
+		s.stop()
+		s.Abort() // the second signal
+		began := time.Now()
+		if err := s.wait(t); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > lingerMost {
+			t.Errorf("aborted, it ended after %v", took)
+		}
 	})
-	s.stop()
-	s.Abort() // the second signal
-	began := time.Now()
-	if err := s.wait(t); err != nil {
-		t.Error(err)
-	}
-	if took := time.Since(began); took >= lastWords {
-		t.Errorf("aborted, it ended after %v", took)
-	}
 }

@@ -61,8 +61,8 @@ var (
 type session struct {
 	bridge *Bridge
 	id     string
-	conn   net.Conn // nil: a stream that has no hang-up (stdio)
-	socket string   // the path that it came by; empty: a stream
+	conn   conn   // nil: a stream that has no hang-up (stdio)
+	socket string // the path that it came by; empty: a stream
 	limits protocol.Limits
 	peer   *peer // nil: a stream
 	began  time.Time
@@ -83,7 +83,7 @@ type session struct {
 	named    atomic.Int64 // see maxNamed
 	owed     owed
 	places   places
-	looking  sync.Mutex // one large answer of this session at a time
+	looking  chan struct{} // 1: one large answer of this session at a time; see look
 	refusals *rate.Limiter
 
 	receiving atomic.Bool // a message came in part
@@ -103,7 +103,7 @@ type openClaim struct {
 }
 
 // newSession makes a session of who came by a socket of the plan.
-func newSession(b *Bridge, p *plan, in io.Reader, out io.Writer, conn net.Conn, socket *Socket, who *peer) *session {
+func newSession(b *Bridge, p *plan, in io.Reader, out io.Writer, conn conn, socket *Socket, who *peer) *session {
 	id := fmt.Sprintf("%016x", uint64(newIdentity()))
 	s := &session{
 		bridge: b,
@@ -117,6 +117,7 @@ func newSession(b *Bridge, p *plan, in io.Reader, out io.Writer, conn net.Conn, 
 		log:    b.log.With("session", id),
 		slots:  make(chan struct{}, maxOpen),
 
+		looking:  make(chan struct{}, 1),
 		refusals: newBrake(),
 		claims:   make(map[*openClaim]struct{}),
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -42,11 +41,7 @@ func (b *badInput) Error() string { return b.err.Error() }
 
 // peerGone tells a hang-up from the end of input alone.
 func (s *session) peerGone() bool {
-	conn, ok := s.conn.(*net.UnixConn)
-	if !ok {
-		return s.conn != nil
-	}
-	return hungUp(conn)
+	return s.conn != nil && s.conn.hungUp()
 }
 
 // close ends the session from the server's side: it stops reading, finishes what it read, and
@@ -84,9 +79,7 @@ func (s *session) linger() {
 	if s.conn == nil {
 		return
 	}
-	if c, ok := s.conn.(*net.UnixConn); ok {
-		_ = c.CloseWrite() // fails on a connection that is gone already
-	}
+	_ = s.conn.CloseWrite() // fails on a connection that is gone already
 	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTimeout))
 	_, _ = io.Copy(io.Discard, s.conn) // any error ends the courtesy
 }

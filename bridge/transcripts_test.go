@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -28,8 +29,10 @@ func TestTranscripts(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := serverFor(t, tr.Needs)
-				transcript.Run(t, tr, codec, func(t testing.TB) net.Conn { return s.dial(t).conn })
+				synctest.Test(t, func(t *testing.T) {
+					s := serverFor(t, tr.Needs)
+					transcript.Run(t, tr, codec, func(t testing.TB) net.Conn { return s.dial(t).conn })
+				})
 			})
 		}
 	}
@@ -38,8 +41,7 @@ func TestTranscripts(t *testing.T) {
 // serverFor starts a sidecar as the transcript needs it.
 func serverFor(t *testing.T, needs []string) *sidecar {
 	db := &faulty{Backend: memory.New()}
-	o := options(t, db)
-	o.Databases["main"] = Database{Backend: db, HostLease: 10 * time.Second}
+	o := options(db)
 	drain := false
 	var control Control
 	for _, need := range needs {
@@ -66,10 +68,7 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 			t.Fatalf("the transcript needs %q, which this test does not know", need)
 		}
 	}
-	b, err := New(o, testLog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newFor(t, o, testLog(t))
 	b.SetControl(control)
 	s := run(t, b)
 	if drain {

@@ -3,6 +3,7 @@ package bridge
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -176,32 +177,34 @@ func TestTurnsOfTheIndebted(t *testing.T) {
 // TestBrakes: a few refused connections are told at once, many are slowed down, of one
 // user alone, and never for long.
 func TestBrakes(t *testing.T) {
-	var b brakes
-	one, other := &peer{uid: 1}, &peer{uid: 2}
-	for range refusalsBurst - 1 {
-		if d := b.delay(one, 0); d > 0 {
-			t.Fatalf("one of the first refusals waits %v", d)
+	synctest.Test(t, func(t *testing.T) {
+		var b brakes
+		one, other := &peer{uid: 1}, &peer{uid: 2}
+		for range refusalsBurst - 1 {
+			if d := b.delay(one, 0); d > 0 {
+				t.Fatalf("one of the first refusals waits %v", d)
+			}
 		}
-	}
-	b.delay(one, 0)
-	if d := b.delay(one, 4<<20); d < 100*time.Millisecond || d > refusalMost {
-		t.Errorf("4 MiB for nothing cost %v", d)
-	}
-	for range 1000 {
-		if d := b.delay(one, 4<<20); d > refusalMost {
-			t.Fatalf("it waits %v", d)
+		b.delay(one, 0)
+		if d := b.delay(one, 4<<20); d < 100*time.Millisecond || d > refusalMost {
+			t.Errorf("4 MiB for nothing cost %v", d)
 		}
-	}
-	if d := b.delay(other, 4<<20); d > 0 {
-		t.Errorf("another user waits %v", d)
-	}
-	for uid := range uint32(2 * brakedUsers) {
-		b.delay(&peer{uid: uid}, 0)
-	}
-	if n := len(b.of); n > brakedUsers {
-		t.Errorf("%d users are kept in mind", n)
-	}
-	if d := b.delay(nil, 1<<30); d > 0 {
-		t.Errorf("who has no user waits %v", d)
-	}
+		for range 1000 {
+			if d := b.delay(one, 4<<20); d > refusalMost {
+				t.Fatalf("it waits %v", d)
+			}
+		}
+		if d := b.delay(other, 4<<20); d > 0 {
+			t.Errorf("another user waits %v", d)
+		}
+		for uid := range uint32(2 * brakedUsers) {
+			b.delay(&peer{uid: uid}, 0)
+		}
+		if n := len(b.of); n > brakedUsers {
+			t.Errorf("%d users are kept in mind", n)
+		}
+		if d := b.delay(nil, 1<<30); d > 0 {
+			t.Errorf("who has no user waits %v", d)
+		}
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -71,9 +72,11 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s := listen(t)
 	cause := errors.New("the test has no time")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
-	defer cancel()
-	if _, err := qsidecar.Dial(ctx, qsidecar.Options{Socket: s.socket}); !errors.Is(err, cause) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c := later(func() (*qsidecar.Client, error) { return qsidecar.Dial(ctx, qsidecar.Options{Socket: s.socket}) })
+	s.acceptRaw().expect(protocol.OpHello) // which is not answered
+	cancel(cause)
+	if _, err := c.wait(t); !errors.Is(err, cause) {
 		t.Errorf("Dial: %v, want the context's cause", err)
 	}
 }
@@ -258,19 +261,8 @@ func TestEvents(t *testing.T) {
 	p.send(&protocol.Reply{Event: "lost", Lost: []string{"L1", "of another"}})
 	p.send(&protocol.Reply{Event: "draining"})
 	p.send(&protocol.Reply{Event: "of a later version"})
-	if got := receive(t, lost); len(got) != 1 || got[0] != "L1" {
+	if got := testwait.Receive(t, "a notice of the sidecar", lost); len(got) != 1 || got[0] != "L1" {
 		t.Errorf("lost: %v, want L1", got)
 	}
-	receive(t, draining)
-}
-
-func receive[T any](t *testing.T, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(patience):
-		t.Fatal("nothing came")
-		panic("unreachable")
-	}
+	testwait.Receive(t, "a notice of the sidecar", draining)
 }

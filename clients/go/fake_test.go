@@ -7,18 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long anything that must happen may take.
-const patience = 10 * time.Second
 
 // server is a sidecar that a test plays by hand.
 type server struct {
@@ -69,16 +66,29 @@ type peer struct {
 func (s *server) accept() *peer {
 	s.t.Helper()
 	p := s.acceptRaw()
-	p.hello = p.expect(protocol.OpHello)
-	p.reply(p.hello, &protocol.Reply{OK: true, Hello: &protocol.HelloReply{
-		Version: 1, Server: "fake", Session: "s", MaxFrame: 1 << 16, MaxPayload: 1 << 15, MaxReply: 1 << 19,
-	}})
+	p.greet()
 	return p
+}
+
+// greet answers the client's hello.
+func (p *peer) greet() {
+	p.t.Helper()
+	if err := p.welcome(p.expect(protocol.OpHello)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *peer) welcome(hello *protocol.Request) error {
+	p.hello = hello
+	_, err := p.conn.Write(protocol.Msgpack.AppendReply(nil, &protocol.Reply{ID: hello.ID, OK: true, Hello: &protocol.HelloReply{
+		Version: 1, Server: "fake", Session: "s", MaxFrame: 1 << 16, MaxPayload: 1 << 15, MaxReply: 1 << 19,
+	}}))
+	return err
 }
 
 func (s *server) acceptRaw() *peer {
 	s.t.Helper()
-	if err := s.ln.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := s.ln.SetDeadline(testwait.Deadline()); err != nil {
 		s.t.Fatal(err)
 	}
 	conn, err := s.ln.Accept()
@@ -91,7 +101,7 @@ func (s *server) acceptRaw() *peer {
 
 // next reads the next request.
 func (p *peer) next() (*protocol.Request, error) {
-	if err := p.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := p.conn.SetReadDeadline(testwait.Deadline()); err != nil {
 		return nil, err
 	}
 	body, codec, err := p.in.Next()
@@ -202,11 +212,7 @@ func later[T any](f func() (T, error)) *pending[T] {
 
 func (p *pending[T]) wait(t *testing.T) (T, error) {
 	t.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(patience):
-		t.Fatal("the call did not return")
-	}
+	testwait.Closed(t, "the call returns", p.done)
 	return p.v, p.err
 }
 

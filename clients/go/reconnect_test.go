@@ -8,6 +8,7 @@ import (
 	"time"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -32,7 +33,7 @@ func TestReconnectBindsWhatIsHeld(t *testing.T) {
 		t.Errorf("bound with %+v, want bind of L1 and L2", bind)
 	}
 	p.settled(bind, "extended", 1, "L2")
-	if got := receive(t, lost); !slices.Equal(got, []string{"L2"}) {
+	if got := testwait.Receive(t, "a value", lost); !slices.Equal(got, []string{"L2"}) {
 		t.Errorf("told lost: %v, want L2", got)
 	}
 	// The lost one is forgotten; the other is bound to the next connection too.
@@ -124,7 +125,7 @@ func TestBindDoesNotTellWhatIsBeingSettled(t *testing.T) {
 	if _, err := done.wait(t); !errors.As(err, &either) {
 		t.Errorf("the ack: %v, want a SettledOrLostError", err)
 	}
-	if got := receive(t, lost); !slices.Equal(got, []string{"gone"}) {
+	if got := testwait.Receive(t, "a value", lost); !slices.Equal(got, []string{"gone"}) {
 		t.Errorf("told lost: %v, want only the one that nobody settled", got)
 	}
 }
@@ -203,27 +204,6 @@ func TestEnqueueIsSentAgainOnlyWithKeys(t *testing.T) {
 	p.close()
 	if _, err := release.wait(t); !errors.Is(err, qsidecar.ErrUnknownOutcome) {
 		t.Errorf("release: %v, want ErrUnknownOutcome", err)
-	}
-}
-
-// The wait of a claim goes on over a reconnect; it does not begin anew.
-func TestClaimIsSentAgain(t *testing.T) {
-	t.Parallel()
-	s, c, p := connected(t, qsidecar.Options{})
-	got := claim(t.Context(), c, qsidecar.Claim{Wait: time.Minute})
-	p.expect(protocol.OpClaim)
-	s.down()
-	p.close()
-	<-time.After(20 * time.Millisecond) // the time that the second wait must be shorter by
-	s.up()
-	p = s.accept()
-	again := p.expect(protocol.OpClaim)
-	if again.WaitMS > 60_000-20 || again.WaitMS < 30_000 {
-		t.Errorf("waits %d ms more, want a minute less the time it took", again.WaitMS)
-	}
-	p.jobs(again, "L1")
-	if jobs, err := got.wait(t); err != nil || len(jobs) != 1 {
-		t.Errorf("claimed %v, %v; want one job", jobs, err)
 	}
 }
 

@@ -1,8 +1,11 @@
 package qsidecar_test
 
 import (
+	"context"
 	"errors"
+	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
@@ -17,20 +20,68 @@ func (p *peer) refuse(req *protocol.Request, code protocol.Code, again time.Dura
 	p.reply(req, &protocol.Reply{Error: e})
 }
 
+// piped is a client in a synctest bubble, and the server's ends of its connections.
+func piped(t *testing.T) (*qsidecar.Client, <-chan *peer) {
+	t.Helper()
+	peers := make(chan *peer, 8)
+	c, err := qsidecar.Dial(t.Context(), qsidecar.Options{Socket: "piped", Dial: func(context.Context) (net.Conn, error) {
+		near, far := net.Pipe()
+		p := &peer{t: t, conn: far, in: protocol.NewReader(far, 1<<20)}
+		go func() {
+			// A client that is being closed may dial once more and say nothing.
+			if hello, err := p.next(); err == nil && p.welcome(hello) == nil {
+				peers <- p
+			}
+		}()
+		return near, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c, peers
+}
+
 func TestSettleWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
-	_, c, p := connected(t, qsidecar.Options{})
-	hold(t, c, p, "L1")
-	done := ack(t.Context(), c, "L1")
-	p.refuse(p.expect(protocol.OpAck), protocol.CodeUnavailable, 30*time.Millisecond)
-	told := time.Now()
-	p.settled(p.expect(protocol.OpAck), "acked", 1)
-	if took := time.Since(told); took < 30*time.Millisecond {
-		t.Errorf("sent again after %v, want not before the 30ms that it was told", took)
-	}
-	if _, err := done.wait(t); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c, peers := piped(t)
+		p := <-peers
+		hold(t, c, p, "L1")
+		done := ack(t.Context(), c, "L1")
+		p.refuse(p.expect(protocol.OpAck), protocol.CodeUnavailable, 30*time.Millisecond)
+		told := time.Now()
+		p.settled(p.expect(protocol.OpAck), "acked", 1)
+		if took := time.Since(told); took != 30*time.Millisecond {
+			t.Errorf("sent again after %v, want the 30ms that it was told", took)
+		}
+		if _, err := done.wait(t); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWaitGoesOnOverAReconnect: a claim that is sent again waits only for the rest of its time.
+func TestWaitGoesOnOverAReconnect(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, peers := piped(t)
+		p := <-peers
+		began := time.Now()
+		got := claim(t.Context(), c, qsidecar.Claim{Wait: time.Minute})
+		p.expect(protocol.OpClaim)
+		time.Sleep(20 * time.Second)
+		p.close()
+		p = <-peers
+		again := p.expect(protocol.OpClaim)
+		if want := (time.Minute - time.Since(began)).Milliseconds(); again.WaitMS < want || again.WaitMS > 40_000 {
+			t.Errorf("waits %d ms more, want the %d ms that are left of a minute", again.WaitMS, want)
+		}
+		p.jobs(again, "L1")
+		if jobs, err := got.wait(t); err != nil || len(jobs) != 1 {
+			t.Errorf("claimed %v, %v; want one job", jobs, err)
+		}
+	})
 }
 
 // lease_lost is an answer, and the whole one, to what was surely not done before.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // web asks an admin listener: at a Unix socket where the place is a path.
@@ -23,7 +25,7 @@ func web(place, path string) (code int, body string, err error) {
 		}
 		place = "admin"
 	}
-	c := &http.Client{Transport: tr, Timeout: patience}
+	c := &http.Client{Transport: tr, Timeout: testwait.Limit}
 	res, err := c.Get("http://" + place + path)
 	if err != nil {
 		return 0, "", err
@@ -166,7 +168,7 @@ func TestAdminWhileDraining(t *testing.T) {
 	}
 	say(`{"op":"claim","queue":"q"}`, `"attempt":1`)
 	x.r.signals <- os.Interrupt
-	eventually(t, "it is not ready", func() bool {
+	testwait.Until(t, "it is not ready", func() bool {
 		code, body, err := web(at, "/readyz")
 		return err == nil && code == 503 && strings.Contains(body, "draining")
 	})
@@ -218,7 +220,7 @@ func TestAdminBounds(t *testing.T) {
 		}
 		idle = append(idle, c)
 	}
-	eventually(t, "one more is closed", func() bool {
+	testwait.Until(t, "one more is closed", func() bool {
 		_, _, err := web(at, "/healthz")
 		return err != nil
 	})
@@ -226,7 +228,7 @@ func TestAdminBounds(t *testing.T) {
 	for _, c := range idle {
 		c.Close()
 	}
-	eventually(t, "there is room again", func() bool {
+	testwait.Until(t, "there is room again", func() bool {
 		code, _, err := web(at, "/healthz")
 		return err == nil && code == 200
 	})

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // silent is the address of a server that takes connections and says nothing: a proxy whose
@@ -84,7 +86,7 @@ func TestReloadOfSilentDatabases(t *testing.T) {
 	h.file("c.yaml", strings.Join(lines, ""))
 	h.must(0, "reload")
 	h.must(0, "enqueue", "q", "x")
-	eventually(t, "status shows those of the new config, and no other", func() bool { // left are closed behind the reload
+	testwait.Until(t, "status shows those of the new config, and no other", func() bool { // left are closed behind the reload
 		got := h.must(0, "status")
 		return strings.Contains(got, "renamed") && !strings.Contains(got, "sqlserver") && strings.Count(got, "mysql") == 1
 	})
@@ -99,7 +101,7 @@ func TestStopWhileItStarts(t *testing.T) {
 	h.patience = time.Hour
 	place := filepath.Join(h.dir, "admin.sock")
 	r := h.start(nil, "serve", "--config", silentConfig(t, h, "admin: {listen: "+place+"}\n"))
-	eventually(t, "the admin listener", func() bool { _, err := os.Stat(place); return err == nil })
+	testwait.Until(t, "the admin listener", func() bool { _, err := os.Stat(place); return err == nil })
 	asks(t, place, "/startupz", http.StatusServiceUnavailable, "the databases are being opened")
 	r.signals <- syscall.SIGTERM
 	if code := r.wait(); code != 0 || !strings.Contains(r.errOut.String(), "stopped before it served") {

@@ -52,7 +52,7 @@ func TestEnqueueLinesDoesNotWait(t *testing.T) {
 	if _, err := io.WriteString(feed, "one\n"); err != nil {
 		t.Fatal(err)
 	}
-	if j := h.claim("q", "--wait", "20s"); j.Payload != "one" {
+	if j := h.claim("q", "--wait", "1m"); j.Payload != "one" {
 		t.Errorf("claimed %+v", j)
 	}
 	feed.Close()

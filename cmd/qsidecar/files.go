@@ -14,9 +14,10 @@ const (
 	// maxFile is the most bytes that a config, or a file with a secret, may have: what is
 	// longer is something else, and a reload would read it again and again.
 	maxFile = 16 << 20
-	// pipeTimeout is how long what comes through a pipe may take.
-	pipeTimeout = 10 * time.Second
 )
+
+// pipeTimeout is how long what comes through a pipe may take. Tests make it longer.
+var pipeTimeout = 10 * time.Second
 
 // reading is readFile or readOnce.
 type reading func(path string) ([]byte, error)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // oddFile is what may stand where a file should.
@@ -76,7 +78,7 @@ func TestOddConfigAtAReload(t *testing.T) {
 		x := reloads(t, deaf, one)
 		for i, odd := range oddFiles {
 			odd.put(t, x.file)
-			eventually(t, "status tells of the "+odd.name, func() bool { return strings.Contains(x.status().ConfigError, odd.says) })
+			testwait.Until(t, "status tells of the "+odd.name, func() bool { return strings.Contains(x.status().ConfigError, odd.says) })
 			x.ends("reload").says(t, exitUsage, x.file+" "+odd.says, "what ran before goes on")
 			x.must(0, "enqueue", "one", "x")
 			if log := x.r.errOut.String(); !strings.Contains(log, "the config was not reloaded") || !strings.Contains(log, odd.says) {
@@ -88,7 +90,7 @@ func TestOddConfigAtAReload(t *testing.T) {
 			next := fmt.Sprintf("then-%d", i)
 			x.write(x.file, "queues: {one: {}, "+next+": {}}\n")
 			x.knows(next, true)
-			eventually(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
+			testwait.Until(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
 		}
 	}
 }
@@ -156,10 +158,10 @@ func TestUnreadableFiles(t *testing.T) {
 
 		x.r = h.serve("--config", x.file)
 		chmod(x.file, 0)
-		eventually(t, "status tells of the file", func() bool { return strings.Contains(x.status().ConfigError, "permission denied") })
+		testwait.Until(t, "status tells of the file", func() bool { return strings.Contains(x.status().ConfigError, "permission denied") })
 		x.must(0, "enqueue", "one", "x")
 		chmod(x.file, 0o600)
-		eventually(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
+		testwait.Until(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
 		x.write(x.file, onServer(secret))
 		x.ends("reload").says(t, exitUsage, secret, "permission denied", "what ran before goes on")
 		x.must(0, "enqueue", "one", "x")
@@ -222,7 +224,7 @@ func TestNoFileAtAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.link("/dev/null", x.file)
-	eventually(t, "status tells of it", func() bool { return strings.Contains(x.status().ConfigError, "the config file is empty") })
+	testwait.Until(t, "status tells of it", func() bool { return strings.Contains(x.status().ConfigError, "the config file is empty") })
 	x.must(0, "enqueue", "one", "x")
 }
 

@@ -5,7 +5,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
-	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 func TestHeadroom(t *testing.T) {
@@ -24,16 +25,11 @@ func TestHeadroomFollowsTheHeap(t *testing.T) {
 	goal := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	reaches := func(what string, fits func(percent uint64) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; {
+		testwait.Until(t, "the goal "+what, func() bool {
 			runtime.GC()
 			metrics.Read(goal)
-			if fits(goal[0].Value.Uint64()) {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: the goal stays at %d %%", what, goal[0].Value.Uint64())
-			}
-		}
+			return fits(goal[0].Value.Uint64())
+		})
 	}
 	reaches("with little alive", func(p uint64) bool { return p > 100 })
 	held := make([]byte, 64<<20)

@@ -14,17 +14,17 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == guardName { // this program starts itself beside a worker
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
+	pipeTimeout = testwait.Limit
 	goleak.VerifyTestMain(m)
 }
-
-// patience is how long anything that must happen may take.
-const patience = 20 * time.Second
 
 // host is a place with an environment of its own for runs of the program.
 type host struct {
@@ -34,6 +34,7 @@ type host struct {
 	terminal bool          // a person sits at stdin
 	poll     time.Duration // see app
 	patience time.Duration
+	leave    time.Duration
 	deaf     bool
 }
 
@@ -74,7 +75,7 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 		in: in, out: out, errOut: errOut, signals: signals,
 		env:      func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
 		terminal: func(any) bool { return terminal },
-		poll:     h.poll, deaf: h.deaf, patience: h.patience,
+		poll:     h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave,
 	}
 }
 
@@ -108,18 +109,28 @@ type running struct {
 	signals chan os.Signal
 	out     *text
 	errOut  *text
-	done    chan int // closed after the exit code
+	done    chan struct{} // closed at the end
+	code    int           // the exit code, at the end
 }
 
 // start runs the program beside the test, which must end it.
 func (h *host) start(in io.Reader, args ...string) *running {
-	r := &running{t: h.t, signals: make(chan os.Signal, 2), out: newText(), errOut: newText(), done: make(chan int, 1)}
-	a := h.app(in, r.out, r.errOut, r.signals)
-	go func() {
-		r.done <- a.main(args)
-		close(r.done)
-	}()
+	r := &running{t: h.t, signals: make(chan os.Signal, 2), out: newText(), errOut: newText(), done: make(chan struct{})}
+	r.run(h.app(in, r.out, r.errOut, r.signals), args)
 	return r
+}
+
+// run runs a program that writes to r's texts. A test that fails shows them.
+func (r *running) run(a *app, args []string) {
+	r.t.Cleanup(func() {
+		if r.t.Failed() {
+			r.t.Logf("qsidecar %s:\n%s%s", strings.Join(args, " "), r.out, r.errOut)
+		}
+	})
+	go func() {
+		defer close(r.done)
+		r.code = a.main(args)
+	}()
 }
 
 // serve starts a sidecar, waits until it serves, and ends it with the test.
@@ -134,12 +145,20 @@ func (h *host) serve(args ...string) *running {
 // says waits until stdout holds a text.
 func (r *running) says(want string) {
 	r.t.Helper()
+	testwait.Until(r.t, fmt.Sprintf("it says %q", want), func() bool {
+		return strings.Contains(r.out.String(), want) || r.ended()
+	})
+	if !strings.Contains(r.out.String(), want) {
+		r.t.Fatalf("it ended (%d) and did not say %q", r.code, want)
+	}
+}
+
+func (r *running) ended() bool {
 	select {
-	case <-r.out.holds(want):
-	case code := <-r.done:
-		r.t.Fatalf("it ended (%d) and did not say %q:\n%s%s", code, want, r.out, r.errOut)
-	case <-time.After(patience):
-		r.t.Fatalf("it did not say %q:\n%s%s", want, r.out, r.errOut)
+	case <-r.done:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -155,30 +174,22 @@ func (r *running) stop() int {
 
 func (r *running) wait() int {
 	r.t.Helper()
-	select {
-	case code := <-r.done:
-		return code
-	case <-time.After(patience):
-		r.t.Fatalf("it did not end:\n%s%s", r.out, r.errOut)
-		return -1
-	}
+	testwait.Closed(r.t, "the program's end", r.done)
+	return r.code
 }
 
-// text collects what is written and can be waited on.
+// text collects what is written.
 type text struct {
-	mu      sync.Mutex
-	b       strings.Builder
-	waiters map[string]chan struct{}
+	mu sync.Mutex
+	b  strings.Builder
 }
 
-func newText() *text { return &text{waiters: make(map[string]chan struct{})} }
+func newText() *text { return &text{} }
 
 func (x *text) Write(p []byte) (int, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.b.Write(p)
-	x.wake()
-	return len(p), nil
+	return x.b.Write(p)
 }
 
 // reset forgets what was written.
@@ -188,44 +199,10 @@ func (x *text) reset() {
 	x.b.Reset()
 }
 
-func (x *text) wake() {
-	for want, ch := range x.waiters {
-		if strings.Contains(x.b.String(), want) {
-			close(ch)
-			delete(x.waiters, want)
-		}
-	}
-}
-
-// holds gives a channel that is closed once the text contains want.
-func (x *text) holds(want string) <-chan struct{} {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	ch := x.waiters[want]
-	if ch == nil {
-		ch = make(chan struct{})
-		x.waiters[want] = ch
-	}
-	x.wake()
-	return ch
-}
-
 func (x *text) String() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.b.String()
-}
-
-// eventually polls until f holds.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); !f(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("it did not happen that %s", what)
-		}
-	}
 }
 
 // listenUnix is a socket that is no sidecar's; it answers every connection with f.

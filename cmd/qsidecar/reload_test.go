@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // reloading is a sidecar with a config file that changes.
@@ -44,7 +46,7 @@ func asked(t *testing.T, config string) *reloading {
 // knows waits until the sidecar has a queue of that name, or has none.
 func (x *reloading) knows(queue string, want bool) {
 	x.t.Helper()
-	eventually(x.t, "the queue "+queue+" is known or not", func() bool {
+	testwait.Until(x.t, "the queue "+queue+" is known or not", func() bool {
 		code := x.run("stats", queue).code
 		return (code == 0) == want
 	})
@@ -86,11 +88,11 @@ func TestReloadWhenTheFileIsWritten(t *testing.T) {
 		if err := os.Remove(x.file); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the missing file is told", func() bool { return x.status().ConfigError != "" })
+		testwait.Until(t, "the missing file is told", func() bool { return x.status().ConfigError != "" })
 		x.knows("three", true)
 		x.write(x.file, one)
 		x.knows("one", true)
-		eventually(t, "status tells of it", func() bool { // a moment after the queue is known
+		testwait.Until(t, "status tells of it", func() bool { // a moment after the queue is known
 			st := x.status()
 			return st.ConfigError == "" && st.Generation == 4
 		})
@@ -126,7 +128,7 @@ func TestReloadInABusyFolder(t *testing.T) {
 	x.write(x.file, two)
 	x.knows("two", true)
 	x.write(x.file, "queues: {one: {max_attempts: 0}}\n")
-	eventually(t, "the error is told", func() bool { return x.status().ConfigError != "" })
+	testwait.Until(t, "the error is told", func() bool { return x.status().ConfigError != "" })
 	x.write(x.file, three)
 	x.knows("three", true)
 }
@@ -257,7 +259,7 @@ func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
 	}
 	x.write(x.file, at("a.db", ""))
 	x.must(0, "reload")
-	eventually(t, "the first database is left", func() bool { return len(x.status().Databases) == 1 })
+	testwait.Until(t, "the first database is left", func() bool { return len(x.status().Databases) == 1 })
 	x.must(0, "enqueue", "one", "held")
 	j := x.claim("one")
 	x.write(x.file, at("b.db", ""))
@@ -269,7 +271,7 @@ func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
 		t.Errorf("while a lease is open in the old database there are %+v", st.Databases)
 	}
 	x.must(0, "ack", j.Lease)
-	eventually(t, "the old database is left", func() bool { return len(x.status().Databases) == 1 })
+	testwait.Until(t, "the old database is left", func() bool { return len(x.status().Databases) == 1 })
 }
 
 // TestReloadOfTheURLFile: without a config the file with the database's URL is what may change.
@@ -282,11 +284,11 @@ func TestReloadOfTheURLFile(t *testing.T) {
 	x.must(0, "enqueue", "mail", "x")
 	held := x.claim("mail")
 	x.write(x.file, "")
-	eventually(t, "the empty file is refused", func() bool {
+	testwait.Until(t, "the empty file is refused", func() bool {
 		return strings.Contains(x.status().ConfigError, x.file+" should hold one line, the database's URL")
 	})
 	x.write(x.file, "sqlite:"+at("b.db")+"\n")
-	eventually(t, "the other database is used", func() bool {
+	testwait.Until(t, "the other database is used", func() bool {
 		st := x.status()
 		return st.ConfigError == "" && st.Generation == 2 && slices.ContainsFunc(st.Databases, func(d databaseLine) bool { return d.Place == at("b.db") && !d.Leaving })
 	})

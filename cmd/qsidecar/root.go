@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar
 		return err
 	}
 	err = f(ctx, c)
-	bye, cancel := context.WithTimeoutCause(again, leaveTimeout, errNoAnswer)
+	bye, cancel := context.WithTimeoutCause(again, cmp.Or(a.leave, leaveTimeout), errNoAnswer)
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))

@@ -15,7 +15,7 @@ func TestConfigChangesWhileItStarts(t *testing.T) {
 	h := newHost(t)
 	h.poll, h.deaf = 20*time.Millisecond, true
 	x := &reloading{host: h, file: h.file("c.yaml", "log: {level: '${LEVEL}'}\n"+one)}
-	r := &running{t: t, out: newText(), errOut: newText(), signals: make(chan os.Signal, 2), done: make(chan int, 1)}
+	r := &running{t: t, out: newText(), errOut: newText(), signals: make(chan os.Signal, 2), done: make(chan struct{})}
 	a := h.app(strings.NewReader(""), r.out, r.errOut, r.signals)
 	env, after := a.env, sync.Once{}
 	a.env = func(name string) (string, bool) {
@@ -27,10 +27,7 @@ func TestConfigChangesWhileItStarts(t *testing.T) {
 		})
 		return "info", true
 	}
-	go func() {
-		r.done <- a.main([]string{"serve", "--config", x.file})
-		close(r.done)
-	}()
+	r.run(a, []string{"serve", "--config", x.file})
 	t.Cleanup(func() { r.stop() })
 	r.says("serving on")
 	h.env["QSIDECAR_SOCKET"] = filepath.Join(h.dir, "other", "s")

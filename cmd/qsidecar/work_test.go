@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/protocol"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestWork: jobs are worked at once by commands of one run and by those of lines,
@@ -34,7 +36,7 @@ func TestWork(t *testing.T) {
 		}
 		w := h.start(strings.NewReader(""), append([]string{"work"}, args...)...)
 		h.must(0, "enqueue", "q", "x")
-		eventually(t, "the job is done", func() bool {
+		testwait.Until(t, "the job is done", func() bool {
 			got := h.must(0, "stats", "q", "--json")
 			return strings.Contains(got, `"ready":0,`) && strings.Contains(got, `"claimed":0,`)
 		})

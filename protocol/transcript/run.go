@@ -9,20 +9,18 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
-
-// patience is how long a message from the server may take. Transcripts that wait
-// for something (a delay, a time-out) let the server wait, by a claim's wait_ms.
-const patience = 20 * time.Second
 
 // maxMessage is the largest message a server may send.
 const maxMessage = 8 * protocol.MaxMaxFrame
 
 // Run replays tr in codec against the server that dial connects to. Every
-// connection of the transcript is one call of dial; it is closed at the end. The
+// connection of the transcript is one call of dial; it is closed at the end. A message
+// may take testwait.Limit; transcripts that wait for something (a delay, a time-out) let
+// the server wait, by a claim's wait_ms. The
 // first step that goes otherwise than written ends the test and names the line.
 func Run(t testing.TB, tr *Transcript, codec protocol.Codec, dial func(t testing.TB) net.Conn) {
 	t.Helper()
@@ -137,7 +135,7 @@ func (p *player) encode(s Step) []byte {
 // message it refuses) is found out by the steps that follow.
 func (p *player) write(s Step, c *conn, b []byte) {
 	p.t.Helper()
-	if err := c.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetWriteDeadline(testwait.Deadline()); err != nil {
 		p.fatalf(s, "%v", err)
 	}
 	_, err := c.Write(b)
@@ -175,7 +173,7 @@ func (p *player) receive(s Step, c *conn) {
 
 func (p *player) read(s Step, c *conn) map[string]any {
 	p.t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetReadDeadline(testwait.Deadline()); err != nil {
 		p.fatalf(s, "%v", err)
 	}
 	body, codec, err := c.in.Next()
@@ -204,7 +202,7 @@ func (p *player) expectClose(s Step, c *conn) {
 	if len(c.early) > 0 {
 		p.fatalf(s, "the server should have closed; it sent %s", show(c.early))
 	}
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetReadDeadline(testwait.Deadline()); err != nil {
 		p.fatalf(s, "%v", err)
 	}
 	body, _, err := c.in.Next()

@@ -5,9 +5,9 @@ import os
 
 SECRET_KEY = "a test's, no secret"
 USE_TZ = True
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("SITE_FILE"), "OPTIONS": {"timeout": 20}}}
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("SITE_FILE"), "OPTIONS": {"timeout": 60}}}
 BACKEND = "qsidecar.django_tasks.QsidecarBackend"
 TASKS = {
-    "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"], "OPTIONS": {"timeout": 20}},
+    "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"], "OPTIONS": {"timeout": 60}},
     "inside": {"BACKEND": BACKEND, "QUEUES": ["default"], "OPTIONS": {"database": "default"}},
 }

@@ -10,17 +10,20 @@ import unittest
 
 import qsidecar
 
+# How long a test waits for a fact: Go's package testwait says so too.
+_limit = os.environ.get("QSIDECAR_TEST_LIMIT", "1m")
+LIMIT = float(_limit[:-1]) * {"s": 1, "m": 60}[_limit[-1]]
 CODEC = os.environ.get("QSIDECAR_CODEC") or None
 _names = itertools.count()
 
 
 def client(**options):
-    options.setdefault("timeout", 20)
+    options.setdefault("timeout", 60)
     return qsidecar.Client(codec=CODEC, **options)
 
 
 def app(**options):
-    return qsidecar.App(codec=CODEC, timeout=20, **options)
+    return qsidecar.App(codec=CODEC, timeout=60, **options)
 
 
 def queue():
@@ -28,15 +31,15 @@ def queue():
     return f"py-{os.getpid()}-{next(_names)}-{time.time_ns()}"
 
 
-def eventually(fact, what, seconds=20):
+def eventually(fact, what):
     """Waits for a fact, and returns it."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + LIMIT
     while True:
         got = fact()
         if got:
             return got
         if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            raise AssertionError(f"not within {LIMIT} s: {what}")
         time.sleep(0.005)
 
 
@@ -74,7 +77,7 @@ def forked(run):
         os._exit(code)
 
 
-def exit_of(pid, seconds=30):
+def exit_of(pid):
     """Waits for a child, and returns its exit code, or minus the signal that ended it."""
 
     def ended():
@@ -82,7 +85,7 @@ def exit_of(pid, seconds=30):
         return (status,) if done else None
 
     try:
-        (status,) = eventually(ended, f"the child {pid} ends", seconds)
+        (status,) = eventually(ended, f"the child {pid} ends")
     except AssertionError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

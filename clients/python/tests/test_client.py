@@ -66,7 +66,7 @@ class Jobs(Case):
         self.assertEqual(len({e.id for e in stored}), 100)
         jobs = []
         while len(jobs) < 100:
-            jobs += self.client.claim(self.q, max=1000, wait=20)
+            jobs += self.client.claim(self.q, max=1000, wait=60)
         self.assertEqual([job.payload for job in jobs], list(range(100)))
         jobs[0].ack()
         lost = self.client.ack_many(jobs[:50])
@@ -87,7 +87,7 @@ class Jobs(Case):
     def test_timed_lease(self):
         self.client.enqueue(self.q, 1)
         with client() as other:
-            job = other.claim(self.q, wait=20, lease=60)[0]
+            job = other.claim(self.q, wait=60, lease=60)[0]
             job.extend(120)
         self.assertEqual(self.peek(job.id)["state"], "claimed")
 
@@ -125,7 +125,7 @@ class Errors(Case):
         gone = []
         with client(on_lost=gone.extend) as worker:
             self.client.enqueue(self.q, 1)
-            job = worker.claim(self.q, wait=20)[0]
+            job = worker.claim(self.q, wait=60)[0]
             self.assertFalse(job.lost)
             self.client.request("release", queue=self.q, ids=[job.id])
             eventually(lambda: gone == [job], "the job is told lost")
@@ -154,7 +154,7 @@ class Life(Case):
     def test_close_gives_back(self):
         self.client.enqueue(self.q, 1)
         with client() as other:
-            self.assertEqual(other.claim(self.q, wait=20)[0].attempt, 1)
+            self.assertEqual(other.claim(self.q, wait=60)[0].attempt, 1)
         self.assertEqual(self.one().attempt, 1)
         with self.assertRaises(qsidecar.Closed):
             other.ping()
@@ -188,7 +188,7 @@ class Life(Case):
             self.client.claim(self.q, wait=600, timeout=-599.9)
         self.client.enqueue(self.q, 1)
         with client() as other:
-            self.assertEqual(other.claim(self.q, wait=20)[0].attempt, 1)
+            self.assertEqual(other.claim(self.q, wait=60)[0].attempt, 1)
 
     def test_disconnect(self):
         self.client.enqueue(self.q, 1)
@@ -214,7 +214,7 @@ class Fork(Case):
 
         def child():
             mine = self.client.enqueue(self.q, 2)
-            got = self.client.claim(self.q, wait=20)[0]
+            got = self.client.claim(self.q, wait=60)[0]
             got.ack()
             self.client.close()
             return got.id == mine.id

@@ -2,7 +2,6 @@ import logging
 import os
 import signal
 import threading
-import time
 import unittest
 from contextlib import contextmanager
 
@@ -255,7 +254,7 @@ class Processes(Case):
             @worker.job(self.q)
             def work(job):
                 os.write(write, b"began\n")
-                time.sleep(600)
+                threading.Event().wait()  # for ever
 
             worker.run(concurrency=2)
 

@@ -1,0 +1,297 @@
+package bridge
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// received reports whether something came that was not read yet.
+func (c *client) received() bool {
+	in := c.conn.(*memConn).in
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.buf) > 0
+}
+
+// held sends a request whose commit waits, and what comes later waits for that. It
+// returns what lets them go on.
+func held(t *testing.T, db *faulty, c *client, request string) (release func()) {
+	t.Helper()
+	gate := make(chan struct{})
+	db.held.Store(0)
+	db.hold.Store(&gate)
+	c.send("%s", request)
+	eventually(t, func() bool { return db.held.Load() == 1 })
+	return func() {
+		db.hold.Store(nil)
+		close(gate)
+	}
+}
+
+// TestAnswersComeAfterTheCommit: an enqueue, ack, nack or extend is answered when the
+// database has committed it, and not before.
+func TestAnswersComeAfterTheCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		worker := s.dial(t)
+		requests := []string{`{"op":"enqueue","queue":"q"}`}
+		for _, request := range []string{
+			`{"op":"ack","lease":%q}`, `{"op":"ack","leases":[%q]}`, `{"op":"ack","lease":%q,"enqueue":[{"queue":"q"}]}`,
+			`{"op":"nack","lease":%q}`, `{"op":"extend","lease":%q,"bind":true}`, `{"op":"extend","lease":%q,"lease_ms":60000}`,
+		} {
+			worker.call(`{"op":"enqueue","queue":"work"}`)
+			requests = append(requests, fmt.Sprintf(request, worker.claim1("work").Lease))
+		}
+		for _, request := range requests {
+			c := s.dial(t)
+			release := held(t, db, c, request)
+			synctest.Wait()
+			if c.received() {
+				t.Errorf("%s: answered while its commit is under way", request)
+			}
+			release()
+			if r := c.receive(); !r.OK {
+				t.Errorf("%s: %+v", request, r.Error)
+			}
+		}
+	})
+}
+
+// TestEachSessionGetsItsOwnAnswers: writes and claims of many sessions are one commit, and
+// each session is answered what became of its own.
+func TestEachSessionGetsItsOwnAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		first, clients := s.dial(t), make([]*client, 6)
+		for i := range clients {
+			clients[i] = s.dial(t)
+		}
+		together := func(request func(i int) string, answered func(i int, r reply)) {
+			t.Helper()
+			release := held(t, db, first, `{"op":"enqueue","queue":"first"}`)
+			for i, c := range clients {
+				c.send("%s", request(i))
+			}
+			synctest.Wait()
+			release()
+			first.receive()
+			for i, c := range clients {
+				answered(i, c.receive())
+			}
+		}
+		together(func(i int) string {
+			return fmt.Sprintf(`{"op":"enqueue","queue":"q%d","payload":"p%d"}`, i, i)
+		}, func(i int, r reply) {
+			v := clients[i].call(`{"op":"peek","queue":"q%d","ids":[%q]}`, i, r.Job.ID).Jobs
+			if len(v) != 1 || v[0].Payload != fmt.Sprintf("p%d", i) {
+				t.Errorf("client %d was told of the job %q, which is %+v", i, r.Job.ID, v)
+			}
+		})
+		leases := make([]string, len(clients))
+		together(func(i int) string {
+			return fmt.Sprintf(`{"op":"claim","queue":"q%d","wait_ms":1000}`, i)
+		}, func(i int, r reply) {
+			if len(r.Jobs) != 1 || r.Jobs[0].Payload != fmt.Sprintf("p%d", i) {
+				t.Fatalf("client %d claimed %+v", i, r.Jobs)
+			}
+			leases[i] = r.Jobs[0].Lease
+		})
+		together(func(i int) string {
+			if i == 2 {
+				return fmt.Sprintf(`{"op":"ack","lease":%q}`, leases[i]+"7") // another job's id
+			}
+			return fmt.Sprintf(`{"op":"ack","lease":%q}`, leases[i])
+		}, func(i int, r reply) {
+			if lost := r.Error.Code == "lease_lost"; r.OK == lost || lost != (i == 2) {
+				t.Errorf("client %d's ack was answered %v, %+v", i, r.OK, r.Error)
+			}
+		})
+	})
+}
+
+// TestEveryOpNeedsItsRight: an op that no rule of the socket allows is forbidden, by itself
+// and by its queue, and changes nothing.
+func TestEveryOpNeedsItsRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		nothing, elsewhere := inMemory+"nothing.sock", inMemory+"elsewhere.sock"
+		o.Sockets = append(o.Sockets,
+			Socket{Path: nothing, Allow: []Rule{{Users: []uint32{4_000_000_000}}}},
+			Socket{Path: elsewhere, Allow: []Rule{me(nil, "open")}})
+		s := start(t, o)
+		holder := s.dial(t)
+		holder.call(`{"op":"enqueue","queue":"closed"}`)
+		j := holder.claim1("closed")
+		requests := map[protocol.Op]string{
+			"enqueue": `,"queue":"closed"`, "claim": `,"queue":"closed","wait_ms":1000`, "stats": `,"queue":"closed"`,
+			"ack": fmt.Sprintf(`,"lease":%q`, j.Lease), "nack": fmt.Sprintf(`,"leases":[%q]`, j.Lease), "extend": fmt.Sprintf(`,"lease":%q,"bind":true`, j.Lease),
+			"peek": `,"queue":"closed"`, "retry": `,"queue":"closed","all":true`, "delete": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID),
+			"release": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
+			"pause": `,"queue":"closed"`, "resume": `,"queue":"closed"`, "ping": "", "reload": "", "status": "",
+		}
+		for op, more := range requests {
+			s.path = nothing
+			s.dial(t).refused("forbidden", `{"op":%q%s}`, op, more)
+			if s.path = elsewhere; more != "" {
+				s.dial(t).refused("forbidden", `{"op":%q%s}`, op, more)
+			}
+		}
+		for _, op := range allOps(t) {
+			if _, tried := requests[op]; !tried && op != protocol.OpHello && op != protocol.OpCancel && op != protocol.OpBye {
+				t.Errorf("the op %s was not tried", op)
+			}
+		}
+		q := holder.call(`{"op":"stats","queue":"closed"}`).Queues[0]
+		if q["claimed"] != 1.0 || q["ready"] != 0.0 || q["paused"] == true {
+			t.Errorf("after what was forbidden: %v", q)
+		}
+		holder.call(`{"op":"ack","lease":%q}`, j.Lease)
+	})
+}
+
+// allOps are those of the protocol.
+func allOps(t *testing.T) (all []protocol.Op) {
+	t.Helper()
+	text, err := os.ReadFile("../protocol/message.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`\tOp\w+ +Op? += "(\w+)"`).FindAllSubmatch(text, -1) {
+		all = append(all, protocol.Op(m[1]))
+	}
+	if len(all) < 19 {
+		t.Fatalf("message.go has %d ops: %v", len(all), all)
+	}
+	return all
+}
+
+// TestHeartbeatIsLateInTime: a sidecar whose heartbeats do not reach the database hands out
+// jobs until the last one is late by its own clock, which is before the others may take
+// them, and none after that.
+func TestHeartbeatIsLateInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
+		k := s.plan.Load().banks[0].keeper
+		db.beat.Store(&errDown)
+		h := k.times.lease()
+		const moment = time.Millisecond
+		time.Sleep(h.trusted() - h.margin() - k.age() - moment)
+		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
+			t.Errorf("before it is late: %+v, want a job", r.Jobs)
+		}
+		time.Sleep(moment)
+		c.refused("unavailable", `{"op":"claim","queue":"q"}`)
+		if s.Health().Databases[0].Reachable {
+			t.Error("it counts as reachable")
+		}
+		db.beat.Store(nil)
+	})
+}
+
+// TestSuspendedSidecarHandsNothingOut: the sidecar stands still between a claim's commit
+// and its answer, for longer than its heartbeat is good for, and the database is away
+// then: before the jobs are given to their waiters, and after that.
+func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
+	for reads := range 2 { // of the clock after the commit, and before it stands still
+		synctest.Test(t, func(t *testing.T) {
+			db := &faulty{Backend: memory.New()}
+			s := suspended(t, db, reads, func() { db.beat.Store(&errDown) })
+			c := s.dial(t)
+			c.call(`{"op":"enqueue","queue":"q"}`)
+			c.refused("unavailable", `{"op":"claim","queue":"q"}`)
+			c.refused("unavailable", `{"op":"claim","queue":"q"}`) // still late: it does not even ask
+			db.beat.Store(nil)
+			if j := c.claim1("q"); j.Attempt != 1 {
+				t.Errorf("attempt %d, want 1: the first was never handed out", j.Attempt)
+			}
+		})
+	}
+}
+
+// TestSuspendedSidecarMakesSure: where the database says that it still lives, the jobs that
+// it claimed before are handed out.
+func TestSuspendedSidecarMakesSure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := suspended(t, &faulty{Backend: memory.New()}, 0, func() {})
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
+			t.Errorf("got %+v, want the job", r.Jobs)
+		}
+	})
+}
+
+// suspended is a sidecar that stands still for an hour, once, when its keeper has read the
+// clock so often after the commit of a claim that found jobs.
+func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
+	t.Helper()
+	b := newFor(t, options(db), testLog(t))
+	k := b.plan.Load().banks[0].keeper
+	clock := k.clock
+	var skew atomic.Int64
+	var left atomic.Int32
+	left.Store(-1)
+	k.clock = func() time.Duration {
+		now := clock() + time.Duration(skew.Load())
+		if left.Add(-1) == 0 {
+			skew.Add(int64(time.Hour))
+			then()
+		}
+		return now
+	}
+	var once atomic.Bool
+	suspend := func(_ backends.Batch, res backends.Results) error {
+		if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && once.CompareAndSwap(false, true) {
+			if left.Store(int32(reads)); reads == 0 {
+				skew.Add(int64(time.Hour))
+				then()
+			}
+		}
+		return nil
+	}
+	db.after.Store(&suspend)
+	return run(t, b)
+}
+
+// TestLateHeartbeatStopsHandOuts: from when the heartbeat is late no job is handed out,
+// neither a new one nor one that was claimed ahead, and none is bound.
+func TestLateHeartbeatStopsHandOuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		f := slow
+		db.after.Store(&f)
+		s := start(t, options(db))
+		c := busyLine(t, s, "q")[0]
+		j := c.call(`{"op":"claim","queue":"q"}`).Jobs[0]
+		k := s.plan.Load().banks[0].keeper
+		db.beat.Store(&errDown)
+		if s.aheadOf("q") == 0 {
+			t.Fatal("nothing is claimed ahead")
+		}
+		k.mu.Lock()
+		k.freshUntil = k.clock() // as if the last heartbeat were old
+		k.mu.Unlock()
+		c.refused("unavailable", `{"op":"claim","queue":"q"}`)
+		c.refused("unavailable", `{"op":"extend","lease":%q,"bind":true}`, j.Lease)
+		if h := s.Health(); h.Databases[0].Reachable {
+			t.Error("it counts as reachable")
+		}
+		db.beat.Store(nil)
+		time.Sleep(time.Second)
+		c.claim1("q")
+	})
+}
