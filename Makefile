@@ -2,22 +2,24 @@
 .DEFAULT_GOAL := help
 GO ?= go
 
-# The end-to-end tests run without -race, against the binary that users get. lint vets
-# what the tests need not vet again.
-UNIT = $$($(GO) list ./... | grep -v '/e2e$$')
-
 # The name that deploy/compose and deploy/kubernetes ask for.
 IMAGE ?= qsidecar/qsidecar:1.0.0
 
-.PHONY: help run build release test soak together unit e2e modules image bench lint audit fuzz need clean
+SUITE ?= test
+ENGINES := memory sqlite postgres mysql mariadb sqlserver
+
+.PHONY: help run build release image clean test check soak $(ENGINES:%=test-%) flaky flaky-touched cover lint audit fuzz bench
 
 ##@ To use it
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^##@ / {print (n++ ? "\n" : "") substr($$0, 5)} /^[a-z][a-z0-9-]*:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / {print (n++ ? "\n" : "") substr($$0, 5)} /^[a-z][a-z0-9-]*:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## build, and serve on the embedded database
 	@exec ./bin/qsidecar serve --hint
+
+test: ## show that the program works on this machine (5 minutes; installs what it needs)
+	@exec $(GO) run ./scripts/suite test
 
 ##@ To build it
 
@@ -37,25 +39,25 @@ clean: ## remove what was built
 
 ##@ To check it
 
-test: ## every check, at a tenth of the full size (some minutes), and the servers it ran on
-	@scripts/ran.sh $(MAKE) --no-print-directory together
+check: ## everything else that CI runs: race detector, lint, all servers, crashes, packages (25 minutes)
+	@exec $(GO) run ./scripts/suite check
 
-soak: ## every check, at full size
-	@QSIDECAR_SOAK=1 scripts/ran.sh $(MAKE) --no-print-directory lint unit modules e2e
+test-postgres: ## one engine's tests; also test-mysql, -mariadb, -sqlite, -sqlserver, -memory
+$(ENGINES:%=test-%): test-%:
+	@exec $(GO) run ./scripts/suite -engine $* engine
 
-# All kinds of tests wait for much of their time, for a disk or for time to pass.
-together: need build
-	@MAKE="$(MAKE)" scripts/together.sh e2e modules unit lint
+soak: ## crash and network runs at full size with random seeds (TIME=1h, SEED=n replays a run)
+	@exec $(GO) run ./scripts/suite $(if $(TIME),-time $(TIME)) $(if $(SEED),-seed $(SEED)) soak
 
-unit: need ## the packages' tests, with the race detector
-	CGO_ENABLED=1 QSIDECAR_TEST_MEMORY=/dev/shm $(GO) test -race -shuffle=on -timeout $(if $(QSIDECAR_SOAK),60m,30m) -vet=off $(UNIT)
+# value: a regular expression has a $.
+flaky: ## run a suite N times in random order beside LOAD busy processes (N=10 SUITE=test LOAD=2 RUN=regexp)
+	@exec $(GO) run ./scripts/suite -suite $(SUITE) -n $(or $(N),10) -load $(or $(LOAD),2) $(if $(value RUN),-run '$(value RUN)') flaky
 
-e2e: need build ## the tests that drive the built binary
-	cd e2e && QSIDECAR_TEST_MEMORY=/dev/shm QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -shuffle=on $(if $(QSIDECAR_SOAK),,-parallel 4) -timeout $(if $(QSIDECAR_SOAK),180m,30m) -vet=off $(ARGS)
+flaky-touched: ## the same for the tests that differ from a commit (BASE=HEAD~1 N=3)
+	@exec $(GO) run ./scripts/suite -base $(or $(BASE),HEAD~1) -n $(or $(N),3) $(if $(TIME),-time $(TIME)) touched
 
-modules: need build ## the tests of bench and deploy, which are modules of their own
-	cd bench && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -vet=off ./...
-	cd deploy && QSIDECAR_BIN=$(CURDIR)/bin/qsidecar $(GO) test -count=1 -vet=off ./...
+cover: ## statement coverage of each package by a suite (SUITE=test)
+	@exec $(GO) run ./scripts/suite -suite $(SUITE) cover
 
 lint: ## gofmt, golangci-lint (go vet is in it) in each module, actionlint and shellcheck
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }
@@ -72,11 +74,9 @@ audit: ## known vulnerabilities, by govulncheck (asks vuln.go.dev; GitHub's work
 fuzz: ## every fuzz target, 30 s each (FUZZTIME=5m for longer)
 	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
 
-need: ## install what the tests need and this machine lacks
-	@scripts/need.sh cc python3 venv ruby nc mandoc socat perl php cobol strace mount npm buildah bwrap machine shellcheck pgbouncer debs
-
 ##@ To measure it
 
-bench: need build ## what the program reaches beside direct SQL (some minutes; ARGS="-engine postgres", see bench/README.md)
+bench: build ## what the program reaches beside direct SQL (some minutes; ARGS="-engine postgres", see bench/README.md)
+	@scripts/need.sh python3 venv ruby npm debs
 	@cd bench && $(GO) build -o ../bin/bench .
 	@exec ./bin/bench -bin bin/qsidecar $(ARGS)

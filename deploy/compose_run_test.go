@@ -15,6 +15,8 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 
 	"github.com/qsidecar/qsidecar/internal/testserver"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // drainDefault is the config's drain_timeout where it says none.
@@ -141,7 +143,7 @@ func runCompose(t *testing.T, p *types.Project, at string) {
 		return c
 	}
 	sidecar := service("qsidecar", img).start(t)
-	eventually(t, "the healthcheck passes", func() bool {
+	testwait.Until(t, "the healthcheck passes", func() bool {
 		if sidecar.gone() {
 			t.Fatalf("the sidecar ended with %d:\n%s", sidecar.wait(), sidecar.out.String())
 		}
@@ -152,7 +154,7 @@ func runCompose(t *testing.T, p *types.Project, at string) {
 		t.Fatalf("enqueue: %d, %s", code, out)
 	}
 	worker, line := service("worker", theApp(t)).startWithInput(t)
-	eventually(t, "the worker has the job", func() bool { return strings.Contains(worker.out.String(), "working on: hello") })
+	testwait.Until(t, "the worker has the job", func() bool { return strings.Contains(worker.out.String(), "working on: hello") })
 	line()
 	if code := worker.wait(); code != 0 {
 		t.Errorf("the worker ended with %d: %s", code, worker.out.String())

@@ -14,7 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // container is what a runtime is told of one: the image, read-only, and mounts.
@@ -103,7 +104,7 @@ func (c container) start(t *testing.T) *process {
 		close(p.ended)
 	}()
 	t.Cleanup(p.clean)
-	eventually(t, "bwrap tells of the process", func() bool {
+	testwait.Until(t, "bwrap tells of the process", func() bool {
 		var said struct {
 			PID int `json:"child-pid"`
 		}
@@ -173,11 +174,7 @@ func (p *process) gone() bool {
 // wait is the exit code, once it ended by itself.
 func (p *process) wait() int {
 	p.t.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-		p.t.Fatalf("it did not end within %v:\n%s", patience, p.out.String())
-	}
+	testwait.Closed(p.t, "the container ends", p.ended)
 	return p.cmd.ProcessState.ExitCode()
 }
 
@@ -190,14 +187,12 @@ func (p *process) clean() {
 	if !p.gone() && p.pid != 0 {
 		_ = asRoot("kill", "-9", fmt.Sprint(p.pid)).Run() // it may end just now
 	}
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-		p.t.Errorf("it did not die")
-	}
-	if p.t.Failed() {
-		p.t.Logf("%s said:\n%s", strings.Join(p.c.args, " "), p.out.String())
-	}
+	defer func() {
+		if p.t.Failed() {
+			p.t.Logf("%s said:\n%s", strings.Join(p.c.args, " "), p.out.String())
+		}
+	}()
+	testwait.Closed(p.t, "the container dies", p.ended)
 }
 
 // exec runs a program inside the running container, as a probe does: its files, its

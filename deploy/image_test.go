@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestImage: the image has what the docs say and nothing else, and is the same when it is
@@ -197,9 +199,9 @@ func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 	app.args = []string{"/app", "mail"}
 	app.env = []string{"QSIDECAR_SOCKET=/run/qsidecar/qsidecar.sock"}
 	a, line := app.startWithInput(t)
-	eventually(t, "the app has its job", func() bool { return strings.Contains(a.out.String(), "working on: held") })
+	testwait.Until(t, "the app has its job", func() bool { return strings.Contains(a.out.String(), "working on: held") })
 	p.signal(syscall.SIGTERM)
-	eventually(t, "it says that it stops", func() bool { return strings.Contains(p.out.String(), "stopping") })
+	testwait.Until(t, "it says that it stops", func() bool { return strings.Contains(p.out.String(), "stopping") })
 	if code, out := client(img, socket, workers, "claim", "mail").run(t); code != 5 || !strings.Contains(out, "draining") {
 		t.Errorf("a claim while it drains: exit code %d, %s", code, out)
 	}
@@ -237,7 +239,7 @@ func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 // answers waits until a probe inside the container says that it answers.
 func (p *process) answers() {
 	p.t.Helper()
-	eventually(p.t, "ping inside the container", func() bool {
+	testwait.Until(p.t, "ping inside the container", func() bool {
 		if p.gone() {
 			p.t.Fatalf("it ended with %d:\n%s", p.wait(), p.out.String())
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestPods runs the pods of all manifests on one PostgreSQL.
@@ -56,7 +58,7 @@ func applicationPod(t *testing.T, p *pod, db *postgres, at string) {
 	if code, out := enqueue("one"); code != 0 {
 		t.Fatalf("enqueue: %d, %s", code, out)
 	}
-	eventually(t, "the application has its job", func() bool { return strings.Contains(app.out.String(), "working on: one") })
+	testwait.Until(t, "the application has its job", func() bool { return strings.Contains(app.out.String(), "working on: one") })
 	for path, want := range map[string]int{"/healthz": 200, "/startupz": 200, "/readyz": 200} {
 		if code, said := get(t, at, path); code != want {
 			t.Errorf("%s: %d, %s", path, code, said)
@@ -69,7 +71,7 @@ func applicationPod(t *testing.T, p *pod, db *postgres, at string) {
 	if err := db.Halt(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "/readyz fails", func() bool { code, _ := get(t, at, "/readyz"); return code == 503 })
+	testwait.Until(t, "/readyz fails", func() bool { code, _ := get(t, at, "/readyz"); return code == 503 })
 	for _, path := range []string{"/healthz", "/startupz"} {
 		if code, said := get(t, at, path); code != 200 {
 			t.Errorf("without the database %s: %d, %s", path, code, said)
@@ -86,7 +88,7 @@ func applicationPod(t *testing.T, p *pod, db *postgres, at string) {
 	if err := db.Go(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "/readyz is well again", func() bool { code, _ := get(t, at, "/readyz"); return code == 200 })
+	testwait.Until(t, "/readyz is well again", func() bool { code, _ := get(t, at, "/readyz"); return code == 200 })
 
 	line()
 	if code := app.wait(); code != 0 || !strings.Contains(app.out.String(), "acked") {
@@ -111,7 +113,7 @@ func changeConfig(t *testing.T, p *pod, sidecar *process) {
 		t.Fatal("the config has no queue *")
 	}
 	p.publish("config", map[string]string{"qsidecar.yaml": changed}, 0o644)
-	eventually(t, "the changed ConfigMap is taken", func() bool {
+	testwait.Until(t, "the changed ConfigMap is taken", func() bool {
 		code, out := sidecar.exec("qsidecar", "enqueue", "mail", "x")
 		return code == 1 && strings.Contains(out, "unknown_queue")
 	})
@@ -135,7 +137,7 @@ func jobPod(t *testing.T, job, nightly *pod) {
 	}
 
 	sidecar, worker, line := job.start()
-	eventually(t, "the Job's worker has the job", func() bool { return strings.Contains(worker.out.String(), "working on: nightly") })
+	testwait.Until(t, "the Job's worker has the job", func() bool { return strings.Contains(worker.out.String(), "working on: nightly") })
 	code, out := sidecar.exec("qsidecar", "stats", "reports", "--json")
 	var stats struct{ Ready, Claimed int }
 	if err := json.Unmarshal([]byte(out), &stats); code != 0 || err != nil || stats.Ready != 0 || stats.Claimed != 1 {

@@ -12,13 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
-
-// patience is how long a test waits for what takes far less.
-const patience = 30 * time.Second
 
 // work is this run's folder, which every user may enter.
 var work string
@@ -137,16 +133,4 @@ func program(t *testing.T) string {
 		t.Fatalf("the program is missing (make build, or QSIDECAR_BIN): %v", err)
 	}
 	return path
-}
-
-// eventually waits for a fact.
-func eventually(t *testing.T, what string, fact func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !fact(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	core "k8s.io/api/core/v1"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // pod runs what a manifest says of a pod, in a kubelet's order, as far as one machine
@@ -122,7 +124,7 @@ func (p *pod) start() (sidecar, main *process, line func()) {
 	p.t.Helper()
 	c := p.spec.InitContainers[0]
 	sidecar = p.container(c).start(p.t)
-	eventually(p.t, "the startupProbe succeeds", func() bool {
+	testwait.Until(p.t, "the startupProbe succeeds", func() bool {
 		if sidecar.gone() {
 			p.t.Fatalf("the sidecar ended with %d:\n%s", sidecar.wait(), sidecar.out.String())
 		}

@@ -1,9 +1,12 @@
 #!/bin/sh
-# Installs what the tests need and this machine lacks; does nothing, and asks
-# nothing of the network, where all is there.
+# Installs what the tests need and this machine lacks. If nothing is missing, it does
+# nothing and uses no network.
 #
 #   scripts/need.sh cc python3 nc mount
+#   scripts/need.sh --list cc python3    # only prints the missing packages
 set -eu
+list=
+if [ "${1:-}" = --list ]; then list=1; shift; fi
 
 # missing TOOL: whether it is not here in the form the tests use.
 missing() {
@@ -65,6 +68,7 @@ for tool in "$@"; do
 	if missing "$tool"; then want="$want $(packages "$tool")"; fi
 done
 [ -n "$want" ] || exit 0
+if [ -n "$list" ]; then echo "$want"; exit 0; fi
 
 if [ "$(id -u)" = 0 ]; then sudo=
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo='sudo -n'

@@ -32,5 +32,5 @@ exec 9>&-
 export PYTHONDONTWRITEBYTECODE=1
 if [ "${1:-}" = translate ]; then exec "$home/bin/python" $tsql/translate.py; fi
 golden=backends/sqlserver/testdata/golden
-if [ "${1:-}" = adopted ]; then exec "$home/bin/python" $tsql/check.py $golden "$cache/tsql-parsed" backends/sqlserver/testdata/adopted.sql "$2"; fi
-exec "$home/bin/python" $tsql/check.py $golden "$cache/tsql-parsed"
+if [ "${1:-}" = adopted ]; then exec "$home/bin/python" $tsql/check.py $golden backends/sqlserver/testdata/adopted.sql "$2"; fi
+exec "$home/bin/python" $tsql/check.py $golden

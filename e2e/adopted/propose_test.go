@@ -1,0 +1,199 @@
+package adopted
+
+import (
+	"flag"
+	"fmt"
+	neturl "net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+var updateGolden = flag.Bool("update", false, "write the golden files anew")
+
+// proposed is a table, and what `qsidecar adopt` has to make of it.
+type proposed struct {
+	name  string // of the golden file, with its engine's
+	table string
+	ddl   string
+	queue string // in the proposal
+	job   string // the id of the first job that it serves; empty: the config needs a decision before that
+	lacks string // that decision, in check's words
+}
+
+// proposals run on one server, each in a database of its own.
+type proposals struct {
+	engine string
+	all    []proposed
+}
+
+var rowsOfE = `INSERT INTO my_queue (state, parameters, worker_name, finished_dt, error_message) VALUES ('done', '{"n": 1}', 'w', '2026-01-02 03:04:05', NULL), ('error', '{"n": 2}', 'w', NULL, 'no'), ('waiting', '{"n": 3}', NULL, NULL, NULL);`
+
+var postgresProposals = proposals{"postgres", []proposed{
+	{name: "b", table: "worker_queue", queue: "worker_queue", job: "3", ddl: `CREATE TABLE worker_queue (id bigserial PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
+		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', true, 0), ('b', false, 3), ('c', false, 1);`},
+	{name: "d", table: "msgqueue", queue: "msgqueue", job: "1", ddl: strings.ReplaceAll(systemD.DDL, "%d", "2") + `
+		INSERT INTO MsgQueue (MsgTypeCode, State, ReaderCode, TakenTime, DoneTime) VALUES ('ORD', 'A', 'r1', now(), NULL), ('ORD', 'C', 'r1', now(), now()), ('INV', 'E', 'r2', now(), NULL);`},
+	{name: "e", table: "public.my_queue", queue: "my_queue", job: "3", ddl: strings.ReplaceAll(kit.SystemE.DDL, "%d", "0") + rowsOfE +
+		"CREATE RULE tell AS ON INSERT TO my_queue DO ALSO NOTIFY my_queue_waiting"},
+}}
+
+var sqliteProposals = proposals{"sqlite", []proposed{
+	{name: "d", table: "MsgQueue", queue: "MsgQueue", job: "1", ddl: `CREATE TABLE MsgQueue (MsgId integer PRIMARY KEY AUTOINCREMENT, MsgTypeCode char(3) NOT NULL, SourceCode varchar(10) NULL,
+			State char(1) NOT NULL DEFAULT 'N', CreateTime datetime NOT NULL DEFAULT CURRENT_TIMESTAMP, Msg text NULL, ReaderCode varchar(20) NULL, TakenTime datetime NULL, DoneTime datetime NULL);
+		CREATE INDEX msgs ON MsgQueue (MsgTypeCode, State, CreateTime);
+		INSERT INTO MsgQueue (MsgTypeCode, State, Msg) VALUES ('ORD', 'N', '1'), ('ORD', 'A', '2'), ('INV', 'C', '3');`},
+	{name: "e", table: "my_queue", queue: "my_queue", job: "3", ddl: `CREATE TABLE my_queue (queue_item_id integer PRIMARY KEY,
+			state text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'processing', 'done', 'error')),
+			parameters json NOT NULL, request_id text UNIQUE, user_id int, created_dt datetime NOT NULL DEFAULT CURRENT_TIMESTAMP, finished_dt datetime,
+			error_message text, worker_name text, result json, user_context json);
+		CREATE INDEX waiting ON my_queue (created_dt, queue_item_id) WHERE state = 'waiting';` + rowsOfE},
+}}
+
+var mysqlProposals = proposals{"mysql", []proposed{
+	{name: "a", table: "things", queue: "things", job: "4", ddl: fmt.Sprintf(systemA.DDL, 4) + `UPDATE things SET status = 3, pid = 17 WHERE id < 3; UPDATE things SET status = 2, pid = 4711 WHERE id = 3;`},
+	{name: "c", table: "queue_test", queue: "queue_test", job: "2", ddl: fmt.Sprintf(archivingC.DDL, 3) + `UPDATE queue_test SET transaction_unique = 815 WHERE id = 1;`},
+	{name: "d", table: "MsgQueue", queue: "MsgQueue", job: "14", ddl: fmt.Sprintf(systemDOnMySQL.DDL, 3) + `DELETE FROM MsgQueue;
+		INSERT INTO MsgQueue (MsgId, MsgTypeCode, State, ReaderCode) VALUES (11, 'ORD', 'A', 'r'), (12, 'ORD', 'C', 'r'), (13, 'INV', 'E', 'r'), (14, 'ORD', 'N', NULL), (15, 'INV', 'N', NULL);`},
+	{name: "e", table: "my_queue", queue: "my_queue", job: "3", ddl: `CREATE TABLE my_queue (queue_item_id bigint AUTO_INCREMENT PRIMARY KEY,
+			state enum('waiting', 'processing', 'done', 'error') NOT NULL DEFAULT 'waiting',
+			parameters json NOT NULL, request_id char(36) UNIQUE, user_id bigint, created_dt datetime NOT NULL DEFAULT CURRENT_TIMESTAMP, finished_dt datetime,
+			error_message text, worker_name varchar(40) CHARACTER SET latin1, result json, user_context json, KEY (state, created_dt));` + rowsOfE},
+	{name: "numbers", table: "email", queue: "email", lacks: "queues.email.on_ack: update needs states.done", ddl: `CREATE TABLE email (id char(36) PRIMARY KEY, status tinyint(1) NOT NULL, tries int NOT NULL DEFAULT 0, priority smallint NOT NULL DEFAULT 0,
+			recipient varchar(200) NOT NULL, subject text, next_attempt_at datetime NULL, updated_at timestamp NULL, is_deleted tinyint(1) NOT NULL DEFAULT 0, KEY (status), CHECK (status IN (0, 1, 9)));
+		INSERT INTO email (id, status, recipient, tries) VALUES (uuid(), 0, 'a', 0), (uuid(), 9, 'b', 5), (uuid(), 9, 'c', 5);`},
+}}
+
+// holdingProposals are system B's, on servers that can skip locked rows and, old, on one
+// that cannot.
+func holdingProposals(old bool) proposals {
+	b := proposed{name: "b", table: "worker_queue", queue: "worker_queue", job: "3", ddl: `CREATE TABLE worker_queue (id bigint AUTO_INCREMENT PRIMARY KEY, command text NOT NULL,
+			is_done boolean NOT NULL DEFAULT FALSE, failure_count smallint NOT NULL DEFAULT 0);
+		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', TRUE, 0), ('b', FALSE, 3), ('c', FALSE, 1);`}
+	if old {
+		b.job, b.lacks = "", "queues.worker_queue.states.claimed: nothing in a row would say that it is being worked on"
+		return proposals{"mysql-old", []proposed{b}}
+	}
+	return proposals{"mysql", []proposed{b}}
+}
+
+// TestAdoptCommandOnAFile: as below, on SQLite.
+func TestAdoptCommandOnAFile(t *testing.T) {
+	sqliteProposals.run(t, func(t testing.TB) string { return "sqlite:" + filepath.Join(t.(*testing.T).TempDir(), "own.db") })
+}
+
+// TestAdoptCommandRefuses: what cannot be adopted, and a command that says too little.
+func TestAdoptCommandRefuses(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	kit.Owners(t, s.URL).Script(`CREATE TABLE Things (id int, state text); CREATE VIEW above AS SELECT * FROM Things; CREATE TABLE maybe (id text UNIQUE);`)
+	for table, words := range map[string][]string{
+		"Things":  {`the table Things cannot be adopted: it has no primary key`, `ALTER TABLE "main"."Things" ADD PRIMARY KEY`},
+		"maybe":   {"no unique key of columns that are never NULL"},
+		"above":   {"it is a view, and only a table's rows can be locked"},
+		"THINGS":  {"there is no such table", "there is Things"},
+		"a.b":     {"there is no schema a"},
+		"nothing": {"there is no such table: see that it is spelled as the database has it"},
+	} {
+		said := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", s.URL, table)
+		if said.WantError(t, 1, words...); said.Stdout != "" {
+			t.Errorf("%s: it printed %s", table, said.Stdout)
+		}
+	}
+	kit.RunCLI(t, s.Dir, nil, "adopt", "Things").WantError(t, 2, "which database?", "QSIDECAR_DATABASE")
+	kit.RunCLI(t, s.Dir, nil, "adopt", "--database", s.URL).WantError(t, 2, "takes one table")
+	kit.RunCLI(t, s.Dir, nil, "adopt", "--database", s.URL, `"a`).WantError(t, 2, "a quote is not closed")
+	kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "postgres://u:secret@h/d", "t").WantError(t, 2, "seen by every user of this host")
+	kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "sqlite:"+s.Dir+"/none.db", "t").WantError(t, 1, "none.db")
+}
+
+// run has the command propose a config for each table, holds that against its golden
+// file, has check read it, and serves a job by it.
+func (p proposals) run(t *testing.T, database func(t testing.TB) string) {
+	t.Parallel()
+	for _, c := range p.all {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, p.engine, database(t))
+		})
+	}
+}
+
+// atSite finds what differs from run to run: the server, and the test's database.
+var atSite = regexp.MustCompile(`(?m)^  main:  # .*\n    url: .*$|\bt[0-9]+_[0-9]+\b|MariaDB [0-9]\S*`)
+
+// passwordFile is what adopt names where the URL has a password.
+const passwordFile = "/run/secrets/qsidecar-database"
+
+func (c proposed) run(t *testing.T, engine, at string) {
+	s := kit.NewSite(t)
+	s.URL = at
+	db := kit.Owners(t, at)
+	db.Script(c.ddl)
+	url := filepath.Join(s.Dir, "url")
+	if err := os.WriteFile(url, []byte(at+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "@"+url, c.table)
+	if said.Code != 0 || said.Stderr != "" {
+		t.Fatalf("adopt exits with %d and says %s", said.Code, said.Stderr)
+	}
+	golden := filepath.Join("testdata", "adopt", engine+"-"+c.name+".yaml")
+	got := atSite.ReplaceAllStringFunc(said.Stdout, func(found string) string {
+		switch found[0] {
+		case 't':
+			return "DATABASE"
+		case 'M':
+			return "MariaDB"
+		}
+		return "  main:\n    url: URL"
+	})
+	if *updateGolden {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", golden, d)
+	}
+	config := said.Stdout
+	if u, err := neturl.Parse(at); err != nil {
+		t.Fatal(err)
+	} else if password, has := u.User.Password(); has {
+		secret := filepath.Join(s.Dir, "secret")
+		if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(config, password) || strings.Count(config, passwordFile) != 1 {
+			t.Errorf("the password is in it, or no place for it:\n%s", config)
+		}
+		config = strings.Replace(config, passwordFile, secret, 1)
+	}
+	sc := s.Sidecar("proposed")
+	if err := os.WriteFile(sc.ConfigFile, []byte(config+"\nlisten: [{socket: "+sc.Socket+"}]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if c.job == "" {
+		if said := sc.Check(s.Dir, 1, "--json").Problems(t, "problem"); !strings.Contains(said["table"], c.lacks) || strings.Count(said["table"], "\n") != 1 {
+			t.Errorf("check says %v, want %s", said, c.lacks)
+		}
+		return
+	}
+	sc.Check(s.Dir, 0)
+	sc.Start()
+	w := sc.Dial()
+	job := w.ClaimOne(c.queue)
+	if w.Must(kit.Msg{"op": "ack", "lease": job.Lease}); job.ID != c.job {
+		t.Errorf("claimed %+v, want the job %s", job, c.job)
+	}
+}

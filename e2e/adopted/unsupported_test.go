@@ -1,0 +1,111 @@
+package adopted
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// mappings are queues of which each can do something else.
+var mappings = `
+  all:
+    table: wide
+    columns: {id: id, payload: payload, state: state, priority: priority, run_at: due, headers: [lang], result: answer, attempts: tries}
+    states: {ready: a, claimed: b, done: c, dead: d}
+  bare:
+    table: wide
+    columns: {id: id, state: state}
+    states: {ready: a, claimed: b, done: c}
+    where: {payload: none}
+  needs:
+    table: needs
+    columns: {id: id, payload: payload, state: state}
+    states: {ready: a, claimed: b, done: c}
+  keys:
+    table: keys
+    columns: {id: [a, b], state: state}
+    states: {ready: a, claimed: b, done: c}
+`
+
+// TestAdoptedUnsupported: what a mapping cannot do is answered unsupported, with the
+// role that it lacks, and check has said so in the same words; all else is done.
+func TestAdoptedUnsupported(t *testing.T) {
+	s, p := kit.NewPostgresSite(t)
+	s.Queues = mappings
+	db := kit.Owners(t, p.URL)
+	db.Script(`CREATE TABLE wide (id serial PRIMARY KEY, payload text, state text, priority int NOT NULL DEFAULT 0, due timestamptz, lang text, answer text, tries int);
+		CREATE TABLE needs (id serial PRIMARY KEY, payload text, state text, owner_id int NOT NULL);
+		CREATE TABLE keys (a serial, b serial, state text, PRIMARY KEY (a, b));
+		INSERT INTO wide (payload, state) VALUES ('none', 'a'), ('some', 'a');
+		INSERT INTO needs (state, owner_id) VALUES ('a', 1);
+		INSERT INTO keys (state) VALUES ('a');`)
+	a := s.Sidecar("a")
+	listed := map[string][]string{} // by queue
+	for line := range strings.Lines(a.Check(s.Dir, 0, "--json").Problems(t, "fact")["unsupported"]) {
+		queue, what, _ := strings.Cut(strings.TrimSuffix(line, " → \n"), ": ")
+		queue = strings.TrimPrefix(queue, "queues.")
+		listed[queue] = append(listed[queue], what)
+	}
+	a.Start()
+	w := a.Dial()
+	anew := func(more kit.Msg) func(string) kit.Msg { // an enqueue with something more
+		return func(queue string) kit.Msg {
+			req := kit.Msg{"op": "enqueue", "queue": queue}
+			maps.Copy(req, more)
+			return req
+		}
+	}
+	const done, none = "", "-" // it is done; there is no role that would help
+	for _, c := range []struct {
+		what                   string
+		req                    func(queue string) kit.Msg
+		all, bare, needs, keys string // the role that is missing
+	}{
+		{"enqueue", anew(nil), done, done, "where", "id"},
+		{"payload", anew(kit.Msg{"payload": "x"}), done, "payload", "where", "id"},
+		{"priority", anew(kit.Msg{"priority": -1}), done, "priority", "where", "id"},
+		{"delay", anew(kit.Msg{"delay_ms": 60_000}), done, "run_at", "where", "id"},
+		{"run_at", anew(kit.Msg{"run_at": int64(4_000_000_000_000)}), done, "run_at", "where", "id"},
+		{"headers", anew(kit.Msg{"headers": kit.Msg{"lang": "de"}}), done, "headers", "where", "id"},
+		{"key", anew(kit.Msg{"key": "k"}), none, none, "where", "id"},
+		{"max_attempts", anew(kit.Msg{"max_attempts": 2}), none, none, "where", "id"},
+		{"timeout", anew(kit.Msg{"timeout_ms": 2000}), none, none, "where", "id"},
+		{"result", func(queue string) kit.Msg {
+			return kit.Msg{"op": "ack", "lease": w.ClaimOne(queue).Lease, "result": "r"}
+		}, done, "result", "result", "result"},
+		{"follow", func(queue string) kit.Msg {
+			return kit.Msg{"op": "ack", "lease": w.ClaimOne("all").Lease, "enqueue": []kit.Msg{{"queue": queue, "priority": 5}}}
+		}, done, "priority", "where", "id"},
+		{"retry", func(queue string) kit.Msg { return kit.Msg{"op": "retry", "queue": queue, "all": true} }, done, done, done, done},
+		{"purge", func(queue string) kit.Msg { return kit.Msg{"op": "purge", "queue": queue, "state": "done"} }, done, done, done, done},
+		{"release", func(queue string) kit.Msg { return kit.Msg{"op": "release", "queue": queue, "ids": []string{"1"}} }, done, done, done, done},
+	} {
+		for queue, role := range map[string]string{"all": c.all, "bare": c.bare, "needs": c.needs, "keys": c.keys} {
+			r := w.Ask(c.req(queue))
+			if role == done {
+				if r.Error != nil {
+					t.Errorf("%s in %s: %v", c.what, queue, r.Error)
+				}
+				continue
+			}
+			if r.Error == nil || r.Error.Code != "unsupported" || strings.Contains(r.Error.Message, "in the role \""+role+"\"") == (role == none) {
+				t.Errorf("%s in %s: %+v, want that the role %s is missing", c.what, queue, r.Error, role)
+				continue
+			}
+			found := false
+			for _, what := range listed[queue] {
+				found = found || what == r.Error.Message
+			}
+			if !found {
+				t.Errorf("%s in %s: %q, and check lists\n%s", c.what, queue, r.Error.Message, strings.Join(listed[queue], "\n"))
+			}
+		}
+	}
+	for queue, n := range map[string]int{"all": 2, "bare": 7, "needs": 2, "keys": 2} {
+		if len(listed[queue]) != n {
+			t.Errorf("check lists %d things that %s cannot do, want %d:\n%s", len(listed[queue]), queue, n, strings.Join(listed[queue], "\n"))
+		}
+	}
+}

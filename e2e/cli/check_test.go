@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestCheckPostgres: what check says, and with which exit code, of a server
+// without tables, beside a sidecar at work, with advice, with a problem, and gone.
+func TestCheckPostgres(t *testing.T) {
+	s, srv := kit.NewPostgresSite(t)
+	a := s.Sidecar("a")
+	tables := func() string {
+		return strings.Join(srv.Query(srv.URL, "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace('qsidecar') ORDER BY 1"), " ")
+	}
+
+	fresh := a.Check(s.Dir, 0, "--json", "--strict")
+	if got := fresh.Problems(t, "fact"); !strings.Contains(got["schema"], "the tables are missing") || !strings.Contains(got["durability"], "is on disk") {
+		t.Errorf("before the first start: %s", fresh.Stdout)
+	}
+	if tables() != "" {
+		t.Errorf("check made %s", tables())
+	}
+
+	a.Start()
+	w := a.Dial()
+	w.Enqueue("q", 3)
+	before := tables()
+	healthy := a.Check(s.Dir, 0, "--json", "--strict")
+	got := healthy.Problems(t, "fact")
+	for topic, words := range map[string]string{"schema": "are there", "plan": "qsidecar_ready", "connections": "open under its name by now: ", "rights": "all that a sidecar needs"} {
+		if !strings.Contains(got[topic], words) {
+			t.Errorf("%s is not told as %q:\n%s", topic, words, healthy.Stdout)
+		}
+	}
+	if text := a.Check(s.Dir, 0); !strings.Contains(text.Stdout, "config "+a.ConfigFile+": ok\ndatabase main: postgres 1") || !strings.Contains(text.Stdout, "socket: "+a.Socket) {
+		t.Errorf("for people it says %s", text.Stdout)
+	}
+	if after := tables(); after != before {
+		t.Errorf("check made of %s this: %s", before, after)
+	}
+	if got := w.ClaimOne("q"); got.Attempt != 1 {
+		t.Errorf("beside the checks: %+v", got)
+	}
+
+	checkFaults(t, s, srv, a)
+	checkGone(t, s, srv, a)
+}
+
+// checkFaults: advice, and a problem that a sidecar at work has.
+func checkFaults(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
+	if err := srv.Exec(t.Context(), "ALTER DATABASE e2e SET synchronous_commit = off"); err != nil {
+		t.Fatal(err)
+	}
+	weak := a.Check(s.Dir, 0, "--json")
+	if got := weak.Problems(t, "advice"); !strings.Contains(got["durability"], "synchronous_commit is off") || len(got) != 1 {
+		t.Errorf("with synchronous_commit off: %s", weak.Stdout)
+	}
+	a.Check(s.Dir, 1, "--strict")
+
+	srv.Query(srv.URL, "DROP INDEX qsidecar.qsidecar_ready")
+	broken := a.Check(s.Dir, 1, "--json")
+	if got := broken.Problems(t, "problem"); len(got) != 2 || !strings.Contains(got["indexes"], "CREATE INDEX CONCURRENTLY qsidecar_ready") || !strings.Contains(got["plan"], "qsidecar_ready") {
+		t.Errorf("without the index: %s", broken.Stdout)
+	}
+}
+
+// checkGone: a server that is gone, and one whose config is wrong besides.
+func checkGone(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
+	if err := srv.Halt(); err != nil {
+		t.Fatal(err)
+	}
+	gone := a.Check(s.Dir, 1, "--json")
+	if got := gone.Problems(t, "problem"); !strings.Contains(got["server"], srv.Name) || gone.Stderr != "" {
+		t.Errorf("without the server: %+v", gone)
+	}
+	if err := srv.Go(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(a.ConfigFile, []byte("databases: {main: {url: \""+srv.URL+"\"}}\nqeues: {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	wrong := a.Check(s.Dir, 2, "--json")
+	wrong.WantError(t, 2, "qeues")
+	if got := wrong.Problems(t, "problem"); !strings.Contains(got["config"], ":2:1: unknown key \"qeues\"") || got["indexes"] == "" {
+		t.Errorf("with a wrong key too: %s", wrong.Stdout)
+	}
+}
+
+// TestCheckSQLite: beside a sidecar that has the file open, and of a place where
+// nothing is yet.
+func TestCheckSQLite(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	a := s.Sidecar("a")
+	list := func() string {
+		names, err := filepath.Glob(filepath.Join(s.Dir, "q.db*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(names, " ")
+	}
+	fresh := a.Check(s.Dir, 0, "--json", "--strict")
+	if got := fresh.Problems(t, "fact"); !strings.Contains(got["schema"], "there is no file yet") || list() != "" {
+		t.Errorf("before the first start: %s; there is %q", fresh.Stdout, list())
+	}
+	a.Start()
+	a.Dial().Enqueue("q", 1)
+	beside := a.Check(s.Dir, 0, "--json", "--strict")
+	if got := beside.Problems(t, "fact"); !strings.Contains(got["locks"], "(qsidecar)") || !strings.Contains(got["integrity"], "is whole") {
+		t.Errorf("beside the sidecar: %s", beside.Stdout)
+	}
+	if got := a.Dial().ClaimOne("q"); got.Attempt != 1 {
+		t.Errorf("after the check: %+v", got)
+	}
+}
+
+// TestCheckPackets: what MySQL's packets can hold is held against this config's
+// largest payload, and not against the default.
+func TestCheckPackets(t *testing.T) {
+	s, _, err := kit.NewMySQLSite(t, testserver.MariaDB1011)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Sidecar("a").Check(s.Dir, 0, "--json").Problems(t, "advice")["packets"]; got != "" {
+		t.Errorf("with the default max_frame: %s", got)
+	}
+	s.Extra = "max_frame: 32MiB\n"
+	if got := s.Sidecar("b").Check(s.Dir, 0, "--json").Problems(t, "advice")["packets"]; !strings.Contains(got, "max_allowed_packet") {
+		t.Errorf("with max_frame 32MiB no advice is given: %q", got)
+	}
+}

@@ -1,0 +1,2 @@
+// Package cli tests the commands check, work and stdio in detail.
+package cli

@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// fifo is a named pipe at which commands wait until the test lets one go on.
+type fifo struct {
+	t testing.TB
+	f *os.File
+}
+
+func newFIFO(s *kit.Site, name string) *fifo {
+	s.T.Helper()
+	path := filepath.Join(s.Dir, name)
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		s.T.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0) // with a reader of its own it never blocks
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	s.T.Cleanup(func() { f.Close() })
+	return &fifo{s.T, f}
+}
+
+// release lets one command go on.
+func (f *fifo) release() {
+	f.t.Helper()
+	if _, err := f.f.WriteString("\n"); err != nil {
+		f.t.Fatal(err)
+	}
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+
+	client "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// stdioConn is a child `qsidecar stdio` as a connection.
+type stdioConn struct {
+	net.Conn // nil: what a client asks of a connection is below
+	in       io.WriteCloser
+	out      io.ReadCloser
+	cmd      *exec.Cmd
+	once     sync.Once
+	code     chan int // 1: the exit code
+}
+
+func (c *stdioConn) Read(p []byte) (int, error) { return c.out.Read(p) }
+
+func (c *stdioConn) Write(p []byte) (int, error) { return c.in.Write(p) }
+
+// Close closes stdin, as a program that is done with its child does.
+func (c *stdioConn) Close() error {
+	err := net.ErrClosed
+	c.once.Do(func() {
+		err = c.in.Close()
+		go func() {
+			_, e := io.Copy(io.Discard, c.out) // its last answers
+			err := errors.Join(e, c.cmd.Wait())
+			if err != nil && c.cmd.ProcessState.Success() {
+				panic(err) // of the pipe: nothing that a test may see
+			}
+			c.code <- c.cmd.ProcessState.ExitCode()
+		}()
+	})
+	return err
+}
+
+// stdio starts a child with an environment of its own.
+func stdio(s *kit.Site, args ...string) (*stdioConn, error) {
+	cmd := exec.Command(kit.Binary, append([]string{"stdio"}, args...)...)
+	cmd.Env = []string{"HOME=" + s.Dir, "PATH=" + os.Getenv("PATH"), "XDG_STATE_HOME=" + s.Dir, "XDG_RUNTIME_DIR=" + s.Dir}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	return &stdioConn{in: in, out: out, cmd: cmd, code: make(chan int, 1)}, cmd.Start()
+}
+
+// TestStdioMsgpack: the Go client speaks msgpack with a child, which has a pool of its
+// own or passes on to the host's sidecar; what it holds when it closes goes back uncharged.
+func TestStdioMsgpack(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	a := s.Start("a")
+	for _, how := range []struct {
+		name string
+		args []string
+	}{
+		{"through the host's sidecar", []string{"--socket", a.Socket}},
+		{"a pool of its own", []string{"--database", s.URL}},
+		{"a config of its own", []string{"--config", a.ConfigFile}},
+		{"the default database", nil}, // no sidecar is where one would be looked for
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			ctx := testwait.Context(t)
+			every := make([]byte, 256)
+			for i := range every {
+				every[i] = byte(i)
+			}
+			dial := func() (*client.Client, *stdioConn) {
+				var conn *stdioConn
+				c, err := client.Dial(ctx, client.Options{Dial: func(context.Context) (net.Conn, error) {
+					var err error
+					conn, err = stdio(s, how.args...)
+					return conn, err
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return c, conn
+			}
+			ended := func(c *client.Client, conn *stdioConn) {
+				t.Helper()
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+				if code := testwait.Receive(t, "the child ends after its stdin", conn.code); code != 0 {
+					t.Errorf("the child exited with %d", code)
+				}
+			}
+			c, conn := dial()
+			if _, err := c.Enqueue(ctx, protocol.NewJob{Queue: "q", Payload: every}); err != nil {
+				t.Fatal(err)
+			}
+			jobs, err := c.Claim(ctx, client.Claim{Queues: []string{"q"}, Wait: testwait.Limit / 2})
+			if err != nil || len(jobs) != 1 || string(jobs[0].Payload) != string(every) {
+				t.Fatalf("claimed %+v, %v", jobs, err)
+			}
+			ended(c, conn)
+
+			c, conn = dial()
+			jobs, err = c.Claim(ctx, client.Claim{Queues: []string{"q"}, Wait: testwait.Limit / 2})
+			if err != nil || len(jobs) != 1 || jobs[0].Attempt != 1 {
+				t.Fatalf("after the end of stdin: %+v, %v; want the job on its first attempt", jobs, err)
+			}
+			if err := c.Ack(ctx, jobs[0].Lease); err != nil {
+				t.Error(err)
+			}
+			ended(c, conn)
+		})
+	}
+	if left := s.JobsInFile(t); len(left) > 0 {
+		t.Errorf("jobs %v are left", left)
+	}
+}

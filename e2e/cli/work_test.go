@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestWorkTimeout: nothing of a command that took too long is left, also a
+// grandchild that does not heed SIGTERM.
+func TestWorkTimeout(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	a := s.Start("a")
+	c := a.Dial()
+	s.Script("send.sh", `
+sh -c 'trap "" TERM; echo $$ >>pids; sleep 1000; sleep 1000' &
+echo $$ >>pids
+echo waiting >&2
+wait`)
+	id := c.Put("mail", "x")[0]
+	a.Work("mail", "--once", "--timeout", "15s", "--kill-after", "300ms", "--", "./send.sh").WaitExit(0)
+	s.WaitEnded("pids", 2)
+	j := c.Peek("mail", id)
+	if want := "it took longer than 15s (--timeout) and was stopped: waiting"; len(j.Errors) != 1 || j.Errors[0].Message != want || j.State != "scheduled" {
+		t.Errorf("the job is %+v, want it scheduled and %q", j, want)
+	}
+}
+
+// TestWorkMissingCommand: it is said at once, and no job is burnt.
+func TestWorkMissingCommand(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	a := s.Start("a")
+	c := a.Dial()
+	s.Script("orphan.sh", "")
+	if err := testserver.WriteProgram(filepath.Join(s.Dir, "orphan.sh"), []byte("#!/no/such/interpreter\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.WriteProgram(filepath.Join(s.Dir, "headless.sh"), []byte("exit 0\n")); err != nil {
+		t.Fatal(err)
+	}
+	id := c.Put("mail", "x")[0]
+	for _, row := range []struct {
+		command string
+		code    int
+		words   string
+	}{
+		{"./none.sh", 2, "./none.sh cannot be run: no such file or directory; no job was claimed"},
+		{"no-such-program", 2, "no-such-program cannot be run: executable file not found in $PATH; no job was claimed"},
+		{s.Dir, 2, "cannot be run: is a directory; no job was claimed"},
+		{"./orphan.sh", 1, "./orphan.sh cannot be run: it, or the interpreter that its first line names, is not there"},
+		{"./headless.sh", 1, "./headless.sh cannot be run: exec format error: does a script lack its first line, #!/bin/sh?"},
+	} {
+		for _, mode := range []string{"--drain", "--line"} {
+			w := a.Work("mail", mode, "--", row.command)
+			w.WaitExit(row.code)
+			if !strings.Contains(w.Diag.String(), row.words) {
+				t.Errorf("%s: it said %q, want %q", row.command, w.Diag, row.words)
+			}
+			if j := c.Peek("mail", id); j.State != "ready" || j.Attempt != 0 || len(j.Errors) != 0 {
+				t.Fatalf("%s: the job is %+v, want it ready and uncharged", row.command, j)
+			}
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package clients
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+var examples = kit.Path("clients/examples")
+
+// TestExampleWorkers: the workers in PHP and Perl enqueue and work whatever the bytes
+// are, outlive a restart of the sidecar, and end in order.
+func TestExampleWorkers(t *testing.T) {
+	for _, argv := range [][]string{{"php", examples + "/worker.php"}, {"perl", examples + "/worker.pl"}} {
+		t.Run(argv[0], func(t *testing.T) {
+			t.Parallel()
+			s := kit.NewSite(t)
+			s.Queues = "  \"*\": {backoff: {initial: 1h, max: 1h}}\n"
+			a := s.Start("a")
+			example := func(args ...string) *exec.Cmd {
+				cmd := exec.CommandContext(t.Context(), argv[0], append(argv[1:], args...)...)
+				cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+a.Socket)
+				cmd.Stderr = os.Stderr
+				cmd.WaitDelay = time.Second
+				cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+				return cmd
+			}
+			payloads := []string{"Ada", "Zoë \"\\ \n", "\xff\xfe bytes", ""}
+			var empty string
+			for _, p := range payloads {
+				out, err := example("greet", p).Output()
+				if err != nil {
+					t.Fatalf("enqueue %q: %v", p, err)
+				}
+				empty = strings.TrimSpace(string(out))
+			}
+			if _, err := strconv.Atoi(empty); err != nil {
+				t.Errorf("it printed %q, want the job's id", empty)
+			}
+			w := example("greet")
+			said := new(kit.LockedBuffer)
+			w.Stdout = said
+			if err := w.Start(); err != nil {
+				t.Fatal(err)
+			}
+			greeted := func(name string) func() bool {
+				return func() bool { return strings.Contains(said.String(), "hello, "+name+" (attempt 1)\n") }
+			}
+			for _, p := range payloads[:3] {
+				testwait.Until(t, "it greets "+strconv.Quote(p), greeted(p))
+			}
+			testwait.Until(t, "the empty one has failed", func() bool {
+				j := a.Dial().Peek("greet", empty)
+				return j.State == "scheduled" && len(j.Errors) == 1 && strings.Contains(j.Errors[0].Message, "there is nobody to greet")
+			})
+			a.Kill()
+			a.Start()
+			a.Dial().Put("greet", "the restarted")
+			testwait.Until(t, "it greets after the restart", greeted("the restarted"))
+			if err := w.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			if err := w.Wait(); err != nil {
+				t.Errorf("after SIGTERM: %v, want the exit code 0", err)
+			}
+			if left := s.JobsInFile(t); len(left) != 1 || left[0] != empty {
+				t.Errorf("the jobs %v are left, want %s alone", left, empty)
+			}
+		})
+	}
+}
+
+// TestExampleCOBOL: a program that knows nothing of queues works them by its payload's
+// file and its return code.
+func TestExampleCOBOL(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	s.Queues = "  \"*\": {keep: 1h}\n"
+	a := s.Start("a")
+	c := a.Dial()
+	program := filepath.Join(s.Dir, "invoice")
+	command(t, "cobc", "-x", "-o", program, examples+"/invoice.cob")
+	good := c.Put("invoices", "ada       000000100\nbob       000000250\n")[0]
+	bad := c.Put("invoices", "ada       000000100\nbob       a lot\n")[0]
+	a.Work("invoices", "--drain", "--payload-file", "--result", "--dead-on", "65", "--", "./invoice").WaitExit(0)
+	if j := c.Peek("invoices", good); j.State != "done" || j.Result != "000000000350\n" {
+		t.Errorf("the invoice is %+v, want it done with its total", j)
+	}
+	if j := c.Peek("invoices", bad); j.State != "dead" || len(j.Errors) != 1 || j.Errors[0].Message != "exit status 65: line 000002 has no amount" {
+		t.Errorf("the broken invoice is %+v, want it dead for its second line", j)
+	}
+}

@@ -1,0 +1,122 @@
+package clients
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestGoWorker: deaths and stops of a Go worker on PostgreSQL.
+func TestGoWorker(t *testing.T) {
+	t.Parallel()
+	versions := testserver.Versions()
+	p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := kit.NewSite(t)
+	s.URL = p.Database(t)
+	sc := s.Start("a")
+	kit.GoWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), 8)
+	terminatedInTheMiddle(kit.GoWorker(t, sc), kit.Size(10_000), 8)
+}
+
+// TestGoWorkerOutlivesTheSidecar: see outlivesRestart.
+func TestGoWorkerOutlivesTheSidecar(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(*kit.Sidecar){
+		"SIGTERM": func(sc *kit.Sidecar) {
+			sc.Signal(syscall.SIGTERM)
+			sc.WaitExit()
+		},
+		"SIGKILL": (*kit.Sidecar).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := restartSite(t)
+			outlivesRestart(kit.GoWorker(t, s.Start("a")), stop)
+		})
+	}
+}
+
+// TestGoExample runs the example of the package's README as it stands there, in a
+// module of its own.
+func TestGoExample(t *testing.T) {
+	t.Parallel()
+	root := kit.Path(".")
+	dir := t.TempDir()
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"main.go": kit.ReadmeExample(t, kit.Path("clients/go/README.md"), "go"), "go.sum": string(sums),
+		"go.mod": "module example\n\ngo 1.26\n\nrequire github.com/qsidecar/qsidecar v0.0.0\n\nreplace github.com/qsidecar/qsidecar => " + root + "\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-mod=mod", "-o", "example", ".")
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := kit.NewSite(t)
+	sc := s.Start("a")
+	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "greet", "payload": "Ada"})
+	cmd := exec.Command(filepath.Join(dir, "example"))
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	greeted(t, cmd)
+	if left := s.JobsInFile(t); len(left) > 0 {
+		t.Errorf("jobs %v are left", left)
+	}
+}
+
+// greeted runs a README's example until it has greeted Ada, and then stops it.
+func greeted(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if line != "hello, Ada\n" {
+		t.Errorf("it printed %q, want the greeting of Ada (%v)", line, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v, want the exit code 0", err)
+	}
+}
+
+// TestGoKit: the Go client has every reaction of clients/README.md.
+func TestGoKit(t *testing.T) {
+	t.Parallel()
+	adapter := filepath.Join(t.TempDir(), "adapter")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", adapter, kit.Path("clients/go/kitadapter")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if report, ok := runKit(t, "msgpack", testwait.Limit, adapter); !ok {
+		t.Errorf("the kit on the Go client:\n%s", report)
+	}
+}

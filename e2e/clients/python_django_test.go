@@ -1,0 +1,52 @@
+package clients
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// djangoPackages are Django and what it needs.
+var djangoPackages = []string{"Django==6.1.3"}
+
+// TestPythonDjango: the backend of django.tasks, with a worker beside it, on Django itself.
+func TestPythonDjango(t *testing.T) {
+	t.Parallel()
+	python, err := testserver.NewestPython(t.Context()) // Django asks for a new one
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := testserver.PythonVersion(t.Context(), python)
+	if err != nil {
+		t.Fatal(err)
+	}
+	django, err := testserver.PythonPackages(t.Context(), version, djangoPackages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := kit.NewSite(t)
+	s.Queues = "  default: {keep: 1h, max_attempts: 1}\n  mail: {}\n"
+	path := []string{django, kit.PythonPackage, filepath.Join(kit.PythonPackage, "tests")}
+	env := []string{
+		"PYTHONPATH=" + strings.Join(path, ":"), "DJANGO_SETTINGS_MODULE=django_site", "SITE_FILE=" + s.File(),
+	}
+	w := kit.NewClientWorker(t, s.Start("a"), env, python, "-m", "qsidecar", "work", "qsidecar.django_tasks:app", "-j", "2")
+	w.Start()
+	check := exec.Command(python, filepath.Join(kit.PythonPackage, "tests", "django_check.py"), t.TempDir())
+	check.Env = append(os.Environ(), w.Env...)
+	out, err := check.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s\nthe worker's end:", err, out)
+	}
+	w.Terminate()
+	if t.Failed() {
+		t.Logf("%s", w.Output)
+	} else {
+		t.Logf("%s", out)
+	}
+}

@@ -1,0 +1,126 @@
+package clients
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// kitProgram is the conformance kit, built once.
+var kitProgram = sync.OnceValues(func() (string, error) {
+	to := filepath.Join(filepath.Dir(kit.Binary), "kit")
+	build := exec.Command("go", "build", "-o", to, kit.Path("clients/kit"))
+	out, err := build.CombinedOutput()
+	if err != nil {
+		return string(out), err
+	}
+	return to, nil
+})
+
+// kitTurns are so few because each run starts as many interpreters as there are scenarios.
+var kitTurns = make(chan struct{}, 2)
+
+// runKit runs the kit on an adapter and returns its report and whether all was well.
+// patience is how long the client may take for anything that it has to do.
+func runKit(t *testing.T, codec string, patience time.Duration, adapter ...string) (report string, ok bool) {
+	t.Helper()
+	kitTurns <- struct{}{}
+	defer func() { <-kitTurns }()
+	program, err := kitProgram()
+	if err != nil {
+		t.Fatalf("building the kit: %v\n%s", err, program)
+	}
+	args := append([]string{"-codec", codec, "-patience", patience.String(), "-transcripts", kit.Path("protocol/testdata/transcripts"), "--"}, adapter...)
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	out, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); err != nil && code != 1 {
+		t.Fatalf("the kit: %v\n%s", err, out)
+	}
+	return string(out), err == nil
+}
+
+// python is one that the client is tested on: the oldest that it is for and the newest
+// there is, with msgpack and without.
+type python struct {
+	name, codec string
+	argv        []string
+}
+
+func pythons(t *testing.T) []python {
+	t.Helper()
+	var all []python
+	oldest := func(ctx context.Context) (string, error) { return testserver.DebianPython(ctx, "bullseye") }
+	for _, get := range []func(context.Context) (string, error){oldest, testserver.NewestPython} {
+		interpreter, err := get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		version, err := testserver.PythonVersion(t.Context(), interpreter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all,
+			python{version + "-json", "json", []string{interpreter, "-S"}}, // no msgpack to be seen
+			python{version + "-msgpack", "msgpack", []string{interpreter}})
+	}
+	if !strings.HasPrefix(all[0].name, "3.9-") {
+		t.Fatalf("the oldest Python is %s, want 3.9", all[0].name)
+	}
+	return all
+}
+
+// TestPythonKit: the Python client has every reaction of clients/README.md.
+func TestPythonKit(t *testing.T) {
+	t.Parallel()
+	for i, p := range pythons(t) {
+		if !kit.Soak && (i == 1 || i == 2) {
+			continue // the oldest without msgpack and the newest with it say nearly all
+		}
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			adapter := append(slices.Clip(p.argv), filepath.Join(kit.PythonPackage, "kit_adapter.py"))
+			if report, ok := runKit(t, p.codec, testwait.Limit, adapter...); !ok {
+				t.Errorf("the kit on the Python client:\n%s", report)
+			}
+		})
+	}
+}
+
+// TestPythonSuite runs the package's own tests, on a sidecar each.
+func TestPythonSuite(t *testing.T) {
+	t.Parallel()
+	for _, p := range pythons(t) {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			s := kit.NewSite(t)
+			s.Queues = "  \"*\": {}\n  kept: {keep: 1h}\n"
+			suite := exec.Command(p.argv[0], append(p.argv[1:], "-W", "error", "-m", "unittest", "discover", "-s", "tests")...)
+			suite.Dir = kit.PythonPackage
+			suite.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket, "QSIDECAR_KEPT=kept")
+			if out, err := suite.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestPythonTypes: mypy --strict finds nothing, so that its users' mypy does not either.
+func TestPythonTypes(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), kit.PythonEnv(t, testserver.PythonTools...), "-m", "mypy", "--strict",
+		"--cache-dir", filepath.Join(t.TempDir(), "mypy"), "qsidecar")
+	cmd.Dir = kit.PythonPackage
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, strings.TrimSpace(string(out)))
+	}
+}

@@ -1,0 +1,117 @@
+package clients
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestPythonExample runs the example of the package's README as it stands there, on a
+// fresh installation of the package in an environment without anything else.
+func TestPythonExample(t *testing.T) {
+	t.Parallel()
+	program := kit.ReadmeExample(t, filepath.Join(kit.PythonPackage, "README.md"), "python")
+	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
+		t.Errorf("the example has %d lines, want ten at most", n)
+	}
+	s := kit.NewSite(t)
+	sc := s.Start("a")
+	file := filepath.Join(t.TempDir(), "example.py")
+	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(kit.PythonEnv(t, kit.PythonPackage), file)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONUNBUFFERED=1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if line != "hello, Ada\n" {
+		t.Errorf("it printed %q, want the greeting of Ada (%v)", line, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v, want the exit code 0", err)
+	}
+	if left := s.JobsInFile(t); len(left) > 0 {
+		t.Errorf("jobs %v are left", left)
+	}
+}
+
+// TestPythonPostgres: deaths and stops of a Python worker on PostgreSQL, in threads and
+// in processes; and jobs that psycopg inserts.
+func TestPythonPostgres(t *testing.T) {
+	t.Parallel()
+	versions := testserver.Versions()
+	p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("insert", func(t *testing.T) {
+		t.Parallel()
+		s := kit.NewSite(t)
+		s.URL = p.Database(t)
+		checkPythonSQL(t, s, kit.PythonEnv(t, testserver.PythonTools...), "postgresql", s.URL)
+	})
+	for name, how := range map[string][]string{"threads": nil, "processes": {"--processes"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := kit.NewSite(t)
+			s.URL = p.Database(t)
+			sc := s.Start("a")
+			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), 8)
+			terminatedInTheMiddle(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
+		})
+	}
+}
+
+// TestPythonWorkerOutlivesKills: see outlivesKills.
+func TestPythonWorkerOutlivesKills(t *testing.T) {
+	t.Parallel()
+	outlivesKills(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil), kit.Size(10_000))
+}
+
+// TestPythonWorkerOutlivesTheSidecar: see outlivesRestart.
+func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(*kit.Sidecar){
+		"SIGTERM": func(sc *kit.Sidecar) {
+			sc.Signal(syscall.SIGTERM)
+			sc.WaitExit()
+		},
+		"SIGKILL": (*kit.Sidecar).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := restartSite(t)
+			outlivesRestart(kit.PythonWorker(t, s.Start("a"), nil), stop)
+		})
+	}
+}
+
+// TestPythonWorkerStoppedAsAGroup: see stoppedAsAGroup.
+func TestPythonWorkerStoppedAsAGroup(t *testing.T) {
+	t.Parallel()
+	stoppedAsAGroup(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
+}

@@ -1,0 +1,122 @@
+package clients
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// rubies are Debian's suites that the client runs on beside this system's own Ruby:
+// the oldest that it promises, and a new one.
+var rubies = map[string]string{"bullseye": "2.7.", "trixie": "3.3."}
+
+// oldMsgpack is the one of rubies whose msgpack is too old to be used.
+const oldMsgpack = "bullseye"
+
+// debianRuby is a command that runs the Ruby of a Debian suite, and nothing of this
+// system's: with msgpack to be found, or without.
+func debianRuby(t *testing.T, suite string, msgpack bool) string {
+	t.Helper()
+	root, err := testserver.DebianRoot(t.Context(), "ruby-"+suite, suite, "ruby", "ruby-msgpack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loader := only(t, root, "lib/*/ld-linux-*.so.*", "usr/lib/*/ld-linux-*.so.*")
+	arch := filepath.Base(filepath.Dir(loader))
+	library := only(t, root, "usr/lib/ruby/[0-9]*")
+	version := filepath.Base(library)
+	path := []string{library, filepath.Join(root, "usr/lib", arch, "ruby", version)}
+	for _, of := range []string{
+		"usr/lib/ruby/vendor_ruby", "usr/lib/" + arch + "/ruby/vendor_ruby/" + version, // bullseye's gems
+		"usr/lib/" + arch + "/rubygems-integration/" + version + "/gems/msgpack-*/lib",
+		"usr/lib/" + arch + "/rubygems-integration/" + version + "/extensions/*/*/msgpack-*",
+	} {
+		found, err := filepath.Glob(filepath.Join(root, of))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if msgpack {
+			path = append(path, found...)
+		}
+	}
+	script := filepath.Join(t.TempDir(), "ruby")
+	used := msgpack && suite != oldMsgpack
+	words := fmt.Sprintf("#!/bin/sh\nexport RUBYLIB=%q MSGPACK=%t\nexec %q --library-path %q %q --disable-gems -w \"$@\"\n",
+		strings.Join(path, ":"), used, loader,
+		filepath.Join(root, "usr/lib", arch)+":"+filepath.Join(root, "lib", arch), only(t, root, "usr/bin/ruby[0-9]*"))
+	if err := testserver.WriteProgram(script, []byte(words)); err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
+
+// only is the file below root that one of the patterns finds.
+func only(t *testing.T, root string, patterns ...string) string {
+	t.Helper()
+	for _, p := range patterns {
+		found, err := filepath.Glob(filepath.Join(root, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) > 0 {
+			slices.Sort(found)
+			return found[0]
+		}
+	}
+	t.Fatalf("%s has none of %v: remove the folder, and it is fetched again", root, patterns)
+	return ""
+}
+
+// TestRubyVersions: the kit and the suite on the oldest Ruby and a new one, with
+// msgpack and without; one that is too old is left alone.
+func TestRubyVersions(t *testing.T) {
+	t.Parallel()
+	for suite, version := range rubies {
+		for _, msgpack := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, msgpack there: %v", suite, msgpack), func(t *testing.T) {
+				t.Parallel()
+				ruby := debianRuby(t, suite, msgpack)
+				out, err := exec.Command(ruby, "-e", "print RUBY_VERSION").CombinedOutput()
+				if err != nil || !strings.HasPrefix(string(out), version) {
+					t.Fatalf("the Ruby of %s is %s (%v), want %s", suite, out, err, version)
+				}
+				codec := "json"
+				if msgpack && suite != oldMsgpack {
+					codec = "msgpack"
+				}
+				if report, ok := runKit(t, codec, testwait.Limit, ruby, filepath.Join(kit.RubyPackage, "kit_adapter.rb")); !ok {
+					t.Errorf("the kit on the Ruby client:\n%s", report)
+				}
+				rubySuite(t, ruby)
+			})
+		}
+	}
+}
+
+// TestRubySuite: this system's Ruby.
+func TestRubySuite(t *testing.T) {
+	t.Parallel()
+	rubySuite(t, "ruby", "-w")
+}
+
+// rubySuite runs testdata/suite.rb on a sidecar of its own.
+func rubySuite(t *testing.T, ruby ...string) {
+	t.Helper()
+	sc := kit.NewSite(t).Start("a")
+	cmd := exec.CommandContext(t.Context(), ruby[0], append(ruby[1:], "-I", kit.RubyPackage+"/lib", "testdata/suite.rb")...)
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("the suite on %v: %v\n%s", ruby, err, out)
+	} else if text := strings.TrimSpace(string(out)); text != "" {
+		t.Errorf("the suite on %v has warnings:\n%s", ruby, text)
+	}
+}

@@ -1,0 +1,142 @@
+package clients
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestRubyExample runs the example of the package's README as it stands there, with
+// the gem built and installed where nothing else is.
+func TestRubyExample(t *testing.T) {
+	t.Parallel()
+	program := kit.ReadmeExample(t, filepath.Join(kit.RubyPackage, "README.md"), "ruby")
+	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
+		t.Errorf("the example has %d lines, want ten at most", n)
+	}
+	env, _ := kit.RubyGem(t)
+	s := kit.NewSite(t)
+	sc := s.Start("a")
+	file := filepath.Join(t.TempDir(), "example.rb")
+	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("ruby", "-w", file)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(append(os.Environ(), env...), "QSIDECAR_SOCKET="+sc.Socket)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	greeted(t, cmd)
+	if left := s.JobsInFile(t); len(left) > 0 {
+		t.Errorf("jobs %v are left", left)
+	}
+}
+
+// TestRubyWorker: deaths and stops of a Ruby worker on PostgreSQL, in threads and
+// in processes.
+func TestRubyWorker(t *testing.T) {
+	t.Parallel()
+	versions := testserver.Versions()
+	p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, how := range map[string][]string{"threads msgpack": {"-c", "8"}, "processes json": {"-c", "4", "-p", "2"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			codec := []string{"WORKER_CODEC=" + name[strings.LastIndex(name, " ")+1:]}
+			s := kit.NewSite(t)
+			s.URL = p.Database(t)
+			sc := s.Start("a")
+			kit.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), 8)
+			terminatedInTheMiddle(kit.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
+		})
+	}
+}
+
+// TestRubyWorkerOutlivesTheSidecar: see outlivesRestart.
+func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(*kit.Sidecar){
+		"SIGTERM": func(sc *kit.Sidecar) {
+			sc.Signal(syscall.SIGTERM)
+			sc.WaitExit()
+		},
+		"SIGKILL": (*kit.Sidecar).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := restartSite(t)
+			outlivesRestart(kit.RubyWorker(t, s.Start("a"), nil), stop)
+		})
+	}
+}
+
+// TestRubyWorkerStoppedAsAGroup: see stoppedAsAGroup.
+func TestRubyWorkerStoppedAsAGroup(t *testing.T) {
+	t.Parallel()
+	stoppedAsAGroup(kit.RubyWorker(t, kit.NewSite(t).Start("a"), nil, "-c", "2", "-p", "2"), 4)
+}
+
+// TestRubyWorkerProgram: what qsidecar-work says where it cannot work, and that it
+// waits for a sidecar.
+func TestRubyWorkerProgram(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	s.Queues = "  quick: {}\n"
+	sc := s.Start("a")
+	w := kit.RubyWorker(t, sc, nil, "-c", "2")
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"usage: ", nil},
+		{"invalid option: --no-such", []string{"--no-such"}},
+		{"cannot load such file", []string{"no-such.rb"}},
+		{"makes 0 workers", []string{"-r", "json", "/dev/null"}},
+		{"concurrency is 1 to 256", []string{"-c", "0", kit.RubyWorkerFile}},
+		{"long", []string{"-c", "2", kit.RubyWorkerFile}}, // a queue that does not exist
+		{"gave up (exit status 1)", []string{"-p", "2", kit.RubyWorkerFile}},
+	} {
+		cmd := exec.CommandContext(t.Context(), "ruby", append([]string{w.Argv[2]}, c.args...)...)
+		cmd.Env = append(os.Environ(), w.Env...)
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), c.want) {
+			t.Errorf("qsidecar-work %q exits with %d (%v) and says %q, want 1 and %q", c.args, code, err, out, c.want)
+		}
+	}
+
+	sc = kit.NewSite(t).Sidecar("later")
+	cmd := exec.CommandContext(t.Context(), "ruby", w.Argv[2], "-d", kit.RubyWorkerFile)
+	cmd.Env = append(append(os.Environ(), w.Env...), "QSIDECAR_SOCKET="+sc.Socket)
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(said)
+	if line, err := lines.ReadString('\n'); !strings.Contains(line, "no sidecar answers") {
+		t.Errorf("without a sidecar it says %q (%v)", line, err)
+	}
+	sc.Start()
+	rest, err := io.ReadAll(lines)
+	if err := errors.Join(err, cmd.Wait()); err != nil || len(rest) > 0 {
+		t.Errorf("with a sidecar and nothing to do it ends with %v and says %q", err, rest)
+	}
+}

@@ -1,0 +1,72 @@
+# frozen_string_literal: true
+
+# Jobs that a Ruby program inserts in transactions of its own: by the connection that
+# DATABASE describes, JSON; the sidecar's answers are looked at.
+
+require "qsidecar/sql"
+
+def connect(to)
+  case to.fetch("engine")
+  when "sqlite"
+    require "sqlite3"
+    SQLite3::Database.new(to.fetch("file")).tap { |db| db.busy_timeout = 10_000 }
+  when "postgres"
+    require "pg"
+    PG.connect(to.fetch("url"))
+  when "mysql"
+    require "mysql2"
+    Mysql2::Client.new(**to.fetch("config").transform_keys(&:to_sym))
+  end
+end
+
+def execute(connection, words)
+  connection.respond_to?(:query) ? connection.query(words) : connection.exec(words)
+end
+
+def equal(want, got)
+  raise "#{got.inspect}, want #{want.inspect}" unless got == want
+end
+
+client = Qsidecar::Client.new
+connection = connect(JSON.parse(ENV.fetch("DATABASE")))
+every = (0..255).to_a.pack("C*")
+
+execute(connection, "BEGIN")
+Qsidecar::SQL.enqueue(connection, "sql", "rolled back")
+execute(connection, "ROLLBACK")
+
+execute(connection, "BEGIN")
+Qsidecar::SQL.enqueue(connection, "sql", { "a" => "é" }, priority: 3, headers: { "lang" => "é\"" }, max_attempts: 7)
+Qsidecar::SQL.enqueue(connection, "sql", every, raw: true)
+Qsidecar::SQL.enqueue(connection, "later", 1, delay: 3600)
+Qsidecar::SQL.enqueue(connection, "later", 2, run_at: Time.at(1_900_000_000))
+equal [], client.claim("sql") unless connection.class.name.start_with?("SQLite3") # there, it waits for the writer
+execute(connection, "COMMIT")
+
+jobs = []
+jobs.concat(client.claim("sql", max: 5, wait: 20)) until jobs.size == 2
+jobs.sort_by!(&:max_attempts)
+equal({ "a" => "é" }, jobs[0].payload)
+equal [3, { "lang" => "é\"" }, 7], [jobs[0].priority, jobs[0].headers, jobs[0].max_attempts]
+equal every, jobs[1].raw
+client.ack_many(jobs)
+
+# A row is the sidecar's when that has looked.
+later = []
+240.times do
+  later = client.call("peek", queue: "later", state: "scheduled")["jobs"]
+  later.size == 2 ? break : client.claim("later", wait: 0.25)
+end
+at = later.map { |j| [j["payload"], j["run_at"]] }.to_h
+equal 1_900_000_000_000, at["2"]
+raise "an hour from now is #{at["1"]}" unless ((at["1"] / 1000.0) - Time.now.to_f).between?(3000, 3601)
+
+[["engine", Object.new], ["schema", connection]].each do |what, on|
+  Qsidecar::SQL.enqueue(on, "sql", 1, schema: "x;y")
+rescue ArgumentError
+  nil
+else
+  raise "a wrong #{what} was taken"
+end
+equal [], client.claim("sql")
+client.close

@@ -1,0 +1,139 @@
+package clients
+
+import (
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// terminatedInTheMiddle: SIGTERM in the middle of n jobs loses and charges nothing. Long
+// jobs take all of the worker's concurrency, so that quick ones wait when it ends.
+func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
+	w.T.Helper()
+	c := w.Sidecar.Dial()
+	c.Enqueue("quick", n/2)
+	w.Start()
+	w.DoneAtLeast(n / 2)
+	c.Enqueue("long", concurrency)
+	w.DoneAtLeast(n/2 + concurrency)
+	c.Enqueue("quick", n/2)
+	if err := w.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		w.T.Fatalf("%v; it said:\n%s", err, w.Output)
+	}
+	w.OpenGate()
+	w.WaitExit()
+	_, lines := w.Done()
+	var left kit.QueueStats
+	testwait.Until(w.T, "what the sidecar claimed ahead is back", func() bool {
+		left = w.Counts("quick")
+		return left.Claimed == 0
+	})
+	total := n/2 + concurrency + n/2
+	if len(lines)+left.Ready != total || left.Total() != left.Ready || w.Counts("long").Total() != 0 {
+		w.T.Errorf("of %d jobs %d were done, and are left: %+v", total, len(lines), left)
+	}
+	for _, j := range c.Must(kit.Msg{"op": "peek", "queue": "quick", "max": 1000}).Jobs {
+		if j.Attempt != 0 || len(j.Errors) > 0 {
+			w.T.Errorf("a job that was not done shows %+v, want no attempt charged", j)
+		}
+	}
+	w.Start()
+	c.Put("quick", "-2") // so that the worker is up when it is told to end
+	w.WaitEmpty("quick")
+	w.Terminate()
+	if _, lines = w.Done(); len(lines) != total+1 {
+		w.T.Errorf("%d jobs were done, want each of %d once", len(lines), total+1)
+	}
+}
+
+// stoppedAsAGroup: every process of a worker of that concurrency is sent SIGTERM, as a
+// terminal or a service manager does; the jobs under way are finished all the same.
+func stoppedAsAGroup(w *kit.ClientWorker, concurrency int) {
+	w.T.Helper()
+	w.Sidecar.Dial().Enqueue("long", concurrency)
+	w.Start()
+	w.DoneAtLeast(concurrency)
+	children := w.Children()
+	if len(children) == 0 {
+		w.T.Fatal("the worker has no children, want some")
+	}
+	for _, pid := range children {
+		n, err := strconv.Atoi(pid)
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if err := syscall.Kill(n, syscall.SIGTERM); err != nil {
+			w.T.Fatal(err)
+		}
+	}
+	w.OpenGate()
+	w.Terminate()
+	if left := w.Counts("long"); left.Total() != 0 {
+		w.T.Errorf("%+v is left of the jobs that were under way; the worker said:\n%s", left, w.Output)
+	}
+	if _, lines := w.Done(); len(lines) != concurrency {
+		w.T.Errorf("the %d jobs were delivered as %q", concurrency, lines)
+	}
+}
+
+// outlivesRestart: the sidecar is stopped and started again under a job that makes no
+// call; the job is delivered once, and acked. A second job, whose worker does not come
+// back, is delivered again when the leases of the stopped sidecar have ended.
+func outlivesRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
+	w.T.Helper()
+	c := w.Sidecar.Dial()
+	c.Enqueue("long", 1)
+	c.Put("left", "x")
+	c.WaitRecorded(c.ClaimOne("left"))
+	w.Start()
+	w.DoneAtLeast(1)
+	stop(w.Sidecar)
+	w.Sidecar.Start()
+	c = w.Sidecar.Dial()
+	if job := c.ClaimOne("left"); job.Attempt != 2 {
+		w.T.Errorf("the job that nobody took up again comes as attempt %d, want 2", job.Attempt)
+	}
+	if got := w.Counts("long"); got.Claimed != 1 {
+		w.T.Errorf("the worker's job is not its own any more: %+v", got)
+	}
+	w.OpenGate()
+	w.WaitEmpty("long")
+	w.Terminate()
+	if _, lines := w.Done(); len(lines) != 1 || lines[0] != "0 1" {
+		w.T.Errorf("the job was delivered as %q, want once, as attempt 1; the worker said:\n%s", lines, w.Output)
+	}
+}
+
+// outlivesKills: the sidecar is killed and started anew, again and again, under n short
+// jobs. Each is done once: the worker comes back with what it holds, and settles it again
+// where an answer was lost. What a lost claim took comes back when its lease has ended.
+func outlivesKills(w *kit.ClientWorker, n int) {
+	w.T.Helper()
+	w.Start()
+	const kills = 5
+	for i := range kills {
+		w.Sidecar.Dial().Enqueue("quick", n/kills) // the kill finds the worker at them
+		w.DoneAtLeast(i*n/kills + 1)
+		w.Sidecar.Kill()
+		w.Sidecar.Start()
+	}
+	w.WaitEmpty("quick")
+	w.Terminate()
+	if _, lines := w.Done(); len(lines) != n {
+		w.T.Errorf("%d jobs were done %d times in all, want each once; the worker said:\n%s", n, len(lines), w.Output)
+	}
+}
+
+// restartSite is a site whose sidecar leaves its workers soon, and whose leases end a good
+// while after.
+func restartSite(t *testing.T) *kit.Site {
+	t.Helper()
+	s := kit.NewSite(t)
+	s.HostLease = 20 * time.Second
+	s.Extra = "drain_timeout: 300ms\n"
+	return s
+}

@@ -1,0 +1,2 @@
+// Package config tests reloads, secrets, limits and hostile clients.
+package config

@@ -1,0 +1,97 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// unread is what the tests below allow for all messages, and mostRSS what a sidecar with few
+// connections may then have resident, as deploy/qsidecar.example.yaml says.
+const (
+	unread  = 32 << 20
+	mostRSS = 4*unread + 64<<20
+)
+
+func newLimitedSite(t *testing.T) *kit.Sidecar {
+	s := kit.NewSite(t)
+	s.Extra = fmt.Sprintf("limits: {buffered: %dMiB}\n", unread>>20)
+	s.Queues += "  work: {}\n"
+	return s.Start("a")
+}
+
+// judgeMemory sees that others go on beside deaf clients, and what the sidecar takes.
+func judgeMemory(t *testing.T, a *kit.Sidecar, what string) {
+	t.Helper()
+	crew := newCrew(t, a, 8)
+	crew.work(400)
+	now, peak := a.RSS()
+	kit.Figure(t, "%s: %d MiB resident, %d MiB at the most (limits.buffered is %d MiB)", what, now>>20, peak>>20, unread>>20)
+	if peak > mostRSS {
+		t.Errorf("%d MiB were resident, at most %d may be", peak>>20, mostRSS>>20)
+	}
+}
+
+// TestMemoryOfUnreadJobs: clients that claim large jobs of many queues at once, and read none
+// of them, take no more memory than is allowed, and others work on.
+func TestMemoryOfUnreadJobs(t *testing.T) {
+	const queues, each = 32, 4
+	a := newLimitedSite(t)
+	db := a.Dial()
+	payload := strings.Repeat("x", 4_000_000)
+	for i := range queues {
+		db.Must(kit.Msg{"op": "enqueue", "queue": fmt.Sprint("big-", i), "payload": payload})
+	}
+	_, before := a.RSS()
+	var deaf []*kit.Wire
+	for range queues / each {
+		w, err := kit.DialWire(a.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		deaf = append(deaf, w)
+	}
+	for i, w := range deaf {
+		var claims []kit.Msg
+		for n := range each {
+			claims = append(claims, kit.Msg{"op": "claim", "id": n, "queue": fmt.Sprint("big-", i*each+n), "wait_ms": 60_000})
+		}
+		if err := w.Send(claims...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	judgeMemory(t, a, fmt.Sprintf("%d claims of a large job each that nobody reads (%d MiB before)", queues, before>>20))
+}
+
+// TestMemoryOfUnreadReplies: the replies that many clients do not read take no more memory
+// than is allowed, and others work on.
+func TestMemoryOfUnreadReplies(t *testing.T) {
+	const clients = 96
+	a := newLimitedSite(t)
+	for i := range clients {
+		op := "ping" // answered at once; a look waits for the one before it
+		if i%2 == 1 {
+			op = "peek"
+		}
+		line := fmt.Sprintf(`{"op":%q,"id":%q,"queue":"none"}`+"\n", op, strings.Repeat("i", 64))
+		if op == "ping" {
+			line = strings.Replace(line, `,"queue":"none"`, "", 1)
+		}
+		flood := bytes.Repeat([]byte(line), (3<<20)/len(line))
+		w, err := kit.DialWire(a.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		if err := w.SetWriteDeadline(testwait.Deadline()); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = w.Write(flood) }() // it is not read to the end
+	}
+	judgeMemory(t, a, fmt.Sprintf("replies that %d clients do not read", clients))
+}

@@ -1,0 +1,299 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestReloadsAtOnce: of commands that ask for a reload at the same time each is answered, and
+// at most one of them says what changed: the config is taken once. A wrong one is told to all.
+func TestReloadsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	s.Queues = ""
+	a := s.Start("a")
+	first, c := a.ReadConfig(), a.Dial()
+	const asking = 4
+	atOnce := func(text string) (answers [asking]kit.Output) {
+		t.Helper()
+		a.WriteConfig(text)
+		var all sync.WaitGroup
+		for i := range answers {
+			all.Go(func() { answers[i] = kit.RunCLI(t, s.Dir, nil, "reload", "--socket", a.Socket) })
+		}
+		all.Wait()
+		return answers
+	}
+	for n := range 5 {
+		before := c.Must(kit.Msg{"op": "status"}).Generation
+		told := 0
+		for _, said := range atOnce(fmt.Sprintf("%s  q%d: {}\n", first, n)) {
+			switch want := fmt.Sprintf("queues.q%d added\n", n); {
+			case said.Code == 0 && strings.Contains(said.Stdout, want):
+				told++
+			case said.Code != 0 || !strings.HasPrefix(said.Stdout, "nothing changed: "):
+				t.Errorf("%+v", said)
+			}
+		}
+		if told > 1 {
+			t.Errorf("%d of them changed the config", told)
+		}
+		if st := c.Must(kit.Msg{"op": "status"}); st.Generation != before+1 {
+			t.Errorf("the generation was %d, and is %d", before, st.Generation)
+		}
+		c.Must(kit.Msg{"op": "enqueue", "queue": fmt.Sprintf("q%d", n)})
+		for _, said := range atOnce(first + "  q: {timeuot: 1s}\n") {
+			said.WantError(t, 2, "timeuot", "what ran before goes on")
+		}
+	}
+}
+
+// TestStormOfHangUps: SIGHUPs while workers use it: the last config that was written before
+// one runs, no job is lost or delivered twice, no request fails.
+func TestStormOfHangUps(t *testing.T) {
+	t.Parallel()
+	s, srv := kit.NewPostgresSite(t)
+	r := &reloadRun{t: t, s: s, srv: srv, queues: map[string]bool{}, pool: 8, attempts: 20, secret: s.Dir + "/secret"}
+	r.passwords()
+	r.a = s.Sidecar("a")
+	r.write(r.text())
+	r.a.Start()
+	r.admin = r.a.Dial()
+	r.page = kit.AdminAt(t, r.adminSocket())
+	goroutines, files := r.goroutines(), r.files()
+	workers := newReloadWorkers(t, r.a.Socket, 16)
+	workers.after(100)
+	const storm = 200
+	for n := range storm {
+		switch n % 4 {
+		case 1:
+			r.attempts = 21 + n
+			r.write(r.text())
+		case 2:
+			r.pool = 5 + n%7 // another pool
+			r.write(r.text())
+		case 3:
+			r.write("queues: {\n")
+		}
+		r.a.Signal(syscall.SIGHUP)
+		workers.after(workers.acked() + 1)
+	}
+	r.queues["last"] = true
+	r.write(r.text())
+	for range storm { // all at once
+		r.a.Signal(syscall.SIGHUP)
+	}
+	testwait.Until(t, "the last config runs", func() bool {
+		return r.admin.Ask(kit.Msg{"op": "stats", "queue": "last"}).Error == nil && r.status().ConfigError == ""
+	})
+	workers.after(workers.acked() + 100)
+	workers.stop()
+	r.settleDown(files, goroutines)
+	workers.judge(r.admin.Stats("work"))
+	kit.Figure(t, "%d SIGHUPs under 16 workers: %d generations, %d jobs, each delivered once", 2*storm, r.status().Generation, workers.acked())
+}
+
+// TestHangUpBeforeAndAfter: a SIGHUP that comes while serve waits for a database at its start,
+// or for its workers at its end, does not end it.
+func TestHangUpBeforeAndAfter(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // a server that says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	s := kit.NewSite(t)
+	s.Extra = "drain_timeout: 60s\n"
+	a := s.Sidecar("a")
+	text := a.ReadConfig()
+	a.WriteConfig(strings.Replace(text, s.URL, "postgres://app@"+silent.Addr().String()+"/app", 1))
+	a.Launch()
+	asked, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Signal(syscall.SIGHUP)
+	a.WriteConfig(text)
+	a.Signal(syscall.SIGHUP)
+	asked.Close()
+	silent.Close()
+	testwait.Until(t, "it serves by the config that was written", func() bool {
+		w, err := kit.DialWire(a.Socket)
+		if err != nil {
+			return !a.Alive()
+		}
+		defer w.Close()
+		r, err := w.Call(kit.Msg{"op": "stats"})
+		return err == nil && r.Error == nil
+	})
+	if !a.Alive() {
+		t.Fatalf("it ended: %v", a.Status)
+	}
+
+	c := a.Dial()
+	c.Enqueue("mail", 1)
+	job := c.ClaimOne("mail")
+	a.Signal(syscall.SIGTERM)
+	testwait.Until(t, "it drains", func() bool {
+		r := c.Ask(kit.Msg{"op": "claim", "queue": "mail"})
+		return r.Error != nil && r.Error.Code == "draining"
+	})
+	for range 20 {
+		a.Signal(syscall.SIGHUP)
+		c.Must(kit.Msg{"op": "ping"})
+	}
+	c.Must(kit.Msg{"op": "ack", "lease": job.Lease})
+	if code := a.WaitExit(); code != 0 {
+		t.Errorf("it exited with %d (%v)", code, a.Status)
+	}
+}
+
+// TestBackAndForth: the database moves to another one and back, again and again, while jobs of
+// both are held; each is settled where it is, whichever the config names at that time.
+func TestBackAndForth(t *testing.T) {
+	t.Parallel()
+	t.Run("sqlite", func(t *testing.T) {
+		s := kit.NewSite(t)
+		backAndForth(t, s, strings.Replace(s.URL, "q.db", "other.db", 1))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		s, srv := kit.NewPostgresSite(t)
+		if err := srv.Exec(t.Context(), "CREATE DATABASE other TEMPLATE template0"); err != nil {
+			t.Fatal(err)
+		}
+		backAndForth(t, s, strings.Replace(s.URL, "/e2e", "/other", 1))
+	})
+}
+
+// moving is a sidecar whose database moves between two, and the worker that it has.
+type moving struct {
+	t     *testing.T
+	a     *kit.Sidecar
+	w     *kit.Conn
+	texts [2]string    // a config for each
+	held  [2][]kit.Job // in each
+}
+
+func backAndForth(t *testing.T, s *kit.Site, elsewhere string) {
+	a := s.Start("a")
+	m := &moving{t: t, a: a, w: a.Dial(), texts: [2]string{a.ReadConfig(), strings.Replace(a.ReadConfig(), s.URL, elsewhere, 1)}}
+	for n := range 8 {
+		if n > 0 {
+			m.to(n % 2)
+		}
+		want := fmt.Sprintf("%d of %d", n/2, n%2)
+		m.w.Must(kit.Msg{"op": "enqueue", "queue": "work", "payload": want})
+		m.held[n%2] = append(m.held[n%2], m.claims(want, 1))
+	}
+	if st := m.w.Must(kit.Msg{"op": "status"}); len(st.Databases) != 2 {
+		t.Errorf("the databases are %+v", st.Databases)
+	}
+	m.settles()
+	m.dies()
+	m.keepsTimed()
+}
+
+// to has the config name that one.
+func (m *moving) to(n int) {
+	m.t.Helper()
+	m.a.WriteConfig(m.texts[n])
+	m.w.Must(kit.Msg{"op": "reload"})
+}
+
+// claims takes a job, which must be that one in that attempt.
+func (m *moving) claims(payload string, attempt int) kit.Job {
+	m.t.Helper()
+	job := m.w.ClaimOne("work")
+	if job.Payload != payload || job.Attempt != attempt {
+		m.t.Errorf("claimed attempt %d of %q, want %d of %q", job.Attempt, job.Payload, attempt, payload)
+	}
+	return job
+}
+
+func (m *moving) ack(leases ...string) {
+	m.t.Helper()
+	if r := m.w.Must(kit.Msg{"op": "ack", "leases": leases}); r.Acked != len(leases) || len(r.Lost) > 0 {
+		m.t.Errorf("acked %d of %d, lost %v", r.Acked, len(leases), r.Lost)
+	}
+}
+
+// leaves waits until one of the databases is left.
+func (m *moving) leaves() {
+	m.t.Helper()
+	testwait.Until(m.t, "a database is left", func() bool { return len(m.w.Must(kit.Msg{"op": "status"}).Databases) == 1 })
+}
+
+// empty: nothing is left in the one that the config names.
+func (m *moving) empty() {
+	m.t.Helper()
+	if got := m.w.Stats("work"); got.Total() != 0 {
+		m.t.Errorf("left: %+v", got)
+	}
+}
+
+// settles what is held in both, while the config names the second one, and then the first.
+func (m *moving) settles() {
+	first, second, w := m.held[0], m.held[1], m.w
+	w.Must(kit.Msg{"op": "extend", "leases": []string{first[0].Lease, second[0].Lease}})
+	w.MustFail("bad_request", kit.Msg{"op": "ack", "lease": first[0].Lease, "enqueue": []kit.Msg{{"queue": "work"}}}) // into the other one
+	m.ack(first[0].Lease, second[0].Lease)
+	w.Must(kit.Msg{"op": "nack", "lease": first[1].Lease, "delay_ms": 0})
+	w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": first[1].Lease})
+	other := m.a.Dial()
+	other.Must(kit.Msg{"op": "extend", "lease": first[2].Lease, "bind": true})
+	// A claim that waits gets what is in the next one by then.
+	w.Post(kit.Msg{"op": "claim", "queue": "work", "wait_ms": kit.WaitMS()})
+	m.a.CaughtUp()
+	m.a.WriteConfig(m.texts[0])
+	other.Must(kit.Msg{"op": "reload"})
+	r := w.Next()
+	if len(r.Jobs) != 1 || r.Jobs[0].ID != first[1].ID || r.Jobs[0].Attempt != 2 {
+		m.t.Fatalf("the waiting claim got %+v", r)
+	}
+	m.ack(r.Jobs[0].Lease, second[1].Lease, second[2].Lease)
+	w.Must(kit.Msg{"op": "nack", "lease": second[3].Lease, "delay_ms": 0, "charge": false})
+	m.leaves()
+	other.Must(kit.Msg{"op": "ack", "lease": first[2].Lease})
+}
+
+// dies: a worker that goes frees what it has in either.
+func (m *moving) dies() {
+	m.to(1)
+	m.claims(m.held[1][3].Payload, 1)
+	if err := m.w.Close(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.w = m.a.Dial()
+	m.ack(m.claims(m.held[1][3].Payload, 2).Lease)
+	m.empty()
+	m.to(0)
+	m.ack(m.claims(m.held[0][3].Payload, 2).Lease)
+	m.empty()
+}
+
+// keepsTimed: a timed lease keeps its database open too, also when its worker is gone.
+func (m *moving) keepsTimed() {
+	m.w.Must(kit.Msg{"op": "enqueue", "queue": "work", "payload": "timed"})
+	timed := m.a.Dial()
+	jobs := timed.Must(kit.Msg{"op": "claim", "queue": "work", "lease_ms": 3_600_000}).Jobs
+	if len(jobs) != 1 {
+		m.t.Fatalf("claimed %+v", jobs)
+	}
+	if err := timed.Close(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.to(1)
+	m.w.Must(kit.Msg{"op": "nack", "lease": jobs[0].Lease, "delay_ms": 0})
+	m.leaves()
+	m.w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": jobs[0].Lease})
+	m.to(0)
+	m.ack(m.claims("timed", 2).Lease)
+	m.empty()
+}

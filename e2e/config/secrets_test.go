@@ -1,0 +1,382 @@
+package config
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	neturl "net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// marker is in every password of these tests.
+const marker = "Zq7marker"
+
+// secretRun gathers all that the program says about a database whose passwords have the
+// marker in them.
+type secretRun struct {
+	t      *testing.T
+	s      *kit.Site
+	engine string
+	addr   string            // host:port
+	passwd func(word string) // sets the password of the user app on the server
+	cut    func() bool       // ends that user's sessions, and reports whether none is left
+
+	mu   sync.Mutex
+	said map[string]string // by what was done
+	runs int
+}
+
+func TestNoPasswordIsToldOnPostgres(t *testing.T) {
+	s, srv := kit.NewPostgresSite(t)
+	loads := &reloadRun{t: t, s: s, srv: srv, secret: filepath.Join(s.Dir, "first")}
+	loads.passwords() // the role app, which logs in with a password over TCP
+	newSecretRun(t, s, "postgres", srv.Addr, func(word string) {
+		loads.exec("ALTER ROLE app PASSWORD '" + word + "'")
+	}, func() bool {
+		// A session that logs in has no user yet.
+		srv.Query(srv.Admin(), "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE usename = 'app'")
+		return len(srv.Query(srv.Admin(), "SELECT pid::text FROM pg_stat_activity WHERE backend_type = 'client backend' AND coalesce(usename, 'app') = 'app'")) == 0
+	}).all()
+}
+
+func TestNoPasswordIsToldOnMySQL(t *testing.T) {
+	kit.OnMySQL(t, []testserver.Kind{testserver.MariaDB1011}, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+		exec := func(sql string) {
+			t.Helper()
+			if err := p.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exec("CREATE USER app@'%' IDENTIFIED BY 'x'")
+		exec("GRANT ALL ON e2e.* TO app@'%'")
+		newSecretRun(t, s, "mysql", p.Host+":"+p.Port, func(word string) {
+			exec("ALTER USER app@'%' IDENTIFIED BY '" + word + "'")
+		}, func() bool {
+			exec("KILL USER app")
+			db, err := p.Open("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			var left int
+			if err := db.QueryRow("SELECT count(*) FROM information_schema.processlist WHERE user IN ('app', 'unauthenticated user')").Scan(&left); err != nil {
+				t.Fatal(err)
+			}
+			return left == 0
+		}).all()
+	})
+}
+
+func newSecretRun(t *testing.T, s *kit.Site, engine, addr string, passwd func(string), cut func() (none bool)) *secretRun {
+	return &secretRun{t: t, s: s, engine: engine, addr: addr, passwd: passwd, cut: cut, said: map[string]string{}}
+}
+
+// url is the database's, with a password unless it is empty.
+func (r *secretRun) url(word string) string {
+	user := "app"
+	if word != "" {
+		user += ":" + neturl.QueryEscape(word)
+	}
+	return r.engine + "://" + user + "@" + r.addr + "/e2e"
+}
+
+func (r *secretRun) file(name, text string) string {
+	r.t.Helper()
+	path := filepath.Join(r.s.Dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// heard keeps what was said.
+func (r *secretRun) heard(what, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.said[what] += text
+}
+
+// run runs the program to its end, and keeps all that it says.
+func (r *secretRun) run(env []string, args ...string) (out string, code int) {
+	r.t.Helper()
+	ctx := testwait.Context(r.t)
+	cmd := exec.CommandContext(ctx, kit.Binary, args...)
+	cmd.Env = append(os.Environ(), env...)
+	text, err := cmd.CombinedOutput()
+	if _, ran := errors.AsType[*exec.ExitError](err); err != nil && !ran {
+		r.t.Fatal(err)
+	}
+	r.runs++
+	r.heard(strings.Join(args, " "), string(text))
+	return string(text), cmd.ProcessState.ExitCode()
+}
+
+// config is one that says so of its database.
+func (r *secretRun) config(name, database string) string {
+	r.t.Helper()
+	return r.file(name+".yaml", fmt.Sprintf("listen:\n  - socket: %[1]s.sock\ndatabases:\n  main: %[2]s\nlog: {level: debug}\nadmin: {listen: %[1]s.admin, pprof: on}\n", filepath.Join(r.s.Dir, name), database))
+}
+
+func (r *secretRun) all() {
+	r.asItShould()
+	r.running()
+	for what, text := range r.said {
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, marker) {
+				r.t.Errorf("%s shows a password:\n%s", what, line)
+			}
+		}
+	}
+	if !r.t.Failed() {
+		kit.Figure(r.t, "%s: no password in what %d runs of the program said, nor in the log and the answers of a sidecar", r.engine, r.runs)
+	}
+}
+
+// asItShould asks everything of a database whose password is right, given in each way.
+func (r *secretRun) asItShould() {
+	r.t.Helper()
+	word := marker + "/1#@:%"
+	r.passwd(word)
+	secret := r.file("password", word+"\n")
+	env := []string{"SECRET=" + neturl.QueryEscape(word), "SECRET_URL=" + r.url(word)}
+	at := "@" + r.file("url", r.url(word)+"\n")
+	ways := map[string][]string{
+		"in the URL":      {"--config", r.config("in", fmt.Sprintf("{url: %q}", r.url(word)))},
+		"in a file":       {"--config", r.config("file", fmt.Sprintf("{url: %q, password_file: %s}", r.url(""), secret))},
+		"by a variable":   {"--config", r.config("var", fmt.Sprintf(`{url: "%s://app:${SECRET}@%s/e2e"}`, r.engine, r.addr))},
+		"by one in all":   {"--config", r.config("url", `{url: "${SECRET_URL}"}`)},
+		"by the URL file": {"--database", at, "--log-level", "debug"},
+	}
+	for way, flags := range ways {
+		for _, command := range [][]string{{"migrate"}, {"migrate", "--print"}, {"check"}, {"check", "--json"}} {
+			if out, code := r.run(env, append(command, flags...)...); code != 0 {
+				r.t.Errorf("%s, %v: exit code %d\n%s", way, command, code, out)
+			}
+		}
+	}
+	table := map[string]string{"postgres": "qsidecar.qsidecar_jobs", "mysql": "qsidecar_jobs"}[r.engine]
+	if out, code := r.run(nil, "adopt", "--database", at, table); code != 0 || !strings.Contains(out, r.url("")) {
+		r.t.Errorf("adopt: exit code %d\n%s", code, out)
+	}
+	if out, code := r.run([]string{"QSIDECAR_DATABASE=" + r.url(word)}, "adopt", table); code != 0 || !strings.Contains(out, r.url("")) {
+		r.t.Errorf("adopt: exit code %d\n%s", code, out)
+	}
+	r.environment(word)
+}
+
+// environment: nobody sees the password in the arguments of a process, and a worker's commands
+// have it not in their environment either.
+func (r *secretRun) environment(word string) {
+	r.t.Helper()
+	socket := filepath.Join(r.s.Dir, "env.sock")
+	sc := r.s.Sidecar("env")
+	r.t.Setenv("QSIDECAR_DATABASE", r.url(word))
+	r.file("env.yaml", "listen: [{socket: "+socket+"}]\nlog: {level: debug}\n")
+	sc.Start()
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", sc.Cmd.Process.Pid))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.heard("ps", string(args))
+	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "mail", "payload": "x"})
+	// Its children: the command, what that starts, and the guard.
+	out, code := r.run(nil, "work", "mail", "--socket", socket, "--once", "--", "sh", "-c", `
+		env; cat /proc/self/environ; for p in /proc/[0-9]*; do
+			case $(tr '\0' ' ' <$p/cmdline 2>/dev/null) in "/proc/self/exe work-guard "*) cat $p/environ; echo "guard of $(awk '/^PPid/ {print $2}' $p/status)";; *qsidecar*) tr '\0' ' ' <$p/cmdline;; esac
+		done; true`)
+	if code != 0 || !strings.Contains(out, "QSIDECAR_JOB=") || !strings.Contains(out, "guard of") {
+		r.t.Errorf("work: exit code %d\n%s", code, out)
+	}
+	sc.Kill()
+	r.heard("the log", sc.Log())
+	r.t.Setenv("QSIDECAR_DATABASE", "")
+}
+
+// running reloads a sidecar with all kinds of right and wrong passwords, and starts others
+// with the wrong ones.
+func (r *secretRun) running() {
+	r.t.Helper()
+	first, second := marker+"-2", marker+"-3"
+	r.passwd(first)
+	secret := r.file("rotated", first)
+	good := fmt.Sprintf("{url: %q, password_file: %s}", r.url(""), secret)
+	sc := r.s.Sidecar("run")
+	r.config("run", good) // in the place of the site's own
+	sc.Start()
+	ask := func(want int, args ...string) string {
+		r.t.Helper()
+		out, code := r.run(nil, append(args, "--socket", sc.Socket)...)
+		if code != want {
+			r.t.Errorf("%v: exit code %d, want %d\n%s", args, code, want, out)
+		}
+		return out
+	}
+	look := func() {
+		r.t.Helper()
+		ask(0, "status")
+		ask(0, "status", "--json")
+		ask(0, "stats")
+		r.admin(filepath.Join(r.s.Dir, "run.admin"))
+	}
+	look()
+	r.passwd(second)
+	r.file("rotated", second)
+	ask(0, "reload")
+	look()
+	r.config("run", fmt.Sprintf("{url: %q}", r.url(second))) // from the file into the URL
+	ask(0, "reload", "--json")
+	mistakes := r.mistakes()
+	maps.Copy(mistakes, r.absences())
+	for name, wrong := range mistakes {
+		r.config("run", wrong)
+		ask(2, "reload")
+		if out := ask(0, "status"); !strings.Contains(out, "DOES NOT RUN") {
+			r.t.Errorf("%s: status says nothing of it:\n%s", name, out)
+		}
+	}
+	r.file("run.yaml", "databases: {main: {url: "+r.url(marker)+"\n")
+	ask(2, "reload")
+	look()
+	r.config("run", good)
+	ask(0, "reload")
+	r.passwd(marker + "-4") // behind the sidecar's back, and new connections are refused
+	testwait.Until(r.t, "no session is left that logged in before", r.cut)
+	ask(0, "status")
+	refused := exec.Command(kit.Binary, "enqueue", "mail", "x", "--socket", sc.Socket) // after some seconds
+	said := new(kit.LockedBuffer)
+	refused.Stdout, refused.Stderr = said, said
+	if err := refused.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.wrong()
+	if err := refused.Wait(); err == nil {
+		r.t.Error("an enqueue is taken where the password is wrong")
+	}
+	r.heard("an enqueue that is refused", said.String())
+	sc.Kill()
+	log, err := os.ReadFile(sc.LogFile)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if !bytes.Contains(log, []byte("the config was not reloaded")) || !bytes.Contains(log, []byte("a secret")) {
+		r.t.Errorf("the log does not tell of the reloads:\n%s", log)
+	}
+	r.heard("the log", string(log))
+}
+
+// admin asks the admin listener for all that it has.
+func (r *secretRun) admin(socket string) {
+	r.t.Helper()
+	var d net.Dialer
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) }}
+	defer transport.CloseIdleConnections()
+	for _, path := range []string{"/metrics", "/readyz", "/healthz", "/startupz", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
+		answer, err := (&http.Client{Transport: transport, Timeout: testwait.Limit}).Get("http://admin" + path)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		if err := errors.Join(err, answer.Body.Close()); err != nil || answer.StatusCode == http.StatusNotFound {
+			r.t.Fatalf("%s: %s, %v", path, answer.Status, err)
+		}
+		r.heard(path, string(text))
+	}
+}
+
+// mistakes are what may be wrong with what a config says of its database and its password.
+func (r *secretRun) mistakes() map[string]string {
+	word := marker + "-9"
+	return map[string]string{
+		"a wrong password":               fmt.Sprintf("{url: %q}", r.url(word)),
+		"a wrong password in a file":     fmt.Sprintf("{url: %q, password_file: %s}", r.url(""), r.file("wrong", word)),
+		"a slash":                        fmt.Sprintf("{url: \"%s://app:%s/x@%s/e2e\"}", r.engine, word, r.addr),
+		"a number sign":                  fmt.Sprintf("{url: \"%s://app:%s#x@%s/e2e\"}", r.engine, word, r.addr),
+		"a percent sign":                 fmt.Sprintf("{url: \"%s://app:%s%%zz@%s/e2e\"}", r.engine, word, r.addr),
+		"no host":                        fmt.Sprintf("{url: \"%s://app:%s\"}", r.engine, word),
+		"a parameter":                    fmt.Sprintf("{url: \"%s://%s/e2e?user=app&password=%s&tls=perhaps&sslmode=perhaps\"}", r.engine, r.addr, word),
+		"no engine":                      fmt.Sprintf("{url: \"other://app:%s@%s/e2e\"}", word, r.addr),
+		"the password alone":             fmt.Sprintf("{url: %s}", word),
+		"a key that is none":             fmt.Sprintf("{url: %q, password: %s}", r.url(""), word),
+		"a key that is none, in lines":   fmt.Sprintf("\n    url: %q\n    password: %s", r.url(""), word),
+		"a number beside it":             fmt.Sprintf("{url: %q, max_connections: many}", r.url(word)),
+		"no map":                         r.url(word),
+		"quotes that do not end":         fmt.Sprintf("{url: \"%s}", r.url(word)),
+		"a database that does not exist": fmt.Sprintf("{url: \"%s://app:%s@%s/none\"}", r.engine, word, r.addr),
+	}
+}
+
+// absences are databases that cannot be reached, as far as anybody can tell: serve waits for them.
+func (r *secretRun) absences() map[string]string {
+	word := marker + "-9"
+	return map[string]string{
+		"another name behind the at":  fmt.Sprintf("{url: \"%s://app:%s@nowhere.invalid/e2e\"}", r.engine, word),
+		"a port where nobody answers": fmt.Sprintf("{url: \"%s://app:%s@127.0.0.1:1/e2e\"}", r.engine, word),
+	}
+}
+
+// awaits starts one that waits for its database.
+func (r *secretRun) awaits(config string) {
+	r.t.Helper()
+	sc := r.s.Sidecar("awaits")
+	sc.ConfigFile, sc.Socket = config, strings.TrimSuffix(config, ".yaml")+".sock"
+	sc.Start()
+	for _, ask := range [][]string{{"status"}, {"status", "--json"}, {"stats"}, {"reload"}} {
+		_, _ = r.run(nil, append(ask, "--socket", sc.Socket)...)
+	}
+	r.admin(strings.TrimSuffix(config, ".yaml") + ".admin")
+	sc.Kill()
+	log, err := os.ReadFile(sc.LogFile)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if !bytes.Contains(log, []byte("the database cannot be opened")) {
+		r.t.Errorf("it does not say that it waits:\n%s", log)
+	}
+	r.heard("the log of one that waits", string(log))
+}
+
+// wrong starts everything with what is wrong.
+func (r *secretRun) wrong() {
+	r.t.Helper()
+	for name, wrong := range r.mistakes() {
+		config := r.config("wrong", wrong)
+		for _, command := range [][]string{{"serve"}, {"check", "--json"}} {
+			if out, code := r.run(nil, append(command, "--config", config)...); code == 0 {
+				r.t.Errorf("%s: %v went well\n%s", name, command, out)
+			}
+		}
+	}
+	for name, away := range r.absences() {
+		config := r.config("away", away)
+		if out, code := r.run(nil, "check", "--json", "--config", config); code == 0 {
+			r.t.Errorf("%s: check went well\n%s", name, out)
+		}
+		r.awaits(config)
+	}
+	for _, bad := range []string{"//app:" + marker + "/x@db/e2e", "//app:" + marker + "-9@" + r.addr + "/e2e"} {
+		bad = r.engine + ":" + bad
+		for _, command := range [][]string{{"serve"}, {"check"}, {"adopt", "jobs"}, {"stdio", "--config", "/dev/null"}} {
+			_, _ = r.run([]string{"QSIDECAR_DATABASE=" + bad}, command...)
+			_, _ = r.run([]string{"QSIDECAR_DATABASE=@" + r.file("bad", bad)}, command...)
+			if command[0] != "stdio" {
+				if out, code := r.run(nil, append(command, "--database", bad)...); code == 0 {
+					r.t.Errorf("%v --database %s went well\n%s", command, bad, out)
+				}
+			}
+		}
+	}
+}

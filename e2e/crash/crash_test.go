@@ -1,0 +1,42 @@
+package crash
+
+import (
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// TestCrashRun: workers and the sidecar die all the time, and nothing is lost,
+// done twice at once, or left.
+func TestCrashRun(t *testing.T) {
+	s := kit.NewSite(t)
+	v := kit.CrashRun{
+		Queue: "crash", Jobs: kit.Size(100_000), Workers: 32,
+		Sidecars: []*kit.Sidecar{s.Start("a")},
+		Killers: []kit.Killer{
+			{Every: 100, Strike: kit.KillWorker},
+			{Every: kit.Size(10_000), Strike: kit.KillSidecar},
+		},
+		Left: s.JobsInFile,
+	}.Run(t)
+	kit.JudgeCrash(t, v)
+}
+
+// TestCrashRunWithTwoSidecars: the same with two sidecars on one file, one of
+// which is killed or suspended beyond its lease.
+func TestCrashRunWithTwoSidecars(t *testing.T) {
+	s := kit.NewSite(t)
+	asleep := &suspender{s: s}
+	v := kit.CrashRun{
+		Queue: "crash", Jobs: kit.Size(50_000), Workers: 32,
+		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
+		Killers: []kit.Killer{
+			{Every: 100, Strike: kit.KillWorker},
+			{Every: kit.Size(10_000), Strike: kit.KillSidecar},
+			{Every: kit.Size(30_000) - 1, Strike: asleep.strike},
+		},
+		Tend: asleep.tend,
+		Left: s.JobsInFile,
+	}.Run(t)
+	kit.JudgeCrash(t, v)
+}

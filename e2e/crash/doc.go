@@ -1,0 +1,3 @@
+// Package crash kills workers, sidecars and database servers, and checks that no job is lost
+// and none is delivered without a reason.
+package crash

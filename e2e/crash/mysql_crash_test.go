@@ -1,0 +1,39 @@
+package crash
+
+import (
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestMySQLCrashRun: beside workers and sidecars, connections to the server are
+// ended all the time, and once the whole server crashes. A deadlock is never a
+// worker's business.
+func TestMySQLCrashRun(t *testing.T) {
+	kinds := kit.Skipping
+	if kit.Soak {
+		kinds = append([]testserver.Kind{testserver.MariaDB105}, kinds...)
+	}
+	kit.OnMySQL(t, kinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+		jobs := kit.Size(100_000)
+		v := kit.CrashRun{
+			Queue: "crash", Jobs: jobs, Workers: 32,
+			Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
+			Killers: []kit.Killer{
+				{Every: 100, Strike: kit.KillWorker},
+				{Every: kit.Size(10_000), Strike: kit.KillSidecar},
+				{Every: kit.Size(1_000) - 1, Strike: p.EndConnection},
+				{Every: jobs/2 + 1, Strike: p.Crash}, // once
+			},
+			Left: p.Jobs,
+		}.Run(t)
+		kit.JudgeCrash(t, v)
+		if v.Cuts == 0 {
+			t.Error("no connection was ended")
+		}
+		met := p.Contention()
+		kit.Figure(t, "%s: %d deadlocks and %d lock waits that timed out, as the server counts them; a worker that is told of one ends the run",
+			p.Version, met.Deadlocks, met.Timeouts)
+	})
+}

@@ -1,0 +1,164 @@
+package crash
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// setClock has the server's clock run by so much before the right time: what all
+// of the sidecars' statements, and plain INSERTs, use as the present.
+func setClock(p *kit.Postgres, ahead time.Duration) {
+	p.T.Helper()
+	p.Query(p.URL, fmt.Sprintf(`CREATE OR REPLACE FUNCTION qsidecar.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
+		AS 'SELECT pg_catalog.now() + interval ''%d ms'''`, ahead.Milliseconds()))
+}
+
+// TestPostgresClockCrashRun: the server's clock is set forward and back by a
+// minute all the time. That is no reason for a second delivery or a lost lease of
+// anybody.
+func TestPostgresClockCrashRun(t *testing.T) {
+	s, p := kit.NewPostgresSite(t)
+	jobs := kit.Size(50_000)
+	clock := []time.Duration{time.Minute, 0, -time.Minute, 0, time.Minute, -time.Minute}
+	set := 0
+	v := kit.CrashRun{
+		Queue: "crash", Jobs: jobs, Workers: 16,
+		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
+		Killers: []kit.Killer{{Every: jobs / 20, Strike: func(*kit.CrashRuntime) {
+			setClock(p, clock[set%len(clock)])
+			set++
+		}}},
+		Left: p.Jobs,
+	}.Run(t)
+	if len(v.Problems) > 0 {
+		t.Errorf("%d problems:\n%s", len(v.Problems), v.Summary(20))
+	}
+	if v.Redelivered+v.Lost+v.Unknown+v.InDoubt != 0 {
+		t.Errorf("the clock was noticed: %v", v)
+	}
+	kit.Figure(t, "the server's clock was set %d times, by a minute or two", set)
+}
+
+// TestPostgresClock: what becomes of jobs when the server's clock is set. What
+// sidecars hold for living sessions stays, whatever the clock says. Instants in
+// rows (due times, ends of timed leases, limits of runs) are the server's: they
+// come when its clock says so.
+func TestPostgresClock(t *testing.T) {
+	s, p := kit.NewPostgresSite(t)
+	a, b := s.Start("a"), s.Start("b")
+	producer, w := a.Dial(), a.Dial()
+	held := map[string]*kit.Conn{} // leases, and who has them
+	for _, sc := range []*kit.Sidecar{a, b} {
+		c := sc.Dial()
+		sc.Dial().Enqueue("held", 3)
+		for range 3 {
+			job := c.ClaimOne("held")
+			w.WaitRecorded(job)
+			held[job.Lease] = c
+		}
+	}
+	flows := func(when string) {
+		t.Helper()
+		began := kit.Monotonic()
+		for _, sc := range []*kit.Sidecar{a, b} {
+			if !sc.Alive() {
+				continue
+			}
+			c := sc.Dial()
+			producer.Enqueue("flow", 5)
+			for range 5 {
+				c.Must(kit.Msg{"op": "ack", "lease": c.ClaimOne("flow").Lease})
+			}
+		}
+		kit.Figure(t, "%s: jobs flow (%v)", when, kit.Since(began).Round(time.Millisecond))
+	}
+	// beats waits for a heartbeat of a sidecar.
+	beats := func(sc *kit.Sidecar) {
+		t.Helper()
+		now := func() string {
+			return strings.Join(p.Query(p.URL, "SELECT beats::text FROM qsidecar.qsidecar_hosts WHERE host = $1", sc.Identity()), "")
+		}
+		before := now()
+		testwait.Until(t, sc.Name+" makes a heartbeat", func() bool { return now() != before })
+	}
+	// keeps sets the clock while a sidecar stands still, and looks what the other one does
+	// about it at its next heartbeat.
+	stopped := 0
+	keeps := func(when string, ahead time.Duration) {
+		t.Helper()
+		sc, other := []*kit.Sidecar{a, b}[stopped%2], []*kit.Sidecar{b, a}[stopped%2]
+		stopped++
+		sc.Signal(syscall.SIGSTOP)
+		setClock(p, ahead)
+		beats(other)
+		sc.Signal(syscall.SIGCONT)
+		beats(sc)
+		beats(other)
+		for lease, c := range held {
+			if r := c.Ask(kit.Msg{"op": "extend", "lease": lease}); r.Error != nil {
+				t.Errorf("%s: a lease of a living session: %v", when, r.Error)
+			}
+		}
+		if n := w.Stats("held"); n.Claimed != len(held) {
+			t.Errorf("%s: %+v, want %d claimed", when, n, len(held))
+		}
+		flows(when)
+	}
+	takes := func(queue string, attempt int) {
+		t.Helper()
+		if job := w.ClaimOne(queue); job.Attempt != attempt {
+			t.Errorf("%s: attempt %d, want %d", queue, job.Attempt, attempt)
+		} else {
+			w.Must(kit.Msg{"op": "ack", "lease": job.Lease})
+		}
+	}
+
+	// Less than a minute from now, by a clock that is set forward by one.
+	for _, req := range []kit.Msg{
+		{"queue": "scheduled", "delay_ms": 50_000}, {"queue": "timed"}, {"queue": "limited", "timeout_ms": 50_000}, {"queue": "tomorrow", "delay_ms": 86_400_000},
+	} {
+		req["op"] = "enqueue"
+		producer.Must(req)
+	}
+	producer.Must(kit.Msg{"op": "claim", "queue": "timed", "lease_ms": 50_000})
+	producer.ClaimOne("limited")
+	keeps("a minute forward", time.Minute)
+	takes("scheduled", 1)
+	takes("timed", 2)
+	testwait.Until(t, "the run over its limit is taken back", func() bool { return w.Stats("limited").Claimed == 0 })
+	keeps("and back", 0)
+
+	// What is due in a moment comes when the clock, set back, gets there again.
+	producer.Must(kit.Msg{"op": "enqueue", "queue": "soon", "delay_ms": 50_000})
+	keeps("a minute back", -time.Minute)
+	if n := w.Stats("soon"); n.Scheduled != 1 {
+		t.Errorf("soon, by a clock set back: %+v", n)
+	}
+	keeps("and forward again", time.Minute)
+	takes("soon", 1)
+
+	// A sidecar that dies as the clock is set back is found out no later for it.
+	b.Kill()
+	setClock(p, -time.Minute)
+	died := kit.Monotonic()
+	for range 3 {
+		job := w.ClaimOne("held")
+		if job.Attempt != 2 {
+			t.Errorf("a job of the sidecar that died: attempt %d, want 2", job.Attempt)
+		}
+		w.Must(kit.Msg{"op": "ack", "lease": job.Lease})
+	}
+	took := kit.Since(died)
+	kit.Figure(t, "a sidecar (host_lease %v) died as the clock was set back: its jobs were worked elsewhere after %v", s.HostLease, took.Round(time.Millisecond))
+	setClock(p, 0)
+	flows("and forward again")
+	if n := w.Stats("tomorrow"); n.Scheduled != 1 {
+		t.Errorf("tomorrow's job: %+v", n)
+	}
+}

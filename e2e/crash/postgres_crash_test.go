@@ -1,0 +1,33 @@
+package crash
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// TestPostgresCrashRun: beside workers and sidecars, connections to the server
+// are ended all the time, and once the whole server crashes.
+func TestPostgresCrashRun(t *testing.T) {
+	s, p := kit.NewPostgresSite(t)
+	jobs := kit.Size(100_000)
+	v := kit.CrashRun{
+		Queue: "crash", Jobs: jobs, Workers: 32,
+		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
+		Killers: []kit.Killer{
+			{Every: 100, Strike: kit.KillWorker},
+			{Every: kit.Size(10_000), Strike: kit.KillSidecar},
+			{Every: kit.Size(1_000) - 1, Strike: p.EndConnection},
+			{Every: jobs/2 + 1, Strike: p.KillBackend}, // once
+		},
+		Left: p.Jobs,
+	}.Run(t)
+	kit.JudgeCrash(t, v)
+	if v.Cuts == 0 {
+		t.Error("no connection was ended")
+	}
+	if n := strings.Count(p.Log(), "was terminated by signal 9"); n != 1 {
+		t.Errorf("a process of the server was killed %d times, want once", n)
+	}
+}

@@ -1,0 +1,49 @@
+package journeys
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestReload: a good config is taken as a whole under a worker that holds a job. A bad one
+// changes nothing, not even its good part, and says why, until a good one comes.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	s.Queues = "  mail: {}\n"
+	a := s.Start("a")
+	first, c := a.ReadConfig(), a.Dial()
+	c.Put("mail", "held")
+	held := c.ClaimOne("mail")
+	c.MustFail("unknown_queue", kit.Msg{"op": "enqueue", "queue": "letters"})
+
+	a.WriteConfig(first + "  letters: {}\n")
+	c.Must(kit.Msg{"op": "reload"})
+	c.Put("letters", "x")
+
+	bad := first + "  letters: {}\n  parcels: {}\n  slow: {timeuot: 1s}\n"
+	a.WriteConfig(bad)
+	if e := c.MustFail("bad_request", kit.Msg{"op": "reload"}); !strings.Contains(e.Message, "timeuot") {
+		t.Errorf("the bad config is told as %q", e.Message)
+	}
+	a.Signal(syscall.SIGHUP)
+	testwait.Until(t, "the status names the mistake", func() bool {
+		return strings.Contains(c.Must(kit.Msg{"op": "status"}).ConfigError, "timeuot")
+	})
+	c.MustFail("unknown_queue", kit.Msg{"op": "enqueue", "queue": "parcels"})
+	c.Put("letters", "y")
+
+	a.WriteConfig(strings.Replace(bad, "timeuot", "timeout", 1))
+	a.Signal(syscall.SIGHUP)
+	testwait.Until(t, "the mended config runs", func() bool {
+		return c.Ask(kit.Msg{"op": "enqueue", "queue": "parcels"}).Error == nil
+	})
+	if e := c.Must(kit.Msg{"op": "status"}).ConfigError; e != "" {
+		t.Errorf("the status still names %q", e)
+	}
+	c.Must(kit.Msg{"op": "ack", "lease": held.Lease})
+}

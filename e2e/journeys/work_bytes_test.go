@@ -1,0 +1,25 @@
+package journeys
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// getsSIGPIPE reads the line of the signals that a process ignores. Others than SIGPIPE may be:
+// a shell's job in the background ignores SIGINT, and so does what it starts.
+func getsSIGPIPE(t *testing.T, lines []string) bool {
+	t.Helper()
+	for _, line := range lines {
+		if mask, ok := strings.CutPrefix(line, "SigIgn:\t"); ok {
+			n, err := strconv.ParseUint(mask, 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n&(1<<(syscall.SIGPIPE-1)) == 0
+		}
+	}
+	t.Fatalf("no SigIgn in %q", lines)
+	return false
+}

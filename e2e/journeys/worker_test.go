@@ -1,0 +1,25 @@
+package journeys
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// heldJob reads what a worker in modeHold prints.
+func heldJob(p *kit.WorkerProcess, t testing.TB) kit.Job {
+	t.Helper()
+	var job kit.Job
+	if err := json.NewDecoder(p.Stdout).Decode(&job); err != nil {
+		t.Fatalf("%s: %v", p.Name, err)
+	}
+	return job
+}
+
+// holdOne starts a worker process that holds a job of the queue.
+func holdOne(sc *kit.Sidecar, queue string) (*kit.WorkerProcess, kit.Job) {
+	sc.T.Helper()
+	p := kit.StartWorker(sc.T, kit.ModeHold, kit.WorkerTask{Name: "holder", Socket: sc.Socket, Queue: queue}, nil)
+	return p, heldJob(p, sc.T)
+}

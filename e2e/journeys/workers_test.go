@@ -1,0 +1,44 @@
+package journeys
+
+import (
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// TestWorkers: a worker in each language does its jobs, on PostgreSQL. One that is killed
+// frees the job in its hands to the next; SIGTERM ends a worker with the exit code 0.
+func TestWorkers(t *testing.T) {
+	t.Parallel()
+	s, p := kit.NewPostgresSite(t)
+	a := s.Start("a")
+	for name, start := range map[string]func(t *testing.T) *kit.ClientWorker{
+		"go":     func(t *testing.T) *kit.ClientWorker { return kit.GoWorker(t, a) },
+		"python": func(t *testing.T) *kit.ClientWorker { return kit.PythonWorker(t, a, nil) },
+		"ruby":   func(t *testing.T) *kit.ClientWorker { return kit.RubyWorker(t, a, nil, "-c", "8") },
+	} {
+		t.Run(name, func(t *testing.T) { // one after the other: they share the queues
+			start(t).KilledInTheMiddle(100, 8)
+		})
+	}
+	if left := p.Jobs(t); len(left) > 0 {
+		t.Errorf("jobs %v are left", left)
+	}
+}
+
+// TestShellWorker: a shell script is a worker, by the program's work command.
+func TestShellWorker(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	a := s.Start("a")
+	c := a.Dial()
+	c.Put("mail", "one", "two", "three")
+	s.Script("send.sh", "cat >>done; echo >>done")
+	a.Work("mail", "--drain", "--", "./send.sh").WaitExit(0)
+	if got := s.Read("done"); got != "one\ntwo\nthree\n" {
+		t.Errorf("the script worked %q", got)
+	}
+	if got := c.Stats("mail"); got.Total() != 0 {
+		t.Errorf("left: %+v", got)
+	}
+}

@@ -1,0 +1,254 @@
+package kit
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// run is what a crash run left behind, for check to judge.
+type run struct {
+	Enqueued map[string]string // job id → payload, as the producers were answered
+	Records  []Record          // in order of time
+	Left     []string          // ids of the jobs still in the table, in any state
+	Waits    time.Duration     // for how long a settle waits for the database: host_lease
+}
+
+// Verdict is check's judgement.
+type Verdict struct {
+	Jobs, Deliveries, Redelivered, Bound, Kills int
+	Acked                                       int // acks answered ok
+	Overlaps                                    int // explained by a kill
+	Stale                                       int // received after a newer delivery: written when its sidecar was stopped
+	InDoubt                                     int // jobs whose ack was sent and never answered ok
+	Cuts                                        int // connections to the database that were ended
+	Unknown                                     int // acks and extends answered unknown_outcome
+	Lost                                        int // acks and extends answered lease_lost
+	Problems                                    []string
+}
+
+func (v Verdict) String() string {
+	return fmt.Sprintf("%d jobs, %d deliveries, %d of them again (%d kills); %d overlaps, each through a kill, %d of them handed out late; %d leases bound again; %d acks settled unanswered; %d connections cut, %d unknown outcomes, %d lease_lost, each explained; %d problems",
+		v.Jobs, v.Deliveries, v.Redelivered, v.Kills, v.Overlaps, v.Stale, v.Bound, v.InDoubt, v.Cuts, v.Unknown, v.Lost, len(v.Problems))
+}
+
+// holding is one worker's time with one job: from the claim's answer to the
+// ack's, or to the worker's death.
+type holding struct {
+	claim    Record
+	end      int64
+	sent     bool // an ack was sent
+	acked    bool
+	answered bool // the last ack was answered: acked or lost
+	open     bool // an ack was sent and not answered yet
+	doubt    bool // an earlier ack may have been carried out
+	sentAt   int64
+}
+
+// judge collects what check finds.
+type judge struct {
+	run
+	Verdict
+	kills   map[string][]Record // by victim, ascending
+	byJob   map[string][]*holding
+	current map[[2]string]*holding // by worker and job
+}
+
+// check judges a run by design.md §2: every job was settled, an ack that was
+// answered ok is final, nothing is left, and a job is given to a second worker
+// only because of a kill.
+func check(r run) Verdict {
+	j := judge{
+		run: r, kills: map[string][]Record{},
+		byJob: map[string][]*holding{}, current: map[[2]string]*holding{},
+	}
+	j.Jobs = len(r.Enqueued)
+	for _, rec := range r.Records {
+		j.read(rec)
+	}
+	left := map[string]bool{}
+	for _, id := range r.Left {
+		left[id] = true
+		j.problem("job %s is still in the table", id)
+	}
+	for id := range r.Enqueued {
+		j.judgeJob(id, j.byJob[id], left[id])
+	}
+	return j.Verdict
+}
+
+func (j *judge) problem(format string, args ...any) {
+	j.Problems = append(j.Problems, fmt.Sprintf(format, args...))
+}
+
+// read takes one record into the holdings.
+func (j *judge) read(rec Record) {
+	if rec.What == Killed {
+		if rec.Who == Connections {
+			j.Cuts++
+		} else {
+			j.Kills++
+		}
+		j.kills[rec.Who] = append(j.kills[rec.Who], rec)
+		return
+	}
+	key := [2]string{rec.Who, rec.Job}
+	if rec.What == claimed {
+		j.readClaim(key, rec)
+		return
+	}
+	h := j.current[key]
+	if h == nil {
+		j.problem("job %s: %s has it %s without having claimed it", rec.Job, rec.Who, rec.What)
+		return
+	}
+	switch rec.What {
+	case sending:
+		h.doubt = h.doubt || h.open // the one before was never answered
+		h.sent, h.open, h.sentAt = true, true, rec.At
+	case acked, lost:
+		h.end, h.answered, h.acked = rec.At, true, rec.What == acked
+		delete(j.current, key)
+		j.judgeLost(h, rec)
+	case bound:
+		j.Bound++
+	case failed: // it is tried again
+		j.judgeFailed(h, rec)
+	default:
+		j.problem("unknown record %q", rec.What)
+	}
+}
+
+// judgeLost looks for the reason of a lease_lost: an earlier try that may have
+// gone through, or a kill.
+func (j *judge) judgeLost(h *holding, rec Record) {
+	if rec.What != lost {
+		return
+	}
+	j.Lost++
+	if !h.doubt && !j.killBetween(h.claim, rec.At) {
+		j.problem("job %s: %s was told lease_lost (fence %d) without a reason", rec.Job, rec.Who, rec.Fence)
+	}
+}
+
+// judgeFailed looks for the reason of an unknown outcome: something broke while
+// the ack was under way, or the database took too long.
+func (j *judge) judgeFailed(h *holding, rec Record) {
+	h.open = false
+	if rec.Code != "unknown_outcome" {
+		return
+	}
+	j.Unknown++
+	h.doubt = true
+	for _, victim := range []string{h.claim.Via, everything, Connections} {
+		for _, kill := range j.kills[victim] {
+			if max(kill.At, kill.Until) >= h.sentAt && kill.At <= rec.At {
+				return
+			}
+		}
+	}
+	if j.Waits > 0 && time.Duration(rec.At-h.sentAt) >= j.Waits {
+		return // the database took longer than a settle waits
+	}
+	j.problem("job %s: %s was told unknown_outcome (fence %d) and nothing had broken", rec.Job, rec.Who, rec.Fence)
+}
+
+func (j *judge) readClaim(key [2]string, rec Record) {
+	payload, known := j.Enqueued[rec.Job]
+	switch {
+	case !known:
+		j.problem("job %s was delivered and never enqueued", rec.Job)
+	case payload != rec.Payload:
+		j.problem("job %s: the payload %q came back as %q", rec.Job, payload, rec.Payload)
+	case j.current[key] != nil:
+		j.problem("job %s was delivered to %s, who had it already", rec.Job, rec.Who)
+	}
+	h := &holding{claim: rec, end: math.MaxInt64}
+	j.current[key] = h
+	j.byJob[rec.Job] = append(j.byJob[rec.Job], h)
+	j.Deliveries++
+}
+
+// judgeJob looks at all holdings of one job.
+func (j *judge) judgeJob(id string, all []*holding, left bool) {
+	settled, doubtful := 0, false
+	for _, h := range all {
+		if h.acked {
+			settled++
+		}
+		doubtful = doubtful || h.sent
+		if at := j.kills[h.claim.Who]; len(at) > 0 && !h.answered {
+			h.end = max(h.claim.At, at[0].At) // its answer may have raced with its death
+		}
+	}
+	switch {
+	case settled > 1:
+		j.problem("job %s: %d acks were answered ok", id, settled)
+	case settled == 1 && left:
+		j.problem("job %s: its ack was answered ok and it is still in the table", id)
+	case settled == 0 && !doubtful && !left:
+		j.problem("job %s is gone and nobody ever sent an ack for it", id)
+	case settled == 0:
+		j.InDoubt++
+	}
+	j.Acked += settled
+	j.Redelivered += max(len(all)-1, 0)
+	slices.SortStableFunc(all, func(a, b *holding) int { return cmp.Compare(a.claim.Fence, b.claim.Fence) })
+	for i, newer := range all {
+		for _, older := range all[:i] {
+			j.judgePair(id, older, newer)
+		}
+	}
+}
+
+// judgePair looks at two deliveries of one job, in the order of their fences,
+// which is the order of their claims: answers may be received in another one.
+func (j *judge) judgePair(id string, older, newer *holding) {
+	who := fmt.Sprintf("job %s: %s (fence %d) and then %s (fence %d)",
+		id, older.claim.Who, older.claim.Fence, newer.claim.Who, newer.claim.Fence)
+	switch {
+	case older.claim.Fence == newer.claim.Fence:
+		j.problem("%s: the same fence twice", who)
+	case older.claim.Asked > newer.claim.At:
+		j.problem("%s: the fence went back", who)
+	}
+	if older.acked {
+		j.problem("%s: delivered again though its ack was answered ok", who)
+	}
+	overlap := older.claim.At < newer.end && newer.claim.At < older.end
+	if !j.killBetween(older.claim, newer.claim.At) {
+		j.problem("%s: delivered again without a kill (overlap: %v)", who, overlap)
+	} else if overlap {
+		j.Overlaps++
+	}
+	if older.claim.At > newer.claim.At {
+		j.Stale++
+	}
+}
+
+// killBetween reports whether what held the claim was killed after the claim was
+// asked for and before the instant. From the asking on, not from the answer: the
+// answer may lie in the socket's buffer when its sidecar dies. And to the kill's
+// end: a victim goes on for a moment after the killer looked at the clock.
+func (j *judge) killBetween(claim Record, before int64) bool {
+	for _, victim := range []string{claim.Who, claim.Via, everything} {
+		for _, kill := range j.kills[victim] {
+			if claim.Asked <= max(kill.At, kill.Until) && kill.At <= before {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Summary is at most n problems.
+func (v Verdict) Summary(n int) string {
+	more := ""
+	if len(v.Problems) > n {
+		more = fmt.Sprintf("\n… and %d more", len(v.Problems)-n)
+	}
+	return strings.Join(v.Problems[:min(n, len(v.Problems))], "\n") + more
+}

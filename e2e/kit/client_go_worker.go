@@ -1,0 +1,47 @@
+package kit
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	client "github.com/qsidecar/qsidecar/clients/go"
+)
+
+// modeClientGo is a worker of the Go client library, for clientWorker.
+const modeClientGo = "client-go"
+
+func runGoWorker() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log, err := os.OpenFile(os.Getenv("WORKER_LOG"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	w := &client.Worker{Queues: []string{"quick", "long"}, Concurrency: 8}
+	w.Handler = func(ctx context.Context, job *client.Job) error {
+		if _, err := fmt.Fprintf(log, "%s %d\n", job.Payload, job.Attempt); err != nil || job.Queue == "quick" {
+			return err
+		}
+		gate, err := os.Open(os.Getenv("WORKER_GATE"))
+		if err != nil {
+			return err
+		}
+		return gate.Close()
+	}
+	return w.Run(ctx)
+}
+
+// GoWorker runs runGoWorker as a process.
+func GoWorker(t *testing.T, sc *Sidecar, env ...string) *ClientWorker {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewClientWorker(t, sc, append(env, workerMode+"="+modeClientGo, workerTaskVar+"={}"), self)
+}

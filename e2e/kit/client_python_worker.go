@@ -1,0 +1,57 @@
+package kit
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// PythonPackage is the client under test.
+var PythonPackage = Path("clients/python")
+
+// PythonEnv is the interpreter of an environment with these requirements. All checkouts
+// share environments, so a requirement that is a folder is named from here.
+func PythonEnv(t *testing.T, requirements ...string) string {
+	t.Helper()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range requirements {
+		if filepath.IsAbs(r) {
+			if requirements[i], err = filepath.Rel(here, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	python, err := testserver.PythonEnv(t.Context(), "python3", requirements...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return python
+}
+
+// ReadmeExample is the code block below the line that marks a README's example.
+func ReadmeExample(t *testing.T, readme, language string) string {
+	t.Helper()
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)<!-- example -->\n+```" + language + "\n(.*?)```").FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("%s has no block of %s below <!-- example -->", readme, language)
+	}
+	return string(found[1])
+}
+
+// PythonWorker runs testdata/worker.py by python -m qsidecar work.
+func PythonWorker(t *testing.T, sc *Sidecar, env []string, more ...string) *ClientWorker {
+	t.Helper()
+	env = append(env, "PYTHONPATH="+Path("e2e/kit/testdata"), "PYTHONDONTWRITEBYTECODE=1")
+	argv := []string{PythonEnv(t, PythonPackage), "-m", "qsidecar", "work", "worker:app", "-j", "8"}
+	return NewClientWorker(t, sc, env, append(argv, more...)...)
+}

@@ -1,0 +1,56 @@
+package kit
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// RubyPackage is the client under test.
+var RubyPackage = Path("clients/ruby")
+
+// RubyWorkerFile is the worker that RubyWorker runs.
+var RubyWorkerFile = Path("e2e/kit/testdata/worker.rb")
+
+// rubyGems is a folder where the package is installed, built as a gem, and nothing else.
+var rubyGems = sync.OnceValues(func() (home string, err error) {
+	home = filepath.Join(filepath.Dir(Binary), "gems")
+	file := filepath.Join(filepath.Dir(Binary), "qsidecar.gem")
+	for _, args := range [][]string{
+		{"build", "--silent", "qsidecar.gemspec", "-o", file},
+		{"install", "--local", "--no-document", "--silent", file},
+	} {
+		cmd := exec.Command("gem", args...)
+		cmd.Dir, cmd.Env = RubyPackage, append(os.Environ(), gemEnv(home)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("gem %v: %w\n%s", args, err, out)
+		}
+	}
+	return home, nil
+})
+
+// gemEnv has gems found in home and nowhere else: without msgpack.
+func gemEnv(home string) []string { return []string{"GEM_HOME=" + home, "GEM_PATH=" + home} }
+
+// RubyGem is the environment to find the installed package with, and the folder of
+// its programs.
+func RubyGem(t *testing.T) (env []string, bin string) {
+	t.Helper()
+	home, err := rubyGems()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gemEnv(home), filepath.Join(home, "bin")
+}
+
+// RubyWorker runs testdata/worker.rb by the gem's qsidecar-work.
+func RubyWorker(t *testing.T, sc *Sidecar, env []string, more ...string) *ClientWorker {
+	t.Helper()
+	gems, bin := RubyGem(t)
+	gems = gems[:1] // beside this system's own: with msgpack
+	argv := append([]string{"ruby", "-w", filepath.Join(bin, "qsidecar-work")}, more...)
+	return NewClientWorker(t, sc, append(env, gems...), append(argv, RubyWorkerFile)...)
+}

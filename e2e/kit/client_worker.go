@@ -1,0 +1,199 @@
+package kit
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// ClientWorker runs a worker of a client library as a process: a program that works
+// the queues quick and long, and appends the payload and the attempt of each job that it
+// does to the file in WORKER_LOG, a line each. After its line, a job of the queue long
+// opens the FIFO in WORKER_GATE for reading: that returns once OpenGate was called.
+type ClientWorker struct {
+	T       *testing.T
+	Sidecar *Sidecar
+	Argv    []string
+	Env     []string
+	log     string
+	gate    string
+
+	Cmd    *exec.Cmd
+	Output *bytes.Buffer
+	exited chan struct{}
+}
+
+// NewClientWorker describes a worker of the sidecar. argv is its program.
+func NewClientWorker(t *testing.T, sc *Sidecar, env []string, argv ...string) *ClientWorker {
+	t.Helper()
+	dir := t.TempDir()
+	w := &ClientWorker{T: t, Sidecar: sc, Argv: argv, log: filepath.Join(dir, "log"), gate: filepath.Join(dir, "gate")}
+	w.Env = append(slices.Clone(env), "QSIDECAR_SOCKET="+sc.Socket, "WORKER_LOG="+w.log, "WORKER_GATE="+w.gate)
+	if err := syscall.Mkfifo(w.gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// OpenGate lets the long jobs go on, those to come too.
+func (w *ClientWorker) OpenGate() {
+	w.T.Helper()
+	gate, err := os.OpenFile(w.gate, os.O_RDWR, 0)
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	w.T.Cleanup(func() { gate.Close() })
+}
+
+// Start starts the process; more are further arguments.
+func (w *ClientWorker) Start(more ...string) {
+	w.T.Helper()
+	cmd := exec.Command(w.Argv[0], append(w.Argv[1:], more...)...)
+	cmd.Env = append(os.Environ(), w.Env...)
+	w.Output = new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = w.Output, w.Output
+	cmd.WaitDelay = testwait.Limit // children of its own may hold its output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		w.T.Fatal(err)
+	}
+	exited := make(chan struct{})
+	w.Cmd, w.exited = cmd, exited
+	go func() {
+		_ = cmd.Wait() // its state says how it ended
+		close(exited)
+	}()
+	w.T.Cleanup(func() {
+		_ = cmd.Process.Kill() // fails where it is gone already
+		<-exited
+	})
+}
+
+// WaitExit waits for the process to end by itself, with 0.
+func (w *ClientWorker) WaitExit() {
+	w.T.Helper()
+	testwait.Closed(w.T, fmt.Sprintf("%v ends", w.Argv), w.exited)
+	if code := w.Cmd.ProcessState.ExitCode(); code != 0 {
+		w.T.Fatalf("%v ended with %v, want the exit code 0; it said:\n%s", w.Argv, w.Cmd.ProcessState, w.Output)
+	}
+}
+
+// Done counts the lines of the worker's log by payload, and all of them.
+func (w *ClientWorker) Done() (byPayload map[string]int, lines []string) {
+	w.T.Helper()
+	text, err := os.ReadFile(w.log)
+	if err != nil && !os.IsNotExist(err) {
+		w.T.Fatal(err)
+	}
+	byPayload = map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		lines = append(lines, strings.TrimSpace(line))
+		payload, _, _ := strings.Cut(line, " ")
+		byPayload[payload]++
+	}
+	return byPayload, lines
+}
+
+// DoneAtLeast waits until so many jobs were done.
+func (w *ClientWorker) DoneAtLeast(n int) {
+	w.T.Helper()
+	WaitProgress(w.T, fmt.Sprintf("%d jobs are done", n), func() (now int, done bool) {
+		select {
+		case <-w.exited:
+			w.T.Fatalf("%v ended: %v; it said:\n%s", w.Argv, w.Cmd.ProcessState, w.Output)
+		default:
+		}
+		_, lines := w.Done()
+		return len(lines), len(lines) >= n
+	})
+}
+
+// Counts are the jobs of a queue.
+func (w *ClientWorker) Counts(queue string) QueueStats {
+	w.T.Helper()
+	c := w.Sidecar.Dial()
+	defer c.Close() // it is asked often
+	for _, q := range c.Must(Msg{"op": "stats", "queue": queue}).Queues {
+		return q
+	}
+	return QueueStats{}
+}
+
+// WaitEmpty waits until the queue has no job in any state.
+func (w *ClientWorker) WaitEmpty(queue string) {
+	w.T.Helper()
+	WaitProgress(w.T, "no job of "+queue+" is left", func() (now int, done bool) {
+		now = w.Counts(queue).Total()
+		return now, now == 0
+	})
+}
+
+// Children are the processes that the worker started and that live.
+func (w *ClientWorker) Children() []string {
+	w.T.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", w.Cmd.Process.Pid))
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return strings.Fields(string(text))
+}
+
+// Kill ends the worker by signal 9.
+func (w *ClientWorker) Kill() {
+	w.T.Helper()
+	if err := w.Cmd.Process.Kill(); err != nil {
+		w.T.Fatalf("%v; it said:\n%s", err, w.Output)
+	}
+	<-w.exited
+}
+
+// KilledInTheMiddle kills the worker in the middle of n jobs and starts it again: all jobs
+// are done, and only those that it had in its hands are done twice, concurrency at most.
+// One of them is at the gate, so that the kill always finds it at work.
+func (w *ClientWorker) KilledInTheMiddle(n, concurrency int) {
+	w.T.Helper()
+	c := w.Sidecar.Dial()
+	c.Put("long", "-1") // a payload that no other job has
+	c.Enqueue("quick", n)
+	w.Start()
+	w.DoneAtLeast(n / 2)
+	testwait.Until(w.T, "the long job has begun", func() bool {
+		byPayload, _ := w.Done()
+		return byPayload["-1"] == 1
+	})
+	children := w.Children() // they notice that the worker is gone, and end with what they have
+	w.Kill()
+	w.OpenGate()
+	for _, pid := range children {
+		testwait.Until(w.T, "process "+pid+" of the killed worker has ended", func() bool { return !Lives(w.T, pid) })
+	}
+	w.Start()
+	c.Put("quick", "-2") // so that the worker is up when it is told to end
+	w.WaitEmpty("quick")
+	w.WaitEmpty("long")
+	w.Terminate()
+	byPayload, lines := w.Done()
+	if len(byPayload) != n+2 || len(children) == 0 && byPayload["-1"] != 2 {
+		w.T.Errorf("%d jobs of %d were done, that of the killed worker %d times, want 2", len(byPayload), n+2, byPayload["-1"])
+	}
+	if twice := len(lines) - len(byPayload); twice > concurrency {
+		w.T.Errorf("%d jobs were done twice after one kill of a worker of %d at once", twice, concurrency)
+	}
+}
+
+// Terminate sends SIGTERM and waits for the exit.
+func (w *ClientWorker) Terminate() {
+	w.T.Helper()
+	if err := w.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		w.T.Fatalf("%v; it said:\n%s", err, w.Output)
+	}
+	w.WaitExit()
+}

@@ -1,0 +1,138 @@
+package kit
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+var (
+	// Binary is the program under test.
+	Binary string
+
+	// Soak asks for full sizes (QSIDECAR_SOAK=1). Without it Size returns a tenth.
+	Soak = os.Getenv("QSIDECAR_SOAK") != ""
+
+	// figures are the lines that Figure collects for the end.
+	figures struct {
+		sync.Mutex
+		lines []string
+	}
+)
+
+// Main is the TestMain of each topic. In a worker process (see StartWorker) it runs the
+// worker. Otherwise it finds the binary, runs the tests and prints their figures.
+func Main(m *testing.M) {
+	if mode := os.Getenv(workerMode); mode != "" {
+		os.Exit(runWorkerMode(mode))
+	}
+	flag.Parse()
+	if !given("test.parallel") {
+		_ = flag.Set("test.parallel", "8") // most tests wait for most of their time
+	}
+	os.Exit(runTests(m))
+}
+
+// given reports whether a flag is on the command line.
+func given(name string) (is bool) {
+	flag.Visit(func(f *flag.Flag) { is = is || f.Name == name })
+	return is
+}
+
+// root is the top of the repository.
+var root = func() string {
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "scripts", "build.sh")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	return ".." // tests run below the repository, so it was found
+}()
+
+// Path returns the absolute path of a file of the repository.
+func Path(name string) string { return filepath.Join(root, filepath.FromSlash(name)) }
+
+func runTests(m *testing.M) int {
+	if err := raiseFileLimit(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	dir, err := os.MkdirTemp("", "qsidecar-bin")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if Binary, err = findBinary(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	code := m.Run()
+	for _, line := range figures.lines {
+		fmt.Println("figure:", line)
+	}
+	return code
+}
+
+// findBinary is the binary that QSIDECAR_BIN names, or one built into dir: static
+// and without the race detector, as users get it. It is copied, so that users
+// other than this one can run it wherever the checkout lies.
+func findBinary(dir string) (string, error) {
+	to := filepath.Join(dir, "qsidecar")
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	if from := os.Getenv("QSIDECAR_BIN"); from != "" {
+		program, err := os.ReadFile(from)
+		if err != nil {
+			return "", fmt.Errorf("QSIDECAR_BIN: %w", err)
+		}
+		return to, testserver.WriteProgram(to, program)
+	}
+	if out, err := exec.Command(Path("scripts/build.sh"), to).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the binary: %w\n%s", err, out)
+	}
+	return to, nil
+}
+
+// raiseFileLimit makes room for 5,000 connections, at both ends: the sidecars
+// inherit it.
+func raiseFileLimit() error {
+	const want = 12_000
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	if l.Max < want {
+		return fmt.Errorf("the limit of open files is %d here, the tests need %d: raise it (ulimit -Hn)", l.Max, want)
+	}
+	l.Cur = max(l.Cur, want)
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l)
+}
+
+// Figure prints a measured figure with the test and once more at the very end.
+func Figure(t testing.TB, format string, args ...any) {
+	t.Helper()
+	line := fmt.Sprintf(format, args...)
+	t.Log(line)
+	figures.Lock()
+	defer figures.Unlock()
+	figures.lines = append(figures.lines, t.Name()+": "+line)
+}
+
+// Size is full in a soak and a tenth of it otherwise.
+func Size(full int) int {
+	if Soak {
+		return full
+	}
+	return full / 10
+}

@@ -1,0 +1,42 @@
+package kit
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// Person is who connects: a real process of that user and these groups.
+type Person struct {
+	UID, GID int
+	Groups   string // supplementary ones, as setpriv takes them
+}
+
+// As runs lines through nc as the person, and returns the replies.
+func (p Person) As(t *testing.T, socket string, lines ...string) (replies []Reply) {
+	t.Helper()
+	groups := []string{"--clear-groups"}
+	if p.Groups != "" {
+		groups = []string{"--groups", p.Groups}
+	}
+	args := append([]string{"--reuid", fmt.Sprint(p.UID), "--regid", fmt.Sprint(p.GID)}, groups...)
+	cmd := testserver.AsRoot(t.Context(), "setpriv", append(args, "nc", "-N", "-U", socket)...)
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("nc as %+v: %v (this test needs root, or sudo without a password)", p, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		var r Reply
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		replies = append(replies, r)
+	}
+	return replies
+}

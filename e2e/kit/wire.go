@@ -1,0 +1,312 @@
+package kit
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// Msg is a request as JSON carries it.
+type Msg map[string]any
+
+// Reply is any answer. Only what the tests look at has a field.
+type Reply struct {
+	ID       any          `json:"id"`
+	Event    string       `json:"event"`
+	OK       *bool        `json:"ok"`
+	Error    *Error       `json:"error"`
+	Job      *Job         `json:"job"`
+	Jobs     []Job        `json:"jobs"`
+	Enqueued []Job        `json:"enqueued"`
+	Acked    int          `json:"acked"`
+	Nacked   int          `json:"nacked"`
+	Extended int          `json:"extended"`
+	Count    int          `json:"count"`
+	Lost     []string     `json:"lost"`
+	Leases   []string     `json:"leases"` // of the event lost
+	Queues   []QueueStats `json:"queues"`
+
+	Generation  int              `json:"generation"`
+	ConfigError string           `json:"config_error"`
+	Databases   []DatabaseStatus `json:"databases"`
+
+	MaxFrame   int `json:"max_frame"`
+	MaxPayload int `json:"max_payload"`
+	MaxReply   int `json:"max_reply"`
+}
+
+// DatabaseStatus is a database of a status.
+type DatabaseStatus struct {
+	Name    string `json:"name"`
+	Place   string `json:"place"`
+	Error   string `json:"error"`
+	Leaving bool   `json:"leaving"`
+}
+
+// Error is the error of a reply.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Field   string `json:"field"`
+	RetryMS int64  `json:"retry_ms"`
+}
+
+func (e *Error) Error() string { return e.Code + ": " + e.Message }
+
+// Passing is what a producer may be told while servers die: it tries again.
+func (e *Error) Passing() bool {
+	return e.Code == "unavailable" || e.Code == "unknown_outcome" || e.Code == "busy"
+}
+
+// conflict reports whether the error tells of a deadlock between transactions, in
+// the words of any engine: the sidecar's own business under whatever code.
+func (e *Error) conflict() bool {
+	words := strings.ToLower(e.Message)
+	return strings.Contains(words, "deadlock") || strings.Contains(words, "lock wait timeout")
+}
+
+// Job is a job as enqueue, claim and peek show it.
+type Job struct {
+	ID          string            `json:"id"`
+	Queue       string            `json:"queue"`
+	Lease       string            `json:"lease"`
+	Payload     string            `json:"payload"`
+	PayloadB64  []byte            `json:"payload_b64"`
+	Attempt     int               `json:"attempt"`
+	MaxAttempts int               `json:"max_attempts"`
+	Fence       int64             `json:"fence"`
+	Duplicate   bool              `json:"duplicate"`
+	State       string            `json:"state"`
+	LastError   string            `json:"last_error"`
+	Errors      []Failure         `json:"errors"`
+	Headers     map[string]string `json:"headers"`
+	Result      string            `json:"result"`
+	ResultB64   []byte            `json:"result_b64"`
+}
+
+// Failure is a failed attempt of a job.
+type Failure struct {
+	Attempt int    `json:"attempt"`
+	Cause   string `json:"cause"`
+	Message string `json:"message"`
+}
+
+// QueueStats are the counts of a queue, by state.
+type QueueStats struct {
+	Queue                                 string
+	Ready, Scheduled, Claimed, Dead, Done int
+}
+
+// Total counts the jobs in any state.
+func (s QueueStats) Total() int { return s.Ready + s.Scheduled + s.Claimed + s.Dead + s.Done }
+
+// Wire is a connection that speaks JSON lines. Its errors are the connection's;
+// what the server refuses is in the reply.
+type Wire struct {
+	net.Conn
+	In *bufio.Reader
+}
+
+// DialWire connects to a sidecar's socket.
+func DialWire(socket string) (*Wire, error) {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	return &Wire{Conn: c, In: bufio.NewReader(c)}, nil
+}
+
+// Send sends requests and waits for no reply.
+func (w *Wire) Send(reqs ...Msg) error {
+	var out []byte
+	for _, req := range reqs {
+		line, err := json.Marshal(req)
+		if err != nil {
+			return err
+		}
+		out = append(append(out, line...), '\n')
+	}
+	_, err := w.Write(out)
+	return err
+}
+
+// Receive returns the next reply or event.
+func (w *Wire) Receive() (*Reply, error) {
+	line, err := w.In.ReadBytes('\n')
+	if err != nil {
+		return nil, err
+	}
+	r := new(Reply)
+	if err := json.Unmarshal(line, r); err != nil {
+		return nil, fmt.Errorf("the server sent %.200q: %w", line, err)
+	}
+	if r.OK == nil && r.Event == "" || r.OK != nil && *r.OK == (r.Error != nil) {
+		return nil, fmt.Errorf("neither a reply nor an event: %.200q", line)
+	}
+	return r, nil
+}
+
+// Call sends a request and returns the next reply.
+func (w *Wire) Call(req Msg) (*Reply, error) {
+	if err := w.Send(req); err != nil {
+		return nil, err
+	}
+	return w.Receive()
+}
+
+// Conn is a wire whose failures end the test.
+type Conn struct {
+	*Wire
+	t testing.TB
+}
+
+// WaitMS is a claim's wait_ms for a job that is to come: shorter than the limit under
+// which its answer is read.
+func WaitMS() int64 { return testwait.Limit.Milliseconds() / 2 }
+
+// Dial opens a connection that the test's end closes.
+func Dial(t testing.TB, socket string) *Conn {
+	t.Helper()
+	w, err := DialWire(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return &Conn{Wire: w, t: t}
+}
+
+// SetLimit has what is received from now on come within the one limit of the tests.
+func (c *Conn) SetLimit() {
+	c.t.Helper()
+	if err := c.SetReadDeadline(testwait.Deadline()); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Post sends requests without waiting for their answers.
+func (c *Conn) Post(reqs ...Msg) {
+	c.t.Helper()
+	if err := c.Send(reqs...); err != nil {
+		c.t.Fatalf("sending %v: %v", reqs, err)
+	}
+}
+
+// Next is the next answer, whatever it says.
+func (c *Conn) Next() *Reply {
+	c.t.Helper()
+	c.SetLimit()
+	r, err := c.Receive()
+	if err != nil {
+		c.t.Fatalf("waiting for an answer: %v", err)
+	}
+	return r
+}
+
+// Ask is one request and its answer, whatever it says.
+func (c *Conn) Ask(req Msg) *Reply {
+	c.t.Helper()
+	c.Post(req)
+	c.SetLimit()
+	r, err := c.Receive()
+	if err != nil {
+		c.t.Fatalf("waiting for the answer to %v: %v", Brief(req), err)
+	}
+	return r
+}
+
+// Must is one request that has to succeed.
+func (c *Conn) Must(req Msg) *Reply {
+	c.t.Helper()
+	r := c.Ask(req)
+	if r.Error != nil {
+		c.t.Fatalf("%v: %v", Brief(req), r.Error)
+	}
+	return r
+}
+
+// MustFail is one request that has to fail with the code.
+func (c *Conn) MustFail(code string, req Msg) *Error {
+	c.t.Helper()
+	return c.WantError(code, fmt.Sprint(Brief(req)), c.Ask(req))
+}
+
+// WantError fails the test unless the reply is an error with that code and a message.
+func (c *Conn) WantError(code, what string, r *Reply) *Error {
+	c.t.Helper()
+	if r.Error == nil || r.Error.Code != code || r.Error.Message == "" {
+		c.t.Fatalf("%s: answered %+v, want the error %s with a message", what, r.Error, code)
+	}
+	return r.Error
+}
+
+// ClaimOne waits for a job.
+func (c *Conn) ClaimOne(queue string) Job {
+	c.t.Helper()
+	var jobs []Job
+	testwait.Until(c.t, "a job of "+queue, func() bool {
+		jobs = c.Must(Msg{"op": "claim", "queue": queue, "wait_ms": 1000}).Jobs
+		return len(jobs) > 0
+	})
+	if len(jobs) != 1 {
+		c.t.Fatalf("claim %s: %d jobs, want 1", queue, len(jobs))
+	}
+	return jobs[0]
+}
+
+// WaitRecorded waits until the database has the deliveries of claimed jobs. That of a
+// prefetched job comes a moment after it: a sidecar killed before did not count it.
+func (c *Conn) WaitRecorded(jobs ...Job) {
+	c.t.Helper()
+	for _, j := range jobs {
+		testwait.Until(c.t, "the delivery of job "+j.ID+" is recorded", func() bool { return c.Peek(j.Queue, j.ID).Attempt == j.Attempt })
+	}
+}
+
+// Enqueue stores n jobs and returns their ids.
+func (c *Conn) Enqueue(queue string, n int) []string {
+	c.t.Helper()
+	var ids []string
+	for len(ids) < n {
+		var jobs []Msg
+		for i := len(ids); i < n && len(jobs) < 1000; i++ {
+			jobs = append(jobs, Msg{"queue": queue, "payload": fmt.Sprint(i)})
+		}
+		for _, j := range c.Must(Msg{"op": "enqueue", "jobs": jobs}).Jobs {
+			ids = append(ids, j.ID)
+		}
+	}
+	return ids
+}
+
+// Stats is the queue's counts.
+func (c *Conn) Stats(queue string) QueueStats {
+	c.t.Helper()
+	for _, s := range c.Must(Msg{"op": "stats", "queue": queue}).Queues {
+		if s.Queue == queue {
+			return s
+		}
+	}
+	return QueueStats{Queue: queue}
+}
+
+// WantClosed waits for the server to close the connection.
+func (c *Conn) WantClosed() {
+	c.t.Helper()
+	c.SetLimit()
+	if line, err := c.In.ReadBytes('\n'); !errors.Is(err, io.EOF) && !IsReset(err) {
+		c.t.Fatalf("the connection should be closed; got %.200q, %v", line, err)
+	}
+}
+
+// Brief cuts a request for a message.
+func Brief(req Msg) string {
+	s := fmt.Sprint(req)
+	return s[:min(len(s), 200)]
+}

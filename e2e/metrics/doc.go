@@ -1,0 +1,2 @@
+// Package metrics tests metrics, logs and traces.
+package metrics

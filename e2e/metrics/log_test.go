@@ -1,0 +1,155 @@
+package metrics
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// jsonLog are the lines of a log in JSON; those in another form are passed over.
+func jsonLog(sc *kit.Sidecar) (lines []map[string]any) {
+	sc.T.Helper()
+	text, err := os.ReadFile(sc.LogFile)
+	if err != nil {
+		sc.T.Fatal(err)
+	}
+	for in := bufio.NewScanner(bytes.NewReader(text)); in.Scan(); {
+		var line map[string]any
+		if bytes.HasPrefix(in.Bytes(), []byte("{")) {
+			if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+				sc.T.Fatalf("%s: %v", in.Text(), err)
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// logs waits for a line with that text and those fields.
+func logs(sc *kit.Sidecar, text string, fields kit.Msg) {
+	sc.T.Helper()
+	testwait.Until(sc.T, fmt.Sprintf("a line %q with %v is logged", text, fields), func() bool {
+		return slices.ContainsFunc(jsonLog(sc), func(line map[string]any) bool {
+			for key, want := range fields {
+				if fmt.Sprint(line[key]) != fmt.Sprint(want) {
+					return false
+				}
+			}
+			return line["msg"] == text
+		})
+	})
+}
+
+// TestLogOfALife: each event that matters is a line, with the same keys for the same things,
+// and the trace of the job where it is about one.
+func TestLogOfALife(t *testing.T) {
+	s := kit.NewSite(t)
+	s.HostLease = 5 * time.Second // what a beat finds is waited for
+	sc := s.Sidecar("a")
+	good, err := os.ReadFile(sc.ConfigFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(sc.ConfigFile, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sc.Start() // in the form text
+	testwait.Until(t, "the start is logged", func() bool { texts := sc.Texts(); return texts["serving"] == 1 && texts["joined the database"] == 1 })
+	c := sc.Dial()
+	write(string(good) + "log: {format: json}\n")
+	c.Must(kit.Msg{"op": "reload"})
+	logs(sc, "the config was reloaded", kit.Msg{"level": "INFO", "generation": 2, "changes": "log.format: text → json"})
+	if texts := sc.Texts(); texts["serving"] != 1 || texts["joined the database"] != 1 {
+		t.Errorf("the start is logged as %v", texts)
+	}
+	write("nonsense: 1\n")
+	c.MustFail("bad_request", kit.Msg{"op": "reload"})
+	logs(sc, "the config was not reloaded: what ran before goes on", kit.Msg{"level": "ERROR", "generation": 2})
+	write(string(good) + "log: {format: json}\n")
+	c.Must(kit.Msg{"op": "reload"})
+
+	jobsAreLogged(sc)
+	sc.Dial().Must(kit.Msg{"op": "pause", "queue": "mail"})
+	logs(sc, "an operator's command was carried out", kit.Msg{"level": "INFO", "op": "pause", "queue": "mail", "uid": os.Getuid()})
+
+	sc.Signal(syscall.SIGTERM)
+	if code := sc.WaitExit(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	logs(sc, "stopping: workers may settle what they hold; a second signal ends that", kit.Msg{"level": "INFO", "signal": "terminated"})
+	logs(sc, "stopped: what was asked is written, and leases stay valid for the restart grace", kit.Msg{"level": "INFO"})
+}
+
+// jobsAreLogged has jobs fail, die and get lost.
+func jobsAreLogged(sc *kit.Sidecar) {
+	sc.T.Helper()
+	c := sc.Dial()
+	c.Must(kit.Msg{"op": "hello", "worker": "w"})
+	claim := func(more kit.Msg) (kit.Job, kit.Msg) {
+		sc.T.Helper()
+		job := kit.Msg{"op": "enqueue", "queue": "mail", "payload": "a secret of the application", "headers": kit.Msg{"traceparent": traceParent}}
+		maps.Copy(job, more)
+		c.Must(job)
+		j := c.ClaimOne("mail")
+		return j, kit.Msg{"queue": "mail", "job": j.ID, "attempt": 1, "max_attempts": j.MaxAttempts, "worker": "w", "trace_id": traceID, "database": "main"}
+	}
+	with := func(keys kit.Msg, key string, value any) kit.Msg {
+		keys = maps.Clone(keys)
+		keys[key] = value
+		return keys
+	}
+
+	j, keys := claim(nil)
+	c.Must(kit.Msg{"op": "nack", "lease": j.Lease, "error": "no such\naddress", "delay_ms": 600_000})
+	logs(sc, "a job failed and is tried again", with(with(keys, "cause", "nacked"), "error", "no such\naddress"))
+
+	j, keys = claim(kit.Msg{"max_attempts": 1})
+	c.Must(kit.Msg{"op": "nack", "lease": j.Lease, "error": "no"})
+	logs(sc, "a job is dead", with(with(keys, "cause", "nacked"), "level", "WARN"))
+
+	j, keys = claim(nil)
+	c.Must(kit.Msg{"op": "release", "queue": "mail", "ids": []string{j.ID}})
+	c.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": j.Lease})
+	logs(sc, "a job was lost: its lease is not valid any more", with(with(keys, "during", "ack"), "level", "WARN"))
+	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "ready"})
+
+	_, keys = claim(kit.Msg{"timeout_ms": 50}) // and makes no call: it is told at the next beat
+	logs(sc, "jobs were taken back", kit.Msg{"queue": "mail", "cause": "timed_out", "jobs": 1, "database": "main"})
+	logs(sc, "a job was lost: its lease is not valid any more", with(keys, "during", "beat"))
+	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "scheduled"})
+
+	n := kit.Size(10_000)
+	c.Enqueue("many", n)
+	w := sc.Dial()
+	w.Must(kit.Msg{"op": "hello", "worker": "dies"})
+	for held := 0; held < n; {
+		held += len(w.Must(kit.Msg{"op": "claim", "queue": "many", "max": 1000}).Jobs)
+	}
+	w.Close()
+	logs(sc, "a worker left while it held jobs", kit.Msg{"level": "WARN", "worker": "dies", "jobs": n, "dead": 0, "cause": "disconnected", "uid": os.Getuid(), "pid": os.Getpid()})
+	if lines := len(jsonLog(sc)); lines > 150 {
+		sc.T.Errorf("%d lines are logged where a worker left with %d jobs", lines, n)
+	}
+	log, err := os.ReadFile(sc.LogFile)
+	if err != nil {
+		sc.T.Fatal(err)
+	}
+	for _, secret := range []string{"a secret of the application", j.Lease} {
+		if bytes.Contains(log, []byte(secret)) {
+			sc.T.Errorf("the log has %q", secret)
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package metrics
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// tally is what workers count, as "what queue".
+type tally struct {
+	mu  sync.Mutex
+	all map[string]int
+}
+
+func (y *tally) add(what, queue string, n int) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.all[what+" "+queue] += n
+}
+
+// metricsRun is 32 workers that do all that can be done to a job, and count it.
+type metricsRun struct {
+	t      *testing.T
+	socket string
+	tally
+	late atomic.Int64 // settles and extends that were answered lease_lost
+	stop atomic.Bool
+}
+
+// TestMetricsEqualTheWork: after a run of 32 workers with acks, nacks, deaths, time-outs,
+// hang-ups and duplicates, under reloads, the metrics are what the workers counted; all the
+// while no counter decreases; and promtool finds nothing to say.
+func TestMetricsEqualTheWork(t *testing.T) {
+	t.Parallel()
+	s, _ := kit.NewPostgresSite(t)
+	place := filepath.Join(s.Dir, "admin.sock")
+	s.Extra = "admin: {listen: " + place + "}\ndefaults: {max_attempts: 3, backoff: {initial: 5ms, max: 20ms}}\n"
+	s.Queues = "  work: {}\n  slow: {timeout: 200ms, max_attempts: 2}\n  \"*\": {}\n"
+	a := s.Start("a")
+	scrape := scraping(t, kit.AdminAt(t, place))
+	r := &metricsRun{t: t, socket: a.Socket, tally: tally{all: map[string]int{}}}
+	var producers, workers sync.WaitGroup
+	producers.Go(func() { r.produce(kit.Size(20_000)) })
+	for n := range 32 {
+		workers.Go(func() { r.work(rand.New(rand.NewPCG(uint64(n), 1))) })
+	}
+	producers.Add(1)
+	reloads := 0
+	go func() { // the config changes while they work
+		defer producers.Done()
+		for ; reloads < 6; reloads++ {
+			r.reload(a, reloads)
+		}
+	}()
+	producers.Wait()
+	c := a.Dial()
+	kit.WaitProgress(t, "every job has ended", func() (now int, done bool) {
+		left := 0
+		for _, q := range c.Must(kit.Msg{"op": "stats"}).Queues {
+			left += q.Ready + q.Scheduled + q.Claimed
+		}
+		return left, left == 0
+	})
+	r.stop.Store(true)
+	workers.Wait()
+	c.Must(kit.Msg{"op": "purge", "queue": "work", "state": "dead"}) // it takes away rows, and no count
+	e := scrape.end()
+	r.compare(e)
+	promtoolSays(t, e.Text, "check", "metrics")
+	onThePage(e, t)
+	kit.Figure(t, "%d jobs: the counters are what 32 workers counted; %d looks at them meanwhile and %d reloads, and none decreased",
+		r.all["enqueued work"]+r.all["enqueued side"]+r.all["enqueued slow"], scrape.asked, reloads)
+}
+
+// produce stores jobs, some of them twice.
+func (r *metricsRun) produce(n int) {
+	w := r.dial()
+	defer w.Close()
+	for at := 0; at < n; {
+		var jobs []kit.Msg
+		for ; len(jobs) < 50 && at < n; at++ {
+			switch {
+			case at%10 == 0:
+				jobs = append(jobs, kit.Msg{"queue": "work", "key": fmt.Sprint(at / 20)})
+			case at%100 == 1:
+				jobs = append(jobs, kit.Msg{"queue": "slow"})
+			default:
+				jobs = append(jobs, kit.Msg{"queue": "work"})
+			}
+		}
+		rep, err := w.Call(kit.Msg{"op": "enqueue", "jobs": jobs})
+		if err != nil || rep.Error != nil {
+			r.t.Errorf("enqueue: %v, %+v", err, rep)
+			return
+		}
+		for i, j := range rep.Jobs {
+			r.add(map[bool]string{true: "duplicate", false: "enqueued"}[j.Duplicate], jobs[i]["queue"].(string), 1)
+		}
+	}
+}
+
+func (r *metricsRun) dial() *kit.Wire {
+	w, err := kit.DialWire(r.socket)
+	if err != nil {
+		r.t.Error(err)
+		r.stop.Store(true)
+		return &kit.Wire{}
+	}
+	return w
+}
+
+// work takes one job after another and does something with it.
+func (r *metricsRun) work(rnd *rand.Rand) {
+	w := r.dial()
+	for !r.stop.Load() {
+		rep, err := w.Call(kit.Msg{"op": "claim", "queues": []string{"slow", "side", "work"}, "wait_ms": 100})
+		if err != nil || rep.Error != nil {
+			r.t.Errorf("claim: %v, %+v", err, rep)
+			return
+		}
+		for _, j := range rep.Jobs {
+			r.add("claimed", j.Queue, 1)
+			if !r.end(w, j, rnd) {
+				w.Close()
+				w = r.dial()
+			}
+		}
+	}
+	w.Close()
+}
+
+// end ends a delivery in one of the ways there are. false: the connection is of no more use.
+func (r *metricsRun) end(w *kit.Wire, j kit.Job, rnd *rand.Rand) bool {
+	last := j.Attempt == j.MaxAttempts
+	if j.Queue == "slow" { // until its time is over
+		for {
+			rep := r.call(w, kit.Msg{"op": "extend", "lease": j.Lease})
+			if rep.Error != nil {
+				r.lost(rep)
+				break
+			}
+		}
+		r.ended("timed_out", j, last)
+		return true
+	}
+	switch p := rnd.IntN(100); {
+	case p < 60:
+		r.settle(w, kit.Msg{"op": "ack", "lease": j.Lease})
+		r.add("acked", j.Queue, 1)
+		if p < 5 {
+			r.lost(r.call(w, kit.Msg{"op": "ack", "lease": j.Lease})) // once more
+		}
+	case p < 70 && j.Queue == "work":
+		rep := r.settle(w, kit.Msg{"op": "ack", "lease": j.Lease, "enqueue": []kit.Msg{{"queue": "side"}}})
+		r.add("acked", j.Queue, 1)
+		r.add("enqueued", "side", len(rep.Enqueued))
+	case p < 80:
+		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "error": "no"})
+		r.add("nacked", j.Queue, 1)
+		r.dies(j, last)
+	case p < 84:
+		r.settle(w, kit.Msg{"op": "nack", "leases": []string{j.Lease}, "dead": true})
+		r.add("nacked", j.Queue, 1)
+		r.dies(j, true)
+	case p < 88:
+		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "charge": false, "delay_ms": 0})
+		r.add("nacked", j.Queue, 1)
+	case p < 94:
+		r.ended("disconnected", j, last)
+		return false // hangs up
+	default:
+		r.settle(w, kit.Msg{"op": "bye"})
+		r.add("returned", j.Queue, 1)
+		return false
+	}
+	return true
+}
+
+func (r *metricsRun) call(w *kit.Wire, req kit.Msg) *kit.Reply {
+	rep, err := w.Call(req)
+	if err != nil {
+		r.t.Errorf("%v: %v", kit.Brief(req), err)
+		return &kit.Reply{Error: &kit.Error{Code: "gone"}}
+	}
+	return rep
+}
+
+func (r *metricsRun) settle(w *kit.Wire, req kit.Msg) *kit.Reply {
+	rep := r.call(w, req)
+	if rep.Error != nil || len(rep.Lost) > 0 {
+		r.t.Errorf("%v: %+v", kit.Brief(req), rep)
+	}
+	return rep
+}
+
+func (r *metricsRun) lost(rep *kit.Reply) {
+	if rep.Error == nil || rep.Error.Code != "lease_lost" {
+		r.t.Errorf("a lease that is not valid any more: %+v", rep)
+	}
+	r.late.Add(1)
+}
+
+func (r *metricsRun) ended(cause string, j kit.Job, last bool) {
+	r.add("lost/"+cause, j.Queue, 1)
+	r.dies(j, last)
+}
+
+func (r *metricsRun) dies(j kit.Job, dead bool) {
+	if dead {
+		r.add("dead", j.Queue, 1)
+	}
+}
+
+// reload has the sidecar take another config: queues come and go, and so does the switch of pprof.
+func (r *metricsRun) reload(a *kit.Sidecar, n int) {
+	text, err := os.ReadFile(a.ConfigFile)
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	lines := slices.DeleteFunc(strings.SplitAfter(string(text), "\n"), func(l string) bool { return strings.HasPrefix(l, "  extra") || strings.HasPrefix(l, "  side") })
+	added := fmt.Sprintf("  extra%d: {}\n", n)
+	if n%2 == 0 {
+		added += "  side: {timeout: 1h}\n"
+	}
+	if err := os.WriteFile(a.ConfigFile, []byte(strings.Join(lines, "")+added), 0o644); err != nil {
+		r.t.Error(err)
+		return
+	}
+	w := r.dial()
+	defer w.Close()
+	rep := r.call(w, kit.Msg{"op": "reload"})
+	if rep.Error != nil {
+		r.t.Errorf("reload: %v", rep.Error)
+	}
+}
+
+// compare holds the metrics against what the workers counted.
+func (r *metricsRun) compare(e kit.Exposition) {
+	t := r.t
+	for _, queue := range []string{"work", "side", "slow"} {
+		got := map[string]int{}
+		for _, what := range []string{"enqueued", "duplicate", "claimed", "acked", "nacked", "dead", "returned"} {
+			got[what] = int(e.Of(t, "jobs_"+what+"_total", queue))
+		}
+		for _, cause := range []string{"disconnected", "timed_out", "lease_ended", "sidecar_lost", "too_large"} {
+			got["lost/"+cause] = int(e.Of(t, "jobs_lost_total", queue, `cause="`+cause+`"`))
+		}
+		want := map[string]int{}
+		for what := range got {
+			want[what] = r.all[what+" "+queue]
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("the metrics of %s say %v, the workers counted %v", queue, got, want)
+		}
+		if queue == "work" && (want["nacked"] == 0 || want["dead"] == 0 || want["duplicate"] == 0 || want["returned"] == 0 || want["lost/disconnected"] == 0) ||
+			queue == "slow" && (want["lost/timed_out"] == 0 || want["dead"] == 0) || queue == "side" && want["enqueued"] == 0 {
+			t.Errorf("the run of %s has not all in it that there is: %v", queue, want)
+		}
+		if got, want := int(e.Of(t, "job_run_seconds_count", queue)), want["acked"]+want["nacked"]; got != want {
+			t.Errorf("%d runs of %s, want %d", got, queue, want)
+		}
+		if got, want := int(e.Of(t, "claim_wait_seconds_count", queue)), want["claimed"]; got != want {
+			t.Errorf("%d waits for %s, want %d", got, queue, want)
+		}
+	}
+	if got := e.Series[`qsidecar_leases_lost_total{database="main"}`]; int64(got) != r.late.Load() {
+		t.Errorf("%v lost leases, the workers counted %d", got, r.late.Load())
+	}
+	if got := e.Series["qsidecar_config_generation"]; got != 7 {
+		t.Errorf("the config's generation is %v, want 7", got)
+	}
+}

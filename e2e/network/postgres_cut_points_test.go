@@ -1,0 +1,108 @@
+package network
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2/toxics"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// cutPoints are after how many bytes of a way of n to cut: all along it, and
+// closely at its end, where the commit is.
+func cutPoints(n int64) (at []int64) {
+	coarse, fine := n/12, int64(16)
+	if kit.Soak {
+		coarse, fine = max(n/100, 1), 2
+	}
+	for x := int64(1); x < n; x += max(coarse, 1) {
+		at = append(at, x)
+	}
+	for x := max(n-120, 1); x <= n; x += fine {
+		at = append(at, x)
+	}
+	slices.Sort(at)
+	return slices.Compact(at)
+}
+
+// TestPostgresCutPoints: the network is cut at each point of a claim's and of an
+// ack's way to the server and back, before the commit and after it. Nobody else
+// gets the job, no delivery is charged for it, and no ack is lost.
+func TestPostgresCutPoints(t *testing.T) {
+	toxics.Register("qsidecar_cut", new(kit.CutToxic))
+	s, p := kit.NewPostgresSite(t)
+	s.HostLease = 20 * time.Second // beats and looks are rare: what is cut is a claim or an ack
+	wire, through := p.Proxy()
+	producer := s.Start("b").Dial()
+	wire.SetToxics(`{"type": "qsidecar_cut", "stream": "upstream", "attributes": {"stream": "upstream"}}`,
+		`{"type": "qsidecar_cut", "stream": "downstream", "attributes": {"stream": "downstream"}}`)
+	s.URL = through
+	a := s.Start("a")
+	w := a.Dial()
+	seen := map[string]bool{}
+	claim := func() kit.Job {
+		t.Helper()
+		job := w.ClaimOne("mail")
+		if seen[job.ID] || job.Attempt != 1 {
+			t.Errorf("job %s: attempt %d, seen before: %v", job.ID, job.Attempt, seen[job.ID])
+		}
+		seen[job.ID] = true
+		return job
+	}
+	ack := func(job kit.Job) {
+		t.Helper()
+		w.Must(kit.Msg{"op": "ack", "lease": job.Lease})
+	}
+	for _, way := range []string{"upstream", "downstream"} {
+		cutters := kit.Cutters[way]
+		var claims, acks []int64
+		for range 9 { // the first ones prepare their statements
+			producer.Enqueue("mail", 1)
+			cutters.Open(-1)
+			job := claim()
+			claims = append(claims, cutters.Shut())
+			cutters.Open(-1)
+			ack(job)
+			acks = append(acks, cutters.Shut())
+		}
+		slices.Sort(claims)
+		slices.Sort(acks)
+		// Not the median: on a busy machine more than half of them may need a second look.
+		claimBytes, ackBytes := claims[len(claims)/4], acks[len(acks)/4]
+		cut, missed := 0, 0
+		var slowest time.Duration
+		hit := func(c <-chan struct{}, began int64) {
+			cutters.Shut()
+			slowest = max(slowest, kit.Since(began))
+			select {
+			case <-c:
+				cut++
+			default:
+				missed++ // it took fewer bytes this time
+			}
+		}
+		for _, at := range cutPoints(claimBytes) {
+			producer.Enqueue("mail", 1)
+			c, began := cutters.Open(at), kit.Monotonic()
+			job := claim()
+			hit(c, began)
+			ack(job)
+		}
+		for _, at := range cutPoints(ackBytes) {
+			producer.Enqueue("mail", 1)
+			job := claim()
+			c, began := cutters.Open(at), kit.Monotonic()
+			ack(job)
+			hit(c, began)
+		}
+		kit.Figure(t, "%s: a claim has %d bytes, an ack %d; cut at %d points, the slowest answer took %v", way, claimBytes, ackBytes, cut, slowest.Round(time.Millisecond))
+		if cut == 0 {
+			t.Errorf("%s: none of %d cuts met anything", way, missed)
+		}
+	}
+	if left := p.Jobs(t); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

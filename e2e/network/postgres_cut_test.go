@@ -1,0 +1,139 @@
+package network
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestPostgresCutOff: a sidecar is cut off from the server while its workers go on. Its
+// jobs go to another one when its lease period has ended.
+func TestPostgresCutOff(t *testing.T) {
+	s, p := kit.NewPostgresSite(t)
+	s.HostLease = 20 * time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	wire, through := p.Proxy()
+	b := s.Start("b")
+	s.URL = through
+	a := s.Start("a")
+	producer := b.Dial()
+	const jobs = 5
+	producer.Enqueue("mail", jobs)
+	worker := a.Dial()
+	worker.Must(kit.Msg{"op": "hello", "events": []string{"lost"}})
+	var held []string
+	for range jobs {
+		job := worker.ClaimOne("mail")
+		producer.WaitRecorded(job)
+		held = append(held, job.Lease)
+	}
+	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // bytes vanish
+	began := kit.Monotonic()
+	other := b.Dial()
+	var again time.Duration
+	for range jobs {
+		job := other.ClaimOne("mail")
+		if job.Attempt != 2 {
+			t.Errorf("job %s: attempt %d, want 2: a lost sidecar is a failed attempt", job.ID, job.Attempt)
+		}
+		again = kit.Since(began)
+		other.Must(kit.Msg{"op": "ack", "lease": job.Lease})
+	}
+	late := a.Dial()
+	late.Post(kit.Msg{"op": "ack", "lease": held[0]}) // while it is cut off: nobody may say that it worked
+	if r := late.Next(); r.Error == nil || !slices.Contains([]string{"unknown_outcome", "unavailable", "lease_lost"}, r.Error.Code) {
+		t.Errorf("an ack under way through the cut: %+v", r)
+	}
+	wire.SetToxics()
+	mended := kit.Monotonic()
+	told := worker.Next()
+	for _, lease := range held[1:] { // the first one's ack is under way
+		if told.Event != "lost" || !slices.Contains(told.Leases, lease) {
+			t.Errorf("told %q of %d leases, want the event lost with all of them", told.Event, len(told.Leases))
+		}
+	}
+	for _, lease := range held {
+		late.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": lease})
+	}
+	producer.Enqueue("mail", 1)
+	late.Must(kit.Msg{"op": "ack", "lease": late.ClaimOne("mail").Lease})
+	kit.Figure(t, "a sidecar with a lease period of %v was cut off: its %d jobs were worked elsewhere after %v; it served again %v after the network was whole",
+		s.HostLease, jobs, again.Round(time.Millisecond), kit.Since(mended).Round(time.Millisecond))
+	joins := func() int { return strings.Count(a.Log(), "joined the database") }
+	testwait.Until(t, "it says that it joined again", func() bool { return joins() > 1 })
+	if n := joins(); n != 2 {
+		t.Errorf("a joined the database %d times, want twice: with a new identity after the cut", n)
+	}
+	if left := p.Jobs(t); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestPostgresCutCrashRun: the network between one of two sidecars and the server
+// breaks at any point of any round trip, for any time.
+func TestPostgresCutCrashRun(t *testing.T) {
+	s, p := kit.NewPostgresSite(t)
+	wire, through := p.Proxy()
+	b := s.Start("b")
+	s.URL = through
+	a := s.Start("a")
+	toggles := 0
+	v := kit.CrashRun{
+		Queue: "crash", Jobs: kit.Size(30_000), Workers: 32,
+		Sidecars: []*kit.Sidecar{a, b},
+		Killers: []kit.Killer{
+			{Every: 500, Strike: kit.KillWorker},
+			{Every: 101, Strike: func(r *kit.CrashRuntime) { toggles++; toggle(wire, r, a.Name, s.HostLease) }},
+		},
+		Tend: func(r *kit.CrashRuntime) {
+			if wire.Since != 0 && kit.Since(wire.Since) > s.HostLease/6 {
+				toggle(wire, r, a.Name, s.HostLease)
+			}
+		},
+		Mend: func(r *kit.CrashRuntime) {
+			if wire.Since != 0 {
+				toggle(wire, r, a.Name, s.HostLease)
+			}
+		},
+		Left: p.Jobs,
+	}.Run(t)
+	if len(v.Problems) > 0 {
+		t.Errorf("%d problems:\n%s", len(v.Problems), v.Summary(20))
+	}
+	if said := a.Log(); !strings.Contains(said, "tried again") && !strings.Contains(said, "found out") && !strings.Contains(said, "did not reach") {
+		t.Errorf("the cuts hit nobody: %v", v)
+	}
+	kit.Figure(t, "the network was cut or mended %d times", toggles)
+	if v.Cuts == 0 {
+		t.Error("no cut was short: every second delivery may have been excused")
+	}
+}
+
+// toggle cuts, or mends what is cut. What is cut for less than a part of the
+// lease period is no reason for a second delivery of anything.
+func toggle(n *kit.Proxy, r *kit.CrashRuntime, who string, lease time.Duration) {
+	n.P.T.Helper()
+	if n.Since == 0 {
+		n.Since = kit.Monotonic()
+		stream := []string{"upstream", "downstream"}[r.Rand.IntN(2)]
+		n.SetToxics([]string{
+			kit.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(20_000)), // the connection ends after so many
+			kit.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(2_000)),
+			kit.Toxic("reset_peer", stream, "timeout", r.Rand.IntN(20)), // is reset so long after its first bytes
+			kit.Toxic("timeout", stream, "timeout", 0),                  // bytes vanish
+		}[r.Rand.IntN(4)])
+		return
+	}
+	rec := kit.Record{At: n.Since, Who: kit.Connections, What: kit.Killed}
+	if kit.Since(n.Since) > lease/3 {
+		rec.Who = who
+	}
+	n.SetToxics()
+	n.Since, rec.Until = 0, kit.Monotonic()
+	if err := r.Hist.Add(rec); err != nil {
+		n.P.T.Fatal(err)
+	}
+}

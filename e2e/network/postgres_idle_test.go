@@ -1,0 +1,68 @@
+package network
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// TestPostgresWakeUp: a claim that waits on one sidecar is answered at an enqueue
+// through another.
+func TestPostgresWakeUp(t *testing.T) {
+	fewer := map[string]int{"on": 1, "off": 2} // rounds: without, each takes half a second
+	for notify, by := range fewer {
+		t.Run("notify-"+notify, func(t *testing.T) {
+			s, _ := kit.NewPostgresSite(t)
+			s.DatabaseOptions = ", notify: " + notify
+			wakeUps(t, s, kit.Size(200)/by)
+		})
+	}
+}
+
+// TestPostgresIdle: what a thousand waiting workers cost.
+func TestPostgresIdle(t *testing.T) {
+	const workers, queues = 1000, 20
+	s, p := kit.NewPostgresSite(t)
+	if err := p.Exec(t.Context(), fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", p.Name)); err != nil {
+		t.Fatal(err)
+	}
+	sc := idleWorkers(s, workers, queues)
+	before := len(p.Log())
+	p.Query(p.Admin(), "SELECT pg_sleep($1)::text", watched.Seconds())
+	said := p.Log()[before:]
+	statements := strings.Count(said, "LOG:  execute ") + strings.Count(said, "LOG:  statement: ")
+	connections := len(p.Backends())
+	rss, _ := sc.RSS()
+	judgeIdle(t, workers, queues, rss, connections, statements)
+}
+
+// TestPostgresPlainInsert: another program enqueues by a plain INSERT, the one
+// that the schema documents, and a waiting claim is answered.
+func TestPostgresPlainInsert(t *testing.T) {
+	s, p := kit.NewPostgresSite(t)
+	sc := s.Start("a")
+	c := sc.Dial()
+	const rounds = 5
+	longest := time.Duration(0)
+	for range rounds {
+		c.Post(kit.Msg{"op": "claim", "queue": "mail", "wait_ms": kit.WaitMS()})
+		sc.CaughtUp()
+		w := kit.StartWorker(t, kit.ModeInsert, kit.WorkerTask{Name: "inserter", Socket: p.URL}, nil)
+		w.Stop(t) // it ends by itself, once the transaction is committed
+		began := kit.Monotonic()
+		r := c.Next()
+		longest = max(longest, kit.Since(began))
+		if r.Error != nil || len(r.Jobs) != 1 || r.Jobs[0].Payload != "hello" || r.Jobs[0].Attempt != 1 {
+			t.Fatalf("answered %+v %v", r.Jobs, r.Error)
+		}
+		c.Must(kit.Msg{"op": "ack", "lease": r.Jobs[0].Lease})
+	}
+	if left := p.Jobs(t); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	kit.Figure(t, "a waiting claim was answered %v after another process had committed its plain INSERT (the longest of %d)",
+		longest.Round(time.Millisecond), rounds)
+}

@@ -1,0 +1,3 @@
+// Package system tests what installs and starts the program: systemd, packages, releases, socket
+// paths.
+package system

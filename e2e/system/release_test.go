@@ -1,0 +1,260 @@
+package system
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// releaseTag is the version that the test's repository gives its commit.
+const releaseTag = "v1.2.3-rc.1"
+
+// released is the release that all tests of one look at: it is built once.
+var released = sync.OnceValues(func() (release, error) {
+	dir, err := os.MkdirTemp(filepath.Dir(kit.Binary), "release-") // goes with the binary
+	if err != nil {
+		return release{}, err
+	}
+	r := release{dir: dir, clone: filepath.Join(dir, "here", "qsidecar")}
+	if err := r.commit(); err != nil {
+		return release{}, err
+	}
+	return r, r.build(r.clone, filepath.Join(dir, "dist"), "TZ=UTC")
+})
+
+// release is a repository with this source as its one commit, a clone of it, and what
+// scripts/release.sh made there.
+type release struct{ dir, clone string }
+
+// dist is where the files of the release are.
+func (r release) dist() string { return filepath.Join(r.dir, "dist") }
+
+// commit puts this checkout's files as they are, changed ones too, into a repository.
+func (r release) commit() error {
+	source := kit.Path(".")
+	repository := filepath.Join(r.dir, "repository.git")
+	git := func(args ...string) error {
+		return runIn(source, []string{"GIT_DIR=" + repository, "GIT_WORK_TREE=" + source}, "git",
+			append([]string{"-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "core.bare=false", "-c", "gc.auto=0"}, args...)...)
+	}
+	return errors.Join(
+		runIn(source, nil, "git", "init", "-q", "--bare", repository),
+		git("add", "--all"), git("commit", "-q", "-m", "what is tested"), git("tag", releaseTag),
+		runIn(source, nil, "git", "clone", "-q", repository, r.clone))
+}
+
+// build builds the release of a clone into out.
+func (r release) build(clone, out string, env ...string) error {
+	systems := []string{"linux/amd64", "linux/arm64"}
+	if kit.Soak {
+		systems = append(systems, "darwin/amd64", "darwin/arm64")
+	}
+	return runIn(clone, append(env, "OUT="+out), filepath.Join(clone, "scripts/release.sh"), systems...)
+}
+
+// runIn runs a command in dir. Its error has what the command said.
+func runIn(dir string, env []string, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return errors.Join(errors.New(cmd.String()), err, errors.New(string(out)))
+	}
+	return nil
+}
+
+// archived are the files of an archive, by their names below its one folder.
+func archived(t *testing.T, archive string) map[string][]byte {
+	t.Helper()
+	f, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string][]byte)
+	folder := strings.TrimSuffix(filepath.Base(archive), ".tar.gz")
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, ok := strings.CutPrefix(h.Name, folder+"/")
+		if !ok || h.Uid != 0 || h.Gid != 0 || h.Uname+h.Gname != "" {
+			t.Errorf("%s: has %s of %d:%d (%s:%s), want root's by number, in %s", archive, h.Name, h.Uid, h.Gid, h.Uname, h.Gname, folder)
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		if files[name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestReleaseIsReproducible: two clones in other folders, by somebody with other habits,
+// and in a soak with a compiler that has nothing cached, give the same bytes.
+func TestReleaseIsReproducible(t *testing.T) {
+	t.Parallel()
+	r, err := released()
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := filepath.Join(r.dir, "some", "where", "else")
+	again := filepath.Join(r.dir, "again")
+	if err := runIn(r.dir, nil, "sh", "-c", "umask 077; git clone -q repository.git "+elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"TZ=Pacific/Auckland", "LC_ALL=de_DE.UTF-8", "GOAMD64=v3", "GOFLAGS=-buildvcs=false", "QSIDECAR_VERSION=9"}
+	if kit.Soak {
+		env = append(env, "GOCACHE="+filepath.Join(r.dir, "gocache"))
+	}
+	if err := r.build(elsewhere, again, env...); err != nil {
+		t.Fatal(err)
+	}
+	sums, err := os.ReadFile(filepath.Join(r.dist(), "SHA256SUMS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{r.dist(), again} {
+		check := exec.Command("sha256sum", "--check", "--strict")
+		check.Dir, check.Stdin = dir, strings.NewReader(string(sums))
+		out, err := check.CombinedOutput()
+		files, readErr := os.ReadDir(dir)
+		if err != nil || readErr != nil || strings.Count(string(sums), "\n") != len(files)-1 {
+			t.Errorf("%s: %v, %v, %d files:\n%s", dir, err, readErr, len(files), out)
+		}
+	}
+	t.Logf("the same in both:\n%s", sums)
+}
+
+// TestReleaseArchives: each has what it should, its program is static and for the machine
+// that the name says, and this machine's runs and tells its version.
+func TestReleaseArchives(t *testing.T) {
+	t.Parallel()
+	r, err := released()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := strings.TrimPrefix(releaseTag, "v")
+	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		files := archived(t, filepath.Join(r.dist(), "qsidecar-"+version+"-linux-"+arch+".tar.gz"))
+		for _, name := range []string{
+			"README.md", "qsidecar.example.yaml", "LICENSES.txt", "systemd/qsidecar.service", "man/qsidecar.1", "man/qsidecar-work.1",
+			"completions/qsidecar.bash", "completions/qsidecar.zsh", "completions/qsidecar.fish",
+		} {
+			if len(files[name]) < 1000 {
+				t.Errorf("%s: %s has %d bytes", arch, name, len(files[name]))
+			}
+		}
+		program := filepath.Join(t.TempDir(), "qsidecar")
+		if err := testserver.WriteProgram(program, files["qsidecar"]); err != nil {
+			t.Fatal(err)
+		}
+		f, err := elf.Open(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		libraries, err := f.ImportedLibraries()
+		interpreter := f.Section(".interp")
+		f.Close()
+		if f.Machine != machine || err != nil || len(libraries) > 0 || interpreter != nil {
+			t.Errorf("%s: a program for %v that needs %v (%v) and the interpreter %v, want a static one for %v", arch, f.Machine, libraries, err, interpreter, machine)
+		}
+		if arch != runtime.GOARCH {
+			continue
+		}
+		head, err := exec.Command("git", "-C", r.clone, "log", "-1", "--format=%H").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := versionOfProgram(t, program)
+		if v.Version != version || v.Commit != strings.TrimSpace(string(head)) || v.Modified || v.CommitTime == "" {
+			t.Errorf("the program says it is %+v, want %s of commit %s", v, version, head)
+		}
+	}
+}
+
+// TestReleaseManPages: mandoc finds nothing to warn of in the manual pages.
+func TestReleaseManPages(t *testing.T) {
+	t.Parallel()
+	r, err := released()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := archived(t, filepath.Join(r.dist(), "qsidecar-"+strings.TrimPrefix(releaseTag, "v")+"-linux-amd64.tar.gz"))
+	dir := t.TempDir()
+	lint := exec.Command("mandoc", "-T", "lint", "-W", "warning")
+	for name, text := range files {
+		if strings.HasPrefix(name, "man/") {
+			page := filepath.Join(dir, filepath.Base(name))
+			if err := os.WriteFile(page, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			lint.Args = append(lint.Args, page)
+		}
+	}
+	if out, err := lint.CombinedOutput(); err != nil || len(lint.Args) < 25 {
+		t.Errorf("%d manual pages: %v\n%s", len(lint.Args)-5, err, out)
+	}
+}
+
+// TestReleaseOfChangedSource: it says that it is none of the commit's.
+func TestReleaseOfChangedSource(t *testing.T) {
+	t.Parallel()
+	r, err := released()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone, program := filepath.Join(r.dir, "changed"), filepath.Join(r.dir, "changed-qsidecar")
+	if err := runIn(r.dir, nil, "git", "clone", "-q", "repository.git", clone); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(clone, "README.md"), []byte("changed"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := runIn(clone, []string{"GOFLAGS=-buildvcs=true"}, "scripts/build.sh", program); err != nil {
+		t.Fatal(err)
+	}
+	if v := versionOfProgram(t, program); !v.Modified || v.Version != strings.TrimPrefix(releaseTag, "v")+"+dirty" {
+		t.Errorf("it says that it is %+v", v)
+	}
+}
+
+// programSays is what `qsidecar version --json` tells.
+type programSays struct {
+	Version    string `json:"version"`
+	Commit     string `json:"commit"`
+	CommitTime string `json:"commit_time"`
+	Modified   bool   `json:"modified"`
+}
+
+func versionOfProgram(t *testing.T, program string) (v programSays) {
+	t.Helper()
+	out, err := exec.Command(program, "version", "--json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out, &v); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	return v
+}

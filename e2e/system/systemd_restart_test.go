@@ -1,0 +1,240 @@
+package system
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// callers are clients that work on while the service under them is restarted.
+type callers struct {
+	socket string
+	over   chan struct{} // closed when they shall end
+	wg     sync.WaitGroup
+
+	connects, again, jobs atomic.Int64
+	slowest               atomic.Int64 // ns from a connect to its answer
+
+	mu        sync.Mutex
+	refused   []error        // connects that failed
+	delivered map[string]int // job → deliveries
+	wrong     []string
+}
+
+// caller is one of them: a connection, and what it holds.
+type caller struct {
+	*callers
+	name  string
+	w     *kit.Wire // nil: none
+	lease string
+}
+
+// stop ends them, and tells each harm that came to one.
+func (c *callers) stop(t *testing.T) {
+	t.Helper()
+	close(c.over)
+	c.wg.Wait()
+	for _, err := range c.refused {
+		t.Errorf("a connect failed: %v", err)
+	}
+	for _, what := range c.wrong {
+		t.Error(what)
+	}
+	for id, n := range c.delivered {
+		if n != 1 {
+			t.Errorf("job %s was delivered %d times", id, n)
+		}
+	}
+}
+
+func (c *callers) note(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wrong = append(c.wrong, fmt.Sprintf(format, args...))
+}
+
+// ask gets an answer that decides, on as many connections as it takes. What the caller
+// holds it binds to each. A closed connection is no harm; one that is refused is.
+func (m *caller) ask(req kit.Msg) *kit.Reply {
+	for began := kit.Monotonic(); ; {
+		if r := m.once(req); r != nil {
+			return r
+		}
+		if kit.Since(began) > testwait.Limit {
+			m.note("%s: no answer to %v in %v", m.name, kit.Brief(req), testwait.Limit)
+			return &kit.Reply{Error: &kit.Error{Code: "none"}}
+		}
+	}
+}
+
+// once is one try; nil: it has to be tried again.
+func (m *caller) once(req kit.Msg) *kit.Reply {
+	if m.w == nil && !m.connect() {
+		return nil
+	}
+	r, err := m.w.Call(req)
+	switch {
+	case err != nil:
+		m.w.Close()
+		m.w = nil
+		m.again.Add(1)
+		return nil
+	case r.Error != nil && (r.Error.Code == "draining" || r.Error.Passing()):
+		kit.Pace()
+		return nil
+	}
+	return r
+}
+
+func (m *caller) connect() bool {
+	began := kit.Monotonic()
+	m.connects.Add(1)
+	w, err := kit.DialWire(m.socket)
+	if err != nil {
+		m.mu.Lock()
+		m.refused = append(m.refused, err)
+		m.mu.Unlock()
+		kit.Pace()
+		return false
+	}
+	first := kit.Msg{"op": "ping"}
+	if m.lease != "" {
+		first = kit.Msg{"op": "extend", "lease": m.lease, "bind": true}
+	}
+	r, err := w.Call(first)
+	if err != nil { // the one that stops had taken it
+		w.Close()
+		m.again.Add(1)
+		return false
+	}
+	for took := int64(kit.Since(began)); ; {
+		if was := m.slowest.Load(); took <= was || m.slowest.CompareAndSwap(was, took) {
+			break
+		}
+	}
+	if r.Error != nil && !r.Error.Passing() {
+		m.note("%s: %v on a new connection: %v", m.name, first["op"], r.Error)
+	}
+	m.w = w
+	return true
+}
+
+func (c *callers) ended() bool {
+	select {
+	case <-c.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// works enqueues, claims and acks until the end; hold is called with each job.
+func (m *caller) works(queue string, hold func()) {
+	for i := 0; !m.ended(); i++ {
+		m.ask(kit.Msg{"op": "enqueue", "queue": queue, "key": fmt.Sprint(m.name, "-", i)})
+		var job kit.Job
+		for job.ID == "" {
+			if r := m.ask(kit.Msg{"op": "claim", "queue": queue, "wait_ms": 500}); len(r.Jobs) > 0 {
+				job = r.Jobs[0]
+			} else if r.Error != nil {
+				return
+			}
+		}
+		m.mu.Lock()
+		m.delivered[job.ID]++
+		m.mu.Unlock()
+		if job.Attempt != 1 {
+			m.note("%s: job %s is delivered as attempt %d", m.name, job.ID, job.Attempt)
+		}
+		m.lease = job.Lease
+		hold()
+		if r := m.ask(kit.Msg{"op": "ack", "lease": m.lease}); r.Error != nil {
+			m.note("%s: ack of %s: %v", m.name, job.ID, r.Error)
+		}
+		m.lease = ""
+		m.jobs.Add(1)
+	}
+}
+
+// keepsConnecting makes one connection after another.
+func (m *caller) keepsConnecting() {
+	for !m.ended() {
+		m.ask(kit.Msg{"op": "ping"})
+		if m.w != nil {
+			m.w.Close()
+			m.w = nil
+		}
+	}
+}
+
+func (c *callers) join(n int, what string, f func(m *caller)) {
+	for i := range n {
+		m := &caller{callers: c, name: what + strconv.Itoa(i)}
+		c.wg.Go(func() {
+			f(m)
+			if m.w != nil {
+				m.w.Close()
+			}
+		})
+	}
+}
+
+// unitRestart: 32 clients see no connect refused while the service is restarted and its
+// program replaced; no job is lost, or delivered twice, also those held through it all.
+func unitRestart(t *testing.T, s *service) {
+	s.config("drain_timeout: 300ms\n") // shorter than some hold their jobs
+	c := &callers{socket: s.path(unitSocket), over: make(chan struct{}), delivered: map[string]int{}}
+	var held sync.WaitGroup
+	held.Add(4)
+	c.join(20, "worker", func(m *caller) { m.works("busy", func() {}) })
+	c.join(4, "holder", func(m *caller) { m.works("held", sync.OnceFunc(func() { held.Done(); <-c.over })) })
+	c.join(8, "connecter", (*caller).keepsConnecting)
+	held.Wait()
+
+	const restarts = 5
+	pid, _ := s.running()
+	for i := range restarts {
+		if i%2 == 1 { // an upgrade: another program, which the running one is not
+			f, err := os.OpenFile(filepath.Join(s.share, "bin", "qsidecar"), os.O_APPEND|os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteString("more\n"); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s.do("%s", s.commands("upgrade"))
+		} else {
+			s.do("systemctl restart %s", unit)
+		}
+		was := pid
+		if pid, _ = s.running(); pid == was {
+			t.Errorf("restart %d: the same process", i)
+		}
+		s.do("cmp /proc/%s/exe bin/qsidecar", pid)
+		worked := c.jobs.Load()
+		testwait.Until(t, "the clients work on", func() bool { return c.jobs.Load() > worked+20 })
+	}
+	c.stop(t)
+	client := s.dial()
+	for _, queue := range []string{"busy", "held"} {
+		if left := client.Stats(queue); left.Total() != 0 {
+			t.Errorf("%s: %+v are left", queue, left)
+		}
+	}
+	if c.again.Load() < restarts {
+		t.Errorf("only %d connections ended: were there restarts?", c.again.Load())
+	}
+	kit.Figure(t, "%d restarts, 2 with another program, under 32 clients: %d connects, %d jobs, 0 refused; %d connections were closed and made anew, the slowest answer to a connect took %v",
+		restarts, c.connects.Load(), c.jobs.Load(), c.again.Load(), time.Duration(c.slowest.Load()).Round(time.Millisecond))
+}

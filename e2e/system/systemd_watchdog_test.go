@@ -1,0 +1,89 @@
+package system
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// watchdogIs sets the watchdog's time for the tests of it.
+func (s *service) watchdogIs(d time.Duration) {
+	s.t.Helper()
+	s.write("/etc/systemd/system/"+unit+".d/watchdog.conf", fmt.Sprintf("[Service]\nWatchdogSec=%dms\n", d.Milliseconds()))
+	s.do("systemctl daemon-reload")
+}
+
+const watchdogTime = 2 * time.Second
+
+// unitStuck: a process that does nothing any more is killed and started again.
+func unitStuck(t *testing.T, s *service) {
+	s.watchdogIs(watchdogTime)
+	s.config("{}\n")
+	pid, _ := s.running()
+	began := kit.Monotonic()
+	s.do("kill -STOP %s", pid)
+	testwait.Until(t, "each of its threads has stopped", func() bool {
+		_, err := s.try("! grep -qv ') T ' /proc/" + pid + "/task/*/stat")
+		return err == nil
+	})
+	waits := s.dial() // systemd's socket takes it
+	waits.Must(kit.Msg{"op": "ping"})
+	kit.Figure(t, "a stopped process was killed and replaced %v later, WatchdogSec=%v", kit.Since(began).Round(100*time.Millisecond), watchdogTime)
+	if s.restarted(pid) == pid {
+		t.Error("the stuck process goes on")
+	}
+	if got := s.property(unit, "StatusText"); !strings.HasPrefix(got, "serving on "+unitSocket+", database sqlite:/var/lib/qsidecar/qsidecar.db") {
+		t.Errorf("without a database in the config: %s", got)
+	}
+	if said := s.journal(unit); !strings.Contains(said, "Watchdog timeout") || !strings.Contains(said, "SIGABRT") {
+		t.Errorf("the journal does not say that it was the watchdog:\n%s", said)
+	}
+}
+
+// unitDatabase: a database that is silent, and then away, does not keep the service from
+// its signs of life.
+// Its password is a credential.
+func unitDatabase(t *testing.T, s *service) {
+	_, db := kit.NewPostgresSite(t)
+	wire, url := db.Proxy()
+	const patient = 20 * time.Second // longer than a busy machine keeps the service from a sign of life
+	s.watchdogIs(patient)
+	s.do("%s", s.commands("password"))
+	s.do("umask 077; echo secret >/etc/qsidecar/database.password")
+	s.config("databases: {main: {url: '" + url + "', password_file: '${CREDENTIALS_DIRECTORY}/database', host_lease: 60s}}\n")
+	pid, restarts := s.running()
+	client := s.dial()
+	client.Enqueue("q", 1)
+	waits := s.dial()
+	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // bytes vanish
+	down := kit.Monotonic()
+	waits.Post(kit.Msg{"op": "enqueue", "queue": "q"}) // for the database
+	asks := 0
+	// keptAlive waits for the service's next two signs of life, under requests.
+	keptAlive := func(ask func()) {
+		t.Helper()
+		for range 2 {
+			last := s.property(unit, "WatchdogTimestampMonotonic")
+			testwait.Until(t, "the service tells systemd that it lives", func() bool {
+				ask()
+				asks++
+				return s.property(unit, "WatchdogTimestampMonotonic") != last
+			})
+		}
+	}
+	keptAlive(func() { client.Must(kit.Msg{"op": "ping"}) })
+	wire.Proxy.Stop()
+	keptAlive(func() { client.MustFail("unavailable", kit.Msg{"op": "claim", "queue": "q"}) })
+	wire.Start()
+	testwait.Until(t, "the database is back", func() bool { return client.Ask(kit.Msg{"op": "enqueue", "queue": "q"}).Error == nil })
+	if now, times := s.running(); now != pid || times != restarts {
+		t.Errorf("the service was restarted for its database: process %s, then %s; %s restarts, then %s", pid, now, restarts, times)
+	}
+	kit.Figure(t, "the database was silent, then away, %v in all (%d requests were answered meanwhile), WatchdogSec=%v: not restarted", kit.Since(down).Round(100*time.Millisecond), asks, patient)
+	client.Close()
+	s.do("rm /etc/systemd/system/%s.d/password.conf", unit)
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testseed"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// engines are the packages that hold one engine's tests. EnvEngine of package testserver
+// limits those of several engines.
+var engines = map[string][]string{
+	"memory":    {"./backends/memory", "./bridge"},
+	"sqlite":    {"./backends/sqlite"},
+	"postgres":  {"./backends/postgres", "./backends/adopted"},
+	"mysql":     {"./backends/mysql", "./backends/adopted"},
+	"mariadb":   {"./backends/mysql", "./backends/adopted"},
+	"sqlserver": {"./backends/sqlserver"},
+}
+
+// runEngine runs the tests of one engine, each of its versions.
+func runEngine(ctx context.Context, o options) error {
+	packages, ok := engines[o.engine]
+	if !ok {
+		return fmt.Errorf("no engine %q", o.engine)
+	}
+	r, err := newReport("test-"+o.engine, true, o)
+	if err != nil {
+		return err
+	}
+	if err := testSuite.prepare(ctx); err != nil {
+		return err
+	}
+	env := append(testEnv(), "CGO_ENABLED=0", testserver.EnvEngine+"="+o.engine)
+	r.run(ctx, []stream{{{name: "tests", test: slices.Concat(common(o), []string{"-short", "-timeout=15m"}, packages), env: env}}})
+	return r.finish()
+}
+
+// runCover prints the statement coverage of each package by a suite: of its tests and
+// of the program that the end-to-end tests run.
+func runCover(ctx context.Context, o options) error {
+	data, err := filepath.Abs(filepath.Join(o.out, "coverage-"+o.suite))
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(data); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(data, 0o777); err != nil {
+		return err
+	}
+	if err := os.Chmod(data, 0o777); err != nil { // some tests run the program as another user
+		return err
+	}
+	suite, err := suiteNamed(o.suite)
+	if err != nil {
+		return err
+	}
+	r, err := newReport("cover", suite.short, o)
+	if err != nil {
+		return err
+	}
+	if err := suite.prepare(ctx); err != nil {
+		return err
+	}
+	list, err := suite.streams(ctx, o)
+	if err != nil {
+		return err
+	}
+	program := filepath.Join(data, "qsidecar")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-cover", "-coverpkg=./...", "-o", program, "./cmd/qsidecar").CombinedOutput(); err != nil {
+		return fmt.Errorf("building the program: %w\n%s", err, out)
+	}
+	for _, s := range list {
+		for i := range s {
+			s[i].env = append(s[i].env, "QSIDECAR_BIN="+program, "GOCOVERDIR="+data)
+			if s[i].test != nil && s[i].dir == "" {
+				s[i].test = slices.Concat([]string{"-cover", "-coverpkg=./..."}, s[i].test, []string{"-args", "-test.gocoverdir=" + data})
+			}
+		}
+	}
+	r.run(ctx, list)
+	if err := os.Remove(program); err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "go", "tool", "covdata", "percent", "-i="+data).CombinedOutput()
+	fmt.Printf("%s", out)
+	if err != nil {
+		return fmt.Errorf("go tool covdata: %w", err)
+	}
+	return r.finish()
+}
+
+// runSoak repeats the tests that have a full size, each time with another seed, until
+// the time is over, a test fails or ctx ends.
+func runSoak(ctx context.Context, o options) error {
+	r, err := newReport("soak", false, o)
+	if err != nil {
+		return err
+	}
+	if err := checkSuite.prepare(ctx); err != nil {
+		return err
+	}
+	packages, err := list(ctx)
+	if err != nil {
+		return err
+	}
+	packages = slices.DeleteFunc(packages, func(p string) bool {
+		return !strings.Contains(p, "/e2e/") && !strings.Contains(p, "/backends/")
+	})
+	for n := 1; ; n++ {
+		seed := o.seed
+		if seed == 0 {
+			seed = rand.Uint64() >> 11 // short enough to be typed
+		}
+		text := strconv.FormatUint(seed, 10)
+		fmt.Printf("run %d: make soak SEED=%s replays it\n", n, text)
+		env := append(testEnv(), "QSIDECAR_SOAK=1", testseed.EnvSeed+"="+text)
+		test := slices.Concat(common(o), []string{"-shuffle=" + text, "-p=1", "-timeout=300m"}, packages)
+		r.run(ctx, []stream{{{name: "soak", test: test, env: env}}})
+		if r.failedIn("soak") || ctx.Err() != nil || o.seed != 0 || time.Since(r.start) > o.time && o.time > 0 {
+			return r.finish()
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// errFailed says that a suite failed, after its line was printed.
+var errFailed = errors.New("tests failed")
+
+// event is one line of go test -json (go doc cmd/test2json).
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64 // seconds
+	Output  string
+
+	ImportPath string // of build-output
+}
+
+// testID names a test of a step: a package can run in several steps.
+type testID struct{ step, pkg, test string }
+
+func (id testID) String() string {
+	pkg := strings.TrimPrefix(strings.TrimPrefix(id.pkg, "github.com/qsidecar/qsidecar"), "/")
+	return strings.TrimSpace(cmp.Or(pkg, id.step) + " " + id.test)
+}
+
+// result is how a test ended.
+type result struct {
+	action string // pass, fail or skip
+	took   time.Duration
+}
+
+// report collects what the steps of a suite did.
+type report struct {
+	name  string // of the suite
+	out   string // folder of logs
+	quiet bool   // no progress, as in flaky
+	short bool   // tests can skip what make check runs
+	start time.Time
+	ran   string // file to which the tests add the servers they used
+
+	mu      sync.Mutex
+	results map[testID]result
+	running map[testID]time.Time
+	output  map[testID]*bytes.Buffer // of tests that have not passed
+	failed  map[string]bool          // steps with a failure that was printed
+	fails   int
+}
+
+func newReport(name string, short bool, o options) (*report, error) {
+	out := filepath.Join(o.out, name)
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, err
+	}
+	ran, err := filepath.Abs(filepath.Join(out, "servers"))
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(ran, nil, 0o666); err != nil {
+		return nil, err
+	}
+	return &report{
+		name: name, out: out, short: short, start: time.Now(), ran: ran, results: map[testID]result{},
+		running: map[testID]time.Time{}, output: map[testID]*bytes.Buffer{}, failed: map[string]bool{},
+	}, os.Chmod(ran, 0o666) // some tests run as another user
+}
+
+func (r *report) say(format string, args ...any) {
+	if !r.quiet {
+		fmt.Printf(format+"\n", args...)
+	}
+}
+
+// event takes in one line of go test -json.
+func (r *report) event(step string, line []byte) {
+	var e event
+	if err := json.Unmarshal(line, &e); err != nil {
+		r.say("%s", bytes.TrimSpace(line)) // not an event, as a warning of the go command
+		return
+	}
+	id := testID{step, cmp.Or(e.Package, e.ImportPath), e.Test}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch e.Action {
+	case "output", "build-output":
+		if r.output[id] == nil {
+			r.output[id] = new(bytes.Buffer)
+		}
+		r.output[id].WriteString(e.Output)
+	case "run":
+		r.running[id] = time.Now()
+	case "pass", "fail", "skip", "build-fail":
+		r.end(id, e)
+	}
+}
+
+// end takes in the end of a test, or of a package if the id has no test.
+func (r *report) end(id testID, e event) {
+	delete(r.running, id)
+	took := time.Duration(e.Elapsed * float64(time.Second))
+	if id.test != "" {
+		r.results[id] = result{e.Action, took}
+	}
+	switch {
+	case strings.HasSuffix(e.Action, "fail"):
+		if id.test != "" || !r.testFailedIn(id) {
+			r.fails++ // a package fails beside its tests, and counts only if none of them did
+		}
+		r.failed[id.step] = true
+		fmt.Printf("FAIL %s (%v)\n%s\n", id, took, r.outputOf(id))
+	case id.test != "" && e.Action == "skip" && !r.maySkip(id):
+		r.fails++
+		r.failed[id.step] = true
+		fmt.Printf("FAIL %s was skipped\n%s\n", id, r.outputOf(id))
+	case id.test == "" && e.Action == "pass":
+		r.say("ok   %-34s %5.1f s %s", id, took.Seconds(), figures(r.output[id]))
+	}
+	delete(r.output, id)
+}
+
+// maySkip reports whether a test may be left out: only for make check, which runs it.
+func (r *report) maySkip(id testID) bool {
+	b := r.output[id]
+	return r.short && b != nil && bytes.Contains(b.Bytes(), []byte("make check runs"))
+}
+
+// testFailedIn reports whether a test of the package failed.
+func (r *report) testFailedIn(pkg testID) bool {
+	for id, res := range r.results {
+		if id.step == pkg.step && id.pkg == pkg.pkg && res.action == "fail" {
+			return true
+		}
+	}
+	return false
+}
+
+// outputOf is what a failed test printed. A test that was running when its package
+// ended, as in a panic, gets no event of its own, so a package shows those, too.
+func (r *report) outputOf(id testID) string {
+	text := new(strings.Builder)
+	if b := r.output[id]; b != nil {
+		text.Write(tail(b.Bytes(), 64<<10))
+	}
+	if id.test != "" {
+		return text.String()
+	}
+	for other, b := range r.output {
+		if _, open := r.running[other]; open && other.step == id.step && other.pkg == id.pkg {
+			fmt.Fprintf(text, "still running: %s\n%s", other, tail(b.Bytes(), 32<<10))
+			r.results[other] = result{"fail", time.Since(r.running[other])}
+			delete(r.running, other)
+		}
+	}
+	return text.String()
+}
+
+// figures are the lines "figure: …" that a package prints at its end, indented.
+func figures(b *bytes.Buffer) string {
+	text := new(strings.Builder)
+	if b != nil {
+		for line := range strings.Lines(b.String()) {
+			if rest, ok := strings.CutPrefix(line, "figure: "); ok {
+				text.WriteString("\n       " + strings.TrimSpace(rest))
+			}
+		}
+	}
+	return text.String()
+}
+
+// fail notes a failure that no event tells.
+func (r *report) fail(step, test, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails++
+	r.failed[step] = true
+	fmt.Printf("FAIL %s %s\n%s\n", step, test, why)
+}
+
+func (r *report) failedIn(step string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed[step]
+}
+
+func (r *report) stepDone(name string, took time.Duration, err error) {
+	state := "ok"
+	if err != nil {
+		state = "FAILED"
+	}
+	r.say("==   %s: %s after %v", name, state, took.Round(time.Second))
+}
+
+// progress says every so often what runs.
+func (r *report) progress(stop <-chan struct{}) {
+	tick := time.NewTicker(20 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		r.mu.Lock()
+		var now []string
+		for id, since := range r.running {
+			if !strings.Contains(id.test, "/") && time.Since(since) > 5*time.Second {
+				now = append(now, id.String())
+			}
+		}
+		slices.Sort(now)
+		r.say("…    %v: %d tests ended; running: %s", time.Since(r.start).Round(time.Second), len(r.results), strings.Join(now[:min(len(now), 4)], ", "))
+		r.mu.Unlock()
+	}
+}
+
+// counts are the numbers of tests, subtests included.
+func (r *report) counts() (passed, failed, skipped int) {
+	for _, res := range r.results {
+		switch res.action {
+		case "pass":
+			passed++
+		case "skip":
+			skipped++
+		}
+	}
+	return passed, r.fails, skipped
+}
+
+// serverLine is a line that testserver writes: which server ran for which program.
+var serverLine = regexp.MustCompile(`(?m)^(PostgreSQL|MySQL|MariaDB|PgBouncer) (\d[\d.]*)\S* .*ran for `)
+
+// servers are the products and versions that the tests ran on.
+func (r *report) servers() string {
+	text, err := os.ReadFile(r.ran)
+	if err != nil {
+		return err.Error()
+	}
+	found := map[string]bool{}
+	for id := range r.results {
+		switch {
+		case strings.HasSuffix(id.pkg, "/backends/memory"), strings.HasSuffix(id.pkg, "/bridge"):
+			found["memory"] = true
+		case strings.HasSuffix(id.pkg, "/backends/sqlite"):
+			found["SQLite"] = true
+		}
+	}
+	for _, m := range serverLine.FindAllSubmatch(text, -1) {
+		found[string(m[1])+" "+strings.TrimRight(string(m[2]), ".")] = true
+	}
+	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
+}
+
+// slowest lists the n slowest top-level tests.
+func (r *report) slowest(n int) {
+	var ids []testID
+	for id := range r.results {
+		if !strings.Contains(id.test, "/") {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b testID) int { return cmp.Compare(r.results[b].took, r.results[a].took) })
+	r.say("the %d slowest tests:", min(n, len(ids)))
+	for _, id := range ids[:min(n, len(ids))] {
+		r.say("  %6.1f s  %s", r.results[id].took.Seconds(), id)
+	}
+}
+
+// finish prints the closing lines: the last one but one says what ran, and the last one
+// is read by CI.
+func (r *report) finish() error {
+	passed, failed, skipped := r.counts()
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &use); err != nil {
+		return err
+	}
+	cpu := time.Duration(use.Utime.Nano() + use.Stime.Nano()).Round(time.Second)
+	state := "passed"
+	if failed > 0 || passed == 0 {
+		state = "FAILED"
+	}
+	fmt.Printf("make %s: %s on %s in %v (%v of CPU)\n", r.name, state, r.servers(), time.Since(r.start).Round(time.Second), cpu)
+	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped)
+	if state == "FAILED" {
+		return errFailed
+	}
+	return nil
+}

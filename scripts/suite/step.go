@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// step is one command of a suite: a `go test` whose events are read, or any other
+// program that has to succeed.
+type step struct {
+	name string
+	dir  string   // "": the repository
+	test []string // arguments of go test; nil: command
+	cmd  []string
+	env  []string
+}
+
+// stream is a list of steps that run one after another. The streams of a suite run at
+// the same time.
+type stream []step
+
+// runStream runs the steps of a stream. A step that fails doesn't stop the next one.
+func (r *report) runStream(ctx context.Context, s stream) {
+	for _, step := range s {
+		if ctx.Err() != nil {
+			r.fail(step.name, "", "not run: the suite was stopped")
+			return
+		}
+		start := time.Now()
+		var err error
+		if step.test != nil {
+			err = r.goTest(ctx, step)
+		} else {
+			err = r.command(ctx, step)
+		}
+		r.stepDone(step.name, time.Since(start), err)
+	}
+}
+
+// child is a command in a process group of its own, which ends as a whole when ctx does.
+func child(ctx context.Context, s step, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), s.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// command runs a program and shows its output if it fails.
+func (r *report) command(ctx context.Context, s step) error {
+	out, err := child(ctx, s, s.cmd...).CombinedOutput()
+	if err != nil {
+		r.fail(s.name, "", fmt.Sprintf("%s: %v\n%s", strings.Join(s.cmd, " "), err, out))
+	}
+	return err
+}
+
+// goTest runs go test and hands each of its events to the report. All of them are kept
+// in a file, too.
+func (r *report) goTest(ctx context.Context, s step) (err error) {
+	log, err := os.Create(filepath.Join(r.out, s.name+".json"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	cmd := child(ctx, s, append([]string{"go", "test", "-json"}, s.test...)...)
+	events, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	stderr, err := os.Create(filepath.Join(r.out, s.name+".stderr"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stderr.Close()) }()
+	cmd.Stderr = stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	lines := bufio.NewReader(io.TeeReader(events, log))
+	for {
+		line, readErr := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			r.event(s.name, line)
+		}
+		if readErr != nil {
+			break // its end; the exit status says the rest
+		}
+	}
+	err = cmd.Wait()
+	if err != nil && !r.failedIn(s.name) {
+		said, _ := os.ReadFile(stderr.Name()) // shown as far as it is there
+		r.fail(s.name, "", fmt.Sprintf("go test %s: %v\n%s", strings.Join(s.test, " "), err, tail(said, 8<<10)))
+	}
+	return err
+}
+
+func tail(text []byte, n int) []byte { return text[max(0, len(text)-n):] }

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// binary is the program under test, as users get it.
+const binary = "bin/qsidecar"
+
+// journeys is the end-to-end package that `make test` runs; `make check` runs the others.
+const journeys = "github.com/qsidecar/qsidecar/e2e/journeys"
+
+// slowFirst are the packages that take longest, so that none of them runs alone at the
+// end.
+var slowFirst = []string{"/backends/mysql", "/e2e/journeys", "/backends/postgres", "/backends/adopted", "/bridge", "/backends/sqlite", "/backends/sqlserver",
+	"/e2e/crash", "/e2e/system", "/e2e/clients", "/e2e/network", "/e2e/adopted", "/e2e/config"}
+
+// suite is what make test or make check runs.
+type suite struct {
+	short   bool     // go test -short: tests can skip what make check runs
+	needs   []string // tools, as scripts/need.sh names them
+	streams func(context.Context, options) ([]stream, error)
+}
+
+var (
+	testSuite = suite{
+		short: true, streams: testStreams,
+		needs: []string{"python3", "ruby", "nc", "npm", "debs", "mount"},
+	}
+	checkSuite = suite{
+		streams: checkStreams,
+		needs: []string{"cc", "python3", "venv", "ruby", "nc", "mandoc", "socat", "perl", "php", "cobol", "strace", "mount", "npm",
+			"buildah", "bwrap", "machine", "shellcheck", "pgbouncer", "debs"},
+	}
+)
+
+// suiteNamed is the suite that the option -suite names.
+func suiteNamed(name string) (suite, error) {
+	switch name {
+	case "test":
+		return testSuite, nil
+	case "check":
+		return checkSuite, nil
+	}
+	return suite{}, fmt.Errorf("no suite %q: it is test or check", name)
+}
+
+func runTest(ctx context.Context, o options) error {
+	r, err := runSuite(ctx, "test", testSuite, o)
+	if err != nil {
+		return err
+	}
+	return r.finish()
+}
+
+func runCheck(ctx context.Context, o options) error {
+	r, err := runSuite(ctx, "check", checkSuite, o)
+	if err != nil {
+		return err
+	}
+	r.slowest(20)
+	return r.finish()
+}
+
+func runSuite(ctx context.Context, name string, s suite, o options) (*report, error) {
+	r, err := newReport(name, s.short, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.prepare(ctx); err != nil {
+		return nil, err
+	}
+	streams, err := s.streams(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	r.run(ctx, streams)
+	r.ranAsRoot()
+	return r, nil
+}
+
+// prepare lists what is missing, installs it and builds the program.
+func (s suite) prepare(ctx context.Context) error {
+	if err := s.plan(ctx); err != nil {
+		return err
+	}
+	for _, s := range []step{
+		{name: "need", cmd: append([]string{"scripts/need.sh"}, s.needs...)},
+		{name: "build", cmd: []string{"scripts/build.sh", binary}},
+	} {
+		cmd := child(ctx, s, s.cmd...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s: %w", strings.Join(s.cmd, " "), err)
+		}
+	}
+	return nil
+}
+
+// run runs the streams at the same time and waits for all of them.
+func (r *report) run(ctx context.Context, streams []stream) {
+	stop := make(chan struct{})
+	var all, watch sync.WaitGroup
+	watch.Go(func() { r.progress(stop) })
+	for _, s := range streams {
+		for i := range s {
+			s[i].env = append(s[i].env, testserver.EnvRan+"="+r.ran)
+		}
+		all.Go(func() { r.runStream(ctx, s) })
+	}
+	all.Wait()
+	close(stop)
+	watch.Wait()
+	r.serversMissing()
+}
+
+// serversMissing fails for each server that the tests went on without.
+func (r *report) serversMissing() {
+	ran, err := os.ReadFile(r.ran)
+	if err != nil {
+		r.fail("servers", "", err.Error())
+	}
+	for line := range strings.Lines(string(ran)) {
+		if strings.Contains(line, testserver.NotTested) {
+			r.fail("servers", "", line)
+		}
+	}
+}
+
+// testStreams is one go test over all packages, so that it shares out the processors.
+func testStreams(ctx context.Context, o options) ([]stream, error) {
+	packages, err := list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	packages = slices.DeleteFunc(packages, func(p string) bool {
+		return strings.Contains(p, "/e2e/") && p != journeys && !strings.HasSuffix(p, "/e2e/kit")
+	})
+	args := append(common(o), "-short", "-timeout=15m")
+	return []stream{{{name: "tests", test: append(args, packages...), env: append(testEnv(), "CGO_ENABLED=0")}}}, nil
+}
+
+// checkStreams are two: one that computes, one that mostly waits for processes.
+func checkStreams(ctx context.Context, o options) ([]stream, error) {
+	packages, err := list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	inside := func(p string) bool { return strings.Contains(p, "/e2e/") }
+	unit := slices.DeleteFunc(slices.Clone(packages), inside)
+	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) || p == journeys })
+	return []stream{{
+		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
+		{name: "race", test: slices.Concat(common(o), []string{"-race", "-timeout=40m"}, unit), env: append(testEnv(), "CGO_ENABLED=1")},
+	}, {
+		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
+		{name: "deploy", dir: "deploy", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
+		{name: "bench", dir: "bench", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
+	}}, nil
+}
+
+// common are the arguments of every go test: results are never cached, the order is
+// random, and vet is lint's.
+func common(o options) []string {
+	args := []string{"-count=1", "-shuffle=on", "-vet=off"}
+	if o.run != "" {
+		args = append(args, "-run="+o.run)
+	}
+	return args
+}
+
+// testEnv has the data of the tests in memory and names the program under test.
+func testEnv() []string {
+	at, err := filepath.Abs(binary)
+	if err != nil {
+		panic(err) // the working directory is gone
+	}
+	return []string{testserver.EnvMemory + "=/dev/shm", "QSIDECAR_BIN=" + at}
+}
+
+// list is every package of this module that has tests, the slow ones first.
+func list(ctx context.Context) ([]string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	rank := func(p string) int {
+		if i := slices.IndexFunc(slowFirst, func(s string) bool { return strings.HasSuffix(p, s) }); i >= 0 {
+			return i
+		}
+		return len(slowFirst)
+	}
+	packages := strings.Fields(string(out))
+	slices.SortStableFunc(packages, func(a, b string) int { return rank(a) - rank(b) })
+	return packages, nil
+}
+
+// ranAsRoot fails for each line of root-tests.txt that names this suite and that no test
+// reported: a test that needs root must not be left out unseen.
+func (r *report) ranAsRoot() {
+	wanted, err := os.ReadFile("scripts/root-tests.txt")
+	if err != nil {
+		r.fail("root", "", err.Error())
+		return
+	}
+	ran, err := os.ReadFile(r.ran)
+	if err != nil {
+		r.fail("root", "", err.Error())
+		return
+	}
+	for s := bufio.NewScanner(bytes.NewReader(wanted)); s.Scan(); {
+		what, mine := strings.CutPrefix(s.Text(), r.name+" ")
+		if mine && !bytes.Contains(ran, []byte("ran as root: "+what+", ")) {
+			r.fail("root", what, "this test did not run as root (scripts/root-tests.txt requires it)")
+		}
+	}
+	for line := range strings.Lines(string(ran)) {
+		if strings.HasPrefix(line, "ran as root: ") {
+			r.say("%s", strings.TrimSpace(line))
+		}
+	}
+}
