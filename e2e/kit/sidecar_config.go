@@ -1,13 +1,16 @@
 package kit
 
-import (
-	"os"
-)
+import "os"
 
-// WriteConfig gives the sidecar's config another text.
+// WriteConfig gives the sidecar's config another text, as an editor does: no reader sees half
+// of it.
 func (sc *Sidecar) WriteConfig(text string) {
 	sc.T.Helper()
-	if err := os.WriteFile(sc.ConfigFile, []byte(text), 0o644); err != nil {
+	next := sc.ConfigFile + ".new"
+	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
+		sc.T.Fatal(err)
+	}
+	if err := os.Rename(next, sc.ConfigFile); err != nil {
 		sc.T.Fatal(err)
 	}
 }

@@ -36,7 +36,7 @@ type suite struct {
 var (
 	testSuite = suite{
 		short: true, streams: testStreams,
-		needs: []string{"python3", "ruby", "nc", "npm", "debs", "mount"},
+		needs: []string{"python3", "ruby", "nc", "npm", "pgbouncer", "debs", "mount"},
 	}
 	checkSuite = suite{
 		streams: checkStreams,
