@@ -117,8 +117,15 @@ func (p *plan) grants(socket *Socket, who *peer) *grant {
 	return g
 }
 
+// sidecarWide are the ops that show or change more than any queue of a rule: a rule that
+// names queues grants none of them.
+var sidecarWide = []protocol.Op{protocol.OpStatus, protocol.OpReload}
+
 // op reports whether there is a queue at all with which that may be done.
 func (g *grant) op(op protocol.Op) bool {
+	if slices.Contains(sidecarWide, op) {
+		return g.everywhere(op)
+	}
 	return g.all || slices.Contains(free, op) || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) })
 }
 
@@ -138,8 +145,12 @@ func (s *session) denied(op protocol.Op, queue string) *protocol.Error {
 	if queue != "" {
 		what += " on the queue " + queue
 	}
+	rule := "a rule"
+	if slices.Contains(sidecarWide, op) {
+		rule = "a rule without `queues`"
+	}
 	s.logDenied(op, queue)
-	return protocol.Errorf(protocol.CodeForbidden, "%v has no right to %s on this socket: it needs a rule under `allow` of the socket in the sidecar's config", s.peer, what)
+	return protocol.Errorf(protocol.CodeForbidden, "%v has no right to %s on this socket: it needs %s under `allow` of the socket in the sidecar's config", s.peer, what, rule)
 }
 
 // forbids holds the request against the rules of its socket; nil: it is allowed, as far as
@@ -249,26 +260,28 @@ func (l *link) queues(ctx context.Context, leases []backends.Lease) ([]string, e
 	return locator.Queues(ctx, leases)
 }
 
-// CheckQueuePatterns says what is wrong with the queues of a Rule; nil: nothing.
-func CheckQueuePatterns(patterns []string) error {
-	for _, p := range patterns {
-		if name := strings.ReplaceAll(p, "*", "x"); protocol.CheckQueueName("queues", name) != nil {
-			return fmt.Errorf("%q is no name of a queue, nor one with * for any characters", p)
+// Check reports what is wrong with the rule, by the name of its field.
+func (r *Rule) Check(bad func(field, format string, args ...any)) {
+	for _, op := range r.Ops {
+		if !protocol.Known(op) {
+			bad("ops", "there is no op %q", op)
+		}
+		if r.Queues != nil && slices.Contains(sidecarWide, op) {
+			bad("ops", "%s concerns all queues: put it in a rule without queues", op)
 		}
 	}
-	return nil
+	for _, q := range r.Queues {
+		if name := strings.ReplaceAll(q, "*", "x"); protocol.CheckQueueName("queues", name) != nil {
+			bad("queues", "%q is no name of a queue, nor one with * for any characters", q)
+		}
+	}
 }
 
 // checkRules reports what is wrong with a socket's rules.
 func (s *Socket) checkRules(bad func(format string, args ...any)) {
-	for i, r := range s.Allow {
-		for _, op := range r.Ops {
-			if !protocol.Known(op) {
-				bad("listen: socket %s: allow[%d].ops: there is no op %q", s.Path, i, op)
-			}
-		}
-		if err := CheckQueuePatterns(r.Queues); err != nil {
-			bad("listen: socket %s: allow[%d].queues: %v", s.Path, i, err)
-		}
+	for i := range s.Allow {
+		s.Allow[i].Check(func(field, format string, args ...any) {
+			bad("listen: socket %s: allow[%d].%s: %s", s.Path, i, field, fmt.Sprintf(format, args...))
+		})
 	}
 }

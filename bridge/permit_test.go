@@ -86,6 +86,28 @@ func TestRightsBySide(t *testing.T) {
 	})
 }
 
+// TestRulesForQueuesShowNoOther: status and reload concern the whole sidecar, so a rule that
+// names queues grants neither.
+func TestRulesForQueuesShowNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, wide := range []bool{false, true} {
+			o := options(memory.New())
+			o.Sockets[0].Allow = []Rule{me(nil, "mail-*")}
+			if wide {
+				o.Sockets[0].Allow = append(o.Sockets[0].Allow, me([]protocol.Op{protocol.OpStatus}))
+			}
+			c := start(t, o).dial(t)
+			c.call(`{"op":"ping"}`)
+			if wide {
+				c.call(`{"op":"status"}`)
+			} else if r := c.refused("forbidden", `{"op":"status"}`); !strings.Contains(r.Error.Message, "it needs a rule without `queues`") {
+				t.Errorf("status is refused with %q", r.Error.Message)
+			}
+			c.refused("forbidden", `{"op":"reload"}`)
+		}
+	})
+}
+
 func TestNoRuleIsNoRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -187,9 +209,12 @@ func TestRightsChangeUnderAConnection(t *testing.T) {
 
 func TestRulesThatCannotBe(t *testing.T) {
 	o := options(memory.New())
-	o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{"shout"}, Queues: []string{"a b"}}}
-	if _, err := New(o, testLog(t)); err == nil {
-		t.Error("an op that there is not, and a queue that cannot be, are no error")
+	o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{"shout", protocol.OpStatus}, Queues: []string{"a b"}}}
+	_, err := New(o, testLog(t))
+	for _, want := range []string{`there is no op "shout"`, `"a b" is no name of a queue`, "status concerns all queues"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the rules are told as %v, want %s", err, want)
+		}
 	}
 }
 

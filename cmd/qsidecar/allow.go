@@ -45,14 +45,9 @@ func (a *allowConfig) check(path string, bad func(path, format string, args ...a
 		a.rule.Groups = append(a.rule.Groups, id)
 	}
 	for _, name := range a.Ops {
-		if !protocol.Known(protocol.Op(name)) {
-			bad(path+".ops", "there is no op %q", name)
-		}
 		a.rule.Ops = append(a.rule.Ops, protocol.Op(name))
 	}
-	if err := bridge.CheckQueuePatterns(a.Queues); err != nil {
-		bad(path+".queues", "%v", err)
-	}
+	a.rule.Check(func(field, format string, args ...any) { bad(path+"."+field, format, args...) })
 }
 
 func rules(all []allowConfig) (rules []bridge.Rule) {
