@@ -249,7 +249,7 @@ var ErrHangUp = errHangUp
 // ends, ctx is done or the Bridge stops. Run must be running. A ctx whose cause is
 // ErrHangUp, and an error of in but io.EOF, is the client's hang-up; any other end of ctx
 // is a close by this side. A read of in that nothing can interrupt (a terminal's)
-// is left behind in its goroutine.
+// is left behind in its goroutine, as is a write to out that nobody reads.
 func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
 	select {
 	case <-b.ready:
@@ -257,7 +257,7 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 		return context.Cause(ctx)
 	}
 	pipe, feed := io.Pipe()
-	s, full := b.open(pipe, out, nil, "", nil)
+	s, full := b.open(pipe, newStream(out), nil, "", nil)
 	switch {
 	case full != nil:
 		return full
@@ -314,7 +314,7 @@ func (b *Bridge) serveConn(conn conn, socket string) {
 
 // open makes a session. There is none where the Bridge is stopping, where a reload took the
 // socket away while the connection was accepted, or, as the error says, where there are too many.
-func (b *Bridge) open(in io.Reader, out io.Writer, conn conn, socket string, who *peer) (*session, *protocol.Error) {
+func (b *Bridge) open(in io.Reader, out deadliner, conn conn, socket string, who *peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {

@@ -1,6 +1,12 @@
 package bridge
 
-import "net"
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"time"
+)
 
 // conn is a connection by a socket: one that can be ended in one direction, and whose peer
 // is known.
@@ -37,3 +43,53 @@ func (c unixConn) watch(gone func()) (forget func(), err error) {
 }
 
 func (c unixConn) hungUp() bool { return hungUp(c.UnixConn) }
+
+// deadliner is what a session's replies go to: a write that its client does not read ends at
+// the deadline.
+type deadliner interface {
+	io.Writer
+	SetWriteDeadline(at time.Time) error
+}
+
+// stream gives the output of ServeStream a deadline. A write to a full pipe cannot be
+// interrupted: after the deadline it goes on in a goroutine of its own, and its bytes must
+// not change any more.
+type stream struct {
+	w    io.Writer
+	over context.Context
+	end  context.CancelFunc
+}
+
+func newStream(w io.Writer) *stream {
+	s := &stream{w: w}
+	s.over, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// Write implements io.Writer.
+func (s *stream) Write(p []byte) (int, error) {
+	type result struct {
+		n   int
+		err error
+	}
+	if s.over.Err() != nil {
+		return 0, os.ErrDeadlineExceeded
+	}
+	done := make(chan result, 1)
+	go func() {
+		n, err := s.w.Write(p)
+		done <- result{n, err}
+	}()
+	select {
+	case r := <-done:
+		return r.n, r.err
+	case <-s.over.Done():
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+// SetWriteDeadline is as a net.Conn's, but for one deadline only: it cannot be taken back.
+func (s *stream) SetWriteDeadline(at time.Time) error {
+	time.AfterFunc(time.Until(at), s.end)
+	return nil
+}

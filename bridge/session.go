@@ -68,6 +68,7 @@ type session struct {
 	began  time.Time
 	grant  atomic.Pointer[grant] // never nil; see granted
 	in     io.Reader
+	writes deadliner // where out writes to
 	out    outbox
 	log    *slog.Logger
 
@@ -103,7 +104,7 @@ type openClaim struct {
 }
 
 // newSession makes a session of who came by a socket of the plan.
-func newSession(b *Bridge, p *plan, in io.Reader, out io.Writer, conn conn, socket *Socket, who *peer) *session {
+func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn conn, socket *Socket, who *peer) *session {
 	id := fmt.Sprintf("%016x", uint64(newIdentity()))
 	s := &session{
 		bridge: b,
@@ -114,6 +115,7 @@ func newSession(b *Bridge, p *plan, in io.Reader, out io.Writer, conn conn, sock
 		began:  time.Now(),
 		limits: p.limits,
 		in:     in,
+		writes: out,
 		log:    b.log.With("session", id),
 		slots:  make(chan struct{}, maxOpen),
 

@@ -51,21 +51,17 @@ func (s *session) close() {
 	s.byServer = true
 	s.mu.Unlock()
 	s.hangUp(errServer)
+	// These fail only on a closed connection, which is what they want.
+	_ = s.writes.SetWriteDeadline(time.Now().Add(lastWords))
 	if s.conn != nil {
-		// These fail only on a closed connection, which is what they want.
 		_ = s.conn.SetReadDeadline(time.Now())
-		_ = s.conn.SetWriteDeadline(time.Now().Add(lastWords))
 	} else if c, ok := s.in.(io.Closer); ok {
 		_ = c.Close() // a pipe of our own: it cannot fail
 	}
 }
 
 // cut ends a session that is being closed: it writes no more.
-func (s *session) cut() {
-	if s.conn != nil {
-		_ = s.conn.SetWriteDeadline(time.Now())
-	}
-}
+func (s *session) cut() { _ = s.writes.SetWriteDeadline(time.Now()) }
 
 func (s *session) closedByServer() bool {
 	s.mu.Lock()

@@ -137,7 +137,16 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 		}
 		_ = conn.CloseWrite() // fails where the sidecar closed first
 	}()
-	_, err = io.Copy(a.out, conn)
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(a.out, conn)
+		copied <- err
+	}()
+	select {
+	case err = <-copied:
+	case <-ctx.Done(): // the copy may be in a write that nobody reads: it ends with the process
+		err = net.ErrClosed
+	}
 	conn.Close()
 	if errors.Is(err, net.ErrClosed) { // we closed it: a signal or a hang-up
 		if cause := context.Cause(ctx); cause != nil {

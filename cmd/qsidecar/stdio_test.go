@@ -2,19 +2,27 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // child is a run of stdio over pipes, as a parent process has it.
 type child struct {
-	t     *testing.T
-	stdin *os.File // the parent's ends
-	out   *os.File
-	lines *bufio.Reader
-	code  chan int
+	t      *testing.T
+	stdin  *os.File // the parent's ends
+	out    *os.File
+	lines  *bufio.Reader
+	stdout *os.File // the child's end of out
+	stop   chan os.Signal
+	code   chan int
 }
 
 func (h *host) child(args ...string) *child {
@@ -27,12 +35,12 @@ func (h *host) child(args ...string) *child {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	c := &child{t: h.t, stdin: inW, out: outR, lines: bufio.NewReader(outR), code: make(chan int, 1)}
+	c := &child{t: h.t, stdin: inW, out: outR, stdout: outW, lines: bufio.NewReader(outR), stop: make(chan os.Signal), code: make(chan int, 1)}
 	h.t.Cleanup(func() {
 		inW.Close()
 		outR.Close()
 	})
-	a := h.app(inR, outW, newText(), make(chan os.Signal))
+	a := h.app(inR, outW, newText(), c.stop)
 	go func() {
 		code := a.main(append([]string{"stdio"}, args...))
 		inR.Close()
@@ -110,6 +118,44 @@ func TestStdioHangUpWithStdinOpen(t *testing.T) {
 		c.out.Close()
 		<-c.code
 	}
+}
+
+// TestStdioSignalWithoutReader: a parent that stands still keeps no stdio from its end at a
+// signal, and with it no job.
+func TestStdioSignalWithoutReader(t *testing.T) {
+	for _, sidecar := range []string{"the host's", "its own"} {
+		t.Run(sidecar, func(t *testing.T) {
+			h := newHost(t)
+			var args []string
+			if sidecar == "its own" {
+				args = []string{"--database", "sqlite:" + h.dir + "/own.db"}
+			} else {
+				h.serve()
+			}
+			c := h.child(args...)
+			c.ask(`{"op":"ping"}`)
+			go func() { // more answers than a pipe holds; nobody reads one
+				for {
+					if _, err := io.WriteString(c.stdin, `{"op":"stats","id":"`+strings.Repeat("x", 50)+`"}`+"\n"); err != nil {
+						return
+					}
+				}
+			}()
+			testwait.Until(t, "the pipe is full", func() bool { return full(t, c.stdout) })
+			c.stop <- syscall.SIGTERM
+			testwait.Receive(t, "the end of stdio", c.code)
+		})
+	}
+}
+
+// full reports whether a pipe takes no more.
+func full(t *testing.T, w *os.File) bool {
+	t.Helper()
+	fds := []unix.PollFd{{Fd: int32(w.Fd()), Events: unix.POLLOUT}}
+	if _, err := unix.Poll(fds, 0); err != nil && !errors.Is(err, unix.EINTR) {
+		t.Fatal(err)
+	}
+	return fds[0].Revents&unix.POLLOUT == 0
 }
 
 // TestStdioWatchEnds shows that stop ends the watch of stdout, which waits without a limit.
