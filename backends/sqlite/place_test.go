@@ -91,7 +91,8 @@ func TestAFullDisk(t *testing.T) {
 	mounted := err == nil
 	if mounted {
 		t.Cleanup(func() {
-			if err := unix.Unmount(dir, 0); err != nil {
+			// A process that another test has just forked keeps the files open until its exec.
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 				t.Error(err)
 			}
 		})
