@@ -17,9 +17,8 @@ trap 'rm -rf "$stage"' EXIT
 cp -R deploy/debian/. deploy/systemd "$from/qsidecar" "$from/completions" "$from/man" "$stage"
 gzip -9n "$stage"/man/*.1
 doc=$stage/doc
-mkdir -p "$doc/examples"
-cp "$from/README.md" "$doc/"
-cp "$from/qsidecar.example.yaml" "$doc/examples/"
+mkdir -p "$doc"
+scripts/pages.sh "$doc"
 gzip -9n <"$from/LICENSES.txt" >"$doc/LICENSES.txt.gz"
 {
 	printf 'qsidecar, https://github.com/qsidecar/qsidecar\nCopyright %s the authors of qsidecar\n\n' "$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds what a release is made of into dist/: for each system an archive with the
-# static program, its manual pages, shell completions, a config example, the systemd units
-# and the licences of what is linked in; for Linux a .deb too; and SHA256SUMS.
+# static program, its manual pages, shell completions, the pages with what they link to
+# (config example, systemd units, …) and the licences of what is linked in; for Linux a .deb too; and SHA256SUMS.
 #
 # The same commit (and the same tags), built by the same Go, gives the same bytes,
 # whoever builds it, wherever and whenever. The version is git's; that of a changed
@@ -52,7 +52,7 @@ for shell in bash zsh fish; do
 	"$work/qsidecar" completion "$shell" >"$common/completions/qsidecar.$shell"
 done
 "$work/qsidecar" man "$common/man"
-cp README.md deploy/qsidecar.example.yaml "$common/"
+scripts/pages.sh "$common"
 scripts/licenses.sh >"$common/LICENSES.txt"
 
 # archive NAME: an archive of the folder NAME, with nothing in it that changes.
@@ -71,8 +71,6 @@ for target in "${targets[@]}"; do
 	fi
 	if [ "${target%/*}" = linux ]; then
 		scripts/deb.sh "$work/$name" "${target#*/}" "$version" "$out"
-		mkdir "$work/$name/systemd"
-		cp deploy/systemd/* "$work/$name/systemd/"
 	fi
 	archive "$name"
 done

@@ -129,7 +129,7 @@ func TestDeb(t *testing.T) {
 func TestDebVersion(t *testing.T) {
 	t.Parallel()
 	folder, out := t.TempDir(), t.TempDir()
-	for _, file := range []string{"qsidecar", "README.md", "LICENSES.txt", "qsidecar.example.yaml", "man/qsidecar.1",
+	for _, file := range []string{"qsidecar", "LICENSES.txt", "man/qsidecar.1",
 		"completions/qsidecar.bash", "completions/qsidecar.zsh", "completions/qsidecar.fish"} {
 		if err := os.MkdirAll(filepath.Join(folder, filepath.Dir(file)), 0o755); err != nil {
 			t.Fatal(err)

@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -158,13 +160,14 @@ func TestReleaseArchives(t *testing.T) {
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		files := archived(t, filepath.Join(r.dist(), "qsidecar-"+version+"-linux-"+arch+".tar.gz"))
 		for _, name := range []string{
-			"README.md", "qsidecar.example.yaml", "LICENSES.txt", "systemd/qsidecar.service", "man/qsidecar.1", "man/qsidecar-work.1",
+			"README.md", "deploy/qsidecar.example.yaml", "LICENSES.txt", "deploy/systemd/qsidecar.service", "man/qsidecar.1", "man/qsidecar-work.1",
 			"completions/qsidecar.bash", "completions/qsidecar.zsh", "completions/qsidecar.fish",
 		} {
 			if len(files[name]) < 1000 {
 				t.Errorf("%s: %s has %d bytes", arch, name, len(files[name]))
 			}
 		}
+		linked(t, arch, files)
 		program := filepath.Join(t.TempDir(), "qsidecar")
 		if err := testserver.WriteProgram(program, files["qsidecar"]); err != nil {
 			t.Fatal(err)
@@ -190,6 +193,63 @@ func TestReleaseArchives(t *testing.T) {
 		if v.Version != version || v.Commit != strings.TrimSpace(string(head)) || v.Modified || v.CommitTime == "" {
 			t.Errorf("the program says it is %+v, want %s of commit %s", v, version, head)
 		}
+	}
+}
+
+// TestReleasedPages: the package for Debian has what the README links to, as the archives do.
+func TestReleasedPages(t *testing.T) {
+	t.Parallel()
+	r, err := released()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	deb := filepath.Join(r.dist(), debName(strings.Replace(strings.TrimPrefix(releaseTag, "v"), "-", "~", 1)))
+	if err := runIn(dir, nil, "dpkg-deb", "-x", deb, "."); err != nil {
+		t.Fatal(err)
+	}
+	doc := filepath.Join(dir, "usr/share/doc/qsidecar")
+	files := make(map[string][]byte)
+	err = filepath.WalkDir(doc, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(doc, path)
+		if err == nil {
+			files[name], err = os.ReadFile(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked(t, "the .deb", files)
+}
+
+// link is a link in a page to another file.
+var link = regexp.MustCompile(`\]\(([^)#:]+)`)
+
+// linked wants each file that a page links to, but source code.
+func linked(t *testing.T, where string, files map[string][]byte) {
+	t.Helper()
+	links := 0
+	for name, text := range files {
+		if !strings.HasSuffix(name, ".md") {
+			continue
+		}
+		for _, l := range link.FindAllSubmatch(text, -1) {
+			to := filepath.Join(filepath.Dir(name), string(l[1]))
+			if file, err := os.Stat(kit.Path(to)); err != nil || file.IsDir() || strings.HasSuffix(to, ".go") {
+				continue // a folder of the source
+			}
+			links++
+			if _, has := files[to]; !has {
+				t.Errorf("%s: %s links to %s, which it lacks", where, name, to)
+			}
+		}
+	}
+	if links < 50 {
+		t.Errorf("%s: %d links, want those of all pages", where, links)
 	}
 }
 

@@ -1,0 +1,10 @@
+#!/bin/bash
+# Copies the pages, and the files for users that they link to, into a folder, each at its
+# place in the repository, so that their links work there.
+#
+#   scripts/pages.sh FOLDER
+set -euo pipefail
+to=$(realpath "$1")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+git ls-files '*.md' deploy clients/examples clients/shell backends/sqlserver/testdata/adopted.sql \
+	':!*.go' ':!*go.mod' ':!*go.sum' ':!deploy/debian' ':!deploy/image' | tar -cf - -T - | tar -C "$to" -xf -
