@@ -49,6 +49,17 @@ type aheadJob struct {
 	since time.Duration
 }
 
+// fitting is how many jobs, of at most n, have no more payload than an answer may have; one always does.
+func (a *ahead) fitting(n int, most int64) int {
+	n = min(n, len(a.jobs))
+	for i := range n {
+		if most -= int64(len(a.jobs[i].Payload)); most < 0 {
+			return max(i, 1)
+		}
+	}
+	return n
+}
+
 // wants is how many jobs to claim ahead now.
 func (a *ahead) wants(now time.Duration) int {
 	if a.asking || a.dry || a.bytes >= aheadBytes/2 {
@@ -116,7 +127,7 @@ func (b *broker) fromAhead(ln *line, w *waiter) []backends.Job {
 	if host := b.fresh(); host == 0 || host != a.jobs[0].Token.Host {
 		return nil // the attendant takes them back
 	}
-	n, _ := w.take(min(w.slots, len(a.jobs)))
+	n, _ := w.take(a.fitting(w.slots, b.most()))
 	if n == 0 {
 		return nil
 	}

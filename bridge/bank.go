@@ -62,7 +62,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		policy:     func(queue string) (backends.Policy, bool) { return br.plan.Load().policyIn(b, queue) },
 		times:      b.times,
 		maxPayload: func() int64 { return int64(br.plan.Load().limits.MaxPayload) },
-		claimBytes: protocol.ClaimBytes,
+		claimBytes: func() int64 { return int64(br.plan.Load().limits.ClaimBytes) },
 		log:        b.log,
 		room:       semaphore.NewWeighted(queueBytes),
 		writes:     newLane(),
@@ -104,6 +104,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 	b.broker.clock = br.system.clock
 	b.broker.buffers = b.info.Ahead
 	b.broker.memory = &br.buffers
+	b.broker.most = c.claimBytes
 	b.broker.direct = b.link.adopted
 	b.attendant = &attendant{broker: b.broker, ledger: b.ledger, committer: c, poke: make(chan struct{}, 1)}
 	b.broker.buffered = b.attendant.wake

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -381,6 +382,9 @@ func (b *Bridge) awaitSessions() {
 	<-ended
 }
 
+// lostInEvent is how many leases one event names: they fit the smallest max_reply.
+const lostInEvent = 500
+
 // tellLost tells the sessions that asked for it, and the log, what they lost.
 func (b *Bridge) tellLost(bank *bank, lost map[*session][]heldJob) {
 	for s, gone := range lost {
@@ -389,6 +393,8 @@ func (b *Bridge) tellLost(bank *bank, lost map[*session][]heldJob) {
 		for i, h := range gone {
 			texts[i] = formatLease(bank.info.Database, h.lease)
 		}
-		s.tell(protocol.EventLost, texts)
+		for part := range slices.Chunk(texts, lostInEvent) {
+			s.tell(protocol.EventLost, part)
+		}
 	}
 }

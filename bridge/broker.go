@@ -30,6 +30,7 @@ type broker struct {
 	direct   func(queue string) bool // never from that queue; nil: from all
 	buffered func()                  // the attendant's: there is something to look after
 	memory   *buffers                // nil: what is claimed ahead is not counted
+	most     func() int64            // payload bytes of an answer
 
 	mu      sync.Mutex
 	lines   map[string]*line

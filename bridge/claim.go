@@ -154,6 +154,10 @@ func (s *session) handOut(bank *bank, w *waiter, a answer) (reply *protocol.Repl
 		bank.committer.giveBack(host, a.jobs)
 		return s.failure(backends.Unavailable(errBeatLate)), 0
 	}
+	if n := s.fittingJobs(bank.info.Database, a.jobs); n < len(a.jobs) {
+		bank.committer.giveBack(host, a.jobs[n:])
+		a.jobs = a.jobs[:n]
+	}
 	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {
 		return s.failure(backends.Unavailable(errBeatLate)), 0
 	}

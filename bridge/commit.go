@@ -108,14 +108,14 @@ func (c *committer) requeueAfter(first, second []*pending) {
 }
 
 func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (backends.Results, error) {
-	batch := backends.Batch{Host: hostOf(asks)}
+	batch, most := backends.Batch{Host: hostOf(asks)}, c.claimBytes()
 	for _, p := range writes {
 		batch.Writes = append(batch.Writes, p.write)
 	}
 	for _, a := range asks {
-		claim := backends.Claim{Slots: a.slots, MaxBytes: c.claimBytes, MaxPayload: c.maxPayload()}
+		claim := backends.Claim{Slots: a.slots, MaxBytes: most, MaxPayload: c.maxPayload()}
 		if a.bytes > 0 {
-			claim.MaxBytes, claim.Strict = min(a.bytes, c.claimBytes), true
+			claim.MaxBytes, claim.Strict = min(a.bytes, most), true
 		}
 		for _, q := range a.line.queues {
 			if policy, ok := c.policy(q); ok {

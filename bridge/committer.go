@@ -40,7 +40,7 @@ type committer struct {
 	policy     func(queue string) (backends.Policy, bool)
 	times      *leaseTimes // one commit, and a settle, may take the host lease
 	maxPayload func() int64
-	claimBytes int64
+	claimBytes func() int64 // of payload, in one claim's answer
 	metrics    func() *databaseMetrics
 	log        *slog.Logger
 

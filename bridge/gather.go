@@ -108,7 +108,7 @@ func (c *committer) gather() []ask {
 		c.broker.refuse(backends.Unavailable(errBeatLate))
 		return nil
 	}
-	mem := space{whole: max(c.claimBytes, c.maxPayload())}
+	mem := space{whole: max(c.claimBytes(), c.maxPayload())}
 	c.reserved = c.memory.reserve(mem.whole)
 	mem.left = c.reserved
 	asks := c.broker.gather(id, func() uint64 { return c.number.Add(1) }, &mem)

@@ -203,6 +203,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 			bytes += int64(len(views[i].Payload) + len(views[i].Result))
 			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
 		}
+		reply.Views = s.fitViews(reply.Views)
 		s.owe(bytes)
 		return reply, func() {
 			s.owe(-bytes)

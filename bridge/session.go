@@ -249,14 +249,6 @@ func (s *session) answerBeside(id protocol.RequestID, reply *protocol.Reply) {
 // send writes a message.
 func (s *session) send(reply *protocol.Reply) { s.written(s.out.send(s.encoded(reply))) }
 
-func (s *session) encoded(reply *protocol.Reply) func(buf []byte) []byte {
-	codec := protocol.Codec(s.codec.Load())
-	if codec == 0 {
-		codec = protocol.JSON
-	}
-	return func(buf []byte) []byte { return codec.AppendReply(buf, reply) }
-}
-
 // written looks at an error to write, which means that the client is gone.
 func (s *session) written(err error) {
 	if err != nil {

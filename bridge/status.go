@@ -54,6 +54,7 @@ func (s *session) reloadConfig() finisher {
 
 func (s *session) status() finisher {
 	st := s.bridge.status()
+	s.fitSessions(st)
 	return answerWith(&protocol.Reply{Status: st})
 }
 

@@ -27,7 +27,7 @@ const (
 const (
 	DefaultMaxFrame = 4 << 20
 	MaxMaxFrame     = 64 << 20
-	ClaimBytes      = 4 << 20 // payload bytes of one claim's answer, beyond its first job
+	ClaimBytes      = 4 << 20 // at most Limits.ClaimBytes
 )
 
 // Limits bounds what one connection may send. The zero value is not useful: use
@@ -36,12 +36,14 @@ type Limits struct {
 	MaxFrame   int // bytes of one request frame or line
 	MaxPayload int // bytes of one job's payload
 	MaxReply   int // bytes of one reply
+	ClaimBytes int // payload bytes of one claim's answer, beyond its first job
 }
 
 // NewLimits derives the limits from the largest request frame: a payload may be
-// 16 KiB smaller (room for headers, key and names), a reply eight times as large.
+// 16 KiB smaller (room for headers, key and names), a reply eight times as large. JSON may
+// write a byte of a payload as six, so that a claim's answer has as many as a frame.
 func NewLimits(maxFrame int) Limits {
-	return Limits{MaxFrame: maxFrame, MaxPayload: maxFrame - 16<<10, MaxReply: 8 * maxFrame}
+	return Limits{MaxFrame: maxFrame, MaxPayload: maxFrame - 16<<10, MaxReply: 8 * maxFrame, ClaimBytes: min(ClaimBytes, maxFrame)}
 }
 
 // MaxRunAt is the last instant of the year 9999 in milliseconds since the epoch:

@@ -1,0 +1,84 @@
+package bridge
+
+import (
+	"math"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	// replyHead is room for what a reply has beside its list: the request's id, escaped, most of all.
+	replyHead = 1 << 10
+	// jobText is what a job takes in a reply beside its payload, key, headers and errors: its
+	// id, its lease and the names of the fields.
+	jobText = 3 << 10
+	// escaped is how many bytes JSON writes at most for one of a text.
+	escaped = 6
+)
+
+// fitting is how many of n elements fit one reply of the session. part is a reply with one of
+// them. most bounds the bytes of all: if that fits, nothing is measured.
+func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) int {
+	room := s.limits.MaxReply - replyHead
+	if most <= int64(room) {
+		return n
+	}
+	var buf []byte
+	for i := range n {
+		buf = s.encoded(part(i))(buf[:0])
+		if room -= len(buf); room < 0 {
+			return i
+		}
+	}
+	return n
+}
+
+// fittingJobs is how many claimed jobs fit one reply. One always does, as its sizes have limits,
+// unless a reload raised max_frame since the client connected: it is given all the same.
+func (s *session) fittingJobs(database string, jobs []backends.Job) int {
+	return max(1, s.fitting(len(jobs), escaped*jobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
+		return &protocol.Reply{Jobs: []protocol.Job{wireJob(database, &jobs[i])}}
+	}))
+}
+
+// fitViews drops the last jobs of an answer to peek that don't fit. The first one stays: if it
+// alone is too large, the client is told so.
+func (s *session) fitViews(views []protocol.JobView) []protocol.JobView {
+	n := s.fitting(len(views), math.MaxInt64, func(i int) *protocol.Reply {
+		return &protocol.Reply{Views: views[i : i+1]}
+	})
+	return views[:min(max(n, 1), len(views))]
+}
+
+// fitSessions drops the youngest sessions of a status that don't fit.
+func (s *session) fitSessions(st *protocol.Status) {
+	all := st.Sessions
+	st.Sessions = nil
+	n := s.fitting(len(all)+1, math.MaxInt64, func(i int) *protocol.Reply {
+		if i == 0 {
+			return &protocol.Reply{Status: st}
+		}
+		return &protocol.Reply{Status: &protocol.Status{Sessions: all[i-1 : i]}}
+	})
+	st.Sessions = all[:max(n-1, 0)]
+}
+
+// encoded appends the reply. A report that exceeds what hello announced becomes an error: the
+// client may not be able to read it. The answer to what changed something always goes out.
+func (s *session) encoded(reply *protocol.Reply) func(buf []byte) []byte {
+	codec := protocol.Codec(s.codec.Load())
+	if codec == 0 {
+		codec = protocol.JSON
+	}
+	return func(buf []byte) []byte {
+		before := len(buf)
+		buf = codec.AppendReply(buf, reply)
+		report := len(reply.Queues) > 0 || len(reply.Views) > 0 || reply.Status != nil
+		if size := len(buf) - before; report && size > s.limits.MaxReply {
+			buf = codec.AppendReply(buf[:before], &protocol.Reply{ID: reply.ID, Error: protocol.Errorf(protocol.CodeUnsupported,
+				"the answer has %d bytes, which exceeds max_reply (%d): ask for less, or raise max_frame in the sidecar's config", size, s.limits.MaxReply)})
+		}
+		return buf
+	}
+}
