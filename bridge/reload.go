@@ -47,9 +47,11 @@ func (b *Bridge) Reload(o Options) error {
 		return err
 	}
 	b.label(next) // a config that is refused has no metrics
+	var join sync.WaitGroup
 	for _, bank := range fresh {
-		bank.join(r.stop)
+		join.Go(func() { bank.join(r.stop) })
 	}
+	join.Wait()
 	for name, d := range o.Databases {
 		bank := next.bankBy[name]
 		bank.times.set(d)

@@ -74,7 +74,7 @@ func (p *instance) attempt(ctx context.Context, c config, name, by string) *atte
 	go func() {
 		defer close(t.done)
 		defer cancel()
-		t.b, t.err = openAdopted(ctx, &c, name, p.log)
+		t.b, t.err = p.opens(ctx, &c, name, p.log)
 	}()
 	return t
 }

@@ -76,6 +76,9 @@ func (c *config) inDatabase(name string, err error) error {
 	return fmt.Errorf("databases.%s: %w", name, err)
 }
 
+// opener is openAdopted, or what a test has in its place.
+type opener func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error)
+
 // openAdopted opens one database of the config with the adopted tables that the config has in it.
 func openAdopted(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
 	b, err := openDatabase(ctx, c, name, false, log)

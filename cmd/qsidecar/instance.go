@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,14 +30,16 @@ type instance struct {
 	admin *admin
 
 	inherited []*net.UnixListener
-	manager   *manager      // nil: nobody is told
+	manager   *manager // nil: nobody is told
+	opens     opener
 	patience  time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
 
-	mu      sync.Mutex // one reload at a time
+	mu      sync.Mutex // not held while databases open
 	config  config
 	sources sources
 	refused sources            // what the files had when they were not taken last
 	open    map[string]*openDB // by name
+	under   *loading           // the reload under way; nil: none
 
 	state      sync.Mutex // of what follows, which is told while a reload goes on
 	generation int64
@@ -237,45 +238,6 @@ func (p *instance) Config() (generation int64, failed error, since time.Time) {
 // Admin implements bridge.Control.
 func (p *instance) Admin() string { return p.admin.address() }
 
-// Reload reads the files again and has the sidecar run by them, as a whole or not at
-// all. The changes are what became different, for people; none: nothing did, and why says
-// why. Where ctx is cancelled, or the sidecar stops, the config is neither taken nor refused.
-func (p *instance) Reload(ctx context.Context) (changes []string, why string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	found, err := readSources(p.setup, &p.config)
-	if err == nil && found.same(p.sources) {
-		p.healed()
-		return nil, p.unchanged(), nil
-	}
-	_, failed, _ := p.Config()
-	if failed == nil { // what was refused is tried again and again: that is no news
-		p.manager.reloading()
-	}
-	c, src, err := p.look()
-	if err == nil {
-		changes, err = p.take(ctx, c, src)
-	}
-	if err != nil && (errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, bridge.ErrNotRunning)) {
-		return nil, "", err // nothing that follows matters any more
-	}
-	defer func() { p.tell(err) }()
-	if err != nil {
-		p.refused = found
-		p.refuse(err)
-		return nil, "", err
-	}
-	p.state.Lock()
-	defer p.state.Unlock()
-	p.generation++
-	p.failed, p.takenAt = nil, time.Now()
-	p.log.Info("the config was reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
-	if len(changes) == 0 {
-		why = "the files' text is another one, and says the same"
-	}
-	return changes, why, nil
-}
-
 // unsteady is how often files may be different from one reading to the next.
 const unsteady = 10
 
@@ -321,36 +283,6 @@ func (p *instance) hasText() error {
 		err = errEmptyConfig
 	}
 	return err
-}
-
-// take has the sidecar run by c. p.mu is held.
-func (p *instance) take(ctx context.Context, c config, src sources) ([]string, error) {
-	for _, l := range c.Listen {
-		if err := p.ready(l.Socket); err != nil {
-			return nil, err
-		}
-	}
-	open, err := p.openMissing(ctx, &c, p.open, 0)
-	if err != nil {
-		return nil, err
-	}
-	undo, err := p.admin.change(c.Admin)
-	if err != nil {
-		return nil, errors.Join(err, closeUnused(open, p.open))
-	}
-	succeed(open, p.open)
-	if err := p.b.Reload(p.options(&c, open)); err != nil {
-		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
-	}
-	limitHeld(open, &c)
-	changes := changesOf(p.config, c)
-	if src.secrets != p.sources.secrets {
-		changes = append(changes, "a secret")
-	}
-	p.logs.set(c.Log)
-	p.config, p.sources, p.open = c, src, open
-	p.longest.Store(int64(c.stopsWithin()))
-	return changes, nil
 }
 
 // stopsWithin is how long an orderly exit takes at most: the drain, settles that wait for

@@ -51,6 +51,7 @@ type app struct {
 
 	poll     time.Duration // between two looks at the config's files; 0: pollEvery
 	patience time.Duration // for databases at the start; 0: openPatience
+	opens    opener        // nil: openAdopted
 	leave    time.Duration // 0: leaveTimeout
 	deaf     bool          // the file system tells of no changes
 	socket   string        // --socket

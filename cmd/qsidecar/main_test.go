@@ -36,6 +36,7 @@ type host struct {
 	patience time.Duration
 	leave    time.Duration
 	deaf     bool
+	opens    opener
 }
 
 func newHost(t *testing.T) *host {
@@ -75,7 +76,7 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 		in: in, out: out, errOut: errOut, signals: signals,
 		env:      func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
 		terminal: func(any) bool { return terminal },
-		poll:     h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave,
+		poll:     h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave, opens: h.opens,
 	}
 }
 

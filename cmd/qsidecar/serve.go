@@ -147,7 +147,10 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 func (a *app) withBridge(ctx context.Context, s setup, read func(setup) (config, error), c config, f func(ctx context.Context, p *instance) error) (err error) {
 	log, settings := a.changingLog(c.Log)
 	defer settings.flush()
-	p := &instance{setup: s, read: read, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings}
+	p := &instance{setup: s, read: read, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings, opens: a.opens}
+	if p.opens == nil {
+		p.opens = openAdopted
+	}
 	if a.tells {
 		p.manager, p.patience = a.manager(log), cmp.Or(a.patience, openPatience)
 	}

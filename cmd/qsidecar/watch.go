@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -34,6 +35,9 @@ type watcher struct {
 	waits   bool
 	seen    sources // what the files had when they were looked at last
 	again   bool    // what was refused is tried again
+
+	reloads  sync.WaitGroup
+	reloaded chan struct{} // 1: one ended, so that other folders may count
 }
 
 // hangUps gives each SIGHUP, or one for several, until stop. Nobody need listen: while serve
@@ -48,7 +52,7 @@ func (a *app) hangUps() (hangUps <-chan os.Signal, stop func()) {
 
 // watch reloads p whenever its files change, and at each of hangUps, until ctx is done.
 func (a *app) watch(ctx context.Context, p *instance, hangUps <-chan os.Signal) {
-	w := &watcher{p: p, log: p.log, poll: cmp.Or(a.poll, pollEvery), told: map[string]bool{}}
+	w := &watcher{p: p, log: p.log, poll: cmp.Or(a.poll, pollEvery), told: map[string]bool{}, reloaded: make(chan struct{}, 1)}
 	if !a.deaf {
 		defer w.listen()()
 	}
@@ -71,6 +75,7 @@ func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 	defer poll.Stop()
 	w.settled = time.NewTimer(quiet)
 	w.settled.Stop()
+	defer w.reloads.Wait()
 	for event := false; ; {
 		if !event && w.follow() {
 			w.look(false) // what changed before the watch began
@@ -88,6 +93,7 @@ func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 			w.look(true)
 		case <-w.settled.C:
 			w.act(ctx)
+		case <-w.reloaded:
 		case <-hangUps:
 			w.reload(ctx)
 		}
@@ -132,7 +138,7 @@ func (w *watcher) act(ctx context.Context) {
 		return
 	}
 	w.waits = false
-	if !differ || !w.again && w.p.refuses(now) {
+	if !differ || w.p.takes(now) || !w.again && w.p.refuses(now) {
 		return
 	}
 	w.again = false
@@ -155,16 +161,26 @@ func (w *watcher) failures() <-chan error {
 	return w.events.Errors
 }
 
-// reload has no answer to give: what went wrong is in the log, and status tells it.
-func (w *watcher) reload(ctx context.Context) { _, _, _ = w.p.Reload(ctx) }
+// reload begins one, which may take minutes: files that change meanwhile are seen. It has no
+// answer to give: what went wrong is in the log, and status tells it.
+func (w *watcher) reload(ctx context.Context) {
+	w.reloads.Go(func() {
+		_, _, _ = w.p.Reload(ctx)
+		select {
+		case w.reloaded <- struct{}{}:
+		default:
+		}
+	})
+}
 
-// differ looks whether the files say something else than what runs, or than what was refused.
+// differ looks whether the files say something else than what runs, or is being loaded, or than
+// what was refused.
 func (p *instance) differ() (now sources, differ bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now, err := readSources(p.setup, &p.config)
 	_, failed, _ := p.Config()
-	return now, err != nil || !now.same(p.sources) || failed != nil
+	return now, err != nil || !now.same(p.sources) || failed != nil || p.under != nil && !now.same(p.under.found)
 }
 
 // refuses reports whether the files are as they were when they were not taken.

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// slowly opens the database "slow" when the sidecar stops waiting for it, and each other one as
+// ever. begun is told of each try of the slow one.
+func slowly(begun chan<- struct{}) opener {
+	return func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+		if name != "slow" {
+			return openAdopted(ctx, c, name, log)
+		}
+		begun <- struct{}{}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// withSlow is a config with a database that takes for ever to open.
+func withSlow(dir string) string {
+	return "queues: {one: {database: main}}\ndatabases: {main: {url: 'sqlite:" + filepath.Join(dir, "main.db") + "'}, slow: {url: 'postgres://app@nowhere/app'}}\n"
+}
+
+// TestNewerConfigEndsAReload: while a reload opens a database for minutes a newer config is taken,
+// by the watch of the files as well as on request. Each of them waited for the reload to end.
+func TestNewerConfigEndsAReload(t *testing.T) {
+	begun := make(chan struct{}, 100)
+	h := newHost(t)
+	h.poll, h.deaf, h.opens = time.Hour, true, slowly(begun)
+	x := &reloading{host: h, file: h.file("c.yaml", one)}
+	x.r = h.serve("--config", x.file)
+	x.write(x.file, withSlow(x.dir))
+	first, second := make(chan result, 1), make(chan result, 1)
+	go func() { first <- x.run("reload") }()
+	testwait.Receive(t, "the first reload", begun)
+	go func() { second <- x.run("reload") }() // of the same files: it waits for the first one
+	x.write(x.file, three)
+	x.must(0, "reload")
+	x.must(0, "stats", "three")
+	if r := testwait.Receive(t, "the answer to the first", first); r.code == 0 || !strings.Contains(r.err, errNewerConfig.Error()) {
+		t.Errorf("the first reload was answered %+v", r)
+	}
+	testwait.Receive(t, "the answer to the second", second) // by what it found
+	if st := x.status(); st.ConfigError != "" || st.Generation != 2 {
+		t.Errorf("status: %+v", st)
+	}
+}
+
+// TestWatchDuringAReload: the watch of the files takes a newer config, and finds the old one again,
+// while it opens a database for minutes.
+func TestWatchDuringAReload(t *testing.T) {
+	begun := make(chan struct{}, 100)
+	h := newHost(t)
+	h.poll, h.deaf, h.opens = 20*time.Millisecond, true, slowly(begun)
+	x := &reloading{host: h, file: h.file("c.yaml", one)}
+	x.r = h.serve("--config", x.file)
+	x.write(x.file, withSlow(x.dir))
+	testwait.Receive(t, "the reload", begun)
+	x.write(x.file, three)
+	x.knows("three", true)
+	x.write(x.file, withSlow(x.dir))
+	testwait.Receive(t, "the next reload", begun)
+	x.write(x.file, three) // what runs
+	x.write(x.file+".new", two)
+	testwait.Until(t, "the reload is given up", func() bool { return strings.Contains(x.must(0, "reload"), "nothing changed") })
+	x.move(x.file+".new", x.file)
+	x.knows("two", true)
+}
+
+// TestDatabaseComesBackDuringAReload: a database that could not be reached at the start is used as
+// soon as it is there, while a reload opens another one for minutes.
+func TestDatabaseComesBackDuringAReload(t *testing.T) {
+	begun, there := make(chan struct{}, 100), make(chan struct{})
+	h := newHost(t)
+	slow := slowly(begun)
+	h.opens = func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+		if name != "late" {
+			return slow(ctx, c, name, log)
+		}
+		select {
+		case <-there:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		local := &config{Databases: map[string]databaseConfig{name: c.Databases["main"]}}
+		d := local.Databases[name]
+		d.URL = "sqlite:" + filepath.Join(h.dir, "late.db")
+		local.Databases[name] = d
+		return openAdopted(ctx, local, name, log)
+	}
+	h.poll, h.deaf, h.patience = 20*time.Millisecond, true, time.Millisecond
+	config := "databases: {main: {url: 'sqlite:" + filepath.Join(h.dir, "main.db") + "'}, late: {url: 'postgres://app@nowhere/app'}%s}\nqueues: {one: {database: main}, two: {database: late}}\n"
+	x := &reloading{host: h, file: h.file("c.yaml", strings.Replace(config, "%s", "", 1))}
+	x.r = h.serve("--config", x.file)
+	x.must(exitUnavailable, "enqueue", "two", "x")
+	x.write(x.file, strings.Replace(config, "%s", ", slow: {url: 'postgres://app@nowhere/other'}", 1))
+	testwait.Receive(t, "the reload", begun)
+	close(there)
+	testwait.Until(t, "the database is used", func() bool { return x.run("stats", "two").code == 0 })
+	x.must(0, "enqueue", "two", "x")
+	if st := x.status(); st.Generation != 1 {
+		t.Errorf("status: %+v", st)
+	}
+}
