@@ -217,7 +217,7 @@ func (b *buffers) evict(most int64) {
 		switch {
 		case !x.wrote.IsZero() && now.Sub(x.wrote) >= stalledAfter:
 			all = append(all, idle{s, x.wrote, x.in + x.out, false})
-		case x.in > 0 && !x.waits && s.receiving.Load() && now.Sub(x.began) >= stalledAfter:
+		case x.in > 0 && !x.waits && (s.receiving.Load() || s.blocked.Load()) && now.Sub(x.began) >= stalledAfter:
 			all = append(all, idle{s, x.began, x.in, true})
 		}
 	}
@@ -239,6 +239,9 @@ func (s *session) evict(reads bool) {
 		return
 	}
 	if reads {
+		if s.blocked.Load() {
+			s.hangUp(errStoodStill) // the wait of its claim is over
+		}
 		_ = s.conn.SetReadDeadline(time.Now()) // it is told why; an error means that it is gone
 		return
 	}

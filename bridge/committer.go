@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,7 @@ type committer struct {
 	mu     sync.Mutex
 	queue  []*pending
 	turns  turns
+	given  int // writes in the queue that were abandoned
 	comers int // writes that were ever queued of sessions that had not had their turn
 	enough int // of them, that are worth a wake-up; see linger
 
@@ -261,6 +263,18 @@ func (c *committer) gatherWrites() []*pending {
 	clear(c.queue[rest:])
 	c.queue = c.queue[:rest]
 	return batch
+}
+
+// forget lets go of a write that was abandoned: its commit may never end, and others come and
+// are abandoned behind it.
+func (c *committer) forget(p *pending) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.write, p.size = nil, size{}
+	if c.given++; c.given > len(c.queue)/2 {
+		c.queue = slices.DeleteFunc(c.queue, func(p *pending) bool { return p.state.Load() == abandoned })
+		c.given = 0
+	}
 }
 
 func (c *committer) distinct(w backends.Write) bool {

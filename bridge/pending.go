@@ -105,6 +105,7 @@ func (c *committer) wait(p *pending, patience time.Duration) (backends.WriteResu
 	}
 	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other meanwhile
 		if p.state.CompareAndSwap(queued, abandoned) {
+			c.forget(p)
 			c.room.Release(p.price)
 			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
 		}

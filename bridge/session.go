@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -88,6 +89,7 @@ type session struct {
 	refusals *rate.Limiter
 
 	receiving atomic.Bool // a message came in part
+	blocked   atomic.Bool // a claim without an id waits, and what came behind it is not read
 	evicted   atomic.Bool // closed for standing still, see buffers
 
 	mu       sync.Mutex
@@ -179,7 +181,8 @@ func (s *session) read() error {
 			<-s.slots
 			return s.bye(req.ID)
 		}
-		s.carryOut(&req)
+		s.carryOut(r, &req)
+		req = protocol.Request{} // an idle session keeps no payload
 		if burst++; !r.Partial() {
 			burst = 0
 		} else if burst%yieldAfter == 0 {
@@ -190,7 +193,7 @@ func (s *session) read() error {
 
 // carryOut starts the request here, in the order of arrival, and waits for its
 // answer here too, or beside, where it has an id.
-func (s *session) carryOut(req *protocol.Request) {
+func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	id := req.ID
 	f := s.start(req)
 	if f.wait == nil {
@@ -203,6 +206,11 @@ func (s *session) carryOut(req *protocol.Request) {
 	}
 	s.requests.Add(1)
 	if !id.IsSet() || f.keeps || !f.waits && s.crowded() {
+		if f.waits {
+			_ = r.Shrink() // a smaller buffer needs no room
+			s.blocked.Store(true)
+			defer s.blocked.Store(false)
+		}
 		s.finish(id, f)
 		return
 	}
@@ -271,7 +279,7 @@ func (s *session) readError(err error, bytes int) error {
 	var wire *protocol.Error
 	var timeout net.Error
 	switch {
-	case s.evicted.Load() && s.receiving.Load():
+	case s.evicted.Load() && (s.receiving.Load() || errors.Is(err, os.ErrDeadlineExceeded)):
 		return &badInput{err: busyBuffers(int64(s.bridge.plan.Load().opts.Limits.Buffered)), bytes: bytes}
 	case errors.As(err, &wire):
 		return &badInput{err: wire, bytes: bytes}

@@ -221,8 +221,8 @@ func (part *settlePart) wait(op protocol.Op) (backends.WriteResult, error) {
 		return backends.WriteResult{}, part.err
 	}
 	bank := part.bank
+	extend, _ := part.p.write.(backends.Extend) // which the wait may give up
 	res, err := bank.committer.wait(part.p, bank.times.patience())
-	extend, _ := part.p.write.(backends.Extend)
 	switch {
 	case extend.Bind != 0 && err != nil:
 		// It may be bound or not. The session keeps it: a release of a lease that is not

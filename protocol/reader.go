@@ -219,6 +219,23 @@ func (r *Reader) fill(n int) error {
 	return nil
 }
 
+// Shrink makes the buffer as small as what it holds allows. It is for a caller that will not
+// call Next for long. What Next gave before stays valid.
+func (r *Reader) Shrink() error {
+	have := r.end - r.start
+	size := max(have, minBuffer)
+	if len(r.buf) <= keepBuffer || size == len(r.buf) {
+		return nil
+	}
+	buf := make([]byte, size)
+	copy(buf, r.buf[r.start:r.end])
+	r.buf, r.start, r.end = buf, 0, have
+	if size <= keepBuffer {
+		size = 0
+	}
+	return r.expect(size)
+}
+
 // receive does one read into the room there is.
 func (r *Reader) receive() error {
 	for range maxEmpty {

@@ -1,0 +1,141 @@
+package bridge
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// heap is what is in use, garbage not counted.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what pools kept goes with the second
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestMemoryOfNacks: nacks whose commit hangs keep as much of an error as is stored, not all of it.
+func TestMemoryOfNacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nacks, size = 64, 2 << 20
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		c := s.dial(t)
+		var leases []string
+		for range nacks {
+			c.call(`{"op":"enqueue","queue":"q"}`)
+			leases = append(leases, c.claim1("q").Lease)
+		}
+		gate := make(chan struct{})
+		db.hold.Store(&gate)
+		before := heap()
+		for i, lease := range leases {
+			c.send(`{"op":"nack","id":%d,"lease":%q,"error":"%s"}`, i, lease, strings.Repeat("x", size))
+		}
+		bank := s.plan.Load().banks[0]
+		synctest.Wait()
+		kept := heap() - before
+		t.Logf("%d open nacks with an error of %d MiB each keep %d MiB", nacks, size>>20, kept>>20)
+		if kept > nacks*size/4 {
+			t.Errorf("%d MiB are kept for errors that are cut to 4 KiB", kept>>20)
+		}
+		if n := bank.committer.queued(); n == 0 {
+			t.Error("no write waits")
+		}
+		db.hold.Store(nil)
+		close(gate)
+		for range nacks {
+			c.receive()
+		}
+	})
+}
+
+// TestMemoryOfAbandonedWrites: what a producer was told is not stored is not kept either, however
+// long a commit hangs.
+func TestMemoryOfAbandonedWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 2 << 20
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		c := s.dial(t)
+		gate := make(chan struct{})
+		db.hold.Store(&gate)
+		c.send(`{"op":"enqueue","queue":"q","id":"first"}`)
+		synctest.Wait()
+		before, sent := heap(), 0
+		for range 4 {
+			for range 16 {
+				c.send(`{"op":"enqueue","queue":"q","id":%d,"payload":"%s"}`, sent, strings.Repeat("x", size))
+				sent++
+			}
+			time.Sleep(enqueueWait + time.Second)
+		}
+		for range sent {
+			if r := c.receive(); r.Error.Code != "unavailable" {
+				t.Fatalf("an enqueue behind a commit that hangs was answered %+v", r)
+			}
+		}
+		kept := heap() - before
+		t.Logf("%d abandoned enqueues of %d MiB keep %d MiB", sent, size>>20, kept>>20)
+		if kept > 16<<20 {
+			t.Errorf("%d MiB are kept for writes that are abandoned", kept>>20)
+		}
+		if n := s.plan.Load().banks[0].committer.queued(); n > sent/2 {
+			t.Errorf("%d writes that are abandoned are still queued", n)
+		}
+		db.hold.Store(nil)
+		close(gate)
+		c.receive()
+	})
+}
+
+// TestMemoryOfIdleSessions: a session that is idle, or whose claim waits, keeps nothing of its
+// large request before that.
+func TestMemoryOfIdleSessions(t *testing.T) {
+	for what, behind := range map[string]string{"idle": "", "a claim waits": `{"op":"claim","queue":"none","wait_ms":3600000}` + "\n"} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const sessions, size = 48, 1 << 20
+				s, _ := limited(t, Limits{Buffered: 64 << 20})
+				before := heap()
+				payload := strings.Repeat("x", size)
+				for range sessions {
+					conn := s.net.dial(t, s.path)
+					defer conn.Close()
+					go func() { _, _ = fmt.Fprintf(conn, `{"op":"ack","lease":"none","result":"%s"}`+"\n%s", payload, behind) }()
+					synctest.Wait()
+				}
+				n, kept := s.buffered(), heap()-before
+				t.Logf("%d sessions after a request of %d MiB: %d bytes count as buffered, %d MiB are kept", sessions, size>>20, n, kept>>20)
+				if n > 0 || kept > sessions*size/4 {
+					t.Errorf("%d bytes count as buffered, %d MiB are kept", n, kept>>20)
+				}
+				s.dial(t).call(`{"op":"enqueue","queue":"q","payload":"%s"}`, payload)
+			})
+		})
+	}
+}
+
+// TestBlockedSessionsMakeRoom: sessions whose claim waits, and which sent much behind it that is
+// not read, are ended for others who need the memory.
+func TestBlockedSessionsMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := limited(t, Limits{Buffered: 64 << 20})
+		payload := strings.Repeat("x", 2<<20)
+		for range 32 {
+			conn := s.net.dial(t, s.path)
+			defer conn.Close()
+			go func() { // one message in front, so that the buffer is large when the claim is read
+				_, _ = fmt.Fprintf(conn, `{"op":"ack","lease":"none","result":"%s"}`+"\n"+`{"op":"claim","queue":"none","wait_ms":3600000}`+"\n"+`{"op":"ack","lease":"none","result":"%s"}`+"\n", payload, strings.Repeat("y", 3<<20))
+			}()
+			synctest.Wait()
+		}
+		s.dial(t).call(`{"op":"enqueue","queue":"q","payload":"%s"}`, payload)
+	})
+}
