@@ -1,0 +1,123 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// mute is a database that tells no depths while it hangs.
+type mute struct {
+	*counting
+	hangs chan struct{} // closed when it does no more
+}
+
+func (m *mute) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	select {
+	case <-m.hangs:
+		return m.counting.Stats(ctx, queue)
+	default:
+	}
+	m.stats.Add(1)
+	select {
+	case <-m.hangs:
+		return nil, errDown
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// limitedByMute is a sidecar of a database that hangs where it is asked for depths.
+func limitedByMute(t *testing.T, queues int) (*sidecar, *mute) {
+	db := &mute{counting: &counting{faulty: &faulty{Backend: memory.New()}}, hangs: make(chan struct{})}
+	o := options(db)
+	for i := range queues {
+		o.Queues[fmt.Sprintf("q%d", i)] = Queue{MaxReady: 3}
+	}
+	return start(t, o), db
+}
+
+// TestDepthOfAHungDatabase: all producers wait for one look, and what they pipelined behind it is
+// refused by its error. They looked one after another, 5 s each, and acks waited behind them.
+func TestDepthOfAHungDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, db := limitedByMute(t, 1)
+		worker := s.dial(t)
+		worker.call(`{"op":"enqueue","queue":"free"}`)
+		lease := worker.claim1("free").Lease
+		var producers []*client
+		for range 10 {
+			producers = append(producers, s.dial(t))
+		}
+		began := time.Now()
+		for _, c := range append(producers, worker) {
+			for i := range 5 {
+				c.send(`{"op":"enqueue","queue":"q0","id":%d}`, i)
+			}
+		}
+		worker.send(`{"op":"ack","lease":%q,"id":5}`, lease)
+		for _, c := range append(producers, worker) {
+			for range 5 {
+				if r := c.receive(); r.Error.Code != "unavailable" {
+					t.Fatalf("an enqueue was answered %+v", r)
+				}
+			}
+		}
+		if r := worker.receive(); r.Acked != 1 {
+			t.Errorf("the ack was answered %+v", r)
+		}
+		took, looks := time.Since(began), db.stats.Load()
+		t.Logf("10 producers with 5 enqueues each: %d looks, the ack behind them after %v", looks, took)
+		if looks != 1 || took > enqueueWait+depthAge {
+			t.Errorf("%d looks, %v; want 1, %v", looks, took, enqueueWait)
+		}
+		close(db.hangs)
+		time.Sleep(2 * depthAge)
+		worker.call(`{"op":"enqueue","queue":"q0"}`)
+	})
+}
+
+// TestDepthsOfManyQueues: a request that names many queues with a limit waits for them together.
+func TestDepthsOfManyQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := limitedByMute(t, 20)
+		c := s.dial(t)
+		jobs := ""
+		for i := range 20 {
+			jobs += fmt.Sprintf(`,{"queue":"q%d"}`, i)
+		}
+		began := time.Now()
+		c.refused("unavailable", `{"op":"enqueue","jobs":[%s]}`, jobs[1:])
+		if took := time.Since(began); took != enqueueWait {
+			t.Errorf("answered after %v, want %v", took, enqueueWait)
+		}
+	})
+}
+
+// TestDepthLookEndsWithTheSession: a look that no session waits for is cancelled, and the session
+// ends without its answer. It isn't taken for a failure by the next one.
+func TestDepthLookEndsWithTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, db := limitedByMute(t, 1)
+		c := s.dial(t)
+		began := time.Now()
+		c.send(`{"op":"enqueue","queue":"q0"}`)
+		synctest.Wait()
+		c.close()
+		eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.sessions) == 0
+		})
+		if took := time.Since(began); took > 2*depthAge {
+			t.Errorf("the session ended after %v", took)
+		}
+		close(db.hangs)
+		s.dial(t).call(`{"op":"enqueue","queue":"q0"}`)
+	})
+}
