@@ -65,6 +65,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		claimBytes: func() int64 { return int64(br.plan.Load().limits.ClaimBytes) },
 		log:        b.log,
 		room:       semaphore.NewWeighted(queueBytes),
+		settles:    semaphore.NewWeighted(settleBytes),
 		writes:     newLane(),
 		claims:     newLane(),
 		both:       !b.info.Concurrent,

@@ -56,11 +56,9 @@ func (c *census) take(b *bank) []backends.QueueStats {
 func (c *census) read(b *bank) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), censusTimeout, fmt.Errorf("the depths of the queues: no answer within %v", censusTimeout))
 	defer cancel()
-	look, release := b.link.inspector()
-	defer release()
 	m := b.metrics.Load()
 	m.reads.Inc()
-	stats, err := look.Stats(ctx, "")
+	stats, err := b.link.stats(ctx, "")
 	if err != nil {
 		m.readFailures.Inc()
 		b.log.Warn("the depths of the queues could not be read for the metrics", "error", err)

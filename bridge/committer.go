@@ -20,11 +20,12 @@ import (
 // price for each write's own size, so that back-pressure reaches the clients
 // before memory runs out.
 const (
-	queueBytes   = 128 << 20 // must exceed the largest frame (64 MiB)
-	writePrice   = 4 << 10   // at least, for each write
-	batchWrites  = 1000      // writes in one commit
-	batchJobs    = 4000      // jobs or leases in one commit
-	batchBytes   = 16 << 20  // payload bytes in one commit, beyond its first write
+	queueBytes   = 96 << 20 // of enqueues; must exceed the largest frame (64 MiB)
+	settleBytes  = 32 << 20 // of settles, which do not wait for room behind enqueues
+	writePrice   = 4 << 10  // at least, for each write
+	batchWrites  = 1000     // writes in one commit
+	batchJobs    = 4000     // jobs or leases in one commit
+	batchBytes   = 16 << 20 // payload bytes in one commit, beyond its first write
 	enqueueWait  = 5 * time.Second
 	retryInitial = 20 * time.Millisecond
 	retryMax     = time.Second
@@ -46,8 +47,9 @@ type committer struct {
 	log        *slog.Logger
 
 	trouble atomic.Pointer[error] // why the last commit failed; nil: it did not
-	room    *semaphore.Weighted
-	timers  sync.Pool // of *time.Timer
+	room    *semaphore.Weighted   // queueBytes
+	settles *semaphore.Weighted   // settleBytes
+	timers  sync.Pool             // of *time.Timer
 	number  atomic.Uint64
 
 	// Where two commits at a time pay, claims and writes have a lane each;
@@ -115,7 +117,7 @@ func (c *committer) unavailable(format string, args ...any) error {
 }
 
 func (c *committer) finish(p *pending, o outcome) {
-	c.room.Release(p.price)
+	c.drop(p)
 	if p.ended != nil {
 		p.ended()
 	}

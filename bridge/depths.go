@@ -152,11 +152,11 @@ func (q *depth) ask(ctx context.Context, bank *bank, l *look) {
 
 // readyJobs asks the database for the number of a queue's ready jobs.
 func (b *bank) readyJobs(ctx context.Context, name string) (n int64, err error) {
-	look, release := b.link.inspector()
-	defer release()
-	if look == nil {
-		return 0, errNoLook
+	look, release, err := b.link.depth(ctx)
+	if err != nil {
+		return 0, err
 	}
+	defer release()
 	stats, err := look.Stats(ctx, name)
 	if err != nil && ctx.Err() != nil {
 		return 0, backends.Unavailable(context.Cause(ctx)) // nothing was written

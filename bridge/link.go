@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -24,12 +25,28 @@ type linkEnd struct {
 	done  func()        // told once, when nobody uses it any more; nil: nobody
 	gone  chan struct{} // closed as soon as another one is in its place
 	users int
+
+	looks  chan struct{} // taken by each request of an operator; see look
+	depths chan struct{} // by each question that an enqueue waits for
 }
+
+const (
+	// ownConnections of a pool are for commits and maintenance, however much operators ask.
+	ownConnections = 3
+	// poollessLooks is how many operators' requests an engine without a pool gets at a time.
+	poollessLooks = 4
+)
 
 func newLink(d Database) *link { return &link{end: newLinkEnd(d)} }
 
 func newLinkEnd(d Database) *linkEnd {
-	return &linkEnd{Backend: d.Backend, done: d.Done, gone: make(chan struct{})}
+	e := &linkEnd{Backend: d.Backend, done: d.Done, gone: make(chan struct{}), depths: make(chan struct{}, 1)}
+	looks := poollessLooks
+	if u, ok := e.usage(); ok && u.Max > 0 {
+		looks = max(1, u.Max-ownConnections)
+	}
+	e.looks = make(chan struct{}, looks)
+	return e
 }
 
 // replace puts another Backend in the place of the present one.
@@ -128,11 +145,61 @@ func (l *link) Sweep(ctx context.Context, s backends.Sweep) (backends.Swept, err
 	return e.Sweep(ctx, s)
 }
 
-// inspector is the present Backend where it can be looked into, until release is called; else nil.
-func (l *link) inspector() (i backends.Inspector, release func()) {
-	e, release := l.use()
-	i, _ = e.Backend.(backends.Inspector)
-	return i, release
+// look is the present Backend for a look or a command, until release is called. Only some are
+// carried out at a time, so that commits find a connection: others wait for their turn.
+func (l *link) look(ctx context.Context) (i backends.Inspector, release func(), err error) {
+	return l.inTurn(ctx, func(e *linkEnd) chan struct{} { return e.looks })
+}
+
+// depth is look for what an enqueue waits for: it does not wait for operators.
+func (l *link) depth(ctx context.Context) (i backends.Inspector, release func(), err error) {
+	return l.inTurn(ctx, func(e *linkEnd) chan struct{} { return e.depths })
+}
+
+func (l *link) inTurn(ctx context.Context, turn func(e *linkEnd) chan struct{}) (i backends.Inspector, release func(), err error) {
+	e, done := l.use()
+	i, ok := e.Backend.(backends.Inspector)
+	if !ok {
+		done()
+		return nil, nil, errNoLook
+	}
+	select {
+	case turn(e) <- struct{}{}:
+		return i, func() { <-turn(e); done() }, nil
+	case <-ctx.Done():
+		done()
+		return nil, nil, backends.Unavailable(fmt.Errorf("too many requests of operators wait for the database: %w", context.Cause(ctx)))
+	}
+}
+
+// stats is Inspector's Stats, in turn.
+func (l *link) stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	look, release, err := l.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return look.Stats(ctx, queue)
+}
+
+// peek is Inspector's Peek, in turn.
+func (l *link) peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
+	look, release, err := l.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return look.Peek(ctx, p)
+}
+
+// command is Inspector's Command, in turn.
+func (l *link) command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	look, release, err := l.look(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	defer release()
+	return look.Command(ctx, c)
 }
 
 // adopted reports whether the queue lives in a table that somebody else owns.

@@ -133,12 +133,7 @@ func (b *Bridge) lookForNames(ctx context.Context) {
 func (b *bank) usedNames(ctx context.Context, used map[string]bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, namesTimeout, fmt.Errorf("no answer within %v", namesTimeout))
 	defer cancel()
-	look, release := b.link.inspector()
-	defer release()
-	if look == nil {
-		return errNoLook
-	}
-	stats, err := look.Stats(ctx, "")
+	stats, err := b.link.stats(ctx, "")
 	if err != nil {
 		return err
 	}

@@ -192,9 +192,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		defer done()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
 		defer cancel()
-		look, release := bank.link.inspector()
-		views, err := look.Peek(ctx, p)
-		release()
+		views, err := bank.link.peek(ctx, p)
 		if err != nil {
 			return s.failure(err), looked
 		}
@@ -240,9 +238,7 @@ func (s *session) command(req *protocol.Request) finisher {
 	f := later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: not done within %v", op, inspectTimeout))
 		defer cancel()
-		look, release := bank.link.inspector()
-		count, freed, err := look.Command(ctx, c)
-		release()
+		count, freed, err := bank.link.command(ctx, c)
 		if err != nil {
 			return s.failure(err), nil
 		}

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/qsidecar/qsidecar/backends"
 )
 
@@ -14,6 +16,7 @@ type pending struct {
 	write  backends.Write
 	sess   *session // whose it is; nil: nobody waits for it
 	price  int64
+	room   *semaphore.Weighted // that the price is of; nil: none
 	size   size
 	state  atomic.Int32
 	ended  func()       // nil: nothing to do but to answer
@@ -37,14 +40,19 @@ type outcome struct {
 // be pushed.
 func (c *committer) reserve(ctx context.Context, sess *session, w backends.Write) (*pending, error) {
 	p := &pending{write: w, sess: sess, size: sizeOf(w), done: make(chan outcome, 1)}
-	p.price = min(max(p.size.bytes+int64(p.size.jobs)*256, writePrice), queueBytes)
-	if c.room.TryAcquire(p.price) {
+	most := int64(queueBytes)
+	p.room = c.room
+	if len(leasesOf(w)) > 0 {
+		p.room, most = c.settles, settleBytes
+	}
+	p.price = min(max(p.size.bytes+int64(p.size.jobs)*256, writePrice), most)
+	if p.room.TryAcquire(p.price) {
 		return p, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.times.patience())
 	defer cancel()
-	if err := c.room.Acquire(ctx, p.price); err != nil {
-		return nil, c.unavailable("more than %d MiB of writes wait for the database", queueBytes>>20)
+	if err := p.room.Acquire(ctx, p.price); err != nil {
+		return nil, c.unavailable("more than %d MiB of writes wait for the database", most>>20)
 	}
 	return p, nil
 }
@@ -63,8 +71,12 @@ func (c *committer) push(p *pending) {
 	}
 }
 
-// drop gives up a reserved write that was not pushed.
-func (c *committer) drop(p *pending) { c.room.Release(p.price) }
+// drop gives back the room of a write that has ended, or was not pushed.
+func (c *committer) drop(p *pending) {
+	if p.room != nil {
+		p.room.Release(p.price)
+	}
+}
 
 // pushFree queues a write that must not wait for room: a release of what a
 // session or a lost commit left behind. Their number is bounded by the leases.
@@ -106,7 +118,7 @@ func (c *committer) wait(p *pending, patience time.Duration) (backends.WriteResu
 	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other meanwhile
 		if p.state.CompareAndSwap(queued, abandoned) {
 			c.forget(p)
-			c.room.Release(p.price)
+			c.drop(p)
 			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
 		}
 	}

@@ -217,9 +217,7 @@ func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, e
 }
 
 func (p *plan) statsOf(ctx context.Context, bank *bank, queue string) ([]protocol.QueueStat, error) {
-	look, release := bank.link.inspector()
-	stats, err := look.Stats(ctx, queue)
-	release()
+	stats, err := bank.link.stats(ctx, queue)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 // queuedWrites makes a committer whose queue has the writes.
 func queuedWrites(writes ...*pending) *committer {
-	c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), seen: make(map[backends.Token]struct{})}
+	c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), settles: semaphore.NewWeighted(settleBytes), seen: make(map[backends.Token]struct{})}
 	for _, p := range writes {
 		p.size = sizeOf(p.write)
 		c.push(p)
