@@ -80,9 +80,11 @@ func (b *broker) wantsAhead(ln *line, room int) int {
 	return max(0, min(ln.ahead.wants(b.clock()), room))
 }
 
-// busy reports whether the line must be kept although nobody waits in it.
-func (a *ahead) busy(now time.Duration) bool {
-	return a.asking || len(a.jobs) > 0 || a.pace.perSecond(now)*aheadTime.Seconds() >= 1
+// busy reports whether the line must be kept although nobody waits in it: also while its pace is
+// being learned. b.mu is held.
+func (b *broker) busy(ln *line) bool {
+	a := &ln.ahead
+	return a.asking || len(a.jobs) > 0 || b.buffers && !ln.direct && a.pace.moves(b.clock())
 }
 
 // pace is the rate at which a line takes jobs: the lowest of the last windows, so
@@ -110,6 +112,13 @@ func (p *pace) roll(now time.Duration) {
 		p.rates = [4]float64{}
 	}
 	p.since, p.n = now, 0
+}
+
+// moves reports whether a job was taken in the last windows, which are as long as it is from one look
+// to the next.
+func (p *pace) moves(now time.Duration) bool {
+	p.roll(now)
+	return p.n > 0 || slices.Max(p.rates[:]) > 0
 }
 
 func (p *pace) perSecond(now time.Duration) float64 {
@@ -175,7 +184,10 @@ func (b *broker) keepAhead(ln *line, jobs []backends.Job) (back []backends.Job) 
 		ln.ahead.bytes += int64(len(jobs[i].Payload))
 	}
 	b.keep(ln.ahead.bytes - before)
-	for _, w := range slices.Clone(ln.waiters) {
+	for w := range ln.waiters {
+		if len(ln.ahead.jobs) == 0 {
+			break
+		}
 		if w.asking {
 			continue
 		}
@@ -188,7 +200,7 @@ func (b *broker) keepAhead(ln *line, jobs []backends.Job) (back []backends.Job) 
 	if b.lines[ln.key] != ln { // dropped meanwhile: nobody would look here
 		return b.emptied(ln, 0)
 	}
-	b.buffered()
+	b.attend(ln)
 	return nil
 }
 
@@ -207,22 +219,26 @@ func (b *broker) emptied(ln *line, limit time.Duration) (out []backends.Job) {
 }
 
 // takeAhead takes what has been lying there since before limit (0: everything)
-// from all lines, and forgets lines that are idle.
+// from all lines, and drops those that are idle.
 func (b *broker) takeAhead(limit time.Duration) (out []backends.Job, left bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock()
-	for _, ln := range slices.Clone(b.order) {
+	for ln := range b.attends {
 		back := b.emptied(ln, limit)
 		if len(back) > 0 {
 			out = append(out, back...)
 			ln.ahead.pace = pace{since: now} // claimed for nobody: begin again
 		}
-		if len(ln.waiters) > 0 { // who reads too slowly leaves jobs there
-			left = left || len(ln.ahead.jobs) > 0
+		if ln.len() > 0 { // who reads too slowly leaves jobs there
+			if len(ln.ahead.jobs) > 0 {
+				left = true
+			} else {
+				delete(b.attends, ln)
+			}
 			continue
 		}
-		if ln.ahead.busy(now) {
+		if b.busy(ln) {
 			left = true
 		} else {
 			b.drop(ln)

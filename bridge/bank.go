@@ -178,7 +178,7 @@ func (b *bank) listen(ctx context.Context) {
 			b.sweeper.wake() // names may have been missed: look for all who wait
 			return
 		}
-		b.broker.hint([]string{queue})
+		b.broker.hint([]string{queue}, someJobs)
 	})
 }
 

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"slices"
@@ -20,8 +21,8 @@ const maxSlots = 1000
 // which of them the next commit asks for.
 //
 // A waiter is asked for once when it comes (so that an empty answer is always
-// the database's), and again whenever its line was hinted at after it was last asked:
-// a hint says that one of the line's queues may have got a ready job.
+// the database's), and again when its line was hinted at and it is its turn:
+// a hint says that one of the line's queues may have got ready jobs, and about how many.
 type broker struct {
 	wake     func()                   // the committer's
 	fresh    func() backends.Identity // the keeper's
@@ -35,7 +36,8 @@ type broker struct {
 	mu      sync.Mutex
 	lines   map[string]*line
 	byQueue map[string]map[*line]struct{}
-	order   []*line // in turn, so that no line starves when slots are short
+	due     []*line            // to be asked for, in turn, so that no line starves when slots are short
+	attends map[*line]struct{} // the attendant's: all that have jobs claimed ahead, and those to be dropped soon
 	kept    kept
 	halted  error // not nil: every claim is answered with it (draining)
 }
@@ -43,18 +45,6 @@ type broker struct {
 // errMoved ends the wait of a claim whose queues are not served from this database any
 // more.
 var errMoved = errors.New("a reload moved the queue")
-
-// line is the waiters for the same queues in the same order, first come first
-// served.
-type line struct {
-	key     string
-	queues  []string
-	waiters []*waiter
-	hint    uint64
-	ahead   ahead
-	direct  bool // nothing is claimed ahead
-	large   bool // its next job takes more than a line is asked for where there are many
-}
 
 // waiter is one claim request.
 type waiter struct {
@@ -64,13 +54,14 @@ type waiter struct {
 	lease  backends.Slot // the template: lease kind and worker
 	once   bool          // wait_ms 0: answered after one look
 	line   *line
-	queues []string // the line's
-	seen   uint64   // the line's hint when it was last asked, 0: never
-	places int      // taken of the session's, for the jobs of the commit under way, or of the answer
-	asking bool     // in the commit under way
-	left   bool     // answered as soon as the commit under way ends
-	failed error    // why the last look failed; nil: it did not
-	moved  error    // errMoved, as soon as its queues are not served here
+	queues []string      // the line's
+	at     *list.Element // of one of the line's lists
+	looked bool          // it was asked for: it is in line.idle
+	places int           // taken of the session's, for the jobs of the commit under way, or of the answer
+	asking bool          // in the commit under way
+	left   bool          // answered as soon as the commit under way ends
+	failed error         // why the last look failed; nil: it did not
+	moved  error         // errMoved, as soon as its queues are not served here
 
 	answer chan answer // 1: the answer waits for its reader, never the other way round
 }
@@ -83,7 +74,7 @@ type answer struct {
 }
 
 func newBroker(wake func()) *broker {
-	return &broker{wake: wake, lines: make(map[string]*line), byQueue: make(map[string]map[*line]struct{})}
+	return &broker{wake: wake, lines: make(map[string]*line), byQueue: make(map[string]map[*line]struct{}), attends: make(map[*line]struct{})}
 }
 
 // add answers a waiter with what is claimed ahead for its line; else it queues it,
@@ -98,13 +89,15 @@ func (b *broker) add(w *waiter, queues []string) (a answer, answered bool) {
 	if jobs := b.fromAhead(ln, w); len(jobs) > 0 {
 		w.sess.load(jobs)
 		if ln.ahead.wants(b.clock()) > 0 {
+			b.push(ln)
 			b.wake()
 		}
 		return answer{jobs: jobs, ahead: true}, true
 	}
 	w.answer = make(chan answer, 1)
 	w.line, w.queues = ln, ln.queues
-	ln.waiters = append(ln.waiters, w)
+	w.at = ln.fresh.PushBack(w)
+	b.push(ln)
 	b.wake()
 	return answer{}, false
 }
@@ -117,9 +110,8 @@ func (b *broker) line(queues []string) *line {
 		return ln
 	}
 	queues = slices.Clone(queues)
-	ln = &line{key: key, queues: queues, hint: 1, direct: b.isDirect(queues)}
+	ln = &line{key: key, queues: queues, direct: b.isDirect(queues)}
 	b.lines[key] = ln
-	b.order = append(b.order, ln)
 	for _, q := range queues {
 		set := b.byQueue[q]
 		if set == nil {
@@ -150,17 +142,16 @@ func (b *broker) leave(w *waiter) {
 func (b *broker) remove(w *waiter) {
 	ln := w.line
 	w.line = nil
-	i := slices.Index(ln.waiters, w)
-	ln.waiters = slices.Delete(ln.waiters, i, i+1)
-	if len(ln.waiters) == 0 && !ln.ahead.busy(b.clock()) {
-		b.drop(ln)
+	ln.listOf(w).Remove(w.at)
+	if ln.len() == 0 && !ln.ahead.asking { // else the end of the ask tidies
+		b.tidy(ln)
 	}
 }
 
 // drop forgets a line that nobody waits in. b.mu is held.
 func (b *broker) drop(ln *line) {
 	delete(b.lines, ln.key)
-	b.order = slices.DeleteFunc(b.order, func(o *line) bool { return o == ln })
+	delete(b.attends, ln)
 	for _, q := range ln.queues {
 		set := b.byQueue[q]
 		delete(set, ln)
@@ -170,25 +161,31 @@ func (b *broker) drop(ln *line) {
 	}
 }
 
-// hint says that the queues may have ready jobs, and wakes the committer when
+// hint says that the queues may have about so many ready jobs each, and wakes the committer when
 // somebody waits for one of them.
-func (b *broker) hint(queues []string) {
+func (b *broker) hint(queues []string, each int) {
 	if len(queues) == 0 {
 		return
 	}
-	if b.mark(queues) {
+	if b.mark(queues, each) {
 		b.wake()
 	}
 }
 
-func (b *broker) mark(queues []string) (wanted bool) {
+func (b *broker) mark(queues []string, each int) (wanted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, q := range queues {
 		for ln := range b.byQueue[q] {
 			ln.hint++
 			ln.ahead.dry = false
-			wanted = wanted || len(ln.waiters) > 0
+			if ln.len() > 0 {
+				wanted = true
+				ln.wish = min(ln.wish+max(each, 1), maxSlots)
+			}
+			if b.needs(ln) {
+				b.push(ln)
+			}
 		}
 	}
 	return wanted
@@ -201,7 +198,7 @@ func (b *broker) waiting() []string {
 	out := make([]string, 0, len(b.byQueue))
 	for q, lines := range b.byQueue {
 		for ln := range lines {
-			if len(ln.waiters) > 0 {
+			if ln.len() > 0 {
 				out = append(out, q)
 				break
 			}
@@ -237,7 +234,7 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 		}
 		w.unanswered()
 		if !res.More {
-			w.seen = a.hint
+			a.line.look(w)
 			if got := b.aheadOfOthers(w); len(got) > 0 && !w.left {
 				back = append(back, got...)
 				continue // it is asked again when they are back
@@ -248,28 +245,39 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 			w.answer <- answer{err: cmp.Or(b.halted, w.moved)}
 		}
 	}
-	a.line.ahead.asking = false
-	a.line.ahead.dry = len(res.Jobs) < len(a.slots) && !res.More
-	return append(back, b.keepAhead(a.line, jobs)...)
+	dry := len(res.Jobs) < len(a.slots) && !res.More
+	a.line.asked(a, dry)
+	a.line.ahead.asking, a.line.ahead.dry = false, dry
+	back = append(back, b.keepAhead(a.line, jobs)...)
+	b.tidy(a.line)
+	return back
 }
 
 // fail ends an ask that the database did not answer. Those who asked for one
 // look get the error; those who wait go on waiting, and get it only when their
 // wait ends before a look succeeds.
-func (b *broker) fail(a ask, err error) { b.failed(a, err, 0) }
+func (b *broker) fail(a ask, err error) { b.failed(a, err, false) }
 
 // failAlone is fail for an ask that was answered with an error by itself, where the
 // database is otherwise well: who waits is asked for again when there is a hint.
-func (b *broker) failAlone(a ask, err error) { b.failed(a, err, a.hint) }
+func (b *broker) failAlone(a ask, err error) { b.failed(a, err, true) }
 
-func (b *broker) failed(a ask, err error, seen uint64) {
+func (b *broker) failed(a ask, err error, looked bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if looked {
+		a.line.asked(a, true)
+	} else {
+		a.line.wish = min(max(a.line.wish, len(a.slots)), maxSlots) // they are asked for again
+	}
 	a.line.ahead.asking = false
+	defer b.tidy(a.line)
 	for _, w := range a.waiters {
 		w.asking = false
 		w.unanswered()
-		w.seen = max(w.seen, seen)
+		if looked {
+			a.line.look(w)
+		}
 		w.failed = err
 		mayPass := backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
 		if w.left || w.once || !mayPass {
@@ -283,8 +291,8 @@ func (b *broker) failed(a ask, err error, seen uint64) {
 func (b *broker) refuse(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, ln := range slices.Clone(b.order) {
-		for _, w := range slices.Clone(ln.waiters) {
+	for _, ln := range b.lines {
+		for w := range ln.waiters {
 			if w.asking {
 				continue
 			}
@@ -302,8 +310,8 @@ func (b *broker) halt(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.halted = err
-	for _, ln := range slices.Clone(b.order) {
-		for _, w := range slices.Clone(ln.waiters) {
+	for _, ln := range b.lines {
+		for w := range ln.waiters {
 			w.failed = err
 			if w.asking {
 				w.left = true
@@ -320,13 +328,13 @@ func (b *broker) halt(err error) {
 func (b *broker) evict(served func(queues []string) bool) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, ln := range slices.Clone(b.order) {
+	for _, ln := range b.lines {
 		ln.direct = b.isDirect(ln.queues)
 		stays := served(ln.queues)
 		if !stays {
 			back = append(back, b.emptied(ln, 0)...)
 		}
-		for _, w := range slices.Clone(ln.waiters) {
+		for w := range ln.waiters {
 			if stays && w.sess.noClaim(ln.queues) < 0 {
 				continue
 			}

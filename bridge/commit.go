@@ -140,7 +140,7 @@ func (c *committer) answer(writes []*pending, results []backends.WriteResult) {
 				continue // their queues were marked before the claims were chosen
 			}
 		}
-		c.broker.hint(results[i].Freed)
+		c.broker.hint(results[i].Freed, p.size.jobs)
 	}
 }
 

@@ -317,7 +317,7 @@ func (c *committer) untaken(writes []*pending) (again []*pending) {
 // for them is asked in the same commit.
 func (c *committer) markQueues(writes []*pending) {
 	for _, p := range writes {
-		c.broker.mark(readyQueues(p.write))
+		c.broker.mark(readyQueues(p.write), p.size.jobs)
 	}
 }
 

@@ -1,7 +1,7 @@
 package bridge
 
 import (
-	"slices"
+	"container/list"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -20,61 +20,98 @@ type ask struct {
 func (b *broker) gather(host backends.Identity, number func() uint64, mem *space) []ask {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var asks []ask
-	var full []*waiter
-	room := maxSlots
-	for i := 0; i < len(b.order) && room > 0; i++ {
-		ln := b.order[i]
-		a := ask{line: ln, hint: ln.hint}
-		if !b.wants(ln, room) || !mem.take(ln) {
+	g := gathering{b: b, room: maxSlots, slot: func(s backends.Slot) backends.Slot {
+		s.Token = backends.Token{Host: host, Number: number()}
+		return s
+	}}
+	due := b.due
+	b.due = nil
+	for i, ln := range due {
+		if g.room <= 0 {
+			b.due = append(due[i:len(due):len(due)], b.due...) // they come first next time
+			break
+		}
+		ln.due = false
+		if b.lines[ln.key] != ln || !b.needs(ln) {
 			continue
 		}
-		for _, w := range ln.waiters {
-			if w.asking || w.seen >= ln.hint || w.sess.overloaded() {
-				continue
-			}
-			if w.slots > room && len(a.waiters)+len(asks) > 0 {
-				break // it comes first next time
-			}
-			n, held := w.take(w.slots)
-			if held {
-				full = append(full, w)
-			}
-			if n == 0 {
-				continue
-			}
-			w.asking = true
-			room -= n
-			a.waiters = append(a.waiters, w)
-			for range n {
-				slot := w.lease
-				slot.Token = backends.Token{Host: host, Number: number()}
-				a.slots = append(a.slots, slot)
-			}
-			if room <= 0 {
-				break
-			}
+		if !mem.take(ln) {
+			b.push(ln)
+			continue
 		}
-		for range b.wantsAhead(ln, room) {
-			a.slots = append(a.slots, backends.Slot{Token: backends.Token{Host: host, Number: number()}, Ahead: true})
-			room--
-		}
-		if len(a.slots) > 0 {
-			ln.ahead.asking = true
-			asks = append(asks, a)
-		} else {
+		if !g.ask(ln) {
 			mem.untake(ln)
+			b.push(ln) // who waits in it may be asked for when a client has read, or settled
 		}
 	}
-	mem.divide(asks)
-	for _, w := range full {
+	mem.divide(g.asks)
+	for _, w := range g.full {
 		b.remove(w)
 		w.answer <- answer{err: w.sess.tooMany()}
 	}
-	if len(b.order) > 1 { // whoever came first now comes last next time
-		b.order = append(b.order[1:], b.order[0])
+	return g.asks
+}
+
+// gathering is what a commit asks for, as far as it is known.
+type gathering struct {
+	b    *broker
+	room int // slots
+	slot func(backends.Slot) backends.Slot
+	asks []ask
+	full []*waiter // who hold too many jobs
+}
+
+// ask asks for the line's waiters: for as many of those who are idle as there may be jobs and one
+// more, which finds out whether there are more, and for all who are fresh. false: for nobody.
+func (g *gathering) ask(ln *line) bool {
+	a := ask{line: ln, hint: ln.hint}
+	fits := true
+	if ln.wish > 0 {
+		fits = g.add(&a, &ln.idle, ln.wish+1)
+		ln.wish = max(0, ln.wish-len(a.slots))
 	}
-	return asks
+	if fits {
+		g.add(&a, &ln.fresh, maxSlots)
+	}
+	for range g.b.wantsAhead(ln, g.room) {
+		a.slots = append(a.slots, g.slot(backends.Slot{Ahead: true}))
+		g.room--
+	}
+	if len(a.slots) == 0 {
+		return false
+	}
+	ln.ahead.asking = true
+	g.asks = append(g.asks, a)
+	return true
+}
+
+// add asks for waiters of a list until that brings so many slots. false: there is no room for the
+// next one, who comes first next time.
+func (g *gathering) add(a *ask, all *list.List, most int) (fits bool) {
+	for at := all.Front(); at != nil && most > 0 && g.room > 0; at = at.Next() {
+		w := at.Value.(*waiter)
+		if w.sess.overloaded() {
+			continue
+		}
+		if w.slots > g.room && len(a.waiters)+len(g.asks) > 0 {
+			return false
+		}
+		n, held := w.take(w.slots)
+		if held {
+			g.full = append(g.full, w)
+		}
+		if n == 0 {
+			continue
+		}
+		w.asking = true
+		g.room -= n
+		most -= n
+		a.waiters = append(a.waiters, w)
+		for range n {
+			a.slots = append(a.slots, g.slot(w.lease))
+		}
+	}
+	return true
 }
 
 // take is for how many jobs the database may be asked for the waiter: the places of its
@@ -91,13 +128,6 @@ func (w *waiter) take(want int) (n int, full bool) {
 func (w *waiter) unanswered() {
 	w.sess.placed(w.places, 0)
 	w.places = 0
-}
-
-// wants reports whether there is somebody in the line to ask for. b.mu is held.
-func (b *broker) wants(ln *line, room int) bool {
-	return slices.ContainsFunc(ln.waiters, func(w *waiter) bool {
-		return !w.asking && w.seen < ln.hint && !w.sess.overloaded()
-	}) || b.wantsAhead(ln, room) > 0
 }
 
 // gather chooses the claims of the next commit.

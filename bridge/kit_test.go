@@ -287,9 +287,9 @@ func (c *client) close() {
 func (b *broker) idleWaiters() (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, ln := range b.order {
-		for _, w := range ln.waiters {
-			if !w.asking && w.seen >= ln.hint {
+	for _, ln := range b.lines {
+		for w := range ln.waiters {
+			if !w.asking && w.looked && ln.wish == 0 {
 				n++
 			}
 		}

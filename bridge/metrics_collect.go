@@ -85,8 +85,8 @@ func (b *Bridge) sessionsBySocket(p *plan) map[string]int {
 func (b *broker) waits() (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, ln := range b.order {
-		n += len(ln.waiters)
+	for _, ln := range b.lines {
+		n += ln.len()
 	}
 	return n
 }

@@ -247,7 +247,7 @@ func (s *session) command(req *protocol.Request) finisher {
 			bank.metrics.Load().queue(c.Queue).returned.Add(float64(count))
 		}
 		if freed || c.Kind == backends.Resume {
-			bank.broker.hint([]string{c.Queue})
+			bank.broker.hint([]string{c.Queue}, someJobs)
 		}
 		reply := &protocol.Reply{}
 		if c.Kind != backends.Pause && c.Kind != backends.Resume {

@@ -93,8 +93,8 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 			s.prune.pruned(time.Now(), swept, s.keeper.peers())
 			s.tellRefused(swept.Refused)
 		}
-		s.broker.hint(swept.Ready)
-		s.broker.hint(swept.Freed)
+		s.broker.hint(swept.Ready, someJobs)
+		s.broker.hint(swept.Freed, someJobs)
 		s.metrics().fallen(swept.Fallen, false)
 		logFallen(s.log, swept.Fallen)
 		if swept.More {

@@ -1,0 +1,102 @@
+package bridge
+
+import "container/list"
+
+// line is the waiters for the same queues in the same order, first come first served. The
+// broker's mu guards it.
+type line struct {
+	key    string
+	queues []string
+	fresh  list.List // of *waiter that were not asked for yet
+	idle   list.List // of those that were, in vain
+	hint   uint64
+	wish   int  // about how many jobs there may be for the idle ones; 0: none
+	due    bool // it is in broker.due
+	ahead  ahead
+	direct bool // nothing is claimed ahead
+	large  bool // its next job takes more than a line is asked for where there are many
+}
+
+// someJobs is how many jobs a hint stands for that does not say how many there are.
+const someJobs = 16
+
+func (ln *line) len() int { return ln.idle.Len() + ln.fresh.Len() }
+
+// waiters are all of them. The loop may remove the one that it has.
+func (ln *line) waiters(yield func(*waiter) bool) {
+	for _, all := range []*list.List{&ln.idle, &ln.fresh} {
+		for at := all.Front(); at != nil; {
+			next := at.Next()
+			if !yield(at.Value.(*waiter)) {
+				return
+			}
+			at = next
+		}
+	}
+}
+
+func (ln *line) listOf(w *waiter) *list.List {
+	if w.looked {
+		return &ln.idle
+	}
+	return &ln.fresh
+}
+
+// look notes that the database had nothing for the waiter.
+func (ln *line) look(w *waiter) {
+	if w.looked || w.line == nil {
+		return
+	}
+	ln.fresh.Remove(w.at)
+	w.looked = true
+	w.at = ln.idle.PushBack(w)
+}
+
+// asked follows from an ask that has ended. dry: the database had no more than it gave, so that
+// nobody who waits need be asked for before the next hint. Where it gave all that was asked for,
+// twice as many are asked for next, so that the cost is that of the jobs, not of the waiters.
+func (ln *line) asked(a ask, dry bool) {
+	switch {
+	case !dry:
+		ln.wish = min(max(ln.wish, 2*len(a.slots)), maxSlots)
+	case ln.hint == a.hint:
+		ln.wish = 0
+	}
+}
+
+// attend has the attendant look after the line. b.mu is held.
+func (b *broker) attend(ln *line) {
+	b.attends[ln] = struct{}{}
+	b.buffered()
+}
+
+// push has the line be asked for with the next commit. b.mu is held.
+func (b *broker) push(ln *line) {
+	if !ln.due {
+		ln.due = true
+		b.due = append(b.due, ln)
+	}
+}
+
+// needs reports whether there is something to ask for. b.mu is held.
+func (b *broker) needs(ln *line) bool {
+	return ln.fresh.Len() > 0 || ln.wish > 0 && ln.idle.Len() > 0 || b.wantsAhead(ln, maxSlots) > 0
+}
+
+// tidy drops a line that is not used any more, or has it be asked for if it needs that. b.mu is held.
+func (b *broker) tidy(ln *line) {
+	if b.lines[ln.key] != ln {
+		return
+	}
+	if ln.len() == 0 {
+		ln.wish = 0
+		if !b.busy(ln) {
+			b.drop(ln)
+			return
+		}
+		b.attend(ln)
+	}
+	if b.needs(ln) {
+		b.push(ln)
+	}
+}
