@@ -32,6 +32,8 @@ type wire struct {
 	when  moment
 	ended int // how many were
 	end   func(pid uint32)
+
+	translate atomic.Bool // see inRussian
 }
 
 // arm has a session ended with its n-th request from now on; 0: none.
@@ -101,6 +103,11 @@ func (w *wire) accept(server string) {
 		w.mu.Unlock()
 		var pid atomic.Uint32
 		w.gone.Go(func() { w.requests(client, behind, &pid) })
+		if w.translate.Load() {
+			pid.Store(1)
+			w.gone.Go(func() { w.inRussian(client, behind) })
+			continue
+		}
 		w.gone.Go(func() { w.answers(client, behind, &pid) })
 	}
 }

@@ -32,6 +32,10 @@ func fromServer(err error) bool {
 	return errors.As(err, &said)
 }
 
+// stalePlan is the server's routine that refuses a cached plan whose rows have another type by
+// now. The SQLSTATE has more meanings, and the message is in the server's language.
+const stalePlan = "RevalidateCachedQuery"
+
 // transient: the same transaction, run again at once, may well succeed. COMMIT
 // has its own treatment: whatever else fails has written nothing.
 func transient(err error) bool {
@@ -48,7 +52,7 @@ func transient(err error) bool {
 		case "40001", "40P01", // serialization, deadlock
 			"57P01", "57P02", "25P03", "25P04", "57P05", // this connection was ended
 			"0A000", "26000": // a cached plan or statement went stale
-			return said.Code != "0A000" || strings.Contains(said.Message, "cached plan")
+			return said.Code != "0A000" || said.Routine == stalePlan
 		}
 		return false
 	}

@@ -246,7 +246,7 @@ func (s *Store) commit(ctx context.Context, free func(), t *tx) error {
 		return nil
 	case err == nil:
 		return fmt.Errorf("COMMIT was answered with %s", tag)
-	case errors.As(err, &said) && said.Severity == "ERROR":
+	case errors.As(err, &said) && said.SeverityUnlocalized == "ERROR": // Severity is in the server's language
 		return err // as a deferred constraint does
 	}
 	free() // to have one to ask with
