@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -12,14 +14,26 @@ import (
 // A server that crashed forgets the transactions whose commits had not reached its
 // disk, and gives their numbers to others: what pg_xact_status says of such a
 // number is about somebody else. So does a standby that took over. Both lose the
-// row of qsidecar_epoch. A commit's outcome that is asked for is believed where
-// the row is still the one that its session, or its transaction, saw.
+// row of qsidecar_epoch, whose table is not logged. A commit's outcome that is asked
+// for is judged by the epoch that its session, or its transaction, saw. An epoch is
+// SYSTEM/TIMELINE/RANDOM: it also tells whether one server is the successor of another.
 
 const (
 	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
 	// newEpochSQL begins one where there is none. It is its own transaction.
-	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch) VALUES (1, $1) ON CONFLICT (one) DO NOTHING`
+	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch)
+		SELECT 1, system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || $1 FROM pg_control_system()
+		ON CONFLICT (one) DO NOTHING`
+	// plainEpochSQL is for servers that do not tell their identity. The outcome of a commit
+	// stays unknown there if the server crashed.
+	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch) VALUES (1, $1) ON CONFLICT (one) DO NOTHING`
 )
+
+// succeeds reports whether the server of epoch a is that of b, or took over from it.
+func succeeds(a, b string) bool {
+	x, y := strings.Split(a, "/"), strings.Split(b, "/")
+	return len(x) == 3 && len(y) == 3 && x[0] == y[0] && x[1] >= y[1] // timelines are hexadecimal, of 8 digits
+}
 
 // epochs is how a Store knows the time between two crashes.
 type epochs struct {
@@ -38,17 +52,23 @@ func (s *Store) readEpoch(ctx context.Context, q interface {
 		if err == nil || !errors.Is(err, pgx.ErrNoRows) {
 			break
 		}
-		if _, err = q.Exec(ctx, in(s.o.Schema, newEpochSQL), pgx.QueryExecModeExec, random()); err != nil {
+		if _, err = q.Exec(ctx, in(s.o.Schema, newEpochSQL), pgx.QueryExecModeExec, random()); fromServer(err) && !noEpochs(err) {
+			_, err = q.Exec(ctx, in(s.o.Schema, plainEpochSQL), pgx.QueryExecModeExec, random())
+		}
+		if err != nil {
 			break
 		}
 	}
-	if said := (*pgconn.PgError)(nil); errors.As(err, &said) {
-		switch said.Code {
-		case "42P01", "3F000", "25006", "0A000": // no such table or schema; a server that only reads
-			return "", nil
-		}
+	if noEpochs(err) {
+		return "", nil
 	}
 	return epoch, err
+}
+
+// noEpochs: there is no such table or schema, or the server only reads.
+func noEpochs(err error) bool {
+	said, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, said.Code)
 }
 
 // seeEpoch has a transaction of a session that may be another each time see the epoch.
@@ -66,11 +86,4 @@ func (s *Store) mindEpoch(ctx context.Context, c *pgx.Conn) {
 		return
 	}
 	s.epochs.missing.Store(false)
-}
-
-// sameServer reports whether no crash and no failover came between a transaction
-// that saw the epoch and now.
-func (s *Store) sameServer(ctx context.Context, epoch string) (bool, error) {
-	now, err := s.readEpoch(ctx, s.pool)
-	return epoch != "" && now == epoch, err
 }

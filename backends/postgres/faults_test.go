@@ -270,13 +270,13 @@ func TestTimeouts(t *testing.T) {
 func TestStatus(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
-		status := func(xid string) string {
+		ask := func(xid string) string {
 			t.Helper()
-			got, err := s.status(t.Context(), xid)
-			if err != nil {
-				t.Fatal(err)
+			got, err := s.ask(t.Context(), xid)
+			if err != nil || got.standby || !succeeds(got.epoch, got.epoch) {
+				t.Fatalf("%+v, %v", got, err)
 			}
-			return got
+			return got.status
 		}
 		xidOf := func(tx pgx.Tx) (xid string) {
 			t.Helper()
@@ -286,18 +286,57 @@ func TestStatus(t *testing.T) {
 			return xid
 		}
 		done, undone, open := begun(t, s.o.URL), begun(t, s.o.URL), begun(t, s.o.URL)
-		committed, aborted, ended := xidOf(done), xidOf(undone), xidOf(open)
+		committed, aborted, ongoing := xidOf(done), xidOf(undone), xidOf(open)
 		if err := errors.Join(done.Commit(t.Context()), undone.Rollback(t.Context())); err != nil {
 			t.Fatal(err)
 		}
-		for xid, want := range map[string]string{committed: "committed", aborted: "aborted", "9" + committed + "00000": "aborted"} {
-			if got := status(xid); got != want {
+		for xid, want := range map[string]string{committed: "committed", aborted: "aborted", ongoing: "in progress", "9" + committed + "00000": statusFuture} {
+			if got := ask(xid); got != want {
 				t.Errorf("transaction %s is %q, want %q", xid, got, want)
 			}
 		}
-		if got := status(ended); got != "in progress" {
-			t.Errorf("an open transaction is %q", got)
+		epoch, err := s.readEpoch(t.Context(), s.pool)
+		if err != nil {
+			t.Fatal(err)
 		}
-		testwait.Until(t, "the session that was asked about is ended", func() bool { return status(ended) == "aborted" })
+		err = s.findOut(testwait.Context(t), &tx{last: ending{xid: ongoing}, epoch: epoch}, errors.New("the test lost it"))
+		if !backends.Retryable(err) || ask(ongoing) != "aborted" {
+			t.Errorf("the open transaction was not ended: %v", err)
+		}
 	})
+}
+
+// TestMeaning: which answers are believed.
+func TestMeaning(t *testing.T) {
+	const epoch = "700/0000000A/then"
+	for _, c := range []struct {
+		a     asked
+		epoch string
+		want  meaning
+	}{
+		{asked{false, epoch, "committed"}, epoch, happened},
+		{asked{false, epoch, "aborted"}, epoch, neverHappened},
+		{asked{false, epoch, "in progress"}, epoch, stillOpen},
+		{asked{false, epoch, ""}, epoch, unknowable},
+		{asked{false, "", "aborted"}, epoch, noEpoch},
+		// It crashed, or a standby took over.
+		{asked{false, "700/0000000A/now", "aborted"}, epoch, neverHappened},
+		{asked{false, "700/0000000B/now", statusFuture}, epoch, neverHappened},
+		{asked{false, "700/0000000B/now", "in progress"}, epoch, neverHappened}, // another's, which must not be ended
+		{asked{false, "700/0000000B/now", "committed"}, epoch, unknowable},
+		// A standby, an old primary, and another server.
+		{asked{true, "", statusFuture}, epoch, undecided},
+		{asked{true, epoch, "aborted"}, epoch, undecided},
+		{asked{false, "700/00000009/now", statusFuture}, epoch, undecided},
+		{asked{false, "701/0000000A/now", statusFuture}, epoch, unknowable},
+		{asked{false, "701/0000000B/now", "aborted"}, epoch, unknowable},
+		// A server that does not tell its identity, and a session that saw none.
+		{asked{false, "now", "aborted"}, "then", unknowable},
+		{asked{false, "then", "aborted"}, "then", neverHappened},
+		{asked{false, epoch, "aborted"}, "", unknowable},
+	} {
+		if got := c.a.meaning(c.epoch); got != c.want {
+			t.Errorf("%+v after %q means %d, want %d", c.a, c.epoch, got, c.want)
+		}
+	}
 }

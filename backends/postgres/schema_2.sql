@@ -18,5 +18,5 @@ ALTER TABLE {s}.qsidecar_hosts
 -- and given its number to another one.
 CREATE UNLOGGED TABLE IF NOT EXISTS {s}.qsidecar_epoch (
   one   smallint PRIMARY KEY CHECK (one = 1),
-  epoch text     NOT NULL -- random
+  epoch text     NOT NULL -- the system's identifier, its timeline and something random, with / between them
 );

@@ -253,52 +253,6 @@ func (s *Store) commit(ctx context.Context, free func(), t *tx) error {
 	return s.findOut(ctx, t, err)
 }
 
-// findOut asks the server for the outcome of a transaction whose COMMIT got lost.
-// The session that ran it may still be at it, or wait for a COMMIT that never
-// comes: it is ended. "Aborted" is true also of a server that crashed: it gives
-// out again only the numbers of transactions that it lost.
-func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		status, err := s.status(ctx, t.last.xid)
-		same := true
-		if err == nil && status == "committed" {
-			same, err = s.sameServer(ctx, t.epoch)
-		}
-		switch {
-		case err == nil && !same:
-			s.log.Error("the server crashed, or another took over: the outcome of a commit stays unknown", "place", s.place, "error", cause)
-			return backends.ErrUnknownOutcome
-		case err == nil && status == "committed":
-			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", true, "error", cause)
-			return nil
-		case err == nil && status == "aborted":
-			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", false, "error", cause)
-			return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
-		case err == nil && status == "":
-			s.log.Error("the server has forgotten a transaction", "place", s.place, "xid", t.last.xid)
-			return backends.ErrUnknownOutcome
-		}
-		if !pause(ctx, wait) {
-			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
-			return backends.ErrUnknownOutcome
-		}
-	}
-}
-
-// status is that of a transaction; empty: too long ago to be known.
-func (s *Store) status(ctx context.Context, xid string) (string, error) {
-	var status string
-	err := s.pool.QueryRow(ctx, `SELECT coalesce(pg_xact_status($1::text::xid8), '')`, xid).Scan(&status)
-	if said := (*pgconn.PgError)(nil); errors.As(err, &said) && said.Code == "22023" {
-		return "aborted", nil // it is in this server's future: another one took over, and never got it
-	}
-	if err == nil && status == "in progress" {
-		_, err = s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296`, xid)
-	}
-	return status, err
-}
-
 // read runs f on one state of the database.
 func (s *Store) read(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
 	return s.again(ctx, func(ctx context.Context) error { return s.readOnce(ctx, f) })

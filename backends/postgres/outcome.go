@@ -1,0 +1,114 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// findOut asks for the outcome of a transaction whose COMMIT got lost, until a server gives an
+// answer that can be believed or ctx ends. The session that ran it may still be at it, or wait
+// for a COMMIT that never comes: it is ended.
+func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		a, err := s.ask(ctx, t.last.xid)
+		if err == nil {
+			switch a.meaning(t.epoch) {
+			case happened:
+				s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", true, "error", cause)
+				return nil
+			case neverHappened:
+				s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", false, "error", cause)
+				return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
+			case unknowable:
+				s.log.Error("the server crashed, another took over, or it has forgotten the transaction: the outcome of a commit stays unknown",
+					"place", s.place, "xid", t.last.xid, "error", cause)
+				return backends.ErrUnknownOutcome
+			case stillOpen:
+				_, err = s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+					WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296`, t.last.xid)
+			case noEpoch:
+				_, err = s.readEpoch(ctx, s.pool) // begins one
+			}
+		}
+		if !pause(ctx, wait) {
+			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
+			return backends.ErrUnknownOutcome
+		}
+	}
+}
+
+// asked is what one server says of a transaction.
+type asked struct {
+	standby bool
+	epoch   string // of the server; see epoch.go
+	status  string // as pg_xact_status names it, or statusFuture; "" where it is too long ago
+}
+
+// statusFuture is that of a number that the server never gave out.
+const statusFuture = "in the future"
+
+// ask asks for the epoch and the status in one transaction: behind an address that moves, and
+// behind a pooler, two could be of two servers.
+func (s *Store) ask(ctx context.Context, xid string) (a asked, err error) {
+	c, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return a, err
+	}
+	defer c.Release()
+	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}}
+	defer t.rollback(ctx)
+	t.add(s.sql.beginRead, nil)
+	t.each("SELECT pg_is_in_recovery()", func(rows pgx.Rows) error { return rows.Scan(&a.standby) })
+	t.each(s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&a.epoch) })
+	t.each(`SELECT coalesce(pg_xact_status($1::text::xid8), '')`, func(rows pgx.Rows) error { return rows.Scan(&a.status) }, xid)
+	err = t.send(ctx)
+	if said := (*pgconn.PgError)(nil); errors.As(err, &said) && said.Code == "22023" {
+		a.status, err = statusFuture, nil
+	}
+	return a, err
+}
+
+// meaning is what an answer means for a transaction that saw an epoch.
+type meaning int
+
+const (
+	undecided meaning = iota // another server has to be asked, or this one later
+	happened
+	neverHappened
+	unknowable
+	stillOpen // the transaction is in progress
+	noEpoch   // the server has none yet
+)
+
+// meaning judges by this: a number that a server never gave out, gives out again, or calls
+// aborted belongs to a transaction that this server did not commit. So nothing was written if it
+// is the server of the transaction, also after a crash, or a standby that took over from it. A
+// standby has not replayed all yet, and an old primary never had what its successor committed.
+// A number that is committed after a crash or a failover may be that of another transaction.
+func (a asked) meaning(epoch string) meaning {
+	same := a.epoch == epoch
+	switch {
+	case a.standby:
+		return undecided
+	case a.epoch == "":
+		return noEpoch
+	case same && a.status == "committed":
+		return happened
+	case same && a.status == "in progress":
+		return stillOpen
+	case epoch == "", a.status == "committed", a.status == "":
+		return unknowable
+	case same || succeeds(a.epoch, epoch):
+		return neverHappened
+	case succeeds(epoch, a.epoch):
+		return undecided // an old primary, which the address should not lead to for long
+	}
+	return unknowable
+}

@@ -1,0 +1,168 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// pair is a primary with tables and its streaming standby.
+type pair struct {
+	primary, standby *testserver.Postgres
+}
+
+func newPair(t *testing.T, version string) *pair {
+	t.Helper()
+	var started []*testserver.Postgres
+	t.Cleanup(func() {
+		for _, p := range started {
+			if err := p.Stop(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	primary, err := testserver.StartPostgres(t.Context(), version, testserver.Options{Own: true, Settings: map[string]string{"log_connections": "on"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started = append(started, primary)
+	open(t, Options{URL: primary.Admin()})
+	standby, err := primary.Standby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	started = append(started, standby)
+	return &pair{primary, standby}
+}
+
+// replayed waits until the standby has all that the primary has now.
+func (p *pair) replayed(t *testing.T) {
+	t.Helper()
+	var lsn string
+	p.ask(t, p.primary, &lsn, "SELECT pg_current_wal_insert_lsn()::text")
+	testwait.Until(t, "the standby has replayed", func() (there bool) {
+		p.ask(t, p.standby, &there, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", lsn)
+		return there
+	})
+}
+
+func (p *pair) ask(t *testing.T, at *testserver.Postgres, to any, sql string, args ...any) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), at.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	if err := c.QueryRow(t.Context(), sql, args...).Scan(to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// promote has the standby take over, and ends the primary.
+func (p *pair) promote(t *testing.T) {
+	t.Helper()
+	if err := p.primary.Halt(); err != nil {
+		t.Fatal(err)
+	}
+	var ok bool
+	if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
+		t.Fatal("the standby was not promoted")
+	}
+}
+
+// address is a service address: a socket that leads to one of the servers, and can be moved.
+type address struct{ dir string }
+
+func (a *address) moveTo(t *testing.T, p *testserver.Postgres) {
+	t.Helper()
+	name := filepath.Join(a.dir, ".s.PGSQL.5432")
+	next := name + ".next"
+	if err := errors.Join(os.Symlink(filepath.Join(socketsOf(t, p), ".s.PGSQL.5432"), next), os.Rename(next, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (a *address) URL() string { return "postgres://postgres@/postgres?host=" + a.dir }
+
+func socketsOf(t *testing.T, p *testserver.Postgres) string {
+	t.Helper()
+	u, err := url.Parse(p.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Query().Get("host")
+}
+
+func newAddress(t *testing.T, p *testserver.Postgres) *address {
+	t.Helper()
+	a := &address{dir: t.TempDir()}
+	a.moveTo(t, p)
+	return a
+}
+
+// TestLostCommitAndStandby: the answer to a COMMIT is lost, and the address leads to the
+// standby, which has not replayed the transaction. That it is in the standby's future does
+// not mean that nothing was written.
+func TestLostCommitAndStandby(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this: each case starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "") // servers that may be harmed
+	for _, version := range testserver.Versions() {
+		for what, promoted := range map[string]bool{"the standby catches up": false, "the standby takes over without it": true} {
+			t.Run(fmt.Sprintf("PostgreSQL%s/%s", version, what), func(t *testing.T) {
+				p := newPair(t, version)
+				a := newAddress(t, p.primary)
+				s := open(t, Options{URL: a.URL()})
+				p.replayed(t)
+				if err := p.standby.Detach(testwait.Context(t)); err != nil {
+					t.Fatal(err)
+				}
+				for range 20 { // so that the standby does not give out the number of the lost one at once
+					must(t, p.primary.Admin(), "SELECT pg_current_xact_id()")
+				}
+				lose := func(c *pgx.Conn, before bool) {
+					if !before {
+						s.fault.Store(nil)
+						a.moveTo(t, p.standby)
+						s.pool.Reset()
+						c.PgConn().Conn().Close()
+					}
+				}
+				s.fault.Store(&lose)
+				answer := make(chan error, 1)
+				go func() {
+					_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+					answer <- err
+				}()
+				testwait.Until(t, "the standby is asked", func() bool {
+					return strings.Contains(p.standby.Log(), "application_name=qsidecar")
+				})
+				if promoted {
+					p.promote(t)
+				} else {
+					a.moveTo(t, p.primary)
+				}
+				err := testwait.Receive(t, "the answer", answer)
+				there := len(peek(t, s, 10))
+				right := err == nil && there == 1
+				if promoted {
+					right = backends.Retryable(err) && there == 0
+				}
+				if !right {
+					t.Errorf("answered %v, and %d jobs are there", err, there)
+				}
+			})
+		}
+	}
+}
