@@ -248,7 +248,25 @@ func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
 		}
 		return nil, &connectError{err}
 	}
+	if err := s.writable(ctx, c); err != nil {
+		c.close()
+		return nil, err
+	}
 	return c, nil
+}
+
+// writable refuses a replica, as a service address leads to one until another server takes over.
+// An account that is exempt from read_only could write to it, and what a replica has not replayed
+// tells nothing about a commit.
+func (s *Store) writable(ctx context.Context, c *conn) error {
+	if s.o.Look {
+		return nil
+	}
+	n, err := c.number(ctx, "SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only")
+	if err == nil && n != 0 {
+		err = backends.Unavailable(fmt.Errorf("%s: the server is read-only, as replicas are", s.place))
+	}
+	return err
 }
 
 // close tells the server good-bye, where it hears it at once.
@@ -350,12 +368,13 @@ func readAll(rows driver.Rows, reads []func(r *result) error) (wrong, err error)
 	return wrong, nil
 }
 
-// failed notes whether the connection is of use after err.
+// failed notes whether the connection is of use after err. One to a server that can't be
+// written to is not: the address may lead to another one by now.
 func (c *conn) failed(ctx context.Context, err error) error {
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return errPacket // it was not sent
 	}
-	if !fromServer(err) || endsSession(err) {
+	if !fromServer(err) || endsSession(err) || readOnly(err) {
 		c.bad = true
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

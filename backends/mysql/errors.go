@@ -53,13 +53,18 @@ const (
 	codeRange      = 1264
 	codeCheckMySQL = 3819
 	codeCheckMaria = 4025
+	codeInCommit   = 1180 // an error in the midst of COMMIT, as of a Galera node that falls out of its cluster
 )
 
 // endsSession: the server says so and closes the connection, at whatever point
-// the transaction was.
+// the transaction was. After codeInCommit nobody but the server knows either.
 func endsSession(err error) bool {
-	return isCode(err, 1053, 1152, codePacket, 1158, 1159, 1160, 1161, 1317, 1927, 3169, 4031)
+	return isCode(err, 1053, 1152, codePacket, 1158, 1159, 1160, 1161, codeInCommit, 1317, 1927, 3032, 3169, 4031)
 }
+
+// readOnly: the server can't be written to. It is a replica, its storage engine is read-only, or
+// its cluster or replication group does not let it.
+func readOnly(err error) bool { return isCode(err, 1047, 1290, 1792, 1836, 1874, 3100) }
 
 // transient: the same transaction, run again at once, may well succeed. COMMIT
 // has its own treatment: whatever else fails has written nothing.
@@ -144,8 +149,8 @@ const (
 // kindOf says what a server's error means for a caller.
 func kindOf(e *mysql.MySQLError) kind {
 	switch e.Number {
-	case codeDeadlock, codeLockWait, codeNoWait, 3101,
-		1290, 1836, 1792, 1223, 1047, 3100, // read-only, locked, a cluster's node that is not ready
+	case codeDeadlock, codeLockWait, codeNoWait, 3101, codeInCommit,
+		1290, 1836, 1792, 1874, 1223, 1047, 3100, 3032, // read-only, locked, a cluster's node that is not ready; offline
 		1040, 1203, 1226, 1129, 1130, 1045, 1049, 1698, 1862, 1820, // no connection for this one, or not now
 		1037, 1038, 1041, 1021, 1114, 1030, 1878, 3675, // memory and disk
 		1053, 1317, 1927, 3169, 4031, 3024, 1969, 1836 + 1: // ended by somebody, or by time

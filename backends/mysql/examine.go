@@ -114,7 +114,7 @@ func (e *examination) lookServer(ctx context.Context) error {
 	}
 	e.user = user[0][0]
 	e.Fact("server", fmt.Sprintf("%s at %s, as user %s", e.server.name(), e.place, e.user))
-	if e.on("super_read_only") || e.on("read_only") {
+	if e.on("super_read_only") || e.on("read_only") || e.on("innodb_read_only") {
 		e.Problem("server", "this server is read-only, as replicas are", "name the primary in the url")
 	}
 	if e.on("wsrep_on") {

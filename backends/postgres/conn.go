@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -67,14 +68,36 @@ func configure(o *Options) (*pgxpool.Config, error) {
 	if c.ConnectTimeout == 0 || c.ConnectTimeout > connectTimeout {
 		c.ConnectTimeout = connectTimeout
 	}
+	c.ValidateConnect = onlyPrimary(c.ValidateConnect)
 	return config, nil
+}
+
+var errStandby = errors.New("it is a standby, which can't be written to")
+
+// onlyPrimary is a check of new connections, after the one of target_session_attrs: of several
+// hosts, the one that is the primary now is used, and an address that moves is waited for.
+func onlyPrimary(also pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
+	return func(ctx context.Context, c *pgconn.PgConn) error {
+		if also != nil {
+			if err := also(ctx, c); err != nil {
+				return err
+			}
+		}
+		r := c.ExecParams(ctx, "SELECT pg_is_in_recovery()", nil, nil, nil, nil).Read()
+		if r.Err == nil && string(r.Rows[0][0]) == "t" {
+			return errStandby
+		}
+		return r.Err
+	}
 }
 
 // greet asks the server who it is, and whether it is it that answers.
 func (s *Store) greet(ctx context.Context, config *pgx.ConnConfig) (err error) {
-	config = config.Copy()
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	c, err := pgx.ConnectConfig(ctx, config)
+	c, err := connectPlain(ctx, config)
+	if s.o.Look && errors.Is(err, errStandby) { // there is no primary: it looks at the standby
+		config.ValidateConnect = nil
+		c, err = connectPlain(ctx, config)
+	}
 	if err != nil {
 		return err
 	}
@@ -95,6 +118,13 @@ func (s *Store) greet(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	// A pooler gives its clients process ids of its own making.
 	s.pooled = pid != c.PgConn().PID()
 	return nil
+}
+
+// connectPlain connects without preparing anything.
+func connectPlain(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	config = config.Copy()
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return pgx.ConnectConfig(ctx, config)
 }
 
 // settle decides how statements are sent. With sessions of its own the Store
@@ -121,14 +151,15 @@ func (s *Store) settle(config *pgxpool.Config) {
 }
 
 // prepareSession makes a connection of the Store's own ready. The plans of the
-// statements do not depend on their arguments: they are made once. The isolation
-// is for statements that are their own transactions.
+// statements do not depend on their arguments: they are made once. The isolation and
+// the access mode are for statements that are their own transactions.
 func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	if s.pooled {
 		return nil
 	}
 	rows, err := c.Query(ctx, s.o.setting(false)+`, pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false),
 		pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
+		pg_catalog.set_config('default_transaction_read_only', 'off', false),
 		(SELECT backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid())`, pgx.QueryExecModeExec)
 	if err != nil {
 		return err

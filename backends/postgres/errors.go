@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -67,6 +68,17 @@ func broken(err error) bool {
 		pgconn.SafeToRetry(err) || strings.Contains(err.Error(), "conn closed")
 }
 
+// readOnly: the server can't be written to. It is a standby, or refuses writes by its settings.
+// A standby also has the SQLSTATE of all that is not supported: the routine tells.
+func readOnly(err error) bool {
+	said, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (said.Code == "25006" || said.Code == "0A000" && slices.Contains(standbys, said.Routine))
+}
+
+// standbys are the server's routines that refuse something because it is a standby:
+// READ WRITE (a setting to check), and a table that is not logged.
+var standbys = []string{"call_bool_check_hook", "get_relation_info"}
+
 // explain gives an error its kind and says it in words that help.
 func (s *Store) explain(err error) error {
 	if err == nil || known(err) {
@@ -84,7 +96,11 @@ func (s *Store) explain(err error) error {
 		}
 		return fmt.Errorf("%s: %w", s.place, err)
 	}
-	switch kindOf(said.Code) {
+	kind := kindOf(said.Code)
+	if readOnly(err) {
+		kind = down
+	}
+	switch kind {
 	case down:
 		if said.Code == "3D000" || strings.HasPrefix(said.Code, "28") { // no such database; login
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
@@ -122,7 +138,7 @@ const (
 // kindOf says what an SQLSTATE means for a caller.
 func kindOf(code string) kind {
 	switch code {
-	case "40001", "40P01", "25006", "55P03", "57014", "3D000": // conflicts; read-only; locks; timeout or cancel; no such database
+	case "40001", "40P01", "55P03", "57014", "3D000": // conflicts; locks; timeout or cancel; no such database
 		return down
 	case "54000", "54001", "54011", "54023": // limits of one statement
 		return refused

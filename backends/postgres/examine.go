@@ -148,7 +148,7 @@ func (e *examination) lookServer(ctx context.Context, tx pgx.Tx) error {
 	e.Fact("server", fmt.Sprintf("PostgreSQL %s at %s, as role %s", e.Store.version, e.place, e.role))
 	if standby {
 		e.Problem("server", "this server is a standby, which takes no writes",
-			"name the primary in the url; or name all of them, with target_session_attrs=read-write")
+			"name the primary in the url, or all of the servers: the sidecar then finds the primary")
 	}
 	if readOnly == "on" {
 		e.Advice("server", "default_transaction_read_only is on: a sidecar writes all the same, but the plain INSERTs of programs are refused",

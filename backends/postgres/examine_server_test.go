@@ -236,7 +236,7 @@ func TestExamineStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(t, examined(t, Options{URL: p.Admin()}, usual()),
-		want{backends.Problem, "server", "is a standby", "target_session_attrs=read-write"},
+		want{backends.Problem, "server", "is a standby", "all of the servers"},
 		want{backends.Fact, "durability", "what is answered is on disk", ""},
 		want{backends.Fact, "plan", "qsidecar_ready", ""})
 }

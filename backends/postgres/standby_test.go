@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -142,7 +143,7 @@ func TestLostCommitAndStandby(t *testing.T) {
 				s.fault.Store(&lose)
 				answer := make(chan error, 1)
 				go func() {
-					_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+					_, err := enqueue(t, s)
 					answer <- err
 				}()
 				testwait.Until(t, "the standby is asked", func() bool {
@@ -165,4 +166,92 @@ func TestLostCommitAndStandby(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestStandby: a standby is unavailable, never an internal error. A Store finds the primary
+// among several hosts, and follows a promotion, by an address that moves and by its hosts.
+func TestStandby(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this: each case starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "") // servers that may be harmed
+	for _, version := range testserver.Versions() {
+		t.Run("PostgreSQL"+version, func(t *testing.T) {
+			p := newPair(t, version)
+			p.replayed(t)
+			a := newAddress(t, p.primary)
+			stores := map[string]*Store{"an address that moves": open(t, Options{URL: a.URL()})}
+			hosts := "postgres://postgres@/postgres?host=" + socketsOf(t, p.standby) + "," + socketsOf(t, p.primary)
+			for _, attrs := range []string{"", "any", "read-write", "primary", "prefer-standby"} {
+				url := hosts
+				if attrs != "" {
+					url += "&target_session_attrs=" + attrs
+				}
+				stores["standby,primary "+attrs] = open(t, Options{URL: url})
+			}
+			look := open(t, Options{URL: p.standby.Admin(), Look: true}) // as a pooler would lead there
+			if _, err := Open(t.Context(), Options{URL: p.standby.Admin()}); !backends.IsAway(err) {
+				t.Errorf("opening the standby: %v, want unavailable", err)
+			}
+			if _, err := enqueue(t, look); !backends.Retryable(err) {
+				t.Errorf("a commit on the standby: %v, want unavailable", err)
+			}
+			if _, err := look.readEpoch(t.Context(), look.pool); !backends.Retryable(look.explain(err)) {
+				t.Errorf("a table that is not logged, on the standby: %v, want unavailable", look.explain(err))
+			}
+			if c := open(t, Options{URL: hosts, Look: true}); c.Close() == nil {
+				var standby bool
+				err := look.pool.QueryRow(t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby)
+				if err != nil || !standby {
+					t.Errorf("the look at the standby is at %v, %v", standby, err)
+				}
+			}
+			for what, s := range stores {
+				if _, err := enqueue(t, s); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+
+			a.moveTo(t, p.standby)
+			if err := p.primary.Halt(); err != nil {
+				t.Fatal(err)
+			}
+			for what, s := range stores {
+				if _, err := enqueue(t, s); !backends.Retryable(err) {
+					t.Errorf("%s, before the promotion: %v, want unavailable", what, err)
+				}
+				if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatJoin, Lease: time.Minute}); !backends.Retryable(err) {
+					t.Errorf("%s, a beat before the promotion: %v, want unavailable", what, err)
+				}
+			}
+			var ok bool
+			if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
+				t.Fatal("the standby was not promoted")
+			}
+			for what, s := range stores {
+				if _, err := enqueue(t, s); err != nil {
+					t.Errorf("%s, after the promotion: %v", what, err)
+				}
+				beat(t, s, 1)
+			}
+		})
+	}
+}
+
+func enqueue(t *testing.T, s *Store) (backends.Results, error) {
+	return s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+}
+
+// TestReadOnlyByDefault: an owner's default does not keep a sidecar from writing. A server
+// that refuses all writes is unavailable, and its session is not used again.
+func TestReadOnlyByDefault(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := filled(t, p)
+		must(t, url, `DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END$$`)
+		s := open(t, Options{URL: url})
+		beat(t, s, 1)
+		if _, err := enqueue(t, s); err != nil {
+			t.Error(err)
+		}
+	})
 }

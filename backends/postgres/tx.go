@@ -147,6 +147,9 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 			s.orphans.add(t.c)
 		}
 		t.rollback(ctx)
+		if readOnly(err) {
+			discard(ctx, t.c) // the next one leads to the server that can be written to
+		}
 		return err
 	}
 	if s.pooled && t.epoch == "" {

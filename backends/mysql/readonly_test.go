@@ -1,0 +1,186 @@
+package mysql
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// address is a service address: a socket that leads to one of two servers, and can be moved.
+// Both have the tables, and an account that is not exempt from read_only.
+type address struct {
+	dir      string
+	old, new *testserver.MySQL
+}
+
+const database, account = "failover", "app"
+
+func newAddress(t *testing.T, kind testserver.Kind) *address {
+	t.Helper()
+	a := &address{dir: t.TempDir()}
+	for _, m := range []**testserver.MySQL{&a.old, &a.new} {
+		var err error
+		if *m, err = testserver.StartMySQL(t.Context(), kind, testserver.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := (*m).Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := (*m).Exec(t.Context(), "CREATE DATABASE "+database, "CREATE USER "+account+" IDENTIFIED BY 'x'",
+			"GRANT ALL ON "+database+".* TO "+account); err != nil {
+			t.Fatal(err)
+		}
+		open(t, Options{URL: (*m).URL(database)})
+	}
+	a.moveTo(t, a.old)
+	return a
+}
+
+func (a *address) socket() string { return filepath.Join(a.dir, "sock") }
+
+func (a *address) moveTo(t *testing.T, m *testserver.MySQL) {
+	t.Helper()
+	next := a.socket() + ".next"
+	if err := errors.Join(os.Symlink(m.Socket, next), os.Rename(next, a.socket())); err != nil {
+		t.Error(err)
+	}
+}
+
+// URL is the address for an account.
+func (a *address) URL(user, password string) string {
+	u := url.URL{Scheme: "mysql", User: url.UserPassword(user, password), Host: "localhost", Path: "/" + database,
+		RawQuery: url.Values{"socket": {a.socket()}}.Encode()}
+	return u.String()
+}
+
+func setReadOnly(t *testing.T, m *testserver.MySQL, on bool) {
+	t.Helper()
+	if err := m.Exec(t.Context(), fmt.Sprintf("SET GLOBAL read_only = %t", on)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func enqueue(t *testing.T, s *Store) error {
+	_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+	return err
+}
+
+// ownServers runs a test with servers that may be harmed.
+func ownServers(t *testing.T, f func(t *testing.T, kind testserver.Kind)) {
+	if testing.Short() {
+		t.Skip("make check runs this: each case starts two servers")
+	}
+	for kind, m := range servers {
+		if m.Socket == "" {
+			continue // it is not ours, and there is no other of its kind
+		}
+		t.Run(string(kind), func(t *testing.T) { f(t, kind) })
+	}
+}
+
+// TestReadOnlyServer: a server that became read-only is unavailable, for beats too. When the
+// address leads to another one, that is used, although the sessions with the first are good.
+func TestReadOnlyServer(t *testing.T) {
+	ownServers(t, func(t *testing.T, kind testserver.Kind) {
+		a := newAddress(t, kind)
+		s := open(t, Options{URL: a.URL(account, "x")})
+		unavailable := func(when string) {
+			t.Helper()
+			if err := enqueue(t, s); !backends.Retryable(err) {
+				t.Errorf("%s: %v, want unavailable", when, err)
+			}
+			if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatJoin, Lease: time.Minute}); !backends.Retryable(err) {
+				t.Errorf("%s, a beat: %v, want unavailable", when, err)
+			}
+		}
+		join(t, s, 1)
+		if err := enqueue(t, s); err != nil {
+			t.Fatal(err)
+		}
+		setReadOnly(t, a.old, true)
+		unavailable("the server became read-only")
+		setReadOnly(t, a.new, true)
+		a.moveTo(t, a.new)
+		unavailable("the new server is read-only yet")
+		if _, err := Open(t.Context(), Options{URL: a.new.URL(database)}); !backends.IsAway(err) { // with all rights
+			t.Errorf("opening a replica: %v, want unavailable", err)
+		}
+		setReadOnly(t, a.new, false)
+		if err := enqueue(t, s); err != nil {
+			t.Errorf("the address has moved to a server that can be written to: %v", err)
+		}
+		join(t, s, 2)
+	})
+}
+
+// TestLostCommitAndReplica: the answer to a COMMIT is lost, and the address leads to a replica
+// that never heard of the line of commits, and lets an account with all rights write. That does
+// not mean that nothing was written.
+func TestLostCommitAndReplica(t *testing.T) {
+	ownServers(t, func(t *testing.T, kind testserver.Kind) {
+		a := newAddress(t, kind)
+		setReadOnly(t, a.new, true)
+		var moved atomic.Bool
+		asked := make(chan struct{}, 100)
+		s := open(t, Options{URL: a.URL(a.old.User, a.old.Password), wrap: func(c net.Conn) net.Conn {
+			if moved.Load() {
+				asked <- struct{}{}
+			}
+			return c
+		}})
+		lose := func(c *conn, before bool) {
+			if !before {
+				s.fault.Store(nil)
+				a.moveTo(t, a.new)
+				moved.Store(true)
+				c.bad = true
+				c.wire.Close()
+			}
+		}
+		s.fault.Store(&lose)
+		answer := make(chan error, 1)
+		go func() { answer <- enqueue(t, s) }()
+		testwait.Receive(t, "the replica is asked", asked)
+		testwait.Until(t, "its answer was believed, or it is asked again", func() bool { return len(asked) > 0 || len(answer) > 0 })
+		moved.Store(false)
+		a.moveTo(t, a.old)
+		if err := testwait.Receive(t, "the answer", answer); err != nil {
+			t.Errorf("the commit happened, and the answer is %v", err)
+		}
+	})
+}
+
+// TestClusterStates are what a member of a cluster or a group says that can't commit now.
+func TestClusterStates(t *testing.T) {
+	s := &Store{}
+	for state, n := range map[string]uint16{
+		"a Galera node outside of its cluster":           1047,
+		"a Galera node that fell out of it in a COMMIT":  1180,
+		"a member that left its replication group":       1290,
+		"a storage engine that is read-only":             1874,
+		"a server that is offline":                       3032,
+		"a replication group without a majority":         3100,
+		"a transaction that lost against another member": 3101,
+	} {
+		if err := s.explain(&mysql.MySQLError{Number: n, SQLState: [5]byte([]byte("HY000"))}); !backends.IsAway(err) {
+			t.Errorf("%s: %v, want unavailable", state, err)
+		}
+	}
+	if !endsSession(&mysql.MySQLError{Number: codeInCommit}) {
+		t.Error("after an error in a COMMIT its outcome must be found out")
+	}
+}
