@@ -228,7 +228,7 @@ func (Release) write() {}
 // above MaxBytes. A stored job whose payload exceeds MaxPayload goes to dead with
 // CauseTooLarge instead.
 type Claim struct {
-	Queues     []Policy
+	Queues     []Policy // each queue once
 	Slots      []Slot
 	MaxBytes   int64
 	MaxPayload int64

@@ -109,7 +109,7 @@ func (b *broker) line(queues []string) *line {
 	if ln != nil {
 		return ln
 	}
-	queues = slices.Clone(queues)
+	queues = once(queues)
 	ln = &line{key: key, queues: queues, direct: b.isDirect(queues)}
 	b.lines[key] = ln
 	for _, q := range queues {
@@ -121,6 +121,19 @@ func (b *broker) line(queues []string) *line {
 		set[ln] = struct{}{}
 	}
 	return ln
+}
+
+// once are the queues in their order, each once.
+func once(queues []string) []string {
+	seen := make(map[string]struct{}, len(queues))
+	var all []string
+	for _, q := range queues {
+		if _, twice := seen[q]; !twice {
+			seen[q] = struct{}{}
+			all = append(all, q)
+		}
+	}
+	return all
 }
 
 // leave asks for the waiter's answer now. It comes at once, or with the commit
