@@ -2,6 +2,7 @@ package backends
 
 import (
 	"cmp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -15,20 +16,44 @@ type Beat struct {
 	Reads bool          // it reads the depths of the queues for all, or is about to (Peer.Reads)
 }
 
-// readsMark ends the name of a sidecar that reads. It needs no column, and older sidecars
-// neither write nor mind it.
-const readsMark = " +depths"
+// readsMark ends the name of a sidecar that reads, and before it stands leaseMark with the
+// milliseconds of Beat.Lease. They need no column, and older sidecars neither write nor mind them.
+const (
+	readsMark = " +depths"
+	leaseMark = " +lease_ms="
+)
 
 // Row is the name as the sidecar's row has it, from its last beat on.
 func (b Beat) Row() string {
+	row := b.Name + leaseMark + strconv.FormatInt(b.Lease.Milliseconds(), 10)
 	if b.Reads {
-		return b.Name + readsMark
+		row += readsMark
 	}
-	return b.Name
+	return row
 }
 
 // Reads is Beat.Reads of a row with that name.
 func Reads(row string) bool { return strings.HasSuffix(row, readsMark) }
+
+// longestLease is no shorter than any sidecar's.
+const longestLease = time.Hour
+
+// LeaseOf is how long a beat of a row with that name can last at most.
+func LeaseOf(row string) time.Duration {
+	_, text, _ := strings.Cut(strings.TrimSuffix(row, readsMark), leaseMark)
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return longestLease // it is an older sidecar's
+	}
+	return time.Duration(n)*time.Millisecond + time.Millisecond // engines round up
+}
+
+// Ended reports whether a beat's time is over: its end has passed, or is further away than any
+// beat's can be, because the database's clock was set back since. A sidecar that lives beats by
+// the new clock soon: those that watch it give it the time. One that left has a time of its own.
+func Ended(left, lease time.Duration, hasLeft bool) bool {
+	return left <= 0 || !hasLeft && left > lease
+}
 
 // BeatKind is what a beat wants.
 type BeatKind int
@@ -54,9 +79,11 @@ type Pulse struct {
 type Peer struct {
 	Host    Identity
 	Beats   uint64 // moves with each of its beats
-	Expired bool   // its end has passed, by the database's clock
+	Expired bool   // its time is over, by the database's clock: see Ended
 	Dead    bool   // given up; its jobs are being taken back
 	Reads   bool   // it said so with its last beat
+
+	Lease time.Duration // how long its beats last at most: LeaseOf; 0 where the engine has no use for it
 }
 
 // Held is a claimed row.
@@ -82,11 +109,12 @@ type Sweep struct {
 func (s Sweep) Most() int { return cmp.Or(s.Bite, s.Limit) }
 
 // Suspect is a peer that the caller saw expired while its beat did not move for
-// long enough by the caller's own clock. It is given up only if its end has
-// passed by the database's clock and its counter is still Beats.
+// long enough by the caller's own clock. It is given up only if its time is over
+// by the database's clock (see Ended) and its counter is still Beats.
 type Suspect struct {
 	Host  Identity
 	Beats uint64
+	Lease time.Duration // the peer's
 }
 
 // Swept says what a sweep did and saw.

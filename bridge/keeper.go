@@ -63,6 +63,7 @@ type watch struct {
 	beats uint64
 	since time.Duration // when beats was first seen, by clock
 	ended bool
+	lease time.Duration // the peer's
 }
 
 // leaseTimes are a database's host lease and restart grace, which a reload may change.
@@ -206,7 +207,7 @@ func (k *keeper) watch(peers []backends.Peer, anew bool) (suspects bool) {
 		if anew || !seen || w.beats != p.Beats {
 			w = watch{beats: p.Beats, since: now}
 		}
-		w.ended = p.Expired && !p.Dead
+		w.ended, w.lease = p.Expired && !p.Dead, p.Lease
 		next[p.Host] = w
 		suspects = suspects || p.Dead || w.ended && now-w.since >= observe
 	}
@@ -222,7 +223,7 @@ func (k *keeper) suspects() []backends.Suspect {
 	var out []backends.Suspect
 	for host, w := range k.watched {
 		if w.ended && now-w.since >= observe {
-			out = append(out, backends.Suspect{Host: host, Beats: w.beats})
+			out = append(out, backends.Suspect{Host: host, Beats: w.beats, Lease: w.lease})
 		}
 	}
 	return out

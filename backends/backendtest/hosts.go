@@ -34,7 +34,7 @@ func (k *kit) takes(host backends.Identity, lease time.Duration) backends.Job {
 
 func (k *kit) suspect(p *backends.Peer) backends.Swept {
 	k.Helper()
-	return k.sweep(backends.Sweep{Suspects: []backends.Suspect{{Host: p.Host, Beats: p.Beats}}})
+	return k.sweep(backends.Sweep{Suspects: []backends.Suspect{{Host: p.Host, Beats: p.Beats, Lease: p.Lease}}})
 }
 
 // hostLost checks that a host may not claim.
@@ -115,13 +115,47 @@ var hosts = map[string]func(*kit){
 			k.Fatalf("given up before its end: %+v", r)
 		}
 	},
+	"AClockSetBack": func(k *kit) {
+		// A sidecar that died before is given up no later for it. One that beats by the new
+		// clock lives, and one that left keeps the time that it left with.
+		const living, left = other + 1, other + 2
+		for _, host := range []backends.Identity{other, living, left} {
+			k.join(k, host)
+		}
+		k.put("a")
+		k.takes(other, 0)
+		k.beat(k, left, backends.BeatLeave)
+		for _, host := range []backends.Identity{other, living, left} {
+			if p := k.peer(host); p == nil || p.Expired {
+				k.Fatalf("sidecar %d before anything happened: %+v", host, p)
+			}
+		}
+		k.Shift(-2 * hostLease)
+		k.beat(k, living, backends.BeatRenew)
+		for _, host := range []backends.Identity{left, living} {
+			p := k.peer(host)
+			if p == nil || p.Expired {
+				k.Fatalf("sidecar %d after the jump: %+v", host, p)
+			}
+			if k.suspect(p); k.peer(host) == nil || k.peer(host).Dead {
+				k.Fatalf("sidecar %d was given up", host)
+			}
+		}
+		p := k.peer(other)
+		if p == nil || !p.Expired {
+			k.Fatalf("the dead one after the jump: %+v", p)
+		}
+		if r := k.suspect(p); r.Reaped[backends.CauseSidecarLost] != 1 {
+			k.Fatalf("%+v, want its job reaped", r)
+		}
+	},
 	"UntilItIsReapedItsLeasesHold": func(k *kit) {
 		k.join(k, other)
 		k.put(numbered(3)...)
 		jobs := k.commit(k.claims(other, 3, 0, policy("q"))).Claims[0].Jobs
 		k.Shift(hostLease + time.Second)
 		p := k.peer(other)
-		k.sweep(backends.Sweep{Limit: 1, Suspects: []backends.Suspect{{Host: other, Beats: p.Beats}}})
+		k.sweep(backends.Sweep{Limit: 1, Suspects: []backends.Suspect{{Host: other, Beats: p.Beats, Lease: p.Lease}}})
 		k.hostLost(other)
 		if p := k.peer(other); p == nil || !p.Dead {
 			k.Errorf("given up but not yet reaped, it looks like %+v", p)

@@ -24,11 +24,11 @@ func (b *Backend) Beat(ctx context.Context, beat backends.Beat) (p backends.Puls
 		leave := beat.Kind == backends.BeatLeave // which may be said twice
 		if p.Alive = h != nil && !h.dead && (!h.left || leave); p.Alive {
 			h.beats++
-			h.expires, h.left, h.reads = b.now.Add(beat.Lease), leave, beat.Reads
+			h.expires, h.left, h.reads, h.lease = b.now.Add(beat.Lease), leave, beat.Reads, beat.Lease
 		}
 		for id, h := range b.hosts {
 			if id != beat.Host {
-				p.Peers = append(p.Peers, backends.Peer{Host: id, Beats: h.beats, Expired: !b.now.Before(h.expires), Dead: h.dead, Reads: h.reads})
+				p.Peers = append(p.Peers, backends.Peer{Host: id, Beats: h.beats, Expired: b.ended(h), Dead: h.dead, Reads: h.reads})
 			}
 		}
 		return nil
@@ -126,11 +126,13 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 // giveUp marks the suspects dead that are still what they were.
 func (b *Backend) giveUp(suspects []backends.Suspect) {
 	for _, s := range suspects {
-		if h := b.hosts[s.Host]; h != nil && h.beats == s.Beats && !b.now.Before(h.expires) {
+		if h := b.hosts[s.Host]; h != nil && h.beats == s.Beats && b.ended(h) {
 			h.dead = true
 		}
 	}
 }
+
+func (b *Backend) ended(h *host) bool { return backends.Ended(h.expires.Sub(b.now), h.lease, h.left) }
 
 // orphan: nobody is left to answer for the claim of j.
 func (b *Backend) orphan(j *job) bool {

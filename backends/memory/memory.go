@@ -61,6 +61,7 @@ type host struct {
 	expires    time.Time
 	dead, left bool
 	reads      bool
+	lease      time.Duration
 }
 
 // Option changes what New makes.

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
@@ -52,7 +53,9 @@ func (s *Store) beat(ctx context.Context, b backends.Beat) (p backends.Pulse, be
 		return p, false, fmt.Errorf("%w: a beat of the unknown kind %d", errOwn, b.Kind)
 	}
 	t.each(func(r *result) error {
-		peer := backends.Peer{Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Expired: r.int(2) != 0, Dead: r.int(3) != 0, Reads: backends.Reads(r.text(5))}
+		row := r.text(5)
+		peer := backends.Peer{Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Dead: r.int(3) != 0, Reads: backends.Reads(row), Lease: backends.LeaseOf(row)}
+		peer.Expired = backends.Ended(time.Duration(r.int(2))*time.Microsecond, peer.Lease, r.int(4) != 0)
 		if peer.Host != b.Host {
 			p.Peers = append(p.Peers, peer)
 			return nil

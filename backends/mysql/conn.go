@@ -28,11 +28,12 @@ const (
 	connectTimeout = 10 * time.Second
 	lockWait       = 5 * time.Second  // for a row, then the transaction is tried again
 	schemaWait     = 10 * time.Second // for a table that somebody alters
-	// idleEnds is how long the server keeps a session that says nothing: those of a
-	// host that vanished without a word hold their locks until then.
-	idleEnds = time.Minute
+	// idleEnds is how long the server keeps a session that says nothing, or does not read what
+	// is sent to it. Those of a host that vanished without a word hold their locks until then.
+	// It is shorter than the usual host_lease, after which others take the host's jobs back.
+	idleEnds = 20 * time.Second
 	// idleKept is how long a connection that is not used is thought to be good.
-	idleKept   = 40 * time.Second
+	idleKept   = 14 * time.Second
 	packetRoom = 64 << 10 // of a packet, for what is not payload
 )
 

@@ -223,3 +223,25 @@ func (p *pool) drop() {
 	}
 	p.idle = nil
 }
+
+// TestVanishedHost: the server ends a session whose host vanished, and with it its locks, sooner
+// than others take the host's jobs back: at the default host_lease of 30 s.
+func TestVanishedHost(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s := open(t, Options{URL: m.URL(m.Database(t))})
+		for _, setting := range map[bool][]string{
+			false: {"wait_timeout", "net_write_timeout", "net_read_timeout"},
+			true:  {"idle_transaction_timeout", "net_write_timeout", "net_read_timeout"},
+		}[s.server.maria] {
+			c, l, err := s.take(t.Context(), &s.pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := c.number(t.Context(), "SELECT @@SESSION."+setting)
+			s.pool.put(c, l)
+			if err != nil || n < 1 || n >= 30 {
+				t.Errorf("%s is %d s, %v: the session would keep its locks for longer", setting, n, err)
+			}
+		}
+	})
+}

@@ -164,7 +164,7 @@ func TestAStrangeServer(t *testing.T) {
 		}
 		defer s.pool.put(c, l)
 		for setting, want := range map[string]string{
-			"autocommit": "1", "time_zone": "+00:00", tx: "READ-COMMITTED", "innodb_lock_wait_timeout": "5", "wait_timeout": "60",
+			"autocommit": "1", "time_zone": "+00:00", tx: "READ-COMMITTED", "innodb_lock_wait_timeout": "5", "wait_timeout": "20",
 			"completion_type": "NO_CHAIN", "sql_safe_updates": "0", "character_set_client": "utf8mb4",
 		} {
 			got := ""

@@ -90,6 +90,8 @@ func (s *Store) settings() {
 		"innodb_lock_wait_timeout": strconv.Itoa(int(lockWait.Seconds())),
 		"lock_wait_timeout":        strconv.Itoa(int(schemaWait.Seconds())),
 		"wait_timeout":             strconv.Itoa(int(idleEnds.Seconds())),
+		"net_write_timeout":        strconv.Itoa(int(idleEnds.Seconds())),
+		"net_read_timeout":         strconv.Itoa(int(idleEnds.Seconds())),
 		"sql_safe_updates":         "0",
 		"sql_select_limit":         "18446744073709551615",
 		"sql_big_selects":          "1",

@@ -53,7 +53,7 @@ ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), beats =
 WHERE host = ? AND NOT dead AND NOT has_left`),
 		leave: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = {now} + INTERVAL ? MICROSECOND, has_left = 1
 WHERE host = ? AND NOT dead`),
-		peers: r(`SELECT host, beats, expires_at <= {now}, dead, has_left, name FROM qsidecar_hosts ORDER BY host`),
+		peers: r(`SELECT host, beats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, name FROM qsidecar_hosts ORDER BY host`),
 
 		held: r(`SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL FROM ` + jobs + `
 WHERE lane = ? AND id > ? ORDER BY id LIMIT ?`),

@@ -107,7 +107,9 @@ func (s *Store) giveUp(ctx context.Context, suspects []backends.Suspect) error {
 		suspects = slices.Clone(suspects)
 		slices.SortFunc(suspects, func(a, b backends.Suspect) int { return int(min(max(int64(a.Host)-int64(b.Host), -1), 1)) })
 		for _, x := range suspects {
-			t.add("UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND expires_at <= "+s.sql.clock+" AND NOT dead", int64(x.Host), int64(x.Beats))
+			// As backends.Ended has it.
+			t.add("UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
+				" OR NOT has_left AND expires_at > "+s.sql.clock+" + INTERVAL ? MICROSECOND)", int64(x.Host), int64(x.Beats), x.Lease.Microseconds())
 		}
 		return nil
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // Beat implements backends.Backend. It writes on a connection of its own and
@@ -25,8 +26,11 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 		}
 		p.Alive = n == 1
 		return t.query(t.sql.peers, func(r row) error {
+			name := r.text(4)
+			lease := backends.LeaseOf(name)
 			p.Peers = append(p.Peers, backends.Peer{
-				Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Expired: r.int(2) != 0, Dead: r.int(3) != 0, Reads: backends.Reads(r.text(4)),
+				Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Dead: r.int(3) != 0, Reads: backends.Reads(name), Lease: lease,
+				Expired: backends.Ended(batch.FromMS(r.int(2)), lease, r.int(5) != 0),
 			})
 			return nil
 		}, t.now, int64(b.Host))

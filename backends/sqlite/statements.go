@@ -204,7 +204,7 @@ func beatStatements(r func(string) string) beatSQL {
 			WHERE NOT dead AND NOT has_left`),
 		beat:     r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ? WHERE host = ? AND NOT dead AND NOT has_left`),
 		farewell: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ?, has_left = 1 WHERE host = ? AND NOT dead`),
-		peers:    r(`SELECT host, beats, expires_at <= ?, dead, name FROM qsidecar_hosts WHERE host <> ? ORDER BY host`),
+		peers:    r(`SELECT host, beats, expires_at - ?, dead, name, has_left FROM qsidecar_hosts WHERE host <> ? ORDER BY host`),
 	}
 }
 
@@ -225,7 +225,7 @@ func sweepStatements(r func(string) string) sweepSQL {
 		owned:     r(`SELECT {id}, {lease_ms} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} = ? ORDER BY {id} LIMIT ?`),
 		disown:    r(`UPDATE {jobs} SET {owner} = 0 WHERE {id} = ?`),
 		lives:     r(`SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead`),
-		giveUp:    r(`UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND expires_at <= ? AND NOT dead`),
+		giveUp:    r(`UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND (expires_at <= ? OR NOT has_left AND expires_at > ?) AND NOT dead`),
 		deadHosts: r(`SELECT host FROM qsidecar_hosts WHERE dead`),
 		forget:    r(`DELETE FROM qsidecar_hosts WHERE host = ? AND dead`),
 		expired:   r(`SELECT {id}, {queue}, {expires_at} FROM {jobs} {@expiring} WHERE {expires_at} <= ? ORDER BY {expires_at} LIMIT ?`),

@@ -246,7 +246,7 @@ func (t *tx) reap(id int64, cause backends.Cause, b *bitten) error {
 // giveUp marks the suspects dead that still look the same.
 func (t *tx) giveUp(suspects []backends.Suspect) error {
 	for _, s := range suspects {
-		if _, err := t.exec(t.sql.giveUp, int64(s.Host), int64(s.Beats), t.now); err != nil {
+		if _, err := t.exec(t.sql.giveUp, int64(s.Host), int64(s.Beats), t.now, t.now+ms(s.Lease)); err != nil {
 			return err
 		}
 	}

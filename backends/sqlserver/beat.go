@@ -54,13 +54,15 @@ func (s *Store) beat(b backends.Beat, p *backends.Pulse) call {
 			return err
 		},
 		each(func(rows *sql.Rows) error {
-			var host, beats int64
+			var host, beats, left int64
 			var peer backends.Peer
 			var name string
-			if err := rows.Scan(&host, &beats, &peer.Expired, &peer.Dead, &name); err != nil {
+			var hasLeft bool
+			if err := rows.Scan(&host, &beats, &left, &peer.Dead, &name, &hasLeft); err != nil {
 				return err
 			}
-			peer.Host, peer.Beats, peer.Reads = backends.Identity(host), uint64(beats), backends.Reads(name)
+			peer.Host, peer.Beats, peer.Reads, peer.Lease = backends.Identity(host), uint64(beats), backends.Reads(name), backends.LeaseOf(name)
+			peer.Expired = backends.Ended(batch.FromMS(left), peer.Lease, hasLeft)
 			p.Peers = append(p.Peers, peer)
 			return nil
 		}),

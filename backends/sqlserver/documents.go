@@ -247,6 +247,7 @@ type idRow struct {
 type hostRow struct {
 	Host  int64 `json:"host"`
 	Beats int64 `json:"beats"`
+	Lease int64 `json:"lease_ms"`
 }
 
 type ownerRow struct {

@@ -167,7 +167,7 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, p *piece, limit in
 func giveUp(t *tx, suspects []backends.Suspect) {
 	var rows []hostRow
 	for _, s := range suspects {
-		if r := (hostRow{int64(s.Host), int64(s.Beats)}); !slices.ContainsFunc(rows, func(x hostRow) bool { return x.Host == r.Host }) {
+		if r := (hostRow{int64(s.Host), int64(s.Beats), ms(s.Lease)}); !slices.ContainsFunc(rows, func(x hostRow) bool { return x.Host == r.Host }) {
 			rows = append(rows, r)
 		}
 	}

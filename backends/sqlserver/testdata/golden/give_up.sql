@@ -7,12 +7,13 @@ SET DEADLOCK_PRIORITY LOW;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
-DECLARE @suspect TABLE (host bigint NOT NULL PRIMARY KEY, beats bigint NOT NULL);
-INSERT INTO @suspect (host, beats)
-SELECT x.host, x.beats FROM OPENJSON(@suspects) WITH (host bigint, beats bigint) AS x;
+DECLARE @suspect TABLE (host bigint NOT NULL PRIMARY KEY, beats bigint NOT NULL, lease_ms bigint NOT NULL);
+INSERT INTO @suspect (host, beats, lease_ms)
+SELECT x.host, x.beats, x.lease_ms FROM OPENJSON(@suspects) WITH (host bigint, beats bigint, lease_ms bigint) AS x;
 UPDATE h SET dead = 1
 FROM @suspect AS x INNER JOIN [qsidecar].qsidecar_hosts AS h WITH (ROWLOCK, FORCESEEK) ON h.host = x.host
-WHERE h.beats = x.beats AND h.expires_at <= @now AND h.dead = 0
+WHERE h.beats = x.beats AND h.dead = 0 AND (h.expires_at <= @now OR h.has_left = 0
+  AND h.expires_at > DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)))
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + @@ROWCOUNT;
 IF @wrote > 0

@@ -20,7 +20,7 @@ BEGIN
 END;
 COMMIT TRANSACTION;
 SELECT @beat_made AS made;
-SELECT h.host, h.beats, CASE WHEN h.expires_at <= @now THEN 1 ELSE 0 END AS expired, h.dead, h.name
+SELECT h.host, h.beats, DATEDIFF_BIG(millisecond, @now, h.expires_at) AS time_left, h.dead, h.name, h.has_left
 FROM [qsidecar].qsidecar_hosts AS h
 WHERE h.host <> @beat_host
 ORDER BY h.host;

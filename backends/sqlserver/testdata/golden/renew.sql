@@ -13,7 +13,7 @@ UPDATE [qsidecar].qsidecar_hosts SET name = @beat_name, beats = beats + 1,
 WHERE host = @beat_host AND dead = 0 AND has_left = 0;
 SET @beat_made = @@ROWCOUNT;
 SELECT @beat_made AS made;
-SELECT h.host, h.beats, CASE WHEN h.expires_at <= @now THEN 1 ELSE 0 END AS expired, h.dead, h.name
+SELECT h.host, h.beats, DATEDIFF_BIG(millisecond, @now, h.expires_at) AS time_left, h.dead, h.name, h.has_left
 FROM [qsidecar].qsidecar_hosts AS h
 WHERE h.host <> @beat_host
 ORDER BY h.host;
