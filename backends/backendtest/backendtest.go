@@ -35,6 +35,10 @@ type Database struct {
 	// PlainInsert runs the documented statement beside the Backend. nil where the
 	// engine has no SQL.
 	PlainInsert func(queue, payload string)
+
+	// Producer is another program, which ends with the test at the latest. nil where the
+	// engine has no SQL, or one writer at a time.
+	Producer func() Producer
 }
 
 // Run checks every promise. open must be safe to call from parallel tests.
@@ -44,7 +48,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		tests map[string]func(*kit)
 	}{
 		{"Order", order}, {"Keys", keys}, {"Settle", settling}, {"Attempts", attempts}, {"Leases", leases}, {"Ahead", ahead},
-		{"Hosts", hosts}, {"Races", races}, {"Faults", faults}, {"Limits", limits}, {"Values", values},
+		{"Hosts", hosts}, {"Races", races}, {"Late", late}, {"Faults", faults}, {"Limits", limits}, {"Values", values},
 		{"Inspect", inspecting}, {"Commands", commands}, {"Retention", retention}, {"Sweep", sweeping}, {"Fallen", fallen}, {"Usage", usage},
 	} {
 		t.Run(topic.name, func(t *testing.T) {

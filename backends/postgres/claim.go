@@ -356,7 +356,7 @@ func (k *commitment) learn(queues []string) {
 	}
 	for _, c := range k.claims {
 		for queue, l := range c.seen {
-			l.Returns, l.Ended, l.Begun = k.last.returns[slices.Index(queues, queue)], k.last.xmin, k.last.xmax
+			l.Returns, l.Ended = k.last.returns[slices.Index(queues, queue)], k.last.xmin
 			k.s.cursors.Learn(queue, *l)
 		}
 	}

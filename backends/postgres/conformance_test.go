@@ -192,8 +192,9 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 				literal(reason), literal(queue)))
 		},
 		PlainInsert: func(queue, payload string) {
-			x.must(t, fmt.Sprintf(`INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
+			x.must(t, x.plainInsert(queue, payload))
 		},
+		Producer: func() backendtest.Producer { return x.producer(t) },
 	}
 }
 
@@ -236,6 +237,44 @@ func (x *schema) must(t *testing.T, sql string) {
 	t.Helper()
 	if _, err := x.beside.Exec(context.WithoutCancel(t.Context()), in(x.o.Schema, sql), pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (x *schema) plainInsert(queue string, payloads ...string) string {
+	var rows []string
+	for _, p := range payloads {
+		rows = append(rows, "("+literal(queue)+", "+literal(p)+")")
+	}
+	return in(x.o.Schema, `INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES `+strings.Join(rows, ", "))
+}
+
+// producer is another program on a connection of its own.
+func (x *schema) producer(t *testing.T) backendtest.Producer {
+	c, err := pgx.Connect(t.Context(), x.o.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	run := func(sql string) {
+		t.Helper()
+		if _, err := c.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatalf("%.100s: %v", sql, err)
+		}
+	}
+	return backendtest.Producer{
+		Begin:  func() { run("BEGIN ISOLATION LEVEL READ COMMITTED") },
+		Insert: func(queue string, payloads []string, _ bool) { run(x.plainInsert(queue, payloads...)) },
+		End: func(commit bool) {
+			if commit {
+				run("COMMIT")
+			} else {
+				run("ROLLBACK")
+			}
+		},
 	}
 }
 

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +114,36 @@ func TestCommittedLateAndClaimedShort(t *testing.T) {
 		}
 		if jobs := take(t, s, 1, 10, 1<<21); len(jobs) != 1 || !isLate(jobs[0]) {
 			t.Fatalf("given %v, want the late one at once", jobs)
+		}
+	})
+}
+
+// TestCommittedAfterALaterXid: the transaction that inserts a job has a higher xid than
+// the one whose job is claimed, although its job has a smaller position.
+func TestCommittedAfterALaterXid(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		early := begun(t, s.o.URL, "SELECT pg_current_xact_id(), count(qsidecar.qsidecar_next()) FROM generate_series(1, 2000)") // more than a proof needs
+		tx := begun(t, s.o.URL, late)
+		if _, err := early.Exec(t.Context(), strings.Replace(late, "'late'", "'early'", 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := early.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for n := range uint64(5) { // as many claims as it takes to prove and move a floor
+			if jobs := take(t, s, 1, 1, 1<<32+n); len(jobs) != 1 || isLate(jobs[0]) {
+				t.Fatalf("given %v, want one that is committed", jobs)
+			}
+			fill(t, s, 1)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		jobs := take(t, s, 1, 10, 1<<33) // it comes back short, so it looks at everything from the floor on
+		if !slices.ContainsFunc(jobs, isLate) {
+			t.Fatalf("given %v with the floors %v, want the late job with them", jobs, s.cursors.Lows("q"))
 		}
 	})
 }

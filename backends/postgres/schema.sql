@@ -17,9 +17,9 @@ CREATE SEQUENCE {s}.qsidecar_line AS bigint;
 CREATE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
   AS 'SELECT pg_catalog.now()';
 
--- The next number. The transaction gets its own id first: so whoever sees the
--- number of a job also sees in a snapshot that everybody with a smaller number
--- has either ended or is still at it. Claims rely on it to leave nobody behind.
+-- The next number. The transaction gets its own id first: so a transaction that gets
+-- its id after a number was seen has a higher id than each one that drew a smaller
+-- number. Claims rely on it to pass no job over.
 CREATE FUNCTION {s}.qsidecar_next() RETURNS bigint LANGUAGE sql VOLATILE
   AS 'SELECT (pg_catalog.pg_current_xact_id() IS NULL)::int + pg_catalog.nextval(''{s}.qsidecar_line'')';
 

@@ -69,11 +69,11 @@ func render(schema string) *statements {
 const endSQL = `SELECT coalesce(pg_current_xact_id_if_assigned()::text, '')`
 
 // endClaimsSQL is that of one that claims. It also tells whether the claims' host
-// lives, who else is at it, how often jobs of the queues were given back, and
+// lives, the oldest transaction that writes, how often jobs of the queues were given back, and
 // whether a lean claim left something.
 const endClaimsSQL = endSQL + `,
   EXISTS (SELECT FROM {s}.qsidecar_hosts WHERE host = $1 AND NOT dead AND NOT has_left),
-  pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+  pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
   coalesce(current_setting('qsidecar.left', true), '') <> '', `
 
 const (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,11 +29,11 @@ type tx struct {
 
 // ending is the answer to endSQL.
 type ending struct {
-	xid        string // empty: nothing was written
-	alive      bool   // the host that the transaction claims for
-	xmin, xmax int64
-	left       bool // a lean claim took nothing, because not all of it fitted
-	returns    []int64
+	xid     string // empty: nothing was written
+	alive   bool   // the host that the transaction claims for
+	xmin    int64
+	left    bool // a lean claim took nothing, because not all of it fitted
+	returns []int64
 }
 
 // add queues a statement. read gets its rows; nil: they are of no interest. What
@@ -133,6 +134,7 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 		return err
 	}
 	s.mindEpoch(ctx, c.Conn())
+	began := s.cursors.Now()
 	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}, epoch: sessionOf(c.Conn()).epoch}
 	t.add(s.sql.begin, nil)
 	if s.pooled {
@@ -157,6 +159,9 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 	}
 	if err = s.commit(ctx, c.Release, t); err == nil {
 		s.cursors.Back(t.backs)
+		if xid, wrong := strconv.ParseInt(t.last.xid, 10, 64); wrong == nil { // else it wrote nothing
+			s.cursors.Numbered(began, xid)
+		}
 	}
 	return err
 }
@@ -211,7 +216,7 @@ func (t *tx) end(sc scope) {
 		sql = t.s.sql.endOne
 	}
 	t.each(sql, func(rows pgx.Rows) error {
-		return rows.Scan(&l.xid, &l.alive, &l.xmin, &l.xmax, &l.left, &l.returns)
+		return rows.Scan(&l.xid, &l.alive, &l.xmin, &l.left, &l.returns)
 	}, *sc.host, sc.queues)
 }
 

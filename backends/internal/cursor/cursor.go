@@ -47,7 +47,8 @@ type mark struct {
 	// To be proven: that nothing ready is at or below check. The proof is a look
 	// to which everything numbered below after is over.
 	check int64 // 0: nothing
-	after int64
+	after int64 // 0: the number of a transaction that began after event set
+	set   Event // when check was
 }
 
 // Bounds of cursors.
@@ -85,6 +86,42 @@ type Set struct {
 	mu    sync.Mutex
 	of    map[string]*cursor
 	ended int64 // the highest that was learned
+	event Event // the latest
+
+	// The transaction with this number began after event later.
+	later       Event
+	laterNumber int64
+}
+
+// Event counts what cursors learn, so that transactions can be compared with it.
+type Event int64
+
+// Now is the latest event. A transaction that begins after the call gets its
+// number after each position of that event was given.
+func (c *Set) Now() Event {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.event
+}
+
+// Numbered is told of a transaction that began after an event, and of its number.
+// No other proof of "after" will do where numbers are given in the order in which
+// transactions write: the one whose job was claimed may have begun before others
+// that have smaller positions and higher numbers.
+func (c *Set) Numbered(began Event, number int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.laterNumber == 0 || began > c.later || began == c.later && number < c.laterNumber {
+		c.later, c.laterNumber = began, number
+	}
+}
+
+// numberAfter is what m's proof waits for to be over, as soon as it is known.
+func (c *Set) numberAfter(m *mark) int64 {
+	if m.check != 0 && m.after == 0 && c.laterNumber != 0 && c.later >= m.set {
+		m.after = c.laterNumber
+	}
+	return m.after
 }
 
 // Segments lists the pieces to look through, in their order: from each head on,
@@ -133,7 +170,7 @@ type Learned struct {
 	Full    bool          // the claim looked at everything from low on, in its own order
 	All     bool          // everything from low on was looked at, or comes after the last taken
 	Returns int64         // the queue's, after the claim
-	Begun   int64         // all that has a position by now is numbered below
+	Begun   int64         // all that has a position by now is numbered below; 0: see Numbered
 	Ended   int64         // all that is numbered below is over
 	Below   int64         // where positions are instants: a later one is never smaller; 0: they are none
 }
@@ -148,6 +185,7 @@ func (c *Set) Learn(queue string, l Learned) {
 		k = c.begin(queue, l)
 	}
 	k.used = l.Asked
+	c.event++
 	c.ended = max(c.ended, l.Ended)
 	if l.All {
 		k.full, k.took = l.Asked, l.Took
@@ -162,7 +200,7 @@ func (c *Set) Learn(queue string, l Learned) {
 			upTo = min(upTo, l.Below)
 		}
 		if m.check == 0 && upTo-m.low > provenStep {
-			m.check, m.after = upTo, l.Begun
+			m.check, m.after, m.set = upTo, l.Begun, c.event
 		}
 	}
 	if len(k.marks) > maxMarks {
@@ -216,10 +254,11 @@ func (c *Set) ToProve(queue string) (p Proof, ok bool) {
 		return p, false
 	}
 	p = Proof{Queue: queue, returns: k.returns}
-	for _, m := range k.marks {
-		if m.check != 0 && m.after <= c.ended {
+	for i := range k.marks {
+		m := &k.marks[i]
+		if after := c.numberAfter(m); m.check != 0 && after != 0 && after <= c.ended {
 			p.Urgency, p.Low, p.High = append(p.Urgency, m.urgency), append(p.Low, m.low), append(p.High, m.check)
-			p.after = max(p.after, m.after)
+			p.after = max(p.after, after)
 		}
 	}
 	return p, len(p.Urgency) > 0
@@ -303,7 +342,8 @@ func (c *Set) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.of)
-	c.ended = 0
+	c.ended, c.laterNumber = 0, 0
+	c.event++
 }
 
 // Lows are the spots of a queue, one of each urgency, at or below which nothing

@@ -98,6 +98,30 @@ func TestProofs(t *testing.T) {
 	}
 }
 
+// TestAProofNeedsALaterNumber: a claim that has no number for what came before it waits
+// for the number of a transaction that began after the claim was learned.
+func TestAProofNeedsALaterNumber(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	before := c.Now()
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, Ended: 100})
+	c.Numbered(before, 50)
+	if p, ok := c.ToProve("q"); ok {
+		t.Fatalf("a number that was given before the job was claimed proves %+v", p)
+	}
+	c.Numbered(c.Now(), 120)
+	c.Numbered(before, 60)
+	if p, ok := c.ToProve("q"); ok {
+		t.Fatalf("transaction 120 is not over, and %+v can be proven", p)
+	}
+	c.Learn("q", Learned{Asked: now, Ended: 120})
+	p, ok := c.ToProve("q")
+	if !ok || p.High[0] != 2000 || p.after != 120 {
+		t.Fatalf("to prove: %+v, %v, want up to 2000 after 120", p, ok)
+	}
+}
+
 func TestCursorsAreBounded(t *testing.T) {
 	t.Parallel()
 	var c Set
