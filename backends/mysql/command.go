@@ -154,7 +154,7 @@ func (t *tx) retry(ctx context.Context, c backends.Command) (count int64, err er
 		for _, id := range ids {
 			by = append(by, ranks[id])
 		}
-		t.add("UPDATE qsidecar_jobs SET state = 'ready', position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, by)+
+		t.add("UPDATE "+byID+" SET state = 'ready', position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, by)+
 			", ready_at = ?, attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL WHERE id IN ("+list(ids)+")", t.now)
 		if err := t.roomy(ctx, 1<<20); err != nil {
 			return 0, err

@@ -184,7 +184,7 @@ func (k *commitment) ackLean(t *tx) {
 	}
 	t.wrote = true
 	ids := list(all.ID)
-	t.add("DELETE FROM qsidecar_jobs WHERE id IN (" + ids + ") AND token_number = " + among(all.ID, all.Number) + " AND token_host = ")
+	t.add(deleteByID + " WHERE id IN (" + ids + ") AND token_number = " + among(all.ID, all.Number) + " AND token_host = ")
 	if len(hosts) == 1 {
 		t.text("?", all.Host[0])
 	} else {

@@ -79,7 +79,7 @@ func (s *Store) pruneJobs(ctx context.Context, t *tx, b *bitOff, from instant, m
 			}
 		}
 		return nil
-	}, "SELECT id, state, expires_at, last_error IS NOT NULL FROM qsidecar_jobs WHERE id IN ("+list(ids)+") ORDER BY id FOR UPDATE"+s.sql.skip)
+	}, "SELECT id, state, expires_at, last_error IS NOT NULL FROM "+byID+" WHERE id IN ("+list(ids)+") ORDER BY id FOR UPDATE"+s.sql.skip)
 	if err := t.send(ctx); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (s *Store) pruneJobs(ctx context.Context, t *tx, b *bitOff, from instant, m
 	b.deleted = len(over)
 	if len(over) > 0 { // their keys know already how they ended
 		t.wrote = true
-		t.add("DELETE FROM qsidecar_jobs WHERE id IN (" + list(over) + ")")
+		t.add(deleteByID + " WHERE id IN (" + list(over) + ")")
 	}
 	if len(failed) > 0 {
 		t.add("DELETE FROM qsidecar_failures WHERE job IN (" + list(failed) + ")")

@@ -85,7 +85,7 @@ func (t *tx) lock(into map[int64]*job, ids []int64, skip string) {
 		j := readJob(r)
 		into[j.id] = j
 		return nil
-	}, "SELECT "+jobColumns+" FROM qsidecar_jobs WHERE id IN ("+list(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
+	}, "SELECT "+jobColumns+" FROM "+byID+" WHERE id IN ("+list(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
 }
 
 // standing is what the rules ask about the row.
@@ -165,7 +165,7 @@ func (t *tx) flush(ctx context.Context, jobs map[int64]*job) error {
 		}
 	}
 	if len(deleted) > 0 {
-		t.add("DELETE FROM qsidecar_jobs WHERE id IN (" + list(deleted) + ")")
+		t.add(deleteByID + " WHERE id IN (" + list(deleted) + ")")
 	}
 	return t.tell(ctx, all)
 }

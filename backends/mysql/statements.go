@@ -24,6 +24,14 @@ type statements struct {
 // jobs is the table, bound to its index.
 const jobs = `qsidecar_jobs FORCE INDEX (qsidecar_lanes)`
 
+// byID is the table, bound to its primary key, for statements that lock rows by a list
+// of ids. Without it the server scans a table that is small compared with the list, and
+// waits for the rows that other programs have inserted and not committed.
+const (
+	byID       = `qsidecar_jobs FORCE INDEX (PRIMARY)`
+	deleteByID = `DELETE FROM j USING qsidecar_jobs AS j FORCE INDEX (PRIMARY)`
+)
+
 // laneRange is the condition that a row is in a lane (given twice), for statements
 // that begin in its midst. Written as lane = ? it would leave the server a choice:
 // to begin there, or to look the lane up and walk all of it, over each entry that

@@ -180,7 +180,7 @@ func (b *bitten) settleIn(ctx context.Context, t *tx, limit int) error {
 	if len(later) > 0 {
 		t.wrote = true
 		slices.Sort(later)
-		t.add("UPDATE qsidecar_jobs SET state = 'scheduled' WHERE id IN (" + list(later) + ")")
+		t.add("UPDATE " + byID + " SET state = 'scheduled' WHERE id IN (" + list(later) + ")")
 	}
 	b.makeReady(t, ready)
 	t.register(queues)
@@ -225,6 +225,6 @@ func (b *bitten) makeReady(t *tx, all []*job) {
 	for _, id := range ids {
 		ranks = append(ranks, rank[id])
 	}
-	t.add("UPDATE qsidecar_jobs SET state = 'ready', run_at = NULL, ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, ranks)+
+	t.add("UPDATE "+byID+" SET state = 'ready', run_at = NULL, ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, ranks)+
 		" WHERE id IN ("+list(ids)+")", t.now)
 }

@@ -76,7 +76,7 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 
 func (c *claiming) update(t *tx, p backends.Policy, a alike, g *taking) {
 	deadline := t.now.after(a.timeout)
-	t.add("UPDATE qsidecar_jobs SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(fence + 1, ?), attempts = attempts + ?, ahead = ?, "+
+	t.add("UPDATE "+byID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(fence + 1, ?), attempts = attempts + ?, ahead = ?, "+
 		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, keep_ms = ?, keep_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_host = ?, token_number = ",
 		int64(c.host), t.now, int64(t.now), 1-flag(a.uncharged), flag(a.uncharged),
 		a.max, batch.MS(p.Backoff), batch.MS(p.BackoffMax), positive(batch.MS(p.Keep)), positive(batch.MS(p.KeepDead)),
