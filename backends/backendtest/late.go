@@ -82,7 +82,7 @@ func (x *interleaving) round() {
 			x.end(i, x.number(8) > 0)
 		}
 		for range x.number(7) {
-			x.claim(min(1+x.number(8)*2000, 2000))
+			x.claim(min(1+x.number(8)*900, 900))
 		}
 		x.other()
 	}
@@ -160,7 +160,7 @@ func (x *interleaving) claim(n int) {
 func (x *interleaving) drain(round int) {
 	x.Helper()
 	testwait.Until(x, fmt.Sprintf("every committed job is claimable, in round %d", round), func() bool {
-		x.claim(2000)
+		x.claim(900)
 		return len(x.waiting) == 0
 	})
 	if len(x.held) > 20 {

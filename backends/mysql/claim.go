@@ -246,13 +246,13 @@ func (c *claiming) where(p backends.Policy) string {
 	}
 	if c.look == near {
 		if s, ok := c.s.cursors.Near(p.Queue, now); ok {
-			l.Full = false
+			l.Full, l.Whole = false, false
 			return within([]cursor.Segment{s})
 		}
 	}
 	segments := c.s.cursors.Segments(p.Queue, now, c.whole)
 	ends := slices.IndexFunc(segments, func(s cursor.Segment) bool { return s.To == cursor.End })
-	l.Full = ends == len(segments)-1
+	l.Full, l.Whole = ends == len(segments)-1, segments[0] == cursor.Whole
 	if c.look == behind && !l.Full {
 		return within(segments[ends+1:])
 	}
@@ -263,7 +263,7 @@ func (c *claiming) where(p backends.Policy) string {
 // lockFound locks what was found, in the order of the ids, and reads it.
 func (c *claiming) lockFound(ctx context.Context, t *tx) error {
 	slices.Sort(c.ids)
-	t.each(c.read, "SELECT "+readyColumns+" FROM qsidecar_jobs WHERE id IN ("+list(c.ids)+") AND state = 'ready' AND run_at IS NULL ORDER BY id FOR UPDATE"+t.s.sql.skip, c.small())
+	t.each(c.read, "SELECT "+readyColumns+" FROM "+byID+" WHERE id IN ("+list(c.ids)+") AND state = 'ready' AND run_at IS NULL ORDER BY id FOR UPDATE"+t.s.sql.skip, c.small())
 	return t.send(ctx)
 }
 

@@ -169,6 +169,35 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 		PlainInsert: func(queue, payload string) {
 			must(t, m, name, fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
 		},
+		Producer: func() backendtest.Producer { return producer(t, m, name) },
+	}
+}
+
+// producer is another program on a connection of its own. Its isolation is READ COMMITTED:
+// with another one MySQL can leave gap locks beside its rows, which claims wait for.
+func producer(t *testing.T, m *testserver.MySQL, database string) backendtest.Producer {
+	c := connect(t, m, database)
+	runSQL(t, c, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+	return backendtest.Producer{
+		Begin: func() { runSQL(t, c, "START TRANSACTION") },
+		Insert: func(queue string, payloads []string, old bool) {
+			at := "DEFAULT"
+			if old {
+				at = position + " - 2000000"
+			}
+			var rows []string
+			for _, p := range payloads {
+				rows = append(rows, "("+literal(queue)+", "+literal(p)+", "+at+")")
+			}
+			runSQL(t, c, "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES "+strings.Join(rows, ", "))
+		},
+		End: func(commit bool) {
+			if commit {
+				runSQL(t, c, "COMMIT")
+			} else {
+				runSQL(t, c, "ROLLBACK")
+			}
+		},
 	}
 }
 

@@ -156,18 +156,60 @@ func TestLowIsProven(t *testing.T) {
 	})
 }
 
+// somethingIsProven claims until the floor of "q" is above 0.
+func somethingIsProven(t *testing.T, s *Store) {
+	t.Helper()
+	number := uint64(1 << 41)
+	testwait.Until(t, "something is proven", func() bool {
+		number++
+		take(t, s, 1, 1, number)
+		fillBy(t, s, 1, 1)
+		lows := s.cursors.Lows("q")
+		return len(lows) > 0 && lows[0].Position > 0
+	})
+}
+
+// belowTheFloor is a row that comes into the index later than its position says: its
+// statement was held up in between, or it is from a peer whose clock is behind.
+const belowTheFloor = "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', 1000)"
+
+// TestARowComesBelowTheFloor: the server gives no proof that this can't happen, so claims
+// look below the floor now and then.
+func TestARowComesBelowTheFloor(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, c := passed(t, m, 300)
+		somethingIsProven(t, s)
+		runSQL(t, c, "ROLLBACK", belowTheFloor)
+		claimUntil(t, s, isLate)
+	})
+}
+
+// TestARowComesBelowTheFloorOfAnIdleQueue: the looks of a sidecar whose workers wait
+// find it, and so does the claim that follows.
+func TestARowComesBelowTheFloorOfAnIdleQueue(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, c := passed(t, m, 300)
+		somethingIsProven(t, s)
+		n := uint64(1 << 42)
+		for len(take(t, s, 1, 100, n)) > 0 {
+			n += 100
+		}
+		runSQL(t, c, "ROLLBACK", belowTheFloor)
+		testwait.Until(t, "a look and a claim find the job", func() bool {
+			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Waiting: []string{"q"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(r.Ready) > 0 && len(take(t, s, 1, 1, 1<<43)) > 0
+		})
+	})
+}
+
 // TestTheClockIsSetBack: positions that were passed are given again.
 func TestTheClockIsSetBack(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 300)
-		number := uint64(1 << 41)
-		testwait.Until(t, "something is proven", func() bool {
-			number++
-			take(t, s, 1, 1, number)
-			fillBy(t, s, 1, 1)
-			lows := s.cursors.Lows("q")
-			return len(lows) > 0 && lows[0].Position > 0
-		})
+		somethingIsProven(t, s)
 		s.clocks.latest += int64(time.Minute / time.Microsecond) // as if the server's clock had been there
 		runSQL(t, c, "ROLLBACK", "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', 1000)")
 		fullLookIsDue(t, s)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
 // outlook is what a look without writing found to do, and what it saw.
@@ -57,6 +58,11 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 		}); err != nil {
 			return o, err
 		}
+		for _, q := range seen.whole {
+			if !slices.Contains(seen.ready, q) {
+				s.cursors.LookedAtWhole(q, began, time.Since(began))
+			}
+		}
 		if w.Prune {
 			s.trails.jobs.Looked(from[0], began, time.Since(began))
 			s.trails.keys.Looked(from[1], began, time.Since(began))
@@ -89,6 +95,7 @@ type sight struct {
 	expired, keys  *instant
 	ready          []string
 	returns        map[string]int64
+	whole          []string     // queues that were looked at from the beginning on
 	from           [2]time.Time // where pruning looks from: of jobs, of keys
 }
 
@@ -194,7 +201,11 @@ func (s *Store) queueLook(t *tx, w backends.Sweep, alive []int64, search bool, x
 	now := time.Now()
 	var names []any
 	for _, q := range w.Waiting {
-		where := within(s.cursors.Segments(q, now, false))
+		segments := s.cursors.Segments(q, now, false)
+		if segments[0] == cursor.Whole {
+			x.whole = append(x.whole, q)
+		}
+		where := within(segments)
 		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+jobs+" WHERE "+laneRange+" AND "+where+" LIMIT 1) AS x", q, "r"+q, "r"+q)
 		names = append(names, q)
 	}

@@ -134,6 +134,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{o: o, log: o.Log, place: placeOf(config), config: config}
+	s.cursors.Unproven = true // see margin
 	s.life, s.end = context.WithCancelCause(context.Background())
 	if err := s.greet(ctx); err != nil {
 		return nil, s.explain(err)
@@ -246,6 +247,8 @@ func (r *registered) add(queues []string, from time.Time) {
 	}
 }
 
-// margin is how long a row that has its position may take until it is in the
-// index, where others see at least its lock.
+// margin is how long a row that has its position usually takes at most until it is in
+// the index, where others see at least its lock. It is no proof: a statement may be held
+// up for longer, a peer of a cluster may have a clock that is behind, and a clock may be
+// set back. So claims look below their floors now and then (cursor.Set.Unproven).
 const margin = 300 * time.Millisecond

@@ -166,7 +166,7 @@ type pieces struct {
 
 func (c *claiming) pieces(now time.Time) (x pieces) {
 	for i, p := range c.Queues[c.from:c.to] {
-		segments := []cursor.Segment{{From: cursor.Beginning, To: cursor.End}}
+		segments := []cursor.Segment{cursor.Whole}
 		if !p.LIFO {
 			segments = c.cursors.Segments(p.Queue, now, false)
 			if c.seen[p.Queue] == nil {

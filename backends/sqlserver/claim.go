@@ -188,13 +188,14 @@ const (
 
 func (c *claiming) segments(now time.Time) (rows []segmentRow) {
 	for i, p := range c.Queues[c.from:c.to] {
-		all := []cursor.Segment{{From: cursor.Beginning, To: cursor.End}}
+		all := []cursor.Segment{cursor.Whole}
 		if !p.LIFO {
 			all = c.cursors.Segments(p.Queue, now, false)
 			if c.seen[p.Queue] == nil {
 				c.seen[p.Queue] = &learned{Learned: cursor.Learned{Asked: now}}
 			}
 			c.seen[p.Queue].full = all[len(all)-1].To == cursor.End // nothing is behind
+			c.seen[p.Queue].Whole = c.seen[p.Queue].Whole || all[0] == cursor.Whole
 		}
 		rows = segments(rows, p.Queue, i+1, all)
 	}
@@ -334,7 +335,7 @@ func (c *claiming) bury(t *tx) {
 // ago, and nobody holds a lock there any more: a number is drawn by the very statement
 // that stores its row, and from then on the row's lock tells of it. A statement that
 // takes longer from the one to the other (a huge INSERT … SELECT, which may fill an
-// index last) is what cursors that begin anew now and then are for.
+// index last) is what claims that look below their floors are for (cursor.Set.Unproven).
 const settled = 10 * time.Second
 
 // learn tells the cursors what the committed claims saw.
@@ -344,6 +345,7 @@ func (k *commitment) learn() {
 			l.Returns = k.last[slices.Index(k.queues, queue)]
 			l.Ended = k.s.age()
 			l.Begun = l.Ended + int64(settled)
+			l.Took = time.Since(l.Asked)
 			k.s.cursors.Learn(queue, l.Learned)
 		}
 	}

@@ -148,6 +148,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{o: o, log: o.Log, place: placeOf(config), handle: random(), opened: time.Now(), sql: render(o.Schema)}
+	s.cursors.Unproven = true // see settled
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.connect(config)
 	err = s.greet(ctx)

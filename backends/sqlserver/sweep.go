@@ -231,7 +231,8 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 	if err != nil {
 		return o, err
 	}
-	if took := time.Since(now); owners && took > slowLook {
+	took := time.Since(now)
+	if owners && took > slowLook {
 		s.owners.mu.Lock()
 		s.owners.next = now.Add(ownersEvery)
 		s.owners.mu.Unlock()
@@ -247,6 +248,8 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 		// Where jobs were given back behind the cursor, a claim has to look.
 		if ready[i] || s.cursors.Returned(q, returns[i]) {
 			o.ready = append(o.ready, q)
+		} else if x.seen[q].Whole {
+			s.cursors.LookedAtWhole(q, now, took)
 		}
 	}
 	return o, nil

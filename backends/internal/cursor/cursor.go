@@ -14,7 +14,7 @@ import (
 // claim does not walk again over what earlier ones left behind: index entries of
 // jobs that are gone stay until nobody's snapshot can see them.
 //
-// Inside a priority positions only grow, with three exceptions, and for each
+// Inside a priority positions only grow, with exceptions, and for each
 // there is a rule, so that no ready job waits behind the cursor for longer than
 // fullLook while claims are made, and none is missed by a claim that comes back
 // short:
@@ -27,11 +27,16 @@ import (
 //   - A job is given back in its old position. That is counted in the database
 //     (qsidecar_queues.returns), and a new count makes the cursor start again.
 //   - What gives positions was set back, by hand. forgetAfter bounds the harm.
+//   - A low was not proven beyond doubt (see Set.Unproven). So a claim looks at
+//     everything, below the lows too, once in every wholeLook, or less often where
+//     such looks would take more than a small share of the time.
 type cursor struct {
 	marks   []mark // by urgency; urgency is -priority
 	returns int64
 	full    time.Time     // when a claim last looked at everything from low on
 	took    time.Duration // that look
+	whole   time.Time     // when a claim last looked at everything from the beginning on
+	wholeIn time.Duration // how long that took
 	last    int32         // the urgency of what was taken last
 	taken   bool          // there is such
 	fresh   time.Time     // when the cursor began
@@ -55,8 +60,10 @@ type mark struct {
 const (
 	fullLook    = 400 * time.Millisecond
 	rarestLook  = 800 * time.Millisecond // where full looks are slow
-	forgetAfter = 5 * time.Minute        // start again from nothing, whatever was proven
-	maxMarks    = 16                     // priorities of one queue
+	wholeLook   = time.Second
+	wholeShare  = 50              // a whole look takes no more than this part of the time
+	forgetAfter = 5 * time.Minute // start again from nothing, whatever was proven
+	maxMarks    = 16              // priorities of one queue
 	maxCursors  = 4096
 	provenStep  = 500 // positions between low and head that are worth a proof
 
@@ -83,6 +90,10 @@ var (
 
 // Set are the cursors of one Store, by queue.
 type Set struct {
+	// Unproven: the engine can't prove that no row will come in below a low. It is
+	// set before the first use.
+	Unproven bool
+
 	mu    sync.Mutex
 	of    map[string]*cursor
 	ended int64 // the highest that was learned
@@ -132,8 +143,8 @@ func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.of[queue]
-	if k == nil || now.Sub(k.fresh) > forgetAfter {
-		return []Segment{{Beginning, End}}
+	if k == nil || now.Sub(k.fresh) > forgetAfter || c.wholeDue(k, now) {
+		return []Segment{Whole}
 	}
 	full = full || now.Sub(k.full) >= fullLook
 	var main, behind []Segment
@@ -150,13 +161,31 @@ func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
 	return append(main, behind...)
 }
 
+// Whole is everything.
+var Whole = Segment{Beginning, End}
+
+// wholeDue: a claim has to look at everything.
+func (c *Set) wholeDue(k *cursor, now time.Time) bool {
+	return c.Unproven && now.Sub(k.whole) >= min(max(wholeLook, wholeShare*k.wholeIn), forgetAfter)
+}
+
+// LookedAtWhole is told that a look without a claim went through everything in a queue
+// and found nothing ready. Where it finds something, the next claim has to look there.
+func (c *Set) LookedAtWhole(queue string, asked time.Time, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.of[queue]; k != nil && asked.After(k.whole) {
+		k.whole, k.wholeIn = asked, took
+	}
+}
+
 // Near is the piece from where the last claim ended to the end of that urgency:
 // the next job is most likely there. false: a look at everything is due.
 func (c *Set) Near(queue string, now time.Time) (near Segment, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.of[queue]
-	if k == nil || !k.taken || now.Sub(k.fresh) > forgetAfter || now.Sub(k.full) >= min(max(fullLook, 10*k.took), rarestLook) {
+	if k == nil || !k.taken || now.Sub(k.fresh) > forgetAfter || c.wholeDue(k, now) || now.Sub(k.full) >= min(max(fullLook, 10*k.took), rarestLook) {
 		return Segment{}, false
 	}
 	return Segment{Spot{k.last, k.at(k.last).head}, Spot{k.last, End.Position}}, true
@@ -169,6 +198,7 @@ type Learned struct {
 	Took    time.Duration // the look at everything; 0: not known
 	Full    bool          // the claim looked at everything from low on, in its own order
 	All     bool          // everything from low on was looked at, or comes after the last taken
+	Whole   bool          // with All: from the beginning on
 	Returns int64         // the queue's, after the claim
 	Begun   int64         // all that has a position by now is numbered below; 0: see Numbered
 	Ended   int64         // all that is numbered below is over
@@ -189,9 +219,14 @@ func (c *Set) Learn(queue string, l Learned) {
 	c.ended = max(c.ended, l.Ended)
 	if l.All {
 		k.full, k.took = l.Asked, l.Took
+		if l.Whole {
+			k.whole, k.wholeIn = l.Asked, l.Took
+		}
 	}
 	for _, s := range l.Taken {
-		k.at(s.Urgency).head = s.Position
+		m := k.at(s.Urgency)
+		m.head = s.Position
+		m.low = min(m.low, max(s.Position-1, 0)) // where it was wrong, more may be there
 		k.last, k.taken = s.Urgency, true
 	}
 	for i := range k.marks {

@@ -122,6 +122,38 @@ func TestAProofNeedsALaterNumber(t *testing.T) {
 	}
 }
 
+// TestUnprovenLowsAreLookedBelow: where a low is likely but not proven, claims look at
+// everything again, and less often the more that costs.
+func TestUnprovenLowsAreLookedBelow(t *testing.T) {
+	t.Parallel()
+	c := Set{Unproven: true}
+	now := time.Now()
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true, Took: wholeLook, Ended: 10, Begun: 10})
+	p, ok := c.ToProve("q")
+	if !ok {
+		t.Fatal("nothing can be proven")
+	}
+	c.Advance(p, 10, []int64{0})
+	due := func(after time.Duration) bool { return c.Segments("q", now.Add(after), true)[0] == Whole }
+	if due(wholeShare*wholeLook-1) || !due(wholeShare*wholeLook) {
+		t.Errorf("a look that took %v is not made again after %d times that", wholeLook, wholeShare)
+	}
+	now = now.Add(time.Minute)
+	c.LookedAtWhole("q", now, 0)
+	if due(wholeLook-1) || !due(wholeLook) {
+		t.Errorf("a look that took no time is not made again after %v", wholeLook)
+	}
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 1000}}, All: true, Whole: true, Ended: 10, Begun: 20})
+	if lows := c.Lows("q"); lows[0].Position != 999 {
+		t.Errorf("a job at 1000 came in below the low, which is %v now", lows)
+	}
+	proven := Set{}
+	proven.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true})
+	if proven.Segments("q", now.Add(forgetAfter), true)[0] == Whole {
+		t.Error("a proven low is looked below")
+	}
+}
+
 func TestCursorsAreBounded(t *testing.T) {
 	t.Parallel()
 	var c Set
