@@ -76,7 +76,7 @@ func (k *commitment) prove(t *tx, queue string) {
 // goOnClaims looks at what the claims got, and has those ask again that must.
 func (k *commitment) goOnClaims(t *tx) (more bool) {
 	queues := batch.QueuesOf(k.batch.Claims)
-	k.last = t.last
+	k.last, k.began = t.last, t.began
 	for _, c := range k.claims {
 		if c.goOn(t, queues) {
 			more = true
@@ -356,7 +356,7 @@ func (k *commitment) learn(queues []string) {
 	}
 	for _, c := range k.claims {
 		for queue, l := range c.seen {
-			l.Returns, l.Ended = k.last.returns[slices.Index(queues, queue)], k.last.xmin
+			l.Began, l.Returns, l.Ended = k.began, k.last.returns[slices.Index(queues, queue)], k.last.xmin
 			k.s.cursors.Learn(queue, *l)
 		}
 	}

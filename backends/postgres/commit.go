@@ -10,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
 // Commit implements backends.Backend.
@@ -40,6 +41,7 @@ type commitment struct {
 	looked bool
 	plain  bool // acks were tried by the plain statement, and those that it did not know are still to be asked for
 	last   ending
+	began  cursor.Event // the transaction
 }
 
 // round implements work.

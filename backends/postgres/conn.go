@@ -179,6 +179,7 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	epoch := ""
 	if !s.o.Look { // who looks commits nothing, and begins none
 		epoch, err = s.readEpoch(ctx, c)
+		s.enter(epoch)
 	}
 	c.PgConn().CustomData()[sessionKey] = session{pid: c.PgConn().PID(), began: began, epoch: epoch}
 	return err

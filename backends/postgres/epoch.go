@@ -5,10 +5,13 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
 // A server that crashed forgets the transactions whose commits had not reached its
@@ -17,6 +20,11 @@ import (
 // row of qsidecar_epoch, whose table is not logged. A commit's outcome that is asked
 // for is judged by the epoch that its session, or its transaction, saw. An epoch is
 // SYSTEM/TIMELINE/RANDOM: it also tells whether one server is the successor of another.
+//
+// With the transactions such a server loses positions, and gives them again: cursors
+// begin anew with each epoch. A session's own is known before it is first used, so
+// no claim in it goes by what was learned in another epoch. Behind a pooler the first
+// transaction of an epoch still may, and what it looked for comes with the next look.
 
 const (
 	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
@@ -39,6 +47,34 @@ func succeeds(a, b string) bool {
 type epochs struct {
 	read    string
 	missing atomic.Bool // a transaction of a pooler's session saw none
+
+	mu      sync.Mutex
+	current string // the latest that was seen
+}
+
+// enter has the cursors begin anew where an epoch is another one than before.
+func (s *Store) enter(epoch string) {
+	s.epochs.mu.Lock()
+	defer s.epochs.mu.Unlock()
+	if epoch == "" || epoch == s.epochs.current {
+		return
+	}
+	if s.epochs.current != "" {
+		s.log.Warn("the server crashed, or another took over: claims look at whole queues again", "place", s.place)
+	}
+	s.epochs.current = epoch
+	s.cursors.Reset()
+}
+
+// beganIn is for the cursors to know a transaction by that begins now: Never where its
+// session is of another epoch than theirs.
+func (s *Store) beganIn(epoch string) cursor.Event {
+	s.epochs.mu.Lock()
+	defer s.epochs.mu.Unlock()
+	if !s.pooled && epoch != s.epochs.current {
+		return cursor.Never
+	}
+	return s.cursors.Now()
 }
 
 // readEpoch reads it by q, whose session stays the same, and begins one where
@@ -76,14 +112,20 @@ func (t *tx) seeEpoch() {
 	t.each(t.s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&t.epoch) })
 }
 
-// mindEpoch begins one where a pooler's session saw none.
+// mindEpoch begins one where a session saw none: of the Store's own, when it was opened.
 func (s *Store) mindEpoch(ctx context.Context, c *pgx.Conn) {
-	if !s.epochs.missing.Load() {
+	x := sessionOf(c)
+	if s.pooled && !s.epochs.missing.Load() || !s.pooled && x.epoch != "" {
 		return
 	}
-	if epoch, err := s.readEpoch(ctx, c); err != nil || epoch == "" {
+	epoch, err := s.readEpoch(ctx, c)
+	if err != nil || epoch == "" {
 		s.log.Debug("the server has no epoch", "place", s.place, "error", err) // the next one tries again
 		return
+	}
+	s.enter(epoch)
+	if x.epoch = epoch; !s.pooled {
+		c.PgConn().CustomData()[sessionKey] = x
 	}
 	s.epochs.missing.Store(false)
 }

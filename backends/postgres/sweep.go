@@ -194,6 +194,13 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 
 func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o outlook, err error) {
 	now := s.localTime()
+	if s.pooled { // a session of the Store's own has seen it
+		epoch, err := s.readEpoch(ctx, s.pool)
+		if err != nil {
+			return o, err
+		}
+		s.enter(epoch)
+	}
 
 	var x claiming
 	x.cursors, x.seen = &s.cursors, map[string]*learned{}

@@ -21,7 +21,8 @@ type tx struct {
 	batch *pgx.Batch
 	last  ending // what the last round's endSQL said
 	epoch string // see epoch.go
-	sent  int    // round trips
+	began cursor.Event
+	sent  int // round trips
 
 	passedOver bool              // a row that had to be stored was not
 	backs      []cursor.GiveBack // what is given back
@@ -134,8 +135,8 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 		return err
 	}
 	s.mindEpoch(ctx, c.Conn())
-	began := s.cursors.Now()
-	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}, epoch: sessionOf(c.Conn()).epoch}
+	epoch := sessionOf(c.Conn()).epoch
+	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}, epoch: epoch, began: s.beganIn(epoch)}
 	t.add(s.sql.begin, nil)
 	if s.pooled {
 		t.add(s.o.setting(true), nil)
@@ -157,10 +158,13 @@ func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
 	if s.pooled && t.epoch == "" {
 		s.epochs.missing.Store(true)
 	}
+	if s.pooled {
+		s.enter(t.epoch)
+	}
 	if err = s.commit(ctx, c.Release, t); err == nil {
 		s.cursors.Back(t.backs)
 		if xid, wrong := strconv.ParseInt(t.last.xid, 10, 64); wrong == nil { // else it wrote nothing
-			s.cursors.Numbered(began, xid)
+			s.cursors.Numbered(t.began, xid)
 		}
 	}
 	return err

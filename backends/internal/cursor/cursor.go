@@ -98,6 +98,7 @@ type Set struct {
 	of    map[string]*cursor
 	ended int64 // the highest that was learned
 	event Event // the latest
+	reset Event // the latest one
 
 	// The transaction with this number began after event later.
 	later       Event
@@ -107,11 +108,15 @@ type Set struct {
 // Event counts what cursors learn, so that transactions can be compared with it.
 type Event int64
 
-// Now is the latest event. A transaction that begins after the call gets its
-// number after each position of that event was given.
+// Never is before each event.
+const Never Event = -1
+
+// Now is an event of its own. A transaction that begins after the call gets its
+// number after all positions of earlier events were given.
 func (c *Set) Now() Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.event++
 	return c.event
 }
 
@@ -122,6 +127,9 @@ func (c *Set) Now() Event {
 func (c *Set) Numbered(began Event, number int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if began < c.reset {
+		return
+	}
 	if c.laterNumber == 0 || began > c.later || began == c.later && number < c.laterNumber {
 		c.later, c.laterNumber = began, number
 	}
@@ -194,6 +202,7 @@ func (c *Set) Near(queue string, now time.Time) (near Segment, ok bool) {
 // Learned is what a committed claim tells about a queue.
 type Learned struct {
 	Asked   time.Time     // before the claim
+	Began   Event         // before the claim; nothing is learned where a reset came since. 0: not known
 	Taken   []Spot        // in the order in which they were taken
 	Took    time.Duration // the look at everything; 0: not known
 	Full    bool          // the claim looked at everything from low on, in its own order
@@ -209,6 +218,9 @@ type Learned struct {
 func (c *Set) Learn(queue string, l Learned) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if l.Began != 0 && l.Began < c.reset {
+		return
+	}
 	k := c.of[queue]
 	if none := k == nil || l.Asked.Sub(k.fresh) > forgetAfter; none || k.returns != l.Returns {
 		l.All = l.All && none // else what it looked at everything from was the former's lows
@@ -278,6 +290,7 @@ type Proof struct {
 	Urgency        []int32
 	Low, High      []int64
 	after, returns int64
+	made           Event
 }
 
 // ToProve is a proof that can succeed by now.
@@ -288,7 +301,7 @@ func (c *Set) ToProve(queue string) (p Proof, ok bool) {
 	if k == nil {
 		return p, false
 	}
-	p = Proof{Queue: queue, returns: k.returns}
+	p = Proof{Queue: queue, returns: k.returns, made: c.event}
 	for i := range k.marks {
 		m := &k.marks[i]
 		if after := c.numberAfter(m); m.check != 0 && after != 0 && after <= c.ended {
@@ -311,7 +324,7 @@ func (c *Set) Advance(p Proof, ended int64, first []int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.of[p.Queue]
-	if k == nil || k.returns != p.returns {
+	if k == nil || k.returns != p.returns || p.made < c.reset {
 		return
 	}
 	for i, u := range p.Urgency {
@@ -372,13 +385,14 @@ func (c *Set) Forget(queue string) {
 }
 
 // Reset forgets all: positions may be given again that were passed. What a claim
-// learned before is to be told without All.
+// learned before is to be told without All, or with Began.
 func (c *Set) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.of)
 	c.ended, c.laterNumber = 0, 0
 	c.event++
+	c.reset = c.event
 }
 
 // Lows are the spots of a queue, one of each urgency, at or below which nothing

@@ -122,6 +122,36 @@ func TestAProofNeedsALaterNumber(t *testing.T) {
 	}
 }
 
+// TestAResetForgetsWhatIsUnderWay: a claim, a number and a proof from before a reset say
+// nothing about the positions that are given after it.
+func TestAResetForgetsWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	began := c.Now()
+	learn := func(began Event) {
+		c.Learn("q", Learned{Asked: now, Began: began, Taken: []Spot{{0, 2000}}, All: true, Ended: 100})
+	}
+	learn(began)
+	c.Numbered(c.Now(), 50)
+	p, ok := c.ToProve("q")
+	if !ok {
+		t.Fatal("nothing can be proven")
+	}
+	c.Reset()
+	learn(began)
+	learn(Never)
+	c.Numbered(began, 50)
+	if c.of["q"] != nil || c.laterNumber != 0 {
+		t.Fatalf("learned %+v and the number %d", c.of["q"], c.laterNumber)
+	}
+	learn(c.Now())
+	c.Advance(p, 100, []int64{0})
+	if lows := c.Lows("q"); lows[0].Position != 0 {
+		t.Errorf("a proof from before the reset moved a low to %v", lows)
+	}
+}
+
 // TestUnprovenLowsAreLookedBelow: where a low is likely but not proven, claims look at
 // everything again, and less often the more that costs.
 func TestUnprovenLowsAreLookedBelow(t *testing.T) {
