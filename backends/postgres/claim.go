@@ -66,6 +66,9 @@ type probing struct {
 func (k *commitment) prove(t *tx, queue string) {
 	p, ok := t.s.cursors.ToProve(queue)
 	if !ok {
+		if t.s.cursors.Blocked(queue, t.s.localTime()) {
+			t.askOwners()
+		}
 		return
 	}
 	probe := &probing{Proof: p}
@@ -111,7 +114,7 @@ func (c *claiming) goOn(t *tx, queues []string) bool {
 	}
 	for _, p := range c.Queues[c.from:c.to] {
 		if l := c.seen[p.Queue]; l != nil {
-			l.All = true // it came back short: there was no more
+			l.All = !l.Left // it came back short: there was no more
 		}
 	}
 	if c.returned(t, queues) {
@@ -168,10 +171,12 @@ func (c *claiming) pieces(now time.Time) (x pieces) {
 	for i, p := range c.Queues[c.from:c.to] {
 		segments := []cursor.Segment{cursor.Whole}
 		if !p.LIFO {
-			segments = c.cursors.Segments(p.Queue, now, false)
 			if c.seen[p.Queue] == nil {
 				c.seen[p.Queue] = &learned{Asked: now}
 			}
+			var all bool
+			segments, all = c.cursors.Pieces(p.Queue, now)
+			c.seen[p.Queue].Left = !all
 			c.seen[p.Queue].Full = segments[len(segments)-1].To == cursor.End // nothing is behind
 		}
 		for _, s := range segments {
@@ -326,7 +331,7 @@ func (c *claiming) give(got []row, wanted int64) error {
 	if len(got) > 0 { // the queues before the last job's gave all that they had
 		last := c.from + int(got[len(got)-1].policy) - 1
 		for i, p := range c.Queues[c.from : last+1] {
-			if l := c.seen[p.Queue]; l != nil && (c.from+i < last || l.Full) {
+			if l := c.seen[p.Queue]; l != nil && !l.Left && (c.from+i < last || l.Full) {
 				l.All = true
 			}
 		}
@@ -357,6 +362,7 @@ func (k *commitment) learn(queues []string) {
 	for _, c := range k.claims {
 		for queue, l := range c.seen {
 			l.Began, l.Returns, l.Ended = k.began, k.last.returns[slices.Index(queues, queue)], k.last.xmin
+			l.Took = k.s.localTime().Sub(l.Asked)
 			k.s.cursors.Learn(queue, *l)
 		}
 	}

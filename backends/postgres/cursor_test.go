@@ -209,6 +209,53 @@ func TestLowIsProven(t *testing.T) {
 	})
 }
 
+// TestALongWriterHoldsNoFloorUp: transactions that write for long, but own no position, do
+// not keep floors from moving; one that owns a position does.
+func TestALongWriterHoldsNoFloorUp(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		later := time.Duration(0) // each claim comes long after the one before
+		s.localTime = func() time.Time { return time.Now().Add(later) }
+		beat(t, s, 1)
+		fill(t, s, backlog)
+		begun(t, s.o.URL, "CREATE TEMP TABLE z()")
+		prepared := begun(t, s.o.URL, "SELECT pg_current_xact_id()", "PREPARE TRANSACTION 'forgotten'")
+		t.Cleanup(func() {
+			if _, err := prepared.Conn().Exec(context.Background(), "ROLLBACK PREPARED 'forgotten'"); err != nil {
+				t.Error(err)
+			}
+		})
+		n := uint64(1)
+		claim := func() int64 {
+			later += 2 * time.Second
+			n += 1000
+			take(t, s, 1, 200, n)
+			fill(t, s, 200)
+			return s.cursors.Lows("q")[0].Position
+		}
+		testwait.Until(t, "the floor moves on beside them", func() bool { return claim() > backlog/8 })
+		owner := begun(t, s.o.URL, late)
+		position := int64(0)
+		if err := owner.QueryRow(t.Context(), "SELECT position FROM qsidecar.qsidecar_jobs WHERE payload = 'late'").Scan(&position); err != nil {
+			t.Fatal(err)
+		}
+		for range 50 { // far beyond its position
+			if low := claim(); low >= position {
+				t.Fatalf("the floor is %d, and a transaction that has a job at %d is open", low, position)
+			}
+		}
+		if err := owner.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		testwait.Until(t, "the owner's job is claimed", func() bool {
+			n += 2000
+			later += 20 * time.Second
+			return slices.ContainsFunc(take(t, s, 1, 1000, n), isLate)
+		})
+		testwait.Until(t, "the floor moves on beyond it", func() bool { return claim() > position })
+	})
+}
+
 // TestPositionsAreGivenAgain: after a failover that lost commits new jobs have positions
 // that were passed. The steps are what remains of one: the sessions are gone, positions
 // are set back, and the row of the epoch is missing.

@@ -88,6 +88,7 @@ type Store struct {
 	trails  trails
 	orphans orphans
 	epochs  epochs
+	writers writers
 	counts  estimates
 	kept    kept
 	tell    teller

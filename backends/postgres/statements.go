@@ -19,7 +19,7 @@ type statements struct {
 	begin, beginRead, unsynced, end, endOne, endMany string
 	store, storeKeyed, keyed, hold                   string
 	ack, ackPlain, fail, deliver, extend, still      string
-	claim, claimLean, claimLIFO, bury, probe         string
+	claim, claimLean, claimLIFO, bury, probe, owners string
 	join, renew, leave                               string
 	look, promote, reapDue, reapLost                 string
 	giveUp, forget, pruneJobs, pruneKeys             string
@@ -48,7 +48,7 @@ func render(schema string) *statements {
 
 		store: r(storeSQL), storeKeyed: r(storeKeyedSQL), keyed: r(keyedSQL), hold: r(holdSQL),
 		ack: r(ackSQL), ackPlain: r(ackPlainSQL), fail: r(failLeases + failing(" AND "+valid)), deliver: r(deliverSQL), extend: r(extendSQL), still: r(stillSQL),
-		claim: r(claimSQL(claimOldest)), claimLean: r(claimLeanSQL), claimLIFO: r(claimSQL(claimNewest)), bury: r(burySQL), probe: r(probeSQL),
+		claim: r(claimSQL(claimOldest)), claimLean: r(claimLeanSQL), claimLIFO: r(claimSQL(claimNewest)), bury: r(burySQL), probe: r(probeSQL), owners: r(ownersSQL),
 
 		join: r(joinSQL + beatTail), renew: r(renewSQL + beatTail), leave: r(leaveSQL + beatTail), held: r(heldSQL),
 		look: r(lookSQL), promote: r(promoteSQL), reapDue: r(reapDueSQL + failing("")), reapLost: r(reapLostSQL + failing("")),

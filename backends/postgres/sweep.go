@@ -241,6 +241,8 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 		// Where jobs were given back behind the cursor, a claim has to look.
 		if slices.Contains(ready, int32(i+1)) || s.cursors.Returned(q, returns[i]) {
 			o.ready = append(o.ready, q)
+		} else if !x.seen[q].Left {
+			s.cursors.Looked(q, now, took)
 		}
 	}
 	return o, nil

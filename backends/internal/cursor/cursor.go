@@ -23,7 +23,8 @@ import (
 //     rolled back), or a row with a smaller position is committed late. So a claim
 //     that comes back short has looked at everything from low on, and so does one
 //     claim in every fullLook; low moves on only where it is proven that nothing
-//     ready is below it or will ever be (see advance).
+//     ready is below it or will ever be (see advance). Where low can't move, what is
+//     behind grows: then both look there less often (see Pieces).
 //   - A job is given back in its old position. That is counted in the database
 //     (qsidecar_queues.returns), and a new count makes the cursor start again.
 //   - What gives positions was set back, by hand. forgetAfter bounds the harm.
@@ -54,12 +55,17 @@ type mark struct {
 	check int64 // 0: nothing
 	after int64 // 0: the number of a transaction that began after event set
 	set   Event // when check was
+	asked time.Time
 }
 
 // Bounds of cursors.
 const (
 	fullLook    = 400 * time.Millisecond
 	rarestLook  = 800 * time.Millisecond // where full looks are slow
+	rarestFull  = 10 * time.Second       // and claims do without them
+	fullShare   = 20                     // a full look takes no more than this part of the time, except for the above
+	nearBehind  = 40_000                 // positions: so much is never slow
+	quickLook   = 20 * time.Millisecond
 	wholeLook   = time.Second
 	wholeShare  = 50              // a whole look takes no more than this part of the time
 	forgetAfter = 5 * time.Minute // start again from nothing, whatever was proven
@@ -99,48 +105,11 @@ type Set struct {
 	ended int64 // the highest that was learned
 	event Event // the latest
 	reset Event // the latest one
+	over  Event // all transactions are that may own a position of up to this event
 
 	// The transaction with this number began after event later.
 	later       Event
 	laterNumber int64
-}
-
-// Event counts what cursors learn, so that transactions can be compared with it.
-type Event int64
-
-// Never is before each event.
-const Never Event = -1
-
-// Now is an event of its own. A transaction that begins after the call gets its
-// number after all positions of earlier events were given.
-func (c *Set) Now() Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.event++
-	return c.event
-}
-
-// Numbered is told of a transaction that began after an event, and of its number.
-// No other proof of "after" will do where numbers are given in the order in which
-// transactions write: the one whose job was claimed may have begun before others
-// that have smaller positions and higher numbers.
-func (c *Set) Numbered(began Event, number int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if began < c.reset {
-		return
-	}
-	if c.laterNumber == 0 || began > c.later || began == c.later && number < c.laterNumber {
-		c.later, c.laterNumber = began, number
-	}
-}
-
-// numberAfter is what m's proof waits for to be over, as soon as it is known.
-func (c *Set) numberAfter(m *mark) int64 {
-	if m.check != 0 && m.after == 0 && c.laterNumber != 0 && c.later >= m.set {
-		m.after = c.laterNumber
-	}
-	return m.after
 }
 
 // Segments lists the pieces to look through, in their order: from each head on,
@@ -154,7 +123,47 @@ func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
 	if k == nil || now.Sub(k.fresh) > forgetAfter || c.wholeDue(k, now) {
 		return []Segment{Whole}
 	}
-	full = full || now.Sub(k.full) >= fullLook
+	return k.segments(full || now.Sub(k.full) >= fullLook)
+}
+
+// Pieces is Segments for an engine whose positions are counted. Where much is behind the
+// heads, most of which is gone, and the last look there was slow, all is false: what is
+// behind is left out, unless the time for a full look has come.
+func (c *Set) Pieces(queue string, now time.Time) (pieces []Segment, all bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[queue]
+	if k == nil || now.Sub(k.fresh) > forgetAfter {
+		return []Segment{Whole}, true
+	}
+	behind := int64(0)
+	for _, m := range k.marks {
+		behind += max(m.head-m.low, 0)
+	}
+	every, slow := fullLook, behind > nearBehind && k.took >= quickLook
+	if slow {
+		every = min(max(fullLook, fullShare*k.took), rarestFull)
+	}
+	due := now.Sub(k.full) >= every
+	pieces = k.segments(due)
+	if all = due || !slow; !all {
+		pieces = pieces[:len(k.marks)+1]
+	}
+	return pieces, all
+}
+
+// Looked is told that a look without a claim went through all of a queue's pieces and
+// found nothing ready.
+func (c *Set) Looked(queue string, asked time.Time, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.of[queue]; k != nil && asked.After(k.full) {
+		k.full, k.took = asked, took
+	}
+}
+
+// segments are the pieces from the heads on, then those behind; full: from the lows on.
+func (k *cursor) segments(full bool) []Segment {
 	var main, behind []Segment
 	from := Beginning
 	for _, m := range k.marks {
@@ -208,6 +217,7 @@ type Learned struct {
 	Full    bool          // the claim looked at everything from low on, in its own order
 	All     bool          // everything from low on was looked at, or comes after the last taken
 	Whole   bool          // with All: from the beginning on
+	Left    bool          // what is behind the heads was left out
 	Returns int64         // the queue's, after the claim
 	Begun   int64         // all that has a position by now is numbered below; 0: see Numbered
 	Ended   int64         // all that is numbered below is over
@@ -247,7 +257,7 @@ func (c *Set) Learn(queue string, l Learned) {
 			upTo = min(upTo, l.Below)
 		}
 		if m.check == 0 && upTo-m.low > provenStep {
-			m.check, m.after, m.set = upTo, l.Begun, c.event
+			m.check, m.after, m.set, m.asked = upTo, l.Begun, c.event, l.Asked
 		}
 	}
 	if len(k.marks) > maxMarks {
@@ -281,64 +291,6 @@ func (k *cursor) at(urgency int32) *mark {
 		k.marks = slices.Insert(k.marks, i, mark{urgency: urgency})
 	}
 	return &k.marks[i]
-}
-
-// Proof is a look at what a cursor would like to have behind it: of each of some
-// urgencies, what is after Low, up to High.
-type Proof struct {
-	Queue          string
-	Urgency        []int32
-	Low, High      []int64
-	after, returns int64
-	made           Event
-}
-
-// ToProve is a proof that can succeed by now.
-func (c *Set) ToProve(queue string) (p Proof, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := c.of[queue]
-	if k == nil {
-		return p, false
-	}
-	p = Proof{Queue: queue, returns: k.returns, made: c.event}
-	for i := range k.marks {
-		m := &k.marks[i]
-		if after := c.numberAfter(m); m.check != 0 && after != 0 && after <= c.ended {
-			p.Urgency, p.Low, p.High = append(p.Urgency, m.urgency), append(p.Low, m.low), append(p.High, m.check)
-			p.after = max(p.after, after)
-		}
-	}
-	return p, len(p.Urgency) > 0
-}
-
-// Advance moves the lows, by a look to which all that is numbered below ended was
-// over: the first ready position of each piece, 0 where there is none. The look
-// must see each job that is ready or that may become ready by a rollback, locked
-// or not; then nothing can come up below, because each later change gives a new
-// position or counts a return.
-func (c *Set) Advance(p Proof, ended int64, first []int64) {
-	if ended < p.after || len(first) != len(p.Urgency) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := c.of[p.Queue]
-	if k == nil || k.returns != p.returns || p.made < c.reset {
-		return
-	}
-	for i, u := range p.Urgency {
-		m := k.at(u)
-		if m.low != p.Low[i] || m.check != p.High[i] {
-			continue // another claim's proof came first
-		}
-		if m.check = 0; first[i] == 0 {
-			m.low = p.High[i]
-		} else {
-			m.low = first[i] - 1
-		}
-		m.head = max(m.head, m.low)
-	}
 }
 
 // GiveBack is a job given back in its old position by this Store, and the count
@@ -390,7 +342,7 @@ func (c *Set) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.of)
-	c.ended, c.laterNumber = 0, 0
+	c.ended, c.laterNumber, c.over = 0, 0, 0
 	c.event++
 	c.reset = c.event
 }

@@ -152,6 +152,38 @@ func TestAResetForgetsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
+// TestMuchBehindIsLookedAtLessOften: where a low can't move, the look behind the heads is made
+// less often the more there is, and claims do without it in between.
+func TestMuchBehindIsLookedAtLessOften(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	learn := func(position int64, took time.Duration) {
+		c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, position}}, All: true, Took: took, Ended: 10})
+	}
+	looks := func(after time.Duration, want bool) {
+		t.Helper()
+		if pieces, all := c.Pieces("q", now.Add(after)); all != want {
+			t.Errorf("after %v a claim looks at %v, all of it: %v", after, pieces, all)
+		}
+	}
+	learn(nearBehind, time.Minute)
+	looks(0, true) // the machine is slow
+	learn(500_000, quickLook-1)
+	looks(0, true) // others' positions
+	learn(500_000, 250*time.Millisecond)
+	looks(5*time.Second-1, false)
+	looks(5*time.Second, true)
+	learn(1<<40, time.Second)
+	looks(rarestFull-1, false)
+	looks(rarestFull, true)
+	c.Looked("q", now.Add(rarestFull), time.Second)
+	looks(2*rarestFull-1, false)
+	if pieces, _ := c.Pieces("q", now.Add(rarestFull)); len(pieces) != 2 || pieces[1].From != (Spot{0, 1 << 40}) {
+		t.Errorf("a claim looks at %v, want from the head on alone", pieces)
+	}
+}
+
 // TestUnprovenLowsAreLookedBelow: where a low is likely but not proven, claims look at
 // everything again, and less often the more that costs.
 func TestUnprovenLowsAreLookedBelow(t *testing.T) {
