@@ -81,11 +81,17 @@ func (t *table) each(where, ids []string, change func(w *writing, these string) 
 	g := t.g
 	return func(ctx context.Context, sql backends.SQL) (int64, error) {
 		var items []string
+		named := t.named(ids)
 		find := func(w *writing, limit int, more ...string) *backends.Statement {
 			w.args = append(w.args, int64(limit))
 			return &backends.Statement{
 				Text: g.Lock(outputs(t.keyTexts()...), t.name, strings.Join(append(slices.Clone(where), more...), " AND "), t.keyNames(), len(w.args), ids == nil || t.Hold), Args: w.args,
-				Row: func(cells [][]byte) error { items = append(items, t.item(cells)); return nil },
+				Row: func(cells [][]byte) error {
+					if item := t.item(cells); named(item) {
+						items = append(items, item)
+					}
+					return nil
+				},
 			}
 		}
 		finds := []*backends.Statement{find(&writing{t: t}, t.most())}

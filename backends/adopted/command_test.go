@@ -1,6 +1,7 @@
 package adopted_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"testing"
@@ -11,7 +12,7 @@ import (
 
 func (k *kit) command(c backends.Command, want int64) {
 	k.Helper()
-	c.Queue = "q"
+	c.Queue = cmp.Or(c.Queue, "q")
 	if n, _, err := k.Command(k.Context(), c); err != nil || n != want {
 		k.Errorf("%+v: %d, %v; want %d", c, n, err, want)
 	}

@@ -65,6 +65,8 @@ type row struct {
 	names []string
 	exprs []string
 	known map[string]string // the texts of columns that are given one
+
+	refused error // a text that its column cannot hold
 }
 
 func (r *row) put(c backends.Column, expression string) {
@@ -73,6 +75,9 @@ func (r *row) put(c backends.Column, expression string) {
 
 // give puts a text into a column.
 func (r *row) give(c backends.Column, text string) {
+	if r.refused == nil {
+		r.refused = tooLong(c, text)
+	}
 	r.known[c.Name] = text
 	r.put(c, r.exactly(c, text))
 }
@@ -149,6 +154,9 @@ func (t *table) insert(j backends.NewJob, stored *string) (*backends.Statement, 
 	r.fixed()
 	if err := r.contents(j); err != nil {
 		return nil, err
+	}
+	if r.refused != nil {
+		return nil, r.refused
 	}
 	if c, has := t.one[Priority]; has && j.Priority != 0 {
 		r.put(c, r.value(c, fmt.Sprint(j.Priority)))

@@ -3,6 +3,7 @@ package adopted
 import (
 	"fmt"
 	"math/bits"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -50,6 +51,11 @@ func (t *table) texts(item string) (all []string) {
 	return possible(t.key, append(all, one.String()))
 }
 
+var (
+	numberForm = regexp.MustCompile(`^-?[0-9]{1,40}(\.[0-9]{1,40})?$`)
+	decimal    = regexp.MustCompile(`(?i)^(numeric|decimal)`)
+)
+
 // possible leaves out texts that no value of the columns has: the database would
 // refuse the whole statement for them.
 func possible(key []backends.Column, texts []string) []string {
@@ -63,7 +69,8 @@ func possible(key []backends.Column, texts []string) []string {
 		}
 		switch c.Kind {
 		case backends.NumberColumn:
-			if text == "" || len(text) > 40 || strings.Trim(text, "0123456789.-") != "" {
+			m := numberForm.FindStringSubmatch(text)
+			if m == nil || m[1] != "" && !decimal.MatchString(c.Type) {
 				return nil
 			}
 		case backends.UUIDColumn:
@@ -73,6 +80,21 @@ func possible(key []backends.Column, texts []string) []string {
 		}
 	}
 	return texts
+}
+
+// named reports whether the ids name a row (nil: they name all). A server may find a row
+// by a text that is not its key's: by 7-1 the row 7. The case of a UUID's letters
+// doesn't count.
+func (t *table) named(ids []string) func(item string) bool {
+	form := func(id string) string { return id }
+	if slices.ContainsFunc(t.key, func(c backends.Column) bool { return c.Kind == backends.UUIDColumn }) {
+		form = strings.ToLower
+	}
+	all := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		all[form(id)] = true
+	}
+	return func(item string) bool { return ids == nil || all[form(item)] }
 }
 
 // keyTexts are the expressions whose values item puts together.

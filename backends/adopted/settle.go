@@ -167,6 +167,9 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 	if len(result) > 0 && !has {
 		return nil, t.unsupported(Result, noResult)
 	}
+	if err := tooLong(c, string(result)); err != nil {
+		return nil, err
+	}
 	switch t.OnAck {
 	case Delete, Archive:
 		if t.OnAck == Archive {

@@ -172,6 +172,17 @@ func unfitText(c backends.Column, text string) string {
 	return ""
 }
 
+// tooLong refuses a text that has more letters than the column. Servers cut some of
+// these without an error: blanks at the end, and what a type of a fixed length leaves out.
+// How many letters a MySQL TEXT holds depends on them; there the server refuses.
+func tooLong(c backends.Column, text string) error {
+	kind, _, _ := strings.Cut(c.Type, " ")
+	if n := utf8.RuneCountInString(text); c.Chars > 0 && n > c.Chars && !strings.HasSuffix(kind, "text") {
+		return backends.Refused(fmt.Errorf("the column %s (%s) holds %d letters, and the text has %d: shorten it, or widen the column", c.Name, declared(c), c.Chars, n))
+	}
+	return nil
+}
+
 // heldBy is as much of a text for people as the column holds: its beginning, with a
 // question mark for each letter that the column's character set lacks.
 func heldBy(c backends.Column, text string) string {

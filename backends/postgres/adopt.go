@@ -116,7 +116,8 @@ SELECT n.nspname::text, c.relname::text, c.relkind::text, a.attname::text,
   CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) ELSE format_type(a.atttypid, a.atttypmod) END,
   coalesce(b.typname, t.typname)::text, coalesce(b.typcategory, t.typcategory)::text,
   a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a',
-  CASE WHEN t.typname IN ('varchar', 'bpchar') AND a.atttypmod > 4 THEN a.atttypmod - 4 ELSE 0 END
+  CASE coalesce(b.typname, t.typname) WHEN 'name' THEN 63 WHEN 'char' THEN 1
+    WHEN 'varchar' THEN greatest(a.atttypmod, t.typtypmod, 4) - 4 WHEN 'bpchar' THEN greatest(a.atttypmod, t.typtypmod, 4) - 4 ELSE 0 END
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

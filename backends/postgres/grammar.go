@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -37,7 +38,25 @@ func (g grammar) Arg(n int, c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return fmt.Sprintf("$%d::bytea", n)
 	}
-	return fmt.Sprintf("$%d::text::%s", n, c.Type)
+	return fmt.Sprintf("$%d::text::%s", n, unlimited(c.Type))
+}
+
+var (
+	typeLimit = regexp.MustCompile(`\([0-9, -]+\)`)
+	oneByName = regexp.MustCompile(`^(character|bit)($|\[)`)
+)
+
+// unlimited is the type without its limit of length or precision. An explicit cast cuts
+// a value to that limit. An assignment refuses the value, and a comparison finds no row.
+func unlimited(typ string) string {
+	if strings.Contains(typ, `"`) { // a name of the owner's
+		return typ
+	}
+	typ = typeLimit.ReplaceAllString(typ, "")
+	if m := oneByName.FindStringSubmatch(typ); m != nil { // without a length these mean a length of 1
+		typ = map[string]string{"character": "bpchar", "bit": "bit varying"}[m[1]] + typ[len(m[1]):]
+	}
+	return typ
 }
 
 // Exact is Arg: the server refuses what it cannot store.
@@ -49,7 +68,7 @@ func (g grammar) Words(n int) string  { return fmt.Sprintf("$%d::text", n) }
 func (g grammar) Is(n int, c backends.Column) string { return g.Name(c.Name) + " = " + g.Arg(n, c) }
 
 func (g grammar) Among(n int, c backends.Column) string {
-	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, c.Type)
+	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, unlimited(c.Type))
 }
 
 func (g grammar) ToText(expression string) string { return "(" + expression + ")::text" }

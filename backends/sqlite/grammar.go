@@ -55,8 +55,9 @@ func (grammar) Arg(n int, c backends.Column) string {
 	return fmt.Sprintf("?%d", n)
 }
 
-// Exact is Arg: the server refuses what it cannot store.
-func (g grammar) Exact(n int, c backends.Column) string { return g.Arg(n, c) }
+// Exact leaves it to the column what it makes of a text. A cast would make a number of
+// whatever the text begins with.
+func (grammar) Exact(n int, _ backends.Column) string { return fmt.Sprintf("?%d", n) }
 
 func (grammar) Number(n int) string { return fmt.Sprintf("?%d", n) }
 func (grammar) Words(n int) string  { return fmt.Sprintf("?%d", n) }

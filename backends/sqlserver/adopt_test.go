@@ -103,6 +103,28 @@ func TestAdoptedMessages(t *testing.T) {
 	k.isTSQL("messages")
 }
 
+// TestAdoptedCutsNothing: a value that is longer than its column is refused, and no row is
+// found by an id that begins with its key.
+func TestAdoptedCutsNothing(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	enqueue := func(source string) error {
+		_, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Headers: map[string]string{"SourceCode": source}}}}}})
+		return err
+	}
+	for _, source := range []string{"0123456789A", "0123456789 "} {
+		if err := enqueue(source); !backends.IsRefused(err) {
+			t.Errorf("%q: %v", source, err)
+		}
+	}
+	if err := enqueue("0123456789"); err != nil {
+		t.Error(err)
+	}
+	k.shows(`SELECT "SourceCode" FROM dbo."MsgQueue" WHERE "SourceCode" LIKE '0%'`, "0123456789")
+	k.command(backends.Command{Kind: backends.Delete, Queue: "orders", IDs: []string{"1 ", "1.0", "1-1", "01", "1x"}}, 0)
+	k.command(backends.Command{Kind: backends.Delete, Queue: "orders", IDs: []string{"1"}}, 1)
+}
+
 // adoptedSweeps: what is taken back, and what the owner's own consumers left.
 func (k *adoption) adoptedSweeps() {
 	k.Helper()

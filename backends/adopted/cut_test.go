@@ -1,0 +1,128 @@
+package adopted_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// cutTable has short texts in every role that takes a job's own values.
+func cutTable() adopted.Table {
+	return adopted.Table{
+		Name:    "short",
+		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Payload: {"payload"}, adopted.State: {"state"}, adopted.Result: {"result"}, adopted.Headers: {"id", "fixed"}},
+		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}, backends.StateDead: {Text: "3"}},
+	}
+}
+
+// cutKey is a key of several columns, of which MySQL finds a number by a text that begins with it.
+func cutKey() adopted.Table {
+	m := cutTable()
+	m.Name, m.Columns = "two", map[adopted.Role][]string{adopted.ID: {"n", "id"}, adopted.State: {"state"}, adopted.Payload: {"id"}}
+	return m
+}
+
+const cutDDL = `CREATE TABLE short (id varchar(6) PRIMARY KEY, payload varchar(10), result varchar(4), fixed char(4), state int NOT NULL DEFAULT 0);
+	CREATE TABLE two (n int NOT NULL, id varchar(6) NOT NULL, state int NOT NULL DEFAULT 0, PRIMARY KEY (n, id));
+	INSERT INTO two (n, id, state) VALUES (7, 'a', 0)`
+
+// cutter is what the test needs of a kit.
+type cutter interface {
+	backends.Backend
+	backends.Inspector
+	write(w backends.Write, lost int) backends.WriteResult
+	one(queue string) backends.Job
+	command(c backends.Command, want int64)
+	shows(query string, want ...string)
+}
+
+// nothingIsCut stores what fits, and has the rest refused.
+func nothingIsCut(t *testing.T, k cutter) {
+	t.Helper()
+	job := func(id, payload, fixed string) backends.NewJob {
+		return backends.NewJob{Queue: "q", Payload: []byte(payload), Headers: map[string]string{"id": id, "fixed": fixed}}
+	}
+	for what, j := range map[string]backends.NewJob{
+		"payload": job("x", "0123456789A", "x"), "payload with a blank": job("x", "0123456789 ", "x"), "letters of two bytes": job("x", "ääääääääääÄ", "x"),
+		"header": job("x", "x", "12345"), "header with a blank": job("x", "x", "1234 "), "key": job("1234567", "x", "x"), "key with a blank": job("123456 ", "x", "x"),
+	} {
+		if r, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}}); !backends.IsRefused(err) {
+			t.Errorf("%s: %v, %+v", what, err, r)
+		}
+	}
+	k.write(backends.Enqueue{Jobs: []backends.NewJob{job("abcdef", "ä123456789", "1234")}}, 0)
+	for _, queue := range []string{"q", "two"} {
+		j := k.one(queue)
+		if queue == "q" {
+			for _, result := range []string{"12345", "1234 "} {
+				if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases(j), Result: []byte(result)}}}); !backends.IsRefused(err) {
+					t.Errorf("the result %q: %v", result, err)
+				}
+			}
+		}
+		k.write(backends.Nack{Leases: leases(j), Dead: true}, 0)
+		longer := []string{j.ID + "g", j.ID + " ", strings.Repeat(j.ID, 40), strings.ToUpper(j.ID), "7-1,a", "7.0,a", "7-1", ""}
+		k.command(backends.Command{Queue: queue, Kind: backends.Retry, IDs: longer}, 0)
+		k.command(backends.Command{Queue: queue, Kind: backends.Delete, IDs: longer}, 0)
+		k.command(backends.Command{Queue: queue, Kind: backends.Retry, IDs: []string{j.ID}}, 1)
+	}
+	j := k.one("q")
+	k.write(backends.Ack{Leases: leases(j), Result: []byte("1234")}, 0)
+	k.shows("SELECT concat(id, '|', payload, '|', result, '|', fixed) FROM short", "abcdef|ä123456789|1234|1234")
+	k.command(backends.Command{Queue: "q", Kind: backends.Delete, IDs: []string{j.ID}}, 1)
+}
+
+// TestNothingIsCut: a value that is longer than its column is refused, and an id names
+// no row whose key is its beginning.
+func TestNothingIsCut(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		nothingIsCut(t, on.newKit(t, cutDDL, map[string]adopted.Table{"q": cutTable(), "two": cutKey()}))
+	})
+}
+
+// TestNothingIsCutByTypes: types whose limits PostgreSQL applies in an explicit cast, too.
+func TestNothingIsCutByTypes(t *testing.T) {
+	t.Parallel()
+	m := cutTable()
+	m.Name, m.Columns = "odd", map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Headers: {"own", "bits", "few", "list", "padded", "word"}}
+	k := newKit(t, `CREATE DOMAIN own AS varchar(4);
+		CREATE TABLE odd (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state int NOT NULL DEFAULT 0, own own, bits bit(3), few bit varying(3), list varchar(3)[], padded char(3), word name)`,
+		map[string]adopted.Table{"q": m})
+	for column, values := range map[string][2]string{
+		"own": {"1234", "12345"}, "bits": {"101", "1011"}, "few": {"101", "1011"}, "list": {"{abc}", "{abcd}"}, "padded": {"äbc", "äbcd"}, "word": {strings.Repeat("x", 63), strings.Repeat("x", 64)},
+	} {
+		for i, value := range values {
+			r, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Headers: map[string]string{column: value}}}}}})
+			if i == 1 {
+				if !backends.IsRefused(err) {
+					t.Errorf("%s %q: %v", column, value, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", column, err)
+			}
+			k.shows("SELECT "+column+"::text FROM odd WHERE id = "+r.Writes[0].Stored[0].ID, value)
+		}
+	}
+}
+
+// TestSQLiteNothingIsCut: its columns take texts of any length. A number's takes a text that
+// is none as it is, and no row is found by a text that begins with its number.
+func TestSQLiteNothingIsCut(t *testing.T) {
+	t.Parallel()
+	m := cutTable()
+	m.Name, m.Columns = "short", map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Payload: {"payload"}, adopted.Headers: {"count"}}
+	k := newSQLiteKit(t, `CREATE TABLE short (id INTEGER PRIMARY KEY, payload VARCHAR(4), count INT, state INT NOT NULL DEFAULT 0);
+		CREATE TABLE two (n INT, id VARCHAR(6), state INT NOT NULL DEFAULT 0, PRIMARY KEY (n, id)); INSERT INTO two (n, id) VALUES (7, 'a')`,
+		map[string]adopted.Table{"q": m, "two": cutKey()})
+	for _, count := range []string{"12 apples", "many", "12"} {
+		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("longer "), Headers: map[string]string{"count": count}}}}, 0)
+	}
+	k.shows("SELECT payload || '|' || count || '|' || typeof(count) FROM short ORDER BY id", "longer |12 apples|text", "longer |many|text", "longer |12|integer")
+	k.command(backends.Command{Queue: "two", Kind: backends.Delete, IDs: []string{"7-1,a", "7.0,a", "7x,a", "7,ab", "7,a "}}, 0)
+	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"1-1", "1.0", "1x", "12", "01"}}, 0)
+	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"1"}}, 1)
+}
