@@ -129,10 +129,11 @@ type Swept struct {
 	Next     time.Duration // until the next promotion or end of a lease known now; < 0: none
 
 	// With Prune. Deleting is in no hurry: what is over is so for everybody already.
-	Rest    bool          // there is more to be pruned: some other time soon
-	Pruning time.Duration // how long the longest transaction that pruned took; 0: none did
-	Overdue time.Duration // for how long the first of what was there to prune had been over, before this sweep
-	Refused error         // the database will not have something of it deleted, however often it is tried; nil: it had all
+	Rest     bool          // there is more to be pruned: some other time soon
+	Pruning  time.Duration // how long the longest transaction that pruned took; 0: none did
+	Overdue  time.Duration // for how long the first of what was there to prune had been over, before this sweep
+	Unusable error         // a row that no sweep can use, passed over: where it is, why and what to do; nil: none was found
+	Refused  error         // the database will not have something of it deleted, however often it is tried; nil: it had all
 }
 
 // Bitten adds what one transaction that prunes did: it deleted n rows of those that

@@ -89,6 +89,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		watched: make(map[backends.Identity]watch),
 	}
 	b.sweeper = &sweeper{
+		logged:  map[string]string{},
 		prune:   pruning{alone: !b.info.Concurrent},
 		backend: b.link,
 		keeper:  b.keeper,

@@ -196,21 +196,22 @@ type unprunable struct{ backends.Backend }
 func (u unprunable) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
 	r, err := u.Backend.Sweep(ctx, w)
 	if w.Prune {
-		r.Refused = backends.Refused(errors.New("notes refer to it"))
+		r.Refused, r.Unusable = backends.Refused(errors.New("notes refer to it")), errors.New("row 7 is odd")
 	}
 	return r, err
 }
 
-// TestUnprunableIsLogged: what cannot be deleted is told of, and not at each try.
+// TestUnprunableIsLogged: what cannot be deleted, or used, is logged, and not at each try.
 func TestUnprunableIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, log := startLogged(t, options(unprunable{memory.New()}))
 		log.wants(t, logUnpruned, map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
+		log.wants(t, logUnusable, map[string]any{"level": "WARN", "error": "row 7 is odd"})
 
 		log = new(logged)
-		s := &sweeper{log: slog.New(slog.NewJSONHandler(log, nil))}
+		s := &sweeper{log: slog.New(slog.NewJSONHandler(log, nil)), logged: map[string]string{}}
 		for i, err := range []error{errors.New("a"), errors.New("a"), errors.New("b"), nil, errors.New("b")} {
-			s.tellRefused(err)
+			s.logOnce(logUnpruned, err)
 			if got, want := len(log.of(t, logUnpruned)), []int{1, 1, 2, 2, 3}[i]; got != want {
 				t.Errorf("after %d looks: told %d times, want %d", i+1, got, want)
 			}

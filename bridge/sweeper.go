@@ -20,7 +20,10 @@ const (
 	sweepLimit  = 500                   // rows of each kind in one bite
 )
 
-const logUnpruned = "rows whose time is over cannot be deleted, and stay"
+const (
+	logUnpruned = "rows whose time is over cannot be deleted, and stay"
+	logUnusable = "row skipped: it holds a value that a sidecar can't use"
+)
 
 // sweeper is the reaper, the promoter and the poller of one database: one look
 // for all of its queues.
@@ -32,8 +35,8 @@ type sweeper struct {
 	metrics func() *databaseMetrics
 	log     *slog.Logger
 	prune   pruning
-	refused string        // what could not be pruned, as it was last told of
-	poke    chan struct{} // 1: one wish to sweep at once is enough
+	logged  map[string]string // by message, the error that was last logged with it
+	poke    chan struct{}     // 1: one wish to sweep at once is enough
 }
 
 func (s *sweeper) wake() {
@@ -91,7 +94,8 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 		}
 		if prune {
 			s.prune.pruned(time.Now(), swept, s.keeper.peers())
-			s.tellRefused(swept.Refused)
+			s.logOnce(logUnpruned, swept.Refused)
+			s.logOnce(logUnusable, swept.Unusable)
 		}
 		s.broker.hint(swept.Ready, someJobs)
 		s.broker.hint(swept.Freed, someJobs)
@@ -108,13 +112,13 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// tellRefused says once what the database will not have deleted.
-func (s *sweeper) tellRefused(err error) {
+// logOnce logs an error that every look finds again, until it is another one or gone.
+func (s *sweeper) logOnce(message string, err error) {
 	switch {
 	case err == nil:
-		s.refused = ""
-	case s.refused != err.Error():
-		s.refused = err.Error()
-		s.log.Warn(logUnpruned, "error", err)
+		delete(s.logged, message)
+	case s.logged[message] != err.Error():
+		s.logged[message] = err.Error()
+		s.log.Warn(message, "error", err)
 	}
 }

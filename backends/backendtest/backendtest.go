@@ -39,6 +39,12 @@ type Database struct {
 	// Producer is another program, which ends with the test at the latest. nil where the
 	// engine has no SQL, or one writer at a time.
 	Producer func() Producer
+
+	// Plain runs the PlainRow of an expression. old: past the checks of tables that are older
+	// than these. nil where the engine has no SQL. Odd are expressions, by column, whose values
+	// the engine takes, or nearly, and a sidecar may not be able to use.
+	Plain func(column, expression string, old bool) error
+	Odd   map[string][]string
 }
 
 // Run checks every promise. open must be safe to call from parallel tests.
@@ -49,7 +55,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 	}{
 		{"Order", order}, {"Keys", keys}, {"Settle", settling}, {"Attempts", attempts}, {"Leases", leases}, {"Ahead", ahead},
 		{"Hosts", hosts}, {"Races", races}, {"Late", late}, {"Faults", faults}, {"Limits", limits}, {"Values", values},
-		{"Inspect", inspecting}, {"Commands", commands}, {"Retention", retention}, {"Sweep", sweeping}, {"Fallen", fallen}, {"Usage", usage},
+		{"Inspect", inspecting}, {"Commands", commands}, {"Retention", retention}, {"Sweep", sweeping}, {"Odd", odd}, {"Fallen", fallen}, {"Usage", usage},
 	} {
 		t.Run(topic.name, func(t *testing.T) {
 			for name, test := range topic.tests {

@@ -276,11 +276,7 @@ func (c *claiming) read(r *result) error {
 		ID: batch.ID(j.id), Queue: c.Queues[c.at].Queue, Payload: r.bytes(4), Priority: int16(r.int(1)), Fence: r.int(7),
 		EnqueuedAt: r.instant(10).time(), Key: r.text(12), LastError: r.text(13),
 	}
-	headers, err := batch.ReadHeaders(r.text(11))
-	if err != nil {
-		c.s.log.Warn("a job's headers cannot be read, and are left out", "place", c.s.place, "job", j.ID, "error", err)
-	}
-	j.Headers = headers
+	j.Headers = batch.ReadHeaders(r.text(11))
 	c.found = append(c.found, j)
 	return nil
 }

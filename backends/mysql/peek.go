@@ -136,11 +136,7 @@ func (t *tx) views(ctx context.Context, p backends.Peek, ids []int64) (views []b
 		order[id] = i
 	}
 	t.each(func(r *result) error {
-		v, err := readView(r)
-		if err != nil {
-			return fmt.Errorf("%w: qsidecar_jobs row %d: %w", errOwn, r.int(0), err)
-		}
-		views = append(views, v)
+		views = append(views, readView(r))
 		return nil
 	}, "SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at, "+
 		"worker, `key`, headers, result FROM qsidecar_jobs WHERE id IN ("+list(ids)+") AND queue = ?", p.Queue)
@@ -164,7 +160,7 @@ func (t *tx) views(ctx context.Context, p backends.Peek, ids []int64) (views []b
 	return views, nil
 }
 
-func readView(r *result) (v backends.View, err error) {
+func readView(r *result) (v backends.View) {
 	v = backends.View{
 		ID: batch.ID(r.int(0)), Queue: r.text(1), State: backends.State(r.text(2)), Payload: r.bytes(3), Priority: int16(r.int(4)),
 		Attempt: int(r.int(5)), MaxAttempts: int(r.int(6)), EnqueuedAt: r.instant(7).time(), FinishedAt: r.instant(10).time(),
@@ -176,6 +172,6 @@ func readView(r *result) (v backends.View, err error) {
 	case backends.StateClaimed:
 		v.ClaimedAt, v.Worker = r.instant(9).time(), r.text(11)
 	}
-	v.Headers, err = batch.ReadHeaders(r.text(13))
-	return v, err
+	v.Headers = batch.ReadHeaders(r.text(13))
+	return v
 }

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -260,7 +259,7 @@ func (c *claiming) take(rows pgx.Rows) error {
 		var r row
 		var timeout int64
 		var headers string
-		if err := rows.Scan(&r.slot, &r.policy, &r.size, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, &r.EnqueuedAt,
+		if err := rows.Scan(&r.slot, &r.policy, &r.size, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, instant{&r.EnqueuedAt},
 			&timeout, &headers, &r.Key, &r.LastError, &r.Payload); err != nil {
 			return err
 		}
@@ -277,9 +276,7 @@ func (c *claiming) take(rows pgx.Rows) error {
 			}
 			continue
 		}
-		if err := r.complete(policy, timeout, headers); err != nil {
-			return err
-		}
+		r.complete(policy, timeout, headers)
 		got = append(got, r)
 	}
 	return c.give(got, wanted)
@@ -292,25 +289,20 @@ func (c *claiming) takeLean(rows pgx.Rows) error {
 		r := row{policy: 1}
 		var timeout int64
 		var headers string
-		if err := rows.Scan(&r.slot, &wanted, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, &r.EnqueuedAt,
+		if err := rows.Scan(&r.slot, &wanted, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, instant{&r.EnqueuedAt},
 			&timeout, &headers, &r.Key, &r.LastError, &r.Payload); err != nil {
 			return err
 		}
-		if err := r.complete(c.Queues[c.from], timeout, headers); err != nil {
-			return err
-		}
+		r.complete(c.Queues[c.from], timeout, headers)
 		got = append(got, r)
 	}
 	return c.give(got, wanted)
 }
 
-func (r *row) complete(policy backends.Policy, timeout int64, headers string) (err error) {
+func (r *row) complete(policy backends.Policy, timeout int64, headers string) {
 	r.ID, r.Queue, r.EnqueuedAt = idOf(r.id), policy.Queue, r.EnqueuedAt.UTC()
 	r.Timeout = cmp.Or(fromMS(timeout), policy.Timeout)
-	if r.Headers, err = batch.ReadHeaders(headers); err != nil {
-		return fmt.Errorf("qsidecar_jobs row %d: %w", r.id, err)
-	}
-	return nil
+	r.Headers = batch.ReadHeaders(headers)
 }
 
 // give puts what the claim got into its slots.

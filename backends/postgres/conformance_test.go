@@ -195,6 +195,15 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 			x.must(t, x.plainInsert(queue, payload))
 		},
 		Producer: func() backendtest.Producer { return x.producer(t) },
+		Odd:      oddValues,
+		Plain: func(column, expression string, old bool) error {
+			sql := backendtest.PlainRow("{s}.qsidecar_jobs", column, expression)
+			if old {
+				sql = "ALTER TABLE {s}.qsidecar_jobs DROP CONSTRAINT IF EXISTS qsidecar_usable;" + sql + ";" + schemaV4
+			}
+			_, err := x.beside.Exec(t.Context(), in(x.o.Schema, sql), pgx.QueryExecModeSimpleProtocol)
+			return err
+		},
 	}
 }
 

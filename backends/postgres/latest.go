@@ -3,4 +3,4 @@
 package postgres
 
 // latest is the version of the tables that this program makes and needs.
-const latest = 3
+const latest = 4

@@ -106,16 +106,16 @@ func (t *tx) place(ctx context.Context, p backends.Peek) (from place, err error)
 	found := false
 	t.each(t.s.sql.place, func(rows pgx.Rows) error {
 		found = true
-		var run, claimed, finished *time.Time
+		var run, claimed, finished pgtype.Timestamptz
 		if err := rows.Scan(&from.spot.Urgency, &from.spot.Position, &run, &claimed, &finished); err != nil {
 			return err
 		}
 		from.id = id
-		at := map[backends.State]*time.Time{
+		at := map[backends.State]pgtype.Timestamptz{
 			backends.StateScheduled: run, backends.StateClaimed: claimed, backends.StateDone: finished, backends.StateDead: finished,
 		}[p.State]
-		if at != nil { // it may be in another state by now
-			from.at = pgtype.Timestamptz{Time: *at, Valid: true}
+		if at.Valid { // it may be in another state by now
+			from.at = at
 		}
 		return nil
 	}, id, p.Queue)
@@ -139,7 +139,7 @@ func (t *tx) views(ctx context.Context, p backends.Peek, ids []int64) (views []b
 	t.each(t.s.sql.failures, func(rows pgx.Rows) error {
 		var job int64
 		var f backends.Failure
-		if err := rows.Scan(&job, &f.Attempt, (*string)(&f.Cause), &f.Message, &f.At); err != nil {
+		if err := rows.Scan(&job, &f.Attempt, (*string)(&f.Cause), &f.Message, instant{&f.At}); err != nil {
 			return err
 		}
 		f.At = f.At.UTC()
@@ -154,8 +154,8 @@ func (t *tx) views(ctx context.Context, p backends.Peek, ids []int64) (views []b
 func scanView(rows pgx.Rows) (id int64, v backends.View, err error) {
 	var run, claimed, finished *time.Time
 	var headers, worker string
-	err = rows.Scan(&id, &v.Queue, (*string)(&v.State), &v.Payload, &v.Priority, &v.Attempt, &v.MaxAttempts, &v.EnqueuedAt,
-		&run, &claimed, &finished, &worker, &v.Key, &headers, &v.Result)
+	err = rows.Scan(&id, &v.Queue, (*string)(&v.State), &v.Payload, &v.Priority, &v.Attempt, &v.MaxAttempts, instant{&v.EnqueuedAt},
+		maybe{&run}, maybe{&claimed}, maybe{&finished}, &worker, &v.Key, &headers, &v.Result)
 	if err != nil {
 		return id, v, err
 	}
@@ -169,6 +169,6 @@ func scanView(rows pgx.Rows) (id int64, v backends.View, err error) {
 	case v.State == backends.StateClaimed && claimed != nil:
 		v.ClaimedAt, v.Worker = claimed.UTC(), worker
 	}
-	v.Headers, err = batch.ReadHeaders(headers)
-	return id, v, err
+	v.Headers = batch.ReadHeaders(headers)
+	return id, v, nil
 }

@@ -36,12 +36,16 @@ var schemaV2 string
 //go:embed schema_3.sql
 var schemaV3 string
 
+//go:embed schema_4.sql
+var schemaV4 string
+
 // versions: the i-th leads to version i+1. How many of them this program knows
 // says `latest`.
 var versions = []migration{
 	{sql: schemaV1},
 	{sql: schemaV2, indexes: []index{{"qsidecar_failures_at", "{s}.qsidecar_failures (at)"}}},
 	{sql: schemaV3},
+	{sql: schemaV4},
 }
 
 // dropped removes what an interrupted build left; made builds it.

@@ -1,10 +1,22 @@
 package postgres
 
+import "strings"
+
 // A claim. Its segments are pieces of the index of ready jobs, in the order in
 // which they are looked through: most begin where the last claim ended, so that
 // nobody walks again over the entries of jobs that are gone. LIMIT stops the
 // walk, and with it the locking, at the last row that is wanted.
 func claimSQL(rows string) string { return claimHead + rows + claimTail }
+
+// sizeOf is how many bytes of a row count against the limits: its payload's, and those of
+// headers that are larger than any that a sidecar stores.
+func sizeOf(alias string) string {
+	return strings.ReplaceAll("octet_length(@payload) + CASE WHEN pg_column_size(@headers) > 65536 THEN octet_length(@headers::text) ELSE 0 END", "@", alias)
+}
+
+// ownTimeout is the job's own, within the wire's range: what an INSERT put there may be
+// longer than an interval can be. (least would take the limit for NULL.)
+const ownTimeout = "CASE WHEN j.timeout_ms > 316224000000 THEN 316224000000 ELSE j.timeout_ms END"
 
 const claimHead = `
 WITH picked AS MATERIALIZED (
@@ -16,8 +28,8 @@ WITH picked AS MATERIALIZED (
   ) AS s
   CROSS JOIN LATERAL (`
 
-const claimOldest = `
-    SELECT j.id, octet_length(j.payload) AS size, -j.priority::int AS urgency, j.position
+var claimOldest = `
+    SELECT j.id, ` + sizeOf("j.") + ` AS size, -j.priority::int AS urgency, j.position
     FROM {s}.qsidecar_jobs j
     WHERE NOT s.paused AND j.state = 'ready' AND j.queue = s.queue
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
@@ -28,7 +40,7 @@ const claimOldest = `
 // claimNewest goes from priority to priority, because one index cannot be read
 // in both directions at once. Positions are turned round in what it answers, so
 // that the order of the rows is the order of the claim.
-const claimNewest = `
+var claimNewest = `
     SELECT r.* FROM (
       WITH RECURSIVE p AS (
         (SELECT -j.priority::int AS urgency FROM {s}.qsidecar_jobs j
@@ -40,7 +52,7 @@ const claimNewest = `
       ) SELECT urgency FROM p WHERE urgency IS NOT NULL
     ) AS p
     CROSS JOIN LATERAL (
-      SELECT j.id, octet_length(j.payload) AS size, p.urgency, -j.position AS position
+      SELECT j.id, ` + sizeOf("j.") + ` AS size, p.urgency, -j.position AS position
       FROM {s}.qsidecar_jobs j
       WHERE j.state = 'ready' AND j.queue = s.queue AND -j.priority::int = p.urgency
       ORDER BY j.position DESC
@@ -65,7 +77,7 @@ const claimTail = `
     fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
     (attempts, ahead, claim_max, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms,
       token_host, token_number, lease_ms, deadline, due_at, worker) = (
-    SELECT j.attempts + 1 - uncharged::int, uncharged, claim_max,
+    SELECT least(j.attempts, 32767) + 1 - uncharged::int, uncharged, claim_max,
       ($12::bigint[])[policy], ($13::bigint[])[policy], nullif(($14::bigint[])[policy], 0), nullif(($15::bigint[])[policy], 0),
       ($16::bigint[])[slot], ($17::bigint[])[slot], lease_ms,
       {s}.qsidecar_now() + limit_ms * interval '1 ms',
@@ -73,7 +85,7 @@ const claimTail = `
       nullif(($20::text[])[($19::int[])[slot]], '')
     FROM (
       SELECT slot, policy, claim_max, ($23::boolean[])[slot] AND j.unrecorded < claim_max AS uncharged,
-        nullif(($18::bigint[])[slot], 0) AS lease_ms, coalesce(j.timeout_ms, nullif(($11::bigint[])[policy], 0)) AS limit_ms
+        nullif(($18::bigint[])[slot], 0) AS lease_ms, coalesce(` + ownTimeout + `, nullif(($11::bigint[])[policy], 0)) AS limit_ms
       FROM (
         SELECT slot, policy, coalesce(j.max_attempts, ($10::int[])[policy]) AS claim_max
         FROM (SELECT c.slots[i] AS slot, c.policies[i] AS policy FROM (SELECT c.*, width_bucket(j.id, c.ids) AS i FROM c OFFSET 0) AS c OFFSET 0) AS x
@@ -96,12 +108,12 @@ FROM c WHERE ids IS NOT NULL`
 // claimLeanSQL is the claim of one queue by slots that differ in nothing but
 // their tokens and workers, which is nearly every claim. It takes what it finds
 // only if all of it fits; else it takes nothing and leaves word for endSQL.
-const claimLeanSQL = `
+var claimLeanSQL = `
 WITH picked AS MATERIALIZED (
   SELECT r.id, r.size
   FROM unnest($5::int[], $6::bigint[], $7::int[], $8::bigint[]) AS s (from_urgency, from_position, to_urgency, to_position)
   CROSS JOIN LATERAL (
-    SELECT j.id, octet_length(j.payload) AS size
+    SELECT j.id, ` + sizeOf("j.") + ` AS size
     FROM {s}.qsidecar_jobs j
     WHERE j.state = 'ready' AND j.queue = $4::text AND NOT EXISTS (SELECT FROM {s}.qsidecar_queues q WHERE q.queue = $4 AND q.paused)
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
@@ -119,13 +131,13 @@ WITH picked AS MATERIALIZED (
 )
 UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $20::bigint, claimed_at = {s}.qsidecar_now(),
   fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
-  attempts = j.attempts + 1 - ($21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int))::int,
+  attempts = least(j.attempts, 32767) + 1 - ($21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int))::int,
   ahead = $21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int),
   claim_max = coalesce(j.max_attempts, $9::int), backoff_ms = $11::bigint, backoff_max_ms = $12::bigint,
   keep_ms = nullif($13::bigint, 0), keep_dead_ms = nullif($14::bigint, 0), lease_ms = nullif($17::bigint, 0),
   token_host = $15::bigint, token_number = ($16::bigint[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]],
-  deadline = {s}.qsidecar_now() + coalesce(j.timeout_ms, nullif($10::bigint, 0)) * interval '1 ms',
-  due_at = {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce(j.timeout_ms, nullif($10::bigint, 0))) * interval '1 ms',
+  deadline = {s}.qsidecar_now() + coalesce(` + ownTimeout + `, nullif($10::bigint, 0)) * interval '1 ms',
+  due_at = {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce(` + ownTimeout + `, nullif($10::bigint, 0))) * interval '1 ms',
   worker = nullif(($19::text[])[($18::int[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]]], '')
 WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
 RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,
@@ -135,7 +147,7 @@ RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], card
 // burySQL sends locked ready jobs to dead whose payloads cannot be delivered.
 const burySQL = `
 WITH b AS (
-  UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = j.attempts + 1,
+  UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = least(j.attempts, 32767) + 1,
     fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
     claim_max = coalesce(j.max_attempts, ($2::int[])[` + at + `]), keep_dead_ms = nullif(($3::bigint[])[` + at + `], 0),
     finished_at = {s}.qsidecar_now(), expires_at = {s}.qsidecar_now() + nullif(($3::bigint[])[` + at + `], 0) * interval '1 ms',

@@ -81,9 +81,12 @@ SELECT {s}.qsidecar_now(),
         AND (-j.priority::int, j.position) > (x.from_urgency, x.from_position)
         AND (-j.priority::int, j.position) <= (x.to_urgency, x.to_position) LIMIT 1)),
   ARRAY(SELECT coalesce((SELECT q.returns FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
-    FROM unnest($9::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)`
+    FROM unnest($9::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n),
+  (SELECT id FROM {s}.qsidecar_jobs
+    WHERE $1::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1)`
 
-// promoteSQL makes due jobs ready, in the order in which they are due.
+// promoteSQL makes due jobs ready, in the order in which they are due. A fence above 0
+// frees rows from a CHECK that is younger than they are.
 const promoteSQL = `
 WITH d AS MATERIALIZED (
   SELECT id, {s}.qsidecar_next() AS position FROM (
@@ -93,7 +96,7 @@ WITH d AS MATERIALIZED (
 ), a AS MATERIALIZED (
   SELECT array_agg(id ORDER BY id) AS ids, array_agg(position ORDER BY id) AS positions FROM d
 )
-UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(),
+UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(), fence = greatest(j.fence, 1),
   position = ((SELECT positions FROM a))[width_bucket(j.id, (SELECT ids FROM a))]
 WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
 RETURNING j.queue`

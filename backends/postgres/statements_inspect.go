@@ -80,32 +80,32 @@ func steps(name, where string) string {
 const placeSQL = `
 SELECT -priority::int, position, run_at, claimed_at, finished_at FROM {s}.qsidecar_jobs WHERE id = $1 AND queue = $2`
 
-const peekReadySQL = `
-SELECT id, octet_length(payload) FROM {s}.qsidecar_jobs
+var peekReadySQL = `
+SELECT id, ` + sizeOf("") + ` FROM {s}.qsidecar_jobs
 WHERE state = 'ready' AND queue = $1 AND (-priority::int, position) > ($2::int, $3::bigint)
 ORDER BY -priority::int, position LIMIT $4`
 
-const peekScheduledSQL = `
-SELECT id, octet_length(payload) FROM {s}.qsidecar_jobs
+var peekScheduledSQL = `
+SELECT id, ` + sizeOf("") + ` FROM {s}.qsidecar_jobs
 WHERE state = 'scheduled' AND queue = $1 AND (run_at, id) > ($2::timestamptz, $3::bigint)
 ORDER BY run_at, id LIMIT $4`
 
-const peekClaimedSQL = `
-SELECT id, octet_length(payload) FROM {s}.qsidecar_jobs
+var peekClaimedSQL = `
+SELECT id, ` + sizeOf("") + ` FROM {s}.qsidecar_jobs
 WHERE state = 'claimed' AND queue = $1 AND (claimed_at, id) > ($2::timestamptz, $3::bigint)
 ORDER BY claimed_at, id LIMIT $4`
 
-const peekDoneSQL = `
-SELECT id, octet_length(payload) + coalesce(octet_length(result), 0) FROM {s}.qsidecar_jobs
+var peekDoneSQL = `
+SELECT id, ` + sizeOf("") + ` + coalesce(octet_length(result), 0) FROM {s}.qsidecar_jobs
 WHERE finished_at IS NOT NULL AND queue = $1 AND state = $5 AND (finished_at, id) > ($2::timestamptz, $3::bigint)
 ORDER BY finished_at, id LIMIT $4`
 
 // chosenSQL finds the sizes of named jobs.
-const chosenSQL = `
+var chosenSQL = `
 SELECT j.id, j.size
 FROM unnest($1::bigint[]) WITH ORDINALITY AS x (id, n)
 CROSS JOIN LATERAL (
-  SELECT j.id, octet_length(j.payload) + coalesce(octet_length(j.result), 0) AS size
+  SELECT j.id, ` + sizeOf("j.") + ` + coalesce(octet_length(j.result), 0) AS size
   FROM {s}.qsidecar_jobs j WHERE j.id = x.id AND j.queue = $2 LIMIT 1
 ) AS j
 ORDER BY x.n`

@@ -58,7 +58,7 @@ func (s *Store) statsOf(t *tx, queue string, st *backends.QueueStats) {
 		for _, state := range states {
 			to = append(to, n[state])
 		}
-		if err := rows.Scan(append(to, &st.Paused, &claimed, &ready)...); err != nil {
+		if err := rows.Scan(append(to, &st.Paused, maybe{&claimed}, maybe{&ready})...); err != nil {
 			return err
 		}
 		st.OldestReady, st.OldestClaimed = age(now, ready), age(now, claimed)

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ type outlook struct {
 	expired, keys *time.Time // since when the first of them is over; nil: there is none
 	ready         []string
 	next          time.Duration
+	never         *int64    // a scheduled job that never becomes due
 	at            time.Time // of the look
 }
 
@@ -42,6 +44,9 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		{o.due, func(t *tx, b *bitten) { b.reap(t, s.sql.reapDue, w.Limit) }},
 		{len(o.lost) > 0, func(t *tx, b *bitten) { b.reap(t, s.sql.reapLost, o.lost, w.Limit) }},
 		{o.dead, func(t *tx, b *bitten) { t.add(s.sql.forget, nil) }},
+	}
+	if o.never != nil {
+		r.Unusable = fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is later than the year 9999: the job never becomes ready; set another run_at, or delete it", *o.never, s.place)
 	}
 	bit := false
 	for _, b := range bites {
@@ -144,7 +149,7 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, sql string, trail 
 	var last *time.Time
 	if err := s.write(ctx, scope{unsynced: true}, func(t *tx, round int) (bool, error) {
 		if round == 0 {
-			t.each(sql, func(rows pgx.Rows) error { return rows.Scan(&n, &last) }, most, from)
+			t.each(sql, func(rows pgx.Rows) error { return rows.Scan(&n, maybe{&last}) }, most, from)
 		}
 		return round == 0, nil
 	}); err != nil {
@@ -215,7 +220,7 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o 
 	var ready []int32
 	var returns []int64
 	err = s.rows(ctx, func(rows pgx.Rows) error {
-		return rows.Scan(&o.at, &run, &due, &o.dead, &o.expired, &o.keys, &o.lost, &ready, &returns)
+		return rows.Scan(&o.at, maybe{&run}, maybe{&due}, &o.dead, maybe{&o.expired}, maybe{&o.keys}, &o.lost, &ready, &returns, &o.never)
 	}, s.sql.look, w.Prune, owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, w.Waiting, orNull(from[0]), orNull(from[1]))
 	if err != nil {
 		return o, err

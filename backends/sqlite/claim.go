@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -93,13 +92,9 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 			}
 			c.left -= j.size
 		}
-		headers, err := batch.ReadHeaders(r.text(8))
-		if err != nil {
-			return fmt.Errorf("qsidecar_jobs row %d: %w", j.id, err)
-		}
 		j.Job = backends.Job{
 			ID: strconv.FormatInt(j.id, 10), Queue: p.Queue, Payload: r.bytes(2), Priority: int16(r.int(3)),
-			Fence: max(r.int(5)+1, c.micros), Timeout: r.duration(7), Headers: headers, Key: r.text(9),
+			Fence: max(r.int(5)+1, c.micros), Timeout: r.duration(7), Headers: batch.ReadHeaders(r.text(8)), Key: r.text(9),
 			LastError: r.text(10), EnqueuedAt: r.time(11),
 		}
 		chosen = append(chosen, j)

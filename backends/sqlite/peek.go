@@ -129,14 +129,10 @@ func (t *tx) following(queue string, state backends.State, from place, limit int
 func (t *tx) view(id int64) (v *backends.View, err error) {
 	failed := false
 	err = t.query(t.sql.view, func(r row) error {
-		headers, err := batch.ReadHeaders(r.text(12))
-		if err != nil {
-			return fmt.Errorf("qsidecar_jobs row %d: %w", id, err)
-		}
 		v = &backends.View{
 			ID: strconv.FormatInt(id, 10), Queue: r.text(0), State: backends.State(r.text(1)), Payload: r.bytes(2),
 			Priority: int16(r.int(3)), Attempt: int(r.int(4)), MaxAttempts: int(r.int(5)), EnqueuedAt: r.time(6),
-			FinishedAt: r.time(9), Key: r.text(11), Headers: headers, Result: r.bytes(13),
+			FinishedAt: r.time(9), Key: r.text(11), Headers: batch.ReadHeaders(r.text(12)), Result: r.bytes(13),
 		}
 		switch v.State {
 		case backends.StateScheduled:

@@ -264,9 +264,7 @@ func (c *claiming) scan(rows *sql.Rows) (r row, err error) {
 	policy := c.Queues[c.from+r.policy-1]
 	r.ID, r.Queue, r.EnqueuedAt = batch.ID(id), policy.Queue, r.EnqueuedAt.UTC()
 	r.Timeout = cmp.Or(batch.FromMS(timeout), policy.Timeout)
-	if r.Headers, err = batch.ReadHeaders(headers); err != nil {
-		return r, fmt.Errorf("qsidecar_jobs row %d: %w", id, err)
-	}
+	r.Headers = batch.ReadHeaders(headers)
 	return r, nil
 }
 

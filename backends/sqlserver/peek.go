@@ -162,6 +162,6 @@ func scanView(rows *sql.Rows) (id int64, v backends.View, err error) {
 	case v.State == backends.StateClaimed && claimed.Valid:
 		v.ClaimedAt, v.Worker = claimed.Time.UTC(), worker
 	}
-	v.Headers, err = batch.ReadHeaders(headers)
-	return id, v, err
+	v.Headers = batch.ReadHeaders(headers)
+	return id, v, nil
 }
