@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -46,7 +45,7 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		{o.dead, func(t *tx, b *bitten) { t.add(s.sql.forget, nil) }},
 	}
 	if o.never != nil {
-		r.Unusable = fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is later than the year 9999: the job never becomes ready; set another run_at, or delete it", *o.never, s.place)
+		r.Unusable = batch.Never(*o.never, s.place)
 	}
 	bit := false
 	for _, b := range bites {

@@ -59,6 +59,20 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
+			Odd: oddValues,
+			Plain: func(column, expression string, old bool) error {
+				if !old {
+					return exec(t, s, backendtest.PlainRow("qsidecar_jobs", column, expression))
+				}
+				if err := exec(t, s, "DROP TRIGGER IF EXISTS qsidecar_usable"); err != nil {
+					t.Fatal(err)
+				}
+				err := exec(t, s, backendtest.PlainRow("qsidecar_jobs", column, expression))
+				if err := exec(t, s, schema3); err != nil {
+					t.Fatal(err)
+				}
+				return err
+			},
 		}
 	})
 }

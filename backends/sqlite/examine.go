@@ -230,7 +230,7 @@ func (e *examination) each(ctx context.Context, sql string, f func(r row), args 
 // objects are what a schema makes, with its SQL, by kind and name.
 func objects(schema string) map[[2]string]string {
 	all := map[[2]string]string{}
-	for _, kind := range []string{`(TABLE|INDEX) (\w+).*?;$`, `(TRIGGER) (\w+).*?^END;$`} {
+	for _, kind := range []string{`(TABLE|INDEX) (?:IF NOT EXISTS )?(\w+).*?;$`, `(TRIGGER) (?:IF NOT EXISTS )?(\w+).*?^END;$`} {
 		for _, m := range regexp.MustCompile(`(?ms)^CREATE `+kind).FindAllStringSubmatch(schema, -1) {
 			all[[2]string{strings.ToLower(m[1]), m[2]}] = m[0]
 		}
@@ -240,8 +240,7 @@ func objects(schema string) map[[2]string]string {
 
 // lookSchema: are the tables there, whole, and of this version?
 func (e *examination) lookSchema(ctx context.Context) (there bool, err error) {
-	ours := objects(schema)
-	missing := ours
+	missing, ours := objects(schema), objects(Schema())
 	var strange []string
 	meta, jobs := false, false
 	if err := e.each(ctx, "SELECT type, name, tbl_name FROM sqlite_master", func(r row) {

@@ -112,7 +112,7 @@ var healthy = []want{
 	{backends.Fact, "rights", "may write", ""},
 	{backends.Fact, "journal", "WAL", ""},
 	{backends.Fact, "durability", "FULL", ""},
-	{backends.Fact, "schema", "of version 2", ""},
+	{backends.Fact, "schema", "of version 3", ""},
 	{backends.Fact, "claim", "BEGIN IMMEDIATE", ""},
 	{backends.Fact, "plan", "qsidecar_ready", ""},
 	{backends.Fact, "integrity", "is whole", ""},

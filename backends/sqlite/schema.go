@@ -16,12 +16,15 @@ var schema string
 //go:embed schema_2.sql
 var schema2 string
 
+//go:embed schema_3.sql
+var schema3 string
+
 // Schema is the SQL that makes the tables, for people who run it by hand. The
 // row in qsidecar_meta, which Open adds, is not in it.
-func Schema() string { return schema + "\n" + schema2 }
+func Schema() string { return schema + "\n" + schema2 + "\n" + schema3 }
 
 const (
-	version = 2 // of the schema this program makes
+	version = 3 // of the schema this program makes
 	program = 1 // this program's generation; a schema may ask for a later one
 )
 
@@ -61,13 +64,13 @@ func (s *Store) migrate(ctx context.Context) error {
 // with them.
 func (s *Store) upgrade(t *tx) error {
 	older := false
-	if err := t.query(`SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'qsidecar_leases_due')`, func(row) error {
+	if err := t.query(`SELECT 1 WHERE (SELECT count(*) FROM sqlite_master WHERE name IN ('qsidecar_leases_due', 'qsidecar_usable')) < 2`, func(row) error {
 		older = true
 		return nil
 	}); err != nil || !older {
 		return err
 	}
-	if err := t.c.once(schema2); err != nil {
+	if err := t.c.once(schema2 + schema3); err != nil {
 		return fmt.Errorf("upgrading the tables in %s: %w", s.path, err)
 	}
 	_, err := t.exec(`UPDATE qsidecar_meta SET version = ?1 WHERE version < ?1`, version)

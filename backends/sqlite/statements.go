@@ -110,6 +110,10 @@ func enqueueStatements(r func(string) string) enqueueSQL {
 	}
 }
 
+// bytesOf is how many bytes of a row count against the limits: its payload's, and those of
+// headers that are larger than any that a sidecar stores.
+const bytesOf = `(octet_length({payload}) + CASE WHEN octet_length({headers}) > 65536 THEN octet_length({headers}) ELSE 0 END)`
+
 // claimSQL gives ready jobs out.
 type claimSQL struct {
 	paused, nextPrio, readyFIFO, readyLIFO, take, bury string
@@ -122,14 +126,14 @@ func claimStatements(r func(string) string) claimSQL {
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ? AND {priority} < ?
 			ORDER BY {priority} DESC LIMIT 1`),
-		readyFIFO: r(`SELECT {id}, octet_length({payload}),
-				CASE WHEN octet_length({payload}) <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
+		readyFIFO: r(`SELECT {id}, ` + bytesOf + `,
+				CASE WHEN ` + bytesOf + ` <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
 				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {unrecorded}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ?
 			ORDER BY {priority} DESC, {position} LIMIT ?`),
-		readyLIFO: r(`SELECT {id}, octet_length({payload}),
-				CASE WHEN octet_length({payload}) <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
+		readyLIFO: r(`SELECT {id}, ` + bytesOf + `,
+				CASE WHEN ` + bytesOf + ` <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
 				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {unrecorded}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ? AND {priority} = ?
@@ -210,7 +214,7 @@ func beatStatements(r func(string) string) beatSQL {
 
 // sweepSQL is the housekeeping.
 type sweepSQL struct {
-	scheduled, promote, due, nextOwner, owned, disown, lives, giveUp, deadHosts, forget, expired, expiredKeys, dropKey, anyReady string
+	scheduled, never, promote, due, nextOwner, owned, disown, lives, giveUp, deadHosts, forget, expired, expiredKeys, dropKey, anyReady string
 }
 
 func sweepStatements(r func(string) string) sweepSQL {
@@ -219,6 +223,10 @@ func sweepStatements(r func(string) string) sweepSQL {
 			FROM {jobs} {@scheduled}
 			WHERE {state} = {=scheduled}
 			ORDER BY {run_at}, {id} LIMIT ?`),
+		never: r(`SELECT {id}
+			FROM {jobs} {@scheduled}
+			WHERE {state} = {=scheduled} AND {run_at} > 253402300799999
+			ORDER BY {run_at}, {id} LIMIT 1`),
 		promote:   r(`UPDATE {jobs} SET {state} = {=ready}, {position} = ?, {ready_at} = ? WHERE {id} = ?`),
 		due:       r(`SELECT {id}, {due_at}, {deadline} FROM {jobs} {@due} WHERE {due_at} IS NOT NULL ORDER BY {due_at} LIMIT ?`),
 		nextOwner: r(`SELECT {owner} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} >= ? ORDER BY {owner} LIMIT 1`),
@@ -299,7 +307,7 @@ func inspectStatements(r func(string) string) inspectSQL {
 			FROM {jobs} {@finished}
 			WHERE {finished_at} IS NOT NULL AND {state} = {=dead} AND {queue} = ? AND ({finished_at}, {id}) > (?, ?)
 			ORDER BY {finished_at}, {id} LIMIT ?`),
-		size: r(`SELECT octet_length({payload}) + coalesce(octet_length({result}), 0) FROM {jobs} WHERE {id} = ?`),
+		size: r(`SELECT ` + bytesOf + ` + coalesce(octet_length({result}), 0) FROM {jobs} WHERE {id} = ?`),
 		view: r(`SELECT {queue}, {state}, CAST({payload} AS BLOB), {priority}, {attempts}, coalesce({claim_max},
 				{max_attempts}), {enqueued_at}, {run_at}, {claimed_at}, {finished_at}, {worker}, {key}, {headers}, {result},
 				{last_error}

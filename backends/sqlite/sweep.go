@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // outlook is what a look without writing found to do, and what it saw.
@@ -18,6 +19,7 @@ type outlook struct {
 	marks         bool    // there are numbers of handles long gone
 	ready         []string
 	next          time.Duration
+	never         int64 // a scheduled job that never becomes due; 0: there is none
 }
 
 // Sweep implements backends.Backend. Where nothing is due it writes nothing.
@@ -40,6 +42,9 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		{o.due, func(t *tx, b *bitten) error { return t.reapDue(w.Limit, b) }},
 		{len(o.orphaned) > 0 || o.dead, func(t *tx, b *bitten) error { return t.reapOrphans(o.orphaned, w.Limit, b) }},
 		{o.marks, func(t *tx, _ *bitten) error { return t.pruneMarks() }},
+	}
+	if o.never != 0 {
+		r.Unusable = batch.Never(o.never, s.path)
 	}
 	bit := false
 	for _, b := range bites {
@@ -136,6 +141,9 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 				}, t.now, 1); err != nil {
 					return err
 				}
+			}
+			if err := t.query(t.sql.never, func(r row) error { o.never = r.int(0); return nil }); err != nil {
+				return err
 			}
 			if o.marks, err = t.exists(t.sql.oldMarked, t.now-markAge.Milliseconds()); err != nil {
 				return err

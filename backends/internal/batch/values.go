@@ -2,6 +2,7 @@ package batch
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -26,6 +27,11 @@ func MS(d time.Duration) int64 {
 
 // FromMS is the opposite of MS.
 func FromMS(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// Never is Swept.Unusable for a scheduled job whose run_at is too late.
+func Never(id int64, place string) error {
+	return fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is later than the year 9999, so the job never becomes ready: set another run_at, or delete it", id, place)
+}
 
 // ReadHeaders reads a JSON object. What a plain INSERT put there that is no text
 // is given as its JSON. An object that Go can't read (nested more than 10,000 deep) is
