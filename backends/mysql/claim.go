@@ -176,7 +176,11 @@ func (k *commitment) goOnClaims(ctx context.Context, t *tx) error {
 	return nil
 }
 
-const readyColumns = "id, priority, position, LENGTH(payload), IF(LENGTH(payload) <= ?, payload, NULL), attempts, unrecorded, fence, " +
+// bytesOf is how many bytes of a row count against the limits: its payload's, and those of
+// headers that are larger than any that a sidecar stores.
+const bytesOf = "LENGTH(payload) + IF(LENGTH(headers) > 65536, LENGTH(headers), 0)"
+
+const readyColumns = "id, priority, position, " + bytesOf + ", IF(LENGTH(payload) <= ?, payload, NULL), attempts, unrecorded, fence, " +
 	"max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error"
 
 // smallPayload is what a claim's first statement brings along for each row, at
@@ -270,7 +274,7 @@ func (c *claiming) lockFound(ctx context.Context, t *tx) error {
 func (c *claiming) read(r *result) error {
 	j := ready{
 		id: r.int(0), urgency: int32(-r.int(1)), position: r.int(2), size: r.int(3), large: r.null(4),
-		attempts: r.int(5), unrecorded: r.int(6), max: r.int(8), timeout: r.int(9),
+		attempts: min(r.int(5), 32767), unrecorded: r.int(6), max: r.int(8), timeout: r.int(9),
 	}
 	j.Job = backends.Job{
 		ID: batch.ID(j.id), Queue: c.Queues[c.at].Queue, Payload: r.bytes(4), Priority: int16(r.int(1)), Fence: r.int(7),

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"strings"
@@ -118,7 +119,7 @@ func (d *databases) get(t *testing.T) string {
 	}
 	t.Cleanup(func() { // after the test's Stores are closed
 		// Statements that a fault left behind can still be under way.
-		if t.Failed() || strings.Contains(t.Name(), "/Faults/") {
+		if t.Failed() || strings.Contains(t.Name(), "/Faults/") || strings.Contains(t.Name(), "/Odd/") {
 			return
 		}
 		if err := d.clean(name); err != nil {
@@ -155,6 +156,7 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 	m, name := d.m, d.get(t)
 	o := Options{URL: m.URL(name), clock: "(SELECT at FROM test_clock)"}
 	s := open(t, o)
+	var beside *sql.Conn
 	return &backendtest.Database{
 		Backend: s,
 		Again:   func() backends.Backend { return open(t, o) },
@@ -170,6 +172,19 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			must(t, m, name, fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
 		},
 		Producer: func() backendtest.Producer { return producer(t, m, name) },
+		Odd:      oddValues,
+		Plain: func(column, expression string, old bool) error {
+			if beside == nil {
+				beside = connect(t, m, name)
+				// What a session that is not strict stores.
+				runSQL(t, beside, "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'")
+				if old {
+					runSQL(t, beside, "ALTER TABLE qsidecar_jobs DROP CONSTRAINT qsidecar_usable")
+				}
+			}
+			_, err := beside.ExecContext(t.Context(), backendtest.PlainRow("qsidecar_jobs", column, expression))
+			return err
+		},
 	}
 }
 

@@ -48,6 +48,8 @@ func fromServer(err error) bool { return codeOf(err) != 0 }
 const (
 	codeDeadlock   = 1213
 	codeLockWait   = 1205
+	codeJSONSyntax = 4038 // MariaDB's
+	codeJSONDepth  = 4040 // MariaDB's
 	codeNoWait     = 3572 // MySQL; MariaDB says 1205
 	codePacket     = 1153
 	codeRange      = 1264

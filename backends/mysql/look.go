@@ -24,6 +24,7 @@ type outlook struct {
 	ready         []string
 	next          time.Duration
 	at            instant // of the look
+	never         int64   // a scheduled job that never becomes due; 0: there is none
 }
 
 // owners are the hosts that were alive at the last look: claims of others are what
@@ -93,6 +94,7 @@ type sight struct {
 	alive, dead    []int64
 	owner          *int64
 	expired, keys  *instant
+	never          int64
 	ready          []string
 	returns        map[string]int64
 	whole          []string     // queues that were looked at from the beginning on
@@ -126,6 +128,8 @@ func (x *sight) read(r *result) error {
 		}
 		owner := int64(u)
 		x.owner = &owner
+	case "never":
+		x.never = n
 	case "expired":
 		x.expired = (*instant)(&n)
 	case "keys":
@@ -139,7 +143,7 @@ func (x *sight) read(r *result) error {
 }
 
 func (x *sight) outlook(s *Store, w backends.Sweep) (o outlook) {
-	o = outlook{arrived: x.arrived, dead: x.dead, expired: x.expired, keys: x.keys, next: -1, at: instant(x.now)}
+	o = outlook{arrived: x.arrived, dead: x.dead, expired: x.expired, keys: x.keys, next: -1, at: instant(x.now), never: x.never}
 	due := func(all []placed) (lanes []string) {
 		slices.SortFunc(all, func(a, b placed) int { return int(min(max(a.at-b.at, -1), 1)) })
 		for _, p := range all {
@@ -179,7 +183,7 @@ func (s *Store) queueLook(t *tx, w backends.Sweep, alive []int64, search bool, x
 	part := func(sql string, args ...any) { t.text("\nUNION ALL "+sql, args...) }
 	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + jobs + " WHERE lane = 'n' LIMIT 1) AS x")
 	part("SELECT 'scheduled', x.queue, x.place FROM (SELECT q.queue, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
-		"WHERE j.lane = CONCAT('s', q.queue) ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place FROM qsidecar_queues AS q) AS x WHERE x.place IS NOT NULL")
+		"WHERE j.lane = CONCAT('s', q.queue) AND j.urgency = 0 AND j.place IS NOT NULL ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place FROM qsidecar_queues AS q) AS x WHERE x.place IS NOT NULL")
 	part("SELECT 'due', x.lane, x.place FROM (SELECT " + hostLane + " AS lane, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
 		"WHERE j.lane = " + hostLane + " ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place " +
 		"FROM (SELECT host FROM qsidecar_hosts UNION ALL SELECT 0) AS h) AS x WHERE x.place IS NOT NULL")
@@ -188,6 +192,9 @@ func (s *Store) queueLook(t *tx, w backends.Sweep, alive []int64, search bool, x
 		part("SELECT 'owner', x.lane, 0 FROM (SELECT lane FROM " + jobs + " WHERE " + strangers(alive) + " ORDER BY lane LIMIT 1) AS x")
 	}
 	if w.Prune {
+		// A date that does not exist, which a session that is not strict can store, has no place.
+		part("SELECT 'never', '', x.id FROM (SELECT (SELECT j.id FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
+			"WHERE j.lane = CONCAT('s', q.queue) AND j.urgency = 0 AND j.place IS NULL LIMIT 1) AS id FROM qsidecar_queues AS q) AS x WHERE x.id IS NOT NULL")
 		first := func(what, column, table string, from time.Time) {
 			part("SELECT ?, '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at) FROM (SELECT "+column+" AS at FROM "+table+" WHERE "+column+" >= ? AND "+column+" <= "+
 				s.sql.clock+" ORDER BY "+column+" LIMIT 1) AS x", what, since(from))

@@ -42,7 +42,7 @@ func numbers(ids []string) (all []int64) {
 	return all
 }
 
-const sizes = "SELECT id, LENGTH(payload) + COALESCE(LENGTH(result), 0) FROM "
+const sizes = "SELECT id, " + bytesOf + " + COALESCE(LENGTH(result), 0) FROM "
 
 // chosen are the ids that p may show, in its order, until their bytes or their
 // number are enough: before any of the bytes are read.

@@ -72,7 +72,16 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
     WHEN 'claimed' THEN IF(due_at IS NULL, 9223372036854775807, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at))
     WHEN 'scheduled' THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at)
     ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) END) STORED,
-  KEY qsidecar_lanes (lane, urgency, place, id)
+  KEY qsidecar_lanes (lane, urgency, place, id),
+
+  -- What a sidecar cannot use, as a session that is not strict may store it. Tables that were
+  -- made before this CHECK go without: to add one, MySQL copies the table.
+  CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR fence = 0
+    AND (run_at IS NULL OR run_at >= '1000-01-01' AND TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at) IS NOT NULL)
+    AND (headers IS NULL OR COALESCE(JSON_TYPE(headers), '') = 'OBJECT' AND LENGTH(headers) <= 65536)
+    AND enqueued_at >= '1000-01-01' AND ready_at >= '1000-01-01'
+    AND attempts BETWEEN 0 AND 32767 AND losses BETWEEN 0 AND 32767 AND unrecorded BETWEEN 0 AND 32767
+    AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000) AND (`key` IS NULL OR LENGTH(`key`) > 0))
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS qsidecar_failures (

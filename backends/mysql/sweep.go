@@ -31,6 +31,9 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		{o.lost != nil, func(ctx context.Context, t *tx, b *bitten) error { return b.reapLost(ctx, t, *o.lost, w.Limit) }},
 		{len(o.dead) > 0, func(ctx context.Context, t *tx, b *bitten) error { return b.forget(ctx, t, o.dead) }},
 	}
+	if o.never != 0 {
+		r.Unusable = batch.Never(o.never, s.place)
+	}
 	bit := false
 	for _, b := range bites {
 		if b.due {

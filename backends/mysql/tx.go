@@ -89,7 +89,7 @@ func (s *Store) write(ctx context.Context, f work) error {
 	defer done()
 	for try := 1; ; try++ {
 		err := s.attempt(ctx, f)
-		if err == nil || try == maxTries || ctx.Err() != nil || !s.transient(err) {
+		if err == nil || try == maxTries || ctx.Err() != nil || !s.transient(err) && !s.mend(ctx, err) {
 			return s.outcome(ctx, err)
 		}
 		s.meter.Retry(retryCause(err))

@@ -30,7 +30,7 @@ func FromMS(n int64) time.Duration { return time.Duration(n) * time.Millisecond 
 
 // Never is Swept.Unusable for a scheduled job whose run_at is too late.
 func Never(id int64, place string) error {
-	return fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is later than the year 9999, so the job never becomes ready: set another run_at, or delete it", id, place)
+	return fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is not a time of the years 1 to 9999, so the job never becomes ready: set another run_at, or delete it", id, place)
 }
 
 // ReadHeaders reads a JSON object. What a plain INSERT put there that is no text

@@ -1,0 +1,35 @@
+package mysql
+
+import (
+	"context"
+	"strings"
+)
+
+// mend makes usable what keeps MariaDB from changing a row. A session that is not strict
+// gets JSON into headers that JSON_TYPE cannot read (nested too deep, half a surrogate), past
+// the CHECK of tables that were made before qsidecar_usable. Then each later UPDATE of the
+// row is an error, and with it the claim, or the sweep, of all others. Such headers become
+// one that has the whole text under the empty name. mend reports whether it found any.
+func (s *Store) mend(ctx context.Context, err error) bool {
+	if !s.server.maria || !isCode(err, codeJSONSyntax, codeJSONDepth) || !strings.Contains(err.Error(), "json_type") {
+		return false
+	}
+	var ids []int64
+	failed := s.attempt(ctx, func(ctx context.Context, t *tx) error {
+		ids = nil
+		t.each(func(r *result) error {
+			ids = append(ids, r.int(0))
+			return nil
+		}, "SELECT id FROM qsidecar_jobs WHERE headers IS NOT NULL AND COALESCE(JSON_TYPE(headers), '') <> 'OBJECT' LIMIT 1000")
+		if err := t.send(ctx); err != nil || len(ids) == 0 {
+			return err
+		}
+		t.wrote = true
+		t.add("UPDATE qsidecar_jobs SET headers = JSON_OBJECT('', CONVERT(headers USING utf8mb4)) WHERE id IN (" + list(ids) + ")")
+		return nil
+	})
+	if failed == nil && len(ids) > 0 {
+		s.log.Warn("unreadable headers replaced: the job has their text under the empty name", "place", s.place, "jobs", len(ids), "first", ids[0], "error", err)
+	}
+	return failed == nil && len(ids) > 0
+}
