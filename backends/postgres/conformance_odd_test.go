@@ -6,6 +6,10 @@ var oddValues = map[string][]string{
 	"payload":      {"NULL", "''", "convert_to(repeat('x', 2000000), 'UTF8')"},
 	"priority":     {"NULL", "-32769", "32768", "-32768", "32767", "'NaN'"},
 	"max_attempts": {"NULL", "0", "-1", "32767", "32768"},
+	"state, run_at, headers": {
+		"'scheduled', '2020-01-01', jsonb_build_object('a', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 40000) n))",
+	},
+	"state, run_at": {"'scheduled', '-infinity'", "'scheduled', 'infinity'"},
 	"run_at": {
 		"NULL", "'infinity'", "'-infinity'", "'294276-12-31 23:59:59+00'", "'10000-01-02'", "'9999-12-31 23:59:59.9999+00'",
 		"'4713-01-01 00:00:00+00 BC'", "'0001-01-01 00:00:00+00'", "'1969-12-31 00:00:00+00'",

@@ -1,12 +1,13 @@
 -- Schema version 4: an INSERT of a value that a sidecar cannot use is refused.
 --
--- A row is checked until it is first claimed (which sets fence), so that no later
--- UPDATE of a row that is older than this CHECK is refused. NOT VALID: rows that are
--- there are not looked at. Sidecars pass over those that they cannot use, and log it.
+-- A row is checked until it is first claimed (which sets fence) or becomes ready (a later
+-- ready_at), so that no later UPDATE of a row that is older than this CHECK is refused.
+-- NOT VALID: rows that are there are not looked at. Sidecars pass over those that they
+-- cannot use, and log it.
 
 ALTER TABLE {s}.qsidecar_jobs
   DROP CONSTRAINT IF EXISTS qsidecar_usable,
-  ADD CONSTRAINT qsidecar_usable CHECK (fence > 0 OR fence = 0
+  ADD CONSTRAINT qsidecar_usable CHECK (fence > 0 OR ready_at > enqueued_at AND isfinite(ready_at) OR fence = 0
     AND (run_at IS NULL OR run_at >= '0001-01-02 00:00:00+00' AND run_at < '9999-12-31 23:59:59.999001+00')
     AND enqueued_at >= '0001-01-02 00:00:00+00' AND enqueued_at < '9999-12-31 23:59:59.999001+00'
     AND ready_at >= '0001-01-02 00:00:00+00' AND ready_at < '9999-12-31 23:59:59.999001+00'

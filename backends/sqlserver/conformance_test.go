@@ -146,6 +146,18 @@ func TestConformanceByEmulation(t *testing.T) {
 			PlainInsert: func(queue, payload string) {
 				beside(t, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES ($1, convert_to($2, 'UTF8'))`, schema), queue, payload)
 			},
+			Odd: oddValues,
+			Plain: func(column, expression string, _ bool) error {
+				c, err := pgx.Connect(t.Context(), url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = c.Exec(t.Context(), backendtest.PlainRow(schema+".qsidecar_jobs", column, expression))
+				if failed := c.Close(context.WithoutCancel(t.Context())); failed != nil {
+					t.Error(failed)
+				}
+				return err
+			},
 		}
 	})
 }

@@ -1,0 +1,16 @@
+package sqlserver
+
+// oddValues are what SQL Server's types and CHECKs let in, in the words of what stands in for
+// it (which has no CHECKs). Its times are of the years 1 to 9999, as the wire's are.
+var oddValues = map[string][]string{
+	"payload":      {"''", "convert_to(repeat('x', 2000000), 'UTF8')"},
+	"priority":     {"-32768", "32767"},
+	"max_attempts": {"NULL", "32767"},
+	"run_at":       {"NULL", "'0001-01-01 00:00:00'", "'1969-12-31 00:00:00'"},
+	"headers":      {"'{}'", `'{"a": null, "b": 1e400, "c": {"d": [1]}, "": ""}'`, `'{"a": "' || repeat('x', 70000) || '"}'`, `'{"a": 1, "a": "\ud800"}'`},
+	"enqueued_at":  {"'0001-01-01 00:00:00'"},
+	"attempts":     {"-1"},
+	"losses":       {"-1"},
+	"timeout_ms":   {"-1", "0"},
+	"fence":        {"-1"},
+}
