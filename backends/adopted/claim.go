@@ -181,11 +181,13 @@ func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Pol
 		if len(r.item) > maxID {
 			return backends.Refused(fmt.Errorf("the row %q of %s cannot be claimed: a job's id is at most %d bytes, with its escapes", r.item, t.name, maxID))
 		}
-		for i, to := range map[int]*int64{0: &r.size, 1: &r.attempts, 2: &r.priority, 3: &r.enqueued, 5: &r.now, 6: &r.fence} {
+		for i, to := range map[int]*int64{0: &r.size, 3: &r.enqueued, 5: &r.now, 6: &r.fence} {
 			if err := number(cells[i], to); err != nil {
 				return fmt.Errorf("the row %s of %s: %w", r.item, t.name, err)
 			}
 		}
+		counted(cells[1], &r.attempts)
+		counted(cells[2], &r.priority)
 		if cells[3] == nil {
 			r.enqueued = r.now
 		}

@@ -1,6 +1,7 @@
 package adopted_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -125,4 +126,48 @@ func TestSQLiteNothingIsCut(t *testing.T) {
 	k.command(backends.Command{Queue: "two", Kind: backends.Delete, IDs: []string{"7-1,a", "7.0,a", "7x,a", "7,ab", "7,a "}}, 0)
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"1-1", "1.0", "1x", "12", "01"}}, 0)
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"1"}}, 1)
+}
+
+// oddNumbers has jobs whose attempts and priority are of a type that holds more than whole
+// numbers.
+func oddNumbers() adopted.Table {
+	m := cutTable()
+	m.Name, m.MaxAttempts = "odd", 3
+	m.Columns = map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Attempts: {"tries"}, adopted.Priority: {"urgency"}}
+	m.Order = []adopted.Ordering{{Column: "id"}}
+	return m
+}
+
+// claimsOddNumbers: no row keeps the others from being claimed, shown and swept.
+func (k *kit) claimsOddNumbers(claimed, shown string) {
+	k.Helper()
+	var got string
+	jobs := k.claim("q", 20)
+	for _, j := range jobs {
+		got += fmt.Sprintf("%s:%d:%d ", j.ID, j.Priority, j.Attempt)
+	}
+	if got != claimed {
+		k.Errorf("claimed %s, want %s", got, claimed)
+	}
+	k.peek(backends.Peek{State: backends.StateClaimed, Max: 20}, shown)
+	k.sweep(backends.Sweep{Waiting: []string{"q"}, Prune: true})
+	k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 0)
+}
+
+// TestOddNumbers: a row whose attempts or priority is no whole number is a job like others.
+func TestOddNumbers(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, `CREATE TABLE odd (id int PRIMARY KEY, state int NOT NULL DEFAULT 0, tries numeric DEFAULT 0, urgency numeric);
+		INSERT INTO odd (id, urgency, tries) VALUES (1, 1.5, 0), (2, 'NaN', 0), (3, 1e30, 0), (4, -1e30, 0), (5, 5, 1.5), (6, 6, -7), (7, 7, 'NaN'), (8, NULL, NULL)`,
+		map[string]adopted.Table{"q": oddNumbers()})
+	k.claimsOddNumbers("1:1:1 2:0:1 3:32767:1 4:-32768:1 5:5:2 6:6:-6 8:0:1 ", "1:claimed:0 2:claimed:0 3:claimed:0 4:claimed:0 5:claimed:1 6:claimed:-7 8:claimed:0 ")
+}
+
+// TestSQLiteOddNumbers: a column of SQLite's holds anything.
+func TestSQLiteOddNumbers(t *testing.T) {
+	t.Parallel()
+	k := newSQLiteKit(t, `CREATE TABLE odd (id INTEGER PRIMARY KEY, state INT NOT NULL DEFAULT 0, tries INT DEFAULT 0, urgency INT);
+		INSERT INTO odd (id, urgency, tries) VALUES (1, 1.5, 0), (2, 'high', 0), (3, 1e30, 0), (4, x'ff', 0), (5, 5, 1.5), (6, 6, 'x')`,
+		map[string]adopted.Table{"q": oddNumbers()})
+	k.claimsOddNumbers("1:1:1 2:0:1 3:32767:1 4:0:1 5:5:2 ", "1:claimed:0 2:claimed:0 3:claimed:0 4:claimed:0 5:claimed:1 ")
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -196,6 +197,20 @@ func number(cell []byte, to *int64) (err error) {
 		*to, err = strconv.ParseInt(string(cell), 10, 64)
 	}
 	return err
+}
+
+// counted reads a number of the owner's, whose column may hold more than whole numbers: a
+// fraction is cut, and what is no number (NaN; on SQLite, anything) is 0. One row must not
+// keep others from being claimed.
+func counted(cell []byte, to *int64) {
+	if number(cell, to) == nil {
+		return
+	}
+	f, err := strconv.ParseFloat(string(cell), 64)
+	if math.IsNaN(f) || err != nil && !errors.Is(err, strconv.ErrRange) {
+		f = 0
+	}
+	*to = int64(max(-1<<53, min(f, 1<<53)))
 }
 
 // values are the row's, in the order of its columns.

@@ -165,12 +165,8 @@ func (t *table) viewOf(item string, cells [][]byte, fixed int) (*backends.View, 
 		}
 	}
 	var priority, attempts int64
-	if err := number(cells[5], &priority); err != nil {
-		return nil, err
-	}
-	if err := number(cells[6], &attempts); err != nil {
-		return nil, err
-	}
+	counted(cells[5], &priority)
+	counted(cells[6], &attempts)
 	v.Priority, v.Attempt = int16(max(-32768, min(priority, 32767))), int(attempts)
 	if cells[8] != nil {
 		v.Result = append([]byte{}, cells[8]...)
