@@ -32,8 +32,9 @@ var ErrLost = errors.New("the job's lease was lost")
 var ErrStopped = errors.New("the worker was told to stop, and its grace is over")
 
 // Handler does one job. Where it returns nil the job is acked; a *RetryError or a
-// *DeadError, also wrapped, says what else becomes of it; any other error, and a
-// panic, is a failed attempt with its text.
+// *DeadError, also wrapped, says what else becomes of it; any other error, a panic and
+// runtime.Goexit are a failed attempt with its text. What the handler leaves to other
+// goroutines is not waited for: return when the work is done.
 //
 // ctx has the values of Run's, and ends when the job's lease is lost (ErrLost), when
 // its time limit is over, and when the Worker's Grace is (ErrStopped); it does not end

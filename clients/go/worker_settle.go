@@ -3,6 +3,7 @@ package qsidecar
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 
@@ -24,6 +25,7 @@ func mends(err error) bool {
 // settle tells the sidecar what became of a job, for as long as it takes: told at
 // once that the database is away, work that is done would be done twice.
 func (r *running) settle(ctx context.Context, job *Job, failed error, log *slog.Logger) {
+	wasRefused := false
 	for tries := 1; ; tries++ {
 		err := r.tell(job, failed)
 		var either *SettledOrLostError
@@ -36,8 +38,9 @@ func (r *running) settle(ctx context.Context, job *Job, failed error, log *slog.
 		case IsLost(err):
 			log.Warn("qsidecar: the job could not be settled: its lease was lost", "tries", tries)
 			return
-		case failed == nil && refused(err): // its result or its Then: the handler's doing
-			failed = err
+		case !wasRefused && refused(err): // its result, its Then or its Delay: the handler's doing
+			log.Error("qsidecar: the job's outcome was refused, so the attempt has failed", "error", err)
+			failed, wasRefused = err, true
 			continue
 		case !mends(err) || ctx.Err() != nil:
 			log.Error("qsidecar: the job could not be settled", "error", err)
@@ -48,7 +51,8 @@ func (r *running) settle(ctx context.Context, job *Job, failed error, log *slog.
 	}
 }
 
-// refused reports whether an ack was wrong as it stood.
+// refused reports whether a settle was wrong as it stood. Left alone, its job would stay this
+// worker's until it ends.
 func refused(err error) bool {
 	for _, code := range []protocol.Code{
 		protocol.CodeBadRequest, protocol.CodeTooLarge, protocol.CodeUnknownQueue, protocol.CodeForbidden, protocol.CodeUnsupported,
@@ -61,8 +65,9 @@ func refused(err error) bool {
 }
 
 // text is an error as the wire takes it: UTF-8 without NUL, and no longer than is kept.
+// fmt outlives the panic of a nil pointer that was returned as an error.
 func text(err error) string {
-	s := strings.ReplaceAll(err.Error(), "\x00", "")
+	s := strings.ReplaceAll(fmt.Sprint(err), "\x00", "")
 	if len(s) > protocol.MaxErrorText {
 		s = s[:protocol.MaxErrorText]
 	}
@@ -74,17 +79,24 @@ func (r *running) tell(job *Job, failed error) error {
 		_, err := r.client.AckWith(r.base, job.Lease, job.Result, job.Then...)
 		return err
 	}
-	n := Nack{Error: text(failed)}
+	return r.client.Nack(r.base, job.Lease, nackOf(failed))
+}
+
+// nackOf is what a handler's error says of its job. An error that panics when it is asked
+// (a nil pointer that was returned as one) is like any other.
+func nackOf(failed error) (n Nack) {
+	n.Error = text(failed)
+	defer func() { _ = recover() }()
 	var retry *RetryError
 	var dead *DeadError
 	switch {
-	case errors.As(failed, &dead):
+	case errors.As(failed, &dead) && dead != nil:
 		n.Dead = true
-	case errors.As(failed, &retry):
+	case errors.As(failed, &retry) && retry != nil:
 		n.NoCharge = retry.NoCharge
 		if retry.Delay > 0 {
 			n.Delay = &retry.Delay
 		}
 	}
-	return r.client.Nack(r.base, job.Lease, n)
+	return n
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -62,13 +63,18 @@ func TestWorkerTellsOutcomes(t *testing.T) {
 		handler qsidecar.Handler
 		want    string
 	}{
-		"done":    {func(context.Context, *qsidecar.Job) error { return nil }, `ack L1 "" 0 "" - false true`},
-		"error":   {func(context.Context, *qsidecar.Job) error { return errors.New("bo\x00o\xffm") }, "nack L1 \"\" 0 \"boo\uFFFDm\" - false true"},
-		"retry":   {func(context.Context, *qsidecar.Job) error { return fmt.Errorf("x: %w", minute) }, `nack L1 "" 0 "x: busy there" 60000 false true`},
-		"not now": {func(context.Context, *qsidecar.Job) error { return &qsidecar.RetryError{NoCharge: true} }, `nack L1 "" 0 "retry" - false false`},
-		"dead":    {func(context.Context, *qsidecar.Job) error { return &qsidecar.DeadError{} }, `nack L1 "" 0 "dead" - true true`},
-		"panic":   {func(context.Context, *qsidecar.Job) error { panic("boom") }, `nack L1 "" 0 "panic: boom" - false true`},
-		"goexit":  {func(context.Context, *qsidecar.Job) error { runtime.Goexit(); return nil }, `nack L1 "" 0 "the handler ended its goroutine (runtime.Goexit)" - false true`},
+		"done":                           {func(context.Context, *qsidecar.Job) error { return nil }, `ack L1 "" 0 "" - false true`},
+		"error":                          {func(context.Context, *qsidecar.Job) error { return errors.New("bo\x00o\xffm") }, "nack L1 \"\" 0 \"boo\uFFFDm\" - false true"},
+		"retry":                          {func(context.Context, *qsidecar.Job) error { return fmt.Errorf("x: %w", minute) }, `nack L1 "" 0 "x: busy there" 60000 false true`},
+		"not now":                        {func(context.Context, *qsidecar.Job) error { return &qsidecar.RetryError{NoCharge: true} }, `nack L1 "" 0 "retry" - false false`},
+		"dead":                           {func(context.Context, *qsidecar.Job) error { return &qsidecar.DeadError{} }, `nack L1 "" 0 "dead" - true true`},
+		"panic":                          {func(context.Context, *qsidecar.Job) error { panic("boom") }, `nack L1 "" 0 "panic: boom" - false true`},
+		"panic of nil":                   {func(context.Context, *qsidecar.Job) error { panic(nothing()) }, `nack L1 "" 0 "panic: panic called with nil argument" - false true`},
+		"an error that is a nil pointer": {func(context.Context, *qsidecar.Job) error { return (*fs.PathError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
+		"a nil RetryError":               {func(context.Context, *qsidecar.Job) error { return (*qsidecar.RetryError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
+		"a nil DeadError":                {func(context.Context, *qsidecar.Job) error { return (*qsidecar.DeadError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
+		"an error without words":         {func(context.Context, *qsidecar.Job) error { return unspeakable{} }, `nack L1 "" 0 "%!v(PANIC=Error method: no words)" - false true`},
+		"goexit":                         {func(context.Context, *qsidecar.Job) error { runtime.Goexit(); return nil }, `nack L1 "" 0 "the handler ended its goroutine (runtime.Goexit)" - false true`},
 		"with a result": {func(_ context.Context, j *qsidecar.Job) error {
 			j.Result, j.Then = []byte("r"), []protocol.NewJob{{Queue: "next"}}
 			return nil
@@ -90,6 +96,13 @@ func TestWorkerTellsOutcomes(t *testing.T) {
 		})
 	}
 }
+
+func nothing() any { return nil }
+
+// unspeakable is an error whose text cannot be had.
+type unspeakable struct{}
+
+func (unspeakable) Error() string { panic("no words") }
 
 // outcome is what a settle says: the first line of its error, its delay, dead, charge.
 func outcome(r *protocol.Request) string {
@@ -170,6 +183,23 @@ func TestWorkerFailsWhatCannotBeAcked(t *testing.T) {
 	nack := w.expect(protocol.OpNack)
 	if !strings.Contains(nack.Error, "max_frame") {
 		t.Errorf("the attempt's error is %q, want the limit named", nack.Error)
+	}
+	w.settled(nack, "nacked", 1)
+	w.stopped()
+}
+
+// An outcome that the sidecar refuses is the attempt's failure: left alone, the job would
+// stay this worker's until it ends.
+func TestWorkerFailsWhatCannotBeNacked(t *testing.T) {
+	t.Parallel()
+	w := work(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error {
+		return &qsidecar.RetryError{Err: errors.New("later"), Delay: time.Hour}
+	}})
+	w.jobs(w.expect(protocol.OpClaim), "L1")
+	w.fail(w.expect(protocol.OpNack), protocol.CodeBadRequest)
+	nack := w.expect(protocol.OpNack)
+	if got, want := outcome(nack), `nack L1 "" 0 "bad_request: says the test" - false true`; got != want {
+		t.Errorf("then it sent %s, want %s", got, want)
 	}
 	w.settled(nack, "nacked", 1)
 	w.stopped()

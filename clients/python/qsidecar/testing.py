@@ -86,9 +86,9 @@ class Inline:
         done.ran = True
         try:
             done.result = app.perform(done.job)
-        except Exception as e:
+        except BaseException as e:
             done.error = e
-            if self._raises:
+            if self._raises or not isinstance(e, Exception):
                 raise
             return
         self._enqueue(done.job._then)

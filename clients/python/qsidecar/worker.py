@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import queue
 import threading
 import traceback
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
 
-from . import _processes, errors
+from . import _handlers, _processes, errors
 from .client import Client
 from .job import Enqueued, Job, Seconds
 
@@ -76,10 +77,12 @@ class App:
         """Says that the function works the jobs of that queue; it stays the function that it is.
 
         A job whose function returns is done; result=True keeps what it returns with the job, as JSON (or bytes as
-        they are). One whose function raises has failed: see Retry and Dead.
+        they are). One whose function raises has failed: see Retry and Dead. An `async def` function is run by the
+        one event loop that the process has for them; generator functions are refused with a TypeError.
         """
 
         def decorate(function: Handler) -> Handler:
+            _handlers.check(function)
             if queue in self.jobs:
                 raise ValueError(f"the queue {queue} has a function already: {self.jobs[queue].function!r}")
             self.jobs[queue] = _Entry(function, result)
@@ -89,6 +92,7 @@ class App:
 
     def before_job(self, hook: Before) -> Before:
         """Says that hook(job) is called before each job's function, in its thread. If it raises the job has failed."""
+        _handlers.check(hook)
         self._before.append(hook)
         return hook
 
@@ -97,6 +101,7 @@ class App:
 
         error is what the function raised, or None. If the hook raises and the function did not, the job has failed.
         """
+        _handlers.check(hook)
         self._after.append(hook)
         return hook
 
@@ -158,13 +163,13 @@ class App:
         result = None
         try:
             for before in self._before:
-                before(job)
-            result = entry.function(job)
+                _handlers.finish(before(job))
+            result = _handlers.finish(entry.function(job))
         except BaseException as e:
             error = e
         for after in self._after:
             try:
-                after(job, error)
+                _handlers.finish(after(job, error))
             except BaseException as e:
                 log.exception("%r: the hook %r failed", job, after)
                 error = error or e
@@ -273,31 +278,56 @@ class _Crew:
             log.warning("%r: its lease was lost; another worker may have done it too", job)
 
 
+# What the sidecar, or this library, says of a settle that is wrong as it stands.
+REFUSED = (errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forbidden, errors.Unsupported)
+
+
 def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
-    """Settles a job by how its function ended, and tries for as long as the lease is not known to be lost."""
+    """Settles a job by how its function ended, and tries for as long as the lease is not known to be lost.
+
+    Where that can't be settled as it is (a result that is no JSON, a delay of a century), now or ever, the attempt has
+    failed: a job that was left alone would stay this worker's until it ends.
+    """
+    try:
+        return _settle(job, result, error)
+    except errors.Error as e:
+        if not isinstance(e, REFUSED):
+            raise
+        refusal: Exception = e
+    except Exception as e:
+        refusal = e
+    log.error("%r: its outcome was refused, so the attempt has failed", job, exc_info=refusal)
+    job.nack(describe(refusal), timeout=math.inf)
+
+
+def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
     if error is None:
-        try:
-            if isinstance(result, (bytes, bytearray)):
-                job.ack(raw=bytes(result), timeout=math.inf)
-            else:
-                job.ack(result, timeout=math.inf)
-            return
-        except (TypeError, ValueError, errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forbidden) as e:
-            error = e  # its result or what follows it cannot be stored, and never will be
-    if isinstance(error, Retry):
-        job.nack(str(error) or "Retry", delay=error.delay, charge=error.charge, timeout=math.inf)
+        if isinstance(result, (bytes, bytearray)):
+            job.ack(raw=bytes(result), timeout=math.inf)
+        else:
+            job.ack(result, timeout=math.inf)
+    elif isinstance(error, Retry):
+        job.nack(_text(error) or "Retry", delay=error.delay, charge=error.charge, timeout=math.inf)
     elif isinstance(error, Dead):
-        job.nack(str(error), dead=True, timeout=math.inf)
+        job.nack(_text(error), dead=True, timeout=math.inf)
     else:
         log.error("%r failed", job, exc_info=error)
         job.nack(describe(error), timeout=math.inf)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
 
 
 def describe(error: BaseException) -> str:
     """An error for people: what, then where, the innermost calls first, in the 4 KiB that are kept."""
     what = "".join(traceback.format_exception_only(type(error), error)).strip()
     calls = reversed(traceback.extract_tb(error.__traceback__))
-    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls if c.filename != __file__)])
+    own = os.path.dirname(__file__)
+    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls if os.path.dirname(c.filename) != own)])
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()  # for qsidecar.testing

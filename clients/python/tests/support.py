@@ -1,12 +1,14 @@
 """What the tests share. They run against the sidecar on QSIDECAR_SOCKET, in queues of their own."""
 
 import itertools
+import logging
 import os
 import signal
 import threading
 import time
 import traceback
 import unittest
+from contextlib import contextmanager
 
 import qsidecar
 
@@ -97,3 +99,13 @@ def in_thread(function):
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     return thread
+
+
+@contextmanager
+def quiet():
+    """Has nothing logged that is made inside, or by children forked there: the errors are the test's."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -3,11 +3,10 @@ import os
 import signal
 import threading
 import unittest
-from contextlib import contextmanager
 
 import qsidecar
 from qsidecar import Dead, Retry, testing
-from support import Case, app, eventually, exit_of, forked, in_thread, queue
+from support import Case, app, eventually, exit_of, forked, in_thread, queue, quiet
 
 KEPT = os.environ.get("QSIDECAR_KEPT", "py-not-kept")  # a queue that keeps its jobs
 
@@ -277,16 +276,6 @@ class Pipe(logging.Handler):
 
     def emit(self, record):
         os.write(self.to, (record.getMessage() + "\n").encode())
-
-
-@contextmanager
-def quiet():
-    """Has the children made inside log nothing: their errors are the test's."""
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 class Inline(unittest.TestCase):

@@ -6,6 +6,8 @@ module Qsidecar
   VERSION = "0.1.0"
 end
 
+require "fiber" # Fiber#alive?, on a Ruby older than 3.1
+
 require_relative "qsidecar/errors"
 require_relative "qsidecar/codec"
 require_relative "qsidecar/link"

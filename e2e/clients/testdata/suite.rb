@@ -278,6 +278,54 @@ class Suite
     equal ["then"], Array.new(1) { one("then").tap(&:ack).payload }
   end
 
+  # No job is acked whose work did not run, and none stays with a worker that cannot settle it.
+  def check_handlers
+    ran = []
+    later = ->(job) { ran << job.id }
+    {
+      "lazy" => ->(job) { [job].lazy.map(&later) }, "enumerator" => ->(job) { [job].each }, "proc" => ->(job) { proc { later.call(job) } },
+      "method" => ->(_) { ran.method(:push) }, "fiber" => ->(job) { Fiber.new { later.call(job) } },
+      "thread exits" => ->(_) { Thread.exit }, "thread killed" => ->(_) { Thread.current.kill }, "thread fails" => ->(_) { failing_thread },
+      "throw" => ->(_) { throw :out }, "yield" => ->(_) { Fiber.yield }, "interrupt" => ->(_) { raise Interrupt },
+      "memory" => ->(_) { raise NoMemoryError, "full" }, "own" => ->(_) { raise Class.new(Exception), "own" },
+      "no words" => ->(_) { raise Class.new(StandardError) { def message; raise "no words"; end } },
+      "a century" => ->(_) { raise Qsidecar::Retry.new(delay: 100 * 365 * 86_400) }, "no time" => ->(_) { raise Qsidecar::Retry.new(delay: "soon") },
+      "no queue" => ->(job) { job.ack(enqueue: [{ queue: "no queue's name!" }]) }
+    }.each do |name, handler|
+      queue = "handlers-#{name.tr(" ", "-")}"
+      worker = Qsidecar::Worker.new(logger: silent, **@options)
+      worker.job(queue, &handler)
+      id = @client.enqueue(queue, 1, max_attempts: 1).id
+      worker.run(concurrency: 1, drain: true)
+      equal "dead", @client.call("peek", queue: queue, ids: [id])["jobs"].map { |j| j["state"] }.first, "a job of #{name}"
+    end
+    equal [], ran, "what was run all the same"
+  end
+
+  # A thread that a job leaves to work is waited for, and one that a job ended is replaced.
+  def check_handlers_threads
+    ran = []
+    worker = Qsidecar::Worker.new(logger: silent, **@options)
+    worker.job("threads-left") { |job| job.payload == 0 ? Thread.exit : Thread.new { ran << job.payload } }
+    4.times { |n| @client.enqueue("threads-left", n, max_attempts: 1) }
+    worker.run(concurrency: 1, drain: true)
+    equal [1, 2, 3], ran
+    equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 1 }, stat("threads-left"))
+  end
+
+  def failing_thread
+    Thread.new do
+      Thread.current.report_on_exception = false
+      raise Qsidecar::Dead, "in a thread"
+    end
+  end
+
+  def silent
+    quiet = Object.new
+    %i[info warn error].each { |level| quiet.define_singleton_method(level) { |_| nil } }
+    quiet
+  end
+
   def check_inline
     worker, log = jobs_of_all_kinds
     did = Qsidecar::Testing.inline(worker, raises: false) do
@@ -293,9 +341,7 @@ class Suite
 
   # jobs_of_all_kinds is a worker, and what its after_job hook saw.
   def jobs_of_all_kinds
-    quiet = Object.new
-    %i[info warn error].each { |level| quiet.define_singleton_method(level) { |_| nil } }
-    worker = Qsidecar::Worker.new(logger: quiet, **@options)
+    worker = Qsidecar::Worker.new(logger: silent, **@options)
     worker.job("kinds") do |job|
       case job.payload
       when 1 then raise Qsidecar::Retry.new(delay: 3600)

@@ -99,7 +99,7 @@ module Qsidecar
       error = nil
       begin
         @before.each { |hook| hook.call(job) }
-        @handlers.fetch(job.queue).call(job)
+        finish(@handlers.fetch(job.queue).call(job))
       rescue Exception => e # rubocop:disable Lint/RescueException -- a job's exit is its failure, and not the worker's
         error = e
       end
@@ -108,6 +108,16 @@ module Qsidecar
     end
 
     private
+
+    # finish refuses what a block gave in place of its work: a call that ran nothing is not
+    # a job that is done. A thread is waited for.
+    def finish(value)
+      case value
+      when Thread then finish(value.value)
+      when Enumerator, Proc, Method then raise TypeError, "the block returned #{value.inspect}, which has not run: its work was not done"
+      when Fiber then raise TypeError, "the block returned a Fiber that has not ended: its work was not done" if value.alive?
+      end
+    end
 
     # signals has the first signal stop the run, and the second end the process.
     def signals(fleet)
@@ -129,15 +139,33 @@ module Qsidecar
     # serve works in this process until it is stopped.
     def serve(concurrency)
       client = Client.new(**@options, on_lost: method(:lost))
-      threads = Array.new(concurrency) { Thread.new { work(client) } }
-      Thread.new { threads.each(&:join) && stop } if @drain
+      threads = []
+      concurrency.times { start(threads, client) }
+      Thread.new { ended(threads) && stop } if @drain
       command = @commands.pop
       @stopping = true
       @resting[0].synchronize { @resting[1].broadcast }
       client.stop_claiming
-      threads.each(&:join)
+      ended(threads)
       client.close
       raise command if command.is_a?(Exception)
+    end
+
+    # start adds a thread. One that a job's block ended (Thread.exit) is replaced before it is over.
+    def start(threads, client)
+      threads << Thread.new do
+        work(client)
+        over = true
+      ensure
+        start(threads, client) unless over || @stopping
+      end
+    end
+
+    # ended waits for the threads, and for those that took the places of others meanwhile.
+    def ended(threads)
+      at = -1
+      threads[at].join while threads[at += 1]
+      true
     end
 
     # work is a thread's loop.
@@ -150,7 +178,7 @@ module Qsidecar
 
           tries = 0
           @away = false
-          jobs.each { |job| @stopping ? give_back(job) : settle(job, perform(job)) }
+          jobs.each { |job| @stopping ? give_back(job) : one(job) }
         rescue Unavailable, UnknownOutcome, Draining, Busy, TimedOut, NotConnected, Internal => e
           told, @away = @away, true # once, and not by each thread
           log(:warn, "no jobs just now: #{e.message}") unless told
@@ -161,6 +189,14 @@ module Qsidecar
       nil # it was left at once
     rescue StandardError => e
       @commands << e # what trying again cannot mend, as a queue that does not exist
+    end
+
+    # one does a job and settles it, also where its block ends the thread.
+    def one(job)
+      error = ThreadError.new("the job ended its thread")
+      error = perform(job)
+    ensure
+      settle(job, error)
     end
 
     # rest pauses, and ends early when the worker is stopped.
@@ -177,7 +213,8 @@ module Qsidecar
     end
 
     # settle tells the sidecar what became of a job, for as long as it takes: the work is
-    # done, and told at once that the database is away it would be done twice.
+    # done, and told at once that the database is away it would be done twice. An outcome that
+    # is refused is the attempt's failure: left alone, the job would stay this worker's.
     def settle(job, error)
       return if job.settled?
       return log(:warn, "job #{job.id} of #{job.queue} is with another worker by now: its lease was lost") if job.lost?
@@ -195,8 +232,12 @@ module Qsidecar
 
         rest(tries += 1)
         retry
-      rescue Error => e
+      rescue Closed, NotConnected => e
         log(:error, "job #{job.id} of #{job.queue} could not be settled: #{e.message}")
+      rescue StandardError => e
+        log(:error, "job #{job.id} of #{job.queue}: its outcome was refused: #{e.message}")
+        error, refused, before = e, true, refused
+        retry unless before
       end
     end
 
@@ -214,7 +255,7 @@ module Qsidecar
 
     def after(hook, job, error)
       hook.call(job, error)
-    rescue StandardError => e
+    rescue Exception => e # rubocop:disable Lint/RescueException -- as in perform
       log(:error, "after_job of job #{job.id}: #{e.class}: #{e.message}")
     end
 

@@ -1,0 +1,235 @@
+"""What becomes of jobs whose functions are not plain ones: none is acked whose work did not run."""
+
+import asyncio
+import concurrent.futures
+import functools
+import sys
+import threading
+
+from qsidecar import Dead, Retry, testing
+from support import Case, app, eventually, in_thread, quiet
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+async def a_while():
+    """Lets the loop go on."""
+    await asyncio.get_running_loop().run_in_executor(None, int)
+
+
+class Handlers(Case):
+    def setUp(self):
+        super().setUp()
+        self.app = app()
+        self.addCleanup(self.app.client.close)
+        self.ran = []
+
+    def work(self, function, times=1, hook=None, **options):
+        """Has the function work one job, and returns the job as it is then; None: it was acked."""
+        if hook is not None:
+            self.app.before_job(hook)
+        self.app.job(self.q)(function)
+        options.setdefault("max_attempts", times)
+        job_id = self.app.enqueue(self.q, "x", **options).id
+        thread = in_thread(lambda: self.app.run(concurrency=1))
+        self.addCleanup(thread.join, 20)
+        self.addCleanup(self.app.stop)
+
+        def ended():
+            job = self.peek(job_id)
+            return (job,) if job is None or job["state"] in ("dead", "scheduled") else None
+
+        (job,) = eventually(ended, "the job is acked, dead or to be tried again")
+        return job
+
+    def why(self, job):
+        self.assertIsNotNone(job, "the job was acked")
+        self.assertEqual(job["state"], "dead")
+        return job["errors"][-1]["message"]
+
+    def test_a_coroutine_function_is_run(self):
+        async def work(job):
+            await a_while()
+            self.ran.append(job.payload)
+
+        self.assertIsNone(self.work(work))
+        self.assertEqual(self.ran, ["x"])
+
+    def test_what_a_coroutine_raises(self):
+        for error, word in (
+            (KeyError("é"), "KeyError: 'é'"),
+            (Dead("no use"), "no use"),
+            (SystemExit(0), "SystemExit: 0"),
+            (KeyboardInterrupt(), "KeyboardInterrupt"),
+            (asyncio.CancelledError(), "asyncio.exceptions.CancelledError"),
+            (StopIteration(), "coroutine raised StopIteration"),
+        ):
+            with self.subTest(repr(error)):
+                self.setUp()
+
+                async def work(job, error=error):
+                    raise error
+
+                with quiet():
+                    self.assertIn(word, self.why(self.work(work)))
+
+    def test_coroutines_behind_other_callables(self):
+        async def work(job, *, to):
+            to.append(job.payload)
+
+        class Callable:
+            async def __call__(this, job):
+                self.ran.append(job.payload)
+
+        for function in (functools.partial(work, to=self.ran), lambda job: work(job, to=self.ran), Callable()):
+            with self.subTest(repr(function)):
+                ran, self.ran[:] = self.ran, []
+                self.setUp()
+                self.ran = ran
+                self.assertIsNone(self.work(function))
+                self.assertEqual(self.ran, ["x"])
+
+    def test_all_coroutines_of_a_worker_have_one_loop(self):
+        loops = []
+
+        @self.app.job(self.q)
+        async def work(job):
+            loops.append(asyncio.get_running_loop())
+
+        for _ in range(5):
+            self.app.enqueue(self.q)
+        self.app.run(concurrency=4, drain=True)
+        self.assertEqual((len(loops), len(set(loops))), (5, 1))
+
+    def test_coroutines_work_at_once(self):
+        both = threading.Barrier(2, timeout=60)
+
+        @self.app.job(self.q)
+        async def work(job):
+            await asyncio.get_running_loop().run_in_executor(None, both.wait)
+            self.ran.append(job)
+
+        for _ in range(2):
+            self.app.enqueue(self.q, max_attempts=1)
+        thread = in_thread(lambda: self.app.run(concurrency=2))
+        self.addCleanup(thread.join, 20)
+        self.addCleanup(self.app.stop)
+        eventually(lambda: len(self.ran) == 2, "each was at work while the other was")
+
+    def test_a_hook_that_is_a_coroutine_is_run(self):
+        async def before(job):
+            raise Dead("not for you")
+
+        with quiet():
+            job = self.work(lambda job: self.ran.append(job.payload), hook=before)
+        self.assertEqual((self.why(job), self.ran), ("not for you", []))
+
+    def test_generators_are_refused(self):
+        def generator(job):
+            self.ran.append((yield))
+
+        async def async_generator(job):
+            yield self.ran.append(job)
+
+        for function in (generator, async_generator, functools.partial(generator), functools.partial(async_generator)):
+            with self.subTest(repr(function)), self.assertRaisesRegex(TypeError, "generator"):
+                self.app.job(self.q)(function)
+            with self.subTest(repr(function)), self.assertRaisesRegex(TypeError, "generator"):
+                self.app.before_job(function)
+            with self.subTest(repr(function)), self.assertRaisesRegex(TypeError, "generator"):
+                self.app.after_job(function)
+
+    def test_work_that_is_returned_unrun_fails_its_job(self):
+        def generator(job):
+            yield self.ran.append(job)
+
+        async def async_generator(job):
+            yield self.ran.append(job)
+
+        for function in (
+            lambda job: generator(job),
+            lambda job: async_generator(job),
+            lambda job: map(self.ran.append, [job]),
+            lambda job: filter(self.ran.append, [job]),
+        ):
+            with self.subTest(repr(function)):
+                ran = self.ran
+                self.setUp()
+                with quiet():
+                    self.assertIn("TypeError", self.why(self.work(function)))
+                self.assertEqual(ran, [])
+
+    def test_a_future_is_waited_for(self):
+        pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.addCleanup(pool.shutdown)
+
+        def bad():
+            raise Dead("in the pool")
+
+        with quiet():
+            self.assertEqual(self.why(self.work(lambda job: pool.submit(bad))), "in the pool")
+
+    def test_non_standard_exceptions(self):
+        class Own(BaseException):
+            pass
+
+        def leave(job):
+            sys.exit(0)
+
+        def own(job):
+            raise Own("mine")
+
+        def interrupt(job):
+            raise KeyboardInterrupt
+
+        def generator_exit(job):
+            raise GeneratorExit
+
+        def unspeakable(job):
+            raise Unspeakable
+
+        words = {leave: "SystemExit: 0", own: "Own: mine", interrupt: "KeyboardInterrupt", generator_exit: "GeneratorExit",
+                 unspeakable: "Unspeakable"}
+        for function, word in words.items():
+            with self.subTest(word):
+                self.setUp()
+                with quiet():
+                    self.assertIn(word, self.why(self.work(function)))
+
+    def test_an_outcome_that_is_refused_fails_the_job(self):
+        class Silent(Dead, Unspeakable):
+            __str__ = Unspeakable.__str__
+
+        def too_late(job):
+            raise Retry("in a century", delay=100 * 365 * 86400)
+
+        def backwards(job):
+            raise Retry("yesterday", delay=-1)
+
+        def nowhere(job):
+            job.then("no queue's name!")
+
+        def silent(job):
+            raise Silent
+
+        for function, word in ((too_late, "delay_ms"), (backwards, "delay_ms"), (nowhere, "queue"), (silent, "Silent")):
+            with self.subTest(word), quiet():
+                self.setUp()
+                self.assertIn(word, self.why(self.work(function)))
+
+    def test_inline_runs_coroutines_too(self):
+        @self.app.job(self.q, result=True)
+        async def work(job):
+            await a_while()
+            return job.payload + 1
+
+        async def caller():
+            return self.app.enqueue(self.q, 1)  # as a program does that has a loop of its own
+
+        with testing.inline(self.app) as did:
+            self.app.enqueue(self.q, 1)
+            asyncio.run(caller())
+        self.assertEqual([done.result for done in did.jobs], [2, 2])
