@@ -192,22 +192,25 @@ func (c *Client) quietLocked() {
 	c.idle = nil
 }
 
-// takeLocked moves the queue's calls to the connection's open ones, for the
-// writer to send.
-func (c *Client) takeLocked(now time.Time) []*call {
-	batch := c.queue
-	c.queue = nil
-	for _, cl := range batch {
-		cl.state = sent
-		if cl.firstSent.IsZero() {
-			cl.firstSent = now
-		} else if cl.req.WaitMS > 0 { // the wait goes on, it does not begin again
-			cl.req.WaitMS = max(0, cl.req.WaitMS-now.Sub(cl.firstSent).Milliseconds())
-			cl.firstSent = now
-		}
-		c.open[cl.req.ID] = cl
+// sendLocked appends a call's frame to buf, and counts it among the connection's open ones. This
+// happens under the lock, so that nothing reads a request whose caller has gone. What cannot be
+// sent ends with an error here: the sidecar would answer it by closing the connection on everybody.
+func (c *Client) sendLocked(buf []byte, cl *call, now time.Time) []byte {
+	if cl.req.WaitMS > 0 && !cl.firstSent.IsZero() { // the wait goes on, it does not begin again
+		cl.req.WaitMS = max(0, cl.req.WaitMS-now.Sub(cl.firstSent).Milliseconds())
 	}
-	return batch
+	if cl.req.WaitMS > 0 || cl.firstSent.IsZero() {
+		cl.firstSent = now
+	}
+	out := protocol.Msgpack.AppendRequest(buf, &cl.req)
+	if size := int64(len(out) - len(buf) - 4); c.hello.MaxFrame > 0 && size > c.hello.MaxFrame {
+		c.finishLocked(cl, result{err: protocol.Errorf(protocol.CodeTooLarge,
+			"%s was not sent: it has %d bytes and the sidecar takes %d at most (max_frame)", cl.req.Op, size, c.hello.MaxFrame)})
+		return buf
+	}
+	cl.state = sent
+	c.open[cl.req.ID] = cl
+	return out
 }
 
 // requeueLocked sorts the open calls of a connection that ended with cause: those

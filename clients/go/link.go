@@ -243,23 +243,19 @@ func (c *Client) refuseLocked(e *protocol.Error) {
 func (c *Client) write(ctx context.Context, l *link) {
 	var buf []byte
 	for {
-		c.mu.Lock()
-		batch := c.takeLocked(time.Now())
-		limit := c.hello.MaxFrame
-		c.mu.Unlock()
 		buf = buf[:0]
-		for _, cl := range batch {
-			buf = c.encode(buf, cl, limit)
-			if len(buf) < writeChunk {
-				continue
-			}
-			if !l.send(buf) {
-				return
-			}
-			buf = buf[:0]
+		c.mu.Lock()
+		for now := time.Now(); len(c.queue) > 0 && len(buf) < writeChunk; c.queue = c.queue[1:] {
+			buf = c.sendLocked(buf, c.queue[0], now)
+			c.queue[0] = nil // its payload is its caller's
 		}
+		more := len(c.queue) > 0
+		c.mu.Unlock()
 		if !l.send(buf) {
 			return
+		}
+		if more {
+			continue
 		}
 		if cap(buf) > 4*writeChunk {
 			buf = nil // one large request should not be kept for ever
@@ -283,18 +279,4 @@ func (l *link) send(b []byte) bool {
 		return false
 	}
 	return true
-}
-
-// encode appends a call's frame to buf. What cannot be sent ends with an error
-// here: the sidecar would answer it by closing the connection on everybody.
-func (c *Client) encode(buf []byte, cl *call, limit int64) []byte {
-	out := protocol.Msgpack.AppendRequest(buf, &cl.req)
-	if size := int64(len(out) - len(buf) - 4); limit > 0 && size > limit {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.finishLocked(cl, result{err: protocol.Errorf(protocol.CodeTooLarge,
-			"%s was not sent: it has %d bytes and the sidecar takes %d at most (max_frame)", cl.req.Op, size, limit)})
-		return buf
-	}
-	return out
 }

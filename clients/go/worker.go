@@ -109,7 +109,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if len(w.Queues) == 0 || w.Handler == nil || w.Concurrency < 0 || w.Concurrency > maxConcurrency {
 		return fmt.Errorf("qsidecar: a Worker needs Queues, a Handler and a Concurrency of 1 to %d", maxConcurrency)
 	}
-	r := &running{Worker: w, log: w.Logger, jobs: make(map[string]context.CancelCauseFunc), lost: make(map[string]bool)}
+	r := &running{Worker: w, log: w.Logger, jobs: make(map[string]context.CancelCauseFunc)}
 	if r.log == nil {
 		r.log = slog.Default()
 	}
@@ -161,7 +161,6 @@ type running struct {
 
 	mu   sync.Mutex
 	jobs map[string]context.CancelCauseFunc // under way, by lease
-	lost map[string]bool                    // told before they were under way
 }
 
 // dial connects, for as long as it takes.
@@ -206,10 +205,8 @@ func (r *running) onLost(leases []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range leases {
-		if end := r.jobs[l]; end != nil {
+		if end := r.jobs[l]; end != nil { // else its job has ended, or has not begun: do asks then
 			end(ErrLost)
-		} else {
-			r.lost[l] = true
 		}
 	}
 }
@@ -265,12 +262,11 @@ func (r *running) do(ctx context.Context, job *Job) {
 		defer done()
 	}
 	r.mu.Lock()
-	if r.lost[job.Lease] {
-		delete(r.lost, job.Lease)
-		cancel(ErrLost)
-	}
 	r.jobs[job.Lease] = cancel
 	r.mu.Unlock()
+	if !r.client.Holds(job.Lease) { // lost before it was among the jobs
+		cancel(ErrLost)
+	}
 	err := r.handle(handling, job)
 	r.mu.Lock()
 	delete(r.jobs, job.Lease)

@@ -172,6 +172,27 @@ func TestWorkerEndsContexts(t *testing.T) {
 	w.stopped()
 }
 
+// A lease that is lost before its job has begun ends the job's context at once.
+func TestWorkerKnowsWhatWasLostBefore(t *testing.T) {
+	t.Parallel()
+	causes := make(chan error, 1)
+	w := work(t, qsidecar.Worker{Handler: func(ctx context.Context, _ *qsidecar.Job) error {
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return nil
+	}})
+	claim := w.expect(protocol.OpClaim)
+	reply := protocol.Msgpack.AppendReply(nil, &protocol.Reply{ID: claim.ID, OK: true, Jobs: []protocol.Job{{ID: "j", Queue: "q", Lease: "L1", Attempt: 1, MaxAttempts: 20}}})
+	reply = protocol.Msgpack.AppendReply(reply, &protocol.Reply{Event: protocol.EventLost, Lost: []string{"L1"}})
+	if _, err := w.conn.Write(reply); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-causes; !errors.Is(err, qsidecar.ErrLost) {
+		t.Errorf("the context ended with %v, want ErrLost", err)
+	}
+	w.stopped()
+}
+
 // A result that the sidecar does not take is the attempt's failure.
 func TestWorkerFailsWhatCannotBeAcked(t *testing.T) {
 	t.Parallel()

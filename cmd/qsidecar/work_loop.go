@@ -39,7 +39,6 @@ type worker struct {
 
 	mu      sync.Mutex
 	running map[string]context.CancelCauseFunc // by lease
-	early   map[string]bool                    // lost before their run began
 }
 
 func newWorker(a *app, f *workFlags) *worker {
@@ -47,7 +46,6 @@ func newWorker(a *app, f *workFlags) *worker {
 		a: a, flags: f, out: a.stdout, errOut: &oneAtATime{w: a.errOut},
 		idle:    make(chan runner, f.atOnce),
 		running: make(map[string]context.CancelCauseFunc),
-		early:   make(map[string]bool),
 	}
 	if _, file := w.out.(*os.File); !file {
 		w.out = &oneAtATime{w: w.out}
@@ -73,10 +71,8 @@ func (w *worker) lost(leases []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range leases {
-		if end := w.running[s]; end != nil {
+		if end := w.running[s]; end != nil { // else its run is over, or has not begun: one asks then
 			end(errJobLost)
-		} else {
-			w.early[s] = true
 		}
 	}
 }
@@ -235,10 +231,10 @@ func (w *worker) one(abort context.Context, r runner, job protocol.Job) verdict 
 	defer end(nil)
 	w.mu.Lock()
 	w.running[job.Lease] = end
-	if w.early[job.Lease] {
+	w.mu.Unlock()
+	if !w.client.Holds(job.Lease) { // lost before its run began
 		end(errJobLost)
 	}
-	w.mu.Unlock()
 	defer w.over(job.Lease)
 	v := verdict{why: errJobLost.Error()}
 	if ctx.Err() == nil {
@@ -265,7 +261,6 @@ func (w *worker) over(lease string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.running, lease)
-	delete(w.early, lease)
 }
 
 // settle carries a verdict out, through outages.
