@@ -166,7 +166,7 @@ type Ack struct {
 // to dead when they are out of attempts or Dead is set. It keeps a failure with
 // CauseNacked and Error. With Uncharged this delivery does not count and no
 // failure is kept (*not now* rather than *failed*); the back-off is then that of
-// the attempts before it, at least the initial one.
+// the attempts before it, at least the initial one, and doubles with each such nack in a row.
 type Nack struct {
 	Leases    []Lease
 	Error     string

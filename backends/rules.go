@@ -9,7 +9,8 @@ import (
 
 // Standing is what a claimed row says about its tries: Attempts counts the
 // current one, also where it is not charged yet, Limit is the effective
-// max_attempts, Losses those in a row.
+// max_attempts, Losses those in a row; below 0 it counts snoozes in a row (uncharged nacks
+// without a delay) in their place.
 type Standing struct {
 	Attempts, Limit, Losses int
 	Backoff, BackoffMax     time.Duration
@@ -36,10 +37,14 @@ type Fate struct {
 
 // Nacked is the fate of a nacked job.
 func (s Standing) Nacked(n Nack) Fate {
-	if n.Uncharged {
-		s.Attempts--
-	} else {
+	switch {
+	case !n.Uncharged:
 		s.Losses, s.Unrecorded = 0, 0
+	case !n.HasDelay:
+		s.Losses = max(min(s.Losses, 0)-1, -mostSnoozes)
+		fallthrough
+	default:
+		s.Attempts--
 	}
 	f := s.again(s.backoff())
 	if n.HasDelay {
@@ -59,7 +64,7 @@ func (s Standing) Released(r Release) Fate {
 	if r.Uncharged {
 		return Fate{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, Unrecorded: s.Unrecorded}
 	}
-	s.Losses++
+	s.Losses = max(s.Losses, 0) + 1
 	if r.Cause != CauseSidecarLost { // then its sidecar outlived the delivery
 		s.Unrecorded = 0
 	}
@@ -94,10 +99,14 @@ func (s Standing) again(delay time.Duration) Fate {
 	return f
 }
 
-// backoff doubles with each attempt, from the initial one to the limit.
+// mostSnoozes is as far as they are counted: more double nothing that is not at its limit.
+const mostSnoozes = 100
+
+// backoff doubles with each attempt, and with each snooze in a row after the first, from the
+// initial one to the limit.
 func (s Standing) backoff() time.Duration {
 	d := s.Backoff
-	for n := s.Attempts; n > 1 && d < s.BackoffMax; n-- {
+	for n := max(s.Attempts, 1) + max(-s.Losses, 1) - 2; n > 0 && d < s.BackoffMax; n-- {
 		d *= 2
 	}
 	return min(d, s.BackoffMax)

@@ -118,13 +118,33 @@ var attempts = map[string]func(*kit){
 			if j := k.nack(backends.Nack{Error: "not now", Uncharged: true}); j.Attempt != 1 || j.LastError != "" {
 				k.Fatalf("attempt %d, last error %q; want the first again", j.Attempt, j.LastError)
 			}
-			k.dueIn(id, time.Second) // the initial back-off, however often
+			k.Shift(time.Hour)
+			k.sweep(backends.Sweep{})
 		}
 		k.failures(id)
 		k.nack(backends.Nack{Error: "now", HasDelay: true})
 		k.nack(backends.Nack{HasDelay: true})
 		k.nack(backends.Nack{Uncharged: true})
 		k.dueIn(id, 2*time.Second) // of the two attempts before it
+	},
+	"SnoozesInARowBackOff": func(k *kit) {
+		id := k.put("a")[0]
+		snooze := func(want ...time.Duration) {
+			k.Helper()
+			for _, d := range want {
+				k.nack(backends.Nack{Uncharged: true})
+				k.dueIn(id, d)
+			}
+		}
+		snooze(time.Second, 2*time.Second)
+		k.settle(backends.Release{Leases: each(k.one()), Uncharged: true}, 0) // given back, not snoozed
+		k.nack(backends.Nack{Uncharged: true, HasDelay: true})                // with a delay of its own
+		snooze(4*time.Second, 5*time.Second, 5*time.Second)                   // to the limit
+		k.nack(backends.Nack{HasDelay: true})                                 // an attempt ends the row
+		snooze(time.Second, 2*time.Second)
+		k.lose(backends.CauseDisconnected) // so does a loss, which is the first in a row: at once
+		k.state(id, backends.StateReady)
+		snooze(2*time.Second, 4*time.Second) // of the two attempts before
 	},
 	"FirstLossAtOnceSecondBacksOff": func(k *kit) {
 		p := policy("q")

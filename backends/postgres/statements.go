@@ -205,11 +205,12 @@ func failing(check string) string {
       FROM (
         SELECT v.*, CASE
           WHEN loss AND (uncharged OR losses = 1 AND cause <> 'timed_out') THEN 0
-          ELSE coalesce(delay_ms, least(j.backoff_max_ms, j.backoff_ms * 2::double precision ^ least(greatest(attempts, 1) - 1, 50))::bigint)
+          ELSE coalesce(delay_ms, least(j.backoff_max_ms, j.backoff_ms * 2::double precision ^ least(greatest(attempts, 1) + greatest(-losses, 1) - 2, 50))::bigint)
           END AS wait_ms
         FROM (
           SELECT x.*, j.attempts + j.ahead::int - uncharged::int AS attempts,
-            CASE WHEN uncharged THEN j.losses WHEN loss THEN j.losses + 1 ELSE 0 END AS losses,
+            CASE WHEN uncharged AND NOT loss AND delay_ms IS NULL THEN greatest(least(j.losses, 0) - 1, -100)
+              WHEN uncharged THEN j.losses WHEN loss THEN greatest(j.losses, 0) + 1 ELSE 0 END AS losses,
             CASE WHEN uncharged AND cause = 'sidecar_lost' THEN j.unrecorded + 1
               WHEN uncharged OR loss AND cause = 'sidecar_lost' THEN j.unrecorded ELSE 0 END AS unrecorded
           FROM (

@@ -33,8 +33,9 @@ const workHelp = `Claim jobs from the queues, in their order of preference, and 
 payload is on its stdin, and how it ends settles the job.
 
   exit 0          done
-  exit 75         not now: the job comes again after the queue's back-off, and this
-                  run does not count as an attempt (EX_TEMPFAIL)
+  exit 75         not now: the job comes again after --snooze-delay, or else the
+                  queue's back-off, which doubles with each 75 in a row; this run does
+                  not count as an attempt (EX_TEMPFAIL)
   --dead-on CODE  dead: not to be tried again
   anything else   failed, with the end of its stderr as the error: again after the
                   back-off, and dead when it is out of attempts. So are the end by a
@@ -90,6 +91,7 @@ type workFlags struct {
 	once, drain         bool
 	deadOn              []int
 	timeout, killAfter  durationFlag
+	snoozeDelay         durationFlag
 	queues, command     []string
 	deadOnText, program string // program: command[0] as it was found
 }
@@ -97,6 +99,7 @@ type workFlags struct {
 func (a *app) workCommand() *cobra.Command {
 	var f workFlags
 	f.timeout.min, f.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
+	f.snoozeDelay.max = protocol.MaxDelayMS * time.Millisecond
 	f.killAfter = durationFlag{d: defaultKillAfter, set: true, max: time.Hour}
 	cmd := &cobra.Command{
 		Use:   "work QUEUE… [flags] -- CMD [ARG…]",
@@ -122,6 +125,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.BoolVar(&f.result, "result", false, "CMD's stdout is the job's result (see keep in the config)")
 	fl.Var(&f.timeout, "timeout", "stop a CMD that takes longer; its job has failed (default: never)")
 	fl.Var(&f.killAfter, "kill-after", "what a CMD has from SIGTERM to SIGKILL")
+	fl.Var(&f.snoozeDelay, "snooze-delay", "a job comes again this long after exit 75 (default: back-off)")
 	fl.StringVar(&f.deadOnText, "dead-on", "", "exit `codes` that make a job dead, as 65,66")
 	fl.BoolVar(&f.once, "once", false, "work one job and end; exit code 3 where none is ready")
 	fl.BoolVar(&f.drain, "drain", false, "end when nothing is ready and all that was claimed is settled")

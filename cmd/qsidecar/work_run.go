@@ -160,7 +160,11 @@ func (w *worker) judge(p *process) verdict {
 	case 0:
 		return done()
 	case exitNotNow:
-		return notNow(fmt.Sprintf("not now (%s)", p.ending()))
+		v := notNow(fmt.Sprintf("not now (%s)", p.ending()))
+		if w.flags.snoozeDelay.set {
+			v.settle.DelayMS = protocol.Some(w.flags.snoozeDelay.d.Milliseconds())
+		}
+		return v
 	}
 	v := failed(p.ending(), p.stderr.text())
 	v.settle.Dead = w.flags.isDead(code)

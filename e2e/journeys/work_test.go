@@ -55,6 +55,11 @@ esac`)
 	if n := c.Stats("mail").Total(); n != 4 {
 		t.Errorf("%d jobs are left, want the 4 that were not done", n)
 	}
+	soon := c.Put("soon", "later")[0]
+	a.Work("soon", "--once", "--snooze-delay", "0s", "--", "./send.sh").WaitExit(0)
+	if j := c.Peek("soon", soon); j.State != "ready" || j.Attempt != 0 {
+		t.Errorf("75 with --snooze-delay 0s made %+v, want it ready and uncharged", j)
+	}
 	got := strings.Split(s.Read("env"), "\n")
 	for _, want := range []string{
 		"QSIDECAR_JOB=" + env, "QSIDECAR_QUEUE=mail", "QSIDECAR_ATTEMPT=1", "QSIDECAR_MAX_ATTEMPTS=20", "QSIDECAR_PRIORITY=7",
