@@ -1,5 +1,6 @@
 """qsidecar: a client and a worker for the job queue in the database you already have."""
 
+from . import sql, testing
 from .client import Client
 from .errors import (
     BadFrame,
@@ -50,4 +51,6 @@ __all__ = [
     "UnknownOutcome",
     "UnknownQueue",
     "Unsupported",
+    "sql",
+    "testing",
 ]

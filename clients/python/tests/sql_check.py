@@ -7,7 +7,8 @@ import json
 import sys
 from datetime import datetime, timedelta, timezone
 
-import qsidecar.sql
+import qsidecar
+import test_readme
 from support import client, eventually
 
 
@@ -75,6 +76,8 @@ def main(engine, where):
         raise AssertionError("a cursor of no driver was taken")
     except TypeError:
         pass
+    test_readme.check_transaction(connection, cursor.execute)
+    eventually(lambda: sidecar.request("peek", queue="mail", state="scheduled")["jobs"], "the README's job is there")
     sidecar.close()
     connection.close()
     print("all well on", engine)

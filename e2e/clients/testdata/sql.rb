@@ -69,4 +69,18 @@ else
   raise "a wrong #{what} was taken"
 end
 equal [], client.claim("sql")
+
+# The README's block, as it stands there: the drivers differ in how a transaction is begun.
+require "qsidecar/testing"
+execute(connection, "CREATE TABLE orders (item varchar(20))")
+readme = File.read(File.join($LOAD_PATH.find { |dir| File.exist?(File.join(dir, "qsidecar.rb")) }, "../README.md"))
+shown = readme.scan(/^```ruby\n(.*?)^```/m).flatten.last
+run = method(:execute)
+connection.define_singleton_method(:exec) { |words| run.call(self, words) } unless connection.respond_to?(:exec)
+unless connection.respond_to?(:transaction)
+  connection.define_singleton_method(:transaction) { |&work| query("BEGIN"); work.call; query("COMMIT") }
+end
+define_singleton_method(:sign_up) { |name| Qsidecar::Client.new.enqueue("greet", name) }
+eval(shown) # rubocop:disable Security/Eval
+equal({ "order" => 17 }, client.claim("mail", wait: 20).first.tap(&:ack).payload)
 client.close

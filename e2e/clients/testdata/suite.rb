@@ -278,6 +278,47 @@ class Suite
     equal ["then"], Array.new(1) { one("then").tap(&:ack).payload }
   end
 
+  # What the package's README shows is run as it stands there, but for its example and its last
+  # block, which TestRubyExample and sql.rb run.
+  def check_readme
+    blocks = Suite.readme
+    equal 4, blocks.size, "the README's blocks"
+    silently do
+      eval(blocks[1]) # rubocop:disable Security/Eval
+      work_resizes(Qsidecar::Worker.made.last)
+      printed = printed_by { eval(blocks[2]) } # rubocop:disable Security/Eval
+      equal "\x89PNG".b, printed.b.chomp
+    end
+    equal ["ada", 17], one("audit").tap(&:ack).payload
+  end
+
+  def self.readme
+    File.read(File.join($LOAD_PATH.find { |dir| File.exist?(File.join(dir, "qsidecar.rb")) }, "../README.md")).scan(/^```ruby\n(.*?)^```/m).flatten
+  end
+
+  def work_resizes(worker)
+    big, small = [10_001, 10].map { |size| @client.enqueue("resize", { "size" => size }, max_attempts: 1).id }
+    worker.run(concurrency: 1, drain: true)
+    equal ["the disk is full"], @client.call("peek", queue: "resize", ids: [big])["jobs"][0]["errors"].map { |e| e["message"] }
+    equal({ "picture" => small }, one("publish").tap(&:ack).payload)
+  end
+
+  # silently is for programs that warn.
+  def silently
+    old, $stderr = $stderr, StringIO.new
+    yield
+  ensure
+    $stderr = old
+  end
+
+  def printed_by
+    old, $stdout = $stdout, StringIO.new
+    yield
+    $stdout.string
+  ensure
+    $stdout = old
+  end
+
   # No job is acked whose work did not run, and none stays with a worker that cannot settle it.
   def check_handlers
     ran = []

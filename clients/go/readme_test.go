@@ -1,0 +1,85 @@
+package qsidecar_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// readmeClient is the README's block about a client.
+func readmeClient(ctx context.Context) error {
+	c, err := qsidecar.Dial(ctx, qsidecar.Options{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	stored, err := c.Enqueue(ctx, protocol.NewJob{Queue: "mail", Payload: []byte("to: ada"), Key: "welcome-ada"})
+	if err != nil || stored.ID == "" {
+		return errors.Join(err, errors.New("no id"))
+	}
+	jobs, err := c.Claim(ctx, qsidecar.Claim{Queues: []string{"mail", "resize"}, Max: 10, Wait: 30 * time.Second})
+	if err != nil {
+		return err
+	}
+	err = c.Ack(ctx, jobs[0].Lease)
+	return err
+}
+
+// readmeOutcomes are those of the README's block about a worker.
+var readmeOutcomes = []func() error{
+	func() error {
+		return &qsidecar.DeadError{Err: errors.New("no such picture")} // no more attempts
+	},
+	func() error {
+		return &qsidecar.RetryError{Err: errors.New("the disk is full"), Delay: time.Minute} // NoCharge: not now, rather than failed
+	},
+}
+
+// TestReadme: the lines of the README's blocks are those that run here; its example is
+// TestGoExample's.
+func TestReadme(t *testing.T) {
+	var texts [2]string
+	for i, name := range []string{"README.md", "readme_test.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(text)
+	}
+	spaces := regexp.MustCompile(`\s+`)
+	here := spaces.ReplaceAllString(texts[1], " ")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(texts[0], -1)
+	if len(blocks) != 3 {
+		t.Fatalf("the README has %d blocks of Go, want 3", len(blocks))
+	}
+	for _, b := range blocks[1:] {
+		for line := range strings.Lines(b[1]) {
+			if line = spaces.ReplaceAllString(strings.TrimSpace(line), " "); !strings.Contains(here, line) {
+				t.Errorf("the README has the line %q, which no test runs", line)
+			}
+		}
+	}
+	s := listen(t)
+	t.Setenv("QSIDECAR_SOCKET", s.socket)
+	done := later(func() (struct{}, error) { return struct{}{}, readmeClient(t.Context()) })
+	p := s.accept()
+	enqueue := p.expect(protocol.OpEnqueue)
+	p.reply(enqueue, &protocol.Reply{OK: true, Enqueued: &protocol.EnqueuedJob{ID: "17"}})
+	p.jobs(p.expect(protocol.OpClaim), "L1")
+	p.settled(p.expect(protocol.OpAck), "acked", 1)
+	if _, err := done.wait(t); err != nil {
+		t.Error(err)
+	}
+	for _, outcome := range readmeOutcomes {
+		if outcome() == nil {
+			t.Error("an outcome of the README is nil")
+		}
+	}
+}
