@@ -17,7 +17,7 @@ import (
 
 // PythonTools are what the tests and the benchmark of the Python client need beside it,
 // in one environment for all.
-var PythonTools = []string{"msgpack==1.2.4", "mypy==2.4.1", "psycopg[binary]==3.3.9", "PyMySQL==1.2.4"}
+var PythonTools = []string{"msgpack==1.2.4", "mypy==2.4.1", "psycopg[binary]==3.3.9", "PyMySQL==1.2.4", "SQLAlchemy==2.1.9"}
 
 // staleAfter is when an environment of a package that has changed since is removed:
 // long after the last run that could use it.

@@ -5,18 +5,20 @@
         qsidecar.sql.enqueue(cursor, "mail", {"order": 17})
     connection.commit()
 
-The database is the one that the queue's sidecar works on. A waiting worker gets the job within a second.
-A key against duplicates, and a wake-up within milliseconds, come with Client.enqueue.
+The database is the one that the queue's sidecar works on. On PostgreSQL a waiting worker gets the job as the
+transaction commits, elsewhere within a second.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from datetime import datetime
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import client
-from .job import NewJob, Seconds, dump, instant, millis
+from ._keys import Key, Run
+from .job import Enqueued, NewJob, Seconds, dump, instant, millis
 
 
 class _Dialect(NamedTuple):
@@ -24,6 +26,8 @@ class _Dialect(NamedTuple):
     headers: str  # the expression for a parameter with JSON, {} is the parameter
     delay: str  # for one of milliseconds from now
     run_at: str  # for one of milliseconds since 1970
+    next_id: str = ""  # asks for the number of a job to come
+    last_id: str = ""  # or for that of the job that was inserted
 
 
 _DIALECTS: Dict[str, _Dialect] = {
@@ -32,15 +36,21 @@ _DIALECTS: Dict[str, _Dialect] = {
         "CAST({} AS jsonb)",
         "clock_timestamp() + {} * interval '1 millisecond'",
         "timestamptz 'epoch' + {} * interval '1 millisecond'",
+        next_id="SELECT {schema}.qsidecar_next()",
     ),
     "mysql": _Dialect(
         "qsidecar_jobs",
         "{}",
         "UTC_TIMESTAMP(6) + INTERVAL {} * 1000 MICROSECOND",
         "TIMESTAMP('1970-01-01') + INTERVAL {} * 1000 MICROSECOND",
+        last_id="SELECT LAST_INSERT_ID()",
     ),
     "sqlite": _Dialect(
-        "qsidecar_jobs", "{}", "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) + {}", "{}"
+        "qsidecar_jobs",
+        "{}",
+        "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) + {}",
+        "{}",
+        last_id="SELECT last_insert_rowid()",
     ),
     # Written by the book of the engine; no such server was at hand to run it on.
     "mssql": _Dialect(
@@ -48,6 +58,7 @@ _DIALECTS: Dict[str, _Dialect] = {
         "{}",
         "DATEADD(second, {} / 1000, SYSUTCDATETIME())",
         "DATEADD(second, {} / 1000, CONVERT(datetime2, '1970-01-01'))",
+        next_id="SELECT NEXT VALUE FOR {schema}.qsidecar_line",
     ),
 }
 
@@ -67,7 +78,7 @@ _DRIVERS: Dict[str, Tuple[str, str]] = {
 
 
 def enqueue(
-    cursor: Any,
+    on: Any,
     queue: str,
     payload: Any = None,
     *,
@@ -77,21 +88,30 @@ def enqueue(
     max_attempts: Optional[int] = None,
     delay: Optional[Seconds] = None,
     run_at: Union[datetime, float, int, None] = None,
+    key: Optional[str] = None,
+    key_ttl: Seconds = 600,
+    wake: bool = True,
     schema: str = "qsidecar",
     engine: Optional[str] = None,
     placeholder: Optional[str] = None,
-) -> None:
-    """Inserts a job by a cursor of the DB-API, and commits nothing. The options mean what they do for NewJob.
+) -> Enqueued:
+    """Inserts a job, and commits nothing. The options mean what they do for NewJob.
+
+    on is a cursor of the DB-API (also Django's), or a Session or Connection of SQLAlchemy. With a key a second job of
+    it is not stored, and the first one's id is returned; it is remembered for key_ttl at least (the queue's own, if
+    its config says another). wake (PostgreSQL): waiting workers are told as the transaction commits; without it they
+    find the job within a second, and commits of many producers do not wait for the one lock of all NOTIFYs.
 
     schema is where the sidecar keeps its tables on PostgreSQL and SQL Server. The engine (postgresql, mysql for MariaDB
-    too, sqlite, mssql) and how it takes a parameter are found by the cursor's driver, also inside of Django; name both
+    too, sqlite, mssql) and how it takes a parameter are found by the driver; name both
     for a driver that is not known: engine="postgresql", placeholder="%s".
     """
     if client._inline is not None:
-        client._inline([NewJob(queue, payload, raw, priority, delay, run_at, None, headers, max_attempts)])
-        return
+        return client._inline([NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts)])[0]
+    run, known, slot = _executor(on, engine, placeholder)
     statement, values = insert(
-        *_driver(cursor, engine, placeholder),
+        known,
+        slot,
         queue,
         payload,
         raw=raw,
@@ -100,9 +120,28 @@ def enqueue(
         max_attempts=max_attempts,
         delay=delay,
         run_at=run_at,
+        key=key,
         schema=schema,
     )
-    cursor.execute(statement, values)
+    claimed = None if key is None else Key(run, known, slot, schema, queue, key)
+    first = claimed and claimed.first()
+    if first:
+        return Enqueued(first[0], True, first[1])
+    dialect = _DIALECTS[known]
+    if dialect.last_id:
+        run(statement, values)
+        row = run(dialect.last_id, ())
+    else:  # the number first: a role that may only insert cannot read what it inserted
+        row = run(dialect.next_id.format(schema=schema), ())
+        assert row is not None
+        run(statement.replace("(", "(id, ", 1).replace("VALUES (", f"VALUES ({slot}, ", 1), (row[0], *values))
+    assert row is not None
+    job = str(row[0])
+    if claimed:
+        claimed.own(job, millis(key_ttl))
+    if wake and known == "postgresql" and delay is None and run_at is None:
+        run(f"SELECT pg_notify({slot}, {slot})", (f"qsidecar_{schema}", f"sql {queue}"))
+    return Enqueued(job)
 
 
 def insert(
@@ -117,9 +156,10 @@ def insert(
     max_attempts: Optional[int] = None,
     delay: Optional[Seconds] = None,
     run_at: Union[datetime, float, int, None] = None,
+    key: Optional[str] = None,
     schema: str = "qsidecar",
 ) -> Tuple[str, Tuple[Any, ...]]:
-    """The statement of enqueue and its parameters, to be run by other means."""
+    """The INSERT of enqueue and its parameters, to be run by other means. A key that goes with it is only a column: see enqueue."""
     dialect = _DIALECTS.get(engine)
     if dialect is None:
         raise ValueError(f"engine is one of {', '.join(_DIALECTS)}, not {engine!r}")
@@ -141,10 +181,54 @@ def insert(
         columns.append(("run_at", dialect.delay, millis(delay)))
     if run_at is not None:
         columns.append(("run_at", dialect.run_at, instant(run_at)))
+    if key is not None:
+        columns.append(("`key`" if engine == "mysql" else "key", "{}", key.encode() if engine == "mysql" else key))
     names = ", ".join(name for name, _, _ in columns)
     slots = ", ".join(slot.format(placeholder) for _, slot, _ in columns)
     table = dialect.table.format(schema=schema)
     return f"INSERT INTO {table} ({names}) VALUES ({slots})", tuple(value for _, _, value in columns)
+
+
+def _executor(on: Any, engine: Optional[str], placeholder: Optional[str]) -> Tuple[Run, str, str]:
+    """How statements are run on a cursor, a Session or a Connection; the engine, and how it takes a parameter."""
+    if hasattr(on, "get_bind") and callable(getattr(on, "connection", None)):  # SQLAlchemy's Session
+        _refuse_async(on, on.connection)
+        on = on.connection()
+    alchemy = getattr(on, "exec_driver_sql", None)
+    if alchemy is not None:
+        _refuse_async(on, alchemy)
+        name = {"mariadb": "mysql"}.get(on.dialect.name, on.dialect.name)
+        return _runner(alchemy), engine or name, placeholder or ("?" if on.dialect.paramstyle == "qmark" else "%s")
+    known = _driver(on, engine, placeholder)
+    _refuse_async(on, on.execute)
+
+    def run(statement: str, values: Sequence[Any]) -> Optional[Sequence[Any]]:
+        on.execute(statement, values)
+        return None if on.description is None else _one(on)
+
+    return (run, *known)
+
+
+def _runner(execute: Any) -> Run:
+    def run(statement: str, values: Sequence[Any]) -> Optional[Sequence[Any]]:
+        result = execute(statement, tuple(values))
+        return _one(result) if result.returns_rows else None
+
+    return run
+
+
+def _one(result: Any) -> Optional[Sequence[Any]]:
+    row: Optional[Sequence[Any]] = result.fetchone()
+    return row
+
+
+def _refuse_async(on: Any, method: Any) -> None:
+    """A coroutine that nobody awaits would insert nothing."""
+    if inspect.iscoroutinefunction(method):
+        raise TypeError(
+            f"a {type(on).__qualname__} is asynchronous; SQLAlchemy: await session.run_sync(lambda s: qsidecar.sql.enqueue(s, …)); "
+            "else run the statements of qsidecar.sql.insert"
+        )
 
 
 def _driver(cursor: Any, engine: Optional[str], placeholder: Optional[str]) -> Tuple[str, str]:

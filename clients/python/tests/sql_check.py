@@ -32,6 +32,90 @@ def connect(engine, where):
     return connection
 
 
+def check_keys(cursor, connection, sidecar):
+    """A key is the same, by whichever way a job is stored, and lives and dies with its transaction."""
+    qsidecar.sql.enqueue(cursor, "keys", "never was", key="k")
+    connection.rollback()
+    first = qsidecar.sql.enqueue(cursor, "keys", "first", key="k")
+    again = qsidecar.sql.enqueue(cursor, "keys", "again", key="k")
+    connection.commit()
+    assert (again.id, again.duplicate, again.state, first.duplicate) == (first.id, True, "ready", False), (first, again)
+    by_client = sidecar.enqueue("keys", "by the client", key="k")
+    assert (by_client.id, by_client.duplicate) == (first.id, True), by_client
+    job = sidecar.claim("keys", wait=60)[0]
+    assert (job.id, job.key, job.payload) == (first.id, "k", "first"), job
+    job.ack()
+    over = qsidecar.sql.enqueue(cursor, "keys", "after", key="k")
+    assert (over.id, over.duplicate) == (first.id, True) and over.state in ("done", "deleted"), over  # remembered for a while
+    connection.commit()
+    theirs = sidecar.enqueue("keys", "theirs", key="é")
+    ours = qsidecar.sql.enqueue(cursor, "keys", "ours", key="é")
+    assert (ours.id, ours.duplicate) == (theirs.id, True), (theirs, ours)
+    connection.commit()
+    sidecar.claim("keys", wait=60)[0].ack()
+    short = qsidecar.sql.enqueue(cursor, "keys", "short", key="short", key_ttl=0)
+    connection.commit()
+    sidecar.claim("keys", wait=60)[0].ack()
+    new = qsidecar.sql.enqueue(cursor, "keys", "new", key="short")
+    assert not new.duplicate and new.id != short.id, (short, new)
+    connection.commit()
+    sidecar.claim("keys", wait=60)[0].ack()
+
+
+def check_wake_up(connection, cursor, where):
+    """PostgreSQL's own word reaches who listens as the transaction commits, unless wake is False."""
+    import psycopg
+
+    with psycopg.connect(where, autocommit=True) as listener:
+        listener.execute("LISTEN qsidecar_qsidecar")
+        for name, options in (("quiet", {"wake": False}), ("delayed", {"delay": 3600}), ("woken", {})):
+            qsidecar.sql.enqueue(cursor, name, **options)
+            connection.commit()
+        words = listener.notifies(timeout=60)
+        ours = next(word.payload for word in words if word.payload.startswith("sql "))
+        words.close()
+        assert ours == "sql woken", ours
+
+
+def check_sqlalchemy(engine, where, sidecar):
+    """A Session and a Connection of SQLAlchemy, where that is installed; asynchronous ones are refused."""
+    try:
+        import sqlalchemy
+        from sqlalchemy.orm import Session
+    except ImportError:
+        return
+    module = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "sqlite": "sqlite"}[engine]
+    made = sqlalchemy.create_engine(f"{module}://", creator=lambda: connect(engine, where))
+    with Session(made) as session:
+        qsidecar.sql.enqueue(session, "alchemy", "never was")
+        session.rollback()
+        stored = qsidecar.sql.enqueue(session, "alchemy", "session", key="s", headers={"a": "b"})
+        session.commit()
+    job = sidecar.claim("alchemy", wait=60)[0]
+    assert (job.payload, job.id, job.key) == ("session", stored.id, "s"), job
+    with made.begin() as connection:
+        qsidecar.sql.enqueue(connection, "alchemy", "connection", delay=0.001)
+    other = sidecar.claim("alchemy", wait=60)[0]
+    assert other.payload == "connection", other
+    sidecar.ack_many([job, other])
+    made.dispose()
+    try:
+        qsidecar.sql.enqueue(Async(), "q")
+        raise AssertionError("an AsyncSession was taken")
+    except TypeError as e:
+        assert "run_sync" in str(e), e
+    print("SQLAlchemy", sqlalchemy.__version__, "too")
+
+
+class Async:
+    """An AsyncSession, without what SQLAlchemy needs for one."""
+
+    get_bind = None
+
+    async def connection(self):
+        raise AssertionError("never awaited")
+
+
 def main(engine, where):
     connection, sidecar = connect(engine, where), client()
     cursor = connection.cursor()
@@ -71,6 +155,10 @@ def main(engine, where):
     for job, (want, later) in zip(eventually(scheduled, "the others are scheduled"), wanted):
         assert want - 1 < job["run_at"] / 1000 < want + later + 1, (job, want)
 
+    check_keys(cursor, connection, sidecar)
+    if engine == "postgresql":
+        check_wake_up(connection, cursor, where)
+    check_sqlalchemy(engine, where, sidecar)
     try:
         qsidecar.sql.enqueue(object(), "q")
         raise AssertionError("a cursor of no driver was taken")
