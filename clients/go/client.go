@@ -35,6 +35,11 @@ type Options struct {
 	// was answered draining (unless Retry is negative).
 	Retry time.Duration
 
+	// RequestTimeout is how long Enqueue and EnqueueMany may take where their context has no
+	// deadline of its own: a producer that answers a user must not wait for a sidecar that is away.
+	// 0: two seconds; negative: for as long as the context lasts. Other calls last as long as theirs.
+	RequestTimeout time.Duration
+
 	// Dial opens a connection instead of dialling Socket.
 	Dial func(ctx context.Context) (net.Conn, error)
 }

@@ -1,6 +1,7 @@
 package qsidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -10,8 +11,21 @@ import (
 
 var errShortReply = errors.New("the sidecar's answer lacks what this op answers with")
 
-// Enqueue stores one job. It returns when the job is durable.
+// enqueueTime is Options.RequestTimeout's default.
+const enqueueTime = 2 * time.Second
+
+// producing is the context of an enqueue.
+func (c *Client) producing(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, own := ctx.Deadline(); own || c.opts.RequestTimeout < 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, cmp.Or(c.opts.RequestTimeout, enqueueTime))
+}
+
+// Enqueue stores one job. It returns when the job is durable, or when Options.RequestTimeout is over.
 func (c *Client) Enqueue(ctx context.Context, job protocol.NewJob) (protocol.EnqueuedJob, error) {
+	ctx, cancel := c.producing(ctx)
+	defer cancel()
 	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
 	switch {
 	case err != nil:
@@ -27,6 +41,8 @@ func (c *Client) EnqueueMany(ctx context.Context, jobs []protocol.NewJob) ([]pro
 	if jobs == nil {
 		jobs = []protocol.NewJob{} // the list form, which the sidecar then refuses by name
 	}
+	ctx, cancel := c.producing(ctx)
+	defer cancel()
 	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
 	switch {
 	case err != nil:

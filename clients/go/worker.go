@@ -19,6 +19,9 @@ const (
 	// maxConcurrency is how many claims of one connection may wait.
 	maxConcurrency = 256
 
+	// drainTime is how long a Worker that drains waits for the answer to a claim.
+	drainTime = time.Minute
+
 	// byeTime is how long a Worker that ends gives the sidecar to take back what it holds.
 	byeTime = 5 * time.Second
 )
@@ -91,7 +94,8 @@ type Worker struct {
 	// contexts end. 0: for as long as they take.
 	Grace time.Duration
 
-	// Drain has Run return also when no job is ready.
+	// Drain has Run return also when no job is ready, and with an error where that cannot be
+	// asked: no sidecar answers, or its database is away.
 	Drain bool
 
 	// Options say how to reach the sidecar. OnLost and OnDraining are called too.
@@ -103,8 +107,8 @@ type Worker struct {
 
 // Run works until ctx ends, and returns nil then: it claims no more, gives back
 // what came too late, uncharged, waits for the handlers, and settles their jobs.
-// Where no sidecar answers at first it tries again. An error is one that trying
-// again cannot mend, as that of a queue that does not exist.
+// Where no sidecar answers at first it tries again, unless it drains. An error is one that
+// trying again cannot mend, as that of a queue that does not exist.
 func (w *Worker) Run(ctx context.Context) error {
 	if len(w.Queues) == 0 || w.Handler == nil || w.Concurrency < 0 || w.Concurrency > maxConcurrency {
 		return fmt.Errorf("qsidecar: a Worker needs Queues, a Handler and a Concurrency of 1 to %d", maxConcurrency)
@@ -175,7 +179,7 @@ func (r *running) dial(ctx context.Context) (err error) {
 	for tries := 1; ; tries++ {
 		r.client, err = Dial(ctx, opts)
 		var wire *protocol.Error
-		if err == nil || errors.As(err, &wire) {
+		if err == nil || errors.As(err, &wire) || r.Drain {
 			return err
 		}
 		if tries == 1 {
@@ -218,12 +222,12 @@ func (r *running) work(ctx context.Context) error {
 		wait = 0
 	}
 	for failures := 0; ctx.Err() == nil; {
-		jobs, err := r.client.Claim(ctx, Claim{Queues: r.Queues, Wait: wait})
+		jobs, err := r.claim(ctx, wait)
 		switch {
 		case ctx.Err() != nil:
 			r.giveBack(jobs)
 			return nil
-		case err != nil && !mends(err):
+		case err != nil && (r.Drain || !mends(err)):
 			return err
 		case err != nil:
 			if failures++; failures == 1 {
@@ -240,6 +244,17 @@ func (r *running) work(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// claim asks for a job, and does not wait for ever for a sidecar that has gone from a Worker
+// that drains.
+func (r *running) claim(ctx context.Context, wait time.Duration) ([]protocol.Job, error) {
+	if r.Drain {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, drainTime)
+		defer cancel()
+	}
+	return r.client.Claim(ctx, Claim{Queues: r.Queues, Wait: wait})
 }
 
 // giveBack is for jobs that came when it was too late.

@@ -18,6 +18,7 @@ writing = threading.Lock()
 client = qsidecar.Client(
     worker="kit",
     codec=os.environ.get("QSIDECAR_CODEC") or None,
+    request_timeout=60,  # the kit breaks connections under an enqueue, too
     on_lost=lambda gone: lost.extend(job.id for job in gone),
 )
 

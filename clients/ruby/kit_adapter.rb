@@ -12,7 +12,7 @@ class Adapter
     @jobs = {}
     @lost = []
     @client = Qsidecar::Client.new(
-      worker: "kit", codec: ENV["QSIDECAR_CODEC"], on_lost: ->(job) { @lock.synchronize { @lost << job.id } }
+      worker: "kit", codec: ENV["QSIDECAR_CODEC"], request_timeout: 60, on_lost: ->(job) { @lock.synchronize { @lost << job.id } }
     ).connect
   end
 

@@ -78,7 +78,7 @@ func run() error {
 	a := &adapter{leases: make(map[string]string), ids: make(map[string]string), out: json.NewEncoder(os.Stdout)}
 	ctx := context.Background()
 	var err error
-	a.client, err = qsidecar.Dial(ctx, qsidecar.Options{Worker: "kit", OnLost: a.onLost, OnDraining: func() {}})
+	a.client, err = qsidecar.Dial(ctx, qsidecar.Options{Worker: "kit", RequestTimeout: -1, OnLost: a.onLost, OnDraining: func() {}})
 	if err != nil {
 		return err
 	}

@@ -9,13 +9,19 @@ import sys
 from typing import List, Optional
 
 from .errors import Error
-from .worker import App
+from .worker import App, exit_code
+
+
+EXITS = (
+    "Exit codes: 0 it was stopped or has drained, 1 it cannot go on, 2 wrong arguments, "
+    "5 (--drain) no sidecar answers, or its database is away."
+)
 
 
 def main(args: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m qsidecar", description="Works the jobs of an app's queues.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="work")
-    work = commands.add_parser("work", help="work until SIGTERM, which lets the jobs under way finish")
+    work = commands.add_parser("work", help="work until SIGTERM, which lets the jobs under way finish", epilog=EXITS)
     work.add_argument("app", metavar="MODULE:APP", help="where the qsidecar.App is, mailer:app for example")
     work.add_argument("-j", "--concurrency", type=int, default=8, metavar="N", help="so many jobs at once (default: 8)")
     work.add_argument("--processes", action="store_true", help="in processes of one thread each, not in threads")
@@ -36,7 +42,7 @@ def main(args: Optional[List[str]] = None) -> int:
         app.run(chosen.concurrency, processes=chosen.processes, drain=chosen.drain)
     except Error as e:
         print(f"qsidecar: {e}", file=sys.stderr)
-        return 1
+        return exit_code(e)
     return 0
 
 

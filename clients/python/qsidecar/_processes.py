@@ -84,15 +84,15 @@ class Signals:
         self._guard.start()
 
 
-def run(work: Callable[[], None], count: int) -> None:
+def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException], int]) -> None:
     """Runs work in so many processes until SIGTERM or SIGINT, which they are told of, and waits for them.
 
-    One that a signal killed is replaced. One that ended with an error ends the others, and raises SystemExit.
+    One that a signal killed is replaced. One that ended with an error ends the others, and raises SystemExit with its exit code.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("processes are run from the main thread: it has the signals")
     mine, theirs = os.pipe()  # nobody writes; closed by the kernel when this process is gone
-    crew = _Parent(work, mine, theirs)
+    crew = _Parent(work, mine, theirs, exit_code)
     with Signals(signal.SIGCHLD) as signals:
         for _ in range(count):
             crew.spawn()
@@ -108,16 +108,17 @@ def run(work: Callable[[], None], count: int) -> None:
     if not crew.stopping:
         os.close(theirs)
     if crew.failed:
-        raise SystemExit(1)
+        raise SystemExit(crew.failed)
 
 
 class _Parent:
-    def __init__(self, work: Callable[[], None], mine: int, theirs: int) -> None:
+    def __init__(self, work: Callable[[], None], mine: int, theirs: int, exit_code: Callable[[BaseException], int]) -> None:
         self.work = work
+        self.exit_code = exit_code
         self.pipe = mine, theirs
         self.children: Dict[int, float] = {}  # when they began
         self.stopping = False
-        self.failed = False
+        self.failed = 0  # the exit code of the first that ended with an error
 
     def spawn(self) -> None:
         sys.stdout.flush()
@@ -139,7 +140,8 @@ class _Parent:
             os.close(theirs)
             self.work()
             code = 0
-        except BaseException:
+        except BaseException as e:
+            code = self.exit_code(e)
             log.exception("a worker process ended with an error")
         finally:
             try:
@@ -159,11 +161,9 @@ class _Parent:
                 if time.monotonic() - began < STEADY:
                     time.sleep(STEADY)
                 self.spawn()
-            elif status != 0 and not self.stopping:
-                self.failed = True
-                self.stop()
             elif os.WIFEXITED(status) and status != 0:
-                self.failed = True
+                self.failed = self.failed or os.WEXITSTATUS(status)
+                self.stop()
 
     def stop(self) -> None:
         # By the end of the pipe: a signal would be their second, at which they leave at

@@ -14,7 +14,7 @@ from typing import Callable, Dict, List, Optional
 from . import errors
 from ._call import MAX_LIST, SETTLES, Call, backoff, pause_for, unanswered
 from ._leases import Leases
-from ._wire import ClosedByPeer, Message, NoSidecar, Wire, codec_named, sockets
+from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, codec_named, sockets
 from .job import Job
 
 log = logging.getLogger("qsidecar")
@@ -62,17 +62,21 @@ class Session:
 
     # --- calls ---
 
-    def start(self) -> None:
+    def start(self, deadline: float) -> None:
         """Makes the first connection, in the caller's thread: an error of it is the caller's."""
         if self._thread is not None:
             return
-        with self._starting:
+        if not self._starting.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
+            raise errors.NotConnected("not sent: there was no connection in time")
+        try:
             if self._thread is not None or self.closing:
                 return
-            wire = self._first()
+            wire = self._first(deadline)
             thread = threading.Thread(target=self._run, args=(wire,), name="qsidecar", daemon=True)
             thread.start()
             self._thread = thread
+        finally:
+            self._starting.release()
 
     def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
         """Sends a call, or keeps it until there is a connection; `on` is the only one it is for."""
@@ -200,11 +204,11 @@ class Session:
 
     # --- connections ---
 
-    def _first(self) -> Wire:
+    def _first(self, deadline: float) -> Wire:
         first: Optional[Exception] = None
         for path in [self._path] if self._path else sockets():
             try:
-                wire = self._connect(path)
+                wire = self._connect(path, max(0.001, min(STALLED, deadline - time.monotonic())))
             except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as e:
                 first = first or errors.NotConnected(f"no sidecar answers on {path}: {e}")
                 continue
@@ -219,9 +223,9 @@ class Session:
         assert first is not None
         raise first
 
-    def _connect(self, path: str) -> Wire:
-        """Connects and says hello."""
-        wire = self._trying = Wire(path, self._codec, self._links + 1)
+    def _connect(self, path: str, patience: float = STALLED) -> Wire:
+        """Connects and says hello, each of which may take so many seconds."""
+        wire = self._trying = Wire(path, self._codec, self._links + 1, patience)
         try:
             if self._ending.is_set():
                 raise errors.Closed("the client is closed")

@@ -128,7 +128,7 @@ def sockets() -> List[str]:
 class Wire:
     """One connection. One thread reads; who writes holds `sending`."""
 
-    def __init__(self, path: str, codec: Any, number: int) -> None:
+    def __init__(self, path: str, codec: Any, number: int, patience: float) -> None:
         self.codec = codec
         self.number = number
         self.since = time.monotonic()
@@ -140,7 +140,7 @@ class Wire:
         # must not keep its jobs.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(STALLED)
+            self._socket.settimeout(patience)
             self._socket.connect(path)
         except BaseException:
             self._socket.close()

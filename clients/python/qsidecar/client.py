@@ -16,6 +16,9 @@ from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields
 # Instead of a sidecar: set by qsidecar.testing.inline.
 _inline: Optional[Callable[[Sequence[NewJob]], List[Enqueued]]] = None
 
+# How long a call may take, in seconds, where nothing else is said: a producer that answers a user must not wait
+# for a sidecar that is away, and a worker with a job that is done must.
+ENQUEUE_TIME, REQUEST_TIME = 2.0, 60.0
 # How long close waits for answers.
 CLOSE_TIME = 10.0
 
@@ -32,9 +35,9 @@ class Client:
 
     socket: the path of the sidecar's socket; None for QSIDECAR_SOCKET, then $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock,
     then /run/qsidecar/qsidecar.sock. worker: a name of at most 128 bytes, kept with claims, for people. codec: "json"
-    or "msgpack"; None for msgpack where it is installed. timeout: how long a call may take, in seconds, beside
+    or "msgpack"; None for msgpack where it is installed. request_timeout: how long a call may take, in seconds, beside
     the time that a claim waits: so long it waits for a sidecar that is away, and is sent again where the
-    sidecar could not do it just now. on_lost is told of held jobs whose leases are lost (see Job.lost), on_draining
+    sidecar could not do it just now; None for 2 s for an enqueue and a minute for all else. on_lost is told of held jobs whose leases are lost (see Job.lost), on_draining
     that the sidecar is about to stop; both are called from a thread of their own, one at a time, and may use the client.
     """
 
@@ -44,14 +47,14 @@ class Client:
         *,
         worker: Optional[str] = None,
         codec: Optional[str] = None,
-        timeout: float = 60.0,
+        request_timeout: Optional[float] = None,
         on_lost: Optional[Callable[[List[Job]], None]] = None,
         on_draining: Optional[Callable[[], None]] = None,
     ) -> None:
         self._socket = socket
         self._worker = worker
         self._codec = codec
-        self._timeout = timeout
+        self._request_timeout = request_timeout
         self._callbacks = on_lost, on_draining
         self._session = self._new_session()
         _clients.add(self)
@@ -109,7 +112,7 @@ class Client:
         max: int = 1,
         wait: Seconds = 0,
         lease: Optional[Seconds] = None,
-        timeout: Optional[float] = None,
+        request_timeout: Optional[float] = None,
     ) -> List[Job]:
         """Takes up to max ready jobs (1 to 1,000) of the queues, in this order of preference.
 
@@ -125,12 +128,12 @@ class Client:
             fields["wait_ms"] = wait_ms
         if lease is not None:
             fields["lease_ms"] = millis(lease)
-        jobs: List[Job] = self._do("claim", fields, timeout, wait_ms / 1000)["jobs"]
+        jobs: List[Job] = self._do("claim", fields, request_timeout, wait_ms / 1000)["jobs"]
         return jobs
 
-    def ack_many(self, jobs: Iterable[Job], *, timeout: Optional[float] = None) -> List[Job]:
+    def ack_many(self, jobs: Iterable[Job], *, request_timeout: Optional[float] = None) -> List[Job]:
         """Settles up to 1,000 jobs as done, and returns those whose leases were lost; the others are settled."""
-        return self._settle_many("ack", list(jobs), {}, timeout)
+        return self._settle_many("ack", list(jobs), {}, request_timeout)
 
     def nack_many(
         self,
@@ -140,10 +143,10 @@ class Client:
         delay: Optional[Seconds] = None,
         dead: bool = False,
         charge: bool = True,
-        timeout: Optional[float] = None,
+        request_timeout: Optional[float] = None,
     ) -> List[Job]:
         """Settles up to 1,000 jobs as failed, as Job.nack, and returns those whose leases were lost."""
-        return self._settle_many("nack", list(jobs), nack_fields(error, delay, dead, charge), timeout)
+        return self._settle_many("nack", list(jobs), nack_fields(error, delay, dead, charge), request_timeout)
 
     def _settle_many(self, op: str, jobs: List[Job], fields: Dict[str, Any], timeout: Optional[float]) -> List[Job]:
         if not jobs:
@@ -176,9 +179,9 @@ class Client:
     def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float], wait: float = 0.0) -> Dict[str, Any]:
         """Carries a request out, and again where the answer was that it could not be done just now."""
         session = self._session
-        session.start()
         began = time.monotonic()
-        patience = self._timeout if timeout is None else timeout
+        patience = self._patience(op) if timeout is None else timeout
+        session.start(began + wait + patience)
         until = began + wait if wait else None
         tries, twice = 0, False
         while True:
@@ -198,6 +201,11 @@ class Client:
             twice = twice or isinstance(error, errors.UnknownOutcome)
             if not self._rest(session, call, pause):
                 return {"jobs": []}
+
+    def _patience(self, op: str) -> float:
+        if self._request_timeout is not None:
+            return self._request_timeout
+        return ENQUEUE_TIME if op == "enqueue" else REQUEST_TIME
 
     def _rest(self, session: Session, call: Call, pause: float) -> bool:
         if call.op not in SETTLES:

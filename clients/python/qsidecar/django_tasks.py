@@ -2,7 +2,7 @@
 
     TASKS = {"default": {"BACKEND": "qsidecar.django_tasks.QsidecarBackend", "QUEUES": ["default", "mail"]}}
 
-OPTIONS are those of qsidecar.Client (socket, worker, timeout), and `database`: the alias of a Django database, the one
+OPTIONS are those of qsidecar.Client (socket, worker, request_timeout), and `database`: the alias of a Django database, the one
 that the sidecar works on. With it a task is enqueued by a plain INSERT in the transaction that is open there, so that
 it exists if that commits; without it at once, through the sidecar (in a transaction: transaction.on_commit).
 

@@ -137,7 +137,12 @@ class Job:
         self._then.append(NewJob(queue, payload, **options))
 
     def ack(
-        self, result: Any = None, *, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = (), timeout: Optional[float] = None
+        self,
+        result: Any = None,
+        *,
+        raw: Optional[bytes] = None,
+        enqueue: Iterable[NewJob] = (),
+        request_timeout: Optional[float] = None,
     ) -> List[Enqueued]:
         """Settles the job as done. The jobs in enqueue are stored with it or not at all; it returns what became of them.
 
@@ -151,7 +156,7 @@ class Job:
         more = [job.fields() for job in (*self._then, *enqueue)]
         if more:
             fields["enqueue"] = more
-        reply = self._do("ack", fields, timeout)
+        reply = self._do("ack", fields, request_timeout)
         return [Enqueued.of(e) for e in reply.get("enqueued") or []]
 
     def nack(
@@ -161,15 +166,15 @@ class Job:
         delay: Optional[Seconds] = None,
         dead: bool = False,
         charge: bool = True,
-        timeout: Optional[float] = None,
+        request_timeout: Optional[float] = None,
     ) -> None:
         """Settles the job as failed. It is ready again after delay, 0 for at once, None for the queue's back-off.
 
         dead: no more attempts. charge=False: *not now* rather than *failed*, this delivery does not count.
         """
-        self._do("nack", {"lease": self._valid(), **nack_fields(error, delay, dead, charge)}, timeout)
+        self._do("nack", {"lease": self._valid(), **nack_fields(error, delay, dead, charge)}, request_timeout)
 
-    def extend(self, lease: Optional[Seconds] = None, *, timeout: Optional[float] = None) -> None:
+    def extend(self, lease: Optional[Seconds] = None, *, request_timeout: Optional[float] = None) -> None:
         """Renews the lease: a timed one of so many seconds from now, or None for as long as it was given.
 
         A job that was claimed without a lease time needs none of it.
@@ -177,7 +182,7 @@ class Job:
         fields: Dict[str, Any] = {"lease": self._valid()}
         if lease is not None:
             fields["lease_ms"] = millis(lease)
-        self._do("extend", fields, timeout)
+        self._do("extend", fields, request_timeout)
 
     def _valid(self) -> str:
         if self._lost:

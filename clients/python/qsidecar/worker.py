@@ -25,6 +25,10 @@ PASSING = (
     errors.NotConnected, errors.Unavailable, errors.UnknownOutcome, errors.Busy, errors.Draining, errors.Internal
 )  # fmt: skip
 
+# Of these, what says that no sidecar answers or that its database is away: exit code 5.
+UNAVAILABLE = PASSING[:-1]
+EXIT_UNAVAILABLE = 5
+
 Handler = TypeVar("Handler", bound=Callable[[Job], Any])
 Before = TypeVar("Before", bound=Callable[[Job], Any])
 After = TypeVar("After", bound=Callable[[Job, Optional[BaseException]], Any])
@@ -113,7 +117,8 @@ class App:
         """Works until SIGTERM or SIGINT, or stop: then it claims no more, lets the jobs under way finish, and returns.
 
         concurrency: how many jobs at once, in threads, or in processes of one thread each. A second signal ends the
-        process at once. drain: it returns when nothing is ready and its own jobs are done, for cron.
+        process at once. drain: it returns when nothing is ready and its own jobs are done, for cron; where that cannot be
+        asked it raises NotConnected, Unavailable or what else says that it is to be tried later (see UNAVAILABLE).
         In another than the main thread no signals are handled.
         """
         if not self.jobs:
@@ -121,7 +126,7 @@ class App:
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}, and 1 at least")
         if processes:
-            _processes.run(lambda: self._run(1, drain), concurrency)
+            _processes.run(lambda: self._run(1, drain), concurrency, exit_code)
         else:
             self._run(concurrency, drain)
 
@@ -228,6 +233,8 @@ class _Crew:
                 jobs = client.claim(*queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT)
                 failed = 0
             except PASSING as e:
+                if self.drain:  # cron has another of it soon
+                    raise
                 failed += 1
                 if failed == 1:
                     log.warning("no jobs can be claimed just now, trying on: %s", e)
@@ -278,6 +285,11 @@ class _Crew:
             log.warning("%r: its lease was lost; another worker may have done it too", job)
 
 
+def exit_code(error: BaseException) -> int:
+    """What a worker that ended with an error exits with, as the program qsidecar does."""
+    return EXIT_UNAVAILABLE if isinstance(error, UNAVAILABLE) else 1
+
+
 # What the sidecar, or this library, says of a settle that is wrong as it stands.
 REFUSED = (errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forbidden, errors.Unsupported)
 
@@ -297,22 +309,22 @@ def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
     except Exception as e:
         refusal = e
     log.error("%r: its outcome was refused, so the attempt has failed", job, exc_info=refusal)
-    job.nack(describe(refusal), timeout=math.inf)
+    job.nack(describe(refusal), request_timeout=math.inf)
 
 
 def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
     if error is None:
         if isinstance(result, (bytes, bytearray)):
-            job.ack(raw=bytes(result), timeout=math.inf)
+            job.ack(raw=bytes(result), request_timeout=math.inf)
         else:
-            job.ack(result, timeout=math.inf)
+            job.ack(result, request_timeout=math.inf)
     elif isinstance(error, Retry):
-        job.nack(_text(error) or "Retry", delay=error.delay, charge=error.charge, timeout=math.inf)
+        job.nack(_text(error) or "Retry", delay=error.delay, charge=error.charge, request_timeout=math.inf)
     elif isinstance(error, Dead):
-        job.nack(_text(error), dead=True, timeout=math.inf)
+        job.nack(_text(error), dead=True, request_timeout=math.inf)
     else:
         log.error("%r failed", job, exc_info=error)
-        job.nack(describe(error), timeout=math.inf)
+        job.nack(describe(error), request_timeout=math.inf)
 
 
 def _text(error: BaseException) -> str:

@@ -20,12 +20,12 @@ _names = itertools.count()
 
 
 def client(**options):
-    options.setdefault("timeout", 60)
+    options.setdefault("request_timeout", 60)
     return qsidecar.Client(codec=CODEC, **options)
 
 
 def app(**options):
-    return qsidecar.App(codec=CODEC, timeout=60, **options)
+    return qsidecar.App(codec=CODEC, request_timeout=60, **options)
 
 
 def queue():

@@ -185,7 +185,7 @@ class Life(Case):
 
     def test_a_claim_given_up_holds_nothing(self):
         with self.assertRaises(qsidecar.UnknownOutcome):
-            self.client.claim(self.q, wait=600, timeout=-599.9)
+            self.client.claim(self.q, wait=600, request_timeout=-599.9)
         self.client.enqueue(self.q, 1)
         with client() as other:
             self.assertEqual(other.claim(self.q, wait=60)[0].attempt, 1)

@@ -54,7 +54,7 @@ client.ack_many(jobs)
 # A row is the sidecar's when that has looked.
 later = []
 240.times do
-  later = client.call("peek", queue: "later", state: "scheduled")["jobs"]
+  later = client.request("peek", queue: "later", state: "scheduled")["jobs"]
   later.size == 2 ? break : client.claim("later", wait: 0.25)
 end
 at = later.map { |j| [j["payload"], j["run_at"]] }.to_h

@@ -85,7 +85,7 @@ class Suite
     job = jobs[0]
     equal [{ "lang" => "é", "trace" => "17" }, -3, 5, 90.0, 1, "k"], [job.headers, job.priority, job.max_attempts, job.timeout, job.attempt, job.key]
     equal true, (Time.now - job.enqueued_at).abs < 3600
-    equal at.to_i, @client.call("peek", queue: "fields", state: "scheduled")["jobs"][0]["run_at"] / 1000
+    equal at.to_i, @client.request("peek", queue: "fields", state: "scheduled")["jobs"][0]["run_at"] / 1000
     equal [], @client.ack_many(jobs)
     equal true, jobs.all?(&:settled?)
   end
@@ -124,7 +124,7 @@ class Suite
     e = raises(Qsidecar::BadRequest) { @client.claim("errors", max: 0) }
     equal %w[bad_request max], [e.code, e.field]
     equal 1, raises(Qsidecar::BadRequest) { @client.enqueue_many([{ queue: "errors" }, { queue: "no queue" }]) }.index
-    raises(Qsidecar::UnknownOp) { @client.call("no_such_op") }
+    raises(Qsidecar::UnknownOp) { @client.request("no_such_op") }
     raises(Qsidecar::TooLarge) { @client.enqueue("errors", "x" * (5 << 20), raw: true) }
     raises(Qsidecar::TooLarge) { @client.enqueue("errors", "\xff" * ((4 << 20) - 1000), raw: true) }
     raises(ArgumentError) { @client.enqueue("\xff", 1) }
@@ -132,8 +132,8 @@ class Suite
     raises(Qsidecar::NotConnected) { Qsidecar::Client.open(socket: "/nonexistent/s", &:connect) }
     closed = Qsidecar::Client.new(**@options).connect
     closed.close
-    raises(Qsidecar::Closed) { closed.call("ping") }
-    equal true, @client.call("ping")["ok"]
+    raises(Qsidecar::Closed) { closed.request("ping") }
+    equal true, @client.request("ping")["ok"]
   end
 
   # A claim whose thread was interrupted takes no job away.
@@ -191,7 +191,7 @@ class Suite
       id = client.enqueue("lost", 1).id
       job = client.claim("lost", wait: 20).first
       equal [id, false], [job.id, job.lost?]
-      equal 1, @client.call("release", queue: "lost", ids: [id])["count"]
+      equal 1, @client.request("release", queue: "lost", ids: [id])["count"]
       equal job, told.pop
       equal true, job.lost?
       raises(Qsidecar::LeaseLost) { job.ack }
@@ -208,7 +208,7 @@ class Suite
   # A client leaves no thread and no descriptor behind.
   def check_leaves_nothing
     before = [Thread.list.size, sockets.size]
-    3.times { Qsidecar::Client.open(**@options) { |client| client.call("ping") } }
+    3.times { Qsidecar::Client.open(**@options) { |client| client.request("ping") } }
     equal before, [Thread.list.size, sockets.size]
   end
 
@@ -269,13 +269,41 @@ class Suite
     worker, log = jobs_of_all_kinds
     want.each_key { |n| @client.enqueue("kinds", n) }
     worker.run(concurrency: 3, drain: true)
-    states = %w[scheduled dead].flat_map { |s| @client.call("peek", queue: "kinds", state: s, max: 100)["jobs"] }
+    states = %w[scheduled dead].flat_map { |s| @client.request("peek", queue: "kinds", state: s, max: 100)["jobs"] }
     left = states.map { |j| [j["payload"].to_i, [j["state"], j["errors"].map { |e| e["message"].lines.first.chomp }]] }.to_h
     equal({ 1 => ["scheduled", ["retry"]], 2 => ["dead", ["never"]], 3 => ["scheduled", ["RuntimeError: boom"]],
             4 => ["scheduled", ["SystemExit: exit"]], 6 => ["scheduled", ["ArgumentError: before"]],
             7 => ["scheduled", ["NotImplementedError: later"]] }, left)
     equal want, log.sort.to_h
     equal ["then"], Array.new(1) { one("then").tap(&:ack).payload }
+  end
+
+  # Who waits how long for a sidecar that is away, or that says nothing.
+  def check_patience
+    Dir.mktmpdir do |dir|
+      file = File.join(dir, "worker.rb")
+      File.write(file, 'Qsidecar::Worker.new.job("q") { nil }')
+      exe = File.expand_path("../exe/qsidecar-work", $LOAD_PATH.find { |d| File.exist?(File.join(d, "qsidecar.rb")) })
+      [[], ["-p", "2"]].each do |how|
+        socket = { "QSIDECAR_SOCKET" => File.join(dir, "none") }
+        load_path = $LOAD_PATH.find { |d| File.exist?(File.join(d, "qsidecar.rb")) }
+        pid = fork do
+          ENV.update(socket)
+          $stderr.reopen(File::NULL)
+          $LOAD_PATH.unshift(load_path)
+          Qsidecar::Worker.made.clear
+          ARGV.replace(["--drain", *how, file])
+          load exe
+        end
+        equal 5, Process.wait2(pid)[1].exitstatus, "the exit of a drain without a sidecar (#{how})"
+      end
+      server = UNIXServer.new(path = File.join(dir, "s")) # connections come up, and nobody reads
+      Qsidecar::Client.open(socket: path) do |client|
+        2.times { raises(Qsidecar::NotConnected) { client.enqueue("q", 1, request_timeout: 0.01) } }
+      end
+      server.close
+    end
+    equal [2, 60], [Qsidecar::Client::ENQUEUE_TIME, Qsidecar::Client::REQUEST_TIME]
   end
 
   # What the package's README shows is run as it stands there, but for its example and its last
@@ -299,7 +327,7 @@ class Suite
   def work_resizes(worker)
     big, small = [10_001, 10].map { |size| @client.enqueue("resize", { "size" => size }, max_attempts: 1).id }
     worker.run(concurrency: 1, drain: true)
-    equal ["the disk is full"], @client.call("peek", queue: "resize", ids: [big])["jobs"][0]["errors"].map { |e| e["message"] }
+    equal ["the disk is full"], @client.request("peek", queue: "resize", ids: [big])["jobs"][0]["errors"].map { |e| e["message"] }
     equal({ "picture" => small }, one("publish").tap(&:ack).payload)
   end
 
@@ -338,7 +366,7 @@ class Suite
       worker.job(queue, &handler)
       id = @client.enqueue(queue, 1, max_attempts: 1).id
       worker.run(concurrency: 1, drain: true)
-      equal "dead", @client.call("peek", queue: queue, ids: [id])["jobs"].map { |j| j["state"] }.first, "a job of #{name}"
+      equal "dead", @client.request("peek", queue: queue, ids: [id])["jobs"].map { |j| j["state"] }.first, "a job of #{name}"
     end
     equal [], ran, "what was run all the same"
   end

@@ -18,6 +18,10 @@ module Qsidecar
     SETTLES = %w[ack nack extend].freeze
     private_constant :SETTLES
 
+    # How long a call may take where nothing else is said, in seconds.
+    ENQUEUE_TIME = 2
+    REQUEST_TIME = 60
+
     class << self
       # inline takes what is enqueued in place of the sidecar: Testing sets it.
       attr_accessor :inline
@@ -37,17 +41,18 @@ module Qsidecar
     #              /run/qsidecar/qsidecar.sock.
     # worker:      a name for people, kept with what is claimed.
     # codec:       :json or :msgpack; nil: msgpack where that gem is installed (on Ruby 2.7: 1.5 or newer).
-    # timeout:     how long a call may take in all, a claim beyond its wait. As long a settle
-    #              is tried that the sidecar cannot carry out just now.
+    # request_timeout: how long a call may take in all, a claim beyond its wait. As long a settle
+    #              is tried that the sidecar cannot carry out just now. nil: 2 s for an enqueue,
+    #              as a user may wait for its answer, and a minute for all else.
     # on_lost:     called with each job whose lease was lost, in a thread of its own.
     # on_draining: called when the sidecar is about to exit.
-    def initialize(socket: nil, worker: nil, codec: nil, timeout: 60, on_lost: nil, on_draining: nil)
+    def initialize(socket: nil, worker: nil, codec: nil, request_timeout: nil, on_lost: nil, on_draining: nil)
       @options = {
         sockets: Link.sockets(socket), codec: Codec.choose(codec),
         worker: Codec.text(worker || "#{Socket.gethostname}:#{Process.pid}").byteslice(0, 128).scrub(""),
         tell: ->(what, *job) { (what == :lost ? on_lost : on_draining)&.call(*job) }
       }
-      @timeout = timeout
+      @request_timeout = request_timeout
       @lock = Mutex.new # guards the two below
       @pid = nil
       @session = nil
@@ -64,20 +69,23 @@ module Qsidecar
     # is a String, and its bytes are the payload. delay in seconds or run_at (a Time), key
     # makes it safe to be sent twice, headers is a Hash of Strings, timeout (seconds)
     # limits one run. Gives an Enqueued. Raises UnknownOutcome only without a key.
-    def enqueue(queue, payload, raw: false, **options)
-      job = Fields.job(queue: queue, payload: payload, raw: raw, **options)
+    # request_timeout is the client's for this call.
+    def enqueue(queue, payload, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
+                max_attempts: nil, timeout: nil, request_timeout: nil)
+      job = Fields.job(queue: queue, payload: payload, raw: raw, priority: priority, delay: delay, run_at: run_at, key: key,
+                       headers: headers, max_attempts: max_attempts, timeout: timeout)
       return Client.inline.enqueue([job]).first if Client.inline
 
-      Client.enqueued(request("enqueue", job)["job"])
+      Client.enqueued(carry_out("enqueue", job, patience: request_timeout)["job"])
     end
 
     # enqueue_many stores 1 to 1000 jobs, all or none. Each is a Hash of what enqueue
     # takes: { queue: "mail", payload: {…}, key: "…" }. Gives a list of Enqueued.
-    def enqueue_many(jobs)
+    def enqueue_many(jobs, request_timeout: nil)
       jobs = jobs.map { |job| Fields.job(**job) }
       return Client.inline.enqueue(jobs) if Client.inline
 
-      request("enqueue", { jobs: jobs })["jobs"].map { |job| Client.enqueued(job) }
+      carry_out("enqueue", { jobs: jobs }, patience: request_timeout)["jobs"].map { |job| Client.enqueued(job) }
     end
 
     # claim takes up to max jobs of the queues, in order of preference, and waits for the
@@ -89,7 +97,7 @@ module Qsidecar
       fields = queues.size == 1 ? { queue: queues.first } : { queues: queues }
       fields[:max] = max
       fields[:lease_ms] = Fields.ms(lease) if lease
-      request("claim", fields, wait: wait)["jobs"]
+      carry_out("claim", fields, wait: wait)["jobs"]
     end
 
     # ack, nack and extend_lease are Job#ack, Job#nack and Job#extend.
@@ -97,18 +105,18 @@ module Qsidecar
       fields = { lease: job.lease }
       fields[:result] = result.b if result
       fields[:enqueue] = enqueue.map { |more| Fields.job(**more) } if enqueue && !enqueue.empty?
-      request("ack", fields)["enqueued"]&.map { |stored| Client.enqueued(stored) }
+      carry_out("ack", fields)["enqueued"]&.map { |stored| Client.enqueued(stored) }
     end
 
     def nack(job, **how)
-      request("nack", { lease: job.lease, **Fields.nack(**how) })
+      carry_out("nack", { lease: job.lease, **Fields.nack(**how) })
       nil
     end
 
     def extend_lease(job, seconds = nil)
       fields = { lease: job.lease }
       fields[:lease_ms] = Fields.ms(seconds) if seconds
-      request("extend", fields)
+      carry_out("extend", fields)
       nil
     end
 
@@ -126,12 +134,12 @@ module Qsidecar
     # stats counts the jobs of a queue, or of all: a list of Hashes with Strings, as
     # PROTOCOL.md has them.
     def stats(queue = nil)
-      request("stats", queue ? { queue: Codec.text(queue) } : {})["queues"]
+      carry_out("stats", queue ? { queue: Codec.text(queue) } : {})["queues"]
     end
 
-    # call is any other op of PROTOCOL.md by its name and fields, and gives its reply.
-    def call(op, **fields)
-      request(op.to_s, fields)
+    # request is any other op of PROTOCOL.md by its name and fields, and gives its reply.
+    def request(op, **fields)
+      carry_out(op.to_s, fields)
     end
 
     # stop_claiming has waiting claims end now, and those to come at once.
@@ -165,12 +173,13 @@ module Qsidecar
       @session
     end
 
-    # request carries a request out, and again where the sidecar's answer is that it
+    # carry_out carries a request out, and again where the sidecar's answer is that it
     # cannot just now and that is the client's to wait for.
-    def request(op, fields, wait: nil)
+    def carry_out(op, fields, wait: nil, patience: nil)
       at = session
       began = Link.now
-      how = { ends: @timeout && began + @timeout + (wait || 0), wait_ends: wait && began + wait }
+      patience ||= @request_timeout || (op == "enqueue" ? ENQUEUE_TIME : REQUEST_TIME)
+      how = { ends: began + patience + (wait || 0), wait_ends: wait && began + wait }
       return insist(at, op, fields, how) unless SETTLES.include?(op)
 
       at.settling(fields[:leases] || [fields[:lease]]) { insist(at, op, fields, how) }
@@ -207,7 +216,7 @@ module Qsidecar
     end
 
     def settle_many(op, jobs, fields)
-      lost = request(op, { leases: jobs.map(&:lease), **fields })["lost"]
+      lost = carry_out(op, { leases: jobs.map(&:lease), **fields })["lost"]
       gone, done = lost.empty? ? [[], jobs] : jobs.partition { |job| lost.include?(job.lease) }
       done.each(&:settled!)
       gone.each(&:lost!)

@@ -25,7 +25,7 @@ module Qsidecar
         command = @commands.pop
         command.is_a?(Array) ? ended(*command, work) : stop
       end
-      raise Error, @failed if @failed
+      raise @failed if @failed
     ensure
       [@mine, @theirs].each(&:close)
     end
@@ -55,6 +55,7 @@ module Qsidecar
       work.call
       status = 0
     rescue StandardError => e
+      status = Worker.exit_status(e)
       warn "qsidecar: #{e.message}"
     ensure
       [$stdout, $stderr].each(&:flush)
@@ -78,7 +79,8 @@ module Qsidecar
 
     # failed is for one that gave up of its own will: a new one would do the same.
     def failed(status)
-      @failed = "a worker process gave up (exit status #{status.exitstatus}); its words are above"
+      kind = status.exitstatus == Worker::EXIT_UNAVAILABLE ? NotConnected : Error
+      @failed ||= kind.new("a worker process gave up (exit status #{status.exitstatus}); its words are above")
       stop
     end
   end

@@ -44,9 +44,9 @@ module Qsidecar
     end
 
     # hello says who is there, and learns the limits.
-    def hello(worker)
+    def hello(worker, ends = nil)
       write(@codec.encode(id: 0, op: "hello", version: 1, worker: worker, events: %w[lost draining]))
-      answered
+      answered([ends, Link.now + HELLO_TIME].compact.min)
       reply = read
       reply = read while reply&.key?("event") # draining may come first
       raise Codec::Garbage, "the connection was closed before an answer to hello" unless reply
@@ -97,10 +97,9 @@ module Qsidecar
 
     # answered waits for the first answer. A select does not notice that another thread
     # closes the socket: so it looks again, which raises then.
-    def answered
-      ends = Link.now + HELLO_TIME
-      until IO.select([@socket], nil, nil, 0.2)
-        raise Codec::Garbage, "no answer to hello within #{HELLO_TIME} s" if Link.now > ends
+    def answered(ends)
+      until IO.select([@socket], nil, nil, (ends - Link.now).clamp(0, 0.2))
+        raise Codec::Garbage, "no answer to hello in time" if Link.now > ends
       end
     end
 

@@ -47,13 +47,13 @@ module Qsidecar
     end
 
     # connect makes the first connection, if there was none yet.
-    def connect
+    def connect(ends = nil)
       @opening.synchronize do
         return if @reader
 
         raise Closed, "the client is closed" if @closed
 
-        link = first
+        link = first(ends)
         @lock.synchronize { @link = link }
         @reader = Thread.new { run(link) }
         @reader.name = "qsidecar"
@@ -62,7 +62,7 @@ module Qsidecar
 
     # call carries one request out and gives its reply, a Hash with Strings.
     def call(op, fields, **how)
-      connect unless @reader
+      connect(how[:ends]) unless @reader
       await(Call.new(op, fields, **how))
     end
 
@@ -127,10 +127,10 @@ module Qsidecar
     end
 
     # first connects to the first place where somebody listens, and stays there.
-    def first
+    def first(ends)
       failed = nil
       @sockets.each do |path|
-        link = open(path)
+        link = open(path, ends)
         @sockets = [path]
         return link
       rescue Errno::ENOENT, Errno::ECONNREFUSED, Errno::ENOTDIR => e
@@ -141,11 +141,11 @@ module Qsidecar
       raise NotConnected, "no sidecar answers: #{failed.message} (start one, or name its socket in QSIDECAR_SOCKET)"
     end
 
-    def open(path)
+    def open(path, ends = nil)
       @links += 1
       link = Link.new(path, @codec, @links)
       @lock.synchronize { @connecting = link }
-      done = link.hello(@worker)
+      done = link.hello(@worker, ends)
     ensure
       @lock.synchronize { @connecting = nil }
       link&.close unless done

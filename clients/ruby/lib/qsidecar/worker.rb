@@ -18,6 +18,15 @@ module Qsidecar
     # What a settle may meet that is over some time.
     PASSING = [Unavailable, UnknownOutcome, Internal, Busy, TimedOut].freeze
 
+    # What says that no sidecar answers, or that its database is away: exit code 5.
+    UNAVAILABLE = [NotConnected, TimedOut, Unavailable, UnknownOutcome, Draining, Busy].freeze
+    EXIT_UNAVAILABLE = 5
+
+    # exit_status is what a worker that ended with an error exits with, as the program qsidecar does.
+    def self.exit_status(error)
+      UNAVAILABLE.any? { |kind| error.is_a?(kind) } ? EXIT_UNAVAILABLE : 1
+    end
+
     @made = []
     class << self
       # made are the workers of this program, for qsidecar-work.
@@ -67,7 +76,8 @@ module Qsidecar
     #
     # concurrency: how many jobs at once in a process, 1 to 256, each in a thread;
     # processes: how many processes are forked for it (1: this one works itself); drain:
-    # it also ends when no job is ready, for cron.
+    # it also ends when no job is ready, for cron, and raises one of UNAVAILABLE where that cannot
+    # be asked.
     def run(concurrency: 8, processes: 1, drain: false)
       raise ArgumentError, "concurrency is 1 to 256" unless (1..256).cover?(concurrency)
       raise ArgumentError, "processes is at least 1" unless processes.positive?
@@ -179,7 +189,9 @@ module Qsidecar
           tries = 0
           @away = false
           jobs.each { |job| @stopping ? give_back(job) : one(job) }
-        rescue Unavailable, UnknownOutcome, Draining, Busy, TimedOut, NotConnected, Internal => e
+        rescue *UNAVAILABLE, Internal => e
+          raise if @drain # cron has another of it soon
+
           told, @away = @away, true # once, and not by each thread
           log(:warn, "no jobs just now: #{e.message}") unless told
           rest(tries += 1)

@@ -1,0 +1,66 @@
+"""How long producers and workers that drain wait for a sidecar that is away."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import qsidecar
+from support import CODEC, LIMIT
+
+APP = """
+import qsidecar
+app = qsidecar.App()
+app.job("q")(print)
+"""
+
+
+class Patience(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+        self.path = os.path.join(self.dir.name, "s")
+
+    def silent(self):
+        """A sidecar that is stopped: connections come up, and nobody reads."""
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(self.path)
+        listener.listen(8)
+
+    def test_an_enqueue_has_two_seconds(self):
+        client = qsidecar.Client()
+        self.assertEqual((client._patience("enqueue"), client._patience("ack")), (2.0, 60.0))
+        self.assertEqual(qsidecar.Client(request_timeout=5)._patience("ack"), 5)
+
+    def test_a_sidecar_that_says_nothing(self):
+        self.silent()
+        with qsidecar.Client(self.path, codec=CODEC) as client:
+            for _ in range(2):
+                with self.assertRaises(qsidecar.NotConnected):
+                    client.enqueue("q", request_timeout=0.01)
+
+    def work(self, *options):
+        with open(os.path.join(self.dir.name, "mine.py"), "w") as file:
+            file.write(APP)
+        package = os.path.dirname(os.path.dirname(os.path.abspath(qsidecar.__file__)))
+        return subprocess.run(
+            [sys.executable, *(["-S"] if sys.flags.no_site else []), "-m", "qsidecar", "work", "mine:app", "--drain", *options],
+            cwd=self.dir.name,
+            env={**os.environ, "QSIDECAR_SOCKET": self.path, "PYTHONPATH": package},
+            stderr=subprocess.PIPE,
+            timeout=LIMIT,
+        )
+
+    def test_a_drain_without_a_sidecar_ends(self):
+        for options in ((), ("--processes", "-j", "2")):
+            with self.subTest(options):
+                done = self.work(*options)
+                self.assertEqual(done.returncode, 5, done.stderr)
+                self.assertIn(b"no sidecar answers", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
