@@ -102,3 +102,23 @@ func TestShellOneJob(t *testing.T) {
 		}
 	}
 }
+
+// TestOneVersion: all clients that are packaged have one version.
+func TestOneVersion(t *testing.T) {
+	t.Parallel()
+	versions := map[string]string{}
+	for file, pattern := range map[string]string{"clients/python/pyproject.toml": `(?m)^version = "(.*)"`, "clients/ruby/lib/qsidecar.rb": `VERSION = "(.*)"`} {
+		text, err := os.ReadFile(kit.Path(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(pattern).FindSubmatch(text)
+		if found == nil {
+			t.Fatalf("%s has no version", file)
+		}
+		versions[string(found[1])] = file
+	}
+	if len(versions) != 1 {
+		t.Errorf("the clients have the versions %v, want one", versions)
+	}
+}

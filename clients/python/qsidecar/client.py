@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Type
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Type, Union
 
 from . import errors
 from ._call import MAX_LIST, SETTLES, Call, pause_for, repeatable
@@ -80,14 +81,28 @@ class Client:
 
     # --- producing ---
 
-    def enqueue(self, queue: str, payload: Any = None, *, request_timeout: Optional[float] = None, **options: Any) -> Enqueued:
+    def enqueue(
+        self,
+        queue: str,
+        payload: Any = None,
+        *,
+        raw: Optional[bytes] = None,
+        priority: int = 0,
+        delay: Optional[Seconds] = None,
+        run_at: Union[datetime, float, int, None] = None,
+        key: Optional[str] = None,
+        headers: Optional[Mapping[str, str]] = None,
+        max_attempts: Optional[int] = None,
+        timeout: Optional[Seconds] = None,
+        request_timeout: Optional[float] = None,
+    ) -> Enqueued:
         """Stores a job, and returns when it is durable. The options are those of NewJob.
 
         Raises UnknownOutcome where the answer was lost and there is no key: it may have been stored. With a key
         it is sent again. Raises Unavailable where the database is away: nothing was stored. request_timeout is
         the client's timeout for this call.
         """
-        job = NewJob(queue, payload, **options)
+        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout)
         if _inline is not None:
             return _inline([job])[0]
         return Enqueued.of(self._do("enqueue", job.fields(), request_timeout)["job"])

@@ -132,9 +132,22 @@ class Job:
         """Whether the lease is known to be lost: another worker may have the job, so stop what can be stopped."""
         return self._lost
 
-    def then(self, queue: str, payload: Any = None, **options: Any) -> None:
+    def then(
+        self,
+        queue: str,
+        payload: Any = None,
+        *,
+        raw: Optional[bytes] = None,
+        priority: int = 0,
+        delay: Optional[Seconds] = None,
+        run_at: Union[datetime, float, int, None] = None,
+        key: Optional[str] = None,
+        headers: Optional[Mapping[str, str]] = None,
+        max_attempts: Optional[int] = None,
+        timeout: Optional[Seconds] = None,
+    ) -> None:
         """Has the ack store another job too, with it or not at all. The options are those of NewJob."""
-        self._then.append(NewJob(queue, payload, **options))
+        self._then.append(NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout))
 
     def ack(
         self,

@@ -9,7 +9,8 @@ import queue
 import threading
 import traceback
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
+from datetime import datetime
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union
 
 from . import _handlers, _processes, errors
 from .client import Client
@@ -67,10 +68,25 @@ class App:
         app.run(concurrency=8)
 
     The options are those of Client; or client is one that is there already.
+
+    It logs to the logger "qsidecar", and sets up no logging of its own: its start and its end, each job that is to be
+    tried again or dead, and the beginning and the end of a time without the sidecar or its database.
     """
 
-    def __init__(self, client: Optional[Client] = None, **options: Any) -> None:
-        self.client = client or Client(**options)
+    def __init__(
+        self,
+        client: Optional[Client] = None,
+        *,
+        socket: Optional[str] = None,
+        worker: Optional[str] = None,
+        codec: Optional[str] = None,
+        request_timeout: Optional[float] = None,
+        on_lost: Optional[Callable[[List[Job]], None]] = None,
+        on_draining: Optional[Callable[[], None]] = None,
+    ) -> None:
+        self.client = client or Client(
+            socket, worker=worker, codec=codec, request_timeout=request_timeout, on_lost=on_lost, on_draining=on_draining
+        )
         self.jobs: Dict[str, _Entry] = {}
         self._before: List[Callable[[Job], Any]] = []
         self._after: List[Callable[[Job, Optional[BaseException]], Any]] = []
@@ -109,9 +125,35 @@ class App:
         self._after.append(hook)
         return hook
 
-    def enqueue(self, queue: str, payload: Any = None, **options: Any) -> Enqueued:
+    def enqueue(
+        self,
+        queue: str,
+        payload: Any = None,
+        *,
+        raw: Optional[bytes] = None,
+        priority: int = 0,
+        delay: Optional[Seconds] = None,
+        run_at: Union[datetime, float, int, None] = None,
+        key: Optional[str] = None,
+        headers: Optional[Mapping[str, str]] = None,
+        max_attempts: Optional[int] = None,
+        timeout: Optional[Seconds] = None,
+        request_timeout: Optional[float] = None,
+    ) -> Enqueued:
         """Client.enqueue."""
-        return self.client.enqueue(queue, payload, **options)
+        return self.client.enqueue(
+            queue,
+            payload,
+            raw=raw,
+            priority=priority,
+            delay=delay,
+            run_at=run_at,
+            key=key,
+            headers=headers,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            request_timeout=request_timeout,
+        )
 
     def run(self, concurrency: int = 8, *, processes: bool = False, drain: bool = False) -> None:
         """Works until SIGTERM or SIGINT, or stop: then it claims no more, lets the jobs under way finish, and returns.
@@ -136,6 +178,7 @@ class App:
 
     def _run(self, threads: int, drain: bool) -> None:
         self._stop.clear()
+        log.info("worker started: queues %s, %d jobs at once", ", ".join(self.jobs), threads)
         crew = _Crew(self, threads, drain)
         if threading.current_thread() is not threading.main_thread():
             crew.start()
@@ -152,6 +195,7 @@ class App:
                 signals.leave_at_second()
                 self._await(crew)
         self.client.disconnect()
+        log.info("worker stopped")
         if crew.error is not None:
             raise crew.error
 
@@ -231,6 +275,8 @@ class _Crew:
                 return
             try:
                 jobs = client.claim(*queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT)
+                if failed:
+                    log.warning("jobs can be claimed again")
                 failed = 0
             except PASSING as e:
                 if self.drain:  # cron has another of it soon
@@ -319,12 +365,19 @@ def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
         else:
             job.ack(result, request_timeout=math.inf)
     elif isinstance(error, Retry):
+        log.warning("%r %s: %s", job, _ended(job, error.charge), _text(error) or "Retry")
         job.nack(_text(error) or "Retry", delay=error.delay, charge=error.charge, request_timeout=math.inf)
     elif isinstance(error, Dead):
+        log.error("%r is dead: %s", job, _text(error))
         job.nack(_text(error), dead=True, request_timeout=math.inf)
     else:
-        log.error("%r failed", job, exc_info=error)
+        log.error("%r %s", job, _ended(job, True), exc_info=error)
         job.nack(describe(error), request_timeout=math.inf)
+
+
+def _ended(job: Job, charge: bool) -> str:
+    """What a failed attempt makes of a job."""
+    return "is dead, after its last attempt" if charge and job.attempt >= job.max_attempts else "is to be tried again"
 
 
 def _text(error: BaseException) -> str:

@@ -42,9 +42,9 @@ class Patience(unittest.TestCase):
                 with self.assertRaises(qsidecar.NotConnected):
                     client.enqueue("q", request_timeout=0.01)
 
-    def work(self, *options):
+    def work(self, *options, app=APP):
         with open(os.path.join(self.dir.name, "mine.py"), "w") as file:
-            file.write(APP)
+            file.write(app)
         package = os.path.dirname(os.path.dirname(os.path.abspath(qsidecar.__file__)))
         return subprocess.run(
             [sys.executable, *(["-S"] if sys.flags.no_site else []), "-m", "qsidecar", "work", "mine:app", "--drain", *options],
@@ -60,6 +60,12 @@ class Patience(unittest.TestCase):
                 done = self.work(*options)
                 self.assertEqual(done.returncode, 5, done.stderr)
                 self.assertIn(b"no sidecar answers", done.stderr)
+                self.assertIn(b" INFO qsidecar: worker started", done.stderr)
+
+    def test_the_applications_logging_is_left_alone(self):
+        done = self.work(app="import logging\nlogging.basicConfig(level=logging.INFO, format='mine: %(message)s')\n" + APP)
+        self.assertIn(b"mine: worker started", done.stderr)
+        self.assertNotIn(b"INFO", done.stderr)
 
 
 if __name__ == "__main__":

@@ -183,6 +183,50 @@ class Worker(Case):
         self.assertIsNone(self.peek(first))
         self.assertEqual(self.peek(second)["attempt"], 0)
 
+    def test_what_is_logged(self):
+        @self.app.job(self.q)
+        def work(job):
+            if job.payload == "retry":
+                raise Retry("busy there", delay=3600)
+            if job.payload == "dead":
+                raise Dead("no use")
+            raise KeyError(job.payload)
+
+        retry, dead, first, last = (
+            self.app.enqueue(self.q, p, max_attempts=n).id for p, n in (("retry", 2), ("dead", 2), ("first", 2), ("last", 1))
+        )
+        with self.assertLogs("qsidecar", "INFO") as logs:
+            self.app.run(concurrency=1, drain=True)
+        job = f"<Job %s of {self.q}, attempt 1 of %d>"
+        self.assertEqual(
+            [record.getMessage() for record in logs.records],
+            [
+                f"worker started: queues {self.q}, 1 jobs at once",
+                job % (retry, 2) + " is to be tried again: busy there",
+                job % (dead, 2) + " is dead: no use",
+                job % (first, 2) + " is to be tried again",
+                job % (last, 1) + " is dead, after its last attempt",
+                "worker stopped",
+            ],
+        )
+
+    def test_an_outage_and_its_end_are_logged(self):
+        self.app.job(self.q)(lambda job: None)
+        claim, answers = self.app.client.claim, [qsidecar.Unavailable("away"), qsidecar.Unavailable("away")]
+
+        def away(*queues, **options):
+            if answers:
+                raise answers.pop()
+            self.app.stop()
+            return claim(*queues, max=1, wait=0)
+
+        self.app.client.claim = away
+        with self.assertLogs("qsidecar", "WARNING") as logs:
+            self.app.run(concurrency=1)
+        said = [record.getMessage() for record in logs.records]
+        self.assertEqual(len(said), 2, said)
+        self.assertEqual(said[1], "jobs can be claimed again")
+
     def test_wrong_uses(self):
         with self.assertRaisesRegex(ValueError, "no job"):
             self.app.run()
@@ -261,6 +305,7 @@ class Processes(Case):
         pid = forked(run)
         os.close(write)
         with open(read) as said:
+            self.assertEqual(said.readline(), f"worker started: queues {self.q}, 2 jobs at once\n")
             self.assertEqual(said.readline(), "began\n")
             os.kill(pid, signal.SIGTERM)
             self.assertEqual(said.readline(), "stopping: 1 jobs are under way\n")

@@ -3,9 +3,10 @@
 # The Ruby client of qsidecar: enqueue, claim, ack and nack jobs through the sidecar
 # of this host. README.md beside it shows the use; Client and Worker are the doors.
 module Qsidecar
-  VERSION = "0.1.0"
+  VERSION = "1.0.0"
 end
 
+require "logger"
 require "fiber" # Fiber#alive?, on a Ruby older than 3.1
 
 require_relative "qsidecar/errors"

@@ -278,6 +278,25 @@ class Suite
     equal ["then"], Array.new(1) { one("then").tap(&:ack).payload }
   end
 
+  # What a Logger is told.
+  def check_logger
+    out = StringIO.new
+    logger = Logger.new(out, formatter: ->(level, _, _, text) { "#{level} #{text.lines.first.chomp}\n" })
+    worker = Qsidecar::Worker.new(logger: logger, **@options)
+    worker.job("logged") do |job|
+      case job.payload
+      when 0 then raise Qsidecar::Retry.new("busy there", delay: 3600)
+      when 1 then raise Qsidecar::Dead, "no use"
+      else raise "boom"
+      end
+    end
+    ids = [2, 2, 2, 1].each_with_index.map { |most, n| @client.enqueue("logged", n, max_attempts: most).id }
+    worker.run(concurrency: 1, drain: true)
+    equal ["INFO worker started: queues logged, 1 jobs at once, 1 process", "WARN job #{ids[0]} of logged is to be tried again: busy there",
+           "ERROR job #{ids[1]} of logged is dead: no use", "ERROR job #{ids[2]} of logged is to be tried again: RuntimeError: boom",
+           "ERROR job #{ids[3]} of logged is dead, after its last attempt: RuntimeError: boom", "INFO worker stopped"], out.string.lines.map(&:chomp)
+  end
+
   # Who waits how long for a sidecar that is away, or that says nothing.
   def check_patience
     Dir.mktmpdir do |dir|

@@ -37,11 +37,14 @@ module Qsidecar
     attr_reader :ran
     alias ran? ran
 
-    # logger is anything with info, warn and error; nil: warnings go to stderr. The
-    # other options are Client's.
-    def initialize(logger: nil, **client)
+    # logger is told when the worker starts and ends, of jobs that are to be tried again or dead,
+    # and when the sidecar is away and back: a Logger, as Rails.logger; without one it is stderr's.
+    # The other options are Client's.
+    def initialize(logger: Logger.new($stderr, progname: "qsidecar"), socket: nil, worker: nil, codec: nil, request_timeout: nil,
+                   on_lost: nil, on_draining: nil)
       @logger = logger
-      @options = client
+      @on_lost = on_lost
+      @options = { socket: socket, worker: worker, codec: codec, request_timeout: request_timeout, on_draining: on_draining }
       @handlers = {}
       @before = []
       @after = []
@@ -87,8 +90,10 @@ module Qsidecar
       @stopping = false
       @drain = drain
       @commands.clear
+      log(:info, "worker started: queues #{@handlers.keys.join(", ")}, #{concurrency} jobs at once, #{processes} process#{"es" if processes > 1}")
       fleet = Fleet.new(processes, @commands, method(:log)) if processes > 1
       signals(fleet) { fleet ? fleet.run { serve(concurrency) } : serve(concurrency) }
+      log(:info, "worker stopped")
       nil
     end
 
@@ -187,7 +192,8 @@ module Qsidecar
           return if @drain && jobs.empty?
 
           tries = 0
-          @away = false
+          told, @away = @away, false
+          log(:warn, "jobs can be claimed again") if told
           jobs.each { |job| @stopping ? give_back(job) : one(job) }
         rescue *UNAVAILABLE, Internal => e
           raise if @drain # cron has another of it soon
@@ -256,11 +262,15 @@ module Qsidecar
     def tell(job, error)
       case error
       when nil then job.ack
-      when Dead then job.nack(error: error.message, dead: true)
-      when Retry then job.nack(error: error.message, delay: error.delay, charge: error.charge)
+      when Dead
+        log(:error, "job #{job.id} of #{job.queue} is dead: #{error.message}")
+        job.nack(error: error.message, dead: true)
+      when Retry
+        log(:warn, "job #{job.id} of #{job.queue} #{fate(job, error.charge)}: #{error.message}")
+        job.nack(error: error.message, delay: error.delay, charge: error.charge)
       else
         words = ["#{error.class}: #{error.message}", *error.backtrace&.first(5)].join("\n  ")
-        log(:error, "job #{job.id} of #{job.queue} failed: #{words}")
+        log(:error, "job #{job.id} of #{job.queue} #{fate(job, true)}: #{words}")
         job.nack(error: words)
       end
     end
@@ -271,16 +281,18 @@ module Qsidecar
       log(:error, "after_job of job #{job.id}: #{e.class}: #{e.message}")
     end
 
+    # fate is what a failed attempt makes of a job.
+    def fate(job, charge)
+      charge && job.attempt >= job.max_attempts ? "is dead, after its last attempt" : "is to be tried again"
+    end
+
     def lost(job)
+      @on_lost&.call(job)
       log(:warn, "job #{job.id} of #{job.queue}: its lease was lost while it runs (Job#lost? tells)")
     end
 
     def log(level, text)
-      if @logger
-        @logger.public_send(level, "qsidecar: #{text}")
-      elsif level != :info
-        warn "qsidecar: #{text}"
-      end
+      @logger&.public_send(level, text)
     end
   end
 end
