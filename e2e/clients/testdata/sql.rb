@@ -70,6 +70,34 @@ else
 end
 equal [], client.claim("sql")
 
+# A key is the same, by whichever way a job is stored, and lives and dies with its transaction.
+transaction = lambda do |how, &work|
+  execute(connection, "BEGIN")
+  work.call.tap { execute(connection, how) }
+end
+keyed = ->(payload, **more) { Qsidecar::SQL.enqueue(connection, "keys", payload, **more) }
+transaction.call("ROLLBACK") { keyed.call("never was", key: "k") }
+first, again = transaction.call("COMMIT") { [keyed.call("first", key: "k"), keyed.call("again", key: "k")] }
+equal [false, true, first.id, "ready"], [first.duplicate, again.duplicate, again.id, again.state]
+equal [first.id, true], client.enqueue("keys", "by the client", key: "k").to_a.first(2)
+job = client.claim("keys", wait: 20).first
+equal [first.id, "first", "k"], [job.id, job.payload, job.key]
+job.ack
+equal true, transaction.call("COMMIT") { keyed.call("remembered", key: "k") }.duplicate
+short = transaction.call("COMMIT") { keyed.call("short", key: "é", key_ttl: 0) }
+client.claim("keys", wait: 20).first.ack
+after = transaction.call("COMMIT") { keyed.call("after", key: "é") }
+equal [false, true], [after.duplicate, after.id != short.id]
+client.claim("keys", wait: 20).first.ack
+if connection.class.name.start_with?("PG") # its word is sent as the transaction commits
+  listener = connect(JSON.parse(ENV.fetch("DATABASE")))
+  listener.exec("LISTEN qsidecar_qsidecar")
+  transaction.call("COMMIT") { keyed.call("quiet", wake: false) && keyed.call("woken") }
+  nil until listener.wait_for_notify(60) { |_, _, word| @word = word } && @word.start_with?("ruby ")
+  equal "ruby keys", @word
+  2.times { client.claim("keys", wait: 20).first.ack }
+end
+
 # The README's block, as it stands there: the drivers differ in how a transaction is begun.
 require "qsidecar/testing"
 execute(connection, "CREATE TABLE orders (item varchar(20))")

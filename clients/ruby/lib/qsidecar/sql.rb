@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "../qsidecar"
+require_relative "sql_keys"
 
 module Qsidecar
   # A plain INSERT is an enqueue, in the caller's own transaction: the job is there if that
@@ -11,22 +12,23 @@ module Qsidecar
   #     Qsidecar::SQL.enqueue(connection, "mail", { "order" => 17 })
   #   end
   #
-  # The database is the one that the queue's sidecar works on. A waiting worker gets the job
-  # within a second; a key against duplicates, and a wake-up within milliseconds, come
-  # with Client#enqueue.
+  # The database is the one that the queue's sidecar works on. On PostgreSQL a waiting worker gets
+  # the job as the transaction commits, elsewhere within a second.
   module SQL
-    # What differs between the engines: the table, and the expression for a parameter
-    # with JSON, with milliseconds from now, and with milliseconds since 1970.
-    Dialect = Struct.new(:table, :headers, :delay, :run_at)
+    # What differs between the engines: the name of the column of keys, and the expression for a
+    # parameter with JSON, with milliseconds from now, and with milliseconds since 1970.
+    Dialect = Struct.new(:key, :headers, :delay, :run_at)
+
+    LAST_ID = { mysql: "SELECT LAST_INSERT_ID()", sqlite: "SELECT last_insert_rowid()" }.freeze
 
     DIALECTS = {
-      postgres: Dialect.new("%<schema>s.qsidecar_jobs", "CAST(%<slot>s AS jsonb)",
+      postgres: Dialect.new("key", "CAST(%<slot>s AS jsonb)",
                             "clock_timestamp() + CAST(%<slot>s AS bigint) * interval '1 millisecond'",
                             "timestamptz 'epoch' + CAST(%<slot>s AS bigint) * interval '1 millisecond'"),
-      mysql: Dialect.new("qsidecar_jobs", "%<slot>s",
+      mysql: Dialect.new("`key`", "%<slot>s",
                          "UTC_TIMESTAMP(6) + INTERVAL %<slot>s * 1000 MICROSECOND",
                          "TIMESTAMP('1970-01-01') + INTERVAL %<slot>s * 1000 MICROSECOND"),
-      sqlite: Dialect.new("qsidecar_jobs", "%<slot>s",
+      sqlite: Dialect.new("key", "%<slot>s",
                           "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) + %<slot>s", "%<slot>s")
     }.freeze
 
@@ -37,19 +39,23 @@ module Qsidecar
 
     # enqueue inserts a job by a connection of pg, mysql2 or sqlite3 (or ActiveRecord's
     # connection over one of them), and commits nothing. The options are those of
-    # Client#enqueue that a plain INSERT has. schema is where the sidecar keeps its tables
-    # on PostgreSQL.
+    # Client#enqueue that a plain INSERT has. With a key a second job of it is not stored; it is
+    # remembered for key_ttl seconds at least. wake (PostgreSQL): waiting workers are told as
+    # the transaction commits; without it commits of many producers do not wait for the one
+    # lock of all NOTIFYs. schema is where the sidecar keeps its tables on PostgreSQL. Gives an Enqueued.
     def enqueue(connection, queue, payload, raw: false, priority: nil, headers: nil, max_attempts: nil, delay: nil,
-                run_at: nil, schema: "qsidecar")
+                run_at: nil, key: nil, key_ttl: 600, wake: true, schema: "qsidecar")
       raise ArgumentError, "give delay or run_at, and not both" if delay && run_at
 
       job = Fields.job(queue: queue, payload: payload, raw: raw, priority: priority, headers: headers,
-                       max_attempts: max_attempts, delay: delay, run_at: run_at)
-      return Client.inline.enqueue([job]) && nil if Client.inline
+                       max_attempts: max_attempts, delay: delay, run_at: run_at, key: key)
+      return Client.inline.enqueue([job]).first if Client.inline
+      raise ArgumentError, "schema is a plain name, not #{schema.inspect}" unless /\A[A-Za-z_]\w*\z/.match?(schema)
 
       connection = connection.raw_connection if connection.respond_to?(:raw_connection)
-      run(connection, engine(connection), job, schema)
-      nil
+      engine = engine(connection)
+      ask = ->(statement, values) { send(:"run_#{engine}", connection, statement, values) }
+      store(ask, engine, job, schema, Fields.ms(key_ttl), wake && !delay && !run_at)
     end
 
     # engine is found by the connection's class, or one that it is made of.
@@ -58,42 +64,59 @@ module Qsidecar
       raise ArgumentError, "a #{connection.class} is none of #{ENGINES.keys.join(", ")}"
     end
 
-    def run(connection, engine, job, schema)
-      raise ArgumentError, "schema is a plain name, not #{schema.inspect}" unless /\A[A-Za-z_]\w*\z/.match?(schema)
+    def store(ask, engine, job, schema, ttl, wake)
+      prefix = engine == :postgres ? "#{schema}." : ""
+      key = job[:key] && Key.new(engine, prefix, job[:queue], job[:key], &ask)
+      first = key&.first
+      return first if first
 
-      dialect = DIALECTS.fetch(engine)
-      columns = columns(dialect, job)
-      slots = columns.each_with_index.map { |(_, slot, _), i| format(slot, slot: engine == :postgres ? "$#{i + 1}" : "?") }
-      statement = "INSERT INTO #{format(dialect.table, schema: schema)} (#{columns.map(&:first).join(", ")}) VALUES (#{slots.join(", ")})"
-      send(:"run_#{engine}", connection, statement, columns.map(&:last))
+      # On PostgreSQL the number comes first: a role that may only insert cannot read what it inserted.
+      id = ask.call("SELECT #{prefix}qsidecar_next()", []).first.to_i if engine == :postgres
+      columns = columns(DIALECTS.fetch(engine), job, id)
+      slots = columns.map { |_, slot, _| format(slot, slot: "?") }
+      ask.call("INSERT INTO #{prefix}qsidecar_jobs (#{columns.map(&:first).join(", ")}) VALUES (#{slots.join(", ")})", columns.map(&:last))
+      id ||= ask.call(LAST_ID.fetch(engine), []).first
+      key&.own(id, ttl)
+      ask.call("SELECT pg_notify(?, ?)", ["qsidecar_#{schema}", "ruby #{job[:queue]}"]) if wake && engine == :postgres
+      Enqueued.new(id.to_s, false, nil)
     end
 
     # columns are the names, the expressions and the values. A value in a list is bytes.
-    def columns(dialect, job)
+    def columns(dialect, job, id)
       all = [["queue", "%<slot>s", job[:queue]], ["payload", "%<slot>s", [job[:payload]]]]
       all << ["priority", "%<slot>s", job[:priority]] if job[:priority]
       all << ["headers", dialect.headers, JSON.generate(job[:headers])] if job[:headers]
       all << ["max_attempts", "%<slot>s", job[:max_attempts]] if job[:max_attempts]
       all << ["run_at", dialect.delay, job[:delay_ms]] if job[:delay_ms]
       all << ["run_at", dialect.run_at, job[:run_at]] if job[:run_at]
+      all << [dialect.key, "%<slot>s", job[:key]] if job[:key]
+      all << ["id", "%<slot>s", id] if id
       all
     end
 
+    # Each of run_… carries a statement out, and gives the first row of its answer.
+
     def run_postgres(connection, statement, values)
-      connection.exec_params(statement, values.map { |v| v.is_a?(Array) ? { value: v.first, type: 17, format: 1 } : v }).clear
+      number = 0
+      result = connection.exec_params(statement.gsub("?") { "$#{number += 1}" },
+                                      values.map { |v| v.is_a?(Array) ? { value: v.first, type: 17, format: 1 } : v })
+      result.values.first
+    ensure
+      result&.clear
     end
 
     def run_mysql(connection, statement, values)
       prepared = connection.prepare(statement)
-      prepared.execute(*values.flatten)
+      prepared.execute(*values.flatten, as: :array)&.first
     ensure
       prepared&.close
     end
 
     def run_sqlite(connection, statement, values)
-      connection.execute(statement, values.map { |v| v.is_a?(Array) ? ::SQLite3::Blob.new(v.first) : v })
+      row = connection.execute(statement, values.map { |v| v.is_a?(Array) ? ::SQLite3::Blob.new(v.first) : v }).first
+      row.is_a?(Hash) ? row.values : row
     end
 
-    private_class_method :engine, :run, :columns, :run_postgres, :run_mysql, :run_sqlite
+    private_class_method :engine, :store, :columns, :run_postgres, :run_mysql, :run_sqlite
   end
 end
