@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -37,7 +38,8 @@ type Options struct {
 
 	// RequestTimeout is how long Enqueue and EnqueueMany may take where their context has no
 	// deadline of its own: a producer that answers a user must not wait for a sidecar that is away.
-	// 0: two seconds; negative: for as long as the context lasts. Other calls last as long as theirs.
+	// 0: as many seconds as QSIDECAR_ENQUEUE_TIMEOUT says, else two; negative: for as long as the
+	// context lasts. Other calls last as long as theirs.
 	RequestTimeout time.Duration
 
 	// Dial opens a connection instead of dialling Socket.
@@ -69,6 +71,12 @@ type Client struct {
 // Dial connects to the sidecar and says hello. It fails when nothing answers: the
 // background reconnect begins with the first connection.
 func Dial(ctx context.Context, opts Options) (*Client, error) {
+	if opts.RequestTimeout == 0 {
+		var err error
+		if opts.RequestTimeout, err = enqueueTime(os.Getenv(envEnqueueTimeout)); err != nil {
+			return nil, err
+		}
+	}
 	c := &Client{
 		opts:    opts,
 		stopped: make(chan struct{}),

@@ -15,7 +15,12 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "50"); err != nil { // the default is too short for a machine that stands still
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // server is a sidecar that a test plays by hand.
 type server struct {

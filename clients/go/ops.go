@@ -1,9 +1,10 @@
 package qsidecar
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/qsidecar/qsidecar/protocol"
@@ -11,15 +12,27 @@ import (
 
 var errShortReply = errors.New("the sidecar's answer lacks what this op answers with")
 
-// enqueueTime is Options.RequestTimeout's default.
-const enqueueTime = 2 * time.Second
+// envEnqueueTimeout gives Options.RequestTimeout another default, in seconds.
+const envEnqueueTimeout = "QSIDECAR_ENQUEUE_TIMEOUT"
+
+// enqueueTime is the default, by the value of envEnqueueTimeout.
+func enqueueTime(text string) (time.Duration, error) {
+	if text == "" {
+		return 2 * time.Second, nil
+	}
+	s, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(s > 0 && s < 1e9) {
+		return 0, fmt.Errorf("qsidecar: %s=%s is no number of seconds", envEnqueueTimeout, text)
+	}
+	return time.Duration(s * float64(time.Second)), nil
+}
 
 // producing is the context of an enqueue.
 func (c *Client) producing(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, own := ctx.Deadline(); own || c.opts.RequestTimeout < 0 {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, cmp.Or(c.opts.RequestTimeout, enqueueTime))
+	return context.WithTimeout(ctx, c.opts.RequestTimeout)
 }
 
 // Enqueue stores one job. It returns when the job is durable, or when Options.RequestTimeout is over.

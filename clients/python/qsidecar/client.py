@@ -38,7 +38,8 @@ class Client:
     then /run/qsidecar/qsidecar.sock. worker: a name of at most 128 bytes, kept with claims, for people. codec: "json"
     or "msgpack"; None for msgpack where it is installed. request_timeout: how long a call may take, in seconds, beside
     the time that a claim waits: so long it waits for a sidecar that is away, and is sent again where the
-    sidecar could not do it just now; None for 2 s for an enqueue and a minute for all else. on_lost is told of held jobs whose leases are lost (see Job.lost), on_draining
+    sidecar could not do it just now; None for a minute, and for an enqueue
+    as many seconds as QSIDECAR_ENQUEUE_TIMEOUT says, else 2 s. on_lost is told of held jobs whose leases are lost (see Job.lost), on_draining
     that the sidecar is about to stop; both are called from a thread of their own, one at a time, and may use the client.
     """
 
@@ -220,7 +221,7 @@ class Client:
     def _patience(self, op: str) -> float:
         if self._request_timeout is not None:
             return self._request_timeout
-        return ENQUEUE_TIME if op == "enqueue" else REQUEST_TIME
+        return float(os.environ.get("QSIDECAR_ENQUEUE_TIMEOUT") or ENQUEUE_TIME) if op == "enqueue" else REQUEST_TIME
 
     def _rest(self, session: Session, call: Call, pause: float) -> bool:
         if call.op not in SETTLES:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import qsidecar
 from support import CODEC, LIMIT
@@ -31,6 +32,12 @@ class Patience(unittest.TestCase):
         listener.listen(8)
 
     def test_an_enqueue_has_two_seconds(self):
+        with unittest.mock.patch.dict(os.environ, {"QSIDECAR_ENQUEUE_TIMEOUT": "7"}):
+            self.assertEqual(qsidecar.Client()._patience("enqueue"), 7)
+            del os.environ["QSIDECAR_ENQUEUE_TIMEOUT"]
+            self.check_two_seconds()
+
+    def check_two_seconds(self):
         client = qsidecar.Client()
         self.assertEqual((client._patience("enqueue"), client._patience("ack")), (2.0, 60.0))
         self.assertEqual(qsidecar.Client(request_timeout=5)._patience("ack"), 5)

@@ -42,8 +42,8 @@ module Qsidecar
     # worker:      a name for people, kept with what is claimed.
     # codec:       :json or :msgpack; nil: msgpack where that gem is installed (on Ruby 2.7: 1.5 or newer).
     # request_timeout: how long a call may take in all, a claim beyond its wait. As long a settle
-    #              is tried that the sidecar cannot carry out just now. nil: 2 s for an enqueue,
-    #              as a user may wait for its answer, and a minute for all else.
+    #              is tried that the sidecar cannot carry out just now. nil: a minute, and for an
+    #              enqueue, as a user may wait for its answer, QSIDECAR_ENQUEUE_TIMEOUT seconds, else 2 s.
     # on_lost:     called with each job whose lease was lost, in a thread of its own.
     # on_draining: called when the sidecar is about to exit.
     def initialize(socket: nil, worker: nil, codec: nil, request_timeout: nil, on_lost: nil, on_draining: nil)
@@ -178,7 +178,7 @@ module Qsidecar
     def carry_out(op, fields, wait: nil, patience: nil)
       at = session
       began = Link.now
-      patience ||= @request_timeout || (op == "enqueue" ? ENQUEUE_TIME : REQUEST_TIME)
+      patience ||= @request_timeout || (op == "enqueue" ? Float(ENV["QSIDECAR_ENQUEUE_TIMEOUT"] || ENQUEUE_TIME) : REQUEST_TIME)
       how = { ends: began + patience + (wait || 0), wait_ends: wait && began + wait }
       return insist(at, op, fields, how) unless SETTLES.include?(op)
 
