@@ -1,10 +1,10 @@
 package bridge
 
 import (
-	"context"
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -56,13 +56,13 @@ type deadliner interface {
 // not change any more.
 type stream struct {
 	w    io.Writer
-	over context.Context
-	end  context.CancelFunc
+	over chan struct{} // closed at the deadline
+	end  func()        // closes it
 }
 
 func newStream(w io.Writer) *stream {
-	s := &stream{w: w}
-	s.over, s.end = context.WithCancel(context.Background())
+	s := &stream{w: w, over: make(chan struct{})}
+	s.end = sync.OnceFunc(func() { close(s.over) })
 	return s
 }
 
@@ -72,8 +72,10 @@ func (s *stream) Write(p []byte) (int, error) {
 		n   int
 		err error
 	}
-	if s.over.Err() != nil {
+	select {
+	case <-s.over:
 		return 0, os.ErrDeadlineExceeded
+	default:
 	}
 	done := make(chan result, 1)
 	go func() {
@@ -83,7 +85,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	select {
 	case r := <-done:
 		return r.n, r.err
-	case <-s.over.Done():
+	case <-s.over:
 		return 0, os.ErrDeadlineExceeded
 	}
 }
