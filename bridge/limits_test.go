@@ -102,6 +102,7 @@ func TestLimitOfHeldJobsIsExact(t *testing.T) {
 		}
 		c.send(`{"op":"claim","id":4,"queue":"elsewhere","wait_ms":20000}`)
 		eventually(t, func() bool { return s.waiting() == 5 })
+		synctest.Wait() // each was looked for once: later ones would find the places taken
 		jobs := make([]string, 8)
 		for i := range jobs {
 			jobs[i] = `{"queue":"q"}`
