@@ -42,13 +42,18 @@ func (s *session) fittingJobs(database string, jobs []backends.Job) int {
 	}))
 }
 
-// fitViews drops the last jobs of an answer to peek that don't fit. The first one stays: if it
-// alone is too large, the client is told so.
+// fitViews drops the last jobs of an answer to peek that don't fit. The first one stays, without
+// its payload and result if it alone is too large.
 func (s *session) fitViews(views []protocol.JobView) []protocol.JobView {
 	n := s.fitting(len(views), math.MaxInt64, func(i int) *protocol.Reply {
 		return &protocol.Reply{Views: views[i : i+1]}
 	})
-	return views[:min(max(n, 1), len(views))]
+	if n == 0 && len(views) > 0 {
+		v := &views[0]
+		v.LeftOut, v.Payload, v.Result = protocol.Some(int64(len(v.Payload)+len(v.Result))), nil, nil
+		n = 1
+	}
+	return views[:n]
 }
 
 // fitSessions drops the youngest sessions of a status that don't fit.

@@ -239,7 +239,8 @@ type JobView struct {
 	Worker      string
 	Key         string
 	Headers     map[string]string
-	Result      []byte // nil: none
+	Result      []byte     // nil: none
+	LeftOut     Opt[int64] // bytes of Payload and Result, which are empty because no reply has room for them
 	Errors      []Failure
 }
 

@@ -90,6 +90,7 @@ var viewMessage = newMessage([]field[JobView]{
 	optWord("key", func(j *JobView) *string { return &j.Key }),
 	isHeaders("headers", func(j *JobView) *map[string]string { return &j.Headers }),
 	isBytes("result", func(j *JobView) *[]byte { return &j.Result }),
+	optNumber("left_out", func(j *JobView) *Opt[int64] { return &j.LeftOut }),
 	always(isList("errors", 0, math.MaxInt, failureMessage, func(j *JobView) *[]Failure { return &j.Errors }, needs(failureMessage, "cause"))),
 })
 

@@ -2,6 +2,7 @@ package clients
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,7 +107,11 @@ func TestPythonSuite(t *testing.T) {
 			s.Queues = "  \"*\": {}\n  kept: {keep: 1h}\n"
 			suite := exec.Command(p.argv[0], append(p.argv[1:], "-W", "error", "-m", "unittest", "discover", "-s", "tests")...)
 			suite.Dir = kit.PythonPackage
-			suite.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket, "QSIDECAR_KEPT=kept")
+			interpreter, err := json.Marshal(p.argv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			suite.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket, "QSIDECAR_KEPT=kept", "QSIDECAR_TEST_PYTHON="+string(interpreter))
 			if out, err := suite.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}

@@ -2,7 +2,6 @@ package clients
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -121,22 +120,43 @@ func TestRubyWorkerProgram(t *testing.T) {
 	}
 
 	sc = kit.NewSite(t).Sidecar("later")
-	cmd := exec.CommandContext(t.Context(), "ruby", w.Argv[2], "-d", kit.RubyWorkerFile)
-	cmd.Env = append(append(os.Environ(), w.Env...), "QSIDECAR_SOCKET="+sc.Socket)
-	said, err := cmd.StderrPipe()
+	run := func(args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), "ruby", append([]string{w.Argv[2]}, args...)...)
+		cmd.Env = append(append(os.Environ(), w.Env...), "QSIDECAR_SOCKET="+sc.Socket)
+		return cmd
+	}
+	drain := run("-d", kit.RubyWorkerFile)
+	if out, err := drain.CombinedOutput(); drain.ProcessState.ExitCode() != 5 || !strings.Contains(string(out), "no sidecar answers") {
+		t.Errorf("a drain without a sidecar ends with %v and says %q", err, out)
+	}
+	waits := run(kit.RubyWorkerFile)
+	said, err := waits.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := waits.Start(); err != nil {
 		t.Fatal(err)
 	}
 	lines := bufio.NewReader(said)
-	if line, err := lines.ReadString('\n'); !strings.Contains(line, "no sidecar answers") {
-		t.Errorf("without a sidecar it says %q (%v)", line, err)
+	for line := ""; !strings.Contains(line, "no sidecar answers"); {
+		if line, err = lines.ReadString('\n'); err != nil {
+			t.Fatalf("it does not say that no sidecar answers: %v", err)
+		}
 	}
 	sc.Start()
-	rest, err := io.ReadAll(lines)
-	if err := errors.Join(err, cmd.Wait()); err != nil || len(rest) > 0 {
-		t.Errorf("with a sidecar and nothing to do it ends with %v and says %q", err, rest)
+	if line, err := lines.ReadString('\n'); !strings.Contains(line, "sidecar") {
+		t.Errorf("as the sidecar is there it says %q (%v)", line, err)
+	}
+	if err := waits.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, lines); err != nil {
+		t.Error(err)
+	}
+	if err := waits.Wait(); err != nil {
+		t.Errorf("at SIGTERM it ends with %v", err)
+	}
+	if out, err := run("-d", kit.RubyWorkerFile).CombinedOutput(); err != nil {
+		t.Errorf("with a sidecar and nothing to do a drain ends with %v and says %q", err, out)
 	}
 }

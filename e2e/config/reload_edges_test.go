@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestReloadsAtOnce: of commands that ask for a reload at the same time each is answered, and
-// at most one of them says what changed: the config is taken once. A wrong one is told to all.
+// TestReloadsAtOnce: of commands that ask for a reload at the same time each is answered, and the
+// config is taken once. A wrong one is told to all.
 func TestReloadsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -33,17 +33,12 @@ func TestReloadsAtOnce(t *testing.T) {
 	}
 	for n := range 5 {
 		before := c.Must(kit.Msg{"op": "status"}).Generation
-		told := 0
 		for _, said := range atOnce(fmt.Sprintf("%s  q%d: {}\n", first, n)) {
-			switch want := fmt.Sprintf("queues.q%d added\n", n); {
-			case said.Code == 0 && strings.Contains(said.Stdout, want):
-				told++
-			case said.Code != 0 || !strings.HasPrefix(said.Stdout, "nothing changed: "):
+			// Those that come while it is taken are told of its changes, too.
+			want := fmt.Sprintf("queues.q%d added\n", n)
+			if said.Code != 0 || !strings.Contains(said.Stdout, want) && !strings.HasPrefix(said.Stdout, "nothing changed: ") {
 				t.Errorf("%+v", said)
 			}
-		}
-		if told > 1 {
-			t.Errorf("%d of them changed the config", told)
 		}
 		if st := c.Must(kit.Msg{"op": "status"}); st.Generation != before+1 {
 			t.Errorf("the generation was %d, and is %d", before, st.Generation)

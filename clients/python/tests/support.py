@@ -1,9 +1,11 @@
 """What the tests share. They run against the sidecar on QSIDECAR_SOCKET, in queues of their own."""
 
 import itertools
+import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -15,6 +17,8 @@ import qsidecar
 # How long a test waits for a fact: Go's package testwait says so too.
 _limit = os.environ.get("QSIDECAR_TEST_LIMIT", "1m")
 LIMIT = float(_limit[:-1]) * {"s": 1, "m": 60}[_limit[-1]]
+# The words that start this interpreter: it may be one that its loader has to be named for.
+PYTHON = json.loads(os.environ.get("QSIDECAR_TEST_PYTHON", "null")) or [sys.executable]
 CODEC = os.environ.get("QSIDECAR_CODEC") or None
 _names = itertools.count()
 

@@ -3,13 +3,12 @@
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
 import qsidecar
-from support import CODEC, LIMIT
+from support import CODEC, LIMIT, PYTHON
 
 APP = """
 import qsidecar
@@ -54,7 +53,7 @@ class Patience(unittest.TestCase):
             file.write(app)
         package = os.path.dirname(os.path.dirname(os.path.abspath(qsidecar.__file__)))
         return subprocess.run(
-            [sys.executable, *(["-S"] if sys.flags.no_site else []), "-m", "qsidecar", "work", "mine:app", "--drain", *options],
+            [*PYTHON, "-m", "qsidecar", "work", "mine:app", "--drain", *options],
             cwd=self.dir.name,
             env={**os.environ, "QSIDECAR_SOCKET": self.path, "PYTHONPATH": package},
             stderr=subprocess.PIPE,

@@ -5,10 +5,9 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 import unittest
 
-from support import Case
+from support import PYTHON, Case
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 README = os.path.join(HERE, "..", "README.md")
@@ -75,7 +74,7 @@ class Readme(Case):
     def test_a_fresh_import_has_what_is_shown(self):
         for text in ("qsidecar.sql.enqueue", "qsidecar.testing.inline"):
             with self.subTest(text):
-                subprocess.run([sys.executable, *(["-S"] if sys.flags.no_site else []), "-c", f"import qsidecar; {text}"], check=True)
+                subprocess.run([*PYTHON, "-c", f"import qsidecar; {text}"], check=True)
 
 
 def check_transaction(connection, execute):
