@@ -176,6 +176,7 @@ func (b *broker) keepAhead(ln *line, jobs []backends.Job) (back []backends.Job) 
 		return nil
 	}
 	if b.halted != nil {
+		b.leaves(jobs)
 		return jobs
 	}
 	now, before := b.clock(), ln.ahead.bytes
@@ -215,7 +216,32 @@ func (b *broker) emptied(ln *line, limit time.Duration) (out []backends.Job) {
 	}
 	a.jobs = slices.Delete(a.jobs, 0, n)
 	b.keep(a.bytes - before)
+	b.leaves(out)
 	return out
+}
+
+// leaves counts jobs that nobody has and that go back. b.mu is held.
+func (b *broker) leaves(jobs []backends.Job) {
+	for i := range jobs {
+		b.back[jobs[i].Queue]++
+	}
+}
+
+// comesBack reports whether a job of one of the queues is on its way back. b.mu is held.
+func (b *broker) comesBack(queues []string) bool {
+	return slices.ContainsFunc(queues, func(q string) bool { return b.back[q] > 0 })
+}
+
+// areBack ends the way of jobs, whose queues these are: a claim that found none of them looks again.
+func (b *broker) areBack(queues []string) {
+	b.mu.Lock()
+	for _, q := range queues {
+		if b.back[q]--; b.back[q] <= 0 {
+			delete(b.back, q)
+		}
+	}
+	b.mu.Unlock()
+	b.hint(queues, 1)
 }
 
 // takeAhead takes what has been lying there since before limit (0: everything)

@@ -164,6 +164,49 @@ func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
 	})
 }
 
+// returns is a database that takes claims and writes at the same time. Releases wait for the gate.
+type returns struct {
+	*faulty
+	came atomic.Bool // one waits
+	gate chan struct{}
+}
+
+func (r *returns) Info() backends.Info {
+	i := r.faulty.Info()
+	i.Concurrent = true
+	return i
+}
+
+func (r *returns) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	for _, w := range b.Writes {
+		if _, is := w.(backends.Release); is {
+			r.came.Store(true)
+			<-r.gate
+		}
+	}
+	return r.faulty.Commit(ctx, b)
+}
+
+// TestNoQueueLooksEmptyWhileItsJobsComeBack: a claim that the database has no job for waits for
+// those that lay claimed ahead and are on their way back.
+func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &returns{faulty: &faulty{Backend: memory.New()}, gate: make(chan struct{})}
+		f := slow
+		db.after.Store(&f)
+		s := start(t, options(db))
+		c := busyLine(t, s, "q")[0]
+		c.call(`{"op":"purge","queue":"q","state":"ready"}`)
+		eventually(t, db.came.Load)
+		c.send(`{"op":"claim","queue":"q"}`)
+		synctest.Wait() // the database has answered: there is none
+		close(db.gate)
+		if r := c.receive(); len(r.Jobs) != 1 {
+			t.Errorf("answered %+v, want a job that came back", r)
+		}
+	})
+}
+
 // TestPausedQueueGivesNothingFromTheBuffer: within a second of the answer.
 func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -82,7 +82,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		log:     b.log,
 		clock:   br.system.clock,
 		lost:    func(m map[*session][]heldJob) { br.tellLost(b, m) },
-		release: c.release,
+		release: func(owner backends.Identity, leases []backends.Lease) { c.release(owner, leases, nil) },
 		revived: c.wakeClaims,
 		metrics: b.metrics.Load,
 		poke:    make(chan struct{}, 1),
@@ -100,7 +100,10 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		poke:    make(chan struct{}, 1),
 	}
 	b.keeper.suspected = b.sweeper.wake
-	b.keeper.abandoned = func() { b.broker.takeAhead(0) } // lost like all the rest
+	b.keeper.abandoned = func() {
+		jobs, _ := b.broker.takeAhead(0) // lost like all the rest
+		b.broker.areBack(queuesOfJobs(jobs))
+	}
 	c.broker, c.keeper = b.broker, b.keeper
 	b.broker.fresh = b.keeper.fresh
 	b.broker.clock = br.system.clock

@@ -36,6 +36,7 @@ type broker struct {
 	mu      sync.Mutex
 	lines   map[string]*line
 	byQueue map[string]map[*line]struct{}
+	back    map[string]int     // jobs on their way back to the database, by queue
 	due     []*line            // to be asked for, in turn, so that no line starves when slots are short
 	attends map[*line]struct{} // the attendant's: all that have jobs claimed ahead, and those to be dropped soon
 	kept    kept
@@ -74,7 +75,7 @@ type answer struct {
 }
 
 func newBroker(wake func()) *broker {
-	return &broker{wake: wake, lines: make(map[string]*line), byQueue: make(map[string]map[*line]struct{}), attends: make(map[*line]struct{})}
+	return &broker{wake: wake, lines: make(map[string]*line), byQueue: make(map[string]map[*line]struct{}), attends: make(map[*line]struct{}), back: make(map[string]int)}
 }
 
 // add answers a waiter with what is claimed ahead for its line; else it queues it,
@@ -251,6 +252,9 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 			if got := b.aheadOfOthers(w); len(got) > 0 && !w.left {
 				back = append(back, got...)
 				continue // it is asked again when they are back
+			}
+			if w.once && !w.left && b.halted == nil && b.comesBack(w.queues) {
+				continue // likewise: the database did not see a job that nobody has
 			}
 		}
 		if w.left && (!again || w.moved != nil) || w.once && !res.More {

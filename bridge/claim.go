@@ -145,17 +145,17 @@ func (s *session) handOut(bank *bank, w *waiter, a answer) (reply *protocol.Repl
 	}
 	host := a.jobs[0].Token.Host
 	if s.gone.Err() != nil {
-		bank.committer.giveBack(host, a.jobs)
+		bank.committer.giveUp(host, a.jobs)
 		return nil, 0
 	}
 	// Asked again, as late as can be: this process may have been suspended since
 	// the commit, and others may have the jobs by now.
 	if bank.keeper.fresh() != host {
-		bank.committer.giveBack(host, a.jobs)
+		bank.committer.giveUp(host, a.jobs)
 		return s.failure(backends.Unavailable(errBeatLate)), 0
 	}
 	if n := s.fittingJobs(bank.info.Database, a.jobs); n < len(a.jobs) {
-		bank.committer.giveBack(host, a.jobs[n:])
+		bank.committer.giveUp(host, a.jobs[n:])
 		a.jobs = a.jobs[:n]
 	}
 	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {

@@ -158,7 +158,7 @@ func (c *committer) deliver(hard context.Context, asks []ask, results []backends
 	}
 	if claimed > 0 && !c.confirmed(hard, host) {
 		for i := range asks {
-			c.giveBack(host, results[i].Jobs)
+			c.giveUp(host, results[i].Jobs)
 			c.broker.fail(asks[i], backends.Unavailable(errBeatLate))
 		}
 		return
@@ -185,7 +185,16 @@ func (c *committer) confirmed(hard context.Context, host backends.Identity) bool
 	return c.keeper.confirm(ctx, host)
 }
 
-// giveBack returns jobs that were claimed but not handed out, uncharged.
+// giveUp is giveBack for jobs that were on their way to a worker.
+func (c *committer) giveUp(host backends.Identity, jobs []backends.Job) {
+	c.broker.mu.Lock()
+	c.broker.leaves(jobs)
+	c.broker.mu.Unlock()
+	c.giveBack(host, jobs)
+}
+
+// giveBack returns jobs that were claimed but not handed out, uncharged. The broker has counted
+// them as leaving.
 func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
 		return
@@ -195,12 +204,27 @@ func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 		leases[i] = jobs[i].Lease()
 	}
 	c.ledger.leaving(leases)
-	c.release(host, leases)
+	queues := queuesOfJobs(jobs)
+	c.release(host, leases, func() { c.broker.areBack(queues) })
 }
 
-// release gives claims back, uncharged, as far as they are still host's.
-func (c *committer) release(host backends.Identity, leases []backends.Lease) {
-	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncharged: true}, func() { c.ledger.gone(leases) })
+// queuesOfJobs has the queue of each job.
+func queuesOfJobs(jobs []backends.Job) []string {
+	queues := make([]string, len(jobs))
+	for i := range jobs {
+		queues[i] = jobs[i].Queue
+	}
+	return queues
+}
+
+// release gives claims back, uncharged, as far as they are still host's. ended may be nil.
+func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
+	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncharged: true}, func() {
+		c.ledger.gone(leases)
+		if ended != nil {
+			ended()
+		}
+	})
 }
 
 func (c *committer) dropAsks(asks []ask, err error) {

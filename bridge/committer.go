@@ -139,7 +139,9 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 		}
 		if len(writes)+len(asks) > 0 {
 			err := c.commit(hard, writes, asks)
-			c.delivered()
+			if c.both { // else what is reserved is the claims' lane's
+				c.delivered()
+			}
 			if err := r.after(err); err != nil {
 				c.answerAll(err)
 				return err
