@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -209,6 +211,43 @@ func TestOnSQLServer(t *testing.T) {
 			plainInsertLater(t, s, func(sql string) { beside(t, url, sql) })
 		})
 	})
+}
+
+// TestWorkflow: the workflow's command runs each test that needs a server.
+func TestWorkflow(t *testing.T) {
+	t.Parallel()
+	workflow, err := os.ReadFile("../../.github/workflows/ci.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile(`go test .* -run '([^']+)' \./backends/sqlserver/`).FindSubmatch(workflow)
+	if command == nil {
+		t.Fatal("the workflow has no command for this package")
+	}
+	run, err := regexp.Compile(string(command[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`func (Test\w+)\(t \*testing\.T\) \{\n\tonReal\(`).FindAllSubmatch(text, -1) {
+			found++
+			if !run.Match(m[1]) {
+				t.Errorf("-run '%s' leaves out %s", run, m[1])
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no test needs a server")
+	}
 }
 
 // manyMakeTheTables: several sidecars may start at once.
