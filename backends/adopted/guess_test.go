@@ -100,6 +100,14 @@ func TestGuesses(t *testing.T) {
 			`CREATE TABLE t (id integer PRIMARY KEY, status int, msg text); INSERT INTO t VALUES (1, 0, ''), (2, 10, ''), (3, 20, '')`, "t",
 			"id:[id] payload:[msg] state:[status] | map[ready:{0 false}] | update | states.claimed states.done states.dead states hold",
 		},
+		"dates from which a row counts": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state text NOT NULL DEFAULT 'new', Msg text, ActivateDate datetime)`, "t",
+			"id:[id] payload:[Msg] state:[state] run_at:[ActivateDate] | map[ready:{new false}] | update | states.claimed states.done states.dead hold",
+		},
+		"a date of effect": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state text NOT NULL DEFAULT 'new', Msg text, EffectiveDate datetime)`, "t",
+			"id:[id] payload:[Msg] state:[state] run_at:[EffectiveDate] | map[ready:{new false}] | update | states.claimed states.done states.dead hold",
+		},
 		"what rows have": {
 			`CREATE TABLE t (id integer PRIMARY KEY, status text NOT NULL, msg text, last_error text, completed_at datetime, taken_by text);
 			INSERT INTO t VALUES (1, 'zz', '', NULL, NULL, NULL), (2, 'yy', '', NULL, NULL, 'w'), (3, 'xx', '', NULL, '2026-01-01', 'w'), (4, 'ww', '', 'no', '2026-01-01', 'w')`, "t",

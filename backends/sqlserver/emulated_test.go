@@ -140,3 +140,39 @@ func TestOldMarksGo(t *testing.T) {
 		t.Errorf("%d numbers of old commits are left: %v", n, err)
 	}
 }
+
+// TestManyFailures: the failures of a job go with it, however many they are.
+func TestManyFailures(t *testing.T) {
+	t.Parallel()
+	url := standIn(t)
+	s, _, _ := emulation(t, url, "failures")
+	r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, sql := range []string{
+		`INSERT INTO failures.qsidecar_failures (job, fence, attempt, cause, message, at)
+		SELECT j.id, n, n, 'nack', '', now() AT TIME ZONE 'UTC' FROM failures.qsidecar_jobs j, generate_series(1, 2500) n`,
+		`UPDATE failures.qsidecar_jobs SET last_error = ''`,
+	} {
+		if _, err := c.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _, err := s.Command(t.Context(), backends.Command{Kind: backends.Delete, Queue: "q", IDs: []string{r.Writes[0].Stored[0].ID}}); err != nil || n != 1 {
+		t.Fatalf("%d deleted, %v", n, err)
+	}
+	left := 0
+	if err := c.QueryRow(t.Context(), `SELECT count(*) FROM failures.qsidecar_failures`).Scan(&left); err != nil || left != 2500 {
+		t.Errorf("%d failures are left (%v), want the 2500 of the other job", left, err)
+	}
+}

@@ -63,7 +63,7 @@ func whenAgain(err error) again {
 	said := numbers(err)
 	for _, n := range said {
 		switch n {
-		case 1205, 1222, 3960, 3961: // deadlock; lock timeout; row versions that moved
+		case 1205, 1222, 3960, 3961, 601: // deadlock; lock timeout; row versions or rows that moved
 			return soon
 		}
 	}
@@ -92,7 +92,7 @@ var throttled = []int32{
 	40197, 40501, 40613, 40143, 40540, 49918, 49919, 49920, 10928, 10929, 10936, 4060, 4221,
 	42108, 42109, // a serverless database wakes up
 	615, 921, 922, 926, 927, // it moves, recovers or is restored
-	701, 802, 8645, 8651, // memory
+	701, 802, 8645, 8651, 1204, // memory; no room for a lock
 	17197, 17830, 18401, // login timeout; upgrading
 }
 
@@ -238,7 +238,7 @@ var denials = []int32{18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 405
 // isDown: the database cannot be had, or not be written to, just now.
 func isDown(n int32) bool {
 	switch n {
-	case 1205, 1222, 3960, 3961, // conflicts that outlasted the tries
+	case 1205, 1222, 3960, 3961, 601, // conflicts that outlasted the tries
 		3906, 3908, 978, 976, 979, 982, 983, // read-only: a standby, a secondary, a restore
 		1101, 1105, 9001, 9002, 40544, 1827, // full: files, log, quota
 		911, 942, 945, 952, 5120, 824, 823, 825, // the database is not there, or not readable

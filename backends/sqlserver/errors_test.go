@@ -35,6 +35,8 @@ func TestKindsOfErrors(t *testing.T) {
 		"lock timeout":          {said(1222, "Lock request time out period exceeded."), soon, true, false, ""},
 		"a deadlock's batch":    {said(3609, "The transaction ended in the trigger.", said(1205, "deadlocked")), soon, true, false, ""},
 		"wrapped":               {fmt.Errorf("x: %w", said(1205, "deadlocked")), soon, true, false, ""},
+		"rows moved":            {said(601, "Could not continue scan with NOLOCK due to data movement."), soon, true, false, ""},
+		"no lock to be had":     {said(1204, "The instance of the SQL Server Database Engine cannot obtain a LOCK resource at this time."), later, true, false, ""},
 		"azure moves":           {said(40613, "Database 'app' on server 'x' is not currently available."), later, true, false, ""},
 		"azure reconfigures":    {said(40197, "The service has encountered an error processing your request."), later, true, false, ""},
 		"azure is busy":         {said(40501, "The service is currently busy."), later, true, false, ""},

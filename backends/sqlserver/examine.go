@@ -90,13 +90,13 @@ func (e *examination) rows(ctx context.Context, query string, f func(rows *sql.R
 
 // lookSettings: which server, and what it and its database are set to.
 func (e *examination) lookSettings(ctx context.Context) error {
-	var rcsi, autoClose int
+	var rcsi, autoClose, forced int
 	var snapshot, durability, updateability sql.NullString
 	var login, user string
 	var now time.Time
 	before := e.now()
 	if err := e.rows(ctx, body("examine_settings"), func(rows *sql.Rows) error {
-		return rows.Scan(&rcsi, &snapshot, &durability, &autoClose, &updateability, &login, &user, &now)
+		return rows.Scan(&rcsi, &snapshot, &durability, &autoClose, &updateability, &login, &user, &now, &forced)
 	}); err != nil {
 		return err
 	}
@@ -114,6 +114,11 @@ func (e *examination) lookSettings(ctx context.Context) error {
 	if autoClose == 1 {
 		e.Advice("server", "AUTO_CLOSE is on: the database is closed whenever its last connection is, and opened anew",
 			fmt.Sprintf("ALTER DATABASE %s SET AUTO_CLOSE OFF", quoteName(e.server.name)))
+	}
+	if forced == 1 {
+		e.Advice("server", "is_parameterization_forced is 1: the server makes parameters of constants, and then no filtered index is found (error 8622). "+
+			"By its documentation statements with variables are left alone, as the sidecar's are",
+			fmt.Sprintf("if there is an error 8622, ALTER DATABASE %s SET PARAMETERIZATION SIMPLE", quoteName(e.server.name)))
 	}
 	e.clock(now, before.Add(took/2), took)
 	return nil

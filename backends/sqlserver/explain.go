@@ -74,7 +74,7 @@ func (s *Store) showplanOf(ctx context.Context, c *sql.Conn, text string) (xml s
 // adoptedPlan says how a plan reads the adopted table: its first step that does.
 func adoptedPlan(p planned, table backends.TableInfo) (said backends.Plan) {
 	sorted, found := false, false
-	for _, o := range p.operators {
+	for i, o := range p.operators {
 		line := strings.Repeat("  ", o.depth) + o.what
 		if o.table != "" {
 			line += " of " + o.table
@@ -83,7 +83,7 @@ func adoptedPlan(p planned, table backends.TableInfo) (said backends.Plan) {
 			}
 		}
 		said.Lines = append(said.Lines, line)
-		sorted = sorted || strings.HasSuffix(o.what, "Sort") && !found
+		sorted = sorted || !found && p.sortsBeforeTop(i)
 		if !found && o.table == table.Name {
 			found = true
 			said.Index, said.Sorts = o.index, sorted

@@ -136,6 +136,11 @@ func TestMigrations(t *testing.T) {
 			}
 		}
 	}
+	for _, table := range []string{"jobs", "leases", "failures", "keys"} { // of which a statement touches many rows
+		if !strings.Contains(script, "ALTER TABLE [jobs].qsidecar_"+table+" SET (LOCK_ESCALATION = DISABLE)") {
+			t.Errorf("the locks of qsidecar_%s may become one of the whole table", table)
+		}
+	}
 	if from := Migrations("jobs", "", len(migrations)); strings.Contains(from, "CREATE TABLE") || !strings.Contains(from, "TO [qsidecar_sidecar]") {
 		t.Error("from the newest version on there is nothing to make")
 	}

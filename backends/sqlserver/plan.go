@@ -88,6 +88,23 @@ func startElement(t xml.StartElement, all *[]planned, open []int) []int {
 	return open
 }
 
+// sortsBeforeTop: the i-th step sorts, and no TOP has bounded what it gets. Behind a TOP it
+// sorts the chosen rows alone, to store them.
+func (p planned) sortsBeforeTop(i int) bool {
+	if !strings.HasSuffix(p.operators[i].what, "Sort") {
+		return false
+	}
+	for _, o := range p.operators[i+1:] {
+		if o.depth <= p.operators[i].depth {
+			return true
+		}
+		if o.what == "Top" {
+			return false
+		}
+	}
+	return true
+}
+
 // unquoted is a name without brackets.
 func unquoted(name string) string {
 	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
@@ -111,9 +128,9 @@ func claimFaults(text string) (faults []string, seeks int, err error) {
 			continue
 		}
 		sought := false
-		for _, o := range p.operators {
+		for i, o := range p.operators {
 			switch {
-			case o.what == "Sort" && picks:
+			case picks && p.sortsBeforeTop(i):
 				faults = append(faults, "rows are sorted before they are picked, which locks all of them")
 			case strings.HasSuffix(o.what, "Scan") && strings.HasPrefix(o.index, "qsidecar_"):
 				faults = append(faults, fmt.Sprintf("a %s of %s", o.what, o.index))

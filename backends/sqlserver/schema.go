@@ -18,13 +18,16 @@ var schemaV1 string
 //go:embed schema_2.sql
 var schemaV2 string
 
+//go:embed schema_3.sql
+var schemaV3 string
+
 // program is this program's generation; a schema may ask for a later one.
 const program = 1
 
 // migrations make the tables, step by step: the i-th leads to version i+1. Each only
 // adds, so that sidecars of neighbouring versions run together, and does nothing
 // where its objects are there.
-var migrations = []string{schemaV1, schemaV2}
+var migrations = []string{schemaV1, schemaV2, schemaV3}
 
 // rights are what a role needs that runs a sidecar without the right to make tables.
 // Object by object, because Babelfish knows no others.

@@ -55,7 +55,7 @@ var forms = []form{
 	{
 		adopted.RunAt, times,
 		[]string{"runat", "runafter", "availableat", "scheduledat", "scheduledfor", "notbefore", "visibleat", "dueat", "eta", "nextrun", "nextattempt"},
-		[]string{"runat", "runafter", "available", "schedul", "notbefore", "visible", "dueat", "nextrun", "nextattempt", "nextretry", "delayuntil", "executeat", "execat"},
+		[]string{"runat", "runafter", "available", "schedul", "notbefore", "visible", "dueat", "nextrun", "nextattempt", "nextretry", "delayuntil", "executeat", "execat", "activat", "effective"},
 	},
 	{
 		adopted.CreatedAt, times,

@@ -50,11 +50,20 @@ IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d W
   FROM @ack AS a INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
   WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
+DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.failed = 1)
+  SET @ack_failures = 1000;
+WHILE @ack_failures = 1000
+BEGIN
   DELETE f
-  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = d.id
-  WHERE d.gone = 1 AND d.failed = 1
+  FROM (
+    SELECT TOP (1000) o.job, o.fence
+    FROM @acked AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
+    WHERE d.gone = 1 AND d.failed = 1
+  ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
   OPTION (LOOP JOIN, FORCE ORDER);
+  SET @ack_failures = @@ROWCOUNT;
+END;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.keyed = 1)
   UPDATE k SET state = 'done'
   FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id

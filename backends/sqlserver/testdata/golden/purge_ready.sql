@@ -19,10 +19,18 @@ OUTPUT deleted.id, CASE WHEN deleted.[key] IS NULL THEN 0 ELSE 1 END, CASE WHEN 
 INTO @pruned
 FROM @prune AS p INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = p.id
 OPTION (LOOP JOIN, FORCE ORDER);
-DELETE f
-FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = d.id
-WHERE d.failed = 1
-OPTION (LOOP JOIN, FORCE ORDER);
+DECLARE @prune_failures bigint = 1000;
+WHILE @prune_failures = 1000
+BEGIN
+  DELETE f
+  FROM (
+    SELECT TOP (1000) o.job, o.fence
+    FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
+    WHERE d.failed = 1
+  ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
+  OPTION (LOOP JOIN, FORCE ORDER);
+  SET @prune_failures = @@ROWCOUNT;
+END;
 UPDATE k SET state = 'deleted'
 FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
 WHERE d.keyed = 1

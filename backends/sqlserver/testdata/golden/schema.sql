@@ -260,6 +260,18 @@ GO
 
 UPDATE [qsidecar].qsidecar_meta SET version = 2 WHERE version < 2;
 GO
+-- Schema version 3: deleting a job's failures, or storing a thousand jobs with keys,
+-- locks no whole table. (Babelfish has row locks only, and does not know the words.)
+
+IF SERVERPROPERTY('babelfish') IS NULL
+  EXEC (N'ALTER TABLE [qsidecar].qsidecar_failures SET (LOCK_ESCALATION = DISABLE)');
+GO
+IF SERVERPROPERTY('babelfish') IS NULL
+  EXEC (N'ALTER TABLE [qsidecar].qsidecar_keys SET (LOCK_ESCALATION = DISABLE)');
+GO
+
+UPDATE [qsidecar].qsidecar_meta SET version = 3 WHERE version < 3;
+GO
 
 -- A role that runs a sidecar (make it first: CREATE ROLE [qsidecar_sidecar]). Programs that only
 -- INSERT need INSERT on qsidecar_jobs.

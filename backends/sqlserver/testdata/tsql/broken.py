@@ -20,6 +20,8 @@ BROKEN = [
     ("ack", "SELECT a.n FROM @ack", "SELECT a.n FROM @acks", "@acks is no list"),
     ("ack", "@ack_leases)", "@ack_lease)", "@ack_lease is not declared"),
     ("ack", "OPTION (LOOP JOIN, FORCE ORDER);\nIF EXISTS (SELECT 1 FROM @ack ", ";\nIF EXISTS (SELECT 1 FROM @ack ", "leaves the way"),
+    ("ack", "SELECT TOP (1000) o.job", "SELECT o.job", "without a bound"),
+    ("delete", "f.job = x.job AND f.fence = x.fence", "f.job = x.job", "without a bound"),
     ("meet", "cause, message, at)\nSELECT m.id", "cause, message)\nSELECT m.id", "leaves at out"),
     ("meet", "varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY", "varchar(128) NOT NULL PRIMARY KEY", "different collations"),
     ("meet", "SELECT m.n FROM @meet", "IF 1 = 1\nSELECT m.n FROM @meet", "perhaps not once"),

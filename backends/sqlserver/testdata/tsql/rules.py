@@ -135,6 +135,10 @@ def statement_rules(name, schema, s, say):
     if isinstance(tree, (exp.Update, exp.Delete)) and joined and (tree.args.get("from_") or tree.args.get("tables")):
         if "OPTION (LOOP JOIN" not in s.text:
             say("an UPDATE or DELETE that leaves the way to its rows to the server")
+    failures = next((t for t in tree.find_all(exp.Table) if t.name == "qsidecar_failures" and t.parent_select is None), None)
+    if isinstance(tree, exp.Delete) and failures is not None:
+        if not sought(failures, ["job", "fence"]) or tree.find(exp.Limit, exp.Fetch) is None:
+            say("failures are deleted without a bound: a job may have any number of them")
     if isinstance(tree, exp.Update) and isinstance(tree.this.this, exp.Identifier) and tree.args.get("from_") is None:
         base = tree.this.name.lower()
         if not sought(tree.this, KEYS[base]):
