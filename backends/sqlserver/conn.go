@@ -171,6 +171,7 @@ type server struct {
 	level     int // the database's compatibility level
 	babelfish bool
 	name      string // of the database
+	versions  bool   // it has row versions for readers: READ_COMMITTED_SNAPSHOT
 }
 
 const (
@@ -186,7 +187,7 @@ func (s *Store) greet(ctx context.Context) error {
 	if err := s.plain(ctx, s.db, s.sql.greet, func(rows *sql.Rows) error {
 		v = &server{}
 		var edition string
-		if err := rows.Scan(&v.version, &edition, &v.edition, &v.level, &v.babelfish, &v.name); err != nil {
+		if err := rows.Scan(&v.version, &edition, &v.edition, &v.level, &v.babelfish, &v.name, &v.versions); err != nil {
 			return err
 		}
 		v.major, _ = strconv.Atoi(strings.SplitN(v.version, ".", 2)[0]) // 0 is refused below
@@ -198,7 +199,9 @@ func (s *Store) greet(ctx context.Context) error {
 	if v == nil {
 		return fmt.Errorf("%s does not show its own database: give the login the right VIEW ANY DATABASE, or make it a user of the database", s.place)
 	}
-	s.server = *v
+	if s.server = *v; v.versions {
+		s.sql.readVersions()
+	}
 	switch azure := v.edition == editionAzure || v.edition == editionManaged; {
 	case v.babelfish:
 		s.server.version += ", Babelfish"

@@ -170,8 +170,8 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 	case strings.HasPrefix(query, "SET SHOWPLAN_XML ON"):
 		return mssql.Error{Number: 262, Message: "SHOWPLAN permission denied"}
 	case strings.Contains(query, "SERVERPROPERTY('ProductVersion')"):
-		c.sets = []*answer{{[]string{"version", "edition", "engine", "level", "babelfish", "name"},
-			[][]driver.Value{{"16.0.0.0", "an emulation on PostgreSQL", int64(3), int64(160), int64(0), "qsidecar"}}}}
+		c.sets = []*answer{{[]string{"version", "edition", "engine", "level", "babelfish", "name", "versions"},
+			[][]driver.Value{{"16.0.0.0", "an emulation on PostgreSQL", int64(3), int64(160), int64(0), "qsidecar", int64(0)}}}}
 		return nil
 	case strings.Contains(query, "SERVERPROPERTY('babelfish')"):
 		return nil

@@ -135,13 +135,13 @@ func (e *examination) claimForm() {
 
 func (e *examination) isolation(rcsi bool) {
 	if rcsi {
-		e.Fact("isolation", "READ_COMMITTED_SNAPSHOT is on: looks and counts wait for no commit; claims lock rows all the same (READCOMMITTEDLOCK)")
+		e.Fact("isolation", "READ_COMMITTED_SNAPSHOT is on: looks and counts wait for no commit, and leave nothing out; claims lock rows all the same (READCOMMITTEDLOCK)")
 		return
 	}
 	if e.server.babelfish {
 		return
 	}
-	e.Advice("isolation", "READ_COMMITTED_SNAPSHOT is off: counts, peeks and `stats` wait for the commits of others, and these for them",
+	e.Advice("isolation", "READ_COMMITTED_SNAPSHOT is off: counts, peeks and `stats` leave out the jobs that a transaction has locked at that moment",
 		fmt.Sprintf("ALTER DATABASE %s SET READ_COMMITTED_SNAPSHOT ON, when nobody is connected, if the database's other programs may read so", quoteName(e.server.name)))
 }
 

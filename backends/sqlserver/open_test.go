@@ -2,6 +2,8 @@ package sqlserver
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,13 +53,13 @@ func TestServersThatWillNotDo(t *testing.T) {
 		row  *answer
 		word string
 	}{
-		"too old":         {rowOf("12.0.6024.0", "Standard Edition", int64(2), int64(120), int64(0), "app"), "2016 (13.0) or newer"},
-		"an old level":    {rowOf("16.0.1000.6", "Standard Edition", int64(2), int64(120), int64(0), "app"), "COMPATIBILITY_LEVEL = 130"},
-		"azure's old one": {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(110), int64(0), "app"), "COMPATIBILITY_LEVEL = 130"},
-		"azure's master":  {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "master"), "database=NAME"},
+		"too old":         {rowOf("12.0.6024.0", "Standard Edition", int64(2), int64(120), int64(0), "app", int64(0)), "2016 (13.0) or newer"},
+		"an old level":    {rowOf("16.0.1000.6", "Standard Edition", int64(2), int64(120), int64(0), "app", int64(0)), "COMPATIBILITY_LEVEL = 130"},
+		"azure's old one": {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(110), int64(0), "app", int64(0)), "COMPATIBILITY_LEVEL = 130"},
+		"azure's master":  {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "master", int64(0)), "database=NAME"},
 		"hidden":          {&answer{columns: make([]string, 6)}, "VIEW ANY DATABASE"},
-		"azure":           {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "app"), ""},
-		"babelfish":       {rowOf("12.0.2000.8", "Babelfish for PostgreSQL", int64(3), int64(120), int64(1), "app"), ""},
+		"azure":           {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "app", int64(0)), ""},
+		"babelfish":       {rowOf("12.0.2000.8", "Babelfish for PostgreSQL", int64(3), int64(120), int64(1), "app", int64(0)), ""},
 	} {
 		sc := &scripted{}
 		sc.answer = greeted(func(string) ([]*answer, error) { return nil, nil })
@@ -81,6 +83,36 @@ func TestServersThatWillNotDo(t *testing.T) {
 }
 
 // TestNewerTables are told apart from ones that may be used.
+// TestLooksPassLockedRows: where the database has no row versions for readers, what counts
+// and lists jobs waits for no row that another transaction has locked. Where it has them it
+// reads what is committed.
+func TestLooksPassLockedRows(t *testing.T) {
+	t.Parallel()
+	for _, versions := range []int64{0, 1} {
+		sc := &scripted{}
+		usual := greeted(func(string) ([]*answer, error) { return nil, nil })
+		sc.answer = func(query string) ([]*answer, error) {
+			if strings.Contains(query, "SERVERPROPERTY('ProductVersion')") {
+				return []*answer{rowOf("16.0.1000.6", "Standard Edition", int64(2), int64(160), int64(0), "app", versions)}, nil
+			}
+			return usual(query)
+		}
+		s := open(t, Options{URL: "sqlserver://db?database=app", driver: sc.connector})
+		looks := append(slices.Collect(maps.Values(s.sql.count)), s.sql.stats, s.sql.queues, s.sql.peekReady, s.sql.peekScheduled, s.sql.peekClaimed, s.sql.peekFinished)
+		for _, p := range looks {
+			for _, from := range strings.Split(p.text, ".qsidecar_jobs AS j WITH (")[1:] {
+				hints, _, _ := strings.Cut(from, "\n")
+				if strings.Contains(hints, "READPAST, READCOMMITTEDLOCK") != (versions == 0) {
+					t.Errorf("with row versions %d, %s reads with (%s", versions, p.name, hints)
+				}
+			}
+		}
+		if !strings.Contains(s.sql.claim.text, "READPAST") || !strings.Contains(s.sql.around.text, "READPAST") {
+			t.Error("claims and sweeps pass over locked rows in either case")
+		}
+	}
+}
+
 func TestNewerTables(t *testing.T) {
 	t.Parallel()
 	sc := &scripted{}

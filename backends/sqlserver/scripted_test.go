@@ -70,7 +70,7 @@ func greeted(f func(query string) ([]*answer, error)) func(query string) ([]*ans
 	return func(query string) ([]*answer, error) {
 		switch {
 		case strings.Contains(query, "SERVERPROPERTY('ProductVersion')"):
-			return []*answer{rowOf("16.0.4135.4", "Developer Edition", int64(3), int64(160), int64(0), "app")}, nil
+			return []*answer{rowOf("16.0.4135.4", "Developer Edition", int64(3), int64(160), int64(0), "app", int64(0))}, nil
 		case strings.Contains(query, "CASE WHEN OBJECT_ID"):
 			return []*answer{rowOf(int64(1))}, nil
 		case strings.Contains(query, "FROM [qsidecar].qsidecar_meta"):

@@ -3,6 +3,8 @@ package sqlserver
 import (
 	"embed"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -133,6 +135,18 @@ func render(schema string) *statements {
 	s.delete, s.release, s.pause, s.resume = r("delete"), r("release"), r("pause"), r("resume")
 	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)
 	return s
+}
+
+// pastLocks has a look at jobs pass over rows that others have locked.
+const pastLocks = ", READPAST, READCOMMITTEDLOCK"
+
+// readVersions has what counts and lists jobs read what is committed, which waits for
+// nobody where the database has row versions for readers.
+func (s *statements) readVersions() {
+	looks := append(slices.Collect(maps.Values(s.count)), s.stats, s.queues, s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished)
+	for _, p := range looks {
+		p.text = strings.ReplaceAll(p.text, pastLocks, "")
+	}
 }
 
 // declare reads a piece's parameters and sets from its comment.

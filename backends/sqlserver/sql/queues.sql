@@ -7,7 +7,7 @@ DECLARE @queues_next varchar(128);
 WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
-  SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK)
+  SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue;
   IF @queues_next IS NULL
     BREAK;
@@ -18,7 +18,7 @@ SET @queues_last = '';
 WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
-  SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK)
+  SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.state = 'waiting' AND j.run_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue;
   IF @queues_next IS NULL
     BREAK;
@@ -29,7 +29,7 @@ SET @queues_last = '';
 WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
-  SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
+  SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.finished_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue;
   IF @queues_next IS NULL
     BREAK;
@@ -38,6 +38,6 @@ BEGIN
 END;
 SELECT q.queue FROM @queues AS q
 UNION
-SELECT j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned)) WHERE j.state = 'claimed'
+SELECT j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK) WHERE j.state = 'claimed'
 UNION
 SELECT p.queue FROM {s}.qsidecar_queues AS p WHERE p.paused = 1;

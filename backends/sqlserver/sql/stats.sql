@@ -22,7 +22,7 @@ BEGIN
   BEGIN
     SET @stats_next = NULL;
     SELECT TOP (1) @stats_next = j.priority, @stats_ready = j.ready_at
-    FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK)
+    FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
     ORDER BY j.priority DESC, j.position;
     IF @stats_next IS NULL
@@ -35,17 +35,17 @@ BEGIN
   SET @stats_n = @stats_n + 1;
 END;
 SELECT x.n, @now AS now,
-  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK)
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = x.queue) AS c) AS ready,
-  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK)
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.state = 'waiting' AND j.run_at IS NOT NULL AND j.queue = x.queue) AS c) AS scheduled,
-  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned))
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK)
     WHERE j.state = 'claimed' AND j.queue = x.queue) AS c) AS claimed,
-  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.finished_at IS NOT NULL AND j.queue = x.queue AND j.state = 'done') AS c) AS done,
-  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.finished_at IS NOT NULL AND j.queue = x.queue AND j.state = 'dead') AS c) AS dead,
   CASE WHEN EXISTS (SELECT 1 FROM {s}.qsidecar_queues AS q WHERE q.queue = x.queue AND q.paused = 1) THEN 1 ELSE 0 END AS paused,
-  (SELECT MIN(j.claimed_at) FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned)) WHERE j.state = 'claimed' AND j.queue = x.queue) AS claimed_at,
+  (SELECT MIN(j.claimed_at) FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK) WHERE j.state = 'claimed' AND j.queue = x.queue) AS claimed_at,
   x.oldest
 FROM @stats AS x;

@@ -1,5 +1,6 @@
 SELECT CONVERT(nvarchar(128), SERVERPROPERTY('ProductVersion')) AS version, CONVERT(nvarchar(128), SERVERPROPERTY('Edition')) AS edition,
   CONVERT(int, SERVERPROPERTY('EngineEdition')) AS engine, CONVERT(int, d.compatibility_level) AS level,
-  CASE WHEN SERVERPROPERTY('babelfish') IS NULL THEN 0 ELSE 1 END AS babelfish, d.name
+  CASE WHEN SERVERPROPERTY('babelfish') IS NULL THEN 0 ELSE 1 END AS babelfish, d.name,
+  CONVERT(int, d.is_read_committed_snapshot_on) AS versions
 FROM sys.databases AS d
 WHERE d.name = DB_NAME();

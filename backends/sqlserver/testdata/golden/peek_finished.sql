@@ -8,7 +8,7 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 SELECT TOP (@peek_limit) j.id, DATALENGTH(j.payload) + COALESCE(DATALENGTH(j.result), 0) AS size
-FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
+FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
 WHERE j.finished_at IS NOT NULL AND j.queue = @peek_queue AND j.state = @peek_state
   AND j.finished_at >= @peek_at AND (j.finished_at > @peek_at OR j.id > @peek_id)
 ORDER BY j.finished_at, j.id;

@@ -13,7 +13,7 @@ DECLARE @queues_next varchar(128);
 WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
-  SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK)
+  SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue;
   IF @queues_next IS NULL
     BREAK;
@@ -24,7 +24,7 @@ SET @queues_last = '';
 WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
-  SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK)
+  SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.state = 'waiting' AND j.run_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue;
   IF @queues_next IS NULL
     BREAK;
@@ -35,7 +35,7 @@ SET @queues_last = '';
 WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
-  SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
+  SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.finished_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue;
   IF @queues_next IS NULL
     BREAK;
@@ -44,6 +44,6 @@ BEGIN
 END;
 SELECT q.queue FROM @queues AS q
 UNION
-SELECT j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned)) WHERE j.state = 'claimed'
+SELECT j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK) WHERE j.state = 'claimed'
 UNION
 SELECT p.queue FROM [qsidecar].qsidecar_queues AS p WHERE p.paused = 1;
