@@ -2,8 +2,9 @@
 -- order in which they are looked through: of one priority what is after a position
 -- up to another (highest = lowest), or all of some priorities. Each is one walk in
 -- the index's own order, which TOP stops, and the locking with it, at the last row
--- that is wanted. Who shall not have a row is told by its lock; where a server knows
--- no such hints the UPDATE looks at the state once more.
+-- that is wanted. Without OPTIMIZE FOR the server takes a variable TOP for a hundred
+-- rows, and may fetch and lock rows ahead of it. Who shall not have a row is told by its
+-- lock; where a server knows no such hints the UPDATE looks at the state once more.
 -- @claim_max bigint
 -- @claim_bytes bigint
 -- @claim_payload bigint
@@ -31,13 +32,15 @@ BEGIN
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
-    ORDER BY j.position;
+    ORDER BY j.position
+    OPTION (OPTIMIZE FOR (@claim_left = 1));
   ELSE
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
-    ORDER BY j.priority DESC, j.position;
+    ORDER BY j.priority DESC, j.position
+    OPTION (OPTIMIZE FOR (@claim_left = 1));
   SET @claim_left = @claim_left - @@ROWCOUNT;
   SET @claim_n = @claim_n + 1;
 END;

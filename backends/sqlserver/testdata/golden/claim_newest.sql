@@ -48,7 +48,8 @@ BEGIN
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, -j.position, DATALENGTH(j.payload)
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_next
-    ORDER BY j.position DESC;
+    ORDER BY j.position DESC
+    OPTION (OPTIMIZE FOR (@claim_left = 1));
     SET @claim_left = @claim_left - @@ROWCOUNT;
     IF @claim_next = -32768
       BREAK;

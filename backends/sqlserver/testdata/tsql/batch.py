@@ -15,14 +15,20 @@ from sqlglot import exp
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
+def without_option(text):
+    """A statement without an OPTION that sqlglot does not know: any behind a DELETE, and
+    OPTIMIZE FOR."""
+    if text.startswith("DELETE"):
+        text = re.sub(r"\n *OPTION \([A-Z ,]+\)$", "", text)
+    return re.sub(r"\n *OPTION \(OPTIMIZE FOR \(@\w+ = \d+\)\)$", "", text)
+
+
 class Statement:
     """One statement: its text, its tree, and how often it runs."""
 
     def __init__(self, text, depth, condition=False):
         self.text, self.depth, self.condition = text, depth, condition
-        # sqlglot knows no OPTION behind a DELETE.
-        bare = re.sub(r"\n *OPTION \([A-Z ,]+\)$", "", text) if text.startswith("DELETE") else text
-        self.tree = sqlglot.parse_one(bare, dialect="tsql")
+        self.tree = sqlglot.parse_one(without_option(text), dialect="tsql")
 
 
 def statements(batch):

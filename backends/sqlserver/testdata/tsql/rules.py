@@ -156,6 +156,8 @@ def claim_rules(found, say):
         how, index = hints(table)
         if not CLAIMING <= how or index != "qsidecar_ready" or s.tree.expression.args.get("limit") is None:
             say(f"a claim picks rows without {CLAIMING - how} or without TOP or its index")
+        if "OPTION (OPTIMIZE FOR (@claim_left = 1))" not in s.text:
+            say("a claim picks rows with a TOP that the server takes for a hundred rows: it may lock more of them ahead")
     for s in takes:
         where = [normal(c) for c in conditions(s.tree)]
         if "state = 'waiting'" not in where or "run_at IS NULL" not in where or "OUTPUT inserted.id INTO @claim_taken" not in s.text:

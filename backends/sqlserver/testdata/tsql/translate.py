@@ -19,7 +19,7 @@ import sys
 import sqlglot
 from sqlglot import exp
 
-from batch import kind_of
+from batch import kind_of, without_option
 
 PARTS = {"declare": ["names", "kind", "query"], "list": ["query"], "assign": ["names", "query"], "select": ["query"], "do": ["query"],
          "begin": [], "commit": [], "patience": ["number"]}
@@ -334,8 +334,7 @@ def statement(text):
         return [["patience", int(m.group(1))]]
     if text.startswith("SET ") and not text.startswith("SET @"):
         return []
-    bare = re.sub(r"\n *OPTION \([A-Z ,]+\)$", "", text) if text.startswith("DELETE") else text
-    tree = sqlglot.parse_one(bare, dialect="tsql")
+    tree = sqlglot.parse_one(without_option(text), dialect="tsql")
     match tree:
         case exp.Declare():
             item = tree.expressions[0]
