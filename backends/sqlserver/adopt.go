@@ -299,7 +299,14 @@ func (q *saying) list(b *strings.Builder, n int, a any, around string) error {
 func argument(letter string, a any) (kind string, value any, err error) {
 	switch v := a.(type) {
 	case nil:
-		return map[string]string{markNumber: "bigint", markBytes: "varbinary(max)"}[letter] + map[string]string{markText: "nvarchar(4000)"}[letter], nil, nil
+		switch letter { // Babelfish refuses a NULL without a type
+		case markNumber:
+			return "bigint", sql.NullInt64{}, nil
+		case markBytes:
+			return "varbinary(max)", []byte(nil), nil
+		case markText:
+			return "nvarchar(4000)", sql.NullString{}, nil
+		}
 	case int64:
 		if letter == markNumber {
 			return "bigint", v, nil

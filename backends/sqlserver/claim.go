@@ -238,7 +238,7 @@ func (c *claiming) ask(t *tx) {
 		r, err := c.scan(rows)
 		got = append(got, r)
 		return err
-	}), func(rows *sql.Rows) error { return c.take(got, rows) }},
+	}), func(rows *sql.Rows) error { return c.take(got, rows, t.s.server.babelfish) }},
 		int64(len(slots)), c.left, c.MaxPayload, int64(c.host), int64(bit(!c.Strict && len(c.res.Jobs) == 0)),
 		document(c.segments(time.Now())), document(c.policies()), document(slots))
 }
@@ -270,7 +270,7 @@ func (c *claiming) scan(rows *sql.Rows) (r row, err error) {
 
 // take reads which rows were left, and puts what the claim got into its slots. Rows
 // come in any order.
-func (c *claiming) take(got []row, rows *sql.Rows) error {
+func (c *claiming) take(got []row, rows *sql.Rows, babelfish bool) error {
 	wanted := int64(0)
 	for rows.Next() {
 		var policy int
@@ -287,9 +287,7 @@ func (c *claiming) take(got []row, rows *sql.Rows) error {
 		}
 	}
 	if int64(len(got)) != wanted {
-		// Where the server has no such locks somebody else was quicker; else it is a
-		// trigger's doing, and stays so however often it is tried.
-		return &againError{fmt.Sprintf("a claim was to take %d rows and took %d: %v", wanted, len(got), errPassedOver)}
+		return shortClaim(wanted, len(got), babelfish)
 	}
 	c.give(got)
 	c.filled = len(got) == most

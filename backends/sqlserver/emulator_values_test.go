@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"database/sql"
 	"database/sql/driver"
 	"fmt"
 	"time"
@@ -18,13 +19,16 @@ type value struct {
 func textOf(v any) *string {
 	var s string
 	switch v := v.(type) {
-	case nil:
+	case nil, sql.NullInt64, sql.NullString:
 		return nil
 	case mssql.NVarCharMax:
 		s = string(v)
 	case string:
 		s = v
 	case []byte:
+		if v == nil {
+			return nil
+		}
 		s = fmt.Sprintf(`\x%x`, v)
 	case time.Time:
 		s = v.UTC().Format("2006-01-02 15:04:05.999999")

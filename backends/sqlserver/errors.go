@@ -24,6 +24,17 @@ type againError struct{ why string }
 
 func (e *againError) Error() string { return e.why }
 
+// shortClaim is the error of a claim that took fewer rows than it had picked. On
+// Babelfish, which locks no row that is only picked, another transaction was quicker;
+// elsewhere it is a trigger's doing, and stays so however often it is tried.
+func shortClaim(wanted int64, took int, babelfish bool) error {
+	why := errPassedOver.Error()
+	if babelfish {
+		why = "other transactions took the rest at the same time"
+	}
+	return &againError{fmt.Sprintf("a claim was to take %d rows and took %d: %s", wanted, took, why)}
+}
+
 // numbers are those of all errors that the server gave in one answer.
 func numbers(err error) (all []int32) {
 	var said mssql.Error

@@ -2,6 +2,8 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -184,6 +186,43 @@ func body1(b string) string {
 		_, b, _ = strings.Cut(b, "\n")
 	}
 	return b
+}
+
+// TestBabelfish: it keeps a hash behind the name of each index, refuses a NULL without a
+// type, and ignores the hints by which claims keep out of each other's way.
+func TestBabelfish(t *testing.T) {
+	t.Parallel()
+	for _, b := range batches(Migrations("jobs", "", 0)) {
+		if m := createIndex.FindStringSubmatch(b); m != nil && !strings.Contains(b, "SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'"+m[1]+"%'") {
+			t.Errorf("it would make this index twice: %s", b)
+		}
+	}
+	for letter, want := range map[string]any{markNumber: sql.NullInt64{}, markText: sql.NullString{}, markBytes: []byte(nil)} {
+		if _, value, err := argument(letter, nil); err != nil || fmt.Sprintf("%T", value) != fmt.Sprintf("%T", want) {
+			t.Errorf("the mark %q: a NULL of the type %T, want %T (%v)", letter, value, want, err)
+		}
+	}
+	w := sound()
+	for _, row := range w.indexes.rows {
+		row[0] = row[0].(string) + "qsidecar_jobs0123456789abcdef0123456789abcdef"
+	}
+	s, _ := scriptedStore(t, w.answer)
+	s.server.babelfish = true
+	found, err := s.Examine(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if f.Topic == "indexes" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if err := shortClaim(3, 2, true); strings.Contains(err.Error(), "trigger") || whenAgain(err) != soon {
+		t.Errorf("a row that another transaction took: %v", err)
+	}
+	if err := shortClaim(3, 2, false); !strings.Contains(err.Error(), "trigger") {
+		t.Errorf("a row that a trigger kept: %v", err)
+	}
 }
 
 // TestEveryPieceIsDeclared: parameters, variables and lists of different pieces have

@@ -35,14 +35,17 @@ IF SERVERPROPERTY('babelfish') IS NULL
   EXEC (N'ALTER TABLE {s}.qsidecar_leases SET (LOCK_ESCALATION = DISABLE)');
 GO
 
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases') AND name = N'qsidecar_leases_item')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases')
+  AND (name = N'qsidecar_leases_item' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_item%'))
   CREATE UNIQUE INDEX qsidecar_leases_item ON {s}.qsidecar_leases (queue, item);
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases') AND name = N'qsidecar_leases_owned')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases')
+  AND (name = N'qsidecar_leases_owned' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_owned%'))
   CREATE INDEX qsidecar_leases_owned ON {s}.qsidecar_leases (owner, id)
   WHERE token_host IS NOT NULL;
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases') AND name = N'qsidecar_leases_due')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases')
+  AND (name = N'qsidecar_leases_due' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_due%'))
   CREATE INDEX qsidecar_leases_due ON {s}.qsidecar_leases (due_at)
   WHERE due_at IS NOT NULL;
 GO

@@ -1,7 +1,8 @@
 // Package sqlserver is the Backend on SQL Server 2016 and later and on Azure SQL.
-// Its SQL is also what Babelfish (Aurora PostgreSQL's SQL Server face) understands:
-// no MERGE, no updatable CTE, no CREATE OR ALTER, and nothing whose exclusiveness
-// rests on a table hint alone.
+// Its SQL is meant for Babelfish (Aurora PostgreSQL's SQL Server face), too, but no run
+// there has shown that it works: no MERGE, no updatable CTE, no CREATE OR ALTER, no
+// UPDATE or DELETE with an OUTPUT that JOINs or computes, and nothing whose
+// exclusiveness rests on a table hint alone.
 //
 // No SQL Server can be had where this package is made, and none has run it yet. What
 // stands in for one: every statement as it is sent lies in testdata/golden, parsed by

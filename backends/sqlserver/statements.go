@@ -60,9 +60,17 @@ type statements struct {
 	all                                   []*piece
 }
 
+// claimTail has what it needs more than once of a row put in: whether its delivery is not
+// charged, and the deadline of its run.
+var claimTail = strings.NewReplacer(
+	"{uncharged}", "CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END",
+	"{deadline}", "DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), "+
+		"DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now))",
+).Replace(body("claim_tail"))
+
 // fragments are what several pieces have in common.
 var fragments = strings.NewReplacer(
-	"{claim_head}", body("claim_head"), "{claim_tail}", body("claim_tail"), "{beat_tail}", body("beat_tail"),
+	"{claim_head}", body("claim_head"), "{claim_tail}", claimTail, "{beat_tail}", body("beat_tail"),
 	"{remove_tail}", body("remove_tail"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
 	// takes the claim from a row
 	"{unclaimed}", `ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,

@@ -8,24 +8,26 @@ DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint 
 INSERT INTO @ack (n, id, host, number, start, size)
 SELECT x.n, x.id, x.host, x.number, x.start, x.size
 FROM OPENJSON(@ack_leases) WITH (n int, id bigint, host bigint, number bigint, start bigint, size bigint) AS x;
-DECLARE @acked TABLE (id bigint NOT NULL PRIMARY KEY, gone tinyint NOT NULL, keyed tinyint NOT NULL, failed tinyint NOT NULL);
+DECLARE @acked TABLE (
+  id bigint NOT NULL PRIMARY KEY, state varchar(9) COLLATE Latin1_General_100_BIN2 NOT NULL,
+  [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
 DELETE j
-OUTPUT deleted.id, 1, CASE WHEN deleted.[key] IS NULL THEN 0 ELSE 1 END, CASE WHEN deleted.last_error IS NULL THEN 0 ELSE 1 END
+OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
-FROM @ack AS a INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
-WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
+FROM @ack AS a, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
     expires_at = DATEADD(second, CONVERT(int, j.keep_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_ms % 1000), @now)),
     result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.ahead, {unclaimed}
-  OUTPUT inserted.id, 0, CASE WHEN inserted.[key] IS NULL THEN 0 ELSE 1 END, 0
+  OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
-  FROM @ack AS a INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
-  WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
+  FROM @ack AS a, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+  WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @ack_failures bigint = 0;
-IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.failed = 1)
+IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
   SET @ack_failures = 1000;
 WHILE @ack_failures = 1000
 BEGIN
@@ -33,15 +35,15 @@ BEGIN
   FROM (
     SELECT TOP (1000) o.job, o.fence
     FROM @acked AS d INNER JOIN {s}.qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
-    WHERE d.gone = 1 AND d.failed = 1
+    WHERE d.state = 'claimed' AND d.last_error IS NOT NULL
   ) AS x INNER JOIN {s}.qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
   OPTION (LOOP JOIN, FORCE ORDER);
   SET @ack_failures = @@ROWCOUNT;
 END;
-IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.keyed = 1)
+IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   UPDATE k SET state = 'done'
   FROM @acked AS d INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
-  WHERE d.keyed = 1
+  WHERE d.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
 SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;

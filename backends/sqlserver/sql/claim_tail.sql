@@ -3,9 +3,11 @@
 -- they are. It answers with the rows taken, then with the rows left (policy 0: how
 -- many were to be taken).
 DECLARE @claim_slot TABLE (
-  slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, worker nvarchar(400) NULL, ahead tinyint NOT NULL);
-INSERT INTO @claim_slot (slot, host, number, lease_ms, worker, ahead)
-SELECT x.slot, x.host, x.number, x.lease_ms, x.worker, x.ahead
+  slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, ends datetime2(6) NULL,
+  worker nvarchar(400) NULL, ahead tinyint NOT NULL);
+INSERT INTO @claim_slot (slot, host, number, lease_ms, ends, worker, ahead)
+SELECT x.slot, x.host, x.number, x.lease_ms,
+  DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.worker, x.ahead
 FROM OPENJSON(@claim_slots) WITH (slot int, host bigint, number bigint, lease_ms bigint, worker nvarchar(4000), ahead tinyint) AS x;
 DECLARE @claim_policy TABLE (
   policy int NOT NULL PRIMARY KEY, max_attempts int NOT NULL, timeout_ms bigint NULL, backoff_ms bigint NOT NULL, backoff_max_ms bigint NOT NULL,
@@ -28,24 +30,16 @@ WHERE w.size <= @claim_payload AND (w.total <= @claim_bytes OR (w.slot = 1 AND @
 DECLARE @claim_taken TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
-  attempts = j.attempts + 1 - u.uncharged, ahead = u.uncharged, claim_max = u.claim_max,
+  attempts = j.attempts + 1 - {uncharged}, ahead = {uncharged},
+  claim_max = COALESCE(j.max_attempts, p.max_attempts),
   backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, keep_ms = p.keep_ms, keep_dead_ms = p.keep_dead_ms,
-  token_host = s.host, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker, deadline = d.deadline,
-  due_at = CASE WHEN d.ends IS NULL OR d.deadline <= d.ends THEN d.deadline ELSE d.ends END
+  token_host = s.host, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker,
+  deadline = {deadline},
+  due_at = CASE WHEN s.ends IS NULL OR {deadline} <= s.ends
+    THEN {deadline} ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
-FROM @claim_chosen AS c
-INNER JOIN @claim_slot AS s ON s.slot = c.slot
-INNER JOIN @claim_policy AS p ON p.policy = c.policy
-INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = c.id
-CROSS APPLY (
-  SELECT COALESCE(j.max_attempts, p.max_attempts) AS claim_max, COALESCE(j.timeout_ms, p.timeout_ms) AS limit_ms,
-    CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END AS uncharged
-) AS u
-CROSS APPLY (
-  SELECT DATEADD(second, CONVERT(int, u.limit_ms / 1000), DATEADD(millisecond, CONVERT(int, u.limit_ms % 1000), @now)) AS deadline,
-    DATEADD(second, CONVERT(int, s.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, s.lease_ms % 1000), @now)) AS ends
-) AS d
-WHERE j.state = 'waiting' AND j.run_at IS NULL
+FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'waiting' AND j.run_at IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.ahead AS attempt, j.claim_max, j.fence, j.enqueued_at,

@@ -9,8 +9,8 @@ FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, host bigint, number bigin
 DECLARE @delivered TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET attempts = j.attempts + j.ahead, ahead = 0, unrecorded = 0, worker = COALESCE(j.worker, d.worker)
 OUTPUT inserted.id INTO @delivered
-FROM @deliver AS d INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = d.id
-WHERE j.token_host = d.host AND j.token_number = d.number
+FROM @deliver AS d, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = d.id AND j.token_host = d.host AND j.token_number = d.number
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
 SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;

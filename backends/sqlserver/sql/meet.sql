@@ -27,8 +27,8 @@ UPDATE j SET state = CASE WHEN m.dead = 1 THEN 'dead' ELSE 'waiting' END,
   expires_at = CASE WHEN m.dead = 1
     THEN DATEADD(second, CONVERT(int, j.keep_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_dead_ms % 1000), @now)) END, {unclaimed}
 OUTPUT inserted.id INTO @met
-FROM @meet AS m INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = m.id
-WHERE j.token_host = m.host AND j.token_number = m.number
+FROM @meet AS m, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = m.id AND j.token_host = m.host AND j.token_number = m.number
 OPTION (LOOP JOIN, FORCE ORDER);
 INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT m.id, m.fence, m.attempts, m.cause, COALESCE(m.message, N''), @now

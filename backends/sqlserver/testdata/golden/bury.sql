@@ -12,23 +12,23 @@ INSERT INTO @bury (id, claim_max, keep_dead_ms, message)
 SELECT x.id, x.claim_max, x.keep_dead_ms, x.message
 FROM OPENJSON(@bury_jobs) WITH (id bigint, claim_max int, keep_dead_ms bigint, message nvarchar(max)) AS x;
 DECLARE @bury_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
-DECLARE @buried TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, keyed tinyint NOT NULL);
+DECLARE @buried TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL);
 UPDATE j SET state = 'dead', attempts = j.attempts + 1,
   fence = CASE WHEN j.fence >= @bury_micros THEN j.fence + 1 ELSE @bury_micros END,
   claim_max = COALESCE(j.max_attempts, b.claim_max), keep_dead_ms = b.keep_dead_ms, finished_at = @now,
   expires_at = DATEADD(second, CONVERT(int, b.keep_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, b.keep_dead_ms % 1000), @now)),
   last_error = b.message
-OUTPUT inserted.id, inserted.fence, inserted.attempts, CASE WHEN inserted.[key] IS NULL THEN 0 ELSE 1 END INTO @buried
-FROM @bury AS b INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = b.id
-WHERE j.state = 'waiting' AND j.run_at IS NULL
+OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @buried
+FROM @bury AS b, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = b.id AND j.state = 'waiting' AND j.run_at IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 INSERT INTO [qsidecar].qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT y.id, y.fence, y.attempts, 'too_large', b.message, @now
 FROM @buried AS y INNER JOIN @bury AS b ON b.id = y.id;
-IF EXISTS (SELECT 1 FROM @buried AS y WHERE y.keyed = 1)
+IF EXISTS (SELECT 1 FROM @buried AS y WHERE y.[key] IS NOT NULL)
   UPDATE k SET state = 'dead'
   FROM @buried AS y INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = y.id
-  WHERE y.keyed = 1
+  WHERE y.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @buried);
 IF @wrote > 0

@@ -33,25 +33,27 @@ DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint 
 INSERT INTO @ack (n, id, host, number, start, size)
 SELECT x.n, x.id, x.host, x.number, x.start, x.size
 FROM OPENJSON(@ack_leases) WITH (n int, id bigint, host bigint, number bigint, start bigint, size bigint) AS x;
-DECLARE @acked TABLE (id bigint NOT NULL PRIMARY KEY, gone tinyint NOT NULL, keyed tinyint NOT NULL, failed tinyint NOT NULL);
+DECLARE @acked TABLE (
+  id bigint NOT NULL PRIMARY KEY, state varchar(9) COLLATE Latin1_General_100_BIN2 NOT NULL,
+  [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
 DELETE j
-OUTPUT deleted.id, 1, CASE WHEN deleted.[key] IS NULL THEN 0 ELSE 1 END, CASE WHEN deleted.last_error IS NULL THEN 0 ELSE 1 END
+OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
-FROM @ack AS a INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
-WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
+FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
     expires_at = DATEADD(second, CONVERT(int, j.keep_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_ms % 1000), @now)),
     result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.ahead, ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
-  OUTPUT inserted.id, 0, CASE WHEN inserted.[key] IS NULL THEN 0 ELSE 1 END, 0
+  OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
-  FROM @ack AS a INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = a.id
-  WHERE j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
+  FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+  WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @ack_failures bigint = 0;
-IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.failed = 1)
+IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
   SET @ack_failures = 1000;
 WHILE @ack_failures = 1000
 BEGIN
@@ -59,15 +61,15 @@ BEGIN
   FROM (
     SELECT TOP (1000) o.job, o.fence
     FROM @acked AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
-    WHERE d.gone = 1 AND d.failed = 1
+    WHERE d.state = 'claimed' AND d.last_error IS NOT NULL
   ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
   OPTION (LOOP JOIN, FORCE ORDER);
   SET @ack_failures = @@ROWCOUNT;
 END;
-IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.keyed = 1)
+IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   UPDATE k SET state = 'done'
   FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
-  WHERE d.keyed = 1
+  WHERE d.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
 SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;
@@ -117,9 +119,11 @@ BEGIN
   SET @claim_n = @claim_n + 1;
 END;
 DECLARE @claim_slot TABLE (
-  slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, worker nvarchar(400) NULL, ahead tinyint NOT NULL);
-INSERT INTO @claim_slot (slot, host, number, lease_ms, worker, ahead)
-SELECT x.slot, x.host, x.number, x.lease_ms, x.worker, x.ahead
+  slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, ends datetime2(6) NULL,
+  worker nvarchar(400) NULL, ahead tinyint NOT NULL);
+INSERT INTO @claim_slot (slot, host, number, lease_ms, ends, worker, ahead)
+SELECT x.slot, x.host, x.number, x.lease_ms,
+  DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.worker, x.ahead
 FROM OPENJSON(@claim_slots) WITH (slot int, host bigint, number bigint, lease_ms bigint, worker nvarchar(4000), ahead tinyint) AS x;
 DECLARE @claim_policy TABLE (
   policy int NOT NULL PRIMARY KEY, max_attempts int NOT NULL, timeout_ms bigint NULL, backoff_ms bigint NOT NULL, backoff_max_ms bigint NOT NULL,
@@ -142,24 +146,16 @@ WHERE w.size <= @claim_payload AND (w.total <= @claim_bytes OR (w.slot = 1 AND @
 DECLARE @claim_taken TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
-  attempts = j.attempts + 1 - u.uncharged, ahead = u.uncharged, claim_max = u.claim_max,
+  attempts = j.attempts + 1 - CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END, ahead = CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END,
+  claim_max = COALESCE(j.max_attempts, p.max_attempts),
   backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, keep_ms = p.keep_ms, keep_dead_ms = p.keep_dead_ms,
-  token_host = s.host, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker, deadline = d.deadline,
-  due_at = CASE WHEN d.ends IS NULL OR d.deadline <= d.ends THEN d.deadline ELSE d.ends END
+  token_host = s.host, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker,
+  deadline = DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)),
+  due_at = CASE WHEN s.ends IS NULL OR DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) <= s.ends
+    THEN DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
-FROM @claim_chosen AS c
-INNER JOIN @claim_slot AS s ON s.slot = c.slot
-INNER JOIN @claim_policy AS p ON p.policy = c.policy
-INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = c.id
-CROSS APPLY (
-  SELECT COALESCE(j.max_attempts, p.max_attempts) AS claim_max, COALESCE(j.timeout_ms, p.timeout_ms) AS limit_ms,
-    CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END AS uncharged
-) AS u
-CROSS APPLY (
-  SELECT DATEADD(second, CONVERT(int, u.limit_ms / 1000), DATEADD(millisecond, CONVERT(int, u.limit_ms % 1000), @now)) AS deadline,
-    DATEADD(second, CONVERT(int, s.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, s.lease_ms % 1000), @now)) AS ends
-) AS d
-WHERE j.state = 'waiting' AND j.run_at IS NULL
+FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'waiting' AND j.run_at IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.ahead AS attempt, j.claim_max, j.fence, j.enqueued_at,

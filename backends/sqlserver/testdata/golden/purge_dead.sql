@@ -13,11 +13,11 @@ SELECT TOP (@purge_limit) j.id
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE j.finished_at IS NOT NULL AND j.state = 'dead' AND j.queue = @purge_queue
 ORDER BY j.finished_at, j.id;
-DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, keyed tinyint NOT NULL, failed tinyint NOT NULL);
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
 DELETE j
-OUTPUT deleted.id, CASE WHEN deleted.[key] IS NULL THEN 0 ELSE 1 END, CASE WHEN deleted.last_error IS NULL THEN 0 ELSE 1 END
-INTO @pruned
-FROM @prune AS p INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = p.id
+OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
+FROM @prune AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = p.id
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @prune_failures bigint = 1000;
 WHILE @prune_failures = 1000
@@ -26,14 +26,14 @@ BEGIN
   FROM (
     SELECT TOP (1000) o.job, o.fence
     FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
-    WHERE d.failed = 1
+    WHERE d.last_error IS NOT NULL
   ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
   OPTION (LOOP JOIN, FORCE ORDER);
   SET @prune_failures = @@ROWCOUNT;
 END;
 UPDATE k SET state = 'deleted'
 FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
-WHERE d.keyed = 1
+WHERE d.[key] IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
 SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;

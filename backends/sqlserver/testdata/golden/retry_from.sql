@@ -45,8 +45,8 @@ DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'waiting', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
   attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL
 OUTPUT inserted.id INTO @retried
-FROM @retry AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = x.id
-WHERE x.taken = 0
+FROM @retry AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = x.id AND x.taken = 0
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + 1;
 SELECT CASE WHEN @retry_whole = 1 THEN (SELECT COUNT_BIG(*) FROM @retry AS x WHERE x.taken = 1) ELSE 0 END AS taken,

@@ -90,34 +90,43 @@ IF SERVERPROPERTY('babelfish') IS NULL
   EXEC (N'ALTER TABLE [qsidecar].qsidecar_jobs SET (LOCK_ESCALATION = DISABLE)');
 GO
 
+-- (Babelfish has a hash behind the name of each index.)
+--
 -- One filtered index for each thing that is looked for: a claim's index holds
 -- nothing but ready jobs, and a claimed row is in as few as can be. run_at is in
 -- the first, because the server looks up what IS NULL asks for.
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_ready')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_ready' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_ready%'))
   CREATE INDEX qsidecar_ready ON [qsidecar].qsidecar_jobs (queue, priority DESC, position) INCLUDE (run_at)
   WHERE state = 'waiting' AND run_at IS NULL;
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_scheduled')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_scheduled' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_scheduled%'))
   CREATE INDEX qsidecar_scheduled ON [qsidecar].qsidecar_jobs (run_at, id) INCLUDE (queue)
   WHERE state = 'waiting' AND run_at IS NOT NULL;
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_delayed')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_delayed' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_delayed%'))
   CREATE INDEX qsidecar_delayed ON [qsidecar].qsidecar_jobs (queue, run_at, id)
   WHERE state = 'waiting' AND run_at IS NOT NULL;
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_owned')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_owned' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_owned%'))
   CREATE INDEX qsidecar_owned ON [qsidecar].qsidecar_jobs (owner, id) INCLUDE (queue, claimed_at)
   WHERE state = 'claimed';
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_due')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_due' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_due%'))
   CREATE INDEX qsidecar_due ON [qsidecar].qsidecar_jobs (due_at)
   WHERE due_at IS NOT NULL;
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_finished')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_finished' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_finished%'))
   CREATE INDEX qsidecar_finished ON [qsidecar].qsidecar_jobs (queue, state, finished_at, id)
   WHERE finished_at IS NOT NULL;
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs') AND name = N'qsidecar_expiring')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_expiring%'))
   CREATE INDEX qsidecar_expiring ON [qsidecar].qsidecar_jobs (expires_at)
   WHERE expires_at IS NOT NULL;
 GO
@@ -144,10 +153,12 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_keys') IS NULL
     CONSTRAINT qsidecar_keys_name PRIMARY KEY (queue, name)
   );
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_keys') AND name = N'qsidecar_keys_job')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_keys')
+  AND (name = N'qsidecar_keys_job' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_job%'))
   CREATE INDEX qsidecar_keys_job ON [qsidecar].qsidecar_keys (job);
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_keys') AND name = N'qsidecar_keys_over')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_keys')
+  AND (name = N'qsidecar_keys_over' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_over%'))
   CREATE INDEX qsidecar_keys_over ON [qsidecar].qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 GO
 
@@ -246,14 +257,17 @@ IF SERVERPROPERTY('babelfish') IS NULL
   EXEC (N'ALTER TABLE [qsidecar].qsidecar_leases SET (LOCK_ESCALATION = DISABLE)');
 GO
 
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases') AND name = N'qsidecar_leases_item')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases')
+  AND (name = N'qsidecar_leases_item' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_item%'))
   CREATE UNIQUE INDEX qsidecar_leases_item ON [qsidecar].qsidecar_leases (queue, item);
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases') AND name = N'qsidecar_leases_owned')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases')
+  AND (name = N'qsidecar_leases_owned' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_owned%'))
   CREATE INDEX qsidecar_leases_owned ON [qsidecar].qsidecar_leases (owner, id)
   WHERE token_host IS NOT NULL;
 GO
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases') AND name = N'qsidecar_leases_due')
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases')
+  AND (name = N'qsidecar_leases_due' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_due%'))
   CREATE INDEX qsidecar_leases_due ON [qsidecar].qsidecar_leases (due_at)
   WHERE due_at IS NOT NULL;
 GO

@@ -135,6 +135,11 @@ def statement_rules(name, schema, s, say):
     if isinstance(tree, (exp.Update, exp.Delete)) and joined and (tree.args.get("from_") or tree.args.get("tables")):
         if "OPTION (LOOP JOIN" not in s.text:
             say("an UPDATE or DELETE that leaves the way to its rows to the server")
+    if isinstance(tree, (exp.Update, exp.Delete)) and tree.args.get("returning"):
+        if any(j.args.get("on") or isinstance(j.this, exp.Lateral) for j in tree.find_all(exp.Join) if j.parent_select is None):
+            say("an OUTPUT of a change that JOINs: Babelfish then finds no column of the list")
+        if not all(isinstance(e, exp.Column) for e in tree.args["returning"].expressions):
+            say("an OUTPUT that computes: Babelfish takes columns alone")
     failures = next((t for t in tree.find_all(exp.Table) if t.name == "qsidecar_failures" and t.parent_select is None), None)
     if isinstance(tree, exp.Delete) and failures is not None:
         if not sought(failures, ["job", "fence"]) or tree.find(exp.Limit, exp.Fetch) is None:
