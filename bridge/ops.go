@@ -165,53 +165,6 @@ func (s *session) stats(req *protocol.Request) finisher {
 	})
 }
 
-func (s *session) peek(req *protocol.Request) finisher {
-	plan := s.bridge.plan.Load()
-	bank, wire := plan.inspectable(req.Queue)
-	if wire != nil {
-		return fail(wire)
-	}
-	state := req.State
-	if state == "" {
-		state = protocol.StateReady
-	}
-	p := backends.Peek{
-		Queue:    req.Queue,
-		IDs:      slices.Clone(req.IDs),
-		State:    backends.State(state),
-		Max:      int(req.Max.Or(10)),
-		After:    req.After,
-		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must fit too
-	}
-	f := later(func() (*protocol.Reply, func()) {
-		looked := s.look()
-		done, wire := s.bridge.buffers.look(s, copies*p.MaxBytes)
-		if wire != nil {
-			return &protocol.Reply{Error: wire}, looked
-		}
-		defer done()
-		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
-		defer cancel()
-		views, err := bank.link.peek(ctx, p)
-		if err != nil {
-			return s.failure(err), looked
-		}
-		reply, bytes := &protocol.Reply{Views: make([]protocol.JobView, len(views))}, int64(0)
-		for i := range views {
-			bytes += int64(len(views[i].Payload) + len(views[i].Result))
-			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
-		}
-		reply.Views = s.fitViews(reply.Views)
-		s.owe(bytes)
-		return reply, func() {
-			s.owe(-bytes)
-			looked()
-		}
-	})
-	f.keeps = len(p.IDs) > keepsIDs
-	return f
-}
-
 func (s *session) command(req *protocol.Request) finisher {
 	plan := s.bridge.plan.Load()
 	bank, wire := plan.inspectable(req.Queue)

@@ -138,7 +138,7 @@ var badRequests = []bad{
 	{`{"op":"bye","queue":"q"}`, "bad_request", "queue", -1},
 
 	{`{"op":"stats","queue":"a b"}`, "bad_request", "queue", -1},
-	{`{"op":"peek"}`, "bad_request", "queue", -1},
+	{`{"op":"peek","after":"1"}`, "bad_request", "after", -1},
 	{`{"op":"peek","queue":"q","state":"deleted"}`, "bad_request", "state", -1},
 	{`{"op":"peek","queue":"q","ids":["1"],"state":"ready"}`, "bad_request", "state", -1},
 	{`{"op":"peek","queue":"q","ids":["1"],"max":5}`, "bad_request", "max", -1},

@@ -30,7 +30,7 @@ var ops = map[Op]spec{
 	OpCancel: {takes: bits(fRequest)},
 	OpBye:    {},
 	OpStats:  {takes: bits(fQueue)},
-	OpPeek:   {takes: bits(fQueue, fIDs, fState, fMax, fAfter), needs: bits(fQueue), check: checkPeek},
+	OpPeek:   {takes: bits(fQueue, fIDs, fState, fMax, fAfter), check: checkPeek},
 	OpRetry:  {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
 	OpDelete: {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
 	OpRelease: {
@@ -113,6 +113,9 @@ func checkPeek(_ *Request, p presence) *Error {
 	if with := p & bits(fState, fMax, fAfter); with != 0 && p.has(fIDs) {
 		name := firstName(with)
 		return BadField(name, "ids and %s exclude each other: ids are shown in any state, all of them", name)
+	}
+	if p.has(fAfter) && !p.has(fQueue) {
+		return BadField("after", "after needs a queue: a list of all queues does not go on behind a job; name the job's queue")
 	}
 	return nil
 }

@@ -155,13 +155,17 @@ func genOperator(t *rapid.T, r *Request) {
 	case OpStats, OpPause, OpResume:
 		r.Queue = genQueue().Draw(t, "queue")
 	case OpPeek:
-		r.Queue = genQueue().Draw(t, "queue")
+		if rapid.Bool().Draw(t, "of one queue") {
+			r.Queue = genQueue().Draw(t, "queue")
+		}
 		if rapid.Bool().Draw(t, "by id") {
 			r.IDs = ids.Draw(t, "ids")
 		} else {
 			r.State = rapid.SampledFrom([]State{"", StateReady, StateScheduled, StateClaimed, StateDone, StateDead}).Draw(t, "state")
 			r.Max = genOpt(genInt(1, MaxList)).Draw(t, "max")
-			r.After = genSome(MaxJobID).Draw(t, "after")
+			if r.Queue != "" {
+				r.After = genSome(MaxJobID).Draw(t, "after")
+			}
 		}
 	case OpRetry:
 		r.Queue = genQueue().Draw(t, "queue")

@@ -194,7 +194,7 @@ func (c *Client) Stats(ctx context.Context, queue string) ([]protocol.QueueStat,
 // Peek says which jobs to show: those of IDs in any state, or else up to Max of
 // those in State (empty: ready), from just after the job After.
 type Peek struct {
-	Queue string
+	Queue string // empty: of every queue that this connection may peek; not with After
 	IDs   []string
 	State protocol.State
 	Max   int // 1 to 1000; 0: ten

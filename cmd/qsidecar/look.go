@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -67,79 +66,6 @@ func parseState(s string) (protocol.State, error) {
 		return st, nil
 	}
 	return "", usagef("--state: %q is none of %s", s, states)
-}
-
-func (a *app) peekCommand() *cobra.Command {
-	var state, after string
-	var ids []string
-	var most int
-	cmd := &cobra.Command{
-		Use:   "peek QUEUE",
-		Short: "Show jobs without taking them",
-		Long: `Show jobs of a queue without taking them: ready ones in the order of claims, scheduled
-ones by due time, others the longest in their state first. --json shows everything,
-also each failed attempt and the whole payload.
-
-` + exitCodes,
-		Example: `  qsidecar peek mail --state dead
-  qsidecar peek mail --ids 17,18 --json`,
-		Args: takes(1, 1, "one queue"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req := &protocol.Request{Op: protocol.OpPeek, Queue: args[0], IDs: ids, After: after}
-			if cmd.Flags().Changed("ids") && (cmd.Flags().Changed("state") || after != "") {
-				return usagef("--ids shows jobs in any state: leave --state and --after out")
-			}
-			if most < 1 || most > protocol.MaxList {
-				return usagef("--max: %d is outside 1 to %d", most, protocol.MaxList)
-			}
-			if ids == nil {
-				st, err := parseState(state)
-				if err != nil {
-					return err
-				}
-				req.State, req.Max = st, protocol.Some(int64(most))
-			}
-			return a.peek(cmd, req)
-		},
-	}
-	cmd.Flags().StringVar(&state, "state", "ready", states)
-	cmd.Flags().StringSliceVar(&ids, "ids", nil, "these jobs, in whatever state: `ID,ID…`")
-	cmd.Flags().IntVar(&most, "max", 10, "at most so many")
-	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`")
-	return a.jsonFlag(cmd)
-}
-
-func (a *app) peek(cmd *cobra.Command, req *protocol.Request) error {
-	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
-		rep, err := c.Call(ctx, req)
-		if err != nil {
-			return err
-		}
-		if a.json {
-			return a.printEach(rep, "jobs")
-		}
-		if len(rep.Views) == 0 {
-			return a.say("no such jobs")
-		}
-		now := time.Now().UnixMilli()
-		rows := make([][]string, len(rep.Views))
-		for i, v := range rep.Views {
-			last := ""
-			if n := len(v.Errors); n > 0 {
-				last = v.Errors[n-1].Cause
-				if m := v.Errors[n-1].Message; m != "" {
-					last += ": " + m
-				}
-			}
-			attempt := strconv.FormatInt(v.Attempt, 10)
-			if v.MaxAttempts > 0 {
-				attempt = fmt.Sprintf("%d/%d", v.Attempt, v.MaxAttempts)
-			}
-			rows[i] = []string{v.ID, string(v.State), attempt, strconv.FormatInt(v.Priority, 10),
-				age(now - v.EnqueuedAt), cell(v.Worker, 32), cell(v.Key, 24), cell(string(v.Payload), 48), cell(last, 60)}
-		}
-		return a.table("ID STATE ATTEMPT PRIORITY AGE WORKER KEY PAYLOAD LAST-ERROR", rows)
-	})
 }
 
 func (a *app) pingCommand() *cobra.Command {

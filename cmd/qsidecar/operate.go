@@ -27,7 +27,7 @@ func (a *app) retryCommand() *cobra.Command {
 			case all && len(ids) > 0:
 				return usagef("--all means every dead job: leave the ids out, or --all")
 			case !all && len(ids) == 0:
-				return usagef("retry which jobs? Name their ids (see `qsidecar peek %s --state dead`), or give --all", args[0])
+				return usagef("retry which jobs? Name their ids (see `qsidecar dead %s`), or give --all", args[0])
 			}
 			return a.command(cmd, "retried", &protocol.Request{Op: protocol.OpRetry, Queue: args[0], IDs: orNil(ids), All: all})
 		},

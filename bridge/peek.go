@@ -1,0 +1,157 @@
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+func (s *session) peek(req *protocol.Request) finisher {
+	plan := s.bridge.plan.Load()
+	if req.Queue != "" {
+		if _, wire := plan.inspectable(req.Queue); wire != nil {
+			return fail(wire)
+		}
+	}
+	p := backends.Peek{
+		Queue:    req.Queue,
+		IDs:      slices.Clone(req.IDs),
+		State:    backends.State(cmp.Or(req.State, protocol.StateReady)),
+		Max:      int(req.Max.Or(10)),
+		After:    req.After,
+		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must fit too
+	}
+	if p.IDs != nil {
+		p.Max = len(p.IDs)
+	}
+	f := later(func() (*protocol.Reply, func()) {
+		looked := s.look()
+		done, wire := s.bridge.buffers.look(s, copies*p.MaxBytes)
+		if wire != nil {
+			return &protocol.Reply{Error: wire}, looked
+		}
+		defer done()
+		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
+		defer cancel()
+		views, err := s.views(ctx, plan, p)
+		if err != nil {
+			return s.failure(err), looked
+		}
+		reply, bytes := &protocol.Reply{Views: make([]protocol.JobView, len(views))}, int64(0)
+		for i := range views {
+			bytes += viewBytes(&views[i])
+			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
+		}
+		reply.Views = s.fitViews(reply.Views)
+		s.owe(bytes)
+		return reply, func() {
+			s.owe(-bytes)
+			looked()
+		}
+	})
+	f.keeps = len(p.IDs) > keepsIDs
+	return f
+}
+
+func viewBytes(v *backends.View) int64 { return int64(len(v.Payload) + len(v.Result)) }
+
+// views are the jobs that p asks for: of its queue, or of every queue that the session may see.
+func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]backends.View, error) {
+	if p.Queue != "" {
+		bank, wire := plan.inspectable(p.Queue)
+		if wire != nil {
+			return nil, wire
+		}
+		return bank.link.peek(ctx, p)
+	}
+	queues, err := s.peekable(ctx, plan, &p)
+	if err != nil {
+		return nil, err
+	}
+	var all []backends.View
+	for i, q := range queues {
+		one := p
+		one.Queue = q
+		if p.IDs == nil { // the first ones have the fewest: what they leave is for the others
+			one.Max = (p.Max + len(queues) - i - 1) / (len(queues) - i)
+		}
+		if one.Max == 0 || one.MaxBytes <= 0 {
+			break
+		}
+		views, err := s.views(ctx, plan, one)
+		if err != nil {
+			return nil, err
+		}
+		if p.IDs == nil {
+			p.Max -= len(views)
+		}
+		for j := range views {
+			p.MaxBytes -= viewBytes(&views[j])
+		}
+		all = append(all, views...)
+	}
+	slices.SortStableFunc(all, func(a, b backends.View) int { return cmp.Compare(a.Queue, b.Queue) })
+	return all, nil
+}
+
+// peekable are the queues that may have jobs that p asks for and that the session may see,
+// the one with the fewest such jobs first.
+func (s *session) peekable(ctx context.Context, plan *plan, p *backends.Peek) (queues []string, err error) {
+	g := s.granted()
+	if p.IDs != nil {
+		queues, err = plan.queuesOf(ctx, p.IDs)
+		return slices.DeleteFunc(queues, func(q string) bool { return !g.queue(protocol.OpPeek, q) }), err
+	}
+	stats, err := plan.stats(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[string]int64)
+	for i := range stats {
+		q := &stats[i]
+		n := map[backends.State]int64{
+			backends.StateReady: q.Ready, backends.StateScheduled: q.Scheduled, backends.StateClaimed: q.Claimed,
+			backends.StateDead: q.Dead, backends.StateDone: q.Done,
+		}[p.State]
+		if n > 0 && g.queue(protocol.OpPeek, q.Queue) {
+			counts[q.Queue] = n
+			queues = append(queues, q.Queue)
+		}
+	}
+	slices.SortStableFunc(queues, func(a, b string) int { return cmp.Compare(counts[a], counts[b]) })
+	return queues, nil
+}
+
+// queuesOf are the queues in which jobs with these ids may be. In an adopted table any id may
+// be one.
+func (p *plan) queuesOf(ctx context.Context, ids []string) (queues []string, err error) {
+	leases := make([]backends.Lease, len(ids))
+	for i, id := range ids {
+		leases[i].Job = id
+	}
+	for _, bank := range p.banks {
+		if !bank.inspectable {
+			continue
+		}
+		found, err := bank.link.queues(ctx, leases)
+		if err != nil {
+			return nil, err
+		}
+		for name := range p.opts.Queues {
+			if bank.link.adopted(name) {
+				found = append(found, name)
+			}
+		}
+		for _, name := range found {
+			if q, ok := p.queue(name); ok && p.bankBy[q.Database] == bank && !slices.Contains(queues, name) {
+				queues = append(queues, name)
+			}
+		}
+	}
+	slices.Sort(queues)
+	return queues, nil
+}

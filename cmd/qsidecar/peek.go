@@ -1,0 +1,246 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+func (a *app) peekCommand() *cobra.Command {
+	var state, after string
+	var ids []string
+	var most int
+	cmd := &cobra.Command{
+		Use:   "peek [QUEUE]",
+		Short: "Show jobs without taking them",
+		Long: `Show jobs of a queue, or of every queue, without taking them: ready ones in the order
+of claims, scheduled ones by due time, others the longest in their state first. --json
+shows everything, also each failed attempt and the whole payload.
+
+` + exitCodes,
+		Example: `  qsidecar peek
+  qsidecar peek mail --state dead
+  qsidecar peek mail --ids 17,18 --json`,
+		Args: takes(0, 1, "at most one queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), IDs: ids, After: after}
+			if cmd.Flags().Changed("ids") && (cmd.Flags().Changed("state") || after != "") {
+				return usagef("--ids shows jobs in any state: leave --state and --after out")
+			}
+			if err := pageOf(req, most); err != nil {
+				return err
+			}
+			if ids == nil {
+				st, err := parseState(state)
+				if err != nil {
+					return err
+				}
+				req.State, req.Max = st, protocol.Some(int64(most))
+			}
+			return a.peek(cmd, req, a.jobTable)
+		},
+	}
+	cmd.Flags().StringVar(&state, "state", "ready", states)
+	cmd.Flags().StringSliceVar(&ids, "ids", nil, "these jobs, in whatever state: `ID,ID…`")
+	cmd.Flags().IntVar(&most, "max", 10, "at most so many")
+	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE")
+	return a.jsonFlag(cmd)
+}
+
+func (a *app) deadCommand() *cobra.Command {
+	var after string
+	var most int
+	cmd := &cobra.Command{
+		Use:   "dead [QUEUE]",
+		Short: "List dead jobs: when each one died, of what, and its last error",
+		Long: `List the dead jobs of a queue, or of every queue: when each one died (UTC), the cause of
+its last failed attempt, and that attempt's error. See all of a job with ` + "`qsidecar show ID`" + `,
+and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
+
+` + exitCodes,
+		Example: `  qsidecar dead
+  qsidecar dead mail --max 100`,
+		Args: takes(0, 1, "at most one queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), State: protocol.StateDead, Max: protocol.Some(int64(most)), After: after}
+			if err := pageOf(req, most); err != nil {
+				return err
+			}
+			return a.peek(cmd, req, func(jobs []protocol.JobView) error {
+				if len(jobs) == 0 {
+					return a.say("no job is dead")
+				}
+				rows := make([][]string, len(jobs))
+				for i, v := range jobs {
+					last := lastFailure(v)
+					rows[i] = []string{v.Queue, v.ID, attemptText(v), timeText(v.FinishedAt.Or(last.At)), cell(last.Cause, 24), cell(last.Message, 100)}
+				}
+				return a.table("QUEUE ID ATTEMPT DIED CAUSE ERROR", rows)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&most, "max", 50, "at most so many")
+	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE")
+	return a.jsonFlag(cmd)
+}
+
+func (a *app) showCommand() *cobra.Command {
+	var queue string
+	cmd := &cobra.Command{
+		Use:   "show ID",
+		Short: "Show everything about one job",
+		Long: `Show everything about the job with an ID, in any state: its times (UTC), payload, headers,
+result and each failed attempt. Tables and databases count their jobs on their own, so
+more than one job can have the ID: all of them are shown, or that of --queue.
+
+` + exitCodes,
+		Example: "  qsidecar show 17\n  qsidecar show 17 --queue mail --json",
+		Args:    takes(1, 1, "the id of a job"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "" {
+				return usagef("an id is empty")
+			}
+			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: args}, func(jobs []protocol.JobView) error {
+				if len(jobs) == 0 {
+					return &codeError{exitFailure, fmt.Errorf("no job has the id %s: it was deleted, or it is done and not kept", args[0])}
+				}
+				texts := make([]string, len(jobs))
+				for i, v := range jobs {
+					texts[i] = jobText(v)
+				}
+				return a.say("%s", strings.Join(texts, "\n\n"))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&queue, "queue", "", "the job of this `QUEUE` alone")
+	return a.jsonFlag(cmd)
+}
+
+// pageOf checks what a list of jobs was asked for.
+func pageOf(req *protocol.Request, most int) error {
+	if most < 1 || most > protocol.MaxList {
+		return usagef("--max: %d is outside 1 to %d", most, protocol.MaxList)
+	}
+	if req.After != "" && req.Queue == "" {
+		return usagef("--after needs the queue of the job: name it")
+	}
+	return nil
+}
+
+// peek asks for jobs and shows them by tell, or as JSON lines.
+func (a *app) peek(cmd *cobra.Command, req *protocol.Request, tell func([]protocol.JobView) error) error {
+	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+		rep, err := c.Call(ctx, req)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printEach(rep, "jobs")
+		}
+		return tell(rep.Views)
+	})
+}
+
+func (a *app) jobTable(jobs []protocol.JobView) error {
+	if len(jobs) == 0 {
+		return a.say("no such jobs")
+	}
+	now := time.Now().UnixMilli()
+	rows := make([][]string, len(jobs))
+	for i, v := range jobs {
+		failed := lastFailure(v)
+		last := failed.Cause
+		if failed.Message != "" {
+			last += ": " + failed.Message
+		}
+		rows[i] = []string{v.Queue, v.ID, string(v.State), attemptText(v), strconv.FormatInt(v.Priority, 10),
+			age(now - v.EnqueuedAt), cell(v.Worker, 32), cell(v.Key, 24), cell(string(v.Payload), 48), cell(last, 60)}
+	}
+	return a.table("QUEUE ID STATE ATTEMPT PRIORITY AGE WORKER KEY PAYLOAD LAST-ERROR", rows)
+}
+
+// lastFailure is empty if no attempt failed.
+func lastFailure(v protocol.JobView) (last protocol.Failure) {
+	if n := len(v.Errors); n > 0 {
+		last = v.Errors[n-1]
+	}
+	return last
+}
+
+func attemptText(v protocol.JobView) string {
+	if v.MaxAttempts > 0 {
+		return fmt.Sprintf("%d/%d", v.Attempt, v.MaxAttempts)
+	}
+	return strconv.FormatInt(v.Attempt, 10)
+}
+
+// timeText is an instant of the wire for people, who compare it with their logs.
+func timeText(ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05Z")
+}
+
+// jobText is all of a job, a line for each thing that it has.
+func jobText(v protocol.JobView) string {
+	var b strings.Builder
+	line := func(name, text string) {
+		if text != "" && text != "-" {
+			fmt.Fprintf(&b, "%-12s %s\n", name, text)
+		}
+	}
+	line("job", cell(v.ID, protocol.MaxJobID))
+	line("queue", v.Queue)
+	line("state", string(v.State))
+	line("attempt", attemptText(v))
+	line("priority", strconv.FormatInt(v.Priority, 10))
+	line("key", cell(v.Key, protocol.MaxKey))
+	line("worker", cell(v.Worker, protocol.MaxWorkerName))
+	line("enqueued", timeText(v.EnqueuedAt))
+	line("due", timeText(v.RunAt.Or(0)))
+	line("claimed", timeText(v.ClaimedAt.Or(0)))
+	line("finished", timeText(v.FinishedAt.Or(0)))
+	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
+		line("header", cell(name, len(name)+2)+": "+block(v.Headers[name]))
+	}
+	line("payload", block(string(v.Payload)))
+	if v.Result != nil {
+		line("result", cmp.Or(block(string(v.Result)), "(empty)"))
+	}
+	for _, f := range v.Errors {
+		line("failed", fmt.Sprintf("attempt %d at %s, %s", f.Attempt, timeText(f.At), f.Cause))
+		line("", block(f.Message))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// block is a text of any length with its lines indented, and without characters that would
+// control a terminal. Bytes that are no text are in hex.
+func block(text string) string {
+	if !utf8.ValidString(text) {
+		return fmt.Sprintf("(%d bytes, in hex) %s", len(text), hex.EncodeToString([]byte(text)))
+	}
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.Map(func(r rune) rune {
+			if r == '\t' || strconv.IsPrint(r) {
+				return r
+			}
+			return utf8.RuneError
+		}, line)
+	}
+	return strings.Join(lines, "\n"+strings.Repeat(" ", 13))
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	_ "modernc.org/sqlite" // to make a table of another application
+)
+
+// TestDeadAndShow: what failed in any queue, and all of one job, in managed and adopted tables.
+func TestDeadAndShow(t *testing.T) {
+	h := newHost(t)
+	db, err := sql.Open("sqlite", filepath.Join(h.dir, "app.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(`CREATE TABLE orders (id integer PRIMARY KEY, state text, body text, done_at datetime);
+		INSERT INTO orders VALUES (1, 'waiting', 'an order', NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	h.serve("--config", h.file("c.yaml", strings.ReplaceAll(`
+databases: {main: {url: "sqlite:$D/app.db"}}
+queues:
+  "*": {}
+  orders:
+    table: orders
+    columns: {id: id, payload: body, state: state, finished_at: done_at}
+    states: {ready: waiting, claimed: taken, done: done, dead: failed}
+`, "$D", h.dir)))
+	if out := h.must(0, "dead"); out != "no job is dead\n" {
+		t.Errorf("dead says %q at first", out)
+	}
+	id := strings.TrimSpace(h.must(0, "enqueue", "mail", "to: ada\nfrom: \x1b[31mbob", "--key", "k1", "--header", "lang=en"))
+	h.must(0, "nack", h.claim("mail").Lease, "--error", "421 try\nagain", "--delay", "0")
+	h.must(0, "nack", h.claim("mail").Lease, "--dead", "--error", "no route")
+	h.must(0, "nack", h.claim("orders").Lease, "--dead", "--error", "out of paper")
+
+	lines := strings.Split(strings.TrimSpace(h.must(0, "dead")), "\n")
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], "QUEUE") {
+		t.Fatalf("dead shows\n%s", strings.Join(lines, "\n"))
+	}
+	for i, want := range []string{"mail " + id + " 2/20 T nacked no route", "orders 1 1/20 T nacked out of paper"} {
+		got := strings.Fields(lines[i+1])
+		if len(got) > 3 && strings.Count(got[3], ":") == 2 && strings.HasSuffix(got[3], "Z") {
+			got[3] = "T"
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("dead shows %q, want %q", text, want)
+		}
+	}
+	if out := h.must(0, "dead", "orders"); strings.Contains(out, "mail") || !strings.Contains(out, "out of paper") {
+		t.Errorf("dead of one queue shows\n%s", out)
+	}
+	if out := h.must(0, "peek", "--state", "dead", "--json"); strings.Count(out, "\n") != 2 {
+		t.Errorf("peek without a queue shows\n%s", out)
+	}
+
+	out := h.must(0, "show", id, "--queue", "mail")
+	for _, want := range []string{"\nqueue        mail\n", "\nstate        dead\n", "\nattempt      2/20\n", "\nkey          k1\n", "\nheader       lang: en\n", "\nfinished     20",
+		"\npayload      to: ada\n             from: \uFFFD[31mbob\n", "attempt 1 at 20", "\n             421 try\n             again\n", "attempt 2 at 20", "\n             no route\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("show lacks %q:\n%s", want, out)
+		}
+	}
+	if out := h.must(0, "show", "1"); id != "1" || !strings.Contains(out, "queue        mail\n") || !strings.Contains(out, "queue        orders\n") || !strings.Contains(out, "an order") {
+		t.Errorf("show of an id that two jobs have:\n%s", out)
+	}
+	if r := h.run("show", "4711"); r.code != exitFailure || !strings.Contains(r.err, "no job has the id 4711") {
+		t.Errorf("show of no job: %+v", r)
+	}
+}
