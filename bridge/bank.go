@@ -164,7 +164,7 @@ func (b *bank) run(ctx, work, hard context.Context) error {
 	if err2 := g.Wait(); err == nil {
 		err = err2
 	}
-	leaveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	leaveCtx, cancel := answerWithin(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err2 := b.keeper.leave(leaveCtx); err2 != nil && err == nil {
 		err = fmt.Errorf("the last beat failed, leases held here end with the host lease instead of the restart grace: %w", err2)

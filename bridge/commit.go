@@ -124,7 +124,7 @@ func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (ba
 		}
 		batch.Claims = append(batch.Claims, claim)
 	}
-	ctx, cancel := context.WithTimeout(hard, c.times.patience())
+	ctx, cancel := answerWithin(hard, c.times.patience())
 	defer cancel()
 	return c.backend.Commit(ctx, batch)
 }
@@ -180,7 +180,7 @@ func (c *committer) confirmed(hard context.Context, host backends.Identity) bool
 	if c.keeper.fresh() == host {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(hard, c.times.patience()/4)
+	ctx, cancel := answerWithin(hard, c.times.patience()/4)
 	defer cancel()
 	return c.keeper.confirm(ctx, host)
 }

@@ -148,7 +148,7 @@ func (k *keeper) turn(ctx context.Context) error {
 		id = newIdentity()
 	}
 	asked, h, reads := k.clock(), k.times.lease(), k.says() // one for the whole turn: it may change meanwhile
-	beatCtx, cancel := context.WithTimeoutCause(ctx, h.answer(), fmt.Errorf("beat: no answer within %v", h.answer()))
+	beatCtx, cancel := answerWithin(ctx, h.answer())
 	defer cancel()
 	pulse, err := k.backend.Beat(beatCtx, backends.Beat{Host: id, Kind: kind, Name: hostName(), Lease: h.trusted(), Reads: reads})
 	if err != nil {

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -39,8 +38,7 @@ func (k *keeper) reconcile(ctx context.Context, id backends.Identity) error {
 }
 
 func (k *keeper) held(ctx context.Context, id backends.Identity, after string) ([]backends.Held, error) {
-	most := k.times.lease().answer()
-	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("list of held jobs: no answer within %v", most))
+	ctx, cancel := answerWithin(ctx, k.times.lease().answer())
 	defer cancel()
 	return k.backend.Held(ctx, id, after, heldPage)
 }

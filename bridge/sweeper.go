@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -77,7 +76,7 @@ func (s *sweeper) run(ctx context.Context) error {
 func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 	for {
 		most, prune := s.times.patience(), s.prune.due(time.Now())
-		biteCtx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("sweep: not done within %v", most))
+		biteCtx, cancel := answerWithin(ctx, most)
 		swept, err := s.backend.Sweep(biteCtx, backends.Sweep{
 			Waiting:  s.broker.waiting(),
 			Suspects: s.keeper.suspects(),

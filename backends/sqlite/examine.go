@@ -34,6 +34,7 @@ type examination struct {
 // thresholds are from where on something is worth advice.
 type thresholds struct {
 	free   uint64 // bytes of disk
+	full   uint64 // bytes of disk, below which writes fail
 	wal    int64  // bytes of the WAL
 	quick  int64  // bytes of the file, up to which it is read through
 	locked time.Duration
@@ -41,7 +42,7 @@ type thresholds struct {
 }
 
 func usual() thresholds {
-	return thresholds{free: 256 << 20, wal: 128 << 20, quick: 256 << 20, locked: 2 * time.Second, may: access}
+	return thresholds{free: 256 << 20, full: 1 << 20, wal: 128 << 20, quick: 256 << 20, locked: 2 * time.Second, may: access}
 }
 
 // Examine implements backends.Examiner. It reads the file by a connection that
@@ -149,6 +150,9 @@ func (e *examination) lookSpace(folder string) {
 	case errors.Is(err, errors.ErrUnsupported): // on this system
 	case err != nil:
 		e.Advice("disk", fmt.Sprintf("its free space cannot be found out: %v", err), "see that the folder is there and open to this user")
+	case free < e.full:
+		e.Problem("disk", fmt.Sprintf("the disk of the database is full (%s are free): what does not fit is refused, and soon all writes are", bytesText(free)),
+			"make room, or put the database on another disk")
 	case free < e.free:
 		e.Advice("disk", text+", and what does not fit is refused", "make room, or put the database on another disk")
 	default:

@@ -195,6 +195,20 @@ func TestExamineNetworkFileSystem(t *testing.T) {
 	examined(t, s.path, usual(), want{backends.Problem, "disk", "network file system (NFS)", "local disk"}, want{backends.Fact, "disk", "4.0 TiB are free", ""})
 }
 
+// Not parallel: it replaces statfs for everybody.
+func TestExamineFullDisk(t *testing.T) {
+	s := fresh(t)
+	genuine := statfs
+	defer func() { statfs = genuine }()
+	for free, grade := range map[uint64]backends.Grade{0: backends.Problem, 1<<20 - 4096: backends.Problem, 1 << 20: backends.Advice} {
+		statfs = func(_ string, s *unix.Statfs_t) error {
+			*s = unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bavail: free / 4096, Bsize: 4096}
+			return nil
+		}
+		examined(t, s.path, usual(), want{grade, "disk", bytesText(free) + " are free", "make room"})
+	}
+}
+
 // TestExamineTables: what was removed, and what is not ours.
 func TestExamineTables(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,7 @@ const (
 func (a *admin) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
+		ErrorLog:            scrapeLog{a.log},
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: scrapes,
 		Timeout:             scrapeTimeout,
@@ -46,6 +46,20 @@ func (a *admin) routes() http.Handler {
 		tell(w, http.StatusOK, "qsidecar: /metrics /healthz /startupz /readyz")
 	})
 	return mux
+}
+
+// scrapeLog takes what promhttp logs.
+type scrapeLog struct{ log *slog.Logger }
+
+// Println implements promhttp.Logger. An answer that can't be sent is the scraper's affair: it
+// went away, or its time was over. promhttp says so for each metric that was left.
+func (l scrapeLog) Println(v ...any) {
+	text := strings.TrimSpace(fmt.Sprintln(v...))
+	if strings.HasPrefix(text, "error encoding and sending") {
+		l.log.Debug("a scrape ended before its answer was sent", "error", text)
+		return
+	}
+	l.log.Warn("some metrics could not be collected", "error", text)
 }
 
 // switched is a handler that is there as long as pprof is on.

@@ -44,6 +44,10 @@ func TestFullDisk(t *testing.T) {
 	r := kit.RunCLIWith(t, s.Dir, nil, big, "enqueue", "q", "-", "--socket", a.Socket)
 	r.WantError(t, 5, "full")
 	c.Must(kit.Msg{"op": "ping"})
+	r = kit.RunCLI(t, s.Dir, nil, "check", "--database", "sqlite:"+filepath.Join(filepath.Dir(inside), "q.db"))
+	if r.Code != 1 || !strings.Contains(r.Stdout, "the disk of the database is full") {
+		t.Errorf("check on a full disk ends with %d and says\n%s", r.Code, r.Stdout)
+	}
 
 	if err := os.Remove(inside); err != nil {
 		t.Fatal(err)
