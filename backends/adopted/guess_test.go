@@ -121,6 +121,55 @@ func TestGuesses(t *testing.T) {
 			`CREATE TABLE t (id integer PRIMARY KEY, state int, payload text); WITH RECURSIVE d (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM d WHERE n < 40) INSERT INTO t SELECT n, n * 7, '' FROM d`, "t",
 			"id:[id] payload:[payload] state:[state] | map[] | update | states states.ready states.claimed states.done states.dead states hold",
 		},
+		"a date is no state": {
+			`CREATE TABLE t (id integer PRIMARY KEY, payload text, status_date text, completed text, StatusAt text, phase int); INSERT INTO t VALUES (1, '', 'x', '2026-01-02 03:04:05', '', 1767323045)`, "t",
+			"id:[id] payload:[payload] | map[] | update | hold columns",
+		},
+		"a state of an address": {
+			`CREATE TABLE t (id integer PRIMARY KEY, payload text, state varchar(2), stat varchar(9)); WITH RECURSIVE d (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM d WHERE n < 40)
+			INSERT INTO t SELECT n, '', char(64 + n % 26, 65 + n), 'new' FROM d`, "t",
+			"id:[id] payload:[payload] state:[stat] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns",
+		},
+		"a CHECK says more than a name": {
+			`CREATE TABLE t (id integer PRIMARY KEY, payload text, state varchar(2), progress text NOT NULL DEFAULT 'queued' CHECK (progress IN ('queued', 'running', 'ok', 'failed')))`, "t",
+			"id:[id] payload:[payload] state:[progress] | map[claimed:{running false} dead:{failed false} done:{ok false} ready:{queued false}] | update | columns",
+		},
+		"short names": {
+			`CREATE TABLE t (id integer PRIMARY KEY, stat text DEFAULT 'new', due datetime, err text, retry_cnt int, start_dt datetime, server_name text, body text)`, "t",
+			"id:[id] payload:[body] state:[stat] attempts:[retry_cnt] run_at:[due] worker:[server_name] error:[err] claimed_at:[start_dt] | map[ready:{new false}] | update | states.claimed states.done max_attempts hold",
+		},
+		"long names": {
+			`CREATE TABLE t (id integer PRIMARY KEY, status text DEFAULT 'new', available_at datetime, reserved_at datetime, err_msg text, body text, message text, last_message text)`, "t",
+			"id:[id] payload:[message] state:[status] run_at:[available_at] error:[err_msg] claimed_at:[reserved_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns",
+		},
+		"only a truth": {
+			`CREATE TABLE t (id integer PRIMARY KEY, command text, is_done boolean NOT NULL DEFAULT false)`, "t",
+			"id:[id] payload:[command] state:[is_done] | map[done:{true false} ready:{false false}] | update | hold",
+		},
+		"Laravel": {
+			`CREATE TABLE "jobs" ("id" integer primary key autoincrement not null, "queue" varchar not null, "payload" text not null, "attempts" integer not null,
+			"reserved_at" integer, "available_at" integer not null, "created_at" integer not null); CREATE INDEX "jobs_queue_index" on "jobs" ("queue");
+			INSERT INTO jobs VALUES (1, 'default', '{}', 0, NULL, 1767323045, 1767323045), (2, 'default', '{}', 1, 1767323045, 1767323045, 1767323045)`, "jobs",
+			"id:[id] payload:[payload] attempts:[attempts] | map[] | update | max_attempts hold columns",
+		},
+		"Django-Q": {
+			`CREATE TABLE "django_q_ormq" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "key" varchar(100) NOT NULL, "payload" text NOT NULL, "lock" datetime NULL);
+			INSERT INTO django_q_ormq VALUES (1, 'default', 'gAWV', '2026-01-02 03:04:05')`, "django_q_ormq",
+			"id:[id] payload:[payload] | map[] | update | hold columns",
+		},
+		"Delayed Job": {
+			`CREATE TABLE "delayed_jobs" ("id" integer PRIMARY KEY AUTOINCREMENT NOT NULL, "priority" integer DEFAULT 0 NOT NULL, "attempts" integer DEFAULT 0 NOT NULL, "handler" text NOT NULL,
+			"last_error" text, "run_at" datetime(6), "locked_at" datetime(6), "failed_at" datetime(6), "locked_by" varchar, "queue" varchar, "created_at" datetime(6), "updated_at" datetime(6));
+			CREATE INDEX "delayed_jobs_priority" ON "delayed_jobs" ("priority", "run_at");
+			INSERT INTO delayed_jobs (handler, run_at) VALUES ('--- !ruby', '2026-01-02 03:04:05')`, "delayed_jobs",
+			"id:[id] payload:[handler] attempts:[attempts] priority:[priority] run_at:[run_at] worker:[locked_by] error:[last_error] created_at:[created_at] claimed_at:[locked_at] | map[] | update | where.queue max_attempts hold order columns",
+		},
+		"Solid Queue": {
+			`CREATE TABLE "solid_queue_jobs" ("id" integer PRIMARY KEY AUTOINCREMENT NOT NULL, "queue_name" varchar NOT NULL, "class_name" varchar NOT NULL, "arguments" text, "priority" integer DEFAULT 0 NOT NULL,
+			"active_job_id" varchar, "scheduled_at" datetime(6), "finished_at" datetime(6), "concurrency_key" varchar, "created_at" datetime(6) NOT NULL, "updated_at" datetime(6) NOT NULL);
+			INSERT INTO solid_queue_jobs VALUES (1, 'default', 'A', '{}', 0, 'x', '2026-01-02', NULL, NULL, '2026-01-02', '2026-01-02')`, "solid_queue_jobs",
+			"id:[id] payload:[arguments] priority:[priority] run_at:[scheduled_at] created_at:[created_at] finished_at:[finished_at] | map[] | update | hold order columns",
+		},
 		"nothing": {`CREATE TABLE t (a text NOT NULL UNIQUE)`, "t", "id:[a] | map[] | update | columns.payload hold"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -159,9 +159,6 @@ func (p *proposal) how() {
 	if p.Table.Notify != "" {
 		p.line("    notify: %s%s", yamlText(p.Table.Notify), p.remark("notify"))
 	}
-	if p.Table.Hold {
-		p.line("    hold: transaction%s", p.remark("hold"))
-	}
 	switch p.Table.OnAck {
 	case adopted.Delete:
 		p.line("    on_ack: delete%s", p.remark("on_ack"))

@@ -35,8 +35,11 @@ type proposals struct {
 
 var rowsOfE = `INSERT INTO my_queue (state, parameters, worker_name, finished_dt, error_message) VALUES ('done', '{"n": 1}', 'w', '2026-01-02 03:04:05', NULL), ('error', '{"n": 2}', 'w', NULL, 'no'), ('waiting', '{"n": 3}', NULL, NULL, NULL);`
 
+// lacksClaimed: that its own consumers keep a row locked while they work on it is never guessed.
+const lacksClaimed = "queues.worker_queue.states.claimed: nothing in a row would say that it is being worked on"
+
 var postgresProposals = proposals{"postgres", []proposed{
-	{name: "b", table: "worker_queue", queue: "worker_queue", job: "3", ddl: `CREATE TABLE worker_queue (id bigserial PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
+	{name: "b", table: "worker_queue", queue: "worker_queue", lacks: lacksClaimed, ddl: `CREATE TABLE worker_queue (id bigserial PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
 		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', true, 0), ('b', false, 3), ('c', false, 1);`},
 	{name: "d", table: "msgqueue", queue: "msgqueue", job: "1", ddl: strings.ReplaceAll(systemD.DDL, "%d", "2") + `
 		INSERT INTO MsgQueue (MsgTypeCode, State, ReaderCode, TakenTime, DoneTime) VALUES ('ORD', 'A', 'r1', now(), NULL), ('ORD', 'C', 'r1', now(), now()), ('INV', 'E', 'r2', now(), NULL);`},
@@ -73,11 +76,10 @@ var mysqlProposals = proposals{"mysql", []proposed{
 // holdingProposals are system B's, on servers that can skip locked rows and, old, on one
 // that cannot.
 func holdingProposals(old bool) proposals {
-	b := proposed{name: "b", table: "worker_queue", queue: "worker_queue", job: "3", ddl: `CREATE TABLE worker_queue (id bigint AUTO_INCREMENT PRIMARY KEY, command text NOT NULL,
+	b := proposed{name: "b", table: "worker_queue", queue: "worker_queue", lacks: lacksClaimed, ddl: `CREATE TABLE worker_queue (id bigint AUTO_INCREMENT PRIMARY KEY, command text NOT NULL,
 			is_done boolean NOT NULL DEFAULT FALSE, failure_count smallint NOT NULL DEFAULT 0);
 		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', TRUE, 0), ('b', FALSE, 3), ('c', FALSE, 1);`}
 	if old {
-		b.job, b.lacks = "", "queues.worker_queue.states.claimed: nothing in a row would say that it is being worked on"
 		return proposals{"mysql-old", []proposed{b}}
 	}
 	return proposals{"mysql", []proposed{b}}

@@ -68,6 +68,9 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	}
 	g := &guessing{Proposal: p, used: map[string]bool{}}
 	g.key()
+	if err := g.stateColumn(ctx, engine); err != nil {
+		return nil, err
+	}
 	g.roles()
 	s, err := look(ctx, engine, g.plan())
 	if err != nil {

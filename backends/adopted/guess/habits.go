@@ -70,7 +70,7 @@ func (g *guessing) settling(noHold error) {
 		g.hint("token", fmt.Sprintf("{column: %s, value: …}", g.token.Name), "do its own consumers find the rows that they took by it? Then a number that none of them uses")
 	}
 	if !claimed && g.Table.Token == nil {
-		g.hold(done && !has(g, adopted.Worker) && !has(g, adopted.ClaimedAt), noHold)
+		g.hold(noHold)
 	}
 	if !done && g.Table.Token != nil && g.state.Name == "" {
 		g.Table.OnAck = adopted.Delete
@@ -95,18 +95,15 @@ func has(g *guessing, role adopted.Role) bool {
 	return is
 }
 
-// hold: nothing in a row says that it is being worked on. likely: nothing else could.
-func (g *guessing) hold(likely bool, cannot error) {
+// hold: nothing in a row says that it is being worked on. That its own consumers keep it locked
+// is for people to say: where they don't, hold: transaction would have both work a job.
+func (g *guessing) hold(cannot error) {
 	const why = "nothing in a row says that it is being worked on"
-	switch {
-	case cannot != nil:
+	if cannot != nil {
 		g.hint("hold", "", "%s: name the state or the column that does. Where its own consumers keep it locked all the while, sidecars cannot here: %v", why, cannot)
-	case likely:
-		g.Table.Hold = true
-		g.note("hold", true, "%s, so that its own consumers must keep it locked all the while", why)
-	default:
-		g.hint("hold", "transaction", "%s: where its own consumers keep it locked all the while, say so; else name the state or the column that does", why)
+		return
 	}
+	g.hint("hold", "transaction", "%s: where its own consumers keep it locked all the while, say so; else name the state or the column that does", why)
 }
 
 // archive looks for a table beside this one that rows may move to.

@@ -38,8 +38,8 @@ var forms = []form{
 	},
 	{
 		adopted.Attempts, numbers,
-		[]string{"attempts", "attempt", "tries", "retries", "failures", "failurecount", "failcount", "retrycount", "deliveries", "errors"},
-		[]string{"attempt", "failure", "failcount", "failed", "retries", "retrycount", "tries", "trycount", "errorcount"},
+		[]string{"attempts", "attempt", "tries", "retries", "failures", "failurecount", "failcount", "retrycount", "retrycnt", "attemptcnt", "deliveries", "errors"},
+		[]string{"attempt", "failure", "failcount", "failed", "retries", "retrycount", "retrycnt", "tries", "trycount", "errorcount"},
 	},
 	{adopted.Priority, numbers, []string{"priority", "prio"}, []string{"priority"}},
 	{
@@ -49,12 +49,12 @@ var forms = []form{
 	},
 	{
 		adopted.ClaimedAt, times,
-		[]string{"claimedat", "takenat", "takentime", "lockedat", "startedat", "started"},
-		[]string{"claim", "taken", "locked", "started", "startat", "starttime", "picked", "reserved", "processingat", "processingsince", "begin", "begun", "active"},
+		[]string{"claimedat", "takenat", "takentime", "lockedat", "startedat", "started", "startdt", "reservedat"},
+		[]string{"claim", "taken", "locked", "started", "startat", "starttime", "startdt", "picked", "reserved", "processingat", "processingsince", "begin", "begun", "active"},
 	},
 	{
 		adopted.RunAt, times,
-		[]string{"runat", "runafter", "availableat", "scheduledat", "scheduledfor", "notbefore", "visibleat", "dueat", "eta", "nextrun", "nextattempt"},
+		[]string{"runat", "runafter", "availableat", "scheduledat", "scheduledfor", "notbefore", "visibleat", "dueat", "due", "eta", "nextrun", "nextattempt", "activatedate"},
 		[]string{"runat", "runafter", "available", "schedul", "notbefore", "visible", "dueat", "nextrun", "nextattempt", "nextretry", "delayuntil", "executeat", "execat", "activat", "effective"},
 	},
 	{
@@ -64,18 +64,18 @@ var forms = []form{
 	},
 	{
 		adopted.Worker, texts,
-		[]string{"workername", "worker", "lockedby", "claimedby", "takenby", "consumer", "readercode", "processedby", "owner", "hostname", "host"},
-		[]string{"worker", "lockedby", "claimedby", "takenby", "startedby", "consumer", "reader", "processedby", "processor", "handledby"},
+		[]string{"workername", "worker", "lockedby", "claimedby", "takenby", "consumer", "readercode", "processedby", "owner", "hostname", "servername", "host"},
+		[]string{"worker", "lockedby", "claimedby", "takenby", "startedby", "servername", "consumer", "reader", "processedby", "processor", "handledby"},
 	},
 	{
 		adopted.Error, said,
-		[]string{"errormessage", "error", "lasterror", "errormsg", "errortext", "failurereason", "exception"},
-		[]string{"error", "exception", "failreason", "failurereason", "failuremessage"},
+		[]string{"errormessage", "error", "lasterror", "errormsg", "errortext", "failurereason", "exception", "err", "errmsg", "lasterr", "lastmessage"},
+		[]string{"error", "errmsg", "exception", "failreason", "failurereason", "failuremessage"},
 	},
 	{adopted.Result, given, []string{"result", "output", "response", "outcome"}, []string{"result", "output", "response"}},
 	{
 		adopted.Payload, given,
-		[]string{"payload", "parameters", "params", "arguments", "args", "message", "msg", "body", "data", "command", "content", "job", "task", "input", "json", "event"},
+		[]string{"payload", "parameters", "params", "arguments", "args", "handler", "message", "msg", "body", "data", "command", "content", "job", "task", "input", "json", "event"},
 		[]string{"payload", "param", "argument", "message", "body", "data", "command", "content"},
 	},
 }
@@ -83,7 +83,7 @@ var forms = []form{
 // stateNames are what the column is called that says a job's state.
 var stateNames = form{
 	kinds: []backends.ColumnKind{backends.TextColumn, backends.NumberColumn, backends.BoolColumn},
-	exact: []string{"state", "status", "jobstate", "jobstatus", "isdone", "done", "processed", "isprocessed", "completed", "finished", "handled", "ishandled", "stage", "phase"},
+	exact: []string{"state", "status", "stat", "jobstate", "jobstatus", "isdone", "done", "processed", "isprocessed", "completed", "finished", "handled", "ishandled", "stage", "phase"},
 	parts: []string{"state", "status", "isdone", "isprocessed", "iscomplete", "isfinished", "ishandled", "issent"},
 }
 
@@ -135,14 +135,6 @@ func (g *guessing) find(f form) (best backends.Column, exact, found bool) {
 
 // roles gives the columns their roles, as far as names and types tell.
 func (g *guessing) roles() {
-	c, _, found := g.find(stateNames)
-	if !found {
-		c, _, found = g.find(truthNames)
-	}
-	if found {
-		g.state = c
-		g.take(adopted.State, c)
-	}
 	for _, f := range forms {
 		c, exact, found := g.find(f)
 		if !found || f.role == tokenRole && !c.Nullable {
