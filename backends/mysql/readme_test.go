@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -40,5 +41,28 @@ func TestDocumentedStatements(t *testing.T) {
 		if at := j.RunAt.UnixMicro(); at < from+hour-second || at > to+hour {
 			t.Errorf("it is due at %v, want an hour after the INSERT", j.RunAt)
 		}
+	})
+}
+
+// TestDocumentedMove: a move as README.md has it made, and what becomes of claimed jobs.
+func TestDocumentedMove(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		from, to := m.Database(t), m.Database(t)
+		s, err := Open(t.Context(), Options{URL: m.URL(from)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		backendtest.Moved(t, s, func() backends.Backend {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for _, sql := range backendtest.Documented(t, "README.md", "## Backup, restore and move", "sql") {
+				runSQL(t, connect(t, m, from), strings.NewReplacer("jobs_new", to, "jobs_old", from).Replace(sql))
+			}
+			if n := numberOf(t, m, from, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"); n != 0 {
+				t.Errorf("%d tables are left behind", n)
+			}
+			return open(t, Options{URL: m.URL(to)})
+		})
 	})
 }

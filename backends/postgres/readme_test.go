@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,5 +56,38 @@ func TestDocumentedStatements(t *testing.T) {
 		if in := j.RunAt.Sub(j.EnqueuedAt); in.Round(time.Second) != time.Hour {
 			t.Errorf("it is due in %v, want an hour", in)
 		}
+	})
+}
+
+// TestDocumentedMove: a copy as README.md has it made, and what becomes of its claimed jobs.
+func TestDocumentedMove(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		at := filled(t, p)
+		from, err := Open(t.Context(), Options{URL: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		backendtest.Moved(t, from, func() backends.Backend {
+			if err := from.Close(); err != nil {
+				t.Fatal(err)
+			}
+			u, err := url.Parse(at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			old := strings.TrimPrefix(u.Path, "/")
+			t.Cleanup(func() {
+				if err := p.Exec(context.Background(), "DROP DATABASE IF EXISTS "+old+"_new WITH (FORCE)"); err != nil {
+					t.Error(err)
+				}
+			})
+			for _, sql := range backendtest.Documented(t, "README.md", "## Backup, restore and move", "sql") {
+				if err := p.Exec(t.Context(), strings.NewReplacer("jobs_new", old+"_new", "jobs_old", old).Replace(sql)); err != nil {
+					t.Fatalf("%s: %v", sql, err)
+				}
+			}
+			u.Path += "_new"
+			return open(t, Options{URL: u.String()})
+		})
 	})
 }

@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,4 +34,18 @@ func TestDocumentedStatements(t *testing.T) {
 	if in := j.RunAt.Sub(j.EnqueuedAt); in.Round(time.Minute) != time.Hour {
 		t.Errorf("it is due in %v, want an hour", in)
 	}
+}
+
+// TestDocumentedMove: a copy as README.md has it made, and what becomes of its claimed jobs.
+func TestDocumentedMove(t *testing.T) {
+	t.Parallel()
+	from, to := fresh(t), filepath.Join(t.TempDir(), "copy.db")
+	backendtest.Moved(t, from, func() backends.Backend {
+		for _, sql := range backendtest.Documented(t, "README.md", "## Backup, restore and move", "sql") {
+			if err := exec(t, from, strings.ReplaceAll(sql, "/backup/qsidecar.db", to)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return open(t, to)
+	})
 }
