@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -64,7 +65,7 @@ func TestAbortedScrape(t *testing.T) {
 	registry.MustRegister(c)
 	var text lockedBuffer
 	a := newAdmin(registry, nil, slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	a.handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics", nil).WithContext(ctx))
+	a.handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil).WithContext(ctx))
 	close(c.left)
 	testwait.Until(t, "each metric was tried", func() bool { return strings.Count(text.String(), "\n") == len(c.metrics) })
 	if lines := text.String(); strings.Count(lines, "level=DEBUG") != len(c.metrics) {
