@@ -138,10 +138,15 @@ type Policy struct {
 }
 
 // Batch is what one commit carries out, writes first, each group in its order.
+//
+// A write whose adopted row another program has locked must not hold up its
+// neighbours: they are committed without it, and its WriteResult.Err is a
+// *LockedError. Its caller tries it again in a batch of its own with Wait.
 type Batch struct {
 	Host   Identity // who claims
 	Writes []Write
 	Claims []Claim
+	Wait   bool // wait a moment for rows of adopted tables that other programs have locked
 }
 
 // Write is one request's change. It happens as a whole or not at all; lost

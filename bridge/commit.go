@@ -20,7 +20,7 @@ func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) 
 	c.metrics().committed(time.Since(began), len(writes), asks, res.Claims, err)
 	switch {
 	case err == nil:
-		c.answer(writes, res.Writes)
+		c.answer(hard, writes, res.Writes)
 		c.deliver(hard, asks, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrHostLost):
@@ -87,8 +87,7 @@ func (c *committer) split(hard context.Context, writes []*pending, asks []ask, e
 		return c.commit(hard, writes[n/2:], nil)
 	}
 	var unsupported *backends.UnsupportedError
-	var locked *backends.LockedError
-	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !errors.As(err, &locked) {
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {
 		c.log.Error("a write failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
 	}
 	c.finish(writes[0], outcome{err: err})
@@ -108,7 +107,7 @@ func (c *committer) requeueAfter(first, second []*pending) {
 }
 
 func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (backends.Results, error) {
-	batch, most := backends.Batch{Host: hostOf(asks)}, c.claimBytes()
+	batch, most := backends.Batch{Host: hostOf(asks), Wait: len(writes) == 1 && writes[0].alone}, c.claimBytes()
 	for _, p := range writes {
 		batch.Writes = append(batch.Writes, p.write)
 	}
@@ -129,9 +128,13 @@ func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (ba
 	return c.backend.Commit(ctx, batch)
 }
 
-func (c *committer) answer(writes []*pending, results []backends.WriteResult) {
+func (c *committer) answer(hard context.Context, writes []*pending, results []backends.WriteResult) {
 	m := c.metrics()
 	for i, p := range writes {
+		if !p.alone && isLocked(results[i].Err) {
+			c.setAside(hard, p)
+			continue
+		}
 		m.answered(p, &results[i]) // before whoever waits can look
 		c.finish(p, outcome{res: results[i], err: results[i].Err})
 		switch p.write.(type) {

@@ -65,6 +65,7 @@ type committer struct {
 	queue  []*pending
 	turns  turns
 	given  int // writes in the queue that were abandoned
+	asides asides
 	comers int // writes that were ever queued of sessions that had not had their turn
 	enough int // of them, that are worth a wake-up; see linger
 
@@ -129,6 +130,7 @@ func (c *committer) finish(p *pending, o outcome) {
 func (c *committer) runWrites(ctx, hard context.Context) error {
 	r := retrier{c: c, hard: hard, delay: retryInitial}
 	var wait lingering
+	defer c.asides.running.Wait()
 	for {
 		writes := c.take()
 		began := time.Now()
@@ -163,10 +165,14 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 		case <-ctx.Done():
 		}
 		c.mu.Lock()
-		left := len(c.queue)
+		left, aside := len(c.queue), c.asides.left
 		c.mu.Unlock()
-		if left == 0 {
+		switch {
+		case left > 0:
+		case aside == 0:
 			return nil
+		default:
+			<-c.writes.wake // it may come back
 		}
 	}
 }
@@ -306,6 +312,7 @@ func (c *committer) putBack(writes []*pending) {
 // was over meanwhile are ended.
 func (c *committer) untaken(writes []*pending) (again []*pending) {
 	for _, p := range writes {
+		p.alone = false
 		if p.state.CompareAndSwap(taken, queued) {
 			again = append(again, p)
 		} else {

@@ -31,8 +31,9 @@ type linkEnd struct {
 }
 
 const (
-	// ownConnections of a pool are for commits and maintenance, however much operators ask.
-	ownConnections = 3
+	// ownConnections of a pool are for commits, a write that was set aside and maintenance,
+	// however much operators ask.
+	ownConnections = 4
 	// poollessLooks is how many operators' requests an engine without a pool gets at a time.
 	poollessLooks = 4
 )

@@ -50,7 +50,7 @@ func (p *pooled) Peek(ctx context.Context, k backends.Peek) ([]backends.View, er
 // TestOperatorsLeaveConnections: however many requests of operators are pipelined, commits have
 // connections of the pool for themselves.
 func TestOperatorsLeaveConnections(t *testing.T) {
-	for pool, want := range map[int]int32{2: 1, 6: 3, 20: 17} {
+	for pool, want := range map[int]int32{2: 1, 6: 2, 20: 16} {
 		t.Run(fmt.Sprint(pool), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				db := &pooled{Backend: memory.New(), max: pool, end: make(chan struct{})}

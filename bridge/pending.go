@@ -22,6 +22,7 @@ type pending struct {
 	ended  func()       // nil: nothing to do but to answer
 	runs   []ran        // of an Ack or a Nack: how long each of its leases was worked on
 	unseen bool         // of a Release: no worker had the jobs
+	alone  bool         // it was set aside, and waits for a locked row; its commit's own
 	done   chan outcome // 1: the loop never waits for a reader
 }
 

@@ -23,8 +23,9 @@ type commitment struct {
 	stores  []storing
 	at      map[int][]int // where the engine's jobs stand in a write's list
 
-	held   *held // not nil: the batch is one write about its job, in its transaction
-	single bool  // see settling
+	held   *held        // not nil: the batch is one write about its job, in its transaction
+	single bool         // see settling
+	locked map[int]bool // the writes whose rows other programs have locked; see lockRows
 
 	res    backends.Results
 	follow map[int]int // what is stored with an ack: by the ack's number, the write's number in the engine's batch
@@ -54,6 +55,7 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 		}
 		res.Claims = got.Claims
 	}
+	held = slices.DeleteFunc(held, func(h heldWrite) bool { return locked(res.Writes[h.n].Err) }) // it is tried again as a whole
 	s.settleHeld(ctx, held, res.Writes)
 	return res, nil
 }
@@ -69,8 +71,13 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string
 		return s.Adopter.Commit(ctx, b)
 	}
 	err := k.together(ctx)
-	if locked(err) && len(k.claims) > 0 {
+	switch {
+	case errors.Is(err, errRowsLocked):
+		return s.setAside(ctx, k.batch, k.locked, blocked)
+	case locked(err) && len(k.claims) > 0:
 		return s.apart(ctx, k.batch, blocked)
+	case locked(err) && !b.Wait:
+		return s.setAside(ctx, k.batch, k.adopts(), blocked)
 	}
 	if err != nil {
 		return backends.Results{}, err
@@ -201,8 +208,13 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 		l := *k.held.lease // Before may be called again
 		l.failures = slices.Clone(l.failures)
 		x.leases = map[int64]*lease{l.id: &l}
-	} else if err := x.load(ctx, sql, slices.Compact(ids)); err != nil {
-		return err
+	} else {
+		if err := x.load(ctx, sql, slices.Compact(ids)); err != nil {
+			return err
+		}
+		if err := k.lockRows(ctx, sql, x); err != nil {
+			return err
+		}
 	}
 	for _, p := range k.parts {
 		if err := k.write(x, p); err != nil {
@@ -234,12 +246,17 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 	return nil
 }
 
+// ownerOf is whose claims alone a write is about; 0: anybody's.
+func ownerOf(w backends.Write) backends.Identity {
+	if r, ok := w.(backends.Release); ok {
+		return r.Owner
+	}
+	return 0
+}
+
 // write collects what one write wants.
 func (k *commitment) write(x *settling, p part) error {
-	owner := backends.Identity(0)
-	if r, ok := p.Write.(backends.Release); ok {
-		owner = r.Owner
-	}
+	owner := ownerOf(p.Write)
 	for _, proof := range batch.LeasesOf(p.Write) {
 		l := x.valid(proof, owner)
 		if l == nil {

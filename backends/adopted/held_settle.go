@@ -34,7 +34,7 @@ func (h *holds) pick(b backends.Batch) (rest picked, found []heldWrite) {
 	if none {
 		return picked{}, nil
 	}
-	rest.batch.Host, rest.batch.Claims = b.Host, b.Claims
+	rest.batch = backends.Batch{Host: b.Host, Claims: b.Claims, Wait: b.Wait}
 	for n, w := range b.Writes {
 		all := batch.LeasesOf(w)
 		var others []backends.Lease

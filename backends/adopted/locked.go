@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 func locked(err error) bool {
@@ -34,7 +35,7 @@ func (s *Store) apart(ctx context.Context, b backends.Batch, blocked map[string]
 		}
 	}
 	if len(b.Writes) > 0 {
-		got, err := s.commit(ctx, backends.Batch{Host: b.Host, Writes: b.Writes}, blocked)
+		got, err := s.commit(ctx, backends.Batch{Host: b.Host, Writes: b.Writes, Wait: b.Wait}, blocked)
 		if err != nil {
 			return backends.Results{}, err
 		}
@@ -114,4 +115,121 @@ func (s *Store) claimEach(ctx context.Context, host backends.Identity, c backend
 		}
 	}
 	return all
+}
+
+// errRowsLocked says that rows are locked which commitment.locked names the writes of.
+// Nothing was written.
+var errRowsLocked = backends.Refused(errors.New("another program has rows locked"))
+
+// lockRows locks the rows of the writes without waiting for those that another program
+// has locked, and notes the writes that these are of.
+func (k *commitment) lockRows(ctx context.Context, sql backends.SQL, x *settling) error {
+	if k.batch.Wait || !k.s.Info().Concurrent { // with one writer at a time no row is locked
+		return nil
+	}
+	rows := map[*table][]string{}
+	k.eachRow(x, func(_ int, t *table, l *lease) { rows[t] = append(rows[t], l.item) })
+	got, err := find(ctx, sql, rows, func(t *table, columns, these string) string {
+		return t.g.Lock(columns, t.name, these, t.keyNames(), 0, true)
+	})
+	if err != nil {
+		return err
+	}
+	missing := map[*table][]string{}
+	for t, items := range rows {
+		items = slices.DeleteFunc(items, func(item string) bool { return got[t][item] })
+		if len(items) > 0 {
+			missing[t] = items
+		}
+	}
+	// Those that are gone are lost, and lock nothing.
+	there, err := find(ctx, sql, missing, func(t *table, columns, these string) string {
+		return "SELECT " + columns + " FROM " + t.name + " WHERE " + these
+	})
+	if err != nil {
+		return err
+	}
+	k.locked = map[int]bool{}
+	k.eachRow(x, func(n int, t *table, l *lease) {
+		if there[t][l.item] {
+			k.locked[n] = true
+		}
+	})
+	if len(k.locked) > 0 {
+		return errRowsLocked
+	}
+	return nil
+}
+
+// find runs a query for rows by their keys in each table, and returns the keys that it found.
+func find(ctx context.Context, sql backends.SQL, rows map[*table][]string, query func(t *table, columns, these string) string) (map[*table]map[string]bool, error) {
+	found := map[*table]map[string]bool{}
+	var all []*backends.Statement
+	for t, items := range rows {
+		found[t] = map[string]bool{}
+		items = slices.Compact(slices.Sorted(slices.Values(items)))
+		all = append(all, t.amongst(items, func(w *writing, these string) *backends.Statement {
+			return &backends.Statement{Text: query(t, outputs(t.keyTexts()...), these), Args: w.args,
+				Row: func(cells [][]byte) error { found[t][t.item(cells)] = true; return nil }}
+		})...)
+	}
+	if len(all) == 0 {
+		return found, nil
+	}
+	return found, sql.Do(ctx, all...)
+}
+
+// eachRow calls f with each valid lease of the writes, and its write's number and table.
+func (k *commitment) eachRow(x *settling, f func(n int, t *table, l *lease)) {
+	for _, p := range k.parts {
+		for _, proof := range batch.LeasesOf(p.Write) {
+			l := x.valid(proof, ownerOf(p.Write))
+			if l == nil {
+				continue
+			}
+			if t := k.s.tableOf(l.queue); t != nil {
+				f(p.n, t, l)
+			}
+		}
+	}
+}
+
+// adopts are the writes that are about adopted tables.
+func (k *commitment) adopts() map[int]bool {
+	all := map[int]bool{}
+	for _, p := range k.parts {
+		all[p.n] = true
+	}
+	for _, st := range k.stores {
+		all[st.n] = true
+	}
+	return all
+}
+
+// setAside commits the batch without the writes whose rows are locked, or may be: these are
+// to be tried alone.
+func (s *Store) setAside(ctx context.Context, b backends.Batch, these map[int]bool, blocked map[string]bool) (backends.Results, error) {
+	res := backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
+	rest := b
+	rest.Writes = nil
+	var of []int
+	for n, w := range b.Writes {
+		if these[n] {
+			res.Writes[n].Err = &backends.LockedError{Err: errors.New("it is to be tried alone")}
+			continue
+		}
+		rest.Writes, of = append(rest.Writes, w), append(of, n)
+	}
+	if len(rest.Writes)+len(rest.Claims) == 0 {
+		return res, nil
+	}
+	got, err := s.commit(ctx, rest, blocked)
+	if err != nil {
+		return backends.Results{}, err
+	}
+	for i, n := range of {
+		res.Writes[n] = got.Writes[i]
+	}
+	res.Claims = got.Claims
+	return res, nil
 }

@@ -165,10 +165,17 @@ func TestLockedRow(t *testing.T) {
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
 		var locked *backends.LockedError
 		both := []backends.Write{backends.Ack{Leases: leases(first)}, backends.Ack{Leases: leases(second)}}
-		if _, err := k.Commit(t.Context(), backends.Batch{Writes: both}); !errors.As(err, &locked) || backends.Retryable(err) {
-			t.Errorf("%v", err)
+		r := k.commit(backends.Batch{Writes: append(both, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}})})
+		if err := r.Writes[0].Err; !errors.As(err, &locked) || backends.Retryable(err) {
+			t.Errorf("the ack of the locked row: %v", err)
 		}
-		k.write(both[1], 0)
+		if r.Writes[1].Err != nil || len(r.Writes[1].Lost) > 0 || len(r.Writes[2].Stored) != 1 {
+			t.Errorf("beside it: %+v", r.Writes[1:])
+		}
+		k.write(both[1], 1) // it was committed
+		if _, err := k.Commit(t.Context(), backends.Batch{Writes: both[:1], Wait: true}); !errors.As(err, &locked) || backends.Retryable(err) {
+			t.Errorf("alone: %v", err)
+		}
 		third := k.one("e")
 		k.aside("UPDATE " + on.own + "qsidecar_leases SET due_at = 1")
 		if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseLeaseEnded] != 1 {

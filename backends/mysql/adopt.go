@@ -15,8 +15,8 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// rowWait is how long a commit waits for a row that somebody else's program holds:
-// others wait in the same commit. The server counts in seconds.
+// rowWait is how long a commit waits for what another program has locked. Writes whose own
+// rows are locked wait so long alone; see backends.Batch.Wait. The server counts in seconds.
 const rowWait = time.Second
 
 // CommitWith implements backends.Adopter.

@@ -14,8 +14,8 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// lockPatience is how long a commit waits for a row that somebody else's program
-// holds: others wait in the same commit.
+// lockPatience is how long a commit waits for what another program has locked. Writes
+// whose own rows are locked wait so long alone; see backends.Batch.Wait.
 const lockPatience = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
 
 // CommitWith implements backends.Adopter.

@@ -207,7 +207,7 @@ func (k *adopter) lockedOnSQLServer(db *sql.DB) {
 		k.Fatal(err)
 	}
 	var locked *backends.LockedError
-	if _, err := k.Commit(context.WithoutCancel(k.Context()), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}}); !errors.As(err, &locked) {
+	if _, err := k.Commit(context.WithoutCancel(k.Context()), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}, Wait: true}); !errors.As(err, &locked) {
 		k.Errorf("%v", err)
 	}
 	k.write(backends.Ack{Leases: leasesOf(second)}, 0)

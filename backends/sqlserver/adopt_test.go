@@ -170,7 +170,7 @@ func TestAdoptedStrangers(t *testing.T) {
 		t.Errorf("%+v is locked", jobs)
 	}
 	var locked *backends.LockedError
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}}); !errors.As(err, &locked) || backends.Retryable(err) {
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}, Wait: true}); !errors.As(err, &locked) || backends.Retryable(err) {
 		t.Errorf("%v", err)
 	}
 	k.sql("COMMIT")

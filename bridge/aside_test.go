@@ -1,0 +1,93 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// rowLocked is a backend where another program has a job's row locked: a commit that does
+// not wait answers that, and one that waits does so until open is closed.
+type rowLocked struct {
+	*memory.Backend
+	token uint64
+	waits chan struct{} // each commit that waits sends
+	open  chan struct{}
+}
+
+func (l *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	locked := -1
+	for n, w := range b.Writes {
+		if _, ack := w.(backends.Ack); ack && leasesOf(w)[0].Token.Number == l.token {
+			locked = n
+		}
+	}
+	if locked < 0 {
+		return l.Backend.Commit(ctx, b)
+	}
+	if b.Wait {
+		l.waits <- struct{}{}
+		select {
+		case <-l.open:
+			return l.Backend.Commit(ctx, b)
+		case <-ctx.Done():
+			return backends.Results{}, &backends.LockedError{Err: ctx.Err()}
+		}
+	}
+	all := backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
+	for n, w := range b.Writes {
+		if n == locked {
+			all.Writes[n].Err = &backends.LockedError{Err: errors.New("locked")}
+			continue
+		}
+		got, err := l.Backend.Commit(ctx, backends.Batch{Writes: []backends.Write{w}})
+		if err != nil {
+			return got, err
+		}
+		all.Writes[n] = got.Writes[0]
+	}
+	return all, nil
+}
+
+// TestLockedRowIsTriedAlone: while a write waits for a row that another program has locked,
+// its neighbours are answered. It is answered when the row is free, and a sidecar that stops
+// waits for it.
+func TestLockedRowIsTriedAlone(t *testing.T) {
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprint(stops), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := &rowLocked{Backend: memory.New(), waits: make(chan struct{}, 100), open: make(chan struct{})}
+				s := start(t, options(db))
+				c, other := s.dial(t), s.dial(t)
+				c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
+				lease := c.call(`{"op":"claim","queue":"q"}`).Jobs[0].Lease
+				_, proof, ok := parseLease(lease)
+				if !ok {
+					t.Fatal(lease)
+				}
+				db.token = proof.Token.Number
+				c.send(`{"op":"ack","lease":"%s"}`, lease)
+				<-db.waits
+				for range 2 {
+					next := other.call(`{"op":"claim","queue":"q"}`).Jobs[0].Lease
+					if r := other.call(`{"op":"ack","lease":"%s"}`, next); r.Acked != 1 {
+						t.Errorf("beside the locked row: %+v", r)
+					}
+				}
+				if stops {
+					s.stop()
+					synctest.Wait()
+				}
+				close(db.open)
+				if r := c.receive(); r.Acked != 1 {
+					t.Errorf("when the row is free: %+v", r)
+				}
+			})
+		})
+	}
+}
