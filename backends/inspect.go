@@ -77,6 +77,16 @@ type Command struct {
 	IDs   []string // Retry, Delete, ForceRelease
 	All   bool     // Retry: every dead job
 	State State    // Purge: any but StateClaimed
+
+	// Progress is called after each transaction of a command that takes several. nil: nothing.
+	Progress func()
+}
+
+// Progressed reports that a transaction of the command is committed.
+func (c *Command) Progressed() {
+	if c.Progress != nil {
+		c.Progress()
+	}
 }
 
 // CommandKind is what an operator wants.
@@ -85,8 +95,9 @@ type CommandKind int
 const (
 	// Retry makes dead jobs ready, in a new position, attempts back to 0. It is
 	// refused as a whole with ErrKeyTaken where another job has a job's key by now, or
-	// two of them have the same. An engine may retry All of many in bites: one whose
-	// key is taken while they run stays dead.
+	// two of them have the same. More than a thousand are retried in several transactions:
+	// one whose key is taken while they run stays dead, and an error comes with the count
+	// of those that are retried.
 	Retry CommandKind = iota
 	// Delete removes jobs in any state but claimed.
 	Delete

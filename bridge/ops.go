@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -189,10 +190,18 @@ func (s *session) command(req *protocol.Request) finisher {
 		State: backends.State(req.State),
 	}
 	f := later(func() (*protocol.Reply, func()) {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: not done within %v", op, inspectTimeout))
-		defer cancel()
+		ctx, cancel := context.WithCancelCause(context.Background())
+		defer cancel(nil)
+		stuck := time.AfterFunc(inspectTimeout, func() { cancel(fmt.Errorf("%s: no progress within %v", op, inspectTimeout)) })
+		defer stuck.Stop()
+		c.Progress = func() {
+			stuck.Reset(inspectTimeout)
+			if s.bridge.draining.Load() {
+				cancel(errors.New("this sidecar is stopping"))
+			}
+		}
 		count, freed, err := bank.link.command(ctx, c)
-		if err != nil {
+		if err != nil && count == 0 {
 			return s.failure(err), nil
 		}
 		s.logCommanded(op, &c, count)
@@ -201,6 +210,10 @@ func (s *session) command(req *protocol.Request) finisher {
 		}
 		if freed || c.Kind == backends.Resume {
 			bank.broker.hint([]string{c.Queue}, someJobs)
+		}
+		if err != nil { // each transaction of many is one of its own
+			wire := toClient(err, s.log)
+			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil
 		}
 		reply := &protocol.Reply{}
 		if c.Kind != backends.Pause && c.Kind != backends.Resume {

@@ -61,6 +61,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 			return count, freed, err
 		}
 		count += n
+		c.Progressed()
 		freed = freed || frees()
 		if n < int64(t.most()) || len(c.IDs) > 0 {
 			return count, freed, nil

@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"context"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -57,6 +58,28 @@ var commands = map[string]func(*kit){
 		k.put("not dead")
 		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, n, true)
 		k.given(k.claim(n+9), append([]string{"not dead"}, numbered(n)...)...)
+	},
+	"ManyGoOnWhereTheyStopped": func(k *kit) { // each bite is a transaction
+		if k.Info().Engine == "memory" {
+			return // it does all at once
+		}
+		const n = 2100 // more than two bites
+		for _, c := range []backends.Command{{Kind: backends.Retry, Queue: "q", All: true}, {Kind: backends.Purge, Queue: "q", State: backends.StateDead}} {
+			k.fill(n)
+			k.settle(backends.Nack{Leases: each(k.claim(n)...), Dead: true}, 0)
+			ctx, stop := context.WithCancel(k.Context())
+			c.Progress = stop
+			done, freed, err := k.inspector().Command(ctx, c)
+			if !backends.Retryable(err) || done == 0 || done >= n || freed != (c.Kind == backends.Retry) {
+				k.Fatalf("stopped: %d, %v, %v", done, freed, err)
+			}
+			if st := k.stats(); st.Dead != n-done {
+				k.Fatalf("%+v after %d were done", st, done)
+			}
+			c.Progress = nil
+			k.command(c, n-done, c.Kind == backends.Retry)
+			k.command(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateReady}, k.stats().Ready, false)
+		}
 	},
 	"RetriedIsNotPruned": func(k *kit) {
 		k.put("a")

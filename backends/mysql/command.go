@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -15,18 +16,22 @@ import (
 // changes: what else wants the rows must not wait long.
 const biteSize = 1000
 
-// Command implements backends.Inspector. A purge is done in bites: an error
-// after some of them leaves those done.
+// Command implements backends.Inspector. A purge, and a retry of more dead jobs than
+// a bite, are done in bites: an error after some of them leaves those done.
 func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
-	if c.Kind == backends.Purge {
+	switch {
+	case c.Kind == backends.Purge:
 		count, err = s.purge(ctx, c)
 		return count, false, err
+	case c.Kind == backends.Retry && c.All:
+		count, err = s.retryAll(ctx, c)
+		return count, count > 0, err
 	}
 	err = s.write(ctx, func(ctx context.Context, t *tx) (err error) {
 		count, freed = 0, false
 		switch c.Kind {
 		case backends.Retry:
-			count, err = t.retry(ctx, c)
+			count, err = t.retry(ctx, c.Queue, numbers(c.IDs), true)
 			freed = count > 0
 			return err
 		case backends.Delete:
@@ -55,6 +60,17 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return 0, false, err
 	}
 	return count, freed, nil
+}
+
+// nextDeadSQL finds a bite of a lane's rows after a place: those whose keys are taken stay.
+const nextDeadSQL = "SELECT id, place FROM " + jobs + " WHERE lane = ? AND urgency = 0 AND (place = ? AND id > ? OR place > ?) ORDER BY urgency, place, id LIMIT ?"
+
+// keysTaken is whether a retry of all jobs of a lane would give one key to two; see remembered.free.
+func (s *Store) keysTaken() string {
+	return "SELECT EXISTS (SELECT 1 FROM " + jobs + " INNER JOIN qsidecar_keys k ON k.queue = qsidecar_jobs.queue AND k.`key` = qsidecar_jobs.`key`" +
+		" WHERE lane = ? AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > " + s.sql.clock +
+		" OR k.state IS NULL AND EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job)))" +
+		" OR EXISTS (SELECT 1 FROM " + jobs + " WHERE lane = ? AND `key` IS NOT NULL GROUP BY `key` HAVING COUNT(*) > 1)"
 }
 
 // chosenRows locks the rows of c's ids that are in its queue.
@@ -102,20 +118,58 @@ func (t *tx) release(ctx context.Context, c backends.Command) (count int64, err 
 	return count, t.flush(ctx, all)
 }
 
-// retry makes dead jobs ready, in the order in which they died, and gives them
-// their keys back: all of them or none.
-func (t *tx) retry(ctx context.Context, c backends.Command) (count int64, err error) {
-	ids := numbers(c.IDs)
-	if c.All {
-		ids = nil
-		t.each(func(r *result) error {
-			ids = append(ids, r.int(0))
-			return nil
-		}, "SELECT id FROM "+jobs+" WHERE lane = ? ORDER BY urgency, place, id", "x"+c.Queue)
-		if err := t.send(ctx); err != nil {
-			return 0, err
+// retryAll retries as many dead jobs as there were when it began. More than a bite
+// are checked first, so that a key that is taken refuses all.
+func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, err error) {
+	var left int64
+	taken, lane := false, "x"+c.Queue
+	if err := s.read(ctx, func(ctx context.Context, t *tx) (err error) {
+		if left, err = t.count(ctx, c.Queue, backends.StateDead); err != nil || left <= biteSize {
+			return err
 		}
+		t.each(func(r *result) error {
+			taken = r.int(0) != 0
+			return nil
+		}, s.keysTaken(), lane, lane)
+		return t.send(ctx)
+	}); err != nil {
+		return 0, err
 	}
+	if taken {
+		return 0, backends.ErrKeyTaken
+	}
+	whole := left <= biteSize // one transaction keeps the promise by itself
+	place, last := int64(math.MinInt64), int64(0)
+	for left > 0 {
+		var n, at int64
+		var ids []int64
+		if err := s.write(ctx, func(ctx context.Context, t *tx) (err error) {
+			ids = nil
+			t.each(func(r *result) error {
+				ids, at = append(ids, r.int(0)), r.int(1)
+				return nil
+			}, nextDeadSQL, lane, place, last, place, min(left, biteSize))
+			if err := t.send(ctx); err != nil {
+				return err
+			}
+			n, err = t.retry(ctx, c.Queue, slices.Clone(ids), whole)
+			return err
+		}); err != nil {
+			return count, err
+		}
+		count += n
+		c.Progressed()
+		if len(ids) == 0 {
+			break
+		}
+		left, place, last = left-int64(len(ids)), at, ids[len(ids)-1]
+	}
+	return count, nil
+}
+
+// retry makes dead jobs of a queue ready, in the order of ids, and gives them their keys
+// back. whole: all of them or none; else those whose keys are taken stay dead.
+func (t *tx) retry(ctx context.Context, queue string, ids []int64, whole bool) (count int64, err error) {
 	wanted := slices.Clone(ids)
 	all := map[int64]*job{}
 	t.askNow()
@@ -128,7 +182,7 @@ func (t *tx) retry(ctx context.Context, c backends.Command) (count int64, err er
 	}
 	var rows []*job
 	for _, id := range wanted {
-		if j := all[id]; j != nil && j.queue == c.Queue && j.state == backends.StateDead {
+		if j := all[id]; j != nil && j.queue == queue && j.state == backends.StateDead {
 			rows = append(rows, j)
 			delete(all, id)
 		}
@@ -136,7 +190,7 @@ func (t *tx) retry(ctx context.Context, c backends.Command) (count int64, err er
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	if err := t.takeKeysBack(ctx, rows); err != nil {
+	if rows, err = t.takeKeysBack(ctx, rows, whole); err != nil {
 		return 0, err
 	}
 	t.wrote = true
@@ -163,38 +217,48 @@ func (t *tx) retry(ctx context.Context, c backends.Command) (count int64, err er
 	return int64(len(rows)), nil
 }
 
-// takeKeysBack gives dead jobs their keys again, where nobody else has them.
-func (t *tx) takeKeysBack(ctx context.Context, rows []*job) error {
+// takeKeysBack gives dead jobs their keys again, and returns those that have them, or never
+// had one. whole: it is an error if another job has a key.
+func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []*job, err error) {
 	k := &commitment{s: t.s, keys: map[batch.Key]*remembered{}}
 	keyed := map[batch.Key]struct{}{}
-	var with []*job
+	taken := map[*job]bool{}
+	var named []*job
 	for _, j := range rows {
 		if j.key == "" {
 			continue
 		}
 		key := batch.Key{Queue: j.queue, Key: j.key}
 		if _, twice := keyed[key]; twice {
-			return backends.ErrKeyTaken
+			taken[j] = true
+			continue
 		}
 		keyed[key] = struct{}{}
-		with = append(with, j)
+		named = append(named, j)
 	}
 	k.lockKeys(t, keyed)
 	if err := t.send(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	slices.SortFunc(with, func(a, b *job) int { return strings.Compare(a.key, b.key) })
-	for _, j := range with {
+	for _, j := range named {
 		m := k.keys[batch.Key{Queue: j.queue, Key: j.key}]
-		if m != nil && m.job != j.id && !m.free(t.now) {
-			return backends.ErrKeyTaken
+		taken[j] = m != nil && m.job != j.id && !m.free(t.now)
+	}
+	with = slices.DeleteFunc(rows, func(j *job) bool { return taken[j] })
+	if whole && len(with) < len(rows) {
+		return nil, backends.ErrKeyTaken
+	}
+	slices.SortFunc(named, func(a, b *job) int { return strings.Compare(a.key, b.key) })
+	for _, j := range named {
+		if taken[j] {
+			continue
 		}
 		t.add("UPDATE qsidecar_keys SET expires_at = IF(job = ?, expires_at, ?), state = NULL, job = ? WHERE queue = ? AND `key` = ?", j.id, t.now, j.id, j.queue, []byte(j.key))
 		if err := t.roomy(ctx, 4096); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return with, nil
 }
 
 // purge deletes as many rows as there were when it began, so that it ends
@@ -223,6 +287,7 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 			return count, err
 		}
 		count += n
+		c.Progressed()
 		if left -= n; n == 0 {
 			break
 		}

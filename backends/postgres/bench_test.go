@@ -49,6 +49,26 @@ func BenchmarkClaimAck(b *testing.B) {
 	}
 }
 
+// BenchmarkRetryAll retries b.N dead jobs with one command.
+//
+//	go test ./backends/postgres -run '^$' -bench RetryAll -benchtime 1000000x
+func BenchmarkRetryAll(b *testing.B) {
+	url := durable(b).Database(b)
+	s := open(b, Options{URL: url})
+	c, err := pgx.Connect(b.Context(), url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	if _, err := c.Exec(b.Context(), "INSERT INTO qsidecar.qsidecar_jobs (queue, state, finished_at, payload) SELECT 'q', 'dead', now(), 'p' FROM generate_series(1, $1)", b.N); err != nil {
+		b.Fatal(err)
+	}
+	b.ResetTimer()
+	if n, _, err := s.Command(b.Context(), backends.Command{Kind: backends.Retry, Queue: "q", All: true}); err != nil || n != int64(b.N) {
+		b.Fatalf("%d of %d: %v", n, b.N, err)
+	}
+}
+
 // BenchmarkEnqueue stores n jobs in one commit; raw is a plain INSERT from an array.
 func BenchmarkEnqueue(b *testing.B) {
 	p := durable(b)

@@ -5,23 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// purgeBite is how many rows one transaction of a purge deletes: what else wants
-// the rows must not wait long.
-const purgeBite = 1000
+// biteSize is how many rows one transaction of a purge, or of a retry of all,
+// changes: what else wants the rows must not wait long.
+const biteSize = 1000
 
-// Command implements backends.Inspector. A purge is done in bites: an error
-// after some of them leaves those done.
+// Command implements backends.Inspector. A purge, and a retry of more dead jobs than
+// a bite, are done in bites: an error after some of them leaves those done.
 func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
-	if c.Kind == backends.Purge {
+	switch {
+	case c.Kind == backends.Purge:
 		count, err = s.purge(ctx, c)
 		return count, false, err
+	case c.Kind == backends.Retry && c.All:
+		count, err = s.retryAll(ctx, c)
+		return count, count > 0, err
 	}
 	err = s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
 		if round > 0 {
@@ -30,7 +34,12 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		count, freed = 0, false
 		switch c.Kind {
 		case backends.Retry:
-			t.retry(c, &count, &freed)
+			var b retried
+			t.each(s.sql.retry, func(rows pgx.Rows) error {
+				err := b.scan(rows, true)
+				count, freed = b.n, b.n > 0
+				return err
+			}, c.Queue, numbers(c.IDs))
 		case backends.Delete:
 			t.each(s.sql.delete, deleted(&count), c.Queue, numbers(c.IDs))
 		case backends.ForceRelease:
@@ -51,7 +60,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return true, nil
 	})
 	if err != nil {
-		return 0, false, keyTaken(err)
+		return 0, false, err
 	}
 	if freed {
 		s.tell.freed([]backends.WriteResult{{Freed: []string{c.Queue}}})
@@ -59,32 +68,66 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	return count, freed, nil
 }
 
-func (t *tx) retry(c backends.Command, count *int64, freed *bool) {
-	sql, args := t.s.sql.retryAll, []any{c.Queue}
-	if !c.All {
-		sql, args = t.s.sql.retry, append(args, numbers(c.IDs))
-	}
-	t.each(sql, func(rows pgx.Rows) error {
-		var wanted, got int64
-		if err := rows.Scan(&wanted, &got, count); err != nil {
-			return err
-		}
-		if got < wanted {
-			return backends.ErrKeyTaken
-		}
-		*freed = *count > 0
-		return nil
-	}, args...)
+// retried is the answer to a retry, or to a bite of it.
+type retried struct {
+	n, seen int64
+	at      time.Time // of the last that was seen
+	id      int64
 }
 
-// keyTaken: two dead jobs that had the same key, one after the other, cannot both
-// have it again; the server says that one statement would change a row twice.
-func keyTaken(err error) error {
-	var said *pgconn.PgError
-	if errors.As(err, &said) && said.Code == "21000" {
+// scan reads it. whole: a key that is taken refuses all.
+func (b *retried) scan(rows pgx.Rows, whole bool) error {
+	var keyed, got int64
+	if err := rows.Scan(&keyed, &got, &b.n, &b.seen, &b.at, &b.id); err != nil {
+		return err
+	}
+	if whole && got < keyed {
 		return backends.ErrKeyTaken
 	}
-	return err
+	return nil
+}
+
+// retryAll retries as many dead jobs as there were when it began. More than a bite
+// are checked first, so that a key that is taken refuses all.
+func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, err error) {
+	var left int64
+	var taken bool
+	if err := s.read(ctx, func(ctx context.Context, t *tx) error {
+		t.each(s.sql.count[backends.StateDead], func(rows pgx.Rows) error { return rows.Scan(&left) }, c.Queue, int64(math.MaxInt64))
+		if err := t.send(ctx); err != nil || left <= biteSize {
+			return err
+		}
+		t.each(s.sql.keysTaken, func(rows pgx.Rows) error { return rows.Scan(&taken) }, c.Queue)
+		return t.send(ctx)
+	}); err != nil {
+		return 0, err
+	}
+	if taken {
+		return 0, backends.ErrKeyTaken
+	}
+	whole := left <= biteSize // one transaction keeps the promise by itself
+	var last retried
+	for left > 0 {
+		var b retried
+		if err := s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
+			if round == 0 {
+				t.each(s.sql.retryFrom, func(rows pgx.Rows) error { return b.scan(rows, whole) }, c.Queue, last.at, last.id, min(left, biteSize))
+			}
+			return round == 0, nil
+		}); err != nil {
+			return count, err
+		}
+		count += b.n
+		c.Progressed()
+		if b.n > 0 {
+			s.tell.freed([]backends.WriteResult{{Freed: []string{c.Queue}}})
+		}
+		if left -= b.seen; b.seen == 0 {
+			break
+		}
+		last = b
+	}
+	return count, nil
 }
 
 // deleted reads how many rows were chosen and how many went.
@@ -123,13 +166,14 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 		if err := s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
 			if round == 0 {
 				n = 0
-				t.each(sql, deleted(&n), c.Queue, min(left, purgeBite))
+				t.each(sql, deleted(&n), c.Queue, min(left, biteSize))
 			}
 			return round == 0, nil
 		}); err != nil {
 			return count, err
 		}
 		count += n
+		c.Progressed()
 		if left -= n; n == 0 {
 			break
 		}

@@ -26,7 +26,7 @@ type statements struct {
 	held, stats, queues, chosen, view, failures      string
 	place                                            string
 	peekReady, peekScheduled, peekClaimed, peekDone  string
-	retryAll, retry, delete, release                 string
+	retryFrom, retry, keysTaken, delete, release     string
 	pause, resume, anyReady                          string
 	count, purge                                     map[backends.State]string
 }
@@ -57,9 +57,10 @@ func render(schema string) *statements {
 		stats: r(statsSQL), queues: r(queuesSQL), count: each(countSQL), chosen: r(chosenSQL), view: r(viewSQL), failures: r(failuresSQL),
 		place:     r(placeSQL),
 		peekReady: r(peekReadySQL), peekScheduled: r(peekScheduledSQL), peekClaimed: r(peekClaimedSQL), peekDone: r(peekDoneSQL),
-		retryAll: r(strings.Replace(retrySQL, "{ids}", "finished_at IS NOT NULL", 1)),
-		retry:    r(strings.Replace(retrySQL, "{ids}", "id = ANY($2::bigint[])", 1)),
-		delete:   r(deleteSQL), release: r(releaseSQL + failing("")), purge: each(purgeSQL),
+		retryFrom: r(strings.Replace(retrySQL, "{ids}", "finished_at IS NOT NULL AND (finished_at, id) > ($2::timestamptz, $3::bigint) ORDER BY finished_at, id LIMIT $4", 1)),
+		retry:     r(strings.Replace(retrySQL, "{ids}", "id = ANY($2::bigint[])", 1)),
+		keysTaken: r(keysTakenSQL),
+		delete:    r(deleteSQL), release: r(releaseSQL + failing("")), purge: each(purgeSQL),
 		pause: r(pauseSQL), resume: r(resumeSQL), anyReady: r(anyReadySQL),
 	}
 }

@@ -120,16 +120,17 @@ ORDER BY x.n`
 const failuresSQL = `
 SELECT job, attempt, cause, message, at FROM {s}.qsidecar_failures WHERE job = ANY($1::bigint[]) ORDER BY job, fence`
 
-// retrySQL makes dead jobs ready and gives them their keys back. Where
-// another job has one by now, the second number is below the first.
+// retrySQL makes dead jobs ready and gives them their keys back. A job whose key
+// another one has by now stays dead, and the second number is below the first. The last
+// columns are how many were seen, and the last of them.
 const retrySQL = `
 WITH t AS MATERIALIZED (
-  SELECT id, queue, key FROM {s}.qsidecar_jobs
+  SELECT id, queue, key, finished_at FROM {s}.qsidecar_jobs
   WHERE state = 'dead' AND queue = $1 AND {ids}
   FOR UPDATE
 ), k AS (
   INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at)
-  SELECT queue, key, id, {s}.qsidecar_now() FROM t WHERE key IS NOT NULL ORDER BY queue, key
+  SELECT DISTINCT ON (queue, key) queue, key, id, {s}.qsidecar_now() FROM t WHERE key IS NOT NULL ORDER BY queue, key, id
   ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, state = NULL,
     expires_at = CASE WHEN k.job = excluded.job THEN k.expires_at ELSE excluded.expires_at END
     WHERE k.job = excluded.job OR k.state IS NOT NULL AND k.expires_at <= {s}.qsidecar_now()
@@ -137,10 +138,23 @@ WITH t AS MATERIALIZED (
 ), u AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'ready', position = {s}.qsidecar_next(), ready_at = {s}.qsidecar_now(),
     attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL
-  WHERE j.id = ANY(ARRAY(SELECT id FROM t))
+  WHERE j.id = ANY(ARRAY(SELECT id FROM t WHERE key IS NULL OR id IN (SELECT job FROM k)))
   RETURNING 1
 )
-SELECT (SELECT count(*) FROM t WHERE key IS NOT NULL), (SELECT count(*) FROM k), (SELECT count(*) FROM u)`
+SELECT (SELECT count(*) FROM t WHERE key IS NOT NULL), (SELECT count(*) FROM k), (SELECT count(*) FROM u), (SELECT count(*) FROM t),
+  coalesce((SELECT max(finished_at) FROM t), {s}.qsidecar_now()), coalesce((SELECT id FROM t ORDER BY finished_at DESC, id DESC LIMIT 1), 0)`
+
+// keysTakenSQL is whether a retry of all dead jobs of a queue would give one key to two.
+const keysTakenSQL = `
+SELECT EXISTS (
+  SELECT FROM {s}.qsidecar_jobs j JOIN {s}.qsidecar_keys k ON k.queue = j.queue AND k.key = j.key
+  WHERE j.state = 'dead' AND j.queue = $1 AND j.finished_at IS NOT NULL AND j.key IS NOT NULL
+    AND k.job <> j.id AND (k.state IS NULL OR k.expires_at > {s}.qsidecar_now())
+) OR EXISTS (
+  SELECT FROM {s}.qsidecar_jobs
+  WHERE state = 'dead' AND queue = $1 AND finished_at IS NOT NULL AND key IS NOT NULL
+  GROUP BY key HAVING count(*) > 1
+)`
 
 // deleting removes rows p and tells their keys.
 const deleting = `, d AS (

@@ -23,7 +23,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return count, false, err
 	case backends.Retry:
 		if c.All {
-			return s.retryAll(ctx, c.Queue)
+			return s.retryAll(ctx, c)
 		}
 		do = func(t *tx) (int64, error) { return t.retry(c) }
 	case backends.Delete:
@@ -172,6 +172,7 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 			return count, err
 		}
 		count += n
+		c.Progressed()
 		if left -= n; n == 0 {
 			break
 		}

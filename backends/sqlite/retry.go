@@ -27,16 +27,16 @@ func (t *tx) retry(c backends.Command) (n int64, err error) {
 
 // retryAll retries as many dead jobs as there were when it began. More than a bite
 // are checked first, beside the writers, so that a key that is taken refuses all.
-func (s *Store) retryAll(ctx context.Context, queue string) (count int64, freed bool, err error) {
+func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
 	left := int64(0)
 	if err := s.reading(ctx, func(t *tx) error {
 		if err := t.query(t.sql.countDead, func(r row) error {
 			left = r.int(0)
 			return nil
-		}, queue, int64(math.MaxInt64)); err != nil || left <= retryBite {
+		}, c.Queue, int64(math.MaxInt64)); err != nil || left <= retryBite {
 			return err
 		}
-		return t.keysFree(queue)
+		return t.keysFree(c.Queue)
 	}); err != nil {
 		return 0, false, err
 	}
@@ -47,12 +47,13 @@ func (s *Store) retryAll(ctx context.Context, queue string) (count int64, freed 
 		var seen int
 		var n int64
 		if err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) (err error) {
-			from, seen, n, err = t.retryFrom(queue, from, int(min(left, retryBite)), whole)
+			from, seen, n, err = t.retryFrom(c.Queue, from, int(min(left, retryBite)), whole)
 			return err
 		}); err != nil {
 			return count, count > 0, err
 		}
 		count += n
+		c.Progressed()
 		if left -= int64(seen); seen == 0 {
 			break
 		}

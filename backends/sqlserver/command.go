@@ -18,7 +18,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		count, err = s.purge(ctx, c)
 		return count, false, err
 	case c.Kind == backends.Retry && c.All:
-		count, err = s.retryAll(ctx, c.Queue)
+		count, err = s.retryAll(ctx, c)
 		return count, count > 0, err
 	}
 	err = s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
@@ -111,8 +111,8 @@ func (b *retried) read(rows *sql.Rows) error {
 
 // retryAll retries as many dead jobs as there were when it began. More than a bite
 // are checked first, so that a key that is taken refuses all.
-func (s *Store) retryAll(ctx context.Context, queue string) (count int64, err error) {
-	left, err := s.count(ctx, queue, backends.StateDead)
+func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, err error) {
+	left, err := s.count(ctx, c.Queue, backends.StateDead)
 	if err != nil {
 		return 0, err
 	}
@@ -120,7 +120,7 @@ func (s *Store) retryAll(ctx context.Context, queue string) (count int64, err er
 	whole := left <= most
 	if !whole {
 		var taken bool
-		if err := s.read(ctx, call{s.sql.keysTaken, []any{queue}, []reader{one(&taken)}}); err != nil {
+		if err := s.read(ctx, call{s.sql.keysTaken, []any{c.Queue}, []reader{one(&taken)}}); err != nil {
 			return 0, err
 		}
 		if taken {
@@ -133,13 +133,14 @@ func (s *Store) retryAll(ctx context.Context, queue string) (count int64, err er
 		if err := s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
 			if round == 0 {
 				b = retried{}
-				t.add(s.sql.retryFrom, []reader{b.read}, queue, last.at, last.id, min(left, most), int64(bit(whole)))
+				t.add(s.sql.retryFrom, []reader{b.read}, c.Queue, last.at, last.id, min(left, most), int64(bit(whole)))
 			}
 			return round == 0, nil
 		}); err != nil {
 			return count, err
 		}
 		count += b.n
+		c.Progressed()
 		if left -= b.seen; b.seen == 0 {
 			break
 		}
@@ -170,6 +171,7 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 			return count, err
 		}
 		count += n
+		c.Progressed()
 		if left -= n; n == 0 {
 			break
 		}
