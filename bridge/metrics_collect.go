@@ -95,5 +95,5 @@ func (b *broker) waits() (n int) {
 func (c *committer) queued() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue)
+	return len(c.queue) + len(c.asides.queue)
 }
