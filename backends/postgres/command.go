@@ -91,18 +91,19 @@ func (b *retried) scan(rows pgx.Rows, whole bool) error {
 // are checked first, so that a key that is taken refuses all.
 func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, err error) {
 	var left int64
-	var taken bool
+	var taken, twice bool
 	if err := s.read(ctx, func(ctx context.Context, t *tx) error {
 		t.each(s.sql.count[backends.StateDead], func(rows pgx.Rows) error { return rows.Scan(&left) }, c.Queue, int64(math.MaxInt64))
 		if err := t.send(ctx); err != nil || left <= biteSize {
 			return err
 		}
 		t.each(s.sql.keysTaken, func(rows pgx.Rows) error { return rows.Scan(&taken) }, c.Queue)
+		t.each(s.sql.keysTwice, func(rows pgx.Rows) error { return rows.Scan(&twice) }, c.Queue)
 		return t.send(ctx)
 	}); err != nil {
 		return 0, err
 	}
-	if taken {
+	if taken || twice {
 		return 0, backends.ErrKeyTaken
 	}
 	whole := left <= biteSize // one transaction keeps the promise by itself

@@ -26,7 +26,8 @@ type statements struct {
 	held, stats, queues, chosen, view, failures      string
 	place                                            string
 	peekReady, peekScheduled, peekClaimed, peekDone  string
-	retryFrom, retry, keysTaken, delete, release     string
+	retryFrom, retry, delete, release                string
+	keysTaken, keysTwice                             string
 	pause, resume, anyReady                          string
 	count, purge                                     map[backends.State]string
 }
@@ -59,8 +60,8 @@ func render(schema string) *statements {
 		peekReady: r(peekReadySQL), peekScheduled: r(peekScheduledSQL), peekClaimed: r(peekClaimedSQL), peekDone: r(peekDoneSQL),
 		retryFrom: r(strings.Replace(retrySQL, "{ids}", "finished_at IS NOT NULL AND (finished_at, id) > ($2::timestamptz, $3::bigint) ORDER BY finished_at, id LIMIT $4", 1)),
 		retry:     r(strings.Replace(retrySQL, "{ids}", "id = ANY($2::bigint[])", 1)),
-		keysTaken: r(keysTakenSQL),
-		delete:    r(deleteSQL), release: r(releaseSQL + failing("")), purge: each(purgeSQL),
+		keysTaken: r(keysTakenSQL), keysTwice: r(keysTwiceSQL),
+		delete: r(deleteSQL), release: r(releaseSQL + failing("")), purge: each(purgeSQL),
 		pause: r(pauseSQL), resume: r(resumeSQL), anyReady: r(anyReadySQL),
 	}
 }

@@ -144,13 +144,21 @@ WITH t AS MATERIALIZED (
 SELECT (SELECT count(*) FROM t WHERE key IS NOT NULL), (SELECT count(*) FROM k), (SELECT count(*) FROM u), (SELECT count(*) FROM t),
   coalesce((SELECT max(finished_at) FROM t), {s}.qsidecar_now()), coalesce((SELECT id FROM t ORDER BY finished_at DESC, id DESC LIMIT 1), 0)`
 
-// keysTakenSQL is whether a retry of all dead jobs of a queue would give one key to two.
+// keysTakenSQL is whether a retry of all dead jobs of a queue would give one a key that
+// another job has. Each key is looked up by the index, however many there are.
 const keysTakenSQL = `
 SELECT EXISTS (
-  SELECT FROM {s}.qsidecar_jobs j JOIN {s}.qsidecar_keys k ON k.queue = j.queue AND k.key = j.key
+  SELECT FROM {s}.qsidecar_jobs j
+  CROSS JOIN LATERAL (
+    SELECT FROM {s}.qsidecar_keys k
+    WHERE k.queue = $1 AND k.key = j.key AND k.job <> j.id AND (k.state IS NULL OR k.expires_at > {s}.qsidecar_now()) LIMIT 1
+  ) AS k
   WHERE j.state = 'dead' AND j.queue = $1 AND j.finished_at IS NOT NULL AND j.key IS NOT NULL
-    AND k.job <> j.id AND (k.state IS NULL OR k.expires_at > {s}.qsidecar_now())
-) OR EXISTS (
+)`
+
+// keysTwiceSQL is whether two dead jobs of a queue have one key.
+const keysTwiceSQL = `
+SELECT EXISTS (
   SELECT FROM {s}.qsidecar_jobs
   WHERE state = 'dead' AND queue = $1 AND finished_at IS NOT NULL AND key IS NOT NULL
   GROUP BY key HAVING count(*) > 1
