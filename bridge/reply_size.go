@@ -26,7 +26,7 @@ func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) i
 	}
 	var buf []byte
 	for i := range n {
-		buf = s.encoded(part(i))(buf[:0])
+		buf = s.wireCodec().AppendReply(buf[:0], part(i)) // not encoded, which answers an error for one that is too large
 		if room -= len(buf); room < 0 {
 			return i
 		}
@@ -72,10 +72,7 @@ func (s *session) fitSessions(st *protocol.Status) {
 // encoded appends the reply. A report that exceeds what hello announced becomes an error: the
 // client may not be able to read it. The answer to what changed something always goes out.
 func (s *session) encoded(reply *protocol.Reply) func(buf []byte) []byte {
-	codec := protocol.Codec(s.codec.Load())
-	if codec == 0 {
-		codec = protocol.JSON
-	}
+	codec := s.wireCodec()
 	return func(buf []byte) []byte {
 		before := len(buf)
 		buf = codec.AppendReply(buf, reply)
@@ -86,4 +83,12 @@ func (s *session) encoded(reply *protocol.Reply) func(buf []byte) []byte {
 		}
 		return buf
 	}
+}
+
+// wireCodec is the client's, or JSON as long as it said nothing.
+func (s *session) wireCodec() protocol.Codec {
+	if codec := protocol.Codec(s.codec.Load()); codec != 0 {
+		return codec
+	}
+	return protocol.JSON
 }
