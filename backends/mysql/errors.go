@@ -58,8 +58,8 @@ const (
 	codeInCommit   = 1180 // an error in the midst of COMMIT, as of a Galera node that falls out of its cluster
 )
 
-// endsSession: the server says so and closes the connection, at whatever point
-// the transaction was. After codeInCommit nobody but the server knows either.
+// endsSession: the server says that it closes the connection, whatever the transaction
+// was doing. After it, and after codeInCommit, a sidecar must ask whether a commit happened.
 func endsSession(err error) bool {
 	return isCode(err, 1053, 1152, codePacket, 1158, 1159, 1160, 1161, codeInCommit, 1317, 1927, 3032, 3169, 4031)
 }

@@ -21,10 +21,10 @@ import (
 // for is judged by the epoch that its session, or its transaction, saw. An epoch is
 // SYSTEM/TIMELINE/RANDOM: it also tells whether one server is the successor of another.
 //
-// With the transactions such a server loses positions, and gives them again: cursors
-// begin anew with each epoch. A session's own is known before it is first used, so
-// no claim in it goes by what was learned in another epoch. Behind a pooler the first
-// transaction of an epoch still may, and what it looked for comes with the next look.
+// Such a server also loses positions and gives the same ones again, so cursors are reset
+// when the epoch changes. A session's epoch is read before its first use. No claim in the
+// session can therefore rely on a cursor of another epoch. Behind a pooler, the first
+// transaction of an epoch still can; the next look finds what it missed.
 
 const (
 	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
@@ -52,7 +52,7 @@ type epochs struct {
 	current string // the latest that was seen
 }
 
-// enter has the cursors begin anew where an epoch is another one than before.
+// enter resets the cursors if the epoch differs from the current one.
 func (s *Store) enter(epoch string) {
 	s.epochs.mu.Lock()
 	defer s.epochs.mu.Unlock()

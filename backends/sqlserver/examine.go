@@ -138,7 +138,7 @@ func (e *examination) claimForm() {
 
 func (e *examination) isolation(rcsi bool) {
 	if rcsi {
-		e.Fact("isolation", "READ_COMMITTED_SNAPSHOT is on: looks and counts wait for no commit, and leave nothing out; claims lock rows all the same (READCOMMITTEDLOCK)")
+		e.Fact("isolation", "READ_COMMITTED_SNAPSHOT is on: peek, stats and counts see every committed row and do not wait for open transactions; claims still lock rows (READCOMMITTEDLOCK)")
 		return
 	}
 	if e.server.babelfish {

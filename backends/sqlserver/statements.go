@@ -148,8 +148,8 @@ func render(schema string) *statements {
 // pastLocks has a look at jobs pass over rows that others have locked.
 const pastLocks = ", READPAST, READCOMMITTEDLOCK"
 
-// readVersions has what counts and lists jobs read what is committed, which waits for
-// nobody where the database has row versions for readers.
+// readVersions makes the statements that count and list jobs read committed row versions.
+// They then do not wait for locks. The database must have READ_COMMITTED_SNAPSHOT on.
 func (s *statements) readVersions() {
 	looks := append(slices.Collect(maps.Values(s.count)), s.stats, s.queues, s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished)
 	for _, p := range looks {

@@ -60,7 +60,7 @@ class Parsed:
         return wrong + ([f"sqlfluff cannot parse: {u.raw[:200]}" for u in root.tree.recursive_crawl("unparsable")] if root else ["sqlfluff cannot parse it"])
 
     def close(self):
-        """What is wrong with the file of hashes."""
+        """Ends the check. Returns what is wrong with the file that lists the parsed statements, or writes the file."""
         if os.environ.get("QSIDECAR_TSQL_UPDATE"):
             self.file.parent.mkdir(exist_ok=True)
             self.file.write_text("".join(k + "\n" for k in sorted(self.used)))
