@@ -328,3 +328,23 @@ func TestManyNotificationsAreOne(t *testing.T) {
 	cancel()
 	<-over
 }
+
+// TestPlaceNamesEveryHost: what status and errors call the database has all hosts of the URL.
+func TestPlaceNamesEveryHost(t *testing.T) {
+	t.Setenv("PGSSLMODE", "")
+	for url, want := range map[string]string{
+		"postgres://app:secret@db1/jobs":                                        "postgres://app@db1:5432/jobs",
+		"postgres://app:secret@db1,db2:6000,[::1]/jobs":                         "postgres://app@db1:5432,db2:6000,[::1]:5432/jobs",
+		"postgres://app@db1,db2/jobs?sslmode=disable":                           "postgres://app@db1:5432,db2:5432/jobs",
+		"postgres://app@/jobs?host=/run/a,/run/b":                               "postgres://app/jobs?host=/run/a,/run/b",
+		"host=db1,db2 user=app dbname=jobs target_session_attrs=prefer-standby": "postgres://app@db1:5432,db2:5432/jobs",
+	} {
+		config, err := configure(&Options{URL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := placeOf(config.ConnConfig); got != want {
+			t.Errorf("%s is called %s, want %s", url, got, want)
+		}
+	}
+}

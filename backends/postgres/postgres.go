@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -205,12 +206,26 @@ func (s *Store) bound(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// placeOf is the address without secrets.
+// placeOf is the address without secrets. It names every host that may be used.
 func placeOf(c *pgx.ConnConfig) string {
-	if strings.HasPrefix(c.Host, "/") {
-		return fmt.Sprintf("postgres://%s/%s?host=%s", c.User, c.Database, c.Host)
+	var hosts []string
+	add := func(host string, port uint16) {
+		if !strings.HasPrefix(host, "/") {
+			host = net.JoinHostPort(host, strconv.Itoa(int(port)))
+		}
+		if !slices.Contains(hosts, host) { // it is there twice if sslmode lets it be used without TLS, too
+			hosts = append(hosts, host)
+		}
 	}
-	return fmt.Sprintf("postgres://%s@%s/%s", c.User, net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))), c.Database)
+	add(c.Host, c.Port)
+	for _, f := range c.Fallbacks {
+		add(f.Host, f.Port)
+	}
+	all := strings.Join(hosts, ",")
+	if strings.Contains(all, "/") {
+		return fmt.Sprintf("postgres://%s/%s?host=%s", c.User, c.Database, all)
+	}
+	return fmt.Sprintf("postgres://%s@%s/%s", c.User, all, c.Database)
 }
 
 // ownersLook says when the claims' owners were last compared with the hosts.
