@@ -1,10 +1,12 @@
 package kit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -22,7 +24,8 @@ func runGoWorker() error {
 		return err
 	}
 	defer log.Close()
-	w := &client.Worker{Queues: []string{"quick", "long"}, Concurrency: 8}
+	queues := strings.Split(cmp.Or(os.Getenv("WORKER_QUEUES"), "quick,long"), ",")
+	w := &client.Worker{Queues: queues, Concurrency: 8}
 	w.Handler = func(ctx context.Context, job *client.Job) error {
 		if _, err := fmt.Fprintf(log, "%s %d\n", job.Payload, job.Attempt); err != nil || job.Queue == "quick" {
 			return err

@@ -47,10 +47,20 @@ func newSwallower(t *testing.T, network, addr string) *swallower {
 	return r
 }
 
+// moveTo has new connections lead to another server.
+func (r *swallower) moveTo(network, addr string) {
+	r.Lock()
+	defer r.Unlock()
+	r.network, r.addr = network, addr
+}
+
 // serve passes a connection on to its end.
 func (r *swallower) serve(near net.Conn) {
 	defer near.Close()
-	far, err := net.Dial(r.network, r.addr)
+	r.RLock()
+	network, addr := r.network, r.addr
+	r.RUnlock()
+	far, err := net.Dial(network, addr)
 	if err != nil {
 		return
 	}

@@ -40,11 +40,13 @@ func record(line string) (err error) {
 
 // Halt ends the server and keeps its data, as an operator does who restarts it:
 // connections are ended, transactions rolled back. Go starts it again.
-func (p *Postgres) Halt() error {
+func (p *Postgres) Halt() error { return p.end(syscall.SIGINT) }
+
+func (p *Postgres) end(s syscall.Signal) error {
 	if p.dir == "" {
-		return errors.New("testserver: a server that was not started here cannot be halted")
+		return errNotOurs
 	}
-	if err := p.process.Signal(syscall.SIGINT); err != nil {
+	if err := p.process.Signal(s); err != nil {
 		return fmt.Errorf("halting PostgreSQL: %w", err)
 	}
 	err := <-p.ended
@@ -63,3 +65,6 @@ func (p *Postgres) Go(ctx context.Context) error {
 // Ready waits until the server answers: after a crash of one of its processes
 // it recovers by itself.
 func (p *Postgres) Ready(ctx context.Context) error { return p.ready(ctx) }
+
+// Crash ends the server without a shutdown and keeps its data. Go starts it again.
+func (p *Postgres) Crash() error { return p.end(syscall.SIGQUIT) }

@@ -1,0 +1,249 @@
+package network
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// pairOf is a primary with the database of the site, and a streaming standby.
+func pairOf(t *testing.T) (s *kit.Site, primary, standby *testserver.Postgres) {
+	t.Helper()
+	stops := func(p *testserver.Postgres) {
+		t.Cleanup(func() {
+			if err := p.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	var err error
+	if primary, err = testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{Own: true, Durable: true}); err != nil {
+		t.Fatal(err)
+	}
+	stops(primary)
+	if err := primary.Exec(t.Context(), "CREATE DATABASE e2e TEMPLATE template0"); err != nil {
+		t.Fatal(err)
+	}
+	if standby, err = primary.Standby(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stops(standby)
+	return kit.NewSite(t), primary, standby
+}
+
+// socketsOf is the folder in which a server has its socket.
+func socketsOf(t *testing.T, p *testserver.Postgres) string {
+	t.Helper()
+	u, err := url.Parse(p.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Query().Get("host")
+}
+
+// answer is the first column of a query's only row.
+func answer[T any](t *testing.T, p *testserver.Postgres, sql string, args ...any) (v T) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), strings.Replace(p.Admin(), "/postgres?", "/e2e?", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	if err := c.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestPostgresFailover: the primary dies while jobs are worked on, and the standby is promoted
+// later. Each sidecar reaches the servers in another way. No settle fails, and no job is lost or
+// worked on twice.
+func TestPostgresFailover(t *testing.T) {
+	t.Parallel()
+	s, primary, standby := pairOf(t)
+	f := &failover{T: t, site: s}
+	hosts := func(all ...*testserver.Postgres) string {
+		var dirs []string
+		for _, p := range all {
+			dirs = append(dirs, socketsOf(t, p))
+		}
+		return "postgres://postgres@/e2e?host=" + strings.Join(dirs, ",")
+	}
+	socket := func(p *testserver.Postgres) string { return filepath.Join(socketsOf(t, p), ".s.PGSQL.5432") }
+	soon, late := newSwallower(t, "unix", socket(primary)), newSwallower(t, "unix", socket(primary))
+	at := func(r *swallower) string {
+		return "postgres://postgres@" + r.ln.Addr().String() + "/e2e?sslmode=disable"
+	}
+	f.start(map[string]string{
+		"order":  hosts(primary, standby),
+		"swap":   hosts(standby, primary),
+		"any":    hosts(standby, primary) + "&target_session_attrs=any",
+		"write":  hosts(standby, primary) + "&target_session_attrs=read-write",
+		"first":  hosts(primary, standby) + "&target_session_attrs=primary",
+		"prefer": hosts(standby, primary) + "&target_session_attrs=prefer-standby",
+		"soon":   at(soon), // an address that moves before the promotion
+		"late":   at(late), // and one that moves after it
+	})
+	lsn := answer[string](t, primary, "SELECT pg_current_wal_insert_lsn()::text")
+	testwait.Until(t, "the standby has replayed", func() bool {
+		return answer[bool](t, standby, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", lsn)
+	})
+	if err := primary.Crash(); err != nil {
+		t.Fatal(err)
+	}
+	soon.moveTo("unix", socket(standby))
+	f.settle()
+	s.URL = hosts(standby, primary)
+	f.begin()
+	if !answer[bool](t, standby, "SELECT pg_promote()") {
+		t.Fatal("the standby was not promoted")
+	}
+	late.moveTo("unix", socket(standby))
+	f.check(func() int { return answer[int](t, standby, "SELECT count(*) FROM qsidecar.qsidecar_jobs") })
+}
+
+// failover is what sidecars and their workers do while a server is replaced.
+type failover struct {
+	*testing.T
+	site *kit.Site
+	ways []*way
+	born *kit.Sidecar // that was started without a primary
+}
+
+// way is a sidecar with a worker of the Go client, and jobs that a test holds itself.
+type way struct {
+	name    string
+	sc      *kit.Sidecar
+	worker  *kit.ClientWorker
+	settles []kit.Msg
+	posted  []*kit.Conn
+	waits   *kit.Conn
+}
+
+// perWay is how many jobs each worker has in its hands, and how many wait behind them.
+const perWay = 8
+
+// start has a sidecar for each URL, by its name, and jobs in its workers' hands.
+func (f *failover) start(urls map[string]string) {
+	f.Helper()
+	f.site.HostLease = 5 * time.Minute // longer than a busy machine takes for a failover
+	names := make([]string, 0, len(urls))
+	for name := range urls {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		f.site.URL = urls[name]
+		w := &way{name: name, sc: f.site.Start(name)}
+		f.ways = append(f.ways, w)
+		c := w.sc.Dial()
+		for i := range perWay {
+			c.Put("long-"+name, fmt.Sprint(i))
+		}
+		w.worker = kit.GoWorker(f.T, w.sc, "WORKER_QUEUES=long-"+name)
+		w.worker.Start()
+		w.worker.DoneAtLeast(perWay)
+		c.Enqueue("raw-"+name, 3)
+		for _, op := range []string{"ack", "nack", "extend"} {
+			conn := w.sc.Dial()
+			job := conn.ClaimOne("raw-" + name)
+			w.posted = append(w.posted, conn)
+			m := kit.Msg{"op": op, "lease": job.Lease}
+			if op == "extend" {
+				m = kit.Msg{"op": op, "leases": []string{job.Lease}, "bind": true}
+			}
+			w.settles = append(w.settles, m)
+			c.WaitRecorded(job)
+		}
+		for i := range perWay { // nobody has them when the server dies
+			c.Put("long-"+name, fmt.Sprint(perWay+i))
+		}
+		w.waits = w.sc.Dial()
+		w.waits.Post(kit.Msg{"op": "claim", "queue": "none-" + name, "wait_ms": 600_000})
+	}
+}
+
+// settle has the workers end their jobs, and settles those of the test, while no server takes
+// writes.
+func (f *failover) settle() {
+	f.Helper()
+	for _, w := range f.ways {
+		w.worker.OpenGate()
+	}
+	for _, w := range f.ways {
+		testwait.Until(f, w.name+" has met the outage", func() bool { return w.sc.Texts()["a commit failed and is tried again"] > 0 })
+		for i, m := range w.settles {
+			w.posted[i].Post(m)
+		}
+		w.sc.CaughtUp()
+		w.sc.Dial().MustFail("unavailable", kit.Msg{"op": "enqueue", "queue": "raw-" + w.name})
+	}
+}
+
+// begin starts a sidecar while no server takes writes.
+func (f *failover) begin() {
+	f.Helper()
+	f.born = f.site.Start("born")
+	f.born.Dial().MustFail("unavailable", kit.Msg{"op": "enqueue", "queue": "born"})
+	if r := kit.RunCLI(f.T, f.site.Dir, nil, "check", "--database", f.site.URL); r.Code != 1 || !strings.Contains(r.Stdout, "this server is a standby") {
+		f.Errorf("check ends with %d and says\n%s", r.Code, r.Stdout)
+	}
+}
+
+// check returns when all is done that was to be done. left counts the rows of the job table.
+func (f *failover) check(left func() int) {
+	f.Helper()
+	began := kit.Monotonic()
+	for _, w := range f.ways {
+		for i, c := range w.posted {
+			if r := c.Next(); r.Error != nil || r.Acked+r.Nacked+r.Extended != 1 || len(r.Lost) > 0 {
+				f.Errorf("%s: %v, sent while there was no primary: %+v, %v", w.name, w.settles[i]["op"], r, r.Error)
+			}
+		}
+		w.posted[2].Must(kit.Msg{"op": "ack", "leases": w.settles[2]["leases"]})
+	}
+	settled := kit.Since(began)
+	for _, w := range f.ways {
+		w.worker.WaitEmpty("long-" + w.name)
+		w.worker.Terminate()
+		done, lines := w.worker.Done()
+		if len(done) != 2*perWay || len(lines) != 2*perWay {
+			f.Errorf("%s: %d of %d jobs were done, in %d runs: %q", w.name, len(done), 2*perWay, len(lines), lines)
+		}
+		for _, line := range lines {
+			if !strings.HasSuffix(line, " 1") {
+				f.Errorf("%s: a job and its attempt: %s, want 1", w.name, line)
+			}
+		}
+		c := w.sc.Dial()
+		c.Put("none-"+w.name, "x")
+		if r := w.waits.Next(); r.Error != nil || len(r.Jobs) != 1 {
+			f.Errorf("%s: a claim that waited through it all: %d jobs, %v", w.name, len(r.Jobs), r.Error)
+		} else {
+			w.waits.Must(kit.Msg{"op": "ack", "lease": r.Jobs[0].Lease})
+		}
+		if n := strings.Count(w.sc.Log(), "joined the database"); n != 1 {
+			f.Errorf("%s joined the database %d times, want once: its leases are good", w.name, n)
+		}
+	}
+	c := f.born.Dial()
+	testwait.Until(f, "the sidecar that was started without a primary has the new one", func() bool {
+		return c.Ask(kit.Msg{"op": "stats", "queue": "born"}).Error == nil
+	})
+	c.Put("born", "x")
+	c.Must(kit.Msg{"op": "ack", "lease": c.ClaimOne("born").Lease})
+	if n := left(); n != len(f.ways) {
+		f.Errorf("%d jobs are left, want the %d that were nacked", n, len(f.ways))
+	}
+	kit.Figure(f, "%d sidecars settled what was sent without a primary within %v of the promotion", len(f.ways), settled.Round(time.Millisecond))
+}
