@@ -87,12 +87,17 @@ func TestNothingIsCut(t *testing.T) {
 func TestNothingIsCutByTypes(t *testing.T) {
 	t.Parallel()
 	m := cutTable()
-	m.Name, m.Columns = "odd", map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Headers: {"own", "bits", "few", "list", "padded", "word"}}
-	k := newKit(t, `CREATE DOMAIN own AS varchar(4);
-		CREATE TABLE odd (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state int NOT NULL DEFAULT 0, own own, bits bit(3), few bit varying(3), list varchar(3)[], padded char(3), word name)`,
+	m.Name, m.Columns = "odd", map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Headers: {"own", "bits", "few", "list", "padded", "word", "own2", "own3", "owns", "owns2", "lists", "fixed", "short"}}
+	k := newKit(t, `CREATE DOMAIN own AS varchar(4); CREATE DOMAIN own2 AS own; CREATE DOMAIN own3 AS own2 CHECK (value <> '');
+		CREATE DOMAIN owns2 AS own2[]; CREATE DOMAIN lists AS varchar(4)[]; CREATE DOMAIN bits3 AS bit(3); CREATE DOMAIN fixed AS bits3;
+		CREATE DOMAIN word AS name; CREATE DOMAIN short AS word;
+		CREATE TABLE odd (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state int NOT NULL DEFAULT 0, own own, bits bit(3), few bit varying(3), list varchar(3)[], padded char(3), word name,
+			own2 own2, own3 own3, owns own[], owns2 owns2, lists lists, fixed fixed, short short)`,
 		map[string]adopted.Table{"q": m})
 	for column, values := range map[string][2]string{
 		"own": {"1234", "12345"}, "bits": {"101", "1011"}, "few": {"101", "1011"}, "list": {"{abc}", "{abcd}"}, "padded": {"äbc", "äbcd"}, "word": {strings.Repeat("x", 63), strings.Repeat("x", 64)},
+		"own2": {"1234", "12345"}, "own3": {"1234", "1234 "}, "owns": {"{1234}", "{12345}"}, "owns2": {"{1234}", "{12345}"}, "lists": {"{1234}", "{12345}"}, "fixed": {"101", "1011"},
+		"short": {strings.Repeat("x", 63), strings.Repeat("x", 64)},
 	} {
 		for i, value := range values {
 			r, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Headers: map[string]string{column: value}}}}}})

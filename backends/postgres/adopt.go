@@ -109,20 +109,29 @@ func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) erro
 	})
 }
 
+// baseJoin is the type that the column of a is made of, as base, and its row of pg_type, as b.
+// A domain can be one of a domain. An explicit cast to it cuts a value as a cast to its base does.
+// The elements of an array need no such care: a text is cast to it by its input function, which
+// refuses what is too long.
+const baseJoin = `
+CROSS JOIN LATERAL (WITH RECURSIVE down AS (
+  SELECT a.atttypid AS oid, a.atttypmod AS typmod, 0 AS n
+  UNION ALL
+  SELECT t.typbasetype, t.typtypmod, n + 1 FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid AND t.typtype = 'd'
+) SELECT oid, typmod FROM down ORDER BY n DESC LIMIT 1) base
+JOIN pg_catalog.pg_type b ON b.oid = base.oid`
+
 // describeSQL reads the catalogue. A name without a schema is looked for as the
 // server would.
 const describeSQL = `
 SELECT n.nspname::text, c.relname::text, c.relkind::text, a.attname::text,
-  CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) ELSE format_type(a.atttypid, a.atttypmod) END,
-  coalesce(b.typname, t.typname)::text, coalesce(b.typcategory, t.typcategory)::text,
+  format_type(base.oid, base.typmod), b.typname::text, b.typcategory::text,
   a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a',
-  CASE coalesce(b.typname, t.typname) WHEN 'name' THEN 63 WHEN 'char' THEN 1
-    WHEN 'varchar' THEN greatest(a.atttypmod, t.typtypmod, 4) - 4 WHEN 'bpchar' THEN greatest(a.atttypmod, t.typtypmod, 4) - 4 ELSE 0 END
+  CASE b.typname WHEN 'name' THEN 63 WHEN 'char' THEN 1 WHEN 'varchar' THEN greatest(base.typmod, 4) - 4 WHEN 'bpchar' THEN greatest(base.typmod, 4) - 4 ELSE 0 END
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-LEFT JOIN pg_catalog.pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
+` + baseJoin + `
 WHERE c.relname = $2 AND (n.nspname = $1 OR $1 = '' AND pg_catalog.pg_table_is_visible(c.oid)) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY a.attnum`
 

@@ -84,18 +84,16 @@ WHERE n.nspname = $1 AND c.relname = $2 AND k.contype = 'c' ORDER BY k.conname`
 // limitsSQL is, for each column: the values of an enum, the digits of a number, what
 // of the table's rights does not hold for it, and its default.
 const limitsSQL = `
-SELECT a.attname::text, coalesce(b.typname, t.typname)::text,
-  ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = coalesce(b.oid, t.oid) ORDER BY e.enumsortorder),
-  CASE WHEN coalesce(b.typname, t.typname) = 'numeric' AND greatest(a.atttypmod, t.typtypmod) >= 4
-    THEN ((greatest(a.atttypmod, t.typtypmod) - 4) >> 16) - ((greatest(a.atttypmod, t.typtypmod) - 4) & 65535) ELSE 0 END,
+SELECT a.attname::text, b.typname::text,
+  ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = b.oid ORDER BY e.enumsortorder),
+  CASE WHEN b.typname = 'numeric' AND base.typmod >= 4 THEN ((base.typmod - 4) >> 16) - ((base.typmod - 4) & 65535) ELSE 0 END,
   ARRAY(SELECT p FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) p
     WHERE has_any_column_privilege(c.oid, p) AND NOT has_column_privilege(c.oid, a.attnum, p)),
   coalesce(CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END, '')
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-LEFT JOIN pg_catalog.pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
+` + baseJoin + `
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
 WHERE n.nspname = $1 AND c.relname = $2
 ORDER BY a.attnum`

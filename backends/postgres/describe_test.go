@@ -16,7 +16,8 @@ func TestDescribe(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
 		s := open(t, Options{URL: url})
-		if err := exec(t, url, `CREATE SCHEMA "it's"; CREATE TYPE mood AS ENUM ('a', 'b c'); CREATE DOMAIN score AS numeric(4, 1);
+		if err := exec(t, url, `CREATE SCHEMA "it's"; CREATE TYPE mood AS ENUM ('a', 'b c'); CREATE DOMAIN score0 AS numeric(4, 1);
+			CREATE DOMAIN score AS score0;
 			CREATE TABLE "it's"."T" ("A b" bigint GENERATED ALWAYS AS IDENTITY, c varchar(7) NOT NULL DEFAULT 'x', m mood, n numeric(3, 0), s score, i int, l smallint, at timestamptz, CHECK (l IN (1, 2)),
 				PRIMARY KEY (c, "A b"), UNIQUE (i), UNIQUE (c));
 			CREATE INDEX one ON "it's"."T" (m, "A b" DESC) INCLUDE (i) WHERE m = 'a';
