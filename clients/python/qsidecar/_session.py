@@ -1,4 +1,4 @@
-"""The connection that comes back: calls on their way to an answer, and the leases that are held.
+"""The connection that comes back, what its replies say, and the leases that are held.
 
 Threads: callers write their own requests; one reader hands the replies out, and connects again when
 the connection ends; after that a helper sends what was not answered, and binds what is held.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Callable, Dict, List, Optional
+from typing import Callable, List, Optional
 
 from . import errors
 from ._call import MAX_LIST, SETTLES, Call, backoff, pause_for, unanswered
-from ._leases import Leases
-from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, codec_named, sockets
+from ._calls import Calls
+from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, sockets
 from .job import Job
 
 log = logging.getLogger("qsidecar")
@@ -25,7 +25,7 @@ STEADY = 1.0
 JOIN_TIME = 5.0
 
 
-class Session:
+class Session(Calls):
     def __init__(
         self,
         socket: Optional[str],
@@ -35,32 +35,22 @@ class Session:
         on_lost: Callable[[List[Job]], None],
         on_draining: Callable[[], None],
     ) -> None:
+        super().__init__(codec)
         self._path = socket
         self._worker = worker
-        self._codec = codec_named(codec)
         self._make_job = make_job
         self._on_lost = on_lost
         self._on_draining = on_draining
         self._starting = threading.Lock()  # held while the first connection is made
         self._telling = threading.Lock()  # held while a callback runs: one at a time
-        self._ending = threading.Event()
 
-        self.lock = threading.Lock()  # guards what follows
-        self.quiet = threading.Condition(self.lock)  # a settle or something owed was answered
-        self.server: Message = {}  # the last answer to hello
+        # Guarded by the lock.
         self._thread: Optional[threading.Thread] = None
         self._trying: Optional[Wire] = None  # the connection that is up, or being made
-        self.wire: Optional[Wire] = None  # the connection that is up
         self._links = 0  # connections so far
-        self._last_id = 0
-        self.open: Dict[int, Call] = {}  # not answered on the present connection
-        self.queue: List[Call] = []  # waiting for one
-        self.leases = Leases()
-        self.closing = False  # no new calls
-        self._resting: Dict[threading.Lock, str] = {}  # the ops of calls between two tries
         self._backs = 0  # give-backs on their way to be sent
 
-    # --- calls ---
+    # --- connections ---
 
     def start(self, deadline: float) -> None:
         """Makes the first connection, in the caller's thread: an error of it is the caller's."""
@@ -77,132 +67,6 @@ class Session:
             self._thread = thread
         finally:
             self._starting.release()
-
-    def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
-        """Sends a call, or keeps it until there is a connection; `on` is the only one it is for."""
-        with self.lock:
-            if self._ending.is_set() or (self.closing and not internal):
-                raise errors.Closed("the client is closed")
-            wire = self.wire
-            if on is not None and wire is not on:
-                raise errors.NotConnected(f"{call.op}: the connection has ended")
-            self._last_id += 1
-            call.id = self._last_id
-            if call.op in SETTLES:
-                self.leases.settling(call.leases(), +1)
-            if wire is None:
-                self.queue.append(call)
-                return
-            self.open[call.id] = call
-        self._send(wire, call)
-
-    def _send(self, wire: Wire, call: Call) -> None:
-        try:
-            frame = self._encode(call)
-        except Exception as e:  # not a message: its caller's fault, and nobody else's
-            with self.lock:
-                self._finish(call, error=e)
-            return
-        with wire.sending:
-            if wire.dead:
-                return  # its reader puts the call back among those to send
-            try:
-                n = wire.begin(frame)
-                call.sent = True
-                wire.go_on(memoryview(frame)[n:])
-            except OSError:
-                wire.end()  # the reader notices, and sorts what was open
-
-    def _encode(self, call: Call) -> bytes:
-        message = {"id": call.id, "op": call.op, **call.fields}
-        if call.until is not None and (call.twice or not call.until):  # the wait goes on, it does not begin again
-            message["wait_ms"] = max(0, int((call.until - time.monotonic()) * 1000))
-        frame: bytes = self._codec.encode(message)
-        most, size = self.server.get("max_frame"), self._codec.size(frame)
-        if most is not None and size > most:
-            raise errors.TooLarge(
-                f"{call.op} was not sent: it has {size} bytes and the sidecar takes {most} at most (max_frame)"
-            )
-        return frame
-
-    def wait(self, call: Call, deadline: Optional[float]) -> None:
-        """Waits for the answer. When the time is over, or the caller is interrupted, the call is given up."""
-        try:
-            if deadline is None:
-                call.latch.acquire()
-            elif not call.latch.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-                self.abandon(call, "no answer in time")
-        except BaseException:
-            self.abandon(call, "interrupted")
-            raise
-
-    def abandon(self, call: Call, why: str) -> None:
-        with self.lock:
-            if call.told:
-                return
-            if call in self.queue:
-                self.queue.remove(call)
-                self._finish(call, error=unanswered(call, why))
-                return
-            call.error = unanswered(call, why, sent=True)
-            call.told = call.abandoned = True
-            call.latch.release()
-            if call.op != "claim":
-                return
-            call.owed = True
-        try:
-            self.submit(Call("cancel", {"request": call.id}), internal=True)
-        except errors.Closed:
-            pass  # the connection's end cancels it as well
-
-    def _finish(self, call: Call, reply: Optional[Message] = None, error: Optional[Exception] = None) -> None:
-        """Takes a call out of all books and tells its caller."""
-        self.open.pop(call.id, None)
-        if call.op in SETTLES:
-            self.leases.settling(call.leases(), -1)
-        if not call.told:
-            call.told = True
-            call.reply = reply or {}
-            call.error = error
-            call.latch.release()
-        self.quiet.notify_all()
-
-    def rest(self, op: str, seconds: float) -> bool:
-        """Waits between two tries, and says whether to go on: a claim may be cancelled meanwhile."""
-        latch = threading.Lock()
-        latch.acquire()
-        with self.lock:
-            self._resting[latch] = op
-        try:
-            stopped = not self.closing and latch.acquire(timeout=seconds)
-        finally:
-            with self.lock:
-                self._resting.pop(latch, None)
-        if self.closing:
-            raise errors.Closed("the client is closed")
-        return not stopped
-
-    def end_claims(self, error: Optional[Exception]) -> None:
-        """Ends the claims that wait: with what they get now, or if there is an error with that."""
-        with self.lock:
-            for call in [c for c in self.queue if c.op == "claim"]:
-                self.queue.remove(call)
-                self._finish(call, {"jobs": []}, error)
-            for latch, op in self._resting.items():
-                if op == "claim" or error is not None:
-                    latch.release()
-            self._resting.clear()
-            waiting = [c for c in self.open.values() if c.op == "claim"]
-            for call in waiting:
-                call.until = 0.0  # should it be sent again
-                if error is not None and not call.told:
-                    call.told = call.abandoned = call.owed = True
-                    call.error = error
-                    call.latch.release()
-        if waiting:
-            self.submit(Call("cancel", {}), internal=True)
-
-    # --- connections ---
 
     def _first(self, deadline: float) -> Wire:
         first: Optional[Exception] = None
