@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import List, Optional
 
 from . import errors
@@ -27,10 +28,10 @@ class Call:
     """A request on its way to an answer. The session's lock guards it once it is submitted."""
 
     __slots__ = (
-        "op", "fields", "id", "latch", "reply", "error", "sent", "twice", "told", "abandoned", "owed", "binder", "until"
+        "op", "fields", "id", "latch", "reply", "error", "sent", "twice", "told", "abandoned", "owed", "binder", "until", "ends"
     )  # fmt: skip
 
-    def __init__(self, op: str, fields: Message, until: Optional[float] = None) -> None:
+    def __init__(self, op: str, fields: Message, until: Optional[float] = None, ends: Optional[float] = None) -> None:
         self.op = op
         self.fields = fields
         self.id = 0
@@ -38,13 +39,18 @@ class Call:
         self.latch.acquire()
         self.reply: Message = {}
         self.error: Optional[Exception] = None
-        self.sent = False  # on the present connection, at least in part
+        self.sent = False  # on the present connection, or being sent
         self.twice = False  # sent on an earlier connection too, which never answered
         self.told = False  # the latch is released
         self.abandoned = False  # nobody waits for the answer
         self.owed = False  # close waits for the answer all the same
         self.binder = False  # the session's own, after a reconnect
         self.until = until  # a claim's own wait, by the monotonic clock
+        self.ends = ends  # when its caller has no more time; None: never
+
+    def left(self) -> float:
+        """How long its caller waits yet, as a lock takes it."""
+        return -1 if self.ends is None else min(max(0.0, self.ends - time.monotonic()), threading.TIMEOUT_MAX)
 
     def leases(self) -> List[str]:
         many: Optional[List[str]] = self.fields.get("leases")

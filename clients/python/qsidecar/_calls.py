@@ -11,6 +11,8 @@ from ._call import SETTLES, Call, unanswered
 from ._leases import Leases
 from ._wire import Message, Wire, codec_named
 
+NO_TIME = "no answer in time"
+
 
 class Calls:
     def __init__(self, codec: Optional[str]) -> None:
@@ -27,6 +29,7 @@ class Calls:
         self.leases = Leases()
         self.closing = False  # no new calls
         self._resting: Dict[threading.Lock, str] = {}  # the ops of calls between two tries
+        self._backs = 0  # calls that nobody waits for, on their way to be sent
 
     def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
         """Sends a call, or keeps it until there is a connection; `on` is the only one it is for."""
@@ -44,7 +47,25 @@ class Calls:
                 self.queue.append(call)
                 return
             self.open[call.id] = call
-        self._send(wire, call)
+        try:
+            self._send(wire, call)
+        except BaseException:
+            self.abandon(call, "interrupted")
+            raise
+
+    def _beside(self, call: Call) -> None:
+        """Submits a call that nobody waits for, by a thread that may wait until the sidecar reads. The lock is held."""
+        self._backs += 1
+        threading.Thread(target=self._aside, args=(call,), name="qsidecar-back", daemon=True).start()
+
+    def _aside(self, call: Call) -> None:
+        try:
+            self.submit(call, internal=True)
+        except errors.Closed:
+            pass  # the connection is closed, and what it held is free
+        with self.lock:
+            self._backs -= 1
+            self.quiet.notify_all()
 
     def _send(self, wire: Wire, call: Call) -> None:
         try:
@@ -53,15 +74,56 @@ class Calls:
             with self.lock:
                 self._finish(call, error=e)
             return
-        with wire.sending:
-            if wire.dead:
-                return  # its reader puts the call back among those to send
-            try:
-                n = wire.begin(frame)
-                call.sent = True
-                wire.go_on(memoryview(frame)[n:])
-            except OSError:
-                wire.end()  # the reader notices, and sorts what was open
+        if not wire.sending.acquire(timeout=call.left()):
+            with self.lock:
+                if not call.told:
+                    self._finish(call, error=unanswered(call, NO_TIME))
+            return
+        goes_on = False
+        try:
+            if self._write(wire, call, frame):
+                threading.Thread(target=self._go_on, args=(wire,), name="qsidecar-write", daemon=True).start()
+                goes_on = True
+        except BaseException:
+            wire.end()  # half a frame may be on it, and no other must follow that
+            raise
+        finally:
+            if not goes_on:
+                wire.sending.release()
+
+    def _write(self, wire: Wire, call: Call, frame: bytes) -> bool:
+        """Writes a frame, and says whether the rest of it must be written beside its caller, whose time is over."""
+        with self.lock:
+            if call.told and call.id in self.open:
+                self._finish(call)
+            if call.told or wire.dead:
+                return False  # in the latter case the reader puts it back among those to send
+            call.sent = True
+        broken = False
+        try:
+            wire.write(frame, call.ends)
+        except OSError:
+            broken = True
+        begun = wire.left < len(frame)
+        with self.lock:
+            if not wire.left or self.wire is not wire:
+                return False
+            if begun and not broken and (self.leases.held or any(c.op == "claim" for c in self.open.values())):
+                return True  # a client that ends its connection loses what it holds
+            call.sent = wire.left <= 1  # the sidecar reads a JSON line without its newline too; other halves of a frame it drops
+            if not broken:
+                self._finish(call, error=unanswered(call, NO_TIME, call.sent))
+        if begun or broken:
+            wire.end()  # the reader notices, and sorts what was open
+        return False
+
+    def _go_on(self, wire: Wire) -> None:
+        try:
+            wire.go_on(None)
+        except OSError:
+            wire.end()
+        finally:
+            wire.sending.release()
 
     def _encode(self, call: Call) -> bytes:
         message = {"id": call.id, "op": call.op, **call.fields}
@@ -75,13 +137,11 @@ class Calls:
             )
         return frame
 
-    def wait(self, call: Call, deadline: Optional[float]) -> None:
+    def wait(self, call: Call) -> None:
         """Waits for the answer. When the time is over, or the caller is interrupted, the call is given up."""
         try:
-            if deadline is None:
-                call.latch.acquire()
-            elif not call.latch.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-                self.abandon(call, "no answer in time")
+            if not call.latch.acquire(timeout=call.left()):
+                self.abandon(call, NO_TIME)
         except BaseException:
             self.abandon(call, "interrupted")
             raise
@@ -90,8 +150,9 @@ class Calls:
         with self.lock:
             if call.told:
                 return
-            if call in self.queue:
-                self.queue.remove(call)
+            if not call.sent:  # and nobody sends it any more
+                if call in self.queue:
+                    self.queue.remove(call)
                 self._finish(call, error=unanswered(call, why))
                 return
             call.error = unanswered(call, why, sent=True)
@@ -100,10 +161,7 @@ class Calls:
             if call.op != "claim":
                 return
             call.owed = True
-        try:
-            self.submit(Call("cancel", {"request": call.id}), internal=True)
-        except errors.Closed:
-            pass  # the connection's end cancels it as well
+            self._beside(Call("cancel", {"request": call.id}))
 
     def _finish(self, call: Call, reply: Optional[Message] = None, error: Optional[Exception] = None) -> None:
         """Takes a call out of all books and tells its caller."""
@@ -132,7 +190,7 @@ class Calls:
             raise errors.Closed("the client is closed")
         return not stopped
 
-    def end_claims(self, error: Optional[Exception]) -> None:
+    def end_claims(self, error: Optional[Exception], ends: float) -> None:
         """Ends the claims that wait: with what they get now, or if there is an error with that."""
         with self.lock:
             for call in [c for c in self.queue if c.op == "claim"]:
@@ -150,4 +208,4 @@ class Calls:
                     call.error = error
                     call.latch.release()
         if waiting:
-            self.submit(Call("cancel", {}), internal=True)
+            self.submit(Call("cancel", {}, ends=ends), internal=True)

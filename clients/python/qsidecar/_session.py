@@ -48,7 +48,6 @@ class Session(Calls):
         self._thread: Optional[threading.Thread] = None
         self._trying: Optional[Wire] = None  # the connection that is up, or being made
         self._links = 0  # connections so far
-        self._backs = 0  # give-backs on their way to be sent
 
     # --- connections ---
 
@@ -97,7 +96,7 @@ class Session(Calls):
             if self._worker:
                 hello["worker"] = self._worker
             frame = self._codec.encode(hello)
-            wire.go_on(memoryview(frame))
+            wire.write(frame, None)
             reply = wire.read()
             while "event" in reply:
                 reply = wire.read()
@@ -186,7 +185,7 @@ class Session(Calls):
                 self.submit(call, internal=True, on=wire)
             except errors.Error:
                 return  # the next connection binds anew
-            self.wait(call, None)
+            self.wait(call)
             if call.error is None:
                 tries = 0
                 continue
@@ -239,18 +238,7 @@ class Session(Calls):
         elif jobs:
             back = Call("nack", {"leases": [j["lease"] for j in jobs], "charge": False, "delay_ms": 0})
             back.owed = True
-            self._backs += 1
-            # Not by the reader, which must not wait until the sidecar reads.
-            threading.Thread(target=self._aside, args=(back,), name="qsidecar-back", daemon=True).start()
-
-    def _aside(self, back: Call) -> None:
-        try:
-            self.submit(back, internal=True)
-        except errors.Closed:
-            pass  # the connection is closed, and they are free
-        with self.lock:
-            self._backs -= 1
-            self.quiet.notify_all()
+            self._beside(back)
 
     def _tell_lost(self, jobs: List[Job]) -> None:
         if jobs:

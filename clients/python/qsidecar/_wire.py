@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
+import select
 import socket
-import struct
 import threading
 import time
 from typing import Any, Dict, List, Optional
@@ -135,6 +136,7 @@ class Wire:
         self.sending = threading.Lock()
         self.over = threading.Event()  # set when its reader is done with it
         self.dead = False  # closed; guarded by sending
+        self._rest = memoryview(b"")  # of the last frame, what is not written; guarded by sending
         self._buffer = bytearray()
         # Close-on-exec, as every descriptor of Python's (PEP 446): a child that outlives a worker
         # must not keep its jobs.
@@ -147,18 +149,39 @@ class Wire:
             raise
 
     def settle_in(self) -> None:
-        """The handshake is over: replies may take as long as they like, writing may not."""
+        """The handshake is over: replies may take as long as they like. Writing has limits of its own."""
         self._socket.settimeout(None)
-        # Python's own timeouts are for both directions: this one is the kernel's, a struct timeval.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(STALLED), 0))
 
-    def begin(self, frame: bytes) -> int:
-        """Writes the first part of a frame and says how long it was. If it fails nothing was sent."""
-        return self._socket.send(frame)
+    @property
+    def left(self) -> int:
+        """How many bytes of the last frame are not written."""
+        return len(self._rest)
 
-    def go_on(self, rest: memoryview) -> None:
-        if rest:
-            self._socket.sendall(rest)
+    def write(self, frame: bytes, ends: Optional[float]) -> None:
+        """Writes a frame, or what can be written of it until then, by the monotonic clock."""
+        self._rest = memoryview(frame)
+        self.go_on(ends)
+
+    def go_on(self, ends: Optional[float]) -> None:
+        """Writes what is left. It raises OSError if the connection has ended, or the sidecar reads nothing for STALLED."""
+        stalled = time.monotonic() + STALLED
+        while self._rest:
+            try:
+                self._rest = self._rest[self._socket.send(self._rest, socket.MSG_DONTWAIT) :]
+                stalled = time.monotonic() + STALLED
+            except BlockingIOError:
+                until = stalled if ends is None else min(stalled, ends)
+                if self._writable(until - time.monotonic()):
+                    continue
+                if until == stalled:
+                    raise TimeoutError(f"the sidecar has read nothing for {STALLED:.0f} s") from None
+                return
+        self._rest = memoryview(b"")  # the frame itself is not kept
+
+    def _writable(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        return bool(poll.poll(max(0, math.ceil(seconds * 1000))))
 
     def read(self) -> Message:
         """The next message. It raises OSError, ClosedByPeer, or NoSidecar."""

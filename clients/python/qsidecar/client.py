@@ -172,7 +172,7 @@ class Client:
 
     def cancel(self) -> None:
         """Ends the claims of all threads that wait: they return what they have, which may be nothing."""
-        self._session.end_claims(None)
+        self._session.end_claims(None, time.monotonic() + self._patience("cancel"))
 
     # --- the rest ---
 
@@ -197,14 +197,15 @@ class Client:
         session = self._session
         began = time.monotonic()
         patience = self._patience(op) if timeout is None else timeout
-        session.start(began + wait + patience)
+        ends = began + wait + patience
+        session.start(ends)
         until = began + wait if wait else None
         tries, twice = 0, False
         while True:
-            call = Call(op, fields, until)
+            call = Call(op, fields, until, ends)
             call.twice = twice
             session.submit(call)
-            session.wait(call, began + wait + patience)
+            session.wait(call)
             error = call.error
             if error is None:
                 return call.reply
@@ -256,7 +257,7 @@ class Client:
             session.end()
 
     def _give_back(self, session: Session, deadline: float) -> None:
-        session.end_claims(errors.Closed("the client is closed"))
+        session.end_claims(errors.Closed("the client is closed"), deadline)
         session.settled_down(deadline)
         with session.lock:
             leases = list(session.leases.held)
@@ -265,16 +266,16 @@ class Client:
         if not leases:
             return
         if bound:  # bye leaves the jobs in their places, but it is of one connection
-            call = Call("bye", {})
+            call = Call("bye", {}, ends=deadline)
             session.submit(call, internal=True)
-            session.wait(call, deadline)
+            session.wait(call)
             if call.error is None:
                 return
         for i in range(0, len(leases), MAX_LIST):
             fields = {"leases": leases[i : i + MAX_LIST], "charge": False, "delay_ms": 0}
-            call = Call("nack", fields)
+            call = Call("nack", fields, ends=deadline)
             session.submit(call, internal=True)
-            session.wait(call, deadline)
+            session.wait(call)
 
 
 def _passing(op: str, fields: Dict[str, Any], error: Exception, wait: float) -> bool:

@@ -1,0 +1,183 @@
+"""How long a call may take when the sidecar does not read: a write to it has the call's limit too."""
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+import threading
+import unittest
+import unittest.mock
+
+import qsidecar
+from qsidecar import _wire
+from support import LIMIT, eventually, in_thread
+
+# More than a socket's buffers hold.
+LARGE = bytes(3 << 20)
+HELLO = {"ok": True, "max_frame": 64 << 20, "max_payload": 60 << 20}
+
+
+class Deaf:
+    """A sidecar, of JSON lines, that reads only what it is asked to read."""
+
+    def __init__(self, path):
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen(8)
+        self.listener.settimeout(LIMIT)
+        self.connection = None
+
+    def accept(self):
+        """Takes the next connection, and answers its hello."""
+        self.close()
+        self.connection, _ = self.listener.accept()
+        self.connection.settimeout(LIMIT)
+        self.file = self.connection.makefile("rwb")
+        self.answer(HELLO, "hello")
+
+    def close(self):
+        if self.connection is not None:
+            self.connection.close()
+            with contextlib.suppress(OSError):
+                self.file.close()
+
+    def expect(self, op):
+        """Reads the next request."""
+        request = json.loads(self.file.readline())
+        assert request["op"] == op, f"{request} came, want {op}"
+        return request
+
+    def answer(self, fields, op):
+        """Reads the next request, and answers it."""
+        request = self.expect(op)
+        self.file.write(json.dumps({"ok": True, **fields, "id": request["id"]}).encode() + b"\n")
+        self.file.flush()
+        return request
+
+
+class Stalled(unittest.TestCase):
+    def setUp(self):
+        dir = tempfile.TemporaryDirectory()
+        self.addCleanup(dir.cleanup)
+        self.deaf = Deaf(os.path.join(dir.name, "s"))
+        self.addCleanup(self.deaf.listener.close)
+        patch = unittest.mock.patch.object(_wire, "STALLED", 100 * LIMIT)  # nothing but a call's own limit ends a write
+        patch.start()
+        self.addCleanup(patch.stop)
+        patch = unittest.mock.patch.object(qsidecar.client, "CLOSE_TIME", 0.01)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.client = qsidecar.Client(os.path.join(dir.name, "s"), codec="json")
+        self.addCleanup(self.client.close)
+        self.addCleanup(self.deaf.close)
+        self.call(self.client.ping, ("ping", {}), accept=True)
+
+    def call(self, function, *answers, accept=False):
+        """Has a thread call the function, answers what it sends, and returns its outcome."""
+        outcome = []
+
+        def run():
+            try:
+                outcome.append(function())
+            except BaseException as e:
+                outcome.append(e)
+
+        thread = in_thread(run)
+        if accept:
+            self.deaf.accept()
+        for op, fields in answers:
+            self.deaf.answer(fields, op)
+        thread.join(LIMIT)
+        self.assertFalse(thread.is_alive(), "the call did not return")
+        return outcome[0]
+
+    def hold(self):
+        """Has the client hold a job."""
+        job = {"id": "7", "queue": "q", "lease": "1.a", "attempt": 1, "max_attempts": 20, "fence": 1}
+        return self.call(lambda: self.client.claim("q"), ("claim", {"jobs": [job]}))[0]
+
+    def enqueue(self, **options):
+        return self.client.enqueue("q", raw=LARGE, request_timeout=0.01, **options)
+
+    def test_an_enqueue(self):
+        for options in ({}, {"key": "k"}):
+            error = self.call(lambda: self.enqueue(**options))
+            self.assertIsInstance(error, qsidecar.NotConnected)
+            # Half a frame is on the connection: the next request has another one.
+            self.assertIsNone(self.call(self.client.ping, ("ping", {}), accept=True))
+
+    def test_calls_that_wait_for_their_turn(self):
+        self.hold()  # so that the write goes on
+        self.call(self.enqueue)
+        job = self.client._session.leases.held["1.a"].job
+        for call in (
+            lambda: self.client.enqueue("q", request_timeout=0.01),
+            lambda: job.ack(request_timeout=0.01),
+            lambda: job.nack(request_timeout=0.01),
+            lambda: job.extend(request_timeout=0.01),
+            lambda: self.client.claim("q", request_timeout=0.01),
+        ):
+            self.assertIsInstance(self.call(call), qsidecar.NotConnected)
+        self.assertEqual(self.deaf.expect("enqueue")["payload"], LARGE.decode())
+        self.assertEqual(self.call(job.ack, ("ack", {})), [])
+
+    def test_a_large_result(self):
+        job = self.hold()
+        error = self.call(lambda: job.ack(raw=LARGE, request_timeout=0.01))
+        self.assertIsInstance(error, qsidecar.UnknownOutcome)
+        self.assertFalse(job.settled)
+
+    def test_held_jobs_stay_the_clients(self):
+        """A connection that the client closes frees its jobs, charged: half a frame is no reason for that."""
+        job = self.hold()
+        error = self.call(self.enqueue)
+        self.assertIsInstance(error, qsidecar.UnknownOutcome)
+        self.assertEqual(self.deaf.expect("enqueue")["payload"], LARGE.decode())  # on the same connection, and whole
+        self.assertEqual(self.call(job.ack, ("ack", {})), [])
+
+    def test_a_claim_that_is_given_up(self):
+        job = self.hold()
+        self.call(self.enqueue)
+        ended = self.call(lambda: self.client.claim("q", wait=0.01, request_timeout=0))
+        self.assertIsInstance(ended, qsidecar.NotConnected)
+        self.deaf.expect("enqueue")
+        self.call(job.ack, ("ack", {}))  # neither the claim nor its cancel came
+
+    def test_close(self):
+        self.hold()
+        self.call(self.enqueue)
+        self.assertIsNone(self.call(self.client.close))
+
+    def test_an_interrupt_in_the_middle_of_a_frame(self):
+        """No frame follows half a one, whatever ended the write."""
+        poll = _wire.Wire._writable
+
+        def interrupted(wire, seconds):
+            raise KeyboardInterrupt
+
+        with unittest.mock.patch.object(_wire.Wire, "_writable", interrupted):
+            self.assertIsInstance(self.call(self.enqueue), KeyboardInterrupt)
+        self.assertIs(_wire.Wire._writable, poll)
+        self.assertIsNone(self.call(self.client.ping, ("ping", {}), accept=True))
+
+    def test_hello(self):
+        self.deaf.close()
+        eventually(lambda: self.client._session.wire is None, "the end of the connection is noticed")
+        error = self.call(lambda: self.enqueue())
+        self.assertIsInstance(error, qsidecar.NotConnected)
+
+    def test_a_first_connection(self):
+        with qsidecar.Client(self.client._socket, codec="json") as other:
+            thread = in_thread(other.ping)  # waits for the hello's answer
+            eventually(lambda: other._session._starting.locked(), "the other thread connects")
+            with self.assertRaises(qsidecar.NotConnected):
+                other.enqueue("q", request_timeout=0.01)
+            self.deaf.accept()
+            self.deaf.answer({}, "ping")
+            thread.join(LIMIT)
+            self.deaf.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
