@@ -22,6 +22,9 @@ const (
 	// steady is how long a connection must last before the back-off starts anew.
 	steady = time.Second
 
+	// helloTime is how long a sidecar has to answer a hello, where no caller waits for it.
+	helloTime = 30 * time.Second
+
 	// writeChunk bounds the bytes encoded before they are written.
 	writeChunk = 256 << 10
 
@@ -119,7 +122,10 @@ func readError(err error) error {
 	return err
 }
 
-var errClosedByPeer = errors.New("the sidecar closed the connection")
+var (
+	errClosedByPeer = errors.New("the sidecar closed the connection")
+	errNoHello      = errors.New("the sidecar did not answer in time")
+)
 
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {
@@ -153,7 +159,9 @@ func (c *Client) reconnect(tries int) (*link, int) {
 		if tries > 0 && !pause(c.ctx, backoff(tries)) {
 			return nil, tries
 		}
-		l, err := c.connect(c.ctx)
+		ctx, cancel := context.WithTimeoutCause(c.ctx, helloTime, errNoHello)
+		l, err := c.connect(ctx)
+		cancel()
 		if err == nil {
 			return l, tries + 1
 		}

@@ -177,7 +177,7 @@ func (r *running) dial(ctx context.Context) (err error) {
 		}
 	}
 	for tries := 1; ; tries++ {
-		r.client, err = Dial(ctx, opts)
+		r.client, err = r.dialOnce(ctx, opts)
 		var wire *protocol.Error
 		if err == nil || errors.As(err, &wire) || r.Drain {
 			return err
@@ -189,6 +189,16 @@ func (r *running) dial(ctx context.Context) (err error) {
 			return err
 		}
 	}
+}
+
+// dialOnce does not wait for ever for a sidecar that is stopped if the Worker drains.
+func (r *running) dialOnce(ctx context.Context, opts Options) (*Client, error) {
+	if r.Drain {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, drainTime, errNoHello)
+		defer cancel()
+	}
+	return Dial(ctx, opts)
 }
 
 // graceAfter ends the handlers' contexts when the grace after ctx's end is over; what
