@@ -263,40 +263,6 @@ class Suite
     socket.close
   end
 
-  # The same jobs, on a real sidecar and inline.
-  def check_worker
-    want = { 0 => :acked, 1 => :retry, 2 => :dead, 3 => :failed, 4 => :failed, 5 => :acked, 6 => :failed, 7 => :failed }
-    worker, log = jobs_of_all_kinds
-    want.each_key { |n| @client.enqueue("kinds", n) }
-    worker.run(concurrency: 3, drain: true)
-    states = %w[scheduled dead].flat_map { |s| @client.request("peek", queue: "kinds", state: s, max: 100)["jobs"] }
-    left = states.map { |j| [j["payload"].to_i, [j["state"], j["errors"].map { |e| e["message"].lines.first.chomp }]] }.to_h
-    equal({ 1 => ["scheduled", ["retry"]], 2 => ["dead", ["never"]], 3 => ["scheduled", ["RuntimeError: boom"]],
-            4 => ["scheduled", ["SystemExit: exit"]], 6 => ["scheduled", ["ArgumentError: before"]],
-            7 => ["scheduled", ["NotImplementedError: later"]] }, left)
-    equal want, log.sort.to_h
-    equal ["then"], Array.new(1) { one("then").tap(&:ack).payload }
-  end
-
-  # What a Logger is told.
-  def check_logger
-    out = StringIO.new
-    logger = Logger.new(out, formatter: ->(level, _, _, text) { "#{level} #{text.lines.first.chomp}\n" })
-    worker = Qsidecar::Worker.new(logger: logger, **@options)
-    worker.job("logged") do |job|
-      case job.payload
-      when 0 then raise Qsidecar::Retry.new("busy there", delay: 3600)
-      when 1 then raise Qsidecar::Dead, "no use"
-      else raise "boom"
-      end
-    end
-    ids = [2, 2, 2, 1].each_with_index.map { |most, n| @client.enqueue("logged", n, max_attempts: most).id }
-    worker.run(concurrency: 1, drain: true)
-    equal ["INFO worker started: queues logged, 1 jobs at once, 1 process", "WARN job #{ids[0]} of logged is to be tried again: busy there",
-           "ERROR job #{ids[1]} of logged is dead: no use", "ERROR job #{ids[2]} of logged is to be tried again: RuntimeError: boom",
-           "ERROR job #{ids[3]} of logged is dead, after its last attempt: RuntimeError: boom", "INFO worker stopped"], out.string.lines.map(&:chomp)
-  end
-
   # Who waits how long for a sidecar that is away, or that says nothing.
   def check_patience
     Dir.mktmpdir do |dir|
@@ -365,92 +331,8 @@ class Suite
   ensure
     $stdout = old
   end
-
-  # No job is acked whose work did not run, and none stays with a worker that cannot settle it.
-  def check_handlers
-    ran = []
-    later = ->(job) { ran << job.id }
-    {
-      "lazy" => ->(job) { [job].lazy.map(&later) }, "enumerator" => ->(job) { [job].each }, "proc" => ->(job) { proc { later.call(job) } },
-      "method" => ->(_) { ran.method(:push) }, "fiber" => ->(job) { Fiber.new { later.call(job) } },
-      "thread exits" => ->(_) { Thread.exit }, "thread killed" => ->(_) { Thread.current.kill }, "thread fails" => ->(_) { failing_thread },
-      "throw" => ->(_) { throw :out }, "yield" => ->(_) { Fiber.yield }, "interrupt" => ->(_) { raise Interrupt },
-      "memory" => ->(_) { raise NoMemoryError, "full" }, "own" => ->(_) { raise Class.new(Exception), "own" },
-      "no words" => ->(_) { raise Class.new(StandardError) { def message; raise "no words"; end } },
-      "a century" => ->(_) { raise Qsidecar::Retry.new(delay: 100 * 365 * 86_400) }, "no time" => ->(_) { raise Qsidecar::Retry.new(delay: "soon") },
-      "no queue" => ->(job) { job.ack(enqueue: [{ queue: "no queue's name!" }]) }
-    }.each do |name, handler|
-      queue = "handlers-#{name.tr(" ", "-")}"
-      worker = Qsidecar::Worker.new(logger: silent, **@options)
-      worker.job(queue, &handler)
-      id = @client.enqueue(queue, 1, max_attempts: 1).id
-      worker.run(concurrency: 1, drain: true)
-      equal "dead", @client.request("peek", queue: queue, ids: [id])["jobs"].map { |j| j["state"] }.first, "a job of #{name}"
-    end
-    equal [], ran, "what was run all the same"
-  end
-
-  # A thread that a job leaves to work is waited for, and one that a job ended is replaced.
-  def check_handlers_threads
-    ran = []
-    worker = Qsidecar::Worker.new(logger: silent, **@options)
-    worker.job("threads-left") { |job| job.payload == 0 ? Thread.exit : Thread.new { ran << job.payload } }
-    4.times { |n| @client.enqueue("threads-left", n, max_attempts: 1) }
-    worker.run(concurrency: 1, drain: true)
-    equal [1, 2, 3], ran
-    equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 1 }, stat("threads-left"))
-  end
-
-  def failing_thread
-    Thread.new do
-      Thread.current.report_on_exception = false
-      raise Qsidecar::Dead, "in a thread"
-    end
-  end
-
-  def silent
-    quiet = Object.new
-    %i[info warn error].each { |level| quiet.define_singleton_method(level) { |_| nil } }
-    quiet
-  end
-
-  def check_inline
-    worker, log = jobs_of_all_kinds
-    did = Qsidecar::Testing.inline(worker, raises: false) do
-      8.times { |n| @client.enqueue("kinds", n, key: "k#{n}") }
-      equal true, @client.enqueue("kinds", 0, key: "k0").duplicate
-    end
-    equal log.sort.to_h, did.select { |d| d.job.queue == "kinds" }.map { |d| [d.job.payload, d.outcome] }.to_h
-    equal [["then", :enqueued]], did.reject { |d| d.job.queue == "kinds" }.map { |d| [d.job.payload, d.outcome] }
-    equal "r", did.find { |d| d.job.payload == 5 }.result
-    raises(RuntimeError) { Qsidecar::Testing.inline(worker) { @client.enqueue("kinds", 3) } }
-    equal nil, Qsidecar::Client.inline
-  end
-
-  # jobs_of_all_kinds is a worker, and what its after_job hook saw.
-  def jobs_of_all_kinds
-    worker = Qsidecar::Worker.new(logger: silent, **@options)
-    worker.job("kinds") do |job|
-      case job.payload
-      when 1 then raise Qsidecar::Retry.new(delay: 3600)
-      when 2 then raise Qsidecar::Dead, "never"
-      when 3 then raise "boom"
-      when 4 then exit
-      when 5 then job.ack(result: "r", enqueue: [{ queue: "then", payload: "then" }])
-      when 7 then raise NotImplementedError, "later"
-      end
-    end
-    worker.before_job { |job| raise ArgumentError, "before" if job.payload == 6 }
-    log = Queue.new
-    worker.after_job do |job, error|
-      log << [job.payload, { nil => :acked, Qsidecar::Retry => :retry, Qsidecar::Dead => :dead }.fetch(error&.class, :failed)]
-      raise "an after_job that fails changes nothing"
-    end
-    seen = Object.new
-    seen.define_singleton_method(:sort) { Array.new(log.size) { log.pop }.sort }
-    [worker, seen]
-  end
 end
 
 require "qsidecar/testing"
+require_relative "suite_worker"
 Suite.new.run
