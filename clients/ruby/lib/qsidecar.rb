@@ -11,6 +11,7 @@ require "fiber" # Fiber#alive?, on a Ruby older than 3.1
 
 require_relative "qsidecar/errors"
 require_relative "qsidecar/codec"
+require_relative "qsidecar/turn"
 require_relative "qsidecar/link"
 require_relative "qsidecar/forks"
 require_relative "qsidecar/held"

@@ -334,5 +334,6 @@ class Suite
 end
 
 require "qsidecar/testing"
+require_relative "suite_stalled"
 require_relative "suite_worker"
 Suite.new.run

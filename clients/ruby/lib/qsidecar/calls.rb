@@ -120,7 +120,21 @@ module Qsidecar
     rescue StandardError => e # not sent
       @lock.synchronize { finish(call, error: e) }
     else
-      link.write(frame)
+      link.write(frame, call.ends) { |left| goes_on?(call, left < frame.bytesize, left > 1) }
+    end
+
+    # goes_on? is whether the rest of a frame is to be written although its caller's time is over:
+    # who ends the connection loses what it holds. A call that was not sent is ended. (The sidecar
+    # takes a JSON line without its newline too; other halves of a frame it drops.)
+    def goes_on?(call, begun, unsent)
+      @lock.synchronize do
+        return false unless @open[call.id].equal?(call) # it is of an earlier connection
+        return true if begun && (!@held.empty? || @open.each_value.any?(&:claim?))
+
+        call.state = :queued if unsent
+        finish(call, error: late(call))
+        false
+      end
     end
 
     def late(call)
@@ -142,13 +156,13 @@ module Qsidecar
           give_back(call.reply["jobs"]) if call.claim? && call.reply && call.reply["jobs"]
         end
       end
-      post(link, "cancel", request: call.id) if link
+      Thread.new { post(link, "cancel", request: call.id) } if link # which may have to wait
     end
 
     # post sends a request whose answer nobody waits for.
     def post(link, op, **fields)
       id = @lock.synchronize { @last_id += 1 }
-      link.write(link.encode({ id: id, op: op, **fields }, nil))
+      link.write(link.encode({ id: id, op: op, **fields }, nil), Link.now + Link::STALLED)
     end
 
     # finish gives a call its outcome. The lock is held.

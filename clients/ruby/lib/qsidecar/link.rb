@@ -9,6 +9,9 @@ module Qsidecar
     # What a sidecar has seconds for to answer a hello.
     HELLO_TIME = 10
 
+    # How long the sidecar may read nothing of a frame whose caller has gone.
+    STALLED = 30
+
     # The largest reply there can be: 8 times the largest max_frame, 64 MiB.
     MAX_REPLY = 512 << 20
 
@@ -31,12 +34,21 @@ module Qsidecar
 
     # Connects to the socket at path. Ruby opens it close-on-exec.
     def initialize(path, codec, number)
-      @socket = UNIXSocket.new(path)
+      @socket = Link.connect(path)
       @socket.binmode
       @codec = codec
       @number = number
-      @writing = Mutex.new
+      @writing = Turn.new
       @since = Link.now
+    end
+
+    # connect does not wait: a stopped sidecar takes no connections once its queue of them is full.
+    def self.connect(path)
+      socket = Socket.new(:UNIX, :STREAM)
+      socket.connect_nonblock(Socket.sockaddr_un(path))
+      connected = socket
+    ensure
+      socket.close unless connected
     end
 
     def self.now
@@ -45,8 +57,9 @@ module Qsidecar
 
     # hello says who is there, and learns the limits.
     def hello(worker, ends = nil)
-      write(@codec.encode(id: 0, op: "hello", version: 1, worker: worker, events: %w[lost draining]))
-      answered([ends, Link.now + HELLO_TIME].compact.min)
+      ends = [ends, Link.now + HELLO_TIME].compact.min
+      write(@codec.encode(id: 0, op: "hello", version: 1, worker: worker, events: %w[lost draining]), ends)
+      answered(ends)
       reply = read
       reply = read while reply&.key?("event") # draining may come first
       raise Codec::Garbage, "the connection was closed before an answer to hello" unless reply
@@ -71,20 +84,12 @@ module Qsidecar
       raise TooLarge, "#{request[:op]} was not sent: it has #{size} bytes and the sidecar takes #{@max_frame} at most (max_frame)"
     end
 
-    # write sends a frame whole. Where that fails, or the thread is interrupted in
-    # the middle, the connection is closed: the reader notices.
-    def write(frame)
-      @writing.synchronize do
-        whole = false
-        begin
-          @socket.write(frame)
-          whole = true
-        rescue *BREAKS
-          nil # closed below
-        ensure
-          close unless whole
-        end
-      end
+    # write sends a frame. Where that fails, or the thread is interrupted in the middle, the
+    # connection is closed: the reader notices. If the time is over first, the block is given how
+    # many bytes are left, and says whether the rest of half a frame is to be written all the same,
+    # by a thread; without a block it is. Else the connection is closed.
+    def write(frame, ends = nil, &late)
+      @writing.take(ends) { push(frame, ends, &late) } || late&.call(frame.bytesize)
     end
 
     # read is the next message; nil where the connection has ended.
@@ -113,6 +118,56 @@ module Qsidecar
       @socket.close
     rescue *BREAKS
       nil # it is closed already
+    end
+
+    private
+
+    def push(frame, ends)
+      clean = false # whether another frame may follow
+      rest = some(frame, ends)
+      goes_on = rest && (block_given? ? yield(rest.bytesize) : true) && rest.bytesize < frame.bytesize
+      finish(rest) if goes_on
+      clean = goes_on || rest.nil? || rest.bytesize == frame.bytesize
+      :kept if goes_on
+    rescue *BREAKS
+      nil # closed below
+    ensure
+      close unless clean
+    end
+
+    # some writes as much as can be until then, and gives what is left; nil: nothing.
+    def some(frame, ends)
+      until frame.empty?
+        n = @socket.write_nonblock(frame, exception: false)
+        if n != :wait_writable
+          frame = frame.byteslice(n, frame.bytesize)
+        elsif !writable?(ends)
+          return frame
+        end
+      end
+    end
+
+    # finish writes the rest of a frame whose caller has gone, by a thread that has the turn.
+    def finish(rest)
+      Thread.new do
+        while (left = some(rest, Link.now + STALLED)) && left.bytesize < rest.bytesize
+          rest = left
+        end
+        whole = left.nil?
+      rescue *BREAKS
+        nil # closed below
+      ensure
+        close unless whole
+        @writing.leave
+      end
+    end
+
+    # writable? looks again and again, as answered does.
+    def writable?(ends)
+      until IO.select(nil, [@socket], nil, ends ? (ends - Link.now).clamp(0, 0.2) : 0.2)
+        return false if ends && Link.now >= ends
+      end
+      true
     end
   end
 end

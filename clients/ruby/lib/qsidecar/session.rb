@@ -30,7 +30,7 @@ module Qsidecar
       @codec = codec
       @tell = tell
       @telling = Mutex.new # held while tell is called
-      @opening = Mutex.new # held while the first connection is made
+      @opening = Turn.new # held while the first connection is made
       @lock = Mutex.new # guards all below
       @changed = ConditionVariable.new # @closed was set
       @open = {} # calls sent on the present connection, by id
@@ -48,8 +48,8 @@ module Qsidecar
 
     # connect makes the first connection, if there was none yet.
     def connect(ends = nil)
-      @opening.synchronize do
-        return if @reader
+      connected = @opening.take(ends) do
+        next if @reader
 
         raise Closed, "the client is closed" if @closed
 
@@ -58,6 +58,7 @@ module Qsidecar
         @reader = Thread.new { run(link) }
         @reader.name = "qsidecar"
       end
+      raise TimedOut, "not sent: there was no connection to the sidecar in time" unless connected
     end
 
     # call carries one request out and gives its reply, a Hash with Strings.

@@ -1,0 +1,149 @@
+# frozen_string_literal: true
+
+# How long a call may take where the sidecar does not read: a write to it has the call's limit too.
+class Suite
+  # More than a socket's buffers hold.
+  LARGE = ("x" * (3 << 20)).freeze
+  private_constant :LARGE
+
+  # A sidecar, of JSON lines, that reads only what it is asked to read.
+  class Deaf
+    attr_reader :path
+
+    def initialize(dir)
+      @server = UNIXServer.new(@path = File.join(dir, "s"))
+    end
+
+    # accept takes the next connection, and answers its hello.
+    def accept
+      @socket&.close
+      @socket = @server.accept
+      answer("hello", max_frame: 64 << 20, max_payload: 60 << 20)
+    end
+
+    # expect reads the next request.
+    def expect(op)
+      request = JSON.parse(@socket.gets)
+      raise "#{request.inspect[0, 200]} came, want #{op}" unless request["op"] == op
+
+      request
+    end
+
+    def answer(op, **fields)
+      @socket.puts(JSON.generate({ ok: true, id: expect(op)["id"], **fields }))
+    end
+
+    def close
+      [@socket, @server].compact.each(&:close)
+    end
+  end
+  private_constant :Deaf
+
+  # deaf yields such a sidecar and a client that is connected to it.
+  def deaf
+    Dir.mktmpdir do |dir|
+      sidecar = Deaf.new(dir)
+      client = Qsidecar::Client.new(socket: sidecar.path, codec: :json)
+      call = Thread.new { client.connect }
+      sidecar.accept
+      call.value
+      yield sidecar, client
+    ensure
+      sidecar.close
+      client.close
+    end
+  end
+
+  # hold has the client claim a job.
+  def hold(sidecar, client)
+    call = Thread.new { client.claim("q") }
+    sidecar.answer("claim", jobs: [{ id: "7", queue: "q", lease: "1.a", attempt: 1, max_attempts: 20, fence: 1 }])
+    call.value.first
+  end
+
+  def works(sidecar, client)
+    call = Thread.new { client.request("ping") }
+    yield if block_given?
+    sidecar.answer("ping")
+    equal true, call.value["ok"]
+  end
+
+  # Half a frame ends the connection of a client that holds nothing, and the next request has another.
+  def check_stalled_enqueue
+    deaf do |sidecar, client|
+      [nil, "k"].each do |key|
+        raises(Qsidecar::TimedOut) { client.enqueue("q", LARGE, raw: true, key: key, request_timeout: 0.01) }
+        works(sidecar, client) { sidecar.accept }
+      end
+    end
+  end
+
+  # Who ends its connection loses its jobs, charged: half a frame is no reason for that.
+  def check_stalled_enqueue_of_a_worker
+    deaf do |sidecar, client|
+      job = hold(sidecar, client)
+      raises(Qsidecar::UnknownOutcome) { client.enqueue("q", LARGE, raw: true, request_timeout: 0.01) }
+      raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) } # it waits for its turn
+      equal LARGE, sidecar.expect("enqueue")["payload"]
+      works(sidecar, client)
+      call = Thread.new { job.ack }
+      sidecar.answer("ack")
+      call.value
+    end
+  end
+
+  # Settles, claims and renewals have the client's limit.
+  def check_stalled_settles
+    deaf do |sidecar, client|
+      job = hold(sidecar, client)
+      raises(Qsidecar::UnknownOutcome) { client.enqueue("q", LARGE, raw: true, request_timeout: 0.01) }
+      client.instance_variable_set(:@request_timeout, 0.01)
+      [-> { job.ack }, -> { job.nack }, -> { job.extend }, -> { client.claim("q") }, -> { client.claim("q", wait: 0.01) }].each do |call|
+        raises(Qsidecar::TimedOut, &call)
+      end
+      sidecar.expect("enqueue")
+      client.instance_variable_set(:@request_timeout, nil)
+      works(sidecar, client) # none of them came
+      client.instance_variable_set(:@request_timeout, 0.01)
+      raises(Qsidecar::UnknownOutcome) { job.ack(result: LARGE) }
+      equal false, job.settled?
+    end
+  end
+
+  # A client that is closed does not wait for a sidecar that does not read.
+  def check_stalled_close
+    deaf do |sidecar, client|
+      hold(sidecar, client)
+      raises(Qsidecar::UnknownOutcome) { client.enqueue("q", LARGE, raw: true, request_timeout: 0.01) }
+      client.close(0.01)
+    end
+  end
+
+  # A thread that is interrupted in the middle of a frame leaves no half of one behind.
+  def check_stalled_interrupt
+    deaf do |sidecar, client|
+      thread = Thread.new { client.enqueue("q", LARGE, raw: true, request_timeout: 60) }
+      Thread.pass until thread.stop?
+      thread.kill.join
+      works(sidecar, client) { sidecar.accept }
+    end
+  end
+
+  # The limit is also one for what another thread does for the call: the first connection.
+  def check_stalled_connect
+    Dir.mktmpdir do |dir|
+      server = UNIXServer.new(path = File.join(dir, "s"))
+      client = Qsidecar::Client.new(socket: path)
+      first = Thread.new { client.claim("q") rescue nil } # waits for the answer to its hello
+      Thread.pass until first.stop?
+      raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) }
+      first.kill.join
+      server.listen(0)
+      waiting = Array.new(2) { Socket.new(:UNIX, :STREAM) }
+      waiting.each { |s| s.connect_nonblock(Socket.sockaddr_un(path)) rescue nil } # as many as a stopped sidecar takes
+      raises(Qsidecar::NotConnected) { Qsidecar::Client.open(socket: path) { |c| c.enqueue("q", 1, request_timeout: 0.01) } }
+    ensure
+      [server, *waiting].compact.each(&:close)
+    end
+  end
+end
