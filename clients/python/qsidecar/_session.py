@@ -126,15 +126,19 @@ class Session(Calls):
             self._sort(wire, why)
             if time.monotonic() - wire.since >= STEADY:
                 tries = 0
-            wire = None
+            wire, away = None, False
             while not self._ending.is_set() and wire is None:
                 if tries and self._ending.wait(backoff(tries)):
                     break
                 tries += 1
                 try:
                     wire = self._connect(str(self._path))
-                except Exception:
-                    pass  # it is not there yet: what it says while it starts is no matter
+                except Exception as e:
+                    if not away and not self._ending.is_set():  # a restart is over by the first try
+                        log.warning("the sidecar is away, trying on: %s", e)
+                    away = True
+            if away and wire is not None:
+                log.warning("the sidecar is back")
         with self.lock:
             self.leases.held.clear()
             for call in self.queue + list(self.open.values()):

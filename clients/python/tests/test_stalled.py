@@ -61,7 +61,7 @@ class Stalled(unittest.TestCase):
         dir = tempfile.TemporaryDirectory()
         self.addCleanup(dir.cleanup)
         self.deaf = Deaf(os.path.join(dir.name, "s"))
-        self.addCleanup(self.deaf.listener.close)
+        self.addCleanup(lambda: self.deaf.listener.close())  # that of then
         patch = unittest.mock.patch.object(_wire, "STALLED", 100 * LIMIT)  # nothing but a call's own limit ends a write
         patch.start()
         self.addCleanup(patch.stop)
@@ -160,6 +160,20 @@ class Stalled(unittest.TestCase):
             self.assertIsInstance(self.call(self.enqueue), KeyboardInterrupt)
         self.assertIs(_wire.Wire._writable, poll)
         self.assertIsNone(self.call(self.client.ping, ("ping", {}), accept=True))
+
+    def test_an_outage_and_its_end_are_logged(self):
+        path = self.client._socket
+        with self.assertLogs("qsidecar", "WARNING") as logs:
+            self.deaf.listener.close()
+            os.unlink(path)
+            self.deaf.close()
+            eventually(lambda: logs.output, "the outage is logged")
+            self.deaf.__init__(path)
+            self.deaf.accept()
+            eventually(lambda: len(logs.output) > 1, "its end is logged")
+        said = [record.getMessage() for record in logs.records]
+        self.assertRegex(said[0], "^the sidecar is away, trying on: .*No such file")
+        self.assertEqual(said[1:], ["the sidecar is back"])
 
     def test_hello(self):
         self.deaf.close()
