@@ -291,10 +291,10 @@ class _Crew:
                 return
             with self._lock:
                 self._free -= len(jobs)
-                if self.drain and not jobs and self._free == self.threads:
-                    return
                 if self.drain and not jobs:
-                    self._lock.wait()
+                    if free == self.threads:  # before the claim: a job may have enqueued another since
+                        return
+                    self._lock.wait_for(lambda: self._free > free)
             for job in jobs:
                 self._tasks.put(job)
 

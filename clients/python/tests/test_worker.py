@@ -3,6 +3,7 @@ import os
 import signal
 import threading
 import unittest
+import unittest.mock
 
 import qsidecar
 from qsidecar import Dead, Retry, testing
@@ -164,6 +165,32 @@ class Worker(Case):
         self.app.enqueue(self.q, 30)  # and its client goes on
         self.app.run(drain=True)
         self.assertEqual(len(did), 31)
+
+    def test_a_drain_works_what_its_last_job_enqueues(self):
+        """Also if that is done between the answer to a claim, which is none, and the look at it."""
+        did, claim, claimed = [], self.app.client.claim, threading.Event()
+
+        @self.app.job(self.q)
+        def work(job):
+            did.append(job.payload)
+            if job.payload == "first":
+                claimed.wait(20)
+                self.app.enqueue(self.q, "second")
+
+        def late(*queues, **options):
+            jobs = claim(*queues, **options)
+            if did == ["first"] and not jobs and not claimed.is_set():
+                claimed.set()
+                eventually(lambda: not self.peek(first), "the first job is done")
+                eventually(lambda: crews[0].busy() == 0, "its thread is free")
+            return jobs
+
+        crews, made = [], qsidecar.worker._Crew
+        with unittest.mock.patch.object(qsidecar.worker, "_Crew", lambda *a: crews.append(made(*a)) or crews[0]):
+            self.app.client.claim = late
+            first = self.app.enqueue(self.q, "first").id
+            self.app.run(concurrency=2, drain=True)
+        self.assertEqual(did, ["first", "second"])
 
     def test_a_stop_lets_jobs_finish(self):
         began, go_on = threading.Event(), threading.Event()
