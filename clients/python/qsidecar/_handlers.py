@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import inspect
 import os
+import sys
 import threading
+import traceback
 import types
-from typing import Any, Awaitable, Callable, Optional, Tuple
+from typing import Any, Awaitable, Callable, Coroutine, Optional, Tuple
 
 # What may come back from a call that ran nothing.
-_LAZY = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip)
+_LAZY = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip, functools.partial)
 
 
 def check(function: Callable[..., Any]) -> None:
@@ -28,18 +31,58 @@ def check(function: Callable[..., Any]) -> None:
 def finish(value: Any) -> Any:
     """Runs what a function returned unrun, and returns what comes of that."""
     if inspect.isawaitable(value):
-        result, error = asyncio.run_coroutine_threadsafe(_outcome(value), _loops.get()).result()
+        result, error = _loops.run(_outcome(value))
         if error is not None:
             raise error
         return finish(result)
     if isinstance(value, concurrent.futures.Future):
         return finish(value.result())
-    if isinstance(value, _LAZY):
+    if _unrun(value):
         raise TypeError(f"the function returned a {type(value).__name__}, which has not run: its work was not done")
+    if isinstance(value, (list, tuple, set)):
+        for each in value:
+            if _unrun(each) or inspect.isawaitable(each) or isinstance(each, concurrent.futures.Future):
+                raise TypeError(f"the function returned a {type(each).__name__} in a {type(value).__name__}: wait for its work")
     return value
 
 
-async def _outcome(work: Awaitable[Any]) -> Tuple[Any, Optional[BaseException]]:
+def _unrun(value: Any) -> bool:
+    return isinstance(value, _LAZY) or type(value).__module__ == "itertools" or inspect.isroutine(value)
+
+
+def stay(pid: int, error: Optional[BaseException]) -> None:
+    """Ends a child that a function forked and that came back from it: the job is its parent's to settle."""
+    if os.getpid() == pid:
+        return
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
+
+
+def describe(error: BaseException) -> str:
+    """An error for people: what, then where, the innermost calls first, in the 4 KiB that are kept."""
+    what = "".join(traceback.format_exception_only(type(error), error)).strip()
+    calls = reversed(traceback.extract_tb(error.__traceback__))
+    own = os.path.dirname(__file__)
+    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls if os.path.dirname(c.filename) != own)])
+
+
+_Outcome = Tuple[Any, Optional[BaseException]]
+
+
+async def _outcome(work: Awaitable[Any]) -> _Outcome:
     """What work ends with. A SystemExit that left its task would end the loop of all jobs."""
     try:
         return await work, None
@@ -60,6 +103,12 @@ class _Loops:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="qsidecar-asyncio", daemon=True).start()
             return self._loop
+
+    def run(self, work: Coroutine[Any, Any, _Outcome]) -> _Outcome:
+        if asyncio._get_running_loop() is not None:  # as of a coroutine that enqueues inline: the loop waits for this
+            with concurrent.futures.ThreadPoolExecutor(1) as aside:
+                return aside.submit(asyncio.run, work).result()
+        return asyncio.run_coroutine_threadsafe(work, self.get()).result()
 
 
 _loops = _Loops()

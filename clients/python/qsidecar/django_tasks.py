@@ -30,9 +30,10 @@ from django.utils.json import normalize_json
 from django.utils.module_loading import import_string
 
 from . import sql
+from ._handlers import describe
 from .client import Client
 from .job import Job
-from .worker import App, describe
+from .worker import App
 
 _STATUS = {
     "ready": TaskResultStatus.READY,

@@ -7,12 +7,12 @@ import math
 import os
 import queue
 import threading
-import traceback
 import weakref
 from datetime import datetime
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union
 
 from . import _handlers, _processes, errors
+from ._handlers import describe, text_of
 from .client import Client
 from .job import Enqueued, Job, Seconds
 
@@ -209,13 +209,14 @@ class App:
         """Runs a job's function with the hooks around it. It returns and raises what the function does."""
         entry = self.jobs[job.queue]
         error: Optional[BaseException] = None
-        result = None
+        result, pid = None, os.getpid()
         try:
             for before in self._before:
                 _handlers.finish(before(job))
             result = _handlers.finish(entry.function(job))
         except BaseException as e:
             error = e
+        _handlers.stay(pid, error)
         for after in self._after:
             try:
                 _handlers.finish(after(job, error))
@@ -318,8 +319,10 @@ class _Crew:
             result = self.app.perform(job)
         except BaseException as e:
             error = e
-        if job.settled:
-            return  # by its function
+        if job.settled:  # by its function
+            if error is not None:
+                log.error("%r was settled by its function, which failed then", job, exc_info=error)
+            return
         if job.lost:
             log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)
             return
@@ -365,11 +368,11 @@ def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
         else:
             job.ack(result, request_timeout=math.inf)
     elif isinstance(error, Retry):
-        log.warning("%r %s: %s", job, _ended(job, error.charge), _text(error) or "Retry")
-        job.nack(_text(error) or "Retry", delay=error.delay, charge=error.charge, request_timeout=math.inf)
+        log.warning("%r %s: %s", job, _ended(job, error.charge), text_of(error) or "Retry")
+        job.nack(text_of(error) or "Retry", delay=error.delay, charge=error.charge, request_timeout=math.inf)
     elif isinstance(error, Dead):
-        log.error("%r is dead: %s", job, _text(error))
-        job.nack(_text(error), dead=True, request_timeout=math.inf)
+        log.error("%r is dead: %s", job, text_of(error))
+        job.nack(text_of(error), dead=True, request_timeout=math.inf)
     else:
         log.error("%r %s", job, _ended(job, True), exc_info=error)
         job.nack(describe(error), request_timeout=math.inf)
@@ -378,21 +381,6 @@ def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
 def _ended(job: Job, charge: bool) -> str:
     """What a failed attempt makes of a job."""
     return "is dead, after its last attempt" if charge and job.attempt >= job.max_attempts else "is to be tried again"
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return type(error).__name__
-
-
-def describe(error: BaseException) -> str:
-    """An error for people: what, then where, the innermost calls first, in the 4 KiB that are kept."""
-    what = "".join(traceback.format_exception_only(type(error), error)).strip()
-    calls = reversed(traceback.extract_tb(error.__traceback__))
-    own = os.path.dirname(__file__)
-    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls if os.path.dirname(c.filename) != own)])
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()  # for qsidecar.testing

@@ -3,11 +3,14 @@
 import asyncio
 import concurrent.futures
 import functools
+import inspect
+import itertools
+import os
 import sys
 import threading
 
 from qsidecar import Dead, Retry, testing
-from support import Case, app, eventually, in_thread, quiet
+from support import LIMIT, Case, app, eventually, exit_of, in_thread, quiet
 
 
 class Unspeakable(Exception):
@@ -149,18 +152,48 @@ class Handlers(Case):
         async def async_generator(job):
             yield self.ran.append(job)
 
+        class Later:
+            def __await__(this):
+                yield self.ran.append(this)
+
         for function in (
             lambda job: generator(job),
             lambda job: async_generator(job),
             lambda job: map(self.ran.append, [job]),
             lambda job: filter(self.ran.append, [job]),
+            lambda job: itertools.starmap(self.ran.append, [(job,)]),
+            lambda job: lambda: self.ran.append(job),  # as of a decorator that wants arguments
+            lambda job: self.ran.append,
+            lambda job: functools.partial(self.ran.append, job),
+            lambda job: [generator(job)],
+            lambda job: (Later(), Later()),
+            lambda job: {concurrent.futures.Future()},
         ):
-            with self.subTest(repr(function)):
+            with self.subTest(inspect.getsource(function)):
                 ran = self.ran
                 self.setUp()
                 with quiet():
                     self.assertIn("TypeError", self.why(self.work(function)))
                 self.assertEqual(ran, [])
+
+    def test_a_child_that_the_function_forked_settles_nothing(self):
+        def returns(job):
+            pid = os.fork()
+            if pid:
+                self.ran.append(exit_of(pid))
+
+        def exits(job):
+            pid = os.fork()
+            if not pid:
+                sys.exit(7)
+            self.ran.append(exit_of(pid))
+
+        for function, code in ((returns, 0), (exits, 7)):
+            with self.subTest(function.__name__):
+                self.setUp()
+                self.app.after_job(lambda job, error: self.ran.append(error))
+                self.assertIsNone(self.work(function))
+                self.assertEqual(self.ran, [code, None])
 
     def test_a_future_is_waited_for(self):
         pool = concurrent.futures.ThreadPoolExecutor(1)
@@ -233,3 +266,31 @@ class Handlers(Case):
             self.app.enqueue(self.q, 1)
             asyncio.run(caller())
         self.assertEqual([done.result for done in did.jobs], [2, 2])
+
+    def test_inline_runs_what_a_coroutine_enqueues(self):
+        @self.app.job(self.q)
+        async def work(job):
+            await a_while()
+            if job.payload:
+                self.app.enqueue(self.q, job.payload - 1)
+            self.ran.append(job.payload)
+
+        def run():
+            with testing.inline(self.app):
+                self.app.enqueue(self.q, 2)
+
+        thread = in_thread(run)
+        thread.join(LIMIT)
+        self.assertFalse(thread.is_alive(), "the jobs wait for each other")
+        self.assertEqual(self.ran, [0, 1, 2])
+
+    def test_an_error_after_the_functions_own_settle_is_logged(self):
+        @self.app.job(self.q)
+        def work(job):
+            job.ack()
+            raise KeyError("after it")
+
+        self.app.enqueue(self.q)
+        with self.assertLogs("qsidecar", "ERROR") as logs:
+            self.app.run(concurrency=1, drain=True)
+        self.assertIn("after it", logs.output[0])
