@@ -33,6 +33,13 @@ class Suite
       @socket.puts(JSON.generate({ ok: true, id: expect(op)["id"], **fields }))
     end
 
+    # serve answers whatever comes.
+    def serve
+      while (line = @socket.gets)
+        @socket.puts(JSON.generate({ ok: true, id: JSON.parse(line)["id"], jobs: [] }))
+      end
+    end
+
     def close
       [@socket, @server].compact.each(&:close)
     end

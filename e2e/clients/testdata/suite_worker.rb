@@ -71,6 +71,32 @@ class Suite
     equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 1 }, stat("threads-left"))
   end
 
+  # The log says when the sidecar is away, although the claim waits for it, and when it is back.
+  def check_outage
+    Dir.mktmpdir do |dir|
+      sidecar = Deaf.new(dir)
+      lines = Queue.new
+      worker = Qsidecar::Worker.new(logger: Logger.new(Struct.new(:lines) { def write(line); lines << line; end; def close; end }.new(lines)),
+                                    socket: sidecar.path, codec: :json)
+      worker.job("q") { nil }
+      run = Thread.new { worker.run(concurrency: 2) }
+      sidecar.accept
+      lines.pop # its start
+      sidecar.close
+      File.unlink(sidecar.path)
+      equal true, lines.pop.include?("no jobs just now: No such file")
+      sidecar = Deaf.new(dir)
+      sidecar.accept
+      equal true, lines.pop.include?("jobs can be claimed again")
+      worker.stop
+      sidecar.serve
+      run.join
+      equal [true, 0], [lines.pop.include?("worker stopped"), lines.size]
+    ensure
+      sidecar.close
+    end
+  end
+
   def failing_thread
     Thread.new do
       Thread.current.report_on_exception = false

@@ -22,6 +22,9 @@ module Qsidecar
     ENQUEUE_TIME = 2
     REQUEST_TIME = 60
 
+    # on_outage is the Worker's: called with a message as the sidecar is away, and with nil as it is back.
+    attr_writer :on_outage
+
     class << self
       # inline takes what is enqueued in place of the sidecar: Testing sets it.
       attr_accessor :inline
@@ -50,7 +53,7 @@ module Qsidecar
       @options = {
         sockets: Link.sockets(socket), codec: Codec.choose(codec),
         worker: Codec.text(worker || "#{Socket.gethostname}:#{Process.pid}").byteslice(0, 128).scrub(""),
-        tell: ->(what, *job) { (what == :lost ? on_lost : on_draining)&.call(*job) }
+        tell: ->(what, *more) { { lost: on_lost, draining: on_draining }.fetch(what) { @on_outage }&.call(*more) }
       }
       @request_timeout = request_timeout
       @lock = Mutex.new # guards the two below

@@ -22,7 +22,7 @@ module Qsidecar
       [BACKOFF[0] * 2**[tries - 1, 10].min, BACKOFF[1]].min * rand(0.5..1.0)
     end
 
-    # tell is called with :lost and a job, or with :draining, one call at a time.
+    # tell is called with :lost and a job, with :draining, or with :outage and a message or nil, one call at a time.
     def initialize(client, sockets:, worker:, codec:, tell:)
       @client = client
       @sockets = sockets
@@ -185,15 +185,19 @@ module Qsidecar
 
     # reconnect tries until there is a connection; nil when the client is closed.
     def reconnect(tries)
+      away = false
       begin
         rest(tries.zero? ? 0 : Session.backoff(tries))
         tries += 1
         link = open(@sockets.first)
       rescue Closed
         return nil
-      rescue Error, *Link::BREAKS
+      rescue Error, *Link::BREAKS => e
+        tell(:outage, e.message) unless away || @closed # a restart is over by the first try
+        away = true
         retry # nobody is there yet
       end
+      tell(:outage, nil) if away
       @lock.synchronize do
         @link = link
         link.close if @closed # the reader sees it

@@ -154,6 +154,7 @@ module Qsidecar
     # serve works in this process until it is stopped.
     def serve(concurrency)
       client = Client.new(**@options, on_lost: method(:lost))
+      client.on_outage = method(:outage)
       threads = []
       concurrency.times { start(threads, client) }
       Thread.new { ended(threads) && stop } if @drain
@@ -192,14 +193,12 @@ module Qsidecar
           return if @drain && jobs.empty?
 
           tries = 0
-          told, @away = @away, false
-          log(:warn, "jobs can be claimed again") if told
+          outage(nil)
           jobs.each { |job| @stopping ? give_back(job) : one(job) }
         rescue *UNAVAILABLE, Internal => e
           raise if @drain # cron has another of it soon
 
-          told, @away = @away, true # once, and not by each thread
-          log(:warn, "no jobs just now: #{e.message}") unless told
+          outage(e.message)
           rest(tries += 1)
         end
       end
@@ -207,6 +206,12 @@ module Qsidecar
       nil # it was left at once
     rescue StandardError => e
       @commands << e # what trying again cannot mend, as a queue that does not exist
+    end
+
+    # outage logs that no jobs can be claimed, or (nil) that they can: once, and not by each thread.
+    def outage(message)
+      told, @away = @away, !message.nil?
+      log(:warn, message ? "no jobs just now: #{message}" : "jobs can be claimed again") unless told == @away
     end
 
     # one does a job and settles it, also where its block ends the thread.
