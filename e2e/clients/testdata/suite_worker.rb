@@ -71,6 +71,48 @@ class Suite
     equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 1 }, stat("threads-left"))
   end
 
+  # Threads in a list are waited for too, as those of urls.map { |url| Thread.new { … } }.
+  def check_handlers_thread_lists
+    go = Queue.new
+    ran = []
+    worker = Qsidecar::Worker.new(logger: silent, **@options)
+    worker.job("thread-lists") { |job| Array.new(2) { Thread.new { go.pop; ran << job.id } } }
+    worker.after_job { |_, _| ran << :after }
+    id = @client.enqueue("thread-lists", 1).id
+    run = Thread.new { worker.run(concurrency: 1, drain: true) }
+    Thread.pass until go.num_waiting == 2
+    2.times { go << 1 }
+    run.join
+    equal [id, id, :after], ran
+  end
+
+  # A child that a block forked and that comes back from it settles nothing, and ends.
+  def check_handlers_fork
+    { "returns" => [-> {}, 0], "exits" => [-> { exit 7 }, 7], "fails" => [-> { raise "in the child" }, 1] }.each do |name, (child, code)|
+      seen = nil
+      worker = Qsidecar::Worker.new(logger: silent, **@options)
+      worker.job("fork-#{name}") do |_|
+        pid = fork
+        pid ? seen = Process.wait2(pid)[1].exitstatus : child.call
+      end
+      id = @client.enqueue("fork-#{name}", 1, max_attempts: 1).id
+      worker.run(concurrency: 1, drain: true)
+      equal [code, []], [seen, @client.request("peek", queue: "fork-#{name}", ids: [id])["jobs"]], "a child that #{name}"
+    end
+  end
+
+  def check_own_settle_then_failure
+    out = StringIO.new
+    worker = Qsidecar::Worker.new(logger: Logger.new(out), **@options)
+    worker.job("own-settle") do |job|
+      job.ack
+      raise "after it"
+    end
+    @client.enqueue("own-settle", 1)
+    worker.run(concurrency: 1, drain: true)
+    equal true, out.string.include?("after it"), "the log #{out.string}"
+  end
+
   # The log says when the sidecar is away, although the claim waits for it, and when it is back.
   def check_outage
     Dir.mktmpdir do |dir|

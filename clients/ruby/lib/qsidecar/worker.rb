@@ -112,12 +112,14 @@ module Qsidecar
     # ended with, or nil. It settles nothing.
     def perform(job)
       error = nil
+      pid = Process.pid
       begin
         @before.each { |hook| hook.call(job) }
         finish(@handlers.fetch(job.queue).call(job))
       rescue Exception => e # rubocop:disable Lint/RescueException -- a job's exit is its failure, and not the worker's
         error = e
       end
+      leave(error) unless Process.pid == pid
       @after.each { |hook| after(hook, job, error) }
       error
     end
@@ -131,7 +133,15 @@ module Qsidecar
       when Thread then finish(value.value)
       when Enumerator, Proc, Method then raise TypeError, "the block returned #{value.inspect}, which has not run: its work was not done"
       when Fiber then raise TypeError, "the block returned a Fiber that has not ended: its work was not done" if value.alive?
+      when Array then value.grep(Thread).each(&:join)
       end
+    end
+
+    # leave ends a child that a block forked and that came back from it: the job is its parent's.
+    def leave(error)
+      [$stdout, $stderr].each(&:flush)
+    ensure
+      exit!(error.is_a?(SystemExit) ? error.status : (error ? 1 : 0))
     end
 
     # signals has the first signal stop the run, and the second end the process.
@@ -216,10 +226,11 @@ module Qsidecar
 
     # one does a job and settles it, also where its block ends the thread.
     def one(job)
+      pid = Process.pid
       error = ThreadError.new("the job ended its thread")
       error = perform(job)
     ensure
-      settle(job, error)
+      settle(job, error) if Process.pid == pid
     end
 
     # rest pauses, and ends early when the worker is stopped.
@@ -239,6 +250,7 @@ module Qsidecar
     # done, and told at once that the database is away it would be done twice. An outcome that
     # is refused is the attempt's failure: left alone, the job would stay this worker's.
     def settle(job, error)
+      return log(:error, "job #{job.id} of #{job.queue} was settled by its block, which failed then: #{words(error)}") if job.settled? && error
       return if job.settled?
       return log(:warn, "job #{job.id} of #{job.queue} is with another worker by now: its lease was lost") if job.lost?
 
@@ -274,10 +286,14 @@ module Qsidecar
         log(:warn, "job #{job.id} of #{job.queue} #{fate(job, error.charge)}: #{error.message}")
         job.nack(error: error.message, delay: error.delay, charge: error.charge)
       else
-        words = ["#{error.class}: #{error.message}", *error.backtrace&.first(5)].join("\n  ")
+        words = words(error)
         log(:error, "job #{job.id} of #{job.queue} #{fate(job, true)}: #{words}")
         job.nack(error: words)
       end
+    end
+
+    def words(error)
+      ["#{error.class}: #{error.message}", *error.backtrace&.first(5)].join("\n  ")
     end
 
     def after(hook, job, error)
