@@ -316,3 +316,33 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 		}
 	})
 }
+
+// TestNoJobStaysWithAClaimThatIsOver: a claim that is cancelled while the database is asked takes
+// nothing from what lies claimed ahead for others.
+func TestNoJobStaysWithAClaimThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := aheadSidecar(t)
+		c := busyLine(t, s, "q")[0]
+		c.call(`{"op":"purge","queue":"q","state":"ready"}`)
+		db := s.plan.Load().banks[0].link.end.Backend.(*faulty)
+		gate := make(chan struct{})
+		db.hold.Store(&gate)
+		c.send(`{"op":"claim","queues":["r","q"],"wait_ms":60000,"id":1}`)
+		synctest.Wait()
+		if s.aheadOf("q") == 0 {
+			t.Fatal("the buffer is empty already")
+		}
+		c.send(`{"op":"cancel","request":1,"id":2}`)
+		synctest.Wait()
+		db.hold.Store(nil)
+		close(gate)
+		c.receive()
+		c.receive()
+		eventually(t, func() bool {
+			return c.call(`{"op":"stats","queue":"q"}`).Queues[0]["claimed"] == float64(0)
+		})
+		if r := c.call(`{"op":"claim","queue":"none"}`); len(r.Jobs) > 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+}

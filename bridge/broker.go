@@ -249,9 +249,11 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 		w.unanswered()
 		if !res.More {
 			a.line.look(w)
-			if got := b.aheadOfOthers(w); len(got) > 0 && !w.left {
-				back = append(back, got...)
-				continue // it is asked again when they are back
+			if !w.left {
+				if got := b.aheadOfOthers(w); len(got) > 0 {
+					back = append(back, got...)
+					continue // it is asked again when they are back
+				}
 			}
 			if w.once && !w.left && b.halted == nil && b.comesBack(w.queues) {
 				continue // likewise: the database did not see a job that nobody has
