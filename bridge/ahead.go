@@ -239,6 +239,9 @@ func (b *broker) areBack(queues []string) {
 		if b.back[q]--; b.back[q] <= 0 {
 			delete(b.back, q)
 		}
+		for ln := range b.byQueue[q] {
+			ln.again()
+		}
 	}
 	b.mu.Unlock()
 	b.hint(queues, 1)

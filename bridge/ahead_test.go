@@ -317,6 +317,34 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 	})
 }
 
+// TestNoClaimIsForgottenWhenJobsAreBack: claims that don't wait, and stayed because a job was on its
+// way back, are answered when it is back, however many other claims wait before them.
+func TestNoClaimIsForgottenWhenJobsAreBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		b := s.plan.Load().banks[0].broker
+		b.mu.Lock()
+		b.leaves([]backends.Job{{Queue: "q"}})
+		b.mu.Unlock()
+		waiting, c := s.dial(t), s.dial(t)
+		for i := range 10 {
+			waiting.send(`{"op":"claim","queue":"q","wait_ms":3600000,"id":%d}`, i)
+		}
+		synctest.Wait()
+		for i := range 10 {
+			c.send(`{"op":"claim","queue":"q","id":%d}`, i)
+		}
+		synctest.Wait()
+		b.areBack([]string{"q"}) // and another sidecar has it by now
+		synctest.Wait()
+		for range 10 {
+			if r := c.receive(); !r.OK || len(r.Jobs) > 0 {
+				t.Errorf("answered %+v, want no job", r)
+			}
+		}
+	})
+}
+
 // TestNoJobStaysWithAClaimThatIsOver: a claim that is cancelled while the database is asked takes
 // nothing from what lies claimed ahead for others.
 func TestNoJobStaysWithAClaimThatIsOver(t *testing.T) {

@@ -56,8 +56,8 @@ type waiter struct {
 	once   bool          // wait_ms 0: answered after one look
 	line   *line
 	queues []string      // the line's
-	at     *list.Element // of one of the line's lists
-	looked bool          // it was asked for: it is in line.idle
+	in     *list.List    // of the line's
+	at     *list.Element // of in
 	places int           // taken of the session's, for the jobs of the commit under way, or of the answer
 	asking bool          // in the commit under way
 	left   bool          // answered as soon as the commit under way ends
@@ -97,7 +97,7 @@ func (b *broker) add(w *waiter, queues []string) (a answer, answered bool) {
 	}
 	w.answer = make(chan answer, 1)
 	w.line, w.queues = ln, ln.queues
-	w.at = ln.fresh.PushBack(w)
+	w.in, w.at = &ln.fresh, ln.fresh.PushBack(w)
 	b.push(ln)
 	b.wake()
 	return answer{}, false
@@ -156,7 +156,7 @@ func (b *broker) leave(w *waiter) {
 func (b *broker) remove(w *waiter) {
 	ln := w.line
 	w.line = nil
-	ln.listOf(w).Remove(w.at)
+	w.in.Remove(w.at)
 	if ln.len() == 0 && !ln.ahead.asking { // else the end of the ask tidies
 		b.tidy(ln)
 	}
@@ -250,13 +250,11 @@ func (b *broker) settle(a ask, res backends.ClaimResult) (back []backends.Job) {
 		if !res.More {
 			a.line.look(w)
 			if !w.left {
-				if got := b.aheadOfOthers(w); len(got) > 0 {
-					back = append(back, got...)
-					continue // it is asked again when they are back
-				}
+				back = append(back, b.aheadOfOthers(w)...)
 			}
 			if w.once && !w.left && b.halted == nil && b.comesBack(w.queues) {
-				continue // likewise: the database did not see a job that nobody has
+				a.line.put(w, &a.line.stay) // the database did not see a job that nobody has
+				continue
 			}
 		}
 		if w.left && (!again || w.moved != nil) || w.once && !res.More {

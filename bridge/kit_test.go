@@ -289,7 +289,7 @@ func (b *broker) idleWaiters() (n int) {
 	defer b.mu.Unlock()
 	for _, ln := range b.lines {
 		for w := range ln.waiters {
-			if !w.asking && w.looked && ln.wish == 0 {
+			if !w.asking && w.in == &ln.idle && ln.wish == 0 {
 				n++
 			}
 		}

@@ -9,6 +9,7 @@ type line struct {
 	queues []string
 	fresh  list.List // of *waiter that were not asked for yet
 	idle   list.List // of those that were, in vain
+	stay   list.List // of those that don't wait, and were, while a job was on its way back
 	hint   uint64
 	wish   int  // about how many jobs there may be for the idle ones; 0: none
 	due    bool // it is in broker.due
@@ -20,11 +21,11 @@ type line struct {
 // someJobs is how many jobs a hint stands for that does not say how many there are.
 const someJobs = 16
 
-func (ln *line) len() int { return ln.idle.Len() + ln.fresh.Len() }
+func (ln *line) len() int { return ln.idle.Len() + ln.fresh.Len() + ln.stay.Len() }
 
 // waiters are all of them. The loop may remove the one that it has.
 func (ln *line) waiters(yield func(*waiter) bool) {
-	for _, all := range []*list.List{&ln.idle, &ln.fresh} {
+	for _, all := range []*list.List{&ln.idle, &ln.stay, &ln.fresh} {
 		for at := all.Front(); at != nil; {
 			next := at.Next()
 			if !yield(at.Value.(*waiter)) {
@@ -35,21 +36,26 @@ func (ln *line) waiters(yield func(*waiter) bool) {
 	}
 }
 
-func (ln *line) listOf(w *waiter) *list.List {
-	if w.looked {
-		return &ln.idle
+// put moves the waiter to another of the line's lists.
+func (ln *line) put(w *waiter, to *list.List) {
+	if w.in != to {
+		w.in.Remove(w.at)
+		w.in, w.at = to, to.PushBack(w)
 	}
-	return &ln.fresh
 }
 
 // look notes that the database had nothing for the waiter.
 func (ln *line) look(w *waiter) {
-	if w.looked || w.line == nil {
-		return
+	if w.line != nil {
+		ln.put(w, &ln.idle)
 	}
-	ln.fresh.Remove(w.at)
-	w.looked = true
-	w.at = ln.idle.PushBack(w)
+}
+
+// again has those who stayed be asked for once more.
+func (ln *line) again() {
+	for at := ln.stay.Front(); at != nil; at = ln.stay.Front() {
+		ln.put(at.Value.(*waiter), &ln.fresh)
+	}
 }
 
 // asked follows from an ask that has ended. dry: the database had no more than it gave, so that
