@@ -20,12 +20,13 @@ import (
 // price for each write's own size, so that back-pressure reaches the clients
 // before memory runs out.
 const (
-	queueBytes   = 96 << 20 // of enqueues; must exceed the largest frame (64 MiB)
-	settleBytes  = 32 << 20 // of settles, which do not wait for room behind enqueues
-	writePrice   = 4 << 10  // at least, for each write
-	batchWrites  = 1000     // writes in one commit
-	batchJobs    = 4000     // jobs or leases in one commit
-	batchBytes   = 16 << 20 // payload bytes in one commit, beyond its first write
+	queueBytes   = 96 << 20  // of enqueues; must exceed the largest frame (64 MiB)
+	settleBytes  = 32 << 20  // of settles, which do not wait for room behind enqueues
+	largeSettle  = 256 << 10 // what has more bytes than that beside its leases waits behind enqueues too
+	writePrice   = 4 << 10   // at least, for each write
+	batchWrites  = 1000      // writes in one commit
+	batchJobs    = 4000      // jobs or leases in one commit
+	batchBytes   = 16 << 20  // payload bytes in one commit, beyond its first write
 	enqueueWait  = 5 * time.Second
 	retryInitial = 20 * time.Millisecond
 	retryMax     = time.Second

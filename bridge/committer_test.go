@@ -23,7 +23,7 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), settles: semaphore.NewWeighted(settleBytes)}
-				p, err := c.reserve(t.Context(), nil, backends.Enqueue{})
+				p, err := c.reserve(t.Context(), nil, backends.Enqueue{}, 0)
 				if err != nil {
 					t.Fatal(err)
 				}

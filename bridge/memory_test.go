@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // heap is what is in use, garbage not counted.
@@ -53,6 +54,46 @@ func TestMemoryOfNacks(t *testing.T) {
 		for range nacks {
 			c.receive()
 		}
+	})
+}
+
+// TestMemoryOfSettledLeases: settles whose commit hangs keep no more than writes may, whatever the leases
+// are that they name.
+func TestMemoryOfSettledLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const settles, leases = 400, 1000
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		lease := c.claim1("q").Lease
+		others := ""
+		for i := range leases - 1 {
+			others += fmt.Sprintf(`,"%0*d"`, protocol.MaxLease, i)
+		}
+		gate := make(chan struct{})
+		db.hold.Store(&gate)
+		before := heap()
+		go func() {
+			for i := range settles {
+				if _, err := fmt.Fprintf(c.conn, `{"op":"extend","id":%d,"leases":[%q%s]}`+"\n", i, lease, others); err != nil {
+					return
+				}
+			}
+		}()
+		synctest.Wait()
+		kept := heap() - before
+		t.Logf("%d settles of %d leases each keep %d MiB", settles, leases, kept>>20)
+		if kept > queueBytes*5/4 {
+			t.Errorf("%d MiB are kept, and writes may take %d MiB", kept>>20, int64(queueBytes)>>20)
+		}
+		db.hold.Store(nil)
+		close(gate)
+		r := c.receive()
+		if len(r.Lost) < leases-1 {
+			t.Errorf("answered %+v", r.Error)
+		}
+		c.close()
 	})
 }
 

@@ -91,7 +91,7 @@ func TestSettlesPassEnqueues(t *testing.T) {
 		var stored atomic.Int32
 		for range 5 {
 			go func() {
-				if _, err := c.reserve(t.Context(), nil, large); err == nil {
+				if _, err := c.reserve(t.Context(), nil, large, 0); err == nil {
 					stored.Add(1)
 				}
 			}()
@@ -99,7 +99,7 @@ func TestSettlesPassEnqueues(t *testing.T) {
 		synctest.Wait()
 		settled := make(chan error, 1)
 		go func() {
-			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")})
+			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}, 0)
 			settled <- err
 		}()
 		synctest.Wait()
@@ -110,6 +110,36 @@ func TestSettlesPassEnqueues(t *testing.T) {
 			}
 		default:
 			t.Errorf("an ack waits for room behind enqueues, of which %d have some", stored.Load())
+		}
+	})
+}
+
+// TestSettlesPassLargeSettles: where acks with large results or follow-up jobs wait for room, small
+// settles find some.
+func TestSettlesPassLargeSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), settles: semaphore.NewWeighted(settleBytes),
+			times: newLeaseTimes(Database{HostLease: DefaultHostLease})}
+		one := make([]backends.Lease, 1)
+		for range 50 {
+			go func() {
+				_, _ = c.reserve(t.Context(), nil, backends.Ack{Leases: one, Result: make([]byte, 4<<20)}, 0)
+			}()
+		}
+		synctest.Wait()
+		settled := make(chan error, 1)
+		go func() {
+			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: one, Result: []byte("x")}, 0)
+			settled <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-settled:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("a small ack waits for room behind large ones")
 		}
 	})
 }

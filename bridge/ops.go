@@ -139,7 +139,7 @@ func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
 
 // submit queues a write for the group commit.
 func (b *bank) submit(s *session, w backends.Write) (*pending, error) {
-	p, err := b.committer.reserve(context.Background(), s, w)
+	p, err := b.committer.reserve(context.Background(), s, w, 0)
 	if err != nil {
 		return nil, err
 	}

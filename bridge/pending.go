@@ -37,16 +37,16 @@ type outcome struct {
 	err error
 }
 
-// reserve waits for room in the queue for a session's write. Each reserved pending must
-// be pushed.
-func (c *committer) reserve(ctx context.Context, sess *session, w backends.Write) (*pending, error) {
+// reserve waits for room in the queue for a session's write, whose request keeps so many bytes
+// beside it. Each reserved pending must be pushed.
+func (c *committer) reserve(ctx context.Context, sess *session, w backends.Write, beside int64) (*pending, error) {
 	p := &pending{write: w, sess: sess, size: sizeOf(w), done: make(chan outcome, 1)}
-	most := int64(queueBytes)
+	most, bytes := int64(queueBytes), p.size.bytes+beside
 	p.room = c.room
-	if len(leasesOf(w)) > 0 {
+	if len(leasesOf(w)) > 0 && bytes <= largeSettle {
 		p.room, most = c.settles, settleBytes
 	}
-	p.price = min(max(p.size.bytes+int64(p.size.jobs)*256, writePrice), most)
+	p.price = min(max(bytes+int64(p.size.jobs)*256, writePrice), most)
 	if p.room.TryAcquire(p.price) {
 		return p, nil
 	}

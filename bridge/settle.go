@@ -134,7 +134,7 @@ func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []b
 	bank := part.bank
 	bind := st.op == protocol.OpExtend && req.Bind
 	write := st.write(part, req, follow)
-	p, err := bank.committer.reserve(context.Background(), st.sess, write)
+	p, err := bank.committer.reserve(context.Background(), st.sess, write, textBytes(part.text)+textBytes(st.lost))
 	if err != nil {
 		part.err = err
 		return
@@ -208,6 +208,13 @@ func (st *settlement) finish() *protocol.Reply {
 	}
 	settled.Count = int64(st.total - len(settled.Lost))
 	return reply
+}
+
+func textBytes(texts []string) (n int64) {
+	for _, text := range texts {
+		n += int64(len(text))
+	}
+	return n
 }
 
 // textOf is a lease of the part as the client wrote it.
