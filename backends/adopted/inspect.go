@@ -118,7 +118,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 			Row: func(cells [][]byte) error {
 				var ms int64
 				err := number(cells[0], &ms)
-				*of.age = max(time.Duration(ms)*time.Millisecond, time.Millisecond)
+				*of.age = max(batch.FromMS(ms), time.Millisecond)
 				return err
 			},
 		})

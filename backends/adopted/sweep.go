@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // sweeps is what a Store remembers from sweep to sweep.
@@ -94,7 +95,7 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 			}
 			var left int64
 			err := number(cells[0], &left)
-			o.next, o.due = max(time.Duration(left)*time.Millisecond, 0), left <= 0
+			o.next, o.due = max(batch.FromMS(left), 0), left <= 0
 			return err
 		},
 	}, {

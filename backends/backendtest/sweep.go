@@ -51,6 +51,12 @@ var sweeping = map[string]func(*kit){
 		k.settle(backends.Ack{Leases: each(j)}, 0)
 		next(30 * time.Minute)
 	},
+	"NextIsNotFarAway": func(k *kit) { // further than a time.Duration reaches
+		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Hour}, backends.NewJob{Queue: "p", RunAt: time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)})
+		if r := k.sweep(backends.Sweep{}); r.Next > time.Hour || r.Next < time.Hour-time.Second {
+			k.Errorf("next in %v, want an hour", r.Next)
+		}
+	},
 	"ManyAtOnce": func(k *kit) {
 		const n = 60
 		jobs := make([]backends.NewJob, n)

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,7 +154,7 @@ func (x *sight) outlook(s *Store, w backends.Sweep) (o outlook) {
 			if p.at <= x.now {
 				lanes = append(lanes, p.lane)
 			}
-			if d := time.Duration(max(p.at-x.now, 0)) * time.Microsecond; o.next < 0 || d < o.next {
+			if d := time.Duration(min(max(p.at-x.now, 0), math.MaxInt64/1000)) * time.Microsecond; o.next < 0 || d < o.next {
 				o.next = d
 			}
 		}

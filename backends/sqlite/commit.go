@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // Commit implements backends.Backend.
@@ -203,7 +204,7 @@ func number(id string) (n int64, ok bool) {
 }
 
 // duration is a number of milliseconds, or with NULL nothing.
-func (r row) duration(i int) time.Duration { return time.Duration(r.int(i)) * time.Millisecond }
+func (r row) duration(i int) time.Duration { return batch.FromMS(r.int(i)) }
 
 // time is an instant; NULL is the zero time.
 func (r row) time(i int) time.Time {

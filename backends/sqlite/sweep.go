@@ -128,7 +128,7 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 		}
 		o.next = -1
 		if next < math.MaxInt64 {
-			o.next = time.Duration(max(next-t.now, 0)) * time.Millisecond
+			o.next = batch.FromMS(max(next-t.now, 0))
 		}
 		if err := t.lookForLost(&o); err != nil {
 			return err

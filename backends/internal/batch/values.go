@@ -3,6 +3,7 @@ package batch
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -25,8 +26,11 @@ func MS(d time.Duration) int64 {
 	return n
 }
 
-// FromMS is the opposite of MS.
-func FromMS(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+// FromMS is the opposite of MS. A time that no Duration can hold is the longest one.
+func FromMS(n int64) time.Duration {
+	const most = int64(math.MaxInt64 / time.Millisecond)
+	return time.Duration(max(-most, min(n, most))) * time.Millisecond
+}
 
 // Never is Swept.Unusable for a scheduled job whose run_at is too late.
 func Never(id int64, place string) error {
