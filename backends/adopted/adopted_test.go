@@ -223,8 +223,8 @@ func (k *kit) commit(b backends.Batch) backends.Results {
 func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
 	k.Helper()
 	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
-	if len(r.Lost) != lost {
-		k.Errorf("%T: %d leases were lost, want %d", w, len(r.Lost), lost)
+	if len(r.Lost) != lost || r.Err != nil {
+		k.Errorf("%T: %d leases were lost, want %d; %v", w, len(r.Lost), lost, r.Err)
 	}
 	return r
 }

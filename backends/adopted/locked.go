@@ -179,9 +179,13 @@ func find(ctx context.Context, sql backends.SQL, rows map[*table][]string, query
 	return found, sql.Do(ctx, all...)
 }
 
-// eachRow calls f with each valid lease of the writes, and its write's number and table.
+// eachRow calls f with each valid lease of the writes that change its row, and with its
+// write's number and table.
 func (k *commitment) eachRow(x *settling, f func(n int, t *table, l *lease)) {
 	for _, p := range k.parts {
+		if e, ok := p.Write.(backends.Extend); ok && e.Bind == 0 {
+			continue // a worker's own transaction may have the row locked
+		}
 		for _, proof := range batch.LeasesOf(p.Write) {
 			l := x.valid(proof, ownerOf(p.Write))
 			if l == nil {

@@ -187,6 +187,19 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
+// TestExtendOfALockedRow: a lease is renewed while its worker's own transaction, or another
+// program's, has the row locked. Nothing of the row is changed.
+func TestExtendOfALockedRow(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		first := k.one("e")
+		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
+		k.write(backends.Extend{Leases: leases(first), Lease: time.Minute}, 0)
+		k.write(backends.Extend{Leases: leases(first)}, 0)
+		k.sql("COMMIT")
+	})
+}
+
 // TestOrder: oldest first, by numbers as numbers; newest first; as the columns say.
 func TestOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
