@@ -87,6 +87,11 @@ func (k *kit) oddValue(column, expression string, old bool) {
 	case refused == nil && extra == 0 && !waits && next.Unusable == nil:
 		k.Errorf("%s: its job is neither given nor reported", what)
 	}
+	// Its second failure must be as good as its first.
+	for range 2 {
+		k.settle(backends.Nack{Leases: each(r.Claims[0].Jobs...), HasDelay: true}, 0)
+		r = k.commit(k.claims(me, 9, 0, policy("q")))
+	}
 	k.settle(backends.Ack{Leases: each(r.Claims[0].Jobs...)}, 0)
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDead} {
 		if _, _, err := k.inspector().Command(k.Context(), backends.Command{Kind: backends.Purge, Queue: "q", State: state}); err != nil {

@@ -66,7 +66,7 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 	first := len(c.res.Jobs)
 	for i, r := range rows {
 		r.Token, r.Attempt, r.MaxAttempts = slots[i].Token, int(r.attempts)+1, int(cmp.Or(r.max, int64(p.MaxAttempts)))
-		r.Fence = max(min(r.Fence, 1<<62-1)+1, int64(t.now))
+		r.Fence = nextFence(r.Fence, t.now)
 		r.Timeout = cmp.Or(batch.FromMS(r.timeout), p.Timeout)
 		c.res.Jobs = append(c.res.Jobs, r.Job)
 	}
@@ -74,9 +74,18 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 	return nil
 }
 
+// nextFence is a number after a row's. After one that only an INSERT can have named, and that
+// leaves no room for more, it is the time. The UPDATE of update has the same.
+func nextFence(fence int64, now instant) int64 {
+	if fence >= 1<<62-1 {
+		return int64(now)
+	}
+	return max(fence+1, int64(now))
+}
+
 func (c *claiming) update(t *tx, p backends.Policy, a alike, g *taking) {
 	deadline := t.now.after(a.timeout)
-	t.add("UPDATE "+byID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(LEAST(fence, 4611686018427387903) + 1, ?), attempts = LEAST(attempts, 32767) + ?, ahead = ?, "+
+	t.add("UPDATE "+byID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(IF(fence < 4611686018427387903, fence + 1, 0), ?), attempts = LEAST(attempts, 32767) + ?, ahead = ?, "+
 		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, keep_ms = ?, keep_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_host = ?, token_number = ",
 		int64(c.host), t.now, int64(t.now), 1-flag(a.uncharged), flag(a.uncharged),
 		a.max, batch.MS(p.Backoff), batch.MS(p.BackoffMax), positive(batch.MS(p.Keep)), positive(batch.MS(p.KeepDead)),
@@ -117,7 +126,7 @@ func (c *claiming) bury(t *tx, p backends.Policy, rows []ready) {
 		t.wrote = true
 		c.res.Fallen.Add(p.Queue, backends.CauseTooLarge, true)
 		message := backends.TooLarge(r.size, c.MaxPayload)
-		fence := max(min(r.Fence, 1<<62-1)+1, int64(t.now))
+		fence := nextFence(r.Fence, t.now)
 		expires := t.now.after(batch.MS(p.KeepDead))
 		t.add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, keep_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
 			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), positive(batch.MS(p.KeepDead)), t.now, expires, message, r.id)

@@ -7,7 +7,7 @@
 
 ALTER TABLE {s}.qsidecar_jobs
   DROP CONSTRAINT IF EXISTS qsidecar_usable,
-  ADD CONSTRAINT qsidecar_usable CHECK (fence > 0 OR ready_at > enqueued_at AND isfinite(ready_at) OR fence = 0
+  ADD CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR ready_at > enqueued_at AND isfinite(ready_at) OR fence = 0
     AND (run_at IS NULL OR run_at >= '0001-01-02 00:00:00+00' AND run_at < '9999-12-31 23:59:59.999001+00')
     AND enqueued_at >= '0001-01-02 00:00:00+00' AND enqueued_at < '9999-12-31 23:59:59.999001+00'
     AND ready_at >= '0001-01-02 00:00:00+00' AND ready_at < '9999-12-31 23:59:59.999001+00'

@@ -18,6 +18,10 @@ func sizeOf(alias string) string {
 // longer than an interval can be. (least would take the limit for NULL.)
 const ownTimeout = "CASE WHEN j.timeout_ms > 316224000000 THEN 316224000000 ELSE j.timeout_ms END"
 
+// nextFence is a number after the row's. After one that only an INSERT can have named, and
+// that leaves no room for more, it is the time.
+const nextFence = "greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint))"
+
 const claimHead = `
 WITH picked AS MATERIALIZED (
   SELECT r.id, r.size, s.policy, s.n, r.urgency, r.position
@@ -74,7 +78,7 @@ const claimTail = `
   FROM numbered WHERE size <= $3::bigint AND (total <= $2::bigint OR slot = 1 AND $22::boolean)
 ), taken AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $21::bigint, claimed_at = {s}.qsidecar_now(),
-    fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
+    fence = ` + nextFence + `,
     (attempts, ahead, claim_max, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms,
       token_host, token_number, lease_ms, deadline, due_at, worker) = (
     SELECT least(j.attempts, 32767) + 1 - uncharged::int, uncharged, claim_max,
@@ -130,7 +134,7 @@ WITH picked AS MATERIALIZED (
   ) AS a
 )
 UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $20::bigint, claimed_at = {s}.qsidecar_now(),
-  fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
+  fence = ` + nextFence + `,
   attempts = least(j.attempts, 32767) + 1 - ($21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int))::int,
   ahead = $21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int),
   claim_max = coalesce(j.max_attempts, $9::int), backoff_ms = $11::bigint, backoff_max_ms = $12::bigint,
@@ -148,7 +152,7 @@ RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], card
 const burySQL = `
 WITH b AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = least(j.attempts, 32767) + 1,
-    fence = greatest(j.fence + 1, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint)),
+    fence = ` + nextFence + `,
     claim_max = coalesce(j.max_attempts, ($2::int[])[` + at + `]), keep_dead_ms = nullif(($3::bigint[])[` + at + `], 0),
     finished_at = {s}.qsidecar_now(), expires_at = {s}.qsidecar_now() + nullif(($3::bigint[])[` + at + `], 0) * interval '1 ms',
     last_error = ($4::text[])[` + at + `]
