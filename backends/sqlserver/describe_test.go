@@ -171,7 +171,6 @@ func TestHostileNames(t *testing.T) {
 		g.Constant("Yes", truth):           "1",
 		g.Constant("1) OR (1=1", truth):    "CONVERT(bit, N'1) OR (1=1')",
 		g.Constant("x", backends.Column{Kind: backends.BytesColumn, Type: "varbinary(9)"}):                        "0x78",
-		g.Constant("2026-01-02 03:04:05", backends.Column{Kind: backends.TimeColumn, Type: "datetime"}):           "CONVERT(datetime, N'2026-01-02 03:04:05', 121)",
 		g.Constant("2026-01-02T03:04:05Z", backends.Column{Kind: backends.TimeColumn, Type: "datetimeoffset(3)"}): "CONVERT(datetimeoffset(3), N'2026-01-02T03:04:05Z')",
 		g.Own("qsidecar_leases"): "[qsidecar].qsidecar_leases",
 	} {
@@ -190,6 +189,29 @@ func TestHostileNames(t *testing.T) {
 	} {
 		if _, err := say(1, st); err == nil {
 			t.Errorf("%q with %v is said", st.Text, st.Args)
+		}
+	}
+}
+
+// TestTextsAsTimes: no text becomes a datetime but by way of a datetime2, which takes the
+// forms of ISO 8601 in any language, and on Babelfish, too.
+func TestTextsAsTimes(t *testing.T) {
+	t.Parallel()
+	g := grammar{}
+	of := func(kind string) backends.Column { return backends.Column{Name: "At", Kind: backends.TimeColumn, Type: kind} }
+	text := mark(markText, 1)
+	for got, want := range map[string]string{
+		g.Constant("2026-01-02 03:04:05", of("datetime")):      "CONVERT(datetime, CONVERT(datetime2(7), N'2026-01-02 03:04:05', 121))",
+		g.Constant("2026-01-02T03:04:05", of("smalldatetime")): "CONVERT(smalldatetime, CONVERT(datetime2(7), N'2026-01-02T03:04:05'))",
+		g.Constant("2026-01-02 03:04:05", of("datetime2(3)")):  "CONVERT(datetime2(3), N'2026-01-02 03:04:05', 121)",
+		g.Arg(1, of("datetime")):                               "CONVERT(datetime, CONVERT(datetime2(7), " + text + "))",
+		g.Exact(1, of("smalldatetime")):                        "CONVERT(smalldatetime, CONVERT(datetime2(7), " + text + "))",
+		g.Arg(1, of("datetimeoffset(3)")):                      "CONVERT(datetimeoffset(3), " + text + ")",
+		g.Is(1, of("datetime")):                                "[At] = TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), " + text + "))",
+		g.Among(1, of("datetime")):                             "[At] IN (" + listed(1, "TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), ", "))") + ")",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

@@ -156,9 +156,20 @@ func (g grammar) Constant(literal string, c backends.Column) string {
 	case c.Kind == backends.BytesColumn:
 		return "0x" + hex.EncodeToString([]byte(literal))
 	case c.Kind == backends.TimeColumn && !strings.HasPrefix(c.Type, "datetimeoffset") && !strings.ContainsAny(literal, "Tt"):
-		return "CONVERT(" + c.Type + ", " + g.Text(literal) + ", 121)"
+		return converted("CONVERT", c, g.Text(literal)+", 121")
 	}
-	return "CONVERT(" + c.Type + ", " + g.Text(literal) + ")"
+	return converted("CONVERT", c, g.Text(literal))
+}
+
+// converted is a text as a value of the column's type. function is CONVERT or TRY_CONVERT.
+// A text becomes a datetime or a smalldatetime by way of a datetime2. Otherwise the login's
+// language decides which number is the month of 2026-02-03 10:00, and Babelfish takes no
+// text with a T.
+func converted(function string, c backends.Column, text string) string {
+	if c.Type == "datetime" || c.Type == "smalldatetime" {
+		text = function + "(datetime2(7), " + text + ")"
+	}
+	return function + "(" + c.Type + ", " + text + ")"
 }
 
 // Arg: what is too long for the column is the server's to refuse, so that nothing is
@@ -175,7 +186,7 @@ func (g grammar) Arg(n int, c backends.Column) string {
 	case c.Type == "xml" || c.Type == "json":
 		return mark(markText, n)
 	}
-	return "CONVERT(" + c.Type + ", " + mark(markText, n) + ")"
+	return converted("CONVERT", c, mark(markText, n))
 }
 
 // Exact: the server makes question marks of letters that a code page lacks. What is
@@ -210,7 +221,7 @@ func (t writtenAs) bare(expression string) string {
 // Is: blanks at a text's end count in no comparison of the server's.
 func (g grammar) Is(n int, c backends.Column) string {
 	if !isText(c) {
-		return g.Name(c.Name) + " = TRY_CONVERT(" + c.Type + ", " + mark(markText, n) + ")"
+		return g.Name(c.Name) + " = " + converted("TRY_CONVERT", c, mark(markText, n))
 	}
 	t := writtenOf(c)
 	value := t.bare(mark(markText, n))
@@ -227,7 +238,7 @@ func (g grammar) Among(n int, c backends.Column) string {
 		return what + " IN (" + listed(n, before, after) + ")"
 	}
 	if !isText(c) {
-		return among(g.Name(c.Name), "TRY_CONVERT("+c.Type+", {})")
+		return among(g.Name(c.Name), converted("TRY_CONVERT", c, "{}"))
 	}
 	t := writtenOf(c)
 	value := t.bare("{}")

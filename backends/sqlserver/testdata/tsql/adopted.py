@@ -61,6 +61,14 @@ def type_rules(schema, tree, say):
                 say(f"{a.name} is {c.kind}, and is compared with an N'…'")
 
 
+def time_rules(tree, say):
+    """A text becomes a datetime by way of a datetime2, in any language and on Babelfish."""
+    for c in [*tree.find_all(exp.Convert), *tree.find_all(exp.TryCast), *tree.find_all(exp.Cast)]:
+        kind, value = (c.this, c.expression) if isinstance(c, exp.Convert) else (c.args["to"], c.this)
+        if kind.sql("tsql").lower() in ("datetime", "smalldatetime") and isinstance(value, (exp.Parameter, exp.National)):
+            say("a text becomes a datetime as the login's language has it")
+
+
 def faults(schema, text):
     """All that is wrong with a file."""
     wrong = []
@@ -75,6 +83,7 @@ def faults(schema, text):
             say = lambda what, s=s: wrong.append(f"{what}\n    {s.text[:300]}")  # noqa: E731
             lock_rules(s.tree, say)
             type_rules(schema, s.tree, say)
+            time_rules(s.tree, say)
             if isinstance(s.tree, (exp.Update, exp.Delete)):
                 change_rules(schema, s.tree, say)
             if isinstance(s.tree, (exp.Update, exp.Delete, exp.Insert)) and "SET @wrote = @wrote + 1;" not in section:
@@ -95,6 +104,7 @@ BROKEN = [
     ("SET @wrote = @wrote + 1;\n", "", "no number"),
     ("SELECT @@ROWCOUNT AS matched;\n", "", "result sets"),
     ("CONVERT(nvarchar(max), 1, 126) AS qsidecar_1", "CONVERT(nvarchar(max), 1, 126)", "without a name"),
+    ("TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), @a1_2))", "TRY_CONVERT(datetime, @a1_2)", "language"),
     ("[ReaderCode] = CONVERT(varchar(8000), RTRIM(@a1_1) COLLATE SQL_Latin1_General_CP1_CI_AS)", "[ReaderCode] = @a1_1", "compares readercode char(8)"),
 ]
 
