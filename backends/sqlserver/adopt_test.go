@@ -48,7 +48,7 @@ func TestAdoptedMessages(t *testing.T) {
 		t.Errorf("enqueued at %v, want %v", jobs[0].EnqueuedAt, want)
 	}
 	k.shows(showMessages, "1|A|worker|t|", "3|N||", "4|A|worker|t|")
-	k.shows(`SELECT CASE WHEN abs(extract(epoch FROM "TakenTime" - interval '2 hours' - (clock_timestamp() AT TIME ZONE 'UTC'))) < 60 THEN 'now' ELSE "TakenTime"::text END
+	k.shows(`SELECT CASE WHEN abs(extract(epoch FROM "TakenTime" - interval '2 hours' - (clock_timestamp() AT TIME ZONE 'UTC'))) < 1800 THEN 'now' ELSE "TakenTime"::text END
 		FROM dbo."MsgQueue" WHERE "MsgId" = 1`, "now")
 	k.write(backends.Ack{Leases: leasesOf(jobs[0])}, 0)
 	k.write(backends.Ack{Leases: leasesOf(jobs[0])}, 1)
