@@ -242,6 +242,7 @@ type TableInfo struct {
 	Similar      []string   // names like it, where it is not there
 	Channels     []string   // in which its triggers notify of rows, as far as they name them
 	Checks       []string   // its CHECK conditions, as the engine writes them
+	FoldsCase    bool       // a column's name can be written in any case
 	Remarks      Findings   // what else there is to say of it
 }
 

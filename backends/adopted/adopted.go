@@ -86,6 +86,7 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 	if err != nil {
 		return nil, fmt.Errorf("queues.%s.table: %w", p.queue, err)
 	}
+	m = m.spelled(info)
 	t := compile(p, m, info, s.g)
 	s.hears(p, m.Notify)
 	if t == nil {
@@ -101,7 +102,7 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 		if err != nil {
 			return nil, fmt.Errorf("queues.%s.on_ack: %w", p.queue, err)
 		}
-		t.archives(p, to)
+		t.archives(p, alike(to, info))
 	}
 	if a := s.advisor(); a != nil && len(p.all) == 0 {
 		_, err = a.Explain(ctx, &backends.Statement{

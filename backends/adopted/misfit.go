@@ -3,6 +3,7 @@ package adopted
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -72,6 +73,60 @@ func (t *table) column(p *problems, key, name string) (backends.Column, bool) {
 		p.add(key, "the table has no column %s: is it %s? It has %s", name, near, strings.Join(names, ", "))
 	}
 	return c, false
+}
+
+// catalogued is a column's name as the catalogue has it, where the server takes the two for
+// the same.
+func catalogued(info backends.TableInfo, name string) string {
+	if _, has := info.Column(name); has || !info.FoldsCase {
+		return name
+	}
+	for _, c := range info.Columns {
+		if strings.EqualFold(c.Name, name) {
+			return c.Name
+		}
+	}
+	return name
+}
+
+// spelled is the mapping with the columns' names as the catalogue has them.
+func (m Table) spelled(info backends.TableInfo) Table {
+	columns, where := map[Role][]string{}, map[string]Value{}
+	for role, names := range m.Columns {
+		for _, name := range names {
+			columns[role] = append(columns[role], catalogued(info, name))
+		}
+	}
+	for name, v := range m.Where {
+		to := catalogued(info, name)
+		if _, twice := m.Where[to]; twice {
+			to = name // which is told
+		}
+		where[to] = v
+	}
+	m.Columns, m.Where, m.Order = columns, where, slices.Clone(m.Order)
+	for i := range m.Order {
+		m.Order[i].Column = catalogued(info, m.Order[i].Column)
+	}
+	if m.Token != nil {
+		token := *m.Token
+		token.Column = catalogued(info, token.Column)
+		m.Token = &token
+	}
+	return m
+}
+
+// alike is an archive with its columns' names as the table has them.
+func alike(archive, table backends.TableInfo) backends.TableInfo {
+	for i := range archive.Columns {
+		archive.Columns[i].Name = catalogued(table, archive.Columns[i].Name)
+	}
+	for _, x := range archive.Indexes {
+		for i := range x.Columns {
+			x.Columns[i].Name = catalogued(table, x.Columns[i].Name)
+		}
+	}
+	return archive
 }
 
 // declared is a column's type for people: without what an engine has to know of it.

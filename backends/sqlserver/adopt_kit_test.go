@@ -46,7 +46,7 @@ func catalogue(t testing.TB, ddl string) map[string][]*answer {
 	t.Helper()
 	all := map[string][]*answer{}
 	for _, m := range createTable.FindAllStringSubmatch(ddl, -1) {
-		sets := []*answer{rowOf("dbo", m[1], "U", int64(0)), {columns: make([]string, 13)}, {columns: make([]string, 6)}, {columns: make([]string, 2)},
+		sets := []*answer{rowOf("dbo", m[1], "U", int64(0), int64(1)), {columns: make([]string, 13)}, {columns: make([]string, 6)}, {columns: make([]string, 2)},
 			{make([]string, 2), [][]driver.Value{{"INSERT", int64(1)}, {"DELETE", int64(1)}}}, {columns: make([]string, 1)}, {columns: make([]string, 1)}}
 		nullable := map[string]bool{}
 		index := func(name, columns string, unique int64) {

@@ -103,6 +103,38 @@ func TestAdoptedMessages(t *testing.T) {
 	k.isTSQL("messages")
 }
 
+// TestAdoptedNames: where the database's collation takes names of columns in any case, so
+// does a mapping.
+func TestAdoptedNames(t *testing.T) {
+	t.Parallel()
+	m := messages()
+	for role, names := range m.Columns {
+		m.Columns[role] = []string{strings.ToLower(names[0])}
+	}
+	m.Where = map[string]adopted.Value{"MSGTYPECODE": {Text: "ORD"}}
+	m.Order = []adopted.Ordering{{Column: "createtime"}}
+	k := adopting(t, map[string]adopted.Table{"orders": m}, someMessages)
+	if advice := k.Advice(); len(advice) > 0 {
+		t.Errorf("%+v", advice)
+	}
+	if job := k.one("orders"); job.ID != "1" || job.Headers["SourceCode"] != "web" {
+		t.Errorf("%+v", job)
+	}
+	archive := k.e.tables["Order Lines Done"]
+	for _, row := range archive[1].rows {
+		row[0] = strings.ToLower(row[0].(string))
+	}
+	k.sql(`INSERT INTO dbo."Order Lines" ("OrderNo", "Line", "What") VALUES ('a', 1, 'x')`)
+	lines := adopted.Table{Name: "Order Lines", OnAck: adopted.Archive, Archive: "Order Lines Done", Token: &adopted.Token{Column: "PID", From: 1, To: 9},
+		Columns: map[adopted.Role][]string{adopted.ID: {"orderno", "line"}, adopted.Payload: {"what"}}}
+	var err error
+	if k.Store, err = adopted.New(t.Context(), k.engine, map[string]adopted.Table{"lines": lines}); err != nil {
+		t.Fatal(err)
+	}
+	k.write(backends.Ack{Leases: leasesOf(k.one("lines"))}, 0)
+	k.shows(`SELECT concat_ws('|', "OrderNo", "Line", "What") FROM dbo."Order Lines Done"`, "a|1|x")
+}
+
 // TestAdoptedCutsNothing: a value that is longer than its column is refused, and no row is
 // found by an id that begins with its key.
 func TestAdoptedCutsNothing(t *testing.T) {

@@ -60,7 +60,7 @@ var objectKinds = map[string]string{"U": "table", "V": "view", "SN": "synonym", 
 func (d *described) object(rows *sql.Rows) error {
 	var kind string
 	var memory bool
-	if err := rows.Scan(&d.info.Schema, &d.info.Name, &kind, &memory); err != nil {
+	if err := rows.Scan(&d.info.Schema, &d.info.Name, &kind, &memory, &d.info.FoldsCase); err != nil {
 		return err
 	}
 	if d.info.Kind = objectKinds[kind]; d.info.Kind == "" {

@@ -26,7 +26,7 @@ func theirs() []*answer {
 			flag01(strings.Contains(flags, "d")), flag01(strings.Contains(flags, "j")), maySelect, mayUpdate, map[bool]string{true: "(N'N')", false: ""}[name == "State"]}
 	}
 	return []*answer{
-		set([]driver.Value{"dbo", "Jobs", "U", int64(0)}),
+		set([]driver.Value{"dbo", "Jobs", "U", int64(0), int64(1)}),
 		set(
 			column("Id", "int", 4, 10, 0, "", "g", 1, 1),
 			column("State", "char", 1, 0, 0, "Latin1_General_CI_AS", "d", 1, 1),
@@ -71,6 +71,9 @@ func TestDescribe(t *testing.T) {
 		[]any{"dbo", "table", "", [][]string{{"Id"}, {"State", "Id"}}, []string{"DELETE"}, []string{"theirs"}, 1}) {
 		t.Errorf("%+v", got)
 	}
+	if !info.FoldsCase {
+		t.Error("the database's collation takes names in any case")
+	}
 	if want := (backends.Index{Name: "open", Only: "[State]='N'", Columns: []backends.IndexColumn{{Name: "State"}, {Name: "At", Descending: true}}}); !cmp.Equal(info.Indexes[1], want) {
 		t.Errorf("%+v", info.Indexes)
 	}
@@ -98,14 +101,14 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("%s: %s, want %s", given, got, want)
 		}
 	}
-	world[0].rows[0] = []driver.Value{"dbo", "Jobs", "U", int64(1)}
+	world[0].rows[0] = []driver.Value{"dbo", "Jobs", "U", int64(1), int64(0)}
 	for i := range world[1].rows {
 		world[1].rows[i][11] = int64(0)
 	}
 	if info, err = s.Describe(t.Context(), "dbo", "Jobs"); err != nil || !strings.Contains(info.Unsafe, "memory-optimized") || !cmp.Equal(info.Denied, []string{"UPDATE", "DELETE"}) || len(info.Columns[3].Denied) > 0 {
 		t.Errorf("%+v, %v", info, err)
 	}
-	world = []*answer{{columns: make([]string, 4)}, {}, {}, {}, {}, rowOf("JOBS"), {}}
+	world = []*answer{{columns: make([]string, 5)}, {}, {}, {}, {}, rowOf("JOBS"), {}}
 	if info, err = s.Describe(t.Context(), "", "jobs"); err != nil || len(info.Columns) != 0 || !cmp.Equal(info.Similar, []string{"JOBS"}) {
 		t.Errorf("%+v, %v", info, err)
 	}

@@ -7,7 +7,8 @@ SET DEADLOCK_PRIORITY LOW;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @describe_full nvarchar(600) = CASE WHEN @describe_schema = N'' THEN QUOTENAME(@describe_name) ELSE QUOTENAME(@describe_schema) + N'.' + QUOTENAME(@describe_name) END;
 DECLARE @describe_table int = OBJECT_ID(@describe_full);
-SELECT SCHEMA_NAME(o.schema_id) AS home, o.name, RTRIM(o.type) AS kind, COALESCE(CONVERT(int, t.is_memory_optimized), 0) AS memory
+SELECT SCHEMA_NAME(o.schema_id) AS home, o.name, RTRIM(o.type) AS kind, COALESCE(CONVERT(int, t.is_memory_optimized), 0) AS memory,
+  CASE WHEN N'a' = N'A' THEN 1 ELSE 0 END AS folds
 FROM sys.objects AS o LEFT JOIN sys.tables AS t ON t.object_id = o.object_id
 WHERE o.object_id = @describe_table;
 SELECT c.name, COALESCE(b.name, u.name) AS kind, CONVERT(int, c.max_length) AS bytes, CONVERT(int, c.[precision]) AS digits, CONVERT(int, c.[scale]) AS scale,
