@@ -229,6 +229,18 @@ type Grammar interface {
 	Lives(host string) string
 }
 
+// Hinter is a Grammar that has to say in a query how rows are found and what is waited for.
+type Hinter interface {
+	// Claim is Lock, with skip, for a claim. index has the rows in the claim's order; empty:
+	// none is known to. sought: a condition fixes the index's first column.
+	Claim(columns, from, where, order string, n int, index string, sought bool) string
+	// Recall is Lock for all rows that the conditions find by a key.
+	Recall(columns, from, where, order string, skip bool) string
+	// Unlocked is a table of a query that does not wait for locks on its rows. What others
+	// have not committed it may show.
+	Unlocked(table string) string
+}
+
 // TableInfo is what the catalogue says of a table.
 type TableInfo struct {
 	Schema, Name string

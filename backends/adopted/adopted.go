@@ -105,6 +105,7 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 		t.archives(p, alike(to, info))
 	}
 	if a := s.advisor(); a != nil && len(p.all) == 0 {
+		t.index, t.sought = t.serving(a.Habits())
 		_, err = a.Explain(ctx, &backends.Statement{
 			Text: s.g.Lock(outputs(s.g.ToText("1")), t.name, strings.Join(t.waits(), " AND "), t.order(), 0, false),
 		}, info)

@@ -105,6 +105,18 @@ func (t *table) served(h backends.Habits, plan backends.Plan) bool {
 	return false
 }
 
+// serving is the index by which claims find their rows; sought: at a value of its first column.
+func (t *table) serving(h backends.Habits) (index string, sought bool) {
+	for _, x := range t.info.Indexes {
+		if t.serves(x, h) {
+			fixed, _ := t.covered(x.Only)
+			first := x.Columns[0].Name
+			return x.Name, slices.Contains(columnsOf(t.equals()), first) && !slices.Contains(fixed, first)
+		}
+	}
+	return "", false
+}
+
 func (t *table) serves(x backends.Index, h backends.Habits) bool {
 	covered, all := t.covered(x.Only)
 	if x.Only != "" && !all {

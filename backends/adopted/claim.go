@@ -78,8 +78,9 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 			break
 		}
 	}
-	found := len(fit)
-	if fit, err = t.complete(ctx, sql, append(fit, large...), found); err != nil {
+	all := append(fit, large...)
+	fit, locked, err := t.complete(ctx, sql, all, len(fit))
+	if err != nil {
 		return false, err
 	}
 	x := &settling{s: c.s}
@@ -103,7 +104,8 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 			c.res.Fallen.Add(t.queue, e.why, e.dead)
 		}
 	}
-	return len(large) > 0 || len(fit) < found || len(rows) < want && len(rows) == t.most(), nil
+	gone := len(all) - len(fit) - locked // rows that are in the way no longer
+	return gone > 0 || len(rows) < want && len(rows) == t.most() && locked < len(rows), nil
 }
 
 // bury has a job that is too large be dead.
@@ -170,7 +172,13 @@ func (t *table) looking(p backends.Policy, n int) *backends.Statement {
 	}
 	columns = append(append(columns, g.ToText(g.NowMillis()), g.ToText(g.Fence())), t.keyTexts()...)
 	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.Words(2))
-	return &backends.Statement{Text: g.Lock(outputs(columns...), t.name, where, t.order(), 1, true), Args: []any{int64(n), t.queue}}
+	text := ""
+	if h, ok := g.(backends.Hinter); ok {
+		text = h.Claim(outputs(columns...), t.name, where, t.order(), 1, t.index, t.sought)
+	} else {
+		text = g.Lock(outputs(columns...), t.name, where, t.order(), 1, true)
+	}
+	return &backends.Statement{Text: text, Args: []any{int64(n), t.queue}}
 }
 
 // candidates locks rows that may be claimed, in the order of claims.
@@ -203,8 +211,9 @@ func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Pol
 
 // complete reads the payloads of the first fit rows, and what is remembered of all.
 // It returns those of the first that may be claimed: what is remembered may have
-// changed since they were found. A row that may not has no lease.
-func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidate, fit int) (ok []*candidate, err error) {
+// changed since they were found. A row that may not has no lease. locked is of how many
+// others have what is remembered locked: they are left for another time.
+func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidate, fit int) (ok []*candidate, locked int, err error) {
 	g := t.g
 	items := make([]string, len(rows))
 	byItem := make(map[string]*candidate, len(rows))
@@ -214,7 +223,7 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 		r.lease = &lease{id: newID(), queue: t.queue, item: r.item}
 	}
 	where := "l.queue = " + g.Words(1) + " AND " + g.Among(2, itemColumn)
-	text := g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", where, "", 0, false)
+	text := recall(g, where, "", true)
 	if t.Hold { // who has the job's row has what is remembered of it, and this may take long
 		text = "SELECT " + leaseColumns(g) + " FROM " + g.Own(leasesTable) + " l WHERE " + where
 	}
@@ -229,18 +238,29 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 			return err
 		},
 	}
-	if err := sql.Do(ctx, append(t.contents(items[:fit], byItem), leases)...); err != nil {
-		return nil, err
+	asks := append(t.contents(items[:fit], byItem), leases)
+	there := map[string]bool{}
+	if _, past := g.(backends.Hinter); past && !t.Hold {
+		asks = append(asks, &backends.Statement{
+			Text: g.Glance(outputs(g.ToText("l.item")), g.Own(leasesTable)+" l", where), Args: leases.Args,
+			Row: func(cells [][]byte) error { there[string(cells[0])] = true; return nil },
+		})
+	}
+	if err := sql.Do(ctx, asks...); err != nil {
+		return nil, 0, err
 	}
 	for i, r := range rows {
 		switch {
+		case there[r.item] && !r.lease.stored:
+			r.lease = nil
+			locked++
 		case r.lease.notBefore > r.now:
 			r.lease = nil
 		case i < fit:
 			ok = append(ok, r)
 		}
 	}
-	return ok, nil
+	return ok, locked, nil
 }
 
 // contents reads what a worker gets.

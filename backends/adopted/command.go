@@ -124,7 +124,7 @@ func changed(all []*backends.Statement) (n int64) {
 // takeBack ends claims of sidecars by force.
 func (s *Store) takeBack(ctx context.Context, sql backends.SQL, t *table, ids []string) (count int64, err error) {
 	x := &settling{s: s, leases: map[int64]*lease{}, single: true}
-	if err := sql.Do(ctx, x.query(s.g.Lock(leaseColumns(s.g), s.g.Own(leasesTable)+" l", "l.queue = "+s.g.Words(1)+" AND l.token_host IS NOT NULL AND "+s.g.Among(2, itemColumn), "id", 0, false),
+	if err := sql.Do(ctx, x.query(recall(s.g, "l.queue = "+s.g.Words(1)+" AND l.token_host IS NOT NULL AND "+s.g.Among(2, itemColumn), "id", false),
 		t.queue, ids)); err != nil {
 		return 0, err
 	}

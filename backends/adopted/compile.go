@@ -28,6 +28,9 @@ type table struct {
 	remarks    backends.Findings // what was seen on the way
 
 	noEnqueue error // nil: jobs can be enqueued
+
+	index  string // that has the rows which wait in the order of claims; empty: none is known to
+	sought bool   // its first column is found at a value
 }
 
 // compile holds a mapping against the table as it is. p gets all that is wrong; nil:
@@ -244,7 +247,11 @@ func (t *table) claimable(limit int) string {
 	if short := t.short(); short != "" {
 		all = append(all, short)
 	}
-	all = append(all, t.forgotten("l.not_before > "+t.g.NowMillis()))
+	leases := t.g.Own(leasesTable) + " l"
+	if h, ok := t.g.(backends.Hinter); ok { // a claim looks again at what is remembered of those that it finds
+		leases = h.Unlocked(leases)
+	}
+	all = append(all, t.not(leases, "l.not_before > "+t.g.NowMillis()))
 	return strings.Join(all, " AND ")
 }
 
@@ -266,8 +273,12 @@ func (t *table) remembered(condition string) string {
 // forgotten is the condition that a row's lease, should it have one, does not meet
 // one. MySQL makes a join of a NOT EXISTS, and then may read and sort all that waits.
 func (t *table) forgotten(condition string) string {
-	return fmt.Sprintf("(SELECT x.qsidecar_item FROM (SELECT l.item AS qsidecar_item FROM %s l WHERE l.queue = %s AND %s) x WHERE x.qsidecar_item = %s) IS NULL",
-		t.g.Own(leasesTable), t.g.Text(t.queue), condition, t.g.Item(t.key))
+	return t.not(t.g.Own(leasesTable)+" l", condition)
+}
+
+func (t *table) not(leases, condition string) string {
+	return fmt.Sprintf("(SELECT x.qsidecar_item FROM (SELECT l.item AS qsidecar_item FROM %s WHERE l.queue = %s AND %s) x WHERE x.qsidecar_item = %s) IS NULL",
+		leases, t.g.Text(t.queue), condition, t.g.Item(t.key))
 }
 
 // order is what claims go by.

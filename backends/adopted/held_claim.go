@@ -89,7 +89,7 @@ func (c *claiming) takeOne(ctx context.Context, conn spare, p backends.Policy) (
 		c.res.More = true
 		return false, false, nil
 	}
-	ok, err := t.complete(ctx, conn, rows, fit)
+	ok, _, err := t.complete(ctx, conn, rows, fit)
 	switch {
 	case err != nil:
 		return false, false, err

@@ -154,6 +154,15 @@ func leaseColumns(g backends.Grammar) string {
 	return outputs(append(all, g.ToText(g.NowMillis()))...)
 }
 
+// recall is a query that locks the leases which the conditions find by a key. past: where a
+// Hinter can say so, it reads past those that others have locked.
+func recall(g backends.Grammar, where, order string, past bool) string {
+	if h, ok := g.(backends.Hinter); ok {
+		return h.Recall(leaseColumns(g), g.Own(leasesTable)+" l", where, order, past)
+	}
+	return g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", where, order, 0, false)
+}
+
 // outputs are what a query selects, under names of their own: an ORDER BY means the
 // table's columns, and not texts of them.
 func outputs(columns ...string) string {

@@ -61,7 +61,7 @@ func (x *settling) load(ctx context.Context, sql backends.SQL, ids []int64) erro
 	for i, id := range ids {
 		texts[i] = fmt.Sprint(id)
 	}
-	return sql.Do(ctx, x.query(g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", g.Among(1, idColumn), "id", 0, false), texts))
+	return sql.Do(ctx, x.query(recall(g, g.Among(1, idColumn), "id", false), texts))
 }
 
 var idColumn = backends.Column{Name: "id", Type: "bigint", Kind: backends.NumberColumn}

@@ -76,7 +76,7 @@ func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 		t.calls = append(t.calls, q.call)
 	}
 	if err := t.send(ctx); err != nil {
-		return err
+		return t.s.withoutHints(said, err)
 	}
 	if t.asked && !t.alive {
 		return backends.ErrHostLost

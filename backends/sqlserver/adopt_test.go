@@ -135,6 +135,61 @@ func TestAdoptedNames(t *testing.T) {
 	k.shows(`SELECT concat_ws('|', "OrderNo", "Line", "What") FROM dbo."Order Lines Done"`, "a|1|x")
 }
 
+// TestAdoptedClaimsPastLeases: a claim waits for no lease that another transaction has
+// locked, and gives the jobs of the others.
+func TestAdoptedClaimsPastLeases(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	for _, job := range k.claim("orders", 2, 0) {
+		k.write(backends.Nack{Leases: leasesOf(job), Error: "no", HasDelay: true}, 0)
+	}
+	tx, err := k.beside.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `UPDATE qsidecar.qsidecar_leases SET changed_at = changed_at WHERE item = '1'`); err != nil {
+		t.Fatal(err)
+	}
+	k.e.lockTimeouts = true
+	jobs := k.claim("orders", 3, 0)
+	k.e.lockTimeouts = false
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(jobs) != 2 || jobs[0].ID != "4" || jobs[0].Attempt != 2 || jobs[1].ID != "3" {
+		t.Errorf("%+v, want all but the job whose lease is locked", jobs)
+	}
+	if job := k.one("orders"); job.ID != "1" || job.Attempt != 2 || job.LastError != "no" {
+		t.Errorf("%+v", job)
+	}
+}
+
+// TestAdoptedIndexGone: a claim whose index is gone names none from then on.
+func TestAdoptedIndexGone(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	named := func() (n int) {
+		k.engine.mu.Lock()
+		defer k.engine.mu.Unlock()
+		for text := range k.engine.seen {
+			if strings.Contains(text, "WITH (INDEX ([IX_MsgQueue]), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)") {
+				n++
+			}
+		}
+		return n
+	}
+	if job := k.one("orders"); job.ID != "1" || named() == 0 {
+		t.Errorf("%+v, by %d statements that name the index", job, named())
+	}
+	k.e.gone.Store(true)
+	if job := k.one("orders"); job.ID != "4" {
+		t.Errorf("%+v", job)
+	}
+	if job := k.one("orders"); job.ID != "3" {
+		t.Errorf("%+v", job)
+	}
+}
+
 // TestAdoptedCutsNothing: a value that is longer than its column is refused, and no row is
 // found by an id that begins with its key.
 func TestAdoptedCutsNothing(t *testing.T) {

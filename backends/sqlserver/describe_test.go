@@ -201,7 +201,9 @@ func TestHostileNames(t *testing.T) {
 func TestTextsAsTimes(t *testing.T) {
 	t.Parallel()
 	g := grammar{}
-	of := func(kind string) backends.Column { return backends.Column{Name: "At", Kind: backends.TimeColumn, Type: kind} }
+	of := func(kind string) backends.Column {
+		return backends.Column{Name: "At", Kind: backends.TimeColumn, Type: kind}
+	}
 	text := mark(markText, 1)
 	for got, want := range map[string]string{
 		g.Constant("2026-01-02 03:04:05", of("datetime")):      "CONVERT(datetime, CONVERT(datetime2(7), N'2026-01-02 03:04:05', 121))",

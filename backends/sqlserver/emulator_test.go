@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -29,6 +30,8 @@ type emulator struct {
 	// lockTimeouts has a wait for a lock end as SET LOCK_TIMEOUT says. Without it a machine
 	// that stands still ends no wait.
 	lockTimeouts bool
+
+	gone atomic.Bool // the indexes of tables that somebody else owns
 
 	mu    sync.Mutex
 	conns map[*emulated]struct{}
@@ -189,6 +192,12 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 		return c.do(ctx, fmt.Sprintf(`INSERT INTO %s.qsidecar_meta VALUES (1, 1, 1, left(replace(gen_random_uuid()::text, '-', ''), 11))`, c.e.schema))
 	case strings.Contains(query, "CREATE SEQUENCE"), strings.Contains(query, "CREATE INDEX"), strings.Contains(query, "CREATE UNIQUE INDEX"):
 		return c.do(ctx, pg(create.FindString(query)))
+	}
+	if c.e.gone.Load() && strings.Contains(query, "WITH (INDEX ([IX_") {
+		if err := c.do(ctx, "ROLLBACK"); err != nil {
+			return err
+		}
+		return mssql.Error{Number: 308, Class: 16, Message: "Index 'IX' on table 'T' (specified in the FROM clause) does not exist."}
 	}
 	steps, err := c.e.translator.steps(query, c.e.schema)
 	if err != nil {

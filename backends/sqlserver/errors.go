@@ -108,13 +108,14 @@ var throttled = []int32{
 }
 
 // ours: a row of this package's own tables that two transactions made at once, where
-// the server has no key-range locks (Babelfish). The second finds it when it tries again.
+// the server has no key-range locks (Babelfish), or where it was read past (a lease). The
+// second finds it when it tries again.
 func ours(err error) bool {
 	var said mssql.Error
 	if !errors.As(err, &said) || said.Number != 2627 && said.Number != 2601 {
 		return false
 	}
-	for _, constraint := range []string{"qsidecar_keys_name", "qsidecar_hosts_host", "qsidecar_queues_queue", "qsidecar_returns_queue", "qsidecar_commits_lane"} {
+	for _, constraint := range []string{"qsidecar_keys_name", "qsidecar_hosts_host", "qsidecar_queues_queue", "qsidecar_returns_queue", "qsidecar_commits_lane", "qsidecar_leases_item"} {
 		if strings.Contains(said.Message, constraint) {
 			return true
 		}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"unicode/utf16"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -17,14 +18,16 @@ import (
 // Names and constants are of other people's: they may hold whatever T-SQL has a
 // meaning for, but for NULs, which no name and no text of it may have.
 type grammar struct {
-	schema string
-	utf8   bool // the server has collations of UTF-8: from 2019 on
+	schema   string
+	utf8     bool         // the server has collations of UTF-8: from 2019 on
+	hintless *atomic.Bool // true: no hints, as the server refused them; nil: they are used
 }
 
 // Grammar implements backends.Adopter.
 func (s *Store) Grammar() backends.Grammar {
 	azure := s.server.edition == editionAzure || s.server.edition == editionManaged
-	return grammar{schema: s.o.Schema, utf8: azure || s.server.major >= 15}
+	s.hintless.Store(false)
+	return grammar{schema: s.o.Schema, utf8: azure || s.server.major >= 15, hintless: &s.hintless}
 }
 
 // What a mark is for, and as what its argument is declared.
@@ -327,7 +330,7 @@ func (g grammar) First(columns, from, where, order, limit string) string {
 func (g grammar) Lock(columns, from, where, order string, n int, skip bool) string {
 	hints, limit := "UPDLOCK, ROWLOCK", ""
 	if skip {
-		hints = "UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK"
+		hints = locking
 	}
 	if n > 0 {
 		limit = g.Number(n)

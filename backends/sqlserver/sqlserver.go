@@ -90,15 +90,16 @@ type Store struct {
 	database string
 	sql      *statements
 
-	db      *sql.DB // commits, sweeps and looks
-	beats   *sql.DB // one connection, for beats alone
-	handle  int64   // this Store in qsidecar_commits
-	opened  time.Time
-	lanes   chan *lane
-	made    atomic.Int32 // lanes
-	cursors cursor.Set
-	owners  ownersLook
-	counts  batch.Estimates
+	db       *sql.DB // commits, sweeps and looks
+	beats    *sql.DB // one connection, for beats alone
+	handle   int64   // this Store in qsidecar_commits
+	opened   time.Time
+	lanes    chan *lane
+	made     atomic.Int32 // lanes
+	cursors  cursor.Set
+	owners   ownersLook
+	counts   batch.Estimates
+	hintless atomic.Bool // statements of adopted tables have no hints; see withoutHints
 
 	life    context.Context // ends with Close
 	end     context.CancelCauseFunc

@@ -36,8 +36,25 @@ def lock_rules(tree, say):
             say("READPAST without READCOMMITTEDLOCK: refused where the database has READ_COMMITTED_SNAPSHOT")
         if "UPDLOCK" in how and "ROWLOCK" not in how:
             say("UPDLOCK without ROWLOCK: it may lock a page of others' rows")
+        if table.name.lower() == "qsidecar_leases" and "UPDLOCK" in how and "FORCESEEK" not in how and "TOP (" not in tree.sql("tsql"):
+            say("leases are locked that a key finds: a scan meets all that others have locked")
         if "READPAST" in how and "UPDLOCK" not in how and not isinstance(table.parent_select, exp.Select):
             say("READPAST where nothing is locked")
+
+
+def claim_rules(s, say):
+    """A claim locks no more rows than it takes; what it reads beside waits for none."""
+    if "@adopt_line" not in s.text:
+        return
+    if not s.text.endswith("OPTION (LOOP JOIN, OPTIMIZE FOR (@a1_1 = 1))"):
+        say("a claim with a TOP that the server takes for a hundred rows, or joins that may lock all rows first")
+    for table in s.tree.find_all(exp.Table):
+        how, index = hints(table)
+        name = table.name.lower()
+        if name == "qsidecar_leases" and "READUNCOMMITTED" not in how:
+            say("a claim waits for what others have locked in qsidecar_leases")
+        if name == "msgqueue" and (index != "IX_MsgQueue" or "FORCESEEK" not in how):
+            say("a claim does not name the index that serves it")
 
 
 def change_rules(schema, tree, say):
@@ -84,6 +101,7 @@ def faults(schema, text):
             lock_rules(s.tree, say)
             type_rules(schema, s.tree, say)
             time_rules(s.tree, say)
+            claim_rules(s, say)
             if isinstance(s.tree, (exp.Update, exp.Delete)):
                 change_rules(schema, s.tree, say)
             if isinstance(s.tree, (exp.Update, exp.Delete, exp.Insert)) and "SET @wrote = @wrote + 1;" not in section:
@@ -95,6 +113,10 @@ def faults(schema, text):
 BROKEN = [
     ("UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK", "UPDLOCK, READPAST, ROWLOCK", "READCOMMITTEDLOCK"),
     ("UPDLOCK, ROWLOCK", "UPDLOCK", "without ROWLOCK"),
+    ("\nOPTION (LOOP JOIN, OPTIMIZE FOR (@a1_1 = 1))", "", "hundred rows"),
+    ("INDEX ([IX_MsgQueue]), FORCESEEK, UPDLOCK", "UPDLOCK", "does not name the index"),
+    ("l WITH (READUNCOMMITTED)", "l", "waits for what others have locked"),
+    ("l WITH (FORCESEEK, UPDLOCK", "l WITH (UPDLOCK", "a scan meets"),
     ("[State] = 'N'", "[Stat] = 'N'", "there is no [Stat]"),
     ("[State] = 'N'", "[State] = N'N'", "compared with an N'…'"),
     ("WHERE id = @a1_1", "WHERE fence = @a1_1", "without its key"),

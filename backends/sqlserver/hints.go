@@ -1,0 +1,67 @@
+package sqlserver
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+var _ backends.Hinter = grammar{}
+
+// locking are the hints of a query that locks rows, passing over those that others have locked.
+const locking = "UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK"
+
+// hints are whether statements name indexes and the way to their rows.
+func (g grammar) hints() bool { return g.hintless == nil || !g.hintless.Load() }
+
+// Claim implements backends.Hinter. On a small table the server may otherwise scan, sort or
+// hash, and lock every waiting row. Without OPTIMIZE FOR it takes a variable TOP for a
+// hundred rows, and may lock rows ahead of it.
+func (g grammar) Claim(columns, from, where, order string, n int, index string, sought bool) string {
+	hints, option := locking, "OPTIMIZE FOR ("+g.Number(n)+" = 1)"
+	if g.hints() {
+		option = "LOOP JOIN, " + option
+		if sought {
+			hints = "FORCESEEK, " + hints
+		}
+		if index != "" {
+			hints = "INDEX (" + g.Name(index) + "), " + hints
+		}
+	}
+	return selecting(columns, from, hints, where, order, g.Number(n)) + "\nOPTION (" + option + ")"
+}
+
+// Recall implements backends.Hinter.
+func (g grammar) Recall(columns, from, where, order string, skip bool) string {
+	hints := "UPDLOCK, ROWLOCK"
+	if skip {
+		hints = locking
+	}
+	if g.hints() {
+		hints = "FORCESEEK, " + hints
+	}
+	return selecting(columns, from, hints, where, order, "")
+}
+
+// Unlocked implements backends.Hinter.
+func (g grammar) Unlocked(table string) string { return table + " WITH (READUNCOMMITTED)" }
+
+// refusedHints are what the server says of hints that it cannot follow: the index is gone,
+// or no plan is as they want it.
+var refusedHints = []int32{307, 308, 315, 8622}
+
+// withoutHints has the statements of adopted tables made anew without hints, if that is what
+// the server refused. A reload describes the tables anew, and has hints again.
+func (s *Store) withoutHints(said sayings, err error) error {
+	hinted := slices.ContainsFunc(said, func(q *saying) bool {
+		return strings.Contains(q.text, "FORCESEEK") || strings.Contains(q.text, "WITH (INDEX ")
+	})
+	if !hinted || !slices.ContainsFunc(numbers(err), func(n int32) bool { return slices.Contains(refusedHints, n) }) {
+		return err
+	}
+	if !s.hintless.Swap(true) {
+		s.log.Warn("an index of an adopted table is gone", "place", s.place, "error", err)
+	}
+	return &againError{err.Error()}
+}
