@@ -31,7 +31,7 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 		s.prove(ctx, b.Claims)
 	}
 	sc.before = func(ctx context.Context, t *tx) error {
-		t.brief = also.Writes
+		t.brief = also.Writes || also.Claims
 		k.batch, k.res = b, backends.Results{}
 		k.batch.Writes = slices.Clone(b.Writes) // Before may add some, at each try
 		if also.Claims && len(b.Claims) == 0 {

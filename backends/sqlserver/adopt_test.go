@@ -164,6 +164,37 @@ func TestAdoptedClaimsPastLeases(t *testing.T) {
 	}
 }
 
+// TestAdoptedClaimHoldsUpNoWrites: a claim that has to wait for another program's lock is
+// given up, and the writes of its commit are made.
+func TestAdoptedClaimHoldsUpNoWrites(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	tx, err := k.beside.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `INSERT INTO qsidecar.qsidecar_leases (id, queue, item, fence, attempts, losses, claim_max, backoff_ms, backoff_max_ms, changed_at)
+		VALUES (7, 'orders', '1', 1, 0, 0, 3, 1, 1, 1)`); err != nil {
+		t.Fatal(err)
+	}
+	k.e.lockTimeouts = true
+	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
+	r, err := k.Commit(t.Context(), backends.Batch{Host: me, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}}}, Claims: []backends.Claim{c}})
+	k.e.lockTimeouts = false
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Writes[0].Stored) != 1 || r.Writes[0].Err != nil || len(r.Claims[0].Jobs) != 0 || r.Claims[0].Err != nil {
+		t.Errorf("%+v", r)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if job := k.one("orders"); job.ID != "1" {
+		t.Errorf("%+v", job)
+	}
+}
+
 // TestAdoptedIndexGone: a claim whose index is gone names none from then on.
 func TestAdoptedIndexGone(t *testing.T) {
 	t.Parallel()

@@ -176,7 +176,7 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 		c.sets = []*answer{{[]string{"version", "edition", "engine", "level", "babelfish", "name", "versions"},
 			[][]driver.Value{{"16.0.0.0", "an emulation on PostgreSQL", int64(3), int64(160), int64(0), "qsidecar", int64(0)}}}}
 		return nil
-	case strings.Contains(query, "SERVERPROPERTY('babelfish')"):
+	case strings.Contains(query, "LOCK_ESCALATION"):
 		return nil
 	case strings.Contains(query, "sp_getapplock"):
 		c.sets = []*answer{{[]string{"got"}, [][]driver.Value{{int64(0)}}}}
