@@ -144,7 +144,7 @@ func (k *commitment) lockRows(ctx context.Context, sql backends.SQL, x *settling
 	}
 	// Those that are gone are lost, and lock nothing.
 	there, err := find(ctx, sql, missing, func(t *table, columns, these string) string {
-		return "SELECT " + columns + " FROM " + t.name + " WHERE " + these
+		return t.g.Glance(columns, t.name, these)
 	})
 	if err != nil {
 		return err

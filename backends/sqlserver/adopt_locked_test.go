@@ -1,0 +1,35 @@
+package sqlserver
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// TestAdoptedLockedRowIsSetAside: of two acks the one whose row another program has locked
+// is set aside, and whether that row is there is asked without waiting for its lock, as a
+// server without row versions otherwise does.
+func TestAdoptedLockedRowIsSetAside(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	free, taken := k.one("orders"), k.one("orders")
+	k.engine.seen = map[string]string{}
+	k.sql("BEGIN")
+	k.sql(`SELECT 1 FROM dbo."MsgQueue" WHERE "MsgId" = ` + taken.ID + ` FOR UPDATE`)
+	r, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(free)}, backends.Ack{Leases: leasesOf(taken)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var locked *backends.LockedError
+	if r.Writes[0].Err != nil || !errors.As(r.Writes[1].Err, &locked) {
+		t.Errorf("%+v", r)
+	}
+	for text := range k.engine.seen {
+		if strings.HasPrefix(text, "SELECT ") && strings.Contains(text, "FROM [dbo].[MsgQueue] WHERE ") {
+			t.Errorf("it waits for who has locked the row: %s", text)
+		}
+	}
+}
