@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -222,6 +223,17 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 		byItem[r.item] = r
 		r.lease = &lease{id: newID(), queue: t.queue, item: r.item}
 	}
+	// SQL Server finds what differs in blanks at its end, too.
+	of := func(item string) *candidate {
+		if r := byItem[item]; r != nil {
+			return r
+		}
+		i := slices.IndexFunc(rows, func(r *candidate) bool { return strings.TrimRight(r.item, " ") == strings.TrimRight(item, " ") })
+		if i < 0 {
+			return &candidate{} // nobody's
+		}
+		return rows[i]
+	}
 	where := "l.queue = " + g.Words(1) + " AND " + g.Among(2, itemColumn)
 	text := recall(g, where, "", true)
 	if t.Hold { // who has the job's row has what is remembered of it, and this may take long
@@ -233,17 +245,18 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 		Row: func(cells [][]byte) error {
 			l, err := readLease(cells)
 			if err == nil {
-				byItem[l.item].lease = l
+				r := of(l.item)
+				r.lease, l.item = l, r.item
 			}
 			return err
 		},
 	}
 	asks := append(t.contents(items[:fit], byItem), leases)
-	there := map[string]bool{}
+	there := map[*candidate]bool{}
 	if _, past := g.(backends.Hinter); past && !t.Hold {
 		asks = append(asks, &backends.Statement{
 			Text: g.Glance(outputs(g.ToText("l.item")), g.Own(leasesTable)+" l", where), Args: leases.Args,
-			Row: func(cells [][]byte) error { there[string(cells[0])] = true; return nil },
+			Row: func(cells [][]byte) error { there[of(string(cells[0]))] = true; return nil },
 		})
 	}
 	if err := sql.Do(ctx, asks...); err != nil {
@@ -251,7 +264,7 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 	}
 	for i, r := range rows {
 		switch {
-		case there[r.item] && !r.lease.stored:
+		case there[r] && !r.lease.stored:
 			r.lease = nil
 			locked++
 		case r.lease.notBefore > r.now:

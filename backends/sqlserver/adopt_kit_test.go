@@ -264,6 +264,8 @@ type recorder struct {
 	*Store
 	mu   sync.Mutex
 	seen map[string]string // by the statement's text, its golden form
+
+	alter func(st *backends.Statement) // changes a statement before it is sent; nil: none
 }
 
 func (r *recorder) note(statements []*backends.Statement) error {
@@ -308,6 +310,11 @@ type noted struct {
 func (n noted) Do(ctx context.Context, statements ...*backends.Statement) error {
 	if err := n.r.note(statements); err != nil {
 		return err
+	}
+	for _, st := range statements {
+		if n.r.alter != nil {
+			n.r.alter(st)
+		}
 	}
 	return n.SQL.Do(ctx, statements...)
 }

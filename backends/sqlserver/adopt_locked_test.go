@@ -33,3 +33,26 @@ func TestAdoptedLockedRowIsSetAside(t *testing.T) {
 		}
 	}
 }
+
+// TestAdoptedBlanksAtTheEnd: SQL Server takes texts for the same that differ in blanks at
+// their ends. What is remembered under an id with a blank is of the job without.
+func TestAdoptedBlanksAtTheEnd(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	job := k.one("orders")
+	k.write(backends.Nack{Leases: leasesOf(job), Error: "no", HasDelay: true}, 0)
+	k.engine.alter = func(st *backends.Statement) {
+		row := st.Row
+		if !strings.Contains(st.Text, ".qsidecar_leases l WITH (FORCESEEK, UPDLOCK, READPAST") {
+			return
+		}
+		st.Row = func(cells [][]byte) error {
+			const item = 17 // of the columns of a lease
+			cells[item] = append(cells[item], ' ')
+			return row(cells)
+		}
+	}
+	if again := k.one("orders"); again.ID != job.ID || again.Attempt != 2 || again.LastError != "no" {
+		t.Errorf("%+v", again)
+	}
+}
