@@ -252,8 +252,9 @@ func isDown(n int32) bool {
 	switch n {
 	case 1205, 1222, 3960, 3961, 601, // conflicts that outlasted the tries
 		3906, 3908, 978, 976, 979, 982, 983, // read-only: a standby, a secondary, a restore
-		1101, 1105, 9001, 9002, 40544, 1827, // full: files, log, quota
-		911, 942, 945, 952, 5120, 824, 823, 825, // the database is not there, or not readable
+		954, 955, 988, // a mirror; no quorum
+		1101, 1105, 9001, 9002, 40544, 1132, 1827, // full: files, log, quota
+		911, 924, 942, 945, 952, 5120, 824, 823, 825, // the database is not there, or not readable
 		6005, 6006, 596, 17142, 17887, 18451, // shutting down, killed
 		40549, 40550, 40551, 40552, 40553, // Azure ended the session
 		-2:
@@ -285,7 +286,7 @@ func (s *Store) Usage() backends.Usage {
 func saysConflict(err error) bool {
 	for _, n := range numbers(err) {
 		switch n {
-		case 1205, 1222, 3960, 3961:
+		case 1205, 1222, 3960, 3961, 601:
 			return true
 		}
 	}

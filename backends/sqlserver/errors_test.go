@@ -46,6 +46,11 @@ func TestKindsOfErrors(t *testing.T) {
 		"cannot open":           {said(4060, `Cannot open database "app" requested by the login.`), later, true, false, ""},
 		"login":                 {said(18456, "Login failed for user 'x'."), never, true, false, ""},
 		"read-only":             {said(3906, "Failed to update database because the database is read-only."), never, true, false, ""},
+		"a mirror":              {said(954, "The database \"app\" cannot be opened. It is acting as a mirror database."), never, true, false, ""},
+		"a mirror's quorum":     {said(955, "Database app is enabled for Database Mirroring, but the database lacks quorum."), never, true, false, ""},
+		"a group's quorum":      {said(988, "Unable to access database 'app' because it lacks a quorum of nodes for high availability."), never, true, false, ""},
+		"single user":           {said(924, "Database 'app' is already open and can only have one user at a time."), never, true, false, ""},
+		"pool full":             {said(1132, "The elastic pool has reached its storage limit."), never, true, false, ""},
 		"log full":              {said(9002, "The transaction log for database 'app' is full."), never, true, false, ""},
 		"shutdown":              {said(6005, "SHUTDOWN is in progress."), never, true, false, ""},
 		"fatal":                 {fatal, never, true, false, ""},
@@ -70,6 +75,9 @@ func TestKindsOfErrors(t *testing.T) {
 		"moved":                 {&againError{"x"}, soon, true, false, ""},
 		"told already":          {backends.ErrHostLost, never, false, false, "given up"},
 	} {
+		if name == "rows moved" && retryCause(c.err) != backends.RetryConflict {
+			t.Errorf("%s: it is counted as %d, want a conflict", name, retryCause(c.err))
+		}
 		if got := whenAgain(c.err); got != c.again {
 			t.Errorf("%s: again %v, want %v", name, got, c.again)
 		}

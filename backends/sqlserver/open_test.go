@@ -84,7 +84,6 @@ func TestServersThatWillNotDo(t *testing.T) {
 	}
 }
 
-// TestNewerTables are told apart from ones that may be used.
 // TestLooksPassLockedRows: where the database has no row versions for readers, what counts
 // and lists jobs waits for no row that another transaction has locked. Where it has them it
 // reads what is committed.
@@ -115,6 +114,7 @@ func TestLooksPassLockedRows(t *testing.T) {
 	}
 }
 
+// TestNewerTables are told apart from ones that may be used.
 func TestNewerTables(t *testing.T) {
 	t.Parallel()
 	sc := &scripted{}
