@@ -160,3 +160,27 @@ func TestWhatCannotBeAdopted(t *testing.T) {
 		}
 	}
 }
+
+// TestCreatedAtWithoutADefault: a new job has the time, although its column may be NULL.
+func TestCreatedAtWithoutADefault(t *testing.T) {
+	m := adopted.Table{
+		Name: "made", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.CreatedAt: {"made_at"}},
+		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}},
+	}
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, fmt.Sprintf("CREATE TABLE made (id %s, state char(1) NOT NULL, made_at %s NULL)", serial(on.name), on.zoneless), map[string]adopted.Table{"q": m})
+		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}, 0)
+		k.shows("SELECT concat_ws('', count(made_at)) FROM made", "1")
+	})
+}
+
+// serial is a key that the database numbers.
+func serial(product string) string {
+	switch product {
+	case "PostgreSQL":
+		return "bigserial PRIMARY KEY"
+	case "SQLite":
+		return "integer PRIMARY KEY AUTOINCREMENT"
+	}
+	return "bigint AUTO_INCREMENT PRIMARY KEY"
+}

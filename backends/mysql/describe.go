@@ -153,6 +153,7 @@ func describeColumn(r *result, json []string) backends.Column {
 	switch {
 	case strings.Contains(extra, "auto_increment"):
 		c.Default, c.Type = true, c.Type+counted
+	case given == "NULL" && c.Kind != backends.TextColumn: // MariaDB writes it for a column without a default
 	case !r.null(4) && !c.Generated:
 		c.Default, c.Given = true, given
 		if expression && c.Kind != backends.TimeColumn {
