@@ -207,6 +207,9 @@ type Grammar interface {
 	Instant(c Column, utc bool, n int) string
 	// Millis is the column's time as milliseconds since 1970, UTC.
 	Millis(c Column, utc bool) string
+	// Whole is a number (an expression) as a whole one of 64 bits. The quotient of two such
+	// numbers is rounded down.
+	Whole(number string) string
 	// NowMillis is the present time as that.
 	NowMillis() string
 
@@ -282,6 +285,7 @@ type Column struct {
 	Generated bool     // nobody may write it
 	Stamped   bool     // an INSERT that leaves it out stores the time in the session's zone;
 	Touched   bool     // so does an UPDATE
+	TimeText  bool     // a text in which the engine's functions can read times
 	Chars     int      // the longest text; 0: no limit
 	Charset   string   // of a text that cannot hold every letter: ascii, latin1, utf8mb3, or unknown: ASCII and more; empty: it can, or nobody knows
 	Values    []string // of a type that lists its values; nil: another

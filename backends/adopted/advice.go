@@ -65,12 +65,13 @@ func (t *table) equals() (all []backends.Condition) {
 	}
 	c, has := t.one[State]
 	ready := t.States[backends.StateReady]
-	if !has {
-		c, has = t.one[token]
-		ready = Value{Null: true}
-	}
 	if has {
 		all = append(all, backends.Condition{Column: c.Name, SQL: t.is(c.Name, ready), State: true, Null: ready.Null})
+	}
+	for _, tells := range []func() (backends.Column, bool){t.marker, t.tomb} {
+		if c, has := tells(); has {
+			all = append(all, backends.Condition{Column: c.Name, SQL: t.is(c.Name, Value{Null: true}), State: true, Null: true})
+		}
 	}
 	return all
 }

@@ -64,7 +64,7 @@ func TestIndexes(t *testing.T) {
 	truth := made(func(m *adopted.Table) {
 		m.Columns[adopted.State] = []string{"b"}
 		m.States = map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}}
-		m.Token = &adopted.Token{Column: "n", From: 1, To: 2}
+		m.Hold, m.Columns[adopted.Worker] = true, nil
 	})
 	const waiting = ` WHERE "s" =  E'waiting'`
 	for name, c := range map[string]struct {

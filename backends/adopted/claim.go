@@ -2,6 +2,7 @@ package adopted
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,6 +28,7 @@ type candidate struct {
 	item            string
 	size            int64
 	attempts        int64 // the column's; 0: there is none
+	limit           int64 // the row's own of attempts; 0: there is no column
 	priority        int64
 	enqueued, fence int64
 	claimedAt       string // what the claim writes there; empty: nothing
@@ -133,7 +135,7 @@ func (c *claiming) gives(t *table, r *candidate, p backends.Policy, mark string)
 	slot := c.Slots[len(c.res.Jobs)]
 	l := t.begin(r, p, slot, mark)
 	c.res.Jobs = append(c.res.Jobs, backends.Job{
-		ID: r.item, Handle: handle(l.id), Queue: t.queue, Token: slot.Token, Payload: r.payload, Attempt: l.attempts, MaxAttempts: p.MaxAttempts,
+		ID: r.item, Handle: handle(l.id), Queue: t.queue, Token: slot.Token, Payload: r.payload, Attempt: l.attempts, MaxAttempts: l.limit,
 		Fence: l.fence, Priority: int16(max(-32768, min(r.priority, 32767))), EnqueuedAt: time.UnixMilli(r.enqueued).UTC(),
 		Timeout: p.Timeout, Headers: r.headers, LastError: l.lastError(),
 	})
@@ -162,16 +164,19 @@ func (t *table) looking(p backends.Policy, n int) *backends.Statement {
 		}
 	}
 	if c, has := t.one[CreatedAt]; has {
-		columns = append(columns, g.ToText(g.Millis(c, t.UTC)))
+		columns = append(columns, g.ToText(t.millis(c)))
 	} else {
 		columns = append(columns, "NULL")
 	}
 	if c, has := t.one[ClaimedAt]; has {
-		columns = append(columns, g.ToText(g.Clock(c, t.UTC)))
+		columns = append(columns, g.ToText(t.clock(c)))
 	} else {
 		columns = append(columns, "NULL")
 	}
 	columns = append(append(columns, g.ToText(g.NowMillis()), g.ToText(g.Fence())), t.keyTexts()...)
+	if _, has := t.one[OwnLimit]; has {
+		columns = append(columns, g.ToText(t.limit(p.MaxAttempts)))
+	}
 	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.Words(2))
 	text := ""
 	if h, ok := g.(backends.Hinter); ok {
@@ -194,6 +199,9 @@ func (t *table) candidates(ctx context.Context, sql backends.SQL, p backends.Pol
 			if err := number(cells[i], to); err != nil {
 				return fmt.Errorf("the row %s of %s: %w", r.item, t.name, err)
 			}
+		}
+		if _, has := t.one[OwnLimit]; has {
+			counted(cells[len(cells)-1], &r.limit)
 		}
 		counted(cells[1], &r.attempts)
 		counted(cells[2], &r.priority)
@@ -348,7 +356,7 @@ func (t *table) begin(r *candidate, p backends.Policy, slot backends.Slot, mark 
 		l.attempts = int(r.attempts)
 	}
 	l.attempts++
-	l.limit, l.backoff, l.backoffMax = p.MaxAttempts, p.Backoff.Milliseconds(), p.BackoffMax.Milliseconds()
+	l.limit, l.backoff, l.backoffMax = cmp.Or(int(r.limit), p.MaxAttempts), p.Backoff.Milliseconds(), p.BackoffMax.Milliseconds()
 	l.host, l.number, l.owner = int64(slot.Token.Host), int64(slot.Token.Number), int64(slot.Token.Host)
 	l.leaseMS, l.deadline = max(slot.Lease, 0).Milliseconds(), 0
 	if p.Timeout > 0 {

@@ -27,8 +27,10 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		run = t.each(t.in(backends.StateDead), c.IDs, func(w *writing, these string) *backends.Statement {
 			w.state(backends.StateReady)
 			w.unclaimed()
-			if col, has := t.one[FinishedAt]; has && col.Nullable {
-				w.set(col, "NULL")
+			for _, role := range []Role{FinishedAt, FailedAt} {
+				if col, has := t.one[role]; has && col.Nullable {
+					w.set(col, "NULL")
+				}
 			}
 			if col, has := t.one[Attempts]; has {
 				w.set(col, "0")

@@ -116,17 +116,35 @@ func (t *table) roles(p *problems) {
 	}
 }
 
+// times are the roles of a time.
+var times = []Role{RunAt, CreatedAt, ClaimedAt, FinishedAt, FailedAt}
+
+// kindNames are kinds of columns, for people.
+func kindNames(kinds []backends.ColumnKind) string {
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = map[backends.ColumnKind]string{
+			backends.TextColumn: "text", backends.NumberColumn: "whole numbers", backends.JSONColumn: "JSON", backends.BytesColumn: "bytes",
+		}[k]
+	}
+	return strings.Join(names, ", ")
+}
+
 // fits holds a column's type and rules against its role.
 func (t *table) fits(p *problems, role Role, c backends.Column) {
 	key := "columns." + string(role)
 	kinds := map[Role][]backends.ColumnKind{
-		Attempts: {backends.NumberColumn}, Priority: {backends.NumberColumn},
-		RunAt: {backends.TimeColumn}, CreatedAt: {backends.TimeColumn}, ClaimedAt: {backends.TimeColumn}, FinishedAt: {backends.TimeColumn},
+		Attempts: {backends.NumberColumn}, OwnLimit: {backends.NumberColumn}, Priority: {backends.NumberColumn},
 		Worker: {backends.TextColumn}, Error: {backends.TextColumn, backends.JSONColumn},
 		Result: {backends.TextColumn, backends.JSONColumn, backends.BytesColumn},
 	}[role]
+	if slices.Contains(times, role) {
+		if why, do := t.unfitTime(c); why != "" {
+			p.wrong(key, do, "%s", why)
+		}
+	}
 	if kinds != nil && !slices.Contains(kinds, c.Kind) && !(counts(c) && slices.Contains(kinds, backends.NumberColumn)) {
-		p.add(key, "the column %s is of the type %s, which cannot be it", c.Name, declared(c))
+		p.wrong(key, "name a column of a type that can: "+kindNames(kinds), "the column %s is of the type %s, which can't hold it", c.Name, declared(c))
 	}
 	if c.Generated && role != CreatedAt {
 		p.add(key, "the column %s is generated: nobody can write it", c.Name)
@@ -135,20 +153,26 @@ func (t *table) fits(p *problems, role Role, c backends.Column) {
 
 func (t *table) states(p *problems) {
 	_, state := t.one[State]
-	_, claimed := t.States[backends.StateClaimed]
 	_, done := t.States[backends.StateDone]
-	token, tokens := t.one[token]
+	mark, marked := t.marker()
 	if _, ready := t.States[backends.StateReady]; state && !ready {
 		p.add("states.ready", "it is missing: what does the column %s say of a job that waits?", t.one[State].Name)
 	}
 	if !state && len(t.States) > 0 {
 		p.add("states", "columns.state is missing: which column says it?")
 	}
-	if !(state && claimed) && !tokens && !t.Hold {
-		p.add("states.claimed", "nothing in a row would say that it is being worked on: name its state, or a token")
+	switch {
+	case !marked && t.shows(backends.StateClaimed) == nil && !t.Hold:
+		p.add("states.claimed", "nothing in a row would say that it is being worked on: name its state, or a token, or (without a state, or with one that is true or false) columns.claimed_at, NULL in rows that wait")
+	case marked && !mark.Nullable:
+		key := ClaimedAt
+		if t.Token != nil {
+			key = token
+		}
+		p.add(key.key(), "the column %s cannot be NULL, so nothing says which rows wait: name columns.state and states.claimed", mark.Name)
 	}
-	if !state && tokens && !token.Nullable {
-		p.add("token.column", "the column %s cannot be NULL, so nothing says which rows wait: name columns.state", token.Name)
+	if c, has := t.tomb(); has && !c.Nullable {
+		p.add(FailedAt.key(), "the column %s cannot be NULL, so every row would be dead: name states.dead, or leave it out", c.Name)
 	}
 	if t.OnAck == Update && !(state && done) {
 		p.add("on_ack", "update needs states.done; say delete or archive, or name it")
@@ -178,7 +202,7 @@ func (t *table) times(p *problems) {
 	if _, ok := t.one[ClaimedAt]; t.StuckAfter > 0 && !ok {
 		p.add("stuck_after", "columns.claimed_at is missing: nothing says since when a row is claimed")
 	}
-	if _, ok := t.States[backends.StateClaimed]; t.StuckAfter > 0 && !ok {
+	if _, marked := t.marker(); t.StuckAfter > 0 && t.shows(backends.StateClaimed) == nil && !marked {
 		p.add("stuck_after", "states.claimed is missing: nothing says which rows are claimed")
 	}
 }
@@ -219,15 +243,53 @@ func (t *table) shows(s backends.State) []string {
 	if c, has := t.one[State]; has && ok {
 		return []string{t.is(c.Name, v)}
 	}
+	if c, has := t.tomb(); has && s == backends.StateDead {
+		return []string{t.g.Name(c.Name) + " IS NOT NULL"}
+	}
 	return nil
+}
+
+// tomb is the column that tells dead rows from all others, where it is NULL, if the state
+// doesn't.
+func (t *table) tomb() (c backends.Column, has bool) {
+	if _, state := t.one[State]; state {
+		if _, dead := t.States[backends.StateDead]; dead {
+			return c, false
+		}
+	}
+	c, has = t.one[FailedAt]
+	return c, has
+}
+
+// alive is the condition that a row is not dead, where a column of times tells it.
+func (t *table) alive() []string {
+	if c, has := t.tomb(); has {
+		return []string{t.g.Name(c.Name) + " IS NULL"}
+	}
+	return nil
+}
+
+// marker is the column that tells claimed rows from those that wait, where it is NULL, if
+// the state doesn't: the token's, or else the time of the claim. Where a state of many values
+// lacks one for claimed rows, that is more likely forgotten.
+func (t *table) marker() (c backends.Column, has bool) {
+	if t.shows(backends.StateClaimed) != nil || t.Hold {
+		return c, false
+	}
+	state, stated := t.one[State]
+	if c, has = t.one[token]; !has && (!stated || state.Kind == backends.BoolColumn) {
+		c, has = t.one[ClaimedAt]
+	}
+	return c, has
 }
 
 // waits are the conditions of a row that waits, as its own consumers see it.
 func (t *table) waits() []string {
 	all := append(t.inQueue(), t.shows(backends.StateReady)...)
-	if c, has := t.one[token]; has && t.one[State].Name == "" {
+	if c, has := t.marker(); has {
 		all = append(all, t.is(c.Name, Value{Null: true}))
 	}
+	all = append(all, t.alive()...)
 	if len(all) == 0 {
 		all = []string{"1 = 1"} // of a held queue: whatever is in its table waits
 	}
@@ -239,10 +301,10 @@ func (t *table) waits() []string {
 func (t *table) claimable(limit int) string {
 	all := t.waits()
 	if c, has := t.one[Attempts]; has {
-		all = append(all, fmt.Sprintf("%s < %d", t.counted(c), limit))
+		all = append(all, t.counted(c)+" < "+t.limit(limit))
 	}
 	if c, has := t.one[RunAt]; has {
-		all = append(all, fmt.Sprintf("(%s IS NULL OR %[1]s <= %s)", t.g.Name(c.Name), t.g.Clock(c, t.UTC)))
+		all = append(all, fmt.Sprintf("(%s IS NULL OR %s)", t.g.Name(c.Name), t.passed(c, 0)))
 	}
 	if short := t.short(); short != "" {
 		all = append(all, short)
@@ -253,6 +315,17 @@ func (t *table) claimable(limit int) string {
 	}
 	all = append(all, t.not(leases, "l.not_before > "+t.g.NowMillis()))
 	return strings.Join(all, " AND ")
+}
+
+// limit is how many attempts a row may have: its own column's number, or, where that is NULL
+// or no such limit, the queue's.
+func (t *table) limit(queue int) string {
+	c, has := t.one[OwnLimit]
+	if !has {
+		return fmt.Sprint(queue)
+	}
+	name := t.g.Name(c.Name)
+	return fmt.Sprintf("CASE WHEN %s BETWEEN 1 AND %d THEN %s WHEN %[1]s >= %[4]d THEN %[2]d ELSE %[5]d END", name, noLimit-1, t.g.Whole(name), noLimit, queue)
 }
 
 // counted is the column's number, in a form that an index of it serves.

@@ -102,7 +102,8 @@ var wishes = []wish{
 	{RunAt, "a job cannot be scheduled", func(j backends.NewJob) bool { return j.Delay > 0 || !j.RunAt.IsZero() }},
 	{Headers, "a job's headers cannot be stored", func(j backends.NewJob) bool { return len(j.Headers) > 0 }},
 	{"", "a job cannot have a key", func(j backends.NewJob) bool { return j.Key != "" }},
-	{"", "a job cannot have a max_attempts or a timeout_ms of its own", func(j backends.NewJob) bool { return j.MaxAttempts != 0 || j.Timeout != 0 }},
+	{OwnLimit, "a job cannot have a max_attempts of its own", func(j backends.NewJob) bool { return j.MaxAttempts != 0 }},
+	{"", "a job cannot have a timeout_ms of its own", func(j backends.NewJob) bool { return j.Timeout != 0 }},
 }
 
 // grants says whether the table has something for the wish.
@@ -161,19 +162,14 @@ func (t *table) insert(j backends.NewJob, stored *string) (*backends.Statement, 
 	if c, has := t.one[Priority]; has && j.Priority != 0 {
 		r.put(c, r.value(c, fmt.Sprint(j.Priority)))
 	}
-	if c, has := t.one[RunAt]; has && j.Delay > 0 {
-		r.args = append(r.args, batch.MS(j.Delay))
-		r.put(c, t.g.Later(c, t.UTC, len(r.args)))
-	} else if has && !j.RunAt.IsZero() {
-		r.args = append(r.args, j.RunAt.UnixMilli())
-		r.put(c, t.g.Instant(c, t.UTC, len(r.args)))
-	}
+	r.due(j)
+	r.limit(j)
 	if err := r.missing(); err != nil {
 		return nil, err
 	}
 	for _, c := range t.stamped(t.info.Columns) {
 		if !r.has(c.Name) {
-			r.put(c, t.g.Clock(c, t.UTC))
+			r.put(c, t.clock(c))
 		}
 	}
 	names := make([]string, len(r.names))
@@ -249,12 +245,40 @@ func (r *row) fixed() {
 		r.put(c, "0")
 	}
 	if c, has := t.one[CreatedAt]; has && !c.Default && !c.Generated {
-		r.put(c, t.g.Clock(c, t.UTC))
+		r.put(c, t.clock(c))
 	}
 	for _, c := range t.key {
 		if c.Kind == backends.UUIDColumn && !c.Default && !r.has(c.Name) {
 			r.give(c, newUUID())
 		}
+	}
+}
+
+// due is when the job may be claimed.
+func (r *row) due(j backends.NewJob) {
+	c, has := r.t.one[RunAt]
+	switch {
+	case !has:
+	case j.Delay > 0:
+		r.args = append(r.args, batch.MS(j.Delay))
+		r.put(c, r.t.later(c, len(r.args)))
+	case !j.RunAt.IsZero():
+		r.args = append(r.args, j.RunAt.UnixMilli())
+		r.put(c, r.t.instant(c, len(r.args)))
+	case !c.Nullable && !c.Default:
+		r.put(c, r.t.clock(c))
+	}
+}
+
+// limit is how many attempts the job may have. A row that needs a limit gets the queue's.
+func (r *row) limit(j backends.NewJob) {
+	c, has := r.t.one[OwnLimit]
+	switch {
+	case !has:
+	case j.MaxAttempts > 0:
+		r.put(c, r.value(c, fmt.Sprint(j.MaxAttempts)))
+	case !c.Nullable && !c.Default:
+		r.put(c, r.value(c, fmt.Sprint(max(r.t.MaxAttempts, 1))))
 	}
 }
 
@@ -332,6 +356,8 @@ func (t *table) inserts() error {
 	}
 	r := t.newRow()
 	r.fixed()
+	r.due(backends.NewJob{})
+	r.limit(backends.NewJob{})
 	for _, c := range slices.Concat(t.payload, t.headers) {
 		r.give(c, "")
 	}

@@ -53,17 +53,17 @@ func (t *table) in(state backends.State) []string {
 	case backends.StateScheduled:
 		later := []string{t.remembered(fmt.Sprintf("l.not_before > %s AND l.not_before < %d", t.g.NowMillis(), int64(never)))}
 		if c, has := t.one[RunAt]; has {
-			later = append(later, t.g.Name(c.Name)+" > "+t.g.Clock(c, t.UTC))
+			later = append(later, t.yet(c))
 		}
 		all := append(t.waits(), "("+strings.Join(later, " OR ")+")")
 		if counts {
-			all = append(all, fmt.Sprintf("coalesce(%s, 0) < %d", t.g.Name(attempts.Name), limit))
+			all = append(all, fmt.Sprintf("coalesce(%s, 0) < %s", t.g.Name(attempts.Name), t.limit(limit)))
 		}
 		return all
 	case backends.StateDead:
 		var tired []string // of attempts, whoever made them
 		if counts {
-			tired = append(t.waits(), fmt.Sprintf("%s >= %d", t.g.Name(attempts.Name), limit))
+			tired = append(t.waits(), fmt.Sprintf("%s >= %s", t.g.Name(attempts.Name), t.limit(limit)))
 		}
 		shown := t.shows(state)
 		switch {
@@ -77,12 +77,13 @@ func (t *table) in(state backends.State) []string {
 		return append(t.waits(), t.remembered(fmt.Sprintf("l.not_before = %d", int64(never))))
 	case backends.StateClaimed:
 		if shown := t.shows(state); shown != nil {
-			return append(t.inQueue(), shown...)
+			return append(append(t.inQueue(), shown...), t.alive()...)
 		}
 		if t.Hold {
 			return nil // its row does not say it
 		}
-		return append(t.inQueue(), t.g.Name(t.one[token].Name)+" IS NOT NULL")
+		c, _ := t.marker()
+		return append(append(append(t.inQueue(), t.shows(backends.StateReady)...), t.alive()...), t.g.Name(c.Name)+" IS NOT NULL")
 	default:
 		shown := t.shows(state)
 		if shown == nil || t.OnAck != Update {
@@ -114,7 +115,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 			continue
 		}
 		asks = append(asks, &backends.Statement{
-			Text: t.g.First(outputs(t.g.ToText(t.g.NowMillis()+" - "+t.g.Millis(c, t.UTC))), t.name, strings.Join(t.in(of.state), " AND "), t.g.Name(c.Name), "1"),
+			Text: t.g.First(outputs(t.g.ToText(t.g.NowMillis()+" - "+t.millis(c))), t.name, strings.Join(t.in(of.state), " AND "), t.g.Name(c.Name), "1"),
 			Row: func(cells [][]byte) error {
 				var ms int64
 				err := number(cells[0], &ms)

@@ -130,8 +130,12 @@ func (t *table) views(items []string, views map[string]*backends.View) []*backen
 			columns = append(columns, "NULL")
 		}
 	}
-	for _, role := range []Role{CreatedAt, RunAt, ClaimedAt, FinishedAt} {
-		or(role, func(c backends.Column) string { return t.g.ToText(t.g.Millis(c, t.UTC)) })
+	ended := FinishedAt
+	if _, has := t.one[ended]; !has {
+		ended = FailedAt
+	}
+	for _, role := range []Role{CreatedAt, RunAt, ClaimedAt, ended} {
+		or(role, func(c backends.Column) string { return t.g.ToText(t.millis(c)) })
 	}
 	for _, role := range []Role{Priority, Attempts, Worker} {
 		or(role, t.g.AsText)
@@ -140,6 +144,9 @@ func (t *table) views(items []string, views map[string]*backends.View) []*backen
 	fixed := len(columns) - len(t.key)
 	for _, c := range append(slices.Clone(t.payload), t.headers...) {
 		columns = append(columns, t.g.AsBytes(c))
+	}
+	if _, has := t.one[OwnLimit]; has {
+		columns = append(columns, t.g.ToText(t.limit(t.MaxAttempts)))
 	}
 	return t.amongst(items, func(w *writing, where string) *backends.Statement {
 		return &backends.Statement{
@@ -167,6 +174,11 @@ func (t *table) viewOf(item string, cells [][]byte, fixed int) (*backends.View, 
 	var priority, attempts int64
 	counted(cells[5], &priority)
 	counted(cells[6], &attempts)
+	if _, has := t.one[OwnLimit]; has {
+		var limit int64
+		counted(cells[len(cells)-1], &limit)
+		v.MaxAttempts = int(limit)
+	}
 	v.Priority, v.Attempt = int16(max(-32768, min(priority, 32767))), int(attempts)
 	if cells[8] != nil {
 		v.Result = append([]byte{}, cells[8]...)

@@ -33,6 +33,9 @@ func (t *table) ages(p *problems) {
 
 func (t *table) age(p *problems, key string, state backends.State, keep time.Duration) {
 	when, has := t.one[FinishedAt]
+	if c, failed := t.one[FailedAt]; failed && state == backends.StateDead {
+		when, has = c, true
+	}
 	if !has {
 		p.add(key, "columns.finished_at is missing: nothing says since when a row is %s", state)
 	}
@@ -63,7 +66,7 @@ func (t *table) agesThere(p *problems, to backends.TableInfo) {
 	if !has && len(t.archStamps) > 0 {
 		when, has = t.archStamps[0], true
 	}
-	if !has || when.Kind != backends.TimeColumn {
+	if why, _ := a.unfitTime(when); !has || why != "" {
 		p.add("keep", "nothing says since when a row is in %s: that takes the column in the role finished_at, in both tables", to.Name)
 	}
 	a.mayDelete(p, "keep")
@@ -81,7 +84,7 @@ func (t *table) mayDelete(p *problems, key string) {
 // over are the conditions of a row whose time is over; argument n is the age, below 0.
 func (a aged) over(n int) string {
 	all := append(a.t.inQueue(), a.t.shows(a.state)...)
-	all = append(all, a.t.g.Name(a.when.Name)+" <= "+a.t.g.Later(a.when, a.t.UTC, n))
+	all = append(all, a.t.passed(a.when, n))
 	return strings.Join(all, " AND ")
 }
 
@@ -172,7 +175,8 @@ func (a aged) advise(found *backends.Findings, advisor backends.Advisor) {
 	for _, column := range slices.Sorted(maps.Keys(a.t.Where)) {
 		equal = append(equal, backends.Condition{Column: column, SQL: a.t.is(column, a.t.Where[column])})
 	}
-	if c, v := a.t.one[State], a.t.States[a.state]; a.t.shows(a.state) != nil {
+	c, stated := a.t.one[State]
+	if v, has := a.t.States[a.state]; has && stated {
 		equal = append(equal, backends.Condition{Column: c.Name, SQL: a.t.is(c.Name, v)})
 	}
 	for _, x := range a.t.info.Indexes {

@@ -10,7 +10,7 @@ import (
 )
 
 // written are the roles whose columns claims and settles write.
-var written = []Role{State, Attempts, RunAt, Worker, Error, Result, ClaimedAt, FinishedAt, token}
+var written = []Role{State, Attempts, RunAt, Worker, Error, Result, ClaimedAt, FinishedAt, FailedAt, token}
 
 // key is the config's for a role.
 func (r Role) key() string {

@@ -184,7 +184,7 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 	default:
 		w.state(backends.StateDone)
 		if c, has := t.one[FinishedAt]; has {
-			w.set(c, t.g.Clock(c, t.UTC))
+			w.set(c, t.clock(c))
 		}
 		if has && result != nil {
 			w.set(c, w.exactly(c, string(result)))
@@ -220,7 +220,7 @@ func (t *table) moves(l *lease, result []byte) *backends.Statement {
 				values[i] = t.constant(name, v)
 			}
 		case t.one[FinishedAt].Name:
-			values[i] = t.g.Clock(t.one[FinishedAt], t.UTC)
+			values[i] = t.clock(t.one[FinishedAt])
 		case t.one[Result].Name:
 			if result != nil {
 				values[i] = w.exactly(t.one[Result], string(result))
@@ -232,7 +232,7 @@ func (t *table) moves(l *lease, result []byte) *backends.Statement {
 		names[i] = t.g.Name(name)
 	}
 	for _, c := range t.archStamps {
-		names, values = append(names, t.g.Name(c.Name)), append(values, t.g.Clock(c, t.UTC))
+		names, values = append(names, t.g.Name(c.Name)), append(values, t.clock(c))
 	}
 	where := w.row(l.item, w.ours(l))
 	return &backends.Statement{
@@ -251,7 +251,11 @@ func (x *settling) end(t *table, l *lease, f backends.Fate, why backends.Cause, 
 		w.state(backends.StateReady)
 		w.unclaimed()
 	} else if c, has := t.one[FinishedAt]; has {
-		w.set(c, t.g.Clock(c, t.UTC))
+		w.set(c, t.clock(c))
+	}
+	if c, has := t.one[FailedAt]; has && f.State == backends.StateDead {
+		w.set(c, t.clock(c))
+		buried = true
 	}
 	l.notBefore = 0
 	c, counts := t.one[Attempts]
@@ -270,7 +274,7 @@ func (x *settling) end(t *table, l *lease, f backends.Fate, why backends.Cause, 
 	if f.State == backends.StateScheduled {
 		if c, has := t.one[RunAt]; has {
 			w.args = append(w.args, batch.MS(f.Delay))
-			w.set(c, t.g.Later(c, t.UTC, len(w.args)))
+			w.set(c, t.later(c, len(w.args)))
 		} else {
 			l.notBefore = l.now + batch.MS(f.Delay)
 		}

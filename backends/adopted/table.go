@@ -15,6 +15,7 @@ const (
 	Payload    Role = "payload" // several columns: a JSON map of their texts
 	State      Role = "state"
 	Attempts   Role = "attempts"
+	OwnLimit   Role = "max_attempts" // the row's; NULL: the queue's
 	Priority   Role = "priority"
 	RunAt      Role = "run_at"
 	Worker     Role = "worker"
@@ -23,13 +24,14 @@ const (
 	CreatedAt  Role = "created_at"
 	ClaimedAt  Role = "claimed_at"
 	FinishedAt Role = "finished_at"
-	Headers    Role = "headers" // columns, each under its own name
+	FailedAt   Role = "failed_at" // when it died; without states.dead a row with it is dead
+	Headers    Role = "headers"   // columns, each under its own name
 
 	token Role = "token" // Table.Token's
 )
 
 // Roles are all of them, as a config names them.
-var Roles = []Role{ID, Payload, State, Attempts, Priority, RunAt, Worker, Error, Result, CreatedAt, ClaimedAt, FinishedAt, Headers}
+var Roles = []Role{ID, Payload, State, Attempts, OwnLimit, Priority, RunAt, Worker, Error, Result, CreatedAt, ClaimedAt, FinishedAt, FailedAt, Headers}
 
 // Table says how a queue lives in a table that somebody else owns.
 type Table struct {
@@ -49,6 +51,9 @@ type Table struct {
 	MaxAttempts int
 	// UTC: the owner writes times that name no zone in UTC, not in the server's zone.
 	UTC bool
+	// Unit is how many milliseconds one is in columns of whole numbers that hold times as
+	// those since 1970: Seconds or Milliseconds. 0: the type of each has to say it.
+	Unit int64
 	// OnAck says what an ack does.
 	OnAck OnAck
 	// Archive, with the OnAck of that name, is where the row moves: as far as both

@@ -49,6 +49,9 @@ func (t *table) values(p *problems) {
 		}
 	}
 	t.tokenFits(p)
+	if c, has := t.one[OwnLimit]; has && c.Name == t.one[Attempts].Name {
+		p.wrong("columns.max_attempts", "name the one that holds each row's limit, or leave it out", "the column %s is in the role attempts, too", c.Name)
+	}
 	if c, has := t.one[Attempts]; has && c.Most > 0 && int64(t.MaxAttempts) > c.Most {
 		p.wrong("max_attempts", fmt.Sprintf("set one up to %d, or leave columns.attempts out", c.Most), "%d is more than the column %s holds (%s)", t.MaxAttempts, c.Name, declared(c))
 	}

@@ -113,7 +113,7 @@ func (w *writing) change() string {
 	for _, c := range w.t.info.Columns {
 		is := w.t.g.Name(c.Name) + " = "
 		if c.Touched && !slices.Contains(c.Denied, "UPDATE") && !slices.ContainsFunc(w.sets, func(set string) bool { return strings.HasPrefix(set, is) }) {
-			w.set(c, w.t.g.Clock(c, w.t.UTC))
+			w.set(c, w.t.clock(c))
 		}
 	}
 	return "UPDATE " + w.t.name + " SET " + strings.Join(w.sets, ", ")

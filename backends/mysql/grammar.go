@@ -228,6 +228,8 @@ func sinceEpoch(instant string) string {
 	return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', " + instant + ") DIV 1000)"
 }
 
+func (g grammar) Whole(number string) string { return "CAST(FLOOR(" + number + ") AS SIGNED)" }
+
 func (g grammar) NowMillis() string { return sinceEpoch(g.clock) }
 
 func (g grammar) First(columns, from, where, order, limit string) string {

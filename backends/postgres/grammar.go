@@ -136,6 +136,8 @@ func (g grammar) Millis(c backends.Column, utc bool) string {
 	return "CASE WHEN isfinite(" + value + ") THEN least(greatest(floor(extract(epoch FROM " + value + ") * 1000), -62135596800000), 253402300799999)::bigint END"
 }
 
+func (g grammar) Whole(number string) string { return "(" + number + ")::bigint" }
+
 func (g grammar) now() string { return g.Own("qsidecar_now") + "()" }
 func (g grammar) NowMillis() string {
 	return "floor(extract(epoch FROM " + g.now() + ") * 1000)::bigint"

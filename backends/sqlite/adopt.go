@@ -149,6 +149,7 @@ func (t *tx) describeColumns(info *backends.TableInfo) error {
 	key := map[int64]string{}
 	if err := t.query(`SELECT name, type, "notnull", dflt_value IS NOT NULL, hidden, pk, coalesce(dflt_value, '') FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid`, func(r row) error {
 		c := backends.Column{Name: r.text(0), Type: r.text(1), Kind: kindOf(r.text(1)), Nullable: r.int(2) == 0, Default: r.int(3) != 0, Generated: r.int(4) > 1, Given: r.text(6)}
+		c.TimeText = c.Kind == backends.TextColumn
 		if n := r.int(5); n > 0 {
 			key[n] = c.Name
 		}

@@ -122,6 +122,8 @@ func (g grammar) Millis(c backends.Column, _ bool) string {
 	return "CAST(round((julianday(" + g.Name(c.Name) + ") - 2440587.5) * 86400000) AS INTEGER)"
 }
 
+func (grammar) Whole(number string) string { return "CAST(" + number + " AS INTEGER)" }
+
 func (grammar) NowMillis() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)" }
 
 func (grammar) First(columns, from, where, order, limit string) string {

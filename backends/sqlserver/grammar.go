@@ -322,6 +322,8 @@ func (g grammar) Size(c backends.Column) string {
 	return g.Length(g.AsBytes(c))
 }
 
+func (g grammar) Whole(number string) string { return "CONVERT(bigint, " + number + ")" }
+
 // First passes over rows that others have locked, rather than wait for them.
 func (g grammar) First(columns, from, where, order, limit string) string {
 	return selecting(columns, from, "READPAST, READCOMMITTEDLOCK", where, order, limit)

@@ -1,0 +1,123 @@
+package adopted_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// onEvery is onEach, and SQLite.
+func onEvery(t *testing.T, f func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit)) {
+	onEach(t, func(t *testing.T, on *product) {
+		f(t, on.name, func(ddl string, tables map[string]adopted.Table) *kit { return on.newKit(t, ddl, tables) })
+	})
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		f(t, "SQLite", func(ddl string, tables map[string]adopted.Table) *kit {
+			k := newSQLiteKit(t, ddl, tables)
+			var err error
+			if k.conn, err = k.db.Conn(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			closed(t, k.conn)
+			return k.kit
+		})
+	})
+}
+
+// TestOwnLimit: a row's own limit of attempts, with attempts in the row and without. NULL, and
+// what is no limit, is the queue's.
+func TestOwnLimit(t *testing.T) {
+	m := adopted.Table{
+		Name: "limited", MaxAttempts: 3, OnAck: adopted.Delete,
+		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Attempts: {"tries"}, adopted.OwnLimit: {"max_attempts"}},
+		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "busy"}},
+	}
+	remembered := m
+	remembered.Name = "remembered"
+	remembered.Columns = map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.OwnLimit: {"max_attempts"}}
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+		ddl := ""
+		for _, name := range []string{"limited", "remembered"} {
+			ddl += fmt.Sprintf(`CREATE TABLE %s (id int PRIMARY KEY, state varchar(5) NOT NULL DEFAULT 'new', tries int NOT NULL DEFAULT 0, max_attempts bigint);
+				INSERT INTO %[1]s (id, max_attempts) VALUES (1, 1), (2, NULL), (3, 5), (4, 0), (5, -2), (6, 100000);`, name)
+		}
+		k := start(ddl, map[string]adopted.Table{"q": m, "remembered": remembered})
+		if product == "SQLite" {
+			k.sql("UPDATE limited SET max_attempts = 'none' WHERE id = 5; UPDATE limited SET max_attempts = '3.0' WHERE id = 2")
+		}
+		for _, queue := range []string{"q", "remembered"} {
+			for attempt := 1; attempt <= 7; attempt++ {
+				jobs := k.claim(queue, 9)
+				var got []string
+				for _, j := range jobs {
+					got = append(got, fmt.Sprint(j.ID, ":", j.Attempt, "/", j.MaxAttempts))
+				}
+				want := "1:1/1 2:1/3 3:1/5 4:1/3 5:1/3 6:1/32767"
+				switch {
+				case attempt > 5:
+					want = fmt.Sprintf("6:%d/32767", attempt)
+				case attempt > 3:
+					want = fmt.Sprintf("3:%d/5 6:%[1]d/32767", attempt)
+				case attempt > 1:
+					want = fmt.Sprintf("2:%d/3 3:%[1]d/5 4:%[1]d/3 5:%[1]d/3 6:%[1]d/32767", attempt)
+				}
+				if product == "SQLite" && queue == "q" {
+					want = strings.ReplaceAll(want, "5:"+fmt.Sprint(attempt)+"/3", "5:"+fmt.Sprint(attempt)+"/32767")
+					if attempt > 3 {
+						want = strings.ReplaceAll(want, "6:", fmt.Sprintf("5:%d/32767 6:", attempt))
+					}
+				}
+				if strings.Join(got, " ") != want {
+					t.Fatalf("%s, attempt %d: %v, want %s", queue, attempt, got, want)
+				}
+				k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 0)
+			}
+		}
+		dead := "1:dead:1 2:dead:3 3:dead:5 4:dead:3 "
+		if product != "SQLite" {
+			dead += "5:dead:3 "
+		}
+		if views := k.peek(backends.Peek{State: backends.StateDead, Max: 9}, dead); len(views) > 2 && (views[0].MaxAttempts != 1 || views[1].MaxAttempts != 3) {
+			t.Errorf("%+v", views)
+		}
+		k.command(backends.Command{Kind: backends.Retry, Queue: "q", IDs: []string{"1"}}, 1)
+		if j := k.one("q"); j.ID != "1" || j.MaxAttempts != 1 {
+			t.Errorf("%+v", j)
+		}
+	})
+}
+
+// TestOwnLimitOfANewJob: an enqueue's max_attempts goes into the column.
+func TestOwnLimitOfANewJob(t *testing.T) {
+	m := adopted.Table{
+		Name: "limited", MaxAttempts: 4, OnAck: adopted.Delete,
+		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.ClaimedAt: {"locked_at"}, adopted.OwnLimit: {"max_attempts"}},
+	}
+	bare := m
+	bare.Columns = map[adopted.Role][]string{adopted.ID: {"id"}, adopted.ClaimedAt: {"locked_at"}}
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+		k := start(fmt.Sprintf("CREATE TABLE limited (id %s, locked_at %s NULL, max_attempts smallint NOT NULL)", serial(product), zoneless(product)), map[string]adopted.Table{"q": m, "bare": bare})
+		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", MaxAttempts: 7}, {Queue: "q"}}}, 0)
+		k.shows("SELECT concat_ws('|', id, max_attempts) FROM limited ORDER BY id", "1|7", "2|4")
+		var u *backends.UnsupportedError
+		if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "bare", MaxAttempts: 2}}}}}); !errors.As(err, &u) {
+			t.Errorf("%v", err)
+		}
+		if jobs := k.claim("q", 2); len(jobs) != 2 || jobs[0].MaxAttempts != 7 || jobs[1].MaxAttempts != 4 || len(k.claim("q", 2)) > 0 {
+			t.Errorf("%+v", jobs)
+		}
+	})
+}
+
+// zoneless is a time that names no zone.
+func zoneless(product string) string {
+	if product == "PostgreSQL" {
+		return "timestamp"
+	}
+	return "datetime"
+}

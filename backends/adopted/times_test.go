@@ -1,0 +1,172 @@
+package adopted_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// timeForm is how a table writes times that are not of a time's type.
+type timeForm struct {
+	column string // its type
+	unit   int64
+	at     string // the SQL of an instant, of so many seconds after now
+	on     string // the product alone that has it; empty: all
+}
+
+// epoch is the present second on a product.
+func epoch(product string) string {
+	switch product {
+	case "PostgreSQL":
+		return "floor(extract(epoch FROM clock_timestamp()))::bigint"
+	case "SQLite":
+		return "unixepoch()"
+	}
+	return "unix_timestamp()"
+}
+
+var timeForms = []timeForm{
+	{"int", adopted.Seconds, "NOW + %d", ""},
+	{"bigint", adopted.Seconds, "NOW + %d", ""},
+	{"bigint", adopted.Milliseconds, "(NOW + %d) * 1000", ""},
+	{"decimal(18,0)", adopted.Milliseconds, "(NOW + %d) * 1000", ""},
+	{"int unsigned", adopted.Seconds, "NOW + %d", "MySQL"},
+	{"text", 0, "strftime('%%Y-%%m-%%d %%H:%%M:%%S', 'now', '%d seconds')", "SQLite"},
+	{"varchar(40)", 0, "strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', 'now', '%d seconds')", "SQLite"},
+	{"text", 0, "strftime('%%Y-%%m-%%dT%%H:%%M:%%f', 'now', '%d seconds', '+2 hours') || '000+02:00'", "SQLite"},
+}
+
+// TestTimeForms: every role of a time, in whole numbers since 1970, and on SQLite in texts.
+func TestTimeForms(t *testing.T) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+		for i, form := range timeForms {
+			if form.on == product || form.on == "" || form.on == "MySQL" && product != "SQLite" && product != "PostgreSQL" {
+				t.Run(fmt.Sprint(i, form.column), func(t *testing.T) {
+					timesAre(t, form, product, start)
+				})
+			}
+		}
+	})
+}
+
+func timesAre(t *testing.T, form timeForm, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+	at := func(seconds int) string {
+		return strings.ReplaceAll(fmt.Sprintf(form.at, seconds), "NOW", epoch(product))
+	}
+	m := adopted.Table{
+		Name: "timed", MaxAttempts: 5, StuckAfter: time.Hour, Unit: form.unit, Keep: time.Hour, KeepDead: time.Hour,
+		Columns: map[adopted.Role][]string{
+			adopted.ID: {"id"}, adopted.State: {"state"}, adopted.RunAt: {"run_at"}, adopted.CreatedAt: {"made_at"}, adopted.ClaimedAt: {"claimed_at"},
+			adopted.FinishedAt: {"ended_at"}, adopted.FailedAt: {"failed_at"},
+		},
+		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}},
+	}
+	if strings.Contains(form.at, "T%%H") { // new jobs have a blank for the T
+		m.Order = []adopted.Ordering{{Column: "id"}}
+	}
+	ddl := fmt.Sprintf("CREATE TABLE timed (id %s, state char(1) NOT NULL DEFAULT 'N', run_at %[2]s NOT NULL, made_at %[2]s, claimed_at %[2]s, ended_at %[2]s, failed_at %[2]s);", serial(product), form.column)
+	for _, row := range [][]string{
+		{"'N'", at(-90), at(-100), "NULL", "NULL", "NULL"},
+		{"'N'", at(9000), at(-95), "NULL", "NULL", "NULL"},
+		{"'A'", at(-90), at(-90), at(-3700), "NULL", "NULL"},
+		{"'A'", at(-90), at(-90), at(-3500), "NULL", "NULL"},
+		{"'C'", at(-90), at(-90), "NULL", at(-3700), "NULL"},
+		{"'C'", at(-90), at(-90), "NULL", at(-3500), "NULL"},
+		{"'N'", at(-90), at(-90), "NULL", "NULL", at(-3700)},
+		{"'N'", at(-90), at(-90), "NULL", "NULL", at(-3500)},
+	} {
+		ddl += "INSERT INTO timed (state, run_at, made_at, claimed_at, ended_at, failed_at) VALUES (" + strings.Join(row, ", ") + ");"
+	}
+	k := start(ddl, map[string]adopted.Table{"q": m})
+	job := k.one("q")
+	if ago := time.Since(job.EnqueuedAt).Round(10 * time.Minute); job.ID != "1" || ago != 0 || len(k.claim("q", 9)) > 0 {
+		t.Fatalf("%+v", job)
+	}
+	if r := k.sweep(backends.Sweep{Waiting: []string{"q"}, Prune: true}); !slices.Equal(r.Freed, []string{"q"}) || r.Pruned != 2 {
+		t.Errorf("%+v", r)
+	}
+	k.shows("SELECT concat_ws('|', id, state) FROM timed ORDER BY id", "1|A", "2|N", "3|N", "4|A", "6|C", "8|N")
+	k.write(backends.Nack{Leases: leases(job)}, 0) // for an hour
+	k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q", Delay: time.Hour}, {Queue: "q", RunAt: time.Now().Add(2 * time.Hour)}}}, 0)
+	var got []string
+	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled} {
+		views, err := k.Peek(t.Context(), backends.Peek{Queue: "q", State: state, Max: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range views {
+			got = append(got, fmt.Sprintf("%s %s %v %v", v.ID, v.State, time.Until(v.RunAt).Round(30*time.Minute), time.Until(v.EnqueuedAt).Round(10*time.Minute)))
+		}
+	}
+	slices.Sort(got)
+	want := []string{"1 scheduled 1h0m0s 0s", "10 scheduled 1h0m0s 0s", "11 scheduled 2h0m0s 0s", "2 scheduled 2h30m0s 0s", "3 ready 0s 0s", "9 ready 0s 0s"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if st, err := k.Stats(t.Context(), "q"); err != nil || st[0].Ready != 2 || st[0].Scheduled != 4 || st[0].Claimed != 1 || st[0].Dead != 1 || st[0].OldestClaimed.Round(30*time.Minute) != time.Hour {
+		t.Errorf("%+v, %v", st, err)
+	}
+	k.sql("UPDATE timed SET run_at = " + at(-1) + " WHERE id < 3")
+	jobs := k.claim("q", 9)
+	if len(jobs) != 4 {
+		t.Fatalf("%+v", jobs)
+	}
+	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
+	k.write(backends.Nack{Leases: leases(jobs[1]), Dead: true}, 0)
+	k.write(backends.Release{Leases: leases(jobs[2:]...), Uncharged: true}, 0)
+	k.write(backends.Ack{Leases: leases(jobs[3])}, 1)
+	k.shows("SELECT concat_ws('|', id, state, CASE WHEN ended_at IS NULL THEN '-' ELSE 'ended' END, CASE WHEN failed_at IS NULL THEN '-' ELSE 'failed' END) FROM timed WHERE id < 4 ORDER BY id",
+		"1|C|ended|-", "2|N|-|failed", "3|N|-|-")
+	if form.unit > 0 {
+		k.shows(fmt.Sprintf("SELECT concat_ws('', count(*)) FROM timed WHERE abs(coalesce(ended_at, failed_at) - %s) < 600 * %d AND id < 3", at(0), 1000/form.unit), "2")
+	}
+	k.command(backends.Command{Kind: backends.Retry, IDs: []string{"2"}}, 1)
+	k.shows("SELECT concat_ws('|', id, state, failed_at) FROM timed WHERE id = 2", "2|N")
+}
+
+// TestTimesThatDoNotFit: the error names the types that do.
+func TestTimesThatDoNotFit(t *testing.T) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+		k := start("CREATE TABLE odd (id int PRIMARY KEY, small smallint, i int, b bigint, v varchar(20), f double precision, bin "+map[bool]string{true: "bytea", false: "blob"}[product == "PostgreSQL"]+")", nil)
+		for _, c := range []struct {
+			column string
+			unit   int64
+			want   string // in the error; empty: it fits
+		}{
+			{"i", 0, ""},
+			{"i", adopted.Seconds, ""},
+			{"i", adopted.Milliseconds, "too little for milliseconds since 1970: set times: seconds"},
+			{"b", 0, "which doesn't tell whether it counts seconds or milliseconds since 1970: set times: seconds, or times: milliseconds"},
+			{"b", adopted.Milliseconds, ""},
+			{"small", 0, "too little for seconds since 1970: name another column"},
+			{"v", 0, "which can't hold times: name a column of a type that can: a date with a time (timestamp, datetime), whole numbers"},
+			{"f", adopted.Seconds, "which can't hold times: name a column of a type that can: "},
+			{"bin", 0, "which can't hold times: name a column of a type that can: "},
+		} {
+			if product == "SQLite" {
+				switch c.column { // its types have no limits
+				case "i", "small":
+					c.want = map[bool]string{true: "", false: "set times: seconds, or times: milliseconds"}[c.unit > 0]
+				case "v":
+					c.want = ""
+				}
+			}
+			m := adopted.Table{
+				Name: "odd", Unit: c.unit, OnAck: adopted.Delete,
+				Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.ClaimedAt: {c.column}},
+			}
+			_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"q": m})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(wrong); c.want == "" && len(wrong) > 0 || c.want != "" && (len(wrong) != 1 || !strings.Contains(got, c.want)) {
+				t.Errorf("%s, %d: %s\nwant %q", c.column, c.unit, got, c.want)
+			}
+		}
+	})
+}
