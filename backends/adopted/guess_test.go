@@ -146,29 +146,37 @@ func TestGuesses(t *testing.T) {
 			`CREATE TABLE t (id integer PRIMARY KEY, command text, is_done boolean NOT NULL DEFAULT false)`, "t",
 			"id:[id] payload:[command] state:[is_done] | map[done:{true false} ready:{false false}] | update | hold",
 		},
-		"Laravel": {
-			`CREATE TABLE "jobs" ("id" integer primary key autoincrement not null, "queue" varchar not null, "payload" text not null, "attempts" integer not null,
-			"reserved_at" integer, "available_at" integer not null, "created_at" integer not null); CREATE INDEX "jobs_queue_index" on "jobs" ("queue");
-			INSERT INTO jobs VALUES (1, 'default', '{}', 0, NULL, 1767323045, 1767323045), (2, 'default', '{}', 1, 1767323045, 1767323045, 1767323045)`, "jobs",
-			"id:[id] payload:[payload] attempts:[attempts] | map[] | update | max_attempts hold columns",
+		"a limit of each row": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new' CHECK (state IN ('new', 'running', 'done')), args json, attempt int NOT NULL DEFAULT 0, max_attempts int NOT NULL DEFAULT 20)`, "t",
+			"id:[id] payload:[args] state:[state] attempts:[attempt] max_attempts:[max_attempts] | map[claimed:{running false} done:{done false} ready:{new false}] | update | ",
 		},
-		"Django-Q": {
-			`CREATE TABLE "django_q_ormq" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "key" varchar(100) NOT NULL, "payload" text NOT NULL, "lock" datetime NULL);
-			INSERT INTO django_q_ormq VALUES (1, 'default', 'gAWV', '2026-01-02 03:04:05')`, "django_q_ormq",
-			"id:[id] payload:[payload] | map[] | update | hold columns",
+		"a limit that may be NULL": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new' CHECK (state IN ('new', 'running', 'done')), args json, retries int, max_retries int)`, "t",
+			"id:[id] payload:[args] state:[state] attempts:[retries] max_attempts:[max_retries] | map[claimed:{running false} done:{done false} ready:{new false}] | update | max_attempts",
 		},
-		"Delayed Job": {
-			`CREATE TABLE "delayed_jobs" ("id" integer PRIMARY KEY AUTOINCREMENT NOT NULL, "priority" integer DEFAULT 0 NOT NULL, "attempts" integer DEFAULT 0 NOT NULL, "handler" text NOT NULL,
-			"last_error" text, "run_at" datetime(6), "locked_at" datetime(6), "failed_at" datetime(6), "locked_by" varchar, "queue" varchar, "created_at" datetime(6), "updated_at" datetime(6));
-			CREATE INDEX "delayed_jobs_priority" ON "delayed_jobs" ("priority", "run_at");
-			INSERT INTO delayed_jobs (handler, run_at) VALUES ('--- !ruby', '2026-01-02 03:04:05')`, "delayed_jobs",
-			"id:[id] payload:[handler] attempts:[attempts] priority:[priority] run_at:[run_at] worker:[locked_by] error:[last_error] created_at:[created_at] claimed_at:[locked_at] | map[] | update | where.queue max_attempts hold order columns",
+		"milliseconds": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at bigint, claimed_at bigint, run_at bigint, small_at int, failed int); INSERT INTO t VALUES (1, 'new', '', 1767323045000, NULL, 1767323045000, 7, 2)`, "t",
+			"id:[id] payload:[body] state:[state] attempts:[failed] run_at:[run_at] created_at:[created_at] claimed_at:[claimed_at] | map[ready:{new false}] | update | states.claimed states.done hold columns 1",
 		},
-		"Solid Queue": {
-			`CREATE TABLE "solid_queue_jobs" ("id" integer PRIMARY KEY AUTOINCREMENT NOT NULL, "queue_name" varchar NOT NULL, "class_name" varchar NOT NULL, "arguments" text, "priority" integer DEFAULT 0 NOT NULL,
-			"active_job_id" varchar, "scheduled_at" datetime(6), "finished_at" datetime(6), "concurrency_key" varchar, "created_at" datetime(6) NOT NULL, "updated_at" datetime(6) NOT NULL);
-			INSERT INTO solid_queue_jobs VALUES (1, 'default', 'A', '{}', 0, 'x', '2026-01-02', NULL, NULL, '2026-01-02', '2026-01-02')`, "solid_queue_jobs",
-			"id:[id] payload:[arguments] priority:[priority] run_at:[scheduled_at] created_at:[created_at] finished_at:[finished_at] | map[] | update | hold order columns",
+		"both units": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at bigint, run_at bigint); INSERT INTO t VALUES (1, 'new', '', 1767323045000, 1767323045)`, "t",
+			"id:[id] payload:[body] state:[state] run_at:[run_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns.created_at 1000",
+		},
+		"times in texts": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at text, claimed_at text, run_at text); INSERT INTO t VALUES (1, 'new', '', '2026-01-02T03:04:05Z', NULL, 'tomorrow')`, "t",
+			"id:[id] payload:[body] state:[state] created_at:[created_at] claimed_at:[claimed_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns",
+		},
+		"a claim that shows, and a truth": {
+			`CREATE TABLE t (id integer PRIMARY KEY, is_done boolean NOT NULL DEFAULT false, body text, locked_at datetime)`, "t",
+			"id:[id] payload:[body] state:[is_done] claimed_at:[locked_at] | map[done:{true false} ready:{false false}] | update | stuck_after",
+		},
+		"a start that may stay": {
+			`CREATE TABLE t (id integer PRIMARY KEY, body text, started_at datetime)`, "t",
+			"id:[id] payload:[body] | map[] | update | columns.claimed_at hold",
+		},
+		"a claim, and an end": {
+			`CREATE TABLE t (id integer PRIMARY KEY, body text, locked_at datetime, finished_at datetime)`, "t",
+			"id:[id] payload:[body] claimed_at:[locked_at] finished_at:[finished_at] | map[] | update | on_ack stuck_after",
 		},
 		"nothing": {`CREATE TABLE t (a text NOT NULL UNIQUE)`, "t", "id:[a] | map[] | update | columns.payload hold"},
 	} {
@@ -201,6 +209,9 @@ func shortly(p *guess.Proposal) string {
 	var open []string
 	for _, h := range p.Hints {
 		open = append(open, h.Key)
+	}
+	if p.Table.Unit > 0 {
+		open = append(open, fmt.Sprint(p.Table.Unit))
 	}
 	return strings.Join(all, " ") + " | " + fmt.Sprint(states) + " | " + []string{"update", "delete", "archive"}[p.Table.OnAck] + " | " + strings.Join(open, " ")
 }

@@ -53,8 +53,10 @@ type (
 )
 
 func (c *counts) parse(s string) error { return oneOf((*string)(c), s, "failures", "deliveries") }
-func (t *times) parse(s string) error  { return oneOf((*string)(t), s, "server", "utc") }
-func (h *hold) parse(s string) error   { return oneOf((*string)(h), s, "state", "transaction") }
+func (t *times) parse(s string) error {
+	return oneOf((*string)(t), s, "server", "utc", "seconds", "milliseconds")
+}
+func (h *hold) parse(s string) error { return oneOf((*string)(h), s, "state", "transaction") }
 func (n *channel) parse(s string) error {
 	if slices.Contains([]string{"", "on", "off", "true", "false"}, s) {
 		return fmt.Errorf("%q is no channel: name the one in which the table's own programs notify, or leave it out", s)
@@ -211,6 +213,12 @@ func (a adoptConfig) table(o *queueOrder) adopted.Table {
 		Notify:        string(a.Notify),
 		Hold:          a.Hold == "transaction",
 		ArchiveSchema: a.OnAck.Archive.schema, Archive: a.OnAck.Archive.name,
+	}
+	switch a.Times {
+	case "seconds":
+		t.Unit = adopted.Seconds
+	case "milliseconds":
+		t.Unit = adopted.Milliseconds
 	}
 	for role, columns := range a.Columns {
 		t.Columns[adopted.Role(role)] = columns

@@ -156,6 +156,14 @@ func (p *proposal) how() {
 		p.line("      column: %s%s", yamlText(t.Column), p.remark("token.column"))
 		p.line("      range: [%d, %d]%s", t.From, t.To, p.remark("token.range"))
 	}
+	switch {
+	case p.Table.Unit == adopted.Seconds:
+		p.line("    times: seconds%s", p.remark("times"))
+	case p.Table.Unit == adopted.Milliseconds:
+		p.line("    times: milliseconds%s", p.remark("times"))
+	case p.Table.UTC:
+		p.line("    times: utc%s", p.remark("times"))
+	}
 	if p.Table.Notify != "" {
 		p.line("    notify: %s%s", yamlText(p.Table.Notify), p.remark("notify"))
 	}

@@ -64,7 +64,7 @@ func (g *guessing) stateColumn(ctx context.Context, engine backends.Adopter) err
 
 func (g *guessing) likeState(c backends.Column) (like stateLike) {
 	like.Column = c
-	if g.used[c.Name] || c.Generated || !slices.Contains(stateNames.kinds, c.Kind) || timeName.MatchString(c.Name) {
+	if g.used[c.Name] || c.Generated || !slices.Contains(stateNames.kinds, c.Kind) || g.times[c.Name] != notTime || timeName.MatchString(c.Name) {
 		return like
 	}
 	name := plain(c.Name)

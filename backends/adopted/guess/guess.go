@@ -66,8 +66,14 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 		Info: info, Notes: map[string]Note{},
 		Table: adopted.Table{Schema: schema, Name: name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{}},
 	}
-	g := &guessing{Proposal: p, used: map[string]bool{}}
+	g := &guessing{Proposal: p, used: map[string]bool{}, times: map[string]timeForm{}}
+	if why := g.library(); why != "" {
+		return nil, &Unadoptable{p.Table.Name, []string{why}}
+	}
 	g.key()
+	if err := g.findTimes(ctx, engine); err != nil {
+		return nil, err
+	}
 	if err := g.stateColumn(ctx, engine); err != nil {
 		return nil, err
 	}
@@ -80,6 +86,7 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	g.states(s)
 	g.kinds(s)
 	g.attempts(s)
+	g.limit()
 	noHold := fmt.Errorf("%s has no jobs held so far", engine.Info().Engine)
 	if h, holds := engine.(backends.Holder); holds {
 		noHold = h.NoHold()
@@ -90,6 +97,7 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	}
 	g.clock(engine.Info().Engine)
 	g.order()
+	g.asPublished(engine.Info().Engine)
 	if _, hears := engine.(backends.Hearer); hears {
 		g.channel()
 	}
@@ -126,6 +134,7 @@ func unadoptable(g backends.Grammar, info backends.TableInfo) (why []string) {
 type guessing struct {
 	*Proposal
 	used  map[string]bool // columns that have a role
+	times map[string]timeForm
 	state backends.Column // without a name: there is none
 	token backends.Column
 	kind  backends.Column // says what kind of job a row is
@@ -137,6 +146,11 @@ func (g *guessing) note(key string, guessed bool, format string, args ...any) {
 
 func (g *guessing) hint(key, yaml, format string, args ...any) {
 	g.Hints = append(g.Hints, Hint{key, yaml, fmt.Sprintf(format, args...)})
+}
+
+// drop takes back the hints for a key.
+func (g *guessing) drop(key string) {
+	g.Hints = slices.DeleteFunc(g.Hints, func(h Hint) bool { return h.Key == key })
 }
 
 func (g *guessing) key() {

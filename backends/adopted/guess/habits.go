@@ -3,6 +3,7 @@ package guess
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,20 +64,26 @@ func (g *guessing) attempts(s *sample) {
 func (g *guessing) settling(noHold error) {
 	_, claimed := g.Table.States[backends.StateClaimed]
 	_, done := g.Table.States[backends.StateDone]
+	defer g.dies()
 	switch {
 	case g.token.Name != "" && (g.state.Name == "" || claimed):
 		g.reserve()
 	case g.token.Name != "":
 		g.hint("token", fmt.Sprintf("{column: %s, value: …}", g.token.Name), "do its own consumers find the rows that they took by it? Then a number that none of them uses")
 	}
-	if !claimed && g.Table.Token == nil {
+	marked := !claimed && g.Table.Token == nil && g.marked()
+	if !claimed && g.Table.Token == nil && !marked {
 		g.hold(noHold)
 	}
-	if !done && g.Table.Token != nil && g.state.Name == "" {
+	switch ended := has(g, adopted.FinishedAt); {
+	case done || g.state.Name != "" || g.Table.Token == nil && !marked:
+	case ended:
+		g.hint("on_ack", "delete", "no state says that a row is done: are such rows deleted? Or {archive: TABLE}")
+	default:
 		g.Table.OnAck = adopted.Delete
 		g.note("on_ack", true, "nothing in a row says that it is done; or {archive: TABLE}")
 	}
-	if has(g, adopted.ClaimedAt) && claimed {
+	if has(g, adopted.ClaimedAt) && (claimed || marked) {
 		g.hint("stuck_after", "1h", "since when a row that its own consumers claimed counts as left behind; absent: never")
 	}
 	for _, c := range g.Info.Columns {
@@ -93,6 +100,38 @@ func (g *guessing) settling(noHold error) {
 func has(g *guessing, role adopted.Role) bool {
 	_, is := g.column(role)
 	return is
+}
+
+// claimName is a column's that has a time only while somebody has the row.
+var claimName = regexp.MustCompile(`claim|taken|lock|reserv|pick|leas`)
+
+// marked: the time of the claim tells rows that are being worked on from those that wait. A
+// time of another name may stay in a row that waits again: then it is left to decide.
+func (g *guessing) marked() bool {
+	c, has := g.column(adopted.ClaimedAt)
+	if !has || g.state.Name != "" && g.state.Kind != backends.BoolColumn {
+		return false
+	}
+	if c.Nullable && claimName.MatchString(plain(c.Name)) {
+		g.note("columns.claimed_at", true, "a row that has it is being worked on: its own consumers have to pass over it, and to clear it when a row waits again")
+		return true
+	}
+	delete(g.Table.Columns, adopted.ClaimedAt)
+	delete(g.Notes, "columns.claimed_at")
+	if c.Nullable {
+		g.hint("columns.claimed_at", c.Name, "is it NULL in every row that waits, and do its own consumers pass over rows that have it?")
+	}
+	return false
+}
+
+// dies: a row with the time of its death is dead, where no state says so.
+func (g *guessing) dies() {
+	_, dead := g.Table.States[backends.StateDead]
+	if c, has := g.column(adopted.FailedAt); has && !dead && c.Nullable {
+		g.note("columns.failed_at", true, "a row that has it is dead")
+	} else if has && !dead {
+		delete(g.Table.Columns, adopted.FailedAt)
+	}
 }
 
 // hold: nothing in a row says that it is being worked on. That its own consumers keep it locked
@@ -133,8 +172,21 @@ func (g *guessing) archive(ctx context.Context, engine backends.Adopter) error {
 	return nil
 }
 
-// clock: a time without a zone may be anybody's.
+// limit: each row has its own.
+func (g *guessing) limit() {
+	if c, has := g.column(adopted.OwnLimit); has && g.Table.MaxAttempts == 0 {
+		g.drop("max_attempts")
+		if c.Nullable {
+			g.hint("max_attempts", "20", "of rows whose %s is NULL", c.Name)
+		}
+	}
+}
+
+// clock: a time without a zone may be anybody's, and a number needs a unit.
 func (g *guessing) clock(engine string) {
+	if g.unit() {
+		return
+	}
 	for _, role := range []adopted.Role{adopted.CreatedAt, adopted.ClaimedAt, adopted.FinishedAt, adopted.RunAt} {
 		c, has := g.column(role)
 		if has && engine != "sqlite" && (strings.HasPrefix(c.Type, "timestamp") && strings.Contains(c.Type, "without time zone") || strings.HasPrefix(c.Type, "datetime")) {
@@ -172,7 +224,10 @@ func (g *guessing) reserve() {
 
 // order: that of an index that claims can read, or the oldest first.
 func (g *guessing) order() {
-	if _, has := g.column(adopted.Priority); has {
+	if c, has := g.column(adopted.Priority); has {
+		if g.priorities(c) {
+			return
+		}
 		g.hint("order", "", "the higher priority first, then the oldest: where its own consumers go another way, list the columns")
 		return
 	}
@@ -209,12 +264,42 @@ func (g *guessing) order() {
 	g.note("order", true, "the oldest first; the newest: with desc behind each")
 }
 
+// priorities: an index that begins with the priority and then has a time or the key is in the
+// order of claims.
+func (g *guessing) priorities(priority backends.Column) bool {
+	fixed := []string{g.state.Name, g.kind.Name, g.token.Name}
+	for _, x := range g.Info.Indexes {
+		var by []adopted.Ordering
+		for _, c := range x.Columns {
+			if len(by) > 0 || !slices.Contains(fixed, c.Name) {
+				by = append(by, adopted.Ordering{Column: c.Name, Descending: c.Descending})
+			}
+		}
+		if len(by) < 2 || by[0].Column != priority.Name || !g.ordering(by[1:]) {
+			continue
+		}
+		for _, name := range g.Table.Columns[adopted.ID] {
+			if !slices.ContainsFunc(by, func(o adopted.Ordering) bool { return o.Column == name }) {
+				by = append(by, adopted.Ordering{Column: name})
+			}
+		}
+		g.Table.Order = by
+		first := "lower"
+		if by[0].Descending {
+			first = "higher"
+		}
+		g.note("order", true, "as the index %s has it: the %s priority first", x.Name, first)
+		return true
+	}
+	return false
+}
+
 // ordering: jobs may well be worked in the order of these columns, which have a time
 // or a key.
 func (g *guessing) ordering(by []adopted.Ordering) bool {
 	return slices.ContainsFunc(by, func(o adopted.Ordering) bool {
 		c, _ := g.Info.Column(o.Column)
-		return c.Kind == backends.TimeColumn || slices.Contains(g.Table.Columns[adopted.ID], o.Column)
+		return g.kindOf(c) == backends.TimeColumn || slices.Contains(g.Table.Columns[adopted.ID], o.Column)
 	})
 }
 

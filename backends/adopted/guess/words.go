@@ -37,11 +37,17 @@ var forms = []form{
 		[]string{"token", "pid", "unique"},
 	},
 	{
+		adopted.OwnLimit, numbers,
+		[]string{"maxattempts", "maxretries", "maxtries", "attemptlimit", "attemptslimit", "retrylimit", "maxfailures", "maxdeliveries"},
+		[]string{"maxattempt", "maxretr", "maxtries", "maxfail", "attemptlimit", "retrylimit"},
+	},
+	{
 		adopted.Attempts, numbers,
 		[]string{"attempts", "attempt", "tries", "retries", "failures", "failurecount", "failcount", "retrycount", "retrycnt", "attemptcnt", "deliveries", "errors"},
 		[]string{"attempt", "failure", "failcount", "failed", "retries", "retrycount", "retrycnt", "tries", "trycount", "errorcount"},
 	},
 	{adopted.Priority, numbers, []string{"priority", "prio"}, []string{"priority"}},
+	{adopted.FailedAt, times, []string{"failedat", "discardedat", "deadat", "buriedat"}, nil},
 	{
 		adopted.FinishedAt, times,
 		[]string{"finishedat", "finisheddt", "finished", "donetime", "doneat", "completedat", "processedat", "endedat", "endtime"},
@@ -116,7 +122,7 @@ func plain(name string) string {
 func (g *guessing) find(f form) (best backends.Column, exact, found bool) {
 	least := len(f.exact) + len(f.parts)
 	for _, c := range g.Info.Columns {
-		if g.used[c.Name] || !slices.Contains(f.kinds, c.Kind) || c.Generated && f.role != adopted.CreatedAt {
+		if g.used[c.Name] || !slices.Contains(f.kinds, g.kindOf(c)) || c.Generated && f.role != adopted.CreatedAt {
 			continue
 		}
 		name := plain(c.Name)

@@ -1,0 +1,40 @@
+package guess
+
+import (
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// library says why a queue can't live in the table of a library that is known to us; empty:
+// it is another table. It is judged by its name and its columns.
+func (g *guessing) library() string {
+	name := g.Info.Name
+	switch {
+	case strings.HasPrefix(name, "solid_queue_") && (g.hasAll("class_name", "active_job_id") || g.hasAll("job_id")):
+		return "it is one of Solid Queue's tables. A job's state there is which of several tables have a row for it " +
+			"(solid_queue_ready_executions, solid_queue_claimed_executions, solid_queue_failed_executions and others), and a sidecar changes rows of one table: " +
+			"leave these to Solid Queue's own workers, and enqueue what sidecars are to work into a queue of their own"
+	case strings.HasSuffix(name, "django_q_ormq") && g.hasAll("key", "payload", "lock"):
+		return "it is Django-Q's table. Its column lock has a time in every row, and a row waits if that is longer ago than the cluster's setting `retry`: " +
+			"nothing in the row itself says that it is being worked on. Its payload is signed, and only Django-Q reads it: " +
+			"leave it to Django-Q's own cluster, and enqueue what sidecars are to work into a queue of their own"
+	}
+	return ""
+}
+
+// asPublished adds what a library's documentation says of its table, and no row shows.
+func (g *guessing) asPublished(engine string) {
+	if strings.HasSuffix(g.Info.Name, "delayed_jobs") && g.hasAll("handler", "run_at", "locked_at", "locked_by", "failed_at", "attempts") {
+		g.Table.Deliveries = false
+		g.note("counts", false, "as Delayed Job does")
+		g.Table.MaxAttempts = 25
+		g.note("max_attempts", true, "Delayed Job's default")
+		g.drop("max_attempts")
+		if c, has := g.column(adopted.RunAt); has && engine != "sqlite" && !strings.Contains(c.Type, "with time zone") {
+			g.Table.UTC = true
+			g.note("times", true, "as Rails writes them, unless its default_timezone says otherwise")
+			g.drop("times")
+		}
+	}
+}

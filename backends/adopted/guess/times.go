@@ -1,0 +1,123 @@
+package guess
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// timeForm is how a column that is not of a time's type holds times.
+type timeForm int
+
+const (
+	notTime  timeForm = iota
+	someUnit          // whole numbers, and no row has one
+	inSeconds
+	inMillis
+	inText
+)
+
+// dateText is a text that holds a time.
+var dateText = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}.*)?$`)
+
+// The numbers of seconds since 1970 from 1973 on, and of milliseconds until 5138.
+const (
+	leastSeconds = 100_000_000
+	leastMillis  = 100_000_000_000
+	mostMillis   = 100_000_000_000_000
+)
+
+// findTimes finds the columns of whole numbers and of texts that hold times: those that are
+// called so and have nothing else.
+func (g *guessing) findTimes(ctx context.Context, engine backends.Adopter) error {
+	ask := asking{info: g.Info}
+	for _, c := range g.Info.Columns {
+		number := c.Kind == backends.NumberColumn && (c.Most == 0 || c.Most >= leastSeconds)
+		if timeName.MatchString(c.Name) && !g.used[c.Name] && (number || c.TimeText) {
+			ask.values = append(ask.values, c)
+		}
+	}
+	if len(ask.values) == 0 {
+		return nil
+	}
+	s, err := look(ctx, engine, ask)
+	if err != nil {
+		return err
+	}
+	for _, c := range ask.values {
+		g.times[c.Name] = formOf(c, s.values(c.Name))
+	}
+	return nil
+}
+
+func formOf(c backends.Column, values []*seen) timeForm {
+	form := someUnit
+	if c.TimeText {
+		form = inText
+	}
+	for _, v := range values {
+		n, err := strconv.ParseInt(v.text, 10, 64)
+		is := notTime
+		switch {
+		case c.TimeText && dateText.MatchString(v.text):
+			is = inText
+		case c.TimeText || err != nil:
+		case n >= leastSeconds && n < leastMillis:
+			is = inSeconds
+		case n >= leastMillis && n < mostMillis:
+			is = inMillis
+		}
+		if is == notTime || form != someUnit && form != is {
+			return notTime
+		}
+		form = is
+	}
+	return form
+}
+
+// kindOf is the column's kind, as far as roles are concerned.
+func (g *guessing) kindOf(c backends.Column) backends.ColumnKind {
+	if g.times[c.Name] != notTime {
+		return backends.TimeColumn
+	}
+	return c.Kind
+}
+
+// unit tells what the numbers are that hold times; false: none has a role. A column that
+// counts other than the first one is left out.
+func (g *guessing) unit() (counted bool) {
+	forms := map[timeForm]bool{}
+	for _, form := range []timeForm{inSeconds, inMillis, someUnit} {
+		for _, role := range []adopted.Role{adopted.CreatedAt, adopted.RunAt, adopted.ClaimedAt, adopted.FinishedAt, adopted.FailedAt} {
+			c, has := g.column(role)
+			if !has || g.times[c.Name] != form {
+				continue
+			}
+			if forms[form] = true; form == inMillis && forms[inSeconds] {
+				delete(g.Table.Columns, role)
+				g.hint("columns."+string(role), "", "the column %s has milliseconds, and others have seconds", c.Name)
+			}
+		}
+	}
+	switch {
+	case forms[inSeconds]:
+		g.Table.Unit = adopted.Seconds
+		g.note("times", false, "since 1970, as the rows have them")
+	case forms[inMillis]:
+		g.Table.Unit = adopted.Milliseconds
+		g.note("times", false, "since 1970, as the rows have them")
+	case forms[someUnit]:
+		g.Table.Unit = adopted.Seconds
+		g.note("times", true, "since 1970; no row has a time that would tell. Or milliseconds")
+	}
+	return g.Table.Unit > 0
+}
+
+// has reports whether the table has all the columns.
+func (g *guessing) hasAll(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { _, has := g.Info.Column(name); return !has })
+}
