@@ -53,3 +53,25 @@ CREATE TABLE [dbo].[Kinds] (
     [Urgency] bigint NOT NULL DEFAULT (0),
     CONSTRAINT [PK_Kinds] PRIMARY KEY ([Id])
   );
+
+CREATE TABLE [dbo].[jobs] (
+    [id] bigint IDENTITY(1,1) NOT NULL,
+    [queue] nvarchar(255) COLLATE SQL_Latin1_General_CP1_CI_AS NOT NULL,
+    [payload] nvarchar(max) COLLATE SQL_Latin1_General_CP1_CI_AS NOT NULL,
+    [attempts] tinyint NOT NULL,
+    [reserved_at] int NULL,
+    [available_at] int NOT NULL,
+    [created_at] int NOT NULL,
+    CONSTRAINT [PK_jobs] PRIMARY KEY ([id])
+  );
+CREATE INDEX [jobs_queue_index] ON [dbo].[jobs] ([queue]);
+
+CREATE TABLE [dbo].[limited] (
+    [id] int IDENTITY(1,1) NOT NULL,
+    [tries] int NOT NULL DEFAULT (0),
+    [max_tries] smallint NULL,
+    [locked_at] bigint NULL,
+    [failed_at] bigint NULL,
+    [run_at] bigint NULL,
+    CONSTRAINT [PK_limited] PRIMARY KEY ([id])
+  );
