@@ -113,6 +113,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 	b.broker.direct = b.link.adopted
 	b.attendant = &attendant{broker: b.broker, ledger: b.ledger, committer: c, poke: make(chan struct{}, 1)}
 	b.broker.buffered = b.attendant.wake
+	b.census.wake = make(chan struct{}, 1)
 	return b
 }
 
@@ -142,6 +143,7 @@ func (b *bank) run(ctx, work, hard context.Context) error {
 	g.Go(func() error { return b.sweeper.run(ctx) })
 	g.Go(func() error { return b.keeper.run(keep) })
 	g.Go(func() error { b.listen(ctx); return nil })
+	g.Go(func() error { b.census.run(keep, b); return nil })
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	var wrote errgroup.Group

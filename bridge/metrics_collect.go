@@ -50,7 +50,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		}
 		tell(beatDesc, age.Seconds(), name)
 		tell(leaseDesc, bank.times.patience().Seconds(), name)
-		depths.Go(func() { bank.tellDepths(name, tell) })
+		depths.Go(func() { bank.tellDepths(name, to, tell) })
 		bank.tellPool(name, to)
 	}
 	depths.Wait()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -20,10 +21,18 @@ type counting struct {
 	*faulty
 	stats  atomic.Int32
 	broken atomic.Bool
+	gate   atomic.Pointer[chan struct{}] // Stats waits for it first
 }
 
 func (c *counting) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	c.stats.Add(1)
+	if gate := c.gate.Load(); gate != nil {
+		select {
+		case <-*gate:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 	if c.broken.Load() {
 		return nil, errDown
 	}
@@ -129,16 +138,69 @@ func TestDepthsOfFailedReadings(t *testing.T) {
 		bank := s.plan.Load().banks[0]
 		db.broken.Store(true)
 		time.Sleep(censusEvery)
-		stats := bank.census.take(bank)
-		if len(stats) != 1 || stats[0].Ready != 1 {
-			t.Errorf("after a failure: %+v", stats)
+		if stats, _, err := bank.census.take(); err != nil || len(stats) != 1 || stats[0].Ready != 1 {
+			t.Errorf("after a failure: %+v, %v", stats, err)
 		}
 		if n := figures(t, s.Bridge)["depths_read_failures_total{database=main}"]; n != 1 {
 			t.Errorf("%v failures counted, want 1", n)
 		}
 		time.Sleep(censusAge)
-		if stats := bank.census.take(bank); stats != nil {
-			t.Errorf("old depths are told: %+v", stats)
+		if stats, known, err := bank.census.take(); known || err != nil || stats != nil {
+			t.Errorf("old depths are told: %+v, %v", stats, err)
+		}
+		if all := figures(t, s.Bridge); all["depths_reader{database=main}"] != 0 {
+			t.Error("it says that it tells the depths, and does not")
+		}
+	})
+}
+
+// TestDepthsOfSlowReadings: metrics wait for a reading for a while, and then have the depths of
+// the one before, or are an error. The reading goes on. If it fails, metrics say that none are told.
+func TestDepthsOfSlowReadings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &counting{faulty: &faulty{Backend: memory.New()}}
+		s := start(t, options(db))
+		s.dial(t).call(`{"op":"enqueue","queue":"q"}`)
+		r := prometheus.NewPedanticRegistry()
+		r.MustRegister(s.Metrics())
+		gather := func() (depths bool, err error) {
+			t.Helper()
+			before := time.Now()
+			families, err := r.Gather()
+			if took := time.Since(before); took > censusWait+firstWait {
+				t.Errorf("metrics waited for %v", took)
+			}
+			for _, f := range families {
+				depths = depths || f.GetName() == "qsidecar_queue_jobs"
+			}
+			return depths, err
+		}
+		held := func() chan struct{} {
+			gate := make(chan struct{})
+			db.gate.Store(&gate)
+			return gate
+		}
+		gate := held()
+		eventually(t, func() bool { _, _ = gather(); return db.stats.Load() > 0 })
+		if depths, err := gather(); depths || err == nil || !strings.Contains(err.Error(), "ask again") || db.stats.Load() != 1 {
+			t.Fatalf("metrics without the depths: %v, %v, %d readings", depths, err, db.stats.Load())
+		}
+		close(gate)
+		synctest.Wait()
+		if depths, err := gather(); !depths || err != nil || db.stats.Load() != 1 {
+			t.Fatalf("after the reading: %v, %v, %d readings", depths, err, db.stats.Load())
+		}
+		held()
+		time.Sleep(censusEvery)
+		if depths, err := gather(); !depths || err != nil || db.stats.Load() != 2 {
+			t.Fatalf("while the second is slow: %v, %v, %d readings", depths, err, db.stats.Load())
+		}
+		time.Sleep(censusTimeout + censusAge)
+		if depths, err := gather(); depths || err != nil {
+			t.Fatalf("after a reading that failed: %v, %v", depths, err)
+		}
+		if all := figures(t, s.Bridge); all["depths_reader{database=main}"] != 0 || all["depths_read_failures_total{database=main}"] == 0 {
+			t.Error("metrics without the depths do not say that reading them failed")
 		}
 	})
 }

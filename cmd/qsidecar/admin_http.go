@@ -28,12 +28,13 @@ const (
 // routes are what the admin listener answers.
 func (a *admin) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
+	metrics := promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
 		ErrorLog:            scrapeLog{a.log},
-		ErrorHandling:       promhttp.ContinueOnError,
+		ErrorHandling:       promhttp.HTTPErrorOnError, // a part must not look like the whole
 		MaxRequestsInFlight: scrapes,
-		Timeout:             scrapeTimeout,
-	}))
+		Timeout:             scrapeTimeout, // until then nothing is sent
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { metrics.ServeHTTP(scrapeAnswer{w}, r) })
 	mux.HandleFunc("GET /healthz", a.healthz)
 	mux.HandleFunc("GET /startupz", a.startupz)
 	mux.HandleFunc("GET /readyz", a.readyz)
@@ -48,11 +49,23 @@ func (a *admin) routes() http.Handler {
 	return mux
 }
 
+// scrapeAnswer is an answer whose error says that the metrics are not all known now, not that
+// the program has a fault.
+type scrapeAnswer struct{ http.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (a scrapeAnswer) WriteHeader(code int) {
+	if code == http.StatusInternalServerError {
+		code = http.StatusServiceUnavailable
+	}
+	a.ResponseWriter.WriteHeader(code)
+}
+
 // scrapeLog takes what promhttp logs.
 type scrapeLog struct{ log *slog.Logger }
 
 // Println implements promhttp.Logger. An answer that can't be sent is the scraper's affair: it
-// went away, or its time was over. promhttp says so for each metric that was left.
+// went away, or its time was over.
 func (l scrapeLog) Println(v ...any) {
 	text := strings.TrimSpace(fmt.Sprintln(v...))
 	if strings.HasPrefix(text, "error encoding and sending") {
