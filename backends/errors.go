@@ -30,6 +30,7 @@ var (
 type UnavailableError struct {
 	Err    error
 	Denied bool // the server is there, and does not let this role in: its settings are wrong, here or there
+	Full   bool // the disk has no room for this change: another one may need none
 }
 
 // Unavailable wraps err as an UnavailableError.
@@ -38,6 +39,9 @@ func Unavailable(err error) error { return &UnavailableError{Err: err} }
 // Denied wraps err as an UnavailableError of a server that does not let this role in: a
 // wrong password or name, or no such database.
 func Denied(err error) error { return &UnavailableError{Err: err, Denied: true} }
+
+// Full wraps err as an UnavailableError of a disk that has no room for the change.
+func Full(err error) error { return &UnavailableError{Err: err, Full: true} }
 
 // Error implements error.
 func (e *UnavailableError) Error() string { return fmt.Sprintf("database unavailable: %v", e.Err) }
@@ -88,6 +92,12 @@ func IsAway(err error) bool {
 		stranger *tls.CertificateVerificationError
 	)
 	return errors.As(err, &u) && !u.Denied && !errors.As(err, &stranger)
+}
+
+// IsFull reports whether the disk has no room for this change.
+func IsFull(err error) bool {
+	var u *UnavailableError
+	return errors.As(err, &u) && u.Full
 }
 
 // IsRefused reports whether err is the database's refusal of this very change.

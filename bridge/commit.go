@@ -33,6 +33,8 @@ func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) 
 			return nil
 		}
 		return c.commit(hard, writes, nil)
+	case backends.IsFull(err) && len(writes)+len(asks) > 1:
+		return c.split(hard, writes, asks, err)
 	case backends.Retryable(err):
 		c.dropAsks(asks, err)
 		c.putBack(writes)
@@ -62,8 +64,8 @@ func (c *committer) lostTrack(writes []*pending, err error, again bool) {
 	}
 }
 
-// split finds the member that the database refuses: halves of the batch run on
-// their own, until the guilty one is alone with its error.
+// split finds the member that the database refuses, or has no room for: halves of the batch
+// run on their own, until the guilty one is alone with its error.
 func (c *committer) split(hard context.Context, writes []*pending, asks []ask, err error) error {
 	if len(writes) > 0 && len(asks) > 0 {
 		err1 := c.commit(hard, writes, nil)
@@ -79,12 +81,12 @@ func (c *committer) split(hard context.Context, writes []*pending, asks []ask, e
 	}
 	if n := len(writes); n > 1 {
 		err1 := c.commit(hard, writes[:n/2], nil)
-		if err1 != nil {
+		if err1 != nil && !backends.IsFull(err1) {
 			// The database went away: the rest goes back behind the first half.
 			c.requeueAfter(writes[:n/2], writes[n/2:])
 			return err1
 		}
-		return c.commit(hard, writes[n/2:], nil)
+		return errors.Join(err1, c.commit(hard, writes[n/2:], nil))
 	}
 	var unsupported *backends.UnsupportedError
 	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {

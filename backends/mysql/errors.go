@@ -58,6 +58,9 @@ const (
 	codeInCommit   = 1180 // an error in the midst of COMMIT, as of a Galera node that falls out of its cluster
 )
 
+// codesFull: the disk is full, or the file that holds the table can't grow.
+var codesFull = []uint16{1021, 1114}
+
 // endsSession: the server says that it closes the connection, whatever the transaction
 // was doing. After it, and after codeInCommit, a sidecar must ask whether a commit happened.
 func endsSession(err error) bool {
@@ -126,6 +129,9 @@ func (s *Store) explain(err error) error {
 	case down:
 		if slices.Contains([]uint16{1045, 1049, 1130, 1698, 1820, 1862}, said.Number) { // login; no such database
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
+		}
+		if isCode(err, codesFull...) {
+			return backends.Full(fmt.Errorf("%s: %w: the server's disk is full, or its tablespace: make room", s.place, err))
 		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:

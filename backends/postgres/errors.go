@@ -33,6 +33,8 @@ func fromServer(err error) bool {
 	return errors.As(err, &said)
 }
 
+const diskFull = "53100"
+
 // stalePlan is the server's routine that refuses a cached plan whose rows have another type by
 // now. The SQLSTATE has more meanings, and the message is in the server's language.
 const stalePlan = "RevalidateCachedQuery"
@@ -104,6 +106,9 @@ func (s *Store) explain(err error) error {
 	case down:
 		if said.Code == "3D000" || strings.HasPrefix(said.Code, "28") { // no such database; login
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
+		}
+		if said.Code == diskFull {
+			return backends.Full(fmt.Errorf("%s: %w", s.place, err))
 		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:
