@@ -57,7 +57,7 @@ func leaseLost() *protocol.Error {
 type noAnswerError time.Duration
 
 func (e noAnswerError) Error() string {
-	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, or the network to it is cut", time.Duration(e))
+	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, its disk is full, or the network to it is cut", time.Duration(e))
 }
 
 // Is makes it the error of a context whose time is over.

@@ -54,6 +54,7 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 		{"isolation", e.lookIsolation, false},
 		{"binlog", e.lookBinlog, false},
 		{"durability", e.lookDurability, false},
+		{"disk", e.lookDisk, false},
 		{"packets", e.lookPackets, false},
 		{"transactions", e.lookTransactions, false},
 		{"connections", e.lookConnections, false},

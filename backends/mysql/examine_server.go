@@ -134,3 +134,20 @@ func (e *examination) lookClock(ctx context.Context) error {
 		"have both keep time by NTP: times in a run_at are the server's")
 	return nil
 }
+
+// lookDisk has MySQL write a temporary table of more than a megabyte beside its data, and drop it
+// again: a disk that is full is seen by nothing else. MariaDB has its temporary tables elsewhere.
+func (e *examination) lookDisk(ctx context.Context) error {
+	if e.server.maria {
+		return nil
+	}
+	if err := e.conn.exec(ctx, "SET SESSION tmp_table_size = 1024, SESSION cte_max_recursion_depth = 1000"); err != nil {
+		return err
+	}
+	_, err := e.rows(ctx, "WITH RECURSIVE n AS (SELECT 1 AS i, CAST(REPEAT('x', 3000) AS CHAR(3000)) AS t UNION ALL SELECT i + 1, t FROM n WHERE i < 900) SELECT COUNT(*) FROM n")
+	if isCode(err, codesFull...) {
+		e.Problem("disk", fmt.Sprintf("the disk of the database is full: %v", err), "make room on the server: what does not fit is refused, and soon all writes wait")
+		return nil
+	}
+	return err
+}

@@ -73,6 +73,7 @@ func (s *Store) examine(ctx context.Context, queues []backends.Policy, t thresho
 		{"claim", (*examination).lookClaim, true},
 		{"isolation", (*examination).lookIsolation, false},
 		{"durability", (*examination).lookDurability, false},
+		{"disk", (*examination).lookDisk, false},
 		{"timeouts", (*examination).lookTimeouts, false},
 		{"transactions", (*examination).lookTransactions, false},
 		{"vacuum", (*examination).lookVacuum, true},

@@ -2,11 +2,13 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // lookIsolation: the server's default does not matter, and people ask. (What the
@@ -227,5 +229,23 @@ func (e *examination) lookClock(ctx context.Context, tx pgx.Tx) error {
 	}
 	e.Advice("clock", text+" (the server's is "+ahead+"): every time is the server's, so jobs with a run_at of this host come late or early",
 		"have both machines keep their clocks by NTP")
+	return nil
+}
+
+// lookDisk has the server write a temporary file of more than a megabyte beside the database, and
+// remove it again: a disk that is full is seen by nothing else.
+func (e *examination) lookDisk(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, `SELECT set_config('work_mem', '64kB', true), set_config('temp_tablespaces', '', true)`); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "SELECT count(*) FROM generate_series(1, 50000)")
+	said, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case ok && said.Code == diskFull:
+		e.Problem("disk", "the disk of the database is full: "+words(said), "make room on the server: what does not fit is refused, and soon all writes are")
+	case ok && said.Code == "53400": // temp_file_limit, smaller than that
+	case err != nil:
+		return err
+	}
 	return nil
 }
