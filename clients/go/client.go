@@ -44,6 +44,10 @@ type Options struct {
 
 	// Dial opens a connection instead of dialling Socket.
 	Dial func(ctx context.Context) (net.Conn, error)
+
+	// onOutage is the Worker's. It is told why the connection could not be made again, and nil
+	// when it is.
+	onOutage func(error)
 }
 
 // Client is one connection to a sidecar that comes back when it breaks. Its

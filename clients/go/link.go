@@ -155,6 +155,7 @@ func (c *Client) run(l *link) {
 
 // reconnect tries until there is a connection. It returns nil when the client is closed.
 func (c *Client) reconnect(tries int) (*link, int) {
+	away := false
 	for ; ; tries++ {
 		if tries > 0 && !pause(c.ctx, backoff(tries)) {
 			return nil, tries
@@ -163,11 +164,20 @@ func (c *Client) reconnect(tries int) (*link, int) {
 		l, err := c.connect(ctx)
 		cancel()
 		if err == nil {
+			c.outage(nil, away)
 			return l, tries + 1
 		}
 		if c.ctx.Err() != nil {
 			return nil, tries
 		}
+		c.outage(err, !away) // a restart is over by the first try
+		away = true
+	}
+}
+
+func (c *Client) outage(err error, told bool) {
+	if f := c.opts.onOutage; f != nil && told {
+		f(err)
 	}
 }
 

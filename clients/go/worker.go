@@ -101,7 +101,8 @@ type Worker struct {
 	// Options say how to reach the sidecar. OnLost and OnDraining are called too.
 	Options Options
 
-	// Logger is told what goes wrong; nil: slog.Default().
+	// Logger is told of its start and end, of jobs that are to be tried again or dead, and when
+	// jobs cannot be claimed and can again; nil: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -123,6 +124,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	r.log.Info("qsidecar: worker started", "queues", w.Queues, "concurrency", max(1, w.Concurrency))
+	defer r.log.Info("qsidecar: worker stopped")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r.base = context.WithoutCancel(ctx)
@@ -165,6 +168,7 @@ type running struct {
 
 	mu   sync.Mutex
 	jobs map[string]context.CancelCauseFunc // under way, by lease
+	away bool                               // no jobs can be claimed
 }
 
 // dial connects, for as long as it takes.
@@ -176,6 +180,7 @@ func (r *running) dial(ctx context.Context) (err error) {
 			r.Options.OnLost(leases)
 		}
 	}
+	opts.onOutage = r.outage
 	for tries := 1; ; tries++ {
 		r.client, err = r.dialOnce(ctx, opts)
 		var wire *protocol.Error
@@ -240,20 +245,34 @@ func (r *running) work(ctx context.Context) error {
 		case err != nil && (r.Drain || !mends(err)):
 			return err
 		case err != nil:
-			if failures++; failures == 1 {
-				r.log.Warn("qsidecar: no jobs just now", "error", err)
-			}
+			r.outage(err)
+			failures++
 			pause(ctx, 4*backoff(failures))
 			continue
 		case len(jobs) == 0 && r.Drain:
 			return nil
 		}
 		failures = 0
+		r.outage(nil)
 		for _, j := range jobs {
 			r.do(ctx, &Job{Job: j})
 		}
 	}
 	return nil
+}
+
+// outage logs that no jobs can be claimed, or (nil) that they can: once, and not for each of the
+// jobs at once.
+func (r *running) outage(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err != nil && !r.away:
+		r.log.Warn("qsidecar: no jobs just now", "error", err)
+	case err == nil && r.away:
+		r.log.Warn("qsidecar: jobs can be claimed again")
+	}
+	r.away = err != nil
 }
 
 // claim asks for a job, and does not wait for ever for a sidecar that has gone from a Worker
@@ -302,7 +321,8 @@ func (r *running) do(ctx context.Context, job *Job) {
 		return
 	}
 	if err != nil {
-		log.Error("qsidecar: the attempt failed", "error", err)
+		level, text := fate(job, err)
+		log.Log(ctx, level, text, "error", err)
 	}
 	r.settle(ctx, job, err, log)
 }

@@ -82,6 +82,21 @@ func (r *running) tell(job *Job, failed error) error {
 	return r.client.Nack(r.base, job.Lease, nackOf(failed))
 }
 
+// fate is what a failed attempt makes of a job, in words.
+func fate(job *Job, failed error) (level slog.Level, text string) {
+	level, text = slog.LevelError, "qsidecar: the job is to be tried again"
+	defer func() { _ = recover() }() // as in nackOf
+	switch n := nackOf(failed); {
+	case n.Dead:
+		text = "qsidecar: the job is dead"
+	case !n.NoCharge && job.Attempt >= job.MaxAttempts:
+		text = "qsidecar: the job is dead, after its last attempt"
+	case errors.As(failed, new(*RetryError)):
+		level = slog.LevelWarn
+	}
+	return level, text
+}
+
 // nackOf is what a handler's error says of its job. An error that panics when it is asked
 // (a nil pointer that was returned as one) is like any other.
 func nackOf(failed error) (n Nack) {

@@ -1,0 +1,96 @@
+package qsidecar_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// lines is a handler that hands out each record's level, text and error.
+type lines chan string
+
+func (l lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l lines) WithGroup(string) slog.Handler            { return l }
+func (l lines) Handle(_ context.Context, r slog.Record) error {
+	l <- r.Level.String() + " " + r.Message
+	return nil
+}
+
+// logged is a Worker on a server played by hand, whose log the test reads.
+func logged(t *testing.T, w qsidecar.Worker) (*server, *worked, lines) {
+	t.Helper()
+	s, log := listen(t), make(lines, 100)
+	w.Queues, w.Options.Socket, w.Logger = []string{"q"}, s.socket, slog.New(log)
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	end := later(func() (struct{}, error) { return struct{}{}, w.Run(ctx) })
+	return s, &worked{peer: s.accept(), stop: stop, end: end}, log
+}
+
+func (l lines) want(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for range want {
+		got = append(got, testwait.Receive(t, "a line of the log", l))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the log (-want +got):\n%s", diff)
+	}
+}
+
+func TestWorkerLogsWhatBecomesOfJobs(t *testing.T) {
+	t.Parallel()
+	outcomes := map[string]error{
+		"retry":  &qsidecar.RetryError{Err: errors.New("busy there")},
+		"dead":   &qsidecar.DeadError{Err: errors.New("no use")},
+		"failed": errors.New("boom"), "last": errors.New("boom"),
+	}
+	_, w, log := logged(t, qsidecar.Worker{Handler: func(_ context.Context, j *qsidecar.Job) error { return outcomes[j.ID] }})
+	for _, id := range []string{"retry", "dead", "failed", "last"} {
+		most := int64(20)
+		if id == "last" {
+			most = 1
+		}
+		w.reply(w.expect(protocol.OpClaim), &protocol.Reply{OK: true, Jobs: []protocol.Job{{ID: id, Queue: "q", Lease: id, Attempt: 1, MaxAttempts: most}}})
+		w.settled(w.expect(protocol.OpNack), "nacked", 1)
+	}
+	w.stopped()
+	log.want(t, "INFO qsidecar: worker started", "WARN qsidecar: the job is to be tried again", "ERROR qsidecar: the job is dead",
+		"ERROR qsidecar: the job is to be tried again", "ERROR qsidecar: the job is dead, after its last attempt", "INFO qsidecar: worker stopped")
+}
+
+// TestWorkerLogsAnOutage: each outage once, whatever the concurrency, and its end.
+func TestWorkerLogsAnOutage(t *testing.T) {
+	t.Parallel()
+	s, w, log := logged(t, qsidecar.Worker{Concurrency: 2, Handler: func(context.Context, *qsidecar.Job) error { return nil }})
+	log.want(t, "INFO qsidecar: worker started")
+	first, second := w.expect(protocol.OpClaim), w.expect(protocol.OpClaim)
+	w.fail(first, protocol.CodeInternal)
+	w.fail(second, protocol.CodeInternal)
+	log.want(t, "WARN qsidecar: no jobs just now")
+	first = w.expect(protocol.OpClaim)
+	w.expect(protocol.OpClaim)
+	w.jobs(first)
+	log.want(t, "WARN qsidecar: jobs can be claimed again")
+	w.expect(protocol.OpClaim)
+
+	s.down()
+	w.close()
+	log.want(t, "WARN qsidecar: no jobs just now")
+	s.up()
+	w.peer = s.accept()
+	log.want(t, "WARN qsidecar: jobs can be claimed again")
+	w.stopped()
+	log.want(t, "INFO qsidecar: worker stopped")
+	if len(log) > 0 {
+		t.Errorf("the log has %d lines more", len(log))
+	}
+}
