@@ -222,7 +222,7 @@ class Client:
     def _patience(self, op: str) -> float:
         if self._request_timeout is not None:
             return self._request_timeout
-        return float(os.environ.get("QSIDECAR_ENQUEUE_TIMEOUT") or ENQUEUE_TIME) if op == "enqueue" else REQUEST_TIME
+        return _enqueue_time() if op == "enqueue" else REQUEST_TIME
 
     def _rest(self, session: Session, call: Call, pause: float) -> bool:
         if call.op not in SETTLES:
@@ -276,6 +276,19 @@ class Client:
             call = Call("nack", fields, ends=deadline)
             session.submit(call, internal=True)
             session.wait(call)
+
+
+def _enqueue_time() -> float:
+    text = os.environ.get("QSIDECAR_ENQUEUE_TIMEOUT")
+    if not text:
+        return ENQUEUE_TIME
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"QSIDECAR_ENQUEUE_TIMEOUT={text} is no number of seconds")
+    return seconds
 
 
 def _passing(op: str, fields: Dict[str, Any], error: Exception, wait: float) -> bool:

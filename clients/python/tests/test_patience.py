@@ -41,6 +41,12 @@ class Patience(unittest.TestCase):
         self.assertEqual((client._patience("enqueue"), client._patience("ack")), (2.0, 60.0))
         self.assertEqual(qsidecar.Client(request_timeout=5)._patience("ack"), 5)
 
+    def test_a_time_that_is_none(self):
+        for text in ("2s", "nan", "inf", "0", "-1"):
+            with self.subTest(text), unittest.mock.patch.dict(os.environ, {"QSIDECAR_ENQUEUE_TIMEOUT": text}):
+                with self.assertRaisesRegex(ValueError, "QSIDECAR_ENQUEUE_TIMEOUT"):
+                    qsidecar.Client(self.path).enqueue("q")
+
     def test_a_sidecar_that_says_nothing(self):
         self.silent()
         with qsidecar.Client(self.path, codec=CODEC) as client:

@@ -289,6 +289,18 @@ class Suite
       server.close
     end
     equal [2, 60], [Qsidecar::Client::ENQUEUE_TIME, Qsidecar::Client::REQUEST_TIME]
+    %w[2s nan 0 -1].each do |text|
+      with_enqueue_timeout(text) { equal true, raises(ArgumentError) { @client.enqueue("q", 1) }.message.include?("QSIDECAR_ENQUEUE_TIMEOUT") }
+    end
+    with_enqueue_timeout("") { @client.enqueue("patience", 1) } # as if it were not set
+  end
+
+  def with_enqueue_timeout(text)
+    before = ENV["QSIDECAR_ENQUEUE_TIMEOUT"]
+    ENV["QSIDECAR_ENQUEUE_TIMEOUT"] = text
+    yield
+  ensure
+    ENV["QSIDECAR_ENQUEUE_TIMEOUT"] = before
   end
 
   # What the package's README shows is run as it stands there, but for its example and its last

@@ -181,11 +181,21 @@ module Qsidecar
     def carry_out(op, fields, wait: nil, patience: nil)
       at = session
       began = Link.now
-      patience ||= @request_timeout || (op == "enqueue" ? Float(ENV["QSIDECAR_ENQUEUE_TIMEOUT"] || ENQUEUE_TIME) : REQUEST_TIME)
+      patience ||= @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
       how = { ends: began + patience + (wait || 0), wait_ends: wait && began + wait }
       return insist(at, op, fields, how) unless SETTLES.include?(op)
 
       at.settling(fields[:leases] || [fields[:lease]]) { insist(at, op, fields, how) }
+    end
+
+    def enqueue_time
+      text = ENV["QSIDECAR_ENQUEUE_TIMEOUT"].to_s
+      return ENQUEUE_TIME if text.empty?
+
+      seconds = Float(text, exception: false)
+      return seconds if seconds&.between?(0.001, 1e9)
+
+      raise ArgumentError, "QSIDECAR_ENQUEUE_TIMEOUT=#{text} is no number of seconds"
     end
 
     def insist(at, op, fields, how)
