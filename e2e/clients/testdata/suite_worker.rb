@@ -113,6 +113,23 @@ class Suite
     equal true, out.string.include?("after it"), "the log #{out.string}"
   end
 
+  # An exception whose message cannot be had ends neither the worker nor its other jobs.
+  def check_handlers_without_words
+    wordless = Class.new(StandardError) { def message; raise "no words"; end }
+    done = []
+    worker = Qsidecar::Worker.new(logger: silent, **@options)
+    worker.job("wordless") do |job|
+      job.ack if job.payload == 1
+      done << job.payload
+      raise wordless if job.payload == 1
+    end
+    worker.after_job { raise wordless }
+    2.times { |n| @client.enqueue("wordless", n + 1) }
+    worker.run(concurrency: 1, drain: true)
+    equal [1, 2], done
+    equal [], @client.stats("wordless").reject { |q| q.values_at("ready", "scheduled", "claimed", "dead").sum.zero? }
+  end
+
   # The log says when the sidecar is away, although the claim waits for it, and when it is back.
   def check_outage
     Dir.mktmpdir do |dir|

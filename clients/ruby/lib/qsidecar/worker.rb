@@ -293,13 +293,18 @@ module Qsidecar
     end
 
     def words(error)
-      ["#{error.class}: #{error.message}", *error.backtrace&.first(5)].join("\n  ")
+      message = begin
+        error.message
+      rescue StandardError
+        "it has no message"
+      end
+      ["#{error.class}: #{message}", *error.backtrace&.first(5)].join("\n  ")
     end
 
     def after(hook, job, error)
       hook.call(job, error)
     rescue Exception => e # rubocop:disable Lint/RescueException -- as in perform
-      log(:error, "after_job of job #{job.id}: #{e.class}: #{e.message}")
+      log(:error, "after_job of job #{job.id}: #{words(e)}")
     end
 
     # fate is what a failed attempt makes of a job.
