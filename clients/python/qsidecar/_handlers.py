@@ -40,7 +40,7 @@ def finish(value: Any) -> Any:
     if _unrun(value):
         raise TypeError(f"the function returned a {type(value).__name__}, which has not run: its work was not done")
     if isinstance(value, (list, tuple, set)):
-        for each in value:
+        for each in {type(each): each for each in value}.values():  # one of a kind: it may be a long list
             if _unrun(each) or inspect.isawaitable(each) or isinstance(each, concurrent.futures.Future):
                 raise TypeError(f"the function returned a {type(each).__name__} in a {type(value).__name__}: wait for its work")
     return value
