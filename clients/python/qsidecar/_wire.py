@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
-import select
+import selectors
 import socket
 import threading
 import time
@@ -179,9 +178,9 @@ class Wire:
         self._rest = memoryview(b"")  # the frame itself is not kept
 
     def _writable(self, seconds: float) -> bool:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLOUT)
-        return bool(poll.poll(max(0, math.ceil(seconds * 1000))))
+        with selectors.DefaultSelector() as ready:  # select.poll is not there under eventlet
+            ready.register(self._socket, selectors.EVENT_WRITE)
+            return bool(ready.select(max(0.0, seconds)))
 
     def read(self) -> Message:
         """The next message. It raises OSError, ClosedByPeer, or NoSidecar."""
