@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -104,6 +105,8 @@ func (a *app) giveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.
 	for i, j := range jobs {
 		leases[i] = j.Lease
 	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cmp.Or(a.leave, leaveTimeout), errNoAnswer)
+	defer cancel() // a signal that ended the printing does not end this
 	now := time.Duration(0)
 	_, err := c.NackMany(ctx, leases, qsidecar.Nack{NoCharge: true, Delay: &now})
 	if err != nil {

@@ -128,7 +128,7 @@ headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
 				return a.enqueueLines(cmd, job, args)
 			}
 			if len(args) == 2 {
-				if job.Payload, err = a.text(args[1]); err != nil {
+				if job.Payload, err = a.text(cmd.Context(), args[1]); err != nil {
 					return err
 				}
 			}
@@ -141,11 +141,15 @@ headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
 }
 
 // text is an argument's bytes, or all of stdin for "-".
-func (a *app) text(arg string) ([]byte, error) {
+func (a *app) text(ctx context.Context, arg string) ([]byte, error) {
 	if arg != "-" {
 		return []byte(arg), nil
 	}
-	b, err := io.ReadAll(io.LimitReader(a.in, protocol.MaxMaxFrame+1))
+	var b []byte
+	err := a.reading(ctx, func() (err error) {
+		b, err = io.ReadAll(io.LimitReader(a.in, protocol.MaxMaxFrame+1))
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("reading stdin: %w", err)
 	}

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ var (
 )
 
 func (a *app) main(args []string) int {
-	a.stdout, a.out = a.out, output{a.out}
+	a.stdout, a.out = a.out, output{w: a.out}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(a.in)
@@ -106,16 +107,47 @@ func (a *app) interruptible(parent context.Context) (first, second context.Conte
 	return first, second, func() { endSecond(context.Canceled) }
 }
 
+// orDone runs f, which may be in a read or a write that nothing else ends: where ctx is done
+// first, it is left behind and ends with the process.
+func orDone(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// reading runs f, which reads stdin, until the first signal.
+func (a *app) reading(ctx context.Context, f func() error) error {
+	ctx, _, stop := a.interruptible(ctx)
+	defer stop()
+	return orDone(ctx, f)
+}
+
 // output marks the errors of writing to stdout: the reader that went away is
 // then not taken for a sidecar that did.
-type output struct{ w io.Writer }
+type output struct {
+	w     io.Writer
+	until func() context.Context // nil: a write is waited for without a limit
+}
 
-func (o output) Write(p []byte) (int, error) {
-	n, err := o.w.Write(p)
-	if err != nil {
-		err = &outputError{err}
+func (o output) Write(p []byte) (n int, err error) {
+	if o.until == nil {
+		n, err = o.w.Write(p)
+	} else {
+		p = bytes.Clone(p) // the write may go on when this has returned
+		err = orDone(o.until(), func() error {
+			_, err := o.w.Write(p)
+			return err
+		})
 	}
-	return n, err
+	if err != nil {
+		return n, &outputError{err}
+	}
+	return len(p), nil
 }
 
 type outputError struct{ err error }

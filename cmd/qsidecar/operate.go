@@ -99,7 +99,7 @@ func (a *app) destroying(cmd *cobra.Command, plan func(cmd *cobra.Command, args 
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		what, done, req, err := plan(cmd, args)
 		if err == nil {
-			err = a.confirm(yes, what)
+			err = a.confirm(cmd.Context(), yes, what)
 		}
 		if err != nil {
 			return err

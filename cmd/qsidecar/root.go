@@ -96,6 +96,7 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar
 	if err != nil {
 		return err
 	}
+	a.out = output{w: a.stdout, until: func() context.Context { return ctx }}
 	err = f(ctx, c)
 	bye, cancel := context.WithTimeoutCause(again, cmp.Or(a.leave, leaveTimeout), errNoAnswer)
 	defer cancel()
@@ -115,7 +116,7 @@ func (a *app) ask(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Cl
 }
 
 // confirm asks before what cannot be undone.
-func (a *app) confirm(yes bool, what string) error {
+func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	if yes {
 		return nil
 	}
@@ -123,7 +124,11 @@ func (a *app) confirm(yes bool, what string) error {
 		return usagef("this would %s, which cannot be undone: add --yes to do it", what)
 	}
 	fmt.Fprintf(a.errOut, "This will %s, which cannot be undone. Go on? [y/N] ", what)
-	line, err := readLine(a.in)
+	var line string
+	err := a.reading(ctx, func() (err error) {
+		line, err = readLine(a.in)
+		return err
+	})
 	if err != nil {
 		return err
 	}

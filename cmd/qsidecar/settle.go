@@ -32,7 +32,7 @@ where the queue keeps done jobs (keep).
 				if len(args) > 1 {
 					return usagef("--result goes with one lease, and there are %d", len(args))
 				}
-				b, err := a.text(result)
+				b, err := a.text(cmd.Context(), result)
 				if err != nil {
 					return err
 				}
