@@ -123,10 +123,28 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 }
 
 // look waits until no other large answer of the session is under way; this one is, until
-// done is called. A lock would do, but that a test on a virtual clock waits for no lock.
-func (s *session) look() (done func()) {
+// done is called. A lock would do, but that a test on a virtual clock waits for no lock. ctx ends
+// when its time is over, or no answer can be sent any more: the end of a session waits for all of
+// its looks, and the client's jobs with it.
+func (s *session) look(op protocol.Op) (ctx context.Context, done func()) {
 	s.looking <- struct{}{}
-	return func() { <-s.looking }
+	ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: no answer within %v", op, inspectTimeout))
+	stop := context.AfterFunc(s.gone, func() {
+		switch cause := context.Cause(s.gone); {
+		case errors.Is(cause, errHangUp):
+			cancel()
+		case errors.Is(cause, errServer):
+			time.AfterFunc(lastWords, cancel)
+		}
+	})
+	if cause := context.Cause(s.gone); errors.Is(cause, errHangUp) || errors.Is(cause, errServer) {
+		cancel()
+	}
+	return ctx, func() {
+		stop()
+		cancel()
+		<-s.looking
+	}
 }
 
 func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
@@ -155,9 +173,10 @@ func (s *session) stats(req *protocol.Request) finisher {
 		}
 	}
 	return later(func() (*protocol.Reply, func()) {
-		done := s.look()
-		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("stats: no answer within %v", inspectTimeout))
-		defer cancel()
+		ctx, done := s.look(protocol.OpStats)
+		if ctx.Err() != nil {
+			return s.failure(errDraining), done
+		}
 		stats, err := plan.stats(ctx, queue)
 		if err != nil {
 			return s.failure(err), done

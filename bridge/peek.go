@@ -3,7 +3,6 @@ package bridge
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -29,14 +28,15 @@ func (s *session) peek(req *protocol.Request) finisher {
 		p.Max = len(p.IDs)
 	}
 	f := later(func() (*protocol.Reply, func()) {
-		looked := s.look()
+		ctx, looked := s.look(protocol.OpPeek)
+		if ctx.Err() != nil {
+			return s.failure(errDraining), looked
+		}
 		done, wire := s.bridge.buffers.look(s, copies*p.MaxBytes)
 		if wire != nil {
 			return &protocol.Reply{Error: wire}, looked
 		}
 		defer done()
-		ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("peek: no answer within %v", inspectTimeout))
-		defer cancel()
 		views, err := s.views(ctx, plan, p)
 		if err != nil {
 			return s.failure(err), looked

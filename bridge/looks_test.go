@@ -1,0 +1,70 @@
+package bridge
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// TestLooksEndWithTheClient: a client that asked for many reports and died keeps no job by them, and
+// the database is not asked for those that were left.
+func TestLooksEndWithTheClient(t *testing.T) {
+	for _, op := range []string{`"op":"stats"`, `"op":"peek","queue":"q"`} {
+		t.Run(op, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := &hungLooks{mute: &mute{counting: &counting{faulty: &faulty{Backend: memory.New()}}, hangs: make(chan struct{})}}
+				s := start(t, options(db))
+				c, worker := s.dial(t), s.dial(t)
+				c.call(`{"op":"enqueue","queue":"q"}`)
+				c.claim1("q")
+				for i := range 100 {
+					c.send(`{%s,"id":%d}`, op, i)
+				}
+				synctest.Wait()
+				c.close()
+				if r := worker.call(`{"op":"claim","queue":"q","wait_ms":10000}`); len(r.Jobs) != 1 {
+					t.Errorf("the job of a dead client isn't free: %+v", r)
+				}
+				if n := db.stats.Load(); n != 1 {
+					t.Errorf("the database was asked %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// TestLooksEndWithTheSidecar: reports that a client asked for and nobody can send any more keep no
+// sidecar from its end.
+func TestLooksEndWithTheSidecar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &mute{counting: &counting{faulty: &faulty{Backend: memory.New()}}, hangs: make(chan struct{})}
+		o := options(db)
+		o.DrainTimeout = time.Second
+		s := start(t, o)
+		c := s.dial(t)
+		for i := range 100 {
+			c.send(`{"op":"stats","id":%d}`, i)
+		}
+		synctest.Wait()
+		began := time.Now()
+		s.stop()
+		if err := s.wait(t); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > o.DrainTimeout+2*lastWords {
+			t.Errorf("the end took %v", took)
+		}
+	})
+}
+
+// hungLooks hangs where it is asked for jobs, too.
+type hungLooks struct{ *mute }
+
+func (h *hungLooks) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
+	_, err := h.Stats(ctx, p.Queue)
+	return nil, err
+}
