@@ -50,7 +50,9 @@ type interleaving struct {
 	number    func(n int) int
 	made      int
 	open      []*producing
+	busy      bool            // much else is done in this round
 	waiting   map[string]bool // committed and not claimed, by payload
+	later     []string        // payloads of scheduled jobs
 	held      []backends.Job
 }
 
@@ -62,11 +64,11 @@ type producing struct {
 }
 
 // round has two or three producers begin, insert and end, and workers claim between
-// their steps. What else the sidecar writes comes in some rounds only, because its commits
+// their steps. What else the sidecar writes is rare in most rounds, because its commits
 // tell cursors which transactions are under way.
 func (x *interleaving) round() {
 	x.Helper()
-	x.handle = x.handles[x.number(4)/3]
+	x.handle, x.busy = x.handles[x.number(4)/3], x.number(3) == 0
 	for _, p := range x.producers[:2+x.number(4)/3] {
 		p.Begin()
 		x.open = append(x.open, &producing{Producer: p, left: 1 + x.number(3)})
@@ -88,19 +90,30 @@ func (x *interleaving) round() {
 	}
 }
 
-// other is one of the steps that are rare.
+// other is one of the steps that are rare. Between them positions are passed: of scheduled
+// jobs, until they are promoted, and of claimed ones, until they are given back.
 func (x *interleaving) other() {
 	x.Helper()
-	switch n := x.number(200); {
-	case n < 4:
+	of := 200
+	if x.busy {
+		of = 16
+	}
+	switch n := x.number(of); {
+	case n < 3:
 		x.enqueue(1+x.number(500), 0)
-	case n < 8:
+	case n < 6:
 		x.enqueue(1+x.number(5), time.Second)
+	case n < 9:
 		x.Shift(2 * time.Second)
 		x.sweep(backends.Sweep{Limit: 100})
-	case n < 10 && len(x.held) > 0:
-		j := x.held[0]
-		x.held = x.held[1:]
+		for _, payload := range x.later {
+			x.waiting[payload] = true
+		}
+		x.later = nil
+	case n < 12 && len(x.held) > 0:
+		i := x.number(len(x.held))
+		j := x.held[i]
+		x.held = append(x.held[:i], x.held[i+1:]...)
 		x.settle(backends.Release{Leases: each(j), Uncharged: true}, 0)
 		x.waiting[string(j.Payload)] = true
 	}
@@ -131,7 +144,11 @@ func (x *interleaving) enqueue(n int, delay time.Duration) {
 	var e backends.Enqueue
 	for _, payload := range x.payloads(n) {
 		e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: []byte(payload), Delay: delay})
-		x.waiting[payload] = true
+		if delay > 0 {
+			x.later = append(x.later, payload)
+		} else {
+			x.waiting[payload] = true
+		}
 	}
 	x.write(e)
 }
