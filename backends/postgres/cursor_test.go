@@ -225,6 +225,7 @@ func TestALongWriterHoldsNoFloorUp(t *testing.T) {
 				t.Error(err)
 			}
 		})
+		begun(t, s.o.URL, "SELECT pg_current_xact_id(), "+s.Grammar().Fence()) // as the claim of a held job has it
 		n := uint64(1)
 		claim := func() int64 {
 			later += 2 * time.Second

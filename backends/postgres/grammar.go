@@ -180,7 +180,11 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
 }
 
-func (g grammar) Fence() string { return g.Own("qsidecar_next") + "()" }
+// Fence is no number of qsidecar_line: the transaction of a held job would count among those
+// that may own a position, for as long as it is open.
+func (grammar) Fence() string {
+	return "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint"
+}
 
 func (g grammar) Paused(queue string) string {
 	return "EXISTS (SELECT FROM " + g.Own("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
