@@ -163,7 +163,7 @@ func (t *table) states(p *problems) {
 	}
 	switch {
 	case !marked && t.shows(backends.StateClaimed) == nil && !t.Hold:
-		p.add("states.claimed", "nothing in a row would say that it is being worked on: name its state, or a token, or (without a state, or with one that is true or false) columns.claimed_at, NULL in rows that wait")
+		p.add("states.claimed", "nothing in a row would say that it is being worked on: name its state, or a token, or a columns.claimed_at that is NULL in rows that wait")
 	case marked && !mark.Nullable:
 		key := ClaimedAt
 		if t.Token != nil {

@@ -39,6 +39,11 @@ var rowsOfE = `INSERT INTO my_queue (state, parameters, worker_name, finished_dt
 const lacksClaimed = "queues.worker_queue.states.claimed: nothing in a row would say that it is being worked on"
 
 var postgresProposals = proposals{"postgres", []proposed{
+	{name: "laravel", table: "jobs", queue: "jobs", job: "2", ddl: `create table "jobs" ("id" bigserial not null primary key, "queue" varchar(255) not null, "payload" text not null, "attempts" smallint not null,
+			"reserved_at" integer null, "available_at" integer not null, "created_at" integer not null); create index "jobs_queue_index" on "jobs" ("queue");` + laravelRows("extract(epoch FROM now())::int")},
+	{name: "delayed", table: "delayed_jobs", queue: "delayed_jobs", job: "4", ddl: `CREATE TABLE "delayed_jobs" ("id" bigserial primary key, "priority" integer DEFAULT 0 NOT NULL, "attempts" integer DEFAULT 0 NOT NULL, "handler" text NOT NULL,
+			"last_error" text, "run_at" timestamp(6), "locked_at" timestamp(6), "failed_at" timestamp(6), "locked_by" character varying, "queue" character varying, "created_at" timestamp(6), "updated_at" timestamp(6));
+		CREATE INDEX "delayed_jobs_priority" ON "delayed_jobs" ("priority", "run_at");` + delayedRows("(now() AT TIME ZONE 'UTC')")},
 	{name: "b", table: "worker_queue", queue: "worker_queue", lacks: lacksClaimed, ddl: `CREATE TABLE worker_queue (id bigserial PRIMARY KEY, command text NOT NULL, is_done boolean NOT NULL DEFAULT false, failure_count smallint NOT NULL DEFAULT 0);
 		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', true, 0), ('b', false, 3), ('c', false, 1);`},
 	{name: "d", table: "msgqueue", queue: "msgqueue", job: "1", ddl: strings.ReplaceAll(systemD.DDL, "%d", "2") + `
@@ -47,7 +52,25 @@ var postgresProposals = proposals{"postgres", []proposed{
 		"CREATE RULE tell AS ON INSERT TO my_queue DO ALSO NOTIFY my_queue_waiting"},
 }}
 
+// laravelRows are two jobs as Laravel writes them, and one that its own worker has; since is
+// the present second on the server.
+func laravelRows(since string) string {
+	return strings.ReplaceAll(`insert into jobs (queue, attempts, reserved_at, available_at, created_at, payload) values ('default', 1, NOW, NOW, NOW, '{}'), ('default', 0, null, NOW, NOW, '{}'), ('default', 0, null, NOW + 3600, NOW, '{}');`, "NOW", since)
+}
+
+// delayedRows are jobs as Delayed Job writes them: one that its own worker has, one that
+// failed, and two that wait; now is the present in UTC on the server.
+func delayedRows(now string) string {
+	return strings.ReplaceAll(`INSERT INTO delayed_jobs (priority, handler, run_at, locked_at, failed_at, locked_by, created_at, updated_at) VALUES (0, '---', NOW, NOW, NULL, 'host:x pid:1', NOW, NOW),
+		(0, '---', NOW, NULL, NOW, NULL, NOW, NOW), (5, '---', NOW, NULL, NULL, NULL, NOW, NOW), (1, '---', NOW, NULL, NULL, NULL, NOW, NOW);`, "NOW", now)
+}
+
 var sqliteProposals = proposals{"sqlite", []proposed{
+	{name: "laravel", table: "jobs", queue: "jobs", job: "2", ddl: `create table "jobs" ("id" integer primary key autoincrement not null, "queue" varchar not null, "payload" text not null, "attempts" integer not null,
+			"reserved_at" integer, "available_at" integer not null, "created_at" integer not null); create index "jobs_queue_index" on "jobs" ("queue");` + laravelRows("unixepoch()")},
+	{name: "delayed", table: "delayed_jobs", queue: "delayed_jobs", job: "4", ddl: `CREATE TABLE "delayed_jobs" ("id" integer PRIMARY KEY AUTOINCREMENT NOT NULL, "priority" integer DEFAULT 0 NOT NULL, "attempts" integer DEFAULT 0 NOT NULL,
+			"handler" text NOT NULL, "last_error" text, "run_at" datetime(6), "locked_at" datetime(6), "failed_at" datetime(6), "locked_by" varchar, "queue" varchar, "created_at" datetime(6), "updated_at" datetime(6));
+		CREATE INDEX "delayed_jobs_priority" ON "delayed_jobs" ("priority", "run_at");` + delayedRows("datetime('now')")},
 	{name: "d", table: "MsgQueue", queue: "MsgQueue", job: "1", ddl: `CREATE TABLE MsgQueue (MsgId integer PRIMARY KEY AUTOINCREMENT, MsgTypeCode char(3) NOT NULL, SourceCode varchar(10) NULL,
 			State char(1) NOT NULL DEFAULT 'N', CreateTime datetime NOT NULL DEFAULT CURRENT_TIMESTAMP, Msg text NULL, ReaderCode varchar(20) NULL, TakenTime datetime NULL, DoneTime datetime NULL);
 		CREATE INDEX msgs ON MsgQueue (MsgTypeCode, State, CreateTime);
@@ -60,6 +83,12 @@ var sqliteProposals = proposals{"sqlite", []proposed{
 }}
 
 var mysqlProposals = proposals{"mysql", []proposed{
+	{name: "laravel", table: "jobs", queue: "jobs", job: "2", ddl: "create table `jobs` (`id` bigint unsigned not null auto_increment primary key, `queue` varchar(255) not null, `payload` longtext not null, `attempts` tinyint unsigned not null, " +
+		"`reserved_at` int unsigned null, `available_at` int unsigned not null, `created_at` int unsigned not null) default character set utf8mb4 collate 'utf8mb4_unicode_ci'; " +
+		"alter table `jobs` add index `jobs_queue_index`(`queue`);" + laravelRows("unix_timestamp()")},
+	{name: "delayed", table: "delayed_jobs", queue: "delayed_jobs", job: "4", ddl: "CREATE TABLE `delayed_jobs` (`id` bigint NOT NULL AUTO_INCREMENT PRIMARY KEY, `priority` int DEFAULT 0 NOT NULL, `attempts` int DEFAULT 0 NOT NULL, " +
+		"`handler` text NOT NULL, `last_error` text, `run_at` datetime(6), `locked_at` datetime(6), `failed_at` datetime(6), `locked_by` varchar(255), `queue` varchar(255), `created_at` datetime(6), `updated_at` datetime(6), " +
+		"INDEX `delayed_jobs_priority` (`priority`, `run_at`));" + delayedRows("utc_timestamp(6)")},
 	{name: "a", table: "things", queue: "things", job: "4", ddl: fmt.Sprintf(systemA.DDL, 4) + `UPDATE things SET status = 3, pid = 17 WHERE id < 3; UPDATE things SET status = 2, pid = 4711 WHERE id = 3;`},
 	{name: "c", table: "queue_test", queue: "queue_test", job: "2", ddl: fmt.Sprintf(archivingC.DDL, 3) + `UPDATE queue_test SET transaction_unique = 815 WHERE id = 1;`},
 	{name: "d", table: "MsgQueue", queue: "MsgQueue", job: "14", ddl: fmt.Sprintf(systemDOnMySQL.DDL, 3) + `DELETE FROM MsgQueue;
@@ -94,14 +123,18 @@ func TestAdoptCommandOnAFile(t *testing.T) {
 func TestAdoptCommandRefuses(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	kit.Owners(t, s.URL).Script(`CREATE TABLE Things (id int, state text); CREATE VIEW above AS SELECT * FROM Things; CREATE TABLE maybe (id text UNIQUE);`)
+	kit.Owners(t, s.URL).Script(`CREATE TABLE Things (id int, state text); CREATE VIEW above AS SELECT * FROM Things; CREATE TABLE maybe (id text UNIQUE);
+		CREATE TABLE solid_queue_ready_executions (id integer PRIMARY KEY, job_id bigint NOT NULL, queue_name varchar NOT NULL, priority integer NOT NULL DEFAULT 0, created_at datetime(6) NOT NULL);
+		CREATE TABLE django_q_ormq (id integer PRIMARY KEY, "key" varchar(100) NOT NULL, payload text NOT NULL, "lock" datetime NULL);`)
 	for table, words := range map[string][]string{
-		"Things":  {`the table Things cannot be adopted: it has no primary key`, `ALTER TABLE "main"."Things" ADD PRIMARY KEY`},
-		"maybe":   {"no unique key of columns that are never NULL"},
-		"above":   {"it is a view, and only a table's rows can be locked"},
-		"THINGS":  {"there is no such table", "there is Things"},
-		"a.b":     {"there is no schema a"},
-		"nothing": {"there is no such table: see that it is spelled as the database has it"},
+		"Things":                       {`the table Things cannot be adopted: it has no primary key`, `ALTER TABLE "main"."Things" ADD PRIMARY KEY`},
+		"maybe":                        {"no unique key of columns that are never NULL"},
+		"above":                        {"it is a view, and only a table's rows can be locked"},
+		"THINGS":                       {"there is no such table", "there is Things"},
+		"a.b":                          {"there is no schema a"},
+		"solid_queue_ready_executions": {"it is one of Solid Queue's tables", "a sidecar changes rows of one table"},
+		"django_q_ormq":                {"Its column lock has a time in every row", "leave it to Django-Q's own cluster"},
+		"nothing":                      {"there is no such table: see that it is spelled as the database has it"},
 	} {
 		said := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", s.URL, table)
 		if said.WantError(t, 1, words...); said.Stdout != "" {
