@@ -265,7 +265,7 @@ func (r *row) due(j backends.NewJob) {
 	case !j.RunAt.IsZero():
 		r.args = append(r.args, j.RunAt.UnixMilli())
 		r.put(c, r.t.instant(c, len(r.args)))
-	case !c.Nullable && !c.Default:
+	case !c.Default: // its own consumers may pass over NULL
 		r.put(c, r.t.clock(c))
 	}
 }

@@ -208,6 +208,9 @@ func TestDelayedJob(t *testing.T) {
 		k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "4:dead:0 6:dead:2 1:dead:1 ")
 		k.command(backends.Command{Kind: backends.Retry, IDs: []string{"1"}}, 1)
 		k.shows(mine, "1|0")
+		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("--- new"), Priority: 3}}}, 0)
+		k.shows(mine, "7|0", "1|0")
+		k.command(backends.Command{Kind: backends.Delete, IDs: []string{"7"}}, 1)
 		if st, err := k.Stats(t.Context(), "q"); err != nil || st[0].Ready != 1 || st[0].Scheduled != 1 || st[0].Claimed != 1 || st[0].Dead != 2 {
 			t.Errorf("%+v, %v", st, err)
 		}
