@@ -30,6 +30,7 @@ queues:
     stuck_after: 1h
     notify: jobs
     max_attempts: 3
+  numbers: {table: t, columns: {id: n, claimed_at: at, max_attempts: most, failed_at: dead}, times: milliseconds, on_ack: delete}
   plain: {table: t, columns: {id: n}, order: lifo, token: {column: pid, value: me}, on_ack: delete, hold: state}
   held: {table: t, columns: {id: n}, hold: transaction, on_ack: delete}
 `), noEnv)
@@ -48,6 +49,10 @@ queues:
 			Order:      []adopted.Ordering{{Column: "created", Descending: true}, {Column: "odd name"}, {Column: "n"}},
 			Deliveries: true, UTC: true, Token: &adopted.Token{Column: "pid", From: 5, To: 9},
 			OnAck: adopted.Archive, ArchiveSchema: "a.b", Archive: `c"d`, StuckAfter: time.Hour, Notify: "jobs",
+		},
+		"numbers": {
+			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}, adopted.ClaimedAt: {"at"}, adopted.OwnLimit: {"most"}, adopted.FailedAt: {"dead"}},
+			States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{}, OnAck: adopted.Delete, Unit: adopted.Milliseconds,
 		},
 		"plain": {
 			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
@@ -117,6 +122,7 @@ func TestAdoptedQueueErrors(t *testing.T) {
 		`q: {notify: x}`:                                      "queues.q.notify: it goes with an adopted table",
 		`q: {table: t, notify: on}`:                           `"on" is no channel`,
 		`q: {table: t, database: off, notify: x}`:             "queues.q.notify: the database off has notify: off",
+		`q: {table: t, times: s}`:                             `"s" is none of server, utc, seconds, milliseconds`,
 		`q: {table: t, counts: all}`:                          `"all" is none of failures, deliveries`,
 		`q: {table: t, columns: {id: {a: b}}}`:                "this should be a single value, and is a map",
 	} {
