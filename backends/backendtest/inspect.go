@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -97,6 +98,65 @@ var inspecting = map[string]func(*kit){
 		}
 		if !all[0].Paused || all[0].Ready != 0 || all[1].Ready != 2 || all[1].Paused || all[1].OldestClaimed != 0 {
 			k.Errorf("%+v", all)
+		}
+	},
+	"StatsOfAllAreThoseOfEach": func(k *kit) {
+		k.mixture()
+		for i, name := range []string{"a", "b", "Q", "q1", "p", "r:x", "z"} {
+			p := policy(name)
+			p.Keep = time.Hour
+			for n := range 4 * i {
+				k.enqueue(backends.NewJob{Queue: name, Priority: int16(n % 3), Delay: time.Duration(n%4/3) * time.Hour})
+				k.Shift(time.Second)
+				switch jobs := k.commit(k.claims(me, n%3/2, 0, p)).Claims[0].Jobs; {
+				case len(jobs) == 0:
+				case n%2 == 0:
+					k.settle(backends.Ack{Leases: each(jobs...)}, 0)
+				case n%5 == 0:
+					k.settle(backends.Nack{Leases: each(jobs...), Dead: true, Error: "dead"}, 0)
+				}
+			}
+		}
+		ask := func(queue string, n int) []backends.QueueStats {
+			all, err := k.inspector().Stats(k.Context(), queue)
+			if err != nil || len(all) != n {
+				k.Fatalf("%q: %+v, %v; want those of %d queues", queue, all, err, n)
+			}
+			return all
+		}
+		all := ask("", 7) // a has no job
+		var each []backends.QueueStats
+		for _, s := range all {
+			each = append(each, ask(s.Queue, 1)...)
+		}
+		for i, later := range ask("", 7) {
+			s, one := all[i], each[i]
+			for _, ages := range [][3]*time.Duration{{&s.OldestReady, &one.OldestReady, &later.OldestReady}, {&s.OldestClaimed, &one.OldestClaimed, &later.OldestClaimed}} {
+				if *ages[0] > *ages[1] || *ages[1] > *ages[2] || (*ages[0] == 0) != (*ages[2] == 0) {
+					k.Errorf("%s: ages of %v, then alone %v, then %v", s.Queue, *ages[0], *ages[1], *ages[2])
+				}
+				*ages[0], *ages[1], *ages[2] = 0, 0, 0
+			}
+			if s != one || later != one {
+				k.Errorf("among all: %+v, %+v, alone: %+v", s, later, one)
+			}
+		}
+	},
+	"StatsOfManyQueuesTakeFewRoundTrips": func(k *kit) {
+		m, ok := k.Backend.(backends.Metered)
+		if !ok {
+			return // it is no server
+		}
+		const queues = 100
+		for i := range queues {
+			k.enqueue(backends.NewJob{Queue: fmt.Sprintf("queue-%d", i)})
+		}
+		before := m.Usage().Trips.Count
+		if all, err := k.inspector().Stats(k.Context(), ""); err != nil || len(all) != queues {
+			k.Fatalf("%d queues, %v", len(all), err)
+		}
+		if n := m.Usage().Trips.Count - before; n > queues/2 {
+			k.Errorf("%d round trips for %d queues", n, queues)
 		}
 	},
 	"StatsOfAnUnknownQueue": func(k *kit) {

@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,15 +21,19 @@ var laneOf = map[backends.State]string{
 func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	var all []backends.QueueStats
 	err := s.read(ctx, func(ctx context.Context, t *tx) (err error) {
-		queues := []string{queue}
+		alone := func(string) bool { return true }
 		if queue == "" {
-			if queues, err = t.queues(ctx); err != nil {
+			if all, alone, err = t.statsOfAll(ctx); err != nil {
 				return err
 			}
+		} else {
+			all = []backends.QueueStats{{Queue: queue}}
 		}
-		all = make([]backends.QueueStats, len(queues))
-		for i, q := range queues {
-			t.statsOf(q, &all[i])
+		for i := range all {
+			if !alone(all[i].Queue) {
+				continue
+			}
+			t.statsOf(all[i].Queue, &all[i])
 			if err := t.roomy(ctx, 1<<20); err != nil {
 				return err
 			}
@@ -39,8 +42,10 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 			return err
 		}
 		for i := range all {
-			if err := t.oldest(ctx, &all[i]); err != nil {
-				return err
+			if alone(all[i].Queue) {
+				if err := t.oldest(ctx, &all[i]); err != nil {
+					return err
+				}
 			}
 			if err := s.counts.Fill(&all[i], func(state backends.State) (int64, error) { return t.count(ctx, all[i].Queue, state) }); err != nil {
 				return err
@@ -54,32 +59,48 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 	return all, nil
 }
 
-// queues steps through the lanes, of which there are few, not through the rows.
-func (t *tx) queues(ctx context.Context) (names []string, err error) {
-	add := func(r *result) error {
-		names = append(names, r.text(0))
+// statsOfAll counts all queues together, so that one with few jobs costs next to nothing. Those that
+// are to be asked for alone are not complete.
+func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone func(queue string) bool, err error) {
+	var tally batch.Tally
+	t.each(func(r *result) error {
+		tally.Of(r.text(0)).Paused = true
 		return nil
-	}
-	t.each(add, "SELECT queue FROM qsidecar_queues WHERE paused")
-	t.each(add, "SELECT DISTINCT queue FROM "+jobs+" WHERE lane > 'c' AND lane < 'd'")
+	}, "SELECT queue FROM qsidecar_queues WHERE paused")
+	t.each(func(r *result) error {
+		tally.Add(batch.Counted{Queue: r.text(0), State: backends.StateClaimed, N: r.int(1), Oldest: age(r.instant(3), r.instant(2))})
+		return nil
+	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+jobs+" WHERE lane > 'c' AND lane < 'd' GROUP BY queue")
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
 		letter := laneOf[state]
-		for last := letter; last != ""; {
-			from := last
-			last = ""
+		if err := tally.Count(func(after batch.Counted, limit int64) (all []batch.Counted, err error) {
 			t.each(func(r *result) error {
-				if last = r.text(0); last != "" {
-					names = append(names, last[1:])
+				c := batch.Counted{Queue: r.text(0)[1:], State: state, N: r.int(1)}
+				if state == backends.StateReady {
+					c.Oldest = age(r.instant(3), r.instant(2))
 				}
+				all = append(all, c)
 				return nil
-			}, "SELECT MIN(lane) FROM "+jobs+" WHERE lane > ? AND lane < ?", from, string(letter[0]+1))
-			if err := t.send(ctx); err != nil {
-				return nil, err
-			}
+			}, lanesSQL(state, t.s.sql.clock), letter+after.Queue, string(letter[0]+1), limit)
+			err = t.send(ctx)
+			return all, err
+		}); err != nil {
+			return nil, nil, err
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	all, alone = tally.All()
+	return all, alone, nil
+}
+
+// lanesSQL counts the rows of all lanes that are behind one, a limited number of them, by urgency.
+// Inside one, positions are given in the order in which rows become ready.
+func lanesSQL(state backends.State, clock string) string {
+	first := "NULL"
+	if state == backends.StateReady {
+		first = "(SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) WHERE j.lane = g.lane AND j.urgency = g.urgency ORDER BY j.place, j.id LIMIT 1)"
+	}
+	return "SELECT g.lane, g.n, " + first + ", " + clock + " FROM (SELECT p.lane, p.urgency, COUNT(*) AS n FROM (SELECT lane, urgency FROM " + jobs +
+		" WHERE lane > ? AND lane < ? ORDER BY lane, urgency LIMIT ?) AS p GROUP BY p.lane, p.urgency) AS g ORDER BY g.lane, g.urgency"
 }
 
 // counting is the statement that counts the rows of a queue in a state, up to a limit.

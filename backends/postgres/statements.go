@@ -16,20 +16,20 @@ import (
 // could turn a join round, or choose to read all of the table. What belongs to a
 // row comes from arrays sorted by id; width_bucket finds its place in them.
 type statements struct {
-	begin, beginRead, unsynced, end, endOne, endMany string
-	store, storeKeyed, keyed, hold                   string
-	ack, ackPlain, fail, deliver, extend, still      string
-	claim, claimLean, claimLIFO, bury, probe, owners string
-	join, renew, leave                               string
-	look, promote, reapDue, reapLost                 string
-	giveUp, forget, pruneJobs, pruneKeys             string
-	held, stats, queues, chosen, view, failures      string
-	place                                            string
-	peekReady, peekScheduled, peekClaimed, peekDone  string
-	retryFrom, retry, delete, release                string
-	keysTaken, keysTwice                             string
-	pause, resume, anyReady                          string
-	count, purge                                     map[backends.State]string
+	begin, beginRead, unsynced, end, endOne, endMany                                                                         string
+	store, storeKeyed, keyed, hold                                                                                           string
+	ack, ackPlain, fail, deliver, extend, still                                                                              string
+	claim, claimLean, claimLIFO, bury, probe, owners                                                                         string
+	join, renew, leave                                                                                                       string
+	look, promote, reapDue, reapLost                                                                                         string
+	giveUp, forget, pruneJobs, pruneKeys                                                                                     string
+	held, stats, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, oldestOf, chosen, view, failures string
+	place                                                                                                                    string
+	peekReady, peekScheduled, peekClaimed, peekDone                                                                          string
+	retryFrom, retry, delete, release                                                                                        string
+	keysTaken, keysTwice                                                                                                     string
+	pause, resume, anyReady                                                                                                  string
+	count, purge                                                                                                             map[backends.State]string
 }
 
 func render(schema string) *statements {
@@ -55,7 +55,9 @@ func render(schema string) *statements {
 		look: r(lookSQL), promote: r(promoteSQL), reapDue: r(reapDueSQL + failing("")), reapLost: r(reapLostSQL + failing("")),
 		giveUp: r(giveUpSQL), forget: r(forgetSQL), pruneJobs: r(pruneJobsSQL), pruneKeys: r(pruneKeysSQL),
 
-		stats: r(statsSQL), queues: r(queuesSQL), count: each(countSQL), chosen: r(chosenSQL), view: r(viewSQL), failures: r(failuresSQL),
+		stats: r(statsSQL), oldestOf: r(oldestOfSQL),
+		queuesReady: r(queuesSQL(backends.StateReady)), queuesScheduled: r(queuesSQL(backends.StateScheduled)), queuesFinished: r(queuesFinishedSQL),
+		queuesClaimed: r(queuesClaimedSQL), queuesPaused: r(queuesPausedSQL), count: each(countSQL), chosen: r(chosenSQL), view: r(viewSQL), failures: r(failuresSQL),
 		place:     r(placeSQL),
 		peekReady: r(peekReadySQL), peekScheduled: r(peekScheduledSQL), peekClaimed: r(peekClaimedSQL), peekDone: r(peekDoneSQL),
 		retryFrom: r(strings.Replace(retrySQL, "{ids}", "finished_at IS NOT NULL AND (finished_at, id) > ($2::timestamptz, $3::bigint) ORDER BY finished_at, id LIMIT $4", 1)),

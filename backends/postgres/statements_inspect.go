@@ -58,24 +58,32 @@ WITH RECURSIVE p AS (
 )
 SELECT min(ready_at) FROM p`
 
-// queuesSQL steps through the names, of whom there are few, not through the rows.
-var queuesSQL = `
-WITH RECURSIVE ` + steps("r", "state = 'ready'") + `, ` + steps("s", "state = 'scheduled'") + `, ` + steps("f", "finished_at IS NOT NULL") + `
-SELECT queue FROM r WHERE queue IS NOT NULL
-UNION SELECT queue FROM s WHERE queue IS NOT NULL
-UNION SELECT queue FROM f WHERE queue IS NOT NULL
-UNION SELECT queue FROM {s}.qsidecar_jobs WHERE state = 'claimed'
-UNION SELECT queue FROM {s}.qsidecar_queues WHERE paused
-ORDER BY queue`
+// oldestOfSQL is oldestSQL for many queues.
+var oldestOfSQL = `
+SELECT x.queue, {s}.qsidecar_now(), (` + strings.ReplaceAll(oldestSQL, "$1", "x.queue") + `)
+FROM unnest($1::text[]) AS x (queue)`
 
-func steps(name, where string) string {
-	return strings.NewReplacer("{n}", name, "{where}", where).Replace(`{n} AS (
-  (SELECT queue::text COLLATE "C" AS queue FROM {s}.qsidecar_jobs WHERE {where} ORDER BY queue LIMIT 1)
-  UNION ALL
-  SELECT (SELECT j.queue::text COLLATE "C" FROM {s}.qsidecar_jobs j WHERE {where} AND j.queue > {n}.queue ORDER BY j.queue LIMIT 1)
-  FROM {n} WHERE {n}.queue IS NOT NULL
-)`)
+// queuesSQL counts the rows of all queues that are behind one, a limited number of them.
+func queuesSQL(state backends.State) string {
+	return of(state, `
+SELECT queue::text, '`+string(state)+`', count(*)
+FROM (SELECT queue FROM {s}.qsidecar_jobs WHERE {where} AND queue > $1 ORDER BY queue LIMIT $2) AS p
+GROUP BY queue ORDER BY queue`)
 }
+
+const (
+	queuesFinishedSQL = `
+SELECT queue::text, state::text, count(*)
+FROM (
+  SELECT queue, state FROM {s}.qsidecar_jobs WHERE finished_at IS NOT NULL AND (queue, state) > ($1, $3) ORDER BY queue, state LIMIT $2
+) AS p
+GROUP BY queue, state ORDER BY queue, state`
+
+	queuesClaimedSQL = `
+SELECT {s}.qsidecar_now(), queue::text, count(*), min(claimed_at) FROM {s}.qsidecar_jobs WHERE state = 'claimed' GROUP BY queue`
+
+	queuesPausedSQL = `SELECT queue FROM {s}.qsidecar_queues WHERE paused`
+)
 
 const placeSQL = `
 SELECT -priority::int, position, run_at, claimed_at, finished_at FROM {s}.qsidecar_jobs WHERE id = $1 AND queue = $2`

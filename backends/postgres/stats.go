@@ -14,26 +14,17 @@ import (
 // Stats implements backends.Inspector.
 func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	var all []backends.QueueStats
-	err := s.read(ctx, func(ctx context.Context, t *tx) error {
-		queues := []string{queue}
+	err := s.read(ctx, func(ctx context.Context, t *tx) (err error) {
 		if queue == "" {
-			queues = nil
-			t.each(s.sql.queues, func(rows pgx.Rows) error {
-				var q string
-				err := rows.Scan(&q)
-				queues = append(queues, q)
+			if all, err = s.statsOfAll(ctx, t); err != nil {
 				return err
-			})
+			}
+		} else {
+			all = make([]backends.QueueStats, 1)
+			s.statsOf(t, queue, &all[0])
 			if err := t.send(ctx); err != nil {
 				return err
 			}
-		}
-		all = make([]backends.QueueStats, len(queues))
-		for i, q := range queues {
-			s.statsOf(t, q, &all[i])
-		}
-		if err := t.send(ctx); err != nil {
-			return err
 		}
 		for i := range all {
 			if err := s.estimate(ctx, t, &all[i]); err != nil {
@@ -46,6 +37,66 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 		return nil, err
 	}
 	return all, nil
+}
+
+// statsOfAll counts all queues together, so that one with few jobs costs next to nothing.
+func (s *Store) statsOfAll(ctx context.Context, t *tx) ([]backends.QueueStats, error) {
+	var tally batch.Tally
+	t.each(s.sql.queuesPaused, func(rows pgx.Rows) error {
+		var q string
+		err := rows.Scan(&q)
+		tally.Of(q).Paused = true
+		return err
+	})
+	t.each(s.sql.queuesClaimed, func(rows pgx.Rows) error {
+		var now time.Time
+		var oldest *time.Time
+		c := batch.Counted{State: backends.StateClaimed}
+		err := rows.Scan(&now, &c.Queue, &c.N, maybe{&oldest})
+		c.Oldest = age(now, oldest)
+		tally.Add(c)
+		return err
+	})
+	page := func(sql string, args ...any) (all []batch.Counted, err error) {
+		t.each(sql, func(rows pgx.Rows) error {
+			var c batch.Counted
+			err := rows.Scan(&c.Queue, &c.State, &c.N)
+			all = append(all, c)
+			return err
+		}, args...)
+		err = t.send(ctx)
+		return all, err
+	}
+	for _, sql := range []string{s.sql.queuesReady, s.sql.queuesScheduled} {
+		if err := tally.Count(func(after batch.Counted, limit int64) ([]batch.Counted, error) { return page(sql, after.Queue, limit) }); err != nil {
+			return nil, err
+		}
+	}
+	if err := tally.Count(func(after batch.Counted, limit int64) ([]batch.Counted, error) {
+		return page(s.sql.queuesFinished, after.Queue, limit, string(after.State))
+	}); err != nil {
+		return nil, err
+	}
+	all, alone := tally.All()
+	var ready []string
+	place := make(map[string]int)
+	for i, q := range all {
+		place[q.Queue] = i
+		if alone(q.Queue) {
+			s.statsOf(t, q.Queue, &all[i])
+		} else if q.Ready > 0 {
+			ready = append(ready, q.Queue)
+		}
+	}
+	t.each(s.sql.oldestOf, func(rows pgx.Rows) error {
+		var q string
+		var now time.Time
+		var oldest *time.Time
+		err := rows.Scan(&q, &now, maybe{&oldest})
+		all[place[q]].OldestReady = age(now, oldest)
+		return err
+	}, ready)
+	return all, t.send(ctx)
 }
 
 func (s *Store) statsOf(t *tx, queue string, st *backends.QueueStats) {

@@ -253,14 +253,30 @@ type inspectSQL struct {
 
 func inspectStatements(r func(string) string) inspectSQL {
 	return inspectSQL{
-		queuesReady:     r(`SELECT {queue} FROM {jobs} {@ready} WHERE {state} = {=ready} AND {queue} > ? ORDER BY {queue} LIMIT 1`),
-		queuesScheduled: r(`SELECT {queue} FROM {jobs} {@delayed} WHERE {state} = {=scheduled} AND {queue} > ? ORDER BY {queue} LIMIT 1`),
-		queuesClaimed:   r(`SELECT {queue} FROM {jobs} {@claimed} WHERE {state} = {=claimed} AND {queue} > ? ORDER BY {queue} LIMIT 1`),
-		queuesFinished: r(`SELECT {queue}
-			FROM {jobs} {@finished}
-			WHERE {finished_at} IS NOT NULL AND {queue} > ?
-			ORDER BY {queue} LIMIT 1`),
-		queuesPaused:   r(`SELECT queue FROM qsidecar_queues WHERE queue > ? AND paused ORDER BY queue LIMIT 1`),
+		// What counts all queues has rows of the queue, the state, the number of rows, and when the
+		// oldest became what it is. Inside a priority, positions are given in that order.
+		queuesReady: r(`SELECT name, 'ready', count(*), (SELECT {ready_at}
+				FROM {jobs} {@ready}
+				WHERE {state} = {=ready} AND {queue} = name AND {priority} = above
+				ORDER BY {position} LIMIT 1)
+			FROM (SELECT {queue} AS name, {priority} AS above
+				FROM {jobs} {@ready}
+				WHERE {state} = {=ready} AND {queue} > ?
+				ORDER BY {queue}, {priority} DESC LIMIT ?)
+			GROUP BY name, above ORDER BY name, above DESC`),
+		queuesScheduled: r(`SELECT queue, 'scheduled', count(*), NULL
+			FROM (SELECT {queue} AS queue FROM {jobs} {@delayed} WHERE {state} = {=scheduled} AND {queue} > ? ORDER BY {queue} LIMIT ?)
+			GROUP BY queue ORDER BY queue`),
+		queuesClaimed: r(`SELECT queue, 'claimed', count(*), min(at)
+			FROM (SELECT {queue} AS queue, {claimed_at} AS at FROM {jobs} {@claimed} WHERE {state} = {=claimed} AND {queue} > ? ORDER BY {queue} LIMIT ?)
+			GROUP BY queue ORDER BY queue`),
+		queuesFinished: r(`SELECT queue, CASE state WHEN {=done} THEN 'done' ELSE 'dead' END, count(*), NULL
+			FROM (SELECT {queue} AS queue, {state} AS state
+				FROM {jobs} {@finished}
+				WHERE {finished_at} IS NOT NULL AND ({queue}, {state}) > (?, ?)
+				ORDER BY {queue}, {state} LIMIT ?)
+			GROUP BY queue, state ORDER BY queue, state`),
+		queuesPaused:   r(`SELECT queue FROM qsidecar_queues WHERE paused`),
 		countReady:     r(`SELECT count(*) FROM (SELECT 1 FROM {jobs} {@ready} WHERE {state} = {=ready} AND {queue} = ? LIMIT ?)`),
 		countScheduled: r(`SELECT count(*) FROM (SELECT 1 FROM {jobs} {@delayed} WHERE {state} = {=scheduled} AND {queue} = ? LIMIT ?)`),
 		countClaimed:   r(`SELECT count(*) FROM (SELECT 1 FROM {jobs} {@claimed} WHERE {state} = {=claimed} AND {queue} = ? LIMIT ?)`),

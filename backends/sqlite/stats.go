@@ -3,11 +3,11 @@ package sqlite
 import (
 	"context"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
 // estimates are counts above backends.StatsExact, which cost a walk through an
@@ -28,20 +28,13 @@ const estimateAge = 10 * time.Second
 func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	var all []backends.QueueStats
 	err := s.reading(ctx, func(t *tx) (err error) {
-		queues := []string{queue}
 		if queue == "" {
-			if queues, err = t.queues(); err != nil {
-				return err
-			}
+			all, err = s.statsOfAll(t)
+			return err
 		}
-		for _, q := range queues {
-			st, err := s.statsOf(t, q)
-			if err != nil {
-				return err
-			}
-			all = append(all, st)
-		}
-		return nil
+		all = make([]backends.QueueStats, 1)
+		all[0], err = s.statsOf(t, queue)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -49,25 +42,48 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 	return all, nil
 }
 
-// queues steps through the names, of whom there are few, not through the rows.
-func (t *tx) queues() (names []string, err error) {
-	for _, sql := range []string{t.sql.queuesReady, t.sql.queuesScheduled, t.sql.queuesClaimed, t.sql.queuesFinished, t.sql.queuesPaused} {
-		last, more := "", true
-		for more {
-			more = false
-			if err := t.query(sql, func(r row) error {
-				last, more = r.text(0), true
+// statsOfAll counts all queues together, so that one with few jobs costs next to nothing.
+func (s *Store) statsOfAll(t *tx) ([]backends.QueueStats, error) {
+	var tally batch.Tally
+	if err := t.query(t.sql.queuesPaused, func(r row) error {
+		tally.Of(r.text(0)).Paused = true
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	for state, sql := range map[backends.State]string{
+		backends.StateReady: t.sql.queuesReady, backends.StateScheduled: t.sql.queuesScheduled, backends.StateClaimed: t.sql.queuesClaimed,
+		backends.StateDone: t.sql.queuesFinished, // and dead ones
+	} {
+		if err := tally.Count(func(after batch.Counted, limit int64) (all []batch.Counted, err error) {
+			args := []any{after.Queue, limit}
+			if state == backends.StateDone {
+				args = []any{after.Queue, string(after.State), limit}
+			}
+			err = t.query(sql, func(r row) error {
+				c := batch.Counted{Queue: r.text(0), State: backends.State(r.text(1)), N: r.int(2)}
+				if !r.null(3) {
+					c.Oldest = t.age(r.int(3))
+				}
+				all = append(all, c)
 				return nil
-			}, last); err != nil {
-				return nil, err
-			}
-			if more {
-				names = append(names, last)
-			}
+			}, args...)
+			return all, err
+		}); err != nil {
+			return nil, err
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	all, alone := tally.All()
+	for i, q := range all {
+		if !alone(q.Queue) && max(q.Ready, q.Scheduled, q.Claimed, q.Done, q.Dead) <= backends.StatsExact {
+			continue
+		}
+		var err error
+		if all[i], err = s.statsOf(t, q.Queue); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 func (s *Store) statsOf(t *tx, queue string) (backends.QueueStats, error) {
