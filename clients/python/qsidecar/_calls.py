@@ -104,9 +104,11 @@ class Calls:
             wire.write(frame, call.ends)
         except OSError:
             broken = True
+        if not wire.left:
+            return False
         begun = wire.left < len(frame)
         with self.lock:
-            if not wire.left or self.wire is not wire:
+            if self.wire is not wire:
                 return False
             if begun and not broken and (self.leases.held or any(c.op == "claim" for c in self.open.values())):
                 return True  # a client that ends its connection loses what it holds

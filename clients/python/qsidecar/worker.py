@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -327,11 +328,21 @@ class _Crew:
             log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)
             return
         try:
-            settle(job, result, error)
+            self._settle(job, result, error)
         except errors.SettledOrLost as e:
             log.info("%r: %s", job, e)
         except errors.LeaseLost:
             log.warning("%r: its lease was lost; another worker may have done it too", job)
+
+    def _settle(self, job: Job, result: Any, error: Optional[BaseException]) -> None:
+        """Tries again what the sidecar has no name for, as what it cannot do just now: else the job would stay here."""
+        for tries in itertools.count(1):
+            try:
+                return settle(job, result, error)
+            except errors.Internal as e:
+                log.warning("%r could not be settled yet: %s", job, e)
+                if self.app._stop.wait(min(0.05 * 2 ** min(tries, 10), 2.0)):
+                    raise
 
 
 def exit_code(error: BaseException) -> int:

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 
+import qsidecar
 from qsidecar import Dead, Retry, testing
 from support import LIMIT, Case, app, eventually, exit_of, in_thread, quiet
 
@@ -294,3 +295,16 @@ class Handlers(Case):
         with self.assertLogs("qsidecar", "ERROR") as logs:
             self.app.run(concurrency=1, drain=True)
         self.assertIn("after it", logs.output[0])
+
+    def test_a_settle_that_is_answered_internal_is_tried_again(self):
+        do, answers = self.app.client._do, [qsidecar.Internal("a bug"), qsidecar.Internal("a bug")]
+
+        def answered(op, *rest, **options):
+            if op in ("ack", "nack") and answers:
+                raise answers.pop()
+            return do(op, *rest, **options)
+
+        self.app.client._do = answered
+        with quiet():
+            self.assertIsNone(self.work(lambda job: self.ran.append(job.payload)))
+        self.assertEqual((self.ran, answers), (["x"], []))
