@@ -28,13 +28,16 @@ func (s *session) roomForJobs(p *plan, bank *bank, jobs []protocol.NewJob) error
 			count[bank.depths.of(jobs[i].Queue)]++
 		}
 	}
+	if len(count) > 0 && s.hasty {
+		return backends.Unavailable(context.Cause(s.gone))
+	}
 	looks := make(map[*depth]*look, 1)
 	for q := range count { // all at a time
 		looks[q] = q.refresh(bank)
 	}
 	var err error
 	for q, n := range count {
-		if err = errors.Join(err, q.await(s.gone, looks[q])); err == nil {
+		if err = errors.Join(err, q.await(s, looks[q])); err == nil {
 			most, _ := p.queue(q.name)
 			err = q.room(n, int64(most.MaxReady))
 		}
@@ -110,20 +113,21 @@ func (q *depth) refresh(bank *bank) *look {
 }
 
 // await waits for a look. A session whose client is gone waits for a moment longer, as what it
-// sent is still carried out.
-func (q *depth) await(gone context.Context, l *look) (err error) {
+// sent is still carried out, but only once.
+func (q *depth) await(s *session, l *look) (err error) {
 	if l == nil {
 		return nil
 	}
 	select {
 	case <-l.done:
-	case <-gone.Done():
+	case <-s.gone.Done():
 		timer := time.NewTimer(depthAge)
 		defer timer.Stop()
 		select {
 		case <-l.done:
 		case <-timer.C:
-			err = backends.Unavailable(context.Cause(gone))
+			s.hasty = true
+			err = backends.Unavailable(context.Cause(s.gone))
 		}
 	}
 	q.mu.Lock()

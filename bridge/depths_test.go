@@ -99,6 +99,29 @@ func TestDepthsOfManyQueues(t *testing.T) {
 	})
 }
 
+// TestDepthLooksEndWithTheSession: a session whose client is gone does not wait for a look again for
+// each request that was read before.
+func TestDepthLooksEndWithTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := limitedByMute(t, 1)
+		c := s.dial(t)
+		began := time.Now()
+		for range 300 {
+			c.send(`{"op":"enqueue","queue":"q0"}`)
+		}
+		synctest.Wait()
+		c.close()
+		eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.sessions) == 0
+		})
+		if took := time.Since(began); took > 3*depthAge {
+			t.Errorf("the session ended after %v", took)
+		}
+	})
+}
+
 // TestDepthLookEndsWithTheSession: a look that no session waits for is cancelled, and the session
 // ends without its answer. It isn't taken for a failure by the next one.
 func TestDepthLookEndsWithTheSession(t *testing.T) {

@@ -88,6 +88,7 @@ type session struct {
 	looking  chan struct{} // 1: one large answer of this session at a time; see look
 	refusals *rate.Limiter
 
+	hasty     bool        // it is gone, and waited once for a database since; read's own
 	receiving atomic.Bool // a message came in part
 	blocked   atomic.Bool // a claim without an id waits, and what came behind it is not read
 	evicted   atomic.Bool // closed for standing still, see buffers
