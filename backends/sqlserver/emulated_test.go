@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 func TestManyMakeTheTables(t *testing.T) {
@@ -59,7 +61,8 @@ func TestDocumentedStatements(t *testing.T) {
 // begin there, and a job that is given back is found again behind them.
 func TestCursors(t *testing.T) {
 	t.Parallel()
-	s, _, _ := emulation(t, standIn(t), "cursors")
+	url := standIn(t)
+	s, _, _ := emulation(t, url, "cursors")
 	if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatJoin, Lease: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +108,28 @@ func TestCursors(t *testing.T) {
 	if len(more) != 20 || low() == 0 {
 		t.Fatalf("%d given, low %d: it should have moved on", len(more), low())
 	}
+	// A row below the low that a producer commits late, as after a position that it drew long
+	// before: no lock told of it, and a look below the low finds it.
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := c.Exec(t.Context(), `INSERT INTO cursors.qsidecar_jobs (queue, payload, position) VALUES ('q', convert_to('late', 'UTF8'), $1)`, low()-1); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "a row below the low is claimed", func() bool {
+		for _, j := range commit(nil, 1) {
+			if string(j.Payload) == "late" {
+				return true
+			}
+		}
+		return false
+	})
 	// Behind the low: its return is counted, and the next claim looks everywhere.
 	back := jobs[5]
 	commit([]backends.Write{backends.Release{Leases: []backends.Lease{{Job: back.ID, Token: back.Token}}, Uncharged: true}}, 0)
