@@ -176,9 +176,9 @@ func (t *table) covered(only string) (columns []string, all bool) {
 		case v.Null:
 			forms[bare.Replace(c.Column+"ISNULL")] = c.Column
 		case info.Kind == backends.BoolColumn && truth == "true":
-			forms[bare.Replace(c.Column)] = c.Column
+			forms[bare.Replace(c.Column)], forms[bare.Replace(c.Column+"=1")] = c.Column, c.Column
 		case info.Kind == backends.BoolColumn:
-			forms[bare.Replace("NOT"+c.Column)] = c.Column
+			forms[bare.Replace("NOT"+c.Column)], forms[bare.Replace(c.Column+"=0")] = c.Column, c.Column
 		}
 		if !v.Null {
 			for _, value := range []string{v.Text, truth} {
@@ -188,7 +188,7 @@ func (t *table) covered(only string) (columns []string, all bool) {
 		}
 	}
 	for part := range strings.SplitSeq(only, " AND ") {
-		column, ok := forms[bare.Replace(cast.ReplaceAllString(part, ""))]
+		column, ok := forms[bare.Replace(strings.ReplaceAll(cast.ReplaceAllString(part, ""), "=N'", "='"))]
 		if !ok {
 			return nil, false
 		}

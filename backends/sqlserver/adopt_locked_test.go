@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"database/sql/driver"
 	"errors"
 	"strings"
 	"testing"
@@ -54,5 +55,36 @@ func TestAdoptedBlanksAtTheEnd(t *testing.T) {
 	}
 	if again := k.one("orders"); again.ID != job.ID || again.Attempt != 2 || again.LastError != "no" {
 		t.Errorf("%+v", again)
+	}
+}
+
+// TestAdoptedFilteredIndex: a claim names an index of the waiting rows alone, as the server
+// writes such a condition, and seeks nothing in it if the condition says all.
+func TestAdoptedFilteredIndex(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, kindTables())
+	kinds := kindTables()["kinds"]
+	kinds.Where["Name"] = adopted.Value{Text: "x"}
+	indexes := k.e.tables["Kinds"][2]
+	for _, column := range []string{"Urgency", "Made", "Id"} {
+		indexes.rows = append(indexes.rows, []driver.Value{"open", int64(0), "([Busy]=(0) AND [Name]=N'x' AND [Wanted] IS NULL)", column, flag01(column == "Urgency"), int64(0)})
+	}
+	s, err := adopted.New(t.Context(), k.engine, map[string]adopted.Table{"kinds": kinds})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range s.Advice() {
+		if f.Topic == "index" {
+			t.Errorf("%+v", f)
+		}
+	}
+	k.Store = s
+	k.claim("kinds", 1, 0)
+	named := false
+	for text := range k.engine.seen {
+		named = named || strings.Contains(text, "FROM [dbo].[Kinds] WITH (INDEX ([open]), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)")
+	}
+	if !named {
+		t.Error("no claim names the index")
 	}
 }
