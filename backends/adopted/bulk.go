@@ -52,7 +52,7 @@ func (b *bulk) statement() *backends.Statement {
 	for i, e := range b.ends {
 		items[i] = e.l.item
 	}
-	all := append([]string{w.among(items)}, append(b.t.inQueue(), b.t.shows(backends.StateClaimed)...)...)
+	all := append([]string{w.among(items)}, append(b.t.inQueue(), b.t.taken()...)...)
 	for _, role := range b.t.showing() {
 		all = append(all, b.shows(w, role)...)
 	}

@@ -283,6 +283,16 @@ func (t *table) marker() (c backends.Column, has bool) {
 	return c, has
 }
 
+// taken are the conditions of a row that is being worked on, beside what shows whose it is:
+// what marks it may stay in a row that is done or dead.
+func (t *table) taken() []string {
+	shown := t.shows(backends.StateClaimed)
+	if shown == nil {
+		shown = t.shows(backends.StateReady)
+	}
+	return append(shown, t.alive()...)
+}
+
 // waits are the conditions of a row that waits, as its own consumers see it.
 func (t *table) waits() []string {
 	all := append(t.inQueue(), t.shows(backends.StateReady)...)

@@ -123,7 +123,7 @@ func (s *Store) tellOthers(ctx context.Context, t *table, found *backends.Findin
 	if t.Token.Text != "" {
 		ours = t.is(c.Name, Value{Text: t.Token.Text})
 	}
-	where := append(t.inQueue(), t.shows(backends.StateClaimed)...)
+	where := append(t.inQueue(), t.taken()...)
 	where = append(where, ours, "NOT "+t.remembered("l.token_host IS NOT NULL"))
 	var rows []string
 	err := s.Ask(ctx, &backends.Statement{

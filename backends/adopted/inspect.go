@@ -76,14 +76,15 @@ func (t *table) in(state backends.State) []string {
 		}
 		return append(t.waits(), t.remembered(fmt.Sprintf("l.not_before = %d", int64(never))))
 	case backends.StateClaimed:
-		if shown := t.shows(state); shown != nil {
-			return append(append(t.inQueue(), shown...), t.alive()...)
-		}
+		c, marked := t.marker()
 		if t.Hold {
 			return nil // its row does not say it
 		}
-		c, _ := t.marker()
-		return append(append(append(t.inQueue(), t.shows(backends.StateReady)...), t.alive()...), t.g.Name(c.Name)+" IS NOT NULL")
+		all := append(t.inQueue(), t.taken()...)
+		if marked {
+			all = append(all, t.g.Name(c.Name)+" IS NOT NULL")
+		}
+		return all
 	default:
 		shown := t.shows(state)
 		if shown == nil || t.OnAck != Update {

@@ -276,3 +276,35 @@ func TestMarkedBesideAState(t *testing.T) {
 		k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "2:ready:1 ")
 	})
 }
+
+// TestStuckWithoutAState: of rows that a time marks as claimed, only those that are neither
+// done nor dead are freed.
+func TestStuckWithoutAState(t *testing.T) {
+	m := adopted.Table{
+		Name: "marked", MaxAttempts: 3, StuckAfter: time.Hour, Unit: adopted.Seconds,
+		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"is_done"}, adopted.ClaimedAt: {"locked_at"}, adopted.FailedAt: {"failed_at"}},
+		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}},
+	}
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+		k := start("CREATE TABLE marked (id int PRIMARY KEY, is_done boolean NOT NULL DEFAULT false, locked_at int, failed_at int);"+
+			"INSERT INTO marked VALUES (1, false, 5, NULL), (2, true, 5, NULL), (3, false, 5, 9), (4, false, NULL, 9), (5, true, NULL, NULL)", map[string]adopted.Table{"q": m})
+		k.peek(backends.Peek{State: backends.StateClaimed, Max: 9}, "1:claimed:0 ")
+		k.sweep(backends.Sweep{Waiting: []string{"q"}})
+		k.shows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END, coalesce(locked_at, 0), coalesce(failed_at, 0)) FROM marked ORDER BY id", "1|f|0|0", "2|t|5|0", "3|f|5|9", "4|f|0|9", "5|t|0|0")
+		jobs := k.claimWith(9, 3, time.Hour)
+		if idsOf(jobs) != "1/1" {
+			t.Fatalf("claimed %s", idsOf(jobs))
+		}
+		// Its own consumer, or a cleaner, ends the row that a worker has.
+		k.sql("UPDATE marked SET is_done = true WHERE id = 1")
+		k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 1)
+		k.sql("INSERT INTO marked (id) VALUES (6), (7)")
+		jobs = k.claimWith(9, 3, time.Hour)
+		k.sql("UPDATE marked SET failed_at = 9 WHERE id > 5")
+		k.write(backends.Ack{Leases: leases(jobs...)}, 2)
+		k.shows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END) FROM marked WHERE id IN (1, 6, 7) ORDER BY id", "1|t", "6|f", "7|f")
+		k.sql("DELETE FROM marked WHERE id IN (1, 6, 7)")
+		k.peek(backends.Peek{State: backends.StateDone, Max: 9}, "2:done:0 5:done:0 ")
+		k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "3:dead:0 4:dead:0 ")
+	})
+}

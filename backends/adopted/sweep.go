@@ -254,8 +254,7 @@ func (s *Store) unstick(ctx context.Context, r *backends.Swept, limit int) error
 
 func (t *table) unstick(ctx context.Context, sql backends.SQL, limit int) (freed int, err error) {
 	since := t.one[ClaimedAt]
-	all := append(t.inQueue(), t.shows(backends.StateClaimed)...)
-	all = append(all, t.passed(since, 2),
+	all := append(t.in(backends.StateClaimed), t.passed(since, 2),
 		t.forgotten("l.token_host IS NOT NULL"))
 	var items []string
 	if err := sql.Do(ctx, &backends.Statement{

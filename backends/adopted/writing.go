@@ -84,7 +84,7 @@ func (w *writing) ours(l *lease) []string {
 	if l.held {
 		return w.t.waits()
 	}
-	all := append(w.t.inQueue(), w.t.shows(backends.StateClaimed)...)
+	all := append(w.t.inQueue(), w.t.taken()...)
 	for _, role := range []Role{Worker, ClaimedAt, token} {
 		if text, shown := l.shown[role]; shown {
 			if c, has := w.t.one[role]; has {
