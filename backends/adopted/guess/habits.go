@@ -174,7 +174,11 @@ func (g *guessing) archive(ctx context.Context, engine backends.Adopter) error {
 
 // limit: each row has its own.
 func (g *guessing) limit() {
-	if c, has := g.column(adopted.OwnLimit); has && g.Table.MaxAttempts == 0 {
+	c, has := g.column(adopted.OwnLimit)
+	if has && strings.Contains(plain(c.Name), "retr") {
+		g.note("columns.max_attempts", true, "by its name. With so many attempts a row is dead: where its own consumers do not count the first one, they make one more")
+	}
+	if has && g.Table.MaxAttempts == 0 {
 		g.drop("max_attempts")
 		if c.Nullable {
 			g.hint("max_attempts", "20", "of rows whose %s is NULL", c.Name)
