@@ -158,6 +158,10 @@ func TestGuesses(t *testing.T) {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at bigint, claimed_at bigint, run_at bigint, small_at int, failed int); INSERT INTO t VALUES (1, 'new', '', 1767323045000, NULL, 1767323045000, 7, 2)`, "t",
 			"id:[id] payload:[body] state:[state] attempts:[failed] run_at:[run_at] created_at:[created_at] claimed_at:[claimed_at] | map[ready:{new false}] | update | states.claimed states.done hold columns 1",
 		},
+		"numbers, and no rows": {
+			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at integer, available_at integer)`, "t",
+			"id:[id] payload:[body] state:[state] run_at:[available_at] created_at:[created_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold 1000",
+		},
 		"both units": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at bigint, run_at bigint); INSERT INTO t VALUES (1, 'new', '', 1767323045000, 1767323045)`, "t",
 			"id:[id] payload:[body] state:[state] run_at:[run_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns.created_at 1000",

@@ -121,3 +121,28 @@ func zoneless(product string) string {
 	}
 	return "datetime"
 }
+
+// TestOwnLimitHeld: the same of jobs that are held.
+func TestOwnLimitHeld(t *testing.T) {
+	m := tableB()
+	m.Columns[adopted.OwnLimit] = []string{"most"}
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, on.systemB, nil)
+		k.sql("ALTER TABLE worker_queue ADD COLUMN most int NULL")
+		k.sql("DELETE FROM worker_queue")
+		k.sql("INSERT INTO worker_queue (command, most) VALUES ('a', 1), ('b', NULL), ('c', 5)")
+		k.Store = k.again(map[string]adopted.Table{"q": m})
+		var got []string
+		for {
+			jobs := k.claim("q", 1)
+			if len(jobs) == 0 {
+				break
+			}
+			got = append(got, fmt.Sprintf("%s%d/%d", jobs[0].Payload, jobs[0].Attempt, jobs[0].MaxAttempts))
+			k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 0)
+		}
+		if want := "a1/1 b1/3 b2/3 b3/3 c1/5 c2/5 c3/5 c4/5 c5/5"; strings.Join(got, " ") != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	})
+}
