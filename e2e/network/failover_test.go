@@ -104,7 +104,7 @@ func TestPostgresFailover(t *testing.T) {
 	soon.moveTo("unix", socket(standby))
 	f.settle()
 	s.URL = hosts(standby, primary)
-	f.begin()
+	f.begin("this server is a standby")
 	if !answer[bool](t, standby, "SELECT pg_promote()") {
 		t.Fatal("the standby was not promoted")
 	}
@@ -180,22 +180,27 @@ func (f *failover) settle() {
 	for _, w := range f.ways {
 		w.worker.OpenGate()
 	}
+	var producers []*kit.Conn
 	for _, w := range f.ways {
-		testwait.Until(f, w.name+" has met the outage", func() bool { return w.sc.Texts()["a commit failed and is tried again"] > 0 })
 		for i, m := range w.settles {
 			w.posted[i].Post(m)
 		}
 		w.sc.CaughtUp()
-		w.sc.Dial().MustFail("unavailable", kit.Msg{"op": "enqueue", "queue": "raw-" + w.name})
+		c := w.sc.Dial()
+		c.Post(kit.Msg{"op": "enqueue", "queue": "raw-" + w.name})
+		producers = append(producers, c)
+	}
+	for _, c := range producers { // behind the settles, which are tried for longer
+		c.WantError("unavailable", "an enqueue without a primary", c.Next())
 	}
 }
 
-// begin starts a sidecar while no server takes writes.
-func (f *failover) begin() {
+// begin starts a sidecar while no server takes writes. check says why it can't.
+func (f *failover) begin(says string) {
 	f.Helper()
 	f.born = f.site.Start("born")
 	f.born.Dial().MustFail("unavailable", kit.Msg{"op": "enqueue", "queue": "born"})
-	if r := kit.RunCLI(f.T, f.site.Dir, nil, "check", "--database", f.site.URL); r.Code != 1 || !strings.Contains(r.Stdout, "this server is a standby") {
+	if r := kit.RunCLI(f.T, f.site.Dir, nil, "check", "--config", f.born.ConfigFile); r.Code != 1 || !strings.Contains(r.Stdout, says) {
 		f.Errorf("check ends with %d and says\n%s", r.Code, r.Stdout)
 	}
 }

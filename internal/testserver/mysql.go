@@ -116,7 +116,7 @@ func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 		return err
 	}
 	m.dir, m.Socket = dir, filepath.Join(dir, "sock")
-	if err := errors.Join(prepare(dir, template, m.who), m.users()); err != nil {
+	if err := errors.Join(prepare(dir, template, m.who), m.ownID(), m.users()); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	// A port that was free may be taken a moment later.

@@ -1,0 +1,130 @@
+package testserver
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// SourceSettings are those of a server that gets a Replica.
+func SourceSettings() map[string]string {
+	return map[string]string{"server-id": "1", "log-bin": "binlog", "binlog-format": "ROW"}
+}
+
+// Replica starts a server that is read-only and replicates m, which has SourceSettings and no
+// data yet.
+func (m *MySQL) Replica(ctx context.Context) (*MySQL, error) {
+	file, at, err := m.position(ctx)
+	if err != nil {
+		return nil, err
+	}
+	settings := SourceSettings()
+	maps.Copy(settings, map[string]string{"server-id": "2", "read-only": "ON"})
+	r, err := StartMySQL(ctx, m.Kind, Options{Durable: true, Settings: settings})
+	if err != nil {
+		return nil, err
+	}
+	change, more := "REPLICATION SOURCE TO SOURCE", ", GET_SOURCE_PUBLIC_KEY = 1"
+	if origins[m.Kind].maria {
+		change, more = "MASTER TO MASTER", ""
+	}
+	word := change[strings.LastIndex(change, " ")+1:]
+	err = r.Exec(ctx, fmt.Sprintf("CHANGE %[1]s_HOST = '%[3]s', %[2]s_PORT = %[4]s, %[2]s_USER = '%[5]s', %[2]s_PASSWORD = '%[6]s', %[2]s_LOG_FILE = '%[7]s', %[2]s_LOG_POS = %[8]s%[9]s",
+		change, word, m.Host, m.Port, m.User, strings.ReplaceAll(m.Password, "'", "''"), file, at, more), r.replica("START"))
+	if err != nil {
+		return nil, errors.Join(err, r.Stop())
+	}
+	return r, nil
+}
+
+// replica is the statement that does something to the replication.
+func (m *MySQL) replica(verb string) string {
+	if origins[m.Kind].maria {
+		return strings.Replace(verb+" SLAVE", "RESET SLAVE", "RESET SLAVE ALL", 1)
+	}
+	return strings.Replace(verb+" REPLICA", "RESET REPLICA", "RESET REPLICA ALL", 1)
+}
+
+// position is where the binary log ends now.
+func (m *MySQL) position(ctx context.Context) (file, at string, err error) {
+	words := "SHOW BINARY LOG STATUS"
+	if origins[m.Kind].maria {
+		words = "SHOW MASTER STATUS"
+	}
+	row, err := m.row(ctx, words)
+	if err != nil {
+		return "", "", err
+	}
+	return row[0], row[1], nil
+}
+
+// row is the first row of a query, as texts.
+func (m *MySQL) row(ctx context.Context, words string) ([]string, error) {
+	db, err := m.Open("")
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	rows, err := db.QueryContext(ctx, words)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", words, err)
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil || !rows.Next() {
+		return nil, fmt.Errorf("%s gave no row: %w", words, errors.Join(err, rows.Err()))
+	}
+	texts, into := make([]sql.NullString, len(names)), make([]any, len(names))
+	for i := range texts {
+		into[i] = &texts[i]
+	}
+	if err := rows.Scan(into...); err != nil {
+		return nil, err
+	}
+	row := make([]string, len(names))
+	for i, t := range texts {
+		row[i] = t.String
+	}
+	return row, rows.Close()
+}
+
+// CaughtUp waits until the replica has all that the source has now.
+func (m *MySQL) CaughtUp(ctx context.Context, source *MySQL) error {
+	file, at, err := source.position(ctx)
+	if err != nil {
+		return err
+	}
+	wait := "SOURCE_POS_WAIT"
+	if origins[m.Kind].maria {
+		wait = "MASTER_POS_WAIT"
+	}
+	return testwait.Poll(ctx, func(ctx context.Context) error {
+		row, err := m.row(ctx, fmt.Sprintf("SELECT %s('%s', %s, 1)", wait, file, at))
+		if err == nil && (row[0] == "" || row[0] == "-1") {
+			err = fmt.Errorf("the replica has not all up to %s:%s", file, at)
+		}
+		return err
+	})
+}
+
+// Promote has the replica take writes, as the source of none.
+func (m *MySQL) Promote(ctx context.Context) error {
+	return m.Exec(ctx, m.replica("STOP"), m.replica("RESET"), "SET GLOBAL read_only = OFF")
+}
+
+// ownID has the copy of a data directory get an id of its own: servers with the same one do not
+// replicate each other.
+func (m *MySQL) ownID() error {
+	err := os.Remove(filepath.Join(m.dir, "data", "auto.cnf"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // MariaDB
+	}
+	return err
+}
