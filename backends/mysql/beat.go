@@ -40,6 +40,15 @@ func (s *Store) beat(ctx context.Context, b backends.Beat) (p backends.Pulse, be
 	if ctx.Err() != nil {
 		return p, false, context.Cause(ctx)
 	}
+	// A session from before stays good if its server becomes read-only, and an account that is
+	// exempt goes on writing by it.
+	if err := s.writable(ctx, c); err != nil {
+		if batch.Known(err) {
+			c.bad = true
+			s.pool.leave()
+		}
+		return p, false, err
+	}
 	var t script
 	lease := batch.MS(b.Lease) * 1000
 	switch b.Kind {

@@ -122,13 +122,14 @@ func placeOf(c *mysql.Config) string {
 
 // conn is a connection and the line of commits that it goes on with.
 type conn struct {
-	raw  driver.Conn
-	wire net.Conn
-	name string // of a lock that the session holds: others find and end it by that
-	used time.Time
-	line *line
-	bad  bool
-	wait time.Duration // for a lock, as the session has it
+	raw    driver.Conn
+	wire   net.Conn
+	name   string // of a lock that the session holds: others find and end it by that
+	used   time.Time
+	opened time.Time
+	line   *line
+	bad    bool
+	wait   time.Duration // for a lock, as the session has it
 
 	joined time.Time // when the line's row in qsidecar_commits was last made sure of; zero: never
 }
@@ -148,7 +149,8 @@ type pool struct {
 	free chan struct{}
 	mu   sync.Mutex
 	idle []*conn
-	line []*line // of the places without a connection
+	left time.Time // connections from before are not used again
+	line []*line   // of the places without a connection
 	over bool
 }
 
@@ -181,7 +183,7 @@ func (p *pool) get(ctx context.Context, m *backends.Meter) (*conn, *line, error)
 	for len(p.idle) > 0 {
 		c := p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
-		if time.Since(c.used) < idleKept && c.good() {
+		if c.opened.After(p.left) && time.Since(c.used) < idleKept && c.good() {
 			return c, c.line, nil
 		}
 		c.close()
@@ -190,6 +192,13 @@ func (p *pool) get(ctx context.Context, m *backends.Meter) (*conn, *line, error)
 	l := p.line[len(p.line)-1]
 	p.line = p.line[:len(p.line)-1]
 	return nil, l, nil
+}
+
+// leave has the connections that are open be used no more: their server became read-only.
+func (p *pool) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left = time.Now()
 }
 
 // put gives a place back, with its connection or without.
@@ -225,7 +234,8 @@ func (p *pool) close() {
 
 // dial opens a connection with the settings of this package.
 func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
-	c := &conn{line: l, name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), used: time.Now(), wait: lockWait}
+	now := time.Now()
+	c := &conn{line: l, name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), opened: now, used: now, wait: lockWait}
 	config := s.config.Clone()
 	config.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
 		d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}

@@ -127,6 +127,31 @@ func TestReadOnlyServer(t *testing.T) {
 	})
 }
 
+// TestReadOnlyServerAndExemptAccount: the server lets an account with all rights write when it
+// is read-only. From the next beat on the sidecar does not, by sessions from before either.
+func TestReadOnlyServerAndExemptAccount(t *testing.T) {
+	ownServers(t, func(t *testing.T, kind testserver.Kind) {
+		a := newAddress(t, kind)
+		s := open(t, Options{URL: a.URL(a.old.User, a.old.Password)})
+		join(t, s, 1)
+		if err := enqueue(t, s); err != nil {
+			t.Fatal(err)
+		}
+		setReadOnly(t, a.old, true)
+		if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatRenew, Lease: time.Minute}); !backends.IsAway(err) {
+			t.Errorf("a beat: %v, want unavailable", err)
+		}
+		if err := enqueue(t, s); !backends.IsAway(err) {
+			t.Errorf("a commit: %v, want unavailable", err)
+		}
+		a.moveTo(t, a.new)
+		if err := enqueue(t, s); err != nil {
+			t.Errorf("the address has moved to a server that can be written to: %v", err)
+		}
+		join(t, s, 2)
+	})
+}
+
 // TestLostCommitAndReplica: the answer to a COMMIT is lost, and the address leads to a replica
 // that never heard of the line of commits, and lets an account with all rights write. That does
 // not mean that nothing was written.
