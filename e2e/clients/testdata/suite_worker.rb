@@ -130,6 +130,26 @@ class Suite
     equal [], @client.stats("wordless").reject { |q| q.values_at("ready", "scheduled", "claimed", "dead").sum.zero? }
   end
 
+  # A program that ends while a worker runs in one of its threads says nothing about that.
+  def check_handlers_program_ends
+    read, write = IO.pipe
+    fork do
+      $stderr.reopen(write)
+      worker = Qsidecar::Worker.new(logger: silent, **@options)
+      worked = Queue.new
+      worker.job("program-ends") { worked << 1 }
+      Thread.new { worker.run(concurrency: 2) }
+      @client.enqueue("program-ends", 1)
+      worked.pop
+      exit
+    end
+    write.close
+    equal "", read.read
+  ensure
+    read.close
+    Process.wait
+  end
+
   # The log says when the sidecar is away, although the claim waits for it, and when it is back.
   def check_outage
     Dir.mktmpdir do |dir|
@@ -141,8 +161,8 @@ class Suite
       run = Thread.new { worker.run(concurrency: 2) }
       sidecar.accept
       lines.pop # its start
-      sidecar.close
       File.unlink(sidecar.path)
+      sidecar.close
       equal true, lines.pop.include?("no jobs just now: No such file")
       sidecar = Deaf.new(dir)
       sidecar.accept

@@ -183,7 +183,11 @@ module Qsidecar
         work(client)
         over = true
       ensure
-        start(threads, client) unless over || @stopping
+        begin
+          start(threads, client) unless over || @stopping
+        rescue ThreadError
+          nil # the program ends
+        end
       end
     end
 
