@@ -196,7 +196,7 @@ func (r *running) dial(ctx context.Context) (err error) {
 	}
 }
 
-// dialOnce does not wait for ever for a sidecar that is stopped if the Worker drains.
+// dialOnce connects. If the Worker drains it gives up a stopped sidecar after drainTime.
 func (r *running) dialOnce(ctx context.Context, opts Options) (*Client, error) {
 	if r.Drain {
 		var cancel context.CancelFunc

@@ -29,7 +29,7 @@ class Calls:
         self.leases = Leases()
         self.closing = False  # no new calls
         self._resting: Dict[threading.Lock, str] = {}  # the ops of calls between two tries
-        self._backs = 0  # calls that nobody waits for, on their way to be sent
+        self._backs = 0  # calls without a caller, on their way to be sent
 
     def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
         """Sends a call, or keeps it until there is a connection; `on` is the only one it is for."""
@@ -54,7 +54,7 @@ class Calls:
             raise
 
     def _beside(self, call: Call) -> None:
-        """Submits a call that nobody waits for, by a thread that may wait until the sidecar reads. The lock is held."""
+        """Submits a call without a caller, by a thread that can wait until the sidecar reads. The lock is held."""
         self._backs += 1
         threading.Thread(target=self._aside, args=(call,), name="qsidecar-back", daemon=True).start()
 
@@ -152,7 +152,7 @@ class Calls:
         with self.lock:
             if call.told:
                 return
-            if not call.sent:  # and nobody sends it any more
+            if not call.sent:  # and it will not be
                 if call in self.queue:
                     self.queue.remove(call)
                 self._finish(call, error=unanswered(call, why))

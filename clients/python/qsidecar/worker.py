@@ -335,7 +335,7 @@ class _Crew:
             log.warning("%r: its lease was lost; another worker may have done it too", job)
 
     def _settle(self, job: Job, result: Any, error: Optional[BaseException]) -> None:
-        """Tries again what the sidecar has no name for, as what it cannot do just now: else the job would stay here."""
+        """Settles a job, again if the answer is internal: else the job stays with this worker until that ends."""
         for tries in itertools.count(1):
             try:
                 return settle(job, result, error)

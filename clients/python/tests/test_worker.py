@@ -167,7 +167,7 @@ class Worker(Case):
         self.assertEqual(len(did), 31)
 
     def test_a_drain_works_what_its_last_job_enqueues(self):
-        """Also if that is done between the answer to a claim, which is none, and the look at it."""
+        """Also if the job ends between the empty answer to a claim and the check that no job runs."""
         did, claim, claimed = [], self.app.client.claim, threading.Event()
 
         @self.app.job(self.q)

@@ -85,7 +85,7 @@ class Suite
     end
   end
 
-  # Who ends its connection loses its jobs, charged: half a frame is no reason for that.
+  # A client that ends its connection loses its jobs, charged: half a frame is no reason for that.
   def check_stalled_enqueue_of_a_worker
     deaf do |sidecar, client|
       job = hold(sidecar, client)

@@ -113,7 +113,7 @@ class Suite
     equal true, out.string.include?("after it"), "the log #{out.string}"
   end
 
-  # An exception whose message cannot be had ends neither the worker nor its other jobs.
+  # An exception whose message method raises ends neither the worker nor its other jobs.
   def check_handlers_without_words
     wordless = Class.new(StandardError) { def message; raise "no words"; end }
     done = []

@@ -123,9 +123,9 @@ module Qsidecar
       link.write(frame, call.ends) { |left| goes_on?(call, left < frame.bytesize, left > 1) }
     end
 
-    # goes_on? is whether the rest of a frame is to be written although its caller's time is over:
-    # who ends the connection loses what it holds. A call that was not sent is ended. (The sidecar
-    # takes a JSON line without its newline too; other halves of a frame it drops.)
+    # goes_on? is whether the rest of a frame is written although its caller's time is over: a
+    # client that ends its connection loses what it holds. A call that was not sent is ended. (The
+    # sidecar takes a JSON line without its newline too. It drops other halves of a frame.)
     def goes_on?(call, begun, unsent)
       @lock.synchronize do
         return false unless @open[call.id].equal?(call) # it is of an earlier connection

@@ -85,9 +85,9 @@ module Qsidecar
     end
 
     # write sends a frame. Where that fails, or the thread is interrupted in the middle, the
-    # connection is closed: the reader notices. If the time is over first, the block is given how
-    # many bytes are left, and says whether the rest of half a frame is to be written all the same,
-    # by a thread; without a block it is. Else the connection is closed.
+    # connection is closed: the reader notices. If the time is over first, the block gets the number
+    # of bytes left. If it returns true, or there is no block, a thread writes the rest of a frame
+    # that was begun. If it returns false, the connection of such a frame is closed.
     def write(frame, ends = nil, &late)
       @writing.take(ends) { push(frame, ends, &late) } || late&.call(frame.bytesize)
     end

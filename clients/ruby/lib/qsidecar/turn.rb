@@ -19,7 +19,7 @@ module Qsidecar
 
         mine = @taken = true
       ensure
-        @free.signal unless @taken # who was woken and interrupted passes it on
+        @free.signal unless @taken # a thread that was woken and then interrupted wakes the next
       end
       mine = false if yield == :kept
       true
