@@ -1,7 +1,9 @@
 package bridge
 
 import (
+	"fmt"
 	"math"
+	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -9,7 +11,7 @@ import (
 
 const (
 	// replyHead is room for what a reply has beside its list: the request's id, escaped, most of all.
-	replyHead = 1 << 10
+	replyHead = 2 << 10
 	// jobText is what a job takes in a reply beside its payload, key, headers and errors: its
 	// id, its lease and the names of the fields.
 	jobText = 3 << 10
@@ -67,6 +69,27 @@ func (s *session) fitSessions(st *protocol.Status) {
 		return &protocol.Reply{Status: &protocol.Status{Sessions: all[i-1 : i]}}
 	})
 	st.Sessions = all[:max(n-1, 0)]
+}
+
+// fitChanges drops the last changes of a reload that don't fit, and says how many.
+func (s *session) fitChanges(changes []string) []string {
+	n := s.fitting(len(changes), math.MaxInt64, func(i int) *protocol.Reply {
+		return &protocol.Reply{Changes: changes[i : i+1]}
+	})
+	fit := append([]string{}, changes[:n]...)
+	if left := len(changes) - n; left > 0 {
+		fit = append(fit, fmt.Sprintf("and %d more (the sidecar's log has all of them)", left))
+	}
+	return fit
+}
+
+// fitText cuts a text of any length so that it fits, however it is escaped.
+func (s *session) fitText(text string) string {
+	most := (s.limits.MaxReply - replyHead) / escaped
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "… (the sidecar's log has all of it)"
 }
 
 // encoded appends the reply. A report that exceeds what hello announced becomes an error: the

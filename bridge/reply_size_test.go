@@ -1,6 +1,8 @@
 package bridge
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -110,6 +112,43 @@ func TestReportsFitMaxReply(t *testing.T) {
 		c.send(`{"op":"status"}`)
 		if r := c.sized(most); !r.OK {
 			t.Errorf("status: %+v", r.Error)
+		}
+	})
+}
+
+// manyChanges is a process whose reload changes much, or fails for many reasons.
+type manyChanges struct {
+	Control
+	texts []string
+	fails bool
+}
+
+func (m *manyChanges) Reload(context.Context) (changes []string, why string, err error) {
+	if m.fails {
+		return nil, "", errors.New(strings.Join(m.texts, "\n"))
+	}
+	return m.texts, "", nil
+}
+
+// TestReloadFitsMaxReply: so does the answer to a reload that changed much, or whose config has many
+// errors.
+func TestReloadFitsMaxReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		o.MaxFrame = 64 << 10
+		b := newFor(t, o, testLog(t))
+		control := &manyChanges{}
+		for i := range 10_000 {
+			control.texts = append(control.texts, fmt.Sprintf("queues.%s%d.max_attempts: 3 → 4", strings.Repeat("q", 110), i))
+		}
+		b.SetControl(control)
+		c := run(t, b).dial(t)
+		most := protocol.NewLimits(o.MaxFrame).MaxReply
+		for _, control.fails = range []bool{false, true} {
+			c.send(`{"op":"reload"}`)
+			if r := c.sized(most); r.OK == control.fails {
+				t.Errorf("fails %v: %+v", control.fails, r.Error)
+			}
 		}
 	})
 }

@@ -46,9 +46,9 @@ func (s *session) reloadConfig() finisher {
 			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeDraining, "the config was not reloaded: the sidecar is stopping")}, nil
 		}
 		if err != nil {
-			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %v", err)}, nil
+			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %s", s.fitText(err.Error()))}, nil
 		}
-		return &protocol.Reply{Changes: append([]string{}, changes...), Why: why}, nil
+		return &protocol.Reply{Changes: s.fitChanges(changes), Why: why}, nil
 	})
 }
 
