@@ -131,6 +131,8 @@ type conn struct {
 	bad    bool
 	wait   time.Duration // for a lock, as the session has it
 
+	server string // which one it leads to
+
 	joined time.Time // when the line's row in qsidecar_commits was last made sure of; zero: never
 }
 
@@ -273,8 +275,16 @@ func (s *Store) writable(ctx context.Context, c *conn) error {
 	if s.o.Look {
 		return nil
 	}
-	n, err := c.number(ctx, "SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only")
-	if err == nil && n != 0 {
+	readOnly := false
+	err := c.query(ctx, "SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only, "+
+		"CONCAT_WS('/', @@hostname, @@port, @@server_id, @@datadir)", nil, []func(r *result) error{func(r *result) error {
+		ok, err := r.next()
+		if ok {
+			readOnly, c.server = r.int(0) != 0, r.text(1)
+		}
+		return err
+	}})
+	if err == nil && readOnly {
 		err = backends.Unavailable(fmt.Errorf("%s: the server is read-only, as replicas are", s.place))
 	}
 	return err

@@ -119,7 +119,7 @@ func (h *heldTx) commit(ctx context.Context, k *commitment) (backends.Results, e
 	switch {
 	case err == nil:
 		h.s.cursors.Back(t.backs)
-		h.s.queues.add(t.named, t.namedAt)
+		h.s.queues.add(t.named, t.namedAt, t.c.server)
 		k.learn()
 		return k.res, nil
 	case errors.Is(err, backends.ErrUnknownOutcome), backends.IsRefused(err):

@@ -210,9 +210,11 @@ func (c *clocks) back(now int64) bool {
 
 // registered are the queues that qsidecar_queues was seen to name, and when. Its rows
 // go when nothing is scheduled for long (janitor): so that is believed for a while only.
+// Another server, which may have taken over without the rows, is not believed to have them.
 type registered struct {
-	mu   sync.Mutex
-	have map[string]time.Time
+	mu     sync.Mutex
+	server string
+	have   map[string]time.Time
 }
 
 const (
@@ -221,26 +223,26 @@ const (
 	believedFor = time.Hour
 )
 
-func (r *registered) missing(queues []string) (missing []string) {
+func (r *registered) missing(queues []string, server string) (missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, q := range queues {
-		if at, ok := r.have[q]; !ok || time.Since(at) > believedFor {
+		if at, ok := r.have[q]; !ok || server != r.server || time.Since(at) > believedFor {
 			missing = append(missing, q)
 		}
 	}
 	return missing
 }
 
-// add notes queues that a transaction has registered, which began after from.
-func (r *registered) add(queues []string, from time.Time) {
+// add notes queues that a transaction on a server has registered, which began after from.
+func (r *registered) add(queues []string, from time.Time, server string) {
 	if len(queues) == 0 {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.have == nil || len(r.have) > maxRegistered {
-		r.have = map[string]time.Time{}
+	if r.have == nil || r.server != server || len(r.have) > maxRegistered {
+		r.have, r.server = map[string]time.Time{}, server
 	}
 	for _, q := range queues {
 		r.have[q] = from

@@ -152,6 +152,32 @@ func TestReadOnlyServerAndExemptAccount(t *testing.T) {
 	})
 }
 
+// TestAServerThatLostAQueue: a server that took over may not have the row of a queue that the
+// sidecar has registered. Without it no scheduled job of the queue becomes ready.
+func TestAServerThatLostAQueue(t *testing.T) {
+	ownServers(t, func(t *testing.T, kind testserver.Kind) {
+		a := newAddress(t, kind)
+		s := open(t, Options{URL: a.URL(account, "x")})
+		schedule := func() error {
+			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Millisecond}}}}})
+			return err
+		}
+		if err := schedule(); err != nil {
+			t.Fatal(err)
+		}
+		a.moveTo(t, a.new)
+		setReadOnly(t, a.old, true)
+		testwait.Until(t, "the address has moved", func() bool { return schedule() == nil })
+		testwait.Until(t, "the new server's job becomes ready", func() bool {
+			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.Promoted > 0
+		})
+	})
+}
+
 // TestLostCommitAndReplica: the answer to a COMMIT is lost, and the address leads to a replica
 // that never heard of the line of commits, and lets an account with all rights write. That does
 // not mean that nothing was written.

@@ -330,7 +330,7 @@ func (t *tx) countBacks(returns map[string][]*job) {
 // count shows the janitors of all sidecars that the row is in use; who waits for jobs
 // of the queue looks once more than needed.
 func (t *tx) register(queues []string) {
-	if queues = t.s.queues.missing(queues); len(queues) == 0 {
+	if queues = t.s.queues.missing(queues, t.c.server); len(queues) == 0 {
 		return
 	}
 	slices.Sort(queues)

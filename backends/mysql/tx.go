@@ -222,7 +222,7 @@ func (s *Store) attempt(ctx context.Context, f work) (err error) {
 	}
 	if err = s.commit(ctx, t); err == nil {
 		s.cursors.Back(t.backs)
-		s.queues.add(t.named, t.namedAt)
+		s.queues.add(t.named, t.namedAt, c.server)
 	}
 	return t.lockedOut(err)
 }
