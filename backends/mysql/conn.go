@@ -268,28 +268,6 @@ func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
 	return c, nil
 }
 
-// writable refuses a replica, as a service address leads to one until another server takes over.
-// An account that is exempt from read_only could write to it, and what a replica has not replayed
-// tells nothing about a commit.
-func (s *Store) writable(ctx context.Context, c *conn) error {
-	if s.o.Look {
-		return nil
-	}
-	readOnly := false
-	err := c.query(ctx, "SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only, "+
-		"CONCAT_WS('/', @@hostname, @@port, @@server_id, @@datadir)", nil, []func(r *result) error{func(r *result) error {
-		ok, err := r.next()
-		if ok {
-			readOnly, c.server = r.int(0) != 0, r.text(1)
-		}
-		return err
-	}})
-	if err == nil && readOnly {
-		err = backends.Unavailable(fmt.Errorf("%s: the server is read-only, as replicas are", s.place))
-	}
-	return err
-}
-
 // close tells the server good-bye, where it hears it at once.
 func (c *conn) close() {
 	c.bad = true
