@@ -124,11 +124,21 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 // reaping is a query for leases to be taken back, and why.
 type reaping struct {
 	where, order string
+	index        string // of the leases, that a Hinter names; empty: none has that order
 	cause        func(*lease) backends.Cause
 }
 
+// query locks up to n (argument 1) of the leases, passing over those that others have locked.
+func (r reaping) query(s *Store) string {
+	columns, from, where := leaseColumns(s.g), s.g.Own(leasesTable)+" l", s.mine(2)+" AND "+r.where
+	if h, ok := s.g.(backends.Hinter); ok && r.index != "" {
+		return h.Claim(columns, from, where, r.order, 1, r.index, true)
+	}
+	return s.g.Lock(columns, from, where, r.order, 1, true)
+}
+
 func (s *Store) dueLeases() reaping {
-	return reaping{"l.due_at IS NOT NULL AND l.due_at <= " + s.g.NowMillis(), "l.due_at", func(l *lease) backends.Cause {
+	return reaping{"l.due_at IS NOT NULL AND l.due_at <= " + s.g.NowMillis(), "l.due_at", "qsidecar_leases_due", func(l *lease) backends.Cause {
 		if l.deadline > 0 && l.deadline <= l.dueAt {
 			return backends.CauseTimedOut
 		}
@@ -137,7 +147,7 @@ func (s *Store) dueLeases() reaping {
 }
 
 func (s *Store) lostLeases() reaping {
-	return reaping{s.lost(), "l.id", func(*lease) backends.Cause { return backends.CauseSidecarLost }}
+	return reaping{s.lost(), "l.id", "", func(*lease) backends.Cause { return backends.CauseSidecarLost }}
 }
 
 // reap takes a bite of leases back. It locks them in no one's way: who settles one
@@ -146,8 +156,7 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 	x := &settling{s: s}
 	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		*x = settling{s: s, leases: map[int64]*lease{}, single: true}
-		if err := sql.Do(ctx, x.query(s.g.Lock(leaseColumns(s.g), s.g.Own(leasesTable)+" l", s.mine(2)+" AND "+what.where, what.order, 1, true),
-			int64(limit), s.known())); err != nil {
+		if err := sql.Do(ctx, x.query(what.query(s), int64(limit), s.known())); err != nil {
 			return err
 		}
 		if err := x.leaveLocked(ctx, sql); err != nil {

@@ -57,6 +57,12 @@ def claim_rules(s, say):
             say("a claim does not name the index that serves it")
 
 
+def reap_rules(s, say):
+    """Leases that are over are found in their order, and no others are locked."""
+    if "UPDLOCK" in s.text and "l.due_at <=" in s.text and "INDEX ([qsidecar_leases_due]), FORCESEEK" not in s.text:
+        say("leases that are over are not sought by their index: all may be locked and sorted")
+
+
 def change_rules(schema, tree, say):
     """An UPDATE or DELETE finds its rows by their key."""
     table = tree.this.name.lower()
@@ -102,6 +108,7 @@ def faults(schema, text):
             type_rules(schema, s.tree, say)
             time_rules(s.tree, say)
             claim_rules(s, say)
+            reap_rules(s, say)
             if isinstance(s.tree, (exp.Update, exp.Delete)):
                 change_rules(schema, s.tree, say)
             if isinstance(s.tree, (exp.Update, exp.Delete, exp.Insert)) and "SET @wrote = @wrote + 1;" not in section:
@@ -115,6 +122,7 @@ BROKEN = [
     ("UPDLOCK, ROWLOCK", "UPDLOCK", "without ROWLOCK"),
     ("\nOPTION (LOOP JOIN, OPTIMIZE FOR (@a1_1 = 1))", "", "hundred rows"),
     ("INDEX ([IX_MsgQueue]), FORCESEEK, UPDLOCK", "UPDLOCK", "does not name the index"),
+    ("INDEX ([qsidecar_leases_due]), FORCESEEK, ", "", "not sought by their index"),
     ("l WITH (READUNCOMMITTED)", "l", "waits for what others have locked"),
     ("l WITH (FORCESEEK, UPDLOCK", "l WITH (UPDLOCK", "a scan meets"),
     ("[State] = 'N'", "[Stat] = 'N'", "there is no [Stat]"),
