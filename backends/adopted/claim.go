@@ -81,7 +81,7 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 			break
 		}
 	}
-	all := append(fit, large...)
+	all := slices.Concat(fit, large)
 	fit, locked, err := t.complete(ctx, sql, all, len(fit))
 	if err != nil {
 		return false, err
@@ -178,11 +178,9 @@ func (t *table) looking(p backends.Policy, n int) *backends.Statement {
 		columns = append(columns, g.ToText(t.limit(p.MaxAttempts)))
 	}
 	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.Words(2))
-	text := ""
+	text := g.Lock(outputs(columns...), t.name, where, t.order(), 1, true)
 	if h, ok := g.(backends.Hinter); ok {
 		text = h.Claim(outputs(columns...), t.name, where, t.order(), 1, t.index, t.sought)
-	} else {
-		text = g.Lock(outputs(columns...), t.name, where, t.order(), 1, true)
 	}
 	return &backends.Statement{Text: text, Args: []any{int64(n), t.queue}}
 }
