@@ -65,11 +65,12 @@ The sidecar may be restarted meanwhile: commands go on, and their jobs stay thei
 What fails is told on stderr, a line for each job.
 
 With --line, CMD is started once (-j of them) and reads one job a line, as a JSON object
-(the fields of a claim's answer, without the lease), and answers each with one line on
-stdout: {"op":"ack"} or {"op":"nack"}, with the fields that these take on the wire, such
-as "result" (or "result_b64") and "enqueue", or "error", "delay_ms", "dead", "charge".
-It ends when its stdin does. When it ends in the middle of a job, its exit code counts
-as above, and it is started again for the next one.
+(the fields of a claim's answer, without the lease). It answers each job with one line on
+stdout, {"op":"ack","id":"7"} or {"op":"nack","id":"7"}, where the id is the job's. Further
+fields are those of the wire, such as "result" (or "result_b64") and "enqueue", or "error",
+"delay_ms", "dead", "charge". CMD ends when its stdin does. If it ends in the middle of a
+job, its exit code counts as above, and it is started again for the next one. If an answer
+is wrong or is for another job, the job fails and CMD is started again.
 
 `
 

@@ -249,15 +249,16 @@ func jobLine(job protocol.Job) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// verdictOf reads an answer: an ack or nack as on the wire, less the lease, which
-// the command does not know.
+// verdictOf reads an answer: an ack or nack as on the wire, with the job's id in place of
+// the lease, which the command does not know. The id keeps a second answer to one job from
+// settling the next one, whose work has not run.
 func verdictOf(a answer, job protocol.Job, limits protocol.Limits) (verdict, error) {
 	if a.err != nil {
 		return verdict{}, a.err
 	}
 	rest, ok := bytes.CutPrefix(bytes.TrimSpace(a.line), []byte("{"))
 	if !ok {
-		return verdict{}, fmt.Errorf(`its answer is no JSON object, as {"op":"ack"}: %.100q`, a.line)
+		return verdict{}, fmt.Errorf(`its answer is not a JSON object such as {"op":"ack","id":%q}: %.100q`, job.ID, a.line)
 	}
 	line := `{"lease":"` + job.Lease + `"`
 	if !bytes.HasPrefix(bytes.TrimSpace(rest), []byte("}")) {
@@ -266,6 +267,9 @@ func verdictOf(a answer, job protocol.Job, limits protocol.Limits) (verdict, err
 	var req protocol.Request
 	if err := protocol.JSON.DecodeRequest(append([]byte(line), rest...), limits, &req); err != nil {
 		return verdict{}, fmt.Errorf("its answer is wrong: %s: %.100q", err.Message, a.line)
+	}
+	if req.ID != protocol.TextID(job.ID) {
+		return verdict{}, fmt.Errorf(`its answer is not for this job: it must have the job's "id":%q: %.100q`, job.ID, a.line)
 	}
 	v := verdict{settle: &req}
 	switch req.Op {
@@ -276,7 +280,7 @@ func verdictOf(a answer, job protocol.Job, limits protocol.Limits) (verdict, err
 			v.why = cell(req.Error, 200)
 		}
 	default:
-		return verdict{}, fmt.Errorf(`its answer is %q, and should be {"op":"ack"} or {"op":"nack"}`, req.Op)
+		return verdict{}, fmt.Errorf(`its answer is %q, and must be an ack or a nack`, req.Op)
 	}
 	return v, nil
 }

@@ -22,7 +22,7 @@ func TestWork(t *testing.T) {
 	for i := range 50 {
 		fmt.Fprintf(&jobs, "%d\n", i)
 	}
-	lines := h.file("lines.sh", `while read -r job; do echo '{"op":"ack"}'; done`)
+	lines := h.file("lines.sh", `while read -r job; do id=${job#*'"id":"'}; echo '{"op":"ack","id":"'"${id%%'"'*}"'"}'; done`)
 	for _, args := range [][]string{
 		{"q", "-j", "4", "--", "sh", "-c", "cat; echo oh >&2"},
 		{"q", "-j", "4", "--result", "--", "cat"},
@@ -125,17 +125,20 @@ func TestLineAnswers(t *testing.T) {
 	job := protocol.Job{ID: "1", Lease: "1.mine"}
 	limits := protocol.NewLimits(protocol.DefaultMaxFrame)
 	for line, want := range map[string]string{
-		`{"op":"ack"}`: "",
-		` { "op": "nack", "error": "no such\nstreet" }`: "",
+		`{"op":"ack","id":"1"}`: "",
+		` { "id": "1", "op": "nack", "error": "no such\nstreet" }`: "",
+		`{"op":"ack"}`:              `its answer is not for this job: it must have the job's "id":"1"`,
+		`{"op":"ack","id":"2"}`:     `its answer is not for this job: it must have the job's "id":"1"`,
+		`{"op":"ack","id":1}`:       `its answer is not for this job: it must have the job's "id":"1"`,
 		`{}`:                        "its answer is wrong: op is missing",
 		`{ }`:                       "its answer is wrong: op is missing",
-		`debugging`:                 `its answer is no JSON object, as {"op":"ack"}`,
-		``:                          `its answer is no JSON object, as {"op":"ack"}`,
+		`debugging`:                 `its answer is not a JSON object such as {"op":"ack","id":"1"}`,
+		``:                          `its answer is not a JSON object such as {"op":"ack","id":"1"}`,
 		`{"op":"ack","color":1}`:    `its answer is wrong: there is no field "color" here; names are lower case and exact`,
 		`{"op":"ack","lease":"1."}`: "its answer is wrong: lease is given twice",
 		`{"op":"ack","dead":true}`:  `its answer is wrong: ack takes no field "dead"`,
 		`{"op":"purge"}`:            `its answer is wrong: purge takes no field "lease"`,
-		`{"op":"extend"}`:           `its answer is "extend", and should be {"op":"ack"} or {"op":"nack"}`,
+		`{"op":"extend","id":"1"}`:  `its answer is "extend", and must be an ack or a nack`,
 	} {
 		v, err := verdictOf(answer{line: []byte(line)}, job, limits)
 		switch {
@@ -145,7 +148,7 @@ func TestLineAnswers(t *testing.T) {
 			t.Errorf("%s: %v, want %s", line, err, want)
 		}
 	}
-	v, err := verdictOf(answer{line: []byte(`{"op":"nack","error":"no such\nstreet"}`)}, job, limits)
+	v, err := verdictOf(answer{line: []byte(`{"op":"nack","id":"1","error":"no such\nstreet"}`)}, job, limits)
 	if err != nil || v.why != `"no such\nstreet"` {
 		t.Errorf("a nack is told as %s (%v), want one line", v.why, err)
 	}
@@ -155,7 +158,7 @@ func TestLineAnswers(t *testing.T) {
 // about, or is told to be wrong.
 func FuzzLineAnswer(f *testing.F) {
 	for _, seed := range []string{
-		`{"op":"ack"}`, `{"op":"ack","result":"x","enqueue":[{"queue":"q"}]}`, `{ }`, ` {"op":"nack","error":"e","dead":true}`,
+		`{"op":"ack","id":"1"}`, `{"op":"ack","id":"1","result":"x","enqueue":[{"queue":"q"}]}`, `{ }`, ` {"op":"nack","id":"1","error":"e","dead":true}`, `{"op":"ack"}`,
 		`{"lease":"1.other","op":"ack"}`, `{"leases":["1.other"],"op":"ack"}`, `{"op":"purge"}`, `[]`, ``, `{"op":"ack"}{"op":"ack"}`,
 	} {
 		f.Add([]byte(seed))

@@ -15,7 +15,7 @@ import (
 const lineWorker = `
 import base64, json, os, signal, sys, time
 with open("starts", "a") as f: f.write(f"{os.getpid()}\n")
-def answer(**fields): print(json.dumps(fields), flush=True)
+def answer(**fields): print(json.dumps({"id": job["id"], **fields}), flush=True)
 for line in sys.stdin:
     job = json.loads(line)
     what = job.get("payload", "bytes")
@@ -34,6 +34,8 @@ for line in sys.stdin:
     elif what == "exit 0": sys.exit(0)
     elif what == "slow": time.sleep(1000)
     elif what == "last": answer(op="ack"); sys.exit(0)
+    elif what == "twice": answer(op="ack"); twice = job["id"]
+    elif what == "after twice": answer(op="ack", id=twice)
     else: answer(op="ack")
 `
 
@@ -62,7 +64,7 @@ func TestWorkLine(t *testing.T) {
 		{"dead", "dead", "never", 1},
 		{"later", "scheduled", "", 0},
 		fine,
-		{"garbage", "scheduled", `its answer is no JSON object, as {"op":"ack"}: "debugging\n"`, 1},
+		{"garbage", "scheduled", "its answer is not a JSON object such as", 1},
 		fine, // else a program that answers nothing is started again ever later
 		{"long", "scheduled", "its answer has more than 4194304 bytes", 1},
 		fine,
@@ -73,6 +75,9 @@ func TestWorkLine(t *testing.T) {
 		{"exit 0", "scheduled", "it ended without an answer (exit status 0)", 1},
 		fine,
 		{"last", "done", "", 1},
+		fine,
+		{"twice", "done", "", 1},
+		{"after twice", "scheduled", "its answer is not for this job", 1}, // a late second answer to the job before
 		fine,
 	}
 	var ids []string

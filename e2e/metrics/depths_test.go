@@ -59,7 +59,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 	for _, a := range admins {
 		reads += a.Scrape().Series[`qsidecar_depths_reads_total{database="main"}`]
 	}
-	most := 1 + int(kit.Since(began)/(15*time.Second))                                                         // once in 15 s, however long all of this took
+	most := 1 + int(kit.Since(began)/(15*time.Second))                                                                   // once in 15 s, however long all of this took
 	if n := strings.Count(srv.Log(), "SELECT queue FROM \"qsidecar\".qsidecar_queues WHERE paused"); n < 1 || n > most { // of postgres's queuesPausedSQL
 		t.Errorf("the server was asked for all queues %d times, want %d at most", n, most)
 	}
