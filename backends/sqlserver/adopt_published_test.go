@@ -28,7 +28,7 @@ func TestAdoptedLaravel(t *testing.T) {
 		t.Errorf("%+v", p.Table)
 	}
 	jobs := k.claim("q", 5, 0)
-	if len(jobs) != 2 || jobs[0].ID != "1" || jobs[1].ID != "4" || string(jobs[1].Payload) != "two" || time.Since(jobs[0].EnqueuedAt) > 10*time.Minute {
+	if len(jobs) != 2 || jobs[0].ID != "1" || jobs[1].ID != "4" || string(jobs[1].Payload) != "two" || time.Since(jobs[0].EnqueuedAt) > 30*time.Minute {
 		t.Fatalf("%+v", jobs)
 	}
 	k.shows("SELECT concat_ws('|', id, attempts, reserved_at BETWEEN "+now+" - 600 AND "+now+") FROM dbo.jobs ORDER BY id", "1|1|t", "2|1|t", "3|0", "4|1|t")
