@@ -47,7 +47,7 @@ def finish(value: Any) -> Any:
 
 
 def _unrun(value: Any) -> bool:
-    return isinstance(value, _LAZY) or type(value).__module__ == "itertools" or inspect.isroutine(value)
+    return isinstance(value, _LAZY) or type(value).__module__ in ("itertools", "contextlib") or inspect.isroutine(value)
 
 
 def stay(pid: int, error: Optional[BaseException]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import inspect
 import itertools
@@ -163,6 +164,8 @@ class Handlers(Case):
             lambda job: map(self.ran.append, [job]),
             lambda job: filter(self.ran.append, [job]),
             lambda job: itertools.starmap(self.ran.append, [(job,)]),
+            lambda job: contextlib.contextmanager(generator)(job),
+            lambda job: contextlib.asynccontextmanager(async_generator)(job),
             lambda job: lambda: self.ran.append(job),  # as of a decorator that wants arguments
             lambda job: self.ran.append,
             lambda job: functools.partial(self.ran.append, job),
