@@ -1,10 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 )
 
@@ -15,6 +15,7 @@ type logSettings struct {
 	json  atomic.Bool
 	flood flood
 	root  *logHandler // without attributes
+	out   io.Writer
 }
 
 // flush writes what the log has to say before the program ends.
@@ -35,8 +36,18 @@ func (a *app) newLog(c logConfig) *slog.Logger {
 func (a *app) changingLog(c logConfig) (*slog.Logger, *logSettings) {
 	s := new(logSettings)
 	s.set(c)
-	w := &lockedWriter{w: a.errOut} // each of the two handlers has a lock of its own
 	o := &slog.HandlerOptions{Level: &s.level}
+	w := newLogWriter(a.errOut, func(lines int) []byte {
+		var line bytes.Buffer
+		var h slog.Handler = slog.NewTextHandler(&line, o)
+		if s.json.Load() {
+			h = slog.NewJSONHandler(&line, o)
+		}
+		log := slog.New(h)
+		log.Error("lines of the log were dropped: nobody read them", "lines", lines)
+		return line.Bytes()
+	})
+	s.out = w
 	s.root = &logHandler{s, slog.NewTextHandler(w, o), slog.NewJSONHandler(w, o)}
 	return slog.New(s.root), s
 }
@@ -74,16 +85,4 @@ func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (h *logHandler) WithGroup(name string) slog.Handler {
 	return &logHandler{h.settings, h.text.WithGroup(name), h.json.WithGroup(name)}
-}
-
-// lockedWriter keeps lines apart.
-type lockedWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }

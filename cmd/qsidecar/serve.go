@@ -147,6 +147,7 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 func (a *app) withBridge(ctx context.Context, s setup, read func(setup) (config, error), c config, f func(ctx context.Context, p *instance) error) (err error) {
 	log, settings := a.changingLog(c.Log)
 	defer settings.flush()
+	a.errOut = settings.out // the last words too
 	p := &instance{setup: s, read: read, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings, opens: a.opens}
 	if p.opens == nil {
 		p.opens = openAdopted
