@@ -75,7 +75,7 @@ them to commands.
 func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
 	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		most := answerTimeout + time.Duration(req.WaitMS)*time.Millisecond
-		ctx, cancel := context.WithTimeoutCause(ctx, most, errNoAnswer)
+		ctx, cancel := answering(ctx, most)
 		defer cancel()
 		rep, err := c.Call(ctx, req)
 		if errors.Is(err, errInterrupted) {
@@ -105,7 +105,7 @@ func (a *app) giveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.
 	for i, j := range jobs {
 		leases[i] = j.Lease
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cmp.Or(a.leave, leaveTimeout), errNoAnswer)
+	ctx, cancel := answering(context.WithoutCancel(ctx), cmp.Or(a.leave, leaveTimeout))
 	defer cancel() // a signal that ended the printing does not end this
 	now := time.Duration(0)
 	_, err := c.NackMany(ctx, leases, qsidecar.Nack{NoCharge: true, Delay: &now})

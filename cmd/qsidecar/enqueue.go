@@ -205,7 +205,7 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 			if len(jobs) == 0 {
 				break
 			}
-			callCtx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+			callCtx, cancel := answering(ctx, answerTimeout)
 			rep, err := c.Call(callCtx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
 			cancel()
 			if err != nil {

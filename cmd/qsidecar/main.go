@@ -54,6 +54,7 @@ type app struct {
 	patience time.Duration // for databases at the start; 0: openPatience
 	opens    opener        // nil: openAdopted
 	leave    time.Duration // 0: leaveTimeout
+	answer   time.Duration // 0: answerTimeout
 	deaf     bool          // the file system tells of no changes
 	socket   string        // --socket
 	json     bool          // --json
@@ -65,14 +66,23 @@ type app struct {
 // for its database says so itself, well before this.
 const answerTimeout = time.Minute
 
+// longTimeout is that for a command that changes any number of jobs. The sidecar goes on with it
+// as long as the database does: a million jobs take minutes.
+const longTimeout = time.Hour
+
 // leaveTimeout is how long a command that is over waits until what it got too
 // late is given back.
 const leaveTimeout = 5 * time.Second
 
 var (
 	errInterrupted = errors.New("interrupted by a signal")
-	errNoAnswer    = fmt.Errorf("the sidecar did not answer within %v", answerTimeout)
+	errNoAnswer    = errors.New("the sidecar did not answer")
 )
+
+// answering limits how long the sidecar's answer is waited for.
+func answering(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %v", errNoAnswer, limit))
+}
 
 func (a *app) main(args []string) int {
 	a.stdout, a.out = a.out, output{w: a.out}

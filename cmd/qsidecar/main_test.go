@@ -35,6 +35,7 @@ type host struct {
 	poll     time.Duration // see app
 	patience time.Duration
 	leave    time.Duration
+	answer   time.Duration
 	deaf     bool
 	opens    opener
 }
@@ -76,7 +77,7 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 		in: in, out: out, errOut: errOut, signals: signals,
 		env:      func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
 		terminal: func(any) bool { return terminal },
-		poll:     h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave, opens: h.opens,
+		poll:     h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave, answer: h.answer, opens: h.opens,
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -114,7 +115,11 @@ func (a *app) command(cmd *cobra.Command, done string, req *protocol.Request) er
 	if slices.Contains(req.IDs, "") {
 		return usagef("an id is empty")
 	}
-	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+	limit := cmp.Or(a.answer, answerTimeout)
+	if req.All || req.Op == protocol.OpPurge {
+		limit = longTimeout
+	}
+	return a.askFor(cmd, limit, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		if err != nil {
 			return err

@@ -43,7 +43,7 @@ func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
 
 // dialWith connects to the first sidecar that answers, and says at which socket.
 func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.Client, socket string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+	ctx, cancel := answering(ctx, answerTimeout)
 	defer cancel()
 	tried := a.sockets()
 	var first error

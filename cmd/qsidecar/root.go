@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -98,7 +99,7 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar
 	}
 	a.out = output{w: a.stdout, until: func() context.Context { return ctx }}
 	err = f(ctx, c)
-	bye, cancel := context.WithTimeoutCause(again, cmp.Or(a.leave, leaveTimeout), errNoAnswer)
+	bye, cancel := answering(again, cmp.Or(a.leave, leaveTimeout))
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
@@ -108,8 +109,12 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar
 
 // ask is client for a command of one request.
 func (a *app) ask(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
+	return a.askFor(cmd, cmp.Or(a.answer, answerTimeout), f)
+}
+
+func (a *app) askFor(cmd *cobra.Command, limit time.Duration, f func(ctx context.Context, c *qsidecar.Client) error) error {
 	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+		ctx, cancel := answering(ctx, limit)
 		defer cancel()
 		return f(ctx, c)
 	})

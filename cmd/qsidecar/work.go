@@ -208,7 +208,7 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 	}
 	w.client, w.socket = c, socket
 	err = w.guarded(stop, abort)
-	bye, cancel := context.WithTimeoutCause(context.WithoutCancel(parent), leaveTimeout, errNoAnswer)
+	bye, cancel := answering(context.WithoutCancel(parent), leaveTimeout)
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))

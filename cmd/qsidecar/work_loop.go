@@ -212,7 +212,7 @@ func (w *worker) claim(ctx context.Context, most int) ([]protocol.Job, error) {
 	if w.flags.once || w.flags.drain {
 		cl.Wait = 0
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+		ctx, cancel = answering(ctx, answerTimeout)
 		defer cancel()
 		return w.client.Claim(ctx, cl)
 	}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLongCommandsAreWaitedFor: what changes any number of jobs has no time limit of a minute.
+func TestLongCommandsAreWaitedFor(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	h.must(0, "enqueue", "q", "x")
+	h.answer = time.Nanosecond
+	h.must(0, "retry", "q", "--all")
+	h.must(0, "purge", "q", "--state", "ready", "--yes")
+	if r := h.run("retry", "q", "1"); r.code != 5 || !strings.Contains(r.err, "did not answer within 1ns") {
+		t.Errorf("exit code %d: %s", r.code, r.err)
+	}
+}
