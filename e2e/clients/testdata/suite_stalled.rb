@@ -12,6 +12,7 @@ class Suite
 
     def initialize(dir)
       @server = UNIXServer.new(@path = File.join(dir, "s"))
+      @socket = nil # Ruby 2.7 warns of one that was never set
     end
 
     # accept takes the next connection, and answers its hello.
