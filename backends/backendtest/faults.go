@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // lost loses the next commit and reports whether its batch took effect, which it
@@ -32,7 +33,12 @@ func (k *kit) lost(b backends.Batch, before bool, happened func() bool) {
 // tells checks that the answer to an enqueue of three jobs is the truth.
 func (k *kit) tells(queue int, answer error) {
 	k.Helper()
-	st, err := k.inspector().Stats(k.Context(), fmt.Sprint(queue))
+	var st []backends.QueueStats
+	var err error
+	testwait.Until(k, "the database answers", func() bool {
+		st, err = k.inspector().Stats(k.Context(), fmt.Sprint(queue))
+		return !backends.Retryable(err)
+	})
 	if err != nil {
 		k.Fatal(err)
 	}

@@ -70,6 +70,7 @@ pool_mode = transaction
 default_pool_size = %d
 max_client_conn = 1000
 server_check_delay = 0
+server_login_retry = 1
 `, target, b.dir, sessions)
 	file := filepath.Join(b.dir, "ini")
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
