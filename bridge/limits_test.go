@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -312,5 +313,32 @@ func TestLimitsHarmNobodyElse(t *testing.T) {
 		}
 		close(stop)
 		<-done
+	})
+}
+
+// TestHalfAMessageThenSilence: a client that stops in the middle of a message loses the connection
+// in the end, and doesn't disturb the others.
+func TestHalfAMessageThenSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		var slow []*client
+		for _, half := range []string{"\x00\x00", "\x00\x00\x03\xe8\x81", `{"op":"pi`} {
+			c := s.dial(t)
+			if _, err := io.WriteString(c.conn, half); err != nil {
+				t.Fatal(err)
+			}
+			slow = append(slow, c)
+		}
+		synctest.Wait()
+		time.Sleep(partialTimeout - time.Second)
+		s.dial(t).call(`{"op":"ping"}`)
+		for _, c := range slow {
+			if err := c.conn.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if text, err := io.ReadAll(c.in); err != nil || !strings.Contains(string(text), "not completed within") {
+				t.Errorf("the answer to half a message is %q, %v", text, err)
+			}
+		}
 	})
 }

@@ -123,7 +123,11 @@ func (k *adopter) workAll(note func(id, who string)) error {
 		for _, j := range r.Claims[0].Jobs {
 			note(j.ID, "sidecar")
 		}
-		r, err = k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(r.Claims[0].Jobs...)}}})
+		ack := []backends.Write{backends.Ack{Leases: leasesOf(r.Claims[0].Jobs...)}}
+		r, err = k.Commit(k.Context(), backends.Batch{Writes: ack})
+		for err == nil && r.Writes[0].Err != nil { // a reader has the row locked for a moment
+			r, err = k.Commit(k.Context(), backends.Batch{Writes: ack, Wait: true})
+		}
 		if err == nil && len(r.Writes[0].Lost) > 0 {
 			err = fmt.Errorf("lost: %v", r.Writes[0].Lost)
 		}

@@ -320,26 +320,3 @@ func manyConnections(t *testing.T, a *kit.Sidecar) {
 	rss, _ := a.RSS()
 	kit.Figure(t, "5,000 connections were opened and answered in %v; the sidecar has %d MiB then", kit.Since(began).Round(time.Millisecond), rss>>20)
 }
-
-// TestHalfAFrameThenSilence: whoever stops in the middle of a message loses the
-// connection in the end, and a slow one does not disturb the others.
-func TestHalfAFrameThenSilence(t *testing.T) {
-	t.Parallel()
-	a := kit.NewSite(t).Start("a")
-	halves := [][]byte{frameHead(1000)[:2], append(frameHead(1000), 0x81), []byte(`{"op":"pi`)}
-	var conns []*kit.Conn
-	for _, half := range halves {
-		c := a.Dial()
-		if _, err := c.Write(half); err != nil {
-			t.Fatal(err)
-		}
-		conns = append(conns, c)
-	}
-	a.Dial().Must(kit.Msg{"op": "ping"})
-	for i, c := range conns {
-		c.SetLimit()
-		if text, err := io.ReadAll(c); err != nil && !kit.IsReset(err) {
-			t.Errorf("half a message %q: it is still open: %q, %v", halves[i], text, err)
-		}
-	}
-}

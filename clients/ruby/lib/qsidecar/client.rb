@@ -56,6 +56,7 @@ module Qsidecar
         tell: ->(what, *more) { { lost: on_lost, draining: on_draining }.fetch(what) { @on_outage }&.call(*more) }
       }
       @request_timeout = request_timeout
+      @on_outage = nil
       @lock = Mutex.new # guards the two below
       @pid = nil
       @session = nil
