@@ -8,16 +8,17 @@ module Qsidecar
     @sessions = ObjectSpace::WeakMap.new
 
     class << self
-      # watch has the session abandoned in every child that is forked.
+      # watch has the session abandoned in every child that is forked. The session is the value too:
+      # until Ruby 3.3 each_key checks only whether the value lives, and gives keys that do not.
       def watch(session)
-        @sessions[session] = true
+        @sessions[session] = session
       end
 
       # in_child is called first thing in a child.
       def in_child
         inherited = @sessions
         @sessions = ObjectSpace::WeakMap.new
-        inherited.each_key(&:abandon)
+        inherited.each_value(&:abandon)
       end
     end
 
