@@ -75,7 +75,7 @@ func repeat(ctx context.Context, o options, name string, s suite) error {
 		return err
 	}
 	table := map[string]*tally{}
-	start, fails, seen := time.Now(), 0, "" // the servers of all runs are the same
+	start, runs, fails, seen := time.Now(), 0, 0, "" // the servers of all runs are the same
 	for n := range o.n {
 		r, err := newReport(filepath.Join(name, strconv.Itoa(n+1)), s.short, o)
 		if err != nil {
@@ -91,6 +91,7 @@ func repeat(ctx context.Context, o options, name string, s suite) error {
 		passed, failed, _ := r.counts()
 		fails += failed
 		seen = r.servers()
+		runs++
 		fmt.Printf("run %d of %d: %d passed, %d failed in %v\n", n+1, o.n, passed, failed, time.Since(r.start).Round(time.Second))
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -102,7 +103,7 @@ func repeat(ctx context.Context, o options, name string, s suite) error {
 	}
 	printTable(table)
 	fmt.Printf("make %s: %d runs beside %d busy processes and one that writes to the disk, on %s, in %v\n%d passed, %d failed\n",
-		name, o.n, o.load, seen, time.Since(start).Round(time.Second), len(table), fails)
+		name, runs, o.load, seen, time.Since(start).Round(time.Second), len(table), fails)
 	if fails > 0 || len(table) == 0 {
 		return errFailed // a run without a test proves nothing
 	}
