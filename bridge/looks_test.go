@@ -37,7 +37,7 @@ func TestLooksEndWithTheClient(t *testing.T) {
 	}
 }
 
-// TestLooksEndWithTheSidecar: reports that a client asked for and nobody can send any more keep no
+// TestLooksEndWithTheSidecar: reports that can't be sent any more keep no
 // sidecar from its end.
 func TestLooksEndWithTheSidecar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

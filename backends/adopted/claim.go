@@ -236,7 +236,7 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 		}
 		i := slices.IndexFunc(rows, func(r *candidate) bool { return strings.TrimRight(r.item, " ") == strings.TrimRight(item, " ") })
 		if i < 0 {
-			return &candidate{} // nobody's
+			return &candidate{} // no candidate has this item
 		}
 		return rows[i]
 	}

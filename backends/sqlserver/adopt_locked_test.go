@@ -30,7 +30,7 @@ func TestAdoptedLockedRowIsSetAside(t *testing.T) {
 	}
 	for text := range k.engine.seen {
 		if strings.HasPrefix(text, "SELECT ") && strings.Contains(text, "FROM [dbo].[MsgQueue] WHERE ") {
-			t.Errorf("it waits for who has locked the row: %s", text)
+			t.Errorf("the statement waits for the transaction that locked the row: %s", text)
 		}
 	}
 }

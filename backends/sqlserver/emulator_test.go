@@ -31,7 +31,7 @@ type emulator struct {
 	// that stands still ends no wait.
 	lockTimeouts bool
 
-	gone atomic.Bool // the indexes of tables that somebody else owns
+	gone atomic.Bool // the indexes of adopted tables
 
 	mu    sync.Mutex
 	conns map[*emulated]struct{}

@@ -51,8 +51,8 @@ func (g grammar) Unlocked(table string) string { return table + " WITH (READUNCO
 // or no plan is as they want it.
 var refusedHints = []int32{307, 308, 315, 8622}
 
-// withoutHints has the statements of adopted tables made anew without hints, if that is what
-// the server refused. A reload describes the tables anew, and has hints again.
+// withoutHints turns hints off in the statements of adopted tables, if the server refused
+// one. A reload describes the tables again and turns hints on.
 func (s *Store) withoutHints(said sayings, err error) error {
 	hinted := slices.ContainsFunc(said, func(q *saying) bool {
 		return strings.Contains(q.text, "FORCESEEK") || strings.Contains(q.text, "WITH (INDEX ")

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// logPatience is how long a line of the log waits for whoever reads stderr.
+// logPatience is how long a line of the log waits until stderr takes it.
 const logPatience = time.Second
 
 // logWriter keeps lines apart. A reader that stands still (a parent that never reads, a log
@@ -53,7 +53,7 @@ func (l *logWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// write writes the line, and how many were dropped meanwhile. It has the turn.
+// write writes the line, and then how many lines were dropped. Its caller has taken the turn.
 func (l *logWriter) write(line []byte, done chan<- error) {
 	_, err := l.w.Write(line)
 	l.mu.Lock()
@@ -66,7 +66,7 @@ func (l *logWriter) write(line []byte, done chan<- error) {
 		l.mu.Lock()
 	}
 	l.stuck = false
-	done <- err // under mu: whoever waits for it may be about to take this for stuck
+	done <- err // under mu: Write could otherwise set stuck after this line ended
 	<-l.turn
 }
 

@@ -102,7 +102,7 @@ func has(g *guessing, role adopted.Role) bool {
 	return is
 }
 
-// claimName is a column's that has a time only while somebody has the row.
+// claimName matches columns that hold a time only while a worker has the row.
 var claimName = regexp.MustCompile(`claim|taken|lock|reserv|pick|leas`)
 
 // marked: the time of the claim tells rows that are being worked on from those that wait. A
