@@ -17,17 +17,17 @@ type Adopter interface {
 
 	// CommitWith is Commit, with more in the same transaction. Where another program
 	// keeps a row locked for longer than a moment it is a *LockedError.
-	CommitWith(ctx context.Context, b Batch, also Also) (Results, error)
+	CommitWith(ctx context.Context, b Batch, also TxHooks) (Results, error)
 
 	// Ask runs queries on one state of the database, and changes nothing.
-	Ask(ctx context.Context, statements ...*Statement) error
+	Query(ctx context.Context, statements ...*Statement) error
 
 	// Describe reads the catalogue: the table of that schema (empty: where the login
 	// looks for names) and name. A table that is not there is one without columns.
 	Describe(ctx context.Context, schema, name string) (TableInfo, error)
 
 	// Grammar is how the engine writes what package adopted has to say.
-	Grammar() Grammar
+	Dialect() Dialect
 }
 
 // Mixed is a Backend that has queues in adopted tables, whose jobs are not claimed
@@ -38,42 +38,42 @@ type Mixed interface {
 	// Holds reports whether the queue's jobs are held: a row that is worked on is locked
 	// in a transaction which is open until the job is settled. A claim of them has
 	// session leases alone.
-	Holds(queue string) bool
+	ClaimsInTx(queue string) bool
 	// Holding reports whether the lease is of a job that is held now. It is settled by
 	// the session that claimed it, and not extended.
-	Holding(l Lease) bool
+	InTx(l Lease) bool
 }
 
-// Holder is an Adopter that can keep transactions open, each on a connection of its
+// TxClaimer is an Adopter that can keep transactions open, each on a connection of its
 // own.
-type Holder interface {
+type TxClaimer interface {
 	Adopter
 
 	// NoHold says why this server cannot have jobs held; nil: it can.
-	NoHold() error
+	NoOpenTx() error
 
 	// Hold opens a connection. Its server ends it, and the transaction on it, when it
 	// has said nothing for so long: the host may have vanished without a word.
-	Hold(ctx context.Context, idle time.Duration) (Hold, error)
+	OpenTx(ctx context.Context, idle time.Duration) (OpenTx, error)
 }
 
 // Hold is a connection, with a transaction that is open as long as its holder likes.
 // It is used by one caller at a time.
-type Hold interface {
+type OpenTx interface {
 	// SQL's statements are in the transaction: the first of them begins it. After an
 	// error it is to be rolled back.
 	SQL
 
 	// CommitWith is the Adopter's, in the transaction that is open, which it ends. An
 	// error undoes what the call did, and no more: the transaction goes on, if Open still
-	// says so. ErrHoldLost: the connection is gone, and the transaction was not committed.
-	CommitWith(ctx context.Context, b Batch, also Also) (Results, error)
+	// says so. ErrTxLost: the connection is gone, and the transaction was not committed.
+	CommitWith(ctx context.Context, b Batch, also TxHooks) (Results, error)
 
 	// Rollback ends the transaction, if there is one. After an error the connection is
 	// of no more use.
 	Rollback(ctx context.Context) error
 
-	// Ping keeps the server from ending it. ErrHoldLost: the connection is gone.
+	// Ping keeps the server from ending it. ErrTxLost: the connection is gone.
 	Ping(ctx context.Context) error
 
 	// Open reports whether the transaction is open, as far as is known here.
@@ -95,14 +95,14 @@ type Advisor interface {
 	CreateIndex(of string, table TableInfo, equal []Condition, order []IndexColumn) string
 
 	// Habits is how the engine orders rows.
-	Habits() Habits
+	RowOrdering() RowOrdering
 }
 
 // ErrNoPlan says that plans are not for this login to see.
 var ErrNoPlan = errors.New("this login may not see plans")
 
 // Habits are what engines differ in where they order rows.
-type Habits struct {
+type RowOrdering struct {
 	NullsLast bool // NULL is greater than every value: last in ascending order
 	NullFixed bool // rows that an index finds by IS NULL come in the order of its next columns
 }
@@ -126,7 +126,7 @@ type Plan struct {
 // Also is what a commit does besides its batch. Its functions are called again
 // where the transaction is tried again; what they return ends it, with nothing
 // written.
-type Also struct {
+type TxHooks struct {
 	// Before runs before the batch, and may change it. nil: nothing.
 	Before func(ctx context.Context, sql SQL, b *Batch) error
 	// After runs after the batch. nil: nothing.
@@ -135,7 +135,7 @@ type Also struct {
 	// where the engine can, other sidecars are told. nil: in none.
 	Freed func() []string
 
-	Claims bool // they claim: Batch.Host must live, or it is ErrHostLost
+	Claims bool // they claim: Batch.Host must live, or it is ErrEvicted
 	Writes bool // they do more than claiming: the commit must be on disk
 }
 
@@ -161,12 +161,12 @@ type Statement struct {
 // Grammar is how an engine writes SQL. Every name that enters a statement goes
 // through Name, and every constant of a config through Text or Constant: there is
 // no other quoting. What is called an expression is SQL, and a type is Column.Type.
-type Grammar interface {
+type Dialect interface {
 	Name(identifier string) string
 	// Table quotes the name of a table; schema may be empty.
 	Table(schema, name string) string
 	// Own is the name of one of the sidecar's own tables.
-	Own(table string) string
+	SidecarTable(table string) string
 	// Text is a constant text.
 	Text(literal string) string
 	// Constant is a literal of a config as a value of the column: a number, a text,
@@ -177,49 +177,49 @@ type Grammar interface {
 	Arg(n int, c Column) string
 	// Exact is the same, for what must come back as it was: where the column's letters are
 	// not enough for the text, the statement is refused.
-	Exact(n int, c Column) string
+	ExactArg(n int, c Column) string
 	// Number and Words are arguments that are an int64 and a string.
-	Number(n int) string
-	Words(n int) string
+	IntArg(n int) string
+	TextArg(n int) string
 
 	// Is says whether the column is the argument n, given as for Arg; texts are compared
 	// by bytes, and by the column's index where it has one.
-	Is(n int, c Column) string
+	Equals(n int, c Column) string
 	// Among is the same for one of the values of the argument n, a []string.
-	Among(n int, c Column) string
+	AnyOf(n int, c Column) string
 	// ToText is an expression's value as a text.
 	ToText(expression string) string
 	// AsText is the column's value as a text, compared by bytes.
 	AsText(c Column) string
 	// Item is a row's key as a text, compared by bytes: AsText of a single column; of
 	// several, their texts with each \ and then each comma escaped by a \, joined by commas.
-	Item(key []Column) string
+	RowKey(key []Column) string
 	// Length is how many bytes such a text has, in UTF-8 where the server knows it.
-	Length(text string) string
+	TextLength(text string) string
 	// AsBytes is the column's value as the bytes that a worker gets; Size is their number.
 	AsBytes(c Column) string
-	Size(c Column) string
+	ByteLength(c Column) string
 	// Clock is the present time as a value of the column, in the owner's clock.
-	Clock(c Column, utc bool) string
+	Now(c Column, utc bool) string
 	// Later is a time of the column's type, so many milliseconds (argument n) after the present.
-	Later(c Column, utc bool, n int) string
+	NowPlus(c Column, utc bool, n int) string
 	// Instant is a time of the column's type, from milliseconds since 1970, UTC (argument n).
-	Instant(c Column, utc bool, n int) string
+	FromMillis(c Column, utc bool, n int) string
 	// Millis is the column's time as milliseconds since 1970, UTC.
-	Millis(c Column, utc bool) string
+	ToMillis(c Column, utc bool) string
 	// Whole is a number (an expression) as a whole one of 64 bits. The quotient of two such
 	// numbers is rounded down.
-	Whole(number string) string
+	Integer(number string) string
 	// NowMillis is the present time as that.
 	NowMillis() string
 
 	// First is a query for at most limit rows (an expression); order may be empty.
-	First(columns, from, where, order, limit string) string
+	SelectFirst(columns, from, where, order, limit string) string
 	// Lock is a query for at most the argument n's number of rows (0: all), which it
 	// locks, passing over those that others have locked if skip.
-	Lock(columns, from, where, order string, n int, skip bool) string
+	SelectLocked(columns, from, where, order string, n int, skip bool) string
 	// Glance is a query that waits for no lock. What others have not committed it may see.
-	Glance(columns, from, where string) string
+	SelectUnlocked(columns, from, where string) string
 	// Insert stores a row, of values in columns (their quoted names), and answers with
 	// the text of its id.
 	Insert(table string, names, values []string, id Column) string
@@ -229,19 +229,19 @@ type Grammar interface {
 	// Paused says whether the queue (a Words argument) is paused.
 	Paused(queue string) string
 	// Lives says whether a host (an expression) lives.
-	Lives(host string) string
+	IsAlive(host string) string
 }
 
-// Hinter is a Grammar that has to say in a query how rows are found and what is waited for.
-type Hinter interface {
+// HintDialect is a Grammar that has to say in a query how rows are found and what is waited for.
+type HintDialect interface {
 	// Claim is Lock, with skip, for a claim. index has the rows in the claim's order; empty:
 	// none is known to. sought: a condition fixes the index's first column.
-	Claim(columns, from, where, order string, n int, index string, sought bool) string
+	SelectClaim(columns, from, where, order string, n int, index string, sought bool) string
 	// Recall is Lock for all rows that the conditions find by a key.
-	Recall(columns, from, where, order string, skip bool) string
+	SelectByKey(columns, from, where, order string, skip bool) string
 	// Unlocked is a table of a query that does not wait for locks on its rows. What others
 	// have not committed it may show.
-	Unlocked(table string) string
+	UnlockedTable(table string) string
 }
 
 // TableInfo is what the catalogue says of a table.
@@ -324,7 +324,7 @@ type UnsupportedError struct {
 	Queue string
 	Role  string // what the table's mapping lacks; empty: no mapping can do it
 	What  string // what cannot be done
-	Held  bool   // because the queue's jobs are held in transactions
+	InTx  bool   // because the queue's jobs are held in transactions
 }
 
 // What held jobs cannot have, as UnsupportedError.What.
@@ -336,7 +336,7 @@ const (
 
 // Error implements error.
 func (e *UnsupportedError) Error() string {
-	if e.Held {
+	if e.InTx {
 		return fmt.Sprintf("%s: %s has `hold: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))
 	}
 	if e.Role == "" {

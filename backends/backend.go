@@ -35,23 +35,23 @@ type Backend interface {
 	// refuses (a trigger, a constraint) fails the whole commit with a
 	// *RefusedError; the caller then commits its members alone.
 	//
-	// Claims are refused with ErrHostLost, and nothing of the batch happens, when
+	// Claims are refused with ErrEvicted, and nothing of the batch happens, when
 	// Batch.Host is no longer alive. Batches without claims need no living host.
 	Commit(ctx context.Context, b Batch) (Results, error)
 
 	// Beat proves that a sidecar lives, on a connection of its own so that no load
 	// delays it. See Beat for the kinds.
-	Beat(ctx context.Context, b Beat) (Pulse, error)
+	Heartbeat(ctx context.Context, b Heartbeat) (HeartbeatResult, error)
 
 	// Held lists the claimed rows whose claim's owner is host, at most limit of
 	// them in ascending order of job id from just after the id `after` (empty:
 	// from the beginning; the order is the backend's own, stable, and need not be
 	// that of the strings).
-	Held(ctx context.Context, host Identity, after string, limit int) ([]Held, error)
+	ClaimedBy(ctx context.Context, host Identity, after string, limit int) ([]ClaimedJob, error)
 
 	// Sweep does the housekeeping that is due, a small bite of each kind, and
 	// looks where work is ready. Any number of sidecars may sweep at once.
-	Sweep(ctx context.Context, s Sweep) (Swept, error)
+	Maintain(ctx context.Context, s Maintenance) (MaintenanceResult, error)
 
 	// Close gives the connections back. Calls under way end with an error.
 	Close() error
@@ -80,11 +80,11 @@ const StatsExact = 10_000
 type Info struct {
 	Engine   string // "sqlite", "postgres", …: for people and logs
 	Version  string // the server's, or the library's
-	Place    string // the address without secrets, for messages
+	Address  string // the address without secrets, for messages
 	Database string // the random id kept in the database: 11 characters of [A-Za-z0-9_-]. Empty: it was not reached yet, and every call is Unavailable
 
 	// Ahead: Slot.Ahead and Deliver are understood.
-	Ahead bool
+	Prefetch bool
 	// Concurrent: two commits at the same time are faster than one of both.
 	Concurrent bool
 }
@@ -132,8 +132,8 @@ type Policy struct {
 	Timeout     time.Duration // where the job names none; 0: no limit
 	Backoff     time.Duration // before the first retry; doubles with each
 	BackoffMax  time.Duration
-	Keep        time.Duration // how long a done job stays; 0: deleted by its ack
-	KeepDead    time.Duration // how long a dead job stays; 0: for ever
+	RetainDone  time.Duration // how long a done job stays; 0: deleted by its ack
+	RetainDead  time.Duration // how long a dead job stays; 0: for ever
 	LIFO        bool          // within a priority, newest first
 }
 
@@ -143,10 +143,10 @@ type Policy struct {
 // neighbours: they are committed without it, and its WriteResult.Err is a
 // *LockedError. Its caller tries it again in a batch of its own with Wait.
 type Batch struct {
-	Host   Identity // who claims
-	Writes []Write
-	Claims []Claim
-	Wait   bool // wait a moment for rows of adopted tables that other programs have locked
+	Host         Identity // who claims
+	Writes       []Write
+	Claims       []Claim
+	WaitForLocks bool // wait a moment for rows of adopted tables that other programs have locked
 }
 
 // Write is one request's change. It happens as a whole or not at all; lost
@@ -173,12 +173,12 @@ type Ack struct {
 // failure is kept (*not now* rather than *failed*); the back-off is then that of
 // the attempts before it, at least the initial one, and doubles with each such nack in a row.
 type Nack struct {
-	Leases    []Lease
-	Error     string
-	Delay     time.Duration
-	HasDelay  bool // Delay counts, also when it is 0 (ready at once, in a new position)
-	Dead      bool
-	Uncharged bool
+	Leases   []Lease
+	Error    string
+	Delay    time.Duration
+	HasDelay bool // Delay counts, also when it is 0 (ready at once, in a new position)
+	Dead     bool
+	Snooze   bool
 }
 
 // Extend renews leases. Without Lease and Bind a timed lease gets the time it
@@ -201,7 +201,7 @@ type Extend struct {
 type Release struct {
 	Leases    []Lease
 	Owner     Identity // not 0: only leases whose claim still belongs to this host (extend with bind may have moved it); others count as lost
-	Uncharged bool
+	Uncounted bool
 	Cause     Cause
 	Message   string
 }
@@ -209,10 +209,10 @@ type Release struct {
 // Deliver records that jobs claimed ahead were handed out: from then on the
 // delivery is charged, and Worker is kept with the claim. A settle of a job whose
 // delivery is not recorded counts it all the same: its worker had it.
-type Deliver struct{ Handed []Handed }
+type Deliver struct{ Deliveries []Delivery }
 
-// Handed is one job claimed ahead and the worker who got it.
-type Handed struct {
+// Delivery is one job claimed ahead and the worker who got it.
+type Delivery struct {
 	Lease  Lease
 	Worker string
 }
@@ -250,7 +250,7 @@ type Slot struct {
 	// a settle. When the host dies before that, the job goes back uncharged, in its
 	// old position and without a failure; one that this happens to as many times in a
 	// row as its max_attempts is charged from then on (it may be what kills hosts).
-	Ahead bool
+	Prefetch bool
 }
 
 // Job is a claimed job. Attempt counts this delivery, also one claimed ahead.
@@ -282,10 +282,10 @@ type Results struct {
 
 // WriteResult is the answer to one write.
 type WriteResult struct {
-	Stored []Stored // for each job of Enqueue, or of an Ack's Enqueue
-	Lost   []Lease  // the leases that were not valid; nothing happened to their jobs
-	Freed  []string // queues in which this write made jobs ready, each once
-	Fallen Fallen   // what a Nack or a Release ended
+	Stored    []Stored     // for each job of Enqueue, or of an Ack's Enqueue
+	Lost      []Lease      // the leases that were not valid; nothing happened to their jobs
+	MadeReady []string     // queues in which this write made jobs ready, each once
+	Failed    FailedCounts // what a Nack or a Release ended
 
 	// Err: why this write did not happen, or not all of it, where it is no part of the
 	// others' transaction (see Mixed.Holding). Its kinds are those of Commit's. nil: it did.
@@ -304,7 +304,7 @@ type ClaimResult struct {
 	Jobs []Job // at most one for each slot, in the order of the slots
 	More bool  // stopped by bytes: there may be more ready
 
-	Fallen Fallen // jobs that went to dead with CauseTooLarge
+	Failed FailedCounts // jobs that went to dead with CauseTooLarge
 
 	// Err: why nothing was claimed, where the claim is no part of the others'
 	// transaction. nil: it was looked.

@@ -10,12 +10,12 @@ var (
 	// ErrUnknownOutcome says: the change may have been committed and may not.
 	ErrUnknownOutcome = errors.New("the connection broke inside the commit and its outcome could not be found out")
 
-	// ErrHostLost says: the batch's host was given up, so that it must not claim.
-	ErrHostLost = errors.New("this sidecar was given up by another one: its beat was late")
+	// ErrEvicted says: the batch's host was given up, so that it must not claim.
+	ErrEvicted = errors.New("this sidecar was given up by another one: its beat was late")
 
-	// ErrHoldLost says: the connection that held a job's row is gone, and with it the lock.
+	// ErrTxLost says: the connection that held a job's row is gone, and with it the lock.
 	// Nothing was written.
-	ErrHoldLost = errors.New("the connection that held the job's row locked is gone")
+	ErrTxLost = errors.New("the connection that held the job's row locked is gone")
 
 	// ErrNoSuchJob says: a job that the caller named does not exist.
 	ErrNoSuchJob = errors.New("no such job")
@@ -28,9 +28,9 @@ var (
 // read-only, disk full, locked by another program): nothing was written, and
 // trying again later can help.
 type UnavailableError struct {
-	Err    error
-	Denied bool // the server is there, and does not let this role in: its settings are wrong, here or there
-	Full   bool // the disk has no room for this change: another one may need none
+	Err      error
+	Denied   bool // the server is there, and does not let this role in: its settings are wrong, here or there
+	DiskFull bool // the disk has no room for this change: another one may need none
 }
 
 // Unavailable wraps err as an UnavailableError.
@@ -41,7 +41,7 @@ func Unavailable(err error) error { return &UnavailableError{Err: err} }
 func Denied(err error) error { return &UnavailableError{Err: err, Denied: true} }
 
 // Full wraps err as an UnavailableError of a disk that has no room for the change.
-func Full(err error) error { return &UnavailableError{Err: err, Full: true} }
+func DiskFull(err error) error { return &UnavailableError{Err: err, DiskFull: true} }
 
 // Error implements error.
 func (e *UnavailableError) Error() string { return fmt.Sprintf("database unavailable: %v", e.Err) }
@@ -83,10 +83,10 @@ func Retryable(err error) bool {
 	return errors.As(err, &u)
 }
 
-// IsAway reports whether err says that the database cannot be reached, or had, just now,
+// IsUnreachable reports whether err says that the database cannot be reached, or had, just now,
 // and that waiting may be all that it takes. A server whose certificate this host does not
 // trust is there, and stays as it is.
-func IsAway(err error) bool {
+func IsUnreachable(err error) bool {
 	var (
 		u        *UnavailableError
 		stranger *tls.CertificateVerificationError
@@ -94,10 +94,10 @@ func IsAway(err error) bool {
 	return errors.As(err, &u) && !u.Denied && !errors.As(err, &stranger)
 }
 
-// IsFull reports whether the disk has no room for this change.
-func IsFull(err error) bool {
+// IsDiskFull reports whether the disk has no room for this change.
+func IsDiskFull(err error) bool {
 	var u *UnavailableError
-	return errors.As(err, &u) && u.Full
+	return errors.As(err, &u) && u.DiskFull
 }
 
 // IsRefused reports whether err is the database's refusal of this very change.

@@ -26,7 +26,7 @@ func TestIsAway(t *testing.T) {
 		"a change it won't have":  {backends.Refused(errors.New("check constraint")), false},
 		"a row somebody else has": {&backends.LockedError{Err: errors.New("lock timeout")}, false},
 	} {
-		if got := backends.IsAway(c.err); got != c.want {
+		if got := backends.IsUnreachable(c.err); got != c.want {
 			t.Errorf("%s: away %v, want %v", what, got, c.want)
 		}
 	}

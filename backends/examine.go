@@ -19,28 +19,28 @@ type Examiner interface {
 
 // Finding is one thing that an examination found.
 type Finding struct {
-	Grade Grade
-	Topic string // one word: server, claim, plan, isolation, durability, clock, rights, …
-	Text  string // what is so, in one sentence
-	Do    string // what to do about it, in one sentence; empty where nothing need be done
+	Severity Severity
+	Topic    string // one word: server, claim, plan, isolation, durability, clock, rights, …
+	Text     string // what is so, in one sentence
+	Fix      string // what to do about it, in one sentence; empty where nothing need be done
 }
 
 // Grade says how much a finding matters.
-type Grade int
+type Severity int
 
 // The grades, from least to most. A server that was set to be less durable than it
 // could is Advice: what the sidecar promises is what the server keeps (design.md §2.1).
 const (
-	Fact    Grade = iota // good to know
-	Advice               // works, and could be better or safer
-	Problem              // a promise of the sidecar cannot be kept, or it will not start
+	SeverityInfo    Severity = iota // good to know
+	SeverityWarning                 // works, and could be better or safer
+	SeverityError                   // a promise of the sidecar cannot be kept, or it will not start
 )
 
-func (g Grade) String() string {
+func (g Severity) String() string {
 	switch g {
-	case Fact:
+	case SeverityInfo:
 		return "fact"
-	case Advice:
+	case SeverityWarning:
 		return "advice"
 	}
 	return "problem"
@@ -50,14 +50,16 @@ func (g Grade) String() string {
 type Findings []Finding
 
 // Fact adds what is good to know.
-func (f *Findings) Fact(topic, text string) { *f = append(*f, Finding{Fact, topic, text, ""}) }
+func (f *Findings) AddInfo(topic, text string) {
+	*f = append(*f, Finding{SeverityInfo, topic, text, ""})
+}
 
 // Advice adds what could be better, and how.
-func (f *Findings) Advice(topic, text, do string) {
-	*f = append(*f, Finding{Advice, topic, text, do})
+func (f *Findings) AddWarning(topic, text, do string) {
+	*f = append(*f, Finding{SeverityWarning, topic, text, do})
 }
 
 // Problem adds what cannot stay as it is, and what to do.
-func (f *Findings) Problem(topic, text, do string) {
-	*f = append(*f, Finding{Problem, topic, text, do})
+func (f *Findings) AddError(topic, text, do string) {
+	*f = append(*f, Finding{SeverityError, topic, text, do})
 }

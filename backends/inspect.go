@@ -74,7 +74,7 @@ type Failure struct {
 type Command struct {
 	Kind  CommandKind
 	Queue string
-	IDs   []string // Retry, Delete, ForceRelease
+	IDs   []string // Retry, Delete, Reclaim
 	All   bool     // Retry: every dead job
 	State State    // Purge: any but StateClaimed
 
@@ -101,8 +101,8 @@ const (
 	Retry CommandKind = iota
 	// Delete removes jobs in any state but claimed.
 	Delete
-	// ForceRelease takes claimed jobs back, uncharged; their leases are lost.
-	ForceRelease
+	// Reclaim takes claimed jobs back, uncharged; their leases are lost.
+	Reclaim
 	// Purge removes every job in a state.
 	Purge
 	// Pause stops claims of the queue for every host, once committed.

@@ -17,7 +17,7 @@ type Mapping struct {
 
 // Dialect is how an engine writes names, texts and hints. Every name that enters
 // a statement goes through Name: there is no other quoting.
-type Dialect struct {
+type Quoting struct {
 	Name func(identifier string) string
 	Text func(literal string) string
 	Use  func(index string) string // the clause behind a table's name that binds a query to an index
@@ -26,7 +26,7 @@ type Dialect struct {
 // Render fills a statement in: {jobs} is the table, {column} the column of that
 // role, {=state} the state's value, {@index} the clause that names the index, or
 // nothing where the mapping has none. An unknown role is an error that names it.
-func (m Mapping) Render(d Dialect, statement string) (string, error) {
+func (m Mapping) Render(d Quoting, statement string) (string, error) {
 	var out strings.Builder
 	rest := statement
 	for {
@@ -48,7 +48,7 @@ func (m Mapping) Render(d Dialect, statement string) (string, error) {
 	}
 }
 
-func (m Mapping) fill(d Dialect, role string) (string, error) {
+func (m Mapping) fill(d Quoting, role string) (string, error) {
 	switch {
 	case role == "jobs":
 		return d.Name(m.Table), nil

@@ -12,7 +12,7 @@ var (
 		States:  map[State]string{StateReady: "it's waiting"},
 		Indexes: map[string]string{"ready": "by_state"},
 	}
-	testDialect = Dialect{
+	testDialect = Quoting{
 		Name: func(s string) string { return `"` + s + `"` },
 		Text: func(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` },
 		Use:  func(s string) string { return "USE " + s },

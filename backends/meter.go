@@ -18,8 +18,8 @@ type Usage struct {
 	Waits            uint64        // for a free one
 	Waited           time.Duration // in all
 
-	Trips   Trips
-	Retries [len(RetryCauses)]uint64 // transactions that were tried again, by cause
+	RoundTrips RoundTrips
+	Retries    [len(RetryCauses)]uint64 // transactions that were tried again, by cause
 }
 
 // RetryCauses are why transactions are tried again, as Usage.Retries counts them.
@@ -32,33 +32,33 @@ const (
 	RetryOther
 )
 
-// TripBuckets are the upper bounds of Trips.Within.
-var TripBuckets = [...]time.Duration{
+// RoundTripBuckets are the upper bounds of Trips.Within.
+var RoundTripBuckets = [...]time.Duration{
 	250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second,
 }
 
 // Trips are round trips to the server: the statements of one, until all were answered.
-type Trips struct {
+type RoundTrips struct {
 	Count  uint64
 	Sum    time.Duration
-	Within [len(TripBuckets)]uint64 // how many took at most so long; each is in one place alone
+	Within [len(RoundTripBuckets)]uint64 // how many took at most so long; each is in one place alone
 }
 
 // Meter counts for a Backend. Its zero value is ready.
 type Meter struct {
 	count   atomic.Uint64
 	sum     atomic.Int64
-	within  [len(TripBuckets)]atomic.Uint64
+	within  [len(RoundTripBuckets)]atomic.Uint64
 	retries [len(RetryCauses)]atomic.Uint64
 	waits   atomic.Uint64
 	waited  atomic.Int64
 }
 
 // Trip counts one that began then.
-func (m *Meter) Trip(began time.Time) {
+func (m *Meter) RoundTrip(began time.Time) {
 	took := time.Since(began)
-	for i, most := range TripBuckets {
+	for i, most := range RoundTripBuckets {
 		if took <= most {
 			m.within[i].Add(1)
 			break
@@ -83,10 +83,10 @@ func (m *Meter) Usage() Usage {
 	for i := range u.Retries {
 		u.Retries[i] = m.retries[i].Load()
 	}
-	for i := range u.Trips.Within { // before the count: that is never less than their sum
-		u.Trips.Within[i] = m.within[i].Load()
+	for i := range u.RoundTrips.Within { // before the count: that is never less than their sum
+		u.RoundTrips.Within[i] = m.within[i].Load()
 	}
-	u.Trips.Sum, u.Trips.Count = time.Duration(m.sum.Load()), m.count.Load()
+	u.RoundTrips.Sum, u.RoundTrips.Count = time.Duration(m.sum.Load()), m.count.Load()
 	return u
 }
 
@@ -95,10 +95,10 @@ func (u Usage) Since(before Usage) Usage {
 	u.Max, u.InUse, u.Idle = 0, 0, 0
 	u.Waits -= before.Waits
 	u.Waited -= before.Waited
-	u.Trips.Count -= before.Trips.Count
-	u.Trips.Sum -= before.Trips.Sum
-	for i, n := range before.Trips.Within {
-		u.Trips.Within[i] -= n
+	u.RoundTrips.Count -= before.RoundTrips.Count
+	u.RoundTrips.Sum -= before.RoundTrips.Sum
+	for i, n := range before.RoundTrips.Within {
+		u.RoundTrips.Within[i] -= n
 	}
 	for i, n := range before.Retries {
 		u.Retries[i] -= n
@@ -110,10 +110,10 @@ func (u Usage) Since(before Usage) Usage {
 func (u *Usage) Add(before Usage) {
 	u.Waits += before.Waits
 	u.Waited += before.Waited
-	u.Trips.Count += before.Trips.Count
-	u.Trips.Sum += before.Trips.Sum
-	for i, n := range before.Trips.Within {
-		u.Trips.Within[i] += n
+	u.RoundTrips.Count += before.RoundTrips.Count
+	u.RoundTrips.Sum += before.RoundTrips.Sum
+	for i, n := range before.RoundTrips.Within {
+		u.RoundTrips.Within[i] += n
 	}
 	for i, n := range before.Retries {
 		u.Retries[i] += n

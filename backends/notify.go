@@ -12,12 +12,12 @@ type Notifier interface {
 	Notifications(ctx context.Context) (queues <-chan string, ok bool)
 }
 
-// Hearer is a Notifier that hears, too, what other programs of the database notify of.
-type Hearer interface {
+// ChannelListener is a Notifier that hears, too, what other programs of the database notify of.
+type ChannelListener interface {
 	Notifier
 	// Hears says why the channel cannot be listened to; nil: it can.
-	Hears(channel string) error
+	CanListen(channel string) error
 	// Hear is Notifications, and gives besides the queues of a channel (by its name, as
 	// the server has it) at what is sent there.
-	Hear(ctx context.Context, channels map[string][]string) (queues <-chan string, ok bool)
+	Listen(ctx context.Context, channels map[string][]string) (queues <-chan string, ok bool)
 }

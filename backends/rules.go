@@ -7,39 +7,39 @@ import (
 
 // The rules that every engine shares and that do not belong to its SQL.
 
-// Standing is what a claimed row says about its tries: Attempts counts the
+// AttemptState is what a claimed row says about its tries: Attempts counts the
 // current one, also where it is not charged yet, Limit is the effective
 // max_attempts, Losses those in a row; below 0 it counts snoozes in a row (uncharged nacks
 // without a delay) in their place.
-type Standing struct {
+type AttemptState struct {
 	Attempts, Limit, Losses int
 	Backoff, BackoffMax     time.Duration
 
-	Ahead      bool // claimed ahead, and its delivery is not recorded
-	Unrecorded int  // how often in a row its sidecar was lost with it like that
+	Prefetched     bool // claimed ahead, and its delivery is not recorded
+	PrefetchLosses int  // how often in a row its sidecar was lost with it like that
 }
 
 // Uncharged reports whether a claim for the slot is left uncharged until its
 // delivery is recorded. A job that was lost unrecorded as often as it may be tried
 // (limit) is charged at its claim: it may be what kills sidecars.
-func (s Slot) Uncharged(unrecorded, limit int) bool { return s.Ahead && unrecorded < limit }
+func (s Slot) Uncounted(unrecorded, limit int) bool { return s.Prefetch && unrecorded < limit }
 
 // Fate is what becomes of a claimed job that was not acked.
-type Fate struct {
+type Disposition struct {
 	State            State         // ready, scheduled or dead
 	Delay            time.Duration // with scheduled
 	SamePosition     bool          // with ready: where it was before
 	Attempts, Losses int
-	Unrecorded       int
+	PrefetchLosses   int
 	Cause            Cause // of the failure to keep; empty: none is kept
 	Message          string
 }
 
 // Nacked is the fate of a nacked job.
-func (s Standing) Nacked(n Nack) Fate {
+func (s AttemptState) AfterNack(n Nack) Disposition {
 	switch {
-	case !n.Uncharged:
-		s.Losses, s.Unrecorded = 0, 0
+	case !n.Snooze:
+		s.Losses, s.PrefetchLosses = 0, 0
 	case !n.HasDelay:
 		s.Losses = max(min(s.Losses, 0)-1, -mostSnoozes)
 		fallthrough
@@ -50,23 +50,23 @@ func (s Standing) Nacked(n Nack) Fate {
 	if n.HasDelay {
 		f = s.again(n.Delay)
 	}
-	if n.Dead || !n.Uncharged && s.Attempts >= s.Limit {
+	if n.Dead || !n.Snooze && s.Attempts >= s.Limit {
 		f.State = StateDead
 	}
-	if !n.Uncharged {
+	if !n.Snooze {
 		f.Cause, f.Message = CauseNacked, n.Error
 	}
 	return f
 }
 
 // Released is the fate of a job that was taken back for its worker.
-func (s Standing) Released(r Release) Fate {
-	if r.Uncharged {
-		return Fate{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, Unrecorded: s.Unrecorded}
+func (s AttemptState) AfterRelease(r Release) Disposition {
+	if r.Uncounted {
+		return Disposition{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, PrefetchLosses: s.PrefetchLosses}
 	}
 	s.Losses = max(s.Losses, 0) + 1
 	if r.Cause != CauseSidecarLost { // then its sidecar outlived the delivery
-		s.Unrecorded = 0
+		s.PrefetchLosses = 0
 	}
 	f := s.again(s.backoff())
 	switch {
@@ -82,17 +82,17 @@ func (s Standing) Released(r Release) Fate {
 // Reaped is the fate of a job that was taken back for the cause. A sidecar that is
 // lost with a delivery unrecorded may never have made it. One that ran over its
 // time may have: that is charged.
-func (s Standing) Reaped(c Cause) Fate {
-	if !s.Ahead || c != CauseSidecarLost {
-		return s.Released(Release{Cause: c})
+func (s AttemptState) AfterReap(c Cause) Disposition {
+	if !s.Prefetched || c != CauseSidecarLost {
+		return s.AfterRelease(Release{Cause: c})
 	}
-	f := s.Released(Release{Uncharged: true})
-	f.Unrecorded++
+	f := s.AfterRelease(Release{Uncounted: true})
+	f.PrefetchLosses++
 	return f
 }
 
-func (s Standing) again(delay time.Duration) Fate {
-	f := Fate{State: StateReady, Attempts: s.Attempts, Losses: s.Losses, Unrecorded: s.Unrecorded}
+func (s AttemptState) again(delay time.Duration) Disposition {
+	f := Disposition{State: StateReady, Attempts: s.Attempts, Losses: s.Losses, PrefetchLosses: s.PrefetchLosses}
 	if delay > 0 {
 		f.State, f.Delay = StateScheduled, delay
 	}
@@ -104,7 +104,7 @@ const mostSnoozes = 100
 
 // backoff doubles with each attempt, and with each snooze in a row after the first, from the
 // initial one to the limit.
-func (s Standing) backoff() time.Duration {
+func (s AttemptState) backoff() time.Duration {
 	d := s.Backoff
 	for n := max(s.Attempts, 1) + max(-s.Losses, 1) - 2; n > 0 && d < s.BackoffMax; n-- {
 		d *= 2

@@ -341,7 +341,7 @@ func (a *attendant) record(limit time.Duration) (more bool) {
 	handed, more := a.ledger.unrecorded(limit)
 	if len(handed) > 0 {
 		// No client waits for it. A lost one was settled before.
-		a.committer.pushFree(backends.Deliver{Handed: handed}, nil)
+		a.committer.pushFree(backends.Deliver{Deliveries: handed}, nil)
 	}
 	return more
 }

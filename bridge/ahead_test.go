@@ -302,7 +302,7 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 			c.call(`{"op":"enqueue","queue":"q"}`)
 			j := c.claim1("q")
 			// The look sees the row; the ack comes before the comparison.
-			rows, err := db.Held(t.Context(), k.current(), "", heldPage)
+			rows, err := db.ClaimedBy(t.Context(), k.current(), "", heldPage)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -30,7 +30,7 @@ func (l *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Resu
 	if locked < 0 {
 		return l.Backend.Commit(ctx, b)
 	}
-	if b.Wait {
+	if b.WaitForLocks {
 		l.waits <- struct{}{}
 		select {
 		case <-l.open:

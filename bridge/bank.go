@@ -107,7 +107,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 	c.broker, c.keeper = b.broker, b.keeper
 	b.broker.fresh = b.keeper.fresh
 	b.broker.clock = br.system.clock
-	b.broker.buffers = b.info.Ahead
+	b.broker.buffers = b.info.Prefetch
 	b.broker.memory = &br.buffers
 	b.broker.most = c.claimBytes
 	b.broker.direct = b.link.adopted
@@ -195,9 +195,9 @@ func (b *bank) notHere(op protocol.Op, l backends.Lease, s *session) error {
 	case !b.link.holding(l):
 		return nil
 	case op == protocol.OpExtend:
-		return &backends.UnsupportedError{What: backends.NoExtend, Held: true}
+		return &backends.UnsupportedError{What: backends.NoExtend, InTx: true}
 	case b.ledger.others(l, s):
-		return &backends.UnsupportedError{What: backends.NotElsewhere, Held: true}
+		return &backends.UnsupportedError{What: backends.NotElsewhere, InTx: true}
 	}
 	return nil
 }

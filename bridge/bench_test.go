@@ -21,7 +21,7 @@ import (
 type endless struct{ n atomic.Int64 }
 
 func (e *endless) Info() backends.Info {
-	return backends.Info{Engine: "endless", Database: "AAAAAAAAAAA", Ahead: true, Concurrent: true}
+	return backends.Info{Engine: "endless", Database: "AAAAAAAAAAA", Prefetch: true, Concurrent: true}
 }
 
 func (e *endless) Commit(_ context.Context, c backends.Batch) (r backends.Results, err error) {
@@ -39,16 +39,16 @@ func (e *endless) Commit(_ context.Context, c backends.Batch) (r backends.Result
 	return r, nil
 }
 
-func (e *endless) Beat(context.Context, backends.Beat) (backends.Pulse, error) {
-	return backends.Pulse{Alive: true}, nil
+func (e *endless) Heartbeat(context.Context, backends.Heartbeat) (backends.HeartbeatResult, error) {
+	return backends.HeartbeatResult{Alive: true}, nil
 }
 
-func (e *endless) Held(context.Context, backends.Identity, string, int) ([]backends.Held, error) {
+func (e *endless) ClaimedBy(context.Context, backends.Identity, string, int) ([]backends.ClaimedJob, error) {
 	return nil, nil
 }
 
-func (e *endless) Sweep(context.Context, backends.Sweep) (backends.Swept, error) {
-	return backends.Swept{Next: -1}, nil
+func (e *endless) Maintain(context.Context, backends.Maintenance) (backends.MaintenanceResult, error) {
+	return backends.MaintenanceResult{Next: -1}, nil
 }
 
 func (e *endless) Close() error { return nil }

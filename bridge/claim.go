@@ -22,7 +22,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 		return fail(wire)
 	}
 	if i := slices.IndexFunc(queues, bank.link.holds); i >= 0 && req.LeaseMS.Set {
-		return answerWith(s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, Held: true}))
+		return answerWith(s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, InTx: true}))
 	}
 	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
 		return fail(protocol.Errorf(protocol.CodeBusy, "%d claims of this connection wait already: answer or cancel one first", maxWaiting))

@@ -23,7 +23,7 @@ func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) 
 		c.answer(hard, writes, res.Writes)
 		c.deliver(hard, asks, res.Claims)
 		return nil
-	case errors.Is(err, backends.ErrHostLost):
+	case errors.Is(err, backends.ErrEvicted):
 		// Nothing happened. The writes do not need the host; the claims are asked
 		// again under the next identity.
 		c.dropAsks(asks, backends.Unavailable(err))
@@ -33,7 +33,7 @@ func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) 
 			return nil
 		}
 		return c.commit(hard, writes, nil)
-	case backends.IsFull(err) && len(writes)+len(asks) > 1:
+	case backends.IsDiskFull(err) && len(writes)+len(asks) > 1:
 		return c.split(hard, writes, asks, err)
 	case backends.Retryable(err):
 		c.dropAsks(asks, err)
@@ -81,7 +81,7 @@ func (c *committer) split(hard context.Context, writes []*pending, asks []ask, e
 	}
 	if n := len(writes); n > 1 {
 		err1 := c.commit(hard, writes[:n/2], nil)
-		if err1 != nil && !backends.IsFull(err1) {
+		if err1 != nil && !backends.IsDiskFull(err1) {
 			// The database went away: the rest goes back behind the first half.
 			c.requeueAfter(writes[:n/2], writes[n/2:])
 			return err1
@@ -109,7 +109,7 @@ func (c *committer) requeueAfter(first, second []*pending) {
 }
 
 func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (backends.Results, error) {
-	batch, most := backends.Batch{Host: hostOf(asks), Wait: len(writes) == 1 && writes[0].alone}, c.claimBytes()
+	batch, most := backends.Batch{Host: hostOf(asks), WaitForLocks: len(writes) == 1 && writes[0].alone}, c.claimBytes()
 	for _, p := range writes {
 		batch.Writes = append(batch.Writes, p.write)
 	}
@@ -145,7 +145,7 @@ func (c *committer) answer(hard context.Context, writes []*pending, results []ba
 				continue // their queues were marked before the claims were chosen
 			}
 		}
-		c.broker.hint(results[i].Freed, p.size.jobs)
+		c.broker.hint(results[i].MadeReady, p.size.jobs)
 	}
 }
 
@@ -174,7 +174,7 @@ func (c *committer) deliver(hard context.Context, asks []ask, results []backends
 			c.broker.failAlone(asks[i], err)
 			continue
 		}
-		logFallen(c.log, results[i].Fallen)
+		logFallen(c.log, results[i].Failed)
 		if left := c.broker.settle(asks[i], results[i]); len(left) > 0 {
 			c.giveBack(host, left)
 		}
@@ -224,7 +224,7 @@ func queuesOfJobs(jobs []backends.Job) []string {
 
 // release gives claims back, uncharged, as far as they are still host's. ended may be nil.
 func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
-	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncharged: true}, func() {
+	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncounted: true}, func() {
 		c.ledger.gone(leases)
 		if ended != nil {
 			ended()
@@ -257,9 +257,9 @@ func leasesOf(w backends.Write) []backends.Lease {
 	case backends.Release:
 		return w.Leases
 	case backends.Deliver:
-		leases := make([]backends.Lease, len(w.Handed))
-		for i := range w.Handed {
-			leases[i] = w.Handed[i].Lease
+		leases := make([]backends.Lease, len(w.Deliveries))
+		for i := range w.Deliveries {
+			leases[i] = w.Deliveries[i].Lease
 		}
 		return leases
 	}

@@ -24,11 +24,11 @@ type faulty struct {
 	held   atomic.Int32                  // commits that wait
 }
 
-func (f *faulty) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	if err := f.beat.Load(); err != nil {
-		return backends.Pulse{}, *err
+		return backends.HeartbeatResult{}, *err
 	}
-	return f.Backend.Beat(ctx, b)
+	return f.Backend.Heartbeat(ctx, b)
 }
 
 func (f *faulty) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {

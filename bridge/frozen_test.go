@@ -33,11 +33,11 @@ func (f *frozen) Commit(ctx context.Context, b backends.Batch) (backends.Results
 	return f.Backend.Commit(ctx, b)
 }
 
-func (f *frozen) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+func (f *frozen) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	if err := f.wait(ctx); err != nil {
-		return backends.Pulse{}, err
+		return backends.HeartbeatResult{}, err
 	}
-	return f.Backend.Beat(ctx, b)
+	return f.Backend.Heartbeat(ctx, b)
 }
 
 // TestStatusOfAFrozenDatabase: it says what is the matter and what to look at, whichever of the

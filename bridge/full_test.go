@@ -17,7 +17,7 @@ func (f *roomless) Commit(ctx context.Context, b backends.Batch) (backends.Resul
 	if f.hold.Load() == nil {
 		for _, w := range b.Writes {
 			if e, ok := w.(backends.Enqueue); ok && len(e.Jobs[0].Payload) > 0 {
-				return backends.Results{}, backends.Full(errors.New("no space left"))
+				return backends.Results{}, backends.DiskFull(errors.New("no space left"))
 			}
 		}
 	}

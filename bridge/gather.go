@@ -74,7 +74,7 @@ func (g *gathering) ask(ln *line) bool {
 		g.add(&a, &ln.fresh, maxSlots)
 	}
 	for range g.b.wantsAhead(ln, g.room) {
-		a.slots = append(a.slots, g.slot(backends.Slot{Ahead: true}))
+		a.slots = append(a.slots, g.slot(backends.Slot{Prefetch: true}))
 		g.room--
 	}
 	if len(a.slots) == 0 {

@@ -18,9 +18,9 @@ type apart struct {
 	err atomic.Pointer[error] // what becomes of them; nil: they succeed
 }
 
-func (a *apart) Adopted(queue string) bool     { return queue == "held" }
-func (a *apart) Holds(queue string) bool       { return queue == "held" }
-func (a *apart) Holding(l backends.Lease) bool { return l.Token.Number%2 == 1 } // as good as any mark
+func (a *apart) Adopted(queue string) bool    { return queue == "held" }
+func (a *apart) ClaimsInTx(queue string) bool { return queue == "held" }
+func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // as good as any mark
 
 // Commit fails each claim of the queue, and each write about a job of an odd token,
 // by itself.
@@ -33,14 +33,14 @@ func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	rest.Writes, rest.Claims = nil, nil
 	var writes, claims []int
 	for i, w := range b.Writes {
-		if l := leasesOf(w); len(l) > 0 && a.Holding(l[0]) {
+		if l := leasesOf(w); len(l) > 0 && a.InTx(l[0]) {
 			all.Writes[i].Err = *err
 		} else {
 			writes, rest.Writes = append(writes, i), append(rest.Writes, w)
 		}
 	}
 	for i, c := range b.Claims {
-		if a.Holds(c.Queues[0].Queue) {
+		if a.ClaimsInTx(c.Queues[0].Queue) {
 			all.Claims[i].Err = *err
 		} else {
 			claims, rest.Claims = append(claims, i), append(rest.Claims, c)
@@ -98,7 +98,7 @@ func TestHeldIsItsSessions(t *testing.T) {
 		c.refused("unsupported", `{"op":"claim","queues":["q","held"],"lease_ms":1000}`)
 		c.call(`{"op":"enqueue","jobs":[{"queue":"held"},{"queue":"held"}]}`)
 		j := c.claim1("held")
-		for !db.Holding(mustLease(t, j.Lease)) { // an odd one
+		for !db.InTx(mustLease(t, j.Lease)) { // an odd one
 			c.call(`{"op":"nack","lease":%q,"charge":false,"delay_ms":0}`, j.Lease)
 			j = c.claim1("held")
 		}

@@ -149,15 +149,15 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 	if len(res.Lost) == 0 && op != protocol.OpNack {
 		return
 	}
-	lost, dead := lostTokens(res), deadJobs(res.Fallen)
+	lost, dead := lostTokens(res), deadJobs(res.Failed)
 	nack, _ := part.p.write.(backends.Nack)
 	for i, l := range part.leases {
 		j := &heldJob{lease: l} // all that is known of one that another sidecar claimed, or an earlier one
 		if i < len(part.runs) {
 			j.queue, j.told = part.runs[i].name, part.runs[i].told
 		}
-		if j.queue == "" && len(res.Fallen) == 1 {
-			j.queue = res.Fallen[0].Queue
+		if j.queue == "" && len(res.Failed) == 1 {
+			j.queue = res.Failed[0].Queue
 		}
 		if lost[l.Token] {
 			part.bank.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", string(op)))
@@ -165,7 +165,7 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 		}
 		if op == protocol.OpNack {
 			all := dead == len(part.leases)-len(lost)
-			part.bank.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Uncharged && j.lastAttempt()))
+			part.bank.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Snooze && j.lastAttempt()))
 		}
 	}
 }
@@ -178,7 +178,7 @@ func lostTokens(res *backends.WriteResult) map[backends.Token]bool {
 	return lost
 }
 
-func deadJobs(all backends.Fallen) (n int) {
+func deadJobs(all backends.FailedCounts) (n int) {
 	for _, f := range all {
 		if f.Dead {
 			n += f.Jobs
@@ -192,7 +192,7 @@ func (b *bank) logNacked(j *heldJob, s *session, nack *backends.Nack, dead bool)
 	switch {
 	case dead:
 		b.logJob(slog.LevelWarn, logDead, j, s, why...)
-	case nack.Uncharged:
+	case nack.Snooze:
 		b.logJob(slog.LevelDebug, "a job was given back, not now", j, s, why[1:]...)
 	default:
 		b.logJob(slog.LevelInfo, logFailed, j, s, why...)
@@ -201,10 +201,10 @@ func (b *bank) logNacked(j *heldJob, s *session, nack *backends.Nack, dead bool)
 
 // logLeft says that a worker left, and which jobs it held.
 func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *backends.WriteResult) {
-	if how.Uncharged {
+	if how.Uncounted {
 		return // it gave them back
 	}
-	lost, dead := lostTokens(res), deadJobs(res.Fallen)
+	lost, dead := lostTokens(res), deadJobs(res.Failed)
 	all := dead == len(held)-len(lost)
 	cause := slog.String("cause", string(how.Cause))
 	attrs := append(s.logKeys(), cause, slog.String("error", how.Message), slog.Int("jobs", len(held)-len(lost)), slog.Int("dead", dead))
@@ -234,7 +234,7 @@ func (b *bank) logGone(s *session, gone []heldJob) {
 
 // logFallen says what housekeeping took back, or found to be too large: in numbers, for who
 // worked on the jobs is another sidecar's to say, or was said.
-func logFallen(log *slog.Logger, all backends.Fallen) {
+func logFallen(log *slog.Logger, all backends.FailedCounts) {
 	for _, f := range all {
 		level, text := slog.LevelInfo, logReaped
 		if f.Dead {

@@ -193,10 +193,10 @@ func TestTellOf(t *testing.T) {
 // unprunable is a database that will not have something deleted.
 type unprunable struct{ backends.Backend }
 
-func (u unprunable) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
-	r, err := u.Backend.Sweep(ctx, w)
+func (u unprunable) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
+	r, err := u.Backend.Maintain(ctx, w)
 	if w.Prune {
-		r.Refused, r.Unusable = backends.Refused(errors.New("notes refer to it")), errors.New("row 7 is odd")
+		r.PruneRefused, r.Unusable = backends.Refused(errors.New("notes refer to it")), errors.New("row 7 is odd")
 	}
 	return r, err
 }

@@ -142,15 +142,15 @@ func (k *keeper) noted(err error) {
 // turn is one beat and what follows from it.
 func (k *keeper) turn(ctx context.Context) error {
 	id := k.current()
-	kind := backends.BeatRenew
+	kind := backends.HeartbeatRenew
 	if id == 0 {
-		kind = backends.BeatJoin
+		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
 	asked, h, reads := k.clock(), k.times.lease(), k.says() // one for the whole turn: it may change meanwhile
 	beatCtx, cancel := answerWithin(ctx, h.answer())
 	defer cancel()
-	pulse, err := k.backend.Beat(beatCtx, backends.Beat{Host: id, Kind: kind, Name: hostName(), Lease: h.trusted(), Reads: reads})
+	pulse, err := k.backend.Heartbeat(beatCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: reads})
 	if err != nil {
 		return err
 	}
@@ -164,9 +164,9 @@ func (k *keeper) turn(ctx context.Context) error {
 	return k.reconcile(ctx, id)
 }
 
-func (k *keeper) beaten(id backends.Identity, kind backends.BeatKind, freshUntil time.Duration, reads bool, peers []backends.Peer) bool {
+func (k *keeper) beaten(id backends.Identity, kind backends.HeartbeatKind, freshUntil time.Duration, reads bool, peers []backends.Peer) bool {
 	k.mu.Lock()
-	if kind == backends.BeatRenew && k.identity != id {
+	if kind == backends.HeartbeatRenew && k.identity != id {
 		k.mu.Unlock()
 		return false
 	}
@@ -204,10 +204,10 @@ func (k *keeper) watch(peers []backends.Peer, anew bool) (suspects bool) {
 	next := make(map[backends.Identity]watch, len(peers))
 	for _, p := range peers {
 		w, seen := k.watched[p.Host]
-		if anew || !seen || w.beats != p.Beats {
-			w = watch{beats: p.Beats, since: now}
+		if anew || !seen || w.beats != p.Heartbeats {
+			w = watch{beats: p.Heartbeats, since: now}
 		}
-		w.ended, w.lease = p.Expired && !p.Dead, p.Lease
+		w.ended, w.lease = p.Expired && !p.Dead, p.Timeout
 		next[p.Host] = w
 		suspects = suspects || p.Dead || w.ended && now-w.since >= observe
 	}
@@ -223,7 +223,7 @@ func (k *keeper) suspects() []backends.Suspect {
 	var out []backends.Suspect
 	for host, w := range k.watched {
 		if w.ended && now-w.since >= observe {
-			out = append(out, backends.Suspect{Host: host, Beats: w.beats, Lease: w.lease})
+			out = append(out, backends.Suspect{Host: host, Heartbeats: w.beats, Timeout: w.lease})
 		}
 	}
 	return out
@@ -318,7 +318,7 @@ func (k *keeper) leave(ctx context.Context) error {
 	if id == 0 {
 		return nil
 	}
-	_, err := k.backend.Beat(ctx, backends.Beat{Host: id, Kind: backends.BeatLeave, Name: hostName(), Lease: k.times.restart()})
+	_, err := k.backend.Heartbeat(ctx, backends.Heartbeat{Host: id, Kind: backends.HeartbeatLeave, Name: hostName(), Timeout: k.times.restart()})
 	return err
 }
 

@@ -16,7 +16,7 @@ func TestSuspicion(t *testing.T) {
 	k := keeper{times: newLeaseTimes(Database{HostLease: 20 * time.Second}), clock: func() time.Duration { return now }}
 	fresh := k.times.lease().trusted() - k.times.lease().margin() // as beaten says, after its beat was asked for
 	look := func(beats uint64, expired bool) {
-		k.watch([]backends.Peer{{Host: 7, Beats: beats, Expired: expired}}, false)
+		k.watch([]backends.Peer{{Host: 7, Heartbeats: beats, Expired: expired}}, false)
 	}
 	look(1, false)
 	for ; now < fresh; now += k.times.lease().every() / 4 {
@@ -26,7 +26,7 @@ func TestSuspicion(t *testing.T) {
 		}
 	}
 	look(1, true)
-	if s := k.suspects(); len(s) != 1 || s[0] != (backends.Suspect{Host: 7, Beats: 1}) {
+	if s := k.suspects(); len(s) != 1 || s[0] != (backends.Suspect{Host: 7, Heartbeats: 1}) {
 		t.Errorf("after %v without a beat: suspects %v", now, s)
 	}
 	look(2, true) // it beat, by a clock that was set forward again
@@ -44,13 +44,13 @@ func TestStandstill(t *testing.T) {
 	t.Parallel()
 	now := time.Second
 	k := keeper{times: newLeaseTimes(Database{HostLease: 20 * time.Second}), clock: func() time.Duration { return now }, log: testLog(t), revived: func() {}, suspected: func() {}}
-	peers := func(expired bool) []backends.Peer { return []backends.Peer{{Host: 7, Beats: 1, Expired: expired}} }
+	peers := func(expired bool) []backends.Peer { return []backends.Peer{{Host: 7, Heartbeats: 1, Expired: expired}} }
 	h := k.times.lease()
 	beat := func(expired bool) {
 		t.Helper()
-		kind := backends.BeatRenew
+		kind := backends.HeartbeatRenew
 		if k.identity == 0 {
-			kind = backends.BeatJoin
+			kind = backends.HeartbeatJoin
 		}
 		if !k.beaten(1, kind, now+h.trusted()-h.margin(), false, peers(expired)) {
 			t.Fatal("the beat counts for nothing")

@@ -356,7 +356,7 @@ func (l *ledger) snapshot() map[backends.Token]struct{} {
 }
 
 // unknown filters the rows that nobody here knows of; of the others it learns the queues.
-func (l *ledger) unknown(rows []backends.Held) []backends.Lease {
+func (l *ledger) unknown(rows []backends.ClaimedJob) []backends.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []backends.Lease

@@ -71,7 +71,7 @@ func (l *link) replace(d Database) {
 // finish says that the present Backend is not used any more. A request that began by an
 // older plan may still come: it is told that the database was left.
 func (l *link) finish() {
-	l.replace(Database{Backend: &backends.Absent{About: l.info(), Why: func() error { return errDeparted }}})
+	l.replace(Database{Backend: &backends.Offline{About: l.info(), Why: func() error { return errDeparted }}})
 }
 
 var errDeparted = errors.New("a reload of the config took this database out of use")
@@ -126,24 +126,24 @@ func (l *link) Commit(ctx context.Context, b backends.Batch) (backends.Results, 
 }
 
 // Beat is Backend's.
-func (l *link) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+func (l *link) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	e, release := l.use()
 	defer release()
-	return e.Beat(ctx, b)
+	return e.Heartbeat(ctx, b)
 }
 
 // Held is Backend's.
-func (l *link) Held(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.Held, error) {
+func (l *link) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
 	e, release := l.use()
 	defer release()
-	return e.Held(ctx, host, after, limit)
+	return e.ClaimedBy(ctx, host, after, limit)
 }
 
 // Sweep is Backend's.
-func (l *link) Sweep(ctx context.Context, s backends.Sweep) (backends.Swept, error) {
+func (l *link) Maintain(ctx context.Context, s backends.Maintenance) (backends.MaintenanceResult, error) {
 	e, release := l.use()
 	defer release()
-	return e.Sweep(ctx, s)
+	return e.Maintain(ctx, s)
 }
 
 // look is the present Backend for a look or a command, until release is called. Only some are
@@ -216,7 +216,7 @@ func (l *link) holds(queue string) bool {
 	e, release := l.use()
 	defer release()
 	m, ok := e.Backend.(backends.Mixed)
-	return ok && m.Holds(queue)
+	return ok && m.ClaimsInTx(queue)
 }
 
 // holding reports whether the lease is of a held job.
@@ -224,7 +224,7 @@ func (l *link) holding(lease backends.Lease) bool {
 	e, release := l.use()
 	defer release()
 	m, ok := e.Backend.(backends.Mixed)
-	return ok && m.Holding(lease)
+	return ok && m.InTx(lease)
 }
 
 // notifications calls hear with the names of queues that others made jobs ready in, of

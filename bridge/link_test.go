@@ -19,7 +19,7 @@ func TestRequestsOfAnOlderPlan(t *testing.T) {
 		eventually(t, func() bool { return len(s.plan.Load().banks) == 1 })
 		bank := old.banks[0]
 		eventually(t, func() bool { return !bank.link.is(from) && bank.link.info() == from.Info() })
-		if d := bank.shown(old); d.Place != from.Info().Place {
+		if d := bank.shown(old); d.Place != from.Info().Address {
 			t.Errorf("it is shown as %+v", d)
 		}
 		if _, err := old.stats(t.Context(), ""); !backends.Retryable(err) {

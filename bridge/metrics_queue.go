@@ -171,11 +171,11 @@ func (d *databaseMetrics) committed(took time.Duration, writes int, asks []ask, 
 			n := 0
 			for i := range claims {
 				n += len(claims[i].Jobs)
-				d.fallen(claims[i].Fallen, true)
+				d.fallen(claims[i].Failed, true)
 			}
 			d.jobs.Observe(float64(n))
 		}
-	case errors.Is(err, backends.ErrHostLost):
+	case errors.Is(err, backends.ErrEvicted):
 		d.failures[failHostLost].Inc()
 	case backends.Retryable(err):
 		d.failures[failUnavailable].Inc()
@@ -202,7 +202,7 @@ func (d *databaseMetrics) answered(p *pending, res *backends.WriteResult) {
 	case backends.Extend:
 		d.late.Add(float64(len(res.Lost)))
 	}
-	d.fallen(res.Fallen, p.unseen)
+	d.fallen(res.Failed, p.unseen)
 }
 
 func (d *databaseMetrics) stored(jobs []backends.NewJob, stored []backends.Stored) {
@@ -242,7 +242,7 @@ func (d *databaseMetrics) settled(p *pending, leases, lost []backends.Lease, ack
 }
 
 // fallen counts jobs whose claims ended otherwise. unseen: no worker had them.
-func (d *databaseMetrics) fallen(all backends.Fallen, unseen bool) {
+func (d *databaseMetrics) fallen(all backends.FailedCounts, unseen bool) {
 	if d == nil {
 		return
 	}

@@ -296,8 +296,8 @@ func TestUsageOverAReload(t *testing.T) {
 			m.u.Store(&u)
 			return m
 		}
-		first := backends.Usage{Max: 8, InUse: 3, Idle: 2, Waits: 5, Waited: 4 * time.Second, Trips: backends.Trips{Count: 10, Sum: time.Minute}}
-		first.Trips.Within[3], first.Retries[backends.RetryConflict] = 7, 6
+		first := backends.Usage{Max: 8, InUse: 3, Idle: 2, Waits: 5, Waited: 4 * time.Second, RoundTrips: backends.RoundTrips{Count: 10, Sum: time.Minute}}
+		first.RoundTrips.Within[3], first.Retries[backends.RetryConflict] = 7, 6
 		o := options(tells(first))
 		s := start(t, o)
 		want := map[string]float64{"pool_connections{database=main,state=idle}": 2, "pool_connections{database=main,state=in_use}": 3, "pool_connections_max{database=main}": 8,
@@ -313,7 +313,7 @@ func TestUsageOverAReload(t *testing.T) {
 			}
 		}
 		check()
-		o.Databases = map[string]Database{"main": {Backend: tells(backends.Usage{Max: 4, Waits: 1, Trips: backends.Trips{Count: 1}})}}
+		o.Databases = map[string]Database{"main": {Backend: tells(backends.Usage{Max: 4, Waits: 1, RoundTrips: backends.RoundTrips{Count: 1}})}}
 		if err := s.Reload(o); err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +330,7 @@ func TestUsageByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tells := func(id string, trips uint64) *metered {
 			m := &metered{Backend: memory.New(), id: id}
-			m.u.Store(&backends.Usage{Max: 8, Trips: backends.Trips{Count: trips}})
+			m.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: trips}})
 			return m
 		}
 		first, second := tells("BBBBBBBBBBB", 10), tells("CCCCCCCCCCC", 3)
@@ -359,7 +359,7 @@ func TestUsageByName(t *testing.T) {
 		eventually(t, func() bool { return len(s.plan.Load().banks) == 1 }) // the first is left
 		told(map[string]float64{"main": 13})
 		reload("other", second)
-		second.u.Store(&backends.Usage{Max: 8, Trips: backends.Trips{Count: 5}})
+		second.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: 5}})
 		told(map[string]float64{"main": 13, "other": 2})
 		if _, ok := figures(t, s.Bridge)["pool_connections_max{database=main}"]; ok {
 			t.Error("the pool of a database that is not configured any more is told")

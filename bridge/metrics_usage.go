@@ -32,7 +32,7 @@ func (l *link) usage() (u backends.Usage, ok bool) {
 		u.Add(was)
 		ok = ok || metered
 	}
-	return u, ok || l.past.Trips.Count > 0
+	return u, ok || l.past.RoundTrips.Count > 0
 }
 
 func (e *linkEnd) usage() (u backends.Usage, ok bool) {
@@ -112,10 +112,10 @@ func (used *usedBy) tell(name string, to chan<- prometheus.Metric) {
 	for i, cause := range backends.RetryCauses {
 		tell(retriesDesc, float64(u.Retries[i]), cause)
 	}
-	buckets, sum := make(map[float64]uint64, len(backends.TripBuckets)), uint64(0)
-	for i, most := range backends.TripBuckets {
-		sum += u.Trips.Within[i]
+	buckets, sum := make(map[float64]uint64, len(backends.RoundTripBuckets)), uint64(0)
+	for i, most := range backends.RoundTripBuckets {
+		sum += u.RoundTrips.Within[i]
 		buckets[most.Seconds()] = sum
 	}
-	to <- prometheus.MustNewConstHistogram(tripsDesc, u.Trips.Count, u.Trips.Sum.Seconds(), buckets, name)
+	to <- prometheus.MustNewConstHistogram(tripsDesc, u.RoundTrips.Count, u.RoundTrips.Sum.Seconds(), buckets, name)
 }

@@ -197,7 +197,7 @@ func (s *session) command(req *protocol.Request) finisher {
 		}
 	}
 	kinds := map[protocol.Op]backends.CommandKind{
-		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpRelease: backends.ForceRelease,
+		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpRelease: backends.Reclaim,
 		protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
 	}
 	op := req.Op // req is another request by the time this one ends
@@ -224,7 +224,7 @@ func (s *session) command(req *protocol.Request) finisher {
 			return s.failure(err), nil
 		}
 		s.logCommanded(op, &c, count)
-		if c.Kind == backends.ForceRelease {
+		if c.Kind == backends.Reclaim {
 			bank.metrics.Load().queue(c.Queue).returned.Add(float64(count))
 		}
 		if freed || c.Kind == backends.Resume {

@@ -68,20 +68,20 @@ func (p *pruning) failed(now time.Time) { p.next = now.Add(pruneEvery) }
 
 // pruned notes what a sweep pruned, beside that many other sidecars, and plans the
 // next bite.
-func (p *pruning) pruned(now time.Time, r backends.Swept, peers int) {
-	if !r.Rest {
+func (p *pruning) pruned(now time.Time, r backends.MaintenanceResult, peers int) {
+	if !r.PruneMore {
 		p.next, p.since = now.Add(pruneEvery), time.Time{}
 		p.rank = max(p.rank-1, 0)
 		return
 	}
-	p.review(now, r.Overdue)
+	p.review(now, r.PruneOverdue)
 	share := shares[p.rank]
-	pause := min(r.Pruning*time.Duration(100-share)/time.Duration(share), time.Duration(r.Pruned)*time.Second/pruneRate)
+	pause := min(r.LongestPrune*time.Duration(100-share)/time.Duration(share), time.Duration(r.Pruned)*time.Second/pruneRate)
 	if r.Pruned == 0 { // others have locked what is there
 		pause = sweepEvery
 	}
 	p.next = now.Add(min(pause*time.Duration(1+peers), pruneEvery))
-	p.size(r.Pruning)
+	p.size(r.LongestPrune)
 }
 
 // size makes bites of which each takes about what it should.

@@ -19,7 +19,7 @@ func prunes(p *pruning, now *time.Time, rows int, peers int, overdue func() time
 		rows -= n
 		*now = now.Add(took)
 		sum, longest, most = sum+took, max(longest, took), max(most, n)
-		p.pruned(*now, backends.Swept{Rest: rows > 0, Pruned: n, Pruning: took, Overdue: overdue()}, peers)
+		p.pruned(*now, backends.MaintenanceResult{PruneMore: rows > 0, Pruned: n, LongestPrune: took, PruneOverdue: overdue()}, peers)
 	}
 	return sum, longest, most
 }
@@ -62,11 +62,11 @@ func TestPruningUnderLoad(t *testing.T) {
 	if p.most() != pruneLeast {
 		t.Errorf("bites of %d rows where each takes two milliseconds, want %d", p.most(), pruneLeast)
 	}
-	p.pruned(now, backends.Swept{Rest: true, Pruned: 50, Pruning: time.Minute}, 0)
+	p.pruned(now, backends.MaintenanceResult{PruneMore: true, Pruned: 50, LongestPrune: time.Minute}, 0)
 	if left := p.left(now); left != 50*time.Second/pruneRate {
 		t.Errorf("a pause of %v after 50 rows", left)
 	}
-	p.pruned(now, backends.Swept{Rest: true, Pruned: 2000, Pruning: time.Hour}, 100)
+	p.pruned(now, backends.MaintenanceResult{PruneMore: true, Pruned: 2000, LongestPrune: time.Hour}, 100)
 	if left := p.left(now); left > pruneEvery {
 		t.Errorf("a pause of %v, want at most %v", left, pruneEvery)
 	}
@@ -95,7 +95,7 @@ func TestPruningCatchesUp(t *testing.T) {
 		t.Errorf("after %v the share is %d %%", now.Sub(began), shares[p.rank])
 	}
 	for range shares {
-		p.pruned(now, backends.Swept{}, 0)
+		p.pruned(now, backends.MaintenanceResult{}, 0)
 	}
 	if p.rank != 0 || p.left(now) != pruneEvery {
 		t.Errorf("with nothing left the share is %d %%, the next look in %v", shares[p.rank], p.left(now))

@@ -55,7 +55,7 @@ func (k *keeper) says() bool {
 func (r *reader) take(id backends.Identity, said, lapsed bool, peers []backends.Peer, now time.Duration) (again bool) {
 	others, smaller := false, false
 	for _, p := range peers {
-		if p.Reads && !p.Dead && !p.Expired {
+		if p.DepthLeader && !p.Dead && !p.Expired {
 			others = true
 			smaller = smaller || p.Host < id
 		}

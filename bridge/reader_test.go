@@ -246,7 +246,7 @@ func TestNeverTwoReaders(t *testing.T) {
 				shown[i], says[i] = seen(x), x.role != idle
 			}
 			for i, x := range together {
-				x.row = backends.Peer{Host: x.id, Reads: says[i]}
+				x.row = backends.Peer{Host: x.id, DepthLeader: says[i]}
 			}
 			for i, x := range together {
 				x.asked.Store(0)

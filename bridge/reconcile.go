@@ -37,10 +37,10 @@ func (k *keeper) reconcile(ctx context.Context, id backends.Identity) error {
 	return nil
 }
 
-func (k *keeper) held(ctx context.Context, id backends.Identity, after string) ([]backends.Held, error) {
+func (k *keeper) held(ctx context.Context, id backends.Identity, after string) ([]backends.ClaimedJob, error) {
 	ctx, cancel := answerWithin(ctx, k.times.lease().answer())
 	defer cancel()
-	return k.backend.Held(ctx, id, after, heldPage)
+	return k.backend.ClaimedBy(ctx, id, after, heldPage)
 }
 
 // giveBackUnknown looks a second time before it gives rows back: a job that was

@@ -166,7 +166,7 @@ func (b *Bridge) retire(r *running, bank *bank) {
 			if bank.info.Database == "" {
 				return // it never was one
 			}
-			b.log.Info("a database that is not configured any more was left: no lease is open in it", "place", bank.info.Place)
+			b.log.Info("a database that is not configured any more was left: no lease is open in it", "place", bank.info.Address)
 		}
 		return
 	}

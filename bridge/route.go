@@ -75,8 +75,8 @@ func (p *plan) policy(name string) (backends.Policy, bool) {
 		Timeout:     q.Timeout,
 		Backoff:     q.Backoff,
 		BackoffMax:  q.BackoffMax,
-		Keep:        q.Keep,
-		KeepDead:    q.KeepDead,
+		RetainDone:  q.Keep,
+		RetainDead:  q.KeepDead,
 		LIFO:        q.LIFO,
 	}, ok
 }

@@ -19,7 +19,7 @@ func (s *session) end(bad *badInput) {
 	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStoodStill):
 		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
 	default:
-		s.releaseAll(backends.Release{Uncharged: true})
+		s.releaseAll(backends.Release{Uncounted: true})
 	}
 	if bad != nil {
 		time.Sleep(s.bridge.brakes.delay(s.peer, bad.bytes))
@@ -118,7 +118,7 @@ func (s *session) release(b *bank, how backends.Release) {
 func (s *session) bye(id protocol.RequestID) error {
 	s.hangUp(errBye)
 	s.requests.Wait()
-	s.releaseAll(backends.Release{Uncharged: true})
+	s.releaseAll(backends.Release{Uncounted: true})
 	s.send(&protocol.Reply{ID: id, OK: true})
 	return errBye
 }

@@ -168,12 +168,12 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 		return backends.Ack{Leases: part.leases, Result: slices.Clone(req.Result), Enqueue: follow}
 	case protocol.OpNack:
 		return backends.Nack{
-			Leases:    part.leases,
-			Error:     req.Error,
-			Delay:     millis(req.DelayMS.Or(0)),
-			HasDelay:  req.DelayMS.Set,
-			Dead:      req.Dead,
-			Uncharged: !req.Charge.Or(true),
+			Leases:   part.leases,
+			Error:    req.Error,
+			Delay:    millis(req.DelayMS.Or(0)),
+			HasDelay: req.DelayMS.Set,
+			Dead:     req.Dead,
+			Snooze:   !req.Charge.Or(true),
 		}
 	default:
 		st.sess.mu.Lock()

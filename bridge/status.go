@@ -98,7 +98,7 @@ func (b *Bridge) status() *protocol.Status {
 
 func (b *bank) shown(p *plan) protocol.DatabaseStatus {
 	info := b.link.info()
-	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Place: info.Place,
+	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Place: info.Address,
 		BeatMS: b.keeper.sinceBeat(), Leaving: !p.serves(b), Held: int64(b.ledger.heldBySessions())}
 	if why := b.committer.trouble.Load(); why != nil {
 		d.Error = (*why).Error()

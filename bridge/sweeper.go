@@ -77,12 +77,12 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 	for {
 		most, prune := s.times.patience(), s.prune.due(time.Now())
 		biteCtx, cancel := answerWithin(ctx, most)
-		swept, err := s.backend.Sweep(biteCtx, backends.Sweep{
-			Waiting:  s.broker.waiting(),
-			Suspects: s.keeper.suspects(),
-			Prune:    prune,
-			Limit:    sweepLimit,
-			Bite:     s.prune.most(),
+		swept, err := s.backend.Maintain(biteCtx, backends.Maintenance{
+			Waiting:    s.broker.waiting(),
+			Suspects:   s.keeper.suspects(),
+			Prune:      prune,
+			Limit:      sweepLimit,
+			PruneBatch: s.prune.most(),
 		})
 		cancel()
 		if err != nil {
@@ -93,13 +93,13 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 		}
 		if prune {
 			s.prune.pruned(time.Now(), swept, s.keeper.peers())
-			s.logOnce(logUnpruned, swept.Refused)
+			s.logOnce(logUnpruned, swept.PruneRefused)
 			s.logOnce(logUnusable, swept.Unusable)
 		}
 		s.broker.hint(swept.Ready, someJobs)
-		s.broker.hint(swept.Freed, someJobs)
-		s.metrics().fallen(swept.Fallen, false)
-		logFallen(s.log, swept.Fallen)
+		s.broker.hint(swept.MadeReady, someJobs)
+		s.metrics().fallen(swept.Failed, false)
+		logFallen(s.log, swept.Failed)
 		if swept.More {
 			continue
 		}

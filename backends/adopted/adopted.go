@@ -26,7 +26,7 @@ import (
 // Store is an engine's backend with adopted queues beside the managed ones.
 type Store struct {
 	backends.Adopter
-	g      backends.Grammar
+	g      backends.Dialect
 	tables map[string]*table // by queue
 	former map[string]*table // of queues that only a Store before this one had; see Succeed
 	sweeps sweeps
@@ -59,7 +59,7 @@ func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) 
 
 // Bare is a Store without any tables: one that is there to Succeed another.
 func Bare(engine backends.Adopter) *Store {
-	return &Store{Adopter: engine, g: engine.Grammar(), tables: map[string]*table{}, holds: newHolds()}
+	return &Store{Adopter: engine, g: engine.Dialect(), tables: map[string]*table{}, holds: newHolds()}
 }
 
 // Look is New for who wants to know: the Store has those queues that fit. An error is
@@ -105,9 +105,9 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 		t.archives(p, alike(to, info))
 	}
 	if a := s.advisor(); a != nil && len(p.all) == 0 {
-		t.index, t.sought = t.serving(a.Habits())
+		t.index, t.sought = t.serving(a.RowOrdering())
 		_, err = a.Explain(ctx, &backends.Statement{
-			Text: s.g.Lock(outputs(s.g.ToText("1")), t.name, strings.Join(t.waits(), " AND "), t.order(), 0, false),
+			Text: s.g.SelectLocked(outputs(s.g.ToText("1")), t.name, strings.Join(t.waits(), " AND "), t.order(), 0, false),
 		}, info)
 		if err != nil && (backends.Retryable(err) || ctx.Err() != nil) {
 			return nil, err
@@ -121,11 +121,11 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 
 // noHold says why no jobs can be held in this database; nil: they can.
 func (s *Store) noHold() error {
-	h, ok := s.Adopter.(backends.Holder)
+	h, ok := s.Adopter.(backends.TxClaimer)
 	if !ok {
 		return fmt.Errorf("a sidecar keeps no transactions open on %s", s.Info().Engine)
 	}
-	return h.NoHold()
+	return h.NoOpenTx()
 }
 
 // Adopted implements backends.Mixed.
@@ -140,8 +140,8 @@ func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) {
 			channels[channel] = append(channels[channel], q)
 		}
 	}
-	if h, ok := s.Adopter.(backends.Hearer); ok && len(channels) > 0 {
-		return h.Hear(ctx, channels)
+	if h, ok := s.Adopter.(backends.ChannelListener); ok && len(channels) > 0 {
+		return h.Listen(ctx, channels)
 	}
 	if n, ok := s.Adopter.(backends.Notifier); ok {
 		return n.Notifications(ctx)
@@ -154,12 +154,12 @@ func (s *Store) hears(p *problems, channel string) {
 	if channel == "" {
 		return
 	}
-	h, ok := s.Adopter.(backends.Hearer)
+	h, ok := s.Adopter.(backends.ChannelListener)
 	if !ok {
 		p.wrong("notify", "leave it out: a sidecar looks for new jobs about once a second", "%s sends no notifications", s.Info().Engine)
 		return
 	}
-	if err := h.Hears(channel); err != nil {
+	if err := h.CanListen(channel); err != nil {
 		p.add("notify", "%v", err)
 	}
 }
@@ -178,17 +178,17 @@ func (s *Store) tableOf(queue string) *table {
 }
 
 // Held implements backends.Backend: the managed jobs first, then the adopted ones.
-func (s *Store) Held(ctx context.Context, host backends.Identity, after string, limit int) (all []backends.Held, err error) {
+func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) (all []backends.ClaimedJob, err error) {
 	last, adopted := handled(after)
 	if !adopted {
-		if all, err = s.Adopter.Held(ctx, host, after, limit); err != nil || len(all) >= limit {
+		if all, err = s.Adopter.ClaimedBy(ctx, host, after, limit); err != nil || len(all) >= limit {
 			return all, err
 		}
 	}
 	x := &settling{s: s, leases: map[int64]*lease{}}
-	st := x.query("SELECT "+leaseColumns(s.g)+" FROM "+s.g.Own(leasesTable)+" l WHERE l.token_host IS NOT NULL AND l.owner = "+s.g.Number(1)+
-		" AND l.id > "+s.g.Number(2), int64(host), last)
-	if err := s.Ask(ctx, st); err != nil {
+	st := x.query("SELECT "+leaseColumns(s.g)+" FROM "+s.g.SidecarTable(leasesTable)+" l WHERE l.token_host IS NOT NULL AND l.owner = "+s.g.IntArg(1)+
+		" AND l.id > "+s.g.IntArg(2), int64(host), last)
+	if err := s.Query(ctx, st); err != nil {
 		return nil, err
 	}
 	for _, j := range s.holds.all(func(j *held) bool { return j.lease.host == int64(host) && j.lease.id > last }) {
@@ -199,7 +199,7 @@ func (s *Store) Held(ctx context.Context, host backends.Identity, after string, 
 			break
 		}
 		l := x.leases[id]
-		all = append(all, backends.Held{Lease: l.proof(), Queue: l.queue, Timed: l.leaseMS > 0})
+		all = append(all, backends.ClaimedJob{Lease: l.proof(), Queue: l.queue, Timed: l.leaseMS > 0})
 	}
 	return all, nil
 }

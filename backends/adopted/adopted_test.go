@@ -101,13 +101,13 @@ func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 		return engine
 	}
 	k.Store = k.again(tables)
-	k.beat(me, backends.BeatJoin, hostLease)
+	k.beat(me, backends.HeartbeatJoin, hostLease)
 	return k
 }
 
-func (k *kit) beat(host backends.Identity, kind backends.BeatKind, lease time.Duration) {
+func (k *kit) beat(host backends.Identity, kind backends.HeartbeatKind, lease time.Duration) {
 	k.Helper()
-	if _, err := k.Beat(k.Context(), backends.Beat{Host: host, Kind: kind, Lease: lease}); err != nil {
+	if _, err := k.Heartbeat(k.Context(), backends.Heartbeat{Host: host, Kind: kind, Timeout: lease}); err != nil {
 		k.Fatal(err)
 	}
 }
@@ -229,10 +229,10 @@ func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
 	return r
 }
 
-func (k *kit) sweep(s backends.Sweep) backends.Swept {
+func (k *kit) sweep(s backends.Maintenance) backends.MaintenanceResult {
 	k.Helper()
 	s.Limit = 100
-	r, err := k.Sweep(k.Context(), s)
+	r, err := k.Maintain(k.Context(), s)
 	if err != nil {
 		k.Fatal(err)
 	}

@@ -29,18 +29,18 @@ func (t *table) advise(found *backends.Findings, a backends.Advisor, plan backen
 	*found = append(*found, t.info.Remarks...)
 	*found = append(*found, t.remarks...)
 	if len(t.info.Triggers) > 0 {
-		found.Advice("triggers", fmt.Sprintf("queues.%s.table: the table %s has the triggers or rules %s: they run in the sidecar's transactions as in its own consumers', "+
+		found.AddWarning("triggers", fmt.Sprintf("queues.%s.table: the table %s has the triggers or rules %s: they run in the sidecar's transactions as in its own consumers', "+
 			"and where one raises an error or passes a row over, that change is refused", t.queue, t.name, strings.Join(t.info.Triggers, ", ")),
 			"see that they let rows be claimed and settled, and are short")
 	}
 	if len(t.showing()) == 0 && !t.Hold { // nobody else can change a row that is locked
-		found.Advice("table", fmt.Sprintf("queues.%s.columns: nothing in a row tells a claim of the sidecar from one of the table's own consumers: "+
+		found.AddWarning("table", fmt.Sprintf("queues.%s.columns: nothing in a row tells a claim of the sidecar from one of the table's own consumers: "+
 			"should a cleaner of theirs reset a row that a worker still has, and another consumer take it, the worker's ack would end that one's job", t.queue),
 			"name a column in the role worker or claimed_at, or a token, where the table has one")
 	}
-	if a != nil && !t.served(a.Habits(), plan) {
+	if a != nil && !t.served(a.RowOrdering(), plan) {
 		equal, order := t.equals(), t.orderings()
-		found.Advice("index", fmt.Sprintf("queues.%s.order: no index of %s has first what is equal for all jobs that wait (%s), and then their order (%s): each claim costs more the more rows there are",
+		found.AddWarning("index", fmt.Sprintf("queues.%s.order: no index of %s has first what is equal for all jobs that wait (%s), and then their order (%s): each claim costs more the more rows there are",
 			t.queue, t.name, strings.Join(columnsOf(equal), ", "), t.order()), a.CreateIndex("waiting", t.info, equal, order))
 	}
 	for _, old := range t.aged {
@@ -97,7 +97,7 @@ func (t *table) orderings() (all []backends.IndexColumn) {
 }
 
 // served: an index gives the rows that wait, and them alone, in the order of claims.
-func (t *table) served(h backends.Habits, plan backends.Plan) bool {
+func (t *table) served(h backends.RowOrdering, plan backends.Plan) bool {
 	for _, x := range t.info.Indexes {
 		if t.serves(x, h) || x.Only != "" && x.Name == plan.Index && !plan.Sorts {
 			return true // what a partial index's condition comes to, the server knows best
@@ -107,7 +107,7 @@ func (t *table) served(h backends.Habits, plan backends.Plan) bool {
 }
 
 // serving is the index by which claims find their rows; sought: at a value of its first column.
-func (t *table) serving(h backends.Habits) (index string, sought bool) {
+func (t *table) serving(h backends.RowOrdering) (index string, sought bool) {
 	for _, x := range t.info.Indexes {
 		if t.serves(x, h) {
 			fixed, _ := t.covered(x.Only)
@@ -118,7 +118,7 @@ func (t *table) serving(h backends.Habits) (index string, sought bool) {
 	return "", false
 }
 
-func (t *table) serves(x backends.Index, h backends.Habits) bool {
+func (t *table) serves(x backends.Index, h backends.RowOrdering) bool {
 	covered, all := t.covered(x.Only)
 	if x.Only != "" && !all {
 		return false

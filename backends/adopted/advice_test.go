@@ -23,15 +23,15 @@ func (f *fitting) advice(m adopted.Table) (advice, facts string) {
 	}
 	for _, x := range found {
 		switch {
-		case x.Grade == backends.Fact:
+		case x.Severity == backends.SeverityInfo:
 			facts += x.Text + "\n"
 		case strings.HasPrefix(x.Text, "queues.q.") || strings.HasPrefix(x.Text, "the table "):
-			advice += x.Topic + ": " + x.Text + " → " + x.Do + "\n"
+			advice += x.Topic + ": " + x.Text + " → " + x.Fix + "\n"
 		}
 	}
 	atStart := ""
 	for _, x := range s.Advice() {
-		atStart += x.Topic + ": " + x.Text + " → " + x.Do + "\n"
+		atStart += x.Topic + ": " + x.Text + " → " + x.Fix + "\n"
 	}
 	if atStart != advice {
 		f.Errorf("at start it says\n%sand check says\n%s", atStart, advice)

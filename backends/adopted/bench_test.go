@@ -32,7 +32,7 @@ func BenchmarkSystemE(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := s.Beat(b.Context(), backends.Beat{Host: me, Kind: backends.BeatJoin, Lease: time.Hour}); err != nil {
+			if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: me, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 				b.Fatal(err)
 			}
 			b.ResetTimer()

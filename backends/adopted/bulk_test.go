@@ -82,8 +82,8 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 	for i, r := range k.commit(backends.Batch{Writes: append(writes, verb(leases(jobs[11:]...)))}).Writes {
 		if len(r.Lost) > 0 {
 			lost = append(lost, strconv.Itoa(i))
-		} else if freed := left == "waiting"; freed != slices.Equal(r.Freed, []string{queue}) {
-			k.Errorf("the queues %v are freed", r.Freed)
+		} else if freed := left == "waiting"; freed != slices.Equal(r.MadeReady, []string{queue}) {
+			k.Errorf("the queues %v are freed", r.MadeReady)
 		}
 	}
 	if want := []string{"1", "4", "8"}; !slices.Equal(lost, want) {

@@ -104,7 +104,7 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 			return false, backends.Refused(fmt.Errorf("a row of %s that a claim had locked was not changed by it: a trigger or a rule of the table keeps it from that", t.name))
 		}
 		if e.fell {
-			c.res.Fallen.Add(t.queue, e.why, e.dead)
+			c.res.Failed.Add(t.queue, e.why, e.dead)
 		}
 	}
 	gone := len(all) - len(fit) - locked // rows that are in the way no longer
@@ -115,7 +115,7 @@ func (c *claiming) take(ctx context.Context, sql backends.SQL, p backends.Policy
 func (c *claiming) bury(t *table, x *settling, r *candidate, p backends.Policy) error {
 	l := t.begin(r, p, backends.Slot{}, t.mark())
 	l.attempts-- // nobody gets it
-	_, err := x.end(t, l, backends.Fate{State: backends.StateDead, Attempts: l.attempts, Losses: l.losses,
+	_, err := x.end(t, l, backends.Disposition{State: backends.StateDead, Attempts: l.attempts, Losses: l.losses,
 		Cause: backends.CauseTooLarge, Message: backends.TooLarge(r.size, c.MaxPayload)}, backends.CauseTooLarge, t.waits())
 	return err
 }
@@ -153,7 +153,7 @@ func (t *table) looking(p backends.Policy, n int) *backends.Statement {
 		} else {
 			size += " + "
 		}
-		size += "coalesce(" + g.Size(c) + ", 0)"
+		size += "coalesce(" + g.ByteLength(c) + ", 0)"
 	}
 	columns := []string{g.ToText(size)}
 	for _, role := range []Role{Attempts, Priority} {
@@ -177,10 +177,10 @@ func (t *table) looking(p backends.Policy, n int) *backends.Statement {
 	if _, has := t.one[OwnLimit]; has {
 		columns = append(columns, g.ToText(t.limit(p.MaxAttempts)))
 	}
-	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.Words(2))
-	text := g.Lock(outputs(columns...), t.name, where, t.order(), 1, true)
-	if h, ok := g.(backends.Hinter); ok {
-		text = h.Claim(outputs(columns...), t.name, where, t.order(), 1, t.index, t.sought)
+	where := t.claimable(p.MaxAttempts) + " AND NOT " + g.Paused(g.TextArg(2))
+	text := g.SelectLocked(outputs(columns...), t.name, where, t.order(), 1, true)
+	if h, ok := g.(backends.HintDialect); ok {
+		text = h.SelectClaim(outputs(columns...), t.name, where, t.order(), 1, t.index, t.sought)
 	}
 	return &backends.Statement{Text: text, Args: []any{int64(n), t.queue}}
 }
@@ -240,10 +240,10 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 		}
 		return rows[i]
 	}
-	where := "l.queue = " + g.Words(1) + " AND " + g.Among(2, itemColumn)
+	where := "l.queue = " + g.TextArg(1) + " AND " + g.AnyOf(2, itemColumn)
 	text := recall(g, where, "", true)
 	if t.Hold { // who has the job's row has what is remembered of it, and this may take long
-		text = "SELECT " + leaseColumns(g) + " FROM " + g.Own(leasesTable) + " l WHERE " + where
+		text = "SELECT " + leaseColumns(g) + " FROM " + g.SidecarTable(leasesTable) + " l WHERE " + where
 	}
 	leases := &backends.Statement{
 		Text: text,
@@ -259,9 +259,9 @@ func (t *table) complete(ctx context.Context, sql backends.SQL, rows []*candidat
 	}
 	asks := append(t.contents(items[:fit], byItem), leases)
 	there := map[*candidate]bool{}
-	if _, past := g.(backends.Hinter); past && !t.Hold {
+	if _, past := g.(backends.HintDialect); past && !t.Hold {
 		asks = append(asks, &backends.Statement{
-			Text: g.Glance(outputs(g.ToText("l.item")), g.Own(leasesTable)+" l", where), Args: leases.Args,
+			Text: g.SelectUnlocked(outputs(g.ToText("l.item")), g.SidecarTable(leasesTable)+" l", where), Args: leases.Args,
 			Row: func(cells [][]byte) error { there[of(string(cells[0]))] = true; return nil },
 		})
 	}

@@ -15,13 +15,13 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if t == nil || c.Kind == backends.Pause || c.Kind == backends.Resume {
 		return s.Adopter.Command(ctx, c)
 	}
-	if t.Hold && c.Kind == backends.ForceRelease {
+	if t.Hold && c.Kind == backends.Reclaim {
 		count = s.takeBackHeld(ctx, t, c.IDs)
 		return count, count > 0, nil
 	}
 	var run func(ctx context.Context, sql backends.SQL) (int64, error)
 	switch c.Kind {
-	case backends.ForceRelease:
+	case backends.Reclaim:
 		run = func(ctx context.Context, sql backends.SQL) (int64, error) { return s.takeBack(ctx, sql, t, c.IDs) }
 	case backends.Retry:
 		run = t.each(t.in(backends.StateDead), c.IDs, func(w *writing, these string) *backends.Statement {
@@ -50,8 +50,8 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	}
 	for {
 		var n int64
-		frees := func() bool { return n > 0 && (c.Kind == backends.Retry || c.Kind == backends.ForceRelease) }
-		if _, err = s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) (err error) {
+		frees := func() bool { return n > 0 && (c.Kind == backends.Retry || c.Kind == backends.Reclaim) }
+		if _, err = s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) (err error) {
 			n, err = run(ctx, sql)
 			return err
 		}, Freed: func() []string {
@@ -88,7 +88,7 @@ func (t *table) each(where, ids []string, change func(w *writing, these string) 
 		find := func(w *writing, limit int, more ...string) *backends.Statement {
 			w.args = append(w.args, int64(limit))
 			return &backends.Statement{
-				Text: g.Lock(outputs(t.keyTexts()...), t.name, strings.Join(append(slices.Clone(where), more...), " AND "), t.keyNames(), len(w.args), ids == nil || t.Hold), Args: w.args,
+				Text: g.SelectLocked(outputs(t.keyTexts()...), t.name, strings.Join(append(slices.Clone(where), more...), " AND "), t.keyNames(), len(w.args), ids == nil || t.Hold), Args: w.args,
 				Row: func(cells [][]byte) error {
 					if item := t.item(cells); named(item) {
 						items = append(items, item)
@@ -106,7 +106,7 @@ func (t *table) each(where, ids []string, change func(w *writing, these string) 
 		}
 		changes := t.amongst(items, change)
 		forget := &backends.Statement{
-			Text: "DELETE FROM " + g.Own(leasesTable) + " WHERE queue = " + g.Words(1) + " AND " + g.Among(2, itemColumn), Args: []any{t.queue, items},
+			Text: "DELETE FROM " + g.SidecarTable(leasesTable) + " WHERE queue = " + g.TextArg(1) + " AND " + g.AnyOf(2, itemColumn), Args: []any{t.queue, items},
 		}
 		if err := sql.Do(ctx, append(changes, forget)...); err != nil {
 			return 0, err
@@ -126,12 +126,12 @@ func changed(all []*backends.Statement) (n int64) {
 // takeBack ends claims of sidecars by force.
 func (s *Store) takeBack(ctx context.Context, sql backends.SQL, t *table, ids []string) (count int64, err error) {
 	x := &settling{s: s, leases: map[int64]*lease{}, single: true}
-	if err := sql.Do(ctx, x.query(recall(s.g, "l.queue = "+s.g.Words(1)+" AND l.token_host IS NOT NULL AND "+s.g.Among(2, itemColumn), "id", false),
+	if err := sql.Do(ctx, x.query(recall(s.g, "l.queue = "+s.g.TextArg(1)+" AND l.token_host IS NOT NULL AND "+s.g.AnyOf(2, itemColumn), "id", false),
 		t.queue, ids)); err != nil {
 		return 0, err
 	}
 	for _, l := range x.leases {
-		if _, err := x.end(t, l, l.standing().Released(backends.Release{Uncharged: true}), "", nil); err != nil {
+		if _, err := x.end(t, l, l.standing().AfterRelease(backends.Release{Uncounted: true}), "", nil); err != nil {
 			return 0, err
 		}
 	}

@@ -74,7 +74,7 @@ func TestPeekAndCommands(t *testing.T) {
 			k.peek(backends.Peek{IDs: []string{"4", "5"}, MaxBytes: 5}, claimed[:len("4:claimed:0 ")])
 
 			k.command(backends.Command{Kind: backends.Delete, IDs: []string{"4", "5", "6"}}, 1) // not those claimed
-			k.command(backends.Command{Kind: backends.ForceRelease, IDs: []string{"4", "6"}}, 1)
+			k.command(backends.Command{Kind: backends.Reclaim, IDs: []string{"4", "6"}}, 1)
 			k.write(backends.Ack{Leases: leases(jobs[3])}, 1)
 			k.command(backends.Command{Kind: backends.Retry, All: true}, 1)
 			k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "1:ready:0 4:ready:0 ")

@@ -76,7 +76,7 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string
 		return s.setAside(ctx, k.batch, k.locked, blocked)
 	case locked(err) && len(k.claims) > 0:
 		return s.apart(ctx, k.batch, blocked)
-	case locked(err) && !b.Wait:
+	case locked(err) && !b.WaitForLocks:
 		return s.setAside(ctx, k.batch, k.adopts(), blocked)
 	}
 	if err != nil {
@@ -85,9 +85,9 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string
 	for i, n := range k.later {
 		res, err := s.claimInTurn(ctx, b.Host, k.batch.Claims[n], blocked)
 		switch {
-		case errors.Is(err, backends.ErrHostLost) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.later):
+		case errors.Is(err, backends.ErrEvicted) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.later):
 			return backends.Results{}, err
-		case errors.Is(err, backends.ErrHostLost):
+		case errors.Is(err, backends.ErrEvicted):
 			res.More = true // what came before is done and must be told: it is asked again
 		default:
 			res.Err = err
@@ -99,14 +99,14 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string
 
 // together commits all but the claims of both kinds of queues.
 func (k *commitment) together(ctx context.Context) error {
-	also := backends.Also{Claims: len(k.claims) > 0, Writes: len(k.parts)+len(k.stores) > 0}
+	also := backends.TxHooks{Claims: len(k.claims) > 0, Writes: len(k.parts)+len(k.stores) > 0}
 	also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
 		k.res = backends.Results{Writes: make([]backends.WriteResult, len(k.batch.Writes)), Claims: make([]backends.ClaimResult, len(k.batch.Claims))}
 		return k.settle(ctx, sql, b)
 	}
 	also.Freed = func() (queues []string) {
 		for _, r := range k.res.Writes {
-			queues = append(queues, r.Freed...)
+			queues = append(queues, r.MadeReady...)
 		}
 		return queues
 	}
@@ -149,15 +149,15 @@ func (k *commitment) collect(got backends.Results) {
 		r := &k.res.Writes[n]
 		k.stored(n, got.Writes[i].Stored)
 		r.Lost = append(r.Lost, got.Writes[i].Lost...)
-		r.Fallen.AddAll(got.Writes[i].Fallen)
-		for _, q := range got.Writes[i].Freed {
+		r.Failed.AddAll(got.Writes[i].Failed)
+		for _, q := range got.Writes[i].MadeReady {
 			batch.Free(r, q)
 		}
 	}
 	for n, at := range k.follow {
 		r := &k.res.Writes[n]
 		k.stored(n, got.Writes[at].Stored)
-		for _, q := range got.Writes[at].Freed {
+		for _, q := range got.Writes[at].MadeReady {
 			batch.Free(r, q)
 		}
 	}
@@ -231,7 +231,7 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 			continue
 		}
 		if e.fell {
-			r.Fallen.Add(e.l.queue, e.why, e.dead)
+			r.Failed.Add(e.l.queue, e.why, e.dead)
 		}
 		if e.frees {
 			batch.Free(r, e.l.queue)
@@ -276,9 +276,9 @@ func (k *commitment) write(x *settling, p part) error {
 		case backends.Ack:
 			e, err = x.ack(t, l, w.Result)
 		case backends.Nack:
-			e, err = x.end(t, l, l.standing().Nacked(w), backends.CauseNacked, nil)
+			e, err = x.end(t, l, l.standing().AfterNack(w), backends.CauseNacked, nil)
 		case backends.Release:
-			e, err = x.end(t, l, l.standing().Released(w), w.Cause, nil)
+			e, err = x.end(t, l, l.standing().AfterRelease(w), w.Cause, nil)
 		case backends.Extend:
 			e = x.extend(t, l, w)
 		}
@@ -315,7 +315,7 @@ func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backe
 			}
 			return all, err
 		}
-		all.Fallen.AddAll(got.Fallen)
+		all.Failed.AddAll(got.Failed)
 		all.Jobs, all.More = append(all.Jobs, got.Jobs...), got.More
 		for i := range got.Jobs {
 			left -= int64(len(got.Jobs[i].Payload))

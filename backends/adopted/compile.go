@@ -13,7 +13,7 @@ import (
 type table struct {
 	Table
 	queue   string
-	g       backends.Grammar
+	g       backends.Dialect
 	info    backends.TableInfo
 	name    string            // quoted
 	key     []backends.Column // in the role id
@@ -35,7 +35,7 @@ type table struct {
 
 // compile holds a mapping against the table as it is. p gets all that is wrong; nil:
 // there is no such table.
-func compile(p *problems, m Table, info backends.TableInfo, g backends.Grammar) *table {
+func compile(p *problems, m Table, info backends.TableInfo, g backends.Dialect) *table {
 	queue := p.queue
 	t := &table{Table: m, queue: queue, g: g, info: info, one: map[Role]backends.Column{}}
 	full := m.Name
@@ -319,9 +319,9 @@ func (t *table) claimable(limit int) string {
 	if short := t.short(); short != "" {
 		all = append(all, short)
 	}
-	leases := t.g.Own(leasesTable) + " l"
-	if h, ok := t.g.(backends.Hinter); ok { // a claim looks again at what is remembered of those that it finds
-		leases = h.Unlocked(leases)
+	leases := t.g.SidecarTable(leasesTable) + " l"
+	if h, ok := t.g.(backends.HintDialect); ok { // a claim looks again at what is remembered of those that it finds
+		leases = h.UnlockedTable(leases)
 	}
 	all = append(all, t.not(leases, "l.not_before > "+t.g.NowMillis()))
 	return strings.Join(all, " AND ")
@@ -335,7 +335,7 @@ func (t *table) limit(queue int) string {
 		return fmt.Sprint(queue)
 	}
 	name := t.g.Name(c.Name)
-	return fmt.Sprintf("CASE WHEN %s BETWEEN 1 AND %d THEN %s WHEN %[1]s >= %[4]d THEN %[2]d ELSE %[5]d END", name, noLimit-1, t.g.Whole(name), noLimit, queue)
+	return fmt.Sprintf("CASE WHEN %s BETWEEN 1 AND %d THEN %s WHEN %[1]s >= %[4]d THEN %[2]d ELSE %[5]d END", name, noLimit-1, t.g.Integer(name), noLimit, queue)
 }
 
 // counted is the column's number, in a form that an index of it serves.
@@ -350,18 +350,18 @@ func (t *table) counted(c backends.Column) string {
 // may be called as those of the leases, and mean theirs wherever they are in scope.
 func (t *table) remembered(condition string) string {
 	return fmt.Sprintf("EXISTS (SELECT 1 FROM (SELECT l.item AS qsidecar_item FROM %s l WHERE l.queue = %s AND %s) x WHERE x.qsidecar_item = %s)",
-		t.g.Own(leasesTable), t.g.Text(t.queue), condition, t.g.Item(t.key))
+		t.g.SidecarTable(leasesTable), t.g.Text(t.queue), condition, t.g.RowKey(t.key))
 }
 
 // forgotten is the condition that a row's lease, should it have one, does not meet
 // one. MySQL makes a join of a NOT EXISTS, and then may read and sort all that waits.
 func (t *table) forgotten(condition string) string {
-	return t.not(t.g.Own(leasesTable)+" l", condition)
+	return t.not(t.g.SidecarTable(leasesTable)+" l", condition)
 }
 
 func (t *table) not(leases, condition string) string {
 	return fmt.Sprintf("(SELECT x.qsidecar_item FROM (SELECT l.item AS qsidecar_item FROM %s WHERE l.queue = %s AND %s) x WHERE x.qsidecar_item = %s) IS NULL",
-		leases, t.g.Text(t.queue), condition, t.g.Item(t.key))
+		leases, t.g.Text(t.queue), condition, t.g.RowKey(t.key))
 }
 
 // order is what claims go by.

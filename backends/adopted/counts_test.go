@@ -70,7 +70,7 @@ func (k *kit) counts(queue string, m adopted.Table) {
 	jobs := k.claim(queue, 3)
 	rows("claimed", row(1, "busy", 0, 1), row(2, "busy", 0, 1), row(3, "busy", 0, 1))
 	k.write(backends.Nack{Leases: leases(jobs[0]), HasDelay: true}, 0)
-	k.write(backends.Release{Leases: leases(jobs[1]), Uncharged: true}, 0)
+	k.write(backends.Release{Leases: leases(jobs[1]), Uncounted: true}, 0)
 	k.write(backends.Ack{Leases: leases(jobs[2])}, 0)
 	rows("a nack, a give-back and an ack", row(1, "new", 1, 1), row(2, "new", 0, 0), row(3, "done", 0, 1))
 

@@ -155,7 +155,7 @@ func (k *kit) claimsOddNumbers(claimed, shown string) {
 		k.Errorf("claimed %s, want %s", got, claimed)
 	}
 	k.peek(backends.Peek{State: backends.StateClaimed, Max: 20}, shown)
-	k.sweep(backends.Sweep{Waiting: []string{"q"}, Prune: true})
+	k.sweep(backends.Maintenance{Waiting: []string{"q"}, Prune: true})
 	k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 0)
 }
 

@@ -24,7 +24,7 @@ func TestWritesAreSynced(t *testing.T) {
 	jobs := k.claim("e", 3)
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 	k.write(backends.Nack{Leases: leases(jobs[1]), Dead: true}, 0)
-	k.write(backends.Release{Leases: leases(jobs[2]), Uncharged: true}, 0)
+	k.write(backends.Release{Leases: leases(jobs[2]), Uncounted: true}, 0)
 	k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "e", Payload: []byte("{}")}}}, 0)
 	k.write(backends.Ack{Leases: leases(k.one("e")), Enqueue: []backends.NewJob{{Queue: "e", Payload: []byte("{}")}}}, 0)
 	k.write(backends.Nack{Leases: leases(k.one("e")), Delay: time.Hour, HasDelay: true}, 0)

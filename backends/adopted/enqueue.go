@@ -137,7 +137,7 @@ func (t *table) cannot() (all []error) {
 	}
 	if t.Hold {
 		for _, what := range []string{backends.NoTimedLease, backends.NoExtend, backends.NotElsewhere} {
-			all = append(all, &backends.UnsupportedError{Queue: t.queue, What: what, Held: true})
+			all = append(all, &backends.UnsupportedError{Queue: t.queue, What: what, InTx: true})
 		}
 	}
 	return all

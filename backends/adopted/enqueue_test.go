@@ -21,7 +21,7 @@ func TestEnqueue(t *testing.T) {
 		}},
 	}}
 	r := k.commit(batch).Writes[0]
-	if len(r.Stored) != 4 || r.Stored[1].ID != "4" || r.Stored[3].ID != "5" || r.Stored[0].ID == "" || r.Stored[2].ID == "" || len(r.Freed) != 2 {
+	if len(r.Stored) != 4 || r.Stored[1].ID != "4" || r.Stored[3].ID != "5" || r.Stored[0].ID == "" || r.Stored[2].ID == "" || len(r.MadeReady) != 2 {
 		t.Errorf("%+v", r)
 	}
 	k.shows("SELECT parameters::text FROM my_queue WHERE queue_item_id > 3 ORDER BY 1", "[5]", `{"n": 4}`)
@@ -49,7 +49,7 @@ func TestAckAndEnqueue(t *testing.T) {
 	both := []backends.NewJob{{Queue: "mail", Payload: []byte("next")}, {Queue: "e", Payload: []byte(`"next"`)}}
 	for _, queue := range []string{"e", "mail"} {
 		ack := backends.Ack{Leases: leases(k.one(queue)), Enqueue: both}
-		if r := k.write(ack, 0); len(r.Stored) != 2 || r.Stored[0].ID == "" || r.Stored[1].ID == "" || len(r.Freed) != 2 {
+		if r := k.write(ack, 0); len(r.Stored) != 2 || r.Stored[0].ID == "" || r.Stored[1].ID == "" || len(r.MadeReady) != 2 {
 			t.Errorf("%s: %+v", queue, r)
 		}
 		if r := k.write(ack, 1); r.Stored != nil {

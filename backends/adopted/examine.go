@@ -21,7 +21,7 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 			return found, err
 		}
 	} else {
-		found.Fact("server", "this engine cannot be examined")
+		found.AddInfo("server", "this engine cannot be examined")
 	}
 	for _, q := range s.queues() {
 		t := s.tables[q]
@@ -41,12 +41,12 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 func (s *Store) explain(ctx context.Context, t *table, found *backends.Findings) backends.Plan {
 	a := s.advisor()
 	if a == nil {
-		found.Fact("plan", fmt.Sprintf("queues.%s: this engine's plans cannot be shown", t.queue))
+		found.AddInfo("plan", fmt.Sprintf("queues.%s: this engine's plans cannot be shown", t.queue))
 		return backends.Plan{}
 	}
 	p, err := a.Explain(ctx, t.looking(backends.Policy{Queue: t.queue, MaxAttempts: cmp.Or(t.MaxAttempts, noLimit)}, 1), t.info)
 	if err != nil {
-		found.Fact("plan", fmt.Sprintf("queues.%s: the claim's plan cannot be asked for, as before the first start, which makes the sidecar's own tables: %v", t.queue, err))
+		found.AddInfo("plan", fmt.Sprintf("queues.%s: the claim's plan cannot be asked for, as before the first start, which makes the sidecar's own tables: %v", t.queue, err))
 		return backends.Plan{}
 	}
 	how := ""
@@ -56,20 +56,20 @@ func (s *Store) explain(ctx context.Context, t *table, found *backends.Findings)
 	case p.Whole:
 		how = ", from one end of the table to where it has found enough"
 	}
-	found.Fact("plan", fmt.Sprintf("queues.%s: the plan of its claim reads %s by %s%s:\n%s", t.queue, t.name, cmp.Or(p.Index, "no index"), how, strings.Join(p.Lines, "\n")))
+	found.AddInfo("plan", fmt.Sprintf("queues.%s: the plan of its claim reads %s by %s%s:\n%s", t.queue, t.name, cmp.Or(p.Index, "no index"), how, strings.Join(p.Lines, "\n")))
 	return p
 }
 
 // tell says how a queue lives in its table, and what it cannot do for want of a
 // column.
 func (t *table) tell(found *backends.Findings) {
-	found.Fact("table", fmt.Sprintf("the queue %s lives in the table %s; its jobs are claimed where %s, by %s",
+	found.AddInfo("table", fmt.Sprintf("the queue %s lives in the table %s; its jobs are claimed where %s, by %s",
 		t.queue, t.name, strings.Join(t.waits(), " AND "), t.order()))
 	for _, err := range t.cannot() {
-		found.Fact("unsupported", fmt.Sprintf("queues.%s: %v", t.queue, err))
+		found.AddInfo("unsupported", fmt.Sprintf("queues.%s: %v", t.queue, err))
 	}
 	if t.Hold {
-		found.Fact("table", fmt.Sprintf("the queue %s has hold: transaction: a row that is worked on is locked, and says nothing; its own consumers pass over it, and it cannot be told from "+
+		found.AddInfo("table", fmt.Sprintf("the queue %s has hold: transaction: a row that is worked on is locked, and says nothing; its own consumers pass over it, and it cannot be told from "+
 			"one that waits but by who holds it. As many are held at a time as the database's max_held, with a connection each", t.queue))
 	}
 	var without []string
@@ -86,13 +86,13 @@ func (t *table) tell(found *backends.Findings) {
 	}
 	slices.Sort(without)
 	if len(without) > 0 {
-		found.Fact("table", fmt.Sprintf("the queue %s has no column in the roles %s", t.queue, strings.Join(without, ", ")))
+		found.AddInfo("table", fmt.Sprintf("the queue %s has no column in the roles %s", t.queue, strings.Join(without, ", ")))
 	}
 	if shown := t.showing(); len(shown) == 1 && shown[0] == Worker {
-		found.Fact("table", fmt.Sprintf("the queue %s tells its claims from those of its own consumers by the column %s alone: its workers need names that they do not use", t.queue, t.one[Worker].Name))
+		found.AddInfo("table", fmt.Sprintf("the queue %s tells its claims from those of its own consumers by the column %s alone: its workers need names that they do not use", t.queue, t.one[Worker].Name))
 	}
 	if slices.Contains(t.info.Denied, "DELETE") {
-		found.Fact("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s: the commands delete and purge are refused", t.queue, t.name))
+		found.AddInfo("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s: the commands delete and purge are refused", t.queue, t.name))
 	}
 }
 
@@ -103,10 +103,10 @@ func (s *Store) tellLong(ctx context.Context, t *table, found *backends.Findings
 		return nil
 	}
 	where := strings.Join(append(t.waits(), "NOT ("+short+")"), " AND ")
-	return s.Ask(ctx, &backends.Statement{
-		Text: t.g.First(outputs(t.keyTexts()...), t.name, where, "", "1"),
+	return s.Query(ctx, &backends.Statement{
+		Text: t.g.SelectFirst(outputs(t.keyTexts()...), t.name, where, "", "1"),
 		Row: func(cells [][]byte) error {
-			found.Problem("table", fmt.Sprintf("the queue %s has a job whose id is longer than %d bytes, so that no worker gets it: %.60q…", t.queue, maxID, t.item(cells)),
+			found.AddError("table", fmt.Sprintf("the queue %s has a job whose id is longer than %d bytes, so that no worker gets it: %.60q…", t.queue, maxID, t.item(cells)),
 				"map another unique key in columns.id, or have its own consumers do such jobs")
 			return nil
 		},
@@ -126,17 +126,17 @@ func (s *Store) tellOthers(ctx context.Context, t *table, found *backends.Findin
 	where := append(t.inQueue(), t.taken()...)
 	where = append(where, ours, "NOT "+t.remembered("l.token_host IS NOT NULL"))
 	var rows []string
-	err := s.Ask(ctx, &backends.Statement{
-		Text: t.g.First(outputs(t.keyTexts()...), t.name, strings.Join(where, " AND "), "", "10"),
+	err := s.Query(ctx, &backends.Statement{
+		Text: t.g.SelectFirst(outputs(t.keyTexts()...), t.name, strings.Join(where, " AND "), "", "10"),
 		Row:  func(cells [][]byte) error { rows = append(rows, t.item(cells)); return nil },
 	})
 	switch {
 	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
 		return err
 	case err != nil: // there are no tables of the sidecar's own yet; the plan says so
-		found.Fact("token", fmt.Sprintf("queues.%s: whether others use its token cannot be asked: %v", t.queue, err))
+		found.AddInfo("token", fmt.Sprintf("queues.%s: whether others use its token cannot be asked: %v", t.queue, err))
 	case len(rows) > 0:
-		found.Problem("token", fmt.Sprintf("queues.%s.token: rows of %s show in %s what is the sidecar's, and no sidecar has claimed them (%s): its own consumers use it, too, so that they work what a worker has, "+
+		found.AddError("token", fmt.Sprintf("queues.%s.token: rows of %s show in %s what is the sidecar's, and no sidecar has claimed them (%s): its own consumers use it, too, so that they work what a worker has, "+
 			"and a worker that comes too late could settle what they have", t.queue, t.name, c.Name, strings.Join(rows, " ")),
 			"give the token a value or a range that they never use; rows that nobody works on are to be made ready by hand")
 	}

@@ -17,9 +17,9 @@ type asked struct {
 	all []*backends.Statement
 }
 
-func (a *asked) Ask(ctx context.Context, statements ...*backends.Statement) error {
+func (a *asked) Query(ctx context.Context, statements ...*backends.Statement) error {
 	a.all = append(a.all, statements...)
-	return a.Adopter.Ask(ctx, statements...)
+	return a.Adopter.Query(ctx, statements...)
 }
 
 // TestGuessIsCheap: what is looked at for a proposal comes from an index, in its order:

@@ -34,7 +34,7 @@ type holds struct {
 
 // spare is a connection, and the engine that opened it.
 type spare struct {
-	backends.Hold
+	backends.OpenTx
 	of backends.Adopter
 }
 
@@ -84,10 +84,10 @@ func (s *Store) Succeed(other *Store) {
 }
 
 // Holds implements backends.Mixed.
-func (s *Store) Holds(queue string) bool { return s.kind(queue) == ofHeld }
+func (s *Store) ClaimsInTx(queue string) bool { return s.kind(queue) == ofHeld }
 
 // Holding implements backends.Mixed.
-func (s *Store) Holding(l backends.Lease) bool { return s.holds.find(l) != nil }
+func (s *Store) InTx(l backends.Lease) bool { return s.holds.find(l) != nil }
 
 // find is the job that the lease proves; nil: it is not held here.
 func (h *holds) find(l backends.Lease) *held {
@@ -144,34 +144,34 @@ func (h *holds) connection(ctx context.Context, engine backends.Adopter) (c spar
 		h.free = slices.Delete(h.free, i, i+1)
 	}
 	h.mu.Unlock()
-	if c.Hold != nil {
+	if c.OpenTx != nil {
 		return c, false, nil
 	}
 	c.of = engine
-	c.Hold, err = engine.(backends.Holder).Hold(ctx, idle) // New saw that it is one
+	c.OpenTx, err = engine.(backends.TxClaimer).OpenTx(ctx, idle) // New saw that it is one
 	return c, true, err
 }
 
 // leave gives a place back, with its connection where that is of use. It returns the
 // queues for which there was none.
 func (h *holds) leave(ctx context.Context, c spare) (short []string) {
-	if c.Hold != nil {
+	if c.OpenTx != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeFor)
 		defer cancel()
 		if err := c.Rollback(ctx); err != nil {
 			c.Close() // and its server rolls back
-			c.Hold = nil
+			c.OpenTx = nil
 		}
 	}
 	h.mu.Lock()
 	h.taken--
 	short, h.short = h.short, nil
-	if c.Hold != nil && !h.over {
-		h.free, c.Hold = append(h.free, c), nil
+	if c.OpenTx != nil && !h.over {
+		h.free, c.OpenTx = append(h.free, c), nil
 	}
 	h.ended.Broadcast()
 	h.mu.Unlock()
-	if c.Hold != nil {
+	if c.OpenTx != nil {
 		c.Close()
 	}
 	return short

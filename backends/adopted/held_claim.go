@@ -16,7 +16,7 @@ func (s *Store) hold(ctx context.Context, c backends.Claim) (backends.ClaimResul
 	all.left = c.MaxBytes
 	for len(all.res.Jobs) < len(all.Slots) && !all.res.More {
 		if slot := all.Slots[len(all.res.Jobs)]; slot.Lease > 0 {
-			return all.res, &backends.UnsupportedError{Queue: c.Queues[0].Queue, What: backends.NoTimedLease, Held: true}
+			return all.res, &backends.UnsupportedError{Queue: c.Queues[0].Queue, What: backends.NoTimedLease, InTx: true}
 		}
 		if !s.holds.room(c.Queues) {
 			break
@@ -44,10 +44,10 @@ func (c *claiming) next(ctx context.Context) (got bool, err error) {
 		}
 		got, err = c.nextOn(ctx, conn)
 		switch {
-		case errors.Is(err, backends.ErrHoldLost) && !fresh:
+		case errors.Is(err, backends.ErrTxLost) && !fresh:
 			conn.Close()
 			continue
-		case errors.Is(err, backends.ErrHoldLost):
+		case errors.Is(err, backends.ErrTxLost):
 			err = backends.Unavailable(err)
 		}
 		if !got {
@@ -117,14 +117,14 @@ func (c *claiming) buryHeld(ctx context.Context, conn spare, t *table, r *candid
 	if err := c.bury(t, x, r, p); err != nil {
 		return err
 	}
-	_, err := conn.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	_, err := conn.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		return x.flush(ctx, sql)
 	}})
 	if err == nil && x.ends[0].statement.Matched == 0 {
 		return backends.Refused(fmt.Errorf("a row of %s that a claim had locked was not changed by it: a trigger or a rule of the table keeps it from that", t.name))
 	}
 	if err == nil {
-		c.res.Fallen.Add(t.queue, backends.CauseTooLarge, true)
+		c.res.Failed.Add(t.queue, backends.CauseTooLarge, true)
 	}
 	return err
 }

@@ -36,14 +36,14 @@ func TestHeldConnectionLost(t *testing.T) {
 				k.write(w(leases(lost[0])), 1)
 				k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
 				testwait.Until(k, "the beat finds out that the other one is lost", func() bool {
-					k.beat(me, backends.BeatRenew, hostLease)
-					held, err := k.Held(t.Context(), me, "", 10)
+					k.beat(me, backends.HeartbeatRenew, hostLease)
+					held, err := k.ClaimedBy(t.Context(), me, "", 10)
 					if err != nil {
 						t.Fatal(err)
 					}
 					return len(held) == 0
 				})
-				if k.Holding(lost[1].Lease()) {
+				if k.InTx(lost[1].Lease()) {
 					t.Error("it is held all the same")
 				}
 				again := k.claim("b", 3)
@@ -68,20 +68,20 @@ func TestMaxHeld(t *testing.T) {
 		if len(jobs) != 2 || len(k.claim("b", 1)) > 0 {
 			t.Fatalf("%+v", jobs)
 		}
-		if r := k.sweep(backends.Sweep{}); len(r.Freed) > 0 {
-			t.Errorf("there is no room, and freed is %v", r.Freed)
+		if r := k.sweep(backends.Maintenance{}); len(r.MadeReady) > 0 {
+			t.Errorf("there is no room, and freed is %v", r.MadeReady)
 		}
-		if r := k.write(backends.Ack{Leases: leases(jobs[0])}, 0); !slices.Equal(r.Freed, []string{"b"}) {
+		if r := k.write(backends.Ack{Leases: leases(jobs[0])}, 0); !slices.Equal(r.MadeReady, []string{"b"}) {
 			t.Errorf("%+v", r)
 		}
 		third := k.one("b")
-		if r := k.write(backends.Ack{Leases: leases(jobs[1])}, 0); len(r.Freed) > 0 {
+		if r := k.write(backends.Ack{Leases: leases(jobs[1])}, 0); len(r.MadeReady) > 0 {
 			t.Errorf("nobody waits for room: %+v", r)
 		}
 		if k.claim("b", 1); len(k.claim("b", 1)) > 0 {
 			t.Error("there is no fourth job")
 		}
-		k.write(backends.Release{Leases: leases(third), Uncharged: true}, 0)
+		k.write(backends.Release{Leases: leases(third), Uncounted: true}, 0)
 		k.shows(rowsB, "1|done|0", "2|done|0", "3|open|0")
 	})
 }
@@ -91,19 +91,19 @@ func TestHeldGoesWithTheSidecar(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		k.claim("b", 1)
-		k.beat(me, backends.BeatRenew, hostLease)
+		k.beat(me, backends.HeartbeatRenew, hostLease)
 		k.shows(unlockedB, "2", "3")
-		k.beat(me+1, backends.BeatJoin, hostLease)
+		k.beat(me+1, backends.HeartbeatJoin, hostLease)
 		k.shows(unlockedB, "1", "2", "3")
 		k.claim("b", 2)
-		k.beat(me, backends.BeatLeave, hostLease)
+		k.beat(me, backends.HeartbeatLeave, hostLease)
 		k.shows(unlockedB, "1", "2", "3")
 		last := k.claim("b", 2)
 		if err := k.Close(); err != nil {
 			t.Fatal(err)
 		}
 		k.unlocked("1 2 3")
-		if k.Holding(last[0].Lease()) {
+		if k.InTx(last[0].Lease()) {
 			t.Error("a closed one holds")
 		}
 		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
@@ -122,7 +122,7 @@ func TestHeldOverAReload(t *testing.T) {
 		old, last := make(chan error), k.Store
 		go func() { old <- last.Close() }()
 		k.Store = next
-		if held, err := k.Held(t.Context(), me, "", 10); err != nil || len(held) != 2 {
+		if held, err := k.ClaimedBy(t.Context(), me, "", 10); err != nil || len(held) != 2 {
 			t.Errorf("%+v %v", held, err)
 		}
 		k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
@@ -209,7 +209,7 @@ func TestHeldRefused(t *testing.T) {
 		k.shows(rowsB, "1|open|0", "2|done|0", "3|open|0")
 		k.shows(unlockedB, "3")
 		k.unsupported(jobs[0])
-		k.write(backends.Release{Leases: leases(jobs[0]), Owner: me + 1, Uncharged: true}, 1) // it is not theirs
+		k.write(backends.Release{Leases: leases(jobs[0]), Owner: me + 1, Uncounted: true}, 1) // it is not theirs
 		k.shows(unlockedB, "3")
 		k.write(backends.Release{Leases: leases(jobs[0]), Cause: backends.CauseDisconnected}, 0)
 		k.shows(unlockedB, "1", "3")
@@ -243,7 +243,7 @@ func TestHeldTooLongOrTooLarge(t *testing.T) {
 		c := backends.Claim{Queues: []backends.Policy{p}, Slots: []backends.Slot{k.slot(0)}, MaxPayload: 3}
 		late := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 		testwait.Until(k, "its time is over", func() bool {
-			return k.sweep(backends.Sweep{}).Reaped[backends.CauseTimedOut] == 1
+			return k.sweep(backends.Maintenance{}).Reaped[backends.CauseTimedOut] == 1
 		})
 		k.write(backends.Ack{Leases: leases(late...)}, 1)
 		k.shows(rowsB, "1|open|1", "2|open|0", "3|open|0")
@@ -255,7 +255,7 @@ func TestHeldTooLongOrTooLarge(t *testing.T) {
 		if len(jobs) != 2 || jobs[0].ID != "1" || jobs[0].Attempt != 2 || jobs[1].ID != "2" {
 			t.Errorf("%+v", jobs)
 		}
-		k.write(backends.Release{Leases: leases(jobs...), Uncharged: true}, 0)
+		k.write(backends.Release{Leases: leases(jobs...), Uncounted: true}, 0)
 		k.shows(rowsB, "1|open|1", "2|open|0", "3|open|3")
 	})
 }
@@ -292,7 +292,7 @@ func TestHeldLooks(t *testing.T) {
 			}
 		}
 		do(backends.Command{Kind: backends.Delete, IDs: []string{"1", "3"}}, 1)
-		do(backends.Command{Kind: backends.ForceRelease, IDs: []string{"1", "9"}}, 1)
+		do(backends.Command{Kind: backends.Reclaim, IDs: []string{"1", "9"}}, 1)
 		k.write(backends.Ack{Leases: leases(jobs...)}, 1)
 		do(backends.Command{Kind: backends.Purge, State: backends.StateDone}, 1)
 		k.shows(rowsB, "1|open|0")
@@ -321,7 +321,7 @@ func TestHeldTables(t *testing.T) {
 		k.shows("SELECT concat(id, p) FROM old", "2y")
 		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
 		one := k.one("counted")
-		k.write(backends.Release{Leases: leases(one), Uncharged: true}, 0)
+		k.write(backends.Release{Leases: leases(one), Uncounted: true}, 0)
 		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
 		two := k.claim("counted", 2)
 		k.write(backends.Nack{Leases: leases(two[0]), HasDelay: true}, 0)

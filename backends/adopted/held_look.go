@@ -60,12 +60,12 @@ func (s *Store) takeBackHeld(ctx context.Context, t *table, ids []string) (count
 		if !slices.Contains(ids, j.lease.item) {
 			continue
 		}
-		w := backends.Release{Leases: []backends.Lease{j.proof()}, Uncharged: true}
+		w := backends.Release{Leases: []backends.Lease{j.proof()}, Uncounted: true}
 		r := s.settleOne(ctx, heldWrite{Write: w, lease: j.proof(), job: j})
 		if len(r.Lost) == 0 {
 			count++
 		}
-		s.holds.lost(r.Freed)
+		s.holds.lost(r.MadeReady)
 	}
 	return count
 }

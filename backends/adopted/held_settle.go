@@ -34,7 +34,7 @@ func (h *holds) pick(b backends.Batch) (rest picked, found []heldWrite) {
 	if none {
 		return picked{}, nil
 	}
-	rest.batch = backends.Batch{Host: b.Host, Claims: b.Claims, Wait: b.Wait}
+	rest.batch = backends.Batch{Host: b.Host, Claims: b.Claims, WaitForLocks: b.WaitForLocks}
 	for n, w := range b.Writes {
 		all := batch.LeasesOf(w)
 		var others []backends.Lease
@@ -86,8 +86,8 @@ func (s *Store) settleHeld(ctx context.Context, all []heldWrite, res []backends.
 			defer mu.Unlock()
 			r := &res[w.n]
 			r.Lost = append(r.Lost, one.Lost...)
-			r.Fallen.AddAll(one.Fallen)
-			for _, q := range one.Freed {
+			r.Failed.AddAll(one.Failed)
+			for _, q := range one.MadeReady {
 				batch.Free(r, q)
 			}
 			if one.Stored != nil {
@@ -110,11 +110,11 @@ func (s *Store) settleOne(ctx context.Context, w heldWrite) (r backends.WriteRes
 		r.Lost = []backends.Lease{w.lease}
 		return r
 	case extend:
-		r.Err = &backends.UnsupportedError{Queue: j.table.queue, What: backends.NoExtend, Held: true}
+		r.Err = &backends.UnsupportedError{Queue: j.table.queue, What: backends.NoExtend, InTx: true}
 		return r
-	case isRelease && release.Uncharged:
-		r.Freed = append(s.holds.end(ctx, j), j.table.queue)
-		r.Fallen.Add(j.table.queue, release.Cause, false)
+	case isRelease && release.Uncounted:
+		r.MadeReady = append(s.holds.end(ctx, j), j.table.queue)
+		r.Failed.Add(j.table.queue, release.Cause, false)
 		return r
 	}
 	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}}, held: j}
@@ -122,7 +122,7 @@ func (s *Store) settleOne(ctx context.Context, w heldWrite) (r backends.WriteRes
 	if err == nil {
 		err = k.together(ctx)
 	}
-	lost := errors.Is(err, backends.ErrHoldLost)
+	lost := errors.Is(err, backends.ErrTxLost)
 	switch {
 	case err == nil:
 		r = k.res.Writes[0]
@@ -134,9 +134,9 @@ func (s *Store) settleOne(ctx context.Context, w heldWrite) (r backends.WriteRes
 	if err == nil || isRelease || !j.conn.Open() {
 		if isRelease && err != nil { // it is free all the same, and the attempt not counted
 			r.Err = nil
-			r.Freed = []string{j.table.queue}
+			r.MadeReady = []string{j.table.queue}
 			if !lost {
-				r.Fallen.Add(j.table.queue, release.Cause, false)
+				r.Failed.Add(j.table.queue, release.Cause, false)
 			}
 		}
 		for _, q := range s.holds.end(ctx, j) {
@@ -148,7 +148,7 @@ func (s *Store) settleOne(ctx context.Context, w heldWrite) (r backends.WriteRes
 
 // overdue takes back the held jobs whose time is over, and returns when that of the
 // next one is; < 0: there is none.
-func (s *Store) overdue(ctx context.Context, r *backends.Swept) (next time.Duration) {
+func (s *Store) overdue(ctx context.Context, r *backends.MaintenanceResult) (next time.Duration) {
 	next = -1
 	for _, j := range s.holds.all(func(j *held) bool { return j.timeout > 0 }) {
 		left := j.timeout - time.Since(j.began)
@@ -161,11 +161,11 @@ func (s *Store) overdue(ctx context.Context, r *backends.Swept) (next time.Durat
 		one := s.settleOne(ctx, heldWrite{Write: backends.Release{Leases: []backends.Lease{j.proof()}, Cause: backends.CauseTimedOut}, lease: j.proof(), job: j})
 		if len(one.Lost) == 0 {
 			r.Reaped[backends.CauseTimedOut]++
-			r.Fallen.AddAll(one.Fallen)
+			r.Failed.AddAll(one.Failed)
 		}
-		for _, q := range one.Freed {
-			if !slices.Contains(r.Freed, q) {
-				r.Freed = append(r.Freed, q)
+		for _, q := range one.MadeReady {
+			if !slices.Contains(r.MadeReady, q) {
+				r.MadeReady = append(r.MadeReady, q)
 			}
 		}
 	}
@@ -175,20 +175,20 @@ func (s *Store) overdue(ctx context.Context, r *backends.Swept) (next time.Durat
 // Beat implements backends.Backend. With each beat the connections of held jobs are
 // shown to be alive, too; with a new identity, and with the last beat, what is held
 // is let go.
-func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
-	p, err := s.Adopter.Beat(ctx, b)
+func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
+	p, err := s.Adopter.Heartbeat(ctx, b)
 	h := s.holds
 	switch {
-	case b.Kind == backends.BeatLeave:
+	case b.Kind == backends.HeartbeatLeave:
 		h.letGo(ctx, h.all(func(*held) bool { return true }))
 		return p, err
-	case b.Kind == backends.BeatJoin && err == nil:
+	case b.Kind == backends.HeartbeatJoin && err == nil:
 		h.letGo(ctx, h.all(func(j *held) bool { return j.lease.owner != int64(b.Host) }))
 	}
 	h.mu.Lock()
-	h.idle = b.Lease
+	h.idle = b.Timeout
 	h.mu.Unlock()
-	h.ping(b.Lease / 2)
+	h.ping(b.Timeout / 2)
 	return p, err
 }
 

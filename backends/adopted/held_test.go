@@ -42,18 +42,18 @@ func TestHeld(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		jobs := k.claim("b", 2)
-		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 || jobs[1].Fence <= jobs[0].Fence || !k.Holding(jobs[0].Lease()) {
+		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 || jobs[1].Fence <= jobs[0].Fence || !k.InTx(jobs[0].Lease()) {
 			t.Fatalf("%+v", jobs)
 		}
 		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
 		k.shows(unlockedB, "3")
 		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
-		if held, err := k.Held(t.Context(), me, "", 10); err != nil || len(held) != 2 {
+		if held, err := k.ClaimedBy(t.Context(), me, "", 10); err != nil || len(held) != 2 {
 			t.Errorf("%+v %v", held, err)
 		}
 		k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 		k.write(backends.Ack{Leases: leases(jobs[0])}, 1)
-		if r := k.write(backends.Nack{Leases: leases(jobs[1]), Error: "no luck", HasDelay: true}, 0); !slices.Contains(r.Freed, "b") {
+		if r := k.write(backends.Nack{Leases: leases(jobs[1]), Error: "no luck", HasDelay: true}, 0); !slices.Contains(r.MadeReady, "b") {
 			t.Errorf("%+v", r)
 		}
 		k.shows(rowsB, "1|done|0", "2|open|1", "3|open|0")
@@ -61,7 +61,7 @@ func TestHeld(t *testing.T) {
 		if again.ID != "2" || again.Attempt != 2 || again.LastError != "no luck" || again.Fence <= jobs[1].Fence {
 			t.Errorf("%+v", again)
 		}
-		k.write(backends.Release{Leases: leases(again), Uncharged: true}, 0)
+		k.write(backends.Release{Leases: leases(again), Uncounted: true}, 0)
 		k.shows(rowsB, "1|done|0", "2|open|1", "3|open|0")
 		again = k.one("b")
 		k.write(backends.Release{Leases: leases(again), Cause: backends.CauseDisconnected}, 0)

@@ -102,7 +102,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 	for state, n := range batch.Counts(st) {
 		if where := t.in(state); where != nil {
 			asks = append(asks, &backends.Statement{
-				Text: "SELECT " + outputs(t.g.ToText("count(*)")) + " FROM (" + t.g.First("1 AS one", t.name, strings.Join(where, " AND "), "", fmt.Sprint(backends.StatsExact+1)) + ") x",
+				Text: "SELECT " + outputs(t.g.ToText("count(*)")) + " FROM (" + t.g.SelectFirst("1 AS one", t.name, strings.Join(where, " AND "), "", fmt.Sprint(backends.StatsExact+1)) + ") x",
 				Row:  func(cells [][]byte) error { return number(cells[0], n) },
 			})
 		}
@@ -116,7 +116,7 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 			continue
 		}
 		asks = append(asks, &backends.Statement{
-			Text: t.g.First(outputs(t.g.ToText(t.g.NowMillis()+" - "+t.millis(c))), t.name, strings.Join(t.in(of.state), " AND "), t.g.Name(c.Name), "1"),
+			Text: t.g.SelectFirst(outputs(t.g.ToText(t.g.NowMillis()+" - "+t.millis(c))), t.name, strings.Join(t.in(of.state), " AND "), t.g.Name(c.Name), "1"),
 			Row: func(cells [][]byte) error {
 				var ms int64
 				err := number(cells[0], &ms)
@@ -125,11 +125,11 @@ func (s *Store) count(ctx context.Context, t *table, st *backends.QueueStats) er
 			},
 		})
 	}
-	if err := s.Ask(ctx, asks...); err != nil {
+	if err := s.Query(ctx, asks...); err != nil {
 		return err
 	}
 	return s.counts.Fill(st, func(state backends.State) (n int64, err error) {
-		err = s.Ask(ctx, &backends.Statement{
+		err = s.Query(ctx, &backends.Statement{
 			Text: "SELECT " + outputs(t.g.ToText("count(*)")) + " FROM " + t.name + " WHERE " + strings.Join(t.in(state), " AND "),
 			Row:  func(cells [][]byte) error { return number(cells[0], &n) },
 		})

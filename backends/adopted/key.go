@@ -137,7 +137,7 @@ func (w *writing) among(items []string) string {
 	}
 	if len(t.key) == 1 {
 		w.args = append(w.args, items)
-		return t.g.Among(len(w.args), t.key[0])
+		return t.g.AnyOf(len(w.args), t.key[0])
 	}
 	// The last comes again and again: the texts of statements are few.
 	size := powerOfTwo(len(items))
@@ -217,5 +217,5 @@ func (t *table) short() string {
 	if known && most <= maxID {
 		return ""
 	}
-	return fmt.Sprintf("%s <= %d", t.g.Length(t.g.Item(t.key)), maxID)
+	return fmt.Sprintf("%s <= %d", t.g.TextLength(t.g.RowKey(t.key)), maxID)
 }

@@ -68,7 +68,7 @@ func (k *kit) everyPath(want []string) {
 	k.peek(backends.Peek{State: backends.StateScheduled, Max: 9}, ids[1]+":scheduled:1 ")
 	k.peek(backends.Peek{IDs: []string{ids[2], "no,such\\", ids[0], "", "1", "1,2,3,4,5,6", "x"}}, ids[2]+":claimed:1 "+ids[0]+":claimed:1 ")
 	k.peek(backends.Peek{State: backends.StateClaimed, After: ids[0]}, ids[2]+":claimed:1 ")
-	k.command(backends.Command{Kind: backends.ForceRelease, IDs: ids[1:]}, 1)
+	k.command(backends.Command{Kind: backends.Reclaim, IDs: ids[1:]}, 1)
 	k.write(backends.Ack{Leases: leases(jobs[2])}, 1)
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 	states("200")
@@ -77,7 +77,7 @@ func (k *kit) everyPath(want []string) {
 		k.Errorf("%+v, want %s", last, ids[2])
 	}
 	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
-	if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
 		k.Errorf("%+v", r)
 	}
 	last = k.one("q")
@@ -86,13 +86,13 @@ func (k *kit) everyPath(want []string) {
 	k.command(backends.Command{Kind: backends.Retry, IDs: []string{ids[2], ids[0], "x"}}, 1)
 	states("200")
 	k.sql("UPDATE q SET state = 1, since = now() - interval '2 hours' WHERE seq = 3")
-	if r := k.sweep(backends.Sweep{}); len(r.Freed) != 1 {
+	if r := k.sweep(backends.Maintenance{}); len(r.MadeReady) != 1 {
 		k.Errorf("%+v", r)
 	}
 	states("200")
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{ids[1], "x", "1,2"}}, 1)
 	k.sql("UPDATE q SET state = 2")
-	k.sweep(backends.Sweep{Prune: true})
+	k.sweep(backends.Maintenance{Prune: true})
 	k.command(backends.Command{Kind: backends.Purge, State: backends.StateDone}, 2)
 	k.shows("SELECT item FROM qsidecar.qsidecar_leases")
 }
@@ -180,7 +180,7 @@ func TestEscapedKeys(t *testing.T) {
 		}
 		found, err := k.Examine(t.Context(), nil)
 		if err != nil || !slices.ContainsFunc(found, func(f backends.Finding) bool {
-			return f.Grade == backends.Problem && strings.Contains(f.Text, "longer than 255 bytes")
+			return f.Severity == backends.SeverityError && strings.Contains(f.Text, "longer than 255 bytes")
 		}) {
 			t.Errorf("%+v, %v", found, err)
 		}

@@ -85,8 +85,8 @@ func newID() int64 {
 }
 
 // standing is what the rules of attempts ask for.
-func (l *lease) standing() backends.Standing {
-	return backends.Standing{
+func (l *lease) standing() backends.AttemptState {
+	return backends.AttemptState{
 		Attempts: l.attempts, Limit: l.limit, Losses: l.losses,
 		Backoff: time.Duration(l.backoff) * time.Millisecond, BackoffMax: time.Duration(l.backoffMax) * time.Millisecond,
 	}
@@ -146,7 +146,7 @@ var (
 )
 
 // leaseColumns is what a query for leases answers with.
-func leaseColumns(g backends.Grammar) string {
+func leaseColumns(g backends.Dialect) string {
 	var all []string
 	for _, c := range slices.Concat(leaseNumbers, leaseTexts) {
 		all = append(all, g.ToText("l."+c))
@@ -155,12 +155,12 @@ func leaseColumns(g backends.Grammar) string {
 }
 
 // recall is a query that locks the leases which the conditions find by a key. past: where a
-// Hinter can say so, it reads past those that others have locked.
-func recall(g backends.Grammar, where, order string, past bool) string {
-	if h, ok := g.(backends.Hinter); ok {
-		return h.Recall(leaseColumns(g), g.Own(leasesTable)+" l", where, order, past)
+// HintDialect can say so, it reads past those that others have locked.
+func recall(g backends.Dialect, where, order string, past bool) string {
+	if h, ok := g.(backends.HintDialect); ok {
+		return h.SelectByKey(leaseColumns(g), g.SidecarTable(leasesTable)+" l", where, order, past)
 	}
-	return g.Lock(leaseColumns(g), g.Own(leasesTable)+" l", where, order, 0, false)
+	return g.SelectLocked(leaseColumns(g), g.SidecarTable(leasesTable)+" l", where, order, 0, false)
 }
 
 // outputs are what a query selects, under names of their own: an ORDER BY means the
@@ -257,7 +257,7 @@ var sizes = []int{together, 16, 4, 1}
 
 // save writes the rows as they are now, and removes those that are of no use any
 // more.
-func save(g backends.Grammar, leases []*lease) (all []*backends.Statement, err error) {
+func save(g backends.Dialect, leases []*lease) (all []*backends.Statement, err error) {
 	var fresh []*lease
 	for _, l := range leases {
 		if l.idle() {
@@ -290,38 +290,38 @@ func save(g backends.Grammar, leases []*lease) (all []*backends.Statement, err e
 }
 
 // places are the arguments of a row, the first of which is n.
-func places(g backends.Grammar, n int) (all []string) {
+func places(g backends.Dialect, n int) (all []string) {
 	for range leaseNumbers {
-		all = append(all, g.Number(n+len(all)))
+		all = append(all, g.IntArg(n+len(all)))
 	}
 	for range leaseTexts {
-		all = append(all, g.Words(n+len(all)))
+		all = append(all, g.TextArg(n+len(all)))
 	}
 	return all
 }
 
 // updateText updates the row of an id.
-func updateText(g backends.Grammar) string {
+func updateText(g backends.Dialect) string {
 	var sets []string
 	values := places(g, 1)
 	for i, c := range slices.Concat(leaseNumbers, leaseTexts) {
 		sets = append(sets, c+" = "+values[i])
 	}
-	return "UPDATE " + g.Own(leasesTable) + " SET " + strings.Join(sets[1:], ", ") + " WHERE " + sets[0]
+	return "UPDATE " + g.SidecarTable(leasesTable) + " SET " + strings.Join(sets[1:], ", ") + " WHERE " + sets[0]
 }
 
 // insertText stores n rows.
-func insertText(g backends.Grammar, n int) string {
+func insertText(g backends.Dialect, n int) string {
 	columns := slices.Concat(leaseNumbers, leaseTexts)
 	var rows []string
 	for i := range n {
 		rows = append(rows, "("+strings.Join(places(g, i*len(columns)+1), ", ")+")")
 	}
-	return "INSERT INTO " + g.Own(leasesTable) + " (" + strings.Join(columns, ", ") + ") VALUES " + strings.Join(rows, ", ")
+	return "INSERT INTO " + g.SidecarTable(leasesTable) + " (" + strings.Join(columns, ", ") + ") VALUES " + strings.Join(rows, ", ")
 }
 
-func (l *lease) remove(g backends.Grammar) *backends.Statement {
-	return &backends.Statement{Text: "DELETE FROM " + g.Own(leasesTable) + " WHERE id = " + g.Number(1), Args: []any{l.id}}
+func (l *lease) remove(g backends.Dialect) *backends.Statement {
+	return &backends.Statement{Text: "DELETE FROM " + g.SidecarTable(leasesTable) + " WHERE id = " + g.IntArg(1), Args: []any{l.id}}
 }
 
 func orNull(n int64) any {

@@ -35,7 +35,7 @@ func (s *Store) apart(ctx context.Context, b backends.Batch, blocked map[string]
 		}
 	}
 	if len(b.Writes) > 0 {
-		got, err := s.commit(ctx, backends.Batch{Host: b.Host, Writes: b.Writes, Wait: b.Wait}, blocked)
+		got, err := s.commit(ctx, backends.Batch{Host: b.Host, Writes: b.Writes, WaitForLocks: b.WaitForLocks}, blocked)
 		if err != nil {
 			return backends.Results{}, err
 		}
@@ -54,7 +54,7 @@ func (s *Store) apart(ctx context.Context, b backends.Batch, blocked map[string]
 		switch {
 		case err == nil:
 			res.Claims[n] = got.Claims[i]
-		case errors.Is(err, backends.ErrHostLost):
+		case errors.Is(err, backends.ErrEvicted):
 			res.Claims[n].More = true // what came before is done and must be told: it is asked again
 		default:
 			res.Claims[n].Err = err
@@ -98,7 +98,7 @@ func (s *Store) claimEach(ctx context.Context, host backends.Identity, c backend
 		res, err := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{one}}, blocked)
 		switch {
 		case err == nil:
-		case len(all.Jobs) > 0 || errors.Is(err, backends.ErrHostLost):
+		case len(all.Jobs) > 0 || errors.Is(err, backends.ErrEvicted):
 			all.More = true
 			return all
 		default:
@@ -124,13 +124,13 @@ var errRowsLocked = backends.Refused(errors.New("another program has rows locked
 // lockRows locks the rows of the writes without waiting for those that another program
 // has locked, and notes the writes that these are of.
 func (k *commitment) lockRows(ctx context.Context, sql backends.SQL, x *settling) error {
-	if k.batch.Wait || !k.s.Info().Concurrent { // with one writer at a time no row is locked
+	if k.batch.WaitForLocks || !k.s.Info().Concurrent { // with one writer at a time no row is locked
 		return nil
 	}
 	rows := map[*table][]string{}
 	k.eachRow(x, func(_ int, t *table, l *lease) { rows[t] = append(rows[t], l.item) })
 	got, err := find(ctx, sql, rows, func(t *table, columns, these string) string {
-		return t.g.Lock(columns, t.name, these, t.keyNames(), 0, true)
+		return t.g.SelectLocked(columns, t.name, these, t.keyNames(), 0, true)
 	})
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (k *commitment) lockRows(ctx context.Context, sql backends.SQL, x *settling
 	}
 	// Those that are gone are lost, and lock nothing.
 	there, err := find(ctx, sql, missing, func(t *table, columns, these string) string {
-		return t.g.Glance(columns, t.name, these)
+		return t.g.SelectUnlocked(columns, t.name, these)
 	})
 	if err != nil {
 		return err

@@ -120,8 +120,8 @@ func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
 	}
 	indexes := 0
 	for _, f := range found {
-		if f.Topic == "index" && strings.HasPrefix(f.Do, "CREATE INDEX") {
-			k.sql(f.Do)
+		if f.Topic == "index" && strings.HasPrefix(f.Fix, "CREATE INDEX") {
+			k.sql(f.Fix)
 			indexes++
 		}
 	}
@@ -145,7 +145,7 @@ func (k *kit) texts() {
 		}
 		all = append(all, text)
 	}
-	g := k.Grammar()
+	g := k.Dialect()
 	var asks []*backends.Statement
 	for _, text := range all {
 		for _, sql := range []string{g.Text(text), g.Constant(text, backends.Column{Name: "c", Type: "text", Kind: backends.TextColumn})} {
@@ -157,7 +157,7 @@ func (k *kit) texts() {
 			}})
 		}
 	}
-	if err := k.Ask(k.Context(), asks...); err != nil {
+	if err := k.Query(k.Context(), asks...); err != nil {
 		k.Error(err)
 	}
 }

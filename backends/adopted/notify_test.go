@@ -64,7 +64,7 @@ func TestFreedElsewhere(t *testing.T) {
 		return s
 	}
 	k.Store = store()
-	k.beat(me, backends.BeatJoin, hostLease)
+	k.beat(me, backends.HeartbeatJoin, hostLease)
 	queues, ok := store().Notifications(testwait.Context(t))
 	if !ok || <-queues != "" {
 		t.Fatal("there are none")
@@ -81,14 +81,14 @@ func TestFreedElsewhere(t *testing.T) {
 	hear("enqueue")
 	k.write(backends.Nack{Leases: leases(k.one("e")), HasDelay: true}, 0)
 	hear("nack")
-	k.write(backends.Release{Leases: leases(k.one("e")), Uncharged: true}, 0)
+	k.write(backends.Release{Leases: leases(k.one("e")), Uncounted: true}, 0)
 	hear("release")
 	k.write(backends.Ack{Leases: leases(k.one("e")), Enqueue: []backends.NewJob{{Queue: "e", Payload: []byte("2")}}}, 0)
 	hear("what follows an ack")
 	k.write(backends.Nack{Leases: leases(k.one("e")), Dead: true}, 0)
 	for kind, c := range map[string]backends.Command{
 		"retry":   {Kind: backends.Retry, All: true},
-		"release": {Kind: backends.ForceRelease, IDs: []string{k.one("e").ID}},
+		"release": {Kind: backends.Reclaim, IDs: []string{k.one("e").ID}},
 	} {
 		c.Queue = "e"
 		if n, freed, err := k.Command(t.Context(), c); n != 1 || !freed || err != nil {
@@ -98,9 +98,9 @@ func TestFreedElsewhere(t *testing.T) {
 	}
 	k.one("e")
 	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
-	k.sweep(backends.Sweep{})
+	k.sweep(backends.Maintenance{})
 	hear("taken back")
 	k.sql("UPDATE my_queue SET state = 'processing', started = now() - interval '2 hours'")
-	k.sweep(backends.Sweep{})
+	k.sweep(backends.Maintenance{})
 	hear("stuck")
 }

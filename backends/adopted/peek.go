@@ -32,8 +32,8 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 	}
 	views := map[string]*backends.View{}
 	leases := &settling{s: s, leases: map[int64]*lease{}}
-	if err := s.Ask(ctx, append(t.views(items, views), leases.query("SELECT "+leaseColumns(s.g)+" FROM "+s.g.Own(leasesTable)+" l WHERE l.queue = "+s.g.Words(1)+
-		" AND "+s.g.Among(2, itemColumn), t.queue, items))...); err != nil {
+	if err := s.Query(ctx, append(t.views(items, views), leases.query("SELECT "+leaseColumns(s.g)+" FROM "+s.g.SidecarTable(leasesTable)+" l WHERE l.queue = "+s.g.TextArg(1)+
+		" AND "+s.g.AnyOf(2, itemColumn), t.queue, items))...); err != nil {
 		return nil, err
 	}
 	for _, l := range leases.leases {
@@ -63,8 +63,8 @@ func (s *Store) page(ctx context.Context, t *table, p backends.Peek) (items []st
 	if p.After != "" {
 		limit = deepest
 	}
-	err = s.Ask(ctx, &backends.Statement{
-		Text: t.g.First(outputs(t.keyTexts()...), t.name, strings.Join(where, " AND "), t.order(), t.g.Number(1)),
+	err = s.Query(ctx, &backends.Statement{
+		Text: t.g.SelectFirst(outputs(t.keyTexts()...), t.name, strings.Join(where, " AND "), t.order(), t.g.IntArg(1)),
 		Args: []any{limit},
 		Row:  func(cells [][]byte) error { items = append(items, t.item(cells)); return nil },
 	})
@@ -89,12 +89,12 @@ func (s *Store) fitting(ctx context.Context, t *table, items []string, limit int
 		columns = append(columns, c)
 	}
 	for _, c := range columns {
-		of = append(of, "coalesce("+t.g.Size(c)+", 0)")
+		of = append(of, "coalesce("+t.g.ByteLength(c)+", 0)")
 	}
 	if limit <= 0 || len(of) == 0 {
 		return items, nil
 	}
-	err := s.Ask(ctx, t.amongst(items, func(w *writing, where string) *backends.Statement {
+	err := s.Query(ctx, t.amongst(items, func(w *writing, where string) *backends.Statement {
 		return &backends.Statement{
 			Text: "SELECT " + outputs(append(t.keyTexts(), t.g.ToText(strings.Join(of, " + ")))...) + " FROM " + t.name + " WHERE " + where, Args: w.args,
 			Row: func(cells [][]byte) error {

@@ -38,7 +38,7 @@ func (k *kit) said(t *testing.T) (do, plan string) {
 	for _, f := range found {
 		switch {
 		case f.Topic == "index":
-			do = f.Do
+			do = f.Fix
 		case f.Topic == "plan" && strings.HasPrefix(f.Text, "queues.q:"):
 			plan = f.Text
 		}

@@ -90,7 +90,7 @@ func (a aged) over(n int) string {
 
 // prune deletes a bite of what has been finished for long enough, of each queue whose
 // owner said for how long it is to be kept.
-func (s *Store) prune(ctx context.Context, r *backends.Swept, limit int) error {
+func (s *Store) prune(ctx context.Context, r *backends.MaintenanceResult, limit int) error {
 	for _, q := range s.queues() {
 		for _, a := range s.tables[q].aged {
 			if err := s.bite(ctx, r, a, limit); err != nil {
@@ -102,11 +102,11 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, limit int) error {
 }
 
 // bite looks first, without a lock: to look may take long, where no index serves it.
-func (s *Store) bite(ctx context.Context, r *backends.Swept, a aged, limit int) error {
+func (s *Store) bite(ctx context.Context, r *backends.MaintenanceResult, a aged, limit int) error {
 	began := time.Now()
 	var items []string
-	if err := s.Ask(ctx, &backends.Statement{
-		Text: s.g.First(outputs(a.t.keyTexts()...), a.t.name, a.over(1), "", s.g.Number(2)), Args: []any{a.age(), int64(limit)},
+	if err := s.Query(ctx, &backends.Statement{
+		Text: s.g.SelectFirst(outputs(a.t.keyTexts()...), a.t.name, a.over(1), "", s.g.IntArg(2)), Args: []any{a.age(), int64(limit)},
 		Row: func(cells [][]byte) error { items = append(items, a.t.item(cells)); return nil },
 	}); err != nil || len(items) == 0 {
 		return a.passed(r, err)
@@ -122,7 +122,7 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, a aged, limit int) 
 		}
 		found = gone // what stays is not to be tried again and again at once
 	}
-	r.Bitten(gone, found, limit, time.Since(began))
+	r.AddPruned(gone, found, limit, time.Since(began))
 	return a.passed(r, err)
 }
 
@@ -132,7 +132,7 @@ func (s *Store) deleteOld(ctx context.Context, a aged, items []string) (gone int
 		w.args = append(w.args, a.age())
 		return &backends.Statement{Text: "DELETE FROM " + a.t.name + " WHERE " + where + " AND " + a.over(len(w.args)), Args: w.args}
 	})
-	if _, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	if _, err := s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		return sql.Do(ctx, deletes...)
 	}}); err != nil {
 		return 0, err
@@ -148,13 +148,13 @@ func (a aged) age() int64 { return -a.keep.Milliseconds() }
 
 // passed leaves alone what is locked, for another time, and what the database will not
 // have deleted: the sweep's other work must not wait for either.
-func (a aged) passed(r *backends.Swept, err error) error {
+func (a aged) passed(r *backends.MaintenanceResult, err error) error {
 	var locked *backends.LockedError
 	switch {
 	case errors.As(err, &locked):
 		return nil
 	case backends.IsRefused(err):
-		r.Refused = fmt.Errorf("queues.%s.%s: %w: have them deleted with what refers to them (ON DELETE CASCADE), or leave %[2]s out", a.t.queue, a.key(), err)
+		r.PruneRefused = fmt.Errorf("queues.%s.%s: %w: have them deleted with what refers to them (ON DELETE CASCADE), or leave %[2]s out", a.t.queue, a.key(), err)
 		return nil
 	}
 	return err
@@ -185,6 +185,6 @@ func (a aged) advise(found *backends.Findings, advisor backends.Advisor) {
 			return
 		}
 	}
-	found.Advice("index", fmt.Sprintf("queues.%s.%s: no index of %s leads to the rows that have been finished for long: to look for them may read the whole table",
+	found.AddWarning("index", fmt.Sprintf("queues.%s.%s: no index of %s leads to the rows that have been finished for long: to look for them may read the whole table",
 		a.t.queue, a.key(), a.t.name), advisor.CreateIndex("finished", a.t.info, equal, []backends.IndexColumn{{Name: a.when.Name}}))
 }

@@ -20,8 +20,8 @@ func old(table, state, minutes string) string {
 func (k *kit) pruned() (n int) {
 	k.Helper()
 	for {
-		r := k.sweep(backends.Sweep{Prune: true})
-		if n += r.Pruned; !r.Rest {
+		r := k.sweep(backends.Maintenance{Prune: true})
+		if n += r.Pruned; !r.PruneMore {
 			return n
 		}
 	}
@@ -85,7 +85,7 @@ func TestKeepInBites(t *testing.T) {
 			k.sql("INSERT INTO my_queue (state, parameters, finished_dt) SELECT state, parameters, finished_dt FROM my_queue WHERE state = 'error'")
 		}
 		for left := 256; left > 0; left -= 100 {
-			if r := k.sweep(backends.Sweep{Prune: true, Limit: 100}); r.Pruned != min(left, 100) || r.Rest != (left >= 100) {
+			if r := k.sweep(backends.Maintenance{Prune: true, Limit: 100}); r.Pruned != min(left, 100) || r.PruneMore != (left >= 100) {
 				t.Errorf("%d were left: %+v", left, r)
 			}
 		}
@@ -101,16 +101,16 @@ func TestKeepWhatCannotGo(t *testing.T) {
 		m.Keep, m.KeepDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
 			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]adopted.Table{"e": m})
-		r := k.sweep(backends.Sweep{Prune: true})
-		if r.Pruned != 2 || r.Refused == nil || !strings.Contains(r.Refused.Error(), "queues.e.keep: the database refused it") {
+		r := k.sweep(backends.Maintenance{Prune: true})
+		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.keep: the database refused it") {
 			t.Errorf("%+v", r)
 		}
-		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 0 || r.Refused == nil {
+		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.PruneRefused == nil {
 			t.Errorf("again: %+v", r)
 		}
 		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue ORDER BY 1", "1|waiting", "2|waiting", "3|waiting", "4|done")
 		k.sql("DELETE FROM notes")
-		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 1 || r.Refused != nil {
+		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 1 || r.PruneRefused != nil {
 			t.Errorf("when nothing refers to it: %+v", r)
 		}
 	})
@@ -123,7 +123,7 @@ func TestKeepLocked(t *testing.T) {
 		m.Keep = time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61"), map[string]adopted.Table{"e": m})
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 4 FOR UPDATE")
-		if r, err := k.Sweep(testwait.Context(t), backends.Sweep{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.Refused != nil {
+		if r, err := k.Maintain(testwait.Context(t), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.PruneRefused != nil {
 			t.Errorf("%+v, %v", r, err)
 		}
 		k.sql("COMMIT")
@@ -206,7 +206,7 @@ func TestKeepAsksForAnIndex(t *testing.T) {
 		advice := func() (all string) {
 			for _, f := range k.Advice() {
 				if f.Topic == "index" {
-					all, do = all+fmt.Sprintln(f.Text), f.Do
+					all, do = all+fmt.Sprintln(f.Text), f.Fix
 				}
 			}
 			return all

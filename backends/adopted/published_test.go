@@ -126,7 +126,7 @@ func TestLaravel(t *testing.T) {
 		if idsOf(again) != "4/2" {
 			t.Fatalf("%+v", again)
 		}
-		k.write(backends.Release{Leases: leases(again...), Uncharged: true}, 0)
+		k.write(backends.Release{Leases: leases(again...), Uncounted: true}, 0)
 		k.shows(mine, "4|1", "5|3")
 		k.sql("UPDATE jobs SET reserved_at = " + now + ", attempts = attempts + 1 WHERE id = 4") // as its own worker takes it
 		k.write(backends.Ack{Leases: leases(again...)}, 1)
@@ -289,7 +289,7 @@ func TestStuckWithoutAState(t *testing.T) {
 		k := start("CREATE TABLE marked (id int PRIMARY KEY, is_done boolean NOT NULL DEFAULT false, locked_at int, failed_at int);"+
 			"INSERT INTO marked VALUES (1, false, 5, NULL), (2, true, 5, NULL), (3, false, 5, 9), (4, false, NULL, 9), (5, true, NULL, NULL)", map[string]adopted.Table{"q": m})
 		k.peek(backends.Peek{State: backends.StateClaimed, Max: 9}, "1:claimed:0 ")
-		k.sweep(backends.Sweep{Waiting: []string{"q"}})
+		k.sweep(backends.Maintenance{Waiting: []string{"q"}})
 		k.shows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END, coalesce(locked_at, 0), coalesce(failed_at, 0)) FROM marked ORDER BY id", "1|f|0|0", "2|t|5|0", "3|f|5|9", "4|f|0|9", "5|t|0|0")
 		jobs := k.claimWith(9, 3, time.Hour)
 		if idsOf(jobs) != "1/1" {

@@ -145,10 +145,10 @@ func (t *table) archived(p *problems, key string, from, to backends.Column, tabl
 	}
 	switch {
 	case from.Nullable && !to.Nullable:
-		t.remarks.Advice("archive", fmt.Sprintf("queues.%s.%s: the column %s can be NULL in %s and cannot in %s: the ack of such a row is refused", p.queue, key, from.Name, t.info.Name, table),
+		t.remarks.AddWarning("archive", fmt.Sprintf("queues.%s.%s: the column %s can be NULL in %s and cannot in %s: the ack of such a row is refused", p.queue, key, from.Name, t.info.Name, table),
 			"let it be NULL there, too")
 	case to.Chars > 0 && (from.Chars == 0 || from.Chars > to.Chars), to.Most > 0 && (from.Most == 0 || from.Most > to.Most):
-		t.remarks.Advice("archive", fmt.Sprintf("queues.%s.%s: the column %s holds less in %s (%s) than in %s (%s): the ack of a row that has more is refused",
+		t.remarks.AddWarning("archive", fmt.Sprintf("queues.%s.%s: the column %s holds less in %s (%s) than in %s (%s): the ack of a row that has more is refused",
 			p.queue, key, from.Name, table, declared(to), t.info.Name, declared(from)), "let it hold as much there")
 	}
 }

@@ -142,7 +142,7 @@ func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string
 			return engine
 		}
 		k.Store = k.again(tables)
-		k.beat(me, backends.BeatJoin, hostLease)
+		k.beat(me, backends.HeartbeatJoin, hostLease)
 		return k
 	}
 }

@@ -61,7 +61,7 @@ func (x *settling) load(ctx context.Context, sql backends.SQL, ids []int64) erro
 	for i, id := range ids {
 		texts[i] = fmt.Sprint(id)
 	}
-	return sql.Do(ctx, x.query(recall(g, g.Among(1, idColumn), "id", false), texts))
+	return sql.Do(ctx, x.query(recall(g, g.AnyOf(1, idColumn), "id", false), texts))
 }
 
 var idColumn = backends.Column{Name: "id", Type: "bigint", Kind: backends.NumberColumn}
@@ -113,7 +113,7 @@ func (x *settling) flush(ctx context.Context, sql backends.SQL) error {
 		for i, l := range x.gone {
 			ids[i] = fmt.Sprint(l.id)
 		}
-		all = append(all, &backends.Statement{Text: "DELETE FROM " + x.s.g.Own(leasesTable) + " WHERE " + x.s.g.Among(1, idColumn), Args: []any{ids}})
+		all = append(all, &backends.Statement{Text: "DELETE FROM " + x.s.g.SidecarTable(leasesTable) + " WHERE " + x.s.g.AnyOf(1, idColumn), Args: []any{ids}})
 	}
 	if len(all) == 0 {
 		return nil
@@ -205,7 +205,7 @@ func (x *settling) ack(t *table, l *lease, result []byte) (*ending, error) {
 func (t *table) locks(l *lease) *backends.Statement {
 	w := &writing{t: t}
 	where := w.row(l.item, w.ours(l))
-	return &backends.Statement{Text: t.g.Lock(outputs(t.g.ToText("1")), t.name, where, "", 0, false), Args: w.args}
+	return &backends.Statement{Text: t.g.SelectLocked(outputs(t.g.ToText("1")), t.name, where, "", 0, false), Args: w.args}
 }
 
 // moves puts the row into the archive, as one that is done.
@@ -243,7 +243,7 @@ func (t *table) moves(l *lease, result []byte) *backends.Statement {
 
 // end ends a claim without success, because of why. where are the conditions for its row; nil: that
 // it shows the claim.
-func (x *settling) end(t *table, l *lease, f backends.Fate, why backends.Cause, where []string) (*ending, error) {
+func (x *settling) end(t *table, l *lease, f backends.Disposition, why backends.Cause, where []string) (*ending, error) {
 	w := &writing{t: t}
 	e := &ending{l: l, frees: f.State == backends.StateReady, cause: f.Cause, fell: true, why: why, dead: f.State == backends.StateDead}
 	buried := f.State == backends.StateDead && w.state(backends.StateDead)

@@ -94,7 +94,7 @@ func (k *commitment) sortJobs(n int, w backends.Write) (backends.Write, storing)
 
 // claiming leaves out the slots of those who claim ahead.
 func (s *Store) claiming(c backends.Claim) *claiming {
-	if n := slices.IndexFunc(c.Slots, func(slot backends.Slot) bool { return slot.Ahead }); n >= 0 {
+	if n := slices.IndexFunc(c.Slots, func(slot backends.Slot) bool { return slot.Prefetch }); n >= 0 {
 		c.Slots = c.Slots[:n]
 	}
 	return &claiming{Claim: c, s: s}
@@ -125,16 +125,16 @@ func (s *Store) part(w backends.Write) (mine, others backends.Write, err error) 
 		w.Leases, x.Leases = a, m
 		return whole(a, w), whole(m, x), nil
 	case backends.Deliver:
-		var rest []backends.Handed
-		for _, h := range w.Handed {
+		var rest []backends.Delivery
+		for _, h := range w.Deliveries {
 			if _, ok := handled(h.Lease.Job); !ok { // adopted jobs are not claimed ahead
 				rest = append(rest, h)
 			}
 		}
-		if len(rest) == 0 && len(w.Handed) > 0 {
+		if len(rest) == 0 && len(w.Deliveries) > 0 {
 			return nil, nil, nil
 		}
-		return nil, backends.Deliver{Handed: rest}, nil
+		return nil, backends.Deliver{Deliveries: rest}, nil
 	}
 	return nil, nil, fmt.Errorf("adopted: a write of the unknown kind %T", w)
 }

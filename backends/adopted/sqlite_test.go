@@ -47,7 +47,7 @@ func newSQLiteKit(t *testing.T, ddl string, tables map[string]adopted.Table) *sq
 	if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
 		t.Fatal(err)
 	}
-	k.beat(me, backends.BeatJoin, hostLease)
+	k.beat(me, backends.HeartbeatJoin, hostLease)
 	return k
 }
 
@@ -116,10 +116,10 @@ func TestSQLite(t *testing.T) {
 	k.sql("UPDATE MsgQueue SET Reader = 'own', Taken = '2020-01-01 00:00:00' WHERE MsgId = 4")
 	k.write(backends.Ack{Leases: leases(third)}, 1)
 	k.shows("SELECT State || Reader FROM MsgQueue WHERE MsgId = 4", "Aown")
-	if r := k.sweep(backends.Sweep{Waiting: []string{"q"}}); len(r.Freed) != 1 { // it is stuck
+	if r := k.sweep(backends.Maintenance{Waiting: []string{"q"}}); len(r.MadeReady) != 1 { // it is stuck
 		t.Errorf("%+v", r)
 	}
-	if r := k.sweep(backends.Sweep{Waiting: []string{"q"}}); len(r.Ready) != 1 {
+	if r := k.sweep(backends.Maintenance{Waiting: []string{"q"}}); len(r.Ready) != 1 {
 		t.Errorf("%+v", r)
 	}
 	if st, err := k.Stats(t.Context(), "q"); err != nil || st[0].Ready != 1 || st[0].Scheduled != 1 || st[0].Done != 1 || st[0].Claimed != 0 {
@@ -128,7 +128,7 @@ func TestSQLite(t *testing.T) {
 	// A sidecar that is gone.
 	lost := k.one("q")
 	k.sql("UPDATE qsidecar_hosts SET dead = 1")
-	if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseSidecarLost] != 1 {
+	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseSidecarLost] != 1 {
 		t.Errorf("%+v", r)
 	}
 	k.write(backends.Ack{Leases: leases(lost)}, 1)
@@ -152,7 +152,7 @@ func TestSQLiteEnqueueAndCommands(t *testing.T) {
 	k.write(backends.Nack{Leases: leases(jobs[0]), Error: "no", Dead: true}, 0)
 	k.write(backends.Extend{Leases: leases(jobs[1]), Lease: time.Hour}, 0)
 	k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "1:dead:1 ")
-	k.command(backends.Command{Kind: backends.ForceRelease, IDs: []string{"3"}}, 1)
+	k.command(backends.Command{Kind: backends.Reclaim, IDs: []string{"3"}}, 1)
 	k.command(backends.Command{Kind: backends.Retry, All: true}, 1)
 	k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "1:ready:0 3:ready:0 5:ready:0 ")
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"3", "4"}}, 1)
@@ -209,7 +209,7 @@ func TestSQLiteKeep(t *testing.T) {
 			(4, 'E', datetime('now', '-121 minutes')), (5, 'E', datetime('now', '-100 minutes')), (6, 'N', '2020-01-01 00:00:00');
 		INSERT INTO moved SELECT id, state, done FROM jobs; INSERT INTO archive SELECT id, state, done FROM jobs`,
 		map[string]adopted.Table{"jobs": m, "moved": into})
-	if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 7 {
+	if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 7 {
 		t.Errorf("%+v", r)
 	}
 	for table, want := range map[string][]string{"jobs": {"2", "3", "5", "6"}, "moved": {"1", "2", "3", "5", "6"}, "archive": {"2", "3"}} {

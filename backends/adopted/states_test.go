@@ -156,7 +156,7 @@ func (k *kit) stateKind(kind stateKind, queue, product string) {
 	k.write(backends.Nack{Leases: leases(jobs[0]), HasDelay: true}, 0)
 	k.write(backends.Ack{Leases: leases(jobs[1])}, 0)
 	k.write(backends.Nack{Leases: leases(jobs[2]), Dead: true}, 0)
-	k.write(backends.Release{Leases: leases(jobs[3]), Uncharged: true}, 0)
+	k.write(backends.Release{Leases: leases(jobs[3]), Uncounted: true}, 0)
 	is(kind.done, "2")
 	if kind.dead != "" {
 		is(kind.ready, "1", "4")

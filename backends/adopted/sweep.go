@@ -21,10 +21,10 @@ type sweeps struct {
 }
 
 // Sweep implements backends.Backend: the engine's, and the same for adopted queues.
-func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
+func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
 	all := w.Waiting
 	w.Waiting = slices.DeleteFunc(slices.Clone(all), s.Adopted)
-	r, err := s.Adopter.Sweep(ctx, w)
+	r, err := s.Adopter.Maintain(ctx, w)
 	if err != nil {
 		return r, err
 	}
@@ -40,8 +40,8 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		r.Next = next
 	}
 	for _, q := range s.holds.roomFor() {
-		if !slices.Contains(r.Freed, q) {
-			r.Freed = append(r.Freed, q)
+		if !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
 		}
 	}
 	if o.due {
@@ -58,8 +58,8 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 		return r, err
 	}
 	if w.Prune {
-		if err = s.forget(ctx, &r, w.Most()); err == nil {
-			err = s.prune(ctx, &r, w.Most())
+		if err = s.forget(ctx, &r, w.PruneLimit()); err == nil {
+			err = s.prune(ctx, &r, w.PruneLimit())
 		}
 	}
 	return r, err
@@ -74,18 +74,18 @@ type outlook struct {
 
 // mine is the condition for leases of queues that this Store knows how to free.
 func (s *Store) mine(n int) string {
-	return s.g.Among(n, backends.Column{Name: "queue", Type: "text", Kind: backends.TextColumn})
+	return s.g.AnyOf(n, backends.Column{Name: "queue", Type: "text", Kind: backends.TextColumn})
 }
 
 func (s *Store) lost() string {
-	return "l.token_host IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + s.g.Lives("l.owner")
+	return "l.token_host IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + s.g.IsAlive("l.owner")
 }
 
 // look asks in one go for all that a sweep may find.
 func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 	o := outlook{next: -1}
 	g := s.g
-	from := " FROM " + g.Own(leasesTable) + " l WHERE " + s.mine(1)
+	from := " FROM " + g.SidecarTable(leasesTable) + " l WHERE " + s.mine(1)
 	asks := []*backends.Statement{{
 		Text: "SELECT " + outputs(g.ToText("min(l.due_at) - "+g.NowMillis())) + from + " AND l.due_at IS NOT NULL",
 		Args: []any{s.known()},
@@ -109,7 +109,7 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 	for _, q := range waiting {
 		t := s.tables[q]
 		asks = append(asks, &backends.Statement{
-			Text: "SELECT " + outputs(g.ToText("count(*)")) + " FROM (" + g.First("1 AS one", t.name, t.claimable(cmp.Or(t.MaxAttempts, noLimit)), "", "1") + ") x",
+			Text: "SELECT " + outputs(g.ToText("count(*)")) + " FROM (" + g.SelectFirst("1 AS one", t.name, t.claimable(cmp.Or(t.MaxAttempts, noLimit)), "", "1") + ") x",
 			Row: func(cells [][]byte) error {
 				if string(cells[0]) != "0" {
 					o.ready = append(o.ready, q)
@@ -118,23 +118,23 @@ func (s *Store) look(ctx context.Context, waiting []string) (outlook, error) {
 			},
 		})
 	}
-	return o, s.Ask(ctx, asks...)
+	return o, s.Query(ctx, asks...)
 }
 
 // reaping is a query for leases to be taken back, and why.
 type reaping struct {
 	where, order string
-	index        string // of the leases, that a Hinter names; empty: none has that order
+	index        string // of the leases, that a HintDialect names; empty: none has that order
 	cause        func(*lease) backends.Cause
 }
 
 // query locks up to n (argument 1) of the leases, passing over those that others have locked.
 func (r reaping) query(s *Store) string {
-	columns, from, where := leaseColumns(s.g), s.g.Own(leasesTable)+" l", s.mine(2)+" AND "+r.where
-	if h, ok := s.g.(backends.Hinter); ok && r.index != "" {
-		return h.Claim(columns, from, where, r.order, 1, r.index, true)
+	columns, from, where := leaseColumns(s.g), s.g.SidecarTable(leasesTable)+" l", s.mine(2)+" AND "+r.where
+	if h, ok := s.g.(backends.HintDialect); ok && r.index != "" {
+		return h.SelectClaim(columns, from, where, r.order, 1, r.index, true)
 	}
-	return s.g.Lock(columns, from, where, r.order, 1, true)
+	return s.g.SelectLocked(columns, from, where, r.order, 1, true)
 }
 
 func (s *Store) dueLeases() reaping {
@@ -152,9 +152,9 @@ func (s *Store) lostLeases() reaping {
 
 // reap takes a bite of leases back. It locks them in no one's way: who settles one
 // just now has it.
-func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what reaping) error {
+func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit int, what reaping) error {
 	x := &settling{s: s}
-	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	_, err := s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		*x = settling{s: s, leases: map[int64]*lease{}, single: true}
 		if err := sql.Do(ctx, x.query(what.query(s), int64(limit), s.known())); err != nil {
 			return err
@@ -164,7 +164,7 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 		}
 		for _, id := range slices.Sorted(maps.Keys(x.leases)) {
 			l := x.leases[id]
-			if _, err := x.end(s.tableOf(l.queue), l, l.standing().Reaped(what.cause(l)), what.cause(l), nil); err != nil {
+			if _, err := x.end(s.tableOf(l.queue), l, l.standing().AfterReap(what.cause(l)), what.cause(l), nil); err != nil {
 				return err
 			}
 		}
@@ -176,12 +176,12 @@ func (s *Store) reap(ctx context.Context, r *backends.Swept, limit int, what rea
 	for _, e := range x.ends {
 		if e.statement.Matched > 0 {
 			r.Reaped[e.cause]++
-			r.Fallen.Add(e.l.queue, e.why, e.dead)
+			r.Failed.Add(e.l.queue, e.why, e.dead)
 		}
 	}
 	for _, q := range x.freed() {
-		if !slices.Contains(r.Freed, q) {
-			r.Freed = append(r.Freed, q)
+		if !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
 		}
 	}
 	r.More = r.More || len(x.ends) >= limit
@@ -215,10 +215,10 @@ func (x *settling) leaveLocked(ctx context.Context, sql backends.SQL) error {
 		}
 		id := outputs(t.keyTexts()...)
 		asks = append(asks, t.amongst(all, func(w *writing, where string) *backends.Statement {
-			return &backends.Statement{Text: t.g.Lock(id, t.name, where, "", 0, true), Args: w.args, Row: note(got[q])}
+			return &backends.Statement{Text: t.g.SelectLocked(id, t.name, where, "", 0, true), Args: w.args, Row: note(got[q])}
 		})...)
 		asks = append(asks, t.amongst(all, func(w *writing, where string) *backends.Statement {
-			return &backends.Statement{Text: t.g.Glance(id, t.name, where), Args: w.args, Row: note(there[q])}
+			return &backends.Statement{Text: t.g.SelectUnlocked(id, t.name, where), Args: w.args, Row: note(there[q])}
 		})...)
 	}
 	if err := sql.Do(ctx, asks...); err != nil {
@@ -234,14 +234,14 @@ func (x *settling) leaveLocked(ctx context.Context, sql backends.SQL) error {
 
 // unstick makes rows ready again that their own consumers claimed too long ago. It
 // knows no lease of theirs: with a lease a row is ours.
-func (s *Store) unstick(ctx context.Context, r *backends.Swept, limit int) error {
+func (s *Store) unstick(ctx context.Context, r *backends.MaintenanceResult, limit int) error {
 	for _, q := range s.queues() {
 		t := s.tables[q]
 		if t.StuckAfter <= 0 {
 			continue
 		}
 		freed := 0
-		_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) (err error) {
+		_, err := s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) (err error) {
 			freed, err = t.unstick(ctx, sql, limit)
 			return err
 		}, Freed: func() []string {
@@ -253,8 +253,8 @@ func (s *Store) unstick(ctx context.Context, r *backends.Swept, limit int) error
 		if err != nil {
 			return err
 		}
-		if freed > 0 && !slices.Contains(r.Freed, q) {
-			r.Freed = append(r.Freed, q)
+		if freed > 0 && !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
 		}
 		r.More = r.More || freed >= min(limit, t.most())
 	}
@@ -267,7 +267,7 @@ func (t *table) unstick(ctx context.Context, sql backends.SQL, limit int) (freed
 		t.forgotten("l.token_host IS NOT NULL"))
 	var items []string
 	if err := sql.Do(ctx, &backends.Statement{
-		Text: t.g.Lock(outputs(t.keyTexts()...), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),
+		Text: t.g.SelectLocked(outputs(t.keyTexts()...), t.name, strings.Join(all, " AND "), t.g.Name(since.Name), 1, true),
 		Args: []any{int64(min(limit, t.most())), -t.StuckAfter.Milliseconds()},
 		Row:  func(cells [][]byte) error { items = append(items, t.item(cells)); return nil },
 	}); err != nil || len(items) == 0 {
@@ -282,12 +282,12 @@ func (t *table) unstick(ctx context.Context, sql backends.SQL, limit int) (freed
 
 // forget removes what is remembered of jobs whose rows are gone, or that their own
 // consumers finished.
-func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error {
+func (s *Store) forget(ctx context.Context, r *backends.MaintenanceResult, limit int) error {
 	s.sweeps.mu.Lock()
 	defer s.sweeps.mu.Unlock()
 	x := &settling{s: s, leases: map[int64]*lease{}}
-	if err := s.Ask(ctx, x.query(s.g.First(leaseColumns(s.g), s.g.Own(leasesTable)+" l",
-		s.mine(1)+" AND l.token_host IS NULL AND l.id > "+s.g.Number(2), "l.id", s.g.Number(3)), s.queues(), s.sweeps.last, int64(limit))); err != nil {
+	if err := s.Query(ctx, x.query(s.g.SelectFirst(leaseColumns(s.g), s.g.SidecarTable(leasesTable)+" l",
+		s.mine(1)+" AND l.token_host IS NULL AND l.id > "+s.g.IntArg(2), "l.id", s.g.IntArg(3)), s.queues(), s.sweeps.last, int64(limit))); err != nil {
 		return err
 	}
 	ids := slices.Sorted(maps.Keys(x.leases))
@@ -314,7 +314,7 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 		return nil
 	}
 	var locked *backends.LockedError
-	if err := s.Ask(ctx, asks...); errors.As(err, &locked) {
+	if err := s.Query(ctx, asks...); errors.As(err, &locked) {
 		return nil // another time
 	} else if err != nil {
 		return err
@@ -323,7 +323,7 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 	for _, id := range ids {
 		if l := x.leases[id]; !there[l.queue][l.item] {
 			st := l.remove(s.g)
-			st.Text += " AND token_host IS NULL AND changed_at = " + s.g.Number(2)
+			st.Text += " AND token_host IS NULL AND changed_at = " + s.g.IntArg(2)
 			st.Args = append(st.Args, l.changed)
 			removes = append(removes, st)
 		}
@@ -332,13 +332,13 @@ func (s *Store) forget(ctx context.Context, r *backends.Swept, limit int) error 
 		return nil
 	}
 	began, gone := time.Now(), 0
-	_, err := s.CommitWith(ctx, backends.Batch{}, backends.Also{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	_, err := s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		return sql.Do(ctx, removes...)
 	}})
 	for _, st := range removes {
 		gone += int(st.Matched)
 	}
-	r.Bitten(gone, len(ids), limit, time.Since(began)) // where there are some to be forgotten there may be more
+	r.AddPruned(gone, len(ids), limit, time.Since(began)) // where there are some to be forgotten there may be more
 	return err
 }
 

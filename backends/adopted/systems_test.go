@@ -50,7 +50,7 @@ func TestFailures(t *testing.T) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
 		k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
 		first := k.one("e")
-		if r := k.write(backends.Nack{Leases: leases(first), Error: "no luck", HasDelay: true}, 0); len(r.Freed) != 1 || r.Freed[0] != "e" {
+		if r := k.write(backends.Nack{Leases: leases(first), Error: "no luck", HasDelay: true}, 0); len(r.MadeReady) != 1 || r.MadeReady[0] != "e" {
 			t.Errorf("%+v", r)
 		}
 		k.shows(on.rowsE, "1|waiting|no luck|f")
@@ -58,7 +58,7 @@ func TestFailures(t *testing.T) {
 		if second.Attempt != 2 || second.LastError != "no luck" || second.Fence <= first.Fence {
 			t.Errorf("%+v", second)
 		}
-		k.write(backends.Release{Leases: leases(second), Uncharged: true}, 0)
+		k.write(backends.Release{Leases: leases(second), Uncounted: true}, 0)
 		second = k.one("e")
 		if second.Attempt != 2 {
 			t.Errorf("%+v", second)
@@ -67,11 +67,11 @@ func TestFailures(t *testing.T) {
 		if jobs := k.claim("e", 1); len(jobs) != 0 {
 			t.Errorf("its back-off is not over: %+v", jobs)
 		}
-		if r := k.sweep(backends.Sweep{Waiting: []string{"e"}}); len(r.Ready) != 0 {
+		if r := k.sweep(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 0 {
 			t.Errorf("%+v", r)
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_leases SET not_before = 1")
-		if r := k.sweep(backends.Sweep{Waiting: []string{"e"}}); len(r.Ready) != 1 {
+		if r := k.sweep(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 1 {
 			t.Errorf("%+v", r)
 		}
 		k.write(backends.Nack{Leases: leases(k.one("e")), Error: "the last"}, 0)
@@ -86,7 +86,7 @@ func TestOthersRows(t *testing.T) {
 			"ack":     func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} },
 			"nack":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "x"} },
 			"dead":    func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Dead: true} },
-			"release": func(l []backends.Lease) backends.Write { return backends.Release{Leases: l, Uncharged: true} },
+			"release": func(l []backends.Lease) backends.Write { return backends.Release{Leases: l, Uncounted: true} },
 			"extend":  func(l []backends.Lease) backends.Write { return backends.Extend{Leases: l} },
 			"bind":    func(l []backends.Lease) backends.Write { return backends.Extend{Leases: l, Bind: me, Worker: "v"} },
 		} {
@@ -113,20 +113,20 @@ func TestTakenBack(t *testing.T) {
 		timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
 		ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
 		const dead backends.Identity = 7
-		k.beat(dead, backends.BeatJoin, hostLease)
+		k.beat(dead, backends.HeartbeatJoin, hostLease)
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
 		lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
-		held, err := k.Held(t.Context(), dead, "", 10)
+		held, err := k.ClaimedBy(t.Context(), dead, "", 10)
 		if err != nil || len(held) != 1 || held[0].Lease != lost.Lease() || held[0].Queue != "e" {
 			t.Fatalf("%+v, %v", held, err)
 		}
 		kept := k.one("e")
-		if r := k.sweep(backends.Sweep{}); len(r.Reaped)+len(r.Freed) != 0 || r.Next <= 0 {
+		if r := k.sweep(backends.Maintenance{}); len(r.Reaped)+len(r.MadeReady) != 0 || r.Next <= 0 {
 			t.Errorf("nothing was due: %+v", r)
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE " + on.own + "qsidecar_hosts SET dead = true WHERE host = 7")
-		r := k.sweep(backends.Sweep{})
-		if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.Freed) != "[e]" {
+		r := k.sweep(backends.Maintenance{})
+		if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[e]" {
 			t.Errorf("%+v", r)
 		}
 		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|processing|w|f")
@@ -150,7 +150,7 @@ func TestEmptyHanded(t *testing.T) {
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_hosts SET dead = true")
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(0)}}
-		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrHostLost) {
+		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 			t.Errorf("%v", err)
 		}
 		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
@@ -173,12 +173,12 @@ func TestLockedRow(t *testing.T) {
 			t.Errorf("beside it: %+v", r.Writes[1:])
 		}
 		k.write(both[1], 1) // it was committed
-		if _, err := k.Commit(t.Context(), backends.Batch{Writes: both[:1], Wait: true}); !errors.As(err, &locked) || backends.Retryable(err) {
+		if _, err := k.Commit(t.Context(), backends.Batch{Writes: both[:1], WaitForLocks: true}); !errors.As(err, &locked) || backends.Retryable(err) {
 			t.Errorf("alone: %v", err)
 		}
 		third := k.one("e")
 		k.aside("UPDATE " + on.own + "qsidecar_leases SET due_at = 1")
-		if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+		if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
 			t.Errorf("%+v", r)
 		}
 		k.write(backends.Ack{Leases: leases(third)}, 1)
@@ -262,7 +262,7 @@ func TestForgotten(t *testing.T) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
 		k.write(backends.Nack{Leases: leases(k.claim("e", 3)...), Error: "x"}, 0)
 		k.sql("DELETE FROM my_queue WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done' WHERE queue_item_id = 2")
-		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 2 {
+		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 2 {
 			t.Errorf("%+v", r)
 		}
 		k.shows("SELECT item FROM "+on.own+"qsidecar_leases", "3")
@@ -280,7 +280,7 @@ func TestStuck(t *testing.T) {
 		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '61' minute WHERE queue_item_id = 2")
 		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '59' minute WHERE queue_item_id = 3")
 		k.sql("UPDATE my_queue SET started = started - interval '2' hour WHERE queue_item_id = 1")
-		if r := k.sweep(backends.Sweep{}); fmt.Sprint(r.Freed) != "[e]" {
+		if r := k.sweep(backends.Maintenance{}); fmt.Sprint(r.MadeReady) != "[e]" {
 			t.Errorf("%+v", r)
 		}
 		k.shows(on.rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")

@@ -63,7 +63,7 @@ func (t *table) since(ms string, unit int64) string {
 	if unit == Seconds {
 		ms = "(" + ms + ") / 1000"
 	}
-	return t.g.Whole(ms)
+	return t.g.Integer(ms)
 }
 
 // clock is the present time as a value of the column, in the owner's clock.
@@ -71,7 +71,7 @@ func (t *table) clock(c backends.Column) string {
 	if unit := t.unit(c); unit > 0 {
 		return t.since(t.g.NowMillis(), unit)
 	}
-	return t.g.Clock(c, t.UTC)
+	return t.g.Now(c, t.UTC)
 }
 
 // later is a time so many milliseconds (argument n) after the present. What is cut from a
@@ -79,11 +79,11 @@ func (t *table) clock(c backends.Column) string {
 func (t *table) later(c backends.Column, n int) string {
 	unit := t.unit(c)
 	if unit == 0 {
-		return t.g.Later(c, t.UTC, n)
+		return t.g.NowPlus(c, t.UTC, n)
 	}
-	ms := t.g.NowMillis() + " + " + t.g.Number(n)
+	ms := t.g.NowMillis() + " + " + t.g.IntArg(n)
 	if unit > 1 {
-		ms += fmt.Sprintf(" + CASE WHEN %s > 0 THEN %d ELSE %d END", t.g.Number(n), unit-1, 1-unit)
+		ms += fmt.Sprintf(" + CASE WHEN %s > 0 THEN %d ELSE %d END", t.g.IntArg(n), unit-1, 1-unit)
 	}
 	return t.since(ms, unit)
 }
@@ -91,9 +91,9 @@ func (t *table) later(c backends.Column, n int) string {
 // instant is a time from milliseconds since 1970 (argument n).
 func (t *table) instant(c backends.Column, n int) string {
 	if unit := t.unit(c); unit > 0 {
-		return t.since(fmt.Sprintf("%s + %d", t.g.Number(n), unit-1), unit)
+		return t.since(fmt.Sprintf("%s + %d", t.g.IntArg(n), unit-1), unit)
 	}
-	return t.g.Instant(c, t.UTC, n)
+	return t.g.FromMillis(c, t.UTC, n)
 }
 
 // millis is the column's time as milliseconds since 1970. What lies outside the years 1 to
@@ -101,10 +101,10 @@ func (t *table) instant(c backends.Column, n int) string {
 func (t *table) millis(c backends.Column) string {
 	unit := t.unit(c)
 	if unit == 0 {
-		return t.g.Millis(c, t.UTC)
+		return t.g.ToMillis(c, t.UTC)
 	}
 	name := t.g.Name(c.Name)
-	return fmt.Sprintf("CASE WHEN %s BETWEEN %d AND %d THEN %s * %d END", name, firstMillis/unit, lastMillis/unit, t.g.Whole(name), unit)
+	return fmt.Sprintf("CASE WHEN %s BETWEEN %d AND %d THEN %s * %d END", name, firstMillis/unit, lastMillis/unit, t.g.Integer(name), unit)
 }
 
 // yet is the condition that the column's time is yet to come.
@@ -121,7 +121,7 @@ func (t *table) yet(c backends.Column) string {
 func (t *table) passed(c backends.Column, n int) string {
 	switch {
 	case c.Kind == backends.TextColumn && n > 0:
-		return t.millis(c) + " <= " + t.g.NowMillis() + " + " + t.g.Number(n)
+		return t.millis(c) + " <= " + t.g.NowMillis() + " + " + t.g.IntArg(n)
 	case c.Kind == backends.TextColumn:
 		return t.millis(c) + " <= " + t.g.NowMillis()
 	case n > 0:

@@ -87,7 +87,7 @@ func timesAre(t *testing.T, form timeForm, product string, start func(ddl string
 	if ago := time.Since(job.EnqueuedAt).Round(time.Hour); job.ID != "1" || ago != 0 || len(k.claim("q", 9)) > 0 {
 		t.Fatalf("%+v", job)
 	}
-	if r := k.sweep(backends.Sweep{Waiting: []string{"q"}, Prune: true}); !slices.Equal(r.Freed, []string{"q"}) || r.Pruned != 2 {
+	if r := k.sweep(backends.Maintenance{Waiting: []string{"q"}, Prune: true}); !slices.Equal(r.MadeReady, []string{"q"}) || r.Pruned != 2 {
 		t.Errorf("%+v", r)
 	}
 	k.shows("SELECT concat_ws('|', id, state) FROM timed ORDER BY id", "1|A", "2|N", "3|N", "4|A", "6|C", "8|N")
@@ -118,7 +118,7 @@ func timesAre(t *testing.T, form timeForm, product string, start func(ddl string
 	}
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 	k.write(backends.Nack{Leases: leases(jobs[1]), Dead: true}, 0)
-	k.write(backends.Release{Leases: leases(jobs[2:]...), Uncharged: true}, 0)
+	k.write(backends.Release{Leases: leases(jobs[2:]...), Uncounted: true}, 0)
 	k.write(backends.Ack{Leases: leases(jobs[3])}, 1)
 	k.shows("SELECT concat_ws('|', id, state, CASE WHEN ended_at IS NULL THEN '-' ELSE 'ended' END, CASE WHEN failed_at IS NULL THEN '-' ELSE 'failed' END) FROM timed WHERE id < 4 ORDER BY id",
 		"1|C|ended|-", "2|N|-|failed", "3|N|-|-")

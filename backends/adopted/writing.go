@@ -24,7 +24,7 @@ func (w *writing) value(c backends.Column, text string) string {
 // exactly is the same, where nothing of the text may be lost.
 func (w *writing) exactly(c backends.Column, text string) string {
 	w.takes(c, text)
-	return w.t.g.Exact(len(w.args), c)
+	return w.t.g.ExactArg(len(w.args), c)
 }
 
 func (w *writing) takes(c backends.Column, text string) {
@@ -38,7 +38,7 @@ func (w *writing) takes(c backends.Column, text string) {
 // equals is the condition that the column has this text.
 func (w *writing) equals(c backends.Column, text string) string {
 	w.value(c, text)
-	return w.t.g.Is(len(w.args), c)
+	return w.t.g.Equals(len(w.args), c)
 }
 
 func (w *writing) set(c backends.Column, expression string) {

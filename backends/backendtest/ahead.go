@@ -12,7 +12,7 @@ import (
 func (k *kit) aheads(host backends.Identity, n int, p backends.Policy) backends.Batch {
 	b := k.claims(host, n, 0, p)
 	for i := range b.Claims[0].Slots {
-		b.Claims[0].Slots[i].Ahead = true
+		b.Claims[0].Slots[i].Prefetch = true
 	}
 	return b
 }
@@ -34,7 +34,7 @@ func (k *kit) claimAheadBy(host backends.Identity, p backends.Policy) backends.J
 
 func handed(worker string, jobs ...backends.Job) (d backends.Deliver) {
 	for _, j := range jobs {
-		d.Handed = append(d.Handed, backends.Handed{Lease: lease(j), Worker: worker})
+		d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: lease(j), Worker: worker})
 	}
 	return d
 }
@@ -48,7 +48,7 @@ func (k *kit) charged(id string, want int) {
 }
 
 // dies has a sidecar end without a word, and be given up.
-func (k *kit) dies(host backends.Identity) backends.Swept {
+func (k *kit) dies(host backends.Identity) backends.MaintenanceResult {
 	k.Helper()
 	k.Shift(hostLease + time.Second)
 	p := k.peer(host)
@@ -67,14 +67,14 @@ func (k *kit) strands(attempt int) {
 	if j := k.claimAhead(host); j.Attempt != attempt {
 		k.Fatalf("claimed ahead with attempt %d, want %d", j.Attempt, attempt)
 	}
-	if r := k.dies(host); r.Reaped[backends.CauseSidecarLost] != 1 || len(r.Freed) > 1 {
+	if r := k.dies(host); r.Reaped[backends.CauseSidecarLost] != 1 || len(r.MadeReady) > 1 {
 		k.Fatalf("%+v, want one job back", r)
 	}
 }
 
 var ahead = map[string]func(*kit){
 	"IsUnderstood": func(k *kit) {
-		if !k.Info().Ahead {
+		if !k.Info().Prefetch {
 			k.Error("Info().Ahead is false")
 		}
 	},
@@ -90,7 +90,7 @@ var ahead = map[string]func(*kit){
 		if st := k.stats(); st.Claimed != 1 || st.Ready != 0 {
 			k.Errorf("%+v", st)
 		}
-		if h := k.held(k, me); len(h) != 1 || h[0] != (backends.Held{Lease: lease(j), Queue: "q"}) {
+		if h := k.held(k, me); len(h) != 1 || h[0] != (backends.ClaimedJob{Lease: lease(j), Queue: "q"}) {
 			k.Errorf("held: %+v", h)
 		}
 		k.none()
@@ -98,7 +98,7 @@ var ahead = map[string]func(*kit){
 	"BesideOthersInOneClaim": func(k *kit) {
 		ids := k.put("a", "b", "c")
 		b := k.aheads(me, 3, policy("q"))
-		b.Claims[0].Slots[1].Ahead = false
+		b.Claims[0].Slots[1].Prefetch = false
 		k.given(k.commit(b).Claims[0].Jobs, "a", "b", "c")
 		for i, want := range []int{0, 1, 0} {
 			k.charged(ids[i], want)
@@ -111,8 +111,8 @@ var ahead = map[string]func(*kit){
 		id := k.put("a")[0]
 		j := k.claimAhead(me)
 		for range 2 { // an unknown outcome was tried again
-			if r := k.settle(handed("bob", j), 0); len(r.Freed) != 0 {
-				k.Errorf("freed %v", r.Freed)
+			if r := k.settle(handed("bob", j), 0); len(r.MadeReady) != 0 {
+				k.Errorf("freed %v", r.MadeReady)
 			}
 			if v := k.view(id); v.Attempt != 1 || v.Worker != "bob" || v.State != backends.StateClaimed {
 				k.Fatalf("delivered, it is shown as %+v", v)
@@ -138,7 +138,7 @@ var ahead = map[string]func(*kit){
 		k.put("a", "b", "c")
 		jobs := k.commit(k.aheads(me, 3, policy("q"))).Claims[0].Jobs
 		k.settle(backends.Ack{Leases: each(jobs[0])}, 0)
-		k.settle(backends.Release{Leases: each(jobs[1]), Uncharged: true}, 0)
+		k.settle(backends.Release{Leases: each(jobs[1]), Uncounted: true}, 0)
 		again := k.claimAhead(me)
 		stranger := backends.Job{ID: "nonsense", Token: k.token(me)}
 		r := k.settle(handed("bob", jobs[0], jobs[1], stranger, jobs[2]), 3)
@@ -151,7 +151,7 @@ var ahead = map[string]func(*kit){
 	},
 	"SettledBeforeItWasRecorded": func(k *kit) {
 		p := policy("q")
-		p.Keep = time.Hour
+		p.RetainDone = time.Hour
 		settles := map[backends.Cause]func(backends.Job) backends.Write{
 			backends.CauseNacked: func(j backends.Job) backends.Write {
 				return backends.Nack{Leases: each(j), Error: "no", HasDelay: true}
@@ -189,8 +189,8 @@ var ahead = map[string]func(*kit){
 		ids := k.put("a", "b")
 		give := func(w backends.Write) {
 			k.Helper()
-			if r := k.settle(w, 0); !slices.Equal(r.Freed, []string{"q"}) {
-				k.Errorf("freed %v", r.Freed)
+			if r := k.settle(w, 0); !slices.Equal(r.MadeReady, []string{"q"}) {
+				k.Errorf("freed %v", r.MadeReady)
 			}
 			k.charged(ids[0], 0)
 			k.failures(ids[0])
@@ -204,12 +204,12 @@ var ahead = map[string]func(*kit){
 			return j
 		}
 		for range 4 { // more often than it has attempts
-			give(backends.Release{Leases: each(one()), Owner: me, Uncharged: true})
+			give(backends.Release{Leases: each(one()), Owner: me, Uncounted: true})
 		}
 		one()
-		k.command(backends.Command{Kind: backends.ForceRelease, Queue: "q", IDs: ids}, 1, true)
+		k.command(backends.Command{Kind: backends.Reclaim, Queue: "q", IDs: ids}, 1, true)
 		k.charged(ids[0], 0)
-		give(backends.Nack{Leases: each(one()), Uncharged: true, HasDelay: true})
+		give(backends.Nack{Leases: each(one()), Snooze: true, HasDelay: true})
 		k.given(k.claim(2), "b", "a") // a nack gives a new position
 	},
 	"LostWithItsSidecar": func(k *kit) {
@@ -217,7 +217,7 @@ var ahead = map[string]func(*kit){
 		k.join(k, other)
 		j := k.commit(k.aheads(other, 1, policy("q"))).Claims[0].Jobs[0]
 		r := k.dies(other)
-		if r.Reaped[backends.CauseSidecarLost] != 1 || !slices.Equal(r.Freed, []string{"q"}) {
+		if r.Reaped[backends.CauseSidecarLost] != 1 || !slices.Equal(r.MadeReady, []string{"q"}) {
 			k.Errorf("%+v, want one reaped and q freed", r)
 		}
 		k.failures(ids[0])
@@ -270,7 +270,7 @@ var ahead = map[string]func(*kit){
 		if v := k.view(id); v.Attempt != 1 || v.Worker != "" || j.Attempt != 1 {
 			k.Fatalf("given attempt %d, shown as %+v", j.Attempt, v)
 		}
-		k.settle(backends.Release{Leases: each(j), Owner: me, Uncharged: true}, 0)
+		k.settle(backends.Release{Leases: each(j), Owner: me, Uncounted: true}, 0)
 		k.charged(id, 0)
 		j = k.claimAhead(me)
 		k.charged(id, 1) // still
@@ -278,7 +278,7 @@ var ahead = map[string]func(*kit){
 		if v := k.view(id); v.Attempt != 1 || v.Worker != "bob" {
 			k.Errorf("%+v", v)
 		}
-		k.settle(backends.Release{Leases: each(j), Uncharged: true}, 0)
+		k.settle(backends.Release{Leases: each(j), Uncounted: true}, 0)
 		k.claimAhead(me)
 		k.charged(id, 0) // its sidecar outlived it
 	},
@@ -298,7 +298,7 @@ var ahead = map[string]func(*kit){
 			j := k.claimAhead(me)
 			f(j)
 			k.charged(id, 1)
-			k.write(backends.Release{Leases: each(j), Uncharged: true}) // where it is still claimed
+			k.write(backends.Release{Leases: each(j), Uncounted: true}) // where it is still claimed
 			before := k.view(id).Attempt
 			k.strands(before + 1)
 			k.strands(before + 1)
@@ -314,7 +314,7 @@ var ahead = map[string]func(*kit){
 		for range 3 {
 			k.strands(1)
 			if k.view(id).Attempt == 0 {
-				k.settle(backends.Release{Leases: each(k.claimAhead(me)), Uncharged: true}, 0)
+				k.settle(backends.Release{Leases: each(k.claimAhead(me)), Uncounted: true}, 0)
 			}
 		}
 		k.claimAhead(me)

@@ -19,12 +19,12 @@ func (k *kit) dueIn(id string, d time.Duration) {
 	k.Helper()
 	k.state(id, backends.StateScheduled)
 	// The sweep's own answer is measured against the database's clock.
-	r := k.sweep(backends.Sweep{})
+	r := k.sweep(backends.Maintenance{})
 	if r.Next > d || r.Next < d-time.Second*3/4 {
 		k.Fatalf("the job is due in %v, want %v", r.Next, d)
 	}
 	k.Shift(d)
-	if r := k.sweep(backends.Sweep{}); r.Promoted != 1 {
+	if r := k.sweep(backends.Maintenance{}); r.Promoted != 1 {
 		k.Fatalf("%d promoted, want 1", r.Promoted)
 	}
 }
@@ -115,16 +115,16 @@ var attempts = map[string]func(*kit){
 	"AnUnchargedNackCostsNothing": func(k *kit) {
 		id := k.put("a")[0]
 		for range 5 { // more often than it has attempts
-			if j := k.nack(backends.Nack{Error: "not now", Uncharged: true}); j.Attempt != 1 || j.LastError != "" {
+			if j := k.nack(backends.Nack{Error: "not now", Snooze: true}); j.Attempt != 1 || j.LastError != "" {
 				k.Fatalf("attempt %d, last error %q; want the first again", j.Attempt, j.LastError)
 			}
 			k.Shift(time.Hour)
-			k.sweep(backends.Sweep{})
+			k.sweep(backends.Maintenance{})
 		}
 		k.failures(id)
 		k.nack(backends.Nack{Error: "now", HasDelay: true})
 		k.nack(backends.Nack{HasDelay: true})
-		k.nack(backends.Nack{Uncharged: true})
+		k.nack(backends.Nack{Snooze: true})
 		k.dueIn(id, 2*time.Second) // of the two attempts before it
 	},
 	"SnoozesInARowBackOff": func(k *kit) {
@@ -132,13 +132,13 @@ var attempts = map[string]func(*kit){
 		snooze := func(want ...time.Duration) {
 			k.Helper()
 			for _, d := range want {
-				k.nack(backends.Nack{Uncharged: true})
+				k.nack(backends.Nack{Snooze: true})
 				k.dueIn(id, d)
 			}
 		}
 		snooze(time.Second, 2*time.Second)
-		k.settle(backends.Release{Leases: each(k.one()), Uncharged: true}, 0) // given back, not snoozed
-		k.nack(backends.Nack{Uncharged: true, HasDelay: true})                // with a delay of its own
+		k.settle(backends.Release{Leases: each(k.one()), Uncounted: true}, 0) // given back, not snoozed
+		k.nack(backends.Nack{Snooze: true, HasDelay: true})                   // with a delay of its own
 		snooze(4*time.Second, 5*time.Second, 5*time.Second)                   // to the limit
 		k.nack(backends.Nack{HasDelay: true})                                 // an attempt ends the row
 		snooze(time.Second, 2*time.Second)
@@ -171,8 +171,8 @@ var attempts = map[string]func(*kit){
 	"AnUnchargedReturnDoesNotEndTheRow": func(k *kit) {
 		id := k.put("a")[0]
 		k.lose(backends.CauseSidecarLost)
-		k.settle(backends.Release{Leases: each(k.one()), Uncharged: true}, 0)
-		k.nack(backends.Nack{Uncharged: true, HasDelay: true})
+		k.settle(backends.Release{Leases: each(k.one()), Uncounted: true}, 0)
+		k.nack(backends.Nack{Snooze: true, HasDelay: true})
 		k.lose(backends.CauseDisconnected)
 		k.state(id, backends.StateScheduled)
 	},
@@ -199,7 +199,7 @@ var attempts = map[string]func(*kit){
 		id := k.put("a")[0]
 		k.commit(k.claims(me, 1, time.Second, p))
 		k.Shift(time.Minute)
-		k.sweep(backends.Sweep{})
+		k.sweep(backends.Maintenance{})
 		k.state(id, backends.StateDead)
 		k.failures(id, backends.Failure{Attempt: 1, Cause: backends.CauseLeaseEnded})
 	},
@@ -213,9 +213,9 @@ var attempts = map[string]func(*kit){
 			}
 			last = j.Fence
 			k.Shift(-time.Minute) // not even a clock that goes back repeats one
-			k.settle(backends.Release{Leases: each(j), Uncharged: i%2 == 0, Cause: backends.CauseDisconnected}, 0)
+			k.settle(backends.Release{Leases: each(j), Uncounted: i%2 == 0, Cause: backends.CauseDisconnected}, 0)
 			k.Shift(2 * time.Minute)
-			k.sweep(backends.Sweep{})
+			k.sweep(backends.Maintenance{})
 			if i == 2 {
 				k.Shift(-3 * time.Minute)
 			}

@@ -130,7 +130,7 @@ func (k *kit) put(payloads ...string) []string {
 }
 
 func policy(queue string) backends.Policy {
-	return backends.Policy{Queue: queue, MaxAttempts: 3, Backoff: time.Second, BackoffMax: 5 * time.Second, KeepDead: 24 * time.Hour}
+	return backends.Policy{Queue: queue, MaxAttempts: 3, Backoff: time.Second, BackoffMax: 5 * time.Second, RetainDead: 24 * time.Hour}
 }
 
 func (k *kit) token(host backends.Identity) backends.Token {
@@ -189,26 +189,26 @@ func (k *kit) settle(w backends.Write, lost int) backends.WriteResult {
 	return r
 }
 
-func (k *kit) join(b backends.Backend, host backends.Identity) backends.Pulse {
+func (k *kit) join(b backends.Backend, host backends.Identity) backends.HeartbeatResult {
 	k.Helper()
-	return k.beat(b, host, backends.BeatJoin)
+	return k.beat(b, host, backends.HeartbeatJoin)
 }
 
-func (k *kit) beat(b backends.Backend, host backends.Identity, kind backends.BeatKind) backends.Pulse {
+func (k *kit) beat(b backends.Backend, host backends.Identity, kind backends.HeartbeatKind) backends.HeartbeatResult {
 	k.Helper()
-	p, err := b.Beat(k.Context(), backends.Beat{Host: host, Kind: kind, Name: "test", Lease: hostLease})
+	p, err := b.Heartbeat(k.Context(), backends.Heartbeat{Host: host, Kind: kind, Name: "test", Timeout: hostLease})
 	if err != nil {
 		k.Fatalf("beat: %v", err)
 	}
 	return p
 }
 
-func (k *kit) sweep(s backends.Sweep) backends.Swept {
+func (k *kit) sweep(s backends.Maintenance) backends.MaintenanceResult {
 	k.Helper()
 	if s.Limit == 0 {
 		s.Limit = 100
 	}
-	r, err := k.Sweep(k.Context(), s)
+	r, err := k.Maintain(k.Context(), s)
 	if err != nil {
 		k.Fatalf("sweep: %v", err)
 	}

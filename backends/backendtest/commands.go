@@ -41,7 +41,7 @@ var commands = map[string]func(*kit){
 		for range 3 {
 			k.lose(backends.CauseNacked)
 			k.Shift(time.Hour)
-			k.sweep(backends.Sweep{})
+			k.sweep(backends.Maintenance{})
 		}
 		k.state(id, backends.StateDead)
 		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, 1, true)
@@ -86,7 +86,7 @@ var commands = map[string]func(*kit){
 		k.nack(backends.Nack{Dead: true})
 		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, 1, true)
 		k.Shift(48 * time.Hour)
-		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 0 {
+		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 0 {
 			k.Errorf("%d pruned", r.Pruned)
 		}
 		k.one()
@@ -111,8 +111,8 @@ var commands = map[string]func(*kit){
 	"ForceRelease": func(k *kit) {
 		ids := k.put("a", "b")
 		j := k.claim(1)[0]
-		k.command(backends.Command{Kind: backends.ForceRelease, Queue: "p", IDs: ids}, 0, false)
-		k.command(backends.Command{Kind: backends.ForceRelease, Queue: "q", IDs: ids}, 1, true)
+		k.command(backends.Command{Kind: backends.Reclaim, Queue: "p", IDs: ids}, 0, false)
+		k.command(backends.Command{Kind: backends.Reclaim, Queue: "q", IDs: ids}, 1, true)
 		k.settle(backends.Ack{Leases: each(j)}, 1)
 		jobs := k.claim(9)
 		k.given(jobs, "a", "b")

@@ -81,7 +81,7 @@ var faults = map[string]func(*kit){
 		if len(h) != 1 {
 			k.Fatalf("held %v", h)
 		}
-		k.settle(backends.Release{Leases: []backends.Lease{h[0].Lease}, Uncharged: true}, 0)
+		k.settle(backends.Release{Leases: []backends.Lease{h[0].Lease}, Uncounted: true}, 0)
 		k.given(k.claim(1), "a")
 	},
 	"ARefusedMemberFailsTheWholeCommit": func(k *kit) {
@@ -124,13 +124,13 @@ var faults = map[string]func(*kit){
 		if !backends.Retryable(err) || !errors.Is(err, context.Canceled) {
 			k.Errorf("commit: %v, want retryable and canceled", err)
 		}
-		if _, err := k.Beat(ctx, backends.Beat{Host: me, Kind: backends.BeatRenew, Lease: time.Second}); !backends.Retryable(err) {
+		if _, err := k.Heartbeat(ctx, backends.Heartbeat{Host: me, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !backends.Retryable(err) {
 			k.Errorf("beat: %v", err)
 		}
-		if _, err := k.Held(ctx, me, "", 1); !backends.Retryable(err) {
+		if _, err := k.ClaimedBy(ctx, me, "", 1); !backends.Retryable(err) {
 			k.Errorf("held: %v", err)
 		}
-		if _, err := k.Sweep(ctx, backends.Sweep{Limit: 1}); !backends.Retryable(err) {
+		if _, err := k.Maintain(ctx, backends.Maintenance{Limit: 1}); !backends.Retryable(err) {
 			k.Errorf("sweep: %v", err)
 		}
 		k.none()
@@ -169,7 +169,7 @@ var faults = map[string]func(*kit){
 		if _, err := b.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}}); err == nil {
 			k.Error("a closed handle commits")
 		}
-		if _, err := b.Held(k.Context(), me, "", 1); err == nil {
+		if _, err := b.ClaimedBy(k.Context(), me, "", 1); err == nil {
 			k.Error("a closed handle reads")
 		}
 		k.put("the other one works")

@@ -11,7 +11,7 @@ import (
 // peer is the other sidecar as a beat of mine shows it; nil: it is gone.
 func (k *kit) peer(host backends.Identity) *backends.Peer {
 	k.Helper()
-	p := k.beat(k, me, backends.BeatRenew)
+	p := k.beat(k, me, backends.HeartbeatRenew)
 	if !p.Alive {
 		k.Fatal("the looking sidecar was given up itself")
 	}
@@ -32,9 +32,9 @@ func (k *kit) takes(host backends.Identity, lease time.Duration) backends.Job {
 	return jobs[0]
 }
 
-func (k *kit) suspect(p *backends.Peer) backends.Swept {
+func (k *kit) suspect(p *backends.Peer) backends.MaintenanceResult {
 	k.Helper()
-	return k.sweep(backends.Sweep{Suspects: []backends.Suspect{{Host: p.Host, Beats: p.Beats, Lease: p.Lease}}})
+	return k.sweep(backends.Maintenance{Suspects: []backends.Suspect{{Host: p.Host, Heartbeats: p.Heartbeats, Timeout: p.Timeout}}})
 }
 
 // hostLost checks that a host may not claim.
@@ -43,7 +43,7 @@ func (k *kit) hostLost(host backends.Identity) {
 	b := k.claims(host, 1, 0, policy("q"))
 	b.Writes = []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("with a refused claim")}}}}
 	before := k.stats()
-	if _, err := k.Commit(k.Context(), b); !errors.Is(err, backends.ErrHostLost) {
+	if _, err := k.Commit(k.Context(), b); !errors.Is(err, backends.ErrEvicted) {
 		k.Fatalf("a claim of the lost host %d: %v, want ErrHostLost", host, err)
 	}
 	if after := k.stats(); after.Ready != before.Ready {
@@ -67,15 +67,15 @@ var hosts = map[string]func(*kit){
 			k.Fatalf("an expired peer looks like %+v", p)
 		}
 		k.reaped(0, "") // expired alone is not given up
-		if r := k.suspect(p); r.Reaped[backends.CauseSidecarLost] != 1 || !slices.Equal(r.Freed, []string{"q"}) {
+		if r := k.suspect(p); r.Reaped[backends.CauseSidecarLost] != 1 || !slices.Equal(r.MadeReady, []string{"q"}) {
 			k.Fatalf("%+v, want one reaped and q freed", r)
 		}
 		k.failures(id, backends.Failure{Attempt: 1, Cause: backends.CauseSidecarLost})
 		k.settle(backends.Ack{Leases: each(j)}, 1)
-		if pulse := k.beat(second, other, backends.BeatRenew); pulse.Alive {
+		if pulse := k.beat(second, other, backends.HeartbeatRenew); pulse.Alive {
 			k.Error("the dead one is told that it lives")
 		}
-		k.sweep(backends.Sweep{})
+		k.sweep(backends.Maintenance{})
 		if p := k.peer(other); p != nil {
 			k.Errorf("it was reaped to the end and is still shown: %+v", p)
 		}
@@ -87,12 +87,12 @@ var hosts = map[string]func(*kit){
 		j := k.takes(other, 0)
 		k.Shift(hostLease + time.Second)
 		p := k.peer(other)
-		k.beat(k, other, backends.BeatRenew)
+		k.beat(k, other, backends.HeartbeatRenew)
 		k.Shift(hostLease + time.Second) // expired again, but it had moved
 		if r := k.suspect(p); len(r.Reaped) != 0 {
 			k.Fatalf("reaped %v", r.Reaped)
 		}
-		if now := k.peer(other); now == nil || now.Dead || now.Beats == p.Beats {
+		if now := k.peer(other); now == nil || now.Dead || now.Heartbeats == p.Heartbeats {
 			k.Fatalf("it looks like %+v", now)
 		}
 		k.settle(backends.Ack{Leases: each(j)}, 0)
@@ -124,14 +124,14 @@ var hosts = map[string]func(*kit){
 		}
 		k.put("a")
 		k.takes(other, 0)
-		k.beat(k, left, backends.BeatLeave)
+		k.beat(k, left, backends.HeartbeatLeave)
 		for _, host := range []backends.Identity{other, living, left} {
 			if p := k.peer(host); p == nil || p.Expired {
 				k.Fatalf("sidecar %d before anything happened: %+v", host, p)
 			}
 		}
 		k.Shift(-2 * hostLease)
-		k.beat(k, living, backends.BeatRenew)
+		k.beat(k, living, backends.HeartbeatRenew)
 		for _, host := range []backends.Identity{left, living} {
 			p := k.peer(host)
 			if p == nil || p.Expired {
@@ -155,7 +155,7 @@ var hosts = map[string]func(*kit){
 		jobs := k.commit(k.claims(other, 3, 0, policy("q"))).Claims[0].Jobs
 		k.Shift(hostLease + time.Second)
 		p := k.peer(other)
-		k.sweep(backends.Sweep{Limit: 1, Suspects: []backends.Suspect{{Host: other, Beats: p.Beats, Lease: p.Lease}}})
+		k.sweep(backends.Maintenance{Limit: 1, Suspects: []backends.Suspect{{Host: other, Heartbeats: p.Heartbeats, Timeout: p.Timeout}}})
 		k.hostLost(other)
 		if p := k.peer(other); p == nil || !p.Dead {
 			k.Errorf("given up but not yet reaped, it looks like %+v", p)
@@ -173,7 +173,7 @@ var hosts = map[string]func(*kit){
 			k.Fatalf("reaped %v", r.Reaped)
 		}
 		for range 3 {
-			if r := k.sweep(backends.Sweep{Limit: 1}); len(r.Reaped) != 0 {
+			if r := k.sweep(backends.Maintenance{Limit: 1}); len(r.Reaped) != 0 {
 				k.Fatalf("reaped %v", r.Reaped)
 			}
 		}
@@ -194,7 +194,7 @@ var hosts = map[string]func(*kit){
 		k.put("a", "b")
 		jobs := k.commit(k.claims(other, 2, 0, policy("q"))).Claims[0].Jobs
 		k.Shift(20 * time.Second)
-		if p := k.beat(k, other, backends.BeatLeave); !p.Alive {
+		if p := k.beat(k, other, backends.HeartbeatLeave); !p.Alive {
 			k.Error("the last beat says that it was given up")
 		}
 		k.hostLost(other)
@@ -208,10 +208,10 @@ var hosts = map[string]func(*kit){
 		k.settle(backends.Ack{Leases: each(jobs[0])}, 0) // the old token, nobody alive who made it
 		k.settle(backends.Extend{Leases: each(jobs[1]), Bind: next}, 0)
 		k.Shift(hostLease)
-		k.beat(k, next, backends.BeatRenew)
+		k.beat(k, next, backends.HeartbeatRenew)
 		k.suspect(k.peer(other))
 		k.settle(backends.Ack{Leases: each(jobs[1])}, 0)
-		if pulse := k.beat(k, other, backends.BeatRenew); pulse.Alive {
+		if pulse := k.beat(k, other, backends.HeartbeatRenew); pulse.Alive {
 			k.Error("it left, was given up and is told that it lives")
 		}
 	},
@@ -219,7 +219,7 @@ var hosts = map[string]func(*kit){
 		k.join(k, other)
 		k.put("a")
 		k.takes(other, 0)
-		k.beat(k, other, backends.BeatLeave)
+		k.beat(k, other, backends.HeartbeatLeave)
 		p := k.peer(other)
 		k.Shift(hostLease + time.Second)
 		if r := k.suspect(p); r.Reaped[backends.CauseSidecarLost] != 1 {
@@ -228,7 +228,7 @@ var hosts = map[string]func(*kit){
 	},
 	"WhoNeverJoinedMayNotClaim": func(k *kit) {
 		k.hostLost(99)
-		if p := k.beat(k, 99, backends.BeatRenew); p.Alive {
+		if p := k.beat(k, 99, backends.HeartbeatRenew); p.Alive {
 			k.Error("a row that is gone is alive")
 		}
 	},
@@ -239,28 +239,28 @@ var hosts = map[string]func(*kit){
 			}
 		}
 		before := k.peer(other)
-		k.beat(k, other, backends.BeatRenew)
-		if after := k.peer(other); after.Beats == before.Beats {
+		k.beat(k, other, backends.HeartbeatRenew)
+		if after := k.peer(other); after.Heartbeats == before.Heartbeats {
 			k.Error("a beat did not move the counter")
 		}
 	},
 	"WhoReadsIsKnown": func(k *kit) {
 		second := k.Again()
-		beat := func(kind backends.BeatKind, reads bool) {
+		beat := func(kind backends.HeartbeatKind, reads bool) {
 			k.Helper()
-			p, err := second.Beat(k.Context(), backends.Beat{Host: other, Kind: kind, Name: "reader", Lease: hostLease, Reads: reads})
+			p, err := second.Heartbeat(k.Context(), backends.Heartbeat{Host: other, Kind: kind, Name: "reader", Timeout: hostLease, DepthLeader: reads})
 			if err != nil || !p.Alive {
 				k.Fatalf("beat: %+v, %v", p, err)
 			}
-			if got := k.peer(other); got == nil || got.Reads != reads {
+			if got := k.peer(other); got == nil || got.DepthLeader != reads {
 				k.Fatalf("a beat of kind %d that reads: %v; the peer is %+v", kind, reads, got)
 			}
 		}
-		beat(backends.BeatJoin, false)
-		beat(backends.BeatRenew, true)
-		beat(backends.BeatRenew, true)
-		beat(backends.BeatRenew, false)
-		beat(backends.BeatJoin, true)
-		beat(backends.BeatLeave, false)
+		beat(backends.HeartbeatJoin, false)
+		beat(backends.HeartbeatRenew, true)
+		beat(backends.HeartbeatRenew, true)
+		beat(backends.HeartbeatRenew, false)
+		beat(backends.HeartbeatJoin, true)
+		beat(backends.HeartbeatLeave, false)
 	},
 }

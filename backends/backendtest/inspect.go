@@ -14,7 +14,7 @@ func (k *kit) mixture() map[backends.State][]string {
 	k.Helper()
 	ids := map[backends.State][]string{}
 	p := policy("q")
-	p.Keep = time.Hour
+	p.RetainDone = time.Hour
 	take := func(n int) []backends.Job {
 		k.put(numbered(n)...)
 		k.Shift(time.Second)
@@ -104,7 +104,7 @@ var inspecting = map[string]func(*kit){
 		k.mixture()
 		for i, name := range []string{"a", "b", "Q", "q1", "p", "r:x", "z"} {
 			p := policy(name)
-			p.Keep = time.Hour
+			p.RetainDone = time.Hour
 			for n := range 4 * i {
 				k.enqueue(backends.NewJob{Queue: name, Priority: int16(n % 3), Delay: time.Duration(n%4/3) * time.Hour})
 				k.Shift(time.Second)
@@ -151,11 +151,11 @@ var inspecting = map[string]func(*kit){
 		for i := range queues {
 			k.enqueue(backends.NewJob{Queue: fmt.Sprintf("queue-%d", i)})
 		}
-		before := m.Usage().Trips.Count
+		before := m.Usage().RoundTrips.Count
 		if all, err := k.inspector().Stats(k.Context(), ""); err != nil || len(all) != queues {
 			k.Fatalf("%d queues, %v", len(all), err)
 		}
-		if n := m.Usage().Trips.Count - before; n > queues/2 {
+		if n := m.Usage().RoundTrips.Count - before; n > queues/2 {
 			k.Errorf("%d round trips for %d queues", n, queues)
 		}
 	},

@@ -63,8 +63,8 @@ var keys = map[string]func(*kit){
 		if first[0].Duplicate || first[1].Duplicate || len(k.claim(9)) != 2 {
 			k.Errorf("stored %+v", first)
 		}
-		if len(r.Writes[1].Freed) != 0 {
-			k.Errorf("a duplicate made %v ready", r.Writes[1].Freed)
+		if len(r.Writes[1].MadeReady) != 0 {
+			k.Errorf("a duplicate made %v ready", r.Writes[1].MadeReady)
 		}
 	},
 	"AQueueIsAKeysScope": func(k *kit) {
@@ -101,13 +101,13 @@ var keys = map[string]func(*kit){
 	},
 	"PrunedOnlyWhenOver": func(k *kit) {
 		id := k.again("k", "", "")
-		k.sweep(backends.Sweep{Prune: true})
+		k.sweep(backends.Maintenance{Prune: true})
 		k.again("k", id, backends.StateReady)
 		k.Shift(keyTTL + time.Second)
-		k.sweep(backends.Sweep{Prune: true})
+		k.sweep(backends.Maintenance{Prune: true})
 		k.again("k", id, backends.StateReady)
 		k.settle(backends.Ack{Leases: each(k.one())}, 0)
-		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 1 {
+		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 1 {
 			k.Errorf("%d pruned, want the key", r.Pruned)
 		}
 		k.again("k", "", "")
@@ -121,7 +121,7 @@ var keys = map[string]func(*kit){
 		k.settle(backends.Ack{Leases: each(jobs[0], jobs[2])}, 0)
 		k.again("over", over, backends.StateDone)
 		k.Shift(keyTTL + time.Second)
-		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 1 {
+		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 1 {
 			k.Errorf("%d pruned, want one key of three", r.Pruned)
 		}
 		k.again("unfinished", unfinished, backends.StateClaimed)
@@ -132,7 +132,7 @@ var keys = map[string]func(*kit){
 		id := k.again("k", "", "")
 		k.settle(backends.Nack{Leases: each(k.one()), Dead: true}, 0)
 		k.Shift(keyTTL + time.Second)
-		k.sweep(backends.Sweep{Prune: true})
+		k.sweep(backends.Maintenance{Prune: true})
 		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, 1, true)
 		k.again("k", id, backends.StateReady)
 		k.Shift(keyTTL + time.Second)
@@ -172,7 +172,7 @@ var keys = map[string]func(*kit){
 			k.settle(backends.Nack{Leases: each(k.claim(n)...), Dead: true}, 0)
 			for _, pruned := range []bool{false, true} {
 				k.Shift(keyTTL + time.Second)
-				k.sweep(backends.Sweep{Prune: pruned})
+				k.sweep(backends.Maintenance{Prune: pruned})
 				if !pruned {
 					k.again("k", "", "")
 					k.nack(backends.Nack{Dead: true})

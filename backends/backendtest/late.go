@@ -105,7 +105,7 @@ func (x *interleaving) other() {
 		x.enqueue(1+x.number(5), time.Second)
 	case n < 9:
 		x.Shift(2 * time.Second)
-		x.sweep(backends.Sweep{Limit: 100})
+		x.sweep(backends.Maintenance{Limit: 100})
 		for _, payload := range x.later {
 			x.waiting[payload] = true
 		}
@@ -114,7 +114,7 @@ func (x *interleaving) other() {
 		i := x.number(len(x.held))
 		j := x.held[i]
 		x.held = append(x.held[:i], x.held[i+1:]...)
-		x.settle(backends.Release{Leases: each(j), Uncharged: true}, 0)
+		x.settle(backends.Release{Leases: each(j), Uncounted: true}, 0)
 		x.waiting[string(j.Payload)] = true
 	}
 }

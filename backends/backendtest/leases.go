@@ -22,7 +22,7 @@ func (k *kit) timed(lease, timeout time.Duration) backends.Job {
 func (k *kit) reaped(after time.Duration, want backends.Cause) {
 	k.Helper()
 	k.Shift(after)
-	r := k.sweep(backends.Sweep{})
+	r := k.sweep(backends.Maintenance{})
 	n := 0
 	for _, m := range r.Reaped {
 		n += m
@@ -32,9 +32,9 @@ func (k *kit) reaped(after time.Duration, want backends.Cause) {
 	}
 }
 
-func (k *kit) held(b backends.Backend, host backends.Identity) []backends.Held {
+func (k *kit) held(b backends.Backend, host backends.Identity) []backends.ClaimedJob {
 	k.Helper()
-	h, err := b.Held(k.Context(), host, "", 100)
+	h, err := b.ClaimedBy(k.Context(), host, "", 100)
 	if err != nil {
 		k.Fatalf("held: %v", err)
 	}
@@ -95,7 +95,7 @@ var leases = map[string]func(*kit){
 		if h := k.held(k, me); len(h) != 0 {
 			k.Errorf("its first owner still has %+v", h)
 		}
-		want := backends.Held{Lease: lease(j), Queue: "q"}
+		want := backends.ClaimedJob{Lease: lease(j), Queue: "q"}
 		if h := k.held(k, other); len(h) != 1 || h[0] != want {
 			k.Errorf("its new owner has %+v, want %+v", h, want)
 		}
@@ -112,7 +112,7 @@ var leases = map[string]func(*kit){
 		k.settle(backends.Extend{Leases: each(j), Bind: other}, 0)
 		k.settle(backends.Release{Leases: each(j), Owner: me, Cause: backends.CauseDisconnected}, 1)
 		k.settle(backends.Extend{Leases: each(j)}, 0)
-		k.settle(backends.Release{Leases: each(j), Owner: other, Uncharged: true}, 0)
+		k.settle(backends.Release{Leases: each(j), Owner: other, Uncounted: true}, 0)
 		k.one()
 	},
 	"NothingMovesTheDeadline": func(k *kit) {
@@ -152,7 +152,7 @@ var leases = map[string]func(*kit){
 		}
 		after := ""
 		for pages := 0; ; pages++ {
-			page, err := k.Held(k.Context(), me, after, 10)
+			page, err := k.ClaimedBy(k.Context(), me, after, 10)
 			if err != nil {
 				k.Fatal(err)
 			}

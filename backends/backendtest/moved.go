@@ -32,9 +32,9 @@ func Moved(t *testing.T, source backends.Backend, move func() backends.Backend) 
 		}
 		return commit(b, backends.Batch{Host: host, Claims: []backends.Claim{c}}).Claims[0].Jobs
 	}
-	beat := func(b backends.Backend, host backends.Identity, kind backends.BeatKind, lease time.Duration) backends.Pulse {
+	beat := func(b backends.Backend, host backends.Identity, kind backends.HeartbeatKind, lease time.Duration) backends.HeartbeatResult {
 		t.Helper()
-		p, err := b.Beat(ctx, backends.Beat{Host: host, Kind: kind, Name: "test", Lease: lease})
+		p, err := b.Heartbeat(ctx, backends.Heartbeat{Host: host, Kind: kind, Name: "test", Timeout: lease})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,36 +43,36 @@ func Moved(t *testing.T, source backends.Backend, move func() backends.Backend) 
 	put := func(b backends.Backend, payload string) {
 		commit(b, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte(payload)}}}}})
 	}
-	beat(source, other, backends.BeatJoin, time.Hour)
+	beat(source, other, backends.HeartbeatJoin, time.Hour)
 	put(source, "claimed")
 	held := claim(source, other)
 	if len(held) != 1 {
 		t.Fatalf("%d jobs are claimed", len(held))
 	}
 	put(source, "ready")
-	beat(source, other, backends.BeatRenew, time.Millisecond) // its last one: soon it has expired
+	beat(source, other, backends.HeartbeatRenew, time.Millisecond) // its last one: soon it has expired
 
 	b := move()
-	beat(b, me, backends.BeatJoin, time.Hour)
+	beat(b, me, backends.HeartbeatJoin, time.Hour)
 	if jobs := claim(b, me); len(jobs) != 1 || string(jobs[0].Payload) != "ready" || jobs[0].Attempt != 1 {
 		t.Fatalf("at first it gives out %+v", jobs)
 	}
 	var gone backends.Peer
 	testwait.Until(t, "the sidecar that had the jobs has expired", func() bool {
-		peers := beat(b, me, backends.BeatRenew, time.Hour).Peers
+		peers := beat(b, me, backends.HeartbeatRenew, time.Hour).Peers
 		at := slices.IndexFunc(peers, func(p backends.Peer) bool { return p.Host == other && p.Expired })
 		if at >= 0 {
 			gone = peers[at]
 		}
 		return at >= 0
 	})
-	if _, err := b.Sweep(ctx, backends.Sweep{Limit: 10, Suspects: []backends.Suspect{{Host: other, Beats: gone.Beats}}}); err != nil {
+	if _, err := b.Maintain(ctx, backends.Maintenance{Limit: 10, Suspects: []backends.Suspect{{Host: other, Heartbeats: gone.Heartbeats}}}); err != nil {
 		t.Fatal(err)
 	}
 	// A policy's back-off may hold it for a moment.
 	var again []backends.Job
 	testwait.Until(t, "the claimed job comes again", func() bool {
-		if _, err := b.Sweep(ctx, backends.Sweep{Limit: 10}); err != nil {
+		if _, err := b.Maintain(ctx, backends.Maintenance{Limit: 10}); err != nil {
 			t.Fatal(err)
 		}
 		again = claim(b, me)

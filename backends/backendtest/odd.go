@@ -43,14 +43,14 @@ func (k *kit) oddValue(column, expression string, old bool) {
 	refused := k.Plain(column, expression, old)
 	k.Shift(time.Minute)
 	what := fmt.Sprintf("%s = %.60s (old: %v, refused: %v)", column, expression, old, refused != nil)
-	swept, err := k.Sweep(k.Context(), backends.Sweep{Limit: 100, Prune: true, Waiting: []string{"q"}})
+	swept, err := k.Maintain(k.Context(), backends.Maintenance{Limit: 100, Prune: true, Waiting: []string{"q"}})
 	if err != nil || swept.Reaped[backends.CauseLeaseEnded] != 1 || swept.Promoted < 1 || refused != nil && swept.Unusable != nil {
 		k.Errorf("%s: the sweep says %+v, %v", what, swept, err)
 	}
 	// What was stored before must not hide what comes later.
 	k.enqueue(backends.NewJob{Queue: "q", Payload: []byte("later"), Delay: time.Second})
 	k.Shift(2 * time.Second)
-	next, err := k.Sweep(k.Context(), backends.Sweep{Limit: 100, Prune: true})
+	next, err := k.Maintain(k.Context(), backends.Maintenance{Limit: 100, Prune: true})
 	if err != nil || next.Promoted != 1 {
 		k.Errorf("%s: the next sweep says %+v, %v", what, next, err)
 	}

@@ -78,7 +78,7 @@ var order = map[string]func(*kit){
 		k.put("a", "b")
 		first := k.claim(1)
 		k.put("c")
-		k.settle(backends.Release{Leases: each(first...), Uncharged: true}, 0)
+		k.settle(backends.Release{Leases: each(first...), Uncounted: true}, 0)
 		jobs := k.claim(9)
 		k.given(jobs, "a", "b", "c")
 		if jobs[0].Attempt != 1 {
@@ -98,11 +98,11 @@ var order = map[string]func(*kit){
 			k.settle(backends.Ack{Leases: each(k.claim(batch)...)}, 0)
 		}
 		k.none()
-		back := backends.Release{Leases: each(r.Claims[0].Jobs...), Uncharged: true}
+		back := backends.Release{Leases: each(r.Claims[0].Jobs...), Uncounted: true}
 		if _, err := second.Commit(k.Context(), backends.Batch{Writes: []backends.Write{back}}); err != nil {
 			k.Fatal(err)
 		}
-		if r := k.sweep(backends.Sweep{Waiting: []string{"q"}}); !slices.Equal(r.Ready, []string{"q"}) {
+		if r := k.sweep(backends.Maintenance{Waiting: []string{"q"}}); !slices.Equal(r.Ready, []string{"q"}) {
 			k.Errorf("work is ready in %v, want q", r.Ready)
 		}
 		k.given(k.claim(1), "0")
@@ -121,7 +121,7 @@ var order = map[string]func(*kit){
 		k.enqueue(at(3*time.Second, "third"), at(time.Second, "first"), at(2*time.Second, "second"), at(time.Hour, "not yet"))
 		k.put("waiting")
 		k.Shift(time.Minute)
-		if r := k.sweep(backends.Sweep{}); r.Promoted != 3 {
+		if r := k.sweep(backends.Maintenance{}); r.Promoted != 3 {
 			k.Fatalf("%d promoted, want 3", r.Promoted)
 		}
 		k.put("after")
@@ -135,7 +135,7 @@ var order = map[string]func(*kit){
 		}
 		k.Shift(time.Minute)
 		for i, more := range []bool{true, true, false} {
-			if r := k.sweep(backends.Sweep{Limit: 2}); r.More != more {
+			if r := k.sweep(backends.Maintenance{Limit: 2}); r.More != more {
 				k.Fatalf("bite %d: more is %v, want %v", i, r.More, more)
 			}
 		}

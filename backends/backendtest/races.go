@@ -190,7 +190,7 @@ var races = map[string]func(*kit){
 				acked.Add(int64(1 - len(r.Writes[0].Lost)))
 			})
 			wg.Go(func() {
-				r, err := k.Sweep(k.Context(), backends.Sweep{Limit: 10})
+				r, err := k.Maintain(k.Context(), backends.Maintenance{Limit: 10})
 				if err != nil {
 					k.Error(err)
 					return
@@ -254,7 +254,7 @@ var races = map[string]func(*kit){
 		}
 		ctx := testwait.Context(k)
 		for range 20 {
-			if p, err := k.Beat(ctx, backends.Beat{Host: me, Kind: backends.BeatRenew, Name: "test", Lease: hostLease}); err != nil || !p.Alive {
+			if p, err := k.Heartbeat(ctx, backends.Heartbeat{Host: me, Kind: backends.HeartbeatRenew, Name: "test", Timeout: hostLease}); err != nil || !p.Alive {
 				k.Errorf("a beat under load: %+v, %v", p, err)
 			}
 		}

@@ -25,10 +25,10 @@ func (k *kit) finish(p backends.Policy, dead bool) string {
 func (k *kit) pruned(after time.Duration, want int) {
 	k.Helper()
 	k.Shift(after)
-	if r := k.sweep(backends.Sweep{}); r.Pruned != 0 {
+	if r := k.sweep(backends.Maintenance{}); r.Pruned != 0 {
 		k.Fatalf("a sweep that was not asked to prune deleted %d", r.Pruned)
 	}
-	if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != want {
+	if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != want {
 		k.Fatalf("%d pruned, want %d", r.Pruned, want)
 	}
 }
@@ -36,7 +36,7 @@ func (k *kit) pruned(after time.Duration, want int) {
 var retention = map[string]func(*kit){
 	"DoneJobsStayForKeep": func(k *kit) {
 		p := policy("q")
-		p.Keep = time.Hour
+		p.RetainDone = time.Hour
 		id := k.finish(p, false)
 		k.pruned(59*time.Minute, 0)
 		k.state(id, backends.StateDone)
@@ -55,7 +55,7 @@ var retention = map[string]func(*kit){
 	},
 	"DeadJobsForEver": func(k *kit) {
 		p := policy("q")
-		p.KeepDead = 0
+		p.RetainDead = 0
 		id := k.finish(p, true)
 		k.pruned(10*365*24*time.Hour, 0)
 		k.state(id, backends.StateDead)
@@ -64,7 +64,7 @@ var retention = map[string]func(*kit){
 		k.put("a")
 		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Hour})
 		k.Shift(10 * 365 * 24 * time.Hour)
-		if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 0 || r.Promoted != 1 {
+		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.Promoted != 1 {
 			k.Errorf("%+v", r)
 		}
 		if n := len(k.claim(9)); n != 2 {
@@ -74,7 +74,7 @@ var retention = map[string]func(*kit){
 	"WhatIsOverGoesAlone": func(k *kit) { // beside everything that must stay
 		keep := func(d, dead time.Duration) backends.Policy {
 			p := policy("q")
-			p.Keep, p.KeepDead = d, dead
+			p.RetainDone, p.RetainDead = d, dead
 			return p
 		}
 		over := []string{k.finish(keep(time.Hour, 0), false), k.finish(keep(0, time.Hour), true)}
@@ -97,7 +97,7 @@ var retention = map[string]func(*kit){
 	},
 	"KeepIsThatOfTheClaim": func(k *kit) {
 		short, long := policy("q"), policy("q")
-		short.Keep, long.Keep = 0, time.Hour
+		short.RetainDone, long.RetainDone = 0, time.Hour
 		k.put(numbered(3)...)
 		before := k.commit(k.claims(me, 1, 0, short)).Claims[0].Jobs // and then the config is changed
 		during := k.commit(k.claims(me, 1, 0, long)).Claims[0].Jobs
@@ -111,7 +111,7 @@ var retention = map[string]func(*kit){
 	"PruneTogether": func(k *kit) {
 		const n = 30
 		p := policy("q")
-		p.Keep = time.Hour
+		p.RetainDone = time.Hour
 		k.put(numbered(n)...)
 		k.settle(backends.Ack{Leases: each(k.commit(k.claims(me, n, 0, p)).Claims[0].Jobs...)}, 0)
 		k.Shift(time.Hour)
@@ -120,7 +120,7 @@ var retention = map[string]func(*kit){
 		for range 3 {
 			all.Go(func() {
 				for pruned.Load() < n && k.Context().Err() == nil { // what another one has locked is passed over
-					r, err := k.Sweep(k.Context(), backends.Sweep{Limit: 10, Prune: true, Bite: 4})
+					r, err := k.Maintain(k.Context(), backends.Maintenance{Limit: 10, Prune: true, PruneBatch: 4})
 					if err != nil {
 						k.Error(err)
 						return
@@ -139,18 +139,18 @@ var retention = map[string]func(*kit){
 	},
 	"PruneInBites": func(k *kit) {
 		p := policy("q")
-		p.Keep = time.Hour
+		p.RetainDone = time.Hour
 		k.put(numbered(5)...)
 		k.settle(backends.Ack{Leases: each(k.commit(k.claims(me, 5, 0, p)).Claims[0].Jobs...)}, 0)
 		k.Shift(time.Hour)
 		total := 0
 		for range 3 {
-			r := k.sweep(backends.Sweep{Prune: true, Bite: 2})
-			if r.Overdue != 0 || r.More {
-				k.Errorf("overdue for %v, more: %v", r.Overdue, r.More)
+			r := k.sweep(backends.Maintenance{Prune: true, PruneBatch: 2})
+			if r.PruneOverdue != 0 || r.More {
+				k.Errorf("overdue for %v, more: %v", r.PruneOverdue, r.More)
 			}
-			if total += r.Pruned; r.Rest != (total < 5) || r.Pruning <= 0 {
-				k.Errorf("after %d there is more: %v; it took %v", total, r.Rest, r.Pruning)
+			if total += r.Pruned; r.PruneMore != (total < 5) || r.LongestPrune <= 0 {
+				k.Errorf("after %d there is more: %v; it took %v", total, r.PruneMore, r.LongestPrune)
 			}
 		}
 		if total != 5 {

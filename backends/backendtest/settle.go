@@ -20,7 +20,7 @@ var settling = map[string]func(*kit){
 		k.settle(backends.Ack{Leases: each(j)}, 0)
 		k.settle(backends.Ack{Leases: each(j)}, 1)
 		k.settle(backends.Nack{Leases: each(j)}, 1)
-		k.settle(backends.Release{Leases: each(j), Uncharged: true}, 1)
+		k.settle(backends.Release{Leases: each(j), Uncounted: true}, 1)
 		k.settle(backends.Extend{Leases: each(j), Bind: me}, 1)
 	},
 	"TwiceInOneCommit": func(k *kit) {
@@ -60,7 +60,7 @@ var settling = map[string]func(*kit){
 	"AStaleTokenAfterANewClaim": func(k *kit) {
 		k.put("a")
 		old := k.one()
-		k.settle(backends.Release{Leases: each(old), Uncharged: true}, 0)
+		k.settle(backends.Release{Leases: each(old), Uncounted: true}, 0)
 		fresh := k.one()
 		for _, w := range []backends.Write{
 			backends.Ack{Leases: each(old)}, backends.Nack{Leases: each(old), Dead: true},
@@ -77,7 +77,7 @@ var settling = map[string]func(*kit){
 		k.Shift(2 * time.Second)
 		k.settle(backends.Extend{Leases: each(j)}, 0) // over, but nobody took it back: still valid
 		k.Shift(2 * time.Second)
-		k.sweep(backends.Sweep{})
+		k.sweep(backends.Maintenance{})
 		k.settle(backends.Ack{Leases: each(j)}, 1)
 		if again := k.one(); again.Attempt != 2 {
 			k.Errorf("attempt %d, want 2", again.Attempt)
@@ -108,8 +108,8 @@ var settling = map[string]func(*kit){
 		if r.Lost[0] != lease(jobs[1]) {
 			k.Errorf("lost %v, want the second", r.Lost)
 		}
-		if len(r.Freed) != 1 || r.Freed[0] != "q" {
-			k.Errorf("freed %v, want q once", r.Freed)
+		if len(r.MadeReady) != 1 || r.MadeReady[0] != "q" {
+			k.Errorf("freed %v, want q once", r.MadeReady)
 		}
 		k.given(k.claim(9), "a", "c")
 	},
@@ -118,24 +118,24 @@ var settling = map[string]func(*kit){
 		j := k.one()
 		follow := []backends.NewJob{{Queue: "p", Payload: []byte("1")}, {Queue: "p", Payload: []byte("2"), Delay: time.Hour}}
 		r := k.settle(backends.Ack{Leases: each(j), Enqueue: follow}, 0)
-		if len(r.Stored) != 2 || len(r.Freed) != 1 || r.Freed[0] != "p" {
-			k.Errorf("stored %v, freed %v", r.Stored, r.Freed)
+		if len(r.Stored) != 2 || len(r.MadeReady) != 1 || r.MadeReady[0] != "p" {
+			k.Errorf("stored %v, freed %v", r.Stored, r.MadeReady)
 		}
 		r = k.settle(backends.Ack{Leases: each(j), Enqueue: follow}, 1)
-		if len(r.Stored) != 0 || len(r.Freed) != 0 {
-			k.Errorf("with a lost lease: stored %v, freed %v", r.Stored, r.Freed)
+		if len(r.Stored) != 0 || len(r.MadeReady) != 0 {
+			k.Errorf("with a lost lease: stored %v, freed %v", r.Stored, r.MadeReady)
 		}
 		k.given(k.commit(k.claims(me, 9, 0, policy("p"))).Claims[0].Jobs, "1")
 	},
 	"AStaleAckStoresNoFollowUp": func(k *kit) {
 		k.put("a")
 		old := k.one()
-		k.settle(backends.Release{Leases: each(old), Uncharged: true}, 0)
+		k.settle(backends.Release{Leases: each(old), Uncounted: true}, 0)
 		fresh := k.one()
 		for _, key := range []string{"", "k"} {
 			follow := backends.NewJob{Queue: "p", Key: key, KeyTTL: keyTTL}
-			if r := k.settle(backends.Ack{Leases: each(old), Enqueue: []backends.NewJob{follow}}, 1); len(r.Stored) != 0 || len(r.Freed) != 0 {
-				k.Errorf("with a stale lease and the key %q: stored %v, freed %v", key, r.Stored, r.Freed)
+			if r := k.settle(backends.Ack{Leases: each(old), Enqueue: []backends.NewJob{follow}}, 1); len(r.Stored) != 0 || len(r.MadeReady) != 0 {
+				k.Errorf("with a stale lease and the key %q: stored %v, freed %v", key, r.Stored, r.MadeReady)
 			}
 		}
 		k.given(k.commit(k.claims(me, 9, 0, policy("p"))).Claims[0].Jobs)
@@ -145,7 +145,7 @@ var settling = map[string]func(*kit){
 	"AckIsKeptAsTheClaimSaid": func(k *kit) {
 		ids := k.put("a", "b", "c")
 		p := policy("q")
-		p.Keep = time.Hour
+		p.RetainDone = time.Hour
 		jobs := k.commit(k.claims(me, 3, 0, p)).Claims[0].Jobs
 		k.settle(backends.Ack{Leases: each(jobs[0]), Result: []byte("r\x00\xff")}, 0)
 		k.settle(backends.Ack{Leases: each(jobs[1])}, 0)
@@ -161,11 +161,11 @@ var settling = map[string]func(*kit){
 		r := k.write(backends.Enqueue{Jobs: []backends.NewJob{
 			{Queue: "p", Delay: time.Hour}, {Queue: "q"}, {Queue: "r", RunAt: time.Now().Add(-time.Hour)}, {Queue: "q"},
 		}})
-		if len(r.Freed) != 2 || r.Freed[0] != "q" || r.Freed[1] != "r" {
-			k.Errorf("freed %v, want q and r", r.Freed)
+		if len(r.MadeReady) != 2 || r.MadeReady[0] != "q" || r.MadeReady[1] != "r" {
+			k.Errorf("freed %v, want q and r", r.MadeReady)
 		}
-		if r := k.settle(backends.Nack{Leases: each(k.claim(1)...), Delay: time.Second, HasDelay: true}, 0); len(r.Freed) != 0 {
-			k.Errorf("a delayed nack freed %v", r.Freed)
+		if r := k.settle(backends.Nack{Leases: each(k.claim(1)...), Delay: time.Second, HasDelay: true}, 0); len(r.MadeReady) != 0 {
+			k.Errorf("a delayed nack freed %v", r.MadeReady)
 		}
 	},
 }

@@ -21,7 +21,7 @@ func Silent(t *testing.T, open func(ctx context.Context, address string, login t
 	}
 	defer ln.Close()
 	address := ln.Addr().String()
-	if err := open(t.Context(), address, 100*time.Millisecond); !backends.IsAway(err) || !strings.Contains(err.Error(), "no answer to the login within 100ms") {
+	if err := open(t.Context(), address, 100*time.Millisecond); !backends.IsUnreachable(err) || !strings.Contains(err.Error(), "no answer to the login within 100ms") {
 		t.Errorf("a silent server: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -37,7 +37,7 @@ func Silent(t *testing.T, open func(ctx context.Context, address string, login t
 	}
 	defer conn.Close()
 	cancel(errors.New("nobody waits"))
-	if err := <-opened; !backends.IsAway(err) {
+	if err := <-opened; !backends.IsUnreachable(err) {
 		t.Errorf("nobody waits for it any more: %v", err)
 	}
 }

@@ -12,8 +12,8 @@ var sweeping = map[string]func(*kit){
 	"NothingToDo": func(k *kit) {
 		k.put("a")
 		k.one()
-		r := k.sweep(backends.Sweep{Waiting: []string{"q", "none"}, Prune: true})
-		if len(r.Ready)+len(r.Freed)+r.Promoted+len(r.Reaped)+r.Pruned != 0 || r.More || r.Next >= 0 {
+		r := k.sweep(backends.Maintenance{Waiting: []string{"q", "none"}, Prune: true})
+		if len(r.Ready)+len(r.MadeReady)+r.Promoted+len(r.Reaped)+r.Pruned != 0 || r.More || r.Next >= 0 {
 			k.Errorf("%+v, want nothing", r)
 		}
 	},
@@ -21,7 +21,7 @@ var sweeping = map[string]func(*kit){
 		k.put("a")
 		k.enqueue(backends.NewJob{Queue: "p"}, backends.NewJob{Queue: "late", Delay: time.Hour})
 		k.command(backends.Command{Kind: backends.Pause, Queue: "q"}, 0, false)
-		r := k.sweep(backends.Sweep{Waiting: []string{"late", "q", "none"}})
+		r := k.sweep(backends.Maintenance{Waiting: []string{"late", "q", "none"}})
 		if !slices.Equal(r.Ready, []string{"q"}) {
 			k.Errorf("ready in %v, want q (pause or not), and not p (nobody waits for it)", r.Ready)
 		}
@@ -29,16 +29,16 @@ var sweeping = map[string]func(*kit){
 	"PromotedIsFreedAndReady": func(k *kit) {
 		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Second}, backends.NewJob{Queue: "p", Delay: time.Second}, backends.NewJob{Queue: "q", Delay: time.Second})
 		k.Shift(time.Minute)
-		r := k.sweep(backends.Sweep{Waiting: []string{"q"}})
-		slices.Sort(r.Freed)
-		if !slices.Equal(r.Freed, []string{"p", "q"}) || !slices.Equal(r.Ready, []string{"q"}) || r.Promoted != 3 || r.Next >= 0 {
+		r := k.sweep(backends.Maintenance{Waiting: []string{"q"}})
+		slices.Sort(r.MadeReady)
+		if !slices.Equal(r.MadeReady, []string{"p", "q"}) || !slices.Equal(r.Ready, []string{"q"}) || r.Promoted != 3 || r.Next >= 0 {
 			k.Errorf("%+v", r)
 		}
 	},
 	"NextIsTheEarliest": func(k *kit) {
 		next := func(want time.Duration) {
 			k.Helper()
-			if r := k.sweep(backends.Sweep{}); r.Next > want || r.Next < want-time.Second*3/4 {
+			if r := k.sweep(backends.Maintenance{}); r.Next > want || r.Next < want-time.Second*3/4 {
 				k.Errorf("next in %v, want %v", r.Next, want)
 			}
 		}
@@ -53,7 +53,7 @@ var sweeping = map[string]func(*kit){
 	},
 	"NextIsNotFarAway": func(k *kit) { // further than a time.Duration reaches
 		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Hour}, backends.NewJob{Queue: "p", RunAt: time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)})
-		if r := k.sweep(backends.Sweep{}); r.Next > time.Hour || r.Next < time.Hour-time.Second {
+		if r := k.sweep(backends.Maintenance{}); r.Next > time.Hour || r.Next < time.Hour-time.Second {
 			k.Errorf("next in %v, want an hour", r.Next)
 		}
 	},
@@ -73,7 +73,7 @@ var sweeping = map[string]func(*kit){
 			wg.Go(func() {
 				b := []backends.Backend{k.Backend, second}[i%2]
 				for more := true; more; {
-					r, err := b.Sweep(k.Context(), backends.Sweep{Limit: 7})
+					r, err := b.Maintain(k.Context(), backends.Maintenance{Limit: 7})
 					if err != nil {
 						k.Error(err)
 						return
@@ -96,7 +96,7 @@ var sweeping = map[string]func(*kit){
 		k.Shift(time.Minute)
 		total := 0
 		for range 3 {
-			r := k.sweep(backends.Sweep{Limit: 2})
+			r := k.sweep(backends.Maintenance{Limit: 2})
 			total += r.Reaped[backends.CauseLeaseEnded]
 			if r.More != (total < 5) {
 				k.Errorf("more is %v after %d", r.More, total)

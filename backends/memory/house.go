@@ -11,24 +11,24 @@ import (
 )
 
 // Beat implements backends.Backend.
-func (b *Backend) Beat(ctx context.Context, beat backends.Beat) (p backends.Pulse, err error) {
+func (b *Backend) Heartbeat(ctx context.Context, beat backends.Heartbeat) (p backends.HeartbeatResult, err error) {
 	if err := b.fault("beat"); err != nil {
 		return p, err
 	}
 	err = b.do(ctx, func() error {
 		h := b.hosts[beat.Host]
-		if h == nil && beat.Kind == backends.BeatJoin {
+		if h == nil && beat.Kind == backends.HeartbeatJoin {
 			h = &host{}
 			b.hosts[beat.Host] = h
 		}
-		leave := beat.Kind == backends.BeatLeave // which may be said twice
+		leave := beat.Kind == backends.HeartbeatLeave // which may be said twice
 		if p.Alive = h != nil && !h.dead && (!h.left || leave); p.Alive {
 			h.beats++
-			h.expires, h.left, h.reads, h.lease = b.now.Add(beat.Lease), leave, beat.Reads, beat.Lease
+			h.expires, h.left, h.reads, h.lease = b.now.Add(beat.Timeout), leave, beat.DepthLeader, beat.Timeout
 		}
 		for id, h := range b.hosts {
 			if id != beat.Host {
-				p.Peers = append(p.Peers, backends.Peer{Host: id, Beats: h.beats, Expired: b.ended(h), Dead: h.dead, Reads: h.reads})
+				p.Peers = append(p.Peers, backends.Peer{Host: id, Heartbeats: h.beats, Expired: b.ended(h), Dead: h.dead, DepthLeader: h.reads})
 			}
 		}
 		return nil
@@ -37,7 +37,7 @@ func (b *Backend) Beat(ctx context.Context, beat backends.Beat) (p backends.Puls
 }
 
 // Held implements backends.Backend.
-func (b *Backend) Held(ctx context.Context, h backends.Identity, after string, limit int) (held []backends.Held, err error) {
+func (b *Backend) ClaimedBy(ctx context.Context, h backends.Identity, after string, limit int) (held []backends.ClaimedJob, err error) {
 	if err := b.fault("held"); err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (b *Backend) Held(ctx context.Context, h backends.Identity, after string, l
 		for _, j := range b.sorted(limit, bySeq, func(j *job) bool {
 			return j.state == backends.StateClaimed && j.owner == h && j.seq > from
 		}) {
-			held = append(held, backends.Held{Lease: backends.Lease{Job: j.id, Token: j.token}, Queue: j.Queue, Timed: j.lease > 0})
+			held = append(held, backends.ClaimedJob{Lease: backends.Lease{Job: j.id, Token: j.token}, Queue: j.Queue, Timed: j.lease > 0})
 		}
 		return nil
 	})
@@ -70,7 +70,7 @@ func byClaimed(x, y *job) int  { return x.claimed.Compare(y.claimed) }
 func byFinished(x, y *job) int { return x.finished.Compare(y.finished) }
 
 // Sweep implements backends.Backend.
-func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept, err error) {
+func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backends.MaintenanceResult, err error) {
 	if err := b.fault("sweep"); err != nil {
 		return r, err
 	}
@@ -87,13 +87,13 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 		over := func(at time.Time) bool { return !at.IsZero() && !at.After(b.now) }
 		reap := func(j *job, c backends.Cause) {
 			r.Reaped[c]++
-			b.meet(j, j.tried().Reaped(c))
-			r.Fallen.Add(j.Queue, c, j.state == backends.StateDead)
+			b.meet(j, j.tried().AfterReap(c))
+			r.Failed.Add(j.Queue, c, j.state == backends.StateDead)
 		}
 		r.Promoted = bite(byRunAt, func(j *job) bool {
 			return j.state == backends.StateScheduled && over(j.runAt)
 		}, func(j *job) {
-			b.meet(j, backends.Fate{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses, Unrecorded: j.Unrecorded})
+			b.meet(j, backends.Disposition{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses, PrefetchLosses: j.PrefetchLosses})
 		})
 		bite(byClaimed, func(j *job) bool {
 			at, _ := j.due()
@@ -103,16 +103,16 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 		bite(byClaimed, b.orphan, func(j *job) { reap(j, backends.CauseSidecarLost) })
 		b.forgetHosts()
 		if s.Prune {
-			found := b.sorted(s.Most(), bySeq, func(j *job) bool { return over(j.expires) })
+			found := b.sorted(s.PruneLimit(), bySeq, func(j *job) bool { return over(j.expires) })
 			for _, j := range found {
-				r.Overdue = max(r.Overdue, b.now.Sub(j.expires))
+				r.PruneOverdue = max(r.PruneOverdue, b.now.Sub(j.expires))
 				delete(b.jobs, j.id)
 			}
-			r.Bitten(len(found), len(found), s.Most(), time.Nanosecond)
-			n := b.pruneKeys(s.Most())
-			r.Bitten(n, n, s.Most(), time.Nanosecond)
+			r.AddPruned(len(found), len(found), s.PruneLimit(), time.Nanosecond)
+			n := b.pruneKeys(s.PruneLimit())
+			r.AddPruned(n, n, s.PruneLimit(), time.Nanosecond)
 		}
-		r.Freed, r.Next = b.freed, b.nextDue()
+		r.MadeReady, r.Next = b.freed, b.nextDue()
 		for _, q := range s.Waiting {
 			if b.next(backends.Policy{Queue: q}) != nil {
 				r.Ready = append(r.Ready, q)
@@ -126,7 +126,7 @@ func (b *Backend) Sweep(ctx context.Context, s backends.Sweep) (r backends.Swept
 // giveUp marks the suspects dead that are still what they were.
 func (b *Backend) giveUp(suspects []backends.Suspect) {
 	for _, s := range suspects {
-		if h := b.hosts[s.Host]; h != nil && h.beats == s.Beats && b.ended(h) {
+		if h := b.hosts[s.Host]; h != nil && h.beats == s.Heartbeats && b.ended(h) {
 			h.dead = true
 		}
 	}

@@ -143,7 +143,7 @@ func (j *job) suits(c backends.Command) bool {
 		return j.state == backends.StateDead && (c.All || named)
 	case backends.Delete:
 		return j.state != backends.StateClaimed && named
-	case backends.ForceRelease:
+	case backends.Reclaim:
 		return j.state == backends.StateClaimed && named
 	default:
 		return j.state == c.State
@@ -166,9 +166,9 @@ func (b *Backend) command(j *job, kind backends.CommandKind) {
 		if j.Key != "" {
 			b.keys[key{j.Queue, j.Key}] = j
 		}
-		b.meet(j, backends.Fate{State: backends.StateReady})
-	case backends.ForceRelease:
-		b.meet(j, j.tried().Released(backends.Release{Uncharged: true}))
+		b.meet(j, backends.Disposition{State: backends.StateReady})
+	case backends.Reclaim:
+		b.meet(j, j.tried().AfterRelease(backends.Release{Uncounted: true}))
 	default:
 		b.become(j, backends.StateDeleted, time.Time{})
 		delete(b.jobs, j.id)

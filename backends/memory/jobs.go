@@ -12,9 +12,9 @@ import (
 )
 
 // tried is how the job stands once the delivery of its claim is counted.
-func (j *job) tried() backends.Standing {
-	s := j.Standing
-	if s.Ahead {
+func (j *job) tried() backends.AttemptState {
+	s := j.AttemptState
+	if s.Prefetched {
 		s.Attempts++
 	}
 	return s
@@ -22,8 +22,8 @@ func (j *job) tried() backends.Standing {
 
 // deliver records the delivery of j's claim.
 func (j *job) deliver(worker string) {
-	j.Standing = j.tried()
-	j.Ahead, j.Unrecorded, j.worker = false, 0, cmp.Or(j.worker, worker)
+	j.AttemptState = j.tried()
+	j.Prefetched, j.PrefetchLosses, j.worker = false, 0, cmp.Or(j.worker, worker)
 }
 
 // valid is the job that the lease is valid for; nil: none.
@@ -109,9 +109,9 @@ func (b *Backend) ack(j *job, result []byte) {
 }
 
 // meet makes a job's fate come true.
-func (b *Backend) meet(j *job, f backends.Fate) {
+func (b *Backend) meet(j *job, f backends.Disposition) {
 	b.become(j, f.State, b.in(j.keepDead))
-	j.Attempts, j.Losses, j.Ahead, j.Unrecorded = f.Attempts, f.Losses, false, f.Unrecorded
+	j.Attempts, j.Losses, j.Prefetched, j.PrefetchLosses = f.Attempts, f.Losses, false, f.PrefetchLosses
 	if f.Cause != "" {
 		j.failures = append(j.failures, backends.Failure{Attempt: j.Attempts, Cause: f.Cause, Message: f.Message, At: b.now})
 	}
@@ -143,14 +143,14 @@ func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.Claim
 				break
 			}
 			j.timeout, j.Limit = cmp.Or(j.Timeout, p.Timeout), cmp.Or(j.MaxAttempts, p.MaxAttempts)
-			j.Backoff, j.BackoffMax, j.keep, j.keepDead = p.Backoff, p.BackoffMax, p.Keep, p.KeepDead
+			j.Backoff, j.BackoffMax, j.keep, j.keepDead = p.Backoff, p.BackoffMax, p.RetainDone, p.RetainDead
 			n := int64(len(j.Payload))
 			if c.MaxPayload > 0 && n > c.MaxPayload {
-				b.meet(j, backends.Fate{
+				b.meet(j, backends.Disposition{
 					State: backends.StateDead, Attempts: j.Attempts + 1,
 					Cause: backends.CauseTooLarge, Message: backends.TooLarge(n, c.MaxPayload),
 				})
-				r.Fallen.Add(j.Queue, backends.CauseTooLarge, true)
+				r.Failed.Add(j.Queue, backends.CauseTooLarge, true)
 				continue
 			}
 			if size += n; (len(r.Jobs) > 0 || c.Strict) && c.MaxBytes > 0 && size > c.MaxBytes {
@@ -185,10 +185,10 @@ func (b *Backend) take(j *job, h backends.Identity, s backends.Slot) backends.Jo
 	j.token, j.owner, j.worker, j.claimed = s.Token, h, s.Worker, b.now
 	j.lease, j.leaseEnd, j.deadline = s.Lease, b.in(s.Lease), b.in(j.timeout)
 	j.fence = max(j.fence+1, b.now.UnixMicro())
-	if s.Ahead {
+	if s.Prefetch {
 		j.worker = "" // nobody yet
 	}
-	if j.Ahead = s.Uncharged(j.Unrecorded, j.Limit); !j.Ahead {
+	if j.Prefetched = s.Uncounted(j.PrefetchLosses, j.Limit); !j.Prefetched {
 		j.Attempts++
 	}
 	g := backends.Job{

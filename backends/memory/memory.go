@@ -37,7 +37,7 @@ var _ interface {
 
 type job struct {
 	backends.NewJob
-	backends.Standing
+	backends.AttemptState
 	id                       string
 	seq, pos, fence          int64
 	state                    backends.State
@@ -101,7 +101,7 @@ func New(opts ...Option) *Backend {
 
 // Info implements backends.Backend.
 func (b *Backend) Info() backends.Info {
-	return backends.Info{Engine: "memory", Version: "1", Place: "memory", Database: "AAAAAAAAAAA", Ahead: true}
+	return backends.Info{Engine: "memory", Version: "1", Address: "memory", Database: "AAAAAAAAAAA", Prefetch: true}
 }
 
 // Close implements backends.Backend.
@@ -148,7 +148,7 @@ func (b *Backend) Commit(ctx context.Context, batch backends.Batch) (res backend
 
 func (b *Backend) commit(batch backends.Batch, res *backends.Results) error {
 	if h := b.hosts[batch.Host]; len(batch.Claims) > 0 && (h == nil || h.dead || h.left) {
-		return backends.ErrHostLost
+		return backends.ErrEvicted
 	}
 	for _, w := range batch.Writes {
 		if err := b.refused(w); err != nil {
@@ -158,7 +158,7 @@ func (b *Backend) commit(batch backends.Batch, res *backends.Results) error {
 	for _, w := range batch.Writes {
 		b.freed = nil
 		r := b.write(w)
-		r.Freed = b.freed
+		r.MadeReady = b.freed
 		res.Writes = append(res.Writes, r)
 	}
 	for _, c := range batch.Claims {
@@ -197,18 +197,18 @@ func (b *Backend) write(w backends.Write) (r backends.WriteResult) {
 		}
 	case backends.Nack:
 		r.Lost = b.each(w.Leases, 0, func(j *job) {
-			b.meet(j, j.tried().Nacked(w))
-			r.Fallen.Add(j.Queue, backends.CauseNacked, j.state == backends.StateDead)
+			b.meet(j, j.tried().AfterNack(w))
+			r.Failed.Add(j.Queue, backends.CauseNacked, j.state == backends.StateDead)
 		})
 	case backends.Extend:
 		r.Lost = b.each(w.Leases, 0, func(j *job) { b.extend(j, w) })
 	case backends.Release:
 		r.Lost = b.each(w.Leases, w.Owner, func(j *job) {
-			b.meet(j, j.tried().Released(w))
-			r.Fallen.Add(j.Queue, w.Cause, j.state == backends.StateDead)
+			b.meet(j, j.tried().AfterRelease(w))
+			r.Failed.Add(j.Queue, w.Cause, j.state == backends.StateDead)
 		})
 	case backends.Deliver:
-		for _, h := range w.Handed {
+		for _, h := range w.Deliveries {
 			r.Lost = append(r.Lost, b.each([]backends.Lease{h.Lease}, 0, func(j *job) { j.deliver(h.Worker) })...)
 		}
 	}

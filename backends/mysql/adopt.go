@@ -20,7 +20,7 @@ var _ backends.Adopter = (*Store)(nil)
 const rowWait = time.Second
 
 // CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
 	k := &commitment{s: s, lean: also.After == nil && onlyAcks(b.Writes) && !s.kept.seen()}
 	run := k.with(b, also)
 	err := s.write(ctx, run)
@@ -36,7 +36,7 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 }
 
 // with is the batch as a work, with more in its transaction.
-func (k *commitment) with(b backends.Batch, also backends.Also) work {
+func (k *commitment) with(b backends.Batch, also backends.TxHooks) work {
 	return func(ctx context.Context, t *tx) error {
 		t.patient = !also.Writes && !also.Claims
 		k.batch, k.res = b, backends.Results{}
@@ -67,7 +67,7 @@ func (t *tx) alive(host backends.Identity) {
 	t.query(func(r *result) error {
 		ok, err := r.next()
 		if err == nil && !ok {
-			err = backends.ErrHostLost
+			err = backends.ErrEvicted
 		}
 		return err
 	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left", int64(host))
@@ -113,7 +113,7 @@ func sizeOf(st *backends.Statement) int64 {
 }
 
 // Ask implements backends.Adopter.
-func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) error {
+func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.read(ctx, func(ctx context.Context, t *tx) error {
 		t.add("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 		t.add(begin)

@@ -215,13 +215,13 @@ func storeRound(b *testing.B, m *testserver.MySQL, name string, n int) func() in
 	s := open(b, Options{URL: m.URL(name)})
 	fillBy(b, s, b.N, 1000)
 	const host = 1
-	if _, err := s.Beat(b.Context(), backends.Beat{Host: host, Lease: time.Hour}); err != nil {
+	if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: host, Timeout: time.Hour}); err != nil {
 		b.Fatal(err)
 	}
 	var last []backends.Lease
 	number := uint64(0)
 	return func() int {
-		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, KeepDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
+		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 		for range n {
 			number++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}, Worker: "bench"})

@@ -111,7 +111,7 @@ func (k *commitment) askClaims(t *tx) {
 		for {
 			ok, err := r.next()
 			if err == nil && !ok && !alive {
-				err = backends.ErrHostLost
+				err = backends.ErrEvicted
 			}
 			if err != nil || !ok {
 				return err

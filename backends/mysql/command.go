@@ -37,7 +37,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		case backends.Delete:
 			count, err = t.delete(ctx, c)
 			return err
-		case backends.ForceRelease:
+		case backends.Reclaim:
 			count, err = t.release(ctx, c)
 			freed = count > 0
 			return err
@@ -111,7 +111,7 @@ func (t *tx) release(ctx context.Context, c backends.Command) (count int64, err 
 	}
 	for _, j := range rows {
 		if j.state == backends.StateClaimed {
-			j.meet(t.now, j.standing().Released(backends.Release{Uncharged: true}))
+			j.meet(t.now, j.standing().AfterRelease(backends.Release{Uncounted: true}))
 			count++
 		}
 	}

@@ -126,13 +126,13 @@ func (k *commitment) carryOut(ctx context.Context, t *tx) error {
 				k.store(i, w.Enqueue, t.now)
 			}
 		case backends.Nack:
-			r.Lost = k.each(w.Leases, 0, func(j *job) { k.meet(r, j, t.now, j.standing().Nacked(w), backends.CauseNacked) })
+			r.Lost = k.each(w.Leases, 0, func(j *job) { k.meet(r, j, t.now, j.standing().AfterNack(w), backends.CauseNacked) })
 		case backends.Release:
-			r.Lost = k.each(w.Leases, w.Owner, func(j *job) { k.meet(r, j, t.now, j.standing().Released(w), w.Cause) })
+			r.Lost = k.each(w.Leases, w.Owner, func(j *job) { k.meet(r, j, t.now, j.standing().AfterRelease(w), w.Cause) })
 		case backends.Extend:
 			r.Lost = k.each(w.Leases, 0, func(j *job) { j.extend(w, t.now) })
 		case backends.Deliver:
-			for _, h := range w.Handed {
+			for _, h := range w.Deliveries {
 				r.Lost = append(r.Lost, k.each([]backends.Lease{h.Lease}, 0, func(j *job) { j.deliver(h.Worker) })...)
 			}
 		default:
@@ -228,9 +228,9 @@ func (k *commitment) each(leases []backends.Lease, owner backends.Identity, f fu
 	return lost
 }
 
-func (k *commitment) meet(r *backends.WriteResult, j *job, now instant, f backends.Fate, cause backends.Cause) {
+func (k *commitment) meet(r *backends.WriteResult, j *job, now instant, f backends.Disposition, cause backends.Cause) {
 	j.meet(now, f)
-	r.Fallen.Add(j.queue, cause, j.state == backends.StateDead)
+	r.Failed.Add(j.queue, cause, j.state == backends.StateDead)
 	if j.state == backends.StateReady {
 		batch.Free(r, j.queue)
 	}

@@ -97,7 +97,7 @@ func TestGivenBackByAnother(t *testing.T) {
 		j := take(t, s, 1, 1, 1<<20)
 		other := open(t, Options{URL: s.o.URL})
 		take(t, s, 1, 10, 1<<21)
-		write(t, other, backends.Release{Leases: leasesOf(j), Uncharged: true})
+		write(t, other, backends.Release{Leases: leasesOf(j), Uncounted: true})
 		fullLookIsDue(t, s)
 		n := 0
 		claimUntil(t, s, func(got backends.Job) bool { n++; return got.ID == j[0].ID })
@@ -196,7 +196,7 @@ func TestARowComesBelowTheFloorOfAnIdleQueue(t *testing.T) {
 		}
 		runSQL(t, c, "ROLLBACK", belowTheFloor)
 		testwait.Until(t, "a look and a claim find the job", func() bool {
-			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Waiting: []string{"q"}})
+			r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Waiting: []string{"q"}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -131,7 +131,7 @@ func (s *Store) explain(err error) error {
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
 		}
 		if isCode(err, codesFull...) {
-			return backends.Full(fmt.Errorf("%s: %w: the server's disk is full, or its tablespace: make room", s.place, err))
+			return backends.DiskFull(fmt.Errorf("%s: %w: the server's disk is full, or its tablespace: make room", s.place, err))
 		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:

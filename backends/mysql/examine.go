@@ -68,8 +68,8 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 			return nil, s.outcome(ctx, err)
 		} else if err != nil {
 			e.Findings = e.Findings[:before]
-			e.Findings = append(e.Findings, backends.Finding{Grade: backends.Fact, Topic: l.topic,
-				Text: fmt.Sprintf("this could not be looked at: %v", err), Do: "run the check as a user that may, if you want to know"})
+			e.Findings = append(e.Findings, backends.Finding{Severity: backends.SeverityInfo, Topic: l.topic,
+				Text: fmt.Sprintf("this could not be looked at: %v", err), Fix: "run the check as a user that may, if you want to know"})
 		}
 	}
 	return e.Findings, nil
@@ -114,12 +114,12 @@ func (e *examination) lookServer(ctx context.Context) error {
 		return err
 	}
 	e.user = user[0][0]
-	e.Fact("server", fmt.Sprintf("%s at %s, as user %s", e.server.name(), e.place, e.user))
+	e.AddInfo("server", fmt.Sprintf("%s at %s, as user %s", e.server.name(), e.place, e.user))
 	if e.on("super_read_only") || e.on("read_only") || e.on("innodb_read_only") {
-		e.Problem("server", "this server is read-only, as replicas are", "name the primary in the url")
+		e.AddError("server", "this server is read-only, as replicas are", "name the primary in the url")
 	}
 	if e.on("wsrep_on") {
-		e.Advice("server", "this server is a node of a Galera cluster: claims on several nodes meet only when they commit, and one of them is then tried again",
+		e.AddWarning("server", "this server is a node of a Galera cluster: claims on several nodes meet only when they commit, and one of them is then tried again",
 			"have all sidecars use the same node, as long as it is up")
 	}
 	return nil
@@ -135,20 +135,20 @@ func (e *examination) lookSchema(ctx context.Context) error {
 	version, err := e.meta(ctx, e.conn)
 	switch {
 	case fromServer(err):
-		e.Problem("rights", fmt.Sprintf("user %s may not read qsidecar_meta: %v", e.user, err), "grant what `qsidecar migrate --print` ends with")
+		e.AddError("rights", fmt.Sprintf("user %s may not read qsidecar_meta: %v", e.user, err), "grant what `qsidecar migrate --print` ends with")
 		return nil
 	case err != nil && e.conn.bad:
 		return err
 	case err != nil:
-		e.Problem("schema", err.Error(), "see the end of that sentence")
+		e.AddError("schema", err.Error(), "see the end of that sentence")
 	case version == 0:
-		e.Fact("schema", fmt.Sprintf("the tables are missing in %s: serve or `qsidecar migrate` will make them, if user %s may; else have somebody run what `qsidecar migrate --print` prints", e.place, e.user))
+		e.AddInfo("schema", fmt.Sprintf("the tables are missing in %s: serve or `qsidecar migrate` will make them, if user %s may; else have somebody run what `qsidecar migrate --print` prints", e.place, e.user))
 	case version < len(migrations):
-		e.Fact("schema", fmt.Sprintf("the tables are of version %d: serve or `qsidecar migrate` will bring them to %d, if user %s may", version, len(migrations), e.user))
+		e.AddInfo("schema", fmt.Sprintf("the tables are of version %d: serve or `qsidecar migrate` will bring them to %d, if user %s may", version, len(migrations), e.user))
 	case version > len(migrations):
-		e.Fact("schema", fmt.Sprintf("the tables are of version %d, which is newer than this program's (%d) and fit for it", version, len(migrations)))
+		e.AddInfo("schema", fmt.Sprintf("the tables are of version %d, which is newer than this program's (%d) and fit for it", version, len(migrations)))
 	default:
-		e.Fact("schema", fmt.Sprintf("the tables are there, of version %d", version))
+		e.AddInfo("schema", fmt.Sprintf("the tables are there, of version %d", version))
 	}
 	e.version = version
 	if version == 0 {
@@ -156,7 +156,7 @@ func (e *examination) lookSchema(ctx context.Context) error {
 	}
 	others, err := e.rows(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'qsidecar\\_%' AND engine <> 'InnoDB'")
 	for _, t := range others {
-		e.Problem("schema", fmt.Sprintf("the table %s is of the engine %s, which has no transactions", t[0], t[1]), fmt.Sprintf("ALTER TABLE %s ENGINE = InnoDB", quoteName(t[0])))
+		e.AddError("schema", fmt.Sprintf("the table %s is of the engine %s, which has no transactions", t[0], t[1]), fmt.Sprintf("ALTER TABLE %s ENGINE = InnoDB", quoteName(t[0])))
 	}
 	return err
 }
@@ -193,11 +193,11 @@ func (e *examination) lookRights(ctx context.Context) error {
 		}
 	}
 	if len(lacking) == 0 {
-		e.Fact("rights", fmt.Sprintf("user %s has all that a sidecar needs on its tables", e.user))
+		e.AddInfo("rights", fmt.Sprintf("user %s has all that a sidecar needs on its tables", e.user))
 		return nil
 	}
 	slices.Sort(lacking)
-	e.Problem("rights", fmt.Sprintf("user %s lacks %s", e.user, strings.Join(lacking, "; ")),
+	e.AddError("rights", fmt.Sprintf("user %s lacks %s", e.user, strings.Join(lacking, "; ")),
 		fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.* TO the user", quoteName(e.config.DBName)))
 	return nil
 }
@@ -206,7 +206,7 @@ func (e *examination) lookRights(ctx context.Context) error {
 func (e *examination) lookTriggers(ctx context.Context) error {
 	triggers, err := e.rows(ctx, "SELECT trigger_name, event_object_table FROM information_schema.triggers WHERE event_object_schema = DATABASE() AND event_object_table LIKE 'qsidecar\\_%' ORDER BY 1")
 	for _, t := range triggers {
-		e.Advice("triggers", fmt.Sprintf("the trigger %s on %s is not the sidecar's: it runs in the sidecar's transactions, and where it raises an error that change is refused", t[0], t[1]),
+		e.AddWarning("triggers", fmt.Sprintf("the trigger %s on %s is not the sidecar's: it runs in the sidecar's transactions, and where it raises an error that change is refused", t[0], t[1]),
 			"keep it short, and have it refuse nothing but what nobody should do; plain INSERTs alone are better guarded by a CHECK")
 	}
 	return err
@@ -215,9 +215,9 @@ func (e *examination) lookTriggers(ctx context.Context) error {
 // lookClaim: how jobs are claimed, and by which plan.
 func (e *examination) lookClaim(ctx context.Context) error {
 	if e.server.skips {
-		e.Fact("claim", "claims are SELECT … FOR UPDATE SKIP LOCKED and UPDATE by primary key, which this server has")
+		e.AddInfo("claim", "claims are SELECT … FOR UPDATE SKIP LOCKED and UPDATE by primary key, which this server has")
 	} else {
-		e.Advice("claim", "this server has no SKIP LOCKED (MariaDB has it since 10.6): claims of a queue take turns, hold its row of qsidecar_queues until they commit, and lock jobs by primary key",
+		e.AddWarning("claim", "this server has no SKIP LOCKED (MariaDB has it since 10.6): claims of a queue take turns, hold its row of qsidecar_queues until they commit, and lock jobs by primary key",
 			"nothing need be done; a newer server lets sidecars claim from one queue at the same time")
 	}
 	p := backends.Policy{Queue: "mail"}
@@ -229,14 +229,14 @@ func (e *examination) lookClaim(ctx context.Context) error {
 	case err != nil && !fromServer(err):
 		return err
 	case errors.Is(err, errOwn) || isCode(err, 1176):
-		e.Problem("plan", "the index qsidecar_lanes is missing: nothing can be claimed", "ALTER TABLE qsidecar_jobs ADD INDEX qsidecar_lanes (lane, urgency, place, id)")
+		e.AddError("plan", "the index qsidecar_lanes is missing: nothing can be claimed", "ALTER TABLE qsidecar_jobs ADD INDEX qsidecar_lanes (lane, urgency, place, id)")
 	case err != nil:
 		return err
 	case len(faults) > 0:
-		e.Problem("plan", fmt.Sprintf("the plan of the claim of queue %s has %s: its cost grows with the table", p.Queue, strings.Join(faults, ", ")),
+		e.AddError("plan", fmt.Sprintf("the plan of the claim of queue %s has %s: its cost grows with the table", p.Queue, strings.Join(faults, ", ")),
 			"compare the index qsidecar_lanes with what `qsidecar migrate --print` prints; ANALYZE TABLE qsidecar_jobs")
 	default:
-		e.Fact("plan", fmt.Sprintf("the claim of queue %s reads the index qsidecar_lanes in its order, from where the last one ended: it sorts nothing, and LIMIT stops it", p.Queue))
+		e.AddInfo("plan", fmt.Sprintf("the claim of queue %s reads the index qsidecar_lanes in its order, from where the last one ended: it sorts nothing, and LIMIT stops it", p.Queue))
 	}
 	return nil
 }

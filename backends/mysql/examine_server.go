@@ -14,7 +14,7 @@ func (e *examination) lookIsolation(context.Context) error {
 	if level == "" {
 		level = e.vars["tx_isolation"]
 	}
-	e.Fact("isolation", fmt.Sprintf("the default is %s; the sidecar's sessions are READ-COMMITTED", level))
+	e.AddInfo("isolation", fmt.Sprintf("the default is %s; the sidecar's sessions are READ-COMMITTED", level))
 	return nil
 }
 
@@ -22,12 +22,12 @@ func (e *examination) lookIsolation(context.Context) error {
 func (e *examination) lookBinlog(context.Context) error {
 	switch format := e.vars["binlog_format"]; {
 	case !e.on("log_bin"):
-		e.Fact("binlog", "the binary log is off")
+		e.AddInfo("binlog", "the binary log is off")
 	case format == "STATEMENT":
-		e.Problem("binlog", "binlog_format is STATEMENT: which rows SKIP LOCKED finds cannot be repeated by a replica, and the server refuses writes at READ-COMMITTED",
+		e.AddError("binlog", "binlog_format is STATEMENT: which rows SKIP LOCKED finds cannot be repeated by a replica, and the server refuses writes at READ-COMMITTED",
 			"SET GLOBAL binlog_format = 'ROW', and in the server's configuration")
 	default:
-		e.Fact("binlog", fmt.Sprintf("binlog_format is %s", format))
+		e.AddInfo("binlog", fmt.Sprintf("binlog_format is %s", format))
 	}
 	return nil
 }
@@ -37,21 +37,21 @@ func (e *examination) lookBinlog(context.Context) error {
 func (e *examination) lookDurability(context.Context) error {
 	before := len(e.Findings)
 	if v := e.vars["innodb_flush_log_at_trx_commit"]; v != "1" {
-		e.Advice("durability", fmt.Sprintf("innodb_flush_log_at_trx_commit is %s: a crash of the server loses the jobs and acks of its last second, which were answered already", v),
+		e.AddWarning("durability", fmt.Sprintf("innodb_flush_log_at_trx_commit is %s: a crash of the server loses the jobs and acks of its last second, which were answered already", v),
 			"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration")
 	}
 	if v := e.vars["sync_binlog"]; e.on("log_bin") && v != "1" {
-		e.Advice("durability", fmt.Sprintf("sync_binlog is %s: after a crash of the server its replicas may lack, or have, other jobs than it has", v),
+		e.AddWarning("durability", fmt.Sprintf("sync_binlog is %s: after a crash of the server its replicas may lack, or have, other jobs than it has", v),
 			"SET GLOBAL sync_binlog = 1, and in the server's configuration")
 	}
 	if v, ok := e.vars["innodb_doublewrite"]; ok && strings.EqualFold(v, "OFF") {
-		e.Advice("durability", "innodb_doublewrite is off: a crash of the server's machine may leave torn pages", "leave it off only where the file system writes pages whole")
+		e.AddWarning("durability", "innodb_doublewrite is off: a crash of the server's machine may leave torn pages", "leave it off only where the file system writes pages whole")
 	}
 	if strings.EqualFold(e.vars["innodb_flush_method"], "nosync") {
-		e.Advice("durability", "innodb_flush_method is nosync: nothing is made durable", "set another one in the server's configuration")
+		e.AddWarning("durability", "innodb_flush_method is nosync: nothing is made durable", "set another one in the server's configuration")
 	}
 	if len(e.Findings) == before {
-		e.Fact("durability", "each commit is on disk before it is answered")
+		e.AddInfo("durability", "each commit is on disk before it is answered")
 	}
 	return nil
 }
@@ -61,10 +61,10 @@ func (e *examination) lookPackets(context.Context) error {
 	need := 2*e.o.MaxPayload + packetRoom
 	text := fmt.Sprintf("max_allowed_packet is %d bytes", e.server.packet)
 	if e.server.packet >= need {
-		e.Fact("packets", text)
+		e.AddInfo("packets", text)
 		return nil
 	}
-	e.Advice("packets", fmt.Sprintf("%s: a job with a payload of more than %d bytes may be refused, though %d are allowed", text, (e.server.packet-packetRoom)/2, e.o.MaxPayload),
+	e.AddWarning("packets", fmt.Sprintf("%s: a job with a payload of more than %d bytes may be refused, though %d are allowed", text, (e.server.packet-packetRoom)/2, e.o.MaxPayload),
 		fmt.Sprintf("SET GLOBAL max_allowed_packet = %d, and in the server's configuration; or lower max_frame", (need+1<<20-1)>>20<<20))
 	return nil
 }
@@ -73,14 +73,14 @@ func (e *examination) lookPackets(context.Context) error {
 func (e *examination) lookTransactions(ctx context.Context) error {
 	rows, err := e.rows(ctx, "SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1")
 	if isCode(err, 1227) {
-		e.Fact("transactions", fmt.Sprintf("user %s does not see the server's transactions: for this check it would need the right PROCESS", e.user))
+		e.AddInfo("transactions", fmt.Sprintf("user %s does not see the server's transactions: for this check it would need the right PROCESS", e.user))
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	if len(rows) == 0 {
-		e.Fact("transactions", "no other transaction is open")
+		e.AddInfo("transactions", "no other transaction is open")
 		return nil
 	}
 	seconds, err := strconv.Atoi(rows[0][1])
@@ -89,10 +89,10 @@ func (e *examination) lookTransactions(ctx context.Context) error {
 	}
 	age := time.Duration(seconds) * time.Second
 	if age < oldSnapshot {
-		e.Fact("transactions", fmt.Sprintf("the oldest transaction is %v old", age))
+		e.AddInfo("transactions", fmt.Sprintf("the oldest transaction is %v old", age))
 		return nil
 	}
-	e.Advice("transactions", fmt.Sprintf("connection %s has had a transaction open for %v: no job that was settled since can be purged, and the table grows", rows[0][0], age),
+	e.AddWarning("transactions", fmt.Sprintf("connection %s has had a transaction open for %v: no job that was settled since can be purged, and the table grows", rows[0][0], age),
 		fmt.Sprintf("end it, with KILL %s if need be", rows[0][0]))
 	return nil
 }
@@ -110,10 +110,10 @@ func (e *examination) lookConnections(ctx context.Context) error {
 	}
 	text := fmt.Sprintf("%d of %d connections of the server are open, and a sidecar has up to %d", open, most, e.o.MaxConnections)
 	if open+e.o.MaxConnections > most {
-		e.Advice("connections", text, "raise the server's max_connections, or lower the database's in the config")
+		e.AddWarning("connections", text, "raise the server's max_connections, or lower the database's in the config")
 		return nil
 	}
-	e.Fact("connections", text)
+	e.AddInfo("connections", text)
 	return nil
 }
 
@@ -127,10 +127,10 @@ func (e *examination) lookClock(ctx context.Context) error {
 	took := time.Since(began)
 	apart := parseInstant([]byte(rows[0][0])).time().Sub(began.Add(took / 2))
 	if apart.Abs() < clockApart+took {
-		e.Fact("clock", fmt.Sprintf("the server's clock and this host's differ by %v", apart.Abs().Round(time.Millisecond)))
+		e.AddInfo("clock", fmt.Sprintf("the server's clock and this host's differ by %v", apart.Abs().Round(time.Millisecond)))
 		return nil
 	}
-	e.Advice("clock", fmt.Sprintf("the server's clock is %v %s of this host's", apart.Abs().Round(time.Millisecond), map[bool]string{true: "ahead", false: "behind"}[apart > 0]),
+	e.AddWarning("clock", fmt.Sprintf("the server's clock is %v %s of this host's", apart.Abs().Round(time.Millisecond), map[bool]string{true: "ahead", false: "behind"}[apart > 0]),
 		"have both keep time by NTP: times in a run_at are the server's")
 	return nil
 }
@@ -146,7 +146,7 @@ func (e *examination) lookDisk(ctx context.Context) error {
 	}
 	_, err := e.rows(ctx, "WITH RECURSIVE n AS (SELECT 1 AS i, CAST(REPEAT('x', 3000) AS CHAR(3000)) AS t UNION ALL SELECT i + 1, t FROM n WHERE i < 900) SELECT COUNT(*) FROM n")
 	if isCode(err, codesFull...) {
-		e.Problem("disk", fmt.Sprintf("the disk of the database is full: %v", err), "make room on the server: what does not fit is refused, and soon all writes wait")
+		e.AddError("disk", fmt.Sprintf("the disk of the database is full: %v", err), "make room on the server: what does not fit is refused, and soon all writes wait")
 		return nil
 	}
 	return err

@@ -116,4 +116,4 @@ func cut(text string, letters int) string {
 }
 
 // Habits implements backends.Advisor.
-func (s *Store) Habits() backends.Habits { return backends.Habits{NullFixed: true} }
+func (s *Store) RowOrdering() backends.RowOrdering { return backends.RowOrdering{NullFixed: true} }

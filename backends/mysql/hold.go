@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
-var _ backends.Holder = (*Store)(nil)
+var _ backends.TxClaimer = (*Store)(nil)
 
 // heldTx is a connection of no pool, whose transaction is open for as long as a worker
 // works. It has a line of commits of its own.
@@ -20,16 +20,16 @@ type heldTx struct {
 	t *tx // nil: there is no transaction
 }
 
-// NoHold implements backends.Holder.
-func (s *Store) NoHold() error {
+// NoHold implements backends.TxClaimer.
+func (s *Store) NoOpenTx() error {
 	if !s.server.skips {
 		return fmt.Errorf("%s knows no SKIP LOCKED, without which each claim would wait for the jobs that are worked on (MariaDB has it since 10.6)", s.server.name())
 	}
 	return nil
 }
 
-// Hold implements backends.Holder.
-func (s *Store) Hold(ctx context.Context, idle time.Duration) (backends.Hold, error) {
+// Hold implements backends.TxClaimer.
+func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
 	ctx, done := s.bound(ctx)
 	defer done()
 	c, err := s.open(ctx, newLine())
@@ -65,7 +65,7 @@ func (h *heldTx) failed(ctx context.Context, err error) error {
 		return nil
 	case h.c.bad:
 		h.t = nil
-		return fmt.Errorf("%w: %w", backends.ErrHoldLost, err)
+		return fmt.Errorf("%w: %w", backends.ErrTxLost, err)
 	case isCode(err, codeLockWait, codeNoWait):
 		return &backends.LockedError{Err: errors.New("it was not had within a second")}
 	}
@@ -78,11 +78,11 @@ const (
 )
 
 // CommitWith implements backends.Hold.
-func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
 	ctx, done := h.s.bound(ctx)
 	defer done()
 	if h.t == nil {
-		return backends.Results{}, backends.ErrHoldLost
+		return backends.Results{}, backends.ErrTxLost
 	}
 	k := &commitment{s: h.s}
 	run := k.with(b, also)
@@ -98,7 +98,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 		}
 		if failed := h.undo(ctx, h.t.sent > sent); failed != nil { // the server took all of it back, or the connection is gone
 			h.t, h.c.bad = nil, true
-			return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrHoldLost, errors.Join(failed, err))
+			return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, errors.Join(failed, err))
 		}
 		if err = h.failed(ctx, err); try == maxTries || ctx.Err() != nil || !h.s.transient(err) || !batch.Pause(ctx, retryPause<<try) {
 			return backends.Results{}, err
@@ -128,7 +128,7 @@ func (h *heldTx) commit(ctx context.Context, k *commitment) (backends.Results, e
 	if err = h.s.outcome(ctx, err); backends.IsRefused(err) {
 		return backends.Results{}, err
 	}
-	return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrHoldLost, err)
+	return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, err)
 }
 
 // undo takes back what was done since the savepoint; sent: the server knows of that.
@@ -151,7 +151,7 @@ func (h *heldTx) undo(ctx context.Context, sent bool) error {
 func (h *heldTx) Rollback(ctx context.Context) error {
 	h.t = nil
 	if h.c.bad {
-		return backends.ErrHoldLost
+		return backends.ErrTxLost
 	}
 	ctx, done := h.s.bound(ctx)
 	defer done()

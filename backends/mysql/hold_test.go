@@ -26,7 +26,7 @@ func TestHoldCommitLost(t *testing.T) {
 				h := lock(t, s)
 				s.loseCommit(before)
 				_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
-				if want := map[bool]error{true: backends.ErrHoldLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
+				if want := map[bool]error{true: backends.ErrTxLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
 					t.Errorf("%v, want %v", err, want)
 				}
 				if h.Open() {
@@ -54,7 +54,7 @@ func TestHoldGoesOn(t *testing.T) {
 			}
 		}
 		never := errors.New("not sent")
-		if _, err := h.CommitWith(t.Context(), backends.Batch{}, backends.Also{Before: func(context.Context, backends.SQL, *backends.Batch) error { return never }}); !errors.Is(err, never) || !h.Open() {
+		if _, err := h.CommitWith(t.Context(), backends.Batch{}, backends.TxHooks{Before: func(context.Context, backends.SQL, *backends.Batch) error { return never }}); !errors.Is(err, never) || !h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
 		if free(t, m, name) {
@@ -91,7 +91,7 @@ func TestHoldIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		testwait.Until(t, "the row is free", func() bool { return free(t, m, name) })
-		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrHoldLost) || h.Open() {
+		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrTxLost) || h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
 	})
@@ -101,7 +101,7 @@ func TestHoldIdle(t *testing.T) {
 func TestHoldNeedsSkipLocked(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
-		err := s.NoHold()
+		err := s.NoOpenTx()
 		if (err != nil) != (m.Kind == testserver.MariaDB105) || err != nil && !strings.Contains(err.Error(), "MariaDB 10.5") {
 			t.Errorf("%s: %v", m.Kind, err)
 		}
@@ -121,16 +121,16 @@ func free(t *testing.T, m *testserver.MySQL, name string) bool {
 }
 
 // adds changes the row.
-var adds = backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
 }}
 
 // lock has a transaction that has locked the row.
-func lock(t *testing.T, s *Store) backends.Hold { return lockFor(t, s, time.Minute) }
+func lock(t *testing.T, s *Store) backends.OpenTx { return lockFor(t, s, time.Minute) }
 
-func lockFor(t *testing.T, s *Store, idle time.Duration) backends.Hold {
+func lockFor(t *testing.T, s *Store, idle time.Duration) backends.OpenTx {
 	t.Helper()
-	h, err := s.Hold(t.Context(), idle)
+	h, err := s.OpenTx(t.Context(), idle)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func numberOf(t testing.TB, m *testserver.MySQL, database, query string) (n int6
 
 func join(t testing.TB, s *Store, host backends.Identity) {
 	t.Helper()
-	if p, err := s.Beat(t.Context(), backends.Beat{Host: host, Lease: time.Hour, Name: "test"}); err != nil || !p.Alive {
+	if p, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Timeout: time.Hour, Name: "test"}); err != nil || !p.Alive {
 		t.Fatalf("join: %+v, %v", p, err)
 	}
 }

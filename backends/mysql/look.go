@@ -45,7 +45,7 @@ const (
 	ownersEvery = 5 * time.Second
 )
 
-func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, err error) {
+func (s *Store) lookAround(ctx context.Context, w backends.Maintenance) (o outlook, err error) {
 	for range 4 {
 		s.lanes.mu.Lock()
 		alive, search := s.lanes.alive, !time.Now().Before(s.lanes.next)
@@ -143,7 +143,7 @@ func (x *sight) read(r *result) error {
 	return nil
 }
 
-func (x *sight) outlook(s *Store, w backends.Sweep) (o outlook) {
+func (x *sight) outlook(s *Store, w backends.Maintenance) (o outlook) {
 	o = outlook{arrived: x.arrived, dead: x.dead, expired: x.expired, keys: x.keys, next: -1, at: instant(x.now), never: x.never}
 	due := func(all []placed) (lanes []string) {
 		slices.SortFunc(all, func(a, b placed) int { return int(min(max(a.at-b.at, -1), 1)) })
@@ -179,7 +179,7 @@ func (t instant) int() int64 { return int64(t) }
 const hostLane = `CONVERT(CONCAT('c', LPAD(HEX(h.host), 16, '0')) USING ascii) COLLATE ascii_bin`
 
 // queueLook queues the look: all that an idle sidecar asks in a second.
-func (s *Store) queueLook(t *tx, w backends.Sweep, alive []int64, search bool, x *sight) {
+func (s *Store) queueLook(t *tx, w backends.Maintenance, alive []int64, search bool, x *sight) {
 	t.each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
 	part := func(sql string, args ...any) { t.text("\nUNION ALL "+sql, args...) }
 	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + jobs + " WHERE lane = 'n' LIMIT 1) AS x")

@@ -155,7 +155,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "mysql", Version: s.server.text, Place: s.place, Database: s.database, Ahead: true, Concurrent: true}
+	return backends.Info{Engine: "mysql", Version: s.server.text, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
 }
 
 // Retries tells how many transactions were tried again so far, and how many of

@@ -125,7 +125,7 @@ func TestMadeByHand(t *testing.T) {
 		join(t, s, 1)
 		fillBy(t, s, 3, 3)
 		write(t, s, backends.Ack{Leases: leasesOf(take(t, s, 1, 3, 1))})
-		if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true, Waiting: []string{"q"}}); err != nil {
+		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true, Waiting: []string{"q"}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, sql := range split(Migrations(url, name+"_u", 0)) {
@@ -196,7 +196,7 @@ func TestPlainInserts(t *testing.T) {
 			"INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'now')",
 			"INSERT INTO qsidecar_jobs (queue, payload, priority, headers, max_attempts) VALUES ('q', 'first', 5, '{\"a\": \"b\"}', 2)",
 			"INSERT INTO qsidecar_jobs (queue, payload, run_at) VALUES ('q', 'past', UTC_TIMESTAMP() - INTERVAL 1 HOUR), ('q', 'future', UTC_TIMESTAMP() + INTERVAL 100 HOUR)")
-		r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Waiting: []string{"q"}})
+		r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Waiting: []string{"q"}})
 		if err != nil || r.Promoted != 1 || r.Next < 95*time.Hour || r.Next > 100*time.Hour { // no zone is five hours behind UTC and eleven
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -229,7 +229,7 @@ func TestOldLinesGo(t *testing.T) {
 		must(t, m, name, "INSERT INTO qsidecar_commits (handle, number, at) SELECT n.n, 1, UTC_TIMESTAMP(6) - INTERVAL 31 DAY FROM "+
 			"(WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 25) SELECT n FROM s) AS n")
 		for range 4 * tidyEvery {
-			if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true}); err != nil {
+			if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -297,7 +297,7 @@ func TestIdleQueuesGo(t *testing.T) {
 		s.queues = registered{}
 		schedule(time.Millisecond, "idle")
 		testwait.Until(t, "the job is promoted", func() bool {
-			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10})
+			r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -317,7 +317,7 @@ func TestDeletedByHand(t *testing.T) {
 		write(t, s, backends.Nack{Leases: leasesOf(take(t, s, 1, 1, 1)), HasDelay: true, Error: "no"})
 		must(t, m, name, "DELETE FROM qsidecar_jobs")
 		testwait.Until(t, "no rows are left of it", func() bool {
-			if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true}); err != nil {
+			if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true}); err != nil {
 				t.Fatal(err)
 			}
 			return numberOf(t, m, name, "SELECT (SELECT COUNT(*) FROM qsidecar_failures) + (SELECT COUNT(*) FROM qsidecar_keys WHERE state IS NULL)") == 0

@@ -91,7 +91,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 		within("a claim that goes on from three priorities", 40, claim(false))
 		within("a look", 150, // some of them of the answers themselves
 			func(tx *tx) {
-				s.queueLook(tx, backends.Sweep{Waiting: []string{"q", "p", "none"}, Prune: true}, []int64{1}, true, &sight{returns: map[string]int64{}})
+				s.queueLook(tx, backends.Maintenance{Waiting: []string{"q", "p", "none"}, Prune: true}, []int64{1}, true, &sight{returns: map[string]int64{}})
 			})
 		within("an ack", 20, func(tx *tx) {
 			k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{{Job: "1"}, {Job: "2"}, {Job: "3"}}}}}}
@@ -151,10 +151,10 @@ func TestExamine(t *testing.T) {
 			}
 			worst := map[string]backends.Finding{}
 			for _, f := range all {
-				if f.Text == "" || f.Grade != backends.Fact && f.Do == "" {
+				if f.Text == "" || f.Severity != backends.SeverityInfo && f.Fix == "" {
 					t.Errorf("%+v says nothing, or not what to do", f)
 				}
-				if was, ok := worst[f.Topic]; !ok || was.Grade < f.Grade {
+				if was, ok := worst[f.Topic]; !ok || was.Severity < f.Severity {
 					worst[f.Topic] = f
 				}
 			}
@@ -162,30 +162,30 @@ func TestExamine(t *testing.T) {
 		}
 		healthy := look(s.o.URL)
 		for _, topic := range []string{"server", "schema", "rights", "plan", "isolation", "binlog", "packets", "connections", "clock"} {
-			if f, ok := healthy[topic]; !ok || f.Grade != backends.Fact {
+			if f, ok := healthy[topic]; !ok || f.Severity != backends.SeverityInfo {
 				t.Errorf("%s: %+v, want a fact", topic, f)
 			}
 		}
-		if f := healthy["durability"]; f.Grade != backends.Advice || !strings.Contains(f.Text, "innodb_flush_log_at_trx_commit") {
+		if f := healthy["durability"]; f.Severity != backends.SeverityWarning || !strings.Contains(f.Text, "innodb_flush_log_at_trx_commit") {
 			t.Errorf("a server that does not sync: %+v", f)
 		}
-		if f := healthy["claim"]; (f.Grade == backends.Fact) != (m.Kind != testserver.MariaDB105) {
+		if f := healthy["claim"]; (f.Severity == backends.SeverityInfo) != (m.Kind != testserver.MariaDB105) {
 			t.Errorf("%+v", f)
 		}
 		must(t, m, name, "CREATE TRIGGER strange BEFORE INSERT ON qsidecar_jobs FOR EACH ROW SET @x = 1",
 			"ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes")
 		limited := look(login(t, m, name, "GRANT SELECT ON "+name+".* TO {user}", "GRANT INSERT ON "+name+".qsidecar_jobs TO {user}"))
-		if f := limited["rights"]; f.Grade != backends.Problem || !strings.Contains(f.Text, "DELETE ON qsidecar_jobs") || strings.Contains(f.Text, "INSERT ON qsidecar_jobs") {
+		if f := limited["rights"]; f.Severity != backends.SeverityError || !strings.Contains(f.Text, "DELETE ON qsidecar_jobs") || strings.Contains(f.Text, "INSERT ON qsidecar_jobs") {
 			t.Errorf("%+v", f)
 		}
 		broken := look(s.o.URL)
-		if f := broken["triggers"]; f.Grade != backends.Advice || !strings.Contains(f.Text, "strange") {
+		if f := broken["triggers"]; f.Severity != backends.SeverityWarning || !strings.Contains(f.Text, "strange") {
 			t.Errorf("%+v", f)
 		}
-		if f := broken["plan"]; f.Grade != backends.Problem || !strings.Contains(f.Do, "ADD INDEX") {
+		if f := broken["plan"]; f.Severity != backends.SeverityError || !strings.Contains(f.Fix, "ADD INDEX") {
 			t.Errorf("%+v", f)
 		}
-		if f := look(m.URL(m.Database(t)))["schema"]; f.Grade != backends.Fact || !strings.Contains(f.Text, "missing") {
+		if f := look(m.URL(m.Database(t)))["schema"]; f.Severity != backends.SeverityInfo || !strings.Contains(f.Text, "missing") {
 			t.Errorf("without tables: %+v", f)
 		}
 	})

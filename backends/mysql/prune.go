@@ -32,7 +32,7 @@ type bitOff struct {
 type pruning func(ctx context.Context, t *tx, b *bitOff, from instant, most int) error
 
 // prune runs one as a transaction.
-func (s *Store) prune(ctx context.Context, r *backends.Swept, f pruning, trail *batch.Trail, from instant, most int) error {
+func (s *Store) prune(ctx context.Context, r *backends.MaintenanceResult, f pruning, trail *batch.Trail, from instant, most int) error {
 	began := time.Now()
 	var b bitOff
 	err := s.write(ctx, func(ctx context.Context, t *tx) (err error) {
@@ -43,7 +43,7 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, f pruning, trail *
 		if b.last != 0 {
 			trail.Found(b.last.time())
 		}
-		r.Bitten(b.deleted, b.found, most, time.Since(began))
+		r.AddPruned(b.deleted, b.found, most, time.Since(began))
 	}
 	return err
 }

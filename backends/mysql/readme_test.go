@@ -22,7 +22,7 @@ func TestDocumentedStatements(t *testing.T) {
 		from := serverTime(t, m)
 		runSQL(t, c, backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql")...)
 		to := serverTime(t, m)
-		if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10}); err != nil { // it makes scheduled ones of those with a run_at
+		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10}); err != nil { // it makes scheduled ones of those with a run_at
 			t.Fatal(err)
 		}
 		ready, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateReady, Max: 10})

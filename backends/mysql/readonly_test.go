@@ -103,7 +103,7 @@ func TestReadOnlyServer(t *testing.T) {
 			if err := enqueue(t, s); !backends.Retryable(err) {
 				t.Errorf("%s: %v, want unavailable", when, err)
 			}
-			if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatJoin, Lease: time.Minute}); !backends.Retryable(err) {
+			if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
 				t.Errorf("%s, a beat: %v, want unavailable", when, err)
 			}
 		}
@@ -116,7 +116,7 @@ func TestReadOnlyServer(t *testing.T) {
 		setReadOnly(t, a.new, true)
 		a.moveTo(t, a.new)
 		unavailable("the new server is read-only yet")
-		if _, err := Open(t.Context(), Options{URL: a.new.URL(database)}); !backends.IsAway(err) { // with all rights
+		if _, err := Open(t.Context(), Options{URL: a.new.URL(database)}); !backends.IsUnreachable(err) { // with all rights
 			t.Errorf("opening a replica: %v, want unavailable", err)
 		}
 		setReadOnly(t, a.new, false)
@@ -138,10 +138,10 @@ func TestReadOnlyServerAndExemptAccount(t *testing.T) {
 			t.Fatal(err)
 		}
 		setReadOnly(t, a.old, true)
-		if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatRenew, Lease: time.Minute}); !backends.IsAway(err) {
+		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Minute}); !backends.IsUnreachable(err) {
 			t.Errorf("a beat: %v, want unavailable", err)
 		}
-		if err := enqueue(t, s); !backends.IsAway(err) {
+		if err := enqueue(t, s); !backends.IsUnreachable(err) {
 			t.Errorf("a commit: %v, want unavailable", err)
 		}
 		a.moveTo(t, a.new)
@@ -169,7 +169,7 @@ func TestAServerThatLostAQueue(t *testing.T) {
 		setReadOnly(t, a.old, true)
 		testwait.Until(t, "the address has moved", func() bool { return schedule() == nil })
 		testwait.Until(t, "the new server's job becomes ready", func() bool {
-			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10})
+			r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -227,7 +227,7 @@ func TestClusterStates(t *testing.T) {
 		"a replication group without a majority":         3100,
 		"a transaction that lost against another member": 3101,
 	} {
-		if err := s.explain(&mysql.MySQLError{Number: n, SQLState: [5]byte([]byte("HY000"))}); !backends.IsAway(err) {
+		if err := s.explain(&mysql.MySQLError{Number: n, SQLState: [5]byte([]byte("HY000"))}); !backends.IsUnreachable(err) {
 			t.Errorf("%s: %v, want unavailable", state, err)
 		}
 	}

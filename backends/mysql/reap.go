@@ -9,7 +9,7 @@ import (
 
 // reap makes the fates of claims come true that nobody ended by a lease.
 func (b *bitten) reap(t *tx, j *job, cause backends.Cause) {
-	j.meet(t.now, j.standing().Reaped(cause))
+	j.meet(t.now, j.standing().AfterReap(cause))
 	b.reaped[cause]++
 	b.fallen.Add(j.queue, cause, j.state == backends.StateDead)
 	if j.state == backends.StateReady {

@@ -89,11 +89,11 @@ func (t *tx) lock(into map[int64]*job, ids []int64, skip string) {
 }
 
 // standing is what the rules ask about the row.
-func (j *job) standing() backends.Standing {
-	return backends.Standing{
+func (j *job) standing() backends.AttemptState {
+	return backends.AttemptState{
 		Attempts: int(j.delivered()), Limit: int(j.claimMax), Losses: int(j.losses),
 		Backoff: batch.FromMS(j.backoff), BackoffMax: batch.FromMS(j.backoffMax),
-		Ahead: j.ahead, Unrecorded: int(j.unrecorded),
+		Prefetched: j.ahead, PrefetchLosses: int(j.unrecorded),
 	}
 }
 
@@ -106,9 +106,9 @@ func (j *job) delivered() int64 {
 }
 
 // meet makes a job's fate come true.
-func (j *job) meet(now instant, f backends.Fate) {
+func (j *job) meet(now instant, f backends.Disposition) {
 	j.change, j.state, j.runAt = left, f.State, 0
-	j.attempts, j.losses, j.unrecorded, j.ahead = int64(f.Attempts), int64(f.Losses), int64(f.Unrecorded), false
+	j.attempts, j.losses, j.unrecorded, j.ahead = int64(f.Attempts), int64(f.Losses), int64(f.PrefetchLosses), false
 	if f.Cause != "" {
 		j.failure = &failure{f.Cause, f.Message}
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // Sweep implements backends.Backend. Where nothing is due it is one statement.
-func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
-	r := backends.Swept{Reaped: map[backends.Cause]int{}, Next: -1}
+func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
+	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
 	if len(w.Suspects) > 0 {
 		if err := s.giveUp(ctx, w.Suspects); err != nil {
 			return r, err
@@ -50,8 +50,8 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 	}{{o.expired, &s.trails.jobs, s.pruneJobs}, {o.keys, &s.trails.keys, s.pruneKeys}} {
 		if p.since != nil {
 			bit = true
-			r.Overdue = max(r.Overdue, time.Duration(o.at-*p.since)*time.Microsecond)
-			if err := s.prune(ctx, &r, p.f, p.trail, *p.since, w.Most()); err != nil {
+			r.PruneOverdue = max(r.PruneOverdue, time.Duration(o.at-*p.since)*time.Microsecond)
+			if err := s.prune(ctx, &r, p.f, p.trail, *p.since, w.PruneLimit()); err != nil {
 				return r, err
 			}
 		}
@@ -77,11 +77,11 @@ type bitten struct {
 	rows, promoted int
 	reaped         map[backends.Cause]int
 	freed          []string
-	fallen         backends.Fallen
+	fallen         backends.FailedCounts
 }
 
 // bite runs f as one transaction, and adds what it did to r once it is committed.
-func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(ctx context.Context, t *tx, b *bitten) error) error {
+func (s *Store) bite(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(ctx context.Context, t *tx, b *bitten) error) error {
 	var b bitten
 	if err := s.write(ctx, func(ctx context.Context, t *tx) error {
 		b = bitten{reaped: map[backends.Cause]int{}}
@@ -93,10 +93,10 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(c
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
-	r.Fallen.AddAll(b.fallen)
+	r.Failed.AddAll(b.fallen)
 	for _, q := range b.freed {
-		if !slices.Contains(r.Freed, q) {
-			r.Freed = append(r.Freed, q)
+		if !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
 		}
 	}
 	r.More = r.More || b.rows >= limit
@@ -112,7 +112,7 @@ func (s *Store) giveUp(ctx context.Context, suspects []backends.Suspect) error {
 		for _, x := range suspects {
 			// As backends.Ended has it.
 			t.add("UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
-				" OR NOT has_left AND expires_at > "+s.sql.clock+" + INTERVAL ? MICROSECOND)", int64(x.Host), int64(x.Beats), x.Lease.Microseconds())
+				" OR NOT has_left AND expires_at > "+s.sql.clock+" + INTERVAL ? MICROSECOND)", int64(x.Host), int64(x.Heartbeats), x.Timeout.Microseconds())
 		}
 		return nil
 	})

@@ -44,10 +44,10 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 		limit := cmp.Or(r.max, int64(p.MaxAttempts))
 		a := alike{
 			host: int64(slot.Token.Host), max: limit, timeout: cmp.Or(r.timeout, batch.MS(p.Timeout)), lease: max(batch.MS(slot.Lease), 0),
-			uncharged: slot.Uncharged(int(r.unrecorded), int(limit)),
+			uncharged: slot.Uncounted(int(r.unrecorded), int(limit)),
 		}
 		worker := slot.Worker
-		if slot.Ahead {
+		if slot.Prefetch {
 			worker = "" // nobody yet
 		}
 		g := groups[a]
@@ -88,7 +88,7 @@ func (c *claiming) update(t *tx, p backends.Policy, a alike, g *taking) {
 	t.add("UPDATE "+byID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(IF(fence < 4611686018427387903, fence + 1, 0), ?), attempts = LEAST(attempts, 32767) + ?, ahead = ?, "+
 		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, keep_ms = ?, keep_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_host = ?, token_number = ",
 		int64(c.host), t.now, int64(t.now), 1-flag(a.uncharged), flag(a.uncharged),
-		a.max, batch.MS(p.Backoff), batch.MS(p.BackoffMax), positive(batch.MS(p.Keep)), positive(batch.MS(p.KeepDead)),
+		a.max, batch.MS(p.Backoff), batch.MS(p.BackoffMax), positive(batch.MS(p.RetainDone)), positive(batch.MS(p.RetainDead)),
 		positive(a.lease), deadline, earlier(t.now.after(a.lease), deadline), a.host)
 	t.text(among(g.id, g.number) + ", worker = ")
 	same := !slices.ContainsFunc(g.worker, func(w string) bool { return w != g.worker[0] })
@@ -124,12 +124,12 @@ func (c *claiming) fetch(t *tx, first int, large []int64) {
 func (c *claiming) bury(t *tx, p backends.Policy, rows []ready) {
 	for _, r := range rows {
 		t.wrote = true
-		c.res.Fallen.Add(p.Queue, backends.CauseTooLarge, true)
+		c.res.Failed.Add(p.Queue, backends.CauseTooLarge, true)
 		message := backends.TooLarge(r.size, c.MaxPayload)
 		fence := nextFence(r.Fence, t.now)
-		expires := t.now.after(batch.MS(p.KeepDead))
+		expires := t.now.after(batch.MS(p.RetainDead))
 		t.add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, keep_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
-			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), positive(batch.MS(p.KeepDead)), t.now, expires, message, r.id)
+			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), positive(batch.MS(p.RetainDead)), t.now, expires, message, r.id)
 		if r.Key != "" {
 			t.add("UPDATE qsidecar_keys SET state = 'dead' WHERE queue = ? AND `key` = ? AND job = ?", p.Queue, []byte(r.Key), r.id)
 		}

@@ -41,7 +41,7 @@ func (t *tx) send(ctx context.Context) error {
 	}
 	sql, args := p.plain()
 	t.sent++
-	defer t.s.meter.Trip(time.Now())
+	defer t.s.meter.RoundTrip(time.Now())
 	if !t.begun {
 		sql = begin + ";\n" + sql
 		t.begun = true

@@ -19,7 +19,7 @@ var _ backends.Adopter = (*Store)(nil)
 const lockPatience = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
 
 // CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
 	k, sc := s.with(b, also)
 	if err := s.write(ctx, sc, k.rounds(also)); err != nil {
 		return backends.Results{}, lockedOut(err)
@@ -27,13 +27,13 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 	k.learn(sc.queues)
 	s.tell.freed(k.res.Writes)
 	if also.Freed != nil {
-		s.tell.freed([]backends.WriteResult{{Freed: also.Freed()}})
+		s.tell.freed([]backends.WriteResult{{MadeReady: also.Freed()}})
 	}
 	return k.res, nil
 }
 
 // with is a batch on its way, with more in its transaction.
-func (s *Store) with(b backends.Batch, also backends.Also) (*commitment, scope) {
+func (s *Store) with(b backends.Batch, also backends.TxHooks) (*commitment, scope) {
 	k := &commitment{s: s}
 	sc := scope{unsynced: len(b.Writes) == 0 && !also.Writes}
 	if len(b.Claims) > 0 || also.Claims {
@@ -58,7 +58,7 @@ func (s *Store) with(b backends.Batch, also backends.Also) (*commitment, scope) 
 }
 
 // rounds is the batch's part of the transaction.
-func (k *commitment) rounds(also backends.Also) work {
+func (k *commitment) rounds(also backends.TxHooks) work {
 	return func(t *tx, round int) (bool, error) {
 		if len(k.batch.Writes)+len(k.batch.Claims) == 0 {
 			return also.After == nil && round == 0, nil // once, to learn who the transaction is
@@ -100,7 +100,7 @@ func (t *tx) say(st *backends.Statement) {
 }
 
 // Ask implements backends.Adopter.
-func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) error {
+func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.read(ctx, func(_ context.Context, t *tx) error {
 		for _, st := range statements {
 			t.say(st)

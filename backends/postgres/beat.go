@@ -20,21 +20,21 @@ type beater struct {
 
 // Beat implements backends.Backend. No commit of this process can hold it up:
 // it has a connection of its own.
-func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	ctx, done := s.bound(ctx)
 	defer done()
 	c, err := s.beater.get(ctx)
 	if err != nil {
-		return backends.Pulse{}, s.outcome(ctx, err)
+		return backends.HeartbeatResult{}, s.outcome(ctx, err)
 	}
 	for try := 1; ; try++ {
 		if c == nil {
 			if c, err = s.beater.open(ctx, s); err != nil {
 				s.beater.put(nil)
-				return backends.Pulse{}, s.outcome(ctx, err)
+				return backends.HeartbeatResult{}, s.outcome(ctx, err)
 			}
 		}
-		var p backends.Pulse
+		var p backends.HeartbeatResult
 		if p, err = s.beat(ctx, c, b); err == nil {
 			s.beater.put(c)
 			return p, nil
@@ -48,21 +48,21 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 	}
 	s.beater.put(nil)
 	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // it may have been made
-		return backends.Pulse{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
+		return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
 	}
-	return backends.Pulse{}, s.outcome(ctx, err)
+	return backends.HeartbeatResult{}, s.outcome(ctx, err)
 }
 
 // beat makes one beat, in one round trip: one statement where the session is the
 // Store's own. Its commit waits for no disk, except the first and the last: a
 // beat that a crash of the server takes back is made again soon.
-func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Beat) (p backends.Pulse, err error) {
+func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {
 	t := &tx{s: s, c: c, batch: &pgx.Batch{}}
 	if s.pooled {
 		t.add(s.sql.begin, nil)
 		t.add(s.o.setting(true), nil)
 	}
-	sql := map[backends.BeatKind]string{backends.BeatJoin: s.sql.join, backends.BeatRenew: s.sql.renew, backends.BeatLeave: s.sql.leave}[b.Kind]
+	sql := map[backends.HeartbeatKind]string{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
 	t.each(sql, func(rows pgx.Rows) error {
 		var n, host, beats int64
 		var peer backends.Peer
@@ -71,11 +71,11 @@ func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Beat) (p backe
 			return err
 		}
 		p.Alive = n == 1
-		if peer.Host, peer.Beats, peer.Reads = backends.Identity(host), uint64(beats), backends.Reads(name); host != 0 {
+		if peer.Host, peer.Heartbeats, peer.DepthLeader = backends.Identity(host), uint64(beats), backends.IsDepthLeader(name); host != 0 {
 			p.Peers = append(p.Peers, peer)
 		}
 		return nil
-	}, int64(b.Host), b.Row(), ms(b.Lease))
+	}, int64(b.Host), b.RowName(), ms(b.Timeout))
 	if s.pooled {
 		t.add("COMMIT", nil)
 	}

@@ -252,13 +252,13 @@ func storeRound(b *testing.B, url string, n int) func() int {
 	must(b, url, "VACUUM ANALYZE")
 	must(b, url, "CHECKPOINT")
 	const host = 1
-	if _, err := s.Beat(b.Context(), backends.Beat{Host: host, Lease: time.Hour}); err != nil {
+	if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: host, Timeout: time.Hour}); err != nil {
 		b.Fatal(err)
 	}
 	var last []backends.Lease
 	number := uint64(0)
 	return func() int {
-		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, KeepDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
+		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 		for range n {
 			number++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}, Worker: "bench"})

@@ -185,7 +185,7 @@ func (c *claiming) pieces(now time.Time) (x pieces) {
 		}
 		x.limits, x.timeout = append(x.limits, int32(p.MaxAttempts)), append(x.timeout, ms(p.Timeout))
 		x.backoff, x.backoffMax = append(x.backoff, ms(p.Backoff)), append(x.backoffMax, ms(p.BackoffMax))
-		x.keep, x.keepDead = append(x.keep, ms(p.Keep)), append(x.keepDead, ms(p.KeepDead))
+		x.keep, x.keepDead = append(x.keep, ms(p.RetainDone)), append(x.keepDead, ms(p.RetainDead))
 	}
 	return x
 }
@@ -204,7 +204,7 @@ func (c *claiming) slots() (x slots) {
 	x.alike = true
 	known := map[string]int32{}
 	for _, s := range c.Slots[len(c.res.Jobs):] {
-		if s.Ahead {
+		if s.Prefetch {
 			s.Worker = "" // nobody yet
 		}
 		n, ok := known[s.Worker]
@@ -214,7 +214,7 @@ func (c *claiming) slots() (x slots) {
 			known[s.Worker] = n
 		}
 		x.host, x.number = append(x.host, int64(s.Token.Host)), append(x.number, int64(s.Token.Number))
-		x.lease, x.worker, x.ahead = append(x.lease, max(ms(s.Lease), 0)), append(x.worker, n), append(x.ahead, s.Ahead)
+		x.lease, x.worker, x.ahead = append(x.lease, max(ms(s.Lease), 0)), append(x.worker, n), append(x.ahead, s.Prefetch)
 		last := len(x.host) - 1
 		x.alike = x.alike && x.host[last] == x.host[0] && x.lease[last] == x.lease[0] && x.ahead[last] == x.ahead[0]
 	}
@@ -337,10 +337,10 @@ func (c *claiming) bury(t *tx) {
 	var limits []int32
 	var message []string
 	for _, l := range c.large {
-		id, keepDead = append(id, l.id), append(keepDead, ms(l.policy.KeepDead))
+		id, keepDead = append(id, l.id), append(keepDead, ms(l.policy.RetainDead))
 		limits = append(limits, int32(l.policy.MaxAttempts))
 		message = append(message, backends.TooLarge(l.size, c.MaxPayload))
-		c.res.Fallen.Add(l.policy.Queue, backends.CauseTooLarge, true)
+		c.res.Failed.Add(l.policy.Queue, backends.CauseTooLarge, true)
 	}
 	c.large = nil
 	t.add(t.s.sql.bury, nil, id, limits, keepDead, message)

@@ -42,7 +42,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 			}, c.Queue, numbers(c.IDs))
 		case backends.Delete:
 			t.each(s.sql.delete, deleted(&count), c.Queue, numbers(c.IDs))
-		case backends.ForceRelease:
+		case backends.Reclaim:
 			t.each(s.sql.release, func(rows pgx.Rows) error {
 				count++
 				freed = true
@@ -63,7 +63,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return 0, false, err
 	}
 	if freed {
-		s.tell.freed([]backends.WriteResult{{Freed: []string{c.Queue}}})
+		s.tell.freed([]backends.WriteResult{{MadeReady: []string{c.Queue}}})
 	}
 	return count, freed, nil
 }
@@ -121,7 +121,7 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 		count += b.n
 		c.Progressed()
 		if b.n > 0 {
-			s.tell.freed([]backends.WriteResult{{Freed: []string{c.Queue}}})
+			s.tell.freed([]backends.WriteResult{{MadeReady: []string{c.Queue}}})
 		}
 		if left -= b.seen; b.seen == 0 {
 			break

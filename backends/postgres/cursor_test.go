@@ -169,7 +169,7 @@ func TestGivenBackByAnother(t *testing.T) {
 		j := take(t, other, 1, 1, 1)[0]
 		take(t, s, 1, backlog/2, 100)
 		if _, err := other.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
-			backends.Release{Leases: []backends.Lease{{Job: j.ID, Token: j.Token}}, Uncharged: true}}}); err != nil {
+			backends.Release{Leases: []backends.Lease{{Job: j.ID, Token: j.Token}}, Uncounted: true}}}); err != nil {
 			t.Fatal(err)
 		}
 		claimsSoon(t, s, func(got backends.Job) bool { return got.ID == j.ID })
@@ -225,7 +225,7 @@ func TestALongWriterHoldsNoFloorUp(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		begun(t, s.o.URL, "SELECT pg_current_xact_id(), "+s.Grammar().Fence()) // as the claim of a held job has it
+		begun(t, s.o.URL, "SELECT pg_current_xact_id(), "+s.Dialect().Fence()) // as the claim of a held job has it
 		n := uint64(1)
 		claim := func() int64 {
 			later += 2 * time.Second
@@ -291,7 +291,7 @@ func TestPositionsAreGivenAgain(t *testing.T) {
 					must(t, direct, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 				}
 				testwait.Until(t, "a look and a claim find the new job", func() bool {
-					r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Waiting: []string{"q"}})
+					r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Waiting: []string{"q"}})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -135,11 +135,11 @@ func (t *tx) describeMore(info *backends.TableInfo) {
 			return err
 		}
 		if unlogged {
-			info.Remarks.Advice("table", fmt.Sprintf("the table %s is UNLOGGED: its jobs are gone after a crash of the server", info.Name),
+			info.Remarks.AddWarning("table", fmt.Sprintf("the table %s is UNLOGGED: its jobs are gone after a crash of the server", info.Name),
 				fmt.Sprintf("ALTER TABLE %s SET LOGGED, unless they may be lost", grammar{}.Table(info.Schema, info.Name)))
 		}
 		if filtered {
-			info.Remarks.Advice("table", fmt.Sprintf("row level security of the table %s may hide rows from this role: their jobs are never claimed", info.Name),
+			info.Remarks.AddWarning("table", fmt.Sprintf("row level security of the table %s may hide rows from this role: their jobs are never claimed", info.Name),
 				"see that its policies show this role every row of the queue, and let it change them")
 		}
 		return nil

@@ -33,7 +33,7 @@ func TestAnsweredIsOnDisk(t *testing.T) {
 	beat(t, s, 1)
 	fill(t, s, 8)
 	claims := claimBatch(1, 8, 1)
-	claims.Claims[0].Slots[6].Ahead = true // for "deliver"
+	claims.Claims[0].Slots[6].Prefetch = true // for "deliver"
 	r, err := s.Commit(t.Context(), claims)
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +69,8 @@ func TestAnsweredIsOnDisk(t *testing.T) {
 		{"nack", write(backends.Nack{Leases: one(2), Delay: time.Hour, HasDelay: true}), job(2, "state"), "scheduled"},
 		{"bury", write(backends.Nack{Leases: one(3), Dead: true}), job(3, "state"), "dead"},
 		{"extend", write(backends.Extend{Leases: one(4), Lease: time.Hour}), job(4, "lease_ms::text"), "3600000"},
-		{"release", write(backends.Release{Leases: one(5), Uncharged: true}), job(5, "state"), "ready"},
-		{"deliver", write(backends.Deliver{Handed: []backends.Handed{{Lease: one(6)[0], Worker: "late"}}}), job(6, "worker"), "late"},
+		{"release", write(backends.Release{Leases: one(5), Uncounted: true}), job(5, "state"), "ready"},
+		{"deliver", write(backends.Deliver{Deliveries: []backends.Delivery{{Lease: one(6)[0], Worker: "late"}}}), job(6, "worker"), "late"},
 		{"ack with a claim", func(s *Store) error {
 			b := claimBatch(1, 1, 200)
 			b.Writes = []backends.Write{backends.Ack{Leases: one(7)}}

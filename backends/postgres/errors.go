@@ -108,7 +108,7 @@ func (s *Store) explain(err error) error {
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
 		}
 		if said.Code == diskFull {
-			return backends.Full(fmt.Errorf("%s: %w", s.place, err))
+			return backends.DiskFull(fmt.Errorf("%s: %w", s.place, err))
 		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:

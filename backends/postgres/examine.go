@@ -125,14 +125,14 @@ func (e *examination) look(ctx context.Context, l look) error {
 	switch {
 	case said.Code == "42501" && l.tables:
 		// lookRights names the right, if it is one of those that a sidecar needs.
-		e.Fact(l.topic, "this could not be looked at: "+words(said))
+		e.AddInfo(l.topic, "this could not be looked at: "+words(said))
 	case said.Code == "42501":
-		e.Findings = append(e.Findings, backends.Finding{Grade: backends.Fact, Topic: l.topic,
-			Text: "this could not be looked at: " + words(said), Do: "run the check as a role that may, if you want to know"})
+		e.Findings = append(e.Findings, backends.Finding{Severity: backends.SeverityInfo, Topic: l.topic,
+			Text: "this could not be looked at: " + words(said), Fix: "run the check as a role that may, if you want to know"})
 	case said.Code == "55P03":
-		e.Fact(l.topic, "this could not be looked at: another transaction holds a lock on the tables")
+		e.AddInfo(l.topic, "this could not be looked at: another transaction holds a lock on the tables")
 	default:
-		e.Advice(l.topic, "this could not be looked at: "+words(said), "see what the server's log says about it")
+		e.AddWarning(l.topic, "this could not be looked at: "+words(said), "see what the server's log says about it")
 	}
 	return nil
 }
@@ -146,17 +146,17 @@ func (e *examination) lookServer(ctx context.Context, tx pgx.Tx) error {
 		Scan(&e.role, &standby, &readOnly); err != nil {
 		return err
 	}
-	e.Fact("server", fmt.Sprintf("PostgreSQL %s at %s, as role %s", e.Store.version, e.place, e.role))
+	e.AddInfo("server", fmt.Sprintf("PostgreSQL %s at %s, as role %s", e.Store.version, e.place, e.role))
 	if standby {
-		e.Problem("server", "this server is a standby, which takes no writes",
+		e.AddError("server", "this server is a standby, which takes no writes",
 			"name the primary in the url, or all of the servers: the sidecar then finds the primary")
 	}
 	if readOnly == "on" {
-		e.Advice("server", "default_transaction_read_only is on: a sidecar writes all the same, but the plain INSERTs of programs are refused",
+		e.AddWarning("server", "default_transaction_read_only is on: a sidecar writes all the same, but the plain INSERTs of programs are refused",
 			"set it off for this role and database; if you did not set it, ask your provider (some do where a disk is nearly full)")
 	}
 	if e.pooled {
-		e.Fact("pooler", "a pooler stands between (the sessions change from transaction to transaction): "+
+		e.AddInfo("pooler", "a pooler stands between (the sessions change from transaction to transaction): "+
 			"statements are not prepared, and other hosts' jobs are found by polling instead of NOTIFY")
 	}
 	return nil
@@ -173,7 +173,7 @@ func (e *examination) lookSchema(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if there && !use {
-		e.Problem("rights", fmt.Sprintf("role %s may not use the schema %s", e.role, schema),
+		e.AddError("rights", fmt.Sprintf("role %s may not use the schema %s", e.role, schema),
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s (`qsidecar migrate --print` ends with all that it needs)", schema, quoteName(e.role)))
 		return nil
 	}
@@ -181,28 +181,28 @@ func (e *examination) lookSchema(ctx context.Context, tx pgx.Tx) error {
 	var said *pgconn.PgError
 	switch {
 	case errors.As(err, &said) && said.Code == "42501":
-		e.Problem("rights", fmt.Sprintf("role %s may not read %s.qsidecar_meta", e.role, schema),
+		e.AddError("rights", fmt.Sprintf("role %s may not read %s.qsidecar_meta", e.role, schema),
 			fmt.Sprintf("GRANT SELECT ON %s.qsidecar_meta TO %s (`qsidecar migrate --print` ends with all that it needs)", schema, quoteName(e.role)))
 		return nil
 	case errors.As(err, &said) || err != nil && e.conn.IsClosed():
 		return err
 	case err != nil:
-		e.Problem("schema", err.Error(), "see the end of that sentence")
+		e.AddError("schema", err.Error(), "see the end of that sentence")
 	case version == 0 && create:
-		e.Fact("schema", fmt.Sprintf("the tables are missing in schema %s: serve or `qsidecar migrate` will make them, and this role may", schema))
+		e.AddInfo("schema", fmt.Sprintf("the tables are missing in schema %s: serve or `qsidecar migrate` will make them, and this role may", schema))
 	case version == 0:
-		e.Problem("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not make them", schema, e.role),
+		e.AddError("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not make them", schema, e.role),
 			"have somebody with the right run what `qsidecar migrate --print` prints")
 	case version < len(migrations) && own:
-		e.Fact("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d, and this role may",
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d, and this role may",
 			schema, version, len(migrations)))
 	case version < len(migrations):
-		e.Problem("schema", fmt.Sprintf("the tables in schema %s are of version %d, version %d is needed, and role %s does not own them",
+		e.AddError("schema", fmt.Sprintf("the tables in schema %s are of version %d, version %d is needed, and role %s does not own them",
 			schema, version, len(migrations), e.role), fmt.Sprintf("have their owner run what `qsidecar migrate --print --from %d` prints", version))
 	case version > len(migrations):
-		e.Fact("schema", fmt.Sprintf("the tables in schema %s are of version %d, which is newer than this program's (%d) and fit for it", schema, version, len(migrations)))
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d, which is newer than this program's (%d) and fit for it", schema, version, len(migrations)))
 	default:
-		e.Fact("schema", fmt.Sprintf("the tables in schema %s are there, of version %d", schema, version))
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are there, of version %d", schema, version))
 	}
 	e.version = version
 	return nil

@@ -18,7 +18,7 @@ func (e *examination) lookIsolation(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.QueryRow(ctx, `SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'`).Scan(&isolation); err != nil {
 		return err
 	}
-	e.Fact("isolation", fmt.Sprintf("the default is %s; the sidecar begins each transaction that writes with READ COMMITTED", isolation))
+	e.AddInfo("isolation", fmt.Sprintf("the default is %s; the sidecar begins each transaction that writes with READ COMMITTED", isolation))
 	return nil
 }
 
@@ -32,21 +32,21 @@ func (e *examination) lookDurability(ctx context.Context, tx pgx.Tx) error {
 	}
 	before := len(e.Findings)
 	if fsync == "off" {
-		e.Advice("durability", "fsync is off: a crash of the server's machine loses committed jobs, or the whole database", "set fsync = on in postgresql.conf")
+		e.AddWarning("durability", "fsync is off: a crash of the server's machine loses committed jobs, or the whole database", "set fsync = on in postgresql.conf")
 	}
 	if pages == "off" {
-		e.Advice("durability", "full_page_writes is off: a crash of the server's machine may leave torn pages", "set full_page_writes = on in postgresql.conf")
+		e.AddWarning("durability", "full_page_writes is off: a crash of the server's machine may leave torn pages", "set full_page_writes = on in postgresql.conf")
 	}
 	switch {
 	case commit == "off":
-		e.Advice("durability", "synchronous_commit is off: a crash of the server loses the jobs and acks of its last moments, which were answered already",
+		e.AddWarning("durability", "synchronous_commit is off: a crash of the server loses the jobs and acks of its last moments, which were answered already",
 			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", quoteName(e.role)))
 	case standbys != "" && (commit == "local" || commit == "remote_write"):
-		e.Advice("durability", fmt.Sprintf("synchronous_commit is %s: a failover to a synchronous standby may lose jobs that were answered already", commit),
+		e.AddWarning("durability", fmt.Sprintf("synchronous_commit is %s: a failover to a synchronous standby may lose jobs that were answered already", commit),
 			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", quoteName(e.role)))
 	}
 	if len(e.Findings) == before {
-		e.Fact("durability", fmt.Sprintf("fsync and full_page_writes are on, synchronous_commit is %s: what is answered is on disk", commit))
+		e.AddInfo("durability", fmt.Sprintf("fsync and full_page_writes are on, synchronous_commit is %s: what is answered is on disk", commit))
 	}
 	if e.version == 0 {
 		return nil
@@ -54,7 +54,7 @@ func (e *examination) lookDurability(ctx context.Context, tx pgx.Tx) error {
 	unlogged, err := list[string](ctx, tx, `SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2)
 		AND relpersistence <> 'p' ORDER BY 1`, quoteName(e.o.Schema), e.ours("TABLE"))
 	for _, table := range unlogged {
-		e.Problem("durability", fmt.Sprintf("%s is an unlogged table: a crash of the server empties it", table), fmt.Sprintf("ALTER TABLE %s SET LOGGED", table))
+		e.AddError("durability", fmt.Sprintf("%s is an unlogged table: a crash of the server empties it", table), fmt.Sprintf("ALTER TABLE %s SET LOGGED", table))
 	}
 	return err
 }
@@ -69,7 +69,7 @@ func (e *examination) lookTimeouts(ctx context.Context, tx pgx.Tx) error {
 	var after int64
 	_, err = pgx.ForEachRow(rows, []any{&name, &after}, func() error {
 		if d := time.Duration(after) * time.Millisecond; d < e.timeout {
-			e.Advice("timeouts", fmt.Sprintf("%s is %v: under load, large commits of the sidecar are ended and tried again", name, d),
+			e.AddWarning("timeouts", fmt.Sprintf("%s is %v: under load, large commits of the sidecar are ended and tried again", name, d),
 				fmt.Sprintf("ALTER ROLE %s SET %s = '%ds', or more", quoteName(e.role), name, int(e.timeout.Seconds())))
 		}
 		return nil
@@ -95,21 +95,21 @@ func (e *examination) lookTransactions(ctx context.Context, tx pgx.Tx) error {
 	age := time.Duration(seconds * float64(time.Second)).Round(time.Second)
 	switch {
 	case pid != 0 && age >= e.transaction:
-		e.Advice("transactions", fmt.Sprintf("process %d of %s has a transaction open for %v (%s): no job that was settled since can be cleared away, and the table grows",
+		e.AddWarning("transactions", fmt.Sprintf("process %d of %s has a transaction open for %v (%s): no job that was settled since can be cleared away, and the table grows",
 			pid, who, age, state), fmt.Sprintf("end it, with SELECT pg_terminate_backend(%d) if need be; idle_in_transaction_session_timeout ends such ones by itself", pid))
 	case pid != 0:
-		e.Fact("transactions", fmt.Sprintf("the oldest transaction is %v old", age))
+		e.AddInfo("transactions", fmt.Sprintf("the oldest transaction is %v old", age))
 	default:
-		e.Fact("transactions", "no other transaction is open")
+		e.AddInfo("transactions", "no other transaction is open")
 	}
 	if !all {
 		e.Findings[len(e.Findings)-1].Text += ", of those that can be seen"
-		e.Fact("transactions", fmt.Sprintf("role %s does not see the transactions of other roles: for this check it would need GRANT pg_read_all_stats TO %s", e.role, quoteName(e.role)))
+		e.AddInfo("transactions", fmt.Sprintf("role %s does not see the transactions of other roles: for this check it would need GRANT pg_read_all_stats TO %s", e.role, quoteName(e.role)))
 	}
 	prepared, err := list[string](ctx, tx, `SELECT gid FROM pg_prepared_xacts
 		WHERE database = current_database() AND clock_timestamp() - prepared >= $1::bigint * interval '1 ms' ORDER BY prepared`, ms(e.transaction))
 	for _, gid := range prepared {
-		e.Advice("transactions", fmt.Sprintf("the prepared transaction %q is open for longer than %v: nothing that was deleted since can be cleared away", gid, e.transaction),
+		e.AddWarning("transactions", fmt.Sprintf("the prepared transaction %q is open for longer than %v: nothing that was deleted since can be cleared away", gid, e.transaction),
 			fmt.Sprintf("COMMIT PREPARED or ROLLBACK PREPARED '%s'", strings.ReplaceAll(gid, "'", "''")))
 	}
 	return err
@@ -130,7 +130,7 @@ func (e *examination) lookLocks(ctx context.Context, tx pgx.Tx) error {
 	var pid int32
 	var table, mode, who string
 	_, err = pgx.ForEachRow(rows, []any{&pid, &table, &mode, &who}, func() error {
-		e.Problem("locks", fmt.Sprintf("process %d of %s locks the table %s (%s): until its transaction ends, nobody can enqueue, claim or settle", pid, who, table, mode),
+		e.AddError("locks", fmt.Sprintf("process %d of %s locks the table %s (%s): until its transaction ends, nobody can enqueue, claim or settle", pid, who, table, mode),
 			fmt.Sprintf("end that transaction, with SELECT pg_terminate_backend(%d) if need be", pid))
 		return nil
 	})
@@ -156,15 +156,15 @@ func (e *examination) lookVacuum(ctx context.Context, tx pgx.Tx) error {
 	}
 	text := fmt.Sprintf("%s has about %d rows and %d dead ones, %s", table, live, dead, vacuumed)
 	if dead > e.dead+live/10 {
-		e.Advice("vacuum", text, fmt.Sprintf("look for what holds autovacuum up (an old transaction, above; autovacuum_max_workers), and VACUUM %s", table))
+		e.AddWarning("vacuum", text, fmt.Sprintf("look for what holds autovacuum up (an old transaction, above; autovacuum_max_workers), and VACUUM %s", table))
 	} else {
-		e.Fact("vacuum", text)
+		e.AddInfo("vacuum", text)
 	}
 	if !server {
-		e.Advice("vacuum", "autovacuum or track_counts is off on this server: dead rows are never cleared away", "set both on in postgresql.conf")
+		e.AddWarning("vacuum", "autovacuum or track_counts is off on this server: dead rows are never cleared away", "set both on in postgresql.conf")
 	}
 	if off {
-		e.Advice("vacuum", "autovacuum is switched off for "+table, fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", table))
+		e.AddWarning("vacuum", "autovacuum is switched off for "+table, fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", table))
 	}
 	return nil
 }
@@ -197,9 +197,9 @@ func (e *examination) lookConnections(ctx context.Context, tx pgx.Tx) error {
 		text += fmt.Sprintf(" (open under its name by now: %d)", sidecars)
 	}
 	if left < e.o.MaxConnections-sidecars {
-		e.Advice("connections", text, "raise the limit, or lower the sidecars' max_connections: each host's counts")
+		e.AddWarning("connections", text, "raise the limit, or lower the sidecars' max_connections: each host's counts")
 	} else {
-		e.Fact("connections", text)
+		e.AddInfo("connections", text)
 	}
 	return nil
 }
@@ -220,14 +220,14 @@ func (e *examination) lookClock(ctx context.Context, tx pgx.Tx) error {
 	}
 	text := fmt.Sprintf("the server's clock and this host's differ by %v", max(off.Abs().Round(time.Millisecond), time.Millisecond))
 	if off.Abs()-best/2 < e.clock {
-		e.Fact("clock", text)
+		e.AddInfo("clock", text)
 		return nil
 	}
 	ahead := "behind"
 	if off > 0 {
 		ahead = "ahead"
 	}
-	e.Advice("clock", text+" (the server's is "+ahead+"): every time is the server's, so jobs with a run_at of this host come late or early",
+	e.AddWarning("clock", text+" (the server's is "+ahead+"): every time is the server's, so jobs with a run_at of this host come late or early",
 		"have both machines keep their clocks by NTP")
 	return nil
 }
@@ -242,7 +242,7 @@ func (e *examination) lookDisk(ctx context.Context, tx pgx.Tx) error {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case ok && said.Code == diskFull:
-		e.Problem("disk", "the disk of the database is full: "+words(said), "make room on the server: what does not fit is refused, and soon all writes are")
+		e.AddError("disk", "the disk of the database is full: "+words(said), "make room on the server: what does not fit is refused, and soon all writes are")
 	case ok && said.Code == "53400": // temp_file_limit, smaller than that
 	case err != nil:
 		return err

@@ -34,11 +34,11 @@ func TestExamineSettings(t *testing.T) {
 			}
 		}
 		has(t, examined(t, Options{URL: url}, usual()),
-			want{backends.Problem, "plan", "qsidecar_jobs", "take back, for this role and database, enable_indexscan = off; and"},
-			want{backends.Fact, "isolation", "the default is serializable", ""},
-			want{backends.Advice, "server", "default_transaction_read_only is on", "set it off"},
-			want{backends.Advice, "timeouts", "statement_timeout is 900ms", "SET statement_timeout = '5s'"},
-			want{backends.Advice, "durability", "fsync is off", ""})
+			want{backends.SeverityError, "plan", "qsidecar_jobs", "take back, for this role and database, enable_indexscan = off; and"},
+			want{backends.SeverityInfo, "isolation", "the default is serializable", ""},
+			want{backends.SeverityWarning, "server", "default_transaction_read_only is on", "set it off"},
+			want{backends.SeverityWarning, "timeouts", "statement_timeout is 900ms", "SET statement_timeout = '5s'"},
+			want{backends.SeverityWarning, "durability", "fsync is off", ""})
 	})
 }
 
@@ -62,15 +62,15 @@ func TestExamineTransactions(t *testing.T) {
 		now := usual()
 		now.transaction = 0
 		has(t, examined(t, Options{URL: url}, now),
-			want{backends.Advice, "transactions", "of postgres (a report) has a transaction open for", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
-			want{backends.Advice, "transactions", `the prepared transaction "left'behind"`, "ROLLBACK PREPARED 'left''behind'"})
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "transactions", "the oldest transaction is", ""})
+			want{backends.SeverityWarning, "transactions", "of postgres (a report) has a transaction open for", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
+			want{backends.SeverityWarning, "transactions", `the prepared transaction "left'behind"`, "ROLLBACK PREPARED 'left''behind'"})
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "transactions", "the oldest transaction is", ""})
 		for _, sql := range []string{"ROLLBACK", "ROLLBACK PREPARED 'left''behind'"} {
 			if _, err := c.Exec(t.Context(), sql); err != nil {
 				t.Fatal(err)
 			}
 		}
-		has(t, examined(t, Options{URL: url}, now), want{backends.Fact, "transactions", "no other transaction is open", ""})
+		has(t, examined(t, Options{URL: url}, now), want{backends.SeverityInfo, "transactions", "no other transaction is open", ""})
 	})
 }
 
@@ -100,11 +100,11 @@ func TestExamineLocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		has(t, found, want{backends.Problem, "locks", "of postgres (a script) locks the table qsidecar_jobs (AccessExclusiveLock)", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
-			want{backends.Fact, "claim", "another transaction holds a lock on the tables", ""})
+		has(t, found, want{backends.SeverityError, "locks", "of postgres (a script) locks the table qsidecar_jobs (AccessExclusiveLock)", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
+			want{backends.SeverityInfo, "claim", "another transaction holds a lock on the tables", ""})
 		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO "+role)
 		s = open(t, Options{URL: as(t, url, role), Look: true})
-		if found, err = s.examine(t.Context(), nil, usual()); err != nil || !slices.ContainsFunc(found, want{backends.Problem, "locks", "locks the table qsidecar_jobs", ""}.is) {
+		if found, err = s.examine(t.Context(), nil, usual()); err != nil || !slices.ContainsFunc(found, want{backends.SeverityError, "locks", "locks the table qsidecar_jobs", ""}.is) {
 			t.Errorf("%v, %s", err, listed(found))
 		}
 		if _, err := c.Exec(t.Context(), "ROLLBACK"); err != nil {
@@ -136,10 +136,10 @@ func TestExamineVacuum(t *testing.T) {
 				return slices.ContainsFunc(found, w.is)
 			})
 		}
-		soon(want{backends.Advice, "vacuum", " 1000 dead ones, never vacuumed", "VACUUM \"qsidecar\".qsidecar_jobs"})
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "vacuum", " 1000 dead ones", ""})
+		soon(want{backends.SeverityWarning, "vacuum", " 1000 dead ones, never vacuumed", "VACUUM \"qsidecar\".qsidecar_jobs"})
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "vacuum", " 1000 dead ones", ""})
 		must(t, url, "VACUUM qsidecar.qsidecar_jobs")
-		soon(want{backends.Fact, "vacuum", " 0 dead ones, last vacuumed at 20", ""})
+		soon(want{backends.SeverityInfo, "vacuum", " 0 dead ones, last vacuumed at 20", ""})
 	})
 }
 
@@ -150,11 +150,11 @@ func TestExamineConnections(t *testing.T) {
 		url := p.Database(t)
 		o := Options{URL: as(t, url, role), MaxConnections: 9}
 		must(t, url, "ALTER ROLE crowded CONNECTION LIMIT 5")
-		has(t, examined(t, o, usual()), want{backends.Advice, "connections", "the role's CONNECTION LIMIT leaves room for 5 more connections; a sidecar takes up to max_connections: 9", "lower the sidecars' max_connections"},
-			want{backends.Problem, "schema", "", ""})
+		has(t, examined(t, o, usual()), want{backends.SeverityWarning, "connections", "the role's CONNECTION LIMIT leaves room for 5 more connections; a sidecar takes up to max_connections: 9", "lower the sidecars' max_connections"},
+			want{backends.SeverityError, "schema", "", ""})
 		must(t, url, `ALTER ROLE crowded CONNECTION LIMIT -1; DO $$BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 6', current_database()); END$$`)
-		has(t, examined(t, o, usual()), want{backends.Advice, "connections", "the database's CONNECTION LIMIT leaves room for", ""}, want{backends.Problem, "schema", "", ""})
-		has(t, examined(t, Options{URL: url, MaxConnections: 1000}, usual()), want{backends.Advice, "connections", "max_connections leaves room for", ""})
+		has(t, examined(t, o, usual()), want{backends.SeverityWarning, "connections", "the database's CONNECTION LIMIT leaves room for", ""}, want{backends.SeverityError, "schema", "", ""})
+		has(t, examined(t, Options{URL: url, MaxConnections: 1000}, usual()), want{backends.SeverityWarning, "connections", "max_connections leaves room for", ""})
 	})
 }
 
@@ -164,7 +164,7 @@ func TestExamineClock(t *testing.T) {
 		for shift, words := range map[time.Duration]string{-90*time.Minute - 30*time.Second: "differ by 1h30m", time.Hour: "differ by "} {
 			th := usual()
 			th.now = func() time.Time { return time.Now().Add(shift) }
-			has(t, examined(t, Options{URL: url}, th), want{backends.Advice, "clock", words, "NTP"})
+			has(t, examined(t, Options{URL: url}, th), want{backends.SeverityWarning, "clock", words, "NTP"})
 		}
 	})
 }
@@ -178,9 +178,9 @@ func TestExaminePooled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		has(t, examined(t, Options{URL: pooled}, usual()), want{backends.Fact, "pooler", "a pooler stands between", ""}, want{backends.Fact, "plan", "planned each time", ""})
+		has(t, examined(t, Options{URL: pooled}, usual()), want{backends.SeverityInfo, "pooler", "a pooler stands between", ""}, want{backends.SeverityInfo, "plan", "planned each time", ""})
 		must(t, url, "DROP INDEX qsidecar.qsidecar_ready")
-		has(t, examined(t, Options{URL: pooled}, usual()), want{backends.Problem, "indexes", "qsidecar_ready", ""}, want{backends.Problem, "plan", "no use of", ""})
+		has(t, examined(t, Options{URL: pooled}, usual()), want{backends.SeverityError, "indexes", "qsidecar_ready", ""}, want{backends.SeverityError, "plan", "no use of", ""})
 		config, err := pgx.ParseConfig(pooled)
 		if err != nil {
 			t.Fatal(err)
@@ -236,7 +236,7 @@ func TestExamineStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(t, examined(t, Options{URL: p.Admin()}, usual()),
-		want{backends.Problem, "server", "is a standby", "all of the servers"},
-		want{backends.Fact, "durability", "what is answered is on disk", ""},
-		want{backends.Fact, "plan", "qsidecar_ready", ""})
+		want{backends.SeverityError, "server", "is a standby", "all of the servers"},
+		want{backends.SeverityInfo, "durability", "what is answered is on disk", ""},
+		want{backends.SeverityInfo, "plan", "qsidecar_ready", ""})
 }

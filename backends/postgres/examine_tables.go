@@ -41,11 +41,11 @@ func (e *examination) lookRights(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if len(lacking) == 0 {
-		e.Fact("rights", fmt.Sprintf("role %s has all that a sidecar needs on its tables", e.role))
+		e.AddInfo("rights", fmt.Sprintf("role %s has all that a sidecar needs on its tables", e.role))
 		return nil
 	}
 	role := quoteName(e.role)
-	e.Problem("rights", fmt.Sprintf("role %s lacks %s", e.role, strings.Join(lacking, "; ")),
+	e.AddError("rights", fmt.Sprintf("role %s lacks %s", e.role, strings.Join(lacking, "; ")),
 		fmt.Sprintf("GRANT %s TO %s; (`qsidecar migrate --print` ends with all that it needs)", strings.Join(lacking, " TO "+role+"; GRANT "), role))
 	return nil
 }
@@ -61,10 +61,10 @@ func (e *examination) lookRowSecurity(ctx context.Context, tx pgx.Tx) error {
 	var active bool
 	_, err = pgx.ForEachRow(rows, []any{&table, &active}, func() error {
 		if !active {
-			e.Fact("security", fmt.Sprintf("%s has row level security, which does not hold for role %s", table, e.role))
+			e.AddInfo("security", fmt.Sprintf("%s has row level security, which does not hold for role %s", table, e.role))
 			return nil
 		}
-		e.Problem("security", fmt.Sprintf("row level security of %s hides rows from role %s: jobs would be lost from sight", table, e.role),
+		e.AddError("security", fmt.Sprintf("row level security of %s hides rows from role %s: jobs would be lost from sight", table, e.role),
 			fmt.Sprintf("ALTER ROLE %s BYPASSRLS, or ALTER TABLE %s DISABLE ROW LEVEL SECURITY", quoteName(e.role), table))
 		return nil
 	})
@@ -88,11 +88,11 @@ func (e *examination) lookTriggers(ctx context.Context, tx pgx.Tx) error {
 		i := slices.Index(missing, name)
 		switch {
 		case i < 0 && !off:
-			e.Advice("triggers", fmt.Sprintf("the trigger or rule %s on %s is not the sidecar's: it runs in the sidecar's transactions, "+
+			e.AddWarning("triggers", fmt.Sprintf("the trigger or rule %s on %s is not the sidecar's: it runs in the sidecar's transactions, "+
 				"and where it raises an error or passes a row over, that change is refused", name, table),
 				"keep it short, and have it refuse nothing but what nobody should do; plain INSERTs alone are better guarded by a CHECK")
 		case i >= 0 && off:
-			e.Problem("triggers", fmt.Sprintf("the sidecar's trigger %s on %s is disabled", name, table),
+			e.AddError("triggers", fmt.Sprintf("the sidecar's trigger %s on %s is disabled", name, table),
 				fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, name))
 		}
 		if i >= 0 {
@@ -103,7 +103,7 @@ func (e *examination) lookTriggers(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	for _, name := range missing {
-		e.Problem("triggers", fmt.Sprintf("the sidecar's trigger %s is missing", name), "make it again, from what `qsidecar migrate --print` prints")
+		e.AddError("triggers", fmt.Sprintf("the sidecar's trigger %s is missing", name), "make it again, from what `qsidecar migrate --print` prints")
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (e *examination) lookIndexes(ctx context.Context, tx pgx.Tx) error {
 		}
 		sql := regexp.MustCompile(`CREATE INDEX ` + name + `\s[^;]*`).FindString(e.migrations())
 		sql = strings.Join(strings.Fields(in(e.o.Schema, sql)), " ")
-		e.Problem("indexes", fmt.Sprintf("the index %s is missing or invalid: the cost of what it serves grows with the table", name),
+		e.AddError("indexes", fmt.Sprintf("the index %s is missing or invalid: the cost of what it serves grows with the table", name),
 			fmt.Sprintf("DROP INDEX IF EXISTS %s.%s; %s", quoteName(e.o.Schema), name, strings.Replace(sql, "INDEX", "INDEX CONCURRENTLY", 1)))
 	}
 	return nil
@@ -129,7 +129,7 @@ func (e *examination) lookIndexes(ctx context.Context, tx pgx.Tx) error {
 
 // lookClaim: how jobs are claimed, and by which plan.
 func (e *examination) lookClaim(ctx context.Context, tx pgx.Tx) error {
-	e.Fact("claim", "claims are one statement with FOR UPDATE SKIP LOCKED, which every PostgreSQL since 9.5 has")
+	e.AddInfo("claim", "claims are one statement with FOR UPDATE SKIP LOCKED, which every PostgreSQL since 9.5 has")
 	faults, unused, err := e.planFaults(ctx, tx)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (e *examination) lookClaim(ctx context.Context, tx pgx.Tx) error {
 		if e.pooled {
 			when = "planned each time"
 		}
-		e.Fact("plan", "the claim reads the index qsidecar_ready in the queue's order and stops at its LIMIT: no sort, no walk through the table ("+when+")")
+		e.AddInfo("plan", "the claim reads the index qsidecar_ready in the queue's order and stops at its LIMIT: no sort, no walk through the table ("+when+")")
 		return nil
 	}
 	if unused {
@@ -155,7 +155,7 @@ func (e *examination) lookClaim(ctx context.Context, tx pgx.Tx) error {
 		do = fmt.Sprintf("take back, for this role and database, %s; and %s", strings.Join(odd, ", "), do)
 	}
 	slices.Sort(faults)
-	e.Problem("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is", do)
+	e.AddError("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is", do)
 	return nil
 }
 

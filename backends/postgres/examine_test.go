@@ -16,13 +16,13 @@ import (
 
 // want is a finding with these words in it.
 type want struct {
-	grade    backends.Grade
+	grade    backends.Severity
 	topic    string
 	text, do string
 }
 
 func (w want) is(f backends.Finding) bool {
-	return f.Grade == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Do, w.do)
+	return f.Severity == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Fix, w.do)
 }
 
 // examined examines the database, sees that this changed nothing, and that every
@@ -44,7 +44,7 @@ func examined(t *testing.T, o Options, th thresholds) []backends.Finding {
 		t.Errorf("Examine changed something (-before +after):\n%s", diff)
 	}
 	for _, f := range found {
-		if f.Topic == "" || f.Text == "" || f.Grade != backends.Fact && f.Do == "" || strings.Contains(f.Text+f.Do, "%!") {
+		if f.Topic == "" || f.Text == "" || f.Severity != backends.SeverityInfo && f.Fix == "" || strings.Contains(f.Text+f.Fix, "%!") {
 			t.Errorf("no finding to be read: %+v", f)
 		}
 	}
@@ -100,7 +100,7 @@ func has(t *testing.T, found []backends.Finding, wanted ...want) {
 		}
 	}
 	for i, f := range found {
-		if f.Grade == backends.Problem && !used[i] {
+		if f.Severity == backends.SeverityError && !used[i] {
 			t.Errorf("not expected: %+v", f)
 		}
 	}
@@ -109,7 +109,7 @@ func has(t *testing.T, found []backends.Finding, wanted ...want) {
 func listed(found []backends.Finding) string {
 	var b strings.Builder
 	for _, f := range found {
-		fmt.Fprintf(&b, "  %v %s: %s → %s\n", f.Grade, f.Topic, f.Text, f.Do)
+		fmt.Fprintf(&b, "  %v %s: %s → %s\n", f.Severity, f.Topic, f.Text, f.Fix)
 	}
 	return b.String()
 }
@@ -148,23 +148,23 @@ func TestExamineHealthy(t *testing.T) {
 		patient.clock = time.Hour // this machine may stand still between two looks at clocks
 		found := examined(t, Options{URL: as(t, url, role)}, patient)
 		has(t, found,
-			want{backends.Fact, "server", "PostgreSQL " + p.Version, ""},
-			want{backends.Fact, "server", "as role healthy", ""},
-			want{backends.Fact, "schema", fmt.Sprintf("of version %d", len(migrations)), ""},
-			want{backends.Fact, "rights", "all that a sidecar needs", ""},
-			want{backends.Fact, "claim", "SKIP LOCKED", ""},
-			want{backends.Fact, "plan", "made once for all arguments", ""},
-			want{backends.Fact, "isolation", "read committed", ""},
-			want{backends.Fact, "transactions", "GRANT pg_read_all_stats TO \"healthy\"", ""},
-			want{backends.Fact, "vacuum", "rows", ""},
-			want{backends.Fact, "connections", "max_connections leaves room for", ""},
-			want{backends.Fact, "clock", "differ by", ""},
+			want{backends.SeverityInfo, "server", "PostgreSQL " + p.Version, ""},
+			want{backends.SeverityInfo, "server", "as role healthy", ""},
+			want{backends.SeverityInfo, "schema", fmt.Sprintf("of version %d", len(migrations)), ""},
+			want{backends.SeverityInfo, "rights", "all that a sidecar needs", ""},
+			want{backends.SeverityInfo, "claim", "SKIP LOCKED", ""},
+			want{backends.SeverityInfo, "plan", "made once for all arguments", ""},
+			want{backends.SeverityInfo, "isolation", "read committed", ""},
+			want{backends.SeverityInfo, "transactions", "GRANT pg_read_all_stats TO \"healthy\"", ""},
+			want{backends.SeverityInfo, "vacuum", "rows", ""},
+			want{backends.SeverityInfo, "connections", "max_connections leaves room for", ""},
+			want{backends.SeverityInfo, "clock", "differ by", ""},
 			// The tests' servers are as quick as can be.
-			want{backends.Advice, "durability", "fsync is off", "fsync = on"},
-			want{backends.Advice, "durability", "full_page_writes is off", "full_page_writes = on"},
-			want{backends.Advice, "durability", "synchronous_commit is off", "ALTER ROLE \"healthy\""})
+			want{backends.SeverityWarning, "durability", "fsync is off", "fsync = on"},
+			want{backends.SeverityWarning, "durability", "full_page_writes is off", "full_page_writes = on"},
+			want{backends.SeverityWarning, "durability", "synchronous_commit is off", "ALTER ROLE \"healthy\""})
 		for _, f := range found {
-			if f.Grade == backends.Advice && f.Topic != "durability" {
+			if f.Severity == backends.SeverityWarning && f.Topic != "durability" {
 				t.Errorf("not expected: %+v", f)
 			}
 		}
@@ -179,34 +179,34 @@ func TestExamineNoTables(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "tableless")
 		url := p.Database(t)
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will make them", ""})
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will make them", ""})
 		o := Options{URL: as(t, url, role)}
-		has(t, examined(t, o, usual()), want{backends.Problem, "schema", "are missing in schema \"qsidecar\", and role tableless may not make them", "migrate --print"})
+		has(t, examined(t, o, usual()), want{backends.SeverityError, "schema", "are missing in schema \"qsidecar\", and role tableless may not make them", "migrate --print"})
 		tables(t, url, role)
 		must(t, url, "REVOKE ALL ON SCHEMA qsidecar FROM "+role)
-		has(t, examined(t, o, usual()), want{backends.Problem, "rights", "may not use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
+		has(t, examined(t, o, usual()), want{backends.SeverityError, "rights", "may not use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
 		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO tableless; REVOKE ALL ON ALL TABLES IN SCHEMA qsidecar FROM tableless")
-		has(t, examined(t, o, usual()), want{backends.Problem, "rights", "may not read \"qsidecar\".qsidecar_meta", "GRANT SELECT"})
+		has(t, examined(t, o, usual()), want{backends.SeverityError, "rights", "may not read \"qsidecar\".qsidecar_meta", "GRANT SELECT"})
 		must(t, url, "GRANT SELECT ON qsidecar.qsidecar_meta TO tableless; GRANT SELECT, INSERT ON qsidecar.qsidecar_jobs TO tableless; REVOKE ALL ON SEQUENCE qsidecar.qsidecar_line FROM tableless")
 		has(t, examined(t, o, usual()),
-			want{backends.Problem, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_failures", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
-			want{backends.Problem, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_line", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_line TO \"tableless\""})
+			want{backends.SeverityError, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_failures", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
+			want{backends.SeverityError, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_line", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_line TO \"tableless\""})
 		// What it says to do is what helps.
 		for _, f := range examined(t, o, usual()) {
 			if f.Topic == "rights" {
-				must(t, url, strings.Split(f.Do, " (`")[0])
+				must(t, url, strings.Split(f.Fix, " (`")[0])
 			}
 		}
-		has(t, examined(t, o, usual()), want{backends.Fact, "rights", "all that a sidecar needs", ""})
+		has(t, examined(t, o, usual()), want{backends.SeverityInfo, "rights", "all that a sidecar needs", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 99")
-		has(t, examined(t, o, usual()), want{backends.Fact, "schema", "are of version 99, which is newer than this program's", ""})
+		has(t, examined(t, o, usual()), want{backends.SeverityInfo, "schema", "are of version 99, which is newer than this program's", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 1; DROP INDEX qsidecar.qsidecar_failures_at")
-		has(t, examined(t, o, usual()), want{backends.Problem, "schema", fmt.Sprintf("are of version 1, version %d is needed, and role tableless does not own them", latest), "migrate --print --from 1"})
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "schema", fmt.Sprintf("will bring them to %d, and this role may", latest), ""})
+		has(t, examined(t, o, usual()), want{backends.SeverityError, "schema", fmt.Sprintf("are of version 1, version %d is needed, and role tableless does not own them", latest), "migrate --print --from 1"})
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will bring them to %d, and this role may", latest), ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET min_program = 99")
-		has(t, examined(t, o, usual()), want{backends.Problem, "schema", "upgrade this program", ""})
+		has(t, examined(t, o, usual()), want{backends.SeverityError, "schema", "upgrade this program", ""})
 		must(t, url, "DELETE FROM qsidecar.qsidecar_meta")
-		has(t, examined(t, o, usual()), want{backends.Problem, "schema", "is empty", ""})
+		has(t, examined(t, o, usual()), want{backends.SeverityError, "schema", "is empty", ""})
 	})
 }
 
@@ -231,28 +231,28 @@ func TestExamineTables(t *testing.T) {
 			ALTER TABLE qsidecar.qsidecar_jobs ENABLE ROW LEVEL SECURITY`)
 		found := examined(t, Options{URL: as(t, url, role)}, usual())
 		has(t, found,
-			want{backends.Problem, "indexes", "the index qsidecar_ready is missing", "CREATE INDEX CONCURRENTLY qsidecar_ready ON \"qsidecar\".qsidecar_jobs"},
-			want{backends.Problem, "indexes", "the index qsidecar_due is missing or invalid", "DROP INDEX IF EXISTS \"qsidecar\".qsidecar_due"},
-			want{backends.Problem, "plan", "no use of the index qsidecar_ready", "see that the indexes are there"},
-			want{backends.Problem, "triggers", "qsidecar_plain_insert on qsidecar.qsidecar_jobs is disabled", "ENABLE TRIGGER qsidecar_plain_insert"},
-			want{backends.Problem, "triggers", "qsidecar_row_deleted is missing", "migrate --print"},
-			want{backends.Advice, "triggers", "trigger or rule watch on qsidecar.qsidecar_jobs", ""},
-			want{backends.Advice, "triggers", "trigger or rule deaf on qsidecar.qsidecar_failures", ""},
-			want{backends.Problem, "durability", "qsidecar.qsidecar_keys is an unlogged table", "SET LOGGED"},
-			want{backends.Problem, "security", "row level security of qsidecar.qsidecar_jobs hides rows from role fenced", "BYPASSRLS"},
-			want{backends.Advice, "vacuum", "autovacuum is switched off", "RESET (autovacuum_enabled)"})
+			want{backends.SeverityError, "indexes", "the index qsidecar_ready is missing", "CREATE INDEX CONCURRENTLY qsidecar_ready ON \"qsidecar\".qsidecar_jobs"},
+			want{backends.SeverityError, "indexes", "the index qsidecar_due is missing or invalid", "DROP INDEX IF EXISTS \"qsidecar\".qsidecar_due"},
+			want{backends.SeverityError, "plan", "no use of the index qsidecar_ready", "see that the indexes are there"},
+			want{backends.SeverityError, "triggers", "qsidecar_plain_insert on qsidecar.qsidecar_jobs is disabled", "ENABLE TRIGGER qsidecar_plain_insert"},
+			want{backends.SeverityError, "triggers", "qsidecar_row_deleted is missing", "migrate --print"},
+			want{backends.SeverityWarning, "triggers", "trigger or rule watch on qsidecar.qsidecar_jobs", ""},
+			want{backends.SeverityWarning, "triggers", "trigger or rule deaf on qsidecar.qsidecar_failures", ""},
+			want{backends.SeverityError, "durability", "qsidecar.qsidecar_keys is an unlogged table", "SET LOGGED"},
+			want{backends.SeverityError, "security", "row level security of qsidecar.qsidecar_jobs hides rows from role fenced", "BYPASSRLS"},
+			want{backends.SeverityWarning, "vacuum", "autovacuum is switched off", "RESET (autovacuum_enabled)"})
 		has(t, examined(t, Options{URL: url}, usual()), // the owner is above row security
-			want{backends.Fact, "security", "does not hold for role postgres", ""},
-			want{backends.Problem, "indexes", "", ""}, want{backends.Problem, "plan", "", ""},
-			want{backends.Problem, "triggers", "", ""}, want{backends.Problem, "durability", "", ""})
+			want{backends.SeverityInfo, "security", "does not hold for role postgres", ""},
+			want{backends.SeverityError, "indexes", "", ""}, want{backends.SeverityError, "plan", "", ""},
+			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})
 		for _, f := range found { // what it says to do about the indexes is what helps
 			if f.Topic == "indexes" {
-				for sql := range strings.SplitSeq(f.Do, "; ") {
+				for sql := range strings.SplitSeq(f.Fix, "; ") {
 					must(t, url, sql)
 				}
 			}
 		}
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.Fact, "plan", "reads the index qsidecar_ready", ""},
-			want{backends.Problem, "triggers", "", ""}, want{backends.Problem, "durability", "", ""})
+		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "plan", "reads the index qsidecar_ready", ""},
+			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})
 	})
 }

@@ -83,4 +83,4 @@ func (s *Store) CreateIndex(_ string, table backends.TableInfo, equal []backends
 
 // Habits implements backends.Advisor. The planner does not see that rows of an index
 // with NULL in a column are sorted by the next one.
-func (s *Store) Habits() backends.Habits { return backends.Habits{NullsLast: true} }
+func (s *Store) RowOrdering() backends.RowOrdering { return backends.RowOrdering{NullsLast: true} }

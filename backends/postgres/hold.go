@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-var _ backends.Holder = (*Store)(nil)
+var _ backends.TxClaimer = (*Store)(nil)
 
 // heldTx is a connection of no pool, whose transaction is open for as long as a
 // worker works.
@@ -22,11 +22,11 @@ type heldTx struct {
 	idle time.Duration
 }
 
-// NoHold implements backends.Holder.
-func (s *Store) NoHold() error { return nil }
+// NoHold implements backends.TxClaimer.
+func (s *Store) NoOpenTx() error { return nil }
 
-// Hold implements backends.Holder.
-func (s *Store) Hold(ctx context.Context, idle time.Duration) (backends.Hold, error) {
+// Hold implements backends.TxClaimer.
+func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
 	ctx, done := s.bound(ctx)
 	defer done()
 	c, err := s.beater.open(ctx, s)
@@ -67,7 +67,7 @@ func (h *heldTx) failed(ctx context.Context, err error) error {
 		h.s.orphans.add(h.c) // its server may not know it yet
 		h.t = nil
 	}
-	return fmt.Errorf("%w: %w", backends.ErrHoldLost, err)
+	return fmt.Errorf("%w: %w", backends.ErrTxLost, err)
 }
 
 const (
@@ -76,11 +76,11 @@ const (
 )
 
 // CommitWith implements backends.Hold.
-func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
 	ctx, done := h.s.bound(ctx)
 	defer done()
 	if h.t == nil {
-		return backends.Results{}, backends.ErrHoldLost
+		return backends.Results{}, backends.ErrTxLost
 	}
 	k, sc := h.s.with(b, also)
 	for try := 1; ; try++ {
@@ -103,14 +103,14 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 	err := h.s.commit(ctx, func() { discard(ctx, h.c) }, t)
 	switch {
 	case backends.Retryable(err):
-		return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrHoldLost, err)
+		return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, err)
 	case err != nil:
 		return backends.Results{}, lockedOut(h.s.outcome(ctx, err))
 	}
 	h.s.cursors.Back(t.backs)
 	h.s.tell.freed(k.res.Writes)
 	if also.Freed != nil {
-		h.s.tell.freed([]backends.WriteResult{{Freed: also.Freed()}})
+		h.s.tell.freed([]backends.WriteResult{{MadeReady: also.Freed()}})
 	}
 	return k.res, nil
 }

@@ -23,7 +23,7 @@ func TestHoldCommitLost(t *testing.T) {
 				h := held(t, s)
 				s.loseCommit(before)
 				_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
-				if want := map[bool]error{true: backends.ErrHoldLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
+				if want := map[bool]error{true: backends.ErrTxLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
 					t.Errorf("%v, want %v", err, want)
 				}
 				if h.Open() {
@@ -48,7 +48,7 @@ func TestHoldGoesOn(t *testing.T) {
 			}
 		}
 		never := errors.New("not sent")
-		if _, err := h.CommitWith(t.Context(), backends.Batch{}, backends.Also{Before: func(context.Context, backends.SQL, *backends.Batch) error { return never }}); !errors.Is(err, never) || !h.Open() {
+		if _, err := h.CommitWith(t.Context(), backends.Batch{}, backends.TxHooks{Before: func(context.Context, backends.SQL, *backends.Batch) error { return never }}); !errors.Is(err, never) || !h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
 		if err := exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT"); err == nil {
@@ -76,21 +76,21 @@ func TestHoldIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		testwait.Until(t, "the row is free", func() bool { return exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT") == nil })
-		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrHoldLost) || h.Open() {
+		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrTxLost) || h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
 	})
 }
 
 // adds changes the row.
-var adds = backends.Also{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
 }}
 
 // held has a transaction that has locked the row.
-func held(t *testing.T, s *Store) backends.Hold {
+func held(t *testing.T, s *Store) backends.OpenTx {
 	t.Helper()
-	h, err := s.Hold(t.Context(), time.Minute)
+	h, err := s.OpenTx(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

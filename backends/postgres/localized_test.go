@@ -49,7 +49,7 @@ func TestLocalizedServer(t *testing.T) {
 		for _, change := range []string{"", // the statement is prepared; then its rows get another type
 			`ALTER TABLE qsidecar.qsidecar_jobs ALTER queue TYPE varchar(128)`} {
 			must(t, url, change)
-			if held, err := s.Held(t.Context(), 1, "", 9); err != nil || len(held) != 1 {
+			if held, err := s.ClaimedBy(t.Context(), 1, "", 9); err != nil || len(held) != 1 {
 				t.Errorf("a cached plan that went stale: %v, %v", held, err)
 			}
 		}

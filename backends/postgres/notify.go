@@ -55,7 +55,7 @@ func (n *teller) freed(res []backends.WriteResult) {
 	}
 	n.mu.Lock()
 	for i := range res {
-		for _, q := range res[i].Freed {
+		for _, q := range res[i].MadeReady {
 			if len(n.pending) < maxPending {
 				n.pending[q] = struct{}{}
 			} else {
@@ -117,13 +117,13 @@ func (n *teller) say(ctx context.Context, words []string) error {
 
 // Notifications implements backends.Notifier. Behind a pooler there are none:
 // nobody can say to whom the server would send them.
-func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) { return s.Hear(ctx, nil) }
+func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) { return s.Listen(ctx, nil) }
 
 // maxName is how long a name may be, in bytes: LISTEN cuts longer ones silently.
 const maxName = 63
 
 // Hears implements backends.Hearer.
-func (s *Store) Hears(channel string) error {
+func (s *Store) CanListen(channel string) error {
 	if len(channel) > maxName {
 		return fmt.Errorf("the channel's name is %d bytes long, and PostgreSQL's are %d at most", len(channel), maxName)
 	}
@@ -131,7 +131,7 @@ func (s *Store) Hears(channel string) error {
 }
 
 // Hear implements backends.Hearer.
-func (s *Store) Hear(ctx context.Context, channels map[string][]string) (<-chan string, bool) {
+func (s *Store) Listen(ctx context.Context, channels map[string][]string) (<-chan string, bool) {
 	if !s.o.Notify || s.pooled {
 		return nil, false
 	}

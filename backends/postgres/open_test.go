@@ -92,7 +92,7 @@ func TestWithoutDDL(t *testing.T) {
 		for _, j := range jobs {
 			l = append(l, backends.Lease{Job: j.ID, Token: j.Token})
 		}
-		for i, w := range []backends.Write{backends.Nack{Leases: l[:1], Dead: true}, backends.Release{Leases: l[1:], Uncharged: true}} {
+		for i, w := range []backends.Write{backends.Nack{Leases: l[:1], Dead: true}, backends.Release{Leases: l[1:], Uncounted: true}} {
 			if r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{w}}); err != nil || len(r.Writes[0].Lost) > 0 {
 				t.Fatalf("write %d: %+v, %v", i, r, err)
 			}
@@ -105,7 +105,7 @@ func TestWithoutDDL(t *testing.T) {
 				t.Errorf("command %v: %v", c.Kind, err)
 			}
 		}
-		if _, err := s.Sweep(t.Context(), backends.Sweep{Prune: true, Limit: 10, Waiting: []string{"q"}, Suspects: []backends.Suspect{{Host: 9}}}); err != nil {
+		if _, err := s.Maintain(t.Context(), backends.Maintenance{Prune: true, Limit: 10, Waiting: []string{"q"}, Suspects: []backends.Suspect{{Host: 9}}}); err != nil {
 			t.Error(err)
 		}
 		if _, err := s.Stats(t.Context(), ""); err != nil {
@@ -225,7 +225,7 @@ func hearOthers(t *testing.T, one *Store, url string) {
 	odd := `New "jobs"; --`
 	ctx, cancel := context.WithCancel(testwait.Context(t))
 	defer cancel()
-	queues, ok := one.Hear(ctx, map[string][]string{odd: {"a", "b"}, "other": {"c"}, one.channel(): {"d"}})
+	queues, ok := one.Listen(ctx, map[string][]string{odd: {"a", "b"}, "other": {"c"}, one.channel(): {"d"}})
 	if !ok || <-queues != "" {
 		t.Fatal("there are none")
 	}
@@ -245,7 +245,7 @@ func hearOthers(t *testing.T, one *Store, url string) {
 	hear("SELECT pg_notify("+literal(odd)+`, 'a job, {"id": 1}')`, "a", "b")
 	hear("NOTIFY Other", "c")
 	hear("NOTIFY "+one.channel()+", 'who knows'", "d", "knows")
-	if one.Hears(strings.Repeat("x", 63)) != nil || one.Hears(strings.Repeat("x", 64)) == nil {
+	if one.CanListen(strings.Repeat("x", 63)) != nil || one.CanListen(strings.Repeat("x", 64)) == nil {
 		t.Error("LISTEN would cut the name")
 	}
 	cancel()

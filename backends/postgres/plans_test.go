@@ -175,7 +175,7 @@ func pages(t *testing.T, s *Store, sql string, args ...any) int64 {
 
 func beat(t testing.TB, s *Store, host backends.Identity) {
 	t.Helper()
-	if _, err := s.Beat(t.Context(), backends.Beat{Host: host, Lease: 3600e9}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Timeout: 3600e9}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -191,7 +191,7 @@ func take(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []
 }
 
 func claimBatch(host backends.Identity, n int, from uint64) backends.Batch {
-	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, KeepDead: 3600e9}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
+	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: 3600e9}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 	for i := range n {
 		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: from + uint64(i)}, Worker: "w"})
 	}

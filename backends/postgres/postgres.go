@@ -171,7 +171,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "postgres", Version: s.version, Place: s.place, Database: s.database, Ahead: true, Concurrent: true}
+	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
 }
 
 // Close implements backends.Backend. Calls under way end with an error.

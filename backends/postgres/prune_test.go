@@ -43,11 +43,11 @@ func TestPruneUnderASnapshot(t *testing.T) {
 		}
 		pruned := 0
 		for more := true; more; {
-			r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true, Bite: bite})
+			r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true, PruneBatch: bite})
 			if err != nil {
 				t.Fatal(err)
 			}
-			pruned, more = pruned+r.Pruned, r.Rest
+			pruned, more = pruned+r.Pruned, r.PruneMore
 		}
 		if pruned != rows {
 			t.Errorf("%d pruned, want %d", pruned, rows)

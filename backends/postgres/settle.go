@@ -93,14 +93,14 @@ func (g *givingUp) nack(write int, w backends.Nack) {
 	}
 	for _, l := range w.Leases {
 		g.Add(write, l, 0)
-		g.end(w.Uncharged, false, w.Dead, delay, backends.CauseNacked, w.Error)
+		g.end(w.Snooze, false, w.Dead, delay, backends.CauseNacked, w.Error)
 	}
 }
 
 func (g *givingUp) release(write int, w backends.Release) {
 	for _, l := range w.Leases {
 		g.Add(write, l, w.Owner)
-		g.end(w.Uncharged, true, false, nil, w.Cause, w.Message)
+		g.end(w.Uncounted, true, false, nil, w.Cause, w.Message)
 	}
 }
 
@@ -119,7 +119,7 @@ func (g *givingUp) queue(t *tx, res []backends.WriteResult) {
 			return 0, err
 		}
 		r := &res[g.Of[f.n-1]]
-		r.Fallen.Add(f.queue, f.cause, f.state == backends.StateDead)
+		r.Failed.Add(f.queue, f.cause, f.state == backends.StateDead)
 		if f.state == backends.StateReady {
 			batch.Free(r, f.queue)
 		}
@@ -154,7 +154,7 @@ type delivering struct {
 }
 
 func (d *delivering) add(write int, w backends.Deliver) {
-	for _, h := range w.Handed {
+	for _, h := range w.Deliveries {
 		d.Add(write, h.Lease, 0)
 		d.worker = append(d.worker, h.Worker)
 	}
@@ -187,13 +187,13 @@ func (e *extending) queue(t *tx, res []backends.WriteResult) {
 }
 
 // Held implements backends.Backend.
-func (s *Store) Held(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.Held, error) {
-	var held []backends.Held
+func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
+	var held []backends.ClaimedJob
 	from, _ := number(after) // what is no id has everything after it
 	err := s.again(ctx, func(ctx context.Context) error {
 		held = nil
 		return s.rows(ctx, func(rows pgx.Rows) error {
-			var h backends.Held
+			var h backends.ClaimedJob
 			var id, owner, n int64
 			if err := rows.Scan(&id, &owner, &n, &h.Queue, &h.Timed); err != nil {
 				return err

@@ -190,7 +190,7 @@ func TestStandby(t *testing.T) {
 				stores["standby,primary "+attrs] = open(t, Options{URL: url})
 			}
 			look := open(t, Options{URL: p.standby.Admin(), Look: true}) // as a pooler would lead there
-			if _, err := Open(t.Context(), Options{URL: p.standby.Admin()}); !backends.IsAway(err) {
+			if _, err := Open(t.Context(), Options{URL: p.standby.Admin()}); !backends.IsUnreachable(err) {
 				t.Errorf("opening the standby: %v, want unavailable", err)
 			}
 			if _, err := enqueue(t, look); !backends.Retryable(err) {
@@ -220,7 +220,7 @@ func TestStandby(t *testing.T) {
 				if _, err := enqueue(t, s); !backends.Retryable(err) {
 					t.Errorf("%s, before the promotion: %v, want unavailable", what, err)
 				}
-				if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatJoin, Lease: time.Minute}); !backends.Retryable(err) {
+				if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
 					t.Errorf("%s, a beat before the promotion: %v, want unavailable", what, err)
 				}
 			}

@@ -24,8 +24,8 @@ type outlook struct {
 }
 
 // Sweep implements backends.Backend. Where nothing is due it is one statement.
-func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
-	r := backends.Swept{Reaped: map[backends.Cause]int{}, Next: -1}
+func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
+	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
 	if len(w.Suspects) > 0 {
 		if err := s.bite(ctx, &r, 0, func(t *tx, _ *bitten) { giveUp(t, w.Suspects) }); err != nil {
 			return r, err
@@ -63,8 +63,8 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 	}{{o.expired, &s.trails.jobs, s.sql.pruneJobs}, {o.keys, &s.trails.keys, s.sql.pruneKeys}} {
 		if p.since != nil {
 			bit = true
-			r.Overdue = max(r.Overdue, o.at.Sub(*p.since))
-			if err := s.prune(ctx, &r, p.sql, p.trail, *p.since, w.Most()); err != nil {
+			r.PruneOverdue = max(r.PruneOverdue, o.at.Sub(*p.since))
+			if err := s.prune(ctx, &r, p.sql, p.trail, *p.since, w.PruneLimit()); err != nil {
 				return r, err
 			}
 		}
@@ -84,11 +84,11 @@ type bitten struct {
 	rows, promoted int
 	reaped         map[backends.Cause]int
 	freed          []string
-	fallen         backends.Fallen
+	fallen         backends.FailedCounts
 }
 
 // bite runs f as one transaction, and adds what it did to r once it is committed.
-func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t *tx, b *bitten)) error {
+func (s *Store) bite(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(t *tx, b *bitten)) error {
 	var b bitten
 	if err := s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
 		if round == 0 {
@@ -103,10 +103,10 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
-	r.Fallen.AddAll(b.fallen)
+	r.Failed.AddAll(b.fallen)
 	for _, q := range b.freed {
-		if !slices.Contains(r.Freed, q) {
-			r.Freed = append(r.Freed, q)
+		if !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
 		}
 	}
 	r.More = r.More || limit > 0 && b.rows >= limit
@@ -142,7 +142,7 @@ func (b *bitten) reap(t *tx, sql string, args ...any) {
 
 // prune deletes what is over, from an instant on. That a crash takes it back harms
 // nobody: it need not be on disk.
-func (s *Store) prune(ctx context.Context, r *backends.Swept, sql string, trail *batch.Trail, from time.Time, most int) error {
+func (s *Store) prune(ctx context.Context, r *backends.MaintenanceResult, sql string, trail *batch.Trail, from time.Time, most int) error {
 	began := time.Now()
 	var n int
 	var last *time.Time
@@ -157,7 +157,7 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, sql string, trail 
 	if last != nil {
 		trail.Found(*last)
 	}
-	r.Bitten(n, n, most, time.Since(began))
+	r.AddPruned(n, n, most, time.Since(began))
 	return nil
 }
 
@@ -168,7 +168,7 @@ type trails struct{ jobs, keys batch.Trail }
 func giveUp(t *tx, suspects []backends.Suspect) {
 	var host, beats []int64
 	for _, s := range suspects {
-		host, beats = append(host, int64(s.Host)), append(beats, int64(s.Beats))
+		host, beats = append(host, int64(s.Host)), append(beats, int64(s.Heartbeats))
 	}
 	t.add(t.s.sql.giveUp, nil, host, beats)
 }
@@ -182,7 +182,7 @@ const (
 	ownersEvery = 5 * time.Second
 )
 
-func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, err error) {
+func (s *Store) lookAround(ctx context.Context, w backends.Maintenance) (o outlook, err error) {
 	err = s.again(ctx, func(ctx context.Context) (err error) {
 		s.owners.mu.Lock()
 		owners := !s.localTime().Before(s.owners.next)
@@ -196,7 +196,7 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 	return o, err
 }
 
-func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o outlook, err error) {
+func (s *Store) lookOnce(ctx context.Context, w backends.Maintenance, owners bool) (o outlook, err error) {
 	now := s.localTime()
 	if s.pooled { // a session of the Store's own has seen it
 		epoch, err := s.readEpoch(ctx, s.pool)

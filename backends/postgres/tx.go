@@ -72,7 +72,7 @@ func (t *tx) send(ctx context.Context) error {
 	b := t.batch
 	t.batch = &pgx.Batch{}
 	t.sent++
-	defer t.s.meter.Trip(time.Now())
+	defer t.s.meter.RoundTrip(time.Now())
 	return t.c.SendBatch(ctx, b).Close()
 }
 
@@ -204,7 +204,7 @@ func (t *tx) conclude(ctx context.Context, sc scope) error {
 		return err
 	}
 	if sc.host != nil && !t.last.alive {
-		return backends.ErrHostLost
+		return backends.ErrEvicted
 	}
 	return nil
 }
@@ -311,7 +311,7 @@ func (s *Store) rows(ctx context.Context, f func(rows pgx.Rows) error, sql strin
 			return nil
 		})
 	}
-	defer s.meter.Trip(time.Now())
+	defer s.meter.RoundTrip(time.Now())
 	rows, err := s.pool.Query(ctx, sql, args...)
 	if err != nil {
 		return err

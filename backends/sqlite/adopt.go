@@ -15,7 +15,7 @@ import (
 var _ backends.Adopter = (*Store)(nil)
 
 // CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
 	var res backends.Results
 	err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) error {
 		b := b
@@ -40,7 +40,7 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.
 }
 
 // Ask implements backends.Adopter.
-func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) error {
+func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.reading(ctx, func(t *tx) error { return t.Do(ctx, statements...) })
 }
 

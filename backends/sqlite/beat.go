@@ -9,17 +9,17 @@ import (
 
 // Beat implements backends.Backend. It writes on a connection of its own and
 // passes every commit that waits for the write lock in this process.
-func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
-	var p backends.Pulse
+func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
+	var p backends.HeartbeatResult
 	err := s.write(ctx, &s.beater, s.openBeater, func(t *tx) (err error) {
-		n, end := int64(0), t.now+ms(b.Lease)
+		n, end := int64(0), t.now+ms(b.Timeout)
 		switch b.Kind {
-		case backends.BeatJoin:
-			n, err = t.exec(t.sql.join, int64(b.Host), b.Row(), end)
-		case backends.BeatRenew:
-			n, err = t.exec(t.sql.beat, b.Row(), end, int64(b.Host))
-		case backends.BeatLeave:
-			n, err = t.exec(t.sql.farewell, b.Row(), end, int64(b.Host))
+		case backends.HeartbeatJoin:
+			n, err = t.exec(t.sql.join, int64(b.Host), b.RowName(), end)
+		case backends.HeartbeatRenew:
+			n, err = t.exec(t.sql.beat, b.RowName(), end, int64(b.Host))
+		case backends.HeartbeatLeave:
+			n, err = t.exec(t.sql.farewell, b.RowName(), end, int64(b.Host))
 		}
 		if err != nil {
 			return err
@@ -27,16 +27,16 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 		p.Alive = n == 1
 		return t.query(t.sql.peers, func(r row) error {
 			name := r.text(4)
-			lease := backends.LeaseOf(name)
+			lease := backends.TimeoutOf(name)
 			p.Peers = append(p.Peers, backends.Peer{
-				Host: backends.Identity(r.int(0)), Beats: uint64(r.int(1)), Dead: r.int(3) != 0, Reads: backends.Reads(name), Lease: lease,
+				Host: backends.Identity(r.int(0)), Heartbeats: uint64(r.int(1)), Dead: r.int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: lease,
 				Expired: backends.Ended(batch.FromMS(r.int(2)), lease, r.int(5) != 0),
 			})
 			return nil
 		}, t.now, int64(b.Host))
 	})
 	if err != nil {
-		return backends.Pulse{}, err // p may still be written to
+		return backends.HeartbeatResult{}, err // p may still be written to
 	}
 	return p, nil
 }

@@ -38,7 +38,7 @@ func BenchmarkClaimAck(b *testing.B) {
 
 func claimAck(b *testing.B, s *Store, n int) {
 	const host = 1
-	if _, err := s.Beat(b.Context(), backends.Beat{Host: host, Lease: 1 << 40}); err != nil {
+	if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: host, Timeout: 1 << 40}); err != nil {
 		b.Fatal(err)
 	}
 	var last []backends.Lease

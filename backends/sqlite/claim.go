@@ -130,14 +130,14 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 	j.Timeout = cmp.Or(j.Timeout, p.Timeout)
 	deadline := after(c.now, j.Timeout)
 	charged, ahead, worker := j.Attempt, 0, slot.Worker
-	if slot.Ahead {
+	if slot.Prefetch {
 		worker = "" // nobody yet
 	}
-	if slot.Uncharged(int(j.lost), j.MaxAttempts) {
+	if slot.Uncounted(int(j.lost), j.MaxAttempts) {
 		charged, ahead = charged-1, 1
 	}
-	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, ms(p.Backoff), ms(p.BackoffMax), positive(ms(p.Keep)),
-		positive(ms(p.KeepDead)), int64(slot.Token.Host), int64(slot.Token.Number), int64(c.host), positive(ms(slot.Lease)),
+	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, ms(p.Backoff), ms(p.BackoffMax), positive(ms(p.RetainDone)),
+		positive(ms(p.RetainDead)), int64(slot.Token.Host), int64(slot.Token.Number), int64(c.host), positive(ms(slot.Lease)),
 		deadline, earlier(after(c.now, slot.Lease), deadline), c.now, text(worker), j.id); err != nil {
 		return err
 	}
@@ -151,9 +151,9 @@ func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	if err := c.failed(j.id, j.attempts+1, backends.CauseTooLarge, message); err != nil {
 		return err
 	}
-	err := c.one(c.sql.bury, j.attempts+1, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(ms(p.KeepDead)),
-		c.now, after(c.now, p.KeepDead), message, j.id)
-	c.res.Fallen.Add(p.Queue, backends.CauseTooLarge, true)
+	err := c.one(c.sql.bury, j.attempts+1, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(ms(p.RetainDead)),
+		c.now, after(c.now, p.RetainDead), message, j.id)
+	c.res.Failed.Add(p.Queue, backends.CauseTooLarge, true)
 	if err != nil || j.Key == "" {
 		return err
 	}

@@ -28,7 +28,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		do = func(t *tx) (int64, error) { return t.retry(c) }
 	case backends.Delete:
 		do = func(t *tx) (int64, error) { return t.deleteByID(c) }
-	case backends.ForceRelease:
+	case backends.Reclaim:
 		do = func(t *tx) (int64, error) { return t.forceRelease(c) }
 	case backends.Pause:
 		do = func(t *tx) (int64, error) {
@@ -116,7 +116,7 @@ func (t *tx) forceRelease(c backends.Command) (n int64, err error) {
 			return err
 		}
 		n++
-		return t.meet(l, l.standing().Released(backends.Release{Uncharged: true}))
+		return t.meet(l, l.standing().AfterRelease(backends.Release{Uncounted: true}))
 	})
 	return n, err
 }

@@ -13,7 +13,7 @@ import (
 
 // Commit implements backends.Backend.
 func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	return s.CommitWith(ctx, b, backends.Also{})
+	return s.CommitWith(ctx, b, backends.TxHooks{})
 }
 
 // commit carries out the batch; claims: more will be claimed in the same transaction.
@@ -24,7 +24,7 @@ func (t *tx) commit(b backends.Batch, claims bool, res *backends.Results) error 
 			return err
 		}
 		if !alive {
-			return backends.ErrHostLost
+			return backends.ErrEvicted
 		}
 	}
 	for _, w := range b.Writes {
@@ -33,7 +33,7 @@ func (t *tx) commit(b backends.Batch, claims bool, res *backends.Results) error 
 		if err != nil {
 			return err
 		}
-		r.Freed = t.freed
+		r.MadeReady = t.freed
 		res.Writes = append(res.Writes, r)
 	}
 	for _, c := range b.Claims {
@@ -57,16 +57,16 @@ func (t *tx) write(w backends.Write) (r backends.WriteResult, err error) {
 		}
 	case backends.Nack:
 		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error {
-			return t.fall(l, l.standing().Nacked(w), backends.CauseNacked, &r.Fallen)
+			return t.fall(l, l.standing().AfterNack(w), backends.CauseNacked, &r.Failed)
 		})
 	case backends.Extend:
 		r.Lost, err = t.each(w.Leases, 0, func(l *leased) error { return t.extend(l, w) })
 	case backends.Release:
 		r.Lost, err = t.each(w.Leases, w.Owner, func(l *leased) error {
-			return t.fall(l, l.standing().Released(w), w.Cause, &r.Fallen)
+			return t.fall(l, l.standing().AfterRelease(w), w.Cause, &r.Failed)
 		})
 	case backends.Deliver:
-		r.Lost, err = t.deliver(w.Handed)
+		r.Lost, err = t.deliver(w.Deliveries)
 	default:
 		err = fmt.Errorf("sqlite: a write of the unknown kind %T", w)
 	}

@@ -51,7 +51,7 @@ func (s *Store) explain(err error) error {
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED:
 		return down("another program holds the lock of %s", s.path)
 	case lib.SQLITE_FULL:
-		return backends.Full(fmt.Errorf("the disk that holds %s is full: %w", s.path, err))
+		return backends.DiskFull(fmt.Errorf("the disk that holds %s is full: %w", s.path, err))
 	case lib.SQLITE_READONLY, lib.SQLITE_PERM:
 		return down("%s may not be written (its file, its folder or its disk is read-only)", s.path)
 	case lib.SQLITE_IOERR:

@@ -70,7 +70,7 @@ func (s *Store) examine(ctx context.Context, queues []backends.Policy, t thresho
 // run looks at everything. calm: nobody opened the database meanwhile, or it was
 // looked at as one that is in use.
 func (e *examination) run(ctx context.Context) (calm bool, err error) {
-	e.Fact("server", fmt.Sprintf("SQLite %s, a part of this program", lib.SQLITE_VERSION))
+	e.AddInfo("server", fmt.Sprintf("SQLite %s, a part of this program", lib.SQLITE_VERSION))
 	if ok := e.lookPlace(); !ok {
 		return true, nil
 	}
@@ -91,10 +91,10 @@ func (e *examination) run(ctx context.Context) (calm bool, err error) {
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case code(err) == lib.SQLITE_CORRUPT:
-		e.Problem("integrity", fmt.Sprintf("the file is damaged: %v", err), mendFile)
+		e.AddError("integrity", fmt.Sprintf("the file is damaged: %v", err), mendFile)
 		err = nil
 	default:
-		e.Problem("file", fmt.Sprintf("it cannot be read: %v", e.explain(err)), "name another file, or mend what that says")
+		e.AddError("file", fmt.Sprintf("it cannot be read: %v", e.explain(err)), "name another file, or mend what that says")
 		err = nil
 	}
 	if err != nil {
@@ -114,13 +114,13 @@ func (e *examination) lookPlace() bool {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		e.Problem("file", fmt.Sprintf("it cannot be looked at: %v", err), "name another place, or have its owner open the folder to this user")
+		e.AddError("file", fmt.Sprintf("it cannot be looked at: %v", err), "name another place, or have its owner open the folder to this user")
 		return false
 	case info.IsDir():
-		e.Problem("file", "it is a folder", fmt.Sprintf("name a database file in it, as %s", filepath.Join(e.path, "qsidecar.db")))
+		e.AddError("file", "it is a folder", fmt.Sprintf("name a database file in it, as %s", filepath.Join(e.path, "qsidecar.db")))
 		return false
 	case !info.Mode().IsRegular():
-		e.Problem("file", "it is no regular file: a database cannot be kept in it", "name another file")
+		e.AddError("file", "it is no regular file: a database cannot be kept in it", "name another file")
 		return false
 	}
 	folder := filepath.Dir(e.path)
@@ -128,9 +128,9 @@ func (e *examination) lookPlace() bool {
 		folder = filepath.Dir(folder)
 	}
 	if name, err := networkFS(folder); err != nil {
-		e.Advice("disk", fmt.Sprintf("it cannot be looked at: %v", err), "see that the folder is there and open to this user")
+		e.AddWarning("disk", fmt.Sprintf("it cannot be looked at: %v", err), "see that the folder is there and open to this user")
 	} else if name != "" {
-		e.Problem("disk", fmt.Sprintf("the file is on a network file system (%s), where SQLite's WAL mode loses data", name),
+		e.AddError("disk", fmt.Sprintf("the file is on a network file system (%s), where SQLite's WAL mode loses data", name),
 			"put the database on a local disk, or use a database server for several hosts")
 	}
 	e.lookSpace(folder)
@@ -149,47 +149,47 @@ func (e *examination) lookSpace(folder string) {
 	switch {
 	case errors.Is(err, errors.ErrUnsupported): // on this system
 	case err != nil:
-		e.Advice("disk", fmt.Sprintf("its free space cannot be found out: %v", err), "see that the folder is there and open to this user")
+		e.AddWarning("disk", fmt.Sprintf("its free space cannot be found out: %v", err), "see that the folder is there and open to this user")
 	case free < e.full:
-		e.Problem("disk", fmt.Sprintf("the disk of the database is full (%s are free): what does not fit is refused, and soon all writes are", bytesText(free)),
+		e.AddError("disk", fmt.Sprintf("the disk of the database is full (%s are free): what does not fit is refused, and soon all writes are", bytesText(free)),
 			"make room, or put the database on another disk")
 	case free < e.free:
-		e.Advice("disk", text+", and what does not fit is refused", "make room, or put the database on another disk")
+		e.AddWarning("disk", text+", and what does not fit is refused", "make room, or put the database on another disk")
 	default:
-		e.Fact("disk", text)
+		e.AddInfo("disk", text)
 	}
 }
 
 // lookMissing says what serve will do where there is no file, and whether it can.
 func (e *examination) lookMissing(folder string) {
 	if err := e.may(folder, writeIn); err != nil {
-		e.Problem("file", fmt.Sprintf("there is none yet, and this user may make none in %s (%v)", folder, err),
+		e.AddError("file", fmt.Sprintf("there is none yet, and this user may make none in %s (%v)", folder, err),
 			"have somebody with the right make the folder for this user, or name another place")
 		return
 	}
-	e.Fact("schema", "there is no file yet: serve or `qsidecar migrate` will make it, with its tables")
+	e.AddInfo("schema", "there is no file yet: serve or `qsidecar migrate` will make it, with its tables")
 }
 
 // lookAccess: the file, its folder, and what SQLite keeps beside it.
 func (e *examination) lookAccess(folder string) {
 	before := len(e.Findings)
 	if err := e.may(folder, writeIn); err != nil {
-		e.Problem("rights", fmt.Sprintf("this user may not write in the folder %s, where SQLite keeps the -wal file (%v)", folder, err),
+		e.AddError("rights", fmt.Sprintf("this user may not write in the folder %s, where SQLite keeps the -wal file (%v)", folder, err),
 			"give the folder to the user that runs the sidecar, or run it as the folder's owner")
 	}
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		if path := e.path + suffix; exists(path) {
 			if err := e.may(path, readWrite); err != nil {
-				e.Problem("rights", fmt.Sprintf("this user may not write %s (%v)", path, err),
+				e.AddError("rights", fmt.Sprintf("this user may not write %s (%v)", path, err),
 					"give the file to the user that runs the sidecar; see that nobody opens the database as another user")
 			}
 		}
 	}
 	if len(e.Findings) == before {
-		e.Fact("rights", "this user may write the file and its folder")
+		e.AddInfo("rights", "this user may write the file and its folder")
 	}
 	if mode := e.info.Mode().Perm(); mode&0o002 != 0 {
-		e.Advice("rights", fmt.Sprintf("every user of this host may write the file (mode %#o)", mode),
+		e.AddWarning("rights", fmt.Sprintf("every user of this host may write the file (mode %#o)", mode),
 			fmt.Sprintf("chmod o-w %s; programs that insert jobs share a group with it", e.path))
 	}
 }
@@ -204,13 +204,13 @@ func (e *examination) lookInside(ctx context.Context) error {
 	}
 	mode := pragmas["journal_mode"]
 	if mode == "wal" {
-		e.Fact("journal", "the journal mode is WAL")
+		e.AddInfo("journal", "the journal mode is WAL")
 	} else {
-		e.Fact("journal", fmt.Sprintf("the journal mode is %s: serve will set it to WAL, while nobody else has the file open", mode))
+		e.AddInfo("journal", fmt.Sprintf("the journal mode is %s: serve will set it to WAL, while nobody else has the file open", mode))
 	}
-	e.Fact("durability", "the sidecar commits with synchronous = FULL: what is answered is on disk, if the disk keeps its word")
+	e.AddInfo("durability", "the sidecar commits with synchronous = FULL: what is answered is on disk, if the disk keeps its word")
 	if pragmas["encoding"] != "utf-8" {
-		e.Problem("file", fmt.Sprintf("it keeps texts as %s, and a job's bytes would change", pragmas["encoding"]), "name another file; the encoding of this one cannot be changed")
+		e.AddError("file", fmt.Sprintf("it keeps texts as %s, and a job's bytes would change", pragmas["encoding"]), "name another file; the encoding of this one cannot be changed")
 	}
 	tables, err := e.lookSchema(ctx)
 	if err != nil {
@@ -259,20 +259,20 @@ func (e *examination) lookSchema(ctx context.Context) (there bool, err error) {
 	}
 	switch {
 	case !meta && jobs:
-		e.Problem("schema", "there is a table qsidecar_jobs but no qsidecar_meta: its tables were not made by qsidecar, or only in part", "name another file, or restore this one")
+		e.AddError("schema", "there is a table qsidecar_jobs but no qsidecar_meta: its tables were not made by qsidecar, or only in part", "name another file, or restore this one")
 		return false, nil
 	case !meta:
-		e.Fact("schema", "the tables are missing: serve or `qsidecar migrate` will make them")
+		e.AddInfo("schema", "the tables are missing: serve or `qsidecar migrate` will make them")
 		return false, nil
 	}
 	if err := e.lookVersion(ctx); err != nil {
 		return false, err
 	}
 	for _, object := range slices.SortedFunc(maps.Keys(missing), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
-		e.Problem("schema", fmt.Sprintf("the %s %s is missing", object[0], object[1]), "make it again, or restore the file: "+uncommented(missing[object]))
+		e.AddError("schema", fmt.Sprintf("the %s %s is missing", object[0], object[1]), "make it again, or restore the file: "+uncommented(missing[object]))
 	}
 	for _, name := range strange {
-		e.Advice("triggers", fmt.Sprintf("the trigger %s is not the sidecar's: it runs in the sidecar's transactions, and where it raises an error that change is refused", name),
+		e.AddWarning("triggers", fmt.Sprintf("the trigger %s is not the sidecar's: it runs in the sidecar's transactions, and where it raises an error that change is refused", name),
 			"keep it short, and have it refuse nothing but what nobody should do; plain INSERTs alone are better guarded by a program")
 	}
 	return jobs, nil
@@ -289,14 +289,14 @@ func (e *examination) lookVersion(ctx context.Context) error {
 		rows++
 		e.database = r.text(2)
 		if r.int(1) > program {
-			e.Problem("schema", fmt.Sprintf("the tables were made by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d)",
+			e.AddError("schema", fmt.Sprintf("the tables were made by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d)",
 				r.int(0), r.int(1), program), "upgrade this program")
 			return
 		}
-		e.Fact("schema", fmt.Sprintf("the tables are there, of version %d", r.int(0)))
+		e.AddInfo("schema", fmt.Sprintf("the tables are there, of version %d", r.int(0)))
 	})
 	if err == nil && rows == 0 {
-		e.Fact("schema", "the tables are there, made by hand: serve will note their version")
+		e.AddInfo("schema", "the tables are there, made by hand: serve will note their version")
 	}
 	return err
 }

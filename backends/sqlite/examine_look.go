@@ -17,7 +17,7 @@ const mendPlan = "see that the index qsidecar_ready is there, and that its defin
 
 // lookClaim: how jobs are claimed, and by which plan.
 func (e *examination) lookClaim(ctx context.Context) error {
-	e.Fact("claim", "claims are a SELECT and UPDATEs by id under the one write lock (BEGIN IMMEDIATE), which is all that SQLite has and needs")
+	e.AddInfo("claim", "claims are a SELECT and UPDATEs by id under the one write lock (BEGIN IMMEDIATE), which is all that SQLite has and needs")
 	statements := []string{e.sql.readyFIFO}
 	if e.lifo {
 		statements = append(statements, e.sql.nextPrio, e.sql.readyLIFO)
@@ -32,7 +32,7 @@ func (e *examination) lookClaim(ctx context.Context) error {
 				faults = append(faults, step)
 			}
 		}, make([]any, strings.Count(sql, "?"))...); code(err) == lib.SQLITE_ERROR {
-			e.Problem("plan", fmt.Sprintf("the claim cannot be carried out: %v", errors.Unwrap(err)), mendPlan)
+			e.AddError("plan", fmt.Sprintf("the claim cannot be carried out: %v", errors.Unwrap(err)), mendPlan)
 			return nil
 		} else if err != nil {
 			return err
@@ -42,11 +42,11 @@ func (e *examination) lookClaim(ctx context.Context) error {
 		}
 	}
 	if len(faults) == 0 {
-		e.Fact("plan", "the claim reads the index qsidecar_ready in the queue's order and stops at its LIMIT: no sort, no walk through the table")
+		e.AddInfo("plan", "the claim reads the index qsidecar_ready in the queue's order and stops at its LIMIT: no sort, no walk through the table")
 		return nil
 	}
 	slices.Sort(faults)
-	e.Problem("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is",
+	e.AddError("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is",
 		mendPlan)
 	return nil
 }
@@ -59,10 +59,10 @@ func (e *examination) lookWAL() error {
 	}
 	text := fmt.Sprintf("the WAL has %s", bytesText(uint64(info.Size())))
 	if info.Size() <= e.wal {
-		e.Fact("wal", text)
+		e.AddInfo("wal", text)
 		return nil
 	}
-	e.Advice("wal", text+": a program reads in one long transaction (a report, a backup), and while it does the WAL only grows",
+	e.AddWarning("wal", text+": a program reads in one long transaction (a report, a backup), and while it does the WAL only grows",
 		"end that transaction"+readersText(e.path)+"; the next commits then cut the WAL")
 	return nil
 }
@@ -73,7 +73,7 @@ const mendFile = "stop the sidecars, keep a copy, and restore a backup, or what 
 func (e *examination) lookDamage(ctx context.Context) error {
 	size := e.info.Size()
 	if size > e.quick {
-		e.Fact("integrity", fmt.Sprintf("the file has %s, and was not read through: PRAGMA quick_check does it, in the sqlite3 shell", bytesText(uint64(size))))
+		e.AddInfo("integrity", fmt.Sprintf("the file has %s, and was not read through: PRAGMA quick_check does it, in the sqlite3 shell", bytesText(uint64(size))))
 		return nil
 	}
 	var faults []string
@@ -81,10 +81,10 @@ func (e *examination) lookDamage(ctx context.Context) error {
 		return err
 	}
 	if slices.Equal(faults, []string{"ok"}) {
-		e.Fact("integrity", fmt.Sprintf("the file (%s) is whole, as far as PRAGMA quick_check sees", bytesText(uint64(size))))
+		e.AddInfo("integrity", fmt.Sprintf("the file (%s) is whole, as far as PRAGMA quick_check sees", bytesText(uint64(size))))
 		return nil
 	}
-	e.Problem("integrity", "the file is damaged: "+strings.Join(faults, "; "),
+	e.AddError("integrity", "the file is damaged: "+strings.Join(faults, "; "),
 		mendFile)
 	return nil
 }
@@ -93,7 +93,7 @@ func (e *examination) lookDamage(ctx context.Context) error {
 // program was stopped or forgot it.
 func (e *examination) lookLocks(ctx context.Context) {
 	if info, err := os.Stat(e.path + "-journal"); err == nil && info.Size() > 0 {
-		e.Advice("locks", "there is a rollback journal beside the file: a program writes without WAL, or ended in the midst of it",
+		e.AddWarning("locks", "there is a rollback journal beside the file: a program writes without WAL, or ended in the midst of it",
 			"let that program finish; if there is none, serve rolls its transaction back. Do not delete the journal")
 	}
 	end := time.Now().Add(e.locked)
@@ -101,15 +101,15 @@ func (e *examination) lookLocks(ctx context.Context) {
 		holder, err := writerOf(e.path)
 		switch {
 		case err != nil:
-			e.Fact("locks", fmt.Sprintf("who holds locks cannot be seen here: %v", err))
+			e.AddInfo("locks", fmt.Sprintf("who holds locks cannot be seen here: %v", err))
 			return
 		case holder == 0:
 			if users := usersOf(e.path); len(users) > 0 {
-				e.Fact("locks", "the file is in use by "+names(users))
+				e.AddInfo("locks", "the file is in use by "+names(users))
 			}
 			return
 		case !time.Now().Before(end):
-			e.Advice("locks", fmt.Sprintf("the write lock was held for %v by %s: until it gives it back, nobody can enqueue, claim or settle", e.locked, names([]int{holder})),
+			e.AddWarning("locks", fmt.Sprintf("the write lock was held for %v by %s: until it gives it back, nobody can enqueue, claim or settle", e.locked, names([]int{holder})),
 				"have that program commit or roll back; if it is stopped or hangs, end it")
 			return
 		}

@@ -21,13 +21,13 @@ import (
 
 // want is a finding with these words in it.
 type want struct {
-	grade    backends.Grade
+	grade    backends.Severity
 	topic    string
 	text, do string
 }
 
 func (w want) is(f backends.Finding) bool {
-	return f.Grade == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Do, w.do)
+	return f.Severity == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Fix, w.do)
 }
 
 // folder is all that is in a folder: modes, times and contents. Another program
@@ -99,7 +99,7 @@ func examined(t *testing.T, path string, th thresholds, wanted ...want) []backen
 		}
 	}
 	for i, f := range found {
-		if f.Grade != backends.Fact && (!used[i] || f.Do == "") || f.Text == "" || strings.Contains(f.Text+f.Do, "%!") {
+		if f.Severity != backends.SeverityInfo && (!used[i] || f.Fix == "") || f.Text == "" || strings.Contains(f.Text+f.Fix, "%!") {
 			t.Errorf("not expected, or not to be read: %+v", f)
 		}
 	}
@@ -107,15 +107,15 @@ func examined(t *testing.T, path string, th thresholds, wanted ...want) []backen
 }
 
 var healthy = []want{
-	{backends.Fact, "server", "SQLite 3.", ""},
-	{backends.Fact, "disk", "are free", ""},
-	{backends.Fact, "rights", "may write", ""},
-	{backends.Fact, "journal", "WAL", ""},
-	{backends.Fact, "durability", "FULL", ""},
-	{backends.Fact, "schema", "of version 3", ""},
-	{backends.Fact, "claim", "BEGIN IMMEDIATE", ""},
-	{backends.Fact, "plan", "qsidecar_ready", ""},
-	{backends.Fact, "integrity", "is whole", ""},
+	{backends.SeverityInfo, "server", "SQLite 3.", ""},
+	{backends.SeverityInfo, "disk", "are free", ""},
+	{backends.SeverityInfo, "rights", "may write", ""},
+	{backends.SeverityInfo, "journal", "WAL", ""},
+	{backends.SeverityInfo, "durability", "FULL", ""},
+	{backends.SeverityInfo, "schema", "of version 3", ""},
+	{backends.SeverityInfo, "claim", "BEGIN IMMEDIATE", ""},
+	{backends.SeverityInfo, "plan", "qsidecar_ready", ""},
+	{backends.SeverityInfo, "integrity", "is whole", ""},
 }
 
 func TestExamineHealthy(t *testing.T) {
@@ -125,7 +125,7 @@ func TestExamineHealthy(t *testing.T) {
 		t.Fatal(err)
 	}
 	th := usual()
-	examined(t, s.path, th, append(healthy, want{backends.Fact, "wal", "the WAL has", ""})...)
+	examined(t, s.path, th, append(healthy, want{backends.SeverityInfo, "wal", "the WAL has", ""})...)
 	found, err := s.Examine(t.Context(), nil) // one that serves can be examined too
 	if err != nil || len(found) < len(healthy) {
 		t.Errorf("%+v, %v", found, err)
@@ -135,21 +135,21 @@ func TestExamineHealthy(t *testing.T) {
 	}
 	examined(t, s.path, th, healthy...)
 	th.quick = 1000
-	examined(t, s.path, th, want{backends.Fact, "integrity", "was not read through", ""})
+	examined(t, s.path, th, want{backends.SeverityInfo, "integrity", "was not read through", ""})
 }
 
 func TestExamineNothingThere(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "new", "folder", "jobs.db")
-	examined(t, path, usual(), want{backends.Fact, "schema", "there is no file yet", ""})
+	examined(t, path, usual(), want{backends.SeverityInfo, "schema", "there is no file yet", ""})
 	th := usual()
 	th.may = func(string, uint32) error { return unix.EACCES }
-	examined(t, path, th, want{backends.Problem, "file", "this user may make none in", "make the folder for this user"})
+	examined(t, path, th, want{backends.SeverityError, "file", "this user may make none in", "make the folder for this user"})
 	empty := filepath.Join(t.TempDir(), "empty.db")
 	if err := os.WriteFile(empty, nil, 0o660); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, empty, usual(), want{backends.Fact, "schema", "the tables are missing", ""}, want{backends.Fact, "journal", "is delete: serve will set it to WAL", ""})
+	examined(t, empty, usual(), want{backends.SeverityInfo, "schema", "the tables are missing", ""}, want{backends.SeverityInfo, "journal", "is delete: serve will set it to WAL", ""})
 }
 
 func TestExaminePlaces(t *testing.T) {
@@ -165,9 +165,9 @@ func TestExaminePlaces(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, dir, usual(), want{backends.Problem, "file", "it is a folder", filepath.Join(dir, "qsidecar.db")})
-	examined(t, fifo, usual(), want{backends.Problem, "file", "no regular file", ""})
-	examined(t, filepath.Join(file, "jobs.db"), usual(), want{backends.Problem, "file", "not a directory", ""})
+	examined(t, dir, usual(), want{backends.SeverityError, "file", "it is a folder", filepath.Join(dir, "qsidecar.db")})
+	examined(t, fifo, usual(), want{backends.SeverityError, "file", "no regular file", ""})
+	examined(t, filepath.Join(file, "jobs.db"), usual(), want{backends.SeverityError, "file", "not a directory", ""})
 	th := usual()
 	th.may = func(path string, _ uint32) error {
 		if path == file {
@@ -177,10 +177,10 @@ func TestExaminePlaces(t *testing.T) {
 	}
 	th.free = 1 << 60
 	examined(t, file, th,
-		want{backends.Problem, "file", "no SQLite database", "another file"},
-		want{backends.Problem, "rights", "may not write " + file + " (read-only file system)", ""},
-		want{backends.Advice, "rights", "every user of this host may write the file (mode 0666)", "chmod o-w"},
-		want{backends.Advice, "disk", "are free on the disk of the database, and what does not fit is refused", "make room"})
+		want{backends.SeverityError, "file", "no SQLite database", "another file"},
+		want{backends.SeverityError, "rights", "may not write " + file + " (read-only file system)", ""},
+		want{backends.SeverityWarning, "rights", "every user of this host may write the file (mode 0666)", "chmod o-w"},
+		want{backends.SeverityWarning, "disk", "are free on the disk of the database, and what does not fit is refused", "make room"})
 }
 
 // Not parallel: it replaces statfs for everybody.
@@ -192,7 +192,7 @@ func TestExamineNetworkFileSystem(t *testing.T) {
 		*s = unix.Statfs_t{Type: unix.NFS_SUPER_MAGIC, Bavail: 1 << 30, Bsize: 4096}
 		return nil
 	}
-	examined(t, s.path, usual(), want{backends.Problem, "disk", "network file system (NFS)", "local disk"}, want{backends.Fact, "disk", "4.0 TiB are free", ""})
+	examined(t, s.path, usual(), want{backends.SeverityError, "disk", "network file system (NFS)", "local disk"}, want{backends.SeverityInfo, "disk", "4.0 TiB are free", ""})
 }
 
 // Not parallel: it replaces statfs for everybody.
@@ -200,7 +200,7 @@ func TestExamineFullDisk(t *testing.T) {
 	s := fresh(t)
 	genuine := statfs
 	defer func() { statfs = genuine }()
-	for free, grade := range map[uint64]backends.Grade{0: backends.Problem, 1<<20 - 4096: backends.Problem, 1 << 20: backends.Advice} {
+	for free, grade := range map[uint64]backends.Severity{0: backends.SeverityError, 1<<20 - 4096: backends.SeverityError, 1 << 20: backends.SeverityWarning} {
 		statfs = func(_ string, s *unix.Statfs_t) error {
 			*s = unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bavail: free / 4096, Bsize: 4096}
 			return nil
@@ -217,30 +217,30 @@ func TestExamineTables(t *testing.T) {
 	must(`DROP INDEX qsidecar_ready; DROP TRIGGER qsidecar_row_deleted; DROP TABLE qsidecar_commits;
 		CREATE TRIGGER watch AFTER INSERT ON qsidecar_jobs BEGIN SELECT 1; END`)
 	found := examined(t, s.path, usual(),
-		want{backends.Problem, "schema", "the index qsidecar_ready is missing", "CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready';"},
-		want{backends.Problem, "schema", "the trigger qsidecar_row_deleted is missing", "END;"},
-		want{backends.Problem, "schema", "the table qsidecar_commits is missing", "at INTEGER NOT NULL );"},
-		want{backends.Problem, "plan", "no such index: qsidecar_ready", "qsidecar migrate --print"},
-		want{backends.Advice, "triggers", "the trigger watch on qsidecar_jobs is not the sidecar's", ""})
+		want{backends.SeverityError, "schema", "the index qsidecar_ready is missing", "CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready';"},
+		want{backends.SeverityError, "schema", "the trigger qsidecar_row_deleted is missing", "END;"},
+		want{backends.SeverityError, "schema", "the table qsidecar_commits is missing", "at INTEGER NOT NULL );"},
+		want{backends.SeverityError, "plan", "no such index: qsidecar_ready", "qsidecar migrate --print"},
+		want{backends.SeverityWarning, "triggers", "the trigger watch on qsidecar_jobs is not the sidecar's", ""})
 	for _, f := range found { // what it says to do is what helps
-		if _, sql, ok := strings.Cut(f.Do, "restore the file: "); ok {
+		if _, sql, ok := strings.Cut(f.Fix, "restore the file: "); ok {
 			must(sql)
 		}
 	}
 	must(`DROP TRIGGER watch`)
 	examined(t, s.path, usual(), healthy...)
 	must(`DROP INDEX qsidecar_ready; CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue) WHERE state = 'ready'`)
-	examined(t, s.path, usual(), want{backends.Problem, "plan", "the claim's plan has USE TEMP B-TREE FOR", "qsidecar migrate --print"})
+	examined(t, s.path, usual(), want{backends.SeverityError, "plan", "the claim's plan has USE TEMP B-TREE FOR", "qsidecar migrate --print"})
 	must(`DROP INDEX qsidecar_ready; CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready'`)
 	must(`UPDATE qsidecar_meta SET min_program = 99`)
-	examined(t, s.path, usual(), want{backends.Problem, "schema", "made by a newer qsidecar", "upgrade this program"})
+	examined(t, s.path, usual(), want{backends.SeverityError, "schema", "made by a newer qsidecar", "upgrade this program"})
 	must(`DELETE FROM qsidecar_meta`)
-	examined(t, s.path, usual(), want{backends.Fact, "schema", "made by hand", ""})
+	examined(t, s.path, usual(), want{backends.SeverityInfo, "schema", "made by hand", ""})
 	must(`DROP TABLE qsidecar_meta`)
-	examined(t, s.path, usual(), want{backends.Problem, "schema", "not made by qsidecar, or only in part", ""})
+	examined(t, s.path, usual(), want{backends.SeverityError, "schema", "not made by qsidecar, or only in part", ""})
 	utf16 := filepath.Join(t.TempDir(), "utf16.db")
 	shell(t, utf16, `PRAGMA encoding = 'UTF-16'; CREATE TABLE other (x)`)
-	examined(t, utf16, usual(), want{backends.Problem, "file", "keeps texts as utf-16", "another file"})
+	examined(t, utf16, usual(), want{backends.SeverityError, "file", "keeps texts as utf-16", "another file"})
 }
 
 // TestExamineDamage: a page that was overwritten.
@@ -263,7 +263,7 @@ func TestExamineDamage(t *testing.T) {
 	if err := os.WriteFile(s.path, file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, s.path, usual(), append(healthy[:3:3], want{backends.Problem, "integrity", "the file is damaged: ", "backup"})...)
+	examined(t, s.path, usual(), append(healthy[:3:3], want{backends.SeverityError, "integrity", "the file is damaged: ", "backup"})...)
 }
 
 // stranger is another program that has the database open, and runs some SQL.
@@ -312,23 +312,23 @@ func TestExamineLocks(t *testing.T) {
 	th.locked = 100 * time.Millisecond
 	pid, leave := stranger(t, s.path, "BEGIN IMMEDIATE")
 	who := fmt.Sprintf("process %d (python3)", pid)
-	examined(t, s.path, th, append(healthy, want{backends.Advice, "locks", "the write lock was held for 100ms by " + who, "commit or roll back"})...)
+	examined(t, s.path, th, append(healthy, want{backends.SeverityWarning, "locks", "the write lock was held for 100ms by " + who, "commit or roll back"})...)
 	leave()
 	pid, leave = stranger(t, s.path, "BEGIN; SELECT count(*) FROM qsidecar_jobs")
 	who = fmt.Sprintf("process %d (python3)", pid)
 	if _, err := s.Commit(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, s.path, th, append(healthy, want{backends.Fact, "locks", "in use by " + who, ""})...)
+	examined(t, s.path, th, append(healthy, want{backends.SeverityInfo, "locks", "in use by " + who, ""})...)
 	th.wal = 1000
-	examined(t, s.path, th, append(healthy, want{backends.Advice, "wal", "the WAL has", "(the file is in use by " + who})...)
+	examined(t, s.path, th, append(healthy, want{backends.SeverityWarning, "wal", "the WAL has", "(the file is in use by " + who})...)
 	leave()
 
 	other := filepath.Join(t.TempDir(), "other.db")
 	shell(t, other, "CREATE TABLE other (x)")
 	pid, _ = stranger(t, other, "BEGIN IMMEDIATE; INSERT INTO other VALUES (1)")
-	examined(t, other, th, want{backends.Advice, "locks", "there is a rollback journal", "Do not delete"},
-		want{backends.Advice, "locks", fmt.Sprintf("by process %d (python3)", pid), ""}, want{backends.Fact, "journal", "is delete", ""})
+	examined(t, other, th, want{backends.SeverityWarning, "locks", "there is a rollback journal", "Do not delete"},
+		want{backends.SeverityWarning, "locks", fmt.Sprintf("by process %d (python3)", pid), ""}, want{backends.SeverityInfo, "journal", "is delete", ""})
 }
 
 // TestExamineAfterACrash: what a killed program left is read, and left.

@@ -61,4 +61,4 @@ func (s *Store) CreateIndex(of string, table backends.TableInfo, equal []backend
 }
 
 // Habits implements backends.Advisor.
-func (s *Store) Habits() backends.Habits { return backends.Habits{NullFixed: true} }
+func (s *Store) RowOrdering() backends.RowOrdering { return backends.RowOrdering{NullFixed: true} }

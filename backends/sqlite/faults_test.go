@@ -46,7 +46,7 @@ func TestAFileThatIsGone(t *testing.T) {
 	}
 	_, err := s.Commit(t.Context(), one)
 	says(t, err, true, false, s.path, "moved or deleted")
-	_, err = s.Beat(t.Context(), backends.Beat{Host: 1, Lease: time.Minute})
+	_, err = s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Timeout: time.Minute})
 	says(t, err, true, false, s.path, "moved or deleted")
 	if err := os.WriteFile(s.path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -99,8 +99,8 @@ func TestTriggersThatPassARowOver(t *testing.T) {
 	if len(claim(t, s, 1, "q", 9)) != 1 { // the host lives
 		t.Fatal("the job stored before is gone")
 	}
-	r := backends.Release{Uncharged: true}
-	held, err := s.Held(t.Context(), 1, "", 9)
+	r := backends.Release{Uncounted: true}
+	held, err := s.ClaimedBy(t.Context(), 1, "", 9)
 	if err != nil || len(held) != 1 {
 		t.Fatalf("%v, %v", held, err)
 	}

@@ -142,8 +142,8 @@ func (t *tx) failed(id, attempt int64, cause backends.Cause, message string) err
 }
 
 // meet makes a job's fate come true.
-func (t *tx) meet(l *leased, f backends.Fate) (err error) {
-	l.attempts, l.losses, l.unrecorded = int64(f.Attempts), int64(f.Losses), int64(f.Unrecorded)
+func (t *tx) meet(l *leased, f backends.Disposition) (err error) {
+	l.attempts, l.losses, l.unrecorded = int64(f.Attempts), int64(f.Losses), int64(f.PrefetchLosses)
 	if f.Cause != "" {
 		l.lastError = f.Message
 		if err := t.failed(l.id, l.attempts, f.Cause, f.Message); err != nil {
@@ -165,21 +165,21 @@ func (t *tx) meet(l *leased, f backends.Fate) (err error) {
 }
 
 // fall is meet for a job that is counted.
-func (t *tx) fall(l *leased, f backends.Fate, cause backends.Cause, count *backends.Fallen) error {
+func (t *tx) fall(l *leased, f backends.Disposition, cause backends.Cause, count *backends.FailedCounts) error {
 	err := t.meet(l, f)
 	count.Add(l.queue, cause, f.State == backends.StateDead)
 	return err
 }
 
-func (l *leased) standing() backends.Standing {
-	return backends.Standing{
+func (l *leased) standing() backends.AttemptState {
+	return backends.AttemptState{
 		Attempts: int(l.attempts), Limit: int(l.limit), Losses: int(l.losses), Backoff: l.backoff, BackoffMax: l.backoffMax,
-		Ahead: l.ahead, Unrecorded: int(l.unrecorded),
+		Prefetched: l.ahead, PrefetchLosses: int(l.unrecorded),
 	}
 }
 
 // deliver records that jobs were handed out; twice is once.
-func (t *tx) deliver(handed []backends.Handed) (lost []backends.Lease, err error) {
+func (t *tx) deliver(handed []backends.Delivery) (lost []backends.Lease, err error) {
 	for _, h := range handed {
 		id, ok := number(h.Lease.Job)
 		n := int64(0)
@@ -214,12 +214,12 @@ func (t *tx) extend(l *leased, e backends.Extend) (err error) {
 }
 
 // Held implements backends.Backend.
-func (s *Store) Held(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.Held, error) {
-	var held []backends.Held
+func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
+	var held []backends.ClaimedJob
 	from, _ := number(after) // what is no id has everything after it
 	err := s.reading(ctx, func(t *tx) error {
 		return t.query(t.sql.held, func(r row) error {
-			held = append(held, backends.Held{
+			held = append(held, backends.ClaimedJob{
 				Lease: backends.Lease{
 					Job:   strconv.FormatInt(r.int(0), 10),
 					Token: backends.Token{Host: backends.Identity(r.int(1)), Number: uint64(r.int(2))},

@@ -116,7 +116,7 @@ func random() int64 {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "sqlite", Version: lib.SQLITE_VERSION, Place: s.path, Database: s.database, Ahead: true}
+	return backends.Info{Engine: "sqlite", Version: lib.SQLITE_VERSION, Address: s.path, Database: s.database, Prefetch: true}
 }
 
 // Close implements backends.Backend. It waits for a commit that is being synced,

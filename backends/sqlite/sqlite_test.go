@@ -47,7 +47,7 @@ func exec(t testing.TB, s *Store, sql string) error {
 
 func claim(t testing.TB, s *Store, host backends.Identity, queue string, n int) []backends.Job {
 	t.Helper()
-	if _, err := s.Beat(t.Context(), backends.Beat{Host: host, Lease: time.Minute}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 20}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}

@@ -32,7 +32,7 @@ var managed = backends.Mapping{
 	},
 }
 
-var dialect = backends.Dialect{
+var dialect = backends.Quoting{
 	Name: quoteName,
 	Text: func(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` },
 	Use:  func(index string) string { return "INDEXED BY " + quoteName(index) },

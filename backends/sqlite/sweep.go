@@ -23,8 +23,8 @@ type outlook struct {
 }
 
 // Sweep implements backends.Backend. Where nothing is due it writes nothing.
-func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
-	r := backends.Swept{Reaped: map[backends.Cause]int{}, Next: -1}
+func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
+	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
 	if len(w.Suspects) > 0 {
 		if err := s.bite(ctx, &r, 0, func(t *tx, _ *bitten) error { return t.giveUp(w.Suspects) }); err != nil {
 			return r, err
@@ -61,8 +61,8 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 	}{{o.expired, (*tx).pruneJobs}, {o.keys, (*tx).pruneKeys}} {
 		if p.since != 0 {
 			bit = true
-			r.Overdue = max(r.Overdue, time.Duration(s.now().UnixMilli()-p.since)*time.Millisecond)
-			if err := s.prune(ctx, &r, w.Most(), p.f); err != nil {
+			r.PruneOverdue = max(r.PruneOverdue, time.Duration(s.now().UnixMilli()-p.since)*time.Millisecond)
+			if err := s.prune(ctx, &r, w.PruneLimit(), p.f); err != nil {
 				return r, err
 			}
 		}
@@ -81,11 +81,11 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 type bitten struct {
 	rows, promoted int
 	reaped         map[backends.Cause]int
-	fallen         backends.Fallen
+	fallen         backends.FailedCounts
 }
 
 // bite runs f as one transaction, and adds what it did to r once it is committed.
-func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t *tx, b *bitten) error) error {
+func (s *Store) bite(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(t *tx, b *bitten) error) error {
 	b := bitten{reaped: map[backends.Cause]int{}}
 	var freed []string
 	if err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) error {
@@ -99,17 +99,17 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
-	r.Fallen.AddAll(b.fallen)
+	r.Failed.AddAll(b.fallen)
 	for _, q := range freed {
-		if !slices.Contains(r.Freed, q) {
-			r.Freed = append(r.Freed, q)
+		if !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
 		}
 	}
 	r.More = r.More || limit > 0 && b.rows >= limit
 	return nil
 }
 
-func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, err error) {
+func (s *Store) lookAround(ctx context.Context, w backends.Maintenance) (o outlook, err error) {
 	err = s.reading(ctx, func(t *tx) error {
 		next := int64(math.MaxInt64)
 		first := func(sql string, column int) (due bool, err error) {
@@ -248,13 +248,13 @@ func (t *tx) reap(id int64, cause backends.Cause, b *bitten) error {
 		return err
 	}
 	b.reaped[cause]++
-	return t.fall(l, l.standing().Reaped(cause), cause, &b.fallen)
+	return t.fall(l, l.standing().AfterReap(cause), cause, &b.fallen)
 }
 
 // giveUp marks the suspects dead that still look the same.
 func (t *tx) giveUp(suspects []backends.Suspect) error {
 	for _, s := range suspects {
-		if _, err := t.exec(t.sql.giveUp, int64(s.Host), int64(s.Beats), t.now, t.now+ms(s.Lease)); err != nil {
+		if _, err := t.exec(t.sql.giveUp, int64(s.Host), int64(s.Heartbeats), t.now, t.now+ms(s.Timeout)); err != nil {
 			return err
 		}
 	}
@@ -306,7 +306,7 @@ func (t *tx) reapOrphans(owners []int64, limit int, b *bitten) error {
 
 // prune runs f as one transaction. What others wait for is only how long that lasts,
 // and not how long it waited itself.
-func (s *Store) prune(ctx context.Context, r *backends.Swept, most int, f func(t *tx, most int) (int, error)) error {
+func (s *Store) prune(ctx context.Context, r *backends.MaintenanceResult, most int, f func(t *tx, most int) (int, error)) error {
 	var began time.Time
 	n := 0
 	err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) (err error) {
@@ -315,7 +315,7 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, most int, f func(t
 		return err
 	})
 	if err == nil {
-		r.Bitten(n, n, most, time.Since(began))
+		r.AddPruned(n, n, most, time.Since(began))
 	}
 	return err
 }

@@ -21,7 +21,7 @@ func TestOldMarksGo(t *testing.T) {
 		if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true}); err != nil {
+		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true}); err != nil {
 			t.Fatal(err)
 		}
 		n := int64(0)

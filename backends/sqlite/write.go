@@ -109,7 +109,7 @@ func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error),
 	go func() {
 		began := time.Now()
 		err := s.transact(ctx, c, open, &phase, f)
-		s.meter.Trip(began)
+		s.meter.RoundTrip(began)
 		s.gate.release()
 		result <- err
 	}()
@@ -312,7 +312,7 @@ func (s *Store) reading(ctx context.Context, f func(t *tx) error) (err error) {
 			s.log.Warn("closing a connection that read", "path", s.path, "error", e)
 		}
 	}()
-	defer s.meter.Trip(time.Now())
+	defer s.meter.RoundTrip(time.Now())
 	now := s.now()
 	t := &tx{c: c, ctx: ctx, sql: s.sql, now: now.UnixMilli(), micros: now.UnixMicro(), seq: -1}
 	t.alive = func() error {

@@ -74,7 +74,7 @@ func TestAnotherProgramHoldsTheLock(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Lease: time.Minute}); err != nil {
+		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Timeout: time.Minute}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 var _ backends.Adopter = (*Store)(nil)
 
 // CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
 	k := &commitment{s: s, queues: batch.QueuesOf(b.Claims)}
 	var sc scope
 	if len(b.Claims) > 0 || also.Claims {
@@ -79,7 +79,7 @@ func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 		return t.s.withoutHints(said, err)
 	}
 	if t.asked && !t.alive {
-		return backends.ErrHostLost
+		return backends.ErrEvicted
 	}
 	return said.tell()
 }
@@ -87,7 +87,7 @@ func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 // Ask implements backends.Adopter. The statements see q state of the database where
 // it has row versions for its readers (READ_COMMITTED_SNAPSHOT), each its own; where
 // it has none, as much as a transaction at READ COMMITTED does.
-func (s *Store) Ask(ctx context.Context, statements ...*backends.Statement) error {
+func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	said, err := sayAll(statements)
 	if err != nil {
 		return err

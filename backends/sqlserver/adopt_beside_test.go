@@ -126,7 +126,7 @@ func (k *adopter) workAll(note func(id, who string)) error {
 		ack := []backends.Write{backends.Ack{Leases: leasesOf(r.Claims[0].Jobs...)}}
 		r, err = k.Commit(k.Context(), backends.Batch{Writes: ack})
 		for err == nil && r.Writes[0].Err != nil { // a reader has the row locked for a moment
-			r, err = k.Commit(k.Context(), backends.Batch{Writes: ack, Wait: true})
+			r, err = k.Commit(k.Context(), backends.Batch{Writes: ack, WaitForLocks: true})
 		}
 		if err == nil && len(r.Writes[0].Lost) > 0 {
 			err = fmt.Errorf("lost: %v", r.Writes[0].Lost)
@@ -175,7 +175,7 @@ func TestAdoptedOnSQLServer(t *testing.T) {
 			t.Error(err)
 		} else {
 			for _, f := range found {
-				t.Logf("%s %s: %s %s", f.Grade, f.Topic, f.Text, f.Do)
+				t.Logf("%s %s: %s %s", f.Severity, f.Topic, f.Text, f.Fix)
 			}
 		}
 		k.allKinds()
@@ -211,7 +211,7 @@ func (k *adopter) lockedOnSQLServer(db *sql.DB) {
 		k.Fatal(err)
 	}
 	var locked *backends.LockedError
-	if _, err := k.Commit(context.WithoutCancel(k.Context()), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}, Wait: true}); !errors.As(err, &locked) {
+	if _, err := k.Commit(context.WithoutCancel(k.Context()), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}, WaitForLocks: true}); !errors.As(err, &locked) {
 		k.Errorf("%v", err)
 	}
 	k.write(backends.Ack{Leases: leasesOf(second)}, 0)

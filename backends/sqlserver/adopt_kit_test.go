@@ -153,7 +153,7 @@ func adopting(t *testing.T, tables map[string]adopted.Table, rows ...string) *ad
 
 func (k *adopter) beat(host backends.Identity) {
 	k.Helper()
-	if _, err := k.Beat(k.Context(), backends.Beat{Host: host, Kind: backends.BeatJoin, Lease: time.Hour}); err != nil {
+	if _, err := k.Heartbeat(k.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 		k.Fatal(err)
 	}
 }
@@ -224,10 +224,10 @@ func (k *adopter) write(w backends.Write, lost int) backends.WriteResult {
 	return r
 }
 
-func (k *adopter) sweep(s backends.Sweep) backends.Swept {
+func (k *adopter) sweep(s backends.Maintenance) backends.MaintenanceResult {
 	k.Helper()
 	s.Limit = 100
-	r, err := k.Sweep(k.Context(), s)
+	r, err := k.Maintain(k.Context(), s)
 	if err != nil {
 		k.Fatal(err)
 	}
@@ -281,14 +281,14 @@ func (r *recorder) note(statements []*backends.Statement) error {
 	return nil
 }
 
-func (r *recorder) Ask(ctx context.Context, statements ...*backends.Statement) error {
+func (r *recorder) Query(ctx context.Context, statements ...*backends.Statement) error {
 	if err := r.note(statements); err != nil {
 		return err
 	}
-	return r.Store.Ask(ctx, statements...)
+	return r.Store.Query(ctx, statements...)
 }
 
-func (r *recorder) CommitWith(ctx context.Context, b backends.Batch, also backends.Also) (backends.Results, error) {
+func (r *recorder) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
 	if before := also.Before; before != nil {
 		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
 			return before(ctx, noted{sql, r}, b)

@@ -56,7 +56,7 @@ func TestAdoptedLimits(t *testing.T) {
 	const now = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 	k := adopting(t, map[string]adopted.Table{"q": m}, `INSERT INTO dbo.limited (max_tries, locked_at, failed_at) VALUES (1, NULL, NULL), (NULL, NULL, NULL), (5, NULL, NULL), (0, NULL, NULL),
 		(1, `+now+` - 3700000, NULL), (1, NULL, `+now+` - 3700000)`)
-	k.sweep(backends.Sweep{Waiting: []string{"q"}, Prune: true})
+	k.sweep(backends.Maintenance{Waiting: []string{"q"}, Prune: true})
 	for attempt := 1; attempt <= 6; attempt++ {
 		got := ""
 		jobs := k.claim("q", 9, 0)

@@ -45,7 +45,7 @@ func TestAdoptedKeys(t *testing.T) {
 	k.command(backends.Command{Kind: backends.Retry, Queue: "lines", IDs: []string{`a\\b,2`, "no such,thing", "none"}}, 1)
 	timed := k.claim("lines", 1, time.Hour)
 	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL")
-	if r := k.sweep(backends.Sweep{Waiting: []string{"lines"}, Prune: true}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+	if r := k.sweep(backends.Maintenance{Waiting: []string{"lines"}, Prune: true}); r.Reaped[backends.CauseLeaseEnded] != 1 {
 		t.Errorf("%+v", r)
 	}
 	k.write(backends.Ack{Leases: leasesOf(timed...)}, 1)

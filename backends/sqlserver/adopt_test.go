@@ -81,13 +81,13 @@ func TestAdoptedMessages(t *testing.T) {
 	}
 	k.command(backends.Command{Kind: backends.Resume, Queue: "orders"}, 0)
 	timed := k.claim("orders", 1, time.Hour)
-	k.command(backends.Command{Kind: backends.ForceRelease, Queue: "orders", IDs: []string{timed[0].ID}}, 1)
+	k.command(backends.Command{Kind: backends.Reclaim, Queue: "orders", IDs: []string{timed[0].ID}}, 1)
 	k.write(backends.Ack{Leases: leasesOf(timed...)}, 1)
 	k.command(backends.Command{Kind: backends.Purge, Queue: "orders", State: backends.StateDone}, 1)
 	k.command(backends.Command{Kind: backends.Delete, Queue: "orders", IDs: []string{"3", "no number", "2"}}, 1)
 	k.shows(showMessages, "4|N||")
 	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Payload: []byte("it's new"), Headers: map[string]string{"SourceCode": "me"}}, {Queue: "managed"}}}, 0)
-	if r.Stored[0].ID != "5" || r.Stored[1].ID == "" || len(r.Freed) != 2 {
+	if r.Stored[0].ID != "5" || r.Stored[1].ID == "" || len(r.MadeReady) != 2 {
 		t.Errorf("%+v", r)
 	}
 	if v := k.peek(backends.Peek{Queue: "orders", IDs: []string{"5", "6"}}); len(v) != 1 || string(v[0].Payload) != "it's new" || v[0].State != backends.StateReady {
@@ -252,21 +252,21 @@ func (k *adoption) adoptedSweeps() {
 	k.beat(dead)
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
 	lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
-	if held, err := k.Held(k.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
+	if held, err := k.ClaimedBy(k.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
 		k.Errorf("%+v, %v", held, err)
 	}
-	if r := k.sweep(backends.Sweep{Waiting: []string{"orders"}}); len(r.Reaped) != 0 || r.Next <= 0 || len(r.Ready) != 1 {
+	if r := k.sweep(backends.Maintenance{Waiting: []string{"orders"}}); len(r.Reaped) != 0 || r.Next <= 0 || len(r.Ready) != 1 {
 		k.Errorf("nothing was due: %+v", r)
 	}
 	k.sql(`UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_hosts SET dead = 1 WHERE host = 7;
 		UPDATE dbo."MsgQueue" SET "State" = 'A', "ReaderCode" = 'own', "TakenTime" = clock_timestamp() AT TIME ZONE 'UTC' + interval '59 minutes' WHERE "MsgId" = 13`)
-	if r := k.sweep(backends.Sweep{}); r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.Freed) != "[orders]" {
+	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[orders]" {
 		k.Errorf("%+v", r)
 	}
 	k.shows(showMessages, "11|N||", "13|N||", "14|N||") // the last was stuck for an hour and a minute
 	k.write(backends.Ack{Leases: leasesOf(ended, lost)}, 2)
 	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'C' WHERE "MsgTypeCode" = 'ORD'`)
-	if r := k.sweep(backends.Sweep{Prune: true}); r.Pruned != 2 {
+	if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 2 {
 		k.Errorf("%+v", r)
 	}
 }
@@ -288,7 +288,7 @@ func TestAdoptedStrangers(t *testing.T) {
 		t.Errorf("%+v is locked", jobs)
 	}
 	var locked *backends.LockedError
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}, Wait: true}); !errors.As(err, &locked) || backends.Retryable(err) {
+	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}, WaitForLocks: true}); !errors.As(err, &locked) || backends.Retryable(err) {
 		t.Errorf("%v", err)
 	}
 	k.sql("COMMIT")
@@ -300,7 +300,7 @@ func TestAdoptedStrangers(t *testing.T) {
 	}
 	k.sql("UPDATE qsidecar.qsidecar_hosts SET dead = 1")
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
-	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrHostLost) {
+	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 		t.Errorf("%v", err)
 	}
 }
@@ -317,7 +317,7 @@ func TestAskWaitsForNobody(t *testing.T) {
 		return nil, said(1222, "Lock request time out period exceeded.")
 	})
 	var locked *backends.LockedError
-	if err := s.Ask(t.Context(), &backends.Statement{Text: "SELECT 1 AS one"}); !errors.As(err, &locked) || asked != 1 {
+	if err := s.Query(t.Context(), &backends.Statement{Text: "SELECT 1 AS one"}); !errors.As(err, &locked) || asked != 1 {
 		t.Errorf("%v, asked %d times", err, asked)
 	}
 }
@@ -328,7 +328,7 @@ func TestAdoptedKeep(t *testing.T) {
 	m.Keep, m.KeepDead, m.UTC = time.Hour, 2*time.Hour, true
 	k := adopting(t, map[string]adopted.Table{"orders": m}, someMessages, `INSERT INTO dbo."MsgQueue" ("MsgTypeCode", "State", "Msg", "DoneTime")
 		SELECT type, state, 'x', (now() AT TIME ZONE 'UTC') - age * interval '1 minute' FROM (VALUES ('ORD', 'C', 61), ('ORD', 'C', 59), ('ORD', 'E', 121), ('ORD', 'E', 119), ('INV', 'C', 999), ('ORD', 'N', 999)) v (type, state, age)`)
-	if r, err := k.Sweep(t.Context(), backends.Sweep{Prune: true, Limit: 100}); err != nil || r.Pruned != 2 {
+	if r, err := k.Maintain(t.Context(), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 2 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	k.shows(`SELECT concat_ws('|', "MsgTypeCode", "State", "DoneTime" < (now() AT TIME ZONE 'UTC') - interval '1 hour') FROM dbo."MsgQueue" WHERE "DoneTime" IS NOT NULL ORDER BY 1`,

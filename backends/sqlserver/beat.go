@@ -11,20 +11,20 @@ import (
 
 // Beat implements backends.Backend. No commit of this process can hold it up: it has
 // a connection of its own. A beat made twice is a beat: only its counter moves twice.
-func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, error) {
+func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	ctx, done := s.bound(ctx)
 	defer done()
 	if ctx.Err() != nil {
-		return backends.Pulse{}, batch.Ended(ctx, "before the beat")
+		return backends.HeartbeatResult{}, batch.Ended(ctx, "before the beat")
 	}
-	var p backends.Pulse
+	var p backends.HeartbeatResult
 	maybe := false // it may have been made
 	err := s.again(ctx, func() error {
 		c, err := s.beats.Conn(ctx)
 		if err != nil {
 			return err
 		}
-		p = backends.Pulse{}
+		p = backends.HeartbeatResult{}
 		if err = s.sql.carryOut(ctx, c, []call{s.beat(b, &p)}); err != nil && (broken(err) || ctx.Err() != nil) {
 			maybe = true
 			discard(c)
@@ -38,15 +38,15 @@ func (s *Store) Beat(ctx context.Context, b backends.Beat) (backends.Pulse, erro
 	case err == nil:
 		return p, nil
 	case maybe:
-		return backends.Pulse{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
+		return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
 	}
-	return backends.Pulse{}, err
+	return backends.HeartbeatResult{}, err
 }
 
 // beat is the call for a beat.
-func (s *Store) beat(b backends.Beat, p *backends.Pulse) call {
-	piece := map[backends.BeatKind]*piece{backends.BeatJoin: s.sql.join, backends.BeatRenew: s.sql.renew, backends.BeatLeave: s.sql.leave}[b.Kind]
-	return call{piece, []any{int64(b.Host), b.Row(), ms(b.Lease)}, []reader{
+func (s *Store) beat(b backends.Heartbeat, p *backends.HeartbeatResult) call {
+	piece := map[backends.HeartbeatKind]*piece{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
+	return call{piece, []any{int64(b.Host), b.RowName(), ms(b.Timeout)}, []reader{
 		func(rows *sql.Rows) error {
 			var made int
 			err := one(&made)(rows)
@@ -61,8 +61,8 @@ func (s *Store) beat(b backends.Beat, p *backends.Pulse) call {
 			if err := rows.Scan(&host, &beats, &left, &peer.Dead, &name, &hasLeft); err != nil {
 				return err
 			}
-			peer.Host, peer.Beats, peer.Reads, peer.Lease = backends.Identity(host), uint64(beats), backends.Reads(name), backends.LeaseOf(name)
-			peer.Expired = backends.Ended(batch.FromMS(left), peer.Lease, hasLeft)
+			peer.Host, peer.Heartbeats, peer.DepthLeader, peer.Timeout = backends.Identity(host), uint64(beats), backends.IsDepthLeader(name), backends.TimeoutOf(name)
+			peer.Expired = backends.Ended(batch.FromMS(left), peer.Timeout, hasLeft)
 			p.Peers = append(p.Peers, peer)
 			return nil
 		}),

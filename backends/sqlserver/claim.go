@@ -204,7 +204,7 @@ func (c *claiming) segments(now time.Time) (rows []segmentRow) {
 
 func (c *claiming) policies() (rows []policyRow) {
 	for i, p := range c.Queues[c.from:c.to] {
-		rows = append(rows, policyRow{i + 1, p.MaxAttempts, some(ms(p.Timeout)), ms(p.Backoff), ms(p.BackoffMax), some(ms(p.Keep)), some(ms(p.KeepDead))})
+		rows = append(rows, policyRow{i + 1, p.MaxAttempts, some(ms(p.Timeout)), ms(p.Backoff), ms(p.BackoffMax), some(ms(p.RetainDone)), some(ms(p.RetainDead))})
 	}
 	return rows
 }
@@ -215,10 +215,10 @@ func (c *claiming) slots() (rows []slotRow) {
 		if i == most {
 			break
 		}
-		if s.Ahead {
+		if s.Prefetch {
 			s.Worker = "" // nobody yet
 		}
-		rows = append(rows, slotRow{i + 1, int64(s.Token.Host), int64(s.Token.Number), some(ms(s.Lease)), text(s.Worker), bit(s.Ahead)})
+		rows = append(rows, slotRow{i + 1, int64(s.Token.Host), int64(s.Token.Number), some(ms(s.Lease)), text(s.Worker), bit(s.Prefetch)})
 	}
 	return rows
 }
@@ -319,8 +319,8 @@ func (c *claiming) give(got []row) {
 func (c *claiming) bury(t *tx) {
 	var rows []buryRow
 	for _, l := range c.large {
-		c.res.Fallen.Add(l.policy.Queue, backends.CauseTooLarge, true)
-		rows = append(rows, buryRow{l.id, l.policy.MaxAttempts, some(ms(l.policy.KeepDead)), backends.TooLarge(l.size, c.MaxPayload)})
+		c.res.Failed.Add(l.policy.Queue, backends.CauseTooLarge, true)
+		rows = append(rows, buryRow{l.id, l.policy.MaxAttempts, some(ms(l.policy.RetainDead)), backends.TooLarge(l.size, c.MaxPayload)})
 	}
 	c.large = nil
 	t.add(t.s.sql.bury, nil, document(rows))

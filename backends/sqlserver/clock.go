@@ -80,13 +80,13 @@ func following(c backends.Column, n int, instant string) string {
 	return instant
 }
 
-func (g grammar) Clock(c backends.Column, utc bool) string { return at(c, utc, now(utc)) }
+func (g grammar) Now(c backends.Column, utc bool) string { return at(c, utc, now(utc)) }
 
-func (g grammar) Later(c backends.Column, utc bool, n int) string {
+func (g grammar) NowPlus(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, now(utc)))
 }
 
-func (g grammar) Instant(c backends.Column, utc bool, n int) string {
+func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
 	epoch := "CONVERT(datetime2(6), '1970-01-01')"
 	if !utc {
 		epoch = "DATEADD(minute, @adopt_zone, " + epoch + ")"
@@ -94,7 +94,7 @@ func (g grammar) Instant(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, epoch))
 }
 
-func (g grammar) Millis(c backends.Column, utc bool) string {
+func (g grammar) ToMillis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	switch {
 	case offset(c):

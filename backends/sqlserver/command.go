@@ -35,8 +35,8 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 
 func (t *tx) command(c backends.Command, round int, count *int64, freed *bool) (more bool, err error) {
 	if round == 1 && len(t.found) > 0 {
-		t.meet(t.found, func(f found) backends.Fate { return f.standing.Released(backends.Release{Uncharged: true}) },
-			func(found, backends.Fate) { *count, *freed = *count+1, true })
+		t.meet(t.found, func(f found) backends.Disposition { return f.standing.AfterRelease(backends.Release{Uncounted: true}) },
+			func(found, backends.Disposition) { *count, *freed = *count+1, true })
 		t.found = nil
 		return true, nil
 	}
@@ -58,7 +58,7 @@ func (t *tx) command(c backends.Command, round int, count *int64, freed *bool) (
 		chunks(named(c.IDs), func(_ int, rows []idRow) {
 			t.add(t.s.sql.delete, []reader{adding(count)}, c.Queue, document(rows))
 		})
-	case backends.ForceRelease:
+	case backends.Reclaim:
 		chunks(named(c.IDs), func(_ int, rows []idRow) {
 			t.add(t.s.sql.release, []reader{each(func(rows *sql.Rows) error {
 				f, err := scanFound(rows)

@@ -225,7 +225,7 @@ func (d *described) trigger(rows *sql.Rows) error {
 	}
 	d.info.Triggers = append(d.info.Triggers, name)
 	if instead {
-		d.info.Remarks.Advice("triggers", fmt.Sprintf("the trigger %s of the table %s is INSTEAD OF a change: what the sidecar writes is what it makes of it", name, d.info.Name),
+		d.info.Remarks.AddWarning("triggers", fmt.Sprintf("the trigger %s of the table %s is INSTEAD OF a change: what the sidecar writes is what it makes of it", name, d.info.Name),
 			"see that it lets rows be claimed and settled")
 	}
 	return nil

@@ -131,8 +131,8 @@ func TestExplain(t *testing.T) {
 		t.Errorf("asked: %s", query)
 		return nil, nil
 	})
-	g := s.Grammar()
-	st := &backends.Statement{Text: g.Lock("1 AS one", g.Table("dbo", "Jobs"), "1 = 1", "[At]", 1, true), Args: []any{int64(1)}}
+	g := s.Dialect()
+	st := &backends.Statement{Text: g.SelectLocked("1 AS one", g.Table("dbo", "Jobs"), "1 = 1", "[At]", 1, true), Args: []any{int64(1)}}
 	plan := func(steps string) backends.Plan {
 		shown = `<ShowPlanXML><BatchSequence><Batch><Statements><StmtSimple StatementText="DECLARE @now datetime2(6) = SYSUTCDATETIME()"/><StmtSimple StatementText="SELECT TOP (@a1_1) 1 AS one"><QueryPlan>` +
 			steps + `</QueryPlan></StmtSimple></Statements></Batch></BatchSequence></ShowPlanXML>`
@@ -175,20 +175,20 @@ func TestHostileNames(t *testing.T) {
 		g.Constant("1) OR (1=1", truth):    "CONVERT(bit, N'1) OR (1=1')",
 		g.Constant("x", backends.Column{Kind: backends.BytesColumn, Type: "varbinary(9)"}):                        "0x78",
 		g.Constant("2026-01-02T03:04:05Z", backends.Column{Kind: backends.TimeColumn, Type: "datetimeoffset(3)"}): "CONVERT(datetimeoffset(3), N'2026-01-02T03:04:05Z')",
-		g.Own("qsidecar_leases"): "[qsidecar].qsidecar_leases",
+		g.SidecarTable("qsidecar_leases"): "[qsidecar].qsidecar_leases",
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
 	// A name with a mark's signs in it is no mark.
-	q, err := say(1, &backends.Statement{Text: "SELECT 1 AS one FROM " + g.Name("a\x00n1\x00") + " WHERE x = " + g.Number(1), Args: []any{int64(1)}})
+	q, err := say(1, &backends.Statement{Text: "SELECT 1 AS one FROM " + g.Name("a\x00n1\x00") + " WHERE x = " + g.IntArg(1), Args: []any{int64(1)}})
 	if err != nil || q.text != "SELECT 1 AS one FROM [an1] WHERE x = @a1_1;" || len(q.params) != 1 {
 		t.Errorf("%+v, %v", q, err)
 	}
 	for _, st := range []*backends.Statement{
-		{Text: "SELECT " + g.Number(2), Args: []any{int64(1)}}, {Text: "SELECT " + g.Number(1), Args: []any{"1"}}, {Text: "SELECT " + g.Words(1), Args: []any{[]string{"x"}}},
-		{Text: "SELECT " + g.Among(1, number), Args: []any{"x"}}, {Text: "SELECT " + g.Words(1), Args: []any{"\xff"}},
+		{Text: "SELECT " + g.IntArg(2), Args: []any{int64(1)}}, {Text: "SELECT " + g.IntArg(1), Args: []any{"1"}}, {Text: "SELECT " + g.TextArg(1), Args: []any{[]string{"x"}}},
+		{Text: "SELECT " + g.AnyOf(1, number), Args: []any{"x"}}, {Text: "SELECT " + g.TextArg(1), Args: []any{"\xff"}},
 	} {
 		if _, err := say(1, st); err == nil {
 			t.Errorf("%q with %v is said", st.Text, st.Args)
@@ -210,10 +210,10 @@ func TestTextsAsTimes(t *testing.T) {
 		g.Constant("2026-01-02T03:04:05", of("smalldatetime")): "CONVERT(smalldatetime, CONVERT(datetime2(7), N'2026-01-02T03:04:05'))",
 		g.Constant("2026-01-02 03:04:05", of("datetime2(3)")):  "CONVERT(datetime2(3), N'2026-01-02 03:04:05', 121)",
 		g.Arg(1, of("datetime")):                               "CONVERT(datetime, CONVERT(datetime2(7), " + text + "))",
-		g.Exact(1, of("smalldatetime")):                        "CONVERT(smalldatetime, CONVERT(datetime2(7), " + text + "))",
+		g.ExactArg(1, of("smalldatetime")):                     "CONVERT(smalldatetime, CONVERT(datetime2(7), " + text + "))",
 		g.Arg(1, of("datetimeoffset(3)")):                      "CONVERT(datetimeoffset(3), " + text + ")",
-		g.Is(1, of("datetime")):                                "[At] = TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), " + text + "))",
-		g.Among(1, of("datetime")):                             "[At] IN (" + listed(1, "TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), ", "))") + ")",
+		g.Equals(1, of("datetime")):                            "[At] = TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), " + text + "))",
+		g.AnyOf(1, of("datetime")):                             "[At] IN (" + listed(1, "TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), ", "))") + ")",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -233,7 +233,7 @@ func TestManyParameters(t *testing.T) {
 		}
 		return sets, nil
 	})
-	g := s.Grammar()
+	g := s.Dialect()
 	ids := make([]string, few)
 	for i := range ids {
 		ids[i] = "7"
@@ -241,14 +241,14 @@ func TestManyParameters(t *testing.T) {
 	rows := 0
 	var all []*backends.Statement
 	for range 40 { // 2,560 parameters
-		all = append(all, &backends.Statement{Text: "SELECT 1 AS one WHERE " + g.Among(1, idOf), Args: []any{ids}, Row: func(cells [][]byte) error {
+		all = append(all, &backends.Statement{Text: "SELECT 1 AS one WHERE " + g.AnyOf(1, idOf), Args: []any{ids}, Row: func(cells [][]byte) error {
 			if rows++; string(cells[0]) != "x" {
 				t.Errorf("%q", cells)
 			}
 			return nil
 		}})
 	}
-	if err := s.Ask(t.Context(), all...); err != nil || batches != 2 || rows != 40 || all[39].Matched != 1 {
+	if err := s.Query(t.Context(), all...); err != nil || batches != 2 || rows != 40 || all[39].Matched != 1 {
 		t.Errorf("%v, %d batches, %d rows", err, batches, rows)
 	}
 }

@@ -63,7 +63,7 @@ func TestCursors(t *testing.T) {
 	t.Parallel()
 	url := standIn(t)
 	s, _, _ := emulation(t, url, "cursors")
-	if _, err := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatJoin, Lease: time.Hour}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	commit := func(writes []backends.Write, slots int) []backends.Job {
@@ -132,7 +132,7 @@ func TestCursors(t *testing.T) {
 	})
 	// Behind the low: its return is counted, and the next claim looks everywhere.
 	back := jobs[5]
-	commit([]backends.Write{backends.Release{Leases: []backends.Lease{{Job: back.ID, Token: back.Token}}, Uncharged: true}}, 0)
+	commit([]backends.Write{backends.Release{Leases: []backends.Lease{{Job: back.ID, Token: back.Token}}, Uncounted: true}}, 0)
 	if again := commit(nil, 1); len(again) != 1 || again[0].ID != back.ID || string(again[0].Payload) != "5" {
 		t.Errorf("given %+v, want what was given back", again)
 	}
@@ -157,7 +157,7 @@ func TestOldMarksGo(t *testing.T) {
 		SELECT n, 1, 1, now() AT TIME ZONE 'UTC' - interval '8 days' FROM generate_series(1, 20) n`); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10, Prune: true}); err != nil || r.Pruned != 0 || r.Rest {
+	if r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true}); err != nil || r.Pruned != 0 || r.PruneMore {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	n := 0

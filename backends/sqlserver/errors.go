@@ -154,7 +154,7 @@ func (s *Store) explain(err error) error {
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
 		}
 		if slices.Contains([]int32{1101, 1105, 9002}, said.Number) { // its files, or its log
-			return backends.Full(fmt.Errorf("%s: %w", s.place, err))
+			return backends.DiskFull(fmt.Errorf("%s: %w", s.place, err))
 		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:

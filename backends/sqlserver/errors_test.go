@@ -73,7 +73,7 @@ func TestKindsOfErrors(t *testing.T) {
 		"nobody there, as text": {errors.New("unable to open tcp connection with host 'db:1433': dial tcp: i/o timeout"), never, true, false, ""},
 		"cancelled":             {context.Canceled, never, true, false, ""},
 		"moved":                 {&againError{"x"}, soon, true, false, ""},
-		"told already":          {backends.ErrHostLost, never, false, false, "given up"},
+		"told already":          {backends.ErrEvicted, never, false, false, "given up"},
 	} {
 		if name == "rows moved" && retryCause(c.err) != backends.RetryConflict {
 			t.Errorf("%s: it is counted as %d, want a conflict", name, retryCause(c.err))
@@ -110,7 +110,7 @@ func TestConflictsAreTriedAgain(t *testing.T) {
 			return stored(), nil
 		})
 		r, err := s.Commit(t.Context(), enqueues)
-		if err != nil || r.Writes[0].Stored[0].ID != "1000" || len(r.Writes[0].Freed) != 1 {
+		if err != nil || r.Writes[0].Stored[0].ID != "1000" || len(r.Writes[0].MadeReady) != 1 {
 			t.Fatalf("%d: %+v, %v", number, r, err)
 		}
 		all := strings.Join(sent.sent, "\n")
@@ -247,7 +247,7 @@ func TestABeatThatMayHaveBeenMade(t *testing.T) {
 		error(&net.OpError{Op: "dial", Err: errors.New("refused")}): backends.Retryable,
 	} {
 		fails = err
-		if _, got := s.Beat(t.Context(), backends.Beat{Host: 1, Kind: backends.BeatRenew, Lease: time.Second}); !want(got) {
+		if _, got := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !want(got) {
 			t.Errorf("%v: %v", err, got)
 		}
 	}

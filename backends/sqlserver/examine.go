@@ -75,12 +75,12 @@ func (e *examination) look(ctx context.Context, topic string, f func(e *examinat
 	e.Findings = e.Findings[:before]
 	switch said.Number {
 	case 229, 230, 262, 297, 300, 371, 15247:
-		e.Findings = append(e.Findings, backends.Finding{Grade: backends.Fact, Topic: topic,
-			Text: "this could not be looked at: " + words(said), Do: "run the check as a login that may, if you want to know"})
+		e.Findings = append(e.Findings, backends.Finding{Severity: backends.SeverityInfo, Topic: topic,
+			Text: "this could not be looked at: " + words(said), Fix: "run the check as a login that may, if you want to know"})
 	case 1222:
-		e.Fact(topic, "this could not be looked at: another transaction holds a lock on the tables")
+		e.AddInfo(topic, "this could not be looked at: another transaction holds a lock on the tables")
 	default:
-		e.Advice(topic, "this could not be looked at: "+words(said), "see what the server's log says about it")
+		e.AddWarning(topic, "this could not be looked at: "+words(said), "see what the server's log says about it")
 	}
 	return nil
 }
@@ -104,21 +104,21 @@ func (e *examination) lookSettings(ctx context.Context) error {
 	}
 	took := e.now().Sub(before)
 	e.login = login + ", user " + user
-	e.Fact("server", fmt.Sprintf("SQL Server %s at %s, database %s at compatibility level %d, as login %s",
+	e.AddInfo("server", fmt.Sprintf("SQL Server %s at %s, database %s at compatibility level %d, as login %s",
 		e.server.version, e.place, e.server.name, e.server.level, e.login))
 	if updateability.Valid && updateability.String != "READ_WRITE" {
-		e.Problem("server", "this database takes no writes here: it is "+updateability.String,
+		e.AddError("server", "this database takes no writes here: it is "+updateability.String,
 			"name the primary in the url (an availability group's listener, without applicationintent=ReadOnly), or ALTER DATABASE … SET READ_WRITE")
 	}
 	e.claimForm()
 	e.isolation(rcsi == 1)
 	e.durability(durability.String)
 	if autoClose == 1 {
-		e.Advice("server", "AUTO_CLOSE is on: the database is closed whenever its last connection is, and opened anew",
+		e.AddWarning("server", "AUTO_CLOSE is on: the database is closed whenever its last connection is, and opened anew",
 			fmt.Sprintf("ALTER DATABASE %s SET AUTO_CLOSE OFF", quoteName(e.server.name)))
 	}
 	if forced == 1 {
-		e.Advice("server", "is_parameterization_forced is 1: the server makes parameters of constants, and then no filtered index is found (error 8622). "+
+		e.AddWarning("server", "is_parameterization_forced is 1: the server makes parameters of constants, and then no filtered index is found (error 8622). "+
 			"By its documentation statements with variables are left alone, as the sidecar's are",
 			fmt.Sprintf("if there is an error 8622, ALTER DATABASE %s SET PARAMETERIZATION SIMPLE", quoteName(e.server.name)))
 	}
@@ -128,35 +128,35 @@ func (e *examination) lookSettings(ctx context.Context) error {
 
 func (e *examination) claimForm() {
 	if e.server.babelfish {
-		e.Advice("server", "Babelfish is not supported: no run there has shown that the sidecar works on it", "use a SQL Server, or PostgreSQL and the sidecar's backend for it")
-		e.Fact("claim", "claims pick their rows and look at the state once more when they take them: "+
+		e.AddWarning("server", "Babelfish is not supported: no run there has shown that the sidecar works on it", "use a SQL Server, or PostgreSQL and the sidecar's backend for it")
+		e.AddInfo("claim", "claims pick their rows and look at the state once more when they take them: "+
 			"Babelfish passes over the hints for locks, so two hosts that want the same row wait for each other, and one of them picks again")
 		return
 	}
-	e.Fact("claim", "claims lock their rows with UPDLOCK, READPAST (every supported version has them), and look at the state once more when they take them")
+	e.AddInfo("claim", "claims lock their rows with UPDLOCK, READPAST (every supported version has them), and look at the state once more when they take them")
 }
 
 func (e *examination) isolation(rcsi bool) {
 	if rcsi {
-		e.Fact("isolation", "READ_COMMITTED_SNAPSHOT is on: peek, stats and counts see every committed row and do not wait for open transactions; claims still lock rows (READCOMMITTEDLOCK)")
+		e.AddInfo("isolation", "READ_COMMITTED_SNAPSHOT is on: peek, stats and counts see every committed row and do not wait for open transactions; claims still lock rows (READCOMMITTEDLOCK)")
 		return
 	}
 	if e.server.babelfish {
 		return
 	}
-	e.Advice("isolation", "READ_COMMITTED_SNAPSHOT is off: counts, peeks and `stats` leave out the jobs that a transaction has locked at that moment",
+	e.AddWarning("isolation", "READ_COMMITTED_SNAPSHOT is off: counts, peeks and `stats` leave out the jobs that a transaction has locked at that moment",
 		fmt.Sprintf("ALTER DATABASE %s SET READ_COMMITTED_SNAPSHOT ON, when nobody is connected, if the database's other programs may read so", quoteName(e.server.name)))
 }
 
 func (e *examination) durability(set string) {
 	switch set {
 	case "FORCED":
-		e.Advice("durability", "DELAYED_DURABILITY is FORCED: a commit is answered before it is on disk, and the last of them are lost in a crash",
+		e.AddWarning("durability", "DELAYED_DURABILITY is FORCED: a commit is answered before it is on disk, and the last of them are lost in a crash",
 			fmt.Sprintf("ALTER DATABASE %s SET DELAYED_DURABILITY = DISABLED, if that is not wanted", quoteName(e.server.name)))
 	case "ALLOWED":
-		e.Fact("durability", "DELAYED_DURABILITY is ALLOWED, and the sidecar does not ask for it: its commits are on disk when they are answered")
+		e.AddInfo("durability", "DELAYED_DURABILITY is ALLOWED, and the sidecar does not ask for it: its commits are on disk when they are answered")
 	default:
-		e.Fact("durability", "a commit is on disk when it is answered")
+		e.AddInfo("durability", "a commit is on disk when it is answered")
 	}
 }
 
@@ -165,14 +165,14 @@ func (e *examination) durability(set string) {
 func (e *examination) clock(theirs, ours time.Time, took time.Duration) {
 	apart := theirs.Sub(ours)
 	if apart.Abs() <= took/2+clockApart {
-		e.Fact("clock", fmt.Sprintf("the database's clock and this host's are at most %v apart", max(apart.Abs(), took).Round(time.Millisecond)))
+		e.AddInfo("clock", fmt.Sprintf("the database's clock and this host's are at most %v apart", max(apart.Abs(), took).Round(time.Millisecond)))
 		return
 	}
 	way := "ahead of"
 	if apart < 0 {
 		way = "behind"
 	}
-	e.Advice("clock", fmt.Sprintf("the database's clock is %v %s this host's; instants of jobs are the database's", apart.Abs().Round(time.Millisecond), way),
+	e.AddWarning("clock", fmt.Sprintf("the database's clock is %v %s this host's; instants of jobs are the database's", apart.Abs().Round(time.Millisecond), way),
 		"set both by the same time server, so that instants in logs and jobs can be compared")
 }
 
@@ -183,19 +183,19 @@ func (e *examination) lookSchema(ctx context.Context) error {
 	schema := quoteName(e.o.Schema)
 	switch {
 	case errors.As(err, &said) && said.Number == 229:
-		e.Problem("rights", fmt.Sprintf("login %s may not read %s.qsidecar_meta", e.login, schema),
+		e.AddError("rights", fmt.Sprintf("login %s may not read %s.qsidecar_meta", e.login, schema),
 			"have somebody with the right run the GRANTs that `qsidecar migrate --print` ends with")
 		return nil
 	case errors.As(err, &said), err != nil && broken(err):
 		return err
 	case err != nil:
-		e.Problem("schema", err.Error(), "see the end of that sentence")
+		e.AddError("schema", err.Error(), "see the end of that sentence")
 	case version == 0:
-		e.Fact("schema", fmt.Sprintf("there are no tables in schema %s, or none that this login may see: serve or `qsidecar migrate` makes them", schema))
+		e.AddInfo("schema", fmt.Sprintf("there are no tables in schema %s, or none that this login may see: serve or `qsidecar migrate` makes them", schema))
 	case version < len(migrations):
-		e.Fact("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d", schema, version, len(migrations)))
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d", schema, version, len(migrations)))
 	default:
-		e.Fact("schema", fmt.Sprintf("the tables in schema %s are there, of version %d", schema, version))
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are there, of version %d", schema, version))
 	}
 	e.version = version
 	return nil
@@ -238,13 +238,13 @@ func (e *examination) lookRights(ctx context.Context) error {
 	}
 	switch {
 	case len(lacks) > 0 && e.version < len(migrations):
-		e.Problem("rights", fmt.Sprintf("tables are to be made, and login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
+		e.AddError("rights", fmt.Sprintf("tables are to be made, and login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
 			"have somebody with the rights run what `qsidecar migrate --print` prints")
 	case len(lacks) > 0:
-		e.Problem("rights", fmt.Sprintf("login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
+		e.AddError("rights", fmt.Sprintf("login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
 			"have somebody with the right run the GRANTs that `qsidecar migrate --print` ends with")
 	default:
-		e.Fact("rights", "login "+e.login+" has all rights that a sidecar needs")
+		e.AddInfo("rights", "login "+e.login+" has all rights that a sidecar needs")
 	}
 	return nil
 }
@@ -272,7 +272,7 @@ func (e *examination) lookIndexes(ctx context.Context) error {
 		}
 	}
 	if len(missing) > 0 {
-		e.Problem("indexes", "these indexes are missing or disabled, and every statement names the one that it needs: "+strings.Join(missing, ", "),
+		e.AddError("indexes", "these indexes are missing or disabled, and every statement names the one that it needs: "+strings.Join(missing, ", "),
 			"make them again: `qsidecar migrate --print` has them, and does nothing about what is there; a disabled one needs ALTER INDEX … REBUILD")
 	}
 	return nil
@@ -284,9 +284,9 @@ func (e *examination) lookTriggers(ctx context.Context) error {
 		var instead bool
 		err := rows.Scan(&name, &instead)
 		if instead {
-			e.Problem("triggers", fmt.Sprintf("the trigger %s is INSTEAD OF what the sidecar does to its jobs", name), "drop it, or make it an AFTER trigger")
+			e.AddError("triggers", fmt.Sprintf("the trigger %s is INSTEAD OF what the sidecar does to its jobs", name), "drop it, or make it an AFTER trigger")
 		} else {
-			e.Fact("triggers", fmt.Sprintf("the trigger %s runs with each of the statements that it is for; what it raises is a job's refusal", name))
+			e.AddInfo("triggers", fmt.Sprintf("the trigger %s runs with each of the statements that it is for; what it raises is a job's refusal", name))
 		}
 		return err
 	})
@@ -308,12 +308,12 @@ func (e *examination) lookClaim(ctx context.Context) error {
 	faults, seeks, err := claimFaults(xml)
 	switch {
 	case err != nil:
-		e.Fact("plan", "the plan of the claim cannot be read: "+err.Error())
+		e.AddInfo("plan", "the plan of the claim cannot be read: "+err.Error())
 	case len(faults) > 0:
-		e.Problem("plan", "the claim's plan is not the one it was written for: "+strings.Join(faults, "; "),
+		e.AddError("plan", "the claim's plan is not the one it was written for: "+strings.Join(faults, "; "),
 			"see that the index qsidecar_ready is as `qsidecar migrate --print` makes it, and tell qsidecar's authors")
 	default:
-		e.Fact("plan", fmt.Sprintf("the claim seeks in the index qsidecar_ready, in its order, in each of %d statements, and takes its rows by primary key", seeks))
+		e.AddInfo("plan", fmt.Sprintf("the claim seeks in the index qsidecar_ready, in its order, in each of %d statements, and takes its rows by primary key", seeks))
 	}
 	return nil
 }

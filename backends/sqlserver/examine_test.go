@@ -112,29 +112,29 @@ func TestExamine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(w *world)
-		grade  backends.Grade
+		grade  backends.Severity
 		topic  string
 		words  string
 	}{
-		"all well":           {func(*world) {}, backends.Fact, "plan", "seeks in the index qsidecar_ready"},
-		"no row versions":    {func(w *world) { w.settings.rows[0][0] = int64(0) }, backends.Advice, "isolation", "SET READ_COMMITTED_SNAPSHOT ON"},
-		"delayed durability": {func(w *world) { w.settings.rows[0][2] = "FORCED" }, backends.Advice, "durability", "DELAYED_DURABILITY = DISABLED"},
-		"auto close":         {func(w *world) { w.settings.rows[0][3] = int64(1) }, backends.Advice, "server", "AUTO_CLOSE OFF"},
-		"forced parameters":  {func(w *world) { w.settings.rows[0][8] = int64(1) }, backends.Advice, "server", "is_parameterization_forced"},
-		"a secondary":        {func(w *world) { w.settings.rows[0][4] = "READ_ONLY" }, backends.Problem, "server", "takes no writes"},
-		"another clock":      {func(w *world) { w.settings.rows[0][7] = time.Now().UTC().Add(time.Minute) }, backends.Advice, "clock", "ahead of"},
+		"all well":           {func(*world) {}, backends.SeverityInfo, "plan", "seeks in the index qsidecar_ready"},
+		"no row versions":    {func(w *world) { w.settings.rows[0][0] = int64(0) }, backends.SeverityWarning, "isolation", "SET READ_COMMITTED_SNAPSHOT ON"},
+		"delayed durability": {func(w *world) { w.settings.rows[0][2] = "FORCED" }, backends.SeverityWarning, "durability", "DELAYED_DURABILITY = DISABLED"},
+		"auto close":         {func(w *world) { w.settings.rows[0][3] = int64(1) }, backends.SeverityWarning, "server", "AUTO_CLOSE OFF"},
+		"forced parameters":  {func(w *world) { w.settings.rows[0][8] = int64(1) }, backends.SeverityWarning, "server", "is_parameterization_forced"},
+		"a secondary":        {func(w *world) { w.settings.rows[0][4] = "READ_ONLY" }, backends.SeverityError, "server", "takes no writes"},
+		"another clock":      {func(w *world) { w.settings.rows[0][7] = time.Now().UTC().Add(time.Minute) }, backends.SeverityWarning, "clock", "ahead of"},
 		"a right is missing": {func(w *world) {
 			w.rights = func(string) *answer { return rowOf("[qsidecar].qsidecar_line", "UPDATE", int64(0)) }
-		}, backends.Problem, "rights", "UPDATE on [qsidecar].qsidecar_line"},
-		"an index is missing":  {func(w *world) { w.indexes.rows = w.indexes.rows[1:] }, backends.Problem, "indexes", "qsidecar_ready"},
-		"an index is disabled": {func(w *world) { w.indexes.rows[2][1] = int64(1) }, backends.Problem, "indexes", "qsidecar_delayed"},
-		"INSTEAD OF":           {func(w *world) { w.triggers = rowOf("theirs", int64(1)) }, backends.Problem, "triggers", "INSTEAD OF"},
-		"a trigger":            {func(w *world) { w.triggers = rowOf("theirs", int64(0)) }, backends.Fact, "triggers", "theirs"},
+		}, backends.SeverityError, "rights", "UPDATE on [qsidecar].qsidecar_line"},
+		"an index is missing":  {func(w *world) { w.indexes.rows = w.indexes.rows[1:] }, backends.SeverityError, "indexes", "qsidecar_ready"},
+		"an index is disabled": {func(w *world) { w.indexes.rows[2][1] = int64(1) }, backends.SeverityError, "indexes", "qsidecar_delayed"},
+		"INSTEAD OF":           {func(w *world) { w.triggers = rowOf("theirs", int64(1)) }, backends.SeverityError, "triggers", "INSTEAD OF"},
+		"a trigger":            {func(w *world) { w.triggers = rowOf("theirs", int64(0)) }, backends.SeverityInfo, "triggers", "theirs"},
 		"a bad plan": {func(w *world) {
 			w.plan = planOf(strings.Replace(goodPick, `"Index Seek"`, `"Index Scan"`, 1), goodTake)
-		}, backends.Problem, "plan", "Index Scan"},
-		"no plan":             {func(w *world) { w.plan = "<ShowPlanXML/>" }, backends.Fact, "plan", "cannot be read"},
-		"SHOWPLAN is refused": {func(w *world) { w.refused = "SET SHOWPLAN_XML ON" }, backends.Fact, "claim", "could not be looked at"},
+		}, backends.SeverityError, "plan", "Index Scan"},
+		"no plan":             {func(w *world) { w.plan = "<ShowPlanXML/>" }, backends.SeverityInfo, "plan", "cannot be read"},
+		"SHOWPLAN is refused": {func(w *world) { w.refused = "SET SHOWPLAN_XML ON" }, backends.SeverityInfo, "claim", "could not be looked at"},
 	} {
 		w := sound()
 		c.change(&w)
@@ -145,12 +145,12 @@ func TestExamine(t *testing.T) {
 		}
 		hit := false
 		for _, f := range found {
-			if f.Topic == c.topic && f.Grade == c.grade && strings.Contains(f.Text+" "+f.Do, c.words) {
+			if f.Topic == c.topic && f.Severity == c.grade && strings.Contains(f.Text+" "+f.Fix, c.words) {
 				hit = true
-			} else if f.Grade > c.grade && f.Topic != c.topic {
+			} else if f.Severity > c.grade && f.Topic != c.topic {
 				t.Errorf("%s: and also %+v", name, f)
 			}
-			if f.Grade != backends.Fact && f.Do == "" {
+			if f.Severity != backends.SeverityInfo && f.Fix == "" {
 				t.Errorf("%s: %+v says not what to do", name, f)
 			}
 		}

@@ -114,4 +114,4 @@ func (s *Store) CreateIndex(of string, table backends.TableInfo, equal []backend
 
 // Habits implements backends.Advisor: NULL comes first, and an index that is found by
 // it goes on in its order.
-func (s *Store) Habits() backends.Habits { return backends.Habits{NullFixed: true} }
+func (s *Store) RowOrdering() backends.RowOrdering { return backends.RowOrdering{NullFixed: true} }

@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-var _ backends.Hinter = grammar{}
+var _ backends.HintDialect = grammar{}
 
 // locking are the hints of a query that locks rows, passing over those that others have locked.
 const locking = "UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK"
@@ -15,11 +15,11 @@ const locking = "UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK"
 // hints are whether statements name indexes and the way to their rows.
 func (g grammar) hints() bool { return g.hintless == nil || !g.hintless.Load() }
 
-// Claim implements backends.Hinter. On a small table the server may otherwise scan, sort or
+// Claim implements backends.HintDialect. On a small table the server may otherwise scan, sort or
 // hash, and lock every waiting row. Without OPTIMIZE FOR it takes a variable TOP for a
 // hundred rows, and may lock rows ahead of it.
-func (g grammar) Claim(columns, from, where, order string, n int, index string, sought bool) string {
-	hints, option := locking, "OPTIMIZE FOR ("+g.Number(n)+" = 1)"
+func (g grammar) SelectClaim(columns, from, where, order string, n int, index string, sought bool) string {
+	hints, option := locking, "OPTIMIZE FOR ("+g.IntArg(n)+" = 1)"
 	if g.hints() {
 		option = "LOOP JOIN, " + option
 		if sought {
@@ -29,11 +29,11 @@ func (g grammar) Claim(columns, from, where, order string, n int, index string, 
 			hints = "INDEX (" + g.Name(index) + "), " + hints
 		}
 	}
-	return selecting(columns, from, hints, where, order, g.Number(n)) + "\nOPTION (" + option + ")"
+	return selecting(columns, from, hints, where, order, g.IntArg(n)) + "\nOPTION (" + option + ")"
 }
 
-// Recall implements backends.Hinter.
-func (g grammar) Recall(columns, from, where, order string, skip bool) string {
+// Recall implements backends.HintDialect.
+func (g grammar) SelectByKey(columns, from, where, order string, skip bool) string {
 	hints := "UPDLOCK, ROWLOCK"
 	if skip {
 		hints = locking
@@ -44,8 +44,8 @@ func (g grammar) Recall(columns, from, where, order string, skip bool) string {
 	return selecting(columns, from, hints, where, order, "")
 }
 
-// Unlocked implements backends.Hinter.
-func (g grammar) Unlocked(table string) string { return table + " WITH (READUNCOMMITTED)" }
+// Unlocked implements backends.HintDialect.
+func (g grammar) UnlockedTable(table string) string { return table + " WITH (READUNCOMMITTED)" }
 
 // refusedHints are what the server says of hints that it cannot follow: the index is gone,
 // or no plan is as they want it.

@@ -183,8 +183,8 @@ func TestOnSQLServer(t *testing.T) {
 			}
 			planned := false
 			for _, f := range found {
-				t.Logf("%s %s: %s %s", f.Grade, f.Topic, f.Text, f.Do)
-				if f.Grade == backends.Problem || strings.Contains(f.Text, "could not be looked at") {
+				t.Logf("%s %s: %s %s", f.Severity, f.Topic, f.Text, f.Fix)
+				if f.Severity == backends.SeverityError || strings.Contains(f.Text, "could not be looked at") {
 					t.Errorf("%s: %s", f.Topic, f.Text)
 				}
 				planned = planned || f.Topic == "plan"
@@ -276,7 +276,7 @@ func plainInsertLater(t *testing.T, s *Store, exec func(sql string)) {
 	for queue, at := range map[string]string{"later": "2999-01-31T08:00:00", "passed": "2001-01-31T08:00:00"} {
 		exec(fmt.Sprintf("INSERT INTO %s.qsidecar_jobs (queue, run_at) VALUES ('%s', '%s')", quoteName(s.o.Schema), queue, at))
 	}
-	if r, err := s.Sweep(t.Context(), backends.Sweep{Limit: 10}); err != nil || r.Promoted != 1 {
+	if r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10}); err != nil || r.Promoted != 1 {
 		t.Errorf("%+v, %v; want the one promoted whose time has passed", r, err)
 	}
 	for queue, want := range map[string]backends.QueueStats{"later": {Scheduled: 1}, "passed": {Ready: 1}} {

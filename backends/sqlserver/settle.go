@@ -40,7 +40,7 @@ type delivering struct {
 }
 
 func (d *delivering) add(write int, w backends.Deliver) {
-	for _, h := range w.Handed {
+	for _, h := range w.Deliveries {
 		d.rows = append(d.rows, deliverRow{d.leases.add(write, h.Lease), text(h.Worker)})
 	}
 }
@@ -81,15 +81,15 @@ func (e *extending) queue(t *tx, res []backends.WriteResult) {
 type givingUp struct {
 	leases
 	rows  []lookRow
-	fate  []func(backends.Standing) backends.Fate // of each lease
-	cause []backends.Cause                        // for which it is given up
+	fate  []func(backends.AttemptState) backends.Disposition // of each lease
+	cause []backends.Cause                                   // for which it is given up
 	found []found
 }
 
 func (g *givingUp) nack(write int, w backends.Nack) {
 	for _, l := range w.Leases {
 		g.rows = append(g.rows, lookRow{leaseRow: g.leases.add(write, l)})
-		g.fate = append(g.fate, func(s backends.Standing) backends.Fate { return s.Nacked(w) })
+		g.fate = append(g.fate, func(s backends.AttemptState) backends.Disposition { return s.AfterNack(w) })
 		g.cause = append(g.cause, backends.CauseNacked)
 	}
 }
@@ -102,7 +102,7 @@ func (g *givingUp) release(write int, w backends.Release) {
 			r.Owner = &owner
 		}
 		g.rows = append(g.rows, r)
-		g.fate = append(g.fate, func(s backends.Standing) backends.Fate { return s.Released(w) })
+		g.fate = append(g.fate, func(s backends.AttemptState) backends.Disposition { return s.AfterRelease(w) })
 		g.cause = append(g.cause, w.Cause)
 	}
 }
@@ -125,9 +125,9 @@ func (g *givingUp) queue(t *tx, res []backends.WriteResult) {
 
 // meet has the fates come true.
 func (g *givingUp) meet(t *tx, res []backends.WriteResult) {
-	t.meet(g.found, func(f found) backends.Fate { return g.fate[f.n](f.standing) }, func(f found, fate backends.Fate) {
+	t.meet(g.found, func(f found) backends.Disposition { return g.fate[f.n](f.standing) }, func(f found, fate backends.Disposition) {
 		r := &res[g.of[f.n]]
-		r.Fallen.Add(f.queue, g.cause[f.n], fate.State == backends.StateDead)
+		r.Failed.Add(f.queue, g.cause[f.n], fate.State == backends.StateDead)
 		if fate.State == backends.StateReady {
 			batch.Free(r, f.queue)
 		}
@@ -144,7 +144,7 @@ type found struct {
 	priority int16
 	position int64
 	fence    int64
-	standing backends.Standing
+	standing backends.AttemptState
 }
 
 // scanFound reads what {standing} stands for in the pieces.
@@ -152,9 +152,9 @@ func scanFound(rows *sql.Rows) (f found, err error) {
 	var backoff, backoffMax int64
 	s := &f.standing
 	err = rows.Scan(&f.n, (*string)(&f.cause), &f.row.ID, &f.queue, &f.row.Host, &f.row.Number, &f.keyed, &f.priority, &f.position,
-		&f.fence, &s.Attempts, &s.Limit, &s.Losses, &backoff, &backoffMax, &s.Ahead, &s.Unrecorded)
+		&f.fence, &s.Attempts, &s.Limit, &s.Losses, &backoff, &backoffMax, &s.Prefetched, &s.PrefetchLosses)
 	s.Backoff, s.BackoffMax = batch.FromMS(backoff), batch.FromMS(backoffMax)
-	if s.Ahead { // whatever becomes of it, its worker had it; or the Fate takes it off again
+	if s.Prefetched { // whatever becomes of it, its worker had it; or the Fate takes it off again
 		s.Attempts++
 	}
 	return f, err
@@ -162,9 +162,9 @@ func scanFound(rows *sql.Rows) (f found, err error) {
 
 // meet queues what becomes of rows that were found. met is called for each once the
 // server has carried it out.
-func (t *tx) meet(all []found, fate func(f found) backends.Fate, met func(f found, fate backends.Fate)) {
+func (t *tx) meet(all []found, fate func(f found) backends.Disposition, met func(f found, fate backends.Disposition)) {
 	chunks(all, func(_ int, all []found) {
-		rows, fates := make([]fateRow, len(all)), make([]backends.Fate, len(all))
+		rows, fates := make([]fateRow, len(all)), make([]backends.Disposition, len(all))
 		spots := map[string][]cursor.Spot{} // of what is given back, by queue
 		for i, f := range all {
 			fates[i] = fate(f)
@@ -201,11 +201,11 @@ func (t *tx) meet(all []found, fate func(f found) backends.Fate, met func(f foun
 }
 
 // meeting is a fate as the server is told.
-func (f found) meeting(n int, fate backends.Fate) fateRow {
+func (f found) meeting(n int, fate backends.Disposition) fateRow {
 	r := fateRow{
 		leaseRow: leaseRow{n, f.row.ID, f.row.Host, f.row.Number},
 		Queue:    f.queue, Keyed: f.keyed, Fence: f.fence,
-		Attempts: fate.Attempts, Losses: fate.Losses, Unrecorded: fate.Unrecorded,
+		Attempts: fate.Attempts, Losses: fate.Losses, Unrecorded: fate.PrefetchLosses,
 	}
 	switch fate.State {
 	case backends.StateDead:
@@ -224,13 +224,13 @@ func (f found) meeting(n int, fate backends.Fate) fateRow {
 }
 
 // Held implements backends.Backend.
-func (s *Store) Held(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.Held, error) {
-	var held []backends.Held
+func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
+	var held []backends.ClaimedJob
 	from, _ := batch.Number(after) // what is no id has everything after it
 	read := func(rows *sql.Rows) error {
 		held = nil
 		for rows.Next() {
-			var h backends.Held
+			var h backends.ClaimedJob
 			var id, host, n int64
 			if err := rows.Scan(&id, &host, &n, &h.Queue, &h.Timed); err != nil {
 				return err

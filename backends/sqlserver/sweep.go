@@ -22,8 +22,8 @@ type outlook struct {
 }
 
 // Sweep implements backends.Backend. Where nothing is due it is one batch.
-func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, error) {
-	r := backends.Swept{Reaped: map[backends.Cause]int{}, Next: -1}
+func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
+	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
 	if len(w.Suspects) > 0 {
 		if err := s.bite(ctx, &r, 0, func(t *tx, _ *bitten) { giveUp(t, w.Suspects) }); err != nil {
 			return r, err
@@ -58,8 +58,8 @@ func (s *Store) Sweep(ctx context.Context, w backends.Sweep) (backends.Swept, er
 	}{{o.expired, s.sql.pruneJobs}, {o.keys, s.sql.pruneKeys}} {
 		if p.since.Valid {
 			bit = true
-			r.Overdue = max(r.Overdue, o.at.Sub(p.since.Time))
-			if err := s.prune(ctx, &r, p.what, min(w.Most(), most)); err != nil {
+			r.PruneOverdue = max(r.PruneOverdue, o.at.Sub(p.since.Time))
+			if err := s.prune(ctx, &r, p.what, min(w.PruneLimit(), most)); err != nil {
 				return r, err
 			}
 		}
@@ -79,13 +79,13 @@ type bitten struct {
 	rows, promoted int
 	reaped         map[backends.Cause]int
 	freed          []string
-	fallen         backends.Fallen
+	fallen         backends.FailedCounts
 	found          []found // to be reaped
 }
 
 // bite runs f as one transaction, and adds what it did to r once it is committed.
 // What f found to be reaped is, in a second round.
-func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t *tx, b *bitten)) error {
+func (s *Store) bite(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(t *tx, b *bitten)) error {
 	var b bitten
 	if err := s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
 		switch {
@@ -94,7 +94,7 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t
 			f(t, &b)
 			return true, nil
 		case round == 1 && len(b.found) > 0:
-			t.meet(b.found, func(f found) backends.Fate { return f.standing.Reaped(f.cause) }, func(f found, fate backends.Fate) {
+			t.meet(b.found, func(f found) backends.Disposition { return f.standing.AfterReap(f.cause) }, func(f found, fate backends.Disposition) {
 				b.reaped[f.cause]++
 				b.fallen.Add(f.queue, f.cause, fate.State == backends.StateDead)
 				if fate.State == backends.StateReady {
@@ -111,10 +111,10 @@ func (s *Store) bite(ctx context.Context, r *backends.Swept, limit int, f func(t
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
-	r.Fallen.AddAll(b.fallen)
+	r.Failed.AddAll(b.fallen)
 	for _, q := range b.freed {
-		if !slices.Contains(r.Freed, q) {
-			r.Freed = append(r.Freed, q)
+		if !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
 		}
 	}
 	r.More = r.More || limit > 0 && b.rows >= limit
@@ -148,7 +148,7 @@ func (b *bitten) reap(t *tx, p *piece, args ...any) {
 }
 
 // prune deletes what is over.
-func (s *Store) prune(ctx context.Context, r *backends.Swept, p *piece, limit int) error {
+func (s *Store) prune(ctx context.Context, r *backends.MaintenanceResult, p *piece, limit int) error {
 	began := time.Now()
 	var n int
 	if err := s.write(ctx, scope{}, func(t *tx, round int) (bool, error) {
@@ -159,7 +159,7 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, p *piece, limit in
 	}); err != nil {
 		return err
 	}
-	r.Bitten(n, n, limit, time.Since(began))
+	r.AddPruned(n, n, limit, time.Since(began))
 	return nil
 }
 
@@ -167,7 +167,7 @@ func (s *Store) prune(ctx context.Context, r *backends.Swept, p *piece, limit in
 func giveUp(t *tx, suspects []backends.Suspect) {
 	var rows []hostRow
 	for _, s := range suspects {
-		if r := (hostRow{int64(s.Host), int64(s.Beats), ms(s.Lease)}); !slices.ContainsFunc(rows, func(x hostRow) bool { return x.Host == r.Host }) {
+		if r := (hostRow{int64(s.Host), int64(s.Heartbeats), ms(s.Timeout)}); !slices.ContainsFunc(rows, func(x hostRow) bool { return x.Host == r.Host }) {
 			rows = append(rows, r)
 		}
 	}
@@ -191,7 +191,7 @@ const (
 	ownersEvery = 5 * time.Second
 )
 
-func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, err error) {
+func (s *Store) lookAround(ctx context.Context, w backends.Maintenance) (o outlook, err error) {
 	s.owners.mu.Lock()
 	owners := !time.Now().Before(s.owners.next)
 	s.owners.mu.Unlock()
@@ -201,7 +201,7 @@ func (s *Store) lookAround(ctx context.Context, w backends.Sweep) (o outlook, er
 	return o, err
 }
 
-func (s *Store) lookOnce(ctx context.Context, w backends.Sweep, owners bool) (o outlook, err error) {
+func (s *Store) lookOnce(ctx context.Context, w backends.Maintenance, owners bool) (o outlook, err error) {
 	now := time.Now()
 	x := claiming{cursors: &s.cursors, seen: map[string]*learned{}}
 	for _, q := range w.Waiting {

@@ -47,7 +47,7 @@ func (t *tx) send(ctx context.Context) error {
 		}
 		began := time.Now()
 		err := t.s.sql.carryOut(ctx, t.c, some)
-		t.s.meter.Trip(began)
+		t.s.meter.RoundTrip(began)
 		t.wrote = t.wrote || wrote > 0
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func (t *tx) rounds(ctx context.Context, sc scope, f work) error {
 			return err
 		}
 		if sc.host != nil && !t.alive {
-			return backends.ErrHostLost
+			return backends.ErrEvicted
 		}
 	}
 }
@@ -337,7 +337,7 @@ func (s *Store) read(ctx context.Context, calls ...call) error {
 	return s.again(ctx, func() error {
 		began := time.Now()
 		err := s.sql.carryOut(ctx, s.db, calls)
-		s.meter.Trip(began)
+		s.meter.RoundTrip(began)
 		if err != nil && broken(err) {
 			flush(s.db, s.o.MaxConnections-1)
 		}

@@ -23,7 +23,7 @@ func (c *Client) holding() int {
 // Holds reports whether a session lease is the client's as far as it was told: claimed through it
 // or bound to it, and neither settled nor lost since. A lease is not held any more when
 // Options.OnLost is told of it.
-func (c *Client) Holds(lease string) bool {
+func (c *Client) ClaimsInTx(lease string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held[lease] != nil

@@ -308,7 +308,7 @@ func (r *running) do(ctx context.Context, job *Job) {
 	r.mu.Lock()
 	r.jobs[job.Lease] = cancel
 	r.mu.Unlock()
-	if !r.client.Holds(job.Lease) { // lost before it was among the jobs
+	if !r.client.ClaimsInTx(job.Lease) { // lost before it was among the jobs
 		cancel(ErrLost)
 	}
 	err := r.handle(handling, job)

@@ -292,7 +292,7 @@ func (c *config) adopt(ctx context.Context, database string, b backends.Backend,
 	}
 	store.SetMaxHeld(c.Databases[database].MaxHeld)
 	for _, f := range store.Advice() {
-		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Do)
+		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Fix)
 	}
 	return store, nil
 }
@@ -306,16 +306,16 @@ func (c *config) lookAdopted(ctx context.Context, database string, b backends.Ba
 		return b, nil
 	}
 	if !ok {
-		found.Problem("table", fmt.Sprintf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine), "have the queue in a database whose tables can be adopted, or leave the table out")
+		found.AddError("table", fmt.Sprintf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine), "have the queue in a database whose tables can be adopted, or leave the table out")
 		return b, found
 	}
 	store, wrong, err := adopted.Look(ctx, engine, tables)
 	if err != nil {
-		found.Problem("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
+		found.AddError("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
 		return b, found
 	}
 	for _, m := range wrong {
-		found.Problem("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
+		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
 	}
 	return store, found
 }

@@ -16,7 +16,7 @@ import (
 // asks it is told that it is unavailable, and why, until it was reached. A sidecar that
 // ended instead would keep its pod, or its host, from starting while a database restarts.
 type awaited struct {
-	backends.Absent
+	backends.Offline
 	last  *atomic.Pointer[error]   // why it could not be had last
 	first *atomic.Pointer[attempt] // the one that the start did not wait for; nil: somebody took it
 }
@@ -33,7 +33,7 @@ func newAwaited(c *config, name string, why error, first *attempt) *awaited {
 	if u, err := parseDatabaseURL(c.Databases[name].URL); err == nil {
 		a.About.Engine = u.name
 	}
-	a.About.Place = "not reached yet"
+	a.About.Address = "not reached yet"
 	a.Why = func() error { return *a.last.Load() }
 	return a
 }
@@ -91,7 +91,7 @@ func (t *attempt) within(until context.Context, c *config, name string, patient 
 		}
 		<-t.done
 	}
-	if patient && backends.IsAway(t.err) {
+	if patient && backends.IsUnreachable(t.err) {
 		return newAwaited(c, name, t.err, nil), nil
 	}
 	return t.b, t.err
@@ -202,7 +202,7 @@ func (p *instance) put(place, next *openDB) (err error) {
 	}
 	p.open = open
 	info := next.Info()
-	p.log.Info("the database was reached", "database", name, "engine", info.Engine, "place", info.Place)
+	p.log.Info("the database was reached", "database", name, "engine", info.Engine, "place", info.Address)
 	_, failed, _ := p.Config()
 	p.tell(failed)
 	return nil
@@ -211,7 +211,7 @@ func (p *instance) put(place, next *openDB) (err error) {
 // stillAway remembers why, for whoever asks, and logs what is new of it.
 func (p *instance) stillAway(name string, a *awaited, err error) {
 	last := *a.last.Swap(&err)
-	if !backends.IsAway(err) && fmt.Sprint(last) != fmt.Sprint(err) {
+	if !backends.IsUnreachable(err) && fmt.Sprint(last) != fmt.Sprint(err) {
 		p.log.Error("the database is there, and cannot be used; trying again", "database", name, "error", err)
 	}
 }

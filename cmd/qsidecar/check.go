@@ -65,9 +65,9 @@ type checked struct {
 	usage    error // what is wrong with the config of it
 }
 
-func (c checked) count(g backends.Grade) (n int) {
+func (c checked) count(g backends.Severity) (n int) {
 	for _, f := range c.findings {
-		if f.Grade == g {
+		if f.Severity == g {
 			n++
 		}
 	}
@@ -100,7 +100,7 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 		return &usageError{usage}
 	}
 	for _, d := range append(all, host) {
-		if d.count(backends.Problem) > 0 || strict && d.count(backends.Advice) > 0 {
+		if d.count(backends.SeverityError) > 0 || strict && d.count(backends.SeverityWarning) > 0 {
 			return &codeError{code: exitFailure} // stdout says why
 		}
 	}
@@ -128,7 +128,7 @@ func (a *app) examineAll(ctx context.Context, c *config) []checked {
 	for name, q := range c.options(nil).Queues {
 		queues[q.Database] = append(queues[q.Database], backends.Policy{
 			Queue: name, MaxAttempts: q.MaxAttempts, Timeout: q.Timeout, Backoff: q.Backoff, BackoffMax: q.BackoffMax,
-			Keep: q.Keep, KeepDead: q.KeepDead, LIFO: q.LIFO,
+			RetainDone: q.Keep, RetainDead: q.KeepDead, LIFO: q.LIFO,
 		})
 	}
 	log := a.newLog(c.Log)
@@ -155,19 +155,19 @@ func (c *checked) examine(ctx context.Context, all *config, queues []backends.Po
 		return
 	}
 	if err != nil {
-		found.Problem("server", err.Error(), "see that the server runs and lets this host in, and that the url and the password are right")
+		found.AddError("server", err.Error(), "see that the server runs and lets this host in, and that the url and the password are right")
 		return
 	}
 	b, adopts := all.lookAdopted(ctx, c.name, b)
 	if e, ok := b.(backends.Examiner); !ok {
-		found.Fact("server", "this engine cannot be examined")
+		found.AddInfo("server", "this engine cannot be examined")
 	} else if found, err = e.Examine(ctx, queues); err != nil {
-		found.Problem("server", fmt.Sprintf("it could not be asked: %v", err), "see that the server can be reached, and try again")
+		found.AddError("server", fmt.Sprintf("it could not be asked: %v", err), "see that the server can be reached, and try again")
 	}
 	found = append(found, adopts...)
 	c.info = b.Info()
 	if err := b.Close(); err != nil {
-		found.Advice("server", fmt.Sprintf("closing the connection: %v", err), "try again")
+		found.AddWarning("server", fmt.Sprintf("closing the connection: %v", err), "try again")
 	}
 }
 

@@ -23,15 +23,15 @@ func (c *config) examineHost() (found backends.Findings) {
 		switch {
 		case err == nil:
 		case known && !place.Foreign:
-			found.Problem("socket", path+": "+place.What, place.Do)
+			found.AddError("socket", path+": "+place.What, place.Do)
 		case known: // it depends on who runs serve
-			found.Advice("socket", path+": "+place.What, "see that serve runs as that user, and ask check as that user too; or "+place.Do)
+			found.AddWarning("socket", path+": "+place.What, "see that serve runs as that user, and ask check as that user too; or "+place.Do)
 		default:
-			found.Advice("socket", path+": its place cannot be looked at: "+err.Error(), "ask check as the user that serve runs as")
+			found.AddWarning("socket", path+": its place cannot be looked at: "+err.Error(), "ask check as the user that serve runs as")
 		}
 	}
 	if text, do := c.Admin.advice(); text != "" {
-		found.Advice("admin", text, do)
+		found.AddWarning("admin", text, do)
 	}
 	return found
 }

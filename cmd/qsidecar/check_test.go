@@ -32,7 +32,7 @@ func (r result) findings(t *testing.T) (all []findingLine) {
 }
 
 // graded are the texts of a grade, by database and topic.
-func graded(all []findingLine, grade backends.Grade) map[string]string {
+func graded(all []findingLine, grade backends.Severity) map[string]string {
 	m := map[string]string{}
 	for _, f := range all {
 		if f.Grade == grade.String() {
@@ -58,10 +58,10 @@ func TestCheckGrades(t *testing.T) {
 	}
 	h.run("check", "--strict").tells(t, 1, "with advice (1)")
 	all := h.run("check", "--json").findings(t)
-	if got := graded(all, backends.Advice); len(got) != 1 || got["main rights"] == "" {
+	if got := graded(all, backends.SeverityWarning); len(got) != 1 || got["main rights"] == "" {
 		t.Errorf("advice as JSON: %v", got)
 	}
-	if got := graded(all, backends.Fact); got["main server"] == "" || got["main plan"] == "" {
+	if got := graded(all, backends.SeverityInfo); got["main server"] == "" || got["main plan"] == "" {
 		t.Errorf("facts as JSON: %v", got)
 	}
 	if err := os.Truncate(file, 5000); err != nil {
@@ -69,7 +69,7 @@ func TestCheckGrades(t *testing.T) {
 	}
 	h.run("check").tells(t, 1, "problem", "is damaged")
 	r = h.run("check", "--json")
-	if got := graded(r.findings(t), backends.Problem); r.code != 1 || got["main integrity"] == "" {
+	if got := graded(r.findings(t), backends.SeverityError); r.code != 1 || got["main integrity"] == "" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -111,7 +111,7 @@ queues:
 		}
 	}
 	r = h.run("check", "--config", file, "--json")
-	got := graded(r.findings(t), backends.Problem)
+	got := graded(r.findings(t), backends.SeverityError)
 	if r.code != 2 || strings.Count(got["config"], "\n") != 6 || !strings.Contains(got["config"], "q.yaml:9:23: unknown key") || got["gone server"] == "" || got["here file"] == "" {
 		t.Errorf("%d, %v", r.code, got)
 	}
@@ -174,7 +174,7 @@ admin: {listen: 0.0.0.0:0}
 		t.Errorf("it says of a folder that serve makes:\n%s", r.out)
 	}
 	all := h.run("check", "--config", file, "--json").findings(t)
-	if got := graded(all, backends.Problem)["socket"]; strings.Count(got, "\n") != 2 {
+	if got := graded(all, backends.SeverityError)["socket"]; strings.Count(got, "\n") != 2 {
 		t.Errorf("as JSON: %q", got)
 	}
 	if left, err := filepath.Glob(filepath.Join(h.dir, "*", "*")); err != nil || len(left) > 0 {

@@ -59,7 +59,7 @@ func (a *app) tellDatabase(d checked) error {
 	if d.info.Engine != "" {
 		fmt.Fprintf(&b, ": %s", placeText(d.info))
 	}
-	switch problems, advice := d.count(backends.Problem), d.count(backends.Advice); {
+	switch problems, advice := d.count(backends.SeverityError), d.count(backends.SeverityWarning); {
 	case d.usage != nil:
 		b.WriteString(": not looked at")
 	case problems > 0:
@@ -75,14 +75,14 @@ func (a *app) tellDatabase(d checked) error {
 // lines are the findings for people, each after a newline, what matters most first.
 func (c checked) lines() string {
 	var b strings.Builder
-	for _, g := range []backends.Grade{backends.Problem, backends.Advice, backends.Fact} {
+	for _, g := range []backends.Severity{backends.SeverityError, backends.SeverityWarning, backends.SeverityInfo} {
 		for _, f := range c.findings {
-			if f.Grade != g {
+			if f.Severity != g {
 				continue
 			}
 			fmt.Fprintf(&b, "\n  %-8s %s: %s", g, f.Topic, strings.ReplaceAll(f.Text, "\n", "\n           "))
-			if f.Do != "" {
-				fmt.Fprintf(&b, "\n           → %s", f.Do)
+			if f.Fix != "" {
+				fmt.Fprintf(&b, "\n           → %s", f.Fix)
 			}
 		}
 	}
@@ -102,11 +102,11 @@ type findingLine struct {
 func (a *app) tellLines(all []checked, usage error) error {
 	var lines []findingLine
 	for _, text := range configProblems(usage) {
-		lines = append(lines, findingLine{Grade: backends.Problem.String(), Topic: "config", Text: text, Do: "correct the config"})
+		lines = append(lines, findingLine{Grade: backends.SeverityError.String(), Topic: "config", Text: text, Do: "correct the config"})
 	}
 	for _, d := range all {
 		for _, f := range d.findings {
-			lines = append(lines, findingLine{d.name, f.Grade.String(), f.Topic, f.Text, f.Do})
+			lines = append(lines, findingLine{d.name, f.Severity.String(), f.Topic, f.Text, f.Fix})
 		}
 	}
 	e := json.NewEncoder(a.out)

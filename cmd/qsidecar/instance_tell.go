@@ -21,7 +21,7 @@ func (p *instance) places() (sockets, databases []string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.open)) {
 		info := p.open[name].Info()
-		databases = append(databases, info.Engine+":"+info.Place)
+		databases = append(databases, info.Engine+":"+info.Address)
 	}
 	return sockets, databases
 }

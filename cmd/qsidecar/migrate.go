@@ -83,5 +83,5 @@ func (a *app) printSchemas(c config, role string, from int) error {
 func placeOf(b backends.Backend) string { return placeText(b.Info()) }
 
 func placeText(i backends.Info) string {
-	return fmt.Sprintf("%s %s at %s", i.Engine, i.Version, i.Place)
+	return fmt.Sprintf("%s %s at %s", i.Engine, i.Version, i.Address)
 }

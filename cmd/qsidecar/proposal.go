@@ -185,7 +185,7 @@ func (p *proposal) verdict(wrong []*adopted.Misfit, advice []backends.Finding) {
 		p.line("    # TODO it is not whole yet: %s", oneLine(m.Error()))
 	}
 	for _, f := range advice {
-		p.line("    # advice: %s → %s", oneLine(f.Text), oneLine(f.Do))
+		p.line("    # advice: %s → %s", oneLine(f.Text), oneLine(f.Fix))
 	}
 }
 

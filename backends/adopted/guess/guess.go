@@ -55,7 +55,7 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	if err != nil {
 		return nil, err
 	}
-	if why := unadoptable(engine.Grammar(), info); len(why) > 0 {
+	if why := unadoptable(engine.Dialect(), info); len(why) > 0 {
 		full := name
 		if schema != "" {
 			full = schema + "." + name
@@ -88,8 +88,8 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	g.attempts(s)
 	g.limit()
 	noHold := fmt.Errorf("%s has no jobs held so far", engine.Info().Engine)
-	if h, holds := engine.(backends.Holder); holds {
-		noHold = h.NoHold()
+	if h, holds := engine.(backends.TxClaimer); holds {
+		noHold = h.NoOpenTx()
 	}
 	g.settling(noHold)
 	if err := g.archive(ctx, engine); err != nil {
@@ -98,7 +98,7 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 	g.clock(engine.Info().Engine)
 	g.order()
 	g.asPublished(engine.Info().Engine)
-	if _, hears := engine.(backends.Hearer); hears {
+	if _, hears := engine.(backends.ChannelListener); hears {
 		g.channel()
 	}
 	g.rest()
@@ -106,7 +106,7 @@ func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*
 }
 
 // unadoptable is what no config can mend.
-func unadoptable(g backends.Grammar, info backends.TableInfo) (why []string) {
+func unadoptable(g backends.Dialect, info backends.TableInfo) (why []string) {
 	if len(info.Columns) == 0 {
 		hint := "see that it is spelled as the database has it, and that this login may look at it"
 		if len(info.Similar) > 0 {

@@ -85,13 +85,13 @@ func look(ctx context.Context, engine backends.Adopter, a asking) (*sample, erro
 
 // ends reads rows from both ends.
 func (s *sample) ends(ctx context.Context, engine backends.Adopter) error {
-	g := engine.Grammar()
+	g := engine.Dialect()
 	var key []backends.Column
 	for _, name := range s.ask.info.Unique[0] {
 		c, _ := s.ask.info.Column(name)
 		key = append(key, c)
 	}
-	columns := []string{g.Item(key) + " AS qsidecar_1"}
+	columns := []string{g.RowKey(key) + " AS qsidecar_1"}
 	for _, c := range s.ask.values {
 		columns = append(columns, fmt.Sprintf("%s AS qsidecar_%d", g.AsText(c), len(columns)+1))
 	}
@@ -105,8 +105,8 @@ func (s *sample) ends(ctx context.Context, engine backends.Adopter) error {
 			order = append(order, g.Name(c.Name)+direction)
 		}
 		read := 0
-		if err := engine.Ask(ctx, &backends.Statement{
-			Text: g.First(strings.Join(columns, ", "), g.Table(s.ask.info.Schema, s.ask.info.Name), "1 = 1", strings.Join(order, ", "), fmt.Sprint(sampleRows)),
+		if err := engine.Query(ctx, &backends.Statement{
+			Text: g.SelectFirst(strings.Join(columns, ", "), g.Table(s.ask.info.Schema, s.ask.info.Name), "1 = 1", strings.Join(order, ", "), fmt.Sprint(sampleRows)),
 			Row: func(cells [][]byte) error {
 				if read++; !known[string(cells[0])] {
 					known[string(cells[0])] = true
@@ -157,7 +157,7 @@ func (s *sample) see(column, text string) *seen {
 // leading asks an index that begins with a column for its values, each from where the
 // last one ends.
 func (s *sample) leading(ctx context.Context, engine backends.Adopter) error {
-	g := engine.Grammar()
+	g := engine.Dialect()
 	for _, c := range s.ask.values {
 		if c.Values != nil || !slices.ContainsFunc(s.ask.info.Indexes, func(x backends.Index) bool { return x.Only == "" && x.Columns[0].Name == c.Name }) {
 			continue
@@ -175,9 +175,9 @@ func (s *sample) leading(ctx context.Context, engine backends.Adopter) error {
 				where = name + " > " + g.Arg(1, c)
 				st.Args = []any{after}
 			}
-			st.Text = g.First(g.AsText(c)+" AS qsidecar_1", table, where, name, "1")
+			st.Text = g.SelectFirst(g.AsText(c)+" AS qsidecar_1", table, where, name, "1")
 			more = false // unless there is a row
-			if err := engine.Ask(ctx, st); err != nil {
+			if err := engine.Query(ctx, st); err != nil {
 				return err
 			}
 		}

@@ -89,7 +89,7 @@ func some(w backends.Write, i, j int) backends.Write {
 		w.Leases = w.Leases[i:j]
 		return w
 	case backends.Deliver:
-		w.Handed = w.Handed[i:j]
+		w.Deliveries = w.Deliveries[i:j]
 		return w
 	}
 	return w
@@ -132,7 +132,7 @@ func LeasesOf(w backends.Write) (l []backends.Lease) {
 	case backends.Release:
 		return w.Leases
 	case backends.Deliver:
-		for _, h := range w.Handed {
+		for _, h := range w.Deliveries {
 			l = append(l, h.Lease)
 		}
 	}
@@ -153,7 +153,7 @@ func QueuesOf(claims []backends.Claim) (queues []string) {
 
 // Free notes that a job of the queue became ready.
 func Free(r *backends.WriteResult, queue string) {
-	if !slices.Contains(r.Freed, queue) {
-		r.Freed = append(r.Freed, queue)
+	if !slices.Contains(r.MadeReady, queue) {
+		r.MadeReady = append(r.MadeReady, queue)
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 // asker is what Queues needs of an engine.
 type asker interface {
-	Ask(ctx context.Context, statements ...*backends.Statement) error
-	Grammar() backends.Grammar
+	Query(ctx context.Context, statements ...*backends.Statement) error
+	Dialect() backends.Dialect
 }
 
 // Queues are those of the rows of one of the sidecar's own tables; number is the type of
@@ -18,10 +18,10 @@ func Queues(ctx context.Context, a asker, table, number string, ids []string) (q
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	g := a.Grammar()
-	err = a.Ask(ctx, &backends.Statement{
-		Text: "SELECT DISTINCT " + g.ToText(g.Name("queue")) + " AS queue FROM " + g.Own(table) +
-			" WHERE " + g.Among(1, backends.Column{Name: "id", Type: number, Kind: backends.NumberColumn}),
+	g := a.Dialect()
+	err = a.Query(ctx, &backends.Statement{
+		Text: "SELECT DISTINCT " + g.ToText(g.Name("queue")) + " AS queue FROM " + g.SidecarTable(table) +
+			" WHERE " + g.AnyOf(1, backends.Column{Name: "id", Type: number, Kind: backends.NumberColumn}),
 		Args: []any{ids},
 		Row: func(cells [][]byte) error {
 			queues = append(queues, string(cells[0]))

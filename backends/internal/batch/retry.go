@@ -27,7 +27,7 @@ func Known(err error) bool {
 	var u *backends.UnsupportedError
 	var l *backends.LockedError
 	return backends.Retryable(err) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
-		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrHostLost) ||
+		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrEvicted) ||
 		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
 }
 

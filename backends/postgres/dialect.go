@@ -12,7 +12,7 @@ import (
 type grammar struct{ schema string }
 
 // Grammar implements backends.Adopter.
-func (s *Store) Grammar() backends.Grammar { return grammar{schema: s.o.Schema} }
+func (s *Store) Dialect() backends.Dialect { return grammar{schema: s.o.Schema} }
 
 func (g grammar) Name(identifier string) string { return quoteName(identifier) }
 
@@ -23,7 +23,7 @@ func (g grammar) Table(schema, name string) string {
 	return quoteName(schema) + "." + quoteName(name)
 }
 
-func (g grammar) Own(table string) string { return g.Table(g.schema, table) }
+func (g grammar) SidecarTable(table string) string { return g.Table(g.schema, table) }
 
 // Text is a literal without a type: it takes that of its column. The E form means
 // the same whatever standard_conforming_strings says.
@@ -60,14 +60,14 @@ func unlimited(typ string) string {
 }
 
 // Exact is Arg: the server refuses what it cannot store.
-func (g grammar) Exact(n int, c backends.Column) string { return g.Arg(n, c) }
+func (g grammar) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
 
-func (g grammar) Number(n int) string { return fmt.Sprintf("$%d::bigint", n) }
-func (g grammar) Words(n int) string  { return fmt.Sprintf("$%d::text", n) }
+func (g grammar) IntArg(n int) string  { return fmt.Sprintf("$%d::bigint", n) }
+func (g grammar) TextArg(n int) string { return fmt.Sprintf("$%d::text", n) }
 
-func (g grammar) Is(n int, c backends.Column) string { return g.Name(c.Name) + " = " + g.Arg(n, c) }
+func (g grammar) Equals(n int, c backends.Column) string { return g.Name(c.Name) + " = " + g.Arg(n, c) }
 
-func (g grammar) Among(n int, c backends.Column) string {
+func (g grammar) AnyOf(n int, c backends.Column) string {
 	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, unlimited(c.Type))
 }
 
@@ -77,7 +77,7 @@ func (g grammar) AsText(c backends.Column) string {
 	return `(` + g.Name(c.Name) + `::text COLLATE "C")`
 }
 
-func (g grammar) Item(key []backends.Column) string {
+func (g grammar) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -95,23 +95,23 @@ func (g grammar) AsBytes(c backends.Column) string {
 	return g.Name(c.Name) + "::text"
 }
 
-func (g grammar) Length(text string) string { return "octet_length(" + text + ")" }
+func (g grammar) TextLength(text string) string { return "octet_length(" + text + ")" }
 
-func (g grammar) Size(c backends.Column) string {
+func (g grammar) ByteLength(c backends.Column) string {
 	return "octet_length(" + g.AsBytes(c) + ")"
 }
 
 // Clock cuts the present time to what the column holds, so that what is written is
 // what is read.
-func (g grammar) Clock(c backends.Column, utc bool) string {
+func (g grammar) Now(c backends.Column, utc bool) string {
 	return g.at(c, utc, g.now())
 }
 
-func (g grammar) Later(c backends.Column, utc bool, n int) string {
+func (g grammar) NowPlus(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(%s + $%d::bigint * interval '1 ms')", g.now(), n))
 }
 
-func (g grammar) Instant(c backends.Column, utc bool, n int) string {
+func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(timestamptz 'epoch' + $%d::bigint * interval '1 ms')", n))
 }
 
@@ -124,7 +124,7 @@ func (g grammar) at(c backends.Column, utc bool, instant string) string {
 
 // Millis of a time without end is NULL; what lies outside the years 1 to 9999 counts as
 // the first or the last moment of them.
-func (g grammar) Millis(c backends.Column, utc bool) string {
+func (g grammar) ToMillis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	switch {
 	case strings.HasSuffix(c.Type, "with time zone"):
@@ -136,14 +136,14 @@ func (g grammar) Millis(c backends.Column, utc bool) string {
 	return "CASE WHEN isfinite(" + value + ") THEN least(greatest(floor(extract(epoch FROM " + value + ") * 1000), -62135596800000), 253402300799999)::bigint END"
 }
 
-func (g grammar) Whole(number string) string { return "(" + number + ")::bigint" }
+func (g grammar) Integer(number string) string { return "(" + number + ")::bigint" }
 
-func (g grammar) now() string { return g.Own("qsidecar_now") + "()" }
+func (g grammar) now() string { return g.SidecarTable("qsidecar_now") + "()" }
 func (g grammar) NowMillis() string {
 	return "floor(extract(epoch FROM " + g.now() + ") * 1000)::bigint"
 }
 
-func (g grammar) First(columns, from, where, order, limit string) string {
+func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -151,7 +151,7 @@ func (g grammar) First(columns, from, where, order, limit string) string {
 	return sql + " LIMIT " + limit
 }
 
-func (g grammar) Lock(columns, from, where, order string, n int, skip bool) string {
+func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -166,7 +166,7 @@ func (g grammar) Lock(columns, from, where, order string, n int, skip bool) stri
 	return sql
 }
 
-func (grammar) Glance(columns, from, where string) string {
+func (grammar) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
@@ -187,9 +187,9 @@ func (grammar) Fence() string {
 }
 
 func (g grammar) Paused(queue string) string {
-	return "EXISTS (SELECT FROM " + g.Own("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
+	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g grammar) Lives(host string) string {
-	return "EXISTS (SELECT FROM " + g.Own("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
+func (g grammar) IsAlive(host string) string {
+	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
 }

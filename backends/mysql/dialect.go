@@ -18,7 +18,7 @@ type grammar struct {
 }
 
 // Grammar implements backends.Adopter.
-func (s *Store) Grammar() backends.Grammar { return grammar{clock: s.o.clock, skips: s.server.skips} }
+func (s *Store) Dialect() backends.Dialect { return grammar{clock: s.o.clock, skips: s.server.skips} }
 
 func (g grammar) Name(identifier string) string {
 	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // which no name has
@@ -31,7 +31,7 @@ func (g grammar) Table(schema, name string) string {
 	return g.Name(schema) + "." + g.Name(name)
 }
 
-func (g grammar) Own(table string) string { return g.Name(table) }
+func (g grammar) SidecarTable(table string) string { return g.Name(table) }
 
 // Text: what marks are made of is written in hex.
 func (g grammar) Text(literal string) string {
@@ -71,10 +71,10 @@ func (g grammar) Arg(n int, c backends.Column) string {
 }
 
 // Exact is Arg: the server refuses what it cannot store.
-func (g grammar) Exact(n int, c backends.Column) string { return g.Arg(n, c) }
+func (g grammar) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
 
-func (g grammar) Number(n int) string { return mark(markValue, n) }
-func (g grammar) Words(n int) string  { return mark(markValue, n) }
+func (g grammar) IntArg(n int) string  { return mark(markValue, n) }
+func (g grammar) TextArg(n int) string { return mark(markValue, n) }
 
 // charsetForm finds what Describe puts behind a column's type.
 var charsetForm = regexp.MustCompile(` CHARACTER SET ([a-z0-9_]+) COLLATE ([A-Za-z0-9_]+)$`)
@@ -98,7 +98,7 @@ func likeColumn(c backends.Column) (before, after string) {
 	return "CONVERT(", " USING " + charset + ") COLLATE " + collation
 }
 
-func (g grammar) Is(n int, c backends.Column) string {
+func (g grammar) Equals(n int, c backends.Column) string {
 	if c.Kind != backends.TextColumn || charset(c) == "" {
 		return g.Name(c.Name) + " = " + g.Arg(n, c)
 	}
@@ -111,7 +111,7 @@ func charset(c backends.Column) string {
 	return charset
 }
 
-func (g grammar) Among(n int, c backends.Column) string {
+func (g grammar) AnyOf(n int, c backends.Column) string {
 	switch {
 	case numeric(c):
 		return g.Name(c.Name) + " IN (" + mark(markNumbers, n) + ")"
@@ -142,7 +142,7 @@ func (g grammar) AsText(c backends.Column) string {
 	return "CAST(" + g.characters(c) + " AS BINARY)"
 }
 
-func (g grammar) Item(key []backends.Column) string {
+func (g grammar) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -160,9 +160,9 @@ func (g grammar) AsBytes(c backends.Column) string {
 	return g.characters(c)
 }
 
-func (g grammar) Length(text string) string { return "LENGTH(" + text + ")" }
+func (g grammar) TextLength(text string) string { return "LENGTH(" + text + ")" }
 
-func (g grammar) Size(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
+func (g grammar) ByteLength(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
 
 // fraction finds how many digits of a second a time has.
 var fraction = regexp.MustCompile(`^(?:datetime|timestamp)\(([0-6])\)`)
@@ -195,15 +195,15 @@ func pow10(n int) int {
 // sidecar's is UTC.
 func zoned(c backends.Column) bool { return strings.HasPrefix(c.Type, "timestamp") }
 
-func (g grammar) Clock(c backends.Column, utc bool) string { return g.at(c, utc, g.clock) }
+func (g grammar) Now(c backends.Column, utc bool) string { return g.at(c, utc, g.clock) }
 
 // Later: what is cut from a time to come is added before.
-func (g grammar) Later(c backends.Column, utc bool, n int) string {
+func (g grammar) NowPlus(c backends.Column, utc bool, n int) string {
 	ms := mark(markValue, n)
 	return g.at(c, utc, fmt.Sprintf("(%s + INTERVAL (%s * 1000 + IF(%[2]s > 0, %d, 0)) MICROSECOND)", g.clock, ms, g.lacks(c)))
 }
 
-func (g grammar) Instant(c backends.Column, utc bool, n int) string {
+func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(TIMESTAMP'1970-01-01 00:00:00' + INTERVAL (%s * 1000 + %d) MICROSECOND)", mark(markValue, n), g.lacks(c)))
 }
 
@@ -216,7 +216,7 @@ func (g grammar) lacks(c backends.Column) int {
 	return pow10(6-holds) - 1
 }
 
-func (g grammar) Millis(c backends.Column, utc bool) string {
+func (g grammar) ToMillis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	if !utc && !zoned(c) {
 		value = "CONVERT_TZ(" + value + ", @@global.time_zone, '+00:00')"
@@ -228,11 +228,11 @@ func sinceEpoch(instant string) string {
 	return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', " + instant + ") DIV 1000)"
 }
 
-func (g grammar) Whole(number string) string { return "CAST(FLOOR(" + number + ") AS SIGNED)" }
+func (g grammar) Integer(number string) string { return "CAST(FLOOR(" + number + ") AS SIGNED)" }
 
 func (g grammar) NowMillis() string { return sinceEpoch(g.clock) }
 
-func (g grammar) First(columns, from, where, order, limit string) string {
+func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -241,13 +241,13 @@ func (g grammar) First(columns, from, where, order, limit string) string {
 }
 
 // Lock waits where the server cannot pass over locked rows.
-func (g grammar) Lock(columns, from, where, order string, n int, skip bool) string {
+func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
 	}
 	if n > 0 {
-		sql += " LIMIT " + g.Number(n)
+		sql += " LIMIT " + g.IntArg(n)
 	}
 	sql += " FOR UPDATE"
 	if skip && g.skips {
@@ -262,7 +262,7 @@ const counted = " AUTO_INCREMENT"
 
 var defaultForm = regexp.MustCompile(` DEFAULT \((.*)\)(?: CHARACTER SET .*)?$`)
 
-func (grammar) Glance(columns, from, where string) string {
+func (grammar) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
@@ -293,6 +293,6 @@ func (g grammar) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM qsidecar_queues p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g grammar) Lives(host string) string {
+func (g grammar) IsAlive(host string) string {
 	return "EXISTS (SELECT 1 FROM qsidecar_hosts h WHERE h.host = " + host + " AND NOT h.dead)"
 }

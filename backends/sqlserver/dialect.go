@@ -24,7 +24,7 @@ type grammar struct {
 }
 
 // Grammar implements backends.Adopter.
-func (s *Store) Grammar() backends.Grammar {
+func (s *Store) Dialect() backends.Dialect {
 	azure := s.server.edition == editionAzure || s.server.edition == editionManaged
 	s.hintless.Store(false)
 	return grammar{schema: s.o.Schema, utf8: azure || s.server.major >= 15, hintless: &s.hintless}
@@ -64,7 +64,7 @@ func (g grammar) Table(schema, name string) string {
 	return g.Name(schema) + "." + g.Name(name)
 }
 
-func (g grammar) Own(table string) string { return quoteName(g.schema) + "." + table }
+func (g grammar) SidecarTable(table string) string { return quoteName(g.schema) + "." + table }
 
 // Text: one with a NUL is written in hex.
 func (g grammar) Text(literal string) string {
@@ -194,7 +194,7 @@ func (g grammar) Arg(n int, c backends.Column) string {
 
 // Exact: the server makes question marks of letters that a code page lacks. What is
 // no number is refused by the attempt to read one.
-func (g grammar) Exact(n int, c backends.Column) string {
+func (g grammar) ExactArg(n int, c backends.Column) string {
 	t := writtenOf(c)
 	if !isText(c) || t.national || !narrow(c) {
 		return g.Arg(n, c)
@@ -210,8 +210,8 @@ func narrow(c backends.Column) bool {
 	return isText(c) && !t.national && !strings.HasSuffix(t.collation, "_UTF8")
 }
 
-func (g grammar) Number(n int) string { return mark(markNumber, n) }
-func (g grammar) Words(n int) string  { return mark(markText, n) }
+func (g grammar) IntArg(n int) string  { return mark(markNumber, n) }
+func (g grammar) TextArg(n int) string { return mark(markText, n) }
 
 // bare is a text without what its column pads it with.
 func (t writtenAs) bare(expression string) string {
@@ -222,7 +222,7 @@ func (t writtenAs) bare(expression string) string {
 }
 
 // Is: blanks at a text's end count in no comparison of the server's.
-func (g grammar) Is(n int, c backends.Column) string {
+func (g grammar) Equals(n int, c backends.Column) string {
 	if !isText(c) {
 		return g.Name(c.Name) + " = " + converted("TRY_CONVERT", c, mark(markText, n))
 	}
@@ -235,7 +235,7 @@ func (g grammar) Is(n int, c backends.Column) string {
 	return "(" + g.Name(c.Name) + " = " + t.like(value) + " AND " + same + ")"
 }
 
-func (g grammar) Among(n int, c backends.Column) string {
+func (g grammar) AnyOf(n int, c backends.Column) string {
 	among := func(what, value string) string {
 		before, after, _ := strings.Cut(value, "{}")
 		return what + " IN (" + listed(n, before, after) + ")"
@@ -286,7 +286,7 @@ func (g grammar) AsText(c backends.Column) string {
 	return g.characters(g.Name(c.Name), c) + bytewise
 }
 
-func (g grammar) Item(key []backends.Column) string {
+func (g grammar) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -308,34 +308,34 @@ func (g grammar) AsBytes(c backends.Column) string {
 }
 
 // Length is that in UTF-8; where the server has none, in UTF-16.
-func (g grammar) Length(text string) string {
+func (g grammar) TextLength(text string) string {
 	if g.utf8 {
 		text = "CONVERT(varchar(max), (" + text + ")" + inUTF8 + ")"
 	}
 	return "DATALENGTH(" + text + ")"
 }
 
-func (g grammar) Size(c backends.Column) string {
+func (g grammar) ByteLength(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return "DATALENGTH(" + g.AsBytes(c) + ")"
 	}
-	return g.Length(g.AsBytes(c))
+	return g.TextLength(g.AsBytes(c))
 }
 
-func (g grammar) Whole(number string) string { return "CONVERT(bigint, " + number + ")" }
+func (g grammar) Integer(number string) string { return "CONVERT(bigint, " + number + ")" }
 
 // First passes over rows that others have locked, rather than wait for them.
-func (g grammar) First(columns, from, where, order, limit string) string {
+func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
 	return selecting(columns, from, "READPAST, READCOMMITTEDLOCK", where, order, limit)
 }
 
-func (g grammar) Lock(columns, from, where, order string, n int, skip bool) string {
+func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	hints, limit := "UPDLOCK, ROWLOCK", ""
 	if skip {
 		hints = locking
 	}
 	if n > 0 {
-		limit = g.Number(n)
+		limit = g.IntArg(n)
 	}
 	return selecting(columns, from, hints, where, order, limit)
 }
@@ -352,7 +352,7 @@ func selecting(columns, from, hints, where, order, limit string) string {
 	return sql
 }
 
-func (g grammar) Glance(columns, from, where string) string {
+func (g grammar) SelectUnlocked(columns, from, where string) string {
 	return selecting(columns, from, "READUNCOMMITTED", where, "", "")
 }
 
@@ -373,9 +373,9 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 func (g grammar) Fence() string { return "@adopt_line" }
 
 func (g grammar) Paused(queue string) string {
-	return "EXISTS (SELECT 1 FROM " + g.Own("qsidecar_queues") + " AS p WHERE p.queue = CONVERT(varchar(128), " + queue + ") AND p.paused = 1)"
+	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_queues") + " AS p WHERE p.queue = CONVERT(varchar(128), " + queue + ") AND p.paused = 1)"
 }
 
-func (g grammar) Lives(host string) string {
-	return "EXISTS (SELECT 1 FROM " + g.Own("qsidecar_hosts") + " AS h WHERE h.host = " + host + " AND h.dead = 0)"
+func (g grammar) IsAlive(host string) string {
+	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_hosts") + " AS h WHERE h.host = " + host + " AND h.dead = 0)"
 }

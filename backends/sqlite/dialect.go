@@ -13,7 +13,7 @@ import (
 type grammar struct{}
 
 // Grammar implements backends.Adopter.
-func (s *Store) Grammar() backends.Grammar { return grammar{} }
+func (s *Store) Dialect() backends.Dialect { return grammar{} }
 
 func (grammar) Name(identifier string) string {
 	return `"` + strings.ReplaceAll(identifier, `"`, `""`) + `"`
@@ -26,7 +26,7 @@ func (g grammar) Table(schema, name string) string {
 	return g.Name(schema) + "." + g.Name(name)
 }
 
-func (g grammar) Own(table string) string { return "main." + g.Name(table) }
+func (g grammar) SidecarTable(table string) string { return "main." + g.Name(table) }
 
 func (grammar) Text(literal string) string {
 	return "'" + strings.ReplaceAll(literal, "'", "''") + "'"
@@ -57,14 +57,14 @@ func (grammar) Arg(n int, c backends.Column) string {
 
 // Exact leaves it to the column what it makes of a text. A cast would make a number of
 // whatever the text begins with.
-func (grammar) Exact(n int, _ backends.Column) string { return fmt.Sprintf("?%d", n) }
+func (grammar) ExactArg(n int, _ backends.Column) string { return fmt.Sprintf("?%d", n) }
 
-func (grammar) Number(n int) string { return fmt.Sprintf("?%d", n) }
-func (grammar) Words(n int) string  { return fmt.Sprintf("?%d", n) }
+func (grammar) IntArg(n int) string  { return fmt.Sprintf("?%d", n) }
+func (grammar) TextArg(n int) string { return fmt.Sprintf("?%d", n) }
 
 // Is compares twice where the column's collation may be another: the first serves the
 // index.
-func (g grammar) Is(n int, c backends.Column) string {
+func (g grammar) Equals(n int, c backends.Column) string {
 	is := g.Name(c.Name) + " = " + g.Arg(n, c)
 	if c.Kind == backends.TextColumn {
 		is = "(" + is + " AND " + g.AsText(c) + " = " + g.Arg(n, c) + ")"
@@ -72,7 +72,7 @@ func (g grammar) Is(n int, c backends.Column) string {
 	return is
 }
 
-func (g grammar) Among(n int, c backends.Column) string {
+func (g grammar) AnyOf(n int, c backends.Column) string {
 	list := fmt.Sprintf(" IN (SELECT value FROM json_each(?%d))", n)
 	among := g.Name(c.Name) + list
 	if c.Kind == backends.TextColumn {
@@ -81,7 +81,7 @@ func (g grammar) Among(n int, c backends.Column) string {
 	return among
 }
 
-func (g grammar) Item(key []backends.Column) string {
+func (g grammar) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -98,35 +98,35 @@ func (g grammar) AsText(c backends.Column) string {
 	return "(CAST(" + g.Name(c.Name) + " AS TEXT) COLLATE BINARY)"
 }
 
-func (g grammar) AsBytes(c backends.Column) string { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
-func (g grammar) Length(text string) string        { return "length(CAST(" + text + " AS BLOB))" }
-func (g grammar) Size(c backends.Column) string    { return "length(" + g.AsBytes(c) + ")" }
+func (g grammar) AsBytes(c backends.Column) string    { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
+func (g grammar) TextLength(text string) string       { return "length(CAST(" + text + " AS BLOB))" }
+func (g grammar) ByteLength(c backends.Column) string { return "length(" + g.AsBytes(c) + ")" }
 
 // second is how SQLite's own CURRENT_TIMESTAMP writes a time: in UTC, whatever the
 // config says of the owner's clock.
 const second = "'%Y-%m-%d %H:%M:%S'"
 
-func (grammar) Clock(backends.Column, bool) string { return "strftime(" + second + ", 'now')" }
+func (grammar) Now(backends.Column, bool) string { return "strftime(" + second + ", 'now')" }
 
 // Later is up to a second later still, where it is later at all: the time is cut to
 // a second when it is written, and again when it is compared.
-func (grammar) Later(_ backends.Column, _ bool, n int) string {
+func (grammar) NowPlus(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, 'now', ((?%d + iif(?%[2]d > 0, 999, -999)) / 1000.0) || ' seconds')", second, n)
 }
 
-func (grammar) Instant(_ backends.Column, _ bool, n int) string {
+func (grammar) FromMillis(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, (?%d + 999) / 1000, 'unixepoch')", second, n)
 }
 
-func (g grammar) Millis(c backends.Column, _ bool) string {
+func (g grammar) ToMillis(c backends.Column, _ bool) string {
 	return "CAST(round((julianday(" + g.Name(c.Name) + ") - 2440587.5) * 86400000) AS INTEGER)"
 }
 
-func (grammar) Whole(number string) string { return "CAST(" + number + " AS INTEGER)" }
+func (grammar) Integer(number string) string { return "CAST(" + number + " AS INTEGER)" }
 
 func (grammar) NowMillis() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)" }
 
-func (grammar) First(columns, from, where, order, limit string) string {
+func (grammar) SelectFirst(columns, from, where, order, limit string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -135,15 +135,15 @@ func (grammar) First(columns, from, where, order, limit string) string {
 }
 
 // Lock has nothing to lock: who writes has the database to itself.
-func (g grammar) Lock(columns, from, where, order string, n int, _ bool) string {
+func (g grammar) SelectLocked(columns, from, where, order string, n int, _ bool) string {
 	limit := "-1"
 	if n > 0 {
-		limit = g.Number(n)
+		limit = g.IntArg(n)
 	}
-	return g.First(columns, from, where, order, limit)
+	return g.SelectFirst(columns, from, where, order, limit)
 }
 
-func (grammar) Glance(columns, from, where string) string {
+func (grammar) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
@@ -161,9 +161,9 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 func (grammar) Fence() string { return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)" }
 
 func (g grammar) Paused(queue string) string {
-	return "EXISTS (SELECT 1 FROM " + g.Own("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
+	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g grammar) Lives(host string) string {
-	return "EXISTS (SELECT 1 FROM " + g.Own("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
+func (g grammar) IsAlive(host string) string {
+	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
 }
