@@ -14,57 +14,14 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// lockPatience is how long a commit waits for what another program has locked. Writes
-// whose own rows are locked wait so long alone; see backends.Batch.Wait.
-const lockPatience = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
+// shortLockTimeout is how long a commit waits for what another program has locked. Writes
+// whose own rows are locked wait so long alone; see backends.Batch.WaitForLocks.
+const shortLockTimeout = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
 
 // CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
-	k, sc := s.with(b, also)
-	if err := s.write(ctx, sc, k.rounds(also)); err != nil {
-		return backends.Results{}, lockedOut(err)
-	}
-	k.learn(sc.queues)
-	s.tell.freed(k.res.Writes)
-	if also.Freed != nil {
-		s.tell.freed([]backends.WriteResult{{MadeReady: also.Freed()}})
-	}
-	return k.res, nil
-}
-
-// with is a batch on its way, with more in its transaction.
-func (s *Store) with(b backends.Batch, also backends.TxHooks) (*commitment, scope) {
-	k := &commitment{s: s}
-	sc := scope{unsynced: len(b.Writes) == 0 && !also.Writes}
-	if len(b.Claims) > 0 || also.Claims {
-		host := int64(b.Host)
-		sc.host, sc.queues = &host, batch.QueuesOf(b.Claims)
-	}
-	sc.before = func(ctx context.Context, t *tx) error {
-		k.batch, k.res = b, backends.Results{}
-		k.batch.Writes = append([]backends.Write(nil), b.Writes...) // Before may add some, at each try
-		if also.Writes {
-			t.add(lockPatience, nil)
-		}
-		if also.Before == nil {
-			return nil
-		}
-		return also.Before(ctx, t, &k.batch)
-	}
-	if also.After != nil {
-		sc.after = func(ctx context.Context, t *tx) error { return also.After(ctx, t, &k.res) }
-	}
-	return k, sc
-}
-
-// rounds is the batch's part of the transaction.
-func (k *commitment) rounds(also backends.TxHooks) work {
-	return func(t *tx, round int) (bool, error) {
-		if len(k.batch.Writes)+len(k.batch.Claims) == 0 {
-			return also.After == nil && round == 0, nil // once, to learn who the transaction is
-		}
-		return k.round(t, round)
-	}
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+	res, err := s.Store.CommitWith(ctx, b, hooks)
+	return res, lockedOut(err)
 }
 
 // lockedOut gives the error of a transaction that waited for somebody's row its kind.
@@ -78,12 +35,12 @@ func lockedOut(err error) error {
 // Do implements backends.SQL.
 func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 	for _, st := range statements {
-		t.say(st)
+		t.queue(st)
 	}
 	return t.send(ctx)
 }
 
-func (t *tx) say(st *backends.Statement) {
+func (t *tx) queue(st *backends.Statement) {
 	t.add(st.Text, func(rows pgx.Rows) error {
 		for rows.Next() {
 			if st.Row == nil {
@@ -103,7 +60,7 @@ func (t *tx) say(st *backends.Statement) {
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.read(ctx, func(_ context.Context, t *tx) error {
 		for _, st := range statements {
-			t.say(st)
+			t.queue(st)
 		}
 		return nil
 	})

@@ -21,17 +21,17 @@ type beater struct {
 // Beat implements backends.Backend. No commit of this process can hold it up:
 // it has a connection of its own.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.beater.get(ctx)
 	if err != nil {
-		return backends.HeartbeatResult{}, s.outcome(ctx, err)
+		return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 	}
 	for try := 1; ; try++ {
 		if c == nil {
 			if c, err = s.beater.open(ctx, s); err != nil {
 				s.beater.put(nil)
-				return backends.HeartbeatResult{}, s.outcome(ctx, err)
+				return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 			}
 		}
 		var p backends.HeartbeatResult
@@ -50,7 +50,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // it may have been made
 		return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
 	}
-	return backends.HeartbeatResult{}, s.outcome(ctx, err)
+	return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 }
 
 // beat makes one beat, in one round trip: one statement where the session is the

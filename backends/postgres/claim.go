@@ -2,210 +2,87 @@ package postgres
 
 import (
 	"cmp"
-	"math"
-	"slices"
-	"time"
+	"context"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// claiming is one claim under way. Its queues are asked in runs: as many at a
-// time as have the same order, which is nearly always all of them.
-type claiming struct {
-	backends.Claim
-	cursors *cursors
-	host    backends.Identity
-	res     backends.ClaimResult
-	left    int64 // bytes that may still be given
-
-	from, to int // the run: Queues[from:to]
-	done     bool
-	again    bool // the run was asked again because jobs came back
-	careful  bool // the lean statement will not do
-	lean     bool // the lean statement was asked
-	large    []tooLarge
-	seen     map[string]*learned // by queue; nil: nothing is remembered of it
-}
-
-// tooLarge is a ready row that the claim locked and must not give.
-type tooLarge struct {
-	id, size int64
-	policy   backends.Policy
-}
-
-// startClaims queues the first run of each claim, and what the cursors want to know.
-func (k *commitment) startClaims(t *tx) {
-	asked := map[string]bool{}
-	for _, c := range k.batch.Claims {
-		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
-		cl := &claiming{Claim: c, cursors: &t.s.cursors, host: k.batch.Host, left: c.MaxBytes, seen: map[string]*learned{}}
-		k.claims = append(k.claims, cl)
-		for _, p := range c.Queues {
-			if !p.LIFO && !asked[p.Queue] {
-				asked[p.Queue] = true
-				k.prove(t, p.Queue)
-			}
-		}
-		cl.next()
-		cl.ask(t)
-	}
-}
-
-// probing is a proof under way.
-type probing struct {
+// probe is a proof for a cursor, made by a transaction that claims.
+type probe struct {
 	cursor.Proof
 	xmin  int64
 	first []int64
 }
 
-func (k *commitment) prove(t *tx, queue string) {
-	p, ok := t.s.cursors.ToProve(queue)
-	if !ok {
-		if t.s.cursors.Blocked(queue, t.s.localTime()) {
-			t.askOwners()
+// Prove implements core.Claimer.
+func (t *tx) Prove(_ context.Context, queues []string) {
+	for _, queue := range queues {
+		p, ok := t.s.Cursors.ToProve(queue)
+		if !ok {
+			if t.s.Cursors.Blocked(queue, t.s.LocalTime()) {
+				t.askForWriters()
+			}
+			continue
 		}
-		return
-	}
-	probe := &probing{Proof: p}
-	k.probes = append(k.probes, probe)
-	t.each(t.s.sql.probe, func(rows pgx.Rows) error { return rows.Scan(&probe.xmin, &probe.first) }, queue, p.Urgency, p.Low, p.High)
-}
-
-// goOnClaims looks at what the claims got, and has those ask again that must.
-func (k *commitment) goOnClaims(t *tx) (more bool) {
-	queues := batch.QueuesOf(k.batch.Claims)
-	k.last, k.began = t.last, t.began
-	for _, c := range k.claims {
-		if c.goOn(t, queues) {
-			more = true
-		}
-	}
-	if !more {
-		k.res.Claims = nil
-		for _, c := range k.claims {
-			k.res.Claims = append(k.res.Claims, c.res)
-		}
-	}
-	return more
-}
-
-// goOn asks again where the claim may get more; false: it is done.
-func (c *claiming) goOn(t *tx, queues []string) bool {
-	switch {
-	case c.done:
-		return false
-	case c.lean && !c.careful && (t.last.left || len(c.res.Jobs) == 0 && t.last.xid != ""):
-		// It left something, or may have: something was written, perhaps its locks.
-		c.careful = true
-		c.ask(t)
-		return true
-	case len(c.large) > 0: // room for others
-		c.bury(t)
-		c.ask(t)
-		return true
-	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
-		c.done = true
-		return false
-	}
-	for _, p := range c.Queues[c.from:c.to] {
-		if l := c.seen[p.Queue]; l != nil {
-			l.All = !l.Left // it came back short: there was no more
-		}
-	}
-	if c.returned(t, queues) {
-		c.ask(t)
-		return true
-	}
-	if c.next(); c.done {
-		return false
-	}
-	c.ask(t)
-	return true
-}
-
-// returned: jobs of the run's queues were given back behind the cursors, perhaps
-// too late for the claim's own look to see them. The next one looks everywhere.
-func (c *claiming) returned(t *tx, queues []string) bool {
-	if c.again {
-		return false
-	}
-	for _, p := range c.Queues[c.from:c.to] {
-		if c.cursors.Returned(p.Queue, t.last.returns[slices.Index(queues, p.Queue)]) {
-			c.cursors.Forget(p.Queue)
-			c.again = true
-		}
-	}
-	return c.again
-}
-
-// next moves on to the next run of queues.
-func (c *claiming) next() {
-	c.from, c.again = c.to, false
-	if c.from == len(c.Queues) || len(c.Slots) == 0 {
-		c.done = true
-		return
-	}
-	for c.to++; c.to < len(c.Queues) && c.Queues[c.to].LIFO == c.Queues[c.from].LIFO; {
-		c.to++
+		x := &probe{Proof: p}
+		t.probes = append(t.probes, x)
+		t.each(t.s.sql.probe, func(rows pgx.Rows) error { return rows.Scan(&x.xmin, &x.first) }, queue, p.Urgency, p.Low, p.High)
 	}
 }
 
-// pieces are the arrays of segments that a statement looks through.
+// pieces are the arrays of pieces that a statement looks through.
 type pieces struct {
-	queue            []string
-	policy           []int32
-	fromU, toU       []int32
-	fromP, toP       []int64
+	queue      []string
+	policy     []int32 // from 1
+	fromU, toU []int32
+	fromP, toP []int64
+}
+
+func piecesOf(all []core.Piece, name func(i int) string) (x pieces) {
+	for _, p := range all {
+		x.queue, x.policy = append(x.queue, name(p.Queue)), append(x.policy, int32(p.Queue+1))
+		x.fromU, x.fromP = append(x.fromU, p.From.Urgency), append(x.fromP, p.From.Position)
+		x.toU, x.toP = append(x.toU, p.To.Urgency), append(x.toP, p.To.Position)
+	}
+	return x
+}
+
+// policies are the arrays of the run's queues.
+type policies struct {
 	limits           []int32
 	timeout, backoff []int64
 	backoffMax, keep []int64
 	keepDead         []int64
 }
 
-func (c *claiming) pieces(now time.Time) (x pieces) {
-	for i, p := range c.Queues[c.from:c.to] {
-		segments := []cursor.Segment{cursor.Whole}
-		if !p.LIFO {
-			if c.seen[p.Queue] == nil {
-				c.seen[p.Queue] = &learned{Asked: now}
-			}
-			var all bool
-			segments, all = c.cursors.Pieces(p.Queue, now)
-			c.seen[p.Queue].Left = !all
-			c.seen[p.Queue].Full = segments[len(segments)-1].To == cursor.End // nothing is behind
-		}
-		for _, s := range segments {
-			x.queue, x.policy = append(x.queue, p.Queue), append(x.policy, int32(i+1))
-			x.fromU, x.fromP = append(x.fromU, s.From.Urgency), append(x.fromP, s.From.Position)
-			x.toU, x.toP = append(x.toU, s.To.Urgency), append(x.toP, s.To.Position)
-		}
-		x.limits, x.timeout = append(x.limits, int32(p.MaxAttempts)), append(x.timeout, ms(p.Timeout))
-		x.backoff, x.backoffMax = append(x.backoff, ms(p.Backoff)), append(x.backoffMax, ms(p.BackoffMax))
-		x.keep, x.keepDead = append(x.keep, ms(p.RetainDone)), append(x.keepDead, ms(p.RetainDead))
+func policiesOf(r *core.Run) (x policies) {
+	for _, p := range r.Queues {
+		x.limits, x.timeout = append(x.limits, int32(p.MaxAttempts)), append(x.timeout, core.MS(p.Timeout))
+		x.backoff, x.backoffMax = append(x.backoff, core.MS(p.Backoff)), append(x.backoffMax, core.MS(p.BackoffMax))
+		x.keep, x.keepDead = append(x.keep, core.MS(p.RetainDone)), append(x.keepDead, core.MS(p.RetainDead))
 	}
 	return x
 }
 
-// slots are the arrays of the slots that are left. Workers are many slots' own:
-// each comes once.
+// slots are the arrays of slots. One worker often has many: each comes once.
 type slots struct {
 	host, number, lease []int64
-	worker              []int32
+	worker              []int32 // from 1
 	workers             []string
-	ahead               []bool
+	prefetch            []bool
 	alike               bool // in all but token numbers and workers
 }
 
-func (c *claiming) slots() (x slots) {
+func slotsOf(r *core.Run) (x slots) {
 	x.alike = true
 	known := map[string]int32{}
-	for _, s := range c.Slots[len(c.res.Jobs):] {
+	for _, s := range r.Slots {
 		if s.Prefetch {
-			s.Worker = "" // nobody yet
+			s.Worker = "" // it has none yet
 		}
 		n, ok := known[s.Worker]
 		if !ok {
@@ -214,148 +91,105 @@ func (c *claiming) slots() (x slots) {
 			known[s.Worker] = n
 		}
 		x.host, x.number = append(x.host, int64(s.Token.Host)), append(x.number, int64(s.Token.Number))
-		x.lease, x.worker, x.ahead = append(x.lease, max(ms(s.Lease), 0)), append(x.worker, n), append(x.ahead, s.Prefetch)
+		x.lease, x.worker, x.prefetch = append(x.lease, max(core.MS(s.Lease), 0)), append(x.worker, n), append(x.prefetch, s.Prefetch)
 		last := len(x.host) - 1
-		x.alike = x.alike && x.host[last] == x.host[0] && x.lease[last] == x.lease[0] && x.ahead[last] == x.ahead[0]
+		x.alike = x.alike && x.host[last] == x.host[0] && x.lease[last] == x.lease[0] && x.prefetch[last] == x.prefetch[0]
 	}
 	return x
 }
 
-// ask queues the claim's statement for the run.
-func (c *claiming) ask(t *tx) {
-	if c.done {
-		return
-	}
-	p, s := c.pieces(t.s.localTime()), c.slots()
-	if c.lean = !c.careful && c.to == c.from+1 && !c.Queues[c.from].LIFO && s.alike; c.lean {
-		t.add(t.s.sql.claimLean, c.takeLean, len(s.host), c.left, c.MaxPayload,
+// Claim implements core.Claimer. A claim of one queue by slots that are alike takes the
+// lean statement.
+func (t *tx) Claim(r *core.Run) {
+	p, q, s := piecesOf(r.Pieces, func(i int) string { return r.Queues[i].Queue }), policiesOf(r), slotsOf(r)
+	if r.Lean = r.LeanOK && len(r.Queues) == 1 && !r.Queues[0].LIFO && s.alike; r.Lean {
+		t.add(t.s.sql.claimLean, func(rows pgx.Rows) error { return giveLean(r, rows) }, len(s.host), r.MaxBytes, r.MaxPayload,
 			p.queue[0], p.fromU, p.fromP, p.toU, p.toP,
-			p.limits[0], p.timeout[0], p.backoff[0], p.backoffMax[0], p.keep[0], p.keepDead[0],
-			s.host[0], s.number, s.lease[0], s.worker, s.workers, int64(c.host), s.ahead[0])
+			q.limits[0], q.timeout[0], q.backoff[0], q.backoffMax[0], q.keep[0], q.keepDead[0],
+			s.host[0], s.number, s.lease[0], s.worker, s.workers, int64(r.Sidecar), s.prefetch[0])
 		return
 	}
 	sql := t.s.sql.claim
-	if c.Queues[c.from].LIFO {
+	if r.Queues[0].LIFO {
 		sql = t.s.sql.claimLIFO
 	}
-	t.add(sql, c.take, len(s.host), c.left, c.MaxPayload,
+	t.add(sql, func(rows pgx.Rows) error { return give(r, rows) }, len(s.host), r.MaxBytes, r.MaxPayload,
 		p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP,
-		p.limits, p.timeout, p.backoff, p.backoffMax, p.keep, p.keepDead,
-		s.host, s.number, s.lease, s.worker, s.workers, int64(c.host), !c.Strict && len(c.res.Jobs) == 0, s.ahead)
+		q.limits, q.timeout, q.backoff, q.backoffMax, q.keep, q.keepDead,
+		s.host, s.number, s.lease, s.worker, s.workers, int64(r.Sidecar), r.AtLeastOne, s.prefetch)
 }
 
-// row is what a claim's statement answers for each row that it locked.
-type row struct {
-	backends.Job
-	slot, place, id int64
-	policy          int32
-	size            int64
-}
-
-// take reads the answer. Rows come in any order.
-func (c *claiming) take(rows pgx.Rows) error {
-	got, wanted := make([]row, 0, len(c.Slots)-len(c.res.Jobs)), int64(0)
+// give reads the answer of the claim statement.
+func give(r *core.Run, rows pgx.Rows) error {
+	got, wanted := make([]core.Claimed, 0, len(r.Slots)), int64(0)
 	for rows.Next() {
-		var r row
-		var timeout int64
+		var j core.Claimed
+		var policy int32
+		var id, size, timeout int64
 		var headers string
-		if err := rows.Scan(&r.slot, &r.policy, &r.size, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, instant{&r.EnqueuedAt},
-			&timeout, &headers, &r.Key, &r.LastError, &r.Payload); err != nil {
+		if err := rows.Scan(&j.Slot, &policy, &size, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
+			&timeout, &headers, &j.Key, &j.LastError, &j.Payload); err != nil {
 			return err
 		}
-		if r.slot < 0 {
-			wanted = r.size
-			continue
+		switch {
+		case j.Slot < 0:
+			wanted = size
+		case j.Slot == 0:
+			r.LeftOver(int(policy-1), id, size)
+		default:
+			complete(r, &j, int(policy-1), id, timeout, headers)
+			got = append(got, j)
 		}
-		policy := c.Queues[c.from+int(r.policy)-1]
-		if r.slot == 0 {
-			if r.size > c.MaxPayload {
-				c.large = append(c.large, tooLarge{r.id, r.size, policy})
-			} else {
-				c.res.More = true
-			}
-			continue
-		}
-		r.complete(policy, timeout, headers)
-		got = append(got, r)
 	}
-	return c.give(got, wanted)
+	return r.Give(got, wanted)
 }
 
-// takeLean reads the answer of the lean statement.
-func (c *claiming) takeLean(rows pgx.Rows) error {
-	got, wanted := make([]row, 0, len(c.Slots)-len(c.res.Jobs)), int64(0)
+// giveLean reads the answer of the lean statement.
+func giveLean(r *core.Run, rows pgx.Rows) error {
+	got, wanted := make([]core.Claimed, 0, len(r.Slots)), int64(0)
 	for rows.Next() {
-		r := row{policy: 1}
-		var timeout int64
+		var j core.Claimed
+		var id, timeout int64
 		var headers string
-		if err := rows.Scan(&r.slot, &wanted, &r.place, &r.id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, instant{&r.EnqueuedAt},
-			&timeout, &headers, &r.Key, &r.LastError, &r.Payload); err != nil {
+		if err := rows.Scan(&j.Slot, &wanted, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
+			&timeout, &headers, &j.Key, &j.LastError, &j.Payload); err != nil {
 			return err
 		}
-		r.complete(c.Queues[c.from], timeout, headers)
-		got = append(got, r)
+		complete(r, &j, 0, id, timeout, headers)
+		got = append(got, j)
 	}
-	return c.give(got, wanted)
+	return r.Give(got, wanted)
 }
 
-func (r *row) complete(policy backends.Policy, timeout int64, headers string) {
-	r.ID, r.Queue, r.EnqueuedAt = idOf(r.id), policy.Queue, r.EnqueuedAt.UTC()
-	r.Timeout = cmp.Or(fromMS(timeout), policy.Timeout)
-	r.Headers = batch.ReadHeaders(headers)
+func complete(r *core.Run, j *core.Claimed, queue int, id, timeout int64, headers string) {
+	policy := r.Queues[queue]
+	j.Queue, j.Job.Queue, j.ID, j.EnqueuedAt = queue, policy.Queue, core.ID(id), j.EnqueuedAt.UTC()
+	j.Timeout = cmp.Or(core.FromMS(timeout), policy.Timeout)
+	j.Headers = core.ReadHeaders(headers)
 }
 
-// give puts what the claim got into its slots.
-func (c *claiming) give(got []row, wanted int64) error {
-	if int64(len(got)) != wanted {
-		return backends.Refused(errPassedOver)
-	}
-	slices.SortFunc(got, func(a, b row) int { return cmp.Compare(a.slot, b.slot) })
-	first := len(c.res.Jobs)
-	for i, r := range got {
-		r.Token = c.Slots[first+i].Token
-		c.res.Jobs = append(c.res.Jobs, r.Job)
-		c.left -= int64(len(r.Payload))
-		if l := c.seen[r.Queue]; l != nil {
-			l.Taken = append(l.Taken, cursor.Spot{Urgency: -int32(r.Priority), Position: r.place})
-		}
-	}
-	if len(got) > 0 { // the queues before the last job's gave all that they had
-		last := c.from + int(got[len(got)-1].policy) - 1
-		for i, p := range c.Queues[c.from : last+1] {
-			if l := c.seen[p.Queue]; l != nil && !l.Left && (c.from+i < last || l.Full) {
-				l.All = true
-			}
-		}
-	}
-	return nil
-}
-
-// bury sends the jobs that are too large to dead.
-func (c *claiming) bury(t *tx) {
+// Bury implements core.Claimer.
+func (t *tx) Bury(jobs []core.TooLarge) {
 	var id, keepDead []int64
 	var limits []int32
 	var message []string
-	for _, l := range c.large {
-		id, keepDead = append(id, l.id), append(keepDead, ms(l.policy.RetainDead))
-		limits = append(limits, int32(l.policy.MaxAttempts))
-		message = append(message, backends.TooLarge(l.size, c.MaxPayload))
-		c.res.Failed.Add(l.policy.Queue, backends.CauseTooLarge, true)
+	for _, j := range jobs {
+		id, keepDead = append(id, j.ID), append(keepDead, core.MS(j.Policy.RetainDead))
+		limits, message = append(limits, int32(j.Policy.MaxAttempts)), append(message, j.Message)
 	}
-	c.large = nil
 	t.add(t.s.sql.bury, nil, id, limits, keepDead, message)
 }
 
-// learn tells the cursors what the committed claims saw.
-func (k *commitment) learn(queues []string) {
-	for _, p := range k.probes {
-		k.s.cursors.Advance(p.Proof, p.xmin, p.first)
+// claimStatement is the statement for a claim of up to n jobs from a queue.
+func (s *Store) claimStatement(p backends.Policy, n int, lean bool) *pgx.QueuedQuery {
+	t := &tx{s: s, batch: &pgx.Batch{}}
+	r := &core.Run{
+		Sidecar: 1, Queues: []backends.Policy{p}, Pieces: []core.Piece{{Segment: cursor.Whole}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20,
+		AtLeastOne: true, LeanOK: lean,
 	}
-	for _, c := range k.claims {
-		for queue, l := range c.seen {
-			l.Began, l.Returns, l.Ended = k.began, k.last.returns[slices.Index(queues, queue)], k.last.xmin
-			l.Took = k.s.localTime().Sub(l.Asked)
-			k.s.cursors.Learn(queue, *l)
-		}
+	for i := range n {
+		r.Slots = append(r.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: uint64(i + 1)}})
 	}
+	t.Claim(r)
+	return t.batch.QueuedQueries[0]
 }

@@ -297,10 +297,8 @@ func (x *schema) clean(t *testing.T) bool {
 	x.must(t, sql)
 	x.used = 0
 	for _, s := range x.stores {
-		s.cursors.Reset()
-		s.trails, s.counts, s.owners = trails{}, estimates{}, ownersLook{}
-		s.kept.n.Store(0)
-		if s.life.Err() != nil {
+		s.Forget()
+		if s.Life().Err() != nil {
 			return false // closed by the test
 		}
 	}

@@ -61,7 +61,7 @@ func passed(t *testing.T, p *testserver.Postgres, n int, sql ...string) (*Store,
 
 // ages puts the clock of the cursors forward, so that the next claim looks at everything.
 func ages(s *Store) {
-	s.localTime = func() time.Time { return time.Now().Add(time.Hour) }
+	s.LocalTime = func() time.Time { return time.Now().Add(time.Hour) }
 }
 
 func peek(t *testing.T, s *Store, n int) []backends.View {
@@ -143,7 +143,7 @@ func TestCommittedAfterALaterXid(t *testing.T) {
 		}
 		jobs := take(t, s, 1, 10, 1<<33) // it comes back short, so it looks at everything from the floor on
 		if !slices.ContainsFunc(jobs, isLate) {
-			t.Fatalf("given %v with the floors %v, want the late job with them", jobs, s.cursors.Lows("q"))
+			t.Fatalf("given %v with the floors %v, want the late job with them", jobs, s.Cursors.Lows("q"))
 		}
 	})
 }
@@ -181,7 +181,7 @@ func TestLowIsProven(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s, tx := passed(t, p, backlog, late)
 		low := func() int64 {
-			return s.cursors.Lows("q")[0].Position
+			return s.Cursors.Lows("q")[0].Position
 		}
 		for i := range 5 {
 			take(t, s, 1, 100, uint64(i+1)<<32)
@@ -215,7 +215,7 @@ func TestALongWriterHoldsNoFloorUp(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
 		later := time.Duration(0) // each claim comes long after the one before
-		s.localTime = func() time.Time { return time.Now().Add(later) }
+		s.LocalTime = func() time.Time { return time.Now().Add(later) }
 		beat(t, s, 1)
 		fill(t, s, backlog)
 		begun(t, s.o.URL, "CREATE TEMP TABLE z()")
@@ -232,7 +232,7 @@ func TestALongWriterHoldsNoFloorUp(t *testing.T) {
 			n += 1000
 			take(t, s, 1, 200, n)
 			fill(t, s, 200)
-			return s.cursors.Lows("q")[0].Position
+			return s.Cursors.Lows("q")[0].Position
 		}
 		testwait.Until(t, "the floor moves on beside them", func() bool { return claim() > backlog/8 })
 		owner := begun(t, s.o.URL, late)
@@ -280,7 +280,7 @@ func TestPositionsAreGivenAgain(t *testing.T) {
 					n += 1000
 					take(t, s, 1, 900, n)
 					fill(t, s, 1)
-					lows := s.cursors.Lows("q")
+					lows := s.Cursors.Lows("q")
 					return len(lows) > 0 && lows[0].Position >= backlog/2
 				})
 				for len(take(t, s, 1, 900, n+1000)) > 0 {

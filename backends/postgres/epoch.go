@@ -63,7 +63,7 @@ func (s *Store) enter(epoch string) {
 		s.log.Warn("the server crashed, or another took over: claims look at whole queues again", "place", s.place)
 	}
 	s.epochs.current = epoch
-	s.cursors.Reset()
+	s.Cursors.Reset()
 }
 
 // beganIn is for the cursors to know a transaction by that begins now: Never where its
@@ -74,7 +74,7 @@ func (s *Store) beganIn(epoch string) cursor.Event {
 	if !s.pooled && epoch != s.epochs.current {
 		return cursor.Never
 	}
-	return s.cursors.Now()
+	return s.Cursors.Now()
 }
 
 // readEpoch reads it by q, whose session stays the same, and begins one where
@@ -107,13 +107,13 @@ func noEpochs(err error) bool {
 	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, said.Code)
 }
 
-// seeEpoch has a transaction of a session that may be another each time see the epoch.
-func (t *tx) seeEpoch() {
+// readEpoch has a transaction of a session that may be another each time see the epoch.
+func (t *tx) readEpoch() {
 	t.each(t.s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&t.epoch) })
 }
 
-// mindEpoch begins one where a session saw none: of the Store's own, when it was opened.
-func (s *Store) mindEpoch(ctx context.Context, c *pgx.Conn) {
+// ensureEpoch begins one where a session saw none: of the Store's own, when it was opened.
+func (s *Store) ensureEpoch(ctx context.Context, c *pgx.Conn) {
 	x := sessionOf(c)
 	if s.pooled && !s.epochs.missing.Load() || !s.pooled && x.epoch != "" {
 		return

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -21,11 +22,6 @@ type lostError struct{ err error }
 
 func (e *lostError) Error() string { return e.err.Error() }
 func (e *lostError) Unwrap() error { return e.err }
-
-// againError: something moved under the transaction; it must be run again.
-type againError struct{ why string }
-
-func (e *againError) Error() string { return e.why }
 
 // fromServer: err is what the server said, not what became of the connection.
 func fromServer(err error) bool {
@@ -46,8 +42,7 @@ func transient(err error) bool {
 		return false
 	}
 	var lost *lostError
-	var again *againError
-	if errors.As(err, &lost) || errors.As(err, &again) {
+	if errors.As(err, &lost) {
 		return true
 	}
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -81,16 +76,15 @@ func readOnly(err error) bool {
 // READ WRITE (a setting to check), and a table that is not logged.
 var standbys = []string{"call_bool_check_hook", "get_relation_info"}
 
-// explain gives an error its kind and says it in words that help.
-func (s *Store) explain(err error) error {
+// withKind gives an error its kind and says it in words that help.
+func (s *Store) withKind(err error) error {
 	if err == nil || known(err) {
 		return err
 	}
 	var said *pgconn.PgError
 	if !errors.As(err, &said) {
 		var lost *lostError
-		var again *againError
-		if broken(err) || errors.As(err, &lost) || errors.As(err, &again) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		if broken(err) || errors.As(err, &lost) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 		}
 		if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
@@ -173,9 +167,20 @@ func retryCause(err error) int {
 	return backends.RetryOther
 }
 
+// Retry implements core.Driver.
+func (driver) Retry(_ context.Context, err error) (again bool, cause int, wait time.Duration) {
+	return transient(err), retryCause(err), 0
+}
+
+// WithKind implements core.Driver.
+func (d driver) WithKind(err error) error { return d.withKind(err) }
+
+// FromServer implements core.Driver.
+func (driver) FromServer(err error) bool { return fromServer(err) }
+
 // Usage implements backends.Metered.
 func (s *Store) Usage() backends.Usage {
-	u, pool := s.meter.Usage(), s.pool.Stat()
+	u, pool := s.Meter.Usage(), s.pool.Stat()
 	u.Max, u.InUse, u.Idle = int(pool.MaxConns()), int(pool.AcquiredConns()), int(pool.IdleConns())
 	u.Waits, u.Waited = uint64(pool.EmptyAcquireCount()), pool.EmptyAcquireWaitTime()
 	return u

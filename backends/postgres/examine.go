@@ -49,17 +49,17 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 }
 
 func (s *Store) examine(ctx context.Context, queues []backends.Policy, t thresholds) (_ []backends.Finding, err error) {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	config := s.beater.config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared but what planOf prepares
 	c, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, s.outcome(ctx, err)
+		return nil, s.Outcome(ctx, err)
 	}
 	defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
 	if err := s.prepareSession(ctx, c); err != nil {
-		return nil, s.outcome(ctx, err)
+		return nil, s.Outcome(ctx, err)
 	}
 	e := &examination{Store: s, conn: c, queues: queues, thresholds: t}
 	for _, l := range []look{
@@ -81,7 +81,7 @@ func (s *Store) examine(ctx context.Context, queues []backends.Policy, t thresho
 		{"clock", (*examination).lookClock, false},
 	} {
 		if err := e.look(ctx, l); err != nil {
-			return nil, s.outcome(ctx, err)
+			return nil, s.Outcome(ctx, err)
 		}
 	}
 	return e.Findings, nil

@@ -169,12 +169,7 @@ func (e *examination) planFaults(ctx context.Context, txn pgx.Tx) (faults []stri
 		}
 		queue.LIFO = lifo
 		for _, careful := range []bool{false, true} {
-			c := &claiming{cursors: &cursors{}, host: 1, left: 1 << 20, seen: map[string]*learned{}, careful: careful, Claim: backends.Claim{
-				Queues: []backends.Policy{queue}, Slots: []backends.Slot{{Token: backends.Token{Host: 1, Number: 1}}}, MaxPayload: 1 << 20}}
-			t := &pgx.Batch{}
-			c.next()
-			c.ask(&tx{s: e.Store, batch: t})
-			p, err := e.planOf(ctx, txn, t.QueuedQueries[0])
+			p, err := e.planOf(ctx, txn, e.claimStatement(queue, 1, !careful))
 			if err != nil {
 				return nil, false, err
 			}

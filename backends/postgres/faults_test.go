@@ -299,7 +299,7 @@ func TestStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = s.findOut(testwait.Context(t), &tx{last: ending{xid: ongoing}, epoch: epoch}, errors.New("the test lost it"))
+		err = s.findOut(testwait.Context(t), &tx{status: txStatus{xid: ongoing}, epoch: epoch}, errors.New("the test lost it"))
 		if !backends.Retryable(err) || ask(ongoing) != "aborted" {
 			t.Errorf("the open transaction was not ended: %v", err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var _ backends.TxClaimer = (*Store)(nil)
@@ -27,18 +28,18 @@ func (s *Store) NoOpenTx() error { return nil }
 
 // Hold implements backends.TxClaimer.
 func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.beater.open(ctx, s)
 	if err != nil {
-		return nil, s.outcome(ctx, err)
+		return nil, s.Outcome(ctx, err)
 	}
 	return &heldTx{s: s, c: c, idle: idle}, nil
 }
 
 // Do implements backends.SQL.
 func (h *heldTx) Do(ctx context.Context, statements ...*backends.Statement) error {
-	ctx, done := h.s.bound(ctx)
+	ctx, done := h.s.Bound(ctx)
 	defer done()
 	if h.t == nil {
 		h.begin()
@@ -46,22 +47,22 @@ func (h *heldTx) Do(ctx context.Context, statements ...*backends.Statement) erro
 	return h.failed(ctx, h.t.Do(ctx, statements...))
 }
 
-// begin queues what begins the transaction. Its settings end with it: behind a
-// pooler another one may have the session next.
+// begin queues the start of the transaction. Its settings end with it: behind a pooler
+// another client may have the session next.
 func (h *heldTx) begin() {
-	h.t = &tx{s: h.s, c: h.c, batch: &pgx.Batch{}, epoch: sessionOf(h.c).epoch}
-	h.t.add(h.s.sql.begin, nil)
-	if h.s.pooled {
-		h.t.add(h.s.o.setting(true), nil)
-		h.t.seeEpoch()
-	}
+	h.t = h.newTx()
+	h.t.begin()
 	h.t.add("SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '"+millis(h.idle)+"', true)", nil)
+}
+
+func (h *heldTx) newTx() *tx {
+	return &tx{s: h.s, c: h.c, release: func() { discard(context.Background(), h.c) }, batch: &pgx.Batch{}, epoch: sessionOf(h.c).epoch}
 }
 
 // failed gives an error its kind. Before a COMMIT nothing is written.
 func (h *heldTx) failed(ctx context.Context, err error) error {
 	if err == nil || !h.c.IsClosed() {
-		return lockedOut(h.s.outcome(ctx, err))
+		return lockedOut(h.s.Outcome(ctx, err))
 	}
 	if h.t != nil {
 		h.s.orphans.add(h.c) // its server may not know it yet
@@ -76,17 +77,24 @@ const (
 )
 
 // CommitWith implements backends.Hold.
-func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
-	ctx, done := h.s.bound(ctx)
+func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+	ctx, done := h.s.Bound(ctx)
 	defer done()
 	if h.t == nil {
 		return backends.Results{}, backends.ErrTxLost
 	}
-	k, sc := h.s.with(b, also)
+	k := h.s.NewCommit(b, hooks)
+	h.t.o = k.Options()
 	for try := 1; ; try++ {
 		sent := h.t.sent
 		h.t.add(savepoint, nil)
-		err := h.t.run(ctx, sc, k.rounds(also))
+		if h.t.o.AdoptedWrites {
+			h.t.add(shortLockTimeout, nil)
+		}
+		err := k.Run(ctx, h.t)
+		if err == nil && !h.t.asked {
+			err = h.t.Flush(ctx)
+		}
 		if err == nil {
 			break
 		}
@@ -94,25 +102,20 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 			discard(ctx, h.c)
 			return backends.Results{}, h.failed(ctx, errors.Join(failed, err))
 		}
-		if try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
+		if try == core.MaxTries || ctx.Err() != nil || !transient(err) && !errors.Is(err, core.ErrAgain) || !core.Pause(ctx, core.RetryPause<<try) {
 			return backends.Results{}, h.failed(ctx, err)
 		}
 	}
 	t := h.t
 	h.t = nil
-	err := h.s.commit(ctx, func() { discard(ctx, h.c) }, t)
+	err := t.commit(ctx)
 	switch {
 	case backends.Retryable(err):
 		return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, err)
 	case err != nil:
-		return backends.Results{}, lockedOut(h.s.outcome(ctx, err))
+		return backends.Results{}, lockedOut(h.s.Outcome(ctx, err))
 	}
-	h.s.cursors.Back(t.backs)
-	h.s.tell.freed(k.res.Writes)
-	if also.Freed != nil {
-		h.s.tell.freed([]backends.WriteResult{{MadeReady: also.Freed()}})
-	}
-	return k.res, nil
+	return k.Committed(), nil
 }
 
 // undo takes back what was done since the savepoint; sent: the server knows of that.
@@ -123,7 +126,9 @@ func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
-	*h.t = tx{s: h.s, c: h.c, batch: &pgx.Batch{}, epoch: h.t.epoch}
+	o, epoch := h.t.o, h.t.epoch
+	*h.t = *h.newTx()
+	h.t.o, h.t.epoch = o, epoch
 	if !sent {
 		return nil
 	}
@@ -137,7 +142,7 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 		return h.failed(ctx, errors.New("it was lost before"))
 	}
 	if h.c.PgConn().TxStatus() != 'I' {
-		ctx, done := h.s.bound(ctx)
+		ctx, done := h.s.Bound(ctx)
 		defer done()
 		if _, err := h.c.Exec(ctx, "ROLLBACK"); err != nil {
 			return h.failed(ctx, err)
@@ -149,7 +154,7 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 
 // Ping implements backends.Hold.
 func (h *heldTx) Ping(ctx context.Context) error {
-	ctx, done := h.s.bound(ctx)
+	ctx, done := h.s.Bound(ctx)
 	defer done()
 	return h.failed(ctx, h.c.Ping(ctx))
 }

@@ -10,12 +10,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // Queues are counted by pages, however few jobs a test has.
-func init() { batch.PageRows = 7 }
+func init() { core.PageRows = 7 }
 
 func open(t testing.TB, o Options) *Store {
 	t.Helper()

@@ -11,8 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/qsidecar/qsidecar/backends"
 )
 
 // teller tells other sidecars, by NOTIFY, of queues that became ready. NOTIFY
@@ -48,19 +46,17 @@ func (n *teller) start(s *Store) {
 // stop waits for the teller, whose Store has ended.
 func (n *teller) stop() { n.gone.Wait() }
 
-// freed notes what a commit made ready.
-func (n *teller) freed(res []backends.WriteResult) {
+// madeReady notes queues in which a commit made jobs ready.
+func (n *teller) madeReady(queues []string) {
 	if n.wake == nil {
 		return
 	}
 	n.mu.Lock()
-	for i := range res {
-		for _, q := range res[i].MadeReady {
-			if len(n.pending) < maxPending {
-				n.pending[q] = struct{}{}
-			} else {
-				n.pending[""] = struct{}{}
-			}
+	for _, q := range queues {
+		if len(n.pending) < maxPending {
+			n.pending[q] = struct{}{}
+		} else {
+			n.pending[""] = struct{}{}
 		}
 	}
 	work := len(n.pending) > 0
@@ -74,7 +70,7 @@ func (n *teller) freed(res []backends.WriteResult) {
 }
 
 func (n *teller) run() {
-	ctx := n.s.life
+	ctx := n.s.Life()
 	for {
 		select {
 		case <-n.wake:
@@ -109,7 +105,7 @@ func (n *teller) say(ctx context.Context, words []string) error {
 	t.add("SELECT pg_notify($1::text, x) FROM unnest($2::text[]) AS x", nil, n.s.channel(), words)
 	t.add("COMMIT", nil)
 	if err := t.send(ctx); err != nil {
-		t.rollback(ctx)
+		t.leave(ctx)
 		return err
 	}
 	return nil
@@ -156,7 +152,7 @@ const hearEvery = 10 * time.Millisecond
 
 func (h *hearing) run(ctx context.Context) {
 	defer close(h.queues)
-	ctx, done := h.s.bound(ctx)
+	ctx, done := h.s.Bound(ctx)
 	defer done()
 	var passing sync.WaitGroup
 	defer passing.Wait()

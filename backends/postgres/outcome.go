@@ -17,7 +17,7 @@ import (
 // for a COMMIT that never comes: it is ended.
 func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		a, err := s.ask(ctx, t.last.xid)
+		a, err := s.ask(ctx, t.status.xid)
 		if err == nil {
 			switch a.meaning(t.epoch) {
 			case happened:
@@ -28,11 +28,11 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 				return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 			case unknowable:
 				s.log.Error("the server crashed, another took over, or it has forgotten the transaction: the outcome of a commit stays unknown",
-					"place", s.place, "xid", t.last.xid, "error", cause)
+					"place", s.place, "xid", t.status.xid, "error", cause)
 				return backends.ErrUnknownOutcome
 			case stillOpen:
 				_, err = s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-					WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296`, t.last.xid)
+					WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296`, t.status.xid)
 			case noEpoch:
 				_, err = s.readEpoch(ctx, s.pool) // begins one
 			}
@@ -63,7 +63,7 @@ func (s *Store) ask(ctx context.Context, xid string) (a asked, err error) {
 	}
 	defer c.Release()
 	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}}
-	defer t.rollback(ctx)
+	defer t.leave(ctx)
 	t.add(s.sql.beginRead, nil)
 	t.each("SELECT pg_is_in_recovery()", func(rows pgx.Rows) error { return rows.Scan(&a.standby) })
 	t.each(s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&a.epoch) })

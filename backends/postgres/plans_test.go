@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -131,13 +132,9 @@ func TestBacklogCostsNothing(t *testing.T) {
 
 func pagesOfAClaim(t *testing.T, s *Store) int64 {
 	t.Helper()
-	c := &claiming{Claim: claimBatch(1, 10, 0).Claims[0], cursors: &s.cursors, host: 1, left: 1 << 20, seen: map[string]*learned{}}
-	c.next()
-	tx := &tx{s: s, batch: &pgx.Batch{}}
-	c.ask(tx)
-	q := tx.batch.QueuedQueries[0]
+	q := s.claimStatement(claimBatch(1, 10, 0).Claims[0].Queues[0], 10, true)
 	return pages(t, s, q.SQL, q.Arguments...) +
-		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{minUrgency}, []int64{0}, []int32{maxUrgency}, []int64{math.MaxInt64}, []string{"q"}, nil, nil)
+		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{cursor.Beginning.Urgency}, []int64{0}, []int32{cursor.End.Urgency}, []int64{math.MaxInt64}, []string{"q"}, nil, nil)
 }
 
 // pages are how many a statement reads. It is rolled back.

@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Options say which database to open, and how.
@@ -73,7 +74,8 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 // Store is an open database. It is a backends.Backend, a backends.Inspector, a
 // backends.Notifier and a backends.Examiner.
 type Store struct {
-	meter    backends.Meter
+	core.Store
+
 	o        Options
 	log      *slog.Logger
 	place    string
@@ -84,23 +86,28 @@ type Store struct {
 
 	pool    *pgxpool.Pool
 	beater  beater
-	cursors cursors
-	owners  ownersLook
-	trails  trails
 	orphans orphans
 	epochs  epochs
 	writers writers
-	counts  estimates
-	kept    kept
 	tell    teller
 
-	life      context.Context // ends with Close
-	end       context.CancelCauseFunc
-	closing   sync.Once
-	closed    error                                          // of the first Close
-	fault     atomic.Pointer[func(c *pgx.Conn, before bool)] // tests break commits with it
-	localTime func() time.Time                               // of the cursors; tests replace it
+	closing sync.Once
+	closed  error                                          // of the first Close
+	fault   atomic.Pointer[func(c *pgx.Conn, before bool)] // tests break commits with it
 }
+
+// driver is how the core uses a Store.
+type driver struct{ *Store }
+
+var _ core.Driver = driver{}
+
+// Traits implements core.Driver.
+func (driver) Traits() core.Traits {
+	return core.Traits{Ordered: true, Silent: true, FastDeliver: true}
+}
+
+// MadeReady implements core.Driver.
+func (d driver) MadeReady(queues []string) { d.tell.madeReady(queues) }
 
 var _ interface {
 	backends.Backend
@@ -141,16 +148,16 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{o: o, log: o.Log, place: placeOf(config.ConnConfig), localTime: time.Now}
-	s.life, s.end = context.WithCancelCause(context.Background())
+	s := &Store{o: o, log: o.Log, place: placeOf(config.ConnConfig)}
+	s.Init(driver{s}, s.place, o.Log)
 	s.sql = render(o.Schema)
 	s.epochs.read = in(o.Schema, epochSQL)
 	if err := s.greet(ctx, config.ConnConfig); err != nil {
-		return nil, s.explain(err)
+		return nil, s.withKind(err)
 	}
 	s.settle(config)
-	if s.pool, err = pgxpool.NewWithConfig(s.life, config); err != nil {
-		return nil, s.explain(err)
+	if s.pool, err = pgxpool.NewWithConfig(s.Life(), config); err != nil {
+		return nil, s.withKind(err)
 	}
 	s.beater = beater{config: config.ConnConfig.Copy(), free: make(chan *pgx.Conn, 1)}
 	s.beater.put(nil)
@@ -163,7 +170,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		_, err = s.readEpoch(ctx, s.pool)
 	}
 	if err != nil {
-		return nil, errors.Join(s.explain(err), s.Close())
+		return nil, errors.Join(s.withKind(err), s.Close())
 	}
 	s.pool.Reset() // its sessions are from before
 	return s, nil
@@ -177,7 +184,7 @@ func (s *Store) Info() backends.Info {
 // Close implements backends.Backend. Calls under way end with an error.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
-		s.end(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
+		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
 		s.tell.stop()
 		s.closed = s.beater.close()
 		s.closePool()
@@ -197,13 +204,6 @@ func (s *Store) closePool() {
 	case <-closed:
 	case <-time.After(closePatience):
 	}
-}
-
-// bound is ctx, ending also when the Store is closed.
-func (s *Store) bound(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
-	return ctx, func() { stop(); cancel(nil) }
 }
 
 // placeOf is the address without secrets. It names every host that may be used.
@@ -226,12 +226,6 @@ func placeOf(c *pgx.ConnConfig) string {
 		return fmt.Sprintf("postgres://%s/%s?host=%s", c.User, c.Database, all)
 	}
 	return fmt.Sprintf("postgres://%s@%s/%s", c.User, all, c.Database)
-}
-
-// ownersLook says when the claims' owners were last compared with the hosts.
-type ownersLook struct {
-	mu   sync.Mutex
-	next time.Time
 }
 
 // random is a word that no other run will have.

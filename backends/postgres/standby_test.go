@@ -196,8 +196,8 @@ func TestStandby(t *testing.T) {
 			if _, err := enqueue(t, look); !backends.Retryable(err) {
 				t.Errorf("a commit on the standby: %v, want unavailable", err)
 			}
-			if _, err := look.readEpoch(t.Context(), look.pool); !backends.Retryable(look.explain(err)) {
-				t.Errorf("a table that is not logged, on the standby: %v, want unavailable", look.explain(err))
+			if _, err := look.readEpoch(t.Context(), look.pool); !backends.Retryable(look.withKind(err)) {
+				t.Errorf("a table that is not logged, on the standby: %v, want unavailable", look.withKind(err))
 			}
 			if c := open(t, Options{URL: hosts, Look: true}); c.Close() == nil {
 				var standby bool

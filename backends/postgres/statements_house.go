@@ -1,6 +1,9 @@
 package postgres
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // knows is what a host's row says of the program: the latest version that it knows.
 var knows = strconv.Itoa(latest)
@@ -41,7 +44,7 @@ SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce(` + endedSQL + `
 FROM (SELECT count(*) AS n FROM b) AS b LEFT JOIN {s}.qsidecar_hosts h ON h.host <> $1
 ORDER BY h.host`
 
-const heldSQL = `
+const claimedBySQL = `
 SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL
 FROM {s}.qsidecar_jobs
 WHERE state = 'claimed' AND owner = $1 AND id > $2
@@ -101,37 +104,28 @@ UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(), f
 WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
 RETURNING j.queue`
 
-// taking makes arrays for failing of rows v that nobody gives up by a lease.
-const taking = `, a AS MATERIALIZED (
-  SELECT array_agg(id ORDER BY id) AS ids, array_agg(uncharged ORDER BY id) AS uncharged, array_agg(true) AS losses, array_agg(false) AS buries,
-    array_agg(NULL::bigint) AS delays, array_agg(cause ORDER BY id) AS causes, array_agg(''::text) AS messages
-  FROM v
-)`
+// lockDueSQL locks claims whose lease or time limit is over.
+var lockDueSQL = `
+SELECT ` + strings.Replace(rowColumns, "{cause}", "CASE WHEN j.deadline <= j.due_at THEN 'timed_out' ELSE 'lease_ended' END", 1) + `
+FROM {s}.qsidecar_jobs j
+WHERE j.due_at IS NOT NULL AND j.due_at <= {s}.qsidecar_now()
+ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED`
 
-const reapDueSQL = `
-WITH v AS MATERIALIZED (
-  SELECT id, false AS uncharged, CASE WHEN deadline <= due_at THEN 'timed_out' ELSE 'lease_ended' END AS cause
+// lockLostSQL locks claims of owners that are not alive. A timed lease does not need its
+// owner: it is set to 0, so that the next look does not find the claim again.
+var lockLostSQL = `
+WITH j AS MATERIALIZED (
+  SELECT id, queue, key, priority, position, fence, token_host, token_number, owner, lease_ms, attempts, claim_max, losses, backoff_ms,
+    backoff_max_ms, ahead, unrecorded, keep_ms, worker
   FROM {s}.qsidecar_jobs
-  WHERE due_at IS NOT NULL AND due_at <= {s}.qsidecar_now()
-  ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
-)` + taking
-
-// reapLostSQL takes the claims of owners that live no more. One claimed ahead
-// whose delivery was not recorded may never have been made: it is given back. A
-// timed lease needs no owner: it becomes nobody's, so that the next look does not
-// find it again.
-const reapLostSQL = `
-WITH o AS MATERIALIZED (
-  SELECT id, ahead AS uncharged, 'sidecar_lost'::text AS cause, lease_ms FROM {s}.qsidecar_jobs
   WHERE state = 'claimed' AND owner = ANY($1::bigint[])
   LIMIT $2 FOR UPDATE SKIP LOCKED
 ), d AS (
-  UPDATE {s}.qsidecar_jobs SET owner = 0 WHERE id = ANY(ARRAY(SELECT id FROM o WHERE lease_ms IS NOT NULL))
-), v AS MATERIALIZED (
-  SELECT * FROM o WHERE lease_ms IS NULL
-)` + taking
+  UPDATE {s}.qsidecar_jobs SET owner = 0 WHERE id = ANY(ARRAY(SELECT id FROM j WHERE lease_ms IS NOT NULL))
+)
+SELECT ` + strings.Replace(rowColumns, "{cause}", "'sidecar_lost'", 1) + ` FROM j`
 
-const giveUpSQL = `
+const markDeadSQL = `
 UPDATE {s}.qsidecar_hosts h SET dead = true FROM unnest($1::bigint[], $2::bigint[]) AS x (host, beats)
 WHERE h.host = x.host AND h.beats = x.beats AND (` + endedSQL + `) AND NOT h.dead`
 

@@ -191,12 +191,10 @@ WITH p AS MATERIALIZED (
   SELECT id FROM {s}.qsidecar_jobs WHERE {where} AND queue = $1 ORDER BY {order} LIMIT $2 FOR UPDATE SKIP LOCKED
 )` + deleting
 
-// releaseSQL takes claims back, whosever they are.
-const releaseSQL = `
-WITH v AS MATERIALIZED (
-  SELECT id, true AS uncharged, ''::text AS cause FROM {s}.qsidecar_jobs
-  WHERE id = ANY($2::bigint[]) AND queue = $1 AND token_host IS NOT NULL FOR UPDATE
-)` + taking
+// lockClaimedSQL locks claimed jobs of a queue, whichever sidecar owns them.
+var lockClaimedSQL = `
+SELECT ` + causeless + ` FROM {s}.qsidecar_jobs j
+WHERE j.id = ANY($2::bigint[]) AND j.queue = $1 AND j.token_host IS NOT NULL ORDER BY j.id FOR UPDATE`
 
 const pauseSQL = `
 INSERT INTO {s}.qsidecar_queues (queue, paused) VALUES ($1, true) ON CONFLICT (queue) DO UPDATE SET paused = true`

@@ -37,9 +37,9 @@ type writers struct {
 
 const ownersLookEvery = 500 * time.Millisecond
 
-// askOwners looks at the locks, where the time for it has come.
-func (t *tx) askOwners() {
-	w, now := &t.s.writers, t.s.localTime()
+// askForWriters queues a look at the locks, at most once in ownersLookEvery.
+func (t *tx) askForWriters() {
+	w, now := &t.s.writers, t.s.LocalTime()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if now.Before(w.next) {
@@ -53,7 +53,7 @@ func (t *tx) askOwners() {
 			return err
 		}
 		if over := w.saw(event, xids); over != 0 {
-			t.s.cursors.Over(over)
+			t.s.Cursors.Over(over)
 		}
 		return nil
 	})

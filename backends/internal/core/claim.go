@@ -1,0 +1,289 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// claim is one claim under way. Its queues are asked in runs: as many at a time as have the
+// same order, which is nearly always all of them.
+type claim struct {
+	backends.Claim
+	s       *Store
+	sidecar backends.Identity
+	res     backends.ClaimResult
+	left    int64 // bytes that it may still give
+
+	from, to int // the run: Queues[from:to]
+	run      *Run
+	done     bool
+	again    bool // the run was asked again because jobs were given back
+	careful  bool // a lean statement will not do
+	large    []TooLarge
+	learned  map[string]*learned // by queue, of those with a cursor
+}
+
+// learned is what a claim tells the cursor of a queue.
+type learned struct {
+	cursor.Learned
+	toTheEnd bool // the last piece that was looked at ended with the queue
+}
+
+// Run is a part of a claim that one statement carries out: queues of one order, the pieces
+// of their ready jobs to look through, and the slots to fill.
+type Run struct {
+	Sidecar    backends.Identity
+	Queues     []backends.Policy // all first in, first out, or all LIFO
+	Pieces     []Piece           // in the order in which to look
+	Slots      []backends.Slot   // the i-th job belongs to the i-th slot
+	MaxBytes   int64             // of payloads that are given
+	MaxPayload int64             // of one job; one above it is reported by LeftOver
+	AtLeastOne bool              // the first job is given even if it exceeds MaxBytes
+
+	// LeanOK: the engine may use a statement that gives all that it finds, or nothing if not
+	// all of it fits. It sets Lean if it did.
+	LeanOK, Lean bool
+
+	claim *claim
+	given int // jobs
+}
+
+// Piece is a part of a queue's ready jobs. Queue is an index of Run.Queues.
+type Piece struct {
+	Queue int
+	cursor.Segment
+}
+
+// Claimed is a job that a claim statement gave.
+type Claimed struct {
+	backends.Job
+	Slot     int64 // from 1
+	Queue    int   // an index of Run.Queues
+	Position int64
+}
+
+// TooLarge is a ready job that a claim locked and cannot deliver.
+type TooLarge struct {
+	ID, Size int64
+	Policy   backends.Policy
+	Message  string
+}
+
+// startClaims queues the first run of each claim.
+func (k *Commit) startClaims(ctx context.Context, tx Tx) {
+	if len(k.batch.Claims) == 0 {
+		return
+	}
+	var queues []string
+	for _, c := range k.batch.Claims {
+		for _, p := range c.Queues {
+			if !p.LIFO && !slices.Contains(queues, p.Queue) {
+				queues = append(queues, p.Queue)
+			}
+		}
+	}
+	tx.Prove(ctx, queues)
+	for _, c := range k.batch.Claims {
+		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
+		cl := &claim{Claim: c, s: k.s, sidecar: k.batch.Host, left: c.MaxBytes, learned: map[string]*learned{}}
+		k.claims = append(k.claims, cl)
+		cl.next()
+		cl.ask(tx)
+	}
+}
+
+// finishClaims asks again, in rounds, where claims may get more.
+func (k *Commit) finishClaims(ctx context.Context, tx Tx) error {
+	if len(k.claims) == 0 {
+		return nil
+	}
+	queues := queuesOf(k.batch.Claims)
+	for {
+		k.state = tx.ClaimState()
+		more := false
+		for _, c := range k.claims {
+			more = c.goOn(tx, queues, k.state) || more
+		}
+		if !more {
+			break
+		}
+		if err := tx.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	for _, c := range k.claims {
+		k.res.Claims = append(k.res.Claims, c.res)
+	}
+	return nil
+}
+
+// goOn asks again if the claim may get more. It returns false if the claim is done.
+func (c *claim) goOn(tx Tx, queues []string, state ClaimState) bool {
+	switch {
+	case c.done:
+		return false
+	case c.run.Lean && !c.careful && (state.LeftSome || len(c.res.Jobs) == 0 && state.Wrote):
+		// It left something, or may have: something was written, perhaps its locks.
+		c.careful = true
+		c.ask(tx)
+		return true
+	case len(c.large) > 0: // there is room for other jobs
+		c.bury(tx)
+		c.ask(tx)
+		return true
+	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
+		c.done = true
+		return false
+	case len(c.run.Slots) == c.s.traits.MaxRows && c.run.given == len(c.run.Slots):
+		c.ask(tx)
+		return true
+	}
+	for _, p := range c.run.Queues {
+		if l := c.learned[p.Queue]; l != nil {
+			l.All = !l.Left // it came back short: there was no more
+		}
+	}
+	if c.returned(queues, state) {
+		c.ask(tx)
+		return true
+	}
+	if c.next(); c.done {
+		return false
+	}
+	c.ask(tx)
+	return true
+}
+
+// returned reports whether jobs of the run's queues were given back behind the cursors,
+// perhaps too late for the statement to see them. The next one looks everywhere.
+func (c *claim) returned(queues []string, state ClaimState) bool {
+	if c.again {
+		return false
+	}
+	for _, p := range c.run.Queues {
+		if c.s.Cursors.Returned(p.Queue, state.Returns[slices.Index(queues, p.Queue)]) {
+			c.s.Cursors.Forget(p.Queue)
+			c.again = true
+		}
+	}
+	return c.again
+}
+
+// next moves on to the next run.
+func (c *claim) next() {
+	c.from, c.again = c.to, false
+	if c.from == len(c.Queues) || len(c.Slots) == 0 {
+		c.done = true
+		return
+	}
+	for c.to++; c.to < len(c.Queues) && c.Queues[c.to].LIFO == c.Queues[c.from].LIFO; {
+		c.to++
+	}
+}
+
+// ask queues the run's statement.
+func (c *claim) ask(tx Tx) {
+	if c.done {
+		return
+	}
+	slots := c.Slots[len(c.res.Jobs):]
+	if n := c.s.traits.MaxRows; n > 0 && len(slots) > n {
+		slots = slots[:n]
+	}
+	c.run = &Run{
+		Sidecar: c.sidecar, Queues: c.Queues[c.from:c.to], Slots: slots, MaxBytes: c.left, MaxPayload: c.MaxPayload,
+		AtLeastOne: !c.Strict && len(c.res.Jobs) == 0, LeanOK: !c.careful, claim: c,
+	}
+	c.run.Pieces = c.s.pieces(c.run.Queues, c.learned, c.s.LocalTime())
+	tx.Claim(c.run)
+}
+
+// pieces are the parts of the queues' ready jobs to look through, by their cursors.
+func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now time.Time) (all []Piece) {
+	for i, p := range queues {
+		segments := []cursor.Segment{cursor.Whole}
+		if !p.LIFO {
+			l := seen[p.Queue]
+			if l == nil {
+				l = &learned{Learned: cursor.Learned{Asked: now}}
+				seen[p.Queue] = l
+			}
+			var whole bool
+			segments, whole = s.Cursors.Pieces(p.Queue, now)
+			l.Left = !whole
+			l.toTheEnd = segments[len(segments)-1].To == cursor.End // nothing is behind
+			l.Whole = l.Whole || segments[0] == cursor.Whole
+		}
+		for _, segment := range segments {
+			all = append(all, Piece{i, segment})
+		}
+	}
+	return all
+}
+
+// Give puts the jobs that a statement gave into the slots, in any order. wanted is how many
+// it meant to give.
+func (r *Run) Give(got []Claimed, wanted int64) error {
+	if int64(len(got)) != wanted {
+		return backends.Refused(ErrSilent)
+	}
+	c := r.claim
+	r.given = len(got)
+	slices.SortFunc(got, func(a, b Claimed) int { return cmp.Compare(a.Slot, b.Slot) })
+	for i := range got {
+		g := &got[i]
+		g.Token = r.Slots[i].Token
+		c.res.Jobs = append(c.res.Jobs, g.Job)
+		c.left -= int64(len(g.Payload))
+		if l := c.learned[g.Job.Queue]; l != nil {
+			l.Taken = append(l.Taken, cursor.Spot{Urgency: -int32(g.Priority), Position: g.Position})
+		}
+	}
+	if len(got) == 0 {
+		return nil
+	}
+	last := got[len(got)-1].Queue
+	for i, p := range r.Queues[:last+1] { // those before the last job's gave all that they had
+		if l := c.learned[p.Queue]; l != nil && !l.Left && (i < last || l.toTheEnd) {
+			l.All = true
+		}
+	}
+	return nil
+}
+
+// LeftOver reports a row that the statement locked and did not give.
+func (r *Run) LeftOver(queue int, id, size int64) {
+	if c := r.claim; size > r.MaxPayload {
+		c.large = append(c.large, TooLarge{id, size, r.Queues[queue], backends.TooLarge(size, r.MaxPayload)})
+	} else {
+		c.res.More = true
+	}
+}
+
+// bury makes the jobs that are too large dead.
+func (c *claim) bury(tx Tx) {
+	for _, l := range c.large {
+		c.res.Failed.Add(l.Policy.Queue, backends.CauseTooLarge, true)
+	}
+	tx.Bury(c.large)
+	c.large = nil
+}
+
+// learn tells the cursors what the committed claims saw.
+func (k *Commit) learn() {
+	queues := queuesOf(k.batch.Claims)
+	for _, c := range k.claims {
+		for queue, l := range c.learned {
+			l.Returns = k.state.Returns[slices.Index(queues, queue)]
+			l.Began, l.Ended, l.Begun, l.Below = k.state.Began, k.state.Ended, k.state.Begun, k.state.Below
+			l.Took = k.s.LocalTime().Sub(l.Asked)
+			k.s.Cursors.Learn(queue, l.Learned)
+		}
+	}
+}

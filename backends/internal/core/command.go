@@ -1,0 +1,155 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// BatchRows is how many rows one transaction of a purge, or of a retry of all dead jobs,
+// changes. Others that want the rows must not wait long.
+const BatchRows = 1000
+
+// Command implements backends.Inspector. A purge, and a retry of more than BatchRows dead
+// jobs, run in several transactions. An error after some of them leaves those done.
+func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	switch {
+	case c.Kind == backends.Purge:
+		count, err = s.purge(ctx, c)
+		return count, false, err
+	case c.Kind == backends.Retry && c.All:
+		count, err = s.retryAll(ctx, c)
+		return count, count > 0, err
+	}
+	var backs []giveBack
+	err = s.write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
+		backs, count = nil, 0
+		switch c.Kind {
+		case backends.Retry:
+			r, err := tx.Retry(ctx, c.Queue, idsOf(c.IDs), nil, 0, true)
+			count, freed = r.N, r.N > 0
+			return err
+		case backends.Delete:
+			count, err = tx.Delete(ctx, c.Queue, idsOf(c.IDs))
+			return err
+		case backends.Reclaim:
+			count, backs, err = reclaim(ctx, tx, c)
+			freed = count > 0
+			return err
+		case backends.Pause, backends.Resume:
+			freed, err = tx.Pause(ctx, c.Queue, c.Kind == backends.Pause)
+			return err
+		}
+		return fmt.Errorf("%s: a command of the unknown kind %d", s.address, c.Kind)
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	s.gaveBack(backs)
+	if freed {
+		s.driver.MadeReady([]string{c.Queue})
+	}
+	return count, freed, nil
+}
+
+// reclaim takes claims back, whichever sidecar owns them.
+func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs []giveBack, err error) {
+	rows, err := tx.LockClaimed(ctx, c.Queue, idsOf(c.IDs))
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, r := range rows {
+		r.end(r.AfterRelease(backends.Release{Uncounted: true}))
+	}
+	_, backs = queueChanges(tx, rows, nil, func(*Row) { count++ })
+	return count, backs, tx.Flush(ctx)
+}
+
+// retryAll retries as many dead jobs as there are when it begins. If they are more than one
+// transaction takes, it checks first that no key is taken, which would refuse all.
+func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, err error) {
+	var left int64
+	var taken bool
+	if err := s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+		taken = false
+		if left, err = r.Count(ctx, c.Queue, backends.StateDead); err != nil || left <= BatchRows {
+			return err
+		}
+		taken, err = r.KeysTaken(ctx, c.Queue)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	if taken {
+		return 0, backends.ErrKeyTaken
+	}
+	whole := left <= BatchRows // one transaction refuses all by itself
+	var last any
+	for left > 0 {
+		var r Retried
+		if err := s.write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
+			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows), whole)
+			return err
+		}); err != nil {
+			return count, err
+		}
+		count += r.N
+		c.Progressed()
+		if r.N > 0 {
+			s.driver.MadeReady([]string{c.Queue})
+		}
+		if left -= r.Seen; r.Seen == 0 {
+			break
+		}
+		last = r.Last
+	}
+	return count, nil
+}
+
+// purge deletes as many jobs as there are when it begins, so that it ends although others
+// come.
+func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err error) {
+	switch c.State {
+	case backends.StateClaimed:
+		return 0, errors.New("claimed jobs cannot be purged: release them first")
+	case backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead:
+	default:
+		return 0, fmt.Errorf("no job is ever %q", c.State)
+	}
+	var left int64
+	if err := s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+		left, err = r.Count(ctx, c.Queue, c.State)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	for left > 0 {
+		var n int64
+		if err := s.write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
+			n, err = tx.Purge(ctx, c.Queue, c.State, min(left, BatchRows))
+			return err
+		}); err != nil {
+			return count, err
+		}
+		count += n
+		c.Progressed()
+		if left -= n; n == 0 {
+			break
+		}
+	}
+	return count, nil
+}
+
+// idsOf are the valid ids among the texts, each once, in their order; never nil.
+func idsOf(texts []string) []int64 {
+	all := []int64{}
+	for _, text := range texts {
+		if id, ok := Number(text); ok && !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}

@@ -1,0 +1,369 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Commit implements backends.Backend.
+func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	return s.CommitWith(ctx, b, backends.TxHooks{})
+}
+
+// CommitWith implements backends.Adopter.
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+	k := s.NewCommit(b, hooks)
+	err := s.write(ctx, k.Options(), k.Run)
+	if errors.Is(err, ErrNotAll) {
+		k.fast = false
+		err = s.write(ctx, k.Options(), k.Run)
+	}
+	if err != nil {
+		return backends.Results{}, err
+	}
+	return k.Committed(), nil
+}
+
+// Commit is one batch on its way to the database. A try of the transaction calls Run.
+//
+// The writes come first. Those that one statement can carry out go out at once: new jobs,
+// plain acks, deliveries. For the others the rows are locked, package backends decides what
+// becomes of them, and a second statement writes that. Claims follow in rounds.
+type Commit struct {
+	s     *Store
+	given backends.Batch
+	hooks backends.TxHooks
+
+	batch   backends.Batch // given, and what the hook added
+	res     backends.Results
+	fast    bool // acks are tried by Writer.Ack
+	settles []settle
+	rows    map[int64]*Row
+	jobs    []*NewJob // that were queued for insertion
+	keys    map[jobKey]*NewJob
+	changed int // rows whose change was not confirmed yet
+	claims  []*claim
+	state   ClaimState
+	backs   []giveBack
+}
+
+// settle is one lease of one write.
+type settle struct {
+	Lease
+	write, n int  // the write, and the lease's place in it
+	done     bool // a fast statement did it
+	lost     bool
+}
+
+// NewCommit prepares a batch.
+func (s *Store) NewCommit(b backends.Batch, hooks backends.TxHooks) *Commit {
+	return &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.skip()}
+}
+
+// Options are those of the transaction.
+func (k *Commit) Options() TxOptions {
+	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims}
+	if len(k.given.Claims) > 0 || k.hooks.Claims {
+		o.Sidecar, o.Queues = k.given.Host, queuesOf(k.given.Claims)
+	}
+	return o
+}
+
+// Run carries the batch out in a transaction, up to the commit.
+func (k *Commit) Run(ctx context.Context, tx Tx) error {
+	k.batch = k.given
+	k.res, k.settles, k.rows, k.jobs, k.keys, k.changed, k.claims, k.backs = backends.Results{}, nil, map[int64]*Row{}, nil, nil, 0, nil, nil
+	if k.hooks.Before != nil {
+		k.batch.Writes = slices.Clone(k.given.Writes) // the hook may add some at each try
+		if err := k.hooks.Before(ctx, tx, &k.batch); err != nil {
+			return err
+		}
+	}
+	k.res.Writes = make([]backends.WriteResult, len(k.batch.Writes))
+	if err := k.writes(ctx, tx); err != nil {
+		return err
+	}
+	if err := k.finishClaims(ctx, tx); err != nil {
+		return err
+	}
+	if err := k.check(); err != nil {
+		return err
+	}
+	if k.hooks.After != nil {
+		return k.hooks.After(ctx, tx, &k.res)
+	}
+	return nil
+}
+
+// writes carries the writes out and queues the claims' first statements.
+func (k *Commit) writes(ctx context.Context, tx Tx) error {
+	fast := k.fast
+	k.list(&fast)
+	k.insert(tx, func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is })
+	answers := k.queueFast(tx, fast)
+	look := k.queueLocks(tx, func(x *settle) bool { return !k.isFast(x, fast) })
+	if (k.s.traits.Ordered || len(k.jobs) == 0) && !k.mayFree(look) {
+		k.startClaims(ctx, tx)
+	}
+	if answers || look || len(k.claims) > 0 {
+		if err := tx.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	if answers && k.queueLocks(tx, func(x *settle) bool { return k.isFast(x, fast) && !x.done }) {
+		if err := tx.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	k.apply()
+	stored := len(k.jobs)
+	k.insert(tx, func(w backends.Write) bool { a, is := w.(backends.Ack); return is && len(a.Enqueue) > 0 })
+	k.change(tx)
+	if len(k.claims) > 0 || len(k.batch.Claims) == 0 {
+		return k.flushIf(ctx, tx, k.s.traits.Silent && (len(k.jobs) > 0 || k.changed > 0))
+	}
+	if err := k.flushIf(ctx, tx, !k.s.traits.Ordered && len(k.jobs) > stored); err != nil {
+		return err
+	}
+	k.startClaims(ctx, tx)
+	return tx.Flush(ctx)
+}
+
+func (k *Commit) flushIf(ctx context.Context, tx Tx, needed bool) error {
+	if !needed {
+		return nil
+	}
+	return tx.Flush(ctx)
+}
+
+// list makes the settles. If two leases name one job, no fast statement is used.
+func (k *Commit) list(fast *bool) {
+	seen := map[int64]bool{}
+	for i, w := range k.batch.Writes {
+		owner := backends.Identity(0)
+		if r, ok := w.(backends.Release); ok {
+			owner = r.Owner
+		}
+		n := 0
+		for l := range leasesOf(w) {
+			id, ok := Number(l.Job)
+			if !ok {
+				id = 0
+			}
+			if seen[id] && id != 0 {
+				*fast = false
+			}
+			seen[id] = true
+			k.settles = append(k.settles, settle{
+				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner)}, write: i, n: n,
+			})
+			n++
+		}
+	}
+}
+
+// isFast reports whether a fast statement carries the settle out.
+func (k *Commit) isFast(x *settle, fast bool) bool {
+	if !fast || x.ID == 0 {
+		return false
+	}
+	switch w := k.batch.Writes[x.write].(type) {
+	case backends.Ack:
+		return len(w.Enqueue) == 0 && w.Result == nil
+	case backends.Deliver:
+		return k.s.traits.FastDeliver
+	}
+	return false
+}
+
+// queueFast queues the fast statements. answers: what they did not do is known after a
+// Flush.
+func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
+	var acks, delivers []*settle
+	for i := range k.settles {
+		x := &k.settles[i]
+		if !k.isFast(x, fast) {
+			continue
+		}
+		if _, is := k.batch.Writes[x.write].(backends.Ack); is {
+			acks = append(acks, x)
+		} else {
+			delivers = append(delivers, x)
+		}
+	}
+	if len(acks) > 0 {
+		sortByID(acks)
+		if tx.Ack(leasesIn(acks), func(i int) { acks[i].done = true }) {
+			for _, x := range acks {
+				x.done = true
+			}
+		} else {
+			answers = true
+		}
+	}
+	if len(delivers) > 0 {
+		sortByID(delivers)
+		workers := make([]string, len(delivers))
+		for i, x := range delivers {
+			workers[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n].Worker
+		}
+		tx.Deliver(leasesIn(delivers), workers, func(i int) { delivers[i].done = true })
+		answers = true
+	}
+	return answers
+}
+
+// queueLocks queues a look at the rows of some settles.
+func (k *Commit) queueLocks(tx Tx, which func(x *settle) bool) (some bool) {
+	var ids []int64
+	for i := range k.settles {
+		if x := &k.settles[i]; x.ID != 0 && which(x) {
+			ids = append(ids, x.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return false
+	}
+	slices.Sort(ids)
+	tx.Lock(slices.Compact(ids), func(r *Row) { k.rows[r.ID] = r })
+	return true
+}
+
+// mayFree reports whether the writes whose rows have to be looked at first may make jobs
+// ready, which claims must see.
+func (k *Commit) mayFree(look bool) bool {
+	return look && slices.ContainsFunc(k.batch.Writes, func(w backends.Write) bool {
+		switch w := w.(type) {
+		case backends.Nack, backends.Release:
+			return true
+		case backends.Ack:
+			return len(w.Enqueue) > 0
+		}
+		return false
+	})
+}
+
+// apply decides what becomes of the locked rows, write by write, and which leases are lost.
+func (k *Commit) apply() {
+	for i := range k.settles {
+		x := &k.settles[i]
+		if x.done {
+			continue
+		}
+		r := k.rows[x.ID]
+		if x.lost = r == nil || !r.proves(x.Lease); x.lost {
+			continue
+		}
+		res := &k.res.Writes[x.write]
+		switch w := k.batch.Writes[x.write].(type) {
+		case backends.Ack:
+			if r.Kept || r.Key != "" || r.Failed {
+				k.s.lean.missed()
+			}
+			r.ack(w.Result)
+		case backends.Nack:
+			k.end(res, r, r.AfterNack(w), backends.CauseNacked)
+		case backends.Release:
+			k.end(res, r, r.AfterRelease(w), w.Cause)
+		case backends.Extend:
+			r.extend(w)
+		case backends.Deliver:
+			r.deliver(w.Deliveries[x.n].Worker)
+		}
+	}
+	for i := range k.settles { // in their order
+		if x := &k.settles[i]; x.lost {
+			res := &k.res.Writes[x.write]
+			res.Lost = append(res.Lost, leaseAt(k.batch.Writes[x.write], x.n))
+		}
+	}
+}
+
+func (k *Commit) end(res *backends.WriteResult, r *Row, d backends.Disposition, cause backends.Cause) {
+	r.end(d)
+	res.Failed.Add(r.Queue, cause, d.State == backends.StateDead)
+	if d.State == backends.StateReady {
+		addQueue(res, r.Queue)
+	}
+}
+
+// change queues what writes the rows' changes.
+func (k *Commit) change(tx Tx) {
+	k.changed, k.backs = queueChanges(tx, slices.Collect(maps.Values(k.rows)), k.backs, func(*Row) { k.changed-- })
+}
+
+// queueChanges queues the changes of rows. It returns how many there are, and backs with
+// those that are given back.
+func queueChanges(tx Tx, rows []*Row, backs []giveBack, changed func(*Row)) (int, []giveBack) {
+	all := slices.DeleteFunc(rows, func(r *Row) bool { return r.Change.Kind == Untouched })
+	if len(all) == 0 {
+		return 0, backs
+	}
+	slices.SortFunc(all, func(a, b *Row) int { return compareIDs(a.ID, b.ID) })
+	back := len(backs)
+	for _, r := range all {
+		if r.Change.Kind == Ended && r.Change.State == backends.StateReady && r.Change.SamePosition {
+			backs = append(backs, giveBack{queue: r.Queue, urgency: -int32(r.Priority), position: r.Position})
+		}
+	}
+	mine := backs[back:]
+	tx.Change(all, changed, func(queue string, returns int64) {
+		for i := range mine {
+			if mine[i].queue == queue {
+				mine[i].returns = returns
+			}
+		}
+	})
+	return len(all), backs
+}
+
+// ErrSilent says that a change that the server reported as done was not.
+var ErrSilent = errors.New("a trigger on qsidecar_jobs, or a policy, passed a row over without an error")
+
+// check looks at the answers for what no error says.
+func (k *Commit) check() error {
+	if !k.s.traits.Silent {
+		return nil
+	}
+	if k.changed > 0 {
+		return backends.Refused(ErrSilent)
+	}
+	for _, j := range k.jobs {
+		if err := j.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Committed tells the cursors what the committed transaction did, and returns the results.
+func (k *Commit) Committed() backends.Results {
+	k.s.gaveBack(k.backs)
+	k.learn()
+	var queues []string
+	for i := range k.res.Writes {
+		queues = append(queues, k.res.Writes[i].MadeReady...)
+	}
+	if k.hooks.Freed != nil {
+		queues = append(queues, k.hooks.Freed()...)
+	}
+	if len(queues) > 0 {
+		k.s.driver.MadeReady(queues)
+	}
+	return k.res
+}
+
+// leanAcks remembers whether acks met jobs that Writer.Ack does not end, as they are likely
+// to again. Then the rows are looked at without trying it.
+type leanAcks struct{ n atomic.Int32 }
+
+// leanAcksFor is how many commits the memory lasts.
+const leanAcksFor = 1000
+
+func (l *leanAcks) missed()    { l.n.Store(leanAcksFor) }
+func (l *leanAcks) skip() bool { return l.n.Load() > 0 && l.n.Add(-1) >= 0 }

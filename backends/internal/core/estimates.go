@@ -1,0 +1,69 @@
+package core
+
+import (
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Estimates are counts above backends.StatsExact, which cost a walk through an
+// index and are therefore asked for at most every ten seconds.
+type Estimates struct {
+	mu sync.Mutex
+	of map[counted]estimate
+}
+
+type counted struct {
+	queue string
+	state backends.State
+}
+
+type estimate struct {
+	n  int64
+	at time.Time
+}
+
+const (
+	estimateAge  = 10 * time.Second
+	maxEstimates = 10_000
+)
+
+// Fill replaces the counts of s that reached the limit, by what is known of them
+// or else by what count says.
+func (e *Estimates) Fill(s *backends.QueueStats, count func(state backends.State) (int64, error)) error {
+	for state, n := range Counts(s) {
+		if *n <= backends.StatsExact {
+			continue
+		}
+		s.Approx = true
+		c := counted{s.Queue, state}
+		e.mu.Lock()
+		known, ok := e.of[c]
+		e.mu.Unlock()
+		if ok && time.Since(known.at) < estimateAge {
+			*n = known.n
+			continue
+		}
+		at := time.Now()
+		var err error
+		if *n, err = count(state); err != nil {
+			return err
+		}
+		e.mu.Lock()
+		if e.of == nil || len(e.of) >= maxEstimates {
+			e.of = map[counted]estimate{}
+		}
+		e.of[c] = estimate{n: *n, at: at}
+		e.mu.Unlock()
+	}
+	return nil
+}
+
+// Counts are the counts of s by state.
+func Counts(s *backends.QueueStats) map[backends.State]*int64 {
+	return map[backends.State]*int64{
+		backends.StateReady: &s.Ready, backends.StateScheduled: &s.Scheduled, backends.StateClaimed: &s.Claimed,
+		backends.StateDone: &s.Done, backends.StateDead: &s.Dead,
+	}
+}

@@ -1,0 +1,102 @@
+package core
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Stats implements backends.Inspector.
+func (s *Store) Stats(ctx context.Context, queue string) (all []backends.QueueStats, err error) {
+	var queues []string // all
+	if queue != "" {
+		queues = []string{queue}
+	}
+	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+		if all, err = r.Stats(ctx, queues); err != nil {
+			return err
+		}
+		for i := range all {
+			if err := s.estimates.Fill(&all[i], func(state backends.State) (int64, error) { return r.Count(ctx, all[i].Queue, state) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Peek implements backends.Inspector.
+func (s *Store) Peek(ctx context.Context, p backends.Peek) (views []backends.View, err error) {
+	switch p.State {
+	case "":
+		p.State = backends.StateReady
+	case backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead:
+	default:
+		if len(p.IDs) == 0 {
+			return nil, fmt.Errorf("no job is ever %q", p.State)
+		}
+	}
+	err = s.read(ctx, func(ctx context.Context, r Reader) error {
+		views = nil
+		ids, err := chosen(ctx, r, p)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		views, err = r.Views(ctx, p.Queue, ids)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return views, nil
+}
+
+// chosen are the ids that p shows: until their number or their bytes reach its limits, and
+// before any payload is read.
+func chosen(ctx context.Context, r Reader, p backends.Peek) (ids []int64, err error) {
+	var wanted []int64
+	var after any
+	if len(p.IDs) > 0 {
+		if wanted = idsOf(p.IDs); len(wanted) == 0 {
+			return nil, nil
+		}
+	} else if p.After != "" {
+		id, ok := Number(p.After)
+		found := false
+		if ok {
+			if after, found, err = r.Place(ctx, p, id); err != nil {
+				return nil, err
+			}
+		}
+		if !found {
+			return nil, backends.ErrNoSuchJob
+		}
+	}
+	size, full := int64(0), false
+	err = r.Sizes(ctx, p, wanted, after, func(id, bytes int64) {
+		size += bytes
+		full = full || len(ids) == p.Max || p.MaxBytes > 0 && size > p.MaxBytes && len(ids) > 0
+		if !full {
+			ids = append(ids, id)
+		}
+	})
+	return ids, err
+}
+
+// ClaimedBy implements backends.Backend.
+func (s *Store) ClaimedBy(ctx context.Context, owner backends.Identity, after string, limit int) (all []backends.ClaimedJob, err error) {
+	from, _ := Number(after) // a text that is no id has all jobs after it
+	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+		all, err = r.ClaimedBy(ctx, owner, from, limit)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}

@@ -1,0 +1,271 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Question is what maintenance asks a Driver's Look.
+type Question struct {
+	Prune  bool // also look for what retention deletes
+	Owners bool // also look for claims whose owners are not alive
+
+	// Waiting are queues for whose jobs workers wait, each with the pieces to look through.
+	Waiting []string
+	Pieces  []Piece // Piece.Queue is an index of Waiting
+
+	// Pruning looks from here on; zero: from the beginning.
+	JobsFrom, KeysFrom time.Time
+}
+
+// Due is what a Look found. Times are the database's.
+type Due struct {
+	At      time.Time  // of the look
+	RunAt   *time.Time // of the scheduled job that is due first; nil: there is none
+	DueAt   *time.Time // the end of the lease or time limit that ends first
+	Lost    []int64    // owners of claimed rows that are dead or unknown
+	Dead    bool       // there are dead sidecars
+	Jobs    *time.Time // since when the first finished job is expired; nil: none is
+	Keys    *time.Time
+	Ready   []bool  // of Waiting: whether a job is ready
+	Returns []int64 // of Waiting: how often jobs were given back
+	Never   int64   // a scheduled job that never becomes due; 0: there is none
+
+	// Details are for the engine's own Maintainer.
+	Details any
+}
+
+// Maintain implements backends.Backend. If nothing is due it only looks.
+//
+// The order: mark silent sidecars dead; look; promote what is due; take back what is
+// overdue, then what lost sidecars hold; forget dead sidecars that hold nothing; prune; look
+// again if anything changed. Each step is a transaction of its own.
+func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
+	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
+	if len(w.Suspects) > 0 {
+		if err := s.step(ctx, &r, 0, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.MarkDead(ctx, w.Suspects) }); err != nil {
+			return r, err
+		}
+	}
+	o, err := s.look(ctx, w)
+	if err != nil {
+		return r, err
+	}
+	if o.Never != 0 {
+		r.Unusable = fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is not a time of the years 1 to 9999, so the job never becomes ready: set another run_at, or delete it", o.Never, s.address)
+	}
+	changed, err := s.runSteps(ctx, w, o, &r)
+	if err != nil {
+		return r, err
+	}
+	pruned, err := s.prune(ctx, w, o, &r)
+	if err != nil {
+		return r, err
+	}
+	if changed || pruned {
+		w.Prune = false
+		if o, err = s.look(ctx, w); err != nil {
+			return r, err
+		}
+	}
+	r.Ready, r.Next = o.ready, o.next
+	return r, nil
+}
+
+// runSteps makes due jobs ready and takes claims back.
+func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o outlook, r *backends.MaintenanceResult) (changed bool, err error) {
+	limit := w.Limit
+	if n := s.traits.MaxRows; n > 0 {
+		limit = min(limit, n)
+	}
+	reap := func(lock func(tx Tx) ([]*Row, int, error)) func(context.Context, Tx, *stepResult) error {
+		return func(ctx context.Context, tx Tx, b *stepResult) (err error) {
+			rows, seen, err := lock(tx)
+			b.seen = seen
+			if err != nil {
+				return err
+			}
+			return b.reap(ctx, tx, rows)
+		}
+	}
+	for _, step := range []struct {
+		due bool
+		run func(ctx context.Context, tx Tx, b *stepResult) error
+	}{
+		{o.promote, func(ctx context.Context, tx Tx, b *stepResult) (err error) {
+			b.seen, err = tx.Promote(ctx, o.Due, limit, func(queue string) { b.promoted, b.ready = b.promoted+1, append(b.ready, queue) })
+			return err
+		}},
+		{o.overdue, reap(func(tx Tx) ([]*Row, int, error) { return tx.LockDue(ctx, o.Due, limit) })},
+		{len(o.Lost) > 0, reap(func(tx Tx) ([]*Row, int, error) { return tx.LockLost(ctx, o.Due, limit) })},
+		{o.Dead, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.Forget(ctx, o.Due) }},
+	} {
+		if step.due {
+			changed = true
+			if err := s.step(ctx, r, limit, step.run); err != nil {
+				return changed, err
+			}
+		}
+	}
+	return changed, nil
+}
+
+// stepResult is what one transaction of maintenance did.
+type stepResult struct {
+	seen, promoted int
+	reaped         map[backends.Cause]int
+	ready          []string
+	failed         backends.FailedCounts
+	backs          []giveBack
+}
+
+// step runs f as one transaction, and adds what it did to r once that is committed.
+func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(ctx context.Context, tx Tx, b *stepResult) error) error {
+	var b stepResult
+	if err := s.write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
+		b = stepResult{reaped: map[backends.Cause]int{}}
+		return f(ctx, tx, &b)
+	}); err != nil {
+		return err
+	}
+	s.gaveBack(b.backs)
+	r.Promoted += b.promoted
+	for c, n := range b.reaped {
+		r.Reaped[c] += n
+	}
+	r.Failed.AddAll(b.failed)
+	for _, q := range b.ready {
+		if !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
+		}
+	}
+	r.More = r.More || limit > 0 && b.seen >= limit
+	return nil
+}
+
+// reap ends the claims of locked rows for their Cause.
+func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row) error {
+	for _, row := range rows {
+		row.end(row.AfterReap(row.Cause))
+	}
+	_, b.backs = queueChanges(tx, rows, nil, func(row *Row) {
+		b.reaped[row.Cause]++
+		b.failed.Add(row.Queue, row.Cause, row.Change.State == backends.StateDead)
+		if row.Change.State == backends.StateReady {
+			b.ready = append(b.ready, row.Queue)
+		}
+	})
+	return tx.Flush(ctx)
+}
+
+// prune deletes what retention says. A crash that takes it back does no harm, so it need
+// not be on disk.
+func (s *Store) prune(ctx context.Context, w backends.Maintenance, o outlook, r *backends.MaintenanceResult) (some bool, err error) {
+	limit := w.PruneLimit()
+	if n := s.traits.MaxRows; n > 0 {
+		limit = min(limit, n)
+	}
+	for _, p := range []struct {
+		what  Pruned
+		since *time.Time
+		trail *Trail
+	}{{PruneJobs, o.Jobs, &s.jobTrail}, {PruneKeys, o.Keys, &s.keyTrail}} {
+		if p.since == nil {
+			continue
+		}
+		some = true
+		r.PruneOverdue = max(r.PruneOverdue, o.At.Sub(*p.since))
+		began := time.Now()
+		var deleted, found int
+		var last time.Time
+		if err := s.write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
+			deleted, found, last, err = tx.Prune(ctx, p.what, *p.since, limit)
+			return err
+		}); err != nil {
+			return some, err
+		}
+		if !last.IsZero() {
+			p.trail.Found(last)
+		}
+		r.AddPruned(deleted, found, limit, time.Since(began))
+	}
+	return some, nil
+}
+
+// outlook is what a look found to do.
+type outlook struct {
+	Due
+	promote, overdue bool
+	ready            []string
+	next             time.Duration // until the next promotion or end of a lease; < 0: none is known
+}
+
+// A look that compares the owners of claims with the living sidecars is quick, unless an
+// old snapshot keeps the index entries of claims that are gone. If it takes longer than
+// slowSearch, it is made every searchEvery only, and at once if a sidecar is known to be dead.
+const (
+	slowSearch  = 50 * time.Millisecond
+	searchEvery = 5 * time.Second
+)
+
+func (s *Store) look(ctx context.Context, w backends.Maintenance) (o outlook, err error) {
+	err = s.Again(ctx, func(ctx context.Context) (err error) {
+		s.owners.mu.Lock()
+		owners := !s.LocalTime().Before(s.owners.next)
+		s.owners.mu.Unlock()
+		o, err = s.lookOnce(ctx, w, owners)
+		if err == nil && o.Dead && !owners {
+			o, err = s.lookOnce(ctx, w, true)
+		}
+		return err
+	})
+	return o, err
+}
+
+func (s *Store) lookOnce(ctx context.Context, w backends.Maintenance, owners bool) (o outlook, err error) {
+	now := s.LocalTime()
+	policies := make([]backends.Policy, len(w.Waiting))
+	for i, q := range w.Waiting {
+		policies[i].Queue = q
+	}
+	seen := map[string]*learned{}
+	q := Question{
+		Prune: w.Prune, Owners: owners, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
+		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now),
+	}
+	if o.Due, err = s.driver.Look(ctx, q); err != nil {
+		return o, err
+	}
+	took := s.LocalTime().Sub(now)
+	if owners && took > slowSearch {
+		s.owners.mu.Lock()
+		s.owners.next = now.Add(searchEvery)
+		s.owners.mu.Unlock()
+	}
+	if w.Prune {
+		s.jobTrail.Looked(q.JobsFrom, now, took)
+		s.keyTrail.Looked(q.KeysFrom, now, took)
+	}
+	o.next = -1
+	for _, t := range []*time.Time{o.RunAt, o.DueAt} {
+		if t != nil && (o.next < 0 || t.Sub(o.At) < o.next) {
+			o.next = max(t.Sub(o.At), 0)
+		}
+	}
+	o.promote, o.overdue = o.RunAt != nil && !o.RunAt.After(o.At), o.DueAt != nil && !o.DueAt.After(o.At)
+	for i, queue := range w.Waiting {
+		switch l := seen[queue]; {
+		case o.Ready[i] || s.Cursors.Returned(queue, o.Returns[i]): // a claim has to look
+			o.ready = append(o.ready, queue)
+		case s.Cursors.Unproven && l.Whole:
+			s.Cursors.LookedAtWhole(queue, now, took)
+		case !s.Cursors.Unproven && !l.Left:
+			s.Cursors.Looked(queue, now, took)
+		}
+	}
+	return o, nil
+}

@@ -1,0 +1,111 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+const (
+	// MaxTries is how often a transaction is run.
+	MaxTries = 8
+	// RetryPause is the wait before the second try; it doubles with each.
+	RetryPause = 2 * time.Millisecond
+)
+
+// ErrNotAll says that Writer.Ack could not end all claims that it was sure to end. Nothing
+// was written.
+var ErrNotAll = errors.New("some acks need a look at their rows")
+
+// ErrAgain says that something changed under a transaction, which must be run again.
+var ErrAgain = errors.New("a row changed while the transaction looked at it")
+
+// write runs f in a transaction until that is committed, or certainly is not.
+func (s *Store) write(ctx context.Context, o TxOptions, f func(ctx context.Context, tx Tx) error) error {
+	return s.Again(ctx, func(ctx context.Context) error {
+		tx, err := s.driver.Begin(ctx, o)
+		if err != nil {
+			return err
+		}
+		if err := f(ctx, tx); err != nil {
+			tx.Rollback(ctx, err)
+			return err
+		}
+		return tx.Commit(ctx)
+	})
+}
+
+// read runs f on one state of the database.
+func (s *Store) read(ctx context.Context, f func(ctx context.Context, r Reader) error) error {
+	return s.Again(ctx, func(ctx context.Context) error { return s.driver.Read(ctx, f) })
+}
+
+// Again runs f until it succeeds, trying again is of no use, or the Store is closed. It
+// gives the error its kind. An error of f must mean that nothing was written, unless it is
+// backends.ErrUnknownOutcome.
+func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) error {
+	ctx, done := s.Bound(ctx)
+	defer done()
+	for try := 1; ; try++ {
+		if ctx.Err() != nil {
+			return s.Outcome(ctx, context.Cause(ctx))
+		}
+		err := f(ctx)
+		if err == nil || try == MaxTries || ctx.Err() != nil || Known(err) {
+			return s.Outcome(ctx, err)
+		}
+		again, cause, wait := s.driver.Retry(ctx, err)
+		if !again && !errors.Is(err, ErrAgain) {
+			return s.Outcome(ctx, err)
+		}
+		s.Meter.Retry(cause)
+		s.log.Debug("a transaction is retried", "place", s.address, "error", err)
+		if !Pause(ctx, max(wait, RetryPause)<<try) {
+			return s.Outcome(ctx, err)
+		}
+	}
+}
+
+// Outcome gives the error of a call its kind. If ctx ended, the error says what ended it.
+func (s *Store) Outcome(ctx context.Context, err error) error {
+	if err == nil || Known(err) {
+		return err
+	}
+	if ctx.Err() != nil && !s.driver.FromServer(err) {
+		return Interrupted(ctx, "waiting for "+s.address)
+	}
+	if errors.Is(err, ErrAgain) {
+		return backends.Unavailable(fmt.Errorf("%s: %w", s.address, err))
+	}
+	return s.driver.WithKind(err)
+}
+
+// Pause waits between half of d and one and a half times d. It returns false if ctx ended.
+func Pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d/2 + rand.N(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Known reports whether err has its kind already.
+func Known(err error) bool {
+	var u *backends.UnsupportedError
+	var l *backends.LockedError
+	return backends.Retryable(err) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
+		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrEvicted) ||
+		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
+}
+
+// Interrupted is the error of a call whose ctx ended and that changed nothing.
+func Interrupted(ctx context.Context, doing string) error {
+	return backends.Unavailable(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
+}

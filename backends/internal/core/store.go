@@ -1,0 +1,68 @@
+package core
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// Store is an open database. It implements backends.Backend (without Heartbeat and Close),
+// backends.Inspector and backends.Adopter's CommitWith and Query over a Driver. An engine
+// embeds it.
+type Store struct {
+	Meter   backends.Meter
+	Cursors cursor.Set
+
+	driver  Driver
+	traits  Traits
+	address string
+	log     *slog.Logger
+
+	lean      leanAcks
+	owners    ownerSearch
+	jobTrail  Trail
+	keyTrail  Trail
+	estimates Estimates
+
+	life context.Context // ends with the Store
+	end  context.CancelCauseFunc
+
+	// LocalTime is the clock of cursors and of maintenance. Tests replace it.
+	LocalTime func() time.Time
+}
+
+// Init prepares the Store for its first use. address names the database in messages.
+func (s *Store) Init(d Driver, address string, log *slog.Logger) {
+	s.driver, s.traits, s.address, s.log, s.LocalTime = d, d.Traits(), address, log, time.Now
+	s.life, s.end = context.WithCancelCause(context.Background())
+}
+
+// Life ends when the Store is closed.
+func (s *Store) Life() context.Context { return s.life }
+
+// Stop ends all calls under way with cause.
+func (s *Store) Stop(cause error) { s.end(cause) }
+
+// Bound is ctx, ending also when the Store is closed.
+func (s *Store) Bound(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// ownerSearch says when the owners of claims are compared with the living sidecars next.
+type ownerSearch struct {
+	mu   sync.Mutex
+	next time.Time
+}
+
+// Forget makes the Store look at everything again, as a new one does. Tests use it.
+func (s *Store) Forget() {
+	s.Cursors.Reset()
+	s.jobTrail, s.keyTrail, s.estimates, s.owners = Trail{}, Trail{}, Estimates{}, ownerSearch{}
+	s.lean.n.Store(0)
+}

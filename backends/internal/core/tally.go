@@ -1,0 +1,105 @@
+package core
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// PageRows is how many entries of an index one statement counts at most. Tests set it before
+// they begin.
+var PageRows = int64(2 * backends.StatsExact)
+
+// Counted is what a statement counted: rows of a queue in a state that come one behind the other.
+type Counted struct {
+	Queue  string
+	State  backends.State
+	N      int64
+	Oldest time.Duration // of ready and of claimed jobs; 0: it is not known
+}
+
+// Tally are the stats of all queues. The zero value has none.
+type Tally struct {
+	of    map[string]*backends.QueueStats
+	alone map[string]bool
+}
+
+// Of are the stats of a queue.
+func (t *Tally) Of(queue string) *backends.QueueStats {
+	if t.of == nil {
+		t.of, t.alone = make(map[string]*backends.QueueStats), make(map[string]bool)
+	}
+	q := t.of[queue]
+	if q == nil {
+		q = &backends.QueueStats{Queue: queue}
+		t.of[queue] = q
+	}
+	return q
+}
+
+// Count adds the entries of an index that is in the order of queues. page counts the first of
+// those after a group's queue (and state), limit at most. What a page may have cut off is counted
+// again with the next one. A queue that is larger than a page is passed over.
+func (t *Tally) Count(page func(after Counted, limit int64) ([]Counted, error)) error {
+	return t.count(PageRows, page)
+}
+
+func (t *Tally) count(limit int64, page func(after Counted, limit int64) ([]Counted, error)) error {
+	var after Counted
+	for {
+		all, err := page(after, limit)
+		if err != nil {
+			return err
+		}
+		n := int64(0)
+		for _, g := range all {
+			n += g.N
+		}
+		if n < limit {
+			t.add(all)
+			return nil
+		}
+		last := all[len(all)-1]
+		cut := slices.IndexFunc(all, func(g Counted) bool { return g.Queue == last.Queue && g.State == last.State })
+		if cut == 0 {
+			t.Of(last.Queue)
+			t.alone[last.Queue] = true
+			after = last
+			continue
+		}
+		t.add(all[:cut])
+		after = all[cut-1]
+	}
+}
+
+func (t *Tally) add(all []Counted) {
+	for _, g := range all {
+		q := t.Of(g.Queue)
+		switch g.State {
+		case backends.StateReady:
+			q.Ready, q.OldestReady = q.Ready+g.N, max(q.OldestReady, g.Oldest)
+		case backends.StateScheduled:
+			q.Scheduled += g.N
+		case backends.StateClaimed:
+			q.Claimed, q.OldestClaimed = q.Claimed+g.N, max(q.OldestClaimed, g.Oldest)
+		case backends.StateDone:
+			q.Done += g.N
+		case backends.StateDead:
+			q.Dead += g.N
+		}
+	}
+}
+
+// Add adds what a statement counted of all rows in a state.
+func (t *Tally) Add(g Counted) { t.add([]Counted{g}) }
+
+// All are the stats by name. Those of the queues that alone reports are not complete: each has
+// to be asked for on its own.
+func (t *Tally) All() (all []backends.QueueStats, alone func(queue string) bool) {
+	for _, name := range slices.Sorted(maps.Keys(t.of)) {
+		all = append(all, *t.of[name])
+	}
+	return all, func(queue string) bool { return t.alone[queue] }
+}

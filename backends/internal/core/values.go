@@ -1,0 +1,63 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Number is a job's id as the table has it; ok is false for what is none.
+func Number(id string) (n int64, ok bool) {
+	n, err := strconv.ParseInt(id, 10, 64)
+	return n, err == nil && n > 0 && strconv.FormatInt(n, 10) == id
+}
+
+// ID is the opposite of Number.
+func ID(n int64) string { return strconv.FormatInt(n, 10) }
+
+// MS is d in milliseconds, rounded up: what was asked for lasts at least so long.
+func MS(d time.Duration) int64 {
+	n := d.Milliseconds()
+	if d > time.Duration(n)*time.Millisecond {
+		n++
+	}
+	return n
+}
+
+// FromMS is the opposite of MS. A time that no Duration can hold is the longest one.
+func FromMS(n int64) time.Duration {
+	const most = int64(math.MaxInt64 / time.Millisecond)
+	return time.Duration(max(-most, min(n, most))) * time.Millisecond
+}
+
+// Never is Swept.Unusable for a scheduled job whose run_at is too late.
+func Never(id int64, place string) error {
+	return fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is not a time of the years 1 to 9999, so the job never becomes ready: set another run_at, or delete it", id, place)
+}
+
+// ReadHeaders reads a JSON object. What a plain INSERT put there that is no text
+// is given as its JSON. An object that Go can't read (nested more than 10,000 deep) is
+// given whole under the empty name: one such row must not keep others from being claimed.
+func ReadHeaders(s string) map[string]string {
+	if s == "" {
+		return nil
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(s), &raw); err != nil {
+		return map[string]string{"": s}
+	}
+	if len(raw) == 0 {
+		return nil
+	}
+	headers := make(map[string]string, len(raw))
+	for k, v := range raw {
+		var text string
+		if json.Unmarshal(v, &text) != nil || string(v) == "null" {
+			text = string(v)
+		}
+		headers[k] = text
+	}
+	return headers
+}

@@ -1,0 +1,197 @@
+package core
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// NewJob is a job to be stored and the answer about it. A Writer calls one of its methods.
+type NewJob struct {
+	*backends.NewJob
+	answer *backends.Stored
+	res    *backends.WriteResult
+	state  backends.State // of the first job with the key; empty: there is no answer yet
+	passed bool
+	same   []*backends.Stored // answers about later jobs of the batch with the same key
+}
+
+type jobKey struct{ queue, key string }
+
+// Stored says that the job has a row.
+func (j *NewJob) Stored(id int64, ready bool) {
+	*j.answer, j.state = backends.Stored{ID: ID(id)}, backends.StateScheduled
+	if ready {
+		addQueue(j.res, j.Queue)
+		j.state = backends.StateReady
+	}
+	j.tellSame()
+}
+
+// Duplicate says that another job has the key.
+func (j *NewJob) Duplicate(id int64, state backends.State) {
+	*j.answer, j.state = backends.Stored{ID: ID(id), Duplicate: true, State: state}, state
+	j.tellSame()
+}
+
+// tellSame answers about the later jobs with the key.
+func (j *NewJob) tellSame() {
+	for _, s := range j.same {
+		*s = backends.Stored{ID: j.answer.ID, Duplicate: true, State: j.state}
+	}
+}
+
+// PassedOver says that the job should have a row and has none.
+func (j *NewJob) PassedOver() { j.passed = true }
+
+// check is the error of a job without an answer.
+func (j *NewJob) check() error {
+	switch {
+	case j.passed, j.answer.ID == "" && j.Key == "":
+		return backends.Refused(ErrSilent)
+	case j.answer.ID == "":
+		return fmt.Errorf("%w: a key was forgotten", ErrAgain)
+	}
+	return nil
+}
+
+// insert queues the jobs of the writes that match, but for those of acks that are lost.
+func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
+	var all []*NewJob
+	for i, w := range k.batch.Writes {
+		res := &k.res.Writes[i]
+		if !which(w) || len(res.Lost) > 0 {
+			continue
+		}
+		jobs := jobsOf(w)
+		res.Stored = make([]backends.Stored, len(jobs))
+		for n := range jobs {
+			j := &NewJob{NewJob: &jobs[n], answer: &res.Stored[n], res: res}
+			if j.Key != "" {
+				key := jobKey{j.Queue, j.Key}
+				if first := k.keys[key]; first != nil {
+					if first.same = append(first.same, j.answer); first.state != "" {
+						first.tellSame()
+					}
+					continue
+				}
+				if k.keys == nil {
+					k.keys = map[jobKey]*NewJob{}
+				}
+				k.keys[key] = j
+			}
+			all = append(all, j)
+		}
+	}
+	if len(all) > 0 {
+		tx.Insert(all)
+		k.jobs = append(k.jobs, all...)
+	}
+}
+
+func jobsOf(w backends.Write) []backends.NewJob {
+	switch w := w.(type) {
+	case backends.Enqueue:
+		return w.Jobs
+	case backends.Ack:
+		return w.Enqueue
+	}
+	return nil
+}
+
+// leasesOf are the leases that a write is about.
+func leasesOf(w backends.Write) iter.Seq[backends.Lease] {
+	return func(yield func(backends.Lease) bool) {
+		if d, ok := w.(backends.Deliver); ok {
+			for _, x := range d.Deliveries {
+				if !yield(x.Lease) {
+					return
+				}
+			}
+			return
+		}
+		for _, l := range plainLeases(w) {
+			if !yield(l) {
+				return
+			}
+		}
+	}
+}
+
+func plainLeases(w backends.Write) []backends.Lease {
+	switch w := w.(type) {
+	case backends.Ack:
+		return w.Leases
+	case backends.Nack:
+		return w.Leases
+	case backends.Extend:
+		return w.Leases
+	case backends.Release:
+		return w.Leases
+	}
+	return nil
+}
+
+func leaseAt(w backends.Write, n int) backends.Lease {
+	if d, ok := w.(backends.Deliver); ok {
+		return d.Deliveries[n].Lease
+	}
+	return plainLeases(w)[n]
+}
+
+// queuesOf are the queues that claims ask for, each once.
+func queuesOf(claims []backends.Claim) (queues []string) {
+	for _, c := range claims {
+		for _, p := range c.Queues {
+			if !slices.Contains(queues, p.Queue) {
+				queues = append(queues, p.Queue)
+			}
+		}
+	}
+	return queues
+}
+
+// addQueue notes that a job of the queue became ready.
+func addQueue(r *backends.WriteResult, queue string) {
+	if !slices.Contains(r.MadeReady, queue) {
+		r.MadeReady = append(r.MadeReady, queue)
+	}
+}
+
+func compareIDs(a, b int64) int { return cmp.Compare(a, b) }
+
+func sortByID(all []*settle) {
+	slices.SortFunc(all, func(a, b *settle) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+func leasesIn(all []*settle) []Lease {
+	leases := make([]Lease, len(all))
+	for i, x := range all {
+		leases[i] = x.Lease
+	}
+	return leases
+}
+
+// giveBack is a job that became ready in its old position, and its queue's count of such.
+type giveBack struct {
+	queue    string
+	urgency  int32
+	position int64
+	returns  int64
+}
+
+// gaveBack makes the next claims begin where jobs were given back.
+func (s *Store) gaveBack(all []giveBack) {
+	if len(all) == 0 {
+		return
+	}
+	backs := make([]cursor.GiveBack, 0, len(all))
+	for _, b := range all {
+		backs = append(backs, cursor.GiveBack{Queue: b.queue, Spot: cursor.Spot{Urgency: b.urgency, Position: b.position}, Returns: b.returns})
+	}
+	s.Cursors.Back(backs)
+}

@@ -1,0 +1,16 @@
+package postgres
+
+import "github.com/qsidecar/qsidecar/backends/internal/core"
+
+// Short names of what the core has.
+var (
+	ms    = core.MS
+	pause = core.Pause
+	known = core.Known
+	ended = core.Interrupted
+)
+
+const (
+	maxTries   = core.MaxTries
+	retryPause = core.RetryPause
+)

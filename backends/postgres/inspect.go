@@ -1,0 +1,232 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// Stats implements core.Reader.
+func (t *tx) Stats(ctx context.Context, queues []string) (all []backends.QueueStats, err error) {
+	if queues == nil {
+		return t.statsOfAll(ctx)
+	}
+	all = make([]backends.QueueStats, len(queues))
+	for i, q := range queues {
+		t.statsOf(q, &all[i])
+	}
+	return all, t.send(ctx)
+}
+
+// statsOfAll counts all queues together, so that a queue with few jobs costs next to nothing.
+func (t *tx) statsOfAll(ctx context.Context) ([]backends.QueueStats, error) {
+	var tally core.Tally
+	t.each(t.s.sql.queuesPaused, func(rows pgx.Rows) error {
+		var q string
+		err := rows.Scan(&q)
+		tally.Of(q).Paused = true
+		return err
+	})
+	t.each(t.s.sql.queuesClaimed, func(rows pgx.Rows) error {
+		var now time.Time
+		var oldest *time.Time
+		c := core.Counted{State: backends.StateClaimed}
+		err := rows.Scan(&now, &c.Queue, &c.N, maybe{&oldest})
+		c.Oldest = age(now, oldest)
+		tally.Add(c)
+		return err
+	})
+	for _, sql := range []string{t.s.sql.queuesReady, t.s.sql.queuesScheduled, t.s.sql.queuesFinished} {
+		if err := tally.Count(func(after core.Counted, limit int64) (page []core.Counted, err error) {
+			args := []any{after.Queue, limit}
+			if sql == t.s.sql.queuesFinished {
+				args = append(args, string(after.State))
+			}
+			err = t.ask(ctx, sql, func(rows pgx.Rows) error {
+				var c core.Counted
+				err := rows.Scan(&c.Queue, &c.State, &c.N)
+				page = append(page, c)
+				return err
+			}, args...)
+			return page, err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	all, alone := tally.All()
+	var ready []string
+	index := make(map[string]int)
+	for i, q := range all {
+		index[q.Queue] = i
+		if alone(q.Queue) {
+			t.statsOf(q.Queue, &all[i])
+		} else if q.Ready > 0 {
+			ready = append(ready, q.Queue)
+		}
+	}
+	err := t.ask(ctx, t.s.sql.oldestOf, func(rows pgx.Rows) error {
+		var q string
+		var now time.Time
+		var oldest *time.Time
+		err := rows.Scan(&q, &now, maybe{&oldest})
+		all[index[q]].OldestReady = age(now, oldest)
+		return err
+	}, ready)
+	return all, err
+}
+
+// statsOf queues the counts of one queue.
+func (t *tx) statsOf(queue string, st *backends.QueueStats) {
+	st.Queue = queue
+	n := core.Counts(st)
+	t.each(t.s.sql.stats, func(rows pgx.Rows) error {
+		var now time.Time
+		var claimed, ready *time.Time
+		to := []any{&now}
+		for _, state := range states {
+			to = append(to, n[state])
+		}
+		if err := rows.Scan(append(to, &st.Paused, maybe{&claimed}, maybe{&ready})...); err != nil {
+			return err
+		}
+		st.OldestReady, st.OldestClaimed = age(now, ready), age(now, claimed)
+		return nil
+	}, queue, backends.StatsExact+1)
+}
+
+// age is how long ago an instant was: a millisecond at least, because 0 means that there
+// is none.
+func age(now time.Time, at *time.Time) time.Duration {
+	if at == nil {
+		return 0
+	}
+	return max(now.Sub(*at), time.Millisecond)
+}
+
+// listPlace is where a list of jobs goes on.
+type listPlace struct {
+	spot cursor.Spot
+	id   int64
+	at   pgtype.Timestamptz
+}
+
+var listStart = listPlace{spot: cursor.Beginning, at: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}
+
+// Place implements core.Reader.
+func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
+	from := listStart
+	err = t.ask(ctx, t.s.sql.place, func(rows pgx.Rows) error {
+		found = true
+		var run, claimed, finished pgtype.Timestamptz
+		if err := rows.Scan(&from.spot.Urgency, &from.spot.Position, &run, &claimed, &finished); err != nil {
+			return err
+		}
+		from.id = id
+		at := map[backends.State]pgtype.Timestamptz{
+			backends.StateScheduled: run, backends.StateClaimed: claimed, backends.StateDone: finished, backends.StateDead: finished,
+		}[p.State]
+		if at.Valid { // it may have left the state
+			from.at = at
+		}
+		return nil
+	}, id, p.Queue)
+	return from, found, err
+}
+
+// Sizes implements core.Reader.
+func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any, each func(id, bytes int64)) error {
+	from, ok := after.(listPlace)
+	if !ok {
+		from = listStart
+	}
+	sql, args := t.s.sql.chosen, []any{ids, p.Queue}
+	if ids == nil {
+		switch p.State {
+		case backends.StateReady:
+			sql, args = t.s.sql.peekReady, []any{p.Queue, from.spot.Urgency, from.spot.Position, p.Max}
+		case backends.StateScheduled:
+			sql, args = t.s.sql.peekScheduled, []any{p.Queue, from.at, from.id, p.Max}
+		case backends.StateClaimed:
+			sql, args = t.s.sql.peekClaimed, []any{p.Queue, from.at, from.id, p.Max}
+		default:
+			sql, args = t.s.sql.peekDone, []any{p.Queue, from.at, from.id, p.Max, string(p.State)}
+		}
+	}
+	return t.ask(ctx, sql, func(rows pgx.Rows) error {
+		var id, bytes int64
+		err := rows.Scan(&id, &bytes)
+		each(id, bytes)
+		return err
+	}, args...)
+}
+
+// Views implements core.Reader.
+func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []backends.View, err error) {
+	index := map[int64]int{}
+	t.each(t.s.sql.view, func(rows pgx.Rows) error {
+		id, v, err := scanView(rows)
+		if err != nil {
+			return fmt.Errorf("qsidecar_jobs row %d: %w", id, err)
+		}
+		index[id] = len(views)
+		views = append(views, v)
+		return nil
+	}, ids, queue)
+	err = t.ask(ctx, t.s.sql.failures, func(rows pgx.Rows) error {
+		var job int64
+		var f backends.Failure
+		if err := rows.Scan(&job, &f.Attempt, (*string)(&f.Cause), &f.Message, instant{&f.At}); err != nil {
+			return err
+		}
+		f.At = f.At.UTC()
+		if i, ok := index[job]; ok {
+			views[i].Failures = append(views[i].Failures, f)
+		}
+		return nil
+	}, ids)
+	return views, err
+}
+
+func scanView(rows pgx.Rows) (id int64, v backends.View, err error) {
+	var run, claimed, finished *time.Time
+	var headers, worker string
+	err = rows.Scan(&id, &v.Queue, (*string)(&v.State), &v.Payload, &v.Priority, &v.Attempt, &v.MaxAttempts, instant{&v.EnqueuedAt},
+		maybe{&run}, maybe{&claimed}, maybe{&finished}, &worker, &v.Key, &headers, &v.Result)
+	if err != nil {
+		return id, v, err
+	}
+	v.ID, v.EnqueuedAt = core.ID(id), v.EnqueuedAt.UTC()
+	if finished != nil {
+		v.FinishedAt = finished.UTC()
+	}
+	switch {
+	case v.State == backends.StateScheduled && run != nil:
+		v.RunAt = run.UTC()
+	case v.State == backends.StateClaimed && claimed != nil:
+		v.ClaimedAt, v.Worker = claimed.UTC(), worker
+	}
+	v.Headers = core.ReadHeaders(headers)
+	return id, v, nil
+}
+
+// ClaimedBy implements core.Reader.
+func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64, limit int) (all []backends.ClaimedJob, err error) {
+	err = t.ask(ctx, t.s.sql.claimedBy, func(rows pgx.Rows) error {
+		var j backends.ClaimedJob
+		var id, host, number int64
+		if err := rows.Scan(&id, &host, &number, &j.Queue, &j.Timed); err != nil {
+			return err
+		}
+		j.Lease = backends.Lease{Job: core.ID(id), Token: backends.Token{Host: backends.Identity(host), Number: uint64(number)}}
+		all = append(all, j)
+		return nil
+	}, int64(owner), after, limit)
+	return all, err
+}

@@ -1,0 +1,114 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// Look implements core.Driver, in one statement.
+func (d driver) Look(ctx context.Context, q core.Question) (o core.Due, err error) {
+	s := d.Store
+	if s.pooled { // a session of the Store's own has read the epoch
+		epoch, err := s.readEpoch(ctx, s.pool)
+		if err != nil {
+			return o, err
+		}
+		s.enter(epoch)
+	}
+	p := piecesOf(q.Pieces, func(i int) string { return q.Waiting[i] })
+	var ready []int32
+	var never *int64
+	err = s.rows(ctx, func(rows pgx.Rows) error {
+		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, maybe{&o.Keys}, &o.Lost, &ready, &o.Returns, &never)
+	}, s.sql.look, q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), orNull(q.KeysFrom))
+	o.Ready = make([]bool, len(q.Waiting))
+	for _, n := range ready {
+		o.Ready[n-1] = true
+	}
+	if never != nil {
+		o.Never = *never
+	}
+	return o, err
+}
+
+// orNull is an instant, or NULL for the zero one.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// Promote implements core.Maintainer.
+func (t *tx) Promote(ctx context.Context, _ core.Due, limit int, promoted func(queue string)) (seen int, err error) {
+	err = t.ask(ctx, t.s.sql.promote, func(rows pgx.Rows) error {
+		var queue string
+		err := rows.Scan(&queue)
+		seen++
+		promoted(queue)
+		return err
+	}, limit)
+	return seen, err
+}
+
+// lockRows runs a statement that locks rows.
+func (t *tx) lockRows(ctx context.Context, sql string, args ...any) (all []*core.Row, err error) {
+	err = t.ask(ctx, sql, func(rows pgx.Rows) error {
+		r, err := scanRow(rows)
+		all = append(all, r)
+		return err
+	}, args...)
+	return all, err
+}
+
+// LockDue implements core.Maintainer.
+func (t *tx) LockDue(ctx context.Context, _ core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	rows, err = t.lockRows(ctx, t.s.sql.lockDue, limit)
+	return rows, len(rows), err
+}
+
+// LockLost implements core.Maintainer.
+func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	all, err := t.lockRows(ctx, t.s.sql.lockLost, d.Lost, limit)
+	for _, r := range all {
+		if r.Lease == 0 {
+			rows = append(rows, r)
+		}
+	}
+	return rows, len(all), err
+}
+
+// MarkDead implements core.Maintainer.
+func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
+	var host, heartbeats []int64
+	for _, s := range suspects {
+		host, heartbeats = append(host, int64(s.Host)), append(heartbeats, int64(s.Heartbeats))
+	}
+	t.add(t.s.sql.markDead, nil, host, heartbeats)
+	return nil
+}
+
+// Forget implements core.Maintainer.
+func (t *tx) Forget(context.Context, core.Due) error {
+	t.add(t.s.sql.forget, nil)
+	return nil
+}
+
+// Prune implements core.Maintainer.
+func (t *tx) Prune(ctx context.Context, what core.Pruned, from time.Time, limit int) (deleted, found int, last time.Time, err error) {
+	sql := t.s.sql.pruneJobs
+	if what == core.PruneKeys {
+		sql = t.s.sql.pruneKeys
+	}
+	var at *time.Time
+	err = t.ask(ctx, sql, func(rows pgx.Rows) error { return rows.Scan(&deleted, maybe{&at}) }, limit, from)
+	if at != nil {
+		last = *at
+	}
+	return deleted, deleted, last, err
+}

@@ -1,0 +1,268 @@
+package postgres
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// newJobs are the arrays that a statement inserts from.
+type newJobs struct {
+	queue, headers []string
+	payload        [][]byte
+	priority       []int16
+	delay, timeout []int64
+	runAt          []*time.Time
+	max            []int16
+	key            []string
+	ttl            []int64
+}
+
+func (c *newJobs) add(j *core.NewJob) {
+	headers := ""
+	if len(j.Headers) > 0 {
+		text, _ := json.Marshal(j.Headers) // a map of texts cannot fail
+		headers = string(text)
+	}
+	payload := j.Payload
+	if payload == nil {
+		payload = []byte{} // nil would be NULL
+	}
+	var runAt *time.Time
+	if j.Delay <= 0 && !j.RunAt.IsZero() {
+		runAt = &j.RunAt
+	}
+	c.queue, c.payload, c.headers = append(c.queue, j.Queue), append(c.payload, payload), append(c.headers, headers)
+	c.priority, c.max = append(c.priority, j.Priority), append(c.max, int16(j.MaxAttempts))
+	c.delay, c.timeout = append(c.delay, max(core.MS(j.Delay), 0)), append(c.timeout, core.MS(j.Timeout))
+	c.runAt = append(c.runAt, runAt)
+	c.key, c.ttl = append(c.key, j.Key), append(c.ttl, core.MS(j.KeyTTL))
+}
+
+// Insert implements core.Writer. Jobs without a key take the shorter statement.
+func (t *tx) Insert(jobs []*core.NewJob) {
+	var plain, keyed []*core.NewJob
+	for _, j := range jobs {
+		if j.Key == "" {
+			plain = append(plain, j)
+		} else {
+			keyed = append(keyed, j)
+		}
+	}
+	t.insertPlain(plain)
+	t.insertKeyed(keyed)
+}
+
+func (t *tx) insertPlain(jobs []*core.NewJob) {
+	if len(jobs) == 0 {
+		return
+	}
+	var c newJobs
+	for _, j := range jobs {
+		c.add(j)
+	}
+	i := 0
+	t.each(t.s.sql.insert, func(rows pgx.Rows) error {
+		var id int64
+		var ready bool
+		if err := rows.Scan(&id, &ready); err != nil {
+			return err
+		}
+		if i == len(jobs) {
+			return fmt.Errorf("an INSERT of %d jobs returned more rows", i)
+		}
+		jobs[i].Stored(id, ready)
+		i++
+		return nil
+	}, c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers)
+}
+
+// insertKeyed stores the jobs whose keys are free. A second statement, whose snapshot is
+// younger, finds the first jobs of the other keys.
+func (t *tx) insertKeyed(jobs []*core.NewJob) {
+	if len(jobs) == 0 {
+		return
+	}
+	var c newJobs
+	for _, j := range jobs {
+		c.add(j)
+	}
+	toStore := map[int64]*core.NewJob{} // by the id that it is to have
+	duplicate := map[int64]bool{}       // by index
+	t.each(t.s.sql.insertKeyed, func(rows pgx.Rows) error {
+		var n *int64
+		var id int64
+		var own bool
+		var ready *bool
+		if err := rows.Scan(&n, &id, &own, &ready); err != nil {
+			return err
+		}
+		switch {
+		case n == nil: // it was stored
+			toStore[id].Stored(id, *ready)
+			delete(toStore, id)
+		case own:
+			toStore[id] = jobs[*n-1]
+		default:
+			duplicate[*n-1] = true
+		}
+		return nil
+	}, c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers, c.key, c.ttl)
+	t.add(t.s.sql.keyed, func(rows pgx.Rows) error {
+		for _, j := range toStore {
+			j.PassedOver()
+		}
+		for rows.Next() {
+			var n, id int64
+			var state string
+			if err := rows.Scan(&n, &id, &state); err != nil {
+				return err
+			}
+			if duplicate[n-1] {
+				jobs[n-1].Duplicate(id, backends.State(state))
+			}
+		}
+		return nil
+	}, c.queue, c.key)
+}
+
+// leases are leases as the arrays that statements want, in ascending order of ids.
+type leases struct{ id, host, number []int64 }
+
+func arrays(all []core.Lease) (l leases) {
+	for _, x := range all {
+		l.id, l.host, l.number = append(l.id, x.ID), append(l.host, x.Host), append(l.number, x.Number)
+	}
+	return l
+}
+
+// found calls f with the indexes that a statement returns; they begin at 1 there.
+func found(f func(i int)) func(rows pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var n int
+		if err := rows.Scan(&n); err != nil {
+			return err
+		}
+		f(n - 1)
+		return nil
+	}
+}
+
+// Ack implements core.Writer. It deletes jobs that are not kept and have no key.
+func (t *tx) Ack(all []core.Lease, ended func(i int)) (sure bool) {
+	l := arrays(all)
+	t.each(t.s.sql.ack, found(ended), l.id, l.host, l.number)
+	return false
+}
+
+// Deliver implements core.Writer.
+func (t *tx) Deliver(all []core.Lease, workers []string, recorded func(i int)) {
+	l := arrays(all)
+	t.each(t.s.sql.deliver, found(recorded), l.id, l.host, l.number, workers)
+}
+
+// Lock implements core.Writer.
+func (t *tx) Lock(ids []int64, found func(*core.Row)) {
+	t.each(t.s.sql.lock, func(rows pgx.Rows) error {
+		r, err := scanRow(rows)
+		if err == nil {
+			found(r)
+		}
+		return err
+	}, ids)
+}
+
+// scanRow reads a row of rowColumns.
+func scanRow(rows pgx.Rows) (*core.Row, error) {
+	var r core.Row
+	var host, number, owner, lease, backoff, backoffMax int64
+	if err := rows.Scan(&r.ID, &r.Queue, &r.Key, &r.Priority, &r.Position, &r.Fence, &host, &number, &owner, &lease,
+		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, (*string)(&r.Cause)); err != nil {
+		return nil, err
+	}
+	r.Token, r.Owner = backends.Token{Host: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)
+	r.Lease, r.Backoff, r.BackoffMax = core.FromMS(lease), core.FromMS(backoff), core.FromMS(backoffMax)
+	return &r, nil
+}
+
+// Change implements core.Writer.
+func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
+	byID := make(map[int64]*core.Row, len(rows))
+	var deleted []int64
+	var ended endings
+	var renewed renewals
+	for _, r := range rows {
+		byID[r.ID] = r
+		switch r.Change.Kind {
+		case core.Deleted:
+			deleted = append(deleted, r.ID)
+		case core.Ended:
+			ended.add(r)
+		case core.Renewed:
+			renewed.add(r)
+		}
+	}
+	note := func(rows pgx.Rows) error {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		changed(byID[id])
+		return nil
+	}
+	if len(deleted) > 0 {
+		t.each(t.s.sql.deleteDone, note, deleted)
+	}
+	if len(renewed.id) > 0 {
+		x := &renewed
+		t.each(t.s.sql.renewClaims, note, x.id, x.attempts, x.lease, x.owner, x.newDue, x.setWorker, x.worker)
+	}
+	if len(ended.id) > 0 {
+		x := &ended
+		t.each(t.s.sql.endClaims, func(rows pgx.Rows) error {
+			var id, returns int64
+			if err := rows.Scan(&id, &returns); err != nil {
+				return err
+			}
+			if changed(byID[id]); returns > 0 {
+				gaveBack(byID[id].Queue, returns)
+			}
+			return nil
+		}, x.id, x.state, x.attempts, x.losses, x.unrecorded, x.back, x.delay, x.cause, x.message, x.result)
+	}
+}
+
+// endings are the arrays of claims that end and whose jobs stay.
+type endings struct {
+	id, attempts, losses, unrecorded, delay []int64
+	state, cause, message                   []string
+	back                                    []bool
+	result                                  [][]byte
+}
+
+func (x *endings) add(r *core.Row) {
+	c := &r.Change
+	x.id, x.state, x.attempts = append(x.id, r.ID), append(x.state, string(c.State)), append(x.attempts, int64(c.Attempts))
+	x.losses, x.unrecorded = append(x.losses, int64(c.Losses)), append(x.unrecorded, int64(c.PrefetchLosses))
+	x.back, x.delay = append(x.back, c.SamePosition), append(x.delay, core.MS(c.Delay))
+	x.cause, x.message, x.result = append(x.cause, string(c.Cause)), append(x.message, c.Message), append(x.result, c.Result)
+}
+
+// renewals are the arrays of claims that go on.
+type renewals struct {
+	id, attempts, lease, owner []int64
+	newDue, setWorker          []bool
+	worker                     []string
+}
+
+func (x *renewals) add(r *core.Row) {
+	c := &r.Change
+	x.id, x.attempts, x.lease = append(x.id, r.ID), append(x.attempts, int64(c.Attempts)), append(x.lease, max(core.MS(c.Lease), 0))
+	x.owner, x.newDue = append(x.owner, int64(c.Owner)), append(x.newDue, c.NewDue)
+	x.setWorker, x.worker = append(x.setWorker, c.SetWorker), append(x.worker, c.Worker)
+}
