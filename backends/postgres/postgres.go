@@ -103,7 +103,7 @@ var _ core.Driver = driver{}
 
 // Traits implements core.Driver.
 func (driver) Traits() core.Traits {
-	return core.Traits{Ordered: true, Silent: true, FastDeliver: true}
+	return core.Traits{Silent: true, FastDeliver: true}
 }
 
 // MadeReady implements core.Driver.

@@ -45,7 +45,7 @@ func (c *newJobs) add(j *core.NewJob) {
 }
 
 // Insert implements core.Writer. Jobs without a key take the shorter statement.
-func (t *tx) Insert(jobs []*core.NewJob) {
+func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 	var plain, keyed []*core.NewJob
 	for _, j := range jobs {
 		if j.Key == "" {
@@ -56,6 +56,7 @@ func (t *tx) Insert(jobs []*core.NewJob) {
 	}
 	t.insertPlain(plain)
 	t.insertKeyed(keyed)
+	return false
 }
 
 func (t *tx) insertPlain(jobs []*core.NewJob) {

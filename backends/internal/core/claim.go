@@ -75,13 +75,38 @@ type TooLarge struct {
 	Message  string
 }
 
-// startClaims queues the first run of each claim.
+// startClaims queues the claims' first statements.
 func (k *Commit) startClaims(ctx context.Context, tx Tx) {
 	if len(k.batch.Claims) == 0 {
 		return
 	}
+	if own, ok := tx.(OwnClaimer); ok {
+		k.claims = own.StartClaims(k.batch.Host, k.batch.Claims)
+		return
+	}
+	k.claims = k.s.startRuns(ctx, tx.(claimTx), k.batch)
+}
+
+// claimTx is a transaction that claims by runs.
+type claimTx interface {
+	Claimer
+	Flush(ctx context.Context) error
+}
+
+// runs are the claims of one batch.
+type runs struct {
+	s      *Store
+	tx     claimTx
+	claims []*claim
+	queues []string // of all claims
+	state  ClaimState
+}
+
+// startRuns queues the first run of each claim.
+func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch) *runs {
+	x := &runs{s: s, tx: tx, queues: queuesOf(b.Claims)}
 	var queues []string
-	for _, c := range k.batch.Claims {
+	for _, c := range b.Claims {
 		for _, p := range c.Queues {
 			if !p.LIFO && !slices.Contains(queues, p.Queue) {
 				queues = append(queues, p.Queue)
@@ -89,42 +114,51 @@ func (k *Commit) startClaims(ctx context.Context, tx Tx) {
 		}
 	}
 	tx.Prove(ctx, queues)
-	for _, c := range k.batch.Claims {
+	for _, c := range b.Claims {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
-		cl := &claim{Claim: c, s: k.s, sidecar: k.batch.Host, left: c.MaxBytes, learned: map[string]*learned{}}
-		k.claims = append(k.claims, cl)
+		cl := &claim{Claim: c, s: s, sidecar: b.Host, left: c.MaxBytes, learned: map[string]*learned{}}
+		x.claims = append(x.claims, cl)
 		cl.next()
 		cl.ask(tx)
 	}
+	return x
 }
 
-// finishClaims asks again, in rounds, where claims may get more.
-func (k *Commit) finishClaims(ctx context.Context, tx Tx) error {
-	if len(k.claims) == 0 {
-		return nil
-	}
-	queues := queuesOf(k.batch.Claims)
+// Finish implements Claims. It asks again, in rounds, where claims may get more.
+func (x *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err error) {
 	for {
-		k.state = tx.ClaimState()
+		x.state = x.tx.ClaimState()
 		more := false
-		for _, c := range k.claims {
-			more = c.goOn(tx, queues, k.state) || more
+		for _, c := range x.claims {
+			more = c.goOn(x.tx, x.queues, x.state) || more
 		}
 		if !more {
 			break
 		}
-		if err := tx.Flush(ctx); err != nil {
-			return err
+		if err := x.tx.Flush(ctx); err != nil {
+			return nil, err
 		}
 	}
-	for _, c := range k.claims {
-		k.res.Claims = append(k.res.Claims, c.res)
+	for _, c := range x.claims {
+		all = append(all, c.res)
 	}
-	return nil
+	return all, nil
+}
+
+// Committed implements Claims. It tells the cursors what the claims saw.
+func (x *runs) Committed() {
+	for _, c := range x.claims {
+		for queue, l := range c.learned {
+			l.Returns = x.state.Returns[slices.Index(x.queues, queue)]
+			l.Began, l.Ended, l.Begun, l.Below = x.state.Began, x.state.Ended, x.state.Begun, x.state.Below
+			l.Took = x.s.LocalTime().Sub(l.Asked)
+			x.s.Cursors.Learn(queue, l.Learned)
+		}
+	}
 }
 
 // goOn asks again if the claim may get more. It returns false if the claim is done.
-func (c *claim) goOn(tx Tx, queues []string, state ClaimState) bool {
+func (c *claim) goOn(tx claimTx, queues []string, state ClaimState) bool {
 	switch {
 	case c.done:
 		return false
@@ -188,7 +222,7 @@ func (c *claim) next() {
 }
 
 // ask queues the run's statement.
-func (c *claim) ask(tx Tx) {
+func (c *claim) ask(tx claimTx) {
 	if c.done {
 		return
 	}
@@ -215,7 +249,11 @@ func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now t
 				seen[p.Queue] = l
 			}
 			var whole bool
-			segments, whole = s.Cursors.Pieces(p.Queue, now)
+			if whole = true; s.Cursors.Unproven {
+				segments = s.Cursors.Segments(p.Queue, now, false)
+			} else {
+				segments, whole = s.Cursors.Pieces(p.Queue, now)
+			}
 			l.Left = !whole
 			l.toTheEnd = segments[len(segments)-1].To == cursor.End // nothing is behind
 			l.Whole = l.Whole || segments[0] == cursor.Whole
@@ -267,23 +305,10 @@ func (r *Run) LeftOver(queue int, id, size int64) {
 }
 
 // bury makes the jobs that are too large dead.
-func (c *claim) bury(tx Tx) {
+func (c *claim) bury(tx claimTx) {
 	for _, l := range c.large {
 		c.res.Failed.Add(l.Policy.Queue, backends.CauseTooLarge, true)
 	}
 	tx.Bury(c.large)
 	c.large = nil
-}
-
-// learn tells the cursors what the committed claims saw.
-func (k *Commit) learn() {
-	queues := queuesOf(k.batch.Claims)
-	for _, c := range k.claims {
-		for queue, l := range c.learned {
-			l.Returns = k.state.Returns[slices.Index(queues, queue)]
-			l.Began, l.Ended, l.Begun, l.Below = k.state.Began, k.state.Ended, k.state.Begun, k.state.Below
-			l.Took = k.s.LocalTime().Sub(l.Asked)
-			k.s.Cursors.Learn(queue, l.Learned)
-		}
-	}
 }

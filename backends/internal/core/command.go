@@ -25,7 +25,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return count, count > 0, err
 	}
 	var backs []giveBack
-	err = s.write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
+	err = s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
 		backs, count = nil, 0
 		switch c.Kind {
 		case backends.Retry:
@@ -90,7 +90,7 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 	var last any
 	for left > 0 {
 		var r Retried
-		if err := s.write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows), whole)
 			return err
 		}); err != nil {
@@ -128,7 +128,7 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 	}
 	for left > 0 {
 		var n int64
-		if err := s.write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
 			n, err = tx.Purge(ctx, c.Queue, c.State, min(left, BatchRows))
 			return err
 		}); err != nil {

@@ -18,10 +18,10 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 // CommitWith implements backends.Adopter.
 func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
 	k := s.NewCommit(b, hooks)
-	err := s.write(ctx, k.Options(), k.Run)
+	err := s.Write(ctx, k.Options(), k.Run)
 	if errors.Is(err, ErrNotAll) {
 		k.fast = false
-		err = s.write(ctx, k.Options(), k.Run)
+		err = s.Write(ctx, k.Options(), k.Run)
 	}
 	if err != nil {
 		return backends.Results{}, err
@@ -46,9 +46,9 @@ type Commit struct {
 	rows    map[int64]*Row
 	jobs    []*NewJob // that were queued for insertion
 	keys    map[jobKey]*NewJob
-	changed int // rows whose change was not confirmed yet
-	claims  []*claim
-	state   ClaimState
+	changed int    // rows whose change was not confirmed yet
+	claims  Claims // nil: they are not queued yet
+	pending bool   // see Writer.Insert
 	backs   []giveBack
 }
 
@@ -77,7 +77,8 @@ func (k *Commit) Options() TxOptions {
 // Run carries the batch out in a transaction, up to the commit.
 func (k *Commit) Run(ctx context.Context, tx Tx) error {
 	k.batch = k.given
-	k.res, k.settles, k.rows, k.jobs, k.keys, k.changed, k.claims, k.backs = backends.Results{}, nil, map[int64]*Row{}, nil, nil, 0, nil, nil
+	k.res, k.settles, k.rows, k.jobs, k.keys = backends.Results{}, nil, map[int64]*Row{}, nil, nil
+	k.changed, k.claims, k.pending, k.backs = 0, nil, false, nil
 	if k.hooks.Before != nil {
 		k.batch.Writes = slices.Clone(k.given.Writes) // the hook may add some at each try
 		if err := k.hooks.Before(ctx, tx, &k.batch); err != nil {
@@ -88,8 +89,11 @@ func (k *Commit) Run(ctx context.Context, tx Tx) error {
 	if err := k.writes(ctx, tx); err != nil {
 		return err
 	}
-	if err := k.finishClaims(ctx, tx); err != nil {
-		return err
+	if k.claims != nil {
+		var err error
+		if k.res.Claims, err = k.claims.Finish(ctx); err != nil {
+			return err
+		}
 	}
 	if err := k.check(); err != nil {
 		return err
@@ -107,13 +111,14 @@ func (k *Commit) writes(ctx context.Context, tx Tx) error {
 	k.insert(tx, func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is })
 	answers := k.queueFast(tx, fast)
 	look := k.queueLocks(tx, func(x *settle) bool { return !k.isFast(x, fast) })
-	if (k.s.traits.Ordered || len(k.jobs) == 0) && !k.mayFree(look) {
+	if !k.pending && !k.mayFree(look) {
 		k.startClaims(ctx, tx)
 	}
-	if answers || look || len(k.claims) > 0 {
+	if answers || look || k.claims != nil || k.pending && len(k.batch.Claims) > 0 {
 		if err := tx.Flush(ctx); err != nil {
 			return err
 		}
+		k.pending = false
 	}
 	if answers && k.queueLocks(tx, func(x *settle) bool { return k.isFast(x, fast) && !x.done }) {
 		if err := tx.Flush(ctx); err != nil {
@@ -121,13 +126,12 @@ func (k *Commit) writes(ctx context.Context, tx Tx) error {
 		}
 	}
 	k.apply()
-	stored := len(k.jobs)
 	k.insert(tx, func(w backends.Write) bool { a, is := w.(backends.Ack); return is && len(a.Enqueue) > 0 })
 	k.change(tx)
-	if len(k.claims) > 0 || len(k.batch.Claims) == 0 {
+	if k.claims != nil || len(k.batch.Claims) == 0 {
 		return k.flushIf(ctx, tx, k.s.traits.Silent && (len(k.jobs) > 0 || k.changed > 0))
 	}
-	if err := k.flushIf(ctx, tx, !k.s.traits.Ordered && len(k.jobs) > stored); err != nil {
+	if err := k.flushIf(ctx, tx, k.pending); err != nil {
 		return err
 	}
 	k.startClaims(ctx, tx)
@@ -174,7 +178,7 @@ func (k *Commit) isFast(x *settle, fast bool) bool {
 	}
 	switch w := k.batch.Writes[x.write].(type) {
 	case backends.Ack:
-		return len(w.Enqueue) == 0 && w.Result == nil
+		return len(w.Enqueue) == 0
 	case backends.Deliver:
 		return k.s.traits.FastDeliver
 	}
@@ -344,7 +348,9 @@ func (k *Commit) check() error {
 // Committed tells the cursors what the committed transaction did, and returns the results.
 func (k *Commit) Committed() backends.Results {
 	k.s.gaveBack(k.backs)
-	k.learn()
+	if k.claims != nil {
+		k.claims.Committed()
+	}
 	var queues []string
 	for i := range k.res.Writes {
 		queues = append(queues, k.res.Writes[i].MadeReady...)

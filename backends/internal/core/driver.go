@@ -44,10 +44,6 @@ type Driver interface {
 
 // Traits say how an engine differs where the core has to know.
 type Traits struct {
-	// Ordered: Insert has stored its jobs with the statements that it queues, so a claim
-	// that is queued behind it sees them. Otherwise it needs a Flush between.
-	Ordered bool
-
 	// Silent: a trigger, or a policy, can keep a row from being stored or changed without
 	// an error. The core then waits for all answers before the commit and checks them.
 	Silent bool
@@ -88,20 +84,19 @@ type Tx interface {
 	// Rollback ends the transaction after cause.
 	Rollback(ctx context.Context, cause error)
 
-	// ClaimState is what the last Flush of a transaction with a Sidecar saw.
-	ClaimState() ClaimState
-
 	Writer
-	Claimer
 	Maintainer
 	Commander
+
+	// And Claimer or OwnClaimer.
 }
 
 // Writer stores jobs and changes claimed ones.
 type Writer interface {
 	// Insert stores jobs in their order, or finds the first job with the same key, and
-	// calls Stored, Duplicate or PassedOver of each. No two have the same queue and key.
-	Insert(jobs []*NewJob)
+	// calls Stored, Duplicate or PassedOver of each. No two have the same queue and key. If
+	// pending is true, a claim must be queued behind the next Flush to see the jobs.
+	Insert(jobs []*NewJob) (pending bool)
 
 	// Ack ends claims by one statement, as far as it can, and calls ended with the index
 	// of each. Leases are in ascending order of ids, which are distinct. The statement need
@@ -124,8 +119,11 @@ type Writer interface {
 	Change(rows []*Row, changed func(*Row), gaveBack func(queue string, returns int64))
 }
 
-// Claimer finds ready jobs.
+// Claimer is a Tx that claims by runs: one statement for queues of one order.
 type Claimer interface {
+	// ClaimState is what the last Flush of a transaction with a Sidecar saw.
+	ClaimState() ClaimState
+
 	// Claim queues the statement for a run. It calls Give of the run once.
 	Claim(r *Run)
 
@@ -134,6 +132,21 @@ type Claimer interface {
 
 	// Prove may move the floors of the queues' cursors, now or after the commit.
 	Prove(ctx context.Context, queues []string)
+}
+
+// OwnClaimer is a Tx that claims in another way.
+type OwnClaimer interface {
+	// StartClaims queues the claims' first statements.
+	StartClaims(sidecar backends.Identity, claims []backends.Claim) Claims
+}
+
+// Claims are claims under way.
+type Claims interface {
+	// Finish is called after a Flush. It returns when no claim can get more.
+	Finish(ctx context.Context) ([]backends.ClaimResult, error)
+
+	// Committed is called once the transaction is committed.
+	Committed()
 }
 
 // ClaimState is what a transaction that claims knows at the end of a Flush.

@@ -35,8 +35,16 @@ type Due struct {
 	Returns []int64 // of Waiting: how often jobs were given back
 	Never   int64   // a scheduled job that never becomes due; 0: there is none
 
+	Promote  bool // there is something to promote, whatever RunAt says
+	MoreLost bool // Lost may not be all
+
 	// Details are for the engine's own Maintainer.
 	Details any
+}
+
+// Tidier is a Driver with something else to clean up when maintenance prunes.
+type Tidier interface {
+	Tidy(ctx context.Context, limit int) error
 }
 
 // Maintain implements backends.Backend. If nothing is due it only looks.
@@ -66,11 +74,17 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 	if err != nil {
 		return r, err
 	}
+	if t, ok := s.driver.(Tidier); ok && w.Prune {
+		if err := t.Tidy(ctx, w.Limit); err != nil {
+			return r, err
+		}
+	}
 	if changed || pruned {
 		w.Prune = false
 		if o, err = s.look(ctx, w); err != nil {
 			return r, err
 		}
+		r.More = r.More || o.MoreLost && len(o.Lost) > 0
 	}
 	r.Ready, r.Next = o.ready, o.next
 	return r, nil
@@ -126,7 +140,7 @@ type stepResult struct {
 // step runs f as one transaction, and adds what it did to r once that is committed.
 func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(ctx context.Context, tx Tx, b *stepResult) error) error {
 	var b stepResult
-	if err := s.write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
+	if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
 		b = stepResult{reaped: map[backends.Cause]int{}}
 		return f(ctx, tx, &b)
 	}); err != nil {
@@ -182,7 +196,7 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o outlook, r 
 		began := time.Now()
 		var deleted, found int
 		var last time.Time
-		if err := s.write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.Write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
 			deleted, found, last, err = tx.Prune(ctx, p.what, *p.since, limit)
 			return err
 		}); err != nil {
@@ -256,7 +270,7 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Maintenance, owners boo
 			o.next = max(t.Sub(o.At), 0)
 		}
 	}
-	o.promote, o.overdue = o.RunAt != nil && !o.RunAt.After(o.At), o.DueAt != nil && !o.DueAt.After(o.At)
+	o.promote, o.overdue = o.Promote || o.RunAt != nil && !o.RunAt.After(o.At), o.DueAt != nil && !o.DueAt.After(o.At)
 	for i, queue := range w.Waiting {
 		switch l := seen[queue]; {
 		case o.Ready[i] || s.Cursors.Returned(queue, o.Returns[i]): // a claim has to look

@@ -24,8 +24,8 @@ var ErrNotAll = errors.New("some acks need a look at their rows")
 // ErrAgain says that something changed under a transaction, which must be run again.
 var ErrAgain = errors.New("a row changed while the transaction looked at it")
 
-// write runs f in a transaction until that is committed, or certainly is not.
-func (s *Store) write(ctx context.Context, o TxOptions, f func(ctx context.Context, tx Tx) error) error {
+// Write runs f in a transaction until that is committed, or certainly is not.
+func (s *Store) Write(ctx context.Context, o TxOptions, f func(ctx context.Context, tx Tx) error) error {
 	return s.Again(ctx, func(ctx context.Context) error {
 		tx, err := s.driver.Begin(ctx, o)
 		if err != nil {
@@ -55,7 +55,10 @@ func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) er
 			return s.Outcome(ctx, context.Cause(ctx))
 		}
 		err := f(ctx)
-		if err == nil || try == MaxTries || ctx.Err() != nil || Known(err) {
+		switch {
+		case errors.Is(err, ErrNotAll):
+			return err
+		case err == nil || try == MaxTries || ctx.Err() != nil || Known(err):
 			return s.Outcome(ctx, err)
 		}
 		again, cause, wait := s.driver.Retry(ctx, err)

@@ -35,6 +35,7 @@ type Row struct {
 	Cause     backends.Cause // set by Maintainer.LockDue and LockLost
 
 	Change Change
+	Engine any // what else the engine knows of the row
 }
 
 // ChangeKind is what a transaction does to a row.

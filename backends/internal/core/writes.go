@@ -88,7 +88,7 @@ func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 		}
 	}
 	if len(all) > 0 {
-		tx.Insert(all)
+		k.pending = tx.Insert(all) || k.pending
 		k.jobs = append(k.jobs, all...)
 	}
 }
