@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var _ backends.Adopter = (*Store)(nil)
@@ -20,50 +19,13 @@ var _ backends.Adopter = (*Store)(nil)
 const rowWait = time.Second
 
 // CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
-	k := &commitment{s: s, lean: also.After == nil && onlyAcks(b.Writes) && !s.kept.seen()}
-	run := k.with(b, also)
-	err := s.write(ctx, run)
-	if errors.Is(err, errNotLean) {
-		k.lean = false
-		err = s.write(ctx, run)
-	}
-	if err != nil {
-		return backends.Results{}, err
-	}
-	k.learn()
-	return k.res, nil
+func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+	res, err := s.Store.CommitWith(ctx, b, hooks)
+	return res, err
 }
 
-// with is the batch as a work, with more in its transaction.
-func (k *commitment) with(b backends.Batch, also backends.TxHooks) work {
-	return func(ctx context.Context, t *tx) error {
-		t.patient = !also.Writes && !also.Claims
-		k.batch, k.res = b, backends.Results{}
-		k.batch.Writes = slices.Clone(b.Writes) // Before may add some, at each try
-		if also.Claims && len(b.Claims) == 0 {
-			t.alive(b.Host)
-		}
-		if also.Before != nil {
-			if err := also.Before(ctx, t, &k.batch); err != nil {
-				return err
-			}
-			k.lean = k.lean && len(k.batch.Writes) == len(b.Writes)
-		}
-		if len(k.batch.Writes)+len(k.batch.Claims) > 0 {
-			if err := k.run(ctx, t); err != nil {
-				return err
-			}
-		}
-		if also.After != nil {
-			return also.After(ctx, t, &k.res)
-		}
-		return nil
-	}
-}
-
-// alive: the host must live, or the transaction ends.
-func (t *tx) alive(host backends.Identity) {
+// requireAlive ends the transaction if the sidecar is not alive.
+func (t *tx) requireAlive(host backends.Identity) {
 	t.query(func(r *result) error {
 		ok, err := r.next()
 		if err == nil && !ok {
@@ -75,7 +37,7 @@ func (t *tx) alive(host backends.Identity) {
 
 // lockedOut gives the error of a transaction that waited for somebody's row its kind.
 func (t *tx) lockedOut(err error) error {
-	if !t.patient && isCode(err, codeLockWait, codeNoWait) {
+	if (t.o.AdoptedWrites || t.o.AdoptedClaims) && isCode(err, codeLockWait, codeNoWait) {
 		return &backends.LockedError{Err: errors.New("it was not had within a second")}
 	}
 	return err
@@ -84,14 +46,12 @@ func (t *tx) lockedOut(err error) error {
 // Do implements backends.SQL.
 func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 	for _, st := range statements {
-		if err := t.roomy(ctx, sizeOf(st)); err != nil {
-			return err
-		}
+		t.makeRoom(sizeOf(st))
 		if err := t.say(st); err != nil {
 			return err
 		}
 	}
-	return t.send(ctx)
+	return t.Flush(ctx)
 }
 
 // sizeOf is about what a statement takes in a packet.
@@ -296,5 +256,5 @@ func (p *script) plain() (sql string, args []any) {
 
 // Queues implements backends.Locator.
 func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
-	return batch.QueuesOfJobs(ctx, s, "bigint", leases)
+	return core.QueuesOfJobs(ctx, s, "bigint", leases)
 }

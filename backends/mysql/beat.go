@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Beat implements backends.Backend. No commit of this process can hold it up:
 // it has a connection of its own.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	sent := false // and its answer got lost
 	for try := 1; ; try++ {
@@ -22,11 +22,11 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		}
 		sent = sent || began && !fromServer(err)
 		// A beat made twice is a beat: only its counter moves twice.
-		if try == maxTries || ctx.Err() != nil || !s.transient(err) || !batch.Pause(ctx, retryPause<<try) {
+		if try == core.MaxTries || ctx.Err() != nil || !s.transient(err) || !core.Pause(ctx, core.RetryPause<<try) {
 			if sent {
 				return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
 			}
-			return backends.HeartbeatResult{}, s.outcome(ctx, err)
+			return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 		}
 	}
 }
@@ -43,14 +43,14 @@ func (s *Store) beat(ctx context.Context, b backends.Heartbeat) (p backends.Hear
 	// A session from before stays good if its server becomes read-only, and an account that is
 	// exempt goes on writing by it.
 	if err := s.writable(ctx, c); err != nil {
-		if batch.Known(err) {
+		if core.Known(err) {
 			c.bad = true
 			s.pool.leave()
 		}
 		return p, false, err
 	}
 	var t script
-	lease := batch.MS(b.Timeout) * 1000
+	lease := core.MS(b.Timeout) * 1000
 	switch b.Kind {
 	case backends.HeartbeatJoin:
 		t.add(s.sql.join, int64(b.Host), b.RowName(), lease)
@@ -77,28 +77,3 @@ func (s *Store) beat(ctx context.Context, b backends.Heartbeat) (p backends.Hear
 
 // ownerLane is the lane of what a host has claimed.
 func ownerLane(host int64) string { return fmt.Sprintf("c%016X", uint64(host)) }
-
-// Held implements backends.Backend.
-func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
-	var held []backends.ClaimedJob
-	from, _ := batch.Number(after) // what is no id has everything after it
-	err := s.read(ctx, func(_ context.Context, t *tx) error {
-		held = nil
-		t.each(func(r *result) error {
-			held = append(held, backends.ClaimedJob{
-				Lease: backends.Lease{
-					Job:   batch.ID(r.int(0)),
-					Token: backends.Token{Host: backends.Identity(r.int(1)), Number: uint64(r.int(2))},
-				},
-				Queue: r.text(3),
-				Timed: r.int(4) != 0,
-			})
-			return nil
-		}, s.sql.held, ownerLane(int64(host)), from, limit)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return held, nil
-}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
@@ -62,29 +62,47 @@ type ready struct {
 	large                bool // its payload is fetched once it is taken
 }
 
-// ending is what the tables beside the jobs said last.
-type ending struct {
-	toAck, acked int64 // by the lean statement
-	micros       int64 // the clock of positions
-	paused       map[string]bool
-	returns      map[string]int64
+// queuesState is what the tables beside the jobs said last.
+type queuesState struct {
+	micros  int64 // the clock of positions
+	paused  map[string]bool
+	returns map[string]int64
 }
 
-func (k *commitment) startClaims() {
-	for _, c := range k.batch.Claims {
+// claims are the claims of one core.
+type claims struct {
+	s      *Store
+	tx     *tx
+	host   backends.Identity
+	all    []*claiming
+	queues []string // of all claims, each once
+	end    queuesState
+}
+
+// StartClaims implements core.OwnClaimer.
+func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
+	k := t.newClaims(host, all)
+	k.ask()
+	return k
+}
+
+func (t *tx) newClaims(host backends.Identity, all []backends.Claim) *claims {
+	k := &claims{s: t.s, tx: t, host: host, queues: t.o.Queues}
+	for _, c := range all {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
-		k.claims = append(k.claims, &claiming{Claim: c, s: k.s, host: k.batch.Host, left: c.MaxBytes,
+		k.all = append(k.all, &claiming{Claim: c, s: k.s, host: host, left: c.MaxBytes,
 			seen: map[string]*cursor.Learned{}, below: cursor.Beginning.Urgency, done: len(c.Slots) == 0 || len(c.Queues) == 0})
 	}
+	return k
 }
 
-// askClaims queues a statement for each claim that can go on: what an earlier one may
-// take from its queue must be taken first.
-func (k *commitment) askClaims(t *tx) {
-	queues := batch.QueuesOf(k.batch.Claims)
+// ask queues a statement for each claim that can go on: what an earlier one may take from
+// its queue must be taken first.
+func (k *claims) ask() {
+	t, queues := k.tx, k.queues
 	var before []string
 	asking := false
-	for _, c := range k.claims {
+	for _, c := range k.all {
 		if c.done {
 			continue
 		}
@@ -123,7 +141,7 @@ func (k *commitment) askClaims(t *tx) {
 		}
 	}, "SELECT "+t.s.sql.clock+", "+position+", h.host, q.queue, q.returns, q.paused FROM qsidecar_meta AS m "+
 		"LEFT JOIN qsidecar_hosts AS h ON h.host = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+marks(len(queues))+") WHERE m.one = 1",
-		append([]any{int64(k.batch.Host)}, args...)...)
+		append([]any{int64(k.host)}, args...)...)
 }
 
 // takeTurns lets one transaction at a time claim from a queue, where the server
@@ -144,36 +162,36 @@ func (c *claiming) names() (queues []string) {
 	return queues
 }
 
-// goOnClaims has the claims take what they locked, and ask again where they may
-// get more.
-func (k *commitment) goOnClaims(ctx context.Context, t *tx) error {
+// Finish implements core.Claims. The claims take what they locked, and ask again where they
+// may get more.
+func (k *claims) Finish(ctx context.Context) (all []backends.ClaimResult, err error) {
 	for {
-		for _, c := range k.claims {
+		for _, c := range k.all {
 			if !c.asked {
 				continue
 			}
 			if len(c.ids) > 0 { // read without locks
-				if err := c.lockFound(ctx, t); err != nil {
-					return err
+				if err := c.lockFound(ctx, k.tx); err != nil {
+					return nil, err
 				}
 			}
 			c.asked = false
-			if err := c.digest(t, &k.end); err != nil {
-				return err
+			if err := c.digest(k.tx, &k.end); err != nil {
+				return nil, err
 			}
 		}
-		if !slices.ContainsFunc(k.claims, func(c *claiming) bool { return !c.done }) {
+		if !slices.ContainsFunc(k.all, func(c *claiming) bool { return !c.done }) {
 			break
 		}
-		k.askClaims(t)
-		if err := t.send(ctx); err != nil {
-			return err
+		k.ask()
+		if err := k.tx.Flush(ctx); err != nil {
+			return nil, err
 		}
 	}
-	for _, c := range k.claims {
-		k.res.Claims = append(k.res.Claims, c.res)
+	for _, c := range k.all {
+		all = append(all, c.res) // large payloads come with the COMMIT
 	}
-	return nil
+	return all, nil
 }
 
 // bytesOf is how many bytes of a row count against the limits: its payload's, and those of
@@ -249,12 +267,12 @@ func (c *claiming) where(p backends.Policy) string {
 		c.seen[p.Queue] = l
 	}
 	if c.look == near {
-		if s, ok := c.s.cursors.Near(p.Queue, now); ok {
+		if s, ok := c.s.Cursors.Near(p.Queue, now); ok {
 			l.Full, l.Whole = false, false
 			return within([]cursor.Segment{s})
 		}
 	}
-	segments := c.s.cursors.Segments(p.Queue, now, c.whole)
+	segments := c.s.Cursors.Segments(p.Queue, now, c.whole)
 	ends := slices.IndexFunc(segments, func(s cursor.Segment) bool { return s.To == cursor.End })
 	l.Full, l.Whole = ends == len(segments)-1, segments[0] == cursor.Whole
 	if c.look == behind && !l.Full {
@@ -268,7 +286,7 @@ func (c *claiming) where(p backends.Policy) string {
 func (c *claiming) lockFound(ctx context.Context, t *tx) error {
 	slices.Sort(c.ids)
 	t.each(c.read, "SELECT "+readyColumns+" FROM "+byID+" WHERE id IN ("+list(c.ids)+") AND state = 'ready' AND run_at IS NULL ORDER BY id FOR UPDATE"+t.s.sql.skip, c.small())
-	return t.send(ctx)
+	return t.Flush(ctx)
 }
 
 func (c *claiming) read(r *result) error {
@@ -277,16 +295,16 @@ func (c *claiming) read(r *result) error {
 		attempts: min(r.int(5), 32767), unrecorded: r.int(6), max: r.int(8), timeout: r.int(9),
 	}
 	j.Job = backends.Job{
-		ID: batch.ID(j.id), Queue: c.Queues[c.at].Queue, Payload: r.bytes(4), Priority: int16(r.int(1)), Fence: r.int(7),
+		ID: core.ID(j.id), Queue: c.Queues[c.at].Queue, Payload: r.bytes(4), Priority: int16(r.int(1)), Fence: r.int(7),
 		EnqueuedAt: r.instant(10).time(), Key: r.text(12), LastError: r.text(13),
 	}
-	j.Headers = batch.ReadHeaders(r.text(11))
+	j.Headers = core.ReadHeaders(r.text(11))
 	c.found = append(c.found, j)
 	return nil
 }
 
 // digest gives what was found to the slots, and decides how to go on.
-func (c *claiming) digest(t *tx, end *ending) error {
+func (c *claiming) digest(t *tx, end *queuesState) error {
 	p := c.Queues[c.at]
 	if end.paused[p.Queue] {
 		delete(c.seen, p.Queue)
@@ -350,11 +368,11 @@ func (c *claiming) digest(t *tx, end *ending) error {
 
 // through: the queue gave all that it had. Jobs that were given back behind the
 // heads meanwhile, perhaps too late for the looks to see them, are looked for once.
-func (c *claiming) through(p backends.Policy, l *cursor.Learned, end *ending) {
+func (c *claiming) through(p backends.Policy, l *cursor.Learned, end *queuesState) {
 	if l != nil {
 		l.All, l.Took = true, time.Since(c.sent)
-		if !c.again && c.s.cursors.Returned(p.Queue, end.returns[p.Queue]) {
-			c.s.cursors.Forget(p.Queue)
+		if !c.again && c.s.Cursors.Returned(p.Queue, end.returns[p.Queue]) {
+			c.s.Cursors.Forget(p.Queue)
 			c.again, c.look, c.whole, c.locks = true, ahead, false, false
 			return
 		}
@@ -369,20 +387,20 @@ func (c *claiming) next() {
 	c.done = c.at == len(c.Queues)
 }
 
-// learn tells the cursors what the committed claims saw.
-func (k *commitment) learn() {
-	if len(k.claims) == 0 || k.end.micros == 0 {
+// Committed implements core.Claims. It tells the cursors what the claims saw.
+func (k *claims) Committed() {
+	if len(k.all) == 0 || k.end.micros == 0 {
 		return
 	}
 	back := k.s.clocks.back(k.end.micros)
 	if back {
-		k.s.cursors.Reset() // positions may be given again that were passed
+		k.s.Cursors.Reset() // positions may be given again that were passed
 	}
-	for _, c := range k.claims {
+	for _, c := range k.all {
 		for queue, l := range c.seen {
 			l.Returns, l.Ended, l.Begun, l.Below = k.end.returns[queue], k.end.micros, k.end.micros+margin.Microseconds(), k.end.micros
 			l.All = l.All && !back
-			k.s.cursors.Learn(queue, *l)
+			k.s.Cursors.Learn(queue, *l)
 			k.s.prove(queue)
 		}
 	}

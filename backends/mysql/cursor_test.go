@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -86,7 +86,7 @@ func TestLockedAndLetGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		runSQL(t, c, "ROLLBACK")
-		claimUntil(t, s, func(j backends.Job) bool { return j.ID == batch.ID(first) })
+		claimUntil(t, s, func(j backends.Job) bool { return j.ID == core.ID(first) })
 	})
 }
 
@@ -111,7 +111,7 @@ func TestGivenBackByAnother(t *testing.T) {
 // the low on: that it does must not pass for a look at everything.
 func fullLookIsDue(t *testing.T, s *Store) {
 	t.Helper()
-	testwait.Until(t, "a full look is due", func() bool { _, near := s.cursors.Near("q", time.Now()); return !near })
+	testwait.Until(t, "a full look is due", func() bool { _, near := s.Cursors.Near("q", time.Now()); return !near })
 }
 
 // TestLowIsProven: what lies behind is not looked at for ever, and not before it
@@ -125,7 +125,7 @@ func TestLowIsProven(t *testing.T) {
 		}
 		low := func(n uint64) int64 {
 			take(t, s, 1, 1, n)
-			if lows := s.cursors.Lows("q"); len(lows) > 0 {
+			if lows := s.Cursors.Lows("q"); len(lows) > 0 {
 				return lows[0].Position
 			}
 			return 0
@@ -136,7 +136,7 @@ func TestLowIsProven(t *testing.T) {
 			n++
 			low(n)
 			fillBy(t, s, 1, 1)
-			proof, due = s.cursors.ToProve("q")
+			proof, due = s.Cursors.ToProve("q")
 			return due
 		})
 		if err := s.proveNow(t.Context(), proof); !isCode(err, codeNoWait, codeLockWait) {
@@ -164,7 +164,7 @@ func somethingIsProven(t *testing.T, s *Store) {
 		number++
 		take(t, s, 1, 1, number)
 		fillBy(t, s, 1, 1)
-		lows := s.cursors.Lows("q")
+		lows := s.Cursors.Lows("q")
 		return len(lows) > 0 && lows[0].Position > 0
 	})
 }

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var (
@@ -74,7 +75,7 @@ func readOnly(err error) bool { return isCode(err, 1047, 1290, 1792, 1836, 1874,
 // transient: the same transaction, run again at once, may well succeed. COMMIT
 // has its own treatment: whatever else fails has written nothing.
 func (s *Store) transient(err error) bool {
-	if batch.Known(err) || errors.Is(err, errPacket) || isCode(err, codePacket) {
+	if core.Known(err) || errors.Is(err, errPacket) || isCode(err, codePacket) {
 		return false
 	}
 	again := true
@@ -100,15 +101,15 @@ func (s *Store) transient(err error) bool {
 // type of its own, and nothing else comes without a code.
 func broken(err error) bool {
 	var moved *againError
-	return !fromServer(err) && !errors.As(err, &moved) && !errors.Is(err, errPacket) && !errors.Is(err, errOwn)
+	return !fromServer(err) && !errors.As(err, &moved) && !errors.Is(err, errPacket) && !errors.Is(err, errOwn) && !errors.Is(err, core.ErrAgain)
 }
 
 // errOwn is in what this package itself finds wrong.
 var errOwn = errors.New("mysql")
 
-// explain gives an error its kind and says it in words that help.
-func (s *Store) explain(err error) error {
-	if err == nil || batch.Known(err) {
+// withKind gives an error its kind and says it in words that help.
+func (s *Store) withKind(err error) error {
+	if err == nil || core.Known(err) {
 		return err
 	}
 	var said *mysql.MySQLError
@@ -191,9 +192,20 @@ func retryCause(err error) int {
 	return backends.RetryOther
 }
 
+// Retry implements core.Driver. It replaces headers that keep a row from being changed.
+func (d access) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
+	return d.transient(err) || d.mend(ctx, err), retryCause(err), 0
+}
+
+// WithKind implements core.Driver.
+func (d access) WithKind(err error) error { return d.withKind(err) }
+
+// FromServer implements core.Driver.
+func (access) FromServer(err error) bool { return fromServer(err) }
+
 // Usage implements backends.Metered.
 func (s *Store) Usage() backends.Usage {
-	u := s.meter.Usage()
+	u := s.Meter.Usage()
 	u.Max = cap(s.pool.free)
 	u.InUse = u.Max - len(s.pool.free)
 	s.pool.mu.Lock()

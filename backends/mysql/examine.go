@@ -33,11 +33,11 @@ const (
 
 // Examine implements backends.Examiner.
 func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backends.Finding, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.dial(ctx, nil)
 	if err != nil {
-		return nil, s.outcome(ctx, err)
+		return nil, s.Outcome(ctx, err)
 	}
 	defer c.close()
 	e := &examination{Store: s, conn: c, queues: queues}
@@ -65,7 +65,7 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 		}
 		before := len(e.Findings)
 		if err := l.f(ctx); err != nil && (!fromServer(err) || endsSession(err) || ctx.Err() != nil) {
-			return nil, s.outcome(ctx, err)
+			return nil, s.Outcome(ctx, err)
 		} else if err != nil {
 			e.Findings = e.Findings[:before]
 			e.Findings = append(e.Findings, backends.Finding{Severity: backends.SeverityInfo, Topic: l.topic,

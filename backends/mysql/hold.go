@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var _ backends.TxClaimer = (*Store)(nil)
@@ -30,11 +30,11 @@ func (s *Store) NoOpenTx() error {
 
 // Hold implements backends.TxClaimer.
 func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.open(ctx, newLine())
 	if err != nil {
-		return nil, s.outcome(ctx, err)
+		return nil, s.Outcome(ctx, err)
 	}
 	seconds := max(int(idle.Seconds()), 1)
 	set := fmt.Sprintf("SET SESSION wait_timeout = %d", seconds)
@@ -43,17 +43,17 @@ func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx
 	}
 	if err := c.exec(ctx, set); err != nil {
 		c.close()
-		return nil, s.outcome(ctx, err)
+		return nil, s.Outcome(ctx, err)
 	}
 	return &heldTx{s: s, c: c}, nil
 }
 
 // Do implements backends.SQL.
 func (h *heldTx) Do(ctx context.Context, statements ...*backends.Statement) error {
-	ctx, done := h.s.bound(ctx)
+	ctx, done := h.s.Bound(ctx)
 	defer done()
 	if h.t == nil {
-		h.t = &tx{s: h.s, c: h.c}
+		h.t = &tx{s: h.s, c: h.c, ctx: ctx}
 	}
 	return h.failed(ctx, h.t.Do(ctx, statements...))
 }
@@ -69,7 +69,7 @@ func (h *heldTx) failed(ctx context.Context, err error) error {
 	case isCode(err, codeLockWait, codeNoWait):
 		return &backends.LockedError{Err: errors.New("it was not had within a second")}
 	}
-	return h.s.outcome(ctx, err)
+	return h.s.Outcome(ctx, err)
 }
 
 const (
@@ -78,20 +78,24 @@ const (
 )
 
 // CommitWith implements backends.Hold.
-func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
-	ctx, done := h.s.bound(ctx)
+func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+	ctx, done := h.s.Bound(ctx)
 	defer done()
 	if h.t == nil {
 		return backends.Results{}, backends.ErrTxLost
 	}
-	k := &commitment{s: h.s}
-	run := k.with(b, also)
+	k := h.s.NewCommit(b, hooks)
+	k.LookAtAll() // the commit of a held transaction has more statements than the Ack's
+	h.t.o = k.Options()
 	for try := 1; ; try++ {
 		sent := h.t.sent
 		h.t.add(savepoint)
-		err := run(ctx, h.t)
+		if h.t.o.AdoptedClaims && len(h.t.o.Queues) == 0 {
+			h.t.requireAlive(h.t.o.Sidecar)
+		}
+		err := k.Run(ctx, h.t)
 		if err == nil {
-			err = h.t.send(ctx)
+			err = h.t.Flush(ctx)
 		}
 		if err == nil {
 			break
@@ -100,7 +104,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 			h.t, h.c.bad = nil, true
 			return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, errors.Join(failed, err))
 		}
-		if err = h.failed(ctx, err); try == maxTries || ctx.Err() != nil || !h.s.transient(err) || !batch.Pause(ctx, retryPause<<try) {
+		if err = h.failed(ctx, err); try == core.MaxTries || ctx.Err() != nil || !h.s.transient(err) || !core.Pause(ctx, core.RetryPause<<try) {
 			return backends.Results{}, err
 		}
 	}
@@ -109,7 +113,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, also backends
 
 // commit ends the transaction. Its line begins with it, or is there: it may have been
 // tidied away while the job was worked on.
-func (h *heldTx) commit(ctx context.Context, k *commitment) (backends.Results, error) {
+func (h *heldTx) commit(ctx context.Context, k *core.Commit) (backends.Results, error) {
 	t, l := h.t, h.c.line
 	h.t = nil
 	if t.wrote {
@@ -118,14 +122,12 @@ func (h *heldTx) commit(ctx context.Context, k *commitment) (backends.Results, e
 	err := h.s.commit(ctx, t)
 	switch {
 	case err == nil:
-		h.s.cursors.Back(t.backs)
 		h.s.queues.add(t.named, t.namedAt, t.c.server)
-		k.learn()
-		return k.res, nil
+		return k.Committed(), nil
 	case errors.Is(err, backends.ErrUnknownOutcome), backends.IsRefused(err):
 		return backends.Results{}, err
 	}
-	if err = h.s.outcome(ctx, err); backends.IsRefused(err) {
+	if err = h.s.Outcome(ctx, err); backends.IsRefused(err) {
 		return backends.Results{}, err
 	}
 	return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, err)
@@ -139,7 +141,7 @@ func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
-	*h.t = tx{s: h.s, c: h.c, begun: true, wrote: h.t.wrote}
+	*h.t = tx{s: h.s, c: h.c, ctx: h.t.ctx, o: h.t.o, begun: true, wrote: h.t.wrote}
 	if !sent {
 		return nil
 	}
@@ -153,7 +155,7 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 	if h.c.bad {
 		return backends.ErrTxLost
 	}
-	ctx, done := h.s.bound(ctx)
+	ctx, done := h.s.Bound(ctx)
 	defer done()
 	err := h.c.exec(ctx, "ROLLBACK")
 	return h.failed(ctx, err)
@@ -161,7 +163,7 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 
 // Ping implements backends.Hold.
 func (h *heldTx) Ping(ctx context.Context) error {
-	ctx, done := h.s.bound(ctx)
+	ctx, done := h.s.Bound(ctx)
 	defer done()
 	err := h.c.exec(ctx, "DO 0")
 	return h.failed(ctx, err)

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // Queues are counted by pages, however few jobs a test has.
-func init() { batch.PageRows = 7 }
+func init() { core.PageRows = 7 }
 
 // connect opens a client of somebody's.
 func connect(t testing.TB, m *testserver.MySQL, database string) *sql.Conn {

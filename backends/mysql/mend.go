@@ -3,6 +3,8 @@ package mysql
 import (
 	"context"
 	"strings"
+
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // mend makes usable what keeps MariaDB from changing a row. A session that is not strict
@@ -15,13 +17,12 @@ func (s *Store) mend(ctx context.Context, err error) bool {
 		return false
 	}
 	var ids []int64
-	failed := s.attempt(ctx, func(ctx context.Context, t *tx) error {
-		ids = nil
+	failed := s.once(ctx, func(ctx context.Context, t *tx) error {
 		t.each(func(r *result) error {
 			ids = append(ids, r.int(0))
 			return nil
 		}, "SELECT id FROM qsidecar_jobs WHERE headers IS NOT NULL AND COALESCE(JSON_TYPE(headers), '') <> 'OBJECT' LIMIT 1000")
-		if err := t.send(ctx); err != nil || len(ids) == 0 {
+		if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 			return err
 		}
 		t.wrote = true
@@ -32,4 +33,17 @@ func (s *Store) mend(ctx context.Context, err error) bool {
 		s.log.Warn("unreadable headers replaced: the job has their text under the empty name", "place", s.place, "jobs", len(ids), "first", ids[0], "error", err)
 	}
 	return failed == nil && len(ids) > 0
+}
+
+// once runs f in a transaction and does not retry it.
+func (s *Store) once(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
+	t, err := access{s}.Begin(ctx, core.TxOptions{})
+	if err != nil {
+		return err
+	}
+	if err := f(ctx, t.(*tx)); err != nil {
+		t.Rollback(ctx, err)
+		return err
+	}
+	return t.Commit(ctx)
 }

@@ -16,7 +16,7 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Options say which database to open, and how.
@@ -58,7 +58,8 @@ const (
 
 // Store is an open database. It is a backends.Backend and a backends.Inspector.
 type Store struct {
-	meter    backends.Meter
+	core.Store
+
 	o        Options
 	log      *slog.Logger
 	place    string
@@ -69,19 +70,13 @@ type Store struct {
 	config  *driver.Config // of every connection
 	pool    pool
 	beats   pool
-	cursors cursor.Set
 	clocks  clocks
 	queues  registered
-	lanes   owners
 	janitor janitor
-	trails  trails
-	counts  estimates
-	kept    kept
+	alive   aliveHosts
 	again   atomic.Int64 // transactions tried again
 	locks   atomic.Int64 // of them: for a deadlock or a lock that did not come
 
-	life    context.Context // ends with Close
-	end     context.CancelCauseFunc
 	aside   sync.WaitGroup // proofs under way
 	proof   sync.Mutex     // guards what follows, and aside against the end of life
 	proving bool
@@ -89,6 +84,17 @@ type Store struct {
 	closing sync.Once
 	fault   atomic.Pointer[func(c *conn, before bool)] // tests break commits with it
 }
+
+// access is how the core uses a Store.
+type access struct{ *Store }
+
+var _ core.Driver = access{}
+
+// Traits implements core.Driver.
+func (access) Traits() core.Traits { return core.Traits{} }
+
+// MadeReady implements core.Driver. MySQL has no notifications.
+func (access) MadeReady([]string) {}
 
 var _ interface {
 	backends.Backend
@@ -134,10 +140,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{o: o, log: o.Log, place: placeOf(config), config: config}
-	s.cursors.Unproven = true // see margin
-	s.life, s.end = context.WithCancelCause(context.Background())
+	s.Init(access{s}, s.place, o.Log)
+	s.Cursors.Unproven = true // see margin
 	if err := s.greet(ctx); err != nil {
-		return nil, s.explain(err)
+		return nil, s.withKind(err)
 	}
 	s.settings()
 	s.sql = render(o.clock, s.server)
@@ -147,7 +153,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return s, nil
 	}
 	if err := s.migrate(ctx); err != nil {
-		return nil, errors.Join(s.explain(err), s.Close())
+		return nil, errors.Join(s.withKind(err), s.Close())
 	}
 	s.warnOfPackets()
 	return s, nil
@@ -166,20 +172,13 @@ func (s *Store) Retries() (all, locks int64) { return s.again.Load(), s.locks.Lo
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.proof.Lock()
-		s.end(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
+		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
 		s.proof.Unlock()
 		s.aside.Wait()
 		s.pool.close()
 		s.beats.close()
 	})
 	return nil
-}
-
-// bound is ctx, ending also when the Store is closed.
-func (s *Store) bound(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
-	return ctx, func() { stop(); cancel(nil) }
 }
 
 // warnOfPackets: a payload travels in one packet, in which each byte may need two.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
@@ -79,31 +79,33 @@ func TestCostsDoNotGrow(t *testing.T) {
 		}
 		claim := func(lifo bool) func(*tx) {
 			return func(tx *tx) {
-				k := &commitment{s: s, batch: claimOf(1, 10, 1)}
-				k.batch.Claims[0].Queues[0].LIFO = lifo
-				k.startClaims()
-				k.askClaims(tx)
+				b := claimOf(1, 10, 1)
+				b.Claims[0].Queues[0].LIFO = lifo
+				tx.o.Queues = []string{"q"}
+				tx.StartClaims(b.Host, b.Claims)
 			}
 		}
 		within("a claim", 40, claim(false))
 		within("a claim of the newest", 40, claim(true))
-		s.cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: -1, Position: 1}, {Urgency: 0, Position: 1}}})
+		s.Cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: -1, Position: 1}, {Urgency: 0, Position: 1}}})
 		within("a claim that goes on from three priorities", 40, claim(false))
 		within("a look", 150, // some of them of the answers themselves
 			func(tx *tx) {
-				s.queueLook(tx, backends.Maintenance{Waiting: []string{"q", "p", "none"}, Prune: true}, []int64{1}, true, &sight{returns: map[string]int64{}})
+				q := core.Question{Waiting: []string{"q", "p", "none"}, Prune: true, Owners: true}
+				for i := range q.Waiting {
+					q.Pieces = append(q.Pieces, core.Piece{Queue: i, Segment: cursor.Whole})
+				}
+				tx.look(q, []int64{1}, &sight{returns: map[string]int64{}})
 			})
 		within("an ack", 20, func(tx *tx) {
-			k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{{Job: "1"}, {Job: "2"}, {Job: "3"}}}}}}
-			k.ackLean(tx)
+			tx.Ack([]core.Lease{{ID: 1}, {ID: 2}, {ID: 3}}, nil)
 		})
-		within("a settle", 20, func(tx *tx) { tx.lock(map[int64]*job{}, []int64{1, 2, 3}, "") })
+		within("a settle", 20, func(tx *tx) { tx.lock([]int64{1, 2, 3}, "", func(*job) {}) })
 		within("a look for what is due", 20, func(tx *tx) { tx.pick(new([]int64), "sq", 10) })
 		must(t, m, name, "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) "+
 			"SELECT 'q', n.i, n.i, UTC_TIMESTAMP() FROM n")
 		within("locking keys", 40, func(tx *tx) {
-			k := &commitment{s: s, keys: map[batch.Key]*remembered{}}
-			k.lockKeys(tx, map[batch.Key]struct{}{{Queue: "q", Key: "1"}: {}, {Queue: "q", Key: "2"}: {}, {Queue: "q", Key: "new"}: {}})
+			tx.lockKeys([]jobKey{{"q", "1"}, {"q", "2"}, {"q", "new"}}, map[jobKey]*keyRow{})
 		})
 	})
 }
@@ -127,7 +129,7 @@ func TestPlans(t *testing.T) {
 			}
 		}
 		check("at first")
-		s.cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: 0, Position: 1}}})
+		s.Cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: 0, Position: 1}}})
 		check("with cursors")
 		must(t, m, name, "ANALYZE TABLE qsidecar_jobs")
 		check("with true statistics")

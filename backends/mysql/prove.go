@@ -17,16 +17,16 @@ const (
 func (s *Store) prove(queue string) {
 	s.proof.Lock()
 	defer s.proof.Unlock()
-	if s.proving || s.life.Err() != nil || time.Since(s.proved) < proveEvery {
+	if s.proving || s.Life().Err() != nil || time.Since(s.proved) < proveEvery {
 		return
 	}
-	p, ok := s.cursors.ToProve(queue)
+	p, ok := s.Cursors.ToProve(queue)
 	if !ok {
 		return
 	}
 	s.proving = true
 	s.aside.Go(func() {
-		ctx, cancel := context.WithTimeout(s.life, proveFor)
+		ctx, cancel := context.WithTimeout(s.Life(), proveFor)
 		defer cancel()
 		if err := s.proveNow(ctx, p); err != nil {
 			s.log.Debug("a queue's heads are not proven yet", "place", s.place, "queue", queue, "error", err)
@@ -65,6 +65,6 @@ func (s *Store) proveNow(ctx context.Context, p cursor.Proof) error {
 	if err := c.query(ctx, t.sql.String(), t.args, t.reads); err != nil {
 		return err
 	}
-	s.cursors.Advance(p, ended, first)
+	s.Cursors.Advance(p, ended, first)
 	return nil
 }

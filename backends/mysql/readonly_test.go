@@ -227,7 +227,7 @@ func TestClusterStates(t *testing.T) {
 		"a replication group without a majority":         3100,
 		"a transaction that lost against another member": 3101,
 	} {
-		if err := s.explain(&mysql.MySQLError{Number: n, SQLState: [5]byte([]byte("HY000"))}); !backends.IsUnreachable(err) {
+		if err := s.withKind(&mysql.MySQLError{Number: n, SQLState: [5]byte([]byte("HY000"))}); !backends.IsUnreachable(err) {
 			t.Errorf("%s: %v, want unavailable", state, err)
 		}
 	}

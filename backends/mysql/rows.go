@@ -1,191 +1,132 @@
 package mysql
 
 import (
-	"context"
-	"fmt"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
-	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// job is a row that this transaction has locked, and what becomes of it.
+// job is a row that the transaction has locked.
 type job struct {
-	id             int64
-	queue, key     string
+	core.Row
 	state          backends.State
-	priority       int64
-	position       int64
-	fence          int64
-	attempts       int64 // charged deliveries, without one that is not recorded
-	losses         int64
-	unrecorded     int64
-	ahead          bool
-	max            int64 // the job's own; 0: none
-	claimMax       int64
-	backoff        int64 // ms, as what follows
-	backoffMax     int64
-	keep, keepDead int64 // 0: not kept; for ever
-	host, number   int64 // the token
-	owner          int64
-	lease          int64 // ms; 0: a session lease
+	keep, keepDead int64 // ms; 0: not kept; indefinitely
 	deadline, due  instant
-	failed         bool // it has a row in qsidecar_failures
-	hasWorker      bool
-
-	change    change
-	worker    *string // with held: the new one; nil: as it was
-	moved     bool    // with left: it gets a new position
-	back      bool    // with left: it is ready in its old position
-	runAt     instant
-	expiresAt instant
-	result    []byte
-	failure   *failure
-	finished  bool
+	runAt          instant
+	expiresAt      instant
 }
-
-type failure struct {
-	cause   backends.Cause
-	message string
-}
-
-// change is what a transaction does to a row.
-type change int
-
-const (
-	untouched change = iota
-	held             // it stays claimed, changed
-	left             // the claim ended
-	gone             // the row is deleted
-)
 
 const jobColumns = "id, queue, `key`, state, priority, position, fence, attempts, losses, unrecorded, ahead, max_attempts, claim_max, " +
 	"backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms, token_host, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at"
 
 func readJob(r *result) *job {
-	return &job{
-		id: r.int(0), queue: r.text(1), key: r.text(2), state: backends.State(r.text(3)), priority: r.int(4), position: r.int(5),
-		fence: r.int(6), attempts: r.int(7), losses: r.int(8), unrecorded: r.int(9), ahead: r.int(10) != 0, max: r.int(11), claimMax: r.int(12),
-		backoff: r.int(13), backoffMax: r.int(14), keep: r.int(15), keepDead: r.int(16), host: r.int(17), number: r.int(18),
-		owner: r.int(19), lease: r.int(20), deadline: r.instant(21), due: r.instant(22), failed: r.int(23) != 0, hasWorker: r.int(24) != 0, runAt: r.instant(25), expiresAt: r.instant(26),
+	j := &job{state: backends.State(r.text(3)), keep: r.int(15), keepDead: r.int(16), deadline: r.instant(21), due: r.instant(22), runAt: r.instant(25), expiresAt: r.instant(26)}
+	j.Row = core.Row{
+		ID: r.int(0), Queue: r.text(1), Key: r.text(2), Priority: int16(r.int(4)), Position: r.int(5), Fence: r.int(6),
+		Token: backends.Token{Host: backends.Identity(r.int(17)), Number: uint64(r.int(18))}, Owner: backends.Identity(r.int(19)),
+		Lease: core.FromMS(r.int(20)), Kept: j.keep > 0, Failed: r.int(23) != 0, HasWorker: r.int(24) != 0, Engine: j,
+		AttemptState: backends.AttemptState{
+			Attempts: int(r.int(7)), Losses: int(r.int(8)), PrefetchLosses: int(r.int(9)), Prefetched: r.int(10) != 0, Limit: int(r.int(12)),
+			Backoff: core.FromMS(r.int(13)), BackoffMax: core.FromMS(r.int(14)),
+		},
 	}
+	if j.Prefetched { // the table counts recorded deliveries alone
+		j.Attempts++
+	}
+	return j
 }
 
-// lock queues a locking read of the rows with the ids, in the order of their ids:
-// everything that locks rows does it in this order.
-func (t *tx) lock(into map[int64]*job, ids []int64, skip string) {
+// lock queues a locking read of the rows with the ids, in ascending order: everything that
+// locks rows does it in this order.
+func (t *tx) lock(ids []int64, skip string, found func(j *job)) {
 	if len(ids) == 0 {
 		return
 	}
 	slices.Sort(ids)
 	t.each(func(r *result) error {
-		j := readJob(r)
-		into[j.id] = j
+		found(readJob(r))
 		return nil
 	}, "SELECT "+jobColumns+" FROM "+byID+" WHERE id IN ("+list(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
 }
 
-// standing is what the rules ask about the row.
-func (j *job) standing() backends.AttemptState {
-	return backends.AttemptState{
-		Attempts: int(j.delivered()), Limit: int(j.claimMax), Losses: int(j.losses),
-		Backoff: batch.FromMS(j.backoff), BackoffMax: batch.FromMS(j.backoffMax),
-		Prefetched: j.ahead, PrefetchLosses: int(j.unrecorded),
-	}
+// Lock implements core.Writer.
+func (t *tx) Lock(ids []int64, found func(*core.Row)) {
+	t.askNow()
+	t.lock(ids, "", func(j *job) {
+		if j.state == backends.StateClaimed {
+			found(&j.Row)
+		}
+	})
 }
 
-// delivered are the deliveries with this one, recorded or not.
-func (j *job) delivered() int64 {
-	if j.ahead {
-		return j.attempts + 1
-	}
-	return j.attempts
-}
-
-// meet makes a job's fate come true.
-func (j *job) meet(now instant, f backends.Disposition) {
-	j.change, j.state, j.runAt = left, f.State, 0
-	j.attempts, j.losses, j.unrecorded, j.ahead = int64(f.Attempts), int64(f.Losses), int64(f.PrefetchLosses), false
-	if f.Cause != "" {
-		j.failure = &failure{f.Cause, f.Message}
-	}
-	switch f.State {
-	case backends.StateScheduled:
-		j.runAt = now.after(batch.MS(f.Delay))
-	case backends.StateDead:
-		j.finished = true
-	default:
-		j.moved, j.back = !f.SamePosition, f.SamePosition
-	}
-}
-
-// done ends the claim with success.
-func (j *job) done(result []byte) {
-	if j.keep == 0 {
-		j.change, j.state = gone, backends.StateDone
+// askNow asks for the transaction's instant, once.
+func (t *tx) askNow() {
+	if t.asked {
 		return
 	}
-	j.change, j.state, j.finished, j.result = left, backends.StateDone, true, result
-	j.attempts, j.ahead = j.delivered(), false
-}
-
-// record notes that the delivery was made.
-func (j *job) record() {
-	j.attempts, j.ahead, j.unrecorded, j.change = j.delivered(), false, 0, held
-}
-
-// flush queues the statements that make the changes, in the order of the ids.
-func (t *tx) flush(ctx context.Context, jobs map[int64]*job) error {
-	all := make([]*job, 0, len(jobs))
-	for _, j := range jobs {
-		if j.change != untouched {
-			all = append(all, j)
-		}
-	}
-	if len(all) == 0 {
+	t.asked = true
+	t.each(func(r *result) error {
+		t.now = r.instant(0)
 		return nil
-	}
+	}, "SELECT "+t.s.sql.clock)
+}
+
+// Change implements core.Writer.
+func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
 	t.wrote = true
-	slices.SortFunc(all, func(a, b *job) int { return int(min(max(a.id-b.id, -1), 1)) })
 	var deleted []int64
-	for _, j := range all {
-		if err := t.roomy(ctx, 4096+2*int64(len(j.result))); err != nil {
-			return err
+	var all []*job
+	for _, r := range rows {
+		j := r.Engine.(*job)
+		all = append(all, j)
+		t.makeRoom(4096 + 2*int64(len(r.Change.Result)))
+		switch r.Change.Kind {
+		case core.Deleted:
+			deleted = append(deleted, r.ID)
+		case core.Ended:
+			t.end(j)
+		case core.Renewed:
+			t.renew(j)
 		}
-		switch j.change {
-		case gone:
-			deleted = append(deleted, j.id)
-		case left:
-			t.leave(j)
-		case held:
-			t.hold(j)
-		}
+		changed(r)
 	}
 	if len(deleted) > 0 {
 		t.add(deleteByID + " WHERE id IN (" + list(deleted) + ")")
 	}
-	return t.tell(ctx, all)
+	t.changeOthers(all, gaveBack)
 }
 
 const unclaim = "ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL"
 
-// leave writes what became of a row whose claim ended.
-func (t *tx) leave(j *job) {
+// finished reports whether the job is done or dead now, and stays.
+func (j *job) finished() bool {
+	c := &j.Change
+	return c.Kind == core.Ended && (c.State == backends.StateDone || c.State == backends.StateDead)
+}
+
+// end writes a row whose claim ended.
+func (t *tx) end(j *job) {
+	c := &j.Change
+	runAt := instant(0)
+	if c.State == backends.StateScheduled {
+		runAt = t.now.after(core.MS(c.Delay))
+	}
 	t.add("UPDATE qsidecar_jobs SET state = ?, attempts = ?, losses = ?, unrecorded = ?, run_at = ?, "+unclaim,
-		string(j.state), j.attempts, j.losses, j.unrecorded, j.runAt)
-	if j.moved {
+		string(c.State), c.Attempts, c.Losses, c.PrefetchLosses, runAt)
+	if c.State == backends.StateReady && !c.SamePosition {
 		t.text(", position = "+position+", ready_at = ?", t.now)
 	}
-	if j.failure != nil {
-		t.text(", last_error = ?", j.failure.message)
+	if c.Cause != "" {
+		t.text(", last_error = ?", c.Message)
 	}
-	if j.finished {
-		t.text(", finished_at = ?, expires_at = ?, result = ?", t.now, j.expires(t.now), nullable(j.result))
+	if j.finished() {
+		t.text(", finished_at = ?, expires_at = ?, result = ?", t.now, j.expires(t.now), nullable(c.Result))
 	}
-	t.text(" WHERE id = ?", j.id)
+	t.text(" WHERE id = ?", j.ID)
 }
 
 // nullable is b for an argument: nil is NULL, and empty is not.
@@ -197,19 +138,27 @@ func nullable(b []byte) any {
 }
 
 func (j *job) expires(now instant) instant {
-	if j.state == backends.StateDone {
+	if j.Change.State == backends.StateDone {
 		return now.after(j.keep)
 	}
 	return now.after(j.keepDead)
 }
 
-func (t *tx) hold(j *job) {
-	t.add("UPDATE qsidecar_jobs SET attempts = ?, unrecorded = ?, ahead = ?, owner = ?, lease_ms = ?, due_at = ?",
-		j.attempts, j.unrecorded, flag(j.ahead), j.owner, positive(j.lease), j.due)
-	if j.worker != nil {
-		t.text(", worker = ?", orNull(*j.worker))
+// renew writes a row whose claim goes on.
+func (t *tx) renew(j *job) {
+	c := &j.Change
+	lease := max(core.MS(c.Lease), 0)
+	due := j.due
+	if c.NewDue {
+		due = earlier(t.now.after(lease), j.deadline)
 	}
-	t.text(" WHERE id = ?", j.id)
+	attempts := int64(c.Attempts) - flag(c.Prefetched)
+	t.add("UPDATE qsidecar_jobs SET attempts = ?, unrecorded = ?, ahead = ?, owner = ?, lease_ms = ?, due_at = ?",
+		attempts, c.PrefetchLosses, flag(c.Prefetched), int64(c.Owner), positive(lease), due)
+	if c.SetWorker {
+		t.text(", worker = ?", orNull(c.Worker))
+	}
+	t.text(" WHERE id = ?", j.ID)
 }
 
 func flag(b bool) int64 {
@@ -235,95 +184,68 @@ func orNull(s string) any {
 	return s
 }
 
-// tell writes into the other tables what became of rows: keys, failures, ends,
-// and the counts of give-backs.
-func (t *tx) tell(ctx context.Context, all []*job) error {
-	var keyed, lost []*job
-	var later []string
-	returns := map[string][]*job{}
+// changeOthers writes into the other tables what became of rows: keys, failures, ends, and
+// the counts of jobs that are given back.
+func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)) {
+	var keyed []*job
+	var failed []int64
+	var scheduled, returned []string
 	for _, j := range all {
-		ended := j.change == gone || j.finished
-		if j.key != "" && ended {
+		c := &j.Change
+		if j.Key != "" && (c.Kind == core.Deleted || j.finished()) {
 			keyed = append(keyed, j)
 		}
-		if j.change == gone && j.failed {
-			lost = append(lost, j)
-		}
-		if j.change == left && j.state == backends.StateScheduled {
-			later = append(later, j.queue)
-		}
-		if j.back {
-			returns[j.queue] = append(returns[j.queue], j)
+		switch {
+		case c.Kind == core.Deleted && j.Failed:
+			failed = append(failed, j.ID)
+		case c.Kind == core.Ended && c.State == backends.StateScheduled:
+			scheduled = append(scheduled, j.Queue)
+		case c.Kind == core.Ended && c.State == backends.StateReady && c.SamePosition:
+			returned = append(returned, j.Queue)
 		}
 	}
 	slices.SortFunc(keyed, func(a, b *job) int {
-		if n := strings.Compare(a.queue, b.queue); n != 0 {
-			return n
-		}
-		return strings.Compare(a.key, b.key)
+		return cmp.Or(strings.Compare(a.Queue, b.Queue), strings.Compare(a.Key, b.Key))
 	})
 	for _, j := range keyed {
-		t.add("UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND `key` = ? AND job = ?", string(j.state), j.queue, []byte(j.key), j.id)
+		t.add("UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND `key` = ? AND job = ?", string(j.Change.State), j.Queue, []byte(j.Key), j.ID)
 	}
-	if err := t.failures(ctx, all); err != nil {
-		return err
-	}
-	var had []int64
-	for _, j := range lost {
-		had = append(had, j.id)
-	}
-	if len(had) > 0 {
-		t.add("DELETE FROM qsidecar_failures WHERE job IN (" + list(had) + ")")
-	}
-	ends := "INSERT INTO qsidecar_expiring (expires_at, job) VALUES "
 	for _, j := range all {
-		if j.change == left && j.finished && j.expires(t.now) != 0 {
-			t.add(ends+"(?, ?)", j.expires(t.now), j.id)
+		if c := &j.Change; c.Kind == core.Ended && c.Cause != "" {
+			t.makeRoom(4096 + 2*int64(len(c.Message)))
+			t.add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
+				j.ID, j.Fence, c.Attempts, string(c.Cause), c.Message, t.now)
 		}
 	}
-	t.register(later)
-	t.countBacks(returns)
-	return nil
+	if len(failed) > 0 {
+		t.add("DELETE FROM qsidecar_failures WHERE job IN (" + list(failed) + ")")
+	}
+	for _, j := range all {
+		if j.finished() && j.expires(t.now) != 0 {
+			t.add("INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)", j.expires(t.now), j.ID)
+		}
+	}
+	t.register(scheduled)
+	t.countReturns(returned, gaveBack)
 }
 
-func (t *tx) failures(ctx context.Context, all []*job) error {
-	for _, j := range all {
-		if j.failure == nil || j.change == gone {
-			continue
-		}
-		if err := t.roomy(ctx, 4096+2*int64(len(j.failure.message))); err != nil {
-			return err
-		}
-		t.add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
-			j.id, j.fence, j.attempts, string(j.failure.cause), j.failure.message, t.now)
-	}
-	return nil
-}
-
-// countBacks counts give-backs in the queues' rows, which nobody else has to wait for
-// any longer than COMMIT takes.
-func (t *tx) countBacks(returns map[string][]*job) {
-	if len(returns) == 0 {
+// countReturns counts jobs that are given back, in the queues' rows. It comes last: no other
+// transaction waits for these rows for longer than the COMMIT takes.
+func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns int64)) {
+	if len(queues) == 0 {
 		return
 	}
-	var queues []string
-	for q := range returns {
-		queues = append(queues, q)
-	}
 	slices.Sort(queues)
-	for _, q := range queues {
-		t.add("INSERT INTO qsidecar_queues (queue, returns) VALUES (?, 1) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
-	}
+	queues = slices.Compact(queues)
 	args := make([]any, len(queues))
 	for i, q := range queues {
+		t.add("INSERT INTO qsidecar_queues (queue, returns) VALUES (?, 1) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
 		args[i] = q
 	}
 	t.each(func(r *result) error {
-		for _, j := range returns[r.text(0)] {
-			t.backs = append(t.backs, cursor.GiveBack{Queue: j.queue, Spot: cursor.Spot{Urgency: int32(-j.priority), Position: j.position}, Returns: r.int(1)})
-		}
+		gaveBack(r.text(0), r.int(1))
 		return nil
-	}, fmt.Sprintf("SELECT queue, returns FROM qsidecar_queues WHERE queue IN (%s) FOR UPDATE", marks(len(queues))), args...)
+	}, "SELECT queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(queues))+") FOR UPDATE", args...)
 }
 
 // register has qsidecar_queues name queues: sweeps look into the lanes of these. The

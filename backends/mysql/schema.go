@@ -64,7 +64,7 @@ func quoteName(s string) string { return "`" + strings.ReplaceAll(s, "`", "``") 
 // migrate makes or completes the tables, where they need it. Any number of
 // sidecars may do so at once.
 func (s *Store) migrate(ctx context.Context) error {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.dial(ctx, nil)
 	if err != nil {

@@ -55,7 +55,7 @@ func know(text string, maria bool) (server, error) {
 
 // greet asks the server who it is.
 func (s *Store) greet(ctx context.Context) error {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.dial(ctx, nil)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
@@ -43,7 +43,7 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 		r, slot := &rows[i], slots[i]
 		limit := cmp.Or(r.max, int64(p.MaxAttempts))
 		a := alike{
-			host: int64(slot.Token.Host), max: limit, timeout: cmp.Or(r.timeout, batch.MS(p.Timeout)), lease: max(batch.MS(slot.Lease), 0),
+			host: int64(slot.Token.Host), max: limit, timeout: cmp.Or(r.timeout, core.MS(p.Timeout)), lease: max(core.MS(slot.Lease), 0),
 			uncharged: slot.Uncounted(int(r.unrecorded), int(limit)),
 		}
 		worker := slot.Worker
@@ -67,7 +67,7 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 	for i, r := range rows {
 		r.Token, r.Attempt, r.MaxAttempts = slots[i].Token, int(r.attempts)+1, int(cmp.Or(r.max, int64(p.MaxAttempts)))
 		r.Fence = nextFence(r.Fence, t.now)
-		r.Timeout = cmp.Or(batch.FromMS(r.timeout), p.Timeout)
+		r.Timeout = cmp.Or(core.FromMS(r.timeout), p.Timeout)
 		c.res.Jobs = append(c.res.Jobs, r.Job)
 	}
 	c.fetch(t, first, large)
@@ -88,7 +88,7 @@ func (c *claiming) update(t *tx, p backends.Policy, a alike, g *taking) {
 	t.add("UPDATE "+byID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(IF(fence < 4611686018427387903, fence + 1, 0), ?), attempts = LEAST(attempts, 32767) + ?, ahead = ?, "+
 		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, keep_ms = ?, keep_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_host = ?, token_number = ",
 		int64(c.host), t.now, int64(t.now), 1-flag(a.uncharged), flag(a.uncharged),
-		a.max, batch.MS(p.Backoff), batch.MS(p.BackoffMax), positive(batch.MS(p.RetainDone)), positive(batch.MS(p.RetainDead)),
+		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), positive(core.MS(p.RetainDone)), positive(core.MS(p.RetainDead)),
 		positive(a.lease), deadline, earlier(t.now.after(a.lease), deadline), a.host)
 	t.text(among(g.id, g.number) + ", worker = ")
 	same := !slices.ContainsFunc(g.worker, func(w string) bool { return w != g.worker[0] })
@@ -111,7 +111,7 @@ func (c *claiming) fetch(t *tx, first int, large []int64) {
 	}
 	at := map[int64]int{}
 	for i := first; i < len(c.res.Jobs); i++ {
-		id, _ := batch.Number(c.res.Jobs[i].ID)
+		id, _ := core.Number(c.res.Jobs[i].ID)
 		at[id] = i
 	}
 	t.each(func(r *result) error {
@@ -127,9 +127,9 @@ func (c *claiming) bury(t *tx, p backends.Policy, rows []ready) {
 		c.res.Failed.Add(p.Queue, backends.CauseTooLarge, true)
 		message := backends.TooLarge(r.size, c.MaxPayload)
 		fence := nextFence(r.Fence, t.now)
-		expires := t.now.after(batch.MS(p.RetainDead))
+		expires := t.now.after(core.MS(p.RetainDead))
 		t.add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, keep_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
-			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), positive(batch.MS(p.RetainDead)), t.now, expires, message, r.id)
+			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), positive(core.MS(p.RetainDead)), t.now, expires, message, r.id)
 		if r.Key != "" {
 			t.add("UPDATE qsidecar_keys SET state = 'dead' WHERE queue = ? AND `key` = ? AND job = ?", p.Queue, []byte(r.Key), r.id)
 		}

@@ -44,6 +44,14 @@ const lineDays = 30
 // tidyEvery is how many sweeps that prune there are to one visit.
 const tidyEvery = 12
 
+// Tidy implements core.Tidier, every few times.
+func (d access) Tidy(ctx context.Context, limit int) error {
+	if d.janitor.visits.Add(1)%tidyEvery != 0 {
+		return nil
+	}
+	return d.tidy(ctx, limit)
+}
+
 // tidy is one visit. It locks nothing but what it changes, and ids are never used
 // again: what it found to be gone stays gone.
 func (s *Store) tidy(ctx context.Context, limit int) error {

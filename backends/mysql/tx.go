@@ -7,32 +7,72 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
-	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// tx is a transaction under way: statements queue up and go to the server in one
-// packet.
+// tx is a transaction. Statements queue up and go to the server in one packet.
 type tx struct {
 	script
 	s     *Store
 	c     *conn
+	ctx   context.Context // of the transaction: a full packet is sent before the Flush
+	err   error           // of such a packet
+	o     core.TxOptions
 	begun bool
 	wrote bool // there is something to commit
 	sent  int  // packets
 
-	patient bool // it waits for other programs' locks as long as for sidecars'
+	acked int64 // how many rows the last statement must have deleted; 0: it is no Ack
 
-	expect int64 // how many rows the last statement must have changed; 0: it does not matter
-
-	now   instant // of the transaction, where it asked for it
-	backs []cursor.GiveBack
-	named []string // queues that this transaction registers
+	now    instant  // of the transaction, if it asked for it
+	asked  bool     // it did
+	named  []string // queues that this transaction registers
+	claims []string // the queues of its claims
+	then   []func() // what the next Flush does behind the answers
 
 	namedAt time.Time // before the first of them
 }
 
-// send has the server carry out what is queued, in one round trip.
+var (
+	_ core.Tx         = (*tx)(nil)
+	_ core.OwnClaimer = (*tx)(nil)
+)
+
+// add queues a statement that returns no rows.
+func (t *tx) add(sql string, args ...any) {
+	t.checkAck()
+	t.script.add(sql, args...)
+}
+
+// query queues a statement that returns rows; there may be none.
+func (t *tx) query(read func(r *result) error, sql string, args ...any) {
+	t.checkAck()
+	t.script.query(read, sql, args...)
+}
+
+// each queues a statement and calls f for each row.
+func (t *tx) each(f func(r *result) error, sql string, args ...any) {
+	t.checkAck()
+	t.script.each(f, sql, args...)
+}
+
+// checkAck compares how many rows an Ack deleted. If nothing follows it, the commit's own
+// statement does that.
+func (t *tx) checkAck() {
+	if t.acked == 0 {
+		return
+	}
+	want := t.acked
+	t.acked = 0
+	t.script.each(func(r *result) error {
+		if r.int(0) != want {
+			return core.ErrNotAll
+		}
+		return nil
+	}, "SELECT ROW_COUNT()")
+}
+
+// send sends what is queued, in one round trip.
 func (t *tx) send(ctx context.Context) error {
 	p := t.script
 	t.script = script{}
@@ -41,7 +81,7 @@ func (t *tx) send(ctx context.Context) error {
 	}
 	sql, args := p.plain()
 	t.sent++
-	defer t.s.meter.RoundTrip(time.Now())
+	defer t.s.Meter.RoundTrip(time.Now())
 	if !t.begun {
 		sql = begin + ";\n" + sql
 		t.begun = true
@@ -54,66 +94,82 @@ func (t *tx) send(ctx context.Context) error {
 }
 
 func (t *tx) lockWait() time.Duration {
-	if t.patient {
-		return lockWait
+	if t.o.AdoptedWrites || t.o.AdoptedClaims {
+		return rowWait
 	}
-	return rowWait
+	return lockWait
 }
 
-// roomy sends what is queued where more bytes would make the packet too large.
-func (t *tx) roomy(ctx context.Context, more int64) error {
-	if t.bytes()+more > t.s.server.packet-packetRoom {
-		return t.send(ctx)
+// makeRoom sends what is queued if more bytes would make the packet too large.
+func (t *tx) makeRoom(more int64) {
+	if t.err == nil && t.bytes()+more > t.s.server.packet-packetRoom {
+		t.checkAck()
+		t.err = t.send(t.ctx)
 	}
-	return nil
+}
+
+// Flush implements core.Tx.
+func (t *tx) Flush(ctx context.Context) error {
+	for {
+		t.checkAck()
+		if t.err == nil {
+			t.err = t.send(ctx)
+		}
+		if t.err != nil || len(t.then) == 0 {
+			return t.err
+		}
+		then := t.then
+		t.then = nil
+		for _, f := range then {
+			f()
+		}
+		if len(t.then) == 0 {
+			return t.err // what they queued goes with the next packet
+		}
+	}
 }
 
 const (
 	begin       = "START TRANSACTION"
-	maxTries    = 8
-	retryPause  = 2 * time.Millisecond // doubles with each try
 	rollbackFor = 2 * time.Second
 
-	// joinEvery is how often a line's row is made sure of, which goes where nobody does.
+	// joinEvery is how often a connection makes sure of its row in qsidecar_commits, which is
+	// deleted if it is not used.
 	joinEvery = time.Hour
 )
 
-// A work is what one transaction does: it queues statements and sends those whose
-// answers it needs; what is left goes out with COMMIT. It is called anew where the
-// transaction is tried again.
-type work func(ctx context.Context, t *tx) error
-
-// write runs f in a transaction until it is committed, or certainly is not.
-func (s *Store) write(ctx context.Context, f work) error {
-	ctx, done := s.bound(ctx)
-	defer done()
-	for try := 1; ; try++ {
-		err := s.attempt(ctx, f)
-		if err == nil || try == maxTries || ctx.Err() != nil || !s.transient(err) && !s.mend(ctx, err) {
-			return s.outcome(ctx, err)
-		}
-		s.meter.Retry(retryCause(err))
-		s.log.Debug("a transaction is tried again", "place", s.place, "error", err)
-		if !batch.Pause(ctx, retryPause<<try) {
-			return s.outcome(ctx, err)
-		}
-	}
+// read runs f outside of any transaction that writes, on one connection, and again if that
+// may help.
+func (s *Store) read(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
+	return s.Again(ctx, func(ctx context.Context) error { return s.readOnce(ctx, f) })
 }
 
-// outcome gives the error of a call its kind. ctx's end is told by what ended it.
-func (s *Store) outcome(ctx context.Context, err error) error {
-	if err == nil || batch.Known(err) {
+func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
+	c, l, err := s.take(ctx, &s.pool)
+	if err != nil {
 		return err
 	}
-	if ctx.Err() != nil && !fromServer(err) {
-		return batch.Ended(ctx, "waiting for "+s.place)
+	defer func() { s.pool.put(c, l) }()
+	t := &tx{s: s, c: c, ctx: ctx, begun: true} // each statement is its own
+	if err := f(ctx, t); err != nil {
+		return err
 	}
-	return s.explain(err)
+	return t.Flush(ctx)
+}
+
+// Read implements core.Driver.
+func (d access) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
+	return d.readOnce(ctx, func(ctx context.Context, t *tx) error { return f(ctx, t) })
+}
+
+// write runs f in a transaction.
+func (s *Store) write(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
+	return s.Write(ctx, core.TxOptions{}, func(ctx context.Context, x core.Tx) error { return f(ctx, x.(*tx)) })
 }
 
 // take gets a connection that is ready for a transaction.
 func (s *Store) take(ctx context.Context, p *pool) (*conn, *line, error) {
-	c, l, err := p.get(ctx, &s.meter)
+	c, l, err := p.get(ctx, &s.Meter)
 	if err != nil || c != nil {
 		return c, l, err
 	}
@@ -197,34 +253,62 @@ func (c *conn) number(ctx context.Context, sql string, args ...any) (n int64, er
 	return n, err
 }
 
-// attempt runs f once. An error that is not ErrUnknownOutcome: nothing was written.
-func (s *Store) attempt(ctx context.Context, f work) (err error) {
+// Begin implements core.Driver. The transaction begins with the first packet.
+func (d access) Begin(ctx context.Context, o core.TxOptions) (core.Tx, error) {
+	s := d.Store
 	c, l, err := s.take(ctx, &s.pool)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if c.bad && l.stray == "" {
-			l.stray = c.name
-		}
-		s.pool.put(c, l)
-	}()
+	t := &tx{s: s, c: c, ctx: ctx, o: o}
 	if time.Since(c.joined) > joinEvery {
 		if err := c.exec(ctx, s.sql.joinLine, l.handle, int64(l.number)); err != nil {
-			return err
+			t.release()
+			return nil, err
 		}
 		c.joined = time.Now()
 	}
-	t := &tx{s: s, c: c, patient: true}
-	if err = f(ctx, t); err != nil {
+	if o.AdoptedClaims && len(o.Queues) == 0 {
+		t.requireAlive(o.Sidecar)
+	}
+	return t, nil
+}
+
+// release gives the connection back.
+func (t *tx) release() {
+	l := t.c.line
+	if t.c.bad && l.stray == "" {
+		l.stray = t.c.name
+	}
+	t.s.pool.put(t.c, l)
+}
+
+// Rollback implements core.Tx.
+func (t *tx) Rollback(ctx context.Context, _ error) {
+	t.rollback(ctx)
+	t.release()
+}
+
+// Commit implements core.Tx.
+func (t *tx) Commit(ctx context.Context) error {
+	defer t.release()
+	return t.finish(ctx)
+}
+
+// finish commits, and notes what the commit made true.
+func (t *tx) finish(ctx context.Context) error {
+	err := t.err
+	if err == nil && len(t.then) > 0 {
+		err = t.Flush(ctx)
+	}
+	if err != nil {
 		t.rollback(ctx)
-		return t.lockedOut(err)
+		return err
 	}
-	if err = s.commit(ctx, t); err == nil {
-		s.cursors.Back(t.backs)
-		s.queues.add(t.named, t.namedAt, c.server)
+	if err = t.s.commit(ctx, t); err == nil {
+		t.s.queues.add(t.named, t.namedAt, t.c.server)
 	}
-	return t.lockedOut(err)
+	return err
 }
 
 // rollback leaves the transaction where the connection is still good. It has
@@ -247,13 +331,14 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	if !t.begun && t.sql.Len() == 0 {
 		return nil
 	}
-	l := t.c.line
+	l, acked := t.c.line, t.acked
 	switch {
-	case t.expect > 0:
-		t.add(s.sql.markIf, t.expect, int64(l.number), int64(l.number+1), l.handle)
+	case t.acked > 0:
+		t.script.add(s.sql.markIf, t.acked, int64(l.number), int64(l.number+1), l.handle)
 	case t.wrote:
 		t.add(s.sql.mark, int64(l.number), int64(l.number+1), l.handle)
 	}
+	t.acked = 0
 	t.add("COMMIT")
 	hook := s.fault.Load()
 	if hook != nil {
@@ -274,8 +359,8 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 		return nil
 	case !t.wrote, fromServer(err) && !endsSession(err), errors.Is(err, errPacket):
 		t.rollback(ctx)
-		if t.expect > 0 && isCode(err, codeRange) {
-			return errNotLean // or the line's number is not what it should be, which the next try tells
+		if acked > 0 && isCode(err, codeRange) {
+			return core.ErrNotAll // or the line's number is not what it should be, which the next try tells
 		}
 		return err
 	}
@@ -297,7 +382,7 @@ func (s *Store) findOut(ctx context.Context, l *line, cause error) error {
 			}
 			return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 		}
-		if !batch.Pause(ctx, wait) {
+		if !core.Pause(ctx, wait) {
 			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
 			stray := l.stray
 			*l = *newLine()
@@ -343,29 +428,4 @@ func (s *Store) look(ctx context.Context, l *line) (happened bool, err error) {
 	}
 	l.number = last
 	return false, nil
-}
-
-// read runs f outside of any transaction that writes, on one connection.
-func (s *Store) read(ctx context.Context, f work) error {
-	ctx, done := s.bound(ctx)
-	defer done()
-	for try := 1; ; try++ {
-		err := s.readOnce(ctx, f)
-		if err == nil || try == maxTries || ctx.Err() != nil || !s.transient(err) || !batch.Pause(ctx, retryPause<<try) {
-			return s.outcome(ctx, err)
-		}
-	}
-}
-
-func (s *Store) readOnce(ctx context.Context, f work) error {
-	c, l, err := s.take(ctx, &s.pool)
-	if err != nil {
-		return err
-	}
-	defer func() { s.pool.put(c, l) }()
-	t := &tx{s: s, c: c, begun: true} // each statement is its own
-	if err := f(ctx, t); err != nil {
-		return err
-	}
-	return t.send(ctx)
 }

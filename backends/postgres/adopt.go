@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var _ backends.Adopter = (*Store)(nil)
@@ -161,5 +161,5 @@ func (s *Store) Describe(ctx context.Context, schema, name string) (info backend
 
 // Queues implements backends.Locator.
 func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
-	return batch.QueuesOfJobs(ctx, s, "bigint", leases)
+	return core.QueuesOfJobs(ctx, s, "bigint", leases)
 }

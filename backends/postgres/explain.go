@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var _ backends.Advisor = (*Store)(nil)
@@ -78,7 +78,7 @@ func (p *plan) lines(indent string) (all []string) {
 // CreateIndex implements backends.Advisor: an index of those rows alone.
 func (s *Store) CreateIndex(_ string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := grammar{}
-	return "CREATE INDEX CONCURRENTLY ON " + g.Table(table.Schema, table.Name) + " " + batch.WaitingIndex(g.Name, equal, order)
+	return "CREATE INDEX CONCURRENTLY ON " + g.Table(table.Schema, table.Name) + " " + core.WaitingIndex(g.Name, equal, order)
 }
 
 // Habits implements backends.Advisor. The planner does not see that rows of an index

@@ -65,6 +65,9 @@ func (s *Store) NewCommit(b backends.Batch, hooks backends.TxHooks) *Commit {
 	return &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.skip()}
 }
 
+// LookAtAll has the rows of all acks looked at: Writer.Ack is not used.
+func (k *Commit) LookAtAll() { k.fast = false }
+
 // Options are those of the transaction.
 func (k *Commit) Options() TxOptions {
 	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims}

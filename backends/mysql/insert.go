@@ -1,0 +1,226 @@
+package mysql
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// jobKey is a job's key in its queue.
+type jobKey struct{ queue, key string }
+
+// keyRow is a row of qsidecar_keys that the transaction has locked.
+type keyRow struct {
+	job     int64 // 0: the row is new
+	state   backends.State
+	expires instant // forever: the job has not ended
+}
+
+// free reports whether a job may be stored with the key.
+func (m *keyRow) free(now instant) bool { return m.job == 0 || m.expires <= now }
+
+// lockKeys queues statements that make the missing rows of keys, and lock and read all of
+// them, in their order. into gets a row for each.
+func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
+	if len(keys) == 0 {
+		return
+	}
+	slices.SortFunc(keys, func(a, b jobKey) int { return cmp.Or(strings.Compare(a.queue, b.queue), strings.Compare(a.key, b.key)) })
+	t.wrote = true
+	for part := range slices.Chunk(keys, 200) {
+		var args []any
+		for _, key := range part {
+			args = append(args, key.queue, []byte(key.key))
+		}
+		n := len(part)
+		t.add("INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES "+strings.TrimSuffix(strings.Repeat("(?, ?, 0, "+t.s.sql.clock+"), ", n), ", ")+
+			" ON DUPLICATE KEY UPDATE job = job", args...)
+		t.each(func(r *result) error {
+			m := &keyRow{job: r.int(2), state: backends.State(r.text(3)), expires: r.instant(4)}
+			into[jobKey{r.text(0), r.text(1)}] = m
+			return nil
+		}, "SELECT queue, `key`, job, state, expires_at FROM qsidecar_keys WHERE "+anyKey("", n)+" FOR UPDATE", args...)
+		// The jobs that have not ended are in some state, or were deleted by hand.
+		t.each(func(r *result) error {
+			if m := into[jobKey{r.text(0), r.text(1)}]; m != nil && m.job != 0 {
+				if m.state = backends.State(r.text(2)); m.state != backends.StateDeleted {
+					m.expires = forever
+				}
+			}
+			return nil
+		}, "SELECT k.queue, k.`key`, COALESCE((SELECT j.state FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k "+
+			"WHERE ("+anyKey("k.", n)+") AND k.state IS NULL", args...)
+	}
+}
+
+// anyKey is the condition that a row is that of one of n keys.
+func anyKey(table string, n int) string {
+	return strings.TrimSuffix(strings.Repeat("("+table+"queue = ? AND "+table+"`key` = ?) OR ", n), " OR ")
+}
+
+const forever = instant(1<<63 - 1)
+
+// newJob is a job to be stored.
+type newJob struct {
+	*core.NewJob
+	state backends.State
+	runAt instant
+}
+
+// Insert implements core.Writer. Rows of keys are locked first: then it is known which jobs
+// are duplicates.
+func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
+	var keys []jobKey
+	dated := false
+	for _, j := range jobs {
+		if j.Key != "" {
+			keys = append(keys, jobKey{j.Queue, j.Key})
+		}
+		dated = dated || !j.RunAt.IsZero()
+	}
+	if len(keys) == 0 && !dated {
+		t.insertAll(jobs, nil)
+		return false
+	}
+	t.askNow()
+	rows := map[jobKey]*keyRow{}
+	t.lockKeys(keys, rows)
+	t.then = append(t.then, func() { t.insertAll(jobs, rows) })
+	return true
+}
+
+// insertAll queues the INSERTs of jobs whose keys are free, and answers for the others.
+func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
+	var all []newJob
+	var queues []string
+	for _, j := range jobs {
+		if m := keys[jobKey{j.Queue, j.Key}]; j.Key != "" && m != nil && !m.free(t.now) {
+			j.Duplicate(m.job, m.state)
+			continue
+		}
+		x := newJob{NewJob: j, state: backends.StateReady}
+		switch {
+		case j.Delay > 0:
+			x.state = backends.StateScheduled
+		case !j.RunAt.IsZero():
+			if x.runAt = instant(j.RunAt.UnixMicro()); x.runAt <= t.now {
+				x.runAt = 0
+			} else {
+				x.state = backends.StateScheduled
+			}
+		}
+		all, queues = append(all, x), append(queues, j.Queue)
+	}
+	for from := 0; from < len(all); {
+		to, size := from, int64(0)
+		for to < len(all) && to-from < rowsAtOnce {
+			more := 2*int64(len(all[to].Payload)) + 20_000
+			if to > from && size+more > t.s.server.packet/2 {
+				break
+			}
+			size += more
+			to++
+		}
+		t.makeRoom(size)
+		t.insertSome(all[from:to])
+		from = to
+	}
+	t.register(queues)
+}
+
+// rowsAtOnce is how many rows one INSERT has at most.
+const rowsAtOnce = 500
+
+const insertHead = "INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload) VALUES "
+
+// insertSome queues one INSERT. The ids of one statement follow one another.
+func (t *tx) insertSome(jobs []newJob) {
+	t.wrote = true
+	t.add(insertHead)
+	clock := t.s.sql.clock
+	if t.now != 0 {
+		clock = "'" + t.now.sql().(string) + "'"
+	}
+	for i := range jobs {
+		j := &jobs[i]
+		if i > 0 {
+			t.text(", ")
+		}
+		headers := headersText(j.Headers)
+		payload := j.Payload
+		if payload == nil {
+			payload = []byte{} // nil would be NULL
+		}
+		t.text("(?, ?, ?, ?, ?, ", j.Queue, string(j.state), int64(j.Priority), positive(int64(j.MaxAttempts)), positive(core.MS(j.Timeout)))
+		if j.Delay > 0 {
+			t.text(clock+" + INTERVAL ? MICROSECOND", 1000*core.MS(j.Delay))
+		} else {
+			t.text("?", j.runAt)
+		}
+		t.text(", "+clock+", "+clock+", ?, ?, ?)", keyOrNull(j.Key), headers, payload)
+	}
+	t.each(func(r *result) error {
+		first, step := r.int(0), r.int(1)
+		for i := range jobs {
+			jobs[i].Stored(first+int64(i)*step, jobs[i].state == backends.StateReady)
+		}
+		return nil
+	}, "SELECT LAST_INSERT_ID(), @@auto_increment_increment")
+	for i := range jobs {
+		if j := &jobs[i]; j.Key != "" {
+			t.add("UPDATE qsidecar_keys SET job = LAST_INSERT_ID() + ? * @@auto_increment_increment, state = NULL, expires_at = "+clock+" + INTERVAL ? MICROSECOND "+
+				"WHERE queue = ? AND `key` = ?", int64(i), 1000*core.MS(j.KeyTTL), j.Queue, []byte(j.Key))
+		}
+	}
+}
+
+func keyOrNull(key string) any {
+	if key == "" {
+		return nil
+	}
+	return []byte(key)
+}
+
+func headersText(h map[string]string) any {
+	if len(h) == 0 {
+		return nil
+	}
+	text, _ := json.Marshal(h) // a map of texts cannot fail
+	return string(text)
+}
+
+// Ack implements core.Writer. It deletes jobs that are not kept, have no key and never
+// failed: nearly all of them. It must delete as many rows as there are leases.
+func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
+	var ids, hosts, numbers []int64
+	oneHost := true
+	for _, l := range leases {
+		ids, hosts, numbers = append(ids, l.ID), append(hosts, l.Host), append(numbers, l.Number)
+		oneHost = oneHost && l.Host == leases[0].Host
+	}
+	t.wrote = true
+	t.add(deleteByID + " WHERE id IN (" + list(ids) + ") AND token_number = " + among(ids, numbers) + " AND token_host = ")
+	if oneHost {
+		t.text("?", hosts[0])
+	} else {
+		t.text(among(ids, hosts))
+	}
+	t.text(" AND keep_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
+	t.acked = int64(len(ids))
+	return true
+}
+
+// among is the expression for what belongs to a row, by its id.
+func among(ids, values []int64) string {
+	if len(ids) == 1 {
+		return list(values)
+	}
+	return "ELT(INTERVAL(id, " + list(ids) + "), " + list(values) + ")"
+}
+
+// Deliver implements core.Writer. The core does not call it: see core.Traits.
+func (t *tx) Deliver([]core.Lease, []string, func(i int)) {}

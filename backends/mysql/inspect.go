@@ -1,0 +1,289 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+)
+
+// laneOf is the letter of a state's lanes.
+var laneOf = map[backends.State]string{
+	backends.StateReady: "r", backends.StateScheduled: "s", backends.StateClaimed: "c", backends.StateDone: "d", backends.StateDead: "x",
+}
+
+// Stats implements core.Reader.
+func (t *tx) Stats(ctx context.Context, queues []string) (all []backends.QueueStats, err error) {
+	alone := func(string) bool { return true }
+	if queues == nil {
+		if all, alone, err = t.statsOfAll(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, q := range queues {
+		all = append(all, backends.QueueStats{Queue: q})
+	}
+	for i := range all {
+		if alone(all[i].Queue) {
+			t.statsOf(all[i].Queue, &all[i])
+			t.makeRoom(1 << 20)
+		}
+	}
+	if err := t.Flush(ctx); err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if alone(all[i].Queue) {
+			if err := t.oldest(ctx, &all[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// statsOfAll counts all queues together, so that one with few jobs costs next to nothing. Those that
+// are to be asked for alone are not complete.
+func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone func(queue string) bool, err error) {
+	var tally core.Tally
+	t.each(func(r *result) error {
+		tally.Of(r.text(0)).Paused = true
+		return nil
+	}, "SELECT queue FROM qsidecar_queues WHERE paused")
+	t.each(func(r *result) error {
+		tally.Add(core.Counted{Queue: r.text(0), State: backends.StateClaimed, N: r.int(1), Oldest: age(r.instant(3), r.instant(2))})
+		return nil
+	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+jobs+" WHERE lane > 'c' AND lane < 'd' GROUP BY queue")
+	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
+		letter := laneOf[state]
+		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
+			t.each(func(r *result) error {
+				c := core.Counted{Queue: r.text(0)[1:], State: state, N: r.int(1)}
+				if state == backends.StateReady {
+					c.Oldest = age(r.instant(3), r.instant(2))
+				}
+				all = append(all, c)
+				return nil
+			}, lanesSQL(state, t.s.sql.clock), letter+after.Queue, string(letter[0]+1), limit)
+			err = t.Flush(ctx)
+			return all, err
+		}); err != nil {
+			return nil, nil, err
+		}
+	}
+	all, alone = tally.All()
+	return all, alone, nil
+}
+
+// lanesSQL counts the rows of all lanes that are behind one, a limited number of them, by urgency.
+// Inside one, positions are given in the order in which rows become ready.
+func lanesSQL(state backends.State, clock string) string {
+	first := "NULL"
+	if state == backends.StateReady {
+		first = "(SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) WHERE j.lane = g.lane AND j.urgency = g.urgency ORDER BY j.place, j.id LIMIT 1)"
+	}
+	return "SELECT g.lane, g.n, " + first + ", " + clock + " FROM (SELECT p.lane, p.urgency, COUNT(*) AS n FROM (SELECT lane, urgency FROM " + jobs +
+		" WHERE lane > ? AND lane < ? ORDER BY lane, urgency LIMIT ?) AS p GROUP BY p.lane, p.urgency) AS g ORDER BY g.lane, g.urgency"
+}
+
+// counting is the statement that counts the rows of a queue in a state, up to a limit.
+func counting(state backends.State, queue string, limit int64) (sql string, args []any) {
+	if state == backends.StateClaimed {
+		return "SELECT COUNT(*) FROM (SELECT 1 FROM " + jobs + " WHERE lane > 'c' AND lane < 'd' AND queue = ? LIMIT ?) AS x", []any{queue, limit}
+	}
+	return "SELECT COUNT(*) FROM (SELECT 1 FROM " + jobs + " WHERE lane = ? LIMIT ?) AS x", []any{laneOf[state] + queue, limit}
+}
+
+// Count implements core.Reader.
+func (t *tx) Count(ctx context.Context, queue string, state backends.State) (n int64, err error) {
+	sql, args := counting(state, queue, math.MaxInt64)
+	t.each(func(r *result) error {
+		n = r.int(0)
+		return nil
+	}, sql, args...)
+	err = t.Flush(ctx)
+	return n, err
+}
+
+// statsOf queues what is asked about one queue, as one statement.
+func (t *tx) statsOf(queue string, st *backends.QueueStats) {
+	st.Queue = queue
+	n := core.Counts(st)
+	states := []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
+	var sql strings.Builder
+	var args []any
+	for _, state := range states {
+		count, more := counting(state, queue, backends.StatsExact+1)
+		sql.WriteString("(" + count + "), ")
+		args = append(args, more...)
+	}
+	args = append(args, queue, queue)
+	t.each(func(r *result) error {
+		for i, state := range states {
+			*n[state] = r.int(i)
+		}
+		st.Paused = r.int(5) != 0
+		st.OldestClaimed = age(r.instant(7), r.instant(6))
+		return nil
+	}, "SELECT "+sql.String()+"EXISTS (SELECT 1 FROM qsidecar_queues WHERE queue = ? AND paused), "+
+		"(SELECT MIN(claimed_at) FROM "+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ?), "+t.s.sql.clock, args...)
+}
+
+// oldest looks at the first row of each priority: inside one, positions are given
+// in the order in which rows become ready.
+func (t *tx) oldest(ctx context.Context, st *backends.QueueStats) error {
+	if st.Ready == 0 {
+		return nil
+	}
+	for urgency, more := int64(math.MinInt32), true; more; {
+		more = false
+		t.each(func(r *result) error {
+			urgency, more = r.int(0), true
+			st.OldestReady = max(st.OldestReady, age(r.instant(2), r.instant(1)))
+			return nil
+		}, "SELECT urgency, ready_at, "+t.s.sql.clock+" FROM "+jobs+" WHERE lane = ? AND urgency > ? ORDER BY urgency, place, id LIMIT 1", "r"+st.Queue, urgency)
+		if err := t.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// age of what happened at an instant; a millisecond at least, because 0 says that there is none.
+func age(now, at instant) time.Duration {
+	if at == 0 {
+		return 0
+	}
+	return max(time.Duration(now-at)*time.Microsecond, time.Millisecond)
+}
+
+const sizes = "SELECT id, " + bytesOf + " + COALESCE(LENGTH(result), 0) FROM "
+
+// listPlace is where a list of jobs goes on.
+type listPlace struct {
+	spot    cursor.Spot
+	claimed instant
+	id      int64
+}
+
+var listStart = listPlace{spot: cursor.Beginning, claimed: 1}
+
+// Place implements core.Reader.
+func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
+	from := listStart
+	t.each(func(r *result) error {
+		found = true
+		at := map[backends.State]instant{
+			backends.StateReady: instant(r.int(1)), backends.StateScheduled: r.instant(2), backends.StateDone: r.instant(4), backends.StateDead: r.instant(4),
+		}[p.State]
+		from.id, from.spot = id, cursor.Spot{Position: int64(at)} // it may be in another state by now
+		if p.State == backends.StateReady {
+			from.spot.Urgency = int32(-r.int(0))
+		}
+		from.claimed = max(r.instant(3), 1)
+		return nil
+	}, "SELECT priority, position, run_at, claimed_at, finished_at FROM qsidecar_jobs WHERE id = ? AND queue = ?", id, p.Queue)
+	err = t.Flush(ctx)
+	return from, found, err
+}
+
+// Sizes implements core.Reader.
+func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any, each func(id, bytes int64)) error {
+	from, ok := after.(listPlace)
+	if !ok {
+		from = listStart
+	}
+	read := func(r *result) error {
+		each(r.int(0), r.int(1))
+		return nil
+	}
+	switch {
+	case ids != nil:
+		bytes := map[int64]int64{}
+		t.each(func(r *result) error {
+			bytes[r.int(0)] = r.int(1)
+			return nil
+		}, sizes+"qsidecar_jobs WHERE id IN ("+list(ids)+") AND queue = ?", p.Queue)
+		err := t.Flush(ctx)
+		for _, id := range ids {
+			if n, ok := bytes[id]; ok {
+				each(id, n)
+			}
+		}
+		return err
+	case p.State == backends.StateClaimed: // one lane for each sidecar; there are never many
+		t.each(read, sizes+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
+			p.Queue, from.claimed, from.claimed, from.id, p.Max)
+	default:
+		t.each(read, sizes+jobs+" WHERE lane = ? AND (urgency = ? AND place = ? AND id > ? OR urgency = ? AND place > ? OR urgency > ?) ORDER BY urgency, place, id LIMIT ?",
+			laneOf[p.State]+p.Queue, int64(from.spot.Urgency), from.spot.Position, from.id, int64(from.spot.Urgency), from.spot.Position, int64(from.spot.Urgency), p.Max)
+	}
+	return t.Flush(ctx)
+}
+
+// Views implements core.Reader.
+func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []backends.View, err error) {
+	order := map[int64]int{}
+	for i, id := range ids {
+		order[id] = i
+	}
+	t.each(func(r *result) error {
+		views = append(views, readView(r))
+		return nil
+	}, "SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at, "+
+		"worker, `key`, headers, result FROM qsidecar_jobs WHERE id IN ("+list(ids)+") AND queue = ?", queue)
+	failures := map[string][]backends.Failure{}
+	t.each(func(r *result) error {
+		id := core.ID(r.int(0))
+		failures[id] = append(failures[id], backends.Failure{Attempt: int(r.int(1)), Cause: backends.Cause(r.text(2)), Message: r.text(3), At: r.instant(4).time()})
+		return nil
+	}, "SELECT job, attempt, cause, message, at FROM qsidecar_failures WHERE job IN ("+list(ids)+") ORDER BY job, fence")
+	if err := t.Flush(ctx); err != nil {
+		return nil, err
+	}
+	for i := range views {
+		views[i].Failures = failures[views[i].ID]
+	}
+	slices.SortFunc(views, func(a, b backends.View) int {
+		x, _ := core.Number(a.ID)
+		y, _ := core.Number(b.ID)
+		return cmp.Compare(order[x], order[y])
+	})
+	return views, nil
+}
+
+func readView(r *result) (v backends.View) {
+	v = backends.View{
+		ID: core.ID(r.int(0)), Queue: r.text(1), State: backends.State(r.text(2)), Payload: r.bytes(3), Priority: int16(r.int(4)),
+		Attempt: int(r.int(5)), MaxAttempts: int(r.int(6)), EnqueuedAt: r.instant(7).time(), FinishedAt: r.instant(10).time(),
+		Key: r.text(12), Result: r.bytes(14),
+	}
+	switch v.State {
+	case backends.StateScheduled:
+		v.RunAt = r.instant(8).time()
+	case backends.StateClaimed:
+		v.ClaimedAt, v.Worker = r.instant(9).time(), r.text(11)
+	}
+	v.Headers = core.ReadHeaders(r.text(13))
+	return v
+}
+
+// ClaimedBy implements core.Reader.
+func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64, limit int) (all []backends.ClaimedJob, err error) {
+	t.each(func(r *result) error {
+		all = append(all, backends.ClaimedJob{
+			Lease: backends.Lease{Job: core.ID(r.int(0)), Token: backends.Token{Host: backends.Identity(r.int(1)), Number: uint64(r.int(2))}},
+			Queue: r.text(3),
+			Timed: r.int(4) != 0,
+		})
+		return nil
+	}, t.s.sql.held, ownerLane(int64(owner)), after, limit)
+	err = t.Flush(ctx)
+	return all, err
+}
