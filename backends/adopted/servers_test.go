@@ -134,7 +134,7 @@ func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string
 		}
 		closed(t, k.conn)
 		k.sql(ddl)
-		k.reopen = func() backends.Adopter {
+		k.reopen = func() adopted.Adopter {
 			engine, err := backend.Open(t.Context(), backend.Options{URL: k.url})
 			if err != nil {
 				t.Fatal(err)

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/mysql"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
+	pgmigrate "github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -28,7 +30,7 @@ type engine struct {
 	// error of it shows no password.
 	parse func(url string) (string, error)
 	// open opens the database; with look it makes and changes nothing in it.
-	open func(ctx context.Context, o opening) (backends.Backend, error)
+	open func(ctx context.Context, o opening) (adopted.Adopter, error)
 	// migrations is the SQL that makes the tables out of those of the version `from`
 	// (0: there are none), and gives that role what it needs to serve.
 	migrations func(d databaseConfig, role string, from int) string
@@ -54,7 +56,7 @@ var engines = []engine{
 	{
 		name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",
 		open:       openPostgres,
-		migrations: func(d databaseConfig, role string, from int) string { return postgres.Migrations(d.Schema, role, from) },
+		migrations: func(d databaseConfig, role string, from int) string { return pgmigrate.SQL(d.Schema, role, from) },
 	},
 	{
 		name: "mysql", schemes: []string{"mysql"}, form: "mysql://USER@HOST/DATABASE",
@@ -124,7 +126,7 @@ func parseSQLite(s string) (string, error) {
 	return path, nil
 }
 
-func openSQLite(ctx context.Context, o opening) (backends.Backend, error) {
+func openSQLite(ctx context.Context, o opening) (adopted.Adopter, error) {
 	store, err := sqlite.Open(ctx, sqlite.Options{Path: o.at, Look: o.look, Log: o.log})
 	if err != nil {
 		return nil, fmt.Errorf("the database sqlite:%s cannot be opened: %w", o.at, err)
@@ -132,7 +134,7 @@ func openSQLite(ctx context.Context, o opening) (backends.Backend, error) {
 	return store, nil
 }
 
-func openPostgres(ctx context.Context, o opening) (backends.Backend, error) {
+func openPostgres(ctx context.Context, o opening) (adopted.Adopter, error) {
 	store, err := postgres.Open(ctx, postgres.Options{
 		URL:            o.at,
 		Password:       o.password,
@@ -145,10 +147,10 @@ func openPostgres(ctx context.Context, o opening) (backends.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
-	return store, nil
+	return pgdiagnose.New(store), nil
 }
 
-func openSQLServer(ctx context.Context, o opening) (backends.Backend, error) {
+func openSQLServer(ctx context.Context, o opening) (adopted.Adopter, error) {
 	store, err := sqlserver.Open(ctx, sqlserver.Options{
 		URL:            o.at,
 		Password:       o.password,
@@ -163,7 +165,7 @@ func openSQLServer(ctx context.Context, o opening) (backends.Backend, error) {
 	return store, nil
 }
 
-func openMySQL(ctx context.Context, o opening) (backends.Backend, error) {
+func openMySQL(ctx context.Context, o opening) (adopted.Adopter, error) {
 	if o.Schema != newDatabase().Schema {
 		return nil, usagef("the database's schema: MySQL and MariaDB have none, the tables go into the database that the url names: leave it out")
 	}
@@ -182,7 +184,7 @@ func openMySQL(ctx context.Context, o opening) (backends.Backend, error) {
 }
 
 // openDatabase opens one database of the config: to serve it, or to look at it alone.
-func openDatabase(ctx context.Context, c *config, name string, look bool, log *slog.Logger) (backends.Backend, error) {
+func openDatabase(ctx context.Context, c *config, name string, look bool, log *slog.Logger) (adopted.Adopter, error) {
 	d := c.Databases[name]
 	u, err := parseDatabaseURL(d.URL)
 	if err != nil {

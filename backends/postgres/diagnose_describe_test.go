@@ -1,4 +1,4 @@
-package postgres
+package postgres_test
 
 import (
 	"math"
@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -15,7 +17,7 @@ import (
 func TestDescribe(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
-		s := open(t, Options{URL: url})
+		s := open(t, postgres.Options{URL: url})
 		if err := exec(t, url, `CREATE SCHEMA "it's"; CREATE TYPE mood AS ENUM ('a', 'b c'); CREATE DOMAIN score0 AS numeric(4, 1);
 			CREATE DOMAIN score AS score0;
 			CREATE TABLE "it's"."T" ("A b" bigint GENERATED ALWAYS AS IDENTITY, c varchar(7) NOT NULL DEFAULT 'x', m mood, n numeric(3, 0), s score, i int, l smallint, at timestamptz, CHECK (l IN (1, 2)),
@@ -27,7 +29,7 @@ func TestDescribe(t *testing.T) {
 			CREATE RULE r AS ON INSERT TO "it's"."T" DO ALSO NOTIFY X`); err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.Describe(t.Context(), "it's", "T")
+		got, err := diagnose.New(s).Describe(t.Context(), "it's", "T")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +63,7 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", d)
 		}
 		for name, like := range map[string]string{"t": "it's.T", "nothing": ""} {
-			if got, err := s.Describe(t.Context(), "", name); err != nil || len(got.Columns) > 0 || strings.Join(got.Similar, " ") != like {
+			if got, err := diagnose.New(s).Describe(t.Context(), "", name); err != nil || len(got.Columns) > 0 || strings.Join(got.Similar, " ") != like {
 				t.Errorf("%s: %+v, %v", name, got, err)
 			}
 		}

@@ -1,4 +1,4 @@
-package postgres
+package postgres_test
 
 import (
 	"context"
@@ -11,8 +11,27 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/backends/postgres/diagnose"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
+
+var (
+	everywhere = postgres.Everywhere
+	open       = postgres.OpenStore
+	filled     = postgres.Filled
+	exec       = postgres.Exec
+	must       = postgres.Must
+	as         = postgres.As
+	poolers    = postgres.Poolers
+)
+
+func examine(t *testing.T, s *postgres.Store, queues []backends.Policy, th diagnose.Thresholds) ([]backends.Finding, error) {
+	x := diagnose.New(s)
+	x.Thresholds = th
+	return x.Examine(t.Context(), queues)
+}
 
 // want is a finding with these words in it.
 type want struct {
@@ -27,7 +46,7 @@ func (w want) is(f backends.Finding) bool {
 
 // examined examines the database, sees that this changed nothing, and that every
 // finding is fit to be read.
-func examined(t *testing.T, o Options, th thresholds) []backends.Finding {
+func examined(t *testing.T, o postgres.Options, th diagnose.Thresholds) []backends.Finding {
 	t.Helper()
 	o.Look = true
 	admin, err := pgx.ParseConfig(o.URL)
@@ -36,7 +55,7 @@ func examined(t *testing.T, o Options, th thresholds) []backends.Finding {
 	}
 	before := allOf(t, admin)
 	s := open(t, o)
-	found, err := s.examine(t.Context(), []backends.Policy{{Queue: "a"}, {Queue: "b", LIFO: true}}, th)
+	found, err := examine(t, s, []backends.Policy{{Queue: "a"}, {Queue: "b", LIFO: true}}, th)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +151,7 @@ func runner(t *testing.T, p *testserver.Postgres, name string) string {
 // tables makes them, and has the role use them.
 func tables(t *testing.T, url, role string) {
 	t.Helper()
-	open(t, Options{URL: url})
+	open(t, postgres.Options{URL: url})
 	must(t, url, fmt.Sprintf(`GRANT USAGE ON SCHEMA qsidecar TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA qsidecar TO %[1]s;
 		GRANT USAGE ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]s`, role))
 }
@@ -144,13 +163,13 @@ func TestExamineHealthy(t *testing.T) {
 		role := runner(t, p, "healthy")
 		url := filled(t, p)
 		tables(t, url, role)
-		patient := usual()
-		patient.clock = time.Hour // this machine may stand still between two looks at clocks
-		found := examined(t, Options{URL: as(t, url, role)}, patient)
+		patient := diagnose.DefaultThresholds()
+		patient.Clock = time.Hour // this machine may stand still between two looks at clocks
+		found := examined(t, postgres.Options{URL: as(t, url, role)}, patient)
 		has(t, found,
 			want{backends.SeverityInfo, "server", "PostgreSQL " + p.Version, ""},
 			want{backends.SeverityInfo, "server", "as role healthy", ""},
-			want{backends.SeverityInfo, "schema", fmt.Sprintf("of version %d", len(migrations)), ""},
+			want{backends.SeverityInfo, "schema", fmt.Sprintf("of version %d", migrate.Latest), ""},
 			want{backends.SeverityInfo, "rights", "all that a sidecar needs", ""},
 			want{backends.SeverityInfo, "claim", "SKIP LOCKED", ""},
 			want{backends.SeverityInfo, "plan", "made once for all arguments", ""},
@@ -179,34 +198,34 @@ func TestExamineNoTables(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "tableless")
 		url := p.Database(t)
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will make them", ""})
-		o := Options{URL: as(t, url, role)}
-		has(t, examined(t, o, usual()), want{backends.SeverityError, "schema", "are missing in schema \"qsidecar\", and role tableless may not make them", "migrate --print"})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will make them", ""})
+		o := postgres.Options{URL: as(t, url, role)}
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "are missing in schema \"qsidecar\", and role tableless may not make them", "migrate --print"})
 		tables(t, url, role)
 		must(t, url, "REVOKE ALL ON SCHEMA qsidecar FROM "+role)
-		has(t, examined(t, o, usual()), want{backends.SeverityError, "rights", "may not use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "may not use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
 		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO tableless; REVOKE ALL ON ALL TABLES IN SCHEMA qsidecar FROM tableless")
-		has(t, examined(t, o, usual()), want{backends.SeverityError, "rights", "may not read \"qsidecar\".qsidecar_meta", "GRANT SELECT"})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "may not read \"qsidecar\".qsidecar_meta", "GRANT SELECT"})
 		must(t, url, "GRANT SELECT ON qsidecar.qsidecar_meta TO tableless; GRANT SELECT, INSERT ON qsidecar.qsidecar_jobs TO tableless; REVOKE ALL ON SEQUENCE qsidecar.qsidecar_line FROM tableless")
-		has(t, examined(t, o, usual()),
+		has(t, examined(t, o, diagnose.DefaultThresholds()),
 			want{backends.SeverityError, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_failures", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
 			want{backends.SeverityError, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_line", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_line TO \"tableless\""})
 		// What it says to do is what helps.
-		for _, f := range examined(t, o, usual()) {
+		for _, f := range examined(t, o, diagnose.DefaultThresholds()) {
 			if f.Topic == "rights" {
 				must(t, url, strings.Split(f.Fix, " (`")[0])
 			}
 		}
-		has(t, examined(t, o, usual()), want{backends.SeverityInfo, "rights", "all that a sidecar needs", ""})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "rights", "all that a sidecar needs", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 99")
-		has(t, examined(t, o, usual()), want{backends.SeverityInfo, "schema", "are of version 99, which is newer than this program's", ""})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "are of version 99, which is newer than this program's", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 1; DROP INDEX qsidecar.qsidecar_failures_at")
-		has(t, examined(t, o, usual()), want{backends.SeverityError, "schema", fmt.Sprintf("are of version 1, version %d is needed, and role tableless does not own them", latest), "migrate --print --from 1"})
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will bring them to %d, and this role may", latest), ""})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", fmt.Sprintf("are of version 1, version %d is needed, and role tableless does not own them", migrate.Latest), "migrate --print --from 1"})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will bring them to %d, and this role may", migrate.Latest), ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET min_program = 99")
-		has(t, examined(t, o, usual()), want{backends.SeverityError, "schema", "upgrade this program", ""})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "upgrade this program", ""})
 		must(t, url, "DELETE FROM qsidecar.qsidecar_meta")
-		has(t, examined(t, o, usual()), want{backends.SeverityError, "schema", "is empty", ""})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "is empty", ""})
 	})
 }
 
@@ -229,7 +248,7 @@ func TestExamineTables(t *testing.T) {
 			CREATE RULE deaf AS ON INSERT TO qsidecar.qsidecar_failures DO INSTEAD NOTHING;
 			ALTER TABLE qsidecar.qsidecar_keys SET UNLOGGED;
 			ALTER TABLE qsidecar.qsidecar_jobs ENABLE ROW LEVEL SECURITY`)
-		found := examined(t, Options{URL: as(t, url, role)}, usual())
+		found := examined(t, postgres.Options{URL: as(t, url, role)}, diagnose.DefaultThresholds())
 		has(t, found,
 			want{backends.SeverityError, "indexes", "the index qsidecar_ready is missing", "CREATE INDEX CONCURRENTLY qsidecar_ready ON \"qsidecar\".qsidecar_jobs"},
 			want{backends.SeverityError, "indexes", "the index qsidecar_due is missing or invalid", "DROP INDEX IF EXISTS \"qsidecar\".qsidecar_due"},
@@ -241,7 +260,7 @@ func TestExamineTables(t *testing.T) {
 			want{backends.SeverityError, "durability", "qsidecar.qsidecar_keys is an unlogged table", "SET LOGGED"},
 			want{backends.SeverityError, "security", "row level security of qsidecar.qsidecar_jobs hides rows from role fenced", "BYPASSRLS"},
 			want{backends.SeverityWarning, "vacuum", "autovacuum is switched off", "RESET (autovacuum_enabled)"})
-		has(t, examined(t, Options{URL: url}, usual()), // the owner is above row security
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), // the owner is above row security
 			want{backends.SeverityInfo, "security", "does not hold for role postgres", ""},
 			want{backends.SeverityError, "indexes", "", ""}, want{backends.SeverityError, "plan", "", ""},
 			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})
@@ -252,7 +271,7 @@ func TestExamineTables(t *testing.T) {
 				}
 			}
 		}
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "plan", "reads the index qsidecar_ready", ""},
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "plan", "reads the index qsidecar_ready", ""},
 			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})
 	})
 }

@@ -1,4 +1,4 @@
-package postgres
+package postgres_test
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -33,7 +35,7 @@ func TestExamineSettings(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		has(t, examined(t, Options{URL: url}, usual()),
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()),
 			want{backends.SeverityError, "plan", "qsidecar_jobs", "take back, for this role and database, enable_indexscan = off; and"},
 			want{backends.SeverityInfo, "isolation", "the default is serializable", ""},
 			want{backends.SeverityWarning, "server", "default_transaction_read_only is on", "set it off"},
@@ -59,18 +61,18 @@ func TestExamineTransactions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		now := usual()
-		now.transaction = 0
-		has(t, examined(t, Options{URL: url}, now),
+		now := diagnose.DefaultThresholds()
+		now.Transaction = 0
+		has(t, examined(t, postgres.Options{URL: url}, now),
 			want{backends.SeverityWarning, "transactions", "of postgres (a report) has a transaction open for", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
 			want{backends.SeverityWarning, "transactions", `the prepared transaction "left'behind"`, "ROLLBACK PREPARED 'left''behind'"})
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "transactions", "the oldest transaction is", ""})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "transactions", "the oldest transaction is", ""})
 		for _, sql := range []string{"ROLLBACK", "ROLLBACK PREPARED 'left''behind'"} {
 			if _, err := c.Exec(t.Context(), sql); err != nil {
 				t.Fatal(err)
 			}
 		}
-		has(t, examined(t, Options{URL: url}, now), want{backends.SeverityInfo, "transactions", "no other transaction is open", ""})
+		has(t, examined(t, postgres.Options{URL: url}, now), want{backends.SeverityInfo, "transactions", "no other transaction is open", ""})
 	})
 }
 
@@ -83,7 +85,7 @@ func TestExamineLocks(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "lockless") // which sees less than its superior
 		url := filled(t, p)
-		s := open(t, Options{URL: url})
+		s := open(t, postgres.Options{URL: url})
 		c, err := pgx.Connect(t.Context(), url)
 		if err != nil {
 			t.Fatal(err)
@@ -94,23 +96,23 @@ func TestExamineLocks(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		now := usual()
-		now.lock = 0
-		found, err := s.examine(t.Context(), nil, now)
+		now := diagnose.DefaultThresholds()
+		now.Lock = 0
+		found, err := examine(t, s, nil, now)
 		if err != nil {
 			t.Fatal(err)
 		}
 		has(t, found, want{backends.SeverityError, "locks", "of postgres (a script) locks the table qsidecar_jobs (AccessExclusiveLock)", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
 			want{backends.SeverityInfo, "claim", "another transaction holds a lock on the tables", ""})
 		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO "+role)
-		s = open(t, Options{URL: as(t, url, role), Look: true})
-		if found, err = s.examine(t.Context(), nil, usual()); err != nil || !slices.ContainsFunc(found, want{backends.SeverityError, "locks", "locks the table qsidecar_jobs", ""}.is) {
+		s = open(t, postgres.Options{URL: as(t, url, role), Look: true})
+		if found, err = examine(t, s, nil, diagnose.DefaultThresholds()); err != nil || !slices.ContainsFunc(found, want{backends.SeverityError, "locks", "locks the table qsidecar_jobs", ""}.is) {
 			t.Errorf("%v, %s", err, listed(found))
 		}
 		if _, err := c.Exec(t.Context(), "ROLLBACK"); err != nil {
 			t.Fatal(err)
 		}
-		has(t, examined(t, Options{URL: url}, now))
+		has(t, examined(t, postgres.Options{URL: url}, now))
 	})
 }
 
@@ -123,13 +125,13 @@ func TestExamineVacuum(t *testing.T) {
 		url := filled(t, p)
 		must(t, url, `ALTER TABLE qsidecar.qsidecar_jobs SET (autovacuum_enabled = off);
 			INSERT INTO qsidecar.qsidecar_jobs (queue) SELECT 'q' FROM generate_series(1, 1000); DELETE FROM qsidecar.qsidecar_jobs`)
-		few := usual()
-		few.dead = 500
+		few := diagnose.DefaultThresholds()
+		few.DeadRows = 500
 		soon := func(w want) { // the server counts when it finds the time
 			t.Helper()
-			s := open(t, Options{URL: url, Look: true})
+			s := open(t, postgres.Options{URL: url, Look: true})
 			testwait.Until(t, fmt.Sprintf("it finds %+v", w), func() bool {
-				found, err := s.examine(t.Context(), nil, few)
+				found, err := examine(t, s, nil, few)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -137,7 +139,7 @@ func TestExamineVacuum(t *testing.T) {
 			})
 		}
 		soon(want{backends.SeverityWarning, "vacuum", " 1000 dead ones, never vacuumed", "VACUUM \"qsidecar\".qsidecar_jobs"})
-		has(t, examined(t, Options{URL: url}, usual()), want{backends.SeverityInfo, "vacuum", " 1000 dead ones", ""})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "vacuum", " 1000 dead ones", ""})
 		must(t, url, "VACUUM qsidecar.qsidecar_jobs")
 		soon(want{backends.SeverityInfo, "vacuum", " 0 dead ones, last vacuumed at 20", ""})
 	})
@@ -148,13 +150,13 @@ func TestExamineConnections(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "crowded")
 		url := p.Database(t)
-		o := Options{URL: as(t, url, role), MaxConnections: 9}
+		o := postgres.Options{URL: as(t, url, role), MaxConnections: 9}
 		must(t, url, "ALTER ROLE crowded CONNECTION LIMIT 5")
-		has(t, examined(t, o, usual()), want{backends.SeverityWarning, "connections", "the role's CONNECTION LIMIT leaves room for 5 more connections; a sidecar takes up to max_connections: 9", "lower the sidecars' max_connections"},
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityWarning, "connections", "the role's CONNECTION LIMIT leaves room for 5 more connections; a sidecar takes up to max_connections: 9", "lower the sidecars' max_connections"},
 			want{backends.SeverityError, "schema", "", ""})
 		must(t, url, `ALTER ROLE crowded CONNECTION LIMIT -1; DO $$BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 6', current_database()); END$$`)
-		has(t, examined(t, o, usual()), want{backends.SeverityWarning, "connections", "the database's CONNECTION LIMIT leaves room for", ""}, want{backends.SeverityError, "schema", "", ""})
-		has(t, examined(t, Options{URL: url, MaxConnections: 1000}, usual()), want{backends.SeverityWarning, "connections", "max_connections leaves room for", ""})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityWarning, "connections", "the database's CONNECTION LIMIT leaves room for", ""}, want{backends.SeverityError, "schema", "", ""})
+		has(t, examined(t, postgres.Options{URL: url, MaxConnections: 1000}, diagnose.DefaultThresholds()), want{backends.SeverityWarning, "connections", "max_connections leaves room for", ""})
 	})
 }
 
@@ -162,9 +164,9 @@ func TestExamineClock(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
 		for shift, words := range map[time.Duration]string{-90*time.Minute - 30*time.Second: "differ by 1h30m", time.Hour: "differ by "} {
-			th := usual()
-			th.now = func() time.Time { return time.Now().Add(shift) }
-			has(t, examined(t, Options{URL: url}, th), want{backends.SeverityWarning, "clock", words, "NTP"})
+			th := diagnose.DefaultThresholds()
+			th.Now = func() time.Time { return time.Now().Add(shift) }
+			has(t, examined(t, postgres.Options{URL: url}, th), want{backends.SeverityWarning, "clock", words, "NTP"})
 		}
 	})
 }
@@ -178,9 +180,9 @@ func TestExaminePooled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		has(t, examined(t, Options{URL: pooled}, usual()), want{backends.SeverityInfo, "pooler", "a pooler stands between", ""}, want{backends.SeverityInfo, "plan", "planned each time", ""})
+		has(t, examined(t, postgres.Options{URL: pooled}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "pooler", "a pooler stands between", ""}, want{backends.SeverityInfo, "plan", "planned each time", ""})
 		must(t, url, "DROP INDEX qsidecar.qsidecar_ready")
-		has(t, examined(t, Options{URL: pooled}, usual()), want{backends.SeverityError, "indexes", "qsidecar_ready", ""}, want{backends.SeverityError, "plan", "no use of", ""})
+		has(t, examined(t, postgres.Options{URL: pooled}, diagnose.DefaultThresholds()), want{backends.SeverityError, "indexes", "qsidecar_ready", ""}, want{backends.SeverityError, "plan", "no use of", ""})
 		config, err := pgx.ParseConfig(pooled)
 		if err != nil {
 			t.Fatal(err)
@@ -222,7 +224,7 @@ func TestExamineStandby(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s, err := Open(t.Context(), Options{URL: p.Admin()})
+	s, err := postgres.Open(t.Context(), postgres.Options{URL: p.Admin()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +237,7 @@ func TestExamineStandby(t *testing.T) {
 	if err := errors.Join(err, c.Close(t.Context()), s.Close(), p.Halt(), os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644), p.Go(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	has(t, examined(t, Options{URL: p.Admin()}, usual()),
+	has(t, examined(t, postgres.Options{URL: p.Admin()}, diagnose.DefaultThresholds()),
 		want{backends.SeverityError, "server", "is a standby", "all of the servers"},
 		want{backends.SeverityInfo, "durability", "what is answered is on disk", ""},
 		want{backends.SeverityInfo, "plan", "qsidecar_ready", ""})

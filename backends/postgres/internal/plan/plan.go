@@ -1,4 +1,7 @@
-package postgres
+// Package plan reads the plans that PostgreSQL shows as JSON, and finds what makes the
+// cost of a statement grow with the tables. Package diagnose and the tests of package
+// postgres use it. It knows the names of the sidecar's tables and indexes, and pgx.
+package plan
 
 import (
 	"context"
@@ -11,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// plan is a node of EXPLAIN's answer.
-type plan struct {
+// Node is a node of EXPLAIN's answer.
+type Node struct {
 	Type     string `json:"Node Type"`
 	Relation string `json:"Relation Name"`
 	Index    string `json:"Index Name"`
@@ -22,13 +25,13 @@ type plan struct {
 	SortKey  []string `json:"Sort Key"`
 	Join     string   `json:"Join Type"`
 	Parent   string   `json:"Parent Relationship"`
-	Plans    []*plan
+	Plans    []*Node
 }
 
-// planOf is the plan that a statement is given once for all arguments, in a
-// session of the Store's own (prepareSession). Nothing is executed. It drops what
+// Generic returns the plan that a statement gets once for all arguments, in a session
+// that was set up as those of a Store. It does not run the statement. It drops all that
 // the session has prepared.
-func planOf(ctx context.Context, c *pgx.Conn, sql string) (*plan, error) {
+func Generic(ctx context.Context, c *pgx.Conn, sql string) (*Node, error) {
 	sd, err := c.Prepare(ctx, "", sql)
 	if err != nil {
 		return nil, err
@@ -41,21 +44,28 @@ func planOf(ctx context.Context, c *pgx.Conn, sql string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readPlan(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) EXECUTE p"+nulls, pgx.QueryExecModeSimpleProtocol))
+	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) EXECUTE p"+nulls, pgx.QueryExecModeSimpleProtocol))
 }
 
-// planWith is the plan that a statement gets for its arguments, where a pooler
-// leaves no session to prepare it in.
-func planWith(ctx context.Context, c querier, sql string, args ...any) (*plan, error) {
-	return readPlan(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) "+sql, args...))
+// With returns the plan that a statement gets for these arguments: a pooler leaves no
+// session to prepare it in.
+func With(ctx context.Context, c interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, sql string, args ...any) (*Node, error) {
+	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) "+sql, args...))
 }
 
-func readPlan(row pgx.Row) (*plan, error) {
+func read(row pgx.Row) (*Node, error) {
 	var text []byte
 	if err := row.Scan(&text); err != nil {
 		return nil, err
 	}
-	var said []struct{ Plan *plan }
+	return Parse(text)
+}
+
+// Parse reads the answer of EXPLAIN (FORMAT JSON).
+func Parse(text []byte) (*Node, error) {
+	var said []struct{ Plan *Node }
 	if err := json.Unmarshal(text, &said); err != nil {
 		return nil, err
 	}
@@ -65,12 +75,15 @@ func readPlan(row pgx.Row) (*plan, error) {
 	return said[0].Plan, nil
 }
 
-// small are the tables with a row for each sidecar or queue.
+// small holds the tables with a row for each sidecar or queue.
 var small = map[string]bool{"qsidecar_hosts": true, "qsidecar_queues": true, "qsidecar_meta": true}
 
-// faults are what makes a statement's cost grow with the tables. above are the
-// nodes from the root down to p.
-func (p *plan) faults(above []*plan) (faults []string) {
+// Faults returns what makes the cost of the statement grow with the tables. p is the
+// root of its plan.
+func (p *Node) Faults() []string { return p.faults(nil) }
+
+// above holds the nodes from the root down to p.
+func (p *Node) faults(above []*Node) (faults []string) {
 	table := p.Relation != "" && !small[p.Relation] && strings.HasSuffix(p.Type, "Scan")
 	if table {
 		if f := p.scanFault(above); f != "" {
@@ -86,7 +99,7 @@ func (p *plan) faults(above []*plan) (faults []string) {
 	return faults
 }
 
-func (p *plan) scanFault(above []*plan) string {
+func (p *Node) scanFault(above []*Node) string {
 	switch {
 	case p.Type == "Tid Scan":
 		return ""
@@ -98,7 +111,7 @@ func (p *plan) scanFault(above []*plan) string {
 		if a.Type == "Nested Loop" && p.Relation == "qsidecar_jobs" && !limited {
 			return "a join with " + p.Index
 		}
-		// Claims are as many as workers: they may be sorted and counted.
+		// There are as many claims as workers, so they can be sorted and counted.
 		if strings.HasSuffix(a.Type, "Sort") && p.Index != "qsidecar_owned" && p.Index != "qsidecar_jobs_pkey" && !limited && p.Relation == "qsidecar_jobs" {
 			return "a sort of what " + p.Index + " finds"
 		}
@@ -113,16 +126,17 @@ func (p *plan) scanFault(above []*plan) string {
 	return ""
 }
 
-// uses: a node of the plan reads the index.
-func (p *plan) uses(index string) bool {
-	return p.Index == index || slices.ContainsFunc(p.Plans, func(c *plan) bool { return c.uses(index) })
+// Uses reports whether a node of the plan reads the index.
+func (p *Node) Uses(index string) bool {
+	return p.Index == index || slices.ContainsFunc(p.Plans, func(c *Node) bool { return c.Uses(index) })
 }
 
-func (p *plan) text(indent string) string {
+// Text returns the plan with one line for each node.
+func (p *Node) Text(indent string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s%s %s %s cond %s filter %s\n", indent, p.Type, p.Relation, p.Index, p.Cond, p.Filter)
 	for _, c := range p.Plans {
-		b.WriteString(c.text(indent + "  "))
+		b.WriteString(c.Text(indent + "  "))
 	}
 	return b.String()
 }

@@ -1,4 +1,4 @@
-package postgres
+package diagnose
 
 import (
 	"context"
@@ -9,11 +9,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
-// lookIsolation: the server's default does not matter, and people ask. (What the
-// session was given at its start is reset_val: this one has its own settings.)
-func (e *examination) lookIsolation(ctx context.Context, tx pgx.Tx) error {
+// checkIsolation reports the server's default, which does not matter to a sidecar. It is
+// reset_val: this session has its own setting.
+func (e *examination) checkIsolation(ctx context.Context, tx pgx.Tx) error {
 	var isolation string
 	if err := tx.QueryRow(ctx, `SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'`).Scan(&isolation); err != nil {
 		return err
@@ -22,9 +25,9 @@ func (e *examination) lookIsolation(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// lookDurability: an answer is given when the server says committed. What does
-// that mean here?
-func (e *examination) lookDurability(ctx context.Context, tx pgx.Tx) error {
+// checkDurability checks what a commit means on this server: a sidecar answers when the
+// server has committed.
+func (e *examination) checkDurability(ctx context.Context, tx pgx.Tx) error {
 	var fsync, pages, commit, standbys string
 	if err := tx.QueryRow(ctx, `SELECT current_setting('fsync'), current_setting('full_page_writes'),
 		current_setting('synchronous_commit'), current_setting('synchronous_standby_names')`).Scan(&fsync, &pages, &commit, &standbys); err != nil {
@@ -40,27 +43,27 @@ func (e *examination) lookDurability(ctx context.Context, tx pgx.Tx) error {
 	switch {
 	case commit == "off":
 		e.AddWarning("durability", "synchronous_commit is off: a crash of the server loses the jobs and acks of its last moments, which were answered already",
-			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", quoteName(e.role)))
+			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", migrate.QuoteName(e.role)))
 	case standbys != "" && (commit == "local" || commit == "remote_write"):
 		e.AddWarning("durability", fmt.Sprintf("synchronous_commit is %s: a failover to a synchronous standby may lose jobs that were answered already", commit),
-			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", quoteName(e.role)))
+			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", migrate.QuoteName(e.role)))
 	}
 	if len(e.Findings) == before {
 		e.AddInfo("durability", fmt.Sprintf("fsync and full_page_writes are on, synchronous_commit is %s: what is answered is on disk", commit))
 	}
-	if e.version == 0 {
+	if e.Version == 0 {
 		return nil
 	}
 	unlogged, err := list[string](ctx, tx, `SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2)
-		AND relpersistence <> 'p' ORDER BY 1`, quoteName(e.o.Schema), e.ours("TABLE"))
+		AND relpersistence <> 'p' ORDER BY 1`, migrate.QuoteName(e.Schema), e.names("TABLE"))
 	for _, table := range unlogged {
 		e.AddError("durability", fmt.Sprintf("%s is an unlogged table: a crash of the server empties it", table), fmt.Sprintf("ALTER TABLE %s SET LOGGED", table))
 	}
 	return err
 }
 
-// lookTimeouts: the server's own, where they end what a sidecar does.
-func (e *examination) lookTimeouts(ctx context.Context, tx pgx.Tx) error {
+// checkTimeouts checks the server's timeouts that end a sidecar's transactions.
+func (e *examination) checkTimeouts(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT name, reset_val::bigint FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout') AND reset_val::bigint > 0 ORDER BY name`)
 	if err != nil {
 		return err
@@ -68,17 +71,17 @@ func (e *examination) lookTimeouts(ctx context.Context, tx pgx.Tx) error {
 	var name string
 	var after int64
 	_, err = pgx.ForEachRow(rows, []any{&name, &after}, func() error {
-		if d := time.Duration(after) * time.Millisecond; d < e.timeout {
+		if d := time.Duration(after) * time.Millisecond; d < e.Timeout {
 			e.AddWarning("timeouts", fmt.Sprintf("%s is %v: under load, large commits of the sidecar are ended and tried again", name, d),
-				fmt.Sprintf("ALTER ROLE %s SET %s = '%ds', or more", quoteName(e.role), name, int(e.timeout.Seconds())))
+				fmt.Sprintf("ALTER ROLE %s SET %s = '%ds', or more", migrate.QuoteName(e.role), name, int(e.Timeout.Seconds())))
 		}
 		return nil
 	})
 	return err
 }
 
-// lookTransactions: an old one keeps dead rows from being cleared away.
-func (e *examination) lookTransactions(ctx context.Context, tx pgx.Tx) error {
+// checkTransactions finds old transactions: vacuum can't remove rows that died after them.
+func (e *examination) checkTransactions(ctx context.Context, tx pgx.Tx) error {
 	var all bool
 	var pid int32
 	var who, state string
@@ -94,7 +97,7 @@ func (e *examination) lookTransactions(ctx context.Context, tx pgx.Tx) error {
 	}
 	age := time.Duration(seconds * float64(time.Second)).Round(time.Second)
 	switch {
-	case pid != 0 && age >= e.transaction:
+	case pid != 0 && age >= e.Transaction:
 		e.AddWarning("transactions", fmt.Sprintf("process %d of %s has a transaction open for %v (%s): no job that was settled since can be cleared away, and the table grows",
 			pid, who, age, state), fmt.Sprintf("end it, with SELECT pg_terminate_backend(%d) if need be; idle_in_transaction_session_timeout ends such ones by itself", pid))
 	case pid != 0:
@@ -104,26 +107,26 @@ func (e *examination) lookTransactions(ctx context.Context, tx pgx.Tx) error {
 	}
 	if !all {
 		e.Findings[len(e.Findings)-1].Text += ", of those that can be seen"
-		e.AddInfo("transactions", fmt.Sprintf("role %s does not see the transactions of other roles: for this check it would need GRANT pg_read_all_stats TO %s", e.role, quoteName(e.role)))
+		e.AddInfo("transactions", fmt.Sprintf("role %s does not see the transactions of other roles: for this check it would need GRANT pg_read_all_stats TO %s", e.role, migrate.QuoteName(e.role)))
 	}
 	prepared, err := list[string](ctx, tx, `SELECT gid FROM pg_prepared_xacts
-		WHERE database = current_database() AND clock_timestamp() - prepared >= $1::bigint * interval '1 ms' ORDER BY prepared`, ms(e.transaction))
+		WHERE database = current_database() AND clock_timestamp() - prepared >= $1::bigint * interval '1 ms' ORDER BY prepared`, e.Transaction.Milliseconds())
 	for _, gid := range prepared {
-		e.AddWarning("transactions", fmt.Sprintf("the prepared transaction %q is open for longer than %v: nothing that was deleted since can be cleared away", gid, e.transaction),
+		e.AddWarning("transactions", fmt.Sprintf("the prepared transaction %q is open for longer than %v: nothing that was deleted since can be cleared away", gid, e.Transaction),
 			fmt.Sprintf("COMMIT PREPARED or ROLLBACK PREPARED '%s'", strings.ReplaceAll(gid, "'", "''")))
 	}
 	return err
 }
 
-// lookLocks: a lock on a whole table stops everybody.
-func (e *examination) lookLocks(ctx context.Context, tx pgx.Tx) error {
+// checkLocks finds locks on whole tables, which block every sidecar.
+func (e *examination) checkLocks(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT l.pid, c.relname::text, l.mode, coalesce(a.usename, '') || CASE WHEN a.application_name <> '' THEN ' (' || a.application_name || ')' ELSE '' END
 		FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_stat_activity a ON a.pid = l.pid
 		WHERE l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 			AND c.relnamespace = to_regnamespace($1) AND c.relname LIKE 'qsidecar\_%' AND c.relkind = 'r'
 			AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 			AND clock_timestamp() - coalesce(a.xact_start, a.backend_start, 'epoch') >= $2::bigint * interval '1 ms'
-		ORDER BY l.pid, c.relname`, quoteName(e.o.Schema), ms(e.lock))
+		ORDER BY l.pid, c.relname`, migrate.QuoteName(e.Schema), e.Lock.Milliseconds())
 	if err != nil {
 		return err
 	}
@@ -137,8 +140,8 @@ func (e *examination) lookLocks(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// lookVacuum: dead rows, and who clears them away.
-func (e *examination) lookVacuum(ctx context.Context, tx pgx.Tx) error {
+// checkVacuum checks for dead rows, and that autovacuum is on.
+func (e *examination) checkVacuum(ctx context.Context, tx pgx.Tx) error {
 	var live, dead int64
 	var last *time.Time
 	var server, off bool
@@ -146,16 +149,16 @@ func (e *examination) lookVacuum(ctx context.Context, tx pgx.Tx) error {
 		current_setting('autovacuum') = 'on' AND current_setting('track_counts') = 'on',
 		coalesce((SELECT NOT o.option_value::boolean FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'autovacuum_enabled'), false)
 		FROM pg_class c JOIN pg_stat_all_tables s ON s.relid = c.oid
-		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = 'qsidecar_jobs'`, quoteName(e.o.Schema)).Scan(&live, &dead, &last, &server, &off); err != nil {
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = 'qsidecar_jobs'`, migrate.QuoteName(e.Schema)).Scan(&live, &dead, &last, &server, &off); err != nil {
 		return err
 	}
-	table := quoteName(e.o.Schema) + ".qsidecar_jobs"
+	table := migrate.QuoteName(e.Schema) + ".qsidecar_jobs"
 	vacuumed := "never vacuumed so far"
 	if last != nil {
 		vacuumed = "last vacuumed at " + last.UTC().Format(time.DateTime) + " UTC"
 	}
 	text := fmt.Sprintf("%s has about %d rows and %d dead ones, %s", table, live, dead, vacuumed)
-	if dead > e.dead+live/10 {
+	if dead > e.DeadRows+live/10 {
 		e.AddWarning("vacuum", text, fmt.Sprintf("look for what holds autovacuum up (an old transaction, above; autovacuum_max_workers), and VACUUM %s", table))
 	} else {
 		e.AddInfo("vacuum", text)
@@ -169,10 +172,10 @@ func (e *examination) lookVacuum(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// lookConnections: is there room for the pool?
-func (e *examination) lookConnections(ctx context.Context, tx pgx.Tx) error {
-	if e.pooled {
-		return nil // the pooler's numbers count, and it does not tell them here
+// checkConnections checks that the server has enough free connections for a pool.
+func (e *examination) checkConnections(ctx context.Context, tx pgx.Tx) error {
+	if e.Pooled {
+		return nil // the limits are the pooler's, which are unknown here
 	}
 	var left, sidecars int
 	var limit string
@@ -192,11 +195,11 @@ func (e *examination) lookConnections(ctx context.Context, tx pgx.Tx) error {
 		WHERE r.rolname = current_user AND x.room IS NOT NULL ORDER BY x.room LIMIT 1`).Scan(&left, &limit, &sidecars); err != nil {
 		return err
 	}
-	text := fmt.Sprintf("%s leaves room for %d more connections; a sidecar takes up to max_connections: %d", limit, max(left, 0), e.o.MaxConnections)
+	text := fmt.Sprintf("%s leaves room for %d more connections; a sidecar takes up to max_connections: %d", limit, max(left, 0), e.MaxConnections)
 	if sidecars > 0 {
 		text += fmt.Sprintf(" (open under its name by now: %d)", sidecars)
 	}
-	if left < e.o.MaxConnections-sidecars {
+	if left < e.MaxConnections-sidecars {
 		e.AddWarning("connections", text, "raise the limit, or lower the sidecars' max_connections: each host's counts")
 	} else {
 		e.AddInfo("connections", text)
@@ -204,37 +207,28 @@ func (e *examination) lookConnections(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// lookClock compares the server's clock with this host's.
-func (e *examination) lookClock(ctx context.Context, tx pgx.Tx) error {
+// checkClock compares the server's clock with this host's. Of three measurements the
+// fastest is the most precise.
+func (e *examination) checkClock(ctx context.Context, tx pgx.Tx) error {
 	var best, off time.Duration
-	for range 3 { // the quickest answer tells it best
+	for range 3 {
 		var server time.Time
-		before := e.now()
+		before := e.Now()
 		if err := tx.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&server); err != nil {
 			return err
 		}
-		trip := e.now().Sub(before)
+		trip := e.Now().Sub(before)
 		if best == 0 || trip < best {
 			best, off = max(trip, 1), server.Sub(before.Add(trip/2))
 		}
 	}
-	text := fmt.Sprintf("the server's clock and this host's differ by %v", max(off.Abs().Round(time.Millisecond), time.Millisecond))
-	if off.Abs()-best/2 < e.clock {
-		e.AddInfo("clock", text)
-		return nil
-	}
-	ahead := "behind"
-	if off > 0 {
-		ahead = "ahead"
-	}
-	e.AddWarning("clock", text+" (the server's is "+ahead+"): every time is the server's, so jobs with a run_at of this host come late or early",
-		"have both machines keep their clocks by NTP")
+	e.CompareClocks(off, best/2, e.Thresholds.Clock)
 	return nil
 }
 
-// lookDisk has the server write a temporary file of more than a megabyte beside the database, and
-// remove it again: a disk that is full is seen by nothing else.
-func (e *examination) lookDisk(ctx context.Context, tx pgx.Tx) error {
+// checkDisk has the server write and remove a temporary file of more than a megabyte
+// beside the database: nothing else shows a full disk.
+func (e *examination) checkDisk(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, `SELECT set_config('work_mem', '64kB', true), set_config('temp_tablespaces', '', true)`); err != nil {
 		return err
 	}
@@ -242,7 +236,7 @@ func (e *examination) lookDisk(ctx context.Context, tx pgx.Tx) error {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case ok && said.Code == diskFull:
-		e.AddError("disk", "the disk of the database is full: "+words(said), "make room on the server: what does not fit is refused, and soon all writes are")
+		e.AddError("disk", "the disk of the database is full: "+postgres.Message(said), "make room on the server: what does not fit is refused, and soon all writes are")
 	case ok && said.Code == "53400": // temp_file_limit, smaller than that
 	case err != nil:
 		return err
