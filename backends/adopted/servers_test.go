@@ -16,6 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	backend "github.com/qsidecar/qsidecar/backends/mysql"
+	"github.com/qsidecar/qsidecar/backends/mysql/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -139,7 +140,7 @@ func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string
 			if err != nil {
 				t.Fatal(err)
 			}
-			return engine
+			return diagnose.New(engine)
 		}
 		k.Store = k.again(tables)
 		k.beat(me, backends.HeartbeatJoin, hostLease)

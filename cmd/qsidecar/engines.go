@@ -11,6 +11,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/mysql"
+	mydiagnose "github.com/qsidecar/qsidecar/backends/mysql/diagnose"
+	mymigrate "github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 	pgmigrate "github.com/qsidecar/qsidecar/backends/postgres/migrate"
@@ -60,9 +62,11 @@ var engines = []engine{
 	},
 	{
 		name: "mysql", schemes: []string{"mysql"}, form: "mysql://USER@HOST/DATABASE",
-		parse:      func(url string) (string, error) { return url, mysql.CheckURL(url) },
-		open:       openMySQL,
-		migrations: func(d databaseConfig, role string, from int) string { return mysql.Migrations(d.URL, role, from) },
+		parse: func(url string) (string, error) { return url, mysql.CheckURL(url) },
+		open:  openMySQL,
+		migrations: func(d databaseConfig, role string, from int) string {
+			return mymigrate.SQL(mysql.DatabaseOf(d.URL), role, from)
+		},
 	},
 	{
 		name: "sqlserver", schemes: []string{"sqlserver"}, form: "sqlserver://USER@HOST?database=NAME",
@@ -180,7 +184,7 @@ func openMySQL(ctx context.Context, o opening) (adopted.Adopter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
-	return store, nil
+	return mydiagnose.New(store), nil
 }
 
 // openDatabase opens one database of the config: to serve it, or to look at it alone.

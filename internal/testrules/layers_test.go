@@ -64,10 +64,10 @@ func TestEnginesAreStrangers(t *testing.T) {
 // TestOperatorToolingIsApart: the hot path of an engine does not import its diagnose
 // package, and its migrate package imports neither.
 func TestOperatorToolingIsApart(t *testing.T) {
-	for _, engine := range []string{"postgres"} {
+	for _, engine := range []string{"postgres", "mysql"} {
 		for pkg, never := range map[string]string{
-			"":          "/diagnose",
-			"/migrate":  "($|/diagnose)",
+			"":         "/diagnose",
+			"/migrate": "($|/diagnose)",
 		} {
 			for _, p := range imports(t, "./backends/"+engine+pkg, false) {
 				for _, path := range p.imports {

@@ -1,16 +1,19 @@
-package mysql
+package diagnose
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql"
 )
 
-// The catalogue. A name without a schema is one of the database that the URL names.
+// The queries of the catalogue. A name without a schema is in the database of the URL.
 const (
 	describeTableSQL = `SELECT t.table_schema, t.table_name, t.table_type, t.engine, COALESCE(e.transactions, '') AS transactions
 FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.engine = t.engine
@@ -36,11 +39,22 @@ JOIN information_schema.table_constraints t ON t.constraint_schema = c.constrain
 WHERE t.table_schema = ? AND t.table_name = ? ORDER BY c.constraint_name`
 )
 
-// Describe implements backends.Adopter.
-func (s *Store) Describe(ctx context.Context, schema, name string) (info backends.TableInfo, err error) {
-	err = s.read(ctx, func(ctx context.Context, t *tx) error {
-		info = backends.TableInfo{Schema: schema, Name: name}
-		return t.describe(ctx, &info)
+// describing is one call of Describe.
+type describing struct {
+	engine  *Engine
+	session mysql.Session
+	maria   bool
+	version int
+	info    backends.TableInfo
+}
+
+// Describe implements backends.Advisor.
+func (x *Engine) Describe(ctx context.Context, schema, name string) (info backends.TableInfo, err error) {
+	err = x.Read(ctx, func(ctx context.Context, s mysql.Session) error {
+		d := &describing{engine: x, session: s, maria: x.Setup().MariaDB, version: x.Setup().VersionNumber, info: backends.TableInfo{Schema: schema, Name: name}}
+		err := d.describe(ctx)
+		info = d.info
+		return err
 	})
 	if err != nil {
 		return backends.TableInfo{}, fmt.Errorf("reading what the table %s is like: %w", name, err)
@@ -48,70 +62,78 @@ func (s *Store) Describe(ctx context.Context, schema, name string) (info backend
 	return info, nil
 }
 
-func (t *tx) describe(ctx context.Context, info *backends.TableInfo) error {
-	t.each(func(r *result) error {
-		info.Schema, info.Name = r.text(0), r.text(1)
-		kind := strings.ToLower(r.text(2))
-		if kind == "base table" || kind == "system versioned" {
-			kind = "table"
-		}
-		if info.Kind = kind; kind == "table" && r.text(4) != "YES" {
-			info.Unsafe = fmt.Sprintf("its storage engine %s has no transactions: ALTER TABLE %s ENGINE = InnoDB", r.text(3), grammar{}.Table(info.Schema, info.Name))
-		}
-		return nil
-	}, describeTableSQL, info.Schema, info.Schema, info.Name)
-	if err := t.send(ctx); err != nil {
+func (d *describing) describe(ctx context.Context) error {
+	info := &d.info
+	found, err := d.session.Rows(ctx, describeTableSQL, info.Schema, info.Schema, info.Name)
+	if err != nil {
 		return err
 	}
-	if info.Kind == "" {
-		t.names(&info.Similar, describeSimilarSQL, info.Name)
-		return t.send(ctx)
+	if len(found) == 0 {
+		info.Similar, err = d.names(ctx, describeSimilarSQL, info.Name)
+		return err
 	}
-	if err := t.describeChecks(ctx, info); err != nil {
+	d.describeKind(found[0])
+	if err := d.describeChecks(ctx); err != nil {
 		return err
 	}
 	var json []string
-	if t.s.server.maria {
+	if d.maria {
 		json = jsonColumns(info.Checks)
 	}
+	columns, err := d.session.Rows(ctx, describeColumnsSQL, info.Schema, info.Name)
+	if err != nil {
+		return err
+	}
 	privileges := map[string]string{}
-	t.each(func(r *result) error {
+	for _, r := range columns {
 		info.Columns = append(info.Columns, describeColumn(r, json))
-		privileges[r.text(0)] = r.text(11)
-		return nil
-	}, describeColumnsSQL, info.Schema, info.Name)
-	end := t.describeIndexes(info)
-	t.names(&info.Triggers, describeTriggersSQL, info.Schema, info.Name)
-	if err := t.send(ctx); err != nil || info.Kind != "table" {
+		privileges[r[0].String] = r[11].String
+	}
+	if err := d.describeIndexes(ctx); err != nil {
 		return err
 	}
-	end()
-	info.Unique = slices.DeleteFunc(info.Unique, func(key []string) bool { return len(key) == 0 })
-	return t.describeRights(ctx, info, privileges)
-}
-
-// names queues a query for names.
-func (t *tx) names(to *[]string, sql string, args ...any) {
-	t.each(func(r *result) error {
-		*to = append(*to, r.text(0))
-		return nil
-	}, sql, args...)
-}
-
-// describeChecks asks for the CHECK conditions, which not every server tells.
-func (t *tx) describeChecks(ctx context.Context, info *backends.TableInfo) error {
-	sql := describeChecksSQL
-	if !t.s.server.maria {
-		sql = describeChecksMySQL
-	}
-	t.names(&info.Checks, sql, info.Schema, info.Name)
-	if err := t.send(ctx); err != nil && !isCode(err, 1054, 1109) {
+	if info.Triggers, err = d.names(ctx, describeTriggersSQL, info.Schema, info.Name); err != nil || info.Kind != "table" {
 		return err
 	}
-	return nil
+	return d.describeRights(ctx, privileges)
 }
 
-// jsonColumns finds MariaDB's.
+func (d *describing) describeKind(r []sql.NullString) {
+	d.info.Schema, d.info.Name, d.info.Kind = r[0].String, r[1].String, strings.ToLower(r[2].String)
+	if d.info.Kind == "base table" || d.info.Kind == "system versioned" {
+		d.info.Kind = "table"
+	}
+	if d.info.Kind == "table" && r[4].String != "YES" {
+		d.info.Unsafe = fmt.Sprintf("its storage engine %s has no transactions: ALTER TABLE %s ENGINE = InnoDB", r[3].String, d.table())
+	}
+}
+
+// table is the quoted name of the table.
+func (d *describing) table() string { return d.engine.Dialect().Table(d.info.Schema, d.info.Name) }
+
+// names runs a query for names.
+func (d *describing) names(ctx context.Context, query string, args ...any) (names []string, err error) {
+	rows, err := d.session.Rows(ctx, query, args...)
+	for _, r := range rows {
+		names = append(names, r[0].String)
+	}
+	return names, err
+}
+
+// describeChecks reads the CHECK conditions. Some servers do not show them.
+func (d *describing) describeChecks(ctx context.Context) (err error) {
+	query := describeChecksSQL
+	if !d.maria {
+		query = describeChecksMySQL
+	}
+	d.info.Checks, err = d.names(ctx, query, d.info.Schema, d.info.Name)
+	if isCode(err, 1054, 1109) {
+		return nil
+	}
+	return err
+}
+
+// jsonColumns returns MariaDB's JSON columns.
 func jsonColumns(checks []string) (names []string) {
 	for _, check := range checks {
 		if m := jsonCheck.FindStringSubmatch(check); m != nil {
@@ -132,53 +154,59 @@ var columnKinds = map[string]backends.ColumnKind{
 	"mediumblob": backends.BytesColumn, "longblob": backends.BytesColumn,
 }
 
-func describeColumn(r *result, json []string) backends.Column {
-	c := backends.Column{Name: r.text(0), Type: r.text(2), Nullable: r.text(3) == "YES", Kind: columnKinds[r.text(1)]}
-	extra, given := strings.ToLower(r.text(5)), r.text(4)
+func describeColumn(r []sql.NullString, json []string) backends.Column {
+	c := backends.Column{Name: r[0].String, Type: r[2].String, Nullable: r[3].String == "YES", Kind: columnKinds[r[1].String]}
+	extra, given := strings.ToLower(r[5].String), r[4].String
 	switch {
 	case slices.Contains(json, c.Name):
 		c.Kind, c.Type = backends.JSONColumn, "json"
 	case strings.HasPrefix(c.Type, "tinyint(1)"), c.Type == "bit(1)":
 		c.Kind = backends.BoolColumn
-	case r.text(1) == "decimal" && r.int(10) == 0:
+	case r[1].String == "decimal" && number(r[10]) == 0:
 		c.Kind = backends.NumberColumn
 	}
-	if r.text(1) == "datetime" { // a timestamp knows its zone
+	if r[1].String == "datetime" { // a timestamp knows its zone
 		c.Stamped = strings.HasPrefix(strings.ToLower(given), "current_timestamp")
 		c.Touched = strings.Contains(extra, "on update")
 	}
-	c.Least, c.Most = limitsOf(r.text(1), strings.Contains(c.Type, "unsigned"))
+	c.Least, c.Most = limitsOf(r[1].String, strings.Contains(c.Type, "unsigned"))
 	c.Generated = strings.Contains(extra, "virtual") || strings.Contains(extra, "stored") || strings.Contains(extra, "persistent")
 	expression := strings.Contains(given, "(") && (strings.Contains(extra, "default_generated") || !strings.HasPrefix(given, "'"))
 	switch {
 	case strings.Contains(extra, "auto_increment"):
-		c.Default, c.Type = true, c.Type+counted
+		c.Default, c.Type = true, c.Type+" AUTO_INCREMENT"
 	case given == "NULL" && c.Kind != backends.TextColumn: // MariaDB writes it for a column without a default
-	case !r.null(4) && !c.Generated:
+	case r[4].Valid && !c.Generated:
 		c.Default, c.Given = true, given
 		if expression && c.Kind != backends.TimeColumn {
 			c.Type += " DEFAULT (" + given + ")"
 		}
 	}
-	if r.text(1) == "enum" {
+	if r[1].String == "enum" {
 		c.Values = listed(c.Type)
 	} else if c.Kind == backends.TextColumn {
-		c.Chars = letters(r.text(1), r.int(6), r.int(7), r.text(8))
+		c.Chars = letters(r[1].String, number(r[6]), number(r[7]), r[8].String)
 	}
-	if charset := r.text(8); charset != "" && c.Kind == backends.TextColumn {
+	if charset := r[8].String; charset != "" && c.Kind == backends.TextColumn {
 		switch charset {
 		case "ascii", "latin1", "utf8mb3":
 			c.Charset = charset
 		case "utf8":
 			c.Charset = "utf8mb3"
 		}
-		c.Type += " CHARACTER SET " + charset + " COLLATE " + r.text(9)
+		c.Type += " CHARACTER SET " + charset + " COLLATE " + r[9].String
 	}
 	return c
 }
 
-// limitsOf are the least and the most that a type of whole numbers holds; 0 and 0: an
-// int64, or more.
+// number is a whole number; 0 for NULL.
+func number(v sql.NullString) int64 {
+	n, _ := strconv.ParseInt(v.String, 10, 64)
+	return n
+}
+
+// limitsOf returns the range of a type of whole numbers. 0 and 0: that of an int64, or
+// more.
 func limitsOf(kind string, unsigned bool) (least, most int64) {
 	bits := map[string]int{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32}[kind]
 	switch {
@@ -190,7 +218,7 @@ func limitsOf(kind string, unsigned bool) (least, most int64) {
 	return -1 << (bits - 1), 1<<(bits-1) - 1
 }
 
-// letters is how long a text may be. TEXT counts bytes.
+// letters returns how long a text can be. TEXT counts bytes.
 func letters(kind string, chars, bytes int64, charset string) int {
 	switch kind {
 	case "longtext":
@@ -208,7 +236,7 @@ func letters(kind string, chars, bytes int64, charset string) int {
 	return int(bytes / each)
 }
 
-// listed are the values of an enum's type.
+// listed returns the values of an enum's type.
 func listed(enum string) (values []string) {
 	rest := strings.TrimPrefix(enum, "enum(")
 	for strings.HasPrefix(rest, "'") {
@@ -228,25 +256,29 @@ func listed(enum string) (values []string) {
 	return values
 }
 
-// describeIndexes queues the question for what a claim could be served by, and for
-// the keys; end is called with the answer. What follows a column that is not whole in
-// an index is of no use here.
-func (t *tx) describeIndexes(info *backends.TableInfo) (end func()) {
+// describeIndexes reads the indexes that can serve a claim, and the unique keys. Columns
+// behind one that is not whole in an index are left out.
+func (d *describing) describeIndexes(ctx context.Context) error {
+	info := &d.info
 	visible := "AND is_visible = 'YES'"
-	if t.s.server.maria {
+	if d.maria {
 		visible = ""
-		if t.s.server.version >= 100600 {
+		if d.version >= 100600 {
 			visible = "AND ignored = 'NO'"
 		}
 	}
+	rows, err := d.session.Rows(ctx, fmt.Sprintf(describeIndexesSQL, visible), info.Schema, info.Name)
+	if err != nil {
+		return err
+	}
 	cut := map[string]bool{}
-	last, open, unique := "", false, map[string]int{} // unique: where it stands; < 0: it is none
-	t.each(func(r *result) error {
-		name, column := r.text(0), r.text(2)
-		whole := column != "" && r.null(3) && r.text(6) == "BTREE"
+	last, open, unique := "", false, map[string]int{} // unique: the place in info.Unique; < 0: not unique
+	for _, r := range rows {
+		name, column := r[0].String, r[2].String
+		whole := column != "" && !r[3].Valid && r[6].String == "BTREE"
 		if name != last {
 			last, open = name, true
-			if unique[name] = -1; r.int(1) == 0 {
+			if unique[name] = -1; r[1].String == "0" {
 				info.Unique = append(info.Unique, nil)
 				unique[name] = len(info.Unique) - 1
 			}
@@ -255,7 +287,7 @@ func (t *tx) describeIndexes(info *backends.TableInfo) (end func()) {
 			}
 		}
 		if at := unique[name]; at >= 0 {
-			if whole && r.text(4) != "YES" {
+			if whole && r[4].String != "YES" {
 				info.Unique[at] = append(info.Unique[at], column)
 			} else {
 				info.Unique[at], unique[name] = nil, -1
@@ -263,19 +295,19 @@ func (t *tx) describeIndexes(info *backends.TableInfo) (end func()) {
 		}
 		if open = open && whole; open {
 			x := &info.Indexes[len(info.Indexes)-1]
-			x.Columns = append(x.Columns, backends.IndexColumn{Name: column, Descending: r.text(5) == "D"})
+			x.Columns = append(x.Columns, backends.IndexColumn{Name: column, Descending: r[5].String == "D"})
 		}
 		if !whole {
 			cut[name] = true
 		}
-		return nil
-	}, fmt.Sprintf(describeIndexesSQL, visible), info.Schema, info.Name)
-	return func() { endInKey(info, cut) }
+	}
+	endInKey(info, cut)
+	info.Unique = slices.DeleteFunc(info.Unique, func(key []string) bool { return len(key) == 0 })
+	return nil
 }
 
-// endInKey adds to each index what InnoDB does: behind its own columns come those of
-// the primary key that are not among them. cut are indexes that hold less than whole
-// columns.
+// endInKey adds to each index what InnoDB adds: the columns of the primary key that the
+// index lacks. cut are indexes that do not hold whole columns.
 func endInKey(info *backends.TableInfo, cut map[string]bool) {
 	at := slices.IndexFunc(info.Indexes, func(x backends.Index) bool { return x.Name == "PRIMARY" })
 	if at < 0 || cut["PRIMARY"] {

@@ -1,4 +1,4 @@
-package mysql
+package diagnose
 
 import (
 	"context"
@@ -8,17 +8,18 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// describeRights has the server explain statements, for which it wants the same
-// rights as for running them. privileges are what the catalogue says of each column:
-// rights that come by a role are not in it, so that it tells where to look, and no more.
-func (t *tx) describeRights(ctx context.Context, info *backends.TableInfo, privileges map[string]string) error {
+// describeRights has the server explain statements, which needs the same rights as running
+// them. privileges is what the catalogue says of each column. It lacks rights that come by
+// a role, so it is a hint for which columns to try alone.
+func (d *describing) describeRights(ctx context.Context, privileges map[string]string) error {
+	info := &d.info
 	if len(info.Columns) == 0 {
 		return nil
 	}
-	table := grammar{}.Table(info.Schema, info.Name)
+	table := d.table()
 	for _, right := range []struct {
 		name, before, after string // around a column's name
-		each                bool   // it can be had of single columns
+		each                bool   // it can be granted for single columns
 	}{
 		{"SELECT", "SELECT ", " FROM " + table + " WHERE FALSE", true},
 		{"INSERT", "INSERT INTO " + table + " (", ") VALUES (NULL)", true},
@@ -29,8 +30,7 @@ func (t *tx) describeRights(ctx context.Context, info *backends.TableInfo, privi
 			return slices.Contains(strings.Split(privileges[c.Name], ","), strings.ToLower(right.name)) && (!c.Generated || right.name == "SELECT")
 		}
 		allowed := func(c backends.Column) (bool, error) {
-			t.each(func(*result) error { return nil }, "EXPLAIN "+strings.ReplaceAll(right.before+grammar{}.Name(c.Name)+right.after, "?", hidden))
-			switch err := t.send(ctx); {
+			switch _, err := d.session.Rows(ctx, "EXPLAIN "+right.before+d.engine.Dialect().Name(c.Name)+right.after); {
 			case isCode(err, 1142, 1143, 1044):
 				return false, nil
 			case err != nil && !fromServer(err):
