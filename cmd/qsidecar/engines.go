@@ -18,6 +18,8 @@ import (
 	pgmigrate "github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
+	msdiagnose "github.com/qsidecar/qsidecar/backends/sqlserver/diagnose"
+	msmigrate "github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -73,7 +75,7 @@ var engines = []engine{
 		parse: func(url string) (string, error) { return url, sqlserver.CheckURL(url) },
 		open:  openSQLServer,
 		migrations: func(d databaseConfig, role string, from int) string {
-			return sqlserver.Migrations(d.Schema, role, from)
+			return msmigrate.SQL(d.Schema, role, from)
 		},
 	},
 }
@@ -166,7 +168,7 @@ func openSQLServer(ctx context.Context, o opening) (adopted.Adopter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
-	return store, nil
+	return msdiagnose.New(store), nil
 }
 
 func openMySQL(ctx context.Context, o opening) (adopted.Adopter, error) {

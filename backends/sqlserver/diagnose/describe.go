@@ -1,4 +1,4 @@
-package sqlserver
+package diagnose
 
 import (
 	"context"
@@ -9,55 +9,69 @@ import (
 	"slices"
 	"strings"
 
-	mssql "github.com/microsoft/go-mssqldb"
-
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlserver"
 )
 
-// Describe implements backends.Adopter.
-func (s *Store) Describe(ctx context.Context, schema, name string) (backends.TableInfo, error) {
-	var info backends.TableInfo
-	table := &described{s: s, info: &info}
-	err := s.read(ctx, call{s.sql.describe, []any{mssql.NVarCharMax(schema), mssql.NVarCharMax(name)}, []reader{
+// Describe implements backends.Advisor.
+func (x *Engine) Describe(ctx context.Context, schema, name string) (backends.TableInfo, error) {
+	var d *describing
+	err := x.ReadCatalog(ctx, schema, name,
 		func(rows *sql.Rows) error {
-			*table = described{s: s, info: &info, denied: map[string]bool{}}
-			info = backends.TableInfo{Schema: schema, Name: name}
-			return each(table.object)(rows)
+			d = &describing{babelfish: x.Setup().Babelfish, info: backends.TableInfo{Schema: schema, Name: name}, denied: map[string]bool{}}
+			return each(rows, d.object)
 		},
-		each(table.column), each(table.index), each(table.trigger), each(table.right),
-		each(func(rows *sql.Rows) error {
-			var other string
-			err := rows.Scan(&other)
-			info.Similar = append(info.Similar, other)
-			return err
-		}),
-		each(func(rows *sql.Rows) error {
-			var check string
-			err := rows.Scan(&check)
-			info.Checks = append(info.Checks, listing(check))
-			return err
-		}),
-	}})
+		func(rows *sql.Rows) error { return each(rows, d.column) },
+		func(rows *sql.Rows) error { return each(rows, d.index) },
+		func(rows *sql.Rows) error { return each(rows, d.trigger) },
+		func(rows *sql.Rows) error { return each(rows, d.right) },
+		func(rows *sql.Rows) error { return each(rows, d.similar) },
+		func(rows *sql.Rows) error { return each(rows, d.check) },
+	)
 	if err != nil {
 		return backends.TableInfo{}, fmt.Errorf("reading what the table %s is like: %w", name, err)
 	}
-	table.conclude()
-	return info, nil
+	d.conclude()
+	return d.info, nil
 }
 
-// described is a description under way.
-type described struct {
-	s      *Store
-	info   *backends.TableInfo
-	last   string // the index whose columns come
-	key    []string
-	unique bool // it is a key, as far as it was seen
-	denied map[string]bool
+// each calls f for each row.
+func each(rows *sql.Rows, f func(rows *sql.Rows) error) error {
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describing is one call of Describe.
+type describing struct {
+	babelfish bool
+	info      backends.TableInfo
+	last      string   // the index whose columns are being read
+	key       []string // its columns
+	unique    bool     // it is a key, as far as it was read
+	denied    map[string]bool
+}
+
+func (d *describing) similar(rows *sql.Rows) error {
+	var name string
+	err := rows.Scan(&name)
+	d.info.Similar = append(d.info.Similar, name)
+	return err
+}
+
+func (d *describing) check(rows *sql.Rows) error {
+	var condition string
+	err := rows.Scan(&condition)
+	d.info.Checks = append(d.info.Checks, withLists(condition))
+	return err
 }
 
 var objectKinds = map[string]string{"U": "table", "V": "view", "SN": "synonym", "IF": "function", "TF": "function", "ET": "external table"}
 
-func (d *described) object(rows *sql.Rows) error {
+func (d *describing) object(rows *sql.Rows) error {
 	var kind string
 	var memory bool
 	if err := rows.Scan(&d.info.Schema, &d.info.Name, &kind, &memory, &d.info.FoldsCase); err != nil {
@@ -69,7 +83,7 @@ func (d *described) object(rows *sql.Rows) error {
 	switch {
 	case memory:
 		d.info.Unsafe = "it is memory-optimized, and its rows cannot be locked"
-	case d.s.server.babelfish:
+	case d.babelfish:
 		d.info.Unsafe = "Babelfish passes over the words that lock a row"
 	}
 	return nil
@@ -84,13 +98,13 @@ var columnKinds = map[string]backends.ColumnKind{
 	"uniqueidentifier": backends.UUIDColumn, "json": backends.JSONColumn,
 }
 
-// latin1 finds collations whose code page is Windows-1252.
+// latin1 matches collations whose code page is Windows-1252.
 var latin1 = regexp.MustCompile(`^(SQL_)?Latin1_General_(CP1_|1|C|B)`)
 
-// mostOf is what a type of whole numbers holds; the least is one less, below zero.
+// mostOf is the largest number of a type. The least is -most-1.
 var mostOf = map[string]int64{"smallint": math.MaxInt16, "int": math.MaxInt32}
 
-func (d *described) column(rows *sql.Rows) error {
+func (d *describing) column(rows *sql.Rows) error {
 	var c backends.Column
 	var kind, collation string
 	var bytes, digits, scale int
@@ -98,7 +112,7 @@ func (d *described) column(rows *sql.Rows) error {
 	if err := rows.Scan(&c.Name, &kind, &bytes, &digits, &scale, &collation, &c.Nullable, &c.Generated, &c.Default, &json, &maySelect, &mayUpdate, &c.Given); err != nil {
 		return err
 	}
-	c.Given = plainly(c.Given)
+	c.Given = defaultText(c.Given)
 	c.Kind, c.Type = columnKinds[kind], kind
 	size := bytes
 	if kind == "nchar" || kind == "nvarchar" {
@@ -137,7 +151,7 @@ func (d *described) column(rows *sql.Rows) error {
 			c.Kind = backends.JSONColumn
 		}
 	}
-	if narrow(c) {
+	if sqlserver.IsNarrow(c) {
 		c.Charset = "unknown"
 		if latin1.MatchString(collation) {
 			c.Charset = "latin1"
@@ -154,7 +168,7 @@ func (d *described) column(rows *sql.Rows) error {
 	return nil
 }
 
-func (d *described) index(rows *sql.Rows) error {
+func (d *describing) index(rows *sql.Rows) error {
 	var name, only, column string
 	var unique, descending, nullable bool
 	if err := rows.Scan(&name, &unique, &only, &column, &descending, &nullable); err != nil {
@@ -172,21 +186,21 @@ func (d *described) index(rows *sql.Rows) error {
 	return nil
 }
 
-// closeIndex notes the key that the last index is.
-func (d *described) closeIndex() {
+// closeIndex adds the key that the last index is.
+func (d *describing) closeIndex() {
 	if d.unique {
 		d.info.Unique = append(d.info.Unique, d.key)
 	}
 	d.key, d.unique = nil, false
 }
 
-// unwrapped is a filter without the parentheses around all of it.
+// unwrapped returns a filter without the parentheses around it.
 func unwrapped(filter string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filter, "("), ")")
 }
 
-// plainly is a default without the parentheses around all of it.
-func plainly(given string) string {
+// defaultText returns a default without the parentheses around it.
+func defaultText(given string) string {
 	for strings.HasPrefix(given, "(") && strings.HasSuffix(given, ")") {
 		given = given[1 : len(given)-1]
 	}
@@ -196,13 +210,13 @@ func plainly(given string) string {
 	return given
 }
 
-// either finds a choice in a condition: the server writes IN (…) so.
+// either matches what the server writes for IN (…): comparisons with OR between them.
 var either = regexp.MustCompile(`(\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\))(?: OR (\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\)))+`)
 
 var choice = regexp.MustCompile(`(\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\))`)
 
-// listing is a condition with its choices as people write them.
-func listing(check string) string {
+// withLists returns a condition with IN (…) in place of such comparisons.
+func withLists(check string) string {
 	return either.ReplaceAllStringFunc(check, func(all string) string {
 		var values []string
 		column := ""
@@ -217,7 +231,7 @@ func listing(check string) string {
 	})
 }
 
-func (d *described) trigger(rows *sql.Rows) error {
+func (d *describing) trigger(rows *sql.Rows) error {
 	var name string
 	var instead bool
 	if err := rows.Scan(&name, &instead); err != nil {
@@ -231,7 +245,7 @@ func (d *described) trigger(rows *sql.Rows) error {
 	return nil
 }
 
-func (d *described) right(rows *sql.Rows) error {
+func (d *describing) right(rows *sql.Rows) error {
 	var right string
 	var has bool
 	err := rows.Scan(&right, &has)
@@ -241,9 +255,9 @@ func (d *described) right(rows *sql.Rows) error {
 	return err
 }
 
-// conclude says what only the whole shows: a right that no column grants is the
-// table's to grant, and one that some grant is lacking on the others.
-func (d *described) conclude() {
+// conclude compares the columns: the table lacks a right that all columns lack. Otherwise
+// some columns lack it.
+func (d *describing) conclude() {
 	d.closeIndex()
 	for _, right := range []string{"SELECT", "UPDATE"} {
 		if len(d.info.Columns) > 0 && !slices.ContainsFunc(d.info.Columns, func(c backends.Column) bool { return !slices.Contains(c.Denied, right) }) {
