@@ -17,6 +17,8 @@ import (
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 	pgmigrate "github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
+	sqlitediagnose "github.com/qsidecar/qsidecar/backends/sqlite/diagnose"
+	sqlitemigrate "github.com/qsidecar/qsidecar/backends/sqlite/migrate"
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
 	msdiagnose "github.com/qsidecar/qsidecar/backends/sqlserver/diagnose"
 	msmigrate "github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
@@ -55,7 +57,7 @@ var engines = []engine{
 	{
 		name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:PATH", file: true,
 		parse: parseSQLite, open: openSQLite,
-		migrations: func(databaseConfig, string, int) string { return sqlite.Schema() },
+		migrations: func(databaseConfig, string, int) string { return sqlitemigrate.SQL() },
 	},
 	{
 		name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",
@@ -137,7 +139,7 @@ func openSQLite(ctx context.Context, o opening) (adopted.Adopter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the database sqlite:%s cannot be opened: %w", o.at, err)
 	}
-	return store, nil
+	return sqlitediagnose.New(store), nil
 }
 
 func openPostgres(ctx context.Context, o opening) (adopted.Adopter, error) {

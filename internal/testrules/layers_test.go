@@ -64,7 +64,7 @@ func TestEnginesAreStrangers(t *testing.T) {
 // TestOperatorToolingIsApart: the hot path of an engine does not import its diagnose
 // package, and its migrate package imports neither.
 func TestOperatorToolingIsApart(t *testing.T) {
-	for _, engine := range []string{"postgres", "mysql", "sqlserver"} {
+	for _, engine := range []string{"postgres", "mysql", "sqlserver", "sqlite"} {
 		for pkg, never := range map[string]string{
 			"":         "/diagnose",
 			"/migrate": "($|/diagnose)",

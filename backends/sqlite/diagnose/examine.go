@@ -1,4 +1,4 @@
-package sqlite
+package diagnose
 
 import (
 	"context"
@@ -16,89 +16,89 @@ import (
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
+	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
+	"github.com/qsidecar/qsidecar/backends/sqlite/migrate"
 )
 
-var _ backends.Examiner = (*Store)(nil)
-
-// examination is one Examine.
+// examination is one call of Examine.
 type examination struct {
-	*Store
-	backends.Findings
-	thresholds
-	lifo bool // a queue is read newest first
+	checks.Examination
+	Thresholds
+	engine *Engine
+	path   string
+	lifo   bool // a queue is read newest first
 
 	info fs.FileInfo // nil: there is no file
-	c    *conn
+	c    *sqlite.Conn
 }
 
-// thresholds are from where on something is worth advice.
-type thresholds struct {
-	free   uint64 // bytes of disk
-	full   uint64 // bytes of disk, below which writes fail
-	wal    int64  // bytes of the WAL
-	quick  int64  // bytes of the file, up to which it is read through
-	locked time.Duration
-	may    func(path string, mode uint32) error // fails where this user may not use path so
+// Thresholds are the values from which a finding is a warning.
+type Thresholds struct {
+	FreeSpace uint64        // the least bytes of disk
+	FullDisk  uint64        // bytes of disk below which writes fail
+	WAL       int64         // bytes of the WAL
+	MaxRead   int64         // bytes of the file up to which it is read as a whole
+	Lock      time.Duration // how long the write lock is held
+
+	Access func(path string, mode uint32) error // replaces disk.Access
 }
 
-func usual() thresholds {
-	return thresholds{free: 256 << 20, full: 1 << 20, wal: 128 << 20, quick: 256 << 20, locked: 2 * time.Second, may: access}
+// DefaultThresholds are those of New.
+func DefaultThresholds() Thresholds {
+	return Thresholds{FreeSpace: 256 << 20, FullDisk: 1 << 20, WAL: 128 << 20, MaxRead: 256 << 20, Lock: 2 * time.Second, Access: disk.Access}
 }
 
-// Examine implements backends.Examiner. It reads the file by a connection that
-// cannot write. The volatile -shm file beside a database in use shows that
-// somebody reads.
-func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backends.Finding, error) {
-	return s.examine(ctx, queues, usual())
-}
-
-func (s *Store) examine(ctx context.Context, queues []backends.Policy, t thresholds) ([]backends.Finding, error) {
-	ctx, done := s.bound(ctx)
+// Examine implements backends.Examiner. It reads the file by a connection that can't
+// write. The volatile -shm file beside a database in use shows this reader.
+func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) ([]backends.Finding, error) {
+	ctx, done := x.Bound(ctx)
 	defer done()
 	for {
-		e := &examination{Store: s, thresholds: t, lifo: slices.ContainsFunc(queues, func(p backends.Policy) bool { return p.LIFO })}
+		e := &examination{engine: x, path: x.Info().Address, Thresholds: x.Thresholds, lifo: slices.ContainsFunc(queues, func(p backends.Policy) bool { return p.LIFO })}
 		calm, err := e.run(ctx)
 		if err != nil || calm {
 			return e.Findings, err
 		}
 		if ctx.Err() != nil {
-			return nil, ended(ctx, "looking at "+s.path)
+			return nil, sqlite.EndedError(ctx, "looking at "+e.path)
 		}
 	}
 }
 
-// run looks at everything. calm: nobody opened the database meanwhile, or it was
-// looked at as one that is in use.
+// run runs all checks. calm: no process opened the database meanwhile, or it was checked as
+// one that is in use.
 func (e *examination) run(ctx context.Context) (calm bool, err error) {
 	e.AddInfo("server", fmt.Sprintf("SQLite %s, a part of this program", lib.SQLITE_VERSION))
-	if ok := e.lookPlace(); !ok {
+	if ok := e.checkPath(); !ok {
 		return true, nil
 	}
-	e.lookLocks(ctx)
-	// Without a WAL nobody has it open, and it can be read without making one.
+	e.checkLocks(ctx)
+	// Without a WAL no process has it open, and it can be read without creating one.
 	parameters := "mode=ro"
 	alone := !exists(e.path + "-wal")
 	if alone {
 		parameters += "&immutable=1"
 	}
-	if e.c, err = connectAs(e.path, parameters, "busy_timeout=2000", "query_only=1"); err == nil {
-		err = e.lookInside(ctx)
-		err = errors.Join(err, e.c.close())
+	if e.c, err = e.engine.Connect(parameters, "busy_timeout=2000", "query_only=1"); err == nil {
+		err = e.checkContents(ctx)
+		err = errors.Join(err, e.c.Close())
 	}
 	if alone && exists(e.path+"-wal") {
 		return false, nil // what was read may have changed under it
 	}
 	switch {
 	case err == nil || ctx.Err() != nil:
-	case code(err) == lib.SQLITE_CORRUPT:
-		e.AddError("integrity", fmt.Sprintf("the file is damaged: %v", err), mendFile)
+	case sqlite.ErrorCode(err) == lib.SQLITE_CORRUPT:
+		e.AddError("integrity", fmt.Sprintf("the file is damaged: %v", err), repairFile)
 		err = nil
 	default:
-		e.AddError("file", fmt.Sprintf("it cannot be read: %v", e.explain(err)), "name another file, or mend what that says")
+		e.AddError("file", fmt.Sprintf("it cannot be read: %v", e.engine.Explained(err)), "name another file, or mend what that says")
 		err = nil
 	}
 	if err != nil {
-		return false, ended(ctx, "looking at "+e.path)
+		return false, sqlite.EndedError(ctx, "looking at "+e.path)
 	}
 	return true, nil
 }
@@ -108,8 +108,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// lookPlace looks at the file from outside; false: there is nothing to look into.
-func (e *examination) lookPlace() bool {
+// checkPath checks the file from outside; false: there is no database in it.
+func (e *examination) checkPath() bool {
 	info, err := os.Stat(e.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -127,42 +127,43 @@ func (e *examination) lookPlace() bool {
 	for !exists(folder) {
 		folder = filepath.Dir(folder)
 	}
-	if name, err := networkFS(folder); err != nil {
+	if name, err := disk.NetworkFS(folder); err != nil {
 		e.AddWarning("disk", fmt.Sprintf("it cannot be looked at: %v", err), "see that the folder is there and open to this user")
 	} else if name != "" {
 		e.AddError("disk", fmt.Sprintf("the file is on a network file system (%s), where SQLite's WAL mode loses data", name),
 			"put the database on a local disk, or use a database server for several hosts")
 	}
-	e.lookSpace(folder)
+	e.checkSpace(folder)
 	if info == nil {
-		e.lookMissing(folder)
+		e.checkMissing(folder)
 		return false
 	}
 	e.info = info
-	e.lookAccess(folder)
+	e.checkAccess(folder)
 	return true
 }
 
-func (e *examination) lookSpace(folder string) {
-	free, err := freeSpace(folder)
+// checkSpace checks the free space of the disk.
+func (e *examination) checkSpace(folder string) {
+	free, err := disk.FreeSpace(folder)
 	text := fmt.Sprintf("%s are free on the disk of the database", bytesText(free))
 	switch {
 	case errors.Is(err, errors.ErrUnsupported): // on this system
 	case err != nil:
 		e.AddWarning("disk", fmt.Sprintf("its free space cannot be found out: %v", err), "see that the folder is there and open to this user")
-	case free < e.full:
+	case free < e.FullDisk:
 		e.AddError("disk", fmt.Sprintf("the disk of the database is full (%s are free): what does not fit is refused, and soon all writes are", bytesText(free)),
 			"make room, or put the database on another disk")
-	case free < e.free:
+	case free < e.FreeSpace:
 		e.AddWarning("disk", text+", and what does not fit is refused", "make room, or put the database on another disk")
 	default:
 		e.AddInfo("disk", text)
 	}
 }
 
-// lookMissing says what serve will do where there is no file, and whether it can.
-func (e *examination) lookMissing(folder string) {
-	if err := e.may(folder, writeIn); err != nil {
+// checkMissing checks whether serve can create the file that is missing.
+func (e *examination) checkMissing(folder string) {
+	if err := e.Access(folder, disk.WriteIn); err != nil {
 		e.AddError("file", fmt.Sprintf("there is none yet, and this user may make none in %s (%v)", folder, err),
 			"have somebody with the right make the folder for this user, or name another place")
 		return
@@ -170,16 +171,16 @@ func (e *examination) lookMissing(folder string) {
 	e.AddInfo("schema", "there is no file yet: serve or `qsidecar migrate` will make it, with its tables")
 }
 
-// lookAccess: the file, its folder, and what SQLite keeps beside it.
-func (e *examination) lookAccess(folder string) {
+// checkAccess checks the rights on the file, its folder, and the files beside it.
+func (e *examination) checkAccess(folder string) {
 	before := len(e.Findings)
-	if err := e.may(folder, writeIn); err != nil {
+	if err := e.Access(folder, disk.WriteIn); err != nil {
 		e.AddError("rights", fmt.Sprintf("this user may not write in the folder %s, where SQLite keeps the -wal file (%v)", folder, err),
 			"give the folder to the user that runs the sidecar, or run it as the folder's owner")
 	}
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		if path := e.path + suffix; exists(path) {
-			if err := e.may(path, readWrite); err != nil {
+			if err := e.Access(path, disk.ReadWrite); err != nil {
 				e.AddError("rights", fmt.Sprintf("this user may not write %s (%v)", path, err),
 					"give the file to the user that runs the sidecar; see that nobody opens the database as another user")
 			}
@@ -194,11 +195,11 @@ func (e *examination) lookAccess(folder string) {
 	}
 }
 
-// lookInside reads the database.
-func (e *examination) lookInside(ctx context.Context) error {
+// checkContents checks what is in the database.
+func (e *examination) checkContents(ctx context.Context) error {
 	pragmas := map[string]string{}
 	for _, name := range []string{"journal_mode", "encoding"} {
-		if err := e.each(ctx, "PRAGMA "+name, func(r row) { pragmas[name] = strings.ToLower(r.text(0)) }); err != nil {
+		if err := e.each(ctx, "PRAGMA "+name, func(r sqlite.Row) { pragmas[name] = strings.ToLower(r.Text(0)) }); err != nil {
 			return err
 		}
 	}
@@ -212,26 +213,26 @@ func (e *examination) lookInside(ctx context.Context) error {
 	if pragmas["encoding"] != "utf-8" {
 		e.AddError("file", fmt.Sprintf("it keeps texts as %s, and a job's bytes would change", pragmas["encoding"]), "name another file; the encoding of this one cannot be changed")
 	}
-	tables, err := e.lookSchema(ctx)
+	tables, err := e.checkSchema(ctx)
 	if err != nil {
 		return err
 	}
 	if tables {
-		if err := e.lookClaim(ctx); err != nil {
+		if err := e.checkClaim(ctx); err != nil {
 			return err
 		}
 	}
-	if err := e.lookWAL(); err != nil {
+	if err := e.checkWAL(); err != nil {
 		return err
 	}
-	return e.lookDamage(ctx)
+	return e.checkDamage(ctx)
 }
 
-func (e *examination) each(ctx context.Context, sql string, f func(r row), args ...any) error {
-	return e.c.query(ctx, sql, func(r row) error { f(r); return nil }, args...)
+func (e *examination) each(ctx context.Context, sql string, f func(r sqlite.Row), args ...any) error {
+	return e.c.Query(ctx, sql, f, args...)
 }
 
-// objects are what a schema makes, with its SQL, by kind and name.
+// objects returns the SQL of all that a schema creates, by kind and name.
 func objects(schema string) map[[2]string]string {
 	all := map[[2]string]string{}
 	for _, kind := range []string{`(TABLE|INDEX) (?:IF NOT EXISTS )?(\w+).*?;$`, `(TRIGGER) (?:IF NOT EXISTS )?(\w+).*?^END;$`} {
@@ -242,13 +243,13 @@ func objects(schema string) map[[2]string]string {
 	return all
 }
 
-// lookSchema: are the tables there, whole, and of this version?
-func (e *examination) lookSchema(ctx context.Context) (there bool, err error) {
-	missing, ours := objects(schema), objects(Schema())
+// checkSchema checks that the tables exist, are complete, and are of this version.
+func (e *examination) checkSchema(ctx context.Context) (exist bool, err error) {
+	missing, ours := objects(migrate.Step(1)), objects(migrate.SQL())
 	var strange []string
 	meta, jobs := false, false
-	if err := e.each(ctx, "SELECT type, name, tbl_name FROM sqlite_master", func(r row) {
-		kind, name, table := r.text(0), r.text(1), r.text(2)
+	if err := e.each(ctx, "SELECT type, name, tbl_name FROM sqlite_master", func(r sqlite.Row) {
+		kind, name, table := r.Text(0), r.Text(1), r.Text(2)
 		meta, jobs = meta || name == "qsidecar_meta", jobs || name == "qsidecar_jobs"
 		if _, own := ours[[2]string{kind, name}]; !own && kind == "trigger" && strings.HasPrefix(table, "qsidecar_") {
 			strange = append(strange, name+" on "+table)
@@ -265,35 +266,35 @@ func (e *examination) lookSchema(ctx context.Context) (there bool, err error) {
 		e.AddInfo("schema", "the tables are missing: serve or `qsidecar migrate` will make them")
 		return false, nil
 	}
-	if err := e.lookVersion(ctx); err != nil {
+	if err := e.checkVersion(ctx); err != nil {
 		return false, err
 	}
 	for _, object := range slices.SortedFunc(maps.Keys(missing), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		e.AddError("schema", fmt.Sprintf("the %s %s is missing", object[0], object[1]), "make it again, or restore the file: "+uncommented(missing[object]))
 	}
 	for _, name := range strange {
-		e.AddWarning("triggers", fmt.Sprintf("the trigger %s is not the sidecar's: it runs in the sidecar's transactions, and where it raises an error that change is refused", name),
-			"keep it short, and have it refuse nothing but what nobody should do; plain INSERTs alone are better guarded by a program")
+		e.ForeignTrigger("the trigger "+name, "raises an error that change is refused", "a program")
 	}
 	return jobs, nil
 }
 
-// uncommented is SQL in one line.
+// uncommented returns SQL in one line.
 func uncommented(sql string) string {
 	return strings.Join(strings.Fields(regexp.MustCompile(`--.*`).ReplaceAllString(sql, "")), " ")
 }
 
-func (e *examination) lookVersion(ctx context.Context) error {
+// checkVersion checks the version of the tables.
+func (e *examination) checkVersion(ctx context.Context) error {
 	rows := 0
-	err := e.each(ctx, "SELECT version, min_program, database FROM qsidecar_meta", func(r row) {
+	err := e.each(ctx, "SELECT version, min_program, database FROM qsidecar_meta", func(r sqlite.Row) {
 		rows++
-		e.database = r.text(2)
-		if r.int(1) > program {
+		e.engine.database = r.Text(2)
+		if r.Int(1) > migrate.Program {
 			e.AddError("schema", fmt.Sprintf("the tables were made by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d)",
-				r.int(0), r.int(1), program), "upgrade this program")
+				r.Int(0), r.Int(1), migrate.Program), "upgrade this program")
 			return
 		}
-		e.AddInfo("schema", fmt.Sprintf("the tables are there, of version %d", r.int(0)))
+		e.AddInfo("schema", fmt.Sprintf("the tables are there, of version %d", r.Int(0)))
 	})
 	if err == nil && rows == 0 {
 		e.AddInfo("schema", "the tables are there, made by hand: serve will note their version")

@@ -1,4 +1,7 @@
-package sqlite
+// Package disk asks the operating system about the file of a database: its file system, the
+// free space, the rights of this process, and the processes that have it open. Package
+// sqlite and its diagnose package use it. It uses no package of this module.
+package disk
 
 import (
 	"bufio"
@@ -11,36 +14,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The ways to use a path, for Access.
 const (
-	readWrite = unix.R_OK | unix.W_OK
-	writeIn   = unix.W_OK | unix.X_OK // of a folder
+	ReadWrite = unix.R_OK | unix.W_OK
+	WriteIn   = unix.W_OK | unix.X_OK // of a folder
 )
 
-// access fails where this process may not use path in that way.
-func access(path string, mode uint32) error {
+// Access fails if this process has no right to use the path in that way.
+func Access(path string, mode uint32) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS)
 }
 
-// freeSpace is what this user may still write on the disk of a folder.
-func freeSpace(folder string) (uint64, error) {
+// FreeSpace returns how many bytes this user can still write on the disk of a folder.
+func FreeSpace(folder string) (uint64, error) {
 	var s unix.Statfs_t
-	if err := statfs(folder, &s); err != nil {
+	if err := Statfs(folder, &s); err != nil {
 		return 0, err
 	}
 	return s.Bavail * uint64(s.Bsize), nil
 }
 
-// Bytes of the -shm file and of the database that SQLite locks (its file format
-// fixes them).
+// Bytes of the -shm file and of the database that SQLite locks. Its file format fixes them.
 const (
-	walWriter = 120        // exclusively, by who writes in WAL mode
-	walUser   = 128        // shared, by each who has it open in WAL mode
-	reserved  = 0x40000001 // exclusively, by who writes in other modes
+	walWriter = 120        // exclusively, by the writer in WAL mode
+	walUser   = 128        // shared, by each process that has it open in WAL mode
+	reserved  = 0x40000001 // exclusively, by the writer in other modes
 )
 
-// writerOf is the process that holds the write lock; 0: nobody. It reads the
-// kernel's list: to open and close the file here would drop this process's locks.
-func writerOf(path string) (int, error) {
+// Writer returns the process that holds the write lock; 0: none. It reads the kernel's
+// list: closing the file here would drop this process's locks on it.
+func Writer(path string) (int, error) {
 	for file, at := range map[string]int64{path + "-shm": walWriter, path: reserved} {
 		pids, err := holders(file, at, true)
 		if err != nil {
@@ -53,8 +56,9 @@ func writerOf(path string) (int, error) {
 	return 0, nil
 }
 
-// usersOf are the processes that have the database open, as far as can be seen.
-func usersOf(path string) []int {
+// Users returns the other processes that have the database open, as far as they are
+// visible.
+func Users(path string) []int {
 	pids, err := holders(path+"-shm", walUser, false)
 	if err != nil {
 		return nil
@@ -62,7 +66,7 @@ func usersOf(path string) []int {
 	return slices.DeleteFunc(pids, func(pid int) bool { return pid == os.Getpid() })
 }
 
-// holders are the processes with a lock on a byte of a file.
+// holders returns the processes with a lock on a byte of a file.
 func holders(file string, at int64, write bool) (pids []int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(file, &st); err != nil {

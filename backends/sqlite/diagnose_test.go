@@ -1,4 +1,4 @@
-package sqlite
+package sqlite_test
 
 import (
 	"bufio"
@@ -13,11 +13,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/backends/sqlite/diagnose"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
 )
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func examine(t *testing.T, s *sqlite.Store, queues []backends.Policy, th diagnose.Thresholds) ([]backends.Finding, error) {
+	x := diagnose.New(s)
+	x.Thresholds = th
+	return x.Examine(t.Context(), queues)
+}
 
 // want is a finding with these words in it.
 type want struct {
@@ -59,18 +72,18 @@ func folder(t *testing.T, dir string) map[string]string {
 }
 
 // examined examines a file and sees that nothing in its folder changes.
-func examined(t *testing.T, path string, th thresholds, wanted ...want) []backends.Finding {
+func examined(t *testing.T, path string, th diagnose.Thresholds, wanted ...want) []backends.Finding {
 	t.Helper()
 	dir := filepath.Dir(path)
 	for !exists(dir) {
 		dir = filepath.Dir(dir)
 	}
 	before := folder(t, dir)
-	s, err := Open(t.Context(), Options{Path: path, Look: true})
+	s, err := sqlite.Open(t.Context(), sqlite.Options{Path: path, Look: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := s.examine(t.Context(), []backends.Policy{{Queue: "a"}, {Queue: "b", LIFO: true}}, th)
+	found, err := examine(t, s, []backends.Policy{{Queue: "a"}, {Queue: "b", LIFO: true}}, th)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,36 +133,36 @@ var healthy = []want{
 
 func TestExamineHealthy(t *testing.T) {
 	t.Parallel()
-	s := fresh(t)
-	if _, err := s.Commit(t.Context(), one); err != nil {
+	s := sqlite.Fresh(t)
+	if _, err := s.Commit(t.Context(), sqlite.OneJob); err != nil {
 		t.Fatal(err)
 	}
-	th := usual()
-	examined(t, s.path, th, append(healthy, want{backends.SeverityInfo, "wal", "the WAL has", ""})...)
-	found, err := s.Examine(t.Context(), nil) // one that serves can be examined too
+	th := diagnose.DefaultThresholds()
+	examined(t, s.Info().Address, th, append(healthy, want{backends.SeverityInfo, "wal", "the WAL has", ""})...)
+	found, err := examine(t, s, nil, th) // one that serves can be examined too
 	if err != nil || len(found) < len(healthy) {
 		t.Errorf("%+v, %v", found, err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, s.path, th, healthy...)
-	th.quick = 1000
-	examined(t, s.path, th, want{backends.SeverityInfo, "integrity", "was not read through", ""})
+	examined(t, s.Info().Address, th, healthy...)
+	th.MaxRead = 1000
+	examined(t, s.Info().Address, th, want{backends.SeverityInfo, "integrity", "was not read through", ""})
 }
 
 func TestExamineNothingThere(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "new", "folder", "jobs.db")
-	examined(t, path, usual(), want{backends.SeverityInfo, "schema", "there is no file yet", ""})
-	th := usual()
-	th.may = func(string, uint32) error { return unix.EACCES }
+	examined(t, path, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "there is no file yet", ""})
+	th := diagnose.DefaultThresholds()
+	th.Access = func(string, uint32) error { return unix.EACCES }
 	examined(t, path, th, want{backends.SeverityError, "file", "this user may make none in", "make the folder for this user"})
 	empty := filepath.Join(t.TempDir(), "empty.db")
 	if err := os.WriteFile(empty, nil, 0o660); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, empty, usual(), want{backends.SeverityInfo, "schema", "the tables are missing", ""}, want{backends.SeverityInfo, "journal", "is delete: serve will set it to WAL", ""})
+	examined(t, empty, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "the tables are missing", ""}, want{backends.SeverityInfo, "journal", "is delete: serve will set it to WAL", ""})
 }
 
 func TestExaminePlaces(t *testing.T) {
@@ -165,17 +178,17 @@ func TestExaminePlaces(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, dir, usual(), want{backends.SeverityError, "file", "it is a folder", filepath.Join(dir, "qsidecar.db")})
-	examined(t, fifo, usual(), want{backends.SeverityError, "file", "no regular file", ""})
-	examined(t, filepath.Join(file, "jobs.db"), usual(), want{backends.SeverityError, "file", "not a directory", ""})
-	th := usual()
-	th.may = func(path string, _ uint32) error {
+	examined(t, dir, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "it is a folder", filepath.Join(dir, "qsidecar.db")})
+	examined(t, fifo, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "no regular file", ""})
+	examined(t, filepath.Join(file, "jobs.db"), diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "not a directory", ""})
+	th := diagnose.DefaultThresholds()
+	th.Access = func(path string, _ uint32) error {
 		if path == file {
 			return unix.EROFS
 		}
 		return nil
 	}
-	th.free = 1 << 60
+	th.FreeSpace = 1 << 60
 	examined(t, file, th,
 		want{backends.SeverityError, "file", "no SQLite database", "another file"},
 		want{backends.SeverityError, "rights", "may not write " + file + " (read-only file system)", ""},
@@ -183,40 +196,43 @@ func TestExaminePlaces(t *testing.T) {
 		want{backends.SeverityWarning, "disk", "are free on the disk of the database, and what does not fit is refused", "make room"})
 }
 
-// Not parallel: it replaces statfs for everybody.
+// Not parallel: it replaces disk.Statfs for everybody.
 func TestExamineNetworkFileSystem(t *testing.T) {
-	s := fresh(t)
-	genuine := statfs
-	defer func() { statfs = genuine }()
-	statfs = func(_ string, s *unix.Statfs_t) error {
+	s := sqlite.Fresh(t)
+	genuine := disk.Statfs
+	defer func() { disk.Statfs = genuine }()
+	disk.Statfs = func(_ string, s *unix.Statfs_t) error {
 		*s = unix.Statfs_t{Type: unix.NFS_SUPER_MAGIC, Bavail: 1 << 30, Bsize: 4096}
 		return nil
 	}
-	examined(t, s.path, usual(), want{backends.SeverityError, "disk", "network file system (NFS)", "local disk"}, want{backends.SeverityInfo, "disk", "4.0 TiB are free", ""})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "disk", "network file system (NFS)", "local disk"}, want{backends.SeverityInfo, "disk", "4.0 TiB are free", ""})
 }
 
-// Not parallel: it replaces statfs for everybody.
+// Not parallel: it replaces disk.Statfs for everybody.
 func TestExamineFullDisk(t *testing.T) {
-	s := fresh(t)
-	genuine := statfs
-	defer func() { statfs = genuine }()
-	for free, grade := range map[uint64]backends.Severity{0: backends.SeverityError, 1<<20 - 4096: backends.SeverityError, 1 << 20: backends.SeverityWarning} {
-		statfs = func(_ string, s *unix.Statfs_t) error {
+	s := sqlite.Fresh(t)
+	genuine := disk.Statfs
+	defer func() { disk.Statfs = genuine }()
+	for free, c := range map[uint64]struct {
+		text  string
+		grade backends.Severity
+	}{0: {"0 bytes", backends.SeverityError}, 1<<20 - 4096: {"1020 KiB", backends.SeverityError}, 1 << 20: {"1.0 MiB", backends.SeverityWarning}} {
+		disk.Statfs = func(_ string, s *unix.Statfs_t) error {
 			*s = unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bavail: free / 4096, Bsize: 4096}
 			return nil
 		}
-		examined(t, s.path, usual(), want{grade, "disk", bytesText(free) + " are free", "make room"})
+		examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{c.grade, "disk", c.text + " are free", "make room"})
 	}
 }
 
 // TestExamineTables: what was removed, and what is not ours.
 func TestExamineTables(t *testing.T) {
 	t.Parallel()
-	s := fresh(t)
-	must := func(sql string) { t.Helper(); shell(t, s.path, sql) }
+	s := sqlite.Fresh(t)
+	must := func(sql string) { t.Helper(); sqlite.Shell(t, s.Info().Address, sql) }
 	must(`DROP INDEX qsidecar_ready; DROP TRIGGER qsidecar_row_deleted; DROP TABLE qsidecar_commits;
 		CREATE TRIGGER watch AFTER INSERT ON qsidecar_jobs BEGIN SELECT 1; END`)
-	found := examined(t, s.path, usual(),
+	found := examined(t, s.Info().Address, diagnose.DefaultThresholds(),
 		want{backends.SeverityError, "schema", "the index qsidecar_ready is missing", "CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready';"},
 		want{backends.SeverityError, "schema", "the trigger qsidecar_row_deleted is missing", "END;"},
 		want{backends.SeverityError, "schema", "the table qsidecar_commits is missing", "at INTEGER NOT NULL );"},
@@ -228,42 +244,42 @@ func TestExamineTables(t *testing.T) {
 		}
 	}
 	must(`DROP TRIGGER watch`)
-	examined(t, s.path, usual(), healthy...)
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), healthy...)
 	must(`DROP INDEX qsidecar_ready; CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue) WHERE state = 'ready'`)
-	examined(t, s.path, usual(), want{backends.SeverityError, "plan", "the claim's plan has USE TEMP B-TREE FOR", "qsidecar migrate --print"})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "plan", "the claim's plan has USE TEMP B-TREE FOR", "qsidecar migrate --print"})
 	must(`DROP INDEX qsidecar_ready; CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready'`)
 	must(`UPDATE qsidecar_meta SET min_program = 99`)
-	examined(t, s.path, usual(), want{backends.SeverityError, "schema", "made by a newer qsidecar", "upgrade this program"})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "made by a newer qsidecar", "upgrade this program"})
 	must(`DELETE FROM qsidecar_meta`)
-	examined(t, s.path, usual(), want{backends.SeverityInfo, "schema", "made by hand", ""})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "made by hand", ""})
 	must(`DROP TABLE qsidecar_meta`)
-	examined(t, s.path, usual(), want{backends.SeverityError, "schema", "not made by qsidecar, or only in part", ""})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "not made by qsidecar, or only in part", ""})
 	utf16 := filepath.Join(t.TempDir(), "utf16.db")
-	shell(t, utf16, `PRAGMA encoding = 'UTF-16'; CREATE TABLE other (x)`)
-	examined(t, utf16, usual(), want{backends.SeverityError, "file", "keeps texts as utf-16", "another file"})
+	sqlite.Shell(t, utf16, `PRAGMA encoding = 'UTF-16'; CREATE TABLE other (x)`)
+	examined(t, utf16, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "keeps texts as utf-16", "another file"})
 }
 
 // TestExamineDamage: a page that was overwritten.
 func TestExamineDamage(t *testing.T) {
 	t.Parallel()
-	s := fresh(t)
+	s := sqlite.Fresh(t)
 	for range 20 {
-		if _, err := s.Commit(t.Context(), one); err != nil {
+		if _, err := s.Commit(t.Context(), sqlite.OneJob); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.ReadFile(s.path)
+	file, err := os.ReadFile(s.Info().Address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	copy(file[len(file)-4096*2:], bytes.Repeat([]byte{0xff}, 4096))
-	if err := os.WriteFile(s.path, file, 0o600); err != nil {
+	if err := os.WriteFile(s.Info().Address, file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, s.path, usual(), append(healthy[:3:3], want{backends.SeverityError, "integrity", "the file is damaged: ", "backup"})...)
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), append(healthy[:3:3], want{backends.SeverityError, "integrity", "the file is damaged: ", "backup"})...)
 }
 
 // stranger is another program that has the database open, and runs some SQL.
@@ -307,25 +323,25 @@ c.close()`, path, sql)
 // one that left a journal.
 func TestExamineLocks(t *testing.T) {
 	t.Parallel()
-	s := fresh(t)
-	th := usual()
-	th.locked = 100 * time.Millisecond
-	pid, leave := stranger(t, s.path, "BEGIN IMMEDIATE")
+	s := sqlite.Fresh(t)
+	th := diagnose.DefaultThresholds()
+	th.Lock = 100 * time.Millisecond
+	pid, leave := stranger(t, s.Info().Address, "BEGIN IMMEDIATE")
 	who := fmt.Sprintf("process %d (python3)", pid)
-	examined(t, s.path, th, append(healthy, want{backends.SeverityWarning, "locks", "the write lock was held for 100ms by " + who, "commit or roll back"})...)
+	examined(t, s.Info().Address, th, append(healthy, want{backends.SeverityWarning, "locks", "the write lock was held for 100ms by " + who, "commit or roll back"})...)
 	leave()
-	pid, leave = stranger(t, s.path, "BEGIN; SELECT count(*) FROM qsidecar_jobs")
+	pid, leave = stranger(t, s.Info().Address, "BEGIN; SELECT count(*) FROM qsidecar_jobs")
 	who = fmt.Sprintf("process %d (python3)", pid)
-	if _, err := s.Commit(t.Context(), one); err != nil {
+	if _, err := s.Commit(t.Context(), sqlite.OneJob); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, s.path, th, append(healthy, want{backends.SeverityInfo, "locks", "in use by " + who, ""})...)
-	th.wal = 1000
-	examined(t, s.path, th, append(healthy, want{backends.SeverityWarning, "wal", "the WAL has", "(the file is in use by " + who})...)
+	examined(t, s.Info().Address, th, append(healthy, want{backends.SeverityInfo, "locks", "in use by " + who, ""})...)
+	th.WAL = 1000
+	examined(t, s.Info().Address, th, append(healthy, want{backends.SeverityWarning, "wal", "the WAL has", "(the file is in use by " + who})...)
 	leave()
 
 	other := filepath.Join(t.TempDir(), "other.db")
-	shell(t, other, "CREATE TABLE other (x)")
+	sqlite.Shell(t, other, "CREATE TABLE other (x)")
 	pid, _ = stranger(t, other, "BEGIN IMMEDIATE; INSERT INTO other VALUES (1)")
 	examined(t, other, th, want{backends.SeverityWarning, "locks", "there is a rollback journal", "Do not delete"},
 		want{backends.SeverityWarning, "locks", fmt.Sprintf("by process %d (python3)", pid), ""}, want{backends.SeverityInfo, "journal", "is delete", ""})
@@ -334,26 +350,18 @@ func TestExamineLocks(t *testing.T) {
 // TestExamineAfterACrash: what a killed program left is read, and left.
 func TestExamineAfterACrash(t *testing.T) {
 	t.Parallel()
-	s := fresh(t)
-	if _, err := s.Commit(t.Context(), one); err != nil {
+	s := sqlite.Fresh(t)
+	if _, err := s.Commit(t.Context(), sqlite.OneJob); err != nil {
 		t.Fatal(err)
 	}
 	left := filepath.Join(t.TempDir(), "jobs.db") // as a crash leaves it
 	for _, suffix := range []string{"", "-wal", "-shm"} {
-		if out, err := osexec.Command("cp", s.path+suffix, left+suffix).CombinedOutput(); err != nil {
+		if out, err := osexec.Command("cp", s.Info().Address+suffix, left+suffix).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	found := examined(t, left, usual(), healthy...)
+	found := examined(t, left, diagnose.DefaultThresholds(), healthy...)
 	if i := slices.IndexFunc(found, func(f backends.Finding) bool { return f.Topic == "wal" }); i < 0 {
 		t.Errorf("the WAL is not told: %+v", found)
-	}
-}
-
-func TestBytesText(t *testing.T) {
-	t.Parallel()
-	got := []string{bytesText(0), bytesText(1023), bytesText(1536), bytesText(300 << 20), bytesText(5 << 40)}
-	if diff := cmp.Diff([]string{"0 bytes", "1023 bytes", "1.5 KiB", "300 MiB", "5.0 TiB"}, got); diff != "" {
-		t.Error(diff)
 	}
 }

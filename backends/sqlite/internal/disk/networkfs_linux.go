@@ -1,12 +1,12 @@
-package sqlite
+package disk
 
 import "golang.org/x/sys/unix"
 
-// statfs is replaced in tests.
-var statfs = unix.Statfs
+// Statfs asks the system about a file system. Tests replace it.
+var Statfs = unix.Statfs
 
-// networks are the file systems on which several hosts see one file: they have
-// no shared memory between the hosts, and often no locks either.
+// networks holds the file systems on which several hosts see one file. They have no shared
+// memory between the hosts, and often no locks.
 var networks = map[int64]string{
 	unix.NFS_SUPER_MAGIC:   "NFS",
 	unix.SMB_SUPER_MAGIC:   "SMB",
@@ -27,10 +27,11 @@ var networks = map[int64]string{
 	0xaad7aaea:             "PanFS",
 }
 
-// networkFS names the network file system that holds folder; "" on a local one.
-func networkFS(folder string) (string, error) {
+// NetworkFS returns the name of the network file system that holds the folder; "" for a
+// local one, and on other systems than Linux.
+func NetworkFS(folder string) (string, error) {
 	var s unix.Statfs_t
-	if err := statfs(folder, &s); err != nil {
+	if err := Statfs(folder, &s); err != nil {
 		return "", err
 	}
 	return networks[int64(uint32(s.Type))], nil

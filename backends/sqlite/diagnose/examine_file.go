@@ -1,4 +1,4 @@
-package sqlite
+package diagnose
 
 import (
 	"context"
@@ -11,28 +11,27 @@ import (
 	"time"
 
 	lib "modernc.org/sqlite/lib"
+
+	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
 )
 
-const mendPlan = "see that the index qsidecar_ready is there, and that its definition is that of `qsidecar migrate --print`"
+const repairPlan = "see that the index qsidecar_ready is there, and that its definition is that of `qsidecar migrate --print`"
 
-// lookClaim: how jobs are claimed, and by which plan.
-func (e *examination) lookClaim(ctx context.Context) error {
+// checkClaim reports how jobs are claimed, and checks the plan of the claim.
+func (e *examination) checkClaim(ctx context.Context) error {
 	e.AddInfo("claim", "claims are a SELECT and UPDATEs by id under the one write lock (BEGIN IMMEDIATE), which is all that SQLite has and needs")
-	statements := []string{e.sql.readyFIFO}
-	if e.lifo {
-		statements = append(statements, e.sql.nextPrio, e.sql.readyLIFO)
-	}
 	var faults []string
-	for _, sql := range statements {
+	for _, sql := range e.engine.ClaimStatements(e.lifo) {
 		used := false
-		if err := e.each(ctx, "EXPLAIN QUERY PLAN "+sql, func(r row) {
-			step := r.text(3)
+		if err := e.each(ctx, "EXPLAIN QUERY PLAN "+sql, func(r sqlite.Row) {
+			step := r.Text(3)
 			used = used || strings.HasPrefix(step, "SEARCH") && strings.Contains(step, "INDEX qsidecar_ready (queue=?")
 			if strings.HasPrefix(step, "SCAN") || strings.Contains(step, "TEMP B-TREE") || strings.Contains(step, "AUTOMATIC") {
 				faults = append(faults, step)
 			}
-		}, make([]any, strings.Count(sql, "?"))...); code(err) == lib.SQLITE_ERROR {
-			e.AddError("plan", fmt.Sprintf("the claim cannot be carried out: %v", errors.Unwrap(err)), mendPlan)
+		}, make([]any, strings.Count(sql, "?"))...); sqlite.ErrorCode(err) == lib.SQLITE_ERROR {
+			e.AddError("plan", fmt.Sprintf("the claim cannot be carried out: %v", errors.Unwrap(err)), repairPlan)
 			return nil
 		} else if err != nil {
 			return err
@@ -47,18 +46,18 @@ func (e *examination) lookClaim(ctx context.Context) error {
 	}
 	slices.Sort(faults)
 	e.AddError("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is",
-		mendPlan)
+		repairPlan)
 	return nil
 }
 
-// lookWAL: one that cannot begin anew only grows.
-func (e *examination) lookWAL() error {
+// checkWAL finds a WAL that only grows: a reader keeps it from starting over.
+func (e *examination) checkWAL() error {
 	info, err := os.Stat(e.path + "-wal")
 	if err != nil {
-		return nil // none, or lookAccess has told
+		return nil // there is none, or checkAccess reports it
 	}
 	text := fmt.Sprintf("the WAL has %s", bytesText(uint64(info.Size())))
-	if info.Size() <= e.wal {
+	if info.Size() <= e.WAL {
 		e.AddInfo("wal", text)
 		return nil
 	}
@@ -67,17 +66,17 @@ func (e *examination) lookWAL() error {
 	return nil
 }
 
-const mendFile = "stop the sidecars, keep a copy, and restore a backup, or what `sqlite3 FILE .recover` can save"
+const repairFile = "stop the sidecars, keep a copy, and restore a backup, or what `sqlite3 FILE .recover` can save"
 
-// lookDamage reads through a database that is not too large for it.
-func (e *examination) lookDamage(ctx context.Context) error {
+// checkDamage reads the whole database, unless it is too large.
+func (e *examination) checkDamage(ctx context.Context) error {
 	size := e.info.Size()
-	if size > e.quick {
+	if size > e.MaxRead {
 		e.AddInfo("integrity", fmt.Sprintf("the file has %s, and was not read through: PRAGMA quick_check does it, in the sqlite3 shell", bytesText(uint64(size))))
 		return nil
 	}
 	var faults []string
-	if err := e.each(ctx, "PRAGMA quick_check(3)", func(r row) { faults = append(faults, strings.Join(strings.Fields(r.text(0)), " ")) }); err != nil {
+	if err := e.each(ctx, "PRAGMA quick_check(3)", func(r sqlite.Row) { faults = append(faults, strings.Join(strings.Fields(r.Text(0)), " ")) }); err != nil {
 		return err
 	}
 	if slices.Equal(faults, []string{"ok"}) {
@@ -85,31 +84,31 @@ func (e *examination) lookDamage(ctx context.Context) error {
 		return nil
 	}
 	e.AddError("integrity", "the file is damaged: "+strings.Join(faults, "; "),
-		mendFile)
+		repairFile)
 	return nil
 }
 
-// lookLocks: a transaction that writes is over in milliseconds, unless its
-// program was stopped or forgot it.
-func (e *examination) lookLocks(ctx context.Context) {
+// checkLocks finds a program that holds the write lock. A transaction that writes takes
+// milliseconds, unless its program was stopped or forgot it.
+func (e *examination) checkLocks(ctx context.Context) {
 	if info, err := os.Stat(e.path + "-journal"); err == nil && info.Size() > 0 {
 		e.AddWarning("locks", "there is a rollback journal beside the file: a program writes without WAL, or ended in the midst of it",
 			"let that program finish; if there is none, serve rolls its transaction back. Do not delete the journal")
 	}
-	end := time.Now().Add(e.locked)
+	end := time.Now().Add(e.Lock)
 	for {
-		holder, err := writerOf(e.path)
+		holder, err := disk.Writer(e.path)
 		switch {
 		case err != nil:
 			e.AddInfo("locks", fmt.Sprintf("who holds locks cannot be seen here: %v", err))
 			return
 		case holder == 0:
-			if users := usersOf(e.path); len(users) > 0 {
-				e.AddInfo("locks", "the file is in use by "+names(users))
+			if users := disk.Users(e.path); len(users) > 0 {
+				e.AddInfo("locks", "the file is in use by "+processNames(users))
 			}
 			return
 		case !time.Now().Before(end):
-			e.AddWarning("locks", fmt.Sprintf("the write lock was held for %v by %s: until it gives it back, nobody can enqueue, claim or settle", e.locked, names([]int{holder})),
+			e.AddWarning("locks", fmt.Sprintf("the write lock was held for %v by %s: until it gives it back, nobody can enqueue, claim or settle", e.Lock, processNames([]int{holder})),
 				"have that program commit or roll back; if it is stopped or hangs, end it")
 			return
 		}
@@ -118,13 +117,13 @@ func (e *examination) lookLocks(ctx context.Context) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return // the caller tells
+			return // the caller returns an error
 		}
 	}
 }
 
-// names of processes, for people.
-func names(pids []int) string {
+// processNames lists processes for a message.
+func processNames(pids []int) string {
 	var all []string
 	for _, pid := range pids {
 		name := fmt.Sprintf("process %d", pid)
@@ -137,13 +136,13 @@ func names(pids []int) string {
 }
 
 func readersText(path string) string {
-	if users := usersOf(path); len(users) > 0 {
-		return " (the file is in use by " + names(users) + ")"
+	if users := disk.Users(path); len(users) > 0 {
+		return " (the file is in use by " + processNames(users) + ")"
 	}
 	return ""
 }
 
-// bytesText is a size as people say it.
+// bytesText formats a size.
 func bytesText(n uint64) string {
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"}
 	unit := 0
