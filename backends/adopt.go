@@ -22,10 +22,6 @@ type Adopter interface {
 	// Ask runs queries on one state of the database, and changes nothing.
 	Query(ctx context.Context, statements ...*Statement) error
 
-	// Describe reads the catalogue: the table of that schema (empty: where the login
-	// looks for names) and name. A table that is not there is one without columns.
-	Describe(ctx context.Context, schema, name string) (TableInfo, error)
-
 	// Grammar is how the engine writes what package adopted has to say.
 	Dialect() Dialect
 }
@@ -83,9 +79,14 @@ type OpenTx interface {
 	Close()
 }
 
-// Advisor is an Adopter that can say how a claim of an adopted table is carried out,
-// and what would make it cheaper.
+// Advisor describes tables that another application owns, and how the server runs claims
+// of them. The diagnose package of each engine has one.
 type Advisor interface {
+	// Describe reads from the catalogue what the table of that schema and name is like. An
+	// empty schema: the name is resolved as the server does. A table that does not exist has
+	// no columns.
+	Describe(ctx context.Context, schema, name string) (TableInfo, error)
+
 	// Explain asks for the plan of a statement, and runs nothing. table is the adopted
 	// one, as TableInfo has it. ErrNoPlan: the server shows this login none.
 	Explain(ctx context.Context, st *Statement, table TableInfo) (Plan, error)

@@ -23,9 +23,16 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
+// Adopter is an engine with its diagnostics, as the engine's diagnose package adds them.
+type Adopter interface {
+	backends.Adopter
+	backends.Advisor
+	backends.Examiner
+}
+
 // Store is an engine's backend with adopted queues beside the managed ones.
 type Store struct {
-	backends.Adopter
+	Adopter
 	g      backends.Dialect
 	tables map[string]*table // by queue
 	former map[string]*table // of queues that only a Store before this one had; see Succeed
@@ -46,7 +53,7 @@ var _ interface {
 
 // New holds the tables, by the names of their queues, against the database. The
 // error has everything that is wrong with them.
-func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, error) {
+func New(ctx context.Context, engine Adopter, tables map[string]Table) (*Store, error) {
 	s, wrong, err := Look(ctx, engine, tables)
 	if err != nil {
 		return nil, err
@@ -58,13 +65,13 @@ func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) 
 }
 
 // Bare is a Store without any tables: one that is there to Succeed another.
-func Bare(engine backends.Adopter) *Store {
+func Bare(engine Adopter) *Store {
 	return &Store{Adopter: engine, g: engine.Dialect(), tables: map[string]*table{}, holds: newHolds()}
 }
 
 // Look is New for who wants to know: the Store has those queues that fit. An error is
 // one of the database, and not of the tables.
-func Look(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, []*Misfit, error) {
+func Look(ctx context.Context, engine Adopter, tables map[string]Table) (*Store, []*Misfit, error) {
 	s := Bare(engine)
 	var wrong []*Misfit
 	for _, queue := range slices.Sorted(maps.Keys(tables)) {
@@ -104,9 +111,9 @@ func (s *Store) adopt(ctx context.Context, p *problems, m Table) (*table, error)
 		}
 		t.archives(p, alike(to, info))
 	}
-	if a := s.advisor(); a != nil && len(p.all) == 0 {
-		t.index, t.sought = t.serving(a.RowOrdering())
-		_, err = a.Explain(ctx, &backends.Statement{
+	if len(p.all) == 0 {
+		t.index, t.sought = t.serving(s.RowOrdering())
+		_, err = s.Explain(ctx, &backends.Statement{
 			Text: s.g.SelectLocked(outputs(s.g.ToText("1")), t.name, strings.Join(t.waits(), " AND "), t.order(), 0, false),
 		}, info)
 		if err != nil && (backends.Retryable(err) || ctx.Err() != nil) {

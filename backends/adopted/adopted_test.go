@@ -18,6 +18,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -70,7 +71,7 @@ type kit struct {
 	conn    *sql.Conn
 	counted atomic.Uint64
 
-	reopen func() backends.Adopter
+	reopen func() adopted.Adopter
 }
 
 func connect(t testing.TB, url string) *pgx.Conn {
@@ -93,12 +94,12 @@ func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 	url := urlOf(onPostgres.get(t))
 	k := &kit{T: t, url: url, c: connect(t, url)}
 	k.sql(ddl)
-	k.reopen = func() backends.Adopter {
+	k.reopen = func() adopted.Adopter {
 		engine, err := postgres.Open(t.Context(), postgres.Options{URL: url})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return engine
+		return pgdiagnose.New(engine)
 	}
 	k.Store = k.again(tables)
 	k.beat(me, backends.HeartbeatJoin, hostLease)

@@ -14,14 +14,9 @@ import (
 // says it.
 func (s *Store) Advice() (found backends.Findings) {
 	for _, q := range s.queues() {
-		s.tables[q].advise(&found, s.advisor(), backends.Plan{})
+		s.tables[q].advise(&found, s.Adopter, backends.Plan{})
 	}
 	return found
-}
-
-func (s *Store) advisor() backends.Advisor {
-	a, _ := s.Adopter.(backends.Advisor)
-	return a
 }
 
 // advise collects advice. plan is that of the claim, where it was asked for.
@@ -38,15 +33,13 @@ func (t *table) advise(found *backends.Findings, a backends.Advisor, plan backen
 			"should a cleaner of theirs reset a row that a worker still has, and another consumer take it, the worker's ack would end that one's job", t.queue),
 			"name a column in the role worker or claimed_at, or a token, where the table has one")
 	}
-	if a != nil && !t.served(a.RowOrdering(), plan) {
+	if !t.served(a.RowOrdering(), plan) {
 		equal, order := t.equals(), t.orderings()
 		found.AddWarning("index", fmt.Sprintf("queues.%s.order: no index of %s has first what is equal for all jobs that wait (%s), and then their order (%s): each claim costs more the more rows there are",
 			t.queue, t.name, strings.Join(columnsOf(equal), ", "), t.order()), a.CreateIndex("waiting", t.info, equal, order))
 	}
 	for _, old := range t.aged {
-		if a != nil {
-			old.advise(found, a)
-		}
+		old.advise(found, a)
 	}
 }
 

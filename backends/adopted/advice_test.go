@@ -8,12 +8,13 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
 // advice is what check says of a mapping besides its facts, a line each; facts are those.
 func (f *fitting) advice(m adopted.Table) (advice, facts string) {
 	f.Helper()
-	s, err := adopted.New(f.Context(), f.engine, map[string]adopted.Table{"q": m})
+	s, err := adopted.New(f.Context(), pgdiagnose.New(f.engine), map[string]adopted.Table{"q": m})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
 // BenchmarkSystemE claims n jobs, each for a worker of its own, and acks them, on
@@ -28,7 +29,7 @@ func BenchmarkSystemE(b *testing.B) {
 			if _, err := c.Exec(b.Context(), systemE+fmt.Sprintf("; INSERT INTO my_queue (parameters) SELECT '1' FROM generate_series(1, %d); ANALYZE my_queue", b.N)); err != nil {
 				b.Fatal(err)
 			}
-			s, err := adopted.New(b.Context(), engine, map[string]adopted.Table{"e": tableE()})
+			s, err := adopted.New(b.Context(), pgdiagnose.New(engine), map[string]adopted.Table{"e": tableE()})
 			if err != nil {
 				b.Fatal(err)
 			}

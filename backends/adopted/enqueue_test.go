@@ -10,6 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
 func TestEnqueue(t *testing.T) {
@@ -145,7 +146,7 @@ func TestWhatCannotBeAdopted(t *testing.T) {
 	}
 	bad := adopted.Table{Name: "Jobs", Columns: columns("id"), States: map[backends.State]adopted.Value{backends.StateReady: {Null: true}}, Order: []adopted.Ordering{{Column: "no"}}}
 	bad.Columns[adopted.ClaimedAt], bad.Columns[adopted.Worker], bad.Columns[adopted.Error], bad.Columns[adopted.Result] = []string{"at"}, []string{"STATE"}, []string{"twice"}, []string{"id", "at"}
-	_, err = adopted.New(t.Context(), engine, map[string]adopted.Table{
+	_, err = adopted.New(t.Context(), pgdiagnose.New(engine), map[string]adopted.Table{
 		"lower": {Name: "jobs", Columns: columns("id")}, "view": {Name: "jobs_view", Columns: columns("id")}, "none": {Name: "none", Schema: "nowhere"}, "bad": bad,
 	})
 	for _, want := range []string{

@@ -13,16 +13,11 @@ import (
 // Examine implements backends.Examiner: the engine's findings, and what each
 // adopted table can and cannot do.
 func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backends.Finding, error) {
-	var found backends.Findings
-	if e, ok := s.Adopter.(backends.Examiner); ok {
-		all, err := e.Examine(ctx, slices.DeleteFunc(slices.Clone(queues), func(p backends.Policy) bool { return s.Adopted(p.Queue) }))
-		found = all
-		if err != nil {
-			return found, err
-		}
-	} else {
-		found.AddInfo("server", "this engine cannot be examined")
+	all, err := s.Adopter.Examine(ctx, slices.DeleteFunc(slices.Clone(queues), func(p backends.Policy) bool { return s.Adopted(p.Queue) }))
+	if err != nil {
+		return all, err
 	}
+	found := backends.Findings(all)
 	for _, q := range s.queues() {
 		t := s.tables[q]
 		t.tell(&found)
@@ -32,19 +27,14 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 		if err := s.tellOthers(ctx, t, &found); err != nil {
 			return found, err
 		}
-		t.advise(&found, s.advisor(), s.explain(ctx, t, &found))
+		t.advise(&found, s.Adopter, s.explain(ctx, t, &found))
 	}
 	return found, nil
 }
 
 // explain tells the plan of the real claim statement.
 func (s *Store) explain(ctx context.Context, t *table, found *backends.Findings) backends.Plan {
-	a := s.advisor()
-	if a == nil {
-		found.AddInfo("plan", fmt.Sprintf("queues.%s: this engine's plans cannot be shown", t.queue))
-		return backends.Plan{}
-	}
-	p, err := a.Explain(ctx, t.looking(backends.Policy{Queue: t.queue, MaxAttempts: cmp.Or(t.MaxAttempts, noLimit)}, 1), t.info)
+	p, err := s.Explain(ctx, t.looking(backends.Policy{Queue: t.queue, MaxAttempts: cmp.Or(t.MaxAttempts, noLimit)}, 1), t.info)
 	if err != nil {
 		found.AddInfo("plan", fmt.Sprintf("queues.%s: the claim's plan cannot be asked for, as before the first start, which makes the sidecar's own tables: %v", t.queue, err))
 		return backends.Plan{}

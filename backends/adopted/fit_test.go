@@ -11,6 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
 // fitting is a database to hold mappings against.
@@ -47,7 +48,7 @@ func (f *fitting) sql(text string) {
 // misfits are what is wrong with a mapping, a line each.
 func (f *fitting) misfits(m adopted.Table) string {
 	f.Helper()
-	_, wrong, err := adopted.Look(f.Context(), f.engine, map[string]adopted.Table{"q": m})
+	_, wrong, err := adopted.Look(f.Context(), pgdiagnose.New(f.engine), map[string]adopted.Table{"q": m})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s: %q, want %q", step.grant, got, step.want)
 		}
 	}
-	s, err := adopted.New(t.Context(), clerk, map[string]adopted.Table{"q": m})
+	s, err := adopted.New(t.Context(), pgdiagnose.New(clerk), map[string]adopted.Table{"q": m})
 	if err != nil {
 		t.Fatal(err)
 	}

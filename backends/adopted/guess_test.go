@@ -13,7 +13,7 @@ import (
 
 // asked is an engine that keeps what it was asked.
 type asked struct {
-	backends.Adopter
+	adopted.Adopter
 	all []*backends.Statement
 }
 
@@ -66,7 +66,7 @@ func cheap(t *testing.T, k *kit, sql func(string)) {
 		t.Errorf("it asked %d times", len(engine.all))
 	}
 	for _, st := range engine.all {
-		plan, err := engine.Adopter.(backends.Advisor).Explain(t.Context(), st, p.Info)
+		plan, err := engine.Explain(t.Context(), st, p.Info)
 		if err != nil {
 			t.Fatal(err)
 		}

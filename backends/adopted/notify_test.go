@@ -8,6 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -57,7 +58,7 @@ func TestFreedElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		closed(t, engine)
-		s, err := adopted.New(t.Context(), engine, map[string]adopted.Table{"e": m})
+		s, err := adopted.New(t.Context(), pgdiagnose.New(engine), map[string]adopted.Table{"e": m})
 		if err != nil {
 			t.Fatal(err)
 		}

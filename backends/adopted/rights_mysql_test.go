@@ -8,6 +8,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	backend "github.com/qsidecar/qsidecar/backends/mysql"
+	"github.com/qsidecar/qsidecar/backends/mysql/diagnose"
 )
 
 // TestRightsOnMySQL: what the login lacks on the table, and on single columns of it, is
@@ -62,7 +63,7 @@ func TestRightsOnMySQL(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, wrong, err := adopted.Look(t.Context(), engine, map[string]adopted.Table{"q": m})
+			_, wrong, err := adopted.Look(t.Context(), diagnose.New(engine), map[string]adopted.Table{"q": m})
 			if err != nil {
 				t.Fatal(err)
 			}

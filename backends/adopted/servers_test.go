@@ -16,6 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	backend "github.com/qsidecar/qsidecar/backends/mysql"
+	"github.com/qsidecar/qsidecar/backends/mysql/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -134,12 +135,12 @@ func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string
 		}
 		closed(t, k.conn)
 		k.sql(ddl)
-		k.reopen = func() backends.Adopter {
+		k.reopen = func() adopted.Adopter {
 			engine, err := backend.Open(t.Context(), backend.Options{URL: k.url})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return engine
+			return diagnose.New(engine)
 		}
 		k.Store = k.again(tables)
 		k.beat(me, backends.HeartbeatJoin, hostLease)

@@ -13,6 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/backends/sqlite/diagnose"
 )
 
 // sqliteKit is a kit whose tables are in a file.
@@ -44,7 +45,7 @@ func newSQLiteKit(t *testing.T, ddl string, tables map[string]adopted.Table) *sq
 			t.Error(err)
 		}
 	})
-	if k.Store, err = adopted.New(t.Context(), engine, tables); err != nil {
+	if k.Store, err = adopted.New(t.Context(), diagnose.New(engine), tables); err != nil {
 		t.Fatal(err)
 	}
 	k.beat(me, backends.HeartbeatJoin, hostLease)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -118,7 +119,7 @@ func TestMadeByHand(t *testing.T) {
 			t.Fatalf("without tables and rights: %v", err)
 		}
 		c := connect(t, m, name)
-		for _, sql := range split(Migrations(url, name+"_u", 0)) {
+		for _, sql := range migrate.Statements(migrate.SQL(DatabaseOf(url), name+"_u", 0)) {
 			runSQL(t, c, sql)
 		}
 		s := open(t, Options{URL: url})
@@ -128,7 +129,7 @@ func TestMadeByHand(t *testing.T) {
 		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true, Waiting: []string{"q"}}); err != nil {
 			t.Fatal(err)
 		}
-		for _, sql := range split(Migrations(url, name+"_u", 0)) {
+		for _, sql := range migrate.Statements(migrate.SQL(DatabaseOf(url), name+"_u", 0)) {
 			runSQL(t, c, sql) // again does no harm
 		}
 	})

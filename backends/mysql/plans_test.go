@@ -9,6 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/plan"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -119,11 +120,14 @@ func TestPlans(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.close()
-		e := &examination{Store: s, conn: c}
+		claimFaults := func(p backends.Policy) ([]string, error) {
+			rows, err := Session{s: s, c: c}.ExplainClaim(t.Context(), p)
+			return plan.Faults(rows, p.LIFO), err
+		}
 		check := func(what string) {
 			t.Helper()
 			for _, lifo := range []bool{false, true} {
-				if faults, err := e.claimFaults(t.Context(), backends.Policy{Queue: "q", LIFO: lifo}); err != nil || len(faults) > 0 {
+				if faults, err := claimFaults(backends.Policy{Queue: "q", LIFO: lifo}); err != nil || len(faults) > 0 {
 					t.Errorf("%s, newest first %v: %v, %v", what, lifo, faults, err)
 				}
 			}
@@ -134,61 +138,8 @@ func TestPlans(t *testing.T) {
 		must(t, m, name, "ANALYZE TABLE qsidecar_jobs")
 		check("with true statistics")
 		must(t, m, name, "ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes, ADD INDEX qsidecar_lanes (lane, id)")
-		if faults, err := e.claimFaults(t.Context(), backends.Policy{Queue: "q"}); err != nil || !strings.Contains(fmt.Sprint(faults), "filesort") {
+		if faults, err := claimFaults(backends.Policy{Queue: "q"}); err != nil || !strings.Contains(fmt.Sprint(faults), "filesort") {
 			t.Errorf("with another index: %v, %v; want a filesort", faults, err)
-		}
-	})
-}
-
-// TestExamine: what is wrong is named, with what to do.
-func TestExamine(t *testing.T) {
-	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		s, name := crowded(t, m)
-		look := func(url string) map[string]backends.Finding {
-			t.Helper()
-			x := open(t, Options{URL: url, Look: true})
-			all, err := x.Examine(t.Context(), []backends.Policy{{Queue: "q"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			worst := map[string]backends.Finding{}
-			for _, f := range all {
-				if f.Text == "" || f.Severity != backends.SeverityInfo && f.Fix == "" {
-					t.Errorf("%+v says nothing, or not what to do", f)
-				}
-				if was, ok := worst[f.Topic]; !ok || was.Severity < f.Severity {
-					worst[f.Topic] = f
-				}
-			}
-			return worst
-		}
-		healthy := look(s.o.URL)
-		for _, topic := range []string{"server", "schema", "rights", "plan", "isolation", "binlog", "packets", "connections", "clock"} {
-			if f, ok := healthy[topic]; !ok || f.Severity != backends.SeverityInfo {
-				t.Errorf("%s: %+v, want a fact", topic, f)
-			}
-		}
-		if f := healthy["durability"]; f.Severity != backends.SeverityWarning || !strings.Contains(f.Text, "innodb_flush_log_at_trx_commit") {
-			t.Errorf("a server that does not sync: %+v", f)
-		}
-		if f := healthy["claim"]; (f.Severity == backends.SeverityInfo) != (m.Kind != testserver.MariaDB105) {
-			t.Errorf("%+v", f)
-		}
-		must(t, m, name, "CREATE TRIGGER strange BEFORE INSERT ON qsidecar_jobs FOR EACH ROW SET @x = 1",
-			"ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes")
-		limited := look(login(t, m, name, "GRANT SELECT ON "+name+".* TO {user}", "GRANT INSERT ON "+name+".qsidecar_jobs TO {user}"))
-		if f := limited["rights"]; f.Severity != backends.SeverityError || !strings.Contains(f.Text, "DELETE ON qsidecar_jobs") || strings.Contains(f.Text, "INSERT ON qsidecar_jobs") {
-			t.Errorf("%+v", f)
-		}
-		broken := look(s.o.URL)
-		if f := broken["triggers"]; f.Severity != backends.SeverityWarning || !strings.Contains(f.Text, "strange") {
-			t.Errorf("%+v", f)
-		}
-		if f := broken["plan"]; f.Severity != backends.SeverityError || !strings.Contains(f.Fix, "ADD INDEX") {
-			t.Errorf("%+v", f)
-		}
-		if f := look(m.URL(m.Database(t)))["schema"]; f.Severity != backends.SeverityInfo || !strings.Contains(f.Text, "missing") {
-			t.Errorf("without tables: %+v", f)
 		}
 	})
 }

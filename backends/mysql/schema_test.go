@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -15,7 +16,7 @@ func TestUpgrade(t *testing.T) {
 			"start": func(t *testing.T, name string) { open(t, Options{URL: m.URL(name)}) },
 			"hand": func(t *testing.T, name string) {
 				c := connect(t, m, name)
-				for _, sql := range split(Migrations(m.URL(name), "", 1)) {
+				for _, sql := range migrate.Statements(migrate.SQL(DatabaseOf(m.URL(name)), "", 1)) {
 					if !strings.HasPrefix(sql, "GRANT") {
 						runSQL(t, c, sql)
 					}
@@ -26,7 +27,7 @@ func TestUpgrade(t *testing.T) {
 				t.Parallel()
 				name := m.Database(t)
 				c := connect(t, m, name)
-				for _, sql := range split(complete(schemaV1)) {
+				for _, sql := range migrate.Statements(migrate.Step(1)) {
 					runSQL(t, c, sql)
 				}
 				runSQL(t, c, "INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'before')")

@@ -2,9 +2,6 @@ package mysql
 
 import "strings"
 
-// position is the expression for a new position, see schema.sql.
-const position = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))`
-
 // statements are those that always read the same. The rest is written where it is
 // used, because it lists rows.
 //

@@ -15,6 +15,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -199,7 +200,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		Plain: func(column, expression string, old bool) error {
 			sql := backendtest.PlainRow("{s}.qsidecar_jobs", column, expression)
 			if old {
-				sql = "ALTER TABLE {s}.qsidecar_jobs DROP CONSTRAINT IF EXISTS qsidecar_usable;" + sql + ";" + schemaV4
+				sql = "ALTER TABLE {s}.qsidecar_jobs DROP CONSTRAINT IF EXISTS qsidecar_usable;" + sql + ";" + migrate.Steps(4)[3]
 			}
 			_, err := x.beside.Exec(t.Context(), in(x.o.Schema, sql), pgx.QueryExecModeSimpleProtocol)
 			return err
@@ -223,7 +224,7 @@ func (p *schemas) get(t *testing.T) *schema {
 	if x.beside, err = pgx.Connect(t.Context(), p.url); err != nil {
 		t.Fatal(err)
 	}
-	x.must(t, fresh()+`CREATE TABLE {s}.test_clock (now timestamptz);
+	x.must(t, migrate.Fresh()+`CREATE TABLE {s}.test_clock (now timestamptz);
 		INSERT INTO {s}.test_clock VALUES (clock_timestamp());
 		CREATE OR REPLACE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT now FROM {s}.test_clock'`)
 	return x

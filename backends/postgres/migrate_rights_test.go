@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -34,7 +35,7 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 		}
 		// By hand, or by another sidecar that may: the role works on.
 		if strings.HasPrefix(p.Version, "13") {
-			script(t, url, Migrations("qsidecar", role, 1))
+			script(t, url, migrate.SQL("qsidecar", role, 1))
 		} else {
 			open(t, Options{URL: url})
 		}

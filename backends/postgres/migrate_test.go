@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -24,7 +25,7 @@ import (
 // into each.
 func first(t *testing.T, url, schema string) {
 	t.Helper()
-	must(t, url, in(schema, schemaV1+`;
+	must(t, url, in(schema, migrate.Steps(1)[0]+`;
 		INSERT INTO {s}.qsidecar_hosts (host, name, beats, expires_at) VALUES (1, 'old', 1, now() + interval '1 hour');
 		INSERT INTO {s}.qsidecar_jobs (queue) VALUES ('q'), ('q');
 		INSERT INTO {s}.qsidecar_failures SELECT n, 1, 1, 'nacked', '', now() FROM generate_series(1, 1000) n`))
@@ -103,13 +104,17 @@ func TestMigrations(t *testing.T) {
 		open(t, Options{URL: url, Schema: "fresh"})
 		want := shape(t, url, "fresh")
 		for schema, fill := range map[string]func(schema string){
-			"by_hand":         func(s string) { script(t, url, Migrations(s, "postgres", 0)) },
-			"later":           func(s string) { first(t, url, s); open(t, Options{URL: url, Schema: s}) },
-			"later_by_hand":   func(s string) { first(t, url, s); script(t, url, Migrations(s, "postgres", 1)) },
-			"by_hand_twice":   func(s string) { script(t, url, Migrations(s, "postgres", 0)+Migrations(s, "postgres", 1)) },
-			"pooled":          func(s string) { open(t, Options{URL: pooled, Schema: s}) },
-			"later_pooled":    func(s string) { first(t, url, s); open(t, Options{URL: pooled, Schema: s}) },
-			"later_by_a_half": func(s string) { first(t, url, s); must(t, url, in(s, schemaV2)); open(t, Options{URL: url, Schema: s}) },
+			"by_hand":       func(s string) { script(t, url, migrate.SQL(s, "postgres", 0)) },
+			"later":         func(s string) { first(t, url, s); open(t, Options{URL: url, Schema: s}) },
+			"later_by_hand": func(s string) { first(t, url, s); script(t, url, migrate.SQL(s, "postgres", 1)) },
+			"by_hand_twice": func(s string) { script(t, url, migrate.SQL(s, "postgres", 0)+migrate.SQL(s, "postgres", 1)) },
+			"pooled":        func(s string) { open(t, Options{URL: pooled, Schema: s}) },
+			"later_pooled":  func(s string) { first(t, url, s); open(t, Options{URL: pooled, Schema: s}) },
+			"later_by_a_half": func(s string) {
+				first(t, url, s)
+				must(t, url, in(s, withoutIndexes(migrate.Steps(2)[1])))
+				open(t, Options{URL: url, Schema: s})
+			},
 		} {
 			fill(schema)
 			got := shape(t, url, schema)
@@ -126,10 +131,16 @@ func TestMigrations(t *testing.T) {
 					t.Errorf("%s: %d jobs are left, want 2", schema, len(jobs))
 				}
 				sees(t, url, "who knows which version", fmt.Sprintf(
-					`SELECT (SELECT array_agg(coalesce(knows, 1) ORDER BY host) FROM %s.qsidecar_hosts) = '{1,%d}'`, schema, latest))
+					`SELECT (SELECT array_agg(coalesce(knows, 1) ORDER BY host) FROM %s.qsidecar_hosts) = '{1,%d}'`, schema, migrate.Latest))
 			}
 		}
 	})
+}
+
+// withoutIndexes is a step of the migrations without what its transaction does not do.
+func withoutIndexes(step string) string {
+	step, _, _ = strings.Cut(step, "\nCREATE INDEX qsidecar_failures_at ")
+	return step
 }
 
 func script(t *testing.T, url, sql string) {
@@ -288,7 +299,7 @@ func TestIndexBuildKilled(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			sees(t, url, name+": whole indexes", `SELECT count(*) = 0 FROM pg_index WHERE NOT indisvalid`)
-			sees(t, url, name+": its version", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, latest))
+			sees(t, url, name+": its version", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, migrate.Latest))
 		}
 	})
 }
@@ -329,6 +340,6 @@ func TestManyMigrateAtOnce(t *testing.T) {
 			must(t, url, `UPDATE qsidecar.qsidecar_hosts SET beats = beats + 1 WHERE host = 1; INSERT INTO qsidecar.qsidecar_failures
 				SELECT count(*) + 1, 9, 1, 'nacked', '', now() FROM qsidecar.qsidecar_failures`)
 		}
-		sees(t, url, "one migration", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, latest))
+		sees(t, url, "one migration", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, migrate.Latest))
 	})
 }

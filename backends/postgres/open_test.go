@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -77,7 +78,7 @@ func TestWithoutDDL(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "migrate --print") {
 			t.Errorf("without tables: %v, want advice", err)
 		}
-		must(t, url, Migrations("jobs", role, 0))
+		must(t, url, migrate.SQL("jobs", role, 0))
 		s := open(t, Options{URL: as(t, url, role), Schema: "jobs"})
 		beat(t, s, 1)
 		id := []backends.NewJob{{Queue: "q", Key: "k", KeyTTL: time.Minute, Headers: map[string]string{"a": "b"}}, {Queue: "q"}, {Queue: "q", Delay: time.Hour}}
@@ -120,7 +121,7 @@ func TestAnotherVersion(t *testing.T) {
 		url := filled(t, p)
 		must(t, url, `UPDATE qsidecar.qsidecar_meta SET version = 99`)
 		open(t, Options{URL: url}) // newer, but still for this program
-		must(t, url, fmt.Sprintf(`UPDATE qsidecar.qsidecar_meta SET min_program = %d`, program+1))
+		must(t, url, fmt.Sprintf(`UPDATE qsidecar.qsidecar_meta SET min_program = %d`, migrate.Program+1))
 		if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "upgrade this program") {
 			t.Errorf("%v, want advice to upgrade", err)
 		}

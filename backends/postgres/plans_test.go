@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/plan"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -68,13 +69,13 @@ func checkPlans(t *testing.T, s *Store, when string) {
 		t.Fatal(err)
 	}
 	for name, sql := range s.sql.all() {
-		root, err := planOf(t.Context(), c, sql)
+		root, err := plan.Generic(t.Context(), c, sql)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, fault := range root.faults(nil) {
-			t.Errorf("%s, the tables are %s: %s\n%s", name, when, fault, root.text("  "))
+		for _, fault := range root.Faults() {
+			t.Errorf("%s, the tables are %s: %s\n%s", name, when, fault, root.Text("  "))
 		}
 	}
 }
@@ -99,12 +100,12 @@ func TestPlanFaults(t *testing.T) {
 			`SELECT count(*) FROM {s}.qsidecar_jobs WHERE state = 'ready'`,
 			`DELETE FROM {s}.qsidecar_failures WHERE attempt = $1`,
 		} {
-			root, err := planOf(t.Context(), c, in(s.o.Schema, sql))
+			root, err := plan.Generic(t.Context(), c, in(s.o.Schema, sql))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(root.faults(nil)) == 0 {
-				t.Errorf("no fault is found in %s\n%s", sql, root.text("  "))
+			if len(root.Faults()) == 0 {
+				t.Errorf("no fault is found in %s\n%s", sql, root.Text("  "))
 			}
 		}
 	})

@@ -3,10 +3,12 @@ package postgres
 import (
 	"strconv"
 	"strings"
+
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
 // knows is what a host's row says of the program: the latest version that it knows.
-var knows = strconv.Itoa(latest)
+var knows = strconv.Itoa(migrate.Latest)
 
 // joinSQL begins a host's row, and says who writes it.
 var joinSQL = `

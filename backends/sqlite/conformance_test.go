@@ -14,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/sqlite/migrate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -68,7 +69,7 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 				err := exec(t, s, backendtest.PlainRow("qsidecar_jobs", column, expression))
-				if err := exec(t, s, schema3); err != nil {
+				if err := exec(t, s, migrate.Step(3)); err != nil {
 					t.Fatal(err)
 				}
 				return err

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
 )
 
 // making keeps a second Open in this process from opening a file that the first
@@ -51,7 +52,7 @@ func prepare(path string) (string, fs.FileInfo, error) {
 		return "", nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
 	// Through links, to the disk that will hold it.
-	if name, err := networkFS(folder); err != nil {
+	if name, err := disk.NetworkFS(folder); err != nil {
 		return "", nil, fmt.Errorf("the disk of %s cannot be looked at: %w", path, err)
 	} else if name != "" {
 		return "", nil, fmt.Errorf("%s is on a network file system (%s), where SQLite's WAL mode loses data: "+

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
 )
 
 // fails opens a database that must not open, and checks what the error says.
@@ -63,24 +64,24 @@ func TestFoldersAreMadeAndNamesMeanNothing(t *testing.T) {
 	}
 }
 
-// Not parallel: it replaces statfs for everybody.
+// Not parallel: it replaces disk.Statfs for everybody.
 func TestNetworkFileSystemsAreRefused(t *testing.T) {
-	genuine := statfs
-	defer func() { statfs = genuine }()
+	genuine := disk.Statfs
+	defer func() { disk.Statfs = genuine }()
 	path := filepath.Join(t.TempDir(), "jobs.db")
 	for magic, name := range map[int64]string{unix.NFS_SUPER_MAGIC: "NFS", unix.CIFS_SUPER_MAGIC: "CIFS", 0x0bd00bd0: "Lustre"} {
-		statfs = func(_ string, s *unix.Statfs_t) error {
+		disk.Statfs = func(_ string, s *unix.Statfs_t) error {
 			s.Type = magic
 			return nil
 		}
 		fails(t, path, path, "network file system", name, "local disk")
 	}
-	statfs = func(string, *unix.Statfs_t) error { return unix.EIO }
+	disk.Statfs = func(string, *unix.Statfs_t) error { return unix.EIO }
 	fails(t, path, "input/output error")
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a refused place was written to: %v", err)
 	}
-	statfs = genuine
+	disk.Statfs = genuine
 	open(t, path)
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlite/migrate"
 )
 
 // shell is a database file that is used without a Store.
@@ -123,7 +124,7 @@ func TestARowDeletedByHand(t *testing.T) {
 func TestTheSchemaByHand(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "jobs.db")
-	shell(t, path, Schema())
+	shell(t, path, migrate.SQL())
 	s := open(t, path)
 	if _, err := s.Commit(t.Context(), one); err != nil {
 		t.Fatal(err)
@@ -201,7 +202,7 @@ func TestUpgrade(t *testing.T) {
 		if err := s.writer.query(t.Context(), "SELECT (SELECT version FROM qsidecar_meta), (SELECT count(*) FROM qsidecar_leases), (SELECT count(*) FROM qsidecar_jobs)", func(r row) error {
 			now, leases, jobs = r.int(0), r.int(1), r.int(2)
 			return nil
-		}); err != nil || now != version || leases != 0 || jobs != 1 {
+		}); err != nil || now != migrate.Latest || leases != 0 || jobs != 1 {
 			t.Errorf("version %d, %d leases, %d jobs, %v", now, leases, jobs, err)
 		}
 		if err := s.Close(); err != nil {

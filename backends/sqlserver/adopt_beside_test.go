@@ -162,7 +162,7 @@ func TestAdoptedOnSQLServer(t *testing.T) {
 				beside(t, url, m[at:])
 			}
 		}
-		engine := open(t, Options{URL: url, Schema: "adopting"})
+		engine := NewEngine(open(t, Options{URL: url, Schema: "adopting"}))
 		tables := kindTables()
 		tables["orders"] = messages()
 		s, err := adopted.New(t.Context(), engine, tables)
@@ -228,7 +228,7 @@ func (k *adopter) lockedOnSQLServer(db *sql.DB) {
 func TestAdoptedGuess(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, nil, someMessages)
-	p, err := guess.Table(t.Context(), k.engine.Store, "", "MsgQueue")
+	p, err := guess.Table(t.Context(), NewEngine(k.engine.Store), "", "MsgQueue")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestAdoptedGuess(t *testing.T) {
 		t.Errorf("%+v", p.Table.States)
 	}
 	var cannot *guess.Unadoptable
-	if _, err := guess.Table(t.Context(), k.engine.Store, "", "nothing"); !errors.As(err, &cannot) {
+	if _, err := guess.Table(t.Context(), NewEngine(k.engine.Store), "", "nothing"); !errors.As(err, &cannot) {
 		t.Errorf("%v", err)
 	}
 }

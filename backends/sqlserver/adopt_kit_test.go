@@ -46,13 +46,13 @@ func catalogue(t testing.TB, ddl string) map[string][]*answer {
 	t.Helper()
 	all := map[string][]*answer{}
 	for _, m := range createTable.FindAllStringSubmatch(ddl, -1) {
-		sets := []*answer{rowOf("dbo", m[1], "U", int64(0), int64(1)), {columns: make([]string, 13)}, {columns: make([]string, 6)}, {columns: make([]string, 2)},
-			{make([]string, 2), [][]driver.Value{{"INSERT", int64(1)}, {"DELETE", int64(1)}}}, {columns: make([]string, 1)}, {columns: make([]string, 1)}}
+		sets := []*answer{rowOf("dbo", m[1], "U", int64(0), int64(1)), {Columns: make([]string, 13)}, {Columns: make([]string, 6)}, {Columns: make([]string, 2)},
+			{make([]string, 2), [][]driver.Value{{"INSERT", int64(1)}, {"DELETE", int64(1)}}}, {Columns: make([]string, 1)}, {Columns: make([]string, 1)}}
 		nullable := map[string]bool{}
 		index := func(name, columns string, unique int64) {
 			for part := range strings.SplitSeq(columns, ", ") {
 				column := strings.Trim(strings.TrimSuffix(part, " DESC"), "[]")
-				sets[2].rows = append(sets[2].rows, []driver.Value{name, unique, "", column, flag01(strings.HasSuffix(part, " DESC")), flag01(nullable[column])})
+				sets[2].Rows = append(sets[2].Rows, []driver.Value{name, unique, "", column, flag01(strings.HasSuffix(part, " DESC")), flag01(nullable[column])})
 			}
 		}
 		for line := range strings.SplitSeq(m[2], "\n") {
@@ -65,7 +65,7 @@ func catalogue(t testing.TB, ddl string) map[string][]*answer {
 				t.Fatalf("%s: a line of the DDL is not understood: %q", m[1], line)
 			}
 			nullable[c[1]] = c[8] == "NULL"
-			sets[1].rows = append(sets[1].rows, catalogued(c, nullable[c[1]]))
+			sets[1].Rows = append(sets[1].Rows, catalogued(c, nullable[c[1]]))
 		}
 		for _, x := range indexLine.FindAllStringSubmatch(m[3], -1) {
 			index(x[1], x[2], 0)
@@ -75,7 +75,7 @@ func catalogue(t testing.TB, ddl string) map[string][]*answer {
 	return all
 }
 
-// catalogued is a column's row in sys.columns, of the parts of its line.
+// catalogued is a column's row in sys.Columns, of the parts of its line.
 func catalogued(c []string, nullable bool) []driver.Value {
 	size, err := strconv.ParseInt(c[3], 10, 64)
 	bytes, digits, scale := size, int64(0), size
@@ -139,7 +139,9 @@ func adopting(t *testing.T, tables map[string]adopted.Table, rows ...string) *ad
 		k.sql(s.Query)
 	}
 	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", driver: func(*mssql.Connector) driver.Connector { return k.e }}
-	k.engine = &recorder{Store: open(t, o), seen: map[string]string{}}
+	store := open(t, o)
+	tools := NewEngine(store)
+	k.engine = &recorder{Store: store, Advisor: tools, Examiner: tools, seen: map[string]string{}}
 	k.sql(`CREATE OR REPLACE FUNCTION qsidecar.qsidecar_now() RETURNS timestamp(6) LANGUAGE sql VOLATILE AS $$SELECT clock_timestamp() AT TIME ZONE 'UTC'$$`)
 	for _, row := range rows {
 		k.sql(row)
@@ -262,6 +264,8 @@ func leasesOf(jobs ...backends.Job) (l []backends.Lease) {
 // out, as it is sent.
 type recorder struct {
 	*Store
+	backends.Advisor
+	backends.Examiner
 	mu   sync.Mutex
 	seen map[string]string // by the statement's text, its golden form
 

@@ -67,7 +67,7 @@ func TestAdoptedFilteredIndex(t *testing.T) {
 	kinds.Where["Name"] = adopted.Value{Text: "x"}
 	indexes := k.e.tables["Kinds"][2]
 	for _, column := range []string{"Urgency", "Made", "Id"} {
-		indexes.rows = append(indexes.rows, []driver.Value{"open", int64(0), "([Busy]=(0) AND [Name]=N'x' AND [Wanted] IS NULL)", column, flag01(column == "Urgency"), int64(0)})
+		indexes.Rows = append(indexes.Rows, []driver.Value{"open", int64(0), "([Busy]=(0) AND [Name]=N'x' AND [Wanted] IS NULL)", column, flag01(column == "Urgency"), int64(0)})
 	}
 	s, err := adopted.New(t.Context(), k.engine, map[string]adopted.Table{"kinds": kinds})
 	if err != nil {

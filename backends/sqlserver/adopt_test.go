@@ -121,7 +121,7 @@ func TestAdoptedNames(t *testing.T) {
 		t.Errorf("%+v", job)
 	}
 	archive := k.e.tables["Order Lines Done"]
-	for _, row := range archive[1].rows {
+	for _, row := range archive[1].Rows {
 		row[0] = strings.ToLower(row[0].(string))
 	}
 	k.sql(`INSERT INTO dbo."Order Lines" ("OrderNo", "Line", "What") VALUES ('a', 1, 'x')`)

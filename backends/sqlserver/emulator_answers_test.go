@@ -50,8 +50,8 @@ func (c *emulated) told(ctx context.Context, err error) error {
 
 // answer is one result set.
 type answer struct {
-	columns []string
-	rows    [][]driver.Value
+	Columns []string
+	Rows    [][]driver.Value
 }
 
 // answers implements driver.RowsNextResultSet.
@@ -60,7 +60,7 @@ type answers struct {
 	at   int
 }
 
-func (a *answers) Columns() []string      { return a.sets[0].columns }
+func (a *answers) Columns() []string      { return a.sets[0].Columns }
 func (a *answers) Close() error           { return nil }
 func (a *answers) HasNextResultSet() bool { return len(a.sets) > 1 }
 func (a *answers) NextResultSet() error {
@@ -72,10 +72,10 @@ func (a *answers) NextResultSet() error {
 }
 
 func (a *answers) Next(to []driver.Value) error {
-	if a.at == len(a.sets[0].rows) {
+	if a.at == len(a.sets[0].Rows) {
 		return io.EOF
 	}
-	copy(to, a.sets[0].rows[a.at])
+	copy(to, a.sets[0].Rows[a.at])
 	a.at++
 	return nil
 }

@@ -327,7 +327,7 @@ func (c *emulated) rows(ctx context.Context, query string) (a *answer, err error
 	defer rows.Close()
 	a = &answer{}
 	for _, f := range rows.FieldDescriptions() {
-		a.columns = append(a.columns, f.Name)
+		a.Columns = append(a.Columns, f.Name)
 	}
 	for rows.Next() {
 		values, err := rows.Values()
@@ -338,7 +338,7 @@ func (c *emulated) rows(ctx context.Context, query string) (a *answer, err error
 		for i, v := range values {
 			row[i] = answered(v)
 		}
-		a.rows = append(a.rows, row)
+		a.Rows = append(a.Rows, row)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("%w in %.300s", err, query)
@@ -350,7 +350,7 @@ func (c *emulated) ask(ctx context.Context, query string) error {
 	a, err := c.rows(ctx, query)
 	if err == nil {
 		c.sets = append(c.sets, a)
-		n := strconv.Itoa(len(a.rows))
+		n := strconv.Itoa(len(a.Rows))
 		c.vars["ROWCOUNT"] = value{"bigint", &n}
 	}
 	return err
@@ -361,9 +361,9 @@ func (c *emulated) assign(ctx context.Context, s step) error {
 	if err != nil {
 		return err
 	}
-	n := strconv.Itoa(len(a.rows))
+	n := strconv.Itoa(len(a.Rows))
 	c.vars["ROWCOUNT"] = value{"bigint", &n}
-	if len(a.rows) == 0 {
+	if len(a.Rows) == 0 {
 		return nil // the variables keep what they have
 	}
 	for i, name := range s.Names {
@@ -371,7 +371,7 @@ func (c *emulated) assign(ctx context.Context, s step) error {
 		if !ok {
 			return mssql.Error{Number: 137, Message: "Must declare the scalar variable @" + name}
 		}
-		v.text = textOf(a.rows[len(a.rows)-1][i])
+		v.text = textOf(a.Rows[len(a.Rows)-1][i])
 		c.vars[name] = v
 	}
 	return nil
@@ -382,5 +382,5 @@ func (c *emulated) true(ctx context.Context, query string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return a.rows[0][0] == int64(1), nil
+	return a.Rows[0][0] == int64(1), nil
 }

@@ -223,7 +223,7 @@ func TestAClaimThatWroteNothingHasNoOutcome(t *testing.T) {
 	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
 		switch {
 		case strings.Contains(query, "@claim_max"):
-			return []*answer{{columns: make([]string, 14)}, rowOf(int64(0), int64(0), int64(0)), rowOf(int64(1)), {columns: make([]string, 2)}, rowOf(int64(0))}, nil
+			return []*answer{{Columns: make([]string, 14)}, rowOf(int64(0), int64(0), int64(0)), rowOf(int64(1)), {Columns: make([]string, 2)}, rowOf(int64(0))}, nil
 		case query == commitSQL:
 			return nil, io.EOF
 		case strings.Contains(query, "@seal_number"):

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -16,13 +18,13 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func goldens() map[string]string {
 	s := render(defaultSchema)
 	all := map[string]string{
-		"schema":      Migrations(defaultSchema, "", 0),
+		"schema":      migrate.SQL(defaultSchema, "", 0),
 		"begin":       s.begin + "\n",
 		"greet":       s.greet + "\n",
-		"meta":        s.meta + "\n",
+		"meta":        migrate.In(defaultSchema, migrate.MetaSQL()) + "\n",
 		"commit":      commitSQL + "\n",
 		"rollback":    rollbackSQL + "\n",
-		"schema_lock": schemaLock + "\n",
+		"schema_lock": migrate.LockSQL + "\n",
 
 		"examine_settings": body("examine_settings") + "\n",
 		"examine_rights":   strings.Replace(body("examine_rights"), "{rights}", "  (N'[qsidecar].qsidecar_jobs', 'OBJECT', 'SELECT')", 1) + "\n",

@@ -22,6 +22,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -177,14 +178,14 @@ func TestOnSQLServer(t *testing.T) {
 	onReal(t, func(t *testing.T, url string) {
 		t.Run("Examine", func(t *testing.T) {
 			s := open(t, Options{URL: url, Schema: "examined"})
-			found, err := s.Examine(t.Context(), []backends.Policy{{Queue: "q", MaxAttempts: 3}})
+			found, err := NewEngine(s).Examine(t.Context(), []backends.Policy{{Queue: "q", MaxAttempts: 3}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			planned := false
 			for _, f := range found {
 				t.Logf("%s %s: %s %s", f.Severity, f.Topic, f.Text, f.Fix)
-				if f.Severity == backends.SeverityError || strings.Contains(f.Text, "could not be looked at") {
+				if f.Severity == backends.SeverityError || strings.Contains(f.Text, "could not be checked") {
 					t.Errorf("%s: %s", f.Topic, f.Text)
 				}
 				planned = planned || f.Topic == "plan"
@@ -197,7 +198,7 @@ func TestOnSQLServer(t *testing.T) {
 		t.Run("MigrationsByHand", func(t *testing.T) {
 			beside(t, url, "IF DATABASE_PRINCIPAL_ID('by_hand') IS NULL EXEC (N'CREATE ROLE by_hand')")
 			for range 2 { // what is there is left alone
-				beside(t, url, batches(Migrations("by_hand", "by_hand", 0))...)
+				beside(t, url, migrate.Batches(migrate.SQL("by_hand", "by_hand", 0))...)
 			}
 			open(t, Options{URL: url, Schema: "by_hand"})
 		})

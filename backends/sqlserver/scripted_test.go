@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 )
 
 // scripted is a driver that answers what a test says: for errors that no server gives
@@ -74,7 +76,7 @@ func greeted(f func(query string) ([]*answer, error)) func(query string) ([]*ans
 		case strings.Contains(query, "CASE WHEN OBJECT_ID"):
 			return []*answer{rowOf(int64(1))}, nil
 		case strings.Contains(query, "FROM [qsidecar].qsidecar_meta"):
-			return []*answer{rowOf(int64(len(migrations)), int64(1), "ABCDEFGHIJK")}, nil
+			return []*answer{rowOf(int64(migrate.Latest), int64(1), "ABCDEFGHIJK")}, nil
 		}
 		return f(query)
 	}

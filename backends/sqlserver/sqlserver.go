@@ -79,8 +79,7 @@ const (
 
 var schemaName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,47}$`)
 
-// Store is an open database. It is a backends.Backend, a backends.Inspector and a
-// backends.Examiner.
+// Store is an open database. It is a backends.Backend and a backends.Inspector.
 type Store struct {
 	meter    backends.Meter
 	o        Options
@@ -111,7 +110,6 @@ type Store struct {
 var _ interface {
 	backends.Backend
 	backends.Inspector
-	backends.Examiner
 } = (*Store)(nil)
 
 func (o *Options) complete() error {

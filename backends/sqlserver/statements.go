@@ -42,7 +42,7 @@ type param struct{ name, kind string }
 // statements are all that run, with the schema's name put in.
 type statements struct {
 	head, settings, begin                 string
-	greet, meta                           string
+	greet                                 string
 	mark, seal                            *piece
 	store, storeKeyed                     *piece
 	ack, deliver, extend, look, meet      *piece
@@ -100,17 +100,8 @@ func body(name string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// in puts the schema's name in.
-func in(schema, sql string) string {
-	return strings.NewReplacer("{s}", quoteName(schema), "{'s}", quoteText(schema)).Replace(sql)
-}
-
-func quoteName(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
-
-func quoteText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
 func render(schema string) *statements {
-	s := &statements{head: in(schema, body("head")), begin: in(schema, body("begin")), greet: body("greet"), meta: in(schema, body("meta"))}
+	s := &statements{head: in(schema, body("head")), begin: in(schema, body("begin")), greet: body("greet")}
 	settings, _, _ := strings.Cut(s.head, "DECLARE ")
 	s.settings = strings.TrimSuffix(settings, "\n")
 	r := func(file string, replace ...string) *piece {

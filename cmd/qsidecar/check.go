@@ -159,9 +159,7 @@ func (c *checked) examine(ctx context.Context, all *config, queues []backends.Po
 		return
 	}
 	b, adopts := all.lookAdopted(ctx, c.name, b)
-	if e, ok := b.(backends.Examiner); !ok {
-		found.AddInfo("server", "this engine cannot be examined")
-	} else if found, err = e.Examine(ctx, queues); err != nil {
+	if found, err = b.Examine(ctx, queues); err != nil {
 		found.AddError("server", fmt.Sprintf("it could not be asked: %v", err), "see that the server can be reached, and try again")
 	}
 	found = append(found, adopts...)

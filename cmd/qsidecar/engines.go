@@ -9,11 +9,19 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/mysql"
+	mydiagnose "github.com/qsidecar/qsidecar/backends/mysql/diagnose"
+	mymigrate "github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
+	pgmigrate "github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
+	sqlitediagnose "github.com/qsidecar/qsidecar/backends/sqlite/diagnose"
+	sqlitemigrate "github.com/qsidecar/qsidecar/backends/sqlite/migrate"
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
+	msdiagnose "github.com/qsidecar/qsidecar/backends/sqlserver/diagnose"
+	msmigrate "github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -28,7 +36,7 @@ type engine struct {
 	// error of it shows no password.
 	parse func(url string) (string, error)
 	// open opens the database; with look it makes and changes nothing in it.
-	open func(ctx context.Context, o opening) (backends.Backend, error)
+	open func(ctx context.Context, o opening) (adopted.Adopter, error)
 	// migrations is the SQL that makes the tables out of those of the version `from`
 	// (0: there are none), and gives that role what it needs to serve.
 	migrations func(d databaseConfig, role string, from int) string
@@ -49,25 +57,27 @@ var engines = []engine{
 	{
 		name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:PATH", file: true,
 		parse: parseSQLite, open: openSQLite,
-		migrations: func(databaseConfig, string, int) string { return sqlite.Schema() },
+		migrations: func(databaseConfig, string, int) string { return sqlitemigrate.SQL() },
 	},
 	{
 		name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",
 		open:       openPostgres,
-		migrations: func(d databaseConfig, role string, from int) string { return postgres.Migrations(d.Schema, role, from) },
+		migrations: func(d databaseConfig, role string, from int) string { return pgmigrate.SQL(d.Schema, role, from) },
 	},
 	{
 		name: "mysql", schemes: []string{"mysql"}, form: "mysql://USER@HOST/DATABASE",
-		parse:      func(url string) (string, error) { return url, mysql.CheckURL(url) },
-		open:       openMySQL,
-		migrations: func(d databaseConfig, role string, from int) string { return mysql.Migrations(d.URL, role, from) },
+		parse: func(url string) (string, error) { return url, mysql.CheckURL(url) },
+		open:  openMySQL,
+		migrations: func(d databaseConfig, role string, from int) string {
+			return mymigrate.SQL(mysql.DatabaseOf(d.URL), role, from)
+		},
 	},
 	{
 		name: "sqlserver", schemes: []string{"sqlserver"}, form: "sqlserver://USER@HOST?database=NAME",
 		parse: func(url string) (string, error) { return url, sqlserver.CheckURL(url) },
 		open:  openSQLServer,
 		migrations: func(d databaseConfig, role string, from int) string {
-			return sqlserver.Migrations(d.Schema, role, from)
+			return msmigrate.SQL(d.Schema, role, from)
 		},
 	},
 }
@@ -124,15 +134,15 @@ func parseSQLite(s string) (string, error) {
 	return path, nil
 }
 
-func openSQLite(ctx context.Context, o opening) (backends.Backend, error) {
+func openSQLite(ctx context.Context, o opening) (adopted.Adopter, error) {
 	store, err := sqlite.Open(ctx, sqlite.Options{Path: o.at, Look: o.look, Log: o.log})
 	if err != nil {
 		return nil, fmt.Errorf("the database sqlite:%s cannot be opened: %w", o.at, err)
 	}
-	return store, nil
+	return sqlitediagnose.New(store), nil
 }
 
-func openPostgres(ctx context.Context, o opening) (backends.Backend, error) {
+func openPostgres(ctx context.Context, o opening) (adopted.Adopter, error) {
 	store, err := postgres.Open(ctx, postgres.Options{
 		URL:            o.at,
 		Password:       o.password,
@@ -145,10 +155,10 @@ func openPostgres(ctx context.Context, o opening) (backends.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
-	return store, nil
+	return pgdiagnose.New(store), nil
 }
 
-func openSQLServer(ctx context.Context, o opening) (backends.Backend, error) {
+func openSQLServer(ctx context.Context, o opening) (adopted.Adopter, error) {
 	store, err := sqlserver.Open(ctx, sqlserver.Options{
 		URL:            o.at,
 		Password:       o.password,
@@ -160,10 +170,10 @@ func openSQLServer(ctx context.Context, o opening) (backends.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
-	return store, nil
+	return msdiagnose.New(store), nil
 }
 
-func openMySQL(ctx context.Context, o opening) (backends.Backend, error) {
+func openMySQL(ctx context.Context, o opening) (adopted.Adopter, error) {
 	if o.Schema != newDatabase().Schema {
 		return nil, usagef("the database's schema: MySQL and MariaDB have none, the tables go into the database that the url names: leave it out")
 	}
@@ -178,11 +188,11 @@ func openMySQL(ctx context.Context, o opening) (backends.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
-	return store, nil
+	return mydiagnose.New(store), nil
 }
 
 // openDatabase opens one database of the config: to serve it, or to look at it alone.
-func openDatabase(ctx context.Context, c *config, name string, look bool, log *slog.Logger) (backends.Backend, error) {
+func openDatabase(ctx context.Context, c *config, name string, look bool, log *slog.Logger) (adopted.Adopter, error) {
 	d := c.Databases[name]
 	u, err := parseDatabaseURL(d.URL)
 	if err != nil {

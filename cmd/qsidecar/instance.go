@@ -174,7 +174,7 @@ func succeed(open, before map[string]*openDB) {
 				continue
 			}
 			next, adopts := o.Backend.(*adopted.Store)
-			if engine, can := o.Backend.(backends.Adopter); !adopts && can {
+			if engine, can := o.Backend.(adopted.Adopter); !adopts && can {
 				next = adopted.Bare(engine)
 				o.Backend = next
 			}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 )
@@ -72,19 +71,15 @@ func (a *app) propose(ctx context.Context, at string, name tableName, queue stri
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
 	defer cancel()
-	b, err := openDatabase(ctx, &c, "main", true, a.newLog(c.Log))
+	engine, err := openDatabase(ctx, &c, "main", true, a.newLog(c.Log))
 	if err != nil {
 		return "", err
 	}
 	defer func() { // it was looked at: what is printed holds without it
-		if e := b.Close(); e != nil && err == nil {
+		if e := engine.Close(); e != nil && err == nil {
 			err = fmt.Errorf("closing the database: %w", e)
 		}
 	}()
-	engine, ok := b.(backends.Adopter)
-	if !ok {
-		return "", usagef("this build adopts no tables of %s", b.Info().Engine)
-	}
 	p, err := guess.Table(ctx, engine, name.schema, name.name)
 	if err != nil {
 		return "", err
@@ -95,7 +90,7 @@ func (a *app) propose(ctx context.Context, at string, name tableName, queue stri
 		return "", err
 	}
 	w := &proposal{Proposal: p}
-	w.write(at, placeText(b.Info()), queue)
+	w.write(at, placeText(engine.Info()), queue)
 	w.verdict(wrong, store.Advice())
 	return w.String(), nil
 }

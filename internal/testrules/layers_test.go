@@ -61,6 +61,25 @@ func TestEnginesAreStrangers(t *testing.T) {
 	}
 }
 
+// TestOperatorToolingIsApart: the hot path of an engine does not import its diagnose
+// package, and its migrate package imports neither.
+func TestOperatorToolingIsApart(t *testing.T) {
+	for _, engine := range []string{"postgres", "mysql", "sqlserver", "sqlite"} {
+		for pkg, never := range map[string]string{
+			"":         "/diagnose",
+			"/migrate": "($|/diagnose)",
+		} {
+			for _, p := range imports(t, "./backends/"+engine+pkg, false) {
+				for _, path := range p.imports {
+					if regexp.MustCompile("^qsidecar/backends/" + engine + never).MatchString(path) {
+						t.Errorf("%s imports %s: the directions are diagnose → engine → migrate", p.path, path)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestOnlyTheCommandKnowsTheEngines: nothing but cmd/qsidecar, and tests, opens one.
 func TestOnlyTheCommandKnowsTheEngines(t *testing.T) {
 	found := false

@@ -32,7 +32,7 @@ type stateLike struct {
 
 // stateColumn finds the column that says a job's state: by its name, the values that its type
 // or a CHECK lists, its default and its index. One that holds times, or too many values, is none.
-func (g *guessing) stateColumn(ctx context.Context, engine backends.Adopter) error {
+func (g *guessing) stateColumn(ctx context.Context, engine adopted.Adopter) error {
 	var all []stateLike
 	ask := asking{info: g.Info}
 	for _, c := range g.Info.Columns {

@@ -50,7 +50,7 @@ func (e *Unadoptable) Error() string {
 
 // Table proposes a mapping of a table: that of the schema (empty: where the login
 // looks) and name. The error is an *Unadoptable, or the database's.
-func Table(ctx context.Context, engine backends.Adopter, schema, name string) (*Proposal, error) {
+func Table(ctx context.Context, engine adopted.Adopter, schema, name string) (*Proposal, error) {
 	info, err := engine.Describe(ctx, schema, name)
 	if err != nil {
 		return nil, err

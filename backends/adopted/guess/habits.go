@@ -146,7 +146,7 @@ func (g *guessing) hold(cannot error) {
 }
 
 // archive looks for a table beside this one that rows may move to.
-func (g *guessing) archive(ctx context.Context, engine backends.Adopter) error {
+func (g *guessing) archive(ctx context.Context, engine adopted.Adopter) error {
 	for _, suffix := range []string{"_archive", "_archived", "_done", "_history"} {
 		to, err := engine.Describe(ctx, g.Table.Schema, g.Table.Name+suffix)
 		if err != nil {

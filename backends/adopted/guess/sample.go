@@ -66,7 +66,7 @@ func (g *guessing) plan() asking {
 // look reads rows from both ends of the table's key, and the values that an index
 // begins with: what takes no longer on a large table than on a small one. Where it
 // takes too long all the same, what was seen by then has to do.
-func look(ctx context.Context, engine backends.Adopter, a asking) (*sample, error) {
+func look(ctx context.Context, engine adopted.Adopter, a asking) (*sample, error) {
 	s := &sample{ask: a, of: map[string]map[string]*seen{}, null: map[string]int{}}
 	for _, c := range a.values {
 		s.of[c.Name] = map[string]*seen{}
@@ -84,7 +84,7 @@ func look(ctx context.Context, engine backends.Adopter, a asking) (*sample, erro
 }
 
 // ends reads rows from both ends.
-func (s *sample) ends(ctx context.Context, engine backends.Adopter) error {
+func (s *sample) ends(ctx context.Context, engine adopted.Adopter) error {
 	g := engine.Dialect()
 	var key []backends.Column
 	for _, name := range s.ask.info.Unique[0] {
@@ -156,7 +156,7 @@ func (s *sample) see(column, text string) *seen {
 
 // leading asks an index that begins with a column for its values, each from where the
 // last one ends.
-func (s *sample) leading(ctx context.Context, engine backends.Adopter) error {
+func (s *sample) leading(ctx context.Context, engine adopted.Adopter) error {
 	g := engine.Dialect()
 	for _, c := range s.ask.values {
 		if c.Values != nil || !slices.ContainsFunc(s.ask.info.Indexes, func(x backends.Index) bool { return x.Only == "" && x.Columns[0].Name == c.Name }) {

@@ -33,7 +33,7 @@ const (
 
 // findTimes finds the columns of whole numbers and of texts that hold times: those that are
 // called so and have nothing else.
-func (g *guessing) findTimes(ctx context.Context, engine backends.Adopter) error {
+func (g *guessing) findTimes(ctx context.Context, engine adopted.Adopter) error {
 	ask := asking{info: g.Info}
 	for _, c := range g.Info.Columns {
 		number := c.Kind == backends.NumberColumn && (c.Most == 0 || c.Most >= leastSeconds)

@@ -1,0 +1,78 @@
+// Package checks is what the engines' diagnose packages share: it runs the checks of
+// `qsidecar check` one after another, and words the findings that every engine has.
+// It knows package backends and no engine. Start reading at Examination.Run.
+package checks
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// The values from which a finding is a warning.
+const (
+	ClockOffset    = 2 * time.Second  // between the clocks of the server and of this host
+	OldTransaction = 10 * time.Minute // the age of a transaction of any program
+)
+
+// Check is one topic of an examination.
+type Check struct {
+	Topic string
+	Run   func(ctx context.Context) error
+	// NeedsTables leaves the check out while there are no tables.
+	NeedsTables bool
+}
+
+// Examination collects the findings of one call of Examine.
+type Examination struct {
+	backends.Findings
+	Version int // of the tables; 0: there are none, or none that the login can read
+}
+
+// Run runs the checks in their order. If one fails, its findings are replaced by the
+// finding that unseen returns for the error. An error for which unseen returns nil ends
+// the run.
+func (e *Examination) Run(ctx context.Context, all []Check, unseen func(c Check, err error) *backends.Finding) error {
+	for _, c := range all {
+		if c.NeedsTables && e.Version == 0 {
+			continue
+		}
+		before := len(e.Findings)
+		err := c.Run(ctx)
+		if err == nil {
+			continue
+		}
+		f := unseen(c, err)
+		if f == nil || ctx.Err() != nil {
+			return err
+		}
+		f.Topic, f.Text = c.Topic, "this could not be checked: "+f.Text
+		e.Findings = append(e.Findings[:before], *f)
+	}
+	return nil
+}
+
+// ForeignTrigger adds the finding for a trigger that the sidecar's tables should not have.
+func (e *Examination) ForeignTrigger(what, refused, guard string) {
+	e.AddWarning("triggers", what+" is not the sidecar's: it runs in the sidecar's transactions, and where it "+refused,
+		"keep it short, and have it refuse nothing but what nobody should do; plain INSERTs alone are better guarded by "+guard)
+}
+
+// CompareClocks adds the finding about the server's clock. offset is how far it is ahead of this
+// host's. It was measured with an uncertainty of ± margin. A warning needs an offset of at
+// least limit.
+func (e *Examination) CompareClocks(offset, margin, limit time.Duration) {
+	text := fmt.Sprintf("the server's clock and this host's differ by %v", max(offset.Abs().Round(time.Millisecond), time.Millisecond))
+	if offset.Abs()-margin < limit {
+		e.AddInfo("clock", text)
+		return
+	}
+	side := "behind"
+	if offset > 0 {
+		side = "ahead"
+	}
+	e.AddWarning("clock", text+" (the server's is "+side+"): every time is the server's, so jobs with a run_at of this host come late or early",
+		"have both machines keep their clocks by NTP")
+}

@@ -1,0 +1,210 @@
+package diagnose
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
+	"github.com/qsidecar/qsidecar/backends/mysql"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/plan"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
+)
+
+// examination is one call of Examine. It sends SELECT, SHOW, EXPLAIN and SET SESSION alone.
+type examination struct {
+	checks.Examination
+	mysql.Setup
+	engine  *Engine
+	info    backends.Info
+	session mysql.Session
+	queues  []backends.Policy
+
+	user string
+	vars map[string]string // the server's settings
+}
+
+// Examine implements backends.Examiner.
+func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found []backends.Finding, err error) {
+	err = x.Session(ctx, func(ctx context.Context, s mysql.Session) error {
+		e := &examination{engine: x, Setup: x.Setup(), info: x.Info(), session: s, queues: queues}
+		err := e.run(ctx)
+		found = e.Findings
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+func (e *examination) run(ctx context.Context) error {
+	return e.Run(ctx, []checks.Check{
+		{Topic: "server", Run: e.checkServer},
+		{Topic: "schema", Run: e.checkSchema},
+		{Topic: "rights", Run: e.checkRights, NeedsTables: true},
+		{Topic: "triggers", Run: e.checkTriggers, NeedsTables: true},
+		{Topic: "claim", Run: e.checkClaim, NeedsTables: true},
+		{Topic: "isolation", Run: e.checkIsolation},
+		{Topic: "binlog", Run: e.checkBinlog},
+		{Topic: "durability", Run: e.checkDurability},
+		{Topic: "disk", Run: e.checkDisk},
+		{Topic: "packets", Run: e.checkPackets},
+		{Topic: "transactions", Run: e.checkTransactions},
+		{Topic: "connections", Run: e.checkConnections},
+		{Topic: "clock", Run: e.checkClock},
+	}, func(_ checks.Check, err error) *backends.Finding {
+		if !fromServer(err) || mysql.EndsSession(err) {
+			return nil
+		}
+		return &backends.Finding{Text: err.Error(), Fix: "run the check as a user that may, if you want to know"}
+	})
+}
+
+func fromServer(err error) bool { return mysql.ErrorCode(err) != 0 }
+
+func isCode(err error, codes ...uint16) bool { return slices.Contains(codes, mysql.ErrorCode(err)) }
+
+// checkServer names the server and checks that it takes writes. It also reads the settings.
+func (e *examination) checkServer(ctx context.Context) error {
+	vars, err := e.session.Rows(ctx, "SHOW GLOBAL VARIABLES")
+	if err != nil {
+		return err
+	}
+	e.vars = map[string]string{}
+	for _, v := range vars {
+		e.vars[v[0].String] = v[1].String
+	}
+	user, err := e.session.Rows(ctx, "SELECT CURRENT_USER()")
+	if err != nil {
+		return err
+	}
+	e.user = user[0][0].String
+	e.AddInfo("server", fmt.Sprintf("%s at %s, as user %s", e.Server, e.info.Address, e.user))
+	if e.on("super_read_only") || e.on("read_only") || e.on("innodb_read_only") {
+		e.AddError("server", "this server is read-only, as replicas are", "name the primary in the url")
+	}
+	if e.on("wsrep_on") {
+		e.AddWarning("server", "this server is a node of a Galera cluster: claims on several nodes meet only when they commit, and one of them is then tried again",
+			"have all sidecars use the same node, as long as it is up")
+	}
+	return nil
+}
+
+func (e *examination) on(name string) bool {
+	v := strings.ToUpper(e.vars[name])
+	return v == "ON" || v == "1"
+}
+
+// checkSchema checks that the tables exist and are of this version.
+func (e *examination) checkSchema(ctx context.Context) error {
+	meta, err := migrate.Read(ctx, e.session, e.info.Address)
+	version := meta.Version
+	e.engine.database = meta.Database
+	switch {
+	case fromServer(err):
+		e.AddError("rights", fmt.Sprintf("user %s may not read qsidecar_meta: %v", e.user, err), "grant what `qsidecar migrate --print` ends with")
+		return nil
+	case err != nil && e.session.Broken():
+		return err
+	case err != nil:
+		e.AddError("schema", err.Error(), "see the end of that sentence")
+	case version == 0:
+		e.AddInfo("schema", fmt.Sprintf("the tables are missing in %s: serve or `qsidecar migrate` will make them, if user %s may; else have somebody run what `qsidecar migrate --print` prints", e.info.Address, e.user))
+	case version < migrate.Latest:
+		e.AddInfo("schema", fmt.Sprintf("the tables are of version %d: serve or `qsidecar migrate` will bring them to %d, if user %s may", version, migrate.Latest, e.user))
+	case version > migrate.Latest:
+		e.AddInfo("schema", fmt.Sprintf("the tables are of version %d, which is newer than this program's (%d) and fit for it", version, migrate.Latest))
+	default:
+		e.AddInfo("schema", fmt.Sprintf("the tables are there, of version %d", version))
+	}
+	e.Version = version
+	if version == 0 {
+		return nil
+	}
+	others, err := e.session.Rows(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'qsidecar\\_%' AND engine <> 'InnoDB'")
+	for _, t := range others {
+		e.AddError("schema", fmt.Sprintf("the table %s is of the engine %s, which has no transactions", t[0].String, t[1].String), fmt.Sprintf("ALTER TABLE %s ENGINE = InnoDB", migrate.QuoteName(t[0].String)))
+	}
+	return err
+}
+
+// tables holds the tables that a sidecar reads and writes.
+var tables = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_expiring", "qsidecar_keys", "qsidecar_hosts", "qsidecar_queues", "qsidecar_commits", "qsidecar_leases"}
+
+// checkRights has the server explain statements, which needs the same rights as running
+// them.
+func (e *examination) checkRights(ctx context.Context) error {
+	var lacking []string
+	for _, table := range tables {
+		if table == "qsidecar_leases" && e.Version < 2 {
+			continue // serve creates it
+		}
+		columns, err := e.session.Rows(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position LIMIT 1", table)
+		if err != nil {
+			return err
+		}
+		if len(columns) == 0 {
+			lacking = append(lacking, "any right ON "+table)
+			continue
+		}
+		id := migrate.QuoteName(columns[0][0].String)
+		for right, sql := range map[string]string{
+			"SELECT": "SELECT 1 FROM %[1]s WHERE FALSE", "INSERT": "INSERT INTO %[1]s (%[2]s) VALUES (1)",
+			"UPDATE": "UPDATE %[1]s SET %[2]s = 1 WHERE FALSE", "DELETE": "DELETE FROM %[1]s WHERE FALSE",
+		} {
+			if _, err := e.session.Rows(ctx, "EXPLAIN "+fmt.Sprintf(sql, table, id)); isCode(err, 1142, 1143, 1044) {
+				lacking = append(lacking, right+" ON "+table)
+			} else if err != nil && !fromServer(err) {
+				return err
+			}
+		}
+	}
+	if len(lacking) == 0 {
+		e.AddInfo("rights", fmt.Sprintf("user %s has all that a sidecar needs on its tables", e.user))
+		return nil
+	}
+	slices.Sort(lacking)
+	e.AddError("rights", fmt.Sprintf("user %s lacks %s", e.user, strings.Join(lacking, "; ")),
+		fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.* TO the user", migrate.QuoteName(e.Setup.Database)))
+	return nil
+}
+
+// checkTriggers finds triggers of others, which run with each change.
+func (e *examination) checkTriggers(ctx context.Context) error {
+	triggers, err := e.session.Rows(ctx, "SELECT trigger_name, event_object_table FROM information_schema.triggers WHERE event_object_schema = DATABASE() AND event_object_table LIKE 'qsidecar\\_%' ORDER BY 1")
+	for _, t := range triggers {
+		e.ForeignTrigger(fmt.Sprintf("the trigger %s on %s", t[0].String, t[1].String), "raises an error that change is refused", "a CHECK")
+	}
+	return err
+}
+
+// checkClaim reports how jobs are claimed, and checks the plan of the claim.
+func (e *examination) checkClaim(ctx context.Context) error {
+	if e.SkipLocked {
+		e.AddInfo("claim", "claims are SELECT … FOR UPDATE SKIP LOCKED and UPDATE by primary key, which this server has")
+	} else {
+		e.AddWarning("claim", "this server has no SKIP LOCKED (MariaDB has it since 10.6): claims of a queue take turns, hold its row of qsidecar_queues until they commit, and lock jobs by primary key",
+			"nothing need be done; a newer server lets sidecars claim from one queue at the same time")
+	}
+	p := backends.Policy{Queue: "mail"}
+	if len(e.queues) > 0 {
+		p = e.queues[0]
+	}
+	rows, err := e.session.ExplainClaim(ctx, p)
+	faults := plan.Faults(rows, p.LIFO)
+	switch {
+	case isCode(err, 1176):
+		e.AddError("plan", "the index qsidecar_lanes is missing: nothing can be claimed", "ALTER TABLE qsidecar_jobs ADD INDEX qsidecar_lanes (lane, urgency, place, id)")
+	case err != nil:
+		return err
+	case len(faults) > 0:
+		e.AddError("plan", fmt.Sprintf("the plan of the claim of queue %s has %s: its cost grows with the table", p.Queue, strings.Join(faults, ", ")),
+			"compare the index qsidecar_lanes with what `qsidecar migrate --print` prints; ANALYZE TABLE qsidecar_jobs")
+	default:
+		e.AddInfo("plan", fmt.Sprintf("the claim of queue %s reads the index qsidecar_lanes in its order, from where the last one ended: it sorts nothing, and LIMIT stops it", p.Queue))
+	}
+	return nil
+}

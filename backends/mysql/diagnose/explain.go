@@ -1,0 +1,104 @@
+package diagnose
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql"
+)
+
+// Explain implements backends.Advisor.
+func (x *Engine) Explain(ctx context.Context, st *backends.Statement, table backends.TableInfo) (p backends.Plan, err error) {
+	err = x.Read(ctx, func(ctx context.Context, s mysql.Session) error {
+		p = backends.Plan{}
+		rows, err := s.Explain(ctx, st)
+		for _, r := range rows {
+			step, err := readStep(r)
+			if err != nil {
+				return err
+			}
+			step.add(table.Name, &p)
+		}
+		return err
+	})
+	return p, err
+}
+
+// step is a row of EXPLAIN's table.
+type step struct{ table, how, index, rows, extra string }
+
+// readStep reads a row. Both products have the same columns, except `partitions` and
+// `filtered`, which MariaDB does not have here.
+func readStep(r []sql.NullString) (step, error) {
+	switch len(r) {
+	case 10:
+		return step{r[2].String, r[3].String, r[5].String, r[8].String, r[9].String}, nil
+	case 12:
+		return step{r[2].String, r[4].String, r[6].String, r[9].String, r[11].String}, nil
+	}
+	return step{}, fmt.Errorf("EXPLAIN answered with %d columns, and 10 or 12 are known", len(r))
+}
+
+// add adds the step to a plan. The first step shows how the adopted table is read.
+func (p step) add(table string, to *backends.Plan) {
+	line := p.how + " on " + p.table
+	if p.index != "" {
+		line += " using " + p.index
+	}
+	if p.rows != "" {
+		line += ", about " + p.rows + " rows"
+	}
+	if p.extra != "" {
+		line += " [" + p.extra + "]"
+	}
+	first := len(to.Lines) == 0
+	to.Lines = append(to.Lines, line)
+	if first && p.table == table {
+		to.Index = p.index
+		to.Whole = p.how == "ALL" || p.how == "index"
+		to.Sorts = strings.Contains(p.extra, "filesort")
+	}
+}
+
+// CreateIndex implements backends.Advisor. An index can hold the beginning alone of a text
+// without a length.
+func (x *Engine) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
+	g := x.Dialect()
+	var columns []string
+	add := func(name string, descending bool) {
+		text := g.Name(name)
+		if c, _ := table.Column(name); slices.Contains([]string{"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"}, firstWord(c.Type)) {
+			text += "(64)"
+		}
+		if descending {
+			text += " DESC"
+		}
+		columns = append(columns, text)
+	}
+	for _, c := range equal {
+		add(c.Column, false)
+	}
+	for _, c := range order {
+		add(c.Name, c.Descending)
+	}
+	return fmt.Sprintf("CREATE INDEX %s ON %s (%s) ALGORITHM=INPLACE LOCK=NONE", g.Name(cut(of+"_"+table.Name, 64)), g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
+}
+
+func firstWord(text string) string {
+	return strings.FieldsFunc(text+" ", func(r rune) bool { return r == ' ' || r == '(' })[0]
+}
+
+// cut returns the first letters of a text.
+func cut(text string, letters int) string {
+	if all := []rune(text); len(all) > letters {
+		return string(all[:letters])
+	}
+	return text
+}
+
+// RowOrdering implements backends.Advisor.
+func (x *Engine) RowOrdering() backends.RowOrdering { return backends.RowOrdering{NullFixed: true} }

@@ -1,0 +1,11 @@
+package mysql
+
+// The test of package diagnose (package mysql_test) runs on the servers of this package's
+// tests.
+var (
+	Everywhere = everywhere
+	OpenStore  = open
+	Crowded    = crowded
+	Must       = must
+	Login      = login
+)

@@ -1,0 +1,220 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
+)
+
+// examination is one call of Examine. Each check is a READ ONLY transaction, so that the
+// server rejects any change.
+type examination struct {
+	checks.Examination
+	postgres.Setup
+	Thresholds
+	engine *Engine
+	info   backends.Info
+	conn   *pgx.Conn
+	queues []backends.Policy
+	role   string
+}
+
+// Thresholds are the values from which a finding is a warning.
+type Thresholds struct {
+	Clock       time.Duration    // between the server's clock and this host's
+	Transaction time.Duration    // the age of a transaction
+	DeadRows    int64            // of a table, in addition to a tenth of its live rows
+	Timeout     time.Duration    // the least for statements and transactions
+	Lock        time.Duration    // how long a lock is held that blocks claims
+	Now         func() time.Time // this host's clock
+}
+
+// DefaultThresholds are those of New.
+func DefaultThresholds() Thresholds {
+	return Thresholds{Clock: checks.ClockOffset, Transaction: checks.OldTransaction, DeadRows: 25_000,
+		Timeout: 5 * time.Second, Lock: 2 * time.Second, Now: time.Now}
+}
+
+// Examine implements backends.Examiner.
+func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found []backends.Finding, err error) {
+	err = x.Session(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		e := &examination{engine: x, Setup: x.Setup(), Thresholds: x.Thresholds, info: x.Info(), conn: c, queues: queues}
+		err := e.run(ctx)
+		found = e.Findings
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+func (e *examination) run(ctx context.Context) error {
+	var all []checks.Check
+	add := func(topic string, needsTables bool, f func(ctx context.Context, tx pgx.Tx) error) {
+		all = append(all, checks.Check{Topic: topic, NeedsTables: needsTables, Run: func(ctx context.Context) error { return e.transaction(ctx, f) }})
+	}
+	add("server", false, e.checkServer)
+	add("locks", false, e.checkLocks)
+	add("schema", false, e.checkSchema)
+	add("rights", true, e.checkRights)
+	add("security", true, e.checkRowSecurity)
+	add("triggers", true, e.checkTriggers)
+	add("indexes", true, e.checkIndexes)
+	add("claim", true, e.checkClaim)
+	add("isolation", false, e.checkIsolation)
+	add("durability", false, e.checkDurability)
+	add("disk", false, e.checkDisk)
+	add("timeouts", false, e.checkTimeouts)
+	add("transactions", false, e.checkTransactions)
+	add("vacuum", true, e.checkVacuum)
+	add("connections", false, e.checkConnections)
+	add("clock", false, e.checkClock)
+	return e.Run(ctx, all, e.unseen)
+}
+
+// timeoutsSQL bounds a check: it waits neither for locks nor for itself for long.
+const timeoutsSQL = `SELECT set_config('lock_timeout', '2000', true), set_config('statement_timeout', '20000', true)`
+
+// transaction runs one check.
+func (e *examination) transaction(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+	err := pgx.BeginTxFunc(ctx, e.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, timeoutsSQL); err != nil {
+			return err
+		}
+		if e.Pooled {
+			if _, err := tx.Exec(ctx, e.SetLocal); err != nil {
+				return err
+			}
+		}
+		return f(ctx, tx)
+	})
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return nil // the check handled the server's error itself
+	}
+	return err
+}
+
+// unseen is the finding for a check that the server refused; nil: the connection failed.
+func (e *examination) unseen(c checks.Check, err error) *backends.Finding {
+	var said *pgconn.PgError
+	if !errors.As(err, &said) || e.conn.IsClosed() {
+		return nil
+	}
+	f := &backends.Finding{Text: postgres.Message(said)}
+	switch {
+	case said.Code == insufficientPrivilege && c.NeedsTables: // checkRights names the right, if a sidecar needs it
+	case said.Code == insufficientPrivilege:
+		f.Fix = "run the check as a role that may, if you want to know"
+	case said.Code == "55P03":
+		f.Text = "another transaction holds a lock on the tables"
+	default:
+		f.Severity, f.Fix = backends.SeverityWarning, "see what the server's log says about it"
+	}
+	return f
+}
+
+// SQLSTATEs.
+const (
+	insufficientPrivilege = "42501"
+	diskFull              = "53100"
+)
+
+// checkServer names the server and what is between it and the sidecar.
+func (e *examination) checkServer(ctx context.Context, tx pgx.Tx) error {
+	var standby bool
+	var readOnly string
+	if err := tx.QueryRow(ctx, `SELECT current_user, pg_is_in_recovery(),
+		(SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only')`).
+		Scan(&e.role, &standby, &readOnly); err != nil {
+		return err
+	}
+	e.AddInfo("server", fmt.Sprintf("PostgreSQL %s at %s, as role %s", e.info.Version, e.info.Address, e.role))
+	if standby {
+		e.AddError("server", "this server is a standby, which takes no writes",
+			"name the primary in the url, or all of the servers: the sidecar then finds the primary")
+	}
+	if readOnly == "on" {
+		e.AddWarning("server", "default_transaction_read_only is on: a sidecar writes all the same, but the plain INSERTs of programs are refused",
+			"set it off for this role and database; if you did not set it, ask your provider (some do where a disk is nearly full)")
+	}
+	if e.Pooled {
+		e.AddInfo("pooler", "a pooler stands between (the sessions change from transaction to transaction): "+
+			"statements are not prepared, and other hosts' jobs are found by polling instead of NOTIFY")
+	}
+	return nil
+}
+
+// checkSchema checks that the tables exist and are of this version.
+func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
+	schema := migrate.QuoteName(e.Schema)
+	var exists, use, create, own bool
+	if err := tx.QueryRow(ctx, `SELECT n.oid IS NOT NULL, coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
+		coalesce(has_schema_privilege(n.oid, 'CREATE'), has_database_privilege(current_database(), 'CREATE')),
+		coalesce((SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'qsidecar_meta'), false)
+		FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname = $1`, e.Schema).Scan(&exists, &use, &create, &own); err != nil {
+		return err
+	}
+	if exists && !use {
+		e.AddError("rights", fmt.Sprintf("role %s may not use the schema %s", e.role, schema),
+			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s (`qsidecar migrate --print` ends with all that it needs)", schema, migrate.QuoteName(e.role)))
+		return nil
+	}
+	meta, err := migrate.Read(ctx, tx, e.info.Address, e.Schema)
+	version := meta.Version
+	e.engine.database = meta.Database
+	var said *pgconn.PgError
+	switch {
+	case errors.As(err, &said) && said.Code == insufficientPrivilege:
+		e.AddError("rights", fmt.Sprintf("role %s may not read %s.qsidecar_meta", e.role, schema),
+			fmt.Sprintf("GRANT SELECT ON %s.qsidecar_meta TO %s (`qsidecar migrate --print` ends with all that it needs)", schema, migrate.QuoteName(e.role)))
+		return nil
+	case errors.As(err, &said) || err != nil && e.conn.IsClosed():
+		return err
+	case err != nil:
+		e.AddError("schema", err.Error(), "see the end of that sentence")
+	case version == 0 && create:
+		e.AddInfo("schema", fmt.Sprintf("the tables are missing in schema %s: serve or `qsidecar migrate` will make them, and this role may", schema))
+	case version == 0:
+		e.AddError("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not make them", schema, e.role),
+			"have somebody with the right run what `qsidecar migrate --print` prints")
+	case version < migrate.Latest && own:
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d, and this role may",
+			schema, version, migrate.Latest))
+	case version < migrate.Latest:
+		e.AddError("schema", fmt.Sprintf("the tables in schema %s are of version %d, version %d is needed, and role %s does not own them",
+			schema, version, migrate.Latest, e.role), fmt.Sprintf("have their owner run what `qsidecar migrate --print --from %d` prints", version))
+	case version > migrate.Latest:
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d, which is newer than this program's (%d) and fit for it", schema, version, migrate.Latest))
+	default:
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are there, of version %d", schema, version))
+	}
+	e.Version = version
+	return nil
+}
+
+// names returns the names of all objects of one kind that the migrations up to the
+// tables' version create.
+func (e *examination) names(kind string) (names []string) {
+	for _, m := range regexp.MustCompile(`(?m)^CREATE `+kind+` (?:IF NOT EXISTS )?(?:\{s\}\.)?(\w+)`).
+		FindAllStringSubmatch(e.steps(), -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// steps is the SQL of the migrations up to the tables' version.
+func (e *examination) steps() string {
+	return strings.Join(migrate.Steps(e.Version), "\n")
+}

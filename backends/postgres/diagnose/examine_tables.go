@@ -1,0 +1,189 @@
+package diagnose
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/plan"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
+)
+
+// list runs a query and collects its only column.
+func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[T])
+}
+
+// checkRights finds the rights that this role lacks, of those that `migrate --print` grants.
+func (e *examination) checkRights(ctx context.Context, tx pgx.Tx) error {
+	lacking, err := list[string](ctx, tx, `
+		SELECT string_agg(p.name, ', ' ORDER BY p.n) || ' ON ' || c.oid::regclass
+		FROM pg_class c CROSS JOIN unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) WITH ORDINALITY AS p (name, n)
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2) AND NOT has_table_privilege(c.oid, p.name)
+			AND (c.relname <> 'qsidecar_meta' OR p.name = 'SELECT')
+		GROUP BY c.oid
+		UNION ALL
+		SELECT 'USAGE ON SEQUENCE ' || c.oid::regclass FROM pg_class c
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($3) AND CASE c.relkind WHEN 'S' THEN NOT has_sequence_privilege(c.oid, 'USAGE') END
+		UNION ALL
+		SELECT 'EXECUTE ON FUNCTION ' || p.oid::regprocedure FROM pg_proc p
+		WHERE p.pronamespace = to_regnamespace($1) AND p.proname = ANY($4) AND p.prorettype <> 'trigger'::regtype AND NOT has_function_privilege(p.oid, 'EXECUTE')
+		ORDER BY 1`, migrate.QuoteName(e.Schema), e.names("TABLE"), e.names("SEQUENCE"), e.names("FUNCTION"))
+	if err != nil {
+		return err
+	}
+	if len(lacking) == 0 {
+		e.AddInfo("rights", fmt.Sprintf("role %s has all that a sidecar needs on its tables", e.role))
+		return nil
+	}
+	role := migrate.QuoteName(e.role)
+	e.AddError("rights", fmt.Sprintf("role %s lacks %s", e.role, strings.Join(lacking, "; ")),
+		fmt.Sprintf("GRANT %s TO %s; (`qsidecar migrate --print` ends with all that it needs)", strings.Join(lacking, " TO "+role+"; GRANT "), role))
+	return nil
+}
+
+// checkRowSecurity finds policies that hide jobs from this role.
+func (e *examination) checkRowSecurity(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT oid::regclass::text, row_security_active(oid) FROM pg_class
+		WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2) AND relrowsecurity ORDER BY relname`, migrate.QuoteName(e.Schema), e.names("TABLE"))
+	if err != nil {
+		return err
+	}
+	var table string
+	var active bool
+	_, err = pgx.ForEachRow(rows, []any{&table, &active}, func() error {
+		if !active {
+			e.AddInfo("security", fmt.Sprintf("%s has row level security, which does not hold for role %s", table, e.role))
+			return nil
+		}
+		e.AddError("security", fmt.Sprintf("row level security of %s hides rows from role %s: jobs would be lost from sight", table, e.role),
+			fmt.Sprintf("ALTER ROLE %s BYPASSRLS, or ALTER TABLE %s DISABLE ROW LEVEL SECURITY", migrate.QuoteName(e.role), table))
+		return nil
+	})
+	return err
+}
+
+// checkTriggers checks that the sidecar's triggers exist, and finds those of others, which
+// run with each change.
+func (e *examination) checkTriggers(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT t.tgname, c.oid::regclass::text, t.tgenabled IN ('D', 'R') FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+		WHERE NOT t.tgisinternal AND c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2)
+		UNION ALL
+		SELECT r.rulename, c.oid::regclass::text, r.ev_enabled IN ('D', 'R') FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2) ORDER BY 1`, migrate.QuoteName(e.Schema), e.names("TABLE"))
+	if err != nil {
+		return err
+	}
+	missing := e.names("TRIGGER")
+	var name, table string
+	var off bool
+	if _, err = pgx.ForEachRow(rows, []any{&name, &table, &off}, func() error {
+		i := slices.Index(missing, name)
+		switch {
+		case i < 0 && !off:
+			e.ForeignTrigger(fmt.Sprintf("the trigger or rule %s on %s", name, table), "raises an error or passes a row over, that change is refused", "a CHECK")
+		case i >= 0 && off:
+			e.AddError("triggers", fmt.Sprintf("the sidecar's trigger %s on %s is disabled", name, table),
+				fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, name))
+		}
+		if i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, name := range missing {
+		e.AddError("triggers", fmt.Sprintf("the sidecar's trigger %s is missing", name), "make it again, from what `qsidecar migrate --print` prints")
+	}
+	return nil
+}
+
+// checkIndexes checks that the sidecar's indexes exist and are valid.
+func (e *examination) checkIndexes(ctx context.Context, tx pgx.Tx) error {
+	whole, err := list[string](ctx, tx, `SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE c.relnamespace = to_regnamespace($1) AND i.indisvalid AND i.indisready`, migrate.QuoteName(e.Schema))
+	if err != nil {
+		return err
+	}
+	for _, name := range e.names("INDEX") {
+		if slices.Contains(whole, name) {
+			continue
+		}
+		sql := regexp.MustCompile(`CREATE INDEX ` + name + `\s[^;]*`).FindString(e.steps())
+		sql = strings.Join(strings.Fields(migrate.In(e.Schema, sql)), " ")
+		e.AddError("indexes", fmt.Sprintf("the index %s is missing or invalid: the cost of what it serves grows with the table", name),
+			fmt.Sprintf("DROP INDEX IF EXISTS %s.%s; %s", migrate.QuoteName(e.Schema), name, strings.Replace(sql, "INDEX", "INDEX CONCURRENTLY", 1)))
+	}
+	return nil
+}
+
+// checkClaim reports how jobs are claimed, and checks the plan of the claim.
+func (e *examination) checkClaim(ctx context.Context, tx pgx.Tx) error {
+	e.AddInfo("claim", "claims are one statement with FOR UPDATE SKIP LOCKED, which every PostgreSQL since 9.5 has")
+	faults, unused, err := e.planFaults(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if len(faults) == 0 && !unused {
+		when := "a plan made once for all arguments"
+		if e.Pooled {
+			when = "planned each time"
+		}
+		e.AddInfo("plan", "the claim reads the index qsidecar_ready in the queue's order and stops at its LIMIT: no sort, no walk through the table ("+when+")")
+		return nil
+	}
+	if unused {
+		faults = append(faults, "no use of the index qsidecar_ready")
+	}
+	do := "see that the indexes are there, and VACUUM ANALYZE the table"
+	odd, err := list[string](ctx, tx, `SELECT name || ' = ' || setting FROM pg_settings
+		WHERE name LIKE 'enable\_%' AND setting <> boot_val AND NOT name = ANY($1) ORDER BY name`, e.Settings)
+	if err != nil {
+		return err
+	}
+	if len(odd) > 0 {
+		do = fmt.Sprintf("take back, for this role and database, %s; and %s", strings.Join(odd, ", "), do)
+	}
+	slices.Sort(faults)
+	e.AddError("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is", do)
+	return nil
+}
+
+// planFaults finds faults in the plans of the claims that the queues make, as the server
+// plans them for a sidecar. unused: a plan does not use the index of ready jobs.
+func (e *examination) planFaults(ctx context.Context, tx pgx.Tx) (faults []string, unused bool, err error) {
+	queues := []backends.Policy{{Queue: "any", MaxAttempts: 20}}
+	if slices.ContainsFunc(e.queues, func(p backends.Policy) bool { return p.LIFO }) {
+		queues = append(queues, backends.Policy{Queue: "any", MaxAttempts: 20, LIFO: true})
+	}
+	for _, queue := range queues {
+		for _, q := range e.engine.ClaimStatements(queue) {
+			p, err := e.planOf(ctx, tx, q)
+			if err != nil {
+				return nil, false, err
+			}
+			faults = append(faults, p.Faults()...)
+			unused = unused || !p.Uses("qsidecar_ready")
+		}
+	}
+	return faults, unused, nil
+}
+
+// planOf returns the plan of a statement: the one for all arguments if the sidecar
+// prepares it in a session, or else the one for these arguments.
+func (e *examination) planOf(ctx context.Context, tx pgx.Tx, q *pgx.QueuedQuery) (*plan.Node, error) {
+	if e.Pooled {
+		return plan.With(ctx, tx, q.SQL, append([]any{pgx.QueryExecModeDescribeExec}, q.Arguments...)...)
+	}
+	return plan.Generic(ctx, tx.Conn(), q.SQL)
+}

@@ -1,0 +1,277 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/backends/postgres/diagnose"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+var (
+	everywhere = postgres.Everywhere
+	open       = postgres.OpenStore
+	filled     = postgres.Filled
+	exec       = postgres.Exec
+	must       = postgres.Must
+	as         = postgres.As
+	poolers    = postgres.Poolers
+)
+
+func examine(t *testing.T, s *postgres.Store, queues []backends.Policy, th diagnose.Thresholds) ([]backends.Finding, error) {
+	x := diagnose.New(s)
+	x.Thresholds = th
+	return x.Examine(t.Context(), queues)
+}
+
+// want is a finding with these words in it.
+type want struct {
+	grade    backends.Severity
+	topic    string
+	text, do string
+}
+
+func (w want) is(f backends.Finding) bool {
+	return f.Severity == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Fix, w.do)
+}
+
+// examined examines the database, sees that this changed nothing, and that every
+// finding is fit to be read.
+func examined(t *testing.T, o postgres.Options, th diagnose.Thresholds) []backends.Finding {
+	t.Helper()
+	o.Look = true
+	admin, err := pgx.ParseConfig(o.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := allOf(t, admin)
+	s := open(t, o)
+	found, err := examine(t, s, []backends.Policy{{Queue: "a"}, {Queue: "b", LIFO: true}}, th)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, allOf(t, admin)); diff != "" {
+		t.Errorf("Examine changed something (-before +after):\n%s", diff)
+	}
+	for _, f := range found {
+		if f.Topic == "" || f.Text == "" || f.Severity != backends.SeverityInfo && f.Fix == "" || strings.Contains(f.Text+f.Fix, "%!") {
+			t.Errorf("no finding to be read: %+v", f)
+		}
+	}
+	return found
+}
+
+// allOf is everything in a database that a look could change: each relation of
+// ours with its rows and its definition.
+func allOf(t *testing.T, config *pgx.ConnConfig) map[string]string {
+	t.Helper()
+	config = config.Copy()
+	config.User, config.Password = "postgres", ""       // whoever examines: this one sees all
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // it may be a pooler
+	c, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	rows, err := c.Query(t.Context(), `
+		SELECT c.oid::regclass::text, (to_jsonb(c) - 'reltuples' - 'relpages' - 'relallvisible' - 'relallfrozen' - 'relfrozenxid' - 'relminmxid')::text || CASE WHEN c.relkind IN ('r', 'S') AND (c.relpersistence = 'p' OR NOT pg_is_in_recovery()) -- a standby has no others
+			THEN query_to_xml('SELECT * FROM ' || c.oid::regclass || CASE c.relkind WHEN 'r' THEN ' ORDER BY 1 LIMIT 100' ELSE '' END, true, true, '')::text ELSE '' END
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname !~ '^pg_|^information_schema$'
+		UNION ALL SELECT 'settings of ' || setrole || ' in ' || setdatabase, setconfig::text FROM pg_db_role_setting
+			WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+		UNION ALL SELECT 'schemas', string_agg(nspname, ' ' ORDER BY nspname) FROM pg_namespace WHERE nspname !~ '^pg_'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	var name, what string
+	if _, err := pgx.ForEachRow(rows, []any{&name, &what}, func() error { all[name] = what; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if all["schemas"] == "" {
+		t.Fatalf("the fingerprint shows nothing: %v", all)
+	}
+	return all
+}
+
+// has fails unless every finding that is wanted was found, and no other problem.
+func has(t *testing.T, found []backends.Finding, wanted ...want) {
+	t.Helper()
+	used := make([]bool, len(found))
+	for _, w := range wanted {
+		ok := false
+		for i, f := range found {
+			if w.is(f) {
+				ok, used[i] = true, true
+			}
+		}
+		if !ok {
+			t.Errorf("not found: %v %s %q, do %q, in\n%s", w.grade, w.topic, w.text, w.do, listed(found))
+		}
+	}
+	for i, f := range found {
+		if f.Severity == backends.SeverityError && !used[i] {
+			t.Errorf("not expected: %+v", f)
+		}
+	}
+}
+
+func listed(found []backends.Finding) string {
+	var b strings.Builder
+	for _, f := range found {
+		fmt.Fprintf(&b, "  %v %s: %s → %s\n", f.Severity, f.Topic, f.Text, f.Fix)
+	}
+	return b.String()
+}
+
+// runner makes a role for what runs a sidecar. It is dropped after the databases
+// that grant it anything.
+func runner(t *testing.T, p *testserver.Postgres, name string) string {
+	t.Helper()
+	if err := p.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Exec(context.Background(), "DROP ROLE "+name); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// tables makes them, and has the role use them.
+func tables(t *testing.T, url, role string) {
+	t.Helper()
+	open(t, postgres.Options{URL: url})
+	must(t, url, fmt.Sprintf(`GRANT USAGE ON SCHEMA qsidecar TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA qsidecar TO %[1]s;
+		GRANT USAGE ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]s`, role))
+}
+
+// TestExamineHealthy: a database as it should be, seen by a role that may run a
+// sidecar and no more.
+func TestExamineHealthy(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role := runner(t, p, "healthy")
+		url := filled(t, p)
+		tables(t, url, role)
+		patient := diagnose.DefaultThresholds()
+		patient.Clock = time.Hour // this machine may stand still between two looks at clocks
+		found := examined(t, postgres.Options{URL: as(t, url, role)}, patient)
+		has(t, found,
+			want{backends.SeverityInfo, "server", "PostgreSQL " + p.Version, ""},
+			want{backends.SeverityInfo, "server", "as role healthy", ""},
+			want{backends.SeverityInfo, "schema", fmt.Sprintf("of version %d", migrate.Latest), ""},
+			want{backends.SeverityInfo, "rights", "all that a sidecar needs", ""},
+			want{backends.SeverityInfo, "claim", "SKIP LOCKED", ""},
+			want{backends.SeverityInfo, "plan", "made once for all arguments", ""},
+			want{backends.SeverityInfo, "isolation", "read committed", ""},
+			want{backends.SeverityInfo, "transactions", "GRANT pg_read_all_stats TO \"healthy\"", ""},
+			want{backends.SeverityInfo, "vacuum", "rows", ""},
+			want{backends.SeverityInfo, "connections", "max_connections leaves room for", ""},
+			want{backends.SeverityInfo, "clock", "differ by", ""},
+			// The tests' servers are as quick as can be.
+			want{backends.SeverityWarning, "durability", "fsync is off", "fsync = on"},
+			want{backends.SeverityWarning, "durability", "full_page_writes is off", "full_page_writes = on"},
+			want{backends.SeverityWarning, "durability", "synchronous_commit is off", "ALTER ROLE \"healthy\""})
+		for _, f := range found {
+			if f.Severity == backends.SeverityWarning && f.Topic != "durability" {
+				t.Errorf("not expected: %+v", f)
+			}
+		}
+	})
+}
+
+// TestExamineNoTables: whoever lacks tables is told who can make them.
+func TestExamineNoTables(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role := runner(t, p, "tableless")
+		url := p.Database(t)
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will make them", ""})
+		o := postgres.Options{URL: as(t, url, role)}
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "are missing in schema \"qsidecar\", and role tableless may not make them", "migrate --print"})
+		tables(t, url, role)
+		must(t, url, "REVOKE ALL ON SCHEMA qsidecar FROM "+role)
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "may not use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
+		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO tableless; REVOKE ALL ON ALL TABLES IN SCHEMA qsidecar FROM tableless")
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "may not read \"qsidecar\".qsidecar_meta", "GRANT SELECT"})
+		must(t, url, "GRANT SELECT ON qsidecar.qsidecar_meta TO tableless; GRANT SELECT, INSERT ON qsidecar.qsidecar_jobs TO tableless; REVOKE ALL ON SEQUENCE qsidecar.qsidecar_line FROM tableless")
+		has(t, examined(t, o, diagnose.DefaultThresholds()),
+			want{backends.SeverityError, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_failures", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
+			want{backends.SeverityError, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_line", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_line TO \"tableless\""})
+		// What it says to do is what helps.
+		for _, f := range examined(t, o, diagnose.DefaultThresholds()) {
+			if f.Topic == "rights" {
+				must(t, url, strings.Split(f.Fix, " (`")[0])
+			}
+		}
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "rights", "all that a sidecar needs", ""})
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 99")
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "are of version 99, which is newer than this program's", ""})
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 1; DROP INDEX qsidecar.qsidecar_failures_at")
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", fmt.Sprintf("are of version 1, version %d is needed, and role tableless does not own them", migrate.Latest), "migrate --print --from 1"})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will bring them to %d, and this role may", migrate.Latest), ""})
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET min_program = 99")
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "upgrade this program", ""})
+		must(t, url, "DELETE FROM qsidecar.qsidecar_meta")
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "is empty", ""})
+	})
+}
+
+// TestExamineTables breaks what the tables need, all at once.
+func TestExamineTables(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this")
+	}
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role := runner(t, p, "fenced")
+		url := filled(t, p)
+		tables(t, url, role)
+		must(t, url, `
+			DROP INDEX qsidecar.qsidecar_ready;
+			UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'qsidecar.qsidecar_due'::regclass;
+			ALTER TABLE qsidecar.qsidecar_jobs DISABLE TRIGGER qsidecar_plain_insert, SET (autovacuum_enabled = off);
+			DROP TRIGGER qsidecar_row_deleted ON qsidecar.qsidecar_jobs;
+			CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+			CREATE TRIGGER watch BEFORE INSERT ON qsidecar.qsidecar_jobs FOR EACH ROW EXECUTE FUNCTION watch();
+			CREATE RULE deaf AS ON INSERT TO qsidecar.qsidecar_failures DO INSTEAD NOTHING;
+			ALTER TABLE qsidecar.qsidecar_keys SET UNLOGGED;
+			ALTER TABLE qsidecar.qsidecar_jobs ENABLE ROW LEVEL SECURITY`)
+		found := examined(t, postgres.Options{URL: as(t, url, role)}, diagnose.DefaultThresholds())
+		has(t, found,
+			want{backends.SeverityError, "indexes", "the index qsidecar_ready is missing", "CREATE INDEX CONCURRENTLY qsidecar_ready ON \"qsidecar\".qsidecar_jobs"},
+			want{backends.SeverityError, "indexes", "the index qsidecar_due is missing or invalid", "DROP INDEX IF EXISTS \"qsidecar\".qsidecar_due"},
+			want{backends.SeverityError, "plan", "no use of the index qsidecar_ready", "see that the indexes are there"},
+			want{backends.SeverityError, "triggers", "qsidecar_plain_insert on qsidecar.qsidecar_jobs is disabled", "ENABLE TRIGGER qsidecar_plain_insert"},
+			want{backends.SeverityError, "triggers", "qsidecar_row_deleted is missing", "migrate --print"},
+			want{backends.SeverityWarning, "triggers", "trigger or rule watch on qsidecar.qsidecar_jobs", ""},
+			want{backends.SeverityWarning, "triggers", "trigger or rule deaf on qsidecar.qsidecar_failures", ""},
+			want{backends.SeverityError, "durability", "qsidecar.qsidecar_keys is an unlogged table", "SET LOGGED"},
+			want{backends.SeverityError, "security", "row level security of qsidecar.qsidecar_jobs hides rows from role fenced", "BYPASSRLS"},
+			want{backends.SeverityWarning, "vacuum", "autovacuum is switched off", "RESET (autovacuum_enabled)"})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), // the owner is above row security
+			want{backends.SeverityInfo, "security", "does not hold for role postgres", ""},
+			want{backends.SeverityError, "indexes", "", ""}, want{backends.SeverityError, "plan", "", ""},
+			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})
+		for _, f := range found { // what it says to do about the indexes is what helps
+			if f.Topic == "indexes" {
+				for sql := range strings.SplitSeq(f.Fix, "; ") {
+					must(t, url, sql)
+				}
+			}
+		}
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "plan", "reads the index qsidecar_ready", ""},
+			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})
+	})
+}

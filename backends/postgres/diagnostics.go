@@ -1,0 +1,57 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// This file is what package diagnose uses of a Store, beside the exported methods that
+// package backends names.
+
+// Setup is how a Store uses its database.
+type Setup struct {
+	Schema         string
+	MaxConnections int
+	Pooled         bool     // a pooler hands out sessions per transaction
+	Settings       []string // the names of the settings that its sessions change
+	SetLocal       string   // the statement that changes them for a transaction
+}
+
+// Setup returns how the Store uses its database.
+func (s *Store) Setup() Setup {
+	return Setup{Schema: s.o.Schema, MaxConnections: s.o.MaxConnections, Pooled: s.pooled,
+		Settings: slices.Collect(maps.Keys(s.o.settings())), SetLocal: s.o.setting(true)}
+}
+
+// Session runs f with a connection outside of the pool. It has the settings of the
+// pool's connections, and prepares no statements by itself. Errors have the kinds that
+// package backends names.
+func (s *Store) Session(ctx context.Context, f func(ctx context.Context, c *pgx.Conn) error) (err error) {
+	ctx, done := s.Bound(ctx)
+	defer done()
+	c, err := connectPlain(ctx, s.beater.config)
+	if err != nil {
+		return s.Outcome(ctx, err)
+	}
+	defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
+	if err = s.prepareSession(ctx, c); err == nil {
+		err = f(ctx, c)
+	}
+	return s.Outcome(ctx, err)
+}
+
+// ClaimStatements returns the statements with which one job of the queue is claimed,
+// with arguments: the fast path first, then the full one.
+func (s *Store) ClaimStatements(queue backends.Policy) []*pgx.QueuedQuery {
+	return []*pgx.QueuedQuery{s.claimStatement(queue, 1, true), s.claimStatement(queue, 1, false)}
+}
+
+// Message returns the text of a server's error with its detail, hint and SQLSTATE.
+func Message(e *pgconn.PgError) string { return words(e) }

@@ -1,0 +1,142 @@
+// Package plan reads the plans that PostgreSQL shows as JSON, and finds what makes the
+// cost of a statement grow with the tables. Package diagnose and the tests of package
+// postgres use it. It knows the names of the sidecar's tables and indexes, and pgx.
+package plan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Node is a node of EXPLAIN's answer.
+type Node struct {
+	Type     string `json:"Node Type"`
+	Relation string `json:"Relation Name"`
+	Index    string `json:"Index Name"`
+	Cond     string `json:"Index Cond"`
+	TID      string `json:"TID Cond"`
+	Filter   string
+	SortKey  []string `json:"Sort Key"`
+	Join     string   `json:"Join Type"`
+	Parent   string   `json:"Parent Relationship"`
+	Plans    []*Node
+}
+
+// Generic returns the plan that a statement gets once for all arguments, in a session
+// that was set up as those of a Store. It does not run the statement. It drops all that
+// the session has prepared.
+func Generic(ctx context.Context, c *pgx.Conn, sql string) (*Node, error) {
+	sd, err := c.Prepare(ctx, "", sql)
+	if err != nil {
+		return nil, err
+	}
+	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", len(sd.ParamOIDs)), ", ")
+	if nulls != "" {
+		nulls = "(" + nulls + ")"
+	}
+	_, err = c.Exec(ctx, "DEALLOCATE ALL; PREPARE p AS "+sql, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		return nil, err
+	}
+	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) EXECUTE p"+nulls, pgx.QueryExecModeSimpleProtocol))
+}
+
+// With returns the plan that a statement gets for these arguments: a pooler leaves no
+// session to prepare it in.
+func With(ctx context.Context, c interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, sql string, args ...any) (*Node, error) {
+	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) "+sql, args...))
+}
+
+func read(row pgx.Row) (*Node, error) {
+	var text []byte
+	if err := row.Scan(&text); err != nil {
+		return nil, err
+	}
+	return Parse(text)
+}
+
+// Parse reads the answer of EXPLAIN (FORMAT JSON).
+func Parse(text []byte) (*Node, error) {
+	var said []struct{ Plan *Node }
+	if err := json.Unmarshal(text, &said); err != nil {
+		return nil, err
+	}
+	if len(said) != 1 || said[0].Plan == nil {
+		return nil, errors.New("EXPLAIN gave no plan")
+	}
+	return said[0].Plan, nil
+}
+
+// small holds the tables with a row for each sidecar or queue.
+var small = map[string]bool{"qsidecar_hosts": true, "qsidecar_queues": true, "qsidecar_meta": true}
+
+// Faults returns what makes the cost of the statement grow with the tables. p is the
+// root of its plan.
+func (p *Node) Faults() []string { return p.faults(nil) }
+
+// above holds the nodes from the root down to p.
+func (p *Node) faults(above []*Node) (faults []string) {
+	table := p.Relation != "" && !small[p.Relation] && strings.HasSuffix(p.Type, "Scan")
+	if table {
+		if f := p.scanFault(above); f != "" {
+			faults = append(faults, f)
+		}
+	}
+	if strings.HasSuffix(p.Type, "Join") {
+		faults = append(faults, "a "+p.Type)
+	}
+	for _, child := range p.Plans {
+		faults = append(faults, child.faults(append(above, p))...)
+	}
+	return faults
+}
+
+func (p *Node) scanFault(above []*Node) string {
+	switch {
+	case p.Type == "Tid Scan":
+		return ""
+	case p.Type != "Index Scan" && p.Type != "Index Only Scan":
+		return fmt.Sprintf("a %s of %s", p.Type, p.Relation)
+	}
+	limited := false
+	for _, a := range slices.Backward(above) {
+		if a.Type == "Nested Loop" && p.Relation == "qsidecar_jobs" && !limited {
+			return "a join with " + p.Index
+		}
+		// There are as many claims as workers, so they can be sorted and counted.
+		if strings.HasSuffix(a.Type, "Sort") && p.Index != "qsidecar_owned" && p.Index != "qsidecar_jobs_pkey" && !limited && p.Relation == "qsidecar_jobs" {
+			return "a sort of what " + p.Index + " finds"
+		}
+		limited = limited || a.Type == "Limit"
+		if a.Parent == "InitPlan" || a.Parent == "SubPlan" {
+			break
+		}
+	}
+	if p.Cond == "" && !limited && p.Index != "qsidecar_owned" {
+		return "a walk through all of " + p.Index
+	}
+	return ""
+}
+
+// Uses reports whether a node of the plan reads the index.
+func (p *Node) Uses(index string) bool {
+	return p.Index == index || slices.ContainsFunc(p.Plans, func(c *Node) bool { return c.Uses(index) })
+}
+
+// Text returns the plan with one line for each node.
+func (p *Node) Text(indent string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s%s %s %s cond %s filter %s\n", indent, p.Type, p.Relation, p.Index, p.Cond, p.Filter)
+	for _, c := range p.Plans {
+		b.WriteString(c.Text(indent + "  "))
+	}
+	return b.String()
+}

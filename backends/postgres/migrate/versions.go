@@ -1,0 +1,159 @@
+// Package migrate creates and updates the tables of a sidecar in a PostgreSQL
+// schema. It holds the SQL of each version, applies what is missing while
+// sidecars of the version before go on, and prints the same SQL for a DBA.
+//
+// Package postgres imports it to open a database, and backends/postgres/diagnose
+// to check one. It imports neither: it uses pgx and the helpers of
+// backends/internal/batch. Start reading at Run.
+package migrate
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Program is the generation of this program. A schema can require a later one.
+const Program = 1
+
+// migration leads from one version of the tables to the next. It only adds, so that
+// sidecars of neighbouring versions work side by side. A migration that cannot keep
+// that raises min_program.
+type migration struct {
+	// indexes are built before sql runs, each by itself and without blocking writes.
+	indexes []index
+	// sql and the update of the version are one transaction. It must be possible to
+	// run it again, and it must not hold a lock for longer than a moment.
+	sql string
+}
+
+type index struct{ name, on string } // on is the text behind ON
+
+//go:embed schema.sql
+var schemaV1 string
+
+//go:embed schema_2.sql
+var schemaV2 string
+
+//go:embed schema_3.sql
+var schemaV3 string
+
+//go:embed schema_4.sql
+var schemaV4 string
+
+// versions holds the migrations: the i-th leads to version i+1. The program uses the
+// first Latest of them.
+var versions = []migration{
+	{sql: schemaV1},
+	{sql: schemaV2, indexes: []index{{"qsidecar_failures_at", "{s}.qsidecar_failures (at)"}}},
+	{sql: schemaV3},
+	{sql: schemaV4},
+}
+
+// dropped removes what an interrupted build left.
+func (x index) dropped() string {
+	return "DROP INDEX CONCURRENTLY IF EXISTS {s}." + x.name
+}
+
+// created builds the index beside writers.
+func (x index) created() string { return "CREATE INDEX CONCURRENTLY " + x.name + " ON " + x.on }
+
+// Steps returns the SQL of the versions 1 to n (at most Latest), each as it is run in an
+// empty schema: no writer has to be spared, so indexes are built at once. {s} stands for
+// the schema.
+func Steps(n int) (all []string) {
+	for _, m := range versions[:min(n, Latest)] {
+		sql := m.sql
+		for _, x := range m.indexes {
+			sql += fmt.Sprintf("\nCREATE INDEX %s ON %s;\n", x.name, x.on)
+		}
+		all = append(all, sql)
+	}
+	return all
+}
+
+// Fresh returns the SQL that creates everything in one transaction. {s} stands for the
+// schema.
+func Fresh() string {
+	return strings.Join(Steps(Latest), "\n") + fmt.Sprintf("\nUPDATE {s}.qsidecar_meta SET version = %d;\n", Latest)
+}
+
+// SQL returns a script for psql that leads from the tables of version `from` (0: there
+// are none) to those of Latest. It ends with the grants that a role needs to run a
+// sidecar without the right to create tables (empty: qsidecar_sidecar).
+func SQL(schema, role string, from int) string {
+	if role == "" {
+		role = "qsidecar_sidecar"
+	}
+	var b strings.Builder
+	if from <= 0 {
+		b.WriteString("BEGIN;\n\n" + Fresh() + "\nCOMMIT;\n")
+		from = Latest
+	}
+	for v := from; v < Latest; v++ {
+		for _, x := range versions[v].indexes {
+			fmt.Fprintf(&b, "-- These run beside writers, so outside of a transaction. If one is interrupted, run both again.\n%s;\n%s;\n\n", x.dropped(), x.created())
+		}
+		fmt.Fprintf(&b, "BEGIN;\n-- A statement that waits for a lock blocks others. If this times out, run the transaction again.\nSET LOCAL lock_timeout = '%d ms';\n\n%s\n%s;\n\nCOMMIT;\n",
+			lockTimeout.Milliseconds(), versions[v].sql, reached(v+1))
+	}
+	fmt.Fprintf(&b, `
+-- A role that runs a sidecar (make it first: CREATE ROLE %[1]s LOGIN). Programs
+-- that only INSERT need USAGE of the schema and of the sequence, and INSERT.
+BEGIN;
+GRANT USAGE ON SCHEMA {s} TO %[1]s;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {s} TO %[1]s;
+GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {s} TO %[1]s;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO %[1]s;
+COMMIT;
+`, QuoteName(role))
+	return In(schema, b.String())
+}
+
+// reached sets the version of the tables, unless it is set already.
+func reached(version int) string {
+	return fmt.Sprintf("UPDATE {s}.qsidecar_meta SET version = %d WHERE version = %d", version, version-1)
+}
+
+// In replaces each {s} of the SQL by the quoted name of the schema.
+func In(schema, sql string) string { return strings.ReplaceAll(sql, "{s}", QuoteName(schema)) }
+
+// QuoteName quotes an identifier.
+func QuoteName(s string) string { return pgx.Identifier{s}.Sanitize() }
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Meta is the row that describes the tables.
+type Meta struct {
+	Version  int    // 0: there are no tables
+	Database string // backends.Info.Database
+}
+
+// Read reads the row that describes the tables of a schema. place is the address of the
+// database, for errors. Tables that need a later program are an error, with Meta set.
+func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
+	// to_regclass would not do: in a transaction a session can remember for too long
+	// that it did not find a name.
+	var exists bool
+	if err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'qsidecar_meta')`,
+		schema).Scan(&exists); err != nil || !exists {
+		return Meta{}, err
+	}
+	var oldest int // program that may use them
+	err = q.QueryRow(ctx, In(schema, "SELECT version, min_program, database FROM {s}.qsidecar_meta")).Scan(&m.Version, &oldest, &m.Database)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Meta{}, fmt.Errorf("the table qsidecar_meta in %s, schema %s, is empty: its tables were not made in one piece; drop the schema, or restore it", place, schema)
+	}
+	if err == nil && oldest > Program {
+		err = fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
+			place, schema, m.Version, oldest, Program)
+	}
+	return m, err
+}

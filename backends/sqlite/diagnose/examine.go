@@ -1,0 +1,303 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
+	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
+	"github.com/qsidecar/qsidecar/backends/sqlite/migrate"
+)
+
+// examination is one call of Examine.
+type examination struct {
+	checks.Examination
+	Thresholds
+	engine *Engine
+	path   string
+	lifo   bool // a queue is read newest first
+
+	info fs.FileInfo // nil: there is no file
+	c    *sqlite.Conn
+}
+
+// Thresholds are the values from which a finding is a warning.
+type Thresholds struct {
+	FreeSpace uint64        // the least bytes of disk
+	FullDisk  uint64        // bytes of disk below which writes fail
+	WAL       int64         // bytes of the WAL
+	MaxRead   int64         // bytes of the file up to which it is read as a whole
+	Lock      time.Duration // how long the write lock is held
+
+	Access func(path string, mode uint32) error // replaces disk.Access
+}
+
+// DefaultThresholds are those of New.
+func DefaultThresholds() Thresholds {
+	return Thresholds{FreeSpace: 256 << 20, FullDisk: 1 << 20, WAL: 128 << 20, MaxRead: 256 << 20, Lock: 2 * time.Second, Access: disk.Access}
+}
+
+// Examine implements backends.Examiner. It reads the file by a connection that can't
+// write. The volatile -shm file beside a database in use shows this reader.
+func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) ([]backends.Finding, error) {
+	ctx, done := x.Bound(ctx)
+	defer done()
+	for {
+		e := &examination{engine: x, path: x.Info().Address, Thresholds: x.Thresholds, lifo: slices.ContainsFunc(queues, func(p backends.Policy) bool { return p.LIFO })}
+		calm, err := e.run(ctx)
+		if err != nil || calm {
+			return e.Findings, err
+		}
+		if ctx.Err() != nil {
+			return nil, sqlite.EndedError(ctx, "looking at "+e.path)
+		}
+	}
+}
+
+// run runs all checks. calm: no process opened the database meanwhile, or it was checked as
+// one that is in use.
+func (e *examination) run(ctx context.Context) (calm bool, err error) {
+	e.AddInfo("server", fmt.Sprintf("SQLite %s, a part of this program", lib.SQLITE_VERSION))
+	if ok := e.checkPath(); !ok {
+		return true, nil
+	}
+	e.checkLocks(ctx)
+	// Without a WAL no process has it open, and it can be read without creating one.
+	parameters := "mode=ro"
+	alone := !exists(e.path + "-wal")
+	if alone {
+		parameters += "&immutable=1"
+	}
+	if e.c, err = e.engine.Connect(parameters, "busy_timeout=2000", "query_only=1"); err == nil {
+		err = e.checkContents(ctx)
+		err = errors.Join(err, e.c.Close())
+	}
+	if alone && exists(e.path+"-wal") {
+		return false, nil // what was read may have changed under it
+	}
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case sqlite.ErrorCode(err) == lib.SQLITE_CORRUPT:
+		e.AddError("integrity", fmt.Sprintf("the file is damaged: %v", err), repairFile)
+		err = nil
+	default:
+		e.AddError("file", fmt.Sprintf("it cannot be read: %v", e.engine.Explained(err)), "name another file, or mend what that says")
+		err = nil
+	}
+	if err != nil {
+		return false, sqlite.EndedError(ctx, "looking at "+e.path)
+	}
+	return true, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// checkPath checks the file from outside; false: there is no database in it.
+func (e *examination) checkPath() bool {
+	info, err := os.Stat(e.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		e.AddError("file", fmt.Sprintf("it cannot be looked at: %v", err), "name another place, or have its owner open the folder to this user")
+		return false
+	case info.IsDir():
+		e.AddError("file", "it is a folder", fmt.Sprintf("name a database file in it, as %s", filepath.Join(e.path, "qsidecar.db")))
+		return false
+	case !info.Mode().IsRegular():
+		e.AddError("file", "it is no regular file: a database cannot be kept in it", "name another file")
+		return false
+	}
+	folder := filepath.Dir(e.path)
+	for !exists(folder) {
+		folder = filepath.Dir(folder)
+	}
+	if name, err := disk.NetworkFS(folder); err != nil {
+		e.AddWarning("disk", fmt.Sprintf("it cannot be looked at: %v", err), "see that the folder is there and open to this user")
+	} else if name != "" {
+		e.AddError("disk", fmt.Sprintf("the file is on a network file system (%s), where SQLite's WAL mode loses data", name),
+			"put the database on a local disk, or use a database server for several hosts")
+	}
+	e.checkSpace(folder)
+	if info == nil {
+		e.checkMissing(folder)
+		return false
+	}
+	e.info = info
+	e.checkAccess(folder)
+	return true
+}
+
+// checkSpace checks the free space of the disk.
+func (e *examination) checkSpace(folder string) {
+	free, err := disk.FreeSpace(folder)
+	text := fmt.Sprintf("%s are free on the disk of the database", bytesText(free))
+	switch {
+	case errors.Is(err, errors.ErrUnsupported): // on this system
+	case err != nil:
+		e.AddWarning("disk", fmt.Sprintf("its free space cannot be found out: %v", err), "see that the folder is there and open to this user")
+	case free < e.FullDisk:
+		e.AddError("disk", fmt.Sprintf("the disk of the database is full (%s are free): what does not fit is refused, and soon all writes are", bytesText(free)),
+			"make room, or put the database on another disk")
+	case free < e.FreeSpace:
+		e.AddWarning("disk", text+", and what does not fit is refused", "make room, or put the database on another disk")
+	default:
+		e.AddInfo("disk", text)
+	}
+}
+
+// checkMissing checks whether serve can create the file that is missing.
+func (e *examination) checkMissing(folder string) {
+	if err := e.Access(folder, disk.WriteIn); err != nil {
+		e.AddError("file", fmt.Sprintf("there is none yet, and this user may make none in %s (%v)", folder, err),
+			"have somebody with the right make the folder for this user, or name another place")
+		return
+	}
+	e.AddInfo("schema", "there is no file yet: serve or `qsidecar migrate` will make it, with its tables")
+}
+
+// checkAccess checks the rights on the file, its folder, and the files beside it.
+func (e *examination) checkAccess(folder string) {
+	before := len(e.Findings)
+	if err := e.Access(folder, disk.WriteIn); err != nil {
+		e.AddError("rights", fmt.Sprintf("this user may not write in the folder %s, where SQLite keeps the -wal file (%v)", folder, err),
+			"give the folder to the user that runs the sidecar, or run it as the folder's owner")
+	}
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+		if path := e.path + suffix; exists(path) {
+			if err := e.Access(path, disk.ReadWrite); err != nil {
+				e.AddError("rights", fmt.Sprintf("this user may not write %s (%v)", path, err),
+					"give the file to the user that runs the sidecar; see that nobody opens the database as another user")
+			}
+		}
+	}
+	if len(e.Findings) == before {
+		e.AddInfo("rights", "this user may write the file and its folder")
+	}
+	if mode := e.info.Mode().Perm(); mode&0o002 != 0 {
+		e.AddWarning("rights", fmt.Sprintf("every user of this host may write the file (mode %#o)", mode),
+			fmt.Sprintf("chmod o-w %s; programs that insert jobs share a group with it", e.path))
+	}
+}
+
+// checkContents checks what is in the database.
+func (e *examination) checkContents(ctx context.Context) error {
+	pragmas := map[string]string{}
+	for _, name := range []string{"journal_mode", "encoding"} {
+		if err := e.each(ctx, "PRAGMA "+name, func(r sqlite.Row) { pragmas[name] = strings.ToLower(r.Text(0)) }); err != nil {
+			return err
+		}
+	}
+	mode := pragmas["journal_mode"]
+	if mode == "wal" {
+		e.AddInfo("journal", "the journal mode is WAL")
+	} else {
+		e.AddInfo("journal", fmt.Sprintf("the journal mode is %s: serve will set it to WAL, while nobody else has the file open", mode))
+	}
+	e.AddInfo("durability", "the sidecar commits with synchronous = FULL: what is answered is on disk, if the disk keeps its word")
+	if pragmas["encoding"] != "utf-8" {
+		e.AddError("file", fmt.Sprintf("it keeps texts as %s, and a job's bytes would change", pragmas["encoding"]), "name another file; the encoding of this one cannot be changed")
+	}
+	tables, err := e.checkSchema(ctx)
+	if err != nil {
+		return err
+	}
+	if tables {
+		if err := e.checkClaim(ctx); err != nil {
+			return err
+		}
+	}
+	if err := e.checkWAL(); err != nil {
+		return err
+	}
+	return e.checkDamage(ctx)
+}
+
+func (e *examination) each(ctx context.Context, sql string, f func(r sqlite.Row), args ...any) error {
+	return e.c.Query(ctx, sql, f, args...)
+}
+
+// objects returns the SQL of all that a schema creates, by kind and name.
+func objects(schema string) map[[2]string]string {
+	all := map[[2]string]string{}
+	for _, kind := range []string{`(TABLE|INDEX) (?:IF NOT EXISTS )?(\w+).*?;$`, `(TRIGGER) (?:IF NOT EXISTS )?(\w+).*?^END;$`} {
+		for _, m := range regexp.MustCompile(`(?ms)^CREATE `+kind).FindAllStringSubmatch(schema, -1) {
+			all[[2]string{strings.ToLower(m[1]), m[2]}] = m[0]
+		}
+	}
+	return all
+}
+
+// checkSchema checks that the tables exist, are complete, and are of this version.
+func (e *examination) checkSchema(ctx context.Context) (exist bool, err error) {
+	missing, ours := objects(migrate.Step(1)), objects(migrate.SQL())
+	var strange []string
+	meta, jobs := false, false
+	if err := e.each(ctx, "SELECT type, name, tbl_name FROM sqlite_master", func(r sqlite.Row) {
+		kind, name, table := r.Text(0), r.Text(1), r.Text(2)
+		meta, jobs = meta || name == "qsidecar_meta", jobs || name == "qsidecar_jobs"
+		if _, own := ours[[2]string{kind, name}]; !own && kind == "trigger" && strings.HasPrefix(table, "qsidecar_") {
+			strange = append(strange, name+" on "+table)
+		}
+		delete(missing, [2]string{kind, name})
+	}); err != nil {
+		return false, err
+	}
+	switch {
+	case !meta && jobs:
+		e.AddError("schema", "there is a table qsidecar_jobs but no qsidecar_meta: its tables were not made by qsidecar, or only in part", "name another file, or restore this one")
+		return false, nil
+	case !meta:
+		e.AddInfo("schema", "the tables are missing: serve or `qsidecar migrate` will make them")
+		return false, nil
+	}
+	if err := e.checkVersion(ctx); err != nil {
+		return false, err
+	}
+	for _, object := range slices.SortedFunc(maps.Keys(missing), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		e.AddError("schema", fmt.Sprintf("the %s %s is missing", object[0], object[1]), "make it again, or restore the file: "+uncommented(missing[object]))
+	}
+	for _, name := range strange {
+		e.ForeignTrigger("the trigger "+name, "raises an error that change is refused", "a program")
+	}
+	return jobs, nil
+}
+
+// uncommented returns SQL in one line.
+func uncommented(sql string) string {
+	return strings.Join(strings.Fields(regexp.MustCompile(`--.*`).ReplaceAllString(sql, "")), " ")
+}
+
+// checkVersion checks the version of the tables.
+func (e *examination) checkVersion(ctx context.Context) error {
+	rows := 0
+	err := e.each(ctx, "SELECT version, min_program, database FROM qsidecar_meta", func(r sqlite.Row) {
+		rows++
+		e.engine.database = r.Text(2)
+		if r.Int(1) > migrate.Program {
+			e.AddError("schema", fmt.Sprintf("the tables were made by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d)",
+				r.Int(0), r.Int(1), migrate.Program), "upgrade this program")
+			return
+		}
+		e.AddInfo("schema", fmt.Sprintf("the tables are there, of version %d", r.Int(0)))
+	})
+	if err == nil && rows == 0 {
+		e.AddInfo("schema", "the tables are there, made by hand: serve will note their version")
+	}
+	return err
+}

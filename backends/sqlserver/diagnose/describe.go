@@ -1,0 +1,276 @@
+package diagnose
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlserver"
+)
+
+// Describe implements backends.Advisor.
+func (x *Engine) Describe(ctx context.Context, schema, name string) (backends.TableInfo, error) {
+	var d *describing
+	err := x.ReadCatalog(ctx, schema, name,
+		func(rows *sql.Rows) error {
+			d = &describing{babelfish: x.Setup().Babelfish, info: backends.TableInfo{Schema: schema, Name: name}, denied: map[string]bool{}}
+			return each(rows, d.object)
+		},
+		func(rows *sql.Rows) error { return each(rows, d.column) },
+		func(rows *sql.Rows) error { return each(rows, d.index) },
+		func(rows *sql.Rows) error { return each(rows, d.trigger) },
+		func(rows *sql.Rows) error { return each(rows, d.right) },
+		func(rows *sql.Rows) error { return each(rows, d.similar) },
+		func(rows *sql.Rows) error { return each(rows, d.check) },
+	)
+	if err != nil {
+		return backends.TableInfo{}, fmt.Errorf("reading what the table %s is like: %w", name, err)
+	}
+	d.conclude()
+	return d.info, nil
+}
+
+// each calls f for each row.
+func each(rows *sql.Rows, f func(rows *sql.Rows) error) error {
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describing is one call of Describe.
+type describing struct {
+	babelfish bool
+	info      backends.TableInfo
+	last      string   // the index whose columns are being read
+	key       []string // its columns
+	unique    bool     // it is a key, as far as it was read
+	denied    map[string]bool
+}
+
+func (d *describing) similar(rows *sql.Rows) error {
+	var name string
+	err := rows.Scan(&name)
+	d.info.Similar = append(d.info.Similar, name)
+	return err
+}
+
+func (d *describing) check(rows *sql.Rows) error {
+	var condition string
+	err := rows.Scan(&condition)
+	d.info.Checks = append(d.info.Checks, withLists(condition))
+	return err
+}
+
+var objectKinds = map[string]string{"U": "table", "V": "view", "SN": "synonym", "IF": "function", "TF": "function", "ET": "external table"}
+
+func (d *describing) object(rows *sql.Rows) error {
+	var kind string
+	var memory bool
+	if err := rows.Scan(&d.info.Schema, &d.info.Name, &kind, &memory, &d.info.FoldsCase); err != nil {
+		return err
+	}
+	if d.info.Kind = objectKinds[kind]; d.info.Kind == "" {
+		d.info.Kind = "thing of the kind " + kind
+	}
+	switch {
+	case memory:
+		d.info.Unsafe = "it is memory-optimized, and its rows cannot be locked"
+	case d.babelfish:
+		d.info.Unsafe = "Babelfish passes over the words that lock a row"
+	}
+	return nil
+}
+
+var columnKinds = map[string]backends.ColumnKind{
+	"tinyint": backends.NumberColumn, "smallint": backends.NumberColumn, "int": backends.NumberColumn, "bigint": backends.NumberColumn, "bit": backends.BoolColumn,
+	"datetime": backends.TimeColumn, "smalldatetime": backends.TimeColumn, "datetime2": backends.TimeColumn, "datetimeoffset": backends.TimeColumn,
+	"char": backends.TextColumn, "varchar": backends.TextColumn, "text": backends.TextColumn,
+	"nchar": backends.TextColumn, "nvarchar": backends.TextColumn, "ntext": backends.TextColumn,
+	"binary": backends.BytesColumn, "varbinary": backends.BytesColumn, "image": backends.BytesColumn, "timestamp": backends.BytesColumn,
+	"uniqueidentifier": backends.UUIDColumn, "json": backends.JSONColumn,
+}
+
+// latin1 matches collations whose code page is Windows-1252.
+var latin1 = regexp.MustCompile(`^(SQL_)?Latin1_General_(CP1_|1|C|B)`)
+
+// mostOf is the largest number of a type. The least is -most-1.
+var mostOf = map[string]int64{"smallint": math.MaxInt16, "int": math.MaxInt32}
+
+func (d *describing) column(rows *sql.Rows) error {
+	var c backends.Column
+	var kind, collation string
+	var bytes, digits, scale int
+	var json, maySelect, mayUpdate bool
+	if err := rows.Scan(&c.Name, &kind, &bytes, &digits, &scale, &collation, &c.Nullable, &c.Generated, &c.Default, &json, &maySelect, &mayUpdate, &c.Given); err != nil {
+		return err
+	}
+	c.Given = defaultText(c.Given)
+	c.Kind, c.Type = columnKinds[kind], kind
+	size := bytes
+	if kind == "nchar" || kind == "nvarchar" {
+		size = bytes / 2
+	}
+	switch kind {
+	case "char", "varchar", "nchar", "nvarchar", "binary", "varbinary":
+		if bytes < 0 {
+			c.Type += "(max)"
+			break
+		}
+		c.Type += fmt.Sprintf("(%d)", size)
+		if c.Kind == backends.TextColumn {
+			c.Chars = size
+		}
+	case "datetime2", "datetimeoffset", "time":
+		c.Type += fmt.Sprintf("(%d)", scale)
+	case "decimal", "numeric":
+		c.Type += fmt.Sprintf("(%d,%d)", digits, scale)
+		if scale == 0 {
+			c.Kind = backends.NumberColumn
+			if digits <= 18 {
+				c.Most = int64(math.Pow10(digits)) - 1
+				c.Least = -c.Most
+			}
+		}
+	case "tinyint":
+		c.Most = 255
+	case "smallint", "int":
+		c.Most = mostOf[kind]
+		c.Least = -c.Most - 1
+	}
+	if collation != "" && c.Kind == backends.TextColumn {
+		c.Type += " COLLATE " + collation
+		if json {
+			c.Kind = backends.JSONColumn
+		}
+	}
+	if sqlserver.IsNarrow(c) {
+		c.Charset = "unknown"
+		if latin1.MatchString(collation) {
+			c.Charset = "latin1"
+		}
+	}
+	c.Default = c.Default || c.Generated
+	for right, may := range map[string]bool{"SELECT": maySelect, "UPDATE": mayUpdate} {
+		if !may {
+			c.Denied = append(c.Denied, right)
+		}
+	}
+	slices.Sort(c.Denied)
+	d.info.Columns = append(d.info.Columns, c)
+	return nil
+}
+
+func (d *describing) index(rows *sql.Rows) error {
+	var name, only, column string
+	var unique, descending, nullable bool
+	if err := rows.Scan(&name, &unique, &only, &column, &descending, &nullable); err != nil {
+		return err
+	}
+	if name != d.last {
+		d.closeIndex()
+		d.last, d.unique = name, unique && only == ""
+		d.info.Indexes = append(d.info.Indexes, backends.Index{Name: name, Only: unwrapped(only)})
+	}
+	d.unique = d.unique && !nullable
+	d.key = append(d.key, column)
+	x := &d.info.Indexes[len(d.info.Indexes)-1]
+	x.Columns = append(x.Columns, backends.IndexColumn{Name: column, Descending: descending})
+	return nil
+}
+
+// closeIndex adds the key that the last index is.
+func (d *describing) closeIndex() {
+	if d.unique {
+		d.info.Unique = append(d.info.Unique, d.key)
+	}
+	d.key, d.unique = nil, false
+}
+
+// unwrapped returns a filter without the parentheses around it.
+func unwrapped(filter string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(filter, "("), ")")
+}
+
+// defaultText returns a default without the parentheses around it.
+func defaultText(given string) string {
+	for strings.HasPrefix(given, "(") && strings.HasSuffix(given, ")") {
+		given = given[1 : len(given)-1]
+	}
+	if strings.HasPrefix(given, "N'") {
+		return given[1:]
+	}
+	return given
+}
+
+// either matches what the server writes for IN (…): comparisons with OR between them.
+var either = regexp.MustCompile(`(\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\))(?: OR (\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\)))+`)
+
+var choice = regexp.MustCompile(`(\[\w+\])=N?('(?:[^']|'')*'|\(-?[0-9]+\))`)
+
+// withLists returns a condition with IN (…) in place of such comparisons.
+func withLists(check string) string {
+	return either.ReplaceAllStringFunc(check, func(all string) string {
+		var values []string
+		column := ""
+		for _, m := range choice.FindAllStringSubmatch(all, -1) {
+			if column != "" && m[1] != column {
+				return all
+			}
+			column = m[1]
+			values = append(values, strings.Trim(m[2], "()"))
+		}
+		return column + " IN (" + strings.Join(values, ", ") + ")"
+	})
+}
+
+func (d *describing) trigger(rows *sql.Rows) error {
+	var name string
+	var instead bool
+	if err := rows.Scan(&name, &instead); err != nil {
+		return err
+	}
+	d.info.Triggers = append(d.info.Triggers, name)
+	if instead {
+		d.info.Remarks.AddWarning("triggers", fmt.Sprintf("the trigger %s of the table %s is INSTEAD OF a change: what the sidecar writes is what it makes of it", name, d.info.Name),
+			"see that it lets rows be claimed and settled")
+	}
+	return nil
+}
+
+func (d *describing) right(rows *sql.Rows) error {
+	var right string
+	var has bool
+	err := rows.Scan(&right, &has)
+	if !has {
+		d.denied[right] = true
+	}
+	return err
+}
+
+// conclude compares the columns: the table lacks a right that all columns lack. Otherwise
+// some columns lack it.
+func (d *describing) conclude() {
+	d.closeIndex()
+	for _, right := range []string{"SELECT", "UPDATE"} {
+		if len(d.info.Columns) > 0 && !slices.ContainsFunc(d.info.Columns, func(c backends.Column) bool { return !slices.Contains(c.Denied, right) }) {
+			d.denied[right] = true
+			for i := range d.info.Columns {
+				c := &d.info.Columns[i]
+				c.Denied = slices.DeleteFunc(c.Denied, func(r string) bool { return r == right })
+			}
+		}
+	}
+	for _, right := range []string{"SELECT", "INSERT", "UPDATE", "DELETE"} {
+		if d.denied[right] && len(d.info.Columns) > 0 {
+			d.info.Denied = append(d.info.Denied, right)
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package diagnose
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
+	"github.com/qsidecar/qsidecar/backends/sqlserver"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/plan"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
+)
+
+// examination is one call of Examine.
+type examination struct {
+	checks.Examination
+	sqlserver.Setup
+	engine *Engine
+	info   backends.Info
+	conn   *sql.Conn
+	queues []backends.Policy
+	login  string // with the user that it is in this database
+	now    func() time.Time
+}
+
+// Examine implements backends.Examiner.
+func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found []backends.Finding, err error) {
+	err = x.Session(ctx, func(ctx context.Context, c *sql.Conn) error {
+		e := &examination{engine: x, Setup: x.Setup(), info: x.Info(), conn: c, queues: queues, now: time.Now}
+		err := e.Run(ctx, []checks.Check{
+			{Topic: "server", Run: e.checkSettings},
+			{Topic: "schema", Run: e.checkSchema},
+			{Topic: "rights", Run: e.checkRights},
+			{Topic: "indexes", Run: e.checkIndexes, NeedsTables: true},
+			{Topic: "triggers", Run: e.checkTriggers, NeedsTables: true},
+			{Topic: "claim", Run: e.checkClaim, NeedsTables: true},
+		}, unseen)
+		found = e.Findings
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// unseen is the finding for a check that the server refused; nil: the connection failed.
+func unseen(_ checks.Check, err error) *backends.Finding {
+	var said mssql.Error
+	if !errors.As(err, &said) || sqlserver.Broken(err) {
+		return nil
+	}
+	f := &backends.Finding{Text: sqlserver.Message(said)}
+	switch said.Number {
+	case 229, 230, 262, 297, 300, 371, 15247:
+		f.Fix = "run the check as a login that may, if you want to know"
+	case 1222:
+		f.Text = "another transaction holds a lock on the tables"
+	default:
+		f.Severity, f.Fix = backends.SeverityWarning, "see what the server's log says about it"
+	}
+	return f
+}
+
+// rows runs a query, which waits briefly for locks, and calls f for each row.
+func (e *examination) rows(ctx context.Context, query string, f func(rows *sql.Rows) error) error {
+	return e.engine.Rows(ctx, e.conn, "SET LOCK_TIMEOUT 2000;\n"+query, f)
+}
+
+// checkSettings names the server, and checks its settings and those of the database.
+func (e *examination) checkSettings(ctx context.Context) error {
+	var rcsi, autoClose, forced int
+	var snapshot, durability, updateability sql.NullString
+	var login, user string
+	var now time.Time
+	before := e.now()
+	if err := e.rows(ctx, e.engine.Statement("examine_settings"), func(rows *sql.Rows) error {
+		return rows.Scan(&rcsi, &snapshot, &durability, &autoClose, &updateability, &login, &user, &now, &forced)
+	}); err != nil {
+		return err
+	}
+	took := e.now().Sub(before)
+	e.login = login + ", user " + user
+	e.AddInfo("server", fmt.Sprintf("SQL Server %s at %s, database %s at compatibility level %d, as login %s",
+		e.Server, e.info.Address, e.Name, e.Level, e.login))
+	if updateability.Valid && updateability.String != "READ_WRITE" {
+		e.AddError("server", "this database takes no writes here: it is "+updateability.String,
+			"name the primary in the url (an availability group's listener, without applicationintent=ReadOnly), or ALTER DATABASE … SET READ_WRITE")
+	}
+	e.checkLocking()
+	e.checkIsolation(rcsi == 1)
+	e.checkDurability(durability.String)
+	if autoClose == 1 {
+		e.AddWarning("server", "AUTO_CLOSE is on: the database is closed whenever its last connection is, and opened anew",
+			fmt.Sprintf("ALTER DATABASE %s SET AUTO_CLOSE OFF", migrate.QuoteName(e.Name)))
+	}
+	if forced == 1 {
+		e.AddWarning("server", "is_parameterization_forced is 1: the server makes parameters of constants, and then no filtered index is found (error 8622). "+
+			"By its documentation statements with variables are left alone, as the sidecar's are",
+			fmt.Sprintf("if there is an error 8622, ALTER DATABASE %s SET PARAMETERIZATION SIMPLE", migrate.QuoteName(e.Name)))
+	}
+	e.CompareClocks(now.Sub(before.Add(took/2)), took/2, checks.ClockOffset)
+	return nil
+}
+
+// checkLocking reports how claims lock rows.
+func (e *examination) checkLocking() {
+	if e.Babelfish {
+		e.AddWarning("server", "Babelfish is not supported: no run there has shown that the sidecar works on it", "use a SQL Server, or PostgreSQL and the sidecar's backend for it")
+		e.AddInfo("claim", "claims pick their rows and look at the state once more when they take them: "+
+			"Babelfish passes over the hints for locks, so two hosts that want the same row wait for each other, and one of them picks again")
+		return
+	}
+	e.AddInfo("claim", "claims lock their rows with UPDLOCK, READPAST (every supported version has them), and look at the state once more when they take them")
+}
+
+func (e *examination) checkIsolation(rcsi bool) {
+	if rcsi {
+		e.AddInfo("isolation", "READ_COMMITTED_SNAPSHOT is on: peek, stats and counts see every committed row and do not wait for open transactions; claims still lock rows (READCOMMITTEDLOCK)")
+		return
+	}
+	if e.Babelfish {
+		return
+	}
+	e.AddWarning("isolation", "READ_COMMITTED_SNAPSHOT is off: counts, peeks and `stats` leave out the jobs that a transaction has locked at that moment",
+		fmt.Sprintf("ALTER DATABASE %s SET READ_COMMITTED_SNAPSHOT ON, when nobody is connected, if the database's other programs may read so", migrate.QuoteName(e.Name)))
+}
+
+func (e *examination) checkDurability(set string) {
+	switch set {
+	case "FORCED":
+		e.AddWarning("durability", "DELAYED_DURABILITY is FORCED: a commit is answered before it is on disk, and the last of them are lost in a crash",
+			fmt.Sprintf("ALTER DATABASE %s SET DELAYED_DURABILITY = DISABLED, if that is not wanted", migrate.QuoteName(e.Name)))
+	case "ALLOWED":
+		e.AddInfo("durability", "DELAYED_DURABILITY is ALLOWED, and the sidecar does not ask for it: its commits are on disk when they are answered")
+	default:
+		e.AddInfo("durability", "a commit is on disk when it is answered")
+	}
+}
+
+// checkSchema checks that the tables exist and are of this version.
+func (e *examination) checkSchema(ctx context.Context) error {
+	meta, err := migrate.Read(ctx, e.conn, e.info.Address, e.Schema)
+	version := meta.Version
+	e.engine.database = meta.Database
+	var said mssql.Error
+	schema := migrate.QuoteName(e.Schema)
+	switch {
+	case errors.As(err, &said) && said.Number == 229:
+		e.AddError("rights", fmt.Sprintf("login %s may not read %s.qsidecar_meta", e.login, schema),
+			"have somebody with the right run the GRANTs that `qsidecar migrate --print` ends with")
+		return nil
+	case errors.As(err, &said), err != nil && sqlserver.Broken(err):
+		return err
+	case err != nil:
+		e.AddError("schema", err.Error(), "see the end of that sentence")
+	case version == 0:
+		e.AddInfo("schema", fmt.Sprintf("there are no tables in schema %s, or none that this login may see: serve or `qsidecar migrate` makes them", schema))
+	case version < migrate.Latest:
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d", schema, version, migrate.Latest))
+	default:
+		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are there, of version %d", schema, version))
+	}
+	e.Version = version
+	return nil
+}
+
+var grant = regexp.MustCompile(`(?m)^GRANT ([A-Z, ]+) ON (\S+) TO`)
+
+// checkRights checks that this login has the rights that a sidecar needs: to use the tables
+// and, if some are missing, to create them.
+func (e *examination) checkRights(ctx context.Context) error {
+	var rows []string
+	add := func(name, class, need string) {
+		rows = append(rows, fmt.Sprintf("  (%s, '%s', '%s')", migrate.QuoteText(name), class, need))
+	}
+	if e.Version < migrate.Latest {
+		for _, need := range []string{"CREATE TABLE", "CREATE FUNCTION", "CREATE SCHEMA"} {
+			add(e.Name, "DATABASE", need)
+		}
+	}
+	if e.Version > 0 {
+		for _, m := range grant.FindAllStringSubmatch(migrate.In(e.Schema, migrate.Rights), -1) {
+			if e.Version < 2 && strings.HasSuffix(m[2], ".qsidecar_leases") {
+				continue // version 2 makes it
+			}
+			for need := range strings.SplitSeq(m[1], ", ") {
+				add(m[2], "OBJECT", need)
+			}
+		}
+	}
+	var lacks []string
+	if err := e.rows(ctx, strings.Replace(e.engine.Statement("examine_rights"), "{rights}", strings.Join(rows, ",\n"), 1), func(rows *sql.Rows) error {
+		var name, need string
+		var has bool
+		err := rows.Scan(&name, &need, &has)
+		if !has {
+			lacks = append(lacks, need+" on "+name)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	switch {
+	case len(lacks) > 0 && e.Version < migrate.Latest:
+		e.AddError("rights", fmt.Sprintf("tables are to be made, and login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
+			"have somebody with the rights run what `qsidecar migrate --print` prints")
+	case len(lacks) > 0:
+		e.AddError("rights", fmt.Sprintf("login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
+			"have somebody with the right run the GRANTs that `qsidecar migrate --print` ends with")
+	default:
+		e.AddInfo("rights", "login "+e.login+" has all rights that a sidecar needs")
+	}
+	return nil
+}
+
+var createIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+)`)
+
+// checkIndexes checks that the sidecar's indexes exist and are enabled.
+func (e *examination) checkIndexes(ctx context.Context) error {
+	exists := map[string]bool{} // false: it is disabled
+	if err := e.rows(ctx, e.engine.Statement("examine_indexes"), func(rows *sql.Rows) error {
+		var name string
+		var disabled bool
+		err := rows.Scan(&name, &disabled)
+		exists[name] = !disabled
+		return err
+	}); err != nil {
+		return err
+	}
+	missing := []string{}
+	for _, m := range migrate.Steps[:min(e.Version, migrate.Latest)] {
+		for _, found := range createIndex.FindAllStringSubmatch(m, -1) {
+			behind := func(name string) bool { return strings.HasPrefix(name, found[1]) } // Babelfish adds a hash
+			if !exists[found[1]] && !(e.Babelfish && slices.ContainsFunc(slices.Collect(maps.Keys(exists)), behind)) {
+				missing = append(missing, found[1])
+			}
+		}
+	}
+	if len(missing) > 0 {
+		e.AddError("indexes", "these indexes are missing or disabled, and every statement names the one that it needs: "+strings.Join(missing, ", "),
+			"make them again: `qsidecar migrate --print` has them, and does nothing about what is there; a disabled one needs ALTER INDEX … REBUILD")
+	}
+	return nil
+}
+
+// checkTriggers finds the triggers of others, which run with each change.
+func (e *examination) checkTriggers(ctx context.Context) error {
+	return e.rows(ctx, e.engine.Statement("examine_triggers"), func(rows *sql.Rows) error {
+		var name string
+		var instead bool
+		err := rows.Scan(&name, &instead)
+		if instead {
+			e.AddError("triggers", fmt.Sprintf("the trigger %s is INSTEAD OF what the sidecar does to its jobs", name), "drop it, or make it an AFTER trigger")
+		} else {
+			e.AddInfo("triggers", fmt.Sprintf("the trigger %s runs with each of the statements that it is for; what it raises is a job's refusal", name))
+		}
+		return err
+	})
+}
+
+// checkClaim checks the plan of the claim as it is sent, except that its parameters are
+// variables. Nothing is executed.
+func (e *examination) checkClaim(ctx context.Context) error {
+	if e.Babelfish {
+		return nil // it shows no plan in this way
+	}
+	queue := "any"
+	if len(e.queues) > 0 {
+		queue = e.queues[0].Queue
+	}
+	xml, err := e.engine.showplan(ctx, e.conn, e.engine.ClaimBatch(queue, e.now()))
+	if err != nil {
+		return err
+	}
+	faults, seeks, err := plan.ClaimFaults(xml)
+	switch {
+	case err != nil:
+		e.AddInfo("plan", "the plan of the claim cannot be read: "+err.Error())
+	case len(faults) > 0:
+		e.AddError("plan", "the claim's plan is not the one it was written for: "+strings.Join(faults, "; "),
+			"see that the index qsidecar_ready is as `qsidecar migrate --print` makes it, and tell qsidecar's authors")
+	default:
+		e.AddInfo("plan", fmt.Sprintf("the claim seeks in the index qsidecar_ready, in its order, in each of %d statements, and takes its rows by primary key", seeks))
+	}
+	return nil
+}

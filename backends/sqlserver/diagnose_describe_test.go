@@ -1,0 +1,153 @@
+package sqlserver_test
+
+import (
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlserver"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/diagnose"
+)
+
+// theirs is what a server says of a table that somebody else owns.
+func theirs() []*sqlserver.Answer {
+	set := func(rows ...[]driver.Value) *sqlserver.Answer {
+		a := &sqlserver.Answer{Columns: make([]string, 13)}
+		if len(rows) > 0 {
+			a.Columns = make([]string, len(rows[0]))
+		}
+		a.Rows = rows
+		return a
+	}
+	column := func(name, kind string, bytes, digits, scale int64, collation string, flags string, maySelect, mayUpdate int64) []driver.Value {
+		return []driver.Value{name, kind, bytes, digits, scale, collation, sqlserver.Flag(strings.Contains(flags, "n")), sqlserver.Flag(strings.Contains(flags, "g")),
+			sqlserver.Flag(strings.Contains(flags, "d")), sqlserver.Flag(strings.Contains(flags, "j")), maySelect, mayUpdate, map[bool]string{true: "(N'N')", false: ""}[name == "State"]}
+	}
+	return []*sqlserver.Answer{
+		set([]driver.Value{"dbo", "Jobs", "U", int64(0), int64(1)}),
+		set(
+			column("Id", "int", 4, 10, 0, "", "g", 1, 1),
+			column("State", "char", 1, 0, 0, "Latin1_General_CI_AS", "d", 1, 1),
+			column("Doc", "nvarchar", -1, 0, 0, "Latin1_General_CI_AS", "nj", 1, 1),
+			column("Name", "nvarchar", 40, 0, 0, "Latin1_General_CI_AS", "n", 1, 0),
+			column("Code", "varchar", 10, 0, 0, "Cyrillic_General_CI_AS", "n", 1, 1),
+			column("Utf", "varchar", 10, 0, 0, "Latin1_General_100_CI_AS_SC_UTF8", "n", 1, 1),
+			column("Amount", "decimal", 9, 18, 0, "", "n", 1, 1),
+			column("Price", "decimal", 9, 18, 2, "", "n", 1, 1),
+			column("At", "datetimeoffset", 10, 34, 3, "", "n", 1, 1),
+			column("Version", "timestamp", 8, 0, 0, "", "g", 1, 1),
+		),
+		set(
+			[]driver.Value{"PK", int64(1), "", "Id", int64(0), int64(0)},
+			[]driver.Value{"open", int64(1), "([State]='N')", "State", int64(0), int64(0)},
+			[]driver.Value{"open", int64(1), "([State]='N')", "At", int64(1), int64(1)},
+			[]driver.Value{"names", int64(1), "", "Name", int64(0), int64(1)},
+			[]driver.Value{"two", int64(1), "", "State", int64(0), int64(0)},
+			[]driver.Value{"two", int64(1), "", "Id", int64(0), int64(0)},
+		),
+		set([]driver.Value{"theirs", int64(1)}),
+		set([]driver.Value{"INSERT", int64(1)}, []driver.Value{"DELETE", int64(0)}),
+		set(),
+		set([]driver.Value{"([State]=N'C' OR [State]='A' OR [State]='N')"}),
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	world := theirs()
+	s, _ := sqlserver.ScriptedStore(t, func(query string) ([]*sqlserver.Answer, error) {
+		if !strings.Contains(query, "@describe_table") || strings.Contains(query, "qsidecar_now") {
+			t.Errorf("asked, where our own tables may not be there: %s", query)
+		}
+		return world, nil
+	})
+	info, err := diagnose.New(s).Describe(t.Context(), "", "Jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := []any{info.Schema, info.Kind, info.Unsafe, info.Unique, info.Denied, info.Triggers, len(info.Remarks)}; !cmp.Equal(got,
+		[]any{"dbo", "table", "", [][]string{{"Id"}, {"State", "Id"}}, []string{"DELETE"}, []string{"theirs"}, 1}) {
+		t.Errorf("%+v", got)
+	}
+	if !info.FoldsCase {
+		t.Error("the database's collation takes names in any case")
+	}
+	if want := (backends.Index{Name: "open", Only: "[State]='N'", Columns: []backends.IndexColumn{{Name: "State"}, {Name: "At", Descending: true}}}); !cmp.Equal(info.Indexes[1], want) {
+		t.Errorf("%+v", info.Indexes)
+	}
+	for _, want := range []backends.Column{
+		{Name: "Id", Type: "int", Kind: backends.NumberColumn, Default: true, Generated: true, Least: -1 << 31, Most: 1<<31 - 1},
+		{Name: "State", Type: "char(1) COLLATE Latin1_General_CI_AS", Kind: backends.TextColumn, Default: true, Given: "'N'", Chars: 1, Charset: "latin1"},
+		{Name: "Doc", Type: "nvarchar(max) COLLATE Latin1_General_CI_AS", Kind: backends.JSONColumn, Nullable: true},
+		{Name: "Name", Type: "nvarchar(20) COLLATE Latin1_General_CI_AS", Kind: backends.TextColumn, Nullable: true, Chars: 20, Denied: []string{"UPDATE"}},
+		{Name: "Code", Type: "varchar(10) COLLATE Cyrillic_General_CI_AS", Kind: backends.TextColumn, Nullable: true, Chars: 10, Charset: "unknown"},
+		{Name: "Utf", Type: "varchar(10) COLLATE Latin1_General_100_CI_AS_SC_UTF8", Kind: backends.TextColumn, Nullable: true, Chars: 10},
+		{Name: "Amount", Type: "decimal(18,0)", Kind: backends.NumberColumn, Nullable: true, Least: -999999999999999999, Most: 999999999999999999},
+		{Name: "Price", Type: "decimal(18,2)", Nullable: true},
+		{Name: "At", Type: "datetimeoffset(3)", Kind: backends.TimeColumn, Nullable: true},
+		{Name: "Version", Type: "timestamp", Kind: backends.BytesColumn, Default: true, Generated: true},
+	} {
+		if c, ok := info.Column(want.Name); !ok || !cmp.Equal(c, want) {
+			t.Errorf("(-want +got)\n%s", cmp.Diff(want, c))
+		}
+	}
+	if !cmp.Equal(info.Checks, []string{"([State] IN ('C', 'A', 'N'))"}) {
+		t.Errorf("%q", info.Checks)
+	}
+	world[0].Rows[0] = []driver.Value{"dbo", "Jobs", "U", int64(1), int64(0)}
+	for i := range world[1].Rows {
+		world[1].Rows[i][11] = int64(0)
+	}
+	if info, err = diagnose.New(s).Describe(t.Context(), "dbo", "Jobs"); err != nil || !strings.Contains(info.Unsafe, "memory-optimized") || !cmp.Equal(info.Denied, []string{"UPDATE", "DELETE"}) || len(info.Columns[3].Denied) > 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	world = []*sqlserver.Answer{{Columns: make([]string, 5)}, {}, {}, {}, {}, sqlserver.RowOf("JOBS"), {}}
+	if info, err = diagnose.New(s).Describe(t.Context(), "", "jobs"); err != nil || len(info.Columns) != 0 || !cmp.Equal(info.Similar, []string{"JOBS"}) {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// TestExplain: the plan of a statement, or the word that this login may see none.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	shown, denied := "", false
+	s, _ := sqlserver.ScriptedStore(t, func(query string) ([]*sqlserver.Answer, error) {
+		switch {
+		case strings.HasPrefix(query, "SET SHOWPLAN_XML"):
+			if denied {
+				return nil, sqlserver.Said(262, "SHOWPLAN permission denied in database 'app'.")
+			}
+			return nil, nil
+		case strings.Contains(query, "SELECT TOP (@a1_1)") && strings.Contains(query, "DECLARE @a1_1 bigint;") && !strings.Contains(query, "qsidecar_now"):
+			return []*sqlserver.Answer{sqlserver.RowOf(shown)}, nil
+		}
+		t.Errorf("asked: %s", query)
+		return nil, nil
+	})
+	g := s.Dialect()
+	st := &backends.Statement{Text: g.SelectLocked("1 AS one", g.Table("dbo", "Jobs"), "1 = 1", "[At]", 1, true), Args: []any{int64(1)}}
+	plan := func(steps string) backends.Plan {
+		shown = `<ShowPlanXML><BatchSequence><Batch><Statements><StmtSimple StatementText="DECLARE @now datetime2(6) = SYSUTCDATETIME()"/><StmtSimple StatementText="SELECT TOP (@a1_1) 1 AS one"><QueryPlan>` +
+			steps + `</QueryPlan></StmtSimple></Statements></Batch></BatchSequence></ShowPlanXML>`
+		p, err := diagnose.New(s).Explain(t.Context(), st, backends.TableInfo{Name: "Jobs"})
+		if err != nil {
+			t.Error(err)
+		}
+		return p
+	}
+	seek := `<RelOp PhysicalOp="Index Seek"><IndexScan Ordered="1"><Object Table="[Jobs]" Index="[by_at]"/></IndexScan></RelOp>`
+	if p := plan(`<RelOp PhysicalOp="Top"><Top>` + seek + `</Top></RelOp>`); p.Index != "by_at" || p.Whole || p.Sorts || !cmp.Equal(p.Lines, []string{"Top", "  Index Seek of Jobs by by_at"}) {
+		t.Errorf("%+v", p)
+	}
+	if p := plan(`<RelOp PhysicalOp="Sort"><Sort>` + strings.Replace(seek, "Index Seek", "Clustered Index Scan", 1) + `</Sort></RelOp>`); !p.Whole || !p.Sorts {
+		t.Errorf("%+v", p)
+	}
+	denied = true
+	if _, err := diagnose.New(s).Explain(t.Context(), st, backends.TableInfo{}); !errors.Is(err, backends.ErrNoPlan) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,110 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// This file is what package diagnose uses of a Store, beside the exported methods that
+// package backends names.
+
+// Setup is how a Store uses its database.
+type Setup struct {
+	Schema    string
+	Server    string // the version and edition
+	Name      string // of the database
+	Level     int    // the database's compatibility level
+	Babelfish bool
+}
+
+// Setup returns how the Store uses its database.
+func (s *Store) Setup() Setup {
+	return Setup{Schema: s.o.Schema, Server: s.server.version, Name: s.server.name, Level: s.server.level, Babelfish: s.server.babelfish}
+}
+
+// Session runs f with a connection that no one uses after it: f can change settings that
+// no reset is sure to undo. Errors have the kinds that package backends names.
+func (s *Store) Session(ctx context.Context, f func(ctx context.Context, c *sql.Conn) error) error {
+	ctx, done := s.bound(ctx)
+	defer done()
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return s.outcome(ctx, err)
+	}
+	defer discard(c)
+	return s.outcome(ctx, f(ctx, c))
+}
+
+// Rows runs a query without parameters and calls f for each row.
+func (s *Store) Rows(ctx context.Context, c *sql.Conn, query string, f func(rows *sql.Rows) error) error {
+	return s.plain(ctx, c, query, f)
+}
+
+// Statement returns the text of a file in sql/, without its comments.
+func (s *Store) Statement(name string) string { return in(s.o.Schema, body(name)) }
+
+// ReadCatalog reads what the catalogue has on a table: sql/describe.sql. It calls each of
+// sets with one result set, and begins again with the first after an error that may not
+// come back.
+func (s *Store) ReadCatalog(ctx context.Context, schema, name string, sets ...func(rows *sql.Rows) error) error {
+	c := call{piece: s.sql.describe, args: []any{mssql.NVarCharMax(schema), mssql.NVarCharMax(name)}}
+	for _, read := range sets {
+		c.read = append(c.read, read)
+	}
+	return s.read(ctx, c)
+}
+
+// ExplainBatch returns a batch whose plan shows that of the statement: its arguments are
+// variables. The sidecar's own tables need not exist.
+func (s *Store) ExplainBatch(st *backends.Statement) (string, error) {
+	q, err := say(1, st)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("DECLARE @now datetime2(6) = SYSUTCDATETIME();\n")
+	for _, p := range q.params {
+		fmt.Fprintf(&b, "DECLARE @%s %s;\n", p.name, p.kind)
+	}
+	for _, c := range s.sql.knowing([]call{q.call}) {
+		b.WriteString(c.text + "\n")
+	}
+	return b.String(), nil
+}
+
+// ClaimBatch returns the batch that claims a job of the queue: its parameters are
+// variables.
+func (s *Store) ClaimBatch(queue string, now time.Time) string {
+	x := claiming{cursors: &s.cursors, seen: map[string]*learned{}}
+	x.Queues, x.to = []backends.Policy{{Queue: queue, MaxAttempts: 1}}, 1
+	values := map[string]string{
+		"claim_max": "1", "claim_bytes": fmt.Sprint(int64(math.MaxInt64)), "claim_payload": fmt.Sprint(int64(math.MaxInt64)), "claim_host": "0", "claim_first": "1",
+		"claim_segments": quoteText(string(document(x.segments(now)))), "claim_policies": quoteText(string(document(x.policies()))), "claim_slots": "N'[]'",
+	}
+	var b strings.Builder
+	for _, p := range s.sql.claim.params {
+		fmt.Fprintf(&b, "DECLARE @%s %s = %s;\n", p.name, p.kind, values[p.name])
+	}
+	text, _ := s.sql.batch([]call{{piece: s.sql.claim}})
+	return b.String() + text
+}
+
+// IsNarrow reports whether the column's texts can lack letters of Unicode.
+func IsNarrow(c backends.Column) bool { return narrow(c) }
+
+// Broken reports whether the connection is of no more use after the error.
+func Broken(err error) bool { return broken(err) }
+
+// ErrorNumbers returns the numbers of all errors in a server's answer.
+func ErrorNumbers(err error) []int32 { return numbers(err) }
+
+// Message returns the texts of a server's errors with their numbers.
+func Message(e mssql.Error) string { return words(e) }

@@ -1,0 +1,191 @@
+// Package migrate creates and updates the tables of a sidecar in a SQL Server schema, and
+// prints the same SQL for a DBA.
+//
+// Package sqlserver imports it to open a database, and backends/sqlserver/diagnose to
+// check one. It imports neither: package sqlserver has the transaction in which Advance
+// runs. Start reading at Advance.
+package migrate
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+//go:embed schema.sql
+var schemaV1 string
+
+//go:embed schema_2.sql
+var schemaV2 string
+
+//go:embed schema_3.sql
+var schemaV3 string
+
+// Program is the generation of this program. A schema can require a later one.
+const Program = 1
+
+// Steps holds the migrations: the i-th leads to version i+1. Each only adds, so that
+// sidecars of neighbouring versions work side by side. Each leaves objects alone that
+// exist. {s} stands for the schema.
+var Steps = []string{schemaV1, schemaV2, schemaV3}
+
+// Latest is the version of the tables that this program creates and needs.
+var Latest = len(Steps)
+
+// Rights grants what a role needs that runs a sidecar without the right to create tables.
+// It does so object by object, because Babelfish has no other grants. {s} stands for the
+// schema, {r} for the role.
+const Rights = `-- A role that runs a sidecar (make it first: CREATE ROLE {r}). Programs that only
+-- INSERT need INSERT on qsidecar_jobs.
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_jobs TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_failures TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_keys TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_hosts TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_queues TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_returns TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_commits TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_leases TO {r};
+GRANT SELECT ON {s}.qsidecar_meta TO {r};
+GRANT UPDATE ON {s}.qsidecar_line TO {r};
+GRANT EXECUTE ON {s}.qsidecar_now TO {r};
+GO
+`
+
+// SQL returns a script for sqlcmd, whose batches end with GO. It leads from the tables of
+// version `from` (0: there are none) to those of Latest, and leaves objects alone that
+// exist. It ends with the grants that a role needs to run a sidecar without the right to
+// create tables (empty: qsidecar_sidecar).
+func SQL(schema, role string, from int) string {
+	if schema == "" {
+		schema = "qsidecar"
+	}
+	if role == "" {
+		role = "qsidecar_sidecar"
+	}
+	var b strings.Builder
+	b.WriteString("SET QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, XACT_ABORT ON;\nGO\n\n")
+	for _, m := range Steps[min(max(from, 0), Latest):] {
+		b.WriteString(In(schema, m))
+	}
+	b.WriteString("\n")
+	b.WriteString(strings.ReplaceAll(In(schema, Rights), "{r}", QuoteName(role)))
+	return b.String()
+}
+
+// In replaces each {s} by the quoted name of the schema, and each {'s} by its name as a
+// text.
+func In(schema, text string) string {
+	return strings.NewReplacer("{s}", QuoteName(schema), "{'s}", QuoteText(schema)).Replace(text)
+}
+
+// QuoteName quotes an identifier.
+func QuoteName(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
+
+// QuoteText quotes a text.
+func QuoteText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// Batches splits a script at the lines GO.
+func Batches(script string) (all []string) {
+	var b strings.Builder
+	for line := range strings.Lines(script + "\nGO\n") {
+		if strings.TrimSpace(line) != "GO" {
+			b.WriteString(line)
+			continue
+		}
+		if text := strings.TrimSpace(b.String()); text != "" {
+			all = append(all, text)
+		}
+		b.Reset()
+	}
+	return all
+}
+
+// Querier is a pool or a connection.
+type Querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// scan reads the only row of a query; found: there is one.
+func scan(ctx context.Context, q Querier, query string, to ...any) (found bool, err error) {
+	rows, err := q.QueryContext(ctx, query)
+	if err != nil {
+		return false, err
+	}
+	if found = rows.Next(); found {
+		err = rows.Scan(to...)
+	}
+	for rows.Next() { // an error can follow the rows
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return found, err
+	}
+	return found, err
+}
+
+// Meta is the row that describes the tables.
+type Meta struct {
+	Version  int    // 0: there are no tables, or not all
+	Database string // backends.Info.Database
+}
+
+//go:embed meta.sql
+var metaSQL string
+
+// MetaSQL is the query for Meta and the generation of program that the tables need.
+// {s} stands for the schema.
+func MetaSQL() string {
+	_, query, _ := strings.Cut(strings.TrimSpace(metaSQL), "\n") // below the comment
+	return query
+}
+
+// Read reads the row that describes the tables of a schema. place is the address of the
+// database, for errors. Tables that need a later program are an error, with Meta set.
+func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
+	exists := false
+	if _, err := scan(ctx, q, "SELECT CASE WHEN OBJECT_ID("+QuoteText(QuoteName(schema)+".qsidecar_meta")+") IS NULL THEN 0 ELSE 1 END;", &exists); err != nil || !exists {
+		return Meta{}, err
+	}
+	oldest := 0 // program that may use them
+	if _, err := scan(ctx, q, In(schema, MetaSQL()), &m.Version, &oldest, &m.Database); err != nil {
+		return Meta{}, err
+	}
+	if oldest > Program {
+		return m, fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
+			place, schema, m.Version, oldest, Program)
+	}
+	return m, nil
+}
+
+// LockSQL takes the lock that keeps two sidecars from creating the tables at once. The
+// server frees it at the end of the transaction.
+const LockSQL = `SET NOCOUNT ON;
+SET XACT_ABORT ON;
+DECLARE @got int;
+EXEC @got = sp_getapplock @Resource = N'qsidecar schema', @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 60000;
+SELECT @got AS got;`
+
+// Advance runs the missing migrations in the transaction that the connection has open.
+func Advance(ctx context.Context, c *sql.Conn, place, schema string) error {
+	got := 0
+	if _, err := scan(ctx, c, LockSQL, &got); err != nil {
+		return err
+	}
+	if got < 0 {
+		return errors.New("another sidecar has been making the tables for a minute (sp_getapplock)")
+	}
+	meta, err := Read(ctx, c, place, schema)
+	if err != nil {
+		return err
+	}
+	for _, step := range Steps[min(meta.Version, Latest):] {
+		for _, text := range Batches(In(schema, step)) {
+			if _, err := c.ExecContext(ctx, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
