@@ -37,13 +37,5 @@ func (s *Store) mend(ctx context.Context, err error) bool {
 
 // once runs f in a transaction and does not retry it.
 func (s *Store) once(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
-	t, err := access{s}.Begin(ctx, core.TxOptions{})
-	if err != nil {
-		return err
-	}
-	if err := f(ctx, t.(*tx)); err != nil {
-		t.Rollback(ctx, err)
-		return err
-	}
-	return t.Commit(ctx)
+	return access{s}.Transact(ctx, core.TxOptions{}, func(ctx context.Context, x core.Tx) error { return f(ctx, x.(*tx)) })
 }

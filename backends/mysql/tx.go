@@ -253,9 +253,13 @@ func (c *conn) number(ctx context.Context, sql string, args ...any) (n int64, er
 	return n, err
 }
 
-// Begin implements core.Driver. The transaction begins with the first packet.
-func (d access) Begin(ctx context.Context, o core.TxOptions) (core.Tx, error) {
-	s := d.Store
+// Transact implements core.Driver.
+func (d access) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
+	return core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f)
+}
+
+// begin takes a connection. The transaction begins with the first packet.
+func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	c, l, err := s.take(ctx, &s.pool)
 	if err != nil {
 		return nil, err

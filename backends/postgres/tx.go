@@ -117,9 +117,13 @@ func (t *tx) ClaimState() core.ClaimState {
 
 const rollbackFor = 2 * time.Second
 
-// Begin implements core.Driver.
-func (d driver) Begin(ctx context.Context, o core.TxOptions) (core.Tx, error) {
-	s := d.Store
+// Transact implements core.Driver.
+func (d driver) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
+	return core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f)
+}
+
+// begin takes a connection and queues the start of a transaction.
+func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	c, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err

@@ -13,9 +13,10 @@ type Driver interface {
 	// Info implements backends.Backend.
 	Info() backends.Info
 
-	// Begin takes a connection and starts a transaction. It may delay the start until the
-	// first Flush.
-	Begin(ctx context.Context, o TxOptions) (Tx, error)
+	// Transact runs f in a transaction and commits, once. An error that is not
+	// backends.ErrUnknownOutcome: nothing was written. Most engines call Transact of this
+	// package.
+	Transact(ctx context.Context, o TxOptions, f func(ctx context.Context, tx Tx) error) error
 
 	// Read calls f with a view of the database that changes nothing. It tries once.
 	Read(ctx context.Context, f func(ctx context.Context, r Reader) error) error
@@ -77,18 +78,36 @@ type Tx interface {
 	// error is backends.ErrEvicted if that sidecar is no longer alive.
 	Flush(ctx context.Context) error
 
-	// Commit sends what is still queued and commits. If the answer is lost it finds out
-	// the outcome. An error that is not backends.ErrUnknownOutcome: nothing was written.
-	Commit(ctx context.Context) error
-
-	// Rollback ends the transaction after cause.
-	Rollback(ctx context.Context, cause error)
-
 	Writer
 	Maintainer
 	Commander
 
 	// And Claimer or OwnClaimer.
+}
+
+// EndableTx is a transaction that Transact ends. Both methods give the connection back.
+type EndableTx interface {
+	Tx
+
+	// Commit sends what is still queued and commits. If the answer is lost it finds out
+	// the outcome. An error that is not backends.ErrUnknownOutcome: nothing was written.
+	Commit(ctx context.Context) error
+
+	// Rollback ends the transaction after cause. ctx may have ended.
+	Rollback(ctx context.Context, cause error)
+}
+
+// Transact runs f in a transaction that begin starts, and commits.
+func Transact[T EndableTx](ctx context.Context, begin func() (T, error), f func(ctx context.Context, tx Tx) error) error {
+	tx, err := begin()
+	if err != nil {
+		return err
+	}
+	if err := f(ctx, tx); err != nil {
+		tx.Rollback(ctx, err)
+		return err
+	}
+	return tx.Commit(ctx)
 }
 
 // Writer stores jobs and changes claimed ones.

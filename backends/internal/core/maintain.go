@@ -193,10 +193,11 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o outlook, r 
 		}
 		some = true
 		r.PruneOverdue = max(r.PruneOverdue, o.At.Sub(*p.since))
-		began := time.Now()
+		var began time.Time // others wait for the transaction, not for what it waits for
 		var deleted, found int
 		var last time.Time
 		if err := s.Write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
+			began = time.Now()
 			deleted, found, last, err = tx.Prune(ctx, p.what, *p.since, limit)
 			return err
 		}); err != nil {

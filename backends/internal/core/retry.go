@@ -26,17 +26,7 @@ var ErrAgain = errors.New("a row changed while the transaction looked at it")
 
 // Write runs f in a transaction until that is committed, or certainly is not.
 func (s *Store) Write(ctx context.Context, o TxOptions, f func(ctx context.Context, tx Tx) error) error {
-	return s.Again(ctx, func(ctx context.Context) error {
-		tx, err := s.driver.Begin(ctx, o)
-		if err != nil {
-			return err
-		}
-		if err := f(ctx, tx); err != nil {
-			tx.Rollback(ctx, err)
-			return err
-		}
-		return tx.Commit(ctx)
-	})
+	return s.Again(ctx, func(ctx context.Context) error { return s.driver.Transact(ctx, o, f) })
 }
 
 // read runs f on one state of the database.
