@@ -8,35 +8,10 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var _ backends.Adopter = (*Store)(nil)
-
-// CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
-	var res backends.Results
-	err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) error {
-		b := b
-		b.Writes = slices.Clone(b.Writes) // Before may add some
-		if also.Before != nil {
-			if err := also.Before(ctx, t, &b); err != nil {
-				return err
-			}
-		}
-		if err := t.commit(b, also.Claims, &res); err != nil {
-			return err
-		}
-		if also.After == nil {
-			return nil
-		}
-		return also.After(ctx, t, &res)
-	})
-	if err != nil {
-		return backends.Results{}, err // res may still be written to
-	}
-	return res, nil
-}
 
 // Ask implements backends.Adopter.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
@@ -88,5 +63,5 @@ func (t *tx) say(st *backends.Statement) (err error) {
 
 // Queues implements backends.Locator.
 func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
-	return batch.QueuesOfJobs(ctx, s, "INTEGER", leases)
+	return core.QueuesOfJobs(ctx, s, "INTEGER", leases)
 }

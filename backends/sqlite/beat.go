@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Beat implements backends.Backend. It writes on a connection of its own and
@@ -12,7 +12,7 @@ import (
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	var p backends.HeartbeatResult
 	err := s.write(ctx, &s.beater, s.openBeater, func(t *tx) (err error) {
-		n, end := int64(0), t.now+ms(b.Timeout)
+		n, end := int64(0), t.now+core.MS(b.Timeout)
 		switch b.Kind {
 		case backends.HeartbeatJoin:
 			n, err = t.exec(t.sql.join, int64(b.Host), b.RowName(), end)
@@ -30,7 +30,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 			lease := backends.TimeoutOf(name)
 			p.Peers = append(p.Peers, backends.Peer{
 				Host: backends.Identity(r.int(0)), Heartbeats: uint64(r.int(1)), Dead: r.int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: lease,
-				Expired: backends.Ended(batch.FromMS(r.int(2)), lease, r.int(5) != 0),
+				Expired: backends.Ended(core.FromMS(r.int(2)), lease, r.int(5) != 0),
 			})
 			return nil
 		}, t.now, int64(b.Host))

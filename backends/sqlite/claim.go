@@ -2,12 +2,12 @@ package sqlite
 
 import (
 	"cmp"
+	"context"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // claiming is one claim under way.
@@ -28,6 +28,28 @@ type candidate struct {
 	jobsLimit int64 // the job's own max_attempts; 0: none
 	lost      int64 // how often in a row its sidecar was lost with it claimed ahead
 }
+
+// StartClaims implements core.OwnClaimer. The claims are carried out at once.
+func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
+	var x claimResults
+	for _, c := range all {
+		t.do(func() error {
+			r, err := t.claim(host, c)
+			x = append(x, r)
+			return err
+		})
+	}
+	return x
+}
+
+// claimResults are core.Claims that are done.
+type claimResults []backends.ClaimResult
+
+// Finish implements core.Claims.
+func (x claimResults) Finish(context.Context) ([]backends.ClaimResult, error) { return x, nil }
+
+// Committed implements core.Claims.
+func (claimResults) Committed() {}
 
 func (t *tx) claim(host backends.Identity, c backends.Claim) (backends.ClaimResult, error) {
 	if c.MaxBytes <= 0 {
@@ -93,8 +115,8 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 			c.left -= j.size
 		}
 		j.Job = backends.Job{
-			ID: strconv.FormatInt(j.id, 10), Queue: p.Queue, Payload: r.bytes(2), Priority: int16(r.int(3)),
-			Fence: max(r.int(5)+1, c.micros), Timeout: r.duration(7), Headers: batch.ReadHeaders(r.text(8)), Key: r.text(9),
+			ID: core.ID(j.id), Queue: p.Queue, Payload: r.bytes(2), Priority: int16(r.int(3)),
+			Fence: max(r.int(5)+1, c.micros), Timeout: r.duration(7), Headers: core.ReadHeaders(r.text(8)), Key: r.text(9),
 			LastError: r.text(10), EnqueuedAt: r.time(11),
 		}
 		chosen = append(chosen, j)
@@ -136,8 +158,8 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 	if slot.Uncounted(int(j.lost), j.MaxAttempts) {
 		charged, ahead = charged-1, 1
 	}
-	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, ms(p.Backoff), ms(p.BackoffMax), positive(ms(p.RetainDone)),
-		positive(ms(p.RetainDead)), int64(slot.Token.Host), int64(slot.Token.Number), int64(c.host), positive(ms(slot.Lease)),
+	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, core.MS(p.Backoff), core.MS(p.BackoffMax), positive(core.MS(p.RetainDone)),
+		positive(core.MS(p.RetainDead)), int64(slot.Token.Host), int64(slot.Token.Number), int64(c.host), positive(core.MS(slot.Lease)),
 		deadline, earlier(after(c.now, slot.Lease), deadline), c.now, text(worker), j.id); err != nil {
 		return err
 	}
@@ -151,7 +173,7 @@ func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	if err := c.failed(j.id, j.attempts+1, backends.CauseTooLarge, message); err != nil {
 		return err
 	}
-	err := c.one(c.sql.bury, j.attempts+1, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(ms(p.RetainDead)),
+	err := c.one(c.sql.bury, j.attempts+1, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(core.MS(p.RetainDead)),
 		c.now, after(c.now, p.RetainDead), message, j.id)
 	c.res.Failed.Add(p.Queue, backends.CauseTooLarge, true)
 	if err != nil || j.Key == "" {
@@ -166,7 +188,7 @@ func after(now int64, d time.Duration) any {
 	if d <= 0 {
 		return nil
 	}
-	return now + ms(d)
+	return now + core.MS(d)
 }
 
 // earlier is the earlier of two instants, of which either may be NULL.

@@ -3,54 +3,12 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"fmt"
+	"hash/maphash"
 	"math"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
-
-// purgeBite is how many rows one transaction of a purge deletes: it must not
-// keep the beat from the write lock.
-const purgeBite = 1000
-
-// Command implements backends.Inspector. A purge, and a retry of more dead jobs
-// than a bite, are done in bites: an error after some of them leaves those done.
-func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
-	var do func(t *tx) (int64, error)
-	switch c.Kind {
-	case backends.Purge:
-		count, err = s.purge(ctx, c)
-		return count, false, err
-	case backends.Retry:
-		if c.All {
-			return s.retryAll(ctx, c)
-		}
-		do = func(t *tx) (int64, error) { return t.retry(c) }
-	case backends.Delete:
-		do = func(t *tx) (int64, error) { return t.deleteByID(c) }
-	case backends.Reclaim:
-		do = func(t *tx) (int64, error) { return t.forceRelease(c) }
-	case backends.Pause:
-		do = func(t *tx) (int64, error) {
-			_, err := t.exec(t.sql.pause, c.Queue)
-			return 0, err
-		}
-	case backends.Resume:
-		do = func(t *tx) (int64, error) { return 0, t.unpause(c.Queue) }
-	default:
-		return 0, false, fmt.Errorf("sqlite: a command of the unknown kind %d", c.Kind)
-	}
-	var n int64
-	var ready bool
-	if err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) (err error) {
-		n, err = do(t)
-		ready = len(t.freed) > 0
-		return err
-	}); err != nil {
-		return 0, false, err
-	}
-	return n, ready, nil
-}
 
 // target is a row that a command names.
 type target struct {
@@ -59,15 +17,9 @@ type target struct {
 	key   string
 }
 
-// named calls f with each row of the queue that is among the ids.
-func (t *tx) named(queue string, ids []string, f func(target) error) error {
-	seen := map[int64]bool{}
-	for _, text := range ids {
-		id, ok := number(text)
-		if !ok || seen[id] {
-			continue
-		}
-		seen[id] = true
+// each calls f with each row of the queue that is among the ids.
+func (t *tx) each(queue string, ids []int64, f func(target) error) error {
+	for _, id := range ids {
 		var found *target
 		if err := t.query(t.sql.inState, func(r row) error {
 			if r.text(0) == queue {
@@ -86,96 +38,145 @@ func (t *tx) named(queue string, ids []string, f func(target) error) error {
 	return nil
 }
 
-func (t *tx) deleteByID(c backends.Command) (n int64, err error) {
-	err = t.named(c.Queue, c.IDs, func(j target) error {
+// Delete implements core.Commander.
+func (t *tx) Delete(_ context.Context, queue string, ids []int64) (n int64, err error) {
+	err = t.each(queue, ids, func(j target) error {
 		if j.state == backends.StateClaimed {
 			return nil
 		}
 		n++
-		return t.delete(c.Queue, j)
+		return t.remove(backends.StateDeleted, queue, j.key, j.id)
 	})
 	return n, err
 }
 
-func (t *tx) delete(queue string, j target) error {
-	if j.key != "" {
-		if _, err := t.exec(t.sql.endKey, string(backends.StateDeleted), queue, j.key, j.id); err != nil {
-			return err
-		}
-	}
-	return t.one(t.sql.remove, j.id)
-}
-
-func (t *tx) forceRelease(c backends.Command) (n int64, err error) {
-	err = t.named(c.Queue, c.IDs, func(j target) error {
+// LockClaimed implements core.Commander.
+func (t *tx) LockClaimed(_ context.Context, queue string, ids []int64) (rows []*core.Row, err error) {
+	err = t.each(queue, ids, func(j target) error {
 		if j.state != backends.StateClaimed {
 			return nil
 		}
-		l, err := t.find(t.sql.claimed, j.id)
-		if err != nil || l == nil {
-			return err
+		c, err := t.find(j.id)
+		if c != nil {
+			rows = append(rows, &c.Row)
 		}
-		n++
-		return t.meet(l, l.standing().AfterRelease(backends.Release{Uncounted: true}))
+		return err
 	})
-	return n, err
+	return rows, err
 }
 
-func (t *tx) unpause(queue string) error {
+// Purge implements core.Commander.
+func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limit int64) (int64, error) {
+	ids, err := t.following(queue, state, listStart, int(limit))
+	if err != nil {
+		return 0, err
+	}
+	return t.Delete(ctx, queue, ids)
+}
+
+// Pause implements core.Commander.
+func (t *tx) Pause(_ context.Context, queue string, paused bool) (ready bool, err error) {
+	if paused {
+		_, err = t.exec(t.sql.pause, queue)
+		return false, err
+	}
 	if _, err := t.exec(t.sql.resume, queue); err != nil {
+		return false, err
+	}
+	return t.exists(t.sql.anyReady, queue)
+}
+
+// Retry implements core.Commander.
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Retried, err error) {
+	if ids == nil {
+		from, ok := after.(listPlace)
+		if !ok {
+			from = listStart
+		}
+		if ids, err = t.following(queue, backends.StateDead, from, int(limit)); err != nil || len(ids) == 0 {
+			return r, err
+		}
+		if r.Last, _, err = t.Place(ctx, backends.Peek{Queue: queue, State: backends.StateDead}, ids[len(ids)-1]); err != nil { // before it changes
+			return r, err
+		}
+	}
+	r.Seen = int64(len(ids))
+	err = t.each(queue, ids, func(j target) error {
+		if j.state != backends.StateDead {
+			return nil
+		}
+		err := t.retryOne(queue, j)
+		if errors.Is(err, backends.ErrKeyTaken) && !whole {
+			return nil
+		}
+		r.N++
+		return err
+	})
+	return r, err
+}
+
+func (t *tx) retryOne(queue string, j target) error {
+	if j.key != "" {
+		if err := t.takeKeyBack(queue, j); err != nil {
+			return err
+		}
+	}
+	position, err := t.next()
+	if err != nil {
 		return err
 	}
-	ready, err := t.exists(t.sql.anyReady, queue)
-	if ready {
-		t.free(queue)
+	return t.one(t.sql.retry, position, t.now, j.id)
+}
+
+// takeKeyBack gives a dead job that lives again its key, where no other job has it.
+func (t *tx) takeKeyBack(queue string, j target) error {
+	until, taken := t.now, false
+	if err := t.query(t.sql.findKey, func(r row) error {
+		switch {
+		case r.int(0) == j.id:
+			until = r.int(1)
+		case r.null(2) || t.now < r.int(1):
+			taken = true
+		}
+		return nil
+	}, queue, j.key); err != nil {
+		return err
 	}
+	if taken {
+		return backends.ErrKeyTaken
+	}
+	_, err := t.exec(t.sql.putKey, queue, j.key, j.id, until)
 	return err
 }
 
-// purge deletes as many rows as there were when it began, so that it ends
-// although others come.
-func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err error) {
-	if c.State == backends.StateClaimed {
-		return 0, errors.New("claimed jobs cannot be purged: release them first")
-	}
-	left := int64(0)
-	if err := s.reading(ctx, func(t *tx) error {
-		sql, ok := map[backends.State]string{
-			backends.StateReady: t.sql.countReady, backends.StateScheduled: t.sql.countScheduled,
-			backends.StateDone: t.sql.countDone, backends.StateDead: t.sql.countDead,
-		}[c.State]
-		if !ok {
-			return fmt.Errorf("no job is ever %q", c.State)
+// KeysTaken implements core.Reader.
+func (t *tx) KeysTaken(_ context.Context, queue string) (taken bool, err error) {
+	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // hashes: there may be a million
+	err = t.query(t.sql.deadKeys, func(r row) error {
+		hash := maphash.String(seed, r.text(0))
+		if taken = r.int(1) != 0 || seen[hash]; taken {
+			return errStop
 		}
-		return t.query(sql, func(r row) error {
-			left = r.int(0)
-			return nil
-		}, c.Queue, int64(math.MaxInt64))
-	}); err != nil {
-		return 0, err
-	}
-	for left > 0 {
-		var n int64
-		if err := s.write(ctx, &s.writer, s.openWriter, func(t *tx) error {
-			ids, err := t.following(c.Queue, c.State, place{begin: true, at: math.MinInt64}, int(min(left, purgeBite)))
-			if err != nil {
-				return err
-			}
-			for _, id := range ids {
-				if err := t.named(c.Queue, []string{fmt.Sprint(id)}, func(j target) error { return t.delete(c.Queue, j) }); err != nil {
-					return err
-				}
-			}
-			n = int64(len(ids))
-			return nil
-		}); err != nil {
-			return count, err
-		}
-		count += n
-		c.Progressed()
-		if left -= n; n == 0 {
-			break
-		}
-	}
-	return count, nil
+		seen[hash] = true
+		return nil
+	}, t.now, queue)
+	return taken, err
+}
+
+// Count implements core.Reader.
+func (t *tx) Count(_ context.Context, queue string, state backends.State) (int64, error) {
+	return t.count(queue, state, math.MaxInt64)
+}
+
+// count counts a queue's jobs in a state up to a limit.
+func (t *tx) count(queue string, state backends.State, limit int64) (n int64, err error) {
+	sql := map[backends.State]string{
+		backends.StateReady: t.sql.countReady, backends.StateScheduled: t.sql.countScheduled, backends.StateClaimed: t.sql.countClaimed,
+		backends.StateDone: t.sql.countDone, backends.StateDead: t.sql.countDead,
+	}[state]
+	err = t.query(sql, func(r row) error {
+		n = r.int(0)
+		return nil
+	}, queue, limit)
+	return n, err
 }

@@ -32,11 +32,8 @@ func (r Row) Text(i int) string { return r.r.text(i) }
 // Int returns the number in column i; 0 for NULL.
 func (r Row) Int(i int) int64 { return r.r.int(i) }
 
-// Bound returns a context that also ends if the Store is closed.
-func (s *Store) Bound(ctx context.Context) (context.Context, func()) { return s.bound(ctx) }
-
 // Explained returns err with its kind and what to do.
-func (s *Store) Explained(err error) error { return s.explain(err) }
+func (s *Store) Explained(err error) error { return s.withKind(err) }
 
 // ClaimStatements returns the statements that find the next job of a queue. lifo: also
 // those for a queue that is read newest first.

@@ -9,7 +9,7 @@ import (
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var errClosed = errors.New("the database handle was closed")
@@ -39,8 +39,8 @@ func ambiguous(err error) bool {
 	return true
 }
 
-// explain gives an error of SQLite its kind and says it in words that help.
-func (s *Store) explain(err error) error {
+// withKind gives an error of SQLite its kind and says it in words that help.
+func (s *Store) withKind(err error) error {
 	if err == nil || known(err) {
 		return err
 	}
@@ -72,7 +72,7 @@ func (s *Store) explain(err error) error {
 
 // known: err has its kind already.
 func known(err error) bool {
-	return batch.Known(err)
+	return core.Known(err)
 }
 
 // ended is the error of a call whose ctx is over and that changed nothing.

@@ -178,7 +178,8 @@ func TestALostSeal(t *testing.T) {
 
 func TestCountsBeyondTheExactAreKept(t *testing.T) {
 	t.Parallel()
-	s := fresh(t)
+	s, began := fresh(t), time.Now()
+	s.LocalTime = func() time.Time { return began }
 	add := func(n string) {
 		if err := exec(t, s, `WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < `+n+`)
 			INSERT INTO qsidecar_jobs (queue, position) SELECT 'q', i FROM c`); err != nil {
@@ -200,18 +201,15 @@ func TestCountsBeyondTheExactAreKept(t *testing.T) {
 	if st := stats(); st.Ready != 15_000 || !st.Approx {
 		t.Errorf("%+v, want about 15000", st)
 	}
-	aged := func(by time.Duration) { // however long this test takes
-		for k, e := range s.counts.of {
-			e.at = time.Now().Add(-by)
-			s.counts.of[k] = e
-		}
+	after := func(d time.Duration) { // however long this test takes
+		s.LocalTime = func() time.Time { return began.Add(d) }
 	}
 	add("5000")
-	aged(-time.Hour)
+	after(9 * time.Second)
 	if st := stats(); st.Ready != 15_000 || !st.Approx {
 		t.Errorf("%+v, want the count of a moment ago", st)
 	}
-	aged(estimateAge)
+	after(10 * time.Second)
 	if st := stats(); st.Ready != 20_000 {
 		t.Errorf("%+v, want a fresh count", st)
 	}

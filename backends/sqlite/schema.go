@@ -53,7 +53,7 @@ func (s *Store) untilFree(ctx context.Context, f func() error) error {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return errors.Join(s.explain(err), context.Cause(ctx))
+			return errors.Join(s.withKind(err), context.Cause(ctx))
 		}
 	}
 }

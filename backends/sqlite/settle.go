@@ -2,236 +2,307 @@ package sqlite
 
 import (
 	"context"
-	"strconv"
+	"encoding/json"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// leased is a claimed row and what becomes of it.
-type leased struct {
-	id              int64
-	queue, key      string
-	position        int64
-	readyAt         any
-	attempts, limit int64 // attempts: with this delivery, recorded or not
-	losses          int64
-	ahead           bool
-	unrecorded      int64
-	backoff         time.Duration
-	backoffMax      time.Duration
-	keep, keepDead  time.Duration // 0: not kept; for ever
-	lease           int64         // ms; 0: a session lease
-	deadline, dueAt any           // nil: none
-	lastError       any
-	owner           backends.Identity
+// Statements run when a method is called. The first error is kept for the Flush; after it
+// nothing runs.
 
-	state             backends.State // the next one
-	runAt, finishedAt any
-	expiresAt         any
-	result            []byte
+var (
+	_ core.Tx         = (*tx)(nil)
+	_ core.OwnClaimer = (*tx)(nil)
+)
+
+// Flush implements core.Tx.
+func (t *tx) Flush(context.Context) error { return t.err }
+
+// do runs f unless a statement failed before.
+func (t *tx) do(f func() error) {
+	if t.err == nil {
+		t.err = f()
+	}
 }
 
-// find reads the row that the lease is valid for; nil: there is none.
-func (t *tx) find(sql string, args ...any) (l *leased, err error) {
-	err = t.query(sql, func(r row) error {
-		l = &leased{
-			id: args[0].(int64), queue: r.text(0), key: r.text(1), position: r.int(2), readyAt: r[3],
-			attempts: r.int(4), limit: r.int(5), losses: r.int(6), backoff: r.duration(7), backoffMax: r.duration(8),
-			keep: r.duration(9), keepDead: r.duration(10), lease: r.int(11), deadline: r[12], dueAt: r[13], lastError: r[14],
-			owner: backends.Identity(r.int(15)), ahead: r.int(16) != 0, unrecorded: r.int(17),
-		}
-		if l.ahead { // whatever becomes of it, its worker had it; or the Fate takes it off again
-			l.attempts++
-		}
-		return nil
-	}, args...)
-	return l, err
+// Insert implements core.Writer.
+func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
+	for _, j := range jobs {
+		t.do(func() error { return t.insert(j) })
+	}
+	return false
 }
 
-// each calls f with the row of each valid lease and returns the other leases. With
-// an owner, a claim that belongs to another host is none.
-func (t *tx) each(leases []backends.Lease, owner backends.Identity, f func(l *leased) error) (lost []backends.Lease, err error) {
-	for _, lease := range leases {
-		var l *leased
-		if id, ok := number(lease.Job); ok {
-			l, err = t.find(t.sql.leased, id, int64(lease.Token.Host), int64(lease.Token.Number))
-		}
-		if l != nil && owner != 0 && l.owner != owner {
-			l = nil
-		}
-		if err == nil && l != nil {
-			err = f(l)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if l == nil {
-			lost = append(lost, lease)
+func (t *tx) insert(j *core.NewJob) error {
+	if j.Key != "" {
+		if taken, err := t.keyTaken(j); taken || err != nil {
+			return err
 		}
 	}
-	return lost, nil
-}
-
-// ack tries the commonest case first: a row without a key that is not kept.
-func (t *tx) ack(w backends.Ack) (lost []backends.Lease, err error) {
-	var others []backends.Lease
-	for _, lease := range w.Leases {
-		id, ok := number(lease.Job)
-		if !ok {
-			lost = append(lost, lease)
-			continue
-		}
-		n, err := t.exec(t.sql.ackPlain, id, int64(lease.Token.Host), int64(lease.Token.Number))
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			others = append(others, lease)
-		}
-	}
-	more, err := t.each(others, 0, func(l *leased) error { return t.done(l, w.Result) })
-	return append(lost, more...), err
-}
-
-func (t *tx) done(l *leased, result []byte) error {
-	if err := t.end(l, backends.StateDone); err != nil {
+	id, err := t.next()
+	if err != nil {
 		return err
 	}
-	if l.keep == 0 {
-		return t.one(t.sql.remove, l.id)
+	var headers any
+	if len(j.Headers) > 0 {
+		text, _ := json.Marshal(j.Headers) // a map of texts cannot fail
+		headers = string(text)
 	}
-	l.state, l.finishedAt, l.expiresAt, l.result = backends.StateDone, t.now, after(t.now, l.keep), result
-	return t.leave(l)
-}
-
-// end tells the key of a job that it has finished.
-func (t *tx) end(l *leased, as backends.State) error {
-	if l.key == "" {
-		return nil
+	payload := j.Payload
+	if payload == nil {
+		payload = []byte{} // nil would be NULL
 	}
-	_, err := t.exec(t.sql.endKey, string(as), l.queue, l.key, l.id)
+	state, runAt := t.when(j.NewJob)
+	err = t.one(t.sql.insert, id, j.Queue, string(state), int64(j.Priority), id, positive(int64(j.MaxAttempts)),
+		positive(core.MS(j.Timeout)), runAt, t.now, t.now, text(j.Key), headers, payload)
+	if err == nil && j.Key != "" {
+		_, err = t.exec(t.sql.putKey, j.Queue, j.Key, id, t.now+core.MS(j.KeyTTL))
+	}
+	j.Stored(id, state == backends.StateReady)
 	return err
 }
 
-func (t *tx) die(l *leased) error {
-	l.state, l.finishedAt, l.expiresAt = backends.StateDead, t.now, after(t.now, l.keepDead)
-	if err := t.end(l, backends.StateDead); err != nil {
+// when is the state that a new job begins in, and its run_at or nil.
+func (t *tx) when(j *backends.NewJob) (state backends.State, runAt any) {
+	at := t.now
+	switch {
+	case j.Delay > 0:
+		at += core.MS(j.Delay)
+	case !j.RunAt.IsZero():
+		at = ceilMilli(j.RunAt)
+	default:
+		return backends.StateReady, nil
+	}
+	if at > t.now {
+		return backends.StateScheduled, at
+	}
+	return backends.StateReady, at
+}
+
+// keyTaken reports whether the job's key is remembered, and answers for the job if it is.
+func (t *tx) keyTaken(j *core.NewJob) (taken bool, err error) {
+	var id int64
+	var state backends.State
+	err = t.query(t.sql.findKey, func(r row) error {
+		if taken = r.null(2) || t.now < r.int(1); taken {
+			id, state = r.int(0), backends.State(r.text(2))
+		}
+		return nil
+	}, j.Queue, j.Key)
+	if err != nil || !taken {
+		return taken, err
+	}
+	if state == "" {
+		state = backends.StateDeleted // unless there is a row
+		err = t.query(t.sql.stateOf, func(r row) error {
+			state = backends.State(r.text(0))
+			return nil
+		}, id)
+	}
+	j.Duplicate(id, state)
+	return true, err
+}
+
+func ceilMilli(t time.Time) int64 {
+	n := t.UnixMilli()
+	if t.After(time.UnixMilli(n)) {
+		n++
+	}
+	return n
+}
+
+// positive is n, or NULL where n says nothing.
+func positive(n int64) any {
+	if n <= 0 {
+		return nil
+	}
+	return n
+}
+
+// text is s, or NULL where it is empty.
+func text(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// duration is a number of milliseconds, or with NULL nothing.
+func (r row) duration(i int) time.Duration { return core.FromMS(r.int(i)) }
+
+// time is an instant; NULL is the zero time.
+func (r row) time(i int) time.Time {
+	if r.null(i) {
+		return time.Time{}
+	}
+	return time.UnixMilli(r.int(i)).UTC()
+}
+
+// Ack implements core.Writer. It deletes jobs that are not kept and have no key.
+func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
+	for i, l := range leases {
+		t.do(func() error {
+			n, err := t.exec(t.sql.ackPlain, l.ID, l.Host, l.Number)
+			if n > 0 {
+				ended(i)
+			}
+			return err
+		})
+	}
+	return false
+}
+
+// Deliver implements core.Writer.
+func (t *tx) Deliver(leases []core.Lease, workers []string, recorded func(i int)) {
+	for i, l := range leases {
+		t.do(func() error {
+			n, err := t.exec(t.sql.deliver, text(workers[i]), l.ID, l.Host, l.Number)
+			if n > 0 {
+				recorded(i)
+			}
+			return err
+		})
+	}
+}
+
+// claimed is a claimed row.
+type claimed struct {
+	core.Row
+	readyAt         any
+	keep, keepDead  time.Duration // 0: not kept; indefinitely
+	deadline, dueAt any           // nil: none
+	lastError       any
+	unrecorded      bool // the delivery is not recorded, or it was not once before
+}
+
+// find reads the row of a claimed job; nil: there is none.
+func (t *tx) find(id int64) (c *claimed, err error) {
+	err = t.query(t.sql.claimed, func(r row) error {
+		c = &claimed{readyAt: r[3], keep: r.duration(9), keepDead: r.duration(10), deadline: r[12], dueAt: r[13], lastError: r[14]}
+		c.Row = core.Row{
+			ID: id, Queue: r.text(0), Key: r.text(1), Position: r.int(2), Lease: r.duration(11), Owner: backends.Identity(r.int(15)),
+			Token: backends.Token{Host: backends.Identity(r.int(18)), Number: uint64(r.int(19))},
+			Kept:  c.keep > 0, HasWorker: !r.null(20), Engine: c,
+			AttemptState: backends.AttemptState{
+				Attempts: int(r.int(4)), Limit: int(r.int(5)), Losses: int(r.int(6)), Backoff: r.duration(7), BackoffMax: r.duration(8),
+				Prefetched: r.int(16) != 0, PrefetchLosses: int(r.int(17)),
+			},
+		}
+		c.unrecorded = c.Prefetched || c.PrefetchLosses > 0
+		if c.Prefetched { // the table counts recorded deliveries alone
+			c.Attempts++
+		}
+		return nil
+	}, id)
+	return c, err
+}
+
+// Lock implements core.Writer. No other transaction writes.
+func (t *tx) Lock(ids []int64, found func(*core.Row)) {
+	for _, id := range ids {
+		t.do(func() error {
+			c, err := t.find(id)
+			if c != nil {
+				found(&c.Row)
+			}
+			return err
+		})
+	}
+}
+
+// Change implements core.Writer.
+func (t *tx) Change(rows []*core.Row, changed func(*core.Row), _ func(queue string, returns int64)) {
+	for _, r := range rows {
+		t.do(func() error {
+			changed(r)
+			c := r.Engine.(*claimed)
+			switch r.Change.Kind {
+			case core.Deleted:
+				return t.remove(r.Change.State, r.Queue, r.Key, r.ID)
+			case core.Ended:
+				return t.end(c)
+			}
+			return t.renew(c)
+		})
+	}
+}
+
+// remove deletes a job. Its key remembers how it ended.
+func (t *tx) remove(as backends.State, queue, key string, id int64) error {
+	if err := t.endKey(as, queue, key, id); err != nil {
 		return err
 	}
-	return t.leave(l)
+	return t.one(t.sql.remove, id)
 }
 
-// leave writes what became of a claimed row.
-func (t *tx) leave(l *leased) error {
-	if l.state == backends.StateReady {
-		t.free(l.queue)
+func (t *tx) endKey(as backends.State, queue, key string, id int64) error {
+	if key == "" {
+		return nil
 	}
-	var result any // a nil []byte must be NULL
-	if l.result != nil {
-		result = l.result
-	}
-	return t.one(t.sql.leave, string(l.state), l.position, l.readyAt, l.runAt, l.attempts, l.losses, l.unrecorded,
-		l.lastError, l.finishedAt, l.expiresAt, result, l.id)
+	_, err := t.exec(t.sql.endKey, string(as), queue, key, id)
+	return err
 }
 
-// failed keeps a failure; the row's last_error is the caller's.
+// end writes a row whose claim ended.
+func (t *tx) end(c *claimed) (err error) {
+	x := &c.Change
+	var runAt, finishedAt, expiresAt, result any // a nil []byte must be NULL
+	if x.Result != nil {
+		result = x.Result
+	}
+	if x.Cause != "" {
+		c.lastError = x.Message
+		if err := t.failed(c.ID, int64(x.Attempts), x.Cause, x.Message); err != nil {
+			return err
+		}
+	}
+	switch x.State {
+	case backends.StateScheduled:
+		runAt = t.now + core.MS(x.Delay)
+	case backends.StateReady:
+		if !x.SamePosition {
+			c.readyAt = t.now
+			if c.Position, err = t.next(); err != nil {
+				return err
+			}
+		}
+	case backends.StateDone:
+		finishedAt, expiresAt = t.now, after(t.now, c.keep)
+	case backends.StateDead:
+		finishedAt, expiresAt = t.now, after(t.now, c.keepDead)
+	}
+	if finishedAt != nil {
+		if err := t.endKey(x.State, c.Queue, c.Key, c.ID); err != nil {
+			return err
+		}
+	}
+	return t.one(t.sql.leave, string(x.State), c.Position, c.readyAt, runAt, x.Attempts, x.Losses, x.PrefetchLosses,
+		c.lastError, finishedAt, expiresAt, result, c.ID)
+}
+
+// failed records a failure; the row's last_error is the caller's.
 func (t *tx) failed(id, attempt int64, cause backends.Cause, message string) error {
 	_, err := t.exec(t.sql.fail, id, attempt, string(cause), message, t.now)
 	return err
 }
 
-// meet makes a job's fate come true.
-func (t *tx) meet(l *leased, f backends.Disposition) (err error) {
-	l.attempts, l.losses, l.unrecorded = int64(f.Attempts), int64(f.Losses), int64(f.PrefetchLosses)
-	if f.Cause != "" {
-		l.lastError = f.Message
-		if err := t.failed(l.id, l.attempts, f.Cause, f.Message); err != nil {
-			return err
-		}
-	}
-	switch l.state = f.State; {
-	case f.State == backends.StateDead:
-		return t.die(l)
-	case f.State == backends.StateScheduled:
-		l.runAt = t.now + ms(f.Delay)
-	case !f.SamePosition:
-		l.readyAt = t.now
-		if l.position, err = t.next(); err != nil {
-			return err
-		}
-	}
-	return t.leave(l)
-}
-
-// fall is meet for a job that is counted.
-func (t *tx) fall(l *leased, f backends.Disposition, cause backends.Cause, count *backends.FailedCounts) error {
-	err := t.meet(l, f)
-	count.Add(l.queue, cause, f.State == backends.StateDead)
-	return err
-}
-
-func (l *leased) standing() backends.AttemptState {
-	return backends.AttemptState{
-		Attempts: int(l.attempts), Limit: int(l.limit), Losses: int(l.losses), Backoff: l.backoff, BackoffMax: l.backoffMax,
-		Prefetched: l.ahead, PrefetchLosses: int(l.unrecorded),
-	}
-}
-
-// deliver records that jobs were handed out; twice is once.
-func (t *tx) deliver(handed []backends.Delivery) (lost []backends.Lease, err error) {
-	for _, h := range handed {
-		id, ok := number(h.Lease.Job)
-		n := int64(0)
-		if ok {
-			n, err = t.exec(t.sql.deliver, text(h.Worker), id, int64(h.Lease.Token.Host), int64(h.Lease.Token.Number))
-		}
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			lost = append(lost, h.Lease)
-		}
-	}
-	return lost, nil
-}
-
-func (t *tx) extend(l *leased, e backends.Extend) (err error) {
-	if l.ahead || l.unrecorded > 0 { // its worker has it
-		if err := t.one(t.sql.record, l.id); err != nil {
+// renew writes a row whose claim goes on.
+func (t *tx) renew(c *claimed) error {
+	x := &c.Change
+	if c.unrecorded {
+		if err := t.one(t.sql.record, c.ID); err != nil {
 			return err
 		}
 	}
 	switch {
-	case e.Bind != 0:
-		err = t.one(t.sql.bind, int64(e.Bind), text(e.Worker), l.id)
-	case e.Lease > 0:
-		err = t.one(t.sql.renew, ms(e.Lease), earlier(after(t.now, e.Lease), l.deadline), l.id)
-	case l.lease > 0:
-		err = t.one(t.sql.renew, l.lease, earlier(t.now+l.lease, l.deadline), l.id)
+	case x.NewDue && x.Lease == 0:
+		return t.one(t.sql.bind, int64(x.Owner), text(x.Worker), c.ID)
+	case x.NewDue:
+		return t.one(t.sql.renew, core.MS(x.Lease), earlier(after(t.now, x.Lease), c.deadline), c.ID)
+	case x.SetWorker:
+		return t.one(t.sql.setWorker, x.Worker, c.ID)
 	}
-	return err
-}
-
-// Held implements backends.Backend.
-func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
-	var held []backends.ClaimedJob
-	from, _ := number(after) // what is no id has everything after it
-	err := s.reading(ctx, func(t *tx) error {
-		return t.query(t.sql.held, func(r row) error {
-			held = append(held, backends.ClaimedJob{
-				Lease: backends.Lease{
-					Job:   strconv.FormatInt(r.int(0), 10),
-					Token: backends.Token{Host: backends.Identity(r.int(1)), Number: uint64(r.int(2))},
-				},
-				Queue: r.text(3),
-				Timed: !r.null(4),
-			})
-			return nil
-		}, int64(host), from, limit)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return held, nil
+	return nil
 }

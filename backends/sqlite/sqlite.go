@@ -21,6 +21,7 @@ import (
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Options say which database to open.
@@ -44,7 +45,8 @@ type Options struct {
 // Store is an open database. It is a backends.Backend, a backends.Inspector and
 // a backends.Examiner.
 type Store struct {
-	meter    backends.Meter
+	core.Store
+
 	path     string
 	file     fs.FileInfo // which file was opened
 	log      *slog.Logger
@@ -53,8 +55,6 @@ type Store struct {
 	handle   int64 // names this Store in qsidecar_commits
 	sql      *statements
 
-	life    context.Context // ends with Close
-	end     context.CancelCauseFunc
 	gate    gate    // who writes; guards the next four
 	writer  *conn   // nil: to be opened
 	beater  *conn   // nil: to be opened
@@ -65,10 +65,14 @@ type Store struct {
 	closing sync.Once
 	closed  error
 
-	counts estimates
-	fault  atomic.Pointer[func(before bool) error] // tests lose commits with it
-	waits  atomic.Pointer[func()]                  // tests learn by it that another program's lock is waited for
+	fault atomic.Pointer[func(before bool) error] // tests lose commits with it
+	waits atomic.Pointer[func()]                  // tests learn by it that another program's lock is waited for
 }
+
+// access is how the core uses a Store.
+type access struct{ *Store }
+
+var _ core.Driver = access{}
 
 var _ interface {
 	backends.Backend
@@ -93,7 +97,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.life, s.end = context.WithCancelCause(context.Background())
+	s.Init(access{s}, path, s.log)
 	s.read.init(path)
 	if s.sql, err = render(managed); err != nil {
 		return nil, err
@@ -102,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return s, nil
 	}
 	if err := s.migrate(ctx); err != nil {
-		return nil, errors.Join(s.explain(err), s.Close())
+		return nil, errors.Join(s.withKind(err), s.Close())
 	}
 	return s, nil
 }
@@ -127,7 +131,7 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) shut() error {
-	s.end(backends.Unavailable(fmt.Errorf("%s: %w", filepath.Base(s.path), errClosed)))
+	s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", filepath.Base(s.path), errClosed)))
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	err := s.read.close(ctx)
@@ -142,13 +146,6 @@ func (s *Store) shut() error {
 		}
 	}
 	return err
-}
-
-// bound is ctx, ending also when the Store is closed.
-func (s *Store) bound(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
-	return ctx, func() { stop(); cancel(nil) }
 }
 
 // openWriter opens the connection that commits, and makes sure that its commits last.

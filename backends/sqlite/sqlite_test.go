@@ -8,11 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Queues are counted by pages, however few jobs a test has.
-func init() { batch.PageRows = 7 }
+func init() { core.PageRows = 7 }
 
 func open(t testing.TB, path string) *Store {
 	t.Helper()

@@ -152,7 +152,7 @@ func claimStatements(r func(string) string) claimSQL {
 
 // settleSQL ends or renews claims.
 type settleSQL struct {
-	ackPlain, leased, claimed, leave, remove, fail, renew, bind, deliver, record, held string
+	ackPlain, claimed, leave, remove, fail, renew, bind, deliver, setWorker, record, held string
 }
 
 func settleStatements(r func(string) string) settleSQL {
@@ -160,14 +160,9 @@ func settleStatements(r func(string) string) settleSQL {
 		ackPlain: r(`DELETE
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ? AND {keep_ms} IS NULL AND {key} IS NULL`),
-		leased: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
-				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner},
-				{ahead}, {unrecorded}
-			FROM {jobs}
-			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ?`),
 		claimed: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
 				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner},
-				{ahead}, {unrecorded}
+				{ahead}, {unrecorded}, {token_host}, {token_number}, {worker}
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed}`),
 		leave: r(`UPDATE {jobs}
@@ -186,7 +181,8 @@ func settleStatements(r func(string) string) settleSQL {
 		deliver: r(`UPDATE {jobs}
 			SET {attempts} = {attempts} + {ahead}, {ahead} = 0, {unrecorded} = 0, {worker} = coalesce({worker}, ?)
 			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ?`),
-		record: r(`UPDATE {jobs} SET {attempts} = {attempts} + {ahead}, {ahead} = 0, {unrecorded} = 0 WHERE {id} = ?`),
+		setWorker: r(`UPDATE {jobs} SET {worker} = ? WHERE {id} = ?`),
+		record:    r(`UPDATE {jobs} SET {attempts} = {attempts} + {ahead}, {ahead} = 0, {unrecorded} = 0 WHERE {id} = ?`),
 		held: r(`SELECT {id}, {token_host}, {token_number}, {queue}, {lease_ms}
 			FROM {jobs} {@owned}
 			WHERE {state} = {=claimed} AND {owner} = ? AND {id} > ?
@@ -323,7 +319,7 @@ func inspectStatements(r func(string) string) inspectSQL {
 			FROM {jobs} {@finished}
 			WHERE {finished_at} IS NOT NULL AND {state} = {=dead} AND {queue} = ? AND ({finished_at}, {id}) > (?, ?)
 			ORDER BY {finished_at}, {id} LIMIT ?`),
-		size: r(`SELECT ` + bytesOf + ` + coalesce(octet_length({result}), 0) FROM {jobs} WHERE {id} = ?`),
+		size: r(`SELECT ` + bytesOf + ` + coalesce(octet_length({result}), 0) FROM {jobs} WHERE {id} = ? AND {queue} = ?`),
 		view: r(`SELECT {queue}, {state}, CAST({payload} AS BLOB), {priority}, {attempts}, coalesce({claim_max},
 				{max_attempts}), {enqueued_at}, {run_at}, {claimed_at}, {finished_at}, {worker}, {key}, {headers}, {result},
 				{last_error}

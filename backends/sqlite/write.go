@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // tx is a transaction under way.
@@ -22,7 +22,7 @@ type tx struct {
 	micros int64
 	seq    int64 // the last id or position given; -1: not yet asked for
 	moved  bool  // seq must be written back
-	freed  []string
+	err    error // of a core.Tx's statement
 }
 
 func (t *tx) exec(sql string, args ...any) (int64, error) {
@@ -76,14 +76,6 @@ func (t *tx) next() (int64, error) {
 	return t.seq, nil
 }
 
-// free notes that a job of the queue became ready.
-func (t *tx) free(queue string) {
-	if slices.Contains(t.freed, queue) {
-		return
-	}
-	t.freed = append(t.freed, queue)
-}
-
 // The phases of a write: it may be abandoned until its COMMIT begins.
 const (
 	running int32 = iota
@@ -99,7 +91,7 @@ const syncGrace = 200 * time.Millisecond
 // makes it durable. The write goes on in a goroutine of its own where ctx ends
 // while the disk hangs: the gate stays shut until it is through.
 func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error), f func(t *tx) error) error {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	if err := s.gate.acquire(ctx, c == &s.beater); err != nil {
 		return ended(ctx, "waiting for the write before")
@@ -109,13 +101,13 @@ func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error),
 	go func() {
 		began := time.Now()
 		err := s.transact(ctx, c, open, &phase, f)
-		s.meter.RoundTrip(began)
+		s.Meter.RoundTrip(began)
 		s.gate.release()
 		result <- err
 	}()
 	select {
 	case err := <-result:
-		return s.explain(err)
+		return s.withKind(err)
 	case <-ctx.Done():
 	}
 	if phase.CompareAndSwap(running, abandoned) {
@@ -125,14 +117,56 @@ func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error),
 	defer timer.Stop()
 	select {
 	case err := <-result:
-		return s.explain(err)
+		return s.withKind(err)
 	case <-timer.C:
 		return backends.ErrUnknownOutcome
 	}
 }
 
+// Transact implements core.Driver.
+func (d access) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
+	return d.write(ctx, &d.writer, d.openWriter, func(t *tx) error {
+		if o.Sidecar != 0 {
+			alive, err := t.exists(t.sql.hostAlive, int64(o.Sidecar))
+			if err != nil {
+				return err
+			}
+			if !alive {
+				return backends.ErrEvicted
+			}
+		}
+		if err := f(ctx, t); err != nil {
+			return err
+		}
+		return t.err
+	})
+}
+
+// Read implements core.Driver.
+func (d access) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
+	return d.reading(ctx, func(t *tx) error { return f(ctx, t) })
+}
+
+// Retry implements core.Driver. A transaction waits for the lock before it begins, and has
+// no reason to fail that goes away.
+func (access) Retry(context.Context, error) (again bool, cause int, wait time.Duration) {
+	return false, backends.RetryOther, 0
+}
+
+// WithKind implements core.Driver.
+func (d access) WithKind(err error) error { return d.withKind(err) }
+
+// FromServer implements core.Driver.
+func (access) FromServer(err error) bool { return code(err) != 0 }
+
+// Traits implements core.Driver.
+func (access) Traits() core.Traits { return core.Traits{FastDeliver: true} }
+
+// MadeReady implements core.Driver. SQLite has no notifications.
+func (access) MadeReady([]string) {}
+
 // Usage implements backends.Metered: a trip is a transaction.
-func (s *Store) Usage() backends.Usage { return s.meter.Usage() }
+func (s *Store) Usage() backends.Usage { return s.Meter.Usage() }
 
 // transact is the inside of write, under the gate.
 func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, error), phase *atomic.Int32, f func(t *tx) error) (err error) {
@@ -301,18 +335,18 @@ func (s *Store) look(ctx context.Context) (happened bool, err error) {
 
 // reading runs f on one state of the database, beside all writers.
 func (s *Store) reading(ctx context.Context, f func(t *tx) error) (err error) {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.read.get(ctx)
 	if err != nil {
-		return s.explain(err)
+		return s.withKind(err)
 	}
 	defer func() {
 		if e := s.read.put(c, err != nil); e != nil {
 			s.log.Warn("closing a connection that read", "path", s.path, "error", e)
 		}
 	}()
-	defer s.meter.RoundTrip(time.Now())
+	defer s.Meter.RoundTrip(time.Now())
 	now := s.now()
 	t := &tx{c: c, ctx: ctx, sql: s.sql, now: now.UnixMilli(), micros: now.UnixMicro(), seq: -1}
 	t.alive = func() error {
@@ -329,5 +363,5 @@ func (s *Store) reading(ctx context.Context, f func(t *tx) error) (err error) {
 	if e := t.alive(); err != nil && e != nil {
 		return e // an interrupted statement says less
 	}
-	return s.explain(err)
+	return s.withKind(err)
 }

@@ -29,9 +29,9 @@ const (
 	maxEstimates = 10_000
 )
 
-// Fill replaces the counts of s that reached the limit, by what is known of them
-// or else by what count says.
-func (e *Estimates) Fill(s *backends.QueueStats, count func(state backends.State) (int64, error)) error {
+// Fill replaces the counts of s that reached the limit by younger estimates, or by what
+// count returns.
+func (e *Estimates) Fill(now time.Time, s *backends.QueueStats, count func(state backends.State) (int64, error)) error {
 	for state, n := range Counts(s) {
 		if *n <= backends.StatsExact {
 			continue
@@ -41,11 +41,10 @@ func (e *Estimates) Fill(s *backends.QueueStats, count func(state backends.State
 		e.mu.Lock()
 		known, ok := e.of[c]
 		e.mu.Unlock()
-		if ok && time.Since(known.at) < estimateAge {
+		if ok && now.Sub(known.at) < estimateAge {
 			*n = known.n
 			continue
 		}
-		at := time.Now()
 		var err error
 		if *n, err = count(state); err != nil {
 			return err
@@ -54,7 +53,7 @@ func (e *Estimates) Fill(s *backends.QueueStats, count func(state backends.State
 		if e.of == nil || len(e.of) >= maxEstimates {
 			e.of = map[counted]estimate{}
 		}
-		e.of[c] = estimate{n: *n, at: at}
+		e.of[c] = estimate{n: *n, at: now}
 		e.mu.Unlock()
 	}
 	return nil

@@ -18,7 +18,7 @@ func (s *Store) Stats(ctx context.Context, queue string) (all []backends.QueueSt
 			return err
 		}
 		for i := range all {
-			if err := s.estimates.Fill(&all[i], func(state backends.State) (int64, error) { return r.Count(ctx, all[i].Queue, state) }); err != nil {
+			if err := s.estimates.Fill(s.LocalTime(), &all[i], func(state backends.State) (int64, error) { return r.Count(ctx, all[i].Queue, state) }); err != nil {
 				return err
 			}
 		}

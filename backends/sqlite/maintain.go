@@ -1,0 +1,242 @@
+package sqlite
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// Look implements core.Driver.
+func (d access) Look(ctx context.Context, q core.Question) (o core.Due, err error) {
+	err = d.reading(ctx, func(t *tx) error {
+		o = core.Due{At: time.UnixMilli(t.now), Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}
+		if o.RunAt, err = t.first(t.sql.scheduled, 2); err != nil {
+			return err
+		}
+		if o.DueAt, err = t.first(t.sql.due, 1); err != nil {
+			return err
+		}
+		if err := t.lookForLost(&o); err != nil {
+			return err
+		}
+		if q.Prune {
+			if o.Jobs, err = t.first(t.sql.expired, 2, t.now); err != nil {
+				return err
+			}
+			if o.Keys, err = t.first(t.sql.expiredKeys, 2, t.now); err != nil {
+				return err
+			}
+			if err := t.query(t.sql.never, func(r row) error { o.Never = r.int(0); return nil }); err != nil {
+				return err
+			}
+		}
+		for i, queue := range q.Waiting {
+			if o.Ready[i], err = t.exists(t.sql.anyReady, queue); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return o, err
+}
+
+// first is the instant in a column of a query's first row; nil: there is none.
+func (t *tx) first(sql string, column int, args ...any) (at *time.Time, err error) {
+	err = t.query(sql, func(r row) error {
+		when := time.UnixMilli(r.int(column))
+		at = &when
+		return nil
+	}, append(args, 1)...)
+	return at, err
+}
+
+// lookForLost finds the owners of claims that are not alive. It steps through the owners,
+// of which there are as many as sidecars, not through the rows.
+func (t *tx) lookForLost(o *core.Due) (err error) {
+	for from, more := int64(math.MinInt64), true; more; {
+		owner, found := int64(0), false
+		if err := t.query(t.sql.nextOwner, func(r row) error {
+			owner, found = r.int(0), true
+			return nil
+		}, from); err != nil {
+			return err
+		}
+		if !found {
+			break
+		}
+		if owner != 0 {
+			alive, err := t.exists(t.sql.lives, owner)
+			if err != nil {
+				return err
+			}
+			if !alive {
+				o.Lost = append(o.Lost, owner)
+			}
+		}
+		from, more = owner+1, owner < math.MaxInt64
+	}
+	o.Dead, err = t.exists(t.sql.deadHosts)
+	return err
+}
+
+// rows collects what a query finds before anything is changed under it.
+func (t *tx) rows(sql string, keep func(r row) bool, args ...any) (found []row, err error) {
+	err = t.query(sql, func(r row) error {
+		if !keep(r) {
+			return errStop
+		}
+		found = append(found, slices.Clone(r))
+		return nil
+	}, args...)
+	return found, err
+}
+
+// Promote implements core.Maintainer.
+func (t *tx) Promote(_ context.Context, _ core.Due, limit int, promoted func(queue string)) (seen int, err error) {
+	due, err := t.rows(t.sql.scheduled, func(r row) bool { return r.int(2) <= t.now }, limit)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range due {
+		position, err := t.next()
+		if err != nil {
+			return 0, err
+		}
+		if err := t.one(t.sql.promote, position, t.now, r.int(0)); err != nil {
+			return 0, err
+		}
+		promoted(r.text(1))
+	}
+	return len(due), nil
+}
+
+// LockDue implements core.Maintainer.
+func (t *tx) LockDue(_ context.Context, _ core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	due, err := t.rows(t.sql.due, func(r row) bool { return r.int(1) <= t.now }, limit)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, r := range due {
+		c, err := t.find(r.int(0))
+		if err != nil {
+			return nil, 0, err
+		}
+		if c == nil {
+			continue
+		}
+		c.Cause = backends.CauseLeaseEnded
+		if !r.null(2) && r.int(2) <= r.int(1) {
+			c.Cause = backends.CauseTimedOut
+		}
+		rows = append(rows, &c.Row)
+	}
+	return rows, len(due), nil
+}
+
+// LockLost implements core.Maintainer.
+func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	for _, owner := range d.Lost {
+		alive, err := t.exists(t.sql.lives, owner) // it may have joined since
+		if err != nil || alive {
+			return rows, seen, err
+		}
+		found, err := t.rows(t.sql.owned, func(row) bool { return true }, owner, limit-seen)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, r := range found {
+			if !r.null(1) {
+				if err := t.one(t.sql.disown, r.int(0)); err != nil {
+					return nil, 0, err
+				}
+				continue
+			}
+			c, err := t.find(r.int(0))
+			if err != nil {
+				return nil, 0, err
+			}
+			if c != nil {
+				c.Cause = backends.CauseSidecarLost
+				rows = append(rows, &c.Row)
+			}
+		}
+		if seen += len(found); seen >= limit {
+			break
+		}
+	}
+	return rows, seen, nil
+}
+
+// MarkDead implements core.Maintainer.
+func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
+	for _, s := range suspects {
+		if _, err := t.exec(t.sql.giveUp, int64(s.Host), int64(s.Heartbeats), t.now, t.now+core.MS(s.Timeout)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Forget implements core.Maintainer.
+func (t *tx) Forget(context.Context, core.Due) error {
+	dead, err := t.rows(t.sql.deadHosts, func(row) bool { return true })
+	if err != nil {
+		return err
+	}
+	for _, r := range dead {
+		owns, err := t.exists(t.sql.owned, r.int(0), 1)
+		if err == nil && !owns {
+			_, err = t.exec(t.sql.forget, r.int(0))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Prune implements core.Maintainer. It begins at the first entry: no old snapshot keeps
+// entries that are gone.
+func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, limit int) (deleted, found int, last time.Time, err error) {
+	sql := t.sql.expired
+	if what == core.PruneKeys {
+		sql = t.sql.expiredKeys
+	}
+	rows, err := t.rows(sql, func(row) bool { return true }, t.now, limit)
+	if err != nil {
+		return 0, 0, last, err
+	}
+	for _, r := range rows {
+		if what == core.PruneKeys {
+			_, err = t.exec(t.sql.dropKey, r.text(0), r.text(1))
+		} else {
+			err = t.one(t.sql.remove, r.int(0))
+		}
+		if err != nil {
+			return 0, 0, last, err
+		}
+	}
+	return len(rows), len(rows), last, nil
+}
+
+// numberAge is how long the number of a Store that commits no more is kept.
+const numberAge = 7 * 24 * time.Hour
+
+// Tidy implements core.Tidier. It deletes old numbers of commits.
+func (d access) Tidy(ctx context.Context, _ int) error {
+	var old bool
+	if err := d.reading(ctx, func(t *tx) (err error) {
+		old, err = t.exists(t.sql.oldMarked, t.now-numberAge.Milliseconds())
+		return err
+	}); err != nil || !old {
+		return err
+	}
+	return d.write(ctx, &d.writer, d.openWriter, func(t *tx) error {
+		_, err := t.exec(t.sql.oldMarks, t.now-numberAge.Milliseconds())
+		return err
+	})
+}
