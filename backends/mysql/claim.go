@@ -64,9 +64,9 @@ type ready struct {
 
 // queuesState is what the tables beside the jobs said last.
 type queuesState struct {
-	micros  int64 // the clock of positions
-	paused  map[string]bool
-	returns map[string]int64
+	micros  int64            // the clock of positions
+	paused  map[string]bool  // by queue, as of its last look
+	returns map[string]int64 // the same
 }
 
 // claims are the claims of one core.
@@ -76,6 +76,7 @@ type claims struct {
 	host   backends.Identity
 	all    []*claiming
 	queues []string // of all claims, each once
+	locked bool     // their rows, if the server has no SKIP LOCKED
 	end    queuesState
 }
 
@@ -87,7 +88,7 @@ func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Clai
 }
 
 func (t *tx) newClaims(host backends.Identity, all []backends.Claim) *claims {
-	k := &claims{s: t.s, tx: t, host: host, queues: t.o.Queues}
+	k := &claims{s: t.s, tx: t, host: host, queues: t.o.Queues, end: queuesState{paused: map[string]bool{}, returns: map[string]int64{}}}
 	for _, c := range all {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
 		k.all = append(k.all, &claiming{Claim: c, s: k.s, host: host, left: c.MaxBytes,
@@ -97,32 +98,35 @@ func (t *tx) newClaims(host backends.Identity, all []backends.Claim) *claims {
 }
 
 // ask queues a statement for each claim that can go on: what an earlier one may take from
-// its queue must be taken first.
+// its queue must be taken first. A claim of many queues needs as many rounds, so a round
+// costs what its own queues do.
 func (k *claims) ask() {
-	t, queues := k.tx, k.queues
-	var before []string
-	asking := false
-	for _, c := range k.all {
+	t := k.tx
+	if !k.locked && t.s.sql.skip == "" && len(k.all) > 0 {
+		k.locked = true
+		t.takeTurns(k.queues)
+	}
+	before := map[string]bool{}
+	var asked []any
+	for i, c := range k.all {
 		if c.done {
 			continue
 		}
-		mine := c.names()
-		if !slices.ContainsFunc(mine, func(q string) bool { return slices.Contains(before, q) }) {
-			if !asking && t.s.sql.skip == "" {
-				t.takeTurns(queues)
-			}
-			asking = true
+		mine := c.Queues[c.at:]
+		if !slices.ContainsFunc(mine, func(p backends.Policy) bool { return before[p.Queue] }) {
+			q := mine[0].Queue
+			asked = append(asked, q)
+			k.end.returns[q], k.end.paused[q] = 0, false
 			c.ask(t)
 		}
-		before = append(before, mine...)
+		if i < len(k.all)-1 {
+			for _, p := range mine {
+				before[p.Queue] = true
+			}
+		}
 	}
-	if !asking {
+	if len(asked) == 0 {
 		return
-	}
-	k.end.paused, k.end.returns = map[string]bool{}, map[string]int64{}
-	args := make([]any, len(queues))
-	for i, q := range queues {
-		args[i] = q
 	}
 	alive := false
 	t.query(func(r *result) error {
@@ -140,8 +144,8 @@ func (k *claims) ask() {
 			}
 		}
 	}, "SELECT "+t.s.sql.clock+", "+position+", h.host, q.queue, q.returns, q.paused FROM qsidecar_meta AS m "+
-		"LEFT JOIN qsidecar_hosts AS h ON h.host = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+marks(len(queues))+") WHERE m.one = 1",
-		append([]any{int64(k.host)}, args...)...)
+		"LEFT JOIN qsidecar_hosts AS h ON h.host = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+marks(len(asked))+") WHERE m.one = 1",
+		append([]any{int64(k.host)}, asked...)...)
 }
 
 // takeTurns lets one transaction at a time claim from a queue, where the server
@@ -153,13 +157,6 @@ func (t *tx) takeTurns(queues []string) {
 	for _, q := range queues {
 		t.add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns", q)
 	}
-}
-
-func (c *claiming) names() (queues []string) {
-	for _, p := range c.Queues[c.at:] {
-		queues = append(queues, p.Queue)
-	}
-	return queues
 }
 
 // Finish implements core.Claims. The claims take what they locked, and ask again where they

@@ -33,13 +33,19 @@ func crowded(t *testing.T, m *testserver.MySQL) (*Store, string) {
 // reads is how many rows the server read, one after the other or by a key, for f on one connection.
 func reads(t *testing.T, s *Store, f func(tx *tx)) (n int64) {
 	t.Helper()
+	return grown(t, s, "Handler_read%", f)
+}
+
+// grown is by how much the session's counters of those names grow with f on one connection.
+func grown(t *testing.T, s *Store, names string, f func(tx *tx)) (n int64) {
+	t.Helper()
 	c, l, err := s.take(t.Context(), &s.pool)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.pool.put(c, l)
 	count := func() (n int64) {
-		if err := c.query(t.Context(), "SHOW SESSION STATUS LIKE 'Handler_read%'", nil, []func(r *result) error{func(r *result) error {
+		if err := c.query(t.Context(), "SHOW SESSION STATUS LIKE '"+names+"'", nil, []func(r *result) error{func(r *result) error {
 			for {
 				ok, err := r.next()
 				if !ok {
@@ -140,6 +146,32 @@ func TestPlans(t *testing.T) {
 		must(t, m, name, "ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes, ADD INDEX qsidecar_lanes (lane, id)")
 		if faults, err := claimFaults(backends.Policy{Queue: "q"}); err != nil || !strings.Contains(fmt.Sprint(faults), "filesort") {
 			t.Errorf("with another index: %v, %v; want a filesort", faults, err)
+		}
+	})
+}
+
+// TestCostOfManyQueues: what a claim of many queues sends grows with their number, and no faster.
+func TestCostOfManyQueues(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, _ := crowded(t, m)
+		cost := func(n int) int64 {
+			return grown(t, s, "Bytes_received", func(tx *tx) {
+				b := claimOf(1, 1, 1)
+				queue := b.Claims[0].Queues[0]
+				b.Claims[0].Queues = nil
+				for i := range n {
+					queue.Queue = fmt.Sprintf("none%d", i)
+					b.Claims[0].Queues = append(b.Claims[0].Queues, queue)
+				}
+				k := s.NewCommit(b, backends.TxHooks{})
+				tx.o, tx.ctx = k.Options(), t.Context()
+				if err := k.Run(t.Context(), tx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if few, many := cost(30), cost(300); many > 15*few {
+			t.Errorf("a claim of 300 empty queues sends %d bytes, one of 30 sends %d", many, few)
 		}
 	})
 }
