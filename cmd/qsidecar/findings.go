@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // tellChecked writes to stdout what check found. The errors of the config are
@@ -63,7 +64,7 @@ func (a *app) tellDatabase(d checked) error {
 	case d.usage != nil:
 		b.WriteString(": not looked at")
 	case problems > 0:
-		fmt.Fprintf(&b, ": %s", plural(int64(problems), "problem"))
+		fmt.Fprintf(&b, ": %s", textfmt.Plural(int64(problems), "problem"))
 	case advice > 0:
 		fmt.Fprintf(&b, ": ok, with advice (%d)", advice)
 	default:

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // The leaves of the config. Each reads its text; the error says what is right.
@@ -17,12 +19,12 @@ import (
 type duration time.Duration
 
 func (d *duration) parse(s string) error {
-	v, err := parseDuration(s)
+	v, err := textfmt.ParseDuration(s)
 	*d = duration(v)
 	return err
 }
 
-func (d duration) String() string { return durationText(time.Duration(d)) }
+func (d duration) String() string { return textfmt.FormatDuration(time.Duration(d)) }
 
 // retention is a duration or `forever`.
 type retention time.Duration

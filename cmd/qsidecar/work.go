@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -159,7 +160,7 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 		return usagef("--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}
 	if f.program, err = exec.LookPath(f.command[0]); err != nil {
-		return usagef("%s cannot be run: %w; no job was claimed", f.command[0], rootCause(err))
+		return usagef("%s cannot be run: %w; no job was claimed", f.command[0], textfmt.RootCause(err))
 	}
 	return nil
 }

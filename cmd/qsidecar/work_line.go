@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -277,7 +278,7 @@ func verdictOf(a answer, job protocol.Job, limits protocol.Limits) (verdict, err
 	case protocol.OpNack:
 		v.why = "nack"
 		if req.Error != "" {
-			v.why = cell(req.Error, 200)
+			v.why = textfmt.OneLine(req.Error, 200)
 		}
 	default:
 		return verdict{}, fmt.Errorf(`its answer is %q, and must be an ack or a nack`, req.Op)

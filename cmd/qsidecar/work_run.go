@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -142,7 +143,7 @@ func (w *worker) deadline() (late <-chan time.Time, stop func()) {
 }
 
 func (w *worker) tooLate(p *process) verdict {
-	return failed(fmt.Sprintf("it took longer than %s (--timeout) and was stopped", durationText(w.flags.timeout.d)), p.stderr.text())
+	return failed(fmt.Sprintf("it took longer than %s (--timeout) and was stopped", textfmt.FormatDuration(w.flags.timeout.d)), p.stderr.text())
 }
 
 // graceAfter is how long a command has to end, after what ended ctx.
@@ -179,15 +180,15 @@ func (w *worker) notStarted(err error) verdict {
 		return failed("the payload is too large for an argument: work it without --payload-arg", "")
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE),
 		errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ETXTBSY):
-		v := notNow(fmt.Sprintf("%s could not be started just now: %v", w.flags.command[0], rootCause(err)))
+		v := notNow(fmt.Sprintf("%s could not be started just now: %v", w.flags.command[0], textfmt.RootCause(err)))
 		v.pause = time.Second // this host has no room for more: other jobs would fare no better
 		return v
 	case errors.Is(err, syscall.ENOEXEC):
-		return cannot(fmt.Errorf("%s cannot be run: %w: does a script lack its first line, #!/bin/sh?", w.flags.command[0], rootCause(err)))
+		return cannot(fmt.Errorf("%s cannot be run: %w: does a script lack its first line, #!/bin/sh?", w.flags.command[0], textfmt.RootCause(err)))
 	case errors.Is(err, syscall.ENOENT):
 		return cannot(fmt.Errorf("%s cannot be run: it, or the interpreter that its first line names, is not there", w.flags.command[0]))
 	}
-	return cannot(fmt.Errorf("%s cannot be run: %w", w.flags.command[0], rootCause(err)))
+	return cannot(fmt.Errorf("%s cannot be run: %w", w.flags.command[0], textfmt.RootCause(err)))
 }
 
 // payloadFile writes a payload to a file of its own.

@@ -13,6 +13,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // yamlDecoder fills a struct from a YAML file, strictly, and collects every
@@ -366,7 +368,7 @@ func (d *yamlDecoder) err() error {
 	lines := strings.Split(d.src, "\n")
 	var b strings.Builder
 	var each []string
-	fmt.Fprintf(&b, "%s has %s", d.name, plural(int64(len(d.problems)), "error"))
+	fmt.Fprintf(&b, "%s has %s", d.name, textfmt.Plural(int64(len(d.problems)), "error"))
 	for _, p := range d.problems {
 		text := masked(unexpanded(p.text, d.expanded))
 		if p.line < 1 || p.line > len(lines) {
@@ -383,11 +385,4 @@ func (d *yamlDecoder) err() error {
 		}
 	}
 	return &configError{each, b.String()}
-}
-
-func plural(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

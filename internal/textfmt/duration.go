@@ -1,4 +1,4 @@
-package main
+package textfmt
 
 import (
 	"errors"
@@ -14,9 +14,9 @@ var units = map[string]time.Duration{
 	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
 }
 
-// parseDuration reads 500ms, 10s, 5m, 2h, 7d and sums such as 1h30m. A bare
-// number is refused, except 0: nobody knows its unit.
-func parseDuration(s string) (time.Duration, error) {
+// ParseDuration reads 500ms, 10s, 5m, 2h, 7d and sums such as 1h30m. It rejects a
+// number without a unit, except 0.
+func ParseDuration(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
 	}
@@ -44,8 +44,8 @@ func parseDuration(s string) (time.Duration, error) {
 	return sum, nil
 }
 
-// durationText is the shortest form that parseDuration reads back.
-func durationText(d time.Duration) string {
+// FormatDuration returns the shortest form that ParseDuration reads as d.
+func FormatDuration(d time.Duration) string {
 	for _, u := range []string{"d", "h", "m", "s"} {
 		if d > 0 && d%units[u] == 0 {
 			return strconv.FormatInt(int64(d/units[u]), 10) + u
@@ -56,31 +56,3 @@ func durationText(d time.Duration) string {
 	}
 	return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
 }
-
-// durationFlag is a duration as a flag (pflag.Value), with its range.
-type durationFlag struct {
-	d        time.Duration
-	set      bool
-	min, max time.Duration
-}
-
-func (f *durationFlag) Set(s string) error {
-	d, err := parseDuration(s)
-	if err != nil {
-		return err
-	}
-	if d < f.min || d > f.max {
-		return fmt.Errorf("%s is outside %s to %s", s, durationText(f.min), durationText(f.max))
-	}
-	f.d, f.set = d, true
-	return nil
-}
-
-func (f *durationFlag) String() string {
-	if !f.set && f.d == 0 {
-		return ""
-	}
-	return durationText(f.d)
-}
-
-func (f *durationFlag) Type() string { return "duration" }
