@@ -16,10 +16,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/internal/worker"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == guardName { // this program starts itself beside a worker
+	if len(os.Args) > 1 && os.Args[1] == worker.GuardCommand { // this program starts itself beside a worker
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	pipeTimeout = testwait.Limit

@@ -1,4 +1,4 @@
-package main
+package worker
 
 import (
 	"bufio"
@@ -10,35 +10,21 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-
-	"github.com/spf13/cobra"
 )
 
-// guardName is the hidden command that a worker starts beside itself.
-const guardName = "work-guard"
+// GuardCommand is the hidden command of this program that runs RunGuard.
+const GuardCommand = "work-guard"
 
-func (a *app) guardCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: guardName, Hidden: true, Args: takes(0, 0, ""),
-		Short: "End the commands of a `qsidecar work` that was killed (it starts this itself)",
-		Long: `Kill the process groups that stdin names as lines of NUMBER, and has not taken back as
--NUMBER, when it ends. "qsidecar work" starts this beside itself.
-
-Exit codes: 0 done, 1 a line or a kill failed, 2 wrong arguments.`,
-		RunE: func(*cobra.Command, []string) error { return standGuard(a.in) },
-	}
-}
-
-// standGuard reads the process groups that a worker has, as lines of group and -group,
+// RunGuard reads the process groups that a worker has, as lines of group and -group,
 // until the worker closes its end, or is killed: then it kills those that are left.
 // PDEATHSIG alone would reach a command, and nothing that the command had started.
-func standGuard(in io.Reader) error {
+func RunGuard(in io.Reader) error {
 	groups := make(map[int]bool)
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		n, err := strconv.Atoi(lines.Text())
 		if err != nil || n >= -1 && n <= 1 { // kill takes 0 and -1 for groups that are not meant here
-			return fmt.Errorf("%s: %q names no process group", guardName, lines.Text())
+			return fmt.Errorf("%s: %q names no process group", GuardCommand, lines.Text())
 		}
 		if n > 0 {
 			groups[n] = true
@@ -49,7 +35,7 @@ func standGuard(in io.Reader) error {
 	var failed error
 	for g := range groups {
 		if err := syscall.Kill(-g, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			failed = errors.Join(failed, fmt.Errorf("%s: killing the process group %d: %w", guardName, g, err))
+			failed = errors.Join(failed, fmt.Errorf("%s: killing the process group %d: %w", GuardCommand, g, err))
 		}
 	}
 	return errors.Join(lines.Err(), failed)
@@ -76,7 +62,7 @@ func startGuard(lost func(error)) (*guard, error) {
 		return nil, fmt.Errorf("the guard's pipe: %w", err)
 	}
 	defer func() { _ = its.Close() }() // the guard has its own
-	cmd := exec.Command(self, guardName)
+	cmd := exec.Command(self, GuardCommand)
 	cmd.Stdin, cmd.Dir, cmd.Env = its, "/", []string{} // which may hold secrets
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

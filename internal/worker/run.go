@@ -1,14 +1,16 @@
-package main
+package worker
 
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +18,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
+
+// ExitSnooze is EX_TEMPFAIL of sysexits.h, with which a command says *not now*.
+const ExitSnooze = 75
 
 // verdict is what becomes of a job that was worked.
 type verdict struct {
@@ -61,22 +66,22 @@ type runner interface {
 }
 
 // oneShot runs a command for each job.
-type oneShot struct{ w *worker }
+type oneShot struct{ w *Worker }
 
 func (r oneShot) close() {}
 
 func (r oneShot) run(ctx context.Context, job protocol.Job) verdict {
 	w := r.w
-	args := w.flags.command[1:]
+	args := w.opts.Command[1:]
 	env := w.environment(job)
 	feed := false
 	switch {
-	case w.flags.payloadArg:
+	case w.opts.PayloadArg:
 		if bytes.IndexByte(job.Payload, 0) >= 0 {
 			return failed("the payload has a NUL byte, which no argument can hold: work it without --payload-arg", "")
 		}
 		args = append(slices.Clip(args), string(job.Payload))
-	case w.flags.payloadFile:
+	case w.opts.PayloadFile:
 		path, err := w.payloadFile(job.Payload)
 		if err != nil {
 			return cannot(err)
@@ -87,12 +92,12 @@ func (r oneShot) run(ctx context.Context, job protocol.Job) verdict {
 	default:
 		feed = true
 	}
-	cmd := exec.Command(w.flags.program, args...)
-	cmd.Args[0] = w.flags.command[0]
+	cmd := exec.Command(w.opts.Program, args...)
+	cmd.Args[0] = w.opts.Command[0]
 	cmd.Env = env
 	out := w.out
 	result := &capped{most: int(w.client.Server().MaxPayload)}
-	if w.flags.result {
+	if w.opts.Result {
 		out = result
 	}
 	p := newProcess(cmd, w.errOut)
@@ -107,7 +112,7 @@ func (r oneShot) run(ctx context.Context, job protocol.Job) verdict {
 	if !over {
 		v = w.judge(p)
 	}
-	if w.flags.result && v.why == "" && v.settle != nil {
+	if w.opts.Result && v.why == "" && v.settle != nil {
 		if result.size > result.most {
 			return failed(fmt.Sprintf("it wrote %d bytes, and a result has %d at most", result.size, result.most), "")
 		}
@@ -118,14 +123,14 @@ func (r oneShot) run(ctx context.Context, job protocol.Job) verdict {
 
 // watch waits until the command exits, and ends it when its time is over or ctx
 // is: then it says what is to be said.
-func (w *worker) watch(ctx context.Context, p *process) (v verdict, over bool) {
+func (w *Worker) watch(ctx context.Context, p *process) (v verdict, over bool) {
 	late, stop := w.deadline()
 	defer stop()
 	select {
 	case <-p.exited:
 		return verdict{}, false
 	case <-late:
-		p.stop(w.flags.killAfter.d)
+		p.stop(w.opts.KillAfter)
 		return w.tooLate(p), true
 	case <-ctx.Done():
 		p.stop(w.graceAfter(ctx))
@@ -134,65 +139,65 @@ func (w *worker) watch(ctx context.Context, p *process) (v verdict, over bool) {
 }
 
 // deadline tells when a job's time is over: never, without --timeout.
-func (w *worker) deadline() (late <-chan time.Time, stop func()) {
-	if !w.flags.timeout.set {
+func (w *Worker) deadline() (late <-chan time.Time, stop func()) {
+	if w.opts.Timeout == 0 {
 		return nil, func() {}
 	}
-	t := time.NewTimer(w.flags.timeout.d)
+	t := time.NewTimer(w.opts.Timeout)
 	return t.C, func() { t.Stop() }
 }
 
-func (w *worker) tooLate(p *process) verdict {
-	return failed(fmt.Sprintf("it took longer than %s (--timeout) and was stopped", textfmt.FormatDuration(w.flags.timeout.d)), p.stderr.text())
+func (w *Worker) tooLate(p *process) verdict {
+	return failed(fmt.Sprintf("it took longer than %s (--timeout) and was stopped", textfmt.FormatDuration(w.opts.Timeout)), p.stderr.text())
 }
 
 // graceAfter is how long a command has to end, after what ended ctx.
-func (w *worker) graceAfter(ctx context.Context) time.Duration {
-	if errors.Is(context.Cause(ctx), errInterrupted) {
-		return 0
+func (w *Worker) graceAfter(ctx context.Context) time.Duration {
+	if errors.Is(context.Cause(ctx), errJobLost) {
+		return w.opts.KillAfter
 	}
-	return w.flags.killAfter.d
+	return 0
 }
 
 // judge says what the end of a command means for its job.
-func (w *worker) judge(p *process) verdict {
+func (w *Worker) judge(p *process) verdict {
 	code := p.cmd.ProcessState.ExitCode()
 	switch code {
 	case 0:
 		return done()
-	case exitNotNow:
+	case ExitSnooze:
 		v := notNow(fmt.Sprintf("not now (%s)", p.ending()))
-		if w.flags.snoozeDelay.set {
-			v.settle.DelayMS = protocol.Some(w.flags.snoozeDelay.d.Milliseconds())
+		if w.opts.SnoozeDelay != nil {
+			v.settle.DelayMS = protocol.Some(w.opts.SnoozeDelay.Milliseconds())
 		}
 		return v
 	}
 	v := failed(p.ending(), p.stderr.text())
-	v.settle.Dead = w.flags.isDead(code)
+	v.settle.Dead = slices.Contains(w.opts.DeadOn, code)
 	return v
 }
 
 // notStarted says what it means that a command could not be started: mostly that
 // none will.
-func (w *worker) notStarted(err error) verdict {
+func (w *Worker) notStarted(err error) verdict {
 	switch {
 	case errors.Is(err, syscall.E2BIG):
 		return failed("the payload is too large for an argument: work it without --payload-arg", "")
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE),
 		errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ETXTBSY):
-		v := notNow(fmt.Sprintf("%s could not be started just now: %v", w.flags.command[0], textfmt.RootCause(err)))
+		v := notNow(fmt.Sprintf("%s could not be started just now: %v", w.opts.Command[0], textfmt.RootCause(err)))
 		v.pause = time.Second // this host has no room for more: other jobs would fare no better
 		return v
 	case errors.Is(err, syscall.ENOEXEC):
-		return cannot(fmt.Errorf("%s cannot be run: %w: does a script lack its first line, #!/bin/sh?", w.flags.command[0], textfmt.RootCause(err)))
+		return cannot(fmt.Errorf("%s cannot be run: %w: does a script lack its first line, #!/bin/sh?", w.opts.Command[0], textfmt.RootCause(err)))
 	case errors.Is(err, syscall.ENOENT):
-		return cannot(fmt.Errorf("%s cannot be run: it, or the interpreter that its first line names, is not there", w.flags.command[0]))
+		return cannot(fmt.Errorf("%s cannot be run: it, or the interpreter that its first line names, is not there", w.opts.Command[0]))
 	}
-	return cannot(fmt.Errorf("%s cannot be run: %w", w.flags.command[0], textfmt.RootCause(err)))
+	return cannot(fmt.Errorf("%s cannot be run: %w", w.opts.Command[0], textfmt.RootCause(err)))
 }
 
 // payloadFile writes a payload to a file of its own.
-func (w *worker) payloadFile(payload []byte) (string, error) {
+func (w *Worker) payloadFile(payload []byte) (string, error) {
 	f, err := os.CreateTemp(w.dir, "payload-")
 	if err != nil {
 		return "", fmt.Errorf("the payload's file: %w", err)
@@ -206,9 +211,9 @@ func (w *worker) payloadFile(payload []byte) (string, error) {
 }
 
 // environment is what a command gets for one job.
-func (w *worker) environment(job protocol.Job) []string {
+func (w *Worker) environment(job protocol.Job) []string {
 	env := w.commonEnvironment()
-	for _, v := range jobVariables(job) {
+	for _, v := range JobVariables(job) {
 		env = append(env, "QSIDECAR_"+v[0]+"="+v[1])
 	}
 	for name, value := range job.Headers {
@@ -226,7 +231,7 @@ func (w *worker) environment(job protocol.Job) []string {
 // commonEnvironment is ours, without what another job may have left there, the trace in
 // which this worker was started, and the database's address, which may hold a password and
 // is the sidecar's alone; and with the sidecar's socket.
-func (w *worker) commonEnvironment() []string {
+func (w *Worker) commonEnvironment() []string {
 	var env []string
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
@@ -244,6 +249,32 @@ func (w *worker) commonEnvironment() []string {
 		socket = abs
 	}
 	return append(env, "QSIDECAR_SOCKET="+socket)
+}
+
+// JobVariables are what an environment tells of a job, beside lease and payload.
+// The names lack their QSIDECAR_.
+func JobVariables(j protocol.Job) [][2]string {
+	headers := "{}"
+	if len(j.Headers) > 0 {
+		var buf bytes.Buffer
+		e := json.NewEncoder(&buf)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(j.Headers); err != nil {
+			panic(err) // a map of strings
+		}
+		headers = strings.TrimSpace(buf.String())
+	}
+	return [][2]string{
+		{"JOB", j.ID},
+		{"QUEUE", j.Queue},
+		{"ATTEMPT", strconv.FormatInt(j.Attempt, 10)},
+		{"MAX_ATTEMPTS", strconv.FormatInt(j.MaxAttempts, 10)},
+		{"FENCE", strconv.FormatInt(j.Fence, 10)},
+		{"PRIORITY", strconv.FormatInt(j.Priority, 10)},
+		{"KEY", j.Key},
+		{"HEADERS", headers},
+		{"LAST_ERROR", strings.ReplaceAll(j.LastError, "\x00", "")},
+	}
 }
 
 // serviceManagers are the variables by which a service manager talks with the process that

@@ -1,4 +1,4 @@
-package main
+package worker
 
 import (
 	"bufio"
@@ -27,7 +27,7 @@ const (
 
 // lineRunner works jobs by one command that reads them line by line.
 type lineRunner struct {
-	w        *worker
+	w        *Worker
 	command  *process // nil: none runs
 	began    time.Time
 	answers  chan answer
@@ -123,7 +123,7 @@ func (r *lineRunner) await(ctx context.Context, job protocol.Job) (verdict, bool
 			}
 			v, err := verdictOf(a, job, protocol.NewLimits(int(w.client.Server().MaxFrame)))
 			if err != nil { // what follows may answer another job
-				r.stop(w.flags.killAfter.d)
+				r.stop(w.opts.KillAfter)
 				return failed(err.Error(), p.stderr.text()), true
 			}
 			r.answered = true
@@ -137,7 +137,7 @@ func (r *lineRunner) await(ctx context.Context, job protocol.Job) (verdict, bool
 			if exited == nil {
 				return r.ended()
 			}
-			r.stop(w.flags.killAfter.d)
+			r.stop(w.opts.KillAfter)
 			return w.tooLate(p), true
 		case <-ctx.Done():
 			r.stop(w.graceAfter(ctx))
@@ -154,7 +154,7 @@ func (r *lineRunner) ended() (verdict, bool) {
 	select {
 	case <-p.exited:
 	case <-soon.C: // it closed its stdout: no answer can come
-		r.stop(r.w.flags.killAfter.d)
+		r.stop(r.w.opts.KillAfter)
 		return failed("it closed its stdout without an answer", p.stderr.text()), true
 	}
 	r.gone()
@@ -170,13 +170,13 @@ func (r *lineRunner) ready(ctx context.Context) (verdict, bool) {
 		select {
 		case a := <-r.answers: // it ended between two jobs, or speaks without being asked
 			if !errors.Is(a.err, io.EOF) {
-				r.w.say("%s wrote a line that no job had asked for, and is started anew: %.100q", r.w.flags.command[0], a.line)
+				r.w.say("%s wrote a line that no job had asked for, and is started anew: %.100q", r.w.opts.Command[0], a.line)
 			}
 		case <-r.command.exited:
 		default:
 			return verdict{}, true
 		}
-		r.stop(r.w.flags.killAfter.d)
+		r.stop(r.w.opts.KillAfter)
 	}
 	if r.short > 0 {
 		rest(ctx, min(linePauseFirst<<min(r.short-1, 10), linePauseMost))
@@ -185,8 +185,8 @@ func (r *lineRunner) ready(ctx context.Context) (verdict, bool) {
 		}
 	}
 	w := r.w
-	cmd := exec.Command(w.flags.program, w.flags.command[1:]...)
-	cmd.Args[0] = w.flags.command[0]
+	cmd := exec.Command(w.opts.Program, w.opts.Command[1:]...)
+	cmd.Args[0] = w.opts.Command[0]
 	cmd.Env = w.commonEnvironment()
 	p := newProcess(cmd, w.errOut)
 	r.answers, r.leave = make(chan answer), make(chan struct{})
@@ -222,28 +222,26 @@ func (r *lineRunner) close() {
 		return
 	}
 	_ = r.command.stdin.Close() // a pipe
-	late := time.NewTimer(r.w.flags.killAfter.d)
+	late := time.NewTimer(r.w.opts.KillAfter)
 	defer late.Stop()
 	select {
 	case <-r.command.exited:
 		r.gone()
 	case <-late.C:
-		r.stop(r.w.flags.killAfter.d)
+		r.stop(r.w.opts.KillAfter)
 	}
 }
 
 // jobLine is a job as the wire shows it, without its lease, and a newline.
 func jobLine(job protocol.Job) ([]byte, error) {
-	fields, err := wireFields(&protocol.Reply{OK: true, Jobs: []protocol.Job{job}})
-	if err != nil {
-		return nil, err
+	var reply struct {
+		Jobs []map[string]json.RawMessage `json:"jobs"`
 	}
-	var jobs []map[string]json.RawMessage
-	if err := json.Unmarshal(fields["jobs"], &jobs); err != nil {
+	if err := json.Unmarshal(protocol.JSON.AppendReply(nil, &protocol.Reply{OK: true, Jobs: []protocol.Job{job}}), &reply); err != nil {
 		return nil, fmt.Errorf("writing the job as JSON: %w", err)
 	}
-	delete(jobs[0], "lease")
-	line, err := json.Marshal(jobs[0])
+	delete(reply.Jobs[0], "lease")
+	line, err := json.Marshal(reply.Jobs[0])
 	if err != nil {
 		return nil, fmt.Errorf("writing the job as JSON: %w", err)
 	}
