@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 // awaited stands for a database that could not be reached when the sidecar started: what
@@ -30,8 +31,8 @@ func newAwaited(c *config, name string, why error, first *attempt) *awaited {
 	a := &awaited{last: new(atomic.Pointer[error]), first: new(atomic.Pointer[attempt])}
 	a.last.Store(&why)
 	a.first.Store(first)
-	if u, err := parseDatabaseURL(c.Databases[name].URL); err == nil {
-		a.About.Engine = u.name
+	if u, err := engines.ParseURL(c.Databases[name].URL); err == nil {
+		a.About.Engine = u.Name
 	}
 	a.About.Address = "not reached yet"
 	a.Why = func() error { return *a.last.Load() }
@@ -50,12 +51,6 @@ func (a *awaited) Close() error {
 		return nil // it was to end
 	}
 	return t.b.Close()
-}
-
-// inFile reports whether the database is a file of this host: that is there or is not.
-func (c *config) inFile(name string) bool {
-	u, err := parseDatabaseURL(c.Databases[name].URL)
-	return err == nil && u.file
 }
 
 // attempt is a database that is being opened.

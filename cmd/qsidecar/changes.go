@@ -6,8 +6,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-
-	"github.com/qsidecar/qsidecar/backends"
 )
 
 // changesOf tells what is different in two configs, by the keys of the file. A
@@ -219,5 +217,3 @@ func (c *config) openedBy(name string) (string, error) {
 	}
 	return strings.Join(all, " "), nil
 }
-
-var _ backends.Backend = (*openDB)(nil)

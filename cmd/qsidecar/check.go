@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +21,7 @@ import (
 const checkTimeout = time.Minute
 
 func (a *app) checkCommand() *cobra.Command {
-	s := setup{once: true}
+	in := Input{Once: true}
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -49,10 +48,10 @@ arguments or config.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, _, stop := a.interruptible(cmd.Context())
 			defer stop()
-			return a.check(ctx, s, strict)
+			return a.check(ctx, a.input(in), strict)
 		},
 	}
-	s.flags(cmd)
+	inputFlags(cmd, &in)
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where there is advice, too")
 	return a.jsonFlag(cmd)
 }
@@ -74,8 +73,8 @@ func (c checked) count(g backends.Severity) (n int) {
 	return n
 }
 
-func (a *app) check(ctx context.Context, s setup, strict bool) error {
-	c, usage := a.config(s)
+func (a *app) check(ctx context.Context, in Input, strict bool) error {
+	c, usage := in.Load()
 	if usage != nil {
 		c.keepUsable(usage)
 	}
@@ -91,9 +90,9 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	}
 	var host checked
 	if usage == nil {
-		host.findings = c.examineHost()
+		host.findings = examineHost(&c)
 	}
-	if err := a.tellChecked(s, c, all, host, usage); err != nil {
+	if err := a.tellChecked(in.File, c, all, host, usage); err != nil {
 		return err
 	}
 	if usage != nil {
@@ -105,20 +104,6 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 		}
 	}
 	return nil
-}
-
-// keepUsable leaves what can be looked at in a config that has errors: its databases without
-// any, and in those the tables of queues without any.
-func (c *config) keepUsable(usage error) {
-	for name, d := range c.Databases {
-		d.check("", func(string, string, ...any) { delete(c.Databases, name) })
-	}
-	maps.DeleteFunc(c.Queues, func(name string, q queueConfig) bool {
-		return !q.adopts() || slices.ContainsFunc(configProblems(usage), func(text string) bool {
-			return strings.Contains(text, "queues."+name+".") || strings.Contains(text, "queues."+name+":")
-		})
-	})
-	c.Log = defaultConfig().Log
 }
 
 // examineAll looks at all databases at once. What it returns is in the order of
@@ -150,7 +135,7 @@ func (c *checked) examine(ctx context.Context, all *config, queues []backends.Po
 	var found backends.Findings
 	defer func() { c.findings = found }()
 	b, err := openDatabase(ctx, all, c.name, true, log)
-	if _, ok := errors.AsType[*usageError](err); ok {
+	if _, ok := errors.AsType[*Error](err); ok {
 		c.usage = fmt.Errorf("databases.%s: %w", c.name, err)
 		return
 	}
@@ -158,7 +143,7 @@ func (c *checked) examine(ctx context.Context, all *config, queues []backends.Po
 		found.AddError("server", err.Error(), "see that the server runs and lets this host in, and that the url and the password are right")
 		return
 	}
-	b, adopts := all.lookAdopted(ctx, c.name, b)
+	b, adopts := lookAdopted(ctx, all, c.name, b)
 	if e, ok := b.(backends.Examiner); !ok {
 		found.AddInfo("server", "this engine cannot be examined")
 	} else if found, err = e.Examine(ctx, queues); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // examineHost looks at what of the config is this host's, and makes nothing: the places of
 // the sockets, and who can reach the admin's.
-func (c *config) examineHost() (found backends.Findings) {
+func examineHost(c *config) (found backends.Findings) {
 	places := make([]string, 0, len(c.Listen)+1)
 	for _, l := range c.Listen {
 		places = append(places, l.Socket)

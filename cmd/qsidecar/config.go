@@ -2,16 +2,20 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/engines"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -125,11 +129,13 @@ type logConfig struct {
 // schemaName is what a schema may be called without quotes.
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 
+const defaultSchema = "qsidecar"
+
 const defaultMode = fileMode(bridge.DefaultSocketMode)
 
 func newListen() listenConfig { return listenConfig{Mode: defaultMode} }
 func newDatabase() databaseConfig {
-	return databaseConfig{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, MaxHeld: adopted.DefaultMaxHeld, Schema: "qsidecar", Notify: true}
+	return databaseConfig{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, MaxHeld: adopted.DefaultMaxHeld, Schema: defaultSchema, Notify: true}
 }
 
 // defaultConfig is the config of a file that says nothing: the places are filled
@@ -180,12 +186,46 @@ func (c *config) fill(socket, database string) {
 	}
 }
 
+// Error says what is wrong with a config, or with the flags and the environment that name one.
+type Error struct{ Err error }
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf makes an Error.
+func Errorf(format string, args ...any) error { return &Error{fmt.Errorf(format, args...)} }
+
+// inDatabase says of which database an error is, where there are several.
+func (c *config) inDatabase(name string, err error) error {
+	if len(c.Databases) == 1 {
+		return err
+	}
+	return fmt.Errorf("databases.%s: %w", name, err)
+}
+
+// password is what the password_file holds; empty: there is none. In a file there must be
+// one: whoever writes it in place empties it first, and some servers let in without.
+func (d databaseConfig) password() (string, error) {
+	if d.PasswordFile == "" {
+		return "", nil
+	}
+	secret, err := readFile(d.PasswordFile)
+	if err != nil {
+		return "", Errorf("the database's password_file cannot be read: %w", err)
+	}
+	word := strings.TrimRight(string(secret), "\r\n")
+	if word == "" {
+		return "", Errorf("the database's password_file: %s is empty: write the password into it, or leave password_file out", d.PasswordFile)
+	}
+	return word, nil
+}
+
 // loadConfig reads a config file. The error shows everything that is wrong, with
 // line and column; the config is then what could be read of it.
-func loadConfig(path string, read reading, env func(string) (string, bool)) (config, error) {
+func loadConfig(path string, read func(string) ([]byte, error), env func(string) (string, bool)) (config, error) {
 	src, err := read(path)
 	if err != nil {
-		return config{}, usagef("the config file cannot be read: %w", err)
+		return config{}, Errorf("the config file cannot be read: %w", err)
 	}
 	return parseConfig(path, src, env)
 }
@@ -196,7 +236,7 @@ func parseConfig(name string, src []byte, env func(string) (string, bool)) (conf
 	d.decode(&c)
 	c.check(d.bad)
 	if err := d.err(); err != nil {
-		return c, &usageError{err}
+		return c, &Error{err}
 	}
 	return c, nil
 }
@@ -251,9 +291,9 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 func (d databaseConfig) check(path string, bad func(path, format string, args ...any)) {
 	if d.URL == "" {
 		bad(path, "url is missing, for example sqlite:/var/lib/qsidecar/qsidecar.db")
-	} else if u, err := parseDatabaseURL(d.URL); err != nil {
+	} else if u, err := engines.ParseURL(d.URL); err != nil {
 		bad(path+".url", "%v", err)
-	} else if u.file && d.PasswordFile != "" {
+	} else if u.File && d.PasswordFile != "" {
 		bad(path+".password_file", "an SQLite file has none: leave it out")
 	}
 	if d.MaxConnections < 4 || d.MaxConnections > 1000 {
@@ -329,7 +369,6 @@ func set[T any](to, from *T) {
 // options are the bridge's, over open databases.
 func (c *config) options(open map[string]backends.Backend) bridge.Options {
 	o := bridge.Options{
-		Server:       "qsidecar/" + programVersion().Number,
 		Databases:    make(map[string]bridge.Database),
 		Queues:       make(map[string]bridge.Queue),
 		MaxFrame:     int(c.MaxFrame),
@@ -374,4 +413,41 @@ func orNegative(d time.Duration) time.Duration {
 		return -1
 	}
 	return d
+}
+
+// keepUsable leaves what can be looked at in a config that has errors: its databases without
+// any, and in those the tables of queues without any.
+func (c *config) keepUsable(usage error) {
+	for name, d := range c.Databases {
+		d.check("", func(string, string, ...any) { delete(c.Databases, name) })
+	}
+	maps.DeleteFunc(c.Queues, func(name string, q queueConfig) bool {
+		return !q.adopts() || slices.ContainsFunc(configProblems(usage), func(text string) bool {
+			return strings.Contains(text, "queues."+name+".") || strings.Contains(text, "queues."+name+":")
+		})
+	})
+	c.Log = defaultConfig().Log
+}
+
+// configProblems are the single errors of a config.
+func configProblems(err error) (texts []string) {
+	var file *configError
+	switch joined, ok := err.(interface{ Unwrap() []error }); {
+	case err == nil:
+		return nil
+	case ok:
+		for _, e := range joined.Unwrap() {
+			texts = append(texts, configProblems(e)...)
+		}
+		return texts
+	case errors.As(err, &file):
+		return file.each
+	}
+	return []string{err.Error()}
+}
+
+// inFile reports whether the database is a file of this host: that is there or is not.
+func (c *config) inFile(name string) bool {
+	u, err := engines.ParseURL(c.Databases[name].URL)
+	return err == nil && u.File
 }

@@ -89,13 +89,14 @@ func exitCode(err error) int {
 	var (
 		code  *codeError
 		usage *usageError
+		wrong *Error
 		wire  *protocol.Error
 		dial  *qsidecar.DialError
 	)
 	switch {
 	case errors.As(err, &code):
 		return code.code
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &wrong):
 		return exitUsage
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted

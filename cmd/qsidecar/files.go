@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,24 +17,27 @@ const (
 	maxFile = 16 << 20
 )
 
-// pipeTimeout is how long what comes through a pipe may take. Tests make it longer.
-var pipeTimeout = 10 * time.Second
-
-// reading is readFile or readOnce.
-type reading func(path string) ([]byte, error)
+// pipeTimeout is how long what comes through a pipe may take.
+const pipeTimeout = 10 * time.Second
 
 // readFile reads a config, or a file with a secret, of at most 16 MiB, which may be read again
 // at each reload. So it waits for no other process: what is no regular file is refused. A
 // symbolic link is followed.
-func readFile(path string) ([]byte, error) { return readWhole(path, false) }
+func readFile(path string) ([]byte, error) { return readWhole(path, 0) }
 
-// readOnce is readFile for what is not read again: that may come through a pipe, as a
+// readFile is the function readFile. With Once a file may come through a pipe, as a
 // shell's <(…) and its /dev/stdin are. A pipe that is empty is an error, and so is one that
 // does not end within 10 seconds.
-func readOnce(path string) ([]byte, error) { return readWhole(path, true) }
+func (in Input) readFile(path string) ([]byte, error) {
+	if !in.Once {
+		return readFile(path)
+	}
+	return readWhole(path, cmp.Or(in.PipeTimeout, pipeTimeout))
+}
 
-func readWhole(path string, pipes bool) (text []byte, err error) {
-	f, err := openFile(path, pipes)
+// readWhole reads a pipe too, within that time; 0: it does not.
+func readWhole(path string, pipes time.Duration) (text []byte, err error) {
+	f, err := openFile(path, pipes > 0)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +47,7 @@ func readWhole(path string, pipes bool) (text []byte, err error) {
 		return nil, err
 	}
 	if info.Mode()&fs.ModeNamedPipe != 0 {
-		text, err = readPipe(f, pipeTimeout)
+		text, err = readPipe(f, pipes)
 	} else {
 		text, err = readAtMost(f)
 	}

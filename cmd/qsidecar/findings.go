@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,12 +13,12 @@ import (
 
 // tellChecked writes to stdout what check found. The errors of the config are
 // there only as JSON: for people they go to stderr.
-func (a *app) tellChecked(s setup, c config, all []checked, host checked, usage error) error {
+func (a *app) tellChecked(file string, c config, all []checked, host checked, usage error) error {
 	if a.json {
 		return a.tellLines(append([]checked{host}, all...), usage)
 	}
-	if s.config != "" && usage == nil {
-		if err := a.say("config %s: ok", s.config); err != nil {
+	if file != "" && usage == nil {
+		if err := a.say("config %s: ok", file); err != nil {
 			return err
 		}
 	}
@@ -118,21 +117,4 @@ func (a *app) tellLines(all []checked, usage error) error {
 		}
 	}
 	return nil
-}
-
-// configProblems are the single errors of a config.
-func configProblems(err error) (texts []string) {
-	var file *configError
-	switch joined, ok := err.(interface{ Unwrap() []error }); {
-	case err == nil:
-		return nil
-	case ok:
-		for _, e := range joined.Unwrap() {
-			texts = append(texts, configProblems(e)...)
-		}
-		return texts
-	case errors.As(err, &file):
-		return file.each
-	}
-	return []string{err.Error()}
 }

@@ -20,9 +20,8 @@ import (
 
 // instance is a sidecar that runs, and the config that it runs by.
 type instance struct {
-	setup setup
-	read  func(setup) (config, error)
-	ready func(socket string) error // makes the place of a socket
+	input Input
+	load  func() (config, error)
 	log   *slog.Logger
 	logs  *logSettings
 	b     *bridge.Bridge
@@ -36,8 +35,8 @@ type instance struct {
 
 	mu      sync.Mutex // not held while databases open
 	config  config
-	sources sources
-	refused sources            // what the files had when they were not taken last
+	sources Snapshot
+	refused Snapshot           // what the files had when they were not taken last
 	open    map[string]*openDB // by name
 	under   *loading           // the reload under way; nil: none
 
@@ -69,11 +68,11 @@ func (p *instance) start(ctx context.Context) (err error) {
 	}
 	p.logs.set(c.Log)
 	for _, l := range c.Listen {
-		if err := p.ready(l.Socket); err != nil {
+		if err := p.input.MakeSocketDir(l.Socket); err != nil {
 			return err
 		}
 	}
-	p.admin = newAdmin(p.registry(), p.ready, p.log)
+	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.log)
 	if _, err := p.admin.change(c.Admin); err != nil { // first: it tells how the start goes on
 		return err
 	}
@@ -86,7 +85,7 @@ func (p *instance) start(ctx context.Context) (err error) {
 		return err
 	}
 	if p.b, err = bridge.New(p.options(&c, p.open), p.log); err != nil {
-		return errors.Join(&usageError{fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
+		return errors.Join(&Error{fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
 	}
 	p.made.Store(p.b)
 	p.config = c
@@ -203,6 +202,7 @@ func (p *instance) options(c *config, open map[string]*openDB) bridge.Options {
 	}
 	opts := c.options(all)
 	opts.Inherited = p.inherited
+	opts.Server = "qsidecar/" + programVersion().Number
 	for name, o := range open {
 		d := opts.Databases[name]
 		d.Done = func() { p.closing.Go(func() { p.closeLate(name, o) }) }
@@ -248,7 +248,7 @@ var (
 )
 
 // look is steady, and wants something in the config file.
-func (p *instance) look() (c config, src sources, err error) {
+func (p *instance) look() (c config, src Snapshot, err error) {
 	if c, src, err = p.steady(); err == nil {
 		err = p.hasText()
 	}
@@ -257,16 +257,16 @@ func (p *instance) look() (c config, src sources, err error) {
 
 // steady reads the files, all as they were at one time: what changes from then on is found
 // by comparing them with src.
-func (p *instance) steady() (c config, src sources, err error) {
+func (p *instance) steady() (c config, src Snapshot, err error) {
 	for range unsteady {
 		before := src
-		if c, err = p.read(p.setup); err != nil {
+		if c, err = p.load(); err != nil {
 			return c, src, err
 		}
-		if src, err = readSources(p.setup, &c); err != nil {
+		if src, err = ReadSnapshot(p.input.File, &c); err != nil {
 			return c, src, err
 		}
-		if src.same(before) {
+		if src.Same(before) {
 			return c, src, nil
 		}
 	}
@@ -275,10 +275,10 @@ func (p *instance) steady() (c config, src sources, err error) {
 
 // hasText wants something in the config file.
 func (p *instance) hasText() error {
-	if p.setup.config == "" {
+	if p.input.File == "" {
 		return nil
 	}
-	text, err := readFile(p.setup.config)
+	text, err := readFile(p.input.File)
 	if err == nil && len(bytes.TrimSpace(text)) == 0 {
 		err = errEmptyConfig
 	}

@@ -12,7 +12,7 @@ import (
 // loading is a reload that opens databases, which may take minutes. Nothing else waits for
 // it: databases that come back are used, and a reload of newer files ends it.
 type loading struct {
-	found  sources // what the files had
+	found  Snapshot // what the files had
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when what follows is known
 
@@ -29,11 +29,11 @@ var errNewerConfig = errors.New("the files changed while their databases were be
 func (p *instance) Reload(ctx context.Context) (changes []string, why string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	found, err := readSources(p.setup, &p.config)
+	found, err := ReadSnapshot(p.input.File, &p.config)
 	ended := p.under != nil
 	for p.under != nil {
 		u := p.under
-		same := err == nil && found.same(u.found)
+		same := err == nil && found.Same(u.found)
 		if !same {
 			u.cancel(errNewerConfig)
 		}
@@ -43,9 +43,9 @@ func (p *instance) Reload(ctx context.Context) (changes []string, why string, er
 		if same {
 			return u.changes, u.why, u.err
 		}
-		found, err = readSources(p.setup, &p.config)
+		found, err = ReadSnapshot(p.input.File, &p.config)
 	}
-	if err == nil && found.same(p.sources) {
+	if err == nil && found.Same(p.sources) {
 		p.healed()
 		if ended {
 			p.tell(nil)
@@ -76,7 +76,7 @@ func (p *instance) awaitReload(ctx context.Context, u *loading) error {
 
 // reload is Reload where the files are not those that run. p.mu is held, but not while
 // databases open.
-func (p *instance) reload(ctx context.Context, found sources) (changes []string, why string, err error) {
+func (p *instance) reload(ctx context.Context, found Snapshot) (changes []string, why string, err error) {
 	_, failed, _ := p.Config()
 	if failed == nil { // what was refused is tried again and again: that is no news
 		p.manager.reloading()
@@ -106,9 +106,9 @@ func (p *instance) reload(ctx context.Context, found sources) (changes []string,
 }
 
 // take has the sidecar run by c. p.mu is held, but not while databases open.
-func (p *instance) take(ctx context.Context, c config, src sources) ([]string, error) {
+func (p *instance) take(ctx context.Context, c config, src Snapshot) ([]string, error) {
 	for _, l := range c.Listen {
-		if err := p.ready(l.Socket); err != nil {
+		if err := p.input.MakeSocketDir(l.Socket); err != nil {
 			return nil, err
 		}
 	}
@@ -126,7 +126,7 @@ func (p *instance) take(ctx context.Context, c config, src sources) ([]string, e
 	}
 	limitHeld(open, &c)
 	changes := changesOf(p.config, c)
-	if src.secrets != p.sources.secrets {
+	if src.Secrets != p.sources.Secrets {
 		changes = append(changes, "a secret")
 	}
 	p.logs.set(c.Log)
@@ -148,11 +148,4 @@ func (p *instance) openBeside(ctx context.Context, c *config) (map[string]*openD
 		}
 	}
 	return open, err
-}
-
-// takes reports whether a reload of these very files is under way.
-func (p *instance) takes(now sources) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.under != nil && now.same(p.under.found)
 }

@@ -53,13 +53,13 @@ func (p *instance) tell(failed error) {
 
 // unchanged says why a reload has nothing to do. p.mu is held.
 func (p *instance) unchanged() string {
-	if len(p.sources.files) == 0 {
+	if len(p.sources.Files) == 0 {
 		return "the sidecar runs without a config file; its flags and its environment are read at its start alone"
 	}
 	p.state.Lock()
 	defer p.state.Unlock()
 	return fmt.Sprintf("%s: that is what runs already, as config generation %d, since %s",
-		strings.Join(p.sources.files, ", "), p.generation, p.takenAt.Format(time.DateTime))
+		strings.Join(p.sources.Files, ", "), p.generation, p.takenAt.Format(time.DateTime))
 }
 
 // refuse remembers why what the files say does not run. p.mu is held.

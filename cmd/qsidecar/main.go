@@ -50,6 +50,8 @@ type app struct {
 	inherited []*net.UnixListener // sockets that the service manager made
 	tells     bool                // this is a service, and the service manager is told how it goes
 
+	pipeTimeout time.Duration // see Input
+
 	poll     time.Duration // between two looks at the config's files; 0: pollEvery
 	patience time.Duration // for databases at the start; 0: openPatience
 	opens    opener        // nil: openAdopted

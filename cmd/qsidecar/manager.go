@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -138,7 +137,7 @@ func inherit() (lns []*net.UnixListener, err error) {
 	for i, f := range activation.Files(true) {
 		ln, e := inheritOne(f)
 		if e != nil {
-			err = errors.Join(err, usagef("the service manager hands over the socket %s (descriptor %d), which cannot be served: %w: "+
+			err = errors.Join(err, Errorf("the service manager hands over the socket %s (descriptor %d), which cannot be served: %w: "+
 				"take it out of the socket unit, and restart that and the service", f.Name(), 3+i, e))
 			continue
 		}
@@ -165,21 +164,4 @@ func inheritOne(f *os.File) (*net.UnixListener, error) {
 		return u, nil
 	}
 	return nil, errors.Join(fmt.Errorf("it is %s %s, and only Unix stream sockets with a path are", ln.Addr().Network(), ln.Addr()), ln.Close())
-}
-
-// isInherited reports whether the service manager made the socket.
-func (a *app) isInherited(socket string) bool {
-	return slices.ContainsFunc(a.inherited, func(ln *net.UnixListener) bool { return ln.Addr().String() == socket })
-}
-
-// handedOver are the paths of the sockets that the service manager made, where nobody
-// named another place.
-func (a *app) handedOver() (paths []string) {
-	if a.socket != "" || a.getenv("QSIDECAR_SOCKET") != "" {
-		return nil
-	}
-	for _, ln := range a.inherited {
-		paths = append(paths, ln.Addr().String())
-	}
-	return paths
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 func (a *app) migrateCommand() *cobra.Command {
-	s := setup{once: true}
+	in := Input{Once: true}
 	var show bool
 	var from int
 	var role string
@@ -36,7 +37,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 			if from < 0 {
 				return usagef("--from %d: give the version of the tables as they are (0: there are none)", from)
 			}
-			c, err := a.config(s)
+			c, err := a.input(in).Load()
 			if err != nil {
 				return err
 			}
@@ -53,7 +54,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 			return errors.Join(err, closeAll(open))
 		},
 	}
-	s.flags(cmd)
+	inputFlags(cmd, &in)
 	cmd.Flags().BoolVar(&show, "print", false, "print the SQL and touch nothing")
 	cmd.Flags().IntVar(&from, "from", 0, "with --print: start from tables of this version (0: there are none)")
 	cmd.Flags().StringVar(&role, "role", "", "with --print: the role of serve (default qsidecar_sidecar)")
@@ -64,11 +65,11 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 func (a *app) printSchemas(c config, role string, from int) error {
 	printed := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
-		u, err := parseDatabaseURL(c.Databases[name].URL)
+		u, err := engines.ParseURL(c.Databases[name].URL)
 		if err != nil {
 			return &usageError{err}
 		}
-		sql := u.migrations(c.Databases[name], role, from)
+		sql := u.Migrations(c.Databases[name].Schema, role, from)
 		if printed[sql] {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 // proposal writes a guess.Proposal as a config, with what is to be said of each line.
@@ -66,7 +67,7 @@ func (p *proposal) write(at, place, queue string) {
 	p.line("# keys, and at %s. A column has the role that its name says; other guesses are", p.Looks)
 	p.line("# marked, and a TODO is yours to decide. Then ask `qsidecar check --config FILE`.")
 	p.line("")
-	clean, had := withoutPassword(at)
+	clean, had := engines.WithoutPassword(at)
 	p.line("databases:")
 	p.line("  main:  # %s", place)
 	p.line("    url: %s", yamlText(clean))

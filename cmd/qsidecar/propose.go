@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 func (a *app) adoptCommand() *cobra.Command {
@@ -40,7 +39,8 @@ asked, 2 wrong arguments.`,
 			if database == "" && a.getenv("QSIDECAR_DATABASE") == "" {
 				return usagef("which database? Name it with --database URL, --database @FILE or QSIDECAR_DATABASE")
 			}
-			at, err := a.database(database, readOnce)
+			in := a.input(Input{Database: database, Once: true})
+			at, err := in.DatabaseURL()
 			if err != nil {
 				return err
 			}
@@ -67,7 +67,7 @@ asked, 2 wrong arguments.`,
 func (a *app) propose(ctx context.Context, at string, name tableName, queue string) (text string, err error) {
 	c := defaultConfig()
 	c.fill(a.sockets()[0], at)
-	if _, err := parseDatabaseURL(at); err != nil {
+	if _, err := engines.ParseURL(at); err != nil {
 		return "", usagef("the database: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
@@ -109,30 +109,4 @@ func queueNamed(table string) string {
 		return '-'
 	}, table)
 	return cmp.Or(strings.TrimLeft(name[:min(len(name), 128)], ".-"), "queue")
-}
-
-// withoutPassword is a URL as it may stand in a file. had: it had one.
-func withoutPassword(at string) (clean string, had bool) {
-	if !hasPassword(at) {
-		return at, false
-	}
-	scheme, rest, _ := strings.Cut(at, "://")
-	authority, tail := rest, ""
-	if i := strings.IndexAny(rest, "/?"); i >= 0 {
-		authority, tail = rest[:i], rest[i:]
-	}
-	if i := strings.LastIndex(authority, "@"); i >= 0 {
-		user, _, _ := strings.Cut(authority[:i], ":")
-		authority = user + authority[i:]
-	}
-	path, query, _ := strings.Cut(tail, "?")
-	pieces := slices.DeleteFunc(strings.Split(query, "&"), func(piece string) bool {
-		key, _, _ := strings.Cut(piece, "=")
-		key, err := url.QueryUnescape(key)
-		return err != nil || isSecret(key)
-	})
-	if query = strings.Join(pieces, "&"); query != "" {
-		query = "?" + query
-	}
-	return scheme + "://" + authority + path + query, true
 }

@@ -8,25 +8,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestNoPasswordIsProposed: what is printed has the URL without it, however it was given.
-func TestNoPasswordIsProposed(t *testing.T) {
-	for at, want := range map[string]string{
-		"postgres://app:s3cret@db/app?sslmode=require":       "postgres://app@db/app?sslmode=require",
-		"postgres://db/app?user=app&password=s3cret":         "postgres://db/app?user=app",
-		"mysql://app:s3cret@db:3306/app":                     "mysql://app@db:3306/app",
-		"sqlserver://app:s3%40cret@db?database=x&Pwd=s3cret": "sqlserver://app@db?database=x",
-		"postgres://app:s3cret%zz@db/app":                    "postgres://app@db/app",
-		"postgres://app:s3cret@db1:5432,db2:5432/app?x=1":    "postgres://app@db1:5432,db2:5432/app?x=1",
-	} {
-		if got, had := withoutPassword(at); got != want || !had {
-			t.Errorf("%s becomes %s, %v, want %s", at, got, had, want)
-		}
-	}
-	if got, had := withoutPassword("postgres://app@db/app"); had || got != "postgres://app@db/app" {
-		t.Errorf("%s, %v", got, had)
-	}
-}
-
 // TestProposedTexts: what is printed is read as what it was.
 func TestProposedTexts(t *testing.T) {
 	for _, text := range []string{

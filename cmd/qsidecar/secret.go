@@ -2,85 +2,12 @@ package main
 
 import (
 	"cmp"
-	"errors"
-	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/qsidecar/qsidecar/internal/engines"
 )
-
-// errAddress shows nothing of the address: what cannot be read may be the password.
-var errAddress = errors.New("the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; " +
-	"or leave the password out, and name a file that holds it (password_file)")
-
-var parameterName = regexp.MustCompile(`^[A-Za-z0-9_.%+ -]*$`)
-
-// checkAddress wants a server's URL in which it is certain what is a password: the
-// drivers' errors on others show parts of it.
-func checkAddress(s string) error {
-	_, rest, ok := strings.Cut(s, "://")
-	if !ok || strings.Contains(rest, "#") {
-		return errAddress
-	}
-	authority, tail := rest, ""
-	if i := strings.IndexAny(rest, "/?"); i >= 0 {
-		authority, tail = rest[:i], rest[i:]
-	}
-	hosts := authority
-	if i := strings.LastIndex(authority, "@"); i >= 0 {
-		hosts = authority[i+1:]
-		if _, err := url.PathUnescape(authority[:i]); err != nil {
-			return errAddress
-		}
-	}
-	for host := range strings.SplitSeq(hosts, ",") { // PostgreSQL takes several
-		if i := strings.LastIndex(host, ":"); i > strings.LastIndex(host, "]") && host[i+1:] != "" {
-			if _, err := strconv.ParseUint(host[i+1:], 10, 16); err != nil {
-				return errAddress
-			}
-		}
-	}
-	path, query, _ := strings.Cut(tail, "?")
-	if _, err := url.PathUnescape(path); err != nil || strings.Contains(path, "@") {
-		return errAddress
-	}
-	for piece := range strings.SplitSeq(query, "&") {
-		key, value, _ := strings.Cut(piece, "=")
-		_, err := url.QueryUnescape(value)
-		if _, e := url.QueryUnescape(key); e != nil || err != nil || !parameterName.MatchString(key) {
-			return errAddress
-		}
-	}
-	return nil
-}
-
-var passwordInURL = regexp.MustCompile(`^[A-Za-z0-9+.-]+://[^/?#]*:[^/?#]*@`)
-
-// hasPassword reports whether a database's address holds a password, or may.
-func hasPassword(s string) bool {
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok || scheme == "sqlite" {
-		return false // no URL that a server takes
-	}
-	if passwordInURL.MatchString(s) || checkAddress(s) != nil && strings.ContainsAny(rest, ":@") {
-		return true
-	}
-	_, query, _ := strings.Cut(rest, "?")
-	for piece := range strings.SplitSeq(query, "&") {
-		key, _, _ := strings.Cut(piece, "=")
-		key, err := url.QueryUnescape(key)
-		if err != nil || isSecret(key) {
-			return true
-		}
-	}
-	return false
-}
-
-// isSecret reports whether what has that name is a password.
-func isSecret(name string) bool {
-	return slices.Contains([]string{"password", "passwd", "pwd", "sslpassword"}, strings.ToLower(name))
-}
 
 var (
 	// secretValue is what follows the name of a secret: the keys that people think up for
@@ -117,7 +44,7 @@ func maskedURLs(line string) string {
 			return line
 		}
 		from, to := at+span[0], at+span[1]
-		if u := line[from:to]; !strings.HasPrefix(u, "sqlite:") && (hasPassword(u) || checkAddress(u) != nil || strings.Contains(line[to:], "@")) {
+		if u := line[from:to]; !strings.HasPrefix(u, "sqlite:") && (engines.HasPassword(u) || engines.CheckAddress(u) != nil || strings.Contains(line[to:], "@")) {
 			scheme, _, _ := strings.Cut(u, "://")
 			return line[:from] + scheme + "://…"
 		}

@@ -7,74 +7,23 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// setup is what serve, stdio and check are told about the sidecar to be.
-type setup struct {
-	config   string
-	database string
-	logLevel logLevel
-	once     bool // the files are not read again
-}
-
-// read is how its files are read.
-func (s *setup) read() reading {
-	if s.once {
-		return readOnce
-	}
-	return readFile
-}
-
-func (s *setup) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.config, "config", "", "the config `FILE` (YAML; see deploy/qsidecar.example.yaml)")
-	cmd.Flags().StringVar(&s.database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
-	cmd.Flags().Var(&s.logLevel, "log-level", "debug, info, warn or error (default info)")
-}
-
-// config puts flags, file, environment and defaults together, in this order of weight. With
-// an error it is what could be read of the file.
-func (a *app) config(s setup) (config, error) {
-	c := defaultConfig()
-	if s.config != "" {
-		var err error
-		if c, err = loadConfig(s.config, s.read(), a.env); err != nil {
-			return c, err
-		}
-	}
-	if s.database != "" && len(c.Databases) > 0 {
-		return c, usagef("--database and `databases` in %s both say which database: leave one out", s.config)
-	}
-	db := ""
-	if len(c.Databases) == 0 {
-		var err error
-		if db, err = a.database(s.database, s.read()); err != nil {
-			return c, err
-		}
-		if file, ok := strings.CutPrefix(cmp.Or(s.database, a.getenv("QSIDECAR_DATABASE")), "@"); ok {
-			c.urlFile = file
-		}
-		if _, err := parseDatabaseURL(db); err != nil {
-			return c, usagef("the database: %w", err)
-		}
-	}
-	if a.socket != "" {
-		c.Listen = nil // the flag's socket instead of the file's
-	}
-	c.listenOn(a.handedOver())
-	c.fill(a.sockets()[0], db)
-	if s.logLevel != "" {
-		c.Log.Level = s.logLevel
-	}
-	return c, nil
+// inputFlags are those of a command that reads a config.
+func inputFlags(cmd *cobra.Command, in *Input) {
+	cmd.Flags().StringVar(&in.File, "config", "", "the config `FILE` (YAML; see deploy/qsidecar.example.yaml)")
+	cmd.Flags().StringVar(&in.Database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
+	cmd.Flags().Var(&in.LogLevel, "log-level", "debug, info, warn or error (default info)")
 }
 
 func (a *app) serveCommand() *cobra.Command {
-	var s setup
+	var in Input
 	var hint bool
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -111,24 +60,25 @@ config.`,
 			if a.inherited, err = inherit(); err != nil {
 				return err
 			}
-			c, err := a.config(s)
+			in := a.input(in)
+			c, err := in.Load()
 			if err != nil {
 				return err
 			}
-			return a.serve(cmd.Context(), s, c, hint)
+			return a.serve(cmd.Context(), in, c, hint)
 		},
 	}
-	s.flags(cmd)
+	inputFlags(cmd, &in)
 	cmd.Flags().BoolVar(&hint, "hint", false, "print lines to try it out with")
 	return cmd
 }
 
-func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
+func (a *app) serve(ctx context.Context, in Input, c config, hint bool) error {
 	keepHeadroom()
 	hangUps, stop := a.hangUps()
 	defer stop()
 	a.tells = true
-	return a.withBridge(ctx, s, a.config, c, func(ctx context.Context, p *instance) error {
+	return a.withBridge(ctx, in, in.Load, c, func(ctx context.Context, p *instance) error {
 		serving := p.served()
 		// Who started it may not listen to what it says: no reason to end.
 		fmt.Fprintln(a.out, serving)
@@ -137,18 +87,18 @@ func (a *app) serve(ctx context.Context, s setup, c config, hint bool) error {
 		if hint {
 			a.hint(c.Listen[0].Socket)
 		}
-		a.watch(ctx, p, hangUps)
+		Watch(ctx, watched{p}, hangUps, WatchOptions{Poll: a.poll, Deaf: a.deaf}, p.log)
 		return nil
 	})
 }
 
 // withBridge runs a sidecar and f beside it, once it is ready. The first signal
 // drains it, the second ends it at once; it ends too when f returns. c is what read gave.
-func (a *app) withBridge(ctx context.Context, s setup, read func(setup) (config, error), c config, f func(ctx context.Context, p *instance) error) (err error) {
+func (a *app) withBridge(ctx context.Context, in Input, load func() (config, error), c config, f func(ctx context.Context, p *instance) error) (err error) {
 	log, settings := a.changingLog(c.Log)
 	defer settings.flush()
 	a.errOut = settings.out // the last words too
-	p := &instance{setup: s, read: read, ready: a.makeSocketDir, log: log, inherited: a.inherited, logs: settings, opens: a.opens}
+	p := &instance{input: in, load: load, log: log, inherited: a.inherited, logs: settings, opens: a.opens}
 	if p.opens == nil {
 		p.opens = openAdopted
 	}
@@ -243,4 +193,14 @@ func (a *app) hint(socket string) {
 		fmt.Sprintf("  %s enqueue mail 'hello, world'%s\n", q, at)+
 		fmt.Sprintf("  job=$(%s claim mail --env%s) && eval \"$job\" && echo \"working on: $QSIDECAR_PAYLOAD\" && %s ack \"$QSIDECAR_LEASE\"%s\n", q, at, q, at)+
 		fmt.Sprintf("  %s stats mail%s\n\n", q, at))
+}
+
+// hangUps gives each SIGHUP, or one for several, until stop. Nobody need listen: while serve
+// starts one waits until it is there, and while it stops none ends it.
+func (a *app) hangUps() (hangUps <-chan os.Signal, stop func()) {
+	all := make(chan os.Signal, 1)
+	if !a.terminal(a.in) { // at a terminal it says that the terminal is gone
+		signal.Notify(all, syscall.SIGHUP)
+	}
+	return all, func() { signal.Stop(all) }
 }

@@ -8,26 +8,26 @@ import (
 	"slices"
 )
 
-// sources are the files that a config came from, and what was in them.
-type sources struct {
-	files   []string          // their paths
+// Snapshot is the files that a config came from, and what was in them.
+type Snapshot struct {
+	Files   []string          // their paths
 	config  [sha256.Size]byte // of the config, and of what its databases' address was read from
-	secrets [sha256.Size]byte // of the secrets' files
+	Secrets [sha256.Size]byte // of the secrets' files
 }
 
-func (s sources) same(other sources) bool {
-	return s.config == other.config && s.secrets == other.secrets
+func (s Snapshot) Same(other Snapshot) bool {
+	return s.config == other.config && s.Secrets == other.Secrets
 }
 
-// readSources reads the files again that c was read from.
-func readSources(s setup, c *config) (src sources, err error) {
+// ReadSnapshot reads the files again that c was read from.
+func ReadSnapshot(file string, c *config) (src Snapshot, err error) {
 	whose := make(map[string]string) // what each file is
 	hash := func(paths []string) (sum [sha256.Size]byte) {
 		h := sha256.New()
 		for _, path := range paths {
 			text, e := readFile(path)
 			if e != nil {
-				err = errors.Join(err, usagef("%s cannot be read: %w", whose[path], e))
+				err = errors.Join(err, Errorf("%s cannot be read: %w", whose[path], e))
 			}
 			fmt.Fprintf(h, "%s %d ", path, len(text))
 			h.Write(text)
@@ -36,9 +36,9 @@ func readSources(s setup, c *config) (src sources, err error) {
 		return sum
 	}
 	var configs, secrets []string
-	if s.config != "" {
-		configs = append(configs, s.config)
-		whose[s.config] = "the config file"
+	if file != "" {
+		configs = append(configs, file)
+		whose[file] = "the config file"
 	}
 	if c.urlFile != "" {
 		configs = append(configs, c.urlFile)
@@ -51,7 +51,7 @@ func readSources(s setup, c *config) (src sources, err error) {
 		}
 	}
 	slices.Sort(secrets)
-	src.files = append(slices.Clone(configs), secrets...)
-	src.config, src.secrets = hash(configs), hash(secrets)
+	src.Files = append(slices.Clone(configs), secrets...)
+	src.config, src.Secrets = hash(configs), hash(secrets)
 	return src, err
 }

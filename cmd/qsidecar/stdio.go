@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) stdioCommand() *cobra.Command {
-	var s setup
+	var in Input
 	cmd := &cobra.Command{
 		Use:   "stdio",
 		Short: "Speak the socket's protocol on stdin and stdout",
@@ -35,7 +35,7 @@ Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130
 		Example: `  printf '{"op":"enqueue","queue":"mail","payload":"hi"}\n' | qsidecar stdio`,
 		Args:    takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if s.config == "" && s.database == "" {
+			if in.File == "" && in.Database == "" {
 				conn, err := a.dialRaw(cmd.Context())
 				if err != nil {
 					return err
@@ -44,10 +44,10 @@ Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130
 					return a.relay(cmd.Context(), conn)
 				}
 			}
-			return a.ownSession(cmd.Context(), s)
+			return a.ownSession(cmd.Context(), a.input(in))
 		},
 	}
-	s.flags(cmd)
+	inputFlags(cmd, &in)
 	return cmd
 }
 
@@ -67,12 +67,13 @@ func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
 }
 
 // ownSession is a sidecar of its own without a socket.
-func (a *app) ownSession(ctx context.Context, s setup) error {
-	c, err := a.ownConfig(s)
+func (a *app) ownSession(ctx context.Context, in Input) error {
+	load := func() (config, error) { return ownConfig(in) }
+	c, err := load()
 	if err != nil {
 		return err
 	}
-	return a.withBridge(ctx, s, a.ownConfig, c, func(ctx context.Context, p *instance) error {
+	return a.withBridge(ctx, in, load, c, func(ctx context.Context, p *instance) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop, err := a.onHangUp(func() { cancel(bridge.ErrHangUp) })
@@ -85,11 +86,11 @@ func (a *app) ownSession(ctx context.Context, s setup) error {
 }
 
 // ownConfig is the config without what is the service's.
-func (a *app) ownConfig(s setup) (config, error) {
-	c, err := a.config(s)
+func ownConfig(in Input) (config, error) {
+	c, err := in.Load()
 	c.Listen = nil
 	c.Admin = adminConfig{}
-	if s.logLevel == "" && s.config == "" {
+	if in.LogLevel == "" && in.File == "" {
 		c.Log.Level = "warn" // whose child this is has a stderr for its own words
 	}
 	return c, err

@@ -5,11 +5,9 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -23,9 +21,39 @@ const (
 	pollEvery = 5 * time.Second
 )
 
+// Reloader is what runs by a config's files.
+type Reloader interface {
+	// Reload loads the files. It logs and keeps what goes wrong.
+	Reload(ctx context.Context)
+	// Differ reads the files. It reports whether they say something else than what runs, or is
+	// being loaded, or than what was refused.
+	Differ() (now Snapshot, differ bool)
+	// Loads reports whether files with that content are being loaded.
+	Loads(now Snapshot) bool
+	// Refuses reports whether files with that content were refused last.
+	Refuses(now Snapshot) bool
+	// Files are the paths of the files.
+	Files() []string
+}
+
+// WatchOptions change how files are watched; tests set them.
+type WatchOptions struct {
+	Poll time.Duration // between two looks at the files; 0: 5 s
+	Deaf bool          // the file system tells of no changes
+}
+
+// Watch reloads r whenever its files change, and at each of hangUps, until ctx is done.
+func Watch(ctx context.Context, r Reloader, hangUps <-chan os.Signal, o WatchOptions, log *slog.Logger) {
+	w := &watcher{r: r, log: log, poll: cmp.Or(o.Poll, pollEvery), told: map[string]bool{}, reloaded: make(chan struct{}, 1)}
+	if !o.Deaf {
+		defer w.listen()()
+	}
+	w.run(ctx, hangUps)
+}
+
 // watcher reloads a process when its files change.
 type watcher struct {
-	p      *instance
+	r      Reloader
 	log    *slog.Logger
 	events *fsnotify.Watcher // nil: this system has none to give
 	poll   time.Duration
@@ -33,30 +61,11 @@ type watcher struct {
 
 	settled *time.Timer // runs while waits is set
 	waits   bool
-	seen    sources // what the files had when they were looked at last
-	again   bool    // what was refused is tried again
+	seen    Snapshot // what the files had when they were looked at last
+	again   bool     // what was refused is tried again
 
 	reloads  sync.WaitGroup
 	reloaded chan struct{} // 1: one ended, so that other folders may count
-}
-
-// hangUps gives each SIGHUP, or one for several, until stop. Nobody need listen: while serve
-// starts one waits until it is there, and while it stops none ends it.
-func (a *app) hangUps() (hangUps <-chan os.Signal, stop func()) {
-	all := make(chan os.Signal, 1)
-	if !a.terminal(a.in) { // at a terminal it says that the terminal is gone
-		signal.Notify(all, syscall.SIGHUP)
-	}
-	return all, func() { signal.Stop(all) }
-}
-
-// watch reloads p whenever its files change, and at each of hangUps, until ctx is done.
-func (a *app) watch(ctx context.Context, p *instance, hangUps <-chan os.Signal) {
-	w := &watcher{p: p, log: p.log, poll: cmp.Or(a.poll, pollEvery), told: map[string]bool{}, reloaded: make(chan struct{}, 1)}
-	if !a.deaf {
-		defer w.listen()()
-	}
-	w.run(ctx, hangUps)
 }
 
 // listen has the system tell of changes.
@@ -106,14 +115,14 @@ func (w *watcher) changed() {
 	if w.waits {
 		return
 	}
-	w.seen, _ = w.p.differ()
+	w.seen, _ = w.r.Differ()
 	w.settle()
 }
 
 // look begins to wait if the files are not what runs. again: what was refused is tried again,
 // as the cause may be somewhere else.
 func (w *watcher) look(again bool) {
-	now, differ := w.p.differ()
+	now, differ := w.r.Differ()
 	if !differ {
 		return
 	}
@@ -131,14 +140,14 @@ func (w *watcher) settle() {
 
 // act reloads if the files were left alone since they were looked at, and waits on if not.
 func (w *watcher) act(ctx context.Context) {
-	now, differ := w.p.differ()
-	if !now.same(w.seen) {
+	now, differ := w.r.Differ()
+	if !now.Same(w.seen) {
 		w.seen = now
 		w.settle()
 		return
 	}
 	w.waits = false
-	if !differ || w.p.takes(now) || !w.again && w.p.refuses(now) {
+	if !differ || w.r.Loads(now) || !w.again && w.r.Refuses(now) {
 		return
 	}
 	w.again = false
@@ -165,30 +174,12 @@ func (w *watcher) failures() <-chan error {
 // answer to give: what went wrong is in the log, and status tells it.
 func (w *watcher) reload(ctx context.Context) {
 	w.reloads.Go(func() {
-		_, _, _ = w.p.Reload(ctx)
+		w.r.Reload(ctx)
 		select {
 		case w.reloaded <- struct{}{}:
 		default:
 		}
 	})
-}
-
-// differ looks whether the files say something else than what runs, or is being loaded, or than
-// what was refused.
-func (p *instance) differ() (now sources, differ bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now, err := readSources(p.setup, &p.config)
-	_, failed, _ := p.Config()
-	return now, err != nil || !now.same(p.sources) || failed != nil || p.under != nil && !now.same(p.under.found)
-}
-
-// refuses reports whether the files are as they were when they were not taken.
-func (p *instance) refuses(now sources) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, failed, _ := p.Config()
-	return failed != nil && now.same(p.refused)
 }
 
 // follow watches the folders of the files, and of what they are links to. more: one was
@@ -197,7 +188,7 @@ func (w *watcher) follow() (more bool) {
 	if w.events == nil {
 		return false
 	}
-	dirs, watched := w.p.folders(), w.events.WatchList()
+	dirs, watched := folders(w.r.Files()), w.events.WatchList()
 	for _, dir := range watched {
 		if !slices.Contains(dirs, dir) {
 			_ = w.events.Remove(dir) // it may be gone
@@ -217,11 +208,9 @@ func (w *watcher) follow() (more bool) {
 	return more
 }
 
-// folders are those in which a change may change the config.
-func (p *instance) folders() (dirs []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, file := range p.sources.files {
+// folders are those in which a change may change the files.
+func folders(files []string) (dirs []string) {
+	for _, file := range files {
 		dirs = append(dirs, filepath.Dir(file))
 		if target, err := filepath.EvalSymlinks(file); err == nil {
 			dirs = append(dirs, filepath.Dir(target))

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -266,58 +263,6 @@ func (c *config) adoptions(database string) map[string]adopted.Table {
 		}
 	}
 	return tables
-}
-
-// adopt has the queues of the config that live in adopted tables of the database
-// do so: all of them, or it is an error that has all that does not fit.
-func (c *config) adopt(ctx context.Context, database string, b backends.Backend, log *slog.Logger) (backends.Backend, error) {
-	tables := c.adoptions(database)
-	if len(tables) == 0 {
-		return b, nil
-	}
-	engine, ok := b.(backends.Adopter)
-	if !ok {
-		return nil, usagef("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine)
-	}
-	store, wrong, err := adopted.Look(ctx, engine, tables)
-	if err != nil {
-		return nil, err
-	}
-	if len(wrong) > 0 {
-		var all error
-		for _, m := range wrong {
-			all = errors.Join(all, m)
-		}
-		return nil, &usageError{fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
-	}
-	store.SetMaxHeld(c.Databases[database].MaxHeld)
-	for _, f := range store.Advice() {
-		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Fix)
-	}
-	return store, nil
-}
-
-// lookAdopted is adopt for check: what does not fit is found, and the rest looked at.
-func (c *config) lookAdopted(ctx context.Context, database string, b backends.Backend) (backends.Backend, []backends.Finding) {
-	var found backends.Findings
-	tables := c.adoptions(database)
-	engine, ok := b.(backends.Adopter)
-	if len(tables) == 0 {
-		return b, nil
-	}
-	if !ok {
-		found.AddError("table", fmt.Sprintf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine), "have the queue in a database whose tables can be adopted, or leave the table out")
-		return b, found
-	}
-	store, wrong, err := adopted.Look(ctx, engine, tables)
-	if err != nil {
-		found.AddError("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
-		return b, found
-	}
-	for _, m := range wrong {
-		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
-	}
-	return store, found
 }
 
 // databaseOf is the name of a queue's database.

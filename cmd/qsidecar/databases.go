@@ -1,0 +1,138 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/internal/engines"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// openDatabase opens one database of the config: to serve it, or to look at it alone.
+func openDatabase(ctx context.Context, c *config, name string, look bool, log *slog.Logger) (backends.Backend, error) {
+	d := c.Databases[name]
+	u, err := engines.ParseURL(d.URL)
+	if err != nil {
+		return nil, &Error{err}
+	}
+	if u.File && !look {
+		if err := makeDir(filepath.Dir(u.At), 0o700, "the database's directory",
+			"name another place with --database sqlite:PATH or QSIDECAR_DATABASE"); err != nil {
+			return nil, err
+		}
+	}
+	password, err := d.password()
+	if err != nil {
+		return nil, err
+	}
+	if u.NoSchemas && d.Schema != defaultSchema {
+		return nil, Errorf("the database's schema: MySQL and MariaDB have none, the tables go into the database that the url names: leave it out")
+	}
+	return u.Open(ctx, engines.Options{
+		Password: password, Schema: d.Schema, MaxConnections: d.MaxConnections, Notify: bool(d.Notify),
+		MaxPayload: int64(protocol.NewLimits(int(c.MaxFrame)).MaxPayload), ReadOnly: look, Log: log,
+	})
+}
+
+// openAll opens every database of a config. Where one fails, the others are closed again.
+func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backends.Backend, error) {
+	open := make(map[string]backends.Backend)
+	var errs error
+	for name := range c.Databases {
+		b, err := openAdopted(ctx, c, name, log)
+		if err != nil {
+			errs = errors.Join(errs, c.inDatabase(name, err))
+			continue
+		}
+		open[name] = b
+	}
+	if errs != nil {
+		return nil, errors.Join(errs, closeAll(open))
+	}
+	return open, nil
+}
+
+// opener is openAdopted, or what a test has in its place.
+type opener func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error)
+
+// openAdopted opens one database of the config with the adopted tables that the config has in it.
+func openAdopted(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+	b, err := openDatabase(ctx, c, name, false, log)
+	if err != nil {
+		return nil, err
+	}
+	with, err := adopt(ctx, c, name, b, log)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return with, nil
+}
+
+func closeAll(open map[string]backends.Backend) (err error) {
+	for name, b := range open {
+		if e := b.Close(); e != nil {
+			err = errors.Join(err, fmt.Errorf("closing the database %s: %w", name, e))
+		}
+	}
+	return err
+}
+
+// adopt has the queues of the config that live in adopted tables of the database
+// do so: all of them, or it is an error that has all that does not fit.
+func adopt(ctx context.Context, c *config, database string, b backends.Backend, log *slog.Logger) (backends.Backend, error) {
+	tables := c.adoptions(database)
+	if len(tables) == 0 {
+		return b, nil
+	}
+	engine, ok := b.(backends.Adopter)
+	if !ok {
+		return nil, Errorf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine)
+	}
+	store, wrong, err := adopted.Look(ctx, engine, tables)
+	if err != nil {
+		return nil, err
+	}
+	if len(wrong) > 0 {
+		var all error
+		for _, m := range wrong {
+			all = errors.Join(all, m)
+		}
+		return nil, &Error{fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
+	}
+	store.SetMaxHeld(c.Databases[database].MaxHeld)
+	for _, f := range store.Advice() {
+		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Fix)
+	}
+	return store, nil
+}
+
+// lookAdopted is adopt for check: what does not fit is found, and the rest looked at.
+func lookAdopted(ctx context.Context, c *config, database string, b backends.Backend) (backends.Backend, []backends.Finding) {
+	var found backends.Findings
+	tables := c.adoptions(database)
+	engine, ok := b.(backends.Adopter)
+	if len(tables) == 0 {
+		return b, nil
+	}
+	if !ok {
+		found.AddError("table", fmt.Sprintf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine), "have the queue in a database whose tables can be adopted, or leave the table out")
+		return b, found
+	}
+	store, wrong, err := adopted.Look(ctx, engine, tables)
+	if err != nil {
+		found.AddError("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
+		return b, found
+	}
+	for _, m := range wrong {
+		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
+	}
+	return store, found
+}

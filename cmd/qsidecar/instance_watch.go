@@ -1,0 +1,40 @@
+package main
+
+import "context"
+
+// watched is an instance as its watcher sees it.
+type watched struct{ *instance }
+
+// Reload implements Reloader. What went wrong is in the log, and status tells it.
+func (p watched) Reload(ctx context.Context) { _, _, _ = p.instance.Reload(ctx) }
+
+// Differ implements Reloader.
+func (p watched) Differ() (now Snapshot, differ bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, err := ReadSnapshot(p.input.File, &p.config)
+	_, failed, _ := p.Config()
+	return now, err != nil || !now.Same(p.sources) || failed != nil || p.under != nil && !now.Same(p.under.found)
+}
+
+// Refuses implements Reloader.
+func (p watched) Refuses(now Snapshot) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, failed, _ := p.Config()
+	return failed != nil && now.Same(p.refused)
+}
+
+// Loads implements Reloader.
+func (p watched) Loads(now Snapshot) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.under != nil && now.Same(p.under.found)
+}
+
+// Files implements Reloader.
+func (p watched) Files() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sources.Files
+}
