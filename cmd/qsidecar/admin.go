@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/config"
 )
 
 // Bounds of the admin listener: who asks is not known, and must not be able to harm.
@@ -38,7 +39,7 @@ type admin struct {
 	pprof    atomic.Bool
 
 	mu     sync.Mutex
-	config adminConfig
+	config config.Admin
 	door   *door // nil: nothing is listened on
 }
 
@@ -63,7 +64,7 @@ func (a *admin) begin(b *bridge.Bridge) {
 
 // change listens where c says, and nowhere else; with an error all is as it was. undo
 // takes it back.
-func (a *admin) change(c adminConfig) (undo func() error, err error) {
+func (a *admin) change(c config.Admin) (undo func() error, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := a.config
@@ -79,19 +80,19 @@ func (a *admin) change(c adminConfig) (undo func() error, err error) {
 }
 
 // move opens the place of c and closes the one before. a.mu is held.
-func (a *admin) move(c adminConfig) error {
+func (a *admin) move(c config.Admin) error {
 	old := a.door
 	switch {
 	case c.Listen == "":
 		a.door = nil
 	case old != nil && c.Listen == a.config.Listen:
 		if s, ok := old.Listener.(*bridge.SocketListener); ok && (c.Mode != a.config.Mode || c.Group != a.config.Group) {
-			return s.Adjust(c.socket())
+			return s.Adjust(c.BridgeSocket())
 		}
 		return nil
 	default:
 		next, err := a.open(c)
-		if errors.Is(err, syscall.EADDRINUSE) && old != nil && !c.Listen.unix() {
+		if errors.Is(err, syscall.EADDRINUSE) && old != nil && !c.Listen.IsUnix() {
 			return a.swap(old, c) // as 127.0.0.1:9464 is in the way of 0.0.0.0:9464
 		}
 		if err != nil {
@@ -107,7 +108,7 @@ func (a *admin) move(c adminConfig) error {
 
 // swap closes the old place before it opens the other one, and the old one again where
 // that fails. a.mu is held.
-func (a *admin) swap(old *door, c adminConfig) error {
+func (a *admin) swap(old *door, c config.Admin) error {
 	old.close()
 	next, err := a.open(c)
 	if err == nil {
@@ -122,14 +123,14 @@ func (a *admin) swap(old *door, c adminConfig) error {
 	return errors.Join(err, err2)
 }
 
-func (a *admin) open(c adminConfig) (*door, error) {
+func (a *admin) open(c config.Admin) (*door, error) {
 	var ln net.Listener
 	var err error
-	if c.Listen.unix() {
+	if c.Listen.IsUnix() {
 		if err := a.ready(string(c.Listen)); err != nil {
 			return nil, err
 		}
-		if ln, err = bridge.ListenSocket(c.socket()); err != nil {
+		if ln, err = bridge.ListenSocket(c.BridgeSocket()); err != nil {
 			return nil, fmt.Errorf("socket %s: %w", c.Listen, err)
 		}
 	} else if ln, err = net.Listen("tcp", string(c.Listen)); errors.Is(err, syscall.EADDRINUSE) {
@@ -182,7 +183,7 @@ func (a *admin) address() string {
 	if a.door == nil {
 		return ""
 	}
-	if a.config.Listen.unix() {
+	if a.config.Listen.IsUnix() {
 		return string(a.config.Listen)
 	}
 	return cmp.Or(a.door.Addr().String(), string(a.config.Listen)) // the port, where the system chose it

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
@@ -27,7 +28,7 @@ type awaited struct {
 // the building of an index on a large table, goes on while the sockets are served.
 const openPatience = 15 * time.Second
 
-func newAwaited(c *config, name string, why error, first *attempt) *awaited {
+func newAwaited(c *config.Config, name string, why error, first *attempt) *awaited {
 	a := &awaited{last: new(atomic.Pointer[error]), first: new(atomic.Pointer[attempt])}
 	a.last.Store(&why)
 	a.first.Store(first)
@@ -63,21 +64,21 @@ type attempt struct {
 }
 
 // attempt begins to open a database, which takes as long as it takes, or until ctx is done.
-func (p *instance) attempt(ctx context.Context, c config, name, by string) *attempt {
+func (p *instance) attempt(ctx context.Context, c config.Config, name, by string) *attempt {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &attempt{by: by, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(t.done)
 		defer cancel()
-		t.b, t.err = p.opens(ctx, &c, name, p.log)
+		t.b, t.err = p.opens(ctx, &c, name, p.log.Logger)
 	}()
 	return t
 }
 
 // within is what the attempt brings until that context is done. patient: what is away by
 // then, or still being opened, is awaited.
-func (t *attempt) within(until context.Context, c *config, name string, patient bool) (backends.Backend, error) {
-	patient = patient && !c.inFile(name)
+func (t *attempt) within(until context.Context, c *config.Config, name string, patient bool) (backends.Backend, error) {
+	patient = patient && !c.IsFile(name)
 	select {
 	case <-t.done:
 	case <-until.Done():
@@ -140,7 +141,7 @@ func (p *instance) awaitOne(ctx context.Context, place *openDB, a *awaited) {
 			return
 		}
 		t := &attempt{}
-		if t.by, t.err = c.openedBy(name); t.err == nil {
+		if t.by, t.err = c.OpenKey(name); t.err == nil {
 			t = p.attempt(ctx, c, name, t.by)
 			<-t.done
 		}
@@ -152,7 +153,7 @@ func (p *instance) awaitOne(ctx context.Context, place *openDB, a *awaited) {
 
 // stands is the name of the database in that place, by the config that runs; empty: a reload
 // took it out.
-func (p *instance) stands(place *openDB) (string, config) {
+func (p *instance) stands(place *openDB) (string, config.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return nameIn(p.open, place), p.config

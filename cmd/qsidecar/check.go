@@ -15,13 +15,14 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/config"
 )
 
 // checkTimeout is how long one database may take to answer all that it is asked.
 const checkTimeout = time.Minute
 
 func (a *app) checkCommand() *cobra.Command {
-	in := Input{Once: true}
+	in := config.Input{Once: true}
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -73,10 +74,10 @@ func (c checked) count(g backends.Severity) (n int) {
 	return n
 }
 
-func (a *app) check(ctx context.Context, in Input, strict bool) error {
+func (a *app) check(ctx context.Context, in config.Input, strict bool) error {
 	c, usage := in.Load()
 	if usage != nil {
-		c.keepUsable(usage)
+		c.KeepUsable(usage)
 	}
 	all := a.examineAll(ctx, &c)
 	if cause := context.Cause(ctx); cause != nil {
@@ -108,15 +109,15 @@ func (a *app) check(ctx context.Context, in Input, strict bool) error {
 
 // examineAll looks at all databases at once. What it returns is in the order of
 // their names.
-func (a *app) examineAll(ctx context.Context, c *config) []checked {
+func (a *app) examineAll(ctx context.Context, c *config.Config) []checked {
 	queues := make(map[string][]backends.Policy)
-	for name, q := range c.options(nil).Queues {
+	for name, q := range c.BridgeOptions(nil).Queues {
 		queues[q.Database] = append(queues[q.Database], backends.Policy{
 			Queue: name, MaxAttempts: q.MaxAttempts, Timeout: q.Timeout, Backoff: q.Backoff, BackoffMax: q.BackoffMax,
 			RetainDone: q.Keep, RetainDead: q.KeepDead, LIFO: q.LIFO,
 		})
 	}
-	log := a.newLog(c.Log)
+	log := a.newLog(c.Log).Logger
 	all := make([]checked, 0, len(c.Databases))
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
 		all = append(all, checked{name: name})
@@ -129,13 +130,13 @@ func (a *app) examineAll(ctx context.Context, c *config) []checked {
 	return all
 }
 
-func (c *checked) examine(ctx context.Context, all *config, queues []backends.Policy, log *slog.Logger) {
+func (c *checked) examine(ctx context.Context, all *config.Config, queues []backends.Policy, log *slog.Logger) {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
 	defer cancel()
 	var found backends.Findings
 	defer func() { c.findings = found }()
 	b, err := openDatabase(ctx, all, c.name, true, log)
-	if _, ok := errors.AsType[*Error](err); ok {
+	if _, ok := errors.AsType[*config.Error](err); ok {
 		c.usage = fmt.Errorf("databases.%s: %w", c.name, err)
 		return
 	}
@@ -165,14 +166,14 @@ type lookedAt struct {
 func (l lookedAt) Info() backends.Info { return l.info }
 
 // holdsTogether says whether a bridge would take the config.
-func holdsTogether(c *config, all []checked) error {
+func holdsTogether(c *config.Config, all []checked) error {
 	open := make(map[string]backends.Backend)
 	for _, d := range all {
 		info := d.info
 		info.Database = cmp.Or(info.Database, "unknown "+d.name)
 		open[d.name] = lookedAt{info: info}
 	}
-	if _, err := bridge.New(c.options(open), slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := bridge.New(c.BridgeOptions(open), slog.New(slog.DiscardHandler)); err != nil {
 		return fmt.Errorf("the configuration does not hold together:\n%w", err)
 	}
 	return nil

@@ -12,29 +12,30 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/engines"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // openDatabase opens one database of the config: to serve it, or to look at it alone.
-func openDatabase(ctx context.Context, c *config, name string, look bool, log *slog.Logger) (backends.Backend, error) {
+func openDatabase(ctx context.Context, c *config.Config, name string, look bool, log *slog.Logger) (backends.Backend, error) {
 	d := c.Databases[name]
 	u, err := engines.ParseURL(d.URL)
 	if err != nil {
-		return nil, &Error{err}
+		return nil, &config.Error{Err: err}
 	}
 	if u.File && !look {
-		if err := makeDir(filepath.Dir(u.At), 0o700, "the database's directory",
+		if err := config.MakeDir(filepath.Dir(u.At), 0o700, "the database's directory",
 			"name another place with --database sqlite:PATH or QSIDECAR_DATABASE"); err != nil {
 			return nil, err
 		}
 	}
-	password, err := d.password()
+	password, err := d.ReadPassword()
 	if err != nil {
 		return nil, err
 	}
-	if u.NoSchemas && d.Schema != defaultSchema {
-		return nil, Errorf("the database's schema: MySQL and MariaDB have none, the tables go into the database that the url names: leave it out")
+	if u.NoSchemas && d.Schema != config.DefaultSchema {
+		return nil, config.Errorf("the database's schema: MySQL and MariaDB have none, the tables go into the database that the url names: leave it out")
 	}
 	return u.Open(ctx, engines.Options{
 		Password: password, Schema: d.Schema, MaxConnections: d.MaxConnections, Notify: bool(d.Notify),
@@ -43,13 +44,13 @@ func openDatabase(ctx context.Context, c *config, name string, look bool, log *s
 }
 
 // openAll opens every database of a config. Where one fails, the others are closed again.
-func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backends.Backend, error) {
+func openAll(ctx context.Context, c *config.Config, log *slog.Logger) (map[string]backends.Backend, error) {
 	open := make(map[string]backends.Backend)
 	var errs error
 	for name := range c.Databases {
 		b, err := openAdopted(ctx, c, name, log)
 		if err != nil {
-			errs = errors.Join(errs, c.inDatabase(name, err))
+			errs = errors.Join(errs, c.ErrorIn(name, err))
 			continue
 		}
 		open[name] = b
@@ -61,10 +62,10 @@ func openAll(ctx context.Context, c *config, log *slog.Logger) (map[string]backe
 }
 
 // opener is openAdopted, or what a test has in its place.
-type opener func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error)
+type opener func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error)
 
 // openAdopted opens one database of the config with the adopted tables that the config has in it.
-func openAdopted(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+func openAdopted(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 	b, err := openDatabase(ctx, c, name, false, log)
 	if err != nil {
 		return nil, err
@@ -87,14 +88,14 @@ func closeAll(open map[string]backends.Backend) (err error) {
 
 // adopt has the queues of the config that live in adopted tables of the database
 // do so: all of them, or it is an error that has all that does not fit.
-func adopt(ctx context.Context, c *config, database string, b backends.Backend, log *slog.Logger) (backends.Backend, error) {
-	tables := c.adoptions(database)
+func adopt(ctx context.Context, c *config.Config, database string, b backends.Backend, log *slog.Logger) (backends.Backend, error) {
+	tables := c.AdoptedTables(database)
 	if len(tables) == 0 {
 		return b, nil
 	}
 	engine, ok := b.(backends.Adopter)
 	if !ok {
-		return nil, Errorf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine)
+		return nil, config.Errorf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine)
 	}
 	store, wrong, err := adopted.Look(ctx, engine, tables)
 	if err != nil {
@@ -105,7 +106,7 @@ func adopt(ctx context.Context, c *config, database string, b backends.Backend, 
 		for _, m := range wrong {
 			all = errors.Join(all, m)
 		}
-		return nil, &Error{fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
+		return nil, &config.Error{Err: fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
 	}
 	store.SetMaxHeld(c.Databases[database].MaxHeld)
 	for _, f := range store.Advice() {
@@ -115,9 +116,9 @@ func adopt(ctx context.Context, c *config, database string, b backends.Backend, 
 }
 
 // lookAdopted is adopt for check: what does not fit is found, and the rest looked at.
-func lookAdopted(ctx context.Context, c *config, database string, b backends.Backend) (backends.Backend, []backends.Finding) {
+func lookAdopted(ctx context.Context, c *config.Config, database string, b backends.Backend) (backends.Backend, []backends.Finding) {
 	var found backends.Findings
-	tables := c.adoptions(database)
+	tables := c.AdoptedTables(database)
 	engine, ok := b.(backends.Adopter)
 	if len(tables) == 0 {
 		return b, nil

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -89,7 +90,7 @@ func exitCode(err error) int {
 	var (
 		code  *codeError
 		usage *usageError
-		wrong *Error
+		wrong *config.Error
 		wire  *protocol.Error
 		dial  *qsidecar.DialError
 	)

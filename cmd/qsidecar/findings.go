@@ -8,12 +8,13 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // tellChecked writes to stdout what check found. The errors of the config are
 // there only as JSON: for people they go to stderr.
-func (a *app) tellChecked(file string, c config, all []checked, host checked, usage error) error {
+func (a *app) tellChecked(file string, c config.Config, all []checked, host checked, usage error) error {
 	if a.json {
 		return a.tellLines(append([]checked{host}, all...), usage)
 	}
@@ -101,7 +102,7 @@ type findingLine struct {
 
 func (a *app) tellLines(all []checked, usage error) error {
 	var lines []findingLine
-	for _, text := range configProblems(usage) {
+	for _, text := range config.Problems(usage) {
 		lines = append(lines, findingLine{Grade: backends.SeverityError.String(), Topic: "config", Text: text, Do: "correct the config"})
 	}
 	for _, d := range all {

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -16,14 +14,15 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
 // instance is a sidecar that runs, and the config that it runs by.
 type instance struct {
-	input Input
-	load  func() (config, error)
-	log   *slog.Logger
-	logs  *logSettings
+	input config.Input
+	load  func() (config.Config, error)
+	log   *logging.Log
 	b     *bridge.Bridge
 	made  atomic.Pointer[bridge.Bridge] // b, for who does not know whether it was made
 	admin *admin
@@ -34,9 +33,9 @@ type instance struct {
 	patience  time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
 
 	mu      sync.Mutex // not held while databases open
-	config  config
-	sources Snapshot
-	refused Snapshot           // what the files had when they were not taken last
+	config  config.Config
+	sources config.Snapshot
+	refused config.Snapshot    // what the files had when they were not taken last
 	open    map[string]*openDB // by name
 	under   *loading           // the reload under way; nil: none
 
@@ -62,17 +61,17 @@ type openDB struct {
 
 // start reads the config, opens its databases and makes the Bridge. It runs nothing.
 func (p *instance) start(ctx context.Context) (err error) {
-	var c config
-	if c, p.sources, err = p.steady(); err != nil {
+	var c config.Config
+	if c, p.sources, err = config.ReadConsistent(p.input.File, p.load); err != nil {
 		return err
 	}
-	p.logs.set(c.Log)
+	p.log.Set(c.Log.Level.SlogLevel(), c.Log.JSON())
 	for _, l := range c.Listen {
 		if err := p.input.MakeSocketDir(l.Socket); err != nil {
 			return err
 		}
 	}
-	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.log)
+	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.log.Logger)
 	if _, err := p.admin.change(c.Admin); err != nil { // first: it tells how the start goes on
 		return err
 	}
@@ -84,15 +83,15 @@ func (p *instance) start(ctx context.Context) (err error) {
 	if p.open, err = p.openMissing(ctx, &c, nil, p.patience); err != nil {
 		return err
 	}
-	if p.b, err = bridge.New(p.options(&c, p.open), p.log); err != nil {
-		return errors.Join(&Error{fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
+	if p.b, err = bridge.New(p.options(&c, p.open), p.log.Logger); err != nil {
+		return errors.Join(&config.Error{Err: fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
 	}
 	p.made.Store(p.b)
 	p.config = c
 	p.state.Lock() // the metrics are asked already
 	p.generation, p.takenAt = 1, time.Now()
 	p.state.Unlock()
-	p.longest.Store(int64(c.stopsWithin()))
+	p.longest.Store(int64(stopsWithin(&c)))
 	p.b.SetControl(p)
 	p.admin.begin(p.b)
 	return nil
@@ -102,14 +101,14 @@ func (p *instance) start(ctx context.Context) (err error) {
 // others that it opens, all at a time. With an error what it opened is closed again. One that
 // cannot be reached is an error, unless there is patience: then it is awaited, and so is one
 // that takes longer than that to open.
-func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*openDB, patience time.Duration) (map[string]*openDB, error) {
+func (p *instance) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, patience time.Duration) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
 	under := make(map[string]*attempt)
 	var errs error
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
-		by, err := c.openedBy(name)
+		by, err := c.OpenKey(name)
 		if err != nil {
-			errs = errors.Join(errs, c.inDatabase(name, err))
+			errs = errors.Join(errs, c.ErrorIn(name, err))
 		} else if o := openBy(have, by); o != nil {
 			all[name] = o
 		} else {
@@ -124,7 +123,7 @@ func (p *instance) openMissing(ctx context.Context, c *config, have map[string]*
 	for _, name := range slices.Sorted(maps.Keys(under)) {
 		b, err := under[name].within(until, c, name, patience > 0)
 		if err != nil {
-			errs = errors.Join(errs, c.inDatabase(name, err))
+			errs = errors.Join(errs, c.ErrorIn(name, err))
 			continue
 		}
 		all[name] = &openDB{Backend: b, by: under[name].by}
@@ -186,7 +185,7 @@ func succeed(open, before map[string]*openDB) {
 
 // limitHeld has the databases hold as many jobs as c says: what they share with those before
 // must not change where c is refused.
-func limitHeld(open map[string]*openDB, c *config) {
+func limitHeld(open map[string]*openDB, c *config.Config) {
 	for name, o := range open {
 		if store, adopts := o.Backend.(*adopted.Store); adopts {
 			store.SetMaxHeld(c.Databases[name].MaxHeld)
@@ -195,12 +194,12 @@ func limitHeld(open map[string]*openDB, c *config) {
 }
 
 // options are the Bridge's.
-func (p *instance) options(c *config, open map[string]*openDB) bridge.Options {
+func (p *instance) options(c *config.Config, open map[string]*openDB) bridge.Options {
 	all := make(map[string]backends.Backend, len(open))
 	for name, o := range open {
 		all[name] = o.Backend
 	}
-	opts := c.options(all)
+	opts := c.BridgeOptions(all)
 	opts.Inherited = p.inherited
 	opts.Server = "qsidecar/" + programVersion().Number
 	for name, o := range open {
@@ -238,56 +237,17 @@ func (p *instance) Config() (generation int64, failed error, since time.Time) {
 // Admin implements bridge.Control.
 func (p *instance) Admin() string { return p.admin.address() }
 
-// unsteady is how often files may be different from one reading to the next.
-const unsteady = 10
-
-var (
-	errUnsteady = errors.New("the config's files change while they are read")
-	// errEmptyConfig: whoever writes a file in place empties it first.
-	errEmptyConfig = errors.New("the config file is empty: it is taken for one that is just being written (for the defaults, a comment will do)")
-)
-
 // look is steady, and wants something in the config file.
-func (p *instance) look() (c config, src Snapshot, err error) {
-	if c, src, err = p.steady(); err == nil {
-		err = p.hasText()
+func (p *instance) look() (c config.Config, src config.Snapshot, err error) {
+	if c, src, err = config.ReadConsistent(p.input.File, p.load); err == nil {
+		err = p.input.CheckNotEmpty()
 	}
 	return c, src, err
 }
 
-// steady reads the files, all as they were at one time: what changes from then on is found
-// by comparing them with src.
-func (p *instance) steady() (c config, src Snapshot, err error) {
-	for range unsteady {
-		before := src
-		if c, err = p.load(); err != nil {
-			return c, src, err
-		}
-		if src, err = ReadSnapshot(p.input.File, &c); err != nil {
-			return c, src, err
-		}
-		if src.Same(before) {
-			return c, src, nil
-		}
-	}
-	return c, src, errUnsteady
-}
-
-// hasText wants something in the config file.
-func (p *instance) hasText() error {
-	if p.input.File == "" {
-		return nil
-	}
-	text, err := readFile(p.input.File)
-	if err == nil && len(bytes.TrimSpace(text)) == 0 {
-		err = errEmptyConfig
-	}
-	return err
-}
-
 // stopsWithin is how long an orderly exit takes at most: the drain, settles that wait for
 // a database that is away, and what is left to write.
-func (c *config) stopsWithin() time.Duration {
+func stopsWithin(c *config.Config) time.Duration {
 	lease := time.Duration(0)
 	for _, d := range c.Databases {
 		lease = max(lease, time.Duration(d.HostLease))

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/config"
 )
 
 // loading is a reload that opens databases, which may take minutes. Nothing else waits for
 // it: databases that come back are used, and a reload of newer files ends it.
 type loading struct {
-	found  Snapshot // what the files had
+	found  config.Snapshot // what the files had
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when what follows is known
 
@@ -29,7 +30,7 @@ var errNewerConfig = errors.New("the files changed while their databases were be
 func (p *instance) Reload(ctx context.Context) (changes []string, why string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	found, err := ReadSnapshot(p.input.File, &p.config)
+	found, err := config.ReadSnapshot(p.input.File, &p.config)
 	ended := p.under != nil
 	for p.under != nil {
 		u := p.under
@@ -43,7 +44,7 @@ func (p *instance) Reload(ctx context.Context) (changes []string, why string, er
 		if same {
 			return u.changes, u.why, u.err
 		}
-		found, err = ReadSnapshot(p.input.File, &p.config)
+		found, err = config.ReadSnapshot(p.input.File, &p.config)
 	}
 	if err == nil && found.Same(p.sources) {
 		p.healed()
@@ -76,7 +77,7 @@ func (p *instance) awaitReload(ctx context.Context, u *loading) error {
 
 // reload is Reload where the files are not those that run. p.mu is held, but not while
 // databases open.
-func (p *instance) reload(ctx context.Context, found Snapshot) (changes []string, why string, err error) {
+func (p *instance) reload(ctx context.Context, found config.Snapshot) (changes []string, why string, err error) {
 	_, failed, _ := p.Config()
 	if failed == nil { // what was refused is tried again and again: that is no news
 		p.manager.reloading()
@@ -106,7 +107,7 @@ func (p *instance) reload(ctx context.Context, found Snapshot) (changes []string
 }
 
 // take has the sidecar run by c. p.mu is held, but not while databases open.
-func (p *instance) take(ctx context.Context, c config, src Snapshot) ([]string, error) {
+func (p *instance) take(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
 	for _, l := range c.Listen {
 		if err := p.input.MakeSocketDir(l.Socket); err != nil {
 			return nil, err
@@ -125,19 +126,19 @@ func (p *instance) take(ctx context.Context, c config, src Snapshot) ([]string, 
 		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
 	}
 	limitHeld(open, &c)
-	changes := changesOf(p.config, c)
+	changes := config.Changes(p.config, c)
 	if src.Secrets != p.sources.Secrets {
 		changes = append(changes, "a secret")
 	}
-	p.logs.set(c.Log)
+	p.log.Set(c.Log.Level.SlogLevel(), c.Log.JSON())
 	p.config, p.sources, p.open = c, src, open
-	p.longest.Store(int64(c.stopsWithin()))
+	p.longest.Store(int64(stopsWithin(&c)))
 	return changes, nil
 }
 
 // openBeside is openMissing while p.mu is not held. What was awaited and came back meanwhile is
 // used as it is by then.
-func (p *instance) openBeside(ctx context.Context, c *config) (map[string]*openDB, error) {
+func (p *instance) openBeside(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
 	have := p.open
 	p.mu.Unlock()
 	open, err := p.openMissing(ctx, c, have, 0)

@@ -1,6 +1,10 @@
 package main
 
-import "context"
+import (
+	"context"
+
+	"github.com/qsidecar/qsidecar/internal/config"
+)
 
 // watched is an instance as its watcher sees it.
 type watched struct{ *instance }
@@ -9,16 +13,16 @@ type watched struct{ *instance }
 func (p watched) Reload(ctx context.Context) { _, _, _ = p.instance.Reload(ctx) }
 
 // Differ implements Reloader.
-func (p watched) Differ() (now Snapshot, differ bool) {
+func (p watched) Differ() (now config.Snapshot, differ bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, err := ReadSnapshot(p.input.File, &p.config)
+	now, err := config.ReadSnapshot(p.input.File, &p.config)
 	_, failed, _ := p.Config()
 	return now, err != nil || !now.Same(p.sources) || failed != nil || p.under != nil && !now.Same(p.under.found)
 }
 
 // Refuses implements Reloader.
-func (p watched) Refuses(now Snapshot) bool {
+func (p watched) Refuses(now config.Snapshot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, failed, _ := p.Config()
@@ -26,7 +30,7 @@ func (p watched) Refuses(now Snapshot) bool {
 }
 
 // Loads implements Reloader.
-func (p watched) Loads(now Snapshot) bool {
+func (p watched) Loads(now config.Snapshot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.under != nil && now.Same(p.under.found)

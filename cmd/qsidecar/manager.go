@@ -15,6 +15,8 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
+
+	"github.com/qsidecar/qsidecar/internal/config"
 )
 
 // manager is the service manager that started this process (systemd, sd_notify(3)). A nil
@@ -137,7 +139,7 @@ func inherit() (lns []*net.UnixListener, err error) {
 	for i, f := range activation.Files(true) {
 		ln, e := inheritOne(f)
 		if e != nil {
-			err = errors.Join(err, Errorf("the service manager hands over the socket %s (descriptor %d), which cannot be served: %w: "+
+			err = errors.Join(err, config.Errorf("the service manager hands over the socket %s (descriptor %d), which cannot be served: %w: "+
 				"take it out of the socket unit, and restart that and the service", f.Name(), 3+i, e))
 			continue
 		}

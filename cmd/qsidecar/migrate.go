@@ -11,11 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 func (a *app) migrateCommand() *cobra.Command {
-	in := Input{Once: true}
+	in := config.Input{Once: true}
 	var show bool
 	var from int
 	var role string
@@ -44,7 +45,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 			if show {
 				return a.printSchemas(c, role, from)
 			}
-			open, err := openAll(cmd.Context(), &c, a.newLog(c.Log))
+			open, err := openAll(cmd.Context(), &c, a.newLog(c.Log).Logger)
 			if err != nil {
 				return err
 			}
@@ -62,7 +63,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 }
 
 // printSchemas prints the SQL for each engine that the config uses.
-func (a *app) printSchemas(c config, role string, from int) error {
+func (a *app) printSchemas(c config.Config, role string, from int) error {
 	printed := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
 		u, err := engines.ParseURL(c.Databases[name].URL)

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/config"
 )
 
 // dial connects a command of one request to the first sidecar that answers.
@@ -49,7 +50,7 @@ func workerName(what string) string {
 }
 
 // input completes where a config comes from.
-func (a *app) input(in Input) Input {
+func (a *app) input(in config.Input) config.Input {
 	in.Socket, in.Env, in.PipeTimeout = a.socket, a.env, a.pipeTimeout
 	for _, ln := range a.inherited {
 		in.Inherited = append(in.Inherited, ln.Addr().String())
@@ -58,4 +59,4 @@ func (a *app) input(in Input) Input {
 }
 
 // sockets are where a sidecar's socket can be.
-func (a *app) sockets() []string { return a.input(Input{}).Sockets() }
+func (a *app) sockets() []string { return a.input(config.Input{}).Sockets() }

@@ -12,6 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
@@ -39,13 +40,13 @@ asked, 2 wrong arguments.`,
 			if database == "" && a.getenv("QSIDECAR_DATABASE") == "" {
 				return usagef("which database? Name it with --database URL, --database @FILE or QSIDECAR_DATABASE")
 			}
-			in := a.input(Input{Database: database, Once: true})
+			in := a.input(config.Input{Database: database, Once: true})
 			at, err := in.DatabaseURL()
 			if err != nil {
 				return err
 			}
-			var table tableName
-			if err := table.parse(args[0]); err != nil {
+			table, err := config.ParseTableName(args[0])
+			if err != nil {
 				return usagef("TABLE: %w", err)
 			}
 			ctx, _, stop := a.interruptible(cmd.Context())
@@ -64,15 +65,14 @@ asked, 2 wrong arguments.`,
 }
 
 // propose asks the database, and writes the config.
-func (a *app) propose(ctx context.Context, at string, name tableName, queue string) (text string, err error) {
-	c := defaultConfig()
-	c.fill(a.sockets()[0], at)
+func (a *app) propose(ctx context.Context, at string, name config.TableName, queue string) (text string, err error) {
+	c := config.Default(a.sockets()[0], at)
 	if _, err := engines.ParseURL(at); err != nil {
 		return "", usagef("the database: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
 	defer cancel()
-	b, err := openDatabase(ctx, &c, "main", true, a.newLog(c.Log))
+	b, err := openDatabase(ctx, &c, "main", true, a.newLog(c.Log).Logger)
 	if err != nil {
 		return "", err
 	}
@@ -85,11 +85,11 @@ func (a *app) propose(ctx context.Context, at string, name tableName, queue stri
 	if !ok {
 		return "", usagef("this build adopts no tables of %s", b.Info().Engine)
 	}
-	p, err := guess.Table(ctx, engine, name.schema, name.name)
+	p, err := guess.Table(ctx, engine, name.Schema, name.Name)
 	if err != nil {
 		return "", err
 	}
-	queue = cmp.Or(queue, queueNamed(name.name))
+	queue = cmp.Or(queue, queueNamed(name.Name))
 	store, wrong, err := adopted.Look(ctx, engine, map[string]adopted.Table{queue: p.Table})
 	if err != nil {
 		return "", err

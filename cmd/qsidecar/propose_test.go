@@ -5,6 +5,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/config"
+
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
@@ -14,20 +17,20 @@ func TestProposedTexts(t *testing.T) {
 		"a", "null", "NULL", "~", "", "yes", "N", "y", "true", "1", "01", "-1", "1e3", "0x1f", ".inf", "a b", " a", "a ", "a: b", "a #b", "#a", "- a", "[a", "{a", "a,b", "'a", `"a`, `a"b\\`,
 		"${HOME}", "$${X}", "$", "a\nb", "\t", "ä", "\u2028", "@a", "`a`", "a desc", "*a", "&a", "!a", "%a", "a:", "1:2", "=", "<<", "|", ">", "2026-01-01",
 	} {
-		c, err := parseConfig("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues:\n  q:\n    table: t\n    columns: {id: ["+yamlText(text)+", x]}\n    where:\n      "+
-			yamlKey(text)+": "+yamlText(text)+"\n    states: {ready: "+yamlText(text)+", dead: null}\n"), noEnv)
+		c, err := config.Parse("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues:\n  q:\n    table: t\n    columns: {id: ["+yamlText(text)+", x]}\n    where:\n      "+
+			yamlKey(text)+": "+yamlText(text)+"\n    states: {ready: "+yamlText(text)+", dead: null}\n"), func(string) (string, bool) { return "", false })
 		if err != nil {
 			t.Errorf("%q is written %s: %v", text, yamlText(text), err)
 			continue
 		}
-		q := c.Queues["q"]
-		if _, has := q.Where[text]; q.Columns["id"][0] != text || q.Where[text] != (columnValue{Text: text}) || !has || q.States["ready"] != (columnValue{Text: text}) {
+		q := c.AdoptedTables("main")["q"]
+		if _, has := q.Where[text]; q.Columns[adopted.ID][0] != text || q.Where[text] != (adopted.Value{Text: text}) || !has || q.States[backends.StateReady] != (adopted.Value{Text: text}) {
 			t.Errorf("%q is written %s and read %q, %v, %v", text, yamlText(text), q.Columns["id"], q.Where, q.States)
 		}
 	}
 	for _, name := range []adopted.Table{{Name: "a"}, {Schema: "s", Name: "a"}, {Name: `a.b"c`}, {Schema: `"`, Name: "."}} {
-		var got tableName
-		if err := got.parse(tableText(name.Schema, name.Name)); err != nil || got.schema != name.Schema || got.name != name.Name {
+		got, err := config.ParseTableName(tableText(name.Schema, name.Name))
+		if err != nil || got.Schema != name.Schema || got.Name != name.Name {
 			t.Errorf("%+v is written %s and read %+v, %v", name, tableText(name.Schema, name.Name), got, err)
 		}
 	}
@@ -52,11 +55,11 @@ func FuzzProposedText(f *testing.F) {
 		if strings.ContainsAny(value+key, "\r\n") {
 			t.Fatalf("%q is written %s", text, value)
 		}
-		c, err := parseConfig("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues:\n  q:\n    table: t\n    columns: {id: ["+value+", x]}\n    where:\n      "+key+": "+value+"  # guessed\n"), noEnv)
+		c, err := config.Parse("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues:\n  q:\n    table: t\n    columns: {id: ["+value+", x]}\n    where:\n      "+key+": "+value+"  # guessed\n"), func(string) (string, bool) { return "", false })
 		if err != nil {
 			t.Fatalf("%q is written %s: %v", text, value, err)
 		}
-		if q := c.Queues["q"]; q.Columns["id"][0] != text || q.Where[text] != (columnValue{Text: text}) || len(q.Where) != 1 {
+		if q := c.AdoptedTables("main")["q"]; q.Columns[adopted.ID][0] != text || q.Where[text] != (adopted.Value{Text: text}) || len(q.Where) != 1 {
 			t.Errorf("%q is written %s and read %q, %v", text, value, q.Columns["id"], q.Where)
 		}
 	})

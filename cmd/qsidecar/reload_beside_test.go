@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // slowly opens the database "slow" when the sidecar stops waiting for it, and each other one as
 // ever. begun is told of each try of the slow one.
 func slowly(begun chan<- struct{}) opener {
-	return func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+	return func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 		if name != "slow" {
 			return openAdopted(ctx, c, name, log)
 		}
@@ -82,7 +83,7 @@ func TestDatabaseComesBackDuringAReload(t *testing.T) {
 	begun, there := make(chan struct{}, 100), make(chan struct{})
 	h := newHost(t)
 	slow := slowly(begun)
-	h.opens = func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+	h.opens = func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 		if name != "late" {
 			return slow(ctx, c, name, log)
 		}
@@ -91,7 +92,7 @@ func TestDatabaseComesBackDuringAReload(t *testing.T) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		local := &config{Databases: map[string]databaseConfig{name: c.Databases["main"]}}
+		local := &config.Config{Databases: map[string]config.Database{name: c.Databases["main"]}}
 		d := local.Databases[name]
 		d.URL = "sqlite:" + filepath.Join(h.dir, "late.db")
 		local.Databases[name] = d

@@ -13,17 +13,20 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
 // inputFlags are those of a command that reads a config.
-func inputFlags(cmd *cobra.Command, in *Input) {
+func inputFlags(cmd *cobra.Command, in *config.Input) {
 	cmd.Flags().StringVar(&in.File, "config", "", "the config `FILE` (YAML; see deploy/qsidecar.example.yaml)")
 	cmd.Flags().StringVar(&in.Database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
 	cmd.Flags().Var(&in.LogLevel, "log-level", "debug, info, warn or error (default info)")
 }
 
 func (a *app) serveCommand() *cobra.Command {
-	var in Input
+	var in config.Input
 	var hint bool
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -73,7 +76,7 @@ config.`,
 	return cmd
 }
 
-func (a *app) serve(ctx context.Context, in Input, c config, hint bool) error {
+func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint bool) error {
 	keepHeadroom()
 	hangUps, stop := a.hangUps()
 	defer stop()
@@ -87,23 +90,23 @@ func (a *app) serve(ctx context.Context, in Input, c config, hint bool) error {
 		if hint {
 			a.hint(c.Listen[0].Socket)
 		}
-		Watch(ctx, watched{p}, hangUps, WatchOptions{Poll: a.poll, Deaf: a.deaf}, p.log)
+		config.Watch(ctx, watched{p}, hangUps, config.WatchOptions{Poll: a.poll, NoEvents: a.deaf}, p.log.Logger)
 		return nil
 	})
 }
 
 // withBridge runs a sidecar and f beside it, once it is ready. The first signal
 // drains it, the second ends it at once; it ends too when f returns. c is what read gave.
-func (a *app) withBridge(ctx context.Context, in Input, load func() (config, error), c config, f func(ctx context.Context, p *instance) error) (err error) {
-	log, settings := a.changingLog(c.Log)
-	defer settings.flush()
-	a.errOut = settings.out // the last words too
-	p := &instance{input: in, load: load, log: log, inherited: a.inherited, logs: settings, opens: a.opens}
+func (a *app) withBridge(ctx context.Context, in config.Input, load func() (config.Config, error), c config.Config, f func(ctx context.Context, p *instance) error) (err error) {
+	log := a.newLog(c.Log)
+	defer log.Flush()
+	a.errOut = log.Writer() // the last words too
+	p := &instance{input: in, load: load, log: log, inherited: a.inherited, opens: a.opens}
 	if p.opens == nil {
 		p.opens = openAdopted
 	}
 	if a.tells {
-		p.manager, p.patience = a.manager(log), cmp.Or(a.patience, openPatience)
+		p.manager, p.patience = a.manager(log.Logger), cmp.Or(a.patience, openPatience)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -203,4 +206,9 @@ func (a *app) hangUps() (hangUps <-chan os.Signal, stop func()) {
 		signal.Notify(all, syscall.SIGHUP)
 	}
 	return all, func() { signal.Stop(all) }
+}
+
+// newLog is a command's log, as the config says.
+func (a *app) newLog(c config.Log) *logging.Log {
+	return logging.New(a.errOut, c.Level.SlogLevel(), c.JSON())
 }

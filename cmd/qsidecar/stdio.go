@@ -13,10 +13,11 @@ import (
 
 	"github.com/qsidecar/qsidecar/bridge"
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/config"
 )
 
 func (a *app) stdioCommand() *cobra.Command {
-	var in Input
+	var in config.Input
 	cmd := &cobra.Command{
 		Use:   "stdio",
 		Short: "Speak the socket's protocol on stdin and stdout",
@@ -67,8 +68,8 @@ func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
 }
 
 // ownSession is a sidecar of its own without a socket.
-func (a *app) ownSession(ctx context.Context, in Input) error {
-	load := func() (config, error) { return ownConfig(in) }
+func (a *app) ownSession(ctx context.Context, in config.Input) error {
+	load := func() (config.Config, error) { return ownConfig(in) }
 	c, err := load()
 	if err != nil {
 		return err
@@ -86,10 +87,10 @@ func (a *app) ownSession(ctx context.Context, in Input) error {
 }
 
 // ownConfig is the config without what is the service's.
-func ownConfig(in Input) (config, error) {
+func ownConfig(in config.Input) (config.Config, error) {
 	c, err := in.Load()
 	c.Listen = nil
-	c.Admin = adminConfig{}
+	c.Admin = config.Admin{}
 	if in.LogLevel == "" && in.File == "" {
 		c.Log.Level = "warn" // whose child this is has a stderr for its own words
 	}

@@ -1,6 +1,7 @@
-package main
+package config
 
 import (
+	"errors"
 	"os"
 	"reflect"
 	"strings"
@@ -20,13 +21,13 @@ const example = "../../deploy/qsidecar.example.yaml"
 
 // TestExampleIsTheDefault: the example documents every key, at its default.
 func TestExampleIsTheDefault(t *testing.T) {
-	got, err := loadConfig(example, readFile, noEnv)
+	got, err := load(example, readFile, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := defaultConfig()
 	want.fill(systemSocket, "sqlite:"+systemState+"/"+databaseFile)
-	if d := cmp.Diff(want.options(nil), got.options(nil)); d != "" {
+	if d := cmp.Diff(want.BridgeOptions(nil), got.BridgeOptions(nil)); d != "" {
 		t.Errorf("the example is not the default (-default +example):\n%s", d)
 	}
 	if got.Log != want.Log {
@@ -46,7 +47,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range allKeys(reflect.TypeFor[config]()) {
+	for _, key := range allKeys(reflect.TypeFor[Config]()) {
 		if !strings.Contains(string(src), key+":") {
 			t.Errorf("the example does not have the key %q", key)
 		}
@@ -73,7 +74,7 @@ func TestExampleUncommented(t *testing.T) {
 		}
 		text = before + strings.Join(lines, "\n") + "\n\n" + after
 	}
-	c, err := parseConfig("example", []byte(strings.NewReplacer("www-data", "root", "groups: [web]", "groups: [root]", "users: [worker]", "users: [root]").Replace(text)), noEnv)
+	c, err := Parse("example", []byte(strings.NewReplacer("www-data", "root", "groups: [web]", "groups: [root]", "users: [worker]", "users: [root]").Replace(text)), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestExampleUncommented(t *testing.T) {
 }
 
 func TestRulesOfTheConfig(t *testing.T) {
-	c, err := parseConfig("c.yaml", []byte(`
+	c, err := Parse("c.yaml", []byte(`
 listen:
   - socket: /a
     allow:
@@ -99,7 +100,7 @@ listen:
 		{Users: []uint32{0, 7}, Groups: []uint32{0}, Ops: []protocol.Op{protocol.OpEnqueue}, Queues: []string{"mail-*"}},
 		{Users: []uint32{8}},
 	}
-	got := c.options(nil).Sockets
+	got := c.BridgeOptions(nil).Sockets
 	if d := cmp.Diff(want, got[0].Allow); d != "" || got[1].Allow != nil {
 		t.Errorf("rules (-want +got):\n%s\nof the second socket: %v", d, got[1].Allow)
 	}
@@ -122,7 +123,7 @@ func TestConfigValues(t *testing.T) {
 		v, ok := map[string]string{"DIR": "/data", "N": "9", "EMPTY": ""}[k]
 		return v, ok
 	}
-	c, err := parseConfig("c.yaml", []byte(`
+	c, err := Parse("c.yaml", []byte(`
 listen:
   - {socket: /a, mode: 0600, group: root}
   - socket: ${DIR}//c/../b$$x
@@ -142,7 +143,7 @@ log: {level: debug, format: json}
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := c.options(map[string]backends.Backend{})
+	o := c.BridgeOptions(map[string]backends.Backend{})
 	want := bridge.Options{
 		Server: o.Server,
 		Sockets: []bridge.Socket{
@@ -170,7 +171,7 @@ log: {level: debug, format: json}
 	if c.Databases["one"].URL != "sqlite:/data/one.db" || c.Databases["two"].URL != "sqlite:two.db" {
 		t.Errorf("databases: %+v", c.Databases)
 	}
-	if c.Log != (logConfig{"debug", "json"}) {
+	if c.Log != (Log{"debug", "json"}) {
 		t.Errorf("log: %+v", c.Log)
 	}
 }
@@ -224,18 +225,18 @@ func TestConfigErrors(t *testing.T) {
 		{"log: {}\n---\nlog: {}", "a second document"},
 		{"just text", "the file: this should be a map"},
 	} {
-		_, err := parseConfig("c.yaml", []byte(row.src), noEnv)
+		_, err := Parse("c.yaml", []byte(row.src), noEnv)
 		if err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s\ngives %v\nwant  %s", row.src, err, row.want)
 		}
-		if err != nil && exitCode(err) != exitUsage {
-			t.Errorf("%s: exit code %d, want 2", row.src, exitCode(err))
+		if _, is := errors.AsType[*Error](err); err != nil && !is {
+			t.Errorf("%s: %T is no Error", row.src, err)
 		}
 	}
 }
 
 func TestConfigTellsAllErrorsAtOnce(t *testing.T) {
-	_, err := parseConfig("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, keep: soon}\n"), noEnv)
+	_, err := Parse("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, keep: soon}\n"), noEnv)
 	want := `c.yaml has 4 errors
 c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin
      1 | lisen: 1
@@ -256,7 +257,7 @@ c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5
 
 // TestKeysWithDots: the name of a queue may look like the path of a key.
 func TestKeysWithDots(t *testing.T) {
-	if _, err := parseConfig("c.yaml", []byte("queues: {a.timeout: {}, a: {timeout: 1s}}\n"), noEnv); err != nil {
+	if _, err := Parse("c.yaml", []byte("queues: {a.timeout: {}, a: {timeout: 1s}}\n"), noEnv); err != nil {
 		t.Error(err)
 	}
 }
@@ -279,8 +280,8 @@ func TestConfigTellsEachErrorOnce(t *testing.T) {
 			"2:1: the key \"log\" stands here twice", "2:14: log.level: \"loud\" is none", "3:1: unknown key \"colour\"",
 		},
 	} {
-		_, err := parseConfig("c.yaml", []byte(src), noEnv)
-		got := configProblems(err)
+		_, err := Parse("c.yaml", []byte(src), noEnv)
+		got := Problems(err)
 		if len(got) != len(want) {
 			t.Errorf("%s\ngives %d errors, want %d:\n%s", src, len(got), len(want), strings.Join(got, "\n"))
 			continue
@@ -290,5 +291,18 @@ func TestConfigTellsEachErrorOnce(t *testing.T) {
 				t.Errorf("%s\ngives %s\nwant  %s", src, got[i], want[i])
 			}
 		}
+	}
+}
+
+func TestConfigProblems(t *testing.T) {
+	t.Parallel()
+	_, err := Parse("f", []byte("x: 1\ny: 2\n"), os.LookupEnv)
+	got := Problems(err)
+	want := []string{`f:1:1: unknown key "x"; known here: `, `f:2:1: unknown key "y"; known here: `}
+	for i := range got {
+		got[i], _, _ = strings.Cut(got[i], "listen")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

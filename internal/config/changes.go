@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 // changesOf tells what is different in two configs, by the keys of the file. A
 // database's address is not shown: it may hold a password.
-func changesOf(before, after config) (all []string) {
+func Changes(before, after Config) (all []string) {
 	was, is := flat(before), flat(after)
 	gone := sections(was, is)
 	added := sections(is, was)
@@ -66,7 +66,7 @@ func sections(of, other map[string]string) map[string]bool {
 
 // flat is every scalar of the config by its path. A queue, database or socket is there
 // itself too, as its path and a dot.
-func flat(c config) map[string]string {
+func flat(c Config) map[string]string {
 	out := map[string]string{}
 	flatten(out, "", reflect.ValueOf(c))
 	return out
@@ -88,9 +88,9 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 		path = "listen " + l.Socket // sockets are known by their paths, whatever their order
 		path = strings.TrimSuffix(path, " ")
 		out[path+"."] = ""
-	case queueConfig, databaseConfig:
+	case queueConfig, Database:
 		out[path+"."] = ""
-	case tableName, onAckConfig, tokenConfig, queueOrder, numberRange, columnValue:
+	case TableName, onAckConfig, tokenConfig, queueOrder, numberRange, columnValue:
 		if !v.IsZero() {
 			out[path] = fmt.Sprint(plain(l))
 		}
@@ -157,10 +157,10 @@ func allowText(rules []allowConfig) string {
 // plain is a leaf as the file has it, as near as people need.
 func plain(leaf any) any {
 	switch l := leaf.(type) {
-	case tableName:
-		return strings.TrimPrefix(l.schema+"."+l.name, ".")
+	case TableName:
+		return strings.TrimPrefix(l.Schema+"."+l.Name, ".")
 	case onAckConfig:
-		if l.Archive.name != "" {
+		if l.Archive.Name != "" {
 			return "archive " + fmt.Sprint(plain(l.Archive))
 		}
 		return l.word
@@ -195,7 +195,7 @@ func plain(leaf any) any {
 
 // openedBy is all that a database of the config was opened by: as long as it is the same,
 // so is what was opened.
-func (c *config) openedBy(name string) (string, error) {
+func (c *Config) OpenKey(name string) (string, error) {
 	d := c.Databases[name]
 	d.HostLease, d.RestartGrace = 0, nil // the bridge's business
 	out := map[string]string{"max_frame": c.MaxFrame.String()}
@@ -206,7 +206,7 @@ func (c *config) openedBy(name string) (string, error) {
 			out["queues."+q+".limit"] = fmt.Sprint(queue.over(c.Defaults).MaxAttempts)
 		}
 	}
-	password, err := d.password()
+	password, err := d.ReadPassword()
 	if err != nil {
 		return "", err
 	}

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"errors"
@@ -66,12 +66,12 @@ func (in Input) MakeSocketDir(socket string) error {
 	if run := in.getenv("XDG_RUNTIME_DIR"); run != "" && filepath.Dir(dir) == filepath.Clean(run) {
 		mode = 0o700
 	}
-	return makeDir(dir, mode, "the socket's directory",
+	return MakeDir(dir, mode, "the socket's directory",
 		"give --socket PATH, or set QSIDECAR_SOCKET or XDG_RUNTIME_DIR")
 }
 
 // makeDir creates dir and its parents. The last gets the mode whatever the umask says.
-func makeDir(dir string, mode fs.FileMode, what, instead string) error {
+func MakeDir(dir string, mode fs.FileMode, what, instead string) error {
 	switch fi, err := os.Stat(dir); {
 	case err == nil && !fi.IsDir():
 		return fmt.Errorf("%s %s is not a directory: %s", what, dir, instead)

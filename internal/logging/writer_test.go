@@ -1,8 +1,9 @@
-package main
+package logging
 
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -28,12 +29,11 @@ func (g *gated) Write(p []byte) (int, error) {
 func TestLogWithoutReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gated{open: make(chan struct{})}
-		a := &app{errOut: g}
-		log, settings := a.changingLog(logConfig{Level: "info"})
+		log := New(g, slog.LevelInfo, false)
 		for i := range 100 {
 			log.Info(fmt.Sprint("more ", i))
 		}
-		settings.flush()
+		log.Flush()
 		close(g.open)
 		synctest.Wait()
 		log.Info("again")

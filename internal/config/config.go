@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"cmp"
@@ -21,16 +21,16 @@ import (
 
 // config is the config file. deploy/qsidecar.example.yaml documents every key at
 // its default, and a test compares the two.
-type config struct {
-	Listen       []listenConfig            `yaml:"listen"`
-	Databases    map[string]databaseConfig `yaml:"databases"`
-	Defaults     defaultsConfig            `yaml:"defaults"`
-	Queues       map[string]queueConfig    `yaml:"queues"`
-	DrainTimeout duration                  `yaml:"drain_timeout"`
-	MaxFrame     size                      `yaml:"max_frame"`
-	Limits       limitsConfig              `yaml:"limits"`
-	Log          logConfig                 `yaml:"log"`
-	Admin        adminConfig               `yaml:"admin"`
+type Config struct {
+	Listen       []listenConfig         `yaml:"listen"`
+	Databases    map[string]Database    `yaml:"databases"`
+	Defaults     defaultsConfig         `yaml:"defaults"`
+	Queues       map[string]queueConfig `yaml:"queues"`
+	DrainTimeout duration               `yaml:"drain_timeout"`
+	MaxFrame     size                   `yaml:"max_frame"`
+	Limits       limitsConfig           `yaml:"limits"`
+	Log          Log                    `yaml:"log"`
+	Admin        Admin                  `yaml:"admin"`
 
 	urlFile string // that the only database's URL was read from; empty: none
 }
@@ -43,7 +43,7 @@ type listenConfig struct {
 	Allow []allowConfig `yaml:"allow"`
 }
 
-type databaseConfig struct {
+type Database struct {
 	URL          string    `yaml:"url"`
 	HostLease    duration  `yaml:"host_lease"`
 	RestartGrace *duration `yaml:"restart_grace"` // nil: host_lease
@@ -121,27 +121,29 @@ type queueBackoffConfig struct {
 	Max     *duration `yaml:"max"`
 }
 
-type logConfig struct {
-	Level  logLevel  `yaml:"level"`
+type Log struct {
+	Level  LogLevel  `yaml:"level"`
 	Format logFormat `yaml:"format"`
 }
+
+func (l Log) JSON() bool { return l.Format == "json" }
 
 // schemaName is what a schema may be called without quotes.
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 
-const defaultSchema = "qsidecar"
+const DefaultSchema = "qsidecar"
 
 const defaultMode = fileMode(bridge.DefaultSocketMode)
 
 func newListen() listenConfig { return listenConfig{Mode: defaultMode} }
-func newDatabase() databaseConfig {
-	return databaseConfig{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, MaxHeld: adopted.DefaultMaxHeld, Schema: defaultSchema, Notify: true}
+func newDatabase() Database {
+	return Database{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, MaxHeld: adopted.DefaultMaxHeld, Schema: DefaultSchema, Notify: true}
 }
 
 // defaultConfig is the config of a file that says nothing: the places are filled
 // in by the app, which knows the environment.
-func defaultConfig() config {
-	return config{
+func defaultConfig() Config {
+	return Config{
 		Defaults: defaultsConfig{
 			MaxAttempts: bridge.DefaultMaxAttempts,
 			Order:       "fifo",
@@ -152,13 +154,13 @@ func defaultConfig() config {
 		DrainTimeout: duration(bridge.DefaultDrainTimeout),
 		MaxFrame:     protocol.DefaultMaxFrame,
 		Limits:       limitsConfig{Connections: bridge.DefaultConnections, Held: bridge.DefaultHeldJobs, Buffered: bridge.DefaultBuffered, QueueNames: bridge.DefaultQueueNames},
-		Log:          logConfig{Level: "info", Format: "text"},
-		Admin:        adminConfig{Mode: defaultMode, QueueLabels: bridge.DefaultQueueLabels},
+		Log:          Log{Level: "info", Format: "text"},
+		Admin:        Admin{Mode: defaultMode, QueueLabels: bridge.DefaultQueueLabels},
 	}
 }
 
 // listenOn are the sockets of a config that names none.
-func (c *config) listenOn(paths []string) {
+func (c *Config) listenOn(paths []string) {
 	if len(c.Listen) > 0 {
 		return
 	}
@@ -170,7 +172,7 @@ func (c *config) listenOn(paths []string) {
 }
 
 // fill gives the places that the file did not name: these are the app's to know.
-func (c *config) fill(socket, database string) {
+func (c *Config) fill(socket, database string) {
 	if len(c.Listen) == 0 {
 		l := newListen()
 		l.Socket = socket
@@ -179,7 +181,7 @@ func (c *config) fill(socket, database string) {
 	if len(c.Databases) == 0 {
 		d := newDatabase()
 		d.URL = database
-		c.Databases = map[string]databaseConfig{cmp.Or(c.Defaults.Database, "main"): d}
+		c.Databases = map[string]Database{cmp.Or(c.Defaults.Database, "main"): d}
 	}
 	if c.Queues == nil {
 		c.Queues = map[string]queueConfig{"*": {}}
@@ -196,7 +198,7 @@ func (e *Error) Unwrap() error { return e.Err }
 func Errorf(format string, args ...any) error { return &Error{fmt.Errorf(format, args...)} }
 
 // inDatabase says of which database an error is, where there are several.
-func (c *config) inDatabase(name string, err error) error {
+func (c *Config) ErrorIn(name string, err error) error {
 	if len(c.Databases) == 1 {
 		return err
 	}
@@ -205,7 +207,7 @@ func (c *config) inDatabase(name string, err error) error {
 
 // password is what the password_file holds; empty: there is none. In a file there must be
 // one: whoever writes it in place empties it first, and some servers let in without.
-func (d databaseConfig) password() (string, error) {
+func (d Database) ReadPassword() (string, error) {
 	if d.PasswordFile == "" {
 		return "", nil
 	}
@@ -220,17 +222,24 @@ func (d databaseConfig) password() (string, error) {
 	return word, nil
 }
 
-// loadConfig reads a config file. The error shows everything that is wrong, with
-// line and column; the config is then what could be read of it.
-func loadConfig(path string, read func(string) ([]byte, error), env func(string) (string, bool)) (config, error) {
-	src, err := read(path)
-	if err != nil {
-		return config{}, Errorf("the config file cannot be read: %w", err)
-	}
-	return parseConfig(path, src, env)
+// Default is the config of a file that says nothing, with that socket and database.
+func Default(socket, database string) Config {
+	c := defaultConfig()
+	c.fill(socket, database)
+	return c
 }
 
-func parseConfig(name string, src []byte, env func(string) (string, bool)) (config, error) {
+// loadConfig reads a config file. The error shows everything that is wrong, with
+// line and column; the config is then what could be read of it.
+func load(path string, read func(string) ([]byte, error), env func(string) (string, bool)) (Config, error) {
+	src, err := read(path)
+	if err != nil {
+		return Config{}, Errorf("the config file cannot be read: %w", err)
+	}
+	return Parse(path, src, env)
+}
+
+func Parse(name string, src []byte, env func(string) (string, bool)) (Config, error) {
 	c := defaultConfig()
 	d := &yamlDecoder{name: name, src: string(src), env: env}
 	d.decode(&c)
@@ -242,7 +251,7 @@ func parseConfig(name string, src []byte, env func(string) (string, bool)) (conf
 }
 
 // check reports what is out of range or does not fit together, by path.
-func (c *config) check(bad func(path, format string, args ...any)) {
+func (c *Config) check(bad func(path, format string, args ...any)) {
 	for i, l := range c.Listen {
 		path := fmt.Sprintf("listen[%d]", i)
 		if l.Socket != "" {
@@ -288,7 +297,7 @@ func (c *config) check(bad func(path, format string, args ...any)) {
 	}
 }
 
-func (d databaseConfig) check(path string, bad func(path, format string, args ...any)) {
+func (d Database) check(path string, bad func(path, format string, args ...any)) {
 	if d.URL == "" {
 		bad(path, "url is missing, for example sqlite:/var/lib/qsidecar/qsidecar.db")
 	} else if u, err := engines.ParseURL(d.URL); err != nil {
@@ -311,7 +320,7 @@ func (d databaseConfig) check(path string, bad func(path, format string, args ..
 	}
 }
 
-func (d defaultsConfig) check(path string, c *config, bad func(path, format string, args ...any)) {
+func (d defaultsConfig) check(path string, c *Config, bad func(path, format string, args ...any)) {
 	if _, ok := c.Databases[d.Database]; d.Database != "" && !ok && len(c.Databases) > 0 {
 		bad(path+".database", "no database %q is configured", d.Database)
 	}
@@ -367,7 +376,7 @@ func set[T any](to, from *T) {
 }
 
 // options are the bridge's, over open databases.
-func (c *config) options(open map[string]backends.Backend) bridge.Options {
+func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options {
 	o := bridge.Options{
 		Databases:    make(map[string]bridge.Database),
 		Queues:       make(map[string]bridge.Queue),
@@ -417,12 +426,12 @@ func orNegative(d time.Duration) time.Duration {
 
 // keepUsable leaves what can be looked at in a config that has errors: its databases without
 // any, and in those the tables of queues without any.
-func (c *config) keepUsable(usage error) {
+func (c *Config) KeepUsable(usage error) {
 	for name, d := range c.Databases {
 		d.check("", func(string, string, ...any) { delete(c.Databases, name) })
 	}
 	maps.DeleteFunc(c.Queues, func(name string, q queueConfig) bool {
-		return !q.adopts() || slices.ContainsFunc(configProblems(usage), func(text string) bool {
+		return !q.adopts() || slices.ContainsFunc(Problems(usage), func(text string) bool {
 			return strings.Contains(text, "queues."+name+".") || strings.Contains(text, "queues."+name+":")
 		})
 	})
@@ -430,14 +439,14 @@ func (c *config) keepUsable(usage error) {
 }
 
 // configProblems are the single errors of a config.
-func configProblems(err error) (texts []string) {
+func Problems(err error) (texts []string) {
 	var file *configError
 	switch joined, ok := err.(interface{ Unwrap() []error }); {
 	case err == nil:
 		return nil
 	case ok:
 		for _, e := range joined.Unwrap() {
-			texts = append(texts, configProblems(e)...)
+			texts = append(texts, Problems(e)...)
 		}
 		return texts
 	case errors.As(err, &file):
@@ -447,7 +456,7 @@ func configProblems(err error) (texts []string) {
 }
 
 // inFile reports whether the database is a file of this host: that is there or is not.
-func (c *config) inFile(name string) bool {
+func (c *Config) IsFile(name string) bool {
 	u, err := engines.ParseURL(c.Databases[name].URL)
 	return err == nil && u.File
 }

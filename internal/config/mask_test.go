@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"strings"
@@ -32,7 +32,7 @@ func TestConfigErrorsShowNoPassword(t *testing.T) {
 				"databases:\n  main: {url: '${SECRET_URL}', host_lease: '${SECRET}'}\nhots: 1",
 				"databases:\n  main: {url: '${SECRET}', max_connections: '${SECRET}', schema: '${SECRET}'}\nhots: 1",
 			} {
-				_, err := parseConfig("c.yaml", []byte(text+"\n"), func(name string) (string, bool) {
+				_, err := Parse("c.yaml", []byte(text+"\n"), func(name string) (string, bool) {
 					v, ok := map[string]string{"SECRET": word, "SECRET_URL": url}[name]
 					return v, ok
 				})

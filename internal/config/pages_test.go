@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"path/filepath"
@@ -20,7 +20,7 @@ func TestDocumentedConfigs(t *testing.T) {
 			section = "## Worked examples"
 		}
 		for _, text := range backendtest.Documented(t, page, section, "yaml") {
-			if _, err := parseConfig(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
+			if _, err := Parse(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
 				t.Error(err)
 			}
 		}

@@ -1,4 +1,4 @@
-package main
+package logging
 
 import (
 	"bytes"
@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// logSettings are the level and the form of a log, which a reload changes for all
-// loggers that were made of it.
-type logSettings struct {
+// Log is a log whose level and form can change, for all loggers that were made of it.
+type Log struct {
+	*slog.Logger
 	level slog.LevelVar
 	json  atomic.Bool
 	flood flood
@@ -18,44 +18,43 @@ type logSettings struct {
 	out   io.Writer
 }
 
-// flush writes what the log has to say before the program ends.
-func (s *logSettings) flush() { s.flood.flush(summing(s.root.now())) }
-
-func (s *logSettings) set(c logConfig) {
-	s.level.Set(c.Level.slog())
-	s.json.Store(c.Format == "json")
-}
-
-// newLog is a command's log.
-func (a *app) newLog(c logConfig) *slog.Logger {
-	log, _ := a.changingLog(c)
-	return log
-}
-
-// changingLog is a sidecar's log, and its settings.
-func (a *app) changingLog(c logConfig) (*slog.Logger, *logSettings) {
-	s := new(logSettings)
-	s.set(c)
-	o := &slog.HandlerOptions{Level: &s.level}
-	w := newLogWriter(a.errOut, func(lines int) []byte {
+// New makes a log that writes to w.
+func New(w io.Writer, level slog.Level, json bool) *Log {
+	l := new(Log)
+	l.Set(level, json)
+	o := &slog.HandlerOptions{Level: &l.level}
+	out := newLogWriter(w, func(lines int) []byte {
 		var line bytes.Buffer
 		var h slog.Handler = slog.NewTextHandler(&line, o)
-		if s.json.Load() {
+		if l.json.Load() {
 			h = slog.NewJSONHandler(&line, o)
 		}
 		log := slog.New(h)
 		log.Error("lines of the log were dropped: nobody read them", "lines", lines)
 		return line.Bytes()
 	})
-	s.out = w
-	s.root = &logHandler{s, slog.NewTextHandler(w, o), slog.NewJSONHandler(w, o)}
-	return slog.New(s.root), s
+	l.out = out
+	l.root = &logHandler{l, slog.NewTextHandler(out, o), slog.NewJSONHandler(out, o)}
+	l.Logger = slog.New(l.root)
+	return l
 }
+
+// Set changes the level and the form.
+func (l *Log) Set(level slog.Level, json bool) {
+	l.level.Set(level)
+	l.json.Store(json)
+}
+
+// Writer is what the log writes to; it never blocks for long.
+func (l *Log) Writer() io.Writer { return l.out }
+
+// Flush writes what the log has to say before the program ends.
+func (l *Log) Flush() { l.flood.flush(summing(l.root.now())) }
 
 // logHandler writes each line in the form of the moment, unless there are too many of its
 // kind (see flood).
 type logHandler struct {
-	settings   *logSettings
+	settings   *Log
 	text, json slog.Handler // with the same attributes and groups
 }
 

@@ -1,4 +1,4 @@
-package main
+package logging
 
 import (
 	"bytes"
@@ -16,9 +16,8 @@ import (
 // TestLogHandler: in both forms it does what a handler of log/slog must.
 func TestLogHandler(t *testing.T) {
 	var out bytes.Buffer
-	a := &app{errOut: &out}
-	log, settings := a.changingLog(logConfig{Level: "info", Format: "text"})
-	settings.set(logConfig{Level: "info", Format: "json"}) // the loggers that tests make are derived from it
+	log := New(&out, slog.LevelInfo, false)
+	log.Set(slog.LevelInfo, true) // the loggers that tests make are derived from it
 	slogtest.Run(t, func(t *testing.T) slog.Handler { out.Reset(); return log.Handler() }, func(t *testing.T) map[string]any {
 		var line map[string]any
 		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
@@ -31,23 +30,23 @@ func TestLogHandler(t *testing.T) {
 // TestLogChanges: a logger that was made before the change writes in the new form too.
 func TestLogChanges(t *testing.T) {
 	var out bytes.Buffer
-	a := &app{errOut: &out}
-	log, settings := a.changingLog(logConfig{Level: "info", Format: "text"})
+	log := New(&out, slog.LevelInfo, false)
 	derived := log.With("database", "main").WithGroup("g").With("a", 1)
 	for _, c := range []struct {
-		config logConfig
-		want   string
+		level slog.Level
+		json  bool
+		want  string
 	}{
-		{logConfig{"info", "text"}, `level=INFO msg=hello database=main g.a=1 g.b=2`},
-		{logConfig{"info", "json"}, `"msg":"hello","database":"main","g":{"a":1,"b":2}}`},
-		{logConfig{"warn", "json"}, ""},
-		{logConfig{"debug", "text"}, `level=INFO msg=hello database=main g.a=1 g.b=2`},
+		{slog.LevelInfo, false, `level=INFO msg=hello database=main g.a=1 g.b=2`},
+		{slog.LevelInfo, true, `"msg":"hello","database":"main","g":{"a":1,"b":2}}`},
+		{slog.LevelWarn, true, ""},
+		{slog.LevelDebug, false, `level=INFO msg=hello database=main g.a=1 g.b=2`},
 	} {
 		out.Reset()
-		settings.set(c.config)
+		log.Set(c.level, c.json)
 		derived.Info("hello", "b", 2)
 		if got := out.String(); !strings.HasSuffix(strings.TrimSpace(got), c.want) || (c.want == "") != (got == "") {
-			t.Errorf("%+v: %q, want it to end in %q", c.config, got, c.want)
+			t.Errorf("%v, JSON %v: %q, want it to end in %q", c.level, c.json, got, c.want)
 		}
 	}
 }
@@ -56,8 +55,8 @@ func TestLogChanges(t *testing.T) {
 // were left out; other lines, and those for who looks for a fault, are all written.
 func TestLogDoesNotFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := newText() // what a timer writes is not ordered with what is read here
-		log, settings := (&app{errOut: out}).changingLog(logConfig{"debug", "text"})
+		out := new(lockedBuffer) // what a timer writes is not ordered with what is read here
+		log := New(out, slog.LevelDebug, false)
 		var all sync.WaitGroup
 		for i := range 1000 {
 			all.Go(func() {
@@ -80,15 +79,39 @@ func TestLogDoesNotFlood(t *testing.T) {
 		synctest.Wait()
 		wants(fmt.Sprintf(`of="a job failed" lines=%d`, 1000-floodLines), 1)
 
-		out.reset()
+		out.Reset()
 		for range floodLines + 7 {
 			log.Info("a job failed")
 		}
-		settings.flush()
+		log.Flush()
 		wants("\"a job failed\"", floodLines+1)
 		wants(`lines=7`, 1)
 		time.Sleep(2 * floodSpan)
 		synctest.Wait()
 		wants("lines=", 1)
 	})
+}
+
+// lockedBuffer is a buffer for several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ type Input struct {
 	File     string   // --config
 	Database string   // --database
 	Socket   string   // --socket
-	LogLevel logLevel // --log-level
+	LogLevel LogLevel // --log-level
 
 	Env       func(name string) (string, bool)
 	Inherited []string // the paths of sockets that the service manager made
@@ -29,11 +29,11 @@ func (in Input) getenv(name string) string {
 
 // config puts flags, file, environment and defaults together, in this order of weight. With
 // an error it is what could be read of the file.
-func (in Input) Load() (config, error) {
+func (in Input) Load() (Config, error) {
 	c := defaultConfig()
 	if in.File != "" {
 		var err error
-		if c, err = loadConfig(in.File, in.readFile, in.Env); err != nil {
+		if c, err = load(in.File, in.readFile, in.Env); err != nil {
 			return c, err
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"errors"
@@ -88,22 +88,22 @@ func oneOf(to *string, s string, words ...string) error {
 
 type (
 	order     string
-	logLevel  string
+	LogLevel  string
 	logFormat string
 )
 
 func (o *order) parse(s string) error     { return oneOf((*string)(o), s, "fifo", "lifo") }
 func (f *logFormat) parse(s string) error { return oneOf((*string)(f), s, "text", "json") }
-func (l *logLevel) parse(s string) error {
+func (l *LogLevel) parse(s string) error {
 	return oneOf((*string)(l), s, "debug", "info", "warn", "error")
 }
 
 // Set and Type make a log level a flag.
-func (l *logLevel) Set(s string) error { return l.parse(s) }
-func (l *logLevel) Type() string       { return "level" }
-func (l *logLevel) String() string     { return string(*l) }
+func (l *LogLevel) Set(s string) error { return l.parse(s) }
+func (l *LogLevel) Type() string       { return "level" }
+func (l *LogLevel) String() string     { return string(*l) }
 
-func (l logLevel) slog() slog.Level {
+func (l LogLevel) SlogLevel() slog.Level {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l)); err != nil {
 		panic(errors.Join(errors.New("a log level that parse let through"), err))

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"cmp"
@@ -163,7 +163,7 @@ func newElement(t reflect.Type) reflect.Value {
 	switch p := e.Addr().Interface().(type) {
 	case *listenConfig:
 		*p = newListen()
-	case *databaseConfig:
+	case *Database:
 		*p = newDatabase()
 	case *columnValue:
 		p.Null = true // unless the file has a value

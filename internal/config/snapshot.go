@@ -1,6 +1,7 @@
-package main
+package config
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ func (s Snapshot) Same(other Snapshot) bool {
 }
 
 // ReadSnapshot reads the files again that c was read from.
-func ReadSnapshot(file string, c *config) (src Snapshot, err error) {
+func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 	whose := make(map[string]string) // what each file is
 	hash := func(paths []string) (sum [sha256.Size]byte) {
 		h := sha256.New()
@@ -54,4 +55,43 @@ func ReadSnapshot(file string, c *config) (src Snapshot, err error) {
 	src.Files = append(slices.Clone(configs), secrets...)
 	src.config, src.Secrets = hash(configs), hash(secrets)
 	return src, err
+}
+
+// unsteady is how often files may be different from one reading to the next.
+const unsteady = 10
+
+var (
+	errUnsteady = errors.New("the config's files change while they are read")
+	// errEmptyConfig: whoever writes a file in place empties it first.
+	errEmptyConfig = errors.New("the config file is empty: it is taken for one that is just being written (for the defaults, a comment will do)")
+)
+
+// ReadConsistent loads a config, and what is in its files at the same time. Later changes are found
+// by comparing the files with src. file is the config file; empty: there is none.
+func ReadConsistent(file string, load func() (Config, error)) (c Config, src Snapshot, err error) {
+	for range unsteady {
+		before := src
+		if c, err = load(); err != nil {
+			return c, src, err
+		}
+		if src, err = ReadSnapshot(file, &c); err != nil {
+			return c, src, err
+		}
+		if src.Same(before) {
+			return c, src, nil
+		}
+	}
+	return c, src, errUnsteady
+}
+
+// CheckNotEmpty wants something in the config file.
+func (in Input) CheckNotEmpty() error {
+	if in.File == "" {
+		return nil
+	}
+	text, err := readFile(in.File)
+	if err == nil && len(bytes.TrimSpace(text)) == 0 {
+		err = errEmptyConfig
+	}
+	return err
 }

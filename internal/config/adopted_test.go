@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"strings"
@@ -12,7 +12,7 @@ import (
 )
 
 func TestAdoptedQueues(t *testing.T) {
-	c, err := parseConfig("c.yaml", []byte(`
+	c, err := Parse("c.yaml", []byte(`
 databases: {main: {url: "postgres://h/d"}}
 defaults: {keep: 1h, keep_dead: 2h}
 queues:
@@ -69,12 +69,12 @@ queues:
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
-	for _, adopted := range c.adoptions("main") {
+	for _, adopted := range c.AdoptedTables("main") {
 		if adopted.Keep != 0 || adopted.KeepDead != 0 {
 			t.Errorf("%s: rows of somebody else's are deleted by the defaults: %v, %v", adopted.Name, adopted.Keep, adopted.KeepDead)
 		}
 	}
-	o := c.options(nil).Queues
+	o := c.BridgeOptions(nil).Queues
 	if !o["*"].LIFO || !o["plain"].LIFO || o["full"].LIFO || o["full"].MaxAttempts != 3 {
 		t.Errorf("%+v", o)
 	}
@@ -82,7 +82,7 @@ queues:
 
 // TestAdoptedQueuesKeep: what a queue itself says of its rows is done.
 func TestAdoptedQueuesKeep(t *testing.T) {
-	c, err := parseConfig("c.yaml", []byte(`
+	c, err := Parse("c.yaml", []byte(`
 databases: {main: {url: "postgres://h/d"}}
 queues:
   both: {table: t, columns: {id: n}, hold: transaction, on_ack: delete, keep: 7d, keep_dead: 30d}
@@ -92,7 +92,7 @@ queues:
 		t.Fatal(err)
 	}
 	const day = 24 * time.Hour
-	all := c.adoptions("main")
+	all := c.AdoptedTables("main")
 	if both, never := all["both"], all["never"]; both.Keep != 7*day || both.KeepDead != 30*day || never.Keep != 0 || never.KeepDead != 0 {
 		t.Errorf("%v, %v; %v, %v", both.Keep, both.KeepDead, never.Keep, never.KeepDead)
 	}
@@ -126,7 +126,7 @@ func TestAdoptedQueueErrors(t *testing.T) {
 		`q: {table: t, counts: all}`:                          `"all" is none of failures, deliveries`,
 		`q: {table: t, columns: {id: {a: b}}}`:                "this should be a single value, and is a map",
 	} {
-		_, err := parseConfig("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}, off: {url: 'postgres://h/e', notify: off}}\nqueues:\n  "+src+"\n"), noEnv)
+		_, err := Parse("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}, off: {url: 'postgres://h/e', notify: off}}\nqueues:\n  "+src+"\n"), noEnv)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\ngives %v\nwant  %s", src, err, want)
 		}

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"cmp"
@@ -38,14 +38,14 @@ type Reloader interface {
 
 // WatchOptions change how files are watched; tests set them.
 type WatchOptions struct {
-	Poll time.Duration // between two looks at the files; 0: 5 s
-	Deaf bool          // the file system tells of no changes
+	Poll     time.Duration // between two looks at the files; 0: 5 s
+	NoEvents bool          // the file system tells of no changes
 }
 
 // Watch reloads r whenever its files change, and at each of hangUps, until ctx is done.
 func Watch(ctx context.Context, r Reloader, hangUps <-chan os.Signal, o WatchOptions, log *slog.Logger) {
 	w := &watcher{r: r, log: log, poll: cmp.Or(o.Poll, pollEvery), told: map[string]bool{}, reloaded: make(chan struct{}, 1)}
-	if !o.Deaf {
+	if !o.NoEvents {
 		defer w.listen()()
 	}
 	w.run(ctx, hangUps)

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 // adoptConfig is what a queue says of a table that somebody else owns. It has no
 // defaults: another queue has another table.
 type adoptConfig struct {
-	Table      tableName              `yaml:"table"`
+	Table      TableName              `yaml:"table"`
 	Columns    map[string]names       `yaml:"columns"`
 	States     map[string]columnValue `yaml:"states"`
 	Where      map[string]columnValue `yaml:"where"`
@@ -39,7 +39,7 @@ type tokenConfig struct {
 // onAckConfig is a word, or a map.
 type onAckConfig struct {
 	word    string
-	Archive tableName `yaml:"archive"`
+	Archive TableName `yaml:"archive"`
 }
 
 type (
@@ -73,9 +73,15 @@ func (v *columnValue) parse(s string) error {
 
 // tableName is NAME or SCHEMA.NAME. A name with a dot or a quote in it stands
 // between double quotes.
-type tableName struct{ schema, name string }
+type TableName struct{ Schema, Name string }
 
-func (n *tableName) parse(s string) error {
+// ParseTableName reads NAME or SCHEMA.NAME.
+func ParseTableName(s string) (n TableName, err error) {
+	err = n.parse(s)
+	return n, err
+}
+
+func (n *TableName) parse(s string) error {
 	var parts []string
 	for rest := s; ; {
 		var part string
@@ -109,9 +115,9 @@ func (n *tableName) parse(s string) error {
 		}
 		rest = rest[1:]
 	}
-	*n = tableName{name: parts[len(parts)-1]}
+	*n = TableName{Name: parts[len(parts)-1]}
 	if len(parts) == 2 {
-		n.schema = parts[0]
+		n.Schema = parts[0]
 	}
 	return nil
 }
@@ -156,7 +162,7 @@ func (r *numberRange) list(all []string) (err error) {
 }
 
 // adopts: the queue lives in an adopted table.
-func (a adoptConfig) adopts() bool { return a.Table.name != "" }
+func (a adoptConfig) adopts() bool { return a.Table.Name != "" }
 
 // check reports what can be seen without the database.
 func (a adoptConfig) check(path string, order *queueOrder, bad func(path, format string, args ...any)) {
@@ -205,11 +211,11 @@ func listed[T ~string](all []T) string {
 // table is the mapping as the backend takes it.
 func (a adoptConfig) table(o *queueOrder) adopted.Table {
 	t := adopted.Table{
-		Schema: a.Table.schema, Name: a.Table.name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
+		Schema: a.Table.Schema, Name: a.Table.Name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
 		Where: map[string]adopted.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
 		Notify:        string(a.Notify),
 		Hold:          a.Hold == "transaction",
-		ArchiveSchema: a.OnAck.Archive.schema, Archive: a.OnAck.Archive.name,
+		ArchiveSchema: a.OnAck.Archive.Schema, Archive: a.OnAck.Archive.Name,
 	}
 	switch a.Times {
 	case "seconds":
@@ -245,7 +251,7 @@ func (a adoptConfig) table(o *queueOrder) adopted.Table {
 }
 
 // adoptions are the mappings of the database's queues that live in adopted tables.
-func (c *config) adoptions(database string) map[string]adopted.Table {
+func (c *Config) AdoptedTables(database string) map[string]adopted.Table {
 	tables := map[string]adopted.Table{}
 	for name, q := range c.Queues {
 		if q.adopts() && c.databaseOf(q) == database {
@@ -266,7 +272,7 @@ func (c *config) adoptions(database string) map[string]adopted.Table {
 }
 
 // databaseOf is the name of a queue's database.
-func (c *config) databaseOf(q queueConfig) string {
+func (c *Config) databaseOf(q queueConfig) string {
 	name := q.over(c.Defaults).Database
 	if name == "" && len(c.Databases) == 1 {
 		return slices.Collect(maps.Keys(c.Databases))[0]
