@@ -16,6 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
 )
 
 // checkTimeout is how long one database may take to answer all that it is asked.
@@ -135,7 +136,7 @@ func (c *checked) examine(ctx context.Context, all *config.Config, queues []back
 	defer cancel()
 	var found backends.Findings
 	defer func() { c.findings = found }()
-	b, err := openDatabase(ctx, all, c.name, true, log)
+	b, err := databases.OpenEngine(ctx, all, c.name, true, log)
 	if _, ok := errors.AsType[*config.Error](err); ok {
 		c.usage = fmt.Errorf("databases.%s: %w", c.name, err)
 		return
@@ -144,7 +145,7 @@ func (c *checked) examine(ctx context.Context, all *config.Config, queues []back
 		found.AddError("server", err.Error(), "see that the server runs and lets this host in, and that the url and the password are right")
 		return
 	}
-	b, adopts := lookAdopted(ctx, all, c.name, b)
+	b, adopts := databases.ExamineAdopted(ctx, all, c.name, b)
 	if e, ok := b.(backends.Examiner); !ok {
 		found.AddInfo("server", "this engine cannot be examined")
 	} else if found, err = e.Examine(ctx, queues); err != nil {

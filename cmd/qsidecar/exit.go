@@ -13,6 +13,7 @@ import (
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/daemon"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -91,12 +92,15 @@ func exitCode(err error) int {
 		code  *codeError
 		usage *usageError
 		wrong *config.Error
+		stop  *daemon.StopError
 		wire  *protocol.Error
 		dial  *qsidecar.DialError
 	)
 	switch {
 	case errors.As(err, &code):
 		return code.code
+	case errors.As(err, &stop):
+		return exitFailure
 	case errors.As(err, &usage), errors.As(err, &wrong):
 		return exitUsage
 	case errors.Is(err, errInterrupted):

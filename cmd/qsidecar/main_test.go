@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/internal/worker"
 )
@@ -37,7 +38,7 @@ type host struct {
 	leave    time.Duration
 	answer   time.Duration
 	deaf     bool
-	opens    opener
+	opens    databases.Opener
 }
 
 func newHost(t *testing.T) *host {

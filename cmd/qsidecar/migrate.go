@@ -12,6 +12,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
@@ -45,14 +46,14 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 			if show {
 				return a.printSchemas(c, role, from)
 			}
-			open, err := openAll(cmd.Context(), &c, a.newLog(c.Log).Logger)
+			open, err := databases.OpenAll(cmd.Context(), &c, a.newLog(c.Log).Logger)
 			if err != nil {
 				return err
 			}
 			for _, name := range slices.Sorted(maps.Keys(open)) {
 				err = errors.Join(err, a.say("%s: the tables in %s are up to date", name, placeOf(open[name])))
 			}
-			return errors.Join(err, closeAll(open))
+			return errors.Join(err, databases.CloseAll(open))
 		},
 	}
 	inputFlags(cmd, &in)

@@ -13,6 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
@@ -72,7 +73,7 @@ func (a *app) propose(ctx context.Context, at string, name config.TableName, que
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
 	defer cancel()
-	b, err := openDatabase(ctx, &c, "main", true, a.newLog(c.Log).Logger)
+	b, err := databases.OpenEngine(ctx, &c, "main", true, a.newLog(c.Log).Logger)
 	if err != nil {
 		return "", err
 	}

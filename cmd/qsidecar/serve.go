@@ -1,20 +1,17 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/daemon"
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
@@ -60,7 +57,7 @@ config.`,
 		Args: takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if a.inherited, err = inherit(); err != nil {
+			if a.inherited, err = daemon.Inherit(); err != nil {
 				return err
 			}
 			in := a.input(in)
@@ -77,108 +74,30 @@ config.`,
 }
 
 func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint bool) error {
-	keepHeadroom()
+	daemon.KeepHeadroom()
 	hangUps, stop := a.hangUps()
 	defer stop()
-	a.tells = true
-	return a.withBridge(ctx, in, in.Load, c, func(ctx context.Context, p *instance) error {
-		serving := p.served()
+	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, Patience: a.patience}, c, func(ctx context.Context, p *daemon.Daemon) error {
 		// Who started it may not listen to what it says: no reason to end.
-		fmt.Fprintln(a.out, serving)
-		p.began()
-		p.manager.ready(serving)
+		fmt.Fprintln(a.out, p.Serving())
+		p.Ready()
 		if hint {
 			a.hint(c.Listen[0].Socket)
 		}
-		config.Watch(ctx, watched{p}, hangUps, config.WatchOptions{Poll: a.poll, NoEvents: a.deaf}, p.log.Logger)
+		p.Watch(ctx, hangUps, config.WatchOptions{Poll: a.poll, NoEvents: a.deaf})
 		return nil
 	})
 }
 
-// withBridge runs a sidecar and f beside it, once it is ready. The first signal
-// drains it, the second ends it at once; it ends too when f returns. c is what read gave.
-func (a *app) withBridge(ctx context.Context, in config.Input, load func() (config.Config, error), c config.Config, f func(ctx context.Context, p *instance) error) (err error) {
+// runDaemon runs a sidecar and f beside it, with its log on stderr.
+func (a *app) runDaemon(ctx context.Context, o daemon.Options, c config.Config, f func(ctx context.Context, p *daemon.Daemon) error) error {
 	log := a.newLog(c.Log)
 	defer log.Flush()
 	a.errOut = log.Writer() // the last words too
-	p := &instance{input: in, load: load, log: log, inherited: a.inherited, opens: a.opens}
-	if p.opens == nil {
-		p.opens = openAdopted
-	}
-	if a.tells {
-		p.manager, p.patience = a.manager(log.Logger), cmp.Or(a.patience, openPatience)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ran := make(chan struct{})
-	watched := a.watchSignals(p, cancel, ran)
-	defer func() {
-		close(ran)
-		<-watched
-	}()
-	p.manager.tell("opening the databases")
-	if err := p.start(ctx); err != nil {
-		if ctx.Err() != nil {
-			log.Info("stopped before it served")
-			return nil
-		}
-		p.manager.tell("it could not start: " + err.Error())
-		return err
-	}
-	defer func() { err = p.close(err) }()
-	return a.run(ctx, cancel, p, f)
-}
-
-// run runs a sidecar that was made, and f beside it.
-func (a *app) run(ctx context.Context, cancel context.CancelFunc, p *instance, f func(ctx context.Context, p *instance) error) error {
-	ran := make(chan struct{})
-	var beating sync.WaitGroup
-	beating.Go(func() { p.manager.beat(ran, p.b) })
-	beating.Go(func() { p.await(ctx) })
-	beside := make(chan error, 1)
-	go func() {
-		select {
-		case <-p.b.Ready():
-			beside <- f(ctx, p)
-			cancel()
-		case <-ran:
-			beside <- nil
-		}
-	}()
-	err := p.b.Run(ctx)
-	if err == nil {
-		p.log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = &codeError{exitFailure, err} // what a client's code would be for it says nothing here
-	}
-	close(ran)
-	cancel()
-	beating.Wait()
-	return errors.Join(err, <-beside)
-}
-
-// watchSignals drains the sidecar at the first signal, or ends its start, and aborts at the second.
-func (a *app) watchSignals(p *instance, drain context.CancelFunc, ran <-chan struct{}) <-chan struct{} {
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		for n := 0; ; n++ {
-			select {
-			case sig := <-a.signals:
-				if n == 0 {
-					p.log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
-					p.manager.stops(max(time.Duration(p.longest.Load()), stopMargin))
-					drain()
-				} else if b := p.made.Load(); b != nil {
-					b.Abort()
-				}
-			case <-ran:
-				return
-			}
-		}
-	}()
-	return watched
+	o.Log, o.Signals, o.Inherited, o.Open = log, a.signals, a.inherited, a.opens
+	v := programVersion()
+	o.Version, o.Revision = v.Number, v.Commit
+	return daemon.Run(ctx, o, f)
 }
 
 // hint prints three lines that show the whole life of a job.

@@ -14,6 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge"
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/daemon"
 )
 
 func (a *app) stdioCommand() *cobra.Command {
@@ -74,7 +75,7 @@ func (a *app) ownSession(ctx context.Context, in config.Input) error {
 	if err != nil {
 		return err
 	}
-	return a.withBridge(ctx, in, load, c, func(ctx context.Context, p *instance) error {
+	return a.runDaemon(ctx, daemon.Options{Input: in, Load: load}, c, func(ctx context.Context, p *daemon.Daemon) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop, err := a.onHangUp(func() { cancel(bridge.ErrHangUp) })
@@ -82,7 +83,7 @@ func (a *app) ownSession(ctx context.Context, in config.Input) error {
 			return err
 		}
 		defer stop()
-		return p.b.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
+		return p.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
 	})
 }
 

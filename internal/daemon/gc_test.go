@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"runtime"
@@ -21,7 +21,7 @@ func TestHeadroom(t *testing.T) {
 func TestHeadroomFollowsTheHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
 	t.Cleanup(func() { debug.SetGCPercent(100) })
-	keepHeadroom()
+	KeepHeadroom()
 	goal := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	reaches := func(what string, fits func(percent uint64) bool) {
 		t.Helper()

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -29,9 +29,9 @@ type manager struct {
 	deaf     atomic.Bool // it was logged that it cannot be told
 }
 
-// manager is who started this process.
-func (a *app) manager(log *slog.Logger) *manager {
-	if a.getenv("NOTIFY_SOCKET") == "" {
+// newManager is who started this process.
+func newManager(in config.Input, log *slog.Logger) *manager {
+	if socket, _ := in.Env("NOTIFY_SOCKET"); socket == "" {
 		return nil
 	}
 	m := &manager{log: log, send: func(message string) error {
@@ -133,9 +133,9 @@ func (m *manager) check(b lively) error {
 	return err
 }
 
-// inherit takes over the sockets that the service manager listens on for this process
+// Inherit takes over the sockets that the service manager listens on for this process
 // (sd_listen_fds(3)). A child of this process gets neither them nor their names.
-func inherit() (lns []*net.UnixListener, err error) {
+func Inherit() (lns []*net.UnixListener, err error) {
 	for i, f := range activation.Files(true) {
 		ln, e := inheritOne(f)
 		if e != nil {

@@ -1,16 +1,28 @@
-package main
+package daemon
 
 import (
 	"context"
+	"io"
+	"os"
 
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
+// Watch reloads the sidecar whenever its files change, and at each of hangUps, until ctx is done.
+func (p *Daemon) Watch(ctx context.Context, hangUps <-chan os.Signal, o config.WatchOptions) {
+	config.Watch(ctx, watched{p}, hangUps, o, p.log.Logger)
+}
+
+// ServeStream is the Bridge's.
+func (p *Daemon) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
+	return p.b.ServeStream(ctx, in, out)
+}
+
 // watched is an instance as its watcher sees it.
-type watched struct{ *instance }
+type watched struct{ *Daemon }
 
 // Reload implements Reloader. What went wrong is in the log, and status tells it.
-func (p watched) Reload(ctx context.Context) { _, _, _ = p.instance.Reload(ctx) }
+func (p watched) Reload(ctx context.Context) { _, _, _ = p.Daemon.Reload(ctx) }
 
 // Differ implements Reloader.
 func (p watched) Differ() (now config.Snapshot, differ bool) {

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -27,7 +27,7 @@ var errNewerConfig = errors.New("the files changed while their databases were be
 // Reload reads the files again and has the sidecar run by them, as a whole or not at
 // all. The changes are what became different, for people; none: nothing did, and why says
 // why. Where ctx is cancelled, or the sidecar stops, the config is neither taken nor refused.
-func (p *instance) Reload(ctx context.Context) (changes []string, why string, err error) {
+func (p *Daemon) Reload(ctx context.Context) (changes []string, why string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found, err := config.ReadSnapshot(p.input.File, &p.config)
@@ -64,7 +64,7 @@ func (p *instance) Reload(ctx context.Context) (changes []string, why string, er
 }
 
 // awaitReload waits for a reload that another caller began. p.mu is held, but not meanwhile.
-func (p *instance) awaitReload(ctx context.Context, u *loading) error {
+func (p *Daemon) awaitReload(ctx context.Context, u *loading) error {
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	select {
@@ -77,7 +77,7 @@ func (p *instance) awaitReload(ctx context.Context, u *loading) error {
 
 // reload is Reload where the files are not those that run. p.mu is held, but not while
 // databases open.
-func (p *instance) reload(ctx context.Context, found config.Snapshot) (changes []string, why string, err error) {
+func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []string, why string, err error) {
 	_, failed, _ := p.Config()
 	if failed == nil { // what was refused is tried again and again: that is no news
 		p.manager.reloading()
@@ -107,7 +107,7 @@ func (p *instance) reload(ctx context.Context, found config.Snapshot) (changes [
 }
 
 // take has the sidecar run by c. p.mu is held, but not while databases open.
-func (p *instance) take(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
+func (p *Daemon) take(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
 	for _, l := range c.Listen {
 		if err := p.input.MakeSocketDir(l.Socket); err != nil {
 			return nil, err
@@ -138,7 +138,7 @@ func (p *instance) take(ctx context.Context, c config.Config, src config.Snapsho
 
 // openBeside is openMissing while p.mu is not held. What was awaited and came back meanwhile is
 // used as it is by then.
-func (p *instance) openBeside(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
+func (p *Daemon) openBeside(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
 	have := p.open
 	p.mu.Unlock()
 	open, err := p.openMissing(ctx, c, have, 0)

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"runtime"
@@ -9,12 +9,11 @@ import (
 
 // registry has the metrics of the process, its build and its config; those of the Bridge
 // come when there is one.
-func (p *instance) registry() *prometheus.Registry {
+func (p *Daemon) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	v := programVersion()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "qsidecar", Name: "build_info", Help: "1, with the version, the revision and the Go that this program was built of.",
-		ConstLabels: prometheus.Labels{"version": v.Number, "revision": v.Commit, "goversion": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": p.version, "revision": p.revision, "goversion": runtime.Version()},
 	})
 	build.Set(1)
 	gauge := func(name, help string, value func() float64) {

@@ -1,4 +1,4 @@
-package main
+package databases
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 )
 
 // openDatabase opens one database of the config: to serve it, or to look at it alone.
-func openDatabase(ctx context.Context, c *config.Config, name string, look bool, log *slog.Logger) (backends.Backend, error) {
+func OpenEngine(ctx context.Context, c *config.Config, name string, look bool, log *slog.Logger) (backends.Backend, error) {
 	d := c.Databases[name]
 	u, err := engines.ParseURL(d.URL)
 	if err != nil {
@@ -44,11 +44,11 @@ func openDatabase(ctx context.Context, c *config.Config, name string, look bool,
 }
 
 // openAll opens every database of a config. Where one fails, the others are closed again.
-func openAll(ctx context.Context, c *config.Config, log *slog.Logger) (map[string]backends.Backend, error) {
+func OpenAll(ctx context.Context, c *config.Config, log *slog.Logger) (map[string]backends.Backend, error) {
 	open := make(map[string]backends.Backend)
 	var errs error
 	for name := range c.Databases {
-		b, err := openAdopted(ctx, c, name, log)
+		b, err := Open(ctx, c, name, log)
 		if err != nil {
 			errs = errors.Join(errs, c.ErrorIn(name, err))
 			continue
@@ -56,17 +56,17 @@ func openAll(ctx context.Context, c *config.Config, log *slog.Logger) (map[strin
 		open[name] = b
 	}
 	if errs != nil {
-		return nil, errors.Join(errs, closeAll(open))
+		return nil, errors.Join(errs, CloseAll(open))
 	}
 	return open, nil
 }
 
 // opener is openAdopted, or what a test has in its place.
-type opener func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error)
+type Opener func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error)
 
 // openAdopted opens one database of the config with the adopted tables that the config has in it.
-func openAdopted(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
-	b, err := openDatabase(ctx, c, name, false, log)
+func Open(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
+	b, err := OpenEngine(ctx, c, name, false, log)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func openAdopted(ctx context.Context, c *config.Config, name string, log *slog.L
 	return with, nil
 }
 
-func closeAll(open map[string]backends.Backend) (err error) {
+func CloseAll(open map[string]backends.Backend) (err error) {
 	for name, b := range open {
 		if e := b.Close(); e != nil {
 			err = errors.Join(err, fmt.Errorf("closing the database %s: %w", name, e))
@@ -116,7 +116,7 @@ func adopt(ctx context.Context, c *config.Config, database string, b backends.Ba
 }
 
 // lookAdopted is adopt for check: what does not fit is found, and the rest looked at.
-func lookAdopted(ctx context.Context, c *config.Config, database string, b backends.Backend) (backends.Backend, []backends.Finding) {
+func ExamineAdopted(ctx context.Context, c *config.Config, database string, b backends.Backend) (backends.Backend, []backends.Finding) {
 	var found backends.Findings
 	tables := c.AdoptedTables(database)
 	engine, ok := b.(backends.Adopter)

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -56,7 +56,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 					defer mu.Unlock()
 					return asked, said
 				}
-				log := newText()
+				log := new(lockedBuffer)
 				m := &manager{log: slog.New(slog.NewTextHandler(log, nil)), watchdog: 30 * time.Second}
 				m.send = func(message string) error {
 					mu.Lock()

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"os"
@@ -13,9 +13,9 @@ import (
 // is larger than this, Go's own rule holds.
 const gcHeadroom = 16 << 20
 
-// keepHeadroom sets the collector's goal after each collection, for the rest of
+// KeepHeadroom sets the collector's goal after each collection, for the rest of
 // the process. GOGC in the environment is left alone.
-func keepHeadroom() {
+func KeepHeadroom() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -15,11 +15,12 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
-// instance is a sidecar that runs, and the config that it runs by.
-type instance struct {
+// Daemon is a sidecar that runs, and the config that it runs by.
+type Daemon struct {
 	input config.Input
 	load  func() (config.Config, error)
 	log   *logging.Log
@@ -27,10 +28,11 @@ type instance struct {
 	made  atomic.Pointer[bridge.Bridge] // b, for who does not know whether it was made
 	admin *admin
 
-	inherited []*net.UnixListener
-	manager   *manager // nil: nobody is told
-	opens     opener
-	patience  time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
+	inherited         []*net.UnixListener
+	version, revision string   // of the program
+	manager           *manager // nil: nobody is told
+	opens             databases.Opener
+	patience          time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
 
 	mu      sync.Mutex // not held while databases open
 	config  config.Config
@@ -60,7 +62,7 @@ type openDB struct {
 }
 
 // start reads the config, opens its databases and makes the Bridge. It runs nothing.
-func (p *instance) start(ctx context.Context) (err error) {
+func (p *Daemon) start(ctx context.Context) (err error) {
 	var c config.Config
 	if c, p.sources, err = config.ReadConsistent(p.input.File, p.load); err != nil {
 		return err
@@ -101,7 +103,7 @@ func (p *instance) start(ctx context.Context) (err error) {
 // others that it opens, all at a time. With an error what it opened is closed again. One that
 // cannot be reached is an error, unless there is patience: then it is awaited, and so is one
 // that takes longer than that to open.
-func (p *instance) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, patience time.Duration) (map[string]*openDB, error) {
+func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, patience time.Duration) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
 	under := make(map[string]*attempt)
 	var errs error
@@ -194,14 +196,14 @@ func limitHeld(open map[string]*openDB, c *config.Config) {
 }
 
 // options are the Bridge's.
-func (p *instance) options(c *config.Config, open map[string]*openDB) bridge.Options {
+func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Options {
 	all := make(map[string]backends.Backend, len(open))
 	for name, o := range open {
 		all[name] = o.Backend
 	}
 	opts := c.BridgeOptions(all)
 	opts.Inherited = p.inherited
-	opts.Server = "qsidecar/" + programVersion().Number
+	opts.Server = "qsidecar/" + p.version
 	for name, o := range open {
 		d := opts.Databases[name]
 		d.Done = func() { p.closing.Go(func() { p.closeLate(name, o) }) }
@@ -211,14 +213,14 @@ func (p *instance) options(c *config.Config, open map[string]*openDB) bridge.Opt
 }
 
 // closeLate closes a database that a reload took out of use.
-func (p *instance) closeLate(name string, o *openDB) {
+func (p *Daemon) closeLate(name string, o *openDB) {
 	if err := o.Close(); err != nil {
 		p.log.Warn("closing a database that is not in use any more", "database", name, "error", err)
 	}
 }
 
 // close closes what is open, after the Bridge has ended, and waits for what reloads closed.
-func (p *instance) close(err error) error {
+func (p *Daemon) close(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	err = errors.Join(err, closeUnused(p.open, nil)) // which lets go what the others wait for
@@ -228,17 +230,17 @@ func (p *instance) close(err error) error {
 }
 
 // Config implements bridge.Control.
-func (p *instance) Config() (generation int64, failed error, since time.Time) {
+func (p *Daemon) Config() (generation int64, failed error, since time.Time) {
 	p.state.Lock()
 	defer p.state.Unlock()
 	return p.generation, p.failed, p.failedAt
 }
 
 // Admin implements bridge.Control.
-func (p *instance) Admin() string { return p.admin.address() }
+func (p *Daemon) Admin() string { return p.admin.address() }
 
 // look is steady, and wants something in the config file.
-func (p *instance) look() (c config.Config, src config.Snapshot, err error) {
+func (p *Daemon) look() (c config.Config, src config.Snapshot, err error) {
 	if c, src, err = config.ReadConsistent(p.input.File, p.load); err == nil {
 		err = p.input.CheckNotEmpty()
 	}

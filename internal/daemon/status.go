@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"fmt"
@@ -9,13 +9,13 @@ import (
 )
 
 // serving says what is served. p.mu is held.
-func (p *instance) serving() string {
+func (p *Daemon) serving() string {
 	sockets, places := p.places()
 	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(places, ", "))
 }
 
 // places are where it serves, and the databases. p.mu is held.
-func (p *instance) places() (sockets, databases []string) {
+func (p *Daemon) places() (sockets, databases []string) {
 	for _, l := range p.config.Listen {
 		sockets = append(sockets, l.Socket)
 	}
@@ -26,23 +26,24 @@ func (p *instance) places() (sockets, databases []string) {
 	return sockets, databases
 }
 
-// served is serving, for whoever holds nothing.
-func (p *instance) served() string {
+// Serving says what is served.
+func (p *Daemon) Serving() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.serving()
 }
 
-// began logs what begins.
-func (p *instance) began() {
+// Ready logs what is served, and tells the service manager.
+func (p *Daemon) Ready() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sockets, databases := p.places()
-	p.log.Info("serving", "version", programVersion().Number, "sockets", sockets, "databases", databases)
+	p.log.Info("serving", "version", p.version, "sockets", sockets, "databases", databases)
+	p.manager.ready(p.serving())
 }
 
 // tell tells the service manager what runs, and why nothing newer does. p.mu is held.
-func (p *instance) tell(failed error) {
+func (p *Daemon) tell(failed error) {
 	generation, _, _ := p.Config()
 	status := fmt.Sprintf("%s, config generation %d", p.serving(), generation)
 	if failed != nil {
@@ -52,7 +53,7 @@ func (p *instance) tell(failed error) {
 }
 
 // unchanged says why a reload has nothing to do. p.mu is held.
-func (p *instance) unchanged() string {
+func (p *Daemon) unchanged() string {
 	if len(p.sources.Files) == 0 {
 		return "the sidecar runs without a config file; its flags and its environment are read at its start alone"
 	}
@@ -63,7 +64,7 @@ func (p *instance) unchanged() string {
 }
 
 // refuse remembers why what the files say does not run. p.mu is held.
-func (p *instance) refuse(err error) {
+func (p *Daemon) refuse(err error) {
 	p.state.Lock()
 	defer p.state.Unlock()
 	if p.failed == nil || p.failed.Error() != err.Error() {
@@ -73,7 +74,7 @@ func (p *instance) refuse(err error) {
 }
 
 // healed: the files say again what runs. p.mu is held.
-func (p *instance) healed() {
+func (p *Daemon) healed() {
 	p.state.Lock()
 	was := p.failed
 	p.failed = nil

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -64,7 +64,7 @@ type attempt struct {
 }
 
 // attempt begins to open a database, which takes as long as it takes, or until ctx is done.
-func (p *instance) attempt(ctx context.Context, c config.Config, name, by string) *attempt {
+func (p *Daemon) attempt(ctx context.Context, c config.Config, name, by string) *attempt {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &attempt{by: by, cancel: cancel, done: make(chan struct{})}
 	go func() {
@@ -100,7 +100,7 @@ const (
 
 // await looks for databases that were not reached at the start, each by itself, until all
 // are there or ctx is done.
-func (p *instance) await(ctx context.Context) {
+func (p *Daemon) await(ctx context.Context) {
 	select {
 	case <-p.b.Ready():
 	case <-ctx.Done():
@@ -119,7 +119,7 @@ func (p *instance) await(ctx context.Context) {
 }
 
 // awaitOne looks for the database that a stands for in that place.
-func (p *instance) awaitOne(ctx context.Context, place *openDB, a *awaited) {
+func (p *Daemon) awaitOne(ctx context.Context, place *openDB, a *awaited) {
 	if t := a.first.Load(); t != nil {
 		select {
 		case <-t.done:
@@ -153,7 +153,7 @@ func (p *instance) awaitOne(ctx context.Context, place *openDB, a *awaited) {
 
 // stands is the name of the database in that place, by the config that runs; empty: a reload
 // took it out.
-func (p *instance) stands(place *openDB) (string, config.Config) {
+func (p *Daemon) stands(place *openDB) (string, config.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return nameIn(p.open, place), p.config
@@ -169,7 +169,7 @@ func nameIn(open map[string]*openDB, place *openDB) string {
 }
 
 // arrived has the sidecar use what an attempt brought, in that place. false: it brought nothing.
-func (p *instance) arrived(place *openDB, a *awaited, t *attempt) bool {
+func (p *Daemon) arrived(place *openDB, a *awaited, t *attempt) bool {
 	err := t.err
 	if err == nil {
 		err = p.put(place, &openDB{Backend: t.b, by: t.by})
@@ -183,7 +183,7 @@ func (p *instance) arrived(place *openDB, a *awaited, t *attempt) bool {
 
 // put has the sidecar use a database that was awaited. One that a reload replaced
 // meanwhile is closed again.
-func (p *instance) put(place, next *openDB) (err error) {
+func (p *Daemon) put(place, next *openDB) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	name := nameIn(p.open, place)
@@ -205,7 +205,7 @@ func (p *instance) put(place, next *openDB) (err error) {
 }
 
 // stillAway remembers why, for whoever asks, and logs what is new of it.
-func (p *instance) stillAway(name string, a *awaited, err error) {
+func (p *Daemon) stillAway(name string, a *awaited, err error) {
 	last := *a.last.Swap(&err)
 	if !backends.IsUnreachable(err) && fmt.Sprint(last) != fmt.Sprint(err) {
 		p.log.Error("the database is there, and cannot be used; trying again", "database", name, "error", err)
