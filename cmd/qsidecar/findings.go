@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
@@ -58,7 +59,7 @@ func (a *app) tellDatabase(d checked) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "database %s", d.name)
 	if d.info.Engine != "" {
-		fmt.Fprintf(&b, ": %s", placeText(d.info))
+		fmt.Fprintf(&b, ": %s", databases.Describe(d.info))
 	}
 	switch problems, advice := d.count(backends.SeverityError), d.count(backends.SeverityWarning); {
 	case d.usage != nil:

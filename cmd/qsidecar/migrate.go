@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/engines"
@@ -51,7 +49,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 				return err
 			}
 			for _, name := range slices.Sorted(maps.Keys(open)) {
-				err = errors.Join(err, a.say("%s: the tables in %s are up to date", name, placeOf(open[name])))
+				err = errors.Join(err, a.say("%s: the tables in %s are up to date", name, databases.Describe(open[name].Info())))
 			}
 			return errors.Join(err, databases.CloseAll(open))
 		},
@@ -81,10 +79,4 @@ func (a *app) printSchemas(c config.Config, role string, from int) error {
 		}
 	}
 	return nil
-}
-
-func placeOf(b backends.Backend) string { return placeText(b.Info()) }
-
-func placeText(i backends.Info) string {
-	return fmt.Sprintf("%s %s at %s", i.Engine, i.Version, i.Address)
 }

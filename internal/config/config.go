@@ -455,8 +455,12 @@ func Problems(err error) (texts []string) {
 	return []string{err.Error()}
 }
 
-// inFile reports whether the database is a file of this host: that is there or is not.
-func (c *Config) IsFile(name string) bool {
-	u, err := engines.ParseURL(c.Databases[name].URL)
-	return err == nil && u.File
+// Engine returns the engine of a database, and whether the database is a file of this host.
+// It returns "" if the URL is invalid.
+func (c *Config) Engine(database string) (name string, isFile bool) {
+	u, err := engines.ParseURL(c.Databases[database].URL)
+	if err != nil {
+		return "", false
+	}
+	return u.Name, u.File
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/config"
-	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 // awaited stands for a database that could not be reached when the sidecar started: what
@@ -32,9 +31,7 @@ func newAwaited(c *config.Config, name string, why error, first *attempt) *await
 	a := &awaited{last: new(atomic.Pointer[error]), first: new(atomic.Pointer[attempt])}
 	a.last.Store(&why)
 	a.first.Store(first)
-	if u, err := engines.ParseURL(c.Databases[name].URL); err == nil {
-		a.About.Engine = u.Name
-	}
+	a.About.Engine, _ = c.Engine(name)
 	a.About.Address = "not reached yet"
 	a.Why = func() error { return *a.last.Load() }
 	return a
@@ -78,7 +75,8 @@ func (p *Daemon) attempt(ctx context.Context, c config.Config, name, by string) 
 // within is what the attempt brings until that context is done. patient: what is away by
 // then, or still being opened, is awaited.
 func (t *attempt) within(until context.Context, c *config.Config, name string, patient bool) (backends.Backend, error) {
-	patient = patient && !c.IsFile(name)
+	_, isFile := c.Engine(name)
+	patient = patient && !isFile
 	select {
 	case <-t.done:
 	case <-until.Done():

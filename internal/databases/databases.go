@@ -137,3 +137,8 @@ func ExamineAdopted(ctx context.Context, c *config.Config, database string, b ba
 	}
 	return store, found
 }
+
+// Describe returns the engine, its version and the address of a database.
+func Describe(i backends.Info) string {
+	return fmt.Sprintf("%s %s at %s", i.Engine, i.Version, i.Address)
+}

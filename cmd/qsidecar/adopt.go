@@ -1,20 +1,12 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
-	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/internal/adopt"
 	"github.com/qsidecar/qsidecar/internal/config"
-	"github.com/qsidecar/qsidecar/internal/databases"
-	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 func (a *app) adoptCommand() *cobra.Command {
@@ -52,7 +44,7 @@ asked, 2 wrong arguments.`,
 			}
 			ctx, _, stop := a.interruptible(cmd.Context())
 			defer stop()
-			text, err := a.propose(ctx, at, table, queue)
+			text, err := adopt.Propose(ctx, adopt.Request{URL: at, Table: table, Queue: queue, Log: a.newLog(config.Default("", at).Log).Logger})
 			if err != nil {
 				return err
 			}
@@ -63,51 +55,4 @@ asked, 2 wrong arguments.`,
 	cmd.Flags().StringVar(&database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
 	cmd.Flags().StringVar(&queue, "queue", "", "the queue's `NAME` (default: the table's)")
 	return cmd
-}
-
-// propose asks the database, and writes the config.
-func (a *app) propose(ctx context.Context, at string, name config.TableName, queue string) (text string, err error) {
-	c := config.Default(a.sockets()[0], at)
-	if _, err := engines.ParseURL(at); err != nil {
-		return "", usagef("the database: %w", err)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
-	defer cancel()
-	b, err := databases.OpenEngine(ctx, &c, "main", true, a.newLog(c.Log).Logger)
-	if err != nil {
-		return "", err
-	}
-	defer func() { // it was looked at: what is printed holds without it
-		if e := b.Close(); e != nil && err == nil {
-			err = fmt.Errorf("closing the database: %w", e)
-		}
-	}()
-	engine, ok := b.(backends.Adopter)
-	if !ok {
-		return "", usagef("this build adopts no tables of %s", b.Info().Engine)
-	}
-	p, err := guess.Table(ctx, engine, name.Schema, name.Name)
-	if err != nil {
-		return "", err
-	}
-	queue = cmp.Or(queue, queueNamed(name.Name))
-	store, wrong, err := adopted.Look(ctx, engine, map[string]adopted.Table{queue: p.Table})
-	if err != nil {
-		return "", err
-	}
-	w := &proposal{Proposal: p}
-	w.write(at, placeText(b.Info()), queue)
-	w.verdict(wrong, store.Advice())
-	return w.String(), nil
-}
-
-// queueNamed makes a queue's name out of a table's.
-func queueNamed(table string) string {
-	name := strings.Map(func(r rune) rune {
-		if r < 128 && (r == '_' || r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z') {
-			return r
-		}
-		return '-'
-	}, table)
-	return cmp.Or(strings.TrimLeft(name[:min(len(name), 128)], ".-"), "queue")
 }
