@@ -1,321 +1,58 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
+	"io"
 
-	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/spf13/cobra"
+
+	"github.com/qsidecar/qsidecar/internal/adopt"
+	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// adoptConfig is what a queue says of a table that somebody else owns. It has no
-// defaults: another queue has another table.
-type adoptConfig struct {
-	Table      tableName              `yaml:"table"`
-	Columns    map[string]names       `yaml:"columns"`
-	States     map[string]columnValue `yaml:"states"`
-	Where      map[string]columnValue `yaml:"where"`
-	Counts     counts                 `yaml:"counts"`
-	Token      *tokenConfig           `yaml:"token"`
-	Times      times                  `yaml:"times"`
-	OnAck      onAckConfig            `yaml:"on_ack"`
-	StuckAfter duration               `yaml:"stuck_after"`
-	Notify     channel                `yaml:"notify"`
-	Hold       hold                   `yaml:"hold"`
-}
+func (a *app) adoptCommand() *cobra.Command {
+	var database, queue string
+	cmd := &cobra.Command{
+		Use:   "adopt TABLE",
+		Short: "Propose a config for a queue in a table that is there",
+		Long: `Look at a table that other programs use as a queue, and print a config to start from:
+which column means what, by their names, types and keys, and by a thousand rows at most.
+Nothing is changed, neither now nor in the table later on.
 
-// tokenConfig has a value or a range.
-type tokenConfig struct {
-	Column string       `yaml:"column"`
-	Value  *columnValue `yaml:"value"`
-	Range  numberRange  `yaml:"range"`
-}
+A line with "# guessed" is one that nothing proves, and "# TODO" is for you to decide. Read
+it through, and ask ` + "`qsidecar check --config FILE`" + ` whether it fits. The password is not in it.
 
-// onAckConfig is a word, or a map.
-type onAckConfig struct {
-	word    string
-	Archive tableName `yaml:"archive"`
-}
+TABLE is NAME or SCHEMA.NAME, as the database has it; a name with a dot or a quote in it
+stands between double quotes.
 
-type (
-	counts  string
-	times   string
-	channel string
-	hold    string
-)
-
-func (c *counts) parse(s string) error { return oneOf((*string)(c), s, "failures", "deliveries") }
-func (t *times) parse(s string) error {
-	return oneOf((*string)(t), s, "server", "utc", "seconds", "milliseconds")
-}
-func (h *hold) parse(s string) error { return oneOf((*string)(h), s, "state", "transaction") }
-func (n *channel) parse(s string) error {
-	if slices.Contains([]string{"", "on", "off", "true", "false"}, s) {
-		return fmt.Errorf("%q is no channel: name the one in which the table's own programs notify, or leave it out", s)
-	}
-	*n = channel(s)
-	return nil
-}
-func (o *onAckConfig) parse(s string) error { return oneOf(&o.word, s, "update", "delete") }
-
-// columnValue is a constant that a column holds; a YAML null is NULL.
-type columnValue adopted.Value
-
-func (v *columnValue) parse(s string) error {
-	*v = columnValue{Text: s}
-	return nil
-}
-
-// tableName is NAME or SCHEMA.NAME. A name with a dot or a quote in it stands
-// between double quotes.
-type tableName struct{ schema, name string }
-
-func (n *tableName) parse(s string) error {
-	var parts []string
-	for rest := s; ; {
-		var part string
-		if strings.HasPrefix(rest, `"`) {
-			i := 1
-			for i < len(rest) && (rest[i] != '"' || strings.HasPrefix(rest[i+1:], `"`)) {
-				if rest[i] == '"' {
-					i++
-				}
-				i++
+Exit codes: 0 printed, 1 no queue can live in that table, or the database could not be
+asked, 2 wrong arguments.`,
+		Example: `  qsidecar adopt --database @/run/secrets/url my_queue > qsidecar.yaml
+  QSIDECAR_DATABASE=mysql://app@db/shop qsidecar adopt things`,
+		Args: takes(1, 1, "one table"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if database == "" && a.getenv("QSIDECAR_DATABASE") == "" {
+				return usagef("which database? Name it with --database URL, --database @FILE or QSIDECAR_DATABASE")
 			}
-			if i >= len(rest) {
-				return fmt.Errorf("%s: a quote is not closed", s)
+			in := a.input(config.Input{Database: database, Once: true})
+			at, err := in.DatabaseURL()
+			if err != nil {
+				return err
 			}
-			part, rest = strings.ReplaceAll(rest[1:i], `""`, `"`), rest[i+1:]
-			if rest != "" && rest[0] != '.' {
-				return fmt.Errorf("%s: after a name in quotes comes a dot, or nothing", s)
+			table, err := config.ParseTableName(args[0])
+			if err != nil {
+				return usagef("TABLE: %w", err)
 			}
-		} else {
-			end := strings.IndexByte(rest, '.')
-			if end < 0 {
-				end = len(rest)
+			ctx, _, stop := a.interruptible(cmd.Context())
+			defer stop()
+			text, err := adopt.Propose(ctx, adopt.Request{URL: at, Table: table, Queue: queue, Log: a.newLog(config.Default("", at).Log).Logger})
+			if err != nil {
+				return err
 			}
-			part, rest = rest[:end], rest[end:]
-		}
-		if parts = append(parts, part); part == "" || len(parts) > 2 {
-			return fmt.Errorf("%q is no table: write NAME or SCHEMA.NAME", s)
-		}
-		if rest == "" {
-			break
-		}
-		rest = rest[1:]
+			_, err = io.WriteString(a.out, text)
+			return err
+		},
 	}
-	*n = tableName{name: parts[len(parts)-1]}
-	if len(parts) == 2 {
-		n.schema = parts[0]
-	}
-	return nil
-}
-
-// names are one column, or several.
-type names []string
-
-func (n *names) parse(s string) error    { return n.list([]string{s}) }
-func (n *names) list(all []string) error { *n = all; return nil }
-
-// queueOrder is fifo or lifo, or the columns of an adopted table.
-type queueOrder struct {
-	order
-	columns []adopted.Ordering
-}
-
-func (o *queueOrder) list(all []string) error {
-	for _, text := range all {
-		column, descending := strings.CutSuffix(text, " desc")
-		o.columns = append(o.columns, adopted.Ordering{Column: strings.TrimSuffix(column, " asc"), Descending: descending})
-	}
-	return nil
-}
-
-// numberRange is [FROM, TO].
-type numberRange struct{ from, to int64 }
-
-func (r *numberRange) parse(s string) error { return fmt.Errorf("%q is no range: write [FROM, TO]", s) }
-func (r *numberRange) list(all []string) (err error) {
-	if len(all) != 2 {
-		return fmt.Errorf("a range has two numbers, and here are %d", len(all))
-	}
-	for i, to := range []*int64{&r.from, &r.to} {
-		if *to, err = strconv.ParseInt(all[i], 10, 64); err != nil {
-			return fmt.Errorf("%q is not a whole number", all[i])
-		}
-	}
-	if r.from > r.to {
-		return errors.New("it ends before it begins")
-	}
-	return nil
-}
-
-// adopts: the queue lives in an adopted table.
-func (a adoptConfig) adopts() bool { return a.Table.name != "" }
-
-// check reports what can be seen without the database.
-func (a adoptConfig) check(path string, order *queueOrder, bad func(path, format string, args ...any)) {
-	if !a.adopts() {
-		for key, set := range map[string]bool{
-			"columns": len(a.Columns) > 0, "states": len(a.States) > 0, "where": len(a.Where) > 0, "counts": a.Counts != "", "token": a.Token != nil,
-			"times": a.Times != "", "on_ack": a.OnAck != onAckConfig{}, "stuck_after": a.StuckAfter > 0,
-			"notify": a.Notify != "", "hold": a.Hold != "",
-		} {
-			if set {
-				bad(path+"."+key, "it goes with an adopted table: name it in `table`")
-			}
-		}
-		if order != nil && len(order.columns) > 0 {
-			bad(path+".order", "columns go with an adopted table: name it in `table`, or write fifo or lifo")
-		}
-		return
-	}
-	if path == "queues.*" {
-		bad(path+".table", "a table is one queue's: \"*\" stands for many")
-	}
-	for role := range a.Columns {
-		if !slices.Contains(adopted.Roles, adopted.Role(role)) {
-			bad(path+".columns."+role, "there is no such role; known here: %s", listed(adopted.Roles))
-		}
-	}
-	states := []string{"ready", "claimed", "done", "dead"}
-	for state := range a.States {
-		if !slices.Contains(states, state) {
-			bad(path+".states."+state, "there is no such state; known here: %s", strings.Join(states, ", "))
-		}
-	}
-	if t := a.Token; t != nil && (t.Column == "" || (t.Value == nil) == (t.Range == numberRange{})) {
-		bad(path+".token", "it needs a column, and a value or a range that its own consumers never use")
-	}
-}
-
-func listed[T ~string](all []T) string {
-	var words []string
-	for _, w := range all {
-		words = append(words, string(w))
-	}
-	return strings.Join(words, ", ")
-}
-
-// table is the mapping as the backend takes it.
-func (a adoptConfig) table(o *queueOrder) adopted.Table {
-	t := adopted.Table{
-		Schema: a.Table.schema, Name: a.Table.name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
-		Where: map[string]adopted.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
-		Notify:        string(a.Notify),
-		Hold:          a.Hold == "transaction",
-		ArchiveSchema: a.OnAck.Archive.schema, Archive: a.OnAck.Archive.name,
-	}
-	switch a.Times {
-	case "seconds":
-		t.Unit = adopted.Seconds
-	case "milliseconds":
-		t.Unit = adopted.Milliseconds
-	}
-	for role, columns := range a.Columns {
-		t.Columns[adopted.Role(role)] = columns
-	}
-	for state, v := range a.States {
-		t.States[backends.State(state)] = adopted.Value(v)
-	}
-	for column, v := range a.Where {
-		t.Where[column] = adopted.Value(v)
-	}
-	switch {
-	case t.Archive != "":
-		t.OnAck = adopted.Archive
-	case a.OnAck.word == "delete":
-		t.OnAck = adopted.Delete
-	}
-	if o != nil {
-		t.Order, t.LIFO = o.columns, o.order == "lifo"
-	}
-	if a.Token != nil {
-		t.Token = &adopted.Token{Column: a.Token.Column, From: a.Token.Range.from, To: a.Token.Range.to}
-		if a.Token.Value != nil {
-			t.Token.Text = a.Token.Value.Text
-		}
-	}
-	return t
-}
-
-// adoptions are the mappings of the database's queues that live in adopted tables.
-func (c *config) adoptions(database string) map[string]adopted.Table {
-	tables := map[string]adopted.Table{}
-	for name, q := range c.Queues {
-		if q.adopts() && c.databaseOf(q) == database {
-			t := q.table(q.Order)
-			t.MaxAttempts = q.over(c.Defaults).MaxAttempts
-			// The defaults' are for tables of the sidecar's own: of somebody else's it
-			// deletes what the queue itself says, and nothing else.
-			if q.Keep != nil {
-				t.Keep = time.Duration(*q.Keep)
-			}
-			if q.KeepDead != nil && *q.KeepDead != forever {
-				t.KeepDead = time.Duration(*q.KeepDead)
-			}
-			tables[name] = t
-		}
-	}
-	return tables
-}
-
-// adopt has the queues of the config that live in adopted tables of the database
-// do so: all of them, or it is an error that has all that does not fit.
-func (c *config) adopt(ctx context.Context, database string, engine adopted.Adopter, log *slog.Logger) (backends.Backend, error) {
-	tables := c.adoptions(database)
-	if len(tables) == 0 {
-		return engine, nil
-	}
-	store, wrong, err := adopted.Look(ctx, engine, tables)
-	if err != nil {
-		return nil, err
-	}
-	if len(wrong) > 0 {
-		var all error
-		for _, m := range wrong {
-			all = errors.Join(all, m)
-		}
-		return nil, &usageError{fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
-	}
-	store.SetMaxHeld(c.Databases[database].MaxHeld)
-	for _, f := range store.Advice() {
-		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Fix)
-	}
-	return store, nil
-}
-
-// lookAdopted is adopt for check: what does not fit is found, and the rest looked at.
-func (c *config) lookAdopted(ctx context.Context, database string, engine adopted.Adopter) (adopted.Adopter, []backends.Finding) {
-	var found backends.Findings
-	tables := c.adoptions(database)
-	if len(tables) == 0 {
-		return engine, nil
-	}
-	store, wrong, err := adopted.Look(ctx, engine, tables)
-	if err != nil {
-		found.AddError("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
-		return engine, found
-	}
-	for _, m := range wrong {
-		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
-	}
-	return store, found
-}
-
-// databaseOf is the name of a queue's database.
-func (c *config) databaseOf(q queueConfig) string {
-	name := q.over(c.Defaults).Database
-	if name == "" && len(c.Databases) == 1 {
-		return slices.Collect(maps.Keys(c.Databases))[0]
-	}
-	return name
+	cmd.Flags().StringVar(&database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
+	cmd.Flags().StringVar(&queue, "queue", "", "the queue's `NAME` (default: the table's)")
+	return cmd
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,13 +15,15 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
 )
 
 // checkTimeout is how long one database may take to answer all that it is asked.
 const checkTimeout = time.Minute
 
 func (a *app) checkCommand() *cobra.Command {
-	s := setup{once: true}
+	in := config.Input{Once: true}
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -49,10 +50,10 @@ arguments or config.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, _, stop := a.interruptible(cmd.Context())
 			defer stop()
-			return a.check(ctx, s, strict)
+			return a.check(ctx, a.input(in), strict)
 		},
 	}
-	s.flags(cmd)
+	inputFlags(cmd, &in)
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where there is advice, too")
 	return a.jsonFlag(cmd)
 }
@@ -74,10 +75,10 @@ func (c checked) count(g backends.Severity) (n int) {
 	return n
 }
 
-func (a *app) check(ctx context.Context, s setup, strict bool) error {
-	c, usage := a.config(s)
+func (a *app) check(ctx context.Context, in config.Input, strict bool) error {
+	c, usage := in.Load()
 	if usage != nil {
-		c.keepUsable(usage)
+		c.KeepUsable(usage)
 	}
 	all := a.examineAll(ctx, &c)
 	if cause := context.Cause(ctx); cause != nil {
@@ -91,9 +92,9 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	}
 	var host checked
 	if usage == nil {
-		host.findings = c.examineHost()
+		host.findings = examineHost(&c)
 	}
-	if err := a.tellChecked(s, c, all, host, usage); err != nil {
+	if err := a.tellChecked(in.File, c, all, host, usage); err != nil {
 		return err
 	}
 	if usage != nil {
@@ -107,31 +108,17 @@ func (a *app) check(ctx context.Context, s setup, strict bool) error {
 	return nil
 }
 
-// keepUsable leaves what can be looked at in a config that has errors: its databases without
-// any, and in those the tables of queues without any.
-func (c *config) keepUsable(usage error) {
-	for name, d := range c.Databases {
-		d.check("", func(string, string, ...any) { delete(c.Databases, name) })
-	}
-	maps.DeleteFunc(c.Queues, func(name string, q queueConfig) bool {
-		return !q.adopts() || slices.ContainsFunc(configProblems(usage), func(text string) bool {
-			return strings.Contains(text, "queues."+name+".") || strings.Contains(text, "queues."+name+":")
-		})
-	})
-	c.Log = defaultConfig().Log
-}
-
 // examineAll looks at all databases at once. What it returns is in the order of
 // their names.
-func (a *app) examineAll(ctx context.Context, c *config) []checked {
+func (a *app) examineAll(ctx context.Context, c *config.Config) []checked {
 	queues := make(map[string][]backends.Policy)
-	for name, q := range c.options(nil).Queues {
+	for name, q := range c.BridgeOptions(nil).Queues {
 		queues[q.Database] = append(queues[q.Database], backends.Policy{
 			Queue: name, MaxAttempts: q.MaxAttempts, Timeout: q.Timeout, Backoff: q.Backoff, BackoffMax: q.BackoffMax,
 			RetainDone: q.Keep, RetainDead: q.KeepDead, LIFO: q.LIFO,
 		})
 	}
-	log := a.newLog(c.Log)
+	log := a.newLog(c.Log).Logger
 	all := make([]checked, 0, len(c.Databases))
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
 		all = append(all, checked{name: name})
@@ -144,13 +131,13 @@ func (a *app) examineAll(ctx context.Context, c *config) []checked {
 	return all
 }
 
-func (c *checked) examine(ctx context.Context, all *config, queues []backends.Policy, log *slog.Logger) {
+func (c *checked) examine(ctx context.Context, all *config.Config, queues []backends.Policy, log *slog.Logger) {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
 	defer cancel()
 	var found backends.Findings
 	defer func() { c.findings = found }()
-	b, err := openDatabase(ctx, all, c.name, true, log)
-	if _, ok := errors.AsType[*usageError](err); ok {
+	b, err := databases.OpenEngine(ctx, all, c.name, true, log)
+	if _, ok := errors.AsType[*config.Error](err); ok {
 		c.usage = fmt.Errorf("databases.%s: %w", c.name, err)
 		return
 	}
@@ -158,7 +145,7 @@ func (c *checked) examine(ctx context.Context, all *config, queues []backends.Po
 		found.AddError("server", err.Error(), "see that the server runs and lets this host in, and that the url and the password are right")
 		return
 	}
-	b, adopts := all.lookAdopted(ctx, c.name, b)
+	b, adopts := databases.ExamineAdopted(ctx, all, c.name, b)
 	if found, err = b.Examine(ctx, queues); err != nil {
 		found.AddError("server", fmt.Sprintf("it could not be asked: %v", err), "see that the server can be reached, and try again")
 	}
@@ -178,14 +165,14 @@ type lookedAt struct {
 func (l lookedAt) Info() backends.Info { return l.info }
 
 // holdsTogether says whether a bridge would take the config.
-func holdsTogether(c *config, all []checked) error {
+func holdsTogether(c *config.Config, all []checked) error {
 	open := make(map[string]backends.Backend)
 	for _, d := range all {
 		info := d.info
 		info.Database = cmp.Or(info.Database, "unknown "+d.name)
 		open[d.name] = lookedAt{info: info}
 	}
-	if _, err := bridge.New(c.options(open), slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := bridge.New(c.BridgeOptions(open), slog.New(slog.DiscardHandler)); err != nil {
 		return fmt.Errorf("the configuration does not hold together:\n%w", err)
 	}
 	return nil

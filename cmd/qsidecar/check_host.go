@@ -5,16 +5,17 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/config"
 )
 
 // examineHost looks at what of the config is this host's, and makes nothing: the places of
 // the sockets, and who can reach the admin's.
-func (c *config) examineHost() (found backends.Findings) {
+func examineHost(c *config.Config) (found backends.Findings) {
 	places := make([]string, 0, len(c.Listen)+1)
 	for _, l := range c.Listen {
 		places = append(places, l.Socket)
 	}
-	if c.Admin.Listen.unix() {
+	if c.Admin.Listen.IsUnix() {
 		places = append(places, string(c.Admin.Listen))
 	}
 	for _, path := range places {
@@ -30,7 +31,7 @@ func (c *config) examineHost() (found backends.Findings) {
 			found.AddWarning("socket", path+": its place cannot be looked at: "+err.Error(), "ask check as the user that serve runs as")
 		}
 	}
-	if text, do := c.Admin.advice(); text != "" {
+	if text, do := c.Admin.Advice(); text != "" {
 		found.AddWarning("admin", text, do)
 	}
 	return found

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/qsidecar/qsidecar/backends"
 )
 
@@ -135,19 +133,6 @@ defaults: {database: a}
 	h.run("check", "--config", file).tells(t, 0, "database a", "database b") // nobody knows before it is made
 	h.must(0, "migrate", "--config", file)
 	h.run("check", "--config", file).says(t, 2, "are the same database")
-}
-
-func TestConfigProblems(t *testing.T) {
-	t.Parallel()
-	_, err := parseConfig("f", []byte("x: 1\ny: 2\n"), os.LookupEnv)
-	got := configProblems(err)
-	want := []string{`f:1:1: unknown key "x"; known here: `, `f:2:1: unknown key "y"; known here: `}
-	for i := range got {
-		got[i], _, _ = strings.Cut(got[i], "listen")
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
 }
 
 // TestCheckPlaces: of the places of sockets check tells what serve says of them, and makes none.

@@ -1,20 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/worker"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -101,18 +99,9 @@ func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
 
 // giveBack returns jobs that nobody learned of.
 func (a *app) giveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) error {
-	leases := make([]string, len(jobs))
-	for i, j := range jobs {
-		leases[i] = j.Lease
-	}
 	ctx, cancel := answering(context.WithoutCancel(ctx), cmp.Or(a.leave, leaveTimeout))
 	defer cancel() // a signal that ended the printing does not end this
-	now := time.Duration(0)
-	_, err := c.NackMany(ctx, leases, qsidecar.Nack{NoCharge: true, Delay: &now})
-	if err != nil {
-		return fmt.Errorf("giving it back: %w", err)
-	}
-	return nil
+	return worker.GiveBack(ctx, c, jobs)
 }
 
 // shellVariables is a job as assignments for a POSIX shell. All are always
@@ -123,36 +112,10 @@ func shellVariables(j protocol.Job) []byte {
 		payload, b64 = "", base64.StdEncoding.EncodeToString(j.Payload)
 	}
 	var out []byte
-	for _, v := range append(jobVariables(j), [][2]string{
+	for _, v := range append(worker.JobVariables(j), [][2]string{
 		{"LEASE", j.Lease}, {"PAYLOAD", payload}, {"PAYLOAD_B64", b64},
 	}...) {
 		out = append(out, "QSIDECAR_"+v[0]+"="+shellQuote(v[1])+"\n"...)
 	}
 	return out
-}
-
-// jobVariables are what an environment tells of a job, beside lease and payload.
-// The names lack their QSIDECAR_.
-func jobVariables(j protocol.Job) [][2]string {
-	headers := "{}"
-	if len(j.Headers) > 0 {
-		var buf bytes.Buffer
-		e := json.NewEncoder(&buf)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(j.Headers); err != nil {
-			panic(err) // a map of strings
-		}
-		headers = strings.TrimSpace(buf.String())
-	}
-	return [][2]string{
-		{"JOB", j.ID},
-		{"QUEUE", j.Queue},
-		{"ATTEMPT", strconv.FormatInt(j.Attempt, 10)},
-		{"MAX_ATTEMPTS", strconv.FormatInt(j.MaxAttempts, 10)},
-		{"FENCE", strconv.FormatInt(j.Fence, 10)},
-		{"PRIORITY", strconv.FormatInt(j.Priority, 10)},
-		{"KEY", j.Key},
-		{"HEADERS", headers},
-		{"LAST_ERROR", strings.ReplaceAll(j.LastError, "\x00", "")},
-	}
 }

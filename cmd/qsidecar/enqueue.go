@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -229,7 +230,7 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 		if a.json {
 			return nil
 		}
-		return a.say("enqueued %s", plural(stored, "job"))
+		return a.say("enqueued %s", textfmt.Plural(stored, "job"))
 	})
 }
 

@@ -12,6 +12,9 @@ import (
 	"syscall"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/daemon"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -88,13 +91,17 @@ func exitCode(err error) int {
 	var (
 		code  *codeError
 		usage *usageError
+		wrong *config.Error
+		stop  *daemon.StopError
 		wire  *protocol.Error
 		dial  *qsidecar.DialError
 	)
 	switch {
 	case errors.As(err, &code):
 		return code.code
-	case errors.As(err, &usage):
+	case errors.As(err, &stop):
+		return exitFailure
+	case errors.As(err, &usage), errors.As(err, &wrong):
 		return exitUsage
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
@@ -149,22 +156,12 @@ func dialText(e *qsidecar.DialError) string {
 	case errors.Is(e.Err, syscall.EPROTOTYPE):
 		return fmt.Sprintf("%s is a socket, but not a sidecar's: name the one that `qsidecar serve` printed", e.Socket)
 	case errors.Is(e.Err, syscall.ENOTSOCK), errors.Is(e.Err, syscall.EINVAL):
-		return fmt.Sprintf("%s cannot be a sidecar's socket (%v): name the one that `qsidecar serve` printed", e.Socket, rootCause(e.Err))
+		return fmt.Sprintf("%s cannot be a sidecar's socket (%v): name the one that `qsidecar serve` printed", e.Socket, textfmt.RootCause(e.Err))
 	}
 	if wire, ok := errors.AsType[*protocol.Error](e.Err); ok {
 		return fmt.Sprintf("the sidecar on %s refused the connection: %v", e.Socket, wire)
 	}
 	return fmt.Sprintf("no sidecar talks on %s: %v", e.Socket, e.Err)
-}
-
-func rootCause(err error) error {
-	for {
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err
-		}
-		err = next
-	}
 }
 
 // whoMay names the socket's owner, so that the reader knows whom to ask for what.

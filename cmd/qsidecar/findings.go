@@ -2,23 +2,25 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // tellChecked writes to stdout what check found. The errors of the config are
 // there only as JSON: for people they go to stderr.
-func (a *app) tellChecked(s setup, c config, all []checked, host checked, usage error) error {
+func (a *app) tellChecked(file string, c config.Config, all []checked, host checked, usage error) error {
 	if a.json {
 		return a.tellLines(append([]checked{host}, all...), usage)
 	}
-	if s.config != "" && usage == nil {
-		if err := a.say("config %s: ok", s.config); err != nil {
+	if file != "" && usage == nil {
+		if err := a.say("config %s: ok", file); err != nil {
 			return err
 		}
 	}
@@ -57,13 +59,13 @@ func (a *app) tellDatabase(d checked) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "database %s", d.name)
 	if d.info.Engine != "" {
-		fmt.Fprintf(&b, ": %s", placeText(d.info))
+		fmt.Fprintf(&b, ": %s", databases.Describe(d.info))
 	}
 	switch problems, advice := d.count(backends.SeverityError), d.count(backends.SeverityWarning); {
 	case d.usage != nil:
 		b.WriteString(": not looked at")
 	case problems > 0:
-		fmt.Fprintf(&b, ": %s", plural(int64(problems), "problem"))
+		fmt.Fprintf(&b, ": %s", textfmt.Plural(int64(problems), "problem"))
 	case advice > 0:
 		fmt.Fprintf(&b, ": ok, with advice (%d)", advice)
 	default:
@@ -101,7 +103,7 @@ type findingLine struct {
 
 func (a *app) tellLines(all []checked, usage error) error {
 	var lines []findingLine
-	for _, text := range configProblems(usage) {
+	for _, text := range config.Problems(usage) {
 		lines = append(lines, findingLine{Grade: backends.SeverityError.String(), Topic: "config", Text: text, Do: "correct the config"})
 	}
 	for _, d := range all {
@@ -117,21 +119,4 @@ func (a *app) tellLines(all []checked, usage error) error {
 		}
 	}
 	return nil
-}
-
-// configProblems are the single errors of a config.
-func configProblems(err error) (texts []string) {
-	var file *configError
-	switch joined, ok := err.(interface{ Unwrap() []error }); {
-	case err == nil:
-		return nil
-	case ok:
-		for _, e := range joined.Unwrap() {
-			texts = append(texts, configProblems(e)...)
-		}
-		return texts
-	case errors.As(err, &file):
-		return file.each
-	}
-	return []string{err.Error()}
 }

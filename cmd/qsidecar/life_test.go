@@ -124,7 +124,7 @@ func TestFlagsFileEnvironment(t *testing.T) {
 func TestClientsLookInTurn(t *testing.T) {
 	h := newHost(t)
 	a := h.app(nil, nil, nil, nil)
-	if got := a.sockets(); len(got) != 2 || got[0] != h.socket() || got[1] != systemSocket {
+	if got := a.sockets(); len(got) != 2 || got[0] != h.socket() || got[1] != "/run/qsidecar/qsidecar.sock" {
 		t.Errorf("sockets: %v", got)
 	}
 	h.env["QSIDECAR_SOCKET"] = "/x"

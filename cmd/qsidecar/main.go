@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/mattn/go-isatty"
+
+	"github.com/qsidecar/qsidecar/internal/databases"
 )
 
 func main() {
@@ -48,17 +50,18 @@ type app struct {
 	terminal func(stream any) bool
 
 	inherited []*net.UnixListener // sockets that the service manager made
-	tells     bool                // this is a service, and the service manager is told how it goes
 
-	poll     time.Duration // between two looks at the config's files; 0: pollEvery
-	patience time.Duration // for databases at the start; 0: openPatience
-	opens    opener        // nil: openAdopted
-	leave    time.Duration // 0: leaveTimeout
-	answer   time.Duration // 0: answerTimeout
-	deaf     bool          // the file system tells of no changes
-	socket   string        // --socket
-	json     bool          // --json
-	started  bool          // the arguments were understood: errors from here on are no usage errors
+	pipeTimeout time.Duration // see Input
+
+	poll     time.Duration    // between two looks at the config's files; 0: pollEvery
+	patience time.Duration    // for databases at the start; 0: openPatience
+	opens    databases.Opener // nil: openAdopted
+	leave    time.Duration    // 0: leaveTimeout
+	answer   time.Duration    // 0: answerTimeout
+	deaf     bool             // the file system tells of no changes
+	socket   string           // --socket
+	json     bool             // --json
+	started  bool             // the arguments were understood: errors from here on are no usage errors
 }
 
 // answerTimeout is how long a one-shot command waits for the sidecar, beyond the

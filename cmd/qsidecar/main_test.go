@@ -15,14 +15,15 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/internal/worker"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == guardName { // this program starts itself beside a worker
+	if len(os.Args) > 1 && os.Args[1] == worker.GuardCommand { // this program starts itself beside a worker
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	pipeTimeout = testwait.Limit
 	goleak.VerifyTestMain(m)
 }
 
@@ -37,7 +38,7 @@ type host struct {
 	leave    time.Duration
 	answer   time.Duration
 	deaf     bool
-	opens    opener
+	opens    databases.Opener
 }
 
 func newHost(t *testing.T) *host {
@@ -75,9 +76,10 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 	terminal := h.terminal // as it is now: a sidecar asks later
 	return &app{
 		in: in, out: out, errOut: errOut, signals: signals,
-		env:      func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
-		terminal: func(any) bool { return terminal },
-		poll:     h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave, answer: h.answer, opens: h.opens,
+		env:         func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
+		terminal:    func(any) bool { return terminal },
+		pipeTimeout: testwait.Limit,
+		poll:        h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave, answer: h.answer, opens: h.opens,
 	}
 }
 

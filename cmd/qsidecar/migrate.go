@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -10,11 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
+	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 func (a *app) migrateCommand() *cobra.Command {
-	s := setup{once: true}
+	in := config.Input{Once: true}
 	var show bool
 	var from int
 	var role string
@@ -36,24 +37,24 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 			if from < 0 {
 				return usagef("--from %d: give the version of the tables as they are (0: there are none)", from)
 			}
-			c, err := a.config(s)
+			c, err := a.input(in).Load()
 			if err != nil {
 				return err
 			}
 			if show {
 				return a.printSchemas(c, role, from)
 			}
-			open, err := openAll(cmd.Context(), &c, a.newLog(c.Log))
+			open, err := databases.OpenAll(cmd.Context(), &c, a.newLog(c.Log).Logger)
 			if err != nil {
 				return err
 			}
 			for _, name := range slices.Sorted(maps.Keys(open)) {
-				err = errors.Join(err, a.say("%s: the tables in %s are up to date", name, placeOf(open[name])))
+				err = errors.Join(err, a.say("%s: the tables in %s are up to date", name, databases.Describe(open[name].Info())))
 			}
-			return errors.Join(err, closeAll(open))
+			return errors.Join(err, databases.CloseAll(open))
 		},
 	}
-	s.flags(cmd)
+	inputFlags(cmd, &in)
 	cmd.Flags().BoolVar(&show, "print", false, "print the SQL and touch nothing")
 	cmd.Flags().IntVar(&from, "from", 0, "with --print: start from tables of this version (0: there are none)")
 	cmd.Flags().StringVar(&role, "role", "", "with --print: the role of serve (default qsidecar_sidecar)")
@@ -61,14 +62,14 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 }
 
 // printSchemas prints the SQL for each engine that the config uses.
-func (a *app) printSchemas(c config, role string, from int) error {
+func (a *app) printSchemas(c config.Config, role string, from int) error {
 	printed := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
-		u, err := parseDatabaseURL(c.Databases[name].URL)
+		u, err := engines.ParseURL(c.Databases[name].URL)
 		if err != nil {
 			return &usageError{err}
 		}
-		sql := u.migrations(c.Databases[name], role, from)
+		sql := u.Migrations(c.Databases[name].Schema, role, from)
 		if printed[sql] {
 			continue
 		}
@@ -78,10 +79,4 @@ func (a *app) printSchemas(c config, role string, from int) error {
 		}
 	}
 	return nil
-}
-
-func placeOf(b backends.Backend) string { return placeText(b.Info()) }
-
-func placeText(i backends.Info) string {
-	return fmt.Sprintf("%s %s at %s", i.Engine, i.Version, i.Address)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -45,7 +46,7 @@ func (a *app) deleteCommand() *cobra.Command {
 		Example: "  qsidecar delete mail 17 18 --yes",
 		Args:    takes(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
 	}, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
-		return fmt.Sprintf("delete %s from %s", plural(int64(len(args)-1), "job"), args[0]), "deleted",
+		return fmt.Sprintf("delete %s from %s", textfmt.Plural(int64(len(args)-1), "job"), args[0]), "deleted",
 			&protocol.Request{Op: protocol.OpDelete, Queue: args[0], IDs: args[1:]}, nil
 	})
 }
@@ -62,7 +63,7 @@ settled any more. A worker that is gone needs no release: its jobs come back by 
 		Example: "  qsidecar release mail 17 --yes",
 		Args:    takes(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
 	}, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
-		return fmt.Sprintf("take %s of %s from their workers", plural(int64(len(args)-1), "job"), args[0]), "released",
+		return fmt.Sprintf("take %s of %s from their workers", textfmt.Plural(int64(len(args)-1), "job"), args[0]), "released",
 			&protocol.Request{Op: protocol.OpRelease, Queue: args[0], IDs: args[1:]}, nil
 	})
 }
@@ -128,7 +129,7 @@ func (a *app) command(cmd *cobra.Command, done string, req *protocol.Request) er
 			return a.printReply(rep)
 		}
 		if n, ok := rep.Count.Get(); ok {
-			return a.say("%s %s", done, plural(n, "job"))
+			return a.say("%s %s", done, textfmt.Plural(n, "job"))
 		}
 		return a.say("%s %s", done, req.Queue)
 	})

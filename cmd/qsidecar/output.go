@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -73,25 +71,6 @@ func (a *app) table(head string, rows [][]string) error {
 func (a *app) say(format string, args ...any) error {
 	_, err := fmt.Fprintf(a.out, format+"\n", args...)
 	return err
-}
-
-// cell makes any text fit a table: one line, no control characters, at most n
-// characters. Text that would be changed is quoted.
-func cell(text string, n int) string {
-	if text == "" {
-		return "-"
-	}
-	plain := utf8.ValidString(text)
-	for _, r := range text {
-		plain = plain && strconv.IsPrint(r)
-	}
-	if !plain {
-		text = strconv.Quote(text)
-	}
-	if runes := []rune(text); len(runes) > n {
-		text = string(runes[:n-1]) + "…"
-	}
-	return text
 }
 
 // age is a span of time as people say it.

@@ -2,35 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/config"
 )
-
-const (
-	systemSocket = "/run/qsidecar/qsidecar.sock"
-	systemState  = "/var/lib/qsidecar"
-	databaseFile = "qsidecar.db"
-)
-
-// sockets lists where a sidecar's socket may be, in the order in which server and
-// clients look. Only where nobody named one are there several.
-func (a *app) sockets() []string {
-	if a.socket != "" {
-		return []string{a.socket}
-	}
-	if s := a.getenv("QSIDECAR_SOCKET"); s != "" {
-		return []string{s}
-	}
-	if dir := a.getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return []string{filepath.Join(dir, "qsidecar", "qsidecar.sock"), systemSocket}
-	}
-	return []string{systemSocket}
-}
 
 // dial connects a command of one request to the first sidecar that answers.
 func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
@@ -72,52 +49,14 @@ func workerName(what string) string {
 	return name[:min(len(name), 128)]
 }
 
-// defaultDatabase is the embedded database of a sidecar that was told of none.
-func (a *app) defaultDatabase() (string, error) {
-	if dir := a.getenv("XDG_STATE_HOME"); dir != "" {
-		return "sqlite:" + filepath.Join(dir, "qsidecar", databaseFile), nil
+// input completes where a config comes from.
+func (a *app) input(in config.Input) config.Input {
+	in.Socket, in.Env, in.PipeTimeout = a.socket, a.env, a.pipeTimeout
+	for _, ln := range a.inherited {
+		in.Inherited = append(in.Inherited, ln.Addr().String())
 	}
-	if os.Geteuid() == 0 {
-		return "sqlite:" + filepath.Join(systemState, databaseFile), nil
-	}
-	home := a.getenv("HOME")
-	if home == "" {
-		return "", usagef("where should the database be? HOME and XDG_STATE_HOME are not set: " +
-			"give --database sqlite:PATH or set QSIDECAR_DATABASE")
-	}
-	return "sqlite:" + filepath.Join(home, ".local", "state", "qsidecar", databaseFile), nil
+	return in
 }
 
-// makeSocketDir creates the directory of a socket where it is missing: open to
-// the host's users, who are let in by the socket's mode, unless it is a user's own.
-func (a *app) makeSocketDir(socket string) error {
-	if a.isInherited(socket) {
-		return nil
-	}
-	dir := filepath.Dir(socket)
-	mode := fs.FileMode(0o755)
-	if run := a.getenv("XDG_RUNTIME_DIR"); run != "" && filepath.Dir(dir) == filepath.Clean(run) {
-		mode = 0o700
-	}
-	return makeDir(dir, mode, "the socket's directory",
-		"give --socket PATH, or set QSIDECAR_SOCKET or XDG_RUNTIME_DIR")
-}
-
-// makeDir creates dir and its parents. The last gets the mode whatever the umask says.
-func makeDir(dir string, mode fs.FileMode, what, instead string) error {
-	switch fi, err := os.Stat(dir); {
-	case err == nil && !fi.IsDir():
-		return fmt.Errorf("%s %s is not a directory: %s", what, dir, instead)
-	case err == nil:
-		return nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s: %w: %s", what, err, instead)
-	}
-	if err := os.MkdirAll(dir, mode); err != nil {
-		return fmt.Errorf("%s cannot be made: %w: %s", what, err, instead)
-	}
-	if err := os.Chmod(dir, mode); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
+// sockets are where a sidecar's socket can be.
+func (a *app) sockets() []string { return a.input(config.Input{}).Sockets() }

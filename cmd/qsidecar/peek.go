@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -85,7 +86,7 @@ and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
 				rows := make([][]string, len(jobs))
 				for i, v := range jobs {
 					last := lastFailure(v)
-					rows[i] = []string{v.Queue, v.ID, attemptText(v), timeText(v.FinishedAt.Or(last.At)), cell(last.Cause, 24), cell(last.Message, 100)}
+					rows[i] = []string{v.Queue, v.ID, attemptText(v), timeText(v.FinishedAt.Or(last.At)), textfmt.OneLine(last.Cause, 24), textfmt.OneLine(last.Message, 100)}
 				}
 				return a.table("QUEUE ID ATTEMPT DIED CAUSE ERROR", rows)
 			})
@@ -166,7 +167,7 @@ func (a *app) jobTable(jobs []protocol.JobView) error {
 			last += ": " + failed.Message
 		}
 		rows[i] = []string{v.Queue, v.ID, string(v.State), attemptText(v), strconv.FormatInt(v.Priority, 10),
-			age(now - v.EnqueuedAt), cell(v.Worker, 32), cell(v.Key, 24), cell(string(v.Payload), 48), cell(last, 60)}
+			age(now - v.EnqueuedAt), textfmt.OneLine(v.Worker, 32), textfmt.OneLine(v.Key, 24), textfmt.OneLine(string(v.Payload), 48), textfmt.OneLine(last, 60)}
 	}
 	return a.table("QUEUE ID STATE ATTEMPT PRIORITY AGE WORKER KEY PAYLOAD LAST-ERROR", rows)
 }
@@ -202,19 +203,19 @@ func jobText(v protocol.JobView) string {
 			fmt.Fprintf(&b, "%-12s %s\n", name, text)
 		}
 	}
-	line("job", cell(v.ID, protocol.MaxJobID))
+	line("job", textfmt.OneLine(v.ID, protocol.MaxJobID))
 	line("queue", v.Queue)
 	line("state", string(v.State))
 	line("attempt", attemptText(v))
 	line("priority", strconv.FormatInt(v.Priority, 10))
-	line("key", cell(v.Key, protocol.MaxKey))
-	line("worker", cell(v.Worker, protocol.MaxWorkerName))
+	line("key", textfmt.OneLine(v.Key, protocol.MaxKey))
+	line("worker", textfmt.OneLine(v.Worker, protocol.MaxWorkerName))
 	line("enqueued", timeText(v.EnqueuedAt))
 	line("due", timeText(v.RunAt.Or(0)))
 	line("claimed", timeText(v.ClaimedAt.Or(0)))
 	line("finished", timeText(v.FinishedAt.Or(0)))
 	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
-		line("header", cell(name, len(name)+2)+": "+block(v.Headers[name]))
+		line("header", textfmt.OneLine(name, len(name)+2)+": "+block(v.Headers[name]))
 	}
 	line("payload", block(string(v.Payload)))
 	if v.Result != nil {

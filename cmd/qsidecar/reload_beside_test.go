@@ -9,15 +9,17 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // slowly opens the database "slow" when the sidecar stops waiting for it, and each other one as
 // ever. begun is told of each try of the slow one.
-func slowly(begun chan<- struct{}) opener {
-	return func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+func slowly(begun chan<- struct{}) databases.Opener {
+	return func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 		if name != "slow" {
-			return openAdopted(ctx, c, name, log)
+			return databases.Open(ctx, c, name, log)
 		}
 		begun <- struct{}{}
 		<-ctx.Done()
@@ -46,7 +48,7 @@ func TestNewerConfigEndsAReload(t *testing.T) {
 	x.write(x.file, three)
 	x.must(0, "reload")
 	x.must(0, "stats", "three")
-	if r := testwait.Receive(t, "the answer to the first", first); r.code == 0 || !strings.Contains(r.err, errNewerConfig.Error()) {
+	if r := testwait.Receive(t, "the answer to the first", first); r.code == 0 || !strings.Contains(r.err, "the files changed while their databases were being opened") {
 		t.Errorf("the first reload was answered %+v", r)
 	}
 	testwait.Receive(t, "the answer to the second", second) // by what it found
@@ -82,7 +84,7 @@ func TestDatabaseComesBackDuringAReload(t *testing.T) {
 	begun, there := make(chan struct{}, 100), make(chan struct{})
 	h := newHost(t)
 	slow := slowly(begun)
-	h.opens = func(ctx context.Context, c *config, name string, log *slog.Logger) (backends.Backend, error) {
+	h.opens = func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 		if name != "late" {
 			return slow(ctx, c, name, log)
 		}
@@ -91,11 +93,11 @@ func TestDatabaseComesBackDuringAReload(t *testing.T) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		local := &config{Databases: map[string]databaseConfig{name: c.Databases["main"]}}
+		local := &config.Config{Databases: map[string]config.Database{name: c.Databases["main"]}}
 		d := local.Databases[name]
 		d.URL = "sqlite:" + filepath.Join(h.dir, "late.db")
 		local.Databases[name] = d
-		return openAdopted(ctx, local, name, log)
+		return databases.Open(ctx, local, name, log)
 	}
 	h.poll, h.deaf, h.patience = 20*time.Millisecond, true, time.Millisecond
 	config := "databases: {main: {url: 'sqlite:" + filepath.Join(h.dir, "main.db") + "'}, late: {url: 'postgres://app@nowhere/app'}%s}\nqueues: {one: {database: main}, two: {database: late}}\n"

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 const rootHelp = `qsidecar is a job queue in your own database. One process per host serves it to
@@ -77,7 +78,7 @@ func takes(least, most int, what string) cobra.PositionalArgs {
 			what = "no arguments"
 		}
 		return usagef("%s takes %s, and was given %s\nRun `%s --help` to see more",
-			cmd.Name(), what, plural(int64(len(args)), "argument"), cmd.CommandPath())
+			cmd.Name(), what, textfmt.Plural(int64(len(args)), "argument"), cmd.CommandPath())
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -107,7 +108,7 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	fmt.Fprintln(a.out)
 	rows = nil
 	for _, s := range st.Sessions {
-		rows = append(rows, []string{s.Session, cell(s.Worker, 32), optional(s.UID), optional(s.PID), cmp.Or(s.Socket, "stdio"), age(s.AgeMS),
+		rows = append(rows, []string{s.Session, textfmt.OneLine(s.Worker, 32), optional(s.UID), optional(s.PID), cmp.Or(s.Socket, "stdio"), age(s.AgeMS),
 			strconv.FormatInt(s.Held, 10), age(s.HeldMS), holds(&s), strconv.FormatInt(s.Waiting, 10)})
 	}
 	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR QUEUES WAITING", rows)
@@ -127,7 +128,7 @@ func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 		case d.Leaving:
 			state = "not configured any more, open for its last jobs"
 		}
-		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, cell(d.Place, 48), age(max(d.BeatMS, 0)), pool(&d),
+		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, textfmt.OneLine(d.Place, 48), age(max(d.BeatMS, 0)), pool(&d),
 			strconv.FormatInt(d.Held, 10), state})
 	}
 	if err := a.table("DATABASE SERVER AT LAST-BEAT POOL HELD STATE", rows); err != nil {
@@ -163,7 +164,7 @@ func holds(s *protocol.SessionStatus) string {
 		if i == shownQueues {
 			break
 		}
-		queues = append(queues, fmt.Sprintf("%s:%d", cell(cmp.Or(h.Queue, "?"), 32), h.Jobs))
+		queues = append(queues, fmt.Sprintf("%s:%d", textfmt.OneLine(cmp.Or(h.Queue, "?"), 32), h.Jobs))
 		told -= h.Jobs
 	}
 	if told > 0 {

@@ -13,10 +13,12 @@ import (
 
 	"github.com/qsidecar/qsidecar/bridge"
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/daemon"
 )
 
 func (a *app) stdioCommand() *cobra.Command {
-	var s setup
+	var in config.Input
 	cmd := &cobra.Command{
 		Use:   "stdio",
 		Short: "Speak the socket's protocol on stdin and stdout",
@@ -35,7 +37,7 @@ Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130
 		Example: `  printf '{"op":"enqueue","queue":"mail","payload":"hi"}\n' | qsidecar stdio`,
 		Args:    takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if s.config == "" && s.database == "" {
+			if in.File == "" && in.Database == "" {
 				conn, err := a.dialRaw(cmd.Context())
 				if err != nil {
 					return err
@@ -44,10 +46,10 @@ Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130
 					return a.relay(cmd.Context(), conn)
 				}
 			}
-			return a.ownSession(cmd.Context(), s)
+			return a.ownSession(cmd.Context(), a.input(in))
 		},
 	}
-	s.flags(cmd)
+	inputFlags(cmd, &in)
 	return cmd
 }
 
@@ -67,12 +69,13 @@ func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
 }
 
 // ownSession is a sidecar of its own without a socket.
-func (a *app) ownSession(ctx context.Context, s setup) error {
-	c, err := a.ownConfig(s)
+func (a *app) ownSession(ctx context.Context, in config.Input) error {
+	load := func() (config.Config, error) { return ownConfig(in) }
+	c, err := load()
 	if err != nil {
 		return err
 	}
-	return a.withBridge(ctx, s, a.ownConfig, c, func(ctx context.Context, p *instance) error {
+	return a.runDaemon(ctx, daemon.Options{Input: in, Load: load}, c, func(ctx context.Context, p *daemon.Daemon) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop, err := a.onHangUp(func() { cancel(bridge.ErrHangUp) })
@@ -80,16 +83,16 @@ func (a *app) ownSession(ctx context.Context, s setup) error {
 			return err
 		}
 		defer stop()
-		return p.b.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
+		return p.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
 	})
 }
 
 // ownConfig is the config without what is the service's.
-func (a *app) ownConfig(s setup) (config, error) {
-	c, err := a.config(s)
+func ownConfig(in config.Input) (config.Config, error) {
+	c, err := in.Load()
 	c.Listen = nil
-	c.Admin = adminConfig{}
-	if s.logLevel == "" && s.config == "" {
+	c.Admin = config.Admin{}
+	if in.LogLevel == "" && in.File == "" {
 		c.Log.Level = "warn" // whose child this is has a stderr for its own words
 	}
 	return c, err

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,13 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
+	"github.com/qsidecar/qsidecar/internal/worker"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
 const (
-	// exitNotNow is EX_TEMPFAIL of sysexits.h, with which a command says *not now*.
-	exitNotNow = 75
-
 	defaultKillAfter = 10 * time.Second
 
 	// maxAtOnce bounds -j: what one claim may take.
@@ -83,18 +81,11 @@ const workExitCodes = `Exit codes:
   5    no sidecar answers; --once and --drain: or it cannot just now: try again later
   130  ended by a second signal`
 
-// workFlags say how jobs are worked.
+// workFlags are the options of a worker, and the flags that need parsing.
 type workFlags struct {
-	atOnce              int
-	payloadArg          bool
-	payloadFile         bool
-	result, line        bool
-	once, drain         bool
-	deadOn              []int
-	timeout, killAfter  durationFlag
-	snoozeDelay         durationFlag
-	queues, command     []string
-	deadOnText, program string // program: command[0] as it was found
+	worker.Options
+	timeout, killAfter, snoozeDelay durationFlag
+	deadOn                          string
 }
 
 func (a *app) workCommand() *cobra.Command {
@@ -120,17 +111,17 @@ func (a *app) workCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.IntVarP(&f.atOnce, "jobs", "j", 1, "work up to so `many` jobs at once")
-	fl.BoolVar(&f.payloadArg, "payload-arg", false, "give the payload as CMD's last argument, and no stdin")
-	fl.BoolVar(&f.payloadFile, "payload-file", false, "the payload in a file: CMD's last argument, QSIDECAR_PAYLOAD_FILE")
-	fl.BoolVar(&f.result, "result", false, "CMD's stdout is the job's result (see keep in the config)")
+	fl.IntVarP(&f.Jobs, "jobs", "j", 1, "work up to so `many` jobs at once")
+	fl.BoolVar(&f.PayloadArg, "payload-arg", false, "give the payload as CMD's last argument, and no stdin")
+	fl.BoolVar(&f.PayloadFile, "payload-file", false, "the payload in a file: CMD's last argument, QSIDECAR_PAYLOAD_FILE")
+	fl.BoolVar(&f.Result, "result", false, "CMD's stdout is the job's result (see keep in the config)")
 	fl.Var(&f.timeout, "timeout", "stop a CMD that takes longer; its job has failed (default: never)")
 	fl.Var(&f.killAfter, "kill-after", "what a CMD has from SIGTERM to SIGKILL")
 	fl.Var(&f.snoozeDelay, "snooze-delay", "a job comes again this long after exit 75 (default: back-off)")
-	fl.StringVar(&f.deadOnText, "dead-on", "", "exit `codes` that make a job dead, as 65,66")
-	fl.BoolVar(&f.once, "once", false, "work one job and end; exit code 3 where none is ready")
-	fl.BoolVar(&f.drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
-	fl.BoolVar(&f.line, "line", false, "start CMD once: one job a line in, one answer a line out (JSON)")
+	fl.StringVar(&f.deadOn, "dead-on", "", "exit `codes` that make a job dead, as 65,66")
+	fl.BoolVar(&f.Once, "once", false, "work one job and end; exit code 3 where none is ready")
+	fl.BoolVar(&f.Drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
+	fl.BoolVar(&f.Line, "line", false, "start CMD once: one job a line in, one answer a line out (JSON)")
 	return cmd
 }
 
@@ -141,25 +132,29 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 		return usagef("work takes queues, then -- and the command with its arguments, as in: qsidecar work mail -- ./send.sh\n" +
 			"Run `qsidecar work --help` to see more")
 	}
-	f.queues, f.command = args[:dash], args[dash:]
+	f.Queues, f.Command = args[:dash], args[dash:]
 	var err error
-	if f.deadOn, err = parseExitCodes(f.deadOnText); err != nil {
+	if f.DeadOn, err = parseExitCodes(f.deadOn); err != nil {
 		return err
 	}
 	switch {
-	case f.atOnce < 1 || f.atOnce > maxAtOnce:
-		return usagef("-j: %d is outside 1 to %d", f.atOnce, maxAtOnce)
-	case f.once && f.drain:
+	case f.Jobs < 1 || f.Jobs > maxAtOnce:
+		return usagef("-j: %d is outside 1 to %d", f.Jobs, maxAtOnce)
+	case f.Once && f.Drain:
 		return usagef("--once works one job and --drain all that are ready: leave one of them out")
-	case f.once && f.atOnce > 1:
+	case f.Once && f.Jobs > 1:
 		return usagef("--once works one job: leave -j out")
-	case f.payloadArg && f.payloadFile:
+	case f.PayloadArg && f.PayloadFile:
 		return usagef("--payload-arg and --payload-file are two places for one payload: leave one of them out")
-	case f.line && (f.payloadArg || f.payloadFile || f.result):
+	case f.Line && (f.PayloadArg || f.PayloadFile || f.Result):
 		return usagef("--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}
-	if f.program, err = exec.LookPath(f.command[0]); err != nil {
-		return usagef("%s cannot be run: %w; no job was claimed", f.command[0], rootCause(err))
+	f.Timeout, f.KillAfter = f.timeout.d, f.killAfter.d
+	if f.snoozeDelay.set {
+		f.SnoozeDelay = &f.snoozeDelay.d
+	}
+	if f.Program, err = exec.LookPath(f.Command[0]); err != nil {
+		return usagef("%s cannot be run: %w; no job was claimed", f.Command[0], textfmt.RootCause(err))
 	}
 	return nil
 }
@@ -175,8 +170,8 @@ func parseExitCodes(text string) ([]int, error) {
 		switch {
 		case err != nil || code < 1 || code > 255:
 			return nil, usagef("--dead-on: %q is no exit code from 1 to 255; write several as 65,66", word)
-		case code == exitNotNow:
-			return nil, usagef("--dead-on: %d means *not now*, and cannot mean dead as well", exitNotNow)
+		case code == worker.ExitSnooze:
+			return nil, usagef("--dead-on: %d means *not now*, and cannot mean dead as well", worker.ExitSnooze)
 		}
 		codes = append(codes, code)
 	}
@@ -199,37 +194,36 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 
 	stop, abort, end := a.interruptible(parent)
 	defer end()
-	w := newWorker(a, f)
+	o := f.Options
+	o.Stdout, o.Stderr, o.WithTimeout = a.stdout, a.errOut, answering
+	o.Unavailable = func(err error) bool { return exitCode(err) == exitUnavailable }
+	w := worker.New(o)
 	c, socket, err := a.dialWith(stop, qsidecar.Options{
-		Worker: workerName("work"), Retry: settlePatience, OnLost: w.lost,
+		Worker: workerName("work"), Retry: settlePatience, OnLost: w.LostLeases,
 	})
 	if err != nil {
 		return err
 	}
-	w.client, w.socket = c, socket
-	err = w.guarded(stop, abort)
+	err = w.Run(stop, abort, c, socket)
 	bye, cancel := answering(context.WithoutCancel(parent), leaveTimeout)
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
 	}
-	return err
-}
-
-// guarded is work with a guard beside it.
-func (w *worker) guarded(stop, abort context.Context) error {
-	g, err := startGuard(func(err error) {
-		w.say("the guard is gone (%v): if this worker is killed, what its commands have started goes on", err)
-	})
-	if err != nil {
-		return err
-	}
-	w.starter = newStarter(g)
-	err = w.work(stop, abort)
-	if e := w.starter.close(); e != nil {
-		w.say("the guard ended: %v", e)
+	if errors.Is(err, worker.ErrNoJob) {
+		err = &codeError{code: exitNoJob}
 	}
 	return err
 }
 
-func (f *workFlags) isDead(code int) bool { return slices.Contains(f.deadOn, code) }
+func (a *app) guardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: worker.GuardCommand, Hidden: true, Args: takes(0, 0, ""),
+		Short: "End the commands of a `qsidecar work` that was killed (it starts this itself)",
+		Long: `Kill the process groups that stdin names as lines of NUMBER, and has not taken back as
+-NUMBER, when it ends. "qsidecar work" starts this beside itself.
+
+Exit codes: 0 done, 1 a line or a kill failed, 2 wrong arguments.`,
+		RunE: func(*cobra.Command, []string) error { return worker.RunGuard(a.in) },
+	}
+}

@@ -26,6 +26,16 @@ var layers = []struct {
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/|fsnotify|yaml|cobra|^database/sql|modernc`, "the bridge knows no engine, no file, no flag", false},
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/(sqlite|postgres|mysql|sqlserver)`, "the bridge's tests run on memory", true},
 	{"./clients/go/...", `^qsidecar/(backends|bridge|cmd)`, "a client knows the wire only", false},
+	{"./...", `^qsidecar/cmd`, "the command is above every other package", true},
+	{"./internal/textfmt", `^qsidecar/`, "it formats values and depends on none of ours", false},
+	{"./internal/logging", `^qsidecar/`, "it writes lines and depends on none of ours", false},
+	{"./internal/worker", `^qsidecar/(backends|bridge|internal/(config|databases|engines|daemon|adopt))|yaml|cobra|^database/sql`, "the worker talks to a sidecar through clients/go", true},
+	{"./internal/engines", `^qsidecar/(protocol|bridge|clients|internal)`, "the registry of engines depends on the engines alone", true},
+	{"./internal/config", `^qsidecar/(clients|internal/(databases|daemon|worker|adopt|logging))|cobra|^database/sql`, "the config starts nothing", true},
+	{"./internal/databases", `^qsidecar/(bridge|clients|internal/(daemon|worker|adopt))|yaml|cobra|^database/sql`, "it opens the databases of a config", true},
+	{"./internal/daemon", `^qsidecar/(clients|internal/(worker|adopt|engines))|yaml|cobra|^database/sql`, "the daemon parses no flags and no YAML", true},
+	{"./internal/adopt", `^qsidecar/(bridge|clients|internal/(daemon|worker))|yaml|cobra|^database/sql`, "the wizard reads a table and writes a config", true},
+	{"./cmd/qsidecar", `^database/sql|fsnotify|goccy/go-yaml|prometheus|go-systemd`, "the command has commands, output and exit codes", false},
 }
 
 func TestLayers(t *testing.T) {
@@ -80,23 +90,25 @@ func TestOperatorToolingIsApart(t *testing.T) {
 	}
 }
 
-// TestOnlyTheCommandKnowsTheEngines: nothing but cmd/qsidecar, and tests, opens one.
-func TestOnlyTheCommandKnowsTheEngines(t *testing.T) {
+// TestOnlyOnePackageImportsTheEngines: internal/engines is the registry of the engines. No
+// other package outside backends imports one, apart from tests.
+func TestOnlyOnePackageImportsTheEngines(t *testing.T) {
+	engine := regexp.MustCompile(`^qsidecar/backends/(memory|sqlite|postgres|mysql|sqlserver)(/|$)`)
 	found := false
 	for _, pkg := range imports(t, "./...", false) {
 		for _, path := range pkg.imports {
-			if !strings.HasPrefix(path, "qsidecar/backends/") || strings.HasPrefix(pkg.path, "qsidecar/backends/") {
+			if !engine.MatchString(path) || strings.HasPrefix(pkg.path, "qsidecar/backends/") {
 				continue
 			}
-			if pkg.path == "qsidecar/cmd/qsidecar" {
+			if pkg.path == "qsidecar/internal/engines" {
 				found = true
 			} else {
-				t.Errorf("%s imports %s: only cmd/qsidecar wires the engines", pkg.path, path)
+				t.Errorf("%s imports %s: only internal/engines imports the engines", pkg.path, path)
 			}
 		}
 	}
 	if !found {
-		t.Error("cmd/qsidecar imports no engine: this test looks at the wrong place")
+		t.Error("internal/engines imports no engine: this test checks the wrong package")
 	}
 }
 

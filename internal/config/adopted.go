@@ -1,0 +1,281 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+// adoptConfig is what a queue says of a table that somebody else owns. It has no
+// defaults: another queue has another table.
+type adoptConfig struct {
+	Table      TableName              `yaml:"table"`
+	Columns    map[string]names       `yaml:"columns"`
+	States     map[string]columnValue `yaml:"states"`
+	Where      map[string]columnValue `yaml:"where"`
+	Counts     counts                 `yaml:"counts"`
+	Token      *tokenConfig           `yaml:"token"`
+	Times      times                  `yaml:"times"`
+	OnAck      onAckConfig            `yaml:"on_ack"`
+	StuckAfter duration               `yaml:"stuck_after"`
+	Notify     channel                `yaml:"notify"`
+	Hold       hold                   `yaml:"hold"`
+}
+
+// tokenConfig has a value or a range.
+type tokenConfig struct {
+	Column string       `yaml:"column"`
+	Value  *columnValue `yaml:"value"`
+	Range  numberRange  `yaml:"range"`
+}
+
+// onAckConfig is a word, or a map.
+type onAckConfig struct {
+	word    string
+	Archive TableName `yaml:"archive"`
+}
+
+type (
+	counts  string
+	times   string
+	channel string
+	hold    string
+)
+
+func (c *counts) parse(s string) error { return oneOf((*string)(c), s, "failures", "deliveries") }
+func (t *times) parse(s string) error {
+	return oneOf((*string)(t), s, "server", "utc", "seconds", "milliseconds")
+}
+func (h *hold) parse(s string) error { return oneOf((*string)(h), s, "state", "transaction") }
+func (n *channel) parse(s string) error {
+	if slices.Contains([]string{"", "on", "off", "true", "false"}, s) {
+		return fmt.Errorf("%q is no channel: name the one in which the table's own programs notify, or leave it out", s)
+	}
+	*n = channel(s)
+	return nil
+}
+func (o *onAckConfig) parse(s string) error { return oneOf(&o.word, s, "update", "delete") }
+
+// columnValue is a constant that a column holds; a YAML null is NULL.
+type columnValue adopted.Value
+
+func (v *columnValue) parse(s string) error {
+	*v = columnValue{Text: s}
+	return nil
+}
+
+// tableName is NAME or SCHEMA.NAME. A name with a dot or a quote in it stands
+// between double quotes.
+type TableName struct{ Schema, Name string }
+
+// ParseTableName reads NAME or SCHEMA.NAME.
+func ParseTableName(s string) (n TableName, err error) {
+	err = n.parse(s)
+	return n, err
+}
+
+func (n *TableName) parse(s string) error {
+	var parts []string
+	for rest := s; ; {
+		var part string
+		if strings.HasPrefix(rest, `"`) {
+			i := 1
+			for i < len(rest) && (rest[i] != '"' || strings.HasPrefix(rest[i+1:], `"`)) {
+				if rest[i] == '"' {
+					i++
+				}
+				i++
+			}
+			if i >= len(rest) {
+				return fmt.Errorf("%s: a quote is not closed", s)
+			}
+			part, rest = strings.ReplaceAll(rest[1:i], `""`, `"`), rest[i+1:]
+			if rest != "" && rest[0] != '.' {
+				return fmt.Errorf("%s: after a name in quotes comes a dot, or nothing", s)
+			}
+		} else {
+			end := strings.IndexByte(rest, '.')
+			if end < 0 {
+				end = len(rest)
+			}
+			part, rest = rest[:end], rest[end:]
+		}
+		if parts = append(parts, part); part == "" || len(parts) > 2 {
+			return fmt.Errorf("%q is no table: write NAME or SCHEMA.NAME", s)
+		}
+		if rest == "" {
+			break
+		}
+		rest = rest[1:]
+	}
+	*n = TableName{Name: parts[len(parts)-1]}
+	if len(parts) == 2 {
+		n.Schema = parts[0]
+	}
+	return nil
+}
+
+// names are one column, or several.
+type names []string
+
+func (n *names) parse(s string) error    { return n.list([]string{s}) }
+func (n *names) list(all []string) error { *n = all; return nil }
+
+// queueOrder is fifo or lifo, or the columns of an adopted table.
+type queueOrder struct {
+	order
+	columns []adopted.Ordering
+}
+
+func (o *queueOrder) list(all []string) error {
+	for _, text := range all {
+		column, descending := strings.CutSuffix(text, " desc")
+		o.columns = append(o.columns, adopted.Ordering{Column: strings.TrimSuffix(column, " asc"), Descending: descending})
+	}
+	return nil
+}
+
+// numberRange is [FROM, TO].
+type numberRange struct{ from, to int64 }
+
+func (r *numberRange) parse(s string) error { return fmt.Errorf("%q is no range: write [FROM, TO]", s) }
+func (r *numberRange) list(all []string) (err error) {
+	if len(all) != 2 {
+		return fmt.Errorf("a range has two numbers, and here are %d", len(all))
+	}
+	for i, to := range []*int64{&r.from, &r.to} {
+		if *to, err = strconv.ParseInt(all[i], 10, 64); err != nil {
+			return fmt.Errorf("%q is not a whole number", all[i])
+		}
+	}
+	if r.from > r.to {
+		return errors.New("it ends before it begins")
+	}
+	return nil
+}
+
+// adopts: the queue lives in an adopted table.
+func (a adoptConfig) adopts() bool { return a.Table.Name != "" }
+
+// check reports what can be seen without the database.
+func (a adoptConfig) check(path string, order *queueOrder, bad func(path, format string, args ...any)) {
+	if !a.adopts() {
+		for key, set := range map[string]bool{
+			"columns": len(a.Columns) > 0, "states": len(a.States) > 0, "where": len(a.Where) > 0, "counts": a.Counts != "", "token": a.Token != nil,
+			"times": a.Times != "", "on_ack": a.OnAck != onAckConfig{}, "stuck_after": a.StuckAfter > 0,
+			"notify": a.Notify != "", "hold": a.Hold != "",
+		} {
+			if set {
+				bad(path+"."+key, "it goes with an adopted table: name it in `table`")
+			}
+		}
+		if order != nil && len(order.columns) > 0 {
+			bad(path+".order", "columns go with an adopted table: name it in `table`, or write fifo or lifo")
+		}
+		return
+	}
+	if path == "queues.*" {
+		bad(path+".table", "a table is one queue's: \"*\" stands for many")
+	}
+	for role := range a.Columns {
+		if !slices.Contains(adopted.Roles, adopted.Role(role)) {
+			bad(path+".columns."+role, "there is no such role; known here: %s", listed(adopted.Roles))
+		}
+	}
+	states := []string{"ready", "claimed", "done", "dead"}
+	for state := range a.States {
+		if !slices.Contains(states, state) {
+			bad(path+".states."+state, "there is no such state; known here: %s", strings.Join(states, ", "))
+		}
+	}
+	if t := a.Token; t != nil && (t.Column == "" || (t.Value == nil) == (t.Range == numberRange{})) {
+		bad(path+".token", "it needs a column, and a value or a range that its own consumers never use")
+	}
+}
+
+func listed[T ~string](all []T) string {
+	var words []string
+	for _, w := range all {
+		words = append(words, string(w))
+	}
+	return strings.Join(words, ", ")
+}
+
+// table is the mapping as the backend takes it.
+func (a adoptConfig) table(o *queueOrder) adopted.Table {
+	t := adopted.Table{
+		Schema: a.Table.Schema, Name: a.Table.Name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
+		Where: map[string]adopted.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
+		Notify:        string(a.Notify),
+		Hold:          a.Hold == "transaction",
+		ArchiveSchema: a.OnAck.Archive.Schema, Archive: a.OnAck.Archive.Name,
+	}
+	switch a.Times {
+	case "seconds":
+		t.Unit = adopted.Seconds
+	case "milliseconds":
+		t.Unit = adopted.Milliseconds
+	}
+	for role, columns := range a.Columns {
+		t.Columns[adopted.Role(role)] = columns
+	}
+	for state, v := range a.States {
+		t.States[backends.State(state)] = adopted.Value(v)
+	}
+	for column, v := range a.Where {
+		t.Where[column] = adopted.Value(v)
+	}
+	switch {
+	case t.Archive != "":
+		t.OnAck = adopted.Archive
+	case a.OnAck.word == "delete":
+		t.OnAck = adopted.Delete
+	}
+	if o != nil {
+		t.Order, t.LIFO = o.columns, o.order == "lifo"
+	}
+	if a.Token != nil {
+		t.Token = &adopted.Token{Column: a.Token.Column, From: a.Token.Range.from, To: a.Token.Range.to}
+		if a.Token.Value != nil {
+			t.Token.Text = a.Token.Value.Text
+		}
+	}
+	return t
+}
+
+// adoptions are the mappings of the database's queues that live in adopted tables.
+func (c *Config) AdoptedTables(database string) map[string]adopted.Table {
+	tables := map[string]adopted.Table{}
+	for name, q := range c.Queues {
+		if q.adopts() && c.databaseOf(q) == database {
+			t := q.table(q.Order)
+			t.MaxAttempts = q.over(c.Defaults).MaxAttempts
+			// The defaults' are for tables of the sidecar's own: of somebody else's it
+			// deletes what the queue itself says, and nothing else.
+			if q.Keep != nil {
+				t.Keep = time.Duration(*q.Keep)
+			}
+			if q.KeepDead != nil && *q.KeepDead != forever {
+				t.KeepDead = time.Duration(*q.KeepDead)
+			}
+			tables[name] = t
+		}
+	}
+	return tables
+}
+
+// databaseOf is the name of a queue's database.
+func (c *Config) databaseOf(q queueConfig) string {
+	name := q.over(c.Defaults).Database
+	if name == "" && len(c.Databases) == 1 {
+		return slices.Collect(maps.Keys(c.Databases))[0]
+	}
+	return name
+}

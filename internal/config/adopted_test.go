@@ -1,0 +1,134 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+)
+
+func TestAdoptedQueues(t *testing.T) {
+	c, err := Parse("c.yaml", []byte(`
+databases: {main: {url: "postgres://h/d"}}
+defaults: {keep: 1h, keep_dead: 2h}
+queues:
+  "*": {order: lifo}
+  full:
+    table: app.my_queue
+    columns: {id: n, payload: [a, b], state: s}
+    states: {ready: null, claimed: 1, done: "null", dead: false}
+    where: {kind: resize, gone_at: null}
+    order: [created desc, "odd name asc", n]
+    counts: deliveries
+    token: {column: pid, range: [5, 9]}
+    times: utc
+    on_ack: {archive: '"a.b"."c""d"'}
+    stuck_after: 1h
+    notify: jobs
+    max_attempts: 3
+  numbers: {table: t, columns: {id: n, claimed_at: at, max_attempts: most, failed_at: dead}, times: milliseconds, on_ack: delete}
+  plain: {table: t, columns: {id: n}, order: lifo, token: {column: pid, value: me}, on_ack: delete, hold: state}
+  held: {table: t, columns: {id: n}, hold: transaction, on_ack: delete}
+`), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	null := adopted.Value{Null: true}
+	want := map[string]adopted.Table{
+		"full": {
+			Schema: "app", Name: "my_queue",
+			Columns: map[adopted.Role][]string{adopted.ID: {"n"}, adopted.Payload: {"a", "b"}, adopted.State: {"s"}},
+			States: map[backends.State]adopted.Value{
+				backends.StateReady: null, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "null"}, backends.StateDead: {Text: "false"},
+			},
+			Where:      map[string]adopted.Value{"kind": {Text: "resize"}, "gone_at": null},
+			Order:      []adopted.Ordering{{Column: "created", Descending: true}, {Column: "odd name"}, {Column: "n"}},
+			Deliveries: true, UTC: true, Token: &adopted.Token{Column: "pid", From: 5, To: 9},
+			OnAck: adopted.Archive, ArchiveSchema: "a.b", Archive: `c"d`, StuckAfter: time.Hour, Notify: "jobs",
+		},
+		"numbers": {
+			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}, adopted.ClaimedAt: {"at"}, adopted.OwnLimit: {"most"}, adopted.FailedAt: {"dead"}},
+			States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{}, OnAck: adopted.Delete, Unit: adopted.Milliseconds,
+		},
+		"plain": {
+			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
+			LIFO: true, Token: &adopted.Token{Column: "pid", Text: "me"}, OnAck: adopted.Delete,
+		},
+		"held": {
+			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
+			OnAck: adopted.Delete, Hold: true,
+		},
+	}
+	for name, w := range want {
+		q := c.Queues[name]
+		if d := cmp.Diff(w, q.table(q.Order)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+	for _, adopted := range c.AdoptedTables("main") {
+		if adopted.Keep != 0 || adopted.KeepDead != 0 {
+			t.Errorf("%s: rows of somebody else's are deleted by the defaults: %v, %v", adopted.Name, adopted.Keep, adopted.KeepDead)
+		}
+	}
+	o := c.BridgeOptions(nil).Queues
+	if !o["*"].LIFO || !o["plain"].LIFO || o["full"].LIFO || o["full"].MaxAttempts != 3 {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestAdoptedQueuesKeep: what a queue itself says of its rows is done.
+func TestAdoptedQueuesKeep(t *testing.T) {
+	c, err := Parse("c.yaml", []byte(`
+databases: {main: {url: "postgres://h/d"}}
+queues:
+  both: {table: t, columns: {id: n}, hold: transaction, on_ack: delete, keep: 7d, keep_dead: 30d}
+  never: {table: t, columns: {id: n}, hold: transaction, on_ack: delete, keep: 0s, keep_dead: forever}
+`), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const day = 24 * time.Hour
+	all := c.AdoptedTables("main")
+	if both, never := all["both"], all["never"]; both.Keep != 7*day || both.KeepDead != 30*day || never.Keep != 0 || never.KeepDead != 0 {
+		t.Errorf("%v, %v; %v, %v", both.Keep, both.KeepDead, never.Keep, never.KeepDead)
+	}
+}
+
+func TestAdoptedQueueErrors(t *testing.T) {
+	for src, want := range map[string]string{
+		`q: {hold: state}`:                                    "queues.q.hold: it goes with an adopted table",
+		`q: {table: t, hold: row}`:                            "state, transaction",
+		`q: {states: {ready: 1}}`:                             "queues.q.states: it goes with an adopted table",
+		`q: {order: [a]}`:                                     "queues.q.order: columns go with an adopted table",
+		`q: {order: [[a]]}`:                                   "queues.q.order[0]: this should be a single value",
+		`"*": {table: t}`:                                     "a table is one queue's",
+		`q: {table: t, columns: {idd: x}}`:                    "there is no such role; known here: id, payload",
+		`q: {table: t, states: {waiting: x}}`:                 "there is no such state; known here: ready",
+		`q: {table: a.b.c}`:                                   "is no table: write NAME or SCHEMA.NAME",
+		`q: {table: '"a'}`:                                    "a quote is not closed",
+		`q: {table: '"a"b'}`:                                  "after a name in quotes",
+		`q: {table: ''}`:                                      "is no table",
+		`q: {table: t, token: {column: c}}`:                   "a value or a range",
+		`q: {table: t, token: {column: c, range: 5}}`:         "write [FROM, TO]",
+		`q: {table: t, token: {column: c, range: [2, 1]}}`:    "it ends before it begins",
+		`q: {table: t, token: {column: c, range: [1, 2, 3]}}`: "here are 3",
+		`q: {table: t, token: {column: c, range: [x, y]}}`:    `"x" is not a whole number`,
+		`q: {table: t, on_ack: keep}`:                         `"keep" is none of update, delete`,
+		`q: {table: t, on_ack: {move: x}}`:                    `unknown key "move"; known here: archive`,
+		`q: {notify: x}`:                                      "queues.q.notify: it goes with an adopted table",
+		`q: {table: t, notify: on}`:                           `"on" is no channel`,
+		`q: {table: t, database: off, notify: x}`:             "queues.q.notify: the database off has notify: off",
+		`q: {table: t, times: s}`:                             `"s" is none of server, utc, seconds, milliseconds`,
+		`q: {table: t, counts: all}`:                          `"all" is none of failures, deliveries`,
+		`q: {table: t, columns: {id: {a: b}}}`:                "this should be a single value, and is a map",
+	} {
+		_, err := Parse("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}, off: {url: 'postgres://h/e', notify: off}}\nqueues:\n  "+src+"\n"), noEnv)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\ngives %v\nwant  %s", src, err, want)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os/user"
+	"strconv"
+
+	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// allowConfig is a rule of a socket: these users and groups may do these ops on these
+// queues. What it does not have stands for all.
+type allowConfig struct {
+	Users  names `yaml:"users"`
+	Groups names `yaml:"groups"`
+	Ops    names `yaml:"ops"`
+	Queues names `yaml:"queues"`
+
+	rule bridge.Rule // as check read it
+}
+
+// check reads the rule's names.
+func (a *allowConfig) check(path string, bad func(path, format string, args ...any)) {
+	for key, list := range map[string]names{"users": a.Users, "groups": a.Groups, "ops": a.Ops, "queues": a.Queues} {
+		if list != nil && len(list) == 0 {
+			bad(path+"."+key, "an empty list fits nobody: leave the key out for all, or the rule")
+		}
+	}
+	a.rule = bridge.Rule{Queues: a.Queues}
+	for _, name := range a.Users {
+		id, err := accountID(name, "user", lookupUser)
+		if err != nil {
+			bad(path+".users", "%v", err)
+		}
+		a.rule.Users = append(a.rule.Users, id)
+	}
+	for _, name := range a.Groups {
+		id, err := accountID(name, "group", lookupGroup)
+		if err != nil {
+			bad(path+".groups", "%v", err)
+		}
+		a.rule.Groups = append(a.rule.Groups, id)
+	}
+	for _, name := range a.Ops {
+		a.rule.Ops = append(a.rule.Ops, protocol.Op(name))
+	}
+	a.rule.Check(func(field, format string, args ...any) { bad(path+"."+field, format, args...) })
+}
+
+func rules(all []allowConfig) (rules []bridge.Rule) {
+	for _, a := range all {
+		rules = append(rules, a.rule)
+	}
+	return rules
+}
+
+func lookupUser(name string) (string, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return "", err
+	}
+	return u.Uid, nil
+}
+
+func lookupGroup(name string) (string, error) {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return "", err
+	}
+	return g.Gid, nil
+}
+
+// accountID is the number of a user or group that was named, or given by number.
+func accountID(name, what string, lookup func(name string) (string, error)) (uint32, error) {
+	if n, err := strconv.ParseUint(name, 10, 32); err == nil && n < math.MaxUint32 {
+		return uint32(n), nil
+	}
+	text, err := lookup(name)
+	if err != nil {
+		var noUser user.UnknownUserError
+		var noGroup user.UnknownGroupError
+		if errors.As(err, &noUser) || errors.As(err, &noGroup) {
+			return 0, fmt.Errorf("this host's files know no %s %q: give its number where another service knows it", what, name)
+		}
+		return 0, err
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("the %s %q has no number: %w", what, name, err)
+	}
+	return uint32(n), nil
+}

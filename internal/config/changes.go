@@ -1,0 +1,219 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// changesOf tells what is different in two configs, by the keys of the file. A
+// database's address is not shown: it may hold a password.
+func Changes(before, after Config) (all []string) {
+	was, is := flat(before), flat(after)
+	gone := sections(was, is)
+	added := sections(is, was)
+	for _, s := range slices.Sorted(maps.Keys(gone)) {
+		all = append(all, s+" removed")
+	}
+	for _, s := range slices.Sorted(maps.Keys(added)) {
+		all = append(all, s+" added")
+	}
+	keys := maps.Clone(was)
+	maps.Copy(keys, is)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if was[key] == is[key] || within(key, gone) || within(key, added) {
+			continue
+		}
+		if strings.HasSuffix(key, ".url") {
+			all = append(all, key+" changed")
+			continue
+		}
+		all = append(all, fmt.Sprintf("%s: %s → %s", key, orNone(was[key]), orNone(is[key])))
+	}
+	return all
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+func within(key string, sections map[string]bool) bool {
+	for s := range sections {
+		if key == s || strings.HasPrefix(key, s+".") || strings.HasPrefix(key, s+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+// sections are the queues, databases and sockets of the first that the second lacks.
+func sections(of, other map[string]string) map[string]bool {
+	lacks := map[string]bool{}
+	for key := range of {
+		if s, ok := strings.CutSuffix(key, "."); ok {
+			if _, has := other[key]; !has {
+				lacks[s] = true
+			}
+		}
+	}
+	return lacks
+}
+
+// flat is every scalar of the config by its path. A queue, database or socket is there
+// itself too, as its path and a dot.
+func flat(c Config) map[string]string {
+	out := map[string]string{}
+	flatten(out, "", reflect.ValueOf(c))
+	return out
+}
+
+func flatten(out map[string]string, path string, v reflect.Value) {
+	for v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return
+		}
+		v = v.Elem()
+	}
+	var leaf any
+	if v.CanInterface() { // an embedded struct of ours cannot, and its fields can
+		leaf = v.Interface()
+	}
+	switch l := leaf.(type) {
+	case listenConfig:
+		path = "listen " + l.Socket // sockets are known by their paths, whatever their order
+		path = strings.TrimSuffix(path, " ")
+		out[path+"."] = ""
+	case queueConfig, Database:
+		out[path+"."] = ""
+	case TableName, onAckConfig, tokenConfig, queueOrder, numberRange, columnValue:
+		if !v.IsZero() {
+			out[path] = fmt.Sprint(plain(l))
+		}
+		return
+	case []allowConfig:
+		out[path] = allowText(l)
+		return
+	case names:
+		if len(l) > 0 {
+			out[path] = "[" + strings.Join(l, ", ") + "]"
+		}
+		return
+	case fmt.Stringer:
+		out[path] = l.String()
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			switch key := f.Tag.Get("yaml"); {
+			case key != "":
+				flatten(out, join(path, key), v.Field(i))
+			case f.Anonymous:
+				flatten(out, path, v.Field(i))
+			}
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			flatten(out, join(path, key.String()), v.MapIndex(key))
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			flatten(out, fmt.Sprintf("%s[%d]", path, i), v.Index(i))
+		}
+	default:
+		if !v.IsZero() {
+			out[path] = fmt.Sprint(v.Interface())
+		}
+	}
+}
+
+// allowText is a socket's rules in one line. None at all is not the same as nothing.
+func allowText(rules []allowConfig) string {
+	if rules == nil {
+		return "everything, to whoever can connect"
+	}
+	all := make([]string, len(rules))
+	for i, r := range rules {
+		var keys []string
+		for _, key := range []struct {
+			name string
+			list names
+		}{{"users", r.Users}, {"groups", r.Groups}, {"ops", r.Ops}, {"queues", r.Queues}} {
+			if key.list != nil {
+				keys = append(keys, key.name+": ["+strings.Join(key.list, ", ")+"]")
+			}
+		}
+		all[i] = "{" + strings.Join(keys, ", ") + "}"
+	}
+	return "[" + strings.Join(all, ", ") + "]"
+}
+
+// plain is a leaf as the file has it, as near as people need.
+func plain(leaf any) any {
+	switch l := leaf.(type) {
+	case TableName:
+		return strings.TrimPrefix(l.Schema+"."+l.Name, ".")
+	case onAckConfig:
+		if l.Archive.Name != "" {
+			return "archive " + fmt.Sprint(plain(l.Archive))
+		}
+		return l.word
+	case tokenConfig:
+		if l.Value != nil {
+			return l.Column + " " + l.Value.Text
+		}
+		return fmt.Sprintf("%s %d-%d", l.Column, l.Range.from, l.Range.to)
+	case numberRange:
+		return fmt.Sprintf("%d-%d", l.from, l.to)
+	case columnValue:
+		if l.Null {
+			return "null"
+		}
+		return l.Text
+	case queueOrder:
+		if len(l.columns) == 0 {
+			return string(l.order)
+		}
+		var all []string
+		for _, c := range l.columns {
+			text := c.Column
+			if c.Descending {
+				text += " desc"
+			}
+			all = append(all, text)
+		}
+		return strings.Join(all, ", ")
+	}
+	return leaf
+}
+
+// openedBy is all that a database of the config was opened by: as long as it is the same,
+// so is what was opened.
+func (c *Config) OpenKey(name string) (string, error) {
+	d := c.Databases[name]
+	d.HostLease, d.RestartGrace = 0, nil // the bridge's business
+	out := map[string]string{"max_frame": c.MaxFrame.String()}
+	flatten(out, "database", reflect.ValueOf(d))
+	for q, queue := range c.Queues {
+		if queue.adopts() && c.databaseOf(queue) == name {
+			flatten(out, "queues."+q, reflect.ValueOf(queue))
+			out["queues."+q+".limit"] = fmt.Sprint(queue.over(c.Defaults).MaxAttempts)
+		}
+	}
+	password, err := d.ReadPassword()
+	if err != nil {
+		return "", err
+	}
+	out["password"] = password
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(out)) {
+		all = append(all, fmt.Sprintf("%q=%q", key, out[key]))
+	}
+	return strings.Join(all, " "), nil
+}

@@ -1,0 +1,308 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+func noEnv(string) (string, bool) { return "", false }
+
+const example = "../../deploy/qsidecar.example.yaml"
+
+// TestExampleIsTheDefault: the example documents every key, at its default.
+func TestExampleIsTheDefault(t *testing.T) {
+	got, err := load(example, readFile, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaultConfig()
+	want.fill(systemSocket, "sqlite:"+systemState+"/"+databaseFile)
+	if d := cmp.Diff(want.BridgeOptions(nil), got.BridgeOptions(nil)); d != "" {
+		t.Errorf("the example is not the default (-default +example):\n%s", d)
+	}
+	if got.Log != want.Log {
+		t.Errorf("log: %+v in the example, %+v by default", got.Log, want.Log)
+	}
+	if got.Admin != want.Admin {
+		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
+	}
+	for name, d := range want.Databases {
+		d.RestartGrace = &d.HostLease // which it stands for
+		want.Databases[name] = d
+	}
+	if d := cmp.Diff(want.Databases, got.Databases); d != "" {
+		t.Errorf("databases (-default +example):\n%s", d)
+	}
+	src, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range allKeys(reflect.TypeFor[Config]()) {
+		if !strings.Contains(string(src), key+":") {
+			t.Errorf("the example does not have the key %q", key)
+		}
+	}
+}
+
+// TestExampleUncommented: what the example shows in comments is right too, and has the keys
+// that stand nowhere else.
+func TestExampleUncommented(t *testing.T) {
+	src, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(src)
+	for _, begin := range []string{"    # allow:", "  # mail:", "  # thumbnails:"} {
+		before, block, found := strings.Cut(text, begin)
+		if !found {
+			t.Fatalf("the example has no %q", begin)
+		}
+		block, after, _ := strings.Cut(begin+block, "\n\n")
+		lines := strings.Split(block, "\n")
+		for i, line := range lines {
+			lines[i] = strings.Replace(line, "# ", "", 1)
+		}
+		text = before + strings.Join(lines, "\n") + "\n\n" + after
+	}
+	c, err := Parse("example", []byte(strings.NewReplacer("www-data", "root", "groups: [web]", "groups: [root]", "users: [worker]", "users: [root]").Replace(text)), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Listen[0].Allow) != 2 || len(c.Queues["thumbnails"].Columns) < 10 || *c.Queues["mail"].MaxAttempts != 5 {
+		t.Errorf("of the comments it has %+v and %+v", c.Listen[0], c.Queues)
+	}
+}
+
+func TestRulesOfTheConfig(t *testing.T) {
+	c, err := Parse("c.yaml", []byte(`
+listen:
+  - socket: /a
+    allow:
+      - {users: [root, 7], groups: root, ops: [enqueue], queues: ["mail-*"]}
+      - {users: 8}
+  - socket: /b
+`), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.fill("", "sqlite:x")
+	want := []bridge.Rule{
+		{Users: []uint32{0, 7}, Groups: []uint32{0}, Ops: []protocol.Op{protocol.OpEnqueue}, Queues: []string{"mail-*"}},
+		{Users: []uint32{8}},
+	}
+	got := c.BridgeOptions(nil).Sockets
+	if d := cmp.Diff(want, got[0].Allow); d != "" || got[1].Allow != nil {
+		t.Errorf("rules (-want +got):\n%s\nof the second socket: %v", d, got[1].Allow)
+	}
+}
+
+func allKeys(t reflect.Type) (keys []string) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return allKeys(t.Elem())
+	case reflect.Struct:
+		for field := range t.Fields() {
+			keys = append(append(keys, field.Tag.Get("yaml")), allKeys(field.Type)...)
+		}
+	}
+	return keys
+}
+
+func TestConfigValues(t *testing.T) {
+	env := func(k string) (string, bool) {
+		v, ok := map[string]string{"DIR": "/data", "N": "9", "EMPTY": ""}[k]
+		return v, ok
+	}
+	c, err := Parse("c.yaml", []byte(`
+listen:
+  - {socket: /a, mode: 0600, group: root}
+  - socket: ${DIR}//c/../b$$x
+databases:
+  one: {url: "sqlite:${DIR}/one.db", host_lease: 1m}
+  two: {url: "sqlite:two.db${EMPTY}", restart_grace: 0s}
+defaults: {database: one, max_attempts: "${N}", keep: 1d12h, keep_dead: forever}
+queues:
+  mail: {timeout: 500ms, order: lifo, backoff: {max: 1d}, key_ttl: 1h}
+  bulk: {database: two, max_attempts: 1, keep: 0s, keep_dead: 7d}
+  plain:
+drain_timeout: 0s
+max_frame: 8MiB
+limits: {connections_per_user: 5, held: 7}
+log: {level: debug, format: json}
+`), env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := c.BridgeOptions(map[string]backends.Backend{})
+	want := bridge.Options{
+		Server: o.Server,
+		Sockets: []bridge.Socket{
+			{Path: "/a", Mode: 0o600, Group: "root"},
+			{Path: "/data/b$x", Mode: 0o660},
+		},
+		Databases: map[string]bridge.Database{
+			"one": {HostLease: time.Minute, RestartGrace: time.Minute},
+			"two": {HostLease: 30 * time.Second, RestartGrace: time.Millisecond},
+		},
+		Queues: map[string]bridge.Queue{
+			"mail": {Database: "one", MaxAttempts: 9, Timeout: 500 * time.Millisecond, Backoff: time.Second,
+				BackoffMax: 24 * time.Hour, Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: time.Hour, LIFO: true},
+			"bulk": {Database: "two", MaxAttempts: 1, Backoff: time.Second, BackoffMax: time.Hour,
+				KeepDead: 7 * 24 * time.Hour, KeyTTL: 10 * time.Minute},
+			"plain": {Database: "one", MaxAttempts: 9, Backoff: time.Second, BackoffMax: time.Hour,
+				Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: 10 * time.Minute},
+		},
+		MaxFrame: 8 << 20, DrainTimeout: -1,
+		QueueLabels: bridge.DefaultQueueLabels, Limits: bridge.Limits{Connections: 10_000, PerUser: 5, Held: 7, Buffered: bridge.DefaultBuffered, QueueNames: 10_000},
+	}
+	if d := cmp.Diff(want, o); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if c.Databases["one"].URL != "sqlite:/data/one.db" || c.Databases["two"].URL != "sqlite:two.db" {
+		t.Errorf("databases: %+v", c.Databases)
+	}
+	if c.Log != (Log{"debug", "json"}) {
+		t.Errorf("log: %+v", c.Log)
+	}
+}
+
+// TestConfigErrors: each is told with its place. The want is line:column: text.
+func TestConfigErrors(t *testing.T) {
+	for _, row := range []struct{ src, want string }{
+		{"lisen: []", "1:1: unknown key \"lisen\"; known here: listen, databases"},
+		{"log: {colour: 1}", "1:7: unknown key \"colour\"; known here: level, format"},
+		{"listen: [{socket: /s, allow: []}]", "listen[0].allow: an empty list lets nobody do anything"},
+		{"listen: [{socket: /s, allow: [{users: []}]}]", "listen[0].allow[0].users: an empty list fits nobody"},
+		{"listen: [{socket: /s, allow: [{users: [nobody-of-that-name]}]}]", "listen[0].allow[0].users: this host's files know no user \"nobody-of-that-name\""},
+		{"listen: [{socket: /s, allow: [{groups: no-such-group}]}]", "listen[0].allow[0].groups: this host's files know no group"},
+		{"listen: [{socket: /s, allow: [{ops: [shout]}]}]", "listen[0].allow[0].ops: there is no op \"shout\""},
+		{"listen: [{socket: /s, allow: [{ops: [reload], queues: [a]}]}]", "listen[0].allow[0].ops: reload concerns all queues: put it in a rule without queues"},
+		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" is no name of a queue"},
+		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s stands here twice"},
+		{"listen: [{socket: /s/t}, {socket: /s//x/../t}]", "listen[1].socket: /s//x/../t stands here twice (as /s/t)"},
+		{"listen: [{socket: /s, group: no-such-group}]", "1:23: listen[0].group: this host's files know no group \"no-such-group\""},
+		{"listen: [{socket: /s, group: -1}]", "listen[0].group: this host's files know no group \"-1\""},
+		{"admin: {listen: /a/b, group: no-such-group}", "1:23: admin.group: this host's files know no group"},
+		{"listen: [{socket: /a/b}]\nadmin: {listen: /a//b}", "admin.listen: /a//b is a socket that workers connect to"},
+		{"listen: /s", "1:9: listen: this should be a list (- …), and is a single value"},
+		{"listen: [{mode: '0660'}]", "listen[0]: socket is missing"},
+		{"listen: [{socket: /s, mode: 0999}]", "1:29: listen[0].mode: \"0999\" is not a mode: write it in octal, as \"0660\""},
+		{"databases: [a]", "1:12: databases: this should be a map (key: value), and is a list"},
+		{"databases: {a: {}}", "databases.a: url is missing"},
+		{"databases: {a: {url: 'sqlserver://h/d'}}", "databases.a.url: the address of the SQL Server database names none"},
+		{"databases: {a: {url: 'sqlite:x', host_lease: 10ms}}", "databases.a.host_lease: 10ms is outside 1s to 1h"},
+		{"databases: {a: {url: 'sqlite:x'}, b: {url: 'sqlite:y'}}\nqueues: {q: {}}", "2:10: queues.q: which database? name one here, or in defaults.database"},
+		{"databases: {a: {url: 'sqlite:x'}}\nqueues: {q: {database: b}}", "queues.q.database: no database \"b\" is configured"},
+		{"queues: {.q: {}}", "1:10: queues..q: "},
+		{"queues: {q: {max_attempts: 0}}", "1:14: queues.q.max_attempts: 0 is outside 1 to 32767"},
+		{"queues: {q: {max_attempts: many}}", "1:28: queues.q.max_attempts: \"many\" is not a whole number"},
+		{"queues: {q: {timeout: 10}}", "1:23: queues.q.timeout: \"10\" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m"},
+		{"queues: {q: {order: random}}", "1:21: queues.q.order: \"random\" is none of fifo, lifo"},
+		{"queues: {q: {backoff: {initial: 2h}}}", "queues.q.backoff.max: 1h is outside 2h to "},
+		{"defaults: {keep_dead: 0s}", "defaults.keep_dead: 0s is outside 1s to "},
+		{"limits: {held: 0}", "limits.held: 0 is outside 1 to 1000000"},
+		{"queues: {q: {max_ready: -1}}", "queues.q.max_ready: -1 is negative"},
+		{"max_frame: 1GiB", "1:12: max_frame: \"1GiB\" is not a size: write it as 4MiB, 512KiB or a number of bytes"},
+		{"max_frame: 128MiB", "1:1: max_frame: 128MiB is outside 64KiB to 64MiB"},
+		{"drain_timeout: [1s]", "1:16: drain_timeout: this should be a single value, and is a list"},
+		{"log: {level: ${LEVEL}}", "c.yaml"},
+		{"log: {level: '${LEVEL}'}", "1:14: log.level: the environment variable LEVEL is not set"},
+		{"log: {level: '${LEVEL'}", "log.level: ${LEVEL is not ${NAME}"},
+		{"log: &a {level: info}", "anchors, aliases and tags are not used in this file"},
+		{"a: b: c", "c.yaml:1:"},
+		{"log: {}\nlog: {}", "2:1: the key \"log\" stands here twice, first in line 1"},
+		{"queues: {a: {}, b: {}, a: {}}", "1:24: the key \"a\" stands here twice, first in line 1"},
+		{"log: {}\n---\nlog: {}", "a second document"},
+		{"just text", "the file: this should be a map"},
+	} {
+		_, err := Parse("c.yaml", []byte(row.src), noEnv)
+		if err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s\ngives %v\nwant  %s", row.src, err, row.want)
+		}
+		if _, is := errors.AsType[*Error](err); err != nil && !is {
+			t.Errorf("%s: %T is no Error", row.src, err)
+		}
+	}
+}
+
+func TestConfigTellsAllErrorsAtOnce(t *testing.T) {
+	_, err := Parse("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, keep: soon}\n"), noEnv)
+	want := `c.yaml has 4 errors
+c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin
+     1 | lisen: 1
+       | ^
+c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB
+     2 | max_frame: 1
+       | ^
+c.yaml:4:14: queues.q.order: "x" is none of fifo, lifo
+     4 |   q: {order: x, keep: soon}
+       |              ^
+c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m
+     4 |   q: {order: x, keep: soon}
+       |                       ^`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// TestKeysWithDots: the name of a queue may look like the path of a key.
+func TestKeysWithDots(t *testing.T) {
+	if _, err := Parse("c.yaml", []byte("queues: {a.timeout: {}, a: {timeout: 1s}}\n"), noEnv); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConfigTellsEachErrorOnce: what follows from an error is none of its own, and one error
+// hides no other.
+func TestConfigTellsEachErrorOnce(t *testing.T) {
+	for src, want := range map[string][]string{
+		"defaults: {keep_dead: never, database: none, max_attempts: 0}\ndatabases: {main: {url: 'sqlite:x'}}\nqueues: {a: {}, b: {max_attempts: 0, timeout: 1s}}\n": {
+			"c.yaml:1:23: defaults.keep_dead: \"never\" is not a duration", "c.yaml:1:30: defaults.database: no database \"none\"",
+			"c.yaml:1:46: defaults.max_attempts: 0 is outside", "c.yaml:3:21: queues.b.max_attempts: 0 is outside",
+		},
+		"drain_timeout: soon\nmax_frame: big\nlimits: {connections: many}\n": {
+			"c.yaml:1:16: drain_timeout: \"soon\" is not", "c.yaml:2:12: max_frame: \"big\" is not", "c.yaml:3:23: limits.connections: \"many\" is not",
+		},
+		"defaults: {backoff: {initial: 2h}}\nqueues: {a: {}, b: {backoff: {initial: 3h}}}\n": {
+			"defaults.backoff.max: 1h is outside 2h to", "queues.b.backoff.max: 1h is outside 3h to",
+		},
+		"log: {}\nlog: {level: loud}\ncolour: red\n": {
+			"2:1: the key \"log\" stands here twice", "2:14: log.level: \"loud\" is none", "3:1: unknown key \"colour\"",
+		},
+	} {
+		_, err := Parse("c.yaml", []byte(src), noEnv)
+		got := Problems(err)
+		if len(got) != len(want) {
+			t.Errorf("%s\ngives %d errors, want %d:\n%s", src, len(got), len(want), strings.Join(got, "\n"))
+			continue
+		}
+		for i := range want {
+			if !strings.Contains(got[i], want[i]) {
+				t.Errorf("%s\ngives %s\nwant  %s", src, got[i], want[i])
+			}
+		}
+	}
+}
+
+func TestConfigProblems(t *testing.T) {
+	t.Parallel()
+	_, err := Parse("f", []byte("x: 1\ny: 2\n"), os.LookupEnv)
+	got := Problems(err)
+	want := []string{`f:1:1: unknown key "x"; known here: `, `f:2:1: unknown key "y"; known here: `}
+	for i := range got {
+		got[i], _, _ = strings.Cut(got[i], "listen")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,105 @@
+package config
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/internal/engines"
+)
+
+// Input is where a config comes from: flags, a file, the environment and defaults.
+type Input struct {
+	File     string   // --config
+	Database string   // --database
+	Socket   string   // --socket
+	LogLevel LogLevel // --log-level
+
+	Env       func(name string) (string, bool)
+	Inherited []string // the paths of sockets that the service manager made
+
+	Once        bool          // the files are not read again: they may be pipes
+	PipeTimeout time.Duration // 0: 10 s
+}
+
+func (in Input) getenv(name string) string {
+	value, _ := in.Env(name)
+	return value
+}
+
+// config puts flags, file, environment and defaults together, in this order of weight. With
+// an error it is what could be read of the file.
+func (in Input) Load() (Config, error) {
+	c := defaultConfig()
+	if in.File != "" {
+		var err error
+		if c, err = load(in.File, in.readFile, in.Env); err != nil {
+			return c, err
+		}
+	}
+	if in.Database != "" && len(c.Databases) > 0 {
+		return c, Errorf("--database and `databases` in %s both say which database: leave one out", in.File)
+	}
+	db := ""
+	if len(c.Databases) == 0 {
+		var err error
+		if db, err = in.DatabaseURL(); err != nil {
+			return c, err
+		}
+		if file, ok := strings.CutPrefix(cmp.Or(in.Database, in.getenv("QSIDECAR_DATABASE")), "@"); ok {
+			c.urlFile = file
+		}
+		if _, err := engines.ParseURL(db); err != nil {
+			return c, Errorf("the database: %w", err)
+		}
+	}
+	if in.Socket != "" {
+		c.Listen = nil // the flag's socket instead of the file's
+	}
+	c.listenOn(in.handedOver())
+	c.fill(in.Sockets()[0], db)
+	if in.LogLevel != "" {
+		c.Log.Level = in.LogLevel
+	}
+	return c, nil
+}
+
+// databaseFlag is the value of --database: a URL without a password, which every
+// user of this host could read in the list of processes, or @FILE.
+func (in Input) databaseFlag(s string) (string, error) {
+	if strings.HasPrefix(s, "@") {
+		return in.databaseFromFile(s[1:])
+	}
+	if engines.HasCertainPassword(s) {
+		return "", Errorf("--database: a password in the command line is seen by every user of this host: " +
+			"put the URL into QSIDECAR_DATABASE, or into a file and give --database @FILE")
+	}
+	return s, nil
+}
+
+func (in Input) databaseFromFile(path string) (string, error) {
+	b, err := in.readFile(path)
+	if err != nil {
+		return "", Errorf("the database's URL cannot be read: %w", err)
+	}
+	s := strings.TrimSpace(string(b))
+	if s == "" || strings.ContainsAny(s, "\r\n") {
+		return "", Errorf("%s should hold one line, the database's URL", path)
+	}
+	return s, nil
+}
+
+// DatabaseURL is the URL of the only database where no config names any: the flag,
+// the environment, the embedded default.
+func (in Input) DatabaseURL() (string, error) {
+	if in.Database != "" {
+		return in.databaseFlag(in.Database)
+	}
+	if s := in.getenv("QSIDECAR_DATABASE"); s != "" {
+		if strings.HasPrefix(s, "@") {
+			return in.databaseFromFile(s[1:])
+		}
+		return s, nil
+	}
+	return in.defaultDatabase()
+}

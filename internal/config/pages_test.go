@@ -1,0 +1,28 @@
+package config
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+)
+
+// TestDocumentedConfigs: the configs that the engines' pages show are right.
+func TestDocumentedConfigs(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../backends/*/README.md")
+	if err != nil || len(pages) < 2 {
+		t.Fatalf("%v, %v", pages, err)
+	}
+	for _, page := range pages {
+		section := "## Point a sidecar there"
+		if filepath.Base(filepath.Dir(page)) == "adopted" {
+			section = "## Worked examples"
+		}
+		for _, text := range backendtest.Documented(t, page, section, "yaml") {
+			if _, err := Parse(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+const (
+	systemSocket = "/run/qsidecar/qsidecar.sock"
+	systemState  = "/var/lib/qsidecar"
+	databaseFile = "qsidecar.db"
+)
+
+// Sockets lists where a sidecar's socket may be, in the order in which server and
+// clients look. Only where nobody named one are there several.
+func (in Input) Sockets() []string {
+	if in.Socket != "" {
+		return []string{in.Socket}
+	}
+	if s := in.getenv("QSIDECAR_SOCKET"); s != "" {
+		return []string{s}
+	}
+	if dir := in.getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return []string{filepath.Join(dir, "qsidecar", "qsidecar.sock"), systemSocket}
+	}
+	return []string{systemSocket}
+}
+
+// handedOver are the paths of the sockets that the service manager made, where nobody
+// named another place.
+func (in Input) handedOver() []string {
+	if in.Socket != "" || in.getenv("QSIDECAR_SOCKET") != "" {
+		return nil
+	}
+	return in.Inherited
+}
+
+// defaultDatabase is the embedded database of a sidecar that was told of none.
+func (in Input) defaultDatabase() (string, error) {
+	if dir := in.getenv("XDG_STATE_HOME"); dir != "" {
+		return "sqlite:" + filepath.Join(dir, "qsidecar", databaseFile), nil
+	}
+	if os.Geteuid() == 0 {
+		return "sqlite:" + filepath.Join(systemState, databaseFile), nil
+	}
+	home := in.getenv("HOME")
+	if home == "" {
+		return "", Errorf("where should the database be? HOME and XDG_STATE_HOME are not set: " +
+			"give --database sqlite:PATH or set QSIDECAR_DATABASE")
+	}
+	return "sqlite:" + filepath.Join(home, ".local", "state", "qsidecar", databaseFile), nil
+}
+
+// MakeSocketDir creates the directory of a socket where it is missing: open to
+// the host's users, who are let in by the socket's mode, unless it is a user's own.
+func (in Input) MakeSocketDir(socket string) error {
+	if slices.Contains(in.Inherited, socket) {
+		return nil
+	}
+	dir := filepath.Dir(socket)
+	mode := fs.FileMode(0o755)
+	if run := in.getenv("XDG_RUNTIME_DIR"); run != "" && filepath.Dir(dir) == filepath.Clean(run) {
+		mode = 0o700
+	}
+	return MakeDir(dir, mode, "the socket's directory",
+		"give --socket PATH, or set QSIDECAR_SOCKET or XDG_RUNTIME_DIR")
+}
+
+// makeDir creates dir and its parents. The last gets the mode whatever the umask says.
+func MakeDir(dir string, mode fs.FileMode, what, instead string) error {
+	switch fi, err := os.Stat(dir); {
+	case err == nil && !fi.IsDir():
+		return fmt.Errorf("%s %s is not a directory: %s", what, dir, instead)
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w: %s", what, err, instead)
+	}
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return fmt.Errorf("%s cannot be made: %w: %s", what, err, instead)
+	}
+	if err := os.Chmod(dir, mode); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}

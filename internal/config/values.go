@@ -1,0 +1,127 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
+)
+
+// The leaves of the config. Each reads its text; the error says what is right.
+
+type duration time.Duration
+
+func (d *duration) parse(s string) error {
+	v, err := textfmt.ParseDuration(s)
+	*d = duration(v)
+	return err
+}
+
+func (d duration) String() string { return textfmt.FormatDuration(time.Duration(d)) }
+
+// retention is a duration or `forever`.
+type retention time.Duration
+
+const forever = retention(-1)
+
+func (r *retention) parse(s string) error {
+	if s == "forever" {
+		*r = forever
+		return nil
+	}
+	return (*duration)(r).parse(s)
+}
+
+// size is a number of bytes, or of KiB or MiB.
+type size int
+
+func (n *size) parse(s string) error {
+	number, factor := s, 1
+	for suffix, f := range map[string]int{"KiB": 1 << 10, "MiB": 1 << 20} {
+		if rest, ok := strings.CutSuffix(s, suffix); ok {
+			number, factor = strings.TrimSpace(rest), f
+		}
+	}
+	v, err := strconv.Atoi(number)
+	if err != nil || v < 0 || v > math.MaxInt32 {
+		return fmt.Errorf("%q is not a size: write it as 4MiB, 512KiB or a number of bytes", s)
+	}
+	*n = size(v * factor)
+	return nil
+}
+
+func (n size) String() string {
+	switch {
+	case n > 0 && n%(1<<20) == 0:
+		return fmt.Sprintf("%dMiB", n>>20)
+	case n > 0 && n%(1<<10) == 0:
+		return fmt.Sprintf("%dKiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", int(n))
+}
+
+type fileMode fs.FileMode
+
+func (m *fileMode) parse(s string) error {
+	v, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || v > 0o777 || v == 0 {
+		return fmt.Errorf("%q is not a mode: write it in octal, as \"0660\"", s)
+	}
+	*m = fileMode(v)
+	return nil
+}
+
+func oneOf(to *string, s string, words ...string) error {
+	if !slices.Contains(words, s) {
+		return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+	}
+	*to = s
+	return nil
+}
+
+type (
+	order     string
+	LogLevel  string
+	logFormat string
+)
+
+func (o *order) parse(s string) error     { return oneOf((*string)(o), s, "fifo", "lifo") }
+func (f *logFormat) parse(s string) error { return oneOf((*string)(f), s, "text", "json") }
+func (l *LogLevel) parse(s string) error {
+	return oneOf((*string)(l), s, "debug", "info", "warn", "error")
+}
+
+// Set and Type make a log level a flag.
+func (l *LogLevel) Set(s string) error { return l.parse(s) }
+func (l *LogLevel) Type() string       { return "level" }
+func (l *LogLevel) String() string     { return string(*l) }
+
+func (l LogLevel) SlogLevel() slog.Level {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l)); err != nil {
+		panic(errors.Join(errors.New("a log level that parse let through"), err))
+	}
+	return level
+}
+
+// onOff is a switch.
+type onOff bool
+
+func (o *onOff) parse(s string) error {
+	switch s {
+	case "on", "true", "yes":
+		*o = true
+	case "off", "false", "no":
+		*o = false
+	default:
+		return errors.New("it must be on or off")
+	}
+	return nil
+}

@@ -1,0 +1,388 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
+)
+
+// yamlDecoder fills a struct from a YAML file, strictly, and collects every
+// problem with its place: the library's own decoder stops at the first.
+type yamlDecoder struct {
+	name     string
+	src      string
+	env      func(string) (string, bool)
+	at       map[string]*token.Token // where each path stands
+	unread   map[string]bool         // the paths of values that could not be read, and are told
+	problems []problem
+	expanded map[string]string // the environment variables that the file names
+}
+
+type problem struct {
+	line, column int // 0: not known
+	text         string
+}
+
+// leaf is a scalar that reads its own text. A struct that is one may also be written
+// as a map.
+type leaf interface{ parse(text string) error }
+
+// lister is what may also be written as a list of scalars.
+type lister interface{ list(texts []string) error }
+
+func (d *yamlDecoder) decode(into any) {
+	d.at, d.unread = make(map[string]*token.Token), make(map[string]bool)
+	// A key that stands twice is told by mapping, beside all else that is wrong.
+	file, err := parser.ParseBytes([]byte(d.src), 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		d.syntax(err)
+		return
+	}
+	for i, doc := range file.Docs {
+		if i > 0 && doc.Body != nil {
+			d.add(doc.Body.GetToken(), "a second document: a config file has one")
+		}
+	}
+	if len(file.Docs) > 0 && file.Docs[0].Body != nil {
+		d.value(file.Docs[0].Body, reflect.ValueOf(into).Elem(), "")
+	}
+}
+
+// syntax reports what the YAML library says, at its place.
+func (d *yamlDecoder) syntax(err error) {
+	var placed interface {
+		GetMessage() string
+		GetToken() *token.Token
+	}
+	if errors.As(err, &placed) {
+		d.add(placed.GetToken(), "%s", placed.GetMessage())
+		return
+	}
+	d.add(nil, "%v", err)
+}
+
+func (d *yamlDecoder) add(at *token.Token, format string, args ...any) {
+	p := problem{text: fmt.Sprintf(format, args...)}
+	if at != nil && at.Position != nil {
+		p.line, p.column = at.Position.Line, at.Position.Column
+	}
+	d.problems = append(d.problems, p)
+}
+
+// bad reports a problem with the value at a path, or where that does not stand in
+// the file, at what it would stand in.
+func (d *yamlDecoder) bad(path, format string, args ...any) {
+	if d.unread[path] {
+		return // what stands in its place is nobody's value
+	}
+	text := path + ": " + fmt.Sprintf(format, args...)
+	for where := path; where != ""; where = parent(where) {
+		if tk := d.at[where]; tk != nil {
+			d.add(tk, "%s", text)
+			return
+		}
+	}
+	d.add(nil, "%s", text)
+}
+
+func parent(path string) string {
+	return path[:max(strings.LastIndexAny(path, ".["), 0)]
+}
+
+// value decodes node into v, which holds the default. Nothing (a key without a
+// value) leaves the default.
+func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
+	switch node.(type) {
+	case *ast.NullNode:
+		return
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		d.add(node.GetToken(), "%s: anchors, aliases and tags are not used in this file: common settings of queues stand under defaults", path)
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	if l, ok := reflect.TypeAssert[lister](v.Addr()); ok && d.list(node, l, path) {
+		return
+	}
+	_, isMap := node.(ast.MapNode)
+	if _, ok := reflect.TypeAssert[leaf](v.Addr()); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
+		d.scalar(node, v, path)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.mapping(node, path, func(key string, at *token.Token, value ast.Node) {
+			field, ok := fieldOf(v, key)
+			if !ok {
+				d.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(keysOf(v.Type()), ", "))
+				return
+			}
+			d.value(value, field, join(path, key))
+		})
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		d.mapping(node, path, func(key string, _ *token.Token, value ast.Node) {
+			e := newElement(v.Type().Elem())
+			d.value(value, e, join(path, key))
+			v.SetMapIndex(reflect.ValueOf(key), e)
+		})
+	case reflect.Slice:
+		d.sequence(node, v, path)
+	default:
+		d.scalar(node, v, path)
+	}
+}
+
+// word is what a key looks like; what else stands in the place of one may be the end of a
+// password that was not put between quotes.
+var word = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+func keyText(key string) string {
+	if word.MatchString(key) {
+		return strconv.Quote(key)
+	}
+	return "(no word)"
+}
+
+// newElement is an element of a list or map with its defaults.
+func newElement(t reflect.Type) reflect.Value {
+	e := reflect.New(t).Elem()
+	switch p := e.Addr().Interface().(type) {
+	case *listenConfig:
+		*p = newListen()
+	case *Database:
+		*p = newDatabase()
+	case *columnValue:
+		p.Null = true // unless the file has a value
+	}
+	return e
+}
+
+func (d *yamlDecoder) mapping(node ast.Node, path string, each func(key string, at *token.Token, value ast.Node)) {
+	m, ok := node.(ast.MapNode)
+	if !ok {
+		d.add(node.GetToken(), "%s: this should be a map (key: value), and is %s", cmp.Or(path, "the file"), kindText(node))
+		return
+	}
+	lines := make(map[string]int)
+	for it := m.MapRange(); it.Next(); {
+		kv := it.KeyValue()
+		at := kv.Key.GetToken()
+		if kv.Key.IsMergeKey() {
+			d.add(at, "merge keys (<<) are not used in this file: common settings of queues stand under defaults")
+			continue
+		}
+		if line, twice := lines[at.Value]; twice {
+			d.add(at, "the key %s stands here twice, first in line %d", keyText(at.Value), line)
+		}
+		lines[at.Value] = at.Position.Line
+		d.at[join(path, at.Value)] = at
+		each(at.Value, at, kv.Value)
+	}
+}
+
+func (d *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
+	seq, ok := node.(*ast.SequenceNode)
+	if !ok {
+		d.add(node.GetToken(), "%s: this should be a list (- …), and is %s", path, kindText(node))
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, len(seq.Values))) // an empty list is not none
+	for i, n := range seq.Values {
+		p := fmt.Sprintf("%s[%d]", path, i)
+		d.at[p] = n.GetToken()
+		e := newElement(v.Type().Elem())
+		d.value(n, e, p)
+		v.Set(reflect.Append(v, e))
+	}
+}
+
+// list reads a list of scalars; false: it is none.
+func (d *yamlDecoder) list(node ast.Node, to lister, path string) bool {
+	seq, ok := node.(*ast.SequenceNode)
+	if !ok {
+		return false
+	}
+	texts := make([]string, len(seq.Values))
+	for i, n := range seq.Values {
+		d.scalar(n, reflect.ValueOf(&texts[i]).Elem(), fmt.Sprintf("%s[%d]", path, i))
+	}
+	if err := to.list(texts); err != nil {
+		d.add(node.GetToken(), "%s: %v", path, err)
+	}
+	return true
+}
+
+func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
+	text, ok := scalarText(node)
+	if !ok {
+		d.add(node.GetToken(), "%s: this should be a single value, and is %s", path, kindText(node))
+		return
+	}
+	text, err := expand(text, d.variable)
+	if err == nil {
+		err = setScalar(v, text)
+	}
+	if err != nil {
+		d.unread[path] = true
+		d.add(node.GetToken(), "%s: %v", path, err)
+	}
+}
+
+// variable is an environment variable, of which it is kept that the file has it.
+func (d *yamlDecoder) variable(name string) (value string, ok bool) {
+	if value, ok = d.env(name); ok {
+		if d.expanded == nil {
+			d.expanded = make(map[string]string)
+		}
+		d.expanded[name] = value
+	}
+	return value, ok
+}
+
+func setScalar(v reflect.Value, text string) (err error) {
+	if l, ok := reflect.TypeAssert[leaf](v.Addr()); ok {
+		return l.parse(text)
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number", text)
+		}
+		v.SetInt(int64(n))
+	default:
+		panic("config: no way to read a " + v.Type().String())
+	}
+	return nil
+}
+
+func scalarText(node ast.Node) (string, bool) {
+	switch n := node.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return node.GetToken().Value, true // as it was written: 0660 stays 0660
+	}
+	return "", false
+}
+
+func kindText(node ast.Node) string {
+	switch node.(type) {
+	case ast.MapNode:
+		return "a map"
+	case *ast.SequenceNode:
+		return "a list"
+	}
+	return "a single value"
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func fieldOf(v reflect.Value, key string) (reflect.Value, bool) {
+	for i := range v.NumField() {
+		if v.Type().Field(i).Anonymous {
+			if f, ok := fieldOf(v.Field(i), key); ok {
+				return f, true
+			}
+		} else if v.Type().Field(i).Tag.Get("yaml") == key {
+			return v.Field(i), true
+		}
+	}
+	return reflect.Value{}, false
+}
+
+func keysOf(t reflect.Type) (keys []string) {
+	for field := range t.Fields() {
+		switch key := field.Tag.Get("yaml"); {
+		case key != "":
+			keys = append(keys, key)
+		case field.Anonymous && field.Type.Kind() == reflect.Struct:
+			keys = append(keys, keysOf(field.Type)...)
+		}
+	}
+	return keys
+}
+
+var variable = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
+
+// expand puts environment variables in: ${NAME}. $$ is a dollar, and a dollar
+// before anything else stands for itself.
+func expand(text string, env func(string) (string, bool)) (string, error) {
+	var err error
+	out := variable.ReplaceAllStringFunc(text, func(m string) string {
+		if m == "$$" {
+			return "$"
+		}
+		name, closed := strings.CutSuffix(m[2:], "}")
+		v, ok := env(name)
+		switch {
+		case !closed || name == "":
+			err = errors.Join(err, fmt.Errorf("%s is not ${NAME}; a plain dollar before { is written $${", m))
+		case !ok:
+			err = errors.Join(err, fmt.Errorf("the environment variable %s is not set", name))
+		}
+		return v
+	})
+	return out, err
+}
+
+// configError is all that is wrong with a config file.
+type configError struct {
+	each []string // in one line each, with its place
+	text string   // all of it, for people
+}
+
+func (e *configError) Error() string { return e.text }
+
+// err is all that was wrong, in the order of the file, each with its line.
+func (d *yamlDecoder) err() error {
+	if len(d.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.problems, func(a, b problem) int {
+		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
+	})
+	lines := strings.Split(d.src, "\n")
+	var b strings.Builder
+	var each []string
+	fmt.Fprintf(&b, "%s has %s", d.name, textfmt.Plural(int64(len(d.problems)), "error"))
+	for _, p := range d.problems {
+		text := masked(unexpanded(p.text, d.expanded))
+		if p.line < 1 || p.line > len(lines) {
+			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
+			each = append(each, fmt.Sprintf("%s: %s", d.name, text))
+			continue
+		}
+		each = append(each, fmt.Sprintf("%s:%d:%d: %s", d.name, p.line, p.column, text))
+		line := strings.TrimRight(lines[p.line-1], "\r")
+		shown := maskedLine(line)
+		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
+		if shown == line {
+			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))
+		}
+	}
+	return &configError{each, b.String()}
+}

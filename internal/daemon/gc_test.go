@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+func TestHeadroom(t *testing.T) {
+	for live, want := range map[uint64]int{0: 800, 1 << 20: 800, 4 << 20: 400, 15 << 20: 100, 1 << 30: 100} {
+		if got := gcPercent(live); got != want {
+			t.Errorf("with %d bytes alive the goal is %d %%, want %d", live, got, want)
+		}
+	}
+}
+
+// TestHeadroomFollowsTheHeap: the goal is a small heap's, then a large one's.
+func TestHeadroomFollowsTheHeap(t *testing.T) {
+	t.Setenv("GOGC", "")
+	t.Cleanup(func() { debug.SetGCPercent(100) })
+	KeepHeadroom()
+	goal := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	reaches := func(what string, fits func(percent uint64) bool) {
+		t.Helper()
+		testwait.Until(t, "the goal "+what, func() bool {
+			runtime.GC()
+			metrics.Read(goal)
+			return fits(goal[0].Value.Uint64())
+		})
+	}
+	reaches("with little alive", func(p uint64) bool { return p > 100 })
+	held := make([]byte, 64<<20)
+	reaches("with 64 MiB alive", func(p uint64) bool { return p == 100 })
+	runtime.KeepAlive(held)
+}

@@ -1,0 +1,120 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
+	"github.com/qsidecar/qsidecar/internal/logging"
+)
+
+// Service says which sidecar runs, and how.
+type Options struct {
+	Input     config.Input
+	Load      func() (config.Config, error) // the config, as it is now
+	Log       *logging.Log
+	Signals   <-chan os.Signal // the first drains the sidecar, the second ends it at once
+	Inherited []*net.UnixListener
+	Open      databases.Opener // nil: openAdopted
+
+	Version, Revision string // of the program
+
+	// Managed: the service manager is told how it goes, and databases that cannot be reached are
+	// waited for.
+	Managed  bool
+	Patience time.Duration // how long the start waits for databases, if it is managed; 0: 15 s
+}
+
+// StopError says that the sidecar did not stop in order.
+type StopError struct{ Err error }
+
+func (e *StopError) Error() string { return e.Err.Error() }
+func (e *StopError) Unwrap() error { return e.Err }
+
+// Run runs a sidecar and f beside it, once it is ready. It ends when f returns, too.
+func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) error) (err error) {
+	p := &Daemon{input: o.Input, load: o.Load, log: o.Log, inherited: o.Inherited, opens: o.Open, version: o.Version, revision: o.Revision}
+	if p.opens == nil {
+		p.opens = databases.Open
+	}
+	if o.Managed {
+		p.manager, p.patience = newManager(o.Input, o.Log.Logger), cmp.Or(o.Patience, openPatience)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ran := make(chan struct{})
+	watched := p.watchSignals(o.Signals, cancel, ran)
+	defer func() {
+		close(ran)
+		<-watched
+	}()
+	p.manager.tell("opening the databases")
+	if err := p.start(ctx); err != nil {
+		if ctx.Err() != nil {
+			p.log.Info("stopped before it served")
+			return nil
+		}
+		p.manager.tell("it could not start: " + err.Error())
+		return err
+	}
+	defer func() { err = p.close(err) }()
+	return p.run(ctx, cancel, f)
+}
+
+// run runs a sidecar that was made, and f beside it.
+func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx context.Context, p *Daemon) error) error {
+	ran := make(chan struct{})
+	var beating sync.WaitGroup
+	beating.Go(func() { p.manager.beat(ran, p.b) })
+	beating.Go(func() { p.await(ctx) })
+	beside := make(chan error, 1)
+	go func() {
+		select {
+		case <-p.b.Ready():
+			beside <- f(ctx, p)
+			cancel()
+		case <-ran:
+			beside <- nil
+		}
+	}()
+	err := p.b.Run(ctx)
+	if err == nil {
+		p.log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = &StopError{err}
+	}
+	close(ran)
+	cancel()
+	beating.Wait()
+	return errors.Join(err, <-beside)
+}
+
+// watchSignals drains the sidecar at the first signal, or ends its start, and aborts at the second.
+func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc, ran <-chan struct{}) <-chan struct{} {
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for n := 0; ; n++ {
+			select {
+			case sig := <-signals:
+				if n == 0 {
+					p.log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
+					p.manager.stops(max(time.Duration(p.longest.Load()), stopMargin))
+					drain()
+				} else if b := p.made.Load(); b != nil {
+					b.Abort()
+				}
+			case <-ran:
+				return
+			}
+		}
+	}()
+	return watched
+}

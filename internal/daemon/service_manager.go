@@ -1,0 +1,169 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"github.com/qsidecar/qsidecar/internal/config"
+)
+
+// manager is the service manager that started this process (systemd, sd_notify(3)). A nil
+// one is nobody: nothing is told.
+type manager struct {
+	log      *slog.Logger
+	send     func(message string) error
+	watchdog time.Duration // it wants a sign of life each so often; 0: it does not
+	stopping atomic.Bool
+	deaf     atomic.Bool // it was logged that it cannot be told
+}
+
+// newManager is who started this process.
+func newManager(in config.Input, log *slog.Logger) *manager {
+	if socket, _ := in.Env("NOTIFY_SOCKET"); socket == "" {
+		return nil
+	}
+	m := &manager{log: log, send: func(message string) error {
+		_, err := daemon.SdNotify(false, message)
+		return err
+	}}
+	var err error
+	if m.watchdog, err = daemon.SdWatchdogEnabled(false); err != nil {
+		log.Warn("the service manager's watchdog is not served", "error", err)
+	}
+	return m
+}
+
+// statusLimit bounds what a status says, in bytes: systemd ignores a message of more than
+// 4 KiB as a whole, and with it that the service is ready.
+const statusLimit = 1 << 10
+
+// tell sends assignments, each a line. A status is for people, shown by systemctl status.
+func (m *manager) tell(status string, lines ...string) {
+	if m == nil {
+		return
+	}
+	if status != "" {
+		status = strings.Join(strings.Fields(status), " ")
+		if end := statusLimit; len(status) > end {
+			for !utf8.RuneStart(status[end]) {
+				end--
+			}
+			status = status[:end] + "…"
+		}
+		lines = append(lines, "STATUS="+status)
+	}
+	if err := m.send(strings.Join(lines, "\n")); err != nil && !m.deaf.Swap(true) {
+		m.log.Warn("the service manager cannot be told how it goes", "error", err)
+	}
+}
+
+// ready: what is served, is.
+func (m *manager) ready(serving string) { m.tell(serving, daemon.SdNotifyReady) }
+
+// reloading: another config is being taken. ready ends that.
+func (m *manager) reloading() { m.tell("taking another config", daemon.SdNotifyReloading) }
+
+// stops: no more jobs are given out, and it ends within that time.
+func (m *manager) stops(within time.Duration) {
+	if m == nil {
+		return
+	}
+	m.stopping.Store(true)
+	m.tell("stopping: workers settle what they hold", daemon.SdNotifyStopping,
+		fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", within.Microseconds()))
+}
+
+// errSilent: the sidecar did not show in time that it is well.
+var errSilent = errors.New("not in time")
+
+// lively is a Bridge.
+type lively interface {
+	Alive(context.Context) error   // its parts go on
+	Answers(context.Context) error // its sockets do
+}
+
+// beat gives the signs of life that the watchdog wants, twice as often as it wants them,
+// until ran is closed. Each comes after b has shown that it goes on: one that is stuck is
+// silent, and killed. b gets a quarter of the watchdog's time, so that it is asked twice at
+// least. While it stops, the stop's own time limit watches over it.
+func (m *manager) beat(ran <-chan struct{}, b lively) {
+	if m == nil || m.watchdog == 0 {
+		return
+	}
+	next := time.NewTimer(m.watchdog / 2)
+	defer next.Stop()
+	for {
+		select {
+		case <-ran:
+			return
+		case <-next.C:
+		}
+		if err := m.check(b); err != nil {
+			m.log.Error("the sidecar does not go on; where it stays so, the service manager's watchdog kills it", "error", err)
+			next.Reset(m.watchdog / 16)
+			continue
+		}
+		m.tell("", daemon.SdNotifyWatchdog)
+		next.Reset(m.watchdog / 2)
+	}
+}
+
+func (m *manager) check(b lively) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), m.watchdog/4, errSilent)
+	defer cancel()
+	err := b.Alive(ctx)
+	if err == nil {
+		err = b.Answers(ctx)
+	}
+	if m.stopping.Load() {
+		return nil
+	}
+	return err
+}
+
+// Inherit takes over the sockets that the service manager listens on for this process
+// (sd_listen_fds(3)). A child of this process gets neither them nor their names.
+func Inherit() (lns []*net.UnixListener, err error) {
+	for i, f := range activation.Files(true) {
+		ln, e := inheritOne(f)
+		if e != nil {
+			err = errors.Join(err, config.Errorf("the service manager hands over the socket %s (descriptor %d), which cannot be served: %w: "+
+				"take it out of the socket unit, and restart that and the service", f.Name(), 3+i, e))
+			continue
+		}
+		lns = append(lns, ln)
+	}
+	return lns, err
+}
+
+func inheritOne(f *os.File) (*net.UnixListener, error) {
+	switch listens, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); {
+	case err != nil:
+		return nil, fmt.Errorf("it is no socket: %w", err)
+	case listens == 0:
+		return nil, errors.New("it does not listen (Accept=yes hands over connections; leave that out)")
+	}
+	ln, err := net.FileListener(f) // with a descriptor of its own
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Close(); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
+	if u, ok := ln.(*net.UnixListener); ok && ln.Addr().Network() == "unix" && strings.HasPrefix(ln.Addr().String(), "/") {
+		return u, nil
+	}
+	return nil, errors.Join(fmt.Errorf("it is %s %s, and only Unix stream sockets with a path are", ln.Addr().Network(), ln.Addr()), ln.Close())
+}

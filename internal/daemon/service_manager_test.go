@@ -1,0 +1,100 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+// pulse is a sidecar that goes on, or does not.
+type pulse struct{ alive, answers func(context.Context) error }
+
+var pulseWell = pulse{well, well}
+
+// asking has the pulse of the moment.
+type asking func() *pulse
+
+func (a asking) Alive(ctx context.Context) error   { return a().alive(ctx) }
+func (a asking) Answers(ctx context.Context) error { return a().answers(ctx) }
+
+func well(context.Context) error { return nil }
+
+func hangs(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// TestWatchdogIsFedByChecks: a sidecar of which any part hangs gives no sign of life, asks
+// itself again in the time that is left, and gives them again when it goes on.
+func TestWatchdogIsFedByChecks(t *testing.T) {
+	for name, stuck := range map[string]*pulse{"parts": {hangs, well}, "sockets": {well, hangs}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex // of asked, said and now
+				var asked, said int
+				now := &pulseWell
+				turn := func(p *pulse) {
+					mu.Lock()
+					defer mu.Unlock()
+					now, asked, said = p, 0, 0
+				}
+				look := func() *pulse {
+					mu.Lock()
+					defer mu.Unlock()
+					asked++
+					return now
+				}
+				counts := func() (int, int) {
+					synctest.Wait()
+					mu.Lock()
+					defer mu.Unlock()
+					return asked, said
+				}
+				log := new(lockedBuffer)
+				m := &manager{log: slog.New(slog.NewTextHandler(log, nil)), watchdog: 30 * time.Second}
+				m.send = func(message string) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if message != daemon.SdNotifyWatchdog {
+						t.Errorf("the manager is told %q", message)
+					}
+					said++
+					return nil
+				}
+				ran, ended := make(chan struct{}), make(chan struct{})
+				go func() {
+					defer close(ended)
+					m.beat(ran, asking(look))
+				}()
+				time.Sleep(5*time.Minute + time.Second)
+				if _, said := counts(); said != 20 {
+					t.Errorf("%d signs of life in 5 minutes, want one each 15 s", said)
+				}
+				turn(stuck)
+				time.Sleep(29 * time.Second) // by then it is killed
+				if asked, said := counts(); said != 0 || asked < 2 || !strings.Contains(log.String(), "does not go on") {
+					t.Errorf("stuck: %d signs of life, asked %d times; the log: %s", said, asked, log)
+				}
+				turn(&pulseWell)
+				time.Sleep(15 * time.Second)
+				if _, said := counts(); said == 0 {
+					t.Error("it goes on, and gives no sign of life")
+				}
+				turn(stuck)
+				m.stopping.Store(true)
+				time.Sleep(time.Minute)
+				if _, said := counts(); said < 2 {
+					t.Errorf("while it stops: %d signs of life in a minute", said)
+				}
+				close(ran)
+				<-ended
+			})
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package databases
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/engines"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// openDatabase opens one database of the config: to serve it, or to look at it alone.
+func OpenEngine(ctx context.Context, c *config.Config, name string, look bool, log *slog.Logger) (adopted.Adopter, error) {
+	d := c.Databases[name]
+	u, err := engines.ParseURL(d.URL)
+	if err != nil {
+		return nil, &config.Error{Err: err}
+	}
+	if u.File && !look {
+		if err := config.MakeDir(filepath.Dir(u.At), 0o700, "the database's directory",
+			"name another place with --database sqlite:PATH or QSIDECAR_DATABASE"); err != nil {
+			return nil, err
+		}
+	}
+	password, err := d.ReadPassword()
+	if err != nil {
+		return nil, err
+	}
+	if u.NoSchemas && d.Schema != config.DefaultSchema {
+		return nil, config.Errorf("the database's schema: MySQL and MariaDB have none, the tables go into the database that the url names: leave it out")
+	}
+	return u.Open(ctx, engines.Options{
+		Password: password, Schema: d.Schema, MaxConnections: d.MaxConnections, Notify: bool(d.Notify),
+		MaxPayload: int64(protocol.NewLimits(int(c.MaxFrame)).MaxPayload), ReadOnly: look, Log: log,
+	})
+}
+
+// openAll opens every database of a config. Where one fails, the others are closed again.
+func OpenAll(ctx context.Context, c *config.Config, log *slog.Logger) (map[string]backends.Backend, error) {
+	open := make(map[string]backends.Backend)
+	var errs error
+	for name := range c.Databases {
+		b, err := Open(ctx, c, name, log)
+		if err != nil {
+			errs = errors.Join(errs, c.ErrorIn(name, err))
+			continue
+		}
+		open[name] = b
+	}
+	if errs != nil {
+		return nil, errors.Join(errs, CloseAll(open))
+	}
+	return open, nil
+}
+
+// opener is openAdopted, or what a test has in its place.
+type Opener func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error)
+
+// openAdopted opens one database of the config with the adopted tables that the config has in it.
+func Open(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
+	b, err := OpenEngine(ctx, c, name, false, log)
+	if err != nil {
+		return nil, err
+	}
+	with, err := adopt(ctx, c, name, b, log)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return with, nil
+}
+
+func CloseAll(open map[string]backends.Backend) (err error) {
+	for name, b := range open {
+		if e := b.Close(); e != nil {
+			err = errors.Join(err, fmt.Errorf("closing the database %s: %w", name, e))
+		}
+	}
+	return err
+}
+
+// adopt has the queues of the config that live in adopted tables of the database
+// do so: all of them, or it is an error that has all that does not fit.
+func adopt(ctx context.Context, c *config.Config, database string, engine adopted.Adopter, log *slog.Logger) (backends.Backend, error) {
+	tables := c.AdoptedTables(database)
+	if len(tables) == 0 {
+		return engine, nil
+	}
+	store, wrong, err := adopted.Look(ctx, engine, tables)
+	if err != nil {
+		return nil, err
+	}
+	if len(wrong) > 0 {
+		var all error
+		for _, m := range wrong {
+			all = errors.Join(all, m)
+		}
+		return nil, &config.Error{Err: fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
+	}
+	store.SetMaxHeld(c.Databases[database].MaxHeld)
+	for _, f := range store.Advice() {
+		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Fix)
+	}
+	return store, nil
+}
+
+// lookAdopted is adopt for check: what does not fit is found, and the rest looked at.
+func ExamineAdopted(ctx context.Context, c *config.Config, database string, engine adopted.Adopter) (adopted.Adopter, []backends.Finding) {
+	var found backends.Findings
+	tables := c.AdoptedTables(database)
+	if len(tables) == 0 {
+		return engine, nil
+	}
+	store, wrong, err := adopted.Look(ctx, engine, tables)
+	if err != nil {
+		found.AddError("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
+		return engine, found
+	}
+	for _, m := range wrong {
+		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
+	}
+	return store, found
+}
+
+// Describe returns the engine, its version and the address of a database.
+func Describe(i backends.Info) string {
+	return fmt.Sprintf("%s %s at %s", i.Engine, i.Version, i.Address)
+}

@@ -1,0 +1,114 @@
+package engines
+
+import (
+	"errors"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// errAddress shows nothing of the address: what cannot be read may be the password.
+var errAddress = errors.New("the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; " +
+	"or leave the password out, and name a file that holds it (password_file)")
+
+var parameterName = regexp.MustCompile(`^[A-Za-z0-9_.%+ -]*$`)
+
+// checkAddress wants a server's URL in which it is certain what is a password: the
+// drivers' errors on others show parts of it.
+func CheckAddress(s string) error {
+	_, rest, ok := strings.Cut(s, "://")
+	if !ok || strings.Contains(rest, "#") {
+		return errAddress
+	}
+	authority, tail := rest, ""
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		authority, tail = rest[:i], rest[i:]
+	}
+	hosts := authority
+	if i := strings.LastIndex(authority, "@"); i >= 0 {
+		hosts = authority[i+1:]
+		if _, err := url.PathUnescape(authority[:i]); err != nil {
+			return errAddress
+		}
+	}
+	for host := range strings.SplitSeq(hosts, ",") { // PostgreSQL takes several
+		if i := strings.LastIndex(host, ":"); i > strings.LastIndex(host, "]") && host[i+1:] != "" {
+			if _, err := strconv.ParseUint(host[i+1:], 10, 16); err != nil {
+				return errAddress
+			}
+		}
+	}
+	path, query, _ := strings.Cut(tail, "?")
+	if _, err := url.PathUnescape(path); err != nil || strings.Contains(path, "@") {
+		return errAddress
+	}
+	for piece := range strings.SplitSeq(query, "&") {
+		key, value, _ := strings.Cut(piece, "=")
+		_, err := url.QueryUnescape(value)
+		if _, e := url.QueryUnescape(key); e != nil || err != nil || !parameterName.MatchString(key) {
+			return errAddress
+		}
+	}
+	return nil
+}
+
+var passwordInURL = regexp.MustCompile(`^[A-Za-z0-9+.-]+://[^/?#]*:[^/?#]*@`)
+
+// hasPassword reports whether a database's address holds a password, or may.
+func HasPassword(s string) bool {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok || scheme == "sqlite" {
+		return false // no URL that a server takes
+	}
+	if passwordInURL.MatchString(s) || CheckAddress(s) != nil && strings.ContainsAny(rest, ":@") {
+		return true
+	}
+	_, query, _ := strings.Cut(rest, "?")
+	for piece := range strings.SplitSeq(query, "&") {
+		key, _, _ := strings.Cut(piece, "=")
+		key, err := url.QueryUnescape(key)
+		if err != nil || isSecret(key) {
+			return true
+		}
+	}
+	return false
+}
+
+// surelyHasPassword reports whether a password is where one is expected. Of an address that
+// cannot be read ParseURL says what is wrong.
+func HasCertainPassword(s string) bool {
+	return passwordInURL.MatchString(s) || HasPassword(s) && CheckAddress(s) == nil
+}
+
+// isSecret reports whether what has that name is a password.
+func isSecret(name string) bool {
+	return slices.Contains([]string{"password", "passwd", "pwd", "sslpassword"}, strings.ToLower(name))
+}
+
+// withoutPassword is a URL as it may stand in a file. had: it had one.
+func WithoutPassword(at string) (clean string, had bool) {
+	if !HasPassword(at) {
+		return at, false
+	}
+	scheme, rest, _ := strings.Cut(at, "://")
+	authority, tail := rest, ""
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		authority, tail = rest[:i], rest[i:]
+	}
+	if i := strings.LastIndex(authority, "@"); i >= 0 {
+		user, _, _ := strings.Cut(authority[:i], ":")
+		authority = user + authority[i:]
+	}
+	path, query, _ := strings.Cut(tail, "?")
+	pieces := slices.DeleteFunc(strings.Split(query, "&"), func(piece string) bool {
+		key, _, _ := strings.Cut(piece, "=")
+		key, err := url.QueryUnescape(key)
+		return err != nil || isSecret(key)
+	})
+	if query = strings.Join(pieces, "&"); query != "" {
+		query = "?" + query
+	}
+	return scheme + "://" + authority + path + query, true
+}

@@ -1,0 +1,87 @@
+package logging
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"sync/atomic"
+)
+
+// Log is a log whose level and form can change, for all loggers that were made of it.
+type Log struct {
+	*slog.Logger
+	level slog.LevelVar
+	json  atomic.Bool
+	flood flood
+	root  *logHandler // without attributes
+	out   io.Writer
+}
+
+// New makes a log that writes to w.
+func New(w io.Writer, level slog.Level, json bool) *Log {
+	l := new(Log)
+	l.Set(level, json)
+	o := &slog.HandlerOptions{Level: &l.level}
+	out := newLogWriter(w, func(lines int) []byte {
+		var line bytes.Buffer
+		var h slog.Handler = slog.NewTextHandler(&line, o)
+		if l.json.Load() {
+			h = slog.NewJSONHandler(&line, o)
+		}
+		log := slog.New(h)
+		log.Error("lines of the log were dropped: nobody read them", "lines", lines)
+		return line.Bytes()
+	})
+	l.out = out
+	l.root = &logHandler{l, slog.NewTextHandler(out, o), slog.NewJSONHandler(out, o)}
+	l.Logger = slog.New(l.root)
+	return l
+}
+
+// Set changes the level and the form.
+func (l *Log) Set(level slog.Level, json bool) {
+	l.level.Set(level)
+	l.json.Store(json)
+}
+
+// Writer is what the log writes to; it never blocks for long.
+func (l *Log) Writer() io.Writer { return l.out }
+
+// Flush writes what the log has to say before the program ends.
+func (l *Log) Flush() { l.flood.flush(summing(l.root.now())) }
+
+// logHandler writes each line in the form of the moment, unless there are too many of its
+// kind (see flood).
+type logHandler struct {
+	settings   *Log
+	text, json slog.Handler // with the same attributes and groups
+}
+
+func (h *logHandler) now() slog.Handler {
+	if h.settings.json.Load() {
+		return h.json
+	}
+	return h.text
+}
+
+// Enabled implements slog.Handler.
+func (h *logHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.now().Enabled(ctx, l) }
+
+// Handle implements slog.Handler.
+func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
+	if !h.settings.flood.passes(&r, func(sum slog.Record) { summing(h.settings.root.now())(sum) }) {
+		return nil
+	}
+	return h.now().Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &logHandler{h.settings, h.text.WithAttrs(attrs), h.json.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (h *logHandler) WithGroup(name string) slog.Handler {
+	return &logHandler{h.settings, h.text.WithGroup(name), h.json.WithGroup(name)}
+}

@@ -1,0 +1,45 @@
+package logging
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// gated is a reader of stderr that stands still until it is opened.
+type gated struct {
+	open chan struct{}
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (g *gated) Write(p []byte) (int, error) {
+	<-g.open
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.Write(p)
+}
+
+// TestLogWithoutReader: whoever logs goes on, and so does the program's end, while nobody reads
+// stderr. Lines that are dropped are counted in the log.
+func TestLogWithoutReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gated{open: make(chan struct{})}
+		log := New(g, slog.LevelInfo, false)
+		for i := range 100 {
+			log.Info(fmt.Sprint("more ", i))
+		}
+		log.Flush()
+		close(g.open)
+		synctest.Wait()
+		log.Info("again")
+		text := g.text.String()
+		if !strings.Contains(text, "msg=again") || !strings.Contains(text, "lines=99") || strings.Count(text, "\n") != 3 {
+			t.Errorf("the log has: %s", text)
+		}
+	})
+}
