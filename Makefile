@@ -59,11 +59,12 @@ flaky-touched: ## the same for the tests that differ from a commit (BASE=HEAD~1 
 cover: ## statement coverage of each package by a suite (SUITE=test)
 	@exec $(GO) run ./scripts/suite -suite $(SUITE) cover
 
-lint: ## gofmt, golangci-lint (go vet is in it) in each module, actionlint and shellcheck
+lint: ## gofmt, golangci-lint (go vet is in it) in each module, vale, actionlint and shellcheck
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }
-	@scripts/need.sh shellcheck
+	@scripts/need.sh cc shellcheck
 	shellcheck $$(git ls-files '*.sh' .ci/run)
 	$(GO) tool -modfile=tools/go.mod actionlint
+	$(GO) run ./scripts/prose
 	$(GO) tool -modfile=tools/lint/go.mod golangci-lint run ./...
 	cd bench && $(GO) tool -modfile=../tools/lint/go.mod golangci-lint run ./...
 	cd deploy && $(GO) tool -modfile=../tools/lint/go.mod golangci-lint run ./...
