@@ -28,7 +28,7 @@ const (
 	pendingFile = ".vale/pending.txt"
 	header      = `# Errors of the style in .vale/styles that are still to be rewritten: "prose" are Markdown and comments,
 # which scripts/prose counts, "texts" are strings and the comments of SQL and shell, which a test in
-# internal/testrules counts. The figures may only shrink.
+# internal/testrules counts. The figures can only shrink.
 `
 )
 
