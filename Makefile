@@ -1,8 +1,8 @@
-# Everything a person or the CI runs. `make` alone lists it.
+# All commands for people and for CI. `make` alone lists them.
 .DEFAULT_GOAL := help
 GO ?= go
 
-# The name that deploy/compose and deploy/kubernetes ask for.
+# The image name in deploy/compose and deploy/kubernetes.
 IMAGE ?= qsidecar/qsidecar:1.0.0
 
 SUITE ?= test
@@ -31,52 +31,53 @@ image: build ## build the container image with buildah, and print its size (IMAG
 	@GO="$(GO)" deploy/image/build.sh bin/qsidecar $(IMAGE)
 	@buildah images $(IMAGE)
 
-release: ## what a release is made of, in dist/: archives, packages, checksums
+release: ## build the files of a release in dist/: archives, packages, checksums
 	@GO="$(GO)" scripts/release.sh
 
-clean: ## remove what was built
+clean: ## remove bin and dist
 	rm -rf bin dist
 
 ##@ To check it
 
-check: ## everything else that CI runs: race detector, lint, all servers, crashes, packages (25 minutes)
+check: ## run everything else that CI runs: race detector, lint, all servers, crashes, packages (25 minutes)
 	@exec $(GO) run ./scripts/suite check
 
-test-postgres: ## one engine's tests; also test-mysql, -mariadb, -sqlite, -sqlserver, -memory
+test-postgres: ## run one engine's tests; also test-mysql, -mariadb, -sqlite, -sqlserver, -memory
 $(ENGINES:%=test-%): test-%:
 	@exec $(GO) run ./scripts/suite -engine $* engine
 
-soak: ## crash and network runs at full size with random seeds (TIME=1h, SEED=n replays a run)
+soak: ## run crash and network tests at full size with random seeds (TIME=1h, SEED=n replays a run)
 	@exec $(GO) run ./scripts/suite $(if $(TIME),-time $(TIME)) $(if $(SEED),-seed $(SEED)) soak
 
-# value: a regular expression has a $.
+# $(value) because a regular expression can have a $.
 flaky: ## run a suite N times in random order beside LOAD busy processes (N=10 SUITE=test LOAD=2 RUN=regexp)
 	@exec $(GO) run ./scripts/suite -suite $(SUITE) -n $(or $(N),10) -load $(or $(LOAD),2) $(if $(value RUN),-run '$(value RUN)') flaky
 
-flaky-touched: ## the same for the tests that differ from a commit (BASE=HEAD~1 N=3)
+flaky-touched: ## do the same for the tests that differ from a commit (BASE=HEAD~1 N=3)
 	@exec $(GO) run ./scripts/suite -base $(or $(BASE),HEAD~1) -n $(or $(N),3) $(if $(TIME),-time $(TIME)) touched
 
-cover: ## statement coverage of each package by a suite (SUITE=test)
+cover: ## print the statement coverage of each package by a suite (SUITE=test)
 	@exec $(GO) run ./scripts/suite -suite $(SUITE) cover
 
-lint: ## gofmt, golangci-lint (go vet is in it) in each module, actionlint and shellcheck
+lint: ## run gofmt, golangci-lint (with go vet) in each module, vale, actionlint and shellcheck
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }
-	@scripts/need.sh shellcheck
+	@scripts/need.sh cc shellcheck
 	shellcheck $$(git ls-files '*.sh' .ci/run)
 	$(GO) tool -modfile=tools/go.mod actionlint
+	$(GO) run ./scripts/prose
 	$(GO) tool -modfile=tools/lint/go.mod golangci-lint run ./...
 	cd bench && $(GO) tool -modfile=../tools/lint/go.mod golangci-lint run ./...
 	cd deploy && $(GO) tool -modfile=../tools/lint/go.mod golangci-lint run ./...
 
-audit: ## known vulnerabilities, by govulncheck (asks vuln.go.dev; GitHub's workflow runs it)
+audit: ## search for known vulnerabilities with govulncheck (uses vuln.go.dev; GitHub's workflow runs it)
 	@GO="$(GO)" scripts/audit.sh $(ARGS)
 
-fuzz: ## every fuzz target, 30 s each (FUZZTIME=5m for longer)
+fuzz: ## run every fuzz target, 30 s each (FUZZTIME=5m for longer)
 	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
 
 ##@ To measure it
 
-bench: build ## what the program reaches beside direct SQL (some minutes; ARGS="-engine postgres", see bench/README.md)
+bench: build ## compare the program with direct SQL (some minutes; ARGS="-engine postgres", see bench/README.md)
 	@scripts/need.sh python3 venv ruby npm debs
 	@cd bench && $(GO) build -o ../bin/bench .
 	@exec ./bin/bench -bin bin/qsidecar $(ARGS)

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Asks the Go vulnerability database (vuln.go.dev) whether a known vulnerability can be
-# reached in any module here. Not in tools/: those read this repository's files alone.
-# It fails where one is found, and where the database could not be asked.
+# Checks with the Go vulnerability database (vuln.go.dev) whether the code of any module here
+# reaches a known vulnerability. It skips tools/, which reads only this repository's files. It
+# fails if it finds one, and if the database isn't reachable.
 #
-#   scripts/audit.sh [OPTIONS OF govulncheck]      as -show verbose, -db file:///a/copy
+#   scripts/audit.sh [OPTIONS OF govulncheck]      for example -show verbose, -db file:///a/copy
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 govulncheck=$("${GO:-go}" tool -modfile=tools/go.mod -n govulncheck) || exit 1

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the static program: the one place that says how. GOOS and GOARCH choose
-# another machine's; the version is git's (a tag, or time and commit) unless
-# QSIDECAR_VERSION says one, for a source without its repository.
+# Builds the static program. All other builds use this script. GOOS and GOARCH select another
+# machine. The version is git's (a tag, or time and commit). For a source without its
+# repository set QSIDECAR_VERSION.
 #
 #   scripts/build.sh [FILE]        FILE is absolute or below the repository; default bin/qsidecar
 set -eu

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Makes the Debian package of a release's folder (what scripts/release.sh archives), into OUT:
-# the same folder and SOURCE_DATE_EPOCH give the same bytes.
+# Builds the Debian package of a release's folder (the one that scripts/release.sh archives)
+# in OUT. The same folder and SOURCE_DATE_EPOCH give the same bytes.
 #
 #   scripts/deb.sh FOLDER ARCH VERSION OUT        ARCH: amd64, arm64
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 from=$(realpath "$1") out=$(realpath "$4")
-# As Debian sorts it: 1.3.0-rc.1 is 1.3.0~rc.1, which comes before 1.3.0. A further hyphen
-# would begin the revision of a package that is not made by its program's authors.
+# Debian sorts 1.3.0~rc.1 before 1.3.0, so 1.3.0-rc.1 becomes 1.3.0~rc.1. A further hyphen
+# would start the revision of a package, which a package by the program's authors doesn't have.
 version=${3/-/\~}
 export DEB_ARCH=$2 DEB_VERSION=${version//-/.} SOURCE_DATE_EPOCH
 nfpm=$("${GO:-go}" tool -modfile=tools/go.mod -n nfpm)

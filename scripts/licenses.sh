@@ -1,10 +1,10 @@
 #!/bin/bash
-# Prints the licences of all that is linked into the program, which ask to be handed on with it.
+# Prints the licences of all modules that are linked into the program. They must go with it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 go=${GO:-go}
 
-# print NAME FOLDER: the licence files in the folder; none is an error.
+# print NAME FOLDER: the licence files in the folder. A folder without one is an error.
 print() {
 	local file found=
 	for file in "$2"/*; do

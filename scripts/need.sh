@@ -8,7 +8,7 @@ set -eu
 list=
 if [ "${1:-}" = --list ]; then list=1; shift; fi
 
-# missing TOOL: whether it is not here in the form the tests use.
+# missing TOOL: whether this machine lacks it in the form that the tests use.
 missing() {
 	case $1 in
 	cc) # the race detector is C: a compiler and the C library's headers
@@ -32,10 +32,10 @@ missing() {
 		! { command -v systemd-nspawn && command -v nsenter && test -x /usr/sbin/debootstrap; } >/dev/null ;;
 	shellcheck) ! command -v shellcheck >/dev/null ;;
 	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
-	debs) # of no use where servers are named that run already
+	debs) # not needed if the environment names running servers
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: it knows cc, nc, mandoc, python3, venv, ruby, socat, perl, php, cobol, strace, npm, mount, buildah, bwrap, machine, shellcheck, pgbouncer and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, socat, perl, php, cobol, strace, npm, mount, buildah, bwrap, machine, shellcheck, pgbouncer and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -86,10 +86,10 @@ install() {
 	# shellcheck disable=SC2086 # a list of names
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $want >"$log" 2>&1
 }
-# A package list that is there may do; one that is old or missing is fetched.
+# Try the existing package list first. If it is old or missing, fetch it.
 install || { $sudo apt-get update -qq >"$log" 2>&1 && install; } || {
 	cat "$log" >&2
-	echo "apt-get could not install$want; its words are above" >&2
+	echo "apt-get could not install$want; its output is above" >&2
 	exit 1
 }
 for tool in "$@"; do

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Copies the pages, and the files for users that they link to, into a folder, each at its
-# place in the repository, so that their links work there.
+# Copies the pages, and the files for users that they link to, into a folder. Each keeps its
+# path in the repository, so that the links work.
 #
 #   scripts/pages.sh FOLDER
 set -euo pipefail

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Builds what a release is made of into dist/: for each system an archive with the
-# static program, its manual pages, shell completions, the pages with what they link to
-# (config example, systemd units, …) and the licences of what is linked in; for Linux a .deb too; and SHA256SUMS.
+# Builds the files of a release in dist/. For each system it builds an archive with the static
+# program, its manual pages, shell completions, the pages with the files that they link to
+# (config example, systemd units, …) and the licences of the linked modules. For Linux it also
+# builds a .deb. At the end it writes SHA256SUMS.
 #
-# The same commit (and the same tags), built by the same Go, gives the same bytes,
-# whoever builds it, wherever and whenever. The version is git's; that of a changed
-# source ends in "+dirty".
+# The same commit (and the same tags), built by the same Go, gives the same bytes on any
+# machine at any time. The version is git's. If the source is changed, it ends in "+dirty".
 #
 #   scripts/release.sh [SYSTEM/ARCH…]     default: linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 #   OUT=DIR scripts/release.sh            another folder than dist/; it is emptied first
@@ -16,8 +16,8 @@ out=$(realpath -m "${OUT:-dist}")
 targets=("$@")
 [ $# -gt 0 ] || targets=(linux/amd64 linux/arm64 darwin/amd64 darwin/arm64)
 
-# What must not depend on who builds: the locale (sorting), the zone, the modes that a
-# checkout got, and Go's settings.
+# The build must not depend on the locale (sorting), the zone, the modes of the checkout, and
+# Go's settings.
 export LC_ALL=C TZ=UTC GO="$go"
 umask 022
 export GOFLAGS="-mod=readonly -buildvcs=true" GOWORK=off GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0 GOENV=off
@@ -38,7 +38,7 @@ trap 'rm -rf "$work"' EXIT
 rm -rf "$out"
 mkdir -p "$out"
 
-# What is the same for all systems, made by the program itself.
+# These files are the same for all systems. The program itself prints them.
 host=$("$go" env GOHOSTOS)/$("$go" env GOHOSTARCH)
 scripts/build.sh "$work/qsidecar"
 version=$("$work/qsidecar" version --json | sed -E 's/.*"version":"([^"]*)".*/\1/')
@@ -55,7 +55,7 @@ done
 scripts/pages.sh "$common"
 scripts/licenses.sh >"$common/LICENSES.txt"
 
-# archive NAME: an archive of the folder NAME, with nothing in it that changes.
+# archive NAME: an archive of the folder NAME, without anything that changes between builds.
 archive() {
 	tar -C "$work" --sort=name --format=gnu --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
 		--mode='u=rwX,go=rX' -cf - "$1" | gzip -n >"$out/$1.tar.gz"

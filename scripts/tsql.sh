@@ -1,7 +1,7 @@
 #!/bin/sh
-# Checks the SQL Server backend's statements, which no server here can run: runs
-# testdata/tsql/check.py in a Python environment of its own in the cache folder, which
-# it makes where it is missing.
+# Checks the SQL Server backend's statements, because no server here can run them. It runs
+# testdata/tsql/check.py in its own Python environment in the cache folder. It creates a missing
+# environment.
 #
 #   scripts/tsql.sh            # the check
 #   scripts/tsql.sh adopted FILE  # the check of statements for adopted tables, which a test wrote there
@@ -13,7 +13,7 @@ cache=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/qsidecar-test}
 cache=${cache:-$PWD/.cache/servers}
 mkdir -p "$cache"
 home=$cache/tsql-$(cksum <$tsql/requirements.txt | cut -d' ' -f1)
-# One at a time makes it; what is there is there as a whole.
+# Only one process at a time creates it. An existing one is complete.
 exec 9>"$cache/tsql.lock"
 flock 9
 if ! [ -e "$home/made" ]; then

@@ -1,4 +1,4 @@
-// The tools of `make lint`, `make audit` and `make release`: apart, so that what they need is nothing the program needs.
+// The tools of `make lint`, `make audit` and `make release`. They have their own module, so that the program doesn't need their modules.
 module github.com/qsidecar/qsidecar/tools
 
 go 1.26.0

@@ -1,14 +1,14 @@
 # shellcheck shell=sh
-# A library for POSIX shells and bash over the qsidecar program: source it.
+# A library for POSIX shells and bash that uses the qsidecar program. Source it.
 #
 #	. /usr/local/lib/qsidecar.sh
 #
-# It needs `qsidecar` (QSIDECAR_BIN: another path of it) and a mounted /proc. README.md
-# beside it has an example of everything.
+# It needs `qsidecar` (QSIDECAR_BIN: another path of it) and a mounted /proc. README.md in
+# this folder has an example of each function.
 
 QSIDECAR_BIN=${QSIDECAR_BIN:-qsidecar}
 
-# The script that sources this, where it was started, and with which options.
+# The script that sources this, its working directory at the start, and its options.
 _qsidecar_directory=$PWD
 case $0 in
 /*) _qsidecar_script=$0 ;;
@@ -28,11 +28,11 @@ qsidecar_enqueue() { "$QSIDECAR_BIN" enqueue "$@"; }
 #
 # FUNCTION has the payload on stdin and the variables QSIDECAR_JOB, … (qsidecar work
 # --help). Its status settles the job: 0 done, 75 not now, any other failed, with the
-# end of its stderr. It runs in a shell of its own, which reads the script from its top
-# down to qsidecar_work, without the script's arguments: what stands there runs for each job.
+# end of its stderr. It runs in its own shell, which reads the script from the top down to
+# qsidecar_work, without the script's arguments. So the lines above run for each job.
 qsidecar_work() {
 	if [ "${_QSIDECAR_WORKS-}" = "$_qsidecar_script" ]; then # in the shell of a job
-		unset _QSIDECAR_WORKS # what the function starts may be this script again
+		unset _QSIDECAR_WORKS # the function can start this script again
 		while [ "$1" != -- ]; do shift; done
 		shift
 		"$@"
@@ -43,7 +43,7 @@ qsidecar_work() {
 		echo "qsidecar_work: a function runs in shells that read its script, and $0 is not the file of one" >&2
 		exit 2
 	fi
-	# What stands before -- stays, what follows goes: the script itself will say it again.
+	# Keep the arguments before --, and drop the others: the script itself passes them again.
 	_qsidecar_left=$# _qsidecar_after='' _qsidecar_function=''
 	while [ "$_qsidecar_left" -gt 0 ]; do
 		case $_qsidecar_after:$1 in
@@ -66,16 +66,16 @@ qsidecar_work() {
 	exec "$QSIDECAR_BIN" work "$@" ${_qsidecar_options:+"-$_qsidecar_options"} "$_qsidecar_script"
 }
 
-# qsidecar_claim QUEUE… [FLAG…] takes a job, for scripts that are no loop: the job is this script's
-# for --lease (5m), and its lease, payload and so on are in QSIDECAR_LEASE,
-# QSIDECAR_PAYLOAD, … Its status is 3 when there is no job.
+# qsidecar_claim QUEUE… [FLAG…] claims a job, for scripts without a loop. The lease lasts for
+# --lease (5m). QSIDECAR_LEASE, QSIDECAR_PAYLOAD, … have the lease, the payload and so on. Its
+# status is 3 if no job is ready.
 qsidecar_claim() {
 	_qsidecar_job=$("$QSIDECAR_BIN" claim --env "$@") || return
 	eval "$_qsidecar_job"
 }
 
-# qsidecar_payload prints the payload of the job that was claimed: all of its bytes,
-# also those that no variable holds.
+# qsidecar_payload prints the payload of the claimed job: all of its bytes, also those that a
+# variable can't hold.
 qsidecar_payload() {
 	if [ -n "$QSIDECAR_PAYLOAD_B64" ]; then
 		printf %s "$QSIDECAR_PAYLOAD_B64" | base64 -d
@@ -84,8 +84,8 @@ qsidecar_payload() {
 	fi
 }
 
-# qsidecar_ack, qsidecar_nack and qsidecar_extend [FLAG…] settle or renew the job
-# that was claimed. Their status is 4 when its lease was lost.
+# qsidecar_ack, qsidecar_nack and qsidecar_extend [FLAG…] settle the claimed job or renew its
+# lease. Their status is 4 if the lease is lost.
 qsidecar_ack() { "$QSIDECAR_BIN" ack "$QSIDECAR_LEASE" "$@" >/dev/null; }
 qsidecar_nack() { "$QSIDECAR_BIN" nack "$QSIDECAR_LEASE" "$@" >/dev/null; }
 qsidecar_extend() { "$QSIDECAR_BIN" extend "$QSIDECAR_LEASE" "$@" >/dev/null; }

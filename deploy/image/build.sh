@@ -1,12 +1,12 @@
 #!/bin/sh
-# Builds the image of a static binary, without a container engine and without fetching any
-# other image: the same binary, version and date give the same image, bit for bit.
+# Builds the image of a static binary, without a container engine and without downloading
+# another image. The same binary, version and date give the same image, bit for bit.
 #
 #   deploy/image/build.sh bin/qsidecar qsidecar/qsidecar:1.0.0
 #
-# VERSION and REVISION go into its labels (default: the tag's, and git's), SOURCE_DATE_EPOCH
-# into its dates (default: the commit's). PLATFORM (as linux/arm64; default: this machine's)
-# is that of the binary. BUILDAH is the command, with options (default: buildah).
+# VERSION and REVISION are in its labels (default: the tag's, and git's), SOURCE_DATE_EPOCH
+# in its dates (default: the commit's). PLATFORM (for example linux/arm64; default: this
+# machine's) is the binary's. BUILDAH is the command, with options (default: buildah).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$1 tag=$2
@@ -14,7 +14,7 @@ binary=$1 tag=$2
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
 root=$context/root volumes=$context/volumes
-# Every mode is told, whatever this user's umask.
+# Set every mode, whatever this user's umask.
 install -d -m 0755 "$root" "$root/etc" "$root/etc/ssl" "$root/etc/ssl/certs" "$root/usr" "$root/usr/bin" "$root/usr/share" \
 	"$root/usr/share/doc" "$root/usr/share/doc/qsidecar" \
 	"$root/run" "$root/var" "$root/var/lib" "$volumes" "$volumes/run" "$volumes/var" "$volumes/var/lib" "$volumes/run/qsidecar"

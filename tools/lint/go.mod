@@ -1,4 +1,4 @@
-// golangci-lint, which `make lint` builds and runs: in a module of its own, for what it needs is much.
+// golangci-lint, which `make lint` builds and runs. It has its own module, because it needs many others.
 module github.com/qsidecar/qsidecar/tools/lint
 
 go 1.26.0

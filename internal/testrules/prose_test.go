@@ -1,0 +1,264 @@
+package testrules
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+// A pattern is one file of .vale/styles/Plain, as vale reads it.
+type pattern struct {
+	Extends    string   `yaml:"extends"`
+	Message    string   `yaml:"message"`
+	Level      string   `yaml:"level"`
+	Scope      string   `yaml:"scope"`
+	IgnoreCase bool     `yaml:"ignorecase"`
+	Tokens     []string `yaml:"tokens"`
+	Exceptions []string `yaml:"exceptions"`
+	Max        int      `yaml:"max"`
+	Token      string   `yaml:"token"`
+
+	match, except *regexp.Regexp
+}
+
+// readPatterns compiles the patterns in the way that vale does.
+func readPatterns(t *testing.T) []pattern {
+	t.Helper()
+	files, err := filepath.Glob("../../.vale/styles/Plain/*.yml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no patterns in .vale/styles/Plain: %v", err)
+	}
+	var patterns []pattern
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p pattern
+		if err := yaml.UnmarshalWithOptions(b, &p, yaml.Strict()); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if p.Extends != "existence" {
+			continue
+		}
+		flags := "(?m)"
+		if p.IgnoreCase {
+			flags = "(?mi)"
+		}
+		p.match = regexp.MustCompile(flags + `\b(?:` + strings.Join(p.Tokens, "|") + `)\b`)
+		if len(p.Exceptions) > 0 {
+			p.except = regexp.MustCompile(`(?i)\b(?:` + strings.Join(p.Exceptions, "|") + `)\b`)
+		}
+		patterns = append(patterns, p)
+	}
+	return patterns
+}
+
+// find returns the pattern's messages for a text.
+func (p *pattern) find(text string) (messages []string) {
+	var allowed [][]int
+	if p.except != nil {
+		allowed = p.except.FindAllStringIndex(text, -1)
+	}
+	for _, at := range p.match.FindAllStringIndex(text, -1) {
+		if !slices.ContainsFunc(allowed, func(a []int) bool { return a[0] <= at[0] && at[1] <= a[1] }) {
+			messages = append(messages, strings.ReplaceAll(p.Message, "%s", text[at[0]:at[1]]))
+		}
+	}
+	return messages
+}
+
+// Parts of a text that are code or quotations.
+var (
+	codeSpan = regexp.MustCompile("`[^`\n]*`")
+	keyword  = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|EXEC|GRANT|BEGIN|WHERE|SET|FROM|AS|AND|OR|ON|IF)\b`)
+)
+
+// TestProse holds the texts that the program prints (errors, log messages, help) and the
+// comments of SQL and shell to the patterns of .vale/styles. vale reads the other comments
+// and Markdown. .vale/pending.txt allows the errors that are still to be rewritten.
+func TestProse(t *testing.T) {
+	patterns := readPatterns(t)
+	found := map[string][]string{} // top directory -> errors
+	check := func(rel string, line int, text string) {
+		top, _, below := strings.Cut(rel, "/")
+		if !below {
+			top = "."
+		}
+		text = codeSpan.ReplaceAllString(text, "X")
+		for i := range patterns {
+			for _, message := range patterns[i].find(text) {
+				found[top] = append(found[top], fmt.Sprintf("%s:%d: %s", rel, line, message))
+			}
+		}
+	}
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel := filepath.ToSlash(strings.TrimPrefix(path, root+string(filepath.Separator)))
+		if d.IsDir() {
+			if strings.HasPrefix(d.Name(), ".") && path != root || slices.Contains([]string{"bin", "dist", "golden", "node_modules"}, d.Name()) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		switch {
+		case strings.HasSuffix(rel, ".go") && !isTestCode(rel):
+			return checkLiterals(path, func(line int, text string) { check(rel, line, text) })
+		case strings.HasSuffix(rel, ".sql"):
+			return checkComments(path, "--", func(line int, text string) { check(rel, line, text) })
+		case strings.HasSuffix(rel, ".sh"), d.Name() == "Makefile", d.Name() == "Containerfile", strings.HasPrefix(rel, "deploy/debian/"), strings.HasSuffix(rel, ".service"):
+			return checkComments(path, "#", func(line int, text string) { check(rel, line, text) })
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pending := readPending(t)
+	for _, dir := range slices.Sorted(maps.Keys(found)) {
+		if len(found[dir]) > pending[dir] {
+			t.Errorf("%s: %d errors, .vale/pending.txt allows %d:\n%s", dir, len(found[dir]), pending[dir], strings.Join(found[dir], "\n"))
+		}
+	}
+	for dir, n := range pending {
+		if n > len(found[dir]) {
+			t.Logf("%s has %d errors left: write this figure into .vale/pending.txt", dir, len(found[dir]))
+		}
+	}
+}
+
+// readPending returns the lines "texts DIRECTORY ERRORS" of .vale/pending.txt.
+func readPending(t *testing.T) map[string]int {
+	t.Helper()
+	b, err := os.ReadFile("../../.vale/pending.txt")
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	pending := map[string]int{}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "texts" {
+			n, err := strconv.Atoi(f[2])
+			if err != nil {
+				t.Errorf(".vale/pending.txt: %q: %v", line, err)
+			}
+			pending[f[1]] = n
+		}
+	}
+	return pending
+}
+
+// checkLiterals calls check with each string of a Go file that is prose. Parts that + joins are one text.
+func checkLiterals(path string, check func(line int, text string)) error {
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		e, ok := n.(ast.Expr)
+		if !ok {
+			return true
+		}
+		switch e.(type) {
+		case *ast.BasicLit, *ast.BinaryExpr:
+		default:
+			return true
+		}
+		text, ok := joined(e)
+		if !ok {
+			return true
+		}
+		if isProse(text) {
+			check(fset.Position(e.Pos()).Line, text)
+		}
+		return false
+	})
+	return nil
+}
+
+// joined returns the text of a string literal, or of literals and other operands joined by +.
+func joined(e ast.Expr) (text string, ok bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind != token.STRING {
+			return "", false
+		}
+		s, err := strconv.Unquote(e.Value)
+		return s, err == nil
+	case *ast.BinaryExpr:
+		if e.Op != token.ADD {
+			return "", false
+		}
+		left, okLeft := joined(e.X)
+		right, okRight := joined(e.Y)
+		if !okLeft && !okRight {
+			return "", false
+		}
+		if !okLeft {
+			left = "X"
+		}
+		if !okRight {
+			right = "X"
+		}
+		return left + right, true
+	}
+	return "", false
+}
+
+// isProse reports whether a string is a sentence or a part of one, and no SQL.
+func isProse(text string) bool {
+	return strings.Count(strings.TrimSpace(text), " ") >= 2 && len(keyword.FindAllString(text, 3)) < 3
+}
+
+// checkComments calls check with each run of comment lines of a script or of SQL.
+func checkComments(path, mark string, check func(line int, text string)) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var run bytes.Buffer
+	start := 0
+	flush := func() {
+		if run.Len() > 0 {
+			check(start, run.String())
+		}
+		run.Reset()
+	}
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		n++
+		line = strings.TrimSpace(line)
+		if _, comment, ok := strings.Cut(line, " "+mark+" "); ok && !strings.HasPrefix(line, mark) {
+			flush()
+			check(n, comment)
+			continue
+		}
+		comment, ok := strings.CutPrefix(line, mark)
+		if !ok || strings.HasPrefix(comment, "!") {
+			flush()
+			continue
+		}
+		if run.Len() == 0 {
+			start = n
+		}
+		run.WriteString(strings.TrimLeft(comment, mark[:1]) + "\n")
+	}
+	flush()
+	return nil
+}
