@@ -11,11 +11,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Silent checks that a server that takes the connection and says nothing is given up, after a time,
-// and as soon as nobody waits any more. Open opens a database at the address, and lets a
-// login take as long as login; 0: the engine's own limit.
-func Silent(t *testing.T, open func(ctx context.Context, address string, login time.Duration) error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes the connections, and nobody reads
+// CheckSilentServer checks the login at a server that accepts the connection and never answers. The
+// engine gives up after the login time limit, and at once if the context ends. open opens a
+// database at the address with a login time limit (0: the engine's own).
+func CheckSilentServer(t *testing.T, open func(ctx context.Context, address string, login time.Duration) error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts the connections, and no program reads
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,17 +27,17 @@ func Silent(t *testing.T, open func(ctx context.Context, address string, login t
 	ctx, cancel := context.WithCancelCause(t.Context())
 	opened := make(chan error, 1)
 	go func() { opened <- open(ctx, address, 0) }()
-	conn, err := ln.Accept() // the one before
+	conn, err := ln.Accept() // the connection of the first attempt
 	if err == nil {
 		defer conn.Close()
-		conn, err = ln.Accept() // this one: it waits for the server's word
+		conn, err = ln.Accept() // the connection of the second attempt, which waits for an answer
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	cancel(errors.New("nobody waits"))
+	cancel(errors.New("the caller gave up"))
 	if err := <-opened; !backends.IsUnreachable(err) {
-		t.Errorf("nobody waits for it any more: %v", err)
+		t.Errorf("after its context ended: %v", err)
 	}
 }

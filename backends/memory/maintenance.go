@@ -10,25 +10,25 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Beat implements backends.Backend.
-func (b *Backend) Heartbeat(ctx context.Context, beat backends.Heartbeat) (p backends.HeartbeatResult, err error) {
-	if err := b.fault("beat"); err != nil {
+// Heartbeat implements backends.Backend.
+func (b *Backend) Heartbeat(ctx context.Context, hb backends.Heartbeat) (p backends.HeartbeatResult, err error) {
+	if err := b.fault(); err != nil {
 		return p, err
 	}
 	err = b.do(ctx, func() error {
-		h := b.hosts[beat.Host]
-		if h == nil && beat.Kind == backends.HeartbeatJoin {
-			h = &host{}
-			b.hosts[beat.Host] = h
+		h := b.sidecars[hb.Host]
+		if h == nil && hb.Kind == backends.HeartbeatJoin {
+			h = &sidecar{}
+			b.sidecars[hb.Host] = h
 		}
-		leave := beat.Kind == backends.HeartbeatLeave // which may be said twice
+		leave := hb.Kind == backends.HeartbeatLeave // a sidecar can repeat its leave heartbeat
 		if p.Alive = h != nil && !h.dead && (!h.left || leave); p.Alive {
-			h.beats++
-			h.expires, h.left, h.reads, h.lease = b.now.Add(beat.Timeout), leave, beat.DepthLeader, beat.Timeout
+			h.heartbeats++
+			h.expires, h.left, h.depthLeader, h.timeout = b.now.Add(hb.Timeout), leave, hb.DepthLeader, hb.Timeout
 		}
-		for id, h := range b.hosts {
-			if id != beat.Host {
-				p.Peers = append(p.Peers, backends.Peer{Host: id, Heartbeats: h.beats, Expired: b.ended(h), Dead: h.dead, DepthLeader: h.reads})
+		for id, h := range b.sidecars {
+			if id != hb.Host {
+				p.Peers = append(p.Peers, backends.Peer{Host: id, Heartbeats: h.heartbeats, Expired: b.expired(h), Dead: h.dead, DepthLeader: h.depthLeader})
 			}
 		}
 		return nil
@@ -36,24 +36,24 @@ func (b *Backend) Heartbeat(ctx context.Context, beat backends.Heartbeat) (p bac
 	return p, err
 }
 
-// Held implements backends.Backend.
-func (b *Backend) ClaimedBy(ctx context.Context, h backends.Identity, after string, limit int) (held []backends.ClaimedJob, err error) {
-	if err := b.fault("held"); err != nil {
+// ClaimedBy implements backends.Backend.
+func (b *Backend) ClaimedBy(ctx context.Context, h backends.Identity, after string, limit int) (claimed []backends.ClaimedJob, err error) {
+	if err := b.fault(); err != nil {
 		return nil, err
 	}
 	err = b.do(ctx, func() error {
-		from, _ := strconv.ParseInt(after, 10, 64) // 0, the beginning, where after is none
+		from, _ := strconv.ParseInt(after, 10, 64) // 0, the start, if after is empty
 		for _, j := range b.sorted(limit, bySeq, func(j *job) bool {
 			return j.state == backends.StateClaimed && j.owner == h && j.seq > from
 		}) {
-			held = append(held, backends.ClaimedJob{Lease: backends.Lease{Job: j.id, Token: j.token}, Queue: j.Queue, Timed: j.lease > 0})
+			claimed = append(claimed, backends.ClaimedJob{Lease: backends.Lease{Job: j.id, Token: j.token}, Queue: j.Queue, Timed: j.lease > 0})
 		}
 		return nil
 	})
-	return held, err
+	return claimed, err
 }
 
-// sorted gives the first limit jobs that match, in the order of less.
+// sorted returns the first limit jobs that match, sorted by order and then by sequence number.
 func (b *Backend) sorted(limit int, order func(x, y *job) int, match func(*job) bool) (found []*job) {
 	for _, j := range b.jobs {
 		if match(j) {
@@ -69,14 +69,14 @@ func byRunAt(x, y *job) int    { return x.runAt.Compare(y.runAt) }
 func byClaimed(x, y *job) int  { return x.claimed.Compare(y.claimed) }
 func byFinished(x, y *job) int { return x.finished.Compare(y.finished) }
 
-// Sweep implements backends.Backend.
+// Maintain implements backends.Backend.
 func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backends.MaintenanceResult, err error) {
-	if err := b.fault("sweep"); err != nil {
+	if err := b.fault(); err != nil {
 		return r, err
 	}
 	r.Reaped = map[backends.Cause]int{}
 	err = b.do(ctx, func() error {
-		bite := func(order func(x, y *job) int, match func(*job) bool, f func(*job)) int {
+		each := func(order func(x, y *job) int, match func(*job) bool, f func(*job)) int {
 			found := b.sorted(s.Limit, order, match)
 			for _, j := range found {
 				f(j)
@@ -84,26 +84,26 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 			r.More = r.More || len(found) == s.Limit
 			return len(found)
 		}
-		over := func(at time.Time) bool { return !at.IsZero() && !at.After(b.now) }
+		past := func(at time.Time) bool { return !at.IsZero() && !at.After(b.now) }
 		reap := func(j *job, c backends.Cause) {
 			r.Reaped[c]++
-			b.meet(j, j.tried().AfterReap(c))
+			b.apply(j, j.counted().AfterReap(c))
 			r.Failed.Add(j.Queue, c, j.state == backends.StateDead)
 		}
-		r.Promoted = bite(byRunAt, func(j *job) bool {
-			return j.state == backends.StateScheduled && over(j.runAt)
+		r.Promoted = each(byRunAt, func(j *job) bool {
+			return j.state == backends.StateScheduled && past(j.runAt)
 		}, func(j *job) {
-			b.meet(j, backends.Disposition{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses, PrefetchLosses: j.PrefetchLosses})
+			b.apply(j, backends.Disposition{State: backends.StateReady, Attempts: j.Attempts, Losses: j.Losses, PrefetchLosses: j.PrefetchLosses})
 		})
-		bite(byClaimed, func(j *job) bool {
+		each(byClaimed, func(j *job) bool {
 			at, _ := j.due()
-			return j.state == backends.StateClaimed && over(at)
+			return j.state == backends.StateClaimed && past(at)
 		}, func(j *job) { _, c := j.due(); reap(j, c) })
-		b.giveUp(s.Suspects)
-		bite(byClaimed, b.orphan, func(j *job) { reap(j, backends.CauseSidecarLost) })
-		b.forgetHosts()
+		b.evict(s.Suspects)
+		each(byClaimed, b.orphaned, func(j *job) { reap(j, backends.CauseSidecarLost) })
+		b.deleteEvicted()
 		if s.Prune {
-			found := b.sorted(s.PruneLimit(), bySeq, func(j *job) bool { return over(j.expires) })
+			found := b.sorted(s.PruneLimit(), bySeq, func(j *job) bool { return past(j.expires) })
 			for _, j := range found {
 				r.PruneOverdue = max(r.PruneOverdue, b.now.Sub(j.expires))
 				delete(b.jobs, j.id)
@@ -112,9 +112,9 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 			n := b.pruneKeys(s.PruneLimit())
 			r.AddPruned(n, n, s.PruneLimit(), time.Nanosecond)
 		}
-		r.MadeReady, r.Next = b.freed, b.nextDue()
+		r.MadeReady, r.Next = b.madeReady, b.nextDue()
 		for _, q := range s.Waiting {
-			if b.next(backends.Policy{Queue: q}) != nil {
+			if b.firstReady(backends.Policy{Queue: q}) != nil {
 				r.Ready = append(r.Ready, q)
 			}
 		}
@@ -123,27 +123,29 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 	return r, err
 }
 
-// giveUp marks the suspects dead that are still what they were.
-func (b *Backend) giveUp(suspects []backends.Suspect) {
+// evict marks each suspect dead that has not sent a heartbeat since it was reported.
+func (b *Backend) evict(suspects []backends.Suspect) {
 	for _, s := range suspects {
-		if h := b.hosts[s.Host]; h != nil && h.beats == s.Heartbeats && b.ended(h) {
+		if h := b.sidecars[s.Host]; h != nil && h.heartbeats == s.Heartbeats && b.expired(h) {
 			h.dead = true
 		}
 	}
 }
 
-func (b *Backend) ended(h *host) bool { return backends.Ended(h.expires.Sub(b.now), h.lease, h.left) }
+func (b *Backend) expired(h *sidecar) bool {
+	return backends.Ended(h.expires.Sub(b.now), h.timeout, h.left)
+}
 
-// orphan: nobody is left to answer for the claim of j.
-func (b *Backend) orphan(j *job) bool {
-	h := b.hosts[j.owner]
+// orphaned reports whether j is claimed with a session lease and its sidecar is dead or unknown.
+func (b *Backend) orphaned(j *job) bool {
+	h := b.sidecars[j.owner]
 	return j.state == backends.StateClaimed && j.lease == 0 && (h == nil || h.dead)
 }
 
-func (b *Backend) forgetHosts() {
-	for id, h := range b.hosts {
-		if h.dead && len(b.sorted(1, bySeq, func(j *job) bool { return j.owner == id && b.orphan(j) })) == 0 {
-			delete(b.hosts, id)
+func (b *Backend) deleteEvicted() {
+	for id, h := range b.sidecars {
+		if h.dead && len(b.sorted(1, bySeq, func(j *job) bool { return j.owner == id && b.orphaned(j) })) == 0 {
+			delete(b.sidecars, id)
 		}
 	}
 }
@@ -169,7 +171,8 @@ func (b *Backend) nextDue() time.Duration {
 	return next
 }
 
-// due is when a job moves by the clock, and why a claimed one does; zero: never.
+// due returns when j changes state by the clock, and the cause if j is claimed. The zero time means
+// never.
 func (j *job) due() (time.Time, backends.Cause) {
 	switch {
 	case j.state == backends.StateScheduled:
