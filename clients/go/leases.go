@@ -9,71 +9,72 @@ import (
 
 // lease is a session lease that the client holds.
 type lease struct {
-	link     uint64 // the connection that it is known to be bound to
-	settling int    // settles under way
+	connNumber uint64 // the connection that it is bound to, as far as the client knows
+	settling   int    // settles in progress
 }
 
-// holding counts the session leases held.
-func (c *Client) holding() int {
+// leaseCount returns the number of session leases held.
+func (c *Client) leaseCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.held)
+	return len(c.leases)
 }
 
-// Holds reports whether a session lease is the client's as far as it was told: claimed through it
-// or bound to it, and neither settled nor lost since. A lease is not held any more when
-// Options.OnLost is told of it.
-func (c *Client) ClaimsInTx(lease string) bool {
+// Holds reports whether the client holds a session lease, as far as it knows: the lease was claimed
+// through it or bound to it, and neither settled nor lost since. When Options.OnLost is called, the
+// client no longer holds the lease.
+func (c *Client) Holds(lease string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held[lease] != nil
+	return c.leases[lease] != nil
 }
 
 func (c *Client) settlingLocked(cl *call, d int) {
 	for _, s := range cl.leases() {
-		if h := c.held[s]; h != nil {
+		if h := c.leases[s]; h != nil {
 			h.settling += d
 		}
 	}
 }
 
-// take does what a reply says and gives it to its caller.
-func (c *Client) take(l *link, rep *protocol.Reply) {
+// handleReply applies a message of the sidecar to the client's state and delivers a reply to its
+// caller.
+func (c *Client) handleReply(l *connection, rep *protocol.Reply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch rep.Event {
 	case "":
 	case "lost":
-		c.dropLocked(rep.Lost)
+		c.loseLeasesLocked(rep.Lost)
 		return
 	case "draining":
 		if f := c.opts.OnDraining; f != nil {
-			c.tell(f)
+			c.callback(f)
 		}
 		return
 	default:
-		return // a later version's
+		return // an event of a later version
 	}
 	cl := c.open[rep.ID]
 	if cl == nil {
-		return // its caller went away before the connection knew
+		return // the call was abandoned before this connection
 	}
 	res := result{reply: rep}
 	if rep.Error != nil {
 		res = result{err: rep.Error}
 	}
-	c.accountLocked(l, cl, rep)
-	if cl.twice && cl.settles() {
-		res = secondTry(cl, res)
+	c.updateLeasesLocked(l, cl, rep)
+	if cl.resent && cl.settles() {
+		res = resentResult(cl, res)
 	}
 	if cl.abandoned {
-		c.giveBackLocked(rep.Jobs) // before the claim is finished: Bye waits for both
+		c.returnJobsLocked(rep.Jobs) // before finishLocked, because Bye waits for both
 	}
 	c.finishLocked(cl, res)
 }
 
-// secondTry turns what a settle that was sent twice calls lost into what it is.
-func secondTry(cl *call, res result) result {
+// resentResult turns lost leases of a settle that was sent twice into a SettledOrLostError.
+func resentResult(cl *call, res result) result {
 	switch {
 	case IsLost(res.err):
 		return result{err: &SettledOrLostError{Op: cl.req.Op, Leases: cl.leases()}}
@@ -83,15 +84,15 @@ func secondTry(cl *call, res result) result {
 	return res
 }
 
-// accountLocked keeps the book of session leases.
-func (c *Client) accountLocked(l *link, cl *call, rep *protocol.Reply) {
+// updateLeasesLocked updates the held session leases after a reply.
+func (c *Client) updateLeasesLocked(l *connection, cl *call, rep *protocol.Reply) {
 	switch cl.req.Op {
 	case protocol.OpClaim:
 		if cl.req.LeaseMS.Set || cl.abandoned {
 			return
 		}
 		for _, j := range rep.Jobs {
-			c.held[j.Lease] = &lease{link: l.number}
+			c.leases[j.Lease] = &lease{connNumber: l.number}
 		}
 	case protocol.OpAck, protocol.OpNack:
 		if rep.OK || rep.Error != nil && rep.Error.Code == protocol.CodeLeaseLost {
@@ -100,15 +101,15 @@ func (c *Client) accountLocked(l *link, cl *call, rep *protocol.Reply) {
 	case protocol.OpExtend:
 		c.extendedLocked(l, cl, rep)
 	case protocol.OpBye:
-		clear(c.held)
+		clear(c.leases)
 	}
 }
 
-func (c *Client) extendedLocked(l *link, cl *call, rep *protocol.Reply) {
+func (c *Client) extendedLocked(l *connection, cl *call, rep *protocol.Reply) {
 	leases := cl.leases()
 	switch {
-	case rep.OK && rep.Settled != nil && cl.binder:
-		c.dropLocked(rep.Settled.Lost)
+	case rep.OK && rep.Settled != nil && cl.rebinds:
+		c.loseLeasesLocked(rep.Settled.Lost)
 	case rep.OK && rep.Settled != nil:
 		lost := rep.Settled.Lost
 		c.forgetLocked(lost)
@@ -122,45 +123,45 @@ func (c *Client) extendedLocked(l *link, cl *call, rep *protocol.Reply) {
 	switch {
 	case cl.req.Bind:
 		for _, s := range leases {
-			if h := c.held[s]; h != nil {
-				h.link = l.number
-			} else if !cl.binder { // the binder's may have been settled meanwhile
-				c.held[s] = &lease{link: l.number}
+			if h := c.leases[s]; h != nil {
+				h.connNumber = l.number
+			} else if !cl.rebinds { // a lease of the client's own extend can have been settled in between
+				c.leases[s] = &lease{connNumber: l.number}
 			}
 		}
-	case cl.req.LeaseMS.Set: // timed from now on
+	case cl.req.LeaseMS.Set: // it is a timed lease now
 		c.forgetLocked(leases)
 	}
 }
 
 func (c *Client) forgetLocked(leases []string) {
 	for _, s := range leases {
-		delete(c.held, s)
+		delete(c.leases, s)
 	}
 }
 
-// dropLocked forgets lost leases and tells those that nobody is settling.
-func (c *Client) dropLocked(lost []string) {
+// loseLeasesLocked removes lost leases and reports those that are not being settled.
+func (c *Client) loseLeasesLocked(lost []string) {
 	var tell []string
 	for _, s := range lost {
-		h := c.held[s]
+		h := c.leases[s]
 		if h == nil {
 			continue
 		}
-		delete(c.held, s)
+		delete(c.leases, s)
 		if h.settling == 0 {
 			tell = append(tell, s)
 		}
 	}
 	if f := c.opts.OnLost; f != nil && len(tell) > 0 {
-		c.tell(func() { f(tell) })
+		c.callback(func() { f(tell) })
 	}
 }
 
-// bind makes the session leases held this connection's, until all are or the
-// connection ends. It outlives errors: a database that is away for a moment must
-// not cost a worker its job.
-func (c *Client) bind(ctx context.Context, l *link) {
+// bind binds the held session leases to this connection, until all are bound or the connection
+// ends. It continues after errors: a worker must not lose its job because the database is
+// unavailable for a moment.
+func (c *Client) bind(ctx context.Context, l *connection) {
 	for tries := 0; ; {
 		leases := c.unbound(l)
 		if len(leases) == 0 {
@@ -170,9 +171,9 @@ func (c *Client) bind(ctx context.Context, l *link) {
 			return
 		}
 		cl := newCall(ctx, &protocol.Request{Op: protocol.OpExtend, Leases: leases, Bind: true})
-		cl.binder = true
+		cl.rebinds = true
 		if c.submit(cl) != nil {
-			return // closed
+			return // the client is closed
 		}
 		select {
 		case res := <-cl.done:
@@ -181,20 +182,20 @@ func (c *Client) bind(ctx context.Context, l *link) {
 				tries = 0
 			}
 		case <-ctx.Done():
-			_, _ = c.abandon(cl, errClosedByPeer) // the next connection binds anew
+			_, _ = c.abandon(cl, errClosedByPeer) // the next connection binds them
 			return
 		}
 	}
 }
 
-// unbound lists held leases that are not known to be bound to l, as many as a
-// request takes.
-func (c *Client) unbound(l *link) []string {
+// unbound returns held leases that are not known to be bound to l, at most as many as a request can
+// have.
+func (c *Client) unbound(l *connection) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []string
-	for s, h := range c.held {
-		if h.link != l.number {
+	for s, h := range c.leases {
+		if h.connNumber != l.number {
 			if out = append(out, s); len(out) == protocol.MaxList {
 				break
 			}
