@@ -13,11 +13,11 @@ import (
 	"github.com/qsidecar/qsidecar/bridge"
 )
 
-// loadEnv makes this program a load generator on the socket that it names. The
-// allocations of a sidecar in this process are counted, so its workers are in another.
+// loadEnv makes this program a load generator for the socket that it names. It is a separate
+// process, because the benchmark counts the allocations of a sidecar in its own process.
 const loadEnv = "QSIDECAR_BENCH_LOAD"
 
-// allocations runs the sidecar's bridge in this process, and counts what it allocates.
+// allocations runs the sidecar's bridge in this process and counts its allocations.
 func allocations(ctx context.Context, p *place) (err error) {
 	d, err := p.server.Database(ctx, "allocs")
 	if err != nil {
@@ -66,14 +66,13 @@ func (p *place) countAllocations(ctx context.Context, socket string) error {
 		p.out.line("%-60s %16.1f %12.0f %12d", s.name, float64(after.Mallocs-before.Mallocs)/n,
 			float64(after.TotalAlloc-before.TotalAlloc)/n, after.NumGC-before.NumGC)
 		if s.key == keyMany {
-			break // the rest is the same again
+			break // the remaining steps repeat
 		}
 	}
 	return p.out.err
 }
 
-// loadElsewhere carries out a step in a process of its own, and returns how many
-// jobs it was.
+// loadElsewhere runs a step in another process and returns its number of jobs.
 func (p *place) loadElsewhere(ctx context.Context, socket, key string) (jobs int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -91,7 +90,7 @@ func (p *place) loadElsewhere(ctx context.Context, socket, key string) (jobs int
 	return jobs, nil
 }
 
-// generate is the other process.
+// generate is the main function of the other process.
 func generate(what string) error {
 	var socket, key string
 	var o options

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if what := os.Getenv(loadEnv); what != "" { // the load generator of TestEngines
+	if what := os.Getenv(loadEnv); what != "" { // this process is the load generator of TestEngines
 		if err := generate(what); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program is the sidecar to measure: that of QSIDECAR_BIN, or one built for the test.
+// program returns the sidecar to measure: that of QSIDECAR_BIN, or one built for the test.
 func program(t *testing.T) string {
 	if bin := os.Getenv("QSIDECAR_BIN"); bin != "" {
 		return bin
@@ -40,13 +40,13 @@ func program(t *testing.T) string {
 	return bin
 }
 
-// TestEngines runs everything once at a tiny size, so that it works when it is
-// wanted. The benchmark itself fails where a job is not worked or an ack is lost.
+// TestEngines runs all measurements once at a tiny size, so that they work when they are needed.
+// The benchmark itself fails if a job is not processed or an ack is lost.
 func TestEngines(t *testing.T) {
 	bin := program(t)
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
-			t.Parallel() // most of it is waiting
+			t.Parallel() // most of the time is waiting
 			var out bytes.Buffer
 			args := strings.Fields("-fast -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -finished 2000 -wakes 8 -engine " + e.name)
 			err := run(t.Context(), append(args, "-bin", bin), &out)
@@ -54,17 +54,17 @@ func TestEngines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(out.String(), errNotHad.Error()) {
-				return // it is said above, and nothing stands in for it
+			if strings.Contains(out.String(), errUnavailable.Error()) {
+				return // the output reports it, and no other server replaces it
 			}
 			checkReport(t, e, out.String())
 		})
 	}
 }
 
-// TestRetention: 32 workers go on while finished jobs are pruned, and these are gone in
-// the end (else the benchmark fails). Full size, a million done and a million dead rows,
-// is for QSIDECAR_SOAK=1: filling the tables takes minutes.
+// TestRetention checks that 32 workers continue while finished jobs are pruned, and that these are
+// all deleted (otherwise the benchmark fails). The full size, a million done and a million dead
+// rows, needs QSIDECAR_SOAK=1, because it takes minutes to fill the tables.
 func TestRetention(t *testing.T) {
 	bin, rows := program(t), 10_000
 	if os.Getenv("QSIDECAR_SOAK") != "" {
@@ -81,8 +81,8 @@ func TestRetention(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(out.String(), errNotHad.Error()) {
-				return // it is said above, and nothing stands in for it
+			if strings.Contains(out.String(), errUnavailable.Error()) {
+				return // the output reports it, and no other server replaces it
 			}
 			m := regexp.MustCompile(`while pruning / without +([\d.]+) `).FindStringSubmatch(out.String())
 			if m == nil {
@@ -95,7 +95,7 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// row is what report.row prints: a name, the median, and what the rounds gave.
+// row matches a line of report.row: a name, the median, and the results of the rounds.
 var row = regexp.MustCompile(`(?m)^(\S.*?) +(\d+) +\((\d+) … (\d+)\) +([\d.-]+) +([\d.-]+) +([\d.-]+) +([\d.-]+) +([\d.]+) +([\d.]+) +([\d.]+)`)
 
 func checkReport(t *testing.T, e engine, said string) {
@@ -163,7 +163,8 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestCPUOfChildren: what a process and its children use is seen, also after they ended.
+// TestCPUOfChildren checks that the CPU time of a process includes its children, also after they
+// ended.
 func TestCPUOfChildren(t *testing.T) {
 	sh := exec.Command("sh", "-c", "sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'; read x")
 	in, err := sh.StdinPipe()

@@ -14,17 +14,17 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// clientQueue is the one that the programs of other languages work.
+// clientQueue is the queue of the programs in other languages.
 const clientQueue = "clients"
 
-// language is a client that is measured as one process beside that language's own driver:
-// its program in the folder clients, called with "sidecar" or "driver" and how many jobs to
-// claim and ack at a time, works until there are no more, and prints how many jobs and how
-// many seconds these were. It finds QSIDECAR_SOCKET, QSIDECAR_CODEC, BENCH_DATABASE.
+// language is a client that is measured in one process beside that language's own database driver.
+// Its program in the directory clients is called with "sidecar" or "driver" and how many jobs to
+// claim and ack at a time. It works until the queue is empty, and prints the number of jobs and the
+// seconds. It uses QSIDECAR_SOCKET, QSIDECAR_CODEC and BENCH_DATABASE.
 type language struct {
 	name, driver string
 	codecs       []string
-	// command is the program's argv and more of its environment.
+	// command returns the program's arguments and its additional environment.
 	command func(ctx context.Context, repository string) (argv, env []string, err error)
 }
 
@@ -48,8 +48,8 @@ func goCommand(_ context.Context, repository string) (argv, env []string, err er
 	return []string{"go", "run", "-C", filepath.Join(repository, "bench"), "./clients/loop"}, nil, nil
 }
 
-// clients measures one process of each client, claim one + ack one and in batches,
-// beside the same loop with its language's own driver.
+// clients measures one process of each client, one job at a time and in batches, beside the same
+// loop with its language's own driver.
 func clients(ctx context.Context, p *place) (err error) {
 	if !p.engine.drivers {
 		return nil
@@ -93,7 +93,7 @@ func clients(ctx context.Context, p *place) (err error) {
 	return errors.Join(p.out.err, s.empty(clientQueue))
 }
 
-// loops prints the median rates of a program, one job at a time and a batch.
+// loops prints the median rates of a program, one job at a time and in batches.
 func (p *place) loops(ctx context.Context, name string, fill func(n int) (int, error), argv, env []string) error {
 	var rates [2][]float64
 	for range p.rounds {
@@ -113,7 +113,7 @@ func (p *place) loops(ctx context.Context, name string, fill func(n int) (int, e
 	return nil
 }
 
-// loop runs a program once, which has to work all the jobs.
+// loop runs a program once. It must process all jobs.
 func loop(ctx context.Context, jobs int, argv, env []string) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// step is a measurement on the sidecar.
+// step is a measurement of the sidecar.
 type step struct {
 	key, name string
 	jobs      int
 	task      task
 }
 
-// ownSteps are those of one round: they take as many jobs as they store.
+// ownSteps returns the steps of one round. They claim as many jobs as they enqueue.
 func ownSteps(o options, queue string) []step {
 	many := fmt.Sprintf("in batches of %d", o.batch)
 	return []step{
@@ -26,9 +26,9 @@ func ownSteps(o options, queue string) []step {
 	}
 }
 
-// measuring is the results of rounds, by key.
+// measuring collects the results of rounds, by key.
 type measuring struct {
-	keys  []string // in the order in which they came
+	keys  []string // in order of arrival
 	names map[string]string
 	of    map[string][]figures
 }
@@ -44,7 +44,7 @@ func (m *measuring) add(key, name string, f figures) {
 	m.of[key] = append(m.of[key], f)
 }
 
-// watch returns a look at what sidecar and database have used.
+// watch returns a function that reads what the sidecar and the database have used.
 func (p *place) watch(ctx context.Context, s *sidecar, d database) func() (usage, error) {
 	return func() (usage, error) {
 		u := usage{at: time.Now()}
@@ -57,7 +57,7 @@ func (p *place) watch(ctx context.Context, s *sidecar, d database) func() (usage
 	}
 }
 
-// compare is the sidecar beside the direct SQL, step by step in turn.
+// compare measures the sidecar beside direct SQL, step by step in turn.
 func compare(ctx context.Context, p *place) (err error) {
 	d, err := p.server.Database(ctx, "compare")
 	if err != nil {
@@ -92,7 +92,7 @@ func compare(ctx context.Context, p *place) (err error) {
 	return p.out.err
 }
 
-// round is each measurement once, the sidecar's and the rivals' in turn.
+// round runs each measurement once, the sidecar's and the rivals' in turn.
 func (p *place) round(ctx context.Context, s *sidecar, d database, look func() (usage, error), m *measuring) error {
 	own, rivals := ownSteps(p.options, "bench"), d.Rivals()
 	for i := range max(len(own), len(rivals)) {
@@ -123,7 +123,7 @@ func (p *place) round(ctx context.Context, s *sidecar, d database, look func() (
 	return s.empty("bench")
 }
 
-// empty is an error where jobs are left in the queue: then some were not worked.
+// empty returns an error if jobs are left in the queue, because some were not processed.
 func (s *sidecar) empty(queue string) error {
 	left, err := s.count(queue)
 	if err == nil && left != 0 {
@@ -132,7 +132,7 @@ func (s *sidecar) empty(queue string) error {
 	return err
 }
 
-// ratios are those of the rounds.
+// ratios returns the ratios of the rounds.
 func ratios(of, to []figures) (r []float64) {
 	for i := range of {
 		r = append(r, of[i].rate()/to[i].rate())

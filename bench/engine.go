@@ -10,25 +10,24 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// engine is a kind of database. All that the benchmark knows of it is here: one
-// file for each, and no branches elsewhere.
+// engine is a kind of database. Each engine has one file, and no other code depends on the engine.
 type engine struct {
 	name string
-	// start runs a server of its own; fast: without syncing, for tests of the benchmark.
-	// errNotHad: there is none just now, and that is no fault of this repository.
+	// start starts a new server. fast disables syncing, for tests of the benchmark. The error is
+	// errUnavailable if the server is unavailable for a reason outside of this repository.
 	start func(ctx context.Context, fast bool) (server, error)
 	aims  []aim
-	// What -rows and -held are where nobody says: what is asked of the engine, or as
-	// much as leaves a run of all engines within some ten minutes.
+	// Defaults of -rows and -held: the size that the engine must handle, or what keeps a run of all
+	// engines within about ten minutes.
 	rows, held int
-	// drivers: other languages' clients are measured here, beside their drivers of it.
+	// measure other languages' clients on this engine, beside their drivers
 	drivers bool
 }
 
-// errNotHad is that a server cannot be had at this moment.
-var errNotHad = errors.New("NOT MEASURED, its server cannot be had")
+// errUnavailable means that a server is unavailable now.
+var errUnavailable = errors.New("NOT MEASURED, its server is unavailable")
 
-// engines are those that can be measured.
+// engines are the engines that the benchmark supports.
 var engines = []engine{postgresEngine, mysqlEngine, mariadbEngine, sqliteEngine}
 
 func engineNames() string {
@@ -57,69 +56,68 @@ func enginesNamed(list string) (found []engine, err error) {
 // server is a running database server.
 type server interface {
 	Version() string
-	// PID is the server's first process, whose children are its too; 0: it has none
-	// that could be measured.
+	// PID returns the id of the server's main process. CPU time includes its children. 0 means that
+	// there is none to measure.
 	PID() int
-	// Database makes an empty database.
+	// Database creates an empty database.
 	Database(ctx context.Context, name string) (database, error)
 	Stop() error
 }
 
-// database is one that a sidecar and its rivals share.
+// database is a database that a sidecar and its rivals share.
 type database interface {
-	// URL is what the sidecar gets.
+	// URL returns the URL for the sidecar.
 	URL() string
-	// Open opens it as the sidecar does.
+	// Open opens the database as the sidecar does.
 	Open(ctx context.Context) (backends.Backend, error)
-	// Count tells what the server has carried out in it so far.
+	// Count returns what the server has carried out in the database.
 	Count(ctx context.Context) (counts, error)
-	// Rivals are the ways to work a queue without a sidecar, on a table of their own.
+	// Rivals returns the ways to use a queue without a sidecar, on their own table.
 	Rivals() []rival
-	// Fill makes the rivals' table anew, with that many ready jobs.
+	// Fill creates the rivals' table again, with that many ready jobs.
 	Fill(ctx context.Context, jobs int) error
-	// Backlog puts that many ready jobs of the queue, as many that are scheduled for
-	// tomorrow, and as many dead ones into the sidecar's tables.
+	// Backlog adds that many ready jobs of the queue, as many that are scheduled for tomorrow, and
+	// as many dead ones to the sidecar's tables.
 	Backlog(ctx context.Context, queue string, rows int) error
-	// Finished puts that many done jobs of the queue and as many dead ones, each with a
-	// failure, into the sidecar's tables: the first has its time after first, the last
-	// span later.
+	// Finished adds that many done jobs of the queue and as many dead ones, each with a failure, to
+	// the sidecar's tables. The first expires after first, the last span later.
 	Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error
 	// Hold opens a transaction that keeps its snapshot until release.
 	Hold(ctx context.Context) (release func() error, err error)
 	Close() error
 }
 
-// counts are a server's own; known is false where it keeps none.
+// counts are a server's own counters. known is false if it has none.
 type counts struct {
 	known        bool
-	statements   int64 // BEGIN and COMMIT too
-	transactions int64 // that wrote
+	statements   int64 // including BEGIN and COMMIT
+	transactions int64 // only those that wrote
 }
 
-// rival is direct SQL. Its key names it in aims.
+// rival is direct SQL. Its key identifies it in aims.
 type rival struct {
 	key, name string
 	workers   int
-	part      float64 // of the jobs of a measurement: slow ones get fewer
-	// session opens a connection. work takes and settles jobs, and returns how many;
-	// 0: there are no more.
+	part      float64 // share of a measurement's jobs: slow rivals get fewer
+	// session opens a connection. work claims and settles jobs and returns how many. 0 means that
+	// there are no more.
 	session func(ctx context.Context) (work func() (int, error), end func() error, err error)
 }
 
-// aim is a ratio of two rates that is to be reached.
+// aim is a ratio of two rates that must be reached.
 type aim struct {
 	of, to string // keys
 	least  float64
 }
 
-// The keys of what is measured on the sidecar; the rivals have their own.
+// The keys of the sidecar's measurements. Rivals have their own keys.
 const (
 	keyEnqueueMany = "enqueue-many"
 	keyEnqueueOne  = "enqueue-one"
 	keyOne         = "one"
 	keyMany        = "many"
 
-	keyTwo  = "two"  // two short transactions a job
+	keyTwo  = "two"  // two short transactions for each job
 	keyBest = "best" // the best SQL for one job
-	keyRaw  = "raw"  // one connection, a thousand at a time
+	keyRaw  = "raw"  // one connection, a thousand jobs at a time
 )

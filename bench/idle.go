@@ -11,11 +11,11 @@ import (
 
 const (
 	idleQueues = 20
-	idleSettle = 3 * time.Second // until the first looks are over
+	idleSettle = 3 * time.Second // until the first checks of a new sidecar are over
 	idleFor    = 10 * time.Second
 )
 
-// idle counts what a sidecar asks of the database while its workers wait for nothing.
+// idle counts the sidecar's statements while its workers wait for jobs.
 func idle(ctx context.Context, p *place) (err error) {
 	d, err := p.server.Database(ctx, "idle")
 	if err != nil {

@@ -1,10 +1,13 @@
-// Command bench measures a sidecar: no-op jobs of 100 bytes over the socket, beside
-// what workers would do directly in the same database, interleaved in one run. The
-// ratios count; absolute figures drift between machines.
+// Command bench measures a sidecar with no-op jobs of 100 bytes over the socket, interleaved in one
+// run with what workers would do directly in the same database. The ratios count: absolute figures
+// differ between machines.
 //
-//	bench -bin ../bin/qsidecar                 servers of its own, every engine
+//	bench -bin ../bin/qsidecar                 starts its own servers, every engine
 //	bench -bin ../bin/qsidecar -engine mysql   one of them
-//	bench -socket PATH                         a sidecar that runs already
+//	bench -socket PATH                         a sidecar that already runs
+//
+// Start with parts in this file: each part is a section of the output. engine.go describes an
+// engine, and work.go has the workers.
 package main
 
 import (
@@ -22,19 +25,19 @@ import (
 	"syscall"
 )
 
-// options are the sizes of everything.
+// options are the sizes of all measurements.
 type options struct {
 	engines string
-	parts   string // of all
+	parts   string // of all parts
 	bin     string
 	workers int
 	jobs    int // of each measurement
 	batch   int
 	rounds  int
 	rows    int // of each state in a large table
-	held    int // jobs while a snapshot is held
+	held    int // jobs processed while a snapshot is held
 	finish  int // done rows to prune, and as many dead ones
-	wakes   int // enqueues to somebody who waits
+	wakes   int // enqueues to a waiting worker
 	fast    bool
 }
 
@@ -44,7 +47,7 @@ type part struct {
 	run  func(ctx context.Context, p *place) error
 }
 
-// parts are all, in their order.
+// parts are all parts in order.
 var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}}
 
 func partNames() string {
@@ -62,7 +65,7 @@ func main() {
 	}
 }
 
-// begin is the program, or a process of it that makes load.
+// begin runs the program, or one of its load generators.
 func begin() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -117,7 +120,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	for _, e := range chosen {
 		err := measure(ctx, out, e, o)
-		if errors.Is(err, errNotHad) { // loudly, and on with the others
+		if errors.Is(err, errUnavailable) { // report it and continue with the other engines
 			_, err = fmt.Fprintf(out, "\n== %s: %v\n", e.name, err)
 		}
 		if err != nil {
@@ -127,7 +130,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// place is where an engine is measured.
+// place is the setup in which an engine is measured.
 type place struct {
 	options
 	engine engine
@@ -157,7 +160,7 @@ func measure(ctx context.Context, out io.Writer, e engine, o options) (err error
 	return p.out.err
 }
 
-// alone measures a sidecar that runs already.
+// alone measures a sidecar that already runs.
 func alone(out io.Writer, socket string, o options) error {
 	s := &sidecar{socket: socket}
 	queue := fmt.Sprintf("bench-%d", os.Getpid())

@@ -23,20 +23,20 @@ var (
 	}
 )
 
-// myServer is a MySQL or a MariaDB.
+// myServer is a MySQL or MariaDB server.
 type myServer struct {
 	*testserver.MySQL
 	name string
 }
 
-// startMySQL starts a server with the defaults of its makers, but with room for the large tables.
+// startMySQL starts a server with default settings, except enough memory for the large tables.
 func startMySQL(kind testserver.Kind) func(ctx context.Context, fast bool) (server, error) {
 	return func(ctx context.Context, fast bool) (server, error) {
 		m, err := testserver.StartMySQL(ctx, kind, testserver.Options{
 			Durable: !fast, Settings: map[string]string{"innodb-buffer-pool-size": "1G"},
 		})
-		if errors.Is(err, testserver.ErrNotHad) {
-			return nil, fmt.Errorf("%w: %w", errNotHad, err)
+		if errors.Is(err, testserver.ErrUnavailable) {
+			return nil, fmt.Errorf("%w: %w", errUnavailable, err)
 		}
 		if err != nil {
 			return nil, err
@@ -56,7 +56,7 @@ func (s myServer) Database(ctx context.Context, name string) (database, error) {
 	if d.url == "" {
 		d.url = s.URL(name)
 	}
-	d.config.InterpolateParams, d.config.MultiStatements = true, true // one round trip each
+	d.config.InterpolateParams, d.config.MultiStatements = true, true // one round trip for each statement
 	var err error
 	if d.c, err = d.connect(ctx); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (d *myDatabase) Open(ctx context.Context) (backends.Backend, error) {
 	return mysql.Open(ctx, mysql.Options{URL: d.url})
 }
 
-// Count counts those of the whole server: nothing else goes on there.
+// Count returns the counters of the whole server, because nothing else uses it.
 func (d *myDatabase) Count(ctx context.Context) (c counts, err error) {
 	var name string
 	d.asked++
@@ -113,27 +113,27 @@ func (d *myDatabase) Count(ctx context.Context) (c counts, err error) {
 	return c, err
 }
 
-// bite is how many rows one INSERT makes.
-const bite = 10_000
+// insertBatch is how many rows one INSERT creates.
+const insertBatch = 10_000
 
-// insert makes rows, n of them: sql inserts from a table numbers (n), a bite at a time.
+// insert creates n rows. sql inserts from a table numbers (n), one batch at a time.
 func (d *myDatabase) insert(ctx context.Context, n int, sql string, args ...any) error {
-	for ; n > 0; n -= bite {
-		if _, err := d.c.ExecContext(ctx, fmt.Sprintf("%s LIMIT %d", sql, min(n, bite)), args...); err != nil {
+	for ; n > 0; n -= insertBatch {
+		if _, err := d.c.ExecContext(ctx, fmt.Sprintf("%s LIMIT %d", sql, min(n, insertBatch)), args...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// makeNumbers makes the table numbers.
+// makeNumbers creates the table numbers.
 func (d *myDatabase) makeNumbers(ctx context.Context) error {
 	if _, err := d.c.ExecContext(ctx, "CREATE TEMPORARY TABLE IF NOT EXISTS numbers (n INT NOT NULL PRIMARY KEY) ENGINE=InnoDB"); err != nil {
 		return err
 	}
 	_, err := d.c.ExecContext(ctx, `INSERT IGNORE INTO numbers
 		WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 1000)
-		SELECT a.n + 1000 * (b.n - 1) FROM s AS a JOIN s AS b WHERE b.n <= ?`, bite/1000)
+		SELECT a.n + 1000 * (b.n - 1) FROM s AS a JOIN s AS b WHERE b.n <= ?`, insertBatch/1000)
 	return err
 }
 
@@ -156,12 +156,12 @@ func (d *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 	if err := d.makeNumbers(ctx); err != nil {
 		return err
 	}
-	for from := 0; from < rows; from += bite {
+	for from := 0; from < rows; from += insertBatch {
 		for state, why := range map[string]any{"done": nil, "dead": "why"} {
 			if _, err := d.c.ExecContext(ctx, `INSERT INTO qsidecar_jobs (queue, payload, state, attempts, last_error, finished_at, expires_at)
 				SELECT ?, REPEAT('a', ?), ?, 1, ?, UTC_TIMESTAMP(6) - INTERVAL 31 DAY, UTC_TIMESTAMP(6) + INTERVAL (? + ? * (n + ?) DIV ?) MICROSECOND
 				FROM numbers WHERE n <= ?`, queue, payloadSize, state, why,
-				first.Microseconds(), span.Microseconds(), from, rows, min(bite, rows-from)); err != nil {
+				first.Microseconds(), span.Microseconds(), from, rows, min(insertBatch, rows-from)); err != nil {
 				return err
 			}
 		}
@@ -170,12 +170,12 @@ func (d *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 	if err := d.c.QueryRowContext(ctx, "SELECT MAX(id) FROM qsidecar_jobs").Scan(&last); err != nil {
 		return err
 	}
-	for id := int64(0); id < last; id += bite {
+	for id := int64(0); id < last; id += insertBatch {
 		for _, sql := range []string{
 			"INSERT INTO qsidecar_expiring (expires_at, job) SELECT expires_at, id FROM qsidecar_jobs WHERE id > ? AND id <= ? AND expires_at IS NOT NULL",
 			"INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar_jobs WHERE id > ? AND id <= ? AND state = 'dead'",
 		} {
-			if _, err := d.c.ExecContext(ctx, sql, id, id+bite); err != nil {
+			if _, err := d.c.ExecContext(ctx, sql, id, id+insertBatch); err != nil {
 				return err
 			}
 		}
@@ -190,12 +190,12 @@ func (d *myDatabase) Hold(ctx context.Context) (func() error, error) {
 		return nil, err
 	}
 	_, err = c.ExecContext(ctx, `SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT`)
-	if err == nil { // a SELECT alone locks nothing: one inside of DO would
+	if err == nil { // a SELECT alone locks nothing, but one inside of DO would
 		var n int64
 		err = c.QueryRowContext(ctx, "SELECT count(*) FROM qsidecar_jobs").Scan(&n)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return c.Close, nil // which ends the transaction
+	return c.Close, nil // closing ends the transaction
 }

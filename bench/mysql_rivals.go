@@ -28,7 +28,7 @@ func (d *myDatabase) Fill(ctx context.Context, jobs int) error {
 	return err
 }
 
-// Rivals implements database: the statements of design.md §9.
+// Rivals implements database.
 func (d *myDatabase) Rivals() []rival {
 	session := func(work func(ctx context.Context, c *myConn) func() (int, error)) func(context.Context) (func() (int, error), func() error, error) {
 		return func(ctx context.Context) (func() (int, error), func() error, error) {
@@ -56,20 +56,20 @@ func (d *myDatabase) Rivals() []rival {
 	return rivals
 }
 
-// again reports that the server ended the transaction in favour of another's.
+// again reports whether the server rolled the transaction back because of a deadlock.
 func again(err error) bool {
 	var said *driver.MySQLError
 	return errors.As(err, &said) && (said.Number == 1213 || said.Number == 1205)
 }
 
-// myTwo is the classic: lock and mark in one transaction, mark done in another.
+// myTwo locks and marks a job in one transaction and marks it done in another.
 func myTwo(ctx context.Context, c *myConn) func() (int, error) {
 	try := func() (int64, error) {
 		tx, err := c.BeginTx(ctx, nil)
 		if err != nil {
 			return 0, err
 		}
-		defer tx.Rollback() // after a commit it does nothing
+		defer tx.Rollback() // does nothing after a commit
 		var id int64
 		err = tx.QueryRowContext(ctx, "SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED").Scan(&id)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -97,7 +97,7 @@ func myTwo(ctx context.Context, c *myConn) func() (int, error) {
 	}
 }
 
-// myToken takes one job by an UPDATE, finds it by its token, and deletes it.
+// myToken claims one job with an UPDATE, finds it by its token, and deletes it.
 func myToken(ctx context.Context, c *myConn) func() (int, error) {
 	return func() (int, error) {
 		token := rand.Int64()
@@ -121,14 +121,14 @@ func myToken(ctx context.Context, c *myConn) func() (int, error) {
 	}
 }
 
-// myRaw claims n and deletes n in one transaction of two round trips: as fast as
-// this server takes it. It starts where the last claim ended.
+// myRaw claims n jobs and deletes them in one transaction of two round trips, the fastest way on
+// this server. It starts after the last claim.
 func myRaw(n int) func(ctx context.Context, c *myConn) func() (int, error) {
 	return func(ctx context.Context, c *myConn) func() (int, error) {
 		last := int64(0)
 		return func() (int, error) {
 			from, got := last, 0
-			// An empty result stands before the rows: BEGIN's.
+			// The first result is that of BEGIN, which is empty.
 			rows, err := c.QueryContext(ctx, `BEGIN; SELECT id, payload FROM rival WHERE queue = 'q' AND state = 0 AND id > ?
 				ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED`, from, n)
 			if err != nil {
@@ -147,7 +147,7 @@ func myRaw(n int) func(ctx context.Context, c *myConn) func() (int, error) {
 			if err := rows.Err(); err != nil {
 				return 0, err
 			}
-			// Nobody else is there: they follow each other without a gap.
+			// No other session uses the table, so the ids have no gaps.
 			_, err = c.ExecContext(ctx, `UPDATE rival SET state = 1, token = 7 WHERE id > ? AND id <= ? AND state = 0;
 				DELETE FROM rival WHERE id > ? AND id <= ? AND token = 7; COMMIT`, from, last, from, last)
 			return got, err

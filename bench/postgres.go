@@ -30,7 +30,7 @@ func startPostgres(ctx context.Context, fast bool) (server, error) {
 	p, err := testserver.StartPostgres(ctx, versions[len(versions)-1], testserver.Options{
 		Durable: !fast,
 		Settings: map[string]string{
-			"shared_preload_libraries": "pg_stat_statements", "max_wal_size": "4GB", // no checkpoint in the midst
+			"shared_preload_libraries": "pg_stat_statements", "max_wal_size": "4GB", // no checkpoint during a measurement
 		},
 	})
 	if err != nil {
@@ -60,7 +60,7 @@ func (s pgServer) Database(ctx context.Context, name string) (database, error) {
 		return nil, errors.Join(err, c.Close(ctx))
 	}
 	d := &pgDatabase{name: u.Path[1:], url: u.String(), c: c, look: look}
-	// A server that somebody else runs may not have it; then nothing is counted.
+	// An existing server may not have it. Then nothing is counted.
 	_, err = look.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
 	if err == nil {
 		_, err = d.statements(ctx)
@@ -72,7 +72,7 @@ func (s pgServer) Database(ctx context.Context, name string) (database, error) {
 type pgDatabase struct {
 	name, url string
 	c         *pgx.Conn
-	look      *pgx.Conn // to another database, so that it is not counted itself
+	look      *pgx.Conn // to another database, so that it is not counted
 	counts    bool
 }
 
@@ -92,8 +92,8 @@ func (d *pgDatabase) statements(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// Count tells by the next transaction id how many wrote: the server's own count of
-// commits comes seconds late.
+// Count reads the number of writing transactions from the next transaction id, because the server's
+// counter of commits is seconds late.
 func (d *pgDatabase) Count(ctx context.Context) (c counts, err error) {
 	if !d.counts {
 		return c, nil

@@ -25,7 +25,7 @@ func (d *pgDatabase) Fill(ctx context.Context, jobs int) error {
 	return nil
 }
 
-// Rivals implements database: the statements of design.md §9.
+// Rivals implements database.
 func (d *pgDatabase) Rivals() []rival {
 	session := func(work func(ctx context.Context, c *pgx.Conn) func() (int, error)) func(context.Context) (func() (int, error), func() error, error) {
 		return func(ctx context.Context) (func() (int, error), func() error, error) {
@@ -52,14 +52,14 @@ func (d *pgDatabase) Rivals() []rival {
 	return rivals
 }
 
-// pgTwo is the classic: lock and mark in one transaction, mark done in another.
+// pgTwo locks and marks a job in one transaction and marks it done in another.
 func pgTwo(ctx context.Context, c *pgx.Conn) func() (int, error) {
 	return func() (int, error) {
 		tx, err := c.Begin(ctx)
 		if err != nil {
 			return 0, err
 		}
-		defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
+		defer tx.Rollback(ctx) // nolint:errcheck // does nothing after a commit
 		var id int64
 		err = tx.QueryRow(ctx, `SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED`).Scan(&id)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -95,8 +95,8 @@ func pgOne(ctx context.Context, c *pgx.Conn) func() (int, error) {
 	}
 }
 
-// pgRaw claims n and deletes n, in one pipelined transaction or in two: as fast as
-// this server takes it. It starts where the last claim ended.
+// pgRaw claims n jobs and deletes them, in one pipelined transaction or in two, the fastest way on
+// this server. It starts after the last claim.
 func pgRaw(n int, together bool) func(ctx context.Context, c *pgx.Conn) func() (int, error) {
 	const claim = `WITH n AS MATERIALIZED (SELECT id FROM rival WHERE queue = 'q' AND state = 0 AND id > $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
 		UPDATE rival r SET state = 1, token = 7 FROM n WHERE r.id = n.id RETURNING r.id, r.payload`

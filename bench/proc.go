@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// usage is what was used up to a moment; the difference of two is what lay between.
+// usage is what was used up to an instant. The difference of two is the usage in between.
 type usage struct {
 	at                      time.Time
-	sidecar, database, self time.Duration // CPU, user and system
+	sidecar, database, self time.Duration // CPU time, user and system
 	counts
 }
 
@@ -24,14 +24,14 @@ func (u usage) since(v usage) usage {
 	}
 }
 
-// tick is the kernel's unit of CPU time in /proc: 100 Hz on every platform that Go has.
+// tick is the kernel's unit of CPU time in /proc: 100 Hz on every platform that Go supports.
 const tick = 10 * time.Millisecond
 
 // process is a line of /proc/PID/stat.
 type process struct {
 	parent   int
 	own      time.Duration
-	children time.Duration // of those that ended
+	children time.Duration // CPU time of children that ended
 }
 
 func readProcess(pid int) (p process, err error) {
@@ -40,7 +40,7 @@ func readProcess(pid int) (p process, err error) {
 		return p, err
 	}
 	line := string(b)
-	field := strings.Fields(line[strings.LastIndexByte(line, ')')+1:]) // the name may hold anything
+	field := strings.Fields(line[strings.LastIndexByte(line, ')')+1:]) // the name can contain anything
 	if len(field) < 15 {
 		return p, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(field))
 	}
@@ -53,8 +53,8 @@ func readProcess(pid int) (p process, err error) {
 	return process{parent: n[0], own: time.Duration(n[1]+n[2]) * tick, children: time.Duration(n[3]+n[4]) * tick}, nil
 }
 
-// cpuOf is the CPU time of a process and of its children, also of those that ended;
-// of nothing where pid is 0.
+// cpuOf returns the CPU time of a process and of its children, including ended ones, or 0 if pid is
+// 0.
 func cpuOf(pid int) (time.Duration, error) {
 	if pid == 0 {
 		return 0, nil
@@ -74,14 +74,14 @@ func cpuOf(pid int) (time.Duration, error) {
 			return 0, err
 		}
 		p, err := readProcess(n)
-		if err == nil && p.parent == pid { // an error: it ended meanwhile
+		if err == nil && p.parent == pid { // an error means that it has ended in between
 			total += p.own + p.children
 		}
 	}
 	return total, nil
 }
 
-// cpuOfSelf is the load generator's.
+// cpuOfSelf returns the CPU time of the load generator.
 func cpuOfSelf() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -90,7 +90,7 @@ func cpuOfSelf() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
-// load is the machine's, of the last minute: figures of a busy one say little.
+// load returns the machine's load of the last minute. Figures of a busy machine are unreliable.
 func load() string {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// report prints what a person reads. Its first error stays.
+// report prints the results for people. Its first error stays.
 type report struct {
 	w   io.Writer
 	err error
@@ -27,10 +27,10 @@ func (r *report) title(version string, o options) {
 	}
 }
 
-// section begins a part.
+// section starts a part.
 func (r *report) section(format string, args ...any) { r.line("\n"+format, args...) }
 
-// head explains the columns of row.
+// head prints the columns of row.
 func (r *report) head() {
 	r.line("\n%-50s %8s %17s  %15s %15s  %24s  %10s", "", "jobs/s", "", "first request", "ack", "CPU, µs a job", "a job")
 	r.line("%-50s %8s %17s  %7s %7s %7s %7s  %8s %8s %6s  %5s %5s", "", "median", "(least … most)", "p50 ms", "p99 ms", "p50 ms", "p99 ms",
@@ -60,7 +60,7 @@ func (r *report) row(name string, all []figures) {
 		median(sidecar), median(database), median(self), asked)
 }
 
-// ratio prints one beside its aim.
+// ratio prints a ratio beside its aim.
 func (r *report) ratio(name string, all []float64, aim float64) {
 	verdict := "reached"
 	if median(all) < aim {
@@ -69,7 +69,7 @@ func (r *report) ratio(name string, all []float64, aim float64) {
 	r.line("%-90s %6.2f  (%.2f … %.2f)  aim ≥ %g: %s", name, median(all), slices.Min(all), slices.Max(all), aim, verdict)
 }
 
-// quantiles are p50 and p99 in milliseconds.
+// quantiles returns p50 and p99 in milliseconds.
 func quantiles(l latencies) string {
 	if len(l) == 0 {
 		return fmt.Sprintf("%7s %7s", "-", "-")

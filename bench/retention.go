@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// retentionAim is what is to be left of a rate while finished jobs are pruned.
+	// retentionAim is the minimum ratio of a rate while finished jobs are pruned.
 	retentionAim = 0.85
-	// retentionTime is when all must be pruned at the latest.
+	// retentionTime is how long pruning can take.
 	retentionTime = time.Hour
-	// retentionSteps is how many measurements of what is pruned there are to one of what
-	// stays.
+	// retentionSteps is how many measurements of the pruned table there are for each one of the
+	// other.
 	retentionSteps = 3
-	// retentionSpan is over how long the jobs had finished.
+	// retentionSpan is the time span in which the jobs had finished.
 	retentionSpan = 30 * 24 * time.Hour
 )
 
-// retention compares the rates of two tables in turn that hold as many finished jobs:
-// those of one stay for another month, and those of the other have all come due, as
-// after a month without a sidecar. It goes on until all of these are pruned.
+// retention compares the rates of two tables in turn, with the same number of finished jobs. The
+// jobs of one expire in another month. Those of the other have all expired, as after a month
+// without a sidecar. It continues until these are all pruned.
 func retention(ctx context.Context, p *place) (err error) {
 	began := time.Now()
 	kept, err := p.finished(ctx, "kept", time.Minute)
@@ -41,9 +41,9 @@ func retention(ctx context.Context, p *place) (err error) {
 	p.out.section("%d done + %d dead rows that have come due, beside as many that stay (filled in %v)\n%10s %14s %14s %14s",
 		p.finish, p.finish, time.Since(began).Round(time.Second), "pruning s", "left", "kept jobs/s", "due jobs/s")
 	var m measuring
-	pruning := stopwatch{since: time.Now()} // it began with the sidecar
+	pruning := stopwatch{since: time.Now()} // pruning starts with the sidecar
 	left := int64(2 * p.finish)
-	var pairs [2][]figures // the same measurements, side by side
+	var pairs [2][]figures // the same measurements, in pairs
 	for left > 0 {
 		if pruning.total() > retentionTime {
 			return fmt.Errorf("%d of %d rows are left after %v of pruning", left, 2*p.finish, retentionTime)
@@ -60,7 +60,8 @@ func retention(ctx context.Context, p *place) (err error) {
 				return err
 			}
 		}
-		// It must not prune meanwhile; a stopped one harms nobody, in its own database.
+		// It must not prune in between. Stopping it affects nothing else, because it has its own
+		// database.
 		pruning.stop()
 		if err := syscall.Kill(due.s.pid, syscall.SIGSTOP); err != nil {
 			return err
@@ -94,7 +95,7 @@ func retention(ctx context.Context, p *place) (err error) {
 // stopwatch adds up times.
 type stopwatch struct {
 	sum   time.Duration
-	since time.Time // zero: it stands
+	since time.Time // zero: it is stopped
 }
 
 func (w *stopwatch) stop() {
@@ -108,20 +109,20 @@ func (w *stopwatch) total() time.Duration {
 	return w.sum + time.Since(w.since)
 }
 
-// pile is a database with finished jobs, and its sidecar once that is started.
+// pile is a database with finished jobs, and its sidecar once that runs.
 type pile struct {
 	d database
 	s *sidecar
 }
 
-// finished fills a database with finished jobs: the first goes after that time, the
-// last after another month.
+// finished fills a database with finished jobs. The first expires after that time, the last after
+// another month.
 func (p *place) finished(ctx context.Context, name string, first time.Duration) (_ *pile, err error) {
 	d, err := p.server.Database(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	b, err := d.Open(ctx) // makes the tables
+	b, err := d.Open(ctx) // creates the tables
 	if err == nil {
 		err = b.Close()
 	}
@@ -146,7 +147,7 @@ func (x *pile) close() (err error) {
 	return errors.Join(err, x.d.Close())
 }
 
-// step works jobs that it stores first.
+// step enqueues jobs and processes them.
 func (p *place) step(ctx context.Context, x *pile) (figures, error) {
 	if _, err := x.s.load(p.workers, p.jobs, enqueue("bench", p.batch), nil); err != nil {
 		return figures{}, err
@@ -154,7 +155,7 @@ func (p *place) step(ctx context.Context, x *pile) (figures, error) {
 	return x.s.load(p.workers, p.jobs, work("bench", 1), p.watch(ctx, x.s, x.d))
 }
 
-// ended is how many finished jobs the queue has.
+// ended returns how many finished jobs the queue has.
 func (s *sidecar) ended(queue string) (n int64, err error) {
 	q, err := s.stats(queue)
 	return q.Done + q.Dead, err

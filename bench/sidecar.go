@@ -25,8 +25,8 @@ type sidecar struct {
 
 const startTime = 30 * time.Second
 
-// startSidecar runs the program on the database and waits until it listens. With
-// quiet it neither tells other sidecars of new jobs nor hears them.
+// startSidecar runs the program on the database and waits until it listens. With quiet it does not
+// notify other sidecars of new jobs, and does not listen to them.
 func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sidecar, err error) {
 	dir, err := os.MkdirTemp("", "qsbench")
 	if err != nil {
@@ -50,10 +50,10 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 	cmd := exec.Command(bin, "serve", "--config", config)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	started, ended := make(chan error), make(chan error, 1) // 1: nobody may ever ask
+	started, ended := make(chan error), make(chan error, 1) // capacity 1, because it may never be read
 	go func() {
-		// The kernel sends the signal when the *thread* that started the child ends:
-		// this one stays until the child has ended, and ends with the goroutine.
+		// The kernel sends the signal when the *thread* that started the child ends. This thread
+		// stays until the child has ended, and ends with the goroutine.
 		runtime.LockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -82,7 +82,7 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 	}
 }
 
-// stats are the queue's counts, by the sidecar's own count; zero: nothing is known of it.
+// stats returns the queue's counts from the sidecar, or zero counts for an unknown queue.
 func (s *sidecar) stats(queue string) (q protocol.QueueStat, err error) {
 	w, err := dial(s.socket)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *sidecar) stats(queue string) (q protocol.QueueStat, err error) {
 	return q, nil
 }
 
-// count is how many jobs of the queue wait or are claimed.
+// count returns how many jobs of the queue are ready, scheduled or claimed.
 func (s *sidecar) count(queue string) (n int64, err error) {
 	q, err := s.stats(queue)
 	return q.Ready + q.Scheduled + q.Claimed, err

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// costAim is what is to be left of a rate, whatever lies in the table.
+// costAim is the minimum ratio of a rate, whatever the table contains.
 const costAim = 0.9
 
 // site is a database with its sidecar.
@@ -30,8 +30,8 @@ func (p *place) site(ctx context.Context, v server, name string) (_ *site, err e
 
 func (x *site) close() error { return errors.Join(x.s.stop(), x.d.Close()) }
 
-// backlog compares a fresh small table with one that holds many ready, scheduled
-// and dead rows, in turn.
+// backlog compares a new small table with one that has many ready, scheduled and dead rows, in
+// turn.
 func backlog(ctx context.Context, p *place) (err error) {
 	small, err := p.site(ctx, p.server, "small")
 	if err != nil {
@@ -79,11 +79,11 @@ func backlog(ctx context.Context, p *place) (err error) {
 	return p.out.err
 }
 
-// heldSteps is into how many measurements the run under a snapshot is divided.
+// heldSteps is into how many measurements the run with a snapshot is divided.
 const heldSteps = 10
 
-// snapshot compares the rates of two servers in turn, while on one of them another
-// connection keeps a snapshot. (It has one of its own: some engines keep all that is
+// snapshot compares the rates of two servers in turn, while another connection keeps a snapshot on
+// one of them. (It uses a separate server, because some engines then keep everything that is
 // deleted anywhere in the server.)
 func snapshot(ctx context.Context, p *place) (err error) {
 	other, err := p.engine.start(ctx, p.fast)

@@ -16,8 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlite"
 )
 
-// SQLite has no server: what it uses is the sidecar's, or the benchmark's own where
-// rivals are measured.
+// SQLite has no server. Its usage is that of the sidecar, or of the benchmark itself for rivals.
 var sqliteEngine = engine{name: "sqlite", start: startSQLite, rows: 200_000, held: 100_000}
 
 type liteServer struct{ dir, version string }
@@ -44,7 +43,7 @@ func (s *liteServer) Stop() error               { return os.RemoveAll(s.dir) }
 func (s *liteServer) path(name string) string   { return filepath.Join(s.dir, name+".db") }
 func (s *liteServer) dsn(name, q string) string { return "file:" + s.path(name) + "?" + q }
 
-// open is a pool of connections that are as safe as the sidecar's own.
+// open returns a pool of connections with the sidecar's durability.
 func (s *liteServer) open(name, more string) (*sql.DB, error) {
 	q := url.Values{"_pragma": {"busy_timeout(60000)", "journal_mode(wal)", "synchronous(full)"}}
 	return sql.Open("sqlite", s.dsn(name, q.Encode()+more))
@@ -58,8 +57,7 @@ func (s *liteServer) Database(ctx context.Context, name string) (database, error
 	return &liteDatabase{s: s, name: name, rivals: rivals}, nil
 }
 
-// liteDatabase keeps the rivals' table in a file of its own: so do programs that
-// have no sidecar.
+// liteDatabase keeps the rivals' table in its own file, as programs without a sidecar do.
 type liteDatabase struct {
 	s      *liteServer
 	name   string
@@ -82,12 +80,12 @@ func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	now := time.Now().UnixMilli()
-	const bite = 50_000 // the sidecar's own writes wait for no more
-	for from := 0; from < rows; from += bite {
+	const insertBatch = 50_000 // a large batch, because no other writes wait
+	for from := 0; from < rows; from += insertBatch {
 		for state, times := range map[string][2]any{"ready": {nil, nil}, "scheduled": {now + 24*time.Hour.Milliseconds(), nil}, "dead": {nil, now}} {
 			if _, err := db.ExecContext(ctx, `WITH RECURSIVE s (n) AS (SELECT ? + 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?)
 				INSERT INTO qsidecar_jobs (queue, state, payload, position, ready_at, run_at, finished_at) SELECT ?, ?, zeroblob(?), n, ?, ?, ? FROM s`,
-				from, min(rows, from+bite), queue, state, payloadSize, now, times[0], times[1]); err != nil {
+				from, min(rows, from+insertBatch), queue, state, payloadSize, now, times[0], times[1]); err != nil {
 				return err
 			}
 		}
@@ -102,13 +100,13 @@ func (d *liteDatabase) Finished(ctx context.Context, queue string, rows int, fir
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	now := time.Now()
-	const bite = 50_000
-	for from := 0; from < rows; from += bite {
+	const insertBatch = 50_000
+	for from := 0; from < rows; from += insertBatch {
 		for state, why := range map[string]any{"done": nil, "dead": "why"} {
 			if _, err := db.ExecContext(ctx, `WITH RECURSIVE s (n) AS (SELECT ? + 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?)
 				INSERT INTO qsidecar_jobs (queue, state, payload, position, ready_at, attempts, last_error, finished_at, expires_at)
 				SELECT ?, ?, zeroblob(?), n, ?, 1, ?, ?, ? + ? * n / ? FROM s`,
-				from, min(rows, from+bite), queue, state, payloadSize, now.UnixMilli(), why, now.Add(-31*24*time.Hour).UnixMilli(),
+				from, min(rows, from+insertBatch), queue, state, payloadSize, now.UnixMilli(), why, now.Add(-31*24*time.Hour).UnixMilli(),
 				now.Add(first).UnixMilli(), span.Milliseconds(), rows); err != nil {
 				return err
 			}
@@ -163,7 +161,7 @@ func (d *liteDatabase) Rivals() []rival {
 	}
 }
 
-// liteTwo takes a job in one transaction and deletes it in another.
+// liteTwo claims a job in one transaction and deletes it in another.
 func liteTwo(ctx context.Context, c *sql.Conn) func() (int, error) {
 	return func() (int, error) {
 		var id int64
@@ -180,7 +178,7 @@ func liteTwo(ctx context.Context, c *sql.Conn) func() (int, error) {
 	}
 }
 
-// liteRaw takes n and deletes n in one transaction.
+// liteRaw claims n jobs and deletes them in one transaction.
 func liteRaw(n int) func(ctx context.Context, c *sql.Conn) func() (int, error) {
 	return func(ctx context.Context, c *sql.Conn) func() (int, error) {
 		return func() (got int, err error) {

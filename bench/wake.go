@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	wakeLanes = 8                      // queues at a time, each with a worker that waits
-	wakePause = 400 * time.Millisecond // at most, before an enqueue: not in step with anybody's polling
-	wakeWait  = 30 * time.Second       // far more than it may take
+	wakeLanes = 8                      // queues at the same time, each with a waiting worker
+	wakePause = 400 * time.Millisecond // the maximum pause before an enqueue, so that it does not follow any polling interval
+	wakeWait  = 30 * time.Second       // much longer than a wake-up can take
 )
 
-// wake measures the time from an enqueue to the claim's answer at a worker that
-// waits: on the same host, and by way of another sidecar, that tells or not.
+// wake measures the time from an enqueue to the claim's reply at a waiting worker: on the same
+// host, and through another sidecar, with and without notifications.
 func wake(ctx context.Context, p *place) (err error) {
 	d, err := p.server.Database(ctx, "wake")
 	if err != nil {
@@ -62,7 +62,7 @@ func (p *place) wakeBetween(ctx context.Context, d database, quiet bool) (err er
 	return nil
 }
 
-// wakes has jobs enqueued at one sidecar for workers that wait at another.
+// wakes enqueues jobs at one sidecar for workers that wait at another.
 func wakes(producer, worker *sidecar, n int) (latencies, error) {
 	var lanes sync.WaitGroup
 	all, errs := make([]latencies, wakeLanes), make([]error, wakeLanes)
@@ -103,7 +103,7 @@ func wakeLane(producer, worker *sidecar, queue string, n int) (l latencies, err 
 			}
 			arrived <- err
 		}()
-		time.Sleep(wakePause/8 + rand.N(wakePause)) // the claim has long been asked for by then
+		time.Sleep(wakePause/8 + rand.N(wakePause)) // the claim has started to wait by then
 		began := time.Now()
 		if _, err := from.call(put); err != nil {
 			return nil, errors.Join(err, <-arrived)

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// wire is one connection to the sidecar: request, reply, nothing in between, so
-// that the figures are the sidecar's and not a client library's.
+// wire is one connection to the sidecar, with one request at a time. It uses no client library, so
+// the figures are the sidecar's.
 type wire struct {
 	conn  net.Conn
 	in    *protocol.Reader
@@ -31,7 +31,7 @@ func (w *wire) post(req *protocol.Request) error {
 	return err
 }
 
-// call sends one request and waits for its reply, which is valid until the next.
+// call sends one request and waits for its reply, which is valid until the next call.
 func (w *wire) call(req *protocol.Request) (*protocol.Reply, error) {
 	if err := w.post(req); err != nil {
 		return nil, err

@@ -12,24 +12,24 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// payloadSize is that of every job, in bytes.
+// payloadSize is the size of every job's payload, in bytes.
 const payloadSize = 100
 
-// figures are what one measurement gave.
+// figures are the result of one measurement.
 type figures struct {
 	jobs  int
 	took  time.Duration
-	first latencies // of an enqueue, or of a claim
+	first latencies // of an enqueue or a claim
 	ack   latencies
 	used  usage
 }
 
 func (f figures) rate() float64 { return float64(f.jobs) / f.took.Seconds() }
 
-// latencies are times that somebody waited.
+// latencies are the waiting times of requests.
 type latencies []time.Duration
 
-// at is the p-quantile; 0 where there are none.
+// at returns the p-quantile, or 0 if there are none.
 func (l latencies) at(p float64) time.Duration {
 	if len(l) == 0 {
 		return 0
@@ -41,7 +41,8 @@ func (l latencies) at(p float64) time.Duration {
 // task is what each connection does until todo is used up.
 type task func(w *wire, todo *atomic.Int64, f *figures) error
 
-// load has that many connections carry out a task for n jobs. look, called before and after, may be nil.
+// load runs a task on that many connections for n jobs. look, which can be nil, is called before
+// and after.
 func (s *sidecar) load(workers, n int, t task, look func() (usage, error)) (figures, error) {
 	conns := make([]*wire, workers)
 	for i := range conns {
@@ -49,7 +50,7 @@ func (s *sidecar) load(workers, n int, t task, look func() (usage, error)) (figu
 		if err != nil {
 			return figures{}, err
 		}
-		defer func() { _ = w.conn.Close() }() // the measurement is over by then
+		defer func() { _ = w.conn.Close() }() // the measurement is over
 		conns[i] = w
 	}
 	var todo atomic.Int64
@@ -88,7 +89,7 @@ func timed(workers int, look func() (usage, error), f func(i int) error) (total 
 	return total, errors.Join(errs...)
 }
 
-// direct has a rival work until its table is empty.
+// direct lets a rival work until its table is empty.
 func (r rival) direct(ctx context.Context, look func() (usage, error)) (_ figures, err error) {
 	work := make([]func() (int, error), r.workers)
 	for i := range work {
@@ -96,7 +97,7 @@ func (r rival) direct(ctx context.Context, look func() (usage, error)) (_ figure
 		if err != nil {
 			return figures{}, err
 		}
-		defer func() { _ = end() }() // the measurement is over by then
+		defer func() { _ = end() }() // the measurement is over
 		work[i] = w
 	}
 	var done atomic.Int64
@@ -113,7 +114,7 @@ func (r rival) direct(ctx context.Context, look func() (usage, error)) (_ figure
 	return f, err
 }
 
-// enqueue stores jobs, so many in a request.
+// enqueue returns a task that stores jobs, batch jobs in a request.
 func enqueue(queue string, batch int) task {
 	return func(w *wire, todo *atomic.Int64, f *figures) error {
 		jobs := make([]protocol.NewJob, batch)
@@ -136,8 +137,8 @@ func enqueue(queue string, batch int) task {
 	}
 }
 
-// work claims jobs, so many in a request, and acks them; until todo is used up, or
-// a claim finds none: the others have the rest.
+// work returns a task that claims and acks jobs, batch jobs in a request, until todo is used up or
+// a claim finds none.
 func work(queue string, batch int) task {
 	return func(w *wire, todo *atomic.Int64, f *figures) error {
 		claim := &protocol.Request{Op: protocol.OpClaim, Queue: queue, Max: protocol.Some(int64(batch))}
@@ -168,7 +169,7 @@ func work(queue string, batch int) task {
 	}
 }
 
-// acking acks all jobs of a claim's reply.
+// acking returns the ack of all jobs of a claim's reply.
 func acking(r *protocol.Reply) *protocol.Request {
 	if len(r.Jobs) == 1 {
 		return &protocol.Request{Op: protocol.OpAck, Lease: r.Jobs[0].Lease}

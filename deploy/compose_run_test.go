@@ -54,7 +54,7 @@ func TestCompose(t *testing.T) {
 func startMySQL(t *testing.T, kind testserver.Kind) (at string) {
 	t.Helper()
 	m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{})
-	if errors.Is(err, testserver.ErrNotHad) {
+	if errors.Is(err, testserver.ErrUnavailable) {
 		if err := testserver.Note("the compose file of MySQL ran on none: " + err.Error()); err != nil {
 			t.Error(err)
 		}

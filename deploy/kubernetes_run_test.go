@@ -85,7 +85,7 @@ func applicationPod(t *testing.T, p *pod, db *postgres, at string) {
 	if code, out := sidecar.exec("qsidecar", "status"); code != 0 || app.gone() || sidecar.gone() {
 		t.Errorf("without the database: status %d, %s; the application's end %v, the sidecar's %v", code, out, app.gone(), sidecar.gone())
 	}
-	if err := db.Go(context.Background()); err != nil {
+	if err := db.Restart(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "/readyz is well again", func() bool { code, _ := get(t, at, "/readyz"); return code == 200 })

@@ -21,10 +21,10 @@ func manyHeaders(n int) string {
 
 func manyOf(s string, n int) string { return "[" + strings.Repeat(s+",", n-1) + s + "]" }
 
-// smallPayload is so small that the table can go over it.
+// smallPayload sets a payload limit that requests in the table can exceed.
 var smallPayload = protocol.Limits{MaxFrame: 1 << 20, MaxPayload: 1023, MaxReply: 8 << 20}
 
-// expand puts the long texts into a request.
+// expand replaces the placeholders of a request by long texts.
 func expand(s string) string {
 	for _, n := range []int{1024, 1364} {
 		s = strings.ReplaceAll(s, fmt.Sprintf("{%d}", n), strings.Repeat("x", n))
@@ -81,8 +81,8 @@ func checkError(t *testing.T, what string, got *protocol.Error, want bad) {
 	}
 }
 
-// TestErrorsKeepTheID: whatever is wrong with a request, and wherever its id
-// stands, the reply can carry it.
+// TestErrorsKeepTheID checks that the reply to any invalid request carries its id, wherever the id
+// is in the request.
 func TestErrorsKeepTheID(t *testing.T) {
 	for _, test := range badRequests {
 		if test.field == "id" || test.code == "" {
@@ -111,7 +111,7 @@ func TestErrorsKeepTheID(t *testing.T) {
 	}
 }
 
-// TestBadJSON: lines that hold what only JSON can get wrong.
+// TestBadJSON checks lines with mistakes that only JSON allows.
 func TestBadJSON(t *testing.T) {
 	for _, test := range []bad{
 		{``, "bad_request", "", -1},
@@ -161,7 +161,7 @@ func TestBadJSON(t *testing.T) {
 	}
 }
 
-// TestBadMsgpack: bodies that hold what only msgpack can get wrong.
+// TestBadMsgpack checks bodies with mistakes that only msgpack allows.
 func TestBadMsgpack(t *testing.T) {
 	ping := "\xa2op\xa4ping"
 	for _, test := range []bad{
@@ -192,7 +192,7 @@ func TestBadMsgpack(t *testing.T) {
 		{"\x82" + ping + "\xa2id\xa1\xff", "bad_request", "id", -1},
 		{"\x82" + ping + "\xa2id\xd4\x01\x02", "bad_request", "id", -1},                                                   // an extension
 		{"\x82" + ping + "\xa2id\xd6\xff\x00\x00\x00\x00", "bad_request", "id", -1},                                       // a timestamp
-		{"\x83\xa2op\xa7enqueue\xa5queue\xa1q\xabpayload_b64\xa0", "bad_request", "payload_b64", -1},                      // JSON's alone
+		{"\x83\xa2op\xa7enqueue\xa5queue\xa1q\xabpayload_b64\xa0", "bad_request", "payload_b64", -1},                      // only for JSON
 		{"\x83\xa2op\xa7enqueue\xa5queue\xa1q\xa7headers\x82\xa1a\xa11\xa1a\xa12", "bad_request", "headers", -1},          // a key twice
 		{"\x83\xa2op\xa7enqueue\xa5queue\xa1q\xa7headers\x81\xc4\x01a\xa11", "bad_request", "headers", -1},                // a key of bytes
 		{"\x83\xa2op\xa7enqueue\xa5queue\xa1q\xa7headers\xd4\x01\x81", "bad_request", "headers", -1},                      // the library skips extensions before maps
@@ -206,7 +206,7 @@ func TestBadMsgpack(t *testing.T) {
 	}
 }
 
-// TestIntegerForms: any msgpack form of an integer is that integer.
+// TestIntegerForms checks that every msgpack form of an integer decodes to the same value.
 func TestIntegerForms(t *testing.T) {
 	for _, form := range []string{"\x05", "\xcc\x05", "\xcd\x00\x05", "\xce\x00\x00\x00\x05", "\xcf\x00\x00\x00\x00\x00\x00\x00\x05",
 		"\xd0\x05", "\xd1\x00\x05", "\xd2\x00\x00\x00\x05", "\xd3\x00\x00\x00\x00\x00\x00\x00\x05"} {
@@ -225,7 +225,7 @@ func TestIntegerForms(t *testing.T) {
 	}
 }
 
-// TestErrorTextIsCut: nack's error is shortened to 4 KiB of whole characters.
+// TestErrorTextIsCut checks that nack's error is cut to 4 KiB of whole characters.
 func TestErrorTextIsCut(t *testing.T) {
 	for n, want := range map[int]int{4095: 4095, 4096: 4096, 4097: 4096, 10000: 4096} {
 		var r protocol.Request

@@ -6,12 +6,12 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// bad is a request and the error it gets. {} in it stands for a long text of x.
+// bad is a request and the error it gets. {n} in the request stands for a text of n times x.
 type bad struct {
 	request string
 	code    protocol.Code
 	field   string
-	index   int64 // -1: none
+	index   int64 // -1: no index
 }
 
 var badRequests = []bad{
@@ -78,7 +78,7 @@ var badRequests = []bad{
 	{`{"op":"enqueue","queue":"q","group":"g"}`, "unsupported", "group", -1},
 	{`{"op":"enqueue","queue":"q","unique":{"a":[1]}}`, "unsupported", "unique", -1},
 	{`{"op":"enqueue","queue":"q","payload":"{1024}"}`, "too_large", "payload", -1},
-	{`{"op":"enqueue","queue":"q","payload_b64":"{1024}eHh4"}`, "", "", -1}, // 771 bytes: inside
+	{`{"op":"enqueue","queue":"q","payload_b64":"{1024}eHh4"}`, "", "", -1}, // 771 bytes: within the limit
 	{`{"op":"enqueue","queue":"q","payload_b64":"{1364}"}`, "", "", -1},     // 1023
 	{`{"op":"enqueue","queue":"q","payload_b64":"{1364}eA=="}`, "too_large", "payload", -1},
 

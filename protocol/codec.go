@@ -9,14 +9,14 @@ import (
 // chooses it.
 type Codec uint8
 
-// The codecs. The zero value stands for a connection on which nothing was read
-// yet; messages appended with it are JSON, so that a person sees the error.
+// The codecs. The zero value means that nothing was read from the connection yet. Messages appended
+// with it are JSON, so that a person can read the error.
 const (
 	Msgpack Codec = iota + 1 // 4-byte big-endian length, then one msgpack map
 	JSON                     // one JSON object and \n
 )
 
-// String names the codec as the documentation does.
+// String returns the codec's name as the documentation writes it.
 func (c Codec) String() string {
 	switch c {
 	case Msgpack:
@@ -28,13 +28,13 @@ func (c Codec) String() string {
 	}
 }
 
-// DecodeRequest reads one request from the body b (without its framing) into r,
-// which it resets first. All that PROTOCOL.md says of a request alone is checked:
-// shape, types, ranges, which fields the op takes and needs.
+// DecodeRequest reads one request from the body b (without its framing) into r, which it resets
+// first. It checks everything that PROTOCOL.md requires of a single request: shape, types, ranges,
+// and which fields the op takes and needs.
 //
-// r.ID, and r.Op as it was sent, are set where they can be read even if an error
-// is returned, so that the error's reply carries the id. The rest of r is then
-// not to be used. r keeps nothing of b.
+// If it can read them, DecodeRequest sets r.ID and r.Op even if it returns an error, so that the
+// reply to the error carries the id. Do not use the rest of r after an error. r does not reference
+// b.
 func (c Codec) DecodeRequest(b []byte, l Limits, r *Request) *Error {
 	*r = Request{}
 	d := getDecoder()
@@ -46,12 +46,11 @@ func (c Codec) DecodeRequest(b []byte, l Limits, r *Request) *Error {
 	return d.request(r)
 }
 
-// DecodeReply reads one message of a server from the body b (without its
-// framing) into r, which it resets first. Unknown fields are ignored. r keeps
-// nothing of b.
+// DecodeReply reads one message of a server from the body b (without its framing) into r, which it
+// resets first. It ignores unknown fields. r does not reference b.
 //
-// The list "jobs" becomes r.Jobs, r.Views or r.EnqueuedAll by what its elements
-// hold; an empty one is both r.Jobs and r.Views, empty and not nil.
+// The list "jobs" becomes r.Jobs, r.Views or r.EnqueuedAll, depending on the fields of its
+// elements. An empty list becomes both r.Jobs and r.Views, empty and not nil.
 func (c Codec) DecodeReply(b []byte, r *Reply) error {
 	*r = Reply{}
 	d := getDecoder()
@@ -66,9 +65,8 @@ func (c Codec) DecodeReply(b []byte, r *Reply) error {
 	return nil
 }
 
-// AppendRequest appends r as one complete message with its framing to dst. Only
-// the fields that r.Op takes are written, and of those only what differs from
-// absence. It checks no ranges and no text: the server does.
+// AppendRequest appends r as one complete message with its framing to dst. It writes only the
+// fields that r.Op takes and that are set. It does not check ranges or text. The server does.
 func (c Codec) AppendRequest(dst []byte, r *Request) []byte {
 	e := getEncoder(c, dst)
 	defer e.release()
@@ -78,9 +76,9 @@ func (c Codec) AppendRequest(dst []byte, r *Request) []byte {
 	return e.close()
 }
 
-// AppendReply appends r as one complete message with its framing to dst. What is
-// not valid UTF-8 or NUL in a text becomes U+FFFD, so that every client can read
-// it. It checks no size: see Limits.MaxReply.
+// AppendReply appends r as one complete message with its framing to dst. It replaces invalid UTF-8
+// and NUL in texts by U+FFFD, so that every client can read them. It does not check the size: see
+// Limits.MaxReply.
 func (c Codec) AppendReply(dst []byte, r *Reply) []byte {
 	e := getEncoder(c, dst)
 	defer e.release()
@@ -89,16 +87,16 @@ func (c Codec) AppendReply(dst []byte, r *Reply) []byte {
 	return e.close()
 }
 
-// decoder is one message being read.
+// decoder reads one message.
 type decoder struct {
 	src     source
 	limits  Limits
 	json    bool
-	lenient bool // a reply: unknown fields are skipped and nothing has a limit
-	b64     bool // the field being read stands in its _b64 form
+	lenient bool // for replies: skip unknown fields and apply no limits
+	b64     bool // the current field is in its _b64 form
 	mp      mpSource
 	js      jsonSource
-	job     anyJob // the element of "jobs" being read; here so that it is not allocated for each
+	job     anyJob // the current element of "jobs"; a field of decoder, so that it is not allocated for each element
 }
 
 var decoders = sync.Pool{New: func() any {
@@ -110,7 +108,7 @@ var decoders = sync.Pool{New: func() any {
 
 func getDecoder() *decoder { return decoders.Get().(*decoder) }
 
-// release gives d back without what it read, which may be large.
+// release returns d to the pool without the data that it read, which can be large.
 func (d *decoder) release() {
 	if d.lenient {
 		d.job = anyJob{}
@@ -121,7 +119,7 @@ func (d *decoder) release() {
 	decoders.Put(d)
 }
 
-// open checks the shape of b and makes it the message to read.
+// open checks the shape of b and starts to read it.
 func (d *decoder) open(c Codec, b []byte) *Error {
 	if c == Msgpack {
 		if err := checkShape(b); err != nil {

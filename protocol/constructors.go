@@ -1,7 +1,6 @@
 package protocol
 
-// The constructors of fields. Each names the field, its limits, and where it
-// stands in M.
+// The constructors of fields. The arguments are the field's name, its limits and its location in M.
 
 func isText[M any, T ~string](s string, limit int, at func(*M) *T) field[M] {
 	return field[M]{
@@ -66,7 +65,7 @@ func isOptBool[M any](s string, at func(*M) *Opt[bool]) field[M] {
 	}
 }
 
-// isBytes is present when it is not nil.
+// isBytes is a bytes field. It is present if it is not nil.
 func isBytes[M any](s string, at func(*M) *[]byte) field[M] {
 	return field[M]{
 		name:  newName(s),
@@ -80,7 +79,7 @@ func isBytes[M any](s string, at func(*M) *[]byte) field[M] {
 	}
 }
 
-// isTexts is a list of lo to hi texts, present when it is not nil.
+// isTexts is a list of lo to hi texts. It is present if it is not nil.
 func isTexts[M any](s string, lo, hi, limit int, at func(*M) *[]string) field[M] {
 	return field[M]{
 		name: newName(s),
@@ -107,8 +106,8 @@ func isTexts[M any](s string, lo, hi, limit int, at func(*M) *[]string) field[M]
 	}
 }
 
-// isList is a list of lo to hi maps, present when it is not nil. check looks at
-// each element that was read.
+// isList is a list of lo to hi maps. It is present if it is not nil. check is called with each
+// element.
 func isList[M, E any](s string, lo, hi int, ms *message[E], at func(*M) *[]E, check func(*E, presence) *Error) field[M] {
 	return field[M]{
 		name: newName(s),
@@ -143,7 +142,7 @@ func writeList[E any](e *encoder, ms *message[E], list []E) {
 	e.endList()
 }
 
-// isMap is a map of its own, present when get does not give nil.
+// isMap is a nested map. It is present if get does not return nil.
 func isMap[M, E any](s string, ms *message[E], get func(*M) *E, set func(*M, *E)) field[M] {
 	return field[M]{
 		name: newName(s),
@@ -161,7 +160,7 @@ func isMap[M, E any](s string, ms *message[E], get func(*M) *E, set func(*M, *E)
 	}
 }
 
-// isHeaders is present when it is not empty.
+// isHeaders is the map of headers. It is present if it is not empty.
 func isHeaders[M any](s string, at func(*M) *map[string]string) field[M] {
 	return field[M]{
 		name: newName(s),
@@ -189,19 +188,19 @@ func isID[M any](s string, at func(*M) *RequestID) field[M] {
 	}
 }
 
-// always makes a field present whatever its value.
+// always makes a field present, whatever its value is.
 func always[M any](f field[M]) field[M] {
 	f.has = func(*M) bool { return true }
 	return f
 }
 
-// when makes a field present where has says so.
+// when makes a field present if has returns true.
 func when[M any](f field[M], has func(*M) bool) field[M] {
 	f.has = has
 	return f
 }
 
-// checked adds a check of what was read.
+// checked adds a check of the decoded message.
 func checked[M any](f field[M], check func(*M) *Error) field[M] {
 	read := f.read
 	f.read = func(d *decoder, m *M) *Error {
@@ -213,8 +212,8 @@ func checked[M any](f field[M], check func(*M) *Error) field[M] {
 	return f
 }
 
-// within makes a field of E one of M, which holds an E. to finds or makes it;
-// has says whether there is one to write.
+// within makes a field of E a field of M, which contains an E. to finds or creates the E. has
+// reports whether there is one to write.
 func within[M, E any](f field[E], has func(*M) bool, to func(*M) *E) field[M] {
 	return field[M]{
 		name:  f.name,

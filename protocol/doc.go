@@ -1,9 +1,14 @@
-// Package protocol is the wire of qsidecar, version 1, and nothing else: how
-// bytes become requests and replies, in two codecs (msgpack frames and JSON
-// lines), and what is refused before anything is allocated for it.
+// Package protocol is the wire protocol of qsidecar, version 1: how bytes become requests and
+// replies in two codecs (msgpack frames and JSON lines), and which input is rejected before
+// anything is allocated for it.
 //
-// PROTOCOL.md beside this file is the specification; testdata/transcripts holds
-// conversations that the server's tests and every client's tests replay. The
-// package knows no database, no job table and no queue semantics: a stored job
-// is another type (package backends), and package bridge translates.
+// PROTOCOL.md in this directory is the specification. testdata/transcripts has conversations that
+// the tests of the server and of every client replay.
+//
+// Start with message.go (the messages) and codec.go (their encoding). reader.go splits a stream
+// into messages. fields.go and constructors.go describe each field once for both codecs and both
+// directions, and request.go, reply.go and ops.go are the tables of fields.
+//
+// The package imports no other package of this module. It does not know databases, job tables or
+// queue semantics: package backends has its own type for a stored job, and package bridge converts.
 package protocol

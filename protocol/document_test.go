@@ -29,7 +29,7 @@ func document(t *testing.T) string {
 	return string(b)
 }
 
-// constants are the values of the constants of a type in a file of this package.
+// constants returns the values of the constants of a type in a file of this package.
 func constants(t *testing.T, file, typeName string) (values []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
@@ -59,9 +59,9 @@ func constants(t *testing.T, file, typeName string) (values []string) {
 	return values
 }
 
-// TestDocumentNamesEverything: no op, error code, state, event or field is left
-// out of PROTOCOL.md.
-func TestDocumentNamesEverything(t *testing.T) {
+// TestDocumentMentionsEverything checks that PROTOCOL.md mentions every op, error code, state, event
+// and field.
+func TestDocumentMentionsEverything(t *testing.T) {
 	doc := document(t)
 	for _, op := range protocol.OpNames() {
 		if !regexp.MustCompile("(?m)^### .*`" + string(op) + "`").MatchString(doc) {
@@ -84,7 +84,7 @@ func TestDocumentNamesEverything(t *testing.T) {
 	}
 }
 
-// TestDocumentLimits: the numbers are those of the code.
+// TestDocumentLimits checks that the limits in PROTOCOL.md are those of the code.
 func TestDocumentLimits(t *testing.T) {
 	doc := document(t)
 	for what, n := range map[string]int64{
@@ -116,7 +116,7 @@ func thousands(n int64) string {
 	return s
 }
 
-// block gives the fenced block of a kind.
+// block returns the fenced block of a kind.
 func block(t *testing.T, doc, kind string) string {
 	t.Helper()
 	m := regexp.MustCompile("(?s)```" + kind + "\n(.*?)```").FindStringSubmatch(doc)
@@ -126,9 +126,9 @@ func block(t *testing.T, doc, kind string) string {
 	return m[1]
 }
 
-// TestDocumentBytes: the two forms of each example are the same message, and the
-// codecs write just these bytes.
-func TestDocumentBytes(t *testing.T) {
+// TestDocumentExamples checks that the two forms of each example are the same message, and that the
+// codecs write exactly these bytes.
+func TestDocumentExamples(t *testing.T) {
 	for example := range strings.SplitSeq(strings.TrimSpace(block(t, document(t), "example")), "\n\n") {
 		text, hexa, _ := strings.Cut(example, "\n")
 		frame, err := hex.DecodeString(strings.NewReplacer(" ", "", "\n", "").Replace(hexa))
@@ -136,7 +136,7 @@ func TestDocumentBytes(t *testing.T) {
 			t.Fatalf("%s: %v", text, err)
 		}
 		if n := binary.BigEndian.Uint32(frame); int(n) != len(frame)-4 {
-			t.Errorf("%s: the length says %d, %d bytes follow", text, n, len(frame)-4)
+			t.Errorf("%s: the length is %d, but %d bytes follow", text, n, len(frame)-4)
 		}
 		m, err := transcript.FromMsgpack(frame[4:])
 		if err != nil {
@@ -165,8 +165,8 @@ func TestDocumentBytes(t *testing.T) {
 	}
 }
 
-// TestDocumentConversation: each request of the conversation is one, but for the
-// one that is refused, and the server's codec writes each reply just so.
+// TestDocumentConversation checks the conversation in PROTOCOL.md. Each request decodes, except the
+// one that is rejected. The server's codec writes exactly these replies.
 func TestDocumentConversation(t *testing.T) {
 	refused := 0
 	for line := range strings.Lines(block(t, document(t), "conversation")) {
@@ -202,8 +202,8 @@ func transcripts(t *testing.T) []*transcript.Transcript {
 	return all
 }
 
-// TestTranscriptsCoverEverything counts: at least one of every op and of every
-// error code, and every need is explained.
+// TestTranscriptsCoverEverything checks that the transcripts have at least one of every op and
+// every error code, and that the README explains every need.
 func TestTranscriptsCoverEverything(t *testing.T) {
 	readme, err := os.ReadFile("testdata/transcripts/README.md")
 	if err != nil {
@@ -244,12 +244,11 @@ func TestTranscriptsCoverEverything(t *testing.T) {
 	}
 }
 
-// decoderCodes are the errors that need no server.
+// decoderCodes are the error codes that the decoder returns without a server.
 var decoderCodes = map[any]bool{"bad_request": true, "unknown_op": true, "unsupported": true, "too_large": true}
 
-// TestTranscriptsAgreeWithTheDecoder: each request that a transcript expects to
-// be refused as it stands is, with that code, field and index, in both codecs;
-// and no other.
+// TestTranscriptsAgreeWithTheDecoder checks in both codecs that the decoder rejects exactly the
+// requests that a transcript expects to be rejected, with the same code, field and index.
 func TestTranscriptsAgreeWithTheDecoder(t *testing.T) {
 	for _, tr := range transcripts(t) {
 		limits := protocol.NewLimits(protocol.DefaultMaxFrame)
@@ -278,17 +277,17 @@ func TestTranscriptsAgreeWithTheDecoder(t *testing.T) {
 				err := codec.DecodeRequest(body, limits, &r)
 				where := fmt.Sprintf("%s.txt:%d in %v", tr.Name, s.Line, codec)
 				e := e
-				if err != nil && !r.ID.IsSet() { // the id itself is wrong: the reply has none
+				if err != nil && !r.ID.IsSet() { // the id itself is invalid, so the reply has none
 					e = want[fmt.Sprint(s.Conn, nil)]
 				}
 				switch {
 				case err == nil && decoderCodes[e["code"]], err != nil && !decoderCodes[e["code"]]:
-					t.Errorf("%s: got %v, the transcript wants %v", where, err, e)
+					t.Errorf("%s: got %v, want %v as in the transcript", where, err, e)
 				case err == nil:
 				case string(err.Code) != e["code"] || e["field"] != nil && e["field"] != err.Field:
-					t.Errorf("%s: got %v of %q, the transcript wants %v", where, err, err.Field, e)
+					t.Errorf("%s: got %v of %q, want %v as in the transcript", where, err, err.Field, e)
 				case fmt.Sprint(e["index"]) != indexOf(err):
-					t.Errorf("%s: got the index %s, the transcript wants %v", where, indexOf(err), e)
+					t.Errorf("%s: got the index %s, want %v as in the transcript", where, indexOf(err), e)
 				}
 			}
 		}
@@ -302,7 +301,7 @@ func indexOf(err *protocol.Error) string {
 	return "<nil>"
 }
 
-// named takes the $ from the variables, so that they are texts.
+// named removes the $ from variables, so that they are plain texts.
 func named(v any) any {
 	switch v := v.(type) {
 	case string:

@@ -19,8 +19,8 @@ import (
 type encoder struct {
 	dst  []byte
 	json bool
-	asIs bool             // a request: text that is not valid is left to the server to refuse
-	at   int              // where the message begins in dst
+	asIs bool             // for requests: send invalid text as it is, so that the server rejects it
+	at   int              // start of the message in dst
 	mp   *msgpack.Encoder // writes to dst through Write and WriteByte
 }
 
@@ -41,33 +41,33 @@ func (e *encoder) release() {
 	encoders.Put(e)
 }
 
-// Write implements io.Writer for the library's encoder. It cannot fail.
+// Write implements io.Writer for the library's encoder. It never fails.
 func (e *encoder) Write(p []byte) (int, error) {
 	e.dst = append(e.dst, p...)
 	return len(p), nil
 }
 
-// WriteByte implements io.ByteWriter for the library's encoder. It cannot fail.
+// WriteByte implements io.ByteWriter for the library's encoder. It never fails.
 func (e *encoder) WriteByte(b byte) error {
 	e.dst = append(e.dst, b)
 	return nil
 }
 
-// must takes the error of an encoder that writes to memory: there is none.
+// must panics on an error of the library's encoder, which writes to memory and can't fail.
 func must(err error) {
 	if err != nil {
 		panic(fmt.Sprintf("protocol: encoding into memory failed: %v", err))
 	}
 }
 
-// open leaves room for the frame's length.
+// open reserves space for the frame's length.
 func (e *encoder) open() {
 	if !e.json {
 		e.dst = append(e.dst, 0, 0, 0, 0)
 	}
 }
 
-// close finishes the framing and gives the whole of dst.
+// close finishes the framing and returns dst.
 func (e *encoder) close() []byte {
 	if e.json {
 		return append(e.dst, '\n')
@@ -107,8 +107,8 @@ func (e *encoder) endList() {
 // element goes before each element of a list.
 func (e *encoder) element() { e.comma('[') }
 
-// comma separates from what was written before, unless that opened the map or
-// list. No value ends with an opening bracket.
+// comma writes a separator, unless open was written last and starts the map or list. No value ends
+// with an opening bracket.
 func (e *encoder) comma(open byte) {
 	if e.json && e.dst[len(e.dst)-1] != open {
 		e.dst = append(e.dst, ',')
@@ -124,9 +124,9 @@ func (e *encoder) name(n *name) {
 	}
 }
 
-// text writes s. In a reply it is mended where the wire does not allow it (a
-// database's own words may hold anything); a request's must not become another
-// job's key, so it goes out as it is.
+// text writes s. In a reply it replaces what the wire does not allow, because a database's error
+// text can contain anything. It writes a request's text unchanged, because a changed key would be
+// another key.
 func (e *encoder) text(s string) {
 	valid := utf8.ValidString(s)
 	if !e.asIs && (!valid || strings.IndexByte(s, 0) >= 0) {
@@ -148,7 +148,7 @@ func appendQuoted[T ~string | ~[]byte](dst []byte, valid T) []byte {
 	return dst
 }
 
-// appendInvalid quotes s with the bytes in it that are not UTF-8.
+// appendInvalid quotes s and keeps its bytes that are not UTF-8.
 func appendInvalid(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	for len(s) > 0 {
@@ -180,8 +180,8 @@ func (e *encoder) boolean(v bool) {
 	must(e.mp.EncodeBool(v))
 }
 
-// bytes writes name and value: in JSON a string where the bytes are text, else
-// the field X_b64.
+// bytes writes name and value. In JSON the value is a string if the bytes are text. Otherwise the
+// field is X_b64.
 func (e *encoder) bytes(n *name, b []byte) {
 	if !e.json {
 		e.name(n)
@@ -201,7 +201,7 @@ func (e *encoder) bytes(n *name, b []byte) {
 	e.dst = append(e.dst, '"')
 }
 
-// headers writes the keys in order, so that equal messages are equal bytes.
+// headers writes the keys in order, so that equal messages have equal bytes.
 func (e *encoder) headers(h map[string]string) {
 	e.startMap(len(h))
 	for _, k := range slices.Sorted(maps.Keys(h)) {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// OpNames are the operations in the table.
+// OpNames returns the ops of the table.
 func OpNames() []Op { return slices.Sorted(maps.Keys(ops)) }
 
-// FieldNames are the names that stand in any map of a request or reply.
+// FieldNames returns the names of all fields of requests and replies.
 func FieldNames() []string {
 	all := map[string]bool{}
 	add := func(names map[string]entry) {

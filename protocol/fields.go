@@ -10,8 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// message describes the fields of one kind of map once, for both codecs and both
-// directions.
+// message describes the fields of one kind of map, once for both codecs and both directions.
 type message[M any] struct {
 	fields []field[M]
 	index  map[string]entry
@@ -20,11 +19,11 @@ type message[M any] struct {
 // entry finds a field by a name on the wire.
 type entry struct {
 	pos int
-	b64 bool // the name is its X_b64, which only JSON knows
+	b64 bool // the name is X_b64, which only JSON has
 }
 
-// field is one entry of the map: where it stands in M, when it is present, and
-// how its value is read and written.
+// field is one entry of a map: its location in M, when it is present, and how to read and write its
+// value.
 type field[M any] struct {
 	name  name
 	bytes bool // X or X_b64 in JSON
@@ -33,11 +32,11 @@ type field[M any] struct {
 	write func(e *encoder, n *name, m *M) // name and value
 }
 
-// name is a field's name, also as each codec writes it.
+// name is a field's name, in plain form and as each codec writes it.
 type name struct {
 	plain   string
 	msgpack []byte
-	json    []byte // with the colon
+	json    []byte // quoted, with the colon
 	jsonB64 []byte
 }
 
@@ -74,16 +73,15 @@ func newMessage[M any](fields []field[M]) *message[M] {
 	return ms
 }
 
-// presence is which fields of a message there are, a bit for each position.
+// presence is the set of fields that a message has, one bit for each position.
 type presence uint64
 
-// everything is a mask that leaves nothing out.
+// everything is the set of all fields.
 const everything = ^presence(0)
 
 func (p presence) has(pos int) bool { return p>>pos&1 == 1 }
 
-// read reads one map into m and tells which fields it held. It stops at the
-// first error.
+// read reads one map into m and returns which fields it had. It stops at the first error.
 func (ms *message[M]) read(d *decoder, m *M) (presence, *Error) {
 	var seen, present presence
 	n := d.src.start()
@@ -95,8 +93,8 @@ func (ms *message[M]) read(d *decoder, m *M) (presence, *Error) {
 	return present, d.src.fault()
 }
 
-// readField reads one entry of the map. seen also counts the fields that are
-// null: they may not be given twice either.
+// readField reads one entry of the map. seen also contains the fields that are null, because a
+// field must not be repeated even then.
 func (ms *message[M]) readField(d *decoder, m *M, seen, present *presence) *Error {
 	view, ok := d.src.name()
 	if err := d.src.fault(); err != nil {
@@ -130,11 +128,11 @@ func (ms *message[M]) readField(d *decoder, m *M, seen, present *presence) *Erro
 	return err
 }
 
-// maxShownName is how much of an unknown name an error repeats.
+// maxShownName is how many bytes of an unknown name an error quotes.
 const maxShownName = 64
 
-// unknown passes over an unknown field of a reply; in a request it is refused,
-// because a misspelt field that is ignored is a wrong job.
+// unknown skips an unknown field of a reply. It rejects one in a request: if it ignored a misspelt
+// field, the job would be wrong.
 func (d *decoder) unknown(view []byte) *Error {
 	if d.lenient {
 		d.src.skip()
@@ -153,7 +151,7 @@ func (d *decoder) unknown(view []byte) *Error {
 	return BadField(shown, "there is no field %q here; names are lower case and exact", shown)
 }
 
-// write writes the fields of m that are present and stand in mask, as one map.
+// write writes the fields of m that are present and in mask, as one map.
 func (ms *message[M]) write(e *encoder, m *M, mask presence) {
 	n := 0
 	if !e.json {
@@ -184,7 +182,7 @@ func (d *decoder) want(field string, k kind) *Error {
 	return BadField(field, "%s must be %v, not %v", field, k, got)
 }
 
-// text reads a text of at most limit bytes; limit < 0: any.
+// text reads a text of at most limit bytes. A negative limit means no limit.
 func (d *decoder) text(field string, limit int) (string, *Error) {
 	if err := d.want(field, kindText); err != nil {
 		return "", err
@@ -200,7 +198,7 @@ func (d *decoder) text(field string, limit int) (string, *Error) {
 }
 
 func (d *decoder) checkText(field string, view []byte) *Error {
-	if !d.json && !utf8.Valid(view) { // the JSON tokeniser has checked
+	if !d.json && !utf8.Valid(view) { // the JSON tokenizer has checked it
 		return BadField(field, "%s is not valid UTF-8; only payload and result may hold other bytes", field)
 	}
 	if bytes.IndexByte(view, 0) >= 0 {
@@ -230,7 +228,7 @@ func (d *decoder) boolean(field string) (bool, *Error) {
 	return d.src.boolean(), nil
 }
 
-// bytes reads a bytes field: a copy, not nil.
+// bytes reads a bytes field. It returns a copy, never nil.
 func (d *decoder) bytes(field string) ([]byte, *Error) {
 	if !d.json && d.src.kind() == kindBytes {
 		return d.copied(field, d.src.view())
@@ -246,7 +244,7 @@ func (d *decoder) bytes(field string) ([]byte, *Error) {
 	if n -= bytes.Count(view[max(0, len(view)-2):], []byte("=")); !d.lenient && n > d.limits.MaxPayload {
 		return nil, d.tooLarge(field, n)
 	}
-	b := make([]byte, n+2) // room for what the padding stood for
+	b := make([]byte, n+2) // Decode needs space for the padding too
 	n, err := base64.StdEncoding.Strict().Decode(b, view)
 	if err != nil || bytes.ContainsAny(view, "\r\n") {
 		return nil, BadField(field, "%s_b64 is not base64 with padding (RFC 4648 section 4)", field)
@@ -266,8 +264,8 @@ func (d *decoder) tooLarge(field string, n int) *Error {
 		Message: fmt.Sprintf("%s is %d bytes long; at most %d are allowed (max_payload)", field, n, d.limits.MaxPayload)}
 }
 
-// list reads a list of lo to hi elements. sized is told the number of elements,
-// or -1, before the first; each reads one.
+// list reads a list of lo to hi elements. It calls sized with the number of elements, or -1, before
+// the first, and each for every element.
 func (d *decoder) list(field string, lo, hi int, sized func(n int), each func(i int) *Error) *Error {
 	if err := d.want(field, kindList); err != nil {
 		return err
@@ -297,8 +295,7 @@ func (d *decoder) list(field string, lo, hi int, sized func(n int), each func(i 
 	return d.src.fault()
 }
 
-// inElement says in which element of a list something is wrong: "ids[3] is …",
-// "jobs[3]: priority must be …".
+// inElement adds the element of a list to a message: "ids[3] is …", "jobs[3]: priority must be …".
 func inElement(field string, i int, message string) string {
 	if rest, ok := strings.CutPrefix(message, field+" "); ok {
 		return fmt.Sprintf("%s[%d] %s", field, i, rest)

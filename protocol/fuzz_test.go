@@ -14,8 +14,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// seeds are the messages of the transcripts, requests (C:) or replies (S:), in
-// codec c.
+// seeds adds the requests (C:) or replies (S:) of the transcripts, in codec c.
 func seeds(f *testing.F, prefix string, c Codec) {
 	f.Helper()
 	files, err := filepath.Glob("testdata/transcripts/*.txt")
@@ -48,19 +47,19 @@ func seeds(f *testing.F, prefix string, c Codec) {
 	}
 }
 
-// addHostile adds the hostile messages, the large ones cut: the mutator only
-// gets slow by them, and their heads are what matters.
+// addHostile adds the hostile messages and truncates the large ones. Large inputs only slow the
+// mutator down, and their heads are what matters.
 func addHostile(f *testing.F, messages map[string]string) {
 	for _, m := range messages {
 		f.Add([]byte(m[:min(len(m), 4<<10)]))
 	}
 }
 
-// Run a target with a small -fuzzminimizetime (20x): by default the fuzzer spends
-// up to a minute on making each new input smaller.
+// Run a target with a small -fuzzminimizetime (20x). By default the fuzzer spends up to a minute on
+// minimizing each new input.
 
-// fuzzRequest: whatever decodes, encodes to what decodes to the same; and no
-// decoding panics or takes memory out of proportion.
+// fuzzRequest checks that a request that decodes also encodes, and decodes to the same request
+// again. Decoding must not panic or use disproportionate memory.
 func fuzzRequest(f *testing.F, c Codec) {
 	seeds(f, "C: ", c)
 	l := NewLimits(64 << 10)
@@ -87,7 +86,8 @@ func fuzzRequest(f *testing.F, c Codec) {
 	})
 }
 
-// normal forgets what an encoder leaves out because it is as good as absent.
+// normal removes differences that an encoder does not write because they mean the same as an absent
+// field.
 func normal(r Request) Request {
 	if len(r.Job.Payload) == 0 {
 		r.Job.Payload = nil
@@ -117,9 +117,9 @@ func checkFuzzError(t *testing.T, err *Error) {
 		t.Fatalf("a decoder has no %s to give", err.Code)
 	}
 	var got Reply
-	for _, c := range []Codec{Msgpack, JSON} { // whatever the message repeats, the error can be told
+	for _, c := range []Codec{Msgpack, JSON} { // the reply to the error must encode, whatever the message quotes
 		if e := c.DecodeReply(body(c, c.AppendReply(nil, &Reply{Error: err})), &got); e != nil {
-			t.Fatalf("the reply that says %v cannot be read: %v", err, e)
+			t.Fatalf("the reply with the error %v does not decode: %v", err, e)
 		}
 	}
 	if len(err.Message) > 1000 {
@@ -137,8 +137,7 @@ func FuzzJSONRequest(f *testing.F) {
 	fuzzRequest(f, JSON)
 }
 
-// fuzzReply: what a client reads from a server does not panic, and what was
-// read can be told again.
+// fuzzReply checks that decoding a reply does not panic, and that a decoded reply encodes.
 func fuzzReply(f *testing.F, c Codec) {
 	seeds(f, "S: ", c)
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -168,8 +167,8 @@ func FuzzJSONReply(f *testing.F) {
 	fuzzReply(f, JSON)
 }
 
-// FuzzShape: what the check lets through, the library can walk: it recurses, but
-// not deep, and finds one whole value.
+// FuzzShape checks that the library can walk whatever passes the shape check: one whole value of
+// limited depth.
 func FuzzShape(f *testing.F) {
 	addHostile(f, hostileMsgpack)
 	seeds(f, "C: ", Msgpack)
@@ -184,8 +183,8 @@ func FuzzShape(f *testing.F) {
 	})
 }
 
-// FuzzReader: however a stream is cut into reads, the messages are the same, and
-// they are no more than came.
+// FuzzReader checks that the messages of a stream do not depend on how it is split into reads, and
+// that no message is longer than its input.
 func FuzzReader(f *testing.F) {
 	for _, m := range hostileMsgpack {
 		f.Add([]byte(frameOf(m[:min(len(m), 4<<10)])), uint8(7))
@@ -222,8 +221,8 @@ func FuzzReader(f *testing.F) {
 
 var _ error = (*Error)(nil)
 
-// TestErrorsCanBeTold pins what sessions rely on: which errors end a connection.
-func TestErrorsCanBeTold(t *testing.T) {
+// TestFatalErrors checks which errors end a connection. Sessions rely on it.
+func TestFatalErrors(t *testing.T) {
 	var e *Error
 	if !errors.As(error(Errorf(CodeBusy, "wait %d s", 3)), &e) || e.Error() != "busy: wait 3 s" {
 		t.Errorf("got %v", e)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// hostileMsgpack are the bodies of frames meant to hurt.
+// hostileMsgpack are bodies of frames that try to exhaust memory or stack.
 var hostileMsgpack = map[string]string{
 	"five bytes":        "\xdd\xff\xff\xff\xff",
 	"a huge map":        "\xdf\xff\xff\xff\xff",
@@ -46,9 +46,9 @@ var hostileJSON = map[string]string{
 	"another codec":     "\x81\xa2op\xa4ping",
 }
 
-// TestHostileMessagesTakeLittle: whatever a message declares or repeats, reading
-// it takes little memory beside its own bytes, and it is refused.
-func TestHostileMessagesTakeLittle(t *testing.T) {
+// TestHostileMessagesUseLittleMemory checks that reading a hostile message uses little memory beside its
+// bytes, whatever lengths it declares, and that it is rejected.
+func TestHostileMessagesUseLittleMemory(t *testing.T) {
 	l := NewLimits(DefaultMaxFrame)
 	for c, messages := range map[Codec]map[string]string{Msgpack: hostileMsgpack, JSON: hostileJSON} {
 		for name, m := range messages {
@@ -56,7 +56,7 @@ func TestHostileMessagesTakeLittle(t *testing.T) {
 			var err *Error
 			var r Request
 			got := allocated(func() { err = c.DecodeRequest(b, l, &r) })
-			if got > uint64(64<<10+2*len(b)) { // a text with escapes is unescaped into a copy that grows
+			if got > uint64(64<<10+2*len(b)) { // a text with escapes is decoded into a copy that grows
 
 				t.Errorf("%v, %s (%d bytes): took %d bytes of memory", c, name, len(b), got)
 			}
@@ -67,15 +67,15 @@ func TestHostileMessagesTakeLittle(t *testing.T) {
 	}
 }
 
-// TestHostileRepliesTakeLittle: a client is safe from its server's lengths, and
-// what lists of small elements take stays in proportion.
-func TestHostileRepliesTakeLittle(t *testing.T) {
+// TestHostileRepliesUseLittleMemory checks that a client does not trust its server's lengths, and that
+// lists of small elements use proportionate memory.
+func TestHostileRepliesUseLittleMemory(t *testing.T) {
 	for name, m := range hostileMsgpack {
 		b := []byte(m)
 		var r Reply
 		var err error
 		got := allocated(func() { err = Msgpack.DecodeReply(b, &r) })
-		if got > uint64(1<<20+20*len(b)) { // a text of no bytes is a string of 16
+		if got > uint64(1<<20+20*len(b)) { // an empty text is a string header of 16 bytes
 
 			t.Errorf("%s (%d bytes): took %d bytes of memory", name, len(b), got)
 		}

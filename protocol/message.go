@@ -1,9 +1,9 @@
 package protocol
 
-// Version is the highest version of the protocol that this package speaks.
+// Version is the highest protocol version that this package supports.
 const Version = 1
 
-// Op names one operation of a request, as it stands in the field "op".
+// Op is an operation, as in the request's field "op".
 type Op string
 
 // The operations of version 1.
@@ -29,16 +29,16 @@ const (
 	OpStatus  Op = "status"
 )
 
-// Opt is a field that may be absent, without a pointer's allocation.
+// Opt is a field that can be absent. It needs no pointer and so no allocation.
 type Opt[T any] struct {
 	Value T
 	Set   bool
 }
 
-// Some is a field that is present.
+// Some returns a field that is present.
 func Some[T any](v T) Opt[T] { return Opt[T]{Value: v, Set: true} }
 
-// Or is the field's value, or def where it is absent.
+// Or returns the field's value, or def if it is absent.
 func (o Opt[T]) Or(def T) T {
 	if o.Set {
 		return o.Value
@@ -46,12 +46,11 @@ func (o Opt[T]) Or(def T) T {
 	return def
 }
 
-// Get is the field's value and whether it is present.
+// Get returns the field's value and whether it is present.
 func (o Opt[T]) Get() (T, bool) { return o.Value, o.Set }
 
-// RequestID is the "id" of a request: absent (the zero value), an unsigned
-// integer up to 2^53-1, or a string of at most 64 bytes. It is comparable, so
-// that open requests can be kept in a map.
+// RequestID is the "id" of a request: absent (the zero value), an unsigned integer up to 2^53-1, or
+// a string of at most 64 bytes. It is comparable, so it can be a map key.
 type RequestID struct {
 	kind idKind
 	num  uint64
@@ -66,22 +65,21 @@ const (
 	idText
 )
 
-// NumberID is a numeric request id. n must not exceed 2^53-1.
+// NumberID returns a numeric request id. n must not exceed 2^53-1.
 func NumberID(n uint64) RequestID { return RequestID{kind: idNumber, num: n} }
 
-// TextID is a textual request id. s must not exceed 64 bytes.
+// TextID returns a textual request id. s must not exceed 64 bytes.
 func TextID(s string) RequestID { return RequestID{kind: idText, text: s} }
 
-// IsSet reports whether the request carried an id.
+// IsSet reports whether the request has an id.
 func (id RequestID) IsSet() bool { return id.kind != idAbsent }
 
-// Request is one decoded request of any op. Which fields an op takes and which
-// of them it needs is held by one table (see DecodeRequest): a field that the op
-// does not take is refused, so that a field which is set here is meant.
+// Request is one decoded request of any op. One table defines which fields an op takes and needs
+// (see DecodeRequest). The decoder rejects a field that the op does not take, so every field that
+// is set has an effect.
 //
-// Durations are integer milliseconds, instants milliseconds since the Unix
-// epoch, UTC. Byte slices and strings are copies: they outlive the reader's
-// buffer.
+// Durations are integer milliseconds. Instants are milliseconds since the Unix epoch, UTC. Byte
+// slices and strings are copies and stay valid after the next read.
 type Request struct {
 	ID RequestID
 	Op Op
@@ -91,12 +89,12 @@ type Request struct {
 	Worker  string
 	Events  []string
 
-	// enqueue: either Jobs, or the one job in Job (whose Queue is also the
-	// queue of claim, stats, peek and the operator's ops: see Queue).
+	// enqueue: either Jobs, or one job in Job. The queue of that job is in Queue, as for the other
+	// ops.
 	Job  NewJob
 	Jobs []NewJob // nil: the single form
 
-	// claim; stats, peek, retry, delete, release, purge, pause and resume use Queue alone
+	// the queue of enqueue, claim, stats, peek and the operator's ops
 	Queue  string
 	Queues []string
 	Max    Opt[int64]
@@ -120,7 +118,7 @@ type Request struct {
 	// extend
 	Bind bool
 
-	// cancel
+	// the field "request"
 	Cancel RequestID // the field "request"
 
 	// peek, retry, delete, release, purge
@@ -143,11 +141,11 @@ type NewJob struct {
 	TimeoutMS   Opt[int64]
 }
 
-// State is where a job is in its life.
+// State is the state of a job.
 type State string
 
-// The states of a job, and StateDeleted for the answer to a duplicate key whose
-// job is gone.
+// The states of a job. StateDeleted only occurs in the reply to a duplicate key whose job no longer
+// exists.
 const (
 	StateReady     State = "ready"
 	StateScheduled State = "scheduled"
@@ -160,28 +158,28 @@ const (
 // Reply is one message from the server: the answer to a request, or an event.
 type Reply struct {
 	ID    RequestID
-	Event string // set: an event, which has neither OK nor Error
+	Event string // set for an event, which has neither OK nor Error
 	OK    bool
-	Error *Error // set: the request failed, and OK is false
+	Error *Error // set if the request failed; OK is then false
 
 	Hello *HelloReply // hello
 
 	Enqueued    *EnqueuedJob  // enqueue of one job: the field "job"
 	EnqueuedAll []EnqueuedJob // enqueue of a list: the field "jobs"; ack with enqueue: the field "enqueued"
 
-	Jobs    []Job       // claim; never nil in its reply, which has "jobs" also when empty
-	Views   []JobView   // peek: the field "jobs"; likewise never nil
-	Queues  []QueueStat // stats; likewise never nil
+	Jobs    []Job       // claim: never nil, empty if there are no jobs
+	Views   []JobView   // peek: the field "jobs", never nil
+	Queues  []QueueStat // stats: never nil
 	Settled *Settled    // ack, nack, extend
 	Count   Opt[int64]  // retry, delete, release, purge
-	Changes []string    // reload; never nil in its reply
-	Why     string      // reload, where Changes is empty: why nothing is different, for people
-	Status  *Status     // status: its fields stand in the reply itself
+	Changes []string    // reload: never nil
+	Why     string      // reload without Changes: why nothing changed, for people
+	Status  *Status     // status: its fields are fields of the reply itself
 
 	Lost []string // event "lost": the leases
 }
 
-// HelloReply is what the server tells of itself.
+// HelloReply describes the server.
 type HelloReply struct {
 	Version    int64
 	Server     string
@@ -239,8 +237,8 @@ type JobView struct {
 	Worker      string
 	Key         string
 	Headers     map[string]string
-	Result      []byte     // nil: none
-	LeftOut     Opt[int64] // bytes of Payload and Result, which are empty because no reply has room for them
+	Result      []byte     // nil if there is none
+	LeftOut     Opt[int64] // bytes of Payload and Result if both are omitted because the reply would be too large
 	Errors      []Failure
 }
 
@@ -252,37 +250,36 @@ type Failure struct {
 	At      int64
 }
 
-// Status is what the sidecar tells of itself to whoever looks after it.
+// Status describes the sidecar for an operator.
 type Status struct {
 	UptimeMS    int64
-	Generation  int64  // counts the configs that ran, from 1
-	ConfigError string // why the newest config does not run; empty: it does
+	Generation  int64  // number of the running config, from 1
+	ConfigError string // why the newest config does not run; empty if it does
 	FailedAt    Opt[int64]
-	Admin       string // where metrics and health are served; empty: nowhere
+	Admin       string // address of metrics and health; empty if they are off
 	Sockets     []SocketStatus
 	Databases   []DatabaseStatus
 	Sessions    []SessionStatus
 }
 
-// SocketStatus is a socket that is listened on.
+// SocketStatus is a listening socket.
 type SocketStatus struct {
 	Path     string
 	Sessions int64
 }
 
-// DatabaseStatus is a database that is open.
+// DatabaseStatus is an open database.
 type DatabaseStatus struct {
 	Name    string
 	Engine  string
 	Version string
 	Place   string // its address, without secrets
-	BeatMS  int64  // since the last beat that reached it; −1: none has
-	Error   string // why the last commit failed; empty: it did not
-	Leaving bool   // it is not configured any more, and stays open for its last leases
+	BeatMS  int64  // since the last heartbeat that reached it; -1 if none did
+	Error   string // why the last commit failed; empty if it succeeded
+	Leaving bool   // no longer configured, but open until its last lease ends
 	Held    int64  // jobs that connections hold
 
-	// Connections of the pool: as many as it may have (0: the engine has no pool), of them
-	// at work, and open without work.
+	// Connections of the pool: the maximum (0 if the engine has no pool), busy and idle ones.
 	PoolMax, PoolInUse, PoolIdle int64
 }
 
@@ -290,28 +287,29 @@ type DatabaseStatus struct {
 type SessionStatus struct {
 	Session string
 	Worker  string
-	Socket  string // empty: stdio
+	Socket  string // empty for stdio
 	UID     Opt[int64]
 	PID     Opt[int64]
 	AgeMS   int64
 	Held    int64 // jobs
-	HeldMS  int64 // the one that it has had for longest
+	HeldMS  int64 // of the job claimed for the longest time
 	Waiting int64 // claims
-	Open    int64 // requests that are not answered yet
+	Open    int64 // requests without a reply yet
 
-	// Holds tells what it holds, by queue, the longest held first; at most MaxHolds.
+	// Holds lists the jobs that the session has claimed, by queue, longest first. It has at most
+	// MaxHolds entries.
 	Holds []HeldStatus
 }
 
-// MaxHolds is how many queues a SessionStatus tells of.
+// MaxHolds is the largest number of entries in SessionStatus.Holds.
 const MaxHolds = 8
 
-// HeldStatus is what a connection holds of one queue.
+// HeldStatus is what a session has claimed of one queue.
 type HeldStatus struct {
-	Queue  string // empty: not known here, as of a lease that another sidecar gave
+	Queue  string // empty if unknown, for example for a lease that another sidecar granted
 	Jobs   int64
-	HeldMS int64  // the one that it has had for longest
-	Job    string // that one's id
+	HeldMS int64  // of the job claimed for the longest time
+	Job    string // id of that job
 }
 
 // QueueStat is one queue's counts.

@@ -2,7 +2,7 @@ package protocol
 
 import "fmt"
 
-// spec is what an op takes and needs besides op and id.
+// spec lists the fields that an op takes and needs, besides op and id.
 type spec struct {
 	takes presence
 	needs presence
@@ -16,7 +16,7 @@ func bits(positions ...int) (p presence) {
 	return p
 }
 
-// ops is the table of all operations: an op that is not in it is unknown.
+// ops is the table of all operations. An op that it does not contain is unknown.
 var ops = map[Op]spec{
 	OpHello: {takes: bits(fVersion, fWorker, fEvents)},
 	OpEnqueue: {
@@ -44,19 +44,18 @@ var ops = map[Op]spec{
 	OpStatus: {},
 }
 
-// Known reports whether there is such an op.
+// Known reports whether op is an operation of this version.
 func Known(op Op) bool {
 	_, ok := ops[op]
 	return ok
 }
 
-// checkEnqueue moves the single form's queue and delay to where Request holds
-// them.
+// checkEnqueue moves the queue and delay of the single form to Request.Job.
 func checkEnqueue(r *Request, p presence) *Error {
 	if p.has(fJobs) {
 		if both := p & (jobFields | bits(fQueue, fDelayMS)); both != 0 {
 			name := firstName(both)
-			return BadField(name, "%s stands in each element of jobs, not beside it", name)
+			return BadField(name, "%s must be in each element of jobs, not beside jobs", name)
 		}
 		return nil
 	}
@@ -125,7 +124,7 @@ func checkRetry(r *Request, p presence) *Error {
 		return BadField("all", "ids and all exclude each other")
 	}
 	if !p.has(fIDs) && !r.All {
-		return BadField("ids", "ids is missing; or say all: true to retry every dead job")
+		return BadField("ids", "ids is missing; set all: true to retry every dead job")
 	}
 	return nil
 }
@@ -148,7 +147,7 @@ func checkState(r *Request) *Error {
 // The events that hello can ask for.
 const (
 	EventLost     = "lost"     // leases of this connection were lost
-	EventDraining = "draining" // the server is about to go
+	EventDraining = "draining" // the server is about to stop
 )
 
 func checkEvents(r *Request) *Error {
@@ -169,13 +168,13 @@ func checkIDs(r *Request) *Error {
 	return nil
 }
 
-// checkLeases refuses a lease given twice: whether the second is lost would
-// depend on the first.
+// checkLeases rejects a lease that is listed twice, because the result of the second would depend
+// on the first.
 func checkLeases(r *Request) *Error {
 	seen := make(map[string]int, len(r.Leases))
 	for i, l := range r.Leases {
 		if j, dup := seen[l]; dup {
-			return atIndex(i, BadField("leases", "leases[%d]: this lease already stands at %d", i, j))
+			return atIndex(i, BadField("leases", "leases[%d]: this lease is a duplicate of leases[%d]", i, j))
 		}
 		seen[l] = i
 	}
@@ -187,7 +186,7 @@ func atIndex(i int, err *Error) *Error {
 	return err
 }
 
-// String writes the id for messages and logs.
+// String returns the id for messages and logs.
 func (id RequestID) String() string {
 	switch id.kind {
 	case idNumber:

@@ -11,51 +11,51 @@ import (
 
 const (
 	minBuffer  = 4 << 10  // an idle connection keeps this much
-	keepBuffer = 64 << 10 // what is larger is dropped when it is empty
-	frameHead  = 4        // bytes of a frame's length
-	maxEmpty   = 100      // reads of nothing before giving up, as package bufio does
+	keepBuffer = 64 << 10 // a larger buffer is dropped once it is empty
+	frameHead  = 4        // bytes of a frame's length prefix
+	maxEmpty   = 100      // empty reads before giving up, as in package bufio
 )
 
-// Reader splits a stream of bytes into messages. Its memory grows with what was
-// received, never with what a length declares. It is not for concurrent use.
+// Reader splits a stream of bytes into messages. Its memory grows with the bytes received, never
+// with a declared length. It is not safe for concurrent use.
 type Reader struct {
-	// OnPartial, if set, is called with true when reading is about to wait for the
-	// rest of a message, and with false when that message is complete: the session
-	// puts a deadline on it. It is called once each for a message, and not at all
-	// for one that came in one piece. After an error there is no further call.
+	// OnPartial, if set, is called with true before Reader waits for the rest of a message, and
+	// with false once that message is complete. A session uses it to set a deadline. Reader calls
+	// it at most once each for a message, and not for a message that arrives in one piece. It does
+	// not call it after an error.
 	OnPartial func(bool)
 
-	// OnBuffer, if set, is called with what a message may take of memory (its announced
-	// length, or that of the longest line) before the buffer grows beyond what ordinary ones
-	// take, and with 0 when it is small again. It may wait. Its error is Next's.
+	// OnBuffer, if set, is called before the buffer grows beyond its ordinary size, with the number
+	// of bytes that the message can need: its declared length, or that of the longest line. It is
+	// called with 0 when the buffer is small again. It can block. Next returns its error.
 	OnBuffer func(size int) error
 
 	rd       io.Reader
 	maxFrame int
 	codec    Codec
-	buf      []byte // buf[start:end] was received and not yet given out
+	buf      []byte // buf[start:end] was received and not returned yet
 	start    int
 	end      int
-	seen     int // of buf[start:end], how much holds no newline
+	seen     int // bytes of buf[start:end] that are known to have no newline
 	partial  bool
-	expected int   // what OnBuffer was told last
-	err      error // final
+	expected int   // the last argument of OnBuffer
+	err      error // sticky
 }
 
-// NewReader reads messages of at most maxFrame bytes, framing not counted, from rd.
+// NewReader returns a Reader of messages of at most maxFrame bytes, without framing, from rd.
 func NewReader(rd io.Reader, maxFrame int) *Reader {
 	return &Reader{rd: rd, maxFrame: maxFrame}
 }
 
-// Codec is what the first byte chose: 0 before it, JSON after one that chooses
-// none, so that the error's reply can be read by a person.
+// Codec returns the codec that the first byte chose. It is 0 before that byte. It is JSON after a
+// byte that is invalid, so that a person can read the error.
 func (r *Reader) Codec() Codec { return r.codec }
 
-// Partial reports whether a part of a message was received and is not given out
-// yet. It may be a whole one: call Next.
+// Partial reports whether the buffer has bytes that were not returned yet. They can be a whole
+// message: call Next.
 func (r *Reader) Partial() bool { return r.end > r.start }
 
-// expect tells OnBuffer of a change.
+// expect calls OnBuffer if the expected size changes.
 func (r *Reader) expect(bytes int) error {
 	if bytes == r.expected || r.OnBuffer == nil {
 		return nil
@@ -67,16 +67,14 @@ func (r *Reader) expect(bytes int) error {
 	return nil
 }
 
-// Buffered is how many bytes were received and not given out yet.
+// Buffered returns how many bytes were received and not returned yet.
 func (r *Reader) Buffered() int { return r.end - r.start }
 
-// Next gives the next message without its framing. body is valid until the next
-// call.
+// Next returns the next message without its framing. body is valid until the next call.
 //
-// io.EOF is a clean end between messages. An *Error (bad_frame, too_large) is
-// fatal: the stream cannot be trusted from there on, and every later call gives
-// it again. Any other error is the reader's own; where it was a deadline Next may
-// be called again and goes on where it was.
+// io.EOF is a clean end between messages. An *Error (bad_frame, too_large) is fatal: Reader can't
+// trust the rest of the stream, and every later call returns the error again. Any other error is
+// from the underlying reader. After a timeout, call Next again: it continues and loses no bytes.
 func (r *Reader) Next() (body []byte, c Codec, err error) {
 	if r.err == nil {
 		body, r.err = r.next()
@@ -131,7 +129,7 @@ func (r *Reader) choose() error {
 
 func blank(b byte) bool { return b == '\n' || b == '\r' || b == ' ' || b == '\t' }
 
-// frame gives the next msgpack frame's body.
+// frame returns the body of the next msgpack frame.
 func (r *Reader) frame() ([]byte, error) {
 	if err := r.fill(frameHead); err != nil {
 		return nil, r.cutShort(err)
@@ -148,7 +146,7 @@ func (r *Reader) frame() ([]byte, error) {
 	return body, nil
 }
 
-// cutShort turns the end of input inside a frame into a bad_frame.
+// cutShort turns an end of input inside a frame into a bad_frame.
 func (r *Reader) cutShort(err error) error {
 	if errors.Is(err, io.EOF) && r.end > r.start {
 		return Errorf(CodeBadFrame, "the input ended inside a frame, after %d of its bytes", r.end-r.start)
@@ -156,12 +154,12 @@ func (r *Reader) cutShort(err error) error {
 	return err
 }
 
-// line gives the next JSON line that is not blank.
+// line returns the next JSON line that is not blank.
 func (r *Reader) line() ([]byte, error) {
 	for {
 		have := r.buf[r.start:r.end]
 		if r.seen == 0 && len(have) > 0 && blank(have[0]) {
-			r.start++ // before a message nothing blank counts, so that it is not half of one
+			r.start++ // skip blanks before a message, so that they do not count as a partial message
 			continue
 		}
 		if i := bytes.IndexByte(have[r.seen:], '\n'); i >= 0 {
@@ -189,21 +187,20 @@ func (r *Reader) lineTooLarge() error {
 
 func trimCR(line []byte) []byte { return bytes.TrimSuffix(line, []byte("\r")) }
 
-// lastLine accepts a whole object that the end of input finishes in place of a
-// newline.
+// lastLine accepts a whole object that ends with the input instead of a newline.
 func (r *Reader) lastLine(err error) ([]byte, error) {
 	have := r.buf[r.start:r.end]
 	if !errors.Is(err, io.EOF) || len(have) == 0 {
 		return nil, err
 	}
 	if !jsontext.Value(have).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) {
-		return nil, Errorf(CodeBadFrame, "the input ended inside a line, after %d of its bytes", len(have))
+		return nil, Errorf(CodeBadFrame, "the input ended inside a line, after %d bytes of it", len(have))
 	}
 	r.start, r.seen = r.end, 0
 	return have, nil
 }
 
-// fill reads until at least n bytes are there.
+// fill reads until at least n bytes are buffered.
 func (r *Reader) fill(n int) error {
 	for r.end-r.start < n {
 		if r.end > r.start && !r.partial {
@@ -219,8 +216,8 @@ func (r *Reader) fill(n int) error {
 	return nil
 }
 
-// Shrink makes the buffer as small as what it holds allows. It is for a caller that will not
-// call Next for long. What Next gave before stays valid.
+// Shrink reduces the buffer to what it contains. Call it before a long time without Next. The last
+// body that Next returned stays valid.
 func (r *Reader) Shrink() error {
 	have := r.end - r.start
 	size := max(have, minBuffer)
@@ -236,13 +233,13 @@ func (r *Reader) Shrink() error {
 	return r.expect(size)
 }
 
-// receive does one read into the room there is.
+// receive does one read into the free space of the buffer.
 func (r *Reader) receive() error {
 	for range maxEmpty {
 		n, err := r.rd.Read(r.buf[r.end:])
 		r.end += n
 		if n > 0 {
-			return nil // an error comes again with the next read
+			return nil // the next read returns the error again
 		}
 		if err != nil {
 			return err
@@ -251,8 +248,8 @@ func (r *Reader) receive() error {
 	return io.ErrNoProgress
 }
 
-// room makes room behind end for a message of n bytes, of which it may take only
-// a part: the buffer doubles as bytes arrive.
+// room makes space behind end for a message of n bytes. It can provide less than n: the buffer
+// doubles as bytes arrive.
 func (r *Reader) room(n int) error {
 	have := r.end - r.start
 	if have == 0 {

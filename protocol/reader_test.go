@@ -14,13 +14,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// frameOf puts the length before a body.
+// frameOf prefixes a body with its length.
 func frameOf(body string) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(len(body)))) + body
 }
 
-// readAll gives the messages of a stream and the error that ended it, "EOF" for
-// a clean end.
+// readAll returns the messages of a stream and the error that ended it. A clean end is "EOF".
 func readAll(in io.Reader, maxFrame int) (bodies []string, codec Codec, end string) {
 	r := NewReader(in, maxFrame)
 	for {
@@ -79,8 +78,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestReaderAnyChunks: how the bytes arrive changes nothing.
-func TestReaderAnyChunks(t *testing.T) {
+// TestReaderSplitsAnyChunks checks that the messages do not depend on the sizes of the reads.
+func TestReaderSplitsAnyChunks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		msgpack := rapid.Bool().Draw(t, "msgpack")
 		var stream []byte
@@ -102,7 +101,7 @@ func TestReaderAnyChunks(t *testing.T) {
 	})
 }
 
-// chunks gives its bytes in reads of the sizes in turn.
+// chunks is a reader whose reads have the given sizes in turn.
 type chunks struct {
 	left  []byte
 	sizes []int
@@ -119,8 +118,8 @@ func (c *chunks) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestReaderErrorsStay: what follows a broken frame is never taken for a message.
-func TestReaderErrorsStay(t *testing.T) {
+// TestReaderErrorsAreSticky checks that nothing after a broken frame is returned as a message.
+func TestReaderErrorsAreSticky(t *testing.T) {
 	r := NewReader(strings.NewReader("\x00\x00\x00\x09"+frameOf("abc")), 8)
 	for range 3 {
 		var e *Error
@@ -130,25 +129,25 @@ func TestReaderErrorsStay(t *testing.T) {
 	}
 }
 
-// TestReaderGoesOnAfterADeadline: an error of the connection loses no bytes.
-func TestReaderGoesOnAfterADeadline(t *testing.T) {
+// TestReaderContinuesAfterATimeout checks that a timeout of the connection loses no bytes.
+func TestReaderContinuesAfterATimeout(t *testing.T) {
 	whole := frameOf("abc")
 	r := NewReader(iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader(whole))), 100)
 	if _, _, err := r.Next(); !errors.Is(err, iotest.ErrTimeout) {
 		t.Fatalf("got %v, want the reader's own time-out", err)
 	}
 	if !r.Partial() {
-		t.Error("a byte was received, but Partial says no")
+		t.Error("a byte was received, but Partial is false")
 	}
 	if b, _, err := r.Next(); err != nil || string(b) != "abc" {
 		t.Fatalf("got %q and %v, want the message", b, err)
 	}
 	if r.Partial() {
-		t.Error("nothing is left, but Partial says yes")
+		t.Error("the buffer is empty, but Partial is true")
 	}
 }
 
-func TestReaderGivesUpOnReadsOfNothing(t *testing.T) {
+func TestReaderFailsAfterManyEmptyReads(t *testing.T) {
 	if _, _, err := NewReader(nothing{}, 100).Next(); !errors.Is(err, io.ErrNoProgress) {
 		t.Fatalf("got %v, want io.ErrNoProgress", err)
 	}
@@ -158,9 +157,9 @@ type nothing struct{}
 
 func (nothing) Read([]byte) (int, error) { return 0, nil }
 
-// TestOnPartial: the hook hears of a message that stops half-way, once, and of
-// none that came whole.
-func TestOnPartial(t *testing.T) {
+// TestReaderReportsPartialMessages checks that OnPartial is called once for a message that stops half-way, and never
+// for a message that arrives whole.
+func TestReaderReportsPartialMessages(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		pieces []string
@@ -195,7 +194,7 @@ func TestOnPartial(t *testing.T) {
 	}
 }
 
-// pieces gives one string with each read.
+// pieces is a reader that returns one string with each read.
 type pieces struct{ left []string }
 
 func (p *pieces) Read(b []byte) (int, error) {
@@ -207,7 +206,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// allocated is how many bytes f allocates.
+// allocated returns how many bytes f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -216,9 +215,9 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestReaderMemory: memory follows what was received.
+// TestReaderMemory checks that memory grows with the bytes received.
 func TestReaderMemory(t *testing.T) {
-	declared := "\x03\xff\xff\xff" // 64 MiB less a byte
+	declared := "\x03\xff\xff\xff" // 64 MiB minus one byte
 	if got := allocated(func() { readAll(strings.NewReader(declared+"abc"), MaxMaxFrame) }); got > 64<<10 {
 		t.Errorf("a frame of which 3 bytes came took %d bytes", got)
 	}
@@ -259,9 +258,9 @@ func (blanks) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestReaderTellsOfItsBuffer: of each size beyond what ordinary messages take, before it has
-// it, and when it is no more; an error ends the reading.
-func TestReaderTellsOfItsBuffer(t *testing.T) {
+// TestReaderReportsItsBufferSize checks that OnBuffer is called with each size beyond the ordinary one
+// before the buffer grows, and with 0 afterwards. An error of OnBuffer ends the reading.
+func TestReaderReportsItsBufferSize(t *testing.T) {
 	large := `{"a":"` + strings.Repeat("x", 1<<20) + "\"}\n"
 	r := NewReader(strings.NewReader("{}\n"+large+"{}\n"), 4<<20)
 	var sizes []int
@@ -278,7 +277,7 @@ func TestReaderTellsOfItsBuffer(t *testing.T) {
 		t.Errorf("the end: %v", err)
 	}
 	if want := []int{4 << 20, 0}; !slices.Equal(sizes, want) {
-		t.Errorf("for a line it told of %v, want %v", sizes, want)
+		t.Errorf("for a line OnBuffer got %v, want %v", sizes, want)
 	}
 	sizes = nil
 	r = NewReader(strings.NewReader(frameOf(large)), 4<<20)
@@ -287,7 +286,7 @@ func TestReaderTellsOfItsBuffer(t *testing.T) {
 		return nil
 	}
 	if _, _, err := r.Next(); err != nil || !slices.Equal(sizes, []int{4 + len(large)}) {
-		t.Errorf("for a frame of %d bytes it told of %v, %v", len(large), sizes, err)
+		t.Errorf("for a frame of %d bytes OnBuffer got %v, %v", len(large), sizes, err)
 	}
 	full := errors.New("full")
 	r = NewReader(strings.NewReader(large), 4<<20)

@@ -2,7 +2,7 @@ package protocol
 
 import "math"
 
-// Numbers of replies are bounded by the wire alone.
+// anyInt is the range of numbers in replies, which only the wire limits.
 const anyInt = MaxSafeInt
 
 func number[M any](s string, at func(*M) *int64) field[M] {
@@ -25,8 +25,8 @@ func words[M any](s string, at func(*M) *[]string) field[M] {
 	return always(isTexts(s, 0, math.MaxInt, -1, at))
 }
 
-// needs refuses an element without the named field. Lists without a limit of
-// their own are thereby in proportion to their bytes.
+// needs rejects an element without the named field. This keeps the memory of lists without a limit
+// in proportion to their bytes.
 func needs[E any](ms *message[E], name string) func(*E, presence) *Error {
 	pos := ms.index[name].pos
 	return func(_ *E, p presence) *Error {
@@ -165,13 +165,13 @@ func ofHello(f field[HelloReply]) field[Reply] {
 	})
 }
 
-// settledAs is the count of a settle under the name of its verb.
+// settledAs is the count of a settle. The verb is the field's name.
 func settledAs(verb string) field[Reply] {
 	f := number(verb, func(r *Reply) *int64 { return &r.settled(verb).Count })
 	return when(f, func(r *Reply) bool { return r.Settled != nil && r.Settled.Verb == verb })
 }
 
-// settled finds or makes r.Settled and gives it a verb, if there is one.
+// settled finds or creates r.Settled and sets its verb if verb is not empty.
 func (r *Reply) settled(verb string) *Settled {
 	if r.Settled == nil {
 		r.Settled = new(Settled)
@@ -220,7 +220,7 @@ var replyMessage = newMessage([]field[Reply]{
 		func(r *Reply) bool { return r.Event == EventLost }),
 })
 
-// jobsField is the one field whose elements are of three kinds, by the op.
+// jobsField is the field "jobs", whose elements are of one of three kinds, depending on the op.
 func jobsField() field[Reply] {
 	return field[Reply]{
 		name: newName("jobs"),

@@ -1,10 +1,10 @@
 package protocol
 
-// anyJob holds an element of a reply's "jobs" before it is known which kind it
-// is: the union of EnqueuedJob, Job and JobView.
+// anyJob is an element of a reply's "jobs" before its kind is known: the union of EnqueuedJob, Job
+// and JobView.
 type anyJob struct {
 	Job
-	view      JobView // what Job has not
+	view      JobView // fields that Job does not have
 	duplicate bool
 }
 
@@ -14,7 +14,8 @@ var anyJobMessage = newMessage(append(
 		lift(viewMessage, func(j *anyJob) *JobView { return &j.view }, "state", "run_at", "claimed_at", "finished_at", "worker", "result", "errors"),
 		isBool("duplicate", func(j *anyJob) *bool { return &j.duplicate }))...))
 
-// lift makes the named fields (none: all) of a message those of one that holds it.
+// lift makes the named fields of a message (all if there are no names) fields of a message that
+// contains it.
 func lift[M, E any](ms *message[E], to func(*M) *E, names ...string) (fields []field[M]) {
 	take := func(f field[E]) {
 		fields = append(fields, within(f, func(*M) bool { return true }, to))
@@ -35,8 +36,8 @@ var (
 	anyJobErrors = anyJobMessage.index["errors"].pos
 )
 
-// readJobs tells the kinds apart by the fields that only one has and always
-// has: a claimed job its lease, a shown one its errors.
+// readJobs finds the kind by fields that only one kind always has: a claimed job has a lease, a job
+// shown by peek has errors.
 func readJobs(d *decoder, r *Reply) *Error {
 	hint := 0
 	err := d.list("jobs", 0, MaxList, func(n int) { hint = n }, func(int) *Error {
@@ -72,7 +73,7 @@ func push[T any](list []T, v T, hint int) []T {
 	return append(list, v)
 }
 
-// shown completes the view with what a claimed job has too.
+// shown returns the view, completed with the fields that Job has too.
 func (j *anyJob) shown() JobView {
 	v := j.view
 	v.ID, v.Queue, v.Payload, v.Priority = j.ID, j.Queue, j.Payload, j.Priority

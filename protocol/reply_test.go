@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestReplyFields pins which fields a reply has, present and absent.
+// TestReplyFields checks which fields of a reply are present and absent.
 func TestReplyFields(t *testing.T) {
 	for _, test := range []struct {
 		reply Reply
@@ -40,8 +40,8 @@ func TestReplyFields(t *testing.T) {
 	}
 }
 
-// TestRepliesAreMended: whatever a database says, the client can read it.
-func TestRepliesAreMended(t *testing.T) {
+// TestInvalidTextInRepliesIsReplaced checks that a client can read any text of a database.
+func TestInvalidTextInRepliesIsReplaced(t *testing.T) {
 	eachCodec(t, func(t *testing.T, c Codec) {
 		var got Reply
 		sent := c.AppendReply(nil, &Reply{Error: &Error{Code: CodeInternal, Message: "caf\xe9\x00"}})
@@ -54,8 +54,8 @@ func TestRepliesAreMended(t *testing.T) {
 	})
 }
 
-// TestRepliesOfLaterVersions: clients ignore fields and kinds they do not know.
-func TestRepliesOfLaterVersions(t *testing.T) {
+// TestUnknownFieldsOfRepliesAreIgnored checks that clients ignore unknown fields and events.
+func TestUnknownFieldsOfRepliesAreIgnored(t *testing.T) {
 	const later = `{"new":{"deep":[1,[2,{"x":null}],1.5]},"id":3,"ok":true,"jobs":[{"id":"7","lease":"1.x","payload":"p","colour":["red"],"attempt":2}],"max_frame2":1e3}`
 	var got Reply
 	if err := JSON.DecodeReply([]byte(later), &got); err != nil {
@@ -67,8 +67,8 @@ func TestRepliesOfLaterVersions(t *testing.T) {
 	}
 }
 
-// TestEmptyJobsAreOfBothKinds: a client that asked for either finds its list.
-func TestEmptyJobsAreOfBothKinds(t *testing.T) {
+// TestEmptyJobsAreClaimedJobsAndViews checks that an empty list is both Jobs and Views.
+func TestEmptyJobsAreClaimedJobsAndViews(t *testing.T) {
 	eachCodec(t, func(t *testing.T, c Codec) {
 		var got Reply
 		if err := c.DecodeReply(body(c, c.AppendReply(nil, &Reply{OK: true, Jobs: []Job{}})), &got); err != nil {
@@ -80,7 +80,7 @@ func TestEmptyJobsAreOfBothKinds(t *testing.T) {
 	})
 }
 
-func TestRepliesThatAreNone(t *testing.T) {
+func TestInvalidReplies(t *testing.T) {
 	for _, s := range []string{`{}`, `{"id":1}`, `{"ok":false}`, `{"ok":true,"error":{"code":"busy","message":""}}`, `{"ok":1}`,
 		`{"ok":true} {}`, `{"ok":true,"ok":true}`, `[]`, ``, `{"ok":true,"jobs":{}}`, `{"ok":true,"count":1.5}`} {
 		var r Reply
@@ -90,9 +90,9 @@ func TestRepliesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestRequestsAreNotMended: a text that is none is refused; changed, it might be
-// another job's key.
-func TestRequestsAreNotMended(t *testing.T) {
+// TestInvalidTextInRequestsIsRejected checks that invalid text in a request is rejected. A changed key would
+// be another job's key.
+func TestInvalidTextInRequestsIsRejected(t *testing.T) {
 	eachCodec(t, func(t *testing.T, c Codec) {
 		for _, key := range []string{"\"a\xff\n\"", "a\x00"} {
 			var r Request

@@ -6,8 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// The fields of a request, in the order they are written. The positions are the
-// bits of a presence.
+// The fields of a request, in the order of writing. The positions are the bits of a presence.
 const (
 	fID = iota
 	fOp
@@ -43,11 +42,10 @@ const (
 	fAll
 )
 
-// jobFields are those of the one job in an enqueue.
+// jobFields are the fields of the single job in an enqueue.
 const jobFields = presence(1<<fPayload | 1<<fPriority | 1<<fRunAt | 1<<fKey | 1<<fHeaders | 1<<fMaxAttempts | 1<<fTimeoutMS)
 
-// The fields of a job as a producer describes it, for a list of jobs and for
-// the single form alike.
+// The fields of a job that a producer sends, for a list of jobs and for the single form.
 var (
 	jobQueue = checked(isText("queue", MaxQueueName, func(j *NewJob) *string { return &j.Queue }),
 		func(j *NewJob) *Error { return CheckQueueName("queue", j.Queue) })
@@ -137,8 +135,7 @@ var requestMessage = newMessage([]field[Request]{
 // maxRequestFields bounds the search for the id in a request that is refused.
 const maxRequestFields = 64
 
-// request reads a whole request. A field that is wrong does not end it: the id
-// may stand behind.
+// request reads a whole request. It continues after a wrong field, because the id can follow.
 func (d *decoder) request(r *Request) *Error {
 	var seen, present presence
 	var first *Error
@@ -166,8 +163,8 @@ func (d *decoder) request(r *Request) *Error {
 	return r.finish(present, first)
 }
 
-// finish checks what only the whole request shows. first is the first field that
-// was wrong: an op that is not known explains it better.
+// finish does the checks that need the whole request. first is the first error of a field. If the
+// op is unknown, that error comes first, because it explains more.
 func (r *Request) finish(present presence, first *Error) *Error {
 	spec, known := ops[r.Op]
 	switch {
@@ -196,7 +193,7 @@ func (r *Request) finish(present presence, first *Error) *Error {
 	return spec.check(r, present)
 }
 
-// firstName is the name of the lowest field in p, which is not empty.
+// firstName returns the name of the lowest field in p, which must not be empty.
 func firstName(p presence) string {
 	for i := range requestMessage.fields {
 		if p.has(i) {
@@ -206,7 +203,7 @@ func firstName(p presence) string {
 	panic("protocol: no field is in the presence")
 }
 
-// writeRequest writes the fields that the op takes, the single or the list form.
+// writeRequest writes the fields that the op takes, in the single or the list form.
 func writeRequest(e *encoder, r *Request) {
 	w, mask := *r, ops[r.Op].takes|1<<fID|1<<fOp
 	if r.Op == OpEnqueue {
@@ -221,9 +218,8 @@ func writeRequest(e *encoder, r *Request) {
 	requestMessage.write(e, &w, mask)
 }
 
-// CheckQueueName reports whether name is one a queue may have: 1–128 bytes of
-// [A-Za-z0-9._:/-], not beginning with . or -. The error is a bad_request that
-// names field.
+// CheckQueueName checks that a queue can have the name: 1–128 bytes of [A-Za-z0-9._:/-], not
+// starting with . or -. The error is a bad_request for field.
 func CheckQueueName(field, name string) *Error {
 	if name == "" {
 		return BadField(field, "%s: a queue's name is empty", field)
@@ -237,7 +233,7 @@ func CheckQueueName(field, name string) *Error {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '/':
 		case (c == '.' || c == '-') && i > 0:
 		default:
-			return BadField(field, "%s: %q is no queue name: it is made of A-Z a-z 0-9 . _ : / - and begins with none of . -", field, name)
+			return BadField(field, "%s: %q is not a queue name: use A-Z a-z 0-9 . _ : / - and do not start with . or -", field, name)
 		}
 	}
 	return nil
@@ -253,7 +249,7 @@ func checkQueues(r *Request) *Error {
 	return nil
 }
 
-// cut shortens s to at most n bytes without breaking a character.
+// cut shortens s to at most n bytes of whole characters.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -261,5 +257,5 @@ func cut(s string, n int) string {
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--
 	}
-	return strings.Clone(s[:n]) // the rest of a text of megabytes is not kept with it
+	return strings.Clone(s[:n]) // a clone does not keep the rest of a large text in memory
 }

@@ -10,7 +10,7 @@ import (
 
 var compareIDs = cmp.AllowUnexported(RequestID{})
 
-// The generators give what may stand on the wire, its limits included.
+// The generators produce any valid message, including values at the limits.
 
 func genText(limit int) *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
@@ -148,7 +148,7 @@ func genRequest(t *rapid.T) Request {
 	return r
 }
 
-// genOperator draws the ops that are about a queue.
+// genOperator draws the ops about a queue.
 func genOperator(t *rapid.T, r *Request) {
 	ids := rapid.SliceOfN(genSome(MaxJobID), 1, 10)
 	switch r.Op {
@@ -180,7 +180,7 @@ func genOperator(t *rapid.T, r *Request) {
 	}
 }
 
-func TestRequestsComeBackAsTheyWent(t *testing.T) {
+func TestRequestRoundTrip(t *testing.T) {
 	eachCodec(t, func(t *testing.T, c Codec) {
 		rapid.Check(t, func(t *rapid.T) {
 			want := genRequest(t)
@@ -313,7 +313,7 @@ func genReply(t *rapid.T) Reply {
 	return r
 }
 
-func TestRepliesComeBackAsTheyWent(t *testing.T) {
+func TestReplyRoundTrip(t *testing.T) {
 	eachCodec(t, func(t *testing.T, c Codec) {
 		rapid.Check(t, func(t *rapid.T) {
 			want := genReply(t)

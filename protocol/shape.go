@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// maxDepth is how deep a message may nest: requests need 4 levels, the rest is
-// room for reply fields of later versions, which clients skip.
+// maxDepth is how deep a message can nest. Requests need 4 levels. The rest is for reply fields of
+// later versions, which clients skip.
 const maxDepth = 16
 
 var (
@@ -16,12 +16,11 @@ var (
 	errReserved  = errors.New("it holds the reserved type byte c1")
 )
 
-// checkShape walks one msgpack value without recursion or allocation and reports
-// whether every length fits in b, nesting stays within maxDepth and nothing
-// follows. The msgpack library trusts declared lengths and recurses without
-// limit, so nothing is decoded before this.
+// checkShape walks one msgpack value without recursion or allocation. It checks that every length
+// fits in b, that nesting stays within maxDepth and that nothing follows. The msgpack library
+// trusts declared lengths and recurses without limit, so checkShape runs before any decoding.
 func checkShape(b []byte) error {
-	var left [maxDepth + 1]uint64 // values still owed at each open level
+	var left [maxDepth + 1]uint64 // number of values still missing at each open level
 	depth := 0
 	left[0] = 1
 	for {
@@ -42,7 +41,7 @@ func checkShape(b []byte) error {
 		if children == 0 {
 			continue
 		}
-		if children > uint64(len(b)) { // each needs a byte at least
+		if children > uint64(len(b)) { // each value needs at least one byte
 			return errTruncated
 		}
 		if depth++; depth > maxDepth {
@@ -52,8 +51,8 @@ func checkShape(b []byte) error {
 	}
 }
 
-// item measures the value at the beginning of b: size bytes of its own (head,
-// and body of a scalar), then children values.
+// item measures the value at the start of b: size bytes of its own (head, and body of a scalar),
+// followed by children values.
 func item(b []byte) (size int, children uint64, err error) {
 	if len(b) == 0 {
 		return 0, 0, errTruncated
@@ -95,7 +94,7 @@ func item(b []byte) (size int, children uint64, err error) {
 	return sized(b, head, n+uint64(h.extra))
 }
 
-// sized is a scalar of head and body bytes, if b holds them.
+// sized measures a scalar of head and body bytes. It fails if b is shorter.
 func sized(b []byte, head int, body uint64) (int, uint64, error) {
 	if body > uint64(len(b)-head) {
 		return 0, 0, errTruncated
@@ -112,8 +111,8 @@ const (
 	headReserved
 )
 
-// heads describes the type bytes c0 to df: how many length bytes follow, and how
-// many bytes beyond that length belong to the value.
+// heads describes the type bytes c0 to df: the number of length bytes, and the bytes of the value
+// that the length does not include.
 var heads = [32]struct {
 	kind     headKind
 	lenBytes uint8

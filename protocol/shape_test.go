@@ -33,7 +33,7 @@ func TestShape(t *testing.T) {
 		{"\xcb1234567", errTruncated},
 		{strings.Repeat("\x91", 16) + "\x01", nil},
 		{strings.Repeat("\x91", 17) + "\x01", errTooDeep},
-		{"\x93\x91\x01\x91\x02\x91\x03", nil}, // depth comes back
+		{"\x93\x91\x01\x91\x02\x91\x03", nil}, // a list that ended no longer counts as depth
 	} {
 		if got := checkShape([]byte(test.body)); !errors.Is(got, test.want) {
 			t.Errorf("%.40q: got %v, want %v", test.body, got, test.want)
@@ -41,7 +41,7 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// genValue makes anything that msgpack can hold, at most deep levels deep.
+// genValue generates any msgpack value of at most deep levels.
 func genValue(deep int) *rapid.Generator[any] {
 	scalars := []*rapid.Generator[any]{
 		rapid.Just(any(nil)), rapid.Map(rapid.Bool(), asAny), rapid.Map(rapid.Int64(), asAny), rapid.Map(rapid.Uint64(), asAny),
@@ -59,8 +59,8 @@ func genValue(deep int) *rapid.Generator[any] {
 
 func asAny[T any](v T) any { return v }
 
-// TestShapeAgreesWithTheLibrary: what the library wrote has a good shape, and no
-// part of it has.
+// TestShapeAgreesWithTheLibrary checks that the shape check accepts what the library writes, and
+// rejects every prefix of it.
 func TestShapeAgreesWithTheLibrary(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var buf bytes.Buffer

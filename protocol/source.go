@@ -1,13 +1,13 @@
 package protocol
 
-// kind is the type of a value, as far as both codecs tell it.
+// kind is the type of a value, as far as both codecs distinguish it.
 type kind uint8
 
 const (
 	kindNone   kind = iota // the end, or a fault
 	kindNull               //
 	kindBool               //
-	kindNumber             // integer or not: see source.integer
+	kindNumber             // an integer or not: see source.integer
 	kindText               //
 	kindBytes              // msgpack bin
 	kindList               //
@@ -19,7 +19,7 @@ func (k kind) String() string {
 	return [...]string{"nothing", "null", "a boolean", "a number", "text", "bytes", "a list", "a map", "an extension type"}[k]
 }
 
-// integer's answers.
+// intFault is why a number isn't a valid integer.
 type intFault uint8
 
 const (
@@ -28,26 +28,26 @@ const (
 	intTooLarge
 )
 
-// source reads the values of one message in order. The caller looks at kind and
-// calls the method for it. Views are valid until the next call.
+// source reads the values of one message in order. The caller checks kind and calls the method for
+// it. Views are valid until the next call.
 //
-// A fault (broken JSON) ends everything: kind is kindNone and the loops end.
+// After a fault (broken JSON), kind is kindNone and the loops over maps and lists end.
 type source interface {
 	kind() kind
 	null()
 	boolean() bool
 	integer() (int64, intFault)
-	view() []byte // of text or bytes, without a check of its UTF-8
+	view() []byte // bytes of a text or bytes value, not checked for UTF-8
 
-	// A map or list: n := start(); for i := 0; next(i, n); i++ { … }. n is its
-	// length, or -1 where only next finds the end.
+	// Loop over a map or list: n := start(); for i := 0; next(i, n); i++ { … }. n is the length, or
+	// -1 if only next finds the end.
 	start() (n int)
 	next(i, n int) bool
-	name() (view []byte, ok bool) // a map's next key; !ok: it is not text
+	name() (view []byte, ok bool) // the next key of a map; ok is false if it isn't text
 
-	skip() // one value of any kind
-	// mark is a place before a key; resume goes on behind that key's value,
-	// wherever reading stopped since.
+	skip() // skips one value of any kind
+	// mark returns the position before a key. resume continues after that key's value, wherever
+	// reading stopped in between.
 	mark() int
 	resume(mark int)
 

@@ -9,18 +9,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// jsonSource reads a JSON message by tokens. The tokeniser refuses invalid UTF-8
-// and lone surrogates. Duplicate names it lets pass: the tables of fields see
-// those of known fields, unknown ones are refused anyhow, and it would remember
-// every name of a hostile line.
+// jsonSource reads a JSON message by tokens. The tokenizer rejects invalid UTF-8 and lone
+// surrogates. It allows duplicate names, because otherwise it would remember every name of a
+// hostile line. The tables of fields reject duplicates of known fields, and requests reject unknown
+// fields.
 type jsonSource struct {
-	buf     bytes.Buffer // the decoder reads a bytes.Buffer in place
+	buf     bytes.Buffer // the tokenizer reads a bytes.Buffer in place
 	dec     *jsontext.Decoder
-	scratch []byte // a text with escapes, unescaped
+	scratch []byte // a text with escapes, decoded
 	err     *Error
 }
 
-// maxScratch is what is kept of scratch from message to message.
+// maxScratch is the largest scratch buffer that is kept between messages.
 const maxScratch = 16 << 10
 
 var jsonOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true)}
@@ -85,7 +85,7 @@ func (s *jsonSource) kind() kind {
 	case '{':
 		return kindMap
 	}
-	s.token() // it holds the error that PeekKind found
+	s.token() // returns the error that PeekKind found
 	if s.err == nil {
 		s.note(errors.New("a value is missing"))
 	}
@@ -111,8 +111,8 @@ func (s *jsonSource) boolean() bool {
 	return s.err == nil && t.Bool()
 }
 
-// integer takes whole numbers as they are written: 1.0 and 1e3 are not, so that
-// no client comes to depend on how a double rounds.
+// integer accepts only integer literals. It rejects 1.0 and 1e3, so that no client depends on how a
+// double is rounded.
 func (s *jsonSource) integer() (int64, intFault) {
 	v := s.scalar()
 	negative := len(v) > 0 && v[0] == '-'
@@ -124,7 +124,7 @@ func (s *jsonSource) integer() (int64, intFault) {
 		if c < '0' || c > '9' {
 			return 0, intNotWhole
 		}
-		if n <= MaxSafeInt { // beyond, the value no longer matters
+		if n <= MaxSafeInt { // larger values are rejected anyway
 			n = n*10 + int64(c-'0')
 		}
 	}
@@ -178,8 +178,8 @@ func (s *jsonSource) name() ([]byte, bool) {
 	return s.view(), true
 }
 
-// skip passes over one value by tokens: the decoder's own SkipValue recurses,
-// ten thousand levels deep.
+// skip skips one value by tokens. The tokenizer's SkipValue recurses, up to ten thousand levels
+// deep.
 func (s *jsonSource) skip() {
 	base := s.dec.StackDepth()
 	for s.err == nil {
@@ -211,7 +211,7 @@ func (s *jsonSource) resume(mark int) {
 	if s.err != nil {
 		return
 	}
-	if _, n := s.dec.StackIndex(mark); n%2 == 1 { // the key was read and its value was not
+	if _, n := s.dec.StackIndex(mark); n%2 == 1 { // the key was read, but not its value
 		s.skip()
 	}
 }

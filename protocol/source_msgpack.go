@@ -7,10 +7,10 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// mpSource reads a msgpack message whose shape was checked. The library's decoder
-// reads heads and numbers from it (mpSource is the decoder's io.ByteScanner, so
-// that nothing is buffered past i); text and bytes are views of b, so that the
-// library never allocates by a declared length.
+// mpSource reads a msgpack message whose shape was checked. The library's decoder reads heads and
+// numbers from it. mpSource is the decoder's io.ByteScanner, so that the decoder does not buffer
+// beyond i. Text and bytes are views of b, so that the library never allocates by a declared
+// length.
 type mpSource struct {
 	b   []byte
 	i   int
@@ -47,8 +47,8 @@ func (s *mpSource) UnreadByte() error {
 	return nil
 }
 
-// note keeps the first error of the library. There is none after the shape check
-// unless the two disagree about a byte, which must not pass silently.
+// note keeps the first error of the library. After the shape check there is none, unless the two
+// disagree about a byte. Such an error must not be lost.
 func (s *mpSource) note(err error) {
 	if err != nil && s.err == nil {
 		s.err = Errorf(CodeBadFrame, "the frame's body cannot be decoded at byte %d: %v", s.i, err)
@@ -57,7 +57,7 @@ func (s *mpSource) note(err error) {
 
 func (s *mpSource) fault() *Error { return s.err }
 
-func (s *mpSource) end() *Error { return s.err } // checkShape saw that nothing follows
+func (s *mpSource) end() *Error { return s.err } // checkShape found that nothing follows
 
 func (s *mpSource) kind() kind {
 	if s.err != nil || s.i >= len(s.b) {
@@ -99,7 +99,7 @@ func (s *mpSource) integer() (int64, intFault) {
 	case msgpcode.Float, msgpcode.Double:
 		s.skip()
 		return 0, intNotWhole
-	case msgpcode.Uint64: // DecodeInt64 would turn the upper half negative
+	case msgpcode.Uint64: // DecodeInt64 would return negative values for the upper half
 		u, err := s.dec.DecodeUint64()
 		s.note(err)
 		if u > MaxSafeInt {
@@ -146,8 +146,7 @@ func (s *mpSource) name() ([]byte, bool) {
 	return s.view(), true
 }
 
-// skip passes over one value with the walk of the shape check: the library's own
-// Skip recurses.
+// skip skips one value with the walk of the shape check. The library's Skip recurses.
 func (s *mpSource) skip() {
 	for owed := uint64(1); owed > 0; owed-- {
 		size, children, err := item(s.b[s.i:])

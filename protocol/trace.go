@@ -1,7 +1,7 @@
 package protocol
 
-// The headers in which a job carries the trace that it belongs to (W3C Trace Context).
-// They travel from enqueue to claim like any other; their names are lower-case letters.
+// The headers that carry the trace of a job (W3C Trace Context). They pass from enqueue to claim
+// like other headers. Their names are lower case.
 const (
 	HeaderTraceParent = "traceparent"
 	HeaderTraceState  = "tracestate"
@@ -14,10 +14,10 @@ const (
 	traceParentLen         = 55
 )
 
-// TraceID is the trace in a traceparent: 32 lower-case hex digits, which are part of s.
-// ok is false where s is none by the letter of W3C Trace Context (level 2): another length,
-// a version ff, upper-case digits, an id of zeros. Of a version after 00 only the parts that
-// 00 has are looked at, and what follows must be apart from them.
+// TraceID returns the trace id of a traceparent: 32 lower-case hex digits, a part of s. ok is false
+// if s is not valid by W3C Trace Context (level 2): another length, version ff, upper-case digits
+// or an id of zeros. Of versions after 00, TraceID checks only the parts that 00 has, and that a
+// separator follows them.
 func TraceID(s string) (id string, ok bool) {
 	switch {
 	case len(s) < traceParentLen, !hex(s[:2]), s[:2] == "ff", s[2] != '-',
@@ -29,7 +29,7 @@ func TraceID(s string) (id string, ok bool) {
 	return s[traceBegin:traceEnd], true
 }
 
-// someID: hex digits, not all of them zeros.
+// someID reports whether s is hex digits that are not all zeros.
 func someID(s string) bool {
 	for i := range len(s) {
 		if s[i] != '0' {

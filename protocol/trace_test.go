@@ -33,7 +33,7 @@ func TestTraceID(t *testing.T) {
 	}
 }
 
-// FuzzTraceID holds the decoder against the grammar.
+// FuzzTraceID compares TraceID with the grammar.
 func FuzzTraceID(f *testing.F) {
 	f.Add("00-" + aTrace + "-" + aParent + "-01")
 	f.Add("cc-" + aTrace + "-" + aParent + "-01-more")

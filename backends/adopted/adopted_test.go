@@ -216,7 +216,7 @@ func (k *kit) commit(b backends.Batch) backends.Results {
 	if len(r.Writes) != len(b.Writes) || len(r.Claims) != len(b.Claims) {
 		k.Fatalf("%d writes and %d claims were answered with %d and %d", len(b.Writes), len(b.Claims), len(r.Writes), len(r.Claims))
 	}
-	backendtest.CheckFallen(k, b, r)
+	backendtest.CheckFailedCounts(k, b, r)
 	return r
 }
 
@@ -237,7 +237,7 @@ func (k *kit) sweep(s backends.Maintenance) backends.MaintenanceResult {
 	if err != nil {
 		k.Fatal(err)
 	}
-	backendtest.CheckReaped(k, r)
+	backendtest.CheckReapedCounts(k, r)
 	return r
 }
 

@@ -91,7 +91,7 @@ func startMySQL() (stop func(), err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case errors.Is(failed, testserver.ErrNotHad): // it said so loudly
+			case errors.Is(failed, testserver.ErrUnavailable): // it said so loudly
 			case failed != nil:
 				err = errors.Join(err, failed)
 			default:

@@ -9,32 +9,33 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// mixture makes jobs in all states and returns their ids by state.
-func (k *kit) mixture() map[backends.State][]string {
+// jobsInAllStates creates three jobs in each state and returns their ids by state, in the order of
+// Peek.
+func (k *kit) jobsInAllStates() map[backends.State][]string {
 	k.Helper()
 	ids := map[backends.State][]string{}
 	p := policy("q")
 	p.RetainDone = time.Hour
-	take := func(n int) []backends.Job {
-		k.put(numbered(n)...)
-		k.Shift(time.Second)
-		jobs := k.commit(k.claims(me, n, 0, p)).Claims[0].Jobs
+	claim := func(n int) []backends.Job {
+		k.enqueuePayloads(numbered(n)...)
+		k.AdvanceClock(time.Second)
+		jobs := k.commit(k.claimBatch(me, n, 0, p)).Claims[0].Jobs
 		return jobs
 	}
 	for range 3 {
-		j := take(1)
-		k.settle(backends.Ack{Leases: each(j...)}, 0)
+		j := claim(1)
+		k.writeLosing(backends.Ack{Leases: leasesOf(j...)}, 0)
 		ids[backends.StateDone] = append(ids[backends.StateDone], j[0].ID)
-		j = take(1)
-		k.settle(backends.Nack{Leases: each(j...), Dead: true, Error: "dead"}, 0)
+		j = claim(1)
+		k.writeLosing(backends.Nack{Leases: leasesOf(j...), Dead: true, Error: "dead"}, 0)
 		ids[backends.StateDead] = append(ids[backends.StateDead], j[0].ID)
-		ids[backends.StateClaimed] = append(ids[backends.StateClaimed], take(1)[0].ID)
+		ids[backends.StateClaimed] = append(ids[backends.StateClaimed], claim(1)[0].ID)
 	}
 	for i := range 3 {
 		ids[backends.StateScheduled] = append(ids[backends.StateScheduled],
 			k.enqueue(backends.NewJob{Queue: "q", Delay: time.Duration(9-i) * time.Minute})...)
 		ids[backends.StateReady] = append(ids[backends.StateReady], k.enqueue(job("r", int16(i)))...)
-		k.Shift(time.Second)
+		k.AdvanceClock(time.Second)
 	}
 	slices.Reverse(ids[backends.StateScheduled])
 	slices.Reverse(ids[backends.StateReady])
@@ -60,14 +61,14 @@ func (k *kit) peek(p backends.Peek) (ids []string) {
 	return ids
 }
 
-var inspecting = map[string]func(*kit){
+var inspectTests = map[string]func(*kit){
 	"QueuesOfLeases": func(k *kit) {
 		l, ok := k.Backend.(backends.Locator)
 		if !ok {
-			k.Fatal("it cannot tell the queues of leases")
+			k.Fatal("it isn't a Locator")
 		}
 		if k.Info().Engine == "sqlserver" {
-			return // its stand-in does not read this form of OPENJSON yet
+			return // the test server does not support this form of OPENJSON
 		}
 		ids := k.enqueue(backends.NewJob{Queue: "q"}, backends.NewJob{Queue: "Q"}, backends.NewJob{Queue: "other"})
 		got, err := l.Queues(k.Context(), []backends.Lease{{Job: ids[0]}, {Job: ids[1]}, {Job: "999999999"}, {Job: "none"}})
@@ -76,13 +77,13 @@ var inspecting = map[string]func(*kit){
 			k.Errorf("the queues of two jobs of three: %q, %v", got, err)
 		}
 		if got, err := l.Queues(k.Context(), []backends.Lease{{Job: "x"}}); err != nil || len(got) != 0 {
-			k.Errorf("the queue of what is no job: %q, %v", got, err)
+			k.Errorf("the queues of an unknown job: %q, %v", got, err)
 		}
 	},
-	"StatsCount": func(k *kit) {
-		k.mixture()
+	"StatsCountEachState": func(k *kit) {
+		k.jobsInAllStates()
 		k.enqueue(backends.NewJob{Queue: "p"}, backends.NewJob{Queue: "p"})
-		k.command(backends.Command{Kind: backends.Pause, Queue: "empty"}, 0, false)
+		k.operate(backends.Command{Kind: backends.Pause, Queue: "empty"}, 0, false)
 		all, err := k.inspector().Stats(k.Context(), "")
 		if err != nil || len(all) != 3 || all[0].Queue != "empty" || all[1].Queue != "p" || all[2].Queue != "q" {
 			k.Fatalf("%+v, %v; want empty, p and q", all, err)
@@ -100,36 +101,36 @@ var inspecting = map[string]func(*kit){
 			k.Errorf("%+v", all)
 		}
 	},
-	"StatsOfAllAreThoseOfEach": func(k *kit) {
-		k.mixture()
+	"StatsOfAllQueuesAgreeWithEach": func(k *kit) {
+		k.jobsInAllStates()
 		for i, name := range []string{"a", "b", "Q", "q1", "p", "r:x", "z"} {
 			p := policy(name)
 			p.RetainDone = time.Hour
 			for n := range 4 * i {
 				k.enqueue(backends.NewJob{Queue: name, Priority: int16(n % 3), Delay: time.Duration(n%4/3) * time.Hour})
-				k.Shift(time.Second)
-				switch jobs := k.commit(k.claims(me, n%3/2, 0, p)).Claims[0].Jobs; {
+				k.AdvanceClock(time.Second)
+				switch jobs := k.commit(k.claimBatch(me, n%3/2, 0, p)).Claims[0].Jobs; {
 				case len(jobs) == 0:
 				case n%2 == 0:
-					k.settle(backends.Ack{Leases: each(jobs...)}, 0)
+					k.writeLosing(backends.Ack{Leases: leasesOf(jobs...)}, 0)
 				case n%5 == 0:
-					k.settle(backends.Nack{Leases: each(jobs...), Dead: true, Error: "dead"}, 0)
+					k.writeLosing(backends.Nack{Leases: leasesOf(jobs...), Dead: true, Error: "dead"}, 0)
 				}
 			}
 		}
-		ask := func(queue string, n int) []backends.QueueStats {
+		stats := func(queue string, n int) []backends.QueueStats {
 			all, err := k.inspector().Stats(k.Context(), queue)
 			if err != nil || len(all) != n {
 				k.Fatalf("%q: %+v, %v; want those of %d queues", queue, all, err, n)
 			}
 			return all
 		}
-		all := ask("", 7) // a has no job
+		all := stats("", 7) // queue a has no job
 		var each []backends.QueueStats
 		for _, s := range all {
-			each = append(each, ask(s.Queue, 1)...)
+			each = append(each, stats(s.Queue, 1)...)
 		}
-		for i, later := range ask("", 7) {
+		for i, later := range stats("", 7) {
 			s, one := all[i], each[i]
 			for _, ages := range [][3]*time.Duration{{&s.OldestReady, &one.OldestReady, &later.OldestReady}, {&s.OldestClaimed, &one.OldestClaimed, &later.OldestClaimed}} {
 				if *ages[0] > *ages[1] || *ages[1] > *ages[2] || (*ages[0] == 0) != (*ages[2] == 0) {
@@ -145,7 +146,7 @@ var inspecting = map[string]func(*kit){
 	"StatsOfManyQueuesTakeFewRoundTrips": func(k *kit) {
 		m, ok := k.Backend.(backends.Metered)
 		if !ok {
-			return // it is no server
+			return // it has no server
 		}
 		const queues = 100
 		for i := range queues {
@@ -168,7 +169,7 @@ var inspecting = map[string]func(*kit){
 		}
 	},
 	"PeekInTheStatesOrder": func(k *kit) {
-		for state, want := range k.mixture() {
+		for state, want := range k.jobsInAllStates() {
 			if got := k.peek(backends.Peek{State: state}); !slices.Equal(got, want) {
 				k.Errorf("%s: %v, want %v", state, got, want)
 			}
@@ -193,15 +194,15 @@ var inspecting = map[string]func(*kit){
 		}
 	},
 	"PeekByIDs": func(k *kit) {
-		m := k.mixture()
+		m := k.jobsInAllStates()
 		foreign := k.enqueue(backends.NewJob{Queue: "p"})[0]
 		want := []string{m[backends.StateDead][1], m[backends.StateReady][0], m[backends.StateDone][2], m[backends.StateClaimed][0], m[backends.StateScheduled][0]}
-		ask := append([]string{foreign, "nonsense", "0", "-1", "99999999"}, want...)
-		if got := k.peek(backends.Peek{IDs: append(ask, want[0])}); !slices.Equal(got, want) {
+		asked := append([]string{foreign, "nonsense", "0", "-1", "99999999"}, want...)
+		if got := k.peek(backends.Peek{IDs: append(asked, want[0])}); !slices.Equal(got, want) {
 			k.Errorf("%v, want %v", got, want)
 		}
 	},
-	"PeekAfterAGoneJob": func(k *kit) {
+	"PeekAfterADeletedJob": func(k *kit) {
 		foreign := k.enqueue(backends.NewJob{Queue: "p"})[0]
 		for _, after := range []string{"99999999", "nonsense", foreign} {
 			_, err := k.inspector().Peek(k.Context(), backends.Peek{Queue: "q", State: backends.StateReady, Max: 1, After: after})
@@ -211,15 +212,15 @@ var inspecting = map[string]func(*kit){
 		}
 	},
 	"PeekStopsByBytes": func(k *kit) {
-		ids := k.put("aaaa", "bbbb", "cc")
+		ids := k.enqueuePayloads("aaaa", "bbbb", "cc")
 		for maxBytes, want := range map[int64][]string{1: ids[:1], 8: ids[:2], 9: ids[:2], 10: ids} {
 			if got := k.peek(backends.Peek{State: backends.StateReady, MaxBytes: maxBytes}); !slices.Equal(got, want) {
 				k.Errorf("%d bytes: %v, want %v", maxBytes, got, want)
 			}
 		}
 	},
-	"AViewInEachState": func(k *kit) {
-		m := k.mixture()
+	"ViewInEachState": func(k *kit) {
+		m := k.jobsInAllStates()
 		for state, ids := range m {
 			v := k.view(ids[0])
 			if (state == backends.StateScheduled) == v.RunAt.IsZero() || (state == backends.StateClaimed) == v.ClaimedAt.IsZero() ||
@@ -233,7 +234,7 @@ var inspecting = map[string]func(*kit){
 		}
 	},
 	"PeekChangesNothing": func(k *kit) {
-		m := k.mixture()
+		m := k.jobsInAllStates()
 		before := k.stats()
 		for state := range m {
 			k.peek(backends.Peek{State: state})

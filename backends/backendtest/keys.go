@@ -14,21 +14,22 @@ func keyed(key string) backends.NewJob {
 	return backends.NewJob{Queue: "q", Payload: []byte("p"), Key: key, KeyTTL: keyTTL}
 }
 
-// again enqueues with the key and checks the answer; "" as id: a new job is made.
-func (k *kit) again(key, id string, state backends.State) string {
+// enqueueKey enqueues a job with the key and checks the answer. If id is empty, the job must be
+// new.
+func (k *kit) enqueueKey(key, id string, state backends.State) string {
 	k.Helper()
 	s := k.write(backends.Enqueue{Jobs: []backends.NewJob{keyed(key)}}).Stored[0]
 	switch {
 	case id == "" && s.Duplicate:
-		k.Fatalf("the key %q was taken by job %s (%s), want a new job", key, s.ID, s.State)
+		k.Fatalf("the key %q belongs to job %s (%s), want a new job", key, s.ID, s.State)
 	case id != "" && s != (backends.Stored{ID: id, Duplicate: true, State: state}):
-		k.Fatalf("the key %q was answered %+v, want a duplicate of %s, %s", key, s, id, state)
+		k.Fatalf("enqueue with key %q: %+v, want a duplicate of %s, %s", key, s, id, state)
 	}
 	return s.ID
 }
 
-// retryRefused checks that a retry of all is refused and changes nothing.
-func (k *kit) retryRefused() {
+// wantRetryRefused checks that a retry of all dead jobs is refused and changes nothing.
+func (k *kit) wantRetryRefused() {
 	k.Helper()
 	before := k.stats()
 	n, freed, err := k.inspector().Command(k.Context(), backends.Command{Kind: backends.Retry, Queue: "q", All: true})
@@ -37,19 +38,19 @@ func (k *kit) retryRefused() {
 	}
 }
 
-var keys = map[string]func(*kit){
-	"ADuplicateIsTheFirstJob": func(k *kit) {
-		id := k.again("k", "", "")
-		k.again("k", id, backends.StateReady)
-		k.Shift(2 * keyTTL) // not finished: it is remembered all the same
-		k.again("k", id, backends.StateReady)
-		j := k.one()
+var keyTests = map[string]func(*kit){
+	"DuplicateReturnsTheFirstJob": func(k *kit) {
+		id := k.enqueueKey("k", "", "")
+		k.enqueueKey("k", id, backends.StateReady)
+		k.AdvanceClock(2 * keyTTL) // an unfinished job keeps its key after the TTL
+		k.enqueueKey("k", id, backends.StateReady)
+		j := k.claimOne()
 		if j.Key != "k" {
 			k.Errorf("the job came with the key %q", j.Key)
 		}
-		k.again("k", id, backends.StateClaimed)
+		k.enqueueKey("k", id, backends.StateClaimed)
 	},
-	"EqualKeysOfOneCommit": func(k *kit) {
+	"EqualKeysInOneCommitStoreOneJob": func(k *kit) {
 		r := k.commit(backends.Batch{Writes: []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{keyed("k"), keyed("other"), keyed("k")}},
 			backends.Enqueue{Jobs: []backends.NewJob{keyed("k")}},
@@ -67,7 +68,7 @@ var keys = map[string]func(*kit){
 			k.Errorf("a duplicate made %v ready", r.Writes[1].MadeReady)
 		}
 	},
-	"AQueueIsAKeysScope": func(k *kit) {
+	"KeysArePerQueue": func(k *kit) {
 		a := keyed("k")
 		b := keyed("k")
 		b.Queue = "p"
@@ -76,120 +77,120 @@ var keys = map[string]func(*kit){
 				k.Errorf("%+v", s)
 			}
 		}
-		k.again("K", "", "") // by bytes: another key
+		k.enqueueKey("K", "", "") // keys compare by bytes
 	},
-	"RememberedAfterTheAck": func(k *kit) {
-		id := k.again("k", "", "")
-		k.settle(backends.Ack{Leases: each(k.one())}, 0)
-		k.again("k", id, backends.StateDone)
-		k.Shift(keyTTL + time.Second)
-		k.again("k", "", "")
+	"KeyIsRememberedAfterTheAck": func(k *kit) {
+		id := k.enqueueKey("k", "", "")
+		k.writeLosing(backends.Ack{Leases: leasesOf(k.claimOne())}, 0)
+		k.enqueueKey("k", id, backends.StateDone)
+		k.AdvanceClock(keyTTL + time.Second)
+		k.enqueueKey("k", "", "")
 	},
-	"RememberedWhileDead": func(k *kit) {
-		id := k.again("k", "", "")
-		k.settle(backends.Nack{Leases: each(k.one()), Dead: true}, 0)
-		k.again("k", id, backends.StateDead)
-		k.Shift(keyTTL + time.Second) // dead is finished
-		k.again("k", "", "")
+	"KeyOfADeadJobIsRememberedForItsTTL": func(k *kit) {
+		id := k.enqueueKey("k", "", "")
+		k.writeLosing(backends.Nack{Leases: leasesOf(k.claimOne()), Dead: true}, 0)
+		k.enqueueKey("k", id, backends.StateDead)
+		k.AdvanceClock(keyTTL + time.Second) // a dead job is finished
+		k.enqueueKey("k", "", "")
 	},
-	"RememberedAfterDelete": func(k *kit) {
-		id := k.again("k", "", "")
-		k.command(backends.Command{Kind: backends.Delete, Queue: "q", IDs: []string{id}}, 1, false)
-		k.again("k", id, backends.StateDeleted)
-		k.Shift(keyTTL + time.Second)
-		k.again("k", "", "")
+	"KeyIsRememberedAfterDelete": func(k *kit) {
+		id := k.enqueueKey("k", "", "")
+		k.operate(backends.Command{Kind: backends.Delete, Queue: "q", IDs: []string{id}}, 1, false)
+		k.enqueueKey("k", id, backends.StateDeleted)
+		k.AdvanceClock(keyTTL + time.Second)
+		k.enqueueKey("k", "", "")
 	},
-	"PrunedOnlyWhenOver": func(k *kit) {
-		id := k.again("k", "", "")
-		k.sweep(backends.Maintenance{Prune: true})
-		k.again("k", id, backends.StateReady)
-		k.Shift(keyTTL + time.Second)
-		k.sweep(backends.Maintenance{Prune: true})
-		k.again("k", id, backends.StateReady)
-		k.settle(backends.Ack{Leases: each(k.one())}, 0)
-		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 1 {
+	"KeyIsPrunedOnceFinishedAndExpired": func(k *kit) {
+		id := k.enqueueKey("k", "", "")
+		k.maintain(backends.Maintenance{Prune: true})
+		k.enqueueKey("k", id, backends.StateReady)
+		k.AdvanceClock(keyTTL + time.Second)
+		k.maintain(backends.Maintenance{Prune: true})
+		k.enqueueKey("k", id, backends.StateReady)
+		k.writeLosing(backends.Ack{Leases: leasesOf(k.claimOne())}, 0)
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 1 {
 			k.Errorf("%d pruned, want the key", r.Pruned)
 		}
-		k.again("k", "", "")
+		k.enqueueKey("k", "", "")
 	},
-	"PrunedBesideOthers": func(k *kit) {
-		over, unfinished := k.again("over", "", ""), k.again("unfinished", "", "")
+	"PruneLeavesOtherKeys": func(k *kit) {
+		over, unfinished := k.enqueueKey("over", "", ""), k.enqueueKey("unfinished", "", "")
 		late := keyed("late")
 		late.KeyTTL = keyTTL + 2*time.Second
 		longer := k.enqueue(late)[0]
 		jobs := k.claim(3)
-		k.settle(backends.Ack{Leases: each(jobs[0], jobs[2])}, 0)
-		k.again("over", over, backends.StateDone)
-		k.Shift(keyTTL + time.Second)
-		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 1 {
+		k.writeLosing(backends.Ack{Leases: leasesOf(jobs[0], jobs[2])}, 0)
+		k.enqueueKey("over", over, backends.StateDone)
+		k.AdvanceClock(keyTTL + time.Second)
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 1 {
 			k.Errorf("%d pruned, want one key of three", r.Pruned)
 		}
-		k.again("unfinished", unfinished, backends.StateClaimed)
-		k.again("late", longer, backends.StateDone)
-		k.again("over", "", "")
+		k.enqueueKey("unfinished", unfinished, backends.StateClaimed)
+		k.enqueueKey("late", longer, backends.StateDone)
+		k.enqueueKey("over", "", "")
 	},
-	"RetryTakesTheKeyBack": func(k *kit) {
-		id := k.again("k", "", "")
-		k.settle(backends.Nack{Leases: each(k.one()), Dead: true}, 0)
-		k.Shift(keyTTL + time.Second)
-		k.sweep(backends.Maintenance{Prune: true})
-		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, 1, true)
-		k.again("k", id, backends.StateReady)
-		k.Shift(keyTTL + time.Second)
-		k.again("k", id, backends.StateReady)
+	"RetryReclaimsTheKey": func(k *kit) {
+		id := k.enqueueKey("k", "", "")
+		k.writeLosing(backends.Nack{Leases: leasesOf(k.claimOne()), Dead: true}, 0)
+		k.AdvanceClock(keyTTL + time.Second)
+		k.maintain(backends.Maintenance{Prune: true})
+		k.operate(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, 1, true)
+		k.enqueueKey("k", id, backends.StateReady)
+		k.AdvanceClock(keyTTL + time.Second)
+		k.enqueueKey("k", id, backends.StateReady)
 	},
-	"RetryIsRefusedWhereTheKeyIsTaken": func(k *kit) {
-		id := k.again("k", "", "")
-		free := k.again("free", "", "")
-		k.settle(backends.Nack{Leases: each(k.claim(2)...), Dead: true}, 0)
-		k.Shift(keyTTL + time.Second)
-		second := k.again("k", "", "")
+	"RetryIsRefusedIfTheKeyIsTaken": func(k *kit) {
+		id := k.enqueueKey("k", "", "")
+		free := k.enqueueKey("free", "", "")
+		k.writeLosing(backends.Nack{Leases: leasesOf(k.claim(2)...), Dead: true}, 0)
+		k.AdvanceClock(keyTTL + time.Second)
+		second := k.enqueueKey("k", "", "")
 		n, _, err := k.inspector().Command(k.Context(), backends.Command{Kind: backends.Retry, Queue: "q", IDs: []string{free, id}})
 		if !errors.Is(err, backends.ErrKeyTaken) || n != 0 {
 			k.Fatalf("retry: %d, %v; want ErrKeyTaken", n, err)
 		}
-		k.state(id, backends.StateDead)
-		k.state(free, backends.StateDead) // as a whole
-		k.again("k", second, backends.StateReady)
+		k.wantState(id, backends.StateDead)
+		k.wantState(free, backends.StateDead) // the retry is refused as a whole
+		k.enqueueKey("k", second, backends.StateReady)
 	},
 	"RetryOfManyIsRefusedAsAWhole": func(k *kit) {
-		const n = 1100 // more than an engine may do at once
-		k.fill(n - 1)
-		id := k.again("k", "", "") // the last
-		k.settle(backends.Nack{Leases: each(k.claim(n)...), Dead: true}, 0)
-		k.Shift(keyTTL + time.Second)
-		k.again("k", "", "")
-		k.retryRefused()
-		k.settle(backends.Ack{Leases: each(k.one())}, 0)
-		k.Shift(keyTTL + time.Second)
-		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, n, true)
-		k.again("k", id, backends.StateReady)
+		const n = 1100 // more than an engine changes in one transaction
+		k.enqueueMany(n - 1)
+		id := k.enqueueKey("k", "", "") // the last of them
+		k.writeLosing(backends.Nack{Leases: leasesOf(k.claim(n)...), Dead: true}, 0)
+		k.AdvanceClock(keyTTL + time.Second)
+		k.enqueueKey("k", "", "")
+		k.wantRetryRefused()
+		k.writeLosing(backends.Ack{Leases: leasesOf(k.claimOne())}, 0)
+		k.AdvanceClock(keyTTL + time.Second)
+		k.operate(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, n, true)
+		k.enqueueKey("k", id, backends.StateReady)
 	},
-	"OneKeyOfTwoDeadJobs": func(k *kit) {
+	"RetryAllIsRefusedIfTwoDeadJobsShareAKey": func(k *kit) {
 		for _, n := range []int{2, 1100} {
-			first := k.again("k", "", "")
-			k.fill(n - 2)
-			k.settle(backends.Nack{Leases: each(k.claim(n)...), Dead: true}, 0)
+			first := k.enqueueKey("k", "", "")
+			k.enqueueMany(n - 2)
+			k.writeLosing(backends.Nack{Leases: leasesOf(k.claim(n)...), Dead: true}, 0)
 			for _, pruned := range []bool{false, true} {
-				k.Shift(keyTTL + time.Second)
-				k.sweep(backends.Maintenance{Prune: pruned})
+				k.AdvanceClock(keyTTL + time.Second)
+				k.maintain(backends.Maintenance{Prune: pruned})
 				if !pruned {
-					k.again("k", "", "")
-					k.nack(backends.Nack{Dead: true})
+					k.enqueueKey("k", "", "")
+					k.nackOne(backends.Nack{Dead: true})
 				}
-				k.Shift(keyTTL + time.Second)
-				k.retryRefused()
+				k.AdvanceClock(keyTTL + time.Second)
+				k.wantRetryRefused()
 			}
-			k.command(backends.Command{Kind: backends.Retry, Queue: "q", IDs: []string{first}}, 1, true)
-			k.again("k", first, backends.StateReady)
-			k.retryRefused()
-			k.command(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateReady}, 1, false)
-			k.command(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateDead}, int64(n-1), false)
-			k.Shift(keyTTL + time.Second)
+			k.operate(backends.Command{Kind: backends.Retry, Queue: "q", IDs: []string{first}}, 1, true)
+			k.enqueueKey("k", first, backends.StateReady)
+			k.wantRetryRefused()
+			k.operate(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateReady}, 1, false)
+			k.operate(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateDead}, int64(n-1), false)
+			k.AdvanceClock(keyTTL + time.Second)
 		}
 	},
-	"TwoConnectionsAtOnce": func(k *kit) {
-		handles := []backends.Backend{k.Backend, k.Again(), k.Backend, k.Again()}
+	"ConcurrentEnqueuesStoreOneJob": func(k *kit) {
+		handles := []backends.Backend{k.Backend, k.OpenAnother(), k.Backend, k.OpenAnother()}
 		for round := range 20 {
 			stored := make([]backends.Stored, len(handles))
 			var wg sync.WaitGroup
@@ -215,7 +216,7 @@ var keys = map[string]func(*kit){
 				}
 			}
 			if fresh != 1 {
-				k.Errorf("%d were told that theirs is the first, want 1", fresh)
+				k.Errorf("%d enqueues were answered as the first, want 1", fresh)
 			}
 		}
 	},

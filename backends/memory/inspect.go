@@ -115,28 +115,28 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			return nil
 		case backends.Resume:
 			delete(b.paused, c.Queue)
-			freed = b.next(backends.Policy{Queue: c.Queue}) != nil
+			freed = b.firstReady(backends.Policy{Queue: c.Queue}) != nil
 			return nil
 		case backends.Purge:
 			if !slices.Contains([]backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead}, c.State) {
 				return fmt.Errorf("jobs that are %s cannot be purged", c.State)
 			}
 		}
-		found := b.sorted(math.MaxInt, byFinished, func(j *job) bool { return j.Queue == c.Queue && j.suits(c) })
+		found := b.sorted(math.MaxInt, byFinished, func(j *job) bool { return j.Queue == c.Queue && j.selectedBy(c) })
 		if c.Kind == backends.Retry && slices.ContainsFunc(found, b.keyTaken(map[string]bool{})) {
 			return backends.ErrKeyTaken
 		}
 		for _, j := range found {
 			b.command(j, c.Kind)
 		}
-		n, freed = int64(len(found)), len(b.freed) > 0
+		n, freed = int64(len(found)), len(b.madeReady) > 0
 		return nil
 	})
 	return n, freed, err
 }
 
-// suits: the command c is for j.
-func (j *job) suits(c backends.Command) bool {
+// selectedBy reports whether the command c applies to j.
+func (j *job) selectedBy(c backends.Command) bool {
 	named := slices.Contains(c.IDs, j.id)
 	switch c.Kind {
 	case backends.Retry:
@@ -150,7 +150,8 @@ func (j *job) suits(c backends.Command) bool {
 	}
 }
 
-// keyTaken: another job has the key of j, or one of those asked before.
+// keyTaken returns a function that reports whether another job has the key of j. It remembers the
+// keys of earlier calls in before, so of two jobs with one key only the first can have it.
 func (b *Backend) keyTaken(before map[string]bool) func(j *job) bool {
 	return func(j *job) bool {
 		holder := b.keys[key{j.Queue, j.Key}]
@@ -166,11 +167,11 @@ func (b *Backend) command(j *job, kind backends.CommandKind) {
 		if j.Key != "" {
 			b.keys[key{j.Queue, j.Key}] = j
 		}
-		b.meet(j, backends.Disposition{State: backends.StateReady})
+		b.apply(j, backends.Disposition{State: backends.StateReady})
 	case backends.Reclaim:
-		b.meet(j, j.tried().AfterRelease(backends.Release{Uncounted: true}))
+		b.apply(j, j.counted().AfterRelease(backends.Release{Uncounted: true}))
 	default:
-		b.become(j, backends.StateDeleted, time.Time{})
+		b.setState(j, backends.StateDeleted, time.Time{})
 		delete(b.jobs, j.id)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// tried is how the job stands once the delivery of its claim is counted.
-func (j *job) tried() backends.AttemptState {
+// counted returns the attempt state of j with the delivery of its current claim counted.
+func (j *job) counted() backends.AttemptState {
 	s := j.AttemptState
 	if s.Prefetched {
 		s.Attempts++
@@ -20,25 +20,25 @@ func (j *job) tried() backends.AttemptState {
 	return s
 }
 
-// deliver records the delivery of j's claim.
+// deliver records that a worker received j.
 func (j *job) deliver(worker string) {
-	j.AttemptState = j.tried()
+	j.AttemptState = j.counted()
 	j.Prefetched, j.PrefetchLosses, j.worker = false, 0, cmp.Or(j.worker, worker)
 }
 
-// valid is the job that the lease is valid for; nil: none.
-func (b *Backend) valid(l backends.Lease) *job {
+// claimedJob returns the job that the lease is valid for, or nil.
+func (b *Backend) claimedJob(l backends.Lease) *job {
 	if j := b.jobs[l.Job]; j != nil && j.state == backends.StateClaimed && j.token == l.Token {
 		return j
 	}
 	return nil
 }
 
-// each calls f with the job of each valid lease and returns the other leases. With
-// an owner, a claim that belongs to another host is none.
-func (b *Backend) each(leases []backends.Lease, owner backends.Identity, f func(*job)) (lost []backends.Lease) {
+// forEachLease calls f with the job of each valid lease and returns the other leases. If owner is
+// not zero, leases whose claim belongs to another sidecar count as invalid.
+func (b *Backend) forEachLease(leases []backends.Lease, owner backends.Identity, f func(*job)) (lost []backends.Lease) {
 	for _, l := range leases {
-		if j := b.valid(l); j != nil && (owner == 0 || owner == j.owner) {
+		if j := b.claimedJob(l); j != nil && (owner == 0 || owner == j.owner) {
 			f(j)
 		} else {
 			lost = append(lost, l)
@@ -47,21 +47,21 @@ func (b *Backend) each(leases []backends.Lease, owner backends.Identity, f func(
 	return lost
 }
 
-// become moves j to a state; one in which it is finished ends at end (zero: never).
-func (b *Backend) become(j *job, s backends.State, end time.Time) {
+// setState moves j to a state. If j is finished in that state, it is pruned at end (zero: never).
+func (b *Backend) setState(j *job, s backends.State, end time.Time) {
 	j.state, j.finished, j.expires = s, time.Time{}, time.Time{}
 	switch s {
 	case backends.StateReady:
-		if !slices.Contains(b.freed, j.Queue) {
-			b.freed = append(b.freed, j.Queue)
+		if !slices.Contains(b.madeReady, j.Queue) {
+			b.madeReady = append(b.madeReady, j.Queue)
 		}
 	case backends.StateDone, backends.StateDead, backends.StateDeleted:
 		j.finished, j.expires = b.now, end
 	}
 }
 
-// in is d after now; zero where d is none.
-func (b *Backend) in(d time.Duration) time.Time {
+// fromNow returns the time d from now, or the zero time if d is not positive.
+func (b *Backend) fromNow(d time.Duration) time.Time {
 	if d <= 0 {
 		return time.Time{}
 	}
@@ -89,28 +89,29 @@ func (b *Backend) store(jobs []backends.NewJob) (stored []backends.Stored) {
 		if j.runAt.After(b.now) {
 			state = backends.StateScheduled
 		}
-		b.become(j, state, time.Time{})
+		b.setState(j, state, time.Time{})
 		stored = append(stored, backends.Stored{ID: j.id})
 	}
 	return stored
 }
 
-// remembered: j, who has a key, is unfinished, or the key's time is not over.
+// remembered reports whether the key of j still makes a second enqueue a duplicate: j is
+// unfinished, or its key TTL has not passed.
 func (b *Backend) remembered(j *job) bool {
 	return j != nil && (j.finished.IsZero() || b.now.Before(j.enqueued.Add(j.KeyTTL)))
 }
 
 func (b *Backend) ack(j *job, result []byte) {
 	j.deliver("")
-	b.become(j, backends.StateDone, b.in(j.keep))
-	if j.result = bytes.Clone(result); j.keep == 0 {
+	b.setState(j, backends.StateDone, b.fromNow(j.retainDone))
+	if j.result = bytes.Clone(result); j.retainDone == 0 {
 		delete(b.jobs, j.id)
 	}
 }
 
-// meet makes a job's fate come true.
-func (b *Backend) meet(j *job, f backends.Disposition) {
-	b.become(j, f.State, b.in(j.keepDead))
+// apply changes j as the disposition says.
+func (b *Backend) apply(j *job, f backends.Disposition) {
+	b.setState(j, f.State, b.fromNow(j.retainDead))
 	j.Attempts, j.Losses, j.Prefetched, j.PrefetchLosses = f.Attempts, f.Losses, false, f.PrefetchLosses
 	if f.Cause != "" {
 		j.failures = append(j.failures, backends.Failure{Attempt: j.Attempts, Cause: f.Cause, Message: f.Message, At: b.now})
@@ -131,22 +132,22 @@ func (b *Backend) extend(j *job, e backends.Extend) {
 	case e.Lease > 0:
 		j.lease = e.Lease
 	}
-	j.leaseEnd = b.in(j.lease)
+	j.leaseEnd = b.fromNow(j.lease)
 }
 
 func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.ClaimResult) {
 	var size int64
 	for _, p := range c.Queues {
 		for !b.paused[p.Queue] && len(r.Jobs) < len(c.Slots) {
-			j := b.next(p)
+			j := b.firstReady(p)
 			if j == nil {
 				break
 			}
 			j.timeout, j.Limit = cmp.Or(j.Timeout, p.Timeout), cmp.Or(j.MaxAttempts, p.MaxAttempts)
-			j.Backoff, j.BackoffMax, j.keep, j.keepDead = p.Backoff, p.BackoffMax, p.RetainDone, p.RetainDead
+			j.Backoff, j.BackoffMax, j.retainDone, j.retainDead = p.Backoff, p.BackoffMax, p.RetainDone, p.RetainDead
 			n := int64(len(j.Payload))
 			if c.MaxPayload > 0 && n > c.MaxPayload {
-				b.meet(j, backends.Disposition{
+				b.apply(j, backends.Disposition{
 					State: backends.StateDead, Attempts: j.Attempts + 1,
 					Cause: backends.CauseTooLarge, Message: backends.TooLarge(n, c.MaxPayload),
 				})
@@ -157,14 +158,14 @@ func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.Claim
 				r.More = true
 				return r
 			}
-			r.Jobs = append(r.Jobs, b.take(j, h, c.Slots[len(r.Jobs)]))
+			r.Jobs = append(r.Jobs, b.claimJob(j, h, c.Slots[len(r.Jobs)]))
 		}
 	}
 	return r
 }
 
-// next is the first job in the order of p; nil: there is none.
-func (b *Backend) next(p backends.Policy) (next *job) {
+// firstReady returns the first ready job in the order of p, or nil.
+func (b *Backend) firstReady(p backends.Policy) (next *job) {
 	for _, j := range b.jobs {
 		if j.state == backends.StateReady && j.Queue == p.Queue && (next == nil || inOrder(j, next, p.LIFO) < 0) {
 			next = j
@@ -180,19 +181,19 @@ func inOrder(x, y *job, lifo bool) int {
 	return cmp.Or(cmp.Compare(y.Priority, x.Priority), cmp.Compare(x.pos, y.pos))
 }
 
-func (b *Backend) take(j *job, h backends.Identity, s backends.Slot) backends.Job {
-	b.become(j, backends.StateClaimed, time.Time{})
+func (b *Backend) claimJob(j *job, h backends.Identity, s backends.Slot) backends.Job {
+	b.setState(j, backends.StateClaimed, time.Time{})
 	j.token, j.owner, j.worker, j.claimed = s.Token, h, s.Worker, b.now
-	j.lease, j.leaseEnd, j.deadline = s.Lease, b.in(s.Lease), b.in(j.timeout)
+	j.lease, j.leaseEnd, j.deadline = s.Lease, b.fromNow(s.Lease), b.fromNow(j.timeout)
 	j.fence = max(j.fence+1, b.now.UnixMicro())
 	if s.Prefetch {
-		j.worker = "" // nobody yet
+		j.worker = "" // no worker has it yet
 	}
 	if j.Prefetched = s.Uncounted(j.PrefetchLosses, j.Limit); !j.Prefetched {
 		j.Attempts++
 	}
 	g := backends.Job{
-		ID: j.id, Queue: j.Queue, Token: j.token, Payload: bytes.Clone(j.Payload), Attempt: j.tried().Attempts,
+		ID: j.id, Queue: j.Queue, Token: j.token, Payload: bytes.Clone(j.Payload), Attempt: j.counted().Attempts,
 		MaxAttempts: j.Limit, Fence: j.fence, Priority: j.Priority, EnqueuedAt: j.enqueued,
 		Timeout: j.timeout, Headers: maps.Clone(j.Headers), Key: j.Key,
 	}

@@ -1,6 +1,8 @@
-// Package memory is a Backend that keeps its jobs in the process: for tests of
-// what stands on a Backend. No database URL selects it, and nothing in it
-// survives the process.
+// Package memory is a backend that keeps jobs in the memory of the process. It is for tests of the
+// packages above the backends. No database URL selects it, and nothing in it survives the process.
+//
+// memory.go has the commit and the hooks for tests, jobs.go the writes and claims, maintenance.go
+// the heartbeats and maintenance, inspect.go the operator's view.
 package memory
 
 import (
@@ -15,19 +17,19 @@ import (
 // Backend is one database in memory. It is also a backends.Inspector.
 type Backend struct {
 	clock  func() time.Time
-	fault  func(op string) error
+	fault  func() error
 	after  func(backends.Batch) error
 	refuse func(backends.NewJob) error
 
-	mu     sync.Mutex
-	closed bool
-	now    time.Time // of the transaction under way
-	seq    int64     // ids and positions are on one line of numbers
-	jobs   map[string]*job
-	freed  []string     // queues in which the write under way made jobs ready
-	keys   map[key]*job // also where the job is gone
-	paused map[string]bool
-	hosts  map[backends.Identity]*host
+	mu        sync.Mutex
+	closed    bool
+	now       time.Time // time of the current transaction
+	seq       int64     // numbers both ids and positions
+	jobs      map[string]*job
+	madeReady []string     // queues in which the current write made jobs ready
+	keys      map[key]*job // includes keys of deleted jobs
+	paused    map[string]bool
+	sidecars  map[backends.Identity]*sidecar
 }
 
 var _ interface {
@@ -47,8 +49,8 @@ type job struct {
 	worker                   string
 	lease, timeout           time.Duration // lease 0: a session lease
 	claimed, leaseEnd        time.Time
-	deadline                 time.Time // zero: none
-	keep, keepDead           time.Duration
+	deadline                 time.Time // zero: no deadline
+	retainDone, retainDead   time.Duration
 	finished, expires        time.Time
 	result                   []byte
 	failures                 []backends.Failure
@@ -56,42 +58,41 @@ type job struct {
 
 type key struct{ queue, key string }
 
-type host struct {
-	beats      uint64
-	expires    time.Time
-	dead, left bool
-	reads      bool
-	lease      time.Duration
+type sidecar struct {
+	heartbeats  uint64
+	expires     time.Time
+	dead, left  bool
+	depthLeader bool
+	timeout     time.Duration
 }
 
-// Option changes what New makes.
+// Option changes a Backend that New creates.
 type Option func(*Backend)
 
 // WithClock replaces the database's clock, time.Now.
 func WithClock(now func() time.Time) Option { return func(b *Backend) { b.clock = now } }
 
-// WithFault has f asked before anything is done. Its error is returned, and
-// nothing happened. The ops are "commit" (a batch with writes), "claim" (one with
-// claims), "beat", "held" and "sweep".
-func WithFault(f func(op string) error) Option { return func(b *Backend) { b.fault = f } }
+// WithFault calls f before each Commit, Heartbeat, ClaimedBy and Maintain. If f returns an error, the
+// operation returns it and changes nothing.
+func WithFault(f func() error) Option { return func(b *Backend) { b.fault = f } }
 
-// WithAfterCommit has f called once a commit took effect. Its error is returned
-// although the data changed: a reply that got lost.
+// WithAfterCommit calls f after a commit took effect. Commit returns f's error although the data
+// changed, as if the reply was lost.
 func WithAfterCommit(f func(backends.Batch) error) Option { return func(b *Backend) { b.after = f } }
 
-// WithRefuse has f asked for each job that a commit would store, before it stores
-// any, like a trigger: its error refuses the whole commit. It must not call the Backend.
+// WithRefuse calls f for each job that a commit would store, before it stores any, like a trigger.
+// An error of f refuses the whole commit. f must not call the Backend.
 func WithRefuse(f func(backends.NewJob) error) Option { return func(b *Backend) { b.refuse = f } }
 
-// New makes an empty database.
+// New creates an empty database.
 func New(opts ...Option) *Backend {
 	b := &Backend{
 		clock:  time.Now,
-		fault:  func(string) error { return nil },
+		fault:  func() error { return nil },
 		after:  func(backends.Batch) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
 		jobs:   map[string]*job{}, keys: map[key]*job{},
-		paused: map[string]bool{}, hosts: map[backends.Identity]*host{},
+		paused: map[string]bool{}, sidecars: map[backends.Identity]*sidecar{},
 	}
 	for _, o := range opts {
 		o(b)
@@ -112,7 +113,7 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// do runs f as one transaction; f errs only before it changes anything.
+// do runs f as one transaction. f returns an error only before it changes anything.
 func (b *Backend) do(ctx context.Context, f func() error) error {
 	if ctx.Err() != nil {
 		return backends.Unavailable(context.Cause(ctx))
@@ -122,19 +123,13 @@ func (b *Backend) do(ctx context.Context, f func() error) error {
 	if b.closed {
 		return backends.Unavailable(errors.New("the memory backend was closed"))
 	}
-	b.now, b.freed = b.clock(), nil
+	b.now, b.madeReady = b.clock(), nil
 	return f()
 }
 
 // Commit implements backends.Backend.
 func (b *Backend) Commit(ctx context.Context, batch backends.Batch) (res backends.Results, err error) {
-	if len(batch.Writes) > 0 {
-		err = b.fault("commit")
-	}
-	if err == nil && len(batch.Claims) > 0 {
-		err = b.fault("claim")
-	}
-	if err == nil {
+	if err = b.fault(); err == nil {
 		err = b.do(ctx, func() error { return b.commit(batch, &res) })
 	}
 	if err == nil {
@@ -147,18 +142,18 @@ func (b *Backend) Commit(ctx context.Context, batch backends.Batch) (res backend
 }
 
 func (b *Backend) commit(batch backends.Batch, res *backends.Results) error {
-	if h := b.hosts[batch.Host]; len(batch.Claims) > 0 && (h == nil || h.dead || h.left) {
+	if h := b.sidecars[batch.Host]; len(batch.Claims) > 0 && (h == nil || h.dead || h.left) {
 		return backends.ErrEvicted
 	}
 	for _, w := range batch.Writes {
-		if err := b.refused(w); err != nil {
+		if err := b.refusal(w); err != nil {
 			return backends.Refused(err)
 		}
 	}
 	for _, w := range batch.Writes {
-		b.freed = nil
+		b.madeReady = nil
 		r := b.write(w)
-		r.MadeReady = b.freed
+		r.MadeReady = b.madeReady
 		res.Writes = append(res.Writes, r)
 	}
 	for _, c := range batch.Claims {
@@ -167,15 +162,15 @@ func (b *Backend) commit(batch backends.Batch, res *backends.Results) error {
 	return nil
 }
 
-// refused is what the trigger says to the jobs of w, but not to those of an ack
-// whose lease is lost.
-func (b *Backend) refused(w backends.Write) error {
+// refusal returns the first error of the refuse hook for the jobs that w would store. An ack whose
+// lease is lost stores none.
+func (b *Backend) refusal(w backends.Write) error {
 	var jobs []backends.NewJob
 	switch w := w.(type) {
 	case backends.Enqueue:
 		jobs = w.Jobs
 	case backends.Ack:
-		if len(w.Enqueue) > 0 && b.valid(w.Leases[0]) != nil {
+		if len(w.Enqueue) > 0 && b.claimedJob(w.Leases[0]) != nil {
 			jobs = w.Enqueue
 		}
 	}
@@ -192,24 +187,24 @@ func (b *Backend) write(w backends.Write) (r backends.WriteResult) {
 	case backends.Enqueue:
 		r.Stored = b.store(w.Jobs)
 	case backends.Ack:
-		if r.Lost = b.each(w.Leases, 0, func(j *job) { b.ack(j, w.Result) }); len(r.Lost) == 0 {
+		if r.Lost = b.forEachLease(w.Leases, 0, func(j *job) { b.ack(j, w.Result) }); len(r.Lost) == 0 {
 			r.Stored = b.store(w.Enqueue)
 		}
 	case backends.Nack:
-		r.Lost = b.each(w.Leases, 0, func(j *job) {
-			b.meet(j, j.tried().AfterNack(w))
+		r.Lost = b.forEachLease(w.Leases, 0, func(j *job) {
+			b.apply(j, j.counted().AfterNack(w))
 			r.Failed.Add(j.Queue, backends.CauseNacked, j.state == backends.StateDead)
 		})
 	case backends.Extend:
-		r.Lost = b.each(w.Leases, 0, func(j *job) { b.extend(j, w) })
+		r.Lost = b.forEachLease(w.Leases, 0, func(j *job) { b.extend(j, w) })
 	case backends.Release:
-		r.Lost = b.each(w.Leases, w.Owner, func(j *job) {
-			b.meet(j, j.tried().AfterRelease(w))
+		r.Lost = b.forEachLease(w.Leases, w.Owner, func(j *job) {
+			b.apply(j, j.counted().AfterRelease(w))
 			r.Failed.Add(j.Queue, w.Cause, j.state == backends.StateDead)
 		})
 	case backends.Deliver:
 		for _, h := range w.Deliveries {
-			r.Lost = append(r.Lost, b.each([]backends.Lease{h.Lease}, 0, func(j *job) { j.deliver(h.Worker) })...)
+			r.Lost = append(r.Lost, b.forEachLease([]backends.Lease{h.Lease}, 0, func(j *job) { j.deliver(h.Worker) })...)
 		}
 	}
 	return r

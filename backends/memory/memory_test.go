@@ -11,11 +11,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-func TestHooks(t *testing.T) {
+func TestHooksFailCommits(t *testing.T) {
 	t.Parallel()
 	var fault, lost, refused error
 	b := memory.New(
-		memory.WithFault(func(string) error { return fault }),
+		memory.WithFault(func() error { return fault }),
 		memory.WithAfterCommit(func(backends.Batch) error { return lost }),
 		memory.WithRefuse(func(j backends.NewJob) error {
 			if j.Queue == "no" {
@@ -69,7 +69,7 @@ func TestConformance(t *testing.T) {
 				defer mu.Unlock()
 				return now
 			}),
-			memory.WithFault(func(op string) error { return take(&before) }),
+			memory.WithFault(func() error { return take(&before) }),
 			memory.WithAfterCommit(func(backends.Batch) error { return take(&after) }),
 			memory.WithRefuse(func(j backends.NewJob) error {
 				if why, ok := refused[j.Queue]; ok {
@@ -78,9 +78,9 @@ func TestConformance(t *testing.T) {
 				return nil
 			}))
 		return &backendtest.Database{
-			Backend: b,
-			Again:   func() backends.Backend { return b },
-			Shift: func(d time.Duration) {
+			Backend:     b,
+			OpenAnother: func() backends.Backend { return b },
+			AdvanceClock: func(d time.Duration) {
 				mu.Lock()
 				defer mu.Unlock()
 				now = now.Add(d)
@@ -92,13 +92,13 @@ func TestConformance(t *testing.T) {
 					after = backends.ErrUnknownOutcome
 				}
 			},
-			Refuse: func(queue, reason string) { refused[queue] = reason },
+			RefuseJobs: func(queue, reason string) { refused[queue] = reason },
 		}
 	})
 }
 
-// take empties an error that is there for one call; only tests that call one
-// after the other set it.
+// take returns the error and clears it, so that a hook fails once. It is not safe for concurrent
+// use.
 func take(err *error) error {
 	if *err == nil {
 		return nil

@@ -18,12 +18,6 @@ var _ backends.Adopter = (*Store)(nil)
 // rows are locked wait so long alone; see backends.Batch.Wait. The server counts in seconds.
 const rowWait = time.Second
 
-// CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
-	res, err := s.Store.CommitWith(ctx, b, hooks)
-	return res, err
-}
-
 // requireAlive ends the transaction if the sidecar is not alive.
 func (t *tx) requireAlive(host backends.Identity) {
 	t.query(func(r *result) error {
@@ -35,9 +29,9 @@ func (t *tx) requireAlive(host backends.Identity) {
 	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left", int64(host))
 }
 
-// lockedOut gives the error of a transaction that waited for somebody's row its kind.
-func (t *tx) lockedOut(err error) error {
-	if (t.o.AdoptedWrites || t.o.AdoptedClaims) && isCode(err, codeLockWait, codeNoWait) {
+// lockedOut gives the error of a transaction that waited for another program's row its kind.
+func lockedOut(o core.TxOptions, err error) error {
+	if (o.AdoptedWrites || o.AdoptedClaims) && isCode(err, codeLockWait, codeNoWait) {
 		return &backends.LockedError{Err: errors.New("it was not had within a second")}
 	}
 	return err

@@ -158,22 +158,22 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 	s := open(t, o)
 	var beside *sql.Conn
 	return &backendtest.Database{
-		Backend: s,
-		Again:   func() backends.Backend { return open(t, o) },
-		Shift: func(by time.Duration) {
+		Backend:     s,
+		OpenAnother: func() backends.Backend { return open(t, o) },
+		AdvanceClock: func(by time.Duration) {
 			must(t, m, name, fmt.Sprintf("UPDATE test_clock SET at = at + INTERVAL %d MICROSECOND", by.Microseconds()))
 		},
 		LoseCommit: s.loseCommit,
-		Refuse: func(queue, reason string) {
+		RefuseJobs: func(queue, reason string) {
 			must(t, m, name, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs FOR EACH ROW
 				IF NEW.queue = %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, literal(queue), literal(reason)))
 		},
-		PlainInsert: func(queue, payload string) {
+		InsertJob: func(queue, payload string) {
 			must(t, m, name, fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
 		},
-		Producer: func() backendtest.Producer { return producer(t, m, name) },
-		Odd:      oddValues,
-		Plain: func(column, expression string, old bool) error {
+		Producer:      func() backendtest.Producer { return producer(t, m, name) },
+		InvalidValues: oddValues,
+		InsertRow: func(column, expression string, old bool) error {
 			if beside == nil {
 				beside = connect(t, m, name)
 				// What a session that is not strict stores.
@@ -182,7 +182,7 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 					runSQL(t, beside, "ALTER TABLE qsidecar_jobs DROP CONSTRAINT qsidecar_usable")
 				}
 			}
-			_, err := beside.ExecContext(t.Context(), backendtest.PlainRow("qsidecar_jobs", column, expression))
+			_, err := beside.ExecContext(t.Context(), backendtest.InsertSQL("qsidecar_jobs", column, expression))
 			return err
 		},
 	}

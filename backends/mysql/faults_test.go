@@ -185,7 +185,7 @@ func TestIdsAfterARestart(t *testing.T) {
 	for _, kind := range testserver.MySQLKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{Durable: true})
-			if errors.Is(err, testserver.ErrNotHad) {
+			if errors.Is(err, testserver.ErrUnavailable) {
 				t.Log(err)
 				return
 			}
@@ -216,7 +216,7 @@ func TestIdsAfterARestart(t *testing.T) {
 				if n := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_jobs"); n != 0 {
 					t.Fatalf("%d jobs are left", n)
 				}
-				if err := errors.Join(end(), m.Go(context.WithoutCancel(t.Context()))); err != nil {
+				if err := errors.Join(end(), m.Restart(context.WithoutCancel(t.Context()))); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -331,7 +331,7 @@ func TestDeletedByHand(t *testing.T) {
 
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
-	backendtest.Silent(t, func(ctx context.Context, address string, login time.Duration) error {
+	backendtest.CheckSilentServer(t, func(ctx context.Context, address string, login time.Duration) error {
 		_, err := Open(ctx, Options{URL: "mysql://u@" + address + "/app", connect: login})
 		return err
 	})

@@ -20,7 +20,7 @@ func TestDocumentedStatements(t *testing.T) {
 		c := connect(t, m, name)
 		runSQL(t, c, "SET SESSION time_zone = '+05:45'") // far from UTC, to find who relies on it
 		from := serverTime(t, m)
-		runSQL(t, c, backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql")...)
+		runSQL(t, c, backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql")...)
 		to := serverTime(t, m)
 		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10}); err != nil { // it makes scheduled ones of those with a run_at
 			t.Fatal(err)
@@ -52,11 +52,11 @@ func TestDocumentedMove(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		backendtest.Moved(t, s, func() backends.Backend {
+		backendtest.CheckRelocation(t, s, func() backends.Backend {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			for _, sql := range backendtest.Documented(t, "README.md", "## Backup, restore and move", "sql") {
+			for _, sql := range backendtest.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
 				runSQL(t, connect(t, m, from), strings.NewReplacer("jobs_new", to, "jobs_old", from).Replace(sql))
 			}
 			if n := numberOf(t, m, from, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"); n != 0 {

@@ -255,7 +255,7 @@ func (c *conn) number(ctx context.Context, sql string, args ...any) (n int64, er
 
 // Transact implements core.Driver.
 func (d access) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
-	return core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f)
+	return lockedOut(o, core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f))
 }
 
 // begin takes a connection. The transaction begins with the first packet.

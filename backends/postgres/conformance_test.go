@@ -180,25 +180,25 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		}
 	})
 	return &backendtest.Database{
-		Backend: s,
-		Again:   func() backends.Backend { return x.store(t) },
-		Shift: func(d time.Duration) {
+		Backend:     s,
+		OpenAnother: func() backends.Backend { return x.store(t) },
+		AdvanceClock: func(d time.Duration) {
 			x.must(t, fmt.Sprintf(`UPDATE {s}.test_clock SET now = now + %d * interval '1 microsecond'`, d.Microseconds()))
 		},
 		LoseCommit: s.loseCommit,
-		Refuse: func(queue, reason string) {
+		RefuseJobs: func(queue, reason string) {
 			x.refuses = true
 			x.must(t, fmt.Sprintf(`CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;
 				CREATE TRIGGER refuse BEFORE INSERT ON {s}.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = %s) EXECUTE FUNCTION {s}.refuse()`,
 				literal(reason), literal(queue)))
 		},
-		PlainInsert: func(queue, payload string) {
+		InsertJob: func(queue, payload string) {
 			x.must(t, x.plainInsert(queue, payload))
 		},
-		Producer: func() backendtest.Producer { return x.producer(t) },
-		Odd:      oddValues,
-		Plain: func(column, expression string, old bool) error {
-			sql := backendtest.PlainRow("{s}.qsidecar_jobs", column, expression)
+		Producer:      func() backendtest.Producer { return x.producer(t) },
+		InvalidValues: oddValues,
+		InsertRow: func(column, expression string, old bool) error {
+			sql := backendtest.InsertSQL("{s}.qsidecar_jobs", column, expression)
 			if old {
 				sql = "ALTER TABLE {s}.qsidecar_jobs DROP CONSTRAINT IF EXISTS qsidecar_usable;" + sql + ";" + migrate.Steps(4)[3]
 			}

@@ -234,7 +234,7 @@ func TestExamineStandby(t *testing.T) {
 	}
 	var dir string
 	err = c.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir)
-	if err := errors.Join(err, c.Close(t.Context()), s.Close(), p.Halt(), os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644), p.Go(t.Context())); err != nil {
+	if err := errors.Join(err, c.Close(t.Context()), s.Close(), p.Halt(), os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644), p.Restart(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	has(t, examined(t, postgres.Options{URL: p.Admin()}, diagnose.DefaultThresholds()),

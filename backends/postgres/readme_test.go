@@ -24,11 +24,11 @@ func TestDocumentedStatements(t *testing.T) {
 			}
 		})
 		s := open(t, Options{URL: filled(t, p)})
-		for _, sql := range backendtest.Documented(t, "README.md", "## Roles", "sql") {
+		for _, sql := range backendtest.CodeBlocks(t, "README.md", "## Roles", "sql") {
 			must(t, s.o.URL, sql)
 		}
 		producer := as(t, s.o.URL, "app_producer")
-		for _, sql := range backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+		for _, sql := range backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
 			must(t, producer, sql)
 		}
 		if err := exec(t, producer, "SELECT FROM qsidecar.qsidecar_jobs"); err == nil {
@@ -67,7 +67,7 @@ func TestDocumentedMove(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		backendtest.Moved(t, from, func() backends.Backend {
+		backendtest.CheckRelocation(t, from, func() backends.Backend {
 			if err := from.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +81,7 @@ func TestDocumentedMove(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			for _, sql := range backendtest.Documented(t, "README.md", "## Backup, restore and move", "sql") {
+			for _, sql := range backendtest.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
 				if err := p.Exec(t.Context(), strings.NewReplacer("jobs_new", old+"_new", "jobs_old", old).Replace(sql)); err != nil {
 					t.Fatalf("%s: %v", sql, err)
 				}

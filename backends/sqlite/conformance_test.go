@@ -41,34 +41,34 @@ func TestConformance(t *testing.T) {
 		}
 		s := again()
 		return &backendtest.Database{
-			Backend: s,
-			Again:   func() backends.Backend { return again() },
-			Shift: func(d time.Duration) {
+			Backend:     s,
+			OpenAnother: func() backends.Backend { return again() },
+			AdvanceClock: func(d time.Duration) {
 				moved := now.Load().Add(d)
 				now.Store(&moved)
 			},
 			LoseCommit: s.loseCommit,
-			Refuse: func(queue, reason string) {
+			RefuseJobs: func(queue, reason string) {
 				if err := exec(t, s, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs
 					WHEN NEW.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, dialect.Text(queue), dialect.Text(reason))); err != nil {
 					t.Fatal(err)
 				}
 			},
-			PlainInsert: func(queue, payload string) {
+			InsertJob: func(queue, payload string) {
 				sql := fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, dialect.Text(queue), dialect.Text(payload))
 				if err := exec(t, s, sql); err != nil {
 					t.Fatal(err)
 				}
 			},
-			Odd: oddValues,
-			Plain: func(column, expression string, old bool) error {
+			InvalidValues: oddValues,
+			InsertRow: func(column, expression string, old bool) error {
 				if !old {
-					return exec(t, s, backendtest.PlainRow("qsidecar_jobs", column, expression))
+					return exec(t, s, backendtest.InsertSQL("qsidecar_jobs", column, expression))
 				}
 				if err := exec(t, s, "DROP TRIGGER IF EXISTS qsidecar_usable"); err != nil {
 					t.Fatal(err)
 				}
-				err := exec(t, s, backendtest.PlainRow("qsidecar_jobs", column, expression))
+				err := exec(t, s, backendtest.InsertSQL("qsidecar_jobs", column, expression))
 				if err := exec(t, s, migrate.Step(3)); err != nil {
 					t.Fatal(err)
 				}

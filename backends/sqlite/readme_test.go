@@ -16,7 +16,7 @@ import (
 func TestDocumentedStatements(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
-	for _, sql := range backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+	for _, sql := range backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
 		shell(t, s.path, sql)
 	}
 	ready, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateReady, Max: 10})
@@ -40,8 +40,8 @@ func TestDocumentedStatements(t *testing.T) {
 func TestDocumentedMove(t *testing.T) {
 	t.Parallel()
 	from, to := fresh(t), filepath.Join(t.TempDir(), "copy.db")
-	backendtest.Moved(t, from, func() backends.Backend {
-		for _, sql := range backendtest.Documented(t, "README.md", "## Backup, restore and move", "sql") {
+	backendtest.CheckRelocation(t, from, func() backends.Backend {
+		for _, sql := range backendtest.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
 			if err := exec(t, from, strings.ReplaceAll(sql, "/backup/qsidecar.db", to)); err != nil {
 				t.Fatal(err)
 			}

@@ -212,7 +212,7 @@ func (k *adopter) commit(b backends.Batch) backends.Results {
 	if err != nil {
 		k.Fatal(err)
 	}
-	backendtest.CheckFallen(k, b, r)
+	backendtest.CheckFailedCounts(k, b, r)
 	return r
 }
 
@@ -233,7 +233,7 @@ func (k *adopter) sweep(s backends.Maintenance) backends.MaintenanceResult {
 	if err != nil {
 		k.Fatal(err)
 	}
-	backendtest.CheckReaped(k, r)
+	backendtest.CheckReapedCounts(k, r)
 	return r
 }
 

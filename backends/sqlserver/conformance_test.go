@@ -133,26 +133,26 @@ func TestConformanceByEmulation(t *testing.T) {
 		schema := fmt.Sprintf("test_%d", n.Add(1))
 		s, e, o := emulation(t, url, schema)
 		return &backendtest.Database{
-			Backend: s,
-			Again:   func() backends.Backend { return open(t, o) },
-			Shift: func(d time.Duration) {
+			Backend:     s,
+			OpenAnother: func() backends.Backend { return open(t, o) },
+			AdvanceClock: func(d time.Duration) {
 				beside(t, fmt.Sprintf("UPDATE %s.clock SET now = now + $1::text::interval", schema), fmt.Sprintf("%d microseconds", d.Microseconds()))
 			},
 			LoseCommit: func(before bool) { s.loseCommit(before, e.cut) },
-			Refuse: func(queue, reason string) {
+			RefuseJobs: func(queue, reason string) {
 				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
 				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
 			},
-			PlainInsert: func(queue, payload string) {
+			InsertJob: func(queue, payload string) {
 				beside(t, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES ($1, convert_to($2, 'UTF8'))`, schema), queue, payload)
 			},
-			Odd: oddValues,
-			Plain: func(column, expression string, _ bool) error {
+			InvalidValues: oddValues,
+			InsertRow: func(column, expression string, _ bool) error {
 				c, err := pgx.Connect(t.Context(), url)
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, err = c.Exec(t.Context(), backendtest.PlainRow(schema+".qsidecar_jobs", column, expression))
+				_, err = c.Exec(t.Context(), backendtest.InsertSQL(schema+".qsidecar_jobs", column, expression))
 				if failed := c.Close(context.WithoutCancel(t.Context())); failed != nil {
 					t.Error(failed)
 				}

@@ -248,7 +248,7 @@ func TestEveryPieceIsDeclared(t *testing.T) {
 
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
-	backendtest.Silent(t, func(ctx context.Context, address string, login time.Duration) error {
+	backendtest.CheckSilentServer(t, func(ctx context.Context, address string, login time.Duration) error {
 		_, err := Open(ctx, Options{URL: "sqlserver://u:p@" + address + "?database=app", connect: login})
 		return err
 	})

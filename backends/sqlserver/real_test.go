@@ -147,18 +147,18 @@ func TestConformance(t *testing.T) {
 			}
 			shift(0)
 			return &backendtest.Database{
-				Backend:    s,
-				Again:      func() backends.Backend { return open(t, o) },
-				Shift:      shift,
-				LoseCommit: func(before bool) { s.loseCommit(before, wire.cut) },
-				Refuse: func(queue, reason string) {
+				Backend:      s,
+				OpenAnother:  func() backends.Backend { return open(t, o) },
+				AdvanceClock: shift,
+				LoseCommit:   func(before bool) { s.loseCommit(before, wire.cut) },
+				RefuseJobs: func(queue, reason string) {
 					beside(t, url, fmt.Sprintf(`CREATE TRIGGER %[1]s.refuse ON %[1]s.qsidecar_jobs AFTER INSERT AS
 BEGIN
   IF EXISTS (SELECT 1 FROM inserted AS i WHERE i.queue = %[2]s)
     THROW 50001, %[3]s, 1;
 END`, quoteName(s.o.Schema), quoteText(queue), quoteText(reason)))
 				},
-				PlainInsert: func(queue, payload string) { beside(t, url, plainInsert(s, queue, payload)) },
+				InsertJob: func(queue, payload string) { beside(t, url, plainInsert(s, queue, payload)) },
 			}
 		})
 	})
@@ -204,7 +204,7 @@ func TestOnSQLServer(t *testing.T) {
 		})
 		t.Run("DocumentedStatements", func(t *testing.T) {
 			s := open(t, Options{URL: url})
-			beside(t, url, backendtest.Documented(t, "README.md", "## Roles", "sql")...)
+			beside(t, url, backendtest.CodeBlocks(t, "README.md", "## Roles", "sql")...)
 			documentedInserts(t, s, func(sql string) { beside(t, url, sql) })
 		})
 		t.Run("PlainInsertLater", func(t *testing.T) {
@@ -296,7 +296,7 @@ func plainInsertLater(t *testing.T, s *Store, exec func(sql string)) {
 func documentedInserts(t *testing.T, s *Store, exec func(sql string)) {
 	t.Helper()
 	within := withinNow()
-	for _, sql := range backendtest.Documented(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+	for _, sql := range backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
 		exec(sql)
 	}
 	views := map[backends.State][]backends.View{}

@@ -1,6 +1,7 @@
-"""One process of the Python client, or of psycopg, that works a queue until it is empty: loop.py sidecar|driver N.
+"""One process of the Python client, or of psycopg, that processes a queue until it is empty:
+loop.py sidecar|driver N.
 
-N jobs are claimed at a time and acked at a time. It prints how many jobs and how many seconds that were.
+It claims and acks N jobs at a time. It prints the number of jobs and the seconds.
 """
 
 import os

@@ -1,8 +1,9 @@
 # frozen_string_literal: true
 
-# One process of the Ruby client, or of pg, that works a queue until it is empty: loop.rb sidecar|driver N.
+# One process of the Ruby client, or of pg, that processes a queue until it is empty: loop.rb
+# sidecar|driver N.
 #
-# N jobs are claimed at a time and acked at a time. It prints how many jobs and how many seconds that were.
+# It claims and acks N jobs at a time. It prints the number of jobs and the seconds.
 
 CLAIM = <<~SQL
   WITH n AS MATERIALIZED (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
@@ -13,7 +14,7 @@ def now
   Process.clock_gettime(Process::CLOCK_MONOTONIC)
 end
 
-# work claims and acks until there is nothing, and tells of it.
+# work claims and acks until the queue is empty, and returns the result.
 def work(claim, ack)
   began = now
   done = 0

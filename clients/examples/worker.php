@@ -50,10 +50,10 @@ final class Sidecar
         if ($this->socket === null) {
             return null;
         }
-        stream_set_timeout($this->socket, 300); // far longer than any wait of ours
+        stream_set_timeout($this->socket, 300); // much longer than any wait of this program
         $sent = @fwrite($this->socket, $line) === strlen($line);
         $answer = $sent ? fgets($this->socket) : false;
-        if ($answer === false || !str_ends_with($answer, "\n")) { // half an answer is none
+        if ($answer === false || !str_ends_with($answer, "\n")) { // a partial line is not a reply
             fclose($this->socket);
             $this->socket = null;
             return null;
@@ -71,7 +71,7 @@ function payload(string $bytes): array
 [$queue, $bytes] = [$argv[1] ?? exit("usage: php worker.php QUEUE [PAYLOAD]\n"), $argv[2] ?? null];
 $sidecar = new Sidecar(getenv('QSIDECAR_SOCKET') ?: '/run/qsidecar/qsidecar.sock');
 if ($bytes !== null) {
-    $key = bin2hex(random_bytes(16)); // sent twice it is stored once
+    $key = bin2hex(random_bytes(16)); // the key makes a repeated enqueue safe
     echo $sidecar->ask(['op' => 'enqueue', 'queue' => $queue, 'key' => $key] + payload($bytes))['job']['id'], "\n";
     exit;
 }
@@ -81,7 +81,7 @@ pcntl_async_signals(true);
 foreach ([SIGTERM, SIGINT] as $signal) {
     pcntl_signal($signal, function () use (&$stop) { $stop = true; });
 }
-while (!$stop) { // a short wait, as a signal does not end it
+while (!$stop) { // a short wait, because a signal does not end it
     foreach ($sidecar->ask(['op' => 'claim', 'queue' => $queue, 'wait_ms' => 1000])['jobs'] as $job) {
         try {
             work(base64_decode($job['payload_b64'] ?? '') ?: $job['payload'] ?? '', $job);
@@ -91,7 +91,7 @@ while (!$stop) { // a short wait, as a signal does not end it
         }
         try {
             $sidecar->ask($settle + ['lease' => $job['lease']]);
-        } catch (RuntimeException $e) { // lease_lost: settled before its answer got lost, or somebody else's
+        } catch (RuntimeException $e) { // lease_lost: settled before its reply was lost, or another worker has the job
             fwrite(STDERR, "job {$job['id']}: {$e->getMessage()}\n");
         }
     }

@@ -9,19 +9,18 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// call is one request on its way to an answer. The Client's mutex guards it
-// once it is submitted.
+// call is one request that waits for its reply. The Client's mutex guards it after submit.
 type call struct {
 	ctx       context.Context
 	req       protocol.Request // the call's own copy, with its id
 	seq       uint64           // its id as a number
-	done      chan result      // 1: the reader waits for nobody
+	done      chan result      // capacity 1, so that the reader never blocks
 	state     callState
-	firstSent time.Time // zero: never sent
-	twice     bool      // sent on an earlier connection too, which never answered
-	abandoned bool      // nobody waits for the answer
-	binder    bool      // the client's own, after a reconnect
-	owed      bool      // Bye waits for the answer
+	firstSent time.Time // zero if it was never sent
+	resent    bool      // also sent on an earlier connection, which ended without a reply
+	abandoned bool      // the caller no longer waits for the reply
+	rebinds   bool      // the extend that the client sends after a reconnect
+	returns   bool      // Bye waits for the reply
 }
 
 type callState uint8
@@ -41,7 +40,7 @@ func newCall(ctx context.Context, req *protocol.Request) *call {
 	return &call{ctx: ctx, req: *req, done: make(chan result, 1)}
 }
 
-// leases are those that the call settles or extends.
+// leases returns the leases that the call settles or extends.
 func (cl *call) leases() []string {
 	if cl.req.Leases != nil {
 		return cl.req.Leases
@@ -56,8 +55,8 @@ func (cl *call) settles() bool {
 	return cl.req.Op == protocol.OpAck || cl.req.Op == protocol.OpNack
 }
 
-// repeatable reports whether the request may be sent again although an earlier
-// try may have been carried out.
+// repeatable reports whether the client can send the request again although the sidecar may have
+// carried out an earlier one.
 func repeatable(req *protocol.Request) bool {
 	switch req.Op {
 	case protocol.OpEnqueue:
@@ -65,9 +64,9 @@ func repeatable(req *protocol.Request) bool {
 			return req.Job.Key != ""
 		}
 		return !slices.ContainsFunc(req.Jobs, func(j protocol.NewJob) bool { return j.Key == "" })
-	case protocol.OpRelease: // could take a newer claim back
+	case protocol.OpRelease: // it could reclaim a newer claim of the job
 		return false
-	case protocol.OpCancel, protocol.OpBye: // of one connection
+	case protocol.OpCancel, protocol.OpBye: // they refer to one connection
 		return false
 	}
 	return true
@@ -92,8 +91,8 @@ func (c *Client) enqueueLocked(cl *call) {
 	if cl.settles() {
 		c.settlingLocked(cl, +1)
 	}
-	if cl.owed {
-		c.owed++
+	if cl.returns {
+		c.returning++
 	}
 	c.wakeWriter()
 }
@@ -105,7 +104,7 @@ func (c *Client) wakeWriter() {
 	}
 }
 
-// finishLocked gives a call its result and takes it out of all books.
+// finishLocked delivers the result of a call and removes the call from the client's state.
 func (c *Client) finishLocked(cl *call, res result) {
 	if cl.state == finished {
 		return
@@ -115,16 +114,15 @@ func (c *Client) finishLocked(cl *call, res result) {
 	if cl.settles() {
 		c.settlingLocked(cl, -1)
 	}
-	if cl.owed {
-		cl.owed = false
-		c.owed--
-		c.quietLocked()
+	if cl.returns {
+		cl.returns = false
+		c.returning--
+		c.notifyReturnedLocked()
 	}
 	cl.done <- res
 }
 
-// abandon is for a caller whose context ended. An answer that is there already
-// is still the caller's.
+// abandon ends a call whose context ended. If the reply has arrived, it returns the reply.
 func (c *Client) abandon(cl *call, cause error) (*protocol.Reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,12 +133,12 @@ func (c *Client) abandon(cl *call, cause error) (*protocol.Reply, error) {
 	case queued:
 		c.queue = slices.DeleteFunc(c.queue, func(q *call) bool { return q == cl })
 		c.finishLocked(cl, result{})
-		return nil, &BrokenError{Op: cl.req.Op, Sent: cl.twice, Err: cause}
+		return nil, &BrokenError{Op: cl.req.Op, Sent: cl.resent, Err: cause}
 	}
 	cl.abandoned = true
 	if cl.req.Op == protocol.OpClaim {
-		cl.owed = true
-		c.owed++
+		cl.returns = true
+		c.returning++
 		if cl.req.WaitMS > 0 {
 			c.enqueueLocked(newCall(c.ctx, &protocol.Request{Op: protocol.OpCancel, Cancel: cl.req.ID}))
 		}
@@ -148,8 +146,9 @@ func (c *Client) abandon(cl *call, cause error) (*protocol.Reply, error) {
 	return nil, &BrokenError{Op: cl.req.Op, Sent: true, Err: cause}
 }
 
-// giveBackLocked returns the jobs of a claim that nobody waits for.
-func (c *Client) giveBackLocked(jobs []protocol.Job) {
+// returnJobsLocked returns the jobs of an abandoned claim to their queue, without using up an
+// attempt.
+func (c *Client) returnJobsLocked(jobs []protocol.Job) {
 	if len(jobs) == 0 {
 		return
 	}
@@ -161,16 +160,16 @@ func (c *Client) giveBackLocked(jobs []protocol.Job) {
 		Op: protocol.OpNack, Leases: leases,
 		Charge: protocol.Some(false), DelayMS: protocol.Some[int64](0),
 	})
-	cl.owed = true
+	cl.returns = true
 	c.enqueueLocked(cl)
 }
 
-// quiet waits until every abandoned claim is answered and what it got is given back.
-func (c *Client) quiet(ctx context.Context) error {
+// waitReturned waits until every abandoned claim is answered and its jobs are returned.
+func (c *Client) waitReturned(ctx context.Context) error {
 	c.mu.Lock()
 	done := make(chan struct{})
-	c.idle = append(c.idle, done)
-	c.quietLocked()
+	c.returned = append(c.returned, done)
+	c.notifyReturnedLocked()
 	c.mu.Unlock()
 	select {
 	case <-done:
@@ -182,21 +181,21 @@ func (c *Client) quiet(ctx context.Context) error {
 	}
 }
 
-func (c *Client) quietLocked() {
-	if c.owed > 0 {
+func (c *Client) notifyReturnedLocked() {
+	if c.returning > 0 {
 		return
 	}
-	for _, done := range c.idle {
+	for _, done := range c.returned {
 		close(done)
 	}
-	c.idle = nil
+	c.returned = nil
 }
 
-// sendLocked appends a call's frame to buf, and counts it among the connection's open ones. This
-// happens under the lock, so that nothing reads a request whose caller has gone. What cannot be
-// sent ends with an error here: the sidecar would answer it by closing the connection on everybody.
+// sendLocked appends a call's frame to buf and adds the call to the open calls. It holds the lock
+// so that it does not read a request whose caller has returned. If the request is too large, the
+// call fails here: the sidecar would close the connection for all calls.
 func (c *Client) sendLocked(buf []byte, cl *call, now time.Time) []byte {
-	if cl.req.WaitMS > 0 && !cl.firstSent.IsZero() { // the wait goes on, it does not begin again
+	if cl.req.WaitMS > 0 && !cl.firstSent.IsZero() { // a claim that is sent again waits only for the rest of its time
 		cl.req.WaitMS = max(0, cl.req.WaitMS-now.Sub(cl.firstSent).Milliseconds())
 	}
 	if cl.req.WaitMS > 0 || cl.firstSent.IsZero() {
@@ -213,8 +212,8 @@ func (c *Client) sendLocked(buf []byte, cl *call, now time.Time) []byte {
 	return out
 }
 
-// requeueLocked sorts the open calls of a connection that ended with cause: those
-// that may be sent again go before the queue, in their old order.
+// requeueLocked handles the open calls of a connection that ended with cause. It puts calls that
+// can be repeated before the queue, in their old order, and fails the others.
 func (c *Client) requeueLocked(cause error) {
 	var again []*call
 	for _, cl := range c.open {
@@ -222,7 +221,7 @@ func (c *Client) requeueLocked(cause error) {
 		if cl.ctx.Err() != nil {
 			why = context.Cause(cl.ctx)
 		} else if !cl.abandoned && repeatable(&cl.req) {
-			cl.state, cl.twice = queued, true
+			cl.state, cl.resent = queued, true
 			again = append(again, cl)
 			continue
 		}
@@ -236,10 +235,10 @@ func (c *Client) requeueLocked(cause error) {
 	}
 }
 
-// failLocked ends every call of a client that was closed.
+// failLocked fails every call of a client that was closed.
 func (c *Client) failLocked(cause error) {
 	for _, cl := range c.queue {
-		c.finishLocked(cl, result{err: &BrokenError{Op: cl.req.Op, Sent: cl.twice, Err: cause}})
+		c.finishLocked(cl, result{err: &BrokenError{Op: cl.req.Op, Sent: cl.resent, Err: cause}})
 	}
 	c.queue = nil
 	for _, cl := range c.open {

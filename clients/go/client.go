@@ -11,69 +11,70 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// Options says how to reach a sidecar and what to be told.
+// Options configure a Client: how to reach a sidecar, and which events to report.
 type Options struct {
-	// Socket is the path of the sidecar's Unix socket; empty: the first of Sockets
-	// at which somebody listens.
+	// Socket is the path of the sidecar's Unix socket. If it is empty, the client uses the first of
+	// Sockets on which a sidecar listens.
 	Socket string
 
-	// Worker names this worker (at most 128 bytes); it is kept with its claims, for people.
+	// Worker is the name of this worker, at most 128 bytes. The database keeps it with the claims,
+	// for people.
 	Worker string
 
-	// OnLost is told session leases that the client held and that are lost: the
-	// job may be with another worker by now. It is called from a goroutine of its
-	// own, one call at a time, and may use the Client. A lease that is being
-	// settled is not told: the settle's own answer says it.
+	// OnLost is called with the session leases that the client held and that were lost. Another
+	// worker can have their jobs by now. It runs in its own goroutine, one callback at a time, and
+	// can use the Client. It is not called for a lease that is being settled: the settle returns
+	// the error.
 	OnLost func(leases []string)
 
-	// OnDraining is told that the sidecar is about to exit. The same goroutine rules.
+	// OnDraining is called if the sidecar is about to exit, in the same goroutine as OnLost.
 	OnDraining func()
 
-	// Retry is how long what the sidecar cannot do just now is sent again: an ack,
-	// nack or extend that was answered unavailable, busy or unknown_outcome, and an
-	// enqueue with keys that was answered unknown_outcome. 0: a minute; negative: not
-	// at all. A claim that waits is asked again for as long as its Wait, also when it
-	// was answered draining (unless Retry is negative).
+	// Retry is how long the client repeats a request that the sidecar can't carry out now: an ack,
+	// nack or extend that is answered unavailable, busy or unknown_outcome, and an enqueue with
+	// keys that is answered unknown_outcome. 0 means one minute, a negative value disables it. A
+	// claim that waits is repeated for as long as its Wait, also after draining (unless Retry is
+	// negative).
 	Retry time.Duration
 
-	// RequestTimeout is how long Enqueue and EnqueueMany may take where their context has no
-	// deadline of its own: a producer that answers a user must not wait for a sidecar that is away.
-	// 0: as many seconds as QSIDECAR_ENQUEUE_TIMEOUT says, else two; negative: for as long as the
-	// context lasts. Other calls last as long as theirs.
+	// RequestTimeout limits Enqueue and EnqueueMany if their context has no deadline, so that a
+	// producer with a user at the other end does not wait for a sidecar that is down. 0 means the
+	// number of seconds in QSIDECAR_ENQUEUE_TIMEOUT, or else two seconds. A negative value means no
+	// limit. Other calls are limited only by their context.
 	RequestTimeout time.Duration
 
-	// Dial opens a connection instead of dialling Socket.
+	// Dial, if set, opens connections instead of dialing Socket.
 	Dial func(ctx context.Context) (net.Conn, error)
 
-	// onOutage is the Worker's. It is told why the connection could not be made again, and nil
-	// when it is.
+	// onOutage is set by a Worker. It is called with the error of a failed reconnect, and with nil
+	// after a successful one.
 	onOutage func(error)
 }
 
-// Client is one connection to a sidecar that comes back when it breaks. Its
-// methods may be called concurrently.
+// Client is a connection to a sidecar. It reconnects if the connection breaks. Its methods are safe
+// for concurrent use.
 type Client struct {
-	opts    Options
-	end     context.CancelCauseFunc // ends ctx
-	ctx     context.Context         // done when the client is closed
-	stopped chan struct{}           // closed when the last goroutine of the client has ended
-	tellMu  sync.Mutex              // held while a callback runs: one at a time
+	opts       Options
+	end        context.CancelCauseFunc // ends ctx
+	ctx        context.Context         // ends when the client is closed
+	stopped    chan struct{}           // closed when the last goroutine of the client has ended
+	callbackMu sync.Mutex              // held while a callback runs, so that there is one at a time
 
-	mu     sync.Mutex // guards what follows
-	hello  protocol.HelloReply
-	lastID uint64
-	queue  []*call                      // not yet sent, in order
-	open   map[protocol.RequestID]*call // sent on the present connection, not answered
-	wake   chan struct{}                // 1: there is something in queue (a missed token would stall the writer)
-	held   map[string]*lease            // session leases, by lease string
-	link   uint64                       // number of the present connection, from 1
-	idle   []chan struct{}              // waiting for quiet: nothing left to give back
-	owed   int                          // abandoned claims and give-backs not answered
-	closed error                        // set once: the client was closed, and why
+	mu         sync.Mutex // guards the fields below
+	hello      protocol.HelloReply
+	lastID     uint64
+	queue      []*call                      // calls to send, in order
+	open       map[protocol.RequestID]*call // calls that were sent on the current connection and have no reply
+	wake       chan struct{}                // capacity 1, so that no wake-up of the writer is lost
+	leases     map[string]*lease            // session leases that the client holds
+	connNumber uint64                       // number of the current connection, from 1
+	returned   []chan struct{}              // closed once returning is 0
+	returning  int                          // abandoned claims and returns without a reply
+	closed     error                        // why the client was closed; set once
 }
 
-// Dial connects to the sidecar and says hello. It fails when nothing answers: the
-// background reconnect begins with the first connection.
+// Dial connects to the sidecar and sends hello. It fails if no sidecar answers: the client only
+// reconnects after a first connection.
 func Dial(ctx context.Context, opts Options) (*Client, error) {
 	if opts.RequestTimeout == 0 {
 		var err error
@@ -86,9 +87,9 @@ func Dial(ctx context.Context, opts Options) (*Client, error) {
 		stopped: make(chan struct{}),
 		open:    make(map[protocol.RequestID]*call),
 		wake:    make(chan struct{}, 1),
-		held:    make(map[string]*lease),
+		leases:  make(map[string]*lease),
 	}
-	l, err := c.first(ctx)
+	l, err := c.firstConnection(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +98,8 @@ func Dial(ctx context.Context, opts Options) (*Client, error) {
 	return c, nil
 }
 
-// first makes the first connection.
-func (c *Client) first(ctx context.Context) (*link, error) {
+// firstConnection opens the first connection.
+func (c *Client) firstConnection(ctx context.Context) (*connection, error) {
 	if c.opts.Dial == nil && c.opts.Socket == "" {
 		return c.dialFirst(ctx)
 	}
@@ -112,31 +113,31 @@ func (c *Client) first(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// Server tells what the sidecar said of itself at the last hello.
+// Server returns what the sidecar reported about itself in the last hello.
 func (c *Client) Server() protocol.HelloReply {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hello
 }
 
-// Call sends one request and waits for its answer; the typed methods are made of
-// it. The request's ID is the client's to give, and hello, bye and cancel are the
-// client's to send (Dial, Bye, and the end of ctx).
+// Call sends one request and waits for its reply. The typed methods use it. The client sets the
+// request's ID. Do not send hello, bye or cancel: the client sends them itself (Dial, Bye, and the
+// end of ctx).
 //
-// An error of the sidecar is a *protocol.Error. When ctx ends first, the error is
-// ctx's cause inside a *BrokenError; a waiting claim is then cancelled, and jobs
-// that it got all the same are given back uncharged. After a settle that was sent
-// twice both results may be set: see *SettledOrLostError.
+// An error of the sidecar is a *protocol.Error. If ctx ends first, the error is a *BrokenError with
+// ctx's cause. The client then cancels a waiting claim, and returns any jobs that it still gets
+// without using up an attempt. After a settle that was sent twice, both results can be set: see
+// *SettledOrLostError.
 func (c *Client) Call(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
 	switch req.Op {
 	case protocol.OpHello, protocol.OpBye, protocol.OpCancel:
 		return nil, fmt.Errorf("qsidecar: Call: %s is sent by the client itself", req.Op)
 	}
-	return c.do(ctx, req)
+	return c.callRetrying(ctx, req)
 }
 
-// try sends a call once, or once on each connection where it may be repeated.
-func (c *Client) try(ctx context.Context, cl *call) (*protocol.Reply, error) {
+// callOnce sends a call once, or once on each connection if it is repeatable.
+func (c *Client) callOnce(ctx context.Context, cl *call) (*protocol.Reply, error) {
 	if err := c.submit(cl); err != nil {
 		return nil, err
 	}
@@ -148,31 +149,31 @@ func (c *Client) try(ctx context.Context, cl *call) (*protocol.Reply, error) {
 	}
 }
 
-// Bye gives everything that the client holds back uncharged, also jobs that
-// arrive for claims that nobody waits for any more, and closes the client. When
-// ctx ends first, it closes the client as Close does.
+// Bye returns everything that the client holds without using up attempts, including jobs that still
+// arrive for abandoned claims. Then it closes the client. If ctx ends first, it closes the client
+// as Close does.
 func (c *Client) Bye(ctx context.Context) error {
 	defer c.Close()
-	if err := c.quiet(ctx); err != nil {
+	if err := c.waitReturned(ctx); err != nil {
 		return err
 	}
-	if c.holding() == 0 {
-		return nil // nothing to give back: the close says it all
+	if c.leaseCount() == 0 {
+		return nil // nothing to return, so closing is enough
 	}
-	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpBye})
+	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpBye})
 	return err
 }
 
-// Close closes the connection at once. What the client holds is taken back as
-// from a worker that died: use Bye to give it back. Calls under way end with ErrClosed.
+// Close closes the connection at once. The sidecar takes back the client's jobs as if the worker
+// had died. Use Bye to return them. Calls in progress end with ErrClosed.
 func (c *Client) Close() error {
-	c.shut(ErrClosed)
+	c.closeWith(ErrClosed)
 	<-c.stopped
 	return nil
 }
 
-// shut ends the client; the first cause stays.
-func (c *Client) shut(cause error) {
+// closeWith ends the client. The first cause stays.
+func (c *Client) closeWith(cause error) {
 	c.mu.Lock()
 	if c.closed == nil {
 		c.closed = cause
@@ -181,16 +182,16 @@ func (c *Client) shut(cause error) {
 	c.end(cause)
 }
 
-// tell runs a callback beside the reader, which must not wait for it.
-func (c *Client) tell(f func()) {
+// callback runs f beside the reader, which must not wait for it.
+func (c *Client) callback(f func()) {
 	go func() {
-		c.tellMu.Lock()
-		defer c.tellMu.Unlock()
+		c.callbackMu.Lock()
+		defer c.callbackMu.Unlock()
 		f()
 	}()
 }
 
-// millis rounds a duration up to the wire's unit: a short wait stays a wait.
+// millis rounds a duration up to milliseconds, so that a short wait does not become none.
 func millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-func TestDialTellsWhy(t *testing.T) {
+func TestDialErrors(t *testing.T) {
 	t.Parallel()
 	_, err := qsidecar.Dial(t.Context(), qsidecar.Options{Socket: filepath.Join(t.TempDir(), "none")})
 	var de *qsidecar.DialError
@@ -43,7 +43,7 @@ func TestSocketIsFound(t *testing.T) {
 	t.Setenv("QSIDECAR_SOCKET", filepath.Join(t.TempDir(), "none"))
 	var de *qsidecar.DialError
 	if _, err := qsidecar.Dial(t.Context(), qsidecar.Options{}); !errors.As(err, &de) || de.Socket != os.Getenv("QSIDECAR_SOCKET") {
-		t.Errorf("where QSIDECAR_SOCKET names nothing: %v, want a DialError of it and no look elsewhere", err)
+		t.Errorf("QSIDECAR_SOCKET without a sidecar: %v, want a DialError for that path", err)
 	}
 
 	t.Setenv("QSIDECAR_SOCKET", "")
@@ -67,28 +67,28 @@ func TestDialRefused(t *testing.T) {
 	}
 }
 
-// A suspended sidecar accepts connections, in the kernel, and answers nothing.
+// The kernel accepts the connections of a suspended sidecar, and no reply comes.
 func TestDialEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s := listen(t)
 	cause := errors.New("the test has no time")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c := later(func() (*qsidecar.Client, error) { return qsidecar.Dial(ctx, qsidecar.Options{Socket: s.socket}) })
-	s.acceptRaw().expect(protocol.OpHello) // which is not answered
+	s.acceptRaw().expect(protocol.OpHello) // it gets no reply
 	cancel(cause)
 	if _, err := c.wait(t); !errors.Is(err, cause) {
 		t.Errorf("Dial: %v, want the context's cause", err)
 	}
 }
 
-func TestHelloSaysWhoAndWhat(t *testing.T) {
+func TestHelloHasVersionAndWorker(t *testing.T) {
 	t.Parallel()
 	_, c, p := connected(t, qsidecar.Options{Worker: "w1", OnLost: func([]string) {}})
 	if p.hello.Worker != "w1" || len(p.hello.Events) != 1 || p.hello.Events[0] != "lost" {
 		t.Errorf("hello was %+v, want worker w1 and the event lost", p.hello)
 	}
 	if got := c.Server().Server; got != "fake" {
-		t.Errorf("Server() tells %q, want fake", got)
+		t.Errorf("Server() = %q, want fake", got)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestSocketIsCloseOnExec(t *testing.T) {
 	}
 }
 
-func TestAnswersInAnyOrder(t *testing.T) {
+func TestRepliesInAnyOrder(t *testing.T) {
 	t.Parallel()
 	_, c, p := connected(t, qsidecar.Options{})
 	waiting := claim(t.Context(), c, qsidecar.Claim{Wait: time.Minute})
@@ -142,19 +142,19 @@ func TestAnswersInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestErrorsAsTheyCome(t *testing.T) {
+func TestErrorsOfTheSidecarAreReturned(t *testing.T) {
 	t.Parallel()
 	_, c, p := connected(t, qsidecar.Options{})
 	got := ack(t.Context(), c, "L")
 	p.fail(p.expect(protocol.OpAck), protocol.CodeLeaseLost)
 	_, err := got.wait(t)
 	var pe *protocol.Error
-	if !errors.As(err, &pe) || !qsidecar.IsLost(err) || pe.Message != "says the test" {
+	if !errors.As(err, &pe) || !qsidecar.IsLost(err) || pe.Message != "error of the test" {
 		t.Errorf("ack: %v, want the sidecar's own error", err)
 	}
 }
 
-// A frame over the limit closes the connection on everybody: it must not be sent.
+// The sidecar closes the connection on a frame over the limit, so the client must not send it.
 func TestTooLargeIsNotSent(t *testing.T) {
 	t.Parallel()
 	_, c, p := connected(t, qsidecar.Options{})
@@ -163,13 +163,13 @@ func TestTooLargeIsNotSent(t *testing.T) {
 		t.Errorf("enqueue: %v, want too_large", err)
 	}
 	ping := call(t.Context(), c, protocol.Request{Op: protocol.OpPing})
-	p.ok(p.expect(protocol.OpPing)) // and nothing before it
+	p.ok(p.expect(protocol.OpPing)) // and no request before it
 	if _, err := ping.wait(t); err != nil {
 		t.Errorf("the connection is of no use any more: %v", err)
 	}
 }
 
-func TestClientsOwnOps(t *testing.T) {
+func TestCallRejectsTheClientsOwnOps(t *testing.T) {
 	t.Parallel()
 	_, c, _ := connected(t, qsidecar.Options{})
 	for _, op := range []protocol.Op{protocol.OpHello, protocol.OpBye, protocol.OpCancel} {
@@ -196,7 +196,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	p.ended()
 }
 
-func TestByeGivesBack(t *testing.T) {
+func TestByeReturnsJobs(t *testing.T) {
 	t.Parallel()
 	_, c, p := connected(t, qsidecar.Options{})
 	hold(t, c, p, "L1")
@@ -208,7 +208,7 @@ func TestByeGivesBack(t *testing.T) {
 	p.ended()
 }
 
-func TestByeOfAnIdleClientSaysNothing(t *testing.T) {
+func TestByeWithoutLeasesSendsNothing(t *testing.T) {
 	t.Parallel()
 	_, c, p := connected(t, qsidecar.Options{})
 	if err := c.Bye(t.Context()); err != nil {
@@ -217,7 +217,7 @@ func TestByeOfAnIdleClientSaysNothing(t *testing.T) {
 	p.ended()
 }
 
-func TestCancelledClaimGivesItsJobsBack(t *testing.T) {
+func TestCancelledClaimReturnsItsJobs(t *testing.T) {
 	t.Parallel()
 	_, c, p := connected(t, qsidecar.Options{})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -233,15 +233,15 @@ func TestCancelledClaimGivesItsJobsBack(t *testing.T) {
 		t.Errorf("cancel is for %v, want %v", stop.Cancel, first.ID)
 	}
 	bye := later(func() (struct{}, error) { return struct{}{}, c.Bye(t.Context()) })
-	p.jobs(first, "L1", "L2") // came just before the cancel
+	p.jobs(first, "L1", "L2") // it arrived before the cancel
 	p.ok(stop)
 	back := p.expect(protocol.OpNack)
 	if len(back.Leases) != 2 || back.Charge.Or(true) || back.DelayMS.Or(-1) != 0 {
-		t.Errorf("given back with %+v, want both leases, charge false and delay 0", back)
+		t.Errorf("returned with %+v, want both leases, charge false and delay 0", back)
 	}
 	select {
 	case <-bye.done:
-		t.Error("Bye did not wait until the jobs were given back")
+		t.Error("Bye did not wait until the jobs were returned")
 	default:
 	}
 	p.settled(back, "nacked", 2)

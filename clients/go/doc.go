@@ -1,8 +1,8 @@
-// Package qsidecar is the Go client of the qsidecar protocol: enqueue, claim,
-// ack and nack jobs through the sidecar of this host.
+// Package qsidecar is the Go client of the qsidecar protocol. It enqueues, claims, acks and nacks
+// jobs through the sidecar of this host.
 //
-// A Client is one connection. It is safe for concurrent use: requests carry ids
-// and are pipelined, so that a waiting claim holds no other call up.
+// A Client is one connection. It is safe for concurrent use: requests have ids and are pipelined,
+// so a waiting claim delays no other call.
 //
 //	c, err := qsidecar.Dial(ctx, qsidecar.Options{Socket: "/run/qsidecar/qsidecar.sock"})
 //	…
@@ -12,30 +12,34 @@
 //		err = c.Ack(ctx, job.Lease)
 //	}
 //
-// A Worker does all of that for a Handler, with so many jobs at once, and stops
-// gracefully when its context ends.
+// A Worker does all of this for a Handler, with several jobs at once. It stops gracefully when its
+// context ends.
 //
-// # When the connection breaks
+// # If the connection breaks
 //
-// A Client reconnects in the background, for as long as it is open, with a
-// jittered back-off. Calls made meanwhile wait until their context ends. Right
-// after reconnecting it binds the session leases it holds (claimed through it and
-// not yet settled) to the new connection, so that a restart of the sidecar costs a
-// worker nothing, also one that is busy with a job and makes no call. A lease that
-// was lost all the same is told to Options.OnLost.
+// A Client reconnects in the background, with a jittered back-off, for as long as it is open. Calls
+// wait in the meantime until their context ends. After a reconnect, the client binds the session
+// leases that it holds (claimed through it and not yet settled) to the new connection. A worker
+// therefore loses nothing if the sidecar restarts, even if it is busy with a job and makes no call.
+// If a lease is lost, the client calls Options.OnLost.
 //
-// A call that was sent but not answered is sent again after the reconnect, where
-// that is safe:
+// The client repeats a call that was sent and not answered, if that is safe:
 //
-//   - a claim: the jobs of a lost answer go back to ready without the client
+//   - a claim: the jobs of a lost reply become ready again without the client
 //     (session leases with the connection or its sidecar, timed leases when they end);
-//   - ack, nack and extend: a lease settles once. When the second try says that
-//     the lease is lost, the first may have settled it or not: that is a
+//   - ack, nack and extend: a lease settles once. If the second reply reports the
+//     lease as lost, the first request may have settled it. The error is then a
 //     *SettledOrLostError, and lease_lost otherwise;
-//   - enqueue, when every job has a key;
-//   - what only looks, and what has the same effect twice (stats, peek, retry,
-//     delete, purge, pause, resume, ping). The count in the answer is then the second try's.
+//   - enqueue, if every job has a key;
+//   - requests that only read, or that can be repeated (stats, peek, retry, delete,
+//     purge, pause, resume, ping). A count in the reply is then that of the second request.
 //
-// Everything else (an enqueue without keys, a release) ends with a *BrokenError
-// that is ErrUnknownOutcome: it may have been carried out and may not.
+// Every other call (an enqueue without keys, a release) ends with a *BrokenError that is
+// ErrUnknownOutcome: the sidecar may or may not have carried it out.
+//
+// # Where to start
+//
+// client.go has the Client, ops.go its calls, worker.go the Worker. Inside, call.go is the queue of
+// calls, connection.go the reconnects, leases.go the held leases and retry.go the repetitions. The
+// package uses package protocol and the standard library.
 package qsidecar

@@ -8,18 +8,18 @@ import (
 )
 
 var (
-	// ErrClosed says: the Client was closed, before or while the call was made.
+	// ErrClosed is the error of calls on a Client that was closed, before or during the call.
 	ErrClosed = errors.New("the client is closed")
 
-	// ErrUnknownOutcome says: the request was sent and its answer did not arrive. It
-	// may have been carried out and may not.
+	// ErrUnknownOutcome means that the request was sent and no reply arrived. The sidecar may or
+	// may not have carried it out.
 	ErrUnknownOutcome = errors.New("it may have been carried out and may not")
 )
 
-// DialError says that no sidecar could be reached or that what answered would
-// not talk. Err is the cause: an *os.SyscallError inside a *net.OpError for the
-// socket's own errors (errors.Is with fs.ErrNotExist, fs.ErrPermission and
-// syscall.ECONNREFUSED works), or a *protocol.Error.
+// DialError means that the client could not reach a sidecar, or that the sidecar rejected its
+// hello. Err is the cause: an *os.SyscallError inside a *net.OpError for errors of the socket
+// (errors.Is with fs.ErrNotExist, fs.ErrPermission and syscall.ECONNREFUSED works), or a
+// *protocol.Error.
 type DialError struct {
 	Socket string
 	Err    error
@@ -30,16 +30,15 @@ func (e *DialError) Error() string {
 	return fmt.Sprintf("no sidecar answers on %s: %v", e.Socket, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *DialError) Unwrap() error { return e.Err }
 
-// BrokenError says that the connection broke while the call was under way and
-// that the request was not one to be sent again. It is ErrUnknownOutcome when
-// the request had been sent.
+// BrokenError means that the connection broke during a call that can't be repeated. It is
+// ErrUnknownOutcome if the request had been sent.
 type BrokenError struct {
 	Op   protocol.Op
-	Sent bool  // the sidecar may have read it
-	Err  error // why the connection ended, or the call's context
+	Sent bool  // the sidecar may have received it
+	Err  error // why the connection or the call's context ended
 }
 
 // Error implements error.
@@ -50,33 +49,32 @@ func (e *BrokenError) Error() string {
 	return fmt.Sprintf("%s: not sent: %v", e.Op, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *BrokenError) Unwrap() error { return e.Err }
 
-// Is reports a request that was sent as ErrUnknownOutcome.
+// Is reports whether the request was sent and target is ErrUnknownOutcome.
 func (e *BrokenError) Is(target error) bool { return e.Sent && target == ErrUnknownOutcome }
 
-// SettledOrLostError says that a settle was sent twice, because the connection
-// broke before the first answer, and that the second try found these leases not
-// valid: the first try settled them, or they were lost before it. Workers may
-// take it as settled: where it was not, the job is delivered again, as after any
-// lost lease. The other leases of the call were settled.
+// SettledOrLostError means that the client sent a settle twice, because the connection broke before
+// the first reply, and that these leases were invalid the second time. Either the first request
+// settled them, or they were lost before. Workers can treat the jobs as settled: a job that was not
+// is delivered again, as after any lost lease. The other leases of the call were settled.
 type SettledOrLostError struct {
 	Op     protocol.Op // ack or nack
-	Leases []string    // not for logs: a lease is the right to settle
+	Leases []string    // do not log them: a lease is the right to settle
 }
 
-// Error implements error. It does not show the leases.
+// Error implements error. The text does not contain the leases.
 func (e *SettledOrLostError) Error() string {
 	return fmt.Sprintf("%s: sent twice, because the connection broke before the first answer; "+
 		"%d of its leases were settled by the first try or had been lost", e.Op, len(e.Leases))
 }
 
-// IsLost reports whether err says that a lease was not valid any more and
-// nothing was done. It is false for a *SettledOrLostError.
+// IsLost reports whether err means that a lease was no longer valid and nothing changed. It is
+// false for a *SettledOrLostError.
 func IsLost(err error) bool { return IsCode(err, protocol.CodeLeaseLost) }
 
-// IsCode reports whether err is the sidecar's error with that code.
+// IsCode reports whether err is an error of the sidecar with that code.
 func IsCode(err error, code protocol.Code) bool {
 	var pe *protocol.Error
 	return errors.As(err, &pe) && pe.Code == code

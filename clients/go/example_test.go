@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// A program that works on two queues until it is told to stop.
+// A program that works on two queues until it is interrupted.
 func ExampleWorker() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -25,11 +25,11 @@ func ExampleWorker() {
 			case job.Queue == "mail":
 				return &qsidecar.RetryError{Err: errors.New("421 try again later"), Delay: time.Minute}
 			case len(job.Payload) == 0:
-				return &qsidecar.DeadError{Err: errors.New("there is no picture")}
+				return &qsidecar.DeadError{Err: errors.New("no picture")}
 			}
 			fmt.Printf("%s, attempt %d\n", job.Payload, job.Attempt)
 			job.Then = []protocol.NewJob{{Queue: "publish", Payload: job.Payload}}
-			return ctx.Err() // ends where another worker may have the job
+			return ctx.Err() // ends when another worker can have the job
 		},
 	}
 	if err := worker.Run(ctx); err != nil {

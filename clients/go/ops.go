@@ -12,10 +12,10 @@ import (
 
 var errShortReply = errors.New("the sidecar's answer lacks what this op answers with")
 
-// envEnqueueTimeout gives Options.RequestTimeout another default, in seconds.
+// envEnqueueTimeout names the variable with the default of Options.RequestTimeout, in seconds.
 const envEnqueueTimeout = "QSIDECAR_ENQUEUE_TIMEOUT"
 
-// enqueueTime is the default, by the value of envEnqueueTimeout.
+// enqueueTime parses the value of envEnqueueTimeout.
 func enqueueTime(text string) (time.Duration, error) {
 	if text == "" {
 		return 2 * time.Second, nil
@@ -27,19 +27,19 @@ func enqueueTime(text string) (time.Duration, error) {
 	return time.Duration(s * float64(time.Second)), nil
 }
 
-// producing is the context of an enqueue.
-func (c *Client) producing(ctx context.Context) (context.Context, context.CancelFunc) {
+// enqueueContext returns the context of an enqueue, with its time limit.
+func (c *Client) enqueueContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, own := ctx.Deadline(); own || c.opts.RequestTimeout < 0 {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, c.opts.RequestTimeout)
 }
 
-// Enqueue stores one job. It returns when the job is durable, or when Options.RequestTimeout is over.
+// Enqueue stores one job. It returns when the job is durable, or after Options.RequestTimeout.
 func (c *Client) Enqueue(ctx context.Context, job protocol.NewJob) (protocol.EnqueuedJob, error) {
-	ctx, cancel := c.producing(ctx)
+	ctx, cancel := c.enqueueContext(ctx)
 	defer cancel()
-	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
+	rep, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
 	switch {
 	case err != nil:
 		return protocol.EnqueuedJob{}, err
@@ -52,11 +52,11 @@ func (c *Client) Enqueue(ctx context.Context, job protocol.NewJob) (protocol.Enq
 // EnqueueMany stores 1 to 1000 jobs in one transaction: all or none.
 func (c *Client) EnqueueMany(ctx context.Context, jobs []protocol.NewJob) ([]protocol.EnqueuedJob, error) {
 	if jobs == nil {
-		jobs = []protocol.NewJob{} // the list form, which the sidecar then refuses by name
+		jobs = []protocol.NewJob{} // an empty list, so that the sidecar reports the error
 	}
-	ctx, cancel := c.producing(ctx)
+	ctx, cancel := c.enqueueContext(ctx)
 	defer cancel()
-	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
+	rep, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
 	switch {
 	case err != nil:
 		return nil, err
@@ -66,18 +66,18 @@ func (c *Client) EnqueueMany(ctx context.Context, jobs []protocol.NewJob) ([]pro
 	return rep.EnqueuedAll, nil
 }
 
-// Claim says which jobs to take.
+// Claim selects the jobs to claim.
 type Claim struct {
 	Queues []string      // in order of preference
 	Max    int           // 1 to 1000; 0: one
-	Wait   time.Duration // how long to wait for the first job, up to an hour; 0: not at all
+	Wait   time.Duration // how long to wait for the first job, up to an hour; 0: do not wait
 
-	// Lease makes timed leases of that length (1 s to 24 h), which outlive the
-	// connection. 0: session leases, which the Client keeps until they are settled.
+	// Lease, if positive, makes timed leases of that length (1 s to 24 h). They outlive the
+	// connection. 0 makes session leases, which the Client keeps until they are settled.
 	Lease time.Duration
 }
 
-// Claim takes jobs. The list is empty when the wait ended without any.
+// Claim claims jobs. The list is empty if none became ready within Wait.
 func (c *Client) Claim(ctx context.Context, cl Claim) ([]protocol.Job, error) {
 	req := &protocol.Request{Op: protocol.OpClaim, WaitMS: millis(cl.Wait)}
 	if len(cl.Queues) == 1 {
@@ -91,45 +91,45 @@ func (c *Client) Claim(ctx context.Context, cl Claim) ([]protocol.Job, error) {
 	if cl.Lease != 0 {
 		req.LeaseMS = protocol.Some(millis(cl.Lease))
 	}
-	rep, err := c.do(ctx, req)
+	rep, err := c.callRetrying(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	return rep.Jobs, nil
 }
 
-// Ack settles a job as done. A lease that is not valid any more is an error (see
-// IsLost and SettledOrLostError).
+// Ack settles a job as done. It returns an error if the lease is no longer valid (see IsLost and
+// SettledOrLostError).
 func (c *Client) Ack(ctx context.Context, lease string) error {
-	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpAck, Lease: lease})
+	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpAck, Lease: lease})
 	return err
 }
 
-// AckWith settles a job as done, keeps result with it (nil: none) and stores the
-// jobs in the same transaction: all of it happens, or nothing.
+// AckWith settles a job as done, stores result with it (nil: no result) and enqueues the jobs, all
+// in one transaction.
 func (c *Client) AckWith(ctx context.Context, lease string, result []byte, jobs ...protocol.NewJob) ([]protocol.EnqueuedJob, error) {
-	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpAck, Lease: lease, Result: result, Enqueue: jobs})
+	rep, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpAck, Lease: lease, Result: result, Enqueue: jobs})
 	if err != nil {
 		return nil, err
 	}
 	return rep.EnqueuedAll, nil
 }
 
-// AckMany settles 1 to 1000 jobs as done and returns the leases that were lost;
-// the others are settled.
+// AckMany settles 1 to 1000 jobs as done and returns the leases that were lost. The others are
+// settled.
 func (c *Client) AckMany(ctx context.Context, leases []string) (lost []string, err error) {
-	return c.settled(c.do(ctx, &protocol.Request{Op: protocol.OpAck, Leases: leases}))
+	return c.settled(c.callRetrying(ctx, &protocol.Request{Op: protocol.OpAck, Leases: leases}))
 }
 
-// Nack says what becomes of a failed job.
+// Nack describes how a job failed and what happens to it.
 type Nack struct {
-	Error string // what failed; kept with the job, cut at 4 KiB
+	Error string // what failed; stored with the job, cut at 4 KiB
 
-	// Delay until it is ready again, at least 0; nil: the queue's back-off.
+	// Delay until the job is ready again, at least 0. nil means the queue's back-off.
 	Delay *time.Duration
 
 	Dead     bool // no further attempt
-	NoCharge bool // *not now* rather than *failed*: this delivery does not count
+	NoCharge bool // snooze: this delivery uses up no attempt
 }
 
 func (n Nack) request() *protocol.Request {
@@ -147,31 +147,31 @@ func (n Nack) request() *protocol.Request {
 func (c *Client) Nack(ctx context.Context, lease string, n Nack) error {
 	req := n.request()
 	req.Lease = lease
-	_, err := c.do(ctx, req)
+	_, err := c.callRetrying(ctx, req)
 	return err
 }
 
-// NackMany settles 1 to 1000 jobs as failed and returns the leases that were
-// lost; the others are settled.
+// NackMany settles 1 to 1000 jobs as failed and returns the leases that were lost. The others are
+// settled.
 func (c *Client) NackMany(ctx context.Context, leases []string, n Nack) (lost []string, err error) {
 	req := n.request()
 	req.Leases = leases
-	return c.settled(c.do(ctx, req))
+	return c.settled(c.callRetrying(ctx, req))
 }
 
-// Extend says how leases are renewed.
+// Extend describes how to renew leases.
 type Extend struct {
-	Lease time.Duration // a timed lease of that length from now; 0: for as long as it was given
+	Lease time.Duration // a timed lease of that length from now; 0: the same length as before
 	Bind  bool          // make it a session lease of this Client
 }
 
-// Extend renews 1 to 1000 leases and returns those that were lost.
+// Extend renews 1 to 1000 leases and returns the ones that were lost.
 func (c *Client) Extend(ctx context.Context, leases []string, e Extend) (lost []string, err error) {
 	req := &protocol.Request{Op: protocol.OpExtend, Leases: leases, Bind: e.Bind}
 	if e.Lease != 0 {
 		req.LeaseMS = protocol.Some(millis(e.Lease))
 	}
-	return c.settled(c.do(ctx, req))
+	return c.settled(c.callRetrying(ctx, req))
 }
 
 func (c *Client) settled(rep *protocol.Reply, err error) ([]string, error) {
@@ -182,61 +182,61 @@ func (c *Client) settled(rep *protocol.Reply, err error) ([]string, error) {
 	return lost, err
 }
 
-// Stats counts the jobs of one queue, or of every queue when it is empty.
+// Stats counts the jobs of one queue, or of every queue if queue is empty.
 func (c *Client) Stats(ctx context.Context, queue string) ([]protocol.QueueStat, error) {
-	rep, err := c.do(ctx, &protocol.Request{Op: protocol.OpStats, Queue: queue})
+	rep, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpStats, Queue: queue})
 	if err != nil {
 		return nil, err
 	}
 	return rep.Queues, nil
 }
 
-// Peek says which jobs to show: those of IDs in any state, or else up to Max of
-// those in State (empty: ready), from just after the job After.
+// Peek selects the jobs to show: those of IDs in any state, or else up to Max of those in State
+// (empty: ready) that follow the job After.
 type Peek struct {
-	Queue string // empty: of every queue that this connection may peek; not with After
+	Queue string // empty: every queue that this connection may peek at; not with After
 	IDs   []string
 	State protocol.State
 	Max   int // 1 to 1000; 0: ten
 	After string
 }
 
-// Peek shows jobs without touching them.
+// Peek returns jobs without changing them.
 func (c *Client) Peek(ctx context.Context, p Peek) ([]protocol.JobView, error) {
 	req := &protocol.Request{Op: protocol.OpPeek, Queue: p.Queue, IDs: p.IDs, State: p.State, After: p.After}
 	if p.Max != 0 {
 		req.Max = protocol.Some(int64(p.Max))
 	}
-	rep, err := c.do(ctx, req)
+	rep, err := c.callRetrying(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	return rep.Views, nil
 }
 
-// Retry makes dead jobs ready again, attempts back to 0: those of ids, or every
-// one when ids is nil. It returns how many.
+// Retry makes dead jobs ready again and resets their attempts: the jobs of ids, or all if ids is
+// nil. It returns how many changed.
 func (c *Client) Retry(ctx context.Context, queue string, ids []string) (int64, error) {
 	return c.count(ctx, &protocol.Request{Op: protocol.OpRetry, Queue: queue, IDs: ids, All: ids == nil})
 }
 
-// Delete removes jobs that are not claimed and returns how many.
+// Delete removes jobs that are not claimed and returns how many it removed.
 func (c *Client) Delete(ctx context.Context, queue string, ids []string) (int64, error) {
 	return c.count(ctx, &protocol.Request{Op: protocol.OpDelete, Queue: queue, IDs: ids})
 }
 
-// Release takes claimed jobs from their workers, by force, and returns how many.
+// Release takes claimed jobs back from their workers and returns how many it took.
 func (c *Client) Release(ctx context.Context, queue string, ids []string) (int64, error) {
 	return c.count(ctx, &protocol.Request{Op: protocol.OpRelease, Queue: queue, IDs: ids})
 }
 
-// Purge removes every job in a state (any but claimed) and returns how many.
+// Purge removes every job in a state (any but claimed) and returns how many it removed.
 func (c *Client) Purge(ctx context.Context, queue string, state protocol.State) (int64, error) {
 	return c.count(ctx, &protocol.Request{Op: protocol.OpPurge, Queue: queue, State: state})
 }
 
 func (c *Client) count(ctx context.Context, req *protocol.Request) (int64, error) {
-	rep, err := c.do(ctx, req)
+	rep, err := c.callRetrying(ctx, req)
 	if err != nil {
 		return 0, err
 	}
@@ -249,18 +249,18 @@ func (c *Client) count(ctx context.Context, req *protocol.Request) (int64, error
 
 // Pause stops deliveries of a queue on every host.
 func (c *Client) Pause(ctx context.Context, queue string) error {
-	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpPause, Queue: queue})
+	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpPause, Queue: queue})
 	return err
 }
 
 // Resume ends a pause.
 func (c *Client) Resume(ctx context.Context, queue string) error {
-	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpResume, Queue: queue})
+	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpResume, Queue: queue})
 	return err
 }
 
-// Ping asks whether the sidecar answers.
+// Ping checks that the sidecar answers.
 func (c *Client) Ping(ctx context.Context) error {
-	_, err := c.do(ctx, &protocol.Request{Op: protocol.OpPing})
+	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpPing})
 	return err
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestPayloadIsTheCallersAfterEnqueue: a payload may be used again as soon as Enqueue has
-// returned, also when its context ended before the job was written.
-func TestPayloadIsTheCallersAfterEnqueue(t *testing.T) {
+// TestPayloadIsReusableAfterEnqueue checks that the caller can reuse a payload when Enqueue
+// returns, also if its context ended before the job was written.
+func TestPayloadIsReusableAfterEnqueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, peers := piped(t)
@@ -23,8 +23,8 @@ func TestPayloadIsTheCallersAfterEnqueue(t *testing.T) {
 				return c.Enqueue(ctx, protocol.NewJob{Queue: "q", Payload: payload})
 			})
 		}
-		// The first is being written to a peer that does not read, the others wait behind it: more
-		// than the client encodes before it writes.
+		// The first is being written to a peer that does not read. The others wait behind it.
+		// Together they are more than the client encodes before it writes.
 		const others = 8
 		for range 1 + others {
 			enqueue(t.Context(), bytes.Repeat([]byte("a"), 50<<10))
@@ -34,7 +34,7 @@ func TestPayloadIsTheCallersAfterEnqueue(t *testing.T) {
 		payload := []byte("mine")
 		ended := enqueue(ctx, payload)
 		synctest.Wait()
-		p.ok(p.expect(protocol.OpEnqueue)) // now the rest is the writer's
+		p.ok(p.expect(protocol.OpEnqueue)) // now the writer can send the rest
 		synctest.Wait()
 		cancel()
 		_, err := ended.wait(t)

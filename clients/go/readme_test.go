@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// readmeClient is the README's block about a client.
+// readmeClient is the README's example of a client.
 func readmeClient(ctx context.Context) error {
 	c, err := qsidecar.Dial(ctx, qsidecar.Options{})
 	if err != nil {
@@ -32,7 +32,7 @@ func readmeClient(ctx context.Context) error {
 	return err
 }
 
-// readmeOutcomes are those of the README's block about a worker.
+// readmeOutcomes are the outcomes in the README's example of a worker.
 var readmeOutcomes = []func() error{
 	func() error {
 		return &qsidecar.DeadError{Err: errors.New("no such picture")} // no more attempts
@@ -42,8 +42,8 @@ var readmeOutcomes = []func() error{
 	},
 }
 
-// TestReadme: the lines of the README's blocks are those that run here; its example is
-// TestGoExample's.
+// TestReadme checks that the README's code is the code in this file. TestGoExample runs the
+// README's example.
 func TestReadme(t *testing.T) {
 	var texts [2]string
 	for i, name := range []string{"README.md", "readme_test.go"} {

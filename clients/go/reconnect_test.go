@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// A worker that is busy and makes no call keeps its jobs over a restart.
-func TestReconnectBindsWhatIsHeld(t *testing.T) {
+// A worker that is busy and makes no call keeps its jobs during a restart.
+func TestReconnectBindsHeldLeases(t *testing.T) {
 	t.Parallel()
 	lost := make(chan []string, 1)
 	s, c, p := connected(t, qsidecar.Options{OnLost: func(l []string) { lost <- l }})
@@ -34,9 +34,9 @@ func TestReconnectBindsWhatIsHeld(t *testing.T) {
 	}
 	p.settled(bind, "extended", 1, "L2")
 	if got := testwait.Receive(t, "a value", lost); !slices.Equal(got, []string{"L2"}) {
-		t.Errorf("told lost: %v, want L2", got)
+		t.Errorf("reported as lost: %v, want L2", got)
 	}
-	// The lost one is forgotten; the other is bound to the next connection too.
+	// The client forgets the lost lease. It binds the other one to the next connection too.
 	p.close()
 	p = s.accept()
 	if bind := p.expect(protocol.OpExtend); !slices.Equal(bind.Leases, []string{"L1"}) {
@@ -44,7 +44,7 @@ func TestReconnectBindsWhatIsHeld(t *testing.T) {
 	}
 }
 
-func TestBindOutlivesErrors(t *testing.T) {
+func TestBindRepeatsAfterErrors(t *testing.T) {
 	t.Parallel()
 	s, c, p := connected(t, qsidecar.Options{})
 	hold(t, c, p, "L1")
@@ -53,7 +53,7 @@ func TestBindOutlivesErrors(t *testing.T) {
 	p.fail(p.expect(protocol.OpExtend), protocol.CodeUnavailable)
 	p.settled(p.expect(protocol.OpExtend), "extended", 1)
 	ping := call(t.Context(), c, protocol.Request{Op: protocol.OpPing})
-	p.ok(p.expect(protocol.OpPing)) // and no further extend
+	p.ok(p.expect(protocol.OpPing)) // and sends no second extend
 	if _, err := ping.wait(t); err != nil {
 		t.Error(err)
 	}
@@ -75,7 +75,7 @@ func TestTimedLeasesAreNotBound(t *testing.T) {
 	}
 }
 
-func TestExtendChangesWhatIsHeld(t *testing.T) {
+func TestExtendUpdatesHeldLeases(t *testing.T) {
 	t.Parallel()
 	s, c, p := connected(t, qsidecar.Options{})
 	hold(t, c, p, "becomes timed")
@@ -100,9 +100,9 @@ func TestExtendChangesWhatIsHeld(t *testing.T) {
 	}
 }
 
-// A lease whose settle is under way is not told lost by the bind that follows
-// the reconnect: the settle that was sent first may be why.
-func TestBindDoesNotTellWhatIsBeingSettled(t *testing.T) {
+// OnLost does not get a lease whose settle is in progress when the client binds after a reconnect:
+// the first settle may be why it is lost.
+func TestBindDoesNotReportLeasesBeingSettled(t *testing.T) {
 	t.Parallel()
 	lost := make(chan []string, 2)
 	s, c, p := connected(t, qsidecar.Options{OnLost: func(l []string) { lost <- l }})
@@ -111,7 +111,7 @@ func TestBindDoesNotTellWhatIsBeingSettled(t *testing.T) {
 	p.expect(protocol.OpAck)
 	p.close()
 	p = s.accept()
-	for range 2 { // the bind and the second try, in any order
+	for range 2 { // the bind and the repeated settle, in any order
 		switch req, err := p.next(); {
 		case err != nil:
 			t.Fatal(err)
@@ -126,13 +126,13 @@ func TestBindDoesNotTellWhatIsBeingSettled(t *testing.T) {
 		t.Errorf("the ack: %v, want a SettledOrLostError", err)
 	}
 	if got := testwait.Receive(t, "a value", lost); !slices.Equal(got, []string{"gone"}) {
-		t.Errorf("told lost: %v, want only the one that nobody settled", got)
+		t.Errorf("reported as lost: %v, want only the lease without a settle in progress", got)
 	}
 }
 
-// secondTry breaks the connection after a request came, and gives the same
-// request as it comes on the next one.
-func secondTry(t *testing.T, s *server, p *peer, op protocol.Op) (*peer, *protocol.Request) {
+// resent breaks the connection after a request arrived, and returns the repeated request on the
+// next connection.
+func resent(t *testing.T, s *server, p *peer, op protocol.Op) (*peer, *protocol.Request) {
 	t.Helper()
 	p.expect(op)
 	p.close()
@@ -144,14 +144,14 @@ func TestSettleIsSentAgain(t *testing.T) {
 	t.Parallel()
 	s, c, p := connected(t, qsidecar.Options{})
 	done := ack(t.Context(), c, "L1")
-	p, again := secondTry(t, s, p, protocol.OpAck)
+	p, again := resent(t, s, p, protocol.OpAck)
 	p.settled(again, "acked", 1)
 	if _, err := done.wait(t); err != nil {
 		t.Errorf("acked by the second try: %v", err)
 	}
 
 	done = ack(t.Context(), c, "L2")
-	p, again = secondTry(t, s, p, protocol.OpAck)
+	p, again = resent(t, s, p, protocol.OpAck)
 	p.fail(again, protocol.CodeLeaseLost)
 	_, err := done.wait(t)
 	var either *qsidecar.SettledOrLostError
@@ -160,7 +160,7 @@ func TestSettleIsSentAgain(t *testing.T) {
 	}
 
 	many := later(func() ([]string, error) { return c.NackMany(t.Context(), []string{"L3", "L4"}, qsidecar.Nack{}) })
-	p, again = secondTry(t, s, p, protocol.OpNack)
+	p, again = resent(t, s, p, protocol.OpNack)
 	p.settled(again, "nacked", 1, "L4")
 	lost, err := many.wait(t)
 	if !errors.As(err, &either) || !slices.Equal(either.Leases, []string{"L4"}) || !slices.Equal(lost, []string{"L4"}) {
@@ -175,7 +175,7 @@ func TestEnqueueIsSentAgainOnlyWithKeys(t *testing.T) {
 	bare := protocol.NewJob{Queue: "q"}
 
 	one := later(func() (protocol.EnqueuedJob, error) { return c.Enqueue(t.Context(), keyed) })
-	p, again := secondTry(t, s, p, protocol.OpEnqueue)
+	p, again := resent(t, s, p, protocol.OpEnqueue)
 	p.reply(again, &protocol.Reply{OK: true, Enqueued: &protocol.EnqueuedJob{ID: "7", Duplicate: true, State: protocol.StateReady}})
 	if got, err := one.wait(t); err != nil || got.ID != "7" || !got.Duplicate {
 		t.Errorf("with a key: %+v, %v; want the duplicate 7", got, err)
@@ -213,9 +213,9 @@ func TestCallsWaitForTheReconnect(t *testing.T) {
 	s.down()
 	p.close()
 	ctx, cancel := context.WithCancel(t.Context())
-	// The client may not have noticed yet: an ack that it sent into the old
-	// connection is to be sent again as well.
-	gone := ack(ctx, c, "nobody waits")
+	// The client may not have noticed yet. It must repeat an ack that it sent into the old
+	// connection.
+	gone := ack(ctx, c, "abandoned")
 	kept := ack(t.Context(), c, "kept")
 	cancel()
 	if _, err := gone.wait(t); !errors.Is(err, context.Canceled) {
@@ -225,7 +225,7 @@ func TestCallsWaitForTheReconnect(t *testing.T) {
 	p = s.accept()
 	req := p.expect(protocol.OpAck)
 	if req.Lease != "kept" {
-		t.Fatalf("the client sent the ack of %q, which nobody waits for", req.Lease)
+		t.Fatalf("the client sent the abandoned ack of %q", req.Lease)
 	}
 	p.settled(req, "acked", 1)
 	if _, err := kept.wait(t); err != nil {
@@ -233,14 +233,14 @@ func TestCallsWaitForTheReconnect(t *testing.T) {
 	}
 }
 
-// An error without an id is about the connection, which closes: sent again, the
-// request that caused it would close the next one too.
-func TestPoisonIsNotSentAgain(t *testing.T) {
+// An error without an id is about the connection, which closes. If the client repeated the request
+// that caused it, the next connection would close too.
+func TestRequestThatBreaksTheConnectionIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	s, c, p := connected(t, qsidecar.Options{})
 	done := ack(t.Context(), c, "L1")
 	p.expect(protocol.OpAck)
-	p.send(&protocol.Reply{Error: protocol.Errorf(protocol.CodeBadFrame, "says the test")})
+	p.send(&protocol.Reply{Error: protocol.Errorf(protocol.CodeBadFrame, "error of the test")})
 	p.close()
 	if _, err := done.wait(t); !qsidecar.IsCode(err, protocol.CodeBadFrame) {
 		t.Errorf("ack: %v, want bad_frame", err)
@@ -253,8 +253,8 @@ func TestPoisonIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// A sidecar that is being restarted may take the hello and go.
-func TestReconnectGoesOnAfterHalfAConnection(t *testing.T) {
+// A sidecar that restarts can accept a connection, read the hello and exit.
+func TestReconnectContinuesAfterAHelloWithoutReply(t *testing.T) {
 	t.Parallel()
 	s, c, p := connected(t, qsidecar.Options{})
 	hold(t, c, p, "L1")

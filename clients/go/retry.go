@@ -8,19 +8,18 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// retryTime is Options.Retry where nothing is said: an outage of the database, or
-// its failover, is over by then or is none to wait for.
+// retryTime is the default of Options.Retry. Most outages and failovers of a database are shorter.
 const retryTime = time.Minute
 
-// do carries a request out, and sends it again where the sidecar's answer was
-// that it could not be done just now and somebody waits for it all the same.
-func (c *Client) do(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
+// callRetrying sends a request. It repeats the request if the sidecar's error is transient and the
+// caller still waits.
+func (c *Client) callRetrying(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
 	began := time.Now()
-	rep, err := c.try(ctx, newCall(ctx, req))
-	if err == nil || !c.passing(req, err) {
-		return rep, told(err)
+	rep, err := c.callOnce(ctx, newCall(ctx, req))
+	if err == nil || !c.transient(req, err) {
+		return rep, toClientError(err)
 	}
-	// A lease that is lost between two tries is told by the second one's answer.
+	// The reply to the repeated request reports a lease that was lost in between.
 	c.mu.Lock()
 	c.settlingLocked(newCall(ctx, req), +1)
 	c.mu.Unlock()
@@ -29,51 +28,52 @@ func (c *Client) do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 		defer c.mu.Unlock()
 		c.settlingLocked(newCall(ctx, req), -1)
 	}()
-	rep, err = c.insist(ctx, req, began, err)
-	return rep, told(err)
+	rep, err = c.retry(ctx, req, began, err)
+	return rep, toClientError(err)
 }
 
-// told is an error as the caller gets it.
-func told(err error) error {
+// toClientError converts an error of the sidecar to the caller's error.
+func toClientError(err error) error {
 	if e, ok := errors.AsType[*protocol.Error](err); ok && e.Code == protocol.CodeUnknownOutcome {
 		return &unknownError{e}
 	}
 	return err
 }
 
-// unknownError is the sidecar's unknown_outcome, which is ErrUnknownOutcome too.
+// unknownError is the sidecar's unknown_outcome. It is also ErrUnknownOutcome.
 type unknownError struct{ wire *protocol.Error }
 
 func (e *unknownError) Error() string        { return e.wire.Error() }
 func (e *unknownError) Unwrap() error        { return e.wire }
 func (e *unknownError) Is(target error) bool { return target == ErrUnknownOutcome }
 
-// insist tries until something else than a passing error comes, or time is over.
-func (c *Client) insist(ctx context.Context, req *protocol.Request, began time.Time, err error) (rep *protocol.Reply, _ error) {
+// retry repeats the request until it succeeds, fails with an error that is not transient, or the
+// time is over.
+func (c *Client) retry(ctx context.Context, req *protocol.Request, began time.Time, err error) (rep *protocol.Reply, _ error) {
 	again, twice := *req, false
-	for tries := 1; c.passing(req, err); tries++ {
+	for tries := 1; c.transient(req, err); tries++ {
 		twice = twice || IsCode(err, protocol.CodeUnknownOutcome)
-		wait, left := c.waitFor(err, tries), c.timeLeft(req, began)
+		wait, left := c.pauseBefore(err, tries), c.timeLeft(req, began)
 		if wait > left {
-			return nil, err // which says more than that there is no time
+			return nil, err // the sidecar's error explains more than the end of the time
 		}
-		if !c.rest(ctx, wait) {
-			return nil, errors.Join(err, c.endOf(ctx))
+		if !c.sleep(ctx, wait) {
+			return nil, errors.Join(err, c.endCause(ctx))
 		}
 		if req.WaitMS > 0 {
 			again.WaitMS = millis(max(0, c.timeLeft(req, began)))
 		}
 		cl := newCall(ctx, &again)
-		cl.twice = twice
-		rep, err = c.try(ctx, cl)
+		cl.resent = twice
+		rep, err = c.callOnce(ctx, cl)
 	}
 	return rep, err
 }
 
-// passing reports whether the same request may do better in a moment, and whether
-// that is the client's to try. An enqueue that could not be done is told: its
-// caller may have better things to do than to wait for a database.
-func (c *Client) passing(req *protocol.Request, err error) bool {
+// transient reports whether the same request can succeed soon, and whether the client repeats it.
+// It does not repeat an enqueue that the sidecar did not carry out: the caller decides whether to
+// wait for a database.
+func (c *Client) transient(req *protocol.Request, err error) bool {
 	var e *protocol.Error
 	if !errors.As(err, &e) || c.opts.Retry < 0 {
 		return false
@@ -92,7 +92,7 @@ func (c *Client) passing(req *protocol.Request, err error) bool {
 	return false
 }
 
-// timeLeft is how long the caller's patience, or a claim's own wait, still goes on.
+// timeLeft returns the rest of the retry time, or of a claim's own wait.
 func (c *Client) timeLeft(req *protocol.Request, began time.Time) time.Duration {
 	most := c.opts.Retry
 	if req.Op == protocol.OpClaim && req.WaitMS > 0 {
@@ -103,27 +103,27 @@ func (c *Client) timeLeft(req *protocol.Request, began time.Time) time.Duration 
 	return most - time.Since(began)
 }
 
-// waitFor is the pause before the next try: what the sidecar asks for, or a
+// pauseBefore returns the pause before the next try: the time that the sidecar asks for, or a
 // jittered back-off.
-func (c *Client) waitFor(err error, tries int) time.Duration {
+func (c *Client) pauseBefore(err error, tries int) time.Duration {
 	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		if ms, ok := e.RetryMS.Get(); ok {
 			return time.Duration(ms) * time.Millisecond
 		}
 	}
-	return backoff(tries + 2) // not before 20 ms: these answers came from a sidecar that is there
+	return backoff(tries + 2) // at least 20 ms, because the sidecar answered
 }
 
-// rest pauses until the time is over, or the caller or the client ends.
-func (c *Client) rest(ctx context.Context, d time.Duration) bool {
+// sleep waits for d. It reports false if the context ends or the client is closed.
+func (c *Client) sleep(ctx context.Context, d time.Duration) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	return pause(ctx, d)
 }
 
-// endOf says who ended it.
-func (c *Client) endOf(ctx context.Context) error {
+// endCause returns why the context or the client ended.
+func (c *Client) endCause(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

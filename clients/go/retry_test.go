@@ -12,15 +12,15 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// refuse answers with an error that says when to try again.
+// refuse answers with an error and the time after which to try again.
 func (p *peer) refuse(req *protocol.Request, code protocol.Code, again time.Duration) {
 	p.t.Helper()
-	e := protocol.Errorf(code, "says the test")
+	e := protocol.Errorf(code, "error of the test")
 	e.RetryMS = protocol.Some(again.Milliseconds())
 	p.reply(req, &protocol.Reply{Error: e})
 }
 
-// piped is a client in a synctest bubble, and the server's ends of its connections.
+// piped returns a client in a synctest bubble and the server's ends of its connections.
 func piped(t *testing.T) (*qsidecar.Client, <-chan *peer) {
 	t.Helper()
 	peers := make(chan *peer, 8)
@@ -28,7 +28,7 @@ func piped(t *testing.T) (*qsidecar.Client, <-chan *peer) {
 		near, far := net.Pipe()
 		p := &peer{t: t, conn: far, in: protocol.NewReader(far, 1<<20)}
 		go func() {
-			// A client that is being closed may dial once more and say nothing.
+			// A client that is being closed can dial once more and send nothing.
 			if hello, err := p.next(); err == nil && p.welcome(hello) == nil {
 				peers <- p
 			}
@@ -53,7 +53,7 @@ func TestSettleWaitsForTheDatabase(t *testing.T) {
 		told := time.Now()
 		p.settled(p.expect(protocol.OpAck), "acked", 1)
 		if took := time.Since(told); took != 30*time.Millisecond {
-			t.Errorf("sent again after %v, want the 30ms that it was told", took)
+			t.Errorf("sent again after %v, want retry_ms, 30ms", took)
 		}
 		if _, err := done.wait(t); err != nil {
 			t.Error(err)
@@ -61,8 +61,9 @@ func TestSettleWaitsForTheDatabase(t *testing.T) {
 	})
 }
 
-// TestWaitGoesOnOverAReconnect: a claim that is sent again waits only for the rest of its time.
-func TestWaitGoesOnOverAReconnect(t *testing.T) {
+// TestWaitContinuesAfterAReconnect checks that a claim that is sent again waits only for the rest of
+// its time.
+func TestWaitContinuesAfterAReconnect(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, peers := piped(t)
@@ -84,7 +85,7 @@ func TestWaitGoesOnOverAReconnect(t *testing.T) {
 	})
 }
 
-// lease_lost is an answer, and the whole one, to what was surely not done before.
+// If the first request was certainly not carried out, lease_lost is the whole answer.
 func TestLostAfterUnavailable(t *testing.T) {
 	t.Parallel()
 	_, c, p := connected(t, qsidecar.Options{})
@@ -131,12 +132,12 @@ func TestUnknownOutcomeOfAnEnqueue(t *testing.T) {
 	down := enqueue("k")
 	p.refuse(p.expect(protocol.OpEnqueue), protocol.CodeUnavailable, 0)
 	if _, err := down.wait(t); !qsidecar.IsCode(err, protocol.CodeUnavailable) {
-		t.Errorf("unavailable: %v, want it told", err)
+		t.Errorf("unavailable: %v, want the error at once", err)
 	}
 }
 
-// A claim waits as long as it was asked to, whatever a sidecar says meanwhile.
-func TestClaimWaitsOnThroughDrain(t *testing.T) {
+// A claim waits as long as requested, also if the sidecar drains in between.
+func TestClaimWaitsThroughADrain(t *testing.T) {
 	t.Parallel()
 	s, c, p := connected(t, qsidecar.Options{})
 	got := claim(t.Context(), c, qsidecar.Claim{Wait: time.Minute})
@@ -159,7 +160,7 @@ func TestClaimWaitsOnThroughDrain(t *testing.T) {
 	}
 }
 
-func TestRetryCanBeTurnedOffAndEnds(t *testing.T) {
+func TestRetryIsOptionalAndEnds(t *testing.T) {
 	t.Parallel()
 	for _, o := range []qsidecar.Options{{Retry: -1}, {Retry: time.Second}} {
 		_, c, p := connected(t, o)

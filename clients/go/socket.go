@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// Sockets lists where a sidecar's socket is looked for when Options.Socket is
-// empty, in this order: what QSIDECAR_SOCKET names, and nowhere else where that is
-// set; or $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, then /run/qsidecar/qsidecar.sock.
+// Sockets returns the paths at which the client looks for a sidecar's socket if Options.Socket is
+// empty, in order. If QSIDECAR_SOCKET is set, it is the only one. Otherwise they are
+// $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock and /run/qsidecar/qsidecar.sock.
 func Sockets() []string {
 	if s := os.Getenv("QSIDECAR_SOCKET"); s != "" {
 		return []string{s}
@@ -24,7 +24,8 @@ func Sockets() []string {
 	return all
 }
 
-// dialSocket gives a way to dial the socket at path, close-on-exec as all of Go's.
+// dialSocket returns a function that dials the socket at path. The connection is close-on-exec, as
+// all of Go's.
 func dialSocket(path string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
@@ -32,9 +33,9 @@ func dialSocket(path string) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// dialFirst connects to the first place where somebody listens, and settles
-// opts.Socket: a client that reconnects must not end up at another sidecar.
-func (c *Client) dialFirst(ctx context.Context) (*link, error) {
+// dialFirst connects to the first path on which a sidecar listens, and stores it in opts.Socket. A
+// client that reconnects must not reach another sidecar.
+func (c *Client) dialFirst(ctx context.Context) (*connection, error) {
 	var first error
 	for _, path := range Sockets() {
 		c.opts.Socket, c.opts.Dial = path, dialSocket(path)
@@ -43,8 +44,8 @@ func (c *Client) dialFirst(ctx context.Context) (*link, error) {
 			return l, nil
 		}
 		err = &DialError{Socket: path, Err: err}
-		if !absent(err) {
-			return nil, err // somebody is there: the next place would be a surprise
+		if !notListening(err) {
+			return nil, err // a sidecar listens, so do not try the next path
 		}
 		if first == nil {
 			first = err
@@ -53,7 +54,7 @@ func (c *Client) dialFirst(ctx context.Context) (*link, error) {
 	return nil, first
 }
 
-// absent reports whether a dial failed because nobody listens there.
-func absent(err error) bool {
+// notListening reports whether a dial failed because no process listens on the socket.
+func notListening(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestCallsEndWhileNothingIsRead: a sidecar that is stopped reads nothing, and the calls end with
-// their contexts, also those whose requests wait behind one that is half written.
+// TestCallsEndWhileNothingIsRead checks calls to a stopped sidecar, which reads nothing. The calls
+// end with their contexts, even if their requests wait behind one that is half written.
 func TestCallsEndWhileNothingIsRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestCallsEndWhileNothingIsRead(t *testing.T) {
 		large := later(func() (protocol.EnqueuedJob, error) {
 			return c.Enqueue(ctx, protocol.NewJob{Queue: "q", Payload: make([]byte, 30<<10)})
 		})
-		synctest.Wait() // it is being written: a pipe has no buffer
+		synctest.Wait() // the client writes it: a pipe has no buffer
 		settle, look := ack(ctx, c, "L1"), claim(ctx, c, qsidecar.Claim{Wait: time.Hour})
 		_, err := large.wait(t)
 		if !errors.Is(err, qsidecar.ErrUnknownOutcome) || !errors.Is(err, context.DeadlineExceeded) {
@@ -40,9 +40,9 @@ func TestCallsEndWhileNothingIsRead(t *testing.T) {
 			}
 		}
 		if took := time.Since(began); took != 5*time.Second {
-			t.Errorf("they returned after %v, want 5s", took)
+			t.Errorf("the calls returned after %v, want 5s", took)
 		}
-		p.ok(p.expect(protocol.OpEnqueue)) // on the same connection: what the client holds is still its own
+		p.ok(p.expect(protocol.OpEnqueue)) // on the same connection, so the client still holds its leases
 		done := ack(t.Context(), c, "L1")
 		p.settled(p.expect(protocol.OpAck), "acked", 1)
 		if _, err := done.wait(t); err != nil {
@@ -51,11 +51,12 @@ func TestCallsEndWhileNothingIsRead(t *testing.T) {
 	})
 }
 
-// silent is a Dial whose connections come up and are never answered, as those of a stopped sidecar.
+// silent returns a Dial function whose connections are never answered, like those of a stopped
+// sidecar.
 func silent(t *testing.T) func(context.Context) (net.Conn, error) {
 	return func(context.Context) (net.Conn, error) {
 		near, far := net.Pipe()
-		go func() { // what is sent is in the socket's buffer
+		go func() { // the data that the client sends is in the socket's buffer
 			buf := make([]byte, 1<<10)
 			for {
 				if _, err := far.Read(buf); err != nil {
@@ -68,7 +69,8 @@ func silent(t *testing.T) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// TestDrainEndsAtAStoppedSidecar: cron has another of it soon.
+// TestDrainEndsAtAStoppedSidecar checks that a Worker with Drain ends. cron would soon start more
+// of them.
 func TestDrainEndsAtAStoppedSidecar(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +83,8 @@ func TestDrainEndsAtAStoppedSidecar(t *testing.T) {
 	})
 }
 
-// TestReconnectLeavesAStoppedSidecar: another may be at its place by now.
+// TestReconnectLeavesAStoppedSidecar checks that the client dials again, because another sidecar
+// may listen there by now.
 func TestReconnectLeavesAStoppedSidecar(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

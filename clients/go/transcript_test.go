@@ -17,10 +17,9 @@ import (
 	"github.com/qsidecar/qsidecar/protocol/transcript"
 )
 
-// TestTranscripts replays the protocol's conversations with this client: it sends
-// what stands in the C lines, and a server played here answers what stands in
-// the S lines. Messages that are the client's own to send (hello, bye, cancel) or
-// that it cannot be brought to send (bad ones) are passed over.
+// TestTranscripts replays the protocol's conversations with this client. The client sends the C
+// lines, and the test answers with the S lines. It skips messages that the client sends by itself
+// (hello, bye, cancel) and invalid messages that the client can't send.
 func TestTranscripts(t *testing.T) {
 	all, err := transcript.Load("../../protocol/testdata/transcripts")
 	if err != nil {
@@ -60,7 +59,7 @@ type replay struct {
 	ops  map[protocol.Op]int
 }
 
-// end is one connection of the transcript: the client and the server's side.
+// end is one connection of the transcript: the client's and the server's side.
 type end struct {
 	client *qsidecar.Client
 	peer   *peer
@@ -68,7 +67,7 @@ type end struct {
 }
 
 type openCall struct {
-	id      string // as the transcript has it; "" for none
+	id      string // as in the transcript; empty if there is none
 	request *protocol.Request
 	call    *pending[*protocol.Reply]
 }
@@ -100,8 +99,7 @@ func (p *replay) step(s transcript.Step) {
 	}
 }
 
-// send makes the client send a message and takes it in, unless it is not one of
-// the client's.
+// send lets the client send a message and reads it, unless the test skips the message.
 func (p *replay) send(e *end, m map[string]any) {
 	p.t.Helper()
 	body, err := transcript.ToMsgpack(p.concrete("", m).(map[string]any))
@@ -130,13 +128,13 @@ func idText(m map[string]any) string {
 	return ""
 }
 
-// receive answers a call as the transcript says, and checks what the caller got.
+// receive answers a call as in the transcript and checks the result.
 func (p *replay) receive(e *end, m map[string]any) {
 	p.t.Helper()
 	var frame map[string]any
 	i := slices.IndexFunc(e.open, func(o openCall) bool { return o.id == idText(m) })
 	if _, event := m["event"]; !event && i < 0 {
-		return // of a request that was passed over
+		return // the request was skipped
 	}
 	frame = p.concrete("", m).(map[string]any)
 	delete(frame, "id")
@@ -161,10 +159,10 @@ func (p *replay) receive(e *end, m map[string]any) {
 	switch {
 	case rep.Error != nil:
 		if !errors.As(err, &pe) || pe.Code != rep.Error.Code {
-			p.t.Errorf("line %d: the call gave %v, want %v", p.line, err, rep.Error)
+			p.t.Errorf("line %d: the call returned %v, want %v", p.line, err, rep.Error)
 		}
 	case err != nil:
-		p.t.Errorf("line %d: the call gave %v", p.line, err)
+		p.t.Errorf("line %d: the call returned %v", p.line, err)
 	default:
 		if d := cmp.Diff(rep, got, cmp.AllowUnexported(protocol.RequestID{})); d != "" {
 			p.t.Errorf("line %d: the caller got another answer (-transcript +got):\n%s", p.line, d)
@@ -172,8 +170,8 @@ func (p *replay) receive(e *end, m map[string]any) {
 	}
 }
 
-// write sends the body, as the transcript's own encoder made it, with the id that
-// the client gave: an entry more at the map's end.
+// write sends the body that the transcript's own encoder created. It adds the id of the client's
+// request as the last entry of the map.
 func (p *replay) write(e *end, body []byte, rep *protocol.Reply) {
 	p.t.Helper()
 	if body[0]&0xf0 != 0x80 || body[0] == 0x8f {
@@ -193,13 +191,13 @@ func (p *replay) write(e *end, body []byte, rep *protocol.Reply) {
 	}
 }
 
-// numbers are the fields that hold one, where the transcript leaves open which.
+// numbers are the fields that contain a number if the transcript has a pattern for them.
 var numbers = []string{"generation", "uptime_ms", "failed_at",
 	"attempt", "max_attempts", "fence", "priority", "enqueued_at", "run_at", "claimed_at", "finished_at", "at",
 	"retry_ms", "oldest_ready_ms", "oldest_claimed_ms", "timeout_ms", "ready", "scheduled", "claimed", "dead", "done", "count", "index",
 }
 
-// concrete puts values for the patterns of a message.
+// concrete replaces the patterns of a message by values.
 func (p *replay) concrete(key string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -240,7 +238,7 @@ func (p *replay) value(key, s string) any {
 		v = json.Number(strconv.Itoa(len(p.vars) + 1))
 	case key == "queues":
 		v = []any{}
-	case key == "job" || key == "jobs": // where only the answer to an enqueue is left open
+	case key == "job" || key == "jobs": // if only the reply to an enqueue has a pattern
 		v = map[string]any{"id": v}
 	}
 	if name != "_" && name[0] != '>' {

@@ -16,105 +16,105 @@ const (
 	// claimWait is how long one claim of a Worker waits.
 	claimWait = 5 * time.Minute
 
-	// maxConcurrency is how many claims of one connection may wait.
+	// maxConcurrency is how many claims of one connection can wait.
 	maxConcurrency = 256
 
-	// drainTime is how long a Worker that drains waits for the answer to a claim.
+	// drainTime limits the wait for the reply to a claim with Drain.
 	drainTime = time.Minute
 
-	// byeTime is how long a Worker that ends gives the sidecar to take back what it holds.
+	// byeTime limits the wait for the reply to bye at the end of a Worker.
 	byeTime = 5 * time.Second
 )
 
-// ErrLost is the cause of the end of a handler's context where the job's lease was
-// lost: another worker may have the job by now.
+// ErrLost is the cause of a handler's context that ended because the job's lease was lost. Another
+// worker can have the job by now.
 var ErrLost = errors.New("the job's lease was lost")
 
-// ErrStopped is the cause of the end of a handler's context where the Worker was
-// told to stop and its Grace is over.
-var ErrStopped = errors.New("the worker was told to stop, and its grace is over")
+// ErrStopped is the cause of a handler's context that ended because the Worker was stopped and its
+// Grace is over.
+var ErrStopped = errors.New("the worker was stopped, and its grace is over")
 
-// Handler does one job. Where it returns nil the job is acked; a *RetryError or a
-// *DeadError, also wrapped, says what else becomes of it; any other error, a panic and
-// runtime.Goexit are a failed attempt with its text. What the handler leaves to other
-// goroutines is not waited for: return when the work is done.
+// Handler runs one job. If it returns nil, the job is acked. A *RetryError or *DeadError, also
+// wrapped, selects another outcome. Any other error, a panic or runtime.Goexit is a failed attempt
+// with its text. The Worker does not wait for goroutines that the handler started: return when the
+// work is done.
 //
-// ctx has the values of Run's, and ends when the job's lease is lost (ErrLost), when
-// its time limit is over, and when the Worker's Grace is (ErrStopped); it does not end
-// with Run's.
+// ctx has the values of Run's context. It ends if the job's lease is lost (ErrLost), when its time
+// limit is over, and when the Worker's Grace is over (ErrStopped). It does not end with Run's
+// context.
 type Handler func(ctx context.Context, job *Job) error
 
-// Job is one that a Handler is given, and what goes with its ack.
+// Job is the job that a Handler runs, with the data of its ack.
 type Job struct {
 	protocol.Job
 
-	Result []byte            // kept with the job, where its queue keeps jobs; nil: none
-	Then   []protocol.NewJob // stored with the ack or not at all
+	Result []byte            // stored with the job if its queue keeps done jobs; nil: no result
+	Then   []protocol.NewJob // enqueued in the same transaction as the ack
 }
 
-// RetryError fails an attempt, of which the job may have more.
+// RetryError fails an attempt. If attempts remain, the job is tried again.
 type RetryError struct {
-	Err      error         // kept with the job; nil: no words
+	Err      error         // stored with the job; nil: no text
 	Delay    time.Duration // until it is ready again, rounded up to a millisecond; 0: the queue's back-off
-	NoCharge bool          // *not now* rather than *failed*: this delivery does not count
+	NoCharge bool          // snooze: this delivery uses up no attempt
 }
 
 // Error implements error.
-func (e *RetryError) Error() string { return words(e.Err, "retry") }
+func (e *RetryError) Error() string { return errorText(e.Err, "retry") }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// DeadError fails a job for good: it has no further attempt.
+// DeadError fails a job without another attempt.
 type DeadError struct{ Err error }
 
 // Error implements error.
-func (e *DeadError) Error() string { return words(e.Err, "dead") }
+func (e *DeadError) Error() string { return errorText(e.Err, "dead") }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *DeadError) Unwrap() error { return e.Err }
 
-func words(err error, none string) string {
+func errorText(err error, none string) string {
 	if err == nil {
 		return none
 	}
 	return err.Error()
 }
 
-// Worker works on the jobs of queues. Its fields are not changed while it runs.
+// Worker runs the jobs of queues. Do not change its fields while it runs.
 type Worker struct {
 	Queues  []string // in order of preference; at least one
 	Handler Handler
 
-	// Concurrency is how many jobs are worked on at once, each in a goroutine of its
-	// own, over one connection: 1 to 256; 0: one.
+	// Concurrency is how many jobs run at once, each in its own goroutine, over one connection: 1
+	// to 256. 0 means one.
 	Concurrency int
 
-	// Grace is how long handlers may go on when Run's context has ended, before their own
-	// contexts end. 0: for as long as they take.
+	// Grace is how long handlers can continue after Run's context ended, before their contexts end.
+	// 0 means no limit.
 	Grace time.Duration
 
-	// Drain has Run return also when no job is ready, and with an error where that cannot be
-	// asked: no sidecar answers, or its database is away.
+	// Drain lets Run return when no job is ready. Run then also fails if no sidecar answers or its
+	// database is unavailable.
 	Drain bool
 
-	// Options say how to reach the sidecar. OnLost and OnDraining are called too.
+	// Options configure the connection. The Worker also calls OnLost and OnDraining.
 	Options Options
 
-	// Logger is told of its start and end, of jobs that are to be tried again or dead, and when
-	// jobs cannot be claimed and can again; nil: slog.Default().
+	// Logger gets messages about the start and end, about jobs that fail, and about outages. nil
+	// means slog.Default().
 	Logger *slog.Logger
 }
 
-// Run works until ctx ends, and returns nil then: it claims no more, gives back
-// what came too late, uncharged, waits for the handlers, and settles their jobs.
-// Where no sidecar answers at first it tries again, unless it drains. An error is one that
-// trying again cannot mend, as that of a queue that does not exist.
+// Run works until ctx ends and then returns nil. It stops claiming, returns jobs that arrive late
+// without using up an attempt, waits for the handlers and settles their jobs. If no sidecar answers
+// at first, it tries again, unless Drain is set. It returns an error if trying again can't help,
+// for example if a queue does not exist.
 func (w *Worker) Run(ctx context.Context) error {
 	if len(w.Queues) == 0 || w.Handler == nil || w.Concurrency < 0 || w.Concurrency > maxConcurrency {
 		return fmt.Errorf("qsidecar: a Worker needs Queues, a Handler and a Concurrency of 1 to %d", maxConcurrency)
 	}
-	r := &running{Worker: w, log: w.Logger, jobs: make(map[string]context.CancelCauseFunc)}
+	r := &workerRun{Worker: w, log: w.Logger, jobs: make(map[string]context.CancelCauseFunc)}
 	if r.log == nil {
 		r.log = slog.Default()
 	}
@@ -136,7 +136,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	for range max(1, w.Concurrency) {
 		all.Go(func() {
 			if err := r.work(ctx); err != nil {
-				cancel(&fatalError{err}) // the others stop as well
+				cancel(&fatalError{err}) // stops the other workers too
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	byeCtx, done := context.WithTimeout(r.base, byeTime)
 	defer done()
 	if err := r.client.Bye(byeCtx); err != nil && !errors.Is(err, ErrClosed) {
-		r.log.Info("qsidecar: the sidecar was not told goodbye", "error", err)
+		r.log.Info("qsidecar: could not send bye to the sidecar", "error", err)
 	}
 	if fatal, ok := errors.AsType[*fatalError](context.Cause(ctx)); ok {
 		return fatal.err
@@ -152,27 +152,27 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// fatalError is the cause of a context that one of the workers ended.
+// fatalError is the cause of the context if one of the workers failed.
 type fatalError struct{ err error }
 
 func (e *fatalError) Error() string { return e.err.Error() }
 
-// running is a Worker that runs.
-type running struct {
+// workerRun is one run of a Worker.
+type workerRun struct {
 	*Worker
 	log      *slog.Logger
 	client   *Client
-	base     context.Context // has the values of Run's, and no end
+	base     context.Context // has the values of Run's context and never ends
 	handlers context.Context // parent of the handlers' contexts
 	stop     context.CancelCauseFunc
 
-	mu   sync.Mutex
-	jobs map[string]context.CancelCauseFunc // under way, by lease
-	away bool                               // no jobs can be claimed
+	mu           sync.Mutex
+	jobs         map[string]context.CancelCauseFunc // jobs that run, by lease
+	outageLogged bool                               // the log reports an outage
 }
 
-// dial connects, for as long as it takes.
-func (r *running) dial(ctx context.Context) (err error) {
+// dial connects. It tries until ctx ends.
+func (r *workerRun) dial(ctx context.Context) (err error) {
 	opts := r.Options
 	opts.OnLost = func(leases []string) {
 		r.onLost(leases)
@@ -188,7 +188,7 @@ func (r *running) dial(ctx context.Context) (err error) {
 			return err
 		}
 		if tries == 1 {
-			r.log.Warn("qsidecar: " + err.Error() + "; it is tried again")
+			r.log.Warn("qsidecar: " + err.Error() + "; trying again")
 		}
 		if !pause(ctx, backoff(tries)) {
 			return err
@@ -196,8 +196,8 @@ func (r *running) dial(ctx context.Context) (err error) {
 	}
 }
 
-// dialOnce connects. If the Worker drains it gives up a stopped sidecar after drainTime.
-func (r *running) dialOnce(ctx context.Context, opts Options) (*Client, error) {
+// dialOnce connects. With Drain it gives up on a stopped sidecar after drainTime.
+func (r *workerRun) dialOnce(ctx context.Context, opts Options) (*Client, error) {
 	if r.Drain {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, drainTime, errNoHello)
@@ -206,9 +206,8 @@ func (r *running) dialOnce(ctx context.Context, opts Options) (*Client, error) {
 	return Dial(ctx, opts)
 }
 
-// graceAfter ends the handlers' contexts when the grace after ctx's end is over; what
-// it returns stops that.
-func (r *running) graceAfter(ctx context.Context) (end func()) {
+// graceAfter ends the handlers' contexts once the grace after ctx's end is over. end cancels that.
+func (r *workerRun) graceAfter(ctx context.Context) (end func()) {
 	if r.Grace <= 0 {
 		return func() {}
 	}
@@ -220,18 +219,18 @@ func (r *running) graceAfter(ctx context.Context) (end func()) {
 	return func() { ended() }
 }
 
-func (r *running) onLost(leases []string) {
+func (r *workerRun) onLost(leases []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range leases {
-		if end := r.jobs[l]; end != nil { // else its job has ended, or has not begun: do asks then
+		if end := r.jobs[l]; end != nil { // if it is nil, the job has ended, or it has not started and run checks its lease
 			end(ErrLost)
 		}
 	}
 }
 
-// work claims and does one job after another until ctx ends.
-func (r *running) work(ctx context.Context) error {
+// work claims and runs one job after another until ctx ends.
+func (r *workerRun) work(ctx context.Context) error {
 	wait := claimWait
 	if r.Drain {
 		wait = 0
@@ -240,9 +239,9 @@ func (r *running) work(ctx context.Context) error {
 		jobs, err := r.claim(ctx, wait)
 		switch {
 		case ctx.Err() != nil:
-			r.giveBack(jobs)
+			r.returnJobs(jobs)
 			return nil
-		case err != nil && (r.Drain || !mends(err)):
+		case err != nil && (r.Drain || !retryable(err)):
 			return err
 		case err != nil:
 			r.outage(err)
@@ -255,29 +254,28 @@ func (r *running) work(ctx context.Context) error {
 		failures = 0
 		r.outage(nil)
 		for _, j := range jobs {
-			r.do(ctx, &Job{Job: j})
+			r.run(ctx, &Job{Job: j})
 		}
 	}
 	return nil
 }
 
-// outage logs that no jobs can be claimed, or (nil) that they can: once, and not for each of the
-// jobs at once.
-func (r *running) outage(err error) {
+// outage logs that no jobs can be claimed (err), or that they can again (nil). It logs each outage
+// once, whatever the concurrency is.
+func (r *workerRun) outage(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case err != nil && !r.away:
-		r.log.Warn("qsidecar: no jobs just now", "error", err)
-	case err == nil && r.away:
+	case err != nil && !r.outageLogged:
+		r.log.Warn("qsidecar: can't claim jobs", "error", err)
+	case err == nil && r.outageLogged:
 		r.log.Warn("qsidecar: jobs can be claimed again")
 	}
-	r.away = err != nil
+	r.outageLogged = err != nil
 }
 
-// claim asks for a job, and does not wait for ever for a sidecar that has gone from a Worker
-// that drains.
-func (r *running) claim(ctx context.Context, wait time.Duration) ([]protocol.Job, error) {
+// claim claims a job. With Drain it limits the wait for a sidecar that is gone.
+func (r *workerRun) claim(ctx context.Context, wait time.Duration) ([]protocol.Job, error) {
 	if r.Drain {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, drainTime)
@@ -286,18 +284,18 @@ func (r *running) claim(ctx context.Context, wait time.Duration) ([]protocol.Job
 	return r.client.Claim(ctx, Claim{Queues: r.Queues, Wait: wait})
 }
 
-// giveBack is for jobs that came when it was too late.
-func (r *running) giveBack(jobs []protocol.Job) {
+// returnJobs returns jobs that arrived after the end of ctx.
+func (r *workerRun) returnJobs(jobs []protocol.Job) {
 	for _, j := range jobs {
 		at := time.Duration(0)
 		if err := r.client.Nack(r.base, j.Lease, Nack{NoCharge: true, Delay: &at}); err != nil {
-			r.log.Warn("qsidecar: a job goes back with the connection", "job", j.ID, "error", err)
+			r.log.Warn("qsidecar: could not return a job; it is released when the connection closes", "job", j.ID, "error", err)
 		}
 	}
 }
 
-// do has the handler do a job, and settles it.
-func (r *running) do(ctx context.Context, job *Job) {
+// run runs the handler and settles the job.
+func (r *workerRun) run(ctx context.Context, job *Job) {
 	handling, cancel := context.WithCancelCause(r.handlers)
 	defer cancel(nil)
 	if ms, ok := job.TimeoutMS.Get(); ok {
@@ -308,7 +306,7 @@ func (r *running) do(ctx context.Context, job *Job) {
 	r.mu.Lock()
 	r.jobs[job.Lease] = cancel
 	r.mu.Unlock()
-	if !r.client.ClaimsInTx(job.Lease) { // lost before it was among the jobs
+	if !r.client.Holds(job.Lease) { // the lease was lost before r.jobs had the job
 		cancel(ErrLost)
 	}
 	err := r.handle(handling, job)
@@ -321,14 +319,14 @@ func (r *running) do(ctx context.Context, job *Job) {
 		return
 	}
 	if err != nil {
-		level, text := fate(job, err)
+		level, text := failureLog(job, err)
 		log.Log(ctx, level, text, "error", err)
 	}
 	r.settle(ctx, job, err, log)
 }
 
-// handle calls the handler, in a goroutine that is the handler's to end.
-func (r *running) handle(ctx context.Context, job *Job) (err error) {
+// handle calls the handler in its own goroutine, which the handler can end.
+func (r *workerRun) handle(ctx context.Context, job *Job) (err error) {
 	done := make(chan struct{})
 	err = errors.New("the handler ended its goroutine (runtime.Goexit)")
 	go func() {

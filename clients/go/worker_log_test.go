@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// lines is a handler that hands out each record's level, text and error.
+// lines is a log handler that sends each record's level, text and error to a channel.
 type lines chan string
 
 func (l lines) Enabled(context.Context, slog.Level) bool { return true }
@@ -24,7 +24,7 @@ func (l lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// logged is a Worker on a server played by hand, whose log the test reads.
+// logged returns a Worker on a fake sidecar, and its log.
 func logged(t *testing.T, w qsidecar.Worker) (*server, *worked, lines) {
 	t.Helper()
 	s, log := listen(t), make(lines, 100)
@@ -46,7 +46,7 @@ func (l lines) want(t *testing.T, want ...string) {
 	}
 }
 
-func TestWorkerLogsWhatBecomesOfJobs(t *testing.T) {
+func TestWorkerLogsFailedJobs(t *testing.T) {
 	t.Parallel()
 	outcomes := map[string]error{
 		"retry":  &qsidecar.RetryError{Err: errors.New("busy there")},
@@ -67,7 +67,8 @@ func TestWorkerLogsWhatBecomesOfJobs(t *testing.T) {
 		"ERROR qsidecar: the job is to be tried again", "ERROR qsidecar: the job is dead, after its last attempt", "INFO qsidecar: worker stopped")
 }
 
-// TestWorkerLogsAnOutage: each outage once, whatever the concurrency, and its end.
+// TestWorkerLogsAnOutage checks that each outage and its end are logged once, whatever the
+// concurrency is.
 func TestWorkerLogsAnOutage(t *testing.T) {
 	t.Parallel()
 	s, w, log := logged(t, qsidecar.Worker{Concurrency: 2, Handler: func(context.Context, *qsidecar.Job) error { return nil }})
@@ -75,7 +76,7 @@ func TestWorkerLogsAnOutage(t *testing.T) {
 	first, second := w.expect(protocol.OpClaim), w.expect(protocol.OpClaim)
 	w.fail(first, protocol.CodeInternal)
 	w.fail(second, protocol.CodeInternal)
-	log.want(t, "WARN qsidecar: no jobs just now")
+	log.want(t, "WARN qsidecar: can't claim jobs")
 	first = w.expect(protocol.OpClaim)
 	w.expect(protocol.OpClaim)
 	w.jobs(first)
@@ -84,7 +85,7 @@ func TestWorkerLogsAnOutage(t *testing.T) {
 
 	s.down()
 	w.close()
-	log.want(t, "WARN qsidecar: no jobs just now")
+	log.want(t, "WARN qsidecar: can't claim jobs")
 	s.up()
 	w.peer = s.accept()
 	log.want(t, "WARN qsidecar: jobs can be claimed again")

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// mends reports whether an error is over some time.
-func mends(err error) bool {
+// retryable reports whether an error can be over after some time.
+func retryable(err error) bool {
 	for _, code := range []protocol.Code{
 		protocol.CodeUnavailable, protocol.CodeUnknownOutcome, protocol.CodeBusy, protocol.CodeDraining, protocol.CodeInternal,
 	} {
@@ -22,12 +22,12 @@ func mends(err error) bool {
 	return false
 }
 
-// settle tells the sidecar what became of a job, for as long as it takes: told at
-// once that the database is away, work that is done would be done twice.
-func (r *running) settle(ctx context.Context, job *Job, failed error, log *slog.Logger) {
+// settle sends the outcome of a job and tries until it succeeds. If it gave up while the database
+// is unavailable, finished work would be done twice.
+func (r *workerRun) settle(ctx context.Context, job *Job, failed error, log *slog.Logger) {
 	wasRefused := false
 	for tries := 1; ; tries++ {
-		err := r.tell(job, failed)
+		err := r.sendOutcome(job, failed)
 		var either *SettledOrLostError
 		switch {
 		case err == nil:
@@ -38,11 +38,11 @@ func (r *running) settle(ctx context.Context, job *Job, failed error, log *slog.
 		case IsLost(err):
 			log.Warn("qsidecar: the job could not be settled: its lease was lost", "tries", tries)
 			return
-		case !wasRefused && refused(err): // its result, its Then or its Delay: the handler's doing
+		case !wasRefused && rejected(err): // its Result, Then or Delay are invalid, which is the handler's mistake
 			log.Error("qsidecar: the job's outcome was refused, so the attempt has failed", "error", err)
 			failed, wasRefused = err, true
 			continue
-		case !mends(err) || ctx.Err() != nil:
+		case !retryable(err) || ctx.Err() != nil:
 			log.Error("qsidecar: the job could not be settled", "error", err)
 			return
 		}
@@ -51,9 +51,9 @@ func (r *running) settle(ctx context.Context, job *Job, failed error, log *slog.
 	}
 }
 
-// refused reports whether a settle was wrong as it stood. Left alone, its job would stay this
-// worker's until it ends.
-func refused(err error) bool {
+// rejected reports whether the sidecar rejected a settle as invalid. Without another outcome the
+// job would stay with this worker until the worker ends.
+func rejected(err error) bool {
 	for _, code := range []protocol.Code{
 		protocol.CodeBadRequest, protocol.CodeTooLarge, protocol.CodeUnknownQueue, protocol.CodeForbidden, protocol.CodeUnsupported,
 	} {
@@ -64,9 +64,9 @@ func refused(err error) bool {
 	return false
 }
 
-// text is an error as the wire takes it: UTF-8 without NUL, and no longer than is kept.
-// fmt outlives the panic of a nil pointer that was returned as an error.
-func text(err error) string {
+// wireText returns the text of an error as the wire allows it: UTF-8 without NUL, cut at the limit.
+// fmt recovers from the panic of a nil pointer in the error.
+func wireText(err error) string {
 	s := strings.ReplaceAll(fmt.Sprint(err), "\x00", "")
 	if len(s) > protocol.MaxErrorText {
 		s = s[:protocol.MaxErrorText]
@@ -74,7 +74,7 @@ func text(err error) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-func (r *running) tell(job *Job, failed error) error {
+func (r *workerRun) sendOutcome(job *Job, failed error) error {
 	if failed == nil {
 		_, err := r.client.AckWith(r.base, job.Lease, job.Result, job.Then...)
 		return err
@@ -82,10 +82,10 @@ func (r *running) tell(job *Job, failed error) error {
 	return r.client.Nack(r.base, job.Lease, nackOf(failed))
 }
 
-// fate is what a failed attempt makes of a job, in words.
-func fate(job *Job, failed error) (level slog.Level, text string) {
+// failureLog returns the level and the text of the log message about a failed attempt.
+func failureLog(job *Job, failed error) (level slog.Level, text string) {
 	level, text = slog.LevelError, "qsidecar: the job is to be tried again"
-	defer func() { _ = recover() }() // as in nackOf
+	defer func() { _ = recover() }() // see nackOf
 	switch n := nackOf(failed); {
 	case n.Dead:
 		text = "qsidecar: the job is dead"
@@ -97,10 +97,10 @@ func fate(job *Job, failed error) (level slog.Level, text string) {
 	return level, text
 }
 
-// nackOf is what a handler's error says of its job. An error that panics when it is asked
-// (a nil pointer that was returned as one) is like any other.
+// nackOf returns the nack for a handler's error. An error that panics in its methods (a nil pointer
+// in an interface) is a plain failure.
 func nackOf(failed error) (n Nack) {
-	n.Error = text(failed)
+	n.Error = wireText(failed)
 	defer func() { _ = recover() }()
 	var retry *RetryError
 	var dead *DeadError

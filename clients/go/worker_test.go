@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// worked is a Worker that runs on a server played by hand.
+// worked is a Worker that runs on a fake sidecar.
 type worked struct {
 	*peer
 	stop context.CancelFunc
@@ -32,7 +32,7 @@ func work(t *testing.T, w qsidecar.Worker) *worked {
 	return &worked{peer: s.accept(), stop: stop, end: end}
 }
 
-// stopped ends the worker and answers what it sends at its end.
+// stopped ends the worker and answers its last requests.
 func (w *worked) stopped() {
 	w.t.Helper()
 	w.stop()
@@ -49,14 +49,14 @@ func (w *worked) stopped() {
 		default:
 			w.t.Errorf("after the stop the worker sent %+v", req)
 		}
-		_, _ = w.conn.Write(protocol.Msgpack.AppendReply(nil, rep)) // a client that is done waits for no answer
+		_, _ = w.conn.Write(protocol.Msgpack.AppendReply(nil, rep)) // a client that is closed does not wait for the reply
 	}
 	if _, err := w.end.wait(w.t); err != nil {
 		w.t.Errorf("Run: %v, want nil", err)
 	}
 }
 
-func TestWorkerTellsOutcomes(t *testing.T) {
+func TestWorkerSettlesByOutcome(t *testing.T) {
 	t.Parallel()
 	minute := &qsidecar.RetryError{Err: errors.New("busy there"), Delay: time.Minute}
 	for name, c := range map[string]struct {
@@ -73,7 +73,7 @@ func TestWorkerTellsOutcomes(t *testing.T) {
 		"an error that is a nil pointer": {func(context.Context, *qsidecar.Job) error { return (*fs.PathError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
 		"a nil RetryError":               {func(context.Context, *qsidecar.Job) error { return (*qsidecar.RetryError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
 		"a nil DeadError":                {func(context.Context, *qsidecar.Job) error { return (*qsidecar.DeadError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
-		"an error without words":         {func(context.Context, *qsidecar.Job) error { return unspeakable{} }, `nack L1 "" 0 "%!v(PANIC=Error method: no words)" - false true`},
+		"an error whose text panics":     {func(context.Context, *qsidecar.Job) error { return unspeakable{} }, `nack L1 "" 0 "%!v(PANIC=Error method: no text)" - false true`},
 		"goexit":                         {func(context.Context, *qsidecar.Job) error { runtime.Goexit(); return nil }, `nack L1 "" 0 "the handler ended its goroutine (runtime.Goexit)" - false true`},
 		"with a result": {func(_ context.Context, j *qsidecar.Job) error {
 			j.Result, j.Then = []byte("r"), []protocol.NewJob{{Queue: "next"}}
@@ -99,12 +99,12 @@ func TestWorkerTellsOutcomes(t *testing.T) {
 
 func nothing() any { return nil }
 
-// unspeakable is an error whose text cannot be had.
+// unspeakable is an error whose Error method panics.
 type unspeakable struct{}
 
-func (unspeakable) Error() string { panic("no words") }
+func (unspeakable) Error() string { panic("no text") }
 
-// outcome is what a settle says: the first line of its error, its delay, dead, charge.
+// outcome describes a settle: the first line of its error, its delay, dead, charge.
 func outcome(r *protocol.Request) string {
 	delay := "-"
 	if ms, ok := r.DelayMS.Get(); ok {
@@ -114,8 +114,8 @@ func outcome(r *protocol.Request) string {
 	return fmt.Sprintf("%s %s %q %d %q %s %t %t", r.Op, r.Lease, r.Result, len(r.Enqueue), first, delay, r.Dead, r.Charge.Or(true))
 }
 
-// A job under way when the worker is stopped is finished and acked; one that comes
-// for a claim that was under way goes back uncharged.
+// A job that runs when the worker is stopped is finished and acked. A job that arrives for an open
+// claim is returned without using up an attempt.
 func TestWorkerStopsGracefully(t *testing.T) {
 	t.Parallel()
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -142,10 +142,11 @@ func TestWorkerStopsGracefully(t *testing.T) {
 	w.stopped()
 }
 
-// A handler's context ends with its lease and with the grace; a lost job is not settled.
+// A handler's context ends with its lease and with the grace. The Worker does not settle a lost
+// job.
 func TestWorkerEndsContexts(t *testing.T) {
 	t.Parallel()
-	causes, begun := make(chan error, 2), make(chan struct{}, 2) // 2: a job each
+	causes, begun := make(chan error, 2), make(chan struct{}, 2) // one for each of two jobs
 	w := work(t, qsidecar.Worker{Grace: time.Millisecond, Handler: func(ctx context.Context, _ *qsidecar.Job) error {
 		begun <- struct{}{}
 		<-ctx.Done()
@@ -158,7 +159,7 @@ func TestWorkerEndsContexts(t *testing.T) {
 	if err := <-causes; !errors.Is(err, qsidecar.ErrLost) {
 		t.Errorf("the context of a lost job ended with %v, want ErrLost", err)
 	}
-	w.jobs(w.expect(protocol.OpClaim), "L2") // and nothing of L1 before it
+	w.jobs(w.expect(protocol.OpClaim), "L2") // and no settle of L1 before it
 	<-begun
 	w.stop()
 	if err := <-causes; !errors.Is(err, qsidecar.ErrStopped) {
@@ -172,8 +173,8 @@ func TestWorkerEndsContexts(t *testing.T) {
 	w.stopped()
 }
 
-// A lease that is lost before its job has begun ends the job's context at once.
-func TestWorkerKnowsWhatWasLostBefore(t *testing.T) {
+// If a lease is lost before its job starts, the job's context ends at once.
+func TestWorkerEndsAJobThatWasLostBeforeItsStart(t *testing.T) {
 	t.Parallel()
 	causes := make(chan error, 1)
 	w := work(t, qsidecar.Worker{Handler: func(ctx context.Context, _ *qsidecar.Job) error {
@@ -193,8 +194,8 @@ func TestWorkerKnowsWhatWasLostBefore(t *testing.T) {
 	w.stopped()
 }
 
-// A result that the sidecar does not take is the attempt's failure.
-func TestWorkerFailsWhatCannotBeAcked(t *testing.T) {
+// A result that the sidecar rejects makes the attempt fail.
+func TestWorkerFailsAJobWhoseAckIsRejected(t *testing.T) {
 	t.Parallel()
 	w := work(t, qsidecar.Worker{Handler: func(_ context.Context, j *qsidecar.Job) error {
 		j.Result = make([]byte, 1<<20)
@@ -209,9 +210,9 @@ func TestWorkerFailsWhatCannotBeAcked(t *testing.T) {
 	w.stopped()
 }
 
-// An outcome that the sidecar refuses is the attempt's failure: left alone, the job would
-// stay this worker's until it ends.
-func TestWorkerFailsWhatCannotBeNacked(t *testing.T) {
+// An outcome that the sidecar rejects makes the attempt fail. Otherwise the job would stay with
+// this worker until the worker ends.
+func TestWorkerFailsAJobWhoseNackIsRejected(t *testing.T) {
 	t.Parallel()
 	w := work(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error {
 		return &qsidecar.RetryError{Err: errors.New("later"), Delay: time.Hour}
@@ -219,14 +220,14 @@ func TestWorkerFailsWhatCannotBeNacked(t *testing.T) {
 	w.jobs(w.expect(protocol.OpClaim), "L1")
 	w.fail(w.expect(protocol.OpNack), protocol.CodeBadRequest)
 	nack := w.expect(protocol.OpNack)
-	if got, want := outcome(nack), `nack L1 "" 0 "bad_request: says the test" - false true`; got != want {
+	if got, want := outcome(nack), `nack L1 "" 0 "bad_request: error of the test" - false true`; got != want {
 		t.Errorf("then it sent %s, want %s", got, want)
 	}
 	w.settled(nack, "nacked", 1)
 	w.stopped()
 }
 
-func TestWorkerGivesUp(t *testing.T) {
+func TestWorkerReturnsFatalErrors(t *testing.T) {
 	t.Parallel()
 	if err := new(qsidecar.Worker).Run(t.Context()); err == nil {
 		t.Error("a worker without queues and handler ran")
@@ -247,12 +248,12 @@ func TestWorkerGivesUp(t *testing.T) {
 	}
 }
 
-// A worker that is started before its sidecar waits for it.
+// A worker that starts before its sidecar waits for it.
 func TestWorkerWaitsForASidecar(t *testing.T) {
 	t.Parallel()
 	s := listen(t)
 	s.down()
-	said := make(chan struct{}, 1) // 1: it says so once
+	said := make(chan struct{}, 1) // one, because it is logged once
 	log := slog.New(slog.NewTextHandler(signalling(said), nil))
 	w := qsidecar.Worker{Queues: []string{"q"}, Logger: log, Options: qsidecar.Options{Socket: s.socket},
 		Handler: func(context.Context, *qsidecar.Job) error { return nil }}
@@ -266,7 +267,7 @@ func TestWorkerWaitsForASidecar(t *testing.T) {
 	(&worked{peer: p, stop: stop, end: end}).stopped()
 }
 
-// signalling is a writer that tells of its first line.
+// signalling is a writer that signals its first line.
 type signalling chan struct{}
 
 func (s signalling) Write(p []byte) (int, error) {

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// command is one line to the adapter: see README.md.
+// command is one line to the adapter, as README.md describes.
 type command map[string]any
 
-// answer is one line from it. The fields of all commands are together here.
+// answer is one line from the adapter. It has the fields of all commands.
 type answer struct {
 	Tag       string      `json:"tag"`
 	OK        *bool       `json:"ok"`
@@ -38,28 +38,27 @@ type answerJob struct {
 	Fence      int64  `json:"fence"`
 }
 
-// adapter is the program around the client under test.
+// adapter is the process of the program around the client under test.
 type adapter struct {
 	s      *stage
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	stderr tail
-	read   chan struct{} // closed when stdout has ended
+	read   chan struct{} // closed when stdout ends
 
 	mu      sync.Mutex
-	waiting []*pending          // for untagged answers, in order
+	waiting []*pending          // commands without a tag that wait for an answer, in order
 	tagged  map[string]*pending //
-	broken  string              // why there are no further answers
+	broken  string              // why no further answers come
 }
 
-// pending is a command that the adapter carries out.
+// pending is a command that the adapter is carrying out.
 type pending struct {
 	cmd  string
-	done chan answer // 1
+	done chan answer // capacity 1
 }
 
-// start runs the adapter in a process group of its own, which is killed at the end
-// with all that it started.
+// start runs the adapter in its own process group. The stage kills the whole group at its end.
 func (s *stage) start() *adapter {
 	args := s.kit.adapter
 	cmd := exec.Command(args[0], args[1:]...)
@@ -72,18 +71,18 @@ func (s *stage) start() *adapter {
 	cmd.Stderr = &a.stderr
 	in, err := cmd.StdinPipe()
 	must(err)
-	// A pipe of our own: what the adapter starts may hold the other end open, and
-	// Wait must not wait for that.
+	// Use our own pipe: children of the adapter can keep the other end open, and Wait must not wait
+	// for them.
 	out, w, err := os.Pipe()
 	must(err)
 	cmd.Stdout, cmd.WaitDelay = w, 100*time.Millisecond
 	a.in = in
 	err = cmd.Start()
-	_ = w.Close() // the child has its own
+	_ = w.Close() // the child has its own copy
 	must(err)
 	s.atEnd(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails where all are gone already
-		_ = cmd.Wait()                                      // how it ended is no matter here
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails if all processes have ended
+		_ = cmd.Wait()                                      // the exit status does not matter
 		_ = out.Close()
 		<-a.read
 	})
@@ -91,7 +90,7 @@ func (s *stage) start() *adapter {
 	return a
 }
 
-// answers hands out what the adapter says.
+// answers reads the adapter's lines and delivers them.
 func (a *adapter) answers(out io.Reader) {
 	defer close(a.read)
 	why := "the adapter ended its output"
@@ -104,11 +103,11 @@ func (a *adapter) answers(out io.Reader) {
 		a.s.note("adapter: %s", text)
 		var got answer
 		if err := json.Unmarshal(line, &got); err != nil || got.OK == nil {
-			why = fmt.Sprintf("the adapter wrote a line that is no answer: %q", cut(text))
+			why = fmt.Sprintf("the adapter wrote a line that isn't an answer: %q", cut(text))
 			break
 		}
 		got.line = text
-		if why = a.hand(got); why != "" {
+		if why = a.deliver(got); why != "" {
 			break
 		}
 	}
@@ -124,8 +123,8 @@ func (a *adapter) answers(out io.Reader) {
 	a.waiting, a.tagged = nil, nil
 }
 
-// hand gives an answer to its command, or says what is wrong with it.
-func (a *adapter) hand(got answer) string {
+// hand delivers an answer to its command. It returns an error text if the answer is wrong.
+func (a *adapter) deliver(got answer) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if got.Tag != "" {
@@ -145,8 +144,8 @@ func (a *adapter) hand(got answer) string {
 	return ""
 }
 
-// post gives the adapter a command.
-func (s *stage) post(c command) *pending {
+// post sends a command to the adapter.
+func (s *stage) command(c command) *pending {
 	line, err := json.Marshal(c)
 	must(err)
 	a := s.adapter
@@ -168,7 +167,7 @@ func (s *stage) post(c command) *pending {
 }
 
 // answered waits for a command's answer.
-func (s *stage) answered(p *pending) answer {
+func (s *stage) answer(p *pending) answer {
 	select {
 	case got, ok := <-p.done:
 		if !ok {
@@ -183,19 +182,19 @@ func (s *stage) answered(p *pending) answer {
 	}
 }
 
-// ready reports whether the answer is there already.
+// ready reports whether the answer has arrived.
 func (p *pending) ready() bool { return len(p.done) > 0 }
 
 // succeeds waits for an answer without an error.
 func (s *stage) succeeds(p *pending) answer {
-	got := s.answered(p)
+	got := s.answer(p)
 	need(*got.OK, "ok from "+cut(p.cmd), "%s", cut(got.line))
 	return got
 }
 
-// fails waits for an answer with one of these errors.
+// fails waits for an answer with one of these error words.
 func (s *stage) fails(p *pending, words ...string) {
-	got := s.answered(p)
+	got := s.answer(p)
 	for _, w := range words {
 		if !*got.OK && got.Error == w {
 			return
@@ -204,7 +203,7 @@ func (s *stage) fails(p *pending, words ...string) {
 	fail(fmt.Sprintf("the error %s from %s", strings.Join(words, " or "), cut(p.cmd)), "%s", cut(got.line))
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the last part of what is written to it.
 type tail struct {
 	mu sync.Mutex
 	b  []byte

@@ -2,11 +2,11 @@ package main
 
 import "time"
 
-// The kit's uses of the clock. A slow machine cannot make a client fail: a pause or a
-// window only lasts longer, a client is late only after the kit's whole patience, and
-// otherwise the scenarios ask for at least some time between two messages.
+// The kit's uses of the clock. A slow machine can't make a client fail. A pause or a window only
+// lasts longer, a client is late only after the kit's whole patience, and other scenarios only
+// require a minimum time between two messages.
 
-// since is a figure for the report, or a least time that a client must let pass.
+// since returns a duration for the report, or the time between two messages of a client.
 func since(began time.Time) time.Duration { return time.Since(began) }
 
 // after ends a pause or the kit's patience.

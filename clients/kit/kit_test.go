@@ -7,17 +7,17 @@ import (
 	"testing"
 )
 
-// TestPageNamesTheScenarios: each scenario is named under its reaction on the page
-// of what every client must do, and what is named there exists.
+// TestPageNamesTheScenarios checks that clients/README.md names each scenario under its reaction,
+// and names no other.
 func TestPageNamesTheScenarios(t *testing.T) {
 	page, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := map[string]string{} // scenario → the number of its reaction
+	named := map[string]string{} // scenario → number of its reaction
 	for i, r := range regexp.MustCompile(`(?ms)^\*\*(\d+)\. .*?\n\n`).FindAllStringSubmatch(string(page), -1) {
 		if r[1] != fmt.Sprint(i+1) {
-			t.Errorf("reaction %s stands where %d should", r[1], i+1)
+			t.Errorf("reaction %s is listed in place of %d", r[1], i+1)
 		}
 		kit := regexp.MustCompile("Kit: (.*)").FindStringSubmatch(r[0])
 		if kit == nil {
@@ -29,11 +29,11 @@ func TestPageNamesTheScenarios(t *testing.T) {
 	}
 	for _, sc := range scenarios {
 		if got := named[sc.name]; got != fmt.Sprint(sc.reaction) {
-			t.Errorf("the scenario %s holds reaction %d; the page names it under %q", sc.name, sc.reaction, got)
+			t.Errorf("the scenario %s checks reaction %d, but the page lists it under %q", sc.name, sc.reaction, got)
 		}
 		delete(named, sc.name)
 	}
 	for name := range named {
-		t.Errorf("the page names a scenario %s, and there is none", name)
+		t.Errorf("the page lists an unknown scenario %s", name)
 	}
 }

@@ -1,13 +1,15 @@
-// Command kit is the conformance kit for clients of the qsidecar protocol: it plays
-// a sidecar that misbehaves on a socket of its own, and looks at what a client does.
+// Command kit is the conformance kit for clients of the qsidecar protocol. It plays a misbehaving
+// sidecar on its own socket and checks what a client does.
 //
 //	go run ./clients/kit [-only NAME,…] [-codec json|msgpack] -- ADAPTER [ARG…]
 //
-// ADAPTER is a small program around the client under test: README.md beside this
-// file says what it reads and answers. Each scenario holds one of the numbered
-// reactions of clients/README.md and has an adapter process and a socket of its own.
-// The exit code is 0 if the client has them all, 1 if it lacks one, 2 if the kit
-// could not be run.
+// ADAPTER is a small program around the client under test. README.md describes the lines that it
+// reads and writes. Each scenario checks one of the numbered reactions of clients/README.md, with
+// its own adapter process and socket. The exit code is 0 if the client has all reactions, 1 if it
+// lacks one, 2 if the kit could not run.
+//
+// Start with scenarios.go, the list of all scenarios. sidecar.go is the fake sidecar, adapter.go
+// the client's side. The kit uses package protocol and its transcripts.
 package main
 
 import (
@@ -30,12 +32,12 @@ const (
 	exitUsage  = 2
 )
 
-// kit is one run: what is tested, and how.
+// kit is one run: the adapter to test and the options.
 type kit struct {
 	adapter     []string
-	codec       string // json, msgpack; empty: the client's own choice
+	codec       string // json, msgpack, or empty for the client's own choice
 	only        []string
-	dir         string // where sockets are made
+	dir         string // directory of the sockets
 	transcripts string
 	patience    time.Duration
 	parallel    int
@@ -85,7 +87,7 @@ func parse(args []string, out io.Writer) (*kit, error) {
 	case len(k.adapter) == 0:
 		return nil, errors.New("name the adapter to run, after --")
 	case !slices.Contains([]string{"", "json", "msgpack"}, k.codec):
-		return nil, fmt.Errorf("-codec is json or msgpack, not %q", k.codec)
+		return nil, fmt.Errorf("-codec must be json or msgpack, not %q", k.codec)
 	case k.parallel < 1 || k.patience <= 0:
 		return nil, errors.New("-j and -patience must be more than nothing")
 	}
@@ -95,10 +97,10 @@ func parse(args []string, out io.Writer) (*kit, error) {
 	return &k, nil
 }
 
-// run plays the chosen scenarios and reports them in their order.
+// run plays the chosen scenarios and reports the results in order.
 func (k *kit) run(out io.Writer) (failed int, err error) {
 	if k.dir == "" {
-		// A socket's path is short: the system's own folder, and not a test's.
+		// A socket's path must be short, so use the system's temporary directory.
 		if k.dir, err = os.MkdirTemp("", "kit"); err != nil {
 			return 0, err
 		}
@@ -109,11 +111,11 @@ func (k *kit) run(out io.Writer) (failed int, err error) {
 		return 0, err
 	}
 	results := make([]chan *result, len(chosen))
-	free := make(chan struct{}, k.parallel) // so many at once
+	free := make(chan struct{}, k.parallel) // limits the scenarios that run at once
 	var all sync.WaitGroup
 	defer all.Wait()
 	for i, sc := range chosen {
-		results[i] = make(chan *result, 1) // the reporter may be behind
+		results[i] = make(chan *result, 1) // the reporter can be behind
 		all.Go(func() {
 			free <- struct{}{}
 			defer func() { <-free }()
@@ -133,8 +135,8 @@ func (k *kit) run(out io.Writer) (failed int, err error) {
 	return failed, err
 }
 
-// chosen are the scenarios that -only asks for. A name that is none is an error:
-// what is misspelt would pass for ever.
+// chosen returns the scenarios of -only. It rejects unknown names, because a misspelt one would
+// always pass.
 func (k *kit) chosen() ([]scenario, error) {
 	all := slices.Clone(scenarios)
 	more, err := transcriptScenarios(k.transcripts)
@@ -155,7 +157,7 @@ func (k *kit) chosen() ([]scenario, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("no scenario %q: there are %s", name, strings.Join(names(all), " "))
+			return nil, fmt.Errorf("unknown scenario %q; the scenarios are %s", name, strings.Join(names(all), " "))
 		}
 	}
 	return chosen, nil
@@ -168,7 +170,7 @@ func names(of []scenario) (all []string) {
 	return all
 }
 
-// result is what came of a scenario.
+// result is the result of a scenario.
 type result struct {
 	scenario scenario
 	failure  *failure
@@ -203,7 +205,7 @@ func (r *result) report(verbose bool) string {
 	return b.String()
 }
 
-// play runs one scenario on a stage of its own.
+// play runs one scenario on its own stage.
 func (k *kit) play(sc scenario, number int) (r *result) {
 	r = &result{scenario: sc}
 	began := time.Now()
@@ -237,14 +239,14 @@ func fail(expected, seen string, args ...any) {
 	panic(&failure{expected, fmt.Sprintf(seen, args...)})
 }
 
-// need ends the scenario unless ok.
+// need ends the scenario unless ok is true.
 func need(ok bool, expected, seen string, args ...any) {
 	if !ok {
 		fail(expected, seen, args...)
 	}
 }
 
-// must is for what is the kit's own doing.
+// must panics on an error of the kit itself.
 func must(err error) {
 	if err != nil {
 		fail("the kit itself to work", "%v", err)

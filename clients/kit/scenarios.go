@@ -4,108 +4,108 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// scenario is one thing that a client must do, and how it is seen.
+// scenario checks one reaction of a client.
 type scenario struct {
 	name     string
-	reaction int // its number in clients/README.md; 0: the protocol itself
+	reaction int // its number in clients/README.md; 0 for the protocol itself
 	about    string
 	play     func(s *stage)
 }
 
-// scenarios are all but the transcripts. Each looks at its own reaction alone: a
-// client that lacks another one is not blamed for it twice.
+// scenarios are all scenarios except the transcripts. Each checks only its own reaction, so a
+// client that lacks another one does not fail twice.
 var scenarios = []scenario{
 	{"hello", 2, "hello comes first, with version 1 and the events lost and draining", playHello},
-	{"out-of-order", 3, "replies belong to requests by id, in whatever order they come", playOutOfOrder},
-	{"late", 3, "an answer that comes late is waited for, or its jobs are given back", playLate},
-	{"split-frames", 4, "a reply may come byte by byte", playSplitFrames},
-	{"joined-frames", 4, "several replies may come in one piece", playJoinedFrames},
+	{"out-of-order", 3, "replies are matched to requests by id, in any order", playOutOfOrder},
+	{"late", 3, "the client waits for a late reply, or returns its jobs", playLate},
+	{"split-frames", 4, "a reply can arrive byte by byte", playSplitFrames},
+	{"joined-frames", 4, "several replies can arrive in one read", playJoinedFrames},
 	{"unknown-fields", 5, "fields of replies that the client does not know are ignored", playUnknownFields},
 	{"unknown-event", 5, "events that the client does not know are ignored", playUnknownEvent},
-	{"unknown-code", 5, "an error code that the client does not know is an error, and no more", playUnknownCode},
-	{"bytes", 6, "every byte value goes through, both ways", playBytes},
-	{"too-large", 7, "what is over the limits is told, and not sent for ever", playTooLarge},
-	{"away", 8, "calls that are made while the sidecar is away wait for it", playAway},
-	{"back-off", 8, "the pauses between two tries grow, and are never long", playBackOff},
-	{"closed-mid-reply", 8, "half a reply and a close is a lost answer", playClosedMidReply},
-	{"bind", 9, "after a reconnect the held leases are bound, without a call by the program", playBind},
-	{"bind-again", 9, "a bind that could not be done just now is tried again", playBindAgain},
-	{"lost-told", 10, "leases that are lost are told to the program", playLostTold},
-	{"settle-resent", 11, "an ack or nack without an answer is sent again", playSettleResent},
-	{"closed-before-reading", 11, "an ack that the sidecar never read is sent again", playClosedBeforeReading},
-	{"settled-or-lost", 12, "lease_lost for a settle that was sent twice is an outcome of its own", playSettledOrLost},
-	{"settle-lost", 12, "lease_lost for one that was sent once is lease_lost", playSettleLost},
-	{"enqueue-with-key", 13, "an enqueue with a key and without an answer is sent again", playEnqueueWithKey},
-	{"enqueue-without-key", 14, "one without a key is not: its outcome is unknown, and told", playEnqueueWithoutKey},
-	{"claim-resent", 15, "a claim without an answer is sent again", playClaimResent},
-	{"unknown-outcome-settle", 16, "unknown_outcome: an ack is sent again", playUnknownOutcomeSettle},
-	{"unknown-outcome-enqueue", 17, "unknown_outcome: an enqueue with a key is sent again, one without is told", playUnknownOutcomeEnqueue},
-	{"unavailable-settle", 18, "unavailable: a settle waits for retry_ms and is sent again", playUnavailableSettle},
-	{"unavailable-enqueue", 19, "unavailable: an enqueue is told", playUnavailableEnqueue},
-	{"busy", 20, "busy: a claim that waits is asked again on the same connection", playBusy},
-	{"draining", 21, "draining: settle here what is held, and claim again when the sidecar is back", playDraining},
+	{"unknown-code", 5, "an unknown error code is a plain error", playUnknownCode},
+	{"bytes", 6, "every byte value passes, in both directions", playBytes},
+	{"too-large", 7, "a request over the limits fails and is not repeated", playTooLarge},
+	{"away", 8, "calls wait while the sidecar is down", playAway},
+	{"back-off", 8, "the pauses between two tries grow, up to a short maximum", playBackOff},
+	{"closed-mid-reply", 8, "a partial reply before a close is a lost reply", playClosedMidReply},
+	{"bind", 9, "after a reconnect the client binds its leases, without a call of the program", playBind},
+	{"bind-again", 9, "the client repeats a bind after a transient error", playBindAgain},
+	{"lost-told", 10, "the client reports lost leases to the program", playLostTold},
+	{"settle-resent", 11, "the client repeats an ack or nack without a reply", playSettleResent},
+	{"closed-before-reading", 11, "the client repeats an ack that the sidecar did not read", playClosedBeforeReading},
+	{"settled-or-lost", 12, "lease_lost for a repeated settle is a separate outcome", playSettledOrLost},
+	{"settle-lost", 12, "lease_lost for a settle that was sent once is lease_lost", playSettleLost},
+	{"enqueue-with-key", 13, "the client repeats an enqueue with a key and without a reply", playEnqueueWithKey},
+	{"enqueue-without-key", 14, "the client reports an enqueue without key and reply as unknown outcome", playEnqueueWithoutKey},
+	{"claim-resent", 15, "the client repeats a claim without a reply", playClaimResent},
+	{"unknown-outcome-settle", 16, "unknown_outcome: the client repeats an ack", playUnknownOutcomeSettle},
+	{"unknown-outcome-enqueue", 17, "unknown_outcome: the client repeats an enqueue with a key, and reports one without", playUnknownOutcomeEnqueue},
+	{"unavailable-settle", 18, "unavailable: the client repeats a settle after retry_ms", playUnavailableSettle},
+	{"unavailable-enqueue", 19, "unavailable: the client reports the error of an enqueue", playUnavailableEnqueue},
+	{"busy", 20, "busy: the client repeats a waiting claim on the same connection", playBusy},
+	{"draining", 21, "draining: the client settles its jobs here, and claims again after the restart", playDraining},
 	{"close-on-exec", 22, "a child of the worker does not keep its connection open", playCloseOnExec},
-	{"goodbye", 23, "a client that is closed in order gives back what it holds, uncharged", playGoodbye},
+	{"goodbye", 23, "a client that is closed returns its jobs without using up an attempt", playGoodbye},
 }
 
-// open makes the client connect, if it does so at its first call only: it claims,
-// and there is nothing.
+// open makes the client connect. A client that connects at its first call gets a claim, whose reply
+// has no jobs.
 func (s *stage) open() *peer {
 	c := s.claim("q")
 	p := s.accept()
-	p.gives(p.expect(protocol.OpClaim))
+	p.giveJobs(p.expect(protocol.OpClaim))
 	got := s.succeeds(c)
-	need(len(got.Jobs) == 0, "no jobs, as the sidecar says", "%s", cut(got.line))
+	need(len(got.Jobs) == 0, "no jobs, as in the reply", "%s", cut(got.line))
 	return p
 }
 
-// hold makes the client hold jobs.
-func (s *stage) hold(p *peer, n int) []fields {
-	c := s.post(command{"do": "claim", "queue": "q", "max": n, "wait_ms": 0})
+// hold lets the client claim n jobs.
+func (s *stage) claimJobs(p *peer, n int) []fields {
+	c := s.command(command{"do": "claim", "queue": "q", "max": n, "wait_ms": 0})
 	var jobs []fields
 	for range n {
 		jobs = append(jobs, s.job([]byte("x")))
 	}
-	p.gives(p.expect(protocol.OpClaim), jobs...)
-	s.delivered(c, jobs...)
+	p.giveJobs(p.expect(protocol.OpClaim), jobs...)
+	s.wantClaimed(c, jobs...)
 	return jobs
 }
 
-// delivered waits for a claim's answer, which must have these jobs.
-func (s *stage) delivered(c *pending, want ...fields) {
+// delivered waits for a claim's answer and checks its jobs.
+func (s *stage) wantClaimed(c *pending, want ...fields) {
 	got := s.succeeds(c)
-	need(len(got.Jobs) == len(want), "the jobs that the sidecar gave", "%s", cut(got.line))
+	need(len(got.Jobs) == len(want), "the jobs of the reply", "%s", cut(got.line))
 	for i, j := range got.Jobs {
 		need(j.ID == id(want[i]), "the job "+id(want[i]), "%s", cut(got.line))
 	}
 }
 
 func (s *stage) claim(queue string) *pending {
-	return s.post(command{"do": "claim", "queue": queue, "max": 1, "wait_ms": 0})
+	return s.command(command{"do": "claim", "queue": queue, "max": 1, "wait_ms": 0})
 }
 
-// waitingClaim is a claim with time for whatever happens to it.
+// waitingClaim is a claim that waits longer than anything in a scenario.
 func (s *stage) waitingClaim() *pending {
-	return s.post(command{"do": "claim", "queue": "q", "max": 1, "wait_ms": 4 * s.kit.patience.Milliseconds()})
+	return s.command(command{"do": "claim", "queue": "q", "max": 1, "wait_ms": 4 * s.kit.patience.Milliseconds()})
 }
 
-func (s *stage) ack(j fields) *pending { return s.post(command{"do": "ack", "id": id(j)}) }
+func (s *stage) ack(j fields) *pending { return s.command(command{"do": "ack", "id": id(j)}) }
 
 func (s *stage) enqueue(queue, key string) *pending {
 	c := command{"do": "enqueue", "queue": queue, "payload_b64": "eA=="}
 	if key != "" {
 		c["key"] = key
 	}
-	return s.post(c)
+	return s.command(c)
 }
 
-// works checks that the connection is of use still: a claim of the queue "after"
-// is the next that comes, and is answered.
-func (s *stage) works(p *peer) {
+// works checks that the connection still works: the next request is a claim of the queue "after",
+// and its answer arrives.
+func (s *stage) wantUsable(p *peer) {
 	c := s.claim("after")
-	req := p.settling(protocol.OpClaim)
-	need(queueOf(req) == "after", "the client to go on", "it sent %v", p.text(req))
-	p.gives(req)
+	req := p.expectSettle(protocol.OpClaim)
+	need(queueOf(req) == "after", "the client to continue", "it sent %v", p.text(req))
+	p.giveJobs(req)
 	s.succeeds(c)
 }
 
@@ -116,7 +116,7 @@ func queueOf(r *request) string {
 	return r.Queue
 }
 
-// newJob is what an enqueue asks for, in either form.
+// newJob returns the job of an enqueue in either form.
 func newJob(r *request) protocol.NewJob {
 	if len(r.Jobs) == 1 {
 		return r.Jobs[0]
@@ -124,8 +124,8 @@ func newJob(r *request) protocol.NewJob {
 	return r.Job
 }
 
-// stored answers an enqueue, in the form that was asked in.
-func (p *peer) stored(req *request, job fields) {
+// stored answers an enqueue in the form of the request.
+func (p *peer) answerEnqueue(req *request, job fields) {
 	if req.Jobs != nil {
 		p.reply(req, fields{"jobs": []fields{job}})
 		return

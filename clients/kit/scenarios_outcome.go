@@ -7,76 +7,75 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// broken reads a request of that op, closes without an answer, and gives the next
-// connection.
-func (s *stage) broken(p *peer, op protocol.Op) *peer {
-	p.settling(op)
+// broken reads a request of that op, closes without a reply and returns the next connection.
+func (s *stage) breakAfter(p *peer, op protocol.Op) *peer {
+	p.expectSettle(op)
 	p.close()
 	return s.accept()
 }
 
 func playSettleResent(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 2)
+	jobs := s.claimJobs(p, 2)
 	done := s.ack(jobs[0])
-	p = s.broken(p, protocol.OpAck)
-	again := p.settling(protocol.OpAck)
+	p = s.breakAfter(p, protocol.OpAck)
+	again := p.expectSettle(protocol.OpAck)
 	need(again.leases()[0] == lease(jobs[0]), "the same ack again", "%s", p.text(again))
-	p.settled(again)
+	p.answerSettle(again)
 	s.succeeds(done)
 
-	done = s.post(command{"do": "nack", "id": id(jobs[1]), "error": "boom", "delay_ms": 700})
-	p = s.broken(p, protocol.OpNack)
-	again = p.settling(protocol.OpNack)
+	done = s.command(command{"do": "nack", "id": id(jobs[1]), "error": "boom", "delay_ms": 700})
+	p = s.breakAfter(p, protocol.OpNack)
+	again = p.expectSettle(protocol.OpNack)
 	need(again.leases()[0] == lease(jobs[1]) && again.Error == "boom" && again.DelayMS.Or(0) == 700, "the same nack again", "%s", p.text(again))
-	p.settled(again)
+	p.answerSettle(again)
 	s.succeeds(done)
-	s.works(p)
+	s.wantUsable(p)
 }
 
-// playClosedBeforeReading closes with a request unread, which the client sees as
-// a reset rather than an end.
+// playClosedBeforeReading closes with an unread request, which the client sees as a reset instead
+// of an end.
 func playClosedBeforeReading(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 1)
+	jobs := s.claimJobs(p, 1)
 	done := s.ack(jobs[0])
 	p.unread("an ack")
 	p.close()
 	p = s.accept()
-	p.settled(p.settling(protocol.OpAck))
+	p.answerSettle(p.expectSettle(protocol.OpAck))
 	s.succeeds(done)
-	s.works(p)
+	s.wantUsable(p)
 }
 
-// playSettledOrLost: the first try may have settled it, and then both the bind and
-// the second try say that the lease is lost.
+// playSettledOrLost checks a settle whose first request may have succeeded: the bind and the second
+// request both report the lease as lost.
 func playSettledOrLost(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 2)
+	jobs := s.claimJobs(p, 2)
 	for i, bound := range []bool{true, false} {
 		done := s.ack(jobs[i])
-		p = s.broken(p, protocol.OpAck)
+		p = s.breakAfter(p, protocol.OpAck)
 		p = s.lostTwice(p, done, lease(jobs[i]), bound)
 		s.fails(done, "SETTLED_OR_LOST")
 	}
-	s.works(p)
+	s.wantUsable(p)
 }
 
-// lostTwice answers what comes after a reconnect until the settle has its outcome:
-// the bind well or not, the second try with lease_lost. A client may take the
-// bind's word for it and send no second try.
+// lostTwice answers the requests after a reconnect until the settle has its outcome. The bind
+// succeeds or not, and the second settle gets lease_lost. A client can rely on the bind and send no
+// second settle.
 func (s *stage) lostTwice(p *peer, done *pending, lost string, bound bool) *peer {
 	for !done.ready() {
 		req, err := p.read(50 * time.Millisecond)
 		switch {
 		case err != nil:
-			need(since(s.began) < 4*s.kit.patience, "the same ack again", "nothing of the kind")
+			need(since(s.began) < 4*s.kit.patience, "the same ack again", "no such request")
 		case req.Op == protocol.OpPing:
 			p.reply(req, fields{})
 		case req.Op == protocol.OpExtend && req.Bind && bound:
-			p.settled(req)
+			p.answerSettle(req)
 		case req.Op == protocol.OpExtend && req.Bind, req.Op == protocol.OpAck:
-			p.settled(req, lost)
+			p.answerSettle(req, lost)
 			if req.Op == protocol.OpAck {
 				return p
 			}
@@ -89,26 +88,26 @@ func (s *stage) lostTwice(p *peer, done *pending, lost string, bound bool) *peer
 
 func playSettleLost(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 2)
+	jobs := s.claimJobs(p, 2)
 	done := s.ack(jobs[0])
 	ack := p.expect(protocol.OpAck)
-	p.settled(ack, lease(jobs[0]))
+	p.answerSettle(ack, lease(jobs[0]))
 	s.fails(done, "lease_lost")
 	done = s.ack(jobs[1])
-	p.settled(p.expect(protocol.OpAck))
+	p.answerSettle(p.expect(protocol.OpAck))
 	s.succeeds(done)
 }
 
 func playEnqueueWithKey(s *stage) {
 	p := s.open()
 	c := s.enqueue("q", "k")
-	p = s.broken(p, protocol.OpEnqueue)
+	p = s.breakAfter(p, protocol.OpEnqueue)
 	again := p.expect(protocol.OpEnqueue)
 	need(newJob(again).Key == "k", "the same enqueue again", "%s", p.text(again))
-	p.stored(again, fields{"id": "7", "duplicate": true, "state": "ready"})
+	p.answerEnqueue(again, fields{"id": "7", "duplicate": true, "state": "ready"})
 	got := s.succeeds(c)
 	need(got.ID == "7" && got.Duplicate, "the first job's id and duplicate: true", "%s", cut(got.line))
-	s.works(p)
+	s.wantUsable(p)
 }
 
 func playEnqueueWithoutKey(s *stage) {
@@ -118,17 +117,17 @@ func playEnqueueWithoutKey(s *stage) {
 	p.close()
 	p = s.acceptIdle(c)
 	s.fails(c, "UNKNOWN_OUTCOME")
-	s.works(p) // which fails if anything comes before
+	s.wantUsable(p) // fails if any other request comes before
 }
 
-// acceptIdle takes the next connection of a client that may come only when it has
-// something to say, and then looks whether it sends c again.
+// acceptIdle accepts the next connection of a client that may connect only for a request. Then it
+// checks whether the client sends c again.
 func (s *stage) acceptIdle(c *pending) *peer {
 	p := s.accept()
 	for !c.ready() {
 		req, err := p.read(50 * time.Millisecond)
 		if err == nil {
-			fail("an enqueue without a key not to be sent again: it may have been stored", "%s", p.text(req))
+			fail("no repeated enqueue without a key, because it may have been stored", "%s", p.text(req))
 		}
 		need(since(s.began) < 4*s.kit.patience, "an answer to the enqueue", "none")
 	}
@@ -138,54 +137,54 @@ func (s *stage) acceptIdle(c *pending) *peer {
 func playClaimResent(s *stage) {
 	p := s.open()
 	c := s.waitingClaim()
-	p = s.broken(p, protocol.OpClaim)
+	p = s.breakAfter(p, protocol.OpClaim)
 	job := s.job([]byte("x"))
-	p.gives(p.expect(protocol.OpClaim), job)
-	s.delivered(c, job)
-	s.works(p)
+	p.giveJobs(p.expect(protocol.OpClaim), job)
+	s.wantClaimed(c, job)
+	s.wantUsable(p)
 }
 
 func playUnknownOutcomeSettle(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 2)
+	jobs := s.claimJobs(p, 2)
 	done := s.ack(jobs[0])
 	p.refuse(p.expect(protocol.OpAck), "unknown_outcome", nil)
-	p.settled(p.expect(protocol.OpAck))
+	p.answerSettle(p.expect(protocol.OpAck))
 	s.succeeds(done)
 	done = s.ack(jobs[1])
 	p.refuse(p.expect(protocol.OpAck), "unknown_outcome", nil)
 	again := p.expect(protocol.OpAck)
-	p.settled(again, lease(jobs[1]))
+	p.answerSettle(again, lease(jobs[1]))
 	s.fails(done, "SETTLED_OR_LOST")
-	s.works(p)
+	s.wantUsable(p)
 }
 
 func playUnknownOutcomeEnqueue(s *stage) {
 	p := s.open()
 	c := s.enqueue("q", "k")
 	p.refuse(p.expect(protocol.OpEnqueue), "unknown_outcome", nil)
-	p.stored(p.expect(protocol.OpEnqueue), fields{"id": "7"})
+	p.answerEnqueue(p.expect(protocol.OpEnqueue), fields{"id": "7"})
 	got := s.succeeds(c)
 	need(got.ID == "7", "the id 7", "%s", cut(got.line))
 	c = s.enqueue("q", "")
 	p.refuse(p.expect(protocol.OpEnqueue), "unknown_outcome", nil)
 	s.fails(c, "unknown_outcome", "UNKNOWN_OUTCOME")
-	s.works(p)
+	s.wantUsable(p)
 }
 
 func playUnavailableSettle(s *stage) {
 	const wait = 200 * time.Millisecond
 	p := s.open()
-	jobs := s.hold(p, 1)
+	jobs := s.claimJobs(p, 1)
 	done := s.ack(jobs[0])
 	req := p.expect(protocol.OpAck)
-	told := time.Now() // before the client is told, so that a slow machine makes no time shorter
+	refused := time.Now() // before the refusal is sent, so that a slow machine does not shorten the time
 	p.refuse(req, "unavailable", fields{"retry_ms": wait.Milliseconds()})
-	p.settled(p.expect(protocol.OpAck))
-	took := since(told)
+	p.answerSettle(p.expect(protocol.OpAck))
+	took := since(refused)
 	need(took >= wait*3/4, fmt.Sprintf("the same ack again after %v", wait), "it came after %v", took)
 	s.succeeds(done)
-	s.works(p)
+	s.wantUsable(p)
 }
 
 func playUnavailableEnqueue(s *stage) {
@@ -193,7 +192,7 @@ func playUnavailableEnqueue(s *stage) {
 	c := s.enqueue("q", "k")
 	p.refuse(p.expect(protocol.OpEnqueue), "unavailable", fields{"retry_ms": 20})
 	s.fails(c, "unavailable")
-	s.works(p)
+	s.wantUsable(p)
 }
 
 func playBusy(s *stage) {
@@ -201,23 +200,23 @@ func playBusy(s *stage) {
 	c := s.waitingClaim()
 	p.refuse(p.expect(protocol.OpClaim), "busy", nil)
 	job := s.job([]byte("x"))
-	p.gives(p.expect(protocol.OpClaim), job)
-	s.delivered(c, job)
-	s.works(p)
+	p.giveJobs(p.expect(protocol.OpClaim), job)
+	s.wantClaimed(c, job)
+	s.wantUsable(p)
 }
 
 func playDraining(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 1)
+	jobs := s.claimJobs(p, 1)
 	p.send(p.frame(fields{"event": "draining"}))
 	done := s.ack(jobs[0])
-	p.settled(p.expect(protocol.OpAck)) // on the connection that is still there
+	p.answerSettle(p.expect(protocol.OpAck)) // on the same connection, which is still open
 	s.succeeds(done)
 
 	c := s.waitingClaim()
 	p.refuse(p.expect(protocol.OpClaim), "draining", nil)
 	most, claims := 40, 0
-	for until := time.Now().Add(gone); !over(until); {
+	for until := time.Now().Add(downtime); !over(until); {
 		if req, err := p.read(-since(until)); err == nil && req.Op == protocol.OpClaim {
 			p.refuse(req, "draining", nil)
 			claims++
@@ -225,18 +224,18 @@ func playDraining(s *stage) {
 			p.reply(req, fields{})
 		}
 	}
-	need(claims <= most, fmt.Sprintf("at most %d claims in %v", most, gone), "%d", claims)
+	need(claims <= most, fmt.Sprintf("at most %d claims in %v", most, downtime), "%d", claims)
 	if c.ready() {
-		got := s.answered(c)
-		fail("a claim that waits to outlast the drain", "it ended: %s", cut(got.line))
+		got := s.answer(c)
+		fail("a waiting claim to continue after the drain", "it ended: %s", cut(got.line))
 	}
 	s.unlisten()
 	p.close()
-	<-after(gone)
+	<-after(downtime)
 	s.listen()
 	p = s.accept()
 	job := s.job([]byte("x"))
-	p.gives(p.settling(protocol.OpClaim), job)
-	s.delivered(c, job)
-	s.works(p)
+	p.giveJobs(p.expectSettle(protocol.OpClaim), job)
+	s.wantClaimed(c, job)
+	s.wantUsable(p)
 }

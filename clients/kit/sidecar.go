@@ -22,24 +22,24 @@ import (
 	"github.com/qsidecar/qsidecar/protocol/transcript"
 )
 
-// stage is where one scenario is played: a socket and an adapter. Its methods
-// belong to the scenario's goroutine, except note.
+// stage is the setup of one scenario: a socket and an adapter. Its methods belong to the scenario's
+// goroutine, except note.
 type stage struct {
-	kit     *kit
-	socket  string
-	began   time.Time
-	adapter *adapter
-	ln      *net.UnixListener
-	cleanup []func()
-	hello   fields // more for the replies to hello, or in place of the usual
-	jobs    int    // made so far
-	met     bool   // the client has connected
+	kit       *kit
+	socket    string
+	began     time.Time
+	adapter   *adapter
+	ln        *net.UnixListener
+	cleanup   []func()
+	hello     fields // added to the replies to hello, or replacing fields of it
+	jobs      int    // jobs created so far
+	connected bool   // the client has connected
 
 	mu    sync.Mutex
 	trace []string
 }
 
-// fields are a message as JSON has it; bytes stand in X or X_b64 (see payload).
+// fields are a message as JSON has it. Bytes are in X or X_b64 (see bytes).
 type fields map[string]any
 
 func (s *stage) atEnd(f func()) { s.cleanup = append(s.cleanup, f) }
@@ -67,40 +67,40 @@ func (s *stage) lines() []string {
 func (s *stage) listen() {
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket, Net: "unix"})
 	must(err)
-	must(os.Chmod(s.socket, 0o666)) // the adapter may be another user's
+	must(os.Chmod(s.socket, 0o666)) // the adapter can run as another user
 	s.ln = ln
-	s.atEnd(func() { _ = ln.Close() }) // was closed by unlisten, if that was called
+	s.atEnd(func() { _ = ln.Close() }) // unlisten may have closed it already
 }
 
-// unlisten removes the socket: nobody is there any more.
+// unlisten removes the socket, as if no sidecar runs.
 func (s *stage) unlisten() {
-	s.note("sidecar: gone, the socket removed")
+	s.note("sidecar: stopped, socket removed")
 	must(s.ln.Close())
 }
 
-// starting is how long the first connection may take.
+// starting is how long the first connection can take.
 const starting = time.Minute
 
 // peer is the sidecar's end of one connection.
 type peer struct {
-	s     *stage
-	conn  *net.UnixConn
-	in    *protocol.Reader
-	early []*request // read and not yet asked for
+	s          *stage
+	conn       *net.UnixConn
+	in         *protocol.Reader
+	unexpected []*request // requests that were read before they were expected
 }
 
-// request is what the client sent.
+// request is a message of the client.
 type request struct {
 	*protocol.Request
-	raw map[string]any // as it came
+	raw map[string]any // as received
 }
 
-// accept takes the next connection and answers its hello, if it says one.
+// accept accepts the next connection and answers its hello, if the client sends one.
 func (s *stage) accept() *peer {
 	p := s.acceptRaw()
 	req := p.next("a hello")
 	if req.Op != protocol.OpHello {
-		p.early = append(p.early, req) // hello is optional; the scenario hello asks for it
+		p.unexpected = append(p.unexpected, req) // hello is optional here; the scenario hello requires it
 		return p
 	}
 	p.reply(req, s.helloReply())
@@ -118,7 +118,7 @@ func (s *stage) helloReply() fields {
 
 func (s *stage) acceptRaw() *peer {
 	patience := s.kit.patience
-	if !s.met { // its program has to start first, on a machine that starts many
+	if !s.connected { // the adapter must start first, beside many others
 		patience = max(patience, starting)
 	}
 	must(s.ln.SetDeadline(time.Now().Add(patience)))
@@ -127,17 +127,17 @@ func (s *stage) acceptRaw() *peer {
 		fail("the client to connect", "no connection within %v", patience)
 	}
 	must(err)
-	s.met = true
+	s.connected = true
 	s.note("sidecar: accepted a connection")
 	s.atEnd(func() { _ = conn.Close() }) // may be closed already
 	return &peer{s: s, conn: conn, in: protocol.NewReader(conn, 64<<20)}
 }
 
-// read is the next request, or why there is none.
+// read returns the next request, or the error that ended the connection.
 func (p *peer) read(patience time.Duration) (*request, error) {
-	if len(p.early) > 0 {
-		req := p.early[0]
-		p.early = p.early[1:]
+	if len(p.unexpected) > 0 {
+		req := p.unexpected[0]
+		p.unexpected = p.unexpected[1:]
 		return req, nil
 	}
 	must(p.conn.SetReadDeadline(time.Now().Add(patience)))
@@ -146,11 +146,11 @@ func (p *peer) read(patience time.Duration) (*request, error) {
 		return nil, err
 	}
 	if want := p.s.kit.codec; want != "" && codec.String() != want {
-		fail("the client to speak "+want+" (QSIDECAR_CODEC says so)", "it speaks %v", codec)
+		fail("the client to speak "+want+" (see QSIDECAR_CODEC)", "it speaks %v", codec)
 	}
 	req := &request{Request: new(protocol.Request)}
 	if err := codec.DecodeRequest(body, protocol.NewLimits(64<<20), req.Request); err != nil {
-		fail("requests as PROTOCOL.md has them", "%v: %q", err, cut(string(body)))
+		fail("a request as in PROTOCOL.md", "%v: %q", err, cut(string(body)))
 	}
 	if codec == protocol.JSON {
 		d := json.NewDecoder(bytes.NewReader(body))
@@ -167,7 +167,7 @@ func (p *peer) read(patience time.Duration) (*request, error) {
 	return req, nil
 }
 
-// next is the next request; a ping is answered and passed over.
+// next returns the next request. It answers and skips a ping.
 func (p *peer) next(want string) *request {
 	for {
 		req, err := p.read(p.s.kit.patience)
@@ -184,23 +184,23 @@ func (p *peer) next(want string) *request {
 	}
 }
 
-// expect reads the next request, which must be of that op.
+// expect returns the next request, which must have that op.
 func (p *peer) expect(op protocol.Op) *request {
 	req := p.next("the client to send " + string(op))
 	need(req.Op == op, "the client to send "+string(op), "it sent %v", p.text(req))
 	return req
 }
 
-// settling reads the next request that is neither a bind nor hello: those are
-// answered as a sidecar does where all is well, and are no matter of the scenario.
-func (p *peer) settling(op protocol.Op) *request {
+// settling returns the next request that is neither a bind nor a hello. It answers those as a
+// healthy sidecar does, because the scenario is not about them.
+func (p *peer) expectSettle(op protocol.Op) *request {
 	for {
 		req := p.next("the client to send " + string(op))
 		switch {
 		case req.Op == op:
 			return req
 		case req.Op == protocol.OpExtend && req.Bind:
-			p.settled(req)
+			p.answerSettle(req)
 		default:
 			fail("the client to send "+string(op), "it sent %v", p.text(req))
 		}
@@ -213,7 +213,7 @@ func (p *peer) text(req *request) string {
 	return cut(string(b))
 }
 
-// ended waits for the client's end of the connection to be closed.
+// ended waits until the client closes its end of the connection.
 func (p *peer) ended(patience time.Duration) error {
 	for {
 		req, err := p.read(patience)
@@ -230,7 +230,7 @@ func (p *peer) ended(patience time.Duration) error {
 	}
 }
 
-// leases are those of a settle in either form.
+// leases returns the leases of a settle in either form.
 func (r *request) leases() []string {
 	if r.Leases != nil {
 		return r.Leases
@@ -238,9 +238,9 @@ func (r *request) leases() []string {
 	return []string{r.Lease}
 }
 
-// settled answers an ack, nack or extend, in the form that was asked in: of a
-// single lease that is lost an error, of a list the list of the lost.
-func (p *peer) settled(req *request, lost ...string) {
+// settled answers an ack, nack or extend in the form of the request: an error for a single lost
+// lease, a list of lost leases for a list.
+func (p *peer) answerSettle(req *request, lost ...string) {
 	if req.Leases == nil && slices.Contains(lost, req.Lease) {
 		p.refuse(req, "lease_lost", nil)
 		return
@@ -255,7 +255,7 @@ func (p *peer) settled(req *request, lost ...string) {
 	p.reply(req, fields{verb: len(req.leases()) - len(gone), "lost": gone})
 }
 
-// job is one as a claim's reply has it, with a lease of its own.
+// job returns a job as in a claim's reply, with its own lease.
 func (s *stage) job(payload []byte) fields {
 	s.jobs++
 	j := fields{
@@ -266,7 +266,7 @@ func (s *stage) job(payload []byte) fields {
 	return j
 }
 
-// bytes puts a bytes field in, as a sidecar writes it.
+// bytes adds a bytes field as a sidecar writes it.
 func (f fields) bytes(name string, b []byte) {
 	if utf8.Valid(b) {
 		f[name] = string(b)
@@ -278,7 +278,7 @@ func (f fields) bytes(name string, b []byte) {
 func lease(j fields) string { return j["lease"].(string) }
 func id(j fields) string    { return j["id"].(string) }
 
-func (p *peer) gives(req *request, jobs ...fields) {
+func (p *peer) giveJobs(req *request, jobs ...fields) {
 	list := append([]fields{}, jobs...)
 	p.reply(req, fields{"jobs": list})
 }
@@ -291,14 +291,14 @@ func okReply(req *request, more fields) fields {
 	return rep
 }
 
-// refuse answers with an error; more goes into the error's map.
+// refuse answers with an error. The fields of more are added to the error's map.
 func (p *peer) refuse(req *request, code string, more fields) {
-	e := fields{"code": code, "message": "the kit says " + code}
+	e := fields{"code": code, "message": "error of the kit: " + code}
 	maps.Copy(e, more)
 	p.send(p.frame(fields{"id": req.raw["id"], "ok": false, "error": e}))
 }
 
-// frame is one message in the connection's codec.
+// frame encodes one message in the connection's codec.
 func (p *peer) frame(m fields) []byte {
 	text, err := json.Marshal(m)
 	must(err)
@@ -318,17 +318,17 @@ func (p *peer) frame(m fields) []byte {
 func (p *peer) send(b []byte) {
 	must(p.conn.SetWriteDeadline(time.Now().Add(p.s.kit.patience)))
 	if _, err := p.conn.Write(b); err != nil {
-		fail("the client to read what it is sent", "%v", err)
+		fail("the client to read", "%v", err)
 	}
 }
 
-// close ends the connection from the sidecar's side.
+// close closes the connection from the sidecar's side.
 func (p *peer) close() {
 	p.s.note("sidecar: closes the connection")
 	must(p.conn.Close())
 }
 
-// unread waits until the client has sent something and does not read it.
+// unread waits until the client has sent bytes, and does not read them.
 func (p *peer) unread(want string) {
 	must(p.conn.SetReadDeadline(time.Now().Add(p.s.kit.patience)))
 	raw, err := p.conn.SyscallConn()
@@ -337,5 +337,5 @@ func (p *peer) unread(want string) {
 		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		return !errors.Is(err, unix.EAGAIN)
 	})
-	need(err == nil, want, "nothing came (%v)", err)
+	need(err == nil, want, "no request arrived (%v)", err)
 }

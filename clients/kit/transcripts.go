@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol/transcript"
 )
 
-// transcriptScenarios is one scenario: the protocol's own conversations, as far as the
-// adapter's commands can say them.
+// transcriptScenarios returns the scenario of the protocol's conversations, as far as the adapter's
+// commands can express them.
 func transcriptScenarios(dir string) ([]scenario, error) {
 	all, err := transcript.Load(dir)
 	if err != nil {
@@ -30,7 +30,7 @@ func playTranscripts(s *stage, all []*transcript.Transcript) {
 		if len(tr.Needs) > 0 || len(tr.Codecs()) == 1 {
 			continue
 		}
-		t := &telling{stage: s, peer: p, vars: map[string]any{}, lease: map[string]string{}}
+		t := &replay{stage: s, peer: p, vars: map[string]any{}, lease: map[string]string{}}
 		for _, q := range []string{"q", "q2", "q3"} {
 			t.vars[q] = fmt.Sprintf("%s-%d", q, i)
 		}
@@ -38,33 +38,33 @@ func playTranscripts(s *stage, all []*transcript.Transcript) {
 			c, r := tr.Steps[j], tr.Steps[j+1]
 			happy := c.Kind == transcript.Send && r.Kind == transcript.Receive && c.Conn == 1 && r.Conn == 1 &&
 				c.Message["id"] == r.Message["id"] && r.Message["ok"] == true
-			if happy && t.say(c.Message, r.Message) {
+			if happy && t.request(c.Message, r.Message) {
 				said++
 			}
 		}
 	}
-	s.note("kit: %d requests of the transcripts were said", said)
+	s.note("kit: replayed %d requests of the transcripts", said)
 	must(atLeast(said, 40))
 }
 
-// atLeast is an error where the transcripts cannot be read any more.
+// atLeast returns an error if the transcripts have fewer usable requests than expected.
 func atLeast(said, want int) error {
 	if said >= want {
 		return nil
 	}
-	return fmt.Errorf("the commands can say %d requests of the transcripts, want %d", said, want)
+	return fmt.Errorf("the commands cover %d requests of the transcripts, want %d", said, want)
 }
 
-// telling is one transcript on its way.
-type telling struct {
+// telling is the replay of one transcript.
+type replay struct {
 	stage *stage
 	peer  *peer
-	vars  map[string]any    // what was captured
-	lease map[string]string // of a job, by its id: what the adapter holds
+	vars  map[string]any    // captured values
+	lease map[string]string // job id → lease, for jobs that the adapter holds
 	made  int
 }
 
-// fieldsOf are those that the commands can say.
+// fieldsOf are the fields that each command supports.
 var fieldsOf = map[string][]string{
 	"enqueue": {"queue", "payload", "payload_b64", "key"},
 	"claim":   {"queue", "max"},
@@ -73,15 +73,15 @@ var fieldsOf = map[string][]string{
 	"extend":  {"lease", "lease_ms"},
 }
 
-// say has the adapter say a request, answers it, and looks at what it makes of that. It
-// does nothing where there is no command for the request.
-func (t *telling) say(request, reply map[string]any) bool {
+// say sends the command for a request, answers it, and checks the adapter's answer. It does nothing
+// if no command matches the request.
+func (t *replay) request(request, reply map[string]any) bool {
 	op, _ := request["op"].(string)
 	asked := fields{}
 	for k, v := range request {
 		if name, ok := v.(string); ok && strings.HasPrefix(name, "$") {
 			if v, ok = t.vars[name[1:]]; !ok {
-				return false // of a step that could not be said
+				return false // captured in a step that was skipped
 			}
 		}
 		asked[k] = v
@@ -109,7 +109,7 @@ func (t *telling) say(request, reply map[string]any) bool {
 	return false
 }
 
-func (t *telling) enqueue(asked fields, reply map[string]any) bool {
+func (t *replay) enqueue(asked fields, reply map[string]any) bool {
 	said, ok := reply["job"].(map[string]any)
 	payload, has := asked.content("payload")
 	if !ok || !has {
@@ -119,19 +119,19 @@ func (t *telling) enqueue(asked fields, reply map[string]any) bool {
 	if asked["key"] != nil {
 		c["key"] = asked["key"]
 	}
-	call := t.stage.post(c)
+	call := t.stage.command(c)
 	req := t.peer.expect(protocol.OpEnqueue)
 	got := newJob(req)
 	need(got.Queue == asked["queue"] && bytes.Equal(got.Payload, payload) && got.Key == text(asked["key"]),
 		fmt.Sprintf("an enqueue of %v", asked), "%s", t.peer.text(req))
 	job := t.fill(said)
-	t.peer.stored(req, job)
+	t.peer.answerEnqueue(req, job)
 	a := t.stage.succeeds(call)
 	need(a.ID == job["id"] && a.Duplicate == (job["duplicate"] == true), fmt.Sprintf("the answer %v", job), "%s", cut(a.line))
 	return true
 }
 
-func (t *telling) claim(asked fields, reply map[string]any) bool {
+func (t *replay) claim(asked fields, reply map[string]any) bool {
 	said, ok := reply["jobs"].([]any)
 	if !ok {
 		return false
@@ -140,12 +140,12 @@ func (t *telling) claim(asked fields, reply map[string]any) bool {
 	if asked["max"] != nil {
 		most = number(asked["max"])
 	}
-	call := t.stage.post(command{"do": "claim", "queue": asked["queue"], "max": most, "wait_ms": 0})
+	call := t.stage.command(command{"do": "claim", "queue": asked["queue"], "max": most, "wait_ms": 0})
 	req := t.peer.expect(protocol.OpClaim)
 	need(queueOf(req) == asked["queue"] && req.Max.Or(1) == most, fmt.Sprintf("a claim of %v", asked), "%s", t.peer.text(req))
 	var jobs []fields
 	for _, j := range said {
-		pattern, _ := j.(map[string]any) // nil for "$_", any job
+		pattern, _ := j.(map[string]any) // nil for "$_", which matches any job
 		job := t.stage.job(nil)
 		delete(job, "payload")
 		maps.Copy(job, t.fill(pattern))
@@ -155,7 +155,7 @@ func (t *telling) claim(asked fields, reply map[string]any) bool {
 		jobs = append(jobs, job)
 		t.lease[id(job)] = lease(job)
 	}
-	t.peer.gives(req, jobs...)
+	t.peer.giveJobs(req, jobs...)
 	a := t.stage.succeeds(call)
 	need(len(a.Jobs) == len(jobs), fmt.Sprintf("%d jobs", len(jobs)), "%s", cut(a.line))
 	for i, got := range a.Jobs {
@@ -166,7 +166,7 @@ func (t *telling) claim(asked fields, reply map[string]any) bool {
 	return true
 }
 
-func (t *telling) settle(op protocol.Op, asked fields) bool {
+func (t *replay) settle(op protocol.Op, asked fields) bool {
 	job := ""
 	for id, l := range t.lease {
 		if l == asked["lease"] {
@@ -186,12 +186,12 @@ func (t *telling) settle(op protocol.Op, asked fields) bool {
 	if has {
 		c["result_b64"] = base64.StdEncoding.EncodeToString(result)
 	}
-	call := t.stage.post(c)
+	call := t.stage.command(c)
 	req := t.peer.expect(op)
 	need(req.leases()[0] == asked["lease"] && req.Error == text(asked["error"]) && req.Dead == (asked["dead"] == true) &&
 		req.DelayMS.Or(-1) == orElse(asked["delay_ms"], -1) && req.LeaseMS.Or(-1) == orElse(asked["lease_ms"], -1) &&
 		bytes.Equal(req.Result, result), fmt.Sprintf("%s of %v", op, asked), "%s", t.peer.text(req))
-	t.peer.settled(req)
+	t.peer.answerSettle(req)
 	t.stage.succeeds(call)
 	if op != protocol.OpExtend {
 		delete(t.lease, job)
@@ -199,8 +199,8 @@ func (t *telling) settle(op protocol.Op, asked fields) bool {
 	return true
 }
 
-// fill makes a message of a pattern; what it leaves open is not in it.
-func (t *telling) fill(pattern map[string]any) fields {
+// fill returns a message for a pattern, without the fields that the pattern leaves open.
+func (t *replay) fill(pattern map[string]any) fields {
 	out := fields{}
 	for k, v := range pattern {
 		name, ok := v.(string)
@@ -219,8 +219,8 @@ func (t *telling) fill(pattern map[string]any) fields {
 	return out
 }
 
-// capture is a variable's value; a new one has a value that its field can have.
-func (t *telling) capture(name, field string) any {
+// capture returns a variable's value. A new variable gets a value that the field allows.
+func (t *replay) capture(name, field string) any {
 	if v, ok := t.vars[name]; ok {
 		return v
 	}
@@ -236,7 +236,7 @@ func (t *telling) capture(name, field string) any {
 	return t.vars[name]
 }
 
-// notText reports bytes that are no text: those are the scenario bytes' own.
+// notText reports bytes that are not text. The scenario bytes covers them.
 func notText(v any) bool {
 	switch v := v.(type) {
 	case fields:
@@ -253,7 +253,7 @@ func notText(v any) bool {
 	return false
 }
 
-// content is what a field of bytes holds, in either form.
+// content returns the value of a bytes field in either form.
 func (f fields) content(name string) (b []byte, has bool) {
 	if s, ok := f[name].(string); ok {
 		return []byte(s), true
@@ -279,7 +279,7 @@ func orElse(v any, otherwise int64) int64 {
 	return number(v)
 }
 
-// number is an integer, in any of the forms that a message has it in.
+// number converts any form of an integer in a message.
 func number(v any) int64 {
 	n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64)
 	must(err)

@@ -56,7 +56,7 @@ func (b *beside) changes(h kit.TableServer) []changed {
 func (b *beside) reload(text string) {
 	b.t.Helper()
 	b.sc.WriteConfig(text)
-	if r := b.w.Ask(kit.Msg{"op": "reload"}); r.Error != nil {
+	if r := b.w.Exchange(kit.Msg{"op": "reload"}); r.Error != nil {
 		b.t.Fatalf("%v\n%s", r.Error, text)
 	}
 }

@@ -30,11 +30,11 @@ var systemB = kit.Adoption{
     max_attempts: 3
     hold: transaction
 `,
-	Open:  `SELECT count(*) FROM worker_queue WHERE NOT is_done`,
-	Rows:  `SELECT concat_ws(' ', id, 'done', '-', CASE WHEN is_done THEN 't' ELSE 'f' END) FROM worker_queue`,
-	By:    func(string) string { return "-" },
-	Stuck: true, Unindexed: true,
-	Last: func(r *kit.AdoptionRun) {
+	CountOpen:   `SELECT count(*) FROM worker_queue WHERE NOT is_done`,
+	Rows:        `SELECT concat_ws(' ', id, 'done', '-', CASE WHEN is_done THEN 't' ELSE 'f' END) FROM worker_queue`,
+	WorkerLabel: func(string) string { return "-" },
+	KeepsClaims: true, Unindexed: true,
+	CheckRest: func(r *kit.AdoptionRun) {
 		// Of those who died one was a worker of a sidecar that lived: it failed. What its own
 		// dead consumer had, and what the dead sidecar had, is as it was.
 		if got := r.DB.Texts(`SELECT concat(sum(failure_count), '') FROM worker_queue`); got[0] != "1" {

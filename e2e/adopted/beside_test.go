@@ -22,16 +22,16 @@ var systemD = kit.Adoption{
     order: [createtime]
     stuck_after: 20s
 `,
-	Open:  `SELECT count(*)::text FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State <> 'C' OR MsgTypeCode = 'INV' AND State <> 'N'`,
-	Rows:  `SELECT concat_ws(' ', MsgId, State, ReaderCode, TakenTime <= DoneTime AND TakenTime >= CreateTime) FROM MsgQueue WHERE MsgTypeCode = 'ORD'`,
-	Stuck: true,
+	CountOpen:   `SELECT count(*)::text FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State <> 'C' OR MsgTypeCode = 'INV' AND State <> 'N'`,
+	Rows:        `SELECT concat_ws(' ', MsgId, State, ReaderCode, TakenTime <= DoneTime AND TakenTime >= CreateTime) FROM MsgQueue WHERE MsgTypeCode = 'ORD'`,
+	KeepsClaims: true,
 }
 
 // systemELong is E whose own consumers keep one transaction open for the whole of a
 // job: with the death of one its row is free.
 var systemELong = func() kit.Adoption {
 	long := kit.SystemE
-	long.Name, long.Stuck = "e-long", true
+	long.Name, long.KeepsClaims = "e-long", true
 	return long
 }()
 

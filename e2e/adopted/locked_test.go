@@ -51,7 +51,7 @@ func TestLockedRowAmongAcks(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Must(kit.Msg{"op": "ack", "lease": lease})
-	if left := p.Query(p.URL, kit.SystemE.Open); left[0] != "0" {
+	if left := p.Query(p.URL, kit.SystemE.CountOpen); left[0] != "0" {
 		t.Errorf("%s jobs are left", left[0])
 	}
 }

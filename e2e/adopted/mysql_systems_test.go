@@ -29,9 +29,9 @@ var systemA = kit.Adoption{
     states: {ready: 1, claimed: 2, done: 3}
     token: {column: pid, value: 900001}
 `,
-	Open: `SELECT CAST(count(*) AS CHAR) FROM things WHERE status <> 3`,
-	Rows: `SELECT CONCAT_WS(' ', id, status, COALESCE(pid, '-'), IF(status = 3, 't', 'f')) FROM things`,
-	By: func(who string) string {
+	CountOpen: `SELECT CAST(count(*) AS CHAR) FROM things WHERE status <> 3`,
+	Rows:      `SELECT CONCAT_WS(' ', id, status, COALESCE(pid, '-'), IF(status = 3, 't', 'f')) FROM things`,
+	WorkerLabel: func(who string) string {
 		if n, own := strings.CutPrefix(who, kit.ModeOwn+"-"); own {
 			return n
 		}
@@ -51,7 +51,7 @@ func as(a kit.Adoption, name, before, after string) kit.Adoption {
 
 // deletes has the system delete what is done.
 func deletes(a kit.Adoption) kit.Adoption {
-	a.Gone = true
+	a.DeletesDone = true
 	return a
 }
 
@@ -68,16 +68,16 @@ var systemC = kit.Adoption{
     token: {column: transaction_unique, range: [16000000, 16777215]}
     on_ack: delete
 `,
-	Open: `SELECT CAST(count(*) AS CHAR) FROM queue_test`,
-	Rows: `SELECT CONCAT_WS(' ', id, 'there', CASE WHEN transaction_unique >= 16000000 THEN 'sidecar' WHEN transaction_unique IS NULL THEN '-' ELSE 'own' END, 'f') FROM queue_test`,
-	By: func(who string) string {
+	CountOpen: `SELECT CAST(count(*) AS CHAR) FROM queue_test`,
+	Rows:      `SELECT CONCAT_WS(' ', id, 'there', CASE WHEN transaction_unique >= 16000000 THEN 'sidecar' WHEN transaction_unique IS NULL THEN '-' ELSE 'own' END, 'f') FROM queue_test`,
+	WorkerLabel: func(who string) string {
 		if strings.HasPrefix(who, kit.ModeOwn) {
 			return "own"
 		}
 		return "sidecar"
 	},
-	Gone: true,
-	Most: 5,
+	DeletesDone: true,
+	MaxClaim:    5,
 }
 
 // archivingC is system C whose consumers move what they accept.
@@ -85,12 +85,12 @@ var archivingC = kit.Adoption{
 	Name: "c_archive",
 	DDL: systemC.DDL + `CREATE TABLE queue_test_archive (id int unsigned PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL,
 		accepted timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP);`,
-	Config: strings.Replace(systemC.Config, "on_ack: delete", "on_ack: {archive: queue_test_archive}", 1),
-	Open:   systemC.Open,
+	Config:    strings.Replace(systemC.Config, "on_ack: delete", "on_ack: {archive: queue_test_archive}", 1),
+	CountOpen: systemC.CountOpen,
 	Rows: systemC.Rows + ` UNION ALL ` + strings.NewReplacer("'there'", "'accepted'", "'f'", "IF(accepted IS NULL, 'f', 't')", "queue_test", "queue_test_archive").
 		Replace(systemC.Rows),
-	By:   systemC.By,
-	Most: 5,
+	WorkerLabel: systemC.WorkerLabel,
+	MaxClaim:    5,
 }
 
 var systemDOnMySQL = kit.Adoption{
@@ -107,10 +107,10 @@ var systemDOnMySQL = kit.Adoption{
     order: [CreateTime]
     stuck_after: 20s
 `,
-	Open: `SELECT CAST(count(*) AS CHAR) FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State <> 'C' OR MsgTypeCode = 'INV' AND State <> 'N'`,
+	CountOpen: `SELECT CAST(count(*) AS CHAR) FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State <> 'C' OR MsgTypeCode = 'INV' AND State <> 'N'`,
 	Rows: `SELECT CONCAT_WS(' ', MsgId, State, COALESCE(ReaderCode, '-'), IF(TakenTime <= DoneTime AND TakenTime >= CreateTime, 't', 'f'))
 		FROM MsgQueue WHERE MsgTypeCode = 'ORD'`,
-	Stuck: true,
+	KeepsClaims: true,
 }
 
 // ownOnMySQL are the own consumers of those systems, by the name of the queue.
@@ -134,7 +134,7 @@ func init() { maps.Copy(kit.OwnConsumers, ownOnMySQL) }
 func byPid(order, done string) kit.OwnConsumer {
 	return kit.OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, name string, _ int) ([]string, error) {
-			pid := systemA.By(name)
+			pid := systemA.WorkerLabel(name)
 			if _, err := c.ExecContext(ctx, "UPDATE things SET status=2, pid=? WHERE status=1"+order+" LIMIT 1", pid); err != nil {
 				return nil, err
 			}

@@ -28,7 +28,7 @@ func onMySQLTables(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, k
 	wg.Wait()
 	for i, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
-			if errors.Is(errs[i], testserver.ErrNotHad) {
+			if errors.Is(errs[i], testserver.ErrUnavailable) {
 				kit.Figure(t, "NOT TESTED on MySQL, which could not be had")
 				return
 			}

@@ -56,7 +56,7 @@ func TestAdoptedRate(t *testing.T) {
 			return true, err
 		}, func() { _ = w.Close() }
 	})
-	if left := p.Query(p.URL, kit.SystemE.Open); left[0] != "0" {
+	if left := p.Query(p.URL, kit.SystemE.CountOpen); left[0] != "0" {
 		t.Errorf("%s jobs are left", left[0])
 	}
 	kit.Figure(t, "system E, %d workers: %.0f jobs/s by its own consumers, %.0f through the sidecar (%.1f times)", workers, own, through, through/own)

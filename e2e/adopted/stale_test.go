@@ -190,7 +190,7 @@ func (r *staling) refuse(why string, jobs []kit.Job) {
 			before := r.db.Texts(r.row, job.ID)
 			req := kit.Msg{"lease": job.Lease}
 			maps.Copy(req, verb)
-			if reply := r.w.Ask(req); reply.Error == nil || reply.Error.Code != "lease_lost" {
+			if reply := r.w.Exchange(req); reply.Error == nil || reply.Error.Code != "lease_lost" {
 				r.t.Errorf("%s, %s: answered %+v, want lease_lost", why, name, reply.Error)
 			}
 			if after := r.db.Texts(r.row, job.ID); !slices.Equal(before, after) || len(after) != 1 {

@@ -83,7 +83,7 @@ func TestAdoptedUnsupported(t *testing.T) {
 		{"release", func(queue string) kit.Msg { return kit.Msg{"op": "release", "queue": queue, "ids": []string{"1"}} }, done, done, done, done},
 	} {
 		for queue, role := range map[string]string{"all": c.all, "bare": c.bare, "needs": c.needs, "keys": c.keys} {
-			r := w.Ask(c.req(queue))
+			r := w.Exchange(c.req(queue))
 			if role == done {
 				if r.Error != nil {
 					t.Errorf("%s in %s: %v", c.what, queue, r.Error)

@@ -79,7 +79,7 @@ func checkGone(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 	if got := gone.Problems(t, "problem"); !strings.Contains(got["server"], srv.Name) || gone.Stderr != "" {
 		t.Errorf("without the server: %+v", gone)
 	}
-	if err := srv.Go(t.Context()); err != nil {
+	if err := srv.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(a.ConfigFile, []byte("databases: {main: {url: \""+srv.URL+"\"}}\nqeues: {}\n"), 0o644); err != nil {

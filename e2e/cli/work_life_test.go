@@ -152,7 +152,7 @@ func TestWorkSidecarRestarts(t *testing.T) {
 			c := a.Dial()
 			c.Put("q", "x")
 			c.Put("left", "x")
-			c.WaitRecorded(c.ClaimOne("left"))
+			c.WaitDelivered(c.ClaimOne("left"))
 			s.Script("send.sh", "echo $QSIDECAR_ATTEMPT >>runs; read -r x <release")
 			fifo := newFIFO(s, "release")
 			w := a.Work("q", "-j", "2", "--", "./send.sh")

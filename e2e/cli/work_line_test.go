@@ -105,7 +105,7 @@ func TestWorkLine(t *testing.T) {
 		t.Errorf("the ack's own job is not there: %+v", st)
 	}
 	for _, pid := range lines(s, "starts") {
-		if kit.Lives(t, pid) {
+		if kit.IsRunning(t, pid) {
 			t.Errorf("process %s is left", pid)
 		}
 	}

@@ -86,7 +86,7 @@ func TestStormOfHangUps(t *testing.T) {
 		r.a.Signal(syscall.SIGHUP)
 	}
 	testwait.Until(t, "the last config runs", func() bool {
-		return r.admin.Ask(kit.Msg{"op": "stats", "queue": "last"}).Error == nil && r.status().ConfigError == ""
+		return r.admin.Exchange(kit.Msg{"op": "stats", "queue": "last"}).Error == nil && r.status().ConfigError == ""
 	})
 	workers.after(workers.acked() + 100)
 	workers.stop()
@@ -137,7 +137,7 @@ func TestHangUpBeforeAndAfter(t *testing.T) {
 	job := c.ClaimOne("mail")
 	a.Signal(syscall.SIGTERM)
 	testwait.Until(t, "it drains", func() bool {
-		r := c.Ask(kit.Msg{"op": "claim", "queue": "mail"})
+		r := c.Exchange(kit.Msg{"op": "claim", "queue": "mail"})
 		return r.Error != nil && r.Error.Code == "draining"
 	})
 	for range 20 {

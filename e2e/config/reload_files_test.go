@@ -16,7 +16,7 @@ import (
 func queues(sc *kit.Sidecar, c *kit.Conn, has, not string) {
 	sc.T.Helper()
 	testwait.Until(sc.T, "the queue "+has+" is there, and not "+not, func() bool {
-		return c.Ask(kit.Msg{"op": "stats", "queue": has}).Error == nil && c.Ask(kit.Msg{"op": "stats", "queue": not}).Error != nil
+		return c.Exchange(kit.Msg{"op": "stats", "queue": has}).Error == nil && c.Exchange(kit.Msg{"op": "stats", "queue": not}).Error != nil
 	})
 }
 

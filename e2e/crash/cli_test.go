@@ -53,7 +53,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "it goes on when there is room", func() bool {
-		return c.Ask(kit.Msg{"op": "enqueue", "queue": "q", "payload": "room"}).Error == nil
+		return c.Exchange(kit.Msg{"op": "enqueue", "queue": "q", "payload": "room"}).Error == nil
 	})
 	if got := c.Stats("q"); got.Ready != len(kept)+1 || got.Total() != got.Ready {
 		t.Errorf("the queue has %+v, want %d ready jobs", got, len(kept)+1)

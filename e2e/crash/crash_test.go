@@ -14,8 +14,8 @@ func TestCrashRun(t *testing.T) {
 		Queue: "crash", Jobs: kit.Size(100_000), Workers: 32,
 		Sidecars: []*kit.Sidecar{s.Start("a")},
 		Killers: []kit.Killer{
-			{Every: 100, Strike: kit.KillWorker},
-			{Every: kit.Size(10_000), Strike: kit.KillSidecar},
+			{Every: 100, Kill: kit.KillWorker},
+			{Every: kit.Size(10_000), Kill: kit.KillSidecar},
 		},
 		Left: s.JobsInFile,
 	}.Run(t)
@@ -31,12 +31,12 @@ func TestCrashRunWithTwoSidecars(t *testing.T) {
 		Queue: "crash", Jobs: kit.Size(50_000), Workers: 32,
 		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
 		Killers: []kit.Killer{
-			{Every: 100, Strike: kit.KillWorker},
-			{Every: kit.Size(10_000), Strike: kit.KillSidecar},
-			{Every: kit.Size(30_000) - 1, Strike: asleep.strike},
+			{Every: 100, Kill: kit.KillWorker},
+			{Every: kit.Size(10_000), Kill: kit.KillSidecar},
+			{Every: kit.Size(30_000) - 1, Kill: asleep.strike},
 		},
-		Tend: asleep.tend,
-		Left: s.JobsInFile,
+		OnTick: asleep.tend,
+		Left:   s.JobsInFile,
 	}.Run(t)
 	kit.JudgeCrash(t, v)
 }

@@ -22,7 +22,7 @@ import (
 // long as the run lasts. Nothing hangs or is lost, and the rate is printed beside
 // that of the same run without them.
 func TestMySQLBesideOthers(t *testing.T) {
-	kit.OnMySQL(t, kit.Skipping, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		level := p.Query("SELECT variable_value FROM " + variables(p) + " WHERE variable_name IN ('transaction_isolation', 'tx_isolation')")
 		if len(level) == 0 || level[0] != "REPEATABLE-READ" {
 			t.Fatalf("the server's default isolation level is %v: another one was to be tested", level)

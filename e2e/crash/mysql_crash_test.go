@@ -11,7 +11,7 @@ import (
 // ended all the time, and once the whole server crashes. A deadlock is never a
 // worker's business.
 func TestMySQLCrashRun(t *testing.T) {
-	kinds := kit.Skipping
+	kinds := kit.SkipLockedKinds
 	if kit.Soak {
 		kinds = append([]testserver.Kind{testserver.MariaDB105}, kinds...)
 	}
@@ -21,10 +21,10 @@ func TestMySQLCrashRun(t *testing.T) {
 			Queue: "crash", Jobs: jobs, Workers: 32,
 			Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
 			Killers: []kit.Killer{
-				{Every: 100, Strike: kit.KillWorker},
-				{Every: kit.Size(10_000), Strike: kit.KillSidecar},
-				{Every: kit.Size(1_000) - 1, Strike: p.EndConnection},
-				{Every: jobs/2 + 1, Strike: p.Crash}, // once
+				{Every: 100, Kill: kit.KillWorker},
+				{Every: kit.Size(10_000), Kill: kit.KillSidecar},
+				{Every: kit.Size(1_000) - 1, Kill: p.EndConnection},
+				{Every: jobs/2 + 1, Kill: p.Crash}, // once
 			},
 			Left: p.Jobs,
 		}.Run(t)

@@ -14,7 +14,7 @@ import (
 // TestMySQLCountsDeadlocks: the counters with which other tests tell of deadlocks
 // and waits see one of each.
 func TestMySQLCountsDeadlocks(t *testing.T) {
-	kit.OnMySQL(t, kit.Skipping, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		ctx := testwait.Context(t)
 		db := p.DB(t)
 		for _, statement := range []string{"CREATE TABLE two (id int PRIMARY KEY, n int)", "INSERT INTO two VALUES (1, 0), (2, 0)"} {

@@ -30,7 +30,7 @@ func TestPostgresClockCrashRun(t *testing.T) {
 	v := kit.CrashRun{
 		Queue: "crash", Jobs: jobs, Workers: 16,
 		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
-		Killers: []kit.Killer{{Every: jobs / 20, Strike: func(*kit.CrashRuntime) {
+		Killers: []kit.Killer{{Every: jobs / 20, Kill: func(*kit.CrashRuntime) {
 			setClock(p, clock[set%len(clock)])
 			set++
 		}}},
@@ -59,7 +59,7 @@ func TestPostgresClock(t *testing.T) {
 		sc.Dial().Enqueue("held", 3)
 		for range 3 {
 			job := c.ClaimOne("held")
-			w.WaitRecorded(job)
+			w.WaitDelivered(job)
 			held[job.Lease] = c
 		}
 	}
@@ -101,7 +101,7 @@ func TestPostgresClock(t *testing.T) {
 		beats(sc)
 		beats(other)
 		for lease, c := range held {
-			if r := c.Ask(kit.Msg{"op": "extend", "lease": lease}); r.Error != nil {
+			if r := c.Exchange(kit.Msg{"op": "extend", "lease": lease}); r.Error != nil {
 				t.Errorf("%s: a lease of a living session: %v", when, r.Error)
 			}
 		}

@@ -16,10 +16,10 @@ func TestPostgresCrashRun(t *testing.T) {
 		Queue: "crash", Jobs: jobs, Workers: 32,
 		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
 		Killers: []kit.Killer{
-			{Every: 100, Strike: kit.KillWorker},
-			{Every: kit.Size(10_000), Strike: kit.KillSidecar},
-			{Every: kit.Size(1_000) - 1, Strike: p.EndConnection},
-			{Every: jobs/2 + 1, Strike: p.KillBackend}, // once
+			{Every: 100, Kill: kit.KillWorker},
+			{Every: kit.Size(10_000), Kill: kit.KillSidecar},
+			{Every: kit.Size(1_000) - 1, Kill: p.EndConnection},
+			{Every: jobs/2 + 1, Kill: p.KillBackend}, // once
 		},
 		Left: p.Jobs,
 	}.Run(t)

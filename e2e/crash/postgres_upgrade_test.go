@@ -52,8 +52,8 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 		Queue: "crash", Jobs: jobs, Workers: 16,
 		Sidecars: []*kit.Sidecar{old, young}, // the workers of the second wait until it is there
 		Killers: []kit.Killer{
-			{Every: 100, Strike: kit.KillWorker},
-			{Every: jobs / 20, Strike: func(r *kit.CrashRuntime) {
+			{Every: 100, Kill: kit.KillWorker},
+			{Every: jobs / 20, Kill: func(r *kit.CrashRuntime) {
 				switch acks += jobs / 20; {
 				case acks <= jobs/5: // the old one alone
 					restart(r, old)
@@ -137,7 +137,7 @@ func TestPostgresWithoutDDL(t *testing.T) {
 	ids := c.Enqueue("mail", 4)
 	c.Must(kit.Msg{"op": "ack", "lease": c.ClaimOne("mail").Lease})
 	held := c.ClaimOne("mail")
-	c.WaitRecorded(held)
+	c.WaitDelivered(held)
 	c.Must(kit.Msg{"op": "nack", "lease": c.ClaimOne("mail").Lease, "delay_ms": 1})
 	sc.Kill() // its jobs are free again within the lease period
 	next := s.Start("b")

@@ -23,7 +23,7 @@ func TestSuspended(t *testing.T) {
 	held := holder.ClaimOne("q")
 	listener.Must(kit.Msg{"op": "hello", "events": []string{"lost"}})
 	silent := listener.ClaimOne("q")
-	watcher.WaitRecorded(held, silent)
+	watcher.WaitDelivered(held, silent)
 
 	at := suspend(s, a)
 	// What the workers say meanwhile waits in the socket.
@@ -39,7 +39,7 @@ func TestSuspended(t *testing.T) {
 
 	r := holder.Next()
 	if r.Error != nil && r.Error.Code == "unavailable" { // it had waited too long when the sidecar woke up
-		r = holder.Ask(kit.Msg{"op": "ack", "lease": held.Lease})
+		r = holder.Exchange(kit.Msg{"op": "ack", "lease": held.Lease})
 	}
 	holder.WantError("lease_lost", "the ack of a job that was given away", r)
 	if r := listener.Next(); r.Event != "lost" || !slices.Equal(r.Leases, []string{silent.Lease}) {

@@ -83,8 +83,8 @@ func (f *fullServer) try() {
 	fill(f.T, f.filling)
 	big := kit.Msg{"op": "enqueue", "queue": "big", "payload": strings.Repeat("x", 1<<20)}
 	stored := 0
-	r := c.Ask(big)
-	for ; r.Error == nil && stored < 100; r = c.Ask(big) {
+	r := c.Exchange(big)
+	for ; r.Error == nil && stored < 100; r = c.Exchange(big) {
 		stored++
 	}
 	if e := c.WantError("unavailable", "a job that the disk has no room for", r); !strings.Contains(e.Message, "No space left on device") && !strings.Contains(e.Message, "disk is full") {
@@ -96,7 +96,7 @@ func (f *fullServer) try() {
 	producer.Post(big, big)
 	a.CaughtUp()
 	for _, j := range held[:jobs-1] {
-		if r := c.Ask(kit.Msg{"op": "ack", "lease": j.Lease}); r.Error != nil {
+		if r := c.Exchange(kit.Msg{"op": "ack", "lease": j.Lease}); r.Error != nil {
 			f.Errorf("an ack, while jobs are tried that the disk has no room for: %v", r.Error)
 		}
 	}
@@ -107,7 +107,7 @@ func (f *fullServer) try() {
 		f.Fatal(err)
 	}
 	testwait.Until(f, "it goes on when there is room", func() bool {
-		if r = c.Ask(big); r.Error == nil {
+		if r = c.Exchange(big); r.Error == nil {
 			stored++
 		}
 		return r.Error == nil
@@ -147,7 +147,7 @@ func TestServersFullDisk(t *testing.T) {
 			p, err := kit.StartMySQL(t, testserver.MySQL97, testserver.Options{Durable: true, Settings: map[string]string{
 				"log-bin": filepath.Join(other, "binlog"), "tmpdir": other,
 			}})
-			if errors.Is(err, testserver.ErrNotHad) {
+			if errors.Is(err, testserver.ErrUnavailable) {
 				t.Skip("NOT TESTED on MySQL, which could not be had")
 			}
 			if err != nil {
@@ -190,7 +190,7 @@ func TestServersFullDisk(t *testing.T) {
 		if err := os.Remove(f.filling); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(p.Kill9(), p.Go(testwait.Context(t))); err != nil {
+		if err := errors.Join(p.Kill9(), p.Restart(testwait.Context(t))); err != nil {
 			t.Fatal(err)
 		}
 		if r := c.Next(); r.Error != nil {

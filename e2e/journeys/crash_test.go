@@ -16,8 +16,8 @@ func TestCrashes(t *testing.T) {
 		Queue: "crash", Jobs: jobs, Workers: 8,
 		Sidecars: []*kit.Sidecar{s.Start("a")},
 		Killers: []kit.Killer{
-			{Every: jobs / 10, Strike: kit.KillWorker},
-			{Every: jobs / 4, Strike: kit.KillSidecar},
+			{Every: jobs / 10, Kill: kit.KillWorker},
+			{Every: jobs / 4, Kill: kit.KillSidecar},
 		},
 		Left: s.JobsInFile,
 	}.Run(t))

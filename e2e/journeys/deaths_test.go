@@ -48,7 +48,7 @@ func TestSidecarKilled(t *testing.T) {
 	for range ids {
 		held = append(held, worker.ClaimOne("q"))
 	}
-	waiter.WaitRecorded(held...)
+	waiter.WaitDelivered(held...)
 	at := kit.Monotonic()
 	a.Kill()
 	for range ids {

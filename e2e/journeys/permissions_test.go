@@ -65,7 +65,7 @@ func TestPermissions(t *testing.T) {
 				root.Must(kit.Msg{"op": "enqueue", "queue": "mail-a"})
 				line = strings.Replace(line, "LEASE", root.ClaimOne("mail-a").Lease, 1)
 			}
-			who := kit.Person{UID: user, GID: group, Groups: fmt.Sprint(extra)}
+			who := kit.SystemUser{UID: user, GID: group, Groups: fmt.Sprint(extra)}
 			allowed := !strings.Contains(by, "[1]")
 			got := who.As(t, sc.Socket, `{"op":"hello"}`, line)
 			if len(got) != 2 || got[0].Error != nil || (got[1].Error == nil) != allowed ||
@@ -94,7 +94,7 @@ func TestPermissions(t *testing.T) {
 	}
 	start(fmt.Sprintf("      - {users: [%d]}\n      - {groups: [5999], ops: [ping]}\n", os.Getuid()))
 	root.Must(kit.Msg{"op": "reload"})
-	who := kit.Person{UID: user, GID: group, Groups: strings.Join(many, ",")}
+	who := kit.SystemUser{UID: user, GID: group, Groups: strings.Join(many, ",")}
 	if r := who.As(t, sc.Socket, requests["ping"], requests["peek"]); len(r) != 2 || r[0].Error != nil || r[1].Error == nil || len(r[1].Error.Message) > 500 {
 		t.Errorf("a user of 1000 groups is answered %s", asJSON(r))
 	}

@@ -52,7 +52,7 @@ func restartUnderWorkers(t *testing.T, stop func(*kit.Sidecar)) {
 	}
 	gone := a.Dial()
 	left := gone.ClaimOne("q")
-	a.Dial().WaitRecorded(left)
+	a.Dial().WaitDelivered(left)
 
 	stop(a)
 	for _, w := range append(slices.Clone(workers), gone) {

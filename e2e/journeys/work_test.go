@@ -110,7 +110,7 @@ wait`)
 		t.Errorf("then the job is on attempt %d, want 2", j.Attempt)
 	}
 	s.WaitEnded("pids", 2)
-	if !kit.Lives(t, left) {
+	if !kit.IsRunning(t, left) {
 		t.Error("what the first command left behind has ended too: the page says that it is let be")
 	}
 }

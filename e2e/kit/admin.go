@@ -20,7 +20,7 @@ type Admin struct {
 	base string
 }
 
-// AdminAt is one at a Unix socket, or at a host and port.
+// AdminAt returns the admin listener at a Unix socket, or at a host and port.
 func AdminAt(t testing.TB, place string) *Admin {
 	tr := &http.Transport{}
 	a := &Admin{t: t, http: &http.Client{Transport: tr, Timeout: testwait.Limit}, base: "http://" + place}
@@ -35,7 +35,7 @@ func AdminAt(t testing.TB, place string) *Admin {
 	return a
 }
 
-// Get is a page and its code; 0: nobody answered.
+// Get returns a page and its status code, or 0 if the connection failed.
 func (a *Admin) Get(path string) (code int, body string) {
 	res, err := a.http.Get(a.base + path)
 	if err != nil {
@@ -49,7 +49,7 @@ func (a *Admin) Get(path string) (code int, body string) {
 	return res.StatusCode, string(text)
 }
 
-// Scrape is an exposition.
+// Scrape returns the metrics.
 func (a *Admin) Scrape() Exposition {
 	a.t.Helper()
 	code, text := a.Get("/metrics")
@@ -63,11 +63,11 @@ func (a *Admin) Scrape() Exposition {
 	return e
 }
 
-// Exposition is what /metrics says.
+// Exposition is the content of /metrics.
 type Exposition struct {
 	Text   string
-	Series map[string]float64 // by name and labels, as they are written
-	Kinds  map[string]string  // by the name of a family: counter, gauge, …
+	Series map[string]float64 // by name and labels, as written
+	Kinds  map[string]string  // by family name: counter, gauge, …
 	Help   map[string]string
 }
 
@@ -98,7 +98,7 @@ func readExposition(text string) (Exposition, error) {
 	return e, nil
 }
 
-// Of is the value of a queue's series in the database main; missing: it is an error.
+// Of returns a metric of a queue in the database main. It fails the test if the metric is missing.
 func (e Exposition) Of(t testing.TB, name, queue string, more ...string) float64 {
 	t.Helper()
 	labels := append([]string{`database="main"`, `queue="` + queue + `"`}, more...)

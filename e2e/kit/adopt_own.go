@@ -12,35 +12,35 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 )
 
-// OwnConsumer is what the table's own consumers do, in their own words.
+// OwnConsumer is a table's own consumer, with the SQL of its own application.
 type OwnConsumer struct {
-	// take makes rows this consumer's, at most so many; none: there are none just now.
+	// Take claims at most that many rows for this consumer. It returns none if there are none.
 	Take func(ctx context.Context, c *sql.Conn, name string, most int) (items []string, err error)
-	// finish ends one of them.
+	// Finish finishes one of the rows.
 	Finish func(ctx context.Context, c *sql.Conn, item, name string) error
 }
 
-// OwnConsumers are those of each system, by the name of its queue.
+// OwnConsumers are the own consumers of each table, by the name of its queue.
 var OwnConsumers = map[string]OwnConsumer{
 	"e": TwoTransactions(
 		`SELECT queue_item_id::text FROM my_queue WHERE state = 'waiting' ORDER BY created_dt, queue_item_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
 		`UPDATE my_queue SET state = 'processing', worker_name = $2 WHERE queue_item_id = $1::text::bigint`,
 		`UPDATE my_queue SET state = 'done', finished_dt = now(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`),
-	// The same as one long transaction: nothing in the row says that somebody has it.
+	// The same in one long transaction. The row does not show that it is claimed.
 	"e-long": OneTransaction(
 		`SELECT queue_item_id::text FROM my_queue WHERE state = 'waiting' ORDER BY created_dt, queue_item_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
 		`UPDATE my_queue SET state = 'done', finished_dt = clock_timestamp(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`),
-	// The published SQL reads without a lock, and so takes a row twice among its own
-	// consumers; with one it does not.
+	// The published SQL reads without a lock, so its own consumers can claim a row twice. With a
+	// lock they can't.
 	"d": TwoTransactions(
 		`SELECT MsgId::text FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State = 'N' ORDER BY CreateTime LIMIT 1 FOR UPDATE`,
 		`UPDATE MsgQueue SET State = 'A', ReaderCode = $2, TakenTime = localtimestamp WHERE MsgId = $1::text::int`,
 		`UPDATE MsgQueue SET State = 'C', ReaderCode = $2, DoneTime = localtimestamp WHERE MsgId = $1::text::int`),
 }
 
-// TwoTransactions is a consumer that reads a row under a lock and marks it in one
-// transaction, and ends it in another. claim and finish get the row's id and the
-// consumer's name; on MySQL, whose arguments have no numbers, the name first.
+// TwoTransactions is a consumer that locks and marks a row in one transaction and finishes it in
+// another. claim and finish get the row's id and the consumer's name. On MySQL, whose arguments
+// have no numbers, the name comes first.
 func TwoTransactions(take, claim, finish string) OwnConsumer {
 	return OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, name string, _ int) (items []string, err error) {
@@ -67,7 +67,7 @@ func TwoTransactions(take, claim, finish string) OwnConsumer {
 	}
 }
 
-// OneTransaction is a consumer that keeps a row locked until it is done with it.
+// OneTransaction is a consumer that keeps a row locked until it has finished it.
 func OneTransaction(take, finish string) OwnConsumer {
 	return OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, _ string, _ int) (items []string, err error) {
@@ -101,8 +101,8 @@ func itemAndName(statement, item, name string) []any {
 	return []any{item, name}
 }
 
-// runOwnConsumer works until stop is closed. Where the server ends its transaction
-// because of a deadlock it does that again, as everybody has to on such a server.
+// runOwnConsumer works until stop is closed. If the server ends its transaction because of a
+// deadlock, it repeats the transaction.
 func runOwnConsumer(task WorkerTask, stop <-chan struct{}) error {
 	ctx := context.Background()
 	sheet, err := openWorksheet(task, stop)
@@ -122,7 +122,7 @@ func runOwnConsumer(task WorkerTask, stop <-chan struct{}) error {
 	defer c.Close()
 	own, most := OwnConsumers[task.Queue], task.Most
 	if sheet.holds != nil {
-		most = 1 // when it is killed it has the job that the sheet names
+		most = 1 // when it is killed, it holds only the job that the sheet names
 	}
 	for {
 		select {
@@ -153,14 +153,13 @@ func runOwnConsumer(task WorkerTask, stop <-chan struct{}) error {
 	}
 }
 
-// Deadlocked reports whether the server ended the transaction because of one.
+// Deadlocked reports whether the server ended the transaction because of a deadlock.
 func Deadlocked(err error) bool {
 	e := (*mysql.MySQLError)(nil)
 	return errors.As(err, &e) && e.Number == 1213
 }
 
-// openURL is a pool of connections to the database of a URL, as the table's own
-// programs have.
+// openURL opens a pool of connections to the database of a URL, as the table's own programs do.
 func openURL(at string) (*sql.DB, error) {
 	if file, is := strings.CutPrefix(at, "sqlite:"); is {
 		return sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
@@ -182,13 +181,13 @@ func openURL(at string) (*sql.DB, error) {
 	return sql.OpenDB(connector), nil
 }
 
-// OwnersDB is a database with an adopted table, as its owner sees it.
+// OwnersDB is a database with an adopted table, from its owner's view.
 type OwnersDB struct {
 	T testing.TB
 	*sql.DB
 }
 
-// Owners opens the database for as long as the test runs.
+// Owners opens the database until the test ends.
 func Owners(t testing.TB, at string) OwnersDB {
 	t.Helper()
 	db, err := openURL(at)
@@ -203,7 +202,7 @@ func Owners(t testing.TB, at string) OwnersDB {
 	return OwnersDB{t, db}
 }
 
-// Script runs statements, each of which ends with a semicolon.
+// Script runs statements. Each must end with a semicolon.
 func (db OwnersDB) Script(text string) {
 	db.T.Helper()
 	for _, statement := range strings.SplitAfter(text, ";") {
@@ -216,7 +215,7 @@ func (db OwnersDB) Script(text string) {
 	}
 }
 
-// Texts are the first column of a query's rows.
+// Texts returns the first column of a query's rows.
 func (db OwnersDB) Texts(query string, args ...any) (all []string) {
 	db.T.Helper()
 	ctx := context.Background()

@@ -13,35 +13,35 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Adoption is one of the systems of issue 5: a table that has its own consumers.
+// Adoption is a table with its own consumers, and how to check its rows.
 type Adoption struct {
-	Name   string // of the queue, and of its own consumers
-	DDL    string // with its jobs: %d of them
-	Config string // the queue's, a line each
-	Open   string // counts the rows that are not done
-	// rows are of the rows that are left at the end: the id, the state, who did it, and
-	// t where all else is as its own consumers leave it.
-	Rows  string
-	By    func(who string) string // how a row shows a worker; nil: by its name
-	Stuck bool                    // nothing is left of what its own consumers had: it is freed
-	Gone  bool                    // rows are deleted when they are done
-	Most  int                     // what a consumer of either kind takes at once; 0: one
+	Name      string // name of the queue and of its own consumers
+	DDL       string // creates the table with %d jobs
+	Config    string // the queue's config lines
+	CountOpen string // counts the rows that are not done
+	// selects the remaining rows at the end: the id, the state, the worker, and t if all other
+	// columns are as the own consumers leave them.
+	Rows        string
+	WorkerLabel func(who string) string // how a row shows a worker; nil: by its name
+	KeepsClaims bool                    // claims of killed own consumers stay, until the run frees them
+	DeletesDone bool                    // done rows are deleted
+	MaxClaim    int                     // how many jobs a consumer of either kind claims at once; 0: one
 
-	HostLease time.Duration        // of the sidecars that besideOwn starts; 0: a short one
-	Last      func(r *AdoptionRun) // looks at what else is left; nil: at nothing
+	HostLease time.Duration        // timeout of the sidecars that besideOwn starts; 0: a short one
+	CheckRest func(r *AdoptionRun) // checks other traces of the run; nil: none
 
-	Unindexed bool // all who claim read the table from its beginning
+	Unindexed bool // every claim reads the table from its start
 }
 
-// TableServer is a database server that systems share, each in a database of its own.
+// TableServer is a database server. Each table gets its own database on it.
 type TableServer struct {
-	Database func(t testing.TB) string // a new one's URL
-	Leases   string                    // the sidecar's table of them
-	Addr     string                    // where it listens: HOST:PORT
+	Database func(t testing.TB) string // returns a new database's URL
+	Leases   string                    // the sidecars' table of identities
+	Addr     string                    // address of the listener: HOST:PORT
 }
 
-// SystemE is a table on PostgreSQL whose consumers claim a row in one transaction and
-// finish it in another.
+// SystemE is a table on PostgreSQL whose consumers claim a row in one transaction and finish it in
+// another.
 var SystemE = Adoption{
 	Name: "e",
 	DDL: `CREATE TABLE my_queue (
@@ -59,12 +59,12 @@ var SystemE = Adoption{
     states: {ready: waiting, claimed: processing, done: done, dead: error}
     order: [created_dt, queue_item_id]
 `,
-	Open: `SELECT count(*)::text FROM my_queue WHERE state <> 'done'`,
+	CountOpen: `SELECT count(*)::text FROM my_queue WHERE state <> 'done'`,
 	Rows: `SELECT concat_ws(' ', queue_item_id, state, worker_name,
 		finished_dt IS NOT NULL AND error_message IS NULL AND result IS NULL) FROM my_queue`,
 }
 
-// AdoptionRun is a run under way.
+// AdoptionRun is the state of a run.
 type AdoptionRun struct {
 	Adoption
 	T       *testing.T
@@ -72,74 +72,74 @@ type AdoptionRun struct {
 	DB      OwnersDB
 	sheet   string
 	started int
-	dead    map[string]bool // workers that were killed, or whose sidecar was
-	own     map[string]bool // those of them that are the table's own
+	dead    map[string]bool // workers that were killed, or whose sidecar was killed
+	own     map[string]bool // the dead workers that are own consumers
 }
 
-// Run has own consumers and workers through sidecars work the table's jobs, kills
-// some of each and a sidecar, and looks at what they leave.
+// Run lets own consumers and workers on sidecars process the table's jobs, kills some of each kind
+// and a sidecar, and checks the rows.
 func (a Adoption) Run(t *testing.T, h TableServer, jobs int) {
 	s := NewSite(t)
-	s.URL, s.HostLease = h.Database(t), 20*time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	s.URL, s.HostLease = h.Database(t), 20*time.Second // longer than a busy machine delays a heartbeat
 	s.Queues = "  " + a.Name + ":" + a.Config
 	r := &AdoptionRun{Adoption: a, T: t, s: s, DB: Owners(t, s.URL), sheet: filepath.Join(s.Dir, "sheet"), dead: map[string]bool{}, own: map[string]bool{}}
 	r.DB.Script(fmt.Sprintf(a.DDL, jobs))
 	killed, other := s.Start("a"), s.Start("b")
-	// Those who die have their jobs from the beginning: jobs may run out before a worker is up.
-	own, through, held := r.atWork(ModeOwn, nil), r.atWork(ModeThrough, other), r.atWork(ModeThrough, killed)
+	// Start the workers to kill first: the jobs can run out before a later worker is up.
+	own, through, held := r.startWithJob(ModeOwn, nil), r.startWithJob(ModeThrough, other), r.startWithJob(ModeThrough, killed)
 	var alive []*WorkerProcess
 	for range 3 {
 		alive = append(alive, r.worker(ModeOwn, nil, ""), r.worker(ModeThrough, other, ""))
 	}
 	alive = append(alive, r.worker(ModeThrough, killed, ""))
-	r.after(jobs / 5)
+	r.waitProcessed(jobs / 5)
 	r.own[own.Name] = true
 	r.kill(own)
-	r.after(jobs * 2 / 5)
+	r.waitProcessed(jobs * 2 / 5)
 	r.kill(through)
-	r.after(jobs * 3 / 5)
+	r.waitProcessed(jobs * 3 / 5)
 	killed.Kill()
 	r.dead[alive[len(alive)-1].Name] = true
 	r.kill(held)
-	r.after(jobs * 4 / 5)
+	r.waitProcessed(jobs * 4 / 5)
 	killed.Start()
 	left := 0
 	testwait.Until(t, "all is done but what dead consumers keep", func() bool {
-		open, err := strconv.Atoi(r.DB.Texts(a.Open)[0])
+		open, err := strconv.Atoi(r.DB.Texts(a.CountOpen)[0])
 		if err != nil {
 			t.Fatal(err)
 		}
 		left = open
-		return open == 0 || !a.Stuck && open <= len(r.own) && len(r.ownStuck()) == open
+		return open == 0 || !a.KeepsClaims && open <= len(r.own) && len(r.ownStuck()) == open
 	})
 	for _, w := range alive {
 		w.Stop(t)
 	}
-	r.judge(jobs, left)
-	if a.Last != nil {
-		a.Last(r)
+	r.checkRows(jobs, left)
+	if a.CheckRest != nil {
+		a.CheckRest(r)
 	}
 	if rows := r.DB.Texts("SELECT item FROM " + h.Leases + " WHERE token_host IS NOT NULL"); len(rows) > 0 {
 		t.Errorf("leases are left: %v", rows)
 	}
 }
 
-// worker starts one; sc is the sidecar it goes through.
+// worker starts a worker. sc is its sidecar.
 func (r *AdoptionRun) worker(mode string, sc *Sidecar, holds string) *WorkerProcess {
 	r.started++
-	task := WorkerTask{Name: fmt.Sprintf("%s-%d", mode, r.started), Sidecar: holds, Queue: r.Name, History: r.sheet, Socket: r.s.URL, Most: max(1, r.Most)}
+	task := WorkerTask{Name: fmt.Sprintf("%s-%d", mode, r.started), Sidecar: holds, Queue: r.Name, History: r.sheet, Socket: r.s.URL, Most: max(1, r.MaxClaim)}
 	if sc != nil {
 		task.Socket = sc.Socket
 	}
 	return StartWorker(r.T, mode, task, nil)
 }
 
-// atWork is a new worker that has a job, and keeps it.
-func (r *AdoptionRun) atWork(mode string, sc *Sidecar) *WorkerProcess {
+// startWithJob starts a worker and waits until it has a job, which it keeps.
+func (r *AdoptionRun) startWithJob(mode string, sc *Sidecar) *WorkerProcess {
 	r.T.Helper()
 	w := r.worker(mode, sc, keepsJob)
 	testwait.Until(r.T, w.Name+" is at work", func() bool {
-		return slices.ContainsFunc(r.worked(), func(x worked) bool { return x.who == w.Name })
+		return slices.ContainsFunc(r.worked(), func(x sheetLine) bool { return x.who == w.Name })
 	})
 	return w
 }
@@ -152,8 +152,8 @@ func (r *AdoptionRun) kill(w *WorkerProcess) {
 	r.dead[w.Name] = true
 }
 
-// after waits until so many jobs were worked.
-func (r *AdoptionRun) after(n int) {
+// waitProcessed waits until n jobs were processed.
+func (r *AdoptionRun) waitProcessed(n int) {
 	r.T.Helper()
 	WaitProgress(r.T, fmt.Sprintf("%d jobs are worked", n), func() (now int, done bool) {
 		now = len(r.worked())
@@ -161,7 +161,7 @@ func (r *AdoptionRun) after(n int) {
 	})
 }
 
-func (r *AdoptionRun) worked() []worked {
+func (r *AdoptionRun) worked() []sheetLine {
 	all, err := readWorksheet(r.sheet)
 	if err != nil {
 		r.T.Fatal(err)
@@ -169,31 +169,31 @@ func (r *AdoptionRun) worked() []worked {
 	return all
 }
 
-// ownStuck are the rows that dead own consumers keep: they were at work on them when
-// they were killed, and nobody was since.
+// ownStuck returns the rows that killed own consumers keep: they had claimed them, and no worker
+// claimed them again.
 func (r *AdoptionRun) ownStuck() (items []string) {
 	last := map[string]string{}
 	for _, w := range r.worked() {
 		last[w.item] = w.who
 	}
 	for _, row := range r.DB.Texts(r.Rows) {
-		if f := strings.Fields(row); r.own[last[f[0]]] && f[2] == r.shows(last[f[0]]) && f[3] == "f" {
+		if f := strings.Fields(row); r.own[last[f[0]]] && f[2] == r.workerLabel(last[f[0]]) && f[3] == "f" {
 			items = append(items, f[0])
 		}
 	}
 	return items
 }
 
-// shows is how a row names who has it.
-func (r *AdoptionRun) shows(who string) string {
-	if r.By == nil {
+// workerLabel returns the text with which a row names a worker.
+func (r *AdoptionRun) workerLabel(who string) string {
+	if r.WorkerLabel == nil {
 		return who
 	}
-	return r.By(who)
+	return r.WorkerLabel(who)
 }
 
-// workedAgain are the jobs that were worked more than once, and by whom.
-func (r *AdoptionRun) workedAgain() map[string][]string {
+// processedAgain returns the jobs that were processed more than once, and the workers.
+func (r *AdoptionRun) processedAgain() map[string][]string {
 	by := map[string][]string{}
 	for _, w := range r.worked() {
 		by[w.item] = append(by[w.item], w.who)
@@ -202,9 +202,9 @@ func (r *AdoptionRun) workedAgain() map[string][]string {
 	return by
 }
 
-// judge: each job was worked once, unless its first worker died, and its row is
-// what its own consumers would have left.
-func (r *AdoptionRun) judge(jobs, left int) {
+// checkRows checks that each job was processed once, unless its first worker died, and that its row is
+// as the own consumers leave it.
+func (r *AdoptionRun) checkRows(jobs, left int) {
 	t := r.T
 	last, times := map[string]string{}, map[string]int{}
 	by := map[string]int{}
@@ -217,9 +217,9 @@ func (r *AdoptionRun) judge(jobs, left int) {
 		by[strings.Split(w.who, "-")[0]]++
 	}
 	if again := len(r.worked()) - len(times); again > len(r.dead) {
-		t.Errorf("%d jobs were worked again after the deaths of %d workers, each of whom had one: %v", again, len(r.dead), r.workedAgain())
+		t.Errorf("%d jobs were worked again after the deaths of %d workers, each of whom had one: %v", again, len(r.dead), r.processedAgain())
 	}
-	if !r.Stuck && left != 1 {
+	if !r.KeepsClaims && left != 1 {
 		t.Errorf("%d rows are left as its own dead consumer left them, want 1", left)
 	}
 	if again := len(r.worked()) - len(times); again < 2 {
@@ -236,7 +236,7 @@ func (r *AdoptionRun) judge(jobs, left int) {
 		t.Errorf("%d rows are left, and dead consumers of its own keep %v", left, stuck)
 	}
 	rows := r.DB.Texts(r.Rows)
-	if want := map[bool]int{false: jobs, true: left}[r.Gone]; len(rows) != want {
+	if want := map[bool]int{false: jobs, true: left}[r.DeletesDone]; len(rows) != want {
 		t.Errorf("%d rows are there in the end, want %d", len(rows), want)
 	}
 	for _, row := range rows {
@@ -244,7 +244,7 @@ func (r *AdoptionRun) judge(jobs, left int) {
 		if stuck[f[0]] {
 			continue
 		}
-		if f[3] != "t" || f[2] != r.shows(last[f[0]]) {
+		if f[3] != "t" || f[2] != r.workerLabel(last[f[0]]) {
 			t.Errorf("the row %q, worked last by %s", row, last[f[0]])
 		}
 	}

@@ -7,22 +7,21 @@ import (
 	"strings"
 )
 
-// The two kinds of workers of an adopted table: modeOwn runs the table's own
-// consumer, whose name is the task's queue, on the database whose URL is the task's
-// socket; modeThrough goes through a sidecar.
+// The modes of workers of an adopted table. ModeOwn runs the table's own consumer, whose name is
+// the task's queue, on the database whose URL is the task's socket. ModeThrough uses a sidecar.
 const (
 	ModeOwn     = "own"
 	ModeThrough = "through"
 )
 
-// worksheet is a file to which each worker adds a line for each job that it works.
+// worksheet is a file to which each worker appends a line for each processed job.
 type worksheet struct {
 	*os.File
 	who   string
-	holds <-chan struct{} // not nil: the first job is not finished before this is closed
+	holds <-chan struct{} // if not nil, the first job is not finished before it is closed
 }
 
-// keepsJob, as a task's sidecar, has the worker keep its first job until it is killed.
+// keepsJob as a task's sidecar makes the worker keep its first job until it is killed.
 const keepsJob = "keepsJob"
 
 func openWorksheet(task WorkerTask, stop <-chan struct{}) (*worksheet, error) {
@@ -39,28 +38,28 @@ func (w *worksheet) work(item string) error {
 	if w.holds != nil {
 		<-w.holds
 	}
-	Pace() // so that both kinds of consumers come by jobs
+	Pace() // so that both kinds of consumers get jobs
 	return err
 }
 
-// worked is a line of the sheet.
-type worked struct{ who, item string }
+// sheetLine is a line of the sheet.
+type sheetLine struct{ who, item string }
 
-func readWorksheet(path string) (all []worked, err error) {
+func readWorksheet(path string) (all []sheetLine, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	for line := range strings.Lines(string(text)) {
 		if who, item, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " "); ok {
-			all = append(all, worked{who, item})
+			all = append(all, sheetLine{who, item})
 		}
 	}
 	return all, err
 }
 
-// runThrough works through the sidecar until stop is closed; where the sidecar is
-// gone it comes back.
+// runThrough works through the sidecar until stop is closed. It reconnects if the sidecar is
+// killed.
 func runThrough(task WorkerTask, stop <-chan struct{}) error {
 	sheet, err := openWorksheet(task, stop)
 	if err != nil {
@@ -100,7 +99,7 @@ func workThrough(w *Wire, task WorkerTask, sheet *worksheet, stop <-chan struct{
 		default:
 		}
 		r, err := w.Call(Msg{"op": "claim", "queue": task.Queue, "max": most, "wait_ms": 200})
-		if err == nil && r.Error != nil && !r.Error.Passing() {
+		if err == nil && r.Error != nil && !r.Error.Transient() {
 			return r.Error
 		}
 		if err != nil || r.Error != nil {
@@ -117,7 +116,8 @@ func workThrough(w *Wire, task WorkerTask, sheet *worksheet, stop <-chan struct{
 	}
 }
 
-// ackThrough tries again what may be: somebody else's program may keep the row locked.
+// ackThrough repeats an ack after transient errors, for example if another program has locked the
+// row.
 func ackThrough(w *Wire, lease string) error {
 	for {
 		r, err := w.Call(Msg{"op": "ack", "lease": lease})
@@ -126,7 +126,7 @@ func ackThrough(w *Wire, lease string) error {
 			return err
 		case r.Error == nil:
 			return nil
-		case !r.Error.Passing():
+		case !r.Error.Transient():
 			return r.Error
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Problems is what check --json says of a grade: the texts by topic.
+// Problems returns the texts of check --json for a grade, by topic.
 func (s Output) Problems(t testing.TB, grade string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -39,14 +39,13 @@ func (sc *Sidecar) Check(dir string, code int, args ...string) Output {
 	return s
 }
 
-// Output is how a command ended and what it said.
+// Output is the exit code and the output of a command.
 type Output struct {
 	Stdout, Stderr string
 	Code           int
 }
 
-// RunCLI runs the binary with arguments, in an environment of its own: nothing of
-// the caller's, and dir as its home.
+// RunCLI runs the binary with arguments in a clean environment, with dir as its home.
 func RunCLI(t testing.TB, dir string, as *syscall.Credential, args ...string) Output {
 	t.Helper()
 	return RunCLIWith(t, dir, as, "", args...)
@@ -71,8 +70,8 @@ func RunCLIWith(t testing.TB, dir string, as *syscall.Credential, stdin string, 
 	return Output{out.String(), diag.String(), cmd.ProcessState.ExitCode()}
 }
 
-// WantError checks that a command failed with the code and said all the words, in a
-// few lines.
+// WantError checks that a command failed with the code, and that its short output contains all
+// texts.
 func (s Output) WantError(t testing.TB, code int, words ...string) {
 	t.Helper()
 	t.Logf("exit %d: %s", s.Code, strings.TrimSpace(s.Stderr))

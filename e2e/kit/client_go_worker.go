@@ -13,7 +13,7 @@ import (
 	client "github.com/qsidecar/qsidecar/clients/go"
 )
 
-// modeClientGo is a worker of the Go client library, for clientWorker.
+// modeClientGo is the mode of a worker with the Go client library.
 const modeClientGo = "client-go"
 
 func runGoWorker() error {

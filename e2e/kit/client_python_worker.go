@@ -9,11 +9,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// PythonPackage is the client under test.
+// PythonPackage is the directory of the client under test.
 var PythonPackage = Path("clients/python")
 
-// PythonEnv is the interpreter of an environment with these requirements. All checkouts
-// share environments, so a requirement that is a folder is named from here.
+// PythonEnv returns the interpreter of an environment with these requirements. All checkouts share
+// environments, so a requirement that is a directory has an absolute path.
 func PythonEnv(t *testing.T, requirements ...string) string {
 	t.Helper()
 	here, err := os.Getwd()
@@ -34,7 +34,7 @@ func PythonEnv(t *testing.T, requirements ...string) string {
 	return python
 }
 
-// ReadmeExample is the code block below the line that marks a README's example.
+// ReadmeExample returns the code block below the line that marks a README's example.
 func ReadmeExample(t *testing.T, readme, language string) string {
 	t.Helper()
 	text, err := os.ReadFile(readme)
@@ -48,7 +48,7 @@ func ReadmeExample(t *testing.T, readme, language string) string {
 	return string(found[1])
 }
 
-// PythonWorker runs testdata/worker.py by python -m qsidecar work.
+// PythonWorker runs testdata/worker.py with python -m qsidecar work.
 func PythonWorker(t *testing.T, sc *Sidecar, env []string, more ...string) *ClientWorker {
 	t.Helper()
 	env = append(env, "PYTHONPATH="+Path("e2e/kit/testdata"), "PYTHONDONTWRITEBYTECODE=1")

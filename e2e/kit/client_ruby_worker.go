@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// RubyPackage is the client under test.
+// RubyPackage is the directory of the client under test.
 var RubyPackage = Path("clients/ruby")
 
-// RubyWorkerFile is the worker that RubyWorker runs.
+// RubyWorkerFile is the program that RubyWorker runs.
 var RubyWorkerFile = Path("e2e/kit/testdata/worker.rb")
 
-// rubyGems is a folder where the package is installed, built as a gem, and nothing else.
+// rubyGems returns a directory in which only the package is installed, built as a gem.
 var rubyGems = sync.OnceValues(func() (home string, err error) {
 	home = filepath.Join(filepath.Dir(Binary), "gems")
 	file := filepath.Join(filepath.Dir(Binary), "qsidecar.gem")
@@ -32,11 +32,10 @@ var rubyGems = sync.OnceValues(func() (home string, err error) {
 	return home, nil
 })
 
-// gemEnv has gems found in home and nowhere else: without msgpack.
+// gemEnv makes Ruby find only the gems in home, so without msgpack.
 func gemEnv(home string) []string { return []string{"GEM_HOME=" + home, "GEM_PATH=" + home} }
 
-// RubyGem is the environment to find the installed package with, and the folder of
-// its programs.
+// RubyGem returns the environment for the installed package, and the directory of its programs.
 func RubyGem(t *testing.T) (env []string, bin string) {
 	t.Helper()
 	home, err := rubyGems()
@@ -46,11 +45,11 @@ func RubyGem(t *testing.T) (env []string, bin string) {
 	return gemEnv(home), filepath.Join(home, "bin")
 }
 
-// RubyWorker runs testdata/worker.rb by the gem's qsidecar-work.
+// RubyWorker runs testdata/worker.rb with the gem's qsidecar-work.
 func RubyWorker(t *testing.T, sc *Sidecar, env []string, more ...string) *ClientWorker {
 	t.Helper()
 	gems, bin := RubyGem(t)
-	gems = gems[:1] // beside this system's own: with msgpack
+	gems = gems[:1] // this system's gems too, so with msgpack
 	argv := append([]string{"ruby", "-w", filepath.Join(bin, "qsidecar-work")}, more...)
 	return NewClientWorker(t, sc, append(env, gems...), append(argv, RubyWorkerFile)...)
 }

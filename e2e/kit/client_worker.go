@@ -14,10 +14,10 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// ClientWorker runs a worker of a client library as a process: a program that works
-// the queues quick and long, and appends the payload and the attempt of each job that it
-// does to the file in WORKER_LOG, a line each. After its line, a job of the queue long
-// opens the FIFO in WORKER_GATE for reading: that returns once OpenGate was called.
+// ClientWorker runs a worker of a client library as a process. The worker processes the queues
+// quick and long. For each job it appends the payload and the attempt as a line to the file in
+// WORKER_LOG. After its line, a job of the queue long opens the FIFO in WORKER_GATE for reading,
+// which returns once OpenGate was called.
 type ClientWorker struct {
 	T       *testing.T
 	Sidecar *Sidecar
@@ -43,7 +43,7 @@ func NewClientWorker(t *testing.T, sc *Sidecar, env []string, argv ...string) *C
 	return w
 }
 
-// OpenGate lets the long jobs go on, those to come too.
+// OpenGate lets the current and later long jobs continue.
 func (w *ClientWorker) OpenGate() {
 	w.T.Helper()
 	gate, err := os.OpenFile(w.gate, os.O_RDWR, 0)
@@ -53,14 +53,14 @@ func (w *ClientWorker) OpenGate() {
 	w.T.Cleanup(func() { gate.Close() })
 }
 
-// Start starts the process; more are further arguments.
+// Start starts the process with further arguments.
 func (w *ClientWorker) Start(more ...string) {
 	w.T.Helper()
 	cmd := exec.Command(w.Argv[0], append(w.Argv[1:], more...)...)
 	cmd.Env = append(os.Environ(), w.Env...)
 	w.Output = new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = w.Output, w.Output
-	cmd.WaitDelay = testwait.Limit // children of its own may hold its output
+	cmd.WaitDelay = testwait.Limit // its children can keep its output open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		w.T.Fatal(err)
@@ -68,16 +68,16 @@ func (w *ClientWorker) Start(more ...string) {
 	exited := make(chan struct{})
 	w.Cmd, w.exited = cmd, exited
 	go func() {
-		_ = cmd.Wait() // its state says how it ended
+		_ = cmd.Wait() // the process state has the result
 		close(exited)
 	}()
 	w.T.Cleanup(func() {
-		_ = cmd.Process.Kill() // fails where it is gone already
+		_ = cmd.Process.Kill() // fails if it has ended
 		<-exited
 	})
 }
 
-// WaitExit waits for the process to end by itself, with 0.
+// WaitExit waits for the process to exit with 0.
 func (w *ClientWorker) WaitExit() {
 	w.T.Helper()
 	testwait.Closed(w.T, fmt.Sprintf("%v ends", w.Argv), w.exited)
@@ -86,7 +86,7 @@ func (w *ClientWorker) WaitExit() {
 	}
 }
 
-// Done counts the lines of the worker's log by payload, and all of them.
+// Done counts the lines of the worker's log by payload, and returns all lines.
 func (w *ClientWorker) Done() (byPayload map[string]int, lines []string) {
 	w.T.Helper()
 	text, err := os.ReadFile(w.log)
@@ -102,7 +102,7 @@ func (w *ClientWorker) Done() (byPayload map[string]int, lines []string) {
 	return byPayload, lines
 }
 
-// DoneAtLeast waits until so many jobs were done.
+// DoneAtLeast waits until n jobs were processed.
 func (w *ClientWorker) DoneAtLeast(n int) {
 	w.T.Helper()
 	WaitProgress(w.T, fmt.Sprintf("%d jobs are done", n), func() (now int, done bool) {
@@ -116,11 +116,11 @@ func (w *ClientWorker) DoneAtLeast(n int) {
 	})
 }
 
-// Counts are the jobs of a queue.
+// Counts returns the counts of a queue.
 func (w *ClientWorker) Counts(queue string) QueueStats {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
-	defer c.Close() // it is asked often
+	defer c.Close() // it is called often
 	for _, q := range c.Must(Msg{"op": "stats", "queue": queue}).Queues {
 		return q
 	}
@@ -136,7 +136,7 @@ func (w *ClientWorker) WaitEmpty(queue string) {
 	})
 }
 
-// Children are the processes that the worker started and that live.
+// Children returns the running child processes of the worker.
 func (w *ClientWorker) Children() []string {
 	w.T.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", w.Cmd.Process.Pid))
@@ -146,7 +146,7 @@ func (w *ClientWorker) Children() []string {
 	return strings.Fields(string(text))
 }
 
-// Kill ends the worker by signal 9.
+// Kill ends the worker with signal 9.
 func (w *ClientWorker) Kill() {
 	w.T.Helper()
 	if err := w.Cmd.Process.Kill(); err != nil {
@@ -155,9 +155,9 @@ func (w *ClientWorker) Kill() {
 	<-w.exited
 }
 
-// KilledInTheMiddle kills the worker in the middle of n jobs and starts it again: all jobs
-// are done, and only those that it had in its hands are done twice, concurrency at most.
-// One of them is at the gate, so that the kill always finds it at work.
+// KilledInTheMiddle kills the worker while it processes n jobs and starts it again. All jobs must
+// be done, and only the jobs that it held can be done twice, at most concurrency. One job waits at
+// the gate, so that the kill always interrupts a job.
 func (w *ClientWorker) KilledInTheMiddle(n, concurrency int) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
@@ -169,14 +169,14 @@ func (w *ClientWorker) KilledInTheMiddle(n, concurrency int) {
 		byPayload, _ := w.Done()
 		return byPayload["-1"] == 1
 	})
-	children := w.Children() // they notice that the worker is gone, and end with what they have
+	children := w.Children() // they end when the worker has ended
 	w.Kill()
 	w.OpenGate()
 	for _, pid := range children {
-		testwait.Until(w.T, "process "+pid+" of the killed worker has ended", func() bool { return !Lives(w.T, pid) })
+		testwait.Until(w.T, "process "+pid+" of the killed worker has ended", func() bool { return !IsRunning(w.T, pid) })
 	}
 	w.Start()
-	c.Put("quick", "-2") // so that the worker is up when it is told to end
+	c.Put("quick", "-2") // so that the worker is up before it is terminated
 	w.WaitEmpty("quick")
 	w.WaitEmpty("long")
 	w.Terminate()

@@ -17,9 +17,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// CrashRun is the great test: worker processes that claim one and ack one while
-// a killer kills them and what serves them, by counts of acks and never by the
-// clock. It knows no engine: what differs stands in its fields.
+// CrashRun is the large crash test. Worker processes claim and ack one job at a time, while killers
+// kill them and their servers, after counts of acks and never by the clock. It has no code for an
+// engine. The engine's part is in its fields.
 type CrashRun struct {
 	Queue    string
 	Jobs     int
@@ -27,42 +27,41 @@ type CrashRun struct {
 	Sidecars []*Sidecar
 	Killers  []Killer
 
-	// Tend, if not nil, is called ten times a second: it ends harm that would
-	// otherwise last for as long as no ack comes.
-	Tend func(r *CrashRuntime)
+	// OnTick, if not nil, is called ten times a second. It ends harm that would otherwise last for as
+	// long as no ack arrives.
+	OnTick func(r *CrashRuntime)
 
-	// Mend, if not nil, ends all harm when every job is worked: a worker that still
-	// has a lease, valid or not, ends when it was told so.
-	Mend func(r *CrashRuntime)
+	// RepairAll, if not nil, ends all harm once every job is processed, because a worker that still has
+	// a lease, valid or not, must be able to end.
+	RepairAll func(r *CrashRuntime)
 
-	// Left lists the ids of all jobs that are still in the database, in any state.
+	// Left returns the ids of all jobs that are still in the database, in any state.
 	Left func(t testing.TB) []string
 }
 
 // Killer does harm after every Every-th ack.
 type Killer struct {
 	Every int
-	// Strike hits its victim inside killing, and sees to it that the
-	// victim comes back.
-	Strike func(r *CrashRuntime)
+	// Kill harms its victim inside Killing and restarts it.
+	Kill func(r *CrashRuntime)
 }
 
-// CrashRuntime is a crashRun under way. It belongs to the test's goroutine.
+// CrashRuntime is the state of a CrashRun. Only the test's goroutine uses it.
 type CrashRuntime struct {
 	CrashRun
 	T       testing.TB
-	dir     string // of the histories
+	dir     string // directory of the histories
 	Hist    *history
-	acks    chan int // numbers of acks answered ok, as they happen
+	acks    chan int // numbers of successful acks, as they happen
 	ackFile *os.File
 	workers []*WorkerProcess
 	spawned int
 	began   int64
-	most    time.Duration // until nine tenths were acked: the rest waits for back-offs
+	most    time.Duration // until nine tenths were acked: the others wait for back-offs
 	Rand    *rand.Rand
 }
 
-// KillWorker kills a random worker by signal 9 and starts another in its place.
+// KillWorker kills a random worker with signal 9 and starts another one.
 func KillWorker(r *CrashRuntime) {
 	i := r.Rand.IntN(len(r.workers))
 	victim := r.workers[i]
@@ -73,14 +72,14 @@ func KillWorker(r *CrashRuntime) {
 	r.workers[i] = r.spawn(i)
 }
 
-// KillSidecar kills a random sidecar by signal 9 and starts it again at once.
+// KillSidecar kills a random sidecar with signal 9 and restarts it at once.
 func KillSidecar(r *CrashRuntime) {
 	sc := r.Sidecars[r.Rand.IntN(len(r.Sidecars))]
 	r.Killing(sc.Name, sc.Kill)
 	sc.Start()
 }
 
-// Killing does a kill and records when it began and when it was over.
+// Killing runs a kill and records its start and end.
 func (r *CrashRuntime) Killing(who string, kill func()) {
 	r.T.Helper()
 	at := Monotonic()
@@ -100,11 +99,11 @@ func (r *CrashRuntime) spawn(i int) *WorkerProcess {
 	}, r.ackFile)
 }
 
-// Run does it all and returns the Verdict; the test judges it.
+// Run does the whole run and returns the Verdict.
 func (c CrashRun) Run(t testing.TB) Verdict {
 	t.Helper()
 	r := &CrashRuntime{
-		CrashRun: c, T: t, dir: t.TempDir(), acks: make(chan int), // unbuffered: kills stay close to their counts
+		CrashRun: c, T: t, dir: t.TempDir(), acks: make(chan int), // unbuffered, so that kills happen close to their counts
 		Rand: testseed.Rand(t),
 	}
 	var err error
@@ -120,11 +119,11 @@ func (c CrashRun) Run(t testing.TB) Verdict {
 	produced := r.produce()
 	acks := r.work(produced)
 	took := Since(r.began)
-	if r.Mend != nil {
-		r.Mend(r)
+	if r.RepairAll != nil {
+		r.RepairAll(r)
 	}
 	for _, w := range r.workers {
-		_ = w.stdin.Close() // all at once; stop says how it went
+		_ = w.stdin.Close() // all at once; stop reports the results
 	}
 	for _, w := range r.workers {
 		w.Stop(t)
@@ -135,7 +134,7 @@ func (c CrashRun) Run(t testing.TB) Verdict {
 	}
 	v := check(run{Enqueued: produced.ids(), Records: records, Left: c.Left(t), Waits: c.Sidecars[0].hostLease})
 	Figure(t, "%v", v)
-	if r.most == 0 { // the run ended before the killer had read of so many acks
+	if r.most == 0 { // the run ended before that killer saw enough acks
 		r.most = took
 	}
 	Figure(t, "%d acks answered ok in %v (the killer saw %d), the first nine tenths of the jobs at %.0f/s, with %d workers and %d sidecars",
@@ -143,7 +142,7 @@ func (c CrashRun) Run(t testing.TB) Verdict {
 	return v
 }
 
-// countAcks makes the pipe that every worker writes its acks to.
+// countAcks creates the pipe to which every worker writes its acks.
 func (r *CrashRuntime) countAcks() {
 	in, out, err := os.Pipe()
 	if err != nil {
@@ -158,7 +157,7 @@ func (r *CrashRuntime) countAcks() {
 		for {
 			n, err := in.Read(buf)
 			if err != nil {
-				return // closed, below
+				return // closed below
 			}
 			select {
 			case r.acks <- n:
@@ -169,26 +168,26 @@ func (r *CrashRuntime) countAcks() {
 	}()
 	r.T.Cleanup(func() {
 		cancel()
-		_ = out.Close() // a pipe: nothing is lost by either
+		_ = out.Close() // a pipe: an error of Close loses nothing
 		_ = in.Close()
 		<-done
 	})
 }
 
-// work kills until every job is enqueued and the queue is empty. It returns how
-// many acks it was told of. The one limit of the tests is for each ack.
+// work kills until every job is enqueued and the queue is empty. It returns how many acks it saw.
+// The time limit applies to each ack.
 func (r *CrashRuntime) work(produced *production) int {
 	total, looks := 0, 0
 	for over := false; !over; {
 		testwait.Until(r.T, fmt.Sprintf("an ack after %d, or the end", total), func() bool {
 			before := total
 			total += r.newAcks(total)
-			if looks++; total != before || looks%20 != 0 { // the rest is dear
+			if looks++; total != before || looks%20 != 0 { // the other checks are expensive
 				return total != before
 			}
 			r.watchWorkers()
-			if r.Tend != nil {
-				r.Tend(r)
+			if r.OnTick != nil {
+				r.OnTick(r)
 			}
 			ended, err := produced.over()
 			if err != nil {
@@ -201,7 +200,7 @@ func (r *CrashRuntime) work(produced *production) int {
 	return total
 }
 
-// newAcks counts the acks since the last call, and lets the killers strike.
+// newAcks counts the acks since the last call and runs the killers.
 func (r *CrashRuntime) newAcks(before int) (n int) {
 	for {
 		select {
@@ -222,13 +221,12 @@ func (r *CrashRuntime) newAcks(before int) (n int) {
 func (r *CrashRuntime) strike(total int) {
 	for _, k := range r.Killers {
 		if total%k.Every == 0 {
-			k.Strike(r)
+			k.Kill(r)
 		}
 	}
 }
 
-// watchWorkers fails the test when a worker ended by itself: it met an answer it
-// should never see.
+// watchWorkers fails the test if a worker exited by itself, because it got an unexpected reply.
 func (r *CrashRuntime) watchWorkers() {
 	for _, w := range r.workers {
 		select {
@@ -239,14 +237,14 @@ func (r *CrashRuntime) watchWorkers() {
 	}
 }
 
-// empty asks a sidecar whether the queue has no job in any state.
+// empty reports whether the queue has no job in any state, by a sidecar's stats.
 func (r *CrashRuntime) empty() bool {
 	c, err := DialWire(r.Sidecars[0].Socket)
 	if err != nil {
 		return false
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil { // then it is asked again
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil { // the next call tries again
 		return false
 	}
 	s, err := c.Call(Msg{"op": "stats", "queue": r.Queue})
@@ -276,7 +274,7 @@ func (p *production) ids() map[string]string {
 	return p.jobs
 }
 
-// over reports whether everything is enqueued, or why it never will be.
+// over reports whether all jobs are enqueued, or the error that prevents it.
 func (p *production) over() (ended bool, err error) {
 	select {
 	case <-p.done:
@@ -286,8 +284,8 @@ func (p *production) over() (ended bool, err error) {
 	}
 }
 
-// produce enqueues in batches, each job with a key so that an enqueue whose
-// answer was lost can be sent again.
+// produce enqueues in batches. Each job has a key, so that an enqueue without a reply can be
+// repeated.
 func (r *CrashRuntime) produce() *production {
 	const producers, batch = 2, 100
 	p := &production{jobs: map[string]string{}, done: make(chan struct{})}
@@ -311,7 +309,7 @@ func (r *CrashRuntime) produce() *production {
 	return p
 }
 
-// enqueue stores jobs from…to, again and again until it is answered.
+// enqueue stores jobs from…to and repeats until it gets a reply.
 func (p *production) enqueue(socket, queue string, from, to int, stop <-chan struct{}) error {
 	var jobs []Msg
 	for n := from; n < to; n++ {
@@ -322,7 +320,7 @@ func (p *production) enqueue(socket, queue string, from, to int, stop <-chan str
 		if err == nil && r.Error == nil {
 			return p.take(r.Jobs, jobs)
 		}
-		if err == nil && (r.Error.conflict() || !r.Error.Passing()) {
+		if err == nil && (r.Error.conflict() || !r.Error.Transient()) {
 			return r.Error
 		}
 		select {
@@ -365,7 +363,7 @@ func (p *production) take(stored []Job, sent []Msg) error {
 	return nil
 }
 
-// JudgeCrash fails the test for any problem, and where the run proved nothing.
+// JudgeCrash fails the test for any problem, and for a run that proved nothing.
 func JudgeCrash(t *testing.T, v Verdict) {
 	t.Helper()
 	if len(v.Problems) > 0 {

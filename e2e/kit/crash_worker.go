@@ -5,19 +5,18 @@ import (
 	"os"
 )
 
-// crashWorker is a worker as a careful bare client writes it: it claims one job,
-// acks it, and when the connection breaks it connects again, binds the lease it
-// holds, and sends an ack again that was not answered.
+// crashWorker is a minimal, correct worker without a client library. It claims one job and acks it.
+// If the connection breaks, it reconnects, binds its lease and repeats an ack that got no reply.
 type crashWorker struct {
 	task WorkerTask
 	hist *history
-	acks *os.File // gets a byte for each ack answered ok
+	acks *os.File // gets a byte for each successful ack
 	stop <-chan struct{}
 
-	w    *Wire // nil: not connected
-	job  *Job  // held
+	w    *Wire // nil if it is not connected
+	job  *Job  // the claimed job
 	done bool  // the work on job is done
-	sent bool  // an ack for job was sent and not answered
+	sent bool  // an ack for job was sent and has no reply
 }
 
 func runCrashWorker(task WorkerTask, acks *os.File, stop <-chan struct{}) error {
@@ -32,7 +31,7 @@ func runCrashWorker(task WorkerTask, acks *os.File, stop <-chan struct{}) error 
 				Pace() // the sidecar is down
 				continue
 			}
-			err = c.again()
+			err = c.rebind()
 		} else if c.job == nil {
 			err = c.claim()
 		} else if !c.done {
@@ -40,7 +39,7 @@ func runCrashWorker(task WorkerTask, acks *os.File, stop <-chan struct{}) error 
 		} else {
 			err = c.ack()
 		}
-		if err := c.mind(err); err != nil {
+		if err := c.reconnectIfBroken(err); err != nil {
 			return err
 		}
 	}
@@ -56,20 +55,20 @@ func (c *crashWorker) stopped() bool {
 	}
 }
 
-// brokenConn marks the errors that mean: connect again.
+// brokenConn marks errors after which the worker reconnects.
 type brokenConn struct{ error }
 
-// mind connects again after a broken connection, and passes other errors on.
-func (c *crashWorker) mind(err error) error {
+// reconnectIfBroken reconnects after a broken connection and returns other errors.
+func (c *crashWorker) reconnectIfBroken(err error) error {
 	if _, ok := errors.AsType[brokenConn](err); !ok {
 		return err
 	}
-	_ = c.w.Close() // it is broken already
+	_ = c.w.Close() // it is already broken
 	c.w = nil
 	return nil
 }
 
-// call is one request. An error is a broken connection.
+// call sends one request. An error means a broken connection.
 func (c *crashWorker) call(req Msg) (*Reply, error) {
 	r, err := c.w.Call(req)
 	if err != nil {
@@ -78,8 +77,8 @@ func (c *crashWorker) call(req Msg) (*Reply, error) {
 	return r, nil
 }
 
-// again takes up the held job on a new connection.
-func (c *crashWorker) again() error {
+// rebind binds the claimed job to a new connection.
+func (c *crashWorker) rebind() error {
 	if c.job == nil {
 		return nil
 	}
@@ -93,7 +92,7 @@ func (c *crashWorker) again() error {
 	if r.Error == nil {
 		return c.note(Record{What: bound})
 	}
-	err = c.refused(r.Error)
+	err = c.handleError(r.Error)
 	if err == nil && c.job != nil {
 		return brokenConn{r.Error} // not bound yet: connect and try again
 	}
@@ -107,7 +106,7 @@ func (c *crashWorker) claim() error {
 		return err
 	}
 	if r.Error != nil {
-		return c.refused(r.Error)
+		return c.handleError(r.Error)
 	}
 	if len(r.Jobs) == 0 {
 		return nil
@@ -119,8 +118,8 @@ func (c *crashWorker) claim() error {
 	})
 }
 
-// work is what a job asks for here: a word with the sidecar. It takes about as
-// long as an ack, so that kills hit workers with a job in their hands as well.
+// work is the work of a job: one request to the sidecar. It takes about as long as an ack, so that
+// kills also hit workers with a claimed job.
 func (c *crashWorker) work() error {
 	r, err := c.call(Msg{"op": "ping"})
 	if err == nil && r.Error != nil {
@@ -140,7 +139,7 @@ func (c *crashWorker) ack() error {
 		return err
 	}
 	if r.Error != nil {
-		return c.refused(r.Error)
+		return c.handleError(r.Error)
 	}
 	if err := c.note(Record{What: acked}); err != nil {
 		return err
@@ -150,9 +149,8 @@ func (c *crashWorker) ack() error {
 	return err
 }
 
-// refused acts on an error as design.md §4 says; one that a worker never should
-// see ends it.
-func (c *crashWorker) refused(e *Error) error {
+// handleError handles an error as PROTOCOL.md requires. An error that a worker must never see ends it.
+func (c *crashWorker) handleError(e *Error) error {
 	if e.conflict() {
 		return e
 	}
@@ -172,7 +170,7 @@ func (c *crashWorker) refused(e *Error) error {
 	}
 }
 
-// note records what happened to the held job.
+// note records an event of the claimed job.
 func (c *crashWorker) note(r Record) error {
 	r.Who, r.Job, r.Fence = c.task.Name, c.job.ID, c.job.Fence
 	return c.hist.Add(r)

@@ -1,4 +1,5 @@
-// Package kit holds what the end-to-end tests share: a Site (a database and its
-// sidecars), a Sidecar process, a Conn that speaks the protocol, worker processes, crash
-// runs and the checker of their histories, and the database servers.
+// Package kit has the helpers of the end-to-end tests. A test starts with a Site (sidecar.go): a
+// database and its sidecars. wire.go has connections, cli.go and work.go commands, worker.go and
+// client_worker.go worker processes, crash_run.go the crash runs, and postgres.go, mysql.go and
+// sqlite.go the servers. checker.go checks the histories of crash runs.
 package kit

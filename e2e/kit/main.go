@@ -17,10 +17,10 @@ var (
 	// Binary is the program under test.
 	Binary string
 
-	// Soak asks for full sizes (QSIDECAR_SOAK=1). Without it Size returns a tenth.
+	// Soak selects full sizes (QSIDECAR_SOAK=1). Without it Size returns a tenth.
 	Soak = os.Getenv("QSIDECAR_SOAK") != ""
 
-	// figures are the lines that Figure collects for the end.
+	// figures are the lines of Figure, printed at the end.
 	figures struct {
 		sync.Mutex
 		lines []string
@@ -33,13 +33,13 @@ func Main(m *testing.M) {
 	if mode := os.Getenv(workerMode); mode != "" {
 		os.Exit(runWorkerMode(mode))
 	}
-	// The clients' own limit, 2 s, is too short for a machine that stands still.
+	// The clients' default, 2 s, is too short for a loaded machine.
 	if err := os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "60"); err != nil {
 		panic(err)
 	}
 	flag.Parse()
 	if !given("test.parallel") {
-		_ = flag.Set("test.parallel", "8") // most tests wait for most of their time
+		_ = flag.Set("test.parallel", "8") // most tests mostly wait
 	}
 	os.Exit(runTests(m))
 }
@@ -50,7 +50,7 @@ func given(name string) (is bool) {
 	return is
 }
 
-// root is the top of the repository.
+// root is the root of the repository.
 var root = func() string {
 	dir, err := os.Getwd()
 	for err == nil && dir != "/" {
@@ -59,7 +59,7 @@ var root = func() string {
 		}
 		dir = filepath.Dir(dir)
 	}
-	return ".." // tests run below the repository, so it was found
+	return ".." // tests run below the repository, so it exists
 }()
 
 // Path returns the absolute path of a file of the repository.
@@ -87,9 +87,9 @@ func runTests(m *testing.M) int {
 	return code
 }
 
-// findBinary is the binary that QSIDECAR_BIN names, or one built into dir: static
-// and without the race detector, as users get it. It is copied, so that users
-// other than this one can run it wherever the checkout lies.
+// findBinary returns the binary that QSIDECAR_BIN names, or builds one in dir: static and without
+// the race detector, as users get it. It copies the binary, so that other users can run it wherever
+// the checkout is.
 func findBinary(dir string) (string, error) {
 	to := filepath.Join(dir, "qsidecar")
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -108,8 +108,7 @@ func findBinary(dir string) (string, error) {
 	return to, nil
 }
 
-// raiseFileLimit makes room for 5,000 connections, at both ends: the sidecars
-// inherit it.
+// raiseFileLimit allows 5,000 connections at both ends. The sidecars inherit the limit.
 func raiseFileLimit() error {
 	const want = 12_000
 	var l syscall.Rlimit
@@ -123,7 +122,7 @@ func raiseFileLimit() error {
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l)
 }
 
-// Figure prints a measured figure with the test and once more at the very end.
+// Figure prints a measured figure now and again at the end of the run.
 func Figure(t testing.TB, format string, args ...any) {
 	t.Helper()
 	line := fmt.Sprintf(format, args...)
@@ -133,7 +132,7 @@ func Figure(t testing.TB, format string, args ...any) {
 	figures.lines = append(figures.lines, t.Name()+": "+line)
 }
 
-// Size is full in a soak and a tenth of it otherwise.
+// Size returns full in a soak run and a tenth of it otherwise.
 func Size(full int) int {
 	if Soak {
 		return full

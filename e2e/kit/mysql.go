@@ -10,28 +10,28 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// MySQL is a MySQL or MariaDB that a test may harm: one of its own,
-// whatever server the environment names, with the durability of its defaults.
+// MySQL is a MySQL or MariaDB that a test can harm. The package always starts it itself, with the
+// default durability.
 type MySQL struct {
 	*testserver.MySQL
 	T       testing.TB
-	Name    string // the site's
+	Name    string // name of the site's database
 	earlier Contention
 }
 
-// Contention is what transactions did to each other, as the server counts it.
+// Contention is how often transactions blocked each other, by the server's counters.
 type Contention struct{ Deadlocks, Timeouts int }
 
-// Skipping are the kinds of servers that know SKIP LOCKED.
-var Skipping = []testserver.Kind{testserver.MySQL97, testserver.MariaDB1011}
+// SkipLockedKinds are the kinds of servers that support SKIP LOCKED.
+var SkipLockedKinds = []testserver.Kind{testserver.MySQL97, testserver.MariaDB1011}
 
-// OnMySQL runs f on a site before a new server of each kind. MySQL may be
-// missing: then testserver says so loudly, and again in the closing lines.
+// OnMySQL runs f on a site with a new server of each kind. If MySQL is unavailable, testserver
+// reports it, and again at the end of the run.
 func OnMySQL(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, s *Site, p *MySQL)) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			s, p, err := NewMySQLSite(t, kind)
-			if errors.Is(err, testserver.ErrNotHad) {
+			if errors.Is(err, testserver.ErrUnavailable) {
 				Figure(t, "NOT TESTED on MySQL, which could not be had")
 				return
 			}
@@ -43,7 +43,7 @@ func OnMySQL(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, s *Site
 	}
 }
 
-// NewMySQLSite is a site on a new server of that kind.
+// NewMySQLSite returns a site with a new server of that kind.
 func NewMySQLSite(t *testing.T, kind testserver.Kind) (*Site, *MySQL, error) {
 	t.Helper()
 	OwnMySQL(t)
@@ -56,14 +56,14 @@ func NewMySQLSite(t *testing.T, kind testserver.Kind) (*Site, *MySQL, error) {
 	return s, p, nil
 }
 
-// OwnMySQL has the test's servers be its own, whatever the environment names.
+// OwnMySQL makes the test start its own servers, whatever the environment names.
 func OwnMySQL(t *testing.T) {
 	for _, env := range []string{testserver.EnvMySQL, testserver.EnvMariaDB, testserver.EnvMariaDBOld} {
 		t.Setenv(env, "")
 	}
 }
 
-// StartMySQL starts a server, with the database of a site, that ends with the test.
+// StartMySQL starts a server with a site's database. It ends with the test.
 func StartMySQL(t testing.TB, kind testserver.Kind, o testserver.Options) (*MySQL, error) {
 	m, err := testserver.StartMySQL(t.Context(), kind, o)
 	if err != nil {
@@ -80,13 +80,13 @@ func StartMySQL(t testing.TB, kind testserver.Kind, o testserver.Options) (*MySQ
 	})
 	t.Logf("%s: %s", kind, m.Version)
 	p := &MySQL{MySQL: m, T: t, Name: "e2e"}
-	if err := m.Exec(t.Context(), "CREATE DATABASE e2e"); err != nil { // it goes with the server
+	if err := m.Exec(t.Context(), "CREATE DATABASE e2e"); err != nil { // dropped with the server
 		return nil, err
 	}
 	return p, p.countTimeouts()
 }
 
-// DB is a pool of connections beside the sidecars', as other programs have.
+// DB returns a pool of connections beside the sidecars', as other programs have.
 func (p *MySQL) DB(t testing.TB) *sql.DB {
 	t.Helper()
 	db, err := p.Open(p.Name)
@@ -101,7 +101,7 @@ func (p *MySQL) DB(t testing.TB) *sql.DB {
 	return db
 }
 
-// Query returns the first column of the rows, as texts.
+// Query returns the first column of the rows as texts.
 func (p *MySQL) Query(statement string, args ...any) []string {
 	p.T.Helper()
 	ctx := context.Background()
@@ -129,13 +129,12 @@ func (p *MySQL) Query(statement string, args ...any) []string {
 	return got
 }
 
-// Jobs lists the ids of all rows of the job table.
+// Jobs returns the ids of all rows of the job table.
 func (p *MySQL) Jobs(testing.TB) []string {
 	return p.Query("SELECT CAST(id AS CHAR) FROM qsidecar_jobs")
 }
 
-// EndConnection ends a random connection of a sidecar. That is no reason for a
-// second delivery of anything.
+// EndConnection ends a random connection of a sidecar. That does not explain a second delivery.
 func (p *MySQL) EndConnection(r *CrashRuntime) {
 	p.T.Helper()
 	ctx := context.Background()
@@ -153,25 +152,25 @@ func (p *MySQL) EndConnection(r *CrashRuntime) {
 	})
 }
 
-// Crash kills the server by signal 9; it comes back and recovers from its log.
+// Crash kills the server with signal 9 and restarts it. It recovers from its log.
 func (p *MySQL) Crash(r *CrashRuntime) {
 	p.T.Helper()
-	p.earlier = p.Contention() // it counts in its memory
+	p.earlier = p.Contention() // the counters are in its memory
 	r.Killing(everything, func() {
 		ctx := context.Background()
-		if err := errors.Join(p.Kill9(), p.Go(ctx), p.countTimeouts()); err != nil {
+		if err := errors.Join(p.Kill9(), p.Restart(ctx), p.countTimeouts()); err != nil {
 			p.T.Fatal(err)
 		}
 	})
 }
 
-// countTimeouts has the server count what it does not count by default.
+// countTimeouts makes the server count lock timeouts, which it does not by default.
 func (p *MySQL) countTimeouts() error {
 	ctx := context.Background()
 	return p.Exec(ctx, "SET GLOBAL innodb_monitor_enable = 'lock_timeouts'", "SET GLOBAL innodb_monitor_enable = 'lock_deadlocks'")
 }
 
-// Contention is all since the site began.
+// Contention returns the counts since the site began.
 func (p *MySQL) Contention() Contention {
 	p.T.Helper()
 	all := p.earlier

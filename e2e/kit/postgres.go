@@ -13,17 +13,17 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Postgres is a PostgreSQL that a test may harm: one of its own, whatever server
-// the environment names, on real durability.
+// Postgres is a PostgreSQL that a test can harm. The package always starts it itself, with full
+// durability.
 type Postgres struct {
 	*testserver.Postgres
 	T    testing.TB
-	Name string // the site's
-	URL  string // of it
-	Addr string // host:port, where it listens on TCP
+	Name string // name of the site's database
+	URL  string // URL of the site's database
+	Addr string // host:port of its TCP listener
 }
 
-// NewPostgresSite is a site on a new server of the newest version.
+// NewPostgresSite returns a site with a new server of the newest version.
 func NewPostgresSite(t *testing.T) (*Site, *Postgres) {
 	t.Helper()
 	port := freePort(t)
@@ -45,7 +45,7 @@ func NewPostgresSite(t *testing.T) (*Site, *Postgres) {
 	t.Logf("PostgreSQL %s", p.Version)
 	s := NewSite(t)
 	srv := &Postgres{Postgres: p, T: t, Name: "e2e", Addr: "127.0.0.1:" + port}
-	if err := p.Exec(t.Context(), "CREATE DATABASE e2e TEMPLATE template0"); err != nil { // it goes with the server
+	if err := p.Exec(t.Context(), "CREATE DATABASE e2e TEMPLATE template0"); err != nil { // dropped with the server
 		t.Fatal(err)
 	}
 	config, err := pgx.ParseConfig(p.Admin())
@@ -67,7 +67,7 @@ func freePort(t testing.TB) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// Query runs SQL in a connection of its own and returns the first column, as texts.
+// Query runs SQL in its own connection and returns the first column as texts.
 func (p *Postgres) Query(url, sql string, args ...any) []string {
 	p.T.Helper()
 	ctx := context.Background()
@@ -87,17 +87,17 @@ func (p *Postgres) Query(url, sql string, args ...any) []string {
 	return got
 }
 
-// Jobs lists the ids of all rows of the job table.
+// Jobs returns the ids of all rows of the job table.
 func (p *Postgres) Jobs(t testing.TB) []string {
 	return p.Query(p.URL, "SELECT id::text FROM qsidecar.qsidecar_jobs")
 }
 
-// Backends are the process ids of the connections to the site's database.
+// Backends returns the process ids of the connections to the site's database.
 func (p *Postgres) Backends() []string {
 	return p.Query(p.Admin(), "SELECT pid::text FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend' ORDER BY 1", p.Name)
 }
 
-// someBackend picks one of them; false: there is none just now.
+// someBackend returns a random one of them, or false if there are none.
 func (p *Postgres) someBackend(r *CrashRuntime) (int, bool) {
 	p.T.Helper()
 	pids := p.Backends()
@@ -111,8 +111,7 @@ func (p *Postgres) someBackend(r *CrashRuntime) (int, bool) {
 	return pid, true
 }
 
-// EndConnection ends a random connection of a sidecar. That is no reason for a
-// second delivery of anything.
+// EndConnection ends a random connection of a sidecar. That does not explain a second delivery.
 func (p *Postgres) EndConnection(r *CrashRuntime) {
 	pid, ok := p.someBackend(r)
 	if !ok {
@@ -123,8 +122,8 @@ func (p *Postgres) EndConnection(r *CrashRuntime) {
 	})
 }
 
-// KillBackend kills a process of the server by signal 9: the whole server
-// ends all connections and recovers from its log.
+// KillBackend kills a process of the server with signal 9. The server then ends all connections and
+// recovers from its log.
 func (p *Postgres) KillBackend(r *CrashRuntime) {
 	p.T.Helper()
 	pid, ok := p.someBackend(r)
@@ -143,7 +142,7 @@ func (p *Postgres) KillBackend(r *CrashRuntime) {
 	})
 }
 
-// plainInsert is another program: it knows SQL and no sidecar.
+// plainInsert enqueues like a program that uses only SQL.
 func plainInsert(url string) error {
 	ctx := context.Background()
 	c, err := pgx.Connect(ctx, url)

@@ -9,17 +9,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Proxy is what lies between one sidecar and the server. Toxics are put into it
-// before it starts, wherever that does: toxiproxy 2.5 may lock up when it has to
-// take one out of connections that end at that moment.
+// Proxy is between one sidecar and the server. Add toxics before it starts if possible: toxiproxy
+// 2.5 can deadlock when it removes a toxic from connections that end at the same time.
 type Proxy struct {
 	P     *Postgres
-	addr  string // where the sidecar connects to
+	addr  string // address to which the sidecar connects
 	Proxy *toxiproxy.Proxy
-	Since int64 // when it was cut, of monotonic; 0: it is whole
+	CutAt int64 // when it was disconnected, by Monotonic; 0: it is connected
 }
 
-// Proxy puts one before the server, on TCP, and returns the server's URL through it.
+// Proxy puts a proxy in front of the server, on TCP, and returns the server's URL through it.
 func (p *Postgres) Proxy() (*Proxy, string) {
 	p.T.Helper()
 	n := &Proxy{P: p, addr: "127.0.0.1:0"}
@@ -30,7 +29,7 @@ func (p *Postgres) Proxy() (*Proxy, string) {
 	return n, at.String()
 }
 
-// Toxic is harm done to a stream: upstream is towards the server.
+// Toxic returns a toxic for a stream. Upstream is the direction to the server.
 func Toxic(kind, stream, attribute string, value int) string {
 	return fmt.Sprintf(`{"type": %q, "stream": %q, "attributes": {%q: %d}}`, kind, stream, attribute, value)
 }
@@ -46,7 +45,7 @@ func (n *Proxy) Start(toxics ...string) {
 	}
 }
 
-// AddToxics harms the connections that exist and those to come.
+// AddToxics adds toxics to existing and later connections.
 func (n *Proxy) AddToxics(toxics ...string) {
 	n.P.T.Helper()
 	for _, text := range toxics {
@@ -56,7 +55,7 @@ func (n *Proxy) AddToxics(toxics ...string) {
 	}
 }
 
-// SetToxics ends all connections, wherever they are, and does such harm to the next.
+// SetToxics ends all connections and adds the toxics to later ones.
 func (n *Proxy) SetToxics(toxics ...string) {
 	n.P.T.Helper()
 	n.Proxy.Stop()

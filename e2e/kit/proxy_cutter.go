@@ -7,21 +7,21 @@ import (
 	"github.com/Shopify/toxiproxy/v2/toxics"
 )
 
-// Cutter cut one connection, once so many bytes went through it in their
-// direction since they were opened. They are a toxic: one for each direction.
+// Cutter cuts one connection once a number of bytes has passed in its direction. It is a toxic, one
+// for each direction.
 type Cutter struct {
 	mu    sync.Mutex
-	n     int           // how often they were opened
-	after int64         // bytes; < 0: they only count
-	most  int64         // that went through one connection
-	cut   chan struct{} // closed when they cut; nil: they are shut
+	n     int           // how often it was opened
+	after int64         // bytes; negative: only count them
+	most  int64         // bytes that passed one connection, at most
+	cut   chan struct{} // closed by a cut; nil if the cutter is shut
 }
 
-// Cutters are those in use, by direction; toxiproxy makes copies of toxics, so
-// they cannot hold anything themselves.
+// Cutters are the cutters in use, by direction. toxiproxy copies toxics, so a toxic can't have the
+// state itself.
 var Cutters = map[string]*Cutter{"upstream": {}, "downstream": {}}
 
-// Open has them cut after so many bytes, or only count them (after < 0).
+// Open makes it cut after that many bytes, or only count them (after < 0).
 func (s *Cutter) Open(after int64) (cut <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *Cutter) Open(after int64) (cut <-chan struct{}) {
 	return s.cut
 }
 
-// Shut returns how many bytes went through one connection at most.
+// Shut returns the largest number of bytes that passed one connection.
 func (s *Cutter) Shut() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,13 +37,13 @@ func (s *Cutter) Shut() int64 {
 	return s.most
 }
 
-// cutState is one connection's share.
+// cutState is the state of one connection.
 type cutState struct {
-	n    int // when bytes were counted last: see scissors.n
+	n    int // value of Cutter.n when bytes were last counted
 	sent int64
 }
 
-// pass reports how much of a piece may still go through.
+// pass reports how many bytes of a piece can still pass.
 func (s *Cutter) pass(x *cutState, bytes int) (pass int, cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +61,7 @@ func (s *Cutter) pass(x *cutState, bytes int) (pass int, cut bool) {
 	return int(max(s.after-before, 0)), true
 }
 
-// CutToxic puts scissors into toxiproxy.
+// CutToxic is the toxic that applies a Cutter.
 type CutToxic struct {
 	Stream string `json:"stream"`
 }
@@ -87,7 +87,7 @@ func (t *CutToxic) Pipe(stub *toxics.ToxicStub) {
 			}
 			if cut {
 				stub.Close()
-				for c := range stub.Input { // whoever still writes is let go
+				for c := range stub.Input { // discard what is still written
 					if c == nil {
 						return
 					}

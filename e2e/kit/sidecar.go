@@ -23,24 +23,24 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Site is a database with any number of sidecars before it.
+// Site is a database with any number of sidecars.
 type Site struct {
 	T   testing.TB
-	Dir string // short, because socket paths are, and everybody may look in
+	Dir string // a short path, because socket paths are limited; any user can enter it
 
 	URL             string             // the database
 	HostLease       time.Duration      // written into every config
 	readers         map[string]*sql.DB // by URL
 	restartGrace    time.Duration      // 0: the default
-	DatabaseOptions string             // more of the database's config, each with a comma before it
-	Extra           string             // more lines of config, at the top level
-	Queues          string             // the config's queues; made by first use unless it says else
+	DatabaseOptions string             // more options of the database in the config, each starting with a comma
+	Extra           string             // more top-level lines of config
+	Queues          string             // the config's queues; if empty, queues are created at their first use
 }
 
-// NewSite is a site on a new SQLite file.
+// NewSite returns a site with a new SQLite file.
 func NewSite(t testing.TB) *Site {
 	t.Helper()
-	dir, err := os.MkdirTemp(testserver.Place(), "qs")
+	dir, err := os.MkdirTemp(testserver.TempDir(), "qs")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,15 +55,15 @@ func NewSite(t testing.TB) *Site {
 	return &Site{
 		readers: map[string]*sql.DB{},
 		T:       t, Dir: dir, URL: "sqlite:" + filepath.Join(dir, "q.db"),
-		HostLease: 30 * time.Second, // the program's default: no machine stands still for so long
+		HostLease: 30 * time.Second, // the program's default, longer than any machine stalls
 		Queues:    "  \"*\": {}\n",
 	}
 }
 
-// File is the site's SQLite database.
+// File returns the path of the site's SQLite database.
 func (s *Site) File() string { return strings.TrimPrefix(s.URL, "sqlite:") }
 
-// Sidecar describes one; start starts it.
+// Sidecar describes a sidecar. Start starts it.
 func (s *Site) Sidecar(name string) *Sidecar {
 	s.T.Helper()
 	sc := &Sidecar{
@@ -84,10 +84,10 @@ func (s *Site) Sidecar(name string) *Sidecar {
 	return sc
 }
 
-// Duration writes d as the config does.
+// Duration formats d as the config does.
 func Duration(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
 
-// Start is a running sidecar.
+// Start returns a running sidecar.
 func (s *Site) Start(name string) *Sidecar {
 	s.T.Helper()
 	sc := s.Sidecar(name)
@@ -95,22 +95,22 @@ func (s *Site) Start(name string) *Sidecar {
 	return sc
 }
 
-// Sidecar is one process under test. Its methods belong to the test's goroutine.
+// Sidecar is one process under test. Only the test's goroutine uses its methods.
 type Sidecar struct {
 	T                                 testing.TB
 	Name, Socket, ConfigFile, LogFile string
-	Wrap                              []string   // a command that runs the sidecar's; nil: none
-	Program                           string     // the program to run; empty: binary
-	Env                               []string   // more of its environment
+	Wrap                              []string   // a command that runs the sidecar's command; nil: none
+	Program                           string     // the program to run; empty: Binary
+	Env                               []string   // additional environment
 	Files                             []*os.File // its descriptors from 3 on
 	hostLease                         time.Duration
 
 	Cmd    *exec.Cmd
-	exited chan struct{} // closed when the process is gone and status is set
+	exited chan struct{} // closed when the process has exited and status is set
 	Status *os.ProcessState
 }
 
-// Launch starts the process and waits for nothing.
+// Launch starts the process and does not wait.
 func (sc *Sidecar) Launch() {
 	sc.T.Helper()
 	log, err := os.OpenFile(sc.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -125,7 +125,7 @@ func (sc *Sidecar) Launch() {
 	if sc.Env != nil {
 		cmd.Env = append(os.Environ(), sc.Env...)
 	}
-	// No orphan outlives a test run that was itself killed.
+	// A sidecar must not outlive a test run that is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		sc.T.Fatal(err)
@@ -133,13 +133,13 @@ func (sc *Sidecar) Launch() {
 	exited := make(chan struct{})
 	sc.Cmd, sc.exited = cmd, exited
 	go func() {
-		_ = cmd.Wait() // the status says all: a killed process is no error here
+		_ = cmd.Wait() // the status has the result: a killed process isn't an error here
 		sc.Status = cmd.ProcessState
 		close(exited)
 	}()
 	sc.T.Cleanup(func() {
 		if sc.Cmd == cmd {
-			_ = cmd.Process.Kill() // fails where it is gone already
+			_ = cmd.Process.Kill() // fails if it has ended
 			<-exited
 			sc.showLog()
 		}
@@ -183,21 +183,21 @@ func (sc *Sidecar) Signal(sig syscall.Signal) {
 	}
 }
 
-// Kill ends the process by signal 9 and waits until it is gone.
+// Kill ends the process with signal 9 and waits until it has ended.
 func (sc *Sidecar) Kill() {
 	sc.T.Helper()
 	sc.Signal(syscall.SIGKILL)
 	<-sc.exited
 }
 
-// WaitExit waits for the process's end and returns its exit code.
+// WaitExit waits for the process and returns its exit code.
 func (sc *Sidecar) WaitExit() int {
 	sc.T.Helper()
 	testwait.Until(sc.T, sc.Name+" exits", func() bool { return !sc.Alive() })
 	return sc.Status.ExitCode()
 }
 
-// Stopped reports whether every thread has stopped: a signal takes its time.
+// Stopped reports whether every thread is stopped, which takes a moment after the signal.
 func (sc *Sidecar) Stopped() bool {
 	sc.T.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", sc.Cmd.Process.Pid))
@@ -207,7 +207,7 @@ func (sc *Sidecar) Stopped() bool {
 	for _, file := range threads {
 		stat, err := os.ReadFile(file)
 		if err != nil {
-			return false // it ended just now: look again
+			return false // the thread has ended in between: try again
 		}
 		if _, state, ok := bytes.Cut(stat, []byte(") ")); !ok || state[0] != 'T' {
 			return false
@@ -216,7 +216,7 @@ func (sc *Sidecar) Stopped() bool {
 	return true
 }
 
-// Alive reports whether the process still runs.
+// Alive reports whether the process is running.
 func (sc *Sidecar) Alive() bool {
 	select {
 	case <-sc.exited:
@@ -226,8 +226,7 @@ func (sc *Sidecar) Alive() bool {
 	}
 }
 
-// Identity is the identity under which the process joined its database last, as the
-// tables have it.
+// Identity returns the identity with which the process last joined its database, from the tables.
 func (sc *Sidecar) Identity() (id int64) {
 	sc.T.Helper()
 	testwait.Until(sc.T, sc.Name+" has joined the database", func() bool {
@@ -244,7 +243,7 @@ func (sc *Sidecar) Identity() (id int64) {
 
 var joinedAs = regexp.MustCompile(`joined the database.*host"?[=:]"?([0-9a-f]{16})`)
 
-// RSS is the process's resident memory now, and the most it ever was, in bytes.
+// RSS returns the current and the peak resident memory of the process, in bytes.
 func (sc *Sidecar) RSS() (now, peak int64) {
 	sc.T.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", sc.Cmd.Process.Pid))
@@ -263,7 +262,7 @@ func (sc *Sidecar) RSS() (now, peak int64) {
 	return now, peak
 }
 
-// Log is all that the process logged.
+// Log returns everything that the process logged.
 func (sc *Sidecar) Log() string {
 	text, err := os.ReadFile(sc.LogFile)
 	if err != nil {
@@ -272,13 +271,13 @@ func (sc *Sidecar) Log() string {
 	return string(text)
 }
 
-// logEnd is as much of it as helps who reads of a failed test.
+// logEnd returns the end of the log, for a failed test.
 func (sc *Sidecar) logEnd() string {
 	text := sc.Log()
 	return text[max(0, len(text)-4<<10):]
 }
 
-// showLog adds the log to a failed test, and fails it where the program panicked.
+// showLog adds the log to a failed test. It fails the test if the program panicked.
 func (sc *Sidecar) showLog() {
 	text := sc.Log()
 	if strings.Contains(text, "panic") || strings.Contains(text, "goroutine ") {
@@ -289,8 +288,8 @@ func (sc *Sidecar) showLog() {
 	}
 }
 
-// WaitProgress waits for done. The limit is for each change of the number that look
-// returns, however long all of it takes.
+// WaitProgress waits for done. The time limit applies to each change of the number that look
+// returns, not to the whole wait.
 func WaitProgress(t testing.TB, what string, look func() (now int, done bool)) {
 	t.Helper()
 	last, over := -1, false
@@ -304,19 +303,19 @@ func WaitProgress(t testing.TB, what string, look func() (now int, done bool)) {
 	}
 }
 
-// Monotonic is a clock that all processes of this machine share, in nanoseconds.
+// Monotonic returns a clock that all processes of this machine share, in nanoseconds.
 func Monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic(err) // only for a clock that the kernel does not know
+		panic(err) // only if the kernel does not have the clock
 	}
 	return ts.Nano()
 }
 
-// Since is how long ago a reading of monotonic was.
+// Since returns the time since a reading of Monotonic.
 func Since(at int64) time.Duration { return time.Duration(Monotonic() - at) }
 
-// IsReset reports whether the error is a connection that the other side has closed.
+// IsReset reports whether the error means that the other side closed the connection.
 func IsReset(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

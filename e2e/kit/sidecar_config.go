@@ -2,8 +2,7 @@ package kit
 
 import "os"
 
-// WriteConfig gives the sidecar's config another text, as an editor does: no reader sees half
-// of it.
+// WriteConfig replaces the sidecar's config atomically, as an editor does.
 func (sc *Sidecar) WriteConfig(text string) {
 	sc.T.Helper()
 	next := sc.ConfigFile + ".new"
@@ -15,7 +14,7 @@ func (sc *Sidecar) WriteConfig(text string) {
 	}
 }
 
-// ReadConfig is the sidecar's config.
+// ReadConfig returns the sidecar's config.
 func (sc *Sidecar) ReadConfig() string {
 	sc.T.Helper()
 	text, err := os.ReadFile(sc.ConfigFile)
@@ -25,9 +24,8 @@ func (sc *Sidecar) ReadConfig() string {
 	return string(text)
 }
 
-// CaughtUp returns once the sidecar has most likely read what was sent to it
-// before: nothing on the wire counts waiting claims, so a ping on another
-// connection, sent later, is the nearest fact.
+// CaughtUp returns once the sidecar has most likely read earlier requests. Nothing on the wire
+// counts waiting claims, so it sends a later ping on another connection.
 func (sc *Sidecar) CaughtUp() {
 	sc.T.Helper()
 	sc.Dial().Must(Msg{"op": "ping"})

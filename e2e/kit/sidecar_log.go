@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Texts counts the lines of a log by their texts, in either form.
+// Texts counts the lines of a log by text, in either log format.
 func (sc *Sidecar) Texts() map[string]int {
 	sc.T.Helper()
 	log, err := os.ReadFile(sc.LogFile)

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"testing"
 
-	_ "modernc.org/sqlite" // the driver with which the tests look into the file
+	_ "modernc.org/sqlite" // the driver for the tests' own access to the file
 )
 
 // SQLite opens the site's file beside the sidecars, as another program would.
@@ -32,19 +32,19 @@ func (s *Site) Exec(t testing.TB, statement string, args ...any) {
 	}
 }
 
-// Rows are the first column of a query in the site's file.
+// Rows returns the first column of a query in the site's file.
 func (s *Site) Rows(query string, args ...any) []string {
 	s.T.Helper()
 	return OwnersDB{s.T, s.reader()}.Texts(query, args...)
 }
 
-// JobsInFile lists the ids of all rows of the job table.
+// JobsInFile returns the ids of all rows of the job table.
 func (s *Site) JobsInFile(testing.TB) []string {
 	s.T.Helper()
 	return s.Rows("SELECT CAST(id AS TEXT) FROM qsidecar_jobs")
 }
 
-// reader is a pool for Rows, opened once.
+// reader returns a pool for Rows, opened once.
 func (s *Site) reader() *sql.DB {
 	s.T.Helper()
 	if s.readers[s.URL] == nil {

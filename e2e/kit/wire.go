@@ -13,10 +13,10 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Msg is a request as JSON carries it.
+// Msg is a request in JSON's form.
 type Msg map[string]any
 
-// Reply is any answer. Only what the tests look at has a field.
+// Reply is any reply. It has only the fields that the tests check.
 type Reply struct {
 	ID       any          `json:"id"`
 	Event    string       `json:"event"`
@@ -60,19 +60,19 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
 
-// Passing is what a producer may be told while servers die: it tries again.
-func (e *Error) Passing() bool {
+// Transient reports whether a producer can get the error while servers die and must try again.
+func (e *Error) Transient() bool {
 	return e.Code == "unavailable" || e.Code == "unknown_outcome" || e.Code == "busy"
 }
 
-// conflict reports whether the error tells of a deadlock between transactions, in
-// the words of any engine: the sidecar's own business under whatever code.
+// conflict reports whether the error is about a deadlock between transactions, by the texts of all
+// engines. The sidecar must handle deadlocks itself.
 func (e *Error) conflict() bool {
 	words := strings.ToLower(e.Message)
 	return strings.Contains(words, "deadlock") || strings.Contains(words, "lock wait timeout")
 }
 
-// Job is a job as enqueue, claim and peek show it.
+// Job is a job as in the replies to enqueue, claim and peek.
 type Job struct {
 	ID          string            `json:"id"`
 	Queue       string            `json:"queue"`
@@ -107,8 +107,8 @@ type QueueStats struct {
 // Total counts the jobs in any state.
 func (s QueueStats) Total() int { return s.Ready + s.Scheduled + s.Claimed + s.Dead + s.Done }
 
-// Wire is a connection that speaks JSON lines. Its errors are the connection's;
-// what the server refuses is in the reply.
+// Wire is a connection with JSON lines. Its errors are errors of the connection. An error of the
+// server is in the reply.
 type Wire struct {
 	net.Conn
 	In *bufio.Reader
@@ -123,7 +123,7 @@ func DialWire(socket string) (*Wire, error) {
 	return &Wire{Conn: c, In: bufio.NewReader(c)}, nil
 }
 
-// Send sends requests and waits for no reply.
+// Send sends requests and does not wait for replies.
 func (w *Wire) Send(reqs ...Msg) error {
 	var out []byte
 	for _, req := range reqs {
@@ -161,17 +161,17 @@ func (w *Wire) Call(req Msg) (*Reply, error) {
 	return w.Receive()
 }
 
-// Conn is a wire whose failures end the test.
+// Conn is a Wire whose errors fail the test.
 type Conn struct {
 	*Wire
 	t testing.TB
 }
 
-// WaitMS is a claim's wait_ms for a job that is to come: shorter than the limit under
-// which its answer is read.
+// WaitMS is the wait_ms of a claim for a job that will come. It is shorter than the time limit of
+// the reply.
 func WaitMS() int64 { return testwait.Limit.Milliseconds() / 2 }
 
-// Dial opens a connection that the test's end closes.
+// Dial opens a connection, which is closed when the test ends.
 func Dial(t testing.TB, socket string) *Conn {
 	t.Helper()
 	w, err := DialWire(socket)
@@ -182,7 +182,7 @@ func Dial(t testing.TB, socket string) *Conn {
 	return &Conn{Wire: w, t: t}
 }
 
-// SetLimit has what is received from now on come within the one limit of the tests.
+// SetLimit applies the tests' time limit to all replies from now on.
 func (c *Conn) SetLimit() {
 	c.t.Helper()
 	if err := c.SetReadDeadline(testwait.Deadline()); err != nil {
@@ -190,7 +190,7 @@ func (c *Conn) SetLimit() {
 	}
 }
 
-// Post sends requests without waiting for their answers.
+// Post sends requests and does not wait for replies.
 func (c *Conn) Post(reqs ...Msg) {
 	c.t.Helper()
 	if err := c.Send(reqs...); err != nil {
@@ -198,7 +198,7 @@ func (c *Conn) Post(reqs ...Msg) {
 	}
 }
 
-// Next is the next answer, whatever it says.
+// Next returns the next reply or event.
 func (c *Conn) Next() *Reply {
 	c.t.Helper()
 	c.SetLimit()
@@ -209,8 +209,8 @@ func (c *Conn) Next() *Reply {
 	return r
 }
 
-// Ask is one request and its answer, whatever it says.
-func (c *Conn) Ask(req Msg) *Reply {
+// Exchange sends one request and returns its reply.
+func (c *Conn) Exchange(req Msg) *Reply {
 	c.t.Helper()
 	c.Post(req)
 	c.SetLimit()
@@ -221,20 +221,20 @@ func (c *Conn) Ask(req Msg) *Reply {
 	return r
 }
 
-// Must is one request that has to succeed.
+// Must sends one request that must succeed.
 func (c *Conn) Must(req Msg) *Reply {
 	c.t.Helper()
-	r := c.Ask(req)
+	r := c.Exchange(req)
 	if r.Error != nil {
 		c.t.Fatalf("%v: %v", Brief(req), r.Error)
 	}
 	return r
 }
 
-// MustFail is one request that has to fail with the code.
+// MustFail sends one request that must fail with the code.
 func (c *Conn) MustFail(code string, req Msg) *Error {
 	c.t.Helper()
-	return c.WantError(code, fmt.Sprint(Brief(req)), c.Ask(req))
+	return c.WantError(code, fmt.Sprint(Brief(req)), c.Exchange(req))
 }
 
 // WantError fails the test unless the reply is an error with that code and a message.
@@ -260,9 +260,9 @@ func (c *Conn) ClaimOne(queue string) Job {
 	return jobs[0]
 }
 
-// WaitRecorded waits until the database has the deliveries of claimed jobs. That of a
-// prefetched job comes a moment after it: a sidecar killed before did not count it.
-func (c *Conn) WaitRecorded(jobs ...Job) {
+// WaitDelivered waits until the database has the deliveries of claimed jobs. The delivery of a
+// prefetched job is recorded a moment after it. If the sidecar is killed before, it does not count.
+func (c *Conn) WaitDelivered(jobs ...Job) {
 	c.t.Helper()
 	for _, j := range jobs {
 		testwait.Until(c.t, "the delivery of job "+j.ID+" is recorded", func() bool { return c.Peek(j.Queue, j.ID).Attempt == j.Attempt })
@@ -285,7 +285,7 @@ func (c *Conn) Enqueue(queue string, n int) []string {
 	return ids
 }
 
-// Stats is the queue's counts.
+// Stats returns the queue's counts.
 func (c *Conn) Stats(queue string) QueueStats {
 	c.t.Helper()
 	for _, s := range c.Must(Msg{"op": "stats", "queue": queue}).Queues {
@@ -305,7 +305,7 @@ func (c *Conn) WantClosed() {
 	}
 }
 
-// Brief cuts a request for a message.
+// Brief shortens a request for a message.
 func Brief(req Msg) string {
 	s := fmt.Sprint(req)
 	return s[:min(len(s), 200)]

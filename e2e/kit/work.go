@@ -24,8 +24,7 @@ type WorkProcess struct {
 	Exited    chan struct{}
 }
 
-// LockedBuffer collects what a process says, and may be read meanwhile: its
-// first megabyte.
+// LockedBuffer collects the first megabyte of a process's output. It is safe for concurrent use.
 type LockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -54,20 +53,20 @@ func (sc *Sidecar) Work(args ...string) *WorkProcess {
 	w.cmd.Dir = filepath.Dir(sc.Socket)
 	w.cmd.Env = append(os.Environ(), "QSIDECAR_LEASE=of another job", "QSIDECAR_HEADER_OLD=of another job")
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} {
-		w.cmd.Env = append(w.cmd.Env, name+"=of another job") // what work itself was told by who started it
+		w.cmd.Env = append(w.cmd.Env, name+"=of another job") // variables that work could inherit from its parent
 	}
 	w.cmd.Stdout, w.cmd.Stderr = w.out, w.Diag
-	w.cmd.WaitDelay = time.Second // a grandchild may hold stderr open
+	w.cmd.WaitDelay = time.Second // a grandchild can keep stderr open
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := w.cmd.Start(); err != nil {
 		sc.T.Fatal(err)
 	}
 	go func() {
-		_ = w.cmd.Wait() // the state says all
+		_ = w.cmd.Wait() // the process state has the result
 		close(w.Exited)
 	}()
 	sc.T.Cleanup(func() {
-		_ = w.cmd.Process.Kill() // fails where it is gone already
+		_ = w.cmd.Process.Kill() // fails if it has ended
 		<-w.Exited
 		if sc.T.Failed() {
 			sc.T.Logf("qsidecar work %s said:\n%s%s", strings.Join(args, " "), w.out, w.Diag)
@@ -84,7 +83,7 @@ func (w *WorkProcess) Signal(sig syscall.Signal) {
 	}
 }
 
-// WaitExit waits for its end and checks the exit code.
+// WaitExit waits for the process and checks its exit code.
 func (w *WorkProcess) WaitExit(code int) {
 	w.t.Helper()
 	testwait.Closed(w.t, "work ends", w.Exited)
@@ -102,7 +101,7 @@ func (s *Site) Script(name, text string) {
 	}
 }
 
-// Read is a file of the site's directory; empty where there is none.
+// Read returns a file of the site's directory, or an empty string.
 func (s *Site) Read(name string) string {
 	s.T.Helper()
 	b, err := os.ReadFile(filepath.Join(s.Dir, name))
@@ -121,7 +120,7 @@ func (c *Conn) Put(queue string, payloads ...string) (ids []string) {
 	return ids
 }
 
-// Peek is one job, as peek shows it.
+// Peek returns one job.
 func (c *Conn) Peek(queue, id string) Job {
 	c.t.Helper()
 	jobs := c.Must(Msg{"op": "peek", "queue": queue, "ids": []string{id}}).Jobs
@@ -139,12 +138,12 @@ func (s *Site) WaitEnded(file string, n int) {
 		s.T.Fatalf("%s names the processes %v, want %d", file, pids, n)
 	}
 	for _, pid := range pids {
-		testwait.Until(s.T, "process "+pid+" has ended", func() bool { return !Lives(s.T, pid) })
+		testwait.Until(s.T, "process "+pid+" has ended", func() bool { return !IsRunning(s.T, pid) })
 	}
 }
 
-// Lives reports whether a process lives and is no zombie.
-func Lives(t testing.TB, pid string) bool {
+// IsRunning reports whether a process exists and isn't a zombie.
+func IsRunning(t testing.TB, pid string) bool {
 	t.Helper()
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {

@@ -14,24 +14,24 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// workerMode is the environment variable that makes the test binary a worker: a
-// process of its own that can be killed. Its value is one of the modes.
+// workerMode is the environment variable that makes the test binary a worker process, which a test
+// can kill. Its value is one of the modes.
 const workerMode = "QSIDECAR_E2E_WORKER"
 
-// The workers that are not of one topic.
+// The modes that several topics use.
 const (
-	modeCrash = "crash" // claim one, ack one, through any crash of the sidecar
-	ModeHold  = "hold"  // claim one, say so on stdout, and never settle it
+	modeCrash = "crash" // claim and ack one job at a time, and survive crashes of the sidecar
+	ModeHold  = "hold"  // claim one job, print it, and never settle it
 )
 
 // ModeInsert runs the documented plain INSERT in the database at Socket.
 const ModeInsert = "insert"
 
-// WorkerTask is what a worker process is told, in the environment.
+// WorkerTask describes a worker process's work, in its environment.
 type WorkerTask struct {
 	Name, Sidecar, Socket, Queue, History string
 
-	Most int // how many jobs it takes at once, where it may take several
+	Most int // how many jobs it claims at once, if the mode supports it
 }
 
 const workerTaskVar = "QSIDECAR_E2E_TASK"
@@ -39,7 +39,7 @@ const workerTaskVar = "QSIDECAR_E2E_TASK"
 func runWorkerMode(mode string) int {
 	var task WorkerTask
 	err := json.Unmarshal([]byte(os.Getenv(workerTaskVar)), &task)
-	// The parent closes our input to end us, and so does its death.
+	// The parent closes stdin to end the worker. The parent's death closes it too.
 	stop := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -69,7 +69,7 @@ func runWorkerMode(mode string) int {
 	return 0
 }
 
-// Pace is the pause of a worker process before it tries something again.
+// Pace is the pause of a worker process before it tries again.
 func Pace() { time.Sleep(5 * time.Millisecond) }
 
 // holdJob claims one job, prints it, and keeps it until the process ends.
@@ -93,7 +93,7 @@ func holdJob(task WorkerTask, stop <-chan struct{}) error {
 	return nil
 }
 
-// WorkerProcess is a worker that can be killed.
+// WorkerProcess is a worker that a test can kill.
 type WorkerProcess struct {
 	Name   string
 	cmd    *exec.Cmd
@@ -103,7 +103,7 @@ type WorkerProcess struct {
 	err    error
 }
 
-// StartWorker starts a worker process. acks, if not nil, is its file 3.
+// StartWorker starts a worker process. acks, if not nil, is its descriptor 3.
 func StartWorker(t testing.TB, mode string, task WorkerTask, acks *os.File) *WorkerProcess {
 	t.Helper()
 	text, err := json.Marshal(task)
@@ -113,8 +113,8 @@ func StartWorker(t testing.TB, mode string, task WorkerTask, acks *os.File) *Wor
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), workerMode+"="+mode, workerTaskVar+"="+string(text), "GOMAXPROCS=1")
 	cmd.Stderr = os.Stderr
-	// No orphan outlives a test run that ended by its deadline: it would try for
-	// ever to settle its job, and keep the run's output open.
+	// A worker must not outlive a test run that ended by its deadline. It would try to settle its
+	// job indefinitely, and keep the run's output open.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if acks != nil {
 		cmd.ExtraFiles = []*os.File{acks}
@@ -132,7 +132,7 @@ func StartWorker(t testing.TB, mode string, task WorkerTask, acks *os.File) *Wor
 	}
 	p := &WorkerProcess{Name: task.Name, cmd: cmd, stdin: stdin, Stdout: stdout, exited: make(chan struct{})}
 	go func() {
-		state, err := cmd.Process.Wait() // not cmd.Wait, which would close stdout under its reader
+		state, err := cmd.Process.Wait() // not cmd.Wait, which would close stdout before its reader ends
 		if err == nil && !state.Success() {
 			err = errors.New(state.String())
 		}
@@ -140,14 +140,14 @@ func StartWorker(t testing.TB, mode string, task WorkerTask, acks *os.File) *Wor
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // fails where it is gone already
+		_ = cmd.Process.Kill() // fails if it has ended
 		<-p.exited
-		_ = stdin.Close() // was closed by stop, if that was called
+		_ = stdin.Close() // Stop may have closed it
 	})
 	return p
 }
 
-// Kill ends the worker by signal 9 and returns when the kill was sent.
+// Kill ends the worker with signal 9 and returns when the kill was sent.
 func (p *WorkerProcess) Kill(t testing.TB) (at int64) {
 	t.Helper()
 	at = Monotonic()
@@ -157,10 +157,10 @@ func (p *WorkerProcess) Kill(t testing.TB) (at int64) {
 	return at
 }
 
-// Stop asks the worker to end by itself and reports how it did.
+// Stop asks the worker to exit and checks its result.
 func (p *WorkerProcess) Stop(t testing.TB) {
 	t.Helper()
-	_ = p.stdin.Close() // an error means that it is gone: its exit is looked at
+	_ = p.stdin.Close() // an error means that it has exited; its result is checked below
 	testwait.Closed(t, p.Name+" ends", p.exited)
 	if p.err != nil {
 		t.Errorf("%s ended by itself: %v", p.Name, p.err)

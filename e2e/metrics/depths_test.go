@@ -115,7 +115,7 @@ func TestHealthWhileTheDatabaseIsAway(t *testing.T) {
 			t.Errorf("it tells depths of a database that it does not reach: %s", series)
 		}
 	}
-	if err := srv.Go(t.Context()); err != nil {
+	if err := srv.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "it is ready again", ready)

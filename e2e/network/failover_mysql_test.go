@@ -14,7 +14,7 @@ import (
 // replica is promoted later. The sidecars reach the servers by addresses that move.
 func TestMySQLFailover(t *testing.T) {
 	kit.OwnMySQL(t)
-	for _, kind := range kit.Skipping {
+	for _, kind := range kit.SkipLockedKinds {
 		for what, planned := range map[string]bool{"the primary dies": false, "the primary becomes read-only": true} {
 			t.Run(string(kind)+"/"+what, func(t *testing.T) { mysqlFailover(t, kind, planned) })
 		}

@@ -163,7 +163,7 @@ func (f *failover) start(urls map[string]string) {
 				m = kit.Msg{"op": op, "leases": []string{job.Lease}, "bind": true}
 			}
 			w.settles = append(w.settles, m)
-			c.WaitRecorded(job)
+			c.WaitDelivered(job)
 		}
 		for i := range perWay { // nobody has them when the server dies
 			c.Put("long-"+name, fmt.Sprint(perWay+i))
@@ -243,7 +243,7 @@ func (f *failover) check(left func() int) {
 	}
 	c := f.born.Dial()
 	testwait.Until(f, "the sidecar that was started without a primary has the new one", func() bool {
-		return c.Ask(kit.Msg{"op": "stats", "queue": "born"}).Error == nil
+		return c.Exchange(kit.Msg{"op": "stats", "queue": "born"}).Error == nil
 	})
 	c.Put("born", "x")
 	c.Must(kit.Msg{"op": "ack", "lease": c.ClaimOne("born").Lease})

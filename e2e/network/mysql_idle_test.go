@@ -13,7 +13,7 @@ import (
 // TestMySQLWakeUp: a claim that waits on one sidecar is answered soon after an
 // enqueue through another, though nobody tells it.
 func TestMySQLWakeUp(t *testing.T) {
-	kit.OnMySQL(t, kit.Skipping[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		wakeUps(t, s, kit.Size(200)/2)
 	})
 }
@@ -21,7 +21,7 @@ func TestMySQLWakeUp(t *testing.T) {
 // TestMySQLIdle: what a thousand waiting workers cost.
 func TestMySQLIdle(t *testing.T) {
 	const workers, queues = 1000, 20
-	kit.OnMySQL(t, kit.Skipping[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		sc := idleWorkers(s, workers, queues)
 		before := statements(p)
 		p.Query("SELECT SLEEP(?)", watched.Seconds())
@@ -84,9 +84,9 @@ func TestMySQLPlainInsert(t *testing.T) {
 
 // TestMySQLGone: the server is stopped for a while and started again.
 func TestMySQLGone(t *testing.T) {
-	kinds := kit.Skipping[1:] // its connections end without a word
+	kinds := kit.SkipLockedKinds[1:] // its connections end without a word
 	if kit.Soak {
-		kinds = kit.Skipping
+		kinds = kit.SkipLockedKinds
 	}
 	kit.OnMySQL(t, kinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		goneForAWhile(t, s, p.MySQL, func() int {
@@ -97,5 +97,5 @@ func TestMySQLGone(t *testing.T) {
 
 // TestMySQLNoJobWaitsForASlowHost: as on PostgreSQL, where hosts are notified.
 func TestMySQLNoJobWaitsForASlowHost(t *testing.T) {
-	kit.OnMySQL(t, kit.Skipping[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) { noJobWaitsForASlowHost(t, s) })
+	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) { noJobWaitsForASlowHost(t, s) })
 }

@@ -27,7 +27,7 @@ func TestPostgresCutOff(t *testing.T) {
 	var held []string
 	for range jobs {
 		job := worker.ClaimOne("mail")
-		producer.WaitRecorded(job)
+		producer.WaitDelivered(job)
 		held = append(held, job.Lease)
 	}
 	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // bytes vanish
@@ -85,16 +85,16 @@ func TestPostgresCutCrashRun(t *testing.T) {
 		Queue: "crash", Jobs: kit.Size(30_000), Workers: 32,
 		Sidecars: []*kit.Sidecar{a, b},
 		Killers: []kit.Killer{
-			{Every: 500, Strike: kit.KillWorker},
-			{Every: 101, Strike: func(r *kit.CrashRuntime) { toggles++; toggle(wire, r, a.Name, s.HostLease) }},
+			{Every: 500, Kill: kit.KillWorker},
+			{Every: 101, Kill: func(r *kit.CrashRuntime) { toggles++; toggle(wire, r, a.Name, s.HostLease) }},
 		},
-		Tend: func(r *kit.CrashRuntime) {
-			if wire.Since != 0 && kit.Since(wire.Since) > s.HostLease/6 {
+		OnTick: func(r *kit.CrashRuntime) {
+			if wire.CutAt != 0 && kit.Since(wire.CutAt) > s.HostLease/6 {
 				toggle(wire, r, a.Name, s.HostLease)
 			}
 		},
-		Mend: func(r *kit.CrashRuntime) {
-			if wire.Since != 0 {
+		RepairAll: func(r *kit.CrashRuntime) {
+			if wire.CutAt != 0 {
 				toggle(wire, r, a.Name, s.HostLease)
 			}
 		},
@@ -116,8 +116,8 @@ func TestPostgresCutCrashRun(t *testing.T) {
 // lease period is no reason for a second delivery of anything.
 func toggle(n *kit.Proxy, r *kit.CrashRuntime, who string, lease time.Duration) {
 	n.P.T.Helper()
-	if n.Since == 0 {
-		n.Since = kit.Monotonic()
+	if n.CutAt == 0 {
+		n.CutAt = kit.Monotonic()
 		stream := []string{"upstream", "downstream"}[r.Rand.IntN(2)]
 		n.SetToxics([]string{
 			kit.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(20_000)), // the connection ends after so many
@@ -127,12 +127,12 @@ func toggle(n *kit.Proxy, r *kit.CrashRuntime, who string, lease time.Duration) 
 		}[r.Rand.IntN(4)])
 		return
 	}
-	rec := kit.Record{At: n.Since, Who: kit.Connections, What: kit.Killed}
-	if kit.Since(n.Since) > lease/3 {
+	rec := kit.Record{At: n.CutAt, Who: kit.Connections, What: kit.Killed}
+	if kit.Since(n.CutAt) > lease/3 {
 		rec.Who = who
 	}
 	n.SetToxics()
-	n.Since, rec.Until = 0, kit.Monotonic()
+	n.CutAt, rec.Until = 0, kit.Monotonic()
 	if err := r.Hist.Add(rec); err != nil {
 		n.P.T.Fatal(err)
 	}

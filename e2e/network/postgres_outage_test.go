@@ -21,7 +21,7 @@ func TestPostgresGone(t *testing.T) {
 // halting is a server that can be stopped for a while.
 type halting interface {
 	Halt() error
-	Go(ctx context.Context) error
+	Restart(ctx context.Context) error
 }
 
 // goneForAWhile stops the server under two sidecars and starts it again. fresh
@@ -104,7 +104,7 @@ func refusesUnavailable(sc *kit.Sidecar) time.Duration {
 // comeBack starts the halted server and returns when it answered.
 func comeBack(t *testing.T, p halting) (at int64) {
 	t.Helper()
-	if err := p.Go(testwait.Context(t)); err != nil {
+	if err := p.Restart(testwait.Context(t)); err != nil {
 		t.Fatal(fmt.Errorf("starting the server again: %w", err))
 	}
 	return kit.Monotonic()

@@ -151,7 +151,7 @@ func fallsSilent(t *testing.T, s *kit.Site, r *swallower) {
 	scraped := kit.Since(began)
 	c.Must(kit.Msg{"op": "ping"})
 	began = kit.Monotonic()
-	reply := c.Ask(kit.Msg{"op": "enqueue", "queue": "q"})
+	reply := c.Exchange(kit.Msg{"op": "enqueue", "queue": "q"})
 	if reply.Error == nil || reply.Error.Code != "unavailable" && reply.Error.Code != "unknown_outcome" {
 		t.Errorf("enqueue: %+v", reply)
 	}

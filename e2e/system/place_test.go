@@ -52,7 +52,7 @@ func TestTwoSidecarsOnOneSocket(t *testing.T) {
 }
 
 // stranger is a user of no rights, to whom things belong that are not the sidecar's.
-var stranger = kit.Person{UID: 4242, GID: 4343}
+var stranger = kit.SystemUser{UID: 4242, GID: 4343}
 
 // do runs a command as root, or fails the test.
 func do(t *testing.T, name string, args ...string) {

@@ -87,7 +87,7 @@ func (m *caller) once(req kit.Msg) *kit.Reply {
 		m.w = nil
 		m.again.Add(1)
 		return nil
-	case r.Error != nil && (r.Error.Code == "draining" || r.Error.Passing()):
+	case r.Error != nil && (r.Error.Code == "draining" || r.Error.Transient()):
 		kit.Pace()
 		return nil
 	}
@@ -120,7 +120,7 @@ func (m *caller) connect() bool {
 			break
 		}
 	}
-	if r.Error != nil && !r.Error.Passing() {
+	if r.Error != nil && !r.Error.Transient() {
 		m.note("%s: %v on a new connection: %v", m.name, first["op"], r.Error)
 	}
 	m.w = w

@@ -79,7 +79,7 @@ func unitDatabase(t *testing.T, s *service) {
 	wire.Proxy.Stop()
 	keptAlive(func() { client.MustFail("unavailable", kit.Msg{"op": "claim", "queue": "q"}) })
 	wire.Start()
-	testwait.Until(t, "the database is back", func() bool { return client.Ask(kit.Msg{"op": "enqueue", "queue": "q"}).Error == nil })
+	testwait.Until(t, "the database is back", func() bool { return client.Exchange(kit.Msg{"op": "enqueue", "queue": "q"}).Error == nil })
 	if now, times := s.running(); now != pid || times != restarts {
 		t.Errorf("the service was restarted for its database: process %s, then %s; %s restarts, then %s", pid, now, restarts, times)
 	}

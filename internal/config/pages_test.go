@@ -19,7 +19,7 @@ func TestDocumentedConfigs(t *testing.T) {
 		if filepath.Base(filepath.Dir(page)) == "adopted" {
 			section = "## Worked examples"
 		}
-		for _, text := range backendtest.Documented(t, page, section, "yaml") {
+		for _, text := range backendtest.CodeBlocks(t, page, section, "yaml") {
 			if _, err := Parse(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
 				t.Error(err)
 			}

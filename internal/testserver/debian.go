@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// EnvMirror names a Debian mirror (as in sources.list: http://host/debian) to
-// fetch servers from, in place of the one that this system's apt uses.
+// EnvMirror names a Debian mirror (as in sources.list: http://host/debian) from which to fetch
+// servers. The default is the mirror of this system's apt.
 const EnvMirror = "QSIDECAR_TEST_DEBIAN_MIRROR"
 
-// perl satisfies a dependency of scripts that nobody runs here.
+// perl satisfies the dependency of scripts that the tests do not run.
 const perl = `Package: perl
 Status: install ok installed
 Multi-Arch: allowed
@@ -28,9 +28,9 @@ Description: none
 
 `
 
-// debian fetches packages of a Debian suite with all that they need, libc too,
-// and unpacks them as home, all or nothing. Nothing is installed: apt works on
-// folders of its own and believes that this system has nothing but a perl.
+// debian fetches packages of a Debian suite with all their dependencies, including libc, and
+// unpacks them as home, all or nothing. It installs nothing: apt works in its own directories and
+// assumes that this system has only perl.
 func debian(ctx context.Context, cache, suite, home string, names ...string) error {
 	return locked(filepath.Join(cache, "debian.lock"), func() (err error) {
 		if _, err := os.Stat(home); err == nil {
@@ -52,9 +52,9 @@ func debian(ctx context.Context, cache, suite, home string, names ...string) err
 	})
 }
 
-// DebianRoot is a folder with the packages of a Debian suite and all that they
-// need, unpacked and not installed, for a chroot: fetched once, and kept in the
-// cache under the given name, which stands for that suite and those packages.
+// DebianRoot returns a directory with packages of a Debian suite and all their dependencies,
+// unpacked for a chroot. It fetches them once and caches them under name, which must be unique to
+// the suite and the packages.
 func DebianRoot(ctx context.Context, name, suite string, packages ...string) (string, error) {
 	cache, err := cacheDir(account{})
 	if err != nil {
@@ -74,8 +74,7 @@ func debianFrom(ctx context.Context, cache, mirror, suite, home string, names []
 	if err != nil {
 		return err
 	}
-	// Several times: a suite may change between the reading of its list and the
-	// fetching of what the list names.
+	// Try several times: a suite can change between reading its list and fetching the packages.
 	for range 3 {
 		if err = run(ctx, "apt-get", append(apt, "update", "--error-on=any")...); err == nil {
 			err = run(ctx, "apt-get", append(append(apt, "--download-only", "install"), names...)...)
@@ -100,14 +99,14 @@ func debianFrom(ctx context.Context, cache, mirror, suite, home string, names []
 			return err
 		}
 	}
-	if err := os.Chmod(root, 0o755); err != nil { // dpkg-deb gives it the packages' own
+	if err := os.Chmod(root, 0o755); err != nil { // dpkg-deb gives it the mode of the packages
 		return err
 	}
 	return os.Rename(root, home)
 }
 
-// private are the options that have apt-get work below dir alone. Its other
-// settings, as those of a proxy, stay.
+// private returns the options that make apt-get work below dir only. Other settings, such as a
+// proxy, still apply.
 func private(ctx context.Context, dir, mirror, suite string) ([]string, error) {
 	for _, sub := range []string{"state/lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/sources.d"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
@@ -145,7 +144,7 @@ func private(ctx context.Context, dir, mirror, suite string) ([]string, error) {
 	return options, nil
 }
 
-// mirrors are those from which this system, a Debian, gets itself.
+// mirrors returns the mirrors of this system's apt, if it is a Debian.
 func mirrors(ctx context.Context) (found []string, err error) {
 	if m := os.Getenv(EnvMirror); m != "" {
 		return []string{m}, nil
@@ -154,9 +153,9 @@ func mirrors(ctx context.Context) (found []string, err error) {
 		EnvMySQL + ", " + EnvMariaDB + " and " + EnvMariaDBOld
 	release := osRelease()
 	if release["ID"] != "debian" {
-		return nil, fmt.Errorf("this system is no Debian, so its mirror is not known: %s", hint)
+		return nil, fmt.Errorf("this system isn't a Debian, so its mirror is unknown: %s", hint)
 	}
-	// Lists of its own, so that it works as any user and where none were ever fetched.
+	// Use separate lists, so that it works as any user and if no lists were ever fetched.
 	work, err := os.MkdirTemp("", "qsmy-lists-")
 	if err != nil {
 		return nil, err
@@ -165,11 +164,11 @@ func mirrors(ctx context.Context) (found []string, err error) {
 	if err := os.Mkdir(filepath.Join(work, "partial"), 0o755); err != nil {
 		return nil, err
 	}
-	// Another source of this system may be broken: what is listed counts.
+	// Another source of this system can be broken. Only the list matters.
 	out, failed := exec.CommandContext(ctx, "apt-get", "-o", "Dir::State::lists="+work, "-o", "APT::Sandbox::User=root",
 		"update", "--print-uris").Output()
 	suites := release["VERSION_CODENAME"] + "|stable|testing|unstable|sid"
-	for _, file := range []string{"main/binary-", "InRelease"} { // the surer one first
+	for _, file := range []string{"main/binary-", "InRelease"} { // the more reliable one first
 		for _, m := range regexp.MustCompile(`(?m)^'(\S+)/dists/(?:`+suites+`)/`+file).FindAllStringSubmatch(string(out), -1) {
 			if !slices.Contains(found, m[1]) {
 				found = append(found, m[1])
@@ -182,7 +181,7 @@ func mirrors(ctx context.Context) (found []string, err error) {
 	return found, nil
 }
 
-// osRelease is what the system says of itself; empty where it says nothing.
+// osRelease returns the fields of /etc/os-release, or none.
 func osRelease() map[string]string {
 	said := map[string]string{}
 	f, err := os.Open("/etc/os-release")

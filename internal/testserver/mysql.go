@@ -22,39 +22,38 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// MySQL is a running MySQL or MariaDB with an own data directory.
+// MySQL is a running MySQL or MariaDB server with its own data directory.
 type MySQL struct {
 	Kind    Kind
-	Version string // as the server says it: "9.7.4", "10.11.18-MariaDB-…"
+	Version string // as the server reports it: "9.7.4", "10.11.18-MariaDB-…"
 
-	// How to reach it. The user may do anything, and has one password everywhere.
+	// The address and the user, who has all privileges and one password everywhere.
 	Host, Port     string
-	Socket         string // "": not started here
+	Socket         string // empty if this package did not start the server
 	User, Password string
 
-	dir    string // "": not started here
-	home   string // the unpacked packages
+	dir    string // empty if this package did not start the server
+	home   string // directory of the unpacked packages
 	args   []string
 	who    account
-	run    *running
+	run    *process
 	number atomic.Int64
 }
 
-// The one user that the servers started here have beside root, whom they let in
-// from localhost alone.
+// The user of servers that this package starts, beside root. They accept connections only from
+// localhost.
 const (
 	mysqlUser     = "qsidecar"
 	mysqlPassword = "a test's, no secret"
 )
 
-// StartMySQL starts a server of that kind (see MySQLKinds) on a Unix socket and a
-// port of 127.0.0.1, with the defaults of its makers. It ends with Stop, and also
-// when this process dies in any way. The error of one that cannot be had and may
-// be missing is ErrNotHad.
+// StartMySQL starts a server of that kind (see MySQLKinds) on a Unix socket and a port of
+// 127.0.0.1, with default settings. The server ends with Stop, and also if this process dies in any
+// way. If a server is unavailable and the tests can run without it, the error is ErrUnavailable.
 func StartMySQL(ctx context.Context, kind Kind, o Options) (*MySQL, error) {
 	from, ok := origins[kind]
 	if !ok {
-		return nil, fmt.Errorf("testserver knows no %s", kind)
+		return nil, fmt.Errorf("testserver does not support %s", kind)
 	}
 	if at := os.Getenv(from.env); at != "" {
 		return namedMySQL(ctx, kind, at)
@@ -79,10 +78,10 @@ func StartMySQL(ctx context.Context, kind Kind, o Options) (*MySQL, error) {
 	if err := m.start(ctx, template, o); err != nil {
 		return nil, err
 	}
-	return m, tell(m.product() + " " + m.Version)
+	return m, recordServer(m.product() + " " + m.Version)
 }
 
-// namedMySQL is a server that somebody else runs.
+// namedMySQL returns a server that this package did not start.
 func namedMySQL(ctx context.Context, kind Kind, at string) (*MySQL, error) {
 	env := origins[kind].env
 	u, err := url.Parse(at)
@@ -97,7 +96,7 @@ func namedMySQL(ctx context.Context, kind Kind, at string) (*MySQL, error) {
 	if err := m.Ready(ctx); err != nil {
 		return nil, fmt.Errorf("the server that %s names: %w", env, err)
 	}
-	return m, tell(m.product() + " " + m.Version)
+	return m, recordServer(m.product() + " " + m.Version)
 }
 
 func (m *MySQL) product() string {
@@ -107,11 +106,12 @@ func (m *MySQL) product() string {
 	return "MySQL"
 }
 
-// start copies the template and runs a server on it.
+// start copies the template and runs a server on the copy.
 func (m *MySQL) start(ctx context.Context, template string, o Options) error {
-	sweepDead()
-	// Short: a Unix socket's path must stay below 107 bytes. Its name tells whose it is.
-	dir, err := newPlace("qsmy", o)
+	removeDeadServers()
+	// The path must be short: a Unix socket's path has at most 107 bytes. Its name contains the
+	// process id.
+	dir, err := newServerDir("qsmy", o)
 	if err != nil {
 		return err
 	}
@@ -119,13 +119,13 @@ func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 	if err := errors.Join(prepare(dir, template, m.who), m.ownID(), m.users()); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	// A port that was free may be taken a moment later.
+	// Another process can take a free port in between.
 	for range 5 {
 		if m.Port, err = freePort(); err != nil {
 			break
 		}
 		m.args = m.settings(o)
-		if err = m.Go(ctx); err == nil || !strings.Contains(m.Log(), "ddress already in use") {
+		if err = m.Restart(ctx); err == nil || !strings.Contains(m.Log(), "ddress already in use") {
 			break
 		}
 	}
@@ -135,7 +135,7 @@ func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 	return nil
 }
 
-// users writes the statements that a server runs before it lets anybody in.
+// users writes the statements that a server runs before it accepts connections.
 func (m *MySQL) users() error {
 	words := fmt.Sprintf("CREATE USER IF NOT EXISTS '%[1]s'@'%%' IDENTIFIED BY '%[2]s';\nGRANT ALL ON *.* TO '%[1]s'@'%%' WITH GRANT OPTION;\n",
 		m.User, strings.ReplaceAll(m.Password, "'", "''"))
@@ -147,10 +147,10 @@ func (m *MySQL) settings(o Options) []string {
 		"datadir": filepath.Join(m.dir, "data"), "socket": m.Socket, "port": m.Port, "bind-address": m.Host,
 		"pid-file": filepath.Join(m.dir, "pid"), "init-file": filepath.Join(m.dir, "users.sql"), "tmpdir": m.dir,
 		"skip-name-resolve": "1", "max-connections": "200",
-		"default-time-zone": "+05:45", // far from UTC, to find who relies on it
+		"default-time-zone": "+05:45", // far from UTC, to find code that depends on the time zone
 	}
 	if !origins[m.Kind].maria {
-		settings["mysqlx"], settings["secure-file-priv"] = "OFF", "NULL" // no further port, no folder of the system
+		settings["mysqlx"], settings["secure-file-priv"] = "OFF", "NULL" // no second port, no directory of the system
 	}
 	if !o.Durable {
 		settings["innodb-flush-log-at-trx-commit"], settings["sync-binlog"], settings["innodb-doublewrite"] = "0", "0", "0"
@@ -163,8 +163,8 @@ func (m *MySQL) settings(o Options) []string {
 	return args
 }
 
-// freePort is one below those that the kernel gives to clients, so that none of
-// these takes it while the server restarts.
+// freePort returns a port below the range that the kernel gives to clients, so that no client takes
+// it while the server restarts.
 func freePort() (string, error) {
 	var failed error
 	for range 20 {
@@ -178,9 +178,9 @@ func freePort() (string, error) {
 	return "", fmt.Errorf("no free port on 127.0.0.1: %w", failed)
 }
 
-// ask asks the server's version and compares it with the kind: neither product
-// may stand in for the other.
-func (m *MySQL) ask(ctx context.Context) error {
+// checkVersion reads the server's version and compares it with the kind, because MySQL and MariaDB must not
+// replace each other.
+func (m *MySQL) checkVersion(ctx context.Context) error {
 	db, err := m.Open("")
 	if err != nil {
 		return err
@@ -191,16 +191,15 @@ func (m *MySQL) ask(ctx context.Context) error {
 	}
 	from := origins[m.Kind]
 	if strings.Contains(strings.ToLower(m.Version), "mariadb") != from.maria {
-		return fmt.Errorf("%s says that its version is %s: this is another product", m.Kind, m.Version)
+		return fmt.Errorf("%s reports version %s: this is another product", m.Kind, m.Version)
 	}
-	if m.dir != "" && !strings.HasPrefix(m.Version, from.says) {
-		return fmt.Errorf("%s says that its version is %s", m.Kind, m.Version)
+	if m.dir != "" && !strings.HasPrefix(m.Version, from.versionPrefix) {
+		return fmt.Errorf("%s reports version %s", m.Kind, m.Version)
 	}
 	return nil
 }
 
-// Open is a pool of connections to a database ("": none), by way of the socket
-// where there is one.
+// Open returns a pool of connections to a database (empty: none), over the socket if there is one.
 func (m *MySQL) Open(database string) (*sql.DB, error) {
 	c, err := mysql.NewConnector(m.Config(database))
 	if err != nil {
@@ -209,7 +208,7 @@ func (m *MySQL) Open(database string) (*sql.DB, error) {
 	return sql.OpenDB(c), nil
 }
 
-// Config is what the driver needs for a database.
+// Config returns the driver's config for a database.
 func (m *MySQL) Config(database string) *mysql.Config {
 	c := mysql.NewConfig()
 	c.User, c.Passwd, c.DBName = m.User, m.Password, database
@@ -217,17 +216,17 @@ func (m *MySQL) Config(database string) *mysql.Config {
 	if m.Socket != "" {
 		c.Net, c.Addr = "unix", m.Socket
 	}
-	c.Logger = &mysql.NopLogger{} // a server that is not up yet is no news
+	c.Logger = &mysql.NopLogger{} // do not log that a server is not up yet
 	return c
 }
 
-// URL is that of a database, over TCP.
+// URL returns the URL of a database over TCP.
 func (m *MySQL) URL(database string) string {
 	u := url.URL{Scheme: "mysql", User: url.UserPassword(m.User, m.Password), Host: net.JoinHostPort(m.Host, m.Port), Path: "/" + database}
 	return u.String()
 }
 
-// SocketURL is that of a database, over the Unix socket; "" where there is none.
+// SocketURL returns the URL of a database over the Unix socket, or "" if there is none.
 func (m *MySQL) SocketURL(database string) string {
 	if m.Socket == "" {
 		return ""
@@ -252,8 +251,7 @@ func (m *MySQL) Exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// Database makes an empty database that is dropped when the test ends, and
-// returns its name.
+// Database creates an empty database, which is dropped when the test ends, and returns its name.
 func (m *MySQL) Database(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("t%d_%d", os.Getpid(), m.number.Add(1))
@@ -270,8 +268,8 @@ func (m *MySQL) Database(t testing.TB) string {
 
 var errNotOurs = errors.New("testserver: a server that was not started here cannot be halted")
 
-// Go starts the server, which Halt or Kill9 ended, and waits until it answers.
-func (m *MySQL) Go(ctx context.Context) (err error) {
+// Restart starts the server again after Halt or Kill9, and waits until it answers.
+func (m *MySQL) Restart(ctx context.Context) (err error) {
 	if m.dir == "" {
 		return errNotOurs
 	}
@@ -279,7 +277,7 @@ func (m *MySQL) Go(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// At once when this process dies: the data is of no use to anybody.
+	// SIGKILL if this process dies, because the data is then useless.
 	if m.run, err = launch(cmd, m.who, syscall.SIGKILL, m.log()); err != nil {
 		return err
 	}
@@ -290,7 +288,7 @@ func (m *MySQL) Go(ctx context.Context) (err error) {
 func (m *MySQL) Ready(ctx context.Context) error {
 	var ended error
 	err := testwait.Poll(ctx, func(ctx context.Context) error {
-		err := m.ask(ctx)
+		err := m.checkVersion(ctx)
 		if err == nil || m.dir == "" {
 			ended = err
 			return nil
@@ -310,7 +308,7 @@ func (m *MySQL) Ready(ctx context.Context) error {
 	return ended
 }
 
-// Halt ends the server and keeps its data, as an operator does who restarts it.
+// Halt shuts the server down and keeps its data.
 func (m *MySQL) Halt() error { return m.end(syscall.SIGTERM) }
 
 // Kill9 crashes the server and keeps its data.
@@ -321,11 +319,11 @@ func (m *MySQL) end(s syscall.Signal) error {
 		return errNotOurs
 	}
 	err := m.run.stop(s)
-	m.run.ended <- err // for Stop
+	m.run.ended <- err // so that Stop sees it too
 	return err
 }
 
-// PID is the process id of the server; 0: not started here.
+// PID returns the process id of the server, or 0 if this package did not start it.
 func (m *MySQL) PID() int {
 	if m.run == nil {
 		return 0
@@ -333,8 +331,8 @@ func (m *MySQL) PID() int {
 	return m.run.process.Pid
 }
 
-// Stop ends the server and removes its data. It does nothing to a server that
-// this package did not start.
+// Stop ends the server and removes its data. It does nothing to a server that this package did not
+// start.
 func (m *MySQL) Stop() error {
 	if m.dir == "" {
 		return nil
@@ -348,7 +346,7 @@ func (m *MySQL) Stop() error {
 
 func (m *MySQL) log() string { return filepath.Join(m.dir, "log") }
 
-// Log is what the server wrote so far, for a test that failed.
+// Log returns the server's log, for a test that failed.
 func (m *MySQL) Log() string {
 	said, err := os.ReadFile(m.log())
 	if err != nil {

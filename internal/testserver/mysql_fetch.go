@@ -13,50 +13,49 @@ import (
 	"time"
 )
 
-// Kind is a server that speaks MySQL's protocol.
+// Kind is a server that supports MySQL's protocol.
 type Kind string
 
-// The servers that tests can have.
+// The servers that tests can use.
 const (
-	MySQL97     Kind = "MySQL 9.7"     // Debian sid's, which may have moved on
-	MariaDB1011 Kind = "MariaDB 10.11" // the newest that stands in for 10.6 and later: it skips locked rows
-	MariaDB105  Kind = "MariaDB 10.5"  // of those that cannot skip locked rows
+	MySQL97     Kind = "MySQL 9.7"     // from Debian sid, which can contain a newer version
+	MariaDB1011 Kind = "MariaDB 10.11" // represents 10.6 and later, which can skip locked rows
+	MariaDB105  Kind = "MariaDB 10.5"  // represents versions that can't skip locked rows
 )
 
-// EnvMySQL, EnvMariaDB and EnvMariaDBOld name servers (as
-// mysql://user:password@host:port/, of a user that may do anything) for the three
-// kinds. Where one of them is set only the kinds whose variables are set are tested.
+// EnvMySQL, EnvMariaDB and EnvMariaDBOld name existing servers for the three kinds
+// (mysql://user:password@host:port/, a user with all privileges). If one of them is set, the tests
+// use only the kinds whose variables are set.
 const (
 	EnvMySQL      = "QSIDECAR_TEST_MYSQL"
 	EnvMariaDB    = "QSIDECAR_TEST_MARIADB"
 	EnvMariaDBOld = "QSIDECAR_TEST_MARIADB_OLD"
 )
 
-// ErrNotHad is that MySQL cannot be had at this moment: Debian's unstable suite,
-// the only one with it, is now and then broken. Tests say so and go on without;
-// nothing else stands in for it. Every other failure is one of the test.
-var ErrNotHad = errors.New("testserver: MySQL cannot be had just now")
+// ErrUnavailable means that MySQL is unavailable now. Only Debian's unstable suite has it, and that is
+// sometimes broken. Tests report it and continue without MySQL. Every other failure fails the test.
+var ErrUnavailable = errors.New("testserver: MySQL is unavailable")
 
-// origin says where a kind comes from.
+// origin is the source of a kind.
 type origin struct {
-	env   string
-	suite string
-	names []string // Debian's packages
-	maria bool
-	says  string // what its version begins with
+	env           string
+	suite         string
+	names         []string // Debian packages
+	maria         bool
+	versionPrefix string // prefix of its version
 }
 
 var origins = map[Kind]origin{
 	MySQL97:     {env: EnvMySQL, suite: "sid", names: []string{"mysql-server-core"}},
-	MariaDB1011: {env: EnvMariaDB, suite: "bookworm", names: []string{"mariadb-server-core"}, maria: true, says: "10.11."},
-	MariaDB105:  {env: EnvMariaDBOld, suite: "bullseye", names: []string{"mariadb-server-core-10.5"}, maria: true, says: "10.5."},
+	MariaDB1011: {env: EnvMariaDB, suite: "bookworm", names: []string{"mariadb-server-core"}, maria: true, versionPrefix: "10.11."},
+	MariaDB105:  {env: EnvMariaDBOld, suite: "bullseye", names: []string{"mariadb-server-core-10.5"}, maria: true, versionPrefix: "10.5."},
 }
 
-// EnvEngine names the only engine to test: postgres, mysql or mariadb. Package
-// backends/adopted tests PostgreSQL with each of them.
+// EnvEngine names the only engine to test: postgres, mysql or mariadb. Package backends/adopted
+// tests PostgreSQL together with either of the other two.
 const EnvEngine = "QSIDECAR_TEST_ENGINE"
 
-// MySQLKinds are the kinds to test: one MySQL and one MariaDB under -short.
+// MySQLKinds returns the kinds to test: one MySQL and one MariaDB with -short.
 func MySQLKinds() []Kind {
 	all := []Kind{MySQL97, MariaDB1011, MariaDB105}
 	var named []Kind
@@ -77,7 +76,7 @@ func MySQLKinds() []Kind {
 	})
 }
 
-// installMySQL returns the folder into which the kind's packages are unpacked.
+// installMySQL returns the directory of the kind's unpacked packages.
 func installMySQL(ctx context.Context, cache string, kind Kind) (string, error) {
 	from := origins[kind]
 	home := homeOf(cache, kind)
@@ -87,30 +86,31 @@ func installMySQL(ctx context.Context, cache string, kind Kind) (string, error) 
 	if from.maria {
 		return home, debian(ctx, cache, from.suite, home, from.names...)
 	}
-	// Many test processes may ask for it, and each failure takes its time.
+	// Remember a failure, because each attempt takes long and many test processes can ask for it.
 	note := filepath.Join(cache, "sid.failed")
 	if info, err := os.Stat(note); err == nil && time.Since(info.ModTime()) < 10*time.Minute {
 		why, err := os.ReadFile(note)
-		return "", notHad(errors.Join(errors.New(string(why)), err))
+		return "", mysqlUnavailable(errors.Join(errors.New(string(why)), err))
 	}
 	if err := debian(ctx, cache, from.suite, home, from.names...); err != nil {
-		return "", notHad(errors.Join(err, os.WriteFile(note, []byte(err.Error()), 0o644)))
+		return "", mysqlUnavailable(errors.Join(err, os.WriteFile(note, []byte(err.Error()), 0o644)))
 	}
 	return home, nil
 }
 
-// NotTested is in the lines on servers that could not be downloaded. The suite fails then.
+// NotTested marks the output lines about servers that could not be downloaded. The suite then
+// fails.
 const NotTested = "WAS NOT TESTED"
 
-// notHad reports that MySQL was not tested.
-func notHad(why error) error {
+// mysqlUnavailable reports that MySQL was not tested.
+func mysqlUnavailable(why error) error {
 	line := fmt.Sprintf("MySQL "+NotTested+" by %s: it can't be downloaded from Debian's sid now\n", filepath.Base(os.Args[0]))
 	fmt.Fprintf(os.Stderr, "%s%v\n", line, why)
-	return errors.Join(fmt.Errorf("%w: %w", ErrNotHad, why), record(line))
+	return errors.Join(fmt.Errorf("%w: %w", ErrUnavailable, why), record(line))
 }
 
-// program is a server's command line: through the loader of its own suite, so
-// that it meets the libraries that it was built with and this system's never.
+// program returns a server's command line. It uses the loader of the server's own suite, so that
+// the server uses the libraries it was built with.
 func program(home string, args ...string) (*exec.Cmd, error) {
 	loader, libraries, err := loaderOf(home)
 	if err != nil {
@@ -125,8 +125,8 @@ func program(home string, args ...string) (*exec.Cmd, error) {
 		"--plugin-dir=" + filepath.Join(home, "usr/lib/mysql/plugin")}, args...)...), nil
 }
 
-// loaderOf is the dynamic loader among the unpacked packages in home, and the path of
-// their libraries.
+// loaderOf returns the dynamic loader of the unpacked packages in home, and the path of their
+// libraries.
 func loaderOf(home string) (loader, libraries string, err error) {
 	var found []string
 	for _, pattern := range []string{"usr/lib/*/ld-linux-*.so.*", "lib/*/ld-linux-*.so.*"} {
@@ -143,8 +143,8 @@ func loaderOf(home string) (loader, libraries string, err error) {
 	return found[0], filepath.Join(home, "usr/lib", arch) + ":" + filepath.Join(home, "lib", arch), nil
 }
 
-// templateMySQL is a data directory that the server made once, to be copied. It
-// lies in home: servers that are fetched anew make a new one.
+// templateMySQL returns a data directory that the server created once, to be copied. It is below
+// home, so a new download creates a new one.
 func templateMySQL(home string, kind Kind, who account) (string, error) {
 	dir := filepath.Join(home, fmt.Sprintf("data-%d", who.uid))
 	err := locked(dir+".lock", func() error {
@@ -166,13 +166,13 @@ func initialize(home, dir string, kind Kind, who account) error {
 	args := []string{"--datadir=" + dir, "--initialize-insecure"}
 	var sql []byte
 	if origins[kind].maria {
-		// What mariadb-install-db does, which needs a shell and the client's package.
+		// This replaces mariadb-install-db, which needs a shell and the client package.
 		args = []string{"--datadir=" + dir, "--bootstrap", "--enforce-storage-engine=", "--max-allowed-packet=8M"}
 		sql = []byte("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n")
 		for _, name := range []string{"system_tables", "performance_tables", "system_tables_data", "sys_schema"} {
 			words, err := os.ReadFile(filepath.Join(home, "usr/share/mysql", "mysql_"+name+".sql"))
 			if errors.Is(err, os.ErrNotExist) && name == "sys_schema" {
-				continue // the older ones had none
+				continue // older versions do not have it
 			}
 			if err != nil {
 				return err

@@ -27,11 +27,11 @@ func (m *MySQL) drop(name string) error {
 	})
 }
 
-// MySQLSessions is the table of who is connected: id, db and command. In MySQL that of
-// information_schema fails where a statement under way has bytes in it that are no text.
+// MySQLSessions is the table of sessions, with id, db and command. MySQL's table in
+// information_schema fails if a running statement contains bytes that are not text.
 const MySQLSessions = "/*M! information_schema.processlist */ /*!80022 performance_schema.processlist */"
 
-// Connections are the ids of those that use a database.
+// Connections returns the ids of the sessions that use a database.
 func (m *MySQL) Connections(ctx context.Context, database string) (ids []int64, err error) {
 	db, err := m.Open("")
 	if err != nil {

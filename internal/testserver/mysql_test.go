@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// TestMySQL: every kind starts, lets the user in both ways, keeps what was
-// committed when it crashes, and comes back at the same place.
+// TestMySQL checks that every kind starts, accepts the user over TCP and the socket, keeps
+// committed data in a crash, and restarts at the same address.
 func TestMySQL(t *testing.T) {
 	for _, kind := range MySQLKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			m, err := StartMySQL(t.Context(), kind, Options{Durable: true})
-			if errors.Is(err, ErrNotHad) {
+			if errors.Is(err, ErrUnavailable) {
 				t.Log(err)
 				return
 			}
@@ -45,8 +45,8 @@ func TestMySQL(t *testing.T) {
 	}
 }
 
-// besideBytes: a statement with bytes in it that are no text is no obstacle to a look at
-// who is connected.
+// besideBytes checks that the sessions can be listed during a statement with bytes that are not
+// text.
 func besideBytes(t *testing.T, m *MySQL) {
 	t.Helper()
 	db, err := m.Open("")
@@ -65,7 +65,7 @@ func besideBytes(t *testing.T, m *MySQL) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { // until it is killed
+	go func() { // runs until it is killed
 		_, err := c.ExecContext(ctx, "SELECT SLEEP(600), _binary '\x80\x81\x82'")
 		ended <- err
 	}()
@@ -94,10 +94,10 @@ func restarted(t *testing.T, m *MySQL, end func() error) {
 	if err := end(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.ask(t.Context()); err == nil {
+	if err := m.checkVersion(t.Context()); err == nil {
 		t.Fatal("a server that was ended answers")
 	}
-	if err := m.Go(t.Context()); err != nil {
+	if err := m.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -115,9 +115,9 @@ func (m *MySQL) kept(t *testing.T, name string) (n int) {
 	return n
 }
 
-// TestMySQLIsNoMariaDB: a MariaDB under MySQL's name is refused.
+// TestMySQLIsNoMariaDB checks that a MariaDB under MySQL's name is rejected.
 func TestMySQLIsNoMariaDB(t *testing.T) {
-	t.Setenv(EnvMySQL, "") // one of this package's own, with this machine's rights
+	t.Setenv(EnvMySQL, "") // use a server of this package
 	t.Setenv(EnvMariaDB, "")
 	m, err := StartMySQL(t.Context(), MariaDB1011, Options{})
 	if err != nil {

@@ -15,19 +15,19 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Pooler is a running PgBouncer in transaction mode before a server.
+// Pooler is a running PgBouncer in transaction mode in front of a server.
 type Pooler struct {
 	dir   string
 	admin *url.URL
-	run   *running
+	run   *process
 }
 
-// StartPgBouncer starts a pooler before p, with at most `sessions` connections to
-// each of its databases: few, so that no client keeps one by chance.
+// StartPgBouncer starts a pooler for p with at most `sessions` connections to each database. Use
+// few, so that no client keeps the same one by chance.
 func StartPgBouncer(ctx context.Context, p *Postgres, sessions int) (*Pooler, error) {
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		path = "/usr/sbin/pgbouncer" // where Debian has it, and not in everybody's PATH
+		path = "/usr/sbin/pgbouncer" // Debian's path, which is not in every PATH
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("%w: run `scripts/need.sh pgbouncer`", err)
 		}
@@ -89,7 +89,7 @@ server_login_retry = 1
 	return err
 }
 
-// URL is that of a server's database, by way of the pooler.
+// URL returns the URL of a server's database through the pooler.
 func (b *Pooler) URL(database string) (string, error) {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -114,7 +114,7 @@ func (b *Pooler) ready(ctx context.Context) error {
 		select {
 		case e := <-b.run.ended:
 			b.run.ended <- e
-			ended = fmt.Errorf("PgBouncer ended as it started: %w\n%s", e, b.run.said())
+			ended = fmt.Errorf("PgBouncer ended as it started: %w\n%s", e, b.run.output())
 			return nil
 		default:
 			return err
@@ -128,16 +128,16 @@ func (b *Pooler) Stop() error {
 	return errors.Join(b.run.stop(syscall.SIGKILL), os.RemoveAll(b.dir))
 }
 
-// running is a server's process.
-type running struct {
+// process is a server's process.
+type process struct {
 	process *os.Process
-	ended   chan error // 1: nobody may ever ask
+	ended   chan error // capacity 1, because it may never be read
 	log     string
 }
 
-// launch starts a process as who, whose words go to the file log. The kernel
-// sends it `last` when this process dies.
-func launch(cmd *exec.Cmd, who account, last syscall.Signal, log string) (*running, error) {
+// launch starts a process as user who, with its output in the file log. The kernel sends it the
+// signal last if this process dies.
+func launch(cmd *exec.Cmd, who account, last syscall.Signal, log string) (*process, error) {
 	words, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func launch(cmd *exec.Cmd, who account, last syscall.Signal, log string) (*runni
 	cmd.Stdout, cmd.Stderr = words, words
 	cmd.Dir = filepath.Dir(log)
 	cmd.SysProcAttr = who.attributes(last)
-	r := &running{ended: make(chan error, 1), log: log}
+	r := &process{ended: make(chan error, 1), log: log}
 	started := make(chan error)
 	guard(func() {
 		err := cmd.Start()
@@ -161,8 +161,9 @@ func launch(cmd *exec.Cmd, who account, last syscall.Signal, log string) (*runni
 	return r, nil
 }
 
-// stop sends a signal and waits for the end, whose status says only that.
-func (r *running) stop(s syscall.Signal) error {
+// stop sends a signal and waits for the end. It ignores the exit status, which only reports the
+// signal.
+func (r *process) stop(s syscall.Signal) error {
 	err := r.process.Signal(s)
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
@@ -171,7 +172,7 @@ func (r *running) stop(s syscall.Signal) error {
 	return err
 }
 
-func (r *running) said() string {
+func (r *process) output() string {
 	words, err := os.ReadFile(r.log)
 	if err != nil {
 		return err.Error()

@@ -22,12 +22,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// EnvURL names a PostgreSQL server (a URL of a role that may create databases)
-// that is used instead of those that this package starts.
+// EnvURL names an existing PostgreSQL server (a URL of a role that can create databases) to use
+// instead of starting servers.
 const EnvURL = "QSIDECAR_TEST_POSTGRES"
 
-// Versions are the major versions to test: the oldest and the newest that are
-// supported, the newest alone under -short, or "" alone if EnvURL names the server.
+// Versions returns the major versions to test: the oldest and the newest supported, only the newest
+// with -short, or only "" if EnvURL names the server.
 func Versions() []string {
 	switch {
 	case os.Getenv(EnvURL) != "":
@@ -38,8 +38,8 @@ func Versions() []string {
 	return []string{"13", NewestPostgres}
 }
 
-// shortRun is testing.Short for a TestMain too, which runs before the flags are parsed,
-// and for programs that are not tests.
+// shortRun is testing.Short that also works in TestMain, before the flags are parsed, and in
+// programs that are not tests.
 func shortRun() bool {
 	if !testing.Testing() {
 		return false
@@ -50,23 +50,23 @@ func shortRun() bool {
 	return testing.Short()
 }
 
-// NewestPostgres is the newest major version of those.
+// NewestPostgres is the newest supported major version.
 const NewestPostgres = "18"
 
 // Options change how a server runs.
 type Options struct {
-	Own      bool              // a server of the test's own, also where EnvURL names one
-	Durable  bool              // fsync and full_page_writes as in production: for measurements and crashes
-	Settings map[string]string // further ones, as in postgresql.conf
+	Own      bool              // start a server for this test even if EnvURL is set
+	Durable  bool              // fsync and full_page_writes as in production, for measurements and crash tests
+	Settings map[string]string // further settings, as in postgresql.conf
 }
 
-// Postgres is a running server with an own data directory.
+// Postgres is a running server with its own data directory.
 type Postgres struct {
-	Version string // as the server says it
+	Version string // as the server reports it
 
 	admin   *url.URL
-	dir     string // "": not started here
-	server  string // the program
+	dir     string // empty if this package did not start the server
+	server  string // path of the program
 	args    []string
 	who     account
 	process *os.Process
@@ -74,8 +74,8 @@ type Postgres struct {
 	number  atomic.Int64
 }
 
-// StartPostgres starts a server of that major version (see Versions) on a Unix
-// socket. It ends with Stop, and also when this process dies in any way.
+// StartPostgres starts a server of that major version (see Versions) on a Unix socket. It ends with
+// Stop, and also if this process dies in any way.
 func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, error) {
 	if at := os.Getenv(EnvURL); at != "" && !o.Own {
 		admin, err := url.Parse(at)
@@ -111,7 +111,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 	return p, p.tell()
 }
 
-// initialized is a data directory that initdb made once, to be copied.
+// initialized returns a data directory that initdb created once, to be copied.
 func initialized(ctx context.Context, cache, home, version string, who account) (string, error) {
 	dir := filepath.Join(cache, fmt.Sprintf("data-%s-%d", packages[version], who.uid))
 	err := locked(filepath.Join(cache, "initdb.lock"), func() error {
@@ -142,11 +142,12 @@ func initialized(ctx context.Context, cache, home, version string, who account) 
 	return dir, err
 }
 
-// start copies the template and runs a server on it.
+// start copies the template and runs a server on the copy.
 func start(home, template string, who account, o Options) (*Postgres, error) {
-	sweepDead()
-	// Short: a Unix socket's path must stay below 107 bytes. Its name tells whose it is.
-	dir, err := newPlace("qspg", o)
+	removeDeadServers()
+	// The path must be short: a Unix socket's path has at most 107 bytes. Its name contains the
+	// process id.
+	dir, err := newServerDir("qspg", o)
 	if err != nil {
 		return nil, err
 	}
@@ -157,11 +158,11 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 	p.admin = &url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/postgres",
 		RawQuery: url.Values{"host": {dir}}.Encode()}
 	if port := o.Settings["port"]; port != "" {
-		p.admin.RawQuery += "&port=" + port // it names the socket too
+		p.admin.RawQuery += "&port=" + port // the port is also in the socket's name
 	}
 	settings := map[string]string{
 		"listen_addresses": "", "unix_socket_directories": dir, "max_connections": "200", "shared_buffers": "256MB",
-		"log_line_prefix": "%m [%p] ", "timezone": "Asia/Kathmandu", // far from UTC, to find who relies on it
+		"log_line_prefix": "%m [%p] ", "timezone": "Asia/Kathmandu", // far from UTC, to find code that depends on the time zone
 	}
 	if !o.Durable {
 		settings["fsync"], settings["full_page_writes"], settings["synchronous_commit"] = "off", "off", "off"
@@ -180,14 +181,14 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 // run starts the server's process on its data.
 func (p *Postgres) run() error {
 	cmd := exec.Command(p.server, p.args...)
-	cmd.SysProcAttr = p.who.attributes(syscall.SIGQUIT) // at once: its data is of no use to anybody
+	cmd.SysProcAttr = p.who.attributes(syscall.SIGQUIT) // at once, because the data is then useless
 	cmd.Dir = p.dir
 	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	started, ended := make(chan error), make(chan error, 1) // 1: nobody may ever ask
+	started, ended := make(chan error), make(chan error, 1) // capacity 1, because it may never be read
 	guard(func() {
 		err := cmd.Start()
 		started <- errors.Join(err, log.Close())
@@ -204,7 +205,7 @@ func (p *Postgres) run() error {
 
 func (p *Postgres) log() string { return filepath.Join(p.dir, "log") }
 
-// prepare fills a server's folder dir: its data are a copy of the template.
+// prepare fills a server's directory dir with a copy of the template.
 func prepare(dir, template string, who account) error {
 	data := filepath.Join(dir, "data")
 	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
@@ -221,23 +222,23 @@ func prepare(dir, template string, who account) error {
 	return errors.Join(os.Chmod(data, 0o700), os.Chmod(dir, 0o755))
 }
 
-// sweepDead removes the folders of test processes that were killed.
-func sweepDead() {
-	left, err := places()
+// removeDeadServers removes the directories of test processes that were killed.
+func removeDeadServers() {
+	left, err := serverDirs()
 	if err != nil {
-		return // the pattern is fixed
+		return // cannot happen: the pattern is constant
 	}
 	for _, dir := range left {
 		pid, err := strconv.Atoi(strings.Split(filepath.Base(dir), "-")[1])
 		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			_ = os.RemoveAll(dir) // another process may be at it too
+			_ = os.RemoveAll(dir) // another process can remove it at the same time
 		}
 	}
 }
 
-// ready waits until the server answers, and asks its version.
+// ready waits until the server answers and reads its version.
 func (p *Postgres) ready(ctx context.Context) error {
-	var over error // the server ended, or is not ours to wait for
+	var over error // set if the server ended, so that waiting is useless
 	err := testwait.Poll(ctx, func(ctx context.Context) error {
 		c, err := pgx.Connect(ctx, p.admin.String())
 		if err == nil {
@@ -264,8 +265,8 @@ func (p *Postgres) ready(ctx context.Context) error {
 	return over
 }
 
-// Stop ends the server and removes its data. It does nothing to a server that
-// this package did not start.
+// Stop ends the server and removes its data. It does nothing to a server that this package did not
+// start.
 func (p *Postgres) Stop() error {
 	if p.dir == "" {
 		return nil
@@ -274,11 +275,11 @@ func (p *Postgres) Stop() error {
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
-	<-p.ended // its status says only that it was told to
+	<-p.ended // the exit status only reports the signal
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
-// Log is what the server wrote so far, for a test that failed.
+// Log returns the server's log, for a test that failed.
 func (p *Postgres) Log() string {
 	said, err := os.ReadFile(p.log())
 	if err != nil {
@@ -287,7 +288,7 @@ func (p *Postgres) Log() string {
 	return string(said)
 }
 
-// PID is the process id of the server's first process; 0: not started here.
+// PID returns the id of the server's main process, or 0 if this package did not start it.
 func (p *Postgres) PID() int {
 	if p.process == nil {
 		return 0
@@ -295,7 +296,7 @@ func (p *Postgres) PID() int {
 	return p.process.Pid
 }
 
-// Admin is the URL of a superuser on the database "postgres".
+// Admin returns the URL of a superuser on the database "postgres".
 func (p *Postgres) Admin() string { return p.admin.String() }
 
 // Exec runs statements as the superuser, each in its own transaction.
@@ -313,14 +314,14 @@ func (p *Postgres) Exec(ctx context.Context, statements ...string) (err error) {
 	return nil
 }
 
-// Database makes an empty database that is dropped when the test ends, and
-// returns its superuser's URL.
+// Database creates an empty database, which is dropped when the test ends, and returns its
+// superuser's URL.
 func (p *Postgres) Database(t testing.TB) string {
 	t.Helper()
 	return p.Copy(t, "template0")
 }
 
-// Copy is Database with a copy of another database, which no session may use.
+// Copy is like Database, with a copy of a template database, which must have no sessions.
 func (p *Postgres) Copy(t testing.TB, template string) string {
 	t.Helper()
 	name := fmt.Sprintf("t%d_%d", os.Getpid(), p.number.Add(1))

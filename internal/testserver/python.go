@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// PythonTools are what the tests and the benchmark of the Python client need beside it,
-// in one environment for all.
+// PythonTools are the packages that the tests and the benchmark of the Python client need, in one
+// environment for all.
 var PythonTools = []string{"msgpack==1.2.4", "mypy==2.4.1", "psycopg[binary]==3.3.9", "PyMySQL==1.2.4", "SQLAlchemy==2.1.9"}
 
-// staleAfter is when an environment of a package that has changed since is removed:
-// long after the last run that could use it.
+// staleAfter is the age at which the environment of a package that has changed is removed. It is
+// longer than any run.
 const staleAfter = 24 * time.Hour
 
-// PythonEnv is a virtual environment of that Python with what pip makes of these
-// requirements, and its interpreter. It is made once, and kept in the cache: its name
-// stands for the Python's version and the requirements, and for the files in those that
-// are folders, so that a changed package is installed anew.
+// PythonEnv returns the interpreter of a virtual environment of that Python with these
+// requirements, installed by pip. It creates the environment once and caches it. The cache key is
+// the Python's version, the requirements, and the files of requirements that are directories, so a
+// changed package is installed again.
 func PythonEnv(ctx context.Context, python string, requirements ...string) (interpreter string, err error) {
 	cache, err := cacheDir(account{})
 	if err != nil {
@@ -61,7 +61,7 @@ func PythonEnv(ctx context.Context, python string, requirements ...string) (inte
 
 func short(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)[:6]) }
 
-// removeStale removes environments of one kind that nobody uses any more.
+// removeStale removes unused environments of one kind.
 func removeStale(kind string) error {
 	old, err := filepath.Glob(kind + "*/made")
 	for _, made := range old {
@@ -72,7 +72,7 @@ func removeStale(kind string) error {
 	return err
 }
 
-// hashFiles writes the names and contents of the files below dir to hash.
+// hashFiles writes the names and contents of the files below dir to a hash.
 func hashFiles(to hash.Hash, dir string) error {
 	return fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.Contains(name, "__pycache__") {
@@ -87,8 +87,8 @@ func hashFiles(to hash.Hash, dir string) error {
 	})
 }
 
-// makePythonEnv makes home, whose file "made" says that it is whole. Folders are
-// installed from copies: pip leaves its builds beside their sources.
+// makePythonEnv creates home. Its file "made" marks it as complete. Requirements that are
+// directories are installed from copies, because pip writes its builds beside the sources.
 func makePythonEnv(ctx context.Context, python, home string, requirements []string) (err error) {
 	if err := run(ctx, python, "-m", "venv", home); err != nil {
 		return fmt.Errorf("%w(scripts/need.sh venv installs what is missing)", err)

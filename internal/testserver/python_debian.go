@@ -10,11 +10,12 @@ import (
 	"strings"
 )
 
-// pythonModules are those that most programs of the tests import.
+// pythonModules are the modules that most test programs import.
 const pythonModules = "argparse, base64, importlib, json, logging, msgpack, signal, socket, sqlite3, subprocess, " +
 	"threading, traceback, unittest, unittest.mock, uuid"
 
-// NewestPython is that of Debian's sid; where sid cannot be had just now, of its latest release.
+// NewestPython returns the Python of Debian sid, or of Debian's latest release if sid is
+// unavailable.
 func NewestPython(ctx context.Context) (interpreter string, err error) {
 	interpreter, err = DebianPython(ctx, "sid")
 	if err == nil {
@@ -27,9 +28,8 @@ func NewestPython(ctx context.Context) (interpreter string, err error) {
 	return interpreter, nil
 }
 
-// DebianPython is the Python of a Debian suite, with the suite's msgpack, as a program
-// to be called by its path. It does not touch the system's own. Without the folder of
-// packages (python -S) it has the standard library alone.
+// DebianPython returns the path of a Debian suite's Python, with the suite's msgpack. It does not
+// touch the system's Python. With python -S it has only the standard library.
 func DebianPython(ctx context.Context, suite string) (interpreter string, err error) {
 	home, err := DebianRoot(ctx, "python-"+suite, suite, "python3", "python3-msgpack")
 	if err != nil {
@@ -44,14 +44,14 @@ func DebianPython(ctx context.Context, suite string) (interpreter string, err er
 		if err != nil {
 			return err
 		}
-		// Through the suite's own loader, so that it meets the libraries that it was built with.
+		// Use the suite's loader, so that Python uses the libraries it was built with.
 		script := fmt.Sprintf("#!/bin/sh\nPYTHONHOME='%s/usr' exec '%s' --library-path '%s' '%s/usr/bin/python3' \"$@\"\n",
 			home, loader, libraries, home)
-		// A name of its own first: the file is there as a whole or not at all.
+		// Write under another name first, so that the file is complete or missing.
 		if err := WriteProgram(interpreter+".new", []byte(script)); err != nil {
 			return err
 		}
-		// Debian compiles modules when it installs them: these are what tests start with.
+		// Debian compiles modules during installation. Compile those that the tests start with.
 		if err := run(ctx, interpreter+".new", "-c", "import "+pythonModules); err != nil {
 			return err
 		}
@@ -59,8 +59,8 @@ func DebianPython(ctx context.Context, suite string) (interpreter string, err er
 	})
 }
 
-// PythonPackages is a folder for PYTHONPATH with what pip has of these requirements for
-// another Python, whose version is given as 3.14. They must need no building.
+// PythonPackages returns a directory for PYTHONPATH with these requirements, installed by pip for
+// another Python version, given as 3.14. The requirements must not need a build.
 func PythonPackages(ctx context.Context, version string, requirements ...string) (string, error) {
 	cache, err := cacheDir(account{})
 	if err != nil {
@@ -80,9 +80,9 @@ func PythonPackages(ctx context.Context, version string, requirements ...string)
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(work) // what is in it was moved, or is of no use
+		defer os.RemoveAll(work) // its contents were moved, or are useless
 		args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
-			"--python-version", version, "--ignore-requires-python", // it looks at its own all the same
+			"--python-version", version, "--ignore-requires-python", // pip would check its own version otherwise
 			"--target", filepath.Join(work, "packages")}
 		if err := run(ctx, pip, append(args, requirements...)...); err != nil {
 			return err
@@ -91,7 +91,7 @@ func PythonPackages(ctx context.Context, version string, requirements ...string)
 	})
 }
 
-// PythonVersion is what an interpreter says, as 3.14.
+// PythonVersion returns an interpreter's version, as 3.14.
 func PythonVersion(ctx context.Context, python string) (string, error) {
 	out, err := exec.CommandContext(ctx, python, "-S", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").CombinedOutput()
 	if err != nil {

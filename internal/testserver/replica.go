@@ -13,13 +13,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// SourceSettings are those of a server that gets a Replica.
+// SourceSettings returns the settings of a server that gets a Replica.
 func SourceSettings() map[string]string {
 	return map[string]string{"server-id": "1", "log-bin": "binlog", "binlog-format": "ROW"}
 }
 
-// Replica starts a server that is read-only and replicates m, which has SourceSettings and no
-// data yet.
+// Replica starts a read-only server that replicates m. m must have SourceSettings and no data yet.
 func (m *MySQL) Replica(ctx context.Context) (*MySQL, error) {
 	file, at, err := m.position(ctx)
 	if err != nil {
@@ -44,7 +43,7 @@ func (m *MySQL) Replica(ctx context.Context) (*MySQL, error) {
 	return r, nil
 }
 
-// replica is the statement that does something to the replication.
+// replica returns the statement that does verb to the replication.
 func (m *MySQL) replica(verb string) string {
 	if origins[m.Kind].maria {
 		return strings.Replace(verb+" SLAVE", "RESET SLAVE", "RESET SLAVE ALL", 1)
@@ -52,7 +51,7 @@ func (m *MySQL) replica(verb string) string {
 	return strings.Replace(verb+" REPLICA", "RESET REPLICA", "RESET REPLICA ALL", 1)
 }
 
-// position is where the binary log ends now.
+// position returns the current end of the binary log.
 func (m *MySQL) position(ctx context.Context) (file, at string, err error) {
 	words := "SHOW BINARY LOG STATUS"
 	if origins[m.Kind].maria {
@@ -65,7 +64,7 @@ func (m *MySQL) position(ctx context.Context) (file, at string, err error) {
 	return row[0], row[1], nil
 }
 
-// row is the first row of a query, as texts.
+// row returns the first row of a query as texts.
 func (m *MySQL) row(ctx context.Context, words string) ([]string, error) {
 	db, err := m.Open("")
 	if err != nil {
@@ -79,7 +78,7 @@ func (m *MySQL) row(ctx context.Context, words string) ([]string, error) {
 	defer rows.Close()
 	names, err := rows.Columns()
 	if err != nil || !rows.Next() {
-		return nil, fmt.Errorf("%s gave no row: %w", words, errors.Join(err, rows.Err()))
+		return nil, fmt.Errorf("%s returned no row: %w", words, errors.Join(err, rows.Err()))
 	}
 	texts, into := make([]sql.NullString, len(names)), make([]any, len(names))
 	for i := range texts {
@@ -95,7 +94,7 @@ func (m *MySQL) row(ctx context.Context, words string) ([]string, error) {
 	return row, rows.Close()
 }
 
-// CaughtUp waits until the replica has all that the source has now.
+// CaughtUp waits until the replica has all data that the source has now.
 func (m *MySQL) CaughtUp(ctx context.Context, source *MySQL) error {
 	file, at, err := source.position(ctx)
 	if err != nil {
@@ -114,12 +113,12 @@ func (m *MySQL) CaughtUp(ctx context.Context, source *MySQL) error {
 	})
 }
 
-// Promote has the replica take writes, as the source of none.
+// Promote ends the replication, so that the replica accepts writes.
 func (m *MySQL) Promote(ctx context.Context) error {
 	return m.Exec(ctx, m.replica("STOP"), m.replica("RESET"), "SET GLOBAL read_only = OFF")
 }
 
-// ownID has the copy of a data directory get an id of its own: servers with the same one do not
+// ownID gives the copy of a data directory its own server id. Servers with the same id do not
 // replicate each other.
 func (m *MySQL) ownID() error {
 	err := os.Remove(filepath.Join(m.dir, "data", "auto.cnf"))

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// RunScript runs a file of SQL as `psql -v ON_ERROR_STOP=1 -f` does: each statement
-// by itself, so that what may be in no transaction is in none.
+// RunScript runs a file of SQL like `psql -v ON_ERROR_STOP=1 -f`: each statement by itself, so that
+// statements which can't run in a transaction are not in one.
 func RunScript(ctx context.Context, url, script string) (err error) {
 	c, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -25,8 +25,8 @@ func RunScript(ctx context.Context, url, script string) (err error) {
 	return nil
 }
 
-// statementsOf splits at the semicolons that end statements: not those in
-// comments, texts and $$ bodies $$. That is as much of SQL as migrations use.
+// statementsOf splits SQL at the semicolons that end statements, but not in comments, texts and $$
+// bodies $$. It supports only the SQL that migrations use.
 func statementsOf(script string) (all []string) {
 	from := 0
 	for i := 0; i < len(script); {
@@ -49,7 +49,7 @@ func statementsOf(script string) (all []string) {
 	return all
 }
 
-// until is where the first end from `after` on is over.
+// until returns the position after the first end at or behind `after`.
 func until(s, end string, after int) int {
 	if n := strings.Index(s[after:], end); n >= 0 {
 		return after + n + len(end)

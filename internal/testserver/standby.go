@@ -10,18 +10,18 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Standby starts a streaming standby of a server that was started here. It restarts the server:
-// the standby begins with a copy of the data as a clean shutdown leaves them.
+// Standby starts a streaming standby of a server that this package started. It restarts that
+// server, because the standby starts with a copy of its data after a clean shutdown.
 func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
 	if err := p.Halt(); err != nil {
 		return nil, err
 	}
-	dir, err := newPlace("qspg", Options{})
+	dir, err := newServerDir("qspg", Options{})
 	if err != nil {
 		return nil, err
 	}
 	s := &Postgres{dir: dir, server: p.server, who: p.who}
-	err = errors.Join(prepare(dir, filepath.Join(p.dir, "data"), p.who), p.Go(ctx))
+	err = errors.Join(prepare(dir, filepath.Join(p.dir, "data"), p.who), p.Restart(ctx))
 	if err == nil {
 		err = errors.Join(os.WriteFile(filepath.Join(dir, "data", "standby.signal"), nil, 0o644),
 			appendTo(filepath.Join(dir, "data", "postgresql.auto.conf"), fmt.Sprintf("primary_conninfo = 'host=%s user=postgres'\n", p.dir)))
@@ -62,7 +62,7 @@ func appendTo(file, text string) (err error) {
 	return err
 }
 
-// Detach ends the stream from the primary: the standby gets nothing more of it.
+// Detach ends the replication from the primary.
 func (p *Postgres) Detach(ctx context.Context) error {
 	if err := p.Exec(ctx, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"); err != nil {
 		return err

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// DebianSystem is a folder with a Debian of that suite that boots: the smallest there is,
-// and systemd. It is installed once and kept in the cache; nobody may write into it, so
-// that each boot is of a copy or under an overlay. took is 0 where it was there. It needs
-// root, and debootstrap.
+// DebianSystem returns a directory with a bootable Debian of that suite: the minimal system and
+// systemd. It installs it once and caches it. Boot a copy or an overlay, and do not write into it.
+// took is 0 if it was cached. It needs root and debootstrap.
 func DebianSystem(ctx context.Context, suite string) (root string, took time.Duration, err error) {
 	cache, err := cacheDir(account{})
 	if err != nil {
@@ -42,7 +41,7 @@ func DebianSystem(ctx context.Context, suite string) (root string, took time.Dur
 	return root, took, err
 }
 
-// bootstrap makes root as a whole or not at all.
+// bootstrap creates root, all or nothing.
 func bootstrap(ctx context.Context, cache, mirror, suite, root string) (err error) {
 	work, err := os.MkdirTemp(cache, "fetching-")
 	if err != nil {
@@ -57,7 +56,7 @@ func bootstrap(ctx context.Context, cache, mirror, suite, root string) (err erro
 	if err := run(ctx, "debootstrap", append(args, suite, made, mirror)...); err != nil {
 		return err
 	}
-	// A power cut may break it: then it is made again.
+	// A power failure can leave it incomplete. Then it is created again.
 	if err := os.WriteFile(filepath.Join(made, "etc/dpkg/dpkg.cfg.d/unsafe-io"), []byte("force-unsafe-io\n"), 0o644); err != nil {
 		return err
 	}

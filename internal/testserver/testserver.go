@@ -1,6 +1,9 @@
-// Package testserver gets and starts throwaway database servers for tests and
-// benchmarks. A server that cannot be had is an error, never a reason to skip:
-// a check that did not run must not look like one that passed.
+// Package testserver fetches and starts temporary database servers, PgBouncer and Python
+// environments for tests and benchmarks. If a server is unavailable, it returns an error instead of
+// skipping: a check that did not run must not look like a passed one. The exception is ErrUnavailable.
+//
+// Start with StartPostgres (postgres.go) and StartMySQL (mysql.go). fetch.go, debian.go and
+// mysql_fetch.go download the servers, and directories.go chooses their directories.
 package testserver
 
 import (
@@ -14,14 +17,14 @@ import (
 	"syscall"
 )
 
-// account is whom the servers run as: PostgreSQL refuses to run as root.
+// account is the user of the servers. PostgreSQL refuses to run as root.
 type account struct {
 	uid, gid int
-	drop     bool // this process is root and has to become that user
+	drop     bool // this process is root and must switch to that user
 }
 
-// unprivileged is this process's own user, or where that is root the first of
-// postgres and nobody that exists.
+// unprivileged returns this process's user. For root, it returns the first of postgres and nobody
+// that exists.
 func unprivileged() (account, error) {
 	if os.Geteuid() != 0 {
 		return account{uid: os.Geteuid(), gid: os.Getegid()}, nil
@@ -44,8 +47,8 @@ func unprivileged() (account, error) {
 	return account{}, errors.New("the servers must not run as root, and /etc/passwd has neither postgres nor nobody")
 }
 
-// attributes are those of a child that runs as a and does not outlive this
-// process. The thread that starts it must stay: see guard.
+// attributes are those of a child that runs as a and gets the signal last if this process dies. The
+// thread that starts the child must stay: see guard.
 func (a account) attributes(last syscall.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Pdeathsig: last}
 	if a.drop {
@@ -54,10 +57,10 @@ func (a account) attributes(last syscall.Signal) *syscall.SysProcAttr {
 	return attr
 }
 
-// guard runs f on a thread of its own, because the kernel sends a child its parent's
-// death when the *thread* that made it ends. The thread goes on after f: it may be the
-// one that made other children of this process before (a goroutine that ends while it is
-// locked ends its thread, and so a sidecar died with an unrelated server now and then).
+// guard runs f on its own thread. The kernel sends a child its parent-death signal when the
+// *thread* that started the child ends. The thread continues after f, because it may have started
+// other children of this process. (A goroutine that ends while locked to its thread ends the
+// thread.)
 func guard(f func()) {
 	go func() {
 		runtime.LockOSThread()
@@ -66,9 +69,9 @@ func guard(f func()) {
 	}()
 }
 
-// cacheDir is where fetched servers are kept between runs: below
-// $XDG_CACHE_HOME, else .cache in this repository, else (where the servers' user
-// cannot enter those) below /var/tmp.
+// cacheDir returns the directory in which fetched servers are kept between runs: below
+// $XDG_CACHE_HOME, or .cache in this repository, or, if the servers' user can't enter those, below
+// /var/tmp.
 func cacheDir(a account) (string, error) {
 	var places []string
 	if base := os.Getenv("XDG_CACHE_HOME"); base != "" {
@@ -88,14 +91,14 @@ func cacheDir(a account) (string, error) {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return "", fmt.Errorf("no place for the fetched servers: %w", failed)
+	return "", fmt.Errorf("no usable directory for the fetched servers: %w", failed)
 }
 
-// Repository is this repository's folder, for whoever works somewhere in it.
+// Repository returns this repository's root, from any directory in it.
 func Repository() (string, error) { return moduleRoot() }
 
-// moduleRoot is this repository, where the working directory lies in it, be it in
-// another module of it (bench).
+// moduleRoot returns this repository's root. The working directory can be in another module of it
+// (bench).
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -113,7 +116,7 @@ func moduleRoot() (string, error) {
 	}
 }
 
-// openToAll: every folder down to dir may be entered by any user.
+// openToAll checks that any user can enter dir and its parents.
 func openToAll(dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
@@ -129,7 +132,7 @@ func openToAll(dir string) error {
 	}
 }
 
-// locked runs f while no other process runs one under the same lock file.
+// locked runs f while it holds the lock file, which excludes other processes.
 func locked(path string, f func() error) (err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Poll calls fact until it returns no error, for code without a test at hand, such as
-// the start of a server. It returns fact's last error when ctx ends or at the limit.
+// Poll calls fact until it returns no error, for code without a test, such as the start of a
+// server. It returns fact's last error when ctx ends or at the limit.
 func Poll(ctx context.Context, fact func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()

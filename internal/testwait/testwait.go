@@ -1,7 +1,7 @@
-// Package testwait holds the one time limit of the tests. A test waits for a fact, and
-// the limit matters only if the fact never comes true: no test passes or fails because
-// a machine is fast or slow. Test code uses this package in place of time.After,
-// time.Since and context.WithTimeout; package testrules holds it to that.
+// Package testwait has the one time limit of the tests. A test waits for a fact, and the limit
+// matters only if the fact never becomes true. No test passes or fails because a machine is fast or
+// slow. Test code uses this package instead of time.After, time.Since and context.WithTimeout.
+// Package testrules checks that.
 package testwait
 
 import (
@@ -17,7 +17,7 @@ import (
 // time-outs of up to 30 s.
 const EnvLimit = "QSIDECAR_TEST_LIMIT"
 
-// Limit is how long a test waits for a fact: 60 s, or what EnvLimit says.
+// Limit is how long a test waits for a fact: 60 s, or the value of EnvLimit.
 var Limit = limit(os.Getenv(EnvLimit))
 
 func limit(text string) time.Duration {
@@ -81,5 +81,5 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Deadline is the instant at which a wait that starts now gives up, for SetDeadline.
+// Deadline returns the instant at which a wait that starts now ends, for SetDeadline.
 func Deadline() time.Time { return time.Now().Add(Limit) }

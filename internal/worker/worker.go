@@ -312,7 +312,7 @@ func (w *Worker) one(abort context.Context, r runner, job protocol.Job) verdict 
 	w.mu.Lock()
 	w.running[job.Lease] = end
 	w.mu.Unlock()
-	if !w.client.ClaimsInTx(job.Lease) { // lost before its run began
+	if !w.client.Holds(job.Lease) { // lost before its run began
 		end(errJobLost)
 	}
 	defer w.over(job.Lease)

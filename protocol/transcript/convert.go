@@ -15,15 +15,16 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// bytesFields hold bytes: msgpack bin, or in JSON a string or the field X_b64.
+// bytesFields are the fields that contain bytes: msgpack bin, or in JSON a string or the field
+// X_b64.
 var bytesFields = map[string]bool{"payload": true, "result": true}
 
-// textMaps have keys that are no field names.
+// textMaps are the fields whose keys are not field names.
 var textMaps = map[string]bool{"headers": true}
 
-// ToMsgpack turns a message as JSON has it into one msgpack map. It knows nothing
-// of ops and ranges, so that a wrong message stays wrong in the same way; it is
-// written without protocol's codecs, so that a mistake there is not made twice.
+// ToMsgpack converts a message from JSON into one msgpack map. It does not know ops and ranges, so
+// an invalid message stays invalid in the same way. It does not use protocol's codecs, so that it
+// can't repeat their mistakes.
 func ToMsgpack(m map[string]any) ([]byte, error) {
 	var b bytes.Buffer
 	if err := putMap(msgpack.NewEncoder(&b), m, false); err != nil {
@@ -110,8 +111,8 @@ func putValue(e *msgpack.Encoder, v any, isText bool) error {
 	}
 }
 
-// FromMsgpack is the way back. It believes the lengths it reads and recurses:
-// for the messages of a server under test, not for a stranger's.
+// FromMsgpack converts a msgpack map into a message as JSON has it. It trusts lengths and recurses,
+// so use it only for messages of the server under test.
 func FromMsgpack(b []byte) (map[string]any, error) {
 	r := bytes.NewReader(b)
 	v, err := getValue(msgpack.NewDecoder(r))
@@ -165,8 +166,8 @@ func getValue(d *msgpack.Decoder) (any, error) {
 	}
 }
 
-// getMap turns bytes into what JSON has for them: a string where they are text,
-// else the field X_b64.
+// getMap reads a map. It converts bytes as JSON does: to a string if they are text, otherwise to
+// the field X_b64.
 func getMap(d *msgpack.Decoder) (any, error) {
 	n, err := d.DecodeMapLen()
 	if err != nil {
@@ -188,7 +189,7 @@ func getMap(d *msgpack.Decoder) (any, error) {
 			v = string(b)
 		}
 		if _, dup := m[k]; dup {
-			return nil, fmt.Errorf("the key %q stands twice in a map", k)
+			return nil, fmt.Errorf("the key %q is in a map twice", k)
 		}
 		m[k] = v
 	}

@@ -13,7 +13,7 @@ import (
 // vars are the captured values of a run by their names, without the $.
 type vars map[string]any
 
-// freshQueues are the names that a run begins with: queues that no other run has.
+// freshQueues are the variables that a run starts with: names of queues that no other run uses.
 var freshQueues = []string{"q", "q2", "q3"}
 
 func newVars() vars {
@@ -24,14 +24,14 @@ func newVars() vars {
 	return v
 }
 
-// The patterns that are no captures.
+// Patterns that capture nothing.
 const (
 	anything = "$_"  // any value
-	optional = "$?"  // any value, or none
+	optional = "$?"  // any value, or an absent field
 	rest     = "..." // as a key: other fields are allowed
 )
 
-// isVar tells a string "$name" from others; "$$…" stands for "$…".
+// isVar reports whether s is a variable "$name". "$$…" is the text "$…".
 func isVar(s string) (name string, ok bool) {
 	if !strings.HasPrefix(s, "$") || strings.HasPrefix(s, "$$") {
 		return "", false
@@ -39,7 +39,7 @@ func isVar(s string) (name string, ok bool) {
 	return s[1:], true
 }
 
-// fill replaces each string "$name" in a client's message by what was captured.
+// fill replaces each string "$name" in a client's message by the captured value.
 func (v vars) fill(m map[string]any) (filled map[string]any, changed bool, err error) {
 	out, changed, err := v.fillValue(m)
 	if err != nil {
@@ -87,8 +87,8 @@ func (v vars) fillValue(val any) (out any, changed bool, err error) {
 	}
 }
 
-// match holds a server's value against a pattern, and captures. path says where
-// they stand.
+// match compares a server's value with a pattern and captures variables. path is the location of
+// the value, for errors.
 func (v vars) match(path string, want, got any) error {
 	switch want := want.(type) {
 	case map[string]any:
@@ -149,8 +149,8 @@ func (v vars) matchMap(path string, want, got map[string]any) error {
 	return nil
 }
 
-// matchVar matches "$_", "$?", "$name" (captured on first sight, equal from then
-// on) and "$>name" (a number greater than the captured one).
+// matchVar matches "$_", "$?", "$name" (captured at its first use, equal at later ones) and
+// "$>name" (a number greater than the captured one).
 func (v vars) matchVar(path, name string, got any) error {
 	switch {
 	case "$"+name == anything, "$"+name == optional:

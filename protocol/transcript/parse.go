@@ -1,6 +1,10 @@
-// Package transcript reads the conversations in protocol/testdata/transcripts and
-// replays them against a server, in either codec. The README.md beside the files
-// is the format's description, for clients in other languages.
+// Package transcript reads the conversations in protocol/testdata/transcripts and replays them
+// against a server, in either codec. The README.md in that directory describes the format, also for
+// clients in other languages.
+//
+// Start with Load (parse.go) and Run (run.go). match.go compares replies with patterns, and
+// convert.go converts between JSON and msgpack without package protocol's codecs. Only tests and
+// the conformance kit use this package.
 package transcript
 
 import (
@@ -22,14 +26,14 @@ import (
 // Transcript is one conversation.
 type Transcript struct {
 	Name  string   // the file's name without its extension
-	Needs []string // what the server under test must be set up with; see the README
+	Needs []string // setup that the server under test needs; see the README
 	Steps []Step
 
 	codec protocol.Codec // 0: both
 }
 
-// Codecs are the codecs in which the transcript can be replayed: both, unless it
-// holds bytes of one.
+// Codecs returns the codecs in which the transcript can be replayed: both, unless it contains raw
+// bytes of one.
 func (tr *Transcript) Codecs() []protocol.Codec {
 	if tr.codec != 0 {
 		return []protocol.Codec{tr.codec}
@@ -44,7 +48,7 @@ type Kind int
 const (
 	Send        Kind = iota // the client sends Message
 	SendRaw                 // the client sends Raw as it is
-	Shutdown                // the client ends its output and goes on reading
+	Shutdown                // the client shuts down writing and continues to read
 	HangUp                  // the client closes
 	Receive                 // the server sends what Message matches
 	ServerClose             // the server sends nothing more and closes
@@ -60,7 +64,7 @@ type Step struct {
 	Raw     []byte
 }
 
-// Load parses all *.txt of a directory. It is an error if there are none.
+// Load parses all *.txt files of a directory. It returns an error if there are none.
 func Load(dir string) ([]*Transcript, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil {
@@ -84,7 +88,7 @@ func Load(dir string) ([]*Transcript, error) {
 	return all, nil
 }
 
-// Parse reads one transcript. Errors name it and the line.
+// Parse reads one transcript. Its errors contain the name and the line.
 func Parse(name string, r io.Reader) (*Transcript, error) {
 	tr := &Transcript{Name: name}
 	in := bufio.NewScanner(r)
@@ -157,7 +161,7 @@ func parseStep(line string) (Step, error) {
 	case m[6] == "close":
 		s.Kind = ServerClose
 	case m[4] != "" || m[6] != "":
-		return Step{}, fmt.Errorf("the server cannot be told to do this: %s", line)
+		return Step{}, fmt.Errorf("not a step of a server: %s", line)
 	case client:
 		s.Kind = Send
 		s.Message, err = parseMessage(s.Text)
@@ -170,7 +174,7 @@ func parseStep(line string) (Step, error) {
 
 var repeated = regexp.MustCompile(`^(\d+) \* (.*)$`)
 
-// parseRaw reads bytes: [COUNT *] followed by hexadecimal or a JSON string.
+// parseRaw parses bytes: [COUNT *] followed by hexadecimal digits or a JSON string.
 func parseRaw(text string) ([]byte, error) {
 	count := 1
 	if m := repeated.FindStringSubmatch(text); m != nil {
@@ -194,7 +198,7 @@ func parseRaw(text string) ([]byte, error) {
 	return bytes.Repeat(b, count), nil
 }
 
-// parseMessage reads one JSON object, with its numbers as they are written.
+// parseMessage parses one JSON object and keeps numbers as they are written.
 func parseMessage(text string) (map[string]any, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()

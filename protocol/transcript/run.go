@@ -14,14 +14,13 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// maxMessage is the largest message a server may send.
+// maxMessage is the largest message that a server can send.
 const maxMessage = 8 * protocol.MaxMaxFrame
 
-// Run replays tr in codec against the server that dial connects to. Every
-// connection of the transcript is one call of dial; it is closed at the end. A message
-// may take testwait.Limit; transcripts that wait for something (a delay, a time-out) let
-// the server wait, by a claim's wait_ms. The
-// first step that goes otherwise than written ends the test and names the line.
+// Run replays tr in codec against the server that dial connects to. It calls dial once for each
+// connection of the transcript and closes them at the end. Each message has testwait.Limit to
+// arrive. A transcript that needs time to pass (a delay, a timeout) lets the server wait, with a
+// claim's wait_ms. At the first difference Run ends the test and reports the line.
 func Run(t testing.TB, tr *Transcript, codec protocol.Codec, dial func(t testing.TB) net.Conn) {
 	t.Helper()
 	if !slices.Contains(tr.Codecs(), codec) {
@@ -47,8 +46,8 @@ type player struct {
 type conn struct {
 	net.Conn
 	in     *protocol.Reader
-	early  []map[string]any // received before the step that wants them
-	closed bool             // by us
+	early  []map[string]any // received, but not matched by a step yet
+	closed bool             // by the client
 }
 
 func (p *player) fatalf(s Step, format string, args ...any) {
@@ -106,8 +105,8 @@ func (p *player) step(s Step) {
 	}
 }
 
-// encode puts the captured values in and frames the message. Without any the
-// JSON goes out as the file has it.
+// encode fills in the captured values and frames the message. If there are none, JSON is sent
+// exactly as in the file.
 func (p *player) encode(s Step) []byte {
 	p.t.Helper()
 	m, changed, err := p.vars.fill(s.Message)
@@ -131,8 +130,8 @@ func (p *player) encode(s Step) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// write sends b. A server that has closed already (it may, in the middle of a
-// message it refuses) is found out by the steps that follow.
+// write sends b. If the server has already closed, which it may do in the middle of a rejected
+// message, the next steps find out.
 func (p *player) write(s Step, c *conn, b []byte) {
 	p.t.Helper()
 	if err := c.SetWriteDeadline(testwait.Deadline()); err != nil {
@@ -147,13 +146,13 @@ func (p *player) write(s Step, c *conn, b []byte) {
 	}
 }
 
-// receive matches the message with the step's id, in whichever order messages
-// come, or else the next one without an id.
+// receive matches the message with the step's id, in any order of arrival. A step without an id
+// matches the next message without one.
 func (p *player) receive(s Step, c *conn) {
 	p.t.Helper()
 	want, _, err := p.vars.fill(map[string]any{"id": s.Message["id"]})
 	if err != nil {
-		want = s.Message // an id that is captured here: any message will do
+		want = s.Message // the id is captured here, so any message matches
 	}
 	for i := 0; ; i++ {
 		if i == len(c.early) {

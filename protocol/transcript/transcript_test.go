@@ -93,9 +93,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestConversionIsThereAndBack: what goes out as msgpack and comes back is the
-// same JSON.
-func TestConversionIsThereAndBack(t *testing.T) {
+// TestConversionRoundTrip checks that a conversion to msgpack and back returns the same JSON.
+func TestConversionRoundTrip(t *testing.T) {
 	const text = `{"a":1,"b":-70000,"c":9007199254740991,"d":18446744073709551615,"e":1.5,"f":[true,false,null,{"x":"é"}],` +
 		`"payload":"text","result_b64":"AP8=","headers":{"payload":"p","x_b64":"y"},"jobs":[{"payload_b64":"/w=="}]}`
 	var want map[string]any
@@ -127,8 +126,8 @@ func TestConversionIsThereAndBack(t *testing.T) {
 	}
 }
 
-// script is a server that answers each request with what its field "say" holds,
-// a list of messages, and then does what its field "do" names.
+// script is a server. It answers each request with the list of messages in its field "say", and
+// then does what its field "do" names.
 func script(c net.Conn) error {
 	in := protocol.NewReader(c, 1<<20)
 	for {
@@ -179,7 +178,7 @@ func answer(c net.Conn, codec protocol.Codec, messages []any) error {
 	return nil
 }
 
-// recorder is a test that may fail: the failure is what is tested.
+// recorder is a testing.TB whose failure is recorded.
 type recorder struct {
 	testing.TB
 	failure string
@@ -194,7 +193,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// play runs a transcript against script and gives its failure.
+// play runs a transcript against script and returns its failure.
 func play(t *testing.T, text string, codec protocol.Codec) string {
 	t.Helper()
 	tr := mustParse(t, text)
@@ -239,13 +238,13 @@ func socketPair(t *testing.T) (client, server net.Conn) {
 	return conns[0], conns[1]
 }
 
-// TestRun: what goes as written passes, and each kind of difference fails and
-// names its line.
+// TestRun checks that a matching conversation passes, and that each kind of difference fails and
+// reports its line.
 func TestRun(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		text string
-		want string // of the failure; empty: none
+		want string // expected in the failure; empty: no failure
 	}{
 		{"as written", `C: {"say":[{"id":1,"x":"a","l":[1,{"y":null}],"b":true}]}` + "\n" + `S: {"id":1,"x":"a","l":[1,{"y":null}],"b":true}`, ""},
 		{"another value", `C: {"say":[{"x":"a"}]}` + "\n" + `S: {"x":"b"}`, `test.txt:2: .x: got "a", want "b"`},
@@ -284,7 +283,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunRaw: raw bytes go out as they are, and the codec of the answer counts.
+// TestRunRaw checks that raw bytes are sent unchanged, and that the codec of the reply is checked.
 func TestRunRaw(t *testing.T) {
 	if got := play(t, "! codec json\nC raw: \"{\\\"say\\\":\"\nC raw: \"[{\\\"x\\\":1}]}\\n\"\nS: {\"x\":1}", protocol.JSON); got != "" {
 		t.Error(got)
@@ -292,7 +291,7 @@ func TestRunRaw(t *testing.T) {
 	if got := play(t, "! codec json\nC: {}", protocol.Msgpack); !strings.Contains(got, "cannot be replayed in msgpack") {
 		t.Errorf("got %q, want a refusal of the codec", got)
 	}
-	frame := `C raw: 00 00 00 06 81 a3 73 61 79 90` + "\n" // {"say":[]} in the other codec, to be answered by nothing
+	frame := `C raw: 00 00 00 06 81 a3 73 61 79 90` + "\n" // {"say":[]} in the other codec, which gets no reply
 	if got := play(t, frame+"C shutdown\nS close", protocol.JSON); got != "" {
 		t.Error(got)
 	}
@@ -302,8 +301,8 @@ func TestRunRaw(t *testing.T) {
 	}
 }
 
-// TestQueuesAreFresh: no two runs use one queue.
-func TestQueuesAreFresh(t *testing.T) {
+// TestRunsUseTheirOwnQueues checks that each run uses its own queues.
+func TestRunsUseTheirOwnQueues(t *testing.T) {
 	var names []string
 	for range 2 {
 		got := play(t, `C: {"say":[{"x":"$q"},{"x":"$q2"},{"x":"$q3"}]}`+"\n"+`S: {"x":"$q"}`+"\n"+`S: {"x":"$q2"}`+"\n"+`S: {"x":"none"}`, protocol.JSON)

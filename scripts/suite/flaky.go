@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// tally is what several runs saw of one test.
+// tally is the results of one test in several runs.
 type tally struct {
 	runs, fails, skips int
 	slowest            time.Duration
 }
 
-// runFlaky runs a suite n times while other processes keep the processors and the disk
-// busy, and prints a table of all tests.
+// runFlaky runs a suite n times while other processes keep the processors and the disk busy, and
+// prints a table of all tests.
 func runFlaky(ctx context.Context, o options) error {
 	s, err := suiteNamed(o.suite)
 	if err != nil {
@@ -31,7 +31,7 @@ func runFlaky(ctx context.Context, o options) error {
 	return repeat(ctx, o, "flaky", s)
 }
 
-// runTouched runs the tests that differ from a commit as runFlaky does.
+// runTouched does the same as runFlaky for the tests that differ from a commit.
 func runTouched(ctx context.Context, o options) error {
 	packages, err := touched(ctx, o.base)
 	if err != nil {
@@ -55,7 +55,7 @@ func runTouched(ctx context.Context, o options) error {
 	return repeat(ctx, o, "touched", s)
 }
 
-// moduleOf splits a package's folder into its module's folder and the rest.
+// moduleOf splits a package's directory into its module's directory and the rest.
 func moduleOf(pkg string) (dir, rest string) {
 	for _, module := range []string{"deploy", "bench"} {
 		if rest, ok := strings.CutPrefix(pkg+"/", module+"/"); ok {
@@ -75,7 +75,7 @@ func repeat(ctx context.Context, o options, name string, s suite) error {
 		return err
 	}
 	table := map[string]*tally{}
-	start, runs, fails, seen := time.Now(), 0, 0, "" // the servers of all runs are the same
+	start, runs, fails, seen := time.Now(), 0, 0, "" // the servers are the same in all runs
 	for n := range o.n {
 		r, err := newReport(filepath.Join(name, strconv.Itoa(n+1)), s.short, o)
 		if err != nil {
@@ -105,7 +105,7 @@ func repeat(ctx context.Context, o options, name string, s suite) error {
 	fmt.Printf("make %s: %d runs beside %d busy processes and one that writes to the disk, on %s, in %v\n%d passed, %d failed\n",
 		name, runs, o.load, seen, time.Since(start).Round(time.Second), len(table), fails)
 	if fails > 0 || len(table) == 0 {
-		return errFailed // a run without a test proves nothing
+		return errFailed // a run without any test proves nothing
 	}
 	return nil
 }
@@ -129,8 +129,8 @@ func (r *report) addTo(table map[string]*tally) {
 	}
 }
 
-// printTable lists every top-level test, and each subtest that failed, the failed ones
-// first and then the slow ones.
+// printTable prints every top-level test and each subtest that failed: first failed tests, then
+// slow ones.
 func printTable(table map[string]*tally) {
 	names := slices.Collect(maps.Keys(table))
 	names = slices.DeleteFunc(names, func(n string) bool {
@@ -165,7 +165,7 @@ func startLoad(ctx context.Context, busy int) error {
 	return nil
 }
 
-// busy keeps one processor busy until its parent has gone.
+// busy keeps one processor busy until its parent ends.
 func busy(ctx context.Context, _ options) error {
 	parent := os.Getppid()
 	for n := uint64(1); ctx.Err() == nil && os.Getppid() == parent; n++ {
@@ -176,7 +176,7 @@ func busy(ctx context.Context, _ options) error {
 	return nil
 }
 
-// writeDisk writes and syncs a file until its parent has gone.
+// writeDisk writes and syncs a file until its parent ends.
 func writeDisk(ctx context.Context, _ options) (err error) {
 	f, err := os.CreateTemp("", "qsidecar-load")
 	if err != nil {

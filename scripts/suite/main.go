@@ -1,6 +1,9 @@
-// Command suite runs the project's tests: what `make test`, `make check`, `make flaky`,
-// `make cover` and `make soak` start. It shows progress, and ends with one line that
-// says what passed, on which database servers and in what time.
+// Command suite runs the project's tests, as `make test`, `make check`, `make flaky`, `make cover`
+// and `make soak`. It shows progress and ends with one line: what passed, on which database servers
+// and in what time.
+//
+// Start with suites.go, which lists the steps of each suite. step.go runs a step and report.go
+// collects the results.
 package main
 
 import (
@@ -28,15 +31,15 @@ const usage = `usage: suite [flags] COMMAND
 
 // options are the flags of all commands.
 type options struct {
-	suite  string        // of flaky and cover: test or check
+	suite  string        // for flaky and cover: test or check
 	n      int           // runs of flaky and touched
-	load   int           // busy processes beside flaky
-	base   string        // commit that touched compares with
-	engine string        // of engine
-	run    string        // go test -run, for a part of a suite
-	time   time.Duration // after which flaky and soak start no further run; 0: no limit
-	seed   uint64        // of soak, to replay a run; 0: a new one each run
-	out    string        // folder for the logs of a run
+	load   int           // busy processes during flaky
+	base   string        // commit with which touched compares
+	engine string        // for engine
+	run    string        // go test -run, to select a part of a suite
+	time   time.Duration // flaky and soak start no further run after it; 0: no limit
+	seed   uint64        // for soak, to repeat a run; 0: a new one for each run
+	out    string        // directory for the logs of a run
 }
 
 func main() {
@@ -44,7 +47,7 @@ func main() {
 	err := run(ctx, os.Args[1:])
 	stop()
 	if err != nil {
-		if !errors.Is(err, errFailed) { // a failed suite has printed its line already
+		if !errors.Is(err, errFailed) { // a failed suite has already printed its line
 			fmt.Fprintln(os.Stderr, "suite:", err)
 		}
 		os.Exit(1)

@@ -16,8 +16,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// engines are the packages that hold one engine's tests. EnvEngine of package testserver
-// limits those of several engines.
+// engines are the packages with one engine's tests. EnvEngine of package testserver restricts
+// packages that test several engines.
 var engines = map[string][]string{
 	"memory":    {"./backends/memory", "./bridge"},
 	"sqlite":    {"./backends/sqlite"},
@@ -27,7 +27,7 @@ var engines = map[string][]string{
 	"sqlserver": {"./backends/sqlserver"},
 }
 
-// runEngine runs the tests of one engine, each of its versions.
+// runEngine runs the tests of one engine, with each of its versions.
 func runEngine(ctx context.Context, o options) error {
 	packages, ok := engines[o.engine]
 	if !ok {
@@ -45,8 +45,8 @@ func runEngine(ctx context.Context, o options) error {
 	return r.finish()
 }
 
-// runCover prints the statement coverage of each package by a suite: of its tests and
-// of the program that the end-to-end tests run.
+// runCover prints the statement coverage of each package by a suite: by its tests, and by the
+// program in end-to-end tests.
 func runCover(ctx context.Context, o options) error {
 	data, err := filepath.Abs(filepath.Join(o.out, "coverage-"+o.suite))
 	if err != nil {
@@ -100,8 +100,8 @@ func runCover(ctx context.Context, o options) error {
 	return r.finish()
 }
 
-// runSoak repeats the tests that have a full size, each time with another seed, until
-// the time is over, a test fails or ctx ends.
+// runSoak repeats the tests that have a full size, each time with another seed, until the time is
+// over, a test fails or ctx ends.
 func runSoak(ctx context.Context, o options) error {
 	r, err := newReport("soak", false, o)
 	if err != nil {
@@ -120,7 +120,7 @@ func runSoak(ctx context.Context, o options) error {
 	for n := 1; ; n++ {
 		seed := o.seed
 		if seed == 0 {
-			seed = rand.Uint64() >> 11 // short enough to be typed
+			seed = rand.Uint64() >> 11 // short enough to type
 		}
 		text := strconv.FormatUint(seed, 10)
 		fmt.Printf("run %d: make soak SEED=%s replays it\n", n, text)

@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// plan lists what the suite will install and download, before it does.
+// plan prints what the suite will install and download.
 func (s suite) plan(ctx context.Context) error {
 	var lines []string
 	list := exec.CommandContext(ctx, "scripts/need.sh", append([]string{"--list"}, s.needs...)...)
@@ -22,7 +22,7 @@ func (s suite) plan(ctx context.Context) error {
 	if p := strings.TrimSpace(string(packages)); p != "" {
 		lines = append(lines, "Debian packages to install: "+p)
 	}
-	// The runner itself has a part of the modules; the tests need more.
+	// This program needs only some of the modules. The tests need more.
 	modules := exec.CommandContext(ctx, "go", "list", "-deps", "-test", "./...")
 	modules.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-mod=mod")
 	if modules.Run() != nil {

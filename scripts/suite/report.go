@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// errFailed says that a suite failed, after its line was printed.
+// errFailed means that a suite failed and that its line was printed.
 var errFailed = errors.New("tests failed")
 
 // event is one line of go test -json (go doc cmd/test2json).
@@ -25,13 +25,13 @@ type event struct {
 	Action  string
 	Package string
 	Test    string
-	Elapsed float64 // seconds
+	Elapsed float64 // in seconds
 	Output  string
 
-	ImportPath string // of build-output
+	ImportPath string // for build-output
 }
 
-// testID names a test of a step: a package can run in several steps.
+// testID identifies a test of a step. A package can run in several steps.
 type testID struct{ step, pkg, test string }
 
 func (id testID) String() string {
@@ -39,26 +39,26 @@ func (id testID) String() string {
 	return strings.TrimSpace(cmp.Or(pkg, id.step) + " " + id.test)
 }
 
-// result is how a test ended.
+// result is the result of a test.
 type result struct {
 	action string // pass, fail or skip
 	took   time.Duration
 }
 
-// report collects what the steps of a suite did.
+// report collects the results of a suite's steps.
 type report struct {
-	name  string // of the suite
-	out   string // folder of logs
-	quiet bool   // no progress, as in flaky
+	name  string // name of the suite
+	out   string // directory of logs
+	quiet bool   // print no progress, for flaky
 	short bool   // tests can skip what make check runs
 	start time.Time
-	ran   string // file to which the tests add the servers they used
+	ran   string // file to which the tests add the servers that they used
 
 	mu      sync.Mutex
 	results map[testID]result
 	running map[testID]time.Time
-	output  map[testID]*bytes.Buffer // of tests that have not passed
-	failed  map[string]bool          // steps with a failure that was printed
+	output  map[testID]*bytes.Buffer // output of tests that have not passed
+	failed  map[string]bool          // steps with a failure that was already printed
 	fails   int
 }
 
@@ -86,11 +86,11 @@ func (r *report) say(format string, args ...any) {
 	}
 }
 
-// event takes in one line of go test -json.
+// event handles one line of go test -json.
 func (r *report) event(step string, line []byte) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil {
-		r.say("%s", bytes.TrimSpace(line)) // not an event, as a warning of the go command
+		r.say("%s", bytes.TrimSpace(line)) // not an event, for example a warning of the go command
 		return
 	}
 	id := testID{step, cmp.Or(e.Package, e.ImportPath), e.Test}
@@ -109,7 +109,7 @@ func (r *report) event(step string, line []byte) {
 	}
 }
 
-// end takes in the end of a test, or of a package if the id has no test.
+// end handles the end of a test, or of a package if the id has no test.
 func (r *report) end(id testID, e event) {
 	delete(r.running, id)
 	took := time.Duration(e.Elapsed * float64(time.Second))
@@ -119,7 +119,7 @@ func (r *report) end(id testID, e event) {
 	switch {
 	case strings.HasSuffix(e.Action, "fail"):
 		if id.test != "" || !r.testFailedIn(id) {
-			r.fails++ // a package fails beside its tests, and counts only if none of them did
+			r.fails++ // a package fails together with its tests, so it counts only if none of them failed
 		}
 		r.failed[id.step] = true
 		fmt.Printf("FAIL %s (%v)\n%s\n", id, took, r.outputOf(id))
@@ -133,7 +133,7 @@ func (r *report) end(id testID, e event) {
 	delete(r.output, id)
 }
 
-// maySkip reports whether a test may be left out: only for make check, which runs it.
+// maySkip reports whether a test can be skipped: only if make check runs it.
 func (r *report) maySkip(id testID) bool {
 	b := r.output[id]
 	return r.short && b != nil && bytes.Contains(b.Bytes(), []byte("make check runs"))
@@ -149,8 +149,8 @@ func (r *report) testFailedIn(pkg testID) bool {
 	return false
 }
 
-// outputOf is what a failed test printed. A test that was running when its package
-// ended, as in a panic, gets no event of its own, so a package shows those, too.
+// outputOf returns the output of a failed test. A test that ran when its package ended, for example
+// by a panic, has no event of its own, so a package includes the output of such tests.
 func (r *report) outputOf(id testID) string {
 	text := new(strings.Builder)
 	if b := r.output[id]; b != nil {
@@ -169,7 +169,7 @@ func (r *report) outputOf(id testID) string {
 	return text.String()
 }
 
-// figures are the lines "figure: …" that a package prints at its end, indented.
+// figures returns the lines "figure: …" at the end of a package's output, indented.
 func figures(b *bytes.Buffer) string {
 	text := new(strings.Builder)
 	if b != nil {
@@ -182,7 +182,7 @@ func figures(b *bytes.Buffer) string {
 	return text.String()
 }
 
-// fail notes a failure that no event tells.
+// fail records a failure that has no event.
 func (r *report) fail(step, test, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +205,7 @@ func (r *report) stepDone(name string, took time.Duration, err error) {
 	r.say("==   %s: %s after %v", name, state, took.Round(time.Second))
 }
 
-// progress says every so often what runs.
+// progress prints from time to time what runs.
 func (r *report) progress(stop <-chan struct{}) {
 	tick := time.NewTicker(20 * time.Second)
 	defer tick.Stop()
@@ -228,7 +228,7 @@ func (r *report) progress(stop <-chan struct{}) {
 	}
 }
 
-// counts are the numbers of tests, subtests included.
+// counts returns the numbers of tests, including subtests.
 func (r *report) counts() (passed, failed, skipped int) {
 	for _, res := range r.results {
 		switch res.action {
@@ -241,10 +241,10 @@ func (r *report) counts() (passed, failed, skipped int) {
 	return passed, r.fails, skipped
 }
 
-// serverLine is a line that testserver writes: which server ran for which program.
+// serverLine is a line of testserver: which server ran for which program.
 var serverLine = regexp.MustCompile(`(?m)^(PostgreSQL|MySQL|MariaDB|PgBouncer) (\d[\d.]*)\S* .*ran for `)
 
-// servers are the products and versions that the tests ran on.
+// servers returns the products and versions on which the tests ran.
 func (r *report) servers() string {
 	text, err := os.ReadFile(r.ran)
 	if err != nil {
@@ -265,7 +265,7 @@ func (r *report) servers() string {
 	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 }
 
-// slowest lists the n slowest top-level tests.
+// slowest prints the n slowest top-level tests.
 func (r *report) slowest(n int) {
 	var ids []testID
 	for id := range r.results {
@@ -280,8 +280,8 @@ func (r *report) slowest(n int) {
 	}
 }
 
-// finish prints the closing lines: the last one but one says what ran, and the last one
-// is read by CI.
+// finish prints the closing lines. The one before the last describes the run. CI reads the last
+// one.
 func (r *report) finish() error {
 	passed, failed, skipped := r.counts()
 	var use syscall.Rusage

@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// step is one command of a suite: a `go test` whose events are read, or any other
-// program that has to succeed.
+// step is one command of a suite: a `go test` whose events are read, or another program that must
+// succeed.
 type step struct {
 	name string
-	dir  string   // "": the repository
-	test []string // arguments of go test; nil: command
+	dir  string   // empty: the repository
+	test []string // arguments of go test; nil: run command
 	cmd  []string
 	env  []string
 }
 
-// stream is a list of steps that run one after another. The streams of a suite run at
-// the same time.
+// stream is a list of steps that run one after another. The streams of a suite run at the same
+// time.
 type stream []step
 
 // runStream runs the steps of a stream. A step that fails doesn't stop the next one.
@@ -46,7 +46,7 @@ func (r *report) runStream(ctx context.Context, s stream) {
 	}
 }
 
-// child is a command in a process group of its own, which ends as a whole when ctx does.
+// child is a command in its own process group. The whole group ends when ctx ends.
 func child(ctx context.Context, s step, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = s.dir
@@ -66,8 +66,7 @@ func (r *report) command(ctx context.Context, s step) error {
 	return err
 }
 
-// goTest runs go test and hands each of its events to the report. All of them are kept
-// in a file, too.
+// goTest runs go test and passes its events to the report. It also writes them to a file.
 func (r *report) goTest(ctx context.Context, s step) (err error) {
 	log, err := os.Create(filepath.Join(r.out, s.name+".json"))
 	if err != nil {
@@ -95,12 +94,12 @@ func (r *report) goTest(ctx context.Context, s step) (err error) {
 			r.event(s.name, line)
 		}
 		if readErr != nil {
-			break // its end; the exit status says the rest
+			break // the end of the output; the exit status reports errors
 		}
 	}
 	err = cmd.Wait()
 	if err != nil && !r.failedIn(s.name) {
-		said, _ := os.ReadFile(stderr.Name()) // shown as far as it is there
+		said, _ := os.ReadFile(stderr.Name()) // shown as far as it can be read
 		r.fail(s.name, "", fmt.Sprintf("go test %s: %v\n%s", strings.Join(s.test, " "), err, tail(said, 8<<10)))
 	}
 	return err

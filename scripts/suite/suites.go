@@ -18,18 +18,17 @@ import (
 // binary is the program under test, as users get it.
 const binary = "bin/qsidecar"
 
-// journeys is the end-to-end package that `make test` runs; `make check` runs the others.
+// journeys is the end-to-end package of `make test`. `make check` runs the others too.
 const journeys = "github.com/qsidecar/qsidecar/e2e/journeys"
 
-// slowFirst are the packages that take longest, so that none of them runs alone at the
-// end.
+// slowFirst are the packages that take longest, so that none of them runs alone at the end.
 var slowFirst = []string{"/backends/mysql", "/e2e/journeys", "/backends/postgres", "/backends/adopted", "/bridge", "/backends/sqlite", "/backends/sqlserver",
 	"/e2e/crash", "/e2e/system", "/e2e/clients", "/e2e/network", "/e2e/adopted", "/e2e/config"}
 
-// suite is what make test or make check runs.
+// suite is make test or make check.
 type suite struct {
 	short   bool     // go test -short: tests can skip what make check runs
-	needs   []string // tools, as scripts/need.sh names them
+	needs   []string // tools by their names in scripts/need.sh
 	streams func(context.Context, options) ([]stream, error)
 }
 
@@ -45,7 +44,7 @@ var (
 	}
 )
 
-// suiteNamed is the suite that the option -suite names.
+// suiteNamed returns the suite of the option -suite.
 func suiteNamed(name string) (suite, error) {
 	switch name {
 	case "test":
@@ -90,7 +89,7 @@ func runSuite(ctx context.Context, name string, s suite, o options) (*report, er
 	return r, nil
 }
 
-// prepare lists what is missing, installs it and builds the program.
+// prepare installs missing tools, lists them first, and builds the program.
 func (s suite) prepare(ctx context.Context) error {
 	if err := s.plan(ctx); err != nil {
 		return err
@@ -125,7 +124,7 @@ func (r *report) run(ctx context.Context, streams []stream) {
 	r.serversMissing()
 }
 
-// serversMissing fails for each server that the tests went on without.
+// serversMissing adds a failure for each server that was unavailable.
 func (r *report) serversMissing() {
 	ran, err := os.ReadFile(r.ran)
 	if err != nil {
@@ -138,7 +137,7 @@ func (r *report) serversMissing() {
 	}
 }
 
-// testStreams is one go test over all packages, so that it shares out the processors.
+// testStreams returns one go test over all packages, so that it balances the load.
 func testStreams(ctx context.Context, o options) ([]stream, error) {
 	packages, err := list(ctx)
 	if err != nil {
@@ -151,7 +150,7 @@ func testStreams(ctx context.Context, o options) ([]stream, error) {
 	return []stream{{{name: "tests", test: append(args, packages...), env: append(testEnv(), "CGO_ENABLED=0")}}}, nil
 }
 
-// checkStreams are two: one that computes, one that mostly waits for processes.
+// checkStreams returns two streams: one mostly computes, one mostly waits for processes.
 func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	packages, err := list(ctx)
 	if err != nil {
@@ -170,8 +169,8 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	}}, nil
 }
 
-// common are the arguments of every go test: results are never cached, the order is
-// random, and vet is lint's.
+// common returns the arguments of every go test: no cached results, random order, and no vet, which
+// lint runs.
 func common(o options) []string {
 	args := []string{"-count=1", "-shuffle=on", "-vet=off"}
 	if o.run != "" {
@@ -180,16 +179,16 @@ func common(o options) []string {
 	return args
 }
 
-// testEnv has the data of the tests in memory and names the program under test.
+// testEnv keeps the data of the tests in memory and names the program under test.
 func testEnv() []string {
 	at, err := filepath.Abs(binary)
 	if err != nil {
-		panic(err) // the working directory is gone
+		panic(err) // the working directory no longer exists
 	}
 	return []string{testserver.EnvMemory + "=/dev/shm", "QSIDECAR_BIN=" + at}
 }
 
-// list is every package of this module that has tests, the slow ones first.
+// list returns every package of this module that has tests, slow ones first.
 func list(ctx context.Context) ([]string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...").Output()
 	if err != nil {
@@ -206,8 +205,8 @@ func list(ctx context.Context) ([]string, error) {
 	return packages, nil
 }
 
-// ranAsRoot fails for each line of root-tests.txt that names this suite and that no test
-// reported: a test that needs root must not be left out unseen.
+// ranAsRoot adds a failure for each line of root-tests.txt of this suite that no test reported, so
+// that tests which need root are not skipped silently.
 func (r *report) ranAsRoot() {
 	wanted, err := os.ReadFile("scripts/root-tests.txt")
 	if err != nil {

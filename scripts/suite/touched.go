@@ -15,12 +15,12 @@ import (
 	"strings"
 )
 
-// hunk is the head of a change in a unified diff without context: where the new lines
-// are.
+// hunk matches the head of a change in a unified diff without context, with the position of the new
+// lines.
 var hunk = regexp.MustCompile(`^@@ -\S+ \+(\d+)(?:,(\d+))? @@`)
 
-// touched are the test functions, by folder, that the work tree adds or changes against
-// a commit.
+// touched returns the test functions, by directory, that the working tree adds or changes since a
+// commit.
 func touched(ctx context.Context, base string) (map[string][]string, error) {
 	diff, err := exec.CommandContext(ctx, "git", "diff", "--unified=0", "--no-renames", "--diff-filter=AM", base, "--", "*_test.go").Output()
 	if err != nil {
@@ -36,7 +36,7 @@ func touched(ctx context.Context, base string) (map[string][]string, error) {
 		if m == nil {
 			continue
 		}
-		from, _ := strconv.Atoi(m[1]) // digits, by the pattern
+		from, _ := strconv.Atoi(m[1]) // the pattern allows only digits
 		count := 1
 		if m[2] != "" {
 			count, _ = strconv.Atoi(m[2])
@@ -55,7 +55,7 @@ func touched(ctx context.Context, base string) (map[string][]string, error) {
 	return found, nil
 }
 
-// testsAt are the test functions of a file that overlap its lines from…to.
+// testsAt returns the test functions of a file that overlap its lines from…to.
 func testsAt(file string, from, to int) (names []string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command loop is one process of the Go client, or of pgx, that works a queue until
-// it is empty: loop sidecar|driver N. N jobs are claimed at a time and acked at a time.
-// It prints how many jobs and how many seconds that were.
+// Command loop is one process of the Go client, or of pgx, that processes a queue until it is
+// empty: loop sidecar|driver N. It claims and acks N jobs at a time. It prints the number of jobs
+// and the seconds.
 package main
 
 import (
@@ -40,11 +40,11 @@ func run(ctx context.Context) error {
 	return byDriver(ctx, n)
 }
 
-// work calls turn, which claims, acks and tells how many, until there is nothing.
-func work(turn func() (int, error)) error {
+// work calls step, which claims and acks jobs and returns how many, until it returns 0.
+func work(step func() (int, error)) error {
 	began, done := time.Now(), 0
 	for {
-		n, err := turn()
+		n, err := step()
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func byDriver(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close(ctx) }() // what it did is committed
+	defer func() { _ = c.Close(ctx) }() // its transactions are committed
 	return work(func() (int, error) {
 		rows, err := c.Query(ctx, claim, n)
 		if err != nil {

@@ -1,4 +1,5 @@
-// Command kitadapter lets the conformance kit (clients/kit) drive the Go client.
+// Command kitadapter connects the Go client to the conformance kit (clients/kit), which sends it
+// one command a line.
 package main
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// command is one line of the kit's.
+// command is a line from the kit.
 type command struct {
 	Do      string  `json:"do"`
 	Tag     string  `json:"tag"`
@@ -33,7 +34,7 @@ type command struct {
 	LeaseMS int64   `json:"lease_ms"`
 }
 
-// answer is one line to it.
+// answer is a line to the kit.
 type answer struct {
 	Tag       string   `json:"tag,omitempty"`
 	OK        bool     `json:"ok"`
@@ -60,14 +61,14 @@ func main() {
 	}
 }
 
-// adapter is the client and what it was given.
+// adapter is the client and the leases of its jobs.
 type adapter struct {
 	client *qsidecar.Client
 
 	mu     sync.Mutex
 	leases map[string]string // by job
 	ids    map[string]string // by lease
-	lost   []string          // jobs
+	lost   []string          // job ids
 	out    *json.Encoder
 }
 
@@ -88,13 +89,13 @@ func run() error {
 	for in := bufio.NewReader(os.Stdin); ; {
 		line, err := in.ReadBytes('\n')
 		if err != nil {
-			return nil // the kit has gone
+			return nil // the kit has closed the pipe
 		}
 		var c command
 		if err := json.Unmarshal(line, &c); err != nil {
 			return fmt.Errorf("%s: %w", line, err)
 		}
-		if c.Tag != "" { // beside those that follow
+		if c.Tag != "" { // runs beside the commands that follow
 			open.Go(func() { a.answer(ctx, c) })
 			continue
 		}
@@ -110,7 +111,7 @@ func (a *adapter) onLost(leases []string) {
 	}
 }
 
-// answer carries a command out and says what came of it.
+// answer carries out a command and returns its result.
 func (a *adapter) answer(ctx context.Context, c command) {
 	got, err := a.do(ctx, c)
 	got.Tag, got.OK = c.Tag, err == nil
@@ -124,7 +125,7 @@ func (a *adapter) answer(ctx context.Context, c command) {
 	}
 }
 
-// word is an error in one.
+// word returns the kit's word for an error.
 func word(err error) string {
 	var either *qsidecar.SettledOrLostError
 	var wire *protocol.Error
@@ -200,12 +201,12 @@ func (a *adapter) lease(id string) string {
 	return a.leases[id]
 }
 
-// child starts a process that inherits what this one leaves open.
+// child starts a process that inherits the open file descriptors of this one.
 func child() (int, error) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	go func() { _ = cmd.Wait() }() // it is killed by whoever asked for it
+	go func() { _ = cmd.Wait() }() // the kit kills it
 	return cmd.Process.Pid, nil
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// Person is who connects: a real process of that user and these groups.
-type Person struct {
+// SystemUser is a system user who connects in a real process with this user and these groups.
+type SystemUser struct {
 	UID, GID int
-	Groups   string // supplementary ones, as setpriv takes them
+	Groups   string // supplementary groups, as setpriv takes them
 }
 
-// As runs lines through nc as the person, and returns the replies.
-func (p Person) As(t *testing.T, socket string, lines ...string) (replies []Reply) {
+// As sends lines through nc as the user and returns the replies.
+func (p SystemUser) As(t *testing.T, socket string, lines ...string) (replies []Reply) {
 	t.Helper()
 	groups := []string{"--clear-groups"}
 	if p.Groups != "" {

@@ -16,13 +16,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "50"); err != nil { // the default is too short for a machine that stands still
+	if err := os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "50"); err != nil { // the default is too short for a loaded machine
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// server is a sidecar that a test plays by hand.
+// server is a sidecar whose replies the test writes itself.
 type server struct {
 	t      *testing.T
 	socket string
@@ -31,7 +31,7 @@ type server struct {
 
 func listen(t *testing.T) *server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "qs") // t.TempDir may be too long for a socket
+	dir, err := os.MkdirTemp("", "qs") // t.TempDir can be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func (s *server) up() {
 	s.t.Cleanup(func() { ln.Close() })
 }
 
-// down removes the socket: nobody answers there any more.
+// down removes the socket, so that no sidecar answers.
 func (s *server) down() {
 	s.t.Helper()
 	if err := s.ln.Close(); err != nil {
@@ -67,7 +67,7 @@ type peer struct {
 	hello *protocol.Request
 }
 
-// accept takes the next connection and answers its hello.
+// accept accepts the next connection and answers its hello.
 func (s *server) accept() *peer {
 	s.t.Helper()
 	p := s.acceptRaw()
@@ -98,7 +98,7 @@ func (s *server) acceptRaw() *peer {
 	}
 	conn, err := s.ln.Accept()
 	if err != nil {
-		s.t.Fatalf("no connection came: %v", err)
+		s.t.Fatalf("the client did not connect: %v", err)
 	}
 	s.t.Cleanup(func() { conn.Close() })
 	return &peer{t: s.t, conn: conn, in: protocol.NewReader(conn, 1<<20)}
@@ -133,7 +133,7 @@ func (p *peer) expect(op protocol.Op) *protocol.Request {
 	return req
 }
 
-// ended checks that the client sends nothing more and closes the connection.
+// ended checks that the client sends no more requests and closes the connection.
 func (p *peer) ended() {
 	p.t.Helper()
 	if req, err := p.next(); err == nil {
@@ -153,7 +153,7 @@ func (p *peer) ok(req *protocol.Request) { p.t.Helper(); p.reply(req, &protocol.
 
 func (p *peer) fail(req *protocol.Request, code protocol.Code) {
 	p.t.Helper()
-	p.reply(req, &protocol.Reply{Error: protocol.Errorf(code, "says the test")})
+	p.reply(req, &protocol.Reply{Error: protocol.Errorf(code, "error of the test")})
 }
 
 func (p *peer) jobs(req *protocol.Request, leases ...string) {
@@ -184,7 +184,7 @@ func (p *peer) close() {
 	}
 }
 
-// connected is a client and the server's end of its connection.
+// connected returns a client and the server's end of its connection.
 func connected(t *testing.T, o qsidecar.Options) (*server, *qsidecar.Client, *peer) {
 	t.Helper()
 	s := listen(t)
@@ -199,7 +199,7 @@ func connected(t *testing.T, o qsidecar.Options) (*server, *qsidecar.Client, *pe
 	return s, client, p
 }
 
-// pending is what a call in another goroutine will give.
+// pending is the result of a call in another goroutine.
 type pending[T any] struct {
 	done chan struct{}
 	v    T
@@ -221,7 +221,7 @@ func (p *pending[T]) wait(t *testing.T) (T, error) {
 	return p.v, p.err
 }
 
-// call is a request in another goroutine.
+// call sends a request in another goroutine.
 func call(ctx context.Context, c *qsidecar.Client, req protocol.Request) *pending[*protocol.Reply] {
 	return later(func() (*protocol.Reply, error) { return c.Call(ctx, &req) })
 }
@@ -235,7 +235,7 @@ func ack(ctx context.Context, c *qsidecar.Client, lease string) *pending[struct{
 	return later(func() (struct{}, error) { return struct{}{}, c.Ack(ctx, lease) })
 }
 
-// hold makes the client hold session leases.
+// hold gives the client session leases.
 func hold(t *testing.T, c *qsidecar.Client, p *peer, leases ...string) {
 	t.Helper()
 	got := claim(t.Context(), c, qsidecar.Claim{Max: len(leases)})

@@ -13,31 +13,31 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// gone is how long the sidecar of these scenarios is away: some tries of a client.
-const gone = 250 * time.Millisecond
+// downtime is how long the sidecar is down in these scenarios: several tries of a client.
+const downtime = 250 * time.Millisecond
 
 func playAway(s *stage) {
 	p := s.open()
 	s.unlisten()
 	p.close()
-	c := s.enqueue("q", "k") // with a key: the client may not have noticed yet
-	<-after(gone)
-	need(!c.ready(), "a call to wait while the sidecar is away", "it ended at once")
+	c := s.enqueue("q", "k") // with a key, because the client may not have noticed yet
+	<-after(downtime)
+	need(!c.ready(), "a call to wait while the sidecar is down", "it ended at once")
 	s.listen()
 	p = s.accept()
-	p.stored(p.expect(protocol.OpEnqueue), fields{"id": "1"})
+	p.answerEnqueue(p.expect(protocol.OpEnqueue), fields{"id": "1"})
 	s.succeeds(c)
-	s.works(p)
+	s.wantUsable(p)
 }
 
-// playBackOff closes each connection for a while, as a sidecar does that is still
-// starting, and counts.
+// playBackOff closes each connection for a while, as a starting sidecar does, and counts the
+// connections.
 func playBackOff(s *stage) {
 	p := s.open()
 	p.close()
 	const most = 40
 	tries := 0
-	for until := time.Now().Add(gone); ; tries++ {
+	for until := time.Now().Add(downtime); ; tries++ {
 		must(s.ln.SetDeadline(until))
 		conn, err := s.ln.Accept()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -46,10 +46,10 @@ func playBackOff(s *stage) {
 		must(err)
 		must(conn.Close())
 	}
-	s.note("sidecar: closed %d connections in %v", tries, gone)
-	need(tries <= most, fmt.Sprintf("at most %d tries in %v", most, gone), "%d", tries)
+	s.note("sidecar: closed %d connections in %v", tries, downtime)
+	need(tries <= most, fmt.Sprintf("at most %d tries in %v", most, downtime), "%d", tries)
 	p = s.accept()
-	s.works(p)
+	s.wantUsable(p)
 }
 
 func playClosedMidReply(s *stage) {
@@ -60,14 +60,14 @@ func playClosedMidReply(s *stage) {
 	p.send(half[:len(half)*3/4])
 	p.close()
 	p = s.accept()
-	req = p.settling(protocol.OpClaim)
+	req = p.expectSettle(protocol.OpClaim)
 	job := s.job([]byte("whole"))
-	p.gives(req, job)
-	s.delivered(c, job)
-	s.works(p)
+	p.giveJobs(req, job)
+	s.wantClaimed(c, job)
+	s.wantUsable(p)
 }
 
-// bindOf waits for the bind on a new connection and checks which leases it names.
+// bindOf waits for the bind on a new connection and checks its leases.
 func (p *peer) bindOf(jobs ...fields) *request {
 	var want []string
 	for _, j := range jobs {
@@ -83,37 +83,37 @@ func (p *peer) bindOf(jobs ...fields) *request {
 
 func playBind(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 3)
+	jobs := s.claimJobs(p, 3)
 	done := s.ack(jobs[2])
-	p.settled(p.expect(protocol.OpAck))
+	p.answerSettle(p.expect(protocol.OpAck))
 	s.succeeds(done)
 
-	// The program makes no call. The sidecar is away for a moment.
+	// The program makes no call. The sidecar is down for a moment.
 	s.unlisten()
 	p.close()
-	<-after(gone)
+	<-after(downtime)
 	s.listen()
 	p = s.accept()
-	p.settled(p.bindOf(jobs[0], jobs[1]))
+	p.answerSettle(p.bindOf(jobs[0], jobs[1]))
 
-	// And once more, after one of the two was settled on the new connection.
+	// Again, after one of the two was settled on the new connection.
 	done = s.ack(jobs[0])
-	p.settled(p.expect(protocol.OpAck))
+	p.answerSettle(p.expect(protocol.OpAck))
 	s.succeeds(done)
 	p.close()
 	p = s.accept()
-	p.settled(p.bindOf(jobs[1]))
+	p.answerSettle(p.bindOf(jobs[1]))
 	done = s.ack(jobs[1])
-	p.settled(p.expect(protocol.OpAck))
+	p.answerSettle(p.expect(protocol.OpAck))
 	s.succeeds(done)
 }
 
-// firstBind waits for a bind, if this client does such a thing; the scenario bind
-// is for those that do not.
+// firstBind waits for a bind if this client sends one. The scenario bind covers clients that do
+// not.
 func (s *stage) firstBind(p *peer) *request {
 	req, err := p.read(s.kit.patience)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		s.note("no bind came: see the scenario bind")
+		s.note("the client sent no bind: see the scenario bind")
 		return nil
 	}
 	need(err == nil, "the connection to stay", "%v", err)
@@ -123,7 +123,7 @@ func (s *stage) firstBind(p *peer) *request {
 
 func playBindAgain(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 1)
+	jobs := s.claimJobs(p, 1)
 	p.close()
 	p = s.accept()
 	req := s.firstBind(p)
@@ -132,64 +132,64 @@ func playBindAgain(s *stage) {
 	}
 	p.refuse(req, "unavailable", fields{"retry_ms": 20})
 	p.refuse(p.bindOf(jobs[0]), "unknown_outcome", nil)
-	p.settled(p.bindOf(jobs[0]))
+	p.answerSettle(p.bindOf(jobs[0]))
 	done := s.ack(jobs[0])
-	p.settled(p.expect(protocol.OpAck))
+	p.answerSettle(p.expect(protocol.OpAck))
 	s.succeeds(done)
-	s.lostIs()
+	s.wantLost()
 }
 
-// lostIs checks which leases the program was told lost: it is asked until it knows.
-func (s *stage) lostIs(jobs ...fields) {
+// lostIs checks which leases the client reported as lost. It asks until there are enough.
+func (s *stage) wantLost(jobs ...fields) {
 	want := []string{}
 	for _, j := range jobs {
 		want = append(want, id(j))
 	}
 	slices.Sort(want)
 	for deadline := time.Now().Add(s.kit.patience); ; {
-		got := s.succeeds(s.post(command{"do": "lost"}))
+		got := s.succeeds(s.command(command{"do": "lost"}))
 		if slices.Equal(slices.Compact(slices.Sorted(slices.Values(got.IDs))), want) {
 			return
 		}
-		need(!over(deadline), fmt.Sprintf("the program to be told lost %v", want), "%v", got.IDs)
+		need(!over(deadline), fmt.Sprintf("the program to get the lost leases %v", want), "%v", got.IDs)
 		<-after(5 * time.Millisecond)
 	}
 }
 
 func playLostTold(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 3)
+	jobs := s.claimJobs(p, 3)
 	p.send(p.frame(fields{"event": "lost", "leases": []string{lease(jobs[0]), "1.kit.of-nobody"}}))
-	s.lostIs(jobs[0])
+	s.wantLost(jobs[0])
 	p.close()
 	p = s.accept()
 	if req := s.firstBind(p); req != nil {
 		need(!slices.Contains(req.leases(), lease(jobs[0])), "a lost lease not to be bound", "%s", p.text(req))
-		p.settled(req, lease(jobs[1]))
-		s.lostIs(jobs[0], jobs[1])
+		p.answerSettle(req, lease(jobs[1]))
+		s.wantLost(jobs[0], jobs[1])
 	}
 	done := s.ack(jobs[2])
-	p.settled(p.expect(protocol.OpAck))
+	p.answerSettle(p.expect(protocol.OpAck))
 	s.succeeds(done)
 }
 
-// playCloseOnExec kills the worker, whose child lives on with all that it inherited.
+// playCloseOnExec kills the worker. Its child survives with all inherited descriptors.
 func playCloseOnExec(s *stage) {
 	p := s.open()
-	s.hold(p, 1)
-	child := s.succeeds(s.post(command{"do": "exec"})).PID
+	s.claimJobs(p, 1)
+	child := s.succeeds(s.command(command{"do": "exec"})).PID
 	need(child > 1, "the pid of a child", "%d", child)
-	s.atEnd(func() { _ = syscall.Kill(child, syscall.SIGKILL) }) // it is the adapter's, which is ours
+	s.atEnd(func() { _ = syscall.Kill(child, syscall.SIGKILL) }) // the child of the adapter, which belongs to the kit
 	worker, err := parentOf(child)
 	must(err)
-	s.note("kit: kills the worker, process %d; its child %d lives on", worker, child)
+	s.note("kit: kills the worker, process %d; its child %d survives", worker, child)
 	must(syscall.Kill(worker, syscall.SIGKILL))
 	err = p.ended(s.kit.patience)
-	need(err == nil, "the connection to end with the worker", "it is held open by a child of the worker (%v)", err)
+	need(err == nil, "the connection to end with the worker", "a child of the worker keeps it open (%v)", err)
 }
 
-// parentOf is the process that a child belongs to: an adapter may be started by a
-// wrapper, and it is the client's own process that has to die.
+// parentOf returns the parent process of a child. A wrapper can have started the adapter, and the
+// kit must kill the client's own process.
 func parentOf(pid int) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -199,7 +199,7 @@ func parentOf(pid int) (int, error) {
 		if v, ok := strings.CutPrefix(line, "PPid:"); ok {
 			parent, err := strconv.Atoi(strings.TrimSpace(v))
 			if err == nil && parent <= 1 {
-				err = fmt.Errorf("process %d is no child of the adapter", pid)
+				err = fmt.Errorf("process %d isn't a child of the adapter", pid)
 			}
 			return parent, err
 		}
@@ -210,11 +210,11 @@ func parentOf(pid int) (int, error) {
 // playGoodbye closes a client that holds a job.
 func playGoodbye(s *stage) {
 	p := s.open()
-	jobs := s.hold(p, 1)
-	c := s.post(command{"do": "close"})
+	jobs := s.claimJobs(p, 1)
+	c := s.command(command{"do": "close"})
 	back := false
 	for !back {
-		req := p.next("bye, or nack with charge: false, of a job that is held")
+		req := p.next("bye, or nack with charge: false, of a claimed job")
 		switch {
 		case req.Op == protocol.OpBye:
 			p.reply(req, fields{})
@@ -222,12 +222,12 @@ func playGoodbye(s *stage) {
 			s.succeeds(c)
 			return
 		case req.Op == protocol.OpNack && slices.Contains(req.leases(), lease(jobs[0])) && !req.Charge.Or(true):
-			p.settled(req)
+			p.answerSettle(req)
 			back = true
 		case req.Op == protocol.OpCancel:
 			p.reply(req, fields{})
 		default:
-			fail("bye, or nack with charge: false, of a job that is held", "%s", p.text(req))
+			fail("bye, or nack with charge: false, of a claimed job", "%s", p.text(req))
 		}
 	}
 	err := p.ended(s.kit.patience)

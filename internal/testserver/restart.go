@@ -9,21 +9,21 @@ import (
 	"syscall"
 )
 
-// EnvRan names a file to which a line is added for each server that tests used:
-// the output of tests that pass shows nowhere.
+// EnvRan names a file that gets a line for each server that tests used. The output of passing tests
+// is not shown.
 const EnvRan = "QSIDECAR_TEST_SERVERS_RAN"
 
-func (p *Postgres) tell() error { return tell("PostgreSQL " + p.Version) }
+func (p *Postgres) tell() error { return recordServer("PostgreSQL " + p.Version) }
 
-// tell adds a line on a server that this program used.
-func tell(server string) error {
+// recordServer adds a line about a server that this program used.
+func recordServer(server string) error {
 	return record(fmt.Sprintf("%s ran for %s\n", server, filepath.Base(os.Args[0])))
 }
 
-// Note adds a test's own line to the list of servers that tests ran on.
+// Note adds a test's own line to the file of EnvRan.
 func Note(line string) error { return record(line + "\n") }
 
-// record adds a line to the file that EnvRan names, if it names any.
+// record adds a line to the file that EnvRan names, if it is set.
 func record(line string) (err error) {
 	name := os.Getenv(EnvRan)
 	if name == "" {
@@ -38,8 +38,8 @@ func record(line string) (err error) {
 	return err
 }
 
-// Halt ends the server and keeps its data, as an operator does who restarts it:
-// connections are ended, transactions rolled back. Go starts it again.
+// Halt shuts the server down and keeps its data. Connections end and transactions roll back. Go
+// starts it again.
 func (p *Postgres) Halt() error { return p.end(syscall.SIGINT) }
 
 func (p *Postgres) end(s syscall.Signal) error {
@@ -50,21 +50,21 @@ func (p *Postgres) end(s syscall.Signal) error {
 		return fmt.Errorf("halting PostgreSQL: %w", err)
 	}
 	err := <-p.ended
-	p.ended <- err // for Stop
+	p.ended <- err // so that Stop sees it too
 	return err
 }
 
-// Go starts the server that Halt ended and waits until it answers.
-func (p *Postgres) Go(ctx context.Context) error {
+// Restart starts the server again after Halt or Crash, and waits until it answers.
+func (p *Postgres) Restart(ctx context.Context) error {
 	if err := p.run(); err != nil {
 		return err
 	}
 	return p.ready(ctx)
 }
 
-// Ready waits until the server answers: after a crash of one of its processes
-// it recovers by itself.
+// Ready waits until the server answers. After a crash of one of its processes it recovers by
+// itself.
 func (p *Postgres) Ready(ctx context.Context) error { return p.ready(ctx) }
 
-// Crash ends the server without a shutdown and keeps its data. Go starts it again.
+// Crash ends the server without a shutdown and keeps its data. Restart starts it again.
 func (p *Postgres) Crash() error { return p.end(syscall.SIGQUIT) }

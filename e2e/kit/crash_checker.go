@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// run is what a crash run left behind, for check to judge.
+// run is the result of a crash run, the input of check.
 type run struct {
-	Enqueued map[string]string // job id → payload, as the producers were answered
+	Enqueued map[string]string // job id → payload, from the replies to the producers
 	Records  []Record          // in order of time
 	Left     []string          // ids of the jobs still in the table, in any state
-	Waits    time.Duration     // for how long a settle waits for the database: host_lease
+	Waits    time.Duration     // how long a settle waits for the database: host_lease
 }
 
-// Verdict is check's judgement.
+// Verdict is the result of check.
 type Verdict struct {
 	Jobs, Deliveries, Redelivered, Bound, Kills int
-	Acked                                       int // acks answered ok
-	Overlaps                                    int // explained by a kill
-	Stale                                       int // received after a newer delivery: written when its sidecar was stopped
-	InDoubt                                     int // jobs whose ack was sent and never answered ok
-	Cuts                                        int // connections to the database that were ended
-	Unknown                                     int // acks and extends answered unknown_outcome
-	Lost                                        int // acks and extends answered lease_lost
+	Acked                                       int // acks with a successful reply
+	Overlaps                                    int // overlapping claims that a kill explains
+	Stale                                       int // claims received after a newer delivery, because their sidecar was stopped
+	InDoubt                                     int // jobs whose ack was sent and never answered with success
+	Cuts                                        int // database connections that were ended
+	Unknown                                     int // acks and extends with the reply unknown_outcome
+	Lost                                        int // acks and extends with the reply lease_lost
 	Problems                                    []string
 }
 
@@ -35,33 +35,32 @@ func (v Verdict) String() string {
 		v.Jobs, v.Deliveries, v.Redelivered, v.Kills, v.Overlaps, v.Stale, v.Bound, v.InDoubt, v.Cuts, v.Unknown, v.Lost, len(v.Problems))
 }
 
-// holding is one worker's time with one job: from the claim's answer to the
-// ack's, or to the worker's death.
+// holding is the time of one worker with one job: from the claim's reply to the ack's reply or the
+// worker's death.
 type holding struct {
 	claim    Record
 	end      int64
 	sent     bool // an ack was sent
 	acked    bool
-	answered bool // the last ack was answered: acked or lost
-	open     bool // an ack was sent and not answered yet
+	answered bool // the last ack was answered with success or lease_lost
+	open     bool // an ack was sent and has no reply yet
 	doubt    bool // an earlier ack may have been carried out
 	sentAt   int64
 }
 
-// judge collects what check finds.
-type judge struct {
+// checkState collects the problems.
+type checkState struct {
 	run
 	Verdict
-	kills   map[string][]Record // by victim, ascending
+	kills   map[string][]Record // by victim, in ascending order
 	byJob   map[string][]*holding
 	current map[[2]string]*holding // by worker and job
 }
 
-// check judges a run by design.md §2: every job was settled, an ack that was
-// answered ok is final, nothing is left, and a job is given to a second worker
-// only because of a kill.
+// check checks the guarantees: every job was settled, a successful ack is final, no job is left,
+// and a job is delivered to a second worker only because of a kill.
 func check(r run) Verdict {
-	j := judge{
+	j := checkState{
 		run: r, kills: map[string][]Record{},
 		byJob: map[string][]*holding{}, current: map[[2]string]*holding{},
 	}
@@ -80,12 +79,12 @@ func check(r run) Verdict {
 	return j.Verdict
 }
 
-func (j *judge) problem(format string, args ...any) {
+func (j *checkState) problem(format string, args ...any) {
 	j.Problems = append(j.Problems, fmt.Sprintf(format, args...))
 }
 
-// read takes one record into the holdings.
-func (j *judge) read(rec Record) {
+// read adds one record to the holdings.
+func (j *checkState) read(rec Record) {
 	if rec.What == Killed {
 		if rec.Who == Connections {
 			j.Cuts++
@@ -107,7 +106,7 @@ func (j *judge) read(rec Record) {
 	}
 	switch rec.What {
 	case sending:
-		h.doubt = h.doubt || h.open // the one before was never answered
+		h.doubt = h.doubt || h.open // the previous ack got no reply
 		h.sent, h.open, h.sentAt = true, true, rec.At
 	case acked, lost:
 		h.end, h.answered, h.acked = rec.At, true, rec.What == acked
@@ -115,16 +114,15 @@ func (j *judge) read(rec Record) {
 		j.judgeLost(h, rec)
 	case bound:
 		j.Bound++
-	case failed: // it is tried again
+	case failed: // the worker tries again
 		j.judgeFailed(h, rec)
 	default:
 		j.problem("unknown record %q", rec.What)
 	}
 }
 
-// judgeLost looks for the reason of a lease_lost: an earlier try that may have
-// gone through, or a kill.
-func (j *judge) judgeLost(h *holding, rec Record) {
+// judgeLost looks for the cause of a lease_lost: an earlier ack that may have succeeded, or a kill.
+func (j *checkState) judgeLost(h *holding, rec Record) {
 	if rec.What != lost {
 		return
 	}
@@ -134,9 +132,9 @@ func (j *judge) judgeLost(h *holding, rec Record) {
 	}
 }
 
-// judgeFailed looks for the reason of an unknown outcome: something broke while
-// the ack was under way, or the database took too long.
-func (j *judge) judgeFailed(h *holding, rec Record) {
+// judgeFailed looks for the cause of an unknown outcome: a break during the ack, or a database that
+// took too long.
+func (j *checkState) judgeFailed(h *holding, rec Record) {
 	h.open = false
 	if rec.Code != "unknown_outcome" {
 		return
@@ -156,7 +154,7 @@ func (j *judge) judgeFailed(h *holding, rec Record) {
 	j.problem("job %s: %s was told unknown_outcome (fence %d) and nothing had broken", rec.Job, rec.Who, rec.Fence)
 }
 
-func (j *judge) readClaim(key [2]string, rec Record) {
+func (j *checkState) readClaim(key [2]string, rec Record) {
 	payload, known := j.Enqueued[rec.Job]
 	switch {
 	case !known:
@@ -172,8 +170,8 @@ func (j *judge) readClaim(key [2]string, rec Record) {
 	j.Deliveries++
 }
 
-// judgeJob looks at all holdings of one job.
-func (j *judge) judgeJob(id string, all []*holding, left bool) {
+// judgeJob checks all holdings of one job.
+func (j *checkState) judgeJob(id string, all []*holding, left bool) {
 	settled, doubtful := 0, false
 	for _, h := range all {
 		if h.acked {
@@ -181,7 +179,7 @@ func (j *judge) judgeJob(id string, all []*holding, left bool) {
 		}
 		doubtful = doubtful || h.sent
 		if at := j.kills[h.claim.Who]; len(at) > 0 && !h.answered {
-			h.end = max(h.claim.At, at[0].At) // its answer may have raced with its death
+			h.end = max(h.claim.At, at[0].At) // its ack may have raced with its death
 		}
 	}
 	switch {
@@ -204,9 +202,9 @@ func (j *judge) judgeJob(id string, all []*holding, left bool) {
 	}
 }
 
-// judgePair looks at two deliveries of one job, in the order of their fences,
-// which is the order of their claims: answers may be received in another one.
-func (j *judge) judgePair(id string, older, newer *holding) {
+// judgePair checks two deliveries of one job, in the order of their fences, which is the order of
+// their claims. Their replies can arrive in another order.
+func (j *checkState) judgePair(id string, older, newer *holding) {
 	who := fmt.Sprintf("job %s: %s (fence %d) and then %s (fence %d)",
 		id, older.claim.Who, older.claim.Fence, newer.claim.Who, newer.claim.Fence)
 	switch {
@@ -229,11 +227,11 @@ func (j *judge) judgePair(id string, older, newer *holding) {
 	}
 }
 
-// killBetween reports whether what held the claim was killed after the claim was
-// asked for and before the instant. From the asking on, not from the answer: the
-// answer may lie in the socket's buffer when its sidecar dies. And to the kill's
-// end: a victim goes on for a moment after the killer looked at the clock.
-func (j *judge) killBetween(claim Record, before int64) bool {
+// killBetween reports whether the worker or the sidecar of a claim was killed between the request
+// of the claim and an instant. It starts at the request, because the reply may be in the socket's
+// buffer when the sidecar dies. It ends at the kill's end, because a victim still runs for a moment
+// after the killer reads the clock.
+func (j *checkState) killBetween(claim Record, before int64) bool {
 	for _, victim := range []string{claim.Who, claim.Via, everything} {
 		for _, kill := range j.kills[victim] {
 			if claim.Asked <= max(kill.At, kill.Until) && kill.At <= before {
@@ -244,7 +242,7 @@ func (j *judge) killBetween(claim Record, before int64) bool {
 	return false
 }
 
-// Summary is at most n problems.
+// Summary returns at most n problems.
 func (v Verdict) Summary(n int) string {
 	more := ""
 	if len(v.Problems) > n {

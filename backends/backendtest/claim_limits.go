@@ -7,48 +7,48 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// bounded claims with limits of its own.
-func (k *kit) bounded(n int, maxBytes, maxPayload int64, policies ...backends.Policy) backends.ClaimResult {
+// claimBounded claims with its own limits of bytes and payload size.
+func (k *kit) claimBounded(n int, maxBytes, maxPayload int64, policies ...backends.Policy) backends.ClaimResult {
 	k.Helper()
-	b := k.claims(me, n, 0, policies...)
+	b := k.claimBatch(me, n, 0, policies...)
 	b.Claims[0].MaxBytes, b.Claims[0].MaxPayload = maxBytes, maxPayload
 	return k.commit(b).Claims[0]
 }
 
-var limits = map[string]func(*kit){
-	"AClaimStopsByBytes": func(k *kit) {
-		k.put("aaaa", "bbbb", "cc", "dddd", "")
+var claimLimitTests = map[string]func(*kit){
+	"ClaimStopsByBytes": func(k *kit) {
+		k.enqueuePayloads("aaaa", "bbbb", "cc", "dddd", "")
 		for i, want := range []struct {
 			max  int64
 			more bool
 			jobs []string
 		}{
 			{9, true, []string{"aaaa", "bbbb"}}, // cc would make ten
-			{1, true, []string{"cc"}},           // one at least
+			{1, true, []string{"cc"}},           // at least one
 			{4, false, []string{"dddd", ""}},
 			{4, false, nil},
 		} {
-			r := k.bounded(9, want.max, 100, policy("q"))
-			k.given(r.Jobs, want.jobs...)
+			r := k.claimBounded(9, want.max, 100, policy("q"))
+			k.wantJobs(r.Jobs, want.jobs...)
 			if r.More != want.more {
 				k.Errorf("claim %d: more is %v", i, r.More)
 			}
 		}
 	},
-	"NoQueueAfterTheBytesRanOut": func(k *kit) {
-		k.put("aaaa", "bbbb")
+	"ClaimStopsBeforeTheNextQueue": func(k *kit) {
+		k.enqueuePayloads("aaaa", "bbbb")
 		k.enqueue(backends.NewJob{Queue: "p", Payload: []byte("p")})
-		r := k.bounded(9, 5, 100, policy("q"), policy("p"))
-		k.given(r.Jobs, "aaaa")
+		r := k.claimBounded(9, 5, 100, policy("q"), policy("p"))
+		k.wantJobs(r.Jobs, "aaaa")
 		if !r.More {
-			k.Error("more is not said")
+			k.Error("More is false, want true")
 		}
 	},
-	"AStrictClaimTakesNothingTooLong": func(k *kit) {
-		k.put("aaaa", "bb", "cc")
+	"StrictClaimNeverExceedsItsBytes": func(k *kit) {
+		k.enqueuePayloads("aaaa", "bb", "cc")
 		k.enqueue(backends.NewJob{Queue: "p", Payload: []byte("p")})
 		strict := func(most int64) backends.ClaimResult {
-			b := k.claims(me, 9, 0, policy("q"), policy("p"))
+			b := k.claimBatch(me, 9, 0, policy("q"), policy("p"))
 			b.Claims[0].MaxBytes, b.Claims[0].MaxPayload, b.Claims[0].Strict = most, 100, true
 			return k.commit(b).Claims[0]
 		}
@@ -57,31 +57,31 @@ var limits = map[string]func(*kit){
 			more bool
 			jobs []string
 		}{
-			{3, true, nil}, // no later one in its place, nor one of another queue
+			{3, true, nil}, // no smaller job instead, from no queue
 			{5, true, []string{"aaaa"}},
 			{5, false, []string{"bb", "cc", "p"}},
 			{5, false, nil},
 		} {
 			r := strict(want.max)
-			k.given(r.Jobs, want.jobs...)
+			k.wantJobs(r.Jobs, want.jobs...)
 			if r.More != want.more {
 				k.Errorf("a claim of at most %d bytes: more is %v", want.max, r.More)
 			}
 		}
 	},
 	"ExactlyEnoughBytes": func(k *kit) {
-		k.put("aaaa", "bbbb")
-		r := k.bounded(9, 8, 4, policy("q"))
-		k.given(r.Jobs, "aaaa", "bbbb")
+		k.enqueuePayloads("aaaa", "bbbb")
+		r := k.claimBounded(9, 8, 4, policy("q"))
+		k.wantJobs(r.Jobs, "aaaa", "bbbb")
 		if r.More {
 			k.Error("there is no more")
 		}
 	},
-	"TooLargeIsDeadAndTheNextIsGiven": func(k *kit) {
-		ids := k.put("ok1", strings.Repeat("x", 11), "ok2", strings.Repeat("y", 5000), "ok3")
+	"TooLargeJobIsDeadAndTheNextIsClaimed": func(k *kit) {
+		ids := k.enqueuePayloads("ok1", strings.Repeat("x", 11), "ok2", strings.Repeat("y", 5000), "ok3")
 		p := policy("q")
 		p.LIFO = false
-		k.given(k.bounded(3, 1000, 10, p).Jobs, "ok1", "ok2", "ok3")
+		k.wantJobs(k.claimBounded(3, 1000, 10, p).Jobs, "ok1", "ok2", "ok3")
 		for i, size := range map[int]string{1: "11 bytes", 3: "5000 bytes"} {
 			v := k.view(ids[i])
 			if v == nil || v.State != backends.StateDead || len(v.Failures) != 1 || v.Failures[0].Cause != backends.CauseTooLarge ||
@@ -89,37 +89,37 @@ var limits = map[string]func(*kit){
 				k.Errorf("the large job is %+v, want it dead for its %s", v, size)
 			}
 		}
-		k.command(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, 2, true)
-		if r := k.bounded(3, 1<<20, 1<<20, p); len(r.Jobs) != 2 || r.Jobs[0].Attempt != 1 {
+		k.operate(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, 2, true)
+		if r := k.claimBounded(3, 1<<20, 1<<20, p); len(r.Jobs) != 2 || r.Jobs[0].Attempt != 1 {
 			k.Errorf("after a retry with a higher limit: %d jobs", len(r.Jobs))
 		}
 	},
-	"TooLargeAlone": func(k *kit) {
-		k.put(strings.Repeat("x", 11))
+	"OnlyATooLargeJob": func(k *kit) {
+		k.enqueuePayloads(strings.Repeat("x", 11))
 		p := policy("q")
 		p.LIFO = true
-		if r := k.bounded(1, 1000, 10, p); len(r.Jobs) != 0 || r.More {
+		if r := k.claimBounded(1, 1000, 10, p); len(r.Jobs) != 0 || r.More {
 			k.Errorf("%+v", r)
 		}
 		if st := k.stats(); st.Dead != 1 {
 			k.Errorf("%+v, want it dead", st)
 		}
 	},
-	"AKeyOfATooLargeJob": func(k *kit) {
+	"KeyOfATooLargeJob": func(k *kit) {
 		j := keyed("k")
 		j.Payload = bytes.Repeat([]byte("x"), 11)
 		id := k.enqueue(j)[0]
-		k.bounded(1, 1000, 10, policy("q"))
-		k.again("k", id, backends.StateDead)
+		k.claimBounded(1, 1000, 10, policy("q"))
+		k.enqueueKey("k", id, backends.StateDead)
 	},
-	"ALargePayload": func(k *kit) {
-		big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // a MiB
+	"LargePayload": func(k *kit) {
+		big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // one MiB
 		k.enqueue(backends.NewJob{Queue: "q", Payload: big})
-		j := k.one()
+		j := k.claimOne()
 		if !bytes.Equal(j.Payload, big) {
 			k.Errorf("%d bytes came back changed", len(j.Payload))
 		}
-		k.settle(backends.Nack{Leases: each(j), HasDelay: true}, 0)
-		k.settle(backends.Ack{Leases: each(k.one())}, 0)
+		k.writeLosing(backends.Nack{Leases: leasesOf(j), HasDelay: true}, 0)
+		k.writeLosing(backends.Ack{Leases: leasesOf(k.claimOne())}, 0)
 	},
 }

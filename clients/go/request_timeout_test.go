@@ -11,9 +11,9 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestEnqueueDoesNotWaitForLong: a producer whose sidecar answers nothing is told within
-// RequestTimeout, unless its context has a deadline of its own.
-func TestEnqueueDoesNotWaitForLong(t *testing.T) {
+// TestEnqueueEndsAfterRequestTimeout checks that an enqueue fails within RequestTimeout if the sidecar
+// does not answer, unless its context has a deadline.
+func TestEnqueueEndsAfterRequestTimeout(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		deadline time.Duration
@@ -34,12 +34,12 @@ func TestEnqueueDoesNotWaitForLong(t *testing.T) {
 				many := later(func() ([]protocol.EnqueuedJob, error) {
 					return client.EnqueueMany(ctx, []protocol.NewJob{{Queue: "q"}})
 				})
-				p.expect(protocol.OpEnqueue) // and no answer
+				p.expect(protocol.OpEnqueue) // it gets no reply
 				p.expect(protocol.OpEnqueue)
 				_, err := one.wait(t)
 				_, manyErr := many.wait(t)
 				if took := time.Since(began); took != c.want {
-					t.Errorf("it returned after %v, want %v", took, c.want)
+					t.Errorf("Enqueue returned after %v, want %v", took, c.want)
 				}
 				for _, err := range []error{err, manyErr} {
 					if !errors.Is(err, qsidecar.ErrUnknownOutcome) || !errors.Is(err, context.DeadlineExceeded) {
@@ -51,8 +51,8 @@ func TestEnqueueDoesNotWaitForLong(t *testing.T) {
 	}
 }
 
-// TestDrainNeedsASidecar: a Worker that drains does not wait for a sidecar, as cron would have
-// another of it soon.
+// TestDrainNeedsASidecar checks that a Worker with Drain does not wait for a sidecar. cron would
+// soon start more of them.
 func TestDrainNeedsASidecar(t *testing.T) {
 	t.Parallel()
 	s := listen(t)
@@ -62,7 +62,7 @@ func TestDrainNeedsASidecar(t *testing.T) {
 	done := later(func() (struct{}, error) { return struct{}{}, w.Run(t.Context()) })
 	var dial *qsidecar.DialError
 	if _, err := done.wait(t); !errors.As(err, &dial) {
-		t.Errorf("Run: %v, want that there is no sidecar", err)
+		t.Errorf("Run: %v, want a DialError", err)
 	}
 	s.up()
 	done = later(func() (struct{}, error) { return struct{}{}, w.Run(t.Context()) })

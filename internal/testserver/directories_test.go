@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPlaces: what need not be on a disk is in memory, and only where there is room.
-func TestPlaces(t *testing.T) {
+// TestTempDirIsInMemory checks that data is in memory if it needs no disk and there is enough space.
+func TestTempDirIsInMemory(t *testing.T) {
 	disk := os.TempDir()
 	for _, test := range []struct {
 		name, memory, want string
@@ -17,7 +17,7 @@ func TestPlaces(t *testing.T) {
 		{"it is not there", "/no/such/folder", disk, false},
 		{"it has no room", "/proc", disk, false},
 	} {
-		if got := chosen(test.disk, test.memory); got != test.want {
+		if got := chooseTempDir(test.disk, test.memory); got != test.want {
 			t.Errorf("%s: %s, want %s", test.name, got, test.want)
 		}
 	}

@@ -13,46 +13,46 @@ import (
 )
 
 const (
-	// backoffFirst and backoffMost bound the pause between two attempts to
-	// reconnect. The most is well under the shortest restart grace (1 s), in which
-	// the leases must be bound again.
+	// backoffFirst and backoffMost bound the pause between two attempts to reconnect. backoffMost
+	// is well below the shortest restart grace (1 s), within which the leases must be bound again.
 	backoffFirst = 10 * time.Millisecond
 	backoffMost  = 400 * time.Millisecond
 
-	// steady is how long a connection must last before the back-off starts anew.
-	steady = time.Second
+	// stableAfter is how long a connection must last before the back-off starts again from
+	// backoffFirst.
+	stableAfter = time.Second
 
-	// helloTime is how long a sidecar has to answer a hello, where no caller waits for it.
+	// helloTime limits the wait for the reply to a hello if no caller's context does.
 	helloTime = 30 * time.Second
 
-	// writeChunk bounds the bytes encoded before they are written.
+	// writeChunk is how many bytes are encoded before they are written.
 	writeChunk = 256 << 10
 
-	// maxReply is what a reply may have at the largest max_frame there is.
+	// maxReply is the largest reply at the largest possible max_frame.
 	maxReply = 8 * protocol.MaxMaxFrame
 )
 
-// link is one connection, from hello to its end.
-type link struct {
+// connection is one connection, from hello to its end.
+type connection struct {
 	number uint64
 	conn   net.Conn
 	in     *protocol.Reader
 	since  time.Time
 }
 
-// connect dials and says hello. The connection is ended when ctx is, while it does.
-func (c *Client) connect(ctx context.Context) (*link, error) {
+// connect dials and sends hello. The end of ctx ends it.
+func (c *Client) connect(ctx context.Context) (*connection, error) {
 	conn, err := c.opts.Dial(ctx)
 	if err != nil {
-		if ctx.Err() != nil { // whatever the dialler made of it
+		if ctx.Err() != nil { // the context's cause, whatever error the dialer returned
 			err = context.Cause(ctx)
 		}
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	l := &link{conn: conn, in: protocol.NewReader(conn, maxReply), since: time.Now()}
+	l := &connection{conn: conn, in: protocol.NewReader(conn, maxReply), since: time.Now()}
 	hello, err := c.sayHello(l)
-	if !stop() { // whatever the socket said, this is why
+	if !stop() { // the context's cause, whatever error the socket returned
 		err = context.Cause(ctx)
 	}
 	if err != nil {
@@ -61,12 +61,12 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hello = *hello
-	c.link++
-	l.number = c.link
+	c.connNumber++
+	l.number = c.connNumber
 	return l, nil
 }
 
-func (c *Client) sayHello(l *link) (*protocol.HelloReply, error) {
+func (c *Client) sayHello(l *connection) (*protocol.HelloReply, error) {
 	req := &protocol.Request{
 		ID: protocol.NumberID(0), Op: protocol.OpHello,
 		Version: protocol.Some[int64](protocol.Version), Worker: c.opts.Worker,
@@ -85,7 +85,7 @@ func (c *Client) sayHello(l *link) (*protocol.HelloReply, error) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("hello: %w", err)
-		case rep.Event != "": // draining may come first
+		case rep.Event != "": // a draining event can come first
 			continue
 		case rep.Error != nil:
 			return nil, rep.Error
@@ -97,7 +97,7 @@ func (c *Client) sayHello(l *link) (*protocol.HelloReply, error) {
 }
 
 // next reads one reply.
-func (l *link) next() (*protocol.Reply, error) {
+func (l *connection) next() (*protocol.Reply, error) {
 	body, codec, err := l.in.Next()
 	if err != nil {
 		return nil, readError(err)
@@ -109,15 +109,15 @@ func (l *link) next() (*protocol.Reply, error) {
 	return rep, nil
 }
 
-// readError says why the reading ended. What this side finds wrong with the bytes
-// must not pass for an error that the sidecar sent.
+// readError returns why reading ended. An error that this side finds in the bytes must not look
+// like an error of the sidecar.
 func readError(err error) error {
 	var wire *protocol.Error
 	switch {
 	case errors.Is(err, io.EOF):
 		return errClosedByPeer
 	case errors.As(err, &wire):
-		return fmt.Errorf("what came is no sidecar's answer: %s", wire.Message)
+		return fmt.Errorf("the reply isn't from a sidecar: %s", wire.Message)
 	}
 	return err
 }
@@ -134,15 +134,15 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// run keeps a connection until the client is closed.
-func (c *Client) run(l *link) {
+// run keeps a connection open until the client is closed.
+func (c *Client) run(l *connection) {
 	defer close(c.stopped)
 	for tries := 0; l != nil; {
 		cause := c.serve(l)
 		c.mu.Lock()
 		c.requeueLocked(cause)
 		c.mu.Unlock()
-		if time.Since(l.since) >= steady {
+		if time.Since(l.since) >= stableAfter {
 			tries = 0
 		}
 		l, tries = c.reconnect(tries)
@@ -150,11 +150,11 @@ func (c *Client) run(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failLocked(c.closed)
-	clear(c.held)
+	clear(c.leases)
 }
 
-// reconnect tries until there is a connection. It returns nil when the client is closed.
-func (c *Client) reconnect(tries int) (*link, int) {
+// reconnect tries until it has a connection. It returns nil when the client is closed.
+func (c *Client) reconnect(tries int) (*connection, int) {
 	away := false
 	for ; ; tries++ {
 		if tries > 0 && !pause(c.ctx, backoff(tries)) {
@@ -170,7 +170,7 @@ func (c *Client) reconnect(tries int) (*link, int) {
 		if c.ctx.Err() != nil {
 			return nil, tries
 		}
-		c.outage(err, !away) // a restart is over by the first try
+		c.outage(err, !away) // report an outage only after the first try, because a restart is over by then
 		away = true
 	}
 }
@@ -181,13 +181,13 @@ func (c *Client) outage(err error, told bool) {
 	}
 }
 
-// backoff is the jittered pause before the n-th try, n from 1.
+// backoff returns the jittered pause before the n-th try, n from 1.
 func backoff(n int) time.Duration {
 	d := min(backoffFirst<<min(n-1, 10), backoffMost)
 	return d/2 + rand.N(d/2)
 }
 
-// pause waits for d and reports whether ctx lasted.
+// pause waits for d. It reports whether ctx is still alive.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -199,9 +199,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// serve uses one connection until it ends and says why it did. This goroutine is
-// its reader; the writer and the binder have ended when it returns.
-func (c *Client) serve(l *link) error {
+// serve uses one connection until it ends and returns why it ended. This goroutine is the reader.
+// The writer and the binder have ended when serve returns.
+func (c *Client) serve(l *connection) error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	stop := context.AfterFunc(ctx, func() { l.conn.Close() })
 	writer, binder := make(chan struct{}), make(chan struct{})
@@ -217,37 +217,36 @@ func (c *Client) serve(l *link) error {
 	if cause := context.Cause(c.ctx); cause != nil {
 		err = cause
 	} else if errors.Is(err, net.ErrClosed) {
-		err = errClosedByPeer // the writer noticed first
+		err = errClosedByPeer // the writer saw it first
 	}
 	stop()
-	l.conn.Close() // the reader's error is the one that counts
+	l.conn.Close() // the reader's error is reported
 	cancel()
 	<-writer
-	// The binder waits for an answer that cannot come any more: its ctx is over.
+	// The binder's context has ended, so it does not wait for a reply.
 	<-binder
 	return err
 }
 
-// read takes replies in until the connection ends.
-func (c *Client) read(l *link) error {
+// read handles messages until the connection ends.
+func (c *Client) read(l *connection) error {
 	for {
 		rep, err := l.next()
 		if err != nil {
 			return err
 		}
-		if rep.Event == "" && !rep.ID.IsSet() { // of no request: the connection's own
+		if rep.Event == "" && !rep.ID.IsSet() { // an error without an id is about the connection
 			c.mu.Lock()
 			c.refuseLocked(rep.Error)
 			c.mu.Unlock()
 			continue
 		}
-		c.take(l, rep)
+		c.handleReply(l, rep)
 	}
 }
 
-// refuseLocked is for an error of the whole connection, which closes now. It may
-// be about any of the open requests: none is sent again, lest the guilty one
-// break every connection to come.
+// refuseLocked handles an error of the whole connection, which closes. Any of the open requests can
+// be the cause. It repeats none of them, because the cause would break every later connection too.
 func (c *Client) refuseLocked(e *protocol.Error) {
 	if e == nil {
 		return
@@ -257,15 +256,15 @@ func (c *Client) refuseLocked(e *protocol.Error) {
 	}
 }
 
-// write sends what is queued, until ctx ends or a write fails.
-func (c *Client) write(ctx context.Context, l *link) {
+// write sends queued calls until ctx ends or a write fails.
+func (c *Client) write(ctx context.Context, l *connection) {
 	var buf []byte
 	for {
 		buf = buf[:0]
 		c.mu.Lock()
 		for now := time.Now(); len(c.queue) > 0 && len(buf) < writeChunk; c.queue = c.queue[1:] {
 			buf = c.sendLocked(buf, c.queue[0], now)
-			c.queue[0] = nil // its payload is its caller's
+			c.queue[0] = nil // the caller owns the payload
 		}
 		more := len(c.queue) > 0
 		c.mu.Unlock()
@@ -276,7 +275,7 @@ func (c *Client) write(ctx context.Context, l *link) {
 			continue
 		}
 		if cap(buf) > 4*writeChunk {
-			buf = nil // one large request should not be kept for ever
+			buf = nil // do not keep the buffer of a large request
 		}
 		select {
 		case <-c.wake:
@@ -286,9 +285,8 @@ func (c *Client) write(ctx context.Context, l *link) {
 	}
 }
 
-// send writes b. Where that fails it closes the connection: the reader notices,
-// and says why.
-func (l *link) send(b []byte) bool {
+// send writes b. If that fails, it closes the connection, so that the reader ends and reports why.
+func (l *connection) send(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// ToFetch lists the servers that the tests will download on this machine: those of
-// `go test -short`, or of all tests.
+// ToFetch returns the servers that the tests will download on this machine, for `go test -short` or
+// for all tests.
 func ToFetch(short bool) (missing []string, err error) {
 	who, err := unprivileged()
 	if err != nil {
@@ -29,7 +29,7 @@ func ToFetch(short bool) (missing []string, err error) {
 	return missing, nil
 }
 
-// homeOf is the folder into which a kind's packages are unpacked.
+// homeOf returns the directory of a kind's unpacked packages.
 func homeOf(cache string, kind Kind) string {
 	return filepath.Join(cache, strings.ReplaceAll(strings.ToLower(string(kind)), " ", "-"))
 }

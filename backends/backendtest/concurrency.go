@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// fill stores n jobs whose payloads are their numbers.
-func (k *kit) fill(n int) {
+// enqueueMany stores n jobs with the payloads "0" to n-1.
+func (k *kit) enqueueMany(n int) {
 	k.Helper()
 	for from := 0; from < n; from += 500 {
 		var jobs []backends.NewJob
@@ -22,39 +22,39 @@ func (k *kit) fill(n int) {
 	}
 }
 
-// seen counts how often each job was given.
-type seen struct {
-	mu sync.Mutex
-	of map[string]int
+// claimCounts counts how often each job was claimed.
+type claimCounts struct {
+	mu        sync.Mutex
+	byPayload map[string]int
 }
 
-func (s *seen) add(jobs []backends.Job) {
+func (s *claimCounts) add(jobs []backends.Job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, j := range jobs {
-		s.of[string(j.Payload)]++
+		s.byPayload[string(j.Payload)]++
 	}
 }
 
-func (s *seen) check(k *kit, n int) {
+func (s *claimCounts) check(k *kit, n int) {
 	k.Helper()
-	if len(s.of) != n {
-		k.Errorf("%d jobs were given, want %d", len(s.of), n)
+	if len(s.byPayload) != n {
+		k.Errorf("%d jobs were claimed, want %d", len(s.byPayload), n)
 	}
-	for p, times := range s.of {
+	for p, times := range s.byPayload {
 		if times != 1 {
-			k.Errorf("job %s was given %d times", p, times)
+			k.Errorf("job %s was claimed %d times", p, times)
 		}
 	}
 }
 
-// race has workers claim, and settle in the same commit as the next claim, until
-// nothing is left.
-func (k *kit) race(n, workers, batch int) {
-	k.fill(n)
-	second := k.Again()
+// claimAndAckAll runs workers until no job is left. Each acks its jobs in the same commit as its
+// next claim.
+func (k *kit) claimAndAckAll(n, workers, batch int) {
+	k.enqueueMany(n)
+	second := k.OpenAnother()
 	k.join(second, other)
-	s := seen{of: map[string]int{}}
+	s := claimCounts{byPayload: map[string]int{}}
 	var settled atomic.Int64
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -65,7 +65,7 @@ func (k *kit) race(n, workers, batch int) {
 		wg.Go(func() {
 			var last []backends.Lease
 			for {
-				batch := k.claims(host, batch, 0, policy("q"))
+				batch := k.claimBatch(host, batch, 0, policy("q"))
 				if len(last) > 0 {
 					batch.Writes = []backends.Write{backends.Ack{Leases: last}}
 				}
@@ -79,7 +79,7 @@ func (k *kit) race(n, workers, batch int) {
 				}
 				jobs := r.Claims[0].Jobs
 				s.add(jobs)
-				if last = each(jobs...); len(last) == 0 {
+				if last = leasesOf(jobs...); len(last) == 0 {
 					return
 				}
 			}
@@ -95,18 +95,18 @@ func (k *kit) race(n, workers, batch int) {
 	}
 }
 
-var races = map[string]func(*kit){
-	"EightClaimersShareNothing": func(k *kit) {
+var concurrencyTests = map[string]func(*kit){
+	"ConcurrentClaimsShareNoJob": func(k *kit) {
 		const n = 200
-		k.fill(n)
-		second := k.Again()
-		s := seen{of: map[string]int{}}
+		k.enqueueMany(n)
+		second := k.OpenAnother()
+		s := claimCounts{byPayload: map[string]int{}}
 		var wg sync.WaitGroup
 		for i := range 8 {
 			b := []backends.Backend{k.Backend, second}[i%2]
 			wg.Go(func() {
 				for {
-					r, err := b.Commit(k.Context(), k.claims(me, 3, 0, policy("q")))
+					r, err := b.Commit(k.Context(), k.claimBatch(me, 3, 0, policy("q")))
 					if err != nil {
 						k.Error(err)
 						return
@@ -121,17 +121,17 @@ var races = map[string]func(*kit){
 		wg.Wait()
 		s.check(k, n)
 	},
-	"SixteenWorkersEachJobOnce": func(k *kit) {
+	"WorkersSettleEachJobOnce": func(k *kit) {
 		n := 1000
-		if soak {
+		if largeRuns {
 			n = 10_000
 		}
-		k.race(n, 16, 1)
+		k.claimAndAckAll(n, 16, 1)
 	},
-	"SixteenWorkersInBatches": func(k *kit) { k.race(2000, 16, 20) },
+	"WorkersSettleEachJobOnceInBatches": func(k *kit) { k.claimAndAckAll(2000, 16, 20) },
 	"ProducersAndConsumers": func(k *kit) {
 		const producers, each, queues = 4, 50, 2
-		s := seen{of: map[string]int{}}
+		s := claimCounts{byPayload: map[string]int{}}
 		var produced sync.WaitGroup
 		for p := range producers {
 			produced.Go(func() {
@@ -143,13 +143,13 @@ var races = map[string]func(*kit){
 				}
 			})
 		}
-		over := make(chan struct{})
-		go func() { produced.Wait(); close(over) }()
+		producersDone := make(chan struct{})
+		go func() { produced.Wait(); close(producersDone) }()
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
 				for last := false; ; {
-					r, err := k.Commit(k.Context(), k.claims(me, 2, 0, policy("q")))
+					r, err := k.Commit(k.Context(), k.claimBatch(me, 2, 0, policy("q")))
 					if err != nil {
 						k.Error(err)
 						return
@@ -158,11 +158,11 @@ var races = map[string]func(*kit){
 					if len(r.Claims[0].Jobs) > 0 {
 						continue
 					}
-					if last { // a full look after the last producer found nothing
+					if last { // a whole claim after the last producer found nothing
 						return
 					}
 					select {
-					case <-over:
+					case <-producersDone:
 						last = true
 					default:
 					}
@@ -172,17 +172,17 @@ var races = map[string]func(*kit){
 		wg.Wait()
 		s.check(k, producers*each)
 	},
-	"ReapAgainstSettle": func(k *kit) {
-		// The lease's time is over: whoever comes first, an ack or a sweep, has it.
-		second := k.Again()
+	"EitherReapOrSettleWins": func(k *kit) {
+		// The lease has expired. Either the ack or the maintenance gets the job, never both.
+		second := k.OpenAnother()
 		for range 20 {
-			k.put("a")
-			j := k.timed(time.Second, 0)
-			k.Shift(2 * time.Second)
+			k.enqueuePayloads("a")
+			j := k.claimTimed(time.Second, 0)
+			k.AdvanceClock(2 * time.Second)
 			var acked, reaped atomic.Int64
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				r, err := second.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: each(j)}}})
+				r, err := second.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}})
 				if err != nil {
 					k.Error(err)
 					return
@@ -202,19 +202,19 @@ var races = map[string]func(*kit){
 				k.Fatalf("%d acked and %d reaped, want one of them", acked.Load(), reaped.Load())
 			}
 			if reaped.Load() == 1 {
-				k.settle(backends.Ack{Leases: each(k.one())}, 0)
+				k.writeLosing(backends.Ack{Leases: leasesOf(k.claimOne())}, 0)
 			}
 		}
 	},
-	"PauseAgainstClaims": func(k *kit) {
-		k.fill(400)
+	"NoClaimAfterAPause": func(k *kit) {
+		k.enqueueMany(400)
 		var paused atomic.Bool
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
 				for {
 					late := paused.Load() // the claim begins after the pause was answered
-					r, err := k.Commit(k.Context(), k.claims(me, 1, 0, policy("q")))
+					r, err := k.Commit(k.Context(), k.claimBatch(me, 1, 0, policy("q")))
 					if err != nil {
 						k.Error(err)
 						return
@@ -222,18 +222,18 @@ var races = map[string]func(*kit){
 					if n := len(r.Claims[0].Jobs); n == 0 {
 						return
 					} else if late {
-						k.Error("a job was given after the pause")
+						k.Error("a job was claimed after the pause")
 						return
 					}
 				}
 			})
 		}
-		k.command(backends.Command{Kind: backends.Pause, Queue: "q"}, 0, false)
+		k.operate(backends.Command{Kind: backends.Pause, Queue: "q"}, 0, false)
 		paused.Store(true)
 		wg.Wait()
 	},
-	"BeatsPassALoad": func(k *kit) {
-		// Every other writer is busy until the beats are through.
+	"HeartbeatsPassUnderLoad": func(k *kit) {
+		// The other writers run until all heartbeats are answered.
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
 		for i := range 16 {
@@ -254,8 +254,8 @@ var races = map[string]func(*kit){
 		}
 		ctx := testwait.Context(k)
 		for range 20 {
-			if p, err := k.Heartbeat(ctx, backends.Heartbeat{Host: me, Kind: backends.HeartbeatRenew, Name: "test", Timeout: hostLease}); err != nil || !p.Alive {
-				k.Errorf("a beat under load: %+v, %v", p, err)
+			if p, err := k.Heartbeat(ctx, backends.Heartbeat{Host: me, Kind: backends.HeartbeatRenew, Name: "test", Timeout: sidecarTimeout}); err != nil || !p.Alive {
+				k.Errorf("a heartbeat under load: %+v, %v", p, err)
 			}
 		}
 		close(stop)

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// Documented are the code blocks in a language below a heading of a Markdown file,
-// up to the next heading of its rank or a higher one: what an engine's README tells
-// people to run is run by its test. It fails where there is none.
-func Documented(t testing.TB, path, heading, language string) (blocks []string) {
+// CodeBlocks returns the code blocks in a language below a heading of a Markdown file, up to the
+// next heading of the same or a higher rank. With it, an engine's test runs the statements that its
+// README shows to users. It fails the test if there are none.
+func CodeBlocks(t testing.TB, path, heading, language string) (blocks []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -8,64 +8,64 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-var sweeping = map[string]func(*kit){
+var maintenanceTests = map[string]func(*kit){
 	"NothingToDo": func(k *kit) {
-		k.put("a")
-		k.one()
-		r := k.sweep(backends.Maintenance{Waiting: []string{"q", "none"}, Prune: true})
+		k.enqueuePayloads("a")
+		k.claimOne()
+		r := k.maintain(backends.Maintenance{Waiting: []string{"q", "none"}, Prune: true})
 		if len(r.Ready)+len(r.MadeReady)+r.Promoted+len(r.Reaped)+r.Pruned != 0 || r.More || r.Next >= 0 {
 			k.Errorf("%+v, want nothing", r)
 		}
 	},
-	"WhereWorkIsReady": func(k *kit) {
-		k.put("a")
+	"ReportsReadyQueues": func(k *kit) {
+		k.enqueuePayloads("a")
 		k.enqueue(backends.NewJob{Queue: "p"}, backends.NewJob{Queue: "late", Delay: time.Hour})
-		k.command(backends.Command{Kind: backends.Pause, Queue: "q"}, 0, false)
-		r := k.sweep(backends.Maintenance{Waiting: []string{"late", "q", "none"}})
+		k.operate(backends.Command{Kind: backends.Pause, Queue: "q"}, 0, false)
+		r := k.maintain(backends.Maintenance{Waiting: []string{"late", "q", "none"}})
 		if !slices.Equal(r.Ready, []string{"q"}) {
-			k.Errorf("ready in %v, want q (pause or not), and not p (nobody waits for it)", r.Ready)
+			k.Errorf("ready in %v, want q although it is paused, and not p, which Waiting does not list", r.Ready)
 		}
 	},
-	"PromotedIsFreedAndReady": func(k *kit) {
+	"PromotedJobsAreReportedReady": func(k *kit) {
 		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Second}, backends.NewJob{Queue: "p", Delay: time.Second}, backends.NewJob{Queue: "q", Delay: time.Second})
-		k.Shift(time.Minute)
-		r := k.sweep(backends.Maintenance{Waiting: []string{"q"}})
+		k.AdvanceClock(time.Minute)
+		r := k.maintain(backends.Maintenance{Waiting: []string{"q"}})
 		slices.Sort(r.MadeReady)
 		if !slices.Equal(r.MadeReady, []string{"p", "q"}) || !slices.Equal(r.Ready, []string{"q"}) || r.Promoted != 3 || r.Next >= 0 {
 			k.Errorf("%+v", r)
 		}
 	},
-	"NextIsTheEarliest": func(k *kit) {
+	"NextIsTheEarliestDueTime": func(k *kit) {
 		next := func(want time.Duration) {
 			k.Helper()
-			if r := k.sweep(backends.Maintenance{}); r.Next > want || r.Next < want-time.Second*3/4 {
+			if r := k.maintain(backends.Maintenance{}); r.Next > want || r.Next < want-time.Second*3/4 {
 				k.Errorf("next in %v, want %v", r.Next, want)
 			}
 		}
 		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Hour}, job("a", 0), job("b", 0))
 		next(time.Hour)
-		k.timed(30*time.Minute, 0)
+		k.claimTimed(30*time.Minute, 0)
 		next(30 * time.Minute)
-		j := k.timed(0, 10*time.Minute)
+		j := k.claimTimed(0, 10*time.Minute)
 		next(10 * time.Minute)
-		k.settle(backends.Ack{Leases: each(j)}, 0)
+		k.writeLosing(backends.Ack{Leases: leasesOf(j)}, 0)
 		next(30 * time.Minute)
 	},
-	"NextIsNotFarAway": func(k *kit) { // further than a time.Duration reaches
+	"NextIgnoresTimesOutOfRange": func(k *kit) { // further than the range of time.Duration
 		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Hour}, backends.NewJob{Queue: "p", RunAt: time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)})
-		if r := k.sweep(backends.Maintenance{}); r.Next > time.Hour || r.Next < time.Hour-time.Second {
+		if r := k.maintain(backends.Maintenance{}); r.Next > time.Hour || r.Next < time.Hour-time.Second {
 			k.Errorf("next in %v, want an hour", r.Next)
 		}
 	},
-	"ManyAtOnce": func(k *kit) {
+	"ConcurrentMaintenancePromotesEachJobOnce": func(k *kit) {
 		const n = 60
 		jobs := make([]backends.NewJob, n)
 		for i := range jobs {
 			jobs[i] = backends.NewJob{Queue: "q", Delay: time.Second}
 		}
 		k.enqueue(jobs...)
-		k.Shift(time.Minute)
-		second := k.Again()
+		k.AdvanceClock(time.Minute)
+		second := k.OpenAnother()
 		var mu sync.Mutex
 		promoted := 0
 		var wg sync.WaitGroup
@@ -87,16 +87,16 @@ var sweeping = map[string]func(*kit){
 		}
 		wg.Wait()
 		if got := len(k.claim(2 * n)); promoted != n || got != n {
-			k.Errorf("%d promoted and %d given, want %d", promoted, got, n)
+			k.Errorf("%d promoted and %d claimed, want %d", promoted, got, n)
 		}
 	},
-	"ReapInBites": func(k *kit) {
-		k.put(numbered(5)...)
-		k.commit(k.claims(me, 5, time.Second, policy("q")))
-		k.Shift(time.Minute)
+	"ReapInBatches": func(k *kit) {
+		k.enqueuePayloads(numbered(5)...)
+		k.commit(k.claimBatch(me, 5, time.Second, policy("q")))
+		k.AdvanceClock(time.Minute)
 		total := 0
 		for range 3 {
-			r := k.sweep(backends.Maintenance{Limit: 2})
+			r := k.maintain(backends.Maintenance{Limit: 2})
 			total += r.Reaped[backends.CauseLeaseEnded]
 			if r.More != (total < 5) {
 				k.Errorf("more is %v after %d", r.More, total)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestWriteProgram: what was written can be run at once, whatever others run meanwhile.
+// TestWriteProgram checks that a written program can be run at once while others start programs
+// too.
 func TestWriteProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// good is a run without fault: job 1 goes through one worker; job 2 is claimed
-// by w1, who is killed, and again by w2; job 3 is claimed through the sidecar a,
-// which is killed, and its ack is never answered but done.
+// good is a run without a problem. Worker w1 acks job 1. w1 claims job 2 and is killed, and w2
+// claims it again. Job 3 is claimed through sidecar a, which is killed. Its ack was carried out,
+// but not answered.
 func good() run {
 	return run{
 		Enqueued: map[string]string{"1": "one", "2": "two", "3": "three"},
@@ -56,7 +56,7 @@ func TestCheckerAcceptsAGoodRun(t *testing.T) {
 }
 
 func TestCheckerCountsAnOverlapThroughAKill(t *testing.T) {
-	r := good() // w4 gets job 3 from the sidecar after the kill, while w3 still believes in its lease
+	r := good() // w4 gets job 3 after the sidecar's kill, while w3 still relies on its lease
 	with(&r, Record{At: 35, Asked: 29, Who: "w4", Via: "b", What: claimed, Job: "3", Payload: "three", Fence: 2})
 	with(&r, Record{At: 37, Who: "w4", What: sending, Job: "3"}, Record{At: 38, Who: "w4", What: acked, Job: "3"})
 	if v := check(r); len(v.Problems) > 0 || v.Overlaps != 1 {
@@ -64,8 +64,8 @@ func TestCheckerCountsAnOverlapThroughAKill(t *testing.T) {
 	}
 }
 
-// TestCheckerCountsALateDelivery: w3's claim was written by a sidecar that was
-// stopped, and w4 got the job meanwhile: its lease is the newer one.
+// TestCheckerCountsALateDelivery checks a claim that a stopped sidecar wrote before another worker
+// got the job. The other worker's lease is the newer one.
 func TestCheckerCountsALateDelivery(t *testing.T) {
 	r := good()
 	without(&r, func(rec Record) bool { return rec.Job == "3" })
@@ -76,7 +76,7 @@ func TestCheckerCountsALateDelivery(t *testing.T) {
 	if v := check(r); len(v.Problems) > 0 || v.Stale != 1 || v.Acked != 3 {
 		t.Errorf("%v\n%s", v, v.Summary(10))
 	}
-	for i := range r.Records { // had the late one been settled, a lease that is not valid would have won
+	for i := range r.Records { // if the late one had been settled, an invalid lease would have won
 		if r.Records[i].Who == "w3" && r.Records[i].What == lost {
 			r.Records[i].What = acked
 		}
@@ -86,13 +86,13 @@ func TestCheckerCountsALateDelivery(t *testing.T) {
 	}
 }
 
-// TestCheckerKnowsThatKillsTakeTime: what a victim does between the killer's look
-// at the clock and its death is explained by the kill.
+// TestCheckerKnowsThatKillsTakeTime checks that a kill explains what its victim does between the
+// killer's reading of the clock and its death.
 func TestCheckerKnowsThatKillsTakeTime(t *testing.T) {
 	r := good()
 	for i, rec := range r.Records {
 		if rec.Who == "w1" && rec.What == Killed {
-			r.Records[i].At = 19 // before w1 even asked for job 2
+			r.Records[i].At = 19 // before w1 requested job 2
 		}
 	}
 	if v := check(r); len(v.Problems) > 0 {
@@ -106,8 +106,8 @@ func TestCheckerKnowsThatKillsTakeTime(t *testing.T) {
 	}
 }
 
-// TestCheckerAcceptsAnUnknownOutcome: a connection ended under an ack that had
-// gone through, so the next try finds the lease gone.
+// TestCheckerAcceptsAnUnknownOutcome checks a connection that ended during a successful ack, so
+// that the repeated ack finds the lease lost.
 func TestCheckerAcceptsAnUnknownOutcome(t *testing.T) {
 	r := good()
 	without(&r, func(rec Record) bool { return rec.Job == "1" && rec.What == acked })
@@ -119,8 +119,8 @@ func TestCheckerAcceptsAnUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestCheckerAcceptsASlowDatabase: an outcome is unknown when the database took longer than
-// a settle waits, and only then.
+// TestCheckerAcceptsASlowDatabase checks that an outcome can be unknown if the database took longer
+// than a settle waits, and only then.
 func TestCheckerAcceptsASlowDatabase(t *testing.T) {
 	for waits, problems := range map[time.Duration]int{1: 0, 2: 1} {
 		r := good()
@@ -134,7 +134,7 @@ func TestCheckerAcceptsASlowDatabase(t *testing.T) {
 	}
 }
 
-// TestCheckerFindsFaults breaks the good run in one way at a time.
+// TestCheckerFindsFaults changes the good run in one way at a time.
 func TestCheckerFindsFaults(t *testing.T) {
 	faults := []struct {
 		name, want string

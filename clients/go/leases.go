@@ -1,0 +1,205 @@
+package qsidecar
+
+import (
+	"context"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// lease is a session lease that the client holds.
+type lease struct {
+	connNumber uint64 // the connection that it is bound to, as far as the client knows
+	settling   int    // settles in progress
+}
+
+// leaseCount returns the number of session leases held.
+func (c *Client) leaseCount() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.leases)
+}
+
+// Holds reports whether the client holds a session lease, as far as it knows: the lease was claimed
+// through it or bound to it, and neither settled nor lost since. When Options.OnLost is called, the
+// client no longer holds the lease.
+func (c *Client) Holds(lease string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leases[lease] != nil
+}
+
+func (c *Client) settlingLocked(cl *call, d int) {
+	for _, s := range cl.leases() {
+		if h := c.leases[s]; h != nil {
+			h.settling += d
+		}
+	}
+}
+
+// handleReply applies a message of the sidecar to the client's state and delivers a reply to its
+// caller.
+func (c *Client) handleReply(l *connection, rep *protocol.Reply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch rep.Event {
+	case "":
+	case "lost":
+		c.loseLeasesLocked(rep.Lost)
+		return
+	case "draining":
+		if f := c.opts.OnDraining; f != nil {
+			c.callback(f)
+		}
+		return
+	default:
+		return // an event of a later version
+	}
+	cl := c.open[rep.ID]
+	if cl == nil {
+		return // the call was abandoned before this connection
+	}
+	res := result{reply: rep}
+	if rep.Error != nil {
+		res = result{err: rep.Error}
+	}
+	c.updateLeasesLocked(l, cl, rep)
+	if cl.resent && cl.settles() {
+		res = resentResult(cl, res)
+	}
+	if cl.abandoned {
+		c.returnJobsLocked(rep.Jobs) // before finishLocked, because Bye waits for both
+	}
+	c.finishLocked(cl, res)
+}
+
+// resentResult turns lost leases of a settle that was sent twice into a SettledOrLostError.
+func resentResult(cl *call, res result) result {
+	switch {
+	case IsLost(res.err):
+		return result{err: &SettledOrLostError{Op: cl.req.Op, Leases: cl.leases()}}
+	case res.reply != nil && res.reply.Settled != nil && len(res.reply.Settled.Lost) > 0:
+		res.err = &SettledOrLostError{Op: cl.req.Op, Leases: res.reply.Settled.Lost}
+	}
+	return res
+}
+
+// updateLeasesLocked updates the held session leases after a reply.
+func (c *Client) updateLeasesLocked(l *connection, cl *call, rep *protocol.Reply) {
+	switch cl.req.Op {
+	case protocol.OpClaim:
+		if cl.req.LeaseMS.Set || cl.abandoned {
+			return
+		}
+		for _, j := range rep.Jobs {
+			c.leases[j.Lease] = &lease{connNumber: l.number}
+		}
+	case protocol.OpAck, protocol.OpNack:
+		if rep.OK || rep.Error != nil && rep.Error.Code == protocol.CodeLeaseLost {
+			c.forgetLocked(cl.leases())
+		}
+	case protocol.OpExtend:
+		c.extendedLocked(l, cl, rep)
+	case protocol.OpBye:
+		clear(c.leases)
+	}
+}
+
+func (c *Client) extendedLocked(l *connection, cl *call, rep *protocol.Reply) {
+	leases := cl.leases()
+	switch {
+	case rep.OK && rep.Settled != nil && cl.rebinds:
+		c.loseLeasesLocked(rep.Settled.Lost)
+	case rep.OK && rep.Settled != nil:
+		lost := rep.Settled.Lost
+		c.forgetLocked(lost)
+		leases = slices.DeleteFunc(slices.Clone(leases), func(s string) bool { return slices.Contains(lost, s) })
+	case rep.Error != nil && rep.Error.Code == protocol.CodeLeaseLost:
+		c.forgetLocked(leases)
+		return
+	default:
+		return
+	}
+	switch {
+	case cl.req.Bind:
+		for _, s := range leases {
+			if h := c.leases[s]; h != nil {
+				h.connNumber = l.number
+			} else if !cl.rebinds { // a lease of the client's own extend can have been settled in between
+				c.leases[s] = &lease{connNumber: l.number}
+			}
+		}
+	case cl.req.LeaseMS.Set: // it is a timed lease now
+		c.forgetLocked(leases)
+	}
+}
+
+func (c *Client) forgetLocked(leases []string) {
+	for _, s := range leases {
+		delete(c.leases, s)
+	}
+}
+
+// loseLeasesLocked removes lost leases and reports those that are not being settled.
+func (c *Client) loseLeasesLocked(lost []string) {
+	var tell []string
+	for _, s := range lost {
+		h := c.leases[s]
+		if h == nil {
+			continue
+		}
+		delete(c.leases, s)
+		if h.settling == 0 {
+			tell = append(tell, s)
+		}
+	}
+	if f := c.opts.OnLost; f != nil && len(tell) > 0 {
+		c.callback(func() { f(tell) })
+	}
+}
+
+// bind binds the held session leases to this connection, until all are bound or the connection
+// ends. It continues after errors: a worker must not lose its job because the database is
+// unavailable for a moment.
+func (c *Client) bind(ctx context.Context, l *connection) {
+	for tries := 0; ; {
+		leases := c.unbound(l)
+		if len(leases) == 0 {
+			return
+		}
+		if tries > 0 && !pause(ctx, backoff(tries)) {
+			return
+		}
+		cl := newCall(ctx, &protocol.Request{Op: protocol.OpExtend, Leases: leases, Bind: true})
+		cl.rebinds = true
+		if c.submit(cl) != nil {
+			return // the client is closed
+		}
+		select {
+		case res := <-cl.done:
+			tries++
+			if res.err == nil {
+				tries = 0
+			}
+		case <-ctx.Done():
+			_, _ = c.abandon(cl, errClosedByPeer) // the next connection binds them
+			return
+		}
+	}
+}
+
+// unbound returns held leases that are not known to be bound to l, at most as many as a request can
+// have.
+func (c *Client) unbound(l *connection) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for s, h := range c.leases {
+		if h.connNumber != l.number {
+			if out = append(out, s); len(out) == protocol.MaxList {
+				break
+			}
+		}
+	}
+	return out
+}
