@@ -1,26 +1,27 @@
-"""Keys of jobs that are stored by a plain INSERT: what the sidecar does for an enqueue with a key, in the caller's transaction.
+"""Idempotency keys of jobs that are stored by a plain INSERT, in the caller's transaction.
 
-The row of a key in qsidecar_keys is locked until the transaction ends, so that one job is stored for it, whoever
-else has it in hand; a rollback forgets the key with the job.
+It does what the sidecar does for an enqueue with a key. The row of the key in qsidecar_keys is
+locked until the transaction ends, so only one job is stored for it. A rollback removes the key
+together with the job.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
-# Runs a statement with its parameters, and returns the first row of what it answers, if it answers.
+# Runs a statement with its parameters and returns its first row, or None.
 Run = Callable[[str, Sequence[Any]], Optional[Sequence[Any]]]
 
 
 class _Engine(NamedTuple):
-    """{keys} and {jobs} are the tables, {p} is a parameter."""
+    """The statements of an engine. {keys} and {jobs} are the tables, {p} is a parameter."""
 
-    take: str  # makes the key's row if there is none (as that of a job that is gone), and locks it
-    look: str  # its job (0: a new row), its state, whether its time is over
-    own: str  # makes the key this job's: of its id, the time in milliseconds, queue and key
+    lock: str  # creates the key's row if it is missing, or revives that of a deleted job, and locks it
+    select: str  # returns its job (0: a new row), its state, and whether its time is expired
+    assign: str  # assigns the key to a job: parameters are its id, the TTL in milliseconds, queue and key
 
 
-_MYSQL_LOOK = "SELECT job, state, expires_at <= UTC_TIMESTAMP(6) FROM {keys} WHERE queue = {p} AND `key` = {p} FOR UPDATE"
+_MYSQL_SELECT = "SELECT job, state, expires_at <= UTC_TIMESTAMP(6) FROM {keys} WHERE queue = {p} AND `key` = {p} FOR UPDATE"
 _SQLITE_NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 _ENGINES: Dict[str, _Engine] = {
@@ -34,7 +35,7 @@ _ENGINES: Dict[str, _Engine] = {
     "mysql": _Engine(
         "INSERT INTO {keys} (queue, `key`, job, expires_at, state) VALUES ({p}, {p}, 0, UTC_TIMESTAMP(6), 'deleted') "
         "ON DUPLICATE KEY UPDATE job = job",
-        _MYSQL_LOOK,
+        _MYSQL_SELECT,
         "UPDATE {keys} SET job = {p}, state = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL {p} * 1000 MICROSECOND "
         "WHERE queue = {p} AND `key` = {p}",
     ),
@@ -50,27 +51,29 @@ _ENGINES: Dict[str, _Engine] = {
 class Key:
     def __init__(self, run: Run, engine: str, placeholder: str, schema: str, queue: str, key: str) -> None:
         if engine not in _ENGINES:
-            raise ValueError(f"a key in a transaction of one's own is not written for {engine}: use Client.enqueue")
+            raise ValueError(f"keys in your own transaction are not supported for {engine}: use Client.enqueue")
         prefix = f"{schema}." if engine == "postgresql" else ""
-        self._words = {"keys": f"{prefix}qsidecar_keys", "jobs": f"{prefix}qsidecar_jobs", "p": placeholder}
+        self._names = {"keys": f"{prefix}qsidecar_keys", "jobs": f"{prefix}qsidecar_jobs", "p": placeholder}
         self._engine = _ENGINES[engine]
         self._run = run
-        # MySQL's column has bytes: a text would be stored in the connection's character set.
-        self._which = queue, key.encode() if engine == "mysql" else key
+        # MySQL's column contains bytes. It would store a text in the connection's character set.
+        self._key = queue, key.encode() if engine == "mysql" else key
 
     def _do(self, statement: str, *values: Any) -> Optional[Sequence[Any]]:
-        return self._run(statement.format(**self._words), values)
+        return self._run(statement.format(**self._names), values)
 
     def first(self) -> Optional[Tuple[str, str]]:
-        """The id and the state of the job that has the key; None: it is free, and this transaction's."""
-        self._do(self._engine.take, *self._which)
-        row = self._do(self._engine.look, *self._which)
+        """Returns the id and the state of the job that has the key. Returns None if the key
+        is free. This transaction then holds it.
+        """
+        self._do(self._engine.lock, *self._key)
+        row = self._do(self._engine.select, *self._key)
         assert row is not None, "the row that was just locked"
-        job, state, over = row
-        if state is None and job:  # it has not ended, or was deleted by hand
+        job, state, expired = row
+        if state is None and job:  # the job has not finished, or its row was deleted
             found = self._do("SELECT state FROM {jobs} WHERE id = {p}", job)
-            over, state = over and found is None, found[0] if found else "deleted"
-        return None if not job or over else (str(job), state)
+            expired, state = expired and found is None, found[0] if found else "deleted"
+        return None if not job or expired else (str(job), state)
 
-    def own(self, job: str, ttl: int) -> None:
-        self._do(self._engine.own, int(job), ttl, *self._which)
+    def assign(self, job: str, ttl: int) -> None:
+        self._do(self._engine.assign, int(job), ttl, *self._key)

@@ -1,4 +1,4 @@
-"""How long producers and workers that drain wait for a sidecar that is away."""
+"""How long producers and draining workers wait for a sidecar that is down."""
 
 import os
 import socket
@@ -17,14 +17,14 @@ app.job("q")(print)
 """
 
 
-class Patience(unittest.TestCase):
+class RequestTimeout(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
         self.path = os.path.join(self.dir.name, "s")
 
     def silent(self):
-        """A sidecar that is stopped: connections come up, and nobody reads."""
+        """A stopped sidecar: it accepts connections and never reads."""
         listener = socket.socket(socket.AF_UNIX)
         self.addCleanup(listener.close)
         listener.bind(self.path)
@@ -32,14 +32,14 @@ class Patience(unittest.TestCase):
 
     def test_an_enqueue_has_two_seconds(self):
         with unittest.mock.patch.dict(os.environ, {"QSIDECAR_ENQUEUE_TIMEOUT": "7"}):
-            self.assertEqual(qsidecar.Client()._patience("enqueue"), 7)
+            self.assertEqual(qsidecar.Client()._time_limit("enqueue"), 7)
             del os.environ["QSIDECAR_ENQUEUE_TIMEOUT"]
             self.check_two_seconds()
 
     def check_two_seconds(self):
         client = qsidecar.Client()
-        self.assertEqual((client._patience("enqueue"), client._patience("ack")), (2.0, 60.0))
-        self.assertEqual(qsidecar.Client(request_timeout=5)._patience("ack"), 5)
+        self.assertEqual((client._time_limit("enqueue"), client._time_limit("ack")), (2.0, 60.0))
+        self.assertEqual(qsidecar.Client(request_timeout=5)._time_limit("ack"), 5)
 
     def test_a_time_that_is_none(self):
         for text in ("2s", "nan", "inf", "0", "-1"):
