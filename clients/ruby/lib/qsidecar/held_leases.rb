@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
 module Qsidecar
-  # The book of the session leases that a client holds. The session's lock guards it.
-  class Held
-    # What a bind takes at most.
-    MOST = 1000
+  # The session leases that a client holds. The session's lock guards it.
+  class HeldLeases
+    # The largest number of leases in one extend.
+    MAX_LIST = 1000
 
     Entry = Struct.new(:job, :link, :settling)
 
@@ -20,7 +20,7 @@ module Qsidecar
       @entries.clear
     end
 
-    # hold enters a job that was claimed on that connection.
+    # hold adds a job that was claimed on that connection.
     def hold(job, link)
       @entries[job.lease] = Entry.new(job, link, 0)
     end
@@ -29,8 +29,8 @@ module Qsidecar
       leases.each { |lease| @entries.delete(lease) }
     end
 
-    # settling counts the settles under way: a lease that is lost meanwhile is told by
-    # the settle's own answer.
+    # settling counts settles in progress. The reply to a settle reports a lease that is lost in the
+    # meantime.
     def settling(leases, by)
       leases.each do |lease|
         entry = @entries[lease]
@@ -38,10 +38,10 @@ module Qsidecar
       end
     end
 
-    # drop forgets lost leases, and gives those jobs of them that nobody is settling.
-    def drop(leases)
-      dropped = leases.map { |lease| @entries.delete(lease) }.compact
-      dropped.select { |entry| entry.settling.zero? }.map(&:job)
+    # lose removes lost leases and returns their jobs, except those that are being settled.
+    def lose(leases)
+      lost = leases.map { |lease| @entries.delete(lease) }.compact
+      lost.select { |entry| entry.settling.zero? }.map(&:job)
     end
 
     def bound(leases, link)
@@ -51,10 +51,10 @@ module Qsidecar
       end
     end
 
-    # unbound are leases that are not known to be bound to that connection.
+    # unbound returns the leases that are not known to be bound to that connection.
     def unbound(link)
       @entries.each_with_object([]) do |(lease, entry), out|
-        out << lease if entry.link != link && out.size < MOST
+        out << lease if entry.link != link && out.size < MAX_LIST
       end
     end
   end

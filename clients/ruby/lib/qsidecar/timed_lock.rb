@@ -1,17 +1,17 @@
 # frozen_string_literal: true
 
 module Qsidecar
-  # A lock that is waited for until a given time, and that another thread may give back.
-  class Turn
+  # A lock with a time limit. Another thread than the owner can release it.
+  class TimedLock
     def initialize
       @lock = Mutex.new
       @free = ConditionVariable.new
       @taken = false
     end
 
-    # take calls the block when it has the turn, and gives it back, unless the block's value is
-    # :kept. It is false where the turn was not free until then (nil: there is no end).
-    def take(ends)
+    # hold runs the block with the lock and releases it, unless the block returns :kept. It returns
+    # false if the lock was not free until ends (nil: no limit).
+    def hold(ends)
       mine = false
       @lock.synchronize do
         wait(ends)
@@ -19,15 +19,15 @@ module Qsidecar
 
         mine = @taken = true
       ensure
-        @free.signal unless @taken # a thread that was woken and then interrupted wakes the next
+        @free.signal unless @taken # a thread that was woken and then interrupted wakes the next one
       end
       mine = false if yield == :kept
       true
     ensure
-      leave if mine
+      release if mine
     end
 
-    def leave
+    def release
       @lock.synchronize do
         @taken = false
         @free.signal
@@ -38,7 +38,7 @@ module Qsidecar
 
     def wait(ends)
       while @taken
-        left = ends && ends - Link.now
+        left = ends && ends - Connection.now
         break if left && left <= 0
 
         @free.wait(@lock, left)
