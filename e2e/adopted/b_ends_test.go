@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// free waits until its own consumers find the row first, and leaves it.
-func (b *beside) free(what, id string) {
+// free waits until the own consumers find the row first, and releases it.
+func (b *sharedTable) free(what, id string) {
 	b.t.Helper()
 	testwait.Until(b.t, what, func() bool {
 		items := b.own("own", 1)
@@ -27,18 +27,18 @@ func (b *beside) free(what, id string) {
 	})
 }
 
-// failures is how often the first row failed.
-func (b *beside) failures(want string) {
+// failures checks the first row's failure count.
+func (b *sharedTable) failures(want string) {
 	b.t.Helper()
 	testwait.Until(b.t, "failures of the first row: "+want, func() bool {
 		return b.db.Texts(`SELECT concat(failure_count, '') FROM worker_queue WHERE id = 1`)[0] == want
 	})
 }
 
-// endsOfB: the lock is seen by its own consumers for the whole run, and each kind of end
-// releases it.
-func endsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
-	b := besideOwn(a, t, h, 3)
+// checkLeaseEndsOfB checks that own consumers respect the lock during the whole run, and that every kind of
+// end releases it.
+func checkLeaseEndsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+	b := newSharedTable(a, t, h, 3)
 	first := b.claim(1)[0]
 	if got := b.own("own", 1); got[0] != "2" {
 		t.Errorf("its own consumer takes %v while the sidecar's worker has 1", got)
@@ -47,11 +47,11 @@ func endsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	if s := b.w.Stats(b.Name); s.Claimed != 1 || s.Ready != 1 || s.Done != 1 {
 		t.Errorf("%+v", s)
 	}
-	// The worker says good-bye: nothing happened.
+	// The worker sends bye: the attempt does not count.
 	b.w.Must(kit.Msg{"op": "bye"})
 	b.free("1 is free after a good-bye", first.ID)
 	b.failures("0")
-	// The worker goes without a word: an attempt.
+	// The worker closes the connection: an attempt.
 	b.w = b.sc.Dial()
 	b.claim(1)
 	if err := b.w.Close(); err != nil {
@@ -59,7 +59,7 @@ func endsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	}
 	b.free("1 is free without its worker", first.ID)
 	b.failures("1")
-	// The connection to the database is lost, and nobody knows it yet.
+	// The connection to the database is lost, and the sidecar does not know it yet.
 	b.w = b.sc.Dial()
 	lost := b.claim(1)[0]
 	if lost.Attempt != 2 {
@@ -74,9 +74,9 @@ func endsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	lost = b.claim(1)[0]
 	b.cutHeld()
 	if r := b.w.Next(); r.Event != "lost" || len(r.Leases) != 1 || r.Leases[0] != lost.Lease {
-		t.Errorf("told %+v", r)
+		t.Errorf("got %+v", r)
 	}
-	// The sidecar dies; another one, started in good order, gives back what it has.
+	// The sidecar is killed. Another one that is terminated returns its jobs.
 	b.claim(1)
 	b.sc.Kill()
 	b.free("1 is free without the sidecar", first.ID)
@@ -100,8 +100,8 @@ func endsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.failures("1")
 }
 
-// cutHeld has the server end the connection that holds a row.
-func (b *beside) cutHeld() {
+// cutHeld makes the server end the connection that has locked a row.
+func (b *sharedTable) cutHeld() {
 	b.t.Helper()
 	if !strings.HasPrefix(b.s.URL, "mysql:") {
 		b.db.Texts(`SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction' AND application_name = 'qsidecar'`)
@@ -123,13 +123,13 @@ func (b *beside) cutHeld() {
 	})
 }
 
-// activeTransaction finds the connections of transactions that are open.
+// activeTransaction matches the connections with an open transaction.
 var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thread id (\d+)`)
 
-// boundsOfB: so many connections hold jobs, and no more; what a held job cannot have is
-// `unsupported`, and check says so.
-func boundsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
-	b := besideOwn(a, t, h, 4, ", max_held: 2")
+// checkLimitsOfB checks the limit of connections with claimed jobs. What such a job can't do is
+// `unsupported`, and check reports it.
+func checkLimitsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+	b := newSharedTable(a, t, h, 4, ", max_held: 2")
 	jobs := b.claim(2)
 	waiter := b.sc.Dial()
 	waiter.Post(kit.Msg{"op": "claim", "queue": b.Name, "wait_ms": kit.WaitMS()})
@@ -158,13 +158,13 @@ func boundsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.w.Must(kit.Msg{"op": "ack", "lease": jobs[0].Lease})
 	third := waiter.Next()
 	if len(third.Jobs) != 1 || third.Jobs[0].ID != "3" {
-		t.Fatalf("who waits for a connection gets %+v", third)
+		t.Fatalf("a claim that waits for a connection gets %+v", third)
 	}
 	b.w.Must(kit.Msg{"op": "nack", "lease": jobs[1].Lease, "error": "no luck"})
 	if got := strings.Join(b.db.Texts(`SELECT concat_ws(' ', id, CASE WHEN is_done THEN 't' ELSE 'f' END, failure_count) FROM worker_queue ORDER BY id`), ","); got != "1 t 0,2 f 1,3 f 0,4 f 0" {
 		t.Errorf("the rows are %s", got)
 	}
-	// Another config, by which the database is opened anew: what is held stays so.
+	// Another config makes the sidecar open the database again. Claimed jobs stay claimed.
 	b.s.DatabaseOptions = ", max_held: 3"
 	b.s.Sidecar("a")
 	b.w.Must(kit.Msg{"op": "reload"})
@@ -181,7 +181,7 @@ func boundsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	says := found["table"] + found["unsupported"]
 	for _, words := range []string{"hold: transaction", "lease_ms", "extending a lease", "another connection", "max_held"} {
 		if !strings.Contains(says, words) {
-			t.Errorf("check does not say %q: %s", words, says)
+			t.Errorf("check does not report %q: %s", words, says)
 		}
 	}
 }

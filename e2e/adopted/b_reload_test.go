@@ -14,15 +14,15 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// changed is a way in which a config may change.
+// changed is a change of a config.
 type changed struct {
 	what string
 	text func(text string) string
 }
 
-// changes are such by which a database with held jobs stays as it is, and such by which it
-// is opened anew.
-func (b *beside) changes(h kit.TableServer) []changed {
+// changes returns changes that keep a database with claimed jobs open, and changes that open it
+// again.
+func (b *sharedTable) changes(h kit.TableServer) []changed {
 	in := func(old, next string) func(string) string {
 		return func(text string) string {
 			if !strings.Contains(text, old) {
@@ -38,10 +38,10 @@ func (b *beside) changes(h kit.TableServer) []changed {
 	}
 	second.Host = forward(b.t, "tcp", h.Addr)
 	if second.Scheme == "postgres" {
-		second.RawQuery = "" // which says where the server is
+		second.RawQuery = "" // which contains the server's address
 	}
 	return []changed{
-		{"its attempts", in("max_attempts: 3", "max_attempts: 4")}, // first: a row that failed three times is not dead by this
+		{"its attempts", in("max_attempts: 3", "max_attempts: 4")}, // first, so that a row that failed three times does not become dead
 		{"a limit", in("queues:\n", "limits: {held: 1000}\nqueues:\n")},
 		{"another queue", in("queues:\n", "queues:\n  plain: {}\n")},
 		{"max_held", in(lease, lease+", max_held: 9")},
@@ -52,8 +52,8 @@ func (b *beside) changes(h kit.TableServer) []changed {
 	}
 }
 
-// reload has the sidecar run by another text.
-func (b *beside) reload(text string) {
+// reload makes the sidecar run with another config.
+func (b *sharedTable) reload(text string) {
 	b.t.Helper()
 	b.sc.WriteConfig(text)
 	if r := b.w.Exchange(kit.Msg{"op": "reload"}); r.Error != nil {
@@ -61,10 +61,10 @@ func (b *beside) reload(text string) {
 	}
 }
 
-// reloadsOfB: a job that is held before a reload stays so over it, whatever changed, and one
-// that is claimed after it over the way back; both are settled, once.
-func reloadsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
-	b := besideOwn(a, t, h, 60)
+// checkReloadsOfB checks that a job stays claimed during a reload, whatever changed, and that a job
+// claimed after it stays claimed when the change is reverted. Both are settled once.
+func checkReloadsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+	b := newSharedTable(a, t, h, 60)
 	text := b.sc.ReadConfig()
 	done, failed := 0, 0
 	for _, change := range b.changes(h) {
@@ -89,8 +89,8 @@ func reloadsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.same("all, done and dead", got, fmt.Sprintf("60 %d %d", done, failed))
 }
 
-// keeps: the jobs are held, and its own consumers find others.
-func (b *beside) keeps(what string, jobs []kit.Job) {
+// keeps checks that the jobs stay claimed and that the own consumers find others.
+func (b *sharedTable) keeps(what string, jobs []kit.Job) {
 	b.t.Helper()
 	own := b.own("own", 1)
 	if len(own) != 1 {
@@ -109,17 +109,17 @@ func (b *beside) keeps(what string, jobs []kit.Job) {
 	}
 }
 
-// changesOfB: the config changes over and over while workers of both kinds work the table:
-// each row is worked once, and none fails.
-func changesOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+// checkWorkDuringReloadsOfB changes the config repeatedly while workers of both kinds process the table. Each row
+// is processed once, and none fails.
+func checkWorkDuringReloadsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	jobs := kit.Size(6000)
-	b := besideOwn(a, t, h, jobs)
+	b := newSharedTable(a, t, h, jobs)
 	text, changes := b.sc.ReadConfig(), b.changes(h)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var all errgroup.Group
 	var own, through atomic.Int64
-	all.Go(func() error { return b.beside(ctx, &own) })
+	all.Go(func() error { return b.runOwnConsumer(ctx, &own) })
 	for range 6 {
 		conn, err := kit.DialWire(b.sc.Socket)
 		if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// systemB is a table whose consumers keep a transaction open for the whole of the
-// work: nothing in a row says that somebody has it.
+// systemB is a table whose consumers keep a transaction open during the whole job. Nothing in a row
+// shows that it is claimed.
 var systemB = kit.Adoption{
 	Name: "b",
 	DDL: `CREATE TABLE worker_queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, command text NOT NULL,
@@ -35,8 +35,8 @@ var systemB = kit.Adoption{
 	WorkerLabel: func(string) string { return "-" },
 	KeepsClaims: true, Unindexed: true,
 	CheckRest: func(r *kit.AdoptionRun) {
-		// Of those who died one was a worker of a sidecar that lived: it failed. What its own
-		// dead consumer had, and what the dead sidecar had, is as it was.
+		// One of the killed workers had a sidecar that survived, so its job failed. The jobs of the
+		// killed own consumer and of the killed sidecar are unchanged.
 		if got := r.DB.Texts(`SELECT concat(sum(failure_count), '') FROM worker_queue`); got[0] != "1" {
 			r.T.Errorf("the failures of all rows are %v, want 1", got)
 		}
@@ -51,7 +51,7 @@ var systemBOnMySQL = func() kit.Adoption {
 	return b
 }()
 
-// newest is B whose jobs are taken from the other end.
+// newest is system B with the newest job first.
 func newest(a kit.Adoption) kit.Adoption {
 	a.Name, a.Config = "b_lifo", a.Config+"    order: lifo\n"
 	return a
@@ -62,8 +62,8 @@ func init() {
 	kit.OwnConsumers["b_lifo"] = holdingOwn("id DESC")
 }
 
-// holdingOwn are the consumers of system B. Success sets is_done, failure adds one to
-// failure_count: what a command says of itself.
+// holdingOwn returns the consumers of system B. Success sets is_done, a failure increments
+// failure_count.
 func holdingOwn(order string) kit.OwnConsumer {
 	take := `SELECT id FROM worker_queue WHERE failure_count < 3 AND is_done = FALSE ORDER BY ` + order + ` LIMIT 1 FOR UPDATE SKIP LOCKED`
 	own := kit.OneTransaction(take, "")
@@ -82,26 +82,26 @@ func holdingOwn(order string) kit.OwnConsumer {
 	return own
 }
 
-// smallB are looks at what the run with its deaths does not show.
-func smallB(h kit.TableServer, b kit.Adoption) map[string]func(t *testing.T) {
+// smallTestsOfB are the checks that the run with kills does not include.
+func smallTestsOfB(h kit.TableServer, b kit.Adoption) map[string]func(t *testing.T) {
 	return map[string]func(t *testing.T){
-		"b_oldest":  func(t *testing.T) { orderOfB(t, h, b, false) },
-		"b_newest":  func(t *testing.T) { orderOfB(t, h, newest(b), true) },
-		"b_letters": func(t *testing.T) { lettersOfB(t, h, b) },
-		"b_ends":    func(t *testing.T) { endsOfB(t, h, b) },
-		"b_bounds":  func(t *testing.T) { boundsOfB(t, h, b) },
-		"b_page":    func(t *testing.T) { pageB(t, h, b) },
-		"b_reloads": func(t *testing.T) { reloadsOfB(t, h, b) },
-		"b_changes": func(t *testing.T) { changesOfB(t, h, b) },
+		"b_oldest":  func(t *testing.T) { checkOrderOfB(t, h, b, false) },
+		"b_newest":  func(t *testing.T) { checkOrderOfB(t, h, newest(b), true) },
+		"b_letters": func(t *testing.T) { checkDeadJobsOfB(t, h, b) },
+		"b_ends":    func(t *testing.T) { checkLeaseEndsOfB(t, h, b) },
+		"b_bounds":  func(t *testing.T) { checkLimitsOfB(t, h, b) },
+		"b_page":    func(t *testing.T) { checkPageB(t, h, b) },
+		"b_reloads": func(t *testing.T) { checkReloadsOfB(t, h, b) },
+		"b_changes": func(t *testing.T) { checkWorkDuringReloadsOfB(t, h, b) },
 		"b_removed": func(t *testing.T) { removed(b, t, h) },
-		"b_vanish":  func(t *testing.T) { vanishOfB(t, h, b) },
+		"b_vanish":  func(t *testing.T) { checkVanishedHostOfB(t, h, b) },
 	}
 }
 
-// pageB runs the page's example.
-func pageB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+// checkPageB runs the page's example.
+func checkPageB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	e := pageExample(t, "A transaction for the whole of the work")
-	b := e.beside(t, h, a, 3)
+	b := e.table(t, h, a, 3)
 	run := func(statement, id string) {
 		t.Helper()
 		if _, err := b.c.ExecContext(t.Context(), strings.ReplaceAll(statement, "?", id)); err != nil {
@@ -124,10 +124,10 @@ func pageB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.same("the rows", b.db.Texts(`SELECT concat_ws(' ', id, CASE WHEN is_done THEN 't' ELSE 'f' END, failure_count) FROM worker_queue ORDER BY id`), "1 t 0", "2 t 0", "3 f 2")
 }
 
-// orderOfB: who takes rows one by one, by the own SQL and through the sidecar in
-// turns, gets them in the order of ids, or the other way round.
-func orderOfB(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
-	b := besideOwn(a, t, h, 12)
+// checkOrderOfB claims rows one by one, in turns by the own SQL and through the sidecar, and checks the
+// order of ids (or the reverse).
+func checkOrderOfB(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
+	b := newSharedTable(a, t, h, 12)
 	var got, want []string
 	for n := range 12 {
 		want = append(want, fmt.Sprint(n+1))
@@ -137,7 +137,7 @@ func orderOfB(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
 	}
 	for range 4 {
 		own := b.own("own", 1)
-		got = append(append(got, own...), b.claim(1)[0].ID) // and keeps it
+		got = append(append(got, own...), b.claim(1)[0].ID) // and keeps it claimed
 		b.finish("own", own...)
 	}
 	got = append(append(got, itemsOf(b.claim(3))...), b.own("own", 1)...)
@@ -148,11 +148,11 @@ func orderOfB(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
 	}
 }
 
-// lettersOfB: jobs that fail each time, with both kinds of workers, a worker that reads
-// the dead ones, and the periodic job that moves what is done and what was read. None
-// of these sees a row that is worked on.
-func lettersOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
-	b := besideOwn(a, t, h, 40)
+// checkDeadJobsOfB checks jobs that always fail, with both kinds of workers, a worker that reads dead
+// jobs, and a periodic job that archives finished jobs. None of these finds a row that is being
+// processed.
+func checkDeadJobsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+	b := newSharedTable(a, t, h, 40)
 	b.db.Script(`UPDATE worker_queue SET command = concat('bad', id) WHERE id <= 8;
 		CREATE TABLE letters (id bigint PRIMARY KEY); CREATE TABLE old (id bigint PRIMARY KEY, command text, is_done boolean, failure_count smallint);`)
 	through := 0
@@ -167,13 +167,13 @@ func lettersOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 			through++
 		}
 	}
-	work() // before its own consumers are there, who may leave nothing
+	work() // before the own consumers start, which may leave none
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var all errgroup.Group
 	var own atomic.Int64
 	for range 2 {
-		all.Go(func() error { return b.beside(ctx, &own) })
+		all.Go(func() error { return b.runOwnConsumer(ctx, &own) })
 	}
 	all.Go(func() error {
 		return b.each(ctx, `SELECT id FROM worker_queue WHERE failure_count >= 3 AND id NOT IN (SELECT id FROM letters) ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED`,
@@ -201,8 +201,8 @@ func lettersOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	}
 }
 
-// beside is an own consumer, on a connection of its own, until ctx ends.
-func (b *beside) beside(ctx context.Context, worked *atomic.Int64) error {
+// runOwnConsumer runs an own consumer on its own connection until ctx ends.
+func (b *sharedTable) runOwnConsumer(ctx context.Context, worked *atomic.Int64) error {
 	own := kit.OwnConsumers[b.Name]
 	return b.with(ctx, func(c *sql.Conn) (bool, error) {
 		items, err := own.Take(ctx, c, "own", 1)
@@ -217,8 +217,8 @@ func (b *beside) beside(ctx context.Context, worked *atomic.Int64) error {
 	})
 }
 
-// each locks a row that a query finds, and carries out statements that end with its id.
-func (b *beside) each(ctx context.Context, find string, do ...string) error {
+// each locks a row that a query finds, and runs statements with its id as the last argument.
+func (b *sharedTable) each(ctx context.Context, find string, do ...string) error {
 	own := kit.OneTransaction(find, "")
 	return b.with(ctx, func(c *sql.Conn) (bool, error) {
 		items, err := own.Take(ctx, c, "", 1)
@@ -235,9 +235,9 @@ func (b *beside) each(ctx context.Context, find string, do ...string) error {
 	})
 }
 
-// with calls f again and again until ctx ends; where it found nothing it is called
-// after a moment. A deadlock is a reason to begin anew.
-func (b *beside) with(ctx context.Context, f func(c *sql.Conn) (found bool, err error)) error {
+// with calls f repeatedly until ctx ends. If f found nothing, it waits a moment first. It repeats f
+// after a deadlock.
+func (b *sharedTable) with(ctx context.Context, f func(c *sql.Conn) (found bool, err error)) error {
 	c, err := b.db.Conn(ctx)
 	if err != nil {
 		return err

@@ -27,26 +27,26 @@ var systemD = kit.Adoption{
 	KeepsClaims: true,
 }
 
-// systemELong is E whose own consumers keep one transaction open for the whole of a
-// job: with the death of one its row is free.
+// systemELong is system E with own consumers that keep one transaction open during a job. If one is
+// killed, its row is free.
 var systemELong = func() kit.Adoption {
 	long := kit.SystemE
 	long.Name, long.KeepsClaims = "e-long", true
 	return long
 }()
 
-// TestAdoptedBesideItsOwn: each system on PostgreSQL, with workers of both kinds.
-func TestAdoptedBesideItsOwn(t *testing.T) {
+// TestAdoptedBesideOwnConsumers runs each system on PostgreSQL with workers of both kinds.
+func TestAdoptedBesideOwnConsumers(t *testing.T) {
 	_, p := kit.NewPostgresSite(t)
 	h := kit.TableServer{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr}
 	onTables(t, h, kit.SystemE, systemELong, systemD, systemB)
-	small := smallB(h, systemB)
+	small := smallTestsOfB(h, systemB)
 	small["e_removed"] = func(t *testing.T) { removed(kit.SystemE, t, h) }
 	atOnce(t, small)
 }
 
-// onTables runs systems beside each other, all at once: most of a run is waiting for
-// the lease of a sidecar that was killed.
+// onTables runs systems at the same time, because most of a run waits for the lease of a killed
+// sidecar.
 func onTables(t *testing.T, h kit.TableServer, all ...kit.Adoption) {
 	runs := map[string]func(t *testing.T){}
 	for _, a := range all {
@@ -55,7 +55,7 @@ func onTables(t *testing.T, h kit.TableServer, all ...kit.Adoption) {
 	atOnce(t, runs)
 }
 
-// atOnce runs tests beside each other, however many the tests are that go test does.
+// atOnce runs all tests at the same time, independent of go test's limit.
 func atOnce(t *testing.T, all map[string]func(t *testing.T)) {
 	var wg sync.WaitGroup
 	for name, f := range all {

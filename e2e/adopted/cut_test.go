@@ -16,13 +16,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestAdoptedCut: the network is cut around the commit of an ack of an adopted job,
-// before it and after it, with and without a pooler between. The ack is found to be
-// made, or is made again: nobody is told that the lease was lost.
-func TestAdoptedCut(t *testing.T) {
+// TestAdoptedAckOnABrokenNetwork cuts the network before and after the commit of an ack of an adopted job, with and
+// without a pooler in between. The sidecar finds that the ack is done, or repeats it. No worker
+// gets lease_lost.
+func TestAdoptedAckOnABrokenNetwork(t *testing.T) {
 	toxics.Register("qsidecar_cut", new(kit.CutToxic))
 	s, p := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // beats and looks are rare: what is cut is an ack
+	s.HostLease = 20 * time.Second // a long timeout, so that few other statements run during the cuts
 	s.Queues = "  e:" + kit.SystemE.Config + "  gone:" + strings.ReplaceAll(kit.SystemE.Config, "my_queue", "gone") + "    on_ack: delete\n"
 	db := kit.Owners(t, p.URL)
 	create, _, _ := strings.Cut(kit.SystemE.DDL, "INSERT")
@@ -49,8 +49,7 @@ func TestAdoptedCut(t *testing.T) {
 	cutAcks(s, t, db, pooled, through, "through a pooler")
 }
 
-// cutAcks cuts the network of a sidecar in each of the last bytes of an ack, in each
-// direction.
+// cutAcks cuts a sidecar's network at each of the last bytes of an ack, in each direction.
 func cutAcks(s *kit.Site, t *testing.T, db kit.OwnersDB, n *kit.Proxy, through, how string) {
 	t.Helper()
 	n.SetToxics(`{"type": "qsidecar_cut", "stream": "upstream", "attributes": {"stream": "upstream"}}`,
@@ -72,7 +71,7 @@ func cutAcks(s *kit.Site, t *testing.T, db kit.OwnersDB, n *kit.Proxy, through, 
 				return w.ClaimOne(queue)
 			}
 			var sizes []int64
-			for range 7 { // the first ones prepare their statements
+			for range 7 { // the first acks prepare their statements
 				job := claim()
 				cutters.Open(-1)
 				w.Must(kit.Msg{"op": "ack", "lease": job.Lease})
@@ -108,7 +107,7 @@ func cutAcks(s *kit.Site, t *testing.T, db kit.OwnersDB, n *kit.Proxy, through, 
 	}
 }
 
-// relay is an address on TCP that leads to the socket of a server's URL.
+// relay returns a TCP address that forwards to the socket of a server's URL.
 func relay(t *testing.T, at string) string {
 	t.Helper()
 	c, err := pgx.ParseConfig(at)
@@ -118,7 +117,7 @@ func relay(t *testing.T, at string) string {
 	return forward(t, "unix", fmt.Sprintf("%s/.s.PGSQL.%d", c.Host, c.Port))
 }
 
-// forward is an address on TCP that leads to another address.
+// forward returns a TCP address that forwards to another address.
 func forward(t *testing.T, network, to string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -139,7 +138,7 @@ func forward(t *testing.T, network, to string) string {
 			}
 			for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
 				go func() {
-					_, _ = io.Copy(way[0], way[1]) // either side's end ends both
+					_, _ = io.Copy(way[0], way[1]) // the end of one side ends both
 					client.Close()
 					server.Close()
 				}()

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestAdoptedColumns: what workers of system E give and get goes through its
-// columns: results, causes, names, times, payloads of several columns and headers.
+// TestAdoptedColumns checks that workers of system E use its columns: results, causes, names,
+// times, payloads of several columns and headers.
 func TestAdoptedColumns(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	s.Queues = "  e:" + kit.SystemE.Config + `
@@ -67,8 +67,8 @@ func TestAdoptedColumns(t *testing.T) {
 	partsAndHeaders(t, db, w)
 }
 
-// partsAndHeaders: a payload of several columns is the JSON text of a map, both ways;
-// headers are columns, each under its name.
+// partsAndHeaders checks a payload of several columns, which is the JSON text of a map in both
+// directions, and headers, each in its own column.
 func partsAndHeaders(t *testing.T, db kit.OwnersDB, w *kit.Conn) {
 	t.Helper()
 	const request = "0b9d7c50-7f3e-4b07-8d2c-0d8c6a1b2c3d"

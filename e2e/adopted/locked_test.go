@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestLockedRowAmongAcks: while another session keeps a row locked that a worker acks again
-// and again, 64 others work their jobs to the last. It prints how fast, beside the rate without the lock.
+// TestLockedRowAmongAcks locks a row that a worker acks repeatedly. In the meantime 64 other
+// workers process all their jobs. It prints their rate and the rate without the lock.
 func TestLockedRowAmongAcks(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	s.Queues = "  e:" + kit.SystemE.Config
@@ -29,7 +29,7 @@ func TestLockedRowAmongAcks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback() // a second time does nothing
+	defer tx.Rollback() // does nothing the second time
 	if _, err := tx.ExecContext(t.Context(), "SELECT 1 FROM my_queue WHERE queue_item_id = 1 FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestLockedRowAmongAcks(t *testing.T) {
 	}
 }
 
-// ackAmong has 64 workers claim and ack so many jobs, and says how fast.
+// ackAmong makes 64 workers claim and ack the jobs, and returns the rate.
 func ackAmong(t *testing.T, a *kit.Sidecar, jobs int) string {
 	t.Helper()
 	var wg sync.WaitGroup

@@ -6,18 +6,17 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// lockedByOthers: a program that keeps a row locked in an open transaction holds up its
-// own queue at most. At REPEATABLE READ it locks the gap beside the row as well, where
-// rows of the same index go when they are claimed; and some servers cannot pass over
-// locked rows.
+// lockedByOthers checks that a program which keeps a row locked in an open transaction delays at
+// most its own queue. At REPEATABLE READ the lock includes the gap runOwnConsumer the row, where claimed
+// rows of the same index move, and some servers can't skip locked rows.
 func lockedByOthers(t *testing.T, h kit.TableServer, d kit.Adoption) {
 	d.Config += "  mail: {}\n"
-	b := besideOwn(d, t, h, 5)
+	b := newSharedTable(d, t, h, 5)
 	tx, err := b.c.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback() // a second time does nothing
+	defer tx.Rollback() // does nothing the second time
 	var item string
 	if err := tx.QueryRowContext(t.Context(), "SELECT MsgId FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State = 'N' ORDER BY CreateTime, MsgId LIMIT 1 FOR UPDATE").Scan(&item); err != nil {
 		t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// staleOnMySQL are the tables of MySQL and MariaDB in which settles come too late. In A
-// and C nothing but a small number tells who has a row.
+// staleOnMySQL returns the tables on MySQL and MariaDB for late settles. In systems A and C only a
+// small number identifies the owner of a row.
 func staleOnMySQL() []staleCase {
 	a := staleCase{
 		Adoption: systemA, worker: "w", own: kit.ModeOwn,
@@ -29,8 +29,8 @@ func staleOnMySQL() []staleCase {
 		row:     "SELECT CONCAT_WS(' ', MsgId, State, COALESCE(ReaderCode, '-'), CreateTime, COALESCE(TakenTime, '-'), COALESCE(DoneTime, '-')) FROM MsgQueue WHERE MsgId = ?",
 	}
 	d.Config = strings.ReplaceAll(d.Config, "stuck_after: 20s", "")
-	// Own consumers that use the sidecar's number: their rows look like its own until
-	// they are finished.
+	// Own consumers that use the sidecar's number: their rows look like the sidecar's until they
+	// are finished.
 	sameA, sameC := a, c
 	sameA.Name, sameA.queue, sameA.alike = "a-same-number", "a-same-number", true
 	sameC.Name, sameC.queue, sameC.alike = "c-same-number", "c-same-number", true
@@ -51,7 +51,7 @@ func init() {
 	staleOwn["d_mysql"] = ownOnMySQL["d_mysql"]
 }
 
-// underOtherNames is a consumer each of whose takes is that of another one.
+// underOtherNames makes each claim of an own consumer use another name.
 func underOtherNames(own kit.OwnConsumer) kit.OwnConsumer {
 	var n atomic.Int64
 	return kit.OwnConsumer{

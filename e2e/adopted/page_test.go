@@ -12,14 +12,14 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// example is what the page on adopted tables has under a heading.
+// example is an example of the page on adopted tables.
 type example struct {
-	sql    []string // the own consumers' statements, without their comments
-	queue  string   // the config's
-	config string   // it and what it has
+	sql    []string // the own consumers' statements, without comments
+	queue  string   // name of the queue in the config
+	config string   // the queue's config
 }
 
-// pageExample reads it.
+// pageExample reads the example below a heading.
 func pageExample(t testing.TB, heading string) (e example) {
 	t.Helper()
 	page := kit.Path("backends/adopted/README.md")
@@ -53,8 +53,8 @@ func pageExample(t testing.TB, heading string) (e example) {
 	return e
 }
 
-// taken has a consumer of the page, whose first two statements take rows under a
-// number and find them, do so.
+// taken claims rows with the first two statements of the page, which mark rows with a number and
+// find them.
 func (e example) taken(t testing.TB, c *sql.Conn, number int) []string {
 	t.Helper()
 	if _, err := c.ExecContext(t.Context(), e.sql[0], number); err != nil {
@@ -80,27 +80,27 @@ func (e example) taken(t testing.TB, c *sql.Conn, number int) []string {
 	return items
 }
 
-// beside is the page's config on the system's table with n rows.
-func (e example) beside(t *testing.T, h kit.TableServer, a kit.Adoption, n int) *beside {
+// runOwnConsumer runs the page's config on the system's table with n rows.
+func (e example) table(t *testing.T, h kit.TableServer, a kit.Adoption, n int) *sharedTable {
 	t.Helper()
 	a.Name = e.queue
 	_, a.Config, _ = strings.Cut(e.config, ":")
-	return besideOwn(a, t, h, n)
+	return newSharedTable(a, t, h, n)
 }
 
-// others has an own consumer use the sidecar's number, which check tells.
-func (b *beside) others(take func()) {
+// others makes an own consumer use the sidecar's number, which check reports.
+func (b *sharedTable) others(take func()) {
 	b.t.Helper()
 	take()
 	if said := b.sc.Check(b.s.Dir, 1, "--json").Problems(b.t, "problem")["token"]; !strings.Contains(said, "what is the sidecar's, and no sidecar has claimed them") {
-		b.t.Errorf("check says of a row that shows the sidecar's number: %q", said)
+		b.t.Errorf("check reports about a row with the sidecar's number: %q", said)
 	}
 }
 
-// pageA runs the example of system A.
-func pageA(t *testing.T, h kit.TableServer) {
+// checkPageA runs the example of system A.
+func checkPageA(t *testing.T, h kit.TableServer) {
 	e := pageExample(t, "A number of each consumer's own")
-	b := e.beside(t, h, systemA, 6)
+	b := e.table(t, h, systemA, 6)
 	var left []string
 	for pid := 1; pid <= 2; pid++ {
 		own, job := e.taken(t, b.c, pid), b.claim(1)[0]
@@ -113,17 +113,17 @@ func pageA(t *testing.T, h kit.TableServer) {
 	b.same("the rows", b.db.Texts("SELECT CONCAT_WS(' ', id, status, pid) FROM things WHERE status <> 1 ORDER BY created_at, id"), left...)
 	held := b.claim(1)[0]
 	b.others(func() {
-		// The very number: both see what the other has.
-		b.same("who uses the sidecar's number", e.taken(t, b.c, 900001), held.ID, "6")
+		// The same number: both see each other's rows.
+		b.same("an own consumer with the sidecar's number", e.taken(t, b.c, 900001), held.ID, "6")
 	})
-	// Nor is that told from the worker's own claim which such a consumer has made since.
+	// A late ack can't be told from a claim that such a consumer has made since.
 	b.w.Must(kit.Msg{"op": "ack", "lease": held.Lease})
 }
 
-// pageC runs the example of system C.
-func pageC(t *testing.T, h kit.TableServer) {
+// checkPageC runs the example of system C.
+func checkPageC(t *testing.T, h kit.TableServer) {
 	e := pageExample(t, "A random number for each take")
-	b := e.beside(t, h, systemC, 9)
+	b := e.table(t, h, systemC, 9)
 	waiting := func() (n int) {
 		t.Helper()
 		if err := b.c.QueryRowContext(t.Context(), e.sql[4]).Scan(&n); err != nil {
@@ -152,7 +152,7 @@ func pageC(t *testing.T, h kit.TableServer) {
 		}
 		b.w.Must(kit.Msg{"op": "enqueue", "queue": e.queue, "payload": "{}"})
 		if items := e.taken(t, b.c, number); len(items) < 2 || !slices.Contains(items, "6") {
-			t.Errorf("who uses the sidecar's number gets %v", items)
+			t.Errorf("an own consumer with the sidecar's number gets %v", items)
 		}
 	})
 }

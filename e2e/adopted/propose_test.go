@@ -17,17 +17,17 @@ import (
 
 var updateGolden = flag.Bool("update", false, "write the golden files anew")
 
-// proposed is a table, and what `qsidecar adopt` has to make of it.
+// proposed is a table and the expected result of `qsidecar adopt`.
 type proposed struct {
-	name  string // of the golden file, with its engine's
+	name  string // prefix of the golden file; the engine is its suffix
 	table string
 	ddl   string
-	queue string // in the proposal
-	job   string // the id of the first job that it serves; empty: the config needs a decision before that
-	lacks string // that decision, in check's words
+	queue string // name in the proposal
+	job   string // id of the first job that the queue serves; empty if the config first needs a decision
+	lacks string // that decision, as check reports it
 }
 
-// proposals run on one server, each in a database of its own.
+// proposals are tables on one server, each in its own database.
 type proposals struct {
 	engine string
 	all    []proposed
@@ -35,7 +35,8 @@ type proposals struct {
 
 var rowsOfE = `INSERT INTO my_queue (state, parameters, worker_name, finished_dt, error_message) VALUES ('done', '{"n": 1}', 'w', '2026-01-02 03:04:05', NULL), ('error', '{"n": 2}', 'w', NULL, 'no'), ('waiting', '{"n": 3}', NULL, NULL, NULL);`
 
-// lacksClaimed: that its own consumers keep a row locked while they work on it is never guessed.
+// lacksClaimed is the decision that own consumers keep a row locked while they process it. adopt
+// never guesses it.
 const lacksClaimed = "queues.worker_queue.states.claimed: nothing in a row would say that it is being worked on"
 
 var postgresProposals = proposals{"postgres", []proposed{
@@ -52,14 +53,14 @@ var postgresProposals = proposals{"postgres", []proposed{
 		"CREATE RULE tell AS ON INSERT TO my_queue DO ALSO NOTIFY my_queue_waiting"},
 }}
 
-// laravelRows are two jobs as Laravel writes them, and one that its own worker has; since is
-// the present second on the server.
+// laravelRows returns two jobs as Laravel writes them, and one that its own worker has claimed.
+// since is the current second on the server.
 func laravelRows(since string) string {
 	return strings.ReplaceAll(`insert into jobs (queue, attempts, reserved_at, available_at, created_at, payload) values ('default', 1, NOW, NOW, NOW, '{}'), ('default', 0, null, NOW, NOW, '{}'), ('default', 0, null, NOW + 3600, NOW, '{}');`, "NOW", since)
 }
 
-// delayedRows are jobs as Delayed Job writes them: one that its own worker has, one that
-// failed, and two that wait; now is the present in UTC on the server.
+// delayedRows returns jobs as Delayed Job writes them: a claimed one, a failed one and two ready
+// ones. now is the current UTC time on the server.
 func delayedRows(now string) string {
 	return strings.ReplaceAll(`INSERT INTO delayed_jobs (priority, handler, run_at, locked_at, failed_at, locked_by, created_at, updated_at) VALUES (0, '---', NOW, NOW, NULL, 'host:x pid:1', NOW, NOW),
 		(0, '---', NOW, NULL, NOW, NULL, NOW, NOW), (5, '---', NOW, NULL, NULL, NULL, NOW, NOW), (1, '---', NOW, NULL, NULL, NULL, NOW, NOW);`, "NOW", now)
@@ -102,8 +103,8 @@ var mysqlProposals = proposals{"mysql", []proposed{
 		INSERT INTO email (id, status, recipient, tries) VALUES (uuid(), 0, 'a', 0), (uuid(), 9, 'b', 5), (uuid(), 9, 'c', 5);`},
 }}
 
-// holdingProposals are system B's, on servers that can skip locked rows and, old, on one
-// that cannot.
+// holdingProposals are the tables of system B, on servers that can skip locked rows and (old) on
+// one that can't.
 func holdingProposals(old bool) proposals {
 	b := proposed{name: "b", table: "worker_queue", queue: "worker_queue", lacks: lacksClaimed, ddl: `CREATE TABLE worker_queue (id bigint AUTO_INCREMENT PRIMARY KEY, command text NOT NULL,
 			is_done boolean NOT NULL DEFAULT FALSE, failure_count smallint NOT NULL DEFAULT 0);
@@ -114,12 +115,12 @@ func holdingProposals(old bool) proposals {
 	return proposals{"mysql", []proposed{b}}
 }
 
-// TestAdoptCommandOnAFile: as below, on SQLite.
-func TestAdoptCommandOnAFile(t *testing.T) {
+// TestAdoptCommandOnSQLite runs the proposals on SQLite.
+func TestAdoptCommandOnSQLite(t *testing.T) {
 	sqliteProposals.run(t, func(t testing.TB) string { return "sqlite:" + filepath.Join(t.(*testing.T).TempDir(), "own.db") })
 }
 
-// TestAdoptCommandRefuses: what cannot be adopted, and a command that says too little.
+// TestAdoptCommandRefuses checks tables that can't be adopted, and incomplete commands.
 func TestAdoptCommandRefuses(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -148,8 +149,8 @@ func TestAdoptCommandRefuses(t *testing.T) {
 	kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "sqlite:"+s.Dir+"/none.db", "t").WantError(t, 1, "none.db")
 }
 
-// run has the command propose a config for each table, holds that against its golden
-// file, has check read it, and serves a job by it.
+// run proposes a config for each table, compares it with its golden file, runs check on it, and
+// serves a job with it.
 func (p proposals) run(t *testing.T, database func(t testing.TB) string) {
 	t.Parallel()
 	for _, c := range p.all {
@@ -160,10 +161,10 @@ func (p proposals) run(t *testing.T, database func(t testing.TB) string) {
 	}
 }
 
-// atSite finds what differs from run to run: the server, and the test's database.
+// atSite matches what differs between runs: the server and the test's database.
 var atSite = regexp.MustCompile(`(?m)^  main:  # .*\n    url: .*$|\bt[0-9]+_[0-9]+\b|MariaDB [0-9]\S*`)
 
-// passwordFile is what adopt names where the URL has a password.
+// passwordFile is the file that adopt names if the URL has a password.
 const passwordFile = "/run/secrets/qsidecar-database"
 
 func (c proposed) run(t *testing.T, engine, at string) {
@@ -177,7 +178,7 @@ func (c proposed) run(t *testing.T, engine, at string) {
 	}
 	said := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "@"+url, c.table)
 	if said.Code != 0 || said.Stderr != "" {
-		t.Fatalf("adopt exits with %d and says %s", said.Code, said.Stderr)
+		t.Fatalf("adopt exits with %d and prints %s", said.Code, said.Stderr)
 	}
 	golden := filepath.Join("testdata", "adopt", engine+"-"+c.name+".yaml")
 	got := atSite.ReplaceAllStringFunc(said.Stdout, func(found string) string {
@@ -220,7 +221,7 @@ func (c proposed) run(t *testing.T, engine, at string) {
 	}
 	if c.job == "" {
 		if said := sc.Check(s.Dir, 1, "--json").Problems(t, "problem"); !strings.Contains(said["table"], c.lacks) || strings.Count(said["table"], "\n") != 1 {
-			t.Errorf("check says %v, want %s", said, c.lacks)
+			t.Errorf("check reports %v, want %s", said, c.lacks)
 		}
 		return
 	}

@@ -9,15 +9,15 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// removed: a reload takes the queue out of the config while its jobs are worked on, with and
-// without another one in an adopted table. They are settled as if it were there, none is
-// given out again under its worker, and what a worker that goes had is free.
+// removed removes the queue from the config while its jobs are being processed, with and without
+// another queue in an adopted table. The jobs are settled as before, none is delivered a second
+// time while its worker has it, and the jobs of a worker that leaves are free.
 func removed(a kit.Adoption, t *testing.T, h kit.TableServer) {
 	for what, next := range map[string]string{
 		"another one is adopted": "  other:" + strings.ReplaceAll(a.Config, "\n    max_attempts: 3", "\n    max_attempts: 2"),
 		"none is":                "  plain: {}\n",
 	} {
-		b := besideOwn(a, t, h, 8)
+		b := newSharedTable(a, t, h, 8)
 		text := b.sc.ReadConfig()
 		goes := b.sc.Dial()
 		left := goes.ClaimOne(b.Name)
@@ -43,7 +43,7 @@ func removed(a kit.Adoption, t *testing.T, h kit.TableServer) {
 		b.reload(text)
 		b.w.Must(kit.Msg{"op": "ack", "leases": []string{jobs[2].Lease, jobs[3].Lease}})
 		if r := b.w.Must(kit.Msg{"op": "claim", "queue": b.Name}); len(r.Jobs) > 0 && slices.Contains(itemsOf(jobs), r.Jobs[0].ID) {
-			t.Errorf("%s: given out again: %+v", what, r.Jobs)
+			t.Errorf("%s: delivered again: %+v", what, r.Jobs)
 		}
 		for _, id := range append(itemsOf(jobs), left.ID) {
 			if n := slices.Index(seen, id); n >= 0 && id != jobs[1].ID && id != left.ID {

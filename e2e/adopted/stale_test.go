@@ -14,15 +14,15 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// staleCase is a table in which settles come too late.
+// staleCase is a table with late settles.
 type staleCase struct {
 	kit.Adoption
-	queue   string // whose own consumers take its rows; empty: adoption.name
-	worker  string // the name of the sidecar's worker
-	own     string // the name of the table's own consumer
+	queue   string // name of its own consumers in kit.OwnConsumers; empty: adoption.name
+	worker  string // name of the sidecar's worker
+	own     string // name of the table's own consumer
 	cleaner string // what the table's own cleaner does to the row $1
-	row     string // all there is of the row $1, and which transaction wrote it
-	alike   bool   // a row that its own consumer has taken looks like one of the worker's
+	row     string // all columns of the row $1 and the transaction that wrote it
+	alike   bool   // a row of the own consumer looks like one of the worker
 }
 
 func staleCases() []staleCase {
@@ -40,16 +40,16 @@ func staleCases() []staleCase {
 	sameE, sameD, told := e, d, e
 	sameE.Name, sameE.queue, sameE.own, sameE.alike = "e-same-name", "e", "w", true
 	sameD.Name, sameD.queue, sameD.own = "d-same-name", "d", "w"
-	// The same with a column that says since when: that one tells the two apart.
+	// The same with a start time, which distinguishes the two.
 	told.Name, told.queue, told.own = "e-started", "e-started", "w"
 	told.DDL = strings.ReplaceAll(told.DDL, "finished_dt timestamptz", "started_dt timestamptz, finished_dt timestamptz")
 	told.Config = strings.ReplaceAll(told.Config, "finished_at: ", "claimed_at: started_dt, finished_at: ")
 	return []staleCase{e, sameE, told, d, sameD}
 }
 
-// TestAdoptedStale: a settle whose lease was taken back, or whose row the table's own
-// cleaner has reset, is lost and changes nothing, once somebody else has the row or
-// has finished it.
+// TestAdoptedStale checks late settles: the lease was reclaimed, or the table's own cleaner has
+// reset the row, and another consumer has claimed or finished it. The settle is lost and changes
+// nothing.
 func TestAdoptedStale(t *testing.T) {
 	_, p := kit.NewPostgresSite(t)
 	for _, c := range staleCases() {
@@ -64,7 +64,7 @@ func TestAdoptedStale(t *testing.T) {
 	})
 }
 
-// staleVerbs are what a worker may send of a lease, each without that.
+// staleVerbs are the requests that a worker can send for a lease, without the lease.
 var staleVerbs = map[string]kit.Msg{
 	"ack":    {"op": "ack"},
 	"nack":   {"op": "nack", "error": "no luck", "delay_ms": 0},
@@ -74,21 +74,21 @@ var staleVerbs = map[string]kit.Msg{
 	"bind":   {"op": "extend", "bind": true},
 }
 
-// staling is a run under way.
-type staling struct {
+// staleRun is the state of a run.
+type staleRun struct {
 	staleCase
 	t  *testing.T
 	db kit.OwnersDB
-	c  *sql.Conn // the own consumer's
-	w  *kit.Conn // the worker's
+	c  *sql.Conn // the own consumer's connection
+	w  *kit.Conn // the worker's connection
 
-	fill string // stores the jobs of one claim: its own consumers take whatever is ready
+	fill string // stores the jobs of one claim, because own consumers claim every ready job
 }
 
 func (c staleCase) run(t *testing.T, h kit.TableServer) {
 	s := kit.NewSite(t)
 	s.URL, s.Queues = h.Database(t), "  "+c.Name+":"+c.Config
-	r := &staling{staleCase: c, t: t, db: kit.Owners(t, s.URL)}
+	r := &staleRun{staleCase: c, t: t, db: kit.Owners(t, s.URL)}
 	r.queue = cmp.Or(c.queue, c.Name)
 	create, fill, _ := strings.Cut(c.DDL, "INSERT")
 	r.db.Script(create)
@@ -102,8 +102,8 @@ func (c staleCase) run(t *testing.T, h kit.TableServer) {
 	r.w = a.Dial()
 	r.w.Must(kit.Msg{"op": "hello", "worker": c.worker})
 
-	r.refuse("reaped", r.retaken(r.claim(1000), nil)) // waits until they are free
-	r.refuse("cleaned", r.retaken(r.claim(600_000), r.clean))
+	r.refuse("reaped", r.claimByOwn(r.claim(1000), nil)) // waits until they are free
+	r.refuse("cleaned", r.claimByOwn(r.claim(600_000), r.clean))
 	other := a.Dial()
 	other.Must(kit.Msg{"op": "hello", "worker": c.worker})
 	held := r.claim(600_000)
@@ -120,8 +120,8 @@ func (c staleCase) run(t *testing.T, h kit.TableServer) {
 	}
 }
 
-// claim takes one job for each verb and stage; see refuse.
-func (r *staling) claim(leaseMS int) []kit.Job {
+// claim claims one job for each verb and stage: see refuse.
+func (r *staleRun) claim(leaseMS int) []kit.Job {
 	r.t.Helper()
 	r.db.Script(r.fill)
 	jobs := r.w.Must(kit.Msg{"op": "claim", "queue": r.Name, "max": 2 * len(staleVerbs), "lease_ms": leaseMS, "wait_ms": kit.WaitMS()}).Jobs
@@ -131,7 +131,7 @@ func (r *staling) claim(leaseMS int) []kit.Job {
 	return jobs
 }
 
-func (r *staling) clean(item string) {
+func (r *staleRun) clean(item string) {
 	r.t.Helper()
 	done, err := r.db.ExecContext(r.t.Context(), r.cleaner, item)
 	if err != nil {
@@ -142,10 +142,10 @@ func (r *staling) clean(item string) {
 	}
 }
 
-// retaken has the table's own consumer take the jobs' rows, in its own words, after
-// free made each ready; nil: the sidecar does. It finishes every second one, and of
-// those that would look like the worker's all.
-func (r *staling) retaken(jobs []kit.Job, free func(item string)) []kit.Job {
+// claimByOwn makes the table's own consumer claim the jobs' rows with its own SQL, after free made
+// each row ready. If free is nil, the sidecar does. The consumer finishes every second row, and all
+// rows that would look like the worker's.
+func (r *staleRun) claimByOwn(jobs []kit.Job, free func(item string)) []kit.Job {
 	r.t.Helper()
 	own := staleOwn[r.queue]
 	taken := map[string]bool{}
@@ -174,14 +174,14 @@ func (r *staling) retaken(jobs []kit.Job, free func(item string)) []kit.Job {
 	})
 	for _, job := range jobs {
 		if !taken[job.ID] {
-			r.t.Fatalf("its own consumer took %v, and not %s", taken, job.ID)
+			r.t.Fatalf("its own consumer claimed %v, want %s", taken, job.ID)
 		}
 	}
 	return jobs
 }
 
-// refuse sends each verb for two of the jobs, which somebody else has.
-func (r *staling) refuse(why string, jobs []kit.Job) {
+// refuse sends each verb for two of the jobs, which another consumer has claimed.
+func (r *staleRun) refuse(why string, jobs []kit.Job) {
 	r.t.Helper()
 	// Neighbours in the order are at different stages.
 	slices.SortFunc(jobs, func(a, b kit.Job) int { return cmp.Compare(number(r.t, a.ID), number(r.t, b.ID)) })
@@ -209,7 +209,7 @@ func number(t *testing.T, id string) int {
 	return n
 }
 
-// staleOwn are own consumers that a process of their own has no need of.
+// staleOwn are own consumers that run in the test's process.
 var staleOwn = map[string]kit.OwnConsumer{
 	"e": kit.OwnConsumers["e"], "d": kit.OwnConsumers["d"],
 	"e-started": kit.TwoTransactions(
@@ -218,9 +218,9 @@ var staleOwn = map[string]kit.OwnConsumer{
 		`UPDATE my_queue SET state = 'done', finished_dt = now(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`),
 }
 
-// plainReaders: the published SQL of system D reads a row without a lock and then
-// takes it whoever has it by now. The sidecar that had it notices: at once where the
-// row names its reader, and where nothing does once that reader has finished.
+// plainReaders checks the published SQL of system D, which reads a row without a lock and then
+// claims it, whoever has claimed it in between. The sidecar that had the row finds out: at once if
+// the row names its reader, otherwise when that reader has finished.
 func plainReaders(t *testing.T, at string) {
 	s := kit.NewSite(t)
 	s.URL = at
@@ -239,8 +239,8 @@ func plainReaders(t *testing.T, at string) {
 	}
 }
 
-// readTwice has a plain reader and the sidecar take the same row of a queue's table,
-// and then the sidecar's worker settle it. marks is what the reader writes besides.
+// readTwice makes a plain reader and the sidecar claim the same row, and then the sidecar's worker
+// settle it. marks is what else the reader writes.
 func readTwice(t *testing.T, db kit.OwnersDB, w *kit.Conn, table, marks string, verb kit.Msg) {
 	t.Helper()
 	rows := func() string {

@@ -17,9 +17,9 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// way is what leads to a server from a host that can vanish: what it sent before is
-// there, and no more comes; nobody says that the connection is over.
-type way struct {
+// vanishingPath is a network path from a host that can vanish: bytes sent before arrive, later ones do not,
+// and no side learns that the connection is over.
+type vanishingPath struct {
 	net.Listener
 	to     string
 	frozen atomic.Bool
@@ -29,21 +29,21 @@ type way struct {
 	done   sync.WaitGroup
 }
 
-// startWay listens at the address and carries everything to another one.
-func startWay(t testing.TB, at, to string) *way {
+// startVanishingPath listens at an address and forwards everything to another one.
+func startVanishingPath(t testing.TB, at, to string) *vanishingPath {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &way{Listener: l, to: to, mended: make(chan struct{})}
+	r := &vanishingPath{Listener: l, to: to, mended: make(chan struct{})}
 	r.done.Go(r.accept)
 	t.Cleanup(func() {
 		close(r.mended)
 		_ = l.Close()
 		r.mu.Lock()
 		for _, c := range r.open {
-			_ = c.Close() // it may be closed already
+			_ = c.Close() // it may already be closed
 		}
 		r.mu.Unlock()
 		r.done.Wait()
@@ -51,7 +51,7 @@ func startWay(t testing.TB, at, to string) *way {
 	return r
 }
 
-func (r *way) accept() {
+func (r *vanishingPath) accept() {
 	for {
 		from, err := r.Accept()
 		if err != nil {
@@ -70,8 +70,8 @@ func (r *way) accept() {
 	}
 }
 
-// carry copies until an end; what ends while it is frozen nobody hears of.
-func (r *way) carry(from, to net.Conn) {
+// carry copies until the stream ends. While the path is frozen, it forwards no end.
+func (r *vanishingPath) carry(from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -86,23 +86,23 @@ func (r *way) carry(from, to net.Conn) {
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
-				_ = to.(*net.TCPConn).CloseWrite() // it may be closed already
+				_ = to.(*net.TCPConn).CloseWrite() // it may already be closed
 			}
 			return
 		}
 	}
 }
 
-// island is a network namespace with one link to this one's.
-type island struct {
-	wrap []string // runs a command on it
-	here string   // this end's address
+// networkNamespace is a network namespace with one link to this one.
+type networkNamespace struct {
+	wrap []string // a command prefix that runs a command in it
+	here string   // address of this end
 	link string
 }
 
-// newIsland makes one. An error: this machine lets nobody do that.
-func newIsland(t testing.TB) (*island, error) {
-	// A process of its own keeps the namespace, as long as the test runs.
+// newNetworkNamespace creates one. It returns an error if this machine does not permit it.
+func newNetworkNamespace(t testing.TB) (*networkNamespace, error) {
+	// A separate process keeps the namespace for as long as the test runs.
 	keeper := exec.Command("unshare", "--net", "sh", "-c", "echo; exec sleep 3600")
 	keeper.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := keeper.StdoutPipe()
@@ -113,7 +113,7 @@ func newIsland(t testing.TB) (*island, error) {
 		return nil, err
 	}
 	t.Cleanup(func() {
-		_ = keeper.Process.Kill() // it may be gone already
+		_ = keeper.Process.Kill() // it may have ended
 		_ = keeper.Wait()
 	})
 	if _, err := out.Read(make([]byte, 1)); err != nil {
@@ -122,8 +122,8 @@ func newIsland(t testing.TB) (*island, error) {
 	pid := fmt.Sprint(keeper.Process.Pid)
 	in := []string{"nsenter", "--target", pid, "--net"}
 	number := keeper.Process.Pid % (1 << 14)
-	net := fmt.Sprintf("198.18.%d.", number>>6) // of 198.18.0.0/15, which is for tests
-	i := &island{wrap: in, here: fmt.Sprint(net, number&63*4+1), link: fmt.Sprint("qs", keeper.Process.Pid)}
+	net := fmt.Sprintf("198.18.%d.", number>>6) // of 198.18.0.0/15, which is reserved for tests
+	i := &networkNamespace{wrap: in, here: fmt.Sprint(net, number&63*4+1), link: fmt.Sprint("qs", keeper.Process.Pid)}
 	for _, c := range []string{
 		"ip link add " + i.link + " type veth peer name eth0 netns " + pid,
 		"ip addr add " + i.here + "/30 dev " + i.link,
@@ -140,14 +140,14 @@ func newIsland(t testing.TB) (*island, error) {
 }
 
 // cut takes the link down.
-func (i *island) cut(t testing.TB) {
+func (i *networkNamespace) cut(t testing.TB) {
 	t.Helper()
 	if said, err := exec.Command("ip", "link", "set", i.link, "down").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
 }
 
-// by is the database's URL as a sidecar reaches it at that address.
+// by returns the database's URL with another address.
 func by(t testing.TB, at, addr string) string {
 	t.Helper()
 	u, err := url.Parse(at)
@@ -162,20 +162,20 @@ func by(t testing.TB, at, addr string) string {
 	return u.String()
 }
 
-// vanishOfB: a host vanishes without closing anything. The server ends its transactions
-// by its own timeout, within the lease period.
-func vanishOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+// checkVanishedHostOfB checks a host that vanishes without closing its connections. The server ends its
+// transactions by its own timeout, within the lease time.
+func checkVanishedHostOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	how, at := "its network namespace was cut off", "127.0.0.1:0"
-	away, err := newIsland(t)
+	away, err := newNetworkNamespace(t)
 	if err != nil {
 		how = fmt.Sprintf("what it sent was lost on the way, for no network namespace can be had (%v)", err)
 	} else {
 		at = away.here + ":0"
 	}
-	r := startWay(t, at, h.Addr)
-	b := besideOwn(a, t, h, 2)
+	r := startVanishingPath(t, at, h.Addr)
+	b := newSharedTable(a, t, h, 2)
 	s := kit.NewSite(t)
-	s.URL, s.Queues, s.HostLease = by(t, b.s.URL, r.Addr().String()), "  "+a.Name+":"+a.Config, 20*time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	s.URL, s.Queues, s.HostLease = by(t, b.s.URL, r.Addr().String()), "  "+a.Name+":"+a.Config, 20*time.Second // longer than a busy machine delays a heartbeat
 	far := s.Sidecar("far")
 	if away != nil {
 		far.Wrap = away.wrap

@@ -1,8 +1,7 @@
 package adopted
 
-// mysqlTables are what postgresTables are, on MySQL and MariaDB: names of columns are
-// the same in whatever letters, a schema is a database, an engine may have no
-// transactions, a time may be no time, and a text is of a character set.
+// mysqlTables are the tables for MySQL and MariaDB. There, column names ignore case, a schema is a
+// database, an engine can lack transactions, a time can be invalid, and a text has a character set.
 var mysqlTables = engineTables{
 	both:  "CREATE DATABASE IF NOT EXISTS `Else.where`",
 	never: []string{"no_key", "nullable_key", "part_key", "above", "Missing", "things", "isam"},
@@ -100,7 +99,7 @@ var mysqlTables = engineTables{
 			"columns.state", "the column state is generated: nobody can write it",
 		},
 	},
-	odd: []oddTable{
+	odd: []unusualTable{
 		{
 			"reserved", "CREATE TABLE `select` (`order` int PRIMARY KEY, `from` varchar(9), `it``s; DROP TABLE ``select`` --` text, `a,b` int)\n" +
 				"INSERT INTO `select` VALUES (1, 'a', 'p', 5)",

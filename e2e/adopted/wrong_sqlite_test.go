@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// sqliteTables are what postgresTables are, on SQLite, whose columns take any value: a
-// config's words are held against what people mean by a type.
+// sqliteTables are the tables for SQLite, whose columns accept any value. A type in the config is
+// compared with its usual meaning.
 var sqliteTables = engineTables{
 	never: []string{"no_key", "nullable_key", "above", "words", "Missing"},
 	wrong: []wrongTable{
@@ -58,7 +58,7 @@ var sqliteTables = engineTables{
 			"columns.state", "the column state is generated: nobody can write it",
 		},
 	},
-	odd: []oddTable{
+	odd: []unusualTable{
 		{
 			"reserved", "CREATE TABLE \"select\" (\"order\" int NOT NULL PRIMARY KEY, \"from\" text, \"it\"\"s; DROP TABLE \"\"select\"\" --\" text, \"a,b\" int)\n" +
 				`INSERT INTO "select" VALUES (1, 'a', 'p', 5)`,
@@ -78,8 +78,8 @@ var sqliteTables = engineTables{
 	},
 }
 
-// TestAdoptedTablesOnAFile: tables of SQLite that look wrong, and those that are.
-func TestAdoptedTablesOnAFile(t *testing.T) {
+// TestAdoptedTablesOnSQLite checks tables of SQLite that look wrong, and tables that are wrong.
+func TestAdoptedTablesOnSQLite(t *testing.T) {
 	sqliteTables.run(t, kit.TableServer{Database: func(t testing.TB) string {
 		return "sqlite:" + filepath.Join(t.(*testing.T).TempDir(), "own.db")
 	}})

@@ -9,31 +9,31 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// wrongTable is a table with a mapping that cannot be served.
+// wrongTable is a table with a mapping that can't be served.
 type wrongTable struct {
 	queue  string
 	ddl    string
 	config string
-	key    string // of the config, that check and serve name
-	words  string // that they say of it
+	key    string // the config key that check and serve name
+	words  string // what they report about it
 }
 
-// oddTable is one that can, though it looks as if it might not.
-type oddTable struct {
+// unusualTable is a table that can be served although it looks wrong.
+type unusualTable struct {
 	queue  string
 	ddl    string
 	config string
-	rows   string // a query for what is left when its only job, 1, was acked
+	rows   string // a query for the remaining rows after its only job, 1, was acked
 	want   string
 }
 
 // engineTables are the tables of an engine.
 type engineTables struct {
 	wrong []wrongTable
-	odd   []oddTable
-	both  string   // DDL that several need
-	says  string   // what check says of the odd ones besides
-	never []string // tables that no config can mend, which adopt says, too
+	odd   []unusualTable
+	both  string   // DDL that several tables need
+	says  string   // what check reports about the odd tables
+	never []string // tables that no config can serve, which adopt reports too
 }
 
 var postgresTables = engineTables{
@@ -92,7 +92,7 @@ var postgresTables = engineTables{
 			"table", "there is no table things: there is Elsewhere.things",
 		},
 	},
-	odd: []oddTable{
+	odd: []unusualTable{
 		{
 			"reserved", `CREATE TABLE "select" ("order" int PRIMARY KEY, "from" text, "it""s; DROP TABLE ""select"" --" text, "a,b" int);
 			INSERT INTO "select" VALUES (1, 'a', 'p', 5);`,
@@ -132,8 +132,8 @@ var postgresTables = engineTables{
 	},
 }
 
-// TestAdoptedTables: tables that look wrong, what check and serve say of those that
-// are, and what `qsidecar adopt` makes of tables.
+// TestAdoptedTables checks tables that look wrong, what check and serve report about tables that
+// are wrong, and what `qsidecar adopt` proposes.
 func TestAdoptedTables(t *testing.T) {
 	_, p := kit.NewPostgresSite(t)
 	h := kit.TableServer{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr}
@@ -162,8 +162,8 @@ func (e engineTables) run(t *testing.T, h kit.TableServer) {
 	e.served(t, s, db)
 }
 
-// refused: check finds all that is wrong at once, and serve does not begin, with no
-// queue.
+// refused checks that check reports all problems at once, and that serve starts with none of the
+// queues.
 func (e engineTables) refused(t *testing.T, s *kit.Site) {
 	sc := s.Sidecar("wrong")
 	problems := sc.Check(s.Dir, 1, "--json").Problems(t, "problem")["table"]
@@ -183,7 +183,7 @@ func (e engineTables) refused(t *testing.T, s *kit.Site) {
 		for by, said := range map[string]string{"check": problems, "serve": string(log)} {
 			_, rest, found := strings.Cut(said, want)
 			if line, _, _ := strings.Cut(rest, "\n"); !found || !strings.Contains(line, w.words) {
-				t.Errorf("%s does not say %s%s:\n%s", by, want, w.words, said)
+				t.Errorf("%s does not report %s%s:\n%s", by, want, w.words, said)
 			}
 		}
 	}
@@ -202,7 +202,7 @@ func (e engineTables) refused(t *testing.T, s *kit.Site) {
 	}
 }
 
-// alike: check finds what serve does, and no more.
+// alike checks that check reports what serve does, and no more.
 func alike(t *testing.T, problems, log string) {
 	t.Helper()
 	serve := map[string]bool{}
@@ -215,7 +215,7 @@ func alike(t *testing.T, problems, log string) {
 	for line := range strings.Lines(problems) {
 		text, do, _ := strings.Cut(strings.TrimSpace(line), " → ")
 		if n++; !serve[text] && !serve[text+": "+do] {
-			t.Errorf("check says %s, and serve does not", line)
+			t.Errorf("check reports %s, but serve does not", line)
 		}
 	}
 	if n != len(serve) || n == 0 {
@@ -223,14 +223,14 @@ func alike(t *testing.T, problems, log string) {
 	}
 }
 
-// served: the odd ones work.
+// served checks that the odd tables work.
 func (e engineTables) served(t *testing.T, s *kit.Site, db kit.OwnersDB) {
 	sc := s.Sidecar("odd")
 	early := sc.Check(s.Dir, 0)
 	sc.Start()
 	later := sc.Check(s.Dir, 0)
 	if !strings.Contains(early.Stdout, e.says) {
-		t.Errorf("check does not say %q:\n%s", e.says, early.Stdout)
+		t.Errorf("check does not report %q:\n%s", e.says, early.Stdout)
 	}
 	w := sc.Dial()
 	w.Must(kit.Msg{"op": "hello", "worker": "w→1"})
@@ -251,7 +251,7 @@ func (e engineTables) served(t *testing.T, s *kit.Site, db kit.OwnersDB) {
 	}
 }
 
-// lines runs statements, a line each.
+// lines runs one statement per line.
 func lines(db kit.OwnersDB, text string) {
 	db.T.Helper()
 	for statement := range strings.Lines(text) {

@@ -12,14 +12,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// lines are the lines of a file of the site.
+// lines returns the lines of a file of the site.
 func lines(s *kit.Site, name string) []string {
 	s.T.Helper()
 	return strings.Fields(s.Read(name))
 }
 
-// TestWorkCrash: `qsidecar work` is killed in the middle of many jobs, and the next
-// one does what is left.
+// TestWorkCrash kills `qsidecar work` during many jobs. The next one processes the rest.
 func TestWorkCrash(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -32,7 +31,7 @@ func TestWorkCrash(t *testing.T) {
 	w.Signal(syscall.SIGKILL)
 	<-w.Exited
 	a.Work("q", "-j", "8", "--drain", "--", "./send.sh").WaitExit(0)
-	// What was killed twice in a row comes after the back-off.
+	// A job that was killed twice in a row comes after the back-off.
 	testwait.Until(t, "nothing is left", func() bool { return c.Stats("q").Total() == 0 })
 	done := lines(s, "done")
 	kit.Figure(t, "%d jobs, killed in the middle: %d commands ran", len(ids), len(done))
@@ -46,8 +45,8 @@ func TestWorkCrash(t *testing.T) {
 	}
 }
 
-// TestWorkStopped: SIGTERM in the middle lets commands finish; no job is lost,
-// charged or worked twice.
+// TestWorkStopped checks that SIGTERM lets commands finish. No job is lost, uses up an attempt, or
+// runs twice.
 func TestWorkStopped(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -62,7 +61,7 @@ func TestWorkStopped(t *testing.T) {
 	}
 	testwait.Until(t, "20 are done", func() bool { return len(lines(s, "done")) == 20 })
 	w.Signal(syscall.SIGTERM)
-	for range 60 { // for those that run; one that claimed on would wait for more
+	for range 60 { // for the running commands; a worker that still claimed would wait for more
 		fifo.release()
 	}
 	w.WaitExit(0)
@@ -74,7 +73,7 @@ func TestWorkStopped(t *testing.T) {
 	if left := s.JobsInFile(t); len(left)+len(done) != len(ids) {
 		t.Errorf("%d jobs done and %d left, of %d", len(done), len(left), len(ids))
 	}
-	// What the sidecar had claimed ahead is back within a second.
+	// Jobs that the sidecar had prefetched are ready within a second.
 	testwait.Until(t, "no job is claimed", func() bool { return c.Stats("q").Claimed == 0 })
 	if st := c.Stats("q"); st.Ready != len(ids)-len(done) || st.Total() != st.Ready {
 		t.Errorf("the queue has %+v, want %d ready and nothing else", st, len(ids)-len(done))
@@ -86,7 +85,8 @@ func TestWorkStopped(t *testing.T) {
 	}
 }
 
-// TestWorkSecondSignal: it ends the commands, and their jobs go back uncharged.
+// TestWorkSecondSignal checks that a second signal ends the commands, and that their jobs use up no
+// attempt.
 func TestWorkSecondSignal(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -98,7 +98,7 @@ sleep 1000 & echo $! $$ >pids.tmp; mv pids.tmp pids; wait`)
 	w := a.Work("q", "--", "./send.sh")
 	testwait.Until(t, "the command runs", func() bool { return s.Read("pids") != "" })
 	w.Signal(syscall.SIGTERM)
-	// The first signal is acted upon once the worker claims no more.
+	// The first signal has an effect once the worker no longer claims.
 	late := c.Put("q", "late")[0]
 	w.Signal(syscall.SIGINT)
 	w.WaitExit(130)
@@ -110,7 +110,7 @@ sleep 1000 & echo $! $$ >pids.tmp; mv pids.tmp pids; wait`)
 	}
 }
 
-// TestWorkLost: the command of a job that was taken back is stopped, and settles nothing.
+// TestWorkLost checks that the command of a reclaimed job is stopped and settles nothing.
 func TestWorkLost(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -133,8 +133,8 @@ sleep 1000 & echo $! $$ >pids.tmp; mv pids.tmp pids; wait`)
 	}
 }
 
-// TestWorkSidecarRestarts: the sidecar is restarted under a command that runs until all
-// leases of old have ended; its job is acked, and was delivered once.
+// TestWorkSidecarRestarts restarts the sidecar under a command that outlives all old leases. Its
+// job is acked and was delivered once.
 func TestWorkSidecarRestarts(t *testing.T) {
 	for name, stop := range map[string]func(*kit.Sidecar){
 		"SIGTERM": func(sc *kit.Sidecar) {
@@ -146,7 +146,7 @@ func TestWorkSidecarRestarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := kit.NewSite(t)
-			s.HostLease = 20 * time.Second // longer than a busy machine takes for the restart
+			s.HostLease = 20 * time.Second // longer than a restart takes on a busy machine
 			s.Extra = "drain_timeout: 300ms\n"
 			a := s.Start("a")
 			c := a.Dial()
@@ -161,7 +161,7 @@ func TestWorkSidecarRestarts(t *testing.T) {
 			a.Start()
 			c = a.Dial()
 			if job := c.ClaimOne("left"); job.Attempt != 2 { // the old leases have ended
-				t.Errorf("the job that nobody took up again comes as attempt %d, want 2", job.Attempt)
+				t.Errorf("the job without a returning worker is delivered with attempt %d, want 2", job.Attempt)
 			} else {
 				c.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 			}
@@ -179,9 +179,9 @@ func TestWorkSidecarRestarts(t *testing.T) {
 	}
 }
 
-// TestWorkSidecarAway: a command ends while there is no sidecar; its job is acked by
-// the next one, and was delivered once.
-func TestWorkSidecarAway(t *testing.T) {
+// TestWorkWhileTheSidecarIsDown checks a command that ends while no sidecar runs. The next sidecar gets the
+// ack, and the job was delivered once.
+func TestWorkWhileTheSidecarIsDown(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
 	a := s.Start("a")
@@ -193,7 +193,7 @@ func TestWorkSidecarAway(t *testing.T) {
 	a.Kill()
 	fifo.release()
 	testwait.Until(t, "the command has ended", func() bool { return s.Read("ended") != "" })
-	w.Signal(syscall.SIGTERM) // it stays for the ack
+	w.Signal(syscall.SIGTERM) // it waits to send the ack
 	a.Start()
 	w.WaitExit(0)
 	if left := s.JobsInFile(t); len(left) > 0 || s.Read("runs") != "1\n" {
@@ -201,8 +201,8 @@ func TestWorkSidecarAway(t *testing.T) {
 	}
 }
 
-// TestWorkDrain: it ends when nothing is ready, after what its own commands enqueue,
-// and --once says that there was nothing.
+// TestWorkDrain checks that it ends when no job is ready, after the jobs that its own commands
+// enqueue, and that --once reports that there was none.
 func TestWorkDrain(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)

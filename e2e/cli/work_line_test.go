@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// lineWorker is a program for --line that does what a job's payload says.
+// lineWorker is a program for --line that does what a job's payload names.
 const lineWorker = `
 import base64, json, os, signal, sys, time
 with open("starts", "a") as f: f.write(f"{os.getpid()}\n")
@@ -39,8 +39,8 @@ for line in sys.stdin:
     else: answer(op="ack")
 `
 
-// TestWorkLine: one program reads job after job; its answers settle them as on the
-// wire, and what goes wrong with it is the job's failure, and the next job's is a new one.
+// TestWorkLine checks one program that processes job after job. Its answers settle jobs as on the
+// wire. If the program fails, its job fails, and the next job gets a new process.
 func TestWorkLine(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -65,7 +65,7 @@ func TestWorkLine(t *testing.T) {
 		{"later", "scheduled", "", 0},
 		fine,
 		{"garbage", "scheduled", "its answer is not a JSON object such as", 1},
-		fine, // else a program that answers nothing is started again ever later
+		fine, // otherwise a program that does not answer is restarted with growing pauses
 		{"long", "scheduled", "its answer has more than 4194304 bytes", 1},
 		fine,
 		{"closed", "scheduled", "it closed its stdout without an answer", 1},
@@ -77,7 +77,7 @@ func TestWorkLine(t *testing.T) {
 		{"last", "done", "", 1},
 		fine,
 		{"twice", "done", "", 1},
-		{"after twice", "scheduled", "its answer is not for this job", 1}, // a late second answer to the job before
+		{"after twice", "scheduled", "its answer is not for this job", 1}, // a late second answer to the previous job
 		fine,
 	}
 	var ids []string
@@ -96,7 +96,7 @@ func TestWorkLine(t *testing.T) {
 		}
 	}
 	if j := c.Peek("q", raw); string(j.ResultB64) != string(every) {
-		t.Errorf("the bytes came back as %q%q", j.Result, j.ResultB64)
+		t.Errorf("the bytes were returned as %q%q", j.Result, j.ResultB64)
 	}
 	if j, want := c.Peek("q", echo), echo+" q 1 <é>"; j.Result != want {
 		t.Errorf("the program read %q, want %q", j.Result, want)
@@ -110,7 +110,7 @@ func TestWorkLine(t *testing.T) {
 		}
 	}
 
-	// Too slow a job is stopped; the program that waits for jobs is not.
+	// A job that is too slow is stopped. The program that waits for jobs is not.
 	slow := c.Put("slow", "slow")[0]
 	started := len(lines(s, "starts"))
 	w := a.Work("slow", "-j", "2", "--line", "--timeout", "3s", "--kill-after", "1s", "--", "python3", "line.py")

@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// command runs another program, which has to end by itself and succeed.
+// command runs another program, which must end by itself and succeed.
 func command(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	ctx := testwait.Context(t)
@@ -23,14 +23,14 @@ func command(t testing.TB, name string, args ...string) string {
 	var out, diag bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diag
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s %s: %v (%v)\nit said: %s%s(scripts/need.sh installs what is missing)",
+		t.Fatalf("%s %s: %v (%v)\noutput:  %s%s(scripts/need.sh installs what is missing)",
 			name, strings.Join(args, " "), err, context.Cause(ctx), out.String(), diag.String())
 	}
 	return out.String()
 }
 
-// TestFirstClient: forty lines of Python with nothing but the standard library,
-// written from the protocol's text, enqueue, claim and ack in both codecs.
+// TestFirstClient runs forty lines of Python, written from PROTOCOL.md with only the standard
+// library. They enqueue, claim and ack in both codecs.
 func TestFirstClient(t *testing.T) {
 	const file = "testdata/first_client.py"
 	text, err := os.ReadFile(file)
@@ -50,7 +50,7 @@ func TestFirstClient(t *testing.T) {
 	}
 }
 
-// TestNetcat: each command is one line of shell, one line back, and nc ends.
+// TestNetcat checks that each one-line shell command gets one line back, and that nc ends.
 func TestNetcat(t *testing.T) {
 	a := kit.NewSite(t).Start("a")
 	nc := func(line string) kit.Reply {
@@ -73,7 +73,7 @@ func TestNetcat(t *testing.T) {
 	if got := nc(`{"op":"ack","lease":"` + jobs[0].Lease + `"}`).Acked; got != 1 {
 		t.Errorf("acked %d, want 1", got)
 	}
-	// A session lease ends with its nc, at once and uncharged.
+	// A session lease ends with its nc, at once, and uses up no attempt.
 	nc(`{"op":"enqueue","queue":"q","payload":"again"}`)
 	nc(`{"op":"claim","queue":"q"}`)
 	if again := nc(`{"op":"claim","queue":"q","lease_ms":60000,"wait_ms":30000}`).Jobs; len(again) != 1 || again[0].Attempt != 1 {
@@ -81,7 +81,7 @@ func TestNetcat(t *testing.T) {
 	}
 }
 
-// TestWaitingClaimWakes: a claim of up to ten answers with the one job there is.
+// TestWaitingClaimWakes checks that a claim of up to ten jobs returns the only job.
 func TestWaitingClaimWakes(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -119,8 +119,8 @@ func TestWaitingClaimWakes(t *testing.T) {
 	})
 }
 
-// insertProgram is an application that knows nothing of qsidecar but its table.
-// It prints when its commit was done, by the clock of monotonic.
+// insertProgram is an application that only uses the table. It prints when its commit was done, by
+// the clock of kit.Monotonic.
 const insertProgram = `
 import sqlite3, sys, time
 db = sqlite3.connect(sys.argv[1], timeout=10)

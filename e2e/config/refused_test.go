@@ -8,9 +8,9 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestOneIsRefused: of 32 pipelined enqueues and acks the database refuses one,
-// by a trigger. It alone gets the database's words.
-func TestOneIsRefused(t *testing.T) {
+// TestOneRefusedWriteAmongMany checks 32 pipelined enqueues and acks of which a trigger of the database refuses
+// one. Only that one gets the database's error.
+func TestOneRefusedWriteAmongMany(t *testing.T) {
 	triggers := map[string]string{
 		"enqueue": `CREATE TRIGGER guard BEFORE INSERT ON qsidecar_jobs WHEN CAST(NEW.payload AS TEXT) = 'poison'
 			BEGIN SELECT RAISE(ABORT, 'no poison today'); END`,
@@ -48,7 +48,7 @@ func TestOneIsRefused(t *testing.T) {
 				switch {
 				case r.ID == guilty:
 					if e := c.WantError("bad_request", guilty, r); !strings.Contains(e.Message, "no poison today") {
-						t.Errorf("the refused one is told %q, want the database's words", e.Message)
+						t.Errorf("the refused one gets %q, want the database's error", e.Message)
 					}
 				case r.Error != nil:
 					t.Errorf("%v: %v, though the database has nothing against it", r.ID, r.Error)

@@ -12,9 +12,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestReloadsAtOnce: of commands that ask for a reload at the same time each is answered, and the
-// config is taken once. A wrong one is told to all.
-func TestReloadsAtOnce(t *testing.T) {
+// TestConcurrentReloads checks that all commands which request a reload at the same time are answered,
+// and that the config is loaded once. All get the error of a wrong config.
+func TestConcurrentReloads(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
 	s.Queues = ""
@@ -34,7 +34,7 @@ func TestReloadsAtOnce(t *testing.T) {
 	for n := range 5 {
 		before := c.Must(kit.Msg{"op": "status"}).Generation
 		for _, said := range atOnce(fmt.Sprintf("%s  q%d: {}\n", first, n)) {
-			// Those that come while it is taken are told of its changes, too.
+			// Requests that arrive during the reload get its changes too.
 			want := fmt.Sprintf("queues.q%d added\n", n)
 			if said.Code != 0 || !strings.Contains(said.Stdout, want) && !strings.HasPrefix(said.Stdout, "nothing changed: ") {
 				t.Errorf("%+v", said)
@@ -50,9 +50,9 @@ func TestReloadsAtOnce(t *testing.T) {
 	}
 }
 
-// TestStormOfHangUps: SIGHUPs while workers use it: the last config that was written before
-// one runs, no job is lost or delivered twice, no request fails.
-func TestStormOfHangUps(t *testing.T) {
+// TestManySIGHUPs sends many SIGHUPs during work. The last config written before one runs, no
+// job is lost or delivered twice, and no request fails.
+func TestManySIGHUPs(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
 	r := &reloadRun{t: t, s: s, srv: srv, queues: map[string]bool{}, pool: 8, attempts: 20, secret: s.Dir + "/secret"}
@@ -95,11 +95,11 @@ func TestStormOfHangUps(t *testing.T) {
 	kit.Figure(t, "%d SIGHUPs under 16 workers: %d generations, %d jobs, each delivered once", 2*storm, r.status().Generation, workers.acked())
 }
 
-// TestHangUpBeforeAndAfter: a SIGHUP that comes while serve waits for a database at its start,
-// or for its workers at its end, does not end it.
-func TestHangUpBeforeAndAfter(t *testing.T) {
+// TestSIGHUPDuringStartAndEnd checks that a SIGHUP does not end serve while it waits for a database at
+// its start, or for its workers at its end.
+func TestSIGHUPDuringStartAndEnd(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // a server that says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // a server that never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,9 +150,9 @@ func TestHangUpBeforeAndAfter(t *testing.T) {
 	}
 }
 
-// TestBackAndForth: the database moves to another one and back, again and again, while jobs of
-// both are held; each is settled where it is, whichever the config names at that time.
-func TestBackAndForth(t *testing.T) {
+// TestDatabaseMovesBackAndForth moves the database to another one and back, repeatedly, while jobs of both are
+// claimed. Each is settled in its own database, whichever the config names.
+func TestDatabaseMovesBackAndForth(t *testing.T) {
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
 		s := kit.NewSite(t)
@@ -167,13 +167,13 @@ func TestBackAndForth(t *testing.T) {
 	})
 }
 
-// moving is a sidecar whose database moves between two, and the worker that it has.
+// moving is a sidecar whose database moves between two, and its worker.
 type moving struct {
 	t     *testing.T
 	a     *kit.Sidecar
 	w     *kit.Conn
-	texts [2]string    // a config for each
-	held  [2][]kit.Job // in each
+	texts [2]string    // one config for each
+	held  [2][]kit.Job // jobs claimed in each
 }
 
 func backAndForth(t *testing.T, s *kit.Site, elsewhere string) {
@@ -195,14 +195,14 @@ func backAndForth(t *testing.T, s *kit.Site, elsewhere string) {
 	m.keepsTimed()
 }
 
-// to has the config name that one.
+// to makes the config name that database.
 func (m *moving) to(n int) {
 	m.t.Helper()
 	m.a.WriteConfig(m.texts[n])
 	m.w.Must(kit.Msg{"op": "reload"})
 }
 
-// claims takes a job, which must be that one in that attempt.
+// claims claims a job and checks its payload and attempt.
 func (m *moving) claims(payload string, attempt int) kit.Job {
 	m.t.Helper()
 	job := m.w.ClaimOne("work")
@@ -219,13 +219,13 @@ func (m *moving) ack(leases ...string) {
 	}
 }
 
-// leaves waits until one of the databases is left.
+// leaves waits until the sidecar has closed one of the databases.
 func (m *moving) leaves() {
 	m.t.Helper()
 	testwait.Until(m.t, "a database is left", func() bool { return len(m.w.Must(kit.Msg{"op": "status"}).Databases) == 1 })
 }
 
-// empty: nothing is left in the one that the config names.
+// empty checks that no job is left in the database that the config names.
 func (m *moving) empty() {
 	m.t.Helper()
 	if got := m.w.Stats("work"); got.Total() != 0 {
@@ -233,17 +233,17 @@ func (m *moving) empty() {
 	}
 }
 
-// settles what is held in both, while the config names the second one, and then the first.
+// settles settles the jobs of both, while the config names the second one, and then the first.
 func (m *moving) settles() {
 	first, second, w := m.held[0], m.held[1], m.w
 	w.Must(kit.Msg{"op": "extend", "leases": []string{first[0].Lease, second[0].Lease}})
-	w.MustFail("bad_request", kit.Msg{"op": "ack", "lease": first[0].Lease, "enqueue": []kit.Msg{{"queue": "work"}}}) // into the other one
+	w.MustFail("bad_request", kit.Msg{"op": "ack", "lease": first[0].Lease, "enqueue": []kit.Msg{{"queue": "work"}}}) // in the other database
 	m.ack(first[0].Lease, second[0].Lease)
 	w.Must(kit.Msg{"op": "nack", "lease": first[1].Lease, "delay_ms": 0})
 	w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": first[1].Lease})
 	other := m.a.Dial()
 	other.Must(kit.Msg{"op": "extend", "lease": first[2].Lease, "bind": true})
-	// A claim that waits gets what is in the next one by then.
+	// A waiting claim gets the jobs of the database that the config names next.
 	w.Post(kit.Msg{"op": "claim", "queue": "work", "wait_ms": kit.WaitMS()})
 	m.a.CaughtUp()
 	m.a.WriteConfig(m.texts[0])
@@ -258,7 +258,7 @@ func (m *moving) settles() {
 	other.Must(kit.Msg{"op": "ack", "lease": first[2].Lease})
 }
 
-// dies: a worker that goes frees what it has in either.
+// dies checks that a worker which leaves frees its jobs in both.
 func (m *moving) dies() {
 	m.to(1)
 	m.claims(m.held[1][3].Payload, 1)
@@ -273,7 +273,7 @@ func (m *moving) dies() {
 	m.empty()
 }
 
-// keepsTimed: a timed lease keeps its database open too, also when its worker is gone.
+// keepsTimed checks that a timed lease keeps its database open, also after its worker has left.
 func (m *moving) keepsTimed() {
 	m.w.Must(kit.Msg{"op": "enqueue", "queue": "work", "payload": "timed"})
 	timed := m.a.Dial()

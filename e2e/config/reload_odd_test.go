@@ -12,16 +12,16 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestSecretThatIsNone: while a database is used with the password of a file, other things
-// stand in the place of that file. None of them hangs the sidecar or is taken, not even an
-// empty one by a server that asks for no password; the next password is.
-func TestSecretThatIsNone(t *testing.T) {
+// TestInvalidSecretFiles puts other things in place of the password file of a database in use. None
+// of them blocks the sidecar or is accepted, not even an empty file by a server that needs no
+// password. The next valid password is accepted.
+func TestInvalidSecretFiles(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
 	r := &reloadRun{t: t, s: s, srv: srv, queues: map[string]bool{}, pool: 8, attempts: 20, secret: filepath.Join(s.Dir, "secret")}
 	r.passwords()
 	r.a = s.Sidecar("a")
-	r.write(r.text()) // at the socket, where the server trusts everybody
+	r.write(r.text()) // on the socket, where the server trusts every user
 	r.a.Start()
 	r.admin = r.a.Dial()
 	r.generation = r.status().Generation
@@ -38,7 +38,7 @@ func TestSecretThatIsNone(t *testing.T) {
 		if err := errors.Join(os.RemoveAll(r.secret), odd.make()); err != nil {
 			t.Fatal(err)
 		}
-		testwait.Until(t, "status tells that the secret "+odd.says, func() bool {
+		testwait.Until(t, "status reports that the secret "+odd.says, func() bool {
 			return strings.Contains(r.status().ConfigError, odd.says)
 		})
 		r.refused()

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestPayloadSizes: at the limit it is delivered, one over is refused, a row that
-// was put in by hand over it goes to dead.
+// TestPayloadSizes checks that a payload at the limit is delivered, one byte more is rejected, and
+// a larger row that was inserted directly becomes dead.
 func TestPayloadSizes(t *testing.T) {
 	s := kit.NewSite(t)
 	a := s.Start("a")
@@ -22,7 +22,7 @@ func TestPayloadSizes(t *testing.T) {
 	c.Must(kit.Msg{"op": "enqueue", "queue": "q", "payload": most})
 	job := c.ClaimOne("q")
 	if job.Payload != most {
-		t.Errorf("the largest payload came back with %d bytes, want %d", len(job.Payload), limit)
+		t.Errorf("the largest payload is delivered with %d bytes, want %d", len(job.Payload), limit)
 	}
 	c.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 
@@ -40,11 +40,11 @@ func TestPayloadSizes(t *testing.T) {
 	if len(dead) != 1 || len(dead[0].Errors) != 1 || dead[0].Errors[0].Cause != "too_large" {
 		t.Errorf("the 10 MiB row is not dead for being too large: %.300v", dead)
 	}
-	c.Must(kit.Msg{"op": "ping"}) // the session lives on
+	c.Must(kit.Msg{"op": "ping"}) // the session stays open
 }
 
-// TestLargeClaimIsSplit: a claim of a thousand jobs of 1 MiB comes in answers of a
-// size, with each job once.
+// TestLargeClaimIsSplit checks that a claim of a thousand jobs of 1 MiB gets several limited
+// replies, each job once.
 func TestLargeClaimIsSplit(t *testing.T) {
 	s := kit.NewSite(t)
 	a := s.Start("a")
@@ -72,7 +72,7 @@ func TestLargeClaimIsSplit(t *testing.T) {
 		var leases []string
 		for _, j := range r.Jobs {
 			if seen[j.ID] {
-				t.Errorf("job %s came twice", j.ID)
+				t.Errorf("job %s was delivered twice", j.ID)
 			}
 			seen[j.ID] = true
 			bytes += len(j.Payload)

@@ -14,8 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestFullDisk: on a full disk nothing is lost, who enqueues is told, and with
-// room again it goes on.
+// TestFullDisk checks a full disk: no job is lost, an enqueue gets an error, and after space is
+// freed everything works again.
 func TestFullDisk(t *testing.T) {
 	s := kit.NewSite(t)
 	disk := filepath.Join(s.Dir, "disk")
@@ -24,7 +24,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	s.URL = "sqlite:" + filepath.Join(disk, "q.db")
 	a := s.Sidecar("a")
-	// A file system of its own, in a mount namespace of its own: nothing to clean up.
+	// A separate file system in a separate mount namespace needs no cleanup.
 	unshare := "-m"
 	if os.Geteuid() != 0 {
 		unshare = "-Urm"
@@ -39,14 +39,14 @@ func TestFullDisk(t *testing.T) {
 	big := strings.Repeat("x", 1<<20)
 	e := c.MustFail("unavailable", kit.Msg{"op": "enqueue", "queue": "q", "payload": big})
 	if !strings.Contains(e.Message, "full") || e.RetryMS <= 0 {
-		t.Errorf("a full disk is told as %+v, want the word full and retry_ms", e)
+		t.Errorf("a full disk is reported as %+v, want the word full and retry_ms", e)
 	}
 	r := kit.RunCLIWith(t, s.Dir, nil, big, "enqueue", "q", "-", "--socket", a.Socket)
 	r.WantError(t, 5, "full")
 	c.Must(kit.Msg{"op": "ping"})
 	r = kit.RunCLI(t, s.Dir, nil, "check", "--database", "sqlite:"+filepath.Join(filepath.Dir(inside), "q.db"))
 	if r.Code != 1 || !strings.Contains(r.Stdout, "the disk of the database is full") {
-		t.Errorf("check on a full disk ends with %d and says\n%s", r.Code, r.Stdout)
+		t.Errorf("check on a full disk ends with %d and prints\n%s", r.Code, r.Stdout)
 	}
 
 	if err := os.Remove(inside); err != nil {
@@ -74,7 +74,7 @@ func fill(t *testing.T, file string) {
 	}
 }
 
-// zeros is an endless file of zeros.
+// zeros is an endless reader of zeros.
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }

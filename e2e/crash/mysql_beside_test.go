@@ -16,25 +16,24 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestMySQLBesideOthers: two sidecars and 32 workers share the server, at its own
-// isolation level, with a program that takes work from its table by the classic
-// UPDATE … LIMIT 1, and with one that looks at a snapshot of all the data for as
-// long as the run lasts. Nothing hangs or is lost, and the rate is printed beside
-// that of the same run without them.
-func TestMySQLBesideOthers(t *testing.T) {
+// TestMySQLBesideOtherPrograms runs two sidecars and 32 workers on a server, at its default isolation
+// level, beside two other programs. One uses its own queue table with the classic UPDATE … LIMIT 1.
+// The other keeps a snapshot of all data for the whole run. Nothing blocks or is lost. The test
+// prints the rate, and that of the same run without the others.
+func TestMySQLBesideOtherPrograms(t *testing.T) {
 	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		level := p.Query("SELECT variable_value FROM " + variables(p) + " WHERE variable_name IN ('transaction_isolation', 'tx_isolation')")
 		if len(level) == 0 || level[0] != "REPEATABLE-READ" {
 			t.Fatalf("the server's default isolation level is %v: another one was to be tested", level)
 		}
 		sidecars := []*kit.Sidecar{s.Start("a"), s.Start("b")}
-		alone := stint{t: t, queue: "alone", jobs: kit.Size(100_000), workers: 32, sidecars: sidecars}
+		alone := queueRun{t: t, queue: "alone", jobs: kit.Size(100_000), workers: 32, sidecars: sidecars}
 		beside := alone
 		beside.queue = "beside"
 		before := alone.work(func() {})
 		var classic *classicLoop
 		var held *snapshot
-		after := beside.work(func() { // the jobs are enqueued: the snapshot sees them all
+		after := beside.work(func() { // the jobs are enqueued, so the snapshot has them all
 			classic, held = newClassicLoop(p), newSnapshot(p, beside.jobs)
 		})
 		taken := classic.end()
@@ -43,7 +42,7 @@ func TestMySQLBesideOthers(t *testing.T) {
 			t.Errorf("%d jobs are left", len(left))
 		}
 		if taken == 0 {
-			t.Error("the classic loop took nothing")
+			t.Error("the classic loop claimed nothing")
 		}
 		met := p.Contention()
 		kit.Figure(t, "%s, %d jobs by 32 workers and two sidecars: %s; beside a classic loop (it took %d) and a held snapshot: %s; %d deadlocks, %d lock waits timed out",
@@ -51,7 +50,7 @@ func TestMySQLBesideOthers(t *testing.T) {
 	})
 }
 
-// variables is the table with the server's settings.
+// variables returns the name of the table with the server's settings.
 func variables(p *kit.MySQL) string {
 	if strings.Contains(p.Version, "MariaDB") {
 		return "information_schema.global_variables"
@@ -59,9 +58,9 @@ func variables(p *kit.MySQL) string {
 	return "performance_schema.global_variables"
 }
 
-// stint is a queue that is filled and then worked off by workers that claim one
-// and ack one.
-type stint struct {
+// queueRun is a queue that is filled and then processed by workers that claim and ack one job at a
+// time.
+type queueRun struct {
 	t        testing.TB
 	queue    string
 	jobs     int
@@ -69,15 +68,15 @@ type stint struct {
 	sidecars []*kit.Sidecar
 }
 
-// pace is how fast it went.
-type pace struct{ all, first, last float64 } // jobs a second; the first and the last fifth
+// pace is the rate in jobs per second.
+type pace struct{ all, first, last float64 } // jobs per second: of all, of the first and of the last fifth
 
 func (p pace) String() string {
 	return fmt.Sprintf("%.0f jobs/s (first fifth %.0f, last fifth %.0f)", p.all, p.first, p.last)
 }
 
-// work returns when the queue is empty. Between filling and working it calls ready.
-func (s *stint) work(ready func()) pace {
+// work returns when the queue is empty. After filling the queue it calls ready.
+func (s *queueRun) work(ready func()) pace {
 	s.t.Helper()
 	left := map[string]bool{}
 	for _, id := range s.sidecars[0].Dial().Enqueue(s.queue, s.jobs) {
@@ -91,7 +90,7 @@ func (s *stint) work(ready func()) pace {
 		mu.Lock()
 		defer mu.Unlock()
 		if !left[id] {
-			s.t.Errorf("job %s was settled twice, or is nobody's", id)
+			s.t.Errorf("job %s was settled twice, or is unknown", id)
 		}
 		delete(left, id)
 		if n := s.jobs - len(left); n*5/s.jobs > len(fifths) {
@@ -116,8 +115,8 @@ func (s *stint) work(ready func()) pace {
 	}
 }
 
-// worker works until over is closed, which it does itself with the last job.
-func (s *stint) worker(socket string, settled func(string) bool, over chan struct{}) {
+// worker works until over is closed. It closes over with the last job.
+func (s *queueRun) worker(socket string, settled func(string) bool, over chan struct{}) {
 	w, err := kit.DialWire(socket)
 	if err != nil {
 		s.t.Error(err)
@@ -151,7 +150,7 @@ func (s *stint) worker(socket string, settled func(string) bool, over chan struc
 	}
 }
 
-// classicLoop is an application that has a queue table of its own.
+// classicLoop is an application with its own queue table.
 type classicLoop struct {
 	t       testing.TB
 	db      *sql.DB
@@ -160,7 +159,7 @@ type classicLoop struct {
 	taken   int
 }
 
-// classic fills a table and starts the loop on it.
+// newClassicLoop fills a table and starts the loop on it.
 func newClassicLoop(p *kit.MySQL) *classicLoop {
 	p.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -183,7 +182,7 @@ func newClassicLoop(p *kit.MySQL) *classicLoop {
 	return c
 }
 
-// take is one round: take a row, work it, and where none is left add some.
+// take claims a row and processes it. If no row is left, it adds some.
 func (c *classicLoop) take(ctx context.Context) error {
 	r, err := c.db.ExecContext(ctx, "UPDATE classic SET state = 'taken', worker = CONNECTION_ID() WHERE state = 'new' ORDER BY id LIMIT 1")
 	if err != nil {
@@ -202,20 +201,20 @@ func (c *classicLoop) take(ctx context.Context) error {
 	return err
 }
 
-// end stops the loop and tells how many rows it took.
+// end stops the loop and returns how many rows it processed.
 func (c *classicLoop) end() int {
 	c.stop()
 	<-c.stopped
 	return c.taken
 }
 
-// newSnapshot is a session that sees the data as they were.
+// snapshot is a session that keeps an old view of the data.
 type snapshot struct {
 	t testing.TB
 	c *sql.Conn
 }
 
-// snapshot begins one that sees so many jobs.
+// newSnapshot begins a snapshot that contains that many jobs.
 func newSnapshot(p *kit.MySQL, jobs int) *snapshot {
 	p.T.Helper()
 	c, err := p.DB(p.T).Conn(context.Background())
@@ -243,7 +242,7 @@ func (s *snapshot) sees(jobs int) {
 	}
 }
 
-// end checks that the snapshot was held all the time, and lets it go.
+// end checks that the snapshot was kept all the time, and ends it.
 func (s *snapshot) end(jobs int) {
 	s.t.Helper()
 	s.sees(jobs)

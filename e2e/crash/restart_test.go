@@ -10,12 +10,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestSuspended: a sidecar that slept until its leases were given up hands nothing out and
-// settles nothing that was given away meanwhile.
+// TestSuspended checks a sidecar that was suspended until another one evicted it. It delivers no
+// job and settles none that another worker got in the meantime.
 func TestSuspended(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
 	a, b := s.Start("a"), s.Start("b")
 	holder, buffered, listener := a.Dial(), a.Dial(), a.Dial()
 	other, watcher := b.Dial(), b.Dial()
@@ -26,7 +26,7 @@ func TestSuspended(t *testing.T) {
 	watcher.WaitDelivered(held, silent)
 
 	at := suspend(s, a)
-	// What the workers say meanwhile waits in the socket.
+	// The workers' requests wait in the socket.
 	holder.Post(kit.Msg{"op": "ack", "lease": held.Lease})
 	buffered.Post(kit.Msg{"op": "claim", "queue": "q", "max": 10, "wait_ms": 600_000})
 	var taken []kit.Job
@@ -38,12 +38,12 @@ func TestSuspended(t *testing.T) {
 	a.Signal(syscall.SIGCONT)
 
 	r := holder.Next()
-	if r.Error != nil && r.Error.Code == "unavailable" { // it had waited too long when the sidecar woke up
+	if r.Error != nil && r.Error.Code == "unavailable" { // it had waited too long when the sidecar continued
 		r = holder.Exchange(kit.Msg{"op": "ack", "lease": held.Lease})
 	}
-	holder.WantError("lease_lost", "the ack of a job that was given away", r)
+	holder.WantError("lease_lost", "the ack of a job that another worker got", r)
 	if r := listener.Next(); r.Event != "lost" || !slices.Equal(r.Leases, []string{silent.Lease}) {
-		t.Errorf("the session that asked for it was told %+v, want the event lost with its lease", r)
+		t.Errorf("the session that claimed it got %+v, want the event lost with its lease", r)
 	}
 	r = buffered.Next()
 	if len(r.Jobs) != 1 || r.Jobs[0].ID != fresh {
@@ -52,7 +52,7 @@ func TestSuspended(t *testing.T) {
 	view := watcher.Must(kit.Msg{"op": "peek", "queue": "q", "ids": ids}).Jobs
 	for _, j := range view {
 		if j.State != "claimed" || len(j.Errors) != 1 || j.Errors[0].Cause != "sidecar_lost" {
-			t.Errorf("a job that was given away shows %+v, want it claimed, once sidecar_lost", j)
+			t.Errorf("a job that another worker got shows %+v, want it claimed, with one sidecar_lost", j)
 		}
 	}
 	for _, j := range taken {
@@ -67,7 +67,7 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// TestSuspendedAlone: nobody took the job back, so its lease is still the one.
+// TestSuspendedAlone checks that a lease is still valid if no sidecar took the job back.
 func TestSuspendedAlone(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)

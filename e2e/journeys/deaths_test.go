@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestWorkerKilled: a worker killed by signal 9 frees its job to a waiting one.
+// TestWorkerKilled checks that the job of a killed worker goes to a waiting one.
 func TestWorkerKilled(t *testing.T) {
 	a := kit.NewSite(t).Start("a")
 	waiter, producer := a.Dial(), a.Dial()
@@ -35,12 +35,12 @@ func TestWorkerKilled(t *testing.T) {
 	kit.Figure(t, "a killed worker's job is with another worker after %v on average, %v at worst (%d times)", mean.Round(10*time.Microsecond), worst.Round(10*time.Microsecond), rounds)
 }
 
-// TestSidecarKilled: when the lease period of a killed sidecar has ended, its jobs go to a
-// second sidecar on the same file, and its workers' leases are void.
+// TestSidecarKilled checks that the jobs of a killed sidecar go to a second sidecar on the same
+// file after the timeout, and that the old leases are invalid.
 func TestSidecarKilled(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
 	a, b := s.Start("a"), s.Start("b")
 	worker, waiter := a.Dial(), b.Dial()
 	ids := worker.Enqueue("q", 3)
@@ -66,9 +66,9 @@ func TestSidecarKilled(t *testing.T) {
 	}
 }
 
-// TestDiesEachTime: a job whose worker dies each time is ready at once after the first
-// loss and backs off after the second; it runs out of attempts, and keeps every cause.
-func TestDiesEachTime(t *testing.T) {
+// TestJobThatKillsItsWorkers checks a job whose worker dies each time. It is ready at once after the first
+// loss, and backs off after the second. It uses up its attempts and keeps every cause.
+func TestJobThatKillsItsWorkers(t *testing.T) {
 	t.Parallel()
 	const attempts = 4
 	s := kit.NewSite(t)
@@ -109,8 +109,8 @@ func TestDiesEachTime(t *testing.T) {
 	}
 }
 
-// TestUnchargedNack: not now is not a failure.
-func TestUnchargedNack(t *testing.T) {
+// TestSnooze checks that a snooze is not a failure.
+func TestSnooze(t *testing.T) {
 	s := kit.NewSite(t)
 	s.Queues = "  q: {max_attempts: 2}\n"
 	c := s.Start("a").Dial()
@@ -122,7 +122,7 @@ func TestUnchargedNack(t *testing.T) {
 		}
 		c.Must(kit.Msg{"op": "nack", "lease": job.Lease, "charge": false, "delay_ms": 0})
 	}
-	// The sidecar may prefetch the job once more; it gives it back.
+	// The sidecar can prefetch the job once more, and returns it.
 	testwait.Until(t, "the job is ready", func() bool { return c.Peek("q", id).State == "ready" })
 	if job := c.Peek("q", id); job.Attempt != 0 || len(job.Errors) != 0 {
 		t.Errorf("the job has %d attempts and the failures %+v, want none", job.Attempt, job.Errors)

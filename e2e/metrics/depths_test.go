@@ -11,13 +11,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestDepthsOfSeveralSidecars: of three sidecars on one PostgreSQL one tells the depths, and asks
-// the server for them at most every 15 s, however often all are asked; when it is killed another
-// one does within the host lease.
+// TestDepthsOfSeveralSidecars checks three sidecars on one PostgreSQL. One of them exports the
+// queue depths, and queries the server at most every 15 s, however often all are scraped. When it
+// is killed, another one takes over within host_lease.
 func TestDepthsOfSeveralSidecars(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
 	began := kit.Monotonic()
 	if err := srv.Exec(t.Context(), "ALTER SYSTEM SET log_statement = 'all'", "SELECT pg_reload_conf()"); err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 		all, admins = append(all, s.Start(fmt.Sprintf("s%d", i))), append(admins, kit.AdminAt(t, place))
 	}
 	all[0].Dial().Enqueue("q", 7)
-	// Whoever tells them, once all are asked all the while. Of those who are dead nothing is asked.
+	// tellers returns the sidecars that export the depths. It scrapes all that run.
 	tellers := func() (who []int) {
 		for i, a := range admins {
 			if !all[i].Alive() {
@@ -39,20 +39,20 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 			if v, ok := a.Scrape().Series[`qsidecar_queue_jobs{database="main",queue="q",state="ready"}`]; ok {
 				who = append(who, i)
 				if v != 7 {
-					t.Errorf("sidecar %d tells %v ready jobs, want 7", i, v)
+					t.Errorf("sidecar %d exports %v ready jobs, want 7", i, v)
 				}
 			}
 		}
 		if len(who) > 1 {
-			t.Fatalf("sidecars %v tell the depths, want one of them", who)
+			t.Fatalf("sidecars %v export the depths, want one of them", who)
 		}
 		return who
 	}
-	testwait.Until(t, "one tells the depths", func() bool { return len(tellers()) == 1 })
+	testwait.Until(t, "one exports the depths", func() bool { return len(tellers()) == 1 })
 	first := tellers()[0]
 	for range 30 {
 		if who := tellers(); len(who) != 1 || who[0] != first {
-			t.Fatalf("%v tell the depths, and before it was %d", who, first)
+			t.Fatalf("%v export the depths, and before it was %d", who, first)
 		}
 	}
 	reads := 0.0
@@ -60,7 +60,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 		reads += a.Scrape().Series[`qsidecar_depths_reads_total{database="main"}`]
 	}
 	most := 1 + int(kit.Since(began)/(15*time.Second))                                                                   // once in 15 s, however long all of this took
-	if n := strings.Count(srv.Log(), "SELECT queue FROM \"qsidecar\".qsidecar_queues WHERE paused"); n < 1 || n > most { // of postgres's queuesPausedSQL
+	if n := strings.Count(srv.Log(), "SELECT queue FROM \"qsidecar\".qsidecar_queues WHERE paused"); n < 1 || n > most { // postgres's queuesPausedSQL
 		t.Errorf("the server was asked for all queues %d times, want %d at most", n, most)
 	}
 	if int(reads) < 1 || int(reads) > most {
@@ -69,7 +69,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 
 	killed := kit.Monotonic()
 	all[first].Kill()
-	testwait.Until(t, "another one tells the depths", func() bool { return len(tellers()) == 1 })
+	testwait.Until(t, "another one exports the depths", func() bool { return len(tellers()) == 1 })
 	took := kit.Since(killed)
 	kit.Figure(t, "the depths were told by another sidecar %.1f s after the first was killed; host_lease %v", took.Seconds(), s.HostLease)
 	text := admins[tellers()[0]].Scrape().Text
@@ -78,11 +78,12 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 	}
 }
 
-// TestHealthWhileTheDatabaseIsAway: /readyz says which database cannot be reached, and not where it is; all else goes on.
-func TestHealthWhileTheDatabaseIsAway(t *testing.T) {
+// TestHealthWhileTheDatabaseIsDown checks that /readyz names the unreachable database, but not its
+// address. Everything else works.
+func TestHealthWhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
 	s.Start("a")
@@ -94,12 +95,12 @@ func TestHealthWhileTheDatabaseIsAway(t *testing.T) {
 	}
 	testwait.Until(t, "it is not ready", func() bool { return !ready() })
 	var body string
-	testwait.Until(t, "it says why", func() bool {
+	testwait.Until(t, "it reports why", func() bool {
 		_, body = adm.Get("/readyz")
 		return strings.Contains(body, "not reachable")
 	})
 	if !strings.Contains(body, "database main: not reachable") || strings.Contains(body, srv.Addr) || strings.Contains(body, "postgres") {
-		t.Errorf("/readyz says %q", body)
+		t.Errorf("/readyz returns %q", body)
 	}
 	for _, path := range []string{"/healthz", "/startupz"} {
 		if code, body := adm.Get(path); code != 200 {
@@ -112,7 +113,7 @@ func TestHealthWhileTheDatabaseIsAway(t *testing.T) {
 	}
 	for series := range e.Series {
 		if strings.HasPrefix(series, "qsidecar_queue_jobs") {
-			t.Errorf("it tells depths of a database that it does not reach: %s", series)
+			t.Errorf("it exports depths of a database that it does not reach: %s", series)
 		}
 	}
 	if err := srv.Restart(t.Context()); err != nil {

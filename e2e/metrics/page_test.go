@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// promtool is Debian's, unpacked.
+// promtool returns the path of Debian's promtool, unpacked.
 func promtool(t testing.TB) string {
 	t.Helper()
 	root, err := testserver.DebianRoot(t.Context(), "prometheus-bookworm", "bookworm", "prometheus")
@@ -26,7 +26,7 @@ func promtool(t testing.TB) string {
 	return filepath.Join(root, "usr", "bin", "promtool")
 }
 
-// promtoolSays runs it and wants it to be content.
+// promtoolSays runs promtool, which must report nothing.
 func promtoolSays(t testing.TB, stdin string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), promtool(t), args...)
@@ -37,7 +37,7 @@ func promtoolSays(t testing.TB, stdin string, args ...string) {
 	}
 }
 
-// counts reports whether a series may only grow.
+// counts reports whether a series is a counter.
 func counts(e kit.Exposition, series string) bool {
 	name, _, _ := strings.Cut(series, "{")
 	for _, suffix := range []string{"_bucket", "_count", "_sum"} {
@@ -48,7 +48,7 @@ func counts(e kit.Exposition, series string) bool {
 	return e.Kinds[name] == "counter"
 }
 
-// scraper asks for metrics all the while, and holds each answer against the one before.
+// scraper scrapes repeatedly and compares each result with the one before.
 type scraper struct {
 	t     testing.TB
 	a     *kit.Admin
@@ -83,7 +83,7 @@ func (s *scraper) look() {
 		}
 		now, ok := e.Series[series]
 		if !ok {
-			s.t.Errorf("the counter %s was %v, and is gone", series, before)
+			s.t.Errorf("the counter %s was %v, and is missing now", series, before)
 		} else if now < before {
 			s.t.Errorf("the counter %s was %v, and is %v", series, before, now)
 		}
@@ -92,14 +92,14 @@ func (s *scraper) look() {
 	s.last = e
 }
 
-// end is the last of the answers.
+// end returns the last result.
 func (s *scraper) end() kit.Exposition {
 	close(s.stop)
 	s.done.Wait()
 	return s.last
 }
 
-// page are the rows of the metrics' page, as they should be for an exposition.
+// page returns the rows that the metrics' page must have for an exposition.
 func page(e kit.Exposition) (rows []string) {
 	labels := map[string]map[string]bool{}
 	for series := range e.Series {
@@ -133,7 +133,7 @@ var labelName = regexp.MustCompile(`([a-z_]+)="(?:[^"\\]|\\.)*"`)
 // metricsPage documents every metric.
 var metricsPage = kit.Path("deploy/monitoring/README.md")
 
-// onThePage holds an exposition against the table of the page.
+// onThePage compares an exposition with the table of the page.
 func onThePage(e kit.Exposition, t testing.TB) {
 	t.Helper()
 	text, err := os.ReadFile(metricsPage)

@@ -15,9 +15,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestDatabaseAwayAtTheStart: a sidecar starts beside a database that does not run. It
-// serves, says so, calls no lease lost, and gives out jobs as soon as the database is there.
-func TestDatabaseAwayAtTheStart(t *testing.T) {
+// TestDatabaseDownAtTheStart starts a sidecar without a running database. It serves, reports the
+// outage, reports no lease as lost, and delivers jobs as soon as the database runs.
+func TestDatabaseDownAtTheStart(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
 	place := filepath.Join(s.Dir, "admin.sock")
@@ -28,7 +28,7 @@ func TestDatabaseAwayAtTheStart(t *testing.T) {
 	held := worker.ClaimOne("mail")
 	sc.Signal(syscall.SIGTERM)
 	testwait.Until(t, "it stops", func() bool { return strings.Contains(sc.Log(), "stopping") })
-	sc.Signal(syscall.SIGTERM) // what is held outlives it
+	sc.Signal(syscall.SIGTERM) // claimed jobs stay claimed
 	if code := sc.WaitExit(); code != 0 {
 		t.Fatalf("it exited with %d", code)
 	}
@@ -51,9 +51,9 @@ func TestDatabaseAwayAtTheStart(t *testing.T) {
 	waits := sc.Dial()
 	waits.Post(kit.Msg{"op": "claim", "queue": "mail", "wait_ms": 600_000})
 	if text := shown(sc); !strings.Contains(text, "not reached yet") || !strings.Contains(text, "the database cannot be opened") {
-		t.Errorf("status says\n%s", text)
+		t.Errorf("status prints\n%s", text)
 	}
-	// A reload that has nothing to do with the database is taken.
+	// A reload that does not concern the database works.
 	config, err := os.ReadFile(sc.ConfigFile)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestDatabaseAwayAtTheStart(t *testing.T) {
 	}
 	testwait.Until(t, "the reload", func() bool { return strings.Contains(sc.Log(), "the config was reloaded") })
 
-	comeBack(t, srv)
+	restartServer(t, srv)
 	if r := waits.Next(); r.Error != nil || len(r.Jobs) != 1 {
 		t.Errorf("the claim that waited for the database: %d jobs, %v", len(r.Jobs), r.Error)
 	}
@@ -78,7 +78,7 @@ func TestDatabaseAwayAtTheStart(t *testing.T) {
 	}
 }
 
-// shown is what `qsidecar status` says.
+// shown returns the output of `qsidecar status`.
 func shown(sc *kit.Sidecar) string {
 	sc.T.Helper()
 	text, err := exec.Command(kit.Binary, "status", "--socket", sc.Socket).Output()
@@ -88,7 +88,7 @@ func shown(sc *kit.Sidecar) string {
 	return string(text)
 }
 
-// TestDeniedAtTheStart: a database that does not let the sidecar in is an error at once.
+// TestDeniedAtTheStart checks that a database which denies access is an error at once.
 func TestDeniedAtTheStart(t *testing.T) {
 	t.Parallel()
 	s, _ := kit.NewPostgresSite(t)
@@ -103,9 +103,9 @@ func TestDeniedAtTheStart(t *testing.T) {
 	}
 }
 
-// TestMigrationThatTakesLong: where the tables of a database take longer than a start waits
-// for, as when another sidecar is at them, the sockets are served, and the jobs as soon as
-// the tables are there.
+// TestMigrationThatTakesLong checks a database whose tables take longer than a start waits for
+// them, for example because another sidecar migrates them. The sockets are served at once, and jobs
+// as soon as the tables are ready.
 func TestMigrationThatTakesLong(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
@@ -116,7 +116,7 @@ func TestMigrationThatTakesLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close(context.Background())
-	const lock = "(x'7173696465636172'::bigint)" // of postgres's schemaLock
+	const lock = "(x'7173696465636172'::bigint)" // postgres's schemaLock
 	if _, err := other.Exec(t.Context(), "SELECT pg_advisory_lock"+lock); err != nil {
 		t.Fatal(err)
 	}

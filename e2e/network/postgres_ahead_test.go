@@ -9,9 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestPostgresNoJobWaitsForASlowHost: two hosts on one busy queue that claim
-// ahead. The workers of one get stuck. What that host claimed ahead goes to the
-// other one, whose workers are idle.
+// TestPostgresNoJobWaitsForASlowHost checks two hosts that prefetch from one busy queue. When the
+// workers of one are stuck, its prefetched jobs go to the other one, whose workers are idle.
 func TestPostgresNoJobWaitsForASlowHost(t *testing.T) {
 	s, _ := kit.NewPostgresSite(t)
 	noJobWaitsForASlowHost(t, s)
@@ -34,7 +33,7 @@ func noJobWaitsForASlowHost(t *testing.T, s *kit.Site) {
 			return now, now+int(c.held.Load()) >= n
 		})
 	}
-	producer.Enqueue(c.queue, busy) // both hosts are busy, and claim ahead
+	producer.Enqueue(c.queue, busy) // both hosts are busy and prefetch
 	settled(busy)
 	c.stuck.Store(true)
 	for round := range rounds {
@@ -61,7 +60,7 @@ type crowd struct {
 	settled atomic.Int64
 }
 
-// worker claims one and acks it.
+// worker claims and acks one job at a time.
 func (c *crowd) worker(socket string, slow bool) {
 	w, err := kit.DialWire(socket)
 	if err != nil {

@@ -15,21 +15,21 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// swallower passes bytes on to a server. While it is locked nothing arrives, in any
-// connection, and new ones are taken: a host that hangs, a firewall that swallows.
-type swallower struct {
+// blackHole forwards bytes to a server. While it is locked, it accepts connections and forwards
+// nothing, like a hanging host or a firewall that drops packets.
+type blackHole struct {
 	sync.RWMutex
 	ln            net.Listener
 	network, addr string
 }
 
-func newSwallower(t *testing.T, network, addr string) *swallower {
+func newSwallower(t *testing.T, network, addr string) *blackHole {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &swallower{ln: ln, network: network, addr: addr}
+	r := &blackHole{ln: ln, network: network, addr: addr}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -40,22 +40,22 @@ func newSwallower(t *testing.T, network, addr string) *swallower {
 			all.Go(func() { r.serve(conn) })
 		}
 	})
-	t.Cleanup(func() { // after the sidecars' ends, which close the connections
+	t.Cleanup(func() { // after the sidecars have ended, which close the connections
 		ln.Close()
 		all.Wait()
 	})
 	return r
 }
 
-// moveTo has new connections lead to another server.
-func (r *swallower) moveTo(network, addr string) {
+// moveTo makes new connections go to another server.
+func (r *blackHole) moveTo(network, addr string) {
 	r.Lock()
 	defer r.Unlock()
 	r.network, r.addr = network, addr
 }
 
-// serve passes a connection on to its end.
-func (r *swallower) serve(near net.Conn) {
+// serve forwards a connection until it ends.
+func (r *blackHole) serve(near net.Conn) {
 	defer near.Close()
 	r.RLock()
 	network, addr := r.network, r.addr
@@ -71,8 +71,8 @@ func (r *swallower) serve(near net.Conn) {
 	both.Wait()
 }
 
-// pass ends both with the first of them.
-func (r *swallower) pass(to, from net.Conn) {
+// pass ends both directions when the first one ends.
+func (r *blackHole) pass(to, from net.Conn) {
 	defer to.Close()
 	defer from.Close()
 	b := make([]byte, 64<<10)
@@ -90,13 +90,13 @@ func (r *swallower) pass(to, from net.Conn) {
 	}
 }
 
-// TestDatabaseFallsSilent: the database takes connections and answers nothing any more.
-func TestDatabaseFallsSilent(t *testing.T) {
+// TestSilentDatabase checks a database that accepts connections and no longer answers.
+func TestSilentDatabase(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		s, srv := kit.NewPostgresSite(t)
 		r := newSwallower(t, "tcp", srv.Addr)
 		s.URL = "postgres://postgres@" + r.ln.Addr().String() + "/e2e?sslmode=disable"
-		fallsSilent(t, s, r)
+		checkSilence(t, s, r)
 	})
 	t.Run("mariadb", func(t *testing.T) {
 		s, _, err := kit.NewMySQLSite(t, testserver.MariaDB1011)
@@ -114,13 +114,14 @@ func TestDatabaseFallsSilent(t *testing.T) {
 		r := newSwallower(t, network, addr)
 		u.Host, u.RawQuery = r.ln.Addr().String(), ""
 		s.URL = u.String()
-		fallsSilent(t, s, r)
+		checkSilence(t, s, r)
 	})
 }
 
-// fallsSilent: all that does not need the database is answered as ever, what needs it is told
-// in time that it is away, and it ends when it is told to; with the database it is all there again.
-func fallsSilent(t *testing.T, s *kit.Site, r *swallower) {
+// checkSilence checks that requests which need no database work as before, that other requests fail
+// in time with `unavailable`, that the sidecar still stops, and that everything works again with
+// the database.
+func checkSilence(t *testing.T, s *kit.Site, r *blackHole) {
 	s.HostLease = 4 * time.Second
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
@@ -171,7 +172,7 @@ func fallsSilent(t *testing.T, s *kit.Site, r *swallower) {
 	sc.Signal(syscall.SIGTERM)
 	code := sc.WaitExit()
 	if log := sc.Log(); code != 1 || !strings.Contains(log, "the last beat failed, leases held here end with the host lease") {
-		t.Errorf("exit code %d, it said\n%s", code, log)
+		t.Errorf("exit code %d, output\n%s", code, log)
 	}
 	ended := kit.Since(began)
 	kit.Figure(t, "of a database that says nothing, with a host_lease of %v: not ready after %.1f s, metrics in %.1f s, an enqueue refused after %.1f s, an end after %.1f s",

@@ -9,14 +9,14 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestTwoSidecarsKeepTime: what one sidecar was told, another one keeps: due
-// times, ends of leases, limits of runs, pauses, keys.
-func TestTwoSidecarsKeepTime(t *testing.T) {
+// TestTwoSidecarsShareTimes checks that one sidecar applies what another one was told: due times,
+// lease ends, run time limits, pauses, keys.
+func TestTwoSidecarsShareTimes(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
 	a, b := s.Start("a"), s.Start("b")
 	db := s.SQLite(t)
-	// fact is a number of milliseconds that the file has about the queue's one job.
+	// fact returns a time of the queue's only job from the file, in milliseconds.
 	fact := func(t *testing.T, queue, what string) (ms int64) {
 		t.Helper()
 		if err := db.QueryRowContext(t.Context(), "SELECT "+what+" FROM qsidecar_jobs WHERE queue = ?", queue).Scan(&ms); err != nil {
@@ -24,7 +24,7 @@ func TestTwoSidecarsKeepTime(t *testing.T) {
 		}
 		return ms
 	}
-	// comes waits for the queue's job through b. It must not come before that time.
+	// comes waits for the queue's job through b. It must not come before due.
 	comes := func(t *testing.T, queue string, due int64) kit.Job {
 		t.Helper()
 		var job kit.Job
@@ -59,7 +59,7 @@ func TestTwoSidecarsKeepTime(t *testing.T) {
 		c.Enqueue("lease-end", 1)
 		held := c.Must(kit.Msg{"op": "claim", "queue": "lease-end", "lease_ms": 5000}).Jobs[0]
 		end := fact(t, "lease-end", "claimed_at + 5000")
-		if err := c.Close(); err != nil { // the lease outlives its connection
+		if err := c.Close(); err != nil { // the lease does not end with its connection
 			t.Fatal(err)
 		}
 		job := comes(t, "lease-end", end)
@@ -67,12 +67,12 @@ func TestTwoSidecarsKeepTime(t *testing.T) {
 			t.Errorf("attempt %d, fence %d after %d: want 2, and a larger one", job.Attempt, job.Fence, held.Fence)
 		}
 		a.Dial().MustFail("lease_lost", kit.Msg{"op": "ack", "lease": held.Lease})
-		a.Dial().Must(kit.Msg{"op": "ack", "lease": job.Lease}) // any sidecar settles it
+		a.Dial().Must(kit.Msg{"op": "ack", "lease": job.Lease}) // any sidecar can settle it
 	})
 	t.Run("timeout", func(t *testing.T) {
 		c := a.Dial()
 		id := c.Must(kit.Msg{"op": "enqueue", "queue": "timeout", "payload": "x", "timeout_ms": 5000}).Job.ID
-		held := c.ClaimOne("timeout") // its connection lives on
+		held := c.ClaimOne("timeout") // its connection stays open
 		comes(t, "timeout", fact(t, "timeout", "claimed_at + 5000"))
 		view := c.Must(kit.Msg{"op": "peek", "queue": "timeout", "ids": []string{id}}).Jobs[0]
 		if len(view.Errors) == 0 || view.Errors[0].Cause != "timed_out" {
@@ -92,13 +92,13 @@ func TestTwoSidecarsKeepTime(t *testing.T) {
 			}
 		}
 		if len(ids) != 10 || ca.Stats("key").Ready != 10 {
-			t.Errorf("ten keys made the jobs %v", ids)
+			t.Errorf("ten keys created the jobs %v", ids)
 		}
 	})
 }
 
-// TestPauseHoldsEverywhere: a pause through one sidecar holds in another one too.
-func TestPauseHoldsEverywhere(t *testing.T) {
+// TestPauseAppliesToAllSidecars checks that a pause through one sidecar applies to another one too.
+func TestPauseAppliesToAllSidecars(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
 	a, b := s.Start("a"), s.Start("b")

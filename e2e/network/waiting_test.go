@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// wakeUps has a claim wait on one sidecar and enqueues through another, and prints how
-// long the claim's answer took.
+// wakeUps makes a claim wait on one sidecar, enqueues through another, and prints how long the
+// claim's reply took.
 func wakeUps(t *testing.T, s *kit.Site, rounds int) {
 	t.Helper()
 	a, b := s.Start("a"), s.Start("b")
@@ -34,7 +34,7 @@ func wakeUps(t *testing.T, s *kit.Site, rounds int) {
 		p50.Round(10*time.Microsecond), p99.Round(10*time.Microsecond), len(took))
 }
 
-// idleWorkers starts a sidecar with so many waiting claims.
+// idleWorkers starts a sidecar with that many waiting claims.
 func idleWorkers(s *kit.Site, workers, queues int) *kit.Sidecar {
 	s.T.Helper()
 	sc := s.Start("a")
@@ -45,12 +45,12 @@ func idleWorkers(s *kit.Site, workers, queues int) *kit.Sidecar {
 	return sc
 }
 
-// watched is for how long the server counts what idle workers cost. A heartbeat is made
+// watched is how long the server counts the statements of idle workers. A heartbeat takes place
 // every 5 s.
 const watched = 10 * time.Second
 
-// judgeIdle prints what waiting costs. What it costs must not come from each worker: over
-// some seconds of the server's clock there are fewer statements than workers.
+// judgeIdle prints the cost of waiting. The cost must not grow with the workers: over some seconds
+// of the server's clock there are fewer statements than workers.
 func judgeIdle(t *testing.T, workers, queues int, rss int64, connections, statements int) {
 	t.Helper()
 	rate := float64(statements) / watched.Seconds()

@@ -6,8 +6,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestSecondSidecarOnOneSocket: whoever comes second is told so, and the first
-// one goes on.
+// TestSecondSidecarOnOneSocket checks that a second sidecar on a socket fails, and the first one
+// continues.
 func TestSecondSidecarOnOneSocket(t *testing.T) {
 	s := kit.NewSite(t)
 	a := s.Start("a")

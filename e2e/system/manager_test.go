@@ -15,8 +15,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// manager is a service manager as far as a service sees it: what it is told, and the
-// sockets that it makes.
+// manager is a service manager from a service's view: the messages that it gets, and the sockets
+// that it creates.
 type manager struct {
 	t    *testing.T
 	path string
@@ -35,7 +35,7 @@ func newManager(t *testing.T, dir string) *manager {
 		for buf := make([]byte, 64<<10); ; {
 			n, err := socket.Read(buf)
 			if err != nil {
-				return // the test is over
+				return // the test has ended
 			}
 			if n > 4<<10 {
 				t.Errorf("a message of %d bytes: systemd ignores it, and stays at what it heard before", n)
@@ -46,7 +46,7 @@ func newManager(t *testing.T, dir string) *manager {
 	return m
 }
 
-// starts is how it starts a service: with sockets as descriptors from 3 on.
+// starts starts a service, with sockets as descriptors from 3 on.
 func (m *manager) starts(sc *kit.Sidecar, watchdog time.Duration, sockets ...net.Listener) {
 	m.t.Helper()
 	sc.Env = []string{"NOTIFY_SOCKET=" + m.path, fmt.Sprintf("WATCHDOG_USEC=%d", watchdog.Microseconds()),
@@ -64,7 +64,7 @@ func (m *manager) starts(sc *kit.Sidecar, watchdog time.Duration, sockets ...net
 	sc.Launch()
 }
 
-// hears waits for a message with all of these lines, or their beginnings.
+// hears waits for a message that contains all of these lines, or their prefixes.
 func (m *manager) hears(lines ...string) {
 	m.t.Helper()
 	var others []string
@@ -79,7 +79,7 @@ func (m *manager) hears(lines ...string) {
 	}
 }
 
-// listens makes a socket.
+// listens creates a socket.
 func (m *manager) listens(path string) net.Listener {
 	m.t.Helper()
 	ln, err := net.Listen("unix", path)
@@ -90,8 +90,8 @@ func (m *manager) listens(path string) net.Listener {
 	return ln
 }
 
-// TestServiceManager: what a service manager is told in a sidecar's life; its socket is
-// served as it is, and outlives the sidecar.
+// TestServiceManager checks the messages to a service manager during a sidecar's life. The
+// manager's socket is served unchanged, and exists after the sidecar has ended.
 func TestServiceManager(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -138,15 +138,15 @@ func TestServiceManager(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	if _, err := os.Lstat(a.Socket + ".lock"); err == nil {
-		t.Error("there is a lock of a socket of somebody else's")
+		t.Error("there is a lock of another owner's socket")
 	}
 	waits := a.Dial()
 	m.starts(a, time.Hour, ln)
 	waits.Must(kit.Msg{"op": "ping"})
 }
 
-// TestServiceManagerOfOthers: what was said to another process is nothing to this one, and
-// what cannot be served is refused with the reason.
+// TestServiceManagerOfOthers checks that variables for another process have no effect, and that a
+// socket which can't be served is an error with the reason.
 func TestServiceManagerOfOthers(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -155,9 +155,9 @@ func TestServiceManagerOfOthers(t *testing.T) {
 	a.Start()
 	a.Dial().Must(kit.Msg{"op": "ping"})
 	untold := func() int { return strings.Count(a.Log(), "the service manager cannot be told") }
-	testwait.Until(t, "that nobody hears it is said", func() bool { return untold() > 0 })
+	testwait.Until(t, "the missing listener is logged", func() bool { return untold() > 0 })
 	if n := untold(); n != 1 {
-		t.Errorf("that nobody hears it is said %d times, want once:\n%s", n, a.Log())
+		t.Errorf("the missing listener is logged %d times, want once:\n%s", n, a.Log())
 	}
 
 	m := newManager(t, s.Dir)

@@ -12,20 +12,20 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// twin is another sidecar on the same socket.
-func twin(sc *kit.Sidecar, s *kit.Site, name string) *kit.Sidecar {
+// secondSidecar returns another sidecar on the same socket.
+func secondSidecar(sc *kit.Sidecar, s *kit.Site, name string) *kit.Sidecar {
 	sc.T.Helper()
 	other := s.Sidecar(name)
 	other.Socket, other.ConfigFile = sc.Socket, sc.ConfigFile
 	return other
 }
 
-// TestTwoSidecarsOnOneSocket: the second says who has it, and the first works on. Where that one
-// is killed the next begins at once.
+// TestTwoSidecarsOnOneSocket checks that the second one names the first, and the first continues.
+// When the first is killed, the next one starts at once.
 func TestTwoSidecarsOnOneSocket(t *testing.T) {
 	s := kit.NewSite(t)
 	first := s.Start("a")
-	second := twin(first, s, "b")
+	second := secondSidecar(first, s, "b")
 	second.Launch()
 	if code := second.WaitExit(); code != 1 {
 		t.Errorf("the second exited with %d, want 1", code)
@@ -51,7 +51,7 @@ func TestTwoSidecarsOnOneSocket(t *testing.T) {
 	}
 }
 
-// stranger is a user of no rights, to whom things belong that are not the sidecar's.
+// stranger is a user without rights, who owns files that are not the sidecar's.
 var stranger = kit.SystemUser{UID: 4242, GID: 4343}
 
 // do runs a command as root, or fails the test.
@@ -62,14 +62,14 @@ func do(t *testing.T, name string, args ...string) {
 	}
 }
 
-// place is where a socket cannot be: what is there, and what the sidecar says of it.
-type place struct {
+// badPath is a path that a socket can't use: what is there, and the sidecar's error.
+type badPath struct {
 	put     func(t *testing.T, socket string)
 	words   string
 	foreign bool // a sidecar of another user could serve there
 }
 
-var places = map[string]place{
+var places = map[string]badPath{
 	"a folder that everybody can write": {func(t *testing.T, socket string) {
 		do(t, "chmod", "0777", filepath.Dir(socket))
 	}, "every user can write the folder", false},
@@ -109,9 +109,9 @@ var places = map[string]place{
 	}, "a file that is no socket is in the way", false},
 }
 
-// TestSocketPlaces: where a socket is not safe, or the place is taken, a sidecar neither starts
-// there nor goes there by a reload, says why, and leaves what is there as it is.
-func TestSocketPlaces(t *testing.T) {
+// TestInvalidSocketPaths checks unsafe and occupied socket paths. A sidecar neither starts there nor
+// moves there by a reload, reports why, and leaves the path unchanged.
+func TestInvalidSocketPaths(t *testing.T) {
 	s := kit.NewSite(t)
 	running := s.Start("running")
 	admin := running.Dial()
@@ -134,7 +134,7 @@ func TestSocketPlaces(t *testing.T) {
 		if err := os.WriteFile(sc.ConfigFile, []byte(strings.Replace(string(good), running.Socket, socket, 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		place.isTold(t, sc, name, socket)
+		place.checkReports(t, sc, name, socket)
 		sc.Launch()
 		if code := sc.WaitExit(); code != 1 || !strings.Contains(sc.Log(), "socket "+socket+": ") || !strings.Contains(sc.Log(), place.words) {
 			t.Errorf("%s: exit code %d, want 1, and %q in:\n%s", name, code, place.words, sc.Log())
@@ -145,7 +145,7 @@ func TestSocketPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e := admin.MustFail("bad_request", kit.Msg{"op": "reload"}); !strings.Contains(e.Message, place.words) {
-			t.Errorf("%s: a reload says %q, want %q", name, e.Message, place.words)
+			t.Errorf("%s: a reload reports %q, want %q", name, e.Message, place.words)
 		}
 		if _, err := os.Lstat(filepath.Join(s.Dir, "new.sock")); err == nil {
 			t.Errorf("%s: the other socket of a reload that was refused is there", name)
@@ -166,8 +166,9 @@ func TestSocketPlaces(t *testing.T) {
 	}
 }
 
-// isTold: check says what serve will say of the socket's place, and of the same place of the admin's.
-func (p place) isTold(t *testing.T, sc *kit.Sidecar, name, socket string) {
+// checkReports checks that check reports what serve will report about the socket's path, and about the
+// same path of the admin listener.
+func (p badPath) checkReports(t *testing.T, sc *kit.Sidecar, name, socket string) {
 	t.Helper()
 	code, grade := 1, "problem"
 	if p.foreign {
@@ -178,7 +179,7 @@ func (p place) isTold(t *testing.T, sc *kit.Sidecar, name, socket string) {
 		sc.WriteConfig(text)
 		found := sc.Check(filepath.Dir(sc.ConfigFile), code, "--json").Problems(t, grade)["socket"]
 		if !strings.HasPrefix(found, socket+": ") || !strings.Contains(found, p.words) {
-			t.Errorf("%s: check says %q, want %q", name, found, p.words)
+			t.Errorf("%s: check reports %q, want %q", name, found, p.words)
 		}
 	}
 	sc.WriteConfig(config)
@@ -187,7 +188,7 @@ func (p place) isTold(t *testing.T, sc *kit.Sidecar, name, socket string) {
 	}
 }
 
-// listing is all that a folder has, and of whom.
+// listing returns all files of a directory with their owners.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	out, err := testserver.AsRoot(t.Context(), "ls", "-lain", "--time-style=full-iso", dir).Output()
@@ -195,11 +196,11 @@ func listing(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	lines := strings.SplitAfter(string(out), "\n")
-	return strings.Join(append(lines[:1:1], lines[3:]...), "") // without . and .., whose times may change
+	return strings.Join(append(lines[:1:1], lines[3:]...), "") // without . and .., whose times can change
 }
 
-// TestStickyFolder: /tmp will do. What somebody puts there later does not harm.
-func TestStickyFolder(t *testing.T) {
+// TestSocketInTmp checks that /tmp can be used. What another user puts there later has no effect.
+func TestSocketInTmp(t *testing.T) {
 	s := kit.NewSite(t)
 	dir := filepath.Join(s.Dir, "tmp")
 	if err := os.Mkdir(dir, 0o755); err != nil {
