@@ -85,7 +85,7 @@ func (p *place) loadElsewhere(ctx context.Context, socket, key string) (jobs int
 		return 0, fmt.Errorf("the load generator: %w\n%s", err, out)
 	}
 	if _, err := fmt.Sscan(string(out), &jobs); err != nil || jobs < 1 {
-		return 0, fmt.Errorf("the load generator said %q: %w", out, err)
+		return 0, fmt.Errorf("the load generator printed %q: %w", out, err)
 	}
 	return jobs, nil
 }

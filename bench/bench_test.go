@@ -142,7 +142,7 @@ func checkReport(t *testing.T, e engine, said string) {
 	for _, words := range []string{`the same host, notify: on +\d`, `another host, notify: off +\d`, `one \+ ack one +[1-9]\d*\.\d +[1-9]\d* `,
 		`(?m)^idle, 4 workers on 20 queues: `, `(?m)^ +200 +[1-9]\d* +[1-9]\d*$`} {
 		if !regexp.MustCompile(words).MatchString(said) {
-			t.Errorf("nothing in the report looks like %s", words)
+			t.Errorf("no line of the report matches %s", words)
 		}
 	}
 }

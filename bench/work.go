@@ -159,7 +159,7 @@ func work(queue string, batch int) task {
 				return err
 			}
 			if got := settled.Settled; got == nil || got.Count != int64(n) {
-				return fmt.Errorf("of %d jobs that were acked %+v came back", n, got)
+				return fmt.Errorf("of %d acked jobs %+v were delivered again", n, got)
 			}
 			f.ack = append(f.ack, time.Since(claimed))
 			f.jobs += n

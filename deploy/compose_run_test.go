@@ -19,12 +19,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// drainDefault is the config's drain_timeout where it says none.
+// drainDefault is the default of the config's drain_timeout.
 const drainDefault = 30 * time.Second
 
-// TestCompose runs the sidecar and the worker of each compose file, with the file's own
-// commands, environment, users and mounts, on a real server; the services of the databases
-// are other people's images, and SQL Server cannot be had here.
+// TestCompose runs the sidecar and the worker of each compose file on a real server, with the
+// file's commands, environment, users and mounts. It does not run the databases' images. SQL Server
+// is not available here.
 func TestCompose(t *testing.T) {
 	t.Parallel()
 	var ran []string
@@ -49,8 +49,8 @@ func TestCompose(t *testing.T) {
 	ranAsRoot(t, "compose files", "sidecar and worker of "+strings.Join(ran, ", "))
 }
 
-// startMySQL is a server at the usual port of the address that it returns, with the
-// account that the databases' images make. "": MySQL cannot be had at this moment.
+// startMySQL starts a server at the usual port of the address that it returns, with the user that
+// the databases' images create. It returns "" if MySQL is unavailable.
 func startMySQL(t *testing.T, kind testserver.Kind) (at string) {
 	t.Helper()
 	m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{})
@@ -78,7 +78,7 @@ func startMySQL(t *testing.T, kind testserver.Kind) (at string) {
 	return at
 }
 
-// forward hands connections on.
+// forward forwards connections.
 func forward(t *testing.T, at, to string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", at)
@@ -87,7 +87,7 @@ func forward(t *testing.T, at, to string) {
 	}
 	t.Cleanup(func() { _ = ln.Close() })
 	pass := func(to, from net.Conn) {
-		_, _ = io.Copy(to, from) // whichever side ends, the other one is ended
+		_, _ = io.Copy(to, from) // the end of one side ends the other
 		_, _ = to.Close(), from.Close()
 	}
 	go func() {

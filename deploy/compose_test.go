@@ -12,11 +12,11 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// databases are those that have a compose file.
+// databases are the ones with a compose file.
 var databases = []string{"mariadb", "mysql", "postgres", "sqlite", "sqlserver"}
 
-// loadCompose reads a database's compose file by the code of Compose itself, which holds
-// it against its schema.
+// loadCompose reads a database's compose file with Compose's own code, which validates it against
+// its schema.
 func loadCompose(t *testing.T, database string) *types.Project {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("compose", database))
@@ -37,7 +37,7 @@ func loadCompose(t *testing.T, database string) *types.Project {
 	return p
 }
 
-// TestComposeFiles: what the files say fits together, and fits the program.
+// TestComposeFiles checks that the files are consistent, and valid for the program.
 func TestComposeFiles(t *testing.T) {
 	t.Parallel()
 	found, err := filepath.Glob("compose/*/compose.yaml")
@@ -61,18 +61,18 @@ func TestComposeFiles(t *testing.T) {
 					if v.Type == types.VolumeTypeVolume {
 						used[v.Source] = true
 					} else if info, err := os.Stat(v.Source); err != nil || !info.IsDir() {
-						t.Errorf("%s mounts %s, which is no folder here", name, v.Source)
+						t.Errorf("%s mounts %s, which isn't a directory here", name, v.Source)
 					}
 				}
 			}
 			for name := range p.Volumes {
 				if !used[name] {
-					t.Errorf("nobody uses the volume %s", name)
+					t.Errorf("the volume %s is unused", name)
 				}
 			}
 			for name := range p.Secrets {
 				if !used[name] {
-					t.Errorf("nobody uses the secret %s", name)
+					t.Errorf("the secret %s is unused", name)
 				}
 			}
 			checkServices(t, p)
@@ -81,7 +81,7 @@ func TestComposeFiles(t *testing.T) {
 	}
 }
 
-// checkServices: what the sidecar and the worker are given.
+// checkServices checks the arguments, environment and mounts of the sidecar and the worker.
 func checkServices(t *testing.T, p *types.Project) {
 	t.Helper()
 	sidecar, worker := p.Services["qsidecar"], p.Services["worker"]
@@ -111,11 +111,11 @@ func checkServices(t *testing.T, p *types.Project) {
 	}
 }
 
-// checkComposeConfig: the program reads the config, and the secret that it names is given.
+// checkComposeConfig checks that the program reads the config, and that the secret in it exists.
 func checkComposeConfig(t *testing.T, p *types.Project) {
 	t.Helper()
 	if len(p.Services["qsidecar"].Command) == 0 {
-		return // it has none
+		return // it has no config
 	}
 	text, err := os.ReadFile(filepath.Join(p.WorkingDir, "config", "qsidecar.yaml"))
 	if err != nil {

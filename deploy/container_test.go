@@ -18,17 +18,17 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// container is what a runtime is told of one: the image, read-only, and mounts.
+// container describes a container for a runtime: the image, read-only, and mounts.
 type container struct {
 	img    *image
 	user   string // UID:GID
 	groups []string
-	args   []string // with the program
+	args   []string // including the program
 	env    []string
 	mounts []mount
 	stdin  *os.File
 
-	// ownNetwork: it has a network of its own, with nothing in it.
+	// ownNetwork gives it a network namespace without any interface.
 	ownNetwork bool
 }
 
@@ -37,7 +37,7 @@ type mount struct {
 	readOnly bool
 }
 
-// container is one that runs the image as its config says, with further arguments.
+// container returns a container that runs the image as its config says, with further arguments.
 func (img *image) container(args ...string) container {
 	return container{
 		img: img, user: img.config.User, env: img.config.Env,
@@ -45,21 +45,21 @@ func (img *image) container(args ...string) container {
 	}
 }
 
-// process is a container that runs.
+// process is a running container.
 type process struct {
 	t     *testing.T
 	c     container
 	cmd   *exec.Cmd
-	pid   int // the program's, as this host sees it
+	pid   int // process id of the program on this host
 	ended chan struct{}
 	out   lockedBuffer
 }
 
-// prepare makes the places of mounts in the image's files, as runtimes do.
+// prepare guards the creation of mount points in the image's files.
 var prepare sync.Mutex
 
-// start runs the container under bwrap: its own mounts, processes, IPC and host name, no
-// privileges, nothing writable but the mounts, as process 1.
+// start runs the container under bwrap as process 1, with its own mounts, processes, IPC and host
+// name, without privileges, and with nothing writable except mounts.
 func (c container) start(t *testing.T) *process {
 	t.Helper()
 	bwrap := []string{
@@ -86,7 +86,7 @@ func (c container) start(t *testing.T) *process {
 	if !ok {
 		t.Fatalf("the user %q has no group", c.user)
 	}
-	// The last step is no file of the container's: it is run through a descriptor.
+	// The last step is not a file of the container, so it runs through a descriptor.
 	bwrap = append(bwrap, "/proc/self/fd/8", uid, gid, strings.Join(c.groups, ","))
 	dir := folder(t)
 	info := filepath.Join(dir, "info")
@@ -100,11 +100,11 @@ func (c container) start(t *testing.T) *process {
 		t.Fatal(err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // its state says all
+		_ = p.cmd.Wait() // the process state has the result
 		close(p.ended)
 	}()
 	t.Cleanup(p.clean)
-	testwait.Until(t, "bwrap tells of the process", func() bool {
+	testwait.Until(t, "bwrap reports the process", func() bool {
 		var said struct {
 			PID int `json:"child-pid"`
 		}
@@ -147,7 +147,7 @@ func (c container) run(t *testing.T) (exit int, out string) {
 	return p.wait(), p.out.String()
 }
 
-// place makes a mount's place in the image's files.
+// place creates a mount point in the image's files.
 func (img *image) place(t *testing.T, m mount) {
 	t.Helper()
 	at := filepath.Join(img.rootfs, m.to)
@@ -171,7 +171,7 @@ func (p *process) gone() bool {
 	}
 }
 
-// wait is the exit code, once it ended by itself.
+// wait waits until the container has ended by itself and returns its exit code.
 func (p *process) wait() int {
 	p.t.Helper()
 	testwait.Closed(p.t, "the container ends", p.ended)
@@ -185,18 +185,18 @@ func (p *process) signal(sig syscall.Signal) {
 
 func (p *process) clean() {
 	if !p.gone() && p.pid != 0 {
-		_ = asRoot("kill", "-9", fmt.Sprint(p.pid)).Run() // it may end just now
+		_ = asRoot("kill", "-9", fmt.Sprint(p.pid)).Run() // it may have ended
 	}
 	defer func() {
 		if p.t.Failed() {
-			p.t.Logf("%s said:\n%s", strings.Join(p.c.args, " "), p.out.String())
+			p.t.Logf("output of %s:\n%s", strings.Join(p.c.args, " "), p.out.String())
 		}
 	}()
 	testwait.Closed(p.t, "the container dies", p.ended)
 }
 
-// exec runs a program inside the running container, as a probe does: its files, its
-// user, its environment.
+// exec runs a program inside the running container, as a probe does, with its files, user and
+// environment.
 func (p *process) exec(args ...string) (exit int, out string) {
 	p.t.Helper()
 	uid, gid, _ := strings.Cut(p.c.user, ":")
@@ -218,7 +218,7 @@ func (p *process) exec(args ...string) (exit int, out string) {
 func nsenter() string {
 	path, err := exec.LookPath("nsenter")
 	if err != nil {
-		return "nsenter" // its absence is told where it is run
+		return "nsenter" // running it reports that it is missing
 	}
 	return path
 }
@@ -236,7 +236,7 @@ func (img *image) lookPath(path, name string) string {
 	return ""
 }
 
-// status is a line of the program's /proc/PID/status.
+// status returns a line of the program's /proc/PID/status.
 func (p *process) status(key string) string {
 	p.t.Helper()
 	for line := range strings.Lines(output(p.t, asRoot("cat", fmt.Sprintf("/proc/%d/status", p.pid)))) {
@@ -260,14 +260,14 @@ func buildHelpers(t *testing.T) {
 	})
 }
 
-// become is the last step of a container's start.
+// become returns the last step of a container's start.
 func become(t *testing.T) string {
 	t.Helper()
 	buildHelpers(t)
 	return filepath.Join(work, "become")
 }
 
-// theApp is an image that somebody else built: an application, and nothing of ours.
+// theApp returns an application's image, which contains nothing of this project.
 func theApp(t *testing.T) *image {
 	t.Helper()
 	buildHelpers(t)
@@ -276,7 +276,7 @@ func theApp(t *testing.T) *image {
 	return app
 }
 
-// lockedBuffer collects what several writers say while it is read.
+// lockedBuffer collects output. It is safe for concurrent use.
 type lockedBuffer struct {
 	sync.Mutex
 	b bytes.Buffer

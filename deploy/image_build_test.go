@@ -12,17 +12,17 @@ import (
 	"testing"
 )
 
-// imageName is what manifests and compose files call the image.
+// imageName is the image's name in manifests and compose files.
 const imageName = "qsidecar/qsidecar:1.0.0"
 
 // image is a built image, and its files.
 type image struct {
-	rootfs string   // where its files lie; root's
-	store  []string // options of buildah: this run's own storage
+	rootfs string   // directory of its files, which belong to root
+	store  []string // options of buildah: a storage for this run
 	config imageConfig
 }
 
-// imageConfig is the part of OCI's image configuration that a runtime follows.
+// imageConfig is the part of OCI's image configuration that a runtime uses.
 type imageConfig struct {
 	User       string
 	Env        []string
@@ -39,7 +39,7 @@ var built struct {
 	image *image
 }
 
-// theImage is the image, built once for all tests.
+// theImage returns the image, built once for all tests.
 func theImage(t *testing.T) *image {
 	t.Helper()
 	built.Do(func() {
@@ -54,7 +54,7 @@ func theImage(t *testing.T) *image {
 	return built.image
 }
 
-// buildImage builds it with a storage of its own.
+// buildImage builds the image in a separate storage.
 func buildImage(t *testing.T, name string) *image {
 	t.Helper()
 	at := filepath.Join(work, name)
@@ -79,13 +79,13 @@ func (img *image) buildah(args ...string) *exec.Cmd {
 	return asRoot("buildah", append(slices.Clip(img.store), args...)...)
 }
 
-// id is the image's: a digest of its config, which has those of its files.
+// id returns the image's id: a digest of its config, which contains those of its files.
 func (img *image) id(t *testing.T) string {
 	t.Helper()
 	return strings.TrimSpace(output(t, img.buildah("images", "--quiet", "--no-trunc", imageName)))
 }
 
-// fetched is how many bytes a registry hands out for it.
+// fetched returns how many bytes a registry transfers for it.
 func (img *image) fetched(t *testing.T) (size int64) {
 	t.Helper()
 	to := filepath.Join(folder(t), "oci")

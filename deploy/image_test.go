@@ -18,8 +18,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestImage: the image has what the docs say and nothing else, and is the same when it is
-// built again.
+// TestImage checks that the image contains what the docs say and nothing else, and that a second
+// build gives the same image.
 func TestImage(t *testing.T) {
 	t.Parallel()
 	img := theImage(t)
@@ -38,7 +38,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("it has no %s, but %s", want, strings.Join(files, "\n"))
 		}
 	}
-	// Empty ones are the places of other tests' mounts.
+	// Empty ones are mount points of other tests.
 	contents := strings.Fields(output(t, asRoot("find", img.rootfs, "-type", "f", "-size", "+0", "-printf", "%P\n")))
 	if len(contents) != 5 {
 		t.Errorf("its files are %q", contents)
@@ -75,7 +75,7 @@ func TestImage(t *testing.T) {
 	ranAsRoot(t, "image", fmt.Sprintf("the same when it is built again: %.1f MB to fetch, %d files", float64(img.fetched(t))/1e6, len(contents)))
 }
 
-// TestImageName: everybody calls the image the same.
+// TestImageName checks that all files use the same image name.
 func TestImageName(t *testing.T) {
 	t.Parallel()
 	name := regexp.MustCompile(`qsidecar/qsidecar:[\w.]+`)
@@ -96,7 +96,7 @@ func TestImageName(t *testing.T) {
 		for _, said := range name.FindAllString(string(text), -1) {
 			found++
 			if said != imageName {
-				t.Errorf("%s names the image %s, and the tests %s", file, said, imageName)
+				t.Errorf("%s uses the image %s, but the tests %s", file, said, imageName)
 			}
 		}
 	}
@@ -105,7 +105,7 @@ func TestImageName(t *testing.T) {
 	}
 }
 
-// volume is a folder as a runtime makes it: owner and mode of what the image has there.
+// volume creates a directory as a runtime does, with the owner and mode of the image's directory.
 func volume(t *testing.T, img *image, at string) mount {
 	t.Helper()
 	dir := filepath.Join(folder(t), filepath.Base(at))
@@ -113,8 +113,8 @@ func volume(t *testing.T, img *image, at string) mount {
 	return mount{from: dir, to: at}
 }
 
-// client is a container of another user, with the socket's volume alone; groups let it
-// in or not.
+// client is a container of another user, with only the socket's volume. Its groups decide whether
+// it can connect.
 func client(img *image, socket mount, groups []string, args ...string) container {
 	c := img.container()
 	c.user, c.groups, c.ownNetwork = "1000:1000", groups, true
@@ -123,7 +123,7 @@ func client(img *image, socket mount, groups []string, args ...string) container
 	return c
 }
 
-// TestImageOnSQLite runs the image with nothing but its two volumes.
+// TestImageOnSQLite runs the image with only its two volumes.
 func TestImageOnSQLite(t *testing.T) {
 	t.Parallel()
 	img := theImage(t)
@@ -138,8 +138,8 @@ func TestImageOnSQLite(t *testing.T) {
 	ranAsRoot(t, "image on SQLite", "its files read-only under bwrap, as 65532, clients in other containers through the socket's volume")
 }
 
-// TestImageOnPostgres runs the image with an address in a file and no config, on a server
-// that is trusted for a certificate in the place that the docs name.
+// TestImageOnPostgres runs the image with an address in a file and no config. The server's
+// certificate is trusted because of a file in the documented directory.
 func TestImageOnPostgres(t *testing.T) {
 	t.Parallel()
 	img := theImage(t)
@@ -161,8 +161,8 @@ func TestImageOnPostgres(t *testing.T) {
 	ranAsRoot(t, "image on PostgreSQL", "the same, on PostgreSQL "+db.Version+" by TLS, its address in a secret's file")
 }
 
-// throughItsLife starts the image, has a job enqueued, claimed and acked by clients in
-// other containers, stops it while a job is held, and starts it again.
+// throughItsLife starts the image, lets clients in other containers enqueue, claim and ack a job,
+// stops the image while a job is claimed, and starts it again.
 func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 	t.Helper()
 	before := snapshot(t, img)
@@ -192,7 +192,7 @@ func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 		t.Errorf("a container without the group: exit code %d, %s", code, out)
 	}
 
-	// An orderly end waits for who holds a job, and gives out no more.
+	// A graceful end waits for the workers with jobs, and delivers no more.
 	mustRun("enqueue", "mail", "held")
 	mustRun("enqueue", "mail", "next")
 	app := client(theApp(t), socket, workers)
@@ -201,7 +201,7 @@ func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 	a, line := app.startWithInput(t)
 	testwait.Until(t, "the app has its job", func() bool { return strings.Contains(a.out.String(), "working on: held") })
 	p.signal(syscall.SIGTERM)
-	testwait.Until(t, "it says that it stops", func() bool { return strings.Contains(p.out.String(), "stopping") })
+	testwait.Until(t, "it logs that it stops", func() bool { return strings.Contains(p.out.String(), "stopping") })
 	if code, out := client(img, socket, workers, "claim", "mail").run(t); code != 5 || !strings.Contains(out, "draining") {
 		t.Errorf("a claim while it drains: exit code %d, %s", code, out)
 	}
@@ -222,7 +222,7 @@ func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 		t.Errorf("after a restart, claim: %s", out)
 	}
 
-	// Killed, it leaves its socket in the volume, and the next one takes its place.
+	// When it is killed, its socket stays in the volume, and the next one replaces it.
 	again.signal(syscall.SIGKILL)
 	again.wait()
 	last := serve.start(t)
@@ -236,7 +236,7 @@ func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 	}
 }
 
-// answers waits until a probe inside the container says that it answers.
+// answers waits until a probe inside the container succeeds.
 func (p *process) answers() {
 	p.t.Helper()
 	testwait.Until(p.t, "ping inside the container", func() bool {
@@ -248,8 +248,7 @@ func (p *process) answers() {
 	})
 }
 
-// snapshot is all that the image's files are, but for the places of mounts that other
-// tests make.
+// snapshot returns all files of the image, except the mount points of other tests.
 func snapshot(t *testing.T, img *image) string {
 	t.Helper()
 	return output(t, asRoot("find", img.rootfs, "-type", "f", "-size", "+0", "-printf", "/%P %s %T@\n"))

@@ -22,7 +22,7 @@ func TestPods(t *testing.T) {
 	secret := m.secrets["qsidecar"].StringData
 	secret["password"] = password + "\n"
 	images := map[string]*image{imageName: theImage(t), "example/app:1.0.0": theApp(t)}
-	at := address() // this pod's
+	at := address() // the address of this pod
 	listen := "listen: 0.0.0.0:9464"
 	if !strings.Contains(config["qsidecar.yaml"], listen) {
 		t.Fatalf("the config does not say %s", listen)
@@ -38,8 +38,8 @@ func TestPods(t *testing.T) {
 	ranAsRoot(t, "pods", "the manifests' Deployment, Job and CronJob run by bwrap on PostgreSQL "+db.Version+", which went away and came back")
 }
 
-// refusedPod: a socket directly in the volume, in which every container may write, is
-// refused with what to do about it.
+// refusedPod checks that a socket directly in the volume, which every container can write, is an
+// error that says what to do.
 func refusedPod(t *testing.T, p *pod) {
 	t.Helper()
 	c := *p.spec.InitContainers[0].DeepCopy()
@@ -49,8 +49,8 @@ func refusedPod(t *testing.T, p *pod) {
 	}
 }
 
-// applicationPod: the database goes and comes back, and neither does a probe fail nor is
-// the application disturbed; its end is in the order of a native sidecar.
+// applicationPod checks an outage of the database, during which no probe fails and the application
+// is not affected, and the pod's end in the order of a native sidecar.
 func applicationPod(t *testing.T, p *pod, db *postgres, at string) {
 	t.Helper()
 	sidecar, app, line := p.start()
@@ -104,7 +104,7 @@ func applicationPod(t *testing.T, p *pod, db *postgres, at string) {
 	}
 }
 
-// changeConfig swaps the ConfigMap's volume, and waits for the sidecar to notice.
+// changeConfig replaces the ConfigMap's volume, and waits until the sidecar has reloaded.
 func changeConfig(t *testing.T, p *pod, sidecar *process) {
 	t.Helper()
 	text := p.objects.configs["qsidecar"].Data["qsidecar.yaml"]
@@ -119,8 +119,8 @@ func changeConfig(t *testing.T, p *pod, sidecar *process) {
 	})
 }
 
-// jobPod: the CronJob's pod enqueues a job, once for all its tries; the Job's pod works it,
-// and is complete while its sidecar lives.
+// jobPod checks that the CronJob's pod enqueues one job for all its tries, and that the Job's pod
+// processes it and completes while its sidecar runs.
 func jobPod(t *testing.T, job, nightly *pod) {
 	t.Helper()
 	nightly.labels = map[string]string{"batch.kubernetes.io/job-name": "nightly-1"}
@@ -159,7 +159,7 @@ func jobPod(t *testing.T, job, nightly *pod) {
 	}
 }
 
-// get asks the pod's metrics port.
+// get requests a page of the pod's metrics port.
 func get(t *testing.T, at, path string) (code int, said string) {
 	t.Helper()
 	r, err := http.Get("http://" + net.JoinHostPort(at, "9464") + path)

@@ -20,15 +20,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifests are all of kubernetes/, decoded.
+// manifests are all files of kubernetes/, decoded.
 type manifests struct {
 	configs map[string]core.ConfigMap
 	secrets map[string]core.Secret
 	pods    map[string]core.PodSpec // of Deployments, Jobs and CronJobs, by name
 }
 
-// decodeManifests reads every manifest strictly: a key that Kubernetes does not know is an
-// error, and so is a kind that this test does not.
+// decodeManifests reads every manifest strictly. A key that Kubernetes does not know is an error,
+// and so is a kind that this test does not know.
 func decodeManifests(t *testing.T) manifests {
 	t.Helper()
 	files, err := filepath.Glob("kubernetes/*.yaml")
@@ -94,9 +94,8 @@ func (m manifests) add(t *testing.T, file string, doc []byte) {
 	}
 }
 
-// decodeStrictly reads an object as an API server does that is asked to be strict: no key
-// that it does not know, none twice, and none in another case (which yaml.UnmarshalStrict
-// would take).
+// decodeStrictly reads an object as an API server with strict validation does: no unknown key, no
+// duplicate, and no key in another case (which yaml.UnmarshalStrict accepts).
 func decodeStrictly(doc []byte, into any) error {
 	text, err := yaml.YAMLToJSONStrict(doc)
 	if err != nil {
@@ -106,7 +105,7 @@ func decodeStrictly(doc []byte, into any) error {
 	return errors.Join(append(lax, err)...)
 }
 
-// TestDecodeStrictly: what must not pass does not.
+// TestDecodeStrictly checks that invalid objects are errors.
 func TestDecodeStrictly(t *testing.T) {
 	t.Parallel()
 	const good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: b}\n"
@@ -121,7 +120,7 @@ func TestDecodeStrictly(t *testing.T) {
 	}
 }
 
-// TestManifests: what the manifests say fits together, and fits the program.
+// TestManifests checks that the manifests are consistent, and valid for the program.
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	m := decodeManifests(t)
@@ -143,7 +142,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// drainTimeout is that of the config.
+// drainTimeout returns the config's drain timeout.
 func drainTimeout(t *testing.T, config core.ConfigMap) time.Duration {
 	t.Helper()
 	var c struct {
@@ -159,8 +158,8 @@ func drainTimeout(t *testing.T, config core.ConfigMap) time.Duration {
 	return d
 }
 
-// checkVolumes: each mount has its volume and each volume its source, nothing is mounted
-// by subPath, and only the sidecar writes where the socket is.
+// checkVolumes checks that each mount has its volume and each volume its source, that no mount uses
+// subPath, and that only the sidecar can write to the socket's directory.
 func (m manifests) checkVolumes(t *testing.T, pod core.PodSpec) {
 	t.Helper()
 	used := map[string]bool{}
@@ -182,14 +181,14 @@ func (m manifests) checkVolumes(t *testing.T, pod core.PodSpec) {
 	}
 	for _, v := range pod.Volumes {
 		if !used[v.Name] {
-			t.Errorf("nobody mounts the volume %s", v.Name)
+			t.Errorf("the volume %s is not mounted", v.Name)
 		}
 		delete(used, v.Name)
 		if v.ConfigMap != nil && m.configs[v.ConfigMap.Name].Data == nil {
-			t.Errorf("there is no ConfigMap %s", v.ConfigMap.Name)
+			t.Errorf("no ConfigMap %s", v.ConfigMap.Name)
 		}
 		if v.Secret != nil && m.secrets[v.Secret.SecretName].StringData == nil {
-			t.Errorf("there is no Secret %s", v.Secret.SecretName)
+			t.Errorf("no Secret %s", v.Secret.SecretName)
 		}
 	}
 	if len(used) > 0 {
@@ -197,7 +196,8 @@ func (m manifests) checkVolumes(t *testing.T, pod core.PodSpec) {
 	}
 }
 
-// checkSecurity: what the restricted Pod Security Standard asks for, and no writable root.
+// checkSecurity checks the restricted Pod Security Standard, and that the root file system is
+// read-only.
 func checkSecurity(t *testing.T, pod core.PodSpec) {
 	t.Helper()
 	s := pod.SecurityContext
@@ -217,8 +217,8 @@ func checkSecurity(t *testing.T, pod core.PodSpec) {
 	}
 }
 
-// checkSidecar: it is a native sidecar that the pod's readiness does not depend on, and
-// the program knows its arguments, its probes and its config.
+// checkSidecar checks that it is a native sidecar on which the pod's readiness does not depend, and
+// that the program accepts its arguments, probes and config.
 func (m manifests) checkSidecar(t *testing.T, pod core.PodSpec, c core.Container) {
 	t.Helper()
 	if c.Name != "qsidecar" || c.Image != imageName || c.RestartPolicy == nil || *c.RestartPolicy != core.ContainerRestartPolicyAlways {
@@ -268,8 +268,7 @@ func env(c core.Container, name string) string {
 	return ""
 }
 
-// known asks the program for the help of a command with all its flags: one that it does
-// not know is an error.
+// known runs the help of a command with all its flags, because an unknown flag is an error.
 func known(t *testing.T, args []string) {
 	t.Helper()
 	if out, err := exec.Command(program(t), append(slices.Clone(args), "--help")...).CombinedOutput(); err != nil {
@@ -277,8 +276,8 @@ func known(t *testing.T, args []string) {
 	}
 }
 
-// checkConfig: the program reads the config that the sidecar mounts, and asks for a
-// secret that is there. No database is: check says so, and nothing else.
+// checkConfig checks that the program reads the config that the sidecar mounts, and that its secret
+// exists. No database runs, and check must report only that.
 func (m manifests) checkConfig(t *testing.T, c core.Container) {
 	t.Helper()
 	config := m.configs["qsidecar"].Data["qsidecar.yaml"]
@@ -298,7 +297,7 @@ func (m manifests) checkConfig(t *testing.T, c core.Container) {
 		}
 	}
 	if strings.Contains(config, "/run/secrets") {
-		t.Errorf("the config's password_file %s is no key of the Secret", secret)
+		t.Errorf("the config's password_file %s isn't a key of the Secret", secret)
 	}
 	config = strings.Replace(config, "@postgres:5432/", "@127.0.0.1:1/", 1)
 	out, err := exec.Command(program(t), "check", "--config", put(t, dir, "qsidecar.yaml", config, 0o644)).CombinedOutput()

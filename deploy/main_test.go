@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// work is this run's folder, which every user may enter.
+// work is the directory of this run, which every user can enter.
 var work string
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	syscall.Umask(0o022) // containers of other users read what is made here
+	syscall.Umask(0o022) // containers of other users read the files of this run
 	if err := sweepDead(); err != nil {
 		return 1, err
 	}
@@ -40,14 +40,14 @@ func run(m *testing.M) (code int, err error) {
 	if err := os.Chmod(work, 0o755); err != nil {
 		return 1, err
 	}
-	// Servers are run with settings of their own here: none that somebody else runs will do.
+	// These tests need servers with their own settings, so they can't use an existing one.
 	if err := os.Unsetenv(testserver.EnvURL); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
 }
 
-// sweepDead removes the folders of runs that were killed.
+// sweepDead removes the directories of runs that were killed.
 func sweepDead() error {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), "qsdeploy-*-*"))
 	if err != nil {
@@ -64,12 +64,12 @@ func sweepDead() error {
 	return nil
 }
 
-// asRoot is a command that root runs: this user, or sudo without a password.
+// asRoot returns a command that runs as root: directly, or with sudo without a password.
 func asRoot(name string, args ...string) *exec.Cmd {
 	return testserver.AsRoot(context.Background(), name, args...)
 }
 
-// ranAsRoot says at the end of a test what it did as root.
+// ranAsRoot reports at the end of a test what it did as root.
 func ranAsRoot(t *testing.T, what, figure string) {
 	t.Helper()
 	if t.Failed() {
@@ -80,8 +80,8 @@ func ranAsRoot(t *testing.T, what, figure string) {
 	}
 }
 
-// folder is a new one that everybody may enter. It is removed with all others at the end,
-// by root: what containers leave in it belongs to others.
+// folder creates a directory that every user can enter. Root removes all of them at the end,
+// because containers leave files of other users.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(work, "")
@@ -94,7 +94,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// exitCode is a command's; -1: it has none.
+// exitCode returns a command's exit code, or -1 if it has none.
 func exitCode(err error) int {
 	var failed *exec.ExitError
 	switch {
@@ -106,7 +106,7 @@ func exitCode(err error) int {
 	return -1
 }
 
-// output is what a command prints; its failure is the test's.
+// output returns a command's output. A failure of the command fails the test.
 func output(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	var errOut bytes.Buffer
@@ -118,7 +118,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// program is the built binary.
+// program returns the built binary.
 func program(t *testing.T) string {
 	t.Helper()
 	bin := os.Getenv("QSIDECAR_BIN")

@@ -13,9 +13,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// pod runs what a manifest says of a pod, in a kubelet's order, as far as one machine
-// without a cluster can: each container under bwrap with the manifest's own command,
-// arguments, environment, user, groups and mounts.
+// pod runs a manifest's pod in a kubelet's order, as far as one machine without a cluster can. Each
+// container runs under bwrap with the manifest's command, arguments, environment, user, groups and
+// mounts.
 type pod struct {
 	t       *testing.T
 	spec    core.PodSpec
@@ -24,10 +24,10 @@ type pod struct {
 	hosts   mount
 	labels  map[string]string
 
-	volumes map[string]string // their folders on this host
+	volumes map[string]string // their directories on this host
 }
 
-// newPod makes the pod's volumes.
+// newPod creates the pod's volumes.
 func newPod(t *testing.T, spec core.PodSpec, objects manifests, images map[string]*image, names map[string]string) *pod {
 	t.Helper()
 	p := &pod{t: t, spec: spec, objects: objects, images: images, hosts: hosts(t, names), volumes: map[string]string{}}
@@ -48,15 +48,15 @@ func newPod(t *testing.T, spec core.PodSpec, objects manifests, images map[strin
 	return p
 }
 
-// chown gives a file of root's to the pod's group, as the kubelet does for fsGroup.
+// chown gives root's file to the pod's group, as the kubelet does for fsGroup.
 func (p *pod) chown(path, mode string) {
 	p.t.Helper()
 	output(p.t, asRoot("chown", fmt.Sprintf("0:%d", *p.spec.SecurityContext.FSGroup), path))
 	output(p.t, asRoot("chmod", mode, path))
 }
 
-// publish puts data into a volume as the kubelet does: files in a folder with a new name,
-// and a link to it that is swapped.
+// publish writes data into a volume as the kubelet does: files in a directory with a new name, and
+// a link that is replaced.
 func (p *pod) publish(volume string, data map[string]string, mode os.FileMode) {
 	p.t.Helper()
 	dir := p.volumes[volume]
@@ -80,12 +80,12 @@ func (p *pod) publish(volume string, data map[string]string, mode os.FileMode) {
 	}
 }
 
-// container is one of the pod's.
+// container returns one of the pod's containers.
 func (p *pod) container(c core.Container) container {
 	p.t.Helper()
 	img := p.images[c.Image]
 	if img == nil {
-		p.t.Fatalf("%s: nobody has the image %s", c.Name, c.Image)
+		p.t.Fatalf("%s: unknown image %s", c.Name, c.Image)
 	}
 	environment := map[string]string{}
 	run := img.container()
@@ -119,7 +119,7 @@ func (p *pod) container(c core.Container) container {
 	return run
 }
 
-// start starts the sidecar, and then, when its startupProbe says so, the other container.
+// start starts the sidecar and, after its startupProbe succeeds, the other container.
 func (p *pod) start() (sidecar, main *process, line func()) {
 	p.t.Helper()
 	c := p.spec.InitContainers[0]

@@ -21,19 +21,19 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// password is what databases and secrets of these tests hold.
+// password is the password in databases and secrets of these tests.
 const password = "a test's, no secret: #1"
 
 var addresses atomic.Int64
 
-// address is one of this host's own that no other test uses, so that a server can have
-// the port that manifests and compose files name.
+// address returns a local address that no other test uses, so that a server can use the port in the
+// manifests and compose files.
 func address() string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 100+addresses.Add(1), pid>>8&0xff, pid&0xff)
 }
 
-// hosts is a mount that says where names are, as runtimes make it for each container.
+// hosts returns a mount of a hosts file, as runtimes create it for each container.
 func hosts(t *testing.T, names map[string]string) mount {
 	t.Helper()
 	text := "127.0.0.1 localhost\n"
@@ -43,13 +43,13 @@ func hosts(t *testing.T, names map[string]string) mount {
 	return mount{from: write(t, "hosts", text, 0o644), to: "/etc/hosts", readOnly: true}
 }
 
-// write makes a file in a folder of its own.
+// write creates a file in a new directory.
 func write(t *testing.T, name, text string, mode os.FileMode) (path string) {
 	t.Helper()
 	return put(t, folder(t), name, text, mode)
 }
 
-// put makes a file that everybody may read, or not, whatever the umask.
+// put creates a file with the given mode, whatever the umask is.
 func put(t *testing.T, dir, name, text string, mode os.FileMode) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, name)
@@ -62,12 +62,12 @@ func put(t *testing.T, dir, name, text string, mode os.FileMode) (path string) {
 	return path
 }
 
-// postgres is a server as one is run for others: on a name and the usual port, with TLS,
-// and passwords asked of everybody.
+// postgres is a server as operators run it: with a name, the usual port, TLS, and passwords for
+// every user.
 type postgres struct {
 	*testserver.Postgres
 	name, at  string
-	authority string // of its certificate, PEM
+	authority string // CA of its certificate, PEM
 }
 
 func startPostgres(t *testing.T, name, user, database string) *postgres {
@@ -104,7 +104,7 @@ func startPostgres(t *testing.T, name, user, database string) *postgres {
 	return p
 }
 
-// socketOf is the folder of a server's socket, which is its own.
+// socketOf returns the directory of a server's socket.
 func socketOf(t *testing.T, server *testserver.Postgres) string {
 	t.Helper()
 	_, query, _ := strings.Cut(server.Admin(), "host=")
@@ -116,7 +116,7 @@ func socketOf(t *testing.T, server *testserver.Postgres) string {
 	return dir
 }
 
-// writeAs writes a file of the folder's owner, whom alone it is for.
+// writeAs writes a file that belongs to the directory's owner, and that only the owner can read.
 func writeAs(t *testing.T, dir, name, text string) {
 	t.Helper()
 	info, err := os.Stat(dir)
@@ -133,7 +133,7 @@ func writeAs(t *testing.T, dir, name, text string) {
 	}
 }
 
-// certificates are a server's certificate and key, and the authority that signed it.
+// certificates returns a server's certificate and key, and the CA that signed it.
 func certificates(t *testing.T, name string) (cert, key, authority string) {
 	t.Helper()
 	must := func(err error) {
@@ -166,8 +166,8 @@ func certificates(t *testing.T, name string) (cert, key, authority string) {
 	return encode("CERTIFICATE", itsDER), encode("PRIVATE KEY", keyDER), encode("CERTIFICATE", caDER)
 }
 
-// secret is a folder of files as runtimes hand secrets over: root's, and readable for the
-// container's group.
+// secret creates a directory of files as runtimes provide secrets: owned by root and readable for
+// the container's group.
 func secret(t *testing.T, to string, files map[string]string) mount {
 	t.Helper()
 	dir := folder(t)

@@ -63,8 +63,8 @@ func TestWorkerLogsFailedJobs(t *testing.T) {
 		w.settled(w.expect(protocol.OpNack), "nacked", 1)
 	}
 	w.stopped()
-	log.want(t, "INFO qsidecar: worker started", "WARN qsidecar: the job is to be tried again", "ERROR qsidecar: the job is dead",
-		"ERROR qsidecar: the job is to be tried again", "ERROR qsidecar: the job is dead, after its last attempt", "INFO qsidecar: worker stopped")
+	log.want(t, "INFO qsidecar: worker started", "WARN qsidecar: the job will be tried again", "ERROR qsidecar: the job is dead",
+		"ERROR qsidecar: the job will be tried again", "ERROR qsidecar: the job is dead, after its last attempt", "INFO qsidecar: worker stopped")
 }
 
 // TestWorkerLogsAnOutage checks that each outage and its end are logged once, whatever the

@@ -84,7 +84,7 @@ func (r *workerRun) sendOutcome(job *Job, failed error) error {
 
 // failureLog returns the level and the text of the log message about a failed attempt.
 func failureLog(job *Job, failed error) (level slog.Level, text string) {
-	level, text = slog.LevelError, "qsidecar: the job is to be tried again"
+	level, text = slog.LevelError, "qsidecar: the job will be tried again"
 	defer func() { _ = recover() }() // see nackOf
 	switch n := nackOf(failed); {
 	case n.Dead:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lets the conformance kit (clients/kit) drive this client."""
+"""Connects this client to the conformance kit (clients/kit), which sends it one command a line."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ writing = threading.Lock()
 client = qsidecar.Client(
     worker="kit",
     codec=os.environ.get("QSIDECAR_CODEC") or None,
-    request_timeout=60,  # the kit breaks connections under an enqueue, too
+    request_timeout=60,  # the kit breaks connections during an enqueue too
     on_lost=lambda gone: lost.extend(job.id for job in gone),
 )
 
@@ -76,7 +76,7 @@ def answer(c):
 
 for line in sys.stdin:
     command = json.loads(line)
-    if "tag" in command:  # beside those that follow
+    if "tag" in command:  # runs beside the commands that follow
         threading.Thread(target=answer, args=(command,), daemon=True).start()
     else:
         answer(command)

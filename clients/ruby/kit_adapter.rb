@@ -1,11 +1,11 @@
 # frozen_string_literal: true
 
-# Lets the conformance kit (clients/kit) drive the Ruby client.
+# Connects the Ruby client to the conformance kit (clients/kit), which sends it one command a line.
 
 $LOAD_PATH.unshift(File.join(__dir__, "lib"))
 require "qsidecar"
 
-# The client, and what it was given.
+# The client and the leases of its jobs.
 class Adapter
   def initialize
     @lock = Mutex.new
@@ -23,7 +23,7 @@ class Adapter
     end
   end
 
-  # answer carries a command out and says what came of it.
+  # answer carries out a command and returns its result.
   def answer(command)
     said = begin
       { ok: true, **send(:"do_#{command["do"]}", command) }

@@ -9,18 +9,18 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestAdoptedOverTheSocket: what a mapping can do, what it cannot, and what check
-// and serve say of it.
-func TestAdoptedOverTheSocket(t *testing.T) {
+// TestAdoptedOperations checks what a mapping supports, what it does not, and the reports of
+// check and serve.
+func TestAdoptedOperations(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	s.Queues = "  mail: {}\n  e:" + kit.SystemE.Config
 	for _, sql := range strings.SplitAfter(fmt.Sprintf(kit.SystemE.DDL, 3), ";") {
 		p.Query(p.URL, sql)
 	}
 	a := s.Sidecar("a")
-	early := a.Check(s.Dir, 0, "--json") // before there are tables of the sidecar's own
+	early := a.Check(s.Dir, 0, "--json") // before the sidecar has created its own tables
 	if got := early.Problems(t, "fact"); !strings.Contains(got["table"], "by the column worker_name alone") || !strings.Contains(early.Stdout, "the queue e lives in the table") || got["table"] == "" {
-		t.Errorf("check says %s", early.Stdout)
+		t.Errorf("check reports %s", early.Stdout)
 	}
 	a.Start()
 	w := a.Dial()
@@ -81,6 +81,6 @@ func TestAdoptedOverTheSocket(t *testing.T) {
 	}
 	wrong.Launch()
 	if code := wrong.WaitExit(); code != 2 || !strings.Contains(wrong.Log(), "queues.e.columns.payload: the table has no column params") {
-		t.Errorf("serve exits with %d and says %s", code, wrong.Log())
+		t.Errorf("serve exits with %d and prints %s", code, wrong.Log())
 	}
 }

@@ -13,25 +13,25 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// beside is a table of a system with one of its own consumers, and a sidecar with a
-// worker, all in the test's own process.
-type beside struct {
+// runOwnConsumer is a system's table with one own consumer, a sidecar and a worker, all in the test's
+// process.
+type sharedTable struct {
 	kit.Adoption
 	t  *testing.T
 	db kit.OwnersDB
-	c  *sql.Conn // the own consumer's
+	c  *sql.Conn // the own consumer's connection
 	s  *kit.Site
 	sc *kit.Sidecar
 	w  *kit.Conn
 }
 
-// besideOwn begins with the table that the system's DDL makes, and n jobs in it; more
-// is of the database's config. check is content.
-func besideOwn(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more ...string) *beside {
+// newSharedTable creates the system's table with n jobs. more is added to the database's config. It
+// checks that check reports no problem.
+func newSharedTable(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more ...string) *sharedTable {
 	t.Helper()
 	s := kit.NewSite(t)
 	s.URL, s.Queues, s.HostLease, s.DatabaseOptions = h.Database(t), "  "+a.Name+":"+a.Config, cmp.Or(a.HostLease, 20*time.Second), strings.Join(more, "")
-	b := &beside{Adoption: a, t: t, db: kit.Owners(t, s.URL)}
+	b := &sharedTable{Adoption: a, t: t, db: kit.Owners(t, s.URL)}
 	b.db.Script(fmt.Sprintf(a.DDL, n))
 	var err error
 	if b.c, err = b.db.Conn(t.Context()); err != nil {
@@ -46,18 +46,18 @@ func besideOwn(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more ...s
 	b.w = b.sc.Dial()
 	said := b.sc.Check(s.Dir, 0, "--json")
 	for topic, advice := range said.Problems(t, "advice") {
-		if topic != "durability" && topic != "claim" && !(topic == "index" && a.Unindexed) { // which are about the server
+		if topic != "durability" && topic != "claim" && !(topic == "index" && a.Unindexed) { // these topics are about the server
 			t.Errorf("check advises about %s: %s", topic, advice)
 		}
 	}
 	if !strings.Contains(said.Stdout, "the queue "+a.Name+" lives in the table") {
-		t.Errorf("check says %s", said.Stdout)
+		t.Errorf("check reports %s", said.Stdout)
 	}
 	return b
 }
 
-// own has a consumer of that name take rows.
-func (b *beside) own(name string, most int) []string {
+// own claims rows for a consumer of that name.
+func (b *sharedTable) own(name string, most int) []string {
 	b.t.Helper()
 	items, err := kit.OwnConsumers[b.Name].Take(b.t.Context(), b.c, name, most)
 	if err != nil {
@@ -66,8 +66,8 @@ func (b *beside) own(name string, most int) []string {
 	return items
 }
 
-// finish has the own consumer finish rows.
-func (b *beside) finish(name string, items ...string) {
+// finish finishes rows for the own consumer.
+func (b *sharedTable) finish(name string, items ...string) {
 	b.t.Helper()
 	for _, item := range items {
 		if err := kit.OwnConsumers[b.Name].Finish(b.t.Context(), b.c, item, name); err != nil {
@@ -76,8 +76,8 @@ func (b *beside) finish(name string, items ...string) {
 	}
 }
 
-// claim has the sidecar's worker take rows; there are so many.
-func (b *beside) claim(n int) (jobs []kit.Job) {
+// claim claims n rows for the sidecar's worker.
+func (b *sharedTable) claim(n int) (jobs []kit.Job) {
 	b.t.Helper()
 	if jobs = b.w.Must(kit.Msg{"op": "claim", "queue": b.Name, "max": n, "wait_ms": kit.WaitMS()}).Jobs; len(jobs) != n {
 		b.t.Fatalf("%d jobs, want %d", len(jobs), n)
@@ -92,17 +92,17 @@ func itemsOf(jobs []kit.Job) (items []string) {
 	return items
 }
 
-func (b *beside) same(what string, got []string, want ...string) {
+func (b *sharedTable) same(what string, got []string, want ...string) {
 	b.t.Helper()
 	if !slices.Equal(got, want) {
 		b.t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
 
-// orderOfA: who takes rows one by one, by the own SQL and through the sidecar in
-// turns, gets them in the order of their times, whatever that of their ids is.
-func orderOfA(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
-	b := besideOwn(a, t, h, 12)
+// checkOrderOfA claims rows one by one, in turns by the own SQL and through the sidecar, and checks the
+// order of times, whatever the ids are.
+func checkOrderOfA(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
+	b := newSharedTable(a, t, h, 12)
 	var want []string
 	for place, id := range []int{7, 2, 12, 1, 9, 4, 11, 3, 10, 5, 8, 6} {
 		at := time.Date(2026, 1, 1, 10, 0, place, 0, time.UTC).Format(time.DateTime)
@@ -117,7 +117,7 @@ func orderOfA(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
 		own := b.own(fmt.Sprint(kit.ModeOwn, "-", n), 1)
 		job := b.claim(1)[0]
 		got = append(append(got, own...), job.ID)
-		if n%2 == 0 { // a row that is being worked is in nobody's way
+		if n%2 == 0 { // a claimed row does not delay others
 			b.finish("", own...)
 			b.w.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 		}
@@ -126,10 +126,10 @@ func orderOfA(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
 	b.same("in turns", got, want...)
 }
 
-// batchesOfC: both sides take several rows at once, the oldest first; what is rejected
-// waits in its old place, for either; the count of what waits is the same on both.
-func batchesOfC(t *testing.T, h kit.TableServer, a kit.Adoption) {
-	b := besideOwn(a, t, h, 10)
+// checkBatchesOfC checks that both sides claim several rows at once, oldest first, that a rejected row
+// keeps its position for both, and that both count the same ready rows.
+func checkBatchesOfC(t *testing.T, h kit.TableServer, a kit.Adoption) {
+	b := newSharedTable(a, t, h, 10)
 	waiting := func(what string, want int) {
 		t.Helper()
 		own := b.db.Texts("SELECT CAST(COUNT(*) AS CHAR) FROM queue_test WHERE transaction_unique IS NULL")
@@ -154,12 +154,12 @@ func batchesOfC(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.same("the own consumer", own, "5", "6", "7")
 	waiting("after two takes", 3)
 	b.w.Must(kit.Msg{"op": "nack", "lease": first[0].Lease, "error": "no luck", "delay_ms": 0})
-	if _, err := b.c.ExecContext(t.Context(), "UPDATE queue_test SET transaction_unique=NULL WHERE id=?", own[0]); err != nil { // its own reject
+	if _, err := b.c.ExecContext(t.Context(), "UPDATE queue_test SET transaction_unique=NULL WHERE id=?", own[0]); err != nil { // the own consumer's reject
 		t.Fatal(err)
 	}
 	waiting("after two rejects", 5)
 	later := b.claim(1)[0]
-	b.w.Must(kit.Msg{"op": "nack", "lease": later.Lease, "error": "not yet"}) // own consumers do not see the back-off
+	b.w.Must(kit.Msg{"op": "nack", "lease": later.Lease, "error": "not yet"}) // own consumers ignore the back-off
 	waiting("with a back-off", 5)
 	b.same("what was rejected", b.own("own-2", 1), "1")
 	second := b.claim(2)
@@ -168,7 +168,7 @@ func batchesOfC(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.finish("own-1", append(own[1:], "1")...)
 	b.same("what is left", b.db.Texts("SELECT CONCAT(id, IF(transaction_unique IS NULL, '', ' taken')) FROM queue_test ORDER BY id"), "8 taken", "9", "10")
 	b.w.Must(kit.Msg{"op": "nack", "lease": second[1].Lease, "error": "never", "dead": true})
-	waiting("with a dead one", 3) // the table has nothing that says so
+	waiting("with a dead one", 3) // the table has no column for that
 	if stat := b.w.Stats(b.Name); stat.Dead != 1 {
 		t.Errorf("the sidecar counts %+v", stat)
 	}
@@ -179,10 +179,10 @@ func batchesOfC(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.same("the payload", b.db.Texts("SELECT payload FROM queue_test WHERE id=?", id), `{"n": "new"}`)
 }
 
-// typesOfD: a queue has the messages of its type alone, and a state E for the dead.
-func typesOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
+// checkTypesOfD checks that a queue only has rows of its type, and state E for dead jobs.
+func checkTypesOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
 	d.Config += "  invoices:" + strings.Replace(d.Config, "MsgTypeCode: ORD", "MsgTypeCode: INV", 1)
-	b := besideOwn(d, t, h, 2)
+	b := newSharedTable(d, t, h, 2)
 	b.same("the type's rows", itemsOf(b.claim(2)), b.db.Texts("SELECT CAST(MsgId AS CHAR) FROM MsgQueue WHERE MsgTypeCode = 'ORD' ORDER BY CreateTime, MsgId")...)
 	if more := b.w.Must(kit.Msg{"op": "claim", "queue": d.Name}).Jobs; len(more) > 0 {
 		t.Errorf("of other types: %+v", more)
@@ -210,11 +210,11 @@ func typesOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
 	shows("a retry", "INV N  ")
 }
 
-// plainReaderOfD: the published SQL reads a row without a lock, and then takes it,
-// whoever has it by now. The sidecar that had it notices.
+// plainReaderOfD checks the published SQL, which reads a row without a lock and then claims it,
+// whoever has claimed it in between. The sidecar that had the row finds out.
 func plainReaderOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
 	d.Config = strings.Replace(d.Config, "stuck_after: 20s", "", 1)
-	b := besideOwn(d, t, h, 2)
+	b := newSharedTable(d, t, h, 2)
 	row := func(item string) []string {
 		return b.db.Texts("SELECT CONCAT_WS(' ', State, ReaderCode, TakenTime, DoneTime) FROM MsgQueue WHERE MsgId = ?", item)
 	}

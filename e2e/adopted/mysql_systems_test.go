@@ -11,13 +11,12 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// numbered is a table j of the numbers n from 0 to %d - 1, once its query's LIMIT is
-// known: servers count no further than 1,000 in one go.
+// numbered is a table j of the numbers n from 0 to %d - 1. The LIMIT of the query must be known,
+// because servers stop recursion after 1,000 steps.
 const numbered = `(WITH RECURSIVE d (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM d WHERE n < 99)
 		SELECT 100 * a.n + b.n AS n FROM d a, d b ORDER BY 1 LIMIT %d) j`
 
-// systemA is the table of system A, with consumers that take rows in no order and
-// keep those that are done.
+// systemA is the table of system A. Its consumers claim rows in no order and keep done rows.
 var systemA = kit.Adoption{
 	Name: "a", HostLease: 30 * time.Second,
 	DDL: `CREATE TABLE things (id int AUTO_INCREMENT PRIMARY KEY, status tinyint NOT NULL DEFAULT 1, pid int NULL,
@@ -39,25 +38,24 @@ var systemA = kit.Adoption{
 	},
 }
 
-// oldestA and newestA are system A with the published orders; one deletes what is done.
+// oldestA and newestA are system A with the published orders. One deletes done rows.
 var oldestA, newestA = as(systemA, "a_oldest", "created_at: created_at}", "created_at: created_at}\n    order: [created_at]"),
 	deletes(as(systemA, "a_newest", "created_at: created_at}", "created_at: created_at}\n    order: [created_at desc]\n    on_ack: delete"))
 
-// as is the system under another name, with a part of its config replaced.
+// as returns the system under another name, with one part of its config replaced.
 func as(a kit.Adoption, name, before, after string) kit.Adoption {
 	a.Name, a.Config = name, strings.Replace(a.Config, before, after, 1)
 	return a
 }
 
-// deletes has the system delete what is done.
+// deletes makes the system delete done rows.
 func deletes(a kit.Adoption) kit.Adoption {
 	a.DeletesDone = true
 	return a
 }
 
-// systemC is the table of system C, whose consumers take several rows at once under a
-// random number, and delete what they accept. The sidecar's numbers are the last of
-// those with 24 bits.
+// systemC is the table of system C. Its consumers claim several rows at once under a random number,
+// and delete accepted rows. The sidecar uses the last numbers with 24 bits.
 var systemC = kit.Adoption{
 	Name: "c", HostLease: 30 * time.Second,
 	DDL: `CREATE TABLE queue_test (id int unsigned AUTO_INCREMENT PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL, KEY (transaction_unique));
@@ -80,7 +78,7 @@ var systemC = kit.Adoption{
 	MaxClaim:    5,
 }
 
-// archivingC is system C whose consumers move what they accept.
+// archivingC is system C with consumers that archive accepted rows.
 var archivingC = kit.Adoption{
 	Name: "c_archive",
 	DDL: systemC.DDL + `CREATE TABLE queue_test_archive (id int unsigned PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL,
@@ -130,7 +128,7 @@ var ownOnMySQL = map[string]kit.OwnConsumer{
 
 func init() { maps.Copy(kit.OwnConsumers, ownOnMySQL) }
 
-// byPid are the consumers of system A: each has a number of its own, that of its name.
+// byPid returns the consumers of system A. Each has its own number, from its name.
 func byPid(order, done string) kit.OwnConsumer {
 	return kit.OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, name string, _ int) ([]string, error) {
@@ -147,14 +145,14 @@ func byPid(order, done string) kit.OwnConsumer {
 	}
 }
 
-// byRandomNumber are the consumers of system C: their numbers have 24 bits, and are
-// none of the sidecar's.
+// byRandomNumber returns the consumers of system C. Their numbers have 24 bits and differ from the
+// sidecar's.
 func byRandomNumber(accept ...string) kit.OwnConsumer {
 	return byNumber(func() int { return 1 + rand.IntN(16_000_000-1) }, accept...)
 }
 
-// byNumber takes rows under a number; accept are the statements that finish one, in
-// one transaction.
+// byNumber claims rows under a number. accept are the statements that finish a row, in one
+// transaction.
 func byNumber(next func() int, accept ...string) kit.OwnConsumer {
 	return kit.OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, _ string, most int) ([]string, error) {
@@ -180,7 +178,7 @@ func byNumber(next func() int, accept ...string) kit.OwnConsumer {
 	}
 }
 
-// column is the first one of a query's rows.
+// column returns the first column of a query's rows.
 func column(ctx context.Context, c *sql.Conn, query string, args ...any) (all []string, err error) {
 	rows, err := c.QueryContext(ctx, query, args...)
 	if err != nil {

@@ -12,12 +12,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// mysqlKinds are all that adopt tables: the last one cannot skip locked rows.
+// mysqlKinds are all kinds that support adopted tables. The last one can't skip locked rows.
 var mysqlKinds = []testserver.Kind{testserver.MySQL97, testserver.MariaDB1011, testserver.MariaDB105}
 
-// onMySQLTables runs f, in parallel, on a new server of each kind. No server is killed,
-// so none writes through to its disk. A kind that cannot
-// be had and may be missing is told of in the closing lines.
+// onMySQLTables runs f in parallel on a new server of each kind. No test kills a server, so none
+// syncs its disk. A kind that is unavailable is reported at the end of the run.
 func onMySQLTables(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, kind testserver.Kind, p *kit.MySQL)) {
 	kit.OwnMySQL(t)
 	servers, errs := make([]*kit.MySQL, len(kinds)), make([]error, len(kinds))
@@ -41,12 +40,12 @@ func onMySQLTables(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, k
 	}
 }
 
-// tables are the server's, for systems.
+// tables returns the table server for systems.
 func tables(p *kit.MySQL) kit.TableServer {
 	return kit.TableServer{Database: func(t testing.TB) string { return p.URL(p.Database(t)) }, Leases: "qsidecar_leases", Addr: net.JoinHostPort(p.Host, p.Port)}
 }
 
-// TestAdoptedOnMySQL: the systems that are on MySQL and MariaDB.
+// TestAdoptedOnMySQL runs the systems on MySQL and MariaDB.
 func TestAdoptedOnMySQL(t *testing.T) {
 	beside := map[testserver.Kind][]kit.Adoption{
 		testserver.MySQL97:     {systemA, systemC, systemDOnMySQL, systemBOnMySQL},
@@ -65,21 +64,21 @@ func TestAdoptedOnMySQL(t *testing.T) {
 		met := p.Contention()
 		kit.Figure(t, "beside each other: %d deadlocks, which one of two has to try again, and %d lock waits timed out", met.Deadlocks, met.Timeouts)
 		small := map[string]func(t *testing.T){
-			"oldest":     func(t *testing.T) { orderOfA(t, h, oldestA, false) },
-			"newest":     func(t *testing.T) { orderOfA(t, h, newestA, true) },
+			"oldest":     func(t *testing.T) { checkOrderOfA(t, h, oldestA, false) },
+			"newest":     func(t *testing.T) { checkOrderOfA(t, h, newestA, true) },
 			"removed":    func(t *testing.T) { removed(oldestA, t, h) },
-			"lifo":       func(t *testing.T) { orderOfA(t, h, lifo, true) },
-			"batches":    func(t *testing.T) { batchesOfC(t, h, systemC) },
-			"page_a":     func(t *testing.T) { pageA(t, h) },
-			"page_c":     func(t *testing.T) { pageC(t, h) },
+			"lifo":       func(t *testing.T) { checkOrderOfA(t, h, lifo, true) },
+			"batches":    func(t *testing.T) { checkBatchesOfC(t, h, systemC) },
+			"page_a":     func(t *testing.T) { checkPageA(t, h) },
+			"page_c":     func(t *testing.T) { checkPageC(t, h) },
 			"plain":      func(t *testing.T) { plainReaderOfD(t, h, systemDOnMySQL) },
-			"types":      func(t *testing.T) { typesOfD(t, h, systemDOnMySQL) },
+			"types":      func(t *testing.T) { checkTypesOfD(t, h, systemDOnMySQL) },
 			"wrong":      func(t *testing.T) { mysqlTables.run(t, h) },
 			"proposed":   func(t *testing.T) { mysqlProposals.run(t, h.Database) },
 			"proposed_b": func(t *testing.T) { holdingProposals(kind == testserver.MariaDB105).run(t, h.Database) },
 		}
 		if kind != testserver.MariaDB105 {
-			maps.Copy(small, smallB(h, systemBOnMySQL))
+			maps.Copy(small, smallTestsOfB(h, systemBOnMySQL))
 		}
 		for _, c := range staleOnMySQL() {
 			small["stale_"+c.Name] = func(t *testing.T) { c.run(t, h) }

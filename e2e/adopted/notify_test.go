@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestAdoptedNotify: a table's own producer stores a job and notifies, as it always
-// did, and a claim that waits is answered. How soon is printed.
+// TestAdoptedNotify checks that a waiting claim is answered when a table's own producer stores a
+// job and notifies, as it always did. It prints the delay.
 func TestAdoptedNotify(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	e := kit.SystemE.Config + "    notify: jobs_ready\n"

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestAdoptedRate prints how fast the table of system E is worked by 32 of its own
-// consumers, and by 32 workers through a sidecar.
+// TestAdoptedRate prints the rates at which 32 own consumers, and 32 workers on a sidecar, process
+// the table of system E.
 func TestAdoptedRate(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	s.Queues = "  e:" + kit.SystemE.Config
@@ -62,7 +62,7 @@ func TestAdoptedRate(t *testing.T) {
 	kit.Figure(t, "system E, %d workers: %.0f jobs/s by its own consumers, %.0f through the sidecar (%.1f times)", workers, own, through, through/own)
 }
 
-// perSecond has workers work until there is nothing, and tells the rate.
+// perSecond runs workers until no job is left and returns the rate.
 func perSecond(t *testing.T, jobs, workers int, begin func() (work func() (bool, error), end func())) float64 {
 	t.Helper()
 	var wg sync.WaitGroup

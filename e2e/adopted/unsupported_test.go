@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// mappings are queues of which each can do something else.
+// mappings are queues with different roles.
 var mappings = `
   all:
     table: wide
@@ -29,8 +29,8 @@ var mappings = `
     states: {ready: a, claimed: b, done: c}
 `
 
-// TestAdoptedUnsupported: what a mapping cannot do is answered unsupported, with the
-// role that it lacks, and check has said so in the same words; all else is done.
+// TestAdoptedUnsupported checks that an operation without its role in the mapping is unsupported
+// and names the role, as check did before. All other operations work.
 func TestAdoptedUnsupported(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	s.Queues = mappings
@@ -50,18 +50,18 @@ func TestAdoptedUnsupported(t *testing.T) {
 	}
 	a.Start()
 	w := a.Dial()
-	anew := func(more kit.Msg) func(string) kit.Msg { // an enqueue with something more
+	anew := func(more kit.Msg) func(string) kit.Msg { // an enqueue with an additional field
 		return func(queue string) kit.Msg {
 			req := kit.Msg{"op": "enqueue", "queue": queue}
 			maps.Copy(req, more)
 			return req
 		}
 	}
-	const done, none = "", "-" // it is done; there is no role that would help
+	const done, none = "", "-" // done: it works; none: no role supports it
 	for _, c := range []struct {
 		what                   string
 		req                    func(queue string) kit.Msg
-		all, bare, needs, keys string // the role that is missing
+		all, bare, needs, keys string // the missing role
 	}{
 		{"enqueue", anew(nil), done, done, "where", "id"},
 		{"payload", anew(kit.Msg{"payload": "x"}), done, "payload", "where", "id"},

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestCheckPostgres: what check says, and with which exit code, of a server
-// without tables, beside a sidecar at work, with advice, with a problem, and gone.
+// TestCheckPostgres checks the report and exit code of check: without tables, beside a running
+// sidecar, with advice, with a problem, and without a server.
 func TestCheckPostgres(t *testing.T) {
 	s, srv := kit.NewPostgresSite(t)
 	a := s.Sidecar("a")
@@ -24,7 +24,7 @@ func TestCheckPostgres(t *testing.T) {
 		t.Errorf("before the first start: %s", fresh.Stdout)
 	}
 	if tables() != "" {
-		t.Errorf("check made %s", tables())
+		t.Errorf("check created %s", tables())
 	}
 
 	a.Start()
@@ -35,14 +35,14 @@ func TestCheckPostgres(t *testing.T) {
 	got := healthy.Problems(t, "fact")
 	for topic, words := range map[string]string{"schema": "are there", "plan": "qsidecar_ready", "connections": "open under its name by now: ", "rights": "all that a sidecar needs"} {
 		if !strings.Contains(got[topic], words) {
-			t.Errorf("%s is not told as %q:\n%s", topic, words, healthy.Stdout)
+			t.Errorf("%s is not reported as %q:\n%s", topic, words, healthy.Stdout)
 		}
 	}
 	if text := a.Check(s.Dir, 0); !strings.Contains(text.Stdout, "config "+a.ConfigFile+": ok\ndatabase main: postgres 1") || !strings.Contains(text.Stdout, "socket: "+a.Socket) {
-		t.Errorf("for people it says %s", text.Stdout)
+		t.Errorf("the text output is %s", text.Stdout)
 	}
 	if after := tables(); after != before {
-		t.Errorf("check made of %s this: %s", before, after)
+		t.Errorf("check changed %s to %s", before, after)
 	}
 	if got := w.ClaimOne("q"); got.Attempt != 1 {
 		t.Errorf("beside the checks: %+v", got)
@@ -52,7 +52,7 @@ func TestCheckPostgres(t *testing.T) {
 	checkGone(t, s, srv, a)
 }
 
-// checkFaults: advice, and a problem that a sidecar at work has.
+// checkFaults checks advice, and a problem of a running sidecar.
 func checkFaults(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 	if err := srv.Exec(t.Context(), "ALTER DATABASE e2e SET synchronous_commit = off"); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func checkFaults(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 	}
 }
 
-// checkGone: a server that is gone, and one whose config is wrong besides.
+// checkGone checks a server that is down, and one whose config is also wrong.
 func checkGone(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 	if err := srv.Halt(); err != nil {
 		t.Fatal(err)
@@ -92,8 +92,7 @@ func checkGone(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 	}
 }
 
-// TestCheckSQLite: beside a sidecar that has the file open, and of a place where
-// nothing is yet.
+// TestCheckSQLite checks a file that a sidecar has open, and a path without a file.
 func TestCheckSQLite(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -120,8 +119,8 @@ func TestCheckSQLite(t *testing.T) {
 	}
 }
 
-// TestCheckPackets: what MySQL's packets can hold is held against this config's
-// largest payload, and not against the default.
+// TestCheckPackets checks that MySQL's packet size is compared with this config's largest payload,
+// not with the default.
 func TestCheckPackets(t *testing.T) {
 	s, _, err := kit.NewMySQLSite(t, testserver.MariaDB1011)
 	if err != nil {
@@ -132,6 +131,6 @@ func TestCheckPackets(t *testing.T) {
 	}
 	s.Extra = "max_frame: 32MiB\n"
 	if got := s.Sidecar("b").Check(s.Dir, 0, "--json").Problems(t, "advice")["packets"]; !strings.Contains(got, "max_allowed_packet") {
-		t.Errorf("with max_frame 32MiB no advice is given: %q", got)
+		t.Errorf("no advice with max_frame 32MiB: %q", got)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// fifo is a named pipe at which commands wait until the test lets one go on.
+// fifo is a named pipe at which commands wait until the test releases one.
 type fifo struct {
 	t testing.TB
 	f *os.File
@@ -21,7 +21,7 @@ func newFIFO(s *kit.Site, name string) *fifo {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		s.T.Fatal(err)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0) // with a reader of its own it never blocks
+	f, err := os.OpenFile(path, os.O_RDWR, 0) // opening it for reading and writing does not block
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func newFIFO(s *kit.Site, name string) *fifo {
 	return &fifo{s.T, f}
 }
 
-// release lets one command go on.
+// release lets one command continue.
 func (f *fifo) release() {
 	f.t.Helper()
 	if _, err := f.f.WriteString("\n"); err != nil {

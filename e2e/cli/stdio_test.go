@@ -17,30 +17,30 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// stdioConn is a child `qsidecar stdio` as a connection.
+// stdioConn is a child process `qsidecar stdio` as a connection.
 type stdioConn struct {
-	net.Conn // nil: what a client asks of a connection is below
+	net.Conn // nil: the methods that a client uses are below
 	in       io.WriteCloser
 	out      io.ReadCloser
 	cmd      *exec.Cmd
 	once     sync.Once
-	code     chan int // 1: the exit code
+	code     chan int // capacity 1: the exit code
 }
 
 func (c *stdioConn) Read(p []byte) (int, error) { return c.out.Read(p) }
 
 func (c *stdioConn) Write(p []byte) (int, error) { return c.in.Write(p) }
 
-// Close closes stdin, as a program that is done with its child does.
+// Close closes stdin, as a program does with a child that it no longer needs.
 func (c *stdioConn) Close() error {
 	err := net.ErrClosed
 	c.once.Do(func() {
 		err = c.in.Close()
 		go func() {
-			_, e := io.Copy(io.Discard, c.out) // its last answers
+			_, e := io.Copy(io.Discard, c.out) // its last replies
 			err := errors.Join(e, c.cmd.Wait())
 			if err != nil && c.cmd.ProcessState.Success() {
-				panic(err) // of the pipe: nothing that a test may see
+				panic(err) // an error of the pipe, which a test can't handle
 			}
 			c.code <- c.cmd.ProcessState.ExitCode()
 		}()
@@ -48,7 +48,7 @@ func (c *stdioConn) Close() error {
 	return err
 }
 
-// stdio starts a child with an environment of its own.
+// stdio starts a child in a clean environment.
 func stdio(s *kit.Site, args ...string) (*stdioConn, error) {
 	cmd := exec.Command(kit.Binary, append([]string{"stdio"}, args...)...)
 	cmd.Env = []string{"HOME=" + s.Dir, "PATH=" + os.Getenv("PATH"), "XDG_STATE_HOME=" + s.Dir, "XDG_RUNTIME_DIR=" + s.Dir}
@@ -65,8 +65,8 @@ func stdio(s *kit.Site, args ...string) (*stdioConn, error) {
 	return &stdioConn{in: in, out: out, cmd: cmd, code: make(chan int, 1)}, cmd.Start()
 }
 
-// TestStdioMsgpack: the Go client speaks msgpack with a child, which has a pool of its
-// own or passes on to the host's sidecar; what it holds when it closes goes back uncharged.
+// TestStdioMsgpack uses the Go client over msgpack with a child, which has its own pool or forwards
+// to the host's sidecar. A close returns its jobs without using up an attempt.
 func TestStdioMsgpack(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -78,7 +78,7 @@ func TestStdioMsgpack(t *testing.T) {
 		{"through the host's sidecar", []string{"--socket", a.Socket}},
 		{"a pool of its own", []string{"--database", s.URL}},
 		{"a config of its own", []string{"--config", a.ConfigFile}},
-		{"the default database", nil}, // no sidecar is where one would be looked for
+		{"the default database", nil}, // no sidecar at the default path
 	} {
 		t.Run(how.name, func(t *testing.T) {
 			ctx := testwait.Context(t)

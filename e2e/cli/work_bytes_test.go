@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestWorkBytes: a payload of every byte value arrives on stdin and in a file; what
-// no argument can hold fails with the reason.
+// TestWorkBytes checks that payloads of any bytes arrive on stdin and in a file, and that an
+// argument which can't contain them fails with the reason.
 func TestWorkBytes(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -43,7 +43,7 @@ func TestWorkBytes(t *testing.T) {
 		}
 	}
 	if path := strings.TrimSpace(s.Read("file")); path == "" {
-		t.Error("the command was not told the file's path")
+		t.Error("the command did not get the file's path")
 	} else if _, err := os.Stat(filepath.Dir(path)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the payload's file is left: %v", err)
 	}
@@ -65,7 +65,7 @@ func TestWorkBytes(t *testing.T) {
 	}
 }
 
-// TestWorkLargeOutput: 100 MB of output cost no memory.
+// TestWorkLargeOutput checks that 100 MB of output use no memory.
 func TestWorkLargeOutput(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestWorkTimeout: nothing of a command that took too long is left, also a
-// grandchild that does not heed SIGTERM.
+// TestWorkTimeout checks that nothing remains of a command that took too long, not even a
+// grandchild that ignores SIGTERM.
 func TestWorkTimeout(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -30,7 +30,8 @@ wait`)
 	}
 }
 
-// TestWorkMissingCommand: it is said at once, and no job is burnt.
+// TestWorkMissingCommand checks that a missing command is reported at once, and that no job uses up
+// an attempt.
 func TestWorkMissingCommand(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -59,7 +60,7 @@ func TestWorkMissingCommand(t *testing.T) {
 			w := a.Work("mail", mode, "--", row.command)
 			w.WaitExit(row.code)
 			if !strings.Contains(w.Diag.String(), row.words) {
-				t.Errorf("%s: it said %q, want %q", row.command, w.Diag, row.words)
+				t.Errorf("%s: it printed %q, want %q", row.command, w.Diag, row.words)
 			}
 			if j := c.Peek("mail", id); j.State != "ready" || j.Attempt != 0 || len(j.Errors) != 0 {
 				t.Fatalf("%s: the job is %+v, want it ready and uncharged", row.command, j)

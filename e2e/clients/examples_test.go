@@ -16,8 +16,8 @@ import (
 
 var examples = kit.Path("clients/examples")
 
-// TestExampleWorkers: the workers in PHP and Perl enqueue and work whatever the bytes
-// are, outlive a restart of the sidecar, and end in order.
+// TestExampleWorkers checks that the workers in PHP and Perl handle any bytes, survive a restart of
+// the sidecar, and end gracefully.
 func TestExampleWorkers(t *testing.T) {
 	for _, argv := range [][]string{{"php", examples + "/worker.php"}, {"perl", examples + "/worker.pl"}} {
 		t.Run(argv[0], func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestExampleWorkers(t *testing.T) {
 	}
 }
 
-// TestExampleCOBOL: a program that knows nothing of queues works them by its payload's
-// file and its return code.
+// TestExampleCOBOL runs a program without any queue code: it gets a payload file and returns an
+// exit code.
 func TestExampleCOBOL(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)

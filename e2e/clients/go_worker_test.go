@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestGoWorker: deaths and stops of a Go worker on PostgreSQL.
+// TestGoWorker kills and stops a Go worker on PostgreSQL.
 func TestGoWorker(t *testing.T) {
 	t.Parallel()
 	versions := testserver.Versions()
@@ -51,8 +51,7 @@ func TestGoWorkerOutlivesTheSidecar(t *testing.T) {
 	}
 }
 
-// TestGoExample runs the example of the package's README as it stands there, in a
-// module of its own.
+// TestGoExample runs the example of the package's README unchanged, in its own module.
 func TestGoExample(t *testing.T) {
 	t.Parallel()
 	root := kit.Path(".")
@@ -109,7 +108,7 @@ func greeted(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// TestGoKit: the Go client has every reaction of clients/README.md.
+// TestGoKit checks that the Go client has every reaction of clients/README.md.
 func TestGoKit(t *testing.T) {
 	t.Parallel()
 	adapter := filepath.Join(t.TempDir(), "adapter")

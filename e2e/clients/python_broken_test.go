@@ -12,31 +12,30 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// brokenPythons are copies of the Python client that lack one reaction each: the
-// scenario that has to fail, and the change that takes the reaction out. What is changed
-// stands once in the file.
+// brokenPythons are copies of the Python client that lack one reaction each: the scenario that must
+// fail, and the change that removes the reaction. The changed text is unique in the file.
 var brokenPythons = []struct{ scenario, file, from, to string }{
-	{ // what is no UTF-8 is made text all the same
+	{ // escapes text that is not UTF-8
 		"bytes", "_wire.py",
 		`out[name] = value.decode()`,
 		`out[name] = value.decode(errors="replace")`,
 	},
-	{ // a reconnect, and the leases are left to end
+	{ // does not bind leases after a reconnect
 		"bind", "_session.py",
 		`leases = self.leases.unbound(wire.number)[:MAX_LIST]`,
 		`leases: List[str] = []`,
 	},
-	{ // a second try is taken for the first
+	{ // treats a repeated settle as the first one
 		"settled-or-lost", "_session.py",
-		`call.twice, call.sent = call.twice or call.sent, False`,
+		`call.resent, call.sent = call.resent or call.sent, False`,
 		`call.sent = False`,
 	},
-	{ // everything without an answer is sent again
+	{ // repeats every request without a reply
 		"enqueue-without-key", "_session.py",
 		`(call.sent and not call.repeatable())`,
 		`False`,
 	},
-	{ // the sidecar asks for a moment, and is given none
+	{ // ignores retry_ms
 		"unavailable-settle", "_call.py",
 		`return backoff(tries + 2) if asked is None else asked / 1000`,
 		`return backoff(tries + 2)`,
@@ -48,11 +47,11 @@ var brokenPythons = []struct{ scenario, file, from, to string }{
 	},
 }
 
-// TestPythonBroken: the kit fails each broken copy of the client, by the scenario of
-// the reaction that it lacks, and by no other.
+// TestPythonBroken checks that the kit fails each broken copy of the client, only by the scenario
+// of the missing reaction.
 func TestPythonBroken(t *testing.T) {
 	t.Parallel()
-	python := kit.PythonEnv(t, kit.PythonPackage) // for its interpreter: a copy is imported from beside its adapter
+	python := kit.PythonEnv(t, kit.PythonPackage) // only for the interpreter: a copy is imported from its adapter's directory
 	for _, b := range brokenPythons {
 		t.Run(b.scenario, func(t *testing.T) {
 			t.Parallel()
@@ -66,7 +65,7 @@ func TestPythonBroken(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := strings.Count(string(text), b.from); n != 1 {
-				t.Fatalf("%q stands %d times in %s, want once: change the test with the client", b.from, n, b.file)
+				t.Fatalf("%q is %d times in %s, want once: change the test with the client", b.from, n, b.file)
 			}
 			if err := os.WriteFile(file, []byte(strings.Replace(string(text), b.from, b.to, 1)), 0o644); err != nil {
 				t.Fatal(err)

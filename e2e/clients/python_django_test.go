@@ -11,13 +11,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// djangoPackages are Django and what it needs.
+// djangoPackages are Django and its requirements.
 var djangoPackages = []string{"Django==6.1.3"}
 
-// TestPythonDjango: the backend of django.tasks, with a worker beside it, on Django itself.
+// TestPythonDjango tests the backend of django.tasks with Django itself and a worker.
 func TestPythonDjango(t *testing.T) {
 	t.Parallel()
-	python, err := testserver.NewestPython(t.Context()) // Django asks for a new one
+	python, err := testserver.NewestPython(t.Context()) // Django requires a new one
 	if err != nil {
 		t.Fatal(err)
 	}

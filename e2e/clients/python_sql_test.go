@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// checkPythonSQL runs qsidecar.sql against the real thing: a driver, a database, and a
-// sidecar that finds what was inserted.
+// checkPythonSQL runs qsidecar.sql with a real driver, a database, and a sidecar that finds the
+// inserted jobs.
 func checkPythonSQL(t *testing.T, s *kit.Site, python, engine, where string) {
 	t.Helper()
 	cmd := exec.Command(python, filepath.Join(kit.PythonPackage, "tests", "sql_check.py"), engine, where)
@@ -23,7 +23,7 @@ func checkPythonSQL(t *testing.T, s *kit.Site, python, engine, where string) {
 	}
 }
 
-// TestPythonInsert: jobs that qsidecar.sql inserts. PostgreSQL's is in TestPythonPostgres.
+// TestPythonInsert checks jobs that qsidecar.sql inserts. PostgreSQL is part of TestPythonPostgres.
 func TestPythonInsert(t *testing.T) {
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestPythonInsert(t *testing.T) {
 	t.Run("mysql", func(t *testing.T) {
 		t.Parallel()
 		m, err := testserver.StartMySQL(t.Context(), testserver.MySQL97, testserver.Options{})
-		if errors.Is(err, testserver.ErrNotHad) {
+		if errors.Is(err, testserver.ErrUnavailable) {
 			kit.Figure(t, "NOT TESTED on MySQL, which could not be had")
 			return
 		}
@@ -49,7 +49,7 @@ func TestPythonInsert(t *testing.T) {
 		s := kit.NewSite(t)
 		database := m.Database(t)
 		s.URL = m.URL(database)
-		c := m.Config(database) // by its socket, where the driver needs no cryptography for a password
+		c := m.Config(database) // through the socket, where the driver needs no cryptography for a password
 		where, err := json.Marshal(map[string]string{
 			"unix_socket": c.Addr, "user": c.User, "password": c.Passwd, "database": database, "charset": "utf8mb4",
 		})

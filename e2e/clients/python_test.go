@@ -28,11 +28,11 @@ var kitProgram = sync.OnceValues(func() (string, error) {
 	return to, nil
 })
 
-// kitTurns are so few because each run starts as many interpreters as there are scenarios.
+// kitTurns limits the runs, because each starts as many interpreters as there are scenarios.
 var kitTurns = make(chan struct{}, 2)
 
-// runKit runs the kit on an adapter and returns its report and whether all was well.
-// patience is how long the client may take for anything that it has to do.
+// runKit runs the kit on an adapter and returns its report and whether all scenarios passed.
+// patience is how long the client can take for each reaction.
 func runKit(t *testing.T, codec string, patience time.Duration, adapter ...string) (report string, ok bool) {
 	t.Helper()
 	kitTurns <- struct{}{}
@@ -50,8 +50,8 @@ func runKit(t *testing.T, codec string, patience time.Duration, adapter ...strin
 	return string(out), err == nil
 }
 
-// python is one that the client is tested on: the oldest that it is for and the newest
-// there is, with msgpack and without.
+// python is an interpreter for the client's tests: the oldest supported and the newest, with
+// msgpack and without.
 type python struct {
 	name, codec string
 	argv        []string
@@ -71,7 +71,7 @@ func pythons(t *testing.T) []python {
 			t.Fatal(err)
 		}
 		all = append(all,
-			python{version + "-json", "json", []string{interpreter, "-S"}}, // no msgpack to be seen
+			python{version + "-json", "json", []string{interpreter, "-S"}}, // hides msgpack
 			python{version + "-msgpack", "msgpack", []string{interpreter}})
 	}
 	if !strings.HasPrefix(all[0].name, "3.9-") {
@@ -80,12 +80,12 @@ func pythons(t *testing.T) []python {
 	return all
 }
 
-// TestPythonKit: the Python client has every reaction of clients/README.md.
+// TestPythonKit checks that the Python client has every reaction of clients/README.md.
 func TestPythonKit(t *testing.T) {
 	t.Parallel()
 	for i, p := range pythons(t) {
 		if !kit.Soak && (i == 1 || i == 2) {
-			continue // the oldest without msgpack and the newest with it say nearly all
+			continue // the oldest without msgpack and the newest with it cover nearly everything
 		}
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
@@ -97,7 +97,7 @@ func TestPythonKit(t *testing.T) {
 	}
 }
 
-// TestPythonSuite runs the package's own tests, on a sidecar each.
+// TestPythonSuite runs the package's own tests, each run on its own sidecar.
 func TestPythonSuite(t *testing.T) {
 	t.Parallel()
 	for _, p := range pythons(t) {
@@ -119,7 +119,7 @@ func TestPythonSuite(t *testing.T) {
 	}
 }
 
-// TestPythonTypes: mypy --strict finds nothing, so that its users' mypy does not either.
+// TestPythonTypes checks that mypy --strict finds nothing, so that its users' mypy does not either.
 func TestPythonTypes(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), kit.PythonEnv(t, testserver.PythonTools...), "-m", "mypy", "--strict",

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestPythonExample runs the example of the package's README as it stands there, on a
-// fresh installation of the package in an environment without anything else.
+// TestPythonExample runs the example of the package's README unchanged, with the package installed
+// in a clean environment.
 func TestPythonExample(t *testing.T) {
 	t.Parallel()
 	program := kit.ReadmeExample(t, filepath.Join(kit.PythonPackage, "README.md"), "python")
@@ -54,8 +54,8 @@ func TestPythonExample(t *testing.T) {
 	}
 }
 
-// TestPythonPostgres: deaths and stops of a Python worker on PostgreSQL, in threads and
-// in processes; and jobs that psycopg inserts.
+// TestPythonPostgres kills and stops a Python worker on PostgreSQL, with threads and with
+// processes. It also checks jobs that psycopg inserts.
 func TestPythonPostgres(t *testing.T) {
 	t.Parallel()
 	versions := testserver.Versions()

@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// shellBlocks are the blocks of a page that a shell runs, in their order.
+// shellBlocks returns the shell blocks of a page in order.
 func shellBlocks(t *testing.T, page string) []string {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -24,9 +24,9 @@ func shellBlocks(t *testing.T, page string) []string {
 	return blocks
 }
 
-// readmeCommands are the blocks of the README that need the program, by a word of theirs, each
-// with what it must print. What a test cannot have is replaced: the service that work is, and the
-// config of a system. What builds the program is first_minutes_test's.
+// readmeCommands are the blocks of the README that need the program, each found by a text in it,
+// with its expected output. A test replaces what it can't use: the work service and a system's
+// config. The blocks that build the program are in e2e/journeys.
 var readmeCommands = []struct {
 	word, prints string
 	replace      []string
@@ -38,7 +38,7 @@ var readmeCommands = []struct {
 	{word: "qsidecar check", prints: "sqlite", replace: []string{"/etc/qsidecar.yaml", "a.yaml"}},
 }
 
-// TestReadmeCommands: the commands of the README work as they are printed there.
+// TestReadmeCommands runs the commands of the README unchanged.
 func TestReadmeCommands(t *testing.T) {
 	t.Parallel()
 	blocks := shellBlocks(t, kit.Path("README.md"))
@@ -75,8 +75,8 @@ func TestReadmeCommands(t *testing.T) {
 	}
 }
 
-// TestShellOneJob: the page's script for one job at a time acks what was sent, and gives back
-// what was not.
+// TestShellOneJob checks that the page's script for one job at a time acks a job that was sent, and
+// returns one that was not.
 func TestShellOneJob(t *testing.T) {
 	t.Parallel()
 	var script string
@@ -103,7 +103,7 @@ func TestShellOneJob(t *testing.T) {
 	}
 }
 
-// TestOneVersion: all clients that are packaged have one version.
+// TestOneVersion checks that all packaged clients have the same version.
 func TestOneVersion(t *testing.T) {
 	t.Parallel()
 	versions := map[string]string{}

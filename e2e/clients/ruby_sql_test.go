@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestRubySQL: jobs that a Ruby program inserts by its own connection, in its own
-// transaction, on each engine that there is a driver for.
+// TestRubySQL checks jobs that a Ruby program inserts on its own connection and transaction, on
+// each engine with a driver.
 func TestRubySQL(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		s := kit.NewSite(t)

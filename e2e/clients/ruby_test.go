@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestRubyKit: the Ruby client has every reaction of clients/README.md.
+// TestRubyKit checks that the Ruby client has every reaction of clients/README.md.
 func TestRubyKit(t *testing.T) {
 	t.Parallel()
 	for _, codec := range []string{"json", "msgpack"} {
@@ -25,7 +25,7 @@ func TestRubyKit(t *testing.T) {
 	}
 }
 
-// TestRubyReadme: what the package's README shows is Ruby.
+// TestRubyReadme checks the syntax of the README's Ruby blocks.
 func TestRubyReadme(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(kit.RubyPackage, "README.md"))

@@ -14,15 +14,14 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// rubies are Debian's suites that the client runs on beside this system's own Ruby:
-// the oldest that it promises, and a new one.
+// rubies are the Debian suites whose Ruby runs the client, besides this system's Ruby: the oldest
+// supported one and a new one.
 var rubies = map[string]string{"bullseye": "2.7.", "trixie": "3.3."}
 
-// oldMsgpack is the one of rubies whose msgpack is too old to be used.
+// oldMsgpack is the suite whose msgpack is too old.
 const oldMsgpack = "bullseye"
 
-// debianRuby is a command that runs the Ruby of a Debian suite, and nothing of this
-// system's: with msgpack to be found, or without.
+// debianRuby returns a command that runs only the Ruby of a Debian suite, with msgpack or without.
 func debianRuby(t *testing.T, suite string, msgpack bool) string {
 	t.Helper()
 	root, err := testserver.DebianRoot(t.Context(), "ruby-"+suite, suite, "ruby", "ruby-msgpack")
@@ -35,7 +34,7 @@ func debianRuby(t *testing.T, suite string, msgpack bool) string {
 	version := filepath.Base(library)
 	path := []string{library, filepath.Join(root, "usr/lib", arch, "ruby", version)}
 	for _, of := range []string{
-		"usr/lib/ruby/vendor_ruby", "usr/lib/" + arch + "/ruby/vendor_ruby/" + version, // bullseye's gems
+		"usr/lib/ruby/vendor_ruby", "usr/lib/" + arch + "/ruby/vendor_ruby/" + version, // the gems of bullseye
 		"usr/lib/" + arch + "/rubygems-integration/" + version + "/gems/msgpack-*/lib",
 		"usr/lib/" + arch + "/rubygems-integration/" + version + "/extensions/*/*/msgpack-*",
 	} {
@@ -58,7 +57,7 @@ func debianRuby(t *testing.T, suite string, msgpack bool) string {
 	return script
 }
 
-// only is the file below root that one of the patterns finds.
+// only returns the one file below root that a pattern matches.
 func only(t *testing.T, root string, patterns ...string) string {
 	t.Helper()
 	for _, p := range patterns {
@@ -75,8 +74,8 @@ func only(t *testing.T, root string, patterns ...string) string {
 	return ""
 }
 
-// TestRubyVersions: the kit and the suite on the oldest Ruby and a new one, with
-// msgpack and without; one that is too old is left alone.
+// TestRubyVersions runs the kit and the suite on the oldest and a new Ruby, with msgpack and
+// without. The client does not use a msgpack that is too old.
 func TestRubyVersions(t *testing.T) {
 	t.Parallel()
 	for suite, version := range rubies {
@@ -101,13 +100,13 @@ func TestRubyVersions(t *testing.T) {
 	}
 }
 
-// TestRubySuite: this system's Ruby.
+// TestRubySuite runs the suite on this system's Ruby.
 func TestRubySuite(t *testing.T) {
 	t.Parallel()
 	rubySuite(t, "ruby", "-w")
 }
 
-// rubySuite runs testdata/suite.rb on a sidecar of its own.
+// rubySuite runs testdata/suite.rb on its own sidecar.
 func rubySuite(t *testing.T, ruby ...string) {
 	t.Helper()
 	sc := kit.NewSite(t).Start("a")

@@ -14,8 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestRubyExample runs the example of the package's README as it stands there, with
-// the gem built and installed where nothing else is.
+// TestRubyExample runs the example of the package's README unchanged, with only the gem installed.
 func TestRubyExample(t *testing.T) {
 	t.Parallel()
 	program := kit.ReadmeExample(t, filepath.Join(kit.RubyPackage, "README.md"), "ruby")
@@ -40,8 +39,7 @@ func TestRubyExample(t *testing.T) {
 	}
 }
 
-// TestRubyWorker: deaths and stops of a Ruby worker on PostgreSQL, in threads and
-// in processes.
+// TestRubyWorker kills and stops a Ruby worker on PostgreSQL, with threads and with processes.
 func TestRubyWorker(t *testing.T) {
 	t.Parallel()
 	versions := testserver.Versions()
@@ -91,8 +89,7 @@ func TestRubyWorkerStoppedAsAGroup(t *testing.T) {
 	stoppedAsAGroup(kit.RubyWorker(t, kit.NewSite(t).Start("a"), nil, "-c", "2", "-p", "2"), 4)
 }
 
-// TestRubyWorkerProgram: what qsidecar-work says where it cannot work, and that it
-// waits for a sidecar.
+// TestRubyWorkerProgram checks the errors of qsidecar-work, and that it waits for a sidecar.
 func TestRubyWorkerProgram(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -109,13 +106,13 @@ func TestRubyWorkerProgram(t *testing.T) {
 		{"makes 0 workers", []string{"-r", "json", "/dev/null"}},
 		{"concurrency is 1 to 256", []string{"-c", "0", kit.RubyWorkerFile}},
 		{"long", []string{"-c", "2", kit.RubyWorkerFile}}, // a queue that does not exist
-		{"gave up (exit status 1)", []string{"-p", "2", kit.RubyWorkerFile}},
+		{"failed with exit status 1", []string{"-p", "2", kit.RubyWorkerFile}},
 	} {
 		cmd := exec.CommandContext(t.Context(), "ruby", append([]string{w.Argv[2]}, c.args...)...)
 		cmd.Env = append(os.Environ(), w.Env...)
 		out, err := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), c.want) {
-			t.Errorf("qsidecar-work %q exits with %d (%v) and says %q, want 1 and %q", c.args, code, err, out, c.want)
+			t.Errorf("qsidecar-work %q exits with %d (%v) and prints %q, want 1 and %q", c.args, code, err, out, c.want)
 		}
 	}
 
@@ -127,7 +124,7 @@ func TestRubyWorkerProgram(t *testing.T) {
 	}
 	drain := run("-d", kit.RubyWorkerFile)
 	if out, err := drain.CombinedOutput(); drain.ProcessState.ExitCode() != 5 || !strings.Contains(string(out), "no sidecar answers") {
-		t.Errorf("a drain without a sidecar ends with %v and says %q", err, out)
+		t.Errorf("a drain without a sidecar ends with %v and prints %q", err, out)
 	}
 	waits := run(kit.RubyWorkerFile)
 	said, err := waits.StderrPipe()
@@ -145,7 +142,7 @@ func TestRubyWorkerProgram(t *testing.T) {
 	}
 	sc.Start()
 	if line, err := lines.ReadString('\n'); !strings.Contains(line, "sidecar") {
-		t.Errorf("as the sidecar is there it says %q (%v)", line, err)
+		t.Errorf("with a sidecar it prints %q (%v)", line, err)
 	}
 	if err := waits.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -157,6 +154,6 @@ func TestRubyWorkerProgram(t *testing.T) {
 		t.Errorf("at SIGTERM it ends with %v", err)
 	}
 	if out, err := run("-d", kit.RubyWorkerFile).CombinedOutput(); err != nil {
-		t.Errorf("with a sidecar and nothing to do a drain ends with %v and says %q", err, out)
+		t.Errorf("a drain with a sidecar and no job ends with %v and prints %q", err, out)
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// shells are those that the library and the recipes are for.
+// shells are the shells that the library and the recipes support.
 var shells = []string{"dash", "bash"}
 
 var shellPage = kit.Path("clients/shell/README.md")
 
-// runShell runs a script with the sidecar's socket in the environment and the program in
-// its path, from the top of the repository, and returns what it printed.
+// runShell runs a script from the root of the repository and returns its output. The environment
+// has the sidecar's socket, and the path has the program.
 func runShell(sc *kit.Sidecar, t *testing.T, shell, script string) string {
 	t.Helper()
 	cmd := shellCommand(sc, t, shell, "-c", script)
@@ -46,8 +46,7 @@ func shellCommand(sc *kit.Sidecar, t *testing.T, shell string, args ...string) *
 	return cmd
 }
 
-// TestReadmeShell: the five lines of the README work as they are printed there, with
-// nc alone.
+// TestReadmeShell runs the five lines of the README unchanged, with only nc.
 func TestReadmeShell(t *testing.T) {
 	t.Parallel()
 	script := strings.TrimSpace(kit.ReadmeExample(t, kit.Path("README.md"), "sh"))
@@ -68,8 +67,8 @@ func TestReadmeShell(t *testing.T) {
 	}
 }
 
-// TestShellRecipes: what the shells' page shows for hosts without the program works
-// there, and leaves its job done, or ready where it only enqueues.
+// TestShellRecipes runs the recipes of the shell page for hosts without the program. Their job is
+// done afterwards, or ready if the recipe only enqueues.
 func TestShellRecipes(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(shellPage)
@@ -81,7 +80,7 @@ func TestShellRecipes(t *testing.T) {
 		t.Fatalf("%s has %d recipes", shellPage, len(recipes))
 	}
 	for _, shell := range shells {
-		a := kit.NewSite(t).Start("a") // of its own, as keys are remembered
+		a := kit.NewSite(t).Start("a") // a new site, because keys are remembered
 		c := a.Dial()
 		for _, r := range recipes {
 			recipe := string(r[1])
@@ -101,7 +100,7 @@ func TestShellRecipes(t *testing.T) {
 	}
 }
 
-// TestShellExample: the page's worker greets, and ends in order.
+// TestShellExample checks that the page's worker greets and ends gracefully.
 func TestShellExample(t *testing.T) {
 	t.Parallel()
 	program := kit.ReadmeExample(t, shellPage, "sh")
@@ -140,7 +139,7 @@ func TestShellExample(t *testing.T) {
 	}
 }
 
-// TestShellLibrary: each function of the library, and what it says of its misuse.
+// TestShellLibrary checks each function of the library and its error messages.
 func TestShellLibrary(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -167,7 +166,7 @@ qsidecar_claim `+q+` || echo " $?"`)
 		if want := "a  \"b\" $c\\ 4\na_b 3\n"; out != want {
 			t.Errorf("%s printed %q, want %q", shell, out, want)
 		}
-		// A worker: functions with arguments, variables of the top, each status.
+		// A worker: functions with arguments, global variables, each exit status.
 		file := filepath.Join(s.Dir, "worker of "+shell)
 		script := by + `
 prefix=by

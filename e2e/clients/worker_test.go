@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// terminatedInTheMiddle: SIGTERM in the middle of n jobs loses and charges nothing. Long
-// jobs take all of the worker's concurrency, so that quick ones wait when it ends.
+// terminatedInTheMiddle checks that SIGTERM during n jobs loses none and uses up no attempt. Long
+// jobs use all of the worker's concurrency, so that quick ones are ready when it ends.
 func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
@@ -22,7 +22,7 @@ func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
 	w.DoneAtLeast(n/2 + concurrency)
 	c.Enqueue("quick", n/2)
 	if err := w.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		w.T.Fatalf("%v; it said:\n%s", err, w.Output)
+		w.T.Fatalf("%v; output:\n%s", err, w.Output)
 	}
 	w.OpenGate()
 	w.WaitExit()
@@ -42,7 +42,7 @@ func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
 		}
 	}
 	w.Start()
-	c.Put("quick", "-2") // so that the worker is up when it is told to end
+	c.Put("quick", "-2") // so that the worker is up when it is terminated
 	w.WaitEmpty("quick")
 	w.Terminate()
 	if _, lines = w.Done(); len(lines) != total+1 {
@@ -50,8 +50,8 @@ func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
 	}
 }
 
-// stoppedAsAGroup: every process of a worker of that concurrency is sent SIGTERM, as a
-// terminal or a service manager does; the jobs under way are finished all the same.
+// stoppedAsAGroup sends SIGTERM to every process of a worker of that concurrency, as a terminal or
+// a service manager does. The running jobs finish.
 func stoppedAsAGroup(w *kit.ClientWorker, concurrency int) {
 	w.T.Helper()
 	w.Sidecar.Dial().Enqueue("long", concurrency)
@@ -73,29 +73,29 @@ func stoppedAsAGroup(w *kit.ClientWorker, concurrency int) {
 	w.OpenGate()
 	w.Terminate()
 	if left := w.Counts("long"); left.Total() != 0 {
-		w.T.Errorf("%+v is left of the jobs that were under way; the worker said:\n%s", left, w.Output)
+		w.T.Errorf("running jobs that are left: %+v; the worker's output:\n%s", left, w.Output)
 	}
 	if _, lines := w.Done(); len(lines) != concurrency {
 		w.T.Errorf("the %d jobs were delivered as %q", concurrency, lines)
 	}
 }
 
-// outlivesRestart: the sidecar is stopped and started again under a job that makes no
-// call; the job is delivered once, and acked. A second job, whose worker does not come
-// back, is delivered again when the leases of the stopped sidecar have ended.
+// outlivesRestart restarts the sidecar under a job that makes no call. The job is delivered once
+// and acked. A second job, whose worker does not come back, is delivered again when the leases of
+// the stopped sidecar have ended.
 func outlivesRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	c.Enqueue("long", 1)
 	c.Put("left", "x")
-	c.WaitRecorded(c.ClaimOne("left"))
+	c.WaitDelivered(c.ClaimOne("left"))
 	w.Start()
 	w.DoneAtLeast(1)
 	stop(w.Sidecar)
 	w.Sidecar.Start()
 	c = w.Sidecar.Dial()
 	if job := c.ClaimOne("left"); job.Attempt != 2 {
-		w.T.Errorf("the job that nobody took up again comes as attempt %d, want 2", job.Attempt)
+		w.T.Errorf("the job without a returning worker is delivered with attempt %d, want 2", job.Attempt)
 	}
 	if got := w.Counts("long"); got.Claimed != 1 {
 		w.T.Errorf("the worker's job is not its own any more: %+v", got)
@@ -104,19 +104,19 @@ func outlivesRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 	w.WaitEmpty("long")
 	w.Terminate()
 	if _, lines := w.Done(); len(lines) != 1 || lines[0] != "0 1" {
-		w.T.Errorf("the job was delivered as %q, want once, as attempt 1; the worker said:\n%s", lines, w.Output)
+		w.T.Errorf("the job was delivered as %q, want once, as attempt 1; the worker's output:\n%s", lines, w.Output)
 	}
 }
 
-// outlivesKills: the sidecar is killed and started anew, again and again, under n short
-// jobs. Each is done once: the worker comes back with what it holds, and settles it again
-// where an answer was lost. What a lost claim took comes back when its lease has ended.
+// outlivesKills kills and restarts the sidecar repeatedly during n short jobs. Each is done once:
+// the worker binds its leases again and repeats a settle without a reply. The jobs of a lost claim
+// are delivered again when their lease has ended.
 func outlivesKills(w *kit.ClientWorker, n int) {
 	w.T.Helper()
 	w.Start()
 	const kills = 5
 	for i := range kills {
-		w.Sidecar.Dial().Enqueue("quick", n/kills) // the kill finds the worker at them
+		w.Sidecar.Dial().Enqueue("quick", n/kills) // so that the kill hits running jobs
 		w.DoneAtLeast(i*n/kills + 1)
 		w.Sidecar.Kill()
 		w.Sidecar.Start()
@@ -124,12 +124,12 @@ func outlivesKills(w *kit.ClientWorker, n int) {
 	w.WaitEmpty("quick")
 	w.Terminate()
 	if _, lines := w.Done(); len(lines) != n {
-		w.T.Errorf("%d jobs were done %d times in all, want each once; the worker said:\n%s", n, len(lines), w.Output)
+		w.T.Errorf("%d jobs were done %d times in all, want each once; the worker's output:\n%s", n, len(lines), w.Output)
 	}
 }
 
-// restartSite is a site whose sidecar leaves its workers soon, and whose leases end a good
-// while after.
+// restartSite returns a site whose sidecar stops without waiting long for its workers, and whose
+// leases last much longer.
 func restartSite(t *testing.T) *kit.Site {
 	t.Helper()
 	s := kit.NewSite(t)

@@ -17,12 +17,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// attack is one piece of bad input and what has to become of its sender.
+// attack is one piece of bad input and the expected effect on its sender.
 type attack struct {
 	name string
 	send []byte
-	code string // the error it is told
-	open bool   // whether the connection goes on after it
+	code string // the error that the sender gets
+	open bool   // whether the connection stays open
 }
 
 func attacks() []attack {
@@ -61,8 +61,8 @@ func frameHead(n int) []byte { return bin.BigEndian.AppendUint32(nil, uint32(n))
 
 func frame(body []byte) []byte { return append(frameHead(len(body)), body...) }
 
-// TestBadInput: each item gets the error the design names or loses its own
-// connection; others work on; memory stays flat.
+// TestBadInput checks that each attack gets the documented error or loses its connection. Other
+// clients work and memory stays flat.
 func TestBadInput(t *testing.T) {
 	s := kit.NewSite(t)
 	a := s.Start("a")
@@ -105,7 +105,7 @@ func (x attack) run(t *testing.T, a *kit.Sidecar) {
 	}
 }
 
-// answer reads the reply in the codec that the attack spoke.
+// answer reads the reply in the codec of the attack.
 func (x attack) answer(t *testing.T, c *kit.Conn) *kit.Reply {
 	t.Helper()
 	if x.send[0] > 4 {
@@ -120,7 +120,7 @@ func (x attack) answer(t *testing.T, c *kit.Conn) *kit.Reply {
 	if _, err := io.ReadFull(c.In, body); err != nil {
 		t.Fatalf("%s: %v", x.name, err)
 	}
-	// Enough of msgpack to find the code: it is a string among the strings.
+	// It finds the code among the strings of the msgpack.
 	for _, code := range []string{"bad_frame", "bad_request", "too_large"} {
 		if bytes.Contains(body, []byte("code\xa9"+code)) || bytes.Contains(body, []byte("code\xab"+code)) {
 			no := false
@@ -131,8 +131,8 @@ func (x attack) answer(t *testing.T, c *kit.Conn) *kit.Reply {
 	return nil
 }
 
-// neighbours are n well-behaved connections that enqueue, claim and ack until the
-// returned function is called; it returns how many jobs they worked.
+// neighbours runs n well-behaved connections that enqueue, claim and ack until stop is called. stop
+// returns how many jobs they processed.
 func neighbours(sc *kit.Sidecar, n int) (stop func() int) {
 	sc.T.Helper()
 	type result struct {
@@ -195,7 +195,7 @@ func neighbour(socket, queue string, done <-chan struct{}) (jobs int, err error)
 		case <-done:
 			return jobs, nil
 		default:
-			kit.Pace() // present, not in the way
+			kit.Pace() // they need not be fast
 		}
 	}
 }
@@ -205,12 +205,12 @@ func foreignLease(t *testing.T, a *kit.Sidecar) {
 	other.Enqueue("q", 1)
 	c := a.Dial()
 	c.Enqueue("q", 1)
-	mine := c.ClaimOne("q") // the same id as the other's: only the database differs
+	mine := c.ClaimOne("q") // the same job id as in the other database
 	c.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": other.ClaimOne("q").Lease})
 	c.Must(kit.Msg{"op": "ack", "lease": mine.Lease})
 }
 
-// tamperedLease changes a valid lease in each of its places.
+// tamperedLease changes each part of a valid lease.
 func tamperedLease(t *testing.T, a *kit.Sidecar) {
 	c := a.Dial()
 	c.Enqueue("tampered", 20)
@@ -244,7 +244,7 @@ func endlessLine(t *testing.T, a *kit.Sidecar) {
 		n, err := c.Write(chunk)
 		sent += n
 		if err != nil {
-			break // it may be cut off in the middle
+			break // the server can close in between
 		}
 		copy(chunk, bytes.Repeat([]byte("x"), 64))
 	}
@@ -253,32 +253,32 @@ func endlessLine(t *testing.T, a *kit.Sidecar) {
 	} else if err == nil {
 		c.WantError("too_large", "an endless line", r)
 	} else {
-		t.Errorf("it was cut off after %d MiB without being told too_large: %v", sent>>20, err)
+		t.Errorf("it was closed after %d MiB without too_large: %v", sent>>20, err)
 	}
 	c.WantClosed()
 }
 
-// manyWaiting fills a session with as many open requests as it may have, a part
-// of them waiting claims, and hangs up.
+// manyWaiting fills a session with the largest number of open requests, some of them waiting
+// claims, and closes the connection.
 func manyWaiting(t *testing.T, a *kit.Sidecar) {
 	c, watcher := a.Dial(), a.Dial()
 	busy := 0
 	for i := range 1024 {
 		c.Post(kit.Msg{"op": "claim", "id": i, "queue": "waited", "wait_ms": 600_000})
 	}
-	for range 1024 - 256 { // all but those that may wait are refused at once
+	for range 1024 - 256 { // all but the claims that can wait are rejected at once
 		if r := c.Next(); r.Error != nil && r.Error.Code == "busy" {
 			busy++
 		}
 	}
 	if busy != 1024-256 {
-		t.Errorf("%d of 1,024 waiting claims were told busy, want %d", busy, 1024-256)
+		t.Errorf("%d of 1,024 waiting claims got busy, want %d", busy, 1024-256)
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody is left to take the job: it comes to the watcher. At most one delivery
-	// may have crossed with the hang-up.
+	// No other worker takes the job, so it goes to the watcher. At most one delivery can have
+	// crossed with the close.
 	watcher.Must(kit.Msg{"op": "enqueue", "queue": "waited", "payload": "x"})
 	job := watcher.ClaimOne("waited")
 	if job.Attempt > 2 {
@@ -292,7 +292,7 @@ func manyConnections(t *testing.T, a *kit.Sidecar) {
 	conns := make([]net.Conn, 0, n)
 	defer func() {
 		for _, c := range conns {
-			_ = c.Close() // nothing was promised to them
+			_ = c.Close() // their replies do not matter
 		}
 	}()
 	began := kit.Monotonic()

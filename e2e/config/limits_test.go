@@ -16,16 +16,16 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// offence is a limit, and a client that runs into it as fast as it can.
+// offence is a limit and a client that exceeds it as fast as it can.
 type offence struct {
 	limit  string
-	config string // of the sidecar, at the top level
-	code   string // what the client is told each time
+	config string // top-level lines of the sidecar's config
+	code   string // the error that the client gets each time
 	commit func(o *offender)
 }
 
-// offences are the limits of the documentation (protocol/PROTOCOL.md §12, and `limits` and
-// `max_ready` of the config).
+// offences returns the documented limits (protocol/PROTOCOL.md, and `limits` and `max_ready` of the
+// config).
 func offences() []offence {
 	header := strings.Repeat("h", 9<<10)
 	return []offence{
@@ -66,8 +66,8 @@ func offences() []offence {
 	}
 }
 
-// TestEachLimit: whoever runs into a limit as fast as it can is told so, and 31 others work
-// on. How fast is printed.
+// TestEachLimit checks that a client which exceeds a limit as fast as it can gets its error, while
+// 31 others work. It prints their rate.
 func TestEachLimit(t *testing.T) {
 	for _, x := range offences() {
 		t.Run(strings.ReplaceAll(x.limit, " ", "-"), func(t *testing.T) { x.judge(t) })
@@ -84,7 +84,7 @@ func (x offence) judge(t *testing.T) {
 	a := s.Start("a")
 	crew := newCrew(t, a, 31)
 	n := kit.Size(5_000)
-	crew.work(n / 4) // so that both runs find it warm
+	crew.work(n / 4) // so that both runs start warm
 	alone := crew.work(n)
 	o := &offender{t: t, socket: a.Socket, code: x.code, stop: make(chan struct{})}
 	done := make(chan struct{})
@@ -92,14 +92,14 @@ func (x offence) judge(t *testing.T) {
 		defer close(done)
 		x.commit(o)
 	}()
-	testwait.Until(t, "the offender runs into the limit", func() bool { return o.told.Load() >= 3 })
-	before := o.told.Load()
+	testwait.Until(t, "the offender exceeds the limit", func() bool { return o.errorsReceived.Load() >= 3 })
+	before := o.errorsReceived.Load()
 	crew.fill(n)
-	began := o.told.Load()
+	began := o.errorsReceived.Load()
 	beside := crew.drain(n)
-	during := float64(o.told.Load()-began) / float64(n)
-	testwait.Until(t, "the offender goes on", func() bool { return o.told.Load() > before })
-	told := o.told.Load() - before
+	during := float64(o.errorsReceived.Load()-began) / float64(n)
+	testwait.Until(t, "the offender continues", func() bool { return o.errorsReceived.Load() > before })
+	told := o.errorsReceived.Load() - before
 	close(o.stop)
 	<-done
 	kit.Figure(t, "limit of %s: 31 workers %.0f jobs/s alone, %.0f beside the offender (%.0f %%), who was told %d times",
@@ -109,15 +109,15 @@ func (x offence) judge(t *testing.T) {
 	}
 }
 
-// crew are workers that claim and ack one job at a time, each on its own connection.
-type crew struct {
+// workers are workers that claim and ack one job at a time, each on its own connection.
+type workers struct {
 	t     *testing.T
 	conns []*bareWire
 	admin *kit.Conn
 }
 
-func newCrew(t *testing.T, a *kit.Sidecar, n int) *crew {
-	c := &crew{t: t, admin: a.Dial()}
+func newCrew(t *testing.T, a *kit.Sidecar, n int) *workers {
+	c := &workers{t: t, admin: a.Dial()}
 	for range n {
 		conn, err := dialBare(a.Socket)
 		if err != nil {
@@ -129,20 +129,20 @@ func newCrew(t *testing.T, a *kit.Sidecar, n int) *crew {
 	return c
 }
 
-// work has the crew do n jobs, and returns how many they did in a second.
-func (c *crew) work(n int) (rate float64) {
+// work processes n jobs and returns the rate per second.
+func (c *workers) work(n int) (rate float64) {
 	c.t.Helper()
 	c.fill(n)
 	return c.drain(n)
 }
 
-// fill makes n jobs.
-func (c *crew) fill(n int) {
+// fill enqueues n jobs.
+func (c *workers) fill(n int) {
 	c.t.Helper()
 	c.admin.Enqueue("work", n)
 }
 
-func (c *crew) drain(n int) (rate float64) {
+func (c *workers) drain(n int) (rate float64) {
 	c.t.Helper()
 	var left atomic.Int64
 	left.Store(int64(n))
@@ -162,8 +162,8 @@ func (c *crew) drain(n int) (rate float64) {
 	return float64(n) / kit.Since(began).Seconds()
 }
 
-// bareWire speaks JSON lines and reads no more of the replies than it must: what it costs is
-// not the sidecar's.
+// bareWire is a connection with JSON lines that parses as little of the replies as possible, so
+// that the client does not limit the rate.
 type bareWire struct {
 	net.Conn
 	in  *bufio.Reader
@@ -178,7 +178,7 @@ func dialBare(socket string) (*bareWire, error) {
 	return &bareWire{Conn: c, in: bufio.NewReaderSize(c, 16<<10)}, nil
 }
 
-// ask sends a request and returns the line of the reply, valid until the next.
+// ask sends a request and returns the line of the reply, valid until the next call.
 func (w *bareWire) ask(line []byte) ([]byte, error) {
 	if err := w.SetDeadline(testwait.Deadline()); err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (w *bareWire) drain(queue string, left *atomic.Int64) error {
 		}
 		_, rest, some := bytes.Cut(reply, []byte(`"lease":"`))
 		if !some {
-			continue // the last ones are with others
+			continue // other workers have the last ones
 		}
 		lease, _, _ := bytes.Cut(rest, []byte(`"`))
 		w.out = append(append(append(w.out[:0], `{"op":"ack","lease":"`...), lease...), "\"}\n"...)
@@ -215,15 +215,15 @@ func (w *bareWire) drain(queue string, left *atomic.Int64) error {
 	return nil
 }
 
-// offender is the client that runs into a limit. Its errors are the test's.
+// offender is the client that exceeds a limit. Its errors fail the test.
 type offender struct {
-	t      *testing.T
-	socket string
-	code   string // what it has to be told; empty: nothing, it is answered or has to wait
-	told   atomic.Int64
-	wrong  sync.Once // one of a million like it says enough
-	stop   chan struct{}
-	conn   *kit.Wire
+	t              *testing.T
+	socket         string
+	code           string // the error that it must get; empty: none, its requests are answered or wait
+	errorsReceived atomic.Int64
+	wrong          sync.Once // one message is enough
+	stop           chan struct{}
+	conn           *kit.Wire
 }
 
 func (o *offender) stopped() bool {
@@ -235,7 +235,7 @@ func (o *offender) stopped() bool {
 	}
 }
 
-// dial is the offender's connection, which stays open.
+// dial opens a connection of the offender, which stays open.
 func (o *offender) dial() *kit.Wire {
 	if o.conn == nil {
 		var err error
@@ -248,7 +248,7 @@ func (o *offender) dial() *kit.Wire {
 	return o.conn
 }
 
-// call is a request that is still in order.
+// call sends a request that is still valid.
 func (o *offender) call(line string) {
 	w := o.dial()
 	if _, err := w.Write([]byte(line + "\n")); err != nil {
@@ -259,14 +259,14 @@ func (o *offender) call(line string) {
 	}
 }
 
-// prepare sends requests that are not answered.
+// prepare sends requests that get no reply yet.
 func (o *offender) prepare(n int, line string) {
 	if _, err := o.dial().Write(bytes.Repeat([]byte(line+"\n"), n)); err != nil {
 		o.t.Errorf("the offender: %v", err)
 	}
 }
 
-// flood sends the request over and over without waiting for replies, and reads these beside.
+// flood sends the request repeatedly without waiting for replies, and reads them in parallel.
 func (o *offender) flood(line string) {
 	w := o.dial()
 	chunk := bytes.Repeat([]byte(line+"\n"), 1+(64<<10)/len(line))
@@ -298,7 +298,7 @@ func (o *offender) flood(line string) {
 	reading.Wait()
 }
 
-// judge looks whether a reply is what the limit demands.
+// judge checks that a reply is the expected one.
 func (o *offender) judge(reply []byte) {
 	want := `"ok":true`
 	if o.code != "" {
@@ -307,10 +307,10 @@ func (o *offender) judge(reply []byte) {
 	if !bytes.Contains(reply, []byte(want)) {
 		o.wrong.Do(func() { o.t.Errorf("the offender was answered %.200s, want %q", reply, o.code) })
 	}
-	o.told.Add(1)
+	o.errorsReceived.Add(1)
 }
 
-// each sends the bytes on a new connection each time, which is closed for it.
+// each sends the bytes repeatedly, each time on a new connection, which the server closes.
 func (o *offender) each(text string) {
 	for !o.stopped() {
 		w, err := kit.DialWire(o.socket)
@@ -322,14 +322,14 @@ func (o *offender) each(text string) {
 	}
 }
 
-// connect opens connections, of which there are too many.
+// connect opens too many connections.
 func (o *offender) connect() {
 	o.dial()
 	o.call(`{"op":"ping"}`)
 	o.each("{\"op\":\"ping\"}\n")
 }
 
-// halves sends half of a large message on many connections, again when they are closed for it.
+// halves sends half of a large message on many connections, and again when the server closes them.
 func (o *offender) halves() {
 	half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("p", 2<<20)
 	var all sync.WaitGroup
@@ -339,26 +339,26 @@ func (o *offender) halves() {
 	all.Wait()
 }
 
-// rejected sends the bytes, and wants the error and the end.
+// rejected sends the bytes and expects the error and a close.
 func (o *offender) rejected(w *kit.Wire, text string) {
 	defer w.Close()
 	if err := w.SetDeadline(testwait.Deadline()); err != nil {
 		o.t.Errorf("the offender: %v", err)
 	}
-	go func() { _, _ = io.WriteString(w, text) }() // it is cut off
+	go func() { _, _ = io.WriteString(w, text) }() // the server stops reading
 	done := make(chan struct{})
 	defer close(done)
 	go func() {
 		select {
 		case <-o.stop:
-			_ = w.Close() // what comes of it is not looked at any more
+			_ = w.Close() // the result does not matter any more
 		case <-done:
 		}
 	}()
 	reply, err := w.In.ReadBytes('\n')
 	if err != nil {
 		if !o.stopped() {
-			o.t.Errorf("the offender was told nothing: %v", err)
+			o.t.Errorf("the offender got no error: %v", err)
 		}
 		return
 	}

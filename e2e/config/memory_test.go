@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// unread is what the tests below allow for all messages, and mostRSS what a sidecar with few
-// connections may then have resident, as deploy/qsidecar.example.yaml says.
+// unread is the limit of the tests below for all messages. mostRSS is the resident memory that a
+// sidecar with few connections can then use, as deploy/qsidecar.example.yaml describes.
 const (
 	unread  = 32 << 20
 	mostRSS = 4*unread + 64<<20
@@ -24,7 +24,8 @@ func newLimitedSite(t *testing.T) *kit.Sidecar {
 	return s.Start("a")
 }
 
-// judgeMemory sees that others go on beside deaf clients, and what the sidecar takes.
+// judgeMemory checks that other clients work beside clients that do not read, and the sidecar's
+// memory.
 func judgeMemory(t *testing.T, a *kit.Sidecar, what string) {
 	t.Helper()
 	crew := newCrew(t, a, 8)
@@ -36,8 +37,8 @@ func judgeMemory(t *testing.T, a *kit.Sidecar, what string) {
 	}
 }
 
-// TestMemoryOfUnreadJobs: clients that claim large jobs of many queues at once, and read none
-// of them, take no more memory than is allowed, and others work on.
+// TestMemoryOfUnreadJobs checks clients that claim large jobs of many queues and read none of them.
+// They use no more memory than is allowed, and others work.
 func TestMemoryOfUnreadJobs(t *testing.T) {
 	const queues, each = 32, 4
 	a := newLimitedSite(t)
@@ -68,13 +69,13 @@ func TestMemoryOfUnreadJobs(t *testing.T) {
 	judgeMemory(t, a, fmt.Sprintf("%d claims of a large job each that nobody reads (%d MiB before)", queues, before>>20))
 }
 
-// TestMemoryOfUnreadReplies: the replies that many clients do not read take no more memory
-// than is allowed, and others work on.
+// TestMemoryOfUnreadReplies checks that unread replies of many clients use no more memory than is
+// allowed, and that others work.
 func TestMemoryOfUnreadReplies(t *testing.T) {
 	const clients = 96
 	a := newLimitedSite(t)
 	for i := range clients {
-		op := "ping" // answered at once; a look waits for the one before it
+		op := "ping" // ping is answered at once; other operations wait for the one before
 		if i%2 == 1 {
 			op = "peek"
 		}
@@ -91,7 +92,7 @@ func TestMemoryOfUnreadReplies(t *testing.T) {
 		if err := w.SetWriteDeadline(testwait.Deadline()); err != nil {
 			t.Fatal(err)
 		}
-		go func() { _, _ = w.Write(flood) }() // it is not read to the end
+		go func() { _, _ = w.Write(flood) }() // the server does not read all of it
 	}
 	judgeMemory(t, a, fmt.Sprintf("replies that %d clients do not read", clients))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// queues waits until the sidecar serves the one queue and not the other.
+// queues waits until the sidecar serves one queue and not the other.
 func queues(sc *kit.Sidecar, c *kit.Conn, has, not string) {
 	sc.T.Helper()
 	testwait.Until(sc.T, "the queue "+has+" is there, and not "+not, func() bool {
@@ -20,15 +20,15 @@ func queues(sc *kit.Sidecar, c *kit.Conn, has, not string) {
 	})
 }
 
-// TestReloadWithoutEvents: the system tells nobody of what is written through mmap(2), as it
-// tells nobody of what another host writes on a network's file system. It is found all the
-// same, and no connection is closed.
+// TestReloadWithoutEvents checks a config that is written through mmap(2), for which the system
+// sends no event, like changes by another host on a network file system. The sidecar finds the
+// change and closes no connection.
 func TestReloadWithoutEvents(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
 	s.Queues = "  aaaa: {}\n"
 	sc := s.Sidecar("a")
-	alone := filepath.Join(s.Dir, "alone", "a.yaml") // where nothing else is an event
+	alone := filepath.Join(s.Dir, "alone", "a.yaml") // a directory without other events
 	if err := errors.Join(os.Mkdir(filepath.Dir(alone), 0o755), os.Rename(sc.ConfigFile, alone)); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestReloadWithoutEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() // after it was found: to close it may be an event
+	defer file.Close() // later, because closing it can be an event
 	text, err := os.ReadFile(sc.ConfigFile)
 	if err != nil {
 		t.Fatal(err)
@@ -56,8 +56,8 @@ func TestReloadWithoutEvents(t *testing.T) {
 	}
 }
 
-// volume is a folder as a kubelet writes it: of each version a folder of its own, `..data` as
-// a link to the present one, which a rename swaps, and links through that for the files.
+// volume is a directory as a kubelet writes it: one directory for each version, a link `..data` to
+// the current one that a rename replaces, and links to the files through it.
 type volume struct {
 	t    *testing.T
 	dir  string
@@ -86,8 +86,8 @@ func (v *volume) put(version string, files map[string]string) {
 	}
 }
 
-// TestReloadOfVolumes: the config in one volume and the password in another, each swapped in
-// turn, a dozen times, while a job is held and a claim waits.
+// TestReloadOfVolumes has the config in one volume and the password in another. It swaps them in
+// turn, a dozen times, while a job is claimed and a claim waits.
 func TestReloadOfVolumes(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
@@ -127,7 +127,7 @@ func TestReloadOfVolumes(t *testing.T) {
 		c.Must(kit.Msg{"op": "stats", "queue": "q" + name})
 		secrets.put(".."+name, password("word-"+name))
 		taken("the password " + name)
-		c.Must(kit.Msg{"op": "extend", "lease": held.Lease}) // by a connection of the new pool, or one that ends its work
+		c.Must(kit.Msg{"op": "extend", "lease": held.Lease}) // on a connection of the new pool, or of the old one before it closes
 	}
 	c.Must(kit.Msg{"op": "ack", "lease": held.Lease})
 	c.Must(kit.Msg{"op": "enqueue", "queue": "work"})

@@ -24,9 +24,9 @@ type reloadRun struct {
 	a      *kit.Sidecar
 	admin  *kit.Conn
 	page   *kit.Admin
-	secret string // the file with the password
+	secret string // path of the password file
 
-	// what the config of the moment says
+	// what the current config contains
 	queues   map[string]bool
 	second   bool // a second socket
 	byTCP    bool
@@ -37,8 +37,8 @@ type reloadRun struct {
 	refusals int
 }
 
-// TestReloadUnderLoad: 32 workers enqueue, claim and ack while the config changes in every
-// way that it may: no request fails, no job is lost or delivered twice, nothing is left over.
+// TestReloadUnderLoad changes the config in every permitted way while 32 workers enqueue, claim and
+// ack. No request fails, no job is lost or delivered twice, and nothing is left over.
 func TestReloadUnderLoad(t *testing.T) {
 	s, srv := kit.NewPostgresSite(t)
 	r := &reloadRun{t: t, s: s, srv: srv, queues: map[string]bool{}, pool: 8, attempts: 20, secret: filepath.Join(s.Dir, "secret")}
@@ -64,7 +64,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		r.changes, r.refusals, workers.acked(), r.files(), files, r.goroutines(), alone, len(srv.Backends()))
 }
 
-// passwords has the role app log in over TCP by the password of the moment.
+// passwords makes the role app log in over TCP with the current password.
 func (r *reloadRun) passwords() {
 	r.exec("CREATE ROLE app LOGIN SUPERUSER")
 	r.rotate()
@@ -98,7 +98,7 @@ func (r *reloadRun) rotate() {
 	}
 }
 
-// text is the config of the moment.
+// text returns the current config.
 func (r *reloadRun) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "admin: {listen: %s}\nlisten:\n  - socket: %s\n", r.adminSocket(), r.a.Socket)
@@ -128,7 +128,7 @@ func (r *reloadRun) write(text string) {
 	}
 }
 
-// step makes the n-th change and sees that it holds.
+// step makes the n-th change and checks it.
 func (r *reloadRun) step(n int) {
 	r.t.Helper()
 	switch n % 10 {
@@ -149,7 +149,7 @@ func (r *reloadRun) step(n int) {
 		r.byTCP = !r.byTCP
 		r.changed()
 	case 4:
-		r.write("queues: {work: {}\n") // its bracket is missing
+		r.write("queues: {work: {}\n") // the closing bracket is missing
 		r.refused()
 	case 5:
 		r.attempts = 21 + n
@@ -163,7 +163,7 @@ func (r *reloadRun) step(n int) {
 			"  elsewhere: {database: gone}\n")
 		r.refused()
 	case 8:
-		r.write(strings.Replace(r.text(), r.place(), "127.0.0.1:1", 1)) // nobody listens there
+		r.write(strings.Replace(r.text(), r.place(), "127.0.0.1:1", 1)) // no server listens there
 		r.refused()
 	default:
 		r.second = false
@@ -176,7 +176,7 @@ func (r *reloadRun) step(n int) {
 	}
 }
 
-// place is the part of the URL that says where the server is.
+// place returns the server's address in the URL.
 func (r *reloadRun) place() string {
 	if r.byTCP {
 		return r.srv.Addr
@@ -186,8 +186,8 @@ func (r *reloadRun) place() string {
 	return host
 }
 
-// changed writes the config and waits until it runs: by its own watch, or because it is
-// asked to.
+// changed writes the config and waits until it runs, because the sidecar watches it or because a
+// command requests it.
 func (r *reloadRun) changed() {
 	r.t.Helper()
 	r.changes++
@@ -205,7 +205,7 @@ func (r *reloadRun) changed() {
 	})
 }
 
-// refused waits until the config that was written is refused, and what ran before goes on.
+// refused waits until the sidecar rejects the written config and keeps the previous one.
 func (r *reloadRun) refused() {
 	r.t.Helper()
 	r.changes++
@@ -216,13 +216,13 @@ func (r *reloadRun) refused() {
 	}
 }
 
-// status is what the sidecar says of its config.
+// status returns the sidecar's status.
 func (r *reloadRun) status() *kit.Reply {
 	r.t.Helper()
 	return r.admin.Must(kit.Msg{"op": "status"})
 }
 
-// files counts the descriptors of the sidecar.
+// files returns the number of the sidecar's descriptors.
 func (r *reloadRun) files() int {
 	r.t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.a.Cmd.Process.Pid))
@@ -232,8 +232,8 @@ func (r *reloadRun) files() int {
 	return len(all)
 }
 
-// goroutines counts those of the sidecar. Some come and go, so it is the number that is
-// seen most often.
+// goroutines returns the number of the sidecar's goroutines. Some are short-lived, so it is the
+// most frequent number.
 func (r *reloadRun) goroutines() (usual int) {
 	r.t.Helper()
 	seen := map[int]int{}
@@ -249,13 +249,13 @@ func (r *reloadRun) goroutines() (usual int) {
 	return usual
 }
 
-// settleDown waits until nothing is left over of what the configs opened: the sidecar has
-// the descriptors and the goroutines that it had before there were workers.
+// settleDown waits until the configs have left nothing behind: the sidecar has as many descriptors
+// and goroutines as before the workers.
 func (r *reloadRun) settleDown(files, goroutines int) {
 	r.t.Helper()
-	const more = 6 // connections of the pool that come and go
+	const more = 6 // connections of the pool that open and close
 	testwait.Until(r.t, "the connections of old pools are closed", func() bool {
-		return len(r.srv.Backends()) <= r.pool+3 // and the listener's, the beat's and one that ends
+		return len(r.srv.Backends()) <= r.pool+3 // plus the listener's, the heartbeat's and one that is closing
 	})
 	testwait.Until(r.t, "no descriptors are left over", func() bool { return r.files() <= files+more })
 	testwait.Until(r.t, "no goroutines are left over", func() bool { return r.goroutines() <= goroutines })
@@ -267,10 +267,10 @@ func (r *reloadRun) settleDown(files, goroutines int) {
 	}
 }
 
-// reloadWorkers enqueue jobs and work them, each on its own connection, over and over.
+// reloadWorkers enqueue and process jobs repeatedly, each on its own connection.
 type reloadWorkers struct {
 	t     *testing.T
-	sent  atomic.Int64 // jobs that were enqueued
+	sent  atomic.Int64 // enqueued jobs
 	done  atomic.Int64
 	end   atomic.Bool
 	all   sync.WaitGroup
@@ -336,7 +336,7 @@ func (w *reloadWorkers) work(c *kit.Wire, i int) error {
 
 func (w *reloadWorkers) acked() int { return int(w.done.Load()) }
 
-// after waits until so many jobs are done.
+// after waits until n jobs are done.
 func (w *reloadWorkers) after(n int) {
 	w.t.Helper()
 	testwait.Until(w.t, fmt.Sprintf("%d jobs are done", n), func() bool {
@@ -349,7 +349,7 @@ func (w *reloadWorkers) after(n int) {
 	})
 }
 
-// stop ends the workers and their connections; again, it does nothing.
+// stop ends the workers and their connections. It can be called twice.
 func (w *reloadWorkers) stop() {
 	w.end.Store(true)
 	w.all.Wait()
@@ -358,7 +358,7 @@ func (w *reloadWorkers) stop() {
 	}
 }
 
-// judge: what is left in the queue and what was delivered, each once, is what was enqueued.
+// judge checks that enqueued jobs are either left in the queue or were delivered once.
 func (w *reloadWorkers) judge(left kit.QueueStats) {
 	w.t.Helper()
 	if sent := int(w.sent.Load()); len(w.seen)+left.Ready != sent || left.Claimed+left.Scheduled+left.Dead > 0 {

@@ -22,38 +22,37 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// marker is in every password of these tests.
+// marker is a part of every password in these tests.
 const marker = "Zq7marker"
 
-// secretRun gathers all that the program says about a database whose passwords have the
-// marker in them.
+// secretRun collects all output of the program about a database whose passwords contain the marker.
 type secretRun struct {
 	t      *testing.T
 	s      *kit.Site
 	engine string
 	addr   string            // host:port
 	passwd func(word string) // sets the password of the user app on the server
-	cut    func() bool       // ends that user's sessions, and reports whether none is left
+	cut    func() bool       // ends that user's sessions and reports whether none is left
 
-	mu   sync.Mutex
-	said map[string]string // by what was done
-	runs int
+	mu     sync.Mutex
+	output map[string]string // output by what was run
+	runs   int
 }
 
-func TestNoPasswordIsToldOnPostgres(t *testing.T) {
+func TestNoPasswordIsShownOnPostgres(t *testing.T) {
 	s, srv := kit.NewPostgresSite(t)
 	loads := &reloadRun{t: t, s: s, srv: srv, secret: filepath.Join(s.Dir, "first")}
 	loads.passwords() // the role app, which logs in with a password over TCP
 	newSecretRun(t, s, "postgres", srv.Addr, func(word string) {
 		loads.exec("ALTER ROLE app PASSWORD '" + word + "'")
 	}, func() bool {
-		// A session that logs in has no user yet.
+		// A session has no user during its login.
 		srv.Query(srv.Admin(), "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE usename = 'app'")
 		return len(srv.Query(srv.Admin(), "SELECT pid::text FROM pg_stat_activity WHERE backend_type = 'client backend' AND coalesce(usename, 'app') = 'app'")) == 0
 	}).all()
 }
 
-func TestNoPasswordIsToldOnMySQL(t *testing.T) {
+func TestNoPasswordIsShownOnMySQL(t *testing.T) {
 	kit.OnMySQL(t, []testserver.Kind{testserver.MariaDB1011}, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		exec := func(sql string) {
 			t.Helper()
@@ -82,10 +81,10 @@ func TestNoPasswordIsToldOnMySQL(t *testing.T) {
 }
 
 func newSecretRun(t *testing.T, s *kit.Site, engine, addr string, passwd func(string), cut func() (none bool)) *secretRun {
-	return &secretRun{t: t, s: s, engine: engine, addr: addr, passwd: passwd, cut: cut, said: map[string]string{}}
+	return &secretRun{t: t, s: s, engine: engine, addr: addr, passwd: passwd, cut: cut, output: map[string]string{}}
 }
 
-// url is the database's, with a password unless it is empty.
+// url returns the database's URL, with the password unless it is empty.
 func (r *secretRun) url(word string) string {
 	user := "app"
 	if word != "" {
@@ -103,14 +102,14 @@ func (r *secretRun) file(name, text string) string {
 	return path
 }
 
-// heard keeps what was said.
-func (r *secretRun) heard(what, text string) {
+// keep keeps output.
+func (r *secretRun) keep(what, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.said[what] += text
+	r.output[what] += text
 }
 
-// run runs the program to its end, and keeps all that it says.
+// run runs the program to its end and keeps its output.
 func (r *secretRun) run(env []string, args ...string) (out string, code int) {
 	r.t.Helper()
 	ctx := testwait.Context(r.t)
@@ -121,20 +120,20 @@ func (r *secretRun) run(env []string, args ...string) (out string, code int) {
 		r.t.Fatal(err)
 	}
 	r.runs++
-	r.heard(strings.Join(args, " "), string(text))
+	r.keep(strings.Join(args, " "), string(text))
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// config is one that says so of its database.
+// config writes a config with this database.
 func (r *secretRun) config(name, database string) string {
 	r.t.Helper()
 	return r.file(name+".yaml", fmt.Sprintf("listen:\n  - socket: %[1]s.sock\ndatabases:\n  main: %[2]s\nlog: {level: debug}\nadmin: {listen: %[1]s.admin, pprof: on}\n", filepath.Join(r.s.Dir, name), database))
 }
 
 func (r *secretRun) all() {
-	r.asItShould()
+	r.rightPassword()
 	r.running()
-	for what, text := range r.said {
+	for what, text := range r.output {
 		for line := range strings.Lines(text) {
 			if strings.Contains(line, marker) {
 				r.t.Errorf("%s shows a password:\n%s", what, line)
@@ -146,8 +145,8 @@ func (r *secretRun) all() {
 	}
 }
 
-// asItShould asks everything of a database whose password is right, given in each way.
-func (r *secretRun) asItShould() {
+// rightPassword runs everything on a database with the right password, given in each possible way.
+func (r *secretRun) rightPassword() {
 	r.t.Helper()
 	word := marker + "/1#@:%"
 	r.passwd(word)
@@ -178,8 +177,8 @@ func (r *secretRun) asItShould() {
 	r.environment(word)
 }
 
-// environment: nobody sees the password in the arguments of a process, and a worker's commands
-// have it not in their environment either.
+// environment checks that no process has the password in its arguments, and that a worker's
+// commands do not have it in their environment.
 func (r *secretRun) environment(word string) {
 	r.t.Helper()
 	socket := filepath.Join(r.s.Dir, "env.sock")
@@ -191,9 +190,9 @@ func (r *secretRun) environment(word string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.heard("ps", string(args))
+	r.keep("ps", string(args))
 	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "mail", "payload": "x"})
-	// Its children: the command, what that starts, and the guard.
+	// Its children: the command, the command's children, and the guard.
 	out, code := r.run(nil, "work", "mail", "--socket", socket, "--once", "--", "sh", "-c", `
 		env; cat /proc/self/environ; for p in /proc/[0-9]*; do
 			case $(tr '\0' ' ' <$p/cmdline 2>/dev/null) in "/proc/self/exe work-guard "*) cat $p/environ; echo "guard of $(awk '/^PPid/ {print $2}' $p/status)";; *qsidecar*) tr '\0' ' ' <$p/cmdline;; esac
@@ -202,12 +201,12 @@ func (r *secretRun) environment(word string) {
 		r.t.Errorf("work: exit code %d\n%s", code, out)
 	}
 	sc.Kill()
-	r.heard("the log", sc.Log())
+	r.keep("the log", sc.Log())
 	r.t.Setenv("QSIDECAR_DATABASE", "")
 }
 
-// running reloads a sidecar with all kinds of right and wrong passwords, and starts others
-// with the wrong ones.
+// running reloads a sidecar with all kinds of right and wrong passwords, and starts others with
+// wrong ones.
 func (r *secretRun) running() {
 	r.t.Helper()
 	first, second := marker+"-2", marker+"-3"
@@ -215,7 +214,7 @@ func (r *secretRun) running() {
 	secret := r.file("rotated", first)
 	good := fmt.Sprintf("{url: %q, password_file: %s}", r.url(""), secret)
 	sc := r.s.Sidecar("run")
-	r.config("run", good) // in the place of the site's own
+	r.config("run", good) // replaces the site's own
 	sc.Start()
 	ask := func(want int, args ...string) string {
 		r.t.Helper()
@@ -237,7 +236,7 @@ func (r *secretRun) running() {
 	r.file("rotated", second)
 	ask(0, "reload")
 	look()
-	r.config("run", fmt.Sprintf("{url: %q}", r.url(second))) // from the file into the URL
+	r.config("run", fmt.Sprintf("{url: %q}", r.url(second))) // moved from the file into the URL
 	ask(0, "reload", "--json")
 	mistakes := r.mistakes()
 	maps.Copy(mistakes, r.absences())
@@ -245,7 +244,7 @@ func (r *secretRun) running() {
 		r.config("run", wrong)
 		ask(2, "reload")
 		if out := ask(0, "status"); !strings.Contains(out, "DOES NOT RUN") {
-			r.t.Errorf("%s: status says nothing of it:\n%s", name, out)
+			r.t.Errorf("%s: status does not report it:\n%s", name, out)
 		}
 	}
 	r.file("run.yaml", "databases: {main: {url: "+r.url(marker)+"\n")
@@ -253,7 +252,7 @@ func (r *secretRun) running() {
 	look()
 	r.config("run", good)
 	ask(0, "reload")
-	r.passwd(marker + "-4") // behind the sidecar's back, and new connections are refused
+	r.passwd(marker + "-4") // changed only on the server, so that new connections fail
 	testwait.Until(r.t, "no session is left that logged in before", r.cut)
 	ask(0, "status")
 	refused := exec.Command(kit.Binary, "enqueue", "mail", "x", "--socket", sc.Socket) // after some seconds
@@ -266,7 +265,7 @@ func (r *secretRun) running() {
 	if err := refused.Wait(); err == nil {
 		r.t.Error("an enqueue is taken where the password is wrong")
 	}
-	r.heard("an enqueue that is refused", said.String())
+	r.keep("an enqueue that is refused", said.String())
 	sc.Kill()
 	log, err := os.ReadFile(sc.LogFile)
 	if err != nil {
@@ -275,10 +274,10 @@ func (r *secretRun) running() {
 	if !bytes.Contains(log, []byte("the config was not reloaded")) || !bytes.Contains(log, []byte("a secret")) {
 		r.t.Errorf("the log does not tell of the reloads:\n%s", log)
 	}
-	r.heard("the log", string(log))
+	r.keep("the log", string(log))
 }
 
-// admin asks the admin listener for all that it has.
+// admin requests every page of the admin listener.
 func (r *secretRun) admin(socket string) {
 	r.t.Helper()
 	var d net.Dialer
@@ -293,11 +292,11 @@ func (r *secretRun) admin(socket string) {
 		if err := errors.Join(err, answer.Body.Close()); err != nil || answer.StatusCode == http.StatusNotFound {
 			r.t.Fatalf("%s: %s, %v", path, answer.Status, err)
 		}
-		r.heard(path, string(text))
+		r.keep(path, string(text))
 	}
 }
 
-// mistakes are what may be wrong with what a config says of its database and its password.
+// mistakes are possible errors in a config's database and password.
 func (r *secretRun) mistakes() map[string]string {
 	word := marker + "-9"
 	return map[string]string{
@@ -319,7 +318,7 @@ func (r *secretRun) mistakes() map[string]string {
 	}
 }
 
-// absences are databases that cannot be reached, as far as anybody can tell: serve waits for them.
+// absences are databases that can't be reached, which can be temporary, so serve waits for them.
 func (r *secretRun) absences() map[string]string {
 	word := marker + "-9"
 	return map[string]string{
@@ -328,7 +327,7 @@ func (r *secretRun) absences() map[string]string {
 	}
 }
 
-// awaits starts one that waits for its database.
+// awaits starts a sidecar that waits for its database.
 func (r *secretRun) awaits(config string) {
 	r.t.Helper()
 	sc := r.s.Sidecar("awaits")
@@ -346,10 +345,10 @@ func (r *secretRun) awaits(config string) {
 	if !bytes.Contains(log, []byte("the database cannot be opened")) {
 		r.t.Errorf("it does not say that it waits:\n%s", log)
 	}
-	r.heard("the log of one that waits", string(log))
+	r.keep("the log of one that waits", string(log))
 }
 
-// wrong starts everything with what is wrong.
+// wrong runs every command with each mistake.
 func (r *secretRun) wrong() {
 	r.t.Helper()
 	for name, wrong := range r.mistakes() {

@@ -9,22 +9,22 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// suspender stops sidecars of a crash run until another one has given up their leases.
-// The run goes on meanwhile.
+// suspender stops sidecars of a crash run until another one has evicted them. The run continues in
+// the meantime.
 type suspender struct {
 	s      *kit.Site
 	asleep []suspended
 }
 
-// suspended is a sidecar that stands still.
+// suspended is a stopped sidecar.
 type suspended struct {
 	name     string
-	process  *os.Process // another killer may put a new one in its place
+	process  *os.Process // another killer can replace it by a new one
 	identity int64
 	at       int64
 }
 
-// strike stops a random sidecar, if none is stopped: one has to give up its leases.
+// strike stops a random sidecar if none is stopped, because another one must evict it.
 func (x *suspender) strike(r *kit.CrashRuntime) {
 	if len(x.asleep) > 0 {
 		return
@@ -34,7 +34,7 @@ func (x *suspender) strike(r *kit.CrashRuntime) {
 	x.asleep = append(x.asleep, suspended{sc.Name, sc.Cmd.Process, identity, suspend(x.s, sc)})
 }
 
-// tend lets a sidecar go on once no job is its own any more.
+// tend continues a sidecar once it owns no job any more.
 func (x *suspender) tend(r *kit.CrashRuntime) {
 	if len(x.asleep) == 0 {
 		return
@@ -52,8 +52,8 @@ func (x *suspender) tend(r *kit.CrashRuntime) {
 	}
 }
 
-// suspend stops a sidecar, outside of a write: inside one it holds SQLite's lock
-// of the file, and everybody waits for it, however long it sleeps.
+// suspend stops a sidecar outside of a write. Inside a write it would hold SQLite's lock of the
+// file, and all others would wait.
 func suspend(s *kit.Site, sc *kit.Sidecar) (at int64) {
 	s.T.Helper()
 	db := s.SQLite(s.T)

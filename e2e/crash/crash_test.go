@@ -6,8 +6,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestCrashRun: workers and the sidecar die all the time, and nothing is lost,
-// done twice at once, or left.
+// TestCrashRun kills workers and the sidecar repeatedly. No job is lost, delivered twice at once,
+// or left.
 func TestCrashRun(t *testing.T) {
 	s := kit.NewSite(t)
 	v := kit.CrashRun{
@@ -22,8 +22,8 @@ func TestCrashRun(t *testing.T) {
 	kit.JudgeCrash(t, v)
 }
 
-// TestCrashRunWithTwoSidecars: the same with two sidecars on one file, one of
-// which is killed or suspended beyond its lease.
+// TestCrashRunWithTwoSidecars does the same with two sidecars on one file. One is killed, or
+// suspended for longer than its timeout.
 func TestCrashRunWithTwoSidecars(t *testing.T) {
 	s := kit.NewSite(t)
 	asleep := &suspender{s: s}

@@ -8,7 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestSecondSignal: the second signal ends a drain at once, and gives nothing away.
+// TestSecondSignal checks that a second signal ends a drain at once, and that the leases stay
+// valid.
 func TestSecondSignal(t *testing.T) {
 	for _, first := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(first.String(), func(t *testing.T) {
@@ -28,7 +29,7 @@ func TestSecondSignal(t *testing.T) {
 			code := a.WaitExit()
 			took := kit.Since(at)
 			kit.Figure(t, "after a second %v the sidecar is gone in %v, exit code %d", first, took.Round(time.Millisecond), code)
-			a.Start() // the lease outlived it
+			a.Start() // the lease is still valid after the restart
 			a.Dial().Must(kit.Msg{"op": "ack", "lease": job.Lease})
 		})
 	}

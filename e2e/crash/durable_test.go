@@ -14,14 +14,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestSQLiteAnswersAreOnDisk: what is answered as done was synced first (design.md
-// §2.1). Nothing here can cut the power, so the system calls of a sidecar are looked
-// at: between the request and its answer it writes to the log of the database and has
-// the kernel bring that log to the disk.
+// TestSQLiteAnswersAreOnDisk checks that a write is synced before the reply. The test can't cut the
+// power, so it traces the sidecar's system calls: between a request and its reply, the sidecar
+// writes to the database's log and syncs it.
 func TestSQLiteAnswersAreOnDisk(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = time.Minute // beats, which are not synced, are rare
+	s.HostLease = time.Minute // few heartbeats, which are not synced
 	s.Queues = "  \"*\": {}\n  kept: {keep: 1h}\n"
 	trace := filepath.Join(s.Dir, "trace")
 	sc := s.Sidecar("one")
@@ -33,7 +32,7 @@ func TestSQLiteAnswersAreOnDisk(t *testing.T) {
 	jobs := c.Must(kit.Msg{"op": "claim", "queue": "q", "max": 5}).Jobs
 	kept := c.ClaimOne("kept")
 	asked := []kit.Msg{
-		{"op": "ping"}, // for which nothing is synced, or this test looks at the wrong lines
+		{"op": "ping"}, // nothing is synced for it, which shows that the test reads the right lines
 		{"op": "enqueue", "queue": "q", "payload": "x"},
 		{"op": "ack", "lease": jobs[0].Lease},
 		{"op": "ack", "lease": kept.Lease},
@@ -49,7 +48,7 @@ func TestSQLiteAnswersAreOnDisk(t *testing.T) {
 	for _, request := range asked {
 		c.Must(request)
 	}
-	sc.Signal(syscall.SIGKILL) // so that the last line is that of the last answer
+	sc.Signal(syscall.SIGKILL) // so that the last line is that of the last reply
 	sc.WaitExit()
 	var lines []string
 	testwait.Until(t, "the trace is whole", func() bool {
@@ -76,11 +75,11 @@ var (
 	resumed    = regexp.MustCompile(`^(\d+) +<\.\.\. (?:fsync|fdatasync) resumed>`)
 )
 
-// syncedAnswers tells of each write to a socket whether a database's log was written
-// since the one before, and synced after that.
+// syncedAnswers returns, for each write to a socket, whether a database's log was written since the
+// previous one and synced afterwards.
 func syncedAnswers(lines []string) (answers []bool) {
 	wrote, synced := false, false
-	var syncing []string // threads whose sync began after the write and goes on
+	var syncing []string // threads with a sync that began after the write and has not ended
 	for _, line := range lines {
 		if m := resumed.FindStringSubmatch(line); m != nil {
 			synced = synced || slices.Contains(syncing, m[1])

@@ -7,9 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestMySQLCrashRun: beside workers and sidecars, connections to the server are
-// ended all the time, and once the whole server crashes. A deadlock is never a
-// worker's business.
+// TestMySQLCrashRun also ends connections to the server repeatedly, and crashes the server once. No
+// worker gets a deadlock error.
 func TestMySQLCrashRun(t *testing.T) {
 	kinds := kit.SkipLockedKinds
 	if kit.Soak {

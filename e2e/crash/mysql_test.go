@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestMySQLCountsDeadlocks: the counters with which other tests tell of deadlocks
-// and waits see one of each.
+// TestMySQLCountsDeadlocks checks that the counters of deadlocks and lock timeouts, which other
+// tests use, count one of each.
 func TestMySQLCountsDeadlocks(t *testing.T) {
 	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		ctx := testwait.Context(t)
@@ -42,12 +42,12 @@ func TestMySQLCountsDeadlocks(t *testing.T) {
 		}
 		e := (*mysql.MySQLError)(nil)
 		if err := errors.Join(<-failed, <-failed); !errors.As(err, &e) || e.Number != 1213 {
-			t.Fatalf("no deadlock came about: %v", err)
+			t.Fatalf("there was no deadlock: %v", err)
 		}
 		if _, err := db.ExecContext(ctx, "SET GLOBAL innodb_lock_wait_timeout = 1"); err != nil {
 			t.Fatal(err)
 		}
-		third, err := p.Open(p.Name) // a new session, with the new setting
+		third, err := p.Open(p.Name) // a new session with the new setting
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,17 +11,16 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// setClock has the server's clock run by so much before the right time: what all
-// of the sidecars' statements, and plain INSERTs, use as the present.
+// setClock moves the server's clock by ahead. All statements of sidecars and plain INSERTs use this
+// clock.
 func setClock(p *kit.Postgres, ahead time.Duration) {
 	p.T.Helper()
 	p.Query(p.URL, fmt.Sprintf(`CREATE OR REPLACE FUNCTION qsidecar.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
 		AS 'SELECT pg_catalog.now() + interval ''%d ms'''`, ahead.Milliseconds()))
 }
 
-// TestPostgresClockCrashRun: the server's clock is set forward and back by a
-// minute all the time. That is no reason for a second delivery or a lost lease of
-// anybody.
+// TestPostgresClockCrashRun sets the server's clock forward and back by a minute repeatedly. That
+// causes no second delivery and no lost lease.
 func TestPostgresClockCrashRun(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	jobs := kit.Size(50_000)
@@ -45,15 +44,14 @@ func TestPostgresClockCrashRun(t *testing.T) {
 	kit.Figure(t, "the server's clock was set %d times, by a minute or two", set)
 }
 
-// TestPostgresClock: what becomes of jobs when the server's clock is set. What
-// sidecars hold for living sessions stays, whatever the clock says. Instants in
-// rows (due times, ends of timed leases, limits of runs) are the server's: they
-// come when its clock says so.
+// TestPostgresClock checks jobs when the server's clock is set. Session leases stay valid, whatever
+// the clock shows. Instants in rows (due times, ends of timed leases, run time limits) follow the
+// server's clock.
 func TestPostgresClock(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	a, b := s.Start("a"), s.Start("b")
 	producer, w := a.Dial(), a.Dial()
-	held := map[string]*kit.Conn{} // leases, and who has them
+	held := map[string]*kit.Conn{} // leases and their connections
 	for _, sc := range []*kit.Sidecar{a, b} {
 		c := sc.Dial()
 		sc.Dial().Enqueue("held", 3)
@@ -87,8 +85,8 @@ func TestPostgresClock(t *testing.T) {
 		before := now()
 		testwait.Until(t, sc.Name+" makes a heartbeat", func() bool { return now() != before })
 	}
-	// keeps sets the clock while a sidecar stands still, and looks what the other one does
-	// about it at its next heartbeat.
+	// keeps sets the clock while a sidecar is stopped, and checks what the other one does at its
+	// next heartbeat.
 	stopped := 0
 	keeps := func(when string, ahead time.Duration) {
 		t.Helper()
@@ -119,7 +117,7 @@ func TestPostgresClock(t *testing.T) {
 		}
 	}
 
-	// Less than a minute from now, by a clock that is set forward by one.
+	// Due in less than a minute by a clock that is set forward by one minute.
 	for _, req := range []kit.Msg{
 		{"queue": "scheduled", "delay_ms": 50_000}, {"queue": "timed"}, {"queue": "limited", "timeout_ms": 50_000}, {"queue": "tomorrow", "delay_ms": 86_400_000},
 	} {
@@ -134,7 +132,7 @@ func TestPostgresClock(t *testing.T) {
 	testwait.Until(t, "the run over its limit is taken back", func() bool { return w.Stats("limited").Claimed == 0 })
 	keeps("and back", 0)
 
-	// What is due in a moment comes when the clock, set back, gets there again.
+	// What is due soon becomes due when the clock, after it was set back, gets there again.
 	producer.Must(kit.Msg{"op": "enqueue", "queue": "soon", "delay_ms": 50_000})
 	keeps("a minute back", -time.Minute)
 	if n := w.Stats("soon"); n.Scheduled != 1 {
@@ -143,7 +141,7 @@ func TestPostgresClock(t *testing.T) {
 	keeps("and forward again", time.Minute)
 	takes("soon", 1)
 
-	// A sidecar that dies as the clock is set back is found out no later for it.
+	// A clock that is set back does not delay the eviction of a sidecar that dies then.
 	b.Kill()
 	setClock(p, -time.Minute)
 	died := kit.Monotonic()

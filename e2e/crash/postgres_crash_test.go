@@ -7,8 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestPostgresCrashRun: beside workers and sidecars, connections to the server
-// are ended all the time, and once the whole server crashes.
+// TestPostgresCrashRun also ends connections to the server repeatedly, and crashes the server once.
 func TestPostgresCrashRun(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	jobs := kit.Size(100_000)

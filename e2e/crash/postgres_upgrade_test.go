@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// previousProgram is one that knows all but the newest version of PostgreSQL's
-// tables: see backends/postgres/latest_previous.go.
+// previousProgram builds a program without the newest schema version of PostgreSQL: see
+// backends/postgres/latest_previous.go.
 func previousProgram(t *testing.T, dir string) string {
 	t.Helper()
 	to := filepath.Join(dir, "qsidecar-previous")
@@ -26,15 +26,15 @@ func previousProgram(t *testing.T, dir string) string {
 	return to
 }
 
-// version is that of the tables.
+// version returns the schema version.
 func version(p *kit.Postgres) string {
 	p.T.Helper()
 	return strings.Join(p.Query(p.URL, "SELECT version::text FROM qsidecar.qsidecar_meta"), " ")
 }
 
-// TestPostgresRollingUpgrade: a sidecar of an older schema version works alone,
-// then beside one of the newest, which migrates under its hands, and is upgraded
-// at last; all the while workers and sidecars are killed.
+// TestPostgresRollingUpgrade runs a sidecar of an older schema version alone, then beside one of
+// the newest, which migrates the tables in use, and upgrades it at the end. Workers and sidecars
+// are killed all the time.
 func TestPostgresRollingUpgrade(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	previous := previousProgram(t, s.Dir)
@@ -50,16 +50,16 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 	}
 	v := kit.CrashRun{
 		Queue: "crash", Jobs: jobs, Workers: 16,
-		Sidecars: []*kit.Sidecar{old, young}, // the workers of the second wait until it is there
+		Sidecars: []*kit.Sidecar{old, young}, // the workers of the second one wait until it runs
 		Killers: []kit.Killer{
 			{Every: 100, Kill: kit.KillWorker},
 			{Every: jobs / 20, Kill: func(r *kit.CrashRuntime) {
 				switch acks += jobs / 20; {
-				case acks <= jobs/5: // the old one alone
+				case acks <= jobs/5: // only the old one
 					restart(r, old)
 				case joined == 0:
 					if v := version(p); v != before {
-						t.Errorf("version %s before anybody of the newest came", v)
+						t.Errorf("version %s before a program of the newest version ran", v)
 					}
 					young.Start()
 					joined = acks
@@ -88,11 +88,11 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 	kit.Figure(t, "the tables were of version %s, and of %s after %d of %d acks; the old program worked until %d", before, after, joined, jobs, upgraded)
 }
 
-// TestPostgresWithoutDDL: the tables' owner runs by hand what migrate --print
-// shows, and serve runs under a role that may make nothing.
+// TestPostgresWithoutDDL lets the tables' owner run the output of migrate --print, and runs serve
+// as a role that can't create anything.
 func TestPostgresWithoutDDL(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
 	ctx := t.Context()
 	owner := strings.Replace(p.URL, "postgres@", "owner@", 1)
 	for url, sql := range map[string]string{
@@ -112,7 +112,7 @@ func TestPostgresWithoutDDL(t *testing.T) {
 			t.Errorf("serve exits with %d", code)
 		}
 		if said := sc.Log(); !strings.Contains(said, "`"+advice+"`") {
-			t.Errorf("serve does not say to run %s:\n%s", advice, said)
+			t.Errorf("serve does not report to run %s:\n%s", advice, said)
 		}
 	}
 	byHand := func(program string, args ...string) {
@@ -139,7 +139,7 @@ func TestPostgresWithoutDDL(t *testing.T) {
 	held := c.ClaimOne("mail")
 	c.WaitDelivered(held)
 	c.Must(kit.Msg{"op": "nack", "lease": c.ClaimOne("mail").Lease, "delay_ms": 1})
-	sc.Kill() // its jobs are free again within the lease period
+	sc.Kill() // its jobs are ready again within the timeout
 	next := s.Start("b")
 	w := next.Dial()
 	var again []kit.Job

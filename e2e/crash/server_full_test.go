@@ -15,8 +15,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// smallDisk makes a file system on which the servers that the test starts have their data, and
-// returns it with a folder of another disk that is open to all.
+// smallDisk creates a small file system for the data of the test's servers. It returns it and a
+// directory on another disk that every user can write.
 func smallDisk(t *testing.T, size string) (disk, other string) {
 	t.Helper()
 	for _, dir := range []*string{&disk, &other} {
@@ -48,7 +48,7 @@ func smallDisk(t *testing.T, size string) (disk, other string) {
 	return disk, other
 }
 
-// fullServer is a site on a server with a small disk. The sidecar's own files are elsewhere.
+// fullServer is a site on a server with a small disk. The sidecar's own files are on another disk.
 type fullServer struct {
 	*testing.T
 	site          *kit.Site
@@ -63,12 +63,12 @@ func newFullServer(t *testing.T, start func(other string) *kit.Site) *fullServer
 	if err := os.Mkdir(f.site.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f.site.HostLease = 5 * time.Minute // longer than a busy machine takes
+	f.site.HostLease = 5 * time.Minute // longer than this takes on a busy machine
 	return f
 }
 
-// try fills the disk. Jobs that it has no room for are unavailable, others are settled, and check
-// reports it. With room again all goes on.
+// try fills the disk. New jobs get `unavailable`, other jobs are settled, and check reports it.
+// After space is freed, everything works again.
 func (f *fullServer) try() {
 	f.Helper()
 	a := f.site.Start("a")
@@ -88,7 +88,7 @@ func (f *fullServer) try() {
 		stored++
 	}
 	if e := c.WantError("unavailable", "a job that the disk has no room for", r); !strings.Contains(e.Message, "No space left on device") && !strings.Contains(e.Message, "disk is full") {
-		f.Errorf("a full disk is told as %+v", e)
+		f.Errorf("a full disk is reported as %+v", e)
 	}
 	f.checks(a, 1, "problem  disk: the disk of the database is full: ")
 
@@ -128,11 +128,12 @@ func (f *fullServer) try() {
 func (f *fullServer) checks(a *kit.Sidecar, code int, says string) {
 	f.Helper()
 	if r := kit.RunCLI(f.T, f.site.Dir, nil, "check", "--config", a.ConfigFile); r.Code != code || !strings.Contains(r.Stdout, says) {
-		f.Errorf("check ends with %d and says\n%s%s, want %d and %q", r.Code, r.Stdout, r.Stderr, code, says)
+		f.Errorf("check ends with %d and prints\n%s%s, want %d and %q", r.Code, r.Stdout, r.Stderr, code, says)
 	}
 }
 
-// TestServersFullDisk: a server whose disk is full takes what needs no room.
+// TestServersFullDisk checks that a server with a full disk still accepts changes that need no
+// space.
 func TestServersFullDisk(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		newFullServer(t, func(string) *kit.Site {
@@ -140,7 +141,7 @@ func TestServersFullDisk(t *testing.T) {
 			return s
 		}).try()
 	})
-	// Its binary log is elsewhere: MySQL waits for room for it, and all commits with it.
+	// Its binary log is on another disk: MySQL waits for space for it, and all commits wait too.
 	t.Run("mysql", func(t *testing.T) {
 		kit.OwnMySQL(t)
 		newFullServer(t, func(other string) *kit.Site {
@@ -158,7 +159,7 @@ func TestServersFullDisk(t *testing.T) {
 			return s
 		}).try()
 	})
-	// MariaDB ends itself when it has no room for a rollback. Nothing is lost by that.
+	// MariaDB exits if it has no space for a rollback. Nothing is lost by that.
 	t.Run("mariadb", func(t *testing.T) {
 		kit.OwnMySQL(t)
 		var p *kit.MySQL
@@ -210,7 +211,7 @@ func TestServersFullDisk(t *testing.T) {
 			case r.Error.Code == "unknown_outcome":
 				unknown++
 			case r.Error.Code != "unavailable":
-				t.Errorf("a full disk is told as %v", r.Error)
+				t.Errorf("a full disk is reported as %v", r.Error)
 			}
 		}
 		if got := c.Stats("big").Ready; got < stored || got > stored+unknown {

@@ -6,8 +6,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestAdoptedTable: workers of a sidecar and a table's own consumers work the same rows,
-// through the deaths of some of each and of a sidecar.
+// TestAdoptedTable runs workers of sidecars and a table's own consumers on the same rows. It kills
+// some of each kind and a sidecar.
 func TestAdoptedTable(t *testing.T) {
 	t.Parallel()
 	_, p := kit.NewPostgresSite(t)

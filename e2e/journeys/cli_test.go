@@ -12,8 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestMessages: what the command line says when something is wrong names what,
-// where, and what to do.
+// TestMessages checks that errors of the command line say what failed, where, and what to do.
 func TestMessages(t *testing.T) {
 	s := kit.NewSite(t)
 	nowhere := filepath.Join(s.Dir, "nowhere.sock")
@@ -65,17 +64,16 @@ func TestMessages(t *testing.T) {
 		a.Dial().Enqueue("q", 3)
 		kit.RunCLI(t, s.Dir, nil, "purge", "q", "--state", "ready", "--socket", a.Socket).WantError(t, 2, "--yes")
 		if got := a.Dial().Stats("q").Ready; got != 3 {
-			t.Errorf("%d of 3 jobs are left though nobody said yes", got)
+			t.Errorf("%d of 3 jobs are left without a confirmation", got)
 		}
 	})
 }
 
-// noPermission: a socket that this user may not connect to, and a database file
-// that it may not open.
+// noPermission checks a socket and a database file that this user can't open.
 func noPermission(t *testing.T, s *kit.Site) {
 	a := s.Start("a")
 	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
-	if os.Geteuid() != 0 { // then one's own socket can be closed to oneself
+	if os.Geteuid() != 0 { // a user's own socket can be closed to the user too
 		nobody = nil
 		if err := os.Chmod(a.Socket, 0); err != nil {
 			t.Fatal(err)

@@ -6,8 +6,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestCrashes: workers and the sidecar are killed by signal 9 while jobs flow. None is
-// lost, and none is delivered again unless what had it was killed.
+// TestCrashes kills workers and the sidecar with signal 9 under load. No job is lost. A job is
+// delivered again only if its worker or sidecar was killed.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestDrain: at SIGTERM waiting claims are answered draining, settles go on, and
-// the process ends with its last worker.
+// TestDrain checks that after SIGTERM waiting claims get draining, settles still work, and the
+// process ends with its last worker.
 func TestDrain(t *testing.T) {
 	s := kit.NewSite(t)
 	s.Extra = "drain_timeout: 60s\n"

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestPastedLines: what `make run` prints to paste does what it says.
-func TestPastedLines(t *testing.T) {
+// TestMakeRunHints checks the commands that `make run` prints.
+func TestMakeRunHints(t *testing.T) {
 	s := kit.NewSite(t)
 	env := []string{"HOME=" + s.Dir, "PATH=" + os.Getenv("PATH"), "XDG_STATE_HOME=" + s.Dir, "XDG_RUNTIME_DIR=" + s.Dir}
 	ctx := testwait.Context(t)
@@ -52,8 +52,8 @@ func TestPastedLines(t *testing.T) {
 	}
 }
 
-// TestStdio: a child process speaks the same, with a sidecar of its own or
-// through the one of the host.
+// TestStdio checks a child process with its own sidecar, and one that forwards to the host's
+// sidecar.
 func TestStdio(t *testing.T) {
 	s := kit.NewSite(t)
 	a := s.Start("a")
@@ -66,7 +66,7 @@ func TestStdio(t *testing.T) {
 		if r.Code != 0 || strings.Count(r.Stdout, "\n") != 2 || strings.Count(r.Stdout, `"ok":true`) != 2 {
 			t.Errorf("%v: exit code %d, answered %s%s", how, r.Code, r.Stdout, r.Stderr)
 		}
-		// The end of input gave the claimed job back, uncharged.
+		// The end of input returned the claimed job without using up an attempt.
 		c := a.Dial()
 		job := c.ClaimOne("q")
 		if job.Attempt != 1 || job.Payload != "by stdio" {
@@ -76,8 +76,7 @@ func TestStdio(t *testing.T) {
 	}
 }
 
-// TestShellLife: a job's life in shell commands, with the exit codes that scripts
-// rely on.
+// TestShellLife checks a job's life in shell commands, with the exit codes that scripts rely on.
 func TestShellLife(t *testing.T) {
 	s := kit.NewSite(t)
 	a := s.Start("a")

@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestMetrics: the metrics count what was done, and the admin listener says that the
-// sidecar is ready.
+// TestMetrics checks that the metrics count the operations, and that the admin listener reports the
+// sidecar as ready.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)

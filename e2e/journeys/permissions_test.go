@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// requests are one of each op that a rule may allow, on the queue mail-a.
+// requests has one request of each op that a rule can permit, on the queue mail-a.
 var requests = map[string]string{
 	"enqueue": `{"op":"enqueue","queue":"mail-a","payload":"x"}`,
 	"claim":   `{"op":"claim","queue":"mail-a","max":1}`,
@@ -31,8 +31,8 @@ var requests = map[string]string{
 	"reload":  `{"op":"reload"}`,
 }
 
-// TestPermissions: each op is refused to whom no rule allows it, and done for whom one does,
-// by the user and the groups that the kernel says.
+// TestPermissions checks that each op is forbidden for a user whom no rule permits it, and works
+// for others. Rules apply to the user and groups that the kernel reports.
 func TestPermissions(t *testing.T) {
 	s := kit.NewSite(t)
 	sc := s.Sidecar("a")
@@ -55,7 +55,7 @@ func TestPermissions(t *testing.T) {
 			fmt.Sprintf("users: [%d]", user), fmt.Sprintf("groups: [%d]", group), fmt.Sprintf("groups: [%d]", extra), `groups: [1], users: [1]`,
 		} {
 			queues := `, queues: ["mail-*"]`
-			if op == "status" || op == "reload" { // a rule with queues grants neither
+			if op == "status" || op == "reload" { // a rule with queues permits neither
 				queues = ""
 			}
 			start(fmt.Sprintf("      - {users: [%d]}\n      - {%s, ops: [%s]%s}\n", os.Getuid(), by, op, queues))
@@ -87,7 +87,7 @@ func TestPermissions(t *testing.T) {
 			}
 		}
 	}
-	// More groups than fit the first question to the kernel: the last one counts like the others.
+	// More groups than fit the kernel's first answer. The last one counts too.
 	var many []string
 	for g := range 1000 {
 		many = append(many, fmt.Sprint(5000+g))

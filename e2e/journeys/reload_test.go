@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestReload: a good config is taken as a whole under a worker that holds a job. A bad one
-// changes nothing, not even its good part, and says why, until a good one comes.
+// TestReload checks that a good config applies as a whole while a worker holds a job. A bad one
+// changes nothing, not even its valid part, and its error is reported until a good one comes.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -28,7 +28,7 @@ func TestReload(t *testing.T) {
 	bad := first + "  letters: {}\n  parcels: {}\n  slow: {timeuot: 1s}\n"
 	a.WriteConfig(bad)
 	if e := c.MustFail("bad_request", kit.Msg{"op": "reload"}); !strings.Contains(e.Message, "timeuot") {
-		t.Errorf("the bad config is told as %q", e.Message)
+		t.Errorf("the bad config is reported as %q", e.Message)
 	}
 	a.Signal(syscall.SIGHUP)
 	testwait.Until(t, "the status names the mistake", func() bool {
@@ -39,7 +39,7 @@ func TestReload(t *testing.T) {
 
 	a.WriteConfig(strings.Replace(bad, "timeuot", "timeout", 1))
 	a.Signal(syscall.SIGHUP)
-	// The status is told after the queues are there.
+	// The status is updated after the queues.
 	testwait.Until(t, "the status names no mistake any more", func() bool {
 		return c.Must(kit.Msg{"op": "status"}).ConfigError == ""
 	})

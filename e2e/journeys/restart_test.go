@@ -12,9 +12,9 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestRestart: a sidecar restarted under workers that hold jobs redelivers none of
-// theirs. Bare workers bind by hand; one with the client library makes no call. A worker
-// that does not come back loses its job when the leases end: then the others keep theirs.
+// TestRestart checks that a restarted sidecar does not deliver claimed jobs again. Bare workers
+// bind their leases, a worker with the client library makes no call. A worker that does not come
+// back loses its job when the old leases end, and the others keep theirs.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	for _, how := range []struct {
@@ -38,7 +38,7 @@ func TestRestart(t *testing.T) {
 
 func restartUnderWorkers(t *testing.T, stop func(*kit.Sidecar)) {
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine takes for the restart
+	s.HostLease = 20 * time.Second // longer than a restart takes on a busy machine
 	s.Extra = "drain_timeout: 300ms\n"
 	a := s.Start("a")
 	const bare = 8
@@ -66,7 +66,7 @@ func restartUnderWorkers(t *testing.T, stop func(*kit.Sidecar)) {
 	watcher := a.Dial()
 	job := watcher.ClaimOne("q")
 	if job.ID != left.ID || job.Attempt != 2 {
-		t.Errorf("delivered again: %+v, want the job %s of the worker that is gone", job, left.ID)
+		t.Errorf("delivered again: %+v, want the job %s of the worker that left", job, left.ID)
 	}
 	if got := watcher.Stats("q"); got.Claimed != bare+2 || got.Total() != got.Claimed {
 		t.Errorf("when the old leases have ended the queue has %+v, want %d claimed", got, bare+2)
@@ -82,7 +82,7 @@ func restartUnderWorkers(t *testing.T, stop func(*kit.Sidecar)) {
 	}
 }
 
-// busyWorker holds one job through the client library, and makes no call.
+// busyWorker holds one job through the client library and makes no call.
 type busyWorker struct {
 	client *client.Client
 	job    protocol.Job
@@ -92,7 +92,7 @@ type busyWorker struct {
 func newBusyWorker(t *testing.T, socket, queue string) *busyWorker {
 	t.Helper()
 	ctx := testwait.Context(t)
-	b := &busyWorker{lost: make(chan []string, 1)} // 1: the first is enough to fail the test
+	b := &busyWorker{lost: make(chan []string, 1)} // capacity 1: one lost lease is enough to fail the test
 	var err error
 	b.client, err = client.Dial(ctx, client.Options{Socket: socket, Worker: "busy", OnLost: func(leases []string) {
 		select {
@@ -124,7 +124,7 @@ func (b *busyWorker) ack(t *testing.T) {
 	}
 	select {
 	case leases := <-b.lost:
-		t.Errorf("the library was told that %d leases are lost", len(leases))
+		t.Errorf("the library reports %d lost leases", len(leases))
 	default:
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// getsSIGPIPE reads the line of the signals that a process ignores. Others than SIGPIPE may be:
-// a shell's job in the background ignores SIGINT, and so does what it starts.
+// getsSIGPIPE reads the ignored signals of a process. Signals other than SIGPIPE can be ignored: a
+// shell's background job and its children ignore SIGINT.
 func getsSIGPIPE(t *testing.T, lines []string) bool {
 	t.Helper()
 	for _, line := range lines {

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestWorkOutcomes: how a command ends is what becomes of its job.
+// TestWorkOutcomes checks how the exit code of a command settles its job.
 func TestWorkOutcomes(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -50,7 +50,7 @@ esac`)
 		}
 	}
 	if j := c.Peek("mail", ids["later"]); j.State != "scheduled" || j.Attempt != 0 || len(j.Errors) != 0 {
-		t.Errorf("75 made %+v, want it scheduled and uncharged", j)
+		t.Errorf("after 75: %+v, want it scheduled with no attempt used", j)
 	}
 	if n := c.Stats("mail").Total(); n != 4 {
 		t.Errorf("%d jobs are left, want the 4 that were not done", n)
@@ -58,7 +58,7 @@ esac`)
 	soon := c.Put("soon", "later")[0]
 	a.Work("soon", "--once", "--snooze-delay", "0s", "--", "./send.sh").WaitExit(0)
 	if j := c.Peek("soon", soon); j.State != "ready" || j.Attempt != 0 {
-		t.Errorf("75 with --snooze-delay 0s made %+v, want it ready and uncharged", j)
+		t.Errorf("after 75 with --snooze-delay 0s: %+v, want it ready with no attempt used", j)
 	}
 	got := strings.Split(s.Read("env"), "\n")
 	for _, want := range []string{
@@ -70,7 +70,7 @@ esac`)
 		}
 	}
 	if !getsSIGPIPE(t, got) {
-		t.Error("the command ignores SIGPIPE: it would go on writing to nobody")
+		t.Error("the command ignores SIGPIPE: it would continue to write without a reader")
 	}
 	if fence := slices.IndexFunc(got, func(v string) bool { return strings.HasPrefix(v, "QSIDECAR_FENCE=") }); fence < 0 || got[fence] == "QSIDECAR_FENCE=0" {
 		t.Error("the command has no fence")
@@ -82,8 +82,8 @@ esac`)
 	}
 }
 
-// TestWorkKilled: a worker that was killed frees its job at once, and nothing of its
-// command is left; what an earlier command left behind goes on.
+// TestWorkKilled checks that a killed worker frees its job at once, and that nothing of its command
+// remains. A process that an earlier command started continues.
 func TestWorkKilled(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
@@ -102,7 +102,7 @@ wait`)
 	left := strings.TrimSpace(s.Read("left"))
 	defer func() {
 		if pid, err := strconv.Atoi(left); err == nil && pid > 1 {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // ours to end
+			_ = syscall.Kill(pid, syscall.SIGKILL) // the test must end it
 		}
 	}()
 	w.Signal(syscall.SIGKILL)
@@ -111,6 +111,6 @@ wait`)
 	}
 	s.WaitEnded("pids", 2)
 	if !kit.IsRunning(t, left) {
-		t.Error("what the first command left behind has ended too: the page says that it is let be")
+		t.Error("the process that the first command left behind has ended, but the page documents that it continues")
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// heldJob reads what a worker in modeHold prints.
+// heldJob reads the output of a worker in kit.ModeHold.
 func heldJob(p *kit.WorkerProcess, t testing.TB) kit.Job {
 	t.Helper()
 	var job kit.Job

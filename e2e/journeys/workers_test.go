@@ -6,8 +6,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestWorkers: a worker in each language does its jobs, on PostgreSQL. One that is killed
-// frees the job in its hands to the next; SIGTERM ends a worker with the exit code 0.
+// TestWorkers runs a worker in each language on PostgreSQL. The job of a killed worker goes to the
+// next one. SIGTERM ends a worker with exit code 0.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	s, p := kit.NewPostgresSite(t)
@@ -17,7 +17,7 @@ func TestWorkers(t *testing.T) {
 		"python": func(t *testing.T) *kit.ClientWorker { return kit.PythonWorker(t, a, nil) },
 		"ruby":   func(t *testing.T) *kit.ClientWorker { return kit.RubyWorker(t, a, nil, "-c", "8") },
 	} {
-		t.Run(name, func(t *testing.T) { // one after the other: they share the queues
+		t.Run(name, func(t *testing.T) { // in sequence, because they use the same queues
 			start(t).KilledInTheMiddle(100, 8)
 		})
 	}
@@ -26,7 +26,7 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// TestShellWorker: a shell script is a worker, by the program's work command.
+// TestShellWorker runs a shell script as a worker with the work command.
 func TestShellWorker(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)

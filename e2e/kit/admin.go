@@ -108,7 +108,7 @@ func (e Exposition) Of(t testing.TB, name, queue string, more ...string) float64
 	key := "qsidecar_" + name + "{" + strings.Join(labels, ",") + "}"
 	v, ok := e.Series[key]
 	if !ok {
-		t.Errorf("there is no series %s", key)
+		t.Errorf("no series %s", key)
 	}
 	return v
 }

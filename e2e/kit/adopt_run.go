@@ -210,7 +210,7 @@ func (r *AdoptionRun) checkRows(jobs, left int) {
 	by := map[string]int{}
 	for _, w := range r.worked() {
 		if before, twice := last[w.item]; twice && !r.dead[before] {
-			t.Errorf("the job %s was worked by %s, who lives, and then by %s", w.item, before, w.who)
+			t.Errorf("the job %s was processed by %s, which is alive, and then by %s", w.item, before, w.who)
 		}
 		last[w.item] = w.who
 		times[w.item]++

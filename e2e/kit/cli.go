@@ -84,6 +84,6 @@ func (s Output) WantError(t testing.TB, code int, words ...string) {
 		}
 	}
 	if n := strings.Count(s.Stderr, "\n"); n > 8 {
-		t.Errorf("it says so in %d lines", n)
+		t.Errorf("the output has %d lines", n)
 	}
 }

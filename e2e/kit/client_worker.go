@@ -82,7 +82,7 @@ func (w *ClientWorker) WaitExit() {
 	w.T.Helper()
 	testwait.Closed(w.T, fmt.Sprintf("%v ends", w.Argv), w.exited)
 	if code := w.Cmd.ProcessState.ExitCode(); code != 0 {
-		w.T.Fatalf("%v ended with %v, want the exit code 0; it said:\n%s", w.Argv, w.Cmd.ProcessState, w.Output)
+		w.T.Fatalf("%v ended with %v, want the exit code 0; output:\n%s", w.Argv, w.Cmd.ProcessState, w.Output)
 	}
 }
 
@@ -108,7 +108,7 @@ func (w *ClientWorker) DoneAtLeast(n int) {
 	WaitProgress(w.T, fmt.Sprintf("%d jobs are done", n), func() (now int, done bool) {
 		select {
 		case <-w.exited:
-			w.T.Fatalf("%v ended: %v; it said:\n%s", w.Argv, w.Cmd.ProcessState, w.Output)
+			w.T.Fatalf("%v ended: %v; output:\n%s", w.Argv, w.Cmd.ProcessState, w.Output)
 		default:
 		}
 		_, lines := w.Done()
@@ -150,7 +150,7 @@ func (w *ClientWorker) Children() []string {
 func (w *ClientWorker) Kill() {
 	w.T.Helper()
 	if err := w.Cmd.Process.Kill(); err != nil {
-		w.T.Fatalf("%v; it said:\n%s", err, w.Output)
+		w.T.Fatalf("%v; output:\n%s", err, w.Output)
 	}
 	<-w.exited
 }
@@ -193,7 +193,7 @@ func (w *ClientWorker) KilledInTheMiddle(n, concurrency int) {
 func (w *ClientWorker) Terminate() {
 	w.T.Helper()
 	if err := w.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		w.T.Fatalf("%v; it said:\n%s", err, w.Output)
+		w.T.Fatalf("%v; output:\n%s", err, w.Output)
 	}
 	w.WaitExit()
 }

@@ -188,7 +188,7 @@ func (j *checkState) judgeJob(id string, all []*holding, left bool) {
 	case settled == 1 && left:
 		j.problem("job %s: its ack was answered ok and it is still in the table", id)
 	case settled == 0 && !doubtful && !left:
-		j.problem("job %s is gone and nobody ever sent an ack for it", id)
+		j.problem("job %s was deleted without an ack", id)
 	case settled == 0:
 		j.InDoubt++
 	}

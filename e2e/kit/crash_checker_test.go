@@ -86,9 +86,9 @@ func TestCheckerCountsALateDelivery(t *testing.T) {
 	}
 }
 
-// TestCheckerKnowsThatKillsTakeTime checks that a kill explains what its victim does between the
+// TestCheckerAcceptsThatKillsTakeTime checks that a kill explains what its victim does between the
 // killer's reading of the clock and its death.
-func TestCheckerKnowsThatKillsTakeTime(t *testing.T) {
+func TestCheckerAcceptsThatKillsTakeTime(t *testing.T) {
 	r := good()
 	for i, rec := range r.Records {
 		if rec.Who == "w1" && rec.What == Killed {
@@ -140,10 +140,10 @@ func TestCheckerFindsFaults(t *testing.T) {
 		name, want string
 		spoil      func(*run)
 	}{
-		{"a job nobody settled", "job 1 is gone and nobody ever sent an ack", func(r *run) {
+		{"a job without a settle", "job 1 was deleted without an ack", func(r *run) {
 			without(r, func(rec Record) bool { return rec.Job == "1" })
 		}},
-		{"a job that was claimed and vanished", "job 1 is gone and nobody ever sent an ack", func(r *run) {
+		{"a claimed job that was deleted", "job 1 was deleted without an ack", func(r *run) {
 			without(r, func(rec Record) bool { return rec.Job == "1" && rec.What != claimed })
 		}},
 		{"a job still in the table", "job 3 is still in the table", func(r *run) { r.Left = []string{"3"} }},

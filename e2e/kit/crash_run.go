@@ -356,7 +356,7 @@ func (p *production) take(stored []Job, sent []Msg) error {
 	}
 	for i, j := range stored {
 		if before, ok := p.jobs[j.ID]; ok {
-			return fmt.Errorf("the id %s was given to %q and to %q", j.ID, before, sent[i]["payload"])
+			return fmt.Errorf("the id %s belongs to %q and to %q", j.ID, before, sent[i]["payload"])
 		}
 		p.jobs[j.ID] = sent[i]["payload"].(string)
 	}
@@ -370,6 +370,6 @@ func JudgeCrash(t *testing.T, v Verdict) {
 		t.Errorf("%d problems:\n%s", len(v.Problems), v.Summary(20))
 	}
 	if v.Redelivered+v.Bound == 0 || v.InDoubt == 0 {
-		t.Errorf("the kills hit nobody: %v", v)
+		t.Errorf("the kills hit no worker with a job: %v", v)
 	}
 }

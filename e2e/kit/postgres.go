@@ -134,7 +134,7 @@ func (p *Postgres) KillBackend(r *CrashRuntime) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			p.T.Fatal(err)
 		}
-		testwait.Until(p.T, "the backend is gone", func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH })
+		testwait.Until(p.T, "the backend has ended", func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH })
 		ctx := context.Background()
 		if err := p.Ready(ctx); err != nil {
 			p.T.Fatal(err)

@@ -69,7 +69,7 @@ func (sc *Sidecar) Work(args ...string) *WorkProcess {
 		_ = w.cmd.Process.Kill() // fails if it has ended
 		<-w.Exited
 		if sc.T.Failed() {
-			sc.T.Logf("qsidecar work %s said:\n%s%s", strings.Join(args, " "), w.out, w.Diag)
+			sc.T.Logf("output of qsidecar work %s:\n%s%s", strings.Join(args, " "), w.out, w.Diag)
 		}
 	})
 	return w

@@ -152,7 +152,7 @@ func (p *WorkerProcess) Kill(t testing.TB) (at int64) {
 	t.Helper()
 	at = Monotonic()
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatalf("killing %s: %v (it said: %v)", p.Name, err, p.err)
+		t.Fatalf("killing %s: %v (its result: %v)", p.Name, err, p.err)
 	}
 	return at
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// jsonLog are the lines of a log in JSON; those in another form are passed over.
+// jsonLog returns the lines of a JSON log. It skips lines in another format.
 func jsonLog(sc *kit.Sidecar) (lines []map[string]any) {
 	sc.T.Helper()
 	text, err := os.ReadFile(sc.LogFile)
@@ -50,11 +50,11 @@ func logs(sc *kit.Sidecar, text string, fields kit.Msg) {
 	})
 }
 
-// TestLogOfALife: each event that matters is a line, with the same keys for the same things,
-// and the trace of the job where it is about one.
-func TestLogOfALife(t *testing.T) {
+// TestLogOfEachEvent checks that each important event is logged, with the same keys for the same
+// things, and with the trace if it is about a job.
+func TestLogOfEachEvent(t *testing.T) {
 	s := kit.NewSite(t)
-	s.HostLease = 5 * time.Second // what a beat finds is waited for
+	s.HostLease = 5 * time.Second // short, because the test waits for what a heartbeat finds
 	sc := s.Sidecar("a")
 	good, err := os.ReadFile(sc.ConfigFile)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestLogOfALife(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sc.Start() // in the form text
+	sc.Start() // in the text format
 	testwait.Until(t, "the start is logged", func() bool { texts := sc.Texts(); return texts["serving"] == 1 && texts["joined the database"] == 1 })
 	c := sc.Dial()
 	write(string(good) + "log: {format: json}\n")
@@ -93,7 +93,7 @@ func TestLogOfALife(t *testing.T) {
 	logs(sc, "stopped: what was asked is written, and leases stay valid for the restart grace", kit.Msg{"level": "INFO"})
 }
 
-// jobsAreLogged has jobs fail, die and get lost.
+// jobsAreLogged makes jobs fail, die and lose their leases.
 func jobsAreLogged(sc *kit.Sidecar) {
 	sc.T.Helper()
 	c := sc.Dial()
@@ -126,7 +126,7 @@ func jobsAreLogged(sc *kit.Sidecar) {
 	logs(sc, "a job was lost: its lease is not valid any more", with(with(keys, "during", "ack"), "level", "WARN"))
 	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "ready"})
 
-	_, keys = claim(kit.Msg{"timeout_ms": 50}) // and makes no call: it is told at the next beat
+	_, keys = claim(kit.Msg{"timeout_ms": 50}) // it makes no call, so the next heartbeat finds it
 	logs(sc, "jobs were taken back", kit.Msg{"queue": "mail", "cause": "timed_out", "jobs": 1, "database": "main"})
 	logs(sc, "a job was lost: its lease is not valid any more", with(keys, "during", "beat"))
 	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "scheduled"})

@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// tally is what workers count, as "what queue".
+// tally is the counts of the workers, by "what queue".
 type tally struct {
 	mu  sync.Mutex
 	all map[string]int
@@ -27,18 +27,18 @@ func (y *tally) add(what, queue string, n int) {
 	y.all[what+" "+queue] += n
 }
 
-// metricsRun is 32 workers that do all that can be done to a job, and count it.
+// metricsRun is 32 workers that do everything that a job can go through, and count it.
 type metricsRun struct {
 	t      *testing.T
 	socket string
 	tally
-	late atomic.Int64 // settles and extends that were answered lease_lost
+	late atomic.Int64 // settles and extends that got lease_lost
 	stop atomic.Bool
 }
 
-// TestMetricsEqualTheWork: after a run of 32 workers with acks, nacks, deaths, time-outs,
-// hang-ups and duplicates, under reloads, the metrics are what the workers counted; all the
-// while no counter decreases; and promtool finds nothing to say.
+// TestMetricsEqualTheWork checks that after a run with acks, nacks, deaths, timeouts, lost
+// connections, duplicates and reloads, the metrics equal the workers' counts. No counter ever
+// decreases, and promtool reports nothing.
 func TestMetricsEqualTheWork(t *testing.T) {
 	t.Parallel()
 	s, _ := kit.NewPostgresSite(t)
@@ -72,7 +72,7 @@ func TestMetricsEqualTheWork(t *testing.T) {
 	})
 	r.stop.Store(true)
 	workers.Wait()
-	c.Must(kit.Msg{"op": "purge", "queue": "work", "state": "dead"}) // it takes away rows, and no count
+	c.Must(kit.Msg{"op": "purge", "queue": "work", "state": "dead"}) // a purge deletes rows, but does not change a counter
 	e := scrape.end()
 	r.compare(e)
 	promtoolSays(t, e.Text, "check", "metrics")
@@ -81,7 +81,7 @@ func TestMetricsEqualTheWork(t *testing.T) {
 		r.all["enqueued work"]+r.all["enqueued side"]+r.all["enqueued slow"], scrape.asked, reloads)
 }
 
-// produce stores jobs, some of them twice.
+// produce enqueues jobs, some of them twice.
 func (r *metricsRun) produce(n int) {
 	w := r.dial()
 	defer w.Close()
@@ -118,7 +118,7 @@ func (r *metricsRun) dial() *kit.Wire {
 	return w
 }
 
-// work takes one job after another and does something with it.
+// work claims one job after another and ends each in some way.
 func (r *metricsRun) work(rnd *rand.Rand) {
 	w := r.dial()
 	for !r.stop.Load() {
@@ -138,10 +138,10 @@ func (r *metricsRun) work(rnd *rand.Rand) {
 	w.Close()
 }
 
-// end ends a delivery in one of the ways there are. false: the connection is of no more use.
+// end ends a delivery in a random way. It returns false if the connection is closed.
 func (r *metricsRun) end(w *kit.Wire, j kit.Job, rnd *rand.Rand) bool {
 	last := j.Attempt == j.MaxAttempts
-	if j.Queue == "slow" { // until its time is over
+	if j.Queue == "slow" { // until its time limit is over
 		for {
 			rep := r.call(w, kit.Msg{"op": "extend", "lease": j.Lease})
 			if rep.Error != nil {
@@ -176,7 +176,7 @@ func (r *metricsRun) end(w *kit.Wire, j kit.Job, rnd *rand.Rand) bool {
 		r.add("nacked", j.Queue, 1)
 	case p < 94:
 		r.ended("disconnected", j, last)
-		return false // hangs up
+		return false // closes the connection
 	default:
 		r.settle(w, kit.Msg{"op": "bye"})
 		r.add("returned", j.Queue, 1)
@@ -220,7 +220,7 @@ func (r *metricsRun) dies(j kit.Job, dead bool) {
 	}
 }
 
-// reload has the sidecar take another config: queues come and go, and so does the switch of pprof.
+// reload changes the config: it adds and removes queues and pprof.
 func (r *metricsRun) reload(a *kit.Sidecar, n int) {
 	text, err := os.ReadFile(a.ConfigFile)
 	if err != nil {
@@ -244,7 +244,7 @@ func (r *metricsRun) reload(a *kit.Sidecar, n int) {
 	}
 }
 
-// compare holds the metrics against what the workers counted.
+// compare compares the metrics with the workers' counts.
 func (r *metricsRun) compare(e kit.Exposition) {
 	t := r.t
 	for _, queue := range []string{"work", "side", "slow"} {

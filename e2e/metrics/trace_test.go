@@ -27,9 +27,10 @@ func traced(t *testing.T, parent string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestTraceTravels: from the environment of an enqueue to that of a worker's command, and on
-// to what that enqueues; and as a header by any client. A worker's own trace is none of its jobs'.
-func TestTraceTravels(t *testing.T) {
+// TestTracePropagation checks that a trace passes from the environment of an enqueue to that of a
+// worker's command, and to the jobs that it enqueues, and as a header of any client. A worker's own
+// trace does not pass to its jobs.
+func TestTracePropagation(t *testing.T) {
 	sc := kit.NewSite(t).Start("a")
 	at := []string{"--socket", sc.Socket}
 	work := func(queue string) string {
@@ -50,7 +51,7 @@ func TestTraceTravels(t *testing.T) {
 	other := strings.Replace(traceParent, "4bf9", "5bf9", 1)
 	sent("mail", "x", "--header", "traceparent="+other)
 	if got := work("mail"); got != other { // without the state of another trace
-		t.Errorf("a header that says otherwise: the trace %q", got)
+		t.Errorf("with a different header: the trace %q", got)
 	}
 	for _, wrong := range []string{"", "00-" + traceID, strings.ToUpper(traceParent), traceParent + "-00"} {
 		traced(t, wrong, append(at, "enqueue", "mail", "x")...)
@@ -62,7 +63,7 @@ func TestTraceTravels(t *testing.T) {
 	w := sc.Work("fails", "--once", "--", "false")
 	<-w.Exited
 	if want := "attempt 1 of 20, trace " + traceID + ": exit status 1"; !strings.Contains(w.Diag.String(), want) {
-		t.Errorf("the worker says %q, want %q", w.Diag, want)
+		t.Errorf("the worker prints %q, want %q", w.Diag, want)
 	}
 	c := sc.Dial()
 	c.Must(kit.Msg{"op": "enqueue", "queue": "mail", "headers": kit.Msg{"traceparent": traceParent}})
@@ -72,6 +73,6 @@ func TestTraceTravels(t *testing.T) {
 	c.Must(kit.Msg{"op": "enqueue", "queue": "mail", "headers": kit.Msg{"traceparent": "my own idea"}})
 	j := c.ClaimOne("mail")
 	if j.Headers["traceparent"] != "my own idea" {
-		t.Errorf("a traceparent that is none is not passed on as it is: %v", j.Headers)
+		t.Errorf("an invalid traceparent is not passed on unchanged: %v", j.Headers)
 	}
 }

@@ -1,3 +1,3 @@
-// Package network tests databases that are cut off, silent, stopped or away at the start, and what
-// waiting for jobs costs.
+// Package network tests databases that are disconnected, silent, stopped or unavailable at the
+// start, and the cost of waiting for jobs.
 package network

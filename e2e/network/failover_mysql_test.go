@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestMySQLFailover: the primary dies, or becomes read-only, while jobs are worked on, and its
-// replica is promoted later. The sidecars reach the servers by addresses that move.
+// TestMySQLFailover checks a primary that dies, or becomes read-only, during work, and a replica
+// that is promoted later. The sidecars reach the servers at addresses that move.
 func TestMySQLFailover(t *testing.T) {
 	kit.OwnMySQL(t)
 	for _, kind := range kit.SkipLockedKinds {
@@ -42,19 +42,19 @@ func mysqlFailover(t *testing.T, kind testserver.Kind, planned bool) {
 		t.Fatal(err)
 	}
 	stops(replica)
-	// An account that is not exempt from read_only, as applications' should be.
+	// A user without an exemption from read_only, as applications should use.
 	if err := m.Exec(t.Context(), "CREATE DATABASE e2e", "CREATE USER app IDENTIFIED BY 'x'", "GRANT ALL ON e2e.* TO app"); err != nil {
 		t.Fatal(err)
 	}
 	f := &failover{T: t, site: kit.NewSite(t)}
 	soon, late := newSwallower(t, "tcp", listens(m)), newSwallower(t, "tcp", listens(m))
-	at := func(r *swallower) string {
+	at := func(r *blackHole) string {
 		u := url.URL{Scheme: "mysql", User: url.UserPassword("app", "x"), Host: r.ln.Addr().String(), Path: "/e2e"}
 		return u.String()
 	}
 	f.start(map[string]string{"soon": at(soon), "late": at(late)})
 	if planned {
-		if err := m.Exec(t.Context(), "SET GLOBAL read_only = ON"); err != nil { // the sessions stay
+		if err := m.Exec(t.Context(), "SET GLOBAL read_only = ON"); err != nil { // sessions stay open
 			t.Fatal(err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// pairOf is a primary with the database of the site, and a streaming standby.
+// pairOf returns a site whose database is on a primary with a streaming standby.
 func pairOf(t *testing.T) (s *kit.Site, primary, standby *testserver.Postgres) {
 	t.Helper()
 	stops := func(p *testserver.Postgres) {
@@ -41,7 +41,7 @@ func pairOf(t *testing.T) (s *kit.Site, primary, standby *testserver.Postgres) {
 	return kit.NewSite(t), primary, standby
 }
 
-// socketsOf is the folder in which a server has its socket.
+// socketsOf returns the directory of a server's socket.
 func socketsOf(t *testing.T, p *testserver.Postgres) string {
 	t.Helper()
 	u, err := url.Parse(p.Admin())
@@ -51,7 +51,7 @@ func socketsOf(t *testing.T, p *testserver.Postgres) string {
 	return u.Query().Get("host")
 }
 
-// answer is the first column of a query's only row.
+// answer returns the first column of a query's only row.
 func answer[T any](t *testing.T, p *testserver.Postgres, sql string, args ...any) (v T) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), strings.Replace(p.Admin(), "/postgres?", "/e2e?", 1))
@@ -65,9 +65,9 @@ func answer[T any](t *testing.T, p *testserver.Postgres, sql string, args ...any
 	return v
 }
 
-// TestPostgresFailover: the primary dies while jobs are worked on, and the standby is promoted
-// later. Each sidecar reaches the servers in another way. No settle fails, and no job is lost or
-// worked on twice.
+// TestPostgresFailover checks a primary that dies during work and a standby that is promoted later.
+// Each sidecar reaches the servers in another way. No settle fails, and no job is lost or processed
+// twice.
 func TestPostgresFailover(t *testing.T) {
 	t.Parallel()
 	s, primary, standby := pairOf(t)
@@ -81,7 +81,7 @@ func TestPostgresFailover(t *testing.T) {
 	}
 	socket := func(p *testserver.Postgres) string { return filepath.Join(socketsOf(t, p), ".s.PGSQL.5432") }
 	soon, late := newSwallower(t, "unix", socket(primary)), newSwallower(t, "unix", socket(primary))
-	at := func(r *swallower) string {
+	at := func(r *blackHole) string {
 		return "postgres://postgres@" + r.ln.Addr().String() + "/e2e?sslmode=disable"
 	}
 	f.start(map[string]string{
@@ -112,16 +112,16 @@ func TestPostgresFailover(t *testing.T) {
 	f.check(func() int { return answer[int](t, standby, "SELECT count(*) FROM qsidecar.qsidecar_jobs") })
 }
 
-// failover is what sidecars and their workers do while a server is replaced.
+// failover is the sidecars and their workers while a server is replaced.
 type failover struct {
 	*testing.T
 	site *kit.Site
-	ways []*way
-	born *kit.Sidecar // that was started without a primary
+	ways []*failoverPath
+	born *kit.Sidecar // started while there was no primary
 }
 
-// way is a sidecar with a worker of the Go client, and jobs that a test holds itself.
-type way struct {
+// failoverPath is a sidecar with a worker of the Go client, and jobs that the test itself holds.
+type failoverPath struct {
 	name    string
 	sc      *kit.Sidecar
 	worker  *kit.ClientWorker
@@ -130,13 +130,13 @@ type way struct {
 	waits   *kit.Conn
 }
 
-// perWay is how many jobs each worker has in its hands, and how many wait behind them.
-const perWay = 8
+// perPath is how many jobs each worker holds, and how many are ready behind them.
+const perPath = 8
 
-// start has a sidecar for each URL, by its name, and jobs in its workers' hands.
+// start starts a sidecar for each URL, by name, and claims jobs.
 func (f *failover) start(urls map[string]string) {
 	f.Helper()
-	f.site.HostLease = 5 * time.Minute // longer than a busy machine takes for a failover
+	f.site.HostLease = 5 * time.Minute // longer than a failover takes on a busy machine
 	names := make([]string, 0, len(urls))
 	for name := range urls {
 		names = append(names, name)
@@ -144,15 +144,15 @@ func (f *failover) start(urls map[string]string) {
 	slices.Sort(names)
 	for _, name := range names {
 		f.site.URL = urls[name]
-		w := &way{name: name, sc: f.site.Start(name)}
+		w := &failoverPath{name: name, sc: f.site.Start(name)}
 		f.ways = append(f.ways, w)
 		c := w.sc.Dial()
-		for i := range perWay {
+		for i := range perPath {
 			c.Put("long-"+name, fmt.Sprint(i))
 		}
 		w.worker = kit.GoWorker(f.T, w.sc, "WORKER_QUEUES=long-"+name)
 		w.worker.Start()
-		w.worker.DoneAtLeast(perWay)
+		w.worker.DoneAtLeast(perPath)
 		c.Enqueue("raw-"+name, 3)
 		for _, op := range []string{"ack", "nack", "extend"} {
 			conn := w.sc.Dial()
@@ -165,15 +165,15 @@ func (f *failover) start(urls map[string]string) {
 			w.settles = append(w.settles, m)
 			c.WaitDelivered(job)
 		}
-		for i := range perWay { // nobody has them when the server dies
-			c.Put("long-"+name, fmt.Sprint(perWay+i))
+		for i := range perPath { // not claimed when the server dies
+			c.Put("long-"+name, fmt.Sprint(perPath+i))
 		}
 		w.waits = w.sc.Dial()
 		w.waits.Post(kit.Msg{"op": "claim", "queue": "none-" + name, "wait_ms": 600_000})
 	}
 }
 
-// settle has the workers end their jobs, and settles those of the test, while no server takes
+// settle lets the workers finish their jobs, and settles the test's jobs, while no server accepts
 // writes.
 func (f *failover) settle() {
 	f.Helper()
@@ -190,22 +190,22 @@ func (f *failover) settle() {
 		c.Post(kit.Msg{"op": "enqueue", "queue": "raw-" + w.name})
 		producers = append(producers, c)
 	}
-	for _, c := range producers { // behind the settles, which are tried for longer
+	for _, c := range producers { // after the settles, which are repeated for longer
 		c.WantError("unavailable", "an enqueue without a primary", c.Next())
 	}
 }
 
-// begin starts a sidecar while no server takes writes. check says why it can't.
+// begin starts a sidecar while no server accepts writes. check must report why.
 func (f *failover) begin(says string) {
 	f.Helper()
 	f.born = f.site.Start("born")
 	f.born.Dial().MustFail("unavailable", kit.Msg{"op": "enqueue", "queue": "born"})
 	if r := kit.RunCLI(f.T, f.site.Dir, nil, "check", "--config", f.born.ConfigFile); r.Code != 1 || !strings.Contains(r.Stdout, says) {
-		f.Errorf("check ends with %d and says\n%s", r.Code, r.Stdout)
+		f.Errorf("check ends with %d and prints\n%s", r.Code, r.Stdout)
 	}
 }
 
-// check returns when all is done that was to be done. left counts the rows of the job table.
+// check returns when all jobs are done. left counts the rows of the job table.
 func (f *failover) check(left func() int) {
 	f.Helper()
 	began := kit.Monotonic()
@@ -222,8 +222,8 @@ func (f *failover) check(left func() int) {
 		w.worker.WaitEmpty("long-" + w.name)
 		w.worker.Terminate()
 		done, lines := w.worker.Done()
-		if len(done) != 2*perWay || len(lines) != 2*perWay {
-			f.Errorf("%s: %d of %d jobs were done, in %d runs: %q", w.name, len(done), 2*perWay, len(lines), lines)
+		if len(done) != 2*perPath || len(lines) != 2*perPath {
+			f.Errorf("%s: %d of %d jobs were done, in %d runs: %q", w.name, len(done), 2*perPath, len(lines), lines)
 		}
 		for _, line := range lines {
 			if !strings.HasSuffix(line, " 1") {

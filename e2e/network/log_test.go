@@ -5,7 +5,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// logsAnOutage: that a database went away and came back is told, and not again and again.
+// logsAnOutage checks that an outage of a database and its end are logged, each once.
 func logsAnOutage(sc *kit.Sidecar) {
 	sc.T.Helper()
 	var texts map[string]int

@@ -10,15 +10,15 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestMySQLWakeUp: a claim that waits on one sidecar is answered soon after an
-// enqueue through another, though nobody tells it.
+// TestMySQLWakeUp checks that a claim which waits on one sidecar is answered soon after an enqueue
+// through another, although MySQL has no notifications.
 func TestMySQLWakeUp(t *testing.T) {
 	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		wakeUps(t, s, kit.Size(200)/2)
 	})
 }
 
-// TestMySQLIdle: what a thousand waiting workers cost.
+// TestMySQLIdle measures the cost of a thousand waiting workers.
 func TestMySQLIdle(t *testing.T) {
 	const workers, queues = 1000, 20
 	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) {
@@ -35,10 +35,10 @@ func TestMySQLIdle(t *testing.T) {
 	})
 }
 
-// statements is how many the server was sent since it started.
+// statements returns how many statements the server got since it started.
 func statements(p *kit.MySQL) (n int) {
 	p.T.Helper()
-	// information_schema in MySQL has none, and MariaDB lacks performance_schema.
+	// information_schema in MySQL has no counter, and MariaDB has no performance_schema.
 	db, err := p.Open("")
 	if err != nil {
 		p.T.Fatal(err)
@@ -51,8 +51,8 @@ func statements(p *kit.MySQL) (n int) {
 	return n
 }
 
-// TestMySQLPlainInsert: another program enqueues by a plain INSERT, and a waiting
-// claim is answered.
+// TestMySQLPlainInsert checks that a waiting claim is answered after another program's plain
+// INSERT.
 func TestMySQLPlainInsert(t *testing.T) {
 	kit.OnMySQL(t, []testserver.Kind{testserver.MySQL97, testserver.MariaDB105}, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
 		sc := s.Start("a")
@@ -82,20 +82,20 @@ func TestMySQLPlainInsert(t *testing.T) {
 	})
 }
 
-// TestMySQLGone: the server is stopped for a while and started again.
-func TestMySQLGone(t *testing.T) {
-	kinds := kit.SkipLockedKinds[1:] // its connections end without a word
+// TestMySQLOutage stops the server for a while and restarts it.
+func TestMySQLOutage(t *testing.T) {
+	kinds := kit.SkipLockedKinds[1:] // its connections end without a message
 	if kit.Soak {
 		kinds = kit.SkipLockedKinds
 	}
 	kit.OnMySQL(t, kinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
-		goneForAWhile(t, s, p.MySQL, func() int {
+		checkOutage(t, s, p.MySQL, func() int {
 			return len(p.Query("SELECT CAST(id AS CHAR) FROM qsidecar_jobs WHERE queue = 'mail' AND state = 'ready' AND attempts = 0"))
 		})
 	})
 }
 
-// TestMySQLNoJobWaitsForASlowHost: as on PostgreSQL, where hosts are notified.
+// TestMySQLNoJobWaitsForASlowHost does the same as on PostgreSQL, which notifies hosts.
 func TestMySQLNoJobWaitsForASlowHost(t *testing.T) {
 	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) { noJobWaitsForASlowHost(t, s) })
 }

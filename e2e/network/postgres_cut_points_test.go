@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// cutPoints are after how many bytes of a way of n to cut: all along it, and
-// closely at its end, where the commit is.
+// cutPoints returns after how many of n bytes to cut: all over the range, and each of the last
+// bytes, where the commit is.
 func cutPoints(n int64) (at []int64) {
 	coarse, fine := n/12, int64(16)
 	if kit.Soak {
@@ -27,13 +27,13 @@ func cutPoints(n int64) (at []int64) {
 	return slices.Compact(at)
 }
 
-// TestPostgresCutPoints: the network is cut at each point of a claim's and of an
-// ack's way to the server and back, before the commit and after it. Nobody else
-// gets the job, no delivery is charged for it, and no ack is lost.
+// TestPostgresCutPoints cuts the network at each point of a claim's and of an ack's round trip,
+// before and after the commit. No other worker gets the job, no delivery uses up an attempt, and no
+// ack is lost.
 func TestPostgresCutPoints(t *testing.T) {
 	toxics.Register("qsidecar_cut", new(kit.CutToxic))
 	s, p := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // beats and looks are rare: what is cut is a claim or an ack
+	s.HostLease = 20 * time.Second // a long timeout, so that few other statements run during the cuts
 	wire, through := p.Proxy()
 	producer := s.Start("b").Dial()
 	wire.SetToxics(`{"type": "qsidecar_cut", "stream": "upstream", "attributes": {"stream": "upstream"}}`,
@@ -69,7 +69,7 @@ func TestPostgresCutPoints(t *testing.T) {
 		}
 		slices.Sort(claims)
 		slices.Sort(acks)
-		// Not the median: on a busy machine more than half of them may need a second look.
+		// Not the median, because on a busy machine more than half of them can need a second query.
 		claimBytes, ackBytes := claims[len(claims)/4], acks[len(acks)/4]
 		cut, missed := 0, 0
 		var slowest time.Duration

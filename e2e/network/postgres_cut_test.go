@@ -10,11 +10,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestPostgresCutOff: a sidecar is cut off from the server while its workers go on. Its
-// jobs go to another one when its lease period has ended.
+// TestPostgresCutOff disconnects a sidecar from the server while its workers continue. Its jobs go
+// to another one after the timeout.
 func TestPostgresCutOff(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine keeps a sidecar from its heartbeat
+	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
 	wire, through := p.Proxy()
 	b := s.Start("b")
 	s.URL = through
@@ -30,7 +30,7 @@ func TestPostgresCutOff(t *testing.T) {
 		producer.WaitDelivered(job)
 		held = append(held, job.Lease)
 	}
-	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // bytes vanish
+	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // drops all bytes
 	began := kit.Monotonic()
 	other := b.Dial()
 	var again time.Duration
@@ -43,16 +43,16 @@ func TestPostgresCutOff(t *testing.T) {
 		other.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 	}
 	late := a.Dial()
-	late.Post(kit.Msg{"op": "ack", "lease": held[0]}) // while it is cut off: nobody may say that it worked
+	late.Post(kit.Msg{"op": "ack", "lease": held[0]}) // while it is disconnected, so it must not succeed
 	if r := late.Next(); r.Error == nil || !slices.Contains([]string{"unknown_outcome", "unavailable", "lease_lost"}, r.Error.Code) {
 		t.Errorf("an ack under way through the cut: %+v", r)
 	}
 	wire.SetToxics()
 	mended := kit.Monotonic()
 	told := worker.Next()
-	for _, lease := range held[1:] { // the first one's ack is under way
+	for _, lease := range held[1:] { // the first one's ack is in progress
 		if told.Event != "lost" || !slices.Contains(told.Leases, lease) {
-			t.Errorf("told %q of %d leases, want the event lost with all of them", told.Event, len(told.Leases))
+			t.Errorf("got %q with %d leases, want the event lost with all of them", told.Event, len(told.Leases))
 		}
 	}
 	for _, lease := range held {
@@ -63,7 +63,7 @@ func TestPostgresCutOff(t *testing.T) {
 	kit.Figure(t, "a sidecar with a lease period of %v was cut off: its %d jobs were worked elsewhere after %v; it served again %v after the network was whole",
 		s.HostLease, jobs, again.Round(time.Millisecond), kit.Since(mended).Round(time.Millisecond))
 	joins := func() int { return strings.Count(a.Log(), "joined the database") }
-	testwait.Until(t, "it says that it joined again", func() bool { return joins() > 1 })
+	testwait.Until(t, "it logs that it joined again", func() bool { return joins() > 1 })
 	if n := joins(); n != 2 {
 		t.Errorf("a joined the database %d times, want twice: with a new identity after the cut", n)
 	}
@@ -72,8 +72,8 @@ func TestPostgresCutOff(t *testing.T) {
 	}
 }
 
-// TestPostgresCutCrashRun: the network between one of two sidecars and the server
-// breaks at any point of any round trip, for any time.
+// TestPostgresCutCrashRun breaks the network between one of two sidecars and the server, at any
+// point of any round trip, for any time.
 func TestPostgresCutCrashRun(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	wire, through := p.Proxy()
@@ -104,7 +104,7 @@ func TestPostgresCutCrashRun(t *testing.T) {
 		t.Errorf("%d problems:\n%s", len(v.Problems), v.Summary(20))
 	}
 	if said := a.Log(); !strings.Contains(said, "tried again") && !strings.Contains(said, "found out") && !strings.Contains(said, "did not reach") {
-		t.Errorf("the cuts hit nobody: %v", v)
+		t.Errorf("the cuts hit no worker with a job: %v", v)
 	}
 	kit.Figure(t, "the network was cut or mended %d times", toggles)
 	if v.Cuts == 0 {
@@ -112,18 +112,18 @@ func TestPostgresCutCrashRun(t *testing.T) {
 	}
 }
 
-// toggle cuts, or mends what is cut. What is cut for less than a part of the
-// lease period is no reason for a second delivery of anything.
+// toggle disconnects, or connects again. A break that is shorter than a part of the timeout does
+// not explain a second delivery.
 func toggle(n *kit.Proxy, r *kit.CrashRuntime, who string, lease time.Duration) {
 	n.P.T.Helper()
 	if n.CutAt == 0 {
 		n.CutAt = kit.Monotonic()
 		stream := []string{"upstream", "downstream"}[r.Rand.IntN(2)]
 		n.SetToxics([]string{
-			kit.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(20_000)), // the connection ends after so many
+			kit.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(20_000)), // ends the connection after that many bytes
 			kit.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(2_000)),
-			kit.Toxic("reset_peer", stream, "timeout", r.Rand.IntN(20)), // is reset so long after its first bytes
-			kit.Toxic("timeout", stream, "timeout", 0),                  // bytes vanish
+			kit.Toxic("reset_peer", stream, "timeout", r.Rand.IntN(20)), // resets it that long after its first bytes
+			kit.Toxic("timeout", stream, "timeout", 0),                  // drops all bytes
 		}[r.Rand.IntN(4)])
 		return
 	}

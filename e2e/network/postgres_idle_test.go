@@ -9,10 +9,10 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestPostgresWakeUp: a claim that waits on one sidecar is answered at an enqueue
+// TestPostgresWakeUp checks that a claim which waits on one sidecar is answered after an enqueue
 // through another.
 func TestPostgresWakeUp(t *testing.T) {
-	fewer := map[string]int{"on": 1, "off": 2} // rounds: without, each takes half a second
+	fewer := map[string]int{"on": 1, "off": 2} // rounds; without notifications each takes half a second
 	for notify, by := range fewer {
 		t.Run("notify-"+notify, func(t *testing.T) {
 			s, _ := kit.NewPostgresSite(t)
@@ -22,7 +22,7 @@ func TestPostgresWakeUp(t *testing.T) {
 	}
 }
 
-// TestPostgresIdle: what a thousand waiting workers cost.
+// TestPostgresIdle measures the cost of a thousand waiting workers.
 func TestPostgresIdle(t *testing.T) {
 	const workers, queues = 1000, 20
 	s, p := kit.NewPostgresSite(t)
@@ -39,8 +39,8 @@ func TestPostgresIdle(t *testing.T) {
 	judgeIdle(t, workers, queues, rss, connections, statements)
 }
 
-// TestPostgresPlainInsert: another program enqueues by a plain INSERT, the one
-// that the schema documents, and a waiting claim is answered.
+// TestPostgresPlainInsert checks that a waiting claim is answered after another program's
+// documented plain INSERT.
 func TestPostgresPlainInsert(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	sc := s.Start("a")
@@ -51,7 +51,7 @@ func TestPostgresPlainInsert(t *testing.T) {
 		c.Post(kit.Msg{"op": "claim", "queue": "mail", "wait_ms": kit.WaitMS()})
 		sc.CaughtUp()
 		w := kit.StartWorker(t, kit.ModeInsert, kit.WorkerTask{Name: "inserter", Socket: p.URL}, nil)
-		w.Stop(t) // it ends by itself, once the transaction is committed
+		w.Stop(t) // it exits when the transaction is committed
 		began := kit.Monotonic()
 		r := c.Next()
 		longest = max(longest, kit.Since(began))

@@ -10,25 +10,25 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestPostgresGone: the server is stopped for a while and started again.
-func TestPostgresGone(t *testing.T) {
+// TestPostgresOutage stops the server for a while and restarts it.
+func TestPostgresOutage(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	goneForAWhile(t, s, p.Postgres, func() int {
+	checkOutage(t, s, p.Postgres, func() int {
 		return len(p.Query(p.URL, "SELECT id::text FROM qsidecar.qsidecar_jobs WHERE queue = 'mail' AND state = 'ready' AND attempts = 0"))
 	})
 }
 
-// halting is a server that can be stopped for a while.
-type halting interface {
+// stoppableServer is a server that can be stopped for a while.
+type stoppableServer interface {
 	Halt() error
 	Restart(ctx context.Context) error
 }
 
-// goneForAWhile stops the server under two sidecars and starts it again. fresh
-// counts the ready jobs of the queue mail that were never delivered.
-func goneForAWhile(t *testing.T, s *kit.Site, p halting, fresh func() int) {
+// checkOutage stops the server under two sidecars and restarts it. fresh counts the ready jobs of
+// the queue mail that were never delivered.
+func checkOutage(t *testing.T, s *kit.Site, p stoppableServer, fresh func() int) {
 	t.Helper()
-	s.HostLease = time.Minute // longer than a busy machine takes to stop and start the server
+	s.HostLease = time.Minute // longer than a restart of the server takes on a busy machine
 	sidecars := []*kit.Sidecar{s.Start("a"), s.Start("b")}
 	producer := sidecars[0].Dial()
 	ids := producer.Enqueue("mail", 20)
@@ -52,9 +52,9 @@ func goneForAWhile(t *testing.T, s *kit.Site, p halting, fresh func() int) {
 	for _, sc := range sidecars {
 		slowest = max(slowest, refusesUnavailable(sc))
 	}
-	// An ack under way when the server comes back is carried out.
+	// An ack in progress succeeds when the server is back.
 	workers[0].Post(kit.Msg{"op": "ack", "lease": held[0].Lease})
-	up := comeBack(t, p)
+	up := restartServer(t, p)
 	lasted := kit.Since(down)
 	if r := workers[0].Next(); r.Error != nil {
 		t.Errorf("the ack that was under way: %v", r.Error)
@@ -82,8 +82,8 @@ func goneForAWhile(t *testing.T, s *kit.Site, p halting, fresh func() int) {
 		lasted.Round(time.Millisecond), slowest.Round(time.Millisecond), settled.Round(time.Millisecond))
 }
 
-// refusesUnavailable checks what is answered while the server is gone, and
-// returns how long the slowest answer took.
+// refusesUnavailable checks the replies while the server is down, and returns how long the slowest
+// one took.
 func refusesUnavailable(sc *kit.Sidecar) time.Duration {
 	sc.T.Helper()
 	began := kit.Monotonic()
@@ -95,14 +95,14 @@ func refusesUnavailable(sc *kit.Sidecar) time.Duration {
 		{"op": "stats", "queue": "mail"},
 	} {
 		if e := c.MustFail("unavailable", req); e.RetryMS <= 0 {
-			sc.T.Errorf("%s: %v says unavailable without retry_ms", sc.Name, req["op"])
+			sc.T.Errorf("%s: %v is unavailable without retry_ms", sc.Name, req["op"])
 		}
 	}
 	return kit.Since(began)
 }
 
-// comeBack starts the halted server and returns when it answered.
-func comeBack(t *testing.T, p halting) (at int64) {
+// restartServer restarts the server and returns when it answered.
+func restartServer(t *testing.T, p stoppableServer) (at int64) {
 	t.Helper()
 	if err := p.Restart(testwait.Context(t)); err != nil {
 		t.Fatal(fmt.Errorf("starting the server again: %w", err))

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// debVersion is the version of the release's package, debNext that of one that comes after it.
+	// debVersion is the version of the release's package, debNext that of the next one.
 	debVersion, debNext = "1.2.3~rc.1", "1.2.3"
 
-	// debsDir names the folder with both for a process that is root and builds nothing.
+	// debsDir names the directory with both, for a process that runs as root and builds nothing.
 	debsDir = "QSIDECAR_E2E_DEBS"
 )
 
-// debs are the release's package and one of the same program that comes after it, in a folder.
+// debs returns a directory with the release's package and a later one of the same program.
 func debs(t *testing.T) string {
 	t.Helper()
 	if dir := os.Getenv(debsDir); dir != "" {
@@ -55,7 +55,7 @@ type packaged struct {
 	*machine
 }
 
-// dpkg runs dpkg as an upgrade that nobody watches does.
+// dpkg runs dpkg as an unattended upgrade does.
 func (p *packaged) dpkg(args string) string {
 	p.t.Helper()
 	return p.do("DEBIAN_FRONTEND=noninteractive dpkg %s 2>&1", args)
@@ -66,16 +66,16 @@ func (p *packaged) install(version string) {
 	p.dpkg("-i " + debName(version))
 }
 
-// states are of the socket and the service, as systemctl is-active or is-enabled says.
+// states checks systemctl is-active or is-enabled of the socket and the service.
 func (p *packaged) states(ask string, want string) {
 	p.t.Helper()
-	out, _ := p.try("systemctl " + ask + " qsidecar.socket qsidecar.service") // its exit status says the same
+	out, _ := p.try("systemctl " + ask + " qsidecar.socket qsidecar.service") // the exit status repeats the output
 	if got := strings.Join(strings.Fields(out), " "); got != want {
 		p.t.Errorf("%s of the socket and the service: %s, want %s", ask, got, want)
 	}
 }
 
-// kept sees that the job of the first version is there.
+// kept checks that the job of the first version exists.
 func (p *packaged) kept() {
 	p.t.Helper()
 	if out := p.do("qsidecar peek kept --json"); !strings.Contains(out, "over an upgrade") {
@@ -83,8 +83,8 @@ func (p *packaged) kept() {
 	}
 }
 
-// TestDeb: the package in a Debian that systemd booted: installed, upgraded under load,
-// switched off, removed and purged, as an administrator expects of Debian's own.
+// TestDeb checks the package in a Debian booted by systemd: installed, upgraded under load,
+// stopped, removed and purged, as Debian's own packages behave.
 func TestDeb(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -125,7 +125,8 @@ func TestDeb(t *testing.T) {
 	}
 }
 
-// TestDebVersion: what git says of a commit is a version as Debian sorts it, without a revision.
+// TestDebVersion checks that the output of git describe becomes a version that Debian sorts
+// correctly, without a revision.
 func TestDebVersion(t *testing.T) {
 	t.Parallel()
 	folder, out := t.TempDir(), t.TempDir()
@@ -139,7 +140,7 @@ func TestDebVersion(t *testing.T) {
 		}
 	}
 	before := "0"
-	for _, v := range [][2]string{ // each comes after the one before it
+	for _, v := range [][2]string{ // each is later than the one before it
 		{"0.0.0-20261122054554-0123456789ab+dirty", "0.0.0~20261122054554.0123456789ab+dirty"},
 		{"1.3.0-0.20261122054554-0123456789ab", "1.3.0~0.20261122054554.0123456789ab"},
 		{"1.3.0-rc.1", "1.3.0~rc.1"},
@@ -159,7 +160,7 @@ func TestDebVersion(t *testing.T) {
 	}
 }
 
-// debInstall: it serves at once, as its own user, those who are in the group.
+// debInstall checks that it serves at once, as its own user, for members of the group.
 func debInstall(t *testing.T, p *packaged) {
 	p.install(debVersion)
 	if said := p.dpkg("--verify qsidecar"); said != "" {
@@ -183,7 +184,8 @@ func debInstall(t *testing.T, p *packaged) {
 	p.do("bash -c '. /usr/share/bash-completion/completions/qsidecar && complete -p qsidecar'")
 }
 
-// debUpgrade: nobody is refused, no job is lost or delivered twice, and a changed config stays.
+// debUpgrade checks that no connection is refused, no job is lost or delivered twice, and a changed
+// config stays.
 func debUpgrade(t *testing.T, p *packaged) {
 	p.do("echo 'drain_timeout: 300ms' >>%s; systemctl reload %s", unitConfig, unit)
 	config, pid, socket := p.do("cat %s", unitConfig), p.property(unit, "MainPID"), p.property("qsidecar.socket", "ActiveEnterTimestampMonotonic")
@@ -199,7 +201,7 @@ func debUpgrade(t *testing.T, p *packaged) {
 		t.Errorf("after the upgrade the process is %s, and was %s", now, pid)
 	}
 	if now := p.property("qsidecar.socket", "ActiveEnterTimestampMonotonic"); now != socket {
-		t.Error("the socket was made anew")
+		t.Error("the socket was created again")
 	}
 	if now := p.do("cat %s", unitConfig); now != config {
 		t.Errorf("the changed config did not stay:\n%s", now)
@@ -214,7 +216,7 @@ func debUpgrade(t *testing.T, p *packaged) {
 	kit.Figure(t, "an upgrade under 12 clients: %d connects, %d jobs, 0 refused", c.connects.Load(), c.jobs.Load())
 }
 
-// debOff: what the administrator stopped and disabled stays so.
+// debOff checks that what the administrator stopped and disabled stays so.
 func debOff(t *testing.T, p *packaged) {
 	p.do("systemctl disable --now qsidecar.socket qsidecar.service 2>&1")
 	p.install(debNext)
@@ -224,8 +226,8 @@ func debOff(t *testing.T, p *packaged) {
 	p.states("is-active", "active active")
 }
 
-// debRemove: the program and its process go, config and jobs stay, and all is there again
-// when it is installed again.
+// debRemove checks that the program and its process are removed, that config and jobs stay, and
+// that a new installation uses them.
 func debRemove(t *testing.T, p *packaged) {
 	pid := p.property(unit, "MainPID")
 	p.dpkg("-r qsidecar")
@@ -242,10 +244,10 @@ func debRemove(t *testing.T, p *packaged) {
 	p.kept()
 }
 
-// debPurge: what is left are the jobs that nobody did, and the user.
+// debPurge checks that only the remaining jobs and the user are left.
 func debPurge(t *testing.T, p *packaged) {
 	if said := p.dpkg("-P qsidecar"); !strings.Contains(said, "/var/lib/qsidecar stays") {
-		t.Errorf("it does not say that the jobs stay: %s", said)
+		t.Errorf("it does not report that the jobs stay: %s", said)
 	}
 	left := p.do("find / -xdev -iname '*qsidecar*' ! -path '/proc/*' ! -path '/sys/*' ! -path '/share/*' ! -path '/var/lib/qsidecar/*' ! -path '/var/log/*' ! -path '/tmp/*' ! -path '/var/tmp/*'")
 	if left != "/var/lib/qsidecar" {

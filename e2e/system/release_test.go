@@ -24,9 +24,9 @@ import (
 // releaseTag is the version that the test's repository gives its commit.
 const releaseTag = "v1.2.3-rc.1"
 
-// released is the release that all tests of one look at: it is built once.
+// released is the release for all tests that inspect one. It is built once.
 var released = sync.OnceValues(func() (release, error) {
-	dir, err := os.MkdirTemp(filepath.Dir(kit.Binary), "release-") // goes with the binary
+	dir, err := os.MkdirTemp(filepath.Dir(kit.Binary), "release-") // removed with the binary
 	if err != nil {
 		return release{}, err
 	}
@@ -37,14 +37,14 @@ var released = sync.OnceValues(func() (release, error) {
 	return r, r.build(r.clone, filepath.Join(dir, "dist"), "TZ=UTC")
 })
 
-// release is a repository with this source as its one commit, a clone of it, and what
-// scripts/release.sh made there.
+// release is a repository with this source as its only commit, a clone of it, and the output of
+// scripts/release.sh in the clone.
 type release struct{ dir, clone string }
 
-// dist is where the files of the release are.
+// dist returns the directory of the release's files.
 func (r release) dist() string { return filepath.Join(r.dir, "dist") }
 
-// commit puts this checkout's files as they are, changed ones too, into a repository.
+// commit copies this checkout's files, including uncommitted changes, into a repository.
 func (r release) commit() error {
 	source := kit.Path(".")
 	repository := filepath.Join(r.dir, "repository.git")
@@ -67,7 +67,7 @@ func (r release) build(clone, out string, env ...string) error {
 	return runIn(clone, append(env, "OUT="+out), filepath.Join(clone, "scripts/release.sh"), systems...)
 }
 
-// runIn runs a command in dir. Its error has what the command said.
+// runIn runs a command in dir. Its error contains the command's output.
 func runIn(dir string, env []string, name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
@@ -77,7 +77,7 @@ func runIn(dir string, env []string, name string, args ...string) error {
 	return nil
 }
 
-// archived are the files of an archive, by their names below its one folder.
+// archived returns the files of an archive, by their names below its only directory.
 func archived(t *testing.T, archive string) map[string][]byte {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -112,8 +112,8 @@ func archived(t *testing.T, archive string) map[string][]byte {
 	}
 }
 
-// TestReleaseIsReproducible: two clones in other folders, by somebody with other habits,
-// and in a soak with a compiler that has nothing cached, give the same bytes.
+// TestReleaseIsReproducible checks that two clones in different directories and environments give
+// the same bytes. In a soak run, the compiler also has no cache.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	r, err := released()
@@ -148,8 +148,8 @@ func TestReleaseIsReproducible(t *testing.T) {
 	t.Logf("the same in both:\n%s", sums)
 }
 
-// TestReleaseArchives: each has what it should, its program is static and for the machine
-// that the name says, and this machine's runs and tells its version.
+// TestReleaseArchives checks the content of each archive, that its program is static and for the
+// machine in its name, and that this machine's program runs and reports its version.
 func TestReleaseArchives(t *testing.T) {
 	t.Parallel()
 	r, err := released()
@@ -191,12 +191,13 @@ func TestReleaseArchives(t *testing.T) {
 		}
 		v := versionOfProgram(t, program)
 		if v.Version != version || v.Commit != strings.TrimSpace(string(head)) || v.Modified || v.CommitTime == "" {
-			t.Errorf("the program says it is %+v, want %s of commit %s", v, version, head)
+			t.Errorf("the program reports %+v, want %s of commit %s", v, version, head)
 		}
 	}
 }
 
-// TestReleasedPages: the package for Debian has what the README links to, as the archives do.
+// TestReleasedPages checks that Debian's package contains the files that the README links to, as
+// the archives do.
 func TestReleasedPages(t *testing.T) {
 	t.Parallel()
 	r, err := released()
@@ -226,10 +227,10 @@ func TestReleasedPages(t *testing.T) {
 	linked(t, "the .deb", files)
 }
 
-// link is a link in a page to another file.
+// link matches a link to another file.
 var link = regexp.MustCompile(`\]\(([^)#:]+)`)
 
-// linked wants each file that a page links to, but source code.
+// linked checks that each file that a page links to exists, except source code.
 func linked(t *testing.T, where string, files map[string][]byte) {
 	t.Helper()
 	links := 0
@@ -240,7 +241,7 @@ func linked(t *testing.T, where string, files map[string][]byte) {
 		for _, l := range link.FindAllSubmatch(text, -1) {
 			to := filepath.Join(filepath.Dir(name), string(l[1]))
 			if file, err := os.Stat(kit.Path(to)); err != nil || file.IsDir() || strings.HasSuffix(to, ".go") {
-				continue // a folder of the source
+				continue // a directory of the source
 			}
 			links++
 			if _, has := files[to]; !has {
@@ -253,7 +254,7 @@ func linked(t *testing.T, where string, files map[string][]byte) {
 	}
 }
 
-// TestReleaseManPages: mandoc finds nothing to warn of in the manual pages.
+// TestReleaseManPages checks that mandoc reports no warning about the manual pages.
 func TestReleaseManPages(t *testing.T) {
 	t.Parallel()
 	r, err := released()
@@ -277,7 +278,7 @@ func TestReleaseManPages(t *testing.T) {
 	}
 }
 
-// TestReleaseOfChangedSource: it says that it is none of the commit's.
+// TestReleaseOfChangedSource checks that a program built from changed source reports that.
 func TestReleaseOfChangedSource(t *testing.T) {
 	t.Parallel()
 	r, err := released()
@@ -295,11 +296,11 @@ func TestReleaseOfChangedSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	if v := versionOfProgram(t, program); !v.Modified || v.Version != strings.TrimPrefix(releaseTag, "v")+"+dirty" {
-		t.Errorf("it says that it is %+v", v)
+		t.Errorf("it reports %+v", v)
 	}
 }
 
-// programSays is what `qsidecar version --json` tells.
+// programSays is the output of `qsidecar version --json`.
 type programSays struct {
 	Version    string `json:"version"`
 	Commit     string `json:"commit"`

@@ -19,18 +19,18 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// machine is a Debian that systemd booted in a container, on this host's network. What it
-// writes to its disk is gone with it, and it is gone with this process.
+// machine is a Debian booted by systemd in a container, on this host's network. Its disk is deleted
+// with it, and it ends with this process.
 type machine struct {
 	t       testing.TB
 	name    string
-	share   string // a folder of this host, /share in it
+	share   string // a directory of this host, /share in the machine
 	cgroups []string
 	cmd     *exec.Cmd
 	leader  int // its first process
 }
 
-// boot starts one. It needs root.
+// boot starts a machine. It needs root.
 func boot(t testing.TB) *machine {
 	t.Helper()
 	root, took, err := testserver.DebianSystem(t.Context(), "bookworm")
@@ -47,12 +47,12 @@ func boot(t testing.TB) *machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.remove)
-	// In a PID namespace of its own, whose first process nspawn is: with it ends all that
-	// it started, and with this process it does (nspawn alone would leave the machine behind).
+	// nspawn is the first process of a new PID namespace. When it ends, all its processes end, and
+	// it ends with this process (nspawn alone would leave the machine behind).
 	args := []string{"unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--",
 		"systemd-nspawn", "--quiet", "--directory=" + root, "--machine=" + m.name, "--volatile=overlay", "--register=no", "--keep-unit",
 		"--bind=" + m.share + ":/share", "--console=pipe", "--resolv-conf=off", "--timezone=off", "--link-journal=no", "--boot"}
-	if _, err := os.Stat("/run/systemd/system"); err == nil { // this host's systemd has the groups
+	if _, err := os.Stat("/run/systemd/system"); err == nil { // this host's systemd manages the control groups
 		args = append([]string{"systemd-run", "--quiet", "--scope", "--property=Delegate=yes", "--unit=" + m.name, "--"}, args...)
 	} else {
 		m.makeCgroups()
@@ -74,26 +74,26 @@ func boot(t testing.TB) *machine {
 	}
 	testwait.Until(t, "the machine has a first process", func() bool { return m.findLeader() })
 	testwait.Until(t, "systemd has booted", func() bool {
-		out, _ := m.try("systemctl is-system-running --wait") // fails until there is one to ask
+		out, _ := m.try("systemctl is-system-running --wait") // fails until systemd runs
 		return strings.TrimSpace(out) == "running"
 	})
 	t.Logf("systemd booted in %v", kit.Since(began).Round(time.Millisecond))
 	return m
 }
 
-// machineName, a number of its own and that of the process that made it are a machine's name.
+// machineName is the prefix of a machine's name. A number and this process's id follow.
 const machineName = "qsidecar-test-"
 
-// machines counts those of this process.
+// machines counts the machines of this process.
 var machines atomic.Int32
 
-// machinePlaces are the folders on this host that a machine may have.
+// machinePlaces returns the directories on this host that a machine can use.
 func machinePlaces(name string) []string {
 	return []string{filepath.Join(os.TempDir(), name), "/run/systemd/nspawn/propagate/" + name,
 		"/sys/fs/cgroup/systemd/" + name, "/sys/fs/cgroup/unified/" + name, "/sys/fs/cgroup/" + name}
 }
 
-// sweepMachines removes what runs left that were killed. Their machines ended with them.
+// sweepMachines removes the leftovers of runs that were killed. Their machines ended with them.
 func sweepMachines(t testing.TB) {
 	for _, pattern := range machinePlaces(machineName + "*") {
 		left, err := filepath.Glob(pattern)
@@ -103,13 +103,13 @@ func sweepMachines(t testing.TB) {
 		for _, dir := range left {
 			pid, err := strconv.Atoi(dir[strings.LastIndexByte(dir, '-')+1:])
 			if err == nil && syscall.Kill(pid, 0) == syscall.ESRCH {
-				_ = removeFolder(dir) // another run may be at it too
+				_ = removeFolder(dir) // another run can remove it at the same time
 			}
 		}
 	}
 }
 
-// makeCgroups makes groups of its own for it.
+// makeCgroups creates control groups for the machine.
 func (m *machine) makeCgroups() {
 	m.t.Helper()
 	for _, at := range []string{"/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
@@ -124,7 +124,7 @@ func (m *machine) makeCgroups() {
 	}
 }
 
-// removeFolder removes one; of a control group all that can be removed are the groups in it.
+// removeFolder removes a directory. Of a control group only the groups in it can be removed.
 func removeFolder(dir string) error {
 	if !strings.HasPrefix(dir, "/sys/") {
 		return os.RemoveAll(dir)
@@ -143,7 +143,7 @@ func removeFolder(dir string) error {
 	return os.Remove(dir)
 }
 
-// findLeader looks for the machine's first process: nspawn's child, two namespaces below.
+// findLeader finds the machine's first process: nspawn's child, two namespaces below.
 func (m *machine) findLeader() bool {
 	m.t.Helper()
 	if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.cmd.Process.Pid)); err != nil || bytes.Contains(state, []byte(") Z ")) {
@@ -154,16 +154,16 @@ func (m *machine) findLeader() bool {
 	return m.leader != 0
 }
 
-// childOf is a process's child with such PIDs in its namespaces, of which this process's
-// is the first; 0: there is none.
+// childOf returns a process's child with these PIDs in its namespaces, from this process's on, or 0
+// if there is none.
 func childOf(parent int, pids string) int {
 	wanted := regexp.MustCompile(fmt.Sprintf(`(?s)\nPPid:\t%d\n.*\nNSpid:\t%s\n`, parent, pids))
 	all, err := filepath.Glob("/proc/[0-9]*/status")
 	if err != nil {
-		panic(err) // the pattern is a constant
+		panic(err) // the pattern is constant
 	}
 	for _, file := range all {
-		status, err := os.ReadFile(file) // an error: it is gone
+		status, err := os.ReadFile(file) // an error means that it has ended
 		if err == nil && wanted.Match(status) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			return pid
@@ -180,7 +180,7 @@ func (m *machine) try(script string) (out string, err error) {
 	return string(both), err
 }
 
-// do is a script that has to succeed.
+// do runs a script that must succeed.
 func (m *machine) do(format string, args ...any) string {
 	m.t.Helper()
 	script := fmt.Sprintf(format, args...)
@@ -191,7 +191,7 @@ func (m *machine) do(format string, args ...any) string {
 	return strings.TrimSpace(out)
 }
 
-// fails is a script that has to fail.
+// fails runs a script that must fail.
 func (m *machine) fails(format string, args ...any) string {
 	m.t.Helper()
 	script := fmt.Sprintf(format, args...)
@@ -202,19 +202,19 @@ func (m *machine) fails(format string, args ...any) string {
 	return out
 }
 
-// property is one of a unit's.
+// property returns a property of a unit.
 func (m *machine) property(unit, name string) string {
 	m.t.Helper()
 	return m.do("systemctl show --value -p %s %s", name, unit)
 }
 
-// journal is what a unit and systemd said of it.
+// journal returns the log of a unit and systemd's messages about it.
 func (m *machine) journal(unit string) string {
 	m.t.Helper()
 	return m.do("journalctl --no-pager -o cat -u %s", unit)
 }
 
-// write puts a file into the machine.
+// write writes a file in the machine.
 func (m *machine) write(name, text string) {
 	m.t.Helper()
 	at := filepath.Join(m.share, "written")
@@ -224,7 +224,7 @@ func (m *machine) write(name, text string) {
 	m.do("install -D -m 644 written %s", name)
 }
 
-// path is where a file of the machine is from here.
+// path returns the path of a machine's file from this host.
 func (m *machine) path(name string) string { return fmt.Sprintf("/proc/%d/root%s", m.leader, name) }
 
 func (m *machine) console() []byte {
@@ -235,18 +235,18 @@ func (m *machine) console() []byte {
 	return bytes.TrimSpace(text)
 }
 
-// remove ends the machine, and shows what it said where the test failed.
+// remove ends the machine, and shows its output if the test failed.
 func (m *machine) remove() {
 	if m.leader != 0 && m.t.Failed() {
 		said, err := m.try("journalctl --no-pager -n 200")
 		m.t.Logf("the machine's journal ends (%v):\n%s\nand its console:\n%s", err, said, m.console())
 	}
 	if m.cmd != nil && m.cmd.Process != nil {
-		_ = m.cmd.Process.Kill() // it may be gone
+		_ = m.cmd.Process.Kill() // it may have ended
 		_ = m.cmd.Wait()
 	}
 	for _, dir := range machinePlaces(m.name) {
-		testwait.Until(m.t, dir+" is removed", func() bool { // a group, when its processes are gone
+		testwait.Until(m.t, dir+" is removed", func() bool { // a group can be removed when its processes have ended
 			err := removeFolder(dir)
 			return err == nil || os.IsNotExist(err)
 		})

@@ -14,14 +14,14 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// callers are clients that work on while the service under them is restarted.
+// callers are clients that work while the service is restarted.
 type callers struct {
 	socket string
-	over   chan struct{} // closed when they shall end
+	over   chan struct{} // closed to end them
 	wg     sync.WaitGroup
 
 	connects, again, jobs atomic.Int64
-	slowest               atomic.Int64 // ns from a connect to its answer
+	slowest               atomic.Int64 // nanoseconds from a connect to its reply
 
 	mu        sync.Mutex
 	refused   []error        // connects that failed
@@ -29,15 +29,15 @@ type callers struct {
 	wrong     []string
 }
 
-// caller is one of them: a connection, and what it holds.
+// caller is one client: a connection and its lease.
 type caller struct {
 	*callers
 	name  string
-	w     *kit.Wire // nil: none
+	w     *kit.Wire // nil if there is none
 	lease string
 }
 
-// stop ends them, and tells each harm that came to one.
+// stop ends the clients and reports the errors of each.
 func (c *callers) stop(t *testing.T) {
 	t.Helper()
 	close(c.over)
@@ -61,8 +61,8 @@ func (c *callers) note(format string, args ...any) {
 	c.wrong = append(c.wrong, fmt.Sprintf(format, args...))
 }
 
-// ask gets an answer that decides, on as many connections as it takes. What the caller
-// holds it binds to each. A closed connection is no harm; one that is refused is.
+// ask sends a request until it gets a final reply, on as many connections as it needs. It binds the
+// caller's lease to each. A closed connection is allowed, a refused one is an error.
 func (m *caller) ask(req kit.Msg) *kit.Reply {
 	for began := kit.Monotonic(); ; {
 		if r := m.once(req); r != nil {
@@ -75,7 +75,7 @@ func (m *caller) ask(req kit.Msg) *kit.Reply {
 	}
 }
 
-// once is one try; nil: it has to be tried again.
+// once is one try. It returns nil if the caller must try again.
 func (m *caller) once(req kit.Msg) *kit.Reply {
 	if m.w == nil && !m.connect() {
 		return nil
@@ -110,7 +110,7 @@ func (m *caller) connect() bool {
 		first = kit.Msg{"op": "extend", "lease": m.lease, "bind": true}
 	}
 	r, err := w.Call(first)
-	if err != nil { // the one that stops had taken it
+	if err != nil { // the old process had carried it out
 		w.Close()
 		m.again.Add(1)
 		return false
@@ -136,7 +136,7 @@ func (c *callers) ended() bool {
 	}
 }
 
-// works enqueues, claims and acks until the end; hold is called with each job.
+// works enqueues, claims and acks until the end. It calls hold with each job.
 func (m *caller) works(queue string, hold func()) {
 	for i := 0; !m.ended(); i++ {
 		m.ask(kit.Msg{"op": "enqueue", "queue": queue, "key": fmt.Sprint(m.name, "-", i)})
@@ -164,7 +164,7 @@ func (m *caller) works(queue string, hold func()) {
 	}
 }
 
-// keepsConnecting makes one connection after another.
+// keepsConnecting opens one connection after another.
 func (m *caller) keepsConnecting() {
 	for !m.ended() {
 		m.ask(kit.Msg{"op": "ping"})
@@ -187,10 +187,10 @@ func (c *callers) join(n int, what string, f func(m *caller)) {
 	}
 }
 
-// unitRestart: 32 clients see no connect refused while the service is restarted and its
-// program replaced; no job is lost, or delivered twice, also those held through it all.
+// unitRestart restarts the service and replaces its program under 32 clients. No connect is
+// refused, no job is lost or delivered twice, including jobs that are held all the time.
 func unitRestart(t *testing.T, s *service) {
-	s.config("drain_timeout: 300ms\n") // shorter than some hold their jobs
+	s.config("drain_timeout: 300ms\n") // shorter than some clients hold their jobs
 	c := &callers{socket: s.path(unitSocket), over: make(chan struct{}), delivered: map[string]int{}}
 	var held sync.WaitGroup
 	held.Add(4)
@@ -202,7 +202,7 @@ func unitRestart(t *testing.T, s *service) {
 	const restarts = 5
 	pid, _ := s.running()
 	for i := range restarts {
-		if i%2 == 1 { // an upgrade: another program, which the running one is not
+		if i%2 == 1 { // an upgrade: replaces the program, while the old one runs
 			f, err := os.OpenFile(filepath.Join(s.share, "bin", "qsidecar"), os.O_APPEND|os.O_WRONLY, 0)
 			if err != nil {
 				t.Fatal(err)

@@ -17,10 +17,10 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// asRoot is set in the process that runs a test as root for one that is not.
+// asRoot is set in the process that runs a test as root for one that does not run as root.
 const asRoot = "QSIDECAR_E2E_AS_ROOT"
 
-// service is the sidecar as systemd runs it in a machine, by the files in deploy/systemd.
+// service is the sidecar as a systemd service in a machine, with the files in deploy/systemd.
 type service struct {
 	*machine
 	page string // README.md, whose commands are run
@@ -33,8 +33,8 @@ const (
 	unitProgram = "/usr/local/bin/qsidecar"
 )
 
-// TestSystemd: the files in deploy/systemd, installed and used by the commands of their
-// page in a Debian that systemd booted.
+// TestSystemd installs and uses the files in deploy/systemd with the commands of their page, in a
+// Debian booted by systemd.
 func TestSystemd(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -74,17 +74,17 @@ func TestSystemd(t *testing.T) {
 	}
 }
 
-// endsWithStarter ends this process with the one that runs it as root, if it is so run.
+// endsWithStarter ends this process with the process that runs it as root, if there is one.
 func endsWithStarter() {
 	if os.Getenv(asRoot) != "" {
 		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin) // until who started this has ended, in whatever way
+			_, _ = io.Copy(io.Discard, os.Stdin) // until that process has ended in any way
 			os.Exit(1)
 		}()
 	}
 }
 
-// againAsRoot runs this test in another process of this program, as root. what is told to
+// againAsRoot runs this test in another process of this program, as root. what is the argument of
 // testserver.RanAsRoot.
 func againAsRoot(t *testing.T, what string, env ...string) {
 	t.Helper()
@@ -98,7 +98,7 @@ func againAsRoot(t *testing.T, what string, env ...string) {
 		}
 	}
 	cmd := testserver.AsRoot(t.Context(), "env", append(env, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")...)
-	stdin, err := cmd.StdinPipe() // it ends when this process does, in whatever way
+	stdin, err := cmd.StdinPipe() // it ends when this process ends in any way
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func againAsRoot(t *testing.T, what string, env ...string) {
 	}
 }
 
-// commands are those of a block of the page, after <!-- name -->.
+// commands returns the commands of a block of the page, after <!-- name -->.
 func (s *service) commands(name string) string {
 	s.t.Helper()
 	found := regexp.MustCompile("(?s)<!-- " + name + " -->\n```sh\n(.*?)```").FindStringSubmatch(s.page)
@@ -129,7 +129,7 @@ func (s *service) commands(name string) string {
 	return found[1]
 }
 
-// running is the process that systemd runs, and how often it was started again.
+// running returns the process that systemd runs, and how often it was restarted.
 func (s *service) running() (pid, restarts string) {
 	s.t.Helper()
 	return s.property(unit, "MainPID"), s.property(unit, "NRestarts")
@@ -150,21 +150,21 @@ func (s *service) dial() *kit.Conn {
 	return kit.Dial(s.t, s.path(unitSocket))
 }
 
-// config is taken by a restart.
+// config writes a config and restarts the service.
 func (s *service) config(text string) {
 	s.t.Helper()
 	s.write(unitConfig, text)
 	s.do("systemctl restart %s", unit)
 }
 
-// service is the machine's, for one test.
+// service returns the machine's service for one test.
 func (m *machine) service(t *testing.T, page string) *service {
 	own := *m
 	own.t = t
 	return &service{machine: &own, page: page}
 }
 
-// installed gives the machine this checkout, of which the page speaks.
+// installed copies this checkout to the machine, for the page's commands.
 func installed(t *testing.T, m *machine) (page string) {
 	t.Helper()
 	root, err := testserver.Repository()
@@ -191,7 +191,8 @@ func installed(t *testing.T, m *machine) (page string) {
 	return string(text)
 }
 
-// unitInstall: as the page says; systemd is told when the sidecar serves.
+// unitInstall installs the service as the page describes. systemd is notified when the sidecar
+// serves.
 func unitInstall(t *testing.T, s *service) {
 	s.do("%s", s.commands("install"))
 	for name, want := range map[string]string{"ActiveState": "active", "Type": "notify", "NRestarts": "0",
@@ -202,14 +203,14 @@ func unitInstall(t *testing.T, s *service) {
 	}
 	s.do("%s", s.commands("try"))
 	if out := s.fails("setpriv --reuid games --regid games --init-groups qsidecar ping"); !strings.Contains(out, "no permission to connect") {
-		t.Errorf("a user that is not in the socket's group is told: %s", out)
+		t.Errorf("a user outside of the socket's group gets: %s", out)
 	}
 	s.do("test ! -e %s.lock", unitSocket)
 }
 
-// unitSandbox: what systemd says of the units, and that the process is shut in.
+// unitSandbox checks systemd's rating of the units, and the restrictions of the process.
 func unitSandbox(t *testing.T, s *service) {
-	s.do("install -D -m 755 /dev/null /usr/local/lib/qsidecar/mail") // the command of the worker's example
+	s.do("install -D -m 755 /dev/null /usr/local/lib/qsidecar/mail") // the command of the example of a worker
 	if out := s.do("systemd-analyze verify qsidecar.service qsidecar.socket qsidecar-work@mail.service 2>&1"); out != "" {
 		t.Errorf("systemd-analyze verify: %s", out)
 	}
@@ -234,7 +235,7 @@ func unitSandbox(t *testing.T, s *service) {
 	}
 }
 
-// unitUsers: rules by user and by group hold for processes of that user and group.
+// unitUsers checks that rules by user and by group apply to processes of that user and group.
 func unitUsers(t *testing.T, s *service) {
 	s.config(`listen:
   - socket: ` + unitSocket + `
@@ -254,12 +255,12 @@ func unitUsers(t *testing.T, s *service) {
 			t.Errorf("%s: %s", refused, out)
 		}
 	}
-	s.do("systemctl reload %s", unit) // by the sidecar's own user
+	s.do("systemctl reload %s", unit) // as the sidecar's own user
 	s.dial().Must(kit.Msg{"op": "purge", "queue": "mail", "state": "ready"})
 }
 
-// unitReload: what changed is in the journal; a config that cannot be taken fails the
-// reload and says why, and what ran goes on.
+// unitReload checks that changes are logged. A config that can't be loaded fails the reload with
+// the reason, and the old one stays.
 func unitReload(t *testing.T, s *service) {
 	const good = "drain_timeout: 300ms\n"
 	s.config(good)
@@ -273,37 +274,37 @@ func unitReload(t *testing.T, s *service) {
 		t.Errorf("after the reload generation %d runs, want %d", got, before+1)
 	}
 	if said := s.journal(unit); !strings.Contains(said, "limits.held: 10000 → 77") {
-		t.Errorf("the journal does not say what changed:\n%s", said)
+		t.Errorf("the journal does not contain the changes:\n%s", said)
 	}
-	s.write(unitConfig, good+"limts: {}\n"+wrongKeys(300)) // whose errors are, too
+	s.write(unitConfig, good+"limts: {}\n"+wrongKeys(300)) // with long errors
 	out := s.fails("%s", s.commands("reload"))
 	if !strings.Contains(out, "failed") {
-		t.Errorf("systemctl reload of a bad config says %q", out)
+		t.Errorf("systemctl reload of a bad config prints %q", out)
 	}
 	for where, said := range map[string]string{"the journal": s.journal(unit), "the status": s.property(unit, "StatusText"),
 		"systemctl status": s.do("systemctl status --no-pager -n 20 %s", unit)} {
 		if !strings.Contains(said, `unknown key "limts"`) {
-			t.Errorf("%s does not say why the reload failed:\n%s", where, said)
+			t.Errorf("%s does not contain why the reload failed:\n%s", where, said)
 		}
 	}
 	if got := s.property(unit, "ActiveState"); got != "active" || generation() != before+1 {
 		t.Errorf("after the refused reload the service is %s, generation %d", got, generation())
 	}
-	// The socket is systemd's: it is no config's to leave out.
+	// The socket is systemd's, so a config can't remove it.
 	s.write(unitConfig, good+"listen: [{socket: /run/qsidecar/other.sock}]\n")
 	s.fails("systemctl reload %s", unit)
 	if said := s.property(unit, "StatusText"); !strings.Contains(said, "hands over the socket "+unitSocket) {
-		t.Errorf("the status does not say which socket is missing: %s", said)
+		t.Errorf("the status does not name the missing socket: %s", said)
 	}
 	client.Must(kit.Msg{"op": "ping"})
 	s.write(unitConfig, good)
 	s.do("systemctl reload %s", unit)
 	if said := s.property(unit, "StatusText"); strings.Contains(said, "NOT RUN") {
-		t.Errorf("the status after a reload that went well: %s", said)
+		t.Errorf("the status after a successful reload: %s", said)
 	}
 }
 
-// wrongKeys are lines of a config that it does not know.
+// wrongKeys returns config lines with unknown keys.
 func wrongKeys(n int) (lines string) {
 	for i := range n {
 		lines += fmt.Sprintf("größe%d: {}\n", i)
@@ -311,8 +312,8 @@ func wrongKeys(n int) (lines string) {
 	return lines
 }
 
-// unitStop: a stop waits for whoever holds a job, longer than TimeoutStopSec where the
-// config says so; and whoever connects afterwards starts it again.
+// unitStop checks that a stop waits for workers with jobs, longer than TimeoutStopSec if the config
+// says so. A later connection starts the service again.
 func unitStop(t *testing.T, s *service) {
 	s.write("/etc/systemd/system/"+unit+".d/stop.conf", "[Service]\nTimeoutStopSec=1s\n")
 	defer s.do("rm /etc/systemd/system/%s.d/stop.conf; systemctl daemon-reload", unit)
@@ -329,12 +330,12 @@ func unitStop(t *testing.T, s *service) {
 		stopped <- err
 	}()
 	if e := worker.Next(); e.Event != "draining" {
-		t.Fatalf("a worker of a service that stops is told %+v", e)
+		t.Fatalf("a worker of a service that stops gets %+v", e)
 	}
 	if said := s.property(unit, "StatusText"); !strings.HasPrefix(said, "stopping") {
 		t.Errorf("the status while it stops: %q", said)
 	}
-	// Another service with the same TimeoutStopSec, which does not end, is killed meanwhile.
+	// Another service with the same TimeoutStopSec that does not end is killed in the meantime.
 	s.do(`systemd-run --quiet --unit=stubborn -p TimeoutStopSec=1s sh -c 'trap "" TERM; touch /run/stubborn; while :; do sleep 1000; done'
 		while ! test -e /run/stubborn; do sleep 0.05; done; systemctl stop stubborn`)
 	worker.Must(kit.Msg{"op": "ack", "lease": job.Lease})
@@ -345,7 +346,7 @@ func unitStop(t *testing.T, s *service) {
 		t.Errorf("the service's result is %s, want success", got)
 	}
 	kit.Figure(t, "a stop waited %v for a worker's ack, with TimeoutStopSec=1s", kit.Since(began).Round(100*time.Millisecond))
-	// Its socket lives on: this connects, and is served by a service that starts for it.
+	// Its socket exists: this connects, and a new service process serves it.
 	again := s.dial()
 	if left := again.Stats("stop"); left.Ready != 2 || left.Total() != 2 {
 		t.Errorf("after the stop the queue has %+v, want 2 ready jobs", left)
@@ -353,7 +354,8 @@ func unitStop(t *testing.T, s *service) {
 	again.Must(kit.Msg{"op": "purge", "queue": "stop", "state": "ready"})
 }
 
-// unitKilled: a process that was killed is started again, and nobody is refused meanwhile.
+// unitKilled checks that a killed process is restarted, and that no connection is refused in the
+// meantime.
 func unitKilled(t *testing.T, s *service) {
 	s.config("{}\n")
 	worker := s.dial()
@@ -370,10 +372,10 @@ func unitKilled(t *testing.T, s *service) {
 	}
 }
 
-// unitOff: stopped with its socket, it is gone.
+// unitOff checks that the service is off once it is stopped with its socket.
 func unitOff(t *testing.T, s *service) {
 	s.do("systemctl stop qsidecar.socket qsidecar.service")
 	if _, err := kit.DialWire(s.path(unitSocket)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a dial: %v, want that there is no socket", err)
+		t.Errorf("a dial: %v, want no such file", err)
 	}
 }

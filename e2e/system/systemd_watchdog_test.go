@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// watchdogIs sets the watchdog's time for the tests of it.
+// watchdogIs sets the watchdog's time.
 func (s *service) watchdogIs(d time.Duration) {
 	s.t.Helper()
 	s.write("/etc/systemd/system/"+unit+".d/watchdog.conf", fmt.Sprintf("[Service]\nWatchdogSec=%dms\n", d.Milliseconds()))
@@ -19,7 +19,7 @@ func (s *service) watchdogIs(d time.Duration) {
 
 const watchdogTime = 2 * time.Second
 
-// unitStuck: a process that does nothing any more is killed and started again.
+// unitStuck checks that a stopped process is killed and restarted.
 func unitStuck(t *testing.T, s *service) {
 	s.watchdogIs(watchdogTime)
 	s.config("{}\n")
@@ -30,7 +30,7 @@ func unitStuck(t *testing.T, s *service) {
 		_, err := s.try("! grep -qv ') T ' /proc/" + pid + "/task/*/stat")
 		return err == nil
 	})
-	waits := s.dial() // systemd's socket takes it
+	waits := s.dial() // systemd's socket accepts the connection
 	waits.Must(kit.Msg{"op": "ping"})
 	kit.Figure(t, "a stopped process was killed and replaced %v later, WatchdogSec=%v", kit.Since(began).Round(100*time.Millisecond), watchdogTime)
 	if s.restarted(pid) == pid {
@@ -40,17 +40,16 @@ func unitStuck(t *testing.T, s *service) {
 		t.Errorf("without a database in the config: %s", got)
 	}
 	if said := s.journal(unit); !strings.Contains(said, "Watchdog timeout") || !strings.Contains(said, "SIGABRT") {
-		t.Errorf("the journal does not say that it was the watchdog:\n%s", said)
+		t.Errorf("the journal does not name the watchdog:\n%s", said)
 	}
 }
 
-// unitDatabase: a database that is silent, and then away, does not keep the service from
-// its signs of life.
-// Its password is a credential.
+// unitDatabase checks that a database which is silent, and then down, does not stop the service's
+// watchdog messages. Its password is a credential.
 func unitDatabase(t *testing.T, s *service) {
 	_, db := kit.NewPostgresSite(t)
 	wire, url := db.Proxy()
-	const patient = 20 * time.Second // longer than a busy machine keeps the service from a sign of life
+	const patient = 20 * time.Second // longer than a busy machine delays a watchdog message
 	s.watchdogIs(patient)
 	s.do("%s", s.commands("password"))
 	s.do("umask 077; echo secret >/etc/qsidecar/database.password")
@@ -59,16 +58,16 @@ func unitDatabase(t *testing.T, s *service) {
 	client := s.dial()
 	client.Enqueue("q", 1)
 	waits := s.dial()
-	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // bytes vanish
+	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // drops all bytes
 	down := kit.Monotonic()
-	waits.Post(kit.Msg{"op": "enqueue", "queue": "q"}) // for the database
+	waits.Post(kit.Msg{"op": "enqueue", "queue": "q"}) // waits for the database
 	asks := 0
-	// keptAlive waits for the service's next two signs of life, under requests.
+	// keptAlive waits for the service's next two watchdog messages, under requests.
 	keptAlive := func(ask func()) {
 		t.Helper()
 		for range 2 {
 			last := s.property(unit, "WatchdogTimestampMonotonic")
-			testwait.Until(t, "the service tells systemd that it lives", func() bool {
+			testwait.Until(t, "the service sends a watchdog message", func() bool {
 				ask()
 				asks++
 				return s.property(unit, "WatchdogTimestampMonotonic") != last

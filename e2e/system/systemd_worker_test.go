@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// unitWorker: the example of a worker, over a restart of the sidecar.
+// unitWorker runs the example of a worker during a restart of the sidecar.
 func unitWorker(t *testing.T, s *service) {
 	s.config("drain_timeout: 300ms\n")
 	s.write("/usr/local/lib/qsidecar/mail", "#!/bin/sh\ncat >/run/worked/$QSIDECAR_JOB; env >/run/worked/env; while test -e /run/worked/wait; do sleep 0.05; done\n")

@@ -36,10 +36,10 @@ func TestMySQL(t *testing.T) {
 				restarted(t, m, m.Halt)
 			}
 			if n := m.kept(t, name); n != 7 {
-				t.Errorf("%d came back, want 7", n)
+				t.Errorf("read %d, want 7", n)
 			}
 			if m.Socket = ""; m.kept(t, name) != 7 {
-				t.Error("by TCP something else came back")
+				t.Error("over TCP the value differs")
 			}
 		})
 	}

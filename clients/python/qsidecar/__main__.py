@@ -32,9 +32,9 @@ def main(args: Optional[List[str]] = None) -> int:
     module, colon, name = chosen.app.partition(":")
     if not module or not colon or not name:
         parser.error(f"name the app as MODULE:APP, mailer:app for example, not {chosen.app!r}")
-    sys.path.insert(0, "")  # modules are found from where the command is given
+    sys.path.insert(0, "")  # import modules from the working directory
     app = getattr(importlib.import_module(module), name, None)
-    if not logging.getLogger("qsidecar").hasHandlers():  # the application has set no logging up
+    if not logging.getLogger("qsidecar").hasHandlers():  # the application has not configured logging
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if not isinstance(app, App):
         print(f"qsidecar: {chosen.app} is no qsidecar.App but {app!r}", file=sys.stderr)

@@ -1,4 +1,6 @@
-"""Calls on their way to an answer: what their callers' threads do. The session has the connection."""
+"""The requests of a client: their callers' threads send them and wait. The session has the
+connection.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,22 @@ class Calls:
         self._codec: Any = codec_named(codec)
         self._ending = threading.Event()
 
-        self.lock = threading.Lock()  # guards what follows
-        self.quiet = threading.Condition(self.lock)  # a settle or something owed was answered
-        self.server: Message = {}  # the last answer to hello
-        self.wire: Optional[Wire] = None  # the connection that is up
+        self.lock = threading.Lock()  # guards the fields below
+        self.progress = threading.Condition(self.lock)  # notified when a settle, or a call that close waits for, is answered
+        self.server: Message = {}  # the last reply to hello
+        self.wire: Optional[Wire] = None  # the open connection
         self._last_id = 0
-        self.open: Dict[int, Call] = {}  # not answered on the present connection
-        self.queue: List[Call] = []  # waiting for one
+        self.open: Dict[int, Call] = {}  # calls without a reply on the current connection
+        self.queue: List[Call] = []  # calls that wait for a connection
         self.leases = Leases()
-        self.closing = False  # no new calls
-        self._resting: Dict[threading.Lock, str] = {}  # the ops of calls between two tries
-        self._backs = 0  # calls without a caller, on their way to be sent
+        self.closing = False  # no new calls are accepted
+        self._pausing: Dict[threading.Lock, str] = {}  # the ops of calls that pause between two tries
+        self._unsent = 0  # calls without a caller that are not sent yet
 
     def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
-        """Sends a call, or keeps it until there is a connection; `on` is the only one it is for."""
+        """Sends a call, or queues it until there is a connection. With `on`, it is sent
+        only on that connection.
+        """
         with self.lock:
             if self._ending.is_set() or (self.closing and not internal):
                 raise errors.Closed("the client is closed")
@@ -53,75 +57,79 @@ class Calls:
             self.abandon(call, "interrupted")
             raise
 
-    def _beside(self, call: Call) -> None:
-        """Submits a call without a caller, by a thread that can wait until the sidecar reads. The lock is held."""
-        self._backs += 1
-        threading.Thread(target=self._aside, args=(call,), name="qsidecar-back", daemon=True).start()
+    def _submit_in_thread(self, call: Call) -> None:
+        """Submits a call without a caller, in a thread that can wait until the sidecar
+        reads. The lock is held.
+        """
+        self._unsent += 1
+        threading.Thread(target=self._submit_unless_closed, args=(call,), name="qsidecar-back", daemon=True).start()
 
-    def _aside(self, call: Call) -> None:
+    def _submit_unless_closed(self, call: Call) -> None:
         try:
             self.submit(call, internal=True)
         except errors.Closed:
-            pass  # the connection is closed, and what it held is free
+            pass  # the connection is closed, so its jobs are free
         with self.lock:
-            self._backs -= 1
-            self.quiet.notify_all()
+            self._unsent -= 1
+            self.progress.notify_all()
 
     def _send(self, wire: Wire, call: Call) -> None:
         try:
             frame = self._encode(call)
-        except Exception as e:  # not a message: its caller's fault, and nobody else's
+        except Exception as e:  # the caller's fault: the call can't be encoded
             with self.lock:
                 self._finish(call, error=e)
             return
         if not wire.sending.acquire(timeout=call.left()):
             with self.lock:
-                if not call.told:
+                if not call.answered:
                     self._finish(call, error=unanswered(call, NO_TIME))
             return
-        goes_on = False
+        continued = False
         try:
             if self._write(wire, call, frame):
-                threading.Thread(target=self._go_on, args=(wire,), name="qsidecar-write", daemon=True).start()
-                goes_on = True
+                threading.Thread(target=self._write_rest, args=(wire,), name="qsidecar-write", daemon=True).start()
+                continued = True
         except BaseException:
-            wire.end()  # half a frame may be on it, and no other must follow that
+            wire.end()  # half of the frame may be on it, and no other frame must follow
             raise
         finally:
-            if not goes_on:
+            if not continued:
                 wire.sending.release()
 
     def _write(self, wire: Wire, call: Call, frame: bytes) -> bool:
-        """Writes a frame, and says whether the rest of it must be written beside its caller, whose time is over."""
+        """Writes a frame. Returns True if another thread must write the rest, because the
+        caller's time is over.
+        """
         with self.lock:
-            if call.told and call.id in self.open:
+            if call.answered and call.id in self.open:
                 self._finish(call)
-            if call.told or wire.dead:
-                return False  # in the latter case the reader puts it back among those to send
+            if call.answered or wire.closed:
+                return False  # if the connection is closed, the reader queues the call again
             call.sent = True
         broken = False
         try:
             wire.write(frame, call.ends)
         except OSError:
             broken = True
-        if not wire.left:
+        if not wire.unwritten:
             return False
-        begun = wire.left < len(frame)
+        begun = wire.unwritten < len(frame)
         with self.lock:
             if self.wire is not wire:
                 return False
             if begun and not broken and (self.leases.held or any(c.op == "claim" for c in self.open.values())):
-                return True  # a client that ends its connection loses what it holds
-            call.sent = wire.left <= 1  # the sidecar reads a JSON line without its newline too; other halves of a frame it drops
+                return True  # a client that closes its connection loses its jobs
+            call.sent = wire.unwritten <= 1  # the sidecar accepts a JSON line without its newline; it drops any other partial frame
             if not broken:
                 self._finish(call, error=unanswered(call, NO_TIME, call.sent))
         if begun or broken:
-            wire.end()  # the reader notices, and sorts what was open
+            wire.end()  # the reader then requeues the open calls
         return False
 
-    def _go_on(self, wire: Wire) -> None:
+    def _write_rest(self, wire: Wire) -> None:
         try:
-            wire.go_on(None)
+            wire.write_rest(None)
         except OSError:
             wire.end()
         finally:
@@ -129,7 +137,7 @@ class Calls:
 
     def _encode(self, call: Call) -> bytes:
         message = {"id": call.id, "op": call.op, **call.fields}
-        if call.until is not None and (call.twice or not call.until):  # the wait goes on, it does not begin again
+        if call.until is not None and (call.resent or not call.until):  # a claim that is sent again waits only for the rest of its time
             message["wait_ms"] = max(0, int((call.until - time.monotonic()) * 1000))
         frame: bytes = self._codec.encode(message)
         most, size = self.server.get("max_frame"), self._codec.size(frame)
@@ -140,7 +148,9 @@ class Calls:
         return frame
 
     def wait(self, call: Call) -> None:
-        """Waits for the answer. When the time is over, or the caller is interrupted, the call is given up."""
+        """Waits for the reply. Abandons the call if its time is over or the caller is
+        interrupted.
+        """
         try:
             if not call.latch.acquire(timeout=call.left()):
                 self.abandon(call, NO_TIME)
@@ -150,63 +160,65 @@ class Calls:
 
     def abandon(self, call: Call, why: str) -> None:
         with self.lock:
-            if call.told:
+            if call.answered:
                 return
-            if not call.sent:  # and it will not be
+            if not call.sent:  # and it will not be sent
                 if call in self.queue:
                     self.queue.remove(call)
                 self._finish(call, error=unanswered(call, why))
                 return
             call.error = unanswered(call, why, sent=True)
-            call.told = call.abandoned = True
+            call.answered = call.abandoned = True
             call.latch.release()
             if call.op != "claim":
                 return
-            call.owed = True
-            self._beside(Call("cancel", {"request": call.id}))
+            call.awaited_by_close = True
+            self._submit_in_thread(Call("cancel", {"request": call.id}))
 
     def _finish(self, call: Call, reply: Optional[Message] = None, error: Optional[Exception] = None) -> None:
-        """Takes a call out of all books and tells its caller."""
+        """Removes a call from the state of the client and wakes its caller."""
         self.open.pop(call.id, None)
         if call.op in SETTLES:
             self.leases.settling(call.leases(), -1)
-        if not call.told:
-            call.told = True
+        if not call.answered:
+            call.answered = True
             call.reply = reply or {}
             call.error = error
             call.latch.release()
-        self.quiet.notify_all()
+        self.progress.notify_all()
 
-    def rest(self, op: str, seconds: float) -> bool:
-        """Waits between two tries, and says whether to go on: a claim may be cancelled meanwhile."""
+    def pause(self, op: str, seconds: float) -> bool:
+        """Pauses between two tries. Returns False if the call ended in between, for example
+        a cancelled claim.
+        """
         latch = threading.Lock()
         latch.acquire()
         with self.lock:
-            self._resting[latch] = op
+            self._pausing[latch] = op
         try:
             stopped = not self.closing and latch.acquire(timeout=seconds)
         finally:
             with self.lock:
-                self._resting.pop(latch, None)
+                self._pausing.pop(latch, None)
         if self.closing:
             raise errors.Closed("the client is closed")
         return not stopped
 
     def end_claims(self, error: Optional[Exception], ends: float) -> None:
-        """Ends the claims that wait: with what they get now, or if there is an error with that."""
+        """Ends the waiting claims: they return what they get now, or fail with the error."""
         with self.lock:
             for call in [c for c in self.queue if c.op == "claim"]:
                 self.queue.remove(call)
                 self._finish(call, {"jobs": []}, error)
-            for latch, op in self._resting.items():
+            for latch, op in self._pausing.items():
                 if op == "claim" or error is not None:
                     latch.release()
-            self._resting.clear()
+            self._pausing.clear()
             waiting = [c for c in self.open.values() if c.op == "claim"]
             for call in waiting:
-                call.until = 0.0  # should it be sent again
-                if error is not None and not call.told:
-                    call.told = call.abandoned = call.owed = True
+                call.until = 0.0  # if it is sent again
+                if error is not None and not call.answered:
+                    call.answered = call.abandoned = call.awaited_by_close = True
                     call.error = error
                     call.latch.release()
         if waiting:

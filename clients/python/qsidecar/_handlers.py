@@ -1,7 +1,7 @@
-"""What a job's function gives: coroutines are run, and work that would be dropped unrun is refused.
+"""Runs the functions of jobs. It runs coroutines, and rejects functions whose work would not run.
 
-A call of an `async def` or a generator function runs nothing of it. A job whose function is
-one must not count as done for that.
+A call of an `async def` or generator function runs none of its code. Its job must not count as
+done.
 """
 
 from __future__ import annotations
@@ -17,41 +17,43 @@ import traceback
 import types
 from typing import Any, Awaitable, Callable, Coroutine, Optional, Tuple
 
-# What may come back from a call that ran nothing.
+# Types that a call can return without having run anything.
 _LAZY = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip, functools.partial)
 
 
-def check(function: Callable[..., Any]) -> None:
-    """Refuses a function whose call would give a generator. Coroutines are for finish."""
+def reject_generators(function: Callable[..., Any]) -> None:
+    """Rejects a function whose call returns a generator. run_result handles coroutines."""
     for called in (function, getattr(type(function), "__call__", None)):
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            raise TypeError(f"{function!r} is a generator function, and calling it runs nothing: take the yield out of it")
+            raise TypeError(f"{function!r} is a generator function, and calling it runs nothing: remove the yield")
 
 
-def finish(value: Any) -> Any:
-    """Runs what a function returned unrun, and returns what comes of that."""
+def run_result(value: Any) -> Any:
+    """Runs an awaitable or waits for a future that a function returned, and returns its result."""
     if inspect.isawaitable(value):
         result, error = _loops.run(_outcome(value))
         if error is not None:
             raise error
-        return finish(result)
+        return run_result(result)
     if isinstance(value, concurrent.futures.Future):
-        return finish(value.result())
-    if _unrun(value):
+        return run_result(value.result())
+    if _has_not_run(value):
         raise TypeError(f"the function returned a {type(value).__name__}, which has not run: its work was not done")
     if isinstance(value, (list, tuple, set)):
-        for each in {type(each): each for each in value}.values():  # one of a kind: it may be a long list
-            if _unrun(each) or inspect.isawaitable(each) or isinstance(each, concurrent.futures.Future):
+        for each in {type(each): each for each in value}.values():  # one value of each type, because the list can be long
+            if _has_not_run(each) or inspect.isawaitable(each) or isinstance(each, concurrent.futures.Future):
                 raise TypeError(f"the function returned a {type(each).__name__} in a {type(value).__name__}: wait for its work")
     return value
 
 
-def _unrun(value: Any) -> bool:
+def _has_not_run(value: Any) -> bool:
     return isinstance(value, _LAZY) or type(value).__module__ in ("itertools", "contextlib") or inspect.isroutine(value)
 
 
-def stay(pid: int, error: Optional[BaseException]) -> None:
-    """Ends a child that a function forked and that came back from it: the job is its parent's to settle."""
+def exit_forked_child(pid: int, error: Optional[BaseException]) -> None:
+    """Ends a child process that a function forked and that returned from the function. The
+    parent settles the job.
+    """
     if os.getpid() == pid:
         return
     code = 0 if error is None else 1
@@ -72,7 +74,9 @@ def text_of(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error for people: what, then where, the innermost calls first, in the 4 KiB that are kept."""
+    """Describes an error for people: the error, then the calls, innermost first. The sidecar
+    keeps 4 KiB.
+    """
     what = "".join(traceback.format_exception_only(type(error), error)).strip()
     calls = reversed(traceback.extract_tb(error.__traceback__))
     own = os.path.dirname(__file__)
@@ -83,7 +87,9 @@ _Outcome = Tuple[Any, Optional[BaseException]]
 
 
 async def _outcome(work: Awaitable[Any]) -> _Outcome:
-    """What work ends with. A SystemExit that left its task would end the loop of all jobs."""
+    """Returns the result and the error of work. A SystemExit that left its task would end the
+    loop of all jobs.
+    """
     try:
         return await work, None
     except BaseException as e:
@@ -91,7 +97,9 @@ async def _outcome(work: Awaitable[Any]) -> _Outcome:
 
 
 class _Loops:
-    """One event loop of the process, so that what belongs to a loop (a pool, a session) serves all jobs."""
+    """One event loop per process, so that a connection pool or HTTP session of the loop serves
+    all jobs.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -105,9 +113,9 @@ class _Loops:
             return self._loop
 
     def run(self, work: Coroutine[Any, Any, _Outcome]) -> _Outcome:
-        if asyncio._get_running_loop() is not None:  # as of a coroutine that enqueues inline: the loop waits for this
-            with concurrent.futures.ThreadPoolExecutor(1) as aside:
-                return aside.submit(asyncio.run, work).result()
+        if asyncio._get_running_loop() is not None:  # a coroutine that enqueues inline: the running loop waits for this
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                return pool.submit(asyncio.run, work).result()
         return asyncio.run_coroutine_threadsafe(work, self.get()).result()
 
 
@@ -115,7 +123,7 @@ _loops = _Loops()
 
 
 def _after_fork() -> None:
-    """In the child, which has no thread that runs its parent's loop."""
+    """Runs in the child, which has no thread for its parent's loop."""
     global _loops
     _loops = _Loops()
 

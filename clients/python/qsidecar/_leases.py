@@ -1,4 +1,4 @@
-"""The book of the session leases that are held. Whoever calls anything here holds the session's lock."""
+"""The session leases that a client holds. The caller of every method holds the session's lock."""
 
 from __future__ import annotations
 
@@ -11,69 +11,75 @@ from .job import Job
 
 
 class Held:
-    """A session lease that is held."""
+    """A session lease that the client holds."""
 
-    __slots__ = ("job", "link", "settling")
+    __slots__ = ("job", "connection", "settling")
 
-    def __init__(self, job: Job, link: int) -> None:
+    def __init__(self, job: Job, connection: int) -> None:
         self.job = job
-        self.link = link  # the connection that it is known to be bound to
-        self.settling = 0  # settles under way
+        self.connection = connection  # the connection that it is bound to, as far as the client knows
+        self.settling = 0  # settles in progress
 
 
 class Leases:
     def __init__(self) -> None:
         self.held: Dict[str, Held] = {}
 
-    def claimed(self, link: int, call: Call, jobs: List[Job]) -> None:
-        if "lease_ms" not in call.fields:  # those outlive the connection, and are not bound
+    def claimed(self, connection: int, call: Call, jobs: List[Job]) -> None:
+        if "lease_ms" not in call.fields:  # timed leases outlive the connection and are not bound
             for job in jobs:
-                self.held[job.lease] = Held(job, link)
+                self.held[job.lease] = Held(job, connection)
 
     def settled(self, call: Call, reply: Message, error: Optional[errors.SidecarError]) -> Optional[Exception]:
-        """Takes out what a settle's answer says is settled or lost. It returns the error for the caller."""
+        """Removes the leases that a reply to a settle reports as settled or lost. Returns
+        the caller's error.
+        """
         if error is not None and not isinstance(error, errors.LeaseLost):
             return error
         for lease in call.leases():
             self.held.pop(lease, None)
         lost = call.leases() if error is not None else reply.get("lost") or []
-        if lost and call.twice:
+        if lost and call.resent:
             return errors.SettledOrLost(call.op, lost)
         return error
 
-    def extended(self, link: int, call: Call, reply: Message, error: Optional[errors.SidecarError]) -> List[Job]:
-        """Notes what is bound to that connection now. It returns the jobs that are lost, to be told."""
+    def extended(self, connection: int, call: Call, reply: Message, error: Optional[errors.SidecarError]) -> List[Job]:
+        """Updates the leases after a reply to an extend. Returns the jobs that are lost,
+        for on_lost.
+        """
         if isinstance(error, errors.LeaseLost):
-            lost = self.drop(call.leases())
+            lost = self.lose(call.leases())
         elif error is None:
-            lost = self.drop(reply.get("lost") or [])
+            lost = self.lose(reply.get("lost") or [])
         else:
             return []
         for lease in call.leases():
             held = self.held.get(lease)
             if held is not None and call.fields.get("bind"):
-                held.link = link
+                held.connection = connection
             elif held is not None and "lease_ms" in call.fields:
                 del self.held[lease]  # a timed lease from now on
         return lost
 
     def settling(self, leases: List[str], d: int) -> None:
-        """Leases that are being settled are not told lost: the settle's own answer says it."""
+        """Counts settles in progress. A lease with one is not reported as lost: the
+        settle's reply reports it.
+        """
         for lease in leases:
             held = self.held.get(lease)
             if held is not None:
                 held.settling += d
 
-    def drop(self, leases: List[str]) -> List[Job]:
-        """Forgets lost leases, and returns the jobs of those that nobody is settling."""
-        told = []
+    def lose(self, leases: List[str]) -> List[Job]:
+        """Removes lost leases and returns their jobs, except those that are being settled."""
+        reported = []
         for lease in leases:
             held = self.held.pop(lease, None)
             if held is not None and held.settling == 0:
                 held.job._lost = True
-                told.append(held.job)
-        return told
+                reported.append(held.job)
+        return reported
 
-    def unbound(self, link: int) -> List[str]:
-        """What is held and not known to be bound to that connection."""
-        return [lease for lease, held in self.held.items() if held.link != link]
+    def unbound(self, connection: int) -> List[str]:
+        """Returns the held leases that are not known to be bound to that connection."""
+        return [lease for lease, held in self.held.items() if held.connection != connection]

@@ -1,4 +1,4 @@
-"""Signals without surprises, and several processes of one worker."""
+"""Signals, and several processes of one worker."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from typing import Callable, Dict, Optional, Type
 
 log = logging.getLogger("qsidecar")
 
-# A process that ended by a signal is replaced, at once if it lived for so long.
-STEADY = 1.0
+# A process that a signal killed is replaced at once if it lived this long, in seconds.
+STABLE_AFTER = 1.0
 
-_alive: Optional[int] = None  # in a child: a pipe that ends when the parent does
+_alive: Optional[int] = None  # in a child: a pipe that ends when the parent ends
 
 
 class Signals:
-    """SIGTERM and SIGINT as bytes in a pipe: a handler may hold no lock, and wake up anybody."""
+    """SIGTERM and SIGINT as bytes in a pipe. A signal handler must not take a lock, but it can
+    wake any thread.
+    """
 
     watched = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self, *more: signal.Signals) -> None:
-        self.told = 0  # how many came
+        self.received = 0  # how many signals arrived
         self._all = (*Signals.watched, *more)
 
     def __enter__(self) -> Signals:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        self._over = False
+        self._closed = False
         self._guard: Optional[threading.Thread] = None
         self._before = {s: signal.signal(s, self._handle) for s in self._all}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._all)  # see _Parent.spawn
@@ -43,7 +45,7 @@ class Signals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._over = True
+        self._closed = True
         if self._guard is not None:
             self.poke()
             self._guard.join()
@@ -52,31 +54,33 @@ class Signals:
 
     def _handle(self, number: int, frame: Optional[FrameType]) -> None:
         if number in Signals.watched:
-            self.told += 1
+            self.received += 1
         self.poke()
 
     def poke(self) -> None:
         try:
             os.write(self._write, b".")
         except BlockingIOError:
-            pass  # it is full: whoever waits wakes up all the same
+            pass  # the pipe is full, so the reader wakes up anyway
 
     def wait(self, seconds: Optional[float]) -> bool:
-        """Waits for a signal, or for poke; says whether to stop. A parent that has gone is a signal too."""
+        """Waits for a signal or for poke. Returns whether to stop. The end of the parent
+        counts as a signal.
+        """
         watched = [self._read] + ([] if _alive is None else [_alive])
         ready, _, _ = select.select(watched, [], [], seconds)
         if _alive in ready:
             return True
         if ready:
             os.read(self._read, 512)
-        return self.told > 0
+        return self.received > 0
 
-    def leave_at_second(self) -> None:
-        """Ends the process at the second signal, whatever it is doing then."""
+    def exit_at_second(self) -> None:
+        """Ends the process at the second signal, whatever it does at that time."""
 
         def guard() -> None:
-            while not self._over:
-                if self.told > 1:
+            while not self._closed:
+                if self.received > 1:
                     os._exit(1)
                 os.read(self._read, 512)
 
@@ -85,30 +89,32 @@ class Signals:
 
 
 def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException], int]) -> None:
-    """Runs work in so many processes until SIGTERM or SIGINT, which they are told of, and waits for them.
+    """Runs work in several processes until SIGTERM or SIGINT, passes the signal on and waits
+    for them.
 
-    One that a signal killed is replaced. One that ended with an error ends the others, and raises SystemExit with its exit code.
+    A process that a signal killed is replaced. A process that fails ends the others, and run
+    raises SystemExit with its exit code.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("processes are run from the main thread: it has the signals")
-    mine, theirs = os.pipe()  # nobody writes; closed by the kernel when this process is gone
-    crew = _Parent(work, mine, theirs, exit_code)
+        raise RuntimeError("run processes from the main thread, which handles the signals")
+    mine, theirs = os.pipe()  # no process writes; the kernel closes it when this process ends
+    parent = _Parent(work, mine, theirs, exit_code)
     with Signals(signal.SIGCHLD) as signals:
         for _ in range(count):
-            crew.spawn()
-        while crew.children:
+            parent.spawn()
+        while parent.children:
             signals.wait(1.0)
-            if signals.told > 1:
-                crew.signal(signal.SIGKILL)
+            if signals.received > 1:
+                parent.signal(signal.SIGKILL)
                 os._exit(1)
-            if signals.told:
-                crew.stop()
-            crew.reap()
+            if signals.received:
+                parent.stop()
+            parent.reap()
     os.close(mine)
-    if not crew.stopping:
+    if not parent.stopping:
         os.close(theirs)
-    if crew.failed:
-        raise SystemExit(crew.failed)
+    if parent.failed:
+        raise SystemExit(parent.failed)
 
 
 class _Parent:
@@ -116,14 +122,14 @@ class _Parent:
         self.work = work
         self.exit_code = exit_code
         self.pipe = mine, theirs
-        self.children: Dict[int, float] = {}  # when they began
+        self.children: Dict[int, float] = {}  # pid and start time
         self.stopping = False
-        self.failed = 0  # the exit code of the first that ended with an error
+        self.failed = 0  # the exit code of the first process that failed
 
     def spawn(self) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        # A signal that comes before the child has its own handlers would be lost on it.
+        # Before the child has its own handlers, a signal would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, Signals.watched)
         pid = os.fork()
         if pid == 0:
@@ -148,7 +154,7 @@ class _Parent:
                 sys.stdout.flush()
                 sys.stderr.flush()
             finally:
-                os._exit(code)  # what is to happen at the parent's exit is the parent's
+                os._exit(code)  # do not run the parent's exit handlers
 
     def reap(self) -> None:
         for pid, began in list(self.children.items()):
@@ -157,17 +163,17 @@ class _Parent:
                 continue
             del self.children[pid]
             if os.WIFSIGNALED(status) and not self.stopping:
-                log.error("worker process %d was killed by signal %d: another takes its place", pid, os.WTERMSIG(status))
-                if time.monotonic() - began < STEADY:
-                    time.sleep(STEADY)
+                log.error("worker process %d was killed by signal %d: starting another one", pid, os.WTERMSIG(status))
+                if time.monotonic() - began < STABLE_AFTER:
+                    time.sleep(STABLE_AFTER)
                 self.spawn()
             elif os.WIFEXITED(status) and status != 0:
                 self.failed = self.failed or os.WEXITSTATUS(status)
                 self.stop()
 
     def stop(self) -> None:
-        # By the end of the pipe: a signal would be their second, at which they leave at
-        # once, where a terminal or a service manager sends the first to all processes.
+        # Close the pipe. A signal could be the second one, which ends the children at once: a
+        # terminal or a service manager sends the first to all processes.
         if not self.stopping:
             self.stopping = True
             os.close(self.pipe[1])

@@ -1,7 +1,8 @@
-"""The connection that comes back, what its replies say, and the leases that are held.
+"""The connection of a client: connecting, reconnecting and handling replies.
 
-Threads: callers write their own requests; one reader hands the replies out, and connects again when
-the connection ends; after that a helper sends what was not answered, and binds what is held.
+Threads: callers write their own requests. One reader delivers the replies, and reconnects if the
+connection ends. After a reconnect a helper thread sends the unanswered calls and binds the held
+leases.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from .job import Job
 
 log = logging.getLogger("qsidecar")
 
-# How long a connection must last before the pauses between tries begin anew, in seconds.
-STEADY = 1.0
-# How long the end waits for the reader, which may be in the middle of connecting.
+# How long a connection must last before the back-off starts resend, in seconds.
+STABLE_AFTER = 1.0
+# How long the end waits for the reader, which may be connecting, in seconds.
 JOIN_TIME = 5.0
 
 
@@ -41,22 +42,24 @@ class Session(Calls):
         self._make_job = make_job
         self._on_lost = on_lost
         self._on_draining = on_draining
-        self._starting = threading.Lock()  # held while the first connection is made
-        self._telling = threading.Lock()  # held while a callback runs: one at a time
+        self._starting = threading.Lock()  # held while the first connection is opened
+        self._callback_lock = threading.Lock()  # held while a callback runs, so that there is one at a time
 
         # Guarded by the lock.
         self._thread: Optional[threading.Thread] = None
-        self._trying: Optional[Wire] = None  # the connection that is up, or being made
-        self._links = 0  # connections so far
+        self._trying: Optional[Wire] = None  # the connection that is open or being opened
+        self._connections = 0  # number of connections so far
 
     # --- connections ---
 
     def start(self, deadline: float) -> None:
-        """Makes the first connection, in the caller's thread: an error of it is the caller's."""
+        """Opens the first connection in the caller's thread, so that the caller gets its
+        error.
+        """
         if self._thread is not None:
             return
         if not self._starting.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-            raise errors.NotConnected("not sent: there was no connection in time")
+            raise errors.NotConnected("not sent: no connection in time")
         try:
             if self._thread is not None or self.closing:
                 return
@@ -81,14 +84,14 @@ class Session(Calls):
                 if isinstance(e, errors.Error):
                     raise
                 raise errors.NotConnected(f"no sidecar answers on {path}: {e}") from e
-            self._path = path  # a client that connects again must not end up at another sidecar
+            self._path = path  # a client that reconnects must not reach another sidecar
             return wire
         assert first is not None
         raise first
 
-    def _connect(self, path: str, patience: float = STALLED) -> Wire:
-        """Connects and says hello, each of which may take so many seconds."""
-        wire = self._trying = Wire(path, self._codec, self._links + 1, patience)
+    def _connect(self, path: str, limit: float = STALLED) -> Wire:
+        """Connects and sends hello. Each step can take `limit` seconds."""
+        wire = self._trying = Wire(path, self._codec, self._connections + 1, limit)
         try:
             if self._ending.is_set():
                 raise errors.Closed("the client is closed")
@@ -102,29 +105,29 @@ class Session(Calls):
                 reply = wire.read()
             if not reply.get("ok"):
                 raise errors.from_wire(reply.get("error") or {})
-            wire.settle_in()
+            wire.end_handshake()
         except BaseException:
             wire.close()
             raise
         with self.lock:
             self.server = reply
-            self._links = wire.number
+            self._connections = wire.number
             self.wire = wire
-            again, self.queue = self.queue, []
-            for call in again:
+            resend, self.queue = self.queue, []
+            for call in resend:
                 self.open[call.id] = call
-            busy = again or self.leases.unbound(wire.number)
+            busy = resend or self.leases.unbound(wire.number)
         if busy:
-            threading.Thread(target=self._catch_up, args=(wire, again), name="qsidecar-bind", daemon=True).start()
+            threading.Thread(target=self._resend_and_bind, args=(wire, resend), name="qsidecar-bind", daemon=True).start()
         return wire
 
     def _run(self, wire: Optional[Wire]) -> None:
-        """The reader: it keeps a connection until the client is closed."""
+        """The reader thread. It keeps a connection open until the client is closed."""
         tries = 0
         while wire is not None:
             why = self._serve(wire)
-            self._sort(wire, why)
-            if time.monotonic() - wire.since >= STEADY:
+            self._requeue(wire, why)
+            if time.monotonic() - wire.since >= STABLE_AFTER:
                 tries = 0
             wire, away = None, False
             while not self._ending.is_set() and wire is None:
@@ -135,10 +138,10 @@ class Session(Calls):
                     wire = self._connect(str(self._path))
                 except Exception as e:
                     if not away and not self._ending.is_set():  # a restart is over by the first try
-                        log.warning("the sidecar is away, trying on: %s", e)
+                        log.warning("can't reach the sidecar, trying again: %s", e)
                     away = True
             if away and wire is not None:
-                log.warning("the sidecar is back")
+                log.warning("reconnected to the sidecar")
         with self.lock:
             self.leases.held.clear()
             for call in self.queue + list(self.open.values()):
@@ -149,33 +152,35 @@ class Session(Calls):
         while not self._ending.is_set():
             try:
                 message = wire.read()
-                self._take(wire, message)
+                self._handle(wire, message)
             except (OSError, ClosedByPeer) as e:
                 return e
             except Exception as e:
-                log.warning("the connection to the sidecar is given up: %s", e)
+                log.warning("closed the connection to the sidecar: %s", e)
                 return e
         return errors.Closed("the client is closed")
 
-    def _sort(self, wire: Wire, why: Exception) -> None:
-        """Of the calls that were open when a connection ended some are sent again, the others told."""
+    def _requeue(self, wire: Wire, why: Exception) -> None:
+        """Queues the calls of a connection that ended if they can be repeated, and fails
+        the others.
+        """
         with self.lock:
             self.wire = None
         wire.close()
-        wire.over.set()
+        wire.reader_done.set()
         with self.lock:
-            again = []
+            resend = []
             for call in sorted(self.open.values(), key=lambda c: c.id):
-                if call.abandoned or call.binder or (call.sent and not call.repeatable()):
+                if call.abandoned or call.rebinds or (call.sent and not call.repeatable()):
                     self._finish(call, error=unanswered(call, str(why), sent=True))
                     continue
-                call.twice, call.sent = call.twice or call.sent, False
-                again.append(call)
+                call.resent, call.sent = call.resent or call.sent, False
+                resend.append(call)
             self.open.clear()
-            self.queue = again + self.queue
+            self.queue = resend + self.queue
 
-    def _catch_up(self, wire: Wire, again: List[Call]) -> None:
-        for call in again:
+    def _resend_and_bind(self, wire: Wire, resend: List[Call]) -> None:
+        for call in resend:
             self._send(wire, call)
         tries = 0
         while True:
@@ -184,38 +189,38 @@ class Session(Calls):
             if not leases:
                 return
             call = Call("extend", {"leases": leases, "bind": True})
-            call.binder = True
+            call.rebinds = True
             try:
                 self.submit(call, internal=True, on=wire)
             except errors.Error:
-                return  # the next connection binds anew
+                return  # the next connection binds them
             self.wait(call)
             if call.error is None:
                 tries = 0
                 continue
             tries += 1
-            if wire.over.wait(pause_for(call.error, tries)):
+            if wire.reader_done.wait(pause_for(call.error, tries)):
                 return
 
     # --- replies ---
 
-    def _take(self, wire: Wire, message: Message) -> None:
+    def _handle(self, wire: Wire, message: Message) -> None:
         event = message.get("event")
         if event is not None:
             if event == "lost":
                 with self.lock:
-                    self._tell_lost(self.leases.drop(message.get("leases") or []))
+                    self._report_lost(self.leases.lose(message.get("leases") or []))
             elif event == "draining":
-                self._tell(self._on_draining)
-            return  # others are a later version's
+                self._run_callback(self._on_draining)
+            return  # an event of a later version
         ok = bool(message.get("ok"))
         error = None if ok else errors.from_wire(message.get("error") or {})
         with self.lock:
             if message.get("id") is None:
                 if error is None:
-                    raise NoSidecar("an answer without an id")
-                # The whole connection's, which closes now. It may be about any of the open calls: none is
-                # sent again, lest the guilty one break every connection to come.
+                    raise NoSidecar("a reply without an id")
+                # The error is about the whole connection, which closes. Any open call can be the
+                # cause. None is repeated, because the cause would break every later connection too.
                 for call in list(self.open.values()):
                     self._finish(call, error=error)
                 return
@@ -225,13 +230,13 @@ class Session(Calls):
             call = found
             outcome: Optional[Exception] = error
             if call.op == "bye" and ok:
-                self._ending.set()  # the sidecar closes the connection, and there is no other
+                self._ending.set()  # the sidecar closes the connection, and the client opens no other
             elif call.op == "claim" and ok:
                 self._claimed(wire, call, message)
             elif call.op in SETTLES:
                 outcome = self.leases.settled(call, message, error)
             elif call.op == "extend":
-                self._tell_lost(self.leases.extended(wire.number, call, message, error))
+                self._report_lost(self.leases.extended(wire.number, call, message, error))
             self._finish(call, message, outcome)
 
     def _claimed(self, wire: Wire, call: Call, message: Message) -> None:
@@ -241,30 +246,30 @@ class Session(Calls):
             self.leases.claimed(wire.number, call, message["jobs"])
         elif jobs:
             back = Call("nack", {"leases": [j["lease"] for j in jobs], "charge": False, "delay_ms": 0})
-            back.owed = True
-            self._beside(back)
+            back.awaited_by_close = True
+            self._submit_in_thread(back)
 
-    def _tell_lost(self, jobs: List[Job]) -> None:
+    def _report_lost(self, jobs: List[Job]) -> None:
         if jobs:
-            self._tell(lambda: self._on_lost(jobs))
+            self._run_callback(lambda: self._on_lost(jobs))
 
-    def _tell(self, callback: Callable[[], None]) -> None:
-        """Runs a callback beside the reader, which must not wait for it."""
+    def _run_callback(self, callback: Callable[[], None]) -> None:
+        """Runs a callback in another thread, because the reader must not wait for it."""
 
-        def tell() -> None:
-            with self._telling:
+        def locked() -> None:
+            with self._callback_lock:
                 callback()
 
-        threading.Thread(target=tell, name="qsidecar-tell", daemon=True).start()
+        threading.Thread(target=locked, name="qsidecar-callback", daemon=True).start()
 
     # --- the end ---
 
-    def settled_down(self, deadline: float) -> bool:
-        """Waits until settles, and claims that nobody waits for any more, are answered; says whether they are."""
+    def wait_settled(self, deadline: float) -> bool:
+        """Waits until settles and abandoned claims are answered. Returns whether they are."""
         with self.lock:
-            return self.quiet.wait_for(
-                lambda: not self._backs
-                and not any(c.owed or c.op in SETTLES for c in [*self.open.values(), *self.queue]),
+            return self.progress.wait_for(
+                lambda: not self._unsent
+                and not any(c.awaited_by_close or c.op in SETTLES for c in [*self.open.values(), *self.queue]),
                 max(0.0, deadline - time.monotonic()),
             )
 
@@ -278,7 +283,7 @@ class Session(Calls):
         if thread is not None and thread is not threading.current_thread():
             thread.join(JOIN_TIME)
 
-    def leave(self) -> None:
-        """After a fork, in the child: the connection is the parent's."""
+    def close_after_fork(self) -> None:
+        """After a fork, in the child: closes the copy of the parent's connection."""
         if self._trying is not None:
-            self._trying.leave()
+            self._trying.close_after_fork()

@@ -1,4 +1,4 @@
-"""One connection: its codec, its frames, where its socket is."""
+"""One connection: its codec, its frames and the path of its socket."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ except ImportError:
 
 Message = Dict[str, Any]
 
-# A reply has 8 × max_frame at most, and max_frame is 64 MiB at most; base64 is a third longer.
+# The largest reply: 8 times max_frame, which is at most 64 MiB. base64 adds a third.
 MAX_REPLY = 3 * 8 * 64 << 20 >> 1
-# So long the sidecar may read nothing while something is written to it.
+# How long the sidecar can read nothing while the client writes, in seconds.
 STALLED = 30.0
 
 
 class NoSidecar(Exception):
-    """What came on the connection is no sidecar's."""
+    """The bytes on the connection are not from a sidecar."""
 
 
 class ClosedByPeer(Exception):
@@ -34,7 +34,7 @@ class ClosedByPeer(Exception):
 
 
 class JsonLines:
-    """A JSON object a line. Bytes fields are text where they are UTF-8, else base64."""
+    """A JSON object a line. Bytes fields are text if they are UTF-8, otherwise base64."""
 
     name = "json"
 
@@ -67,7 +67,7 @@ class JsonLines:
                 continue
             message = json.loads(line)
             if not isinstance(message, dict):
-                raise NoSidecar(f"a line that is no JSON object: {line[:80]!r}")
+                raise NoSidecar(f"a line that isn't a JSON object: {line[:80]!r}")
             jobs = message.get("jobs")
             if isinstance(jobs, list):
                 for job in jobs:
@@ -98,12 +98,14 @@ class Msgpack:
         body = wire.exactly(int.from_bytes(wire.exactly(4), "big"))
         message = msgpack.unpackb(body, raw=False)
         if not isinstance(message, dict):
-            raise NoSidecar("a frame that is no map")
+            raise NoSidecar("a frame that isn't a map")
         return message
 
 
 def codec_named(name: Optional[str]) -> Any:
-    """The codec of that name; without one msgpack where the package is installed, else JSON lines."""
+    """Returns the codec of that name. The default is msgpack if the package is installed,
+    otherwise JSON lines.
+    """
     if name is None:
         name = "json" if msgpack is None else "msgpack"
     if name == "json":
@@ -116,7 +118,7 @@ def codec_named(name: Optional[str]) -> Any:
 
 
 def sockets() -> List[str]:
-    """Where a sidecar's socket is looked for when none is named, in this order."""
+    """Returns the paths of a sidecar's socket to try if the caller names none, in order."""
     named = os.environ.get("QSIDECAR_SOCKET")
     if named:
         return [named]
@@ -126,47 +128,51 @@ def sockets() -> List[str]:
 
 
 class Wire:
-    """One connection. One thread reads; who writes holds `sending`."""
+    """One connection. One thread reads. A thread that writes holds `sending`."""
 
-    def __init__(self, path: str, codec: Any, number: int, patience: float) -> None:
+    def __init__(self, path: str, codec: Any, number: int, limit: float) -> None:
         self.codec = codec
         self.number = number
         self.since = time.monotonic()
         self.sending = threading.Lock()
-        self.over = threading.Event()  # set when its reader is done with it
-        self.dead = False  # closed; guarded by sending
-        self._rest = memoryview(b"")  # of the last frame, what is not written; guarded by sending
+        self.reader_done = threading.Event()  # set when its reader has ended
+        self.closed = False  # closed; guarded by sending
+        self._unwritten = memoryview(b"")  # the unwritten rest of the last frame; guarded by sending
         self._buffer = bytearray()
-        # Close-on-exec, as every descriptor of Python's (PEP 446): a child that outlives a worker
-        # must not keep its jobs.
+        # The socket is close-on-exec, as every descriptor of Python (PEP 446). A child that
+        # outlives a worker must not keep its jobs.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(patience)
+            self._socket.settimeout(limit)
             self._socket.connect(path)
         except BaseException:
             self._socket.close()
             raise
 
-    def settle_in(self) -> None:
-        """The handshake is over: replies may take as long as they like. Writing has limits of its own."""
+    def end_handshake(self) -> None:
+        """Ends the handshake. From now on a reply can take any time. Writes have their own
+        limits.
+        """
         self._socket.settimeout(None)
 
     @property
-    def left(self) -> int:
+    def unwritten(self) -> int:
         """How many bytes of the last frame are not written."""
-        return len(self._rest)
+        return len(self._unwritten)
 
     def write(self, frame: bytes, ends: Optional[float]) -> None:
-        """Writes a frame, or what can be written of it until then, by the monotonic clock."""
-        self._rest = memoryview(frame)
-        self.go_on(ends)
+        """Writes a frame, or as much of it as it can until `ends`, by the monotonic clock."""
+        self._unwritten = memoryview(frame)
+        self.write_rest(ends)
 
-    def go_on(self, ends: Optional[float]) -> None:
-        """Writes what is left. It raises OSError if the connection has ended, or the sidecar reads nothing for STALLED."""
+    def write_rest(self, ends: Optional[float]) -> None:
+        """Writes the rest. Raises OSError if the connection has ended, or if the sidecar
+        reads nothing for STALLED.
+        """
         stalled = time.monotonic() + STALLED
-        while self._rest:
+        while self._unwritten:
             try:
-                self._rest = self._rest[self._socket.send(self._rest, socket.MSG_DONTWAIT) :]
+                self._unwritten = self._unwritten[self._socket.send(self._unwritten, socket.MSG_DONTWAIT) :]
                 stalled = time.monotonic() + STALLED
             except BlockingIOError:
                 until = stalled if ends is None else min(stalled, ends)
@@ -175,21 +181,21 @@ class Wire:
                 if until == stalled:
                     raise TimeoutError(f"the sidecar has read nothing for {STALLED:.0f} s") from None
                 return
-        self._rest = memoryview(b"")  # the frame itself is not kept
+        self._unwritten = memoryview(b"")  # do not keep the frame
 
     def _writable(self, seconds: float) -> bool:
-        with selectors.DefaultSelector() as ready:  # select.poll is not there under eventlet
+        with selectors.DefaultSelector() as ready:  # eventlet has no select.poll
             ready.register(self._socket, selectors.EVENT_WRITE)
             return bool(ready.select(max(0.0, seconds)))
 
     def read(self) -> Message:
-        """The next message. It raises OSError, ClosedByPeer, or NoSidecar."""
+        """Returns the next message. Raises OSError, ClosedByPeer or NoSidecar."""
         try:
             message: Message = self.codec.read(self)
         except (OSError, ClosedByPeer, NoSidecar):
             raise
-        except Exception as e:  # whatever a decoder makes of bytes that are none of its
-            raise NoSidecar(f"what came is no sidecar's answer: {e}") from e
+        except Exception as e:  # a decoder can raise anything for invalid bytes
+            raise NoSidecar(f"the reply isn't from a sidecar: {e}") from e
         return message
 
     def _more(self) -> None:
@@ -199,15 +205,15 @@ class Wire:
         self._buffer += data
 
     def line(self) -> bytes:
-        looked = 0
+        searched = 0
         while True:
-            end = self._buffer.find(b"\n", looked)
+            end = self._buffer.find(b"\n", searched)
             if end >= 0:
                 line = bytes(self._buffer[:end])
                 del self._buffer[: end + 1]
                 return line
-            looked = len(self._buffer)
-            if looked > MAX_REPLY:
+            searched = len(self._buffer)
+            if searched > MAX_REPLY:
                 raise NoSidecar("a line without an end")
             self._more()
 
@@ -221,18 +227,18 @@ class Wire:
         return data
 
     def end(self) -> None:
-        """Ends the connection for both sides. Its reader notices, and closes it."""
+        """Ends the connection for both sides. The reader then closes it."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it has ended already
+            pass  # it has already ended
 
     def close(self) -> None:
         self.end()
         with self.sending:
-            self.dead = True
+            self.closed = True
             self._socket.close()
 
-    def leave(self) -> None:
-        """Closes this process's copy, after a fork: the connection is the parent's and goes on."""
+    def close_after_fork(self) -> None:
+        """Closes this process's copy after a fork. The parent still uses the connection."""
         self._socket.close()

@@ -2,14 +2,16 @@
 
     TASKS = {"default": {"BACKEND": "qsidecar.django_tasks.QsidecarBackend", "QUEUES": ["default", "mail"]}}
 
-OPTIONS are those of qsidecar.Client (socket, worker, request_timeout), and `database`: the alias of a Django database, the one
-that the sidecar works on. With it a task is enqueued by a plain INSERT in the transaction that is open there, so that
-it exists if that commits; without it at once, through the sidecar (in a transaction: transaction.on_commit).
+OPTIONS are those of qsidecar.Client (socket, worker, request_timeout), and `database`: the alias
+of a Django database, which must be the sidecar's. With it, enqueue inserts the job in the
+database's open transaction, so that the job exists if that commits. Without it, the sidecar
+stores the job at once (in a transaction, use transaction.on_commit).
 
     DJANGO_SETTINGS_MODULE=site.settings python -m qsidecar work qsidecar.django_tasks:app
 
-works the tasks. One that raises is tried again by its queue's back-off, and is FAILED when it is out of attempts. Results
-can be had for as long as the sidecar's config keeps the queue's jobs (`keep`), and not with `database`.
+runs the tasks. A task that raises is tried again after its queue's back-off, and is FAILED when
+it has no attempts left. Results are available for as long as the sidecar's config keeps the
+queue's jobs (`keep`), but not with `database`.
 """
 
 from __future__ import annotations
@@ -61,12 +63,12 @@ class QsidecarBackend(BaseTaskBackend):
         args, kwargs = normalize_json(list(args)), normalize_json(kwargs)
         payload = {"task": task.module_path, "args": args, "kwargs": kwargs}
         options = {"priority": task.priority, "run_at": task.run_after}
-        if task.run_after is not None and task.run_after.tzinfo is None:  # USE_TZ = False: the system's own zone
+        if task.run_after is not None and task.run_after.tzinfo is None:  # with USE_TZ = False: the system's time zone
             options["run_at"] = task.run_after.astimezone()
         if self.database is not None:
             with connections[self.database].cursor() as cursor:
                 sql.enqueue(cursor, task.queue_name, payload, **options)
-            name = str(uuid.uuid4())  # nobody asks the database for the job's own
+            name = str(uuid.uuid4())  # no one reads the job's own id from the database
         else:
             name = _name(task.queue_name, self.client.enqueue(task.queue_name, payload, **options).id)
         result = _result(self, task, name, args, kwargs, TaskResultStatus.READY, enqueued_at=datetime.now(timezone.utc))
@@ -138,7 +140,7 @@ class QsidecarBackend(BaseTaskBackend):
 
 
 def worker(alias: str = "default") -> App:
-    """An app that works the tasks of a backend's queues."""
+    """Returns an app that runs the tasks of a backend's queues."""
     backend = task_backends[alias]
     app = App(backend.client)
     for queue in backend.queues:
@@ -149,7 +151,7 @@ def worker(alias: str = "default") -> App:
 
 
 def __getattr__(name: str) -> Any:
-    """app: the worker of the default backend, made when it is asked for."""
+    """app: the worker of the default backend, created at its first use."""
     if name != "app":
         raise AttributeError(name)
     django.setup()
@@ -157,7 +159,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _name(queue: str, job_id: str) -> str:
-    """A result's id: no queue's name has a tilde."""
+    """Returns a result's id. A queue's name can't contain a tilde."""
     return f"{queue}~{job_id}"
 
 
@@ -166,7 +168,7 @@ def _instant(millis: Optional[int]) -> Optional[datetime]:
 
 
 def _error(failure: Dict[str, Any]) -> Any:
-    """A failed attempt. What raised stands first in the message of one that a worker nacked."""
+    """Returns a failed attempt. The message of a nack starts with the class of the exception."""
     text = failure.get("message") or failure["cause"]
     path = "qsidecar.Error"
     if failure["cause"] == "nacked":

@@ -1,6 +1,7 @@
-"""What can go wrong: a class for each code of the protocol, and the outcomes that a client knows of.
+"""The errors of this package: one class for each code of the protocol, and the client's own.
 
-Everything here is an `Error`. What the sidecar said is a `SidecarError` of the code's own class.
+Every class is an `Error`. An error that the sidecar reported is a `SidecarError` of the class
+for its code.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ class Error(Exception):
 
 
 class NotConnected(Error, ConnectionError):
-    """No sidecar answers on the socket, or the call's time was over before there was one. Nothing was sent."""
+    """No sidecar answered on the socket within the call's time. Nothing was sent."""
 
 
 class Closed(Error):
-    """The client was closed, before the call or while it waited."""
+    """The client was closed, before or during the call."""
 
 
 class SettledOrLost(Error):
-    """An ack or nack was sent twice, and the second try found the lease not valid.
+    """An ack or nack was sent twice, and the lease was invalid the second time.
 
-    The first try settled the job, or the lease had been lost before it. Take it as settled: where
-    it was not, the job is delivered again, as after any lost lease. Other leases of the call were settled.
+    Either the first request settled the job, or the lease was lost before. Treat the job as
+    settled: if it was not, it is delivered again, as after any lost lease. Other leases of
+    the call were settled.
     """
 
     def __init__(self, op: str, leases: List[str]) -> None:
@@ -33,11 +35,13 @@ class SettledOrLost(Error):
             f"{len(leases)} of its leases were settled by that, or had been lost"
         )
         self.op = op
-        self.leases = leases  # not for logs: a lease is the right to settle
+        self.leases = leases  # do not log them: a lease is the right to settle
 
 
 class SidecarError(Error):
-    """What the sidecar answered. `field` and `index` say where a request is wrong, `retry_ms` when to try again."""
+    """An error that the sidecar reported. `field` and `index` locate a wrong value, `retry_ms`
+    is when to try again.
+    """
 
     code = "internal"
 
@@ -64,76 +68,83 @@ class SidecarError(Error):
 
 
 class BadFrame(SidecarError):
-    """The bytes that were sent are no messages: a bug of the client."""
+    """The sidecar could not parse the bytes that were sent. This is a bug of the client."""
 
     code = "bad_frame"
 
 
 class BadRequest(SidecarError):
-    """The request is wrong as it stands, or the database refuses it by a rule of its own."""
+    """The request is invalid, or a rule of the database rejects it."""
 
     code = "bad_request"
 
 
 class TooLarge(SidecarError):
-    """A request, payload or result is over the sidecar's limits. Put the data elsewhere and its address into the job."""
+    """A request, payload or result exceeds the sidecar's limits. Store the data elsewhere and
+    its address in the job.
+    """
 
     code = "too_large"
 
 
 class UnknownOp(SidecarError):
-    """The sidecar has no such operation; it may be older than this client."""
+    """The sidecar does not support the operation. It may be older than this client."""
 
     code = "unknown_op"
 
 
 class UnknownQueue(SidecarError):
-    """The sidecar's config names its queues, and this is none of them."""
+    """The sidecar's config lists its queues, and this queue is not one of them."""
 
     code = "unknown_queue"
 
 
 class Forbidden(SidecarError):
-    """This user may not do this, or not to this queue: see `allow` in the sidecar's config."""
+    """This user is not permitted to do this, or not on this queue: see `allow` in the sidecar's
+    config.
+    """
 
     code = "forbidden"
 
 
 class Unsupported(SidecarError):
-    """The sidecar, or this queue's table, cannot do this."""
+    """The sidecar, or this queue's table, can't do this."""
 
     code = "unsupported"
 
 
 class LeaseLost(SidecarError):
-    """The lease is not valid any more, and nothing was done: another worker may have the job."""
+    """The lease is no longer valid, and nothing changed. Another worker may have the job."""
 
     code = "lease_lost"
 
 
 class Busy(SidecarError):
-    """Too many claims of this connection wait."""
+    """Too many claims of this connection are waiting."""
 
     code = "busy"
 
 
 class Draining(SidecarError):
-    """The sidecar is about to stop and gives out no more jobs."""
+    """The sidecar is about to stop and delivers no more jobs."""
 
     code = "draining"
 
 
 class Unavailable(SidecarError):
-    """The database cannot be reached or written just now. Nothing was written; `retry_ms` says when to try."""
+    """The sidecar can't reach or write the database now. Nothing was written. `retry_ms` is
+    when to try again.
+    """
 
     code = "unavailable"
 
 
 class UnknownOutcome(SidecarError):
-    """It may have been done and may not: the answer did not come, or the database's did not.
+    """The request may or may not have been carried out: a reply did not arrive.
 
-    It is raised for what must not be sent twice: an enqueue without a key. `told` says that the sidecar
-    answered so, as its database's connection broke inside a commit; else its answer is what did not come.
+    It is raised for requests that must not be sent twice, such as an enqueue without a key.
+    `told` is true if the sidecar replied unknown_outcome, because its connection to the
+    database broke during a commit. It is false if the sidecar's reply did not arrive.
     """
 
     code = "unknown_outcome"
@@ -141,7 +152,9 @@ class UnknownOutcome(SidecarError):
 
 
 class Internal(SidecarError):
-    """An error that the sidecar has no name for (its log says more), or a code that this client does not know."""
+    """An error without a more specific code (see the sidecar's log), or a code that this client
+    does not know.
+    """
 
     code = "internal"
 
@@ -150,7 +163,7 @@ _classes: Dict[str, Type[SidecarError]] = {c.code: c for c in SidecarError.__sub
 
 
 def from_wire(fields: Dict[str, Any]) -> SidecarError:
-    """The error of a reply, by its code. `fields` is the map that stands in the reply."""
+    """Returns the exception for the map `error` of a reply."""
     code = str(fields.get("code", "internal"))
     error = _classes.get(code, Internal)(
         str(fields.get("message", "")), code, fields.get("field"), fields.get("index"), fields.get("retry_ms")

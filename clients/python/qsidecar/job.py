@@ -1,4 +1,4 @@
-"""A job to be stored, and a job that is held."""
+"""A job to store, and a job that is claimed."""
 
 from __future__ import annotations
 
@@ -16,40 +16,45 @@ Seconds = Union[float, int, timedelta]
 
 
 def millis(span: Seconds) -> int:
-    """A span in the wire's unit, rounded up: a short wait stays a wait."""
+    """Converts a time span to milliseconds, rounded up so that a short wait does not become
+    none.
+    """
     if isinstance(span, timedelta):
         span = span.total_seconds()
     return math.ceil(span * 1000)
 
 
 def instant(at: Union[datetime, float, int]) -> int:
-    """An instant in the wire's unit, milliseconds since 1970. A datetime without a zone is refused."""
+    """Converts an instant to milliseconds since 1970. Rejects a datetime without a time zone."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
-            raise ValueError(f"run_at={at!r} has no time zone: give it one, datetime.now(timezone.utc) for example")
+            raise ValueError(f"run_at={at!r} has no time zone: add one, datetime.now(timezone.utc) for example")
         return math.ceil((at - datetime(1970, 1, 1, tzinfo=timezone.utc)) / timedelta(milliseconds=1))
     return math.ceil(at * 1000)
 
 
 def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
-    """The bytes of a payload or result: JSON, or raw as they are; None if there is neither."""
+    """Returns the bytes of a payload or result: JSON, or raw unchanged. None if neither is
+    given.
+    """
     if raw is not None:
         if payload is not None:
-            raise ValueError("give a JSON value or raw=, not both")
+            raise ValueError("pass a JSON value or raw=, not both")
         return bytes(raw)
     if payload is None:
         return None
     if isinstance(payload, (bytes, bytearray, memoryview)):
-        raise TypeError("bytes are no JSON value: give them as raw=")
+        raise TypeError("bytes aren't a JSON value: pass them as raw=")
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 class NewJob(NamedTuple):
-    """A job to be stored. What is None is left to the queue's config.
+    """A job to store. For every field that is None, the queue's config decides.
 
-    payload is any JSON value; raw is bytes that are stored as they are, instead of it. delay (seconds, up to
-    ten years) or run_at (a datetime with a zone, or seconds since 1970) makes it wait; key makes the enqueue
-    idempotent, so that it may be sent again; timeout limits one run, in seconds.
+    payload is any JSON value. raw is bytes that are stored unchanged, instead of payload.
+    delay (seconds, up to ten years) or run_at (a datetime with a time zone, or seconds since
+    1970) schedules the job. key makes the enqueue idempotent, so that the client can repeat
+    it. timeout limits one run, in seconds.
     """
 
     queue: str
@@ -64,7 +69,7 @@ class NewJob(NamedTuple):
     timeout: Optional[Seconds] = None
 
     def fields(self) -> Dict[str, Any]:
-        """It as the wire has it."""
+        """Returns the fields as the wire has them."""
         fields: Dict[str, Any] = {
             "queue": self.queue,
             "payload": dump(self.payload, self.raw),
@@ -80,7 +85,9 @@ class NewJob(NamedTuple):
 
 
 class Enqueued(NamedTuple):
-    """What became of an enqueue. A duplicate's id and state are those of the first job with its key."""
+    """The result of an enqueue. For a duplicate, id and state are those of the first job with
+    its key.
+    """
 
     id: str
     duplicate: bool = False
@@ -101,11 +108,11 @@ class Job:
         self.settled = False  # by this process
         self.id: str = fields["id"]
         self.queue: str = fields["queue"]
-        self.lease: str = fields["lease"]  # not for logs
+        self.lease: str = fields["lease"]  # do not log it: a lease is the right to settle
         payload = fields.get("payload") or b""
         self.raw: bytes = payload.encode() if isinstance(payload, str) else payload
-        self.attempt: int = fields["attempt"]  # 1 for the first
-        self.max_attempts: int = fields["max_attempts"]  # dead when this one fails
+        self.attempt: int = fields["attempt"]  # from 1
+        self.max_attempts: int = fields["max_attempts"]  # the job is dead if this attempt fails
         self.fence: int = fields["fence"]  # grows with each delivery of the job
         self.priority: int = fields.get("priority", 0)
         self.enqueued_at: int = fields.get("enqueued_at", 0)  # milliseconds since 1970
@@ -119,17 +126,19 @@ class Job:
 
     @property
     def payload(self) -> Any:
-        """The payload as the JSON value that it is; None if it is empty. `raw` has the bytes."""
+        """The payload as a JSON value, None if it is empty. `raw` is its bytes."""
         if not self.raw:
             return None
         try:
             return json.loads(self.raw)
         except ValueError as e:
-            raise ValueError(f"the payload of job {self.id} of {self.queue} is no JSON ({e}); job.raw has its bytes") from e
+            raise ValueError(f"the payload of job {self.id} of {self.queue} isn't JSON ({e}); job.raw has its bytes") from e
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to be lost: another worker may have the job, so stop what can be stopped."""
+        """Whether the lease is known to be lost. Another worker may have the job, so stop
+        what can be stopped.
+        """
         return self._lost
 
     def then(
@@ -146,7 +155,9 @@ class Job:
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
     ) -> None:
-        """Has the ack store another job too, with it or not at all. The options are those of NewJob."""
+        """Adds a job that the ack stores in its transaction. The options are those of
+        NewJob.
+        """
         self._then.append(NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout))
 
     def ack(
@@ -157,10 +168,11 @@ class Job:
         enqueue: Iterable[NewJob] = (),
         request_timeout: Optional[float] = None,
     ) -> List[Enqueued]:
-        """Settles the job as done. The jobs in enqueue are stored with it or not at all; it returns what became of them.
+        """Settles the job as done. Stores the jobs in enqueue in the same transaction and
+        returns their results.
 
-        The result (a JSON value, or raw bytes) is kept with a job that is kept.
-        Raises LeaseLost, SettledOrLost, or what Client raises.
+        The result (a JSON value, or raw bytes) is stored with the job if its queue keeps
+        done jobs. Raises LeaseLost, SettledOrLost, or an error of the client.
         """
         fields: Dict[str, Any] = {"lease": self._valid()}
         data = dump(result, raw)
@@ -181,16 +193,18 @@ class Job:
         charge: bool = True,
         request_timeout: Optional[float] = None,
     ) -> None:
-        """Settles the job as failed. It is ready again after delay, 0 for at once, None for the queue's back-off.
+        """Settles the job as failed. It is ready again after delay: 0 means at once, None
+        the queue's back-off.
 
-        dead: no more attempts. charge=False: *not now* rather than *failed*, this delivery does not count.
+        dead: no more attempts. charge=False: snooze, this delivery uses up no attempt.
         """
         self._do("nack", {"lease": self._valid(), **nack_fields(error, delay, dead, charge)}, request_timeout)
 
     def extend(self, lease: Optional[Seconds] = None, *, request_timeout: Optional[float] = None) -> None:
-        """Renews the lease: a timed one of so many seconds from now, or None for as long as it was given.
+        """Renews the lease: for this many seconds from now, or None for the same time as
+        before.
 
-        A job that was claimed without a lease time needs none of it.
+        A job that was claimed without a lease time does not need it.
         """
         fields: Dict[str, Any] = {"lease": self._valid()}
         if lease is not None:
@@ -204,11 +218,11 @@ class Job:
 
     def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float]) -> Dict[str, Any]:
         if self._client is None:
-            raise errors.Error(f"job {self.id} has no client: it was made for a test")
+            raise errors.Error(f"job {self.id} has no client: it was created for a test")
         try:
-            reply = self._client._do(op, fields, timeout)
+            reply = self._client._call(op, fields, timeout)
         except (errors.LeaseLost, errors.SettledOrLost):
-            self.settled = True  # nothing that this process could do about it any more
+            self.settled = True  # this process can do nothing more about it
             raise
         self.settled = self.settled or op != "extend"
         return reply
@@ -217,7 +231,7 @@ class Job:
 def nack_fields(error: str, delay: Optional[Seconds], dead: bool, charge: bool) -> Dict[str, Any]:
     fields: Dict[str, Any] = {}
     if error:
-        # Text for people: what the wire does not take as text is shown by its number. Cut as the sidecar would.
+        # Escape what the wire does not allow in a text. Cut it as the sidecar would.
         fields["error"] = error.replace("\0", "\\0")[:4096].encode("utf-8", "backslashreplace").decode()
     if delay is not None:
         fields["delay_ms"] = millis(delay)

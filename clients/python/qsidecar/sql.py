@@ -1,12 +1,13 @@
-"""A plain INSERT is an enqueue: in the caller's own transaction, so that the job is there if that commits, and never was if not.
+"""Enqueues by a plain INSERT in the caller's transaction. The job exists if the transaction
+commits.
 
     with connection.cursor() as cursor:                     # the application's own connection and transaction
         cursor.execute("INSERT INTO orders …")
         qsidecar.sql.enqueue(cursor, "mail", {"order": 17})
     connection.commit()
 
-The database is the one that the queue's sidecar works on. On PostgreSQL a waiting worker gets the job as the
-transaction commits, elsewhere within a second.
+The database must be the sidecar's database. On PostgreSQL a waiting worker gets the job when the
+transaction commits, on other engines within a second.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from datetime import datetime
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import client
-from ._keys import Key, Run
+from ._sql_keys import Key, Run
 from .job import Enqueued, NewJob, Seconds, dump, instant, millis
 
 
 class _Dialect(NamedTuple):
-    table: str  # {schema} is put in
-    headers: str  # the expression for a parameter with JSON, {} is the parameter
-    delay: str  # for one of milliseconds from now
-    run_at: str  # for one of milliseconds since 1970
-    next_id: str = ""  # asks for the number of a job to come
-    last_id: str = ""  # or for that of the job that was inserted
+    table: str  # {schema} is replaced
+    headers: str  # the expression for a JSON parameter; {} is the parameter
+    delay: str  # for milliseconds from now
+    run_at: str  # for milliseconds since 1970
+    next_id: str = ""  # returns the id of the next job
+    last_id: str = ""  # or returns the id of the inserted job
 
 
 _DIALECTS: Dict[str, _Dialect] = {
@@ -52,7 +53,7 @@ _DIALECTS: Dict[str, _Dialect] = {
         "{}",
         last_id="SELECT last_insert_rowid()",
     ),
-    # Written by the book of the engine; no such server was at hand to run it on.
+    # Written from the documentation of the engine. It has not run on such a server.
     "mssql": _Dialect(
         "{schema}.qsidecar_jobs",
         "{}",
@@ -62,7 +63,7 @@ _DIALECTS: Dict[str, _Dialect] = {
     ),
 }
 
-# By the first word of the module of a cursor's class: the engine, and how a parameter is written.
+# By the first part of the module of a cursor's class: the engine and its parameter placeholder.
 _DRIVERS: Dict[str, Tuple[str, str]] = {
     "psycopg": ("postgresql", "%s"),
     "psycopg2": ("postgresql", "%s"),
@@ -95,16 +96,19 @@ def enqueue(
     engine: Optional[str] = None,
     placeholder: Optional[str] = None,
 ) -> Enqueued:
-    """Inserts a job, and commits nothing. The options mean what they do for NewJob.
+    """Inserts a job, without a commit. The options have the same meaning as in NewJob.
 
-    on is a cursor of the DB-API (also Django's), or a Session or Connection of SQLAlchemy. With a key a second job of
-    it is not stored, and the first one's id is returned; it is remembered for key_ttl at least (the queue's own, if
-    its config says another). wake (PostgreSQL): waiting workers are told as the transaction commits; without it they
-    find the job within a second, and commits of many producers do not wait for the one lock of all NOTIFYs.
+    on is a cursor of the DB-API (also Django's), or a Session or Connection of SQLAlchemy.
+    With a key, a second job with the same key is not stored, and the first one's id is
+    returned. The key is remembered for at least key_ttl, which should be that of the queue's
+    config. wake (PostgreSQL): wakes waiting workers when the transaction commits. Without it
+    they find the job within a second, and the commits of many producers do not wait for the
+    global lock of NOTIFY.
 
-    schema is where the sidecar keeps its tables on PostgreSQL and SQL Server. The engine (postgresql, mysql for MariaDB
-    too, sqlite, mssql) and how it takes a parameter are found by the driver; name both
-    for a driver that is not known: engine="postgresql", placeholder="%s".
+    schema is where the sidecar keeps its tables on PostgreSQL and SQL Server. The driver
+    determines the engine (postgresql, mysql also for MariaDB, sqlite, mssql) and the
+    parameter placeholder. For an unknown driver pass both: engine="postgresql",
+    placeholder="%s".
     """
     if client._inline is not None:
         return client._inline([NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts)])[0]
@@ -131,14 +135,14 @@ def enqueue(
     if dialect.last_id:
         run(statement, values)
         row = run(dialect.last_id, ())
-    else:  # the number first: a role that may only insert cannot read what it inserted
+    else:  # get the id first: a role that can only insert can't read the inserted row
         row = run(dialect.next_id.format(schema=schema), ())
         assert row is not None
         run(statement.replace("(", "(id, ", 1).replace("VALUES (", f"VALUES ({slot}, ", 1), (row[0], *values))
     assert row is not None
     job = str(row[0])
     if claimed:
-        claimed.own(job, millis(key_ttl))
+        claimed.assign(job, millis(key_ttl))
     if wake and known == "postgresql" and delay is None and run_at is None:
         run(f"SELECT pg_notify({slot}, {slot})", (f"qsidecar_{schema}", f"sql {queue}"))
     return Enqueued(job)
@@ -159,14 +163,16 @@ def insert(
     key: Optional[str] = None,
     schema: str = "qsidecar",
 ) -> Tuple[str, Tuple[Any, ...]]:
-    """The INSERT of enqueue and its parameters, to be run by other means. A key that goes with it is only a column: see enqueue."""
+    """Returns the INSERT of enqueue and its parameters, to run by other means. It stores a key
+    only as a column: see enqueue.
+    """
     dialect = _DIALECTS.get(engine)
     if dialect is None:
         raise ValueError(f"engine is one of {', '.join(_DIALECTS)}, not {engine!r}")
     if not schema.isidentifier():
         raise ValueError(f"schema is a plain name, not {schema!r}")
     if delay is not None and run_at is not None:
-        raise ValueError("give delay= or run_at=, not both")
+        raise ValueError("pass delay= or run_at=, not both")
     columns: List[Tuple[str, str, Any]] = [("queue", "{}", queue)]
     data = dump(payload, raw)
     if data is not None:
@@ -190,7 +196,9 @@ def insert(
 
 
 def _executor(on: Any, engine: Optional[str], placeholder: Optional[str]) -> Tuple[Run, str, str]:
-    """How statements are run on a cursor, a Session or a Connection; the engine, and how it takes a parameter."""
+    """Returns a function that runs statements on a cursor, Session or Connection, the engine,
+    and its placeholder.
+    """
     if hasattr(on, "get_bind") and callable(getattr(on, "connection", None)):  # SQLAlchemy's Session
         _refuse_async(on, on.connection)
         on = on.connection()
@@ -223,7 +231,7 @@ def _one(result: Any) -> Optional[Sequence[Any]]:
 
 
 def _refuse_async(on: Any, method: Any) -> None:
-    """A coroutine that nobody awaits would insert nothing."""
+    """Rejects coroutines: if no code awaits them, they insert nothing."""
     if inspect.iscoroutinefunction(method):
         raise TypeError(
             f"a {type(on).__qualname__} is asynchronous; SQLAlchemy: await session.run_sync(lambda s: qsidecar.sql.enqueue(s, …)); "
@@ -234,7 +242,7 @@ def _refuse_async(on: Any, method: Any) -> None:
 def _driver(cursor: Any, engine: Optional[str], placeholder: Optional[str]) -> Tuple[str, str]:
     if engine is not None and placeholder is not None:
         return engine, placeholder
-    vendor = getattr(getattr(cursor, "db", None), "vendor", None)  # Django's wrapper, which takes %s on any engine
+    vendor = getattr(getattr(cursor, "db", None), "vendor", None)  # Django's wrapper, which uses %s on all engines
     if vendor is not None:
         return {"microsoft": "mssql"}.get(vendor, vendor), "%s"
     for base in type(cursor).__mro__:

@@ -1,7 +1,7 @@
-"""For the unit tests of programs that enqueue: jobs are done at once, without a sidecar.
+"""For unit tests of programs that enqueue: jobs run at once, without a sidecar.
 
     with qsidecar.testing.inline() as did:
-        sign_up("ada")                                      # enqueues as ever
+        sign_up("ada")                                      # enqueues as usual
     assert did.jobs[0].queue == "mail"
 """
 
@@ -18,13 +18,13 @@ from .worker import App, _apps
 
 @dataclass
 class Done:
-    """A job that was enqueued, and what became of it."""
+    """An enqueued job and its result."""
 
     job: Job
     new: NewJob
     ran: bool = False  # an app has a function for its queue
-    result: Any = None  # what that returned, if the queue's results are kept
-    error: Optional[BaseException] = None  # what that raised: Retry and Dead too
+    result: Any = None  # the function's return value, if the queue's results are kept
+    error: Optional[BaseException] = None  # the function's exception, also Retry and Dead
 
     @property
     def queue(self) -> str:
@@ -36,7 +36,7 @@ class Done:
 
 
 class Inline:
-    """What was enqueued, in its order."""
+    """The enqueued jobs, in order."""
 
     def __init__(self, apps: Sequence[App], raises: bool) -> None:
         self.jobs: List[Done] = []
@@ -46,14 +46,14 @@ class Inline:
         self._client = _NoSidecar()
 
     def of(self, queue: str) -> List[Done]:
-        """The jobs of one queue."""
+        """Returns the jobs of one queue."""
         return [done for done in self.jobs if done.queue == queue]
 
     def _enqueue(self, jobs: Sequence[NewJob]) -> List[Enqueued]:
         return [self._one(job) for job in jobs]
 
     def _one(self, new: NewJob) -> Enqueued:
-        fields = new.fields()  # what a sidecar would be sent, and what is wrong with it
+        fields = new.fields()  # raises the errors that a sidecar would report
         known = self._keys.get((new.queue, new.key)) if new.key is not None else None
         if known is not None:
             return Enqueued(known.job.id, True, "deleted" if known.ran else "ready")
@@ -95,7 +95,7 @@ class Inline:
 
 
 class _NoSidecar(client.Client):
-    """Takes what a function says of its job by itself."""
+    """Records how a function settles its job."""
 
     def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float], wait: float = 0.0) -> Dict[str, Any]:
         return {}
@@ -103,10 +103,12 @@ class _NoSidecar(client.Client):
 
 @contextmanager
 def inline(*apps: App, raises: bool = True) -> Iterator[Inline]:
-    """While it lasts, what any Client, App or qsidecar.sql of this process enqueues is done at once, in the caller's thread.
+    """While it is active, every enqueue in this process runs its job at once, in the caller's
+    thread.
 
-    It is done by the apps named, or by any that there is; what is of no app's queue is noted and left. A delay is
-    not waited for. What a function raises comes out of the enqueue (raises=False: it is noted only).
+    That applies to Client, App and qsidecar.sql. The given apps run the jobs, or all apps if
+    none is given. A job of a queue without an app is only recorded. Delays are ignored. An
+    exception of a function is raised by the enqueue (raises=False: only recorded).
     """
     did = Inline(apps, raises)
     before, client._inline = client._inline, did._enqueue

@@ -1,4 +1,4 @@
-"""The worker: functions for queues, run at once in threads or processes."""
+"""The worker: functions for queues, which run in several threads or processes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .job import Enqueued, Job, Seconds
 
 log = logging.getLogger("qsidecar")
 
-# How long one claim waits, in seconds; then there is another.
+# How long one claim waits, in seconds. Then the worker claims again.
 CLAIM_WAIT = 300.0
 
-# What ends a claim and passes; other errors end the worker.
-PASSING = (
+# Transient errors of a claim. Other errors end the worker.
+TRANSIENT = (
     errors.NotConnected, errors.Unavailable, errors.UnknownOutcome, errors.Busy, errors.Draining, errors.Internal
 )  # fmt: skip
 
-# Of these, what says that no sidecar answers or that its database is away: exit code 5.
-UNAVAILABLE = PASSING[:-1]
+# Of these, errors that mean that the sidecar or its database is unavailable: exit code 5.
+UNAVAILABLE = TRANSIENT[:-1]
 EXIT_UNAVAILABLE = 5
 
 Handler = TypeVar("Handler", bound=Callable[[Job], Any])
@@ -37,9 +37,10 @@ After = TypeVar("After", bound=Callable[[Job, Optional[BaseException]], Any])
 
 
 class Retry(Exception):
-    """Raised by a job's function: the attempt failed, try again after delay seconds, None for the queue's back-off.
+    """Raise it in a job's function if the attempt failed. The job is tried again after delay
+    seconds, or the queue's back-off.
 
-    charge=False: *not now* rather than *failed*; this delivery does not count.
+    charge=False: snooze, this delivery uses up no attempt.
     """
 
     def __init__(self, message: str = "", *, delay: Optional[Seconds] = None, charge: bool = True) -> None:
@@ -49,7 +50,7 @@ class Retry(Exception):
 
 
 class Dead(Exception):
-    """Raised by a job's function: no more attempts, the job is dead."""
+    """Raise it in a job's function if the job must not be tried again. The job is then dead."""
 
 
 class _Entry(NamedTuple):
@@ -58,20 +59,21 @@ class _Entry(NamedTuple):
 
 
 class App:
-    """Functions that work the jobs of queues.
+    """Functions that run the jobs of queues.
 
         app = App()
-
+    
         @app.job("resize")
         def resize(job):
             print(job.payload)
-
+    
         app.run(concurrency=8)
 
-    The options are those of Client; or client is one that is there already.
+    The options are those of Client. Alternatively, pass an existing client.
 
-    It logs to the logger "qsidecar", and sets up no logging of its own: its start and its end, each job that is to be
-    tried again or dead, and the beginning and the end of a time without the sidecar or its database.
+    It logs to the logger "qsidecar" and does not configure logging. It logs its start and
+    end, each job that fails, and the start and end of an outage of the sidecar or its
+    database.
     """
 
     def __init__(
@@ -95,34 +97,40 @@ class App:
         _apps.add(self)
 
     def job(self, queue: str, *, result: bool = False) -> Callable[[Handler], Handler]:
-        """Says that the function works the jobs of that queue; it stays the function that it is.
+        """Decorator that makes the function run the jobs of a queue. The function itself
+        does not change.
 
-        A job whose function returns is done; result=True keeps what it returns with the job, as JSON (or bytes as
-        they are). One whose function raises has failed: see Retry and Dead. An `async def` function is run by the
-        one event loop that the process has for them; generator functions are refused with a TypeError.
+        A job whose function returns is done. result=True stores the return value with
+        the job, as JSON (or bytes unchanged). A job whose function raises has failed:
+        see Retry and Dead. An `async def` function runs in the one event loop of the
+        process. Generator functions raise a TypeError.
         """
 
         def decorate(function: Handler) -> Handler:
-            _handlers.check(function)
+            _handlers.reject_generators(function)
             if queue in self.jobs:
-                raise ValueError(f"the queue {queue} has a function already: {self.jobs[queue].function!r}")
+                raise ValueError(f"the queue {queue} already has a function: {self.jobs[queue].function!r}")
             self.jobs[queue] = _Entry(function, result)
             return function
 
         return decorate
 
     def before_job(self, hook: Before) -> Before:
-        """Says that hook(job) is called before each job's function, in its thread. If it raises the job has failed."""
-        _handlers.check(hook)
+        """Decorator for hook(job), which runs before each job's function, in its thread. If
+        it raises, the job has failed.
+        """
+        _handlers.reject_generators(hook)
         self._before.append(hook)
         return hook
 
     def after_job(self, hook: After) -> After:
-        """Says that hook(job, error) is called after each job's function, before the job is settled.
+        """Decorator for hook(job, error), which runs after each job's function, before the
+        job is settled.
 
-        error is what the function raised, or None. If the hook raises and the function did not, the job has failed.
+        error is the exception of the function, or None. If only the hook raises, the job
+        has failed.
         """
-        _handlers.check(hook)
+        _handlers.reject_generators(hook)
         self._after.append(hook)
         return hook
 
@@ -141,7 +149,7 @@ class App:
         timeout: Optional[Seconds] = None,
         request_timeout: Optional[float] = None,
     ) -> Enqueued:
-        """Client.enqueue."""
+        """Calls Client.enqueue."""
         return self.client.enqueue(
             queue,
             payload,
@@ -157,70 +165,72 @@ class App:
         )
 
     def run(self, concurrency: int = 8, *, processes: bool = False, drain: bool = False) -> None:
-        """Works until SIGTERM or SIGINT, or stop: then it claims no more, lets the jobs under way finish, and returns.
+        """Runs until SIGTERM, SIGINT or stop. Then it claims no more, lets the running jobs
+        finish and returns.
 
-        concurrency: how many jobs at once, in threads, or in processes of one thread each. A second signal ends the
-        process at once. drain: it returns when nothing is ready and its own jobs are done, for cron; where that cannot be
-        asked it raises NotConnected, Unavailable or what else says that it is to be tried later (see UNAVAILABLE).
-        In another than the main thread no signals are handled.
+        concurrency: how many jobs run at once, in threads, or in processes of one thread
+        each. A second signal ends the process at once. drain: returns when no job is
+        ready and its own jobs are done, for cron. If it can't check that, it raises
+        NotConnected, Unavailable or another error of UNAVAILABLE. It handles signals
+        only in the main thread.
         """
         if not self.jobs:
-            raise ValueError("the app has no job: say @app.job(\"queue\") above a function")
+            raise ValueError("the app has no jobs: decorate a function with @app.job(\"queue\")")
         if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}, and 1 at least")
+            raise ValueError(f"concurrency is {concurrency}, must be at least 1")
         if processes:
             _processes.run(lambda: self._run(1, drain), concurrency, exit_code)
         else:
             self._run(concurrency, drain)
 
     def stop(self) -> None:
-        """Ends run in order, from another thread."""
+        """Ends run from another thread. Running jobs finish."""
         self._stop.set()
 
     def _run(self, threads: int, drain: bool) -> None:
         self._stop.clear()
         log.info("worker started: queues %s, %d jobs at once", ", ".join(self.jobs), threads)
-        crew = _Crew(self, threads, drain)
+        pool = _ThreadPool(self, threads, drain)
         if threading.current_thread() is not threading.main_thread():
-            crew.start()
-            self._await(crew)
+            pool.start()
+            self._await(pool)
         else:
             with _processes.Signals() as signals:
-                crew.at_end = signals.poke
-                crew.start()
-                while not crew.ended.is_set() and not self._stop.is_set():
+                pool.at_end = signals.poke
+                pool.start()
+                while not pool.ended.is_set() and not self._stop.is_set():
                     if signals.wait(0.5):
                         self.stop()
-                if signals.told:
-                    log.info("stopping: %d jobs are under way", crew.busy())
-                signals.leave_at_second()
-                self._await(crew)
+                if signals.received:
+                    log.info("stopping: %d jobs are under way", pool.busy())
+                signals.exit_at_second()
+                self._await(pool)
         self.client.disconnect()
         log.info("worker stopped")
-        if crew.error is not None:
-            raise crew.error
+        if pool.error is not None:
+            raise pool.error
 
-    def _await(self, crew: _Crew) -> None:
-        while not crew.ended.wait(0.2):
+    def _await(self, pool: _ThreadPool) -> None:
+        while not pool.ended.wait(0.2):
             if self._stop.is_set():
-                self.client.cancel()  # again and again: a claim may just have begun
-        crew.thread.join()
+                self.client.cancel()  # repeated, because a claim may have just started
+        pool.thread.join()
 
     def perform(self, job: Job) -> Any:
-        """Runs a job's function with the hooks around it. It returns and raises what the function does."""
+        """Runs a job's function and its hooks. Returns and raises what the function does."""
         entry = self.jobs[job.queue]
         error: Optional[BaseException] = None
         result, pid = None, os.getpid()
         try:
             for before in self._before:
-                _handlers.finish(before(job))
-            result = _handlers.finish(entry.function(job))
+                _handlers.run_result(before(job))
+            result = _handlers.run_result(entry.function(job))
         except BaseException as e:
             error = e
-        _handlers.stay(pid, error)
+        _handlers.exit_forked_child(pid, error)
         for after in self._after:
             try:
-                _handlers.finish(after(job, error))
+                _handlers.run_result(after(job, error))
             except BaseException as e:
                 log.exception("%r: the hook %r failed", job, after)
                 error = error or e
@@ -229,8 +239,10 @@ class App:
         return result if entry.result else None
 
 
-class _Crew:
-    """The threads of one run: one claims as many jobs as there are free ones, the others work."""
+class _ThreadPool:
+    """The threads of one run. One thread claims as many jobs as there are free threads, and the
+    others run them.
+    """
 
     def __init__(self, app: App, threads: int, drain: bool) -> None:
         self.app = app
@@ -242,7 +254,7 @@ class _Crew:
         self._tasks: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
         self._lock = threading.Condition()
         self._free = threads
-        self.thread = threading.Thread(target=self._lead, name="qsidecar-claim", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
     def start(self) -> None:
         self.thread.start()
@@ -250,7 +262,7 @@ class _Crew:
     def busy(self) -> int:
         return self.threads - self._free
 
-    def _lead(self) -> None:
+    def _run(self) -> None:
         workers = [threading.Thread(target=self._work, name=f"qsidecar-{i}", daemon=True) for i in range(self.threads)]
         for worker in workers:
             worker.start()
@@ -280,12 +292,12 @@ class _Crew:
                 if failed:
                     log.warning("jobs can be claimed again")
                 failed = 0
-            except PASSING as e:
-                if self.drain:  # cron has another of it soon
+            except TRANSIENT as e:
+                if self.drain:  # cron will start it again soon
                     raise
                 failed += 1
                 if failed == 1:
-                    log.warning("no jobs can be claimed just now, trying on: %s", e)
+                    log.warning("can't claim jobs, trying again: %s", e)
                 stop.wait(min(0.05 * 2 ** min(failed, 10), 2.0))
                 continue
             if stop.is_set():
@@ -294,7 +306,7 @@ class _Crew:
             with self._lock:
                 self._free -= len(jobs)
                 if self.drain and not jobs:
-                    if free == self.threads:  # before the claim: a job may have enqueued another since
+                    if free == self.threads:  # as before the claim: a job may have enqueued another one since
                         return
                     self._lock.wait_for(lambda: self._free > free)
             for job in jobs:
@@ -306,14 +318,14 @@ class _Crew:
             if job is None:
                 return
             try:
-                self._one(job)
+                self._run_job(job)
             except BaseException:
                 log.exception("%r could not be settled", job)
             with self._lock:
                 self._free += 1
                 self._lock.notify()
 
-    def _one(self, job: Job) -> None:
+    def _run_job(self, job: Job) -> None:
         result: Any = None
         error: Optional[BaseException] = None
         try:
@@ -322,7 +334,7 @@ class _Crew:
             error = e
         if job.settled:  # by its function
             if error is not None:
-                log.error("%r was settled by its function, which failed then", job, exc_info=error)
+                log.error("%r was settled by its function, and then failed", job, exc_info=error)
             return
         if job.lost:
             log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)
@@ -335,7 +347,9 @@ class _Crew:
             log.warning("%r: its lease was lost; another worker may have done it too", job)
 
     def _settle(self, job: Job, result: Any, error: Optional[BaseException]) -> None:
-        """Settles a job, again if the answer is internal: else the job stays with this worker until that ends."""
+        """Settles a job and repeats after an internal error. Otherwise the job would stay
+        with this worker until it ends.
+        """
         for tries in itertools.count(1):
             try:
                 return settle(job, result, error)
@@ -346,24 +360,25 @@ class _Crew:
 
 
 def exit_code(error: BaseException) -> int:
-    """What a worker that ended with an error exits with, as the program qsidecar does."""
+    """Returns the exit code of a worker that failed. The program qsidecar uses the same."""
     return EXIT_UNAVAILABLE if isinstance(error, UNAVAILABLE) else 1
 
 
-# What the sidecar, or this library, says of a settle that is wrong as it stands.
-REFUSED = (errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forbidden, errors.Unsupported)
+# Errors that mean that the settle itself is invalid.
+REJECTED = (errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forbidden, errors.Unsupported)
 
 
 def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
-    """Settles a job by how its function ended, and tries for as long as the lease is not known to be lost.
+    """Settles a job by the result of its function. Tries for as long as the lease is not known
+    to be lost.
 
-    Where that can't be settled as it is (a result that is no JSON, a delay of a century), now or ever, the attempt has
-    failed: a job that was left alone would stay this worker's until it ends.
+    If the settle is invalid (a result that isn't JSON, a delay of a century), the attempt
+    fails. Otherwise the job would stay with this worker until it ends.
     """
     try:
         return _settle(job, result, error)
     except errors.Error as e:
-        if not isinstance(e, REFUSED):
+        if not isinstance(e, REJECTED):
             raise
         refusal: Exception = e
     except Exception as e:
@@ -379,19 +394,19 @@ def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
         else:
             job.ack(result, request_timeout=math.inf)
     elif isinstance(error, Retry):
-        log.warning("%r %s: %s", job, _ended(job, error.charge), text_of(error) or "Retry")
+        log.warning("%r %s: %s", job, _failure_text(job, error.charge), text_of(error) or "Retry")
         job.nack(text_of(error) or "Retry", delay=error.delay, charge=error.charge, request_timeout=math.inf)
     elif isinstance(error, Dead):
         log.error("%r is dead: %s", job, text_of(error))
         job.nack(text_of(error), dead=True, request_timeout=math.inf)
     else:
-        log.error("%r %s", job, _ended(job, True), exc_info=error)
+        log.error("%r %s", job, _failure_text(job, True), exc_info=error)
         job.nack(describe(error), request_timeout=math.inf)
 
 
-def _ended(job: Job, charge: bool) -> str:
-    """What a failed attempt makes of a job."""
-    return "is dead, after its last attempt" if charge and job.attempt >= job.max_attempts else "is to be tried again"
+def _failure_text(job: Job, charge: bool) -> str:
+    """Describes the result of a failed attempt."""
+    return "is dead, after its last attempt" if charge and job.attempt >= job.max_attempts else "will be tried again"
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()  # for qsidecar.testing

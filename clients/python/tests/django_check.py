@@ -1,6 +1,7 @@
-"""qsidecar.django_tasks while `python -m qsidecar work qsidecar.django_tasks:app` runs beside it: django_check.py FOLDER.
+"""Checks qsidecar.django_tasks while `python -m qsidecar work qsidecar.django_tasks:app` runs:
+django_check.py FOLDER.
 
-The queue default keeps its jobs and has one attempt; mail keeps none.
+The queue default keeps its jobs and has one attempt. The queue mail keeps none.
 """
 
 import os
@@ -21,7 +22,7 @@ import django_jobs  # noqa: E402
 
 
 def ended(result):
-    """The result once it is finished."""
+    """Returns the result once it is finished."""
 
     def finished():
         result.refresh()
@@ -54,7 +55,7 @@ def main(folder):
         except TaskResultDoesNotExist:
             return True
 
-    greeted = django_jobs.greet.enqueue("Ada")  # in a queue that keeps nothing
+    greeted = django_jobs.greet.enqueue("Ada")  # in a queue that keeps no jobs
     eventually(gone, "the greeting is done and gone")
 
     path = os.path.join(folder, "notes")

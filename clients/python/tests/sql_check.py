@@ -1,6 +1,7 @@
-"""qsidecar.sql on the database of a sidecar: sql_check.py sqlite FILE | postgresql DSN | mysql JSON.
+"""Checks qsidecar.sql on a sidecar's database: sql_check.py sqlite FILE | postgresql DSN | mysql
+JSON.
 
-It ends with an assertion, or prints what it saw.
+It fails with an assertion, or prints its results.
 """
 
 import json
@@ -13,7 +14,7 @@ from support import client, eventually
 
 
 def connect(engine, where):
-    """A connection in a transaction, whose session is in a zone of its own."""
+    """A connection in a transaction. Its session has its own time zone."""
     if engine == "sqlite":
         import sqlite3
 
@@ -33,7 +34,7 @@ def connect(engine, where):
 
 
 def check_keys(cursor, connection, sidecar):
-    """A key is the same, by whichever way a job is stored, and lives and dies with its transaction."""
+    """A key is the same whichever way a job is stored, and it depends on its transaction."""
     qsidecar.sql.enqueue(cursor, "keys", "never was", key="k")
     connection.rollback()
     first = qsidecar.sql.enqueue(cursor, "keys", "first", key="k")
@@ -63,7 +64,7 @@ def check_keys(cursor, connection, sidecar):
 
 
 def check_wake_up(connection, cursor, where):
-    """PostgreSQL's own word reaches who listens as the transaction commits, unless wake is False."""
+    """PostgreSQL notifies listeners when the transaction commits, unless wake is False."""
     import psycopg
 
     with psycopg.connect(where, autocommit=True) as listener:
@@ -78,7 +79,9 @@ def check_wake_up(connection, cursor, where):
 
 
 def check_sqlalchemy(engine, where, sidecar):
-    """A Session and a Connection of SQLAlchemy, where that is installed; asynchronous ones are refused."""
+    """A Session and a Connection of SQLAlchemy, if it is installed. Asynchronous ones are
+    rejected.
+    """
     try:
         import sqlalchemy
         from sqlalchemy.orm import Session
@@ -108,7 +111,7 @@ def check_sqlalchemy(engine, where, sidecar):
 
 
 class Async:
-    """An AsyncSession, without what SQLAlchemy needs for one."""
+    """An AsyncSession without SQLAlchemy's requirements for one."""
 
     get_bind = None
 

@@ -1,4 +1,4 @@
-"""What the tests share. They run against the sidecar on QSIDECAR_SOCKET, in queues of their own."""
+"""Helpers of the tests. The tests use the sidecar on QSIDECAR_SOCKET, in queues of their own."""
 
 import itertools
 import json
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 import qsidecar
 
-# How long a test waits for a fact: Go's package testwait says so too.
+# How long a test waits for a condition. Go's package testwait uses the same variable.
 _limit = os.environ.get("QSIDECAR_TEST_LIMIT", "1m")
 LIMIT = float(_limit[:-1]) * {"s": 1, "m": 60}[_limit[-1]]
-# The words that start this interpreter: it may be one that its loader has to be named for.
+# The command of this interpreter, which can include its loader.
 PYTHON = json.loads(os.environ.get("QSIDECAR_TEST_PYTHON", "null")) or [sys.executable]
 CODEC = os.environ.get("QSIDECAR_CODEC") or None
 _names = itertools.count()
@@ -33,12 +33,12 @@ def app(**options):
 
 
 def queue():
-    """A queue that nobody else has."""
+    """Returns a new queue name."""
     return f"py-{os.getpid()}-{next(_names)}-{time.time_ns()}"
 
 
 def eventually(fact, what):
-    """Waits for a fact, and returns it."""
+    """Waits for a condition and returns its value."""
     end = time.monotonic() + LIMIT
     while True:
         got = fact()
@@ -56,7 +56,7 @@ class Case(unittest.TestCase):
         self.addCleanup(self.client.close)
 
     def one(self, name=None, **options):
-        """The one job that a claim gives."""
+        """Claims and returns the only job."""
         jobs = self.client.claim(name or self.q, wait=20, **options)
         self.assertEqual(len(jobs), 1)
         return jobs[0]
@@ -67,7 +67,7 @@ class Case(unittest.TestCase):
 
 
 def forked(run):
-    """A child that runs run, and exits with 0 if that returns, or as SystemExit says."""
+    """Forks a child that runs run. It exits with 0 if that returns, or as SystemExit says."""
     pid = os.fork()
     if pid:
         return pid
@@ -84,7 +84,7 @@ def forked(run):
 
 
 def exit_of(pid):
-    """Waits for a child, and returns its exit code, or minus the signal that ended it."""
+    """Waits for a child. Returns its exit code, or minus the signal that ended it."""
 
     def ended():
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -107,7 +107,9 @@ def in_thread(function):
 
 @contextmanager
 def quiet():
-    """Has nothing logged that is made inside, or by children forked there: the errors are the test's."""
+    """Silences logging inside the block and in children forked there: the errors are part of
+    the test.
+    """
     logging.disable(logging.CRITICAL)
     try:
         yield

@@ -24,7 +24,7 @@ class Jobs(Case):
 
     def test_a_payload_that_is_no_json(self):
         self.client.enqueue(self.q, raw=b"\xff")
-        with self.assertRaisesRegex(ValueError, "no JSON"):
+        with self.assertRaisesRegex(ValueError, "isn't JSON"):
             self.one().payload
         with self.assertRaisesRegex(TypeError, "raw="):
             self.client.enqueue(self.q, b"bytes")
@@ -105,7 +105,7 @@ class Errors(Case):
             self.client.enqueue(self.q, raw=bytes(self.client._session.server["max_payload"] + 1))
         with self.assertRaises(qsidecar.TooLarge):
             self.client.enqueue(self.q, raw=bytes(64 << 20))
-        self.client.ping()  # it goes on after all of them
+        self.client.ping()  # the client continues after all of them
         self.client.enqueue(self.q, 1)
         job = self.one()
         job.ack()
@@ -185,7 +185,7 @@ class Life(Case):
 
     def test_a_claim_given_up_holds_nothing(self):
         self.client.ping()
-        with self.assertRaises((qsidecar.UnknownOutcome, qsidecar.NotConnected)):  # the latter: not sent in time
+        with self.assertRaises((qsidecar.UnknownOutcome, qsidecar.NotConnected)):  # NotConnected if it was not sent in time
             self.client.claim(self.q, wait=600, request_timeout=-599.9)
         self.client.enqueue(self.q, 1)
         with client() as other:
@@ -200,7 +200,7 @@ class Life(Case):
 
 class Fork(Case):
     def in_child(self, check):
-        """Runs check in a child, which has to return True."""
+        """Runs check in a child, which must return True."""
 
         def run():
             raise SystemExit(0 if check() is True else 2)
@@ -223,7 +223,7 @@ class Fork(Case):
         for _ in range(3):
             self.in_child(child)
         self.client.ping()
-        self.assertEqual(self.peek(job.id)["state"], "claimed")  # the child's end was none of the parent's
+        self.assertEqual(self.peek(job.id)["state"], "claimed")  # the child's end did not affect the parent's connection
         job.ack()
         self.client.cancel()
         waiting.join(20)

@@ -1,4 +1,4 @@
-"""What becomes of jobs whose functions are not plain ones: none is acked whose work did not run."""
+"""Jobs whose functions are not plain ones. No job is acked if its work did not run."""
 
 import asyncio
 import concurrent.futures
@@ -21,7 +21,7 @@ class Unspeakable(Exception):
 
 
 async def a_while():
-    """Lets the loop go on."""
+    """Lets the loop run."""
     await asyncio.get_running_loop().run_in_executor(None, int)
 
 
@@ -33,7 +33,9 @@ class Handlers(Case):
         self.ran = []
 
     def work(self, function, times=1, hook=None, **options):
-        """Has the function work one job, and returns the job as it is then; None: it was acked."""
+        """Lets the function run one job, and returns the job afterwards, or None if it was
+        acked.
+        """
         if hook is not None:
             self.app.before_job(hook)
         self.app.job(self.q)(function)
@@ -166,7 +168,7 @@ class Handlers(Case):
             lambda job: itertools.starmap(self.ran.append, [(job,)]),
             lambda job: contextlib.contextmanager(generator)(job),
             lambda job: contextlib.asynccontextmanager(async_generator)(job),
-            lambda job: lambda: self.ran.append(job),  # as of a decorator that wants arguments
+            lambda job: lambda: self.ran.append(job),  # like a decorator that needs arguments
             lambda job: self.ran.append,
             lambda job: functools.partial(self.ran.append, job),
             lambda job: [generator(job)],
@@ -264,7 +266,7 @@ class Handlers(Case):
             return job.payload + 1
 
         async def caller():
-            return self.app.enqueue(self.q, 1)  # as a program does that has a loop of its own
+            return self.app.enqueue(self.q, 1)  # like a program with its own loop
 
         with testing.inline(self.app) as did:
             self.app.enqueue(self.q, 1)
@@ -300,14 +302,14 @@ class Handlers(Case):
         self.assertIn("after it", logs.output[0])
 
     def test_a_settle_that_is_answered_internal_is_tried_again(self):
-        do, answers = self.app.client._do, [qsidecar.Internal("a bug"), qsidecar.Internal("a bug")]
+        do, answers = self.app.client._call, [qsidecar.Internal("a bug"), qsidecar.Internal("a bug")]
 
         def answered(op, *rest, **options):
             if op in ("ack", "nack") and answers:
                 raise answers.pop()
             return do(op, *rest, **options)
 
-        self.app.client._do = answered
+        self.app.client._call = answered
         with quiet():
             self.assertIsNone(self.work(lambda job: self.ran.append(job.payload)))
         self.assertEqual((self.ran, answers), (["x"], []))

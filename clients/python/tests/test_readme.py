@@ -1,4 +1,4 @@
-"""What the package's README shows is run as it stands there. sql_check.py runs the block about transactions."""
+"""Runs the code of the package's README unchanged. sql_check.py runs the block about transactions."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ README = os.path.join(HERE, "..", "README.md")
 
 
 def snippets():
-    """The blocks of Python, each with the heading that it is under."""
+    """Returns the blocks of Python, each with its heading."""
     with open(README, encoding="utf-8") as page:
         parts = re.split(r"^#+ (.*)$", page.read(), flags=re.M)
     found = {}
@@ -25,7 +25,7 @@ def snippets():
 
 
 def run(name, **names):
-    """Executes a block in a module of its own, with these names there."""
+    """Executes a block in a new module with these names."""
     names["__name__"] = "readme"
     exec(compile(snippets()[name], f"README.md, {name}", "exec"), names)
     return names
@@ -78,7 +78,9 @@ class Readme(Case):
 
 
 def check_transaction(connection, execute):
-    """The block about transactions, on a connection whose cursors may be no context managers."""
+    """Runs the block about transactions, on a connection whose cursors may not be context
+    managers.
+    """
     execute("CREATE TABLE orders (item varchar(20))")
     connection.commit()
     shown = connection

@@ -1,4 +1,4 @@
-"""How long a call may take when the sidecar does not read: a write to it has the call's limit too."""
+"""How long a call takes if the sidecar does not read. The call's limit also applies to its write."""
 
 import contextlib
 import json
@@ -13,13 +13,13 @@ import qsidecar
 from qsidecar import _wire
 from support import LIMIT, eventually, in_thread
 
-# More than a socket's buffers hold.
+# More than the buffers of a socket.
 LARGE = bytes(3 << 20)
 HELLO = {"ok": True, "max_frame": 64 << 20, "max_payload": 60 << 20}
 
 
 class Deaf:
-    """A sidecar, of JSON lines, that reads only what it is asked to read."""
+    """A sidecar with JSON lines that reads only when the test lets it."""
 
     def __init__(self, path):
         self.listener = socket.socket(socket.AF_UNIX)
@@ -29,7 +29,7 @@ class Deaf:
         self.connection = None
 
     def accept(self):
-        """Takes the next connection, and answers its hello."""
+        """Accepts the next connection and answers its hello."""
         self.close()
         self.connection, _ = self.listener.accept()
         self.connection.settimeout(LIMIT)
@@ -49,7 +49,7 @@ class Deaf:
         return request
 
     def answer(self, fields, op):
-        """Reads the next request, and answers it."""
+        """Reads the next request and answers it."""
         request = self.expect(op)
         self.file.write(json.dumps({"ok": True, **fields, "id": request["id"]}).encode() + b"\n")
         self.file.flush()
@@ -61,8 +61,8 @@ class Stalled(unittest.TestCase):
         dir = tempfile.TemporaryDirectory()
         self.addCleanup(dir.cleanup)
         self.deaf = Deaf(os.path.join(dir.name, "s"))
-        self.addCleanup(lambda: self.deaf.listener.close())  # that of then
-        patch = unittest.mock.patch.object(_wire, "STALLED", 100 * LIMIT)  # nothing but a call's own limit ends a write
+        self.addCleanup(lambda: self.deaf.listener.close())  # the listener at that time
+        patch = unittest.mock.patch.object(_wire, "STALLED", 100 * LIMIT)  # only the call's own limit ends a write
         patch.start()
         self.addCleanup(patch.stop)
         patch = unittest.mock.patch.object(qsidecar.client, "CLOSE_TIME", 0.01)
@@ -74,7 +74,7 @@ class Stalled(unittest.TestCase):
         self.call(self.client.ping, ("ping", {}), accept=True)
 
     def call(self, function, *answers, accept=False):
-        """Has a thread call the function, answers what it sends, and returns its outcome."""
+        """Calls the function in a thread, answers its requests and returns its outcome."""
         outcome = []
 
         def run():
@@ -93,7 +93,7 @@ class Stalled(unittest.TestCase):
         return outcome[0]
 
     def hold(self):
-        """Has the client hold a job."""
+        """Lets the client hold a job."""
         job = {"id": "7", "queue": "q", "lease": "1.a", "attempt": 1, "max_attempts": 20, "fence": 1}
         return self.call(lambda: self.client.claim("q"), ("claim", {"jobs": [job]}))[0]
 
@@ -104,11 +104,11 @@ class Stalled(unittest.TestCase):
         for options in ({}, {"key": "k"}):
             error = self.call(lambda: self.enqueue(**options))
             self.assertIsInstance(error, qsidecar.NotConnected)
-            # Half a frame is on the connection: the next request has another one.
+            # Half of a frame is on the connection. The next request uses another connection.
             self.assertIsNone(self.call(self.client.ping, ("ping", {}), accept=True))
 
     def test_calls_that_wait_for_their_turn(self):
-        self.hold()  # so that the write goes on
+        self.hold()  # so that the write continues
         self.call(self.enqueue)
         job = self.client._session.leases.held["1.a"].job
         for call in (
@@ -129,11 +129,13 @@ class Stalled(unittest.TestCase):
         self.assertFalse(job.settled)
 
     def test_held_jobs_stay_the_clients(self):
-        """A connection that the client closes frees its jobs, charged: half a frame is no reason for that."""
+        """A connection that the client closes frees its jobs and uses up an attempt. Half
+        of a frame is no reason for that.
+        """
         job = self.hold()
         error = self.call(self.enqueue)
         self.assertIsInstance(error, qsidecar.UnknownOutcome)
-        self.assertEqual(self.deaf.expect("enqueue")["payload"], LARGE.decode())  # on the same connection, and whole
+        self.assertEqual(self.deaf.expect("enqueue")["payload"], LARGE.decode())  # on the same connection, and complete
         self.assertEqual(self.call(job.ack, ("ack", {})), [])
 
     def test_a_claim_that_is_given_up(self):
@@ -142,7 +144,7 @@ class Stalled(unittest.TestCase):
         ended = self.call(lambda: self.client.claim("q", wait=0.01, request_timeout=0))
         self.assertIsInstance(ended, qsidecar.NotConnected)
         self.deaf.expect("enqueue")
-        self.call(job.ack, ("ack", {}))  # neither the claim nor its cancel came
+        self.call(job.ack, ("ack", {}))  # neither the claim nor its cancel arrived
 
     def test_close(self):
         self.hold()
@@ -150,7 +152,7 @@ class Stalled(unittest.TestCase):
         self.assertIsNone(self.call(self.client.close))
 
     def test_an_interrupt_in_the_middle_of_a_frame(self):
-        """No frame follows half a one, whatever ended the write."""
+        """No frame follows half of a frame, whatever ended the write."""
         poll = _wire.Wire._writable
 
         def interrupted(wire, seconds):
@@ -172,8 +174,8 @@ class Stalled(unittest.TestCase):
             self.deaf.accept()
             eventually(lambda: len(logs.output) > 1, "its end is logged")
         said = [record.getMessage() for record in logs.records]
-        self.assertRegex(said[0], "^the sidecar is away, trying on: .*No such file")
-        self.assertEqual(said[1:], ["the sidecar is back"])
+        self.assertRegex(said[0], "^can't reach the sidecar, trying again: .*No such file")
+        self.assertEqual(said[1:], ["reconnected to the sidecar"])
 
     def test_hello(self):
         self.deaf.close()
@@ -183,7 +185,7 @@ class Stalled(unittest.TestCase):
 
     def test_a_first_connection(self):
         with qsidecar.Client(self.client._socket, codec="json") as other:
-            thread = in_thread(other.ping)  # waits for the hello's answer
+            thread = in_thread(other.ping)  # waits for the reply to hello
             eventually(lambda: other._session._starting.locked(), "the other thread connects")
             with self.assertRaises(qsidecar.NotConnected):
                 other.enqueue("q", request_timeout=0.01)

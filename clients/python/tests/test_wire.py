@@ -1,4 +1,4 @@
-"""The decoders, on bytes that are no sidecar's: an error that says so, whatever they are."""
+"""The decoders on bytes that are not from a sidecar. Any such bytes raise NoSidecar."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from support import CODEC, client, in_thread
 
 
 class Ended:
-    """A socket that has nothing more to say."""
+    """A socket without further data."""
 
     def recv(self, n):
         return b""
 
 
 def messages(codec, data):
-    """What a connection reads from data, and why it ended."""
+    """Returns the messages that a connection reads from data, and why it ended."""
     wire = Wire.__new__(Wire)
     wire.codec, wire._buffer, wire._socket = codec, bytearray(data), Ended()
     found = []

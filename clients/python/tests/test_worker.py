@@ -121,7 +121,7 @@ class Worker(Case):
             job = eventually(lambda: self.dead_in("bad." + self.q, bad_id), "a result that is no JSON fails the job")
         self.assertIn("TypeError", job["errors"][0]["message"])
         done = self.peek(job_id, KEPT)
-        if done is not None:  # the sidecar's config keeps it
+        if done is not None:  # if the sidecar's config keeps it
             self.assertEqual(done["result"], b'{"n":17}')
         self.assertEqual(done is not None, "QSIDECAR_KEPT" in os.environ)
 
@@ -136,14 +136,14 @@ class Worker(Case):
         self.assertEqual(eventually(lambda: self.dead(job_id), "dead")["errors"][0]["message"], "by hand")
 
     def test_lost_while_it_runs(self):
-        running, go_on = threading.Event(), threading.Event()
+        running, write_rest = threading.Event(), threading.Event()
 
         @self.app.job(self.q)
         def work(job):
             if job.fence == first_fence.setdefault("fence", job.fence):
                 running.set()
                 eventually(lambda: job.lost, "the job knows that it is lost")
-                go_on.wait(20)
+                write_rest.wait(20)
 
         first_fence = {}
         job_id = self.app.enqueue(self.q).id
@@ -152,7 +152,7 @@ class Worker(Case):
             self.assertTrue(running.wait(20))
             self.client.request("release", queue=self.q, ids=[job_id])
             self.gone(job_id)  # the other thread did it
-            go_on.set()
+            write_rest.set()
             eventually(lambda: logs.output, "the loss is logged")
 
     def test_drain(self):
@@ -162,12 +162,14 @@ class Worker(Case):
             self.app.enqueue(self.q, n)
         self.app.run(concurrency=4, drain=True)
         self.assertEqual(sorted(did), list(range(30)))
-        self.app.enqueue(self.q, 30)  # and its client goes on
+        self.app.enqueue(self.q, 30)  # and its client still works
         self.app.run(drain=True)
         self.assertEqual(len(did), 31)
 
     def test_a_drain_works_what_its_last_job_enqueues(self):
-        """Also if the job ends between the empty answer to a claim and the check that no job runs."""
+        """Also if the job ends between the empty reply to a claim and the check that no job
+        runs.
+        """
         did, claim, claimed = [], self.app.client.claim, threading.Event()
 
         @self.app.job(self.q)
@@ -182,30 +184,30 @@ class Worker(Case):
             if did == ["first"] and not jobs and not claimed.is_set():
                 claimed.set()
                 eventually(lambda: not self.peek(first), "the first job is done")
-                eventually(lambda: crews[0].busy() == 0, "its thread is free")
+                eventually(lambda: pools[0].busy() == 0, "its thread is free")
             return jobs
 
-        crews, made = [], qsidecar.worker._Crew
-        with unittest.mock.patch.object(qsidecar.worker, "_Crew", lambda *a: crews.append(made(*a)) or crews[0]):
+        pools, made = [], qsidecar.worker._ThreadPool
+        with unittest.mock.patch.object(qsidecar.worker, "_ThreadPool", lambda *a: pools.append(made(*a)) or pools[0]):
             self.app.client.claim = late
             first = self.app.enqueue(self.q, "first").id
             self.app.run(concurrency=2, drain=True)
         self.assertEqual(did, ["first", "second"])
 
     def test_a_stop_lets_jobs_finish(self):
-        began, go_on = threading.Event(), threading.Event()
+        began, write_rest = threading.Event(), threading.Event()
 
         @self.app.job(self.q)
         def work(job):
             began.set()
-            go_on.wait(20)
+            write_rest.wait(20)
 
         first = self.app.enqueue(self.q).id
         thread = in_thread(lambda: self.app.run(concurrency=1))
         self.assertTrue(began.wait(20))
         second = self.app.enqueue(self.q).id
         self.app.stop()
-        go_on.set()
+        write_rest.set()
         thread.join(20)
         self.assertIsNone(self.peek(first))
         self.assertEqual(self.peek(second)["attempt"], 0)
@@ -229,9 +231,9 @@ class Worker(Case):
             [record.getMessage() for record in logs.records],
             [
                 f"worker started: queues {self.q}, 1 jobs at once",
-                job % (retry, 2) + " is to be tried again: busy there",
+                job % (retry, 2) + " will be tried again: busy there",
                 job % (dead, 2) + " is dead: no use",
-                job % (first, 2) + " is to be tried again",
+                job % (first, 2) + " will be tried again",
                 job % (last, 1) + " is dead, after its last attempt",
                 "worker stopped",
             ],
@@ -265,7 +267,7 @@ class Worker(Case):
 
 
 class Processes(Case):
-    """Workers that are processes of their own."""
+    """Workers in processes of their own."""
 
     def test_one_that_is_killed_is_replaced(self):
         def run():
@@ -324,7 +326,7 @@ class Processes(Case):
             @worker.job(self.q)
             def work(job):
                 os.write(write, b"began\n")
-                threading.Event().wait()  # for ever
+                threading.Event().wait()  # indefinitely
 
             worker.run(concurrency=2)
 

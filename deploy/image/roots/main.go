@@ -1,6 +1,6 @@
-// Command roots prints the certificates that the image trusts, as PEM: those of
-// Mozilla's programme, as of the version of the module in go.mod, so that the same
-// checkout gives the same image on every machine.
+// Command roots prints the certificates that the image trusts, as PEM. They are those of Mozilla's
+// programme, in the version of the module in go.mod, so that a checkout gives the same image on
+// every machine.
 package main
 
 import (
@@ -25,7 +25,7 @@ func write() error {
 	written := 0
 	for root := range bundle.Roots() {
 		if root.Constraint != nil {
-			continue // trusted in part, which a file of PEM cannot say
+			continue // partly trusted, which PEM can't express
 		}
 		if err := pem.Encode(out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
 			return err

@@ -1,5 +1,5 @@
-// Command app stands for an application in a container of its own, for tests: it takes
-// one job of a queue, tells so, waits for a line on stdin, and acks the job.
+// Command app is an application in a container, for tests. It claims one job of a queue, prints
+// that, waits for a line on stdin, and acks the job.
 //
 //	app QUEUE
 package main

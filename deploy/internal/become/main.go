@@ -1,5 +1,5 @@
-// Command become is the last step of a container's runtime, for tests: it turns root
-// into the container's user and runs its program.
+// Command become is the last step of a container's start, for tests. It switches from root to the
+// container's user and runs its program.
 //
 //	become UID GID GROUP,GROUP… PROGRAM ARG…
 package main
@@ -19,7 +19,7 @@ func main() {
 	os.Exit(125)
 }
 
-// become returns only where it failed.
+// become returns only if it failed.
 func become(args []string) error {
 	if len(args) < 4 {
 		return errors.New("it takes a user, a group, further groups and a program")
@@ -45,7 +45,7 @@ func become(args []string) error {
 	if err != nil {
 		return err
 	}
-	// What this was started with is no business of the program's.
+	// The program must not inherit the descriptors.
 	for fd := 3; fd < 10; fd++ {
 		syscall.CloseOnExec(fd)
 	}

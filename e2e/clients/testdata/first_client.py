@@ -1,4 +1,4 @@
-"""The whole of a client, in both codecs: enqueue, claim, ack. Usage: first_client.py SOCKET"""
+"""A complete client in both codecs: enqueue, claim, ack. Usage: first_client.py SOCKET"""
 import base64, json, socket, struct, sys
 SIZES = {0xcc: ">B", 0xcd: ">H", 0xce: ">I", 0xcf: ">Q", 0xd0: ">b", 0xd1: ">h", 0xd2: ">i", 0xd3: ">q", 0xc4: ">B", 0xc5: ">H",
          0xc6: ">I", 0xd9: ">B", 0xda: ">H", 0xdb: ">I", 0xdc: ">H", 0xdd: ">I", 0xde: ">H", 0xdf: ">I"}

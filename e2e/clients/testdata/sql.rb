@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Jobs that a Ruby program inserts in transactions of its own: by the connection that
-# DATABASE describes, JSON; the sidecar's answers are looked at.
+# Inserts jobs in a Ruby program's own transactions, on the connection that DATABASE describes as
+# JSON, and checks the sidecar's replies.
 
 require "qsidecar/sql"
 
@@ -40,7 +40,7 @@ Qsidecar::SQL.enqueue(connection, "sql", { "a" => "é" }, priority: 3, headers: 
 Qsidecar::SQL.enqueue(connection, "sql", every, raw: true)
 Qsidecar::SQL.enqueue(connection, "later", 1, delay: 3600)
 Qsidecar::SQL.enqueue(connection, "later", 2, run_at: Time.at(1_900_000_000))
-equal [], client.claim("sql") unless connection.class.name.start_with?("SQLite3") # there, it waits for the writer
+equal [], client.claim("sql") unless connection.class.name.start_with?("SQLite3") # on SQLite the claim waits for the writer
 execute(connection, "COMMIT")
 
 jobs = []
@@ -51,7 +51,7 @@ equal [3, { "lang" => "é\"" }, 7], [jobs[0].priority, jobs[0].headers, jobs[0].
 equal every, jobs[1].raw
 client.ack_many(jobs)
 
-# A row is the sidecar's when that has looked.
+# The sidecar changes a row when it has found it.
 later = []
 240.times do
   later = client.request("peek", queue: "later", state: "scheduled")["jobs"]
@@ -70,7 +70,7 @@ else
 end
 equal [], client.claim("sql")
 
-# A key is the same, by whichever way a job is stored, and lives and dies with its transaction.
+# A key is the same whichever way a job is stored, and it depends on its transaction.
 transaction = lambda do |how, &work|
   execute(connection, "BEGIN")
   work.call.tap { execute(connection, how) }
@@ -89,7 +89,7 @@ client.claim("keys", wait: 20).first.ack
 after = transaction.call("COMMIT") { keyed.call("after", key: "é") }
 equal [false, true], [after.duplicate, after.id != short.id]
 client.claim("keys", wait: 20).first.ack
-if connection.class.name.start_with?("PG") # its word is sent as the transaction commits
+if connection.class.name.start_with?("PG") # the notification is sent when the transaction commits
   listener = connect(JSON.parse(ENV.fetch("DATABASE")))
   listener.exec("LISTEN qsidecar_qsidecar")
   transaction.call("COMMIT") { keyed.call("quiet", wake: false) && keyed.call("woken") }
@@ -98,7 +98,7 @@ if connection.class.name.start_with?("PG") # its word is sent as the transaction
   2.times { client.claim("keys", wait: 20).first.ack }
 end
 
-# The README's block, as it stands there: the drivers differ in how a transaction is begun.
+# The README's block, unchanged. The drivers differ only in how a transaction starts.
 require "qsidecar/testing"
 execute(connection, "CREATE TABLE orders (item varchar(20))")
 readme = File.read(File.join($LOAD_PATH.find { |dir| File.exist?(File.join(dir, "qsidecar.rb")) }, "../README.md"))

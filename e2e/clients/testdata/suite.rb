@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# What a Ruby program sees of the client and the worker, against a real sidecar, on any
-# Ruby: each check is a method, and runs on queues of its own.
+# Checks of the client and the worker against a real sidecar, on any Ruby. Each check is a method
+# and has its own queues.
 
 require "qsidecar"
 require "stringio"
@@ -136,7 +136,7 @@ class Suite
     equal true, @client.request("ping")["ok"]
   end
 
-  # A claim whose thread was interrupted takes no job away.
+  # A claim whose thread was interrupted keeps no job claimed.
   def check_interrupted
     raises(Timeout::Error) { Timeout.timeout(0.1) { @client.claim("interrupted", wait: 60) } }
     waiting = Thread.new { @client.claim("interrupted", wait: 60) }
@@ -158,7 +158,7 @@ class Suite
     equal 160, threads.flat_map(&:value).uniq.size
   end
 
-  # The child has a connection of its own, and nothing of its parent's.
+  # The child has its own connection and none of its parent's jobs.
   def check_fork
     @client.enqueue("fork", 1)
     job = one("fork")
@@ -198,7 +198,7 @@ class Suite
     end
   end
 
-  # What is held goes back uncharged where a client is closed in order.
+  # A client that is closed returns its jobs without using up an attempt.
   def check_close
     @client.enqueue("close", 1)
     Qsidecar::Client.open(**@options) { |client| equal 1, client.claim("close", wait: 20).first.attempt }
@@ -212,7 +212,7 @@ class Suite
     equal before, [Thread.list.size, sockets.size]
   end
 
-  # Whatever comes, a decoder gives a message or says that it is none.
+  # For any bytes, a decoder returns a message or raises Garbage.
   def check_decoders
     seeds = { Qsidecar::Codec::JSONLines => %({"id":7,"ok":true,"jobs":[{"id":"é","payload_b64":"/w=="}]}) }
     if Qsidecar::Codec.msgpack?
@@ -239,7 +239,7 @@ class Suite
     end
   end
 
-  # What is no sidecar's answer ends a connection, and not the client.
+  # A reply that is not from a sidecar ends the connection, not the client.
   def check_garbage
     [nil, "", "{", "[]", "17", '{"id":1,"ok":true}', '{"id":1,"ok":true,"jobs":7}', '{"event":"lost","leases":{}}', '{"ok":false}'].each do |line|
       Dir.mktmpdir do |dir|
@@ -252,7 +252,7 @@ class Suite
     end
   end
 
-  # play is a sidecar that answers the first request with that, and then hangs up.
+  # play is a sidecar that sends the given answer to the first request and closes the connection.
   def play(socket, answer)
     socket.gets
     socket.puts('{"id":0,"ok":true,"max_frame":4194304,"max_payload":4177920}')
@@ -263,7 +263,7 @@ class Suite
     socket.close
   end
 
-  # Who waits how long for a sidecar that is away, or that says nothing.
+  # How long calls wait for a sidecar that is down or does not answer.
   def check_patience
     Dir.mktmpdir do |dir|
       file = File.join(dir, "worker.rb")
@@ -282,7 +282,7 @@ class Suite
         end
         equal 5, Process.wait2(pid)[1].exitstatus, "the exit of a drain without a sidecar (#{how})"
       end
-      server = UNIXServer.new(path = File.join(dir, "s")) # connections come up, and nobody reads
+      server = UNIXServer.new(path = File.join(dir, "s")) # connections are accepted by the kernel, and no program reads
       Qsidecar::Client.open(socket: path) do |client|
         2.times { raises(Qsidecar::NotConnected) { client.enqueue("q", 1, request_timeout: 0.01) } }
       end
@@ -292,7 +292,7 @@ class Suite
     %w[2s nan 0 -1].each do |text|
       with_enqueue_timeout(text) { equal true, raises(ArgumentError) { @client.enqueue("q", 1) }.message.include?("QSIDECAR_ENQUEUE_TIMEOUT") }
     end
-    with_enqueue_timeout("") { @client.enqueue("patience", 1) } # as if it were not set
+    with_enqueue_timeout("") { @client.enqueue("patience", 1) } # as if it was not set
   end
 
   def with_enqueue_timeout(text)
@@ -303,8 +303,8 @@ class Suite
     ENV["QSIDECAR_ENQUEUE_TIMEOUT"] = before
   end
 
-  # What the package's README shows is run as it stands there, but for its example and its last
-  # block, which TestRubyExample and sql.rb run.
+  # Runs the code of the package's README, except its example and its last block, which
+  # TestRubyExample and sql.rb run.
   def check_readme
     blocks = Suite.readme
     equal 4, blocks.size, "the README's blocks"
@@ -328,7 +328,7 @@ class Suite
     equal({ "picture" => small }, one("publish").tap(&:ack).payload)
   end
 
-  # silently is for programs that warn.
+  # silently is for programs that print warnings.
   def silently
     old, $stderr = $stderr, StringIO.new
     yield

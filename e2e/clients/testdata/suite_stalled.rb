@@ -1,21 +1,21 @@
 # frozen_string_literal: true
 
-# How long a call may take where the sidecar does not read: a write to it has the call's limit too.
+# How long a call takes if the sidecar does not read. The call's limit also applies to its write.
 class Suite
-  # More than a socket's buffers hold.
+  # More than the buffers of a socket.
   LARGE = ("x" * (3 << 20)).freeze
   private_constant :LARGE
 
-  # A sidecar, of JSON lines, that reads only what it is asked to read.
+  # A sidecar with JSON lines that reads only when the test lets it.
   class Deaf
     attr_reader :path
 
     def initialize(dir)
       @server = UNIXServer.new(@path = File.join(dir, "s"))
-      @socket = nil # Ruby 2.7 warns of one that was never set
+      @socket = nil # Ruby 2.7 warns about a variable that was never set
     end
 
-    # accept takes the next connection, and answers its hello.
+    # accept accepts the next connection and answers its hello.
     def accept
       @socket&.close
       @socket = @server.accept
@@ -34,7 +34,7 @@ class Suite
       @socket.puts(JSON.generate({ ok: true, id: expect(op)["id"], **fields }))
     end
 
-    # serve answers whatever comes.
+    # serve answers all requests.
     def serve
       while (line = @socket.gets)
         @socket.puts(JSON.generate({ ok: true, id: JSON.parse(line)["id"], jobs: [] }))
@@ -62,7 +62,7 @@ class Suite
     end
   end
 
-  # hold has the client claim a job.
+  # hold lets the client claim a job.
   def hold(sidecar, client)
     call = Thread.new { client.claim("q") }
     sidecar.answer("claim", jobs: [{ id: "7", queue: "q", lease: "1.a", attempt: 1, max_attempts: 20, fence: 1 }])
@@ -76,7 +76,8 @@ class Suite
     equal true, call.value["ok"]
   end
 
-  # Half a frame ends the connection of a client that holds nothing, and the next request has another.
+  # Half of a frame ends the connection of a client that holds nothing. The next request uses
+  # another connection.
   def check_stalled_enqueue
     deaf do |sidecar, client|
       [nil, "k"].each do |key|
@@ -86,12 +87,13 @@ class Suite
     end
   end
 
-  # A client that ends its connection loses its jobs, charged: half a frame is no reason for that.
+  # A client that closes its connection loses its jobs and uses up an attempt. Half of a frame is no
+  # reason for that.
   def check_stalled_enqueue_of_a_worker
     deaf do |sidecar, client|
       job = hold(sidecar, client)
       raises(Qsidecar::UnknownOutcome) { client.enqueue("q", LARGE, raw: true, request_timeout: 0.01) }
-      raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) } # it waits for its turn
+      raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) } # it waits for the write lock
       equal LARGE, sidecar.expect("enqueue")["payload"]
       works(sidecar, client)
       call = Thread.new { job.ack }
@@ -111,7 +113,7 @@ class Suite
       end
       sidecar.expect("enqueue")
       client.instance_variable_set(:@request_timeout, nil)
-      works(sidecar, client) # none of them came
+      works(sidecar, client) # none of them arrived
       client.instance_variable_set(:@request_timeout, 0.01)
       raises(Qsidecar::UnknownOutcome) { job.ack(result: LARGE) }
       equal false, job.settled?
@@ -127,7 +129,7 @@ class Suite
     end
   end
 
-  # A thread that is interrupted in the middle of a frame leaves no half of one behind.
+  # A thread that is interrupted in the middle of a frame leaves no half of it behind.
   def check_stalled_interrupt
     deaf do |sidecar, client|
       thread = Thread.new { client.enqueue("q", LARGE, raw: true, request_timeout: 60) }
@@ -137,18 +139,18 @@ class Suite
     end
   end
 
-  # The limit is also one for what another thread does for the call: the first connection.
+  # The limit also applies to work that another thread does for the call: the first connection.
   def check_stalled_connect
     Dir.mktmpdir do |dir|
       server = UNIXServer.new(path = File.join(dir, "s"))
       client = Qsidecar::Client.new(socket: path)
-      first = Thread.new { client.claim("q") rescue nil } # waits for the answer to its hello
+      first = Thread.new { client.claim("q") rescue nil } # waits for the reply to its hello
       Thread.pass until first.stop?
       raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) }
       first.kill.join
       server.listen(0)
       waiting = Array.new(2) { Socket.new(:UNIX, :STREAM) }
-      waiting.each { |s| s.connect_nonblock(Socket.sockaddr_un(path)) rescue nil } # as many as a stopped sidecar takes
+      waiting.each { |s| s.connect_nonblock(Socket.sockaddr_un(path)) rescue nil } # as many as a stopped sidecar accepts
       raises(Qsidecar::NotConnected) { Qsidecar::Client.open(socket: path) { |c| c.enqueue("q", 1, request_timeout: 0.01) } }
     ensure
       [server, *waiting].compact.each(&:close)

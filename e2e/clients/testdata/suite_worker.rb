@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What becomes of the jobs of a worker, and what it logs.
+# The outcomes of a worker's jobs, and its log.
 class Suite
   # The same jobs, on a real sidecar and inline.
   def check_worker
@@ -17,7 +17,7 @@ class Suite
     equal ["then"], Array.new(1) { one("then").tap(&:ack).payload }
   end
 
-  # What a Logger is told.
+  # The messages that a Logger gets.
   def check_logger
     out = StringIO.new
     logger = Logger.new(out, formatter: ->(level, _, _, text) { "#{level} #{text.lines.first.chomp}\n" })
@@ -31,12 +31,12 @@ class Suite
     end
     ids = [2, 2, 2, 1].each_with_index.map { |most, n| @client.enqueue("logged", n, max_attempts: most).id }
     worker.run(concurrency: 1, drain: true)
-    equal ["INFO worker started: queues logged, 1 jobs at once, 1 process", "WARN job #{ids[0]} of logged is to be tried again: busy there",
-           "ERROR job #{ids[1]} of logged is dead: no use", "ERROR job #{ids[2]} of logged is to be tried again: RuntimeError: boom",
+    equal ["INFO worker started: queues logged, 1 jobs at once, 1 process", "WARN job #{ids[0]} of logged will be tried again: busy there",
+           "ERROR job #{ids[1]} of logged is dead: no use", "ERROR job #{ids[2]} of logged will be tried again: RuntimeError: boom",
            "ERROR job #{ids[3]} of logged is dead, after its last attempt: RuntimeError: boom", "INFO worker stopped"], out.string.lines.map(&:chomp)
   end
 
-  # No job is acked whose work did not run, and none stays with a worker that cannot settle it.
+  # No job is acked if its work did not run. No job stays with a worker that can't settle it.
   def check_handlers
     ran = []
     later = ->(job) { ran << job.id }
@@ -60,7 +60,7 @@ class Suite
     equal [], ran, "what was run all the same"
   end
 
-  # A thread that a job leaves to work is waited for, and one that a job ended is replaced.
+  # The worker waits for a thread that a job started, and replaces a thread that a job ended.
   def check_handlers_threads
     ran = []
     worker = Qsidecar::Worker.new(logger: silent, **@options)
@@ -71,7 +71,7 @@ class Suite
     equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 1 }, stat("threads-left"))
   end
 
-  # Threads in a list are waited for too, as those of urls.map { |url| Thread.new { … } }.
+  # It also waits for threads in a list, as in urls.map { |url| Thread.new { … } }.
   def check_handlers_thread_lists
     go = Queue.new
     ran = []
@@ -86,7 +86,7 @@ class Suite
     equal [id, id, :after], ran
   end
 
-  # A child that a block forked and that comes back from it settles nothing, and ends.
+  # A child that a block forked and that returns from the block settles nothing and ends.
   def check_handlers_fork
     { "returns" => [-> {}, 0], "exits" => [-> { exit 7 }, 7], "fails" => [-> { raise "in the child" }, 1] }.each do |name, (child, code)|
       seen = nil
@@ -130,7 +130,7 @@ class Suite
     equal [], @client.stats("wordless").reject { |q| q.values_at("ready", "scheduled", "claimed", "dead").sum.zero? }
   end
 
-  # A program that ends while a worker runs in one of its threads says nothing about that.
+  # A program that ends while a worker runs in one of its threads prints nothing about it.
   def check_handlers_program_ends
     read, write = IO.pipe
     fork do
@@ -150,7 +150,7 @@ class Suite
     Process.wait
   end
 
-  # The log says when the sidecar is away, although the claim waits for it, and when it is back.
+  # The log reports an outage of the sidecar, although the claim waits for it, and its end.
   def check_outage
     Dir.mktmpdir do |dir|
       sidecar = Deaf.new(dir)
@@ -160,10 +160,10 @@ class Suite
       worker.job("q") { nil }
       run = Thread.new { worker.run(concurrency: 2) }
       sidecar.accept
-      lines.pop # its start
+      lines.pop # the start message
       File.unlink(sidecar.path)
       sidecar.close
-      equal true, lines.pop.include?("no jobs just now: No such file")
+      equal true, lines.pop.include?("can't claim jobs: No such file")
       sidecar = Deaf.new(dir)
       sidecar.accept
       equal true, lines.pop.include?("jobs can be claimed again")
@@ -202,7 +202,7 @@ class Suite
     equal nil, Qsidecar::Client.inline
   end
 
-  # jobs_of_all_kinds is a worker, and what its after_job hook saw.
+  # jobs_of_all_kinds returns a worker and the calls of its after_job hook.
   def jobs_of_all_kinds
     worker = Qsidecar::Worker.new(logger: silent, **@options)
     worker.job("kinds") do |job|

@@ -1,27 +1,27 @@
 # frozen_string_literal: true
 
 module Qsidecar
-  # One request on its way to an answer. The session's lock guards it.
+  # One request that waits for its reply. The session's lock guards it.
   class Call
-    # What may not be carried out twice.
+    # Operations that must not be sent resent.
     ONCE = %w[release bye].freeze
 
     attr_reader :op, :fields, :ends, :only, :wake
-    attr_accessor :id, :state, :reply, :error, :twice, :abandoned
+    attr_accessor :id, :state, :reply, :error, :resent, :abandoned
 
-    # ends: when its caller's patience is over, by Link.now (nil: never). wait_ends:
-    # when a claim's wait is over. twice: an earlier try may have been carried out.
-    # only: the link that it is for (nil: whichever is there).
-    def initialize(op, fields, ends: nil, wait_ends: nil, twice: false, only: nil)
+    # ends: the end of the caller's time, by Connection.now (nil: no limit). wait_ends: the end of a
+    # claim's own wait. resent: an earlier request may have been carried out. only: the only
+    # connection to send it on (nil: any).
+    def initialize(op, fields, ends: nil, wait_ends: nil, resent: false, only: nil)
       @op = op
       @fields = fields
       @ends = ends
       @wait_ends = wait_ends
-      @twice = twice
+      @resent = resent
       @only = only
       @wake = ConditionVariable.new
       @state = :queued # then :sent, then :done
-      @abandoned = false # nobody waits for the answer
+      @abandoned = false # the caller no longer waits for the reply
     end
 
     def claim?
@@ -36,8 +36,8 @@ module Qsidecar
       @fields[:leases] || [@fields[:lease]].compact
     end
 
-    # repeatable? is whether it may be sent again although an earlier try may have
-    # been carried out.
+    # repeatable? is whether it can be sent again although the sidecar may have carried out the
+    # first one.
     def repeatable?
       return false if ONCE.include?(@op) || @only || @abandoned
       return true unless @op == "enqueue"
@@ -45,25 +45,25 @@ module Qsidecar
       (@fields[:jobs] || [@fields]).all? { |job| job[:key] }
     end
 
-    # request is what goes over the wire: a claim asks for what is left of its wait.
+    # request returns the message. A claim that is sent again asks for the rest of its wait.
     def request
       request = { id: @id, op: @op, **@fields }
-      request[:wait_ms] = [0, ((@wait_ends - Link.now) * 1000).ceil].max if @wait_ends
+      request[:wait_ms] = [0, ((@wait_ends - Connection.now) * 1000).ceil].max if @wait_ends
       request
     end
 
-    # largest is the size of its largest payload or result; nil: none.
+    # largest returns the size of its largest payload or result, or nil.
     def largest
       maps = [@fields, *@fields[:jobs], *@fields[:enqueue]]
       maps.flat_map { |m| [m[:payload], m[:result]] }.compact.map(&:bytesize).max
     end
   end
 
-  # What a caller's thread does for its call: a part of Session.
+  # The part of Session that runs in the callers' threads.
   module Calls
     private
 
-    # await sees a call through.
+    # await sends a call and waits for its reply.
     def await(call)
       @lock.synchronize do
         raise Closed, "the client is closed" if @closed && call.op != "bye"
@@ -78,17 +78,17 @@ module Qsidecar
 
       call.reply
     ensure
-      leave(call) unless whole # its patience is over, or the thread was interrupted
+      abandon_call(call) unless whole # its time is over, or the thread was interrupted
     end
 
-    # step waits until there is something to do: it gives the link to write the
-    # call to, or nil where the call is done.
+    # step waits until the call can be sent or is done. It returns the connection to write to, or
+    # nil.
     def step(call)
       @lock.synchronize do
         until call.state == :done
           return ready(call) if call.state == :queued && @link && !unwanted(call)
 
-          left = call.ends && call.ends - Link.now
+          left = call.ends && call.ends - Connection.now
           raise late(call) if left && left <= 0
 
           call.wake.wait(@lock, left) unless call.state == :done
@@ -97,16 +97,16 @@ module Qsidecar
       end
     end
 
-    # unwanted ends a call that is not to be sent any more.
+    # unwanted ends a call that need not be sent any more.
     def unwanted(call)
       if call.only && call.only != @link
-        finish(call, error: NotConnected.new("#{call.op}: that connection is gone"))
+        finish(call, error: NotConnected.new("#{call.op}: that connection has ended"))
       elsif call.claim? && @stopping
         finish(call, reply: { "ok" => true, "jobs" => [] })
       end
     end
 
-    # ready enters a call as sent, just before it is.
+    # ready marks a call as sent, just before it is written.
     def ready(call)
       @queued.delete(call)
       call.id = @last_id += 1
@@ -117,18 +117,18 @@ module Qsidecar
 
     def transmit(call, link)
       frame = link.encode(call.request, call.largest)
-    rescue StandardError => e # not sent
+    rescue StandardError => e # it was not sent
       @lock.synchronize { finish(call, error: e) }
     else
-      link.write(frame, call.ends) { |left| goes_on?(call, left < frame.bytesize, left > 1) }
+      link.write(frame, call.ends) { |left| finish_frame?(call, left < frame.bytesize, left > 1) }
     end
 
-    # goes_on? is whether the rest of a frame is written although its caller's time is over: a
-    # client that ends its connection loses what it holds. A call that was not sent is ended. (The
-    # sidecar takes a JSON line without its newline too. It drops other halves of a frame.)
-    def goes_on?(call, begun, unsent)
+    # finish_frame? is whether the rest of a frame is written although its caller's time is over. A
+    # client that closes its connection loses its jobs. It ends a call that was not sent. (The
+    # sidecar accepts a JSON line without its newline. It drops any other partial frame.)
+    def finish_frame?(call, begun, unsent)
       @lock.synchronize do
-        return false unless @open[call.id].equal?(call) # it is of an earlier connection
+        return false unless @open[call.id].equal?(call) # it is a call of an earlier connection
         return true if begun && (!@held.empty? || @open.each_value.any?(&:claim?))
 
         call.state = :queued if unsent
@@ -138,13 +138,13 @@ module Qsidecar
     end
 
     def late(call)
-      return UnknownOutcome.new("#{call.op}: no answer in time; it may have been carried out and may not") if call.state == :sent || call.twice
+      return UnknownOutcome.new("#{call.op}: no answer in time; it may or may not have been carried out") if call.state == :sent || call.resent
 
-      TimedOut.new("#{call.op}: not sent: there was no connection to the sidecar in time")
+      TimedOut.new("#{call.op}: not sent: no connection to the sidecar in time")
     end
 
-    # leave is for a caller that goes before its answer is there, or is read.
-    def leave(call)
+    # abandon_call ends a call whose caller leaves before it read the reply.
+    def abandon_call(call)
       link = nil
       @lock.synchronize do
         case call.state
@@ -153,19 +153,19 @@ module Qsidecar
           call.abandoned = true
           link = @link if call.claim?
         when :done
-          give_back(call.reply["jobs"]) if call.claim? && call.reply && call.reply["jobs"]
+          return_jobs(call.reply["jobs"]) if call.claim? && call.reply && call.reply["jobs"]
         end
       end
-      Thread.new { post(link, "cancel", request: call.id) } if link # which may have to wait
+      Thread.new { post(link, "cancel", request: call.id) } if link # post may have to wait
     end
 
-    # post sends a request whose answer nobody waits for.
+    # post sends a request and does not wait for the reply.
     def post(link, op, **fields)
       id = @lock.synchronize { @last_id += 1 }
-      link.write(link.encode({ id: id, op: op, **fields }, nil), Link.now + Link::STALLED)
+      link.write(link.encode({ id: id, op: op, **fields }, nil), Connection.now + Connection::STALLED)
     end
 
-    # finish gives a call its outcome. The lock is held.
+    # finish gives a call its outcome. The caller holds the lock.
     def finish(call, reply: nil, error: nil)
       return if call.state == :done
 
@@ -177,18 +177,18 @@ module Qsidecar
       call.wake.signal
     end
 
-    # requeue sorts the open calls of a connection that ended: the callers send those
-    # again that may be. The lock is held.
+    # requeue handles the open calls of a connection that ended: their callers repeat those that are
+    # repeatable. The caller holds the lock.
     def requeue(why)
       calls = @open.values
       @open.clear
       calls.each do |call|
         if call.repeatable?
           call.state = :queued
-          call.twice = true
+          call.resent = true
           @queued << call
         else
-          finish(call, error: UnknownOutcome.new("#{call.op}: no answer: #{why}; it may have been carried out and may not"))
+          finish(call, error: UnknownOutcome.new("#{call.op}: no answer: #{why}; it may or may not have been carried out"))
         end
       end
     end

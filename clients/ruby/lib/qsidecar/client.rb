@@ -3,34 +3,35 @@
 require "socket"
 
 module Qsidecar
-  # What an enqueue answers: the job's id, whether its key was known already, and if so
-  # the first job's state.
+  # The result of an enqueue: the job's id, whether its key was already known, and if so the state
+  # of the first job.
   Enqueued = Struct.new(:id, :duplicate, :state)
 
-  # A client of the sidecar of this host: one connection, which comes back when it
-  # breaks. It may be used by any number of threads, and after a fork by the child, which
-  # gets a connection of its own. It connects at its first call.
+  # A client of the sidecar of this host: one connection, which reconnects if it breaks. Any number
+  # of threads can use it. After a fork the child can use it too and gets its own connection. It
+  # connects at its first call.
   #
   #   Qsidecar::Client.open { |client| client.enqueue("mail", { "to" => "ada" }) }
   #
-  # Spans of time are in seconds, Floats allowed.
+  # Time spans are in seconds and can be Floats.
   class Client
     SETTLES = %w[ack nack extend].freeze
     private_constant :SETTLES
 
-    # How long a call may take where nothing else is said, in seconds.
+    # Default time limits of a call, in seconds.
     ENQUEUE_TIME = 2
     REQUEST_TIME = 60
 
-    # on_outage is the Worker's: called with a message as the sidecar is away, and with nil as it is back.
+    # on_outage is set by a Worker. It is called with a message if the sidecar is down, and with nil
+    # when it is up again.
     attr_writer :on_outage
 
     class << self
-      # inline takes what is enqueued in place of the sidecar: Testing sets it.
+      # inline replaces the sidecar in tests: Testing sets it.
       attr_accessor :inline
     end
 
-    # open makes a client, and closes it after the block.
+    # open creates a client and closes it after the block.
     def self.open(**options)
       client = new(**options)
       begin
@@ -40,120 +41,122 @@ module Qsidecar
       end
     end
 
-    # socket:      its path; else QSIDECAR_SOCKET, $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock,
+    # socket:      the path of the socket; nil: QSIDECAR_SOCKET, $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock,
     #              /run/qsidecar/qsidecar.sock.
-    # worker:      a name for people, kept with what is claimed.
-    # codec:       :json or :msgpack; nil: msgpack where that gem is installed (on Ruby 2.7: 1.5 or newer).
-    # request_timeout: how long a call may take in all, a claim beyond its wait. As long a settle
-    #              is tried that the sidecar cannot carry out just now. nil: a minute, and for an
-    #              enqueue, as a user may wait for its answer, QSIDECAR_ENQUEUE_TIMEOUT seconds, else 2 s.
-    # on_lost:     called with each job whose lease was lost, in a thread of its own.
-    # on_draining: called when the sidecar is about to exit.
+    # worker:      a name for people, which is stored with claims.
+    # codec:       :json or :msgpack; nil: msgpack if that gem is installed (on Ruby 2.7: 1.5 or newer).
+    # request_timeout: the time limit of a call, not counting a claim's own wait. A settle that the sidecar
+    #              can't carry out is repeated for that long. nil: one minute, and for an enqueue, because
+    #              a user may wait for it, QSIDECAR_ENQUEUE_TIMEOUT seconds, or else 2 s.
+    # on_lost:     called with each job whose lease was lost, in its own thread.
+    # on_draining: called if the sidecar is about to exit.
     def initialize(socket: nil, worker: nil, codec: nil, request_timeout: nil, on_lost: nil, on_draining: nil)
       @options = {
-        sockets: Link.sockets(socket), codec: Codec.choose(codec),
+        sockets: Connection.sockets(socket), codec: Codec.choose(codec),
         worker: Codec.text(worker || "#{Socket.gethostname}:#{Process.pid}").byteslice(0, 128).scrub(""),
-        tell: ->(what, *more) { { lost: on_lost, draining: on_draining }.fetch(what) { @on_outage }&.call(*more) }
+        notify: ->(what, *more) { { lost: on_lost, draining: on_draining }.fetch(what) { @on_outage }&.call(*more) }
       }
       @request_timeout = request_timeout
       @on_outage = nil
-      @lock = Mutex.new # guards the two below
+      @lock = Mutex.new # guards the two fields below
       @pid = nil
       @session = nil
       session
     end
 
-    # connect connects now, where there was no call yet. Raises NotConnected.
+    # connect connects now if there was no call yet. It raises NotConnected.
     def connect
       session.connect
       self
     end
 
-    # enqueue stores one job, durably. The payload is written as JSON; with raw: true it
-    # is a String, and its bytes are the payload. delay in seconds or run_at (a Time), key
-    # makes it safe to be sent twice, headers is a Hash of Strings, timeout (seconds)
-    # limits one run. Gives an Enqueued. Raises UnknownOutcome only without a key.
-    # request_timeout is the client's for this call.
+    # enqueue stores one job and returns an Enqueued when it is durable. The payload is stored as
+    # JSON. With raw: true it is a String whose bytes are stored. delay is in seconds, run_at is a
+    # Time. key makes the enqueue safe to repeat. headers is a Hash of Strings. timeout (seconds)
+    # limits one run. It raises UnknownOutcome only without a key. request_timeout is the time limit
+    # of this call.
     def enqueue(queue, payload, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
                 max_attempts: nil, timeout: nil, request_timeout: nil)
       job = Fields.job(queue: queue, payload: payload, raw: raw, priority: priority, delay: delay, run_at: run_at, key: key,
                        headers: headers, max_attempts: max_attempts, timeout: timeout)
       return Client.inline.enqueue([job]).first if Client.inline
 
-      Client.enqueued(carry_out("enqueue", job, patience: request_timeout)["job"])
+      Client.enqueued(send_request("enqueue", job, limit: request_timeout)["job"])
     end
 
-    # enqueue_many stores 1 to 1000 jobs, all or none. Each is a Hash of what enqueue
-    # takes: { queue: "mail", payload: {…}, key: "…" }. Gives a list of Enqueued.
+    # enqueue_many stores 1 to 1000 jobs, all or none. Each is a Hash of enqueue's arguments: {
+    # queue: "mail", payload: {…}, key: "…" }. It returns a list of Enqueued.
     def enqueue_many(jobs, request_timeout: nil)
       jobs = jobs.map { |job| Fields.job(**job) }
       return Client.inline.enqueue(jobs) if Client.inline
 
-      carry_out("enqueue", { jobs: jobs }, patience: request_timeout)["jobs"].map { |job| Client.enqueued(job) }
+      send_request("enqueue", { jobs: jobs }, limit: request_timeout)["jobs"].map { |job| Client.enqueued(job) }
     end
 
-    # claim takes up to max jobs of the queues, in order of preference, and waits for the
-    # first one for so many seconds. lease: so many seconds, for leases that outlive the
-    # connection (timed leases); nil: they are this client's until they are settled.
-    # Gives a list of Jobs, empty where the wait ended.
+    # claim claims up to max jobs of the queues, in order of preference, and waits up to wait
+    # seconds for the first one. lease is the length of timed leases, which outlive the connection.
+    # nil: this client holds the jobs until they are settled. It returns a list of Jobs, empty if
+    # none became ready.
     def claim(*queues, max: 1, wait: 0, lease: nil)
       queues = queues.flatten.map { |q| Codec.text(q) }
       fields = queues.size == 1 ? { queue: queues.first } : { queues: queues }
       fields[:max] = max
       fields[:lease_ms] = Fields.ms(lease) if lease
-      carry_out("claim", fields, wait: wait)["jobs"]
+      send_request("claim", fields, wait: wait)["jobs"]
     end
 
-    # ack, nack and extend_lease are Job#ack, Job#nack and Job#extend.
+    # ack, nack and extend_lease implement Job#ack, Job#nack and Job#extend.
     def ack(job, result: nil, enqueue: nil)
       fields = { lease: job.lease }
       fields[:result] = result.b if result
       fields[:enqueue] = enqueue.map { |more| Fields.job(**more) } if enqueue && !enqueue.empty?
-      carry_out("ack", fields)["enqueued"]&.map { |stored| Client.enqueued(stored) }
+      send_request("ack", fields)["enqueued"]&.map { |stored| Client.enqueued(stored) }
     end
 
     def nack(job, **how)
-      carry_out("nack", { lease: job.lease, **Fields.nack(**how) })
+      send_request("nack", { lease: job.lease, **Fields.nack(**how) })
       nil
     end
 
     def extend_lease(job, seconds = nil)
       fields = { lease: job.lease }
       fields[:lease_ms] = Fields.ms(seconds) if seconds
-      carry_out("extend", fields)
+      send_request("extend", fields)
       nil
     end
 
-    # ack_many settles 1 to 1000 jobs as done, in one request, and gives those whose lease
-    # was lost; the others are settled. Raises SettledOrLost, which names the leases.
+    # ack_many settles 1 to 1000 jobs as done in one request and returns those whose lease was lost.
+    # The others are settled. It raises SettledOrLost with the leases.
     def ack_many(jobs)
       settle_many("ack", jobs, {})
     end
 
-    # nack_many does with 1 to 1000 jobs what Job#nack does, likewise.
+    # nack_many settles 1 to 1000 jobs as failed, like Job#nack. It returns and raises the same as
+    # ack_many.
     def nack_many(jobs, **how)
       settle_many("nack", jobs, Fields.nack(**how))
     end
 
-    # stats counts the jobs of a queue, or of all: a list of Hashes with Strings, as
-    # PROTOCOL.md has them.
+    # stats counts the jobs of a queue, or of all queues. It returns a list of Hashes with String
+    # keys, as in PROTOCOL.md.
     def stats(queue = nil)
-      carry_out("stats", queue ? { queue: Codec.text(queue) } : {})["queues"]
+      send_request("stats", queue ? { queue: Codec.text(queue) } : {})["queues"]
     end
 
-    # request is any other op of PROTOCOL.md by its name and fields, and gives its reply.
+    # request sends any other op of PROTOCOL.md with its fields and returns the reply.
     def request(op, **fields)
-      carry_out(op.to_s, fields)
+      send_request(op.to_s, fields)
     end
 
-    # stop_claiming has waiting claims end now, and those to come at once.
+    # stop_claiming ends waiting claims now, and later claims at once.
     def stop_claiming
       session.stop_claiming
     end
 
-    # close gives back what is held, uncharged, and ends. It takes at most so many seconds.
-    def close(patience = 5)
-      @lock.synchronize { @session if @pid == Process.pid }&.close(patience)
+    # close returns the held jobs without using up an attempt, and closes the client, within limit
+    # seconds.
+    def close(limit = 5)
+      @lock.synchronize { @session if @pid == Process.pid }&.close(limit)
       nil
     end
 
@@ -163,7 +166,7 @@ module Qsidecar
 
     private
 
-    # session is this process's.
+    # session returns this process's session.
     def session
       return @session if @pid == Process.pid
 
@@ -177,16 +180,15 @@ module Qsidecar
       @session
     end
 
-    # carry_out carries a request out, and again where the sidecar's answer is that it
-    # cannot just now and that is the client's to wait for.
-    def carry_out(op, fields, wait: nil, patience: nil)
-      at = session
-      began = Link.now
-      patience ||= @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
-      how = { ends: began + patience + (wait || 0), wait_ends: wait && began + wait }
-      return insist(at, op, fields, how) unless SETTLES.include?(op)
+    # send_request sends a request, and repeats it after transient errors.
+    def send_request(op, fields, wait: nil, limit: nil)
+      current = session
+      began = Connection.now
+      limit ||= @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
+      how = { ends: began + limit + (wait || 0), wait_ends: wait && began + wait }
+      return send_repeatedly(current, op, fields, how) unless SETTLES.include?(op)
 
-      at.settling(fields[:leases] || [fields[:lease]]) { insist(at, op, fields, how) }
+      current.settling(fields[:leases] || [fields[:lease]]) { send_repeatedly(current, op, fields, how) }
     end
 
     def enqueue_time
@@ -196,52 +198,52 @@ module Qsidecar
       seconds = Float(text, exception: false)
       return seconds if seconds&.between?(0.001, 1e9)
 
-      raise ArgumentError, "QSIDECAR_ENQUEUE_TIMEOUT=#{text} is no number of seconds"
+      raise ArgumentError, "QSIDECAR_ENQUEUE_TIMEOUT=#{text} isn't a number of seconds"
     end
 
-    def insist(at, op, fields, how)
+    def send_repeatedly(current, op, fields, how)
       tries = 0
-      twice = false
+      resent = false
       begin
-        at.call(op, fields, twice: twice, **how)
+        current.call(op, fields, resent: resent, **how)
       rescue UnknownOutcome, Unavailable, Busy, Draining => e
         pause = e.retry_ms ? e.retry_ms / 1000.0 : Session.backoff(tries += 1)
-        raise unless passing?(op, fields, e, how[:wait_ends]) && left(op, how) > pause
+        raise unless transient?(op, fields, e, how[:wait_ends]) && left(op, how) > pause
 
-        twice ||= e.is_a?(UnknownOutcome)
-        at.rest(pause)
+        resent ||= e.is_a?(UnknownOutcome)
+        current.pause(pause)
         retry
       end
     end
 
-    # passing? is whether the same request may do better in a moment, and whether that
-    # is the client's to try. An enqueue that could not be done is told: its caller may
-    # have better things to do than to wait for a database.
-    def passing?(op, fields, error, wait_ends)
+    # transient? is whether the same request can succeed soon, and whether the client repeats it. It
+    # does not repeat an enqueue that was not carried out: the caller decides whether to wait for a
+    # database.
+    def transient?(op, fields, error, wait_ends)
       return Call.new(op, fields).repeatable? if error.is_a?(UnknownOutcome)
 
       SETTLES.include?(op) || (op == "claim" && wait_ends)
     end
 
-    # left is how long the caller's patience, or a claim's own wait, goes on.
+    # left returns the rest of the caller's time, or of a claim's own wait.
     def left(op, how)
       ends = op == "claim" ? how[:wait_ends] : how[:ends]
-      ends ? ends - Link.now : Float::INFINITY
+      ends ? ends - Connection.now : Float::INFINITY
     end
 
     def settle_many(op, jobs, fields)
-      lost = carry_out(op, { leases: jobs.map(&:lease), **fields })["lost"]
+      lost = send_request(op, { leases: jobs.map(&:lease), **fields })["lost"]
       gone, done = lost.empty? ? [[], jobs] : jobs.partition { |job| lost.include?(job.lease) }
       done.each(&:settled!)
       gone.each(&:lost!)
     end
   end
 
-  # The maps of the wire, made from what callers give.
+  # Builds the maps of the wire from the callers' arguments.
   module Fields
     module_function
 
-    # ms rounds up: a short wait stays a wait.
+    # ms rounds up, so that a short wait does not become none.
     def ms(seconds)
       (seconds * 1000).ceil
     end
@@ -267,15 +269,16 @@ module Qsidecar
 
     def nack(error: nil, delay: nil, dead: false, charge: true)
       out = {}
-      out[:error] = told(error) if error
+      out[:error] = error_text(error) if error
       out[:delay_ms] = ms(delay) if delay
       out[:dead] = true if dead
       out[:charge] = false unless charge
       out
     end
 
-    # told is text for people: what is not UTF-8 in it must not keep a job from being settled.
-    def told(error)
+    # error_text returns an error's text as valid UTF-8, because other bytes must not prevent a
+    # settle.
+    def error_text(error)
       s = error.to_s
       s = s.encoding == Encoding::BINARY ? s.dup.force_encoding(Encoding::UTF_8) : s.encode(Encoding::UTF_8, invalid: :replace, undef: :replace)
       s.scrub.delete("\0").byteslice(0, 4096).scrub("")

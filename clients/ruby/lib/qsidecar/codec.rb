@@ -3,20 +3,20 @@
 require "json"
 
 module Qsidecar
-  # The two codecs of the wire. Each turns a request (a Hash with Symbols for its
-  # fields; payload and result are bytes, all other Strings text) into a frame, reads
-  # one reply (a Hash with Strings) from an IO, and tells the bytes in a reply.
+  # The two codecs of the wire. Each encodes a request (a Hash with Symbol keys; payload and result
+  # are bytes, all other Strings are text) as a frame, reads one reply (a Hash with String keys)
+  # from an IO, and returns the bytes fields of a reply.
   module Codec
-    # What comes is no sidecar's answer.
+    # The bytes that were read are not from a sidecar.
     class Garbage < StandardError; end
 
-    # The oldest msgpack that is used on Ruby 2. Debian 11's 1.4.2 ends processes of several
-    # threads with a segmentation fault, on its Ruby 2.7.4 (in MessagePack.pack, where the
-    # registry of its factory is copied; one run of testdata/ruby/suite.rb in ten). On
-    # Debian 12's Ruby 3.1 nothing like it was seen of the same msgpack.
+    # The oldest msgpack for Ruby 2. Debian 11's msgpack 1.4.2 crashes multi-threaded processes with
+    # a segmentation fault on Ruby 2.7.4 (in MessagePack.pack, where it copies the registry of its
+    # factory; in one of ten runs of the test suite). It was not seen with the same msgpack on
+    # Debian 12's Ruby 3.1.
     OLDEST_MSGPACK = [1, 5].freeze
 
-    # Which codec is used where none is asked for: msgpack, where the gem is there.
+    # Returns the codec of that name. The default is msgpack if the gem is installed.
     def self.choose(name = nil)
       case name&.to_sym
       when nil then msgpack? ? Msgpack : JSONLines
@@ -27,7 +27,7 @@ module Qsidecar
     end
 
     def self.msgpack?
-      require "msgpack/version" # before the rest, which is C
+      require "msgpack/version" # checked before the C extension is loaded
       return false if RUBY_VERSION < "3" && (MessagePack::VERSION.split(".").first(2).map(&:to_i) <=> OLDEST_MSGPACK).negative?
 
       require "msgpack"
@@ -36,7 +36,7 @@ module Qsidecar
       false
     end
 
-    # text is s as the wire has text: UTF-8.
+    # text returns s as UTF-8.
     def self.text(value)
       s = value.is_a?(Symbol) ? value.to_s : String(value)
       s = s.encoding == Encoding::BINARY ? s.dup.force_encoding(Encoding::UTF_8) : s.encode(Encoding::UTF_8)
@@ -53,7 +53,7 @@ module Qsidecar
         JSON.generate(plain(request)) << "\n"
       end
 
-      # plain writes bytes as text where they are UTF-8, and in base64 where not.
+      # plain writes bytes as text if they are UTF-8, otherwise as base64.
       def plain(map)
         map.each_with_object({}) do |(field, value), out|
           case field
@@ -66,7 +66,8 @@ module Qsidecar
         end
       end
 
-      # read is the next reply, nil where the stream has ended. Half a reply is none.
+      # read returns the next reply, or nil if the stream has ended. A partial reply counts as the
+      # end.
       def read(io, most)
         line = io.gets("\n", most)
         return nil unless line&.end_with?("\n")
@@ -104,7 +105,7 @@ module Qsidecar
 
         body = io.read(size)
         body&.bytesize == size ? MessagePack.unpack(body) : nil
-      rescue MessagePack::UnpackError, EOFError, NoMemoryError => e # the last: a list of 2^32 elements, it says
+      rescue MessagePack::UnpackError, EOFError, NoMemoryError => e # NoMemoryError: a list that declares 2^32 elements
         raise Garbage, e.message
       end
 

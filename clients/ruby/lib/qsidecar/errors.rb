@@ -1,24 +1,23 @@
 # frozen_string_literal: true
 
 module Qsidecar
-  # What every error of this library is.
+  # The superclass of all errors of this library.
   class Error < StandardError; end
 
-  # No sidecar answers on the socket, or what answers is none. Nothing was sent.
+  # No sidecar answers on the socket. Nothing was sent.
   class NotConnected < Error; end
 
-  # The client was closed, before the call or while it was made. Nothing was done
-  # that an answer had told of.
+  # The client was closed, before or during the call.
   class Closed < Error; end
 
-  # A call took longer than the client's +timeout+ and was never sent.
+  # A call exceeded the client's +request_timeout+ and was never sent.
   class TimedOut < Error; end
 
-  # An error that the sidecar answered. There is a class below it for each code;
-  # a code that this version does not know is an Internal.
+  # An error that the sidecar reported. Each code has its own subclass. A code that this version
+  # does not know is an Internal.
   class SidecarError < Error
-    # The code on the wire, the request's field at fault, the index in a list at
-    # fault, and in how many milliseconds to try again; nil where it is not told.
+    # The code on the wire, the wrong field of the request, the index of the wrong list element, and
+    # after how many milliseconds to try again. Each can be nil.
     attr_reader :code, :field, :index, :retry_ms
 
     def initialize(message = nil, code: self.class::CODE, field: nil, index: nil, retry_ms: nil)
@@ -30,40 +29,41 @@ module Qsidecar
     end
   end
 
-  # The stream was broken. A bug of this library, or something else at the other end.
+  # The sidecar could not parse the bytes. This is a bug of the library, or the other end is not a
+  # sidecar.
   class BadFrame < SidecarError; CODE = "bad_frame"; end
-  # The request is wrong as it stands, or the database refuses it by a rule of its own.
+  # The request is invalid, or a rule of the database rejects it.
   class BadRequest < SidecarError; CODE = "bad_request"; end
-  # The sidecar has no such operation: it may be older than this library.
+  # The sidecar does not support the operation. It may be older than this library.
   class UnknownOp < SidecarError; CODE = "unknown_op"; end
-  # The sidecar's config names its queues, and this is none of them.
+  # The sidecar's config lists its queues, and this queue is not one of them.
   class UnknownQueue < SidecarError; CODE = "unknown_queue"; end
-  # This user may not do this to this queue.
+  # This user is not permitted to do this on this queue.
   class Forbidden < SidecarError; CODE = "forbidden"; end
-  # Over a limit of the sidecar's: store the data elsewhere.
+  # It exceeds a limit of the sidecar. Store the data elsewhere.
   class TooLarge < SidecarError; CODE = "too_large"; end
-  # The lease is not valid any more: another worker may have the job.
+  # The lease is no longer valid. Another worker may have the job.
   class LeaseLost < SidecarError; CODE = "lease_lost"; end
-  # The sidecar or this queue's table cannot do this.
+  # The sidecar, or this queue's table, can't do this.
   class Unsupported < SidecarError; CODE = "unsupported"; end
-  # Too many claims of this connection wait.
+  # Too many claims of this connection are waiting.
   class Busy < SidecarError; CODE = "busy"; end
-  # The sidecar is about to stop and gives out no more jobs.
+  # The sidecar is about to stop and delivers no more jobs.
   class Draining < SidecarError; CODE = "draining"; end
-  # The database cannot be reached or written just now. Nothing was written.
+  # The sidecar can't reach or write the database now. Nothing was written.
   class Unavailable < SidecarError; CODE = "unavailable"; end
-  # It may have been carried out and may not: the sidecar cannot tell, or its
-  # answer did not arrive. Give an enqueue a key, and it is sent again instead.
+  # The request may or may not have been carried out: the sidecar can't find out, or its reply did
+  # not arrive. If an enqueue has a key, the client repeats it instead.
   class UnknownOutcome < SidecarError; CODE = "unknown_outcome"; end
-  # An error that the sidecar (or this library) does not know.
+  # An error without a more specific code, or a code that this library does not know.
   class Internal < SidecarError; CODE = "internal"; end
 
-  # A settle was sent twice, and the second try found its lease not valid: the first
-  # try settled the job, or the lease had been lost before. A worker may take it as
-  # settled: where it was not, the job is delivered again, as after any lost lease.
+  # A settle was sent twice, and its lease was invalid the second time. Either the first request
+  # settled the job, or the lease was lost before. Treat the job as settled: if it was not, it is
+  # delivered again, as after any lost lease.
   class SettledOrLost < Error
-    # The leases it is about; those of the call that are not among them were settled.
-    # Not for logs: a lease is the right to settle.
+    # The leases in question. Other leases of the call were settled. Do not log them: a lease is the
+    # right to settle.
     attr_reader :leases
 
     def initialize(op, leases)
@@ -73,9 +73,8 @@ module Qsidecar
     end
   end
 
-  # Raised by a job: it is to be tried again, in +delay+ seconds (nil: after the queue's
-  # back-off). The attempt counts as failed, unless +charge+ is false: *not now*
-  # rather than *failed*.
+  # Raise it in a job to try the job again in +delay+ seconds (nil: after the queue's back-off). The
+  # attempt counts as failed, unless +charge+ is false (snooze).
   class Retry < StandardError
     attr_reader :delay, :charge
 
@@ -86,7 +85,7 @@ module Qsidecar
     end
   end
 
-  # Raised by a job: no further attempt, the job is dead.
+  # Raise it in a job that must not be tried again. The job is then dead.
   class Dead < StandardError; end
 
   CODES = constants.map { |name| const_get(name) }
@@ -94,9 +93,9 @@ module Qsidecar
                    .map { |c| [c::CODE, c] }.to_h.freeze
   private_constant :CODES
 
-  # error makes the exception for what a reply's error says.
-  def self.error(said)
-    code = said["code"].to_s
-    CODES.fetch(code, Internal).new(said["message"], code: code, field: said["field"], index: said["index"], retry_ms: said["retry_ms"])
+  # error returns the exception for the map of an error reply.
+  def self.error(fields)
+    code = fields["code"].to_s
+    CODES.fetch(code, Internal).new(fields["message"], code: code, field: fields["field"], index: fields["index"], retry_ms: fields["retry_ms"])
   end
 end

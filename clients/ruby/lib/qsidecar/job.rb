@@ -1,13 +1,13 @@
 # frozen_string_literal: true
 
 module Qsidecar
-  # A job that was claimed. It is settled once: by ack or nack.
+  # A job that was claimed. Settle it once, by ack or nack.
   class Job
-    # What the sidecar tells of it: id, queue and key are Strings, fence grows with each
-    # delivery of the job, last_error is the message of the last failed attempt (or nil).
+    # Fields from the sidecar. id, queue and key are Strings. fence grows with each delivery of the
+    # job. last_error is the message of the last failed attempt, or nil.
     attr_reader :id, :queue, :lease, :attempt, :max_attempts, :fence, :priority, :headers, :key, :last_error
 
-    # The payload as it was enqueued: bytes, in a String of binary encoding.
+    # The payload's bytes, a String of binary encoding.
     attr_reader :raw
 
     def initialize(client, fields, raw)
@@ -21,7 +21,7 @@ module Qsidecar
       @state = :held
     end
 
-    # payload is what was enqueued, read as JSON; nil where there are no bytes.
+    # payload parses the payload as JSON. It is nil if there are no bytes.
     def payload
       return @payload if defined?(@payload)
 
@@ -30,32 +30,32 @@ module Qsidecar
       raise JSON::ParserError, "the payload of job #{@id} is not JSON (Job#raw has its bytes): #{e.message}"
     end
 
-    # enqueued_at is a Time, by the clock of the sidecar's database.
+    # enqueued_at is a Time, by the database's clock.
     def enqueued_at
       Time.at(@enqueued_at / 1000r)
     end
 
-    # timeout is the limit of this run in seconds, counted from the claim; nil: none.
+    # timeout is the time limit of this run in seconds since the claim, or nil.
     def timeout
       @timeout_ms && @timeout_ms / 1000.0
     end
 
-    # ack settles the job as done. result (a String) is kept with a job that is kept;
-    # enqueue is a list of jobs as of Client#enqueue_many, stored with the ack or not at
-    # all, and what is given back for it. Raises LeaseLost, SettledOrLost.
+    # ack settles the job as done. result (a String) is stored with the job if its queue keeps done
+    # jobs. enqueue is a list of jobs as in Client#enqueue_many, which are stored in the same
+    # transaction. ack returns their results. It raises LeaseLost or SettledOrLost.
     def ack(result: nil, enqueue: nil)
       settle { @client.ack(self, result: result, enqueue: enqueue) }
     end
 
-    # nack settles the attempt as failed. error is text for people, delay in seconds until
-    # it is ready again (nil: the queue's back-off), dead: no further attempt, charge:
-    # false means *not now* rather than *failed*. Raises LeaseLost, SettledOrLost.
+    # nack settles the attempt as failed. error is text for people. delay is in seconds (nil: the
+    # queue's back-off). dead: no more attempts. charge: false means snooze. It raises LeaseLost or
+    # SettledOrLost.
     def nack(error: nil, delay: nil, dead: false, charge: true)
       settle { @client.nack(self, error: error, delay: delay, dead: dead, charge: charge) }
     end
 
-    # extend renews the lease, as a timed one of so many seconds from now; nil: for as
-    # long as it was given. Raises LeaseLost. (It is not Object#extend.)
+    # extend renews the lease for that many seconds from now, or for the same time as before (nil).
+    # It raises LeaseLost. (It is not Object#extend.)
     def extend(seconds = nil)
       @client.extend_lease(self, seconds)
     end
@@ -65,13 +65,13 @@ module Qsidecar
       @state == :settled
     end
 
-    # lost? is whether the lease is known to be lost: another worker may have the job,
-    # so stop, if the work can be stopped. Only session leases are told of.
+    # lost? is whether the lease is known to be lost. Another worker may have the job, so stop if
+    # possible. Only session leases are reported as lost.
     def lost?
       @state == :lost
     end
 
-    # settled! and lost! are the client's to call.
+    # The client calls settled! and lost!.
     def settled!
       @state = :settled
     end
@@ -80,7 +80,7 @@ module Qsidecar
       @state = :lost
     end
 
-    # inspect shows no lease: that is the right to settle.
+    # inspect omits the lease, because it is the right to settle.
     def inspect
       "#<#{self.class} #{@queue} #{@id} attempt #{@attempt} of #{@max_attempts} #{@state}>"
     end

@@ -1,54 +1,55 @@
 # frozen_string_literal: true
 
 module Qsidecar
-  # What is behind a Client in one process: a connection that comes back, the calls
-  # that are open on it, and the leases that are held through it.
+  # The connection of a Client in one process. It reconnects, keeps the open calls and the held
+  # leases.
   #
-  # A thread of its own connects, reads and hands the replies out; each caller's thread
-  # writes its own request, and again where the connection broke and that is safe.
+  # One thread connects, reads and delivers the replies. Each caller's thread writes its own
+  # request, and repeats it if the connection broke and that is safe.
   class Session
     include Calls
     include Replies
 
-    # The pause between two tries to connect, from and to, in seconds. It stays under
-    # the shortest restart grace, in which leases must be bound again.
+    # The pause between two tries to connect, minimum and maximum, in seconds. It stays below the
+    # shortest restart grace, within which leases must be bound again.
     BACKOFF = [0.02, 0.5].freeze
 
-    # How long a connection must have lasted for the pauses to begin anew, in seconds.
-    STEADY = 1
+    # How long a connection must last before the back-off starts again, in seconds.
+    STABLE_AFTER = 1
 
-    # backoff is the jittered pause before the n-th try, n from 1.
+    # backoff returns the jittered pause before the n-th try, n from 1.
     def self.backoff(tries)
       [BACKOFF[0] * 2**[tries - 1, 10].min, BACKOFF[1]].min * rand(0.5..1.0)
     end
 
-    # tell is called with :lost and a job, with :draining, or with :outage and a message or nil, one call at a time.
-    def initialize(client, sockets:, worker:, codec:, tell:)
+    # notify is called with :lost and a job, with :draining, or with :outage and a message or nil,
+    # one call at a time.
+    def initialize(client, sockets:, worker:, codec:, notify:)
       @client = client
       @sockets = sockets
       @worker = worker
       @codec = codec
-      @tell = tell
-      @telling = Mutex.new # held while tell is called
-      @opening = Turn.new # held while the first connection is made
-      @lock = Mutex.new # guards all below
-      @changed = ConditionVariable.new # @closed was set
-      @open = {} # calls sent on the present connection, by id
-      @queued = [] # calls that are to be sent
-      @held = Held.new
+      @notify = notify
+      @notifying = Mutex.new # held while notify runs
+      @opening = TimedLock.new # held while the first connection is opened
+      @lock = Mutex.new # guards the fields below
+      @changed = ConditionVariable.new # signaled when @closed is set
+      @open = {} # calls sent on the current connection, by id
+      @queued = [] # calls to send
+      @held = HeldLeases.new
       @last_id = 0
       @links = 0
-      @link = nil # the present connection
-      @connecting = nil # one that has no hello yet
+      @link = nil # the current connection
+      @connecting = nil # a connection that has not finished its hello
       @reader = nil
       @stopping = false # claims end at once
       @closed = false
-      Forks.watch(self)
+      ForkHooks.watch(self)
     end
 
-    # connect makes the first connection, if there was none yet.
+    # connect opens the first connection if there is none yet.
     def connect(ends = nil)
-      connected = @opening.take(ends) do
+      connected = @opening.hold(ends) do
         next if @reader
 
         raise Closed, "the client is closed" if @closed
@@ -58,17 +59,17 @@ module Qsidecar
         @reader = Thread.new { run(link) }
         @reader.name = "qsidecar"
       end
-      raise TimedOut, "not sent: there was no connection to the sidecar in time" unless connected
+      raise TimedOut, "not sent: no connection to the sidecar in time" unless connected
     end
 
-    # call carries one request out and gives its reply, a Hash with Strings.
+    # call sends one request and returns its reply, a Hash with String keys.
     def call(op, fields, **how)
       connect(how[:ends]) unless @reader
       await(Call.new(op, fields, **how))
     end
 
-    # settling has the settle's own answer tell where one of these leases is lost
-    # while the block runs.
+    # settling runs the block. In the meantime a lost lease is reported by the reply to the settle
+    # only.
     def settling(leases)
       @lock.synchronize { @held.settling(leases, +1) }
       yield
@@ -76,58 +77,58 @@ module Qsidecar
       @lock.synchronize { @held.settling(leases, -1) }
     end
 
-    # rest pauses; it is Closed as soon as the client is.
-    def rest(seconds)
-      ends = Link.now + seconds
+    # pause waits. It raises Closed as soon as the client is closed.
+    def pause(seconds)
+      ends = Connection.now + seconds
       @lock.synchronize do
-        while !@closed && (left = ends - Link.now).positive?
+        while !@closed && (left = ends - Connection.now).positive?
           @changed.wait(@lock, left)
         end
         raise Closed, "the client is closed" if @closed
       end
     end
 
-    # stop_claiming has waiting claims end now, with jobs or without, and those to come
-    # at once. It returns when none is open.
+    # stop_claiming ends waiting claims now, with or without jobs, and later ones at once. It
+    # returns when no claim is open.
     def stop_claiming
       @lock.synchronize do
         @stopping = true
         @queued.each { |call| call.wake.signal }
       end
-      # A claim may be on its way to the socket still, behind a cancel: so again.
+      # A claim can still be on its way to the socket, behind the cancel, so repeat it.
       while (link = @lock.synchronize { @link if @open.each_value.any?(&:claim?) })
         post(link, "cancel")
         sleep 0.02
       end
     end
 
-    # close says bye, so that what is held goes back uncharged, and ends. Calls under
-    # way that are not answered by then are Closed.
-    def close(patience)
+    # close sends bye, so that held jobs go back without using up an attempt, and closes the client.
+    # Calls without a reply by then raise Closed.
+    def close(limit)
       link = @lock.synchronize do
         was, @closed = @closed, true
         @changed.broadcast
         was ? nil : @link
       end
-      goodbye(patience) if link
+      send_bye(limit) if link
       @lock.synchronize { [@link, @connecting].compact.each(&:close) }
       @reader&.join
     end
 
-    # abandon is for a child that inherited the session: the connection is its parent's.
+    # abandon is for a child that inherited the session. The parent still uses the connection.
     def abandon
       [@link, @connecting].compact.each(&:close)
     end
 
     private
 
-    def goodbye(patience)
-      await(Call.new("bye", {}, ends: Link.now + patience))
+    def send_bye(limit)
+      await(Call.new("bye", {}, ends: Connection.now + limit))
     rescue Error
-      nil # the close says it less well
+      nil # close raises the better error
     end
 
-    # first connects to the first place where somebody listens, and stays there.
+    # first connects to the first path on which a sidecar listens, and keeps that path.
     def first(ends)
       failed = nil
       @sockets.each do |path|
@@ -136,7 +137,7 @@ module Qsidecar
         return link
       rescue Errno::ENOENT, Errno::ECONNREFUSED, Errno::ENOTDIR => e
         failed ||= e
-      rescue *Link::BREAKS => e # somebody is there: the next place would be a surprise
+      rescue *Connection::BREAKS => e # a sidecar listens there, so do not try the next path
         raise NotConnected, "no sidecar answers on #{path}: #{e.message}"
       end
       raise NotConnected, "no sidecar answers: #{failed.message} (start one, or name its socket in QSIDECAR_SOCKET)"
@@ -144,7 +145,7 @@ module Qsidecar
 
     def open(path, ends = nil)
       @links += 1
-      link = Link.new(path, @codec, @links)
+      link = Connection.new(path, @codec, @links)
       @lock.synchronize { @connecting = link }
       done = link.hello(@worker, ends)
     ensure
@@ -152,13 +153,13 @@ module Qsidecar
       link&.close unless done
     end
 
-    # run is the thread's: one connection after another, until the client is closed.
+    # run is the thread's loop: one connection after another, until the client is closed.
     def run(link)
       tries = 0
       while link
         why = serve(link)
         @lock.synchronize { requeue(why) }
-        tries = 0 if Link.now - link.since >= STEADY
+        tries = 0 if Connection.now - link.since >= STABLE_AFTER
         link, tries = reconnect(tries)
       end
     ensure
@@ -169,38 +170,38 @@ module Qsidecar
       end
     end
 
-    # serve reads until the connection ends and says why it did.
+    # serve reads until the connection ends and returns why it ended.
     def serve(link)
       Thread.new { bind(link) } unless unbound(link).empty?
       while (message = link.read)
-        @lock.synchronize { take(link, message) }
+        @lock.synchronize { handle(link, message) }
       end
       "the sidecar closed the connection"
     rescue StandardError => e
-      e.message # also where what came is no sidecar's answer
+      e.message # also if the reply is not from a sidecar
     ensure
       link.close
       @lock.synchronize { @link = nil }
     end
 
-    # reconnect tries until there is a connection; nil when the client is closed.
+    # reconnect tries until there is a connection. It returns nil if the client is closed.
     def reconnect(tries)
       away = false
       begin
-        rest(tries.zero? ? 0 : Session.backoff(tries))
+        pause(tries.zero? ? 0 : Session.backoff(tries))
         tries += 1
         link = open(@sockets.first)
       rescue Closed
         return nil
-      rescue Error, *Link::BREAKS => e
-        tell(:outage, e.message) unless away || @closed # a restart is over by the first try
+      rescue Error, *Connection::BREAKS => e
+        notify(:outage, e.message) unless away || @closed # report an outage only after the first try, because a restart is over by then
         away = true
-        retry # nobody is there yet
+        retry # no sidecar listens yet
       end
-      tell(:outage, nil) if away
+      notify(:outage, nil) if away
       @lock.synchronize do
         @link = link
-        link.close if @closed # the reader sees it
+        link.close if @closed # so that the reader ends
         @queued.each { |call| call.wake.signal }
       end
       [link, tries]

@@ -4,19 +4,19 @@ require_relative "../qsidecar"
 require_relative "sql_keys"
 
 module Qsidecar
-  # A plain INSERT is an enqueue, in the caller's own transaction: the job is there if that
-  # commits, and never was if it does not.
+  # Enqueues by a plain INSERT in the caller's transaction. The job exists if the transaction
+  # commits.
   #
   #   connection.transaction do
   #     connection.exec_params("INSERT INTO orders …")
   #     Qsidecar::SQL.enqueue(connection, "mail", { "order" => 17 })
   #   end
   #
-  # The database is the one that the queue's sidecar works on. On PostgreSQL a waiting worker gets
-  # the job as the transaction commits, elsewhere within a second.
+  # The database must be the sidecar's database. On PostgreSQL a waiting worker gets the job when
+  # the transaction commits, on other engines within a second.
   module SQL
-    # What differs between the engines: the name of the column of keys, and the expression for a
-    # parameter with JSON, with milliseconds from now, and with milliseconds since 1970.
+    # The differences between the engines: the name of the key column, and the expressions for a
+    # JSON parameter, for milliseconds from now, and for milliseconds since 1970.
     Dialect = Struct.new(:key, :headers, :delay, :run_at)
 
     LAST_ID = { mysql: "SELECT LAST_INSERT_ID()", sqlite: "SELECT last_insert_rowid()" }.freeze
@@ -37,12 +37,12 @@ module Qsidecar
 
     module_function
 
-    # enqueue inserts a job by a connection of pg, mysql2 or sqlite3 (or ActiveRecord's
-    # connection over one of them), and commits nothing. The options are those of
-    # Client#enqueue that a plain INSERT has. With a key a second job of it is not stored; it is
-    # remembered for key_ttl seconds at least. wake (PostgreSQL): waiting workers are told as
-    # the transaction commits; without it commits of many producers do not wait for the one
-    # lock of all NOTIFYs. schema is where the sidecar keeps its tables on PostgreSQL. Gives an Enqueued.
+    # enqueue inserts a job on a connection of pg, mysql2 or sqlite3 (or ActiveRecord's connection
+    # over one of them), without a commit. The options are those of Client#enqueue that a plain
+    # INSERT supports. With a key, a second job with the same key is not stored. The key is
+    # remembered for at least key_ttl seconds. wake (PostgreSQL) wakes waiting workers when the
+    # transaction commits. Without it, the commits of many producers do not wait for the global lock
+    # of NOTIFY. schema is where the sidecar keeps its tables on PostgreSQL. It returns an Enqueued.
     def enqueue(connection, queue, payload, raw: false, priority: nil, headers: nil, max_attempts: nil, delay: nil,
                 run_at: nil, key: nil, key_ttl: 600, wake: true, schema: "qsidecar")
       raise ArgumentError, "give delay or run_at, and not both" if delay && run_at
@@ -54,34 +54,34 @@ module Qsidecar
 
       connection = connection.raw_connection if connection.respond_to?(:raw_connection)
       engine = engine(connection)
-      ask = ->(statement, values) { send(:"run_#{engine}", connection, statement, values) }
-      store(ask, engine, job, schema, Fields.ms(key_ttl), wake && !delay && !run_at)
+      query = ->(statement, values) { send(:"run_#{engine}", connection, statement, values) }
+      store(query, engine, job, schema, Fields.ms(key_ttl), wake && !delay && !run_at)
     end
 
-    # engine is found by the connection's class, or one that it is made of.
+    # engine determines the engine by the class of the connection or its ancestors.
     def engine(connection)
       connection.class.ancestors.each { |c| return ENGINES[c.name] if ENGINES.key?(c.name) }
       raise ArgumentError, "a #{connection.class} is none of #{ENGINES.keys.join(", ")}"
     end
 
-    def store(ask, engine, job, schema, ttl, wake)
+    def store(query, engine, job, schema, ttl, wake)
       prefix = engine == :postgres ? "#{schema}." : ""
-      key = job[:key] && Key.new(engine, prefix, job[:queue], job[:key], &ask)
+      key = job[:key] && Key.new(engine, prefix, job[:queue], job[:key], &query)
       first = key&.first
       return first if first
 
-      # On PostgreSQL the number comes first: a role that may only insert cannot read what it inserted.
-      id = ask.call("SELECT #{prefix}qsidecar_next()", []).first.to_i if engine == :postgres
+      # On PostgreSQL get the id first: a role that can only insert can't read the inserted row.
+      id = query.call("SELECT #{prefix}qsidecar_next()", []).first.to_i if engine == :postgres
       columns = columns(DIALECTS.fetch(engine), job, id)
       slots = columns.map { |_, slot, _| format(slot, slot: "?") }
-      ask.call("INSERT INTO #{prefix}qsidecar_jobs (#{columns.map(&:first).join(", ")}) VALUES (#{slots.join(", ")})", columns.map(&:last))
-      id ||= ask.call(LAST_ID.fetch(engine), []).first
-      key&.own(id, ttl)
-      ask.call("SELECT pg_notify(?, ?)", ["qsidecar_#{schema}", "ruby #{job[:queue]}"]) if wake && engine == :postgres
+      query.call("INSERT INTO #{prefix}qsidecar_jobs (#{columns.map(&:first).join(", ")}) VALUES (#{slots.join(", ")})", columns.map(&:last))
+      id ||= query.call(LAST_ID.fetch(engine), []).first
+      key&.assign(id, ttl)
+      query.call("SELECT pg_notify(?, ?)", ["qsidecar_#{schema}", "ruby #{job[:queue]}"]) if wake && engine == :postgres
       Enqueued.new(id.to_s, false, nil)
     end
 
-    # columns are the names, the expressions and the values. A value in a list is bytes.
+    # columns returns the names, the expressions and the values. A value in a list is bytes.
     def columns(dialect, job, id)
       all = [["queue", "%<slot>s", job[:queue]], ["payload", "%<slot>s", [job[:payload]]]]
       all << ["priority", "%<slot>s", job[:priority]] if job[:priority]
@@ -94,7 +94,7 @@ module Qsidecar
       all
     end
 
-    # Each of run_… carries a statement out, and gives the first row of its answer.
+    # Each run_… runs a statement and returns the first row of its result.
 
     def run_postgres(connection, statement, values)
       number = 0

@@ -2,14 +2,14 @@
 
 module Qsidecar
   module SQL
-    # A key of a job that is stored by a plain INSERT: what the sidecar does for an enqueue with
-    # a key, in the caller's transaction. The key's row in qsidecar_keys is locked until that
-    # ends, so that one job is stored for it, whoever else has it in hand.
+    # The idempotency key of a job that is stored by a plain INSERT, in the caller's transaction. It
+    # does what the sidecar does for an enqueue with a key. The key's row in qsidecar_keys is locked
+    # until the transaction ends, so only one job is stored for it.
     class Key
-      # take makes the key's row if there is none (as that of a job that is gone), and locks it;
-      # look gives its job (0: a new row), its state, and 1 where its time is over; own makes
-      # it a job's.
-      Statements = Struct.new(:take, :look, :own)
+      # lock creates the key's row if it is missing, or revives that of a deleted job, and locks it.
+      # read returns its job (0: a new row), its state, and 1 if its time is over. assign assigns
+      # it to a job.
+      Statements = Struct.new(:lock, :read, :assign)
 
       NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
@@ -36,7 +36,7 @@ module Qsidecar
         )
       }.freeze
 
-      # run carries a statement out, and gives the first row of its answer.
+      # run runs a statement and returns the first row of its result.
       def initialize(engine, prefix, queue, key, &run)
         @statements = ENGINES.fetch(engine)
         @prefix = prefix
@@ -44,20 +44,21 @@ module Qsidecar
         @run = run
       end
 
-      # first is the job that has the key, as an Enqueued; nil: it is free, and this transaction's.
+      # first returns the job that has the key, as an Enqueued. nil means that the key is free. This
+      # transaction then holds it.
       def first
-        @run.call(sql(@statements.take), @which)
-        job, state, over = @run.call(sql(@statements.look), @which)
+        @run.call(sql(@statements.lock), @which)
+        job, state, over = @run.call(sql(@statements.read), @which)
         over = over.to_i == 1
-        if state.nil? && job.to_i.positive? # it has not ended, or was deleted by hand
+        if state.nil? && job.to_i.positive? # the job has not finished, or its row was deleted
           state = @run.call("SELECT state FROM #{@prefix}qsidecar_jobs WHERE id = ?", [job.to_i])&.first
           over &&= state.nil?
         end
         Enqueued.new(job.to_s, true, state || "deleted") unless job.to_i.zero? || over
       end
 
-      def own(job, ttl)
-        @run.call(sql(@statements.own), [job, ttl, *@which])
+      def assign(job, ttl)
+        @run.call(sql(@statements.assign), [job, ttl, *@which])
       end
 
       private

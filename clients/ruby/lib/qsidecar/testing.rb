@@ -3,20 +3,20 @@
 require_relative "../qsidecar"
 
 module Qsidecar
-  # For the unit tests of programs that enqueue: jobs are done at once, without a sidecar.
+  # For unit tests of programs that enqueue: jobs run at once, without a sidecar.
   #
-  #   did = Qsidecar::Testing.inline { sign_up("ada") } # enqueues as ever
+  #   did = Qsidecar::Testing.inline { sign_up("ada") } # enqueues as usual
   #   assert_equal [["mail", :acked]], did.map { |done| [done.job.queue, done.outcome] }
   module Testing
-    # A job that was enqueued, and what became of it: outcome is :acked, :retry, :dead,
-    # :failed, or :enqueued where no worker has its queue; error what was raised; result what
-    # the job was acked with; options what it was enqueued with, as the wire has it.
+    # An enqueued job and its result. outcome is :acked, :retry, :dead, :failed, or :enqueued if no
+    # worker has its queue. error is the exception, result the result of the ack, options the
+    # options of the enqueue as the wire has them.
     Done = Struct.new(:job, :options, :outcome, :error, :result, keyword_init: true)
 
-    # inline has what any Client or SQL.enqueue of this process enqueues while the block runs
-    # done at once, in the caller's thread: by the workers named, or by any that there is.
-    # A delay is not waited for. What a job raises comes out of the enqueue, but Retry
-    # and Dead; with raises: false it is noted only. Gives a list of Done, and yields it.
+    # inline runs the jobs that any Client or SQL.enqueue of this process enqueues during the block,
+    # at once and in the caller's thread. The given workers run them, or all workers if none is
+    # given. Delays are ignored. An exception of a job, except Retry and Dead, is raised by the
+    # enqueue (raises: false: only recorded). It returns a list of Done, and yields it.
     def self.inline(*workers, raises: true)
       inline = Inline.new(workers.empty? ? Worker.made : workers, raises)
       before = Client.inline
@@ -27,7 +27,7 @@ module Qsidecar
       Client.inline = before
     end
 
-    # The stand-in for the sidecar.
+    # Replaces the sidecar.
     class Inline
       attr_reader :done
 
@@ -38,12 +38,12 @@ module Qsidecar
         @keys = {}
       end
 
-      # enqueue does jobs as the wire has them, and gives what a Client would.
+      # enqueue runs jobs in the wire's form and returns what a Client would.
       def enqueue(jobs)
         jobs.map { |job| one(job) }
       end
 
-      # ack, nack and extend_lease are what a job does by itself.
+      # ack, nack and extend_lease are called if a job settles itself.
       def ack(job, result: nil, enqueue: nil)
         done = of(job)
         done.outcome = :acked

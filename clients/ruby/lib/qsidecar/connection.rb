@@ -1,0 +1,174 @@
+# frozen_string_literal: true
+
+require "socket"
+
+module Qsidecar
+  # One connection to a sidecar, from its hello to its end. The session's thread reads, any thread
+  # writes.
+  class Connection
+    # Time limit for the reply to a hello, in seconds.
+    HELLO_TIME = 10
+
+    # How long the sidecar can read nothing of a frame whose caller has left, in seconds.
+    STALLED = 30
+
+    # The largest possible reply: 8 times the largest max_frame, 64 MiB.
+    MAX_REPLY = 512 << 20
+
+    # Errors that end a connection.
+    BREAKS = [SystemCallError, IOError, Codec::Garbage].freeze
+
+    # Returns the paths of a sidecar's socket to try: the given one, or that of the environment, or
+    # the usual ones.
+    def self.sockets(named = nil)
+      named ||= ENV["QSIDECAR_SOCKET"]
+      return [named] unless named.nil? || named.empty?
+
+      dir = ENV["XDG_RUNTIME_DIR"]
+      paths = ["/run/qsidecar/qsidecar.sock"]
+      paths.unshift(File.join(dir, "qsidecar", "qsidecar.sock")) unless dir.nil? || dir.empty?
+      paths
+    end
+
+    attr_reader :number, :since, :max_frame, :max_payload
+
+    # Connects to the socket at path. Ruby opens it close-on-exec.
+    def initialize(path, codec, number)
+      @socket = Connection.connect(path)
+      @socket.binmode
+      @codec = codec
+      @number = number
+      @writing = TimedLock.new
+      @since = Connection.now
+    end
+
+    # connect does not wait: a stopped sidecar accepts no connections once its backlog is full.
+    def self.connect(path)
+      socket = Socket.new(:UNIX, :STREAM)
+      socket.connect_nonblock(Socket.sockaddr_un(path))
+      connected = socket
+    ensure
+      socket.close unless connected
+    end
+
+    def self.now
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+
+    # hello sends the worker's name and receives the sidecar's limits.
+    def hello(worker, ends = nil)
+      ends = [ends, Connection.now + HELLO_TIME].compact.min
+      write(@codec.encode(id: 0, op: "hello", version: 1, worker: worker, events: %w[lost draining]), ends)
+      wait_readable(ends)
+      reply = read
+      reply = read while reply&.key?("event") # a draining event can come first
+      raise Codec::Garbage, "the connection was closed before an answer to hello" unless reply
+      raise Qsidecar.error(reply["error"] || {}) unless reply["ok"]
+
+      @max_frame = reply["max_frame"]
+      @max_payload = reply["max_payload"]
+      self
+    end
+
+    # encode returns a request's frame. It raises TooLarge for a frame on which the sidecar would
+    # close the connection.
+    def encode(request, largest)
+      if largest && @max_payload && largest > @max_payload
+        raise TooLarge, "#{request[:op]} was not sent: a payload has #{largest} bytes and the sidecar takes #{@max_payload} at most (max_payload)"
+      end
+
+      frame = @codec.encode(request)
+      size = @codec.size(frame)
+      return frame unless @max_frame && size > @max_frame
+
+      raise TooLarge, "#{request[:op]} was not sent: it has #{size} bytes and the sidecar takes #{@max_frame} at most (max_frame)"
+    end
+
+    # write sends a frame. If that fails, or the thread is interrupted in between, it closes the
+    # connection, and the reader ends. If the time is over first, the block is called with the
+    # number of unwritten bytes. If it returns true, or there is no block, a thread writes the rest
+    # of the frame. If it returns false, write closes the connection of a partial frame.
+    def write(frame, ends = nil, &late)
+      @writing.hold(ends) { push(frame, ends, &late) } || late&.call(frame.bytesize)
+    end
+
+    # read returns the next message, or nil if the connection has ended.
+    def read
+      message = @codec.read(@socket, MAX_REPLY)
+      raise Codec::Garbage, "a message that isn't a map" unless message.nil? || message.is_a?(Hash)
+
+      message
+    end
+
+    # wait_readable waits for the first reply. A select does not notice that another thread closes
+    # the socket, so it repeats and then raises.
+    def wait_readable(ends)
+      until IO.select([@socket], nil, nil, (ends - Connection.now).clamp(0, 0.2))
+        raise Codec::Garbage, "no answer to hello in time" if Connection.now > ends
+      end
+    end
+
+    def bytes(map, field)
+      @codec.bytes(map, field)
+    end
+
+    # close closes this process's descriptor without a shutdown: after a fork the parent still uses
+    # the connection.
+    def close
+      @socket.close
+    rescue *BREAKS
+      nil # it is already closed
+    end
+
+    private
+
+    def push(frame, ends)
+      clean = false # whether another frame can follow
+      rest = write_part(frame, ends)
+      continued = rest && (block_given? ? yield(rest.bytesize) : true) && rest.bytesize < frame.bytesize
+      write_rest(rest) if continued
+      clean = continued || rest.nil? || rest.bytesize == frame.bytesize
+      :kept if continued
+    rescue *BREAKS
+      nil # closed below
+    ensure
+      close unless clean
+    end
+
+    # write_part writes as much as it can until ends. It returns the rest, or nil if there is none.
+    def write_part(frame, ends)
+      until frame.empty?
+        n = @socket.write_nonblock(frame, exception: false)
+        if n != :wait_writable
+          frame = frame.byteslice(n, frame.bytesize)
+        elsif !writable?(ends)
+          return frame
+        end
+      end
+    end
+
+    # write_rest writes the rest of a frame whose caller has left, in a thread that holds the write
+    # lock.
+    def write_rest(rest)
+      Thread.new do
+        while (left = write_part(rest, Connection.now + STALLED)) && left.bytesize < rest.bytesize
+          rest = left
+        end
+        whole = left.nil?
+      rescue *BREAKS
+        nil # closed below
+      ensure
+        close unless whole
+        @writing.release
+      end
+    end
+
+    # writable? repeats its select, as wait_readable does.
+    def writable?(ends)
+      until IO.select(nil, [@socket], nil, ends ? (ends - Connection.now).clamp(0, 0.2) : 0.2)
+        return false if ends && Connection.now >= ends
+      end
+      true
+    end
+  end
+end
