@@ -48,10 +48,10 @@ func TimeoutOf(row string) time.Duration {
 	return time.Duration(n)*time.Millisecond + time.Millisecond // engines round up
 }
 
-// Ended reports whether a beat's time is over: its end has passed, or is further away than any
+// HeartbeatExpired reports whether a beat's time is over: its end has passed, or is further away than any
 // beat's can be, because the database's clock was set back since. A sidecar that lives beats by
 // the new clock soon: those that watch it give it the time. One that left has a time of its own.
-func Ended(left, lease time.Duration, hasLeft bool) bool {
+func HeartbeatExpired(left, lease time.Duration, hasLeft bool) bool {
 	return left <= 0 || !hasLeft && left > lease
 }
 
@@ -110,7 +110,7 @@ func (s Maintenance) PruneLimit() int { return cmp.Or(s.PruneBatch, s.Limit) }
 
 // Suspect is a peer that the caller saw expired while its beat did not move for
 // long enough by the caller's own clock. It is given up only if its time is over
-// by the database's clock (see Ended) and its counter is still Beats.
+// by the database's clock (see HeartbeatExpired) and its counter is still Beats.
 type Suspect struct {
 	Host       Identity
 	Heartbeats uint64

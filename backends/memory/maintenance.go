@@ -133,7 +133,7 @@ func (b *Backend) evict(suspects []backends.Suspect) {
 }
 
 func (b *Backend) expired(h *sidecar) bool {
-	return backends.Ended(h.expires.Sub(b.now), h.timeout, h.left)
+	return backends.HeartbeatExpired(h.expires.Sub(b.now), h.timeout, h.left)
 }
 
 // orphaned reports whether j is claimed with a session lease and its sidecar is dead or unknown.

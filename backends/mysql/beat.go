@@ -64,7 +64,7 @@ func (s *Store) beat(ctx context.Context, b backends.Heartbeat) (p backends.Hear
 	t.each(func(r *result) error {
 		row := r.text(5)
 		peer := backends.Peer{Host: backends.Identity(r.int(0)), Heartbeats: uint64(r.int(1)), Dead: r.int(3) != 0, DepthLeader: backends.IsDepthLeader(row), Timeout: backends.TimeoutOf(row)}
-		peer.Expired = backends.Ended(time.Duration(r.int(2))*time.Microsecond, peer.Timeout, r.int(4) != 0)
+		peer.Expired = backends.HeartbeatExpired(time.Duration(r.int(2))*time.Microsecond, peer.Timeout, r.int(4) != 0)
 		if peer.Host != b.Host {
 			p.Peers = append(p.Peers, peer)
 			return nil

@@ -62,7 +62,7 @@ func (s *Store) beat(b backends.Heartbeat, p *backends.HeartbeatResult) call {
 				return err
 			}
 			peer.Host, peer.Heartbeats, peer.DepthLeader, peer.Timeout = backends.Identity(host), uint64(beats), backends.IsDepthLeader(name), backends.TimeoutOf(name)
-			peer.Expired = backends.Ended(batch.FromMS(left), peer.Timeout, hasLeft)
+			peer.Expired = backends.HeartbeatExpired(batch.FromMS(left), peer.Timeout, hasLeft)
 			p.Peers = append(p.Peers, peer)
 			return nil
 		}),

@@ -50,6 +50,9 @@ func (s *Store) Stop(cause error) { s.end(cause) }
 // Bound is ctx, ending also when the Store is closed.
 func (s *Store) Bound(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	if s.life.Err() != nil { // AfterFunc would end ctx a moment later
+		cancel(context.Cause(s.life))
+	}
 	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
 	return ctx, func() { stop(); cancel(nil) }
 }

@@ -1,0 +1,37 @@
+package core_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+)
+
+// TestExampleEngine: the example engine, whose tables are maps, keeps every promise of
+// package backends.
+func TestExampleEngine(t *testing.T) {
+	t.Parallel()
+	backendtest.Run(t, func(*testing.T) *backendtest.Database {
+		db := &database{t: newTables(), now: time.Now(), refuse: map[string]string{}}
+		e := newEngine(db)
+		return &backendtest.Database{
+			Backend:     e,
+			OpenAnother: func() backends.Backend { return newEngine(db) },
+			AdvanceClock: func(d time.Duration) {
+				db.mu.Lock()
+				defer db.mu.Unlock()
+				db.now = db.now.Add(d)
+			},
+			LoseCommit: func(before bool) {
+				if before {
+					e.before = backends.Unavailable(errors.New("the connection broke before the commit"))
+				} else {
+					e.after = backends.ErrUnknownOutcome
+				}
+			},
+			RefuseJobs: func(queue, reason string) { db.refuse[queue] = reason },
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package core_test
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// first is at most the first n rows.
+func first(rows []*jobRow, n int) []*jobRow { return rows[:min(n, len(rows))] }
+
+// Promote implements core.Maintainer.
+func (t *tx) Promote(_ context.Context, _ core.Due, limit int, promoted func(queue string)) (seen int, err error) {
+	due := t.find(func(r *jobRow) bool { return r.state == backends.StateScheduled && !r.runAt.After(t.now) }, orderOf(backends.StateScheduled))
+	for _, r := range first(due, limit) {
+		r.state, r.position, r.ready = backends.StateReady, t.next(), t.now
+		promoted(r.queue)
+		seen++
+	}
+	return seen, nil
+}
+
+// LockDue implements core.Maintainer.
+func (t *tx) LockDue(_ context.Context, _ core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	due := t.find(func(r *jobRow) bool { return !r.due.IsZero() && !r.due.After(t.now) }, func(a, b *jobRow) int { return a.due.Compare(b.due) })
+	for _, r := range first(due, limit) {
+		cause := backends.CauseLeaseEnded
+		if !r.deadline.IsZero() && !r.deadline.After(r.due) {
+			cause = backends.CauseTimedOut
+		}
+		rows = append(rows, r.row(cause))
+	}
+	return rows, len(rows), nil
+}
+
+// LockLost implements core.Maintainer.
+func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	lost := t.find(func(r *jobRow) bool {
+		return r.state == backends.StateClaimed && slices.Contains(d.Lost, int64(r.owner))
+	}, orderOf(backends.StateClaimed))
+	for _, r := range first(lost, limit) {
+		if seen++; r.lease > 0 {
+			r.owner = 0
+			continue
+		}
+		rows = append(rows, r.row(backends.CauseSidecarLost))
+	}
+	return rows, seen, nil
+}
+
+// MarkDead implements core.Maintainer.
+func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
+	for _, x := range suspects {
+		if s := t.sidecars[x.Host]; s.heartbeats == x.Heartbeats && backends.HeartbeatExpired(s.expires.Sub(t.now), x.Timeout, s.left) {
+			s.dead = true
+			t.sidecars[x.Host] = s
+		}
+	}
+	return nil
+}
+
+// Forget implements core.Maintainer.
+func (t *tx) Forget(context.Context, core.Due) error {
+	for id, s := range t.sidecars {
+		owns := func(r *jobRow) bool { return r.state == backends.StateClaimed && r.owner == id }
+		if s.dead && len(t.find(owns, orderOf(backends.StateClaimed))) == 0 {
+			delete(t.sidecars, id)
+		}
+	}
+	return nil
+}
+
+// Prune implements core.Maintainer.
+func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, limit int) (deleted, found int, last time.Time, err error) {
+	if what == core.PruneKeys {
+		for name, k := range t.keys {
+			if deleted < limit && k.state != "" && !k.expires.After(t.now) {
+				delete(t.keys, name)
+				deleted++
+			}
+		}
+		return deleted, deleted, last, nil
+	}
+	over := t.find(func(r *jobRow) bool { return !r.expires.IsZero() && !r.expires.After(t.now) }, func(a, b *jobRow) int { return a.expires.Compare(b.expires) })
+	for _, r := range first(over, limit) {
+		delete(t.jobs, r.id)
+		deleted++
+	}
+	return deleted, deleted, last, nil
+}
+
+// chosen are the rows with the ids that are in a queue.
+func (t *tx) chosen(queue string, ids []int64) (rows []*jobRow) {
+	for _, id := range ids {
+		if r := t.jobs[id]; r != nil && r.queue == queue {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// Retry implements core.Commander.
+func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limit int64, whole bool) (x core.Retried, err error) {
+	rows := t.chosen(queue, ids)
+	if ids == nil {
+		rows = first(t.listed(queue, backends.StateDead, after), int(limit))
+	}
+	for _, r := range rows {
+		x.Seen, x.Last = x.Seen+1, *r
+		if r.state != backends.StateDead {
+			continue
+		}
+		name := keyName{r.queue, r.key}
+		if r.key != "" && t.keyTaken(name, r.id, t.now) {
+			if whole {
+				return x, backends.ErrKeyTaken
+			}
+			continue
+		}
+		if r.key != "" {
+			k := t.keys[name]
+			if k.job != r.id {
+				k.expires = t.now
+			}
+			t.keys[name] = keyRow{job: r.id, expires: k.expires}
+		}
+		r.state, r.position, r.ready, r.attempts, r.losses, r.unrecorded = backends.StateReady, t.next(), t.now, 0, 0, 0
+		r.finished, r.expires = time.Time{}, time.Time{}
+		x.N++
+	}
+	return x, nil
+}
+
+// Delete implements core.Commander.
+func (t *tx) Delete(_ context.Context, queue string, ids []int64) (n int64, err error) {
+	for _, r := range t.chosen(queue, ids) {
+		if r.state != backends.StateClaimed {
+			t.remove(r, backends.StateDeleted)
+			n++
+		}
+	}
+	return n, nil
+}
+
+// LockClaimed implements core.Commander.
+func (t *tx) LockClaimed(_ context.Context, queue string, ids []int64) (rows []*core.Row, err error) {
+	for _, r := range t.chosen(queue, ids) {
+		if r.state == backends.StateClaimed {
+			rows = append(rows, r.row(""))
+		}
+	}
+	return rows, nil
+}
+
+// Purge implements core.Commander.
+func (t *tx) Purge(_ context.Context, queue string, state backends.State, limit int64) (n int64, err error) {
+	for _, r := range first(t.listed(queue, state, nil), int(limit)) {
+		t.remove(r, backends.StateDeleted)
+		n++
+	}
+	return n, nil
+}
+
+// Pause implements core.Commander.
+func (t *tx) Pause(_ context.Context, queue string, paused bool) (ready bool, err error) {
+	q := t.queues[queue]
+	q.paused = paused
+	t.queues[queue] = q
+	return !paused && len(t.listed(queue, backends.StateReady, nil)) > 0, nil
+}
+
+// listed are the jobs of a queue in a state, from just after a row.
+func (t *tx) listed(queue string, state backends.State, after any) []*jobRow {
+	order := orderOf(state)
+	from, ok := after.(jobRow)
+	which := inState(queue, state)
+	return t.find(func(r *jobRow) bool {
+		return which(r) && (!ok || cmp.Or(order(r, &from), cmp.Compare(r.id, from.id)) > 0)
+	}, order)
+}
+
+// Count implements core.Reader.
+func (t *tx) Count(_ context.Context, queue string, state backends.State) (int64, error) {
+	return int64(len(t.listed(queue, state, nil))), nil
+}
+
+// KeysTaken implements core.Reader.
+func (t *tx) KeysTaken(_ context.Context, queue string) (bool, error) {
+	seen := map[string]bool{}
+	for _, r := range t.listed(queue, backends.StateDead, nil) {
+		if r.key != "" && (seen[r.key] || t.keyTaken(keyName{queue, r.key}, r.id, t.now)) {
+			return true, nil
+		}
+		seen[r.key] = true
+	}
+	return false, nil
+}
+
+// Stats implements core.Reader.
+func (t *tx) Stats(_ context.Context, queues []string) (all []backends.QueueStats, err error) {
+	counts := core.Tally{}
+	for _, r := range t.jobs {
+		c := core.Counted{Queue: r.queue, State: r.state, N: 1}
+		switch r.state {
+		case backends.StateReady:
+			c.Oldest = max(t.now.Sub(r.ready), time.Millisecond)
+		case backends.StateClaimed:
+			c.Oldest = max(t.now.Sub(r.claimed), time.Millisecond)
+		}
+		counts.Add(c)
+	}
+	for name, q := range t.queues {
+		if q.paused {
+			counts.Of(name).Paused = true
+		}
+	}
+	if queues == nil {
+		all, _ = counts.All()
+		return all, nil
+	}
+	for _, q := range queues {
+		all = append(all, *counts.Of(q))
+	}
+	return all, nil
+}
+
+// Place implements core.Reader.
+func (t *tx) Place(_ context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
+	r := t.jobs[id]
+	if r == nil || r.queue != p.Queue {
+		return nil, false, nil
+	}
+	return *r, true, nil
+}
+
+// Sizes implements core.Reader.
+func (t *tx) Sizes(_ context.Context, p backends.Peek, ids []int64, after any, each func(id, bytes int64)) error {
+	rows := t.chosen(p.Queue, ids)
+	if ids == nil {
+		rows = first(t.listed(p.Queue, p.State, after), p.Max)
+	}
+	for _, r := range rows {
+		each(r.id, int64(len(r.payload)+len(r.result)))
+	}
+	return nil
+}
+
+// Views implements core.Reader.
+func (t *tx) Views(_ context.Context, queue string, ids []int64) (views []backends.View, err error) {
+	for _, r := range t.chosen(queue, ids) {
+		v := backends.View{
+			ID: core.ID(r.id), Queue: r.queue, State: r.state, Payload: r.payload, Priority: r.priority, Attempt: r.attempts,
+			MaxAttempts: cmp.Or(r.policy.MaxAttempts, r.maxAttempts), EnqueuedAt: r.enqueued.UTC(), Key: r.key, Headers: r.headers, Result: r.result,
+			Failures: r.failures,
+		}
+		if !r.finished.IsZero() {
+			v.FinishedAt = r.finished.UTC()
+		}
+		switch r.state {
+		case backends.StateScheduled:
+			v.RunAt = r.runAt.UTC()
+		case backends.StateClaimed:
+			v.ClaimedAt, v.Worker = r.claimed.UTC(), r.worker
+		}
+		views = append(views, v)
+	}
+	return views, nil
+}
+
+// ClaimedBy implements core.Reader.
+func (t *tx) ClaimedBy(_ context.Context, owner backends.Identity, after int64, limit int) (all []backends.ClaimedJob, err error) {
+	rows := t.find(func(r *jobRow) bool { return r.state == backends.StateClaimed && r.owner == owner && r.id > after },
+		func(a, b *jobRow) int { return cmp.Compare(a.id, b.id) })
+	for _, r := range first(rows, limit) {
+		all = append(all, backends.ClaimedJob{Lease: backends.Lease{Job: core.ID(r.id), Token: r.token}, Queue: r.queue, Timed: r.lease > 0})
+	}
+	return all, nil
+}
