@@ -16,17 +16,6 @@ import (
 // where a floor has been waiting for long, these locks are looked at: all that held them at
 // one look must be gone at later ones.
 
-// ownersSQL lists the xids of the transactions that may own a position. An empty one is that
-// of a holder whose xid is not known: PREPARE TRANSACTION moves locks one by one.
-const ownersSQL = `
-WITH l AS MATERIALIZED (
-  SELECT relation, transactionid::text AS xid, virtualtransaction AS holder FROM pg_catalog.pg_locks
-  WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
-    OR locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = '{s}.qsidecar_line'::regclass
-      AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-)
-SELECT ARRAY(SELECT coalesce(x.xid, '') FROM l LEFT JOIN l AS x ON x.holder = l.holder AND x.xid IS NOT NULL WHERE l.relation IS NOT NULL)`
-
 // writers are the transactions that may own a position of before an event.
 type writers struct {
 	mu    sync.Mutex

@@ -1,50 +1,39 @@
-package postgres
+-- Statements that claim jobs. Most segments begin where the last claim ended, so that a
+-- claim does not walk again over the index entries of jobs that are gone. LIMIT stops the
+-- walk, and with it the locking, at the last row that is wanted.
 
-import "strings"
+-- fragment: size_j
+-- How many bytes of a row count against the limits: its payload's, and those of headers that are
+-- larger than any that a sidecar stores.
+octet_length(j.payload) + CASE WHEN pg_column_size(j.headers) > 65536 THEN octet_length(j.headers::text) ELSE 0 END
 
-// A claim. Its segments are pieces of the index of ready jobs, in the order in
-// which they are looked through: most begin where the last claim ended, so that
-// nobody walks again over the entries of jobs that are gone. LIMIT stops the
-// walk, and with it the locking, at the last row that is wanted.
-func claimSQL(rows string) string { return claimHead + rows + claimTail }
+-- fragment: own_timeout
+-- The job's own timeout, within the wire's range: an INSERT can name one that is longer than an
+-- interval can be. (least would take the limit for NULL.)
+CASE WHEN j.timeout_ms > 316224000000 THEN 316224000000 ELSE j.timeout_ms END
 
-// sizeOf is how many bytes of a row count against the limits: its payload's, and those of
-// headers that are larger than any that a sidecar stores.
-func sizeOf(alias string) string {
-	return strings.ReplaceAll("octet_length(@payload) + CASE WHEN pg_column_size(@headers) > 65536 THEN octet_length(@headers::text) ELSE 0 END", "@", alias)
-}
+-- fragment: next_fence
+-- A number after the row's. After one that only an INSERT can have named, and that leaves no
+-- room for more, it is the time.
+greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint))
 
-// ownTimeout is the job's own, within the wire's range: what an INSERT put there may be
-// longer than an interval can be. (least would take the limit for NULL.)
-const ownTimeout = "CASE WHEN j.timeout_ms > 316224000000 THEN 316224000000 ELSE j.timeout_ms END"
-
-// nextFence is a number after the row's. After one that only an INSERT can have named, and
-// that leaves no room for more, it is the time.
-const nextFence = "greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint))"
-
-const claimHead = `
-WITH picked AS MATERIALIZED (
-  SELECT r.id, r.size, s.policy, s.n, r.urgency, r.position
-  FROM (
-    SELECT x.*, EXISTS (SELECT FROM {s}.qsidecar_queues q WHERE q.queue = x.queue AND q.paused) AS paused
-    FROM unnest($4::text[], $5::int[], $6::int[], $7::bigint[], $8::int[], $9::bigint[]) WITH ORDINALITY
-      AS x (queue, policy, from_urgency, from_position, to_urgency, to_position, n)
-  ) AS s
-  CROSS JOIN LATERAL (`
-
-var claimOldest = `
-    SELECT j.id, ` + sizeOf("j.") + ` AS size, -j.priority::int AS urgency, j.position
+-- name: claim
+-- The oldest jobs first.
+{claim_head}
+    SELECT j.id, {size_j} AS size, -j.priority::int AS urgency, j.position
     FROM {s}.qsidecar_jobs j
     WHERE NOT s.paused AND j.state = 'ready' AND j.queue = s.queue
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
       AND (-j.priority::int, j.position) <= (s.to_urgency, s.to_position)
     ORDER BY -j.priority::int, j.position
-    LIMIT $1 FOR UPDATE OF j SKIP LOCKED`
+    LIMIT $1 FOR UPDATE OF j SKIP LOCKED
+{claim_tail}
 
-// claimNewest goes from priority to priority, because one index cannot be read
-// in both directions at once. Positions are turned round in what it answers, so
-// that the order of the rows is the order of the claim.
-var claimNewest = `
+-- name: claim_lifo
+-- The newest jobs first. It goes from priority to priority, because one index cannot be read in
+-- both directions at once. Positions are turned round in the answer, so that the order of the
+-- rows is the order of the claim.
+{claim_head}
     SELECT r.* FROM (
       WITH RECURSIVE p AS (
         (SELECT -j.priority::int AS urgency FROM {s}.qsidecar_jobs j
@@ -56,19 +45,29 @@ var claimNewest = `
       ) SELECT urgency FROM p WHERE urgency IS NOT NULL
     ) AS p
     CROSS JOIN LATERAL (
-      SELECT j.id, ` + sizeOf("j.") + ` AS size, p.urgency, -j.position AS position
+      SELECT j.id, {size_j} AS size, p.urgency, -j.position AS position
       FROM {s}.qsidecar_jobs j
       WHERE j.state = 'ready' AND j.queue = s.queue AND -j.priority::int = p.urgency
       ORDER BY j.position DESC
       LIMIT $1 FOR UPDATE OF j SKIP LOCKED
-    ) AS r`
+    ) AS r
+{claim_tail}
 
-// claimTail gives the i-th row that fits to the i-th slot. Rows that are too
-// large, or that came after the bytes were full, are locked and left as they are.
-// It answers with the rows taken, the rows left (slot 0), and how many were to be
-// taken (slot -1).
-const claimTail = `
-  ) AS r
+-- fragment: claim_head
+WITH picked AS MATERIALIZED (
+  SELECT r.id, r.size, s.policy, s.n, r.urgency, r.position
+  FROM (
+    SELECT x.*, EXISTS (SELECT FROM {s}.qsidecar_queues q WHERE q.queue = x.queue AND q.paused) AS paused
+    FROM unnest($4::text[], $5::int[], $6::int[], $7::bigint[], $8::int[], $9::bigint[]) WITH ORDINALITY
+      AS x (queue, policy, from_urgency, from_position, to_urgency, to_position, n)
+  ) AS s
+  CROSS JOIN LATERAL (
+
+-- fragment: claim_tail
+-- Gives the i-th row that fits to the i-th slot. Rows that are too large, or that came after the
+-- bytes were full, are locked and left as they are. Returns the rows that are given, the rows
+-- that are left (slot 0), and how many were to be given (slot -1).
+) AS r
   LIMIT $1
 ), numbered AS MATERIALIZED (
   SELECT picked.*, sum(size) FILTER (WHERE size <= $3::bigint) OVER w AS total, count(*) FILTER (WHERE size <= $3::bigint) OVER w AS slot
@@ -78,7 +77,7 @@ const claimTail = `
   FROM numbered WHERE size <= $3::bigint AND (total <= $2::bigint OR slot = 1 AND $22::boolean)
 ), taken AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $21::bigint, claimed_at = {s}.qsidecar_now(),
-    fence = ` + nextFence + `,
+    fence = {next_fence},
     (attempts, ahead, claim_max, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms,
       token_host, token_number, lease_ms, deadline, due_at, worker) = (
     SELECT least(j.attempts, 32767) + 1 - uncharged::int, uncharged, claim_max,
@@ -89,7 +88,7 @@ const claimTail = `
       nullif(($20::text[])[($19::int[])[slot]], '')
     FROM (
       SELECT slot, policy, claim_max, ($23::boolean[])[slot] AND j.unrecorded < claim_max AS uncharged,
-        nullif(($18::bigint[])[slot], 0) AS lease_ms, coalesce(` + ownTimeout + `, nullif(($11::bigint[])[policy], 0)) AS limit_ms
+        nullif(($18::bigint[])[slot], 0) AS lease_ms, coalesce({own_timeout}, nullif(($11::bigint[])[policy], 0)) AS limit_ms
       FROM (
         SELECT slot, policy, coalesce(j.max_attempts, ($10::int[])[policy]) AS claim_max
         FROM (SELECT c.slots[i] AS slot, c.policies[i] AS policy FROM (SELECT c.*, width_bucket(j.id, c.ids) AS i FROM c OFFSET 0) AS c OFFSET 0) AS x
@@ -107,17 +106,17 @@ SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NU
 FROM numbered WHERE NOT (size <= $3::bigint AND (total <= $2::bigint OR slot = 1 AND $22::boolean))
 UNION ALL
 SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NULL
-FROM c WHERE ids IS NOT NULL`
+FROM c WHERE ids IS NOT NULL
 
-// claimLeanSQL is the claim of one queue by slots that differ in nothing but
-// their tokens and workers, which is nearly every claim. It takes what it finds
-// only if all of it fits; else it takes nothing and leaves word for endSQL.
-var claimLeanSQL = `
+-- name: claim_lean
+-- The claim of one queue by slots that differ in nothing but their tokens and workers, which is
+-- nearly every claim. It gives what it finds only if all of it fits. Otherwise it gives nothing
+-- and sets qsidecar.left for the status.
 WITH picked AS MATERIALIZED (
   SELECT r.id, r.size
   FROM unnest($5::int[], $6::bigint[], $7::int[], $8::bigint[]) AS s (from_urgency, from_position, to_urgency, to_position)
   CROSS JOIN LATERAL (
-    SELECT j.id, ` + sizeOf("j.") + ` AS size
+    SELECT j.id, {size_j} AS size
     FROM {s}.qsidecar_jobs j
     WHERE j.state = 'ready' AND j.queue = $4::text AND NOT EXISTS (SELECT FROM {s}.qsidecar_queues q WHERE q.queue = $4 AND q.paused)
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
@@ -134,28 +133,28 @@ WITH picked AS MATERIALIZED (
   ) AS a
 )
 UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $20::bigint, claimed_at = {s}.qsidecar_now(),
-  fence = ` + nextFence + `,
+  fence = {next_fence},
   attempts = least(j.attempts, 32767) + 1 - ($21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int))::int,
   ahead = $21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int),
   claim_max = coalesce(j.max_attempts, $9::int), backoff_ms = $11::bigint, backoff_max_ms = $12::bigint,
   keep_ms = nullif($13::bigint, 0), keep_dead_ms = nullif($14::bigint, 0), lease_ms = nullif($17::bigint, 0),
   token_host = $15::bigint, token_number = ($16::bigint[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]],
-  deadline = {s}.qsidecar_now() + coalesce(` + ownTimeout + `, nullif($10::bigint, 0)) * interval '1 ms',
-  due_at = {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce(` + ownTimeout + `, nullif($10::bigint, 0))) * interval '1 ms',
+  deadline = {s}.qsidecar_now() + coalesce({own_timeout}, nullif($10::bigint, 0)) * interval '1 ms',
+  due_at = {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce({own_timeout}, nullif($10::bigint, 0))) * interval '1 ms',
   worker = nullif(($19::text[])[($18::int[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]]], '')
 WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
 RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,
   j.attempts + j.ahead::int, j.claim_max, j.fence, j.enqueued_at, coalesce(j.timeout_ms, 0),
-  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.payload`
+  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.payload
 
-// burySQL sends locked ready jobs to dead whose payloads cannot be delivered.
-const burySQL = `
+-- name: bury
+-- Makes locked ready jobs dead whose payloads cannot be delivered.
 WITH b AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = least(j.attempts, 32767) + 1,
-    fence = ` + nextFence + `,
-    claim_max = coalesce(j.max_attempts, ($2::int[])[` + at + `]), keep_dead_ms = nullif(($3::bigint[])[` + at + `], 0),
-    finished_at = {s}.qsidecar_now(), expires_at = {s}.qsidecar_now() + nullif(($3::bigint[])[` + at + `], 0) * interval '1 ms',
-    last_error = ($4::text[])[` + at + `]
+    fence = {next_fence},
+    claim_max = coalesce(j.max_attempts, ($2::int[])[{at}]), keep_dead_ms = nullif(($3::bigint[])[{at}], 0),
+    finished_at = {s}.qsidecar_now(), expires_at = {s}.qsidecar_now() + nullif(($3::bigint[])[{at}], 0) * interval '1 ms',
+    last_error = ($4::text[])[{at}]
   WHERE j.id = ANY($1::bigint[]) AND j.state || '' = 'ready'
   RETURNING j.id, j.key, j.fence, j.attempts, j.last_error
 ), e AS (
@@ -164,14 +163,25 @@ WITH b AS (
 ), k AS (
   UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT id FROM b WHERE key IS NOT NULL))
 )
-SELECT count(*) FROM b`
+SELECT count(*) FROM b
 
-// probeSQL finds the first ready row of pieces of the index, locked or not.
-const probeSQL = `
+-- name: probe
+-- The first ready row of pieces of the index, locked or not.
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, ARRAY(
   SELECT coalesce((SELECT j.position FROM {s}.qsidecar_jobs j
     WHERE j.state = 'ready' AND j.queue = $1
       AND (-j.priority::int, j.position) > (x.urgency, x.low) AND (-j.priority::int, j.position) <= (x.urgency, x.high)
     ORDER BY -j.priority::int, j.position LIMIT 1), 0)
   FROM unnest($2::int[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS x (urgency, low, high, n)
-  ORDER BY x.n)`
+  ORDER BY x.n)
+
+-- name: owners
+-- The xids of the transactions that may own a position. An empty one is that of a holder whose
+-- xid is not known: PREPARE TRANSACTION moves locks one by one.
+WITH l AS MATERIALIZED (
+  SELECT relation, transactionid::text AS xid, virtualtransaction AS holder FROM pg_catalog.pg_locks
+  WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+    OR locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = '{s}.qsidecar_line'::regclass
+      AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+)
+SELECT ARRAY(SELECT coalesce(x.xid, '') FROM l LEFT JOIN l AS x ON x.holder = l.holder AND x.xid IS NOT NULL WHERE l.relation IS NOT NULL)

@@ -1,63 +1,56 @@
-package postgres
+-- Statements of heartbeats and of maintenance.
 
-import (
-	"strconv"
-	"strings"
-
-	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
-)
-
-// knows is what a host's row says of the program: the latest version that it knows.
-var knows = strconv.Itoa(migrate.Latest)
-
-// joinSQL begins a host's row, and says who writes it.
-var joinSQL = `
+-- name: join
+-- Begins a sidecar's row, with the latest version of the tables that the program knows.
 WITH b AS (
   INSERT INTO {s}.qsidecar_hosts AS h (host, name, beats, expires_at, lease_ms, knows, joined_at)
-  VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms', $3, ` + knows + `, {s}.qsidecar_now())
+  VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms', $3, {knows}, {s}.qsidecar_now())
   ON CONFLICT (host) DO UPDATE SET name = excluded.name, beats = h.beats + 1, expires_at = excluded.expires_at, lease_ms = excluded.lease_ms
     WHERE NOT h.dead AND NOT h.has_left
   RETURNING 1
-)`
+)
+{peers}
 
-const renewSQL = `
+-- name: renew
 WITH b AS (
   UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', lease_ms = $3
   WHERE host = $1 AND NOT dead AND NOT has_left
   RETURNING pg_catalog.set_config('synchronous_commit', 'off', true)
-)`
+)
+{peers}
 
-// endedSQL: a beat's time is over, or it would last for longer than any beat does:
-// the server's clock was set back since, and its end is of no use. Whoever lives
-// beats by the new clock soon; the watching sidecars see to it that he has time to.
-// The rows of those who left, with times of their own, wait for the clock.
-const endedSQL = `h.expires_at <= {s}.qsidecar_now()
-  OR NOT h.has_left AND h.expires_at > {s}.qsidecar_now() + h.lease_ms * interval '1 ms'`
-
-const leaveSQL = `
+-- name: leave
 WITH b AS (
   UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', has_left = true
   WHERE host = $1 AND NOT dead
   RETURNING 1
-)`
+)
+{peers}
 
-const beatTail = `
-SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce(` + endedSQL + `, false), coalesce(h.dead, false), coalesce(h.name, '')
+-- fragment: peers
+-- The other sidecars.
+SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce({expired}, false), coalesce(h.dead, false), coalesce(h.name, '')
 FROM (SELECT count(*) AS n FROM b) AS b LEFT JOIN {s}.qsidecar_hosts h ON h.host <> $1
-ORDER BY h.host`
+ORDER BY h.host
 
-const claimedBySQL = `
+-- fragment: expired
+-- A heartbeat's time is over, or it would last for longer than any heartbeat does: the server's
+-- clock was set back since, and its end is of no use. A living sidecar renews it by the new clock
+-- soon. The rows of sidecars that left, with times of their own, wait for the clock.
+h.expires_at <= {s}.qsidecar_now()
+  OR NOT h.has_left AND h.expires_at > {s}.qsidecar_now() + h.lease_ms * interval '1 ms'
+
+-- name: claimed_by
 SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL
 FROM {s}.qsidecar_jobs
 WHERE state = 'claimed' AND owner = $1 AND id > $2
-ORDER BY id LIMIT $3`
+ORDER BY id LIMIT $3
 
-// lookSQL sees what a sweep has to do: all that an idle sidecar asks in a second.
-// $1: also look for what retention says; $2: also for claims whose owners live no
-// more (it steps through the owners, of whom there are as many as sidecars); then
-// the pieces of the index of ready jobs in which somebody waits for work; $10 and $11:
-// what retention says is looked for from there on.
-const lookSQL = `
+-- name: look
+-- What maintenance has to do: all that an idle sidecar asks in a second. $1: also look for what
+-- retention deletes; $2: also for claims whose owners are not alive (it steps through the owners,
+-- of which there are as many as sidecars); then the pieces of the index of ready jobs for which
+-- workers wait; $10 and $11: where looking for what retention deletes begins.
 SELECT {s}.qsidecar_now(),
   (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' ORDER BY run_at, id LIMIT 1),
   (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
@@ -88,11 +81,11 @@ SELECT {s}.qsidecar_now(),
   ARRAY(SELECT coalesce((SELECT q.returns FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
     FROM unnest($9::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n),
   (SELECT id FROM {s}.qsidecar_jobs
-    WHERE $1::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1)`
+    WHERE $1::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1)
 
-// promoteSQL makes due jobs ready, in the order in which they are due. A fence above 0
-// frees rows from a CHECK that is younger than they are.
-const promoteSQL = `
+-- name: promote
+-- Makes due jobs ready, in the order in which they are due. A fence above 0 frees rows from a
+-- CHECK that is younger than they are.
 WITH d AS MATERIALIZED (
   SELECT id, {s}.qsidecar_next() AS position FROM (
     SELECT id FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at <= {s}.qsidecar_now()
@@ -104,18 +97,18 @@ WITH d AS MATERIALIZED (
 UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(), fence = greatest(j.fence, 1),
   position = ((SELECT positions FROM a))[width_bucket(j.id, (SELECT ids FROM a))]
 WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
-RETURNING j.queue`
+RETURNING j.queue
 
-// lockDueSQL locks claims whose lease or time limit is over.
-var lockDueSQL = `
-SELECT ` + strings.Replace(rowColumns, "{cause}", "CASE WHEN j.deadline <= j.due_at THEN 'timed_out' ELSE 'lease_ended' END", 1) + `
+-- name: lock_due
+-- Locks claims whose lease or time limit is over.
+SELECT {row} CASE WHEN j.deadline <= j.due_at THEN 'timed_out' ELSE 'lease_ended' END
 FROM {s}.qsidecar_jobs j
 WHERE j.due_at IS NOT NULL AND j.due_at <= {s}.qsidecar_now()
-ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED`
+ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 
-// lockLostSQL locks claims of owners that are not alive. A timed lease does not need its
-// owner: it is set to 0, so that the next look does not find the claim again.
-var lockLostSQL = `
+-- name: lock_lost
+-- Locks claims of owners that are not alive. A timed lease does not need its owner: it is set to
+-- 0, so that the next look does not find the claim again.
 WITH j AS MATERIALIZED (
   SELECT id, queue, key, priority, position, fence, token_host, token_number, owner, lease_ms, attempts, claim_max, losses, backoff_ms,
     backoff_max_ms, ahead, unrecorded, keep_ms, worker
@@ -125,32 +118,32 @@ WITH j AS MATERIALIZED (
 ), d AS (
   UPDATE {s}.qsidecar_jobs SET owner = 0 WHERE id = ANY(ARRAY(SELECT id FROM j WHERE lease_ms IS NOT NULL))
 )
-SELECT ` + strings.Replace(rowColumns, "{cause}", "'sidecar_lost'", 1) + ` FROM j`
+SELECT {row} 'sidecar_lost' FROM j
 
-const markDeadSQL = `
+-- name: mark_dead
 UPDATE {s}.qsidecar_hosts h SET dead = true FROM unnest($1::bigint[], $2::bigint[]) AS x (host, beats)
-WHERE h.host = x.host AND h.beats = x.beats AND (` + endedSQL + `) AND NOT h.dead`
+WHERE h.host = x.host AND h.beats = x.beats AND ({expired}) AND NOT h.dead
 
-const forgetSQL = `
+-- name: forget
+-- Deletes the rows of dead sidecars that own no job.
 DELETE FROM {s}.qsidecar_hosts h
-WHERE h.dead AND (SELECT true FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.host LIMIT 1) IS NULL`
+WHERE h.dead AND (SELECT true FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.host LIMIT 1) IS NULL
 
-// pruneJobsSQL and pruneKeysSQL delete what is over, from an instant on, and answer
-// with how many and with the last one's.
-const pruneJobsSQL = `
+-- name: prune_jobs
+-- Deletes what expired, from an instant on. Returns how many, and when the last of them expired.
 WITH d AS (
   DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(
     SELECT id FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= $2
     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))
   RETURNING expires_at
 )
-SELECT count(*), max(expires_at) FROM d`
+SELECT count(*), max(expires_at) FROM d
 
-const pruneKeysSQL = `
+-- name: prune_keys
 WITH d AS (
   DELETE FROM {s}.qsidecar_keys WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM {s}.qsidecar_keys WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= $2
     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))
   RETURNING expires_at
 )
-SELECT count(*), max(expires_at) FROM d`
+SELECT count(*), max(expires_at) FROM d
