@@ -96,6 +96,16 @@ async def _outcome(work: Awaitable[Any]) -> _Outcome:
         return None, e
 
 
+def _run_on(loop: asyncio.AbstractEventLoop) -> None:
+    """Runs a loop until it is closed. A handler's loop.stop(), or a task of its own that ends with
+    SystemExit or KeyboardInterrupt, ends run_forever, but must not end the loop of all jobs."""
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            pass  # the task has it too, for whoever awaits that
+
+
 class _Loops:
     """One event loop per process, so that a connection pool or HTTP session of the loop serves
     all jobs.
@@ -107,9 +117,9 @@ class _Loops:
 
     def get(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None:
+            if self._loop is None or self._loop.is_closed():
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="qsidecar-asyncio", daemon=True).start()
+                threading.Thread(target=_run_on, args=(self._loop,), name="qsidecar-asyncio", daemon=True).start()
             return self._loop
 
     def run(self, work: Coroutine[Any, Any, _Outcome]) -> _Outcome:

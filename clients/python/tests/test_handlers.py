@@ -83,6 +83,24 @@ class Handlers(Case):
                 with quiet():
                     self.assertIn(word, self.why(self.work(work)))
 
+    def test_what_ends_a_loop_does_not_end_that_of_all_jobs(self):
+        async def leave():
+            raise SystemExit(3)
+
+        async def leaves(job):
+            await asyncio.gather(leave())
+
+        async def stops(job):
+            asyncio.get_running_loop().stop()
+            await a_while()
+
+        with quiet():
+            self.assertIn("SystemExit: 3", self.why(self.work(leaves)))
+        self.setUp()
+        self.assertIsNone(self.work(stops))
+        self.setUp()
+        self.test_a_coroutine_function_is_run()
+
     def test_coroutines_behind_other_callables(self):
         async def work(job, *, to):
             to.append(job.payload)
