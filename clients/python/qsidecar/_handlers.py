@@ -39,8 +39,9 @@ def run_result(value: Any) -> Any:
         return run_result(value.result())
     if _has_not_run(value):
         raise TypeError(f"the function returned a {type(value).__name__}, which has not run: its work was not done")
-    if isinstance(value, (list, tuple, set)):
-        for each in {type(each): each for each in value}.values():  # one value of each type, because the list can be long
+    if isinstance(value, (list, tuple, set, dict)):
+        parts = value.values() if isinstance(value, dict) else value
+        for each in {type(each): each for each in parts}.values():  # one value of each type, because the list can be long
             if _has_not_run(each) or inspect.isawaitable(each) or isinstance(each, concurrent.futures.Future):
                 raise TypeError(f"the function returned a {type(each).__name__} in a {type(value).__name__}: wait for its work")
     return value

@@ -101,6 +101,13 @@ class Handlers(Case):
         self.setUp()
         self.test_a_coroutine_function_is_run()
 
+    def test_work_in_a_dict_that_did_not_run(self):
+        for word, make in (("Future in a dict", concurrent.futures.Future), ("generator in a dict", lambda: (n for n in "x"))):
+            with self.subTest(word):
+                self.setUp()
+                with quiet():
+                    self.assertIn(word, self.why(self.work(lambda job, make=make: {"a": 1, "b": make()})))
+
     def test_coroutines_behind_other_callables(self):
         async def work(job, *, to):
             to.append(job.payload)
