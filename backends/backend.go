@@ -141,12 +141,16 @@ type Policy struct {
 //
 // A write whose adopted row another program has locked must not hold up its
 // neighbours: they are committed without it, and its WriteResult.Err is a
-// *LockedError. Its caller tries it again in a batch of its own with Wait.
+// *LockedError. Its caller tries it again in a batch of its own with WaitForLocks.
+//
+// Where another program has stored a key of the batch in a transaction that is open, the
+// whole commit may be a *LockedError: nothing happened, and its caller tries the writes
+// that store keys again, each in a batch of its own with WaitForLocks.
 type Batch struct {
 	Host         Identity // who claims
 	Writes       []Write
 	Claims       []Claim
-	WaitForLocks bool // wait a moment for rows of adopted tables that other programs have locked
+	WaitForLocks bool // wait a moment for rows of adopted tables, and for keys, that other programs have locked
 }
 
 // Write is one request's change. It happens as a whole or not at all; lost

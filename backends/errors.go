@@ -64,13 +64,14 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("the database refused
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // LockedError says that another program holds a row of its table that a write has
-// to change. Nothing was written. The same write may succeed later; those in the
+// to change, or has stored the key of a job in a transaction that is open. Nothing was
+// written. The same write may succeed later; those in the
 // same commit may at once, without it.
 type LockedError struct{ Err error }
 
 // Error implements error.
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("another program holds the job's row locked: %v", e.Err)
+	return fmt.Sprintf("another program's open transaction holds the job's row, or its key, locked: %v", e.Err)
 }
 
 // Unwrap gives the cause.

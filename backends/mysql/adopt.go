@@ -14,8 +14,10 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// rowWait is how long a commit waits for what another program has locked. Writes whose own
-// rows are locked wait so long alone; see backends.Batch.Wait. The server counts in seconds.
+// rowWait is how long a commit waits for what another program has locked: rows of adopted
+// tables, and keys that it stored in a transaction that is open. Writes whose own rows are
+// locked wait so long alone, and those with keys for lockWait; see backends.Batch.WaitForLocks.
+// The server counts in seconds.
 const rowWait = time.Second
 
 // requireAlive ends the transaction if the sidecar is not alive.
@@ -29,10 +31,11 @@ func (t *tx) requireAlive(host backends.Identity) {
 	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left", int64(host))
 }
 
-// lockedOut gives the error of a transaction that waited for another program's row its kind.
+// lockedOut gives the error of a transaction that waited for another program's row or key its
+// kind.
 func lockedOut(o core.TxOptions, err error) error {
-	if (o.AdoptedWrites || o.AdoptedClaims) && isCode(err, codeLockWait, codeNoWait) {
-		return &backends.LockedError{Err: errors.New("it was not had within a second")}
+	if (o.AdoptedWrites || o.AdoptedClaims || o.Keyed) && isCode(err, codeLockWait, codeNoWait) {
+		return &backends.LockedError{Err: errors.New("the lock was not free in time")}
 	}
 	return err
 }

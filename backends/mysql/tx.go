@@ -94,7 +94,7 @@ func (t *tx) send(ctx context.Context) error {
 }
 
 func (t *tx) lockWait() time.Duration {
-	if t.o.AdoptedWrites || t.o.AdoptedClaims {
+	if t.o.AdoptedWrites || t.o.AdoptedClaims || t.o.Keyed && !t.o.WaitForLocks {
 		return rowWait
 	}
 	return lockWait

@@ -13,14 +13,18 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// shortLockTimeout is how long a commit waits for what another program has locked. Writes
-// whose own rows are locked wait so long alone; see backends.Batch.WaitForLocks.
-const shortLockTimeout = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
-
-// CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
-	res, err := s.Store.CommitWith(ctx, b, hooks)
-	return res, lockedOut(err)
+// lockTimeout is the statement that limits how long a transaction waits for what another
+// program has locked: rows of adopted tables, and keys that it stored in a transaction that is
+// open. Empty: there is no limit. Writes whose own rows or keys are locked are tried alone; see
+// backends.Batch.WaitForLocks.
+func lockTimeout(o core.TxOptions) string {
+	switch {
+	case o.AdoptedWrites, o.Keyed && !o.WaitForLocks:
+		return "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
+	case o.Keyed:
+		return "SELECT pg_catalog.set_config('lock_timeout', '5000', true)"
+	}
+	return ""
 }
 
 // lockedOut gives the error of a transaction that waited for somebody's row its kind.

@@ -88,8 +88,8 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 	for try := 1; ; try++ {
 		sent := h.t.sent
 		h.t.add(savepoint, nil)
-		if h.t.o.AdoptedWrites {
-			h.t.add(shortLockTimeout, nil)
+		if sql := lockTimeout(h.t.o); sql != "" {
+			h.t.add(sql, nil)
 		}
 		err := k.Run(ctx, h.t)
 		if err == nil && !h.t.asked {

@@ -119,7 +119,11 @@ const rollbackFor = 2 * time.Second
 
 // Transact implements core.Driver.
 func (d driver) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
-	return core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f)
+	err := core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f)
+	if o.AdoptedWrites || o.AdoptedClaims || o.Keyed {
+		err = lockedOut(err)
+	}
+	return err
 }
 
 // begin takes a connection and queues the start of a transaction.
@@ -139,8 +143,8 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	if o.Unsynced {
 		t.add(s.sql.unsynced, nil)
 	}
-	if o.AdoptedWrites {
-		t.add(shortLockTimeout, nil)
+	if sql := lockTimeout(o); sql != "" {
+		t.add(sql, nil)
 	}
 	return t, nil
 }

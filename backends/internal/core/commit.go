@@ -70,7 +70,8 @@ func (k *Commit) LookAtAll() { k.fast = false }
 
 // Options are those of the transaction.
 func (k *Commit) Options() TxOptions {
-	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims}
+	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims,
+		Keyed: slices.ContainsFunc(k.given.Writes, hasKeys), WaitForLocks: k.given.WaitForLocks}
 	if len(k.given.Claims) > 0 || k.hooks.Claims {
 		o.Sidecar, o.Queues = k.given.Host, queuesOf(k.given.Claims)
 	}

@@ -65,6 +65,11 @@ type TxOptions struct {
 	// It writes to, or claims from, tables that other programs use, and must not wait long
 	// for the rows that they have locked.
 	AdoptedWrites, AdoptedClaims bool
+
+	// It stores jobs that have keys. Another program may have stored a key in a transaction
+	// that is open: it must not wait long, or, with WaitForLocks, for a few seconds. If the
+	// wait is over, or that for an adopted row, the error is a *backends.LockedError.
+	Keyed, WaitForLocks bool
 }
 
 // Tx is a transaction. The methods without a context queue statements; their callbacks

@@ -103,6 +103,11 @@ func jobsOf(w backends.Write) []backends.NewJob {
 	return nil
 }
 
+// hasKeys reports whether a write stores jobs that have keys.
+func hasKeys(w backends.Write) bool {
+	return slices.ContainsFunc(jobsOf(w), func(j backends.NewJob) bool { return j.Key != "" })
+}
+
 // leasesOf are the leases that a write is about.
 func leasesOf(w backends.Write) iter.Seq[backends.Lease] {
 	return func(yield func(backends.Lease) bool) {
