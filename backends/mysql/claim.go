@@ -3,7 +3,6 @@ package mysql
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -60,135 +59,6 @@ type ready struct {
 	max, timeout         int64
 	urgency              int32
 	large                bool // its payload is fetched once it is taken
-}
-
-// queuesState is what the tables beside the jobs said last.
-type queuesState struct {
-	micros  int64            // the clock of positions
-	paused  map[string]bool  // by queue, as of its last look
-	returns map[string]int64 // the same
-}
-
-// claims are the claims of one core.
-type claims struct {
-	s      *Store
-	tx     *tx
-	host   backends.Identity
-	all    []*claiming
-	queues []string // of all claims, each once
-	locked bool     // their rows, if the server has no SKIP LOCKED
-	end    queuesState
-}
-
-// StartClaims implements core.OwnClaimer.
-func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
-	k := t.newClaims(host, all)
-	k.ask()
-	return k
-}
-
-func (t *tx) newClaims(host backends.Identity, all []backends.Claim) *claims {
-	k := &claims{s: t.s, tx: t, host: host, queues: t.o.Queues, end: queuesState{paused: map[string]bool{}, returns: map[string]int64{}}}
-	for _, c := range all {
-		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
-		k.all = append(k.all, &claiming{Claim: c, s: k.s, host: host, left: c.MaxBytes,
-			seen: map[string]*cursor.Learned{}, below: cursor.Beginning.Urgency, done: len(c.Slots) == 0 || len(c.Queues) == 0})
-	}
-	return k
-}
-
-// ask queues a statement for each claim that can go on: what an earlier one may take from
-// its queue must be taken first. A claim of many queues needs as many rounds, so a round
-// costs what its own queues do.
-func (k *claims) ask() {
-	t := k.tx
-	if !k.locked && t.s.sql.skip == "" && len(k.all) > 0 {
-		k.locked = true
-		t.takeTurns(k.queues)
-	}
-	before := map[string]bool{}
-	var asked []any
-	for i, c := range k.all {
-		if c.done {
-			continue
-		}
-		mine := c.Queues[c.at:]
-		if !slices.ContainsFunc(mine, func(p backends.Policy) bool { return before[p.Queue] }) {
-			q := mine[0].Queue
-			asked = append(asked, q)
-			k.end.returns[q], k.end.paused[q] = 0, false
-			c.ask(t)
-		}
-		if i < len(k.all)-1 {
-			for _, p := range mine {
-				before[p.Queue] = true
-			}
-		}
-	}
-	if len(asked) == 0 {
-		return
-	}
-	alive := false
-	t.query(func(r *result) error {
-		for {
-			ok, err := r.next()
-			if err == nil && !ok && !alive {
-				err = backends.ErrEvicted
-			}
-			if err != nil || !ok {
-				return err
-			}
-			t.now, k.end.micros, alive = r.instant(0), r.int(1), !r.null(2)
-			if !r.null(3) {
-				k.end.returns[r.text(3)], k.end.paused[r.text(3)] = r.int(4), r.int(5) != 0
-			}
-		}
-	}, "SELECT "+t.s.sql.clock+", "+position+", h.host, q.queue, q.returns, q.paused FROM qsidecar_meta AS m "+
-		"LEFT JOIN qsidecar_hosts AS h ON h.host = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+marks(len(asked))+") WHERE m.one = 1",
-		append([]any{int64(k.host)}, asked...)...)
-}
-
-// takeTurns lets one transaction at a time claim from a queue, where the server
-// cannot skip what others have locked.
-func (t *tx) takeTurns(queues []string) {
-	queues = slices.Clone(queues)
-	slices.Sort(queues)
-	t.wrote = true
-	for _, q := range queues {
-		t.add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns", q)
-	}
-}
-
-// Finish implements core.Claims. The claims take what they locked, and ask again where they
-// may get more.
-func (k *claims) Finish(ctx context.Context) (all []backends.ClaimResult, err error) {
-	for {
-		for _, c := range k.all {
-			if !c.asked {
-				continue
-			}
-			if len(c.ids) > 0 { // read without locks
-				if err := c.lockFound(ctx, k.tx); err != nil {
-					return nil, err
-				}
-			}
-			c.asked = false
-			if err := c.digest(k.tx, &k.end); err != nil {
-				return nil, err
-			}
-		}
-		if !slices.ContainsFunc(k.all, func(c *claiming) bool { return !c.done }) {
-			break
-		}
-		k.ask()
-		if err := k.tx.Flush(ctx); err != nil {
-			return nil, err
-		}
-	}
-	for _, c := range k.all {
-		all = append(all, c.res) // large payloads come with the COMMIT
-	}
-	return all, nil
 }
 
 // bytesOf is how many bytes of a row count against the limits: its payload's, and those of
@@ -382,23 +252,4 @@ func (c *claiming) next() {
 	c.at++
 	c.look, c.whole, c.locks, c.again, c.below, c.bottom = near, false, false, false, cursor.Beginning.Urgency, false
 	c.done = c.at == len(c.Queues)
-}
-
-// Committed implements core.Claims. It tells the cursors what the claims saw.
-func (k *claims) Committed() {
-	if len(k.all) == 0 || k.end.micros == 0 {
-		return
-	}
-	back := k.s.clocks.back(k.end.micros)
-	if back {
-		k.s.Cursors.Reset() // positions may be given again that were passed
-	}
-	for _, c := range k.all {
-		for queue, l := range c.seen {
-			l.Returns, l.Ended, l.Begun, l.Below = k.end.returns[queue], k.end.micros, k.end.micros+margin.Microseconds(), k.end.micros
-			l.All = l.All && !back
-			k.s.Cursors.Learn(queue, *l)
-			k.s.prove(queue)
-		}
-	}
 }
