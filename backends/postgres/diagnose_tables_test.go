@@ -198,9 +198,9 @@ func TestExamineNoTables(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "tableless")
 		url := p.Database(t)
-		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will make them", ""})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will create them", ""})
 		o := postgres.Options{URL: as(t, url, role)}
-		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "are missing in schema \"qsidecar\", and role tableless may not make them", "migrate --print"})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "are missing in schema \"qsidecar\", and role tableless may not create them", "migrate --print"})
 		tables(t, url, role)
 		must(t, url, "REVOKE ALL ON SCHEMA qsidecar FROM "+role)
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "may not use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
@@ -221,7 +221,7 @@ func TestExamineNoTables(t *testing.T) {
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "are of version 99, which is newer than this program's", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 1; DROP INDEX qsidecar.qsidecar_failures_at")
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", fmt.Sprintf("are of version 1, version %d is needed, and role tableless does not own them", migrate.Latest), "migrate --print --from 1"})
-		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will bring them to %d, and this role may", migrate.Latest), ""})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will update them to %d, and this role may", migrate.Latest), ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET min_program = 99")
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "upgrade this program", ""})
 		must(t, url, "DELETE FROM qsidecar.qsidecar_meta")
@@ -252,7 +252,7 @@ func TestExamineTables(t *testing.T) {
 		has(t, found,
 			want{backends.SeverityError, "indexes", "the index qsidecar_ready is missing", "CREATE INDEX CONCURRENTLY qsidecar_ready ON \"qsidecar\".qsidecar_jobs"},
 			want{backends.SeverityError, "indexes", "the index qsidecar_due is missing or invalid", "DROP INDEX IF EXISTS \"qsidecar\".qsidecar_due"},
-			want{backends.SeverityError, "plan", "no use of the index qsidecar_ready", "see that the indexes are there"},
+			want{backends.SeverityError, "plan", "no use of the index qsidecar_ready", "check that the indexes exist"},
 			want{backends.SeverityError, "triggers", "qsidecar_plain_insert on qsidecar.qsidecar_jobs is disabled", "ENABLE TRIGGER qsidecar_plain_insert"},
 			want{backends.SeverityError, "triggers", "qsidecar_row_deleted is missing", "migrate --print"},
 			want{backends.SeverityWarning, "triggers", "trigger or rule watch on qsidecar.qsidecar_jobs", ""},

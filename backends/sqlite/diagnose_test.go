@@ -128,7 +128,7 @@ var healthy = []want{
 	{backends.SeverityInfo, "schema", "of version 3", ""},
 	{backends.SeverityInfo, "claim", "BEGIN IMMEDIATE", ""},
 	{backends.SeverityInfo, "plan", "qsidecar_ready", ""},
-	{backends.SeverityInfo, "integrity", "is whole", ""},
+	{backends.SeverityInfo, "integrity", "finds no damage", ""},
 }
 
 func TestExamineHealthy(t *testing.T) {
@@ -148,7 +148,7 @@ func TestExamineHealthy(t *testing.T) {
 	}
 	examined(t, s.Info().Address, th, healthy...)
 	th.MaxRead = 1000
-	examined(t, s.Info().Address, th, want{backends.SeverityInfo, "integrity", "was not read through", ""})
+	examined(t, s.Info().Address, th, want{backends.SeverityInfo, "integrity", "was not checked for damage", ""})
 }
 
 func TestExamineNothingThere(t *testing.T) {
@@ -157,7 +157,7 @@ func TestExamineNothingThere(t *testing.T) {
 	examined(t, path, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "there is no file yet", ""})
 	th := diagnose.DefaultThresholds()
 	th.Access = func(string, uint32) error { return unix.EACCES }
-	examined(t, path, th, want{backends.SeverityError, "file", "this user may make none in", "make the folder for this user"})
+	examined(t, path, th, want{backends.SeverityError, "file", "this user may not create it in", "create the folder for this user"})
 	empty := filepath.Join(t.TempDir(), "empty.db")
 	if err := os.WriteFile(empty, nil, 0o660); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestExaminePlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	examined(t, dir, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "it is a folder", filepath.Join(dir, "qsidecar.db")})
-	examined(t, fifo, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "no regular file", ""})
+	examined(t, fifo, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "not a regular file", ""})
 	examined(t, filepath.Join(file, "jobs.db"), diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "not a directory", ""})
 	th := diagnose.DefaultThresholds()
 	th.Access = func(path string, _ uint32) error {
@@ -193,7 +193,7 @@ func TestExaminePlaces(t *testing.T) {
 		want{backends.SeverityError, "file", "no SQLite database", "another file"},
 		want{backends.SeverityError, "rights", "may not write " + file + " (read-only file system)", ""},
 		want{backends.SeverityWarning, "rights", "every user of this host may write the file (mode 0666)", "chmod o-w"},
-		want{backends.SeverityWarning, "disk", "are free on the disk of the database, and what does not fit is refused", "make room"})
+		want{backends.SeverityWarning, "disk", "are free on the disk of the database, and writes that do not fit are rejected", "free some space"})
 }
 
 // Not parallel: it replaces disk.Statfs for everybody.
@@ -221,7 +221,7 @@ func TestExamineFullDisk(t *testing.T) {
 			*s = unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bavail: free / 4096, Bsize: 4096}
 			return nil
 		}
-		examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{c.grade, "disk", c.text + " are free", "make room"})
+		examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{c.grade, "disk", c.text + " are free", "free some space"})
 	}
 }
 
@@ -251,7 +251,7 @@ func TestExamineTables(t *testing.T) {
 	must(`UPDATE qsidecar_meta SET min_program = 99`)
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "made by a newer qsidecar", "upgrade this program"})
 	must(`DELETE FROM qsidecar_meta`)
-	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "made by hand", ""})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "created by hand", ""})
 	must(`DROP TABLE qsidecar_meta`)
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "not made by qsidecar, or only in part", ""})
 	utf16 := filepath.Join(t.TempDir(), "utf16.db")

@@ -54,7 +54,7 @@ func Run(t Tx, path string) (database string, err error) {
 			return "", fmt.Errorf("%s has a table qsidecar_jobs but no qsidecar_meta: its tables were not made by qsidecar, or only in part", path)
 		}
 		if err := t.Script(schema); err != nil {
-			return "", fmt.Errorf("making the tables in %s: %w", path, err)
+			return "", fmt.Errorf("creating the tables in %s: %w", path, err)
 		}
 	}
 	if database, err = meta(t, path); err != nil {

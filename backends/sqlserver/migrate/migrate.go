@@ -174,7 +174,7 @@ func Advance(ctx context.Context, c *sql.Conn, place, schema string) error {
 		return err
 	}
 	if got < 0 {
-		return errors.New("another sidecar has been making the tables for a minute (sp_getapplock)")
+		return errors.New("another sidecar has been creating the tables for a minute (sp_getapplock)")
 	}
 	meta, err := Read(ctx, c, place, schema)
 	if err != nil {
