@@ -32,7 +32,7 @@ func examine(t *testing.T, s *sqlite.Store, queues []backends.Policy, th diagnos
 	return x.Examine(t.Context(), queues)
 }
 
-// want is a finding with these words in it.
+// want is a finding whose text and fix contain these words.
 type want struct {
 	grade    backends.Severity
 	topic    string
@@ -43,8 +43,8 @@ func (w want) is(f backends.Finding) bool {
 	return f.Severity == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Fix, w.do)
 }
 
-// folder is all that is in a folder: modes, times and contents. Another program
-// reads these: to close a file drops all locks that this process has on it.
+// folder returns the modes, times and contents of all files in a folder. Another program
+// reads the contents: closing a file drops all locks that this process has on it.
 func folder(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -71,7 +71,7 @@ func folder(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// examined examines a file and sees that nothing in its folder changes.
+// examined checks a file. It fails if that changes anything in its folder.
 func examined(t *testing.T, path string, th diagnose.Thresholds, wanted ...want) []backends.Finding {
 	t.Helper()
 	dir := filepath.Dir(path)
@@ -196,7 +196,7 @@ func TestExaminePlaces(t *testing.T) {
 		want{backends.SeverityWarning, "disk", "are free on the disk of the database, and writes that do not fit are rejected", "free some space"})
 }
 
-// Not parallel: it replaces disk.Statfs for everybody.
+// Not parallel: it replaces disk.Statfs for all tests.
 func TestExamineNetworkFileSystem(t *testing.T) {
 	s := sqlite.Fresh(t)
 	genuine := disk.Statfs
@@ -208,7 +208,7 @@ func TestExamineNetworkFileSystem(t *testing.T) {
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "disk", "network file system (NFS)", "local disk"}, want{backends.SeverityInfo, "disk", "4.0 TiB are free", ""})
 }
 
-// Not parallel: it replaces disk.Statfs for everybody.
+// Not parallel: it replaces disk.Statfs for all tests.
 func TestExamineFullDisk(t *testing.T) {
 	s := sqlite.Fresh(t)
 	genuine := disk.Statfs
@@ -225,7 +225,7 @@ func TestExamineFullDisk(t *testing.T) {
 	}
 }
 
-// TestExamineTables: what was removed, and what is not ours.
+// TestExamineTables removes tables and indexes, and adds a trigger.
 func TestExamineTables(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)
@@ -238,7 +238,7 @@ func TestExamineTables(t *testing.T) {
 		want{backends.SeverityError, "schema", "the table qsidecar_commits is missing", "at INTEGER NOT NULL );"},
 		want{backends.SeverityError, "plan", "no such index: qsidecar_ready", "qsidecar migrate --print"},
 		want{backends.SeverityWarning, "triggers", "the trigger watch on qsidecar_jobs is not the sidecar's", ""})
-	for _, f := range found { // what it says to do is what helps
+	for _, f := range found { // the proposed fix works
 		if _, sql, ok := strings.Cut(f.Fix, "restore the file: "); ok {
 			must(sql)
 		}
@@ -259,7 +259,7 @@ func TestExamineTables(t *testing.T) {
 	examined(t, utf16, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "keeps texts as utf-16", "another file"})
 }
 
-// TestExamineDamage: a page that was overwritten.
+// TestExamineDamage overwrites a page.
 func TestExamineDamage(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)
@@ -282,7 +282,7 @@ func TestExamineDamage(t *testing.T) {
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), append(healthy[:3:3], want{backends.SeverityError, "integrity", "the file is damaged: ", "backup"})...)
 }
 
-// stranger is another program that has the database open, and runs some SQL.
+// stranger starts another program that opens the database and runs SQL.
 func stranger(t *testing.T, path, sql string) (pid int, leave func()) {
 	t.Helper()
 	cmd := osexec.Command("python3", "-c", `
@@ -319,8 +319,8 @@ c.close()`, path, sql)
 	return cmd.Process.Pid, leave
 }
 
-// TestExamineLocks: a program that holds the write lock, one that only reads, and
-// one that left a journal.
+// TestExamineLocks: one program holds the write lock, one only reads, and one left a
+// journal.
 func TestExamineLocks(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)
@@ -347,7 +347,8 @@ func TestExamineLocks(t *testing.T) {
 		want{backends.SeverityWarning, "locks", fmt.Sprintf("by process %d (python3)", pid), ""}, want{backends.SeverityInfo, "journal", "is delete", ""})
 }
 
-// TestExamineAfterACrash: what a killed program left is read, and left.
+// TestExamineAfterACrash: the check reads what a killed program left, and does not change
+// it.
 func TestExamineAfterACrash(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)

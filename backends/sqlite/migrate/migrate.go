@@ -22,6 +22,7 @@ var schema2 string
 //go:embed schema_3.sql
 var schema3 string
 
+// The versions of the tables, and of programs.
 const (
 	Latest  = 3 // the version of the tables that this program creates
 	Program = 1 // the generation of this program; a schema can require a later one
