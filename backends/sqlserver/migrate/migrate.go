@@ -24,8 +24,8 @@ var schemaV2 string
 //go:embed schema_3.sql
 var schemaV3 string
 
-// Program is the generation of this program. A schema can require a later one.
-const Program = 1
+// program is the generation of this program. A schema can require a later one.
+const program = 1
 
 // Steps holds the migrations: the i-th leads to version i+1. Each only adds, so that
 // sidecars of neighbouring versions work side by side. Each leaves objects alone that
@@ -150,9 +150,9 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 	if err := scan(ctx, q, In(schema, MetaSQL()), &m.Version, &oldest, &m.Database); err != nil {
 		return Meta{}, err
 	}
-	if oldest > Program {
+	if oldest > program {
 		return m, fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
-			place, schema, m.Version, oldest, Program)
+			place, schema, m.Version, oldest, program)
 	}
 	return m, nil
 }
