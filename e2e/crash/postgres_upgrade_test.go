@@ -14,7 +14,7 @@ import (
 )
 
 // previousProgram is one that knows all but the newest version of PostgreSQL's
-// tables: see backends/postgres/latest_previous.go.
+// tables: see backends/postgres/migrate/latest_previous.go.
 func previousProgram(t *testing.T, dir string) string {
 	t.Helper()
 	to := filepath.Join(dir, "qsidecar-previous")
