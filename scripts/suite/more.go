@@ -20,11 +20,11 @@ import (
 // limits those of several engines.
 var engines = map[string][]string{
 	"memory":    {"./backends/memory", "./bridge"},
-	"sqlite":    {"./backends/sqlite"},
+	"sqlite":    {"./backends/sqlite/..."},
 	"postgres":  {"./backends/postgres", "./backends/adopted"},
 	"mysql":     {"./backends/mysql", "./backends/adopted"},
 	"mariadb":   {"./backends/mysql", "./backends/adopted"},
-	"sqlserver": {"./backends/sqlserver"},
+	"sqlserver": {"./backends/sqlserver/..."},
 }
 
 // runEngine runs the tests of one engine, each of its versions.
