@@ -1,6 +1,6 @@
 // Package checks is what the engines' diagnose packages share: it runs the checks of
-// `qsidecar check` one after another, and words the findings that every engine has.
-// It knows package backends and no engine. Start reading at Examination.Run.
+// `qsidecar check` one after another, and formulates the findings that every engine has.
+// It uses package backends, and no engine. Start reading at Examination.Run.
 package checks
 
 import (
@@ -61,7 +61,7 @@ const (
 )
 
 // TablesFound adds the finding for tables of a version. where names their schema, and may
-// be empty. allowed says whether this login can update them.
+// be empty. allowed states whether this login can update them.
 func (e *Examination) TablesFound(version, latest int, where, allowed string) {
 	text := "the tables" + where
 	switch {

@@ -28,7 +28,7 @@ const (
 	// briefly, and repeatedly.
 	lockTimeout = 200 * time.Millisecond
 	lockPause   = 500 * time.Millisecond
-	// logEvery is how often the log says that the migration still waits.
+	// logEvery is how often the log mentions that the migration still waits.
 	logEvery = time.Minute
 
 	maxTries   = 8
@@ -81,7 +81,7 @@ func (t *Target) transient(err error) bool {
 	return errors.As(err, &lost) || t.Transient(err)
 }
 
-// needsOwner explains a missing right: it says what the owner of the tables has to run.
+// needsOwner explains a missing right: it names what the owner of the tables has to run.
 // The server's error is in the text alone, so that no caller explains it once more.
 func (t *Target) needsOwner(version int, err error) error {
 	said := (*pgconn.PgError)(nil)
