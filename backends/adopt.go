@@ -87,39 +87,39 @@ type Advisor interface {
 	// no columns.
 	Describe(ctx context.Context, schema, name string) (TableInfo, error)
 
-	// Explain asks for the plan of a statement, and runs nothing. table is the adopted
-	// one, as TableInfo has it. ErrNoPlan: the server shows this login none.
+	// Explain returns the plan of a statement, and does not run it. table is the adopted
+	// one, as Describe returned it. ErrNoPlan: the server shows this login no plans.
 	Explain(ctx context.Context, st *Statement, table TableInfo) (Plan, error)
 
-	// CreateIndex is the statement that makes an index of the table which serves rows
-	// that meet the conditions, in that order. Its name says what they are.
+	// CreateIndex returns the statement that creates an index of the table for the rows
+	// that meet the conditions, in that order. of is in its name.
 	CreateIndex(of string, table TableInfo, equal []Condition, order []IndexColumn) string
 
-	// Habits is how the engine orders rows.
+	// RowOrdering returns how the engine orders rows.
 	RowOrdering() RowOrdering
 }
 
-// ErrNoPlan says that plans are not for this login to see.
+// ErrNoPlan means that this login may not see plans.
 var ErrNoPlan = errors.New("this login may not see plans")
 
-// Habits are what engines differ in where they order rows.
+// RowOrdering is how an engine orders rows.
 type RowOrdering struct {
 	NullsLast bool // NULL is greater than every value: last in ascending order
 	NullFixed bool // rows that an index finds by IS NULL come in the order of its next columns
 }
 
-// Condition is a column that a claim finds at one value.
+// Condition is a column that has one value in all rows of a claim.
 type Condition struct {
 	Column string
 	SQL    string // the whole condition
-	State  bool   // it is the state that waits: the same for every queue of the table
+	State  bool   // it is the state of waiting jobs: the same for every queue of the table
 	Null   bool   // the condition is IS NULL
 }
 
-// Plan is how a statement is carried out.
+// Plan is how the server runs a statement.
 type Plan struct {
 	Lines []string // for people
-	Index string   // that the table is read by; empty: none
+	Index string   // the index by which the table is read; empty: none
 	Whole bool     // all rows of the table may be read, or of the index
 	Sorts bool     // what was read is sorted
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestUpgrade: tables that the version before made are completed at start, and by
-// what a person runs; a program of that version goes on with them.
+// TestUpgrade: Open, and the printed script, complete the tables of the version before. A
+// program of that version can still use them.
 func TestUpgrade(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		for by, upgrade := range map[string]func(t *testing.T, name string){

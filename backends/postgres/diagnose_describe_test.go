@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestDescribe: what the catalogue says of a table, on every version.
+// TestDescribe compares the description of a table on every version.
 func TestDescribe(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)

@@ -19,7 +19,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestExamineSettings: what a database's owner can set that a sidecar minds.
+// TestExamineSettings sets what disturbs a sidecar as the owner of the database.
 func TestExamineSettings(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
@@ -38,13 +38,13 @@ func TestExamineSettings(t *testing.T) {
 		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()),
 			want{backends.SeverityError, "plan", "qsidecar_jobs", "take back, for this role and database, enable_indexscan = off; and"},
 			want{backends.SeverityInfo, "isolation", "the default is serializable", ""},
-			want{backends.SeverityWarning, "server", "default_transaction_read_only is on", "set it off"},
+			want{backends.SeverityWarning, "server", "default_transaction_read_only is on", "set it to off"},
 			want{backends.SeverityWarning, "timeouts", "statement_timeout is 900ms", "SET statement_timeout = '5s'"},
 			want{backends.SeverityWarning, "durability", "fsync is off", ""})
 	})
 }
 
-// TestExamineTransactions: an open one, and one that was prepared and forgotten.
+// TestExamineTransactions leaves one transaction open and one prepared.
 func TestExamineTransactions(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
@@ -76,8 +76,8 @@ func TestExamineTransactions(t *testing.T) {
 	})
 }
 
-// TestExamineLocks: a transaction that locks the tables holds up everybody, and
-// the look but shortly.
+// TestExamineLocks: a transaction that locks the tables blocks all sidecars, and the check
+// briefly.
 func TestExamineLocks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -116,7 +116,7 @@ func TestExamineLocks(t *testing.T) {
 	})
 }
 
-// TestExamineVacuum: dead rows that nobody cleared away.
+// TestExamineVacuum leaves dead rows.
 func TestExamineVacuum(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -145,7 +145,7 @@ func TestExamineVacuum(t *testing.T) {
 	})
 }
 
-// TestExamineConnections: too few are left for the pool.
+// TestExamineConnections leaves too few connections for the pool.
 func TestExamineConnections(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "crowded")
@@ -171,8 +171,8 @@ func TestExamineClock(t *testing.T) {
 	})
 }
 
-// TestExaminePooled: behind a pooler the plan is the one of each time, and
-// nothing stays behind in the sessions of others.
+// TestExaminePooled: through a pooler the check plans the claim for its arguments, and
+// leaves nothing in other clients' sessions.
 func TestExaminePooled(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
@@ -204,7 +204,7 @@ func TestExaminePooled(t *testing.T) {
 	})
 }
 
-// TestExamineStandby: a server that takes no writes.
+// TestExamineStandby checks a server that takes no writes.
 func TestExamineStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -213,7 +213,7 @@ func TestExamineStandby(t *testing.T) {
 	versions := testserver.Versions()
 	newest := versions[len(versions)-1]
 	if newest == "" {
-		return // the environment's server is not ours to change
+		return // a test must not change the environment's server
 	}
 	p, err := testserver.StartPostgres(t.Context(), newest, testserver.Options{Durable: true})
 	if err != nil {

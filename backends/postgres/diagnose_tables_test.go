@@ -33,7 +33,7 @@ func examine(t *testing.T, s *postgres.Store, queues []backends.Policy, th diagn
 	return x.Examine(t.Context(), queues)
 }
 
-// want is a finding with these words in it.
+// want is a finding whose text and fix contain these words.
 type want struct {
 	grade    backends.Severity
 	topic    string
@@ -44,8 +44,8 @@ func (w want) is(f backends.Finding) bool {
 	return f.Severity == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Fix, w.do)
 }
 
-// examined examines the database, sees that this changed nothing, and that every
-// finding is fit to be read.
+// examined checks the database. It fails if that changed anything, or if a finding lacks a
+// text or a fix.
 func examined(t *testing.T, o postgres.Options, th diagnose.Thresholds) []backends.Finding {
 	t.Helper()
 	o.Look = true
@@ -70,12 +70,12 @@ func examined(t *testing.T, o postgres.Options, th diagnose.Thresholds) []backen
 	return found
 }
 
-// allOf is everything in a database that a look could change: each relation of
-// ours with its rows and its definition.
+// allOf returns all that a check could change in a database: the definition and the rows of
+// each relation.
 func allOf(t *testing.T, config *pgx.ConnConfig) map[string]string {
 	t.Helper()
 	config = config.Copy()
-	config.User, config.Password = "postgres", ""       // whoever examines: this one sees all
+	config.User, config.Password = "postgres", ""       // this role reads everything
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // it may be a pooler
 	c, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
@@ -103,7 +103,7 @@ func allOf(t *testing.T, config *pgx.ConnConfig) map[string]string {
 	return all
 }
 
-// has fails unless every finding that is wanted was found, and no other problem.
+// has fails if a wanted finding is missing, or if there is another problem.
 func has(t *testing.T, found []backends.Finding, wanted ...want) {
 	t.Helper()
 	used := make([]bool, len(found))
@@ -133,8 +133,8 @@ func listed(found []backends.Finding) string {
 	return b.String()
 }
 
-// runner makes a role for what runs a sidecar. It is dropped after the databases
-// that grant it anything.
+// runner creates a role that runs a sidecar. It is dropped after the databases that grant
+// it rights.
 func runner(t *testing.T, p *testserver.Postgres, name string) string {
 	t.Helper()
 	if err := p.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN"); err != nil {
@@ -148,7 +148,7 @@ func runner(t *testing.T, p *testserver.Postgres, name string) string {
 	return name
 }
 
-// tables makes them, and has the role use them.
+// tables creates the tables, and grants the role their use.
 func tables(t *testing.T, url, role string) {
 	t.Helper()
 	open(t, postgres.Options{URL: url})
@@ -156,8 +156,8 @@ func tables(t *testing.T, url, role string) {
 		GRANT USAGE ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]s`, role))
 }
 
-// TestExamineHealthy: a database as it should be, seen by a role that may run a
-// sidecar and no more.
+// TestExamineHealthy checks a healthy database as a role that has the rights of a sidecar
+// alone.
 func TestExamineHealthy(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "healthy")
@@ -178,7 +178,7 @@ func TestExamineHealthy(t *testing.T) {
 			want{backends.SeverityInfo, "vacuum", "rows", ""},
 			want{backends.SeverityInfo, "connections", "max_connections leaves room for", ""},
 			want{backends.SeverityInfo, "clock", "differ by", ""},
-			// The tests' servers are as quick as can be.
+			// The tests' servers are configured for speed.
 			want{backends.SeverityWarning, "durability", "fsync is off", "fsync = on"},
 			want{backends.SeverityWarning, "durability", "full_page_writes is off", "full_page_writes = on"},
 			want{backends.SeverityWarning, "durability", "synchronous_commit is off", "ALTER ROLE \"healthy\""})
@@ -190,7 +190,7 @@ func TestExamineHealthy(t *testing.T) {
 	})
 }
 
-// TestExamineNoTables: whoever lacks tables is told who can make them.
+// TestExamineNoTables: without tables the findings name the rights that are missing.
 func TestExamineNoTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -198,9 +198,9 @@ func TestExamineNoTables(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "tableless")
 		url := p.Database(t)
-		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will make them", ""})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "the tables are missing in schema \"qsidecar\": serve or `qsidecar migrate` will create them", ""})
 		o := postgres.Options{URL: as(t, url, role)}
-		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "are missing in schema \"qsidecar\", and role tableless may not make them", "migrate --print"})
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "are missing in schema \"qsidecar\", and role tableless may not create them", "migrate --print"})
 		tables(t, url, role)
 		must(t, url, "REVOKE ALL ON SCHEMA qsidecar FROM "+role)
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "may not use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
@@ -210,7 +210,7 @@ func TestExamineNoTables(t *testing.T) {
 		has(t, examined(t, o, diagnose.DefaultThresholds()),
 			want{backends.SeverityError, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_failures", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
 			want{backends.SeverityError, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_line", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_line TO \"tableless\""})
-		// What it says to do is what helps.
+		// The proposed fix works.
 		for _, f := range examined(t, o, diagnose.DefaultThresholds()) {
 			if f.Topic == "rights" {
 				must(t, url, strings.Split(f.Fix, " (`")[0])
@@ -221,7 +221,7 @@ func TestExamineNoTables(t *testing.T) {
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "are of version 99, which is newer than this program's", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 1; DROP INDEX qsidecar.qsidecar_failures_at")
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", fmt.Sprintf("are of version 1, version %d is needed, and role tableless does not own them", migrate.Latest), "migrate --print --from 1"})
-		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will bring them to %d, and this role may", migrate.Latest), ""})
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will update them to %d, and this role may", migrate.Latest), ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET min_program = 99")
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "upgrade this program", ""})
 		must(t, url, "DELETE FROM qsidecar.qsidecar_meta")
@@ -229,7 +229,7 @@ func TestExamineNoTables(t *testing.T) {
 	})
 }
 
-// TestExamineTables breaks what the tables need, all at once.
+// TestExamineTables breaks all that the tables need at once.
 func TestExamineTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -252,7 +252,7 @@ func TestExamineTables(t *testing.T) {
 		has(t, found,
 			want{backends.SeverityError, "indexes", "the index qsidecar_ready is missing", "CREATE INDEX CONCURRENTLY qsidecar_ready ON \"qsidecar\".qsidecar_jobs"},
 			want{backends.SeverityError, "indexes", "the index qsidecar_due is missing or invalid", "DROP INDEX IF EXISTS \"qsidecar\".qsidecar_due"},
-			want{backends.SeverityError, "plan", "no use of the index qsidecar_ready", "see that the indexes are there"},
+			want{backends.SeverityError, "plan", "no use of the index qsidecar_ready", "check that the indexes exist"},
 			want{backends.SeverityError, "triggers", "qsidecar_plain_insert on qsidecar.qsidecar_jobs is disabled", "ENABLE TRIGGER qsidecar_plain_insert"},
 			want{backends.SeverityError, "triggers", "qsidecar_row_deleted is missing", "migrate --print"},
 			want{backends.SeverityWarning, "triggers", "trigger or rule watch on qsidecar.qsidecar_jobs", ""},
@@ -264,7 +264,7 @@ func TestExamineTables(t *testing.T) {
 			want{backends.SeverityInfo, "security", "does not hold for role postgres", ""},
 			want{backends.SeverityError, "indexes", "", ""}, want{backends.SeverityError, "plan", "", ""},
 			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})
-		for _, f := range found { // what it says to do about the indexes is what helps
+		for _, f := range found { // the proposed fix of the indexes works
 			if f.Topic == "indexes" {
 				for sql := range strings.SplitSeq(f.Fix, "; ") {
 					must(t, url, sql)

@@ -28,8 +28,8 @@ func endLockHolder(t *testing.T, url string) {
 	must(t, url, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 }
 
-// TestBuiltByTheDead: the sidecar is gone and its server builds on: the next one
-// waits for that, and builds nothing twice.
+// TestBuiltByTheDead: the server still builds an index for a sidecar that is gone. The next
+// sidecar waits for it, and does not build the index again.
 func TestBuiltByTheDead(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -65,7 +65,7 @@ func TestBuiltByTheDead(t *testing.T) {
 	})
 }
 
-// TestMigrationLockLost: a sidecar that loses the lock stops, takes it again and goes on.
+// TestMigrationLockLost: a sidecar that loses the lock stops, takes it again and continues.
 func TestMigrationLockLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")

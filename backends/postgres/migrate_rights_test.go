@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestOutdatedWithoutDDL: a role that may make nothing meets older tables.
+// TestOutdatedWithoutDDL: a role without the right to create tables opens older ones.
 func TestOutdatedWithoutDDL(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -33,7 +33,7 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 		if said := (*pgconn.PgError)(nil); errors.As(err, &said) || backends.Retryable(err) {
 			t.Errorf("%v: trying again helps nobody", err)
 		}
-		// By hand, or by another sidecar that may: the role works on.
+		// After a migration by hand, or by another sidecar, the role can work.
 		if strings.HasPrefix(p.Version, "13") {
 			script(t, url, migrate.SQL("qsidecar", role, 1))
 		} else {

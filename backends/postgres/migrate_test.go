@@ -21,8 +21,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// first makes the tables of version 1 as a program of then did, and puts something
-// into each.
+// first creates the tables of version 1 as a program of that version did, with rows in each.
 func first(t *testing.T, url, schema string) {
 	t.Helper()
 	must(t, url, in(schema, migrate.Steps(1)[0]+`;
@@ -31,7 +30,7 @@ func first(t *testing.T, url, schema string) {
 		INSERT INTO {s}.qsidecar_failures SELECT n, 1, 1, 'nacked', '', now() FROM generate_series(1, 1000) n`))
 }
 
-// shape is all that migrations make, in words.
+// shape returns the definitions of all that migrations create.
 func shape(t *testing.T, url, schema string) (all []string) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
@@ -72,13 +71,13 @@ func sees(t *testing.T, url, what, sql string) {
 	})
 }
 
-// waitsFor is a query: a statement waits for a lock.
+// waitsFor returns a query whether a statement waits for a lock.
 func waitsFor(statement string) string {
 	return fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 		AND wait_event_type = 'Lock' AND query LIKE '%s%%')`, statement)
 }
 
-// opening opens in the background. No lock is lost because this machine stands still.
+// opening opens in the background. A machine that pauses does not lose the lock.
 func opening(t *testing.T, o Options) (done <-chan error) {
 	o.idle = time.Hour
 	c := make(chan error, 1)
@@ -92,8 +91,7 @@ func opening(t *testing.T, o Options) (done <-chan error) {
 	return c
 }
 
-// TestMigrations: however the tables of the newest version were made, they are
-// the same, and what was in them stays.
+// TestMigrations: all ways to the newest version create the same tables, and keep the rows.
 func TestMigrations(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
@@ -137,7 +135,8 @@ func TestMigrations(t *testing.T) {
 	})
 }
 
-// withoutIndexes is a step of the migrations without what its transaction does not do.
+// withoutIndexes returns a step of the migrations without the indexes, which are built
+// outside of its transaction.
 func withoutIndexes(step string) string {
 	step, _, _ = strings.Cut(step, "\nCREATE INDEX qsidecar_failures_at ")
 	return step
@@ -150,9 +149,8 @@ func script(t *testing.T, url, sql string) {
 	}
 }
 
-// TestMigrationTakesItsTime: no timeout that is meant for the sidecar's own
-// statements, or set for its role, ends a migration; and while it waits for
-// others, it holds nobody up.
+// TestMigrationTakesItsTime: no timeout of the sidecar's statements or of its role ends a
+// migration. While it waits for others, it blocks no program.
 func TestMigrationTakesItsTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -258,8 +256,7 @@ func TestMigrationInterrupted(t *testing.T) {
 	})
 }
 
-// TestIndexBuildKilled: the server's session is ended while it builds an index,
-// which leaves a broken one behind.
+// TestIndexBuildKilled ends the session that builds an index, which leaves an invalid one.
 func TestIndexBuildKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")

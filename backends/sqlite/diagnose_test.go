@@ -32,7 +32,7 @@ func examine(t *testing.T, s *sqlite.Store, queues []backends.Policy, th diagnos
 	return x.Examine(t.Context(), queues)
 }
 
-// want is a finding with these words in it.
+// want is a finding whose text and fix contain these words.
 type want struct {
 	grade    backends.Severity
 	topic    string
@@ -43,8 +43,8 @@ func (w want) is(f backends.Finding) bool {
 	return f.Severity == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Fix, w.do)
 }
 
-// folder is all that is in a folder: modes, times and contents. Another program
-// reads these: to close a file drops all locks that this process has on it.
+// folder returns the modes, times and contents of all files in a folder. Another program
+// reads the contents: closing a file drops all locks that this process has on it.
 func folder(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -71,7 +71,7 @@ func folder(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// examined examines a file and sees that nothing in its folder changes.
+// examined checks a file. It fails if that changes anything in its folder.
 func examined(t *testing.T, path string, th diagnose.Thresholds, wanted ...want) []backends.Finding {
 	t.Helper()
 	dir := filepath.Dir(path)
@@ -128,7 +128,7 @@ var healthy = []want{
 	{backends.SeverityInfo, "schema", "of version 3", ""},
 	{backends.SeverityInfo, "claim", "BEGIN IMMEDIATE", ""},
 	{backends.SeverityInfo, "plan", "qsidecar_ready", ""},
-	{backends.SeverityInfo, "integrity", "is whole", ""},
+	{backends.SeverityInfo, "integrity", "finds no damage", ""},
 }
 
 func TestExamineHealthy(t *testing.T) {
@@ -148,7 +148,7 @@ func TestExamineHealthy(t *testing.T) {
 	}
 	examined(t, s.Info().Address, th, healthy...)
 	th.MaxRead = 1000
-	examined(t, s.Info().Address, th, want{backends.SeverityInfo, "integrity", "was not read through", ""})
+	examined(t, s.Info().Address, th, want{backends.SeverityInfo, "integrity", "was not checked for damage", ""})
 }
 
 func TestExamineNothingThere(t *testing.T) {
@@ -157,7 +157,7 @@ func TestExamineNothingThere(t *testing.T) {
 	examined(t, path, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "there is no file yet", ""})
 	th := diagnose.DefaultThresholds()
 	th.Access = func(string, uint32) error { return unix.EACCES }
-	examined(t, path, th, want{backends.SeverityError, "file", "this user may make none in", "make the folder for this user"})
+	examined(t, path, th, want{backends.SeverityError, "file", "this user may not create it in", "create the folder for this user"})
 	empty := filepath.Join(t.TempDir(), "empty.db")
 	if err := os.WriteFile(empty, nil, 0o660); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestExaminePlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	examined(t, dir, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "it is a folder", filepath.Join(dir, "qsidecar.db")})
-	examined(t, fifo, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "no regular file", ""})
+	examined(t, fifo, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "not a regular file", ""})
 	examined(t, filepath.Join(file, "jobs.db"), diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "not a directory", ""})
 	th := diagnose.DefaultThresholds()
 	th.Access = func(path string, _ uint32) error {
@@ -193,10 +193,10 @@ func TestExaminePlaces(t *testing.T) {
 		want{backends.SeverityError, "file", "no SQLite database", "another file"},
 		want{backends.SeverityError, "rights", "may not write " + file + " (read-only file system)", ""},
 		want{backends.SeverityWarning, "rights", "every user of this host may write the file (mode 0666)", "chmod o-w"},
-		want{backends.SeverityWarning, "disk", "are free on the disk of the database, and what does not fit is refused", "make room"})
+		want{backends.SeverityWarning, "disk", "are free on the disk of the database, and writes that do not fit are rejected", "free some space"})
 }
 
-// Not parallel: it replaces disk.Statfs for everybody.
+// Not parallel: it replaces disk.Statfs for all tests.
 func TestExamineNetworkFileSystem(t *testing.T) {
 	s := sqlite.Fresh(t)
 	genuine := disk.Statfs
@@ -208,7 +208,7 @@ func TestExamineNetworkFileSystem(t *testing.T) {
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "disk", "network file system (NFS)", "local disk"}, want{backends.SeverityInfo, "disk", "4.0 TiB are free", ""})
 }
 
-// Not parallel: it replaces disk.Statfs for everybody.
+// Not parallel: it replaces disk.Statfs for all tests.
 func TestExamineFullDisk(t *testing.T) {
 	s := sqlite.Fresh(t)
 	genuine := disk.Statfs
@@ -221,11 +221,11 @@ func TestExamineFullDisk(t *testing.T) {
 			*s = unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bavail: free / 4096, Bsize: 4096}
 			return nil
 		}
-		examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{c.grade, "disk", c.text + " are free", "make room"})
+		examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{c.grade, "disk", c.text + " are free", "free some space"})
 	}
 }
 
-// TestExamineTables: what was removed, and what is not ours.
+// TestExamineTables removes tables and indexes, and adds a trigger.
 func TestExamineTables(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)
@@ -238,7 +238,7 @@ func TestExamineTables(t *testing.T) {
 		want{backends.SeverityError, "schema", "the table qsidecar_commits is missing", "at INTEGER NOT NULL );"},
 		want{backends.SeverityError, "plan", "no such index: qsidecar_ready", "qsidecar migrate --print"},
 		want{backends.SeverityWarning, "triggers", "the trigger watch on qsidecar_jobs is not the sidecar's", ""})
-	for _, f := range found { // what it says to do is what helps
+	for _, f := range found { // the proposed fix works
 		if _, sql, ok := strings.Cut(f.Fix, "restore the file: "); ok {
 			must(sql)
 		}
@@ -251,7 +251,7 @@ func TestExamineTables(t *testing.T) {
 	must(`UPDATE qsidecar_meta SET min_program = 99`)
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "made by a newer qsidecar", "upgrade this program"})
 	must(`DELETE FROM qsidecar_meta`)
-	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "made by hand", ""})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "created by hand", ""})
 	must(`DROP TABLE qsidecar_meta`)
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "not made by qsidecar, or only in part", ""})
 	utf16 := filepath.Join(t.TempDir(), "utf16.db")
@@ -259,7 +259,7 @@ func TestExamineTables(t *testing.T) {
 	examined(t, utf16, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "keeps texts as utf-16", "another file"})
 }
 
-// TestExamineDamage: a page that was overwritten.
+// TestExamineDamage overwrites a page.
 func TestExamineDamage(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)
@@ -282,7 +282,7 @@ func TestExamineDamage(t *testing.T) {
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), append(healthy[:3:3], want{backends.SeverityError, "integrity", "the file is damaged: ", "backup"})...)
 }
 
-// stranger is another program that has the database open, and runs some SQL.
+// stranger starts another program that opens the database and runs SQL.
 func stranger(t *testing.T, path, sql string) (pid int, leave func()) {
 	t.Helper()
 	cmd := osexec.Command("python3", "-c", `
@@ -319,8 +319,8 @@ c.close()`, path, sql)
 	return cmd.Process.Pid, leave
 }
 
-// TestExamineLocks: a program that holds the write lock, one that only reads, and
-// one that left a journal.
+// TestExamineLocks: one program holds the write lock, one only reads, and one left a
+// journal.
 func TestExamineLocks(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)
@@ -347,7 +347,8 @@ func TestExamineLocks(t *testing.T) {
 		want{backends.SeverityWarning, "locks", fmt.Sprintf("by process %d (python3)", pid), ""}, want{backends.SeverityInfo, "journal", "is delete", ""})
 }
 
-// TestExamineAfterACrash: what a killed program left is read, and left.
+// TestExamineAfterACrash: the check reads what a killed program left, and does not change
+// it.
 func TestExamineAfterACrash(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)

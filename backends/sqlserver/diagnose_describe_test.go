@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlserver/diagnose"
 )
 
-// theirs is what a server says of a table that somebody else owns.
+// theirs returns a server's answers about a table that another application owns.
 func theirs() []*sqlserver.Answer {
 	set := func(rows ...[]driver.Value) *sqlserver.Answer {
 		a := &sqlserver.Answer{Columns: make([]string, 13)}
@@ -111,7 +111,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestExplain: the plan of a statement, or the word that this login may see none.
+// TestExplain: Explain returns the plan of a statement, or that this login may see none.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	shown, denied := "", false

@@ -23,8 +23,8 @@ func init() {
 
 var createIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+)`)
 
-// planOf is a SHOWPLAN_XML document of the form that Microsoft documents, of the
-// claim's statements. pick and take are their steps.
+// planOf returns a SHOWPLAN_XML document of the claim's statements, in the form that
+// Microsoft documents. pick and take are their steps.
 func planOf(pick, take string) string {
 	statement := func(text, steps string) string {
 		return fmt.Sprintf(`<StmtSimple StatementText="%s" StatementType="INSERT"><QueryPlan>%s</QueryPlan></StmtSimple>`, text, steps)
@@ -73,7 +73,7 @@ func TestClaimFaults(t *testing.T) {
 	}
 }
 
-// world is what a scripted server says of itself.
+// world holds the answers of a scripted server about itself.
 type world struct {
 	settings *sqlserver.Answer
 	rights   func(query string) *sqlserver.Answer

@@ -33,7 +33,7 @@ func TestCheckPostgres(t *testing.T) {
 	before := tables()
 	healthy := a.Check(s.Dir, 0, "--json", "--strict")
 	got := healthy.Problems(t, "fact")
-	for topic, words := range map[string]string{"schema": "are there", "plan": "qsidecar_ready", "connections": "open under its name by now: ", "rights": "all that a sidecar needs"} {
+	for topic, words := range map[string]string{"schema": " exist, of version", "plan": "qsidecar_ready", "connections": "open under its name by now: ", "rights": "all that a sidecar needs"} {
 		if !strings.Contains(got[topic], words) {
 			t.Errorf("%s is not reported as %q:\n%s", topic, words, healthy.Stdout)
 		}
@@ -111,7 +111,7 @@ func TestCheckSQLite(t *testing.T) {
 	a.Start()
 	a.Dial().Enqueue("q", 1)
 	beside := a.Check(s.Dir, 0, "--json", "--strict")
-	if got := beside.Problems(t, "fact"); !strings.Contains(got["locks"], "(qsidecar)") || !strings.Contains(got["integrity"], "is whole") {
+	if got := beside.Problems(t, "fact"); !strings.Contains(got["locks"], "(qsidecar)") || !strings.Contains(got["integrity"], "finds no damage") {
 		t.Errorf("beside the sidecar: %s", beside.Stdout)
 	}
 	if got := a.Dial().ClaimOne("q"); got.Attempt != 1 {

@@ -14,7 +14,7 @@ import (
 )
 
 // previousProgram builds a program without the newest schema version of PostgreSQL: see
-// backends/postgres/latest_previous.go.
+// backends/postgres/migrate/latest_previous.go.
 func previousProgram(t *testing.T, dir string) string {
 	t.Helper()
 	to := filepath.Join(dir, "qsidecar-previous")

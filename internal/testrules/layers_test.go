@@ -22,6 +22,7 @@ var layers = []struct {
 	{"./backends/postgres", `^qsidecar/backends/adopted`, "as above", false},
 	{"./backends/mysql", `^qsidecar/backends/adopted`, "as above", false},
 	{"./backends/sqlserver", `^qsidecar/backends/adopted`, "as above", false},
+	{"./backends/internal/checks", `^qsidecar/backends/[^i]|pgx|mysql|mssql|sqlite`, "what the diagnostics of all engines share", true},
 	{"./backends/adopted", `^qsidecar/backends/(sqlite|postgres|mysql|sqlserver)|pgx|mysql|mssql`, "what adopted tables need is written once for all engines", false},
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/|fsnotify|yaml|cobra|^database/sql|modernc`, "the bridge knows no engine, no file, no flag", false},
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/(sqlite|postgres|mysql|sqlserver)`, "the bridge's tests run on memory", true},

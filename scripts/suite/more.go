@@ -20,11 +20,11 @@ import (
 // packages that test several engines.
 var engines = map[string][]string{
 	"memory":    {"./backends/memory", "./bridge"},
-	"sqlite":    {"./backends/sqlite"},
+	"sqlite":    {"./backends/sqlite/..."},
 	"postgres":  {"./backends/postgres", "./backends/adopted"},
 	"mysql":     {"./backends/mysql", "./backends/adopted"},
 	"mariadb":   {"./backends/mysql", "./backends/adopted"},
-	"sqlserver": {"./backends/sqlserver"},
+	"sqlserver": {"./backends/sqlserver/..."},
 }
 
 // runEngine runs the tests of one engine, with each of its versions.

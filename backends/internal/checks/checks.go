@@ -1,6 +1,6 @@
 // Package checks is what the engines' diagnose packages share: it runs the checks of
-// `qsidecar check` one after another, and words the findings that every engine has.
-// It knows package backends and no engine. Start reading at Examination.Run.
+// `qsidecar check` one after another, and formulates the findings that every engine has.
+// It uses package backends, and no engine. Start reading at Examination.Run.
 package checks
 
 import (
@@ -54,10 +54,32 @@ func (e *Examination) Run(ctx context.Context, all []Check, unseen func(c Check,
 	return nil
 }
 
-// ForeignTrigger adds the finding for a trigger that the sidecar's tables should not have.
+// What to do about missing rights.
+const (
+	OwnerMigrates = "have a user with that right run what `qsidecar migrate --print` prints"
+	OwnerGrants   = "have a user with that right run the GRANTs that `qsidecar migrate --print` ends with"
+)
+
+// TablesFound adds the finding for tables of a version. where names their schema, and may
+// be empty. allowed states whether this login can update them.
+func (e *Examination) TablesFound(version, latest int, where, allowed string) {
+	text := "the tables" + where
+	switch {
+	case version < latest:
+		text += fmt.Sprintf(" are of version %d: serve or `qsidecar migrate` will update them to %d%s", version, latest, allowed)
+	case version > latest:
+		text += fmt.Sprintf(" are of version %d, which is newer than this program's (%d) and works with it", version, latest)
+	default:
+		text += fmt.Sprintf(" exist, of version %d", version)
+	}
+	e.AddInfo("schema", text)
+}
+
+// ForeignTrigger adds the finding for a trigger that is not the sidecar's. refused ends the
+// sentence "if it …", and guard names what can reject plain INSERTs instead.
 func (e *Examination) ForeignTrigger(what, refused, guard string) {
-	e.AddWarning("triggers", what+" is not the sidecar's: it runs in the sidecar's transactions, and where it "+refused,
-		"keep it short, and have it refuse nothing but what nobody should do; plain INSERTs alone are better guarded by "+guard)
+	e.AddWarning("triggers", what+" is not the sidecar's: it runs in the sidecar's transactions, and if it "+refused,
+		"keep it short, and let it refuse only changes that no program should make; "+guard+" is a better guard for plain INSERTs")
 }
 
 // CompareClocks adds the finding about the server's clock. offset is how far it is ahead of this

@@ -165,7 +165,7 @@ func describeColumn(r []sql.NullString, json []string) backends.Column {
 	case r[1].String == "decimal" && number(r[10]) == 0:
 		c.Kind = backends.NumberColumn
 	}
-	if r[1].String == "datetime" { // a timestamp knows its zone
+	if r[1].String == "datetime" { // a timestamp has a zone
 		c.Stamped = strings.HasPrefix(strings.ToLower(given), "current_timestamp")
 		c.Touched = strings.Contains(extra, "on update")
 	}

@@ -110,15 +110,11 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	case err != nil && e.session.Broken():
 		return err
 	case err != nil:
-		e.AddError("schema", err.Error(), "see the end of that sentence")
+		e.AddError("schema", err.Error(), "follow the advice at the end of that sentence")
 	case version == 0:
-		e.AddInfo("schema", fmt.Sprintf("the tables are missing in %s: serve or `qsidecar migrate` will make them, if user %s may; else have somebody run what `qsidecar migrate --print` prints", e.info.Address, e.user))
-	case version < migrate.Latest:
-		e.AddInfo("schema", fmt.Sprintf("the tables are of version %d: serve or `qsidecar migrate` will bring them to %d, if user %s may", version, migrate.Latest, e.user))
-	case version > migrate.Latest:
-		e.AddInfo("schema", fmt.Sprintf("the tables are of version %d, which is newer than this program's (%d) and fit for it", version, migrate.Latest))
+		e.AddInfo("schema", fmt.Sprintf("the tables are missing in %s: serve or `qsidecar migrate` will create them, if user %s may; otherwise "+checks.OwnerMigrates+"", e.info.Address, e.user))
 	default:
-		e.AddInfo("schema", fmt.Sprintf("the tables are there, of version %d", version))
+		e.TablesFound(version, migrate.Latest, "", ", if user "+e.user+" may")
 	}
 	e.Version = version
 	if version == 0 {
@@ -186,8 +182,8 @@ func (e *examination) checkClaim(ctx context.Context) error {
 	if e.SkipLocked {
 		e.AddInfo("claim", "claims are SELECT … FOR UPDATE SKIP LOCKED and UPDATE by primary key, which this server has")
 	} else {
-		e.AddWarning("claim", "this server has no SKIP LOCKED (MariaDB has it since 10.6): claims of a queue take turns, hold its row of qsidecar_queues until they commit, and lock jobs by primary key",
-			"nothing need be done; a newer server lets sidecars claim from one queue at the same time")
+		e.AddWarning("claim", "this server has no SKIP LOCKED (MariaDB has it since 10.6): claims of a queue run one after another, lock its row of qsidecar_queues until they commit, and lock jobs by primary key",
+			"you need not do anything; with a newer server several sidecars can claim from one queue at the same time")
 	}
 	p := backends.Policy{Queue: "mail"}
 	if len(e.queues) > 0 {

@@ -40,7 +40,7 @@ func (e *examination) checkBinlog(context.Context) error {
 func (e *examination) checkDurability(context.Context) error {
 	before := len(e.Findings)
 	if v := e.vars["innodb_flush_log_at_trx_commit"]; v != "1" {
-		e.AddWarning("durability", fmt.Sprintf("innodb_flush_log_at_trx_commit is %s: a crash of the server loses the jobs and acks of its last second, which were answered already", v),
+		e.AddWarning("durability", fmt.Sprintf("innodb_flush_log_at_trx_commit is %s: a crash of the server loses the jobs and acks of its last second, though the sidecar has answered them", v),
 			"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration")
 	}
 	if v := e.vars["sync_binlog"]; e.on("log_bin") && v != "1" {
@@ -51,7 +51,7 @@ func (e *examination) checkDurability(context.Context) error {
 		e.AddWarning("durability", "innodb_doublewrite is off: a crash of the server's machine may leave torn pages", "leave it off only where the file system writes pages whole")
 	}
 	if strings.EqualFold(e.vars["innodb_flush_method"], "nosync") {
-		e.AddWarning("durability", "innodb_flush_method is nosync: nothing is made durable", "set another one in the server's configuration")
+		e.AddWarning("durability", "innodb_flush_method is nosync: no commit is durable", "set another one in the server's configuration")
 	}
 	if len(e.Findings) == before {
 		e.AddInfo("durability", "each commit is on disk before it is answered")
@@ -144,7 +144,7 @@ func (e *examination) checkDisk(ctx context.Context) error {
 	}
 	_, err := e.session.Rows(ctx, "WITH RECURSIVE n AS (SELECT 1 AS i, CAST(REPEAT('x', 3000) AS CHAR(3000)) AS t UNION ALL SELECT i + 1, t FROM n WHERE i < 900) SELECT COUNT(*) FROM n")
 	if mysql.IsDiskFull(err) {
-		e.AddError("disk", fmt.Sprintf("the disk of the database is full: %v", err), "make room on the server: what does not fit is refused, and soon all writes wait")
+		e.AddError("disk", fmt.Sprintf("the disk of the database is full: %v", err), "free space on the server: it rejects writes that do not fit, and soon all writes wait")
 		return nil
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
 	"github.com/qsidecar/qsidecar/backends/mysql"
 )
 
@@ -68,24 +69,15 @@ func (p step) add(table string, to *backends.Plan) {
 // without a length.
 func (x *Engine) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := x.Dialect()
-	var columns []string
-	add := func(name string, descending bool) {
-		text := g.Name(name)
-		if c, _ := table.Column(name); slices.Contains([]string{"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"}, firstWord(c.Type)) {
-			text += "(64)"
+	name := func(column string) string {
+		c, _ := table.Column(column)
+		if slices.Contains([]string{"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"}, firstWord(c.Type)) {
+			return g.Name(column) + "(64)"
 		}
-		if descending {
-			text += " DESC"
-		}
-		columns = append(columns, text)
+		return g.Name(column)
 	}
-	for _, c := range equal {
-		add(c.Column, false)
-	}
-	for _, c := range order {
-		add(c.Name, c.Descending)
-	}
-	return fmt.Sprintf("CREATE INDEX %s ON %s (%s) ALGORITHM=INPLACE LOCK=NONE", g.Name(cut(of+"_"+table.Name, 64)), g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
+	return fmt.Sprintf("CREATE INDEX %s ON %s %s ALGORITHM=INPLACE LOCK=NONE", g.Name(cut(of+"_"+table.Name, 64)), g.Table(table.Schema, table.Name),
+		checks.WaitingIndex(name, equal, order, false))
 }
 
 func firstWord(text string) string {

@@ -9,7 +9,7 @@ import (
 )
 
 // describeRights has the server explain statements, which needs the same rights as running
-// them. privileges is what the catalogue says of each column. It lacks rights that come by
+// them. privileges is what the catalogue lists for each column. It lacks rights that come by
 // a role, so it is a hint for which columns to try alone.
 func (d *describing) describeRights(ctx context.Context, privileges map[string]string) error {
 	info := &d.info

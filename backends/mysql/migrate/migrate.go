@@ -57,7 +57,7 @@ func SQL(database, user string, from int) string {
 		b.WriteString(Step(version))
 	}
 	fmt.Fprintf(&b, `
--- A user that runs a sidecar (make it first: CREATE USER %[2]s IDENTIFIED BY …).
+-- A user that runs a sidecar (create it first: CREATE USER %[2]s IDENTIFIED BY …).
 -- Programs that only INSERT need INSERT on qsidecar_jobs.
 GRANT SELECT, INSERT, UPDATE, DELETE ON %[1]s.* TO %[2]s;
 `, QuoteName(database), user)
@@ -139,7 +139,7 @@ func advance(ctx context.Context, c Conn, place, database string) error {
 		return err
 	}
 	if len(got) != 1 || got[0][0].String != "1" {
-		return fmt.Errorf("another sidecar has been making the tables in %s for longer than %d s: see SHOW PROCESSLIST for who holds the lock %q", place, lockSeconds, lock)
+		return fmt.Errorf("another sidecar has been creating the tables in %s for longer than %d s: SHOW PROCESSLIST shows the session that holds the lock %q", place, lockSeconds, lock)
 	}
 	meta, err := Read(ctx, c, place)
 	if err != nil {
@@ -148,7 +148,7 @@ func advance(ctx context.Context, c Conn, place, database string) error {
 	for version := meta.Version + 1; version <= Latest; version++ {
 		for _, statement := range Statements(Step(version)) {
 			if err := c.Exec(ctx, statement); err != nil {
-				return fmt.Errorf("making the tables in %s (a person with more rights can run what `qsidecar migrate --print` shows): %w", place, err)
+				return fmt.Errorf("creating the tables in %s (a person with more rights can run what `qsidecar migrate --print` shows): %w", place, err)
 			}
 		}
 	}

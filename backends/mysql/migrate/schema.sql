@@ -7,7 +7,7 @@
 --
 -- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC).
 -- All others are the sidecar's own. There are no triggers and no functions here:
--- they would ask for rights that few applications have, and would slow each row.
+-- they would need rights that few applications have, and slow down each row.
 
 CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   id             BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY, -- never reused
@@ -25,22 +25,22 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   enqueued_at    DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
   ready_at       DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)), -- when it became ready
   fence          BIGINT       NOT NULL DEFAULT 0,
-  attempts       INT          NOT NULL DEFAULT 0, -- charged deliveries
-  losses         INT          NOT NULL DEFAULT 0, -- failures in a row that were no nack
-  unrecorded     INT          NOT NULL DEFAULT 0, -- sidecars lost in a row with it claimed ahead
-  ahead          TINYINT      NOT NULL DEFAULT 0, -- 1: claimed ahead, its delivery is not recorded and not in attempts
-  -- what the last claim's policy said
+  attempts       INT          NOT NULL DEFAULT 0, -- deliveries that count
+  losses         INT          NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  unrecorded     INT          NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
+  ahead          TINYINT      NOT NULL DEFAULT 0, -- 1: prefetched: its delivery is not recorded and not in attempts
+  -- the policy of the last claim
   claim_max      INT,
   backoff_ms     BIGINT,
   backoff_max_ms BIGINT,
   keep_ms        BIGINT, -- NULL: an ack deletes
-  keep_dead_ms   BIGINT, -- NULL: for ever
+  keep_dead_ms   BIGINT, -- NULL: indefinitely
   -- the claim
   token_host     BIGINT,
   token_number   BIGINT,
-  owner          BIGINT, -- the host whose life a session lease needs; 0: nobody's (a timed lease of a dead host)
+  owner          BIGINT, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
   lease_ms       BIGINT, -- NULL: a session lease
-  deadline       DATETIME(6), -- the run's; nothing moves it
+  deadline       DATETIME(6), -- of the attempt; nothing extends it
   due_at         DATETIME(6), -- the earlier of the timed lease's end and the deadline
   claimed_at     DATETIME(6),
   worker         VARCHAR(128),
@@ -53,12 +53,12 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   result         LONGBLOB,
   payload        LONGBLOB     NOT NULL DEFAULT (''),
 
-  -- Where the row stands: each has one place in one lane, so that one index finds
-  -- everything that is looked for, and each change of state moves one entry.
+  -- Each row has one position in one lane, so that one index serves every query, and a
+  -- change of state moves one entry.
   --   r QUEUE  ready, by urgency and position    s QUEUE  scheduled, by due time
   --   c OWNER  claimed, by the end of its lease  d QUEUE  done, by its end
   --   n        a plain INSERT with a run_at      x QUEUE  dead, by its end
-  -- (n is not looked at yet: the next sweep schedules it or makes it ready.)
+  -- (The next maintenance schedules a row in n, or makes it ready.)
   lane           VARCHAR(129) CHARACTER SET ascii COLLATE ascii_bin AS (CASE state
     WHEN 'ready' THEN IF(run_at IS NULL, CONCAT('r', queue), 'n')
     WHEN 'claimed' THEN CONCAT('c', LPAD(HEX(owner), 16, '0'))
@@ -74,8 +74,8 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
     ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) END) STORED,
   KEY qsidecar_lanes (lane, urgency, place, id),
 
-  -- What a sidecar cannot use, as a session that is not strict may store it. Tables that were
-  -- made before this CHECK go without: to add one, MySQL copies the table.
+  -- Values that a sidecar can't use, which a session that is not strict can store. Tables that
+  -- are older than this CHECK have none: to add one, MySQL copies the table.
   CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR fence = 0
     AND (run_at IS NULL OR run_at >= '1000-01-01' AND TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at) IS NOT NULL)
     AND (headers IS NULL OR COALESCE(JSON_TYPE(headers), '') = 'OBJECT' AND LENGTH(headers) <= 65536)
@@ -94,8 +94,8 @@ CREATE TABLE IF NOT EXISTS qsidecar_failures (
   PRIMARY KEY (job, fence)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- When finished jobs go. A line whose job is gone or has another end by now means
--- nothing, and goes too when its time has come.
+-- When finished jobs are deleted. A row whose job is gone, or has finished again, means
+-- nothing. It is deleted at its time, too.
 CREATE TABLE IF NOT EXISTS qsidecar_expiring (
   expires_at DATETIME(6) NOT NULL,
   job        BIGINT      NOT NULL,
@@ -122,14 +122,14 @@ CREATE TABLE IF NOT EXISTS qsidecar_hosts (
   dead       TINYINT      NOT NULL DEFAULT 0
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- Each queue that a sidecar ever stored a job in.
+-- Each queue that a sidecar stored a job in.
 CREATE TABLE IF NOT EXISTS qsidecar_queues (
   queue   VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
   paused  TINYINT      NOT NULL DEFAULT 0,
   returns BIGINT       NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The number of the last commit on each line of each open handle: tells, after a
+-- The number of the last commit on each pipeline of each open handle: shows, after a
 -- commit whose answer got lost, whether it happened.
 CREATE TABLE IF NOT EXISTS qsidecar_commits (
   handle BIGINT          NOT NULL PRIMARY KEY,

@@ -1,5 +1,5 @@
--- Schema version 2: the leases of jobs whose rows are in tables that somebody else
--- owns. Nothing is added to those tables. A row here lives from the first claim of
+-- Schema version 2: the leases of jobs whose rows are in tables that another
+-- application owns. Nothing is added to those tables. A row exists from the first claim of
 -- its job until the job is settled. All times are milliseconds since 1970, UTC.
 
 CREATE TABLE IF NOT EXISTS qsidecar_leases (
@@ -7,19 +7,19 @@ CREATE TABLE IF NOT EXISTS qsidecar_leases (
   queue          VARCHAR(128)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   item           VARBINARY(1024) NOT NULL, -- the id of the job's row, in UTF-8
   fence          BIGINT          NOT NULL,
-  attempts       INT             NOT NULL, -- charged deliveries
-  losses         INT             NOT NULL, -- failures in a row that were no nack
+  attempts       INT             NOT NULL, -- deliveries that count
+  losses         INT             NOT NULL, -- consecutive failures that were not nacks
   not_before     BIGINT, -- not claimed earlier; the largest number: dead
-  -- what the last claim's policy said
+  -- the policy of the last claim
   claim_max      INT             NOT NULL,
   backoff_ms     BIGINT          NOT NULL,
   backoff_max_ms BIGINT          NOT NULL,
-  -- the claim; NULL, all of it: there is none
+  -- the claim; all NULL: there is none
   token_host     BIGINT,
   token_number   BIGINT,
-  owner          BIGINT, -- the host whose life a session lease needs; 0: nobody's
+  owner          BIGINT, -- the sidecar that must be alive for a session lease; 0: none
   lease_ms       BIGINT, -- NULL: a session lease
-  deadline       BIGINT, -- the run's; nothing moves it
+  deadline       BIGINT, -- of the attempt; nothing extends it
   due_at         BIGINT, -- the earlier of the timed lease's end and the deadline
   claimed_at     BIGINT,
   worker         VARCHAR(128),

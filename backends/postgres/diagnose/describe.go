@@ -75,7 +75,7 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 	return x.describeRest(ctx, info)
 }
 
-// describeRest reads what the catalogue says beyond the columns.
+// describeRest reads all but the columns.
 func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (backends.TableInfo, error) {
 	var unique []struct{ Columns []string }
 	var indexes []struct {

@@ -120,7 +120,7 @@ func (e *examination) unseen(c checks.Check, err error) *backends.Finding {
 	case said.Code == "55P03":
 		f.Text = "another transaction holds a lock on the tables"
 	default:
-		f.Severity, f.Fix = backends.SeverityWarning, "see what the server's log says about it"
+		f.Severity, f.Fix = backends.SeverityWarning, "see the server's log"
 	}
 	return f
 }
@@ -146,12 +146,12 @@ func (e *examination) checkServer(ctx context.Context, tx pgx.Tx) error {
 			"name the primary in the url, or all of the servers: the sidecar then finds the primary")
 	}
 	if readOnly == "on" {
-		e.AddWarning("server", "default_transaction_read_only is on: a sidecar writes all the same, but the plain INSERTs of programs are refused",
-			"set it off for this role and database; if you did not set it, ask your provider (some do where a disk is nearly full)")
+		e.AddWarning("server", "default_transaction_read_only is on: a sidecar still writes, but the server rejects the plain INSERTs of programs",
+			"set it to off for this role and database; if you did not set it, ask your provider (some set it if a disk is nearly full)")
 	}
 	if e.Pooled {
-		e.AddInfo("pooler", "a pooler stands between (the sessions change from transaction to transaction): "+
-			"statements are not prepared, and other hosts' jobs are found by polling instead of NOTIFY")
+		e.AddInfo("pooler", "a pooler stands between (each transaction can have another session): "+
+			"the sidecar prepares no statements, and finds other hosts' jobs by polling instead of NOTIFY")
 	}
 	return nil
 }
@@ -183,22 +183,16 @@ func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
 	case errors.As(err, &said) || err != nil && e.conn.IsClosed():
 		return err
 	case err != nil:
-		e.AddError("schema", err.Error(), "see the end of that sentence")
+		e.AddError("schema", err.Error(), "follow the advice at the end of that sentence")
 	case version == 0 && create:
-		e.AddInfo("schema", fmt.Sprintf("the tables are missing in schema %s: serve or `qsidecar migrate` will make them, and this role may", schema))
+		e.AddInfo("schema", fmt.Sprintf("the tables are missing in schema %s: serve or `qsidecar migrate` will create them, and this role may", schema))
 	case version == 0:
-		e.AddError("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not make them", schema, e.role),
-			"have somebody with the right run what `qsidecar migrate --print` prints")
-	case version < migrate.Latest && own:
-		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d, and this role may",
-			schema, version, migrate.Latest))
-	case version < migrate.Latest:
+		e.AddError("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not create them", schema, e.role), checks.OwnerMigrates)
+	case version < migrate.Latest && !own:
 		e.AddError("schema", fmt.Sprintf("the tables in schema %s are of version %d, version %d is needed, and role %s does not own them",
 			schema, version, migrate.Latest, e.role), fmt.Sprintf("have their owner run what `qsidecar migrate --print --from %d` prints", version))
-	case version > migrate.Latest:
-		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d, which is newer than this program's (%d) and fit for it", schema, version, migrate.Latest))
 	default:
-		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are there, of version %d", schema, version))
+		e.TablesFound(version, migrate.Latest, " in schema "+schema, ", and this role may")
 	}
 	e.Version = version
 	return nil

@@ -42,10 +42,10 @@ func (e *examination) checkDurability(ctx context.Context, tx pgx.Tx) error {
 	}
 	switch {
 	case commit == "off":
-		e.AddWarning("durability", "synchronous_commit is off: a crash of the server loses the jobs and acks of its last moments, which were answered already",
+		e.AddWarning("durability", "synchronous_commit is off: a crash of the server loses the jobs and acks of its last moments, though the sidecar has answered them",
 			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", migrate.QuoteName(e.role)))
 	case standbys != "" && (commit == "local" || commit == "remote_write"):
-		e.AddWarning("durability", fmt.Sprintf("synchronous_commit is %s: a failover to a synchronous standby may lose jobs that were answered already", commit),
+		e.AddWarning("durability", fmt.Sprintf("synchronous_commit is %s: a failover to a synchronous standby may lose jobs that the sidecar has answered", commit),
 			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", migrate.QuoteName(e.role)))
 	}
 	if len(e.Findings) == before {
@@ -133,7 +133,7 @@ func (e *examination) checkLocks(ctx context.Context, tx pgx.Tx) error {
 	var pid int32
 	var table, mode, who string
 	_, err = pgx.ForEachRow(rows, []any{&pid, &table, &mode, &who}, func() error {
-		e.AddError("locks", fmt.Sprintf("process %d of %s locks the table %s (%s): until its transaction ends, nobody can enqueue, claim or settle", pid, who, table, mode),
+		e.AddError("locks", fmt.Sprintf("process %d of %s locks the table %s (%s): until its transaction ends, no sidecar can enqueue, claim or settle", pid, who, table, mode),
 			fmt.Sprintf("end that transaction, with SELECT pg_terminate_backend(%d) if need be", pid))
 		return nil
 	})
@@ -236,7 +236,7 @@ func (e *examination) checkDisk(ctx context.Context, tx pgx.Tx) error {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case ok && said.Code == diskFull:
-		e.AddError("disk", "the disk of the database is full: "+postgres.Message(said), "make room on the server: what does not fit is refused, and soon all writes are")
+		e.AddError("disk", "the disk of the database is full: "+postgres.Message(said), "free space on the server: it rejects writes that do not fit, and soon all writes")
 	case ok && said.Code == "53400": // temp_file_limit, smaller than that
 	case err != nil:
 		return err

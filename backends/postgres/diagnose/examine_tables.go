@@ -65,7 +65,7 @@ func (e *examination) checkRowSecurity(ctx context.Context, tx pgx.Tx) error {
 			e.AddInfo("security", fmt.Sprintf("%s has row level security, which does not hold for role %s", table, e.role))
 			return nil
 		}
-		e.AddError("security", fmt.Sprintf("row level security of %s hides rows from role %s: jobs would be lost from sight", table, e.role),
+		e.AddError("security", fmt.Sprintf("row level security of %s hides rows from role %s: the sidecar would not see their jobs", table, e.role),
 			fmt.Sprintf("ALTER ROLE %s BYPASSRLS, or ALTER TABLE %s DISABLE ROW LEVEL SECURITY", migrate.QuoteName(e.role), table))
 		return nil
 	})
@@ -103,7 +103,7 @@ func (e *examination) checkTriggers(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	for _, name := range missing {
-		e.AddError("triggers", fmt.Sprintf("the sidecar's trigger %s is missing", name), "make it again, from what `qsidecar migrate --print` prints")
+		e.AddError("triggers", fmt.Sprintf("the sidecar's trigger %s is missing", name), "create it again, from what `qsidecar migrate --print` prints")
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (e *examination) checkClaim(ctx context.Context, tx pgx.Tx) error {
 	if unused {
 		faults = append(faults, "no use of the index qsidecar_ready")
 	}
-	do := "see that the indexes are there, and VACUUM ANALYZE the table"
+	do := "check that the indexes exist, and VACUUM ANALYZE the table"
 	odd, err := list[string](ctx, tx, `SELECT name || ' = ' || setting FROM pg_settings
 		WHERE name LIKE 'enable\_%' AND setting <> boot_val AND NOT name = ANY($1) ORDER BY name`, e.Settings)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
 	"github.com/qsidecar/qsidecar/backends/postgres/internal/plan"
 )
 
@@ -67,7 +67,7 @@ func lines(p *plan.Node, indent string) (all []string) {
 // CreateIndex implements backends.Advisor: a partial index of those rows.
 func (x *Engine) CreateIndex(_ string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := x.Dialect()
-	return "CREATE INDEX CONCURRENTLY ON " + g.Table(table.Schema, table.Name) + " " + batch.WaitingIndex(g.Name, equal, order)
+	return "CREATE INDEX CONCURRENTLY ON " + g.Table(table.Schema, table.Name) + " " + checks.WaitingIndex(g.Name, equal, order, true)
 }
 
 // RowOrdering implements backends.Advisor. The planner does not use that rows of an index

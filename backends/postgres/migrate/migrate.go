@@ -28,7 +28,7 @@ const (
 	// briefly, and repeatedly.
 	lockTimeout = 200 * time.Millisecond
 	lockPause   = 500 * time.Millisecond
-	// logEvery is how often the log says that the migration still waits.
+	// logEvery is how often the log mentions that the migration still waits.
 	logEvery = time.Minute
 
 	maxTries   = 8
@@ -81,7 +81,7 @@ func (t *Target) transient(err error) bool {
 	return errors.As(err, &lost) || t.Transient(err)
 }
 
-// needsOwner explains a missing right: it says what the owner of the tables has to run.
+// needsOwner explains a missing right: it names what the owner of the tables has to run.
 // The server's error is in the text alone, so that no caller explains it once more.
 func (t *Target) needsOwner(version int, err error) error {
 	said := (*pgconn.PgError)(nil)
@@ -92,7 +92,7 @@ func (t *Target) needsOwner(version int, err error) error {
 	if version > 0 {
 		from, state = fmt.Sprintf(" --from %d", version), fmt.Sprintf("are of version %d", version)
 	}
-	return fmt.Errorf("the tables in the schema %s %s, this program needs version %d, and its role may not make them: "+
+	return fmt.Errorf("the tables in the schema %s %s, this program needs version %d, and its role may not create them: "+
 		"have their owner run what `qsidecar migrate --print%s` shows (%s)", t.Schema, state, Latest, from, t.Message(said))
 }
 
@@ -128,7 +128,7 @@ func (t *Target) complete(ctx context.Context) (meta Meta, err error) {
 		return Meta{}, err
 	}
 	if !ours && !batch.Pause(ctx, lockRetry) {
-		return Meta{}, batch.Ended(ctx, "waiting for another sidecar that makes the tables in "+t.Place)
+		return Meta{}, batch.Ended(ctx, "waiting for another sidecar that creates the tables in "+t.Place)
 	}
 	if !ours {
 		return t.read(ctx, m.work)

@@ -4,16 +4,16 @@
 --
 --   INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
 --
--- (without the schema's name where the search_path has it). Public columns:
+-- (without the schema's name if the search_path has it). Public columns:
 -- queue, payload, priority, headers, max_attempts, run_at. All others are the
 -- sidecar's own. A text with backslashes becomes a payload by convert_to(text, 'UTF8').
 
 CREATE SCHEMA IF NOT EXISTS {s};
 
--- One line of numbers for ids and positions.
+-- One sequence of numbers for ids and positions.
 CREATE SEQUENCE {s}.qsidecar_line AS bigint;
 
--- The clock of every statement. Tests put another one in its place.
+-- The clock of every statement. Tests replace it.
 CREATE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
   AS 'SELECT pg_catalog.now()';
 
@@ -40,28 +40,28 @@ CREATE TABLE {s}.qsidecar_jobs (
   enqueued_at    timestamptz NOT NULL DEFAULT {s}.qsidecar_now(),
   ready_at       timestamptz NOT NULL DEFAULT {s}.qsidecar_now(), -- when it became ready
   fence          bigint      NOT NULL DEFAULT 0,
-  attempts       integer     NOT NULL DEFAULT 0, -- charged deliveries
-  losses         integer     NOT NULL DEFAULT 0, -- failures in a row that were no nack
-  unrecorded     integer     NOT NULL DEFAULT 0, -- sidecars lost in a row with it claimed ahead
+  attempts       integer     NOT NULL DEFAULT 0, -- deliveries that count
+  losses         integer     NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  unrecorded     integer     NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
   priority       smallint    NOT NULL DEFAULT 0,
   max_attempts   smallint    CHECK (max_attempts >= 1),
-  ahead          boolean     NOT NULL DEFAULT false, -- claimed ahead, its delivery is not recorded and not in attempts
+  ahead          boolean     NOT NULL DEFAULT false, -- prefetched: its delivery is not recorded and not in attempts
   queue          {s}.qsidecar_queue_name NOT NULL,
   state          text        COLLATE "C" NOT NULL DEFAULT 'ready',
   timeout_ms     bigint, -- the job's own
   run_at         timestamptz,
-  -- what the last claim's policy said
+  -- the policy of the last claim
   claim_max      integer,
   backoff_ms     bigint,
   backoff_max_ms bigint,
   keep_ms        bigint, -- NULL: an ack deletes
-  keep_dead_ms   bigint, -- NULL: for ever
+  keep_dead_ms   bigint, -- NULL: indefinitely
   -- the claim
   token_host     bigint,
   token_number   bigint,
-  owner          bigint, -- the host whose life a session lease needs; 0: nobody's (a timed lease of a dead host)
+  owner          bigint, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
   lease_ms       bigint, -- NULL: a session lease
-  deadline       timestamptz, -- the run's; nothing moves it
+  deadline       timestamptz, -- of the attempt; nothing extends it
   due_at         timestamptz, -- the earlier of the timed lease's end and the deadline
   claimed_at     timestamptz,
   worker         text,
@@ -74,15 +74,15 @@ CREATE TABLE {s}.qsidecar_jobs (
   result         bytea,
   payload        bytea       NOT NULL DEFAULT ''
 ) WITH (
-  -- Most rows die soon after they were born: clear up early and at full speed,
-  -- and never lock the table to give its last pages back.
+  -- Most rows are deleted soon: vacuum early and at full speed, and never lock the table to
+  -- give its last pages back.
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
   autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 5000,
   vacuum_truncate = false, toast.vacuum_truncate = false
 );
 
--- One partial index for each thing that is looked for: a claim's index holds
--- nothing but ready jobs, and a claimed row is in as few as can be.
+-- One partial index for each kind of query: the index of claims holds ready jobs alone,
+-- and a claimed row is in as few indexes as possible.
 CREATE INDEX qsidecar_ready     ON {s}.qsidecar_jobs (queue, (-priority::int), position) WHERE state = 'ready';
 CREATE INDEX qsidecar_scheduled ON {s}.qsidecar_jobs (run_at, id)               WHERE state = 'scheduled';
 CREATE INDEX qsidecar_delayed   ON {s}.qsidecar_jobs (queue, run_at, id)        WHERE state = 'scheduled';
@@ -120,7 +120,7 @@ CREATE TABLE {s}.qsidecar_hosts (
   expires_at timestamptz NOT NULL,
   has_left   boolean     NOT NULL DEFAULT false,
   dead       boolean     NOT NULL DEFAULT false
-) WITH (fillfactor = 20); -- beats change rows in place
+) WITH (fillfactor = 20); -- heartbeats update rows in place
 
 CREATE TABLE {s}.qsidecar_queues (
   queue   text    COLLATE "C" PRIMARY KEY,
@@ -128,7 +128,7 @@ CREATE TABLE {s}.qsidecar_queues (
   returns bigint  NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
 ) WITH (fillfactor = 20);
 
--- A plain INSERT with a run_at to come is a scheduled job.
+-- A plain INSERT with a run_at in the future is a scheduled job.
 CREATE FUNCTION {s}.qsidecar_plain_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.run_at > {s}.qsidecar_now() THEN
@@ -141,7 +141,7 @@ CREATE TRIGGER qsidecar_plain_insert BEFORE INSERT ON {s}.qsidecar_jobs FOR EACH
   WHEN (NEW.run_at IS NOT NULL AND NEW.state = 'ready')
   EXECUTE FUNCTION {s}.qsidecar_plain_insert();
 
--- Whoever deletes a row, what belongs to it goes too, and its key knows.
+-- If a job is deleted, so are its failures, and its key shows it as deleted.
 CREATE FUNCTION {s}.qsidecar_row_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM {s}.qsidecar_failures WHERE job = OLD.id;

@@ -1,5 +1,5 @@
--- Schema version 3: the leases of jobs whose rows are in tables that somebody else
--- owns. Nothing is added to those tables. A row here lives from the first claim of
+-- Schema version 3: the leases of jobs whose rows are in tables that another
+-- application owns. Nothing is added to those tables. A row exists from the first claim of
 -- its job until the job is settled. All times are milliseconds since 1970, UTC.
 
 CREATE TABLE IF NOT EXISTS {s}.qsidecar_leases (
@@ -7,19 +7,19 @@ CREATE TABLE IF NOT EXISTS {s}.qsidecar_leases (
   queue          text    COLLATE "C" NOT NULL,
   item           text    COLLATE "C" NOT NULL, -- the id of the job's row
   fence          bigint  NOT NULL,
-  attempts       integer NOT NULL, -- charged deliveries
-  losses         integer NOT NULL, -- failures in a row that were no nack
+  attempts       integer NOT NULL, -- deliveries that count
+  losses         integer NOT NULL, -- consecutive failures that were not nacks
   not_before     bigint, -- not claimed earlier; the largest number: dead
-  -- what the last claim's policy said
+  -- the policy of the last claim
   claim_max      integer NOT NULL,
   backoff_ms     bigint  NOT NULL,
   backoff_max_ms bigint  NOT NULL,
-  -- the claim; NULL, all of it: there is none
+  -- the claim; all NULL: there is none
   token_host     bigint,
   token_number   bigint,
-  owner          bigint, -- the host whose life a session lease needs; 0: nobody's
+  owner          bigint, -- the sidecar that must be alive for a session lease; 0: none
   lease_ms       bigint, -- NULL: a session lease
-  deadline       bigint, -- the run's; nothing moves it
+  deadline       bigint, -- of the attempt; nothing extends it
   due_at         bigint, -- the earlier of the timed lease's end and the deadline
   claimed_at     bigint,
   worker         text,

@@ -1,9 +1,9 @@
--- Schema version 4: an INSERT of a value that a sidecar cannot use is refused.
+-- Schema version 4: the database rejects an INSERT of a value that a sidecar can't use.
 --
 -- A row is checked until it is first claimed (which sets fence) or becomes ready (a later
 -- ready_at), so that no later UPDATE of a row that is older than this CHECK is refused.
--- NOT VALID: rows that are there are not looked at. Sidecars pass over those that they
--- cannot use, and log it.
+-- NOT VALID: existing rows are not checked. Sidecars skip those that they can't use, and
+-- log it.
 
 ALTER TABLE {s}.qsidecar_jobs
   DROP CONSTRAINT IF EXISTS qsidecar_usable,

@@ -102,7 +102,7 @@ func SQL(schema, role string, from int) string {
 			lockTimeout.Milliseconds(), versions[v].sql, reached(v+1))
 	}
 	fmt.Fprintf(&b, `
--- A role that runs a sidecar (make it first: CREATE ROLE %[1]s LOGIN). Programs
+-- A role that runs a sidecar (create it first: CREATE ROLE %[1]s LOGIN). Programs
 -- that only INSERT need USAGE of the schema and of the sequence, and INSERT.
 BEGIN;
 GRANT USAGE ON SCHEMA {s} TO %[1]s;
@@ -149,7 +149,7 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 	var oldest int // program that may use them
 	err = q.QueryRow(ctx, In(schema, "SELECT version, min_program, database FROM {s}.qsidecar_meta")).Scan(&m.Version, &oldest, &m.Database)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Meta{}, fmt.Errorf("the table qsidecar_meta in %s, schema %s, is empty: its tables were not made in one piece; drop the schema, or restore it", place, schema)
+		return Meta{}, fmt.Errorf("the table qsidecar_meta in %s, schema %s, is empty: its tables are incomplete; drop the schema, or restore it", place, schema)
 	}
 	if err == nil && oldest > Program {
 		err = fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",

@@ -94,7 +94,7 @@ func (e *examination) run(ctx context.Context) (calm bool, err error) {
 		e.AddError("integrity", fmt.Sprintf("the file is damaged: %v", err), repairFile)
 		err = nil
 	default:
-		e.AddError("file", fmt.Sprintf("it cannot be read: %v", e.engine.Explained(err)), "name another file, or mend what that says")
+		e.AddError("file", fmt.Sprintf("it cannot be read: %v", e.engine.Explained(err)), "name another file, or correct what the error names")
 		err = nil
 	}
 	if err != nil {
@@ -114,13 +114,13 @@ func (e *examination) checkPath() bool {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		e.AddError("file", fmt.Sprintf("it cannot be looked at: %v", err), "name another place, or have its owner open the folder to this user")
+		e.AddError("file", fmt.Sprintf("it can't be read: %v", err), "name another file, or have its owner open the folder to this user")
 		return false
 	case info.IsDir():
 		e.AddError("file", "it is a folder", fmt.Sprintf("name a database file in it, as %s", filepath.Join(e.path, "qsidecar.db")))
 		return false
 	case !info.Mode().IsRegular():
-		e.AddError("file", "it is no regular file: a database cannot be kept in it", "name another file")
+		e.AddError("file", "it is not a regular file: it can't hold a database", "name another file")
 		return false
 	}
 	folder := filepath.Dir(e.path)
@@ -128,7 +128,7 @@ func (e *examination) checkPath() bool {
 		folder = filepath.Dir(folder)
 	}
 	if name, err := disk.NetworkFS(folder); err != nil {
-		e.AddWarning("disk", fmt.Sprintf("it cannot be looked at: %v", err), "see that the folder is there and open to this user")
+		e.AddWarning("disk", fmt.Sprintf("its file system is unknown: %v", err), "check that the folder exists and is open to this user")
 	} else if name != "" {
 		e.AddError("disk", fmt.Sprintf("the file is on a network file system (%s), where SQLite's WAL mode loses data", name),
 			"put the database on a local disk, or use a database server for several hosts")
@@ -150,12 +150,12 @@ func (e *examination) checkSpace(folder string) {
 	switch {
 	case errors.Is(err, errors.ErrUnsupported): // on this system
 	case err != nil:
-		e.AddWarning("disk", fmt.Sprintf("its free space cannot be found out: %v", err), "see that the folder is there and open to this user")
+		e.AddWarning("disk", fmt.Sprintf("its free space is unknown: %v", err), "check that the folder exists and is open to this user")
 	case free < e.FullDisk:
-		e.AddError("disk", fmt.Sprintf("the disk of the database is full (%s are free): what does not fit is refused, and soon all writes are", bytesText(free)),
-			"make room, or put the database on another disk")
+		e.AddError("disk", fmt.Sprintf("the disk of the database is full (%s are free): the sidecar rejects writes that do not fit, and soon all writes", bytesText(free)),
+			"free some space, or put the database on another disk")
 	case free < e.FreeSpace:
-		e.AddWarning("disk", text+", and what does not fit is refused", "make room, or put the database on another disk")
+		e.AddWarning("disk", text+", and writes that do not fit are rejected", "free some space, or put the database on another disk")
 	default:
 		e.AddInfo("disk", text)
 	}
@@ -164,11 +164,11 @@ func (e *examination) checkSpace(folder string) {
 // checkMissing checks whether serve can create the file that is missing.
 func (e *examination) checkMissing(folder string) {
 	if err := e.Access(folder, disk.WriteIn); err != nil {
-		e.AddError("file", fmt.Sprintf("there is none yet, and this user may make none in %s (%v)", folder, err),
-			"have somebody with the right make the folder for this user, or name another place")
+		e.AddError("file", fmt.Sprintf("the file is missing, and this user may not create it in %s (%v)", folder, err),
+			"have a user with that right create the folder for this user, or name another file")
 		return
 	}
-	e.AddInfo("schema", "there is no file yet: serve or `qsidecar migrate` will make it, with its tables")
+	e.AddInfo("schema", "there is no file yet: serve or `qsidecar migrate` will create it, with its tables")
 }
 
 // checkAccess checks the rights on the file, its folder, and the files beside it.
@@ -182,7 +182,7 @@ func (e *examination) checkAccess(folder string) {
 		if path := e.path + suffix; exists(path) {
 			if err := e.Access(path, disk.ReadWrite); err != nil {
 				e.AddError("rights", fmt.Sprintf("this user may not write %s (%v)", path, err),
-					"give the file to the user that runs the sidecar; see that nobody opens the database as another user")
+					"give the file to the user that runs the sidecar; let no program open the database as another user")
 			}
 		}
 	}
@@ -207,9 +207,9 @@ func (e *examination) checkContents(ctx context.Context) error {
 	if mode == "wal" {
 		e.AddInfo("journal", "the journal mode is WAL")
 	} else {
-		e.AddInfo("journal", fmt.Sprintf("the journal mode is %s: serve will set it to WAL, while nobody else has the file open", mode))
+		e.AddInfo("journal", fmt.Sprintf("the journal mode is %s: serve will set it to WAL as soon as no other program has the file open", mode))
 	}
-	e.AddInfo("durability", "the sidecar commits with synchronous = FULL: what is answered is on disk, if the disk keeps its word")
+	e.AddInfo("durability", "the sidecar commits with synchronous = FULL: what is answered is on disk, if the disk does what it reports")
 	if pragmas["encoding"] != "utf-8" {
 		e.AddError("file", fmt.Sprintf("it keeps texts as %s, and a job's bytes would change", pragmas["encoding"]), "name another file; the encoding of this one cannot be changed")
 	}
@@ -263,14 +263,14 @@ func (e *examination) checkSchema(ctx context.Context) (exist bool, err error) {
 		e.AddError("schema", "there is a table qsidecar_jobs but no qsidecar_meta: its tables were not made by qsidecar, or only in part", "name another file, or restore this one")
 		return false, nil
 	case !meta:
-		e.AddInfo("schema", "the tables are missing: serve or `qsidecar migrate` will make them")
+		e.AddInfo("schema", "the tables are missing: serve or `qsidecar migrate` will create them")
 		return false, nil
 	}
 	if err := e.checkVersion(ctx); err != nil {
 		return false, err
 	}
 	for _, object := range slices.SortedFunc(maps.Keys(missing), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
-		e.AddError("schema", fmt.Sprintf("the %s %s is missing", object[0], object[1]), "make it again, or restore the file: "+uncommented(missing[object]))
+		e.AddError("schema", fmt.Sprintf("the %s %s is missing", object[0], object[1]), "create it again, or restore the file: "+uncommented(missing[object]))
 	}
 	for _, name := range strange {
 		e.ForeignTrigger("the trigger "+name, "raises an error that change is refused", "a program")
@@ -294,10 +294,10 @@ func (e *examination) checkVersion(ctx context.Context) error {
 				r.Int(0), r.Int(1), migrate.Program), "upgrade this program")
 			return
 		}
-		e.AddInfo("schema", fmt.Sprintf("the tables are there, of version %d", r.Int(0)))
+		e.TablesFound(int(r.Int(0)), migrate.Latest, "", "")
 	})
 	if err == nil && rows == 0 {
-		e.AddInfo("schema", "the tables are there, made by hand: serve will note their version")
+		e.AddInfo("schema", "the tables were created by hand: serve will add their version")
 	}
 	return err
 }

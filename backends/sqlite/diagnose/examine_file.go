@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
 )
 
-const repairPlan = "see that the index qsidecar_ready is there, and that its definition is that of `qsidecar migrate --print`"
+const repairPlan = "check that the index qsidecar_ready exists, and that its definition is that of `qsidecar migrate --print`"
 
 // checkClaim reports how jobs are claimed, and checks the plan of the claim.
 func (e *examination) checkClaim(ctx context.Context) error {
@@ -31,7 +31,7 @@ func (e *examination) checkClaim(ctx context.Context) error {
 				faults = append(faults, step)
 			}
 		}, make([]any, strings.Count(sql, "?"))...); sqlite.ErrorCode(err) == lib.SQLITE_ERROR {
-			e.AddError("plan", fmt.Sprintf("the claim cannot be carried out: %v", errors.Unwrap(err)), repairPlan)
+			e.AddError("plan", fmt.Sprintf("the claim can't run: %v", errors.Unwrap(err)), repairPlan)
 			return nil
 		} else if err != nil {
 			return err
@@ -72,7 +72,7 @@ const repairFile = "stop the sidecars, keep a copy, and restore a backup, or wha
 func (e *examination) checkDamage(ctx context.Context) error {
 	size := e.info.Size()
 	if size > e.MaxRead {
-		e.AddInfo("integrity", fmt.Sprintf("the file has %s, and was not read through: PRAGMA quick_check does it, in the sqlite3 shell", bytesText(uint64(size))))
+		e.AddInfo("integrity", fmt.Sprintf("the file has %s, and was not checked for damage: PRAGMA quick_check in the sqlite3 shell does that", bytesText(uint64(size))))
 		return nil
 	}
 	var faults []string
@@ -80,7 +80,7 @@ func (e *examination) checkDamage(ctx context.Context) error {
 		return err
 	}
 	if slices.Equal(faults, []string{"ok"}) {
-		e.AddInfo("integrity", fmt.Sprintf("the file (%s) is whole, as far as PRAGMA quick_check sees", bytesText(uint64(size))))
+		e.AddInfo("integrity", fmt.Sprintf("PRAGMA quick_check finds no damage in the file (%s)", bytesText(uint64(size))))
 		return nil
 	}
 	e.AddError("integrity", "the file is damaged: "+strings.Join(faults, "; "),
@@ -92,7 +92,7 @@ func (e *examination) checkDamage(ctx context.Context) error {
 // milliseconds, unless its program was stopped or forgot it.
 func (e *examination) checkLocks(ctx context.Context) {
 	if info, err := os.Stat(e.path + "-journal"); err == nil && info.Size() > 0 {
-		e.AddWarning("locks", "there is a rollback journal beside the file: a program writes without WAL, or ended in the midst of it",
+		e.AddWarning("locks", "there is a rollback journal beside the file: a program writes without WAL, or ended during a transaction",
 			"let that program finish; if there is none, serve rolls its transaction back. Do not delete the journal")
 	}
 	end := time.Now().Add(e.Lock)
@@ -100,7 +100,7 @@ func (e *examination) checkLocks(ctx context.Context) {
 		holder, err := disk.Writer(e.path)
 		switch {
 		case err != nil:
-			e.AddInfo("locks", fmt.Sprintf("who holds locks cannot be seen here: %v", err))
+			e.AddInfo("locks", fmt.Sprintf("the processes with locks are unknown: %v", err))
 			return
 		case holder == 0:
 			if users := disk.Users(e.path); len(users) > 0 {
@@ -108,7 +108,7 @@ func (e *examination) checkLocks(ctx context.Context) {
 			}
 			return
 		case !time.Now().Before(end):
-			e.AddWarning("locks", fmt.Sprintf("the write lock was held for %v by %s: until it gives it back, nobody can enqueue, claim or settle", e.Lock, processNames([]int{holder})),
+			e.AddWarning("locks", fmt.Sprintf("the write lock was held for %v by %s: until it releases the lock, no sidecar can enqueue, claim or settle", e.Lock, processNames([]int{holder})),
 				"have that program commit or roll back; if it is stopped or hangs, end it")
 			return
 		}

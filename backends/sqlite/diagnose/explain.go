@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
 )
 
 // Explain implements backends.Advisor.
@@ -50,7 +50,7 @@ func indexIn(step string) string {
 // CreateIndex implements backends.Advisor: a partial index of those rows.
 func (x *Engine) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := x.Dialect()
-	return "CREATE INDEX " + g.Name(of+"_"+table.Name) + " ON " + g.Name(table.Name) + " " + batch.WaitingIndex(g.Name, equal, order)
+	return "CREATE INDEX " + g.Name(of+"_"+table.Name) + " ON " + g.Name(table.Name) + " " + checks.WaitingIndex(g.Name, equal, order, true)
 }
 
 // RowOrdering implements backends.Advisor.

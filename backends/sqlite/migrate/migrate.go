@@ -22,6 +22,7 @@ var schema2 string
 //go:embed schema_3.sql
 var schema3 string
 
+// The versions of the tables, and of programs.
 const (
 	Latest  = 3 // the version of the tables that this program creates
 	Program = 1 // the generation of this program; a schema can require a later one
@@ -54,7 +55,7 @@ func Run(t Tx, path string) (database string, err error) {
 			return "", fmt.Errorf("%s has a table qsidecar_jobs but no qsidecar_meta: its tables were not made by qsidecar, or only in part", path)
 		}
 		if err := t.Script(schema); err != nil {
-			return "", fmt.Errorf("making the tables in %s: %w", path, err)
+			return "", fmt.Errorf("creating the tables in %s: %w", path, err)
 		}
 	}
 	if database, err = meta(t, path); err != nil {

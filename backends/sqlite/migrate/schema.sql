@@ -8,7 +8,7 @@
 -- others are the sidecar's own. Instants are milliseconds since 1970, UTC.
 -- run_at may be such a number, or a text that SQLite's date functions read, as
 -- '2030-01-31 08:00:00' (UTC). Triggers and checks here use nothing newer than
--- SQLite 3.38, because they run in the library of whoever inserts.
+-- SQLite 3.38, because they run in the library of the program that inserts.
 
 CREATE TABLE qsidecar_meta (
   one         INTEGER PRIMARY KEY CHECK (one = 1),
@@ -27,7 +27,7 @@ CREATE TABLE qsidecar_jobs (
   state          TEXT    NOT NULL DEFAULT 'ready',
   priority       INTEGER NOT NULL DEFAULT 0
     CONSTRAINT priority_range CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
-  position       INTEGER, -- order inside a priority, on the same line of numbers as id
+  position       INTEGER, -- order inside a priority, from the same sequence of numbers as id
   max_attempts   INTEGER
     CONSTRAINT max_attempts_range CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
   timeout_ms     INTEGER, -- the job's own
@@ -36,23 +36,23 @@ CREATE TABLE qsidecar_jobs (
            OR typeof(run_at) = 'text' AND julianday(run_at) IS NOT NULL),
   enqueued_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
   ready_at       INTEGER, -- when it became ready
-  attempts       INTEGER NOT NULL DEFAULT 0, -- charged deliveries
-  losses         INTEGER NOT NULL DEFAULT 0, -- failures in a row that were no nack
-  unrecorded     INTEGER NOT NULL DEFAULT 0, -- sidecars lost in a row with it claimed ahead
+  attempts       INTEGER NOT NULL DEFAULT 0, -- deliveries that count
+  losses         INTEGER NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  unrecorded     INTEGER NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
   fence          INTEGER NOT NULL DEFAULT 0,
-  -- what the last claim's policy said
+  -- the policy of the last claim
   claim_max      INTEGER,
   backoff_ms     INTEGER,
   backoff_max_ms INTEGER,
   keep_ms        INTEGER, -- NULL: an ack deletes
-  keep_dead_ms   INTEGER, -- NULL: for ever
+  keep_dead_ms   INTEGER, -- NULL: indefinitely
   -- the claim
-  ahead          INTEGER NOT NULL DEFAULT 0, -- 1: claimed ahead, its delivery is not recorded and not in attempts
+  ahead          INTEGER NOT NULL DEFAULT 0, -- 1: prefetched: its delivery is not recorded and not in attempts
   token_host     INTEGER,
   token_number   INTEGER,
-  owner          INTEGER, -- the host whose life a session lease needs; 0: nobody's (a timed lease of a dead host)
+  owner          INTEGER, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
   lease_ms       INTEGER, -- NULL: a session lease
-  deadline       INTEGER, -- the run's; nothing moves it
+  deadline       INTEGER, -- of the attempt; nothing extends it
   due_at         INTEGER, -- the earlier of the timed lease's end and the deadline
   claimed_at     INTEGER,
   worker         TEXT,
@@ -76,7 +76,7 @@ CREATE INDEX qsidecar_due       ON qsidecar_jobs (due_at)                   WHER
 CREATE INDEX qsidecar_finished  ON qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
 CREATE INDEX qsidecar_expiring  ON qsidecar_jobs (expires_at)               WHERE expires_at IS NOT NULL;
 
--- A row that comes without a position is a plain INSERT.
+-- A row without a position is a plain INSERT.
 CREATE TRIGGER qsidecar_plain_insert AFTER INSERT ON qsidecar_jobs WHEN NEW.position IS NULL
 BEGIN
   UPDATE qsidecar_jobs SET
@@ -88,7 +88,7 @@ BEGIN
   UPDATE qsidecar_jobs SET state = 'scheduled' WHERE id = NEW.id AND run_at > enqueued_at;
 END;
 
--- Whoever deletes a row, what belongs to it goes too, and its key knows.
+-- If a job is deleted, so are its failures, and its key shows it as deleted.
 CREATE TRIGGER qsidecar_row_deleted AFTER DELETE ON qsidecar_jobs
 WHEN OLD.last_error IS NOT NULL OR OLD.key IS NOT NULL
 BEGIN
@@ -132,7 +132,7 @@ CREATE TABLE qsidecar_queues (
   paused INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- The number of the last commit of each open handle: tells, after a commit
+-- The number of the last commit of each open handle: shows, after a commit
 -- whose answer got lost, whether it happened.
 CREATE TABLE qsidecar_commits (
   handle INTEGER PRIMARY KEY,

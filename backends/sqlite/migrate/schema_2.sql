@@ -1,5 +1,5 @@
--- Schema version 2: the leases of jobs whose rows are in tables that somebody else
--- owns. Nothing is added to those tables. A row here lives from the first claim of
+-- Schema version 2: the leases of jobs whose rows are in tables that another
+-- application owns. Nothing is added to those tables. A row exists from the first claim of
 -- its job until the job is settled.
 
 CREATE TABLE IF NOT EXISTS qsidecar_leases (
@@ -7,19 +7,19 @@ CREATE TABLE IF NOT EXISTS qsidecar_leases (
   queue          TEXT    NOT NULL,
   item           TEXT    NOT NULL, -- the id of the job's row
   fence          INTEGER NOT NULL,
-  attempts       INTEGER NOT NULL, -- charged deliveries
-  losses         INTEGER NOT NULL, -- failures in a row that were no nack
+  attempts       INTEGER NOT NULL, -- deliveries that count
+  losses         INTEGER NOT NULL, -- consecutive failures that were not nacks
   not_before     INTEGER, -- not claimed earlier; the largest number: dead
-  -- what the last claim's policy said
+  -- the policy of the last claim
   claim_max      INTEGER NOT NULL,
   backoff_ms     INTEGER NOT NULL,
   backoff_max_ms INTEGER NOT NULL,
-  -- the claim; NULL, all of it: there is none
+  -- the claim; all NULL: there is none
   token_host     INTEGER,
   token_number   INTEGER,
-  owner          INTEGER, -- the host whose life a session lease needs; 0: nobody's
+  owner          INTEGER, -- the sidecar that must be alive for a session lease; 0: none
   lease_ms       INTEGER, -- NULL: a session lease
-  deadline       INTEGER, -- the run's; nothing moves it
+  deadline       INTEGER, -- of the attempt; nothing extends it
   due_at         INTEGER, -- the earlier of the timed lease's end and the deadline
   claimed_at     INTEGER,
   worker         TEXT,

@@ -1,6 +1,6 @@
--- Schema version 3: an INSERT of a value that a sidecar cannot use is refused. It is a
--- trigger, because SQLite adds no CHECK to a table that is there. Rows that are there
--- stay: sidecars pass over those that they cannot use, and log it. run_at is from the
+-- Schema version 3: the database rejects an INSERT of a value that a sidecar can't use. It is a
+-- trigger, because SQLite can't add a CHECK to an existing table. Existing rows stay:
+-- sidecars skip those that they can't use, and log it. run_at is from the
 -- years 1 to 9999.
 
 CREATE TRIGGER IF NOT EXISTS qsidecar_usable BEFORE INSERT ON qsidecar_jobs

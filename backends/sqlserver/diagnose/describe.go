@@ -114,6 +114,32 @@ func (d *describing) column(rows *sql.Rows) error {
 	}
 	c.Given = defaultText(c.Given)
 	c.Kind, c.Type = columnKinds[kind], kind
+	addSize(&c, kind, bytes, digits, scale)
+	if collation != "" && c.Kind == backends.TextColumn {
+		c.Type += " COLLATE " + collation
+		if json {
+			c.Kind = backends.JSONColumn
+		}
+	}
+	if sqlserver.IsNarrow(c) {
+		c.Charset = "unknown"
+		if latin1.MatchString(collation) {
+			c.Charset = "latin1"
+		}
+	}
+	c.Default = c.Default || c.Generated
+	for right, may := range map[string]bool{"SELECT": maySelect, "UPDATE": mayUpdate} {
+		if !may {
+			c.Denied = append(c.Denied, right)
+		}
+	}
+	slices.Sort(c.Denied)
+	d.info.Columns = append(d.info.Columns, c)
+	return nil
+}
+
+// addSize adds to the column's type its length or digits, and sets the limits that follow.
+func addSize(c *backends.Column, kind string, bytes, digits, scale int) {
 	size := bytes
 	if kind == "nchar" || kind == "nvarchar" {
 		size = bytes / 2
@@ -145,27 +171,6 @@ func (d *describing) column(rows *sql.Rows) error {
 		c.Most = mostOf[kind]
 		c.Least = -c.Most - 1
 	}
-	if collation != "" && c.Kind == backends.TextColumn {
-		c.Type += " COLLATE " + collation
-		if json {
-			c.Kind = backends.JSONColumn
-		}
-	}
-	if sqlserver.IsNarrow(c) {
-		c.Charset = "unknown"
-		if latin1.MatchString(collation) {
-			c.Charset = "latin1"
-		}
-	}
-	c.Default = c.Default || c.Generated
-	for right, may := range map[string]bool{"SELECT": maySelect, "UPDATE": mayUpdate} {
-		if !may {
-			c.Denied = append(c.Denied, right)
-		}
-	}
-	slices.Sort(c.Denied)
-	d.info.Columns = append(d.info.Columns, c)
-	return nil
 }
 
 func (d *describing) index(rows *sql.Rows) error {

@@ -66,7 +66,7 @@ func unseen(_ checks.Check, err error) *backends.Finding {
 	case 1222:
 		f.Text = "another transaction holds a lock on the tables"
 	default:
-		f.Severity, f.Fix = backends.SeverityWarning, "see what the server's log says about it"
+		f.Severity, f.Fix = backends.SeverityWarning, "see the server's log"
 	}
 	return f
 }
@@ -100,7 +100,7 @@ func (e *examination) checkSettings(ctx context.Context) error {
 	e.checkIsolation(rcsi == 1)
 	e.checkDurability(durability.String)
 	if autoClose == 1 {
-		e.AddWarning("server", "AUTO_CLOSE is on: the database is closed whenever its last connection is, and opened anew",
+		e.AddWarning("server", "AUTO_CLOSE is on: the server closes the database with its last connection, and opens it again with the next",
 			fmt.Sprintf("ALTER DATABASE %s SET AUTO_CLOSE OFF", migrate.QuoteName(e.Name)))
 	}
 	if forced == 1 {
@@ -117,7 +117,7 @@ func (e *examination) checkLocking() {
 	if e.Babelfish {
 		e.AddWarning("server", "Babelfish is not supported: no run there has shown that the sidecar works on it", "use a SQL Server, or PostgreSQL and the sidecar's backend for it")
 		e.AddInfo("claim", "claims pick their rows and look at the state once more when they take them: "+
-			"Babelfish passes over the hints for locks, so two hosts that want the same row wait for each other, and one of them picks again")
+			"Babelfish ignores the hints for locks. If two hosts pick the same row, one waits for the other and then picks again")
 		return
 	}
 	e.AddInfo("claim", "claims lock their rows with UPDLOCK, READPAST (every supported version has them), and look at the state once more when they take them")
@@ -132,7 +132,7 @@ func (e *examination) checkIsolation(rcsi bool) {
 		return
 	}
 	e.AddWarning("isolation", "READ_COMMITTED_SNAPSHOT is off: counts, peeks and `stats` leave out the jobs that a transaction has locked at that moment",
-		fmt.Sprintf("ALTER DATABASE %s SET READ_COMMITTED_SNAPSHOT ON, when nobody is connected, if the database's other programs may read so", migrate.QuoteName(e.Name)))
+		fmt.Sprintf("ALTER DATABASE %s SET READ_COMMITTED_SNAPSHOT ON while no program is connected, if the other programs of the database can work with it", migrate.QuoteName(e.Name)))
 }
 
 func (e *examination) checkDurability(set string) {
@@ -157,18 +157,16 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	switch {
 	case errors.As(err, &said) && said.Number == 229:
 		e.AddError("rights", fmt.Sprintf("login %s may not read %s.qsidecar_meta", e.login, schema),
-			"have somebody with the right run the GRANTs that `qsidecar migrate --print` ends with")
+			checks.OwnerGrants)
 		return nil
 	case errors.As(err, &said), err != nil && sqlserver.Broken(err):
 		return err
 	case err != nil:
-		e.AddError("schema", err.Error(), "see the end of that sentence")
+		e.AddError("schema", err.Error(), "follow the advice at the end of that sentence")
 	case version == 0:
-		e.AddInfo("schema", fmt.Sprintf("there are no tables in schema %s, or none that this login may see: serve or `qsidecar migrate` makes them", schema))
-	case version < migrate.Latest:
-		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are of version %d: serve or `qsidecar migrate` will bring them to %d", schema, version, migrate.Latest))
+		e.AddInfo("schema", fmt.Sprintf("the tables are missing in schema %s, or this login may not see them: serve or `qsidecar migrate` will create them", schema))
 	default:
-		e.AddInfo("schema", fmt.Sprintf("the tables in schema %s are there, of version %d", schema, version))
+		e.TablesFound(version, migrate.Latest, " in schema "+schema, "")
 	}
 	e.Version = version
 	return nil
@@ -212,11 +210,11 @@ func (e *examination) checkRights(ctx context.Context) error {
 	}
 	switch {
 	case len(lacks) > 0 && e.Version < migrate.Latest:
-		e.AddError("rights", fmt.Sprintf("tables are to be made, and login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
-			"have somebody with the rights run what `qsidecar migrate --print` prints")
+		e.AddError("rights", fmt.Sprintf("tables have to be created, and login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
+			checks.OwnerMigrates)
 	case len(lacks) > 0:
 		e.AddError("rights", fmt.Sprintf("login %s lacks: %s", e.login, strings.Join(lacks, "; ")),
-			"have somebody with the right run the GRANTs that `qsidecar migrate --print` ends with")
+			checks.OwnerGrants)
 	default:
 		e.AddInfo("rights", "login "+e.login+" has all rights that a sidecar needs")
 	}
@@ -248,7 +246,7 @@ func (e *examination) checkIndexes(ctx context.Context) error {
 	}
 	if len(missing) > 0 {
 		e.AddError("indexes", "these indexes are missing or disabled, and every statement names the one that it needs: "+strings.Join(missing, ", "),
-			"make them again: `qsidecar migrate --print` has them, and does nothing about what is there; a disabled one needs ALTER INDEX … REBUILD")
+			"create them again: run what `qsidecar migrate --print` prints, which leaves alone what exists; a disabled index needs ALTER INDEX … REBUILD")
 	}
 	return nil
 }
@@ -260,9 +258,9 @@ func (e *examination) checkTriggers(ctx context.Context) error {
 		var instead bool
 		err := rows.Scan(&name, &instead)
 		if instead {
-			e.AddError("triggers", fmt.Sprintf("the trigger %s is INSTEAD OF what the sidecar does to its jobs", name), "drop it, or make it an AFTER trigger")
+			e.AddError("triggers", fmt.Sprintf("the trigger %s replaces what the sidecar does to its jobs (INSTEAD OF)", name), "drop it, or make it an AFTER trigger")
 		} else {
-			e.AddInfo("triggers", fmt.Sprintf("the trigger %s runs with each of the statements that it is for; what it raises is a job's refusal", name))
+			e.AddInfo("triggers", fmt.Sprintf("the trigger %s runs in the sidecar's statements; if it raises an error, the sidecar refuses the job", name))
 		}
 		return err
 	})
@@ -288,7 +286,7 @@ func (e *examination) checkClaim(ctx context.Context) error {
 		e.AddInfo("plan", "the plan of the claim cannot be read: "+err.Error())
 	case len(faults) > 0:
 		e.AddError("plan", "the claim's plan is not the one it was written for: "+strings.Join(faults, "; "),
-			"see that the index qsidecar_ready is as `qsidecar migrate --print` makes it, and tell qsidecar's authors")
+			"check that the index qsidecar_ready is as `qsidecar migrate --print` creates it, and report it to qsidecar's authors")
 	default:
 		e.AddInfo("plan", fmt.Sprintf("the claim seeks in the index qsidecar_ready, in its order, in each of %d statements, and takes its rows by primary key", seeks))
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/plan"
 )
@@ -88,18 +89,7 @@ func adoptedPlan(p plan.Statement, table backends.TableInfo) (to backends.Plan) 
 // the standard settings can't write to a table that has one.
 func (x *Engine) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := x.Dialect()
-	var columns []string
-	for _, c := range equal {
-		columns = append(columns, g.Name(c.Column))
-	}
-	for _, c := range order {
-		name := g.Name(c.Name)
-		if c.Descending {
-			name += " DESC"
-		}
-		columns = append(columns, name)
-	}
-	return fmt.Sprintf("CREATE INDEX %s ON %s (%s)", g.Name("qsidecar_"+of), g.Table(table.Schema, table.Name), strings.Join(columns, ", "))
+	return "CREATE INDEX " + g.Name("qsidecar_"+of) + " ON " + g.Table(table.Schema, table.Name) + " " + checks.WaitingIndex(g.Name, equal, order, false)
 }
 
 // RowOrdering implements backends.Advisor. NULL comes first, and rows that an index finds

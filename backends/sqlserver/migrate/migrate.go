@@ -24,8 +24,8 @@ var schemaV2 string
 //go:embed schema_3.sql
 var schemaV3 string
 
-// Program is the generation of this program. A schema can require a later one.
-const Program = 1
+// program is the generation of this program. A schema can require a later one.
+const program = 1
 
 // Steps holds the migrations: the i-th leads to version i+1. Each only adds, so that
 // sidecars of neighbouring versions work side by side. Each leaves objects alone that
@@ -108,21 +108,19 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// scan reads the only row of a query; found: there is one.
-func scan(ctx context.Context, q Querier, query string, to ...any) (found bool, err error) {
+// scan reads the only row of a query.
+func scan(ctx context.Context, q Querier, query string, to ...any) (err error) {
 	rows, err := q.QueryContext(ctx, query)
 	if err != nil {
-		return false, err
+		return err
 	}
-	if found = rows.Next(); found {
-		err = rows.Scan(to...)
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() { // to the end: an error can follow the row
+		if err := rows.Scan(to...); err != nil {
+			return err
+		}
 	}
-	for rows.Next() { // an error can follow the rows
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return found, err
-	}
-	return found, err
+	return rows.Err()
 }
 
 // Meta is the row that describes the tables.
@@ -145,16 +143,16 @@ func MetaSQL() string {
 // database, for errors. Tables that need a later program are an error, with Meta set.
 func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
 	exists := false
-	if _, err := scan(ctx, q, "SELECT CASE WHEN OBJECT_ID("+QuoteText(QuoteName(schema)+".qsidecar_meta")+") IS NULL THEN 0 ELSE 1 END;", &exists); err != nil || !exists {
+	if err := scan(ctx, q, "SELECT CASE WHEN OBJECT_ID("+QuoteText(QuoteName(schema)+".qsidecar_meta")+") IS NULL THEN 0 ELSE 1 END;", &exists); err != nil || !exists {
 		return Meta{}, err
 	}
 	oldest := 0 // program that may use them
-	if _, err := scan(ctx, q, In(schema, MetaSQL()), &m.Version, &oldest, &m.Database); err != nil {
+	if err := scan(ctx, q, In(schema, MetaSQL()), &m.Version, &oldest, &m.Database); err != nil {
 		return Meta{}, err
 	}
-	if oldest > Program {
+	if oldest > program {
 		return m, fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
-			place, schema, m.Version, oldest, Program)
+			place, schema, m.Version, oldest, program)
 	}
 	return m, nil
 }
@@ -170,11 +168,11 @@ SELECT @got AS got;`
 // Advance runs the missing migrations in the transaction that the connection has open.
 func Advance(ctx context.Context, c *sql.Conn, place, schema string) error {
 	got := 0
-	if _, err := scan(ctx, c, LockSQL, &got); err != nil {
+	if err := scan(ctx, c, LockSQL, &got); err != nil {
 		return err
 	}
 	if got < 0 {
-		return errors.New("another sidecar has been making the tables for a minute (sp_getapplock)")
+		return errors.New("another sidecar has been creating the tables for a minute (sp_getapplock)")
 	}
 	meta, err := Read(ctx, c, place, schema)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package plan finds what makes the cost of a claim grow with the tables, in the rows that
 // EXPLAIN FORMAT=TRADITIONAL of MySQL and MariaDB answers with. Package diagnose and the
-// tests of package mysql use it. It knows the index of the sidecar's table.
+// tests of package mysql use it. It contains the name of the sidecar's index, and uses no other package of this module.
 package plan
 
 import (

@@ -1,6 +1,6 @@
 // Package plan reads the plans that PostgreSQL shows as JSON, and finds what makes the
 // cost of a statement grow with the tables. Package diagnose and the tests of package
-// postgres use it. It knows the names of the sidecar's tables and indexes, and pgx.
+// postgres use it. It contains the names of the sidecar's tables and indexes, and uses pgx.
 package plan
 
 import (

@@ -1,6 +1,6 @@
 // Package plan reads the plans that SQL Server shows as SHOWPLAN_XML, and finds what makes
 // the cost of a claim grow with the tables. Package diagnose and the tests use it. It
-// knows the texts of the claim's statements, and the names of the sidecar's indexes.
+// depends on the texts of the claim's statements and the names of the sidecar's indexes.
 package plan
 
 import (

@@ -1,4 +1,4 @@
-package batch
+package checks
 
 import (
 	"strings"
@@ -6,12 +6,13 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// WaitingIndex is what stands in a CREATE INDEX of the rows that wait alone: its columns, and
-// behind them the WHERE clause of a partial index, or nothing.
-func WaitingIndex(name func(string) string, equal []backends.Condition, order []backends.IndexColumn) string {
+// WaitingIndex returns what follows the table's name in the CREATE INDEX that Advisor
+// proposes: the columns and, if partial, the WHERE clause that leaves other rows out. name
+// returns a column as the statement names it.
+func WaitingIndex(name func(column string) string, equal []backends.Condition, order []backends.IndexColumn, partial bool) string {
 	var columns, only []string
 	for _, c := range equal {
-		if c.State || c.Null {
+		if partial && (c.State || c.Null) {
 			only = append(only, c.SQL)
 		} else {
 			columns = append(columns, name(c.Column))
