@@ -46,7 +46,7 @@ Exit codes: 0 no problems (with --strict: and no advice), 1 there are some, 2 wr
 arguments or config.`,
 		Example: `  qsidecar check --config /etc/qsidecar.yaml
   qsidecar check --database @/run/secrets/url --json | jq -r 'select(.grade != "fact") | .text'`,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, _, stop := a.interruptible(cmd.Context())
 			defer stop()
@@ -59,14 +59,14 @@ arguments or config.`,
 }
 
 // checked is what was found out about one database, or about this host.
-type checked struct {
+type checkResult struct {
 	name     string
 	info     backends.Info
 	findings []backends.Finding
 	usage    error // what is wrong with the config of it
 }
 
-func (c checked) count(g backends.Severity) (n int) {
+func (c checkResult) count(g backends.Severity) (n int) {
 	for _, f := range c.findings {
 		if f.Severity == g {
 			n++
@@ -88,13 +88,13 @@ func (a *app) check(ctx context.Context, in config.Input, strict bool) error {
 		usage = errors.Join(usage, d.usage)
 	}
 	if usage == nil {
-		usage = holdsTogether(&c, all)
+		usage = checkBridgeOptions(&c, all)
 	}
-	var host checked
+	var host checkResult
 	if usage == nil {
 		host.findings = examineHost(&c)
 	}
-	if err := a.tellChecked(in.File, c, all, host, usage); err != nil {
+	if err := a.printResults(in.File, c, all, host, usage); err != nil {
 		return err
 	}
 	if usage != nil {
@@ -110,7 +110,7 @@ func (a *app) check(ctx context.Context, in config.Input, strict bool) error {
 
 // examineAll looks at all databases at once. What it returns is in the order of
 // their names.
-func (a *app) examineAll(ctx context.Context, c *config.Config) []checked {
+func (a *app) examineAll(ctx context.Context, c *config.Config) []checkResult {
 	queues := make(map[string][]backends.Policy)
 	for name, q := range c.BridgeOptions(nil).Queues {
 		queues[q.Database] = append(queues[q.Database], backends.Policy{
@@ -119,9 +119,9 @@ func (a *app) examineAll(ctx context.Context, c *config.Config) []checked {
 		})
 	}
 	log := a.newLog(c.Log).Logger
-	all := make([]checked, 0, len(c.Databases))
+	all := make([]checkResult, 0, len(c.Databases))
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
-		all = append(all, checked{name: name})
+		all = append(all, checkResult{name: name})
 	}
 	var wg sync.WaitGroup
 	for i := range all {
@@ -131,7 +131,7 @@ func (a *app) examineAll(ctx context.Context, c *config.Config) []checked {
 	return all
 }
 
-func (c *checked) examine(ctx context.Context, all *config.Config, queues []backends.Policy, log *slog.Logger) {
+func (c *checkResult) examine(ctx context.Context, all *config.Config, queues []backends.Policy, log *slog.Logger) {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("it took longer than %v", checkTimeout))
 	defer cancel()
 	var found backends.Findings
@@ -159,20 +159,20 @@ func (c *checked) examine(ctx context.Context, all *config.Config, queues []back
 }
 
 // lookedAt stands for a database that was closed again.
-type lookedAt struct {
+type closedDatabase struct {
 	backends.Backend
 	info backends.Info
 }
 
-func (l lookedAt) Info() backends.Info { return l.info }
+func (l closedDatabase) Info() backends.Info { return l.info }
 
 // holdsTogether says whether a bridge would take the config.
-func holdsTogether(c *config.Config, all []checked) error {
+func checkBridgeOptions(c *config.Config, all []checkResult) error {
 	open := make(map[string]backends.Backend)
 	for _, d := range all {
 		info := d.info
 		info.Database = cmp.Or(info.Database, "unknown "+d.name)
-		open[d.name] = lookedAt{info: info}
+		open[d.name] = closedDatabase{info: info}
 	}
 	if _, err := bridge.New(c.BridgeOptions(open), slog.New(slog.DiscardHandler)); err != nil {
 		return fmt.Errorf("the configuration does not hold together:\n%w", err)

@@ -42,7 +42,7 @@ them to commands.
 		Example: `  qsidecar claim mail sms --wait 1m
   job=$(qsidecar claim mail --env) && eval "$job" &&
     send-mail "$QSIDECAR_PAYLOAD" && qsidecar ack "$QSIDECAR_LEASE"`,
-		Args: takes(1, -1, "one queue or several"),
+		Args: argCount(1, -1, "one queue or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if most < 1 || most > protocol.MaxList {
 				return usagef("--max: %d is outside 1 to %d", most, protocol.MaxList)
@@ -71,9 +71,9 @@ them to commands.
 }
 
 func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
-	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+	return a.withClient(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		most := answerTimeout + time.Duration(req.WaitMS)*time.Millisecond
-		ctx, cancel := answering(ctx, most)
+		ctx, cancel := withAnswerTimeout(ctx, most)
 		defer cancel()
 		rep, err := c.Call(ctx, req)
 		if errors.Is(err, errInterrupted) {
@@ -99,7 +99,7 @@ func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
 
 // giveBack returns jobs that nobody learned of.
 func (a *app) giveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) error {
-	ctx, cancel := answering(context.WithoutCancel(ctx), cmp.Or(a.leave, leaveTimeout))
+	ctx, cancel := withAnswerTimeout(context.WithoutCancel(ctx), cmp.Or(a.byeTimeout, leaveTimeout))
 	defer cancel() // a signal that ended the printing does not end this
 	return worker.GiveBack(ctx, c, jobs)
 }

@@ -142,7 +142,7 @@ func (e *unreachableError) Error() string {
 func (e *unreachableError) Unwrap() error { return e.err }
 
 // absent reports whether a dial failed because nobody listens there.
-func absent(err error) bool {
+func notListening(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
 }
 
@@ -150,7 +150,7 @@ func absent(err error) bool {
 func dialText(e *qsidecar.DialError) string {
 	switch {
 	case errors.Is(e.Err, fs.ErrPermission):
-		return fmt.Sprintf("no permission to connect to %s%s", e.Socket, whoMay(e.Socket))
+		return fmt.Sprintf("no permission to connect to %s%s", e.Socket, accessText(e.Socket))
 	case errors.Is(e.Err, errNoAnswer):
 		return fmt.Sprintf("%s accepts connections but %v: is the process suspended or overloaded, or can the service not start (systemctl status qsidecar)?", e.Socket, e.Err)
 	case errors.Is(e.Err, syscall.EPROTOTYPE):
@@ -165,7 +165,7 @@ func dialText(e *qsidecar.DialError) string {
 }
 
 // whoMay names the socket's owner, so that the reader knows whom to ask for what.
-func whoMay(path string) string {
+func accessText(path string) string {
 	fi, err := os.Stat(path)
 	if err != nil {
 		return ": its directory is closed to this user; ask its owner to open the directory"

@@ -15,17 +15,17 @@ import (
 
 // tellChecked writes to stdout what check found. The errors of the config are
 // there only as JSON: for people they go to stderr.
-func (a *app) tellChecked(file string, c config.Config, all []checked, host checked, usage error) error {
+func (a *app) printResults(file string, c config.Config, all []checkResult, host checkResult, usage error) error {
 	if a.json {
-		return a.tellLines(append([]checked{host}, all...), usage)
+		return a.printJSONLines(append([]checkResult{host}, all...), usage)
 	}
 	if file != "" && usage == nil {
-		if err := a.say("config %s: ok", file); err != nil {
+		if err := a.printf("config %s: ok", file); err != nil {
 			return err
 		}
 	}
 	for _, d := range all {
-		if err := a.tellDatabase(d); err != nil {
+		if err := a.printDatabase(d); err != nil {
 			return err
 		}
 	}
@@ -33,17 +33,17 @@ func (a *app) tellChecked(file string, c config.Config, all []checked, host chec
 		return nil
 	}
 	for _, l := range c.Listen {
-		if err := a.say("socket: %s", l.Socket); err != nil {
+		if err := a.printf("socket: %s", l.Socket); err != nil {
 			return err
 		}
 	}
 	if c.Admin.Listen != "" {
-		if err := a.say("admin: %s", c.Admin.Listen); err != nil {
+		if err := a.printf("admin: %s", c.Admin.Listen); err != nil {
 			return err
 		}
 	}
 	if len(host.findings) > 0 {
-		if err := a.say("%s", strings.TrimPrefix(host.lines(), "\n")); err != nil {
+		if err := a.printf("%s", strings.TrimPrefix(host.lines(), "\n")); err != nil {
 			return err
 		}
 	}
@@ -51,11 +51,11 @@ func (a *app) tellChecked(file string, c config.Config, all []checked, host chec
 	if i := slices.Index(names, "*"); i >= 0 {
 		names[i] = "* (any other name)"
 	}
-	return a.say("queues: %s", strings.Join(names, ", "))
+	return a.printf("queues: %s", strings.Join(names, ", "))
 }
 
 // tellDatabase writes what was found about one.
-func (a *app) tellDatabase(d checked) error {
+func (a *app) printDatabase(d checkResult) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "database %s", d.name)
 	if d.info.Engine != "" {
@@ -71,11 +71,11 @@ func (a *app) tellDatabase(d checked) error {
 	default:
 		b.WriteString(": ok")
 	}
-	return a.say("%s", b.String()+d.lines())
+	return a.printf("%s", b.String()+d.lines())
 }
 
 // lines are the findings for people, each after a newline, what matters most first.
-func (c checked) lines() string {
+func (c checkResult) lines() string {
 	var b strings.Builder
 	for _, g := range []backends.Severity{backends.SeverityError, backends.SeverityWarning, backends.SeverityInfo} {
 		for _, f := range c.findings {
@@ -101,7 +101,7 @@ type findingLine struct {
 	Do       string `json:"do,omitempty"`
 }
 
-func (a *app) tellLines(all []checked, usage error) error {
+func (a *app) printJSONLines(all []checkResult, usage error) error {
 	var lines []findingLine
 	for _, text := range config.Problems(usage) {
 		lines = append(lines, findingLine{Grade: backends.SeverityError.String(), Topic: "config", Text: text, Do: "correct the config"})

@@ -53,15 +53,15 @@ type app struct {
 
 	pipeTimeout time.Duration // see Input
 
-	poll     time.Duration    // between two looks at the config's files; 0: pollEvery
-	patience time.Duration    // for databases at the start; 0: openPatience
-	opens    databases.Opener // nil: openAdopted
-	leave    time.Duration    // 0: leaveTimeout
-	answer   time.Duration    // 0: answerTimeout
-	deaf     bool             // the file system tells of no changes
-	socket   string           // --socket
-	json     bool             // --json
-	started  bool             // the arguments were understood: errors from here on are no usage errors
+	pollInterval time.Duration    // between two looks at the config's files; 0: pollEvery
+	openTimeout  time.Duration    // for databases at the start; 0: openPatience
+	open         databases.Opener // nil: openAdopted
+	byeTimeout   time.Duration    // 0: leaveTimeout
+	callTimeout  time.Duration    // 0: answerTimeout
+	noEvents     bool             // the file system tells of no changes
+	socket       string           // --socket
+	json         bool             // --json
+	started      bool             // the arguments were understood: errors from here on are no usage errors
 }
 
 // answerTimeout is how long a one-shot command waits for the sidecar, beyond the
@@ -83,7 +83,7 @@ var (
 )
 
 // answering limits how long the sidecar's answer is waited for.
-func answering(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+func withAnswerTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %v", errNoAnswer, limit))
 }
 
@@ -122,7 +122,7 @@ func (a *app) interruptible(parent context.Context) (first, second context.Conte
 
 // orDone runs f, which may be in a read or a write that nothing else ends: where ctx is done
 // first, it is left behind and ends with the process.
-func orDone(ctx context.Context, f func() error) error {
+func runUntilDone(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	select {
@@ -134,25 +134,25 @@ func orDone(ctx context.Context, f func() error) error {
 }
 
 // reading runs f, which reads stdin, until the first signal.
-func (a *app) reading(ctx context.Context, f func() error) error {
+func (a *app) readInput(ctx context.Context, f func() error) error {
 	ctx, _, stop := a.interruptible(ctx)
 	defer stop()
-	return orDone(ctx, f)
+	return runUntilDone(ctx, f)
 }
 
 // output marks the errors of writing to stdout: the reader that went away is
 // then not taken for a sidecar that did.
 type output struct {
 	w     io.Writer
-	until func() context.Context // nil: a write is waited for without a limit
+	limit func() context.Context // nil: a write is waited for without a limit
 }
 
 func (o output) Write(p []byte) (n int, err error) {
-	if o.until == nil {
+	if o.limit == nil {
 		n, err = o.w.Write(p)
 	} else {
 		p = bytes.Clone(p) // the write may go on when this has returned
-		err = orDone(o.until(), func() error {
+		err = runUntilDone(o.limit(), func() error {
 			_, err := o.w.Write(p)
 			return err
 		})

@@ -76,10 +76,10 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 	terminal := h.terminal // as it is now: a sidecar asks later
 	return &app{
 		in: in, out: out, errOut: errOut, signals: signals,
-		env:         func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
-		terminal:    func(any) bool { return terminal },
-		pipeTimeout: testwait.Limit,
-		poll:        h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave, answer: h.answer, opens: h.opens,
+		env:          func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
+		terminal:     func(any) bool { return terminal },
+		pipeTimeout:  testwait.Limit,
+		pollInterval: h.poll, noEvents: h.deaf, openTimeout: h.patience, byeTimeout: h.leave, callTimeout: h.answer, open: h.opens,
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // values, and brings a parser of Markdown into the program.
 func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIR", Hidden: true, Args: takes(1, 1, "DIR"),
+		Use: "man DIR", Hidden: true, Args: argCount(1, 1, "DIR"),
 		Short: "Write the manual pages into a folder",
 		Long: `Write a manual page for each command into DIR, which is made where it is missing:
 qsidecar.1, qsidecar-work.1 and so on. Packages have them already.

@@ -68,7 +68,7 @@ func (a *app) table(head string, rows [][]string) error {
 }
 
 // say writes one line for people.
-func (a *app) say(format string, args ...any) error {
+func (a *app) printf(format string, args ...any) error {
 	_, err := fmt.Fprintf(a.out, format+"\n", args...)
 	return err
 }

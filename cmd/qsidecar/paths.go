@@ -20,7 +20,7 @@ func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
 
 // dialWith connects to the first sidecar that answers, and says at which socket.
 func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.Client, socket string, err error) {
-	ctx, cancel := answering(ctx, answerTimeout)
+	ctx, cancel := withAnswerTimeout(ctx, answerTimeout)
 	defer cancel()
 	tried := a.sockets()
 	var first error
@@ -29,7 +29,7 @@ func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.
 		if err == nil {
 			return c, opts.Socket, nil
 		}
-		if !absent(err) {
+		if !notListening(err) {
 			return nil, "", err // somebody is there: the next place would be a surprise
 		}
 		if first == nil {

@@ -69,7 +69,7 @@ func (a *app) root() *cobra.Command {
 
 // takes checks the number of arguments; most < 0 is any number. what says in
 // words what they are.
-func takes(least, most int, what string) cobra.PositionalArgs {
+func argCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
@@ -91,16 +91,16 @@ func (a *app) jsonFlag(cmd *cobra.Command) *cobra.Command {
 // client runs f with a connection to the sidecar. The first signal ends ctx; what
 // the connection then still gets is given back before this returns, unless a
 // second signal ends that too.
-func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
+func (a *app) withClient(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
 	ctx, again, stop := a.interruptible(cmd.Context())
 	defer stop()
 	c, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	a.out = output{w: a.stdout, until: func() context.Context { return ctx }}
+	a.out = output{w: a.stdout, limit: func() context.Context { return ctx }}
 	err = f(ctx, c)
-	bye, cancel := answering(again, cmp.Or(a.leave, leaveTimeout))
+	bye, cancel := withAnswerTimeout(again, cmp.Or(a.byeTimeout, leaveTimeout))
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
@@ -109,13 +109,13 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar
 }
 
 // ask is client for a command of one request.
-func (a *app) ask(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
-	return a.askFor(cmd, cmp.Or(a.answer, answerTimeout), f)
+func (a *app) oneRequest(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
+	return a.oneRequestWithin(cmd, cmp.Or(a.callTimeout, answerTimeout), f)
 }
 
-func (a *app) askFor(cmd *cobra.Command, limit time.Duration, f func(ctx context.Context, c *qsidecar.Client) error) error {
-	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
-		ctx, cancel := answering(ctx, limit)
+func (a *app) oneRequestWithin(cmd *cobra.Command, limit time.Duration, f func(ctx context.Context, c *qsidecar.Client) error) error {
+	return a.withClient(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+		ctx, cancel := withAnswerTimeout(ctx, limit)
 		defer cancel()
 		return f(ctx, c)
 	})
@@ -131,7 +131,7 @@ func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	}
 	fmt.Fprintf(a.errOut, "This will %s, which cannot be undone. Go on? [y/N] ", what)
 	var line string
-	err := a.reading(ctx, func() (err error) {
+	err := a.readInput(ctx, func() (err error) {
 		line, err = readLine(a.in)
 		return err
 	})

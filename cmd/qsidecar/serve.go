@@ -54,10 +54,10 @@ config.`,
 		Example: `  qsidecar serve
   qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock
   qsidecar serve --config /etc/qsidecar.yaml`,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if a.inherited, err = daemon.Inherit(); err != nil {
+			if a.inherited, err = daemon.InheritedSockets(); err != nil {
 				return err
 			}
 			in := a.input(in)
@@ -74,17 +74,17 @@ config.`,
 }
 
 func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint bool) error {
-	daemon.KeepHeadroom()
+	daemon.SetGCHeadroom()
 	hangUps, stop := a.hangUps()
 	defer stop()
-	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, Patience: a.patience}, c, func(ctx context.Context, p *daemon.Daemon) error {
+	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, OpenTimeout: a.openTimeout}, c, func(ctx context.Context, p *daemon.Daemon) error {
 		// Who started it may not listen to what it says: no reason to end.
 		fmt.Fprintln(a.out, p.Serving())
 		p.Ready()
 		if hint {
 			a.hint(c.Listen[0].Socket)
 		}
-		p.Watch(ctx, hangUps, config.WatchOptions{Poll: a.poll, NoEvents: a.deaf})
+		p.Watch(ctx, hangUps, config.WatchOptions{Poll: a.pollInterval, NoEvents: a.noEvents})
 		return nil
 	})
 }
@@ -94,7 +94,7 @@ func (a *app) runDaemon(ctx context.Context, o daemon.Options, c config.Config, 
 	log := a.newLog(c.Log)
 	defer log.Flush()
 	a.errOut = log.Writer() // the last words too
-	o.Log, o.Signals, o.Inherited, o.Open = log, a.signals, a.inherited, a.opens
+	o.Log, o.Signals, o.Inherited, o.Open = log, a.signals, a.inherited, a.open
 	v := programVersion()
 	o.Version, o.Revision = v.Number, v.Commit
 	return daemon.Run(ctx, o, f)

@@ -25,7 +25,7 @@ where the queue keeps done jobs (keep).
 
 ` + exitCodes,
 		Example: `  qsidecar ack "$QSIDECAR_LEASE" --result "$(date)"`,
-		Args:    takes(1, protocol.MaxList, "one lease or several"),
+		Args:    argCount(1, protocol.MaxList, "one lease or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpAck}
 			if cmd.Flags().Changed("result") {
@@ -61,7 +61,7 @@ and dead when they are out of attempts, or at once with --dead.
 
 ` + exitCodes,
 		Example: `  qsidecar nack "$QSIDECAR_LEASE" --error "mail server says 451" --delay 10m`,
-		Args:    takes(1, protocol.MaxList, "one lease or several"),
+		Args:    argCount(1, protocol.MaxList, "one lease or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !utf8.ValidString(req.Error) {
 				return usagef("--error is not valid UTF-8")
@@ -95,7 +95,7 @@ func (a *app) extendCommand() *cobra.Command {
 
 ` + exitCodes,
 		Example: `  qsidecar extend "$QSIDECAR_LEASE" --lease 1h`,
-		Args:    takes(1, protocol.MaxList, "one lease or several"),
+		Args:    argCount(1, protocol.MaxList, "one lease or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpExtend}
 			if lease.set {
@@ -119,7 +119,7 @@ func (a *app) settle(cmd *cobra.Command, req *protocol.Request, leases []string)
 	} else {
 		req.Leases = leases
 	}
-	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		var twice *qsidecar.SettledOrLostError
 		switch {
@@ -137,7 +137,7 @@ func (a *app) settle(cmd *cobra.Command, req *protocol.Request, leases []string)
 		if a.json {
 			err = a.printReply(rep)
 		} else {
-			err = a.say("%s %d", rep.Settled.Verb, rep.Settled.Count)
+			err = a.printf("%s %d", rep.Settled.Verb, rep.Settled.Count)
 		}
 		if lost := rep.Settled.Lost; err == nil && len(lost) > 0 {
 			err = &codeError{exitLeaseLost, lostText(req.Op, lost, leases)}

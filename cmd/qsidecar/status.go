@@ -26,9 +26,9 @@ A config is taken as a whole or not at all: with an error in it, or a database t
 cannot be had, what ran before goes on. Connections stay, and so do the jobs they hold.
 
 ` + exitCodes,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+			return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 				rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpReload})
 				if err != nil {
 					return err
@@ -37,10 +37,10 @@ cannot be had, what ran before goes on. Connections stay, and so do the jobs the
 					return a.printReply(rep)
 				}
 				if len(rep.Changes) == 0 {
-					return a.say("nothing changed: %s", cmp.Or(rep.Why, "the sidecar does not say why"))
+					return a.printf("nothing changed: %s", cmp.Or(rep.Why, "the sidecar does not say why"))
 				}
 				for _, change := range rep.Changes {
-					if err := a.say("%s", change); err != nil {
+					if err := a.printf("%s", change); err != nil {
 						return err
 					}
 				}
@@ -61,9 +61,9 @@ of their pool are at work, of how many; and each connection: who it is, and what
 from which queues, and for how long.
 
 ` + exitCodes,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+			return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 				rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpStatus})
 				if err != nil {
 					return err
@@ -79,18 +79,18 @@ from which queues, and for how long.
 }
 
 func (a *app) showStatus(server string, st *protocol.Status) error {
-	if err := a.say("%s, up for %s, config generation %d", server, age(st.UptimeMS), st.Generation); err != nil {
+	if err := a.printf("%s, up for %s, config generation %d", server, age(st.UptimeMS), st.Generation); err != nil {
 		return err
 	}
 	if st.ConfigError != "" {
 		since := time.UnixMilli(st.FailedAt.Or(0)).Format(time.RFC3339)
-		if err := a.say("THE NEWEST CONFIG DOES NOT RUN (seen last at %s): %s", since, st.ConfigError); err != nil {
+		if err := a.printf("THE NEWEST CONFIG DOES NOT RUN (seen last at %s): %s", since, st.ConfigError); err != nil {
 			return err
 		}
 	}
 	var rows [][]string
 	if st.Admin != "" {
-		if err := a.say("metrics and health at %s", st.Admin); err != nil {
+		if err := a.printf("metrics and health at %s", st.Admin); err != nil {
 			return err
 		}
 	}
@@ -109,7 +109,7 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	rows = nil
 	for _, s := range st.Sessions {
 		rows = append(rows, []string{s.Session, textfmt.OneLine(s.Worker, 32), optional(s.UID), optional(s.PID), cmp.Or(s.Socket, "stdio"), age(s.AgeMS),
-			strconv.FormatInt(s.Held, 10), age(s.HeldMS), holds(&s), strconv.FormatInt(s.Waiting, 10)})
+			strconv.FormatInt(s.Held, 10), age(s.HeldMS), heldText(&s), strconv.FormatInt(s.Waiting, 10)})
 	}
 	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR QUEUES WAITING", rows)
 }
@@ -138,7 +138,7 @@ func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 		if d.Error == "" {
 			continue
 		}
-		if err := a.say("database %s: %s", d.Name, d.Error); err != nil {
+		if err := a.printf("database %s: %s", d.Name, d.Error); err != nil {
 			return err
 		}
 	}
@@ -157,7 +157,7 @@ func pool(d *protocol.DatabaseStatus) string {
 const shownQueues = 3
 
 // holds lists the queues a connection holds jobs of, and how many of each.
-func holds(s *protocol.SessionStatus) string {
+func heldText(s *protocol.SessionStatus) string {
 	var queues []string
 	told := s.Held
 	for i, h := range s.Holds {

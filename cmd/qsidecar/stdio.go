@@ -35,7 +35,7 @@ at once, and count as failed attempts.
 
 Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130 interrupted.`,
 		Example: `  printf '{"op":"enqueue","queue":"mail","payload":"hi"}\n' | qsidecar stdio`,
-		Args:    takes(0, 0, ""),
+		Args:    argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if in.File == "" && in.Database == "" {
 				conn, err := a.dialRaw(cmd.Context())
@@ -61,7 +61,7 @@ func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
 		if err == nil {
 			return conn.(*net.UnixConn), nil
 		}
-		if !absent(err) {
+		if !notListening(err) {
 			return nil, &qsidecar.DialError{Socket: path, Err: err}
 		}
 	}
@@ -83,7 +83,7 @@ func (a *app) ownSession(ctx context.Context, in config.Input) error {
 			return err
 		}
 		defer stop()
-		return p.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
+		return p.ServeStream(ctx, &hangUpReader{a.in, a.readerGone}, a.stdout)
 	})
 }
 
@@ -100,15 +100,15 @@ func ownConfig(in config.Input) (config.Config, error) {
 
 // lastLook is stdin whose end is a hang-up where nobody reads stdout any more: a
 // process that dies closes its files one after the other.
-type lastLook struct {
+type hangUpReader struct {
 	io.Reader
 	readerGone func(ms int) bool
 }
 
 // Read implements io.Reader.
-func (r *lastLook) Read(p []byte) (int, error) {
+func (r *hangUpReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	if errors.Is(err, io.EOF) && r.readerGone(closingTime) {
+	if errors.Is(err, io.EOF) && r.readerGone(closingMS) {
 		err = bridge.ErrHangUp
 	}
 	return n, err
@@ -116,7 +116,7 @@ func (r *lastLook) Read(p []byte) (int, error) {
 
 // closingTime is the milliseconds that a dying process may take to close stdout after
 // stdin.
-const closingTime = 10
+const closingMS = 10
 
 // relay passes bytes both ways, and each end of input for what it is: a
 // half-close stays a half-close, a hang-up a hang-up.
@@ -134,7 +134,7 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 		if _, err := io.Copy(conn, a.in); err != nil {
 			return // the other direction tells why
 		}
-		if a.readerGone(closingTime) {
+		if a.readerGone(closingMS) {
 			conn.Close()
 			return
 		}

@@ -96,17 +96,17 @@ source that had been changed after that commit.
 Exit codes: 0 printed, 2 wrong arguments.`,
 		Example: `  qsidecar version
   qsidecar version --json`,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			v := programVersion()
 			if !a.json {
-				return a.say("%v", v)
+				return a.printf("%v", v)
 			}
 			line, err := json.Marshal(v)
 			if err != nil {
 				return fmt.Errorf("writing the version as JSON: %w", err)
 			}
-			return a.say("%s", line)
+			return a.printf("%s", line)
 		},
 	}
 	return a.jsonFlag(cmd)

@@ -121,7 +121,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.StringVar(&f.deadOn, "dead-on", "", "exit `codes` that make a job dead, as 65,66")
 	fl.BoolVar(&f.Once, "once", false, "work one job and end; exit code 3 where none is ready")
 	fl.BoolVar(&f.Drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
-	fl.BoolVar(&f.Line, "line", false, "start CMD once: one job a line in, one answer a line out (JSON)")
+	fl.BoolVar(&f.Persistent, "line", false, "start CMD once: one job a line in, one answer a line out (JSON)")
 	return cmd
 }
 
@@ -146,7 +146,7 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 		return usagef("--once works one job: leave -j out")
 	case f.PayloadArg && f.PayloadFile:
 		return usagef("--payload-arg and --payload-file are two places for one payload: leave one of them out")
-	case f.Line && (f.PayloadArg || f.PayloadFile || f.Result):
+	case f.Persistent && (f.PayloadArg || f.PayloadFile || f.Result):
 		return usagef("--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}
 	f.Timeout, f.KillAfter = f.timeout.d, f.killAfter.d
@@ -195,7 +195,7 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 	stop, abort, end := a.interruptible(parent)
 	defer end()
 	o := f.Options
-	o.Stdout, o.Stderr, o.WithTimeout = a.stdout, a.errOut, answering
+	o.Stdout, o.Stderr, o.WithTimeout = a.stdout, a.errOut, withAnswerTimeout
 	o.Unavailable = func(err error) bool { return exitCode(err) == exitUnavailable }
 	w := worker.New(o)
 	c, socket, err := a.dialWith(stop, qsidecar.Options{
@@ -205,7 +205,7 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 		return err
 	}
 	err = w.Run(stop, abort, c, socket)
-	bye, cancel := answering(context.WithoutCancel(parent), leaveTimeout)
+	bye, cancel := withAnswerTimeout(context.WithoutCancel(parent), leaveTimeout)
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
@@ -218,7 +218,7 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 
 func (a *app) guardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: worker.GuardCommand, Hidden: true, Args: takes(0, 0, ""),
+		Use: worker.GuardCommand, Hidden: true, Args: argCount(0, 0, ""),
 		Short: "End the commands of a `qsidecar work` that was killed (it starts this itself)",
 		Long: `Kill the process groups that stdin names as lines of NUMBER, and has not taken back as
 -NUMBER, when it ends. "qsidecar work" starts this beside itself.

@@ -80,8 +80,8 @@ func (p *proposal) write(at, place, queue string) {
 	p.line("    table: %s", yamlText(tableText(p.Table.Schema, p.Table.Name)))
 	p.columns()
 	p.states()
-	p.wheres()
-	p.how()
+	p.where()
+	p.options()
 }
 
 func (p *proposal) columns() {
@@ -112,7 +112,7 @@ func (p *proposal) states() {
 	p.todo("      ", under("states"))
 }
 
-func (p *proposal) wheres() {
+func (p *proposal) where() {
 	if len(p.Table.Where) > 0 {
 		p.line("    where:")
 	}
@@ -127,7 +127,7 @@ func (p *proposal) wheres() {
 }
 
 // how is the rest: order, token, what an ack does.
-func (p *proposal) how() {
+func (p *proposal) options() {
 	if len(p.Table.Order) > 0 {
 		var all []string
 		for _, o := range p.Table.Order {

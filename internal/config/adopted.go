@@ -15,9 +15,9 @@ import (
 
 // adoptConfig is what a queue says of a table that somebody else owns. It has no
 // defaults: another queue has another table.
-type adoptConfig struct {
+type adoptedQueue struct {
 	Table      TableName              `yaml:"table"`
-	Columns    map[string]names       `yaml:"columns"`
+	Columns    map[string]stringList  `yaml:"columns"`
 	States     map[string]columnValue `yaml:"states"`
 	Where      map[string]columnValue `yaml:"where"`
 	Counts     counts                 `yaml:"counts"`
@@ -123,10 +123,10 @@ func (n *TableName) parse(s string) error {
 }
 
 // names are one column, or several.
-type names []string
+type stringList []string
 
-func (n *names) parse(s string) error    { return n.list([]string{s}) }
-func (n *names) list(all []string) error { *n = all; return nil }
+func (n *stringList) parse(s string) error    { return n.list([]string{s}) }
+func (n *stringList) list(all []string) error { *n = all; return nil }
 
 // queueOrder is fifo or lifo, or the columns of an adopted table.
 type queueOrder struct {
@@ -162,10 +162,10 @@ func (r *numberRange) list(all []string) (err error) {
 }
 
 // adopts: the queue lives in an adopted table.
-func (a adoptConfig) adopts() bool { return a.Table.Name != "" }
+func (a adoptedQueue) adopts() bool { return a.Table.Name != "" }
 
 // check reports what can be seen without the database.
-func (a adoptConfig) check(path string, order *queueOrder, bad func(path, format string, args ...any)) {
+func (a adoptedQueue) check(path string, order *queueOrder, bad func(path, format string, args ...any)) {
 	if !a.adopts() {
 		for key, set := range map[string]bool{
 			"columns": len(a.Columns) > 0, "states": len(a.States) > 0, "where": len(a.Where) > 0, "counts": a.Counts != "", "token": a.Token != nil,
@@ -209,7 +209,7 @@ func listed[T ~string](all []T) string {
 }
 
 // table is the mapping as the backend takes it.
-func (a adoptConfig) table(o *queueOrder) adopted.Table {
+func (a adoptedQueue) table(o *queueOrder) adopted.Table {
 	t := adopted.Table{
 		Schema: a.Table.Schema, Name: a.Table.Name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
 		Where: map[string]adopted.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
@@ -256,7 +256,7 @@ func (c *Config) AdoptedTables(database string) map[string]adopted.Table {
 	for name, q := range c.Queues {
 		if q.adopts() && c.databaseOf(q) == database {
 			t := q.table(q.Order)
-			t.MaxAttempts = q.over(c.Defaults).MaxAttempts
+			t.MaxAttempts = q.withDefaults(c.Defaults).MaxAttempts
 			// The defaults' are for tables of the sidecar's own: of somebody else's it
 			// deletes what the queue itself says, and nothing else.
 			if q.Keep != nil {
@@ -273,7 +273,7 @@ func (c *Config) AdoptedTables(database string) map[string]adopted.Table {
 
 // databaseOf is the name of a queue's database.
 func (c *Config) databaseOf(q queueConfig) string {
-	name := q.over(c.Defaults).Database
+	name := q.withDefaults(c.Defaults).Database
 	if name == "" && len(c.Databases) == 1 {
 		return slices.Collect(maps.Keys(c.Databases))[0]
 	}

@@ -14,17 +14,17 @@ import (
 // allowConfig is a rule of a socket: these users and groups may do these ops on these
 // queues. What it does not have stands for all.
 type allowConfig struct {
-	Users  names `yaml:"users"`
-	Groups names `yaml:"groups"`
-	Ops    names `yaml:"ops"`
-	Queues names `yaml:"queues"`
+	Users  stringList `yaml:"users"`
+	Groups stringList `yaml:"groups"`
+	Ops    stringList `yaml:"ops"`
+	Queues stringList `yaml:"queues"`
 
 	rule bridge.Rule // as check read it
 }
 
 // check reads the rule's names.
 func (a *allowConfig) check(path string, bad func(path, format string, args ...any)) {
-	for key, list := range map[string]names{"users": a.Users, "groups": a.Groups, "ops": a.Ops, "queues": a.Queues} {
+	for key, list := range map[string]stringList{"users": a.Users, "groups": a.Groups, "ops": a.Ops, "queues": a.Queues} {
 		if list != nil && len(list) == 0 {
 			bad(path+"."+key, "an empty list fits nobody: leave the key out for all, or the rule")
 		}

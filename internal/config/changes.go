@@ -92,13 +92,13 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 		out[path+"."] = ""
 	case TableName, onAckConfig, tokenConfig, queueOrder, numberRange, columnValue:
 		if !v.IsZero() {
-			out[path] = fmt.Sprint(plain(l))
+			out[path] = fmt.Sprint(leafText(l))
 		}
 		return
 	case []allowConfig:
 		out[path] = allowText(l)
 		return
-	case names:
+	case stringList:
 		if len(l) > 0 {
 			out[path] = "[" + strings.Join(l, ", ") + "]"
 		}
@@ -143,7 +143,7 @@ func allowText(rules []allowConfig) string {
 		var keys []string
 		for _, key := range []struct {
 			name string
-			list names
+			list stringList
 		}{{"users", r.Users}, {"groups", r.Groups}, {"ops", r.Ops}, {"queues", r.Queues}} {
 			if key.list != nil {
 				keys = append(keys, key.name+": ["+strings.Join(key.list, ", ")+"]")
@@ -155,13 +155,13 @@ func allowText(rules []allowConfig) string {
 }
 
 // plain is a leaf as the file has it, as near as people need.
-func plain(leaf any) any {
+func leafText(leaf any) any {
 	switch l := leaf.(type) {
 	case TableName:
 		return strings.TrimPrefix(l.Schema+"."+l.Name, ".")
 	case onAckConfig:
 		if l.Archive.Name != "" {
-			return "archive " + fmt.Sprint(plain(l.Archive))
+			return "archive " + fmt.Sprint(leafText(l.Archive))
 		}
 		return l.word
 	case tokenConfig:
@@ -203,7 +203,7 @@ func (c *Config) OpenKey(name string) (string, error) {
 	for q, queue := range c.Queues {
 		if queue.adopts() && c.databaseOf(queue) == name {
 			flatten(out, "queues."+q, reflect.ValueOf(queue))
-			out["queues."+q+".limit"] = fmt.Sprint(queue.over(c.Defaults).MaxAttempts)
+			out["queues."+q+".limit"] = fmt.Sprint(queue.withDefaults(c.Defaults).MaxAttempts)
 		}
 	}
 	password, err := d.ReadPassword()

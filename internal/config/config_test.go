@@ -26,7 +26,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaultConfig()
-	want.fill(systemSocket, "sqlite:"+systemState+"/"+databaseFile)
+	want.fillIn(systemSocket, "sqlite:"+systemState+"/"+databaseFile)
 	if d := cmp.Diff(want.BridgeOptions(nil), got.BridgeOptions(nil)); d != "" {
 		t.Errorf("the example is not the default (-default +example):\n%s", d)
 	}
@@ -95,7 +95,7 @@ listen:
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.fill("", "sqlite:x")
+	c.fillIn("", "sqlite:x")
 	want := []bridge.Rule{
 		{Users: []uint32{0, 7}, Groups: []uint32{0}, Ops: []protocol.Op{protocol.OpEnqueue}, Queues: []string{"mail-*"}},
 		{Users: []uint32{8}},

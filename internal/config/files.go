@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -60,7 +61,7 @@ func readWhole(path string, pipes time.Duration) (text []byte, err error) {
 // openFile opens what one of them may read, without waiting for a process at its other end.
 func openFile(path string, pipes bool) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil { // first: to open a device may do something
-		if err := mayRead(path, info, pipes); err != nil {
+		if err := checkReadable(path, info, pipes); err != nil {
 			return nil, err
 		}
 	}
@@ -70,7 +71,7 @@ func openFile(path string, pipes bool) (*os.File, error) {
 	}
 	info, err := f.Stat() // it may be another one than a moment ago
 	if err == nil {
-		err = mayRead(path, info, pipes)
+		err = checkReadable(path, info, pipes)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -79,7 +80,7 @@ func openFile(path string, pipes bool) (*os.File, error) {
 }
 
 // mayRead says of what cannot be read what it is, and what to do.
-func mayRead(path string, info fs.FileInfo, pipes bool) error {
+func checkReadable(path string, info fs.FileInfo, pipes bool) error {
 	const instead = "name a regular file"
 	switch mode := info.Mode(); {
 	case mode.IsRegular() && info.Size() > maxFile:
@@ -132,4 +133,21 @@ func readPipe(f *os.File, within time.Duration) ([]byte, error) {
 		return nil, fmt.Errorf("nothing came through the pipe %s: see why its writer wrote nothing, or name a file", f.Name())
 	}
 	return text, err
+}
+
+// password is what the password_file holds; empty: there is none. In a file there must be
+// one: whoever writes it in place empties it first, and some servers let in without.
+func (d Database) ReadPassword() (string, error) {
+	if d.PasswordFile == "" {
+		return "", nil
+	}
+	secret, err := readFile(d.PasswordFile)
+	if err != nil {
+		return "", Errorf("the database's password_file cannot be read: %w", err)
+	}
+	word := strings.TrimRight(string(secret), "\r\n")
+	if word == "" {
+		return "", Errorf("the database's password_file: %s is empty: write the password into it, or leave password_file out", d.PasswordFile)
+	}
+	return word, nil
 }

@@ -11,10 +11,10 @@ import (
 // from there is not wrong itself.
 type problemsByKey map[string]string
 
-type badFunc = func(path, format string, args ...any)
+type reportFunc = func(path, format string, args ...any)
 
 // noting is bad, and keeps what is told of the section.
-func (p problemsByKey) noting(section string, bad badFunc) badFunc {
+func (p problemsByKey) recording(section string, bad reportFunc) reportFunc {
 	return func(path, format string, args ...any) {
 		p[strings.TrimPrefix(path, section+".")] = fmt.Sprintf(format, args...)
 		bad(path, format, args...)
@@ -22,10 +22,10 @@ func (p problemsByKey) noting(section string, bad badFunc) badFunc {
 }
 
 // leftOut is bad for a queue without what is told of the defaults already.
-func (p problemsByKey) leftOut(section string, q *queueConfig, bad badFunc) badFunc {
+func (p problemsByKey) withoutInherited(section string, q *queueConfig, bad reportFunc) reportFunc {
 	return func(path, format string, args ...any) {
 		key := strings.TrimPrefix(path, section+".")
-		if told, ok := p[key]; ok && told == fmt.Sprintf(format, args...) && !q.states(key) {
+		if told, ok := p[key]; ok && told == fmt.Sprintf(format, args...) && !q.sets(key) {
 			return
 		}
 		bad(path, format, args...)
@@ -33,7 +33,7 @@ func (p problemsByKey) leftOut(section string, q *queueConfig, bad badFunc) badF
 }
 
 // states reports whether the queue has a word of its own for a key of the defaults.
-func (q *queueConfig) states(key string) bool {
+func (q *queueConfig) sets(key string) bool {
 	section, _, _ := strings.Cut(key, ".")
 	v, ok := fieldOf(reflect.ValueOf(q).Elem(), section)
 	return ok && !v.IsZero()
@@ -43,7 +43,7 @@ func (q *queueConfig) states(key string) bool {
 func samePath(a, b string) bool { return filepath.Clean(a) == filepath.Clean(b) }
 
 // asOther tells how else a path is written.
-func asOther(path, other string) string {
+func spelledAs(path, other string) string {
 	if path == other {
 		return ""
 	}
@@ -51,7 +51,7 @@ func asOther(path, other string) string {
 }
 
 // checkGroup reports a socket's group that this host does not know.
-func checkGroup(path, group string, bad badFunc) {
+func checkGroup(path, group string, bad reportFunc) {
 	if group == "" {
 		return
 	}

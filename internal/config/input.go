@@ -56,8 +56,8 @@ func (in Input) Load() (Config, error) {
 	if in.Socket != "" {
 		c.Listen = nil // the flag's socket instead of the file's
 	}
-	c.listenOn(in.handedOver())
-	c.fill(in.Sockets()[0], db)
+	c.addSockets(in.inheritedSockets())
+	c.fillIn(in.Sockets()[0], db)
 	if in.LogLevel != "" {
 		c.Log.Level = in.LogLevel
 	}

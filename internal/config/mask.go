@@ -54,7 +54,7 @@ func maskedURLs(line string) string {
 
 // unexpanded is a text with the values of environment variables, which may be secrets,
 // put back to what the file has for them.
-func unexpanded(text string, values map[string]string) string {
+func unexpand(text string, values map[string]string) string {
 	names := make([]string, 0, len(values))
 	for name, value := range values {
 		if len(value) >= 4 { // a shorter one is found everywhere

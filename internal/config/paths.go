@@ -32,7 +32,7 @@ func (in Input) Sockets() []string {
 
 // handedOver are the paths of the sockets that the service manager made, where nobody
 // named another place.
-func (in Input) handedOver() []string {
+func (in Input) inheritedSockets() []string {
 	if in.Socket != "" || in.getenv("QSIDECAR_SOCKET") != "" {
 		return nil
 	}

@@ -58,10 +58,10 @@ func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 }
 
 // unsteady is how often files may be different from one reading to the next.
-const unsteady = 10
+const maxReads = 10
 
 var (
-	errUnsteady = errors.New("the config's files change while they are read")
+	errFilesChanging = errors.New("the config's files change while they are read")
 	// errEmptyConfig: whoever writes a file in place empties it first.
 	errEmptyConfig = errors.New("the config file is empty: it is taken for one that is just being written (for the defaults, a comment will do)")
 )
@@ -69,7 +69,7 @@ var (
 // ReadConsistent loads a config, and what is in its files at the same time. Later changes are found
 // by comparing the files with src. file is the config file; empty: there is none.
 func ReadConsistent(file string, load func() (Config, error)) (c Config, src Snapshot, err error) {
-	for range unsteady {
+	for range maxReads {
 		before := src
 		if c, err = load(); err != nil {
 			return c, src, err
@@ -81,7 +81,7 @@ func ReadConsistent(file string, load func() (Config, error)) (c Config, src Sna
 			return c, src, nil
 		}
 	}
-	return c, src, errUnsteady
+	return c, src, errFilesChanging
 }
 
 // CheckNotEmpty wants something in the config file.

@@ -16,7 +16,7 @@ import (
 const (
 	// quiet is how long the files must have been left alone before they are read: whoever
 	// writes in place does so in several steps.
-	quiet = 200 * time.Millisecond
+	quietPeriod = 200 * time.Millisecond
 	// pollEvery is for file systems that tell of no changes, and for what a watch missed.
 	pollEvery = 5 * time.Second
 )
@@ -27,11 +27,11 @@ type Reloader interface {
 	Reload(ctx context.Context)
 	// Differ reads the files. It reports whether they say something else than what runs, or is
 	// being loaded, or than what was refused.
-	Differ() (now Snapshot, differ bool)
+	Changed() (now Snapshot, differ bool)
 	// Loads reports whether files with that content are being loaded.
-	Loads(now Snapshot) bool
+	IsLoading(now Snapshot) bool
 	// Refuses reports whether files with that content were refused last.
-	Refuses(now Snapshot) bool
+	WasRejected(now Snapshot) bool
 	// Files are the paths of the files.
 	Files() []string
 }
@@ -44,7 +44,7 @@ type WatchOptions struct {
 
 // Watch reloads r whenever its files change, and at each of hangUps, until ctx is done.
 func Watch(ctx context.Context, r Reloader, hangUps <-chan os.Signal, o WatchOptions, log *slog.Logger) {
-	w := &watcher{r: r, log: log, poll: cmp.Or(o.Poll, pollEvery), told: map[string]bool{}, reloaded: make(chan struct{}, 1)}
+	w := &watcher{r: r, log: log, poll: cmp.Or(o.Poll, pollEvery), warned: map[string]bool{}, reloaded: make(chan struct{}, 1)}
 	if !o.NoEvents {
 		defer w.listen()()
 	}
@@ -57,12 +57,12 @@ type watcher struct {
 	log    *slog.Logger
 	events *fsnotify.Watcher // nil: this system has none to give
 	poll   time.Duration
-	told   map[string]bool // the folders of which it was said that they cannot be watched
+	warned map[string]bool // the folders of which it was said that they cannot be watched
 
-	settled *time.Timer // runs while waits is set
-	waits   bool
-	seen    Snapshot // what the files had when they were looked at last
-	again   bool     // what was refused is tried again
+	quietTimer *time.Timer // runs while waits is set
+	waiting    bool
+	lastSeen   Snapshot // what the files had when they were looked at last
+	retry      bool     // what was refused is tried again
 
 	reloads  sync.WaitGroup
 	reloaded chan struct{} // 1: one ended, so that other folders may count
@@ -82,26 +82,26 @@ func (w *watcher) listen() (stop func()) {
 func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 	poll := time.NewTicker(w.poll)
 	defer poll.Stop()
-	w.settled = time.NewTimer(quiet)
-	w.settled.Stop()
+	w.quietTimer = time.NewTimer(quietPeriod)
+	w.quietTimer.Stop()
 	defer w.reloads.Wait()
 	for event := false; ; {
-		if !event && w.follow() {
-			w.look(false) // what changed before the watch began
+		if !event && w.updateWatches() {
+			w.checkFiles(false) // what changed before the watch began
 		}
 		event = false
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.changes():
+		case <-w.fileEvents():
 			event = true // of which there may be thousands in a second
 			w.changed()
-		case err := <-w.failures():
+		case err := <-w.watchErrors():
 			w.log.Warn("the watch of the config's files; they are looked at every few seconds too", "error", err)
 		case <-poll.C:
-			w.look(true)
-		case <-w.settled.C:
-			w.act(ctx)
+			w.checkFiles(true)
+		case <-w.quietTimer.C:
+			w.reloadIfQuiet(ctx)
 		case <-w.reloaded:
 		case <-hangUps:
 			w.reload(ctx)
@@ -112,58 +112,58 @@ func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 // changed begins to wait until the files are left alone. What else changes in their folders (a
 // log, a database) may never be left alone, so events that come meanwhile are not asked about.
 func (w *watcher) changed() {
-	if w.waits {
+	if w.waiting {
 		return
 	}
-	w.seen, _ = w.r.Differ()
-	w.settle()
+	w.lastSeen, _ = w.r.Changed()
+	w.startQuietPeriod()
 }
 
 // look begins to wait if the files are not what runs. again: what was refused is tried again,
 // as the cause may be somewhere else.
-func (w *watcher) look(again bool) {
-	now, differ := w.r.Differ()
+func (w *watcher) checkFiles(again bool) {
+	now, differ := w.r.Changed()
 	if !differ {
 		return
 	}
-	w.again = w.again || again
-	if !w.waits {
-		w.seen = now
-		w.settle()
+	w.retry = w.retry || again
+	if !w.waiting {
+		w.lastSeen = now
+		w.startQuietPeriod()
 	}
 }
 
-func (w *watcher) settle() {
-	w.waits = true
-	w.settled.Reset(quiet)
+func (w *watcher) startQuietPeriod() {
+	w.waiting = true
+	w.quietTimer.Reset(quietPeriod)
 }
 
 // act reloads if the files were left alone since they were looked at, and waits on if not.
-func (w *watcher) act(ctx context.Context) {
-	now, differ := w.r.Differ()
-	if !now.Same(w.seen) {
-		w.seen = now
-		w.settle()
+func (w *watcher) reloadIfQuiet(ctx context.Context) {
+	now, differ := w.r.Changed()
+	if !now.Same(w.lastSeen) {
+		w.lastSeen = now
+		w.startQuietPeriod()
 		return
 	}
-	w.waits = false
-	if !differ || w.r.Loads(now) || !w.again && w.r.Refuses(now) {
+	w.waiting = false
+	if !differ || w.r.IsLoading(now) || !w.retry && w.r.WasRejected(now) {
 		return
 	}
-	w.again = false
+	w.retry = false
 	w.reload(ctx)
 }
 
 // changes tells of each event in a folder that is watched. Which file it is about is not
 // asked: a Kubernetes ConfigMap swaps a link beside it.
-func (w *watcher) changes() <-chan fsnotify.Event {
+func (w *watcher) fileEvents() <-chan fsnotify.Event {
 	if w.events == nil {
 		return nil
 	}
 	return w.events.Events
 }
 
-func (w *watcher) failures() <-chan error {
+func (w *watcher) watchErrors() <-chan error {
 	if w.events == nil {
 		return nil
 	}
@@ -184,7 +184,7 @@ func (w *watcher) reload(ctx context.Context) {
 
 // follow watches the folders of the files, and of what they are links to. more: one was
 // not watched before.
-func (w *watcher) follow() (more bool) {
+func (w *watcher) updateWatches() (more bool) {
 	if w.events == nil {
 		return false
 	}
@@ -200,8 +200,8 @@ func (w *watcher) follow() (more bool) {
 		}
 		err := w.events.Add(dir)
 		more = more || err == nil
-		if err != nil && !w.told[dir] {
-			w.told[dir] = true
+		if err != nil && !w.warned[dir] {
+			w.warned[dir] = true
 			w.log.Warn("changes in a folder are found by looking every few seconds: it cannot be watched", "folder", dir, "error", err)
 		}
 	}

@@ -20,13 +20,13 @@ import (
 // yamlDecoder fills a struct from a YAML file, strictly, and collects every
 // problem with its place: the library's own decoder stops at the first.
 type yamlDecoder struct {
-	name     string
-	src      string
-	env      func(string) (string, bool)
-	at       map[string]*token.Token // where each path stands
-	unread   map[string]bool         // the paths of values that could not be read, and are told
-	problems []problem
-	expanded map[string]string // the environment variables that the file names
+	name      string
+	src       string
+	env       func(string) (string, bool)
+	keyTokens map[string]*token.Token // where each path stands
+	unread    map[string]bool         // the paths of values that could not be read, and are told
+	problems  []problem
+	expanded  map[string]string // the environment variables that the file names
 }
 
 type problem struct {
@@ -36,13 +36,13 @@ type problem struct {
 
 // leaf is a scalar that reads its own text. A struct that is one may also be written
 // as a map.
-type leaf interface{ parse(text string) error }
+type scalarParser interface{ parse(text string) error }
 
 // lister is what may also be written as a list of scalars.
-type lister interface{ list(texts []string) error }
+type listParser interface{ list(texts []string) error }
 
 func (d *yamlDecoder) decode(into any) {
-	d.at, d.unread = make(map[string]*token.Token), make(map[string]bool)
+	d.keyTokens, d.unread = make(map[string]*token.Token), make(map[string]bool)
 	// A key that stands twice is told by mapping, beside all else that is wrong.
 	file, err := parser.ParseBytes([]byte(d.src), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
@@ -82,13 +82,13 @@ func (d *yamlDecoder) add(at *token.Token, format string, args ...any) {
 
 // bad reports a problem with the value at a path, or where that does not stand in
 // the file, at what it would stand in.
-func (d *yamlDecoder) bad(path, format string, args ...any) {
+func (d *yamlDecoder) reportAt(path, format string, args ...any) {
 	if d.unread[path] {
 		return // what stands in its place is nobody's value
 	}
 	text := path + ": " + fmt.Sprintf(format, args...)
 	for where := path; where != ""; where = parent(where) {
-		if tk := d.at[where]; tk != nil {
+		if tk := d.keyTokens[where]; tk != nil {
 			d.add(tk, "%s", text)
 			return
 		}
@@ -114,11 +114,11 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	if l, ok := reflect.TypeAssert[lister](v.Addr()); ok && d.list(node, l, path) {
+	if l, ok := reflect.TypeAssert[listParser](v.Addr()); ok && d.list(node, l, path) {
 		return
 	}
 	_, isMap := node.(ast.MapNode)
-	if _, ok := reflect.TypeAssert[leaf](v.Addr()); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
+	if _, ok := reflect.TypeAssert[scalarParser](v.Addr()); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
 		d.scalar(node, v, path)
 		return
 	}
@@ -148,10 +148,10 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 
 // word is what a key looks like; what else stands in the place of one may be the end of a
 // password that was not put between quotes.
-var word = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+var keyPattern = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 func keyText(key string) string {
-	if word.MatchString(key) {
+	if keyPattern.MatchString(key) {
 		return strconv.Quote(key)
 	}
 	return "(no word)"
@@ -189,7 +189,7 @@ func (d *yamlDecoder) mapping(node ast.Node, path string, each func(key string, 
 			d.add(at, "the key %s stands here twice, first in line %d", keyText(at.Value), line)
 		}
 		lines[at.Value] = at.Position.Line
-		d.at[join(path, at.Value)] = at
+		d.keyTokens[join(path, at.Value)] = at
 		each(at.Value, at, kv.Value)
 	}
 }
@@ -203,7 +203,7 @@ func (d *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
 	v.Set(reflect.MakeSlice(v.Type(), 0, len(seq.Values))) // an empty list is not none
 	for i, n := range seq.Values {
 		p := fmt.Sprintf("%s[%d]", path, i)
-		d.at[p] = n.GetToken()
+		d.keyTokens[p] = n.GetToken()
 		e := newElement(v.Type().Elem())
 		d.value(n, e, p)
 		v.Set(reflect.Append(v, e))
@@ -211,7 +211,7 @@ func (d *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
 }
 
 // list reads a list of scalars; false: it is none.
-func (d *yamlDecoder) list(node ast.Node, to lister, path string) bool {
+func (d *yamlDecoder) list(node ast.Node, to listParser, path string) bool {
 	seq, ok := node.(*ast.SequenceNode)
 	if !ok {
 		return false
@@ -254,7 +254,7 @@ func (d *yamlDecoder) variable(name string) (value string, ok bool) {
 }
 
 func setScalar(v reflect.Value, text string) (err error) {
-	if l, ok := reflect.TypeAssert[leaf](v.Addr()); ok {
+	if l, ok := reflect.TypeAssert[scalarParser](v.Addr()); ok {
 		return l.parse(text)
 	}
 	switch v.Kind() {
@@ -370,7 +370,7 @@ func (d *yamlDecoder) err() error {
 	var each []string
 	fmt.Fprintf(&b, "%s has %s", d.name, textfmt.Plural(int64(len(d.problems)), "error"))
 	for _, p := range d.problems {
-		text := masked(unexpanded(p.text, d.expanded))
+		text := masked(unexpand(p.text, d.expanded))
 		if p.line < 1 || p.line > len(lines) {
 			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
 			each = append(each, fmt.Sprintf("%s: %s", d.name, text))

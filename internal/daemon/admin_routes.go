@@ -21,7 +21,7 @@ const (
 	// is stuck.
 	stuckAfter = 5 * time.Second
 	// scrapes is how many are answered at a time.
-	scrapes       = 4
+	maxScrapes    = 4
 	scrapeTimeout = 20 * time.Second
 )
 
@@ -31,30 +31,30 @@ func (a *admin) routes() http.Handler {
 	metrics := promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
 		ErrorLog:            scrapeLog{a.log},
 		ErrorHandling:       promhttp.HTTPErrorOnError, // a part must not look like the whole
-		MaxRequestsInFlight: scrapes,
+		MaxRequestsInFlight: maxScrapes,
 		Timeout:             scrapeTimeout, // until then nothing is sent
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { metrics.ServeHTTP(scrapeAnswer{w}, r) })
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { metrics.ServeHTTP(scrapeWriter{w}, r) })
 	mux.HandleFunc("GET /healthz", a.healthz)
 	mux.HandleFunc("GET /startupz", a.startupz)
 	mux.HandleFunc("GET /readyz", a.readyz)
-	mux.HandleFunc("/debug/pprof/", a.switched(pprof.Index))
-	mux.HandleFunc("/debug/pprof/cmdline", a.switched(pprof.Cmdline))
-	mux.HandleFunc("/debug/pprof/profile", a.switched(pprof.Profile))
-	mux.HandleFunc("/debug/pprof/symbol", a.switched(pprof.Symbol))
-	mux.HandleFunc("/debug/pprof/trace", a.switched(pprof.Trace))
+	mux.HandleFunc("/debug/pprof/", a.ifPprofOn(pprof.Index))
+	mux.HandleFunc("/debug/pprof/cmdline", a.ifPprofOn(pprof.Cmdline))
+	mux.HandleFunc("/debug/pprof/profile", a.ifPprofOn(pprof.Profile))
+	mux.HandleFunc("/debug/pprof/symbol", a.ifPprofOn(pprof.Symbol))
+	mux.HandleFunc("/debug/pprof/trace", a.ifPprofOn(pprof.Trace))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		tell(w, http.StatusOK, "qsidecar: /metrics /healthz /startupz /readyz")
+		respond(w, http.StatusOK, "qsidecar: /metrics /healthz /startupz /readyz")
 	})
 	return mux
 }
 
 // scrapeAnswer is an answer whose error says that the metrics are not all known now, not that
 // the program has a fault.
-type scrapeAnswer struct{ http.ResponseWriter }
+type scrapeWriter struct{ http.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
-func (a scrapeAnswer) WriteHeader(code int) {
+func (a scrapeWriter) WriteHeader(code int) {
 	if code == http.StatusInternalServerError {
 		code = http.StatusServiceUnavailable
 	}
@@ -76,17 +76,17 @@ func (l scrapeLog) Println(v ...any) {
 }
 
 // switched is a handler that is there as long as pprof is on.
-func (a *admin) switched(h http.HandlerFunc) http.HandlerFunc {
+func (a *admin) ifPprofOn(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !a.pprof.Load() {
-			tell(w, http.StatusNotFound, "profiles are off: admin.pprof in the config switches them on")
+			respond(w, http.StatusNotFound, "profiles are off: admin.pprof in the config switches them on")
 			return
 		}
 		h(w, r)
 	}
 }
 
-func tell(w http.ResponseWriter, code int, text string) {
+func respond(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
@@ -99,20 +99,20 @@ func (a *admin) healthz(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), stuckAfter, fmt.Errorf("no progress within %v", stuckAfter))
 		defer cancel()
 		if err := b.Alive(ctx); err != nil {
-			tell(w, http.StatusServiceUnavailable, err.Error())
+			respond(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
 	}
-	tell(w, http.StatusOK, "ok")
+	respond(w, http.StatusOK, "ok")
 }
 
 // startupz says whether the start is complete: the sockets listen.
 func (a *admin) startupz(w http.ResponseWriter, _ *http.Request) {
 	if err := a.started(); err != nil {
-		tell(w, http.StatusServiceUnavailable, err.Error())
+		respond(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	tell(w, http.StatusOK, "ok")
+	respond(w, http.StatusOK, "ok")
 }
 
 func (a *admin) started() error {
@@ -130,18 +130,18 @@ func (a *admin) started() error {
 func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
 	err := a.started()
 	if err == nil {
-		err = unready(a.bridge.Load().Health())
+		err = notReadyReason(a.bridge.Load().Health())
 	}
 	if err != nil {
-		tell(w, http.StatusServiceUnavailable, err.Error())
+		respond(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	tell(w, http.StatusOK, "ok")
+	respond(w, http.StatusOK, "ok")
 }
 
 // unready is why a sidecar that started is not ready; nil: it is. There is no address in
 // it, and no word of a driver: nobody was asked who he is.
-func unready(h bridge.Health) error {
+func notReadyReason(h bridge.Health) error {
 	var why []string
 	if h.Draining {
 		why = append(why, "draining: no more jobs are given out, what is held may be settled")

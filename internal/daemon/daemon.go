@@ -21,33 +21,33 @@ import (
 
 // Daemon is a sidecar that runs, and the config that it runs by.
 type Daemon struct {
-	input config.Input
-	load  func() (config.Config, error)
-	log   *logging.Log
-	b     *bridge.Bridge
-	made  atomic.Pointer[bridge.Bridge] // b, for who does not know whether it was made
-	admin *admin
+	input     config.Input
+	load      func() (config.Config, error)
+	log       *logging.Log
+	bridge    *bridge.Bridge
+	bridgePtr atomic.Pointer[bridge.Bridge] // b, for who does not know whether it was made
+	admin     *admin
 
 	inherited         []*net.UnixListener
-	version, revision string   // of the program
-	manager           *manager // nil: nobody is told
-	opens             databases.Opener
-	patience          time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
+	version, revision string          // of the program
+	manager           *serviceManager // nil: nobody is told
+	openFunc          databases.Opener
+	openTimeout       time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
 
-	mu      sync.Mutex // not held while databases open
-	config  config.Config
-	sources config.Snapshot
-	refused config.Snapshot    // what the files had when they were not taken last
-	open    map[string]*openDB // by name
-	under   *loading           // the reload under way; nil: none
+	mu       sync.Mutex // not held while databases open
+	config   config.Config
+	sources  config.Snapshot
+	rejected config.Snapshot    // what the files had when they were not taken last
+	open     map[string]*openDB // by name
+	loading  *pendingReload     // the reload under way; nil: none
 
-	state      sync.Mutex // of what follows, which is told while a reload goes on
-	generation int64
-	takenAt    time.Time // the config that runs
-	failed     error     // why the newest files were not taken; nil: they run
-	failedAt   time.Time
+	stateMu     sync.Mutex // of what follows, which is told while a reload goes on
+	generation  int64
+	loadedAt    time.Time // the config that runs
+	reloadErr   error     // why the newest files were not taken; nil: they run
+	reloadErrAt time.Time
 
-	longest atomic.Int64 // config.stopsWithin of the one that runs
+	stopTimeout atomic.Int64 // config.stopsWithin of the one that runs
 
 	closing sync.WaitGroup // databases that are not in use any more
 }
@@ -58,7 +58,7 @@ const stopMargin = 15 * time.Second
 // openDB is an open database, and all of the config that it was opened by.
 type openDB struct {
 	backends.Backend
-	by string
+	key string
 }
 
 // start reads the config, opens its databases and makes the Bridge. It runs nothing.
@@ -82,20 +82,20 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 			p.admin.close()
 		}
 	}()
-	if p.open, err = p.openMissing(ctx, &c, nil, p.patience); err != nil {
+	if p.open, err = p.openMissing(ctx, &c, nil, p.openTimeout); err != nil {
 		return err
 	}
-	if p.b, err = bridge.New(p.options(&c, p.open), p.log.Logger); err != nil {
+	if p.bridge, err = bridge.New(p.options(&c, p.open), p.log.Logger); err != nil {
 		return errors.Join(&config.Error{Err: fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
 	}
-	p.made.Store(p.b)
+	p.bridgePtr.Store(p.bridge)
 	p.config = c
-	p.state.Lock() // the metrics are asked already
-	p.generation, p.takenAt = 1, time.Now()
-	p.state.Unlock()
-	p.longest.Store(int64(stopsWithin(&c)))
-	p.b.SetControl(p)
-	p.admin.begin(p.b)
+	p.stateMu.Lock() // the metrics are asked already
+	p.generation, p.loadedAt = 1, time.Now()
+	p.stateMu.Unlock()
+	p.stopTimeout.Store(int64(stopTimeout(&c)))
+	p.bridge.SetControl(p)
+	p.admin.setBridge(p.bridge)
 	return nil
 }
 
@@ -105,16 +105,16 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 // that takes longer than that to open.
 func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, patience time.Duration) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
-	under := make(map[string]*attempt)
+	under := make(map[string]*openAttempt)
 	var errs error
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
 		by, err := c.OpenKey(name)
 		if err != nil {
 			errs = errors.Join(errs, c.ErrorIn(name, err))
-		} else if o := openBy(have, by); o != nil {
+		} else if o := findOpen(have, by); o != nil {
 			all[name] = o
 		} else {
-			under[name] = p.attempt(ctx, *c, name, by)
+			under[name] = p.startOpen(ctx, *c, name, by)
 		}
 	}
 	until, cancel := ctx, context.CancelFunc(func() {})
@@ -123,12 +123,12 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 	}
 	defer cancel()
 	for _, name := range slices.Sorted(maps.Keys(under)) {
-		b, err := under[name].within(until, c, name, patience > 0)
+		b, err := under[name].wait(until, c, name, patience > 0)
 		if err != nil {
 			errs = errors.Join(errs, c.ErrorIn(name, err))
 			continue
 		}
-		all[name] = &openDB{Backend: b, by: under[name].by}
+		all[name] = &openDB{Backend: b, key: under[name].key}
 	}
 	if ctx.Err() != nil {
 		errs = errors.Join(errs, context.Cause(ctx))
@@ -141,9 +141,9 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 
 // openBy is the database that was opened in that very way, whatever it was called; nil:
 // there is none.
-func openBy(have map[string]*openDB, by string) *openDB {
+func findOpen(have map[string]*openDB, by string) *openDB {
 	for _, o := range have {
-		if o.by == by {
+		if o.key == by {
 			return o
 		}
 	}
@@ -166,7 +166,7 @@ func closeUnused(all, inUse map[string]*openDB) (err error) {
 
 // succeed has databases that are opened anew go on with the jobs of adopted tables that were
 // claimed in them, also where no queue is in such a table any more.
-func succeed(open, before map[string]*openDB) {
+func inheritClaims(open, before map[string]*openDB) {
 	for _, o := range open {
 		for _, was := range before {
 			last, did := was.Backend.(*adopted.Store)
@@ -187,7 +187,7 @@ func succeed(open, before map[string]*openDB) {
 
 // limitHeld has the databases hold as many jobs as c says: what they share with those before
 // must not change where c is refused.
-func limitHeld(open map[string]*openDB, c *config.Config) {
+func setMaxHeld(open map[string]*openDB, c *config.Config) {
 	for name, o := range open {
 		if store, adopts := o.Backend.(*adopted.Store); adopts {
 			store.SetMaxHeld(c.Databases[name].MaxHeld)
@@ -206,14 +206,14 @@ func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Optio
 	opts.Server = "qsidecar/" + p.version
 	for name, o := range open {
 		d := opts.Databases[name]
-		d.Done = func() { p.closing.Go(func() { p.closeLate(name, o) }) }
+		d.Done = func() { p.closing.Go(func() { p.closeReplaced(name, o) }) }
 		opts.Databases[name] = d
 	}
 	return opts
 }
 
 // closeLate closes a database that a reload took out of use.
-func (p *Daemon) closeLate(name string, o *openDB) {
+func (p *Daemon) closeReplaced(name string, o *openDB) {
 	if err := o.Close(); err != nil {
 		p.log.Warn("closing a database that is not in use any more", "database", name, "error", err)
 	}
@@ -231,16 +231,16 @@ func (p *Daemon) close(err error) error {
 
 // Config implements bridge.Control.
 func (p *Daemon) Config() (generation int64, failed error, since time.Time) {
-	p.state.Lock()
-	defer p.state.Unlock()
-	return p.generation, p.failed, p.failedAt
+	p.stateMu.Lock()
+	defer p.stateMu.Unlock()
+	return p.generation, p.reloadErr, p.reloadErrAt
 }
 
 // Admin implements bridge.Control.
 func (p *Daemon) Admin() string { return p.admin.address() }
 
 // look is steady, and wants something in the config file.
-func (p *Daemon) look() (c config.Config, src config.Snapshot, err error) {
+func (p *Daemon) loadNonEmpty() (c config.Config, src config.Snapshot, err error) {
 	if c, src, err = config.ReadConsistent(p.input.File, p.load); err == nil {
 		err = p.input.CheckNotEmpty()
 	}
@@ -249,7 +249,7 @@ func (p *Daemon) look() (c config.Config, src config.Snapshot, err error) {
 
 // stopsWithin is how long an orderly exit takes at most: the drain, settles that wait for
 // a database that is away, and what is left to write.
-func stopsWithin(c *config.Config) time.Duration {
+func stopTimeout(c *config.Config) time.Duration {
 	lease := time.Duration(0)
 	for _, d := range c.Databases {
 		lease = max(lease, time.Duration(d.HostLease))

@@ -15,7 +15,7 @@ const gcHeadroom = 16 << 20
 
 // KeepHeadroom sets the collector's goal after each collection, for the rest of
 // the process. GOGC in the environment is left alone.
-func KeepHeadroom() {
+func SetGCHeadroom() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}

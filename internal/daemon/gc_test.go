@@ -21,7 +21,7 @@ func TestHeadroom(t *testing.T) {
 func TestHeadroomFollowsTheHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
 	t.Cleanup(func() { debug.SetGCPercent(100) })
-	KeepHeadroom()
+	SetGCHeadroom()
 	goal := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	reaches := func(what string, fits func(percent uint64) bool) {
 		t.Helper()

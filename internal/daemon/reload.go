@@ -12,7 +12,7 @@ import (
 
 // loading is a reload that opens databases, which may take minutes. Nothing else waits for
 // it: databases that come back are used, and a reload of newer files ends it.
-type loading struct {
+type pendingReload struct {
 	found  config.Snapshot // what the files had
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when what follows is known
@@ -31,9 +31,9 @@ func (p *Daemon) Reload(ctx context.Context) (changes []string, why string, err 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found, err := config.ReadSnapshot(p.input.File, &p.config)
-	ended := p.under != nil
-	for p.under != nil {
-		u := p.under
+	ended := p.loading != nil
+	for p.loading != nil {
+		u := p.loading
 		same := err == nil && found.Same(u.found)
 		if !same {
 			u.cancel(errNewerConfig)
@@ -47,24 +47,24 @@ func (p *Daemon) Reload(ctx context.Context) (changes []string, why string, err 
 		found, err = config.ReadSnapshot(p.input.File, &p.config)
 	}
 	if err == nil && found.Same(p.sources) {
-		p.healed()
+		p.clearReloadError()
 		if ended {
-			p.tell(nil)
+			p.reportStatus(nil)
 		}
-		return nil, p.unchanged(), nil
+		return nil, p.unchangedReason(), nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	u := &loading{found: found, cancel: cancel, done: make(chan struct{})}
-	p.under = u
+	u := &pendingReload{found: found, cancel: cancel, done: make(chan struct{})}
+	p.loading = u
 	u.changes, u.why, u.err = p.reload(ctx, found)
-	p.under = nil
+	p.loading = nil
 	close(u.done)
 	cancel(nil)
 	return u.changes, u.why, u.err
 }
 
 // awaitReload waits for a reload that another caller began. p.mu is held, but not meanwhile.
-func (p *Daemon) awaitReload(ctx context.Context, u *loading) error {
+func (p *Daemon) awaitReload(ctx context.Context, u *pendingReload) error {
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	select {
@@ -80,25 +80,25 @@ func (p *Daemon) awaitReload(ctx context.Context, u *loading) error {
 func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []string, why string, err error) {
 	_, failed, _ := p.Config()
 	if failed == nil { // what was refused is tried again and again: that is no news
-		p.manager.reloading()
+		p.manager.notifyReloading()
 	}
-	c, src, err := p.look()
+	c, src, err := p.loadNonEmpty()
 	if err == nil {
-		changes, err = p.take(ctx, c, src)
+		changes, err = p.apply(ctx, c, src)
 	}
 	if err != nil && (errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, bridge.ErrNotRunning)) {
 		return nil, "", err // nothing that follows matters any more
 	}
-	defer func() { p.tell(err) }()
+	defer func() { p.reportStatus(err) }()
 	if err != nil {
-		p.refused = found
-		p.refuse(err)
+		p.rejected = found
+		p.setReloadError(err)
 		return nil, "", err
 	}
-	p.state.Lock()
-	defer p.state.Unlock()
+	p.stateMu.Lock()
+	defer p.stateMu.Unlock()
 	p.generation++
-	p.failed, p.takenAt = nil, time.Now()
+	p.reloadErr, p.loadedAt = nil, time.Now()
 	p.log.Info("the config was reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
 	if len(changes) == 0 {
 		why = "the files' text is another one, and says the same"
@@ -107,13 +107,13 @@ func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []s
 }
 
 // take has the sidecar run by c. p.mu is held, but not while databases open.
-func (p *Daemon) take(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
+func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
 	for _, l := range c.Listen {
 		if err := p.input.MakeSocketDir(l.Socket); err != nil {
 			return nil, err
 		}
 	}
-	open, err := p.openBeside(ctx, &c)
+	open, err := p.openUnlocked(ctx, &c)
 	if err != nil {
 		return nil, err
 	}
@@ -121,24 +121,24 @@ func (p *Daemon) take(ctx context.Context, c config.Config, src config.Snapshot)
 	if err != nil {
 		return nil, errors.Join(err, closeUnused(open, p.open))
 	}
-	succeed(open, p.open)
-	if err := p.b.Reload(p.options(&c, open)); err != nil {
+	inheritClaims(open, p.open)
+	if err := p.bridge.Reload(p.options(&c, open)); err != nil {
 		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
 	}
-	limitHeld(open, &c)
+	setMaxHeld(open, &c)
 	changes := config.Changes(p.config, c)
 	if src.Secrets != p.sources.Secrets {
 		changes = append(changes, "a secret")
 	}
 	p.log.Set(c.Log.Level.SlogLevel(), c.Log.JSON())
 	p.config, p.sources, p.open = c, src, open
-	p.longest.Store(int64(stopsWithin(&c)))
+	p.stopTimeout.Store(int64(stopTimeout(&c)))
 	return changes, nil
 }
 
 // openBeside is openMissing while p.mu is not held. What was awaited and came back meanwhile is
 // used as it is by then.
-func (p *Daemon) openBeside(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
+func (p *Daemon) openUnlocked(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
 	have := p.open
 	p.mu.Unlock()
 	open, err := p.openMissing(ctx, c, have, 0)

@@ -27,8 +27,8 @@ type Options struct {
 
 	// Managed: the service manager is told how it goes, and databases that cannot be reached are
 	// waited for.
-	Managed  bool
-	Patience time.Duration // how long the start waits for databases, if it is managed; 0: 15 s
+	Managed     bool
+	OpenTimeout time.Duration // how long the start waits for databases, if it is managed; 0: 15 s
 }
 
 // StopError says that the sidecar did not stop in order.
@@ -39,12 +39,12 @@ func (e *StopError) Unwrap() error { return e.Err }
 
 // Run runs a sidecar and f beside it, once it is ready. It ends when f returns, too.
 func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) error) (err error) {
-	p := &Daemon{input: o.Input, load: o.Load, log: o.Log, inherited: o.Inherited, opens: o.Open, version: o.Version, revision: o.Revision}
-	if p.opens == nil {
-		p.opens = databases.Open
+	p := &Daemon{input: o.Input, load: o.Load, log: o.Log, inherited: o.Inherited, openFunc: o.Open, version: o.Version, revision: o.Revision}
+	if p.openFunc == nil {
+		p.openFunc = databases.Open
 	}
 	if o.Managed {
-		p.manager, p.patience = newManager(o.Input, o.Log.Logger), cmp.Or(o.Patience, openPatience)
+		p.manager, p.openTimeout = newServiceManager(o.Input, o.Log.Logger), cmp.Or(o.OpenTimeout, openTimeout)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -54,13 +54,13 @@ func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) 
 		close(ran)
 		<-watched
 	}()
-	p.manager.tell("opening the databases")
+	p.manager.notify("opening the databases")
 	if err := p.start(ctx); err != nil {
 		if ctx.Err() != nil {
 			p.log.Info("stopped before it served")
 			return nil
 		}
-		p.manager.tell("it could not start: " + err.Error())
+		p.manager.notify("it could not start: " + err.Error())
 		return err
 	}
 	defer func() { err = p.close(err) }()
@@ -71,19 +71,19 @@ func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) 
 func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx context.Context, p *Daemon) error) error {
 	ran := make(chan struct{})
 	var beating sync.WaitGroup
-	beating.Go(func() { p.manager.beat(ran, p.b) })
-	beating.Go(func() { p.await(ctx) })
+	beating.Go(func() { p.manager.feedWatchdog(ran, p.bridge) })
+	beating.Go(func() { p.retryPending(ctx) })
 	beside := make(chan error, 1)
 	go func() {
 		select {
-		case <-p.b.Ready():
+		case <-p.bridge.Ready():
 			beside <- f(ctx, p)
 			cancel()
 		case <-ran:
 			beside <- nil
 		}
 	}()
-	err := p.b.Run(ctx)
+	err := p.bridge.Run(ctx)
 	if err == nil {
 		p.log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
 	}
@@ -106,9 +106,9 @@ func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc
 			case sig := <-signals:
 				if n == 0 {
 					p.log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
-					p.manager.stops(max(time.Duration(p.longest.Load()), stopMargin))
+					p.manager.notifyStopping(max(time.Duration(p.stopTimeout.Load()), stopMargin))
 					drain()
-				} else if b := p.made.Load(); b != nil {
+				} else if b := p.bridgePtr.Load(); b != nil {
 					b.Abort()
 				}
 			case <-ran:

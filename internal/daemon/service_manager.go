@@ -21,20 +21,20 @@ import (
 
 // manager is the service manager that started this process (systemd, sd_notify(3)). A nil
 // one is nobody: nothing is told.
-type manager struct {
-	log      *slog.Logger
-	send     func(message string) error
-	watchdog time.Duration // it wants a sign of life each so often; 0: it does not
-	stopping atomic.Bool
-	deaf     atomic.Bool // it was logged that it cannot be told
+type serviceManager struct {
+	log           *slog.Logger
+	send          func(message string) error
+	watchdog      time.Duration // it wants a sign of life each so often; 0: it does not
+	stopping      atomic.Bool
+	failureLogged atomic.Bool // it was logged that it cannot be told
 }
 
 // newManager is who started this process.
-func newManager(in config.Input, log *slog.Logger) *manager {
+func newServiceManager(in config.Input, log *slog.Logger) *serviceManager {
 	if socket, _ := in.Env("NOTIFY_SOCKET"); socket == "" {
 		return nil
 	}
-	m := &manager{log: log, send: func(message string) error {
+	m := &serviceManager{log: log, send: func(message string) error {
 		_, err := daemon.SdNotify(false, message)
 		return err
 	}}
@@ -50,7 +50,7 @@ func newManager(in config.Input, log *slog.Logger) *manager {
 const statusLimit = 1 << 10
 
 // tell sends assignments, each a line. A status is for people, shown by systemctl status.
-func (m *manager) tell(status string, lines ...string) {
+func (m *serviceManager) notify(status string, lines ...string) {
 	if m == nil {
 		return
 	}
@@ -64,32 +64,34 @@ func (m *manager) tell(status string, lines ...string) {
 		}
 		lines = append(lines, "STATUS="+status)
 	}
-	if err := m.send(strings.Join(lines, "\n")); err != nil && !m.deaf.Swap(true) {
+	if err := m.send(strings.Join(lines, "\n")); err != nil && !m.failureLogged.Swap(true) {
 		m.log.Warn("the service manager cannot be told how it goes", "error", err)
 	}
 }
 
 // ready: what is served, is.
-func (m *manager) ready(serving string) { m.tell(serving, daemon.SdNotifyReady) }
+func (m *serviceManager) notifyReady(serving string) { m.notify(serving, daemon.SdNotifyReady) }
 
 // reloading: another config is being taken. ready ends that.
-func (m *manager) reloading() { m.tell("taking another config", daemon.SdNotifyReloading) }
+func (m *serviceManager) notifyReloading() {
+	m.notify("taking another config", daemon.SdNotifyReloading)
+}
 
 // stops: no more jobs are given out, and it ends within that time.
-func (m *manager) stops(within time.Duration) {
+func (m *serviceManager) notifyStopping(within time.Duration) {
 	if m == nil {
 		return
 	}
 	m.stopping.Store(true)
-	m.tell("stopping: workers settle what they hold", daemon.SdNotifyStopping,
+	m.notify("stopping: workers settle what they hold", daemon.SdNotifyStopping,
 		fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", within.Microseconds()))
 }
 
 // errSilent: the sidecar did not show in time that it is well.
-var errSilent = errors.New("not in time")
+var errNotInTime = errors.New("not in time")
 
 // lively is a Bridge.
-type lively interface {
+type livenessProber interface {
 	Alive(context.Context) error   // its parts go on
 	Answers(context.Context) error // its sockets do
 }
@@ -98,7 +100,7 @@ type lively interface {
 // until ran is closed. Each comes after b has shown that it goes on: one that is stuck is
 // silent, and killed. b gets a quarter of the watchdog's time, so that it is asked twice at
 // least. While it stops, the stop's own time limit watches over it.
-func (m *manager) beat(ran <-chan struct{}, b lively) {
+func (m *serviceManager) feedWatchdog(ran <-chan struct{}, b livenessProber) {
 	if m == nil || m.watchdog == 0 {
 		return
 	}
@@ -115,13 +117,13 @@ func (m *manager) beat(ran <-chan struct{}, b lively) {
 			next.Reset(m.watchdog / 16)
 			continue
 		}
-		m.tell("", daemon.SdNotifyWatchdog)
+		m.notify("", daemon.SdNotifyWatchdog)
 		next.Reset(m.watchdog / 2)
 	}
 }
 
-func (m *manager) check(b lively) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), m.watchdog/4, errSilent)
+func (m *serviceManager) check(b livenessProber) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), m.watchdog/4, errNotInTime)
 	defer cancel()
 	err := b.Alive(ctx)
 	if err == nil {
@@ -135,7 +137,7 @@ func (m *manager) check(b lively) error {
 
 // Inherit takes over the sockets that the service manager listens on for this process
 // (sd_listen_fds(3)). A child of this process gets neither them nor their names.
-func Inherit() (lns []*net.UnixListener, err error) {
+func InheritedSockets() (lns []*net.UnixListener, err error) {
 	for i, f := range activation.Files(true) {
 		ln, e := inheritOne(f)
 		if e != nil {

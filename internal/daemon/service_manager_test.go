@@ -57,7 +57,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 					return asked, said
 				}
 				log := new(lockedBuffer)
-				m := &manager{log: slog.New(slog.NewTextHandler(log, nil)), watchdog: 30 * time.Second}
+				m := &serviceManager{log: slog.New(slog.NewTextHandler(log, nil)), watchdog: 30 * time.Second}
 				m.send = func(message string) error {
 					mu.Lock()
 					defer mu.Unlock()
@@ -70,7 +70,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 				ran, ended := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(ended)
-					m.beat(ran, asking(look))
+					m.feedWatchdog(ran, asking(look))
 				}()
 				time.Sleep(5*time.Minute + time.Second)
 				if _, said := counts(); said != 20 {

@@ -15,7 +15,7 @@ func (p *Daemon) Watch(ctx context.Context, hangUps <-chan os.Signal, o config.W
 
 // ServeStream is the Bridge's.
 func (p *Daemon) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
-	return p.b.ServeStream(ctx, in, out)
+	return p.bridge.ServeStream(ctx, in, out)
 }
 
 // watched is an instance as its watcher sees it.
@@ -25,27 +25,27 @@ type watched struct{ *Daemon }
 func (p watched) Reload(ctx context.Context) { _, _, _ = p.Daemon.Reload(ctx) }
 
 // Differ implements Reloader.
-func (p watched) Differ() (now config.Snapshot, differ bool) {
+func (p watched) Changed() (now config.Snapshot, differ bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now, err := config.ReadSnapshot(p.input.File, &p.config)
 	_, failed, _ := p.Config()
-	return now, err != nil || !now.Same(p.sources) || failed != nil || p.under != nil && !now.Same(p.under.found)
+	return now, err != nil || !now.Same(p.sources) || failed != nil || p.loading != nil && !now.Same(p.loading.found)
 }
 
 // Refuses implements Reloader.
-func (p watched) Refuses(now config.Snapshot) bool {
+func (p watched) WasRejected(now config.Snapshot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, failed, _ := p.Config()
-	return failed != nil && now.Same(p.refused)
+	return failed != nil && now.Same(p.rejected)
 }
 
 // Loads implements Reloader.
-func (p watched) Loads(now config.Snapshot) bool {
+func (p watched) IsLoading(now config.Snapshot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.under != nil && now.Same(p.under.found)
+	return p.loading != nil && now.Same(p.loading.found)
 }
 
 // Files implements Reloader.

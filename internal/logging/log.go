@@ -13,7 +13,7 @@ type Log struct {
 	*slog.Logger
 	level slog.LevelVar
 	json  atomic.Bool
-	flood flood
+	flood floodFilter
 	root  *logHandler // without attributes
 	out   io.Writer
 }
@@ -49,7 +49,7 @@ func (l *Log) Set(level slog.Level, json bool) {
 func (l *Log) Writer() io.Writer { return l.out }
 
 // Flush writes what the log has to say before the program ends.
-func (l *Log) Flush() { l.flood.flush(summing(l.root.now())) }
+func (l *Log) Flush() { l.flood.flush(summaryWriter(l.root.now())) }
 
 // logHandler writes each line in the form of the moment, unless there are too many of its
 // kind (see flood).
@@ -70,7 +70,7 @@ func (h *logHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.
 
 // Handle implements slog.Handler.
 func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
-	if !h.settings.flood.passes(&r, func(sum slog.Record) { summing(h.settings.root.now())(sum) }) {
+	if !h.settings.flood.allow(&r, func(sum slog.Record) { summaryWriter(h.settings.root.now())(sum) }) {
 		return nil
 	}
 	return h.now().Handle(ctx, r)

@@ -8,34 +8,34 @@ import (
 )
 
 // logPatience is how long a line of the log waits until stderr takes it.
-const logPatience = time.Second
+const writeTimeout = time.Second
 
 // logWriter keeps lines apart. A reader that stands still (a parent that never reads, a log
 // collector that is stopped) must not keep the program from its work, nor from its end: while one line
 // cannot be written, others are dropped and counted.
 type logWriter struct {
-	w    io.Writer
-	lost func(lines int) []byte // the line that says how many were dropped
-	turn chan struct{}          // 1: of the line that is being written
+	w           io.Writer
+	droppedLine func(lines int) []byte // the line that says how many were dropped
+	writing     chan struct{}          // 1: of the line that is being written
 
 	mu      sync.Mutex
-	stuck   bool // a line waits for longer than logPatience
+	blocked bool // a line waits for longer than logPatience
 	dropped int
 }
 
 func newLogWriter(w io.Writer, lost func(lines int) []byte) *logWriter {
-	return &logWriter{w: w, lost: lost, turn: make(chan struct{}, 1)}
+	return &logWriter{w: w, droppedLine: lost, writing: make(chan struct{}, 1)}
 }
 
 // Write implements io.Writer. It never waits longer than logPatience.
 func (l *logWriter) Write(p []byte) (int, error) {
-	timer := time.NewTimer(logPatience)
+	timer := time.NewTimer(writeTimeout)
 	defer timer.Stop()
-	if l.drops() {
+	if l.dropIfBlocked() {
 		return len(p), nil
 	}
 	select {
-	case l.turn <- struct{}{}:
+	case l.writing <- struct{}{}:
 	case <-timer.C:
 		l.drop()
 		return len(p), nil
@@ -49,7 +49,7 @@ func (l *logWriter) Write(p []byte) (int, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stuck = len(done) == 0
+	l.blocked = len(done) == 0
 	return len(p), nil
 }
 
@@ -62,21 +62,21 @@ func (l *logWriter) write(line []byte, done chan<- error) {
 		n := l.dropped
 		l.dropped = 0
 		l.mu.Unlock()
-		_, err = l.w.Write(l.lost(n))
+		_, err = l.w.Write(l.droppedLine(n))
 		l.mu.Lock()
 	}
-	l.stuck = false
+	l.blocked = false
 	done <- err // under mu: Write could otherwise set stuck after this line ended
-	<-l.turn
+	<-l.writing
 }
 
-func (l *logWriter) drops() bool {
+func (l *logWriter) dropIfBlocked() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stuck {
+	if l.blocked {
 		l.dropped++
 	}
-	return l.stuck
+	return l.blocked
 }
 
 func (l *logWriter) drop() {

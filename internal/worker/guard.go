@@ -53,7 +53,7 @@ type guard struct {
 // startGuard starts the guard, in a session of its own: no signal that is meant for
 // the worker's group or terminal reaches it.
 func startGuard(lost func(error)) (*guard, error) {
-	self, err := ownProgram()
+	self, err := ownExecutable()
 	if err != nil {
 		return nil, fmt.Errorf("starting the guard: %w", err)
 	}

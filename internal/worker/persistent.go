@@ -17,23 +17,23 @@ import (
 
 const (
 	// lineSteady is how long a command lasts that is started again without a pause.
-	lineSteady = time.Second
+	stableAfter = time.Second
 
 	// linePauseFirst and linePauseMost bound that pause: a command that cannot work
 	// must not fail a whole queue of jobs before anybody looks.
-	linePauseFirst = 100 * time.Millisecond
-	linePauseMost  = 10 * time.Second
+	restartDelayMin = 100 * time.Millisecond
+	restartDelayMax = 10 * time.Second
 )
 
 // lineRunner works jobs by one command that reads them line by line.
-type lineRunner struct {
-	w        *Worker
-	command  *process // nil: none runs
-	began    time.Time
-	answers  chan answer
-	leave    chan struct{} // closed when nobody asks for answers any more
-	answered bool          // the command has answered a job
-	short    int           // commands in a row that ended soon and answered nothing
+type persistentRunner struct {
+	w         *Worker
+	command   *process // nil: none runs
+	startedAt time.Time
+	answers   chan answer
+	closed    chan struct{} // closed when nobody asks for answers any more
+	answered  bool          // the command has answered a job
+	fastExits int           // commands in a row that ended soon and answered nothing
 }
 
 // answer is one line of the command's stdout.
@@ -45,9 +45,9 @@ type answer struct {
 // answerReader hands the lines of a command's stdout out, one for each that is
 // taken. It is an io.ReaderFrom, so that io.Copy leaves the reading to it.
 type answerReader struct {
-	to    chan<- answer
-	most  int // bytes of a line
-	leave <-chan struct{}
+	to      chan<- answer
+	maxLine int // bytes of a line
+	closed  <-chan struct{}
 }
 
 // Write is never called: io.Copy prefers ReadFrom.
@@ -57,10 +57,10 @@ func (a *answerReader) Write([]byte) (int, error) { return 0, errors.ErrUnsuppor
 func (a *answerReader) ReadFrom(r io.Reader) (int64, error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	for {
-		line, err := readBounded(lines, a.most)
+		line, err := readBounded(lines, a.maxLine)
 		select {
 		case a.to <- answer{line, err}:
-		case <-a.leave:
+		case <-a.closed:
 			err = io.EOF // nobody asks any more
 		}
 		if err != nil {
@@ -88,13 +88,13 @@ func readBounded(r *bufio.Reader, most int) ([]byte, error) {
 	}
 }
 
-func (r *lineRunner) run(ctx context.Context, job protocol.Job) verdict {
+func (r *persistentRunner) run(ctx context.Context, job protocol.Job) outcome {
 	line, err := jobLine(job)
 	if err != nil {
 		return failed(err.Error(), "")
 	}
 	for {
-		if v, ok := r.ready(ctx); !ok {
+		if v, ok := r.ensureRunning(ctx); !ok {
 			return v
 		}
 		p, seasoned := r.command, r.answered
@@ -110,7 +110,7 @@ func (r *lineRunner) run(ctx context.Context, job protocol.Job) verdict {
 
 // await waits for the answer to a job. It is false for the end of the command with exit
 // code 0, without an answer.
-func (r *lineRunner) await(ctx context.Context, job protocol.Job) (verdict, bool) {
+func (r *persistentRunner) await(ctx context.Context, job protocol.Job) (outcome, bool) {
 	p, w := r.command, r.w
 	late, stop := w.deadline()
 	defer stop()
@@ -119,9 +119,9 @@ func (r *lineRunner) await(ctx context.Context, job protocol.Job) (verdict, bool
 		select {
 		case a := <-r.answers:
 			if errors.Is(a.err, io.EOF) {
-				return r.ended()
+				return r.judgeExit()
 			}
-			v, err := verdictOf(a, job, protocol.NewLimits(int(w.client.Server().MaxFrame)))
+			v, err := parseAnswer(a, job, protocol.NewLimits(int(w.client.Server().MaxFrame)))
 			if err != nil { // what follows may answer another job
 				r.stop(w.opts.KillAfter)
 				return failed(err.Error(), p.stderr.text()), true
@@ -130,26 +130,26 @@ func (r *lineRunner) await(ctx context.Context, job protocol.Job) (verdict, bool
 			return v, true
 		case <-exited: // its answer, or the end of its stdout, may still be on the way
 			exited = nil
-			soon := time.NewTimer(afterExit)
+			soon := time.NewTimer(outputGrace)
 			defer soon.Stop()
 			late = soon.C
 		case <-late:
 			if exited == nil {
-				return r.ended()
+				return r.judgeExit()
 			}
 			r.stop(w.opts.KillAfter)
-			return w.tooLate(p), true
+			return w.timedOut(p), true
 		case <-ctx.Done():
 			r.stop(w.graceAfter(ctx))
-			return verdict{why: context.Cause(ctx).Error()}, true
+			return outcome{reason: context.Cause(ctx).Error()}, true
 		}
 	}
 }
 
 // ended judges a command whose stdout ended in the middle of a job.
-func (r *lineRunner) ended() (verdict, bool) {
+func (r *persistentRunner) judgeExit() (outcome, bool) {
 	p := r.command
-	soon := time.NewTimer(afterExit)
+	soon := time.NewTimer(outputGrace)
 	defer soon.Stop()
 	select {
 	case <-p.exited:
@@ -157,31 +157,31 @@ func (r *lineRunner) ended() (verdict, bool) {
 		r.stop(r.w.opts.KillAfter)
 		return failed("it closed its stdout without an answer", p.stderr.text()), true
 	}
-	r.gone()
-	if v := r.w.judge(p); v.why != "" {
+	r.release()
+	if v := r.w.judge(p); v.reason != "" {
 		return v, true
 	}
-	return failed("it ended without an answer ("+p.ending()+")", p.stderr.text()), false
+	return failed("it ended without an answer ("+p.exitText()+")", p.stderr.text()), false
 }
 
 // ready sees to it that a command runs and waits for a job.
-func (r *lineRunner) ready(ctx context.Context) (verdict, bool) {
+func (r *persistentRunner) ensureRunning(ctx context.Context) (outcome, bool) {
 	if r.command != nil {
 		select {
 		case a := <-r.answers: // it ended between two jobs, or speaks without being asked
 			if !errors.Is(a.err, io.EOF) {
-				r.w.say("%s wrote a line that no job had asked for, and is started anew: %.100q", r.w.opts.Command[0], a.line)
+				r.w.logf("%s wrote a line that no job had asked for, and is started anew: %.100q", r.w.opts.Command[0], a.line)
 			}
 		case <-r.command.exited:
 		default:
-			return verdict{}, true
+			return outcome{}, true
 		}
 		r.stop(r.w.opts.KillAfter)
 	}
-	if r.short > 0 {
-		rest(ctx, min(linePauseFirst<<min(r.short-1, 10), linePauseMost))
+	if r.fastExits > 0 {
+		sleep(ctx, min(restartDelayMin<<min(r.fastExits-1, 10), restartDelayMax))
 		if ctx.Err() != nil {
-			return verdict{why: context.Cause(ctx).Error()}, false
+			return outcome{reason: context.Cause(ctx).Error()}, false
 		}
 	}
 	w := r.w
@@ -189,35 +189,35 @@ func (r *lineRunner) ready(ctx context.Context) (verdict, bool) {
 	cmd.Args[0] = w.opts.Command[0]
 	cmd.Env = w.commonEnvironment()
 	p := newProcess(cmd, w.errOut)
-	r.answers, r.leave = make(chan answer), make(chan struct{})
-	out := &answerReader{to: r.answers, most: int(w.client.Server().MaxFrame), leave: r.leave}
+	r.answers, r.closed = make(chan answer), make(chan struct{})
+	out := &answerReader{to: r.answers, maxLine: int(w.client.Server().MaxFrame), closed: r.closed}
 	if err := p.start(w.starter, true, out); err != nil {
 		return w.notStarted(err), false
 	}
-	r.command, r.began, r.answered = p, time.Now(), false
-	return verdict{}, true
+	r.command, r.startedAt, r.answered = p, time.Now(), false
+	return outcome{}, true
 }
 
 // stop ends the command and its group.
-func (r *lineRunner) stop(grace time.Duration) {
+func (r *persistentRunner) stop(grace time.Duration) {
 	r.command.stop(grace)
-	r.gone()
+	r.release()
 }
 
 // gone lets go of a command that has exited.
-func (r *lineRunner) gone() {
-	close(r.leave)
-	r.command.finish()
+func (r *persistentRunner) release() {
+	close(r.closed)
+	r.command.release()
 	r.command = nil
-	if !r.answered && time.Since(r.began) < lineSteady {
-		r.short++
+	if !r.answered && time.Since(r.startedAt) < stableAfter {
+		r.fastExits++
 	} else {
-		r.short = 0
+		r.fastExits = 0
 	}
 }
 
 // close ends the command by the end of its stdin, and by force where it does not heed that.
-func (r *lineRunner) close() {
+func (r *persistentRunner) close() {
 	if r.command == nil {
 		return
 	}
@@ -226,7 +226,7 @@ func (r *lineRunner) close() {
 	defer late.Stop()
 	select {
 	case <-r.command.exited:
-		r.gone()
+		r.release()
 	case <-late.C:
 		r.stop(r.w.opts.KillAfter)
 	}
@@ -251,13 +251,13 @@ func jobLine(job protocol.Job) ([]byte, error) {
 // verdictOf reads an answer: an ack or nack as on the wire, with the job's id in place of
 // the lease, which the command does not know. The id keeps a second answer to one job from
 // settling the next one, whose work has not run.
-func verdictOf(a answer, job protocol.Job, limits protocol.Limits) (verdict, error) {
+func parseAnswer(a answer, job protocol.Job, limits protocol.Limits) (outcome, error) {
 	if a.err != nil {
-		return verdict{}, a.err
+		return outcome{}, a.err
 	}
 	rest, ok := bytes.CutPrefix(bytes.TrimSpace(a.line), []byte("{"))
 	if !ok {
-		return verdict{}, fmt.Errorf(`its answer is not a JSON object such as {"op":"ack","id":%q}: %.100q`, job.ID, a.line)
+		return outcome{}, fmt.Errorf(`its answer is not a JSON object such as {"op":"ack","id":%q}: %.100q`, job.ID, a.line)
 	}
 	line := `{"lease":"` + job.Lease + `"`
 	if !bytes.HasPrefix(bytes.TrimSpace(rest), []byte("}")) {
@@ -265,21 +265,21 @@ func verdictOf(a answer, job protocol.Job, limits protocol.Limits) (verdict, err
 	}
 	var req protocol.Request
 	if err := protocol.JSON.DecodeRequest(append([]byte(line), rest...), limits, &req); err != nil {
-		return verdict{}, fmt.Errorf("its answer is wrong: %s: %.100q", err.Message, a.line)
+		return outcome{}, fmt.Errorf("its answer is wrong: %s: %.100q", err.Message, a.line)
 	}
 	if req.ID != protocol.TextID(job.ID) {
-		return verdict{}, fmt.Errorf(`its answer is not for this job: it must have the job's "id":%q: %.100q`, job.ID, a.line)
+		return outcome{}, fmt.Errorf(`its answer is not for this job: it must have the job's "id":%q: %.100q`, job.ID, a.line)
 	}
-	v := verdict{settle: &req}
+	v := outcome{request: &req}
 	switch req.Op {
 	case protocol.OpAck:
 	case protocol.OpNack:
-		v.why = "nack"
+		v.reason = "nack"
 		if req.Error != "" {
-			v.why = textfmt.OneLine(req.Error, 200)
+			v.reason = textfmt.OneLine(req.Error, 200)
 		}
 	default:
-		return verdict{}, fmt.Errorf(`its answer is %q, and must be an ack or a nack`, req.Op)
+		return outcome{}, fmt.Errorf(`its answer is %q, and must be an ack or a nack`, req.Op)
 	}
 	return v, nil
 }

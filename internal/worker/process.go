@@ -20,7 +20,7 @@ import (
 const (
 	// afterExit is how long the output of a command that has exited is waited for,
 	// where processes that it left behind hold it open.
-	afterExit = time.Second
+	outputGrace = time.Second
 
 	// groupPoll is the pause between two looks whether a process group is empty.
 	groupPoll = 10 * time.Millisecond
@@ -65,20 +65,20 @@ func (s *starter) close() error {
 
 // process is one command that runs, in a process group of its own.
 type process struct {
-	cmd    *exec.Cmd
-	by     *starter
-	stderr *tail
-	stdin  *os.File // our end; nil: it has none
+	cmd     *exec.Cmd
+	starter *starter
+	stderr  *tailBuffer
+	stdin   *os.File // our end; nil: it has none
 
-	ours   []*os.File // our ends of its pipes
-	theirs []*os.File // its ends, ours to close once it has them
-	copies sync.WaitGroup
-	exited chan struct{} // closed when cmd.ProcessState is set
+	ourEnds   []*os.File // our ends of its pipes
+	childEnds []*os.File // its ends, ours to close once it has them
+	copies    sync.WaitGroup
+	exited    chan struct{} // closed when cmd.ProcessState is set
 }
 
 func newProcess(cmd *exec.Cmd, passOn io.Writer) *process {
 	cmd.SysProcAttr = commandAttributes()
-	return &process{cmd: cmd, stderr: &tail{passOn: passOn}, exited: make(chan struct{})}
+	return &process{cmd: cmd, stderr: &tailBuffer{forward: passOn}, exited: make(chan struct{})}
 }
 
 // pipe makes a pipe and keeps our end of it.
@@ -91,7 +91,7 @@ func (p *process) pipe(weWrite bool) (our, its *os.File, err error) {
 	if weWrite {
 		our, its = w, r
 	}
-	p.ours, p.theirs = append(p.ours, our), append(p.theirs, its)
+	p.ourEnds, p.childEnds = append(p.ourEnds, our), append(p.childEnds, its)
 	return our, its, nil
 }
 
@@ -100,9 +100,9 @@ func (p *process) pipe(weWrite bool) (our, its *os.File, err error) {
 // Where it fails nothing is left.
 func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 	defer func() {
-		closeFiles(p.theirs)
+		closeFiles(p.childEnds)
 		if err != nil {
-			closeFiles(p.ours)
+			closeFiles(p.ourEnds)
 		}
 	}()
 	if feed {
@@ -120,7 +120,7 @@ func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 		}
 		p.cmd.Stdout = its
 	}
-	p.by = s
+	p.starter = s
 	complained, its, err := p.pipe(false)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (p *process) copy(to io.Writer, from *os.File) {
 
 // feed writes b to the command's stdin and closes it, beside it. A command that does not
 // read its stdin is no error.
-func (p *process) feed(b []byte) {
+func (p *process) writeStdin(b []byte) {
 	p.copies.Go(func() {
 		_, _ = p.stdin.Write(b)
 		_ = p.stdin.Close()
@@ -222,21 +222,21 @@ func groupAlive(group int) bool {
 
 // finish waits for the rest of the output of a command that has exited, and lets
 // go of it and of what it left behind.
-func (p *process) finish() {
+func (p *process) release() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		p.copies.Wait()
 	}()
-	late := time.NewTimer(afterExit)
+	late := time.NewTimer(outputGrace)
 	defer late.Stop()
 	select {
 	case <-done:
 	case <-late.C:
 	}
-	closeFiles(p.ours)
+	closeFiles(p.ourEnds)
 	<-done
-	p.by.guard.unwatch(p.cmd.Process.Pid)
+	p.starter.guard.unwatch(p.cmd.Process.Pid)
 }
 
 func closeFiles(files []*os.File) {
@@ -246,7 +246,7 @@ func closeFiles(files []*os.File) {
 }
 
 // ending says in words how the command ended.
-func (p *process) ending() string {
+func (p *process) exitText() string {
 	state := p.cmd.ProcessState
 	status, ok := state.Sys().(syscall.WaitStatus)
 	if !ok || !status.Signaled() {
@@ -260,75 +260,4 @@ func (p *process) ending() string {
 		name += " (core dumped)"
 	}
 	return "killed by " + name
-}
-
-// tailSize is how much of stderr's end is kept: room for the words before it is left.
-const tailSize = 3 << 10
-
-// tail keeps the end of what is written to it, and passes everything on.
-type tail struct {
-	passOn io.Writer
-
-	mu  sync.Mutex
-	buf []byte // the last tailSize bytes at least, and twice as many at most
-	cut bool
-}
-
-// Write implements io.Writer. It never fails: that nobody reads our stderr is no
-// reason to break the command's.
-func (t *tail) Write(p []byte) (int, error) {
-	_, _ = t.passOn.Write(p)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := len(p)
-	if n > tailSize {
-		p, t.buf, t.cut = p[n-tailSize:], t.buf[:0], true
-	}
-	if len(t.buf)+len(p) > 2*tailSize {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-tailSize:]...)
-		t.cut = true
-	}
-	t.buf = append(t.buf, p...)
-	return n, nil
-}
-
-// reset forgets what was written.
-func (t *tail) reset() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf, t.cut = t.buf[:0], false
-}
-
-// text is the end as text that the wire takes: valid UTF-8 without NUL, from the
-// beginning of a line where there is one.
-func (t *tail) text() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	b, cut := t.buf, t.cut
-	if len(b) > tailSize {
-		b, cut = b[len(b)-tailSize:], true
-	}
-	s := strings.ReplaceAll(strings.ToValidUTF8(string(b), "\uFFFD"), "\x00", "")
-	if cut {
-		if _, rest, ok := strings.Cut(strings.TrimRight(s, "\n"), "\n"); ok {
-			s = rest
-		}
-	}
-	return strings.TrimSpace(s)
-}
-
-// capped keeps up to most bytes of what is written and counts the rest.
-type capped struct {
-	most int
-	buf  []byte
-	size int
-}
-
-// Write implements io.Writer.
-func (c *capped) Write(p []byte) (int, error) {
-	c.size += len(p)
-	if room := c.most - len(c.buf); room > 0 {
-		c.buf = append(c.buf, p[:min(room, len(p))]...)
-	}
-	return len(p), nil
 }

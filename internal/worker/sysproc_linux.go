@@ -9,4 +9,4 @@ func commandAttributes() *syscall.SysProcAttr {
 }
 
 // ownProgram is this very program, also where its file was replaced meanwhile.
-func ownProgram() (string, error) { return "/proc/self/exe", nil }
+func ownExecutable() (string, error) { return "/proc/self/exe", nil }

@@ -13,5 +13,5 @@ func commandAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// ownProgram is this program's file, as it was when the program began.
-func ownProgram() (string, error) { return os.Executable() }
+// ownExecutable is this program's file, as it was when the program began.
+func ownExecutable() (string, error) { return os.Executable() }

@@ -1,0 +1,131 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// claimAll claims jobs for runners that are idle, and has each worked.
+func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job)) error {
+	for {
+		free, err := w.idleRunners(ctx)
+		if err != nil {
+			return err
+		}
+		jobs, err := w.claim(ctx, len(free))
+		if ctx.Err() != nil && len(jobs) > 0 { // they came all the same
+			err = w.giveBack(ctx, jobs)
+			jobs = nil
+		}
+		for i, r := range free {
+			if i < len(jobs) {
+				begin(r, jobs[i])
+			} else {
+				w.idle <- r
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			if !errors.Is(err, context.Cause(ctx)) { // not the claim that it ended
+				return errors.Join(context.Cause(ctx), err)
+			}
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		case w.opts.Once && len(jobs) == 0:
+			return ErrNoJob
+		case w.opts.Once, w.opts.Drain && len(jobs) == 0 && len(free) == w.opts.Jobs:
+			return nil
+		case w.opts.Drain && len(jobs) == 0:
+			// What runs may enqueue more: look again when one of them is done.
+			if err := w.waitForIdle(ctx, len(free)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// free waits for idle runners and takes all there are.
+func (w *Worker) idleRunners(ctx context.Context) ([]runner, error) {
+	var free []runner
+	select {
+	case r := <-w.idle:
+		free = append(free, r)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	for {
+		select {
+		case r := <-w.idle:
+			free = append(free, r)
+		default:
+			return free, nil
+		}
+	}
+}
+
+// oneMore waits until more than n runners are idle.
+func (w *Worker) waitForIdle(ctx context.Context, n int) error {
+	var taken []runner
+	defer func() {
+		for _, r := range taken {
+			w.idle <- r
+		}
+	}()
+	for len(taken) <= n {
+		select {
+		case r := <-w.idle:
+			taken = append(taken, r)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// giveBack returns jobs that came after the worker was to stop.
+func (w *Worker) giveBack(ctx context.Context, jobs []protocol.Job) error {
+	ctx, cancel := w.opts.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	defer cancel()
+	return GiveBack(ctx, w.client, jobs)
+}
+
+// GiveBack returns jobs that nobody learned of: they are ready again at once, and no attempt
+// is counted.
+func GiveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) error {
+	leases := make([]string, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.Lease
+	}
+	now := time.Duration(0)
+	if _, err := c.NackMany(ctx, leases, qsidecar.Nack{NoCharge: true, Delay: &now}); err != nil {
+		return fmt.Errorf("giving it back: %w", err)
+	}
+	return nil
+}
+
+// claim asks for up to most jobs. Nothing but a wrong request, or the end of ctx,
+// is an error of a worker that is to go on.
+func (w *Worker) claim(ctx context.Context, most int) ([]protocol.Job, error) {
+	cl := qsidecar.Claim{Queues: w.opts.Queues, Max: most, Wait: claimWait}
+	if w.opts.Once || w.opts.Drain {
+		cl.Wait = 0
+		var cancel context.CancelFunc
+		ctx, cancel = w.opts.WithTimeout(ctx, claimTimeout)
+		defer cancel()
+		return w.client.Claim(ctx, cl)
+	}
+	jobs, err := w.client.Claim(ctx, cl)
+	if err != nil && ctx.Err() == nil && w.opts.Unavailable(err) {
+		w.logf("claim: %v; going on", err)
+		sleep(ctx, claimPause)
+		return nil, nil
+	}
+	return jobs, err
+}
