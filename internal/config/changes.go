@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// changesOf tells what is different in two configs, by the keys of the file. A
-// database's address is not shown: it may hold a password.
+// Changes lists the differences between two configs by the keys of the file. It doesn't show
+// the URL of a database, which can contain a password.
 func Changes(before, after Config) (all []string) {
 	was, is := flat(before), flat(after)
 	gone := sections(was, is)
@@ -51,7 +51,7 @@ func within(key string, sections map[string]bool) bool {
 	return false
 }
 
-// sections are the queues, databases and sockets of the first that the second lacks.
+// sections returns the queues, databases and sockets that only the first config has.
 func sections(of, other map[string]string) map[string]bool {
 	lacks := map[string]bool{}
 	for key := range of {
@@ -64,8 +64,8 @@ func sections(of, other map[string]string) map[string]bool {
 	return lacks
 }
 
-// flat is every scalar of the config by its path. A queue, database or socket is there
-// itself too, as its path and a dot.
+// flat returns every scalar of the config by its path. A queue, database or socket also has
+// an entry of its own: its path and a dot.
 func flat(c Config) map[string]string {
 	out := map[string]string{}
 	flatten(out, "", reflect.ValueOf(c))
@@ -80,12 +80,12 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 		v = v.Elem()
 	}
 	var leaf any
-	if v.CanInterface() { // an embedded struct of ours cannot, and its fields can
+	if v.CanInterface() { // an unexported embedded struct cannot, but its fields can
 		leaf = v.Interface()
 	}
 	switch l := leaf.(type) {
 	case listenConfig:
-		path = "listen " + l.Socket // sockets are known by their paths, whatever their order
+		path = "listen " + l.Socket // a socket is identified by its path, not by its position
 		path = strings.TrimSuffix(path, " ")
 		out[path+"."] = ""
 	case queueConfig, Database:
@@ -133,7 +133,7 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 	}
 }
 
-// allowText is a socket's rules in one line. None at all is not the same as nothing.
+// allowText returns a socket's rules on one line. A nil list allows everything.
 func allowText(rules []allowConfig) string {
 	if rules == nil {
 		return "everything, to whoever can connect"
@@ -154,7 +154,7 @@ func allowText(rules []allowConfig) string {
 	return "[" + strings.Join(all, ", ") + "]"
 }
 
-// plain is a leaf as the file has it, as near as people need.
+// leafText returns a leaf in a form close to that of the file.
 func leafText(leaf any) any {
 	switch l := leaf.(type) {
 	case TableName:
@@ -193,11 +193,11 @@ func leafText(leaf any) any {
 	return leaf
 }
 
-// openedBy is all that a database of the config was opened by: as long as it is the same,
-// so is what was opened.
+// OpenKey returns a text of everything that a database is opened with. While the text is the
+// same, an open database can stay in use.
 func (c *Config) OpenKey(name string) (string, error) {
 	d := c.Databases[name]
-	d.HostLease, d.RestartGrace = 0, nil // the bridge's business
+	d.HostLease, d.RestartGrace = 0, nil // only the bridge uses them
 	out := map[string]string{"max_frame": c.MaxFrame.String()}
 	flatten(out, "database", reflect.ValueOf(d))
 	for q, queue := range c.Queues {

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// config is the config file. deploy/qsidecar.example.yaml documents every key at
-// its default, and a test compares the two.
+// Config is the config file. deploy/qsidecar.example.yaml documents every key at its
+// default, and a test compares the two.
 type Config struct {
 	Listen       []listenConfig         `yaml:"listen"`
 	Databases    map[string]Database    `yaml:"databases"`
@@ -23,14 +23,14 @@ type Config struct {
 	Log          Log                    `yaml:"log"`
 	Admin        Admin                  `yaml:"admin"`
 
-	urlFile string // that the only database's URL was read from; empty: none
+	urlFile string // the file that contains the URL of the only database; empty: none
 }
 
 type listenConfig struct {
 	Socket string   `yaml:"socket"`
 	Mode   fileMode `yaml:"mode"`
 	Group  string   `yaml:"group"`
-	// nil: whoever can connect may do everything.
+	// nil: any client that can connect may do everything.
 	Allow []allowConfig `yaml:"allow"`
 }
 
@@ -39,10 +39,10 @@ type Database struct {
 	HostLease    duration  `yaml:"host_lease"`
 	RestartGrace *duration `yaml:"restart_grace"` // nil: host_lease
 
-	// A server's alone.
+	// The remaining keys are for servers only.
 	PasswordFile   string `yaml:"password_file"`
 	MaxConnections int    `yaml:"max_connections"`
-	MaxHeld        int    `yaml:"max_held"` // further ones, each for a held job
+	MaxHeld        int    `yaml:"max_held"` // additional connections, one for each held job
 	Schema         string `yaml:"schema"`
 	Notify         onOff  `yaml:"notify"`
 }
@@ -52,7 +52,7 @@ type backoffConfig struct {
 	Max     duration `yaml:"max"`
 }
 
-// limitsConfig bounds what clients may take.
+// limitsConfig limits what clients can use.
 type limitsConfig struct {
 	Connections int  `yaml:"connections"`
 	PerUser     int  `yaml:"connections_per_user"`
@@ -79,7 +79,7 @@ func (l limitsConfig) check(bad func(path, format string, args ...any)) {
 	}
 }
 
-// defaultsConfig is what holds for a queue that does not say otherwise.
+// defaultsConfig holds the defaults of queues.
 type defaultsConfig struct {
 	Database    string        `yaml:"database"` // empty: the only one
 	MaxAttempts int           `yaml:"max_attempts"`
@@ -92,7 +92,7 @@ type defaultsConfig struct {
 	MaxReady    int           `yaml:"max_ready"`
 }
 
-// queueConfig is a queue's own word; what is nil comes from defaults.
+// queueConfig holds the settings of one queue. A nil field takes the default.
 type queueConfig struct {
 	Database    *string             `yaml:"database"`
 	MaxAttempts *int                `yaml:"max_attempts"`
@@ -119,7 +119,7 @@ type Log struct {
 
 func (l Log) JSON() bool { return l.Format == "json" }
 
-// schemaName is what a schema may be called without quotes.
+// schemaName matches schema names that need no quotes.
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 
 const DefaultSchema = "qsidecar"
@@ -131,8 +131,8 @@ func newDatabase() Database {
 	return Database{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, MaxHeld: adopted.DefaultMaxHeld, Schema: DefaultSchema, Notify: true}
 }
 
-// defaultConfig is the config of a file that says nothing: the places are filled
-// in by the app, which knows the environment.
+// defaultConfig returns the defaults of a file. Load adds the socket and the database, which
+// depend on the environment.
 func defaultConfig() Config {
 	return Config{
 		Defaults: defaultsConfig{
@@ -150,7 +150,7 @@ func defaultConfig() Config {
 	}
 }
 
-// listenOn are the sockets of a config that names none.
+// addSockets sets the sockets if the file names none.
 func (c *Config) addSockets(paths []string) {
 	if len(c.Listen) > 0 {
 		return
@@ -162,7 +162,7 @@ func (c *Config) addSockets(paths []string) {
 	}
 }
 
-// fill gives the places that the file did not name: these are the app's to know.
+// fillIn sets the socket, the database and the queues that the file doesn't name.
 func (c *Config) fillIn(socket, database string) {
 	if len(c.Listen) == 0 {
 		l := newListen()
@@ -179,15 +179,15 @@ func (c *Config) fillIn(socket, database string) {
 	}
 }
 
-// Default is the config of a file that says nothing, with that socket and database.
+// Default returns the config of an empty file, with that socket and database.
 func Default(socket, database string) Config {
 	c := defaultConfig()
 	c.fillIn(socket, database)
 	return c
 }
 
-// loadConfig reads a config file. The error shows everything that is wrong, with
-// line and column; the config is then what could be read of it.
+// load reads a config file. Its error lists every problem with line and column. The config
+// then contains what could be read.
 func load(path string, read func(string) ([]byte, error), env func(string) (string, bool)) (Config, error) {
 	src, err := read(path)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Error says what is wrong with a config, or with the flags and the environment that name one.
+// Error is an error in a config, or in the flags and variables that select one.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf makes an Error.
+// Errorf returns an Error.
 func Errorf(format string, args ...any) error { return &Error{fmt.Errorf(format, args...)} }
 
-// inDatabase says of which database an error is, where there are several.
+// ErrorIn adds the name of the database to err, if there are several.
 func (c *Config) ErrorIn(name string, err error) error {
 	if len(c.Databases) == 1 {
 		return err
@@ -25,8 +25,8 @@ func (c *Config) ErrorIn(name string, err error) error {
 	return fmt.Errorf("databases.%s: %w", name, err)
 }
 
-// keepUsable leaves what can be looked at in a config that has errors: its databases without
-// any, and in those the tables of queues without any.
+// KeepUsable removes the parts of a config that have errors, so that the other databases and
+// adopted tables can be checked.
 func (c *Config) KeepUsable(usage error) {
 	for name, d := range c.Databases {
 		d.check("", func(string, string, ...any) { delete(c.Databases, name) })
@@ -39,7 +39,7 @@ func (c *Config) KeepUsable(usage error) {
 	c.Log = defaultConfig().Log
 }
 
-// configProblems are the single errors of a config.
+// Problems returns the single errors of a config.
 func Problems(err error) (texts []string) {
 	var file *configError
 	switch joined, ok := err.(interface{ Unwrap() []error }); {

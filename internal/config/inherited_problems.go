@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// problemsByKey are what is wrong with the defaults, by key. A queue that takes a wrong one
-// from there is not wrong itself.
+// problemsByKey holds the problems of the section `defaults` by key. A queue that inherits a
+// wrong default is not reported again.
 type problemsByKey map[string]string
 
 type reportFunc = func(path, format string, args ...any)
 
-// noting is bad, and keeps what is told of the section.
+// recording returns a report function that also stores the problems of a section.
 func (p problemsByKey) recording(section string, bad reportFunc) reportFunc {
 	return func(path, format string, args ...any) {
 		p[strings.TrimPrefix(path, section+".")] = fmt.Sprintf(format, args...)
@@ -21,7 +21,8 @@ func (p problemsByKey) recording(section string, bad reportFunc) reportFunc {
 	}
 }
 
-// leftOut is bad for a queue without what is told of the defaults already.
+// withoutInherited returns a report function that skips the problems which the queue
+// inherits.
 func (p problemsByKey) withoutInherited(section string, q *queueConfig, bad reportFunc) reportFunc {
 	return func(path, format string, args ...any) {
 		key := strings.TrimPrefix(path, section+".")
@@ -32,17 +33,17 @@ func (p problemsByKey) withoutInherited(section string, q *queueConfig, bad repo
 	}
 }
 
-// states reports whether the queue has a word of its own for a key of the defaults.
+// sets reports whether the queue itself sets a key of the defaults.
 func (q *queueConfig) sets(key string) bool {
 	section, _, _ := strings.Cut(key, ".")
 	v, ok := fieldOf(reflect.ValueOf(q).Elem(), section)
 	return ok && !v.IsZero()
 }
 
-// samePath reports whether two paths are one, as far as their texts tell.
+// samePath reports whether two paths have the same text after cleaning.
 func samePath(a, b string) bool { return filepath.Clean(a) == filepath.Clean(b) }
 
-// asOther tells how else a path is written.
+// spelledAs returns how the other path is written, if it differs.
 func spelledAs(path, other string) string {
 	if path == other {
 		return ""
@@ -50,7 +51,7 @@ func spelledAs(path, other string) string {
 	return " (as " + other + ")"
 }
 
-// checkGroup reports a socket's group that this host does not know.
+// checkGroup reports a group that this host doesn't know.
 func checkGroup(path, group string, bad reportFunc) {
 	if group == "" {
 		return

@@ -8,7 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/bridge"
 )
 
-// over is the queue's config with what it leaves open taken from the defaults.
+// withDefaults returns the settings of a queue, with defaults for the keys that it doesn't
+// set.
 func (q queueConfig) withDefaults(d defaultsConfig) defaultsConfig {
 	set(&d.Database, q.Database)
 	set(&d.MaxAttempts, q.MaxAttempts)
@@ -33,7 +34,7 @@ func set[T any](to, from *T) {
 	}
 }
 
-// options are the bridge's, over open databases.
+// BridgeOptions returns the options of the bridge for open databases.
 func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options {
 	o := bridge.Options{
 		Databases:    make(map[string]bridge.Database),
@@ -49,7 +50,7 @@ func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options 
 	for name, d := range c.Databases {
 		db := bridge.Database{Backend: open[name], HostLease: time.Duration(d.HostLease), RestartGrace: time.Duration(d.HostLease)}
 		if d.RestartGrace != nil {
-			db.RestartGrace = max(time.Duration(*d.RestartGrace), time.Millisecond) // 0 would be the default
+			db.RestartGrace = max(time.Duration(*d.RestartGrace), time.Millisecond) // 0 would select the bridge's default
 		}
 		o.Databases[name] = db
 	}
@@ -66,7 +67,8 @@ func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options 
 	return o
 }
 
-// orMinus turns the config's 0 (none) into the bridge's, whose 0 is the default.
+// zeroToMinusOne converts the config's 0 (none) to the bridge's -1, because 0 is the
+// bridge's default.
 func zeroToMinusOne(n int) int {
 	if n == 0 {
 		return -1
@@ -74,7 +76,8 @@ func zeroToMinusOne(n int) int {
 	return n
 }
 
-// orNegative turns the config's 0 (none) into the bridge's, whose 0 is the default.
+// zeroToNegative converts the config's 0 (none) to the bridge's -1, because 0 is the
+// bridge's default.
 func zeroToNegative(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1

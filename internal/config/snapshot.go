@@ -9,20 +9,20 @@ import (
 	"slices"
 )
 
-// Snapshot is the files that a config came from, and what was in them.
+// Snapshot identifies the contents of the files of a config.
 type Snapshot struct {
 	Files   []string          // their paths
-	config  [sha256.Size]byte // of the config, and of what its databases' address was read from
-	Secrets [sha256.Size]byte // of the secrets' files
+	config  [sha256.Size]byte // of the config file and the file with the database's URL
+	Secrets [sha256.Size]byte // of the files with secrets
 }
 
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.config == other.config && s.Secrets == other.Secrets
 }
 
-// ReadSnapshot reads the files again that c was read from.
+// ReadSnapshot reads the files of c again. file is the config file; empty: there is none.
 func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
-	whose := make(map[string]string) // what each file is
+	whose := make(map[string]string) // a description of each file, for errors
 	hash := func(paths []string) (sum [sha256.Size]byte) {
 		h := sha256.New()
 		for _, path := range paths {
@@ -45,7 +45,7 @@ func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 		configs = append(configs, c.urlFile)
 		whose[c.urlFile] = "the file with the database's URL"
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Databases)) { // an error that comes again has the same words
+	for _, name := range slices.Sorted(maps.Keys(c.Databases)) { // sorted, so that the same error has the same text
 		if d := c.Databases[name]; d.PasswordFile != "" && !slices.Contains(secrets, d.PasswordFile) {
 			secrets = append(secrets, d.PasswordFile)
 			whose[d.PasswordFile] = "databases." + name + ".password_file"
@@ -57,17 +57,18 @@ func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 	return src, err
 }
 
-// unsteady is how often files may be different from one reading to the next.
+// maxReads is how often ReadConsistent reads files that keep changing.
 const maxReads = 10
 
 var (
 	errFilesChanging = errors.New("the config's files change while they are read")
-	// errEmptyConfig: whoever writes a file in place empties it first.
+	// errEmptyConfig prevents that a file which is being rewritten counts as an empty
+	// config.
 	errEmptyConfig = errors.New("the config file is empty: it is taken for one that is just being written (for the defaults, a comment will do)")
 )
 
-// ReadConsistent loads a config, and what is in its files at the same time. Later changes are found
-// by comparing the files with src. file is the config file; empty: there is none.
+// ReadConsistent loads a config together with the snapshot of its files. A later difference
+// from the snapshot means a change.
 func ReadConsistent(file string, load func() (Config, error)) (c Config, src Snapshot, err error) {
 	for range maxReads {
 		before := src
@@ -84,7 +85,7 @@ func ReadConsistent(file string, load func() (Config, error)) (c Config, src Sna
 	return c, src, errFilesChanging
 }
 
-// CheckNotEmpty wants something in the config file.
+// CheckNotEmpty returns an error if the config file is empty.
 func (in Input) CheckNotEmpty() error {
 	if in.File == "" {
 		return nil

@@ -11,12 +11,12 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// check reports what is out of range or does not fit together, by path.
+// check reports values that are out of range or contradict each other, by path.
 func (c *Config) check(bad func(path, format string, args ...any)) {
 	for i, l := range c.Listen {
 		path := fmt.Sprintf("listen[%d]", i)
 		if l.Socket != "" {
-			c.Listen[i].Socket = filepath.Clean(l.Socket) // by which it is known from one reload to the next
+			c.Listen[i].Socket = filepath.Clean(l.Socket) // a reload identifies the socket by this path
 		}
 		if l.Socket == "" {
 			bad(path, "socket is missing: the path of the Unix socket")

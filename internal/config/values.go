@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
-// The leaves of the config. Each reads its text; the error says what is right.
+// The scalars of a config. Each parses its own text, and the error says what is valid.
 
 type duration time.Duration
 
@@ -98,7 +98,7 @@ func (l *LogLevel) parse(s string) error {
 	return oneOf((*string)(l), s, "debug", "info", "warn", "error")
 }
 
-// Set and Type make a log level a flag.
+// Set, Type and String implement pflag.Value.
 func (l *LogLevel) Set(s string) error { return l.parse(s) }
 func (l *LogLevel) Type() string       { return "level" }
 func (l *LogLevel) String() string     { return string(*l) }
@@ -111,7 +111,7 @@ func (l LogLevel) SlogLevel() slog.Level {
 	return level
 }
 
-// onOff is a switch.
+// onOff is a boolean.
 type onOff bool
 
 func (o *onOff) parse(s string) error {

@@ -11,7 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// claimAll claims jobs for runners that are idle, and has each worked.
+// claimAll claims a job for each idle runner and calls begin for it, until ctx ends or the
+// options say so.
 func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job)) error {
 	for {
 		free, err := w.idleRunners(ctx)
@@ -19,7 +20,7 @@ func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job))
 			return err
 		}
 		jobs, err := w.claim(ctx, len(free))
-		if ctx.Err() != nil && len(jobs) > 0 { // they came all the same
+		if ctx.Err() != nil && len(jobs) > 0 { // jobs arrived although the worker is stopping
 			err = w.giveBack(ctx, jobs)
 			jobs = nil
 		}
@@ -32,7 +33,7 @@ func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job))
 		}
 		switch {
 		case ctx.Err() != nil:
-			if !errors.Is(err, context.Cause(ctx)) { // not the claim that it ended
+			if !errors.Is(err, context.Cause(ctx)) { // an error other than the canceled claim
 				return errors.Join(context.Cause(ctx), err)
 			}
 			return context.Cause(ctx)
@@ -43,7 +44,8 @@ func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job))
 		case w.opts.Once, w.opts.Drain && len(jobs) == 0 && len(free) == w.opts.Jobs:
 			return nil
 		case w.opts.Drain && len(jobs) == 0:
-			// What runs may enqueue more: look again when one of them is done.
+			// A running command can enqueue more jobs, so claim again after the next one
+			// ends.
 			if err := w.waitForIdle(ctx, len(free)); err != nil {
 				return err
 			}
@@ -51,7 +53,7 @@ func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job))
 	}
 }
 
-// free waits for idle runners and takes all there are.
+// idleRunners waits for an idle runner and returns all that are idle.
 func (w *Worker) idleRunners(ctx context.Context) ([]runner, error) {
 	var free []runner
 	select {
@@ -70,7 +72,7 @@ func (w *Worker) idleRunners(ctx context.Context) ([]runner, error) {
 	}
 }
 
-// oneMore waits until more than n runners are idle.
+// waitForIdle waits until more than n runners are idle.
 func (w *Worker) waitForIdle(ctx context.Context, n int) error {
 	var taken []runner
 	defer func() {
@@ -89,15 +91,15 @@ func (w *Worker) waitForIdle(ctx context.Context, n int) error {
 	return nil
 }
 
-// giveBack returns jobs that came after the worker was to stop.
+// giveBack returns jobs that arrived after the worker began to stop.
 func (w *Worker) giveBack(ctx context.Context, jobs []protocol.Job) error {
 	ctx, cancel := w.opts.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()
 	return GiveBack(ctx, w.client, jobs)
 }
 
-// GiveBack returns jobs that nobody learned of: they are ready again at once, and no attempt
-// is counted.
+// GiveBack returns claimed jobs that no worker has started. They are ready again at once,
+// and no attempt is counted.
 func GiveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) error {
 	leases := make([]string, len(jobs))
 	for i, j := range jobs {
@@ -110,8 +112,8 @@ func GiveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) erro
 	return nil
 }
 
-// claim asks for up to most jobs. Nothing but a wrong request, or the end of ctx,
-// is an error of a worker that is to go on.
+// claim claims up to most jobs. If the sidecar is unavailable, claim logs that, pauses, and
+// returns no error unless the options Once or Drain are set.
 func (w *Worker) claim(ctx context.Context, most int) ([]protocol.Job, error) {
 	cl := qsidecar.Claim{Queues: w.opts.Queues, Max: most, Wait: claimWait}
 	if w.opts.Once || w.opts.Drain {

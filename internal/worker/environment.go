@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// environment is what a command gets for one job.
+// environment returns the environment of the command for one job.
 func (w *Worker) environment(job protocol.Job) []string {
 	env := w.commonEnvironment()
 	for _, v := range JobVariables(job) {
@@ -29,9 +29,9 @@ func (w *Worker) environment(job protocol.Job) []string {
 	return env
 }
 
-// commonEnvironment is ours, without what another job may have left there, the trace in
-// which this worker was started, and the database's address, which may hold a password and
-// is the sidecar's alone; and with the sidecar's socket.
+// commonEnvironment returns this process's environment with the sidecar's socket. It leaves
+// out the variables of another job, the trace in which this worker was started, and the
+// database's URL, which can contain a password.
 func (w *Worker) commonEnvironment() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -40,20 +40,20 @@ func (w *Worker) commonEnvironment() []string {
 		case name == "QSIDECAR_LEASE", name == "QSIDECAR_PAYLOAD", name == "QSIDECAR_PAYLOAD_B64",
 			name == "QSIDECAR_PAYLOAD_FILE", name == "QSIDECAR_DATABASE",
 			name == "TRACEPARENT", name == "TRACESTATE", strings.HasPrefix(name, "QSIDECAR_HEADER_"):
-		case serviceManagers[name]: // said to this process, not to what it starts
+		case serviceManagers[name]: // for this process only
 		default:
 			env = append(env, v)
 		}
 	}
 	socket := w.socket
-	if abs, err := filepath.Abs(socket); err == nil { // a command may change its directory
+	if abs, err := filepath.Abs(socket); err == nil { // the command can change its directory
 		socket = abs
 	}
 	return append(env, "QSIDECAR_SOCKET="+socket)
 }
 
-// JobVariables are what an environment tells of a job, beside lease and payload.
-// The names lack their QSIDECAR_.
+// JobVariables returns names and values of the environment variables that describe a job,
+// without its lease and payload. The names lack the prefix QSIDECAR_.
 func JobVariables(j protocol.Job) [][2]string {
 	headers := "{}"
 	if len(j.Headers) > 0 {
@@ -61,7 +61,7 @@ func JobVariables(j protocol.Job) [][2]string {
 		e := json.NewEncoder(&buf)
 		e.SetEscapeHTML(false)
 		if err := e.Encode(j.Headers); err != nil {
-			panic(err) // a map of strings
+			panic(err) // a map of strings always encodes
 		}
 		headers = strings.TrimSpace(buf.String())
 	}
@@ -78,14 +78,14 @@ func JobVariables(j protocol.Job) [][2]string {
 	}
 }
 
-// serviceManagers are the variables by which a service manager talks with the process that
-// it started (sd_notify(3), sd_listen_fds(3)).
+// serviceManagers are the variables by which a service manager talks to the process that it
+// started (sd_notify(3), sd_listen_fds(3)).
 var serviceManagers = map[string]bool{
 	"NOTIFY_SOCKET": true, "WATCHDOG_USEC": true, "WATCHDOG_PID": true, "FDSTORE": true,
 	"LISTEN_FDS": true, "LISTEN_PID": true, "LISTEN_FDNAMES": true,
 }
 
-// variableName makes a header's name one of a shell variable.
+// variableName turns the name of a header into the name of a shell variable.
 func variableName(header string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -11,21 +11,22 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// ExitSnooze is EX_TEMPFAIL of sysexits.h, with which a command says *not now*.
+// ExitSnooze is the exit code by which a command asks to snooze its job (EX_TEMPFAIL of
+// sysexits.h).
 const ExitSnooze = 75
 
-// verdict is what becomes of a job that was worked.
+// outcome is the result of one run of a job.
 type outcome struct {
-	request *protocol.Request // an ack or a nack without its lease; nil: the job is not ours to settle any more
-	reason  string            // for people; empty: it went well
-	fatal   error             // the worker cannot go on
+	request *protocol.Request // an ack or a nack without its lease; nil: the lease is lost, don't settle
+	reason  string            // logged; empty: the run succeeded
+	fatal   error             // the worker must stop
 	pause   time.Duration     // before the next job
 }
 
 func done() outcome { return outcome{request: &protocol.Request{Op: protocol.OpAck}} }
 
-// failed is a failure, with the end of stderr in the job's error; who reads ours
-// has seen it.
+// failed returns a failure. Only the job's error includes the end of stderr, because our own
+// stderr already shows it.
 func failed(why, stderr string) outcome {
 	text := why
 	if stderr != "" {
@@ -34,12 +35,14 @@ func failed(why, stderr string) outcome {
 	return outcome{request: &protocol.Request{Op: protocol.OpNack, Error: text}, reason: why}
 }
 
-// notNow gives a job back, to come again after the back-off.
+// snoozed returns a job to the queue: it is ready again after the back-off, and no attempt
+// is counted.
 func snoozed(why string) outcome {
 	return outcome{request: &protocol.Request{Op: protocol.OpNack, Charge: protocol.Some(false)}, reason: why}
 }
 
-// cannot is a verdict on the command: the job goes back as if never taken.
+// cannotRun returns the job to the queue at once and stops the worker, because no command
+// can be started.
 func cannotRun(err error) outcome {
 	v := snoozed("")
 	v.request.DelayMS = protocol.Some[int64](0)
@@ -47,7 +50,7 @@ func cannotRun(err error) outcome {
 	return v
 }
 
-// judge says what the end of a command means for its job.
+// judge returns the outcome that the exit of the command means.
 func (w *Worker) judge(p *process) outcome {
 	code := p.cmd.ProcessState.ExitCode()
 	switch code {
@@ -65,8 +68,8 @@ func (w *Worker) judge(p *process) outcome {
 	return v
 }
 
-// notStarted says what it means that a command could not be started: mostly that
-// none will.
+// notStarted returns the outcome if the command couldn't be started. Most causes affect
+// every job.
 func (w *Worker) notStarted(err error) outcome {
 	switch {
 	case errors.Is(err, syscall.E2BIG):
@@ -74,7 +77,7 @@ func (w *Worker) notStarted(err error) outcome {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE),
 		errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ETXTBSY):
 		v := snoozed(fmt.Sprintf("%s could not be started just now: %v", w.opts.Command[0], textfmt.RootCause(err)))
-		v.pause = time.Second // this host has no room for more: other jobs would fare no better
+		v.pause = time.Second // the host is out of resources, so other jobs would fail too
 		return v
 	case errors.Is(err, syscall.ENOEXEC):
 		return cannotRun(fmt.Errorf("%s cannot be run: %w: does a script lack its first line, #!/bin/sh?", w.opts.Command[0], textfmt.RootCause(err)))

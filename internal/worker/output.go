@@ -6,20 +6,21 @@ import (
 	"sync"
 )
 
-// tailSize is how much of stderr's end is kept: room for the words before it is left.
+// tailSize is how many bytes of stderr's end are kept. It leaves space for the text before
+// it in the job's error.
 const tailSize = 3 << 10
 
-// tail keeps the end of what is written to it, and passes everything on.
+// tailBuffer keeps the end of what is written to it, and forwards everything.
 type tailBuffer struct {
 	forward io.Writer
 
 	mu  sync.Mutex
-	buf []byte // the last tailSize bytes at least, and twice as many at most
+	buf []byte // between tailSize and 2*tailSize bytes, once that many were written
 	cut bool
 }
 
-// Write implements io.Writer. It never fails: that nobody reads our stderr is no
-// reason to break the command's.
+// Write implements io.Writer. It never fails: an error of our stderr must not break the
+// command's.
 func (t *tailBuffer) Write(p []byte) (int, error) {
 	_, _ = t.forward.Write(p)
 	t.mu.Lock()
@@ -36,15 +37,15 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// reset forgets what was written.
+// reset empties the buffer.
 func (t *tailBuffer) reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf, t.cut = t.buf[:0], false
 }
 
-// text is the end as text that the wire takes: valid UTF-8 without NUL, from the
-// beginning of a line where there is one.
+// text returns the end as text that the protocol accepts: valid UTF-8 without NUL, from the
+// beginning of a line if there is one.
 func (t *tailBuffer) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,7 +62,7 @@ func (t *tailBuffer) text() string {
 	return strings.TrimSpace(s)
 }
 
-// capped keeps up to most bytes of what is written and counts the rest.
+// cappedBuffer keeps up to limit bytes and counts all.
 type cappedBuffer struct {
 	limit int
 	buf   []byte
@@ -77,7 +78,7 @@ func (c *cappedBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// oneAtATime is a writer for several goroutines.
+// lockedWriter is a writer for several goroutines.
 type lockedWriter struct {
 	mu sync.Mutex
 	w  io.Writer

@@ -16,37 +16,37 @@ import (
 )
 
 const (
-	// lineSteady is how long a command lasts that is started again without a pause.
+	// stableAfter is how long a command must run to be restarted without a pause.
 	stableAfter = time.Second
 
-	// linePauseFirst and linePauseMost bound that pause: a command that cannot work
-	// must not fail a whole queue of jobs before anybody looks.
+	// restartDelayMin and restartDelayMax bound that pause, so that a broken command doesn't
+	// fail a whole queue of jobs within seconds.
 	restartDelayMin = 100 * time.Millisecond
 	restartDelayMax = 10 * time.Second
 )
 
-// lineRunner works jobs by one command that reads them line by line.
+// persistentRunner runs jobs through one command that reads them as lines.
 type persistentRunner struct {
 	w         *Worker
-	command   *process // nil: none runs
+	command   *process // nil: no command runs
 	startedAt time.Time
 	answers   chan answer
-	closed    chan struct{} // closed when nobody asks for answers any more
-	answered  bool          // the command has answered a job
-	fastExits int           // commands in a row that ended soon and answered nothing
+	closed    chan struct{} // closed when no more answers are read
+	answered  bool          // the command has answered at least one job
+	fastExits int           // commands in a row that exited early and answered no job
 }
 
 // answer is one line of the command's stdout.
 type answer struct {
 	line []byte
-	err  error // no more answers: io.EOF, or what is wrong with the line
+	err  error // no more answers: io.EOF, or an invalid line
 }
 
-// answerReader hands the lines of a command's stdout out, one for each that is
-// taken. It is an io.ReaderFrom, so that io.Copy leaves the reading to it.
+// answerReader sends each line of a command's stdout to a channel. It implements
+// io.ReaderFrom, so io.Copy calls ReadFrom.
 type answerReader struct {
 	to      chan<- answer
-	maxLine int // bytes of a line
+	maxLine int // in bytes
 	closed  <-chan struct{}
 }
 
@@ -61,10 +61,10 @@ func (a *answerReader) ReadFrom(r io.Reader) (int64, error) {
 		select {
 		case a.to <- answer{line, err}:
 		case <-a.closed:
-			err = io.EOF // nobody asks any more
+			err = io.EOF // no more answers are read
 		}
 		if err != nil {
-			_, err = io.Copy(io.Discard, lines) // lest it wait for a reader
+			_, err = io.Copy(io.Discard, lines) // the command must not block on a full pipe
 			return 0, err
 		}
 	}
@@ -83,7 +83,7 @@ func readBounded(r *bufio.Reader, most int) ([]byte, error) {
 		case err == nil:
 			return line, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, io.EOF // also of a line without its end
+			return nil, io.EOF // an incomplete last line is not an answer
 		}
 	}
 }
@@ -99,17 +99,17 @@ func (r *persistentRunner) run(ctx context.Context, job protocol.Job) outcome {
 		}
 		p, seasoned := r.command, r.answered
 		p.stderr.reset()
-		p.copies.Go(func() { _, _ = p.stdin.Write(line) }) // where it fails the command ends, and that is told
+		p.copies.Go(func() { _, _ = p.stdin.Write(line) }) // if it fails the command exits, and await reports that
 		v, ok := r.await(ctx, job)
 		if ok || !seasoned {
 			return v
 		}
-		// It had ended in order, after its last answer: the job is its successor's.
+		// The command exited in order after its last answer, so a new command gets the job.
 	}
 }
 
-// await waits for the answer to a job. It is false for the end of the command with exit
-// code 0, without an answer.
+// await waits for the answer to a job. It returns false if the command exited with code 0
+// and without an answer.
 func (r *persistentRunner) await(ctx context.Context, job protocol.Job) (outcome, bool) {
 	p, w := r.command, r.w
 	late, stop := w.deadline()
@@ -122,13 +122,13 @@ func (r *persistentRunner) await(ctx context.Context, job protocol.Job) (outcome
 				return r.judgeExit()
 			}
 			v, err := parseAnswer(a, job, protocol.NewLimits(int(w.client.Server().MaxFrame)))
-			if err != nil { // what follows may answer another job
+			if err != nil { // the next line can belong to another job
 				r.stop(w.opts.KillAfter)
 				return failed(err.Error(), p.stderr.text()), true
 			}
 			r.answered = true
 			return v, true
-		case <-exited: // its answer, or the end of its stdout, may still be on the way
+		case <-exited: // its answer, or the end of its stdout, can still arrive
 			exited = nil
 			soon := time.NewTimer(outputGrace)
 			defer soon.Stop()
@@ -146,14 +146,15 @@ func (r *persistentRunner) await(ctx context.Context, job protocol.Job) (outcome
 	}
 }
 
-// ended judges a command whose stdout ended in the middle of a job.
+// judgeExit returns the outcome of a job if the command closed its stdout before it
+// answered.
 func (r *persistentRunner) judgeExit() (outcome, bool) {
 	p := r.command
 	soon := time.NewTimer(outputGrace)
 	defer soon.Stop()
 	select {
 	case <-p.exited:
-	case <-soon.C: // it closed its stdout: no answer can come
+	case <-soon.C: // no answer can follow
 		r.stop(r.w.opts.KillAfter)
 		return failed("it closed its stdout without an answer", p.stderr.text()), true
 	}
@@ -164,13 +165,13 @@ func (r *persistentRunner) judgeExit() (outcome, bool) {
 	return failed("it ended without an answer ("+p.exitText()+")", p.stderr.text()), false
 }
 
-// ready sees to it that a command runs and waits for a job.
+// ensureRunning starts the command unless it runs and waits for a job.
 func (r *persistentRunner) ensureRunning(ctx context.Context) (outcome, bool) {
 	if r.command != nil {
 		select {
-		case a := <-r.answers: // it ended between two jobs, or speaks without being asked
+		case a := <-r.answers: // it exited between two jobs, or wrote an unexpected line
 			if !errors.Is(a.err, io.EOF) {
-				r.w.logf("%s wrote a line that no job had asked for, and is started anew: %.100q", r.w.opts.Command[0], a.line)
+				r.w.logf("%s wrote a line that no job had asked for, and is restarted: %.100q", r.w.opts.Command[0], a.line)
 			}
 		case <-r.command.exited:
 		default:
@@ -198,13 +199,13 @@ func (r *persistentRunner) ensureRunning(ctx context.Context) (outcome, bool) {
 	return outcome{}, true
 }
 
-// stop ends the command and its group.
+// stop ends the command and its process group.
 func (r *persistentRunner) stop(grace time.Duration) {
 	r.command.stop(grace)
 	r.release()
 }
 
-// gone lets go of a command that has exited.
+// release frees the resources of a command that has exited, and counts early exits.
 func (r *persistentRunner) release() {
 	close(r.closed)
 	r.command.release()
@@ -216,12 +217,13 @@ func (r *persistentRunner) release() {
 	}
 }
 
-// close ends the command by the end of its stdin, and by force where it does not heed that.
+// close closes the command's stdin. If the command doesn't exit within KillAfter, close
+// stops it.
 func (r *persistentRunner) close() {
 	if r.command == nil {
 		return
 	}
-	_ = r.command.stdin.Close() // a pipe
+	_ = r.command.stdin.Close() // closing a pipe doesn't fail
 	late := time.NewTimer(r.w.opts.KillAfter)
 	defer late.Stop()
 	select {
@@ -232,7 +234,7 @@ func (r *persistentRunner) close() {
 	}
 }
 
-// jobLine is a job as the wire shows it, without its lease, and a newline.
+// jobLine returns the job as the protocol encodes it, without its lease and with a newline.
 func jobLine(job protocol.Job) ([]byte, error) {
 	var reply struct {
 		Jobs []map[string]json.RawMessage `json:"jobs"`
@@ -248,9 +250,9 @@ func jobLine(job protocol.Job) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// verdictOf reads an answer: an ack or nack as on the wire, with the job's id in place of
-// the lease, which the command does not know. The id keeps a second answer to one job from
-// settling the next one, whose work has not run.
+// parseAnswer reads an answer: an ack or nack of the protocol, with the job's id in place of
+// the lease. The command doesn't know the lease. The id prevents a second answer to one job
+// from settling the next job.
 func parseAnswer(a answer, job protocol.Job, limits protocol.Limits) (outcome, error) {
 	if a.err != nil {
 		return outcome{}, a.err

@@ -18,17 +18,16 @@ import (
 )
 
 const (
-	// afterExit is how long the output of a command that has exited is waited for,
-	// where processes that it left behind hold it open.
+	// outputGrace is how long to wait for the output of an exited command whose child
+	// processes keep the pipe open.
 	outputGrace = time.Second
 
-	// groupPoll is the pause between two looks whether a process group is empty.
+	// groupPoll is the interval at which stop checks whether a process group is empty.
 	groupPoll = 10 * time.Millisecond
 )
 
-// starter starts commands from one thread that lives as long as it does: the
-// kernel sends PDEATHSIG when the *thread* that started a child ends, and the
-// runtime ends threads as it likes.
+// starter starts commands from one thread that it keeps: the kernel sends PDEATHSIG when the
+// thread that started a child ends, and the Go runtime can end any other thread.
 type starter struct {
 	calls chan func()
 	guard *guard
@@ -57,21 +56,21 @@ func (s *starter) start(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// close ends the thread and the guard. Every command has ended by then.
+// close ends the thread and the guard. Every command must have exited before.
 func (s *starter) close() error {
 	close(s.calls)
 	return s.guard.close()
 }
 
-// process is one command that runs, in a process group of its own.
+// process is one running command in a process group of its own.
 type process struct {
 	cmd     *exec.Cmd
 	starter *starter
 	stderr  *tailBuffer
-	stdin   *os.File // our end; nil: it has none
+	stdin   *os.File // our end; nil: the command has no stdin
 
 	ourEnds   []*os.File // our ends of its pipes
-	childEnds []*os.File // its ends, ours to close once it has them
+	childEnds []*os.File // its ends, which we close after the start
 	copies    sync.WaitGroup
 	exited    chan struct{} // closed when cmd.ProcessState is set
 }
@@ -81,7 +80,7 @@ func newProcess(cmd *exec.Cmd, passOn io.Writer) *process {
 	return &process{cmd: cmd, stderr: &tailBuffer{forward: passOn}, exited: make(chan struct{})}
 }
 
-// pipe makes a pipe and keeps our end of it.
+// pipe makes a pipe and keeps both ends for cleanup.
 func (p *process) pipe(weWrite bool) (our, its *os.File, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -95,9 +94,9 @@ func (p *process) pipe(weWrite bool) (our, its *os.File, err error) {
 	return our, its, nil
 }
 
-// start starts the command with a stdin that we write where feed is true, and with
-// a stdout that goes to out, which is a file that it gets itself, or any writer.
-// Where it fails nothing is left.
+// start starts the command. If feed is true, its stdin is a pipe to which we write. Its
+// stdout goes to out: the command inherits an *os.File, and any other writer gets a copy. If
+// start fails it leaves no open file.
 func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 	defer func() {
 		closeFiles(p.childEnds)
@@ -134,29 +133,29 @@ func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 	}
 	p.copy(p.stderr, complained)
 	go func() {
-		_ = p.cmd.Wait() // the state says all
+		_ = p.cmd.Wait() // ProcessState has the result
 		close(p.exited)
 	}()
 	return nil
 }
 
-// pipeFor is pipe with its end as a reader.
+// pipeFor is pipe, with the child's end as an io.Reader.
 func (p *process) pipeFor(weWrite bool) (*os.File, io.Reader, error) {
 	our, its, err := p.pipe(weWrite)
 	if err != nil {
-		return nil, nil, err // an interface that holds a nil pointer is not nil
+		return nil, nil, err // a nil *os.File in an interface would not be nil
 	}
 	return our, its, nil
 }
 
-// copy reads what the command writes to its end. Neither end's errors are ours:
-// to is memory, or passes on what it can.
+// copy copies the command's output. It ignores errors: to is memory, or a forwarding writer
+// that reports its own.
 func (p *process) copy(to io.Writer, from *os.File) {
 	p.copies.Go(func() { _, _ = io.Copy(to, from) })
 }
 
-// feed writes b to the command's stdin and closes it, beside it. A command that does not
-// read its stdin is no error.
+// writeStdin writes b to the command's stdin in the background and closes it. A command need
+// not read its stdin.
 func (p *process) writeStdin(b []byte) {
 	p.copies.Go(func() {
 		_, _ = p.stdin.Write(b)
@@ -164,11 +163,11 @@ func (p *process) writeStdin(b []byte) {
 	})
 }
 
-// signal sends sig to the command's process group. A group that is gone is no error.
+// signal sends sig to the command's process group. It ignores that the group is gone.
 func (p *process) signal(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
 
-// stop ends the command and all of its group: SIGTERM, and SIGKILL to what is left
-// after grace. It returns once the command has exited, and the group is empty or was killed.
+// stop ends the command and its group: SIGTERM, then SIGKILL after grace. It returns once
+// the command has exited and the group is empty or was killed.
 func (p *process) stop(grace time.Duration) {
 	defer func() { <-p.exited }()
 	if grace <= 0 {
@@ -195,23 +194,23 @@ func (p *process) stop(grace time.Duration) {
 	}
 }
 
-// groupAlive reports whether any process of the group lives. A dead one that its
-// new parent has not noticed yet does not: as the first process of a container that
-// parent may be this one, or nobody.
+// groupAlive reports whether a process of the group is alive. A zombie isn't: in a container
+// its parent can be a first process that never reaps it.
 func groupAlive(group int) bool {
 	if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
 		return false
 	}
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(stats) == 0 {
-		return true // without /proc nobody can tell
+		return true // without /proc it is unknown
 	}
 	for _, file := range stats {
 		stat, err := os.ReadFile(file)
 		if err != nil {
-			continue // it ended just now
+			continue // the process has ended
 		}
-		// The name, in brackets, may hold anything; then come state, parent and group.
+		// The name, in brackets, can contain anything. The state, the parent and the group
+		// follow.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
 			return true
@@ -220,8 +219,8 @@ func groupAlive(group int) bool {
 	return false
 }
 
-// finish waits for the rest of the output of a command that has exited, and lets
-// go of it and of what it left behind.
+// release waits for the remaining output of a command that has exited, closes its pipes, and
+// removes its group from the guard.
 func (p *process) release() {
 	done := make(chan struct{})
 	go func() {
@@ -241,11 +240,11 @@ func (p *process) release() {
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // pipes, some closed before
+		_ = f.Close() // some are closed already
 	}
 }
 
-// ending says in words how the command ended.
+// exitText describes how the command exited.
 func (p *process) exitText() string {
 	state := p.cmd.ProcessState
 	status, ok := state.Sys().(syscall.WaitStatus)

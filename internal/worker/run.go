@@ -14,17 +14,17 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// runner works jobs, one at a time.
+// runner runs jobs, one at a time.
 type runner interface {
-	// run works a job. When ctx ends, by the loss of the job or a second signal, it
-	// ends the command and settles nothing.
+	// run runs a job. If ctx ends, because the lease is lost or a second signal arrived, run
+	// stops the command and returns no request.
 	run(ctx context.Context, job protocol.Job) outcome
 
-	// close ends what run left running.
+	// close ends a command that run left running.
 	close()
 }
 
-// oneShot runs a command for each job.
+// commandRunner starts a command for each job.
 type commandRunner struct{ w *Worker }
 
 func (r commandRunner) close() {}
@@ -80,8 +80,8 @@ func (r commandRunner) run(ctx context.Context, job protocol.Job) outcome {
 	return v
 }
 
-// watch waits until the command exits, and ends it when its time is over or ctx
-// is: then it says what is to be said.
+// waitForExit waits until the command exits. It stops the command at the deadline, or when
+// ctx ends, and then returns the outcome and true.
 func (w *Worker) waitForExit(ctx context.Context, p *process) (v outcome, over bool) {
 	late, stop := w.deadline()
 	defer stop()
@@ -97,7 +97,8 @@ func (w *Worker) waitForExit(ctx context.Context, p *process) (v outcome, over b
 	}
 }
 
-// deadline tells when a job's time is over: never, without --timeout.
+// deadline returns a channel that receives at the end of a job's run time. The channel is
+// nil without a timeout.
 func (w *Worker) deadline() (late <-chan time.Time, stop func()) {
 	if w.opts.Timeout == 0 {
 		return nil, func() {}
@@ -110,7 +111,8 @@ func (w *Worker) timedOut(p *process) outcome {
 	return failed(fmt.Sprintf("it took longer than %s (--timeout) and was stopped", textfmt.FormatDuration(w.opts.Timeout)), p.stderr.text())
 }
 
-// graceAfter is how long a command has to end, after what ended ctx.
+// graceAfter returns how long a command has to exit after ctx ended: KillAfter if the lease
+// was lost, 0 after a second signal.
 func (w *Worker) graceAfter(ctx context.Context) time.Duration {
 	if errors.Is(context.Cause(ctx), errJobLost) {
 		return w.opts.KillAfter
@@ -118,7 +120,7 @@ func (w *Worker) graceAfter(ctx context.Context) time.Duration {
 	return 0
 }
 
-// payloadFile writes a payload to a file of its own.
+// payloadFile writes a payload to a new file and returns its path.
 func (w *Worker) payloadFile(payload []byte) (string, error) {
 	f, err := os.CreateTemp(w.dir, "payload-")
 	if err != nil {

@@ -14,39 +14,38 @@ import (
 )
 
 const (
-	// claimWait is one wait for a job; the next follows at once.
+	// claimWait is how long one claim waits for a job. The next claim follows at once.
 	claimWait = time.Minute
 
-	// claimPause is between two claims where the sidecar could not carry one out
-	// for all of its wait.
+	// claimPause is the pause after a claim that failed because the sidecar was unavailable.
 	claimPause = 2 * time.Second
 
-	// claimTimeout is how long a claim that does not wait may take.
+	// claimTimeout limits a claim that doesn't wait for jobs.
 	claimTimeout = time.Minute
 
 	giveBackTimeout = 5 * time.Second
 )
 
-// ErrNoJob: with Once, no job was ready.
+// ErrNoJob is the error of Run if Options.Once is set and no job is ready.
 var ErrNoJob = errors.New("no job was ready")
 
-// errJobLost ends the run of a job that is not this worker's any more.
+// errJobLost ends a run whose lease is lost.
 var errJobLost = errors.New("the job was taken back (by its timeout, an operator, or because the sidecar was away for too long); its command was stopped")
 
 // Options say which jobs a worker claims and how it runs them.
 type Options struct {
 	Queues  []string // in order of preference
 	Command []string // the command and its arguments
-	Program string   // the file of Command[0]
-	Jobs    int      // how many jobs run at once
+	Program string   // the path of Command[0]
+	Jobs    int      // runs at once, at least 1
 
-	PayloadArg  bool // the payload is the command's last argument
-	PayloadFile bool // the payload is in a file, which the last argument names
+	PayloadArg  bool // pass the payload as the command's last argument
+	PayloadFile bool // pass the payload in a file, whose path is the last argument
 	Result      bool // the command's stdout is the job's result
-	Persistent  bool // one command reads jobs as lines of JSON
+	Persistent  bool // start the command once; it reads jobs as lines of JSON
 
-	Once  bool // claim one job, and don't wait for it
-	Drain bool // stop if no job is ready
+	Once  bool // run one job if one is ready
+	Drain bool // stop when no job is ready
 
 	DeadOn      []int          // exit codes that make a job dead
 	Timeout     time.Duration  // of one run; 0: none
@@ -55,28 +54,31 @@ type Options struct {
 
 	Stdout, Stderr io.Writer
 
-	// WithTimeout limits how long a request waits for its answer.
+	// WithTimeout limits how long a request waits for its answer. The cause of its context
+	// becomes the error of Run.
 	WithTimeout func(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc)
-	// Unavailable reports whether the same request can succeed later.
+	// Unavailable reports whether a failed request can succeed later.
 	Unavailable func(error) bool
 }
 
-// Worker claims jobs and runs a command for each.
+// Worker claims jobs and runs a command for each. It settles every job whose lease it still
+// holds.
 type Worker struct {
 	opts    Options
 	starter *starter
-	out     io.Writer // a file, which commands get themselves, or a writer for several goroutines
+	out     io.Writer // a file, which commands inherit, or a writer for several goroutines
 	errOut  io.Writer
 	client  *qsidecar.Client
 	socket  string
-	dir     string      // of payload files; empty: none are asked for
-	idle    chan runner // opts.Jobs of them, less those that work
+	dir     string      // of payload files; empty: Options.PayloadFile is not set
+	idle    chan runner // opts.Jobs of them, minus the busy ones
 
 	mu      sync.Mutex
 	running map[string]context.CancelCauseFunc // by lease
 }
 
-// New makes a worker. Run runs it.
+// New returns a worker. The client that is passed to Run must report lost leases to
+// LostLeases.
 func New(o Options) *Worker {
 	w := &Worker{
 		opts: o, out: o.Stdout, errOut: &lockedWriter{w: o.Stderr},
@@ -89,8 +91,9 @@ func New(o Options) *Worker {
 	return w
 }
 
-// Run works until stop ends, or until the options say so, and returns when every command has
-// ended. abort kills the commands. The client must report its lost leases to LostLeases.
+// Run claims and runs jobs until stop ends, or until the options say so. It returns when
+// every command has exited. If abort ends, Run kills the commands. Run returns nil if stop
+// ended it in order.
 func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket string) error {
 	w.client, w.socket = c, socket
 	g, err := startGuard(func(err error) {
@@ -107,19 +110,18 @@ func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket str
 	return err
 }
 
-// LostLeases ends the runs of the jobs whose leases are lost.
+// LostLeases stops the commands whose leases are lost.
 func (w *Worker) LostLeases(leases []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range leases {
-		if end := w.running[s]; end != nil { // else its run is over, or has not begun: one asks then
+		if end := w.running[s]; end != nil { // otherwise the run has ended, or runJob is about to check the lease
 			end(errJobLost)
 		}
 	}
 }
 
-// work claims until stop ends or the flags say so, and returns when every command
-// has ended. abort ends the commands.
+// runJobs is Run after the guard was started.
 func (w *Worker) runJobs(stop, abort context.Context) error {
 	if w.opts.PayloadFile {
 		dir, err := os.MkdirTemp("", "qsidecar-work-")
@@ -153,15 +155,15 @@ func (w *Worker) runJobs(stop, abort context.Context) error {
 	}
 	closers.Wait()
 	if err == nil || endedBy(stop, err) {
-		err = context.Cause(claiming) // nil, a signal, or why the worker cannot go on
+		err = context.Cause(claiming) // nil, a signal, or a fatal outcome
 	}
 	if endedBy(stop, err) && abort.Err() == nil {
-		return nil // told to stop, and stopped
+		return nil // stopped in order
 	}
 	return err
 }
 
-// endedBy reports whether err is the end of ctx.
+// endedBy reports whether err is the cause with which ctx ended.
 func endedBy(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
@@ -173,14 +175,14 @@ func (w *Worker) runner() runner {
 	return commandRunner{w}
 }
 
-// one works a job and settles it.
+// runJob runs a job and settles it.
 func (w *Worker) runJob(abort context.Context, r runner, job protocol.Job) outcome {
 	ctx, end := context.WithCancelCause(abort)
 	defer end(nil)
 	w.mu.Lock()
 	w.running[job.Lease] = end
 	w.mu.Unlock()
-	if !w.client.ClaimsInTx(job.Lease) { // lost before its run began
+	if !w.client.ClaimsInTx(job.Lease) { // lost before the run began
 		end(errJobLost)
 	}
 	defer w.forget(job.Lease)
@@ -204,14 +206,15 @@ func (w *Worker) runJob(abort context.Context, r runner, job protocol.Job) outco
 	return v
 }
 
-// over forgets a lease that is settled or lost.
+// forget removes a lease that is settled or lost.
 func (w *Worker) forget(lease string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.running, lease)
 }
 
-// settle carries a verdict out, through outages.
+// settle sends the request of an outcome. The client repeats it while the sidecar is
+// unavailable.
 func (w *Worker) settle(ctx context.Context, job protocol.Job, req *protocol.Request) error {
 	req.Lease = job.Lease
 	_, err := w.client.Call(ctx, req)
@@ -223,9 +226,9 @@ func (w *Worker) settle(ctx context.Context, job protocol.Job, req *protocol.Req
 		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
 		return nil
 	case ctx.Err() != nil:
-		return context.Cause(ctx) // what is not settled is given back
+		return context.Cause(ctx) // the session gives back unsettled jobs
 	case req.Op == protocol.OpAck:
-		// An answer to this ack, not to this moment: what it carries cannot be kept.
+		// The server rejected the contents of this ack, so a repetition would fail too.
 		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
 		return w.settle(ctx, job, &protocol.Request{Op: protocol.OpNack, Error: "the job was done, but: " + err.Error()})
 	}
@@ -236,7 +239,7 @@ func (w *Worker) logf(format string, args ...any) {
 	fmt.Fprintf(w.errOut, "qsidecar: "+format+"\n", args...)
 }
 
-// rest pauses, for as long as ctx lasts.
+// sleep pauses for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -11,12 +11,12 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// brokenWriter is a stderr that nobody reads.
+// brokenWriter is a stderr without a reader.
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
-// TestTail: the end of a stderr, as text that the wire takes.
+// TestTail checks that the end of stderr becomes text that the protocol accepts.
 func TestTail(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -55,8 +55,7 @@ func slicesOf(s string, n int) []string {
 	return all
 }
 
-// TestLineAnswers: what a program's answer to a job means, and what is wrong with it,
-// word for word.
+// TestLineAnswers checks what each answer means, and the exact message for each invalid one.
 func TestLineAnswers(t *testing.T) {
 	job := protocol.Job{ID: "1", Lease: "1.mine"}
 	limits := protocol.NewLimits(protocol.DefaultMaxFrame)
@@ -90,8 +89,7 @@ func TestLineAnswers(t *testing.T) {
 	}
 }
 
-// FuzzLineAnswer: whatever a program answers, it settles the job that it was asked
-// about, or is told to be wrong.
+// FuzzLineAnswer checks that any answer settles the right job, or is an error.
 func FuzzLineAnswer(f *testing.F) {
 	for _, seed := range []string{
 		`{"op":"ack","id":"1"}`, `{"op":"ack","id":"1","result":"x","enqueue":[{"queue":"q"}]}`, `{ }`, ` {"op":"nack","id":"1","error":"e","dead":true}`, `{"op":"ack"}`,
@@ -115,8 +113,8 @@ func FuzzLineAnswer(f *testing.F) {
 	})
 }
 
-// TestGuard: it kills the groups that it was told of and that were not taken back, and
-// refuses what names none.
+// TestGuard checks that the guard kills exactly the remaining groups, and rejects invalid
+// lines.
 func TestGuard(t *testing.T) {
 	sleepers := make([]*exec.Cmd, 2)
 	for i := range sleepers {
