@@ -44,7 +44,7 @@ func (p *adminAddress) parse(s string) error {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fmt.Errorf("%q is no address: %w", s, errAdminPlace)
 	}
-	*p = adminAddress(net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)) // other hosts must be able to connect only if the config says so
+	*p = adminAddress(net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)) // the default is not reachable from other hosts
 	return nil
 }
 

@@ -19,31 +19,31 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// Bounds of the admin listener: who asks is not known, and must not be able to harm.
+// Limits of the admin listener. Its clients are not authenticated.
 const (
 	adminReadTimeout     = 5 * time.Second
-	adminWriteTimeout    = 30 * time.Second // pprof gives itself more where a profile is to be longer
+	adminWriteTimeout    = 30 * time.Second // pprof extends it for a longer profile
 	adminIdleTimeout     = time.Minute
 	adminHeader          = 16 << 10
 	adminConnections     = 64
-	adminShutdownTimeout = time.Second // for answers under way when it closes
+	adminShutdownTimeout = time.Second // for running requests when it closes
 )
 
-// admin serves metrics and health over HTTP, where a config wants it.
+// admin serves metrics and health over HTTP, if the config enables it.
 type admin struct {
-	bridge        atomic.Pointer[bridge.Bridge] // nil: the databases are being opened
+	bridge        atomic.Pointer[bridge.Bridge] // nil: the databases are still being opened
 	registry      *prometheus.Registry
-	makeSocketDir func(socket string) error // makes the place of a socket
+	makeSocketDir func(socket string) error // creates the directory of a socket
 	log           *slog.Logger
 	handler       http.Handler
 	pprof         atomic.Bool
 
 	mu     sync.Mutex
 	config config.Admin
-	server *adminServer // nil: nothing is listened on
+	server *adminServer // nil: nothing listens
 }
 
-// door is one place that is listened on.
+// adminServer is one listener and its HTTP server.
 type adminServer struct {
 	net.Listener
 	srv   *http.Server
@@ -56,14 +56,13 @@ func newAdmin(registry *prometheus.Registry, ready func(string) error, log *slog
 	return a
 }
 
-// begin shows a Bridge that was made.
+// setBridge adds the bridge and its metrics.
 func (a *admin) setBridge(b *bridge.Bridge) {
 	a.registry.MustRegister(b.Metrics())
 	a.bridge.Store(b)
 }
 
-// change listens where c says, and nowhere else; with an error all is as it was. undo
-// takes it back.
+// change applies c. If it fails nothing changes. undo restores the config before.
 func (a *admin) change(c config.Admin) (undo func() error, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +78,7 @@ func (a *admin) change(c config.Admin) (undo func() error, err error) {
 	}, nil
 }
 
-// move opens the place of c and closes the one before. a.mu is held.
+// move opens the listener of c and closes the one before. a.mu is held.
 func (a *admin) move(c config.Admin) error {
 	old := a.server
 	switch {
@@ -93,7 +92,7 @@ func (a *admin) move(c config.Admin) error {
 	default:
 		next, err := a.open(c)
 		if errors.Is(err, syscall.EADDRINUSE) && old != nil && !c.Listen.IsUnix() {
-			return a.swap(old, c) // as 127.0.0.1:9464 is in the way of 0.0.0.0:9464
+			return a.swap(old, c) // 127.0.0.1:9464 and 0.0.0.0:9464 conflict
 		}
 		if err != nil {
 			return err
@@ -106,8 +105,8 @@ func (a *admin) move(c config.Admin) error {
 	return nil
 }
 
-// swap closes the old place before it opens the other one, and the old one again where
-// that fails. a.mu is held.
+// swap closes the old listener before it opens the new one. If that fails it opens the old
+// one again. a.mu is held.
 func (a *admin) swap(old *adminServer, c config.Admin) error {
 	old.close()
 	next, err := a.open(c)
@@ -145,7 +144,7 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 		WriteTimeout:      adminWriteTimeout,
 		IdleTimeout:       adminIdleTimeout,
 		MaxHeaderBytes:    adminHeader,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug), // whatever strangers do wrong
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug), // errors of unknown clients
 	}}
 	go func() {
 		defer close(d.ended)
@@ -156,17 +155,17 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 	return d, nil
 }
 
-// close ends the place, and after a moment whoever is still being answered.
+// close stops the server. It waits adminShutdownTimeout for running requests.
 func (d *adminServer) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), adminShutdownTimeout)
 	defer cancel()
 	if err := d.srv.Shutdown(ctx); err != nil {
-		_ = d.srv.Close() // they had their time
+		_ = d.srv.Close() // the time is over
 	}
 	<-d.ended
 }
 
-// close ends it all.
+// close stops the listener.
 func (a *admin) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -176,7 +175,7 @@ func (a *admin) close() {
 	}
 }
 
-// address is where it is served; empty: nowhere.
+// address returns where the listener is; empty: there is none.
 func (a *admin) address() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -186,10 +185,10 @@ func (a *admin) address() string {
 	if a.config.Listen.IsUnix() {
 		return string(a.config.Listen)
 	}
-	return cmp.Or(a.server.Addr().String(), string(a.config.Listen)) // the port, where the system chose it
+	return cmp.Or(a.server.Addr().String(), string(a.config.Listen)) // the system can have chosen the port
 }
 
-// crowded is a listener whose connections have an upper bound; more are closed.
+// limitedListener limits how many connections are open, and closes others at once.
 type limitedListener struct {
 	net.Listener
 	slots chan struct{}

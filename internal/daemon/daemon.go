@@ -19,49 +19,50 @@ import (
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
-// Daemon is a sidecar that runs, and the config that it runs by.
+// Daemon is a sidecar with its config, its databases and its listeners.
 type Daemon struct {
 	input     config.Input
 	load      func() (config.Config, error)
 	log       *logging.Log
 	bridge    *bridge.Bridge
-	bridgePtr atomic.Pointer[bridge.Bridge] // b, for who does not know whether it was made
+	bridgePtr atomic.Pointer[bridge.Bridge] // bridge, for goroutines that start before it exists
 	admin     *admin
 
 	inherited         []*net.UnixListener
 	version, revision string          // of the program
-	manager           *serviceManager // nil: nobody is told
+	manager           *serviceManager // nil: there is none to notify
 	openFunc          databases.Opener
-	openTimeout       time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
+	openTimeout       time.Duration // after which the start continues without an unreachable database; 0: it fails
 
 	mu       sync.Mutex // not held while databases open
 	config   config.Config
 	sources  config.Snapshot
-	rejected config.Snapshot    // what the files had when they were not taken last
+	rejected config.Snapshot    // the files that were rejected last
 	open     map[string]*openDB // by name
-	loading  *pendingReload     // the reload under way; nil: none
+	loading  *pendingReload     // the running reload; nil: none
 
-	stateMu     sync.Mutex // of what follows, which is told while a reload goes on
+	stateMu     sync.Mutex // guards the fields below, which are read during a reload
 	generation  int64
-	loadedAt    time.Time // the config that runs
-	reloadErr   error     // why the newest files were not taken; nil: they run
+	loadedAt    time.Time // when the running config was loaded
+	reloadErr   error     // why the newest files were rejected; nil: they run
 	reloadErrAt time.Time
 
-	stopTimeout atomic.Int64 // config.stopsWithin of the one that runs
+	stopTimeout atomic.Int64 // stopTimeout of the running config, in nanoseconds
 
-	closing sync.WaitGroup // databases that are not in use any more
+	closing sync.WaitGroup // databases that a reload replaced
 }
 
-// stopMargin is for the last commits (bridge: 5 s), and for a slow host.
+// stopMargin is the time for the last commits (5 s in the bridge) on a slow host.
 const stopMargin = 15 * time.Second
 
-// openDB is an open database, and all of the config that it was opened by.
+// openDB is an open database, with the key of the config that opened it.
 type openDB struct {
 	backends.Backend
 	key string
 }
 
-// start reads the config, opens its databases and makes the Bridge. It runs nothing.
+// start loads the config, opens its databases and creates the bridge. It doesn't run the
+// bridge.
 func (p *Daemon) start(ctx context.Context) (err error) {
 	var c config.Config
 	if c, p.sources, err = config.ReadConsistent(p.input.File, p.load); err != nil {
@@ -74,7 +75,7 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 		}
 	}
 	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.log.Logger)
-	if _, err := p.admin.change(c.Admin); err != nil { // first: it tells how the start goes on
+	if _, err := p.admin.change(c.Admin); err != nil { // first, because it reports the progress of the start
 		return err
 	}
 	defer func() {
@@ -90,7 +91,7 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 	}
 	p.bridgePtr.Store(p.bridge)
 	p.config = c
-	p.stateMu.Lock() // the metrics are asked already
+	p.stateMu.Lock() // the listener already reads the metrics
 	p.generation, p.loadedAt = 1, time.Now()
 	p.stateMu.Unlock()
 	p.stopTimeout.Store(int64(stopTimeout(&c)))
@@ -99,11 +100,11 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// openMissing is the databases of c: those of `have` that c has in the very same way, and
-// others that it opens, all at a time. With an error what it opened is closed again. One that
-// cannot be reached is an error, unless there is patience: then it is awaited, and so is one
-// that takes longer than that to open.
-func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, patience time.Duration) (map[string]*openDB, error) {
+// openMissing returns the databases of c. It reuses those of have with the same key, and
+// opens the others concurrently. If one fails, openMissing closes what it opened. If timeout
+// is positive, it replaces a database that is unreachable, or not open by then, by a
+// pendingDatabase.
+func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, timeout time.Duration) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
 	under := make(map[string]*openAttempt)
 	var errs error
@@ -118,12 +119,12 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 		}
 	}
 	until, cancel := ctx, context.CancelFunc(func() {})
-	if patience > 0 {
-		until, cancel = context.WithTimeoutCause(ctx, patience, fmt.Errorf("it is not open after %v", patience))
+	if timeout > 0 {
+		until, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it is not open after %v", timeout))
 	}
 	defer cancel()
 	for _, name := range slices.Sorted(maps.Keys(under)) {
-		b, err := under[name].wait(until, c, name, patience > 0)
+		b, err := under[name].wait(until, c, name, timeout > 0)
 		if err != nil {
 			errs = errors.Join(errs, c.ErrorIn(name, err))
 			continue
@@ -139,8 +140,7 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 	return all, nil
 }
 
-// openBy is the database that was opened in that very way, whatever it was called; nil:
-// there is none.
+// findOpen returns the database that was opened with that key, or nil.
 func findOpen(have map[string]*openDB, by string) *openDB {
 	for _, o := range have {
 		if o.key == by {
@@ -150,7 +150,7 @@ func findOpen(have map[string]*openDB, by string) *openDB {
 	return nil
 }
 
-// closeUnused closes those of all that are not in use.
+// closeUnused closes the databases of all that are not in inUse.
 func closeUnused(all, inUse map[string]*openDB) (err error) {
 	used := slices.Collect(maps.Values(inUse))
 	for name, o := range all {
@@ -164,8 +164,8 @@ func closeUnused(all, inUse map[string]*openDB) (err error) {
 	return err
 }
 
-// succeed has databases that are opened anew go on with the jobs of adopted tables that were
-// claimed in them, also where no queue is in such a table any more.
+// inheritClaims passes the claims on adopted tables from each replaced database to its
+// successor, even if the successor adopts no table.
 func inheritClaims(open, before map[string]*openDB) {
 	for _, o := range open {
 		for _, was := range before {
@@ -185,8 +185,8 @@ func inheritClaims(open, before map[string]*openDB) {
 	}
 }
 
-// limitHeld has the databases hold as many jobs as c says: what they share with those before
-// must not change where c is refused.
+// setMaxHeld sets the limits of held jobs. It runs only after c was accepted, because
+// replaced databases share these limits.
 func setMaxHeld(open map[string]*openDB, c *config.Config) {
 	for name, o := range open {
 		if store, adopts := o.Backend.(*adopted.Store); adopts {
@@ -195,7 +195,7 @@ func setMaxHeld(open map[string]*openDB, c *config.Config) {
 	}
 }
 
-// options are the Bridge's.
+// options returns the options of the bridge.
 func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Options {
 	all := make(map[string]backends.Backend, len(open))
 	for name, o := range open {
@@ -212,18 +212,19 @@ func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Optio
 	return opts
 }
 
-// closeLate closes a database that a reload took out of use.
+// closeReplaced closes a database that a reload replaced.
 func (p *Daemon) closeReplaced(name string, o *openDB) {
 	if err := o.Close(); err != nil {
 		p.log.Warn("closing a database that is not in use any more", "database", name, "error", err)
 	}
 }
 
-// close closes what is open, after the Bridge has ended, and waits for what reloads closed.
+// close closes the databases after the bridge has ended, and waits for those that reloads
+// replaced.
 func (p *Daemon) close(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err = errors.Join(err, closeUnused(p.open, nil)) // which lets go what the others wait for
+	err = errors.Join(err, closeUnused(p.open, nil)) // unblocks the replaced databases
 	p.closing.Wait()
 	p.admin.close()
 	return err
@@ -239,7 +240,7 @@ func (p *Daemon) Config() (generation int64, failed error, since time.Time) {
 // Admin implements bridge.Control.
 func (p *Daemon) Admin() string { return p.admin.address() }
 
-// look is steady, and wants something in the config file.
+// loadNonEmpty loads the config with its snapshot, and rejects an empty file.
 func (p *Daemon) loadNonEmpty() (c config.Config, src config.Snapshot, err error) {
 	if c, src, err = config.ReadConsistent(p.input.File, p.load); err == nil {
 		err = p.input.CheckNotEmpty()
@@ -247,8 +248,8 @@ func (p *Daemon) loadNonEmpty() (c config.Config, src config.Snapshot, err error
 	return c, src, err
 }
 
-// stopsWithin is how long an orderly exit takes at most: the drain, settles that wait for
-// a database that is away, and what is left to write.
+// stopTimeout returns the longest duration of an orderly exit: the drain, settles that wait
+// for an unreachable database, and the last writes.
 func stopTimeout(c *config.Config) time.Duration {
 	lease := time.Duration(0)
 	for _, d := range c.Databases {

@@ -17,7 +17,7 @@ func TestHeadroom(t *testing.T) {
 	}
 }
 
-// TestHeadroomFollowsTheHeap: the goal is a small heap's, then a large one's.
+// TestHeadroomFollowsTheHeap checks the goal for a small heap, then for a large one.
 func TestHeadroomFollowsTheHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
 	t.Cleanup(func() { debug.SetGCPercent(100) })

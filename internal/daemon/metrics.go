@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// registry has the metrics of the process, its build and its config; those of the Bridge
-// come when there is one.
+// registry returns the metrics of the process, its build and its config. setBridge adds
+// those of the bridge.
 func (p *Daemon) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{

@@ -10,12 +10,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// loading is a reload that opens databases, which may take minutes. Nothing else waits for
-// it: databases that come back are used, and a reload of newer files ends it.
+// pendingReload is a reload that opens databases, which can take minutes. It doesn't block
+// the use of databases that become reachable. A reload of newer files cancels it.
 type pendingReload struct {
-	found  config.Snapshot // what the files had
+	found  config.Snapshot // contents of the files
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when what follows is known
+	done   chan struct{} // closed when the fields below are set
 
 	changes []string
 	why     string
@@ -24,9 +24,9 @@ type pendingReload struct {
 
 var errNewerConfig = errors.New("the files changed while their databases were being opened; the newer ones are loaded instead")
 
-// Reload reads the files again and has the sidecar run by them, as a whole or not at
-// all. The changes are what became different, for people; none: nothing did, and why says
-// why. Where ctx is cancelled, or the sidecar stops, the config is neither taken nor refused.
+// Reload reads the files again and applies them as a whole or not at all. changes describes
+// the differences. If there are none, why says the reason. If ctx ends, or the sidecar
+// stops, the config is neither applied nor rejected.
 func (p *Daemon) Reload(ctx context.Context) (changes []string, why string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +63,7 @@ func (p *Daemon) Reload(ctx context.Context) (changes []string, why string, err 
 	return u.changes, u.why, u.err
 }
 
-// awaitReload waits for a reload that another caller began. p.mu is held, but not meanwhile.
+// awaitReload waits for a reload of another caller. p.mu is held, but not while it waits.
 func (p *Daemon) awaitReload(ctx context.Context, u *pendingReload) error {
 	p.mu.Unlock()
 	defer p.mu.Lock()
@@ -75,11 +75,11 @@ func (p *Daemon) awaitReload(ctx context.Context, u *pendingReload) error {
 	}
 }
 
-// reload is Reload where the files are not those that run. p.mu is held, but not while
+// reload is Reload for files that differ from the running ones. p.mu is held, but not while
 // databases open.
 func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []string, why string, err error) {
 	_, failed, _ := p.Config()
-	if failed == nil { // what was refused is tried again and again: that is no news
+	if failed == nil { // a repeated attempt is not news
 		p.manager.notifyReloading()
 	}
 	c, src, err := p.loadNonEmpty()
@@ -87,7 +87,7 @@ func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []s
 		changes, err = p.apply(ctx, c, src)
 	}
 	if err != nil && (errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, bridge.ErrNotRunning)) {
-		return nil, "", err // nothing that follows matters any more
+		return nil, "", err // the result no longer matters
 	}
 	defer func() { p.reportStatus(err) }()
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []s
 	return changes, why, nil
 }
 
-// take has the sidecar run by c. p.mu is held, but not while databases open.
+// apply runs the sidecar by c. p.mu is held, but not while databases open.
 func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
 	for _, l := range c.Listen {
 		if err := p.input.MakeSocketDir(l.Socket); err != nil {
@@ -136,8 +136,7 @@ func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot
 	return changes, nil
 }
 
-// openBeside is openMissing while p.mu is not held. What was awaited and came back meanwhile is
-// used as it is by then.
+// openUnlocked is openMissing without p.mu. It uses a pending database in its newest state.
 func (p *Daemon) openUnlocked(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
 	have := p.open
 	p.mu.Unlock()
@@ -145,7 +144,7 @@ func (p *Daemon) openUnlocked(ctx context.Context, c *config.Config) (map[string
 	p.mu.Lock()
 	for name, o := range open {
 		if was := nameIn(have, o); was != "" {
-			open[name] = p.open[was] // only put changes p.open while a reload is under way, and it keeps the names
+			open[name] = p.open[was] // during a reload only replace changes p.open, and it keeps the names
 		}
 	}
 	return open, err

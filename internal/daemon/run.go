@@ -14,30 +14,30 @@ import (
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
-// Service says which sidecar runs, and how.
+// Options say which sidecar runs, and how.
 type Options struct {
 	Input     config.Input
-	Load      func() (config.Config, error) // the config, as it is now
+	Load      func() (config.Config, error) // loads the current config
 	Log       *logging.Log
-	Signals   <-chan os.Signal // the first drains the sidecar, the second ends it at once
+	Signals   <-chan os.Signal // the first drains the sidecar, the second aborts it
 	Inherited []*net.UnixListener
-	Open      databases.Opener // nil: openAdopted
+	Open      databases.Opener // nil: databases.Open
 
 	Version, Revision string // of the program
 
-	// Managed: the service manager is told how it goes, and databases that cannot be reached are
-	// waited for.
+	// Managed: Run notifies the service manager, and waits for unreachable databases.
 	Managed     bool
-	OpenTimeout time.Duration // how long the start waits for databases, if it is managed; 0: 15 s
+	OpenTimeout time.Duration // how long the start waits for databases if Managed is set; 0: 15 s
 }
 
-// StopError says that the sidecar did not stop in order.
+// StopError is the error of a sidecar that didn't stop in order.
 type StopError struct{ Err error }
 
 func (e *StopError) Error() string { return e.Err.Error() }
 func (e *StopError) Unwrap() error { return e.Err }
 
-// Run runs a sidecar and f beside it, once it is ready. It ends when f returns, too.
+// Run runs a sidecar until a signal, or until f returns. It calls f once the sidecar is
+// ready.
 func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) error) (err error) {
 	p := &Daemon{input: o.Input, load: o.Load, log: o.Log, inherited: o.Inherited, openFunc: o.Open, version: o.Version, revision: o.Revision}
 	if p.openFunc == nil {
@@ -67,7 +67,7 @@ func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) 
 	return p.run(ctx, cancel, f)
 }
 
-// run runs a sidecar that was made, and f beside it.
+// run runs the bridge and f.
 func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx context.Context, p *Daemon) error) error {
 	ran := make(chan struct{})
 	var beating sync.WaitGroup
@@ -96,7 +96,8 @@ func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx 
 	return errors.Join(err, <-beside)
 }
 
-// watchSignals drains the sidecar at the first signal, or ends its start, and aborts at the second.
+// watchSignals drains the sidecar at the first signal, or cancels its start. It aborts at
+// the second signal.
 func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc, ran <-chan struct{}) <-chan struct{} {
 	watched := make(chan struct{})
 	go func() {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// serving says what is served. p.mu is held.
+// servingText describes what is served. p.mu is held.
 func (p *Daemon) servingText() string {
 	sockets, places := p.addresses()
 	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(places, ", "))
 }
 
-// places are where it serves, and the databases. p.mu is held.
+// addresses returns the sockets and the databases. p.mu is held.
 func (p *Daemon) addresses() (sockets, databases []string) {
 	for _, l := range p.config.Listen {
 		sockets = append(sockets, l.Socket)
@@ -26,14 +26,14 @@ func (p *Daemon) addresses() (sockets, databases []string) {
 	return sockets, databases
 }
 
-// Serving says what is served.
+// Serving describes what is served, on one line.
 func (p *Daemon) Serving() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.servingText()
 }
 
-// Ready logs what is served, and tells the service manager.
+// Ready logs what is served, and notifies the service manager.
 func (p *Daemon) Ready() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,7 +42,8 @@ func (p *Daemon) Ready() {
 	p.manager.notifyReady(p.servingText())
 }
 
-// tell tells the service manager what runs, and why nothing newer does. p.mu is held.
+// reportStatus notifies the service manager of the running config, and of why a newer one
+// was rejected. p.mu is held.
 func (p *Daemon) reportStatus(failed error) {
 	generation, _, _ := p.Config()
 	status := fmt.Sprintf("%s, config generation %d", p.servingText(), generation)
@@ -52,7 +53,7 @@ func (p *Daemon) reportStatus(failed error) {
 	p.manager.notifyReady(status)
 }
 
-// unchanged says why a reload has nothing to do. p.mu is held.
+// unchangedReason returns why a reload has nothing to do. p.mu is held.
 func (p *Daemon) unchangedReason() string {
 	if len(p.sources.Files) == 0 {
 		return "the sidecar runs without a config file; its flags and its environment are read at its start alone"
@@ -63,7 +64,7 @@ func (p *Daemon) unchangedReason() string {
 		strings.Join(p.sources.Files, ", "), p.generation, p.loadedAt.Format(time.DateTime))
 }
 
-// refuse remembers why what the files say does not run. p.mu is held.
+// setReloadError records why the files were rejected. p.mu is held.
 func (p *Daemon) setReloadError(err error) {
 	p.stateMu.Lock()
 	defer p.stateMu.Unlock()
@@ -73,7 +74,7 @@ func (p *Daemon) setReloadError(err error) {
 	p.reloadErr, p.reloadErrAt = err, time.Now()
 }
 
-// healed: the files say again what runs. p.mu is held.
+// clearReloadError records that the files match the running config again. p.mu is held.
 func (p *Daemon) clearReloadError() {
 	p.stateMu.Lock()
 	was := p.reloadErr

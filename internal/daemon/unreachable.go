@@ -13,18 +13,18 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// awaited stands for a database that could not be reached when the sidecar started: what
-// asks it is told that it is unavailable, and why, until it was reached. A sidecar that
-// ended instead would keep its pod, or its host, from starting while a database restarts.
+// pendingDatabase replaces a database that is unreachable when the sidecar starts. Requests
+// get `unavailable` with the reason until the database was opened. A sidecar that exited
+// instead would stop its pod or host from starting during a restart of the database.
 type pendingDatabase struct {
 	backends.Offline
-	lastErr *atomic.Pointer[error]       // why it could not be had last
-	first   *atomic.Pointer[openAttempt] // the one that the start did not wait for; nil: somebody took it
+	lastErr *atomic.Pointer[error]       // of the last attempt to open it
+	first   *atomic.Pointer[openAttempt] // the attempt that the start didn't wait for; nil: a goroutine has taken it
 }
 
-// openPatience is how long a start waits for a database: longer than one that is there
-// takes to say who it is, and than a connection may take (10 s). What goes on for longer, as
-// the building of an index on a large table, goes on while the sockets are served.
+// openTimeout is how long the start waits for a database. It is longer than a connection can
+// take (10 s). Longer work, such as an index build on a large table, continues while the
+// sockets are served.
 const openTimeout = 15 * time.Second
 
 func newPending(c *config.Config, name string, why error, first *openAttempt) *pendingDatabase {
@@ -46,21 +46,21 @@ func (a *pendingDatabase) Close() error {
 	t.cancel()
 	<-t.done
 	if t.err != nil {
-		return nil // it was to end
+		return nil // canceled
 	}
 	return t.b.Close()
 }
 
-// attempt is a database that is being opened.
+// openAttempt is a database that is being opened.
 type openAttempt struct {
-	key    string // all of the config that it is opened by
+	key    string // of the config that opens it
 	cancel context.CancelFunc
-	done   chan struct{} // closed when what follows is known
+	done   chan struct{} // closed when the fields below are set
 	b      backends.Backend
 	err    error
 }
 
-// attempt begins to open a database, which takes as long as it takes, or until ctx is done.
+// startOpen opens a database in the background, until ctx ends.
 func (p *Daemon) startOpen(ctx context.Context, c config.Config, name, by string) *openAttempt {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &openAttempt{key: by, cancel: cancel, done: make(chan struct{})}
@@ -72,20 +72,20 @@ func (p *Daemon) startOpen(ctx context.Context, c config.Config, name, by string
 	return t
 }
 
-// within is what the attempt brings until that context is done. patient: what is away by
-// then, or still being opened, is awaited.
-func (t *openAttempt) wait(until context.Context, c *config.Config, name string, patient bool) (backends.Backend, error) {
+// wait returns the result of the attempt. If pending is set and the database is unreachable,
+// or not open when until ends, wait returns a pendingDatabase.
+func (t *openAttempt) wait(until context.Context, c *config.Config, name string, pending bool) (backends.Backend, error) {
 	_, isFile := c.Engine(name)
-	patient = patient && !isFile
+	pending = pending && !isFile
 	select {
 	case <-t.done:
 	case <-until.Done():
-		if patient {
+		if pending {
 			return newPending(c, name, backends.Unavailable(context.Cause(until)), t), nil
 		}
 		<-t.done
 	}
-	if patient && backends.IsUnreachable(t.err) {
+	if pending && backends.IsUnreachable(t.err) {
 		return newPending(c, name, t.err, nil), nil
 	}
 	return t.b, t.err
@@ -93,11 +93,11 @@ func (t *openAttempt) wait(until context.Context, c *config.Config, name string,
 
 const (
 	retryDelayMin = 200 * time.Millisecond
-	retryDelayMax = 2 * time.Second // it is there again for workers as soon as that
+	retryDelayMax = 2 * time.Second // workers notice a recovered database after at most this long
 )
 
-// await looks for databases that were not reached at the start, each by itself, until all
-// are there or ctx is done.
+// retryPending opens each pending database in its own goroutine, until all are open or ctx
+// ends.
 func (p *Daemon) retryPending(ctx context.Context) {
 	select {
 	case <-p.bridge.Ready():
@@ -108,23 +108,23 @@ func (p *Daemon) retryPending(ctx context.Context) {
 	open := maps.Clone(p.open)
 	p.mu.Unlock()
 	var all sync.WaitGroup
-	for _, place := range open {
-		if a, waits := place.Backend.(*pendingDatabase); waits {
-			all.Go(func() { p.retryOne(ctx, place, a) })
+	for _, slot := range open {
+		if a, waits := slot.Backend.(*pendingDatabase); waits {
+			all.Go(func() { p.retryOne(ctx, slot, a) })
 		}
 	}
 	all.Wait()
 }
 
-// awaitOne looks for the database that a stands for in that place.
-func (p *Daemon) retryOne(ctx context.Context, place *openDB, a *pendingDatabase) {
+// retryOne opens the database that a replaces in slot.
+func (p *Daemon) retryOne(ctx context.Context, slot *openDB, a *pendingDatabase) {
 	if t := a.first.Load(); t != nil {
 		select {
 		case <-t.done:
 		case <-ctx.Done():
-			return // whoever closes a ends it
+			return // a.Close ends the attempt
 		}
-		if !a.first.CompareAndSwap(t, nil) || p.finishOpen(place, a, t) {
+		if !a.first.CompareAndSwap(t, nil) || p.finishOpen(slot, a, t) {
 			return
 		}
 	}
@@ -134,7 +134,7 @@ func (p *Daemon) retryOne(ctx context.Context, place *openDB, a *pendingDatabase
 		case <-ctx.Done():
 			return
 		}
-		name, c := p.nameAndConfig(place)
+		name, c := p.nameAndConfig(slot)
 		if name == "" {
 			return
 		}
@@ -143,48 +143,49 @@ func (p *Daemon) retryOne(ctx context.Context, place *openDB, a *pendingDatabase
 			t = p.startOpen(ctx, c, name, t.key)
 			<-t.done
 		}
-		if p.finishOpen(place, a, t) {
+		if p.finishOpen(slot, a, t) {
 			return
 		}
 	}
 }
 
-// stands is the name of the database in that place, by the config that runs; empty: a reload
-// took it out.
-func (p *Daemon) nameAndConfig(place *openDB) (string, config.Config) {
+// nameAndConfig returns the name of the database in slot, and the running config. The name
+// is empty if a reload removed the database.
+func (p *Daemon) nameAndConfig(slot *openDB) (string, config.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return nameIn(p.open, place), p.config
+	return nameIn(p.open, slot), p.config
 }
 
-func nameIn(open map[string]*openDB, place *openDB) string {
+func nameIn(open map[string]*openDB, slot *openDB) string {
 	for name, o := range open {
-		if o == place {
+		if o == slot {
 			return name
 		}
 	}
 	return ""
 }
 
-// arrived has the sidecar use what an attempt brought, in that place. false: it brought nothing.
-func (p *Daemon) finishOpen(place *openDB, a *pendingDatabase, t *openAttempt) bool {
+// finishOpen puts the result of an attempt into slot. It returns false if the attempt
+// failed.
+func (p *Daemon) finishOpen(slot *openDB, a *pendingDatabase, t *openAttempt) bool {
 	err := t.err
 	if err == nil {
-		err = p.replace(place, &openDB{Backend: t.b, key: t.key})
+		err = p.replace(slot, &openDB{Backend: t.b, key: t.key})
 	}
 	if err != nil {
-		name, _ := p.nameAndConfig(place)
+		name, _ := p.nameAndConfig(slot)
 		p.recordOpenError(name, a, err)
 	}
 	return err == nil
 }
 
-// put has the sidecar use a database that was awaited. One that a reload replaced
-// meanwhile is closed again.
-func (p *Daemon) replace(place, next *openDB) (err error) {
+// replace puts an opened database into slot. It closes the database if a reload has removed
+// slot.
+func (p *Daemon) replace(slot, next *openDB) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	name := nameIn(p.open, place)
+	name := nameIn(p.open, slot)
 	if name == "" {
 		return next.Close()
 	}
@@ -202,7 +203,7 @@ func (p *Daemon) replace(place, next *openDB) (err error) {
 	return nil
 }
 
-// stillAway remembers why, for whoever asks, and logs what is new of it.
+// recordOpenError records why a database isn't open, and logs new errors.
 func (p *Daemon) recordOpenError(name string, a *pendingDatabase, err error) {
 	last := *a.lastErr.Swap(&err)
 	if !backends.IsUnreachable(err) && fmt.Sprint(last) != fmt.Sprint(err) {

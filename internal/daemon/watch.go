@@ -8,23 +8,23 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// Watch reloads the sidecar whenever its files change, and at each of hangUps, until ctx is done.
+// Watch reloads the sidecar when its files change, and on each of hangUps, until ctx ends.
 func (p *Daemon) Watch(ctx context.Context, hangUps <-chan os.Signal, o config.WatchOptions) {
 	config.Watch(ctx, watched{p}, hangUps, o, p.log.Logger)
 }
 
-// ServeStream is the Bridge's.
+// ServeStream serves one session on in and out.
 func (p *Daemon) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
 	return p.bridge.ServeStream(ctx, in, out)
 }
 
-// watched is an instance as its watcher sees it.
+// watched is a Daemon as a config.Reloader.
 type watched struct{ *Daemon }
 
-// Reload implements Reloader. What went wrong is in the log, and status tells it.
+// Reload implements config.Reloader. The log and the status report its errors.
 func (p watched) Reload(ctx context.Context) { _, _, _ = p.Daemon.Reload(ctx) }
 
-// Differ implements Reloader.
+// Changed implements config.Reloader.
 func (p watched) Changed() (now config.Snapshot, differ bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -33,7 +33,7 @@ func (p watched) Changed() (now config.Snapshot, differ bool) {
 	return now, err != nil || !now.Same(p.sources) || failed != nil || p.loading != nil && !now.Same(p.loading.found)
 }
 
-// Refuses implements Reloader.
+// WasRejected implements config.Reloader.
 func (p watched) WasRejected(now config.Snapshot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,14 +41,14 @@ func (p watched) WasRejected(now config.Snapshot) bool {
 	return failed != nil && now.Same(p.rejected)
 }
 
-// Loads implements Reloader.
+// IsLoading implements config.Reloader.
 func (p watched) IsLoading(now config.Snapshot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.loading != nil && now.Same(p.loading.found)
 }
 
-// Files implements Reloader.
+// Files implements config.Reloader.
 func (p watched) Files() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

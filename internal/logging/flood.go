@@ -8,30 +8,28 @@ import (
 )
 
 const (
-	// floodSpan and floodLines bound a log: of the lines with one text, whatever else they
-	// say, so many are written in such a span. When it is over, one line says how many
-	// were left out.
+	// floodSpan and floodLines limit repeated lines: floodLines lines with the same message
+	// are written in each floodSpan. At its end one line reports how many were dropped.
 	floodSpan  = 10 * time.Second
 	floodLines = 50
 )
 
-// flood counts the lines of a log by their texts, of which a program has few.
+// floodFilter counts lines by their messages. A program has few messages.
 type floodFilter struct {
 	mu      sync.Mutex
 	windows map[string]*floodWindow
 }
 
 type floodWindow struct {
-	written, dropped int // written, and left out
+	written, dropped int
 	level            slog.Level
 	end              *time.Timer
 }
 
-// passes reports whether the line may be written. summary writes one that sums up what was
-// left out.
+// allow reports whether a line is written. summary writes a line about dropped ones.
 func (f *floodFilter) allow(r *slog.Record, summary func(slog.Record)) bool {
 	if r.Level < slog.LevelInfo {
-		return true // who asks for all of it gets it
+		return true // the debug level shows everything
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,14 +51,14 @@ func (f *floodFilter) allow(r *slog.Record, summary func(slog.Record)) bool {
 	return false
 }
 
-// over ends the window of a text.
+// endWindow ends the window of a message.
 func (f *floodFilter) endWindow(text string, summary func(slog.Record)) {
 	f.mu.Lock()
 	w := f.windows[text]
 	delete(f.windows, text)
 	f.mu.Unlock()
 	if w == nil {
-		return // flush was first
+		return // flush ended it
 	}
 	w.end.Stop()
 	if w.dropped > 0 {
@@ -70,7 +68,7 @@ func (f *floodFilter) endWindow(text string, summary func(slog.Record)) {
 	}
 }
 
-// flush ends all windows, before the program does.
+// flush ends all windows before the program exits.
 func (f *floodFilter) flush(summary func(slog.Record)) {
 	f.mu.Lock()
 	texts := make([]string, 0, len(f.windows))
@@ -83,7 +81,7 @@ func (f *floodFilter) flush(summary func(slog.Record)) {
 	}
 }
 
-// summing writes a line that sums up by h.
+// summaryWriter returns a function that writes a record to h.
 func summaryWriter(h slog.Handler) func(slog.Record) {
-	return func(r slog.Record) { _ = h.Handle(context.Background(), r) } // nobody is left to be told that it cannot be written
+	return func(r slog.Record) { _ = h.Handle(context.Background(), r) } // an error of the log can't be reported
 }

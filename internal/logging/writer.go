@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// logPatience is how long a line of the log waits until stderr takes it.
+// writeTimeout is how long a line waits until stderr accepts it.
 const writeTimeout = time.Second
 
-// logWriter keeps lines apart. A reader that stands still (a parent that never reads, a log
-// collector that is stopped) must not keep the program from its work, nor from its end: while one line
-// cannot be written, others are dropped and counted.
+// logWriter decouples the program from the reader of stderr. A reader that stops reading
+// must not block the program or its exit. While one line can't be written, others are
+// dropped and counted.
 type logWriter struct {
 	w           io.Writer
-	droppedLine func(lines int) []byte // the line that says how many were dropped
-	writing     chan struct{}          // 1: of the line that is being written
+	droppedLine func(lines int) []byte // returns the line that reports how many were dropped
+	writing     chan struct{}          // capacity 1: held while a line is written
 
 	mu      sync.Mutex
-	blocked bool // a line waits for longer than logPatience
+	blocked bool // a line has waited for longer than writeTimeout
 	dropped int
 }
 
@@ -27,7 +27,7 @@ func newLogWriter(w io.Writer, lost func(lines int) []byte) *logWriter {
 	return &logWriter{w: w, droppedLine: lost, writing: make(chan struct{}, 1)}
 }
 
-// Write implements io.Writer. It never waits longer than logPatience.
+// Write implements io.Writer. It returns after writeTimeout at most.
 func (l *logWriter) Write(p []byte) (int, error) {
 	timer := time.NewTimer(writeTimeout)
 	defer timer.Stop()
@@ -53,7 +53,7 @@ func (l *logWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// write writes the line, and then how many lines were dropped. Its caller has taken the turn.
+// write writes the line, and then reports dropped lines. The caller holds writing.
 func (l *logWriter) write(line []byte, done chan<- error) {
 	_, err := l.w.Write(line)
 	l.mu.Lock()
@@ -66,7 +66,7 @@ func (l *logWriter) write(line []byte, done chan<- error) {
 		l.mu.Lock()
 	}
 	l.blocked = false
-	done <- err // under mu: Write could otherwise set stuck after this line ended
+	done <- err // under mu, because Write could set blocked after this line ended
 	<-l.writing
 }
 
