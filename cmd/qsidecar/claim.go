@@ -77,7 +77,7 @@ func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
 		defer cancel()
 		rep, err := c.Call(ctx, req)
 		if errors.Is(err, errInterrupted) {
-			return errInterrupted // a job that came all the same is given back
+			return errInterrupted // a job that arrived is given back
 		}
 		if err != nil {
 			return err
@@ -97,15 +97,15 @@ func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
 	})
 }
 
-// giveBack returns jobs that nobody learned of.
+// giveBack returns jobs that could not be printed.
 func (a *app) giveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) error {
 	ctx, cancel := withAnswerTimeout(context.WithoutCancel(ctx), cmp.Or(a.byeTimeout, leaveTimeout))
 	defer cancel() // a signal that ended the printing does not end this
 	return worker.GiveBack(ctx, c, jobs)
 }
 
-// shellVariables is a job as assignments for a POSIX shell. All are always
-// written, lest one of an earlier job be taken for this one's.
+// shellVariables returns a job as assignments for a POSIX shell. It always sets all
+// variables, so that none of an earlier job remains.
 func shellVariables(j protocol.Job) []byte {
 	payload, b64 := string(j.Payload), ""
 	if strings.ContainsRune(payload, 0) {

@@ -18,7 +18,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// jobFlags describe the jobs of one enqueue.
+// jobFlags are the flags that describe the jobs of one enqueue.
 type jobFlags struct {
 	priority    int16
 	delay       durationFlag
@@ -39,7 +39,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Var(&f.timeout, "timeout", "how long one run may take (default: the queue's)")
 }
 
-// job is the job that the flags describe, without a payload.
+// job returns the job that the flags describe, without a payload.
 func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string) (protocol.NewJob, error) {
 	job := protocol.NewJob{Queue: queue, Priority: int64(f.priority), Key: f.key}
 	if f.delay.set {
@@ -78,9 +78,9 @@ func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string
 	return withTrace(job, env), nil
 }
 
-// inTrace is the job with the trace in which this command runs, as the environment says it
-// (TRACEPARENT, TRACESTATE); one that is none by W3C Trace Context is passed over, as that
-// wants it. A header of that name weighs more.
+// withTrace returns the job with the trace of the environment (TRACEPARENT, TRACESTATE). It
+// ignores an invalid trace, as W3C Trace Context requires. A header of the job takes
+// precedence.
 func withTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
 	parent, state := env("TRACEPARENT"), env("TRACESTATE")
 	if _, ok := protocol.TraceID(parent); !ok || job.Headers[protocol.HeaderTraceParent] != "" {
@@ -96,7 +96,7 @@ func withTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
 	return job
 }
 
-// maxTraceState is what must be passed on at least; a longer one is not.
+// maxTraceState is the length that must be forwarded at least. withTrace drops a longer one.
 const maxTraceState = 512
 
 func (a *app) enqueueCommand() *cobra.Command {
@@ -141,7 +141,7 @@ headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
 	return a.jsonFlag(cmd)
 }
 
-// text is an argument's bytes, or all of stdin for "-".
+// text returns an argument's bytes, or all of stdin for "-".
 func (a *app) text(ctx context.Context, arg string) ([]byte, error) {
 	if arg != "-" {
 		return []byte(arg), nil
@@ -176,9 +176,9 @@ func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob) error {
 	})
 }
 
-// enqueueLines stores stdin's lines: whatever was read while one batch was
-// committed is the next, so that a slow producer's lines do not wait for others
-// and a fast one's are few transactions.
+// enqueueLines enqueues the lines of stdin. The lines that were read during one commit are
+// the next batch. A slow producer's line is stored at once, and a fast producer's lines need
+// few transactions.
 func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []string) error {
 	switch {
 	case len(args) == 2 && args[1] != "-":
@@ -193,7 +193,7 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 			defer close(lines)
 			readErr = readLines(ctx, a.in, int(c.Server().MaxPayload), lines)
 		}()
-		// A batch's frame: payloads, and for each job room for what the flags add.
+		// The frame contains the payloads and, for each job, the fields that the flags set.
 		room := int(c.Server().MaxFrame) - 4<<10
 		each := 256 + len(like.Queue)
 		for k, v := range like.Headers {
@@ -234,7 +234,7 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 	})
 }
 
-// readErrOf is the reader's error, unless the reader may still run.
+// readErrOf returns the reader's error, unless the reader can still run.
 func readErrOf(ctx context.Context, err *error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -278,17 +278,18 @@ func readLines(ctx context.Context, r io.Reader, most int, to chan<- []byte) err
 	}
 }
 
-// batcher makes lists of jobs that fit one request.
+// batcher builds lists of jobs that fit into one request.
 type batcher struct {
 	in       <-chan []byte
 	template protocol.NewJob
-	maxBytes int // bytes of a list
-	perJob   int // bytes of a job beside its payload
+	maxBytes int // of a list
+	perJob   int // bytes of a job besides its payload
 	held     []byte
-	hasNext  bool // held did not fit the last list
+	hasNext  bool // held did not fit into the last list
 }
 
-// next waits for a line and takes what else is there. It is empty at the end.
+// next waits for a line and adds all lines that are available. At the end it returns
+// nothing.
 func (b *batcher) next(ctx context.Context) []protocol.NewJob {
 	var jobs []protocol.NewJob
 	size := 0

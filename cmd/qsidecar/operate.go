@@ -93,8 +93,8 @@ func (a *app) purgeCommand() *cobra.Command {
 
 const confirmHelp = "It asks on a terminal, and wants --yes elsewhere."
 
-// destroying makes a command of one that cannot be undone: plan says what it
-// would do, in words and as a request.
+// destructive completes a command that can't be undone. plan describes what the command
+// would do, and returns its request.
 func (a *app) destructive(cmd *cobra.Command, plan func(cmd *cobra.Command, args []string) (what, done string, req *protocol.Request, err error)) *cobra.Command {
 	var yes bool
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
@@ -111,7 +111,7 @@ func (a *app) destructive(cmd *cobra.Command, plan func(cmd *cobra.Command, args
 	return a.jsonFlag(cmd)
 }
 
-// command sends an operator's request and tells how many jobs it changed.
+// operate sends an operator's request and prints how many jobs it changed.
 func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) error {
 	if slices.Contains(req.IDs, "") {
 		return usagef("an id is empty")

@@ -129,7 +129,7 @@ more than one job can have the ID: all of them are shown, or that of --queue.
 	return a.jsonFlag(cmd)
 }
 
-// pageOf checks what a list of jobs was asked for.
+// pageOf checks the arguments of a list of jobs.
 func pageOf(req *protocol.Request, most int) error {
 	if most < 1 || most > protocol.MaxList {
 		return usagef("--max: %d is outside 1 to %d", most, protocol.MaxList)
@@ -140,7 +140,7 @@ func pageOf(req *protocol.Request, most int) error {
 	return nil
 }
 
-// peek asks for jobs and shows them by tell, or as JSON lines.
+// peek requests jobs and prints them with tell, or as JSON lines.
 func (a *app) peek(cmd *cobra.Command, req *protocol.Request, tell func([]protocol.JobView) error) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
@@ -172,7 +172,7 @@ func (a *app) jobTable(jobs []protocol.JobView) error {
 	return a.table("QUEUE ID STATE ATTEMPT PRIORITY AGE WORKER KEY PAYLOAD LAST-ERROR", rows)
 }
 
-// lastFailure is empty if no attempt failed.
+// lastFailure returns the last failed attempt, or an empty one.
 func lastFailure(v protocol.JobView) (last protocol.Failure) {
 	if n := len(v.Errors); n > 0 {
 		last = v.Errors[n-1]
@@ -187,7 +187,7 @@ func attemptText(v protocol.JobView) string {
 	return strconv.FormatInt(v.Attempt, 10)
 }
 
-// timeText is an instant of the wire for people, who compare it with their logs.
+// timeText formats an instant in UTC, in the form of most logs.
 func timeText(ms int64) string {
 	if ms == 0 {
 		return "-"
@@ -195,7 +195,7 @@ func timeText(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// jobText is all of a job, a line for each thing that it has.
+// jobText returns all of a job as lines of names and values.
 func jobText(v protocol.JobView) string {
 	var b strings.Builder
 	line := func(name, text string) {
@@ -228,8 +228,8 @@ func jobText(v protocol.JobView) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// block is a text of any length with its lines indented, and without characters that would
-// control a terminal. Bytes that are no text are in hex.
+// block indents the lines of a text and replaces control characters. It returns other bytes
+// in hex.
 func block(text string) string {
 	if !utf8.ValidString(text) {
 		return fmt.Sprintf("(%d bytes, in hex) %s", len(text), hex.EncodeToString([]byte(text)))

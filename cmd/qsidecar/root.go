@@ -67,8 +67,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// takes checks the number of arguments; most < 0 is any number. what says in
-// words what they are.
+// argCount checks the number of arguments; most < 0 is any number. what describes them.
 func argCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
@@ -82,15 +81,14 @@ func argCount(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// jsonFlag gives a command its --json.
+// jsonFlag adds --json to a command.
 func (a *app) jsonFlag(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().BoolVar(&a.json, "json", false, "answer in JSON lines, for programs")
 	return cmd
 }
 
-// client runs f with a connection to the sidecar. The first signal ends ctx; what
-// the connection then still gets is given back before this returns, unless a
-// second signal ends that too.
+// withClient runs f with a connection to the sidecar. The first signal ends ctx. withClient
+// then gives back what the connection still receives, unless a second signal arrives.
 func (a *app) withClient(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
 	ctx, again, stop := a.interruptible(cmd.Context())
 	defer stop()
@@ -108,7 +106,7 @@ func (a *app) withClient(cmd *cobra.Command, f func(ctx context.Context, c *qsid
 	return err
 }
 
-// ask is client for a command of one request.
+// oneRequest is withClient for a command of one request.
 func (a *app) oneRequest(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
 	return a.oneRequestWithin(cmd, cmp.Or(a.callTimeout, answerTimeout), f)
 }
@@ -121,7 +119,7 @@ func (a *app) oneRequestWithin(cmd *cobra.Command, limit time.Duration, f func(c
 	})
 }
 
-// confirm asks before what cannot be undone.
+// confirm asks before an operation that can't be undone.
 func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	if yes {
 		return nil

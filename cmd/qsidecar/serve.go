@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
-// inputFlags are those of a command that reads a config.
+// inputFlags adds the flags of a command that reads a config.
 func inputFlags(cmd *cobra.Command, in *config.Input) {
 	cmd.Flags().StringVar(&in.File, "config", "", "the config `FILE` (YAML; see deploy/qsidecar.example.yaml)")
 	cmd.Flags().StringVar(&in.Database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
@@ -78,7 +78,7 @@ func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint 
 	hangUps, stop := a.hangUps()
 	defer stop()
 	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, OpenTimeout: a.openTimeout}, c, func(ctx context.Context, p *daemon.Daemon) error {
-		// Who started it may not listen to what it says: no reason to end.
+		// A closed stdout is no reason to stop.
 		fmt.Fprintln(a.out, p.Serving())
 		p.Ready()
 		if hint {
@@ -89,18 +89,18 @@ func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint 
 	})
 }
 
-// runDaemon runs a sidecar and f beside it, with its log on stderr.
+// runDaemon runs a sidecar and f, with its log on stderr.
 func (a *app) runDaemon(ctx context.Context, o daemon.Options, c config.Config, f func(ctx context.Context, p *daemon.Daemon) error) error {
 	log := a.newLog(c.Log)
 	defer log.Flush()
-	a.errOut = log.Writer() // the last words too
+	a.errOut = log.Writer() // the last error uses it too
 	o.Log, o.Signals, o.Inherited, o.Open = log, a.signals, a.inherited, a.open
 	v := programVersion()
 	o.Version, o.Revision = v.Number, v.Commit
 	return daemon.Run(ctx, o, f)
 }
 
-// hint prints three lines that show the whole life of a job.
+// hint prints three commands that show the life of a job.
 func (a *app) hint(socket string) {
 	bin, err := os.Executable()
 	if err != nil {
@@ -117,17 +117,17 @@ func (a *app) hint(socket string) {
 		fmt.Sprintf("  %s stats mail%s\n\n", q, at))
 }
 
-// hangUps gives each SIGHUP, or one for several, until stop. Nobody need listen: while serve
-// starts one waits until it is there, and while it stops none ends it.
+// hangUps returns a channel that receives SIGHUP until stop. It keeps one signal, and a
+// SIGHUP during start or stop doesn't end the process.
 func (a *app) hangUps() (hangUps <-chan os.Signal, stop func()) {
 	all := make(chan os.Signal, 1)
-	if !a.terminal(a.in) { // at a terminal it says that the terminal is gone
+	if !a.terminal(a.in) { // at a terminal SIGHUP means that the terminal is gone
 		signal.Notify(all, syscall.SIGHUP)
 	}
 	return all, func() { signal.Stop(all) }
 }
 
-// newLog is a command's log, as the config says.
+// newLog returns a command's log.
 func (a *app) newLog(c config.Log) *logging.Log {
 	return logging.New(a.errOut, c.Level.SlogLevel(), c.JSON())
 }

@@ -108,8 +108,7 @@ func (a *app) extendCommand() *cobra.Command {
 	return a.jsonFlag(cmd)
 }
 
-// settle sends an ack, nack or extend of any number of leases and says which
-// were lost.
+// settle sends an ack, nack or extend of any number of leases and reports the lost ones.
 func (a *app) settle(cmd *cobra.Command, req *protocol.Request, leases []string) error {
 	if slices.Contains(leases, "") {
 		return usagef("a lease is empty: was there a job? `qsidecar claim` exits with %d when there is none", exitNoJob)
@@ -126,7 +125,7 @@ func (a *app) settle(cmd *cobra.Command, req *protocol.Request, leases []string)
 		case qsidecar.IsLost(err):
 			return &codeError{exitLeaseLost, lostText(req.Op, leases, leases)}
 		case errors.As(err, &twice):
-			// Settled by the first try, or else delivered again: at least once either way.
+			// Either the first try settled the job, or the job is delivered again.
 			fmt.Fprintf(a.errOut, "qsidecar: %v\n", twice)
 			return nil
 		case err != nil:

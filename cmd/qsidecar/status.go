@@ -114,8 +114,7 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR QUEUES WAITING", rows)
 }
 
-// showDatabases shows a table of them, and then what is the matter with those that are not
-// well: what to do about it is most often at the end of a long text.
+// showDatabases prints a table, then the full error of each database that has one.
 func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 	var rows [][]string
 	for _, d := range all {
@@ -145,7 +144,7 @@ func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 	return nil
 }
 
-// pool is how many connections of a database's pool are at work, of how many.
+// pool returns how many connections of a database's pool are in use, and the limit.
 func pool(d *protocol.DatabaseStatus) string {
 	if d.PoolMax == 0 {
 		return "-"
@@ -153,10 +152,10 @@ func pool(d *protocol.DatabaseStatus) string {
 	return fmt.Sprintf("%d/%d", d.PoolInUse, d.PoolMax)
 }
 
-// shownQueues is how many queues of a connection have room in a line.
+// shownQueues is how many queues of a connection fit on a line.
 const shownQueues = 3
 
-// holds lists the queues a connection holds jobs of, and how many of each.
+// heldText lists the queues of the jobs that a connection holds, with their numbers.
 func heldText(s *protocol.SessionStatus) string {
 	var queues []string
 	told := s.Held

@@ -23,7 +23,7 @@ import (
 const (
 	defaultKillAfter = 10 * time.Second
 
-	// maxAtOnce bounds -j: what one claim may take.
+	// maxAtOnce limits -j to the jobs of one claim.
 	maxAtOnce = protocol.MaxList
 )
 
@@ -125,7 +125,7 @@ func (a *app) workCommand() *cobra.Command {
 	return cmd
 }
 
-// read takes the arguments in and checks them, down to whether the command exists.
+// read parses and checks the arguments. It also checks that the command exists.
 func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	if dash < 1 || dash == len(args) {
@@ -159,7 +159,7 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// parseExitCodes reads 65,66.
+// parseExitCodes reads a list such as 65,66.
 func parseExitCodes(text string) ([]int, error) {
 	if text == "" {
 		return nil, nil
@@ -178,15 +178,14 @@ func parseExitCodes(text string) ([]int, error) {
 	return codes, nil
 }
 
-// settlePatience is how long a settle is tried while the sidecar cannot carry it
-// out: longer than any outage. The command is done, and to do it twice is the
-// only other way.
+// settlePatience is how long a settle is repeated while the sidecar is unavailable. It
+// exceeds any outage, because the alternative is to run the job again.
 const settlePatience = 7 * 24 * time.Hour
 
-// work is the command: it connects, works, and leaves in order.
+// work connects a worker, runs it, and closes its connection in order.
 func (a *app) work(parent context.Context, f *workFlags) error {
-	// Commands must get SIGPIPE as every program has it: what is ignored is inherited,
-	// what has a handler is not.
+	// The commands must start with the default action of SIGPIPE. A child inherits an
+	// ignored signal, but not a handler.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Ignore(syscall.SIGPIPE)

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
-// tellChecked writes to stdout what check found. The errors of the config are
-// there only as JSON: for people they go to stderr.
+// printResults prints the results of check. Errors of the config are part of the JSON output
+// only, because report prints them to stderr.
 func (a *app) printResults(file string, c config.Config, all []checkResult, host checkResult, usage error) error {
 	if a.json {
 		return a.printJSONLines(append([]checkResult{host}, all...), usage)
@@ -54,7 +54,7 @@ func (a *app) printResults(file string, c config.Config, all []checkResult, host
 	return a.printf("queues: %s", strings.Join(names, ", "))
 }
 
-// tellDatabase writes what was found about one.
+// printDatabase prints the result for one database.
 func (a *app) printDatabase(d checkResult) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "database %s", d.name)
@@ -74,7 +74,7 @@ func (a *app) printDatabase(d checkResult) error {
 	return a.printf("%s", b.String()+d.lines())
 }
 
-// lines are the findings for people, each after a newline, what matters most first.
+// lines returns the findings as text, the most severe first, each after a newline.
 func (c checkResult) lines() string {
 	var b strings.Builder
 	for _, g := range []backends.Severity{backends.SeverityError, backends.SeverityWarning, backends.SeverityInfo} {
@@ -91,8 +91,8 @@ func (c checkResult) lines() string {
 	return b.String()
 }
 
-// findingLine is a finding as --json tells it. Without a database it is about
-// the config, or about this host.
+// findingLine is a finding in the output of --json. Without a database it concerns the
+// config or this host.
 type findingLine struct {
 	Database string `json:"database,omitempty"`
 	Grade    string `json:"grade"`
