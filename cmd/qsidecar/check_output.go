@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/check"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
@@ -15,9 +16,9 @@ import (
 
 // printResults prints the results of check. Errors of the config are part of the JSON output
 // only, because report prints them to stderr.
-func (a *app) printResults(file string, c config.Config, all []checkResult, host checkResult, usage error) error {
+func (a *app) printResults(file string, c config.Config, all []check.Result, host check.Result, usage error) error {
 	if a.json {
-		return a.printJSONLines(append([]checkResult{host}, all...), usage)
+		return a.printJSONLines(append([]check.Result{host}, all...), usage)
 	}
 	if file != "" && usage == nil {
 		if err := a.printf("config %s: ok", file); err != nil {
@@ -42,8 +43,8 @@ func (a *app) printResults(file string, c config.Config, all []checkResult, host
 			return err
 		}
 	}
-	if len(host.findings) > 0 {
-		if err := a.printf("%s", strings.TrimPrefix(host.lines(), "\n")); err != nil {
+	if len(host.Findings) > 0 {
+		if err := a.printf("%s", strings.TrimPrefix(findingLines(host.Findings), "\n")); err != nil {
 			return err
 		}
 	}
@@ -55,14 +56,14 @@ func (a *app) printResults(file string, c config.Config, all []checkResult, host
 }
 
 // printDatabase prints the result for one database.
-func (a *app) printDatabase(d checkResult) error {
+func (a *app) printDatabase(d check.Result) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "database %s", d.name)
-	if d.info.Engine != "" {
-		fmt.Fprintf(&b, ": %s", databases.Describe(d.info))
+	fmt.Fprintf(&b, "database %s", d.Name)
+	if d.Info.Engine != "" {
+		fmt.Fprintf(&b, ": %s", databases.Describe(d.Info))
 	}
-	switch problems, advice := d.count(backends.SeverityError), d.count(backends.SeverityWarning); {
-	case d.usage != nil:
+	switch problems, advice := d.Count(backends.SeverityError), d.Count(backends.SeverityWarning); {
+	case d.ConfigErr != nil:
 		b.WriteString(": not looked at")
 	case problems > 0:
 		fmt.Fprintf(&b, ": %s", textfmt.Plural(int64(problems), "problem"))
@@ -71,14 +72,14 @@ func (a *app) printDatabase(d checkResult) error {
 	default:
 		b.WriteString(": ok")
 	}
-	return a.printf("%s", b.String()+d.lines())
+	return a.printf("%s", b.String()+findingLines(d.Findings))
 }
 
-// lines returns the findings as text, the most severe first, each after a newline.
-func (c checkResult) lines() string {
+// findingLines returns the findings as text, the most severe first, each after a newline.
+func findingLines(all []backends.Finding) string {
 	var b strings.Builder
 	for _, g := range []backends.Severity{backends.SeverityError, backends.SeverityWarning, backends.SeverityInfo} {
-		for _, f := range c.findings {
+		for _, f := range all {
 			if f.Severity != g {
 				continue
 			}
@@ -101,14 +102,14 @@ type findingLine struct {
 	Do       string `json:"do,omitempty"`
 }
 
-func (a *app) printJSONLines(all []checkResult, usage error) error {
+func (a *app) printJSONLines(all []check.Result, usage error) error {
 	var lines []findingLine
 	for _, text := range config.Problems(usage) {
 		lines = append(lines, findingLine{Grade: backends.SeverityError.String(), Topic: "config", Text: text, Do: "correct the config"})
 	}
 	for _, d := range all {
-		for _, f := range d.findings {
-			lines = append(lines, findingLine{d.name, f.Severity.String(), f.Topic, f.Text, f.Fix})
+		for _, f := range d.Findings {
+			lines = append(lines, findingLine{d.Name, f.Severity.String(), f.Topic, f.Text, f.Fix})
 		}
 	}
 	e := json.NewEncoder(a.out)
