@@ -19,7 +19,7 @@ func noEnv(string) (string, bool) { return "", false }
 
 const example = "../../deploy/qsidecar.example.yaml"
 
-// TestExampleIsTheDefault: the example documents every key, at its default.
+// TestExampleIsTheDefault checks that the example documents every key at its default.
 func TestExampleIsTheDefault(t *testing.T) {
 	got, err := load(example, readFile, noEnv)
 	if err != nil {
@@ -37,7 +37,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
 	}
 	for name, d := range want.Databases {
-		d.RestartGrace = &d.HostLease // which it stands for
+		d.RestartGrace = &d.HostLease // its default
 		want.Databases[name] = d
 	}
 	if d := cmp.Diff(want.Databases, got.Databases); d != "" {
@@ -54,8 +54,8 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestExampleUncommented: what the example shows in comments is right too, and has the keys
-// that stand nowhere else.
+// TestExampleUncommented checks that the commented parts of the example are valid and
+// contain the remaining keys.
 func TestExampleUncommented(t *testing.T) {
 	src, err := os.ReadFile(example)
 	if err != nil {
@@ -176,7 +176,7 @@ log: {level: debug, format: json}
 	}
 }
 
-// TestConfigErrors: each is told with its place. The want is line:column: text.
+// TestConfigErrors checks each error with its position, as line:column: text.
 func TestConfigErrors(t *testing.T) {
 	for _, row := range []struct{ src, want string }{
 		{"lisen: []", "1:1: unknown key \"lisen\"; known here: listen, databases"},
@@ -255,15 +255,14 @@ c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5
 	}
 }
 
-// TestKeysWithDots: the name of a queue may look like the path of a key.
+// TestKeysWithDots checks that a queue's name can look like the path of a key.
 func TestKeysWithDots(t *testing.T) {
 	if _, err := Parse("c.yaml", []byte("queues: {a.timeout: {}, a: {timeout: 1s}}\n"), noEnv); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestConfigTellsEachErrorOnce: what follows from an error is none of its own, and one error
-// hides no other.
+// TestConfigTellsEachErrorOnce checks that an error is reported once, and hides no other.
 func TestConfigTellsEachErrorOnce(t *testing.T) {
 	for src, want := range map[string][]string{
 		"defaults: {keep_dead: never, database: none, max_attempts: 0}\ndatabases: {main: {url: 'sqlite:x'}}\nqueues: {a: {}, b: {max_attempts: 0, timeout: 1s}}\n": {
