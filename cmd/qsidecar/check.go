@@ -21,7 +21,7 @@ func (a *app) checkCommand() *cobra.Command {
 errors are shown, with their lines), and each database: its server, its tables and this
 login's rights on them, the plan of the real claim statement, and settings that make it
 slower or less safe than it could be; and whether this user's serve could have its sockets
-where they should be. Every finding says what to do. It is one of
+where they should be. Every finding has a fix. It is one of
 
   problem  serve would not start, or could not keep what it promises
   advice   it works, and could be better or safer

@@ -29,7 +29,7 @@ func (a *app) claimCommand() *cobra.Command {
 		Long: `Take ready jobs from the queues, in their order of preference, and print one JSON line
 for each. The job is yours for the time of --lease: settle it by then with
 "qsidecar ack LEASE" or "qsidecar nack LEASE", or renew it with "qsidecar extend LEASE";
-else it is given to somebody else and counts as a failed attempt.
+otherwise another worker gets it, and that counts as a failed attempt.
 
 With --env it prints shell variables, quoted for eval: QSIDECAR_LEASE, QSIDECAR_PAYLOAD,
 QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT, QSIDECAR_MAX_ATTEMPTS,

@@ -31,10 +31,10 @@ const (
 
 const exitCodes = `Exit codes:
   0    done
-  1    failed, and the same again will fail too; the message says why
+  1    failed, and a repetition will fail too; the message has the reason
   2    wrong arguments, or a config file with errors
   3    claim: no job was ready
-  4    the lease was lost: the job was settled before, or it is somebody else's now
+  4    the lease is lost: the job was settled before, or another worker has it now
   5    no sidecar answers, or its database cannot be reached: try again later
   130  interrupted`
 

@@ -212,9 +212,9 @@ func TestReloadTellsOfRights(t *testing.T) {
 	socket := x.socket()
 	listen := "listen: [{socket: " + socket
 	for _, step := range []struct{ text, want string }{
-		{listen + ", allow: [{ops: [reload, stats]}, {users: [7, 8], queues: one}]}]\n", "everything, to whoever can connect → [{ops: [reload, stats]}, {users: [7, 8], queues: [one]}]"},
+		{listen + ", allow: [{ops: [reload, stats]}, {users: [7, 8], queues: one}]}]\n", "everything, to any client → [{ops: [reload, stats]}, {users: [7, 8], queues: [one]}]"},
 		{listen + ", allow: [{}]}]\n", "[{ops: [reload, stats]}, {users: [7, 8], queues: [one]}] → [{}]"},
-		{listen + "}]\n", "[{}] → everything, to whoever can connect"},
+		{listen + "}]\n", "[{}] → everything, to any client"},
 	} {
 		x.write(x.file, one+step.text)
 		if out := x.must(0, "reload"); out != "listen "+socket+".allow: "+step.want+"\n" {
@@ -228,7 +228,7 @@ func TestReloadTellsOfRights(t *testing.T) {
 func TestReloadTellsWhyNothingChanged(t *testing.T) {
 	x := asked(t, one)
 	x.write(x.file, one+"# the same\n")
-	if out := x.must(0, "reload"); out != "nothing changed: the files' text is another one, and says the same\n" {
+	if out := x.must(0, "reload"); out != "nothing changed: config files changed; settings are unchanged\n" {
 		t.Errorf("reload says %q", out)
 	}
 	h := newHost(t)

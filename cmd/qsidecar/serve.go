@@ -44,12 +44,12 @@ A server's database that cannot be reached, or takes longer than 15 s to open, i
 for: the sockets are served, and requests answered ` + "`unavailable`" + ` until then. A wrong
 password is an error.
 
-Under systemd (deploy/systemd) it tells when it serves and how it goes, feeds the
+Under systemd (deploy/systemd) it reports when it serves and its state, feeds the
 watchdog, and takes over the sockets of a socket unit: those must be in the config's
 ` + "`listen`" + `; without a config, and without --socket, they are what it serves.
 
-Exit codes: 0 stopped in order; 1 it could not serve, or not tell its database that it
-stops, and leases end with host_lease in place of restart_grace; 2 wrong arguments or
+Exit codes: 0 stopped in order; 1 it could not serve, or not record in its database that
+it stops, and leases end with host_lease in place of restart_grace; 2 wrong arguments or
 config.`,
 		Example: `  qsidecar serve
   qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock

@@ -131,7 +131,7 @@ func (a *app) settle(cmd *cobra.Command, req *protocol.Request, leases []string)
 		case err != nil:
 			return err
 		case rep.Settled == nil:
-			return errors.New("the sidecar's answer says nothing of the leases")
+			return errors.New("the sidecar's answer has no leases")
 		}
 		if a.json {
 			err = a.printReply(rep)
@@ -154,5 +154,5 @@ func lostText(op protocol.Op, lost, of []string) error {
 	if len(of) > 1 {
 		which = fmt.Sprintf("%d of %d leases were lost (%s)", len(lost), len(of), strings.Join(short, ", "))
 	}
-	return fmt.Errorf("%s: %s: settled before, or its time ended and the job is somebody else's; nothing was done to it", op, which)
+	return fmt.Errorf("%s: %s: settled before, or expired and another worker has the job; nothing was changed", op, which)
 }

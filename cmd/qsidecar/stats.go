@@ -16,7 +16,7 @@ func (a *app) statsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats [QUEUE]",
 		Short: "Count the jobs of one queue or of all",
-		Long: `Count the jobs of each queue by state, and tell how long the oldest ready one has
+		Long: `Count the jobs of each queue by state, and show how long the oldest ready one has
 waited and the oldest claimed one has been worked on. A ~ marks an estimate.
 
 ` + exitCodes,
@@ -72,7 +72,7 @@ func (a *app) pingCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ping",
 		Short: "Ask whether the sidecar answers",
-		Long:  "Ask the sidecar for an answer, and tell who it is and how long that took.\n\n" + exitCodes,
+		Long:  "Send a request to the sidecar, and show its version and how long the answer took.\n\n" + exitCodes,
 		Args:  argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {

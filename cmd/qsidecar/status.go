@@ -19,11 +19,11 @@ func (a *app) reloadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Have the sidecar read its config again",
-		Long: `Have the sidecar read its config and its secrets again, and tell what changed, or why
+		Long: `Make the sidecar read its config and its secrets again, and show what changed, or why
 nothing did. It does so by itself when the files change, and on SIGHUP.
 
-A config is taken as a whole or not at all: with an error in it, or a database that
-cannot be had, what ran before goes on. Connections stay, and so do the jobs they hold.
+A config applies as a whole or not at all: if it has an error, or a database is not
+reachable, what ran before goes on. Connections stay, and so do the jobs they hold.
 
 ` + exitCodes,
 		Args: argCount(0, 0, ""),
@@ -37,7 +37,7 @@ cannot be had, what ran before goes on. Connections stay, and so do the jobs the
 					return a.printReply(rep)
 				}
 				if len(rep.Changes) == 0 {
-					return a.printf("nothing changed: %s", cmp.Or(rep.Why, "the sidecar does not say why"))
+					return a.printf("nothing changed: %s", cmp.Or(rep.Why, "the sidecar gives no reason"))
 				}
 				for _, change := range rep.Changes {
 					if err := a.printf("%s", change); err != nil {
@@ -57,8 +57,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show the sidecar's config, databases and connections",
 		Long: `Show which config runs, and why a newer one does not; the sockets, and where
 metrics are served; the databases, whether they can be reached, and how many connections
-of their pool are at work, of how many; and each connection: who it is, and what it holds,
-from which queues, and for how long.
+of their pool are at work, of how many; and each connection: its worker, and the jobs that
+it holds, by queue and age.
 
 ` + exitCodes,
 		Args: argCount(0, 0, ""),

@@ -30,7 +30,7 @@ passes everything on to the sidecar of this host, and where none answers it is o
 its own on the embedded default (see serve --help).
 
 The end of stdin lets what was asked be answered, then gives back what the session
-holds. When who reads stdout goes away too, that is a hang-up: jobs held are free again
+holds. If the reader of stdout is gone too, that is a hang-up: jobs held are free again
 at once, and count as failed attempts.
 
 Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130 interrupted.`,

@@ -59,8 +59,8 @@ code 130. When "qsidecar work" itself is killed, its jobs are free again at once
 each CMD is killed with all of its group (a process beside it sees to that); files of
 --payload-file stay in TMPDIR. (systemd: set KillMode=mixed, or the commands get SIGTERM too.)
 
-The sidecar may be restarted meanwhile: commands go on, and their jobs stay theirs.
-What fails is told on stderr, a line for each job.
+You can restart the sidecar at any time: commands continue and keep their jobs.
+Failures are reported on stderr, a line for each job.
 
 With --line, CMD is started once (-j of them) and reads one job a line, as a JSON object
 (the fields of a claim's answer, without the lease). It answers each job with one line on
@@ -75,10 +75,10 @@ is wrong or is for another job, the job fails and CMD is started again.
 const workExitCodes = `Exit codes:
   0    stopped by a signal, in order; --once: a job was worked, whatever came of it;
        --drain: nothing is ready any more
-  1    it cannot go on; the message says why, and no job was charged for it
+  1    it cannot continue; the message has the reason, and no attempt was counted
   2    wrong arguments; CMD does not exist
   3    --once: no job was ready
-  5    no sidecar answers; --once and --drain: or it cannot just now: try again later
+  5    no sidecar answers; with --once and --drain also: it is unavailable; try later
   130  ended by a second signal`
 
 // workFlags are the options of a worker, and the flags that need parsing.

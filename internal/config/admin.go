@@ -84,10 +84,10 @@ func (c Admin) BridgeSocket() bridge.Socket {
 func (c Admin) Advice() (text, do string) {
 	switch {
 	case c.Listen.isPublic() && bool(c.Pprof):
-		return fmt.Sprintf("whoever reaches %s can take profiles and dumps of this process (admin.pprof), unasked", c.Listen),
+		return fmt.Sprintf("any client that reaches %s can take profiles and dumps of this process (admin.pprof) without authentication", c.Listen),
 			"switch pprof off, or listen on 127.0.0.1 or a Unix socket"
 	case c.Listen.isPublic():
-		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: nobody is asked who he is", c.Listen),
+		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: the endpoint has no authentication", c.Listen),
 			"see that only the monitoring gets there, or listen on 127.0.0.1 or a Unix socket"
 	}
 	return "", ""

@@ -26,7 +26,7 @@ type allowConfig struct {
 func (a *allowConfig) check(path string, bad func(path, format string, args ...any)) {
 	for key, list := range map[string]stringList{"users": a.Users, "groups": a.Groups, "ops": a.Ops, "queues": a.Queues} {
 		if list != nil && len(list) == 0 {
-			bad(path+"."+key, "an empty list fits nobody: leave the key out for all, or the rule")
+			bad(path+"."+key, "an empty list matches no client: leave the key out for all, or the rule")
 		}
 	}
 	a.rule = bridge.Rule{Queues: a.Queues}
@@ -83,7 +83,7 @@ func accountID(name, what string, lookup func(name string) (string, error)) (uin
 		var noUser user.UnknownUserError
 		var noGroup user.UnknownGroupError
 		if errors.As(err, &noUser) || errors.As(err, &noGroup) {
-			return 0, fmt.Errorf("this host's files know no %s %q: give its number where another service knows it", what, name)
+			return 0, fmt.Errorf("this host's files have no %s %q: give its number if another service defines it", what, name)
 		}
 		return 0, err
 	}

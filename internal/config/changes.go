@@ -136,7 +136,7 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 // allowText returns a socket's rules on one line. A nil list allows everything.
 func allowText(rules []allowConfig) string {
 	if rules == nil {
-		return "everything, to whoever can connect"
+		return "everything, to any client"
 	}
 	all := make([]string, len(rules))
 	for i, r := range rules {

@@ -38,7 +38,7 @@ func (in Input) Load() (Config, error) {
 		}
 	}
 	if in.Database != "" && len(c.Databases) > 0 {
-		return c, Errorf("--database and `databases` in %s both say which database: leave one out", in.File)
+		return c, Errorf("--database and `databases` in %s both name the database: leave one out", in.File)
 	}
 	db := ""
 	if len(c.Databases) == 0 {

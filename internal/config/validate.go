@@ -26,7 +26,7 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 		}
 		checkGroup(path, l.Group, bad)
 		if l.Allow != nil && len(l.Allow) == 0 {
-			bad(path+".allow", "an empty list lets nobody do anything: leave the key out to allow all, or the socket")
+			bad(path+".allow", "an empty list allows nothing: leave the key out to allow all, or the socket")
 		}
 		for j := range l.Allow {
 			l.Allow[j].check(fmt.Sprintf("%s.allow[%d]", path, j), bad)
@@ -53,7 +53,7 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 		q.withDefaults(c.Defaults).check(path, c, inherited.withoutInherited(path, &q, bad))
 		q.adoptedQueue.check(path, q.Order, bad)
 		if d, ok := c.Databases[c.databaseOf(q)]; ok && q.Notify != "" && !bool(d.Notify) {
-			bad(path+".notify", "the database %s has notify: off, so that nobody listens: leave one of them out", c.databaseOf(q))
+			bad(path+".notify", "the database %s has notify: off, so nothing listens: leave one of them out", c.databaseOf(q))
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []s
 	p.reloadErr, p.loadedAt = nil, time.Now()
 	p.log.Info("the config was reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
 	if len(changes) == 0 {
-		why = "the files' text is another one, and says the same"
+		why = "config files changed; settings are unchanged"
 	}
 	return changes, why, nil
 }

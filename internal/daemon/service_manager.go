@@ -65,7 +65,7 @@ func (m *serviceManager) notify(status string, lines ...string) {
 		lines = append(lines, "STATUS="+status)
 	}
 	if err := m.send(strings.Join(lines, "\n")); err != nil && !m.failureLogged.Swap(true) {
-		m.log.Warn("the service manager cannot be told how it goes", "error", err)
+		m.log.Warn("the service manager cannot be notified", "error", err)
 	}
 }
 

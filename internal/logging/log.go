@@ -30,7 +30,7 @@ func New(w io.Writer, level slog.Level, json bool) *Log {
 			h = slog.NewJSONHandler(&line, o)
 		}
 		log := slog.New(h)
-		log.Error("lines of the log were dropped: nobody read them", "lines", lines)
+		log.Error("log lines were dropped: stderr was not read", "lines", lines)
 		return line.Bytes()
 	})
 	l.out = out

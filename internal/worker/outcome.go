@@ -76,7 +76,7 @@ func (w *Worker) notStarted(err error) outcome {
 		return failed("the payload is too large for an argument: work it without --payload-arg", "")
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE),
 		errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ETXTBSY):
-		v := snoozed(fmt.Sprintf("%s could not be started just now: %v", w.opts.Command[0], textfmt.RootCause(err)))
+		v := snoozed(fmt.Sprintf("%s could not be started now: %v", w.opts.Command[0], textfmt.RootCause(err)))
 		v.pause = time.Second // the host is out of resources, so other jobs would fail too
 		return v
 	case errors.Is(err, syscall.ENOEXEC):
