@@ -196,13 +196,6 @@ func (x *text) Write(p []byte) (int, error) {
 	return x.b.Write(p)
 }
 
-// reset empties the buffer.
-func (x *text) reset() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.b.Reset()
-}
-
 func (x *text) String() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -34,6 +34,7 @@ type listenConfig struct {
 	Allow []allowConfig `yaml:"allow"`
 }
 
+// Database is one database of the section `databases`.
 type Database struct {
 	URL          string    `yaml:"url"`
 	HostLease    duration  `yaml:"host_lease"`
@@ -112,16 +113,19 @@ type queueBackoffConfig struct {
 	Max     *duration `yaml:"max"`
 }
 
+// Log is the section `log`.
 type Log struct {
 	Level  LogLevel  `yaml:"level"`
 	Format logFormat `yaml:"format"`
 }
 
+// JSON reports whether the log is written as JSON.
 func (l Log) JSON() bool { return l.Format == "json" }
 
 // schemaName matches schema names that need no quotes.
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 
+// DefaultSchema is the schema of the tables, in engines that have schemas.
 const DefaultSchema = "qsidecar"
 
 const defaultMode = fileMode(bridge.DefaultSocketMode)
@@ -196,6 +200,8 @@ func load(path string, read func(string) ([]byte, error), env func(string) (stri
 	return Parse(path, src, env)
 }
 
+// Parse parses the text of a config file. name is for its errors, which are like those of
+// Input.Load.
 func Parse(name string, src []byte, env func(string) (string, bool)) (Config, error) {
 	c := defaultConfig()
 	d := &yamlDecoder{name: name, src: string(src), env: env}

@@ -16,6 +16,7 @@ type Snapshot struct {
 	Secrets [sha256.Size]byte // of the files with secrets
 }
 
+// Same reports whether the files had the same contents.
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.config == other.config && s.Secrets == other.Secrets
 }

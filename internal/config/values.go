@@ -87,7 +87,8 @@ func oneOf(to *string, s string, words ...string) error {
 }
 
 type (
-	order     string
+	order string
+	// LogLevel is debug, info, warn or error.
 	LogLevel  string
 	logFormat string
 )
@@ -98,11 +99,16 @@ func (l *LogLevel) parse(s string) error {
 	return oneOf((*string)(l), s, "debug", "info", "warn", "error")
 }
 
-// Set, Type and String implement pflag.Value.
+// Set implements pflag.Value.
 func (l *LogLevel) Set(s string) error { return l.parse(s) }
-func (l *LogLevel) Type() string       { return "level" }
-func (l *LogLevel) String() string     { return string(*l) }
 
+// Type implements pflag.Value.
+func (l *LogLevel) Type() string { return "level" }
+
+// String implements pflag.Value.
+func (l *LogLevel) String() string { return string(*l) }
+
+// SlogLevel returns the level for log/slog.
 func (l LogLevel) SlogLevel() slog.Level {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l)); err != nil {

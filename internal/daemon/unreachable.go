@@ -92,8 +92,8 @@ func (t *openAttempt) wait(until context.Context, c *config.Config, name string,
 }
 
 const (
-	retryDelayMin = 200 * time.Millisecond
-	retryDelayMax = 2 * time.Second // workers notice a recovered database after at most this long
+	firstRetryDelay = 200 * time.Millisecond
+	maxRetryDelay   = 2 * time.Second // workers notice a recovered database after at most this long
 )
 
 // retryPending opens each pending database in its own goroutine, until all are open or ctx
@@ -128,7 +128,7 @@ func (p *Daemon) retryOne(ctx context.Context, slot *openDB, a *pendingDatabase)
 			return
 		}
 	}
-	for pause := retryDelayMin; ; pause = min(2*pause, retryDelayMax) {
+	for pause := firstRetryDelay; ; pause = min(2*pause, maxRetryDelay) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -78,6 +78,7 @@ func Open(ctx context.Context, c *config.Config, name string, log *slog.Logger) 
 	return with, nil
 }
 
+// CloseAll closes all databases, and returns all errors.
 func CloseAll(open map[string]backends.Backend) (err error) {
 	for name, b := range open {
 		if e := b.Close(); e != nil {

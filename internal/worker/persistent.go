@@ -19,10 +19,10 @@ const (
 	// stableAfter is how long a command must run to be restarted without a pause.
 	stableAfter = time.Second
 
-	// restartDelayMin and restartDelayMax bound that pause, so that a broken command doesn't
+	// firstRestartDelay and maxRestartDelay bound that pause, so that a broken command doesn't
 	// fail a whole queue of jobs within seconds.
-	restartDelayMin = 100 * time.Millisecond
-	restartDelayMax = 10 * time.Second
+	firstRestartDelay = 100 * time.Millisecond
+	maxRestartDelay   = 10 * time.Second
 )
 
 // persistentRunner runs jobs through one command that reads them as lines.
@@ -180,7 +180,7 @@ func (r *persistentRunner) ensureRunning(ctx context.Context) (outcome, bool) {
 		r.stop(r.w.opts.KillAfter)
 	}
 	if r.fastExits > 0 {
-		sleep(ctx, min(restartDelayMin<<min(r.fastExits-1, 10), restartDelayMax))
+		sleep(ctx, min(firstRestartDelay<<min(r.fastExits-1, 10), maxRestartDelay))
 		if ctx.Err() != nil {
 			return outcome{reason: context.Cause(ctx).Error()}, false
 		}
