@@ -158,16 +158,16 @@ const shownQueues = 3
 // heldText lists the queues of the jobs that a connection holds, with their numbers.
 func heldText(s *protocol.SessionStatus) string {
 	var queues []string
-	told := s.Held
+	remaining := s.Held
 	for i, h := range s.Holds {
 		if i == shownQueues {
 			break
 		}
 		queues = append(queues, fmt.Sprintf("%s:%d", textfmt.OneLine(cmp.Or(h.Queue, "?"), 32), h.Jobs))
-		told -= h.Jobs
+		remaining -= h.Jobs
 	}
-	if told > 0 {
-		queues = append(queues, fmt.Sprintf("others:%d", told))
+	if remaining > 0 {
+		queues = append(queues, fmt.Sprintf("others:%d", remaining))
 	}
 	return cmp.Or(strings.Join(queues, ","), "-")
 }

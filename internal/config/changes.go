@@ -11,26 +11,26 @@ import (
 // Changes lists the differences between two configs by the keys of the file. It doesn't show
 // the URL of a database, which can contain a password.
 func Changes(before, after Config) (all []string) {
-	was, is := flat(before), flat(after)
-	gone := sections(was, is)
-	added := sections(is, was)
-	for _, s := range slices.Sorted(maps.Keys(gone)) {
+	oldKeys, newKeys := flat(before), flat(after)
+	removed := sections(oldKeys, newKeys)
+	added := sections(newKeys, oldKeys)
+	for _, s := range slices.Sorted(maps.Keys(removed)) {
 		all = append(all, s+" removed")
 	}
 	for _, s := range slices.Sorted(maps.Keys(added)) {
 		all = append(all, s+" added")
 	}
-	keys := maps.Clone(was)
-	maps.Copy(keys, is)
+	keys := maps.Clone(oldKeys)
+	maps.Copy(keys, newKeys)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if was[key] == is[key] || within(key, gone) || within(key, added) {
+		if oldKeys[key] == newKeys[key] || within(key, removed) || within(key, added) {
 			continue
 		}
 		if strings.HasSuffix(key, ".url") {
 			all = append(all, key+" changed")
 			continue
 		}
-		all = append(all, fmt.Sprintf("%s: %s → %s", key, orNone(was[key]), orNone(is[key])))
+		all = append(all, fmt.Sprintf("%s: %s → %s", key, orNone(oldKeys[key]), orNone(newKeys[key])))
 	}
 	return all
 }

@@ -26,7 +26,7 @@ func (p problemsByKey) recording(section string, bad reportFunc) reportFunc {
 func (p problemsByKey) withoutInherited(section string, q *queueConfig, bad reportFunc) reportFunc {
 	return func(path, format string, args ...any) {
 		key := strings.TrimPrefix(path, section+".")
-		if told, ok := p[key]; ok && told == fmt.Sprintf(format, args...) && !q.sets(key) {
+		if reported, ok := p[key]; ok && reported == fmt.Sprintf(format, args...) && !q.sets(key) {
 			return
 		}
 		bad(path, format, args...)

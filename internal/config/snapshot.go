@@ -23,13 +23,13 @@ func (s Snapshot) Same(other Snapshot) bool {
 
 // ReadSnapshot reads the files of c again. file is the config file; empty: there is none.
 func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
-	whose := make(map[string]string) // a description of each file, for errors
+	kinds := make(map[string]string) // a description of each file, for errors
 	hash := func(paths []string) (sum [sha256.Size]byte) {
 		h := sha256.New()
 		for _, path := range paths {
 			text, e := readFile(path)
 			if e != nil {
-				err = errors.Join(err, Errorf("%s cannot be read: %w", whose[path], e))
+				err = errors.Join(err, Errorf("%s cannot be read: %w", kinds[path], e))
 			}
 			fmt.Fprintf(h, "%s %d ", path, len(text))
 			h.Write(text)
@@ -40,16 +40,16 @@ func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 	var configs, secrets []string
 	if file != "" {
 		configs = append(configs, file)
-		whose[file] = "the config file"
+		kinds[file] = "the config file"
 	}
 	if c.urlFile != "" {
 		configs = append(configs, c.urlFile)
-		whose[c.urlFile] = "the file with the database's URL"
+		kinds[c.urlFile] = "the file with the database's URL"
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) { // sorted, so that the same error has the same text
 		if d := c.Databases[name]; d.PasswordFile != "" && !slices.Contains(secrets, d.PasswordFile) {
 			secrets = append(secrets, d.PasswordFile)
-			whose[d.PasswordFile] = "databases." + name + ".password_file"
+			kinds[d.PasswordFile] = "databases." + name + ".password_file"
 		}
 	}
 	slices.Sort(secrets)

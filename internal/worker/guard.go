@@ -57,18 +57,18 @@ func startGuard(lost func(error)) (*guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the guard: %w", err)
 	}
-	its, ours, err := os.Pipe()
+	readEnd, writeEnd, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("the guard's pipe: %w", err)
 	}
-	defer func() { _ = its.Close() }() // the guard has its own copy
+	defer func() { _ = readEnd.Close() }() // the guard has its own copy
 	cmd := exec.Command(self, GuardCommand)
-	cmd.Stdin, cmd.Dir, cmd.Env = its, "/", []string{} // the environment can contain secrets
+	cmd.Stdin, cmd.Dir, cmd.Env = readEnd, "/", []string{} // the environment can contain secrets
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("starting the guard: %w", err), ours.Close())
+		return nil, errors.Join(fmt.Errorf("starting the guard: %w", err), writeEnd.Close())
 	}
-	return &guard{cmd: cmd, pipe: ours, lost: lost}, nil
+	return &guard{cmd: cmd, pipe: writeEnd, lost: lost}, nil
 }
 
 // watch makes the guard kill the group if this process is killed; unwatch reverts that.

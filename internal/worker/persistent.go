@@ -97,11 +97,11 @@ func (r *persistentRunner) run(ctx context.Context, job protocol.Job) outcome {
 		if v, ok := r.ensureRunning(ctx); !ok {
 			return v
 		}
-		p, seasoned := r.command, r.answered
+		p, hadAnswered := r.command, r.answered
 		p.stderr.reset()
 		p.copies.Go(func() { _, _ = p.stdin.Write(line) }) // if it fails the command exits, and await reports that
 		v, ok := r.await(ctx, job)
-		if ok || !seasoned {
+		if ok || !hadAnswered {
 			return v
 		}
 		// The command exited in order after its last answer, so a new command gets the job.
@@ -130,9 +130,9 @@ func (r *persistentRunner) await(ctx context.Context, job protocol.Job) (outcome
 			return v, true
 		case <-exited: // its answer, or the end of its stdout, can still arrive
 			exited = nil
-			soon := time.NewTimer(outputGrace)
-			defer soon.Stop()
-			late = soon.C
+			exitTimer := time.NewTimer(outputGrace)
+			defer exitTimer.Stop()
+			late = exitTimer.C
 		case <-late:
 			if exited == nil {
 				return r.judgeExit()
@@ -150,11 +150,11 @@ func (r *persistentRunner) await(ctx context.Context, job protocol.Job) (outcome
 // answered.
 func (r *persistentRunner) judgeExit() (outcome, bool) {
 	p := r.command
-	soon := time.NewTimer(outputGrace)
-	defer soon.Stop()
+	exitTimer := time.NewTimer(outputGrace)
+	defer exitTimer.Stop()
 	select {
 	case <-p.exited:
-	case <-soon.C: // no answer can follow
+	case <-exitTimer.C: // no answer can follow
 		r.stop(r.w.opts.KillAfter)
 		return failed("it closed its stdout without an answer", p.stderr.text()), true
 	}

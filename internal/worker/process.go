@@ -81,17 +81,17 @@ func newProcess(cmd *exec.Cmd, passOn io.Writer) *process {
 }
 
 // pipe makes a pipe and keeps both ends for cleanup.
-func (p *process) pipe(weWrite bool) (our, its *os.File, err error) {
+func (p *process) pipe(weWrite bool) (ourEnd, childEnd *os.File, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
 	}
-	our, its = r, w
+	ourEnd, childEnd = r, w
 	if weWrite {
-		our, its = w, r
+		ourEnd, childEnd = w, r
 	}
-	p.ourEnds, p.childEnds = append(p.ourEnds, our), append(p.childEnds, its)
-	return our, its, nil
+	p.ourEnds, p.childEnds = append(p.ourEnds, ourEnd), append(p.childEnds, childEnd)
+	return ourEnd, childEnd, nil
 }
 
 // start starts the command. If feed is true, its stdin is a pipe to which we write. Its
@@ -109,29 +109,29 @@ func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 			return err
 		}
 	}
-	var said *os.File // our end of its stdout
+	var stdoutEnd *os.File // our end of its stdout
 	if f, ok := out.(*os.File); ok {
 		p.cmd.Stdout = f
 	} else {
-		var its *os.File
-		if said, its, err = p.pipe(false); err != nil {
+		var childEnd *os.File
+		if stdoutEnd, childEnd, err = p.pipe(false); err != nil {
 			return err
 		}
-		p.cmd.Stdout = its
+		p.cmd.Stdout = childEnd
 	}
 	p.starter = s
-	complained, its, err := p.pipe(false)
+	stderrEnd, childEnd, err := p.pipe(false)
 	if err != nil {
 		return err
 	}
-	p.cmd.Stderr = its
+	p.cmd.Stderr = childEnd
 	if err := s.start(p.cmd); err != nil {
 		return err
 	}
-	if said != nil {
-		p.copy(out, said)
+	if stdoutEnd != nil {
+		p.copy(out, stdoutEnd)
 	}
-	p.copy(p.stderr, complained)
+	p.copy(p.stderr, stderrEnd)
 	go func() {
 		_ = p.cmd.Wait() // ProcessState has the result
 		close(p.exited)
@@ -141,11 +141,11 @@ func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 
 // pipeFor is pipe, with the child's end as an io.Reader.
 func (p *process) pipeFor(weWrite bool) (*os.File, io.Reader, error) {
-	our, its, err := p.pipe(weWrite)
+	ourEnd, childEnd, err := p.pipe(weWrite)
 	if err != nil {
 		return nil, nil, err // a nil *os.File in an interface would not be nil
 	}
-	return our, its, nil
+	return ourEnd, childEnd, nil
 }
 
 // copy copies the command's output. It ignores errors: to is memory, or a forwarding writer
