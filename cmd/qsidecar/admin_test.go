@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// web asks an admin listener: at a Unix socket where the place is a path.
+// web sends a request to an admin listener; place is HOST:PORT or the path of a Unix socket.
 func web(place, path string) (code int, body string, err error) {
 	tr := &http.Transport{DisableKeepAlives: true}
 	if strings.Contains(place, "/") {
@@ -35,7 +35,7 @@ func web(place, path string) (code int, body string, err error) {
 	return res.StatusCode, string(text), err
 }
 
-// asks wants an answer with that code that holds a text.
+// asks fails unless the answer has that code and contains a text.
 func asks(t *testing.T, place, path string, code int, want string) {
 	t.Helper()
 	got, body, err := web(place, path)
@@ -44,7 +44,7 @@ func asks(t *testing.T, place, path string, code int, want string) {
 	}
 }
 
-// closed wants nobody to answer there.
+// closed fails if something answers at place.
 func closed(t *testing.T, place string) {
 	t.Helper()
 	if code, body, err := web(place, "/healthz"); err == nil {
@@ -71,8 +71,8 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// TestAdminReload: the listener is opened, moved, changed and closed by a reload, and a
-// place that cannot be had refuses the config as a whole.
+// TestAdminReload checks that a reload opens, moves, changes and closes the listener, and
+// that an unusable address rejects the whole config.
 func TestAdminReload(t *testing.T) {
 	x := reloads(t, false, one)
 	if at := x.status().Admin; at != "" {
@@ -96,7 +96,7 @@ func TestAdminReload(t *testing.T) {
 	}
 	asks(t, first, "/debug/pprof/goroutine?debug=1", 200, "goroutine profile")
 
-	reload(0, "admin: {listen: "+port+"}\n") // the very same place, said otherwise
+	reload(0, "admin: {listen: "+port+"}\n") // the same address in another form
 	asks(t, first, "/debug/pprof/", 404, "admin.pprof")
 	reload(0, "admin: {listen: '0.0.0.0:"+port+"'}\n")
 	asks(t, first, "/healthz", 200, "ok")
@@ -115,7 +115,7 @@ func TestAdminReload(t *testing.T) {
 	x.knows("two", false)
 	asks(t, first, "/healthz", 200, "ok")
 	x.write(x.file, two+fmt.Sprintf("admin: {listen: %s}\nlisten: [{socket: %s}, {socket: %s}]\n", x.file+".sock", x.socket(), filepath.Join(x.file, "no-folder", "s")))
-	x.must(exitUsage, "reload") // the admin socket could be had, another one not
+	x.must(exitUsage, "reload") // the admin address is usable, but another socket isn't
 	asks(t, first, "/healthz", 200, "ok")
 	closed(t, x.file+".sock")
 
@@ -145,7 +145,8 @@ func TestAdminReload(t *testing.T) {
 	}
 }
 
-// TestAdminWhileDraining: it is not ready, and all else goes on.
+// TestAdminWhileDraining checks that a draining sidecar isn't ready, and that the other
+// endpoints work.
 func TestAdminWhileDraining(t *testing.T) {
 	x := reloads(t, false, "admin: {listen: ':0'}\n")
 	at := x.status().Admin
@@ -182,7 +183,7 @@ func TestAdminWhileDraining(t *testing.T) {
 	closed(t, at)
 }
 
-// TestAdminBounds: what strangers send has limits, and their number too.
+// TestAdminBounds checks the limits on the requests and connections of clients.
 func TestAdminBounds(t *testing.T) {
 	x := reloads(t, false, "admin: {listen: ':0'}\n")
 	at := x.status().Admin
@@ -224,7 +225,7 @@ func TestAdminBounds(t *testing.T) {
 		_, _, err := web(at, "/healthz")
 		return err != nil
 	})
-	x.must(0, "ping") // workers do not notice
+	x.must(0, "ping") // workers are not affected
 	for _, c := range idle {
 		c.Close()
 	}
@@ -249,11 +250,11 @@ func TestCheckAdvisesOnAnOpenAdmin(t *testing.T) {
 	}
 }
 
-// TestStartupAsksNoDatabase: while the databases are being opened it lives, and has not
-// started; one that cannot be reached keeps nothing from starting.
+// TestStartupAsksNoDatabase checks that a sidecar whose databases are being opened is alive
+// and not started, and that an unreachable database doesn't stop the start.
 func TestStartupAsksNoDatabase(t *testing.T) {
 	h := newHost(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +280,7 @@ func TestStartupAsksNoDatabase(t *testing.T) {
 	}
 }
 
-// TestConfigMetrics: which config runs, since when, and whether it is the newest.
+// TestConfigMetrics checks the metrics of the running config.
 func TestConfigMetrics(t *testing.T) {
 	x := reloads(t, false, "admin: {listen: ':0'}\n"+one)
 	at := x.status().Admin

@@ -28,7 +28,7 @@ Exit codes: 0 printed, 1 no queue can live in that table, or the database could 
 asked, 2 wrong arguments.`,
 		Example: `  qsidecar adopt --database @/run/secrets/url my_queue > qsidecar.yaml
   QSIDECAR_DATABASE=mysql://app@db/shop qsidecar adopt things`,
-		Args: takes(1, 1, "one table"),
+		Args: argCount(1, 1, "one table"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if database == "" && a.getenv("QSIDECAR_DATABASE") == "" {
 				return usagef("which database? Name it with --database URL, --database @FILE or QSIDECAR_DATABASE")

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// findings reads what check --json says.
+// findings parses the output of check --json.
 func (r result) findings(t *testing.T) (all []findingLine) {
 	t.Helper()
 	for line := range strings.Lines(r.out) {
@@ -29,7 +29,7 @@ func (r result) findings(t *testing.T) (all []findingLine) {
 	return all
 }
 
-// graded are the texts of a grade, by database and topic.
+// graded returns the texts of a severity by database and topic.
 func graded(all []findingLine, grade backends.Severity) map[string]string {
 	m := map[string]string{}
 	for _, f := range all {
@@ -40,7 +40,7 @@ func graded(all []findingLine, grade backends.Severity) map[string]string {
 	return m
 }
 
-// TestCheckGrades: facts, advice and problems, and the exit code of each.
+// TestCheckGrades checks facts, advice and problems, and the exit code of each.
 func TestCheckGrades(t *testing.T) {
 	h := newHost(t)
 	h.must(0, "migrate")
@@ -72,11 +72,11 @@ func TestCheckGrades(t *testing.T) {
 	}
 }
 
-// TestCheckTellsAllAtOnce: what is wrong with the config and with each of the
-// databases that can be looked at nonetheless.
+// TestCheckTellsAllAtOnce checks that one run reports the errors of the config and of all
+// databases that can be examined.
 func TestCheckTellsAllAtOnce(t *testing.T) {
 	h := newHost(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0") // nobody else has the port, and nobody answers
+	l, err := net.Listen("tcp", "127.0.0.1:0") // reserves a port on which nothing answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ queues:
 	}
 }
 
-// TestCheckTwins: one database under two names.
+// TestCheckTwins checks one database under two names.
 func TestCheckTwins(t *testing.T) {
 	h := newHost(t)
 	file := h.file("q.yaml", `databases:
@@ -130,12 +130,13 @@ func TestCheckTwins(t *testing.T) {
   b: {url: "sqlite:`+h.dir+`/q.db"}
 defaults: {database: a}
 `)
-	h.run("check", "--config", file).tells(t, 0, "database a", "database b") // nobody knows before it is made
+	h.run("check", "--config", file).tells(t, 0, "database a", "database b") // unknown until the file exists
 	h.must(0, "migrate", "--config", file)
 	h.run("check", "--config", file).says(t, 2, "are the same database")
 }
 
-// TestCheckPlaces: of the places of sockets check tells what serve says of them, and makes none.
+// TestCheckPlaces checks that check reports the same problems of socket paths as serve, and
+// creates nothing.
 func TestCheckPlaces(t *testing.T) {
 	h := newHost(t)
 	open := filepath.Join(h.dir, "open")

@@ -29,7 +29,7 @@ func (a *app) claimCommand() *cobra.Command {
 		Long: `Take ready jobs from the queues, in their order of preference, and print one JSON line
 for each. The job is yours for the time of --lease: settle it by then with
 "qsidecar ack LEASE" or "qsidecar nack LEASE", or renew it with "qsidecar extend LEASE";
-else it is given to somebody else and counts as a failed attempt.
+otherwise another worker gets it, and that counts as a failed attempt.
 
 With --env it prints shell variables, quoted for eval: QSIDECAR_LEASE, QSIDECAR_PAYLOAD,
 QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT, QSIDECAR_MAX_ATTEMPTS,
@@ -42,7 +42,7 @@ them to commands.
 		Example: `  qsidecar claim mail sms --wait 1m
   job=$(qsidecar claim mail --env) && eval "$job" &&
     send-mail "$QSIDECAR_PAYLOAD" && qsidecar ack "$QSIDECAR_LEASE"`,
-		Args: takes(1, -1, "one queue or several"),
+		Args: argCount(1, -1, "one queue or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if most < 1 || most > protocol.MaxList {
 				return usagef("--max: %d is outside 1 to %d", most, protocol.MaxList)
@@ -71,13 +71,13 @@ them to commands.
 }
 
 func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
-	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+	return a.withClient(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		most := answerTimeout + time.Duration(req.WaitMS)*time.Millisecond
-		ctx, cancel := answering(ctx, most)
+		ctx, cancel := withAnswerTimeout(ctx, most)
 		defer cancel()
 		rep, err := c.Call(ctx, req)
 		if errors.Is(err, errInterrupted) {
-			return errInterrupted // a job that came all the same is given back
+			return errInterrupted // a job that arrived is given back
 		}
 		if err != nil {
 			return err
@@ -97,15 +97,15 @@ func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
 	})
 }
 
-// giveBack returns jobs that nobody learned of.
+// giveBack returns jobs that could not be printed.
 func (a *app) giveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) error {
-	ctx, cancel := answering(context.WithoutCancel(ctx), cmp.Or(a.leave, leaveTimeout))
+	ctx, cancel := withAnswerTimeout(context.WithoutCancel(ctx), cmp.Or(a.byeTimeout, leaveTimeout))
 	defer cancel() // a signal that ended the printing does not end this
 	return worker.GiveBack(ctx, c, jobs)
 }
 
-// shellVariables is a job as assignments for a POSIX shell. All are always
-// written, lest one of an earlier job be taken for this one's.
+// shellVariables returns a job as assignments for a POSIX shell. It always sets all
+// variables, so that none of an earlier job remains.
 func shellVariables(j protocol.Job) []byte {
 	payload, b64 := string(j.Payload), ""
 	if strings.ContainsRune(payload, 0) {

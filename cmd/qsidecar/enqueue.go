@@ -18,7 +18,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// jobFlags describe the jobs of one enqueue.
+// jobFlags are the flags that describe the jobs of one enqueue.
 type jobFlags struct {
 	priority    int16
 	delay       durationFlag
@@ -39,7 +39,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Var(&f.timeout, "timeout", "how long one run may take (default: the queue's)")
 }
 
-// job is the job that the flags describe, without a payload.
+// job returns the job that the flags describe, without a payload.
 func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string) (protocol.NewJob, error) {
 	job := protocol.NewJob{Queue: queue, Priority: int64(f.priority), Key: f.key}
 	if f.delay.set {
@@ -75,13 +75,13 @@ func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string
 		}
 		job.Headers[name] = value
 	}
-	return inTrace(job, env), nil
+	return withTrace(job, env), nil
 }
 
-// inTrace is the job with the trace in which this command runs, as the environment says it
-// (TRACEPARENT, TRACESTATE); one that is none by W3C Trace Context is passed over, as that
-// wants it. A header of that name weighs more.
-func inTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
+// withTrace returns the job with the trace of the environment (TRACEPARENT, TRACESTATE). It
+// ignores an invalid trace, as W3C Trace Context requires. A header of the job takes
+// precedence.
+func withTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
 	parent, state := env("TRACEPARENT"), env("TRACESTATE")
 	if _, ok := protocol.TraceID(parent); !ok || job.Headers[protocol.HeaderTraceParent] != "" {
 		return job
@@ -96,7 +96,7 @@ func inTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
 	return job
 }
 
-// maxTraceState is what must be passed on at least; a longer one is not.
+// maxTraceState is the length that must be forwarded at least. withTrace drops a longer one.
 const maxTraceState = 512
 
 func (a *app) enqueueCommand() *cobra.Command {
@@ -119,7 +119,7 @@ headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
 		Example: `  qsidecar enqueue mail '{"to":"a@example.com"}' --key welcome-17 --delay 5m
   tar c dir | qsidecar enqueue backups -
   find . -name '*.png' | qsidecar enqueue thumbnails --lines`,
-		Args: takes(1, 2, "a queue and at most one payload"),
+		Args: argCount(1, 2, "a queue and at most one payload"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := f.job(cmd, args[0], a.getenv)
 			if err != nil {
@@ -141,13 +141,13 @@ headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
 	return a.jsonFlag(cmd)
 }
 
-// text is an argument's bytes, or all of stdin for "-".
+// text returns an argument's bytes, or all of stdin for "-".
 func (a *app) text(ctx context.Context, arg string) ([]byte, error) {
 	if arg != "-" {
 		return []byte(arg), nil
 	}
 	var b []byte
-	err := a.reading(ctx, func() (err error) {
+	err := a.readInput(ctx, func() (err error) {
 		b, err = io.ReadAll(io.LimitReader(a.in, protocol.MaxMaxFrame+1))
 		return err
 	})
@@ -161,7 +161,7 @@ func (a *app) text(ctx context.Context, arg string) ([]byte, error) {
 }
 
 func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob) error {
-	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
 		if err != nil {
 			return err
@@ -172,13 +172,13 @@ func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob) error {
 		if e := rep.Enqueued; e.Duplicate {
 			fmt.Fprintf(a.errOut, "qsidecar: nothing was stored: job %s has this key and is %s\n", e.ID, e.State)
 		}
-		return a.say("%s", rep.Enqueued.ID)
+		return a.printf("%s", rep.Enqueued.ID)
 	})
 }
 
-// enqueueLines stores stdin's lines: whatever was read while one batch was
-// committed is the next, so that a slow producer's lines do not wait for others
-// and a fast one's are few transactions.
+// enqueueLines enqueues the lines of stdin. The lines that were read during one commit are
+// the next batch. A slow producer's line is stored at once, and a fast producer's lines need
+// few transactions.
 func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []string) error {
 	switch {
 	case len(args) == 2 && args[1] != "-":
@@ -186,27 +186,27 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 	case like.Key != "":
 		return usagef("--lines and --key do not go together: one key would make all but the first line a duplicate")
 	}
-	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+	return a.withClient(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		lines := make(chan []byte, protocol.MaxList) // one full batch read ahead
 		var readErr error                            // read after lines is closed
 		go func() {
 			defer close(lines)
 			readErr = readLines(ctx, a.in, int(c.Server().MaxPayload), lines)
 		}()
-		// A batch's frame: payloads, and for each job room for what the flags add.
+		// The frame contains the payloads and, for each job, the fields that the flags set.
 		room := int(c.Server().MaxFrame) - 4<<10
 		each := 256 + len(like.Queue)
 		for k, v := range like.Headers {
 			each += len(k) + len(v) + 10
 		}
 		var stored, duplicates int64
-		b := batcher{in: lines, like: like, room: room, each: each}
+		b := batcher{in: lines, template: like, maxBytes: room, perJob: each}
 		for {
 			jobs := b.next(ctx)
 			if len(jobs) == 0 {
 				break
 			}
-			callCtx, cancel := answering(ctx, answerTimeout)
+			callCtx, cancel := withAnswerTimeout(ctx, answerTimeout)
 			rep, err := c.Call(callCtx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
 			cancel()
 			if err != nil {
@@ -230,11 +230,11 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 		if a.json {
 			return nil
 		}
-		return a.say("enqueued %s", textfmt.Plural(stored, "job"))
+		return a.printf("enqueued %s", textfmt.Plural(stored, "job"))
 	})
 }
 
-// readErrOf is the reader's error, unless the reader may still run.
+// readErrOf returns the reader's error, unless the reader can still run.
 func readErrOf(ctx context.Context, err *error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -278,17 +278,18 @@ func readLines(ctx context.Context, r io.Reader, most int, to chan<- []byte) err
 	}
 }
 
-// batcher makes lists of jobs that fit one request.
+// batcher builds lists of jobs that fit into one request.
 type batcher struct {
-	in   <-chan []byte
-	like protocol.NewJob
-	room int // bytes of a list
-	each int // bytes of a job beside its payload
-	held []byte
-	have bool // held did not fit the last list
+	in       <-chan []byte
+	template protocol.NewJob
+	maxBytes int // of a list
+	perJob   int // bytes of a job besides its payload
+	held     []byte
+	hasNext  bool // held did not fit into the last list
 }
 
-// next waits for a line and takes what else is there. It is empty at the end.
+// next waits for a line and adds all lines that are available. At the end it returns
+// nothing.
 func (b *batcher) next(ctx context.Context) []protocol.NewJob {
 	var jobs []protocol.NewJob
 	size := 0
@@ -297,11 +298,11 @@ func (b *batcher) next(ctx context.Context) []protocol.NewJob {
 		if !ok {
 			break
 		}
-		if size += len(line) + b.each; size > b.room && len(jobs) > 0 {
-			b.held, b.have = line, true
+		if size += len(line) + b.perJob; size > b.maxBytes && len(jobs) > 0 {
+			b.held, b.hasNext = line, true
 			break
 		}
-		job := b.like
+		job := b.template
 		job.Payload = line
 		jobs = append(jobs, job)
 	}
@@ -309,8 +310,8 @@ func (b *batcher) next(ctx context.Context) []protocol.NewJob {
 }
 
 func (b *batcher) line(ctx context.Context, wait bool) (line []byte, ok bool) {
-	if b.have {
-		b.have = false
+	if b.hasNext {
+		b.hasNext = false
 		return b.held, true
 	}
 	if wait {

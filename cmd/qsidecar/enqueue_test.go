@@ -34,7 +34,7 @@ func TestEnqueueLines(t *testing.T) {
 	if h.must(0, "stats", "s", "--json"); !strings.Contains(h.must(0, "stats", "s", "--json"), `"ready":1`) {
 		t.Error("the line before it was not stored")
 	}
-	// Large lines: several frames, in order.
+	// Large lines need several frames, in order.
 	big := strings.Repeat("y", 1<<20)
 	h.mustWith(0, strings.Repeat(big+"\n", 7), "enqueue", "big", "--lines")
 	if out := h.must(0, "stats", "big", "--json"); !strings.Contains(out, `"ready":7`) {
@@ -42,8 +42,8 @@ func TestEnqueueLines(t *testing.T) {
 	}
 }
 
-// TestEnqueueLinesDoesNotWait: a line is stored when it is there, not when a
-// batch is full.
+// TestEnqueueLinesDoesNotWait checks that a line is stored at once, not when a batch is
+// full.
 func TestEnqueueLinesDoesNotWait(t *testing.T) {
 	h := newHost(t)
 	h.serve()

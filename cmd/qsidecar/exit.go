@@ -18,7 +18,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// The exit codes, as exitCodes tells them.
+// The exit codes, as exitCodes documents them.
 const (
 	exitOK          = 0
 	exitFailure     = 1
@@ -31,14 +31,14 @@ const (
 
 const exitCodes = `Exit codes:
   0    done
-  1    failed, and the same again will fail too; the message says why
+  1    failed, and a repetition will fail too; the message has the reason
   2    wrong arguments, or a config file with errors
   3    claim: no job was ready
-  4    the lease was lost: the job was settled before, or it is somebody else's now
+  4    the lease is lost: the job was settled before, or another worker has it now
   5    no sidecar answers, or its database cannot be reached: try again later
   130  interrupted`
 
-// usageError is an error of whoever typed the command.
+// usageError is an error in the arguments.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -46,7 +46,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// codeError is an error with its exit code. A nil err says nothing to people.
+// codeError is an error with its exit code. If err is nil nothing is printed.
 type codeError struct {
 	code int
 	err  error
@@ -61,14 +61,14 @@ func (e *codeError) Error() string {
 
 func (e *codeError) Unwrap() error { return e.err }
 
-// report tells an error to people and gives the exit code.
+// report prints an error and returns the exit code.
 func (a *app) report(err error) int {
 	if err == nil {
 		return exitOK
 	}
 	var output *outputError
 	if errors.As(err, &output) && errors.Is(output, syscall.EPIPE) {
-		return exitFailure // who reads our output went away, and with it the interest in why
+		return exitFailure // the reader of our output is gone, so no one reads the reason
 	}
 	code := exitCode(err)
 	var silent *codeError
@@ -128,10 +128,10 @@ func wireExitCode(c protocol.Code) int {
 	return exitFailure
 }
 
-// unreachableError says that none of the places where a sidecar may be answers.
+// unreachableError means that no sidecar answers on any of the sockets.
 type unreachableError struct {
 	tried []string
-	err   error // of the first
+	err   error // of the first socket
 }
 
 func (e *unreachableError) Error() string {
@@ -141,16 +141,16 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// absent reports whether a dial failed because nobody listens there.
-func absent(err error) bool {
+// notListening reports whether a dial failed because nothing listens on the socket.
+func notListening(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// dialText says what is wrong with a socket at which a sidecar may well be.
+// dialText describes an error of a socket on which something listens.
 func dialText(e *qsidecar.DialError) string {
 	switch {
 	case errors.Is(e.Err, fs.ErrPermission):
-		return fmt.Sprintf("no permission to connect to %s%s", e.Socket, whoMay(e.Socket))
+		return fmt.Sprintf("no permission to connect to %s%s", e.Socket, accessText(e.Socket))
 	case errors.Is(e.Err, errNoAnswer):
 		return fmt.Sprintf("%s accepts connections but %v: is the process suspended or overloaded, or can the service not start (systemctl status qsidecar)?", e.Socket, e.Err)
 	case errors.Is(e.Err, syscall.EPROTOTYPE):
@@ -164,8 +164,8 @@ func dialText(e *qsidecar.DialError) string {
 	return fmt.Sprintf("no sidecar talks on %s: %v", e.Socket, e.Err)
 }
 
-// whoMay names the socket's owner, so that the reader knows whom to ask for what.
-func whoMay(path string) string {
+// accessText describes the owner and mode of a socket, and what to do about them.
+func accessText(path string) string {
 	fi, err := os.Stat(path)
 	if err != nil {
 		return ": its directory is closed to this user; ask its owner to open the directory"

@@ -14,11 +14,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// oddFile is what may stand where a file should.
+// oddFile is a file that a config or a secret must not be.
 type oddFile struct {
 	name string
 	make func(path string) error
-	says string // what is said of it
+	says string // part of the error
 }
 
 var oddFiles = []oddFile{
@@ -38,7 +38,7 @@ var oddFiles = []oddFile{
 	}, "has more than 16 MiB"},
 }
 
-// put has the odd file stand at the path, in the place of what is there.
+// put replaces the path by the odd file.
 func (o oddFile) put(t *testing.T, path string) {
 	t.Helper()
 	if err := errors.Join(os.RemoveAll(path), o.make(path)); err != nil {
@@ -46,7 +46,7 @@ func (o oddFile) put(t *testing.T, path string) {
 	}
 }
 
-// ends is run of a program that might not end.
+// ends is run with a time limit.
 func (h *host) ends(args ...string) result {
 	h.t.Helper()
 	r := h.start(strings.NewReader(""), args...)
@@ -72,7 +72,8 @@ func TestOddConfigAtTheStart(t *testing.T) {
 	}
 }
 
-// TestOddConfigAtAReload: what ran before goes on, and says why, until a good config follows.
+// TestOddConfigAtAReload checks that the running config stays, and that the status shows the
+// reason, until a valid config follows.
 func TestOddConfigAtAReload(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		x := reloads(t, deaf, one)
@@ -95,12 +96,12 @@ func TestOddConfigAtAReload(t *testing.T) {
 	}
 }
 
-// onServer is a config with a database that nobody serves.
+// onServer returns a config with a database on which nothing listens.
 func onServer(secret string) string {
 	return "databases: {main: {url: 'postgres://app@127.0.0.1:1/app', password_file: " + secret + "}}\n" + one
 }
 
-// TestOddSecret: serve ends at once rather than wait for a database that it could not log in to.
+// TestOddSecret checks that serve exits at once if it can't read the password.
 func TestOddSecret(t *testing.T) {
 	h := newHost(t)
 	secret := filepath.Join(h.dir, "secret")
@@ -116,7 +117,7 @@ func TestOddSecret(t *testing.T) {
 	}
 }
 
-// TestOddSecretAtAReload: of a config that names a server for the first time.
+// TestOddSecretAtAReload checks a config that adds a server's database.
 func TestOddSecretAtAReload(t *testing.T) {
 	x := reloads(t, false, one)
 	secret := filepath.Join(x.dir, "secret")
@@ -130,7 +131,7 @@ func TestOddSecretAtAReload(t *testing.T) {
 	}
 }
 
-// TestUnreadableFiles: for a user who may not read them, at the start and later.
+// TestUnreadableFiles checks files without read permission, at the start and later.
 func TestUnreadableFiles(t *testing.T) {
 	h := newHost(t)
 	h.poll, h.deaf = 20*time.Millisecond, true
@@ -171,7 +172,7 @@ func TestUnreadableFiles(t *testing.T) {
 	})
 }
 
-// through gives a path of a pipe through which a text comes, as a shell's <(…) is one.
+// through returns the path of a pipe that delivers a text, like a shell's <(…).
 func through(t *testing.T, text string) string {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -180,14 +181,14 @@ func through(t *testing.T, text string) string {
 	}
 	t.Cleanup(func() { r.Close() })
 	go func() {
-		_, _ = w.WriteString(text) // what is too long is not read to its end
+		_, _ = w.WriteString(text) // a text that is too long is not read to its end
 		w.Close()
 	}()
 	return fmt.Sprintf("/proc/self/fd/%d", r.Fd())
 }
 
-// TestPipes: what reads its config once takes it from a pipe, and what would read it again
-// says why not.
+// TestPipes checks that commands which read their config once accept a pipe, and that the
+// others explain why not.
 func TestPipes(t *testing.T) {
 	h := newHost(t)
 	url := "sqlite:" + filepath.Join(h.dir, "q.db")
@@ -199,7 +200,8 @@ func TestPipes(t *testing.T) {
 		h.ends(command, "--config", through(t, config)).says(t, exitUsage, "is a pipe, which cannot be read again")
 		h.ends(command, "--database", "@"+through(t, url)).says(t, exitUsage, "is a pipe, which cannot be read again")
 	}
-	// All of a wrong one is told, and its databases are looked at, although it is there once.
+	// All errors are reported and the databases are examined, although the pipe can be read
+	// only once.
 	r := h.ends("check", "--config", through(t, config+"max_frame: 1KiB\nlog: {level: loud}\n"))
 	r.says(t, exitUsage, "max_frame", "level")
 	r.tells(t, exitUsage, "database main: sqlite")
@@ -207,8 +209,8 @@ func TestPipes(t *testing.T) {
 	h.ends("check", "--config", through(t, strings.Repeat("#\n", 8<<20+1))).says(t, exitUsage, "has more than 16 MiB")
 }
 
-// TestNoFileAtAll: /dev/null is a file with nothing in it: as a config at the start it says nothing, and
-// what runs does not follow it to the defaults.
+// TestNoFileAtAll checks that /dev/null is an empty config at the start, and an error at a
+// reload.
 func TestNoFileAtAll(t *testing.T) {
 	h := newHost(t)
 	r := h.serve("--config", "/dev/null")

@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
-// durationFlag is a duration as a flag (pflag.Value), with its range.
+// durationFlag is a duration with a range. It implements pflag.Value.
 type durationFlag struct {
 	d        time.Duration
 	set      bool

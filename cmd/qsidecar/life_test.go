@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// claimed is a line of claim.
+// claimed is a line of the output of claim.
 type claimed struct {
 	ID, Queue, Lease, Payload string
 	Attempt                   int
@@ -33,7 +33,8 @@ func (h *host) claim(args ...string) claimed {
 	return j
 }
 
-// TestLife: a job's life by the commands, on the default database and socket.
+// TestLife checks the life of a job through the commands, on the default database and
+// socket.
 func TestLife(t *testing.T) {
 	h := newHost(t)
 	r := h.serve()
@@ -94,7 +95,8 @@ func TestServeMakesDirectories(t *testing.T) {
 	h.must(0, "ping", "--socket", other)
 }
 
-// TestFlagsFileEnvironment: flags weigh more than the file, the file more than the environment.
+// TestFlagsFileEnvironment checks that flags override the file, and the file overrides the
+// environment.
 func TestFlagsFileEnvironment(t *testing.T) {
 	h := newHost(t)
 	at := func(name string) string { return filepath.Join(h.dir, name) }
@@ -120,7 +122,7 @@ func TestFlagsFileEnvironment(t *testing.T) {
 	}
 }
 
-// TestClientsLookInTurn: where nobody named a socket, the next place is asked.
+// TestClientsLookInTurn checks that clients try the default sockets in order.
 func TestClientsLookInTurn(t *testing.T) {
 	h := newHost(t)
 	a := h.app(nil, nil, nil, nil)
@@ -137,7 +139,7 @@ func TestClientsLookInTurn(t *testing.T) {
 	}
 }
 
-// TestEnvIsWhatTheShellSees: any payload comes through eval unharmed.
+// TestEnvIsWhatTheShellSees checks that eval preserves any payload.
 func TestEnvIsWhatTheShellSees(t *testing.T) {
 	h := newHost(t)
 	h.serve()
@@ -158,13 +160,14 @@ func TestEnvIsWhatTheShellSees(t *testing.T) {
 	}
 }
 
-// TestUnprintedJobsGoBack: a job that nobody learned of is not kept for the lease.
+// TestUnprintedJobsGoBack checks that a job which could not be printed is given back at
+// once.
 func TestUnprintedJobsGoBack(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	h.must(0, "enqueue", "q", "x")
 	in, out := io.Pipe()
-	in.Close() // nobody reads
+	in.Close() // no reader
 	errOut := newText()
 	if code := h.app(strings.NewReader(""), out, errOut, nil).main([]string{"claim", "q"}); code != exitFailure {
 		t.Errorf("exit code %d, want 1: %s", code, errOut)
@@ -313,9 +316,9 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestClientOverRestart: a worker keeps its job over a restart of the sidecar while it makes
-// no call, and settles it after. Each new sidecar owns the job as soon as the worker is back,
-// so that the end of the sidecars before does not free it.
+// TestClientOverRestart checks that a worker keeps its job over restarts while it makes no
+// call, and settles it afterwards. Each new sidecar takes over the job when the worker
+// reconnects, so the end of the lease of an earlier sidecar doesn't free it.
 func TestClientOverRestart(t *testing.T) {
 	h := newHost(t)
 	file := h.file("c.yaml", "drain_timeout: 0s\ndatabases: {main: {url: 'sqlite:"+h.dir+"/q.db', host_lease: 1h, restart_grace: 1h}}\n")
@@ -352,7 +355,7 @@ func TestClientOverRestart(t *testing.T) {
 	}
 }
 
-// ownerOf is the sidecar that the one job in the database belongs to.
+// ownerOf returns the identity of the sidecar that owns the only job.
 func ownerOf(t *testing.T, file string) (owner int64) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+file+"?mode=ro&_pragma=busy_timeout(10000)")

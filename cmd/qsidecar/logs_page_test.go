@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestLogsPage: every text that the page on the log has is one that the program says, and every
-// line that is written at a level above debug is on the page.
+// TestLogsPage checks that each message on the page is in the source, and that each message
+// above debug is on the page.
 func TestLogsPage(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/logs.md")
 	if err != nil {

@@ -1,7 +1,9 @@
-// Command qsidecar is a job queue in your own database, served to every worker of
-// this host over a Unix socket. This package is the process: commands, flags,
-// files, signals and the concrete backends; what a sidecar does is in package
-// bridge, and the client commands are users of clients/go like any other program.
+// Command qsidecar serves a job queue in your own database to every worker of a host. This
+// package has the commands: help, flags, output and exit codes.
+//
+// Its commands use internal/daemon (serve, stdio), internal/worker (work), internal/config,
+// internal/check, internal/databases and internal/adopt. All others use clients/go, like any
+// other program. Start reading at root.go, which lists the commands.
 package main
 
 import (
@@ -25,56 +27,55 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the whole program, in-process. It returns the exit code.
+// run runs the program in this process. It returns the exit code.
 func run(args []string, in io.Reader, out, errOut io.Writer) int {
-	signals := make(chan os.Signal, 2) // 2: the second signal must not get lost while the first is acted upon
+	signals := make(chan os.Signal, 2) // room for the second signal while the first is handled
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
-	// A reader that went away is an error of that write, which a claim must
-	// notice to give its jobs back.
+	// Without SIGPIPE, writing to a closed stdout is an error. A claim must notice it to
+	// give its jobs back.
 	signal.Ignore(syscall.SIGPIPE)
 	a := &app{in: in, out: out, errOut: errOut, env: os.LookupEnv, signals: signals, terminal: isTerminal}
 	return a.main(args)
 }
 
-// app is one run of the program and all that it may touch of its surroundings.
+// app is one run of the program with its environment.
 type app struct {
 	in      io.Reader
-	out     io.Writer // tells errors as *outputError
-	stdout  io.Writer // what out writes to
+	out     io.Writer // its errors are *outputError
+	stdout  io.Writer // the destination of out
 	errOut  io.Writer
 	env     func(string) (string, bool)
 	signals <-chan os.Signal
 
-	// terminal reports whether a person is at the other end of a stream.
+	// terminal reports whether a stream is a terminal.
 	terminal func(stream any) bool
 
-	inherited []*net.UnixListener // sockets that the service manager made
+	inherited []*net.UnixListener // sockets that the service manager opened
 
-	pipeTimeout time.Duration // see Input
+	pipeTimeout time.Duration // the fields to noEvents are hooks for tests; see config.Input
 
-	poll     time.Duration    // between two looks at the config's files; 0: pollEvery
-	patience time.Duration    // for databases at the start; 0: openPatience
-	opens    databases.Opener // nil: openAdopted
-	leave    time.Duration    // 0: leaveTimeout
-	answer   time.Duration    // 0: answerTimeout
-	deaf     bool             // the file system tells of no changes
-	socket   string           // --socket
-	json     bool             // --json
-	started  bool             // the arguments were understood: errors from here on are no usage errors
+	pollInterval time.Duration    // see config.WatchOptions
+	openTimeout  time.Duration    // see daemon.Options
+	open         databases.Opener // see daemon.Options
+	byeTimeout   time.Duration    // 0: leaveTimeout
+	callTimeout  time.Duration    // 0: answerTimeout
+	noEvents     bool             // see config.WatchOptions
+	socket       string           // --socket
+	json         bool             // --json
+	started      bool             // the arguments are valid: later errors are not usage errors
 }
 
-// answerTimeout is how long a one-shot command waits for the sidecar, beyond the
-// wait that it asks for. A group commit takes milliseconds; a sidecar that waits
-// for its database says so itself, well before this.
+// answerTimeout is how long a command waits for an answer, in addition to the wait that it
+// asks for. A group commit takes milliseconds, and a sidecar without its database answers
+// much earlier.
 const answerTimeout = time.Minute
 
-// longTimeout is that for a command that changes any number of jobs. The sidecar goes on with it
-// as long as the database does: a million jobs take minutes.
+// longTimeout applies to a command that changes any number of jobs. A million jobs take
+// minutes.
 const longTimeout = time.Hour
 
-// leaveTimeout is how long a command that is over waits until what it got too
-// late is given back.
+// leaveTimeout is how long a command waits for the sidecar when it closes its connection.
 const leaveTimeout = 5 * time.Second
 
 var (
@@ -82,8 +83,8 @@ var (
 	errNoAnswer    = errors.New("the sidecar did not answer")
 )
 
-// answering limits how long the sidecar's answer is waited for.
-func answering(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+// withAnswerTimeout limits how long to wait for an answer.
+func withAnswerTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %v", errNoAnswer, limit))
 }
 
@@ -102,8 +103,8 @@ func (a *app) main(args []string) int {
 	return a.report(err)
 }
 
-// interruptible gives a context that the first signal ends, and one that the
-// second does.
+// interruptible returns a context that the first signal ends, and one that the second signal
+// ends.
 func (a *app) interruptible(parent context.Context) (first, second context.Context, stop func()) {
 	second, endSecond := context.WithCancelCause(parent)
 	first, endFirst := context.WithCancelCause(second)
@@ -120,9 +121,9 @@ func (a *app) interruptible(parent context.Context) (first, second context.Conte
 	return first, second, func() { endSecond(context.Canceled) }
 }
 
-// orDone runs f, which may be in a read or a write that nothing else ends: where ctx is done
-// first, it is left behind and ends with the process.
-func orDone(ctx context.Context, f func() error) error {
+// runUntilDone runs f, which can block in a read or write. If ctx ends first, f is abandoned
+// and ends with the process.
+func runUntilDone(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	select {
@@ -133,26 +134,26 @@ func orDone(ctx context.Context, f func() error) error {
 	}
 }
 
-// reading runs f, which reads stdin, until the first signal.
-func (a *app) reading(ctx context.Context, f func() error) error {
+// readInput runs f, which reads stdin, until the first signal.
+func (a *app) readInput(ctx context.Context, f func() error) error {
 	ctx, _, stop := a.interruptible(ctx)
 	defer stop()
-	return orDone(ctx, f)
+	return runUntilDone(ctx, f)
 }
 
-// output marks the errors of writing to stdout: the reader that went away is
-// then not taken for a sidecar that did.
+// output marks errors of writing to stdout, so that they differ from errors of the
+// connection.
 type output struct {
 	w     io.Writer
-	until func() context.Context // nil: a write is waited for without a limit
+	limit func() context.Context // ends a blocked write; nil: no limit
 }
 
 func (o output) Write(p []byte) (n int, err error) {
-	if o.until == nil {
+	if o.limit == nil {
 		n, err = o.w.Write(p)
 	} else {
-		p = bytes.Clone(p) // the write may go on when this has returned
-		err = orDone(o.until(), func() error {
+		p = bytes.Clone(p) // the write can continue after this returns
+		err = runUntilDone(o.limit(), func() error {
 			_, err := o.w.Write(p)
 			return err
 		})

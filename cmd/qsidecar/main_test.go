@@ -21,18 +21,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == worker.GuardCommand { // this program starts itself beside a worker
+	if len(os.Args) > 1 && os.Args[1] == worker.GuardCommand { // a worker starts its own program as guard
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// host is a place with an environment of its own for runs of the program.
+// host is a directory with an environment for runs of the program.
 type host struct {
 	t        *testing.T
-	dir      string // short: socket paths are
+	dir      string // short, because socket paths are
 	env      map[string]string
-	terminal bool          // a person sits at stdin
+	terminal bool          // stdin is a terminal
 	poll     time.Duration // see app
 	patience time.Duration
 	leave    time.Duration
@@ -53,10 +53,10 @@ func newHost(t *testing.T) *host {
 	}}
 }
 
-// socket is where a sidecar is by default.
+// socket returns the default path of the socket.
 func (h *host) socket() string { return filepath.Join(h.dir, "run", "qsidecar", "qsidecar.sock") }
 
-// file writes a file and gives its path.
+// file writes a file and returns its path.
 func (h *host) file(name, text string) string {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
@@ -66,20 +66,20 @@ func (h *host) file(name, text string) string {
 	return path
 }
 
-// result is how a run ended and what it said.
+// result is the exit code and the output of a run.
 type result struct {
 	code     int
 	out, err string
 }
 
 func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal) *app {
-	terminal := h.terminal // as it is now: a sidecar asks later
+	terminal := h.terminal // its value now
 	return &app{
 		in: in, out: out, errOut: errOut, signals: signals,
-		env:         func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
-		terminal:    func(any) bool { return terminal },
-		pipeTimeout: testwait.Limit,
-		poll:        h.poll, deaf: h.deaf, patience: h.patience, leave: h.leave, answer: h.answer, opens: h.opens,
+		env:          func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
+		terminal:     func(any) bool { return terminal },
+		pipeTimeout:  testwait.Limit,
+		pollInterval: h.poll, noEvents: h.deaf, openTimeout: h.patience, byeTimeout: h.leave, callTimeout: h.answer, open: h.opens,
 	}
 }
 
@@ -92,7 +92,7 @@ func (h *host) runWith(stdin string, args ...string) result {
 	return result{code, out.String(), errOut.String()}
 }
 
-// must is run where the exit code is known.
+// must is run with a known exit code.
 func (h *host) must(code int, args ...string) string {
 	h.t.Helper()
 	return h.mustWith(code, "", args...)
@@ -107,24 +107,24 @@ func (h *host) mustWith(code int, stdin string, args ...string) string {
 	return r.out
 }
 
-// running is a run that goes on.
+// running is a program that runs.
 type running struct {
 	t       *testing.T
 	signals chan os.Signal
 	out     *text
 	errOut  *text
 	done    chan struct{} // closed at the end
-	code    int           // the exit code, at the end
+	code    int           // the exit code, valid at the end
 }
 
-// start runs the program beside the test, which must end it.
+// start runs the program in the background. The test must end it.
 func (h *host) start(in io.Reader, args ...string) *running {
 	r := &running{t: h.t, signals: make(chan os.Signal, 2), out: newText(), errOut: newText(), done: make(chan struct{})}
 	r.run(h.app(in, r.out, r.errOut, r.signals), args)
 	return r
 }
 
-// run runs a program that writes to r's texts. A test that fails shows them.
+// run runs a program that writes to r's buffers. A failed test logs them.
 func (r *running) run(a *app, args []string) {
 	r.t.Cleanup(func() {
 		if r.t.Failed() {
@@ -146,7 +146,7 @@ func (h *host) serve(args ...string) *running {
 	return r
 }
 
-// says waits until stdout holds a text.
+// says waits until stdout contains a text.
 func (r *running) says(want string) {
 	r.t.Helper()
 	testwait.Until(r.t, fmt.Sprintf("it says %q", want), func() bool {
@@ -166,12 +166,12 @@ func (r *running) ended() bool {
 	}
 }
 
-// stop sends SIGTERM and gives the exit code.
+// stop sends SIGTERM and returns the exit code.
 func (r *running) stop() int {
 	r.t.Helper()
 	select {
 	case r.signals <- syscall.SIGTERM:
-	default: // it has two already
+	default: // two are pending already
 	}
 	return r.wait()
 }
@@ -182,7 +182,7 @@ func (r *running) wait() int {
 	return r.code
 }
 
-// text collects what is written.
+// text is a buffer for several goroutines.
 type text struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -196,20 +196,13 @@ func (x *text) Write(p []byte) (int, error) {
 	return x.b.Write(p)
 }
 
-// reset forgets what was written.
-func (x *text) reset() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.b.Reset()
-}
-
 func (x *text) String() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.b.String()
 }
 
-// listenUnix is a socket that is no sidecar's; it answers every connection with f.
+// listenUnix listens on a socket and calls f for each connection.
 func listenUnix(t *testing.T, path string, f func(net.Conn)) {
 	t.Helper()
 	ln, err := net.Listen("unix", path)
@@ -233,11 +226,11 @@ func listenUnix(t *testing.T, path string, f func(net.Conn)) {
 	})
 }
 
-// asNobody runs f as a user without rights over the root's files.
+// asNobody runs f as a user without the rights of root.
 func asNobody(t *testing.T, f func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		f() // this user has no right over what is closed to it either
+		f() // this user lacks those rights too
 		return
 	}
 	if err := setEUID(65534); err != nil {

@@ -10,12 +10,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// manCommand writes the manual pages. They are written here and not by cobra's doc package:
-// that would fill the help's tables like prose, tells options without the names of their
-// values, and brings a parser of Markdown into the program.
+// manCommand writes the manual pages. cobra's doc package doesn't fit: it fills tables like
+// prose, omits the names of the options' values, and adds a Markdown parser to the program.
 func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIR", Hidden: true, Args: takes(1, 1, "DIR"),
+		Use: "man DIR", Hidden: true, Args: argCount(1, 1, "DIR"),
 		Short: "Write the manual pages into a folder",
 		Long: `Write a manual page for each command into DIR, which is made where it is missing:
 qsidecar.1, qsidecar-work.1 and so on. Packages have them already.
@@ -38,7 +37,7 @@ Exit codes: 0 written, 1 a file could not be written, 2 wrong arguments.`,
 	}
 }
 
-// shown are the commands of c that its help lists.
+// shown returns the commands of c that its help lists.
 func shown(c *cobra.Command) (list []*cobra.Command) {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() {
@@ -48,10 +47,10 @@ func shown(c *cobra.Command) (list []*cobra.Command) {
 	return list
 }
 
-// pageName is what `man` takes for the command.
+// pageName returns the name of a command's page for `man`.
 func pageName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// manPage is the command's manual page, in roff.
+// manPage returns the command's manual page in roff.
 func manPage(c *cobra.Command) string {
 	var p page
 	v := programVersion()
@@ -95,16 +94,16 @@ func manPage(c *cobra.Command) string {
 	return p.String()
 }
 
-// page collects the roff of a manual page.
+// page builds the roff of a manual page.
 type page struct{ strings.Builder }
 
-// line adds a line that is roff.
+// line adds a line of roff.
 func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
 func (p *page) section(name string) { p.line(".SH %s", name) }
 
-// text adds a text as the help has it: lines that begin with a space stay as they are, the
-// others are paragraphs.
+// text adds a text of the help. Indented lines stay as they are, and the others form
+// paragraphs.
 func (p *page) text(s string) {
 	for i, part := range strings.Split(strings.Trim(s, "\n"), "\n\n") {
 		if i > 0 {
@@ -131,7 +130,7 @@ func (p *page) verbatim(s string) {
 	p.line(".fi")
 }
 
-// option adds a flag, with its value's name and its default.
+// option adds a flag with the name of its value and its default.
 func (p *page) option(f *pflag.Flag) {
 	if f.Hidden {
 		return
@@ -152,7 +151,7 @@ func (p *page) option(f *pflag.Flag) {
 	p.line(".TP\n\\fB%s\\fR%s\n%s", escape(name), value, escape(usage))
 }
 
-// escape is a line of text as roff: nothing in it is a request.
+// escape returns a line of text as roff without requests.
 func escape(line string) string {
 	line = strings.NewReplacer(`\`, `\e`, `-`, `\-`, "`", `\(ga`, `'`, `\(aq`, `^`, `\(ha`, `~`, `\(ti`).Replace(line)
 	if strings.HasPrefix(line, ".") {

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestManPages: each command that the help lists has a page with all of its help; whether
-// it is good roff is seen by TestReleaseManPages.
+// TestManPages checks that each listed command has a page with all of its help.
+// TestReleaseManPages checks the roff.
 func TestManPages(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(h.dir, "share", "man1")
@@ -43,12 +43,12 @@ func TestManPages(t *testing.T) {
 	}
 }
 
-// unroff is roff as text.
+// unroff returns roff as text.
 func unroff(roff string) string {
 	return strings.NewReplacer(`\e`, `\`, `\-`, `-`, `\(ga`, "`", `\(aq`, `'`, `\(ha`, `^`, `\(ti`, `~`, `\&`, ``, `\fB`, ``, `\fI`, ``, `\fR`, ``).Replace(roff)
 }
 
-// TestRoffIsText: no line of a text is a request.
+// TestRoffIsText checks that no line of a text becomes a request.
 func TestRoffIsText(t *testing.T) {
 	var p page
 	p.text(".SH no\n'br no\n\\fBno\n\n  .nf\n  a-b\n")

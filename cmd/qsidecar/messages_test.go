@@ -14,8 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestMessages: what the program says when something is wrong, word for word. $D
-// stands for the test's directory.
+// TestMessages checks the exact error messages. $D stands for the test's directory.
 func TestMessages(t *testing.T) {
 	h := newHost(t)
 	h.file("bad.yaml", "queues:\n  mail: {}\n  slow:\n    timeuot: 10m\n")
@@ -26,7 +25,7 @@ func TestMessages(t *testing.T) {
 	h.file("plain.sock", "no socket")
 	for _, row := range []struct {
 		name string
-		args string // $D: the directory; split at blanks
+		args string // $D is the directory; split at spaces
 		code int
 		want string
 	}{
@@ -81,7 +80,7 @@ func TestMessages(t *testing.T) {
 		{"no file of the URL", "serve --database @$D/none", 2, "the database's URL cannot be read: open $D/none: no such file or directory"},
 		{"two URLs in the file", "serve --database @$D/two-lines", 2, "$D/two-lines should hold one line, the database's URL"},
 		{"two words on the database", "serve --config $D/named.yaml --database sqlite:y", 2,
-			"--database and `databases` in $D/named.yaml both say which database: leave one out"},
+			"--database and `databases` in $D/named.yaml both name the database: leave one out"},
 		{"a database that is a directory", "serve --database sqlite:$D", 1,
 			"the database sqlite:$D cannot be opened: $D is a folder: name a database file in it, as $D/qsidecar.db"},
 		{"a database in a file", "serve --database sqlite:$D/letter.txt/q.db", 1,
@@ -115,7 +114,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// stale leaves a socket behind that nobody listens on.
+// stale creates a socket on which nothing listens.
 func stale(t *testing.T, path string) {
 	t.Helper()
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -128,7 +127,7 @@ func stale(t *testing.T, path string) {
 	}
 }
 
-// says checks a run's exit code and that it said all the words.
+// says checks the exit code of a run, and that stderr contains all words.
 func (r result) says(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if r.code != code {
@@ -178,14 +177,14 @@ func TestNoPermission(t *testing.T) {
 	})
 }
 
-// TestTwoServe: the second says who has the socket.
+// TestTwoServe checks that the second sidecar reports which process has the socket.
 func TestTwoServe(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	h.run("serve").says(t, 1, h.socket(), "another sidecar", "pid", "--socket")
 }
 
-// fakeSidecar answers hello, and everything else with what answer gives.
+// fakeSidecar answers hello itself, and everything else with the result of answer.
 func fakeSidecar(t *testing.T, path string, answer func(req *protocol.Request) []*protocol.Reply) {
 	t.Helper()
 	listenUnix(t, path, func(c net.Conn) {
@@ -214,8 +213,8 @@ func fakeSidecar(t *testing.T, path string, answer func(req *protocol.Request) [
 	})
 }
 
-// TestSignalEndsAWaitingClaim: and a job that came at the same moment goes back,
-// uncharged.
+// TestSignalEndsAWaitingClaim checks that a job which arrives with the signal is given back
+// without counting the attempt.
 func TestSignalEndsAWaitingClaim(t *testing.T) {
 	h := newHost(t)
 	socket := filepath.Join(h.dir, "s")
@@ -249,7 +248,7 @@ func TestSignalEndsAWaitingClaim(t *testing.T) {
 	}
 }
 
-// A sidecar's refusals, from one that a test plays.
+// TestSidecarsErrors checks the errors of a fake sidecar.
 func TestSidecarsErrors(t *testing.T) {
 	h := newHost(t)
 	socket := filepath.Join(h.dir, "s")
@@ -271,7 +270,7 @@ func TestSidecarsErrors(t *testing.T) {
 	}
 }
 
-// TestSecondSignalEndsTheLeaving: of a command whose sidecar answers nothing more.
+// TestSecondSignalEndsTheLeaving checks a command whose sidecar stops answering.
 func TestSecondSignalEndsTheLeaving(t *testing.T) {
 	h := newHost(t)
 	h.leave = time.Hour // only the signal can end it
@@ -291,7 +290,7 @@ func TestSecondSignalEndsTheLeaving(t *testing.T) {
 	}
 }
 
-// A program that is no sidecar.
+// TestNoSidecarBehindTheSocket checks a socket of another program.
 func TestNoSidecarBehindTheSocket(t *testing.T) {
 	h := newHost(t)
 	socket := filepath.Join(h.dir, "s")
@@ -299,7 +298,7 @@ func TestNoSidecarBehindTheSocket(t *testing.T) {
 	h.run("ping", "--socket", socket).says(t, 5, "no sidecar talks on "+socket)
 }
 
-// A sidecar that has no place for one more says so itself.
+// TestNoPlaceAtASidecar checks a sidecar at its limit of connections.
 func TestNoPlaceAtASidecar(t *testing.T) {
 	x := asked(t, one+"limits: {connections: 1}\n")
 	c, err := net.Dial("unix", x.socket())
@@ -310,7 +309,7 @@ func TestNoPlaceAtASidecar(t *testing.T) {
 	if _, err := c.Write([]byte("{\"op\":\"ping\"}\n")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Read(make([]byte, 1)); err != nil { // it has its place
+	if _, err := c.Read(make([]byte, 1)); err != nil { // it is connected
 		t.Fatal(err)
 	}
 	x.run("ping").says(t, 5, "the sidecar on "+x.socket()+" refused the connection: busy: the sidecar has 1 connections, which is its limit (limits.connections in its config)")

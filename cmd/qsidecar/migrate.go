@@ -29,7 +29,7 @@ sqlcmd -I -b, statement by statement, and ends with the rights that such a role 
 
 Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 		Example: "  qsidecar migrate --print --role app_sidecar | psql -v ON_ERROR_STOP=1 postgres://owner@db/app",
-		Args:    takes(0, 0, ""),
+		Args:    argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !show && (from != 0 || role != "") {
 				return usagef("--from and --role are for --print")
@@ -49,7 +49,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 				return err
 			}
 			for _, name := range slices.Sorted(maps.Keys(open)) {
-				err = errors.Join(err, a.say("%s: the tables in %s are up to date", name, databases.Describe(open[name].Info())))
+				err = errors.Join(err, a.printf("%s: the tables in %s are up to date", name, databases.Describe(open[name].Info())))
 			}
 			return errors.Join(err, databases.CloseAll(open))
 		},

@@ -22,7 +22,7 @@ func (a *app) retryCommand() *cobra.Command {
 
 ` + exitCodes,
 		Example: "  qsidecar retry mail 17 18\n  qsidecar retry mail --all",
-		Args:    takes(1, 1+protocol.MaxList, "a queue and the ids of jobs"),
+		Args:    argCount(1, 1+protocol.MaxList, "a queue and the ids of jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids := args[1:]
 			switch {
@@ -31,7 +31,7 @@ func (a *app) retryCommand() *cobra.Command {
 			case !all && len(ids) == 0:
 				return usagef("retry which jobs? Name their ids (see `qsidecar dead %s`), or give --all", args[0])
 			}
-			return a.command(cmd, "retried", &protocol.Request{Op: protocol.OpRetry, Queue: args[0], IDs: orNil(ids), All: all})
+			return a.operate(cmd, "retried", &protocol.Request{Op: protocol.OpRetry, Queue: args[0], IDs: orNil(ids), All: all})
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every dead job of the queue")
@@ -39,12 +39,12 @@ func (a *app) retryCommand() *cobra.Command {
 }
 
 func (a *app) deleteCommand() *cobra.Command {
-	return a.destroying(&cobra.Command{
+	return a.destructive(&cobra.Command{
 		Use:     "delete QUEUE ID…",
 		Short:   "Remove jobs that are not claimed",
 		Long:    "Remove jobs, in any state but claimed.\n\n" + confirmHelp + "\n\n" + exitCodes,
 		Example: "  qsidecar delete mail 17 18 --yes",
-		Args:    takes(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
+		Args:    argCount(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
 	}, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
 		return fmt.Sprintf("delete %s from %s", textfmt.Plural(int64(len(args)-1), "job"), args[0]), "deleted",
 			&protocol.Request{Op: protocol.OpDelete, Queue: args[0], IDs: args[1:]}, nil
@@ -52,7 +52,7 @@ func (a *app) deleteCommand() *cobra.Command {
 }
 
 func (a *app) releaseCommand() *cobra.Command {
-	return a.destroying(&cobra.Command{
+	return a.destructive(&cobra.Command{
 		Use:   "release QUEUE ID…",
 		Short: "Take claimed jobs from their workers, by force",
 		Long: `Take claimed jobs from their workers: they are ready again at once, no attempt is
@@ -61,7 +61,7 @@ settled any more. A worker that is gone needs no release: its jobs come back by 
 
 ` + confirmHelp + "\n\n" + exitCodes,
 		Example: "  qsidecar release mail 17 --yes",
-		Args:    takes(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
+		Args:    argCount(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
 	}, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
 		return fmt.Sprintf("take %s of %s from their workers", textfmt.Plural(int64(len(args)-1), "job"), args[0]), "released",
 			&protocol.Request{Op: protocol.OpRelease, Queue: args[0], IDs: args[1:]}, nil
@@ -75,10 +75,10 @@ func (a *app) purgeCommand() *cobra.Command {
 		Short:   "Remove every job of a queue that is in a state",
 		Long:    "Remove every job of a queue that is ready, scheduled, done or dead.\n\n" + confirmHelp + "\n\n" + exitCodes,
 		Example: "  qsidecar purge mail --state dead --yes",
-		Args:    takes(1, 1, "one queue"),
+		Args:    argCount(1, 1, "one queue"),
 	}
 	cmd.Flags().StringVar(&state, "state", "", "ready, scheduled, done or dead")
-	return a.destroying(cmd, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
+	return a.destructive(cmd, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
 		if state == "" {
 			return "", "", nil, usagef("purge which jobs? Give --state ready, scheduled, done or dead")
 		}
@@ -93,9 +93,9 @@ func (a *app) purgeCommand() *cobra.Command {
 
 const confirmHelp = "It asks on a terminal, and wants --yes elsewhere."
 
-// destroying makes a command of one that cannot be undone: plan says what it
-// would do, in words and as a request.
-func (a *app) destroying(cmd *cobra.Command, plan func(cmd *cobra.Command, args []string) (what, done string, req *protocol.Request, err error)) *cobra.Command {
+// destructive completes a command that can't be undone. plan describes what the command
+// would do, and returns its request.
+func (a *app) destructive(cmd *cobra.Command, plan func(cmd *cobra.Command, args []string) (what, done string, req *protocol.Request, err error)) *cobra.Command {
 	var yes bool
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -106,21 +106,21 @@ func (a *app) destroying(cmd *cobra.Command, plan func(cmd *cobra.Command, args 
 		if err != nil {
 			return err
 		}
-		return a.command(cmd, done, req)
+		return a.operate(cmd, done, req)
 	}
 	return a.jsonFlag(cmd)
 }
 
-// command sends an operator's request and tells how many jobs it changed.
-func (a *app) command(cmd *cobra.Command, done string, req *protocol.Request) error {
+// operate sends an operator's request and prints how many jobs it changed.
+func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) error {
 	if slices.Contains(req.IDs, "") {
 		return usagef("an id is empty")
 	}
-	limit := cmp.Or(a.answer, answerTimeout)
+	limit := cmp.Or(a.callTimeout, answerTimeout)
 	if req.All || req.Op == protocol.OpPurge {
 		limit = longTimeout
 	}
-	return a.askFor(cmd, limit, func(ctx context.Context, c *qsidecar.Client) error {
+	return a.oneRequestWithin(cmd, limit, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		if err != nil {
 			return err
@@ -129,9 +129,9 @@ func (a *app) command(cmd *cobra.Command, done string, req *protocol.Request) er
 			return a.printReply(rep)
 		}
 		if n, ok := rep.Count.Get(); ok {
-			return a.say("%s %s", done, textfmt.Plural(n, "job"))
+			return a.printf("%s %s", done, textfmt.Plural(n, "job"))
 		}
-		return a.say("%s %s", done, req.Queue)
+		return a.printf("%s %s", done, req.Queue)
 	})
 }
 
@@ -140,9 +140,9 @@ func (a *app) pauseCommand() *cobra.Command {
 		Use:   "pause QUEUE",
 		Short: "Stop giving out jobs of a queue, on every host",
 		Long:  "Stop giving out jobs of a queue, on every host. Enqueues and settles go on.\n\n" + exitCodes,
-		Args:  takes(1, 1, "one queue"),
+		Args:  argCount(1, 1, "one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.command(cmd, "paused", &protocol.Request{Op: protocol.OpPause, Queue: args[0]})
+			return a.operate(cmd, "paused", &protocol.Request{Op: protocol.OpPause, Queue: args[0]})
 		},
 	})
 }
@@ -152,9 +152,9 @@ func (a *app) resumeCommand() *cobra.Command {
 		Use:   "resume QUEUE",
 		Short: "Give out jobs of a paused queue again",
 		Long:  "Give out jobs of a paused queue again, on every host.\n\n" + exitCodes,
-		Args:  takes(1, 1, "one queue"),
+		Args:  argCount(1, 1, "one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.command(cmd, "resumed", &protocol.Request{Op: protocol.OpResume, Queue: args[0]})
+			return a.operate(cmd, "resumed", &protocol.Request{Op: protocol.OpResume, Queue: args[0]})
 		},
 	})
 }

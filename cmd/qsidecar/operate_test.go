@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestLongCommandsAreWaitedFor: what changes any number of jobs has no time limit of a minute.
+// TestLongCommandsAreWaitedFor checks that a command which changes any number of jobs isn't
+// limited to a minute.
 func TestLongCommandsAreWaitedFor(t *testing.T) {
 	h := newHost(t)
 	h.serve()

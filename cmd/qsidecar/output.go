@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// wireFields is a reply as the JSON codec writes it, so that --json and the socket
-// speak of one thing by one name.
+// wireFields returns the fields of a reply as the JSON codec encodes them, so that --json
+// uses the protocol's names.
 func wireFields(rep *protocol.Reply) (map[string]json.RawMessage, error) {
 	bare := *rep
 	bare.ID = protocol.RequestID{}
@@ -52,7 +52,7 @@ func (a *app) printEach(rep *protocol.Reply, list string) error {
 	}
 	w := bufio.NewWriter(a.out)
 	for _, e := range elements {
-		_, _ = w.Write(append(e, '\n')) // Flush tells
+		_, _ = w.Write(append(e, '\n')) // Flush returns the error
 	}
 	return w.Flush()
 }
@@ -67,13 +67,13 @@ func (a *app) table(head string, rows [][]string) error {
 	return w.Flush()
 }
 
-// say writes one line for people.
-func (a *app) say(format string, args ...any) error {
+// printf writes one line to stdout.
+func (a *app) printf(format string, args ...any) error {
 	_, err := fmt.Fprintf(a.out, format+"\n", args...)
 	return err
 }
 
-// age is a span of time as people say it.
+// age formats a duration with two units at most.
 func age(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond
 	switch {
@@ -91,7 +91,8 @@ func age(ms int64) string {
 	return fmt.Sprintf("%dd%02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
-// shortLease names a lease without showing it: it is the right to settle.
+// shortLease identifies a lease without showing it, because the lease is the right to
+// settle.
 func shortLease(s string) string {
 	if len(s) <= 12 {
 		return s[:min(len(s), 4)] + "…"
@@ -99,7 +100,7 @@ func shortLease(s string) string {
 	return s[:8] + "…" + s[len(s)-4:]
 }
 
-// shellQuote makes s one word of a POSIX shell, whatever is in it. s holds no NUL.
+// shellQuote returns s as one word of a POSIX shell. s must not contain NUL.
 func shellQuote(s string) string {
 	if s != "" && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,-") == "" {
 		return s
@@ -107,7 +108,7 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// readLine reads up to a newline, byte by byte: what follows is not ours.
+// readLine reads up to a newline byte by byte, so it consumes no later input.
 func readLine(r io.Reader) (string, error) {
 	var b [1]byte
 	var line strings.Builder

@@ -34,7 +34,7 @@ shows everything, also each failed attempt and the whole payload.
 		Example: `  qsidecar peek
   qsidecar peek mail --state dead
   qsidecar peek mail --ids 17,18 --json`,
-		Args: takes(0, 1, "at most one queue"),
+		Args: argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), IDs: ids, After: after}
 			if cmd.Flags().Changed("ids") && (cmd.Flags().Changed("state") || after != "") {
@@ -73,7 +73,7 @@ and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
 ` + exitCodes,
 		Example: `  qsidecar dead
   qsidecar dead mail --max 100`,
-		Args: takes(0, 1, "at most one queue"),
+		Args: argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), State: protocol.StateDead, Max: protocol.Some(int64(most)), After: after}
 			if err := pageOf(req, most); err != nil {
@@ -81,7 +81,7 @@ and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
 			}
 			return a.peek(cmd, req, func(jobs []protocol.JobView) error {
 				if len(jobs) == 0 {
-					return a.say("no job is dead")
+					return a.printf("no job is dead")
 				}
 				rows := make([][]string, len(jobs))
 				for i, v := range jobs {
@@ -108,7 +108,7 @@ more than one job can have the ID: all of them are shown, or that of --queue.
 
 ` + exitCodes,
 		Example: "  qsidecar show 17\n  qsidecar show 17 --queue mail --json",
-		Args:    takes(1, 1, "the id of a job"),
+		Args:    argCount(1, 1, "the id of a job"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == "" {
 				return usagef("an id is empty")
@@ -121,7 +121,7 @@ more than one job can have the ID: all of them are shown, or that of --queue.
 				for i, v := range jobs {
 					texts[i] = jobText(v)
 				}
-				return a.say("%s", strings.Join(texts, "\n\n"))
+				return a.printf("%s", strings.Join(texts, "\n\n"))
 			})
 		},
 	}
@@ -129,7 +129,7 @@ more than one job can have the ID: all of them are shown, or that of --queue.
 	return a.jsonFlag(cmd)
 }
 
-// pageOf checks what a list of jobs was asked for.
+// pageOf checks the arguments of a list of jobs.
 func pageOf(req *protocol.Request, most int) error {
 	if most < 1 || most > protocol.MaxList {
 		return usagef("--max: %d is outside 1 to %d", most, protocol.MaxList)
@@ -140,9 +140,9 @@ func pageOf(req *protocol.Request, most int) error {
 	return nil
 }
 
-// peek asks for jobs and shows them by tell, or as JSON lines.
+// peek requests jobs and prints them with tell, or as JSON lines.
 func (a *app) peek(cmd *cobra.Command, req *protocol.Request, tell func([]protocol.JobView) error) error {
-	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		if err != nil {
 			return err
@@ -156,7 +156,7 @@ func (a *app) peek(cmd *cobra.Command, req *protocol.Request, tell func([]protoc
 
 func (a *app) jobTable(jobs []protocol.JobView) error {
 	if len(jobs) == 0 {
-		return a.say("no such jobs")
+		return a.printf("no such jobs")
 	}
 	now := time.Now().UnixMilli()
 	rows := make([][]string, len(jobs))
@@ -172,7 +172,7 @@ func (a *app) jobTable(jobs []protocol.JobView) error {
 	return a.table("QUEUE ID STATE ATTEMPT PRIORITY AGE WORKER KEY PAYLOAD LAST-ERROR", rows)
 }
 
-// lastFailure is empty if no attempt failed.
+// lastFailure returns the last failed attempt, or an empty one.
 func lastFailure(v protocol.JobView) (last protocol.Failure) {
 	if n := len(v.Errors); n > 0 {
 		last = v.Errors[n-1]
@@ -187,7 +187,7 @@ func attemptText(v protocol.JobView) string {
 	return strconv.FormatInt(v.Attempt, 10)
 }
 
-// timeText is an instant of the wire for people, who compare it with their logs.
+// timeText formats an instant in UTC, in the form of most logs.
 func timeText(ms int64) string {
 	if ms == 0 {
 		return "-"
@@ -195,7 +195,7 @@ func timeText(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// jobText is all of a job, a line for each thing that it has.
+// jobText returns all of a job as lines of names and values.
 func jobText(v protocol.JobView) string {
 	var b strings.Builder
 	line := func(name, text string) {
@@ -228,8 +228,8 @@ func jobText(v protocol.JobView) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// block is a text of any length with its lines indented, and without characters that would
-// control a terminal. Bytes that are no text are in hex.
+// block indents the lines of a text and replaces control characters. It returns other bytes
+// in hex.
 func block(text string) string {
 	if !utf8.ValidString(text) {
 		return fmt.Sprintf("(%d bytes, in hex) %s", len(text), hex.EncodeToString([]byte(text)))

@@ -6,10 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	_ "modernc.org/sqlite" // to make a table of another application
+	_ "modernc.org/sqlite" // to create a table of another application
 )
 
-// TestDeadAndShow: what failed in any queue, and all of one job, in managed and adopted tables.
+// TestDeadAndShow checks the list of dead jobs and the details of a job, in managed and
+// adopted tables.
 func TestDeadAndShow(t *testing.T) {
 	h := newHost(t)
 	db, err := sql.Open("sqlite", filepath.Join(h.dir, "app.db"))

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestStopEndsAReload: a database that does not answer keeps a sidecar that is to stop from
-// that no longer than it takes to stop, also where somebody asked for the reload. What was
-// not tried to the end is no error of the config.
+// TestStopEndsAReload checks that an unreachable database in a reload doesn't delay the
+// stop, also if a client requested the reload. The canceled reload isn't an error of the
+// config.
 func TestStopEndsAReload(t *testing.T) {
 	x := asked(t, one)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -16,7 +16,7 @@ func TestStopEndsAReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	dialled := make(chan net.Conn, 10) // more than are dialled
+	dialled := make(chan net.Conn, 10) // more than the test needs
 	go func() {
 		for {
 			conn, err := silent.Accept()

@@ -21,8 +21,8 @@ type reloading struct {
 	r    *running
 }
 
-// reloads starts one whose files are looked at by their events alone, or, deaf, by
-// looking alone.
+// reloads starts a sidecar that notices changes by events alone or, if deaf, by polling
+// alone.
 func reloads(t *testing.T, deaf bool, config string) *reloading {
 	h := newHost(t)
 	h.poll, h.deaf = time.Hour, deaf
@@ -34,7 +34,7 @@ func reloads(t *testing.T, deaf bool, config string) *reloading {
 	return x
 }
 
-// asked is one that looks at its files only when it is asked to.
+// asked starts a sidecar that reads its files only on request.
 func asked(t *testing.T, config string) *reloading {
 	h := newHost(t)
 	h.poll, h.deaf = time.Hour, true
@@ -43,7 +43,7 @@ func asked(t *testing.T, config string) *reloading {
 	return x
 }
 
-// knows waits until the sidecar has a queue of that name, or has none.
+// knows waits until the sidecar has a queue of that name, or hasn't.
 func (x *reloading) knows(queue string, want bool) {
 	x.t.Helper()
 	testwait.Until(x.t, "the queue "+queue+" is known or not", func() bool {
@@ -92,15 +92,15 @@ func TestReloadWhenTheFileIsWritten(t *testing.T) {
 		x.knows("three", true)
 		x.write(x.file, one)
 		x.knows("one", true)
-		testwait.Until(t, "status tells of it", func() bool { // a moment after the queue is known
+		testwait.Until(t, "status tells of it", func() bool { // shortly after the queue exists
 			st := x.status()
 			return st.ConfigError == "" && st.Generation == 4
 		})
 	}
 }
 
-// TestReloadInABusyFolder: what else is written beside the config (a log, a database) does not
-// put its reload off. It did for as long as that went on.
+// TestReloadInABusyFolder checks that other writes in the folder, such as to a log, don't
+// delay a reload.
 func TestReloadInABusyFolder(t *testing.T) {
 	x := reloads(t, false, one)
 	busy, err := os.Create(filepath.Join(x.dir, "busy"))
@@ -133,8 +133,8 @@ func TestReloadInABusyFolder(t *testing.T) {
 	x.knows("three", true)
 }
 
-// TestReloadOfAConfigMap is what a kubelet does: a folder by the time, a link `..data` to
-// it that is swapped by a rename, and links through that; no event names the file.
+// TestReloadOfAConfigMap repeats what a kubelet does: it swaps a link `..data` to a folder
+// by a rename, and the files are links through it. No event names the file.
 func TestReloadOfAConfigMap(t *testing.T) {
 	h := newHost(t)
 	h.poll = time.Hour
@@ -206,16 +206,15 @@ func TestReloadTellsWhatChanged(t *testing.T) {
 	}
 }
 
-// TestReloadTellsOfRights: what a rule does not have stands for all, so that it must not look
-// like nothing.
+// TestReloadTellsOfRights checks that a rule without a key is shown as a rule for all.
 func TestReloadTellsOfRights(t *testing.T) {
 	x := asked(t, one)
 	socket := x.socket()
 	listen := "listen: [{socket: " + socket
 	for _, step := range []struct{ text, want string }{
-		{listen + ", allow: [{ops: [reload, stats]}, {users: [7, 8], queues: one}]}]\n", "everything, to whoever can connect → [{ops: [reload, stats]}, {users: [7, 8], queues: [one]}]"},
+		{listen + ", allow: [{ops: [reload, stats]}, {users: [7, 8], queues: one}]}]\n", "everything, to any client → [{ops: [reload, stats]}, {users: [7, 8], queues: [one]}]"},
 		{listen + ", allow: [{}]}]\n", "[{ops: [reload, stats]}, {users: [7, 8], queues: [one]}] → [{}]"},
-		{listen + "}]\n", "[{}] → everything, to whoever can connect"},
+		{listen + "}]\n", "[{}] → everything, to any client"},
 	} {
 		x.write(x.file, one+step.text)
 		if out := x.must(0, "reload"); out != "listen "+socket+".allow: "+step.want+"\n" {
@@ -224,11 +223,12 @@ func TestReloadTellsOfRights(t *testing.T) {
 	}
 }
 
-// TestReloadTellsWhyNothingChanged: the text may be another one, or there may be none.
+// TestReloadTellsWhyNothingChanged checks the reasons: the same settings in another text,
+// the same files, or no file.
 func TestReloadTellsWhyNothingChanged(t *testing.T) {
 	x := asked(t, one)
 	x.write(x.file, one+"# the same\n")
-	if out := x.must(0, "reload"); out != "nothing changed: the files' text is another one, and says the same\n" {
+	if out := x.must(0, "reload"); out != "nothing changed: config files changed; settings are unchanged\n" {
 		t.Errorf("reload says %q", out)
 	}
 	h := newHost(t)
@@ -250,8 +250,8 @@ func TestReloadOnSIGHUP(t *testing.T) {
 	x.knows("two", true)
 }
 
-// TestReloadKeepsConnectionsAndJobs: the database moves to another file and back while a
-// job is held and a claim waits.
+// TestReloadKeepsConnectionsAndJobs moves the database to another file and back, while a
+// worker has a job and a claim waits.
 func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
 	x := asked(t, one)
 	at := func(db, more string) string {
@@ -274,7 +274,8 @@ func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
 	testwait.Until(t, "the old database is left", func() bool { return len(x.status().Databases) == 1 })
 }
 
-// TestReloadOfTheURLFile: without a config the file with the database's URL is what may change.
+// TestReloadOfTheURLFile checks that without a config the file with the database's URL is
+// watched.
 func TestReloadOfTheURLFile(t *testing.T) {
 	h := newHost(t)
 	h.poll = time.Hour
@@ -296,7 +297,8 @@ func TestReloadOfTheURLFile(t *testing.T) {
 	x.must(0, "ack", held.Lease)
 }
 
-// TestReloadKeepsDatabasesApart: each name stays its own database, whatever changes beside it.
+// TestReloadKeepsDatabasesApart checks that each name keeps its own database when others
+// change.
 func TestReloadKeepsDatabasesApart(t *testing.T) {
 	h := newHost(t)
 	config := func(n int) string {

@@ -67,9 +67,8 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// takes checks the number of arguments; most < 0 is any number. what says in
-// words what they are.
-func takes(least, most int, what string) cobra.PositionalArgs {
+// argCount checks the number of arguments; most < 0 is any number. what describes them.
+func argCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
@@ -82,25 +81,24 @@ func takes(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// jsonFlag gives a command its --json.
+// jsonFlag adds --json to a command.
 func (a *app) jsonFlag(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().BoolVar(&a.json, "json", false, "answer in JSON lines, for programs")
 	return cmd
 }
 
-// client runs f with a connection to the sidecar. The first signal ends ctx; what
-// the connection then still gets is given back before this returns, unless a
-// second signal ends that too.
-func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
+// withClient runs f with a connection to the sidecar. The first signal ends ctx. withClient
+// then gives back what the connection still receives, unless a second signal arrives.
+func (a *app) withClient(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
 	ctx, again, stop := a.interruptible(cmd.Context())
 	defer stop()
 	c, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	a.out = output{w: a.stdout, until: func() context.Context { return ctx }}
+	a.out = output{w: a.stdout, limit: func() context.Context { return ctx }}
 	err = f(ctx, c)
-	bye, cancel := answering(again, cmp.Or(a.leave, leaveTimeout))
+	bye, cancel := withAnswerTimeout(again, cmp.Or(a.byeTimeout, leaveTimeout))
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
@@ -108,20 +106,20 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar
 	return err
 }
 
-// ask is client for a command of one request.
-func (a *app) ask(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
-	return a.askFor(cmd, cmp.Or(a.answer, answerTimeout), f)
+// oneRequest is withClient for a command of one request.
+func (a *app) oneRequest(cmd *cobra.Command, f func(ctx context.Context, c *qsidecar.Client) error) error {
+	return a.oneRequestWithin(cmd, cmp.Or(a.callTimeout, answerTimeout), f)
 }
 
-func (a *app) askFor(cmd *cobra.Command, limit time.Duration, f func(ctx context.Context, c *qsidecar.Client) error) error {
-	return a.client(cmd, func(ctx context.Context, c *qsidecar.Client) error {
-		ctx, cancel := answering(ctx, limit)
+func (a *app) oneRequestWithin(cmd *cobra.Command, limit time.Duration, f func(ctx context.Context, c *qsidecar.Client) error) error {
+	return a.withClient(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+		ctx, cancel := withAnswerTimeout(ctx, limit)
 		defer cancel()
 		return f(ctx, c)
 	})
 }
 
-// confirm asks before what cannot be undone.
+// confirm asks before an operation that can't be undone.
 func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	if yes {
 		return nil
@@ -131,7 +129,7 @@ func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	}
 	fmt.Fprintf(a.errOut, "This will %s, which cannot be undone. Go on? [y/N] ", what)
 	var line string
-	err := a.reading(ctx, func() (err error) {
+	err := a.readInput(ctx, func() (err error) {
 		line, err = readLine(a.in)
 		return err
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
-// inputFlags are those of a command that reads a config.
+// inputFlags adds the flags of a command that reads a config.
 func inputFlags(cmd *cobra.Command, in *config.Input) {
 	cmd.Flags().StringVar(&in.File, "config", "", "the config `FILE` (YAML; see deploy/qsidecar.example.yaml)")
 	cmd.Flags().StringVar(&in.Database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
@@ -44,20 +44,20 @@ A server's database that cannot be reached, or takes longer than 15 s to open, i
 for: the sockets are served, and requests answered ` + "`unavailable`" + ` until then. A wrong
 password is an error.
 
-Under systemd (deploy/systemd) it tells when it serves and how it goes, feeds the
+Under systemd (deploy/systemd) it reports when it serves and its state, feeds the
 watchdog, and takes over the sockets of a socket unit: those must be in the config's
 ` + "`listen`" + `; without a config, and without --socket, they are what it serves.
 
-Exit codes: 0 stopped in order; 1 it could not serve, or not tell its database that it
-stops, and leases end with host_lease in place of restart_grace; 2 wrong arguments or
+Exit codes: 0 stopped in order; 1 it could not serve, or not record in its database that
+it stops, and leases end with host_lease in place of restart_grace; 2 wrong arguments or
 config.`,
 		Example: `  qsidecar serve
   qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock
   qsidecar serve --config /etc/qsidecar.yaml`,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if a.inherited, err = daemon.Inherit(); err != nil {
+			if a.inherited, err = daemon.InheritedSockets(); err != nil {
 				return err
 			}
 			in := a.input(in)
@@ -74,33 +74,33 @@ config.`,
 }
 
 func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint bool) error {
-	daemon.KeepHeadroom()
+	daemon.SetGCHeadroom()
 	hangUps, stop := a.hangUps()
 	defer stop()
-	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, Patience: a.patience}, c, func(ctx context.Context, p *daemon.Daemon) error {
-		// Who started it may not listen to what it says: no reason to end.
+	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, OpenTimeout: a.openTimeout}, c, func(ctx context.Context, p *daemon.Daemon) error {
+		// A closed stdout is no reason to stop.
 		fmt.Fprintln(a.out, p.Serving())
 		p.Ready()
 		if hint {
 			a.hint(c.Listen[0].Socket)
 		}
-		p.Watch(ctx, hangUps, config.WatchOptions{Poll: a.poll, NoEvents: a.deaf})
+		p.Watch(ctx, hangUps, config.WatchOptions{Poll: a.pollInterval, NoEvents: a.noEvents})
 		return nil
 	})
 }
 
-// runDaemon runs a sidecar and f beside it, with its log on stderr.
+// runDaemon runs a sidecar and f, with its log on stderr.
 func (a *app) runDaemon(ctx context.Context, o daemon.Options, c config.Config, f func(ctx context.Context, p *daemon.Daemon) error) error {
 	log := a.newLog(c.Log)
 	defer log.Flush()
-	a.errOut = log.Writer() // the last words too
-	o.Log, o.Signals, o.Inherited, o.Open = log, a.signals, a.inherited, a.opens
+	a.errOut = log.Writer() // the last error uses it too
+	o.Log, o.Signals, o.Inherited, o.Open = log, a.signals, a.inherited, a.open
 	v := programVersion()
 	o.Version, o.Revision = v.Number, v.Commit
 	return daemon.Run(ctx, o, f)
 }
 
-// hint prints three lines that show the whole life of a job.
+// hint prints three commands that show the life of a job.
 func (a *app) hint(socket string) {
 	bin, err := os.Executable()
 	if err != nil {
@@ -117,17 +117,17 @@ func (a *app) hint(socket string) {
 		fmt.Sprintf("  %s stats mail%s\n\n", q, at))
 }
 
-// hangUps gives each SIGHUP, or one for several, until stop. Nobody need listen: while serve
-// starts one waits until it is there, and while it stops none ends it.
+// hangUps returns a channel that receives SIGHUP until stop. It keeps one signal, and a
+// SIGHUP during start or stop doesn't end the process.
 func (a *app) hangUps() (hangUps <-chan os.Signal, stop func()) {
 	all := make(chan os.Signal, 1)
-	if !a.terminal(a.in) { // at a terminal it says that the terminal is gone
+	if !a.terminal(a.in) { // at a terminal SIGHUP means that the terminal is gone
 		signal.Notify(all, syscall.SIGHUP)
 	}
 	return all, func() { signal.Stop(all) }
 }
 
-// newLog is a command's log, as the config says.
+// newLog returns a command's log.
 func (a *app) newLog(c config.Log) *logging.Log {
 	return logging.New(a.errOut, c.Level.SlogLevel(), c.JSON())
 }

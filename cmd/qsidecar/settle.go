@@ -25,7 +25,7 @@ where the queue keeps done jobs (keep).
 
 ` + exitCodes,
 		Example: `  qsidecar ack "$QSIDECAR_LEASE" --result "$(date)"`,
-		Args:    takes(1, protocol.MaxList, "one lease or several"),
+		Args:    argCount(1, protocol.MaxList, "one lease or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpAck}
 			if cmd.Flags().Changed("result") {
@@ -61,7 +61,7 @@ and dead when they are out of attempts, or at once with --dead.
 
 ` + exitCodes,
 		Example: `  qsidecar nack "$QSIDECAR_LEASE" --error "mail server says 451" --delay 10m`,
-		Args:    takes(1, protocol.MaxList, "one lease or several"),
+		Args:    argCount(1, protocol.MaxList, "one lease or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !utf8.ValidString(req.Error) {
 				return usagef("--error is not valid UTF-8")
@@ -95,7 +95,7 @@ func (a *app) extendCommand() *cobra.Command {
 
 ` + exitCodes,
 		Example: `  qsidecar extend "$QSIDECAR_LEASE" --lease 1h`,
-		Args:    takes(1, protocol.MaxList, "one lease or several"),
+		Args:    argCount(1, protocol.MaxList, "one lease or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpExtend}
 			if lease.set {
@@ -108,8 +108,7 @@ func (a *app) extendCommand() *cobra.Command {
 	return a.jsonFlag(cmd)
 }
 
-// settle sends an ack, nack or extend of any number of leases and says which
-// were lost.
+// settle sends an ack, nack or extend of any number of leases and reports the lost ones.
 func (a *app) settle(cmd *cobra.Command, req *protocol.Request, leases []string) error {
 	if slices.Contains(leases, "") {
 		return usagef("a lease is empty: was there a job? `qsidecar claim` exits with %d when there is none", exitNoJob)
@@ -119,25 +118,25 @@ func (a *app) settle(cmd *cobra.Command, req *protocol.Request, leases []string)
 	} else {
 		req.Leases = leases
 	}
-	return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		var twice *qsidecar.SettledOrLostError
 		switch {
 		case qsidecar.IsLost(err):
 			return &codeError{exitLeaseLost, lostText(req.Op, leases, leases)}
 		case errors.As(err, &twice):
-			// Settled by the first try, or else delivered again: at least once either way.
+			// Either the first try settled the job, or the job is delivered again.
 			fmt.Fprintf(a.errOut, "qsidecar: %v\n", twice)
 			return nil
 		case err != nil:
 			return err
 		case rep.Settled == nil:
-			return errors.New("the sidecar's answer says nothing of the leases")
+			return errors.New("the sidecar's answer has no leases")
 		}
 		if a.json {
 			err = a.printReply(rep)
 		} else {
-			err = a.say("%s %d", rep.Settled.Verb, rep.Settled.Count)
+			err = a.printf("%s %d", rep.Settled.Verb, rep.Settled.Count)
 		}
 		if lost := rep.Settled.Lost; err == nil && len(lost) > 0 {
 			err = &codeError{exitLeaseLost, lostText(req.Op, lost, leases)}
@@ -155,5 +154,5 @@ func lostText(op protocol.Op, lost, of []string) error {
 	if len(of) > 1 {
 		which = fmt.Sprintf("%d of %d leases were lost (%s)", len(lost), len(of), strings.Join(short, ", "))
 	}
-	return fmt.Errorf("%s: %s: settled before, or its time ended and the job is somebody else's; nothing was done to it", op, which)
+	return fmt.Errorf("%s: %s: settled before, or expired and another worker has the job; nothing was changed", op, which)
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestConfigChangesWhileItStarts: what is written just after the config was read at the start
-// runs, although nothing changes any more.
+// TestConfigChangesWhileItStarts checks that a change right after the first read is loaded,
+// without a further change.
 func TestConfigChangesWhileItStarts(t *testing.T) {
 	h := newHost(t)
 	h.poll, h.deaf = 20*time.Millisecond, true
@@ -22,7 +22,7 @@ func TestConfigChangesWhileItStarts(t *testing.T) {
 		if name != "LEVEL" {
 			return env(name)
 		}
-		after.Do(func() { // the file's text is read by now
+		after.Do(func() { // the file is read by now
 			x.write(x.file, two+"listen: [{socket: "+filepath.Join(h.dir, "other", "s")+"}]\n")
 		})
 		return "info", true
@@ -34,8 +34,8 @@ func TestConfigChangesWhileItStarts(t *testing.T) {
 	x.knows("two", true)
 }
 
-// TestStdioReloads: a sidecar of its own on stdio stays without a socket when it is told to
-// reload its config: that is the service's.
+// TestStdioReloads checks that a sidecar on stdio opens no socket when it reloads its
+// config.
 func TestStdioReloads(t *testing.T) {
 	h := newHost(t)
 	listens := filepath.Join(h.dir, "listens", "s")

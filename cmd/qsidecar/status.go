@@ -19,16 +19,16 @@ func (a *app) reloadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Have the sidecar read its config again",
-		Long: `Have the sidecar read its config and its secrets again, and tell what changed, or why
+		Long: `Make the sidecar read its config and its secrets again, and show what changed, or why
 nothing did. It does so by itself when the files change, and on SIGHUP.
 
-A config is taken as a whole or not at all: with an error in it, or a database that
-cannot be had, what ran before goes on. Connections stay, and so do the jobs they hold.
+A config applies as a whole or not at all: if it has an error, or a database is not
+reachable, what ran before goes on. Connections stay, and so do the jobs they hold.
 
 ` + exitCodes,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+			return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 				rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpReload})
 				if err != nil {
 					return err
@@ -37,10 +37,10 @@ cannot be had, what ran before goes on. Connections stay, and so do the jobs the
 					return a.printReply(rep)
 				}
 				if len(rep.Changes) == 0 {
-					return a.say("nothing changed: %s", cmp.Or(rep.Why, "the sidecar does not say why"))
+					return a.printf("nothing changed: %s", cmp.Or(rep.Why, "the sidecar gives no reason"))
 				}
 				for _, change := range rep.Changes {
-					if err := a.say("%s", change); err != nil {
+					if err := a.printf("%s", change); err != nil {
 						return err
 					}
 				}
@@ -57,13 +57,13 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show the sidecar's config, databases and connections",
 		Long: `Show which config runs, and why a newer one does not; the sockets, and where
 metrics are served; the databases, whether they can be reached, and how many connections
-of their pool are at work, of how many; and each connection: who it is, and what it holds,
-from which queues, and for how long.
+of their pool are at work, of how many; and each connection: its worker, and the jobs that
+it holds, by queue and age.
 
 ` + exitCodes,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+			return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 				rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpStatus})
 				if err != nil {
 					return err
@@ -79,18 +79,18 @@ from which queues, and for how long.
 }
 
 func (a *app) showStatus(server string, st *protocol.Status) error {
-	if err := a.say("%s, up for %s, config generation %d", server, age(st.UptimeMS), st.Generation); err != nil {
+	if err := a.printf("%s, up for %s, config generation %d", server, age(st.UptimeMS), st.Generation); err != nil {
 		return err
 	}
 	if st.ConfigError != "" {
 		since := time.UnixMilli(st.FailedAt.Or(0)).Format(time.RFC3339)
-		if err := a.say("THE NEWEST CONFIG DOES NOT RUN (seen last at %s): %s", since, st.ConfigError); err != nil {
+		if err := a.printf("THE NEWEST CONFIG DOES NOT RUN (seen last at %s): %s", since, st.ConfigError); err != nil {
 			return err
 		}
 	}
 	var rows [][]string
 	if st.Admin != "" {
-		if err := a.say("metrics and health at %s", st.Admin); err != nil {
+		if err := a.printf("metrics and health at %s", st.Admin); err != nil {
 			return err
 		}
 	}
@@ -109,13 +109,12 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	rows = nil
 	for _, s := range st.Sessions {
 		rows = append(rows, []string{s.Session, textfmt.OneLine(s.Worker, 32), optional(s.UID), optional(s.PID), cmp.Or(s.Socket, "stdio"), age(s.AgeMS),
-			strconv.FormatInt(s.Held, 10), age(s.HeldMS), holds(&s), strconv.FormatInt(s.Waiting, 10)})
+			strconv.FormatInt(s.Held, 10), age(s.HeldMS), heldText(&s), strconv.FormatInt(s.Waiting, 10)})
 	}
 	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR QUEUES WAITING", rows)
 }
 
-// showDatabases shows a table of them, and then what is the matter with those that are not
-// well: what to do about it is most often at the end of a long text.
+// showDatabases prints a table, then the full error of each database that has one.
 func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 	var rows [][]string
 	for _, d := range all {
@@ -138,14 +137,14 @@ func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 		if d.Error == "" {
 			continue
 		}
-		if err := a.say("database %s: %s", d.Name, d.Error); err != nil {
+		if err := a.printf("database %s: %s", d.Name, d.Error); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pool is how many connections of a database's pool are at work, of how many.
+// pool returns how many connections of a database's pool are in use, and the limit.
 func pool(d *protocol.DatabaseStatus) string {
 	if d.PoolMax == 0 {
 		return "-"
@@ -153,22 +152,22 @@ func pool(d *protocol.DatabaseStatus) string {
 	return fmt.Sprintf("%d/%d", d.PoolInUse, d.PoolMax)
 }
 
-// shownQueues is how many queues of a connection have room in a line.
+// shownQueues is how many queues of a connection fit on a line.
 const shownQueues = 3
 
-// holds lists the queues a connection holds jobs of, and how many of each.
-func holds(s *protocol.SessionStatus) string {
+// heldText lists the queues of the jobs that a connection holds, with their numbers.
+func heldText(s *protocol.SessionStatus) string {
 	var queues []string
-	told := s.Held
+	remaining := s.Held
 	for i, h := range s.Holds {
 		if i == shownQueues {
 			break
 		}
 		queues = append(queues, fmt.Sprintf("%s:%d", textfmt.OneLine(cmp.Or(h.Queue, "?"), 32), h.Jobs))
-		told -= h.Jobs
+		remaining -= h.Jobs
 	}
-	if told > 0 {
-		queues = append(queues, fmt.Sprintf("others:%d", told))
+	if remaining > 0 {
+		queues = append(queues, fmt.Sprintf("others:%d", remaining))
 	}
 	return cmp.Or(strings.Join(queues, ","), "-")
 }

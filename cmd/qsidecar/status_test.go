@@ -14,7 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestStatusShowsWholeErrors: the reason stands at the end of what a driver says. It was cut off.
+// TestStatusShowsWholeErrors checks that long errors are complete, because the reason is at
+// their end.
 func TestStatusShowsWholeErrors(t *testing.T) {
 	const why = "database unavailable: postgres://app@db.internal.example:5432/app: failed to connect to `user=app database=app`:\n" +
 		"\t10.0.0.7:5432 (db.internal.example): failed SASL auth: FATAL: password authentication failed for user \"app\" (SQLSTATE 28P01)"
@@ -32,7 +33,7 @@ func TestStatusShowsWholeErrors(t *testing.T) {
 	}
 }
 
-// statusLine is what status --json says.
+// statusLine is the output of status --json.
 type statusLine struct {
 	Generation  int
 	ConfigError string `json:"config_error"`

@@ -30,12 +30,12 @@ passes everything on to the sidecar of this host, and where none answers it is o
 its own on the embedded default (see serve --help).
 
 The end of stdin lets what was asked be answered, then gives back what the session
-holds. When who reads stdout goes away too, that is a hang-up: jobs held are free again
+holds. If the reader of stdout is gone too, that is a hang-up: jobs held are free again
 at once, and count as failed attempts.
 
 Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130 interrupted.`,
 		Example: `  printf '{"op":"enqueue","queue":"mail","payload":"hi"}\n' | qsidecar stdio`,
-		Args:    takes(0, 0, ""),
+		Args:    argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if in.File == "" && in.Database == "" {
 				conn, err := a.dialRaw(cmd.Context())
@@ -53,7 +53,7 @@ Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130
 	return cmd
 }
 
-// dialRaw connects to the host's sidecar; nil where none answers.
+// dialRaw connects to the host's sidecar. It returns nil if none answers.
 func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
 	var d net.Dialer
 	for _, path := range a.sockets() {
@@ -61,14 +61,14 @@ func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
 		if err == nil {
 			return conn.(*net.UnixConn), nil
 		}
-		if !absent(err) {
+		if !notListening(err) {
 			return nil, &qsidecar.DialError{Socket: path, Err: err}
 		}
 	}
 	return nil, nil
 }
 
-// ownSession is a sidecar of its own without a socket.
+// ownSession runs a sidecar without a socket.
 func (a *app) ownSession(ctx context.Context, in config.Input) error {
 	load := func() (config.Config, error) { return ownConfig(in) }
 	c, err := load()
@@ -83,43 +83,43 @@ func (a *app) ownSession(ctx context.Context, in config.Input) error {
 			return err
 		}
 		defer stop()
-		return p.ServeStream(ctx, &lastLook{a.in, a.readerGone}, a.stdout)
+		return p.ServeStream(ctx, &hangUpReader{a.in, a.readerGone}, a.stdout)
 	})
 }
 
-// ownConfig is the config without what is the service's.
+// ownConfig returns the config without sockets and without the admin listener.
 func ownConfig(in config.Input) (config.Config, error) {
 	c, err := in.Load()
 	c.Listen = nil
 	c.Admin = config.Admin{}
 	if in.LogLevel == "" && in.File == "" {
-		c.Log.Level = "warn" // whose child this is has a stderr for its own words
+		c.Log.Level = "warn" // the parent uses stderr for its own messages
 	}
 	return c, err
 }
 
-// lastLook is stdin whose end is a hang-up where nobody reads stdout any more: a
-// process that dies closes its files one after the other.
-type lastLook struct {
+// hangUpReader is stdin. If stdout has no reader at its end, Read returns bridge.ErrHangUp,
+// because a killed process closes its files one by one.
+type hangUpReader struct {
 	io.Reader
 	readerGone func(ms int) bool
 }
 
 // Read implements io.Reader.
-func (r *lastLook) Read(p []byte) (int, error) {
+func (r *hangUpReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	if errors.Is(err, io.EOF) && r.readerGone(closingTime) {
+	if errors.Is(err, io.EOF) && r.readerGone(closingMS) {
 		err = bridge.ErrHangUp
 	}
 	return n, err
 }
 
-// closingTime is the milliseconds that a dying process may take to close stdout after
-// stdin.
-const closingTime = 10
+// closingMS is how many milliseconds a killed process can take between closing stdin and
+// stdout.
+const closingMS = 10
 
-// relay passes bytes both ways, and each end of input for what it is: a
-// half-close stays a half-close, a hang-up a hang-up.
+// relay copies bytes in both directions. A half-close stays a half-close, and a hang-up
+// stays a hang-up.
 func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 	ctx, _, stop := a.interruptible(parent)
 	defer stop()
@@ -130,15 +130,15 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 	}
 	defer unwatch()
 	go func() {
-		// A read of stdin that nothing interrupts ends with the process.
+		// A blocked read of stdin ends with the process.
 		if _, err := io.Copy(conn, a.in); err != nil {
-			return // the other direction tells why
+			return // the other direction reports the error
 		}
-		if a.readerGone(closingTime) {
+		if a.readerGone(closingMS) {
 			conn.Close()
 			return
 		}
-		_ = conn.CloseWrite() // fails where the sidecar closed first
+		_ = conn.CloseWrite() // fails if the sidecar closed first
 	}()
 	copied := make(chan error, 1)
 	go func() {
@@ -147,11 +147,11 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 	}()
 	select {
 	case err = <-copied:
-	case <-ctx.Done(): // the copy may be in a write that nobody reads: it ends with the process
+	case <-ctx.Done(): // the copy can block in a write; it ends with the process
 		err = net.ErrClosed
 	}
 	conn.Close()
-	if errors.Is(err, net.ErrClosed) { // we closed it: a signal or a hang-up
+	if errors.Is(err, net.ErrClosed) { // closed here after a signal or a hang-up
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
@@ -160,8 +160,8 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// onHangUp calls f once when nobody can read stdout any more: a killed parent must
-// not look like one that only closed stdin. The returned function ends the watch.
+// onHangUp calls f once if stdout loses its reader: a killed parent differs from one that
+// only closed stdin. stop ends the watch.
 func (a *app) onHangUp(f func()) (stop func(), err error) {
 	out, ok := a.stdout.(*os.File)
 	if !ok {
@@ -180,20 +180,20 @@ func (a *app) onHangUp(f func()) (stop func(), err error) {
 		}
 	}()
 	return func() {
-		_ = wake.Close() // its end is what the watch sees
+		_ = wake.Close() // wakes the watch
 		<-ended
 	}, nil
 }
 
-// readerGone waits up to ms milliseconds for stdout's reader to go away. It is
-// false at once for what is no file, and cannot tell.
+// readerGone waits up to ms milliseconds until stdout has no reader. It returns false at
+// once if stdout isn't a file.
 func (a *app) readerGone(ms int) bool {
 	out, ok := a.stdout.(*os.File)
 	return ok && hungUp(out, nil, ms)
 }
 
-// hungUp waits up to ms milliseconds (-1: for ever) for out's reader to go away, or
-// for the other end of until, if not nil, to be closed. A closed out has no reader either.
+// hungUp waits up to ms milliseconds (-1: without limit) until out has no reader, or until
+// the other end of until is closed. until can be nil. A closed out has no reader.
 func hungUp(out, until *os.File, ms int) bool {
 	raw, err := out.SyscallConn()
 	if err != nil {
@@ -201,7 +201,7 @@ func hungUp(out, until *os.File, ms int) bool {
 	}
 	gone := false
 	err = raw.Control(func(fd uintptr) {
-		fds := []unix.PollFd{{Fd: int32(fd)}} // no events: errors and hang-ups only
+		fds := []unix.PollFd{{Fd: int32(fd)}} // no events: only errors and hang-ups
 		if until != nil {
 			fds = append(fds, unix.PollFd{Fd: int32(until.Fd())})
 		}

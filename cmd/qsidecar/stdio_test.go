@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// child is a run of stdio over pipes, as a parent process has it.
+// child is a run of stdio over pipes, like that of a parent process.
 type child struct {
 	t      *testing.T
 	stdin  *os.File // the parent's ends
@@ -63,8 +63,8 @@ func (c *child) ask(line string) string {
 	return answer
 }
 
-// TestStdioEnds: a parent that closes stdin gives back what it holds; one that is
-// gone hung up, and that is an attempt.
+// TestStdioEnds checks that closing stdin gives jobs back, and that the death of the parent
+// counts as a failed attempt.
 func TestStdioEnds(t *testing.T) {
 	for _, sidecar := range []string{"the host's", "its own"} {
 		t.Run(sidecar, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestStdioEnds(t *testing.T) {
 			if got := c.ask(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
 				t.Errorf("after the end of stdin the job is %s, want it on its first attempt", got)
 			}
-			c.out.Close() // the parent dies: both its ends close
+			c.out.Close() // the parent dies: both of its ends close
 			c.stdin.Close()
 			<-c.code
 			if j := h.claim("q", "--wait", "1m"); j.Attempt != 2 {
@@ -100,7 +100,7 @@ func TestStdioEnds(t *testing.T) {
 	}
 }
 
-// TestStdioHangUpWithStdinOpen: the reader of stdout alone goes away, while the
+// TestStdioHangUpWithStdinOpen checks that only the reader of stdout goes away while the
 // session waits for a job.
 func TestStdioHangUpWithStdinOpen(t *testing.T) {
 	for _, args := range [][]string{nil, {"--database", "sqlite:own.db"}} {
@@ -120,8 +120,8 @@ func TestStdioHangUpWithStdinOpen(t *testing.T) {
 	}
 }
 
-// TestStdioSignalWithoutReader: a parent that stands still keeps no stdio from its end at a
-// signal, and with it no job.
+// TestStdioSignalWithoutReader checks that a signal ends stdio and frees its job although
+// the parent reads nothing.
 func TestStdioSignalWithoutReader(t *testing.T) {
 	for _, sidecar := range []string{"the host's", "its own"} {
 		t.Run(sidecar, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestStdioSignalWithoutReader(t *testing.T) {
 			}
 			c := h.child(args...)
 			c.ask(`{"op":"ping"}`)
-			go func() { // more answers than a pipe holds; nobody reads one
+			go func() { // more answers than a pipe holds, and no reader
 				for {
 					if _, err := io.WriteString(c.stdin, `{"op":"stats","id":"`+strings.Repeat("x", 50)+`"}`+"\n"); err != nil {
 						return
@@ -148,7 +148,7 @@ func TestStdioSignalWithoutReader(t *testing.T) {
 	}
 }
 
-// full reports whether a pipe takes no more.
+// full reports whether a pipe is full.
 func full(t *testing.T, w *os.File) bool {
 	t.Helper()
 	fds := []unix.PollFd{{Fd: int32(w.Fd()), Events: unix.POLLOUT}}
@@ -158,7 +158,7 @@ func full(t *testing.T, w *os.File) bool {
 	return fds[0].Revents&unix.POLLOUT == 0
 }
 
-// TestStdioWatchEnds shows that stop ends the watch of stdout, which waits without a limit.
+// TestStdioWatchEnds checks that stop ends the watch of stdout, which waits without a limit.
 func TestStdioWatchEnds(t *testing.T) {
 	h := newHost(t)
 	r, w, err := os.Pipe()

@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestSignalWithoutReader: a command ends at a signal, also if nobody reads what it prints or writes
-// what it reads. What it claimed and could not print is ready again.
+// TestSignalWithoutReader checks that a signal ends a command which blocks on stdin or
+// stdout. A job that it claimed and could not print is ready again.
 func TestSignalWithoutReader(t *testing.T) {
 	for what, args := range map[string][]string{
 		"peek":    {"peek", "q", "--json"},

@@ -12,24 +12,25 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is what a source without its repository is built as: -ldflags "-X
-// main.version=1.2.3" (scripts/build.sh). Go finds all others' in git.
+// version is set for a source without its repository: -ldflags "-X main.version=1.2.3"
+// (scripts/build.sh). Otherwise Go reads the version from git.
 var version string
 
-// buildVersion is what `qsidecar version --json` tells.
+// buildVersion is the output of `qsidecar version --json`.
 type buildVersion struct {
-	// Number is a tag's without its v, as 1.2.3; that of a commit between two tags has its
-	// time and name in it (Go's pseudo-version); "devel" where nobody knows.
+	// Number is a tag without its v, such as 1.2.3. Between two tags it is Go's
+	// pseudo-version, which contains the time and the commit. It is "devel" if the version
+	// is unknown.
 	Number   string `json:"version"`
-	Commit   string `json:"commit,omitempty"`      // 40 digits; 12 where Go's module proxy gave the source
+	Commit   string `json:"commit,omitempty"`      // 40 digits; 12 if the source is from Go's module proxy
 	Time     string `json:"commit_time,omitempty"` // of the commit: RFC 3339, UTC
-	Modified bool   `json:"modified"`              // the source was not the commit's
+	Modified bool   `json:"modified"`              // the source differs from the commit
 	Go       string `json:"go"`
 	OS       string `json:"os"`
 	Arch     string `json:"arch"`
 }
 
-// programVersion is this program's.
+// programVersion returns the version of this program.
 func programVersion() buildVersion {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -38,10 +39,10 @@ func programVersion() buildVersion {
 	return versionOf(info, version)
 }
 
-// pseudo is the end of the version that Go gives a commit without a tag.
+// pseudo matches the end of a pseudo-version.
 var pseudo = regexp.MustCompile(`[-.](\d{14})-([0-9a-f]{12})(?:\+dirty)?$`)
 
-// versionOf is the version in info. number, where it is set, weighs more than git's.
+// versionOf returns the version in info. number takes precedence, if it is set.
 func versionOf(info *debug.BuildInfo, number string) buildVersion {
 	if number == "" && info.Main.Version != "(devel)" {
 		number = info.Main.Version
@@ -51,7 +52,7 @@ func versionOf(info *debug.BuildInfo, number string) buildVersion {
 	}
 	v := buildVersion{Number: strings.TrimPrefix(number, "v"), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if m := pseudo.FindStringSubmatch(info.Main.Version); m != nil {
-		// `go install …@latest` of an untagged source: git was not asked.
+		// `go install …@latest` of an untagged source has no data from git.
 		if at, err := time.Parse("20060102150405", m[1]); err == nil {
 			v.Commit, v.Time = m[2], at.Format(time.RFC3339)
 		}
@@ -69,7 +70,7 @@ func versionOf(info *debug.BuildInfo, number string) buildVersion {
 	return v
 }
 
-// String is the version on one line.
+// String returns the version on one line.
 func (v buildVersion) String() string {
 	s := "qsidecar " + v.Number
 	if v.Commit != "" {
@@ -96,17 +97,17 @@ source that had been changed after that commit.
 Exit codes: 0 printed, 2 wrong arguments.`,
 		Example: `  qsidecar version
   qsidecar version --json`,
-		Args: takes(0, 0, ""),
+		Args: argCount(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			v := programVersion()
 			if !a.json {
-				return a.say("%v", v)
+				return a.printf("%v", v)
 			}
 			line, err := json.Marshal(v)
 			if err != nil {
 				return fmt.Errorf("writing the version as JSON: %w", err)
 			}
-			return a.say("%s", line)
+			return a.printf("%s", line)
 		},
 	}
 	return a.jsonFlag(cmd)

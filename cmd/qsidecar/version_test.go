@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestVersions: what Go stamps into a program, by the way it was built, as people see it.
+// TestVersions checks the version for each way to build the program.
 func TestVersions(t *testing.T) {
 	git := []debug.BuildSetting{
 		{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"},
@@ -18,7 +18,7 @@ func TestVersions(t *testing.T) {
 	for _, tt := range []struct {
 		name, main, ldflag string
 		settings           []debug.BuildSetting
-		want               string // without Go's version and the system
+		want               string // without the version of Go and the system
 	}{
 		{"a tag", "v1.2.3", "", git, "qsidecar 1.2.3 (0123456789ab of 2026-11-22T05:45:54Z)"},
 		{"a changed tag", "v1.2.3+dirty", "", changed, "qsidecar 1.2.3+dirty (0123456789ab of 2026-11-22T05:45:54Z, modified)"},
@@ -38,7 +38,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestVersionCommand: all three ways to ask tell the same version.
+// TestVersionCommand checks that all three ways to ask return the same version.
 func TestVersionCommand(t *testing.T) {
 	h := newHost(t)
 	var told buildVersion

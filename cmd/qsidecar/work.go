@@ -23,7 +23,7 @@ import (
 const (
 	defaultKillAfter = 10 * time.Second
 
-	// maxAtOnce bounds -j: what one claim may take.
+	// maxAtOnce limits -j to the jobs of one claim.
 	maxAtOnce = protocol.MaxList
 )
 
@@ -59,8 +59,8 @@ code 130. When "qsidecar work" itself is killed, its jobs are free again at once
 each CMD is killed with all of its group (a process beside it sees to that); files of
 --payload-file stay in TMPDIR. (systemd: set KillMode=mixed, or the commands get SIGTERM too.)
 
-The sidecar may be restarted meanwhile: commands go on, and their jobs stay theirs.
-What fails is told on stderr, a line for each job.
+You can restart the sidecar at any time: commands continue and keep their jobs.
+Failures are reported on stderr, a line for each job.
 
 With --line, CMD is started once (-j of them) and reads one job a line, as a JSON object
 (the fields of a claim's answer, without the lease). It answers each job with one line on
@@ -75,10 +75,10 @@ is wrong or is for another job, the job fails and CMD is started again.
 const workExitCodes = `Exit codes:
   0    stopped by a signal, in order; --once: a job was worked, whatever came of it;
        --drain: nothing is ready any more
-  1    it cannot go on; the message says why, and no job was charged for it
+  1    it cannot continue; the message has the reason, and no attempt was counted
   2    wrong arguments; CMD does not exist
   3    --once: no job was ready
-  5    no sidecar answers; --once and --drain: or it cannot just now: try again later
+  5    no sidecar answers; with --once and --drain also: it is unavailable; try later
   130  ended by a second signal`
 
 // workFlags are the options of a worker, and the flags that need parsing.
@@ -121,11 +121,11 @@ func (a *app) workCommand() *cobra.Command {
 	fl.StringVar(&f.deadOn, "dead-on", "", "exit `codes` that make a job dead, as 65,66")
 	fl.BoolVar(&f.Once, "once", false, "work one job and end; exit code 3 where none is ready")
 	fl.BoolVar(&f.Drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
-	fl.BoolVar(&f.Line, "line", false, "start CMD once: one job a line in, one answer a line out (JSON)")
+	fl.BoolVar(&f.Persistent, "line", false, "start CMD once: one job a line in, one answer a line out (JSON)")
 	return cmd
 }
 
-// read takes the arguments in and checks them, down to whether the command exists.
+// read parses and checks the arguments. It also checks that the command exists.
 func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	if dash < 1 || dash == len(args) {
@@ -146,7 +146,7 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 		return usagef("--once works one job: leave -j out")
 	case f.PayloadArg && f.PayloadFile:
 		return usagef("--payload-arg and --payload-file are two places for one payload: leave one of them out")
-	case f.Line && (f.PayloadArg || f.PayloadFile || f.Result):
+	case f.Persistent && (f.PayloadArg || f.PayloadFile || f.Result):
 		return usagef("--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}
 	f.Timeout, f.KillAfter = f.timeout.d, f.killAfter.d
@@ -159,7 +159,7 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// parseExitCodes reads 65,66.
+// parseExitCodes reads a list such as 65,66.
 func parseExitCodes(text string) ([]int, error) {
 	if text == "" {
 		return nil, nil
@@ -178,15 +178,14 @@ func parseExitCodes(text string) ([]int, error) {
 	return codes, nil
 }
 
-// settlePatience is how long a settle is tried while the sidecar cannot carry it
-// out: longer than any outage. The command is done, and to do it twice is the
-// only other way.
+// settlePatience is how long a settle is repeated while the sidecar is unavailable. It
+// exceeds any outage, because the alternative is to run the job again.
 const settlePatience = 7 * 24 * time.Hour
 
-// work is the command: it connects, works, and leaves in order.
+// work connects a worker, runs it, and closes its connection in order.
 func (a *app) work(parent context.Context, f *workFlags) error {
-	// Commands must get SIGPIPE as every program has it: what is ignored is inherited,
-	// what has a handler is not.
+	// The commands must start with the default action of SIGPIPE. A child inherits an
+	// ignored signal, but not a handler.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Ignore(syscall.SIGPIPE)
@@ -195,7 +194,7 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 	stop, abort, end := a.interruptible(parent)
 	defer end()
 	o := f.Options
-	o.Stdout, o.Stderr, o.WithTimeout = a.stdout, a.errOut, answering
+	o.Stdout, o.Stderr, o.WithTimeout = a.stdout, a.errOut, withAnswerTimeout
 	o.Unavailable = func(err error) bool { return exitCode(err) == exitUnavailable }
 	w := worker.New(o)
 	c, socket, err := a.dialWith(stop, qsidecar.Options{
@@ -205,7 +204,7 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 		return err
 	}
 	err = w.Run(stop, abort, c, socket)
-	bye, cancel := answering(context.WithoutCancel(parent), leaveTimeout)
+	bye, cancel := withAnswerTimeout(context.WithoutCancel(parent), leaveTimeout)
 	defer cancel()
 	if e := c.Bye(bye); e != nil {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
@@ -218,7 +217,7 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 
 func (a *app) guardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: worker.GuardCommand, Hidden: true, Args: takes(0, 0, ""),
+		Use: worker.GuardCommand, Hidden: true, Args: argCount(0, 0, ""),
 		Short: "End the commands of a `qsidecar work` that was killed (it starts this itself)",
 		Long: `Kill the process groups that stdin names as lines of NUMBER, and has not taken back as
 -NUMBER, when it ends. "qsidecar work" starts this beside itself.

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestWork: jobs are worked at once by commands of one run and by those of lines,
-// and a signal ends it in order.
+// TestWork checks concurrent jobs with a command per job and with persistent commands, and
+// the exit after a signal.
 func TestWork(t *testing.T) {
 	h := newHost(t)
 	h.serve()
@@ -41,7 +41,7 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// TestWorkFlags: what does not go together is said, word for word.
+// TestWorkFlags checks the exact messages for flags that contradict each other.
 func TestWorkFlags(t *testing.T) {
 	h := newHost(t)
 	how := "work takes queues, then -- and the command with its arguments, as in: qsidecar work mail -- ./send.sh\nRun `qsidecar work --help` to see more"

@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
-// proposal writes a guess.Proposal as a config, with what is to be said of each line.
+// proposal writes a guess.Proposal as a config, with comments.
 type proposal struct {
 	*guess.Proposal
 	strings.Builder
@@ -25,7 +25,7 @@ func (p *proposal) line(format string, args ...any) {
 	p.WriteString(strings.TrimRight(fmt.Sprintf(format, args...), " ") + "\n")
 }
 
-// remark is the comment of a key; it may be empty.
+// remark returns the comment of a key, or "".
 func (p *proposal) remark(key string) string {
 	n, has := p.Notes[key]
 	switch {
@@ -39,7 +39,7 @@ func (p *proposal) remark(key string) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// todo writes the hints for the keys, where those would stand.
+// todo writes the hints for keys, where those keys would be.
 func (p *proposal) todo(indent string, is func(key string) bool) {
 	for _, h := range p.Hints {
 		if !is(h.Key) {
@@ -61,7 +61,7 @@ func under(key string) func(string) bool {
 	return func(k string) bool { return k == key || strings.HasPrefix(k, key+".") }
 }
 
-// write prints the whole config.
+// write writes the whole config.
 func (p *proposal) write(at, place, queue string) {
 	p.line("# A config to start from, for the table %s. `qsidecar adopt` looked at its columns and", tableText(p.Table.Schema, p.Table.Name))
 	p.line("# keys, and at %s. A column has the role that its name says; other guesses are", p.Looks)
@@ -80,8 +80,8 @@ func (p *proposal) write(at, place, queue string) {
 	p.line("    table: %s", yamlText(tableText(p.Table.Schema, p.Table.Name)))
 	p.columns()
 	p.states()
-	p.wheres()
-	p.how()
+	p.where()
+	p.options()
 }
 
 func (p *proposal) columns() {
@@ -112,7 +112,7 @@ func (p *proposal) states() {
 	p.todo("      ", under("states"))
 }
 
-func (p *proposal) wheres() {
+func (p *proposal) where() {
 	if len(p.Table.Where) > 0 {
 		p.line("    where:")
 	}
@@ -126,8 +126,8 @@ func (p *proposal) wheres() {
 	}
 }
 
-// how is the rest: order, token, what an ack does.
-func (p *proposal) how() {
+// options writes the remaining keys: order, token, the effect of an ack.
+func (p *proposal) options() {
 	if len(p.Table.Order) > 0 {
 		var all []string
 		for _, o := range p.Table.Order {
@@ -180,7 +180,7 @@ func (p *proposal) how() {
 	})
 }
 
-// verdict tells what check would say of the mapping.
+// verdict writes what check would report about the mapping.
 func (p *proposal) verdict(wrong []*adopted.Misfit, advice []backends.Finding) {
 	for _, m := range wrong {
 		p.line("    # TODO it is not whole yet: %s", oneLine(m.Error()))
@@ -190,7 +190,7 @@ func (p *proposal) verdict(wrong []*adopted.Misfit, advice []backends.Finding) {
 	}
 }
 
-// tableText is the table as the config names it.
+// tableText returns the table in the form of the config.
 func tableText(schema, name string) string {
 	part := func(name string) string {
 		if strings.ContainsAny(name, `."`) {
@@ -209,8 +209,8 @@ var (
 	numberYAML = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,17})$`)
 )
 
-// yamlText is a text as a YAML scalar that the config reads as that text: it puts
-// environment variables into values, and not into keys.
+// yamlText returns a text as a YAML scalar. It escapes dollars, because the config expands
+// environment variables in values, but not in keys.
 func yamlText(text string) string { return yamlKey(strings.ReplaceAll(text, "$", "$$")) }
 
 func yamlKey(text string) string {
@@ -224,10 +224,10 @@ func yamlKey(text string) string {
 		return text
 	}
 	var b strings.Builder
-	e := json.NewEncoder(&b) // a JSON text is a YAML text
+	e := json.NewEncoder(&b) // JSON text is valid YAML
 	e.SetEscapeHTML(false)
 	if err := e.Encode(text); err != nil {
-		panic(err) // every string can be one
+		panic(err) // any string can be encoded
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
-// timeout is how long the database may take to answer all that it is asked.
+// timeout limits all queries of Propose.
 const timeout = time.Minute
 
-// Request says what is proposed.
+// Request says what to propose.
 type Request struct {
 	URL   string // of the database
 	Table config.TableName
-	Queue string // empty: a name like the table's
+	Queue string // empty: derived from the table's name
 	Log   *slog.Logger
 }
 
-// Propose asks the database, and returns a config.
+// Propose queries the database and returns the text of a config.
 func Propose(ctx context.Context, r Request) (text string, err error) {
 	c := config.Default("", r.URL)
 	if _, err := engines.ParseURL(r.URL); err != nil {
@@ -38,7 +38,7 @@ func Propose(ctx context.Context, r Request) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { // it was looked at: what is printed holds without it
+	defer func() { // the config is valid even if this fails
 		if e := engine.Close(); e != nil && err == nil {
 			err = fmt.Errorf("closing the database: %w", e)
 		}
@@ -58,7 +58,7 @@ func Propose(ctx context.Context, r Request) (text string, err error) {
 	return w.String(), nil
 }
 
-// queueNamed makes a queue's name out of a table's.
+// queueNamed returns a valid queue name for a table's name.
 func queueNamed(table string) string {
 	name := strings.Map(func(r rune) rune {
 		if r < 128 && (r == '_' || r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z') {

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestProposedTexts: what is printed is read as what it was.
+// TestProposedTexts checks that every text is read back unchanged.
 func TestProposedTexts(t *testing.T) {
 	for _, text := range []string{
 		"a", "null", "NULL", "~", "", "yes", "N", "y", "true", "1", "01", "-1", "1e3", "0x1f", ".inf", "a b", " a", "a ", "a: b", "a #b", "#a", "- a", "[a", "{a", "a,b", "'a", `"a`, `a"b\\`,
@@ -41,15 +41,15 @@ func TestProposedTexts(t *testing.T) {
 	}
 }
 
-// FuzzProposedText: whatever a name or a value in the database is, the config that is
-// printed reads as that, in one line.
+// FuzzProposedText checks that a config with any name or value is read back unchanged, on
+// one line.
 func FuzzProposedText(f *testing.F) {
 	for _, text := range []string{"a", "null", "${A}", "$$", "a: b", "\x7f", "\u0085", "é\\", "- ", "?", "0x1", "1_000", "\ufeff", "a\tb", "'", "!!str", "%"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-			return // no name and no value that was read as a text
+			return // not a name or value in a database
 		}
 		value, key := yamlText(text), yamlKey(text)
 		if strings.ContainsAny(value+key, "\r\n") {

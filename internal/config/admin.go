@@ -13,17 +13,18 @@ import (
 	"github.com/qsidecar/qsidecar/bridge"
 )
 
-// adminConfig is where metrics and health are served, over HTTP.
+// Admin is the section `admin`: where metrics and health are served over HTTP.
 type Admin struct {
 	Listen adminAddress `yaml:"listen"`
-	Mode   fileMode     `yaml:"mode"` // of a Unix socket, as its group
+	Mode   fileMode     `yaml:"mode"` // of a Unix socket, like Group
 	Group  string       `yaml:"group"`
 	Pprof  onOff        `yaml:"pprof"`
-	// queues that clients made up and that have metrics of their own
+	// QueueLabels limits how many queues that no config names have their own metrics.
 	QueueLabels int `yaml:"queue_labels"`
 }
 
-// adminPlace is an address: the path of a Unix socket, or HOST:PORT. Empty: none.
+// adminAddress is the path of a Unix socket, or HOST:PORT. The empty address disables the
+// listener.
 type adminAddress string
 
 var errAdminPlace = errors.New("write a port (9464: on 127.0.0.1 alone), HOST:PORT, or the path of a Unix socket with a / in it")
@@ -43,14 +44,14 @@ func (p *adminAddress) parse(s string) error {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fmt.Errorf("%q is no address: %w", s, errAdminPlace)
 	}
-	*p = adminAddress(net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)) // whoever wants another one says which
+	*p = adminAddress(net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)) // the default is not reachable from other hosts
 	return nil
 }
 
-// unix reports whether it is a socket's path.
+// IsUnix reports whether p is the path of a Unix socket.
 func (p adminAddress) IsUnix() bool { return strings.Contains(string(p), "/") }
 
-// open reports whether other hosts may reach it.
+// isPublic reports whether other hosts can connect to p.
 func (p adminAddress) isPublic() bool {
 	host, _, err := net.SplitHostPort(string(p))
 	if p == "" || p.IsUnix() || err != nil {
@@ -73,19 +74,20 @@ func (c Admin) check(all *Config, bad func(path, format string, args ...any)) {
 	}
 }
 
-// socket is the place as one that is listened on.
+// BridgeSocket returns the Unix socket to listen on.
 func (c Admin) BridgeSocket() bridge.Socket {
 	return bridge.Socket{Path: string(c.Listen), Mode: fs.FileMode(c.Mode), Group: c.Group}
 }
 
-// advice is what check says of it; empty: nothing.
+// Advice returns the warning of `qsidecar check` about the listener, and its fix. Both are
+// empty if there is none.
 func (c Admin) Advice() (text, do string) {
 	switch {
 	case c.Listen.isPublic() && bool(c.Pprof):
-		return fmt.Sprintf("whoever reaches %s can take profiles and dumps of this process (admin.pprof), unasked", c.Listen),
+		return fmt.Sprintf("any client that reaches %s can take profiles and dumps of this process (admin.pprof) without authentication", c.Listen),
 			"switch pprof off, or listen on 127.0.0.1 or a Unix socket"
 	case c.Listen.isPublic():
-		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: nobody is asked who he is", c.Listen),
+		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: the endpoint has no authentication", c.Listen),
 			"see that only the monitoring gets there, or listen on 127.0.0.1 or a Unix socket"
 	}
 	return "", ""

@@ -13,11 +13,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// adoptConfig is what a queue says of a table that somebody else owns. It has no
-// defaults: another queue has another table.
-type adoptConfig struct {
+// adoptedQueue holds the keys of a queue in a table that another application owns. It has no
+// defaults, because each queue has its own table.
+type adoptedQueue struct {
 	Table      TableName              `yaml:"table"`
-	Columns    map[string]names       `yaml:"columns"`
+	Columns    map[string]stringList  `yaml:"columns"`
 	States     map[string]columnValue `yaml:"states"`
 	Where      map[string]columnValue `yaml:"where"`
 	Counts     counts                 `yaml:"counts"`
@@ -36,7 +36,7 @@ type tokenConfig struct {
 	Range  numberRange  `yaml:"range"`
 }
 
-// onAckConfig is a word, or a map.
+// onAckConfig is a keyword or a map.
 type onAckConfig struct {
 	word    string
 	Archive TableName `yaml:"archive"`
@@ -63,7 +63,7 @@ func (n *channel) parse(s string) error {
 }
 func (o *onAckConfig) parse(s string) error { return oneOf(&o.word, s, "update", "delete") }
 
-// columnValue is a constant that a column holds; a YAML null is NULL.
+// columnValue is a constant in a column. A YAML null is NULL.
 type columnValue adopted.Value
 
 func (v *columnValue) parse(s string) error {
@@ -71,8 +71,8 @@ func (v *columnValue) parse(s string) error {
 	return nil
 }
 
-// tableName is NAME or SCHEMA.NAME. A name with a dot or a quote in it stands
-// between double quotes.
+// TableName is NAME or SCHEMA.NAME. A name that contains a dot or a quote is written between
+// double quotes.
 type TableName struct{ Schema, Name string }
 
 // ParseTableName reads NAME or SCHEMA.NAME.
@@ -122,11 +122,11 @@ func (n *TableName) parse(s string) error {
 	return nil
 }
 
-// names are one column, or several.
-type names []string
+// stringList is one string or a list.
+type stringList []string
 
-func (n *names) parse(s string) error    { return n.list([]string{s}) }
-func (n *names) list(all []string) error { *n = all; return nil }
+func (n *stringList) parse(s string) error    { return n.list([]string{s}) }
+func (n *stringList) list(all []string) error { *n = all; return nil }
 
 // queueOrder is fifo or lifo, or the columns of an adopted table.
 type queueOrder struct {
@@ -161,11 +161,11 @@ func (r *numberRange) list(all []string) (err error) {
 	return nil
 }
 
-// adopts: the queue lives in an adopted table.
-func (a adoptConfig) adopts() bool { return a.Table.Name != "" }
+// adopts reports whether the queue is in an adopted table.
+func (a adoptedQueue) adopts() bool { return a.Table.Name != "" }
 
-// check reports what can be seen without the database.
-func (a adoptConfig) check(path string, order *queueOrder, bad func(path, format string, args ...any)) {
+// check reports the problems that are visible without the database.
+func (a adoptedQueue) check(path string, order *queueOrder, bad func(path, format string, args ...any)) {
 	if !a.adopts() {
 		for key, set := range map[string]bool{
 			"columns": len(a.Columns) > 0, "states": len(a.States) > 0, "where": len(a.Where) > 0, "counts": a.Counts != "", "token": a.Token != nil,
@@ -208,8 +208,8 @@ func listed[T ~string](all []T) string {
 	return strings.Join(words, ", ")
 }
 
-// table is the mapping as the backend takes it.
-func (a adoptConfig) table(o *queueOrder) adopted.Table {
+// table returns the mapping for backends/adopted.
+func (a adoptedQueue) table(o *queueOrder) adopted.Table {
 	t := adopted.Table{
 		Schema: a.Table.Schema, Name: a.Table.Name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
 		Where: map[string]adopted.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
@@ -250,15 +250,16 @@ func (a adoptConfig) table(o *queueOrder) adopted.Table {
 	return t
 }
 
-// adoptions are the mappings of the database's queues that live in adopted tables.
+// AdoptedTables returns the mappings of the queues in adopted tables of a database, by
+// queue.
 func (c *Config) AdoptedTables(database string) map[string]adopted.Table {
 	tables := map[string]adopted.Table{}
 	for name, q := range c.Queues {
 		if q.adopts() && c.databaseOf(q) == database {
 			t := q.table(q.Order)
-			t.MaxAttempts = q.over(c.Defaults).MaxAttempts
-			// The defaults' are for tables of the sidecar's own: of somebody else's it
-			// deletes what the queue itself says, and nothing else.
+			t.MaxAttempts = q.withDefaults(c.Defaults).MaxAttempts
+			// Retention of the defaults is for the sidecar's own tables. From an adopted
+			// table it deletes only what the queue itself configures.
 			if q.Keep != nil {
 				t.Keep = time.Duration(*q.Keep)
 			}
@@ -271,9 +272,9 @@ func (c *Config) AdoptedTables(database string) map[string]adopted.Table {
 	return tables
 }
 
-// databaseOf is the name of a queue's database.
+// databaseOf returns the name of a queue's database.
 func (c *Config) databaseOf(q queueConfig) string {
-	name := q.over(c.Defaults).Database
+	name := q.withDefaults(c.Defaults).Database
 	if name == "" && len(c.Databases) == 1 {
 		return slices.Collect(maps.Keys(c.Databases))[0]
 	}

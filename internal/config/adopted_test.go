@@ -80,7 +80,8 @@ queues:
 	}
 }
 
-// TestAdoptedQueuesKeep: what a queue itself says of its rows is done.
+// TestAdoptedQueuesKeep checks that retention applies to an adopted table only if the queue
+// itself sets it.
 func TestAdoptedQueuesKeep(t *testing.T) {
 	c, err := Parse("c.yaml", []byte(`
 databases: {main: {url: "postgres://h/d"}}

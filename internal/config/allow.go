@@ -11,22 +11,22 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// allowConfig is a rule of a socket: these users and groups may do these ops on these
-// queues. What it does not have stands for all.
+// allowConfig is a rule of a socket: these users and groups can use these operations on
+// these queues. A missing key allows all.
 type allowConfig struct {
-	Users  names `yaml:"users"`
-	Groups names `yaml:"groups"`
-	Ops    names `yaml:"ops"`
-	Queues names `yaml:"queues"`
+	Users  stringList `yaml:"users"`
+	Groups stringList `yaml:"groups"`
+	Ops    stringList `yaml:"ops"`
+	Queues stringList `yaml:"queues"`
 
-	rule bridge.Rule // as check read it
+	rule bridge.Rule // set by check
 }
 
-// check reads the rule's names.
+// check parses the rule's names.
 func (a *allowConfig) check(path string, bad func(path, format string, args ...any)) {
-	for key, list := range map[string]names{"users": a.Users, "groups": a.Groups, "ops": a.Ops, "queues": a.Queues} {
+	for key, list := range map[string]stringList{"users": a.Users, "groups": a.Groups, "ops": a.Ops, "queues": a.Queues} {
 		if list != nil && len(list) == 0 {
-			bad(path+"."+key, "an empty list fits nobody: leave the key out for all, or the rule")
+			bad(path+"."+key, "an empty list matches no client: leave the key out for all, or the rule")
 		}
 	}
 	a.rule = bridge.Rule{Queues: a.Queues}
@@ -73,7 +73,7 @@ func lookupGroup(name string) (string, error) {
 	return g.Gid, nil
 }
 
-// accountID is the number of a user or group that was named, or given by number.
+// accountID returns the number of a user or group, given by name or number.
 func accountID(name, what string, lookup func(name string) (string, error)) (uint32, error) {
 	if n, err := strconv.ParseUint(name, 10, 32); err == nil && n < math.MaxUint32 {
 		return uint32(n), nil
@@ -83,7 +83,7 @@ func accountID(name, what string, lookup func(name string) (string, error)) (uin
 		var noUser user.UnknownUserError
 		var noGroup user.UnknownGroupError
 		if errors.As(err, &noUser) || errors.As(err, &noGroup) {
-			return 0, fmt.Errorf("this host's files know no %s %q: give its number where another service knows it", what, name)
+			return 0, fmt.Errorf("this host's files have no %s %q: give its number if another service defines it", what, name)
 		}
 		return 0, err
 	}

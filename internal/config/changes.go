@@ -8,29 +8,29 @@ import (
 	"strings"
 )
 
-// changesOf tells what is different in two configs, by the keys of the file. A
-// database's address is not shown: it may hold a password.
+// Changes lists the differences between two configs by the keys of the file. It doesn't show
+// the URL of a database, which can contain a password.
 func Changes(before, after Config) (all []string) {
-	was, is := flat(before), flat(after)
-	gone := sections(was, is)
-	added := sections(is, was)
-	for _, s := range slices.Sorted(maps.Keys(gone)) {
+	oldKeys, newKeys := flat(before), flat(after)
+	removed := sections(oldKeys, newKeys)
+	added := sections(newKeys, oldKeys)
+	for _, s := range slices.Sorted(maps.Keys(removed)) {
 		all = append(all, s+" removed")
 	}
 	for _, s := range slices.Sorted(maps.Keys(added)) {
 		all = append(all, s+" added")
 	}
-	keys := maps.Clone(was)
-	maps.Copy(keys, is)
+	keys := maps.Clone(oldKeys)
+	maps.Copy(keys, newKeys)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if was[key] == is[key] || within(key, gone) || within(key, added) {
+		if oldKeys[key] == newKeys[key] || within(key, removed) || within(key, added) {
 			continue
 		}
 		if strings.HasSuffix(key, ".url") {
 			all = append(all, key+" changed")
 			continue
 		}
-		all = append(all, fmt.Sprintf("%s: %s → %s", key, orNone(was[key]), orNone(is[key])))
+		all = append(all, fmt.Sprintf("%s: %s → %s", key, orNone(oldKeys[key]), orNone(newKeys[key])))
 	}
 	return all
 }
@@ -51,7 +51,7 @@ func within(key string, sections map[string]bool) bool {
 	return false
 }
 
-// sections are the queues, databases and sockets of the first that the second lacks.
+// sections returns the queues, databases and sockets that only the first config has.
 func sections(of, other map[string]string) map[string]bool {
 	lacks := map[string]bool{}
 	for key := range of {
@@ -64,8 +64,8 @@ func sections(of, other map[string]string) map[string]bool {
 	return lacks
 }
 
-// flat is every scalar of the config by its path. A queue, database or socket is there
-// itself too, as its path and a dot.
+// flat returns every scalar of the config by its path. A queue, database or socket also has
+// an entry of its own: its path and a dot.
 func flat(c Config) map[string]string {
 	out := map[string]string{}
 	flatten(out, "", reflect.ValueOf(c))
@@ -80,25 +80,25 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 		v = v.Elem()
 	}
 	var leaf any
-	if v.CanInterface() { // an embedded struct of ours cannot, and its fields can
+	if v.CanInterface() { // an unexported embedded struct cannot, but its fields can
 		leaf = v.Interface()
 	}
 	switch l := leaf.(type) {
 	case listenConfig:
-		path = "listen " + l.Socket // sockets are known by their paths, whatever their order
+		path = "listen " + l.Socket // a socket is identified by its path, not by its position
 		path = strings.TrimSuffix(path, " ")
 		out[path+"."] = ""
 	case queueConfig, Database:
 		out[path+"."] = ""
 	case TableName, onAckConfig, tokenConfig, queueOrder, numberRange, columnValue:
 		if !v.IsZero() {
-			out[path] = fmt.Sprint(plain(l))
+			out[path] = fmt.Sprint(leafText(l))
 		}
 		return
 	case []allowConfig:
 		out[path] = allowText(l)
 		return
-	case names:
+	case stringList:
 		if len(l) > 0 {
 			out[path] = "[" + strings.Join(l, ", ") + "]"
 		}
@@ -133,17 +133,17 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 	}
 }
 
-// allowText is a socket's rules in one line. None at all is not the same as nothing.
+// allowText returns a socket's rules on one line. A nil list allows everything.
 func allowText(rules []allowConfig) string {
 	if rules == nil {
-		return "everything, to whoever can connect"
+		return "everything, to any client"
 	}
 	all := make([]string, len(rules))
 	for i, r := range rules {
 		var keys []string
 		for _, key := range []struct {
 			name string
-			list names
+			list stringList
 		}{{"users", r.Users}, {"groups", r.Groups}, {"ops", r.Ops}, {"queues", r.Queues}} {
 			if key.list != nil {
 				keys = append(keys, key.name+": ["+strings.Join(key.list, ", ")+"]")
@@ -154,14 +154,14 @@ func allowText(rules []allowConfig) string {
 	return "[" + strings.Join(all, ", ") + "]"
 }
 
-// plain is a leaf as the file has it, as near as people need.
-func plain(leaf any) any {
+// leafText returns a leaf in a form close to that of the file.
+func leafText(leaf any) any {
 	switch l := leaf.(type) {
 	case TableName:
 		return strings.TrimPrefix(l.Schema+"."+l.Name, ".")
 	case onAckConfig:
 		if l.Archive.Name != "" {
-			return "archive " + fmt.Sprint(plain(l.Archive))
+			return "archive " + fmt.Sprint(leafText(l.Archive))
 		}
 		return l.word
 	case tokenConfig:
@@ -193,17 +193,17 @@ func plain(leaf any) any {
 	return leaf
 }
 
-// openedBy is all that a database of the config was opened by: as long as it is the same,
-// so is what was opened.
+// OpenKey returns a text of everything that a database is opened with. While the text is the
+// same, an open database can stay in use.
 func (c *Config) OpenKey(name string) (string, error) {
 	d := c.Databases[name]
-	d.HostLease, d.RestartGrace = 0, nil // the bridge's business
+	d.HostLease, d.RestartGrace = 0, nil // only the bridge uses them
 	out := map[string]string{"max_frame": c.MaxFrame.String()}
 	flatten(out, "database", reflect.ValueOf(d))
 	for q, queue := range c.Queues {
 		if queue.adopts() && c.databaseOf(queue) == name {
 			flatten(out, "queues."+q, reflect.ValueOf(queue))
-			out["queues."+q+".limit"] = fmt.Sprint(queue.over(c.Defaults).MaxAttempts)
+			out["queues."+q+".limit"] = fmt.Sprint(queue.withDefaults(c.Defaults).MaxAttempts)
 		}
 	}
 	password, err := d.ReadPassword()

@@ -19,14 +19,14 @@ func noEnv(string) (string, bool) { return "", false }
 
 const example = "../../deploy/qsidecar.example.yaml"
 
-// TestExampleIsTheDefault: the example documents every key, at its default.
+// TestExampleIsTheDefault checks that the example documents every key at its default.
 func TestExampleIsTheDefault(t *testing.T) {
 	got, err := load(example, readFile, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := defaultConfig()
-	want.fill(systemSocket, "sqlite:"+systemState+"/"+databaseFile)
+	want.fillIn(systemSocket, "sqlite:"+systemState+"/"+databaseFile)
 	if d := cmp.Diff(want.BridgeOptions(nil), got.BridgeOptions(nil)); d != "" {
 		t.Errorf("the example is not the default (-default +example):\n%s", d)
 	}
@@ -37,7 +37,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
 	}
 	for name, d := range want.Databases {
-		d.RestartGrace = &d.HostLease // which it stands for
+		d.RestartGrace = &d.HostLease // its default
 		want.Databases[name] = d
 	}
 	if d := cmp.Diff(want.Databases, got.Databases); d != "" {
@@ -54,8 +54,8 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestExampleUncommented: what the example shows in comments is right too, and has the keys
-// that stand nowhere else.
+// TestExampleUncommented checks that the commented parts of the example are valid and
+// contain the remaining keys.
 func TestExampleUncommented(t *testing.T) {
 	src, err := os.ReadFile(example)
 	if err != nil {
@@ -95,7 +95,7 @@ listen:
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.fill("", "sqlite:x")
+	c.fillIn("", "sqlite:x")
 	want := []bridge.Rule{
 		{Users: []uint32{0, 7}, Groups: []uint32{0}, Ops: []protocol.Op{protocol.OpEnqueue}, Queues: []string{"mail-*"}},
 		{Users: []uint32{8}},
@@ -176,23 +176,23 @@ log: {level: debug, format: json}
 	}
 }
 
-// TestConfigErrors: each is told with its place. The want is line:column: text.
+// TestConfigErrors checks each error with its position, as line:column: text.
 func TestConfigErrors(t *testing.T) {
 	for _, row := range []struct{ src, want string }{
 		{"lisen: []", "1:1: unknown key \"lisen\"; known here: listen, databases"},
 		{"log: {colour: 1}", "1:7: unknown key \"colour\"; known here: level, format"},
-		{"listen: [{socket: /s, allow: []}]", "listen[0].allow: an empty list lets nobody do anything"},
-		{"listen: [{socket: /s, allow: [{users: []}]}]", "listen[0].allow[0].users: an empty list fits nobody"},
-		{"listen: [{socket: /s, allow: [{users: [nobody-of-that-name]}]}]", "listen[0].allow[0].users: this host's files know no user \"nobody-of-that-name\""},
-		{"listen: [{socket: /s, allow: [{groups: no-such-group}]}]", "listen[0].allow[0].groups: this host's files know no group"},
+		{"listen: [{socket: /s, allow: []}]", "listen[0].allow: an empty list allows nothing"},
+		{"listen: [{socket: /s, allow: [{users: []}]}]", "listen[0].allow[0].users: an empty list matches no client"},
+		{"listen: [{socket: /s, allow: [{users: [nobody-of-that-name]}]}]", "listen[0].allow[0].users: this host's files have no user \"nobody-of-that-name\""},
+		{"listen: [{socket: /s, allow: [{groups: no-such-group}]}]", "listen[0].allow[0].groups: this host's files have no group"},
 		{"listen: [{socket: /s, allow: [{ops: [shout]}]}]", "listen[0].allow[0].ops: there is no op \"shout\""},
 		{"listen: [{socket: /s, allow: [{ops: [reload], queues: [a]}]}]", "listen[0].allow[0].ops: reload concerns all queues: put it in a rule without queues"},
 		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" is no name of a queue"},
 		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s stands here twice"},
 		{"listen: [{socket: /s/t}, {socket: /s//x/../t}]", "listen[1].socket: /s//x/../t stands here twice (as /s/t)"},
-		{"listen: [{socket: /s, group: no-such-group}]", "1:23: listen[0].group: this host's files know no group \"no-such-group\""},
-		{"listen: [{socket: /s, group: -1}]", "listen[0].group: this host's files know no group \"-1\""},
-		{"admin: {listen: /a/b, group: no-such-group}", "1:23: admin.group: this host's files know no group"},
+		{"listen: [{socket: /s, group: no-such-group}]", "1:23: listen[0].group: this host's files have no group \"no-such-group\""},
+		{"listen: [{socket: /s, group: -1}]", "listen[0].group: this host's files have no group \"-1\""},
+		{"admin: {listen: /a/b, group: no-such-group}", "1:23: admin.group: this host's files have no group"},
 		{"listen: [{socket: /a/b}]\nadmin: {listen: /a//b}", "admin.listen: /a//b is a socket that workers connect to"},
 		{"listen: /s", "1:9: listen: this should be a list (- …), and is a single value"},
 		{"listen: [{mode: '0660'}]", "listen[0]: socket is missing"},
@@ -255,15 +255,14 @@ c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5
 	}
 }
 
-// TestKeysWithDots: the name of a queue may look like the path of a key.
+// TestKeysWithDots checks that a queue's name can look like the path of a key.
 func TestKeysWithDots(t *testing.T) {
 	if _, err := Parse("c.yaml", []byte("queues: {a.timeout: {}, a: {timeout: 1s}}\n"), noEnv); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestConfigTellsEachErrorOnce: what follows from an error is none of its own, and one error
-// hides no other.
+// TestConfigTellsEachErrorOnce checks that an error is reported once, and hides no other.
 func TestConfigTellsEachErrorOnce(t *testing.T) {
 	for src, want := range map[string][]string{
 		"defaults: {keep_dead: never, database: none, max_attempts: 0}\ndatabases: {main: {url: 'sqlite:x'}}\nqueues: {a: {}, b: {max_attempts: 0, timeout: 1s}}\n": {

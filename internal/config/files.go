@@ -7,27 +7,27 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
 
 const (
-	// maxFile is the most bytes that a config, or a file with a secret, may have: what is
-	// longer is something else, and a reload would read it again and again.
+	// maxFile is the size limit of a config or a secret in bytes. A reload reads the file
+	// again, so a larger one would be expensive.
 	maxFile = 16 << 20
 )
 
-// pipeTimeout is how long what comes through a pipe may take.
+// pipeTimeout limits how long a pipe is read.
 const pipeTimeout = 10 * time.Second
 
-// readFile reads a config, or a file with a secret, of at most 16 MiB, which may be read again
-// at each reload. So it waits for no other process: what is no regular file is refused. A
-// symbolic link is followed.
+// readFile reads a config or a secret of at most 16 MiB. A reload can read it again, so it
+// must be a regular file, or a symbolic link to one. readFile never waits for another
+// process.
 func readFile(path string) ([]byte, error) { return readWhole(path, 0) }
 
-// readFile is the function readFile. With Once a file may come through a pipe, as a
-// shell's <(…) and its /dev/stdin are. A pipe that is empty is an error, and so is one that
-// does not end within 10 seconds.
+// readFile reads a file. If Once is set it can be a pipe, such as a shell's <(…) or
+// /dev/stdin. A pipe that is empty, or that doesn't end within 10 seconds, is an error.
 func (in Input) readFile(path string) ([]byte, error) {
 	if !in.Once {
 		return readFile(path)
@@ -35,13 +35,13 @@ func (in Input) readFile(path string) ([]byte, error) {
 	return readWhole(path, cmp.Or(in.PipeTimeout, pipeTimeout))
 }
 
-// readWhole reads a pipe too, within that time; 0: it does not.
+// readWhole reads a file. It reads a pipe only if pipes, its time limit, is positive.
 func readWhole(path string, pipes time.Duration) (text []byte, err error) {
 	f, err := openFile(path, pipes > 0)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read from: nothing to lose
+	defer func() { _ = f.Close() }() // closing a file that was only read loses nothing
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -57,10 +57,10 @@ func readWhole(path string, pipes time.Duration) (text []byte, err error) {
 	return text, nil
 }
 
-// openFile opens what one of them may read, without waiting for a process at its other end.
+// openFile opens a file or pipe without waiting for a process at its other end.
 func openFile(path string, pipes bool) (*os.File, error) {
-	if info, err := os.Stat(path); err == nil { // first: to open a device may do something
-		if err := mayRead(path, info, pipes); err != nil {
+	if info, err := os.Stat(path); err == nil { // before the open, because opening a device can have effects
+		if err := checkReadable(path, info, pipes); err != nil {
 			return nil, err
 		}
 	}
@@ -68,9 +68,9 @@ func openFile(path string, pipes bool) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat() // it may be another one than a moment ago
+	info, err := f.Stat() // the path can name another file by now
 	if err == nil {
-		err = mayRead(path, info, pipes)
+		err = checkReadable(path, info, pipes)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -78,8 +78,8 @@ func openFile(path string, pipes bool) (*os.File, error) {
 	return f, nil
 }
 
-// mayRead says of what cannot be read what it is, and what to do.
-func mayRead(path string, info fs.FileInfo, pipes bool) error {
+// checkReadable returns an error that says what the file is, unless it can be read.
+func checkReadable(path string, info fs.FileInfo, pipes bool) error {
 	const instead = "name a regular file"
 	switch mode := info.Mode(); {
 	case mode.IsRegular() && info.Size() > maxFile:
@@ -100,7 +100,7 @@ func mayRead(path string, info fs.FileInfo, pipes bool) error {
 	return fmt.Errorf("%s is no regular file: %s", path, instead)
 }
 
-// isNull reports whether it is /dev/null, which is read as a file with nothing in it.
+// isNull reports whether the file is /dev/null, which counts as an empty file.
 func isNull(info fs.FileInfo) bool {
 	null, err := os.Stat(os.DevNull)
 	return err == nil && os.SameFile(null, info)
@@ -110,7 +110,8 @@ func errTooLong(path string) error {
 	return fmt.Errorf("%s has more than 16 MiB, which no config and no secret has: name another file", path)
 }
 
-// readAtMost reads f, which may have grown since it was opened, or not say how long it is.
+// readAtMost reads f up to the size limit. f can have grown since it was opened, or not
+// report its size.
 func readAtMost(f *os.File) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(text) > maxFile {
@@ -119,7 +120,7 @@ func readAtMost(f *os.File) ([]byte, error) {
 	return text, err
 }
 
-// readPipe reads all that comes through a pipe within that time.
+// readPipe reads a pipe to its end within that time.
 func readPipe(f *os.File, within time.Duration) ([]byte, error) {
 	if err := f.SetReadDeadline(time.Now().Add(within)); err != nil {
 		return nil, err
@@ -132,4 +133,22 @@ func readPipe(f *os.File, within time.Duration) ([]byte, error) {
 		return nil, fmt.Errorf("nothing came through the pipe %s: see why its writer wrote nothing, or name a file", f.Name())
 	}
 	return text, err
+}
+
+// ReadPassword returns the contents of password_file, or "" if there is none. An empty file
+// is an error: a program that writes the file in place truncates it first, and some servers
+// accept an empty password.
+func (d Database) ReadPassword() (string, error) {
+	if d.PasswordFile == "" {
+		return "", nil
+	}
+	secret, err := readFile(d.PasswordFile)
+	if err != nil {
+		return "", Errorf("the database's password_file cannot be read: %w", err)
+	}
+	word := strings.TrimRight(string(secret), "\r\n")
+	if word == "" {
+		return "", Errorf("the database's password_file: %s is empty: write the password into it, or leave password_file out", d.PasswordFile)
+	}
+	return word, nil
 }

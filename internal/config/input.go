@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
-// Input is where a config comes from: flags, a file, the environment and defaults.
+// Input says where a config comes from: flags, a file and the environment.
 type Input struct {
 	File     string   // --config
 	Database string   // --database
@@ -16,9 +16,9 @@ type Input struct {
 	LogLevel LogLevel // --log-level
 
 	Env       func(name string) (string, bool)
-	Inherited []string // the paths of sockets that the service manager made
+	Inherited []string // paths of the sockets that the service manager opened
 
-	Once        bool          // the files are not read again: they may be pipes
+	Once        bool          // the files are read once, so they can be pipes
 	PipeTimeout time.Duration // 0: 10 s
 }
 
@@ -27,8 +27,8 @@ func (in Input) getenv(name string) string {
 	return value
 }
 
-// config puts flags, file, environment and defaults together, in this order of weight. With
-// an error it is what could be read of the file.
+// Load combines flags, file, environment and defaults; the first that sets a value wins.
+// With an error it returns what could be read of the file.
 func (in Input) Load() (Config, error) {
 	c := defaultConfig()
 	if in.File != "" {
@@ -38,7 +38,7 @@ func (in Input) Load() (Config, error) {
 		}
 	}
 	if in.Database != "" && len(c.Databases) > 0 {
-		return c, Errorf("--database and `databases` in %s both say which database: leave one out", in.File)
+		return c, Errorf("--database and `databases` in %s both name the database: leave one out", in.File)
 	}
 	db := ""
 	if len(c.Databases) == 0 {
@@ -54,18 +54,18 @@ func (in Input) Load() (Config, error) {
 		}
 	}
 	if in.Socket != "" {
-		c.Listen = nil // the flag's socket instead of the file's
+		c.Listen = nil // the flag replaces the file's sockets
 	}
-	c.listenOn(in.handedOver())
-	c.fill(in.Sockets()[0], db)
+	c.addSockets(in.inheritedSockets())
+	c.fillIn(in.Sockets()[0], db)
 	if in.LogLevel != "" {
 		c.Log.Level = in.LogLevel
 	}
 	return c, nil
 }
 
-// databaseFlag is the value of --database: a URL without a password, which every
-// user of this host could read in the list of processes, or @FILE.
+// databaseFlag returns the URL of --database, which is the URL itself or @FILE. It rejects a
+// password, because every user of the host can see a command line.
 func (in Input) databaseFlag(s string) (string, error) {
 	if strings.HasPrefix(s, "@") {
 		return in.databaseFromFile(s[1:])
@@ -89,8 +89,8 @@ func (in Input) databaseFromFile(path string) (string, error) {
 	return s, nil
 }
 
-// DatabaseURL is the URL of the only database where no config names any: the flag,
-// the environment, the embedded default.
+// DatabaseURL returns the URL of the only database, from the flag, the environment or the
+// embedded default.
 func (in Input) DatabaseURL() (string, error) {
 	if in.Database != "" {
 		return in.databaseFlag(in.Database)

@@ -10,28 +10,28 @@ import (
 )
 
 var (
-	// secretValue is what follows the name of a secret: the keys that people think up for
-	// one, and the parameters of URLs. password_file is none.
+	// secretValue matches the value after the name of a secret, in keys and in parameters of
+	// URLs. It doesn't match password_file.
 	secretValue = regexp.MustCompile(`(?i)((?:password|passwd|passphrase|pass|pwd|secret)["']?\s*[:=]\s*)\S.*`)
-	// urlValue is what stands behind the key url.
+	// urlValue matches the value of the key url.
 	urlValue  = regexp.MustCompile(`(?i)(\burl["']?\s*:\s*["']?)(\S.*)`)
 	urlBegins = regexp.MustCompile(`^([A-Za-z0-9+.-]+://|sqlite:|\$\{)`)
-	// urlInText ends where one surely does.
+	// urlInText ends at a character that no URL contains.
 	urlInText = regexp.MustCompile("[A-Za-z0-9+.-]+://[^\\s\"'`,}]*")
 )
 
-// maskedLine is a line of a config without what may be a password in it.
+// maskedLine returns a line of a config without possible passwords.
 func maskedLine(line string) string {
 	if m := urlValue.FindStringSubmatchIndex(line); m != nil && !urlBegins.MatchString(line[m[4]:m[5]]) {
-		line = line[:m[3]] + "…" // no URL: a password in the wrong place
+		line = line[:m[3]] + "…" // not a URL, so it can be a misplaced password
 	}
 	return masked(line)
 }
 
-// masked is such a line, or an error about one. After what may be a password all is left
-// out, for nobody knows where it ends.
+// masked returns a line, or an error about one, without possible passwords. It cuts the text
+// after a possible password, because its end is unknown.
 func masked(line string) string {
-	const form, mark = "://USER@HOST", "\x00" // what this program's own words say of URLs
+	const form, mark = "://USER@HOST", "\x00" // form is in this program's own messages
 	return strings.ReplaceAll(maskedURLs(strings.ReplaceAll(line, form, mark)), mark, form)
 }
 
@@ -52,12 +52,11 @@ func maskedURLs(line string) string {
 	}
 }
 
-// unexpanded is a text with the values of environment variables, which may be secrets,
-// put back to what the file has for them.
-func unexpanded(text string, values map[string]string) string {
+// unexpand replaces the values of environment variables, which can be secrets, by ${NAME}.
+func unexpand(text string, values map[string]string) string {
 	names := make([]string, 0, len(values))
 	for name, value := range values {
-		if len(value) >= 4 { // a shorter one is found everywhere
+		if len(value) >= 4 { // a shorter value would match anywhere
 			names = append(names, name)
 		}
 	}

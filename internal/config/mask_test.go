@@ -5,11 +5,10 @@ import (
 	"testing"
 )
 
-// hostilePasswords are where URLs and YAML end, or seem to.
+// hostilePasswords contain characters that end URLs and YAML values, or seem to.
 var hostilePasswords = []string{"hunter2", "hun/ter2", "hun@ter2", "hun:ter2", "hun#ter2", "hun?ter2", "hun%zzter2", "hun ter2", "hun,ter2", "hun}ter2", "12/hunter2", "12?hunter2"}
 
-// TestConfigErrorsShowNoPassword: a password in a file must not get into a log by way of an
-// error, however the file is wrong.
+// TestConfigErrorsShowNoPassword checks that no error of a config shows a password.
 func TestConfigErrorsShowNoPassword(t *testing.T) {
 	for _, word := range hostilePasswords {
 		for _, engine := range []string{"postgres", "mysql", "sqlserver", "oracle"} {

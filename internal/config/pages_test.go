@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 )
 
-// TestDocumentedConfigs: the configs that the engines' pages show are right.
+// TestDocumentedConfigs checks the configs on the engines' pages.
 func TestDocumentedConfigs(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../backends/*/README.md")

@@ -15,8 +15,8 @@ const (
 	databaseFile = "qsidecar.db"
 )
 
-// Sockets lists where a sidecar's socket may be, in the order in which server and
-// clients look. Only where nobody named one are there several.
+// Sockets returns the possible paths of a sidecar's socket in the order in which servers and
+// clients try them. It returns several only if no flag or variable names one.
 func (in Input) Sockets() []string {
 	if in.Socket != "" {
 		return []string{in.Socket}
@@ -30,16 +30,16 @@ func (in Input) Sockets() []string {
 	return []string{systemSocket}
 }
 
-// handedOver are the paths of the sockets that the service manager made, where nobody
-// named another place.
-func (in Input) handedOver() []string {
+// inheritedSockets returns the sockets of the service manager, unless a flag or variable
+// names another one.
+func (in Input) inheritedSockets() []string {
 	if in.Socket != "" || in.getenv("QSIDECAR_SOCKET") != "" {
 		return nil
 	}
 	return in.Inherited
 }
 
-// defaultDatabase is the embedded database of a sidecar that was told of none.
+// defaultDatabase returns the URL of the embedded database.
 func (in Input) defaultDatabase() (string, error) {
 	if dir := in.getenv("XDG_STATE_HOME"); dir != "" {
 		return "sqlite:" + filepath.Join(dir, "qsidecar", databaseFile), nil
@@ -55,8 +55,8 @@ func (in Input) defaultDatabase() (string, error) {
 	return "sqlite:" + filepath.Join(home, ".local", "state", "qsidecar", databaseFile), nil
 }
 
-// MakeSocketDir creates the directory of a socket where it is missing: open to
-// the host's users, who are let in by the socket's mode, unless it is a user's own.
+// MakeSocketDir creates the directory of a socket. All users can enter it, because the
+// socket's mode controls access, unless it is below the user's runtime directory.
 func (in Input) MakeSocketDir(socket string) error {
 	if slices.Contains(in.Inherited, socket) {
 		return nil
@@ -70,7 +70,8 @@ func (in Input) MakeSocketDir(socket string) error {
 		"give --socket PATH, or set QSIDECAR_SOCKET or XDG_RUNTIME_DIR")
 }
 
-// makeDir creates dir and its parents. The last gets the mode whatever the umask says.
+// MakeDir creates dir and its parents. It sets the mode of dir regardless of the umask. what
+// and instead are parts of the error.
 func MakeDir(dir string, mode fs.FileMode, what, instead string) error {
 	switch fi, err := os.Stat(dir); {
 	case err == nil && !fi.IsDir():

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestPipeThatStaysSilent: its writer is there and writes nothing.
+// TestPipeThatStaysSilent checks a pipe whose writer writes nothing.
 func TestPipeThatStaysSilent(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

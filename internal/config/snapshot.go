@@ -9,26 +9,27 @@ import (
 	"slices"
 )
 
-// Snapshot is the files that a config came from, and what was in them.
+// Snapshot identifies the contents of the files of a config.
 type Snapshot struct {
 	Files   []string          // their paths
-	config  [sha256.Size]byte // of the config, and of what its databases' address was read from
-	Secrets [sha256.Size]byte // of the secrets' files
+	config  [sha256.Size]byte // of the config file and the file with the database's URL
+	Secrets [sha256.Size]byte // of the files with secrets
 }
 
+// Same reports whether the files had the same contents.
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.config == other.config && s.Secrets == other.Secrets
 }
 
-// ReadSnapshot reads the files again that c was read from.
+// ReadSnapshot reads the files of c again. file is the config file; empty: there is none.
 func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
-	whose := make(map[string]string) // what each file is
+	kinds := make(map[string]string) // a description of each file, for errors
 	hash := func(paths []string) (sum [sha256.Size]byte) {
 		h := sha256.New()
 		for _, path := range paths {
 			text, e := readFile(path)
 			if e != nil {
-				err = errors.Join(err, Errorf("%s cannot be read: %w", whose[path], e))
+				err = errors.Join(err, Errorf("%s cannot be read: %w", kinds[path], e))
 			}
 			fmt.Fprintf(h, "%s %d ", path, len(text))
 			h.Write(text)
@@ -39,16 +40,16 @@ func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 	var configs, secrets []string
 	if file != "" {
 		configs = append(configs, file)
-		whose[file] = "the config file"
+		kinds[file] = "the config file"
 	}
 	if c.urlFile != "" {
 		configs = append(configs, c.urlFile)
-		whose[c.urlFile] = "the file with the database's URL"
+		kinds[c.urlFile] = "the file with the database's URL"
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Databases)) { // an error that comes again has the same words
+	for _, name := range slices.Sorted(maps.Keys(c.Databases)) { // sorted, so that the same error has the same text
 		if d := c.Databases[name]; d.PasswordFile != "" && !slices.Contains(secrets, d.PasswordFile) {
 			secrets = append(secrets, d.PasswordFile)
-			whose[d.PasswordFile] = "databases." + name + ".password_file"
+			kinds[d.PasswordFile] = "databases." + name + ".password_file"
 		}
 	}
 	slices.Sort(secrets)
@@ -57,19 +58,20 @@ func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 	return src, err
 }
 
-// unsteady is how often files may be different from one reading to the next.
-const unsteady = 10
+// maxReads is how often ReadConsistent reads files that keep changing.
+const maxReads = 10
 
 var (
-	errUnsteady = errors.New("the config's files change while they are read")
-	// errEmptyConfig: whoever writes a file in place empties it first.
+	errFilesChanging = errors.New("the config's files change while they are read")
+	// errEmptyConfig prevents that a file which is being rewritten counts as an empty
+	// config.
 	errEmptyConfig = errors.New("the config file is empty: it is taken for one that is just being written (for the defaults, a comment will do)")
 )
 
-// ReadConsistent loads a config, and what is in its files at the same time. Later changes are found
-// by comparing the files with src. file is the config file; empty: there is none.
+// ReadConsistent loads a config together with the snapshot of its files. A later difference
+// from the snapshot means a change.
 func ReadConsistent(file string, load func() (Config, error)) (c Config, src Snapshot, err error) {
-	for range unsteady {
+	for range maxReads {
 		before := src
 		if c, err = load(); err != nil {
 			return c, src, err
@@ -81,10 +83,10 @@ func ReadConsistent(file string, load func() (Config, error)) (c Config, src Sna
 			return c, src, nil
 		}
 	}
-	return c, src, errUnsteady
+	return c, src, errFilesChanging
 }
 
-// CheckNotEmpty wants something in the config file.
+// CheckNotEmpty returns an error if the config file is empty.
 func (in Input) CheckNotEmpty() error {
 	if in.File == "" {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
-// The leaves of the config. Each reads its text; the error says what is right.
+// The scalars of a config. Each parses its own text, and the error says what is valid.
 
 type duration time.Duration
 
@@ -87,7 +87,8 @@ func oneOf(to *string, s string, words ...string) error {
 }
 
 type (
-	order     string
+	order string
+	// LogLevel is debug, info, warn or error.
 	LogLevel  string
 	logFormat string
 )
@@ -98,11 +99,16 @@ func (l *LogLevel) parse(s string) error {
 	return oneOf((*string)(l), s, "debug", "info", "warn", "error")
 }
 
-// Set and Type make a log level a flag.
+// Set implements pflag.Value.
 func (l *LogLevel) Set(s string) error { return l.parse(s) }
-func (l *LogLevel) Type() string       { return "level" }
-func (l *LogLevel) String() string     { return string(*l) }
 
+// Type implements pflag.Value.
+func (l *LogLevel) Type() string { return "level" }
+
+// String implements pflag.Value.
+func (l *LogLevel) String() string { return string(*l) }
+
+// SlogLevel returns the level for log/slog.
 func (l LogLevel) SlogLevel() slog.Level {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l)); err != nil {
@@ -111,7 +117,7 @@ func (l LogLevel) SlogLevel() slog.Level {
 	return level
 }
 
-// onOff is a switch.
+// onOff is a boolean.
 type onOff bool
 
 func (o *onOff) parse(s string) error {

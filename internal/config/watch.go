@@ -14,61 +14,61 @@ import (
 )
 
 const (
-	// quiet is how long the files must have been left alone before they are read: whoever
-	// writes in place does so in several steps.
-	quiet = 200 * time.Millisecond
-	// pollEvery is for file systems that tell of no changes, and for what a watch missed.
+	// quietPeriod is how long the files must not change before they are read, because a
+	// program that writes in place does so in several steps.
+	quietPeriod = 200 * time.Millisecond
+	// pollEvery is for file systems without change events, and for missed events.
 	pollEvery = 5 * time.Second
 )
 
-// Reloader is what runs by a config's files.
+// Reloader runs by the files of a config.
 type Reloader interface {
-	// Reload loads the files. It logs and keeps what goes wrong.
+	// Reload loads the files. It logs and remembers errors.
 	Reload(ctx context.Context)
-	// Differ reads the files. It reports whether they say something else than what runs, or is
-	// being loaded, or than what was refused.
-	Differ() (now Snapshot, differ bool)
-	// Loads reports whether files with that content are being loaded.
-	Loads(now Snapshot) bool
-	// Refuses reports whether files with that content were refused last.
-	Refuses(now Snapshot) bool
-	// Files are the paths of the files.
+	// Changed reads the files. It reports whether they differ from the running config, from
+	// the config that is being loaded, and from the rejected one.
+	Changed() (now Snapshot, differ bool)
+	// IsLoading reports whether files with these contents are being loaded.
+	IsLoading(now Snapshot) bool
+	// WasRejected reports whether files with these contents were rejected last.
+	WasRejected(now Snapshot) bool
+	// Files returns the paths of the files.
 	Files() []string
 }
 
-// WatchOptions change how files are watched; tests set them.
+// WatchOptions are hooks for tests.
 type WatchOptions struct {
-	Poll     time.Duration // between two looks at the files; 0: 5 s
-	NoEvents bool          // the file system tells of no changes
+	Poll     time.Duration // interval at which the files are read; 0: 5 s
+	NoEvents bool          // don't use events of the file system
 }
 
-// Watch reloads r whenever its files change, and at each of hangUps, until ctx is done.
+// Watch reloads r when its files change, and on each of hangUps, until ctx ends.
 func Watch(ctx context.Context, r Reloader, hangUps <-chan os.Signal, o WatchOptions, log *slog.Logger) {
-	w := &watcher{r: r, log: log, poll: cmp.Or(o.Poll, pollEvery), told: map[string]bool{}, reloaded: make(chan struct{}, 1)}
+	w := &watcher{r: r, log: log, poll: cmp.Or(o.Poll, pollEvery), warned: map[string]bool{}, reloaded: make(chan struct{}, 1)}
 	if !o.NoEvents {
 		defer w.listen()()
 	}
 	w.run(ctx, hangUps)
 }
 
-// watcher reloads a process when its files change.
+// watcher reloads a Reloader when its files change.
 type watcher struct {
 	r      Reloader
 	log    *slog.Logger
-	events *fsnotify.Watcher // nil: this system has none to give
+	events *fsnotify.Watcher // nil: the system provides none
 	poll   time.Duration
-	told   map[string]bool // the folders of which it was said that they cannot be watched
+	warned map[string]bool // folders with a logged error
 
-	settled *time.Timer // runs while waits is set
-	waits   bool
-	seen    Snapshot // what the files had when they were looked at last
-	again   bool     // what was refused is tried again
+	quietTimer *time.Timer // runs while waiting is set
+	waiting    bool
+	lastSeen   Snapshot // contents at the last read
+	retry      bool     // load rejected contents again
 
 	reloads  sync.WaitGroup
-	reloaded chan struct{} // 1: one ended, so that other folders may count
+	reloaded chan struct{} // capacity 1: a reload ended, so the folders can differ
 }
 
-// listen has the system tell of changes.
+// listen subscribes to events of the file system.
 func (w *watcher) listen() (stop func()) {
 	events, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -82,26 +82,26 @@ func (w *watcher) listen() (stop func()) {
 func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 	poll := time.NewTicker(w.poll)
 	defer poll.Stop()
-	w.settled = time.NewTimer(quiet)
-	w.settled.Stop()
+	w.quietTimer = time.NewTimer(quietPeriod)
+	w.quietTimer.Stop()
 	defer w.reloads.Wait()
 	for event := false; ; {
-		if !event && w.follow() {
-			w.look(false) // what changed before the watch began
+		if !event && w.updateWatches() {
+			w.checkFiles(false) // a change can have happened before the watch began
 		}
 		event = false
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.changes():
-			event = true // of which there may be thousands in a second
+		case <-w.fileEvents():
+			event = true // there can be thousands in a second
 			w.changed()
-		case err := <-w.failures():
+		case err := <-w.watchErrors():
 			w.log.Warn("the watch of the config's files; they are looked at every few seconds too", "error", err)
 		case <-poll.C:
-			w.look(true)
-		case <-w.settled.C:
-			w.act(ctx)
+			w.checkFiles(true)
+		case <-w.quietTimer.C:
+			w.reloadIfQuiet(ctx)
 		case <-w.reloaded:
 		case <-hangUps:
 			w.reload(ctx)
@@ -109,69 +109,70 @@ func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 	}
 }
 
-// changed begins to wait until the files are left alone. What else changes in their folders (a
-// log, a database) may never be left alone, so events that come meanwhile are not asked about.
+// changed starts the quiet period. It ignores further events during the period: other files
+// in the folder, such as a log, can change all the time.
 func (w *watcher) changed() {
-	if w.waits {
+	if w.waiting {
 		return
 	}
-	w.seen, _ = w.r.Differ()
-	w.settle()
+	w.lastSeen, _ = w.r.Changed()
+	w.startQuietPeriod()
 }
 
-// look begins to wait if the files are not what runs. again: what was refused is tried again,
-// as the cause may be somewhere else.
-func (w *watcher) look(again bool) {
-	now, differ := w.r.Differ()
+// checkFiles starts the quiet period if the files differ from the running config. If again
+// is set, rejected contents are loaded again, because the cause can be outside the files.
+func (w *watcher) checkFiles(again bool) {
+	now, differ := w.r.Changed()
 	if !differ {
 		return
 	}
-	w.again = w.again || again
-	if !w.waits {
-		w.seen = now
-		w.settle()
+	w.retry = w.retry || again
+	if !w.waiting {
+		w.lastSeen = now
+		w.startQuietPeriod()
 	}
 }
 
-func (w *watcher) settle() {
-	w.waits = true
-	w.settled.Reset(quiet)
+func (w *watcher) startQuietPeriod() {
+	w.waiting = true
+	w.quietTimer.Reset(quietPeriod)
 }
 
-// act reloads if the files were left alone since they were looked at, and waits on if not.
-func (w *watcher) act(ctx context.Context) {
-	now, differ := w.r.Differ()
-	if !now.Same(w.seen) {
-		w.seen = now
-		w.settle()
+// reloadIfQuiet reloads if the files didn't change during the quiet period, and otherwise
+// starts another one.
+func (w *watcher) reloadIfQuiet(ctx context.Context) {
+	now, differ := w.r.Changed()
+	if !now.Same(w.lastSeen) {
+		w.lastSeen = now
+		w.startQuietPeriod()
 		return
 	}
-	w.waits = false
-	if !differ || w.r.Loads(now) || !w.again && w.r.Refuses(now) {
+	w.waiting = false
+	if !differ || w.r.IsLoading(now) || !w.retry && w.r.WasRejected(now) {
 		return
 	}
-	w.again = false
+	w.retry = false
 	w.reload(ctx)
 }
 
-// changes tells of each event in a folder that is watched. Which file it is about is not
-// asked: a Kubernetes ConfigMap swaps a link beside it.
-func (w *watcher) changes() <-chan fsnotify.Event {
+// fileEvents returns the events of all watched folders. The file of an event doesn't matter:
+// a Kubernetes ConfigMap swaps a link beside the file.
+func (w *watcher) fileEvents() <-chan fsnotify.Event {
 	if w.events == nil {
 		return nil
 	}
 	return w.events.Events
 }
 
-func (w *watcher) failures() <-chan error {
+func (w *watcher) watchErrors() <-chan error {
 	if w.events == nil {
 		return nil
 	}
 	return w.events.Errors
 }
 
-// reload begins one, which may take minutes: files that change meanwhile are seen. It has no
-// answer to give: what went wrong is in the log, and status tells it.
+// reload starts a reload in the background. It can take minutes, and changes during that
+// time are detected.
 func (w *watcher) reload(ctx context.Context) {
 	w.reloads.Go(func() {
 		w.r.Reload(ctx)
@@ -182,16 +183,16 @@ func (w *watcher) reload(ctx context.Context) {
 	})
 }
 
-// follow watches the folders of the files, and of what they are links to. more: one was
-// not watched before.
-func (w *watcher) follow() (more bool) {
+// updateWatches watches the folders of the files and of the targets of links. more reports
+// whether it added a folder.
+func (w *watcher) updateWatches() (more bool) {
 	if w.events == nil {
 		return false
 	}
 	dirs, watched := folders(w.r.Files()), w.events.WatchList()
 	for _, dir := range watched {
 		if !slices.Contains(dirs, dir) {
-			_ = w.events.Remove(dir) // it may be gone
+			_ = w.events.Remove(dir) // the folder may not exist any more
 		}
 	}
 	for _, dir := range dirs {
@@ -200,15 +201,15 @@ func (w *watcher) follow() (more bool) {
 		}
 		err := w.events.Add(dir)
 		more = more || err == nil
-		if err != nil && !w.told[dir] {
-			w.told[dir] = true
+		if err != nil && !w.warned[dir] {
+			w.warned[dir] = true
 			w.log.Warn("changes in a folder are found by looking every few seconds: it cannot be watched", "folder", dir, "error", err)
 		}
 	}
 	return more
 }
 
-// folders are those in which a change may change the files.
+// folders returns the folders in which a change can change the files.
 func folders(files []string) (dirs []string) {
 	for _, file := range files {
 		dirs = append(dirs, filepath.Dir(file))

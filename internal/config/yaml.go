@@ -17,33 +17,33 @@ import (
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
-// yamlDecoder fills a struct from a YAML file, strictly, and collects every
-// problem with its place: the library's own decoder stops at the first.
+// yamlDecoder decodes a YAML file strictly into a struct. It collects all problems with
+// their positions; the library's decoder stops at the first one.
 type yamlDecoder struct {
-	name     string
-	src      string
-	env      func(string) (string, bool)
-	at       map[string]*token.Token // where each path stands
-	unread   map[string]bool         // the paths of values that could not be read, and are told
-	problems []problem
-	expanded map[string]string // the environment variables that the file names
+	name      string
+	src       string
+	env       func(string) (string, bool)
+	keyTokens map[string]*token.Token // position of each path
+	unread    map[string]bool         // paths whose value was invalid and is reported
+	problems  []problem
+	expanded  map[string]string // environment variables that the file uses
 }
 
 type problem struct {
-	line, column int // 0: not known
+	line, column int // 0: unknown
 	text         string
 }
 
-// leaf is a scalar that reads its own text. A struct that is one may also be written
-// as a map.
-type leaf interface{ parse(text string) error }
+// scalarParser is a scalar that parses its text. If it is a struct with keys, it can also be
+// written as a map.
+type scalarParser interface{ parse(text string) error }
 
-// lister is what may also be written as a list of scalars.
-type lister interface{ list(texts []string) error }
+// listParser is a value that can also be written as a list of scalars.
+type listParser interface{ list(texts []string) error }
 
 func (d *yamlDecoder) decode(into any) {
-	d.at, d.unread = make(map[string]*token.Token), make(map[string]bool)
-	// A key that stands twice is told by mapping, beside all else that is wrong.
+	d.keyTokens, d.unread = make(map[string]*token.Token), make(map[string]bool)
+	// mapping reports duplicate keys, together with all other problems.
 	file, err := parser.ParseBytes([]byte(d.src), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		d.syntax(err)
@@ -59,7 +59,7 @@ func (d *yamlDecoder) decode(into any) {
 	}
 }
 
-// syntax reports what the YAML library says, at its place.
+// syntax reports an error of the YAML library at its position.
 func (d *yamlDecoder) syntax(err error) {
 	var placed interface {
 		GetMessage() string
@@ -80,15 +80,15 @@ func (d *yamlDecoder) add(at *token.Token, format string, args ...any) {
 	d.problems = append(d.problems, p)
 }
 
-// bad reports a problem with the value at a path, or where that does not stand in
-// the file, at what it would stand in.
-func (d *yamlDecoder) bad(path, format string, args ...any) {
+// reportAt reports a problem with the value at a path. If the file doesn't contain the path,
+// the position is that of its nearest parent.
+func (d *yamlDecoder) reportAt(path, format string, args ...any) {
 	if d.unread[path] {
-		return // what stands in its place is nobody's value
+		return // the value is a default, not the file's
 	}
 	text := path + ": " + fmt.Sprintf(format, args...)
 	for where := path; where != ""; where = parent(where) {
-		if tk := d.at[where]; tk != nil {
+		if tk := d.keyTokens[where]; tk != nil {
 			d.add(tk, "%s", text)
 			return
 		}
@@ -100,8 +100,8 @@ func parent(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// value decodes node into v, which holds the default. Nothing (a key without a
-// value) leaves the default.
+// value decodes node into v, which contains the default. A key without a value keeps the
+// default.
 func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	switch node.(type) {
 	case *ast.NullNode:
@@ -114,11 +114,11 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	if l, ok := reflect.TypeAssert[lister](v.Addr()); ok && d.list(node, l, path) {
+	if l, ok := reflect.TypeAssert[listParser](v.Addr()); ok && d.list(node, l, path) {
 		return
 	}
 	_, isMap := node.(ast.MapNode)
-	if _, ok := reflect.TypeAssert[leaf](v.Addr()); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
+	if _, ok := reflect.TypeAssert[scalarParser](v.Addr()); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
 		d.scalar(node, v, path)
 		return
 	}
@@ -146,18 +146,18 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// word is what a key looks like; what else stands in the place of one may be the end of a
-// password that was not put between quotes.
-var word = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+// keyPattern matches a plausible key. Any other text can be the rest of a password without
+// quotes.
+var keyPattern = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 func keyText(key string) string {
-	if word.MatchString(key) {
+	if keyPattern.MatchString(key) {
 		return strconv.Quote(key)
 	}
 	return "(no word)"
 }
 
-// newElement is an element of a list or map with its defaults.
+// newElement returns an element of a list or map with its defaults.
 func newElement(t reflect.Type) reflect.Value {
 	e := reflect.New(t).Elem()
 	switch p := e.Addr().Interface().(type) {
@@ -189,7 +189,7 @@ func (d *yamlDecoder) mapping(node ast.Node, path string, each func(key string, 
 			d.add(at, "the key %s stands here twice, first in line %d", keyText(at.Value), line)
 		}
 		lines[at.Value] = at.Position.Line
-		d.at[join(path, at.Value)] = at
+		d.keyTokens[join(path, at.Value)] = at
 		each(at.Value, at, kv.Value)
 	}
 }
@@ -200,18 +200,18 @@ func (d *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
 		d.add(node.GetToken(), "%s: this should be a list (- …), and is %s", path, kindText(node))
 		return
 	}
-	v.Set(reflect.MakeSlice(v.Type(), 0, len(seq.Values))) // an empty list is not none
+	v.Set(reflect.MakeSlice(v.Type(), 0, len(seq.Values))) // an empty list differs from a missing one
 	for i, n := range seq.Values {
 		p := fmt.Sprintf("%s[%d]", path, i)
-		d.at[p] = n.GetToken()
+		d.keyTokens[p] = n.GetToken()
 		e := newElement(v.Type().Elem())
 		d.value(n, e, p)
 		v.Set(reflect.Append(v, e))
 	}
 }
 
-// list reads a list of scalars; false: it is none.
-func (d *yamlDecoder) list(node ast.Node, to lister, path string) bool {
+// list decodes a list of scalars. It returns false if node isn't a list.
+func (d *yamlDecoder) list(node ast.Node, to listParser, path string) bool {
 	seq, ok := node.(*ast.SequenceNode)
 	if !ok {
 		return false
@@ -242,7 +242,7 @@ func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// variable is an environment variable, of which it is kept that the file has it.
+// variable looks up an environment variable, and records it for unexpand.
 func (d *yamlDecoder) variable(name string) (value string, ok bool) {
 	if value, ok = d.env(name); ok {
 		if d.expanded == nil {
@@ -254,7 +254,7 @@ func (d *yamlDecoder) variable(name string) (value string, ok bool) {
 }
 
 func setScalar(v reflect.Value, text string) (err error) {
-	if l, ok := reflect.TypeAssert[leaf](v.Addr()); ok {
+	if l, ok := reflect.TypeAssert[scalarParser](v.Addr()); ok {
 		return l.parse(text)
 	}
 	switch v.Kind() {
@@ -279,7 +279,7 @@ func scalarText(node ast.Node) (string, bool) {
 	case *ast.LiteralNode:
 		return n.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		return node.GetToken().Value, true // as it was written: 0660 stays 0660
+		return node.GetToken().Value, true // as written: 0660 stays 0660
 	}
 	return "", false
 }
@@ -328,8 +328,8 @@ func keysOf(t reflect.Type) (keys []string) {
 
 var variable = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
 
-// expand puts environment variables in: ${NAME}. $$ is a dollar, and a dollar
-// before anything else stands for itself.
+// expand replaces ${NAME} by the environment variable. $$ becomes a dollar, and any other
+// dollar stays.
 func expand(text string, env func(string) (string, bool)) (string, error) {
 	var err error
 	out := variable.ReplaceAllStringFunc(text, func(m string) string {
@@ -349,15 +349,15 @@ func expand(text string, env func(string) (string, bool)) (string, error) {
 	return out, err
 }
 
-// configError is all that is wrong with a config file.
+// configError contains all problems of a config file.
 type configError struct {
-	each []string // in one line each, with its place
-	text string   // all of it, for people
+	each []string // one line for each problem, with its position
+	text string   // all problems with the lines of the file
 }
 
 func (e *configError) Error() string { return e.text }
 
-// err is all that was wrong, in the order of the file, each with its line.
+// err returns all problems in the order of the file.
 func (d *yamlDecoder) err() error {
 	if len(d.problems) == 0 {
 		return nil
@@ -370,7 +370,7 @@ func (d *yamlDecoder) err() error {
 	var each []string
 	fmt.Fprintf(&b, "%s has %s", d.name, textfmt.Plural(int64(len(d.problems)), "error"))
 	for _, p := range d.problems {
-		text := masked(unexpanded(p.text, d.expanded))
+		text := masked(unexpand(p.text, d.expanded))
 		if p.line < 1 || p.line > len(lines) {
 			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
 			each = append(each, fmt.Sprintf("%s: %s", d.name, text))

@@ -19,51 +19,50 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// Bounds of the admin listener: who asks is not known, and must not be able to harm.
+// Limits of the admin listener. Its clients are not authenticated.
 const (
-	adminReadTimeout  = 5 * time.Second
-	adminWriteTimeout = 30 * time.Second // pprof gives itself more where a profile is to be longer
-	adminIdleTimeout  = time.Minute
-	adminHeader       = 16 << 10
-	adminConnections  = 64
-	adminLeave        = time.Second // for answers under way when it closes
+	adminReadTimeout     = 5 * time.Second
+	adminWriteTimeout    = 30 * time.Second // pprof extends it for a longer profile
+	adminIdleTimeout     = time.Minute
+	adminHeader          = 16 << 10
+	adminConnections     = 64
+	adminShutdownTimeout = time.Second // for running requests when it closes
 )
 
-// admin serves metrics and health over HTTP, where a config wants it.
+// admin serves metrics and health over HTTP, if the config enables it.
 type admin struct {
-	bridge   atomic.Pointer[bridge.Bridge] // nil: the databases are being opened
-	registry *prometheus.Registry
-	ready    func(socket string) error // makes the place of a socket
-	log      *slog.Logger
-	handler  http.Handler
-	pprof    atomic.Bool
+	bridge        atomic.Pointer[bridge.Bridge] // nil: the databases are still being opened
+	registry      *prometheus.Registry
+	makeSocketDir func(socket string) error // creates the directory of a socket
+	log           *slog.Logger
+	handler       http.Handler
+	pprof         atomic.Bool
 
 	mu     sync.Mutex
 	config config.Admin
-	door   *door // nil: nothing is listened on
+	server *adminServer // nil: nothing listens
 }
 
-// door is one place that is listened on.
-type door struct {
+// adminServer is one listener and its HTTP server.
+type adminServer struct {
 	net.Listener
 	srv   *http.Server
 	ended chan struct{}
 }
 
 func newAdmin(registry *prometheus.Registry, ready func(string) error, log *slog.Logger) *admin {
-	a := &admin{registry: registry, ready: ready, log: log}
+	a := &admin{registry: registry, makeSocketDir: ready, log: log}
 	a.handler = a.routes()
 	return a
 }
 
-// begin shows a Bridge that was made.
-func (a *admin) begin(b *bridge.Bridge) {
+// setBridge adds the bridge and its metrics.
+func (a *admin) setBridge(b *bridge.Bridge) {
 	a.registry.MustRegister(b.Metrics())
 	a.bridge.Store(b)
 }
 
-// change listens where c says, and nowhere else; with an error all is as it was. undo
-// takes it back.
+// change applies c. If it fails nothing changes. undo restores the config before.
 func (a *admin) change(c config.Admin) (undo func() error, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,12 +78,12 @@ func (a *admin) change(c config.Admin) (undo func() error, err error) {
 	}, nil
 }
 
-// move opens the place of c and closes the one before. a.mu is held.
+// move opens the listener of c and closes the one before. a.mu is held.
 func (a *admin) move(c config.Admin) error {
-	old := a.door
+	old := a.server
 	switch {
 	case c.Listen == "":
-		a.door = nil
+		a.server = nil
 	case old != nil && c.Listen == a.config.Listen:
 		if s, ok := old.Listener.(*bridge.SocketListener); ok && (c.Mode != a.config.Mode || c.Group != a.config.Group) {
 			return s.Adjust(c.BridgeSocket())
@@ -93,12 +92,12 @@ func (a *admin) move(c config.Admin) error {
 	default:
 		next, err := a.open(c)
 		if errors.Is(err, syscall.EADDRINUSE) && old != nil && !c.Listen.IsUnix() {
-			return a.swap(old, c) // as 127.0.0.1:9464 is in the way of 0.0.0.0:9464
+			return a.swap(old, c) // 127.0.0.1:9464 and 0.0.0.0:9464 conflict
 		}
 		if err != nil {
 			return err
 		}
-		a.door = next
+		a.server = next
 	}
 	if old != nil {
 		old.close()
@@ -106,28 +105,28 @@ func (a *admin) move(c config.Admin) error {
 	return nil
 }
 
-// swap closes the old place before it opens the other one, and the old one again where
-// that fails. a.mu is held.
-func (a *admin) swap(old *door, c config.Admin) error {
+// swap closes the old listener before it opens the new one. If that fails it opens the old
+// one again. a.mu is held.
+func (a *admin) swap(old *adminServer, c config.Admin) error {
 	old.close()
 	next, err := a.open(c)
 	if err == nil {
-		a.door = next
+		a.server = next
 		return nil
 	}
-	a.door = nil
+	a.server = nil
 	again, err2 := a.open(a.config)
 	if err2 == nil {
-		a.door = again
+		a.server = again
 	}
 	return errors.Join(err, err2)
 }
 
-func (a *admin) open(c config.Admin) (*door, error) {
+func (a *admin) open(c config.Admin) (*adminServer, error) {
 	var ln net.Listener
 	var err error
 	if c.Listen.IsUnix() {
-		if err := a.ready(string(c.Listen)); err != nil {
+		if err := a.makeSocketDir(string(c.Listen)); err != nil {
 			return nil, err
 		}
 		if ln, err = bridge.ListenSocket(c.BridgeSocket()); err != nil {
@@ -138,86 +137,86 @@ func (a *admin) open(c config.Admin) (*door, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	d := &door{Listener: ln, ended: make(chan struct{}), srv: &http.Server{
+	d := &adminServer{Listener: ln, ended: make(chan struct{}), srv: &http.Server{
 		Handler:           a.handler,
 		ReadHeaderTimeout: adminReadTimeout,
 		ReadTimeout:       adminReadTimeout,
 		WriteTimeout:      adminWriteTimeout,
 		IdleTimeout:       adminIdleTimeout,
 		MaxHeaderBytes:    adminHeader,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug), // whatever strangers do wrong
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug), // errors of unknown clients
 	}}
 	go func() {
 		defer close(d.ended)
-		if err := d.srv.Serve(&crowded{Listener: ln, room: make(chan struct{}, adminConnections)}); !errors.Is(err, http.ErrServerClosed) {
+		if err := d.srv.Serve(&limitedListener{Listener: ln, slots: make(chan struct{}, adminConnections)}); !errors.Is(err, http.ErrServerClosed) {
 			a.log.Error("metrics and health are not served any more", "admin", c.Listen, "error", err)
 		}
 	}()
 	return d, nil
 }
 
-// close ends the place, and after a moment whoever is still being answered.
-func (d *door) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), adminLeave)
+// close stops the server. It waits adminShutdownTimeout for running requests.
+func (d *adminServer) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), adminShutdownTimeout)
 	defer cancel()
 	if err := d.srv.Shutdown(ctx); err != nil {
-		_ = d.srv.Close() // they had their time
+		_ = d.srv.Close() // the time is over
 	}
 	<-d.ended
 }
 
-// close ends it all.
+// close stops the listener.
 func (a *admin) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.door != nil {
-		a.door.close()
-		a.door = nil
+	if a.server != nil {
+		a.server.close()
+		a.server = nil
 	}
 }
 
-// address is where it is served; empty: nowhere.
+// address returns where the listener is; empty: there is none.
 func (a *admin) address() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.door == nil {
+	if a.server == nil {
 		return ""
 	}
 	if a.config.Listen.IsUnix() {
 		return string(a.config.Listen)
 	}
-	return cmp.Or(a.door.Addr().String(), string(a.config.Listen)) // the port, where the system chose it
+	return cmp.Or(a.server.Addr().String(), string(a.config.Listen)) // the system can have chosen the port
 }
 
-// crowded is a listener whose connections have an upper bound; more are closed.
-type crowded struct {
+// limitedListener limits how many connections are open, and closes others at once.
+type limitedListener struct {
 	net.Listener
-	room chan struct{}
+	slots chan struct{}
 }
 
 // Accept implements net.Listener.
-func (l *crowded) Accept() (net.Conn, error) {
+func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
 		select {
-		case l.room <- struct{}{}:
-			return &guest{Conn: conn, leave: sync.OnceFunc(func() { <-l.room })}, nil
+		case l.slots <- struct{}{}:
+			return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { <-l.slots })}, nil
 		default:
 			_ = conn.Close() // nothing was read from it
 		}
 	}
 }
 
-type guest struct {
+type limitedConn struct {
 	net.Conn
-	leave func()
+	release func()
 }
 
 // Close implements net.Conn.
-func (g *guest) Close() error {
-	defer g.leave()
+func (g *limitedConn) Close() error {
+	defer g.release()
 	return g.Conn.Close()
 }

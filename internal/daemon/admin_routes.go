@@ -17,55 +17,53 @@ import (
 )
 
 const (
-	// stuckAfter is how long a part of the sidecar may not go on before /healthz says that it
-	// is stuck.
+	// stuckAfter is how long /healthz waits for each part of the sidecar.
 	stuckAfter = 5 * time.Second
-	// scrapes is how many are answered at a time.
-	scrapes       = 4
+	// maxScrapes is how many scrapes run at once.
+	maxScrapes    = 4
 	scrapeTimeout = 20 * time.Second
 )
 
-// routes are what the admin listener answers.
+// routes returns the handler of the admin listener.
 func (a *admin) routes() http.Handler {
 	mux := http.NewServeMux()
 	metrics := promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
 		ErrorLog:            scrapeLog{a.log},
-		ErrorHandling:       promhttp.HTTPErrorOnError, // a part must not look like the whole
-		MaxRequestsInFlight: scrapes,
-		Timeout:             scrapeTimeout, // until then nothing is sent
+		ErrorHandling:       promhttp.HTTPErrorOnError, // never return a part of the metrics
+		MaxRequestsInFlight: maxScrapes,
+		Timeout:             scrapeTimeout, // nothing is sent before the end
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { metrics.ServeHTTP(scrapeAnswer{w}, r) })
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { metrics.ServeHTTP(scrapeWriter{w}, r) })
 	mux.HandleFunc("GET /healthz", a.healthz)
 	mux.HandleFunc("GET /startupz", a.startupz)
 	mux.HandleFunc("GET /readyz", a.readyz)
-	mux.HandleFunc("/debug/pprof/", a.switched(pprof.Index))
-	mux.HandleFunc("/debug/pprof/cmdline", a.switched(pprof.Cmdline))
-	mux.HandleFunc("/debug/pprof/profile", a.switched(pprof.Profile))
-	mux.HandleFunc("/debug/pprof/symbol", a.switched(pprof.Symbol))
-	mux.HandleFunc("/debug/pprof/trace", a.switched(pprof.Trace))
+	mux.HandleFunc("/debug/pprof/", a.ifPprofOn(pprof.Index))
+	mux.HandleFunc("/debug/pprof/cmdline", a.ifPprofOn(pprof.Cmdline))
+	mux.HandleFunc("/debug/pprof/profile", a.ifPprofOn(pprof.Profile))
+	mux.HandleFunc("/debug/pprof/symbol", a.ifPprofOn(pprof.Symbol))
+	mux.HandleFunc("/debug/pprof/trace", a.ifPprofOn(pprof.Trace))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		tell(w, http.StatusOK, "qsidecar: /metrics /healthz /startupz /readyz")
+		respond(w, http.StatusOK, "qsidecar: /metrics /healthz /startupz /readyz")
 	})
 	return mux
 }
 
-// scrapeAnswer is an answer whose error says that the metrics are not all known now, not that
-// the program has a fault.
-type scrapeAnswer struct{ http.ResponseWriter }
+// scrapeWriter turns status 500 into 503, because missing metrics are temporary.
+type scrapeWriter struct{ http.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
-func (a scrapeAnswer) WriteHeader(code int) {
+func (a scrapeWriter) WriteHeader(code int) {
 	if code == http.StatusInternalServerError {
 		code = http.StatusServiceUnavailable
 	}
 	a.ResponseWriter.WriteHeader(code)
 }
 
-// scrapeLog takes what promhttp logs.
+// scrapeLog receives the log of promhttp.
 type scrapeLog struct{ log *slog.Logger }
 
-// Println implements promhttp.Logger. An answer that can't be sent is the scraper's affair: it
-// went away, or its time was over.
+// Println implements promhttp.Logger. An answer that can't be sent is not an error of the
+// sidecar: the scraper closed the connection, or its time was over.
 func (l scrapeLog) Println(v ...any) {
 	text := strings.TrimSpace(fmt.Sprintln(v...))
 	if strings.HasPrefix(text, "error encoding and sending") {
@@ -75,44 +73,44 @@ func (l scrapeLog) Println(v ...any) {
 	l.log.Warn("some metrics could not be collected", "error", text)
 }
 
-// switched is a handler that is there as long as pprof is on.
-func (a *admin) switched(h http.HandlerFunc) http.HandlerFunc {
+// ifPprofOn returns a handler that works only while pprof is on.
+func (a *admin) ifPprofOn(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !a.pprof.Load() {
-			tell(w, http.StatusNotFound, "profiles are off: admin.pprof in the config switches them on")
+			respond(w, http.StatusNotFound, "profiles are off: admin.pprof in the config switches them on")
 			return
 		}
 		h(w, r)
 	}
 }
 
-func tell(w http.ResponseWriter, code int, text string) {
+func respond(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, text+"\n") // whoever asked may be gone
+	_, _ = io.WriteString(w, text+"\n") // the client can be gone
 }
 
-// healthz says whether the process goes on, whatever its databases do.
+// healthz reports whether the process makes progress. It ignores the state of databases.
 func (a *admin) healthz(w http.ResponseWriter, r *http.Request) {
 	if b := a.bridge.Load(); b != nil {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), stuckAfter, fmt.Errorf("no progress within %v", stuckAfter))
 		defer cancel()
 		if err := b.Alive(ctx); err != nil {
-			tell(w, http.StatusServiceUnavailable, err.Error())
+			respond(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
 	}
-	tell(w, http.StatusOK, "ok")
+	respond(w, http.StatusOK, "ok")
 }
 
-// startupz says whether the start is complete: the sockets listen.
+// startupz reports whether the sockets listen.
 func (a *admin) startupz(w http.ResponseWriter, _ *http.Request) {
 	if err := a.started(); err != nil {
-		tell(w, http.StatusServiceUnavailable, err.Error())
+		respond(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	tell(w, http.StatusOK, "ok")
+	respond(w, http.StatusOK, "ok")
 }
 
 func (a *admin) started() error {
@@ -126,22 +124,23 @@ func (a *admin) started() error {
 	return nil
 }
 
-// readyz says whether jobs can be had and stored: it started, does not stop, and reaches its databases.
+// readyz reports whether jobs can be claimed and stored: the sidecar has started, isn't
+// draining, and reaches its databases.
 func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
 	err := a.started()
 	if err == nil {
-		err = unready(a.bridge.Load().Health())
+		err = notReadyReason(a.bridge.Load().Health())
 	}
 	if err != nil {
-		tell(w, http.StatusServiceUnavailable, err.Error())
+		respond(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	tell(w, http.StatusOK, "ok")
+	respond(w, http.StatusOK, "ok")
 }
 
-// unready is why a sidecar that started is not ready; nil: it is. There is no address in
-// it, and no word of a driver: nobody was asked who he is.
-func unready(h bridge.Health) error {
+// notReadyReason returns why a started sidecar isn't ready, or nil. It contains no address
+// and no driver error, because the client isn't authenticated.
+func notReadyReason(h bridge.Health) error {
 	var why []string
 	if h.Draining {
 		why = append(why, "draining: no more jobs are given out, what is held may be settled")

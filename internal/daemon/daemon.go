@@ -19,49 +19,50 @@ import (
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
-// Daemon is a sidecar that runs, and the config that it runs by.
+// Daemon is a sidecar with its config, its databases and its listeners.
 type Daemon struct {
-	input config.Input
-	load  func() (config.Config, error)
-	log   *logging.Log
-	b     *bridge.Bridge
-	made  atomic.Pointer[bridge.Bridge] // b, for who does not know whether it was made
-	admin *admin
+	input     config.Input
+	load      func() (config.Config, error)
+	log       *logging.Log
+	bridge    *bridge.Bridge
+	bridgePtr atomic.Pointer[bridge.Bridge] // bridge, for goroutines that start before it exists
+	admin     *admin
 
 	inherited         []*net.UnixListener
-	version, revision string   // of the program
-	manager           *manager // nil: nobody is told
-	opens             databases.Opener
-	patience          time.Duration // for what cannot be reached at the start, which is then awaited; 0: none
+	version, revision string          // of the program
+	manager           *serviceManager // nil: there is none to notify
+	openFunc          databases.Opener
+	openTimeout       time.Duration // after which the start continues without an unreachable database; 0: it fails
 
-	mu      sync.Mutex // not held while databases open
-	config  config.Config
-	sources config.Snapshot
-	refused config.Snapshot    // what the files had when they were not taken last
-	open    map[string]*openDB // by name
-	under   *loading           // the reload under way; nil: none
+	mu       sync.Mutex // not held while databases open
+	config   config.Config
+	sources  config.Snapshot
+	rejected config.Snapshot    // the files that were rejected last
+	open     map[string]*openDB // by name
+	loading  *pendingReload     // the running reload; nil: none
 
-	state      sync.Mutex // of what follows, which is told while a reload goes on
-	generation int64
-	takenAt    time.Time // the config that runs
-	failed     error     // why the newest files were not taken; nil: they run
-	failedAt   time.Time
+	stateMu     sync.Mutex // guards the fields below, which are read during a reload
+	generation  int64
+	loadedAt    time.Time // when the running config was loaded
+	reloadErr   error     // why the newest files were rejected; nil: they run
+	reloadErrAt time.Time
 
-	longest atomic.Int64 // config.stopsWithin of the one that runs
+	stopTimeout atomic.Int64 // stopTimeout of the running config, in nanoseconds
 
-	closing sync.WaitGroup // databases that are not in use any more
+	closing sync.WaitGroup // databases that a reload replaced
 }
 
-// stopMargin is for the last commits (bridge: 5 s), and for a slow host.
+// stopMargin is the time for the last commits (5 s in the bridge) on a slow host.
 const stopMargin = 15 * time.Second
 
-// openDB is an open database, and all of the config that it was opened by.
+// openDB is an open database, with the key of the config that opened it.
 type openDB struct {
 	backends.Backend
-	by string
+	key string
 }
 
-// start reads the config, opens its databases and makes the Bridge. It runs nothing.
+// start loads the config, opens its databases and creates the bridge. It doesn't run the
+// bridge.
 func (p *Daemon) start(ctx context.Context) (err error) {
 	var c config.Config
 	if c, p.sources, err = config.ReadConsistent(p.input.File, p.load); err != nil {
@@ -74,7 +75,7 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 		}
 	}
 	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.log.Logger)
-	if _, err := p.admin.change(c.Admin); err != nil { // first: it tells how the start goes on
+	if _, err := p.admin.change(c.Admin); err != nil { // first, because it reports the progress of the start
 		return err
 	}
 	defer func() {
@@ -82,53 +83,53 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 			p.admin.close()
 		}
 	}()
-	if p.open, err = p.openMissing(ctx, &c, nil, p.patience); err != nil {
+	if p.open, err = p.openMissing(ctx, &c, nil, p.openTimeout); err != nil {
 		return err
 	}
-	if p.b, err = bridge.New(p.options(&c, p.open), p.log.Logger); err != nil {
+	if p.bridge, err = bridge.New(p.options(&c, p.open), p.log.Logger); err != nil {
 		return errors.Join(&config.Error{Err: fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
 	}
-	p.made.Store(p.b)
+	p.bridgePtr.Store(p.bridge)
 	p.config = c
-	p.state.Lock() // the metrics are asked already
-	p.generation, p.takenAt = 1, time.Now()
-	p.state.Unlock()
-	p.longest.Store(int64(stopsWithin(&c)))
-	p.b.SetControl(p)
-	p.admin.begin(p.b)
+	p.stateMu.Lock() // the listener already reads the metrics
+	p.generation, p.loadedAt = 1, time.Now()
+	p.stateMu.Unlock()
+	p.stopTimeout.Store(int64(stopTimeout(&c)))
+	p.bridge.SetControl(p)
+	p.admin.setBridge(p.bridge)
 	return nil
 }
 
-// openMissing is the databases of c: those of `have` that c has in the very same way, and
-// others that it opens, all at a time. With an error what it opened is closed again. One that
-// cannot be reached is an error, unless there is patience: then it is awaited, and so is one
-// that takes longer than that to open.
-func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, patience time.Duration) (map[string]*openDB, error) {
+// openMissing returns the databases of c. It reuses those of have with the same key, and
+// opens the others concurrently. If one fails, openMissing closes what it opened. If timeout
+// is positive, it replaces a database that is unreachable, or not open by then, by a
+// pendingDatabase.
+func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, timeout time.Duration) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
-	under := make(map[string]*attempt)
+	under := make(map[string]*openAttempt)
 	var errs error
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
 		by, err := c.OpenKey(name)
 		if err != nil {
 			errs = errors.Join(errs, c.ErrorIn(name, err))
-		} else if o := openBy(have, by); o != nil {
+		} else if o := findOpen(have, by); o != nil {
 			all[name] = o
 		} else {
-			under[name] = p.attempt(ctx, *c, name, by)
+			under[name] = p.startOpen(ctx, *c, name, by)
 		}
 	}
 	until, cancel := ctx, context.CancelFunc(func() {})
-	if patience > 0 {
-		until, cancel = context.WithTimeoutCause(ctx, patience, fmt.Errorf("it is not open after %v", patience))
+	if timeout > 0 {
+		until, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it is not open after %v", timeout))
 	}
 	defer cancel()
 	for _, name := range slices.Sorted(maps.Keys(under)) {
-		b, err := under[name].within(until, c, name, patience > 0)
+		b, err := under[name].wait(until, c, name, timeout > 0)
 		if err != nil {
 			errs = errors.Join(errs, c.ErrorIn(name, err))
 			continue
 		}
-		all[name] = &openDB{Backend: b, by: under[name].by}
+		all[name] = &openDB{Backend: b, key: under[name].key}
 	}
 	if ctx.Err() != nil {
 		errs = errors.Join(errs, context.Cause(ctx))
@@ -139,18 +140,17 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 	return all, nil
 }
 
-// openBy is the database that was opened in that very way, whatever it was called; nil:
-// there is none.
-func openBy(have map[string]*openDB, by string) *openDB {
+// findOpen returns the database that was opened with that key, or nil.
+func findOpen(have map[string]*openDB, by string) *openDB {
 	for _, o := range have {
-		if o.by == by {
+		if o.key == by {
 			return o
 		}
 	}
 	return nil
 }
 
-// closeUnused closes those of all that are not in use.
+// closeUnused closes the databases of all that are not in inUse.
 func closeUnused(all, inUse map[string]*openDB) (err error) {
 	used := slices.Collect(maps.Values(inUse))
 	for name, o := range all {
@@ -164,9 +164,9 @@ func closeUnused(all, inUse map[string]*openDB) (err error) {
 	return err
 }
 
-// succeed has databases that are opened anew go on with the jobs of adopted tables that were
-// claimed in them, also where no queue is in such a table any more.
-func succeed(open, before map[string]*openDB) {
+// inheritClaims passes the claims on adopted tables from each replaced database to its
+// successor, even if the successor adopts no table.
+func inheritClaims(open, before map[string]*openDB) {
 	for _, o := range open {
 		for _, was := range before {
 			last, did := was.Backend.(*adopted.Store)
@@ -185,9 +185,9 @@ func succeed(open, before map[string]*openDB) {
 	}
 }
 
-// limitHeld has the databases hold as many jobs as c says: what they share with those before
-// must not change where c is refused.
-func limitHeld(open map[string]*openDB, c *config.Config) {
+// setMaxHeld sets the limits of held jobs. It runs only after c was accepted, because
+// replaced databases share these limits.
+func setMaxHeld(open map[string]*openDB, c *config.Config) {
 	for name, o := range open {
 		if store, adopts := o.Backend.(*adopted.Store); adopts {
 			store.SetMaxHeld(c.Databases[name].MaxHeld)
@@ -195,7 +195,7 @@ func limitHeld(open map[string]*openDB, c *config.Config) {
 	}
 }
 
-// options are the Bridge's.
+// options returns the options of the bridge.
 func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Options {
 	all := make(map[string]backends.Backend, len(open))
 	for name, o := range open {
@@ -206,24 +206,25 @@ func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Optio
 	opts.Server = "qsidecar/" + p.version
 	for name, o := range open {
 		d := opts.Databases[name]
-		d.Done = func() { p.closing.Go(func() { p.closeLate(name, o) }) }
+		d.Done = func() { p.closing.Go(func() { p.closeReplaced(name, o) }) }
 		opts.Databases[name] = d
 	}
 	return opts
 }
 
-// closeLate closes a database that a reload took out of use.
-func (p *Daemon) closeLate(name string, o *openDB) {
+// closeReplaced closes a database that a reload replaced.
+func (p *Daemon) closeReplaced(name string, o *openDB) {
 	if err := o.Close(); err != nil {
 		p.log.Warn("closing a database that is not in use any more", "database", name, "error", err)
 	}
 }
 
-// close closes what is open, after the Bridge has ended, and waits for what reloads closed.
+// close closes the databases after the bridge has ended, and waits for those that reloads
+// replaced.
 func (p *Daemon) close(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err = errors.Join(err, closeUnused(p.open, nil)) // which lets go what the others wait for
+	err = errors.Join(err, closeUnused(p.open, nil)) // unblocks the replaced databases
 	p.closing.Wait()
 	p.admin.close()
 	return err
@@ -231,25 +232,25 @@ func (p *Daemon) close(err error) error {
 
 // Config implements bridge.Control.
 func (p *Daemon) Config() (generation int64, failed error, since time.Time) {
-	p.state.Lock()
-	defer p.state.Unlock()
-	return p.generation, p.failed, p.failedAt
+	p.stateMu.Lock()
+	defer p.stateMu.Unlock()
+	return p.generation, p.reloadErr, p.reloadErrAt
 }
 
 // Admin implements bridge.Control.
 func (p *Daemon) Admin() string { return p.admin.address() }
 
-// look is steady, and wants something in the config file.
-func (p *Daemon) look() (c config.Config, src config.Snapshot, err error) {
+// loadNonEmpty loads the config with its snapshot, and rejects an empty file.
+func (p *Daemon) loadNonEmpty() (c config.Config, src config.Snapshot, err error) {
 	if c, src, err = config.ReadConsistent(p.input.File, p.load); err == nil {
 		err = p.input.CheckNotEmpty()
 	}
 	return c, src, err
 }
 
-// stopsWithin is how long an orderly exit takes at most: the drain, settles that wait for
-// a database that is away, and what is left to write.
-func stopsWithin(c *config.Config) time.Duration {
+// stopTimeout returns the longest duration of an orderly exit: the drain, settles that wait
+// for an unreachable database, and the last writes.
+func stopTimeout(c *config.Config) time.Duration {
 	lease := time.Duration(0)
 	for _, d := range c.Databases {
 		lease = max(lease, time.Duration(d.HostLease))

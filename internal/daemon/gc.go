@@ -7,15 +7,14 @@ import (
 	"runtime/metrics"
 )
 
-// gcHeadroom is how much is allocated between two garbage collections at least.
-// By itself Go collects whenever the heap has doubled, and a sidecar's is a few
-// MiB: under load that is a tenth of its CPU (bench/README.md). Where the heap
-// is larger than this, Go's own rule holds.
+// gcHeadroom is the least allocation between two garbage collections. By default Go collects
+// when the heap has doubled. A sidecar's heap is a few MiB, so collections would take a
+// tenth of its CPU under load (bench/README.md). A larger heap follows Go's default.
 const gcHeadroom = 16 << 20
 
-// KeepHeadroom sets the collector's goal after each collection, for the rest of
-// the process. GOGC in the environment is left alone.
-func KeepHeadroom() {
+// SetGCHeadroom adjusts the collector's goal after each collection, for the rest of the
+// process. It does nothing if the environment sets GOGC.
+func SetGCHeadroom() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
@@ -33,8 +32,8 @@ func KeepHeadroom() {
 	collected(struct{}{})
 }
 
-// gcPercent is the goal for a live heap of so many bytes, in steps, because each
-// change stops the process for a moment.
+// gcPercent returns the goal for a live heap of that size. It is rounded to steps, because
+// each change stops the process briefly.
 func gcPercent(live uint64) int {
 	const step, most = 50, 800
 	percent := gcHeadroom * 100 / max(live, 1)

@@ -17,11 +17,11 @@ func TestHeadroom(t *testing.T) {
 	}
 }
 
-// TestHeadroomFollowsTheHeap: the goal is a small heap's, then a large one's.
+// TestHeadroomFollowsTheHeap checks the goal for a small heap, then for a large one.
 func TestHeadroomFollowsTheHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
 	t.Cleanup(func() { debug.SetGCPercent(100) })
-	KeepHeadroom()
+	SetGCHeadroom()
 	goal := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	reaches := func(what string, fits func(percent uint64) bool) {
 		t.Helper()

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// registry has the metrics of the process, its build and its config; those of the Bridge
-// come when there is one.
+// registry returns the metrics of the process, its build and its config. setBridge adds
+// those of the bridge.
 func (p *Daemon) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -20,22 +20,22 @@ func (p *Daemon) registry() *prometheus.Registry {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "qsidecar", Name: name, Help: help}, value))
 	}
 	gauge("config_generation", "Which config runs, counted from 1.", func() float64 {
-		p.state.Lock()
-		defer p.state.Unlock()
+		p.stateMu.Lock()
+		defer p.stateMu.Unlock()
 		return float64(p.generation)
 	})
 	gauge("config_last_reload_successful", "1: the config files run as they are; 0: the newest could not be taken, and an older one runs.", func() float64 {
-		p.state.Lock()
-		defer p.state.Unlock()
-		if p.failed != nil {
+		p.stateMu.Lock()
+		defer p.stateMu.Unlock()
+		if p.reloadErr != nil {
 			return 0
 		}
 		return 1
 	})
 	gauge("config_last_reload_success_timestamp_seconds", "When the config that runs was taken.", func() float64 {
-		p.state.Lock()
-		defer p.state.Unlock()
-		return float64(p.takenAt.UnixMilli()) / 1000
+		p.stateMu.Lock()
+		defer p.stateMu.Unlock()
+		return float64(p.loadedAt.UnixMilli()) / 1000
 	})
 	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r

@@ -10,12 +10,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// loading is a reload that opens databases, which may take minutes. Nothing else waits for
-// it: databases that come back are used, and a reload of newer files ends it.
-type loading struct {
-	found  config.Snapshot // what the files had
+// pendingReload is a reload that opens databases, which can take minutes. It doesn't block
+// the use of databases that become reachable. A reload of newer files cancels it.
+type pendingReload struct {
+	found  config.Snapshot // contents of the files
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when what follows is known
+	done   chan struct{} // closed when the fields below are set
 
 	changes []string
 	why     string
@@ -24,16 +24,16 @@ type loading struct {
 
 var errNewerConfig = errors.New("the files changed while their databases were being opened; the newer ones are loaded instead")
 
-// Reload reads the files again and has the sidecar run by them, as a whole or not at
-// all. The changes are what became different, for people; none: nothing did, and why says
-// why. Where ctx is cancelled, or the sidecar stops, the config is neither taken nor refused.
+// Reload reads the files again and applies them as a whole or not at all. changes describes
+// the differences. If there are none, why says the reason. If ctx ends, or the sidecar
+// stops, the config is neither applied nor rejected.
 func (p *Daemon) Reload(ctx context.Context) (changes []string, why string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found, err := config.ReadSnapshot(p.input.File, &p.config)
-	ended := p.under != nil
-	for p.under != nil {
-		u := p.under
+	ended := p.loading != nil
+	for p.loading != nil {
+		u := p.loading
 		same := err == nil && found.Same(u.found)
 		if !same {
 			u.cancel(errNewerConfig)
@@ -47,24 +47,24 @@ func (p *Daemon) Reload(ctx context.Context) (changes []string, why string, err 
 		found, err = config.ReadSnapshot(p.input.File, &p.config)
 	}
 	if err == nil && found.Same(p.sources) {
-		p.healed()
+		p.clearReloadError()
 		if ended {
-			p.tell(nil)
+			p.reportStatus(nil)
 		}
-		return nil, p.unchanged(), nil
+		return nil, p.unchangedReason(), nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	u := &loading{found: found, cancel: cancel, done: make(chan struct{})}
-	p.under = u
+	u := &pendingReload{found: found, cancel: cancel, done: make(chan struct{})}
+	p.loading = u
 	u.changes, u.why, u.err = p.reload(ctx, found)
-	p.under = nil
+	p.loading = nil
 	close(u.done)
 	cancel(nil)
 	return u.changes, u.why, u.err
 }
 
-// awaitReload waits for a reload that another caller began. p.mu is held, but not meanwhile.
-func (p *Daemon) awaitReload(ctx context.Context, u *loading) error {
+// awaitReload waits for a reload of another caller. p.mu is held, but not while it waits.
+func (p *Daemon) awaitReload(ctx context.Context, u *pendingReload) error {
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	select {
@@ -75,45 +75,45 @@ func (p *Daemon) awaitReload(ctx context.Context, u *loading) error {
 	}
 }
 
-// reload is Reload where the files are not those that run. p.mu is held, but not while
+// reload is Reload for files that differ from the running ones. p.mu is held, but not while
 // databases open.
 func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []string, why string, err error) {
 	_, failed, _ := p.Config()
-	if failed == nil { // what was refused is tried again and again: that is no news
-		p.manager.reloading()
+	if failed == nil { // a repeated attempt is not news
+		p.manager.notifyReloading()
 	}
-	c, src, err := p.look()
+	c, src, err := p.loadNonEmpty()
 	if err == nil {
-		changes, err = p.take(ctx, c, src)
+		changes, err = p.apply(ctx, c, src)
 	}
 	if err != nil && (errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, bridge.ErrNotRunning)) {
-		return nil, "", err // nothing that follows matters any more
+		return nil, "", err // the result no longer matters
 	}
-	defer func() { p.tell(err) }()
+	defer func() { p.reportStatus(err) }()
 	if err != nil {
-		p.refused = found
-		p.refuse(err)
+		p.rejected = found
+		p.setReloadError(err)
 		return nil, "", err
 	}
-	p.state.Lock()
-	defer p.state.Unlock()
+	p.stateMu.Lock()
+	defer p.stateMu.Unlock()
 	p.generation++
-	p.failed, p.takenAt = nil, time.Now()
+	p.reloadErr, p.loadedAt = nil, time.Now()
 	p.log.Info("the config was reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
 	if len(changes) == 0 {
-		why = "the files' text is another one, and says the same"
+		why = "config files changed; settings are unchanged"
 	}
 	return changes, why, nil
 }
 
-// take has the sidecar run by c. p.mu is held, but not while databases open.
-func (p *Daemon) take(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
+// apply runs the sidecar by c. p.mu is held, but not while databases open.
+func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
 	for _, l := range c.Listen {
 		if err := p.input.MakeSocketDir(l.Socket); err != nil {
 			return nil, err
 		}
 	}
-	open, err := p.openBeside(ctx, &c)
+	open, err := p.openUnlocked(ctx, &c)
 	if err != nil {
 		return nil, err
 	}
@@ -121,31 +121,30 @@ func (p *Daemon) take(ctx context.Context, c config.Config, src config.Snapshot)
 	if err != nil {
 		return nil, errors.Join(err, closeUnused(open, p.open))
 	}
-	succeed(open, p.open)
-	if err := p.b.Reload(p.options(&c, open)); err != nil {
+	inheritClaims(open, p.open)
+	if err := p.bridge.Reload(p.options(&c, open)); err != nil {
 		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
 	}
-	limitHeld(open, &c)
+	setMaxHeld(open, &c)
 	changes := config.Changes(p.config, c)
 	if src.Secrets != p.sources.Secrets {
 		changes = append(changes, "a secret")
 	}
 	p.log.Set(c.Log.Level.SlogLevel(), c.Log.JSON())
 	p.config, p.sources, p.open = c, src, open
-	p.longest.Store(int64(stopsWithin(&c)))
+	p.stopTimeout.Store(int64(stopTimeout(&c)))
 	return changes, nil
 }
 
-// openBeside is openMissing while p.mu is not held. What was awaited and came back meanwhile is
-// used as it is by then.
-func (p *Daemon) openBeside(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
+// openUnlocked is openMissing without p.mu. It uses a pending database in its newest state.
+func (p *Daemon) openUnlocked(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
 	have := p.open
 	p.mu.Unlock()
 	open, err := p.openMissing(ctx, c, have, 0)
 	p.mu.Lock()
 	for name, o := range open {
 		if was := nameIn(have, o); was != "" {
-			open[name] = p.open[was] // only put changes p.open while a reload is under way, and it keeps the names
+			open[name] = p.open[was] // during a reload only replace changes p.open, and it keeps the names
 		}
 	}
 	return open, err

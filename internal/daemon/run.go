@@ -14,37 +14,37 @@ import (
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
-// Service says which sidecar runs, and how.
+// Options say which sidecar runs, and how.
 type Options struct {
 	Input     config.Input
-	Load      func() (config.Config, error) // the config, as it is now
+	Load      func() (config.Config, error) // loads the current config
 	Log       *logging.Log
-	Signals   <-chan os.Signal // the first drains the sidecar, the second ends it at once
+	Signals   <-chan os.Signal // the first drains the sidecar, the second aborts it
 	Inherited []*net.UnixListener
-	Open      databases.Opener // nil: openAdopted
+	Open      databases.Opener // nil: databases.Open
 
 	Version, Revision string // of the program
 
-	// Managed: the service manager is told how it goes, and databases that cannot be reached are
-	// waited for.
-	Managed  bool
-	Patience time.Duration // how long the start waits for databases, if it is managed; 0: 15 s
+	// Managed: Run notifies the service manager, and waits for unreachable databases.
+	Managed     bool
+	OpenTimeout time.Duration // how long the start waits for databases if Managed is set; 0: 15 s
 }
 
-// StopError says that the sidecar did not stop in order.
+// StopError is the error of a sidecar that didn't stop in order.
 type StopError struct{ Err error }
 
 func (e *StopError) Error() string { return e.Err.Error() }
 func (e *StopError) Unwrap() error { return e.Err }
 
-// Run runs a sidecar and f beside it, once it is ready. It ends when f returns, too.
+// Run runs a sidecar until a signal, or until f returns. It calls f once the sidecar is
+// ready.
 func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) error) (err error) {
-	p := &Daemon{input: o.Input, load: o.Load, log: o.Log, inherited: o.Inherited, opens: o.Open, version: o.Version, revision: o.Revision}
-	if p.opens == nil {
-		p.opens = databases.Open
+	p := &Daemon{input: o.Input, load: o.Load, log: o.Log, inherited: o.Inherited, openFunc: o.Open, version: o.Version, revision: o.Revision}
+	if p.openFunc == nil {
+		p.openFunc = databases.Open
 	}
 	if o.Managed {
-		p.manager, p.patience = newManager(o.Input, o.Log.Logger), cmp.Or(o.Patience, openPatience)
+		p.manager, p.openTimeout = newServiceManager(o.Input, o.Log.Logger), cmp.Or(o.OpenTimeout, openTimeout)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -54,36 +54,36 @@ func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) 
 		close(ran)
 		<-watched
 	}()
-	p.manager.tell("opening the databases")
+	p.manager.notify("opening the databases")
 	if err := p.start(ctx); err != nil {
 		if ctx.Err() != nil {
 			p.log.Info("stopped before it served")
 			return nil
 		}
-		p.manager.tell("it could not start: " + err.Error())
+		p.manager.notify("it could not start: " + err.Error())
 		return err
 	}
 	defer func() { err = p.close(err) }()
 	return p.run(ctx, cancel, f)
 }
 
-// run runs a sidecar that was made, and f beside it.
+// run runs the bridge and f.
 func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx context.Context, p *Daemon) error) error {
 	ran := make(chan struct{})
 	var beating sync.WaitGroup
-	beating.Go(func() { p.manager.beat(ran, p.b) })
-	beating.Go(func() { p.await(ctx) })
+	beating.Go(func() { p.manager.feedWatchdog(ran, p.bridge) })
+	beating.Go(func() { p.retryPending(ctx) })
 	beside := make(chan error, 1)
 	go func() {
 		select {
-		case <-p.b.Ready():
+		case <-p.bridge.Ready():
 			beside <- f(ctx, p)
 			cancel()
 		case <-ran:
 			beside <- nil
 		}
 	}()
-	err := p.b.Run(ctx)
+	err := p.bridge.Run(ctx)
 	if err == nil {
 		p.log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
 	}
@@ -96,7 +96,8 @@ func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx 
 	return errors.Join(err, <-beside)
 }
 
-// watchSignals drains the sidecar at the first signal, or ends its start, and aborts at the second.
+// watchSignals drains the sidecar at the first signal, or cancels its start. It aborts at
+// the second signal.
 func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc, ran <-chan struct{}) <-chan struct{} {
 	watched := make(chan struct{})
 	go func() {
@@ -106,9 +107,9 @@ func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc
 			case sig := <-signals:
 				if n == 0 {
 					p.log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
-					p.manager.stops(max(time.Duration(p.longest.Load()), stopMargin))
+					p.manager.notifyStopping(max(time.Duration(p.stopTimeout.Load()), stopMargin))
 					drain()
-				} else if b := p.made.Load(); b != nil {
+				} else if b := p.bridgePtr.Load(); b != nil {
 					b.Abort()
 				}
 			case <-ran:

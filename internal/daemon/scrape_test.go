@@ -17,11 +17,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// leaving is a collector during which the scraper goes away.
+// leaving is a collector during which the scraper closes its connection.
 type leaving struct {
 	metrics []*prometheus.Desc
 	leave   func()
-	left    chan struct{} // closed when the server has seen it
+	left    chan struct{} // closed when the server has noticed
 }
 
 func (l *leaving) Describe(c chan<- *prometheus.Desc) {
@@ -38,7 +38,7 @@ func (l *leaving) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// lockedBuffer is a log that is read while it is written.
+// lockedBuffer is a buffer for several goroutines.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -56,7 +56,7 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// TestAbortedScrape: a scraper that goes away is nothing that the log warns of.
+// TestAbortedScrape checks that an aborted scrape is logged at debug level only.
 func TestAbortedScrape(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	c := &leaving{leave: leave, left: make(chan struct{})}
@@ -75,7 +75,7 @@ func TestAbortedScrape(t *testing.T) {
 	}
 }
 
-// unknown is a collector that does not know one of its metrics.
+// unknown is a collector that can't collect one of its metrics.
 type unknown struct{ known, unknown *prometheus.Desc }
 
 func (u unknown) Describe(c chan<- *prometheus.Desc) { c <- u.known; c <- u.unknown }
@@ -85,8 +85,8 @@ func (u unknown) Collect(c chan<- prometheus.Metric) {
 	c <- prometheus.NewInvalidMetric(u.unknown, errors.New("the database says nothing"))
 }
 
-// TestScrapesAreWhole: metrics that are not all known, or not in time, are an error that says
-// why, never a part of them.
+// TestScrapesAreWhole checks that missing or late metrics fail the whole scrape with a
+// reason.
 func TestScrapesAreWhole(t *testing.T) {
 	u := unknown{prometheus.NewDesc("known", "help", nil, nil), prometheus.NewDesc("unknown", "help", nil, nil)}
 	late := &leaving{metrics: []*prometheus.Desc{u.known}, leave: func() {}}

@@ -19,22 +19,22 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// manager is the service manager that started this process (systemd, sd_notify(3)). A nil
-// one is nobody: nothing is told.
-type manager struct {
-	log      *slog.Logger
-	send     func(message string) error
-	watchdog time.Duration // it wants a sign of life each so often; 0: it does not
-	stopping atomic.Bool
-	deaf     atomic.Bool // it was logged that it cannot be told
+// serviceManager notifies the service manager that started this process (systemd,
+// sd_notify(3)). A nil one does nothing.
+type serviceManager struct {
+	log           *slog.Logger
+	send          func(message string) error
+	watchdog      time.Duration // interval in which it expects a sign of life; 0: none
+	stopping      atomic.Bool
+	failureLogged atomic.Bool // a failed notification was logged
 }
 
-// newManager is who started this process.
-func newManager(in config.Input, log *slog.Logger) *manager {
+// newServiceManager returns nil if no service manager expects notifications.
+func newServiceManager(in config.Input, log *slog.Logger) *serviceManager {
 	if socket, _ := in.Env("NOTIFY_SOCKET"); socket == "" {
 		return nil
 	}
-	m := &manager{log: log, send: func(message string) error {
+	m := &serviceManager{log: log, send: func(message string) error {
 		_, err := daemon.SdNotify(false, message)
 		return err
 	}}
@@ -45,12 +45,12 @@ func newManager(in config.Input, log *slog.Logger) *manager {
 	return m
 }
 
-// statusLimit bounds what a status says, in bytes: systemd ignores a message of more than
-// 4 KiB as a whole, and with it that the service is ready.
+// statusLimit is the limit of a status in bytes. systemd ignores a whole message of more
+// than 4 KiB, and with it that the service is ready.
 const statusLimit = 1 << 10
 
-// tell sends assignments, each a line. A status is for people, shown by systemctl status.
-func (m *manager) tell(status string, lines ...string) {
+// notify sends a status, which `systemctl status` shows, and further assignments.
+func (m *serviceManager) notify(status string, lines ...string) {
 	if m == nil {
 		return
 	}
@@ -64,41 +64,43 @@ func (m *manager) tell(status string, lines ...string) {
 		}
 		lines = append(lines, "STATUS="+status)
 	}
-	if err := m.send(strings.Join(lines, "\n")); err != nil && !m.deaf.Swap(true) {
-		m.log.Warn("the service manager cannot be told how it goes", "error", err)
+	if err := m.send(strings.Join(lines, "\n")); err != nil && !m.failureLogged.Swap(true) {
+		m.log.Warn("the service manager cannot be notified", "error", err)
 	}
 }
 
-// ready: what is served, is.
-func (m *manager) ready(serving string) { m.tell(serving, daemon.SdNotifyReady) }
+// notifyReady reports that the sidecar serves.
+func (m *serviceManager) notifyReady(serving string) { m.notify(serving, daemon.SdNotifyReady) }
 
-// reloading: another config is being taken. ready ends that.
-func (m *manager) reloading() { m.tell("taking another config", daemon.SdNotifyReloading) }
+// notifyReloading reports that a reload has begun. notifyReady ends it.
+func (m *serviceManager) notifyReloading() {
+	m.notify("taking another config", daemon.SdNotifyReloading)
+}
 
-// stops: no more jobs are given out, and it ends within that time.
-func (m *manager) stops(within time.Duration) {
+// notifyStopping reports that the sidecar drains and ends within that time.
+func (m *serviceManager) notifyStopping(within time.Duration) {
 	if m == nil {
 		return
 	}
 	m.stopping.Store(true)
-	m.tell("stopping: workers settle what they hold", daemon.SdNotifyStopping,
+	m.notify("stopping: workers settle what they hold", daemon.SdNotifyStopping,
 		fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", within.Microseconds()))
 }
 
-// errSilent: the sidecar did not show in time that it is well.
-var errSilent = errors.New("not in time")
+// errNotInTime means that a check of the sidecar timed out.
+var errNotInTime = errors.New("not in time")
 
-// lively is a Bridge.
-type lively interface {
-	Alive(context.Context) error   // its parts go on
-	Answers(context.Context) error // its sockets do
+// livenessProber is a bridge.Bridge.
+type livenessProber interface {
+	Alive(context.Context) error   // whether its goroutines make progress
+	Answers(context.Context) error // whether its sockets answer
 }
 
-// beat gives the signs of life that the watchdog wants, twice as often as it wants them,
-// until ran is closed. Each comes after b has shown that it goes on: one that is stuck is
-// silent, and killed. b gets a quarter of the watchdog's time, so that it is asked twice at
-// least. While it stops, the stop's own time limit watches over it.
-func (m *manager) beat(ran <-chan struct{}, b lively) {
+// feedWatchdog notifies the watchdog twice per interval until ran is closed. Before each
+// time it checks b, so that systemd kills a sidecar that is stuck. Each check takes a
+// quarter of the interval at most, so at least two checks fit in. While the sidecar stops,
+// its own time limit applies instead.
+func (m *serviceManager) feedWatchdog(ran <-chan struct{}, b livenessProber) {
 	if m == nil || m.watchdog == 0 {
 		return
 	}
@@ -115,13 +117,13 @@ func (m *manager) beat(ran <-chan struct{}, b lively) {
 			next.Reset(m.watchdog / 16)
 			continue
 		}
-		m.tell("", daemon.SdNotifyWatchdog)
+		m.notify("", daemon.SdNotifyWatchdog)
 		next.Reset(m.watchdog / 2)
 	}
 }
 
-func (m *manager) check(b lively) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), m.watchdog/4, errSilent)
+func (m *serviceManager) check(b livenessProber) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), m.watchdog/4, errNotInTime)
 	defer cancel()
 	err := b.Alive(ctx)
 	if err == nil {
@@ -133,9 +135,9 @@ func (m *manager) check(b lively) error {
 	return err
 }
 
-// Inherit takes over the sockets that the service manager listens on for this process
-// (sd_listen_fds(3)). A child of this process gets neither them nor their names.
-func Inherit() (lns []*net.UnixListener, err error) {
+// InheritedSockets returns the sockets that the service manager passed to this process
+// (sd_listen_fds(3)). Child processes inherit neither the sockets nor the variables.
+func InheritedSockets() (lns []*net.UnixListener, err error) {
 	for i, f := range activation.Files(true) {
 		ln, e := inheritOne(f)
 		if e != nil {
@@ -155,7 +157,7 @@ func inheritOne(f *os.File) (*net.UnixListener, error) {
 	case listens == 0:
 		return nil, errors.New("it does not listen (Accept=yes hands over connections; leave that out)")
 	}
-	ln, err := net.FileListener(f) // with a descriptor of its own
+	ln, err := net.FileListener(f) // it duplicates the descriptor
 	if err != nil {
 		return nil, err
 	}

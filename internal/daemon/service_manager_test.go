@@ -12,12 +12,12 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// pulse is a sidecar that goes on, or does not.
+// pulse answers the watchdog's checks.
 type pulse struct{ alive, answers func(context.Context) error }
 
 var pulseWell = pulse{well, well}
 
-// asking has the pulse of the moment.
+// asking returns the current pulse.
 type asking func() *pulse
 
 func (a asking) Alive(ctx context.Context) error   { return a().alive(ctx) }
@@ -30,13 +30,13 @@ func hangs(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// TestWatchdogIsFedByChecks: a sidecar of which any part hangs gives no sign of life, asks
-// itself again in the time that is left, and gives them again when it goes on.
+// TestWatchdogIsFedByChecks checks that a sidecar with a stuck part stops feeding the
+// watchdog, checks itself again in the remaining time, and resumes when it recovers.
 func TestWatchdogIsFedByChecks(t *testing.T) {
 	for name, stuck := range map[string]*pulse{"parts": {hangs, well}, "sockets": {well, hangs}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var mu sync.Mutex // of asked, said and now
+				var mu sync.Mutex // guards asked, said and now
 				var asked, said int
 				now := &pulseWell
 				turn := func(p *pulse) {
@@ -57,7 +57,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 					return asked, said
 				}
 				log := new(lockedBuffer)
-				m := &manager{log: slog.New(slog.NewTextHandler(log, nil)), watchdog: 30 * time.Second}
+				m := &serviceManager{log: slog.New(slog.NewTextHandler(log, nil)), watchdog: 30 * time.Second}
 				m.send = func(message string) error {
 					mu.Lock()
 					defer mu.Unlock()
@@ -70,14 +70,14 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 				ran, ended := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(ended)
-					m.beat(ran, asking(look))
+					m.feedWatchdog(ran, asking(look))
 				}()
 				time.Sleep(5*time.Minute + time.Second)
 				if _, said := counts(); said != 20 {
 					t.Errorf("%d signs of life in 5 minutes, want one each 15 s", said)
 				}
 				turn(stuck)
-				time.Sleep(29 * time.Second) // by then it is killed
+				time.Sleep(29 * time.Second) // just before systemd would kill it
 				if asked, said := counts(); said != 0 || asked < 2 || !strings.Contains(log.String(), "does not go on") {
 					t.Errorf("stuck: %d signs of life, asked %d times; the log: %s", said, asked, log)
 				}

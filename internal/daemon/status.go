@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// serving says what is served. p.mu is held.
-func (p *Daemon) serving() string {
-	sockets, places := p.places()
+// servingText describes what is served. p.mu is held.
+func (p *Daemon) servingText() string {
+	sockets, places := p.addresses()
 	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(places, ", "))
 }
 
-// places are where it serves, and the databases. p.mu is held.
-func (p *Daemon) places() (sockets, databases []string) {
+// addresses returns the sockets and the databases. p.mu is held.
+func (p *Daemon) addresses() (sockets, databases []string) {
 	for _, l := range p.config.Listen {
 		sockets = append(sockets, l.Socket)
 	}
@@ -26,61 +26,62 @@ func (p *Daemon) places() (sockets, databases []string) {
 	return sockets, databases
 }
 
-// Serving says what is served.
+// Serving describes what is served, on one line.
 func (p *Daemon) Serving() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.serving()
+	return p.servingText()
 }
 
-// Ready logs what is served, and tells the service manager.
+// Ready logs what is served, and notifies the service manager.
 func (p *Daemon) Ready() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	sockets, databases := p.places()
+	sockets, databases := p.addresses()
 	p.log.Info("serving", "version", p.version, "sockets", sockets, "databases", databases)
-	p.manager.ready(p.serving())
+	p.manager.notifyReady(p.servingText())
 }
 
-// tell tells the service manager what runs, and why nothing newer does. p.mu is held.
-func (p *Daemon) tell(failed error) {
+// reportStatus notifies the service manager of the running config, and of why a newer one
+// was rejected. p.mu is held.
+func (p *Daemon) reportStatus(failed error) {
 	generation, _, _ := p.Config()
-	status := fmt.Sprintf("%s, config generation %d", p.serving(), generation)
+	status := fmt.Sprintf("%s, config generation %d", p.servingText(), generation)
 	if failed != nil {
 		status += "; THE NEWEST CONFIG DOES NOT RUN: " + failed.Error()
 	}
-	p.manager.ready(status)
+	p.manager.notifyReady(status)
 }
 
-// unchanged says why a reload has nothing to do. p.mu is held.
-func (p *Daemon) unchanged() string {
+// unchangedReason returns why a reload has nothing to do. p.mu is held.
+func (p *Daemon) unchangedReason() string {
 	if len(p.sources.Files) == 0 {
 		return "the sidecar runs without a config file; its flags and its environment are read at its start alone"
 	}
-	p.state.Lock()
-	defer p.state.Unlock()
+	p.stateMu.Lock()
+	defer p.stateMu.Unlock()
 	return fmt.Sprintf("%s: that is what runs already, as config generation %d, since %s",
-		strings.Join(p.sources.Files, ", "), p.generation, p.takenAt.Format(time.DateTime))
+		strings.Join(p.sources.Files, ", "), p.generation, p.loadedAt.Format(time.DateTime))
 }
 
-// refuse remembers why what the files say does not run. p.mu is held.
-func (p *Daemon) refuse(err error) {
-	p.state.Lock()
-	defer p.state.Unlock()
-	if p.failed == nil || p.failed.Error() != err.Error() {
+// setReloadError records why the files were rejected. p.mu is held.
+func (p *Daemon) setReloadError(err error) {
+	p.stateMu.Lock()
+	defer p.stateMu.Unlock()
+	if p.reloadErr == nil || p.reloadErr.Error() != err.Error() {
 		p.log.Error("the config was not reloaded: what ran before goes on", "generation", p.generation, "error", err)
 	}
-	p.failed, p.failedAt = err, time.Now()
+	p.reloadErr, p.reloadErrAt = err, time.Now()
 }
 
-// healed: the files say again what runs. p.mu is held.
-func (p *Daemon) healed() {
-	p.state.Lock()
-	was := p.failed
-	p.failed = nil
-	p.state.Unlock()
+// clearReloadError records that the files match the running config again. p.mu is held.
+func (p *Daemon) clearReloadError() {
+	p.stateMu.Lock()
+	was := p.reloadErr
+	p.reloadErr = nil
+	p.stateMu.Unlock()
 	if was != nil {
 		p.log.Info("the config files are again as they run", "generation", p.generation)
-		p.tell(nil)
+		p.reportStatus(nil)
 	}
 }

@@ -8,47 +8,47 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// Watch reloads the sidecar whenever its files change, and at each of hangUps, until ctx is done.
+// Watch reloads the sidecar when its files change, and on each of hangUps, until ctx ends.
 func (p *Daemon) Watch(ctx context.Context, hangUps <-chan os.Signal, o config.WatchOptions) {
 	config.Watch(ctx, watched{p}, hangUps, o, p.log.Logger)
 }
 
-// ServeStream is the Bridge's.
+// ServeStream serves one session on in and out.
 func (p *Daemon) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
-	return p.b.ServeStream(ctx, in, out)
+	return p.bridge.ServeStream(ctx, in, out)
 }
 
-// watched is an instance as its watcher sees it.
+// watched is a Daemon as a config.Reloader.
 type watched struct{ *Daemon }
 
-// Reload implements Reloader. What went wrong is in the log, and status tells it.
+// Reload implements config.Reloader. The log and the status report its errors.
 func (p watched) Reload(ctx context.Context) { _, _, _ = p.Daemon.Reload(ctx) }
 
-// Differ implements Reloader.
-func (p watched) Differ() (now config.Snapshot, differ bool) {
+// Changed implements config.Reloader.
+func (p watched) Changed() (now config.Snapshot, differ bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now, err := config.ReadSnapshot(p.input.File, &p.config)
 	_, failed, _ := p.Config()
-	return now, err != nil || !now.Same(p.sources) || failed != nil || p.under != nil && !now.Same(p.under.found)
+	return now, err != nil || !now.Same(p.sources) || failed != nil || p.loading != nil && !now.Same(p.loading.found)
 }
 
-// Refuses implements Reloader.
-func (p watched) Refuses(now config.Snapshot) bool {
+// WasRejected implements config.Reloader.
+func (p watched) WasRejected(now config.Snapshot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, failed, _ := p.Config()
-	return failed != nil && now.Same(p.refused)
+	return failed != nil && now.Same(p.rejected)
 }
 
-// Loads implements Reloader.
-func (p watched) Loads(now config.Snapshot) bool {
+// IsLoading implements config.Reloader.
+func (p watched) IsLoading(now config.Snapshot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.under != nil && now.Same(p.under.found)
+	return p.loading != nil && now.Same(p.loading.found)
 }
 
-// Files implements Reloader.
+// Files implements config.Reloader.
 func (p watched) Files() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// openDatabase opens one database of the config: to serve it, or to look at it alone.
+// OpenEngine opens one database of the config without its adopted tables. If look is set it
+// changes nothing in the database.
 func OpenEngine(ctx context.Context, c *config.Config, name string, look bool, log *slog.Logger) (adopted.Adopter, error) {
 	d := c.Databases[name]
 	u, err := engines.ParseURL(d.URL)
@@ -41,7 +42,7 @@ func OpenEngine(ctx context.Context, c *config.Config, name string, look bool, l
 	})
 }
 
-// openAll opens every database of a config. Where one fails, the others are closed again.
+// OpenAll opens every database of a config. If one fails it closes the others.
 func OpenAll(ctx context.Context, c *config.Config, log *slog.Logger) (map[string]backends.Backend, error) {
 	open := make(map[string]backends.Backend)
 	var errs error
@@ -59,10 +60,10 @@ func OpenAll(ctx context.Context, c *config.Config, log *slog.Logger) (map[strin
 	return open, nil
 }
 
-// opener is openAdopted, or what a test has in its place.
+// Opener is the type of Open. Tests replace it.
 type Opener func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error)
 
-// openAdopted opens one database of the config with the adopted tables that the config has in it.
+// Open opens one database of the config with the adopted tables of its queues.
 func Open(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 	b, err := OpenEngine(ctx, c, name, false, log)
 	if err != nil {
@@ -75,6 +76,7 @@ func Open(ctx context.Context, c *config.Config, name string, log *slog.Logger) 
 	return with, nil
 }
 
+// CloseAll closes all databases, and returns all errors.
 func CloseAll(open map[string]backends.Backend) (err error) {
 	for name, b := range open {
 		if e := b.Close(); e != nil {
@@ -84,8 +86,8 @@ func CloseAll(open map[string]backends.Backend) (err error) {
 	return err
 }
 
-// adopt has the queues of the config that live in adopted tables of the database
-// do so: all of them, or it is an error that has all that does not fit.
+// adopt returns the database with its adopted tables. The error lists every mapping that
+// doesn't fit.
 func adopt(ctx context.Context, c *config.Config, database string, engine adopted.Adopter, log *slog.Logger) (backends.Backend, error) {
 	tables := c.AdoptedTables(database)
 	if len(tables) == 0 {
@@ -109,7 +111,8 @@ func adopt(ctx context.Context, c *config.Config, database string, engine adopte
 	return store, nil
 }
 
-// lookAdopted is adopt for check: what does not fit is found, and the rest looked at.
+// ExamineAdopted is adopt for `qsidecar check`: it returns mappings that don't fit as
+// findings, and the database with the others.
 func ExamineAdopted(ctx context.Context, c *config.Config, database string, engine adopted.Adopter) (adopted.Adopter, []backends.Finding) {
 	var found backends.Findings
 	tables := c.AdoptedTables(database)

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// errAddress shows nothing of the address: what cannot be read may be the password.
+// errAddress contains nothing of the address, because an invalid part can be the password.
 var errAddress = errors.New("the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; " +
 	"or leave the password out, and name a file that holds it (password_file)")
 
 var parameterName = regexp.MustCompile(`^[A-Za-z0-9_.%+ -]*$`)
 
-// checkAddress wants a server's URL in which it is certain what is a password: the
-// drivers' errors on others show parts of it.
+// CheckAddress accepts a server's URL only if it is clear which part is the password. Errors
+// of the drivers show parts of other URLs.
 func CheckAddress(s string) error {
 	_, rest, ok := strings.Cut(s, "://")
 	if !ok || strings.Contains(rest, "#") {
@@ -33,7 +33,7 @@ func CheckAddress(s string) error {
 			return errAddress
 		}
 	}
-	for host := range strings.SplitSeq(hosts, ",") { // PostgreSQL takes several
+	for host := range strings.SplitSeq(hosts, ",") { // PostgreSQL accepts several
 		if i := strings.LastIndex(host, ":"); i > strings.LastIndex(host, "]") && host[i+1:] != "" {
 			if _, err := strconv.ParseUint(host[i+1:], 10, 16); err != nil {
 				return errAddress
@@ -56,11 +56,11 @@ func CheckAddress(s string) error {
 
 var passwordInURL = regexp.MustCompile(`^[A-Za-z0-9+.-]+://[^/?#]*:[^/?#]*@`)
 
-// hasPassword reports whether a database's address holds a password, or may.
+// HasPassword reports whether a URL contains a password, or can contain one.
 func HasPassword(s string) bool {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok || scheme == "sqlite" {
-		return false // no URL that a server takes
+		return false // not a URL of a server
 	}
 	if passwordInURL.MatchString(s) || CheckAddress(s) != nil && strings.ContainsAny(rest, ":@") {
 		return true
@@ -76,18 +76,18 @@ func HasPassword(s string) bool {
 	return false
 }
 
-// surelyHasPassword reports whether a password is where one is expected. Of an address that
-// cannot be read ParseURL says what is wrong.
+// HasCertainPassword reports whether a URL contains a password where one is expected.
+// ParseURL reports what is wrong with an invalid URL.
 func HasCertainPassword(s string) bool {
 	return passwordInURL.MatchString(s) || HasPassword(s) && CheckAddress(s) == nil
 }
 
-// isSecret reports whether what has that name is a password.
+// isSecret reports whether a parameter with that name is a password.
 func isSecret(name string) bool {
 	return slices.Contains([]string{"password", "passwd", "pwd", "sslpassword"}, strings.ToLower(name))
 }
 
-// withoutPassword is a URL as it may stand in a file. had: it had one.
+// WithoutPassword returns a URL without its password. had reports whether it contained one.
 func WithoutPassword(at string) (clean string, had bool) {
 	if !HasPassword(at) {
 		return at, false

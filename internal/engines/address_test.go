@@ -39,7 +39,7 @@ func TestAddressesThatAreCertain(t *testing.T) {
 	}
 }
 
-// TestWithoutPassword: what is printed has the URL without it, however it was given.
+// TestWithoutPassword checks that no form of a password stays in the URL.
 func TestWithoutPassword(t *testing.T) {
 	for at, want := range map[string]string{
 		"postgres://app:s3cret@db/app?sslmode=require":       "postgres://app@db/app?sslmode=require",

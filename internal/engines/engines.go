@@ -23,38 +23,37 @@ import (
 	msmigrate "github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 )
 
-// Engine is a kind of database, and all that the process knows of it.
+// Engine is a kind of database.
 type Engine struct {
 	Name    string
-	schemes []string // what its URLs begin with
-	form    string   // how its URLs are written, for messages
-	File    bool     // a file of this host: it has no password, and needs its folder
-	// NoSchemas: the tables go into the database that the URL names.
+	schemes []string // of its URLs
+	form    string   // of its URLs, for messages
+	File    bool     // a file of this host, which has no password and needs its directory
+	// NoSchemas: the tables are in the database that the URL names.
 	NoSchemas bool
 
-	// parse checks a URL and returns it as open wants it; nil: taken as it is. An
-	// error of it shows no password.
+	// parse checks a URL and returns it in the form for open; nil: the URL is used as it is.
+	// Its errors contain no password.
 	parse func(url string) (string, error)
-	// open opens the database; with look it makes and changes nothing in it.
+	// open opens the database. If o.ReadOnly is set it changes nothing.
 	open func(ctx context.Context, o Options) (adopted.Adopter, error)
-	// migrations is the SQL that makes the tables out of those of the version `from`
-	// (0: there are none), and gives that role what it needs to serve.
+	// migrations returns the SQL of URL.Migrations.
 	migrations func(url, schema, role string, from int) string
 }
 
 // Options say how a database is opened.
 type Options struct {
-	URL            string // as ParseURL gave it
-	Password       string // in place of the URL's; empty: none
+	URL            string // set by URL.Open
+	Password       string // replaces the URL's; empty: none
 	Schema         string
 	MaxConnections int
-	MaxPayload     int64 // how many bytes a job's may have
+	MaxPayload     int64 // limit of a job's payload in bytes
 	Notify         bool
-	ReadOnly       bool // for Examine alone: no tables are made
+	ReadOnly       bool // for Examine: creates no tables
 	Log            *slog.Logger
 }
 
-// engines are the kinds of databases that this program serves.
+// engines lists the engines of this program.
 var engines = []Engine{
 	{
 		Name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:PATH", File: true,
@@ -84,20 +83,20 @@ var engines = []Engine{
 	},
 }
 
-// URL is where a database is, and its engine.
+// URL is the address of a database with its engine.
 type URL struct {
 	*Engine
-	At string // as Open wants it; may hold a password
+	At string // in the form for open; can contain a password
 }
 
-// Open opens the database.
+// Open opens the database. It ignores o.URL.
 func (u URL) Open(ctx context.Context, o Options) (adopted.Adopter, error) {
 	o.URL = u.At
 	return u.open(ctx, o)
 }
 
-// Migrations is the SQL that makes the tables in the schema out of those of the version `from`
-// (0: there are none), and gives that role what it needs to serve.
+// Migrations returns the SQL that updates the tables in the schema from that version (0: no
+// tables) and grants the role the rights of serve.
 func (u URL) Migrations(schema, role string, from int) string {
 	return u.migrations(u.At, schema, role, from)
 }
@@ -111,7 +110,7 @@ func databaseForms() string {
 	return strings.Join(forms[:last], ", ") + " or " + forms[last]
 }
 
-// ParseURL reads a database's address. Its errors show no password.
+// ParseURL reads the URL of a database. Its errors contain no password.
 func ParseURL(s string) (URL, error) {
 	scheme, _, ok := strings.Cut(s, ":")
 	if !ok || strings.ContainsAny(scheme, `/\. `) {
@@ -135,13 +134,13 @@ func ParseURL(s string) (URL, error) {
 		return u, err
 	}
 	if !strings.HasPrefix(s, scheme+"://") {
-		return URL{}, errors.New("a database is written " + databaseForms()) // it may be a password in the wrong place
+		return URL{}, errors.New("a database is written " + databaseForms()) // it can be a misplaced password
 	}
 	return URL{}, fmt.Errorf("%q is no kind of database: write %s", scheme, databaseForms())
 }
 
 func parseSQLite(s string) (string, error) {
-	path := strings.TrimPrefix(strings.TrimPrefix(s, "sqlite:"), "//") // sqlite:///var/lib/… is what many write
+	path := strings.TrimPrefix(strings.TrimPrefix(s, "sqlite:"), "//") // sqlite:///var/lib/… is a common form
 	if path == "" {
 		return "", errors.New("sqlite: names no file: write sqlite:PATH")
 	}

@@ -8,82 +8,80 @@ import (
 )
 
 const (
-	// floodSpan and floodLines bound a log: of the lines with one text, whatever else they
-	// say, so many are written in such a span. When it is over, one line says how many
-	// were left out.
+	// floodSpan and floodLines limit repeated lines: floodLines lines with the same message
+	// are written in each floodSpan. At its end one line reports how many were dropped.
 	floodSpan  = 10 * time.Second
 	floodLines = 50
 )
 
-// flood counts the lines of a log by their texts, of which a program has few.
-type flood struct {
-	mu    sync.Mutex
-	texts map[string]*floodWindow
+// floodFilter counts lines by their messages. A program has few messages.
+type floodFilter struct {
+	mu      sync.Mutex
+	windows map[string]*floodWindow
 }
 
 type floodWindow struct {
-	lines, left int // written, and left out
-	level       slog.Level
-	end         *time.Timer
+	written, dropped int
+	level            slog.Level
+	end              *time.Timer
 }
 
-// passes reports whether the line may be written. summary writes one that sums up what was
-// left out.
-func (f *flood) passes(r *slog.Record, summary func(slog.Record)) bool {
+// allow reports whether a line is written. summary writes a line about dropped ones.
+func (f *floodFilter) allow(r *slog.Record, summary func(slog.Record)) bool {
 	if r.Level < slog.LevelInfo {
-		return true // who asks for all of it gets it
+		return true // the debug level shows everything
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := f.texts[r.Message]
+	w := f.windows[r.Message]
 	if w == nil {
-		if f.texts == nil {
-			f.texts = make(map[string]*floodWindow)
+		if f.windows == nil {
+			f.windows = make(map[string]*floodWindow)
 		}
 		w = &floodWindow{level: r.Level}
-		f.texts[r.Message] = w
+		f.windows[r.Message] = w
 		text := r.Message
-		w.end = time.AfterFunc(floodSpan, func() { f.over(text, summary) })
+		w.end = time.AfterFunc(floodSpan, func() { f.endWindow(text, summary) })
 	}
-	if w.lines < floodLines {
-		w.lines++
+	if w.written < floodLines {
+		w.written++
 		return true
 	}
-	w.left++
+	w.dropped++
 	return false
 }
 
-// over ends the window of a text.
-func (f *flood) over(text string, summary func(slog.Record)) {
+// endWindow ends the window of a message.
+func (f *floodFilter) endWindow(text string, summary func(slog.Record)) {
 	f.mu.Lock()
-	w := f.texts[text]
-	delete(f.texts, text)
+	w := f.windows[text]
+	delete(f.windows, text)
 	f.mu.Unlock()
 	if w == nil {
-		return // flush was first
+		return // flush ended it
 	}
 	w.end.Stop()
-	if w.left > 0 {
+	if w.dropped > 0 {
 		r := slog.NewRecord(time.Now(), w.level, "log lines were left out: there were too many of one kind", 0)
-		r.AddAttrs(slog.String("of", text), slog.Int("lines", w.left))
+		r.AddAttrs(slog.String("of", text), slog.Int("lines", w.dropped))
 		summary(r)
 	}
 }
 
-// flush ends all windows, before the program does.
-func (f *flood) flush(summary func(slog.Record)) {
+// flush ends all windows before the program exits.
+func (f *floodFilter) flush(summary func(slog.Record)) {
 	f.mu.Lock()
-	texts := make([]string, 0, len(f.texts))
-	for text := range f.texts {
+	texts := make([]string, 0, len(f.windows))
+	for text := range f.windows {
 		texts = append(texts, text)
 	}
 	f.mu.Unlock()
 	for _, text := range texts {
-		f.over(text, summary)
+		f.endWindow(text, summary)
 	}
 }
 
-// summing writes a line that sums up by h.
-func summing(h slog.Handler) func(slog.Record) {
-	return func(r slog.Record) { _ = h.Handle(context.Background(), r) } // nobody is left to be told that it cannot be written
+// summaryWriter returns a function that writes a record to h.
+func summaryWriter(h slog.Handler) func(slog.Record) {
+	return func(r slog.Record) { _ = h.Handle(context.Background(), r) } // an error of the log can't be reported
 }

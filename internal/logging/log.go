@@ -8,17 +8,17 @@ import (
 	"sync/atomic"
 )
 
-// Log is a log whose level and form can change, for all loggers that were made of it.
+// Log is a logger whose level and form can change, also for loggers derived from it.
 type Log struct {
 	*slog.Logger
 	level slog.LevelVar
 	json  atomic.Bool
-	flood flood
+	flood floodFilter
 	root  *logHandler // without attributes
 	out   io.Writer
 }
 
-// New makes a log that writes to w.
+// New returns a log that writes to w.
 func New(w io.Writer, level slog.Level, json bool) *Log {
 	l := new(Log)
 	l.Set(level, json)
@@ -30,7 +30,7 @@ func New(w io.Writer, level slog.Level, json bool) *Log {
 			h = slog.NewJSONHandler(&line, o)
 		}
 		log := slog.New(h)
-		log.Error("lines of the log were dropped: nobody read them", "lines", lines)
+		log.Error("log lines were dropped: stderr was not read", "lines", lines)
 		return line.Bytes()
 	})
 	l.out = out
@@ -45,14 +45,13 @@ func (l *Log) Set(level slog.Level, json bool) {
 	l.json.Store(json)
 }
 
-// Writer is what the log writes to; it never blocks for long.
+// Writer returns the writer of the log. A write to it takes at most writeTimeout.
 func (l *Log) Writer() io.Writer { return l.out }
 
-// Flush writes what the log has to say before the program ends.
-func (l *Log) Flush() { l.flood.flush(summing(l.root.now())) }
+// Flush reports dropped lines before the program exits.
+func (l *Log) Flush() { l.flood.flush(summaryWriter(l.root.now())) }
 
-// logHandler writes each line in the form of the moment, unless there are too many of its
-// kind (see flood).
+// logHandler writes each line in the current form, unless floodFilter drops it.
 type logHandler struct {
 	settings   *Log
 	text, json slog.Handler // with the same attributes and groups
@@ -70,7 +69,7 @@ func (h *logHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.
 
 // Handle implements slog.Handler.
 func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
-	if !h.settings.flood.passes(&r, func(sum slog.Record) { summing(h.settings.root.now())(sum) }) {
+	if !h.settings.flood.allow(&r, func(sum slog.Record) { summaryWriter(h.settings.root.now())(sum) }) {
 		return nil
 	}
 	return h.now().Handle(ctx, r)

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// TestLogHandler: in both forms it does what a handler of log/slog must.
+// TestLogHandler checks both forms with the tests of log/slog.
 func TestLogHandler(t *testing.T) {
 	var out bytes.Buffer
 	log := New(&out, slog.LevelInfo, false)
-	log.Set(slog.LevelInfo, true) // the loggers that tests make are derived from it
+	log.Set(slog.LevelInfo, true) // the tests derive their loggers from it
 	slogtest.Run(t, func(t *testing.T) slog.Handler { out.Reset(); return log.Handler() }, func(t *testing.T) map[string]any {
 		var line map[string]any
 		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
@@ -27,7 +27,7 @@ func TestLogHandler(t *testing.T) {
 	})
 }
 
-// TestLogChanges: a logger that was made before the change writes in the new form too.
+// TestLogChanges checks that a change applies to loggers that were derived before.
 func TestLogChanges(t *testing.T) {
 	var out bytes.Buffer
 	log := New(&out, slog.LevelInfo, false)
@@ -51,11 +51,11 @@ func TestLogChanges(t *testing.T) {
 	}
 }
 
-// TestLogDoesNotFlood: of a thousand lines of one kind some are written, and then how many
-// were left out; other lines, and those for who looks for a fault, are all written.
+// TestLogDoesNotFlood checks that repeated lines are limited and summed up, and that other
+// lines and debug lines are all written.
 func TestLogDoesNotFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := new(lockedBuffer) // what a timer writes is not ordered with what is read here
+		out := new(lockedBuffer) // a timer writes to it concurrently
 		log := New(out, slog.LevelDebug, false)
 		var all sync.WaitGroup
 		for i := range 1000 {

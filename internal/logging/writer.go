@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// logPatience is how long a line of the log waits until stderr takes it.
-const logPatience = time.Second
+// writeTimeout is how long a line waits until stderr accepts it.
+const writeTimeout = time.Second
 
-// logWriter keeps lines apart. A reader that stands still (a parent that never reads, a log
-// collector that is stopped) must not keep the program from its work, nor from its end: while one line
-// cannot be written, others are dropped and counted.
+// logWriter decouples the program from the reader of stderr. A reader that stops reading
+// must not block the program or its exit. While one line can't be written, others are
+// dropped and counted.
 type logWriter struct {
-	w    io.Writer
-	lost func(lines int) []byte // the line that says how many were dropped
-	turn chan struct{}          // 1: of the line that is being written
+	w           io.Writer
+	droppedLine func(lines int) []byte // returns the line that reports how many were dropped
+	writing     chan struct{}          // capacity 1: held while a line is written
 
 	mu      sync.Mutex
-	stuck   bool // a line waits for longer than logPatience
+	blocked bool // a line has waited for longer than writeTimeout
 	dropped int
 }
 
 func newLogWriter(w io.Writer, lost func(lines int) []byte) *logWriter {
-	return &logWriter{w: w, lost: lost, turn: make(chan struct{}, 1)}
+	return &logWriter{w: w, droppedLine: lost, writing: make(chan struct{}, 1)}
 }
 
-// Write implements io.Writer. It never waits longer than logPatience.
+// Write implements io.Writer. It returns after writeTimeout at most.
 func (l *logWriter) Write(p []byte) (int, error) {
-	timer := time.NewTimer(logPatience)
+	timer := time.NewTimer(writeTimeout)
 	defer timer.Stop()
-	if l.drops() {
+	if l.dropIfBlocked() {
 		return len(p), nil
 	}
 	select {
-	case l.turn <- struct{}{}:
+	case l.writing <- struct{}{}:
 	case <-timer.C:
 		l.drop()
 		return len(p), nil
@@ -49,11 +49,11 @@ func (l *logWriter) Write(p []byte) (int, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stuck = len(done) == 0
+	l.blocked = len(done) == 0
 	return len(p), nil
 }
 
-// write writes the line, and then how many lines were dropped. Its caller has taken the turn.
+// write writes the line, and then reports dropped lines. The caller holds writing.
 func (l *logWriter) write(line []byte, done chan<- error) {
 	_, err := l.w.Write(line)
 	l.mu.Lock()
@@ -62,21 +62,21 @@ func (l *logWriter) write(line []byte, done chan<- error) {
 		n := l.dropped
 		l.dropped = 0
 		l.mu.Unlock()
-		_, err = l.w.Write(l.lost(n))
+		_, err = l.w.Write(l.droppedLine(n))
 		l.mu.Lock()
 	}
-	l.stuck = false
-	done <- err // under mu: Write could otherwise set stuck after this line ended
-	<-l.turn
+	l.blocked = false
+	done <- err // under mu, because Write could set blocked after this line ended
+	<-l.writing
 }
 
-func (l *logWriter) drops() bool {
+func (l *logWriter) dropIfBlocked() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stuck {
+	if l.blocked {
 		l.dropped++
 	}
-	return l.stuck
+	return l.blocked
 }
 
 func (l *logWriter) drop() {

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// gated is a reader of stderr that stands still until it is opened.
+// gated is a reader of stderr that reads nothing until it is opened.
 type gated struct {
 	open chan struct{}
 	mu   sync.Mutex
@@ -24,8 +24,8 @@ func (g *gated) Write(p []byte) (int, error) {
 	return g.text.Write(p)
 }
 
-// TestLogWithoutReader: whoever logs goes on, and so does the program's end, while nobody reads
-// stderr. Lines that are dropped are counted in the log.
+// TestLogWithoutReader checks that the program can log and exit while nothing reads stderr,
+// and that dropped lines are reported.
 func TestLogWithoutReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gated{open: make(chan struct{})}

@@ -30,12 +30,13 @@ var layers = []struct {
 	{"./...", `^qsidecar/cmd`, "the command is above every other package", true},
 	{"./internal/textfmt", `^qsidecar/`, "it formats values and depends on none of ours", false},
 	{"./internal/logging", `^qsidecar/`, "it writes lines and depends on none of ours", false},
-	{"./internal/worker", `^qsidecar/(backends|bridge|internal/(config|databases|engines|daemon|adopt))|yaml|cobra|^database/sql`, "the worker talks to a sidecar through clients/go", true},
+	{"./internal/worker", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt))|yaml|cobra|^database/sql`, "the worker talks to a sidecar through clients/go", true},
 	{"./internal/engines", `^qsidecar/(protocol|bridge|clients|internal)`, "the registry of engines depends on the engines alone", true},
-	{"./internal/config", `^qsidecar/(clients|internal/(databases|daemon|worker|adopt|logging))|cobra|^database/sql`, "the config starts nothing", true},
-	{"./internal/databases", `^qsidecar/(bridge|clients|internal/(daemon|worker|adopt))|yaml|cobra|^database/sql`, "it opens the databases of a config", true},
-	{"./internal/daemon", `^qsidecar/(clients|internal/(worker|adopt|engines))|yaml|cobra|^database/sql`, "the daemon parses no flags and no YAML", true},
-	{"./internal/adopt", `^qsidecar/(bridge|clients|internal/(daemon|worker))|yaml|cobra|^database/sql`, "the wizard reads a table and writes a config", true},
+	{"./internal/config", `^qsidecar/(clients|internal/(check|databases|daemon|worker|adopt|logging))|cobra|^database/sql`, "the config starts nothing", true},
+	{"./internal/databases", `^qsidecar/(bridge|clients|internal/(check|daemon|worker|adopt))|yaml|cobra|^database/sql`, "it opens the databases of a config", true},
+	{"./internal/daemon", `^qsidecar/(clients|internal/(check|worker|adopt|engines))|yaml|cobra|^database/sql`, "the daemon parses no flags and no YAML", true},
+	{"./internal/adopt", `^qsidecar/(bridge|clients|internal/(check|daemon|worker))|yaml|cobra|^database/sql`, "the wizard reads a table and writes a config", true},
+	{"./internal/check", `^qsidecar/(clients|internal/(daemon|worker|adopt|engines))|yaml|cobra|^database/sql`, "the check examines and prints nothing", true},
 	{"./cmd/qsidecar", `^database/sql|fsnotify|goccy/go-yaml|prometheus|go-systemd`, "the command has commands, output and exit codes", false},
 }
 

@@ -15,15 +15,15 @@ import (
 // GuardCommand is the hidden command of this program that runs RunGuard.
 const GuardCommand = "work-guard"
 
-// RunGuard reads the process groups that a worker has, as lines of group and -group,
-// until the worker closes its end, or is killed: then it kills those that are left.
-// PDEATHSIG alone would reach a command, and nothing that the command had started.
+// RunGuard reads the process groups of a worker from in: the line N adds a group, and -N
+// removes it. When the worker closes its end, or is killed, RunGuard kills the remaining
+// groups. PDEATHSIG alone reaches a command, but not the processes that the command started.
 func RunGuard(in io.Reader) error {
 	groups := make(map[int]bool)
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		n, err := strconv.Atoi(lines.Text())
-		if err != nil || n >= -1 && n <= 1 { // kill takes 0 and -1 for groups that are not meant here
+		if err != nil || n >= -1 && n <= 1 { // kill treats 0 and -1 as other targets
 			return fmt.Errorf("%s: %q names no process group", GuardCommand, lines.Text())
 		}
 		if n > 0 {
@@ -41,37 +41,37 @@ func RunGuard(in io.Reader) error {
 	return errors.Join(lines.Err(), failed)
 }
 
-// guard is a worker's end of its guard.
+// guard is the worker's connection to its guard process.
 type guard struct {
 	cmd  *exec.Cmd
 	pipe *os.File
 
 	mu   sync.Mutex
-	lost func(error) // told once that the guard is gone; nil: it was
+	lost func(error) // called once, when the guard process is gone; nil after that
 }
 
-// startGuard starts the guard, in a session of its own: no signal that is meant for
-// the worker's group or terminal reaches it.
+// startGuard starts the guard in a session of its own, so that signals for the worker's
+// group or terminal don't reach it.
 func startGuard(lost func(error)) (*guard, error) {
-	self, err := ownProgram()
+	self, err := ownExecutable()
 	if err != nil {
 		return nil, fmt.Errorf("starting the guard: %w", err)
 	}
-	its, ours, err := os.Pipe()
+	readEnd, writeEnd, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("the guard's pipe: %w", err)
 	}
-	defer func() { _ = its.Close() }() // the guard has its own
+	defer func() { _ = readEnd.Close() }() // the guard has its own copy
 	cmd := exec.Command(self, GuardCommand)
-	cmd.Stdin, cmd.Dir, cmd.Env = its, "/", []string{} // which may hold secrets
+	cmd.Stdin, cmd.Dir, cmd.Env = readEnd, "/", []string{} // the environment can contain secrets
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("starting the guard: %w", err), ours.Close())
+		return nil, errors.Join(fmt.Errorf("starting the guard: %w", err), writeEnd.Close())
 	}
-	return &guard{cmd: cmd, pipe: ours, lost: lost}, nil
+	return &guard{cmd: cmd, pipe: writeEnd, lost: lost}, nil
 }
 
-// watch has the guard kill the group when this process is killed; unwatch ends that.
+// watch makes the guard kill the group if this process is killed; unwatch reverts that.
 func (g *guard) watch(group int)   { g.write(group) }
 func (g *guard) unwatch(group int) { g.write(-group) }
 
@@ -84,7 +84,7 @@ func (g *guard) write(n int) {
 	}
 }
 
-// close lets the guard go. Nothing is watched any more.
+// close ends the guard process.
 func (g *guard) close() error {
 	return errors.Join(g.pipe.Close(), g.cmd.Wait())
 }

@@ -16,38 +16,38 @@ import (
 )
 
 const (
-	// lineSteady is how long a command lasts that is started again without a pause.
-	lineSteady = time.Second
+	// stableAfter is how long a command must run to be restarted without a pause.
+	stableAfter = time.Second
 
-	// linePauseFirst and linePauseMost bound that pause: a command that cannot work
-	// must not fail a whole queue of jobs before anybody looks.
-	linePauseFirst = 100 * time.Millisecond
-	linePauseMost  = 10 * time.Second
+	// firstRestartDelay and maxRestartDelay bound that pause, so that a broken command doesn't
+	// fail a whole queue of jobs within seconds.
+	firstRestartDelay = 100 * time.Millisecond
+	maxRestartDelay   = 10 * time.Second
 )
 
-// lineRunner works jobs by one command that reads them line by line.
-type lineRunner struct {
-	w        *Worker
-	command  *process // nil: none runs
-	began    time.Time
-	answers  chan answer
-	leave    chan struct{} // closed when nobody asks for answers any more
-	answered bool          // the command has answered a job
-	short    int           // commands in a row that ended soon and answered nothing
+// persistentRunner runs jobs through one command that reads them as lines.
+type persistentRunner struct {
+	w         *Worker
+	command   *process // nil: no command runs
+	startedAt time.Time
+	answers   chan answer
+	closed    chan struct{} // closed when no more answers are read
+	answered  bool          // the command has answered at least one job
+	fastExits int           // commands in a row that exited early and answered no job
 }
 
 // answer is one line of the command's stdout.
 type answer struct {
 	line []byte
-	err  error // no more answers: io.EOF, or what is wrong with the line
+	err  error // no more answers: io.EOF, or an invalid line
 }
 
-// answerReader hands the lines of a command's stdout out, one for each that is
-// taken. It is an io.ReaderFrom, so that io.Copy leaves the reading to it.
+// answerReader sends each line of a command's stdout to a channel. It implements
+// io.ReaderFrom, so io.Copy calls ReadFrom.
 type answerReader struct {
-	to    chan<- answer
-	most  int // bytes of a line
-	leave <-chan struct{}
+	to      chan<- answer
+	maxLine int // in bytes
+	closed  <-chan struct{}
 }
 
 // Write is never called: io.Copy prefers ReadFrom.
@@ -57,14 +57,14 @@ func (a *answerReader) Write([]byte) (int, error) { return 0, errors.ErrUnsuppor
 func (a *answerReader) ReadFrom(r io.Reader) (int64, error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	for {
-		line, err := readBounded(lines, a.most)
+		line, err := readBounded(lines, a.maxLine)
 		select {
 		case a.to <- answer{line, err}:
-		case <-a.leave:
-			err = io.EOF // nobody asks any more
+		case <-a.closed:
+			err = io.EOF // no more answers are read
 		}
 		if err != nil {
-			_, err = io.Copy(io.Discard, lines) // lest it wait for a reader
+			_, err = io.Copy(io.Discard, lines) // the command must not block on a full pipe
 			return 0, err
 		}
 	}
@@ -83,34 +83,34 @@ func readBounded(r *bufio.Reader, most int) ([]byte, error) {
 		case err == nil:
 			return line, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, io.EOF // also of a line without its end
+			return nil, io.EOF // an incomplete last line is not an answer
 		}
 	}
 }
 
-func (r *lineRunner) run(ctx context.Context, job protocol.Job) verdict {
+func (r *persistentRunner) run(ctx context.Context, job protocol.Job) outcome {
 	line, err := jobLine(job)
 	if err != nil {
 		return failed(err.Error(), "")
 	}
 	for {
-		if v, ok := r.ready(ctx); !ok {
+		if v, ok := r.ensureRunning(ctx); !ok {
 			return v
 		}
-		p, seasoned := r.command, r.answered
+		p, hadAnswered := r.command, r.answered
 		p.stderr.reset()
-		p.copies.Go(func() { _, _ = p.stdin.Write(line) }) // where it fails the command ends, and that is told
+		p.copies.Go(func() { _, _ = p.stdin.Write(line) }) // if it fails the command exits, and await reports that
 		v, ok := r.await(ctx, job)
-		if ok || !seasoned {
+		if ok || !hadAnswered {
 			return v
 		}
-		// It had ended in order, after its last answer: the job is its successor's.
+		// The command exited in order after its last answer, so a new command gets the job.
 	}
 }
 
-// await waits for the answer to a job. It is false for the end of the command with exit
-// code 0, without an answer.
-func (r *lineRunner) await(ctx context.Context, job protocol.Job) (verdict, bool) {
+// await waits for the answer to a job. It returns false if the command exited with code 0
+// and without an answer.
+func (r *persistentRunner) await(ctx context.Context, job protocol.Job) (outcome, bool) {
 	p, w := r.command, r.w
 	late, stop := w.deadline()
 	defer stop()
@@ -119,69 +119,70 @@ func (r *lineRunner) await(ctx context.Context, job protocol.Job) (verdict, bool
 		select {
 		case a := <-r.answers:
 			if errors.Is(a.err, io.EOF) {
-				return r.ended()
+				return r.judgeExit()
 			}
-			v, err := verdictOf(a, job, protocol.NewLimits(int(w.client.Server().MaxFrame)))
-			if err != nil { // what follows may answer another job
+			v, err := parseAnswer(a, job, protocol.NewLimits(int(w.client.Server().MaxFrame)))
+			if err != nil { // the next line can belong to another job
 				r.stop(w.opts.KillAfter)
 				return failed(err.Error(), p.stderr.text()), true
 			}
 			r.answered = true
 			return v, true
-		case <-exited: // its answer, or the end of its stdout, may still be on the way
+		case <-exited: // its answer, or the end of its stdout, can still arrive
 			exited = nil
-			soon := time.NewTimer(afterExit)
-			defer soon.Stop()
-			late = soon.C
+			exitTimer := time.NewTimer(outputGrace)
+			defer exitTimer.Stop()
+			late = exitTimer.C
 		case <-late:
 			if exited == nil {
-				return r.ended()
+				return r.judgeExit()
 			}
 			r.stop(w.opts.KillAfter)
-			return w.tooLate(p), true
+			return w.timedOut(p), true
 		case <-ctx.Done():
 			r.stop(w.graceAfter(ctx))
-			return verdict{why: context.Cause(ctx).Error()}, true
+			return outcome{reason: context.Cause(ctx).Error()}, true
 		}
 	}
 }
 
-// ended judges a command whose stdout ended in the middle of a job.
-func (r *lineRunner) ended() (verdict, bool) {
+// judgeExit returns the outcome of a job if the command closed its stdout before it
+// answered.
+func (r *persistentRunner) judgeExit() (outcome, bool) {
 	p := r.command
-	soon := time.NewTimer(afterExit)
-	defer soon.Stop()
+	exitTimer := time.NewTimer(outputGrace)
+	defer exitTimer.Stop()
 	select {
 	case <-p.exited:
-	case <-soon.C: // it closed its stdout: no answer can come
+	case <-exitTimer.C: // no answer can follow
 		r.stop(r.w.opts.KillAfter)
 		return failed("it closed its stdout without an answer", p.stderr.text()), true
 	}
-	r.gone()
-	if v := r.w.judge(p); v.why != "" {
+	r.release()
+	if v := r.w.judge(p); v.reason != "" {
 		return v, true
 	}
-	return failed("it ended without an answer ("+p.ending()+")", p.stderr.text()), false
+	return failed("it ended without an answer ("+p.exitText()+")", p.stderr.text()), false
 }
 
-// ready sees to it that a command runs and waits for a job.
-func (r *lineRunner) ready(ctx context.Context) (verdict, bool) {
+// ensureRunning starts the command unless it runs and waits for a job.
+func (r *persistentRunner) ensureRunning(ctx context.Context) (outcome, bool) {
 	if r.command != nil {
 		select {
-		case a := <-r.answers: // it ended between two jobs, or speaks without being asked
+		case a := <-r.answers: // it exited between two jobs, or wrote an unexpected line
 			if !errors.Is(a.err, io.EOF) {
-				r.w.say("%s wrote a line that no job had asked for, and is started anew: %.100q", r.w.opts.Command[0], a.line)
+				r.w.logf("%s wrote a line that no job had asked for, and is restarted: %.100q", r.w.opts.Command[0], a.line)
 			}
 		case <-r.command.exited:
 		default:
-			return verdict{}, true
+			return outcome{}, true
 		}
 		r.stop(r.w.opts.KillAfter)
 	}
-	if r.short > 0 {
-		rest(ctx, min(linePauseFirst<<min(r.short-1, 10), linePauseMost))
+	if r.fastExits > 0 {
+		sleep(ctx, min(firstRestartDelay<<min(r.fastExits-1, 10), maxRestartDelay))
 		if ctx.Err() != nil {
-			return verdict{why: context.Cause(ctx).Error()}, false
+			return outcome{reason: context.Cause(ctx).Error()}, false
 		}
 	}
 	w := r.w
@@ -189,50 +190,51 @@ func (r *lineRunner) ready(ctx context.Context) (verdict, bool) {
 	cmd.Args[0] = w.opts.Command[0]
 	cmd.Env = w.commonEnvironment()
 	p := newProcess(cmd, w.errOut)
-	r.answers, r.leave = make(chan answer), make(chan struct{})
-	out := &answerReader{to: r.answers, most: int(w.client.Server().MaxFrame), leave: r.leave}
+	r.answers, r.closed = make(chan answer), make(chan struct{})
+	out := &answerReader{to: r.answers, maxLine: int(w.client.Server().MaxFrame), closed: r.closed}
 	if err := p.start(w.starter, true, out); err != nil {
 		return w.notStarted(err), false
 	}
-	r.command, r.began, r.answered = p, time.Now(), false
-	return verdict{}, true
+	r.command, r.startedAt, r.answered = p, time.Now(), false
+	return outcome{}, true
 }
 
-// stop ends the command and its group.
-func (r *lineRunner) stop(grace time.Duration) {
+// stop ends the command and its process group.
+func (r *persistentRunner) stop(grace time.Duration) {
 	r.command.stop(grace)
-	r.gone()
+	r.release()
 }
 
-// gone lets go of a command that has exited.
-func (r *lineRunner) gone() {
-	close(r.leave)
-	r.command.finish()
+// release frees the resources of a command that has exited, and counts early exits.
+func (r *persistentRunner) release() {
+	close(r.closed)
+	r.command.release()
 	r.command = nil
-	if !r.answered && time.Since(r.began) < lineSteady {
-		r.short++
+	if !r.answered && time.Since(r.startedAt) < stableAfter {
+		r.fastExits++
 	} else {
-		r.short = 0
+		r.fastExits = 0
 	}
 }
 
-// close ends the command by the end of its stdin, and by force where it does not heed that.
-func (r *lineRunner) close() {
+// close closes the command's stdin. If the command doesn't exit within KillAfter, close
+// stops it.
+func (r *persistentRunner) close() {
 	if r.command == nil {
 		return
 	}
-	_ = r.command.stdin.Close() // a pipe
+	_ = r.command.stdin.Close() // closing a pipe doesn't fail
 	late := time.NewTimer(r.w.opts.KillAfter)
 	defer late.Stop()
 	select {
 	case <-r.command.exited:
-		r.gone()
+		r.release()
 	case <-late.C:
 		r.stop(r.w.opts.KillAfter)
 	}
 }
 
-// jobLine is a job as the wire shows it, without its lease, and a newline.
+// jobLine returns the job as the protocol encodes it, without its lease and with a newline.
 func jobLine(job protocol.Job) ([]byte, error) {
 	var reply struct {
 		Jobs []map[string]json.RawMessage `json:"jobs"`
@@ -248,16 +250,16 @@ func jobLine(job protocol.Job) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// verdictOf reads an answer: an ack or nack as on the wire, with the job's id in place of
-// the lease, which the command does not know. The id keeps a second answer to one job from
-// settling the next one, whose work has not run.
-func verdictOf(a answer, job protocol.Job, limits protocol.Limits) (verdict, error) {
+// parseAnswer reads an answer: an ack or nack of the protocol, with the job's id in place of
+// the lease. The command doesn't know the lease. The id prevents a second answer to one job
+// from settling the next job.
+func parseAnswer(a answer, job protocol.Job, limits protocol.Limits) (outcome, error) {
 	if a.err != nil {
-		return verdict{}, a.err
+		return outcome{}, a.err
 	}
 	rest, ok := bytes.CutPrefix(bytes.TrimSpace(a.line), []byte("{"))
 	if !ok {
-		return verdict{}, fmt.Errorf(`its answer is not a JSON object such as {"op":"ack","id":%q}: %.100q`, job.ID, a.line)
+		return outcome{}, fmt.Errorf(`its answer is not a JSON object such as {"op":"ack","id":%q}: %.100q`, job.ID, a.line)
 	}
 	line := `{"lease":"` + job.Lease + `"`
 	if !bytes.HasPrefix(bytes.TrimSpace(rest), []byte("}")) {
@@ -265,21 +267,21 @@ func verdictOf(a answer, job protocol.Job, limits protocol.Limits) (verdict, err
 	}
 	var req protocol.Request
 	if err := protocol.JSON.DecodeRequest(append([]byte(line), rest...), limits, &req); err != nil {
-		return verdict{}, fmt.Errorf("its answer is wrong: %s: %.100q", err.Message, a.line)
+		return outcome{}, fmt.Errorf("its answer is wrong: %s: %.100q", err.Message, a.line)
 	}
 	if req.ID != protocol.TextID(job.ID) {
-		return verdict{}, fmt.Errorf(`its answer is not for this job: it must have the job's "id":%q: %.100q`, job.ID, a.line)
+		return outcome{}, fmt.Errorf(`its answer is not for this job: it must have the job's "id":%q: %.100q`, job.ID, a.line)
 	}
-	v := verdict{settle: &req}
+	v := outcome{request: &req}
 	switch req.Op {
 	case protocol.OpAck:
 	case protocol.OpNack:
-		v.why = "nack"
+		v.reason = "nack"
 		if req.Error != "" {
-			v.why = textfmt.OneLine(req.Error, 200)
+			v.reason = textfmt.OneLine(req.Error, 200)
 		}
 	default:
-		return verdict{}, fmt.Errorf(`its answer is %q, and must be an ack or a nack`, req.Op)
+		return outcome{}, fmt.Errorf(`its answer is %q, and must be an ack or a nack`, req.Op)
 	}
 	return v, nil
 }

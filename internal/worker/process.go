@@ -18,17 +18,16 @@ import (
 )
 
 const (
-	// afterExit is how long the output of a command that has exited is waited for,
-	// where processes that it left behind hold it open.
-	afterExit = time.Second
+	// outputGrace is how long to wait for the output of an exited command whose child
+	// processes keep the pipe open.
+	outputGrace = time.Second
 
-	// groupPoll is the pause between two looks whether a process group is empty.
+	// groupPoll is the interval at which stop checks whether a process group is empty.
 	groupPoll = 10 * time.Millisecond
 )
 
-// starter starts commands from one thread that lives as long as it does: the
-// kernel sends PDEATHSIG when the *thread* that started a child ends, and the
-// runtime ends threads as it likes.
+// starter starts commands from one thread that it keeps: the kernel sends PDEATHSIG when the
+// thread that started a child ends, and the Go runtime can end any other thread.
 type starter struct {
 	calls chan func()
 	guard *guard
@@ -57,52 +56,52 @@ func (s *starter) start(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// close ends the thread and the guard. Every command has ended by then.
+// close ends the thread and the guard. Every command must have exited before.
 func (s *starter) close() error {
 	close(s.calls)
 	return s.guard.close()
 }
 
-// process is one command that runs, in a process group of its own.
+// process is one running command in a process group of its own.
 type process struct {
-	cmd    *exec.Cmd
-	by     *starter
-	stderr *tail
-	stdin  *os.File // our end; nil: it has none
+	cmd     *exec.Cmd
+	starter *starter
+	stderr  *tailBuffer
+	stdin   *os.File // our end; nil: the command has no stdin
 
-	ours   []*os.File // our ends of its pipes
-	theirs []*os.File // its ends, ours to close once it has them
-	copies sync.WaitGroup
-	exited chan struct{} // closed when cmd.ProcessState is set
+	ourEnds   []*os.File // our ends of its pipes
+	childEnds []*os.File // its ends, which we close after the start
+	copies    sync.WaitGroup
+	exited    chan struct{} // closed when cmd.ProcessState is set
 }
 
 func newProcess(cmd *exec.Cmd, passOn io.Writer) *process {
 	cmd.SysProcAttr = commandAttributes()
-	return &process{cmd: cmd, stderr: &tail{passOn: passOn}, exited: make(chan struct{})}
+	return &process{cmd: cmd, stderr: &tailBuffer{forward: passOn}, exited: make(chan struct{})}
 }
 
-// pipe makes a pipe and keeps our end of it.
-func (p *process) pipe(weWrite bool) (our, its *os.File, err error) {
+// pipe makes a pipe and keeps both ends for cleanup.
+func (p *process) pipe(weWrite bool) (ourEnd, childEnd *os.File, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
 	}
-	our, its = r, w
+	ourEnd, childEnd = r, w
 	if weWrite {
-		our, its = w, r
+		ourEnd, childEnd = w, r
 	}
-	p.ours, p.theirs = append(p.ours, our), append(p.theirs, its)
-	return our, its, nil
+	p.ourEnds, p.childEnds = append(p.ourEnds, ourEnd), append(p.childEnds, childEnd)
+	return ourEnd, childEnd, nil
 }
 
-// start starts the command with a stdin that we write where feed is true, and with
-// a stdout that goes to out, which is a file that it gets itself, or any writer.
-// Where it fails nothing is left.
+// start starts the command. If feed is true, its stdin is a pipe to which we write. Its
+// stdout goes to out: the command inherits an *os.File, and any other writer gets a copy. If
+// start fails it leaves no open file.
 func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 	defer func() {
-		closeFiles(p.theirs)
+		closeFiles(p.childEnds)
 		if err != nil {
-			closeFiles(p.ours)
+			closeFiles(p.ourEnds)
 		}
 	}()
 	if feed {
@@ -110,65 +109,65 @@ func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 			return err
 		}
 	}
-	var said *os.File // our end of its stdout
+	var stdoutEnd *os.File // our end of its stdout
 	if f, ok := out.(*os.File); ok {
 		p.cmd.Stdout = f
 	} else {
-		var its *os.File
-		if said, its, err = p.pipe(false); err != nil {
+		var childEnd *os.File
+		if stdoutEnd, childEnd, err = p.pipe(false); err != nil {
 			return err
 		}
-		p.cmd.Stdout = its
+		p.cmd.Stdout = childEnd
 	}
-	p.by = s
-	complained, its, err := p.pipe(false)
+	p.starter = s
+	stderrEnd, childEnd, err := p.pipe(false)
 	if err != nil {
 		return err
 	}
-	p.cmd.Stderr = its
+	p.cmd.Stderr = childEnd
 	if err := s.start(p.cmd); err != nil {
 		return err
 	}
-	if said != nil {
-		p.copy(out, said)
+	if stdoutEnd != nil {
+		p.copy(out, stdoutEnd)
 	}
-	p.copy(p.stderr, complained)
+	p.copy(p.stderr, stderrEnd)
 	go func() {
-		_ = p.cmd.Wait() // the state says all
+		_ = p.cmd.Wait() // ProcessState has the result
 		close(p.exited)
 	}()
 	return nil
 }
 
-// pipeFor is pipe with its end as a reader.
+// pipeFor is pipe, with the child's end as an io.Reader.
 func (p *process) pipeFor(weWrite bool) (*os.File, io.Reader, error) {
-	our, its, err := p.pipe(weWrite)
+	ourEnd, childEnd, err := p.pipe(weWrite)
 	if err != nil {
-		return nil, nil, err // an interface that holds a nil pointer is not nil
+		return nil, nil, err // a nil *os.File in an interface would not be nil
 	}
-	return our, its, nil
+	return ourEnd, childEnd, nil
 }
 
-// copy reads what the command writes to its end. Neither end's errors are ours:
-// to is memory, or passes on what it can.
+// copy copies the command's output. It ignores errors: to is memory, or a forwarding writer
+// that reports its own.
 func (p *process) copy(to io.Writer, from *os.File) {
 	p.copies.Go(func() { _, _ = io.Copy(to, from) })
 }
 
-// feed writes b to the command's stdin and closes it, beside it. A command that does not
-// read its stdin is no error.
-func (p *process) feed(b []byte) {
+// writeStdin writes b to the command's stdin in the background and closes it. A command need
+// not read its stdin.
+func (p *process) writeStdin(b []byte) {
 	p.copies.Go(func() {
 		_, _ = p.stdin.Write(b)
 		_ = p.stdin.Close()
 	})
 }
 
-// signal sends sig to the command's process group. A group that is gone is no error.
+// signal sends sig to the command's process group. It ignores that the group is gone.
 func (p *process) signal(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
 
-// stop ends the command and all of its group: SIGTERM, and SIGKILL to what is left
-// after grace. It returns once the command has exited, and the group is empty or was killed.
+// stop ends the command and its group: SIGTERM, then SIGKILL after grace. It returns once
+// the command has exited and the group is empty or was killed.
 func (p *process) stop(grace time.Duration) {
 	defer func() { <-p.exited }()
 	if grace <= 0 {
@@ -195,23 +194,23 @@ func (p *process) stop(grace time.Duration) {
 	}
 }
 
-// groupAlive reports whether any process of the group lives. A dead one that its
-// new parent has not noticed yet does not: as the first process of a container that
-// parent may be this one, or nobody.
+// groupAlive reports whether a process of the group is alive. A zombie isn't: in a container
+// its parent can be a first process that never reaps it.
 func groupAlive(group int) bool {
 	if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
 		return false
 	}
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(stats) == 0 {
-		return true // without /proc nobody can tell
+		return true // without /proc it is unknown
 	}
 	for _, file := range stats {
 		stat, err := os.ReadFile(file)
 		if err != nil {
-			continue // it ended just now
+			continue // the process has ended
 		}
-		// The name, in brackets, may hold anything; then come state, parent and group.
+		// The name, in brackets, can contain anything. The state, the parent and the group
+		// follow.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
 			return true
@@ -220,33 +219,33 @@ func groupAlive(group int) bool {
 	return false
 }
 
-// finish waits for the rest of the output of a command that has exited, and lets
-// go of it and of what it left behind.
-func (p *process) finish() {
+// release waits for the remaining output of a command that has exited, closes its pipes, and
+// removes its group from the guard.
+func (p *process) release() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		p.copies.Wait()
 	}()
-	late := time.NewTimer(afterExit)
+	late := time.NewTimer(outputGrace)
 	defer late.Stop()
 	select {
 	case <-done:
 	case <-late.C:
 	}
-	closeFiles(p.ours)
+	closeFiles(p.ourEnds)
 	<-done
-	p.by.guard.unwatch(p.cmd.Process.Pid)
+	p.starter.guard.unwatch(p.cmd.Process.Pid)
 }
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // pipes, some closed before
+		_ = f.Close() // some are closed already
 	}
 }
 
-// ending says in words how the command ended.
-func (p *process) ending() string {
+// exitText describes how the command exited.
+func (p *process) exitText() string {
 	state := p.cmd.ProcessState
 	status, ok := state.Sys().(syscall.WaitStatus)
 	if !ok || !status.Signaled() {
@@ -260,75 +259,4 @@ func (p *process) ending() string {
 		name += " (core dumped)"
 	}
 	return "killed by " + name
-}
-
-// tailSize is how much of stderr's end is kept: room for the words before it is left.
-const tailSize = 3 << 10
-
-// tail keeps the end of what is written to it, and passes everything on.
-type tail struct {
-	passOn io.Writer
-
-	mu  sync.Mutex
-	buf []byte // the last tailSize bytes at least, and twice as many at most
-	cut bool
-}
-
-// Write implements io.Writer. It never fails: that nobody reads our stderr is no
-// reason to break the command's.
-func (t *tail) Write(p []byte) (int, error) {
-	_, _ = t.passOn.Write(p)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := len(p)
-	if n > tailSize {
-		p, t.buf, t.cut = p[n-tailSize:], t.buf[:0], true
-	}
-	if len(t.buf)+len(p) > 2*tailSize {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-tailSize:]...)
-		t.cut = true
-	}
-	t.buf = append(t.buf, p...)
-	return n, nil
-}
-
-// reset forgets what was written.
-func (t *tail) reset() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf, t.cut = t.buf[:0], false
-}
-
-// text is the end as text that the wire takes: valid UTF-8 without NUL, from the
-// beginning of a line where there is one.
-func (t *tail) text() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	b, cut := t.buf, t.cut
-	if len(b) > tailSize {
-		b, cut = b[len(b)-tailSize:], true
-	}
-	s := strings.ReplaceAll(strings.ToValidUTF8(string(b), "\uFFFD"), "\x00", "")
-	if cut {
-		if _, rest, ok := strings.Cut(strings.TrimRight(s, "\n"), "\n"); ok {
-			s = rest
-		}
-	}
-	return strings.TrimSpace(s)
-}
-
-// capped keeps up to most bytes of what is written and counts the rest.
-type capped struct {
-	most int
-	buf  []byte
-	size int
-}
-
-// Write implements io.Writer.
-func (c *capped) Write(p []byte) (int, error) {
-	c.size += len(p)
-	if room := c.most - len(c.buf); room > 0 {
-		c.buf = append(c.buf, p[:min(room, len(p))]...)
-	}
-	return len(p), nil
 }

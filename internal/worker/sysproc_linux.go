@@ -2,11 +2,11 @@ package worker
 
 import "syscall"
 
-// commandAttributes are those of a command that runs for a job: a process group of its
-// own, and killed when this process is.
+// commandAttributes give the command of a job a process group of its own. The kernel kills
+// the command when this process is killed.
 func commandAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// ownProgram is this very program, also where its file was replaced meanwhile.
-func ownProgram() (string, error) { return "/proc/self/exe", nil }
+// ownExecutable returns the path of this program, even if its file was replaced.
+func ownExecutable() (string, error) { return "/proc/self/exe", nil }

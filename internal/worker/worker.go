@@ -14,39 +14,38 @@ import (
 )
 
 const (
-	// claimWait is one wait for a job; the next follows at once.
+	// claimWait is how long one claim waits for a job. The next claim follows at once.
 	claimWait = time.Minute
 
-	// claimPause is between two claims where the sidecar could not carry one out
-	// for all of its wait.
+	// claimPause is the pause after a claim that failed because the sidecar was unavailable.
 	claimPause = 2 * time.Second
 
-	// claimTimeout is how long a claim that does not wait may take.
+	// claimTimeout limits a claim that doesn't wait for jobs.
 	claimTimeout = time.Minute
 
 	giveBackTimeout = 5 * time.Second
 )
 
-// ErrNoJob: with Once, no job was ready.
+// ErrNoJob is the error of Run if Options.Once is set and no job is ready.
 var ErrNoJob = errors.New("no job was ready")
 
-// errJobLost ends the run of a job that is not this worker's any more.
+// errJobLost ends a run whose lease is lost.
 var errJobLost = errors.New("the job was taken back (by its timeout, an operator, or because the sidecar was away for too long); its command was stopped")
 
 // Options say which jobs a worker claims and how it runs them.
 type Options struct {
 	Queues  []string // in order of preference
 	Command []string // the command and its arguments
-	Program string   // the file of Command[0]
-	Jobs    int      // how many jobs run at once
+	Program string   // the path of Command[0]
+	Jobs    int      // runs at once, at least 1
 
-	PayloadArg  bool // the payload is the command's last argument
-	PayloadFile bool // the payload is in a file, which the last argument names
+	PayloadArg  bool // pass the payload as the command's last argument
+	PayloadFile bool // pass the payload in a file, whose path is the last argument
 	Result      bool // the command's stdout is the job's result
-	Line        bool // one command reads jobs as lines of JSON
+	Persistent  bool // start the command once; it reads jobs as lines of JSON
 
-	Once  bool // claim one job, and don't wait for it
-	Drain bool // stop if no job is ready
+	Once  bool // run one job if one is ready
+	Drain bool // stop when no job is ready
 
 	DeadOn      []int          // exit codes that make a job dead
 	Timeout     time.Duration  // of one run; 0: none
@@ -55,85 +54,75 @@ type Options struct {
 
 	Stdout, Stderr io.Writer
 
-	// WithTimeout limits how long a request waits for its answer.
+	// WithTimeout limits how long a request waits for its answer. The cause of its context
+	// becomes the error of Run.
 	WithTimeout func(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc)
-	// Unavailable reports whether the same request can succeed later.
+	// Unavailable reports whether a failed request can succeed later.
 	Unavailable func(error) bool
 }
 
-// Worker claims jobs and runs a command for each.
+// Worker claims jobs and runs a command for each. It settles every job whose lease it still
+// holds.
 type Worker struct {
 	opts    Options
 	starter *starter
-	out     io.Writer // a file, which commands get themselves, or a writer for several goroutines
+	out     io.Writer // a file, which commands inherit, or a writer for several goroutines
 	errOut  io.Writer
 	client  *qsidecar.Client
 	socket  string
-	dir     string      // of payload files; empty: none are asked for
-	idle    chan runner // opts.Jobs of them, less those that work
+	dir     string      // of payload files; empty: Options.PayloadFile is not set
+	idle    chan runner // opts.Jobs of them, minus the busy ones
 
 	mu      sync.Mutex
 	running map[string]context.CancelCauseFunc // by lease
 }
 
-// New makes a worker. Run runs it.
+// New returns a worker. The client that is passed to Run must report lost leases to
+// LostLeases.
 func New(o Options) *Worker {
 	w := &Worker{
-		opts: o, out: o.Stdout, errOut: &oneAtATime{w: o.Stderr},
+		opts: o, out: o.Stdout, errOut: &lockedWriter{w: o.Stderr},
 		idle:    make(chan runner, o.Jobs),
 		running: make(map[string]context.CancelCauseFunc),
 	}
 	if _, file := w.out.(*os.File); !file {
-		w.out = &oneAtATime{w: w.out}
+		w.out = &lockedWriter{w: w.out}
 	}
 	return w
 }
 
-// Run works until stop ends, or until the options say so, and returns when every command has
-// ended. abort kills the commands. The client must report its lost leases to LostLeases.
+// Run claims and runs jobs until stop ends, or until the options say so. It returns when
+// every command has exited. If abort ends, Run kills the commands. Run returns nil if stop
+// ended it in order.
 func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket string) error {
 	w.client, w.socket = c, socket
 	g, err := startGuard(func(err error) {
-		w.say("the guard is gone (%v): if this worker is killed, what its commands have started goes on", err)
+		w.logf("the guard is gone (%v): if this worker is killed, what its commands have started goes on", err)
 	})
 	if err != nil {
 		return err
 	}
 	w.starter = newStarter(g)
-	err = w.work(stop, abort)
+	err = w.runJobs(stop, abort)
 	if e := w.starter.close(); e != nil {
-		w.say("the guard ended: %v", e)
+		w.logf("the guard ended: %v", e)
 	}
 	return err
 }
 
-// oneAtATime is a writer for several goroutines.
-type oneAtATime struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-// Write implements io.Writer.
-func (o *oneAtATime) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.w.Write(p)
-}
-
-// LostLeases ends the runs of the jobs whose leases are lost.
+// LostLeases stops the commands whose leases are lost.
 func (w *Worker) LostLeases(leases []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range leases {
-		if end := w.running[s]; end != nil { // else its run is over, or has not begun: one asks then
+		if end := w.running[s]; end != nil { // otherwise the run has ended, or runJob is about to check the lease
 			end(errJobLost)
 		}
 	}
 }
 
-// work claims until stop ends or the flags say so, and returns when every command
-// has ended. abort ends the commands.
-func (w *Worker) work(stop, abort context.Context) error {
+// runJobs is Run after the guard was started.
+func (w *Worker) runJobs(stop, abort context.Context) error {
 	if w.opts.PayloadFile {
 		dir, err := os.MkdirTemp("", "qsidecar-work-")
 		if err != nil {
@@ -150,10 +139,10 @@ func (w *Worker) work(stop, abort context.Context) error {
 	var jobs sync.WaitGroup
 	err := w.claimAll(claiming, func(r runner, job protocol.Job) {
 		jobs.Go(func() {
-			if v := w.one(abort, r, job); v.fatal != nil {
+			if v := w.runJob(abort, r, job); v.fatal != nil {
 				end(v.fatal)
 			} else if v.pause > 0 {
-				rest(claiming, v.pause)
+				sleep(claiming, v.pause)
 			}
 			w.idle <- r
 		})
@@ -166,184 +155,66 @@ func (w *Worker) work(stop, abort context.Context) error {
 	}
 	closers.Wait()
 	if err == nil || endedBy(stop, err) {
-		err = context.Cause(claiming) // nil, a signal, or why the worker cannot go on
+		err = context.Cause(claiming) // nil, a signal, or a fatal outcome
 	}
 	if endedBy(stop, err) && abort.Err() == nil {
-		return nil // told to stop, and stopped
+		return nil // stopped in order
 	}
 	return err
 }
 
-// endedBy reports whether err is the end of ctx.
+// endedBy reports whether err is the cause with which ctx ended.
 func endedBy(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
 func (w *Worker) runner() runner {
-	if w.opts.Line {
-		return &lineRunner{w: w}
+	if w.opts.Persistent {
+		return &persistentRunner{w: w}
 	}
-	return oneShot{w}
+	return commandRunner{w}
 }
 
-// claimAll claims jobs for runners that are idle, and has each worked.
-func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job)) error {
-	for {
-		free, err := w.free(ctx)
-		if err != nil {
-			return err
-		}
-		jobs, err := w.claim(ctx, len(free))
-		if ctx.Err() != nil && len(jobs) > 0 { // they came all the same
-			err = w.giveBack(ctx, jobs)
-			jobs = nil
-		}
-		for i, r := range free {
-			if i < len(jobs) {
-				begin(r, jobs[i])
-			} else {
-				w.idle <- r
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
-			if !errors.Is(err, context.Cause(ctx)) { // not the claim that it ended
-				return errors.Join(context.Cause(ctx), err)
-			}
-			return context.Cause(ctx)
-		case err != nil:
-			return err
-		case w.opts.Once && len(jobs) == 0:
-			return ErrNoJob
-		case w.opts.Once, w.opts.Drain && len(jobs) == 0 && len(free) == w.opts.Jobs:
-			return nil
-		case w.opts.Drain && len(jobs) == 0:
-			// What runs may enqueue more: look again when one of them is done.
-			if err := w.oneMore(ctx, len(free)); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// free waits for idle runners and takes all there are.
-func (w *Worker) free(ctx context.Context) ([]runner, error) {
-	var free []runner
-	select {
-	case r := <-w.idle:
-		free = append(free, r)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	for {
-		select {
-		case r := <-w.idle:
-			free = append(free, r)
-		default:
-			return free, nil
-		}
-	}
-}
-
-// oneMore waits until more than n runners are idle.
-func (w *Worker) oneMore(ctx context.Context, n int) error {
-	var taken []runner
-	defer func() {
-		for _, r := range taken {
-			w.idle <- r
-		}
-	}()
-	for len(taken) <= n {
-		select {
-		case r := <-w.idle:
-			taken = append(taken, r)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
-// giveBack returns jobs that came after the worker was to stop.
-func (w *Worker) giveBack(ctx context.Context, jobs []protocol.Job) error {
-	ctx, cancel := w.opts.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
-	defer cancel()
-	return GiveBack(ctx, w.client, jobs)
-}
-
-// GiveBack returns jobs that nobody learned of: they are ready again at once, and no attempt
-// is counted.
-func GiveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) error {
-	leases := make([]string, len(jobs))
-	for i, j := range jobs {
-		leases[i] = j.Lease
-	}
-	now := time.Duration(0)
-	if _, err := c.NackMany(ctx, leases, qsidecar.Nack{NoCharge: true, Delay: &now}); err != nil {
-		return fmt.Errorf("giving it back: %w", err)
-	}
-	return nil
-}
-
-// claim asks for up to most jobs. Nothing but a wrong request, or the end of ctx,
-// is an error of a worker that is to go on.
-func (w *Worker) claim(ctx context.Context, most int) ([]protocol.Job, error) {
-	cl := qsidecar.Claim{Queues: w.opts.Queues, Max: most, Wait: claimWait}
-	if w.opts.Once || w.opts.Drain {
-		cl.Wait = 0
-		var cancel context.CancelFunc
-		ctx, cancel = w.opts.WithTimeout(ctx, claimTimeout)
-		defer cancel()
-		return w.client.Claim(ctx, cl)
-	}
-	jobs, err := w.client.Claim(ctx, cl)
-	if err != nil && ctx.Err() == nil && w.opts.Unavailable(err) {
-		w.say("claim: %v; going on", err)
-		rest(ctx, claimPause)
-		return nil, nil
-	}
-	return jobs, err
-}
-
-// one works a job and settles it.
-func (w *Worker) one(abort context.Context, r runner, job protocol.Job) verdict {
+// runJob runs a job and settles it.
+func (w *Worker) runJob(abort context.Context, r runner, job protocol.Job) outcome {
 	ctx, end := context.WithCancelCause(abort)
 	defer end(nil)
 	w.mu.Lock()
 	w.running[job.Lease] = end
 	w.mu.Unlock()
-	if !w.client.Holds(job.Lease) { // lost before its run began
+	if !w.client.Holds(job.Lease) { // lost before the run began
 		end(errJobLost)
 	}
-	defer w.over(job.Lease)
-	v := verdict{why: errJobLost.Error()}
+	defer w.forget(job.Lease)
+	v := outcome{reason: errJobLost.Error()}
 	if ctx.Err() == nil {
 		v = r.run(ctx, job)
 	}
-	if v.why != "" {
+	if v.reason != "" {
 		trace := ""
 		if id, ok := protocol.TraceID(job.Headers[protocol.HeaderTraceParent]); ok {
 			trace = ", trace " + id
 		}
-		w.say("job %s of %s, attempt %d of %d%s: %s", job.ID, job.Queue, job.Attempt, job.MaxAttempts, trace, v.why)
+		w.logf("job %s of %s, attempt %d of %d%s: %s", job.ID, job.Queue, job.Attempt, job.MaxAttempts, trace, v.reason)
 	}
-	if v.settle == nil {
+	if v.request == nil {
 		return v
 	}
-	if err := w.settle(abort, job, v.settle); err != nil && v.fatal == nil {
+	if err := w.settle(abort, job, v.request); err != nil && v.fatal == nil {
 		v.fatal = fmt.Errorf("job %s of %s could not be settled: %w", job.ID, job.Queue, err)
 	}
 	return v
 }
 
-// over forgets a lease that is settled or lost.
-func (w *Worker) over(lease string) {
+// forget removes a lease that is settled or lost.
+func (w *Worker) forget(lease string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.running, lease)
 }
 
-// settle carries a verdict out, through outages.
+// settle sends the request of an outcome. The client repeats it while the sidecar is
+// unavailable.
 func (w *Worker) settle(ctx context.Context, job protocol.Job, req *protocol.Request) error {
 	req.Lease = job.Lease
 	_, err := w.client.Call(ctx, req)
@@ -352,24 +223,24 @@ func (w *Worker) settle(ctx context.Context, job protocol.Job, req *protocol.Req
 	case err == nil:
 		return nil
 	case errors.As(err, &twice), qsidecar.IsLost(err):
-		w.say("job %s of %s: %v", job.ID, job.Queue, err)
+		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
 		return nil
 	case ctx.Err() != nil:
-		return context.Cause(ctx) // what is not settled is given back
+		return context.Cause(ctx) // the session gives back unsettled jobs
 	case req.Op == protocol.OpAck:
-		// An answer to this ack, not to this moment: what it carries cannot be kept.
-		w.say("job %s of %s: %v", job.ID, job.Queue, err)
+		// The server rejected the contents of this ack, so a repetition would fail too.
+		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
 		return w.settle(ctx, job, &protocol.Request{Op: protocol.OpNack, Error: "the job was done, but: " + err.Error()})
 	}
 	return err
 }
 
-func (w *Worker) say(format string, args ...any) {
+func (w *Worker) logf(format string, args ...any) {
 	fmt.Fprintf(w.errOut, "qsidecar: "+format+"\n", args...)
 }
 
-// rest pauses, for as long as ctx lasts.
-func rest(ctx context.Context, d time.Duration) {
+// sleep pauses for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

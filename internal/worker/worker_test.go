@@ -11,12 +11,12 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// brokenWriter is a stderr that nobody reads.
+// brokenWriter is a stderr without a reader.
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
-// TestTail: the end of a stderr, as text that the wire takes.
+// TestTail checks that the end of stderr becomes text that the protocol accepts.
 func TestTail(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -31,7 +31,7 @@ func TestTail(t *testing.T) {
 		{"one long line", []string{strings.Repeat("x", 9*tailSize)}, strings.Repeat("x", tailSize)},
 		{"long, then the last words", []string{strings.Repeat("x", 9*tailSize), "\nthe last words\n"}, "the last words"},
 	} {
-		tl := &tail{passOn: brokenWriter{}}
+		tl := &tailBuffer{forward: brokenWriter{}}
 		for _, w := range row.writes {
 			if n, err := tl.Write([]byte(w)); n != len(w) || err != nil {
 				t.Errorf("%s: wrote %d, %v", row.name, n, err)
@@ -55,8 +55,7 @@ func slicesOf(s string, n int) []string {
 	return all
 }
 
-// TestLineAnswers: what a program's answer to a job means, and what is wrong with it,
-// word for word.
+// TestLineAnswers checks what each answer means, and the exact message for each invalid one.
 func TestLineAnswers(t *testing.T) {
 	job := protocol.Job{ID: "1", Lease: "1.mine"}
 	limits := protocol.NewLimits(protocol.DefaultMaxFrame)
@@ -76,22 +75,21 @@ func TestLineAnswers(t *testing.T) {
 		`{"op":"purge"}`:            `its answer is wrong: purge takes no field "lease"`,
 		`{"op":"extend","id":"1"}`:  `its answer is "extend", and must be an ack or a nack`,
 	} {
-		v, err := verdictOf(answer{line: []byte(line)}, job, limits)
+		v, err := parseAnswer(answer{line: []byte(line)}, job, limits)
 		switch {
-		case want == "" && (err != nil || v.settle.Lease != job.Lease):
-			t.Errorf("%s: %v, %+v", line, err, v.settle)
+		case want == "" && (err != nil || v.request.Lease != job.Lease):
+			t.Errorf("%s: %v, %+v", line, err, v.request)
 		case want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)):
 			t.Errorf("%s: %v, want %s", line, err, want)
 		}
 	}
-	v, err := verdictOf(answer{line: []byte(`{"op":"nack","id":"1","error":"no such\nstreet"}`)}, job, limits)
-	if err != nil || v.why != `"no such\nstreet"` {
-		t.Errorf("a nack is told as %s (%v), want one line", v.why, err)
+	v, err := parseAnswer(answer{line: []byte(`{"op":"nack","id":"1","error":"no such\nstreet"}`)}, job, limits)
+	if err != nil || v.reason != `"no such\nstreet"` {
+		t.Errorf("a nack is told as %s (%v), want one line", v.reason, err)
 	}
 }
 
-// FuzzLineAnswer: whatever a program answers, it settles the job that it was asked
-// about, or is told to be wrong.
+// FuzzLineAnswer checks that any answer settles the right job, or is an error.
 func FuzzLineAnswer(f *testing.F) {
 	for _, seed := range []string{
 		`{"op":"ack","id":"1"}`, `{"op":"ack","id":"1","result":"x","enqueue":[{"queue":"q"}]}`, `{ }`, ` {"op":"nack","id":"1","error":"e","dead":true}`, `{"op":"ack"}`,
@@ -102,21 +100,21 @@ func FuzzLineAnswer(f *testing.F) {
 	job := protocol.Job{ID: "1", Lease: "1.mine"}
 	limits := protocol.NewLimits(protocol.DefaultMaxFrame)
 	f.Fuzz(func(t *testing.T, line []byte) {
-		v, err := verdictOf(answer{line: line}, job, limits)
+		v, err := parseAnswer(answer{line: line}, job, limits)
 		switch {
-		case err != nil && (v.settle != nil || err.Error() == ""):
+		case err != nil && (v.request != nil || err.Error() == ""):
 			t.Errorf("%q: %v and %+v", line, err, v)
-		case err == nil && (v.settle.Lease != job.Lease || v.settle.Leases != nil || v.settle.Op != protocol.OpAck && v.settle.Op != protocol.OpNack):
-			t.Errorf("%q settles %+v", line, v.settle)
+		case err == nil && (v.request.Lease != job.Lease || v.request.Leases != nil || v.request.Op != protocol.OpAck && v.request.Op != protocol.OpNack):
+			t.Errorf("%q settles %+v", line, v.request)
 		}
-		if _, again := verdictOf(answer{err: errors.New("x")}, job, limits); again == nil {
+		if _, again := parseAnswer(answer{err: errors.New("x")}, job, limits); again == nil {
 			t.Error("an error is an answer")
 		}
 	})
 }
 
-// TestGuard: it kills the groups that it was told of and that were not taken back, and
-// refuses what names none.
+// TestGuard checks that the guard kills exactly the remaining groups, and rejects invalid
+// lines.
 func TestGuard(t *testing.T) {
 	sleepers := make([]*exec.Cmd, 2)
 	for i := range sleepers {

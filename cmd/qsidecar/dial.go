@@ -13,14 +13,14 @@ import (
 func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
 	c, _, err := a.dialWith(ctx, qsidecar.Options{
 		Worker: workerName("cli"),
-		Retry:  -1, // a command says what is the matter; its caller knows whether to wait
+		Retry:  -1, // the caller knows whether to wait
 	})
 	return c, err
 }
 
-// dialWith connects to the first sidecar that answers, and says at which socket.
+// dialWith connects to the first sidecar that answers, and returns its socket.
 func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.Client, socket string, err error) {
-	ctx, cancel := answering(ctx, answerTimeout)
+	ctx, cancel := withAnswerTimeout(ctx, answerTimeout)
 	defer cancel()
 	tried := a.sockets()
 	var first error
@@ -29,8 +29,8 @@ func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.
 		if err == nil {
 			return c, opts.Socket, nil
 		}
-		if !absent(err) {
-			return nil, "", err // somebody is there: the next place would be a surprise
+		if !notListening(err) {
+			return nil, "", err // something listens: don't try the next socket
 		}
 		if first == nil {
 			first = err
@@ -39,7 +39,7 @@ func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.
 	return nil, "", &codeError{exitUnavailable, &unreachableError{tried: tried, err: first}}
 }
 
-// workerName is what the database shows as the holder of a claim.
+// workerName returns the name that the database shows for a claim.
 func workerName(what string) string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -49,7 +49,7 @@ func workerName(what string) string {
 	return name[:min(len(name), 128)]
 }
 
-// input completes where a config comes from.
+// input adds the environment of this run to in.
 func (a *app) input(in config.Input) config.Input {
 	in.Socket, in.Env, in.PipeTimeout = a.socket, a.env, a.pipeTimeout
 	for _, ln := range a.inherited {
@@ -58,5 +58,5 @@ func (a *app) input(in config.Input) config.Input {
 	return in
 }
 
-// sockets are where a sidecar's socket can be.
+// sockets returns the possible paths of the sidecar's socket.
 func (a *app) sockets() []string { return a.input(config.Input{}).Sockets() }

@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 )
 
-// examineHost looks at what of the config is this host's, and makes nothing: the places of
-// the sockets, and who can reach the admin's.
-func examineHost(c *config.Config) (found backends.Findings) {
+// Host examines the paths of the sockets, and whether other hosts can reach the admin
+// listener. It creates nothing.
+func Host(c *config.Config) (found backends.Findings) {
 	places := make([]string, 0, len(c.Listen)+1)
 	for _, l := range c.Listen {
 		places = append(places, l.Socket)

@@ -16,13 +16,13 @@ func (a *app) statsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats [QUEUE]",
 		Short: "Count the jobs of one queue or of all",
-		Long: `Count the jobs of each queue by state, and tell how long the oldest ready one has
+		Long: `Count the jobs of each queue by state, and show how long the oldest ready one has
 waited and the oldest claimed one has been worked on. A ~ marks an estimate.
 
 ` + exitCodes,
-		Args: takes(0, 1, "at most one queue"),
+		Args: argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+			return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 				rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpStats, Queue: strings.Join(args, "")})
 				if err != nil {
 					return err
@@ -31,7 +31,7 @@ waited and the oldest claimed one has been worked on. A ~ marks an estimate.
 					return a.printEach(rep, "queues")
 				}
 				if len(rep.Queues) == 0 {
-					return a.say("no queue has a job")
+					return a.printf("no queue has a job")
 				}
 				return a.table("QUEUE READY SCHEDULED CLAIMED DEAD DONE OLDEST-READY OLDEST-CLAIMED STATE", statRows(rep.Queues))
 			})
@@ -72,10 +72,10 @@ func (a *app) pingCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ping",
 		Short: "Ask whether the sidecar answers",
-		Long:  "Ask the sidecar for an answer, and tell who it is and how long that took.\n\n" + exitCodes,
-		Args:  takes(0, 0, ""),
+		Long:  "Send a request to the sidecar, and show its version and how long the answer took.\n\n" + exitCodes,
+		Args:  argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *qsidecar.Client) error {
+			return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 				start := time.Now()
 				if err := c.Ping(ctx); err != nil {
 					return err
@@ -85,7 +85,7 @@ func (a *app) pingCommand() *cobra.Command {
 				if a.json {
 					return a.printReply(&protocol.Reply{OK: true, Hello: &hello})
 				}
-				return a.say("%s answers in %v", hello.Server, took.Round(time.Microsecond))
+				return a.printf("%s answers in %v", hello.Server, took.Round(time.Microsecond))
 			})
 		},
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// slowly opens the database "slow" when the sidecar stops waiting for it, and each other one as
-// ever. begun is told of each try of the slow one.
+// slowly opens the database "slow" only when its context ends, and every other one at once.
+// It sends to begun for each attempt on the slow one.
 func slowly(begun chan<- struct{}) databases.Opener {
 	return func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 		if name != "slow" {
@@ -27,13 +27,13 @@ func slowly(begun chan<- struct{}) databases.Opener {
 	}
 }
 
-// withSlow is a config with a database that takes for ever to open.
+// withSlow returns a config with a database that never opens.
 func withSlow(dir string) string {
 	return "queues: {one: {database: main}}\ndatabases: {main: {url: 'sqlite:" + filepath.Join(dir, "main.db") + "'}, slow: {url: 'postgres://app@nowhere/app'}}\n"
 }
 
-// TestNewerConfigEndsAReload: while a reload opens a database for minutes a newer config is taken,
-// by the watch of the files as well as on request. Each of them waited for the reload to end.
+// TestNewerConfigEndsAReload checks that a newer config is loaded while a reload still opens
+// a database, by the watch of the files and on request.
 func TestNewerConfigEndsAReload(t *testing.T) {
 	begun := make(chan struct{}, 100)
 	h := newHost(t)
@@ -44,21 +44,21 @@ func TestNewerConfigEndsAReload(t *testing.T) {
 	first, second := make(chan result, 1), make(chan result, 1)
 	go func() { first <- x.run("reload") }()
 	testwait.Receive(t, "the first reload", begun)
-	go func() { second <- x.run("reload") }() // of the same files: it waits for the first one
+	go func() { second <- x.run("reload") }() // for the same files it waits for the first one
 	x.write(x.file, three)
 	x.must(0, "reload")
 	x.must(0, "stats", "three")
 	if r := testwait.Receive(t, "the answer to the first", first); r.code == 0 || !strings.Contains(r.err, "the files changed while their databases were being opened") {
 		t.Errorf("the first reload was answered %+v", r)
 	}
-	testwait.Receive(t, "the answer to the second", second) // by what it found
+	testwait.Receive(t, "the answer to the second", second) // with the result of the newer files
 	if st := x.status(); st.ConfigError != "" || st.Generation != 2 {
 		t.Errorf("status: %+v", st)
 	}
 }
 
-// TestWatchDuringAReload: the watch of the files takes a newer config, and finds the old one again,
-// while it opens a database for minutes.
+// TestWatchDuringAReload checks that the watch loads a newer config, and notices the old one
+// again, while a reload opens a database.
 func TestWatchDuringAReload(t *testing.T) {
 	begun := make(chan struct{}, 100)
 	h := newHost(t)
@@ -71,15 +71,15 @@ func TestWatchDuringAReload(t *testing.T) {
 	x.knows("three", true)
 	x.write(x.file, withSlow(x.dir))
 	testwait.Receive(t, "the next reload", begun)
-	x.write(x.file, three) // what runs
+	x.write(x.file, three) // the running config
 	x.write(x.file+".new", two)
 	testwait.Until(t, "the reload is given up", func() bool { return strings.Contains(x.must(0, "reload"), "nothing changed") })
 	x.move(x.file+".new", x.file)
 	x.knows("two", true)
 }
 
-// TestDatabaseComesBackDuringAReload: a database that could not be reached at the start is used as
-// soon as it is there, while a reload opens another one for minutes.
+// TestDatabaseComesBackDuringAReload checks that a pending database is used once it is
+// reachable, while a reload opens another one.
 func TestDatabaseComesBackDuringAReload(t *testing.T) {
 	begun, there := make(chan struct{}, 100), make(chan struct{})
 	h := newHost(t)

@@ -14,11 +14,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// silent is the address of a server that takes connections and says nothing: a proxy whose
-// server is away, a host that hangs.
+// silent returns the address of a server that accepts connections and never answers, such as
+// a proxy without its server.
 func silent(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes the connections, and nobody reads
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts the connections, and nothing reads
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func silent(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// silentConfig has databases of every kind of server, none of which says a word.
+// silentConfig returns a config with a silent database of each kind of server.
 func silentConfig(t *testing.T, h *host, more string) string {
 	t.Helper()
 	at := silent(t)
@@ -38,8 +38,8 @@ queues: {"*": {database: a}}
 `, at)+more)
 }
 
-// TestSilentDatabasesAtTheStart: the start waits for all of them together no longer than for
-// one, then what does not need them is served, and the end is as prompt.
+// TestSilentDatabasesAtTheStart checks that the start waits for all of them together, then
+// serves what doesn't need them, and that the sidecar stops in time.
 func TestSilentDatabasesAtTheStart(t *testing.T) {
 	h := newHost(t)
 	h.patience = time.Millisecond
@@ -59,8 +59,8 @@ func TestSilentDatabasesAtTheStart(t *testing.T) {
 	}
 }
 
-// TestReloadOfSilentDatabases: a reload leaves one that is awaited, gives another one a new
-// name, and takes a database that is there in the place of the third.
+// TestReloadOfSilentDatabases checks a reload that keeps one pending database, renames
+// another, and replaces the third.
 func TestReloadOfSilentDatabases(t *testing.T) {
 	h := newHost(t)
 	h.patience = time.Millisecond
@@ -86,7 +86,7 @@ func TestReloadOfSilentDatabases(t *testing.T) {
 	h.file("c.yaml", strings.Join(lines, ""))
 	h.must(0, "reload")
 	h.must(0, "enqueue", "q", "x")
-	testwait.Until(t, "status shows those of the new config, and no other", func() bool { // left are closed behind the reload
+	testwait.Until(t, "status shows those of the new config, and no other", func() bool { // removed ones are closed after the reload
 		got := h.must(0, "status")
 		return strings.Contains(got, "renamed") && !strings.Contains(got, "sqlserver") && strings.Count(got, "mysql") == 1
 	})
@@ -95,7 +95,7 @@ func TestReloadOfSilentDatabases(t *testing.T) {
 	}
 }
 
-// TestStopWhileItStarts: a signal ends a start that waits for a database.
+// TestStopWhileItStarts checks that a signal ends a start that waits for a database.
 func TestStopWhileItStarts(t *testing.T) {
 	h := newHost(t)
 	h.patience = time.Hour

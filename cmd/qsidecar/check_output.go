@@ -8,24 +8,25 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/check"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
-// tellChecked writes to stdout what check found. The errors of the config are
-// there only as JSON: for people they go to stderr.
-func (a *app) tellChecked(file string, c config.Config, all []checked, host checked, usage error) error {
+// printResults prints the results of check. Errors of the config are part of the JSON output
+// only, because report prints them to stderr.
+func (a *app) printResults(file string, c config.Config, all []check.Result, host check.Result, usage error) error {
 	if a.json {
-		return a.tellLines(append([]checked{host}, all...), usage)
+		return a.printJSONLines(append([]check.Result{host}, all...), usage)
 	}
 	if file != "" && usage == nil {
-		if err := a.say("config %s: ok", file); err != nil {
+		if err := a.printf("config %s: ok", file); err != nil {
 			return err
 		}
 	}
 	for _, d := range all {
-		if err := a.tellDatabase(d); err != nil {
+		if err := a.printDatabase(d); err != nil {
 			return err
 		}
 	}
@@ -33,17 +34,17 @@ func (a *app) tellChecked(file string, c config.Config, all []checked, host chec
 		return nil
 	}
 	for _, l := range c.Listen {
-		if err := a.say("socket: %s", l.Socket); err != nil {
+		if err := a.printf("socket: %s", l.Socket); err != nil {
 			return err
 		}
 	}
 	if c.Admin.Listen != "" {
-		if err := a.say("admin: %s", c.Admin.Listen); err != nil {
+		if err := a.printf("admin: %s", c.Admin.Listen); err != nil {
 			return err
 		}
 	}
-	if len(host.findings) > 0 {
-		if err := a.say("%s", strings.TrimPrefix(host.lines(), "\n")); err != nil {
+	if len(host.Findings) > 0 {
+		if err := a.printf("%s", strings.TrimPrefix(findingLines(host.Findings), "\n")); err != nil {
 			return err
 		}
 	}
@@ -51,18 +52,18 @@ func (a *app) tellChecked(file string, c config.Config, all []checked, host chec
 	if i := slices.Index(names, "*"); i >= 0 {
 		names[i] = "* (any other name)"
 	}
-	return a.say("queues: %s", strings.Join(names, ", "))
+	return a.printf("queues: %s", strings.Join(names, ", "))
 }
 
-// tellDatabase writes what was found about one.
-func (a *app) tellDatabase(d checked) error {
+// printDatabase prints the result for one database.
+func (a *app) printDatabase(d check.Result) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "database %s", d.name)
-	if d.info.Engine != "" {
-		fmt.Fprintf(&b, ": %s", databases.Describe(d.info))
+	fmt.Fprintf(&b, "database %s", d.Name)
+	if d.Info.Engine != "" {
+		fmt.Fprintf(&b, ": %s", databases.Describe(d.Info))
 	}
-	switch problems, advice := d.count(backends.SeverityError), d.count(backends.SeverityWarning); {
-	case d.usage != nil:
+	switch problems, advice := d.Count(backends.SeverityError), d.Count(backends.SeverityWarning); {
+	case d.ConfigErr != nil:
 		b.WriteString(": not looked at")
 	case problems > 0:
 		fmt.Fprintf(&b, ": %s", textfmt.Plural(int64(problems), "problem"))
@@ -71,14 +72,14 @@ func (a *app) tellDatabase(d checked) error {
 	default:
 		b.WriteString(": ok")
 	}
-	return a.say("%s", b.String()+d.lines())
+	return a.printf("%s", b.String()+findingLines(d.Findings))
 }
 
-// lines are the findings for people, each after a newline, what matters most first.
-func (c checked) lines() string {
+// findingLines returns the findings as text, the most severe first, each after a newline.
+func findingLines(all []backends.Finding) string {
 	var b strings.Builder
 	for _, g := range []backends.Severity{backends.SeverityError, backends.SeverityWarning, backends.SeverityInfo} {
-		for _, f := range c.findings {
+		for _, f := range all {
 			if f.Severity != g {
 				continue
 			}
@@ -91,8 +92,8 @@ func (c checked) lines() string {
 	return b.String()
 }
 
-// findingLine is a finding as --json tells it. Without a database it is about
-// the config, or about this host.
+// findingLine is a finding in the output of --json. Without a database it concerns the
+// config or this host.
 type findingLine struct {
 	Database string `json:"database,omitempty"`
 	Grade    string `json:"grade"`
@@ -101,14 +102,14 @@ type findingLine struct {
 	Do       string `json:"do,omitempty"`
 }
 
-func (a *app) tellLines(all []checked, usage error) error {
+func (a *app) printJSONLines(all []check.Result, usage error) error {
 	var lines []findingLine
 	for _, text := range config.Problems(usage) {
 		lines = append(lines, findingLine{Grade: backends.SeverityError.String(), Topic: "config", Text: text, Do: "correct the config"})
 	}
 	for _, d := range all {
-		for _, f := range d.findings {
-			lines = append(lines, findingLine{d.name, f.Severity.String(), f.Topic, f.Text, f.Fix})
+		for _, f := range d.Findings {
+			lines = append(lines, findingLine{d.Name, f.Severity.String(), f.Topic, f.Text, f.Fix})
 		}
 	}
 	e := json.NewEncoder(a.out)

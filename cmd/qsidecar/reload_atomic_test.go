@@ -16,7 +16,7 @@ import (
 
 var connectionLimit = regexp.MustCompile(`the sidecar has (\d+) connections, which is its limit`)
 
-// pinged is the first line that a sidecar sends on a new connection.
+// pinged returns the first line that a sidecar sends on a new connection.
 func pinged(t *testing.T, socket string) (line string, hangUp func()) {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
@@ -31,7 +31,8 @@ func pinged(t *testing.T, socket string) (line string, hangUp func()) {
 	return line, func() { c.Close() }
 }
 
-// connectionsOf is the sidecar's limit of connections: it is filled, and then free again.
+// connectionsOf returns the sidecar's limit of connections. It opens that many and closes
+// them.
 func connectionsOf(t *testing.T, socket string) (limit string) {
 	t.Helper()
 	var open []func()
@@ -116,7 +117,7 @@ listen: [{socket: %s, allow: [{ops: [enqueue, stats, status, claim, reload, ping
 	asks(t, admin, "/healthz", 200, "ok")
 }
 
-// TestAllowInTheConfig: the rules of a socket's config are kept to, by op and by queue.
+// TestAllowInTheConfig checks the rules of a socket by operation and by queue.
 func TestAllowInTheConfig(t *testing.T) {
 	h := newHost(t)
 	free := filepath.Join(h.dir, "free.sock")
@@ -136,9 +137,9 @@ listen:
 	}
 }
 
-// TestNoPasswordInTheLog runs a sidecar at the most talkative level with a password in each
-// place that a config has for one, with databases that it cannot reach, and reloads it with
-// other passwords. No log line, reply or page shows one.
+// TestNoPasswordInTheLog runs a sidecar at level debug, with a password in each place of the
+// config, and with unreachable databases. It reloads with other passwords. No log line,
+// reply or page shows a password.
 func TestNoPasswordInTheLog(t *testing.T) {
 	h := newHost(t)
 	h.patience, h.poll, h.deaf = time.Millisecond, time.Hour, true

@@ -1,0 +1,86 @@
+package config
+
+import (
+	"io/fs"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge"
+)
+
+// withDefaults returns the settings of a queue, with defaults for the keys that it doesn't
+// set.
+func (q queueConfig) withDefaults(d defaultsConfig) defaultsConfig {
+	set(&d.Database, q.Database)
+	set(&d.MaxAttempts, q.MaxAttempts)
+	set(&d.Timeout, q.Timeout)
+	if q.Order != nil && q.Order.order != "" {
+		d.Order = q.Order.order
+	}
+	if q.Backoff != nil {
+		set(&d.Backoff.Initial, q.Backoff.Initial)
+		set(&d.Backoff.Max, q.Backoff.Max)
+	}
+	set(&d.Keep, q.Keep)
+	set(&d.KeepDead, q.KeepDead)
+	set(&d.KeyTTL, q.KeyTTL)
+	set(&d.MaxReady, q.MaxReady)
+	return d
+}
+
+func set[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// BridgeOptions returns the options of the bridge for open databases.
+func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options {
+	o := bridge.Options{
+		Databases:    make(map[string]bridge.Database),
+		Queues:       make(map[string]bridge.Queue),
+		MaxFrame:     int(c.MaxFrame),
+		DrainTimeout: zeroToNegative(time.Duration(c.DrainTimeout)),
+		Limits:       c.Limits.bridge(),
+		QueueLabels:  zeroToMinusOne(c.Admin.QueueLabels),
+	}
+	for _, l := range c.Listen {
+		o.Sockets = append(o.Sockets, bridge.Socket{Path: l.Socket, Mode: fs.FileMode(l.Mode), Group: l.Group, Allow: rules(l.Allow)})
+	}
+	for name, d := range c.Databases {
+		db := bridge.Database{Backend: open[name], HostLease: time.Duration(d.HostLease), RestartGrace: time.Duration(d.HostLease)}
+		if d.RestartGrace != nil {
+			db.RestartGrace = max(time.Duration(*d.RestartGrace), time.Millisecond) // 0 would select the bridge's default
+		}
+		o.Databases[name] = db
+	}
+	for name, q := range c.Queues {
+		d := q.withDefaults(c.Defaults)
+		d.Database = c.databaseOf(q)
+		o.Queues[name] = bridge.Queue{
+			Database: d.Database, MaxAttempts: d.MaxAttempts, Timeout: time.Duration(d.Timeout),
+			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max),
+			Keep: time.Duration(d.Keep), KeepDead: time.Duration(d.KeepDead), KeyTTL: time.Duration(d.KeyTTL),
+			LIFO: d.Order == "lifo", MaxReady: d.MaxReady,
+		}
+	}
+	return o
+}
+
+// zeroToMinusOne converts the config's 0 (none) to the bridge's -1, because 0 is the
+// bridge's default.
+func zeroToMinusOne(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+// zeroToNegative converts the config's 0 (none) to the bridge's -1, because 0 is the
+// bridge's default.
+func zeroToNegative(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}

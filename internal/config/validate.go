@@ -1,0 +1,112 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/engines"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// check reports values that are out of range or contradict each other, by path.
+func (c *Config) check(bad func(path, format string, args ...any)) {
+	for i, l := range c.Listen {
+		path := fmt.Sprintf("listen[%d]", i)
+		if l.Socket != "" {
+			c.Listen[i].Socket = filepath.Clean(l.Socket) // a reload identifies the socket by this path
+		}
+		if l.Socket == "" {
+			bad(path, "socket is missing: the path of the Unix socket")
+		}
+		if j := slices.IndexFunc(c.Listen[:i], func(o listenConfig) bool { return l.Socket != "" && samePath(o.Socket, l.Socket) }); j >= 0 {
+			bad(path+".socket", "%s stands here twice%s", l.Socket, spelledAs(l.Socket, c.Listen[j].Socket))
+		}
+		checkGroup(path, l.Group, bad)
+		if l.Allow != nil && len(l.Allow) == 0 {
+			bad(path+".allow", "an empty list allows nothing: leave the key out to allow all, or the socket")
+		}
+		for j := range l.Allow {
+			l.Allow[j].check(fmt.Sprintf("%s.allow[%d]", path, j), bad)
+		}
+	}
+	for name, d := range c.Databases {
+		d.check("databases."+name, bad)
+	}
+	between(bad, "drain_timeout", c.DrainTimeout, 0, duration(24*time.Hour))
+	if c.MaxFrame < 64<<10 || c.MaxFrame > protocol.MaxMaxFrame {
+		bad("max_frame", "%v is outside 64KiB to 64MiB", c.MaxFrame)
+	}
+	c.Limits.check(bad)
+	c.Admin.check(c, bad)
+	inherited := make(problemsByKey)
+	c.Defaults.check("defaults", c, inherited.recording("defaults", bad))
+	for name, q := range c.Queues {
+		path := "queues." + name
+		if name != "*" {
+			if e := protocol.CheckQueueName("queues", name); e != nil {
+				bad(path, "%s", e.Message)
+			}
+		}
+		q.withDefaults(c.Defaults).check(path, c, inherited.withoutInherited(path, &q, bad))
+		q.adoptedQueue.check(path, q.Order, bad)
+		if d, ok := c.Databases[c.databaseOf(q)]; ok && q.Notify != "" && !bool(d.Notify) {
+			bad(path+".notify", "the database %s has notify: off, so nothing listens: leave one of them out", c.databaseOf(q))
+		}
+	}
+}
+
+func (d Database) check(path string, bad func(path, format string, args ...any)) {
+	if d.URL == "" {
+		bad(path, "url is missing, for example sqlite:/var/lib/qsidecar/qsidecar.db")
+	} else if u, err := engines.ParseURL(d.URL); err != nil {
+		bad(path+".url", "%v", err)
+	} else if u.File && d.PasswordFile != "" {
+		bad(path+".password_file", "an SQLite file has none: leave it out")
+	}
+	if d.MaxConnections < 4 || d.MaxConnections > 1000 {
+		bad(path+".max_connections", "%d is outside 4 to 1000", d.MaxConnections)
+	}
+	if d.MaxHeld < 1 || d.MaxHeld > 1000 {
+		bad(path+".max_held", "%d is outside 1 to 1000", d.MaxHeld)
+	}
+	if !schemaName.MatchString(d.Schema) {
+		bad(path+".schema", "%q must be lower-case letters, digits and _, at most 48, beginning with no digit", d.Schema)
+	}
+	between(bad, path+".host_lease", d.HostLease, duration(bridge.MinHostLease), duration(bridge.MaxHostLease))
+	if d.RestartGrace != nil {
+		between(bad, path+".restart_grace", *d.RestartGrace, 0, duration(bridge.MaxHostLease))
+	}
+}
+
+func (d defaultsConfig) check(path string, c *Config, bad func(path, format string, args ...any)) {
+	if _, ok := c.Databases[d.Database]; d.Database != "" && !ok && len(c.Databases) > 0 {
+		bad(path+".database", "no database %q is configured", d.Database)
+	}
+	if d.Database == "" && len(c.Databases) > 1 && path != "defaults" {
+		bad(path, "which database? name one here, or in defaults.database")
+	}
+	if d.MaxAttempts < 1 || d.MaxAttempts > protocol.MaxMaxAttempt {
+		bad(path+".max_attempts", "%d is outside 1 to %d", d.MaxAttempts, protocol.MaxMaxAttempt)
+	}
+	const years = duration(protocol.MaxTimeoutMS * time.Millisecond)
+	between(bad, path+".timeout", d.Timeout, 0, years)
+	between(bad, path+".backoff.initial", d.Backoff.Initial, duration(time.Millisecond), years)
+	between(bad, path+".backoff.max", d.Backoff.Max, d.Backoff.Initial, years)
+	between(bad, path+".keep", d.Keep, 0, years)
+	if d.KeepDead != forever {
+		between(bad, path+".keep_dead", duration(d.KeepDead), duration(time.Second), years)
+	}
+	between(bad, path+".key_ttl", d.KeyTTL, duration(time.Second), years)
+	if d.MaxReady < 0 {
+		bad(path+".max_ready", "%d is negative; 0 is no limit", d.MaxReady)
+	}
+}
+
+func between(bad func(path, format string, args ...any), path string, d, least, most duration) {
+	if d < least || d > most {
+		bad(path, "%v is outside %v to %v", d, least, most)
+	}
+}
