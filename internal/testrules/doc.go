@@ -1,2 +1,4 @@
-// Package testrules holds the tests to their own rules. It has tests only.
+// Package testrules has only tests. They check the rules of this repository: no clock in tests
+// (timing_test.go), the layers of packages (layers_test.go), the page of guarantees
+// (guarantees_test.go) and the language of texts (prose_test.go).
 package testrules

@@ -21,8 +21,8 @@ var (
 	command   = regexp.MustCompile(`^go test (?:-short )?-run '([^']+)' \./([a-z0-9/]+)$`)
 )
 
-// TestGuaranteesPage holds docs/guarantees.md to the tests: each guarantee has a number,
-// each test that it names exists, and a command of its section runs that test.
+// TestGuaranteesPage compares docs/guarantees.md with the tests. Each guarantee has a number,
+// each named test exists, and a command of its section runs that test.
 func TestGuaranteesPage(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "guarantees.md"))
 	if err != nil {
@@ -97,8 +97,8 @@ func testsOf(t *testing.T, pkg string) map[string]bool {
 	return names
 }
 
-// conformanceTests are Topic and Topic/Name of package backendtest: Run names each topic
-// and the variable that holds its tests.
+// conformanceTests are Topic and Topic/Name of package backendtest. Run lists each topic
+// with the variable of its tests.
 func conformanceTests(t *testing.T) map[string]bool {
 	t.Helper()
 	byVar, topics := map[string][]string{}, map[string]string{}

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// layers says which packages must not know of which (design.md §5). A pattern is
-// matched against the paths that a package's own code and tests import.
+// layers lists the imports that are forbidden between packages. A pattern matches the paths
+// that a package's own code and tests import.
 var layers = []struct {
 	packages, never, why string
-	tests                bool // the rule holds for tests too
+	tests                bool // the rule also applies to tests
 }{
 	{"./protocol/...", `^qsidecar/(backends|bridge|cmd|clients|e2e)|^database/sql|fsnotify`, "the wire knows nothing above it", true},
 	{"./backends", `^qsidecar/(protocol|bridge|cmd|clients|e2e|backends/)|^database/sql|modernc|pgx|mysql|mssql`, "a job table is no engine and no wire", true},
@@ -52,24 +52,24 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestEnginesAreStrangers: no engine knows another one; all know the suite
-// and what is internal to them all.
+// TestEnginesAreStrangers checks that no engine imports another one. All can import the
+// suite and their common internal packages.
 func TestEnginesAreStrangers(t *testing.T) {
 	engine := regexp.MustCompile(`^qsidecar/backends/(\w+)`)
 	for _, pkg := range imports(t, "./backends/...", true) {
 		mine := engine.FindStringSubmatch(pkg.path)
 		if mine != nil && mine[1] == "adopted" {
-			continue // no engine: its tests run on one, and see TestLayers
+			continue // this isn't an engine; TestLayers covers it
 		}
 		for _, path := range pkg.imports {
 			other := engine.FindStringSubmatch(path)
-			if mine != nil && other != nil && other[1] != mine[1] && other[1] != "backendtest" && other[1] != "internal" && other[1] != "adopted" { // its tests may be on adopted tables; see TestLayers
+			if mine != nil && other != nil && other[1] != mine[1] && other[1] != "backendtest" && other[1] != "internal" && other[1] != "adopted" { // its tests can use adopted tables; TestLayers covers them
 				t.Errorf("%s imports %s: the engines know nothing of each other", pkg.path, path)
 			}
 		}
 	}
 	for _, name := range []string{"memory", "sqlite", "backendtest"} {
-		imports(t, "./backends/"+name, true) // fails where it is gone
+		imports(t, "./backends/"+name, true) // fails if the engine doesn't exist
 	}
 }
 
@@ -119,9 +119,9 @@ type importing struct {
 	imports []string
 }
 
-// imports lists what each package of the pattern imports itself, with this
-// module's paths cut to begin with qsidecar/. It fails where the pattern matches
-// no package: a rule about something that is gone guards nothing.
+// imports lists the direct imports of each package of the pattern. It cuts this module's
+// paths so that they begin with qsidecar/. It fails if the pattern matches no package,
+// because such a rule checks nothing.
 func imports(t *testing.T, pattern string, tests bool) []importing {
 	t.Helper()
 	const module = "github.com/qsidecar/"

@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-// timingExceptions lists the uses of a clock that stay, one a line:
+// timingExceptions lists the permitted uses of a clock, one a line:
 //
 //	path/of/file.go Function: reason
 //
@@ -39,8 +39,8 @@ var clockMethods = map[string]bool{"Sub": true, "After": true, "Before": true, "
 // sleepInScript finds a sleep in the tests of the clients in other languages.
 var sleepInScript = regexp.MustCompile(`time\.(sleep|time|monotonic|perf_counter)\(|\bsleep[ (][0-9a-z.$]|Process\.clock_gettime|Time\.now`)
 
-// TestNoClockInTests holds every test to waiting for facts: it uses package testwait or
-// testing/synctest, or timing.txt names its function with a reason.
+// TestNoClockInTests checks that tests wait for facts. A test uses package testwait or
+// testing/synctest, or timing.txt lists its function with a reason.
 func TestNoClockInTests(t *testing.T) {
 	allowed := readExceptions(t)
 	found := map[string]string{} // "path Function" -> first use
@@ -79,8 +79,8 @@ func TestNoClockInTests(t *testing.T) {
 	}
 }
 
-// isTestCode reports whether a Go file is a test or only serves tests. Package testwait
-// is the one place that may hold a clock.
+// isTestCode reports whether a Go file is a test or only serves tests. Only package testwait
+// can use a clock, so it doesn't count.
 func isTestCode(rel string) bool {
 	if !strings.HasSuffix(rel, ".go") || strings.HasPrefix(rel, "internal/testwait/") {
 		return false
@@ -116,7 +116,7 @@ func findInGo(path, rel string, found map[string]string) error {
 	for _, decl := range file.Decls {
 		name := declName(decl)
 		if strings.HasPrefix(name, "Benchmark") {
-			continue // a benchmark prints a figure and asserts none
+			continue // a benchmark prints figures but doesn't assert them
 		}
 		ast.Inspect(decl, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
