@@ -30,7 +30,7 @@ func TestGoWorker(t *testing.T) {
 	s.URL = p.Database(t)
 	sc := s.Start("a")
 	kit.GoWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), 8)
-	terminatedInTheMiddle(kit.GoWorker(t, sc), kit.Size(10_000), 8)
+	checkTerminate(kit.GoWorker(t, sc), kit.Size(10_000), 8)
 }
 
 // TestGoWorkerOutlivesTheSidecar: see outlivesRestart.
@@ -46,7 +46,7 @@ func TestGoWorkerOutlivesTheSidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := restartSite(t)
-			outlivesRestart(kit.GoWorker(t, s.Start("a")), stop)
+			checkSidecarRestart(kit.GoWorker(t, s.Start("a")), stop)
 		})
 	}
 }

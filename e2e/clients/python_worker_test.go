@@ -81,7 +81,7 @@ func TestPythonPostgres(t *testing.T) {
 			s.URL = p.Database(t)
 			sc := s.Start("a")
 			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), 8)
-			terminatedInTheMiddle(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
+			checkTerminate(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
 		})
 	}
 }
@@ -89,7 +89,7 @@ func TestPythonPostgres(t *testing.T) {
 // TestPythonWorkerOutlivesKills: see outlivesKills.
 func TestPythonWorkerOutlivesKills(t *testing.T) {
 	t.Parallel()
-	outlivesKills(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil), kit.Size(10_000))
+	checkSidecarKills(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil), kit.Size(10_000))
 }
 
 // TestPythonWorkerOutlivesTheSidecar: see outlivesRestart.
@@ -105,7 +105,7 @@ func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := restartSite(t)
-			outlivesRestart(kit.PythonWorker(t, s.Start("a"), nil), stop)
+			checkSidecarRestart(kit.PythonWorker(t, s.Start("a"), nil), stop)
 		})
 	}
 }
@@ -113,5 +113,5 @@ func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 // TestPythonWorkerStoppedAsAGroup: see stoppedAsAGroup.
 func TestPythonWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
-	stoppedAsAGroup(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
+	checkGroupStop(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
 }

@@ -60,7 +60,7 @@ func TestRubyWorker(t *testing.T) {
 			s.URL = p.Database(t)
 			sc := s.Start("a")
 			kit.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), 8)
-			terminatedInTheMiddle(kit.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
+			checkTerminate(kit.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
 		})
 	}
 }
@@ -78,7 +78,7 @@ func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := restartSite(t)
-			outlivesRestart(kit.RubyWorker(t, s.Start("a"), nil), stop)
+			checkSidecarRestart(kit.RubyWorker(t, s.Start("a"), nil), stop)
 		})
 	}
 }
@@ -86,7 +86,7 @@ func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 // TestRubyWorkerStoppedAsAGroup: see stoppedAsAGroup.
 func TestRubyWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
-	stoppedAsAGroup(kit.RubyWorker(t, kit.NewSite(t).Start("a"), nil, "-c", "2", "-p", "2"), 4)
+	checkGroupStop(kit.RubyWorker(t, kit.NewSite(t).Start("a"), nil, "-c", "2", "-p", "2"), 4)
 }
 
 // TestRubyWorkerProgram checks the errors of qsidecar-work, and that it waits for a sidecar.

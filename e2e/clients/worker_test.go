@@ -10,9 +10,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// terminatedInTheMiddle checks that SIGTERM during n jobs loses none and uses up no attempt. Long
+// checkTerminate checks that SIGTERM during n jobs loses none and uses up no attempt. Long
 // jobs use all of the worker's concurrency, so that quick ones are ready when it ends.
-func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
+func checkTerminate(w *kit.ClientWorker, n, concurrency int) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	c.Enqueue("quick", n/2)
@@ -50,9 +50,9 @@ func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
 	}
 }
 
-// stoppedAsAGroup sends SIGTERM to every process of a worker of that concurrency, as a terminal or
+// checkGroupStop sends SIGTERM to every process of a worker of that concurrency, as a terminal or
 // a service manager does. The running jobs finish.
-func stoppedAsAGroup(w *kit.ClientWorker, concurrency int) {
+func checkGroupStop(w *kit.ClientWorker, concurrency int) {
 	w.T.Helper()
 	w.Sidecar.Dial().Enqueue("long", concurrency)
 	w.Start()
@@ -80,10 +80,10 @@ func stoppedAsAGroup(w *kit.ClientWorker, concurrency int) {
 	}
 }
 
-// outlivesRestart restarts the sidecar under a job that makes no call. The job is delivered once
+// checkSidecarRestart restarts the sidecar under a job that makes no call. The job is delivered once
 // and acked. A second job, whose worker does not come back, is delivered again when the leases of
 // the stopped sidecar have ended.
-func outlivesRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
+func checkSidecarRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	c.Enqueue("long", 1)
@@ -108,10 +108,10 @@ func outlivesRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 	}
 }
 
-// outlivesKills kills and restarts the sidecar repeatedly during n short jobs. Each is done once:
+// checkSidecarKills kills and restarts the sidecar repeatedly during n short jobs. Each is done once:
 // the worker binds its leases again and repeats a settle without a reply. The jobs of a lost claim
 // are delivered again when their lease has ended.
-func outlivesKills(w *kit.ClientWorker, n int) {
+func checkSidecarKills(w *kit.ClientWorker, n int) {
 	w.T.Helper()
 	w.Start()
 	const kills = 5

@@ -83,7 +83,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 			return nil, fmt.Errorf("%s: %w", EnvURL, err)
 		}
 		p := &Postgres{admin: admin}
-		return p, errors.Join(p.ready(ctx), p.tell())
+		return p, errors.Join(p.ready(ctx), p.recordRun())
 	}
 	who, err := unprivileged()
 	if err != nil {
@@ -108,7 +108,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 	if err := p.ready(ctx); err != nil {
 		return nil, errors.Join(err, p.Stop())
 	}
-	return p, p.tell()
+	return p, p.recordRun()
 }
 
 // initialized returns a data directory that initdb created once, to be copied.
@@ -226,7 +226,7 @@ func prepare(dir, template string, who account) error {
 func removeDeadServers() {
 	left, err := serverDirs()
 	if err != nil {
-		return // cannot happen: the pattern is constant
+		return // can't fail: the pattern is constant
 	}
 	for _, dir := range left {
 		pid, err := strconv.Atoi(strings.Split(filepath.Base(dir), "-")[1])

@@ -13,7 +13,7 @@ import (
 // is not shown.
 const EnvRan = "QSIDECAR_TEST_SERVERS_RAN"
 
-func (p *Postgres) tell() error { return recordServer("PostgreSQL " + p.Version) }
+func (p *Postgres) recordRun() error { return recordServer("PostgreSQL " + p.Version) }
 
 // recordServer adds a line about a server that this program used.
 func recordServer(server string) error {
