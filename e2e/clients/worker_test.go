@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -80,6 +81,24 @@ func checkGroupStop(w *kit.ClientWorker, concurrency int) {
 	}
 }
 
+// checkSidecarRestarts runs checkSidecarRestart with both ways to stop a sidecar. start creates the
+// worker under test.
+func checkSidecarRestarts(t *testing.T, start func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker) {
+	t.Helper()
+	for name, stop := range map[string]func(*kit.Sidecar){
+		"SIGTERM": func(sc *kit.Sidecar) {
+			sc.Signal(syscall.SIGTERM)
+			sc.WaitExit()
+		},
+		"SIGKILL": (*kit.Sidecar).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkSidecarRestart(start(t, restartSite(t).Start("a")), stop)
+		})
+	}
+}
+
 // checkSidecarRestart restarts the sidecar under a job that makes no call. The job is delivered once
 // and acked. A second job, whose worker does not come back, is delivered again when the leases of
 // the stopped sidecar have ended.
@@ -136,4 +155,19 @@ func restartSite(t *testing.T) *kit.Site {
 	s.HostLease = 20 * time.Second
 	s.Extra = "drain_timeout: 300ms\n"
 	return s
+}
+
+// newestPostgres starts a PostgreSQL of the newest version, which ends with the test.
+func newestPostgres(t *testing.T) *testserver.Postgres {
+	t.Helper()
+	p, err := testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
 }

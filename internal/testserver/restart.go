@@ -38,20 +38,15 @@ func record(line string) (err error) {
 	return err
 }
 
-// Halt shuts the server down and keeps its data. Connections end and transactions roll back. Go
-// starts it again.
+// Halt shuts the server down and keeps its data. Connections end and transactions roll back.
+// Restart starts it again.
 func (p *Postgres) Halt() error { return p.end(syscall.SIGINT) }
 
 func (p *Postgres) end(s syscall.Signal) error {
 	if p.dir == "" {
 		return errNotOurs
 	}
-	if err := p.process.Signal(s); err != nil {
-		return fmt.Errorf("halting PostgreSQL: %w", err)
-	}
-	err := <-p.ended
-	p.ended <- err // so that Stop sees it too
-	return err
+	return errors.Join(p.proc.stop(s))
 }
 
 // Restart starts the server again after Halt or Crash, and waits until it answers.
