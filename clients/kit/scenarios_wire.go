@@ -69,7 +69,7 @@ func playLate(s *stage) {
 		}
 	}
 	for {
-		back := p.next("the jobs of a claim that nobody waits for any more given back, with nack and charge: false")
+		back := p.next("the jobs of an abandoned claim to be returned, with nack and charge: false")
 		switch {
 		case back.Op == protocol.OpCancel:
 			p.reply(back, fields{})
