@@ -17,7 +17,7 @@ type engine struct {
 	// errUnavailable if the server is unavailable for a reason outside of this repository.
 	start func(ctx context.Context, fast bool) (server, error)
 	aims  []aim
-	// Defaults of -rows and -held: the size that the engine must handle, or what keeps a run of all
+	// Defaults of -rows and -held: the size that the engine must handle, or one that keeps a run of all
 	// engines within about ten minutes.
 	rows, held int
 	// measure other languages' clients on this engine, beside their drivers

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// usage is what was used up to an instant. The difference of two is the usage in between.
+// usage is the resource usage up to an instant. The difference of two is the usage in between.
 type usage struct {
 	at                      time.Time
 	sidecar, database, self time.Duration // CPU time, user and system

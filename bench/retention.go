@@ -60,14 +60,9 @@ func retention(ctx context.Context, p *place) (err error) {
 				return err
 			}
 		}
-		// It must not prune in between. Stopping it affects nothing else, because it has its own
-		// database.
 		pruning.stop()
-		if err := syscall.Kill(due.s.pid, syscall.SIGSTOP); err != nil {
-			return err
-		}
-		g, err := p.step(ctx, kept)
-		if err = errors.Join(err, syscall.Kill(due.s.pid, syscall.SIGCONT)); err != nil {
+		g, err := p.stepWithout(ctx, due, kept)
+		if err != nil {
 			return err
 		}
 		m.add("kept", "nothing to prune, one + one", g)
@@ -84,12 +79,26 @@ func retention(ctx context.Context, p *place) (err error) {
 	if n, err := kept.s.ended("done"); err != nil || n == 0 {
 		return errors.Join(err, fmt.Errorf("%d finished rows are left of those that stay", n))
 	}
+	p.reportRetention(m, pairs, pruning.total().Seconds())
+	return p.out.err
+}
+
+// stepWithout measures a step of kept while the sidecar of due is stopped and does not prune. That
+// affects nothing else, because it has its own database.
+func (p *place) stepWithout(ctx context.Context, due, kept *pile) (figures, error) {
+	if err := syscall.Kill(due.s.pid, syscall.SIGSTOP); err != nil {
+		return figures{}, err
+	}
+	f, err := p.step(ctx, kept)
+	return f, errors.Join(err, syscall.Kill(due.s.pid, syscall.SIGCONT))
+}
+
+func (p *place) reportRetention(m measuring, pairs [2][]figures, seconds float64) {
 	p.out.head()
 	p.out.row(m.names["kept"], m.of["kept"])
 	p.out.row(m.names["due"], m.of["due"])
-	p.out.line("pruned %d rows in %.1f s: %.0f rows/s", 2*p.finish, pruning.total().Seconds(), float64(2*p.finish)/pruning.total().Seconds())
+	p.out.line("pruned %d rows in %.1f s: %.0f rows/s", 2*p.finish, seconds, float64(2*p.finish)/seconds)
 	p.out.ratio("while pruning / without", ratios(pairs[0], pairs[1]), retentionAim)
-	return p.out.err
 }
 
 // stopwatch adds up times.

@@ -103,7 +103,7 @@ func wakeLane(producer, worker *sidecar, queue string, n int) (l latencies, err 
 			}
 			arrived <- err
 		}()
-		time.Sleep(wakePause/8 + rand.N(wakePause)) // the claim has started to wait by then
+		time.Sleep(wakePause/8 + rand.N(wakePause)) // the claim already waits
 		began := time.Now()
 		if _, err := from.call(put); err != nil {
 			return nil, errors.Join(err, <-arrived)

@@ -37,7 +37,7 @@ type mount struct {
 	readOnly bool
 }
 
-// container returns a container that runs the image as its config says, with further arguments.
+// container returns a container that runs the image as its config defines, with further arguments.
 func (img *image) container(args ...string) container {
 	return container{
 		img: img, user: img.config.User, env: img.config.Env,

@@ -117,7 +117,7 @@ func isList[M, E any](s string, lo, hi int, ms *message[E], at func(*M) *[]E, ch
 			return d.list(s, lo, hi,
 				func(n int) { *to = make([]E, 0, min(n, MaxList)) },
 				func(int) *Error {
-					if err := d.want(s, kindMap); err != nil {
+					if err := d.expectKind(s, kindMap); err != nil {
 						return err
 					}
 					*to = append(*to, *new(E))
@@ -148,7 +148,7 @@ func isMap[M, E any](s string, ms *message[E], get func(*M) *E, set func(*M, *E)
 		name: newName(s),
 		has:  func(m *M) bool { return get(m) != nil },
 		read: func(d *decoder, m *M) *Error {
-			if err := d.want(s, kindMap); err != nil {
+			if err := d.expectKind(s, kindMap); err != nil {
 				return err
 			}
 			v := new(E)
@@ -194,8 +194,8 @@ func always[M any](f field[M]) field[M] {
 	return f
 }
 
-// when makes a field present if has returns true.
-func when[M any](f field[M], has func(*M) bool) field[M] {
+// presentIf makes a field present if has returns true.
+func presentIf[M any](f field[M], has func(*M) bool) field[M] {
 	f.has = has
 	return f
 }
@@ -212,9 +212,9 @@ func checked[M any](f field[M], check func(*M) *Error) field[M] {
 	return f
 }
 
-// within makes a field of E a field of M, which contains an E. to finds or creates the E. has
+// nested makes a field of E a field of M, which contains an E. to finds or creates the E. has
 // reports whether there is one to write.
-func within[M, E any](f field[E], has func(*M) bool, to func(*M) *E) field[M] {
+func nested[M, E any](f field[E], has func(*M) bool, to func(*M) *E) field[M] {
 	return field[M]{
 		name:  f.name,
 		bytes: f.bytes,

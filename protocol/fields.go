@@ -170,8 +170,8 @@ func (ms *message[M]) write(e *encoder, m *M, mask presence) {
 	e.endMap()
 }
 
-// want checks that the next value is of kind k.
-func (d *decoder) want(field string, k kind) *Error {
+// expectKind checks that the next value is of kind k.
+func (d *decoder) expectKind(field string, k kind) *Error {
 	got := d.src.kind()
 	if got == k {
 		return nil
@@ -184,7 +184,7 @@ func (d *decoder) want(field string, k kind) *Error {
 
 // text reads a text of at most limit bytes. A negative limit means no limit.
 func (d *decoder) text(field string, limit int) (string, *Error) {
-	if err := d.want(field, kindText); err != nil {
+	if err := d.expectKind(field, kindText); err != nil {
 		return "", err
 	}
 	view := d.src.view()
@@ -208,7 +208,7 @@ func (d *decoder) checkText(field string, view []byte) *Error {
 }
 
 func (d *decoder) integer(field string, lo, hi int64) (int64, *Error) {
-	if err := d.want(field, kindNumber); err != nil {
+	if err := d.expectKind(field, kindNumber); err != nil {
 		return 0, err
 	}
 	n, fault := d.src.integer()
@@ -222,7 +222,7 @@ func (d *decoder) integer(field string, lo, hi int64) (int64, *Error) {
 }
 
 func (d *decoder) boolean(field string) (bool, *Error) {
-	if err := d.want(field, kindBool); err != nil {
+	if err := d.expectKind(field, kindBool); err != nil {
 		return false, err
 	}
 	return d.src.boolean(), nil
@@ -233,7 +233,7 @@ func (d *decoder) bytes(field string) ([]byte, *Error) {
 	if !d.json && d.src.kind() == kindBytes {
 		return d.copied(field, d.src.view())
 	}
-	if err := d.want(field, kindText); err != nil {
+	if err := d.expectKind(field, kindText); err != nil {
 		return nil, err
 	}
 	view := d.src.view()
@@ -267,7 +267,7 @@ func (d *decoder) tooLarge(field string, n int) *Error {
 // list reads a list of lo to hi elements. It calls sized with the number of elements, or -1, before
 // the first, and each for every element.
 func (d *decoder) list(field string, lo, hi int, sized func(n int), each func(i int) *Error) *Error {
-	if err := d.want(field, kindList); err != nil {
+	if err := d.expectKind(field, kindList); err != nil {
 		return err
 	}
 	n := d.src.start()
@@ -304,7 +304,7 @@ func inElement(field string, i int, message string) string {
 }
 
 func (d *decoder) headers(field string) (map[string]string, *Error) {
-	if err := d.want(field, kindMap); err != nil {
+	if err := d.expectKind(field, kindMap); err != nil {
 		return nil, err
 	}
 	n := d.src.start()

@@ -55,8 +55,8 @@ func (r *Reader) Codec() Codec { return r.codec }
 // message: call Next.
 func (r *Reader) Partial() bool { return r.end > r.start }
 
-// expect calls OnBuffer if the expected size changes.
-func (r *Reader) expect(bytes int) error {
+// announce calls OnBuffer if the expected size changes.
+func (r *Reader) announce(bytes int) error {
 	if bytes == r.expected || r.OnBuffer == nil {
 		return nil
 	}
@@ -206,7 +206,7 @@ func (r *Reader) fill(n int) error {
 		if r.end > r.start && !r.partial {
 			r.notify(true)
 		}
-		if err := r.room(n); err != nil {
+		if err := r.grow(n); err != nil {
 			return err
 		}
 		if err := r.receive(); err != nil {
@@ -230,7 +230,7 @@ func (r *Reader) Shrink() error {
 	if size <= keepBuffer {
 		size = 0
 	}
-	return r.expect(size)
+	return r.announce(size)
 }
 
 // receive does one read into the free space of the buffer.
@@ -248,9 +248,9 @@ func (r *Reader) receive() error {
 	return io.ErrNoProgress
 }
 
-// room makes space behind end for a message of n bytes. It can provide less than n: the buffer
+// grow makes space behind end for a message of n bytes. It can provide less than n: the buffer
 // doubles as bytes arrive.
-func (r *Reader) room(n int) error {
+func (r *Reader) grow(n int) error {
 	have := r.end - r.start
 	if have == 0 {
 		r.start, r.end = 0, 0
@@ -258,7 +258,7 @@ func (r *Reader) room(n int) error {
 	switch {
 	case have == 0 && (len(r.buf) == 0 || len(r.buf) > keepBuffer):
 		r.buf = make([]byte, minBuffer)
-		if err := r.expect(0); err != nil {
+		if err := r.announce(0); err != nil {
 			return err
 		}
 	case r.end < len(r.buf) && (r.start == 0 || r.start+n <= len(r.buf)):
@@ -272,7 +272,7 @@ func (r *Reader) room(n int) error {
 			if r.codec != Msgpack {
 				most = r.maxFrame
 			}
-			if err := r.expect(max(most, r.expected)); err != nil {
+			if err := r.announce(max(most, r.expected)); err != nil {
 				return err
 			}
 		}

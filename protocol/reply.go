@@ -13,15 +13,15 @@ func optNumber[M any](s string, at func(*M) *Opt[int64]) field[M] {
 	return isOptInt(s, -anyInt, anyInt, at)
 }
 
-func word[M any, T ~string](s string, at func(*M) *T) field[M] {
+func isWord[M any, T ~string](s string, at func(*M) *T) field[M] {
 	return always(isText(s, -1, at))
 }
 
-func optWord[M any, T ~string](s string, at func(*M) *T) field[M] {
+func isOptWord[M any, T ~string](s string, at func(*M) *T) field[M] {
 	return isText(s, -1, at)
 }
 
-func words[M any](s string, at func(*M) *[]string) field[M] {
+func isWords[M any](s string, at func(*M) *[]string) field[M] {
 	return always(isTexts(s, 0, math.MaxInt, -1, at))
 }
 
@@ -38,23 +38,23 @@ func needs[E any](ms *message[E], name string) func(*E, presence) *Error {
 }
 
 var errorMessage = newMessage([]field[Error]{
-	word("code", func(e *Error) *Code { return &e.Code }),
-	word("message", func(e *Error) *string { return &e.Message }),
-	optWord("field", func(e *Error) *string { return &e.Field }),
+	isWord("code", func(e *Error) *Code { return &e.Code }),
+	isWord("message", func(e *Error) *string { return &e.Message }),
+	isOptWord("field", func(e *Error) *string { return &e.Field }),
 	optNumber("index", func(e *Error) *Opt[int64] { return &e.Index }),
 	optNumber("retry_ms", func(e *Error) *Opt[int64] { return &e.RetryMS }),
 })
 
 var enqueuedMessage = newMessage([]field[EnqueuedJob]{
-	word("id", func(j *EnqueuedJob) *string { return &j.ID }),
+	isWord("id", func(j *EnqueuedJob) *string { return &j.ID }),
 	isBool("duplicate", func(j *EnqueuedJob) *bool { return &j.Duplicate }),
-	optWord("state", func(j *EnqueuedJob) *State { return &j.State }),
+	isOptWord("state", func(j *EnqueuedJob) *State { return &j.State }),
 })
 
 var claimedMessage = newMessage([]field[Job]{
-	word("id", func(j *Job) *string { return &j.ID }),
-	word("queue", func(j *Job) *string { return &j.Queue }),
-	word("lease", func(j *Job) *string { return &j.Lease }),
+	isWord("id", func(j *Job) *string { return &j.ID }),
+	isWord("queue", func(j *Job) *string { return &j.Queue }),
+	isWord("lease", func(j *Job) *string { return &j.Lease }),
 	always(isBytes("payload", func(j *Job) *[]byte { return &j.Payload })),
 	number("attempt", func(j *Job) *int64 { return &j.Attempt }),
 	number("max_attempts", func(j *Job) *int64 { return &j.MaxAttempts }),
@@ -63,21 +63,21 @@ var claimedMessage = newMessage([]field[Job]{
 	number("enqueued_at", func(j *Job) *int64 { return &j.EnqueuedAt }),
 	optNumber("timeout_ms", func(j *Job) *Opt[int64] { return &j.TimeoutMS }),
 	isHeaders("headers", func(j *Job) *map[string]string { return &j.Headers }),
-	optWord("key", func(j *Job) *string { return &j.Key }),
-	optWord("last_error", func(j *Job) *string { return &j.LastError }),
+	isOptWord("key", func(j *Job) *string { return &j.Key }),
+	isOptWord("last_error", func(j *Job) *string { return &j.LastError }),
 })
 
 var failureMessage = newMessage([]field[Failure]{
 	number("attempt", func(f *Failure) *int64 { return &f.Attempt }),
-	word("cause", func(f *Failure) *string { return &f.Cause }),
-	word("message", func(f *Failure) *string { return &f.Message }),
+	isWord("cause", func(f *Failure) *string { return &f.Cause }),
+	isWord("message", func(f *Failure) *string { return &f.Message }),
 	number("at", func(f *Failure) *int64 { return &f.At }),
 })
 
 var viewMessage = newMessage([]field[JobView]{
-	word("id", func(j *JobView) *string { return &j.ID }),
-	word("queue", func(j *JobView) *string { return &j.Queue }),
-	word("state", func(j *JobView) *State { return &j.State }),
+	isWord("id", func(j *JobView) *string { return &j.ID }),
+	isWord("queue", func(j *JobView) *string { return &j.Queue }),
+	isWord("state", func(j *JobView) *State { return &j.State }),
 	always(isBytes("payload", func(j *JobView) *[]byte { return &j.Payload })),
 	number("priority", func(j *JobView) *int64 { return &j.Priority }),
 	number("attempt", func(j *JobView) *int64 { return &j.Attempt }),
@@ -86,8 +86,8 @@ var viewMessage = newMessage([]field[JobView]{
 	optNumber("run_at", func(j *JobView) *Opt[int64] { return &j.RunAt }),
 	optNumber("claimed_at", func(j *JobView) *Opt[int64] { return &j.ClaimedAt }),
 	optNumber("finished_at", func(j *JobView) *Opt[int64] { return &j.FinishedAt }),
-	optWord("worker", func(j *JobView) *string { return &j.Worker }),
-	optWord("key", func(j *JobView) *string { return &j.Key }),
+	isOptWord("worker", func(j *JobView) *string { return &j.Worker }),
+	isOptWord("key", func(j *JobView) *string { return &j.Key }),
 	isHeaders("headers", func(j *JobView) *map[string]string { return &j.Headers }),
 	isBytes("result", func(j *JobView) *[]byte { return &j.Result }),
 	optNumber("left_out", func(j *JobView) *Opt[int64] { return &j.LeftOut }),
@@ -95,7 +95,7 @@ var viewMessage = newMessage([]field[JobView]{
 })
 
 var statMessage = newMessage([]field[QueueStat]{
-	word("queue", func(q *QueueStat) *string { return &q.Queue }),
+	isWord("queue", func(q *QueueStat) *string { return &q.Queue }),
 	number("ready", func(q *QueueStat) *int64 { return &q.Ready }),
 	number("scheduled", func(q *QueueStat) *int64 { return &q.Scheduled }),
 	number("claimed", func(q *QueueStat) *int64 { return &q.Claimed }),
@@ -108,17 +108,17 @@ var statMessage = newMessage([]field[QueueStat]{
 })
 
 var socketMessage = newMessage([]field[SocketStatus]{
-	word("path", func(s *SocketStatus) *string { return &s.Path }),
+	isWord("path", func(s *SocketStatus) *string { return &s.Path }),
 	number("sessions", func(s *SocketStatus) *int64 { return &s.Sessions }),
 })
 
 var databaseMessage = newMessage([]field[DatabaseStatus]{
-	word("name", func(d *DatabaseStatus) *string { return &d.Name }),
-	word("engine", func(d *DatabaseStatus) *string { return &d.Engine }),
-	word("version", func(d *DatabaseStatus) *string { return &d.Version }),
-	word("place", func(d *DatabaseStatus) *string { return &d.Place }),
+	isWord("name", func(d *DatabaseStatus) *string { return &d.Name }),
+	isWord("engine", func(d *DatabaseStatus) *string { return &d.Engine }),
+	isWord("version", func(d *DatabaseStatus) *string { return &d.Version }),
+	isWord("place", func(d *DatabaseStatus) *string { return &d.Place }),
 	number("beat_ms", func(d *DatabaseStatus) *int64 { return &d.BeatMS }),
-	optWord("error", func(d *DatabaseStatus) *string { return &d.Error }),
+	isOptWord("error", func(d *DatabaseStatus) *string { return &d.Error }),
 	isBool("leaving", func(d *DatabaseStatus) *bool { return &d.Leaving }),
 	number("held", func(d *DatabaseStatus) *int64 { return &d.Held }),
 	number("pool_max", func(d *DatabaseStatus) *int64 { return &d.PoolMax }),
@@ -127,16 +127,16 @@ var databaseMessage = newMessage([]field[DatabaseStatus]{
 })
 
 var heldMessage = newMessage([]field[HeldStatus]{
-	optWord("queue", func(h *HeldStatus) *string { return &h.Queue }),
+	isOptWord("queue", func(h *HeldStatus) *string { return &h.Queue }),
 	number("jobs", func(h *HeldStatus) *int64 { return &h.Jobs }),
 	number("held_ms", func(h *HeldStatus) *int64 { return &h.HeldMS }),
-	word("job", func(h *HeldStatus) *string { return &h.Job }),
+	isWord("job", func(h *HeldStatus) *string { return &h.Job }),
 })
 
 var sessionMessage = newMessage([]field[SessionStatus]{
-	word("session", func(s *SessionStatus) *string { return &s.Session }),
-	optWord("worker", func(s *SessionStatus) *string { return &s.Worker }),
-	optWord("socket", func(s *SessionStatus) *string { return &s.Socket }),
+	isWord("session", func(s *SessionStatus) *string { return &s.Session }),
+	isOptWord("worker", func(s *SessionStatus) *string { return &s.Worker }),
+	isOptWord("socket", func(s *SessionStatus) *string { return &s.Socket }),
 	optNumber("uid", func(s *SessionStatus) *Opt[int64] { return &s.UID }),
 	optNumber("pid", func(s *SessionStatus) *Opt[int64] { return &s.PID }),
 	number("age_ms", func(s *SessionStatus) *int64 { return &s.AgeMS }),
@@ -148,7 +148,7 @@ var sessionMessage = newMessage([]field[SessionStatus]{
 })
 
 func ofStatus(f field[Status]) field[Reply] {
-	return within(f, func(r *Reply) bool { return r.Status != nil }, func(r *Reply) *Status {
+	return nested(f, func(r *Reply) bool { return r.Status != nil }, func(r *Reply) *Status {
 		if r.Status == nil {
 			r.Status = new(Status)
 		}
@@ -157,7 +157,7 @@ func ofStatus(f field[Status]) field[Reply] {
 }
 
 func ofHello(f field[HelloReply]) field[Reply] {
-	return within(f, func(r *Reply) bool { return r.Hello != nil }, func(r *Reply) *HelloReply {
+	return nested(f, func(r *Reply) bool { return r.Hello != nil }, func(r *Reply) *HelloReply {
 		if r.Hello == nil {
 			r.Hello = new(HelloReply)
 		}
@@ -168,7 +168,7 @@ func ofHello(f field[HelloReply]) field[Reply] {
 // settledAs is the count of a settle. The verb is the field's name.
 func settledAs(verb string) field[Reply] {
 	f := number(verb, func(r *Reply) *int64 { return &r.settled(verb).Count })
-	return when(f, func(r *Reply) bool { return r.Settled != nil && r.Settled.Verb == verb })
+	return presentIf(f, func(r *Reply) bool { return r.Settled != nil && r.Settled.Verb == verb })
 }
 
 // settled finds or creates r.Settled and sets its verb if verb is not empty.
@@ -184,14 +184,14 @@ func (r *Reply) settled(verb string) *Settled {
 
 var replyMessage = newMessage([]field[Reply]{
 	isID("id", func(r *Reply) *RequestID { return &r.ID }),
-	optWord("event", func(r *Reply) *string { return &r.Event }),
-	when(isBool("ok", func(r *Reply) *bool { return &r.OK }), func(r *Reply) bool { return r.Event == "" }),
+	isOptWord("event", func(r *Reply) *string { return &r.Event }),
+	presentIf(isBool("ok", func(r *Reply) *bool { return &r.OK }), func(r *Reply) bool { return r.Event == "" }),
 	isMap("error", errorMessage, func(r *Reply) *Error { return r.Error }, func(r *Reply, e *Error) { r.Error = e }),
 
 	ofHello(number("version", func(h *HelloReply) *int64 { return &h.Version })),
-	ofHello(word("server", func(h *HelloReply) *string { return &h.Server })),
-	ofHello(word("session", func(h *HelloReply) *string { return &h.Session })),
-	ofHello(words("features", func(h *HelloReply) *[]string { return &h.Features })),
+	ofHello(isWord("server", func(h *HelloReply) *string { return &h.Server })),
+	ofHello(isWord("session", func(h *HelloReply) *string { return &h.Session })),
+	ofHello(isWords("features", func(h *HelloReply) *[]string { return &h.Features })),
 	ofHello(number("max_frame", func(h *HelloReply) *int64 { return &h.MaxFrame })),
 	ofHello(number("max_payload", func(h *HelloReply) *int64 { return &h.MaxPayload })),
 	ofHello(number("max_reply", func(h *HelloReply) *int64 { return &h.MaxReply })),
@@ -200,23 +200,23 @@ var replyMessage = newMessage([]field[Reply]{
 		func(r *Reply, j *EnqueuedJob) { r.Enqueued = j }),
 	jobsField(),
 	settledAs("acked"), settledAs("nacked"), settledAs("extended"),
-	when(isTexts("lost", 0, MaxList, -1, func(r *Reply) *[]string { return &r.settled("").Lost }),
+	presentIf(isTexts("lost", 0, MaxList, -1, func(r *Reply) *[]string { return &r.settled("").Lost }),
 		func(r *Reply) bool { return r.Settled != nil }),
-	when(isList("enqueued", 0, MaxList, enqueuedMessage, func(r *Reply) *[]EnqueuedJob { return &r.EnqueuedAll }, nil),
+	presentIf(isList("enqueued", 0, MaxList, enqueuedMessage, func(r *Reply) *[]EnqueuedJob { return &r.EnqueuedAll }, nil),
 		func(r *Reply) bool { return r.Settled != nil && r.EnqueuedAll != nil }),
 	isList("queues", 0, math.MaxInt, statMessage, func(r *Reply) *[]QueueStat { return &r.Queues }, needs(statMessage, "queue")),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
 	isTexts("changes", 0, math.MaxInt, -1, func(r *Reply) *[]string { return &r.Changes }),
-	optWord("why", func(r *Reply) *string { return &r.Why }),
+	isOptWord("why", func(r *Reply) *string { return &r.Why }),
 	ofStatus(number("uptime_ms", func(s *Status) *int64 { return &s.UptimeMS })),
 	ofStatus(number("generation", func(s *Status) *int64 { return &s.Generation })),
-	ofStatus(optWord("config_error", func(s *Status) *string { return &s.ConfigError })),
+	ofStatus(isOptWord("config_error", func(s *Status) *string { return &s.ConfigError })),
 	ofStatus(optNumber("failed_at", func(s *Status) *Opt[int64] { return &s.FailedAt })),
-	ofStatus(optWord("admin", func(s *Status) *string { return &s.Admin })),
+	ofStatus(isOptWord("admin", func(s *Status) *string { return &s.Admin })),
 	ofStatus(always(isList("sockets", 0, math.MaxInt, socketMessage, func(s *Status) *[]SocketStatus { return &s.Sockets }, needs(socketMessage, "path")))),
 	ofStatus(always(isList("databases", 0, math.MaxInt, databaseMessage, func(s *Status) *[]DatabaseStatus { return &s.Databases }, needs(databaseMessage, "name")))),
 	ofStatus(always(isList("sessions", 0, math.MaxInt, sessionMessage, func(s *Status) *[]SessionStatus { return &s.Sessions }, needs(sessionMessage, "session")))),
-	when(words("leases", func(r *Reply) *[]string { return &r.Lost }),
+	presentIf(isWords("leases", func(r *Reply) *[]string { return &r.Lost }),
 		func(r *Reply) bool { return r.Event == EventLost }),
 })
 

@@ -9,16 +9,16 @@ type anyJob struct {
 }
 
 var anyJobMessage = newMessage(append(
-	lift(claimedMessage, func(j *anyJob) *Job { return &j.Job }),
+	embedFields(claimedMessage, func(j *anyJob) *Job { return &j.Job }),
 	append(
-		lift(viewMessage, func(j *anyJob) *JobView { return &j.view }, "state", "run_at", "claimed_at", "finished_at", "worker", "result", "errors"),
+		embedFields(viewMessage, func(j *anyJob) *JobView { return &j.view }, "state", "run_at", "claimed_at", "finished_at", "worker", "result", "errors"),
 		isBool("duplicate", func(j *anyJob) *bool { return &j.duplicate }))...))
 
-// lift makes the named fields of a message (all if there are no names) fields of a message that
+// embedFields makes the named fields of a message (all if there are no names) fields of a message that
 // contains it.
-func lift[M, E any](ms *message[E], to func(*M) *E, names ...string) (fields []field[M]) {
+func embedFields[M, E any](ms *message[E], to func(*M) *E, names ...string) (fields []field[M]) {
 	take := func(f field[E]) {
-		fields = append(fields, within(f, func(*M) bool { return true }, to))
+		fields = append(fields, nested(f, func(*M) bool { return true }, to))
 	}
 	for _, n := range names {
 		take(ms.fields[ms.index[n].pos])
@@ -41,7 +41,7 @@ var (
 func readJobs(d *decoder, r *Reply) *Error {
 	hint := 0
 	err := d.list("jobs", 0, MaxList, func(n int) { hint = n }, func(int) *Error {
-		if err := d.want("jobs", kindMap); err != nil {
+		if err := d.expectKind("jobs", kindMap); err != nil {
 			return err
 		}
 		j := &d.job
@@ -54,7 +54,7 @@ func readJobs(d *decoder, r *Reply) *Error {
 		case p.has(anyJobLease):
 			r.Jobs = push(r.Jobs, j.Job, hint)
 		case p.has(anyJobErrors):
-			r.Views = push(r.Views, j.shown(), hint)
+			r.Views = push(r.Views, j.toView(), hint)
 		default:
 			r.EnqueuedAll = push(r.EnqueuedAll, EnqueuedJob{ID: j.ID, Duplicate: j.duplicate, State: j.view.State}, hint)
 		}
@@ -73,8 +73,8 @@ func push[T any](list []T, v T, hint int) []T {
 	return append(list, v)
 }
 
-// shown returns the view, completed with the fields that Job has too.
-func (j *anyJob) shown() JobView {
+// toView returns the view, completed with the fields that Job has too.
+func (j *anyJob) toView() JobView {
 	v := j.view
 	v.ID, v.Queue, v.Payload, v.Priority = j.ID, j.Queue, j.Payload, j.Priority
 	v.Attempt, v.MaxAttempts, v.EnqueuedAt = j.Attempt, j.MaxAttempts, j.EnqueuedAt

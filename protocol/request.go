@@ -49,7 +49,7 @@ const jobFields = presence(1<<fPayload | 1<<fPriority | 1<<fRunAt | 1<<fKey | 1<
 var (
 	jobQueue = checked(isText("queue", MaxQueueName, func(j *NewJob) *string { return &j.Queue }),
 		func(j *NewJob) *Error { return CheckQueueName("queue", j.Queue) })
-	jobPayload = when(isBytes("payload", func(j *NewJob) *[]byte { return &j.Payload }),
+	jobPayload = presentIf(isBytes("payload", func(j *NewJob) *[]byte { return &j.Payload }),
 		func(j *NewJob) bool { return len(j.Payload) > 0 })
 	jobPriority = isInt("priority", MinPriority, MaxPriority, func(j *NewJob) *int64 { return &j.Priority })
 	jobDelayMS  = isOptInt("delay_ms", 0, MaxDelayMS, func(j *NewJob) *Opt[int64] { return &j.DelayMS })
@@ -86,7 +86,7 @@ func notEmpty(name, v string) *Error {
 }
 
 func ofJob(f field[NewJob]) field[Request] {
-	return within(f, func(*Request) bool { return true }, func(r *Request) *NewJob { return &r.Job })
+	return nested(f, func(*Request) bool { return true }, func(r *Request) *NewJob { return &r.Job })
 }
 
 var requestMessage = newMessage([]field[Request]{
@@ -112,7 +112,7 @@ var requestMessage = newMessage([]field[Request]{
 	fMax:         isOptInt("max", 1, MaxList, func(r *Request) *Opt[int64] { return &r.Max }),
 	fWaitMS:      isInt("wait_ms", 0, MaxWaitMS, func(r *Request) *int64 { return &r.WaitMS }),
 	fLeaseMS:     isOptInt("lease_ms", MinLeaseMS, MaxLeaseMS, func(r *Request) *Opt[int64] { return &r.LeaseMS }),
-	fLease: when(isText("lease", MaxLease, func(r *Request) *string { return &r.Lease }),
+	fLease: presentIf(isText("lease", MaxLease, func(r *Request) *string { return &r.Lease }),
 		func(r *Request) bool { return r.Leases == nil }),
 	fLeases: checked(isTexts("leases", 1, MaxList, MaxLease, func(r *Request) *[]string { return &r.Leases }),
 		checkLeases),

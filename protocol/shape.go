@@ -33,7 +33,7 @@ func checkShape(b []byte) error {
 			}
 		}
 		left[depth]--
-		size, children, err := item(b)
+		size, children, err := measure(b)
 		if err != nil {
 			return err
 		}
@@ -51,9 +51,9 @@ func checkShape(b []byte) error {
 	}
 }
 
-// item measures the value at the start of b: size bytes of its own (head, and body of a scalar),
+// measure measures the value at the start of b: size bytes of its own (head, and body of a scalar),
 // followed by children values.
-func item(b []byte) (size int, children uint64, err error) {
+func measure(b []byte) (size int, children uint64, err error) {
 	if len(b) == 0 {
 		return 0, 0, errTruncated
 	}
@@ -66,9 +66,9 @@ func item(b []byte) (size int, children uint64, err error) {
 	case c <= 0x9f: // fixarray
 		return 1, uint64(c & 0x0f), nil
 	case c <= 0xbf: // fixstr
-		return sized(b, 1, uint64(c&0x1f))
+		return measureScalar(b, 1, uint64(c&0x1f))
 	}
-	h := heads[c-0xc0]
+	h := typeHeads[c-0xc0]
 	if h.kind == headReserved {
 		return 0, 0, errReserved
 	}
@@ -91,11 +91,11 @@ func item(b []byte) (size int, children uint64, err error) {
 	case headMap:
 		return head, 2 * n, nil
 	}
-	return sized(b, head, n+uint64(h.extra))
+	return measureScalar(b, head, n+uint64(h.extra))
 }
 
-// sized measures a scalar of head and body bytes. It fails if b is shorter.
-func sized(b []byte, head int, body uint64) (int, uint64, error) {
+// measureScalar measures a scalar of head and body bytes. It fails if b is shorter.
+func measureScalar(b []byte, head int, body uint64) (int, uint64, error) {
 	if body > uint64(len(b)-head) {
 		return 0, 0, errTruncated
 	}
@@ -111,9 +111,9 @@ const (
 	headReserved
 )
 
-// heads describes the type bytes c0 to df: the number of length bytes, and the bytes of the value
+// typeHeads describes the type bytes c0 to df: the number of length bytes, and the bytes of the value
 // that the length does not include.
-var heads = [32]struct {
+var typeHeads = [32]struct {
 	kind     headKind
 	lenBytes uint8
 	extra    uint8

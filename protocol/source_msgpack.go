@@ -149,7 +149,7 @@ func (s *mpSource) name() ([]byte, bool) {
 // skip skips one value with the walk of the shape check. The library's Skip recurses.
 func (s *mpSource) skip() {
 	for owed := uint64(1); owed > 0; owed-- {
-		size, children, err := item(s.b[s.i:])
+		size, children, err := measure(s.b[s.i:])
 		if err != nil {
 			s.note(err)
 			return

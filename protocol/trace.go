@@ -22,15 +22,15 @@ func TraceID(s string) (id string, ok bool) {
 	switch {
 	case len(s) < traceParentLen, !hex(s[:2]), s[:2] == "ff", s[2] != '-',
 		s[:2] == "00" && len(s) != traceParentLen, len(s) > traceParentLen && s[traceParentLen] != '-',
-		!someID(s[traceBegin:traceEnd]), s[traceEnd] != '-',
-		!someID(s[parentBegin:parentEnd]), s[parentEnd] != '-', !hex(s[parentEnd+1 : traceParentLen]):
+		!nonZeroHex(s[traceBegin:traceEnd]), s[traceEnd] != '-',
+		!nonZeroHex(s[parentBegin:parentEnd]), s[parentEnd] != '-', !hex(s[parentEnd+1 : traceParentLen]):
 		return "", false
 	}
 	return s[traceBegin:traceEnd], true
 }
 
-// someID reports whether s is hex digits that are not all zeros.
-func someID(s string) bool {
+// nonZeroHex reports whether s is hex digits that are not all zeros.
+func nonZeroHex(s string) bool {
 	for i := range len(s) {
 		if s[i] != '0' {
 			return hex(s)

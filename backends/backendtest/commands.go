@@ -59,7 +59,7 @@ var commandTests = map[string]func(*kit){
 		k.operate(backends.Command{Kind: backends.Retry, Queue: "q", All: true}, n, true)
 		k.wantJobs(k.claim(n+9), append([]string{"not dead"}, numbered(n)...)...)
 	},
-	"InterruptedCommandContinuesWhereItStopped": func(k *kit) { // each batch is a transaction of its own
+	"InterruptedCommandContinuesWhereItStopped": func(k *kit) { // each batch has its own transaction
 		if k.Info().Engine == "memory" {
 			return // it changes everything in one transaction
 		}

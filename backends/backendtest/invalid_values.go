@@ -55,20 +55,7 @@ func (k *kit) insertInvalidValue(column, expression string, old bool) {
 	if err != nil || next.Promoted != 1 {
 		k.Errorf("%s: next maintenance: %+v, %v", what, next, err)
 	}
-	shown, waits := 0, false // scheduled for a time that can come
-	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled} {
-		v, err := k.inspector().Peek(k.Context(), backends.Peek{Queue: "q", State: state, Max: 10})
-		if err != nil {
-			k.Errorf("%s: %s jobs are not shown: %v", what, state, err)
-		}
-		shown += len(v)
-		waits = waits || slices.ContainsFunc(v, func(v backends.View) bool { return !v.RunAt.IsZero() && v.RunAt.Year() < 9999 })
-		if len(v) > 0 {
-			if _, err := k.inspector().Peek(k.Context(), backends.Peek{Queue: "q", State: state, Max: 10, After: v[len(v)-1].ID}); err != nil {
-				k.Errorf("%s: no %s jobs are shown after the last: %v", what, state, err)
-			}
-		}
-	}
+	shown, waits := k.peekUnfinished(what)
 	if _, err := k.inspector().Stats(k.Context(), "q"); err != nil {
 		k.Errorf("%s: stats: %v", what, err)
 	}
@@ -99,4 +86,23 @@ func (k *kit) insertInvalidValue(column, expression string, old bool) {
 			k.Errorf("%s: purge: %v", what, err)
 		}
 	}
+}
+
+// peekUnfinished peeks at the ready and the scheduled jobs, which must work beside an invalid row.
+// It returns how many there are, and whether one is scheduled for a time that can come.
+func (k *kit) peekUnfinished(what string) (shown int, waits bool) {
+	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled} {
+		v, err := k.inspector().Peek(k.Context(), backends.Peek{Queue: "q", State: state, Max: 10})
+		if err != nil {
+			k.Errorf("%s: %s jobs are not shown: %v", what, state, err)
+		}
+		shown += len(v)
+		waits = waits || slices.ContainsFunc(v, func(v backends.View) bool { return !v.RunAt.IsZero() && v.RunAt.Year() < 9999 })
+		if len(v) > 0 {
+			if _, err := k.inspector().Peek(k.Context(), backends.Peek{Queue: "q", State: state, Max: 10, After: v[len(v)-1].ID}); err != nil {
+				k.Errorf("%s: no %s jobs are shown after the last: %v", what, state, err)
+			}
+		}
+	}
+	return shown, waits
 }

@@ -109,7 +109,7 @@ func (b *Backend) ack(j *job, result []byte) {
 	}
 }
 
-// apply changes j as the disposition says.
+// apply changes j as the disposition requires.
 func (b *Backend) apply(j *job, f backends.Disposition) {
 	b.setState(j, f.State, b.fromNow(j.retainDead))
 	j.Attempts, j.Losses, j.Prefetched, j.PrefetchLosses = f.Attempts, f.Losses, false, f.PrefetchLosses

@@ -170,7 +170,7 @@ func (c *Client) reconnect(tries int) (*connection, int) {
 		if c.ctx.Err() != nil {
 			return nil, tries
 		}
-		c.outage(err, !away) // report an outage only after the first try, because a restart is over by then
+		c.outage(err, !away) // report an outage only after the first try, because a restart takes no longer than that
 		away = true
 	}
 }

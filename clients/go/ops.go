@@ -22,7 +22,7 @@ func enqueueTime(text string) (time.Duration, error) {
 	}
 	s, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(s > 0 && s < 1e9) {
-		return 0, fmt.Errorf("qsidecar: %s=%s is no number of seconds", envEnqueueTimeout, text)
+		return 0, fmt.Errorf("qsidecar: %s=%s isn't a number of seconds", envEnqueueTimeout, text)
 	}
 	return time.Duration(s * float64(time.Second)), nil
 }

@@ -274,7 +274,7 @@ func (r *workerRun) outage(err error) {
 	r.outageLogged = err != nil
 }
 
-// claim claims a job. With Drain it limits the wait for a sidecar that is gone.
+// claim claims a job. With Drain it limits the wait for a stopped sidecar.
 func (r *workerRun) claim(ctx context.Context, wait time.Duration) ([]protocol.Job, error) {
 	if r.Drain {
 		var cancel context.CancelFunc

@@ -123,7 +123,7 @@ func (a *adapter) answers(out io.Reader) {
 	a.waiting, a.tagged = nil, nil
 }
 
-// hand delivers an answer to its command. It returns an error text if the answer is wrong.
+// deliver delivers an answer to its command. It returns an error text if the answer is wrong.
 func (a *adapter) deliver(got answer) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,7 +144,7 @@ func (a *adapter) deliver(got answer) string {
 	return ""
 }
 
-// post sends a command to the adapter.
+// command sends a command to the adapter.
 func (s *stage) command(c command) *pending {
 	line, err := json.Marshal(c)
 	must(err)
@@ -166,7 +166,7 @@ func (s *stage) command(c command) *pending {
 	return p
 }
 
-// answered waits for a command's answer.
+// answer waits for a command's answer.
 func (s *stage) answer(p *pending) answer {
 	select {
 	case got, ok := <-p.done:
@@ -203,7 +203,7 @@ func (s *stage) fails(p *pending, words ...string) {
 	fail(fmt.Sprintf("the error %s from %s", strings.Join(words, " or "), cut(p.cmd)), "%s", cut(got.line))
 }
 
-// tail keeps the last part of what is written to it.
+// tail keeps the last bytes that are written to it.
 type tail struct {
 	mu sync.Mutex
 	b  []byte

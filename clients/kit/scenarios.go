@@ -53,25 +53,25 @@ var scenarios = []scenario{
 func (s *stage) open() *peer {
 	c := s.claim("q")
 	p := s.accept()
-	p.giveJobs(p.expect(protocol.OpClaim))
+	p.answerClaim(p.expect(protocol.OpClaim))
 	got := s.succeeds(c)
 	need(len(got.Jobs) == 0, "no jobs, as in the reply", "%s", cut(got.line))
 	return p
 }
 
-// hold lets the client claim n jobs.
+// claimJobs lets the client claim n jobs.
 func (s *stage) claimJobs(p *peer, n int) []fields {
 	c := s.command(command{"do": "claim", "queue": "q", "max": n, "wait_ms": 0})
 	var jobs []fields
 	for range n {
 		jobs = append(jobs, s.job([]byte("x")))
 	}
-	p.giveJobs(p.expect(protocol.OpClaim), jobs...)
+	p.answerClaim(p.expect(protocol.OpClaim), jobs...)
 	s.wantClaimed(c, jobs...)
 	return jobs
 }
 
-// delivered waits for a claim's answer and checks its jobs.
+// wantClaimed waits for a claim's answer and checks its jobs.
 func (s *stage) wantClaimed(c *pending, want ...fields) {
 	got := s.succeeds(c)
 	need(len(got.Jobs) == len(want), "the jobs of the reply", "%s", cut(got.line))
@@ -99,13 +99,13 @@ func (s *stage) enqueue(queue, key string) *pending {
 	return s.command(c)
 }
 
-// works checks that the connection still works: the next request is a claim of the queue "after",
+// wantUsable checks that the connection still works: the next request is a claim of the queue "after",
 // and its answer arrives.
 func (s *stage) wantUsable(p *peer) {
 	c := s.claim("after")
 	req := p.expectSettle(protocol.OpClaim)
 	need(queueOf(req) == "after", "the client to continue", "it sent %v", p.text(req))
-	p.giveJobs(req)
+	p.answerClaim(req)
 	s.succeeds(c)
 }
 
@@ -124,7 +124,7 @@ func newJob(r *request) protocol.NewJob {
 	return r.Job
 }
 
-// stored answers an enqueue in the form of the request.
+// answerEnqueue answers an enqueue in the form of the request.
 func (p *peer) answerEnqueue(req *request, job fields) {
 	if req.Jobs != nil {
 		p.reply(req, fields{"jobs": []fields{job}})

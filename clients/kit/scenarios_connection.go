@@ -62,7 +62,7 @@ func playClosedMidReply(s *stage) {
 	p = s.accept()
 	req = p.expectSettle(protocol.OpClaim)
 	job := s.job([]byte("whole"))
-	p.giveJobs(req, job)
+	p.answerClaim(req, job)
 	s.wantClaimed(c, job)
 	s.wantUsable(p)
 }
@@ -139,7 +139,7 @@ func playBindAgain(s *stage) {
 	s.wantLost()
 }
 
-// lostIs checks which leases the client reported as lost. It asks until there are enough.
+// wantLost checks which leases the client reported as lost. It asks until there are enough.
 func (s *stage) wantLost(jobs ...fields) {
 	want := []string{}
 	for _, j := range jobs {

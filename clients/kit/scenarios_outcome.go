@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// broken reads a request of that op, closes without a reply and returns the next connection.
+// breakAfter reads a request of that op, closes without a reply and returns the next connection.
 func (s *stage) breakAfter(p *peer, op protocol.Op) *peer {
 	p.expectSettle(op)
 	p.close()
@@ -139,7 +139,7 @@ func playClaimResent(s *stage) {
 	c := s.waitingClaim()
 	p = s.breakAfter(p, protocol.OpClaim)
 	job := s.job([]byte("x"))
-	p.giveJobs(p.expect(protocol.OpClaim), job)
+	p.answerClaim(p.expect(protocol.OpClaim), job)
 	s.wantClaimed(c, job)
 	s.wantUsable(p)
 }
@@ -200,7 +200,7 @@ func playBusy(s *stage) {
 	c := s.waitingClaim()
 	p.refuse(p.expect(protocol.OpClaim), "busy", nil)
 	job := s.job([]byte("x"))
-	p.giveJobs(p.expect(protocol.OpClaim), job)
+	p.answerClaim(p.expect(protocol.OpClaim), job)
 	s.wantClaimed(c, job)
 	s.wantUsable(p)
 }
@@ -235,7 +235,7 @@ func playDraining(s *stage) {
 	s.listen()
 	p = s.accept()
 	job := s.job([]byte("x"))
-	p.giveJobs(p.expectSettle(protocol.OpClaim), job)
+	p.answerClaim(p.expectSettle(protocol.OpClaim), job)
 	s.wantClaimed(c, job)
 	s.wantUsable(p)
 }

@@ -20,7 +20,7 @@ func playHello(s *stage) {
 	need(slices.Contains(req.Events, protocol.EventLost) && slices.Contains(req.Events, protocol.EventDraining),
 		"the events lost and draining asked for", "%s", p.text(req))
 	p.reply(req, s.helloReply())
-	p.giveJobs(p.expect(protocol.OpClaim))
+	p.answerClaim(p.expect(protocol.OpClaim))
 	s.succeeds(c)
 }
 
@@ -61,7 +61,7 @@ func playLate(s *stage) {
 	<-after(800 * time.Millisecond) // the scenario checks what the client does in this time
 	gaveUp := c.ready()
 	job := s.job([]byte("late"))
-	p.giveJobs(req, job)
+	p.answerClaim(req, job)
 	if !gaveUp {
 		got := s.answer(c)
 		if *got.OK && len(got.Jobs) == 1 {
@@ -69,7 +69,7 @@ func playLate(s *stage) {
 		}
 	}
 	for {
-		back := p.next("the jobs of a claim that nobody waits for any more given back, with nack and charge: false")
+		back := p.next("the jobs of an abandoned claim to be returned, with nack and charge: false")
 		switch {
 		case back.Op == protocol.OpCancel:
 			p.reply(back, fields{})
@@ -168,7 +168,7 @@ func playUnknownEvent(s *stage) {
 	req := p.expect(protocol.OpClaim)
 	p.send(p.frame(with(unknownFields, fields{"event": "of-a-later-version", "leases": []string{"1.kit.9"}})))
 	job := s.job([]byte("x"))
-	p.giveJobs(req, job)
+	p.answerClaim(req, job)
 	s.wantClaimed(c, job)
 	s.wantUsable(p)
 }
@@ -198,7 +198,7 @@ func playBytes(s *stage) {
 
 		c = s.claim("q")
 		job := s.job(b)
-		p.giveJobs(p.expect(protocol.OpClaim), job)
+		p.answerClaim(p.expect(protocol.OpClaim), job)
 		got := s.succeeds(c)
 		need(len(got.Jobs) == 1 && bytes.Equal(got.Jobs[0].PayloadB64, b), fmt.Sprintf("a job with the payload %q", b), "%s", cut(got.line))
 
@@ -233,6 +233,6 @@ func playTooLarge(s *stage) {
 		s.fails(c, "too_large")
 	}
 	need(req.Op == protocol.OpClaim && queueOf(req) == "after", "the next call, and no second large enqueue", "%s", p.text(req))
-	p.giveJobs(req)
+	p.answerClaim(req)
 	s.succeeds(next)
 }

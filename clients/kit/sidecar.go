@@ -191,7 +191,7 @@ func (p *peer) expect(op protocol.Op) *request {
 	return req
 }
 
-// settling returns the next request that is neither a bind nor a hello. It answers those as a
+// expectSettle returns the next request that is neither a bind nor a hello. It answers those as a
 // healthy sidecar does, because the scenario is not about them.
 func (p *peer) expectSettle(op protocol.Op) *request {
 	for {
@@ -238,7 +238,7 @@ func (r *request) leases() []string {
 	return []string{r.Lease}
 }
 
-// settled answers an ack, nack or extend in the form of the request: an error for a single lost
+// answerSettle answers an ack, nack or extend in the form of the request: an error for a single lost
 // lease, a list of lost leases for a list.
 func (p *peer) answerSettle(req *request, lost ...string) {
 	if req.Leases == nil && slices.Contains(lost, req.Lease) {
@@ -278,7 +278,7 @@ func (f fields) bytes(name string, b []byte) {
 func lease(j fields) string { return j["lease"].(string) }
 func id(j fields) string    { return j["id"].(string) }
 
-func (p *peer) giveJobs(req *request, jobs ...fields) {
+func (p *peer) answerClaim(req *request, jobs ...fields) {
 	list := append([]fields{}, jobs...)
 	p.reply(req, fields{"jobs": list})
 }

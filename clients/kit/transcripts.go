@@ -38,7 +38,7 @@ func playTranscripts(s *stage, all []*transcript.Transcript) {
 			c, r := tr.Steps[j], tr.Steps[j+1]
 			happy := c.Kind == transcript.Send && r.Kind == transcript.Receive && c.Conn == 1 && r.Conn == 1 &&
 				c.Message["id"] == r.Message["id"] && r.Message["ok"] == true
-			if happy && t.request(c.Message, r.Message) {
+			if happy && t.playRequest(c.Message, r.Message) {
 				said++
 			}
 		}
@@ -55,7 +55,7 @@ func atLeast(said, want int) error {
 	return fmt.Errorf("the commands cover %d requests of the transcripts, want %d", said, want)
 }
 
-// telling is the replay of one transcript.
+// replay is the replay of one transcript.
 type replay struct {
 	stage *stage
 	peer  *peer
@@ -73,9 +73,9 @@ var fieldsOf = map[string][]string{
 	"extend":  {"lease", "lease_ms"},
 }
 
-// say sends the command for a request, answers it, and checks the adapter's answer. It does nothing
+// playRequest sends the command for a request, answers it, and checks the adapter's answer. It does nothing
 // if no command matches the request.
-func (t *replay) request(request, reply map[string]any) bool {
+func (t *replay) playRequest(request, reply map[string]any) bool {
 	op, _ := request["op"].(string)
 	asked := fields{}
 	for k, v := range request {
@@ -155,7 +155,7 @@ func (t *replay) claim(asked fields, reply map[string]any) bool {
 		jobs = append(jobs, job)
 		t.lease[id(job)] = lease(job)
 	}
-	t.peer.giveJobs(req, jobs...)
+	t.peer.answerClaim(req, jobs...)
 	a := t.stage.succeeds(call)
 	need(len(a.Jobs) == len(jobs), fmt.Sprintf("%d jobs", len(jobs)), "%s", cut(a.line))
 	for i, got := range a.Jobs {

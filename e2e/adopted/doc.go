@@ -1,2 +1,2 @@
-// Package adopted tests queues in tables that another application owns, runOwnConsumer its own consumers.
+// Package adopted tests queues in tables that another application owns, beside the application's own consumers.
 package adopted

@@ -53,9 +53,9 @@ func pageExample(t testing.TB, heading string) (e example) {
 	return e
 }
 
-// taken claims rows with the first two statements of the page, which mark rows with a number and
+// claimByNumber claims rows with the first two statements of the page, which mark rows with a number and
 // find them.
-func (e example) taken(t testing.TB, c *sql.Conn, number int) []string {
+func (e example) claimByNumber(t testing.TB, c *sql.Conn, number int) []string {
 	t.Helper()
 	if _, err := c.ExecContext(t.Context(), e.sql[0], number); err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func (e example) taken(t testing.TB, c *sql.Conn, number int) []string {
 	return items
 }
 
-// runOwnConsumer runs the page's config on the system's table with n rows.
+// table runs the page's config on the system's table with n rows.
 func (e example) table(t *testing.T, h kit.TableServer, a kit.Adoption, n int) *sharedTable {
 	t.Helper()
 	a.Name = e.queue
@@ -103,7 +103,7 @@ func checkPageA(t *testing.T, h kit.TableServer) {
 	b := e.table(t, h, systemA, 6)
 	var left []string
 	for pid := 1; pid <= 2; pid++ {
-		own, job := e.taken(t, b.c, pid), b.claim(1)[0]
+		own, job := e.claimByNumber(t, b.c, pid), b.claim(1)[0]
 		left = append(left, fmt.Sprintf("%s 3 %d", own[0], pid), job.ID+" 3 900001")
 		b.w.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 		if _, err := b.c.ExecContext(t.Context(), e.sql[2], own[0]); err != nil || len(own) != 1 {
@@ -114,7 +114,7 @@ func checkPageA(t *testing.T, h kit.TableServer) {
 	held := b.claim(1)[0]
 	b.others(func() {
 		// The same number: both see each other's rows.
-		b.same("an own consumer with the sidecar's number", e.taken(t, b.c, 900001), held.ID, "6")
+		b.same("an own consumer with the sidecar's number", e.claimByNumber(t, b.c, 900001), held.ID, "6")
 	})
 	// A late ack can't be told from a claim that such a consumer has made since.
 	b.w.Must(kit.Msg{"op": "ack", "lease": held.Lease})
@@ -131,7 +131,7 @@ func checkPageC(t *testing.T, h kit.TableServer) {
 		}
 		return n
 	}
-	own, jobs := e.taken(t, b.c, 15_999_999), b.claim(4)
+	own, jobs := e.claimByNumber(t, b.c, 15_999_999), b.claim(4)
 	b.same("the first", append(own, itemsOf(jobs)...), "1", "2", "3", "4", "5", "6", "7")
 	for i, item := range own[:2] { // one is accepted, one rejected
 		if _, err := b.c.ExecContext(t.Context(), e.sql[2+i], item); err != nil {
@@ -144,14 +144,14 @@ func checkPageC(t *testing.T, h kit.TableServer) {
 		t.Errorf("%d wait, %+v", waiting(), stat)
 	}
 	b.same("the rejected first", itemsOf(b.claim(1)), "2")
-	b.same("the rejected first", e.taken(t, b.c, 7), "5", "8", "9")
+	b.same("the rejected first", e.claimByNumber(t, b.c, 7), "5", "8", "9")
 	b.others(func() {
 		number, err := strconv.Atoi(b.db.Texts("SELECT transaction_unique FROM queue_test WHERE id = 6")[0])
 		if err != nil {
 			t.Fatal(err)
 		}
 		b.w.Must(kit.Msg{"op": "enqueue", "queue": e.queue, "payload": "{}"})
-		if items := e.taken(t, b.c, number); len(items) < 2 || !slices.Contains(items, "6") {
+		if items := e.claimByNumber(t, b.c, number); len(items) < 2 || !slices.Contains(items, "6") {
 			t.Errorf("an own consumer with the sidecar's number gets %v", items)
 		}
 	})

@@ -65,14 +65,14 @@ func checkLeaseEndsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	if lost.Attempt != 2 {
 		t.Errorf("%+v", lost)
 	}
-	b.cutHeld()
+	b.endLockingConnection()
 	b.free("1 is free without its connection", first.ID)
 	b.w.MustFail("lease_lost", kit.Msg{"op": "nack", "lease": lost.Lease, "error": "x"})
 	b.w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": lost.Lease})
 	b.failures("1")
 	b.w.Must(kit.Msg{"op": "hello", "events": []string{"lost"}})
 	lost = b.claim(1)[0]
-	b.cutHeld()
+	b.endLockingConnection()
 	if r := b.w.Next(); r.Event != "lost" || len(r.Leases) != 1 || r.Leases[0] != lost.Lease {
 		t.Errorf("got %+v", r)
 	}
@@ -100,8 +100,8 @@ func checkLeaseEndsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.failures("1")
 }
 
-// cutHeld makes the server end the connection that has locked a row.
-func (b *sharedTable) cutHeld() {
+// endLockingConnection makes the server end the connection that has locked a row.
+func (b *sharedTable) endLockingConnection() {
 	b.t.Helper()
 	if !strings.HasPrefix(b.s.URL, "mysql:") {
 		b.db.Texts(`SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction' AND application_name = 'qsidecar'`)

@@ -70,10 +70,10 @@ func checkReloadsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	for _, change := range b.changes(h) {
 		jobs := b.claim(2)
 		b.reload(change.text(text))
-		b.keeps(change.what, jobs)
+		b.wantHeld(change.what, jobs)
 		later := b.claim(2)
 		b.reload(text)
-		b.keeps(change.what+", and back", append(jobs, later...))
+		b.wantHeld(change.what+", and back", append(jobs, later...))
 		b.w.Must(kit.Msg{"op": "ack", "leases": []string{jobs[0].Lease, later[0].Lease}})
 		b.w.Must(kit.Msg{"op": "nack", "lease": jobs[1].Lease, "error": "no luck", "delay_ms": 0})
 		b.w.Must(kit.Msg{"op": "nack", "lease": later[1].Lease, "error": "no luck", "dead": true})
@@ -89,8 +89,8 @@ func checkReloadsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.same("all, done and dead", got, fmt.Sprintf("60 %d %d", done, failed))
 }
 
-// keeps checks that the jobs stay claimed and that the own consumers find others.
-func (b *sharedTable) keeps(what string, jobs []kit.Job) {
+// wantHeld checks that the jobs stay claimed and that the own consumers find others.
+func (b *sharedTable) wantHeld(what string, jobs []kit.Job) {
 	b.t.Helper()
 	own := b.own("own", 1)
 	if len(own) != 1 {

@@ -219,7 +219,7 @@ var staleOwn = map[string]kit.OwnConsumer{
 }
 
 // plainReaders checks the published SQL of system D, which reads a row without a lock and then
-// claims it, whoever has claimed it in between. The sidecar that had the row finds out: at once if
+// claims it, even if another consumer has claimed it in between. The sidecar that had the row finds out: at once if
 // the row names its reader, otherwise when that reader has finished.
 func plainReaders(t *testing.T, at string) {
 	s := kit.NewSite(t)

@@ -7,7 +7,7 @@ import (
 )
 
 // lockedByOthers checks that a program which keeps a row locked in an open transaction delays at
-// most its own queue. At REPEATABLE READ the lock includes the gap runOwnConsumer the row, where claimed
+// most its own queue. At REPEATABLE READ the lock includes the gap beside the row, where claimed
 // rows of the same index move, and some servers can't skip locked rows.
 func lockedByOthers(t *testing.T, h kit.TableServer, d kit.Adoption) {
 	d.Config += "  mail: {}\n"

@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// runOwnConsumer is a system's table with one own consumer, a sidecar and a worker, all in the test's
+// sharedTable is a system's table with one own consumer, a sidecar and a worker, all in the test's
 // process.
 type sharedTable struct {
 	kit.Adoption
@@ -211,7 +211,7 @@ func checkTypesOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
 }
 
 // plainReaderOfD checks the published SQL, which reads a row without a lock and then claims it,
-// whoever has claimed it in between. The sidecar that had the row finds out.
+// even if another consumer has claimed it in between. The sidecar that had the row finds out.
 func plainReaderOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
 	d.Config = strings.Replace(d.Config, "stuck_after: 20s", "", 1)
 	b := newSharedTable(d, t, h, 2)

@@ -49,7 +49,7 @@ func TestCheckPostgres(t *testing.T) {
 	}
 
 	checkFaults(t, s, srv, a)
-	checkGone(t, s, srv, a)
+	checkServerDown(t, s, srv, a)
 }
 
 // checkFaults checks advice, and a problem of a running sidecar.
@@ -70,8 +70,8 @@ func checkFaults(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 	}
 }
 
-// checkGone checks a server that is down, and one whose config is also wrong.
-func checkGone(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
+// checkServerDown checks a server that is down, and one whose config is also wrong.
+func checkServerDown(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 	if err := srv.Halt(); err != nil {
 		t.Fatal(err)
 	}

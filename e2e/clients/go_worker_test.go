@@ -9,46 +9,24 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestGoWorker kills and stops a Go worker on PostgreSQL.
 func TestGoWorker(t *testing.T) {
 	t.Parallel()
-	versions := testserver.Versions()
-	p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	p := newestPostgres(t)
 	s := kit.NewSite(t)
 	s.URL = p.Database(t)
 	sc := s.Start("a")
 	kit.GoWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), 8)
-	terminatedInTheMiddle(kit.GoWorker(t, sc), kit.Size(10_000), 8)
+	checkTerminate(kit.GoWorker(t, sc), kit.Size(10_000), 8)
 }
 
-// TestGoWorkerOutlivesTheSidecar: see outlivesRestart.
+// TestGoWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestGoWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(*kit.Sidecar){
-		"SIGTERM": func(sc *kit.Sidecar) {
-			sc.Signal(syscall.SIGTERM)
-			sc.WaitExit()
-		},
-		"SIGKILL": (*kit.Sidecar).Kill,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := restartSite(t)
-			outlivesRestart(kit.GoWorker(t, s.Start("a")), stop)
-		})
-	}
+	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.GoWorker(t, sc) })
 }
 
 // TestGoExample runs the example of the package's README unchanged, in its own module.

@@ -58,16 +58,7 @@ func TestPythonExample(t *testing.T) {
 // processes. It also checks jobs that psycopg inserts.
 func TestPythonPostgres(t *testing.T) {
 	t.Parallel()
-	versions := testserver.Versions()
-	p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	p := newestPostgres(t)
 	t.Run("insert", func(t *testing.T) {
 		t.Parallel()
 		s := kit.NewSite(t)
@@ -81,37 +72,25 @@ func TestPythonPostgres(t *testing.T) {
 			s.URL = p.Database(t)
 			sc := s.Start("a")
 			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), 8)
-			terminatedInTheMiddle(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
+			checkTerminate(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
 		})
 	}
 }
 
-// TestPythonWorkerOutlivesKills: see outlivesKills.
+// TestPythonWorkerOutlivesKills: see checkSidecarKills.
 func TestPythonWorkerOutlivesKills(t *testing.T) {
 	t.Parallel()
-	outlivesKills(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil), kit.Size(10_000))
+	checkSidecarKills(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil), kit.Size(10_000))
 }
 
-// TestPythonWorkerOutlivesTheSidecar: see outlivesRestart.
+// TestPythonWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(*kit.Sidecar){
-		"SIGTERM": func(sc *kit.Sidecar) {
-			sc.Signal(syscall.SIGTERM)
-			sc.WaitExit()
-		},
-		"SIGKILL": (*kit.Sidecar).Kill,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := restartSite(t)
-			outlivesRestart(kit.PythonWorker(t, s.Start("a"), nil), stop)
-		})
-	}
+	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.PythonWorker(t, sc, nil) })
 }
 
-// TestPythonWorkerStoppedAsAGroup: see stoppedAsAGroup.
+// TestPythonWorkerStoppedAsAGroup: see checkGroupStop.
 func TestPythonWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
-	stoppedAsAGroup(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
+	checkGroupStop(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // TestRubyExample runs the example of the package's README unchanged, with only the gem installed.
@@ -42,16 +41,7 @@ func TestRubyExample(t *testing.T) {
 // TestRubyWorker kills and stops a Ruby worker on PostgreSQL, with threads and with processes.
 func TestRubyWorker(t *testing.T) {
 	t.Parallel()
-	versions := testserver.Versions()
-	p, err := testserver.StartPostgres(t.Context(), versions[len(versions)-1], testserver.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	p := newestPostgres(t)
 	for name, how := range map[string][]string{"threads msgpack": {"-c", "8"}, "processes json": {"-c", "4", "-p", "2"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -60,33 +50,21 @@ func TestRubyWorker(t *testing.T) {
 			s.URL = p.Database(t)
 			sc := s.Start("a")
 			kit.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), 8)
-			terminatedInTheMiddle(kit.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
+			checkTerminate(kit.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
 		})
 	}
 }
 
-// TestRubyWorkerOutlivesTheSidecar: see outlivesRestart.
+// TestRubyWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(*kit.Sidecar){
-		"SIGTERM": func(sc *kit.Sidecar) {
-			sc.Signal(syscall.SIGTERM)
-			sc.WaitExit()
-		},
-		"SIGKILL": (*kit.Sidecar).Kill,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := restartSite(t)
-			outlivesRestart(kit.RubyWorker(t, s.Start("a"), nil), stop)
-		})
-	}
+	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.RubyWorker(t, sc, nil) })
 }
 
-// TestRubyWorkerStoppedAsAGroup: see stoppedAsAGroup.
+// TestRubyWorkerStoppedAsAGroup: see checkGroupStop.
 func TestRubyWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
-	stoppedAsAGroup(kit.RubyWorker(t, kit.NewSite(t).Start("a"), nil, "-c", "2", "-p", "2"), 4)
+	checkGroupStop(kit.RubyWorker(t, kit.NewSite(t).Start("a"), nil, "-c", "2", "-p", "2"), 4)
 }
 
 // TestRubyWorkerProgram checks the errors of qsidecar-work, and that it waits for a sidecar.

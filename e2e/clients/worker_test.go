@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// terminatedInTheMiddle checks that SIGTERM during n jobs loses none and uses up no attempt. Long
+// checkTerminate checks that SIGTERM during n jobs loses none and uses up no attempt. Long
 // jobs use all of the worker's concurrency, so that quick ones are ready when it ends.
-func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
+func checkTerminate(w *kit.ClientWorker, n, concurrency int) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	c.Enqueue("quick", n/2)
@@ -50,9 +51,9 @@ func terminatedInTheMiddle(w *kit.ClientWorker, n, concurrency int) {
 	}
 }
 
-// stoppedAsAGroup sends SIGTERM to every process of a worker of that concurrency, as a terminal or
+// checkGroupStop sends SIGTERM to every process of a worker of that concurrency, as a terminal or
 // a service manager does. The running jobs finish.
-func stoppedAsAGroup(w *kit.ClientWorker, concurrency int) {
+func checkGroupStop(w *kit.ClientWorker, concurrency int) {
 	w.T.Helper()
 	w.Sidecar.Dial().Enqueue("long", concurrency)
 	w.Start()
@@ -80,10 +81,28 @@ func stoppedAsAGroup(w *kit.ClientWorker, concurrency int) {
 	}
 }
 
-// outlivesRestart restarts the sidecar under a job that makes no call. The job is delivered once
+// checkSidecarRestarts runs checkSidecarRestart with both ways to stop a sidecar. start creates the
+// worker under test.
+func checkSidecarRestarts(t *testing.T, start func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker) {
+	t.Helper()
+	for name, stop := range map[string]func(*kit.Sidecar){
+		"SIGTERM": func(sc *kit.Sidecar) {
+			sc.Signal(syscall.SIGTERM)
+			sc.WaitExit()
+		},
+		"SIGKILL": (*kit.Sidecar).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkSidecarRestart(start(t, restartSite(t).Start("a")), stop)
+		})
+	}
+}
+
+// checkSidecarRestart restarts the sidecar under a job that makes no call. The job is delivered once
 // and acked. A second job, whose worker does not come back, is delivered again when the leases of
 // the stopped sidecar have ended.
-func outlivesRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
+func checkSidecarRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	c.Enqueue("long", 1)
@@ -108,10 +127,10 @@ func outlivesRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 	}
 }
 
-// outlivesKills kills and restarts the sidecar repeatedly during n short jobs. Each is done once:
+// checkSidecarKills kills and restarts the sidecar repeatedly during n short jobs. Each is done once:
 // the worker binds its leases again and repeats a settle without a reply. The jobs of a lost claim
 // are delivered again when their lease has ended.
-func outlivesKills(w *kit.ClientWorker, n int) {
+func checkSidecarKills(w *kit.ClientWorker, n int) {
 	w.T.Helper()
 	w.Start()
 	const kills = 5
@@ -136,4 +155,19 @@ func restartSite(t *testing.T) *kit.Site {
 	s.HostLease = 20 * time.Second
 	s.Extra = "drain_timeout: 300ms\n"
 	return s
+}
+
+// newestPostgres starts a PostgreSQL of the newest version, which ends with the test.
+func newestPostgres(t *testing.T) *testserver.Postgres {
+	t.Helper()
+	p, err := testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
 }

@@ -280,7 +280,7 @@ func (o *offender) flood(line string) {
 				}
 				return
 			}
-			o.judge(reply)
+			o.checkReply(reply)
 		}
 	})
 	closed := make(chan struct{})
@@ -298,8 +298,8 @@ func (o *offender) flood(line string) {
 	reading.Wait()
 }
 
-// judge checks that a reply is the expected one.
-func (o *offender) judge(reply []byte) {
+// checkReply checks that a reply is the expected one.
+func (o *offender) checkReply(reply []byte) {
 	want := `"ok":true`
 	if o.code != "" {
 		want = `"ok":false,"error":{"code":"` + o.code + `","message":"`
@@ -362,7 +362,7 @@ func (o *offender) rejected(w *kit.Wire, text string) {
 		}
 		return
 	}
-	o.judge(reply)
+	o.checkReply(reply)
 	if rest, err := io.ReadAll(w.In); len(rest) > 0 || err != nil && !kit.IsReset(err) && !errors.Is(err, net.ErrClosed) {
 		o.t.Errorf("after the error the offender got %.100q, %v; want the end", rest, err)
 	}

@@ -64,7 +64,7 @@ func TestManySIGHUPs(t *testing.T) {
 	r.page = kit.AdminAt(t, r.adminSocket())
 	goroutines, files := r.goroutines(), r.files()
 	workers := newReloadWorkers(t, r.a.Socket, 16)
-	workers.after(100)
+	workers.waitDone(100)
 	const storm = 200
 	for n := range storm {
 		switch n % 4 {
@@ -78,7 +78,7 @@ func TestManySIGHUPs(t *testing.T) {
 			r.write("queues: {\n")
 		}
 		r.a.Signal(syscall.SIGHUP)
-		workers.after(workers.acked() + 1)
+		workers.waitDone(workers.acked() + 1)
 	}
 	r.queues["last"] = true
 	r.write(r.text())
@@ -88,10 +88,10 @@ func TestManySIGHUPs(t *testing.T) {
 	testwait.Until(t, "the last config runs", func() bool {
 		return r.admin.Exchange(kit.Msg{"op": "stats", "queue": "last"}).Error == nil && r.status().ConfigError == ""
 	})
-	workers.after(workers.acked() + 100)
+	workers.waitDone(workers.acked() + 100)
 	workers.stop()
 	r.settleDown(files, goroutines)
-	workers.judge(r.admin.Stats("work"))
+	workers.checkCounts(r.admin.Stats("work"))
 	kit.Figure(t, "%d SIGHUPs under 16 workers: %d generations, %d jobs, each delivered once", 2*storm, r.status().Generation, workers.acked())
 }
 
@@ -167,8 +167,8 @@ func TestDatabaseMovesBackAndForth(t *testing.T) {
 	})
 }
 
-// moving is a sidecar whose database moves between two, and its worker.
-type moving struct {
+// databaseMove is a sidecar whose database moves between two, and its worker.
+type databaseMove struct {
 	t     *testing.T
 	a     *kit.Sidecar
 	w     *kit.Conn
@@ -178,32 +178,32 @@ type moving struct {
 
 func backAndForth(t *testing.T, s *kit.Site, elsewhere string) {
 	a := s.Start("a")
-	m := &moving{t: t, a: a, w: a.Dial(), texts: [2]string{a.ReadConfig(), strings.Replace(a.ReadConfig(), s.URL, elsewhere, 1)}}
+	m := &databaseMove{t: t, a: a, w: a.Dial(), texts: [2]string{a.ReadConfig(), strings.Replace(a.ReadConfig(), s.URL, elsewhere, 1)}}
 	for n := range 8 {
 		if n > 0 {
-			m.to(n % 2)
+			m.switchTo(n % 2)
 		}
 		want := fmt.Sprintf("%d of %d", n/2, n%2)
 		m.w.Must(kit.Msg{"op": "enqueue", "queue": "work", "payload": want})
-		m.held[n%2] = append(m.held[n%2], m.claims(want, 1))
+		m.held[n%2] = append(m.held[n%2], m.claim(want, 1))
 	}
 	if st := m.w.Must(kit.Msg{"op": "status"}); len(st.Databases) != 2 {
 		t.Errorf("the databases are %+v", st.Databases)
 	}
-	m.settles()
-	m.dies()
-	m.keepsTimed()
+	m.settleBoth()
+	m.closeWorker()
+	m.checkTimedLease()
 }
 
-// to makes the config name that database.
-func (m *moving) to(n int) {
+// switchTo makes the config name that database.
+func (m *databaseMove) switchTo(n int) {
 	m.t.Helper()
 	m.a.WriteConfig(m.texts[n])
 	m.w.Must(kit.Msg{"op": "reload"})
 }
 
-// claims claims a job and checks its payload and attempt.
-func (m *moving) claims(payload string, attempt int) kit.Job {
+// claim claims a job and checks its payload and attempt.
+func (m *databaseMove) claim(payload string, attempt int) kit.Job {
 	m.t.Helper()
 	job := m.w.ClaimOne("work")
 	if job.Payload != payload || job.Attempt != attempt {
@@ -212,29 +212,29 @@ func (m *moving) claims(payload string, attempt int) kit.Job {
 	return job
 }
 
-func (m *moving) ack(leases ...string) {
+func (m *databaseMove) ack(leases ...string) {
 	m.t.Helper()
 	if r := m.w.Must(kit.Msg{"op": "ack", "leases": leases}); r.Acked != len(leases) || len(r.Lost) > 0 {
 		m.t.Errorf("acked %d of %d, lost %v", r.Acked, len(leases), r.Lost)
 	}
 }
 
-// leaves waits until the sidecar has closed one of the databases.
-func (m *moving) leaves() {
+// waitClosed waits until the sidecar has closed one of the databases.
+func (m *databaseMove) waitClosed() {
 	m.t.Helper()
 	testwait.Until(m.t, "a database is left", func() bool { return len(m.w.Must(kit.Msg{"op": "status"}).Databases) == 1 })
 }
 
-// empty checks that no job is left in the database that the config names.
-func (m *moving) empty() {
+// wantEmpty checks that no job is left in the database that the config names.
+func (m *databaseMove) wantEmpty() {
 	m.t.Helper()
 	if got := m.w.Stats("work"); got.Total() != 0 {
 		m.t.Errorf("left: %+v", got)
 	}
 }
 
-// settles settles the jobs of both, while the config names the second one, and then the first.
-func (m *moving) settles() {
+// settleBoth settles the jobs of both, while the config names the second one, and then the first.
+func (m *databaseMove) settleBoth() {
 	first, second, w := m.held[0], m.held[1], m.w
 	w.Must(kit.Msg{"op": "extend", "leases": []string{first[0].Lease, second[0].Lease}})
 	w.MustFail("bad_request", kit.Msg{"op": "ack", "lease": first[0].Lease, "enqueue": []kit.Msg{{"queue": "work"}}}) // in the other database
@@ -254,27 +254,27 @@ func (m *moving) settles() {
 	}
 	m.ack(r.Jobs[0].Lease, second[1].Lease, second[2].Lease)
 	w.Must(kit.Msg{"op": "nack", "lease": second[3].Lease, "delay_ms": 0, "charge": false})
-	m.leaves()
+	m.waitClosed()
 	other.Must(kit.Msg{"op": "ack", "lease": first[2].Lease})
 }
 
-// dies checks that a worker which leaves frees its jobs in both.
-func (m *moving) dies() {
-	m.to(1)
-	m.claims(m.held[1][3].Payload, 1)
+// closeWorker checks that a worker which leaves frees its jobs in both.
+func (m *databaseMove) closeWorker() {
+	m.switchTo(1)
+	m.claim(m.held[1][3].Payload, 1)
 	if err := m.w.Close(); err != nil {
 		m.t.Fatal(err)
 	}
 	m.w = m.a.Dial()
-	m.ack(m.claims(m.held[1][3].Payload, 2).Lease)
-	m.empty()
-	m.to(0)
-	m.ack(m.claims(m.held[0][3].Payload, 2).Lease)
-	m.empty()
+	m.ack(m.claim(m.held[1][3].Payload, 2).Lease)
+	m.wantEmpty()
+	m.switchTo(0)
+	m.ack(m.claim(m.held[0][3].Payload, 2).Lease)
+	m.wantEmpty()
 }
 
-// keepsTimed checks that a timed lease keeps its database open, also after its worker has left.
-func (m *moving) keepsTimed() {
+// checkTimedLease checks that a timed lease keeps its database open, also after its worker has left.
+func (m *databaseMove) checkTimedLease() {
 	m.w.Must(kit.Msg{"op": "enqueue", "queue": "work", "payload": "timed"})
 	timed := m.a.Dial()
 	jobs := timed.Must(kit.Msg{"op": "claim", "queue": "work", "lease_ms": 3_600_000}).Jobs
@@ -284,11 +284,11 @@ func (m *moving) keepsTimed() {
 	if err := timed.Close(); err != nil {
 		m.t.Fatal(err)
 	}
-	m.to(1)
+	m.switchTo(1)
 	m.w.Must(kit.Msg{"op": "nack", "lease": jobs[0].Lease, "delay_ms": 0})
-	m.leaves()
+	m.waitClosed()
 	m.w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": jobs[0].Lease})
-	m.to(0)
-	m.ack(m.claims("timed", 2).Lease)
-	m.empty()
+	m.switchTo(0)
+	m.ack(m.claim("timed", 2).Lease)
+	m.wantEmpty()
 }

@@ -52,14 +52,14 @@ func TestReloadUnderLoad(t *testing.T) {
 	r.page = kit.AdminAt(t, r.adminSocket())
 	alone, files := r.goroutines(), r.files()
 	workers := newReloadWorkers(t, r.a.Socket, 32)
-	workers.after(200)
+	workers.waitDone(200)
 	for n := range kit.Size(200) {
 		r.step(n)
-		workers.after(workers.acked() + 20) // each config works
+		workers.waitDone(workers.acked() + 20) // each config works
 	}
 	workers.stop()
 	r.settleDown(files, alone)
-	workers.judge(r.admin.Stats("work"))
+	workers.checkCounts(r.admin.Stats("work"))
 	kit.Figure(t, "the config changed %d times (%d refused) under 32 workers: %d jobs, each delivered once; %d descriptors (before: %d), %d goroutines (before: %d) and %d connections at the end",
 		r.changes, r.refusals, workers.acked(), r.files(), files, r.goroutines(), alone, len(srv.Backends()))
 }
@@ -163,7 +163,7 @@ func (r *reloadRun) step(n int) {
 			"  elsewhere: {database: gone}\n")
 		r.refused()
 	case 8:
-		r.write(strings.Replace(r.text(), r.place(), "127.0.0.1:1", 1)) // no server listens there
+		r.write(strings.Replace(r.text(), r.serverAddress(), "127.0.0.1:1", 1)) // no server listens there
 		r.refused()
 	default:
 		r.second = false
@@ -176,8 +176,8 @@ func (r *reloadRun) step(n int) {
 	}
 }
 
-// place returns the server's address in the URL.
-func (r *reloadRun) place() string {
+// serverAddress returns the server's address in the URL.
+func (r *reloadRun) serverAddress() string {
 	if r.byTCP {
 		return r.srv.Addr
 	}
@@ -336,8 +336,8 @@ func (w *reloadWorkers) work(c *kit.Wire, i int) error {
 
 func (w *reloadWorkers) acked() int { return int(w.done.Load()) }
 
-// after waits until n jobs are done.
-func (w *reloadWorkers) after(n int) {
+// waitDone waits until n jobs are done.
+func (w *reloadWorkers) waitDone(n int) {
 	w.t.Helper()
 	testwait.Until(w.t, fmt.Sprintf("%d jobs are done", n), func() bool {
 		w.mu.Lock()
@@ -358,8 +358,8 @@ func (w *reloadWorkers) stop() {
 	}
 }
 
-// judge checks that enqueued jobs are either left in the queue or were delivered once.
-func (w *reloadWorkers) judge(left kit.QueueStats) {
+// checkCounts checks that enqueued jobs are either left in the queue or were delivered once.
+func (w *reloadWorkers) checkCounts(left kit.QueueStats) {
 	w.t.Helper()
 	if sent := int(w.sent.Load()); len(w.seen)+left.Ready != sent || left.Claimed+left.Scheduled+left.Dead > 0 {
 		w.t.Errorf("%d jobs were enqueued and %d delivered, and the queue has %+v", sent, len(w.seen), left)

@@ -35,7 +35,7 @@ type secretRun struct {
 	cut    func() bool       // ends that user's sessions and reports whether none is left
 
 	mu     sync.Mutex
-	output map[string]string // output by what was run
+	output map[string]string // output by command
 	runs   int
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -69,4 +70,26 @@ func suspend(s *kit.Site, sc *kit.Sidecar) (at int64) {
 		return true
 	})
 	return at
+}
+
+// crashWithServer runs workers and two sidecars while killers also end connections to the server,
+// and crash it once.
+func crashWithServer(t *testing.T, s *kit.Site, endConnection, crash func(*kit.CrashRuntime), left func(testing.TB) []string) {
+	t.Helper()
+	jobs := kit.Size(100_000)
+	v := kit.CrashRun{
+		Queue: "crash", Jobs: jobs, Workers: 32,
+		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
+		Killers: []kit.Killer{
+			{Every: 100, Kill: kit.KillWorker},
+			{Every: kit.Size(10_000), Kill: kit.KillSidecar},
+			{Every: kit.Size(1_000) - 1, Kill: endConnection},
+			{Every: jobs/2 + 1, Kill: crash}, // once
+		},
+		Left: left,
+	}.Run(t)
+	kit.JudgeCrash(t, v)
+	if v.Cuts == 0 {
+		t.Error("no connection was ended")
+	}
 }

@@ -170,7 +170,7 @@ func newClassicLoop(p *kit.MySQL) *classicLoop {
 	go func() {
 		defer close(c.stopped)
 		for {
-			if err := c.take(ctx); ctx.Err() != nil {
+			if err := c.claimRow(ctx); ctx.Err() != nil {
 				return
 			} else if err != nil {
 				p.T.Errorf("the classic loop: %v", err)
@@ -182,8 +182,8 @@ func newClassicLoop(p *kit.MySQL) *classicLoop {
 	return c
 }
 
-// take claims a row and processes it. If no row is left, it adds some.
-func (c *classicLoop) take(ctx context.Context) error {
+// claimRow claims a row and processes it. If no row is left, it adds some.
+func (c *classicLoop) claimRow(ctx context.Context) error {
 	r, err := c.db.ExecContext(ctx, "UPDATE classic SET state = 'taken', worker = CONNECTION_ID() WHERE state = 'new' ORDER BY id LIMIT 1")
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ func TestWorkerKilled(t *testing.T) {
 	const rounds = 5
 	for range rounds {
 		id := producer.Must(kit.Msg{"op": "enqueue", "queue": "q", "payload": "x"}).Job.ID
-		worker, held := holdOne(a, "q")
+		worker, held := startHolder(a, "q")
 		if held.ID != id || held.Attempt != 1 {
 			t.Fatalf("the worker holds %+v, want the job %s", held, id)
 		}
@@ -77,7 +77,7 @@ func TestJobThatKillsItsWorkers(t *testing.T) {
 	c := a.Dial()
 	dies := func(queue, id string, n int) {
 		t.Helper()
-		worker, held := holdOne(a, queue)
+		worker, held := startHolder(a, queue)
 		if held.ID != id || held.Attempt != n {
 			t.Fatalf("delivery %d: %+v", n, held)
 		}

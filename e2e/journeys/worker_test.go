@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// heldJob reads the output of a worker in kit.ModeHold.
-func heldJob(p *kit.WorkerProcess, t testing.TB) kit.Job {
+// readClaimedJob reads the output of a worker in kit.ModeHold.
+func readClaimedJob(p *kit.WorkerProcess, t testing.TB) kit.Job {
 	t.Helper()
 	var job kit.Job
 	if err := json.NewDecoder(p.Stdout).Decode(&job); err != nil {
@@ -17,9 +17,9 @@ func heldJob(p *kit.WorkerProcess, t testing.TB) kit.Job {
 	return job
 }
 
-// holdOne starts a worker process that holds a job of the queue.
-func holdOne(sc *kit.Sidecar, queue string) (*kit.WorkerProcess, kit.Job) {
+// startHolder starts a worker process that holds a job of the queue.
+func startHolder(sc *kit.Sidecar, queue string) (*kit.WorkerProcess, kit.Job) {
 	sc.T.Helper()
 	p := kit.StartWorker(sc.T, kit.ModeHold, kit.WorkerTask{Name: "holder", Socket: sc.Socket, Queue: queue}, nil)
-	return p, heldJob(p, sc.T)
+	return p, readClaimedJob(p, sc.T)
 }

@@ -35,9 +35,9 @@ func (v Verdict) String() string {
 		v.Jobs, v.Deliveries, v.Redelivered, v.Kills, v.Overlaps, v.Stale, v.Bound, v.InDoubt, v.Cuts, v.Unknown, v.Lost, len(v.Problems))
 }
 
-// holding is the time of one worker with one job: from the claim's reply to the ack's reply or the
+// claimPeriod is the time of one worker with one job: from the claim's reply to the ack's reply or the
 // worker's death.
-type holding struct {
+type claimPeriod struct {
 	claim    Record
 	end      int64
 	sent     bool // an ack was sent
@@ -53,8 +53,8 @@ type checkState struct {
 	run
 	Verdict
 	kills   map[string][]Record // by victim, in ascending order
-	byJob   map[string][]*holding
-	current map[[2]string]*holding // by worker and job
+	byJob   map[string][]*claimPeriod
+	current map[[2]string]*claimPeriod // by worker and job
 }
 
 // check checks the guarantees: every job was settled, a successful ack is final, no job is left,
@@ -62,7 +62,7 @@ type checkState struct {
 func check(r run) Verdict {
 	j := checkState{
 		run: r, kills: map[string][]Record{},
-		byJob: map[string][]*holding{}, current: map[[2]string]*holding{},
+		byJob: map[string][]*claimPeriod{}, current: map[[2]string]*claimPeriod{},
 	}
 	j.Jobs = len(r.Enqueued)
 	for _, rec := range r.Records {
@@ -122,7 +122,7 @@ func (j *checkState) read(rec Record) {
 }
 
 // judgeLost looks for the cause of a lease_lost: an earlier ack that may have succeeded, or a kill.
-func (j *checkState) judgeLost(h *holding, rec Record) {
+func (j *checkState) judgeLost(h *claimPeriod, rec Record) {
 	if rec.What != lost {
 		return
 	}
@@ -134,7 +134,7 @@ func (j *checkState) judgeLost(h *holding, rec Record) {
 
 // judgeFailed looks for the cause of an unknown outcome: a break during the ack, or a database that
 // took too long.
-func (j *checkState) judgeFailed(h *holding, rec Record) {
+func (j *checkState) judgeFailed(h *claimPeriod, rec Record) {
 	h.open = false
 	if rec.Code != "unknown_outcome" {
 		return
@@ -164,14 +164,14 @@ func (j *checkState) readClaim(key [2]string, rec Record) {
 	case j.current[key] != nil:
 		j.problem("job %s was delivered to %s, who had it already", rec.Job, rec.Who)
 	}
-	h := &holding{claim: rec, end: math.MaxInt64}
+	h := &claimPeriod{claim: rec, end: math.MaxInt64}
 	j.current[key] = h
 	j.byJob[rec.Job] = append(j.byJob[rec.Job], h)
 	j.Deliveries++
 }
 
 // judgeJob checks all holdings of one job.
-func (j *checkState) judgeJob(id string, all []*holding, left bool) {
+func (j *checkState) judgeJob(id string, all []*claimPeriod, left bool) {
 	settled, doubtful := 0, false
 	for _, h := range all {
 		if h.acked {
@@ -194,7 +194,7 @@ func (j *checkState) judgeJob(id string, all []*holding, left bool) {
 	}
 	j.Acked += settled
 	j.Redelivered += max(len(all)-1, 0)
-	slices.SortStableFunc(all, func(a, b *holding) int { return cmp.Compare(a.claim.Fence, b.claim.Fence) })
+	slices.SortStableFunc(all, func(a, b *claimPeriod) int { return cmp.Compare(a.claim.Fence, b.claim.Fence) })
 	for i, newer := range all {
 		for _, older := range all[:i] {
 			j.judgePair(id, older, newer)
@@ -204,7 +204,7 @@ func (j *checkState) judgeJob(id string, all []*holding, left bool) {
 
 // judgePair checks two deliveries of one job, in the order of their fences, which is the order of
 // their claims. Their replies can arrive in another order.
-func (j *checkState) judgePair(id string, older, newer *holding) {
+func (j *checkState) judgePair(id string, older, newer *claimPeriod) {
 	who := fmt.Sprintf("job %s: %s (fence %d) and then %s (fence %d)",
 		id, older.claim.Who, older.claim.Fence, newer.claim.Who, newer.claim.Fence)
 	switch {

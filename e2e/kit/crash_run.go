@@ -318,7 +318,7 @@ func (p *production) enqueue(socket, queue string, from, to int, stop <-chan str
 	for {
 		r, err := enqueueOnce(socket, jobs)
 		if err == nil && r.Error == nil {
-			return p.take(r.Jobs, jobs)
+			return p.addReplies(r.Jobs, jobs)
 		}
 		if err == nil && (r.Error.conflict() || !r.Error.Transient()) {
 			return r.Error
@@ -348,7 +348,7 @@ func enqueueOnce(socket string, jobs []Msg) (*Reply, error) {
 	return r, err
 }
 
-func (p *production) take(stored []Job, sent []Msg) error {
+func (p *production) addReplies(stored []Job, sent []Msg) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(stored) != len(sent) {

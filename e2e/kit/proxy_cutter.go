@@ -87,7 +87,7 @@ func (t *CutToxic) Pipe(stub *toxics.ToxicStub) {
 			}
 			if cut {
 				stub.Close()
-				for c := range stub.Input { // discard what is still written
+				for c := range stub.Input { // discard the remaining writes
 					if c == nil {
 						return
 					}

@@ -26,8 +26,8 @@ func promtool(t testing.TB) string {
 	return filepath.Join(root, "usr", "bin", "promtool")
 }
 
-// promtoolSays runs promtool, which must report nothing.
-func promtoolSays(t testing.TB, stdin string, args ...string) {
+// runPromtool runs promtool, which must report nothing.
+func runPromtool(t testing.TB, stdin string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), promtool(t), args...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -62,10 +62,10 @@ func scraping(t testing.TB, a *kit.Admin) *scraper {
 	s := &scraper{t: t, a: a, stop: make(chan struct{})}
 	s.done.Go(func() {
 		for {
-			s.look()
+			s.scrape()
 			select {
 			case <-s.stop:
-				s.look()
+				s.scrape()
 				return
 			default:
 				kit.Pace()
@@ -75,7 +75,7 @@ func scraping(t testing.TB, a *kit.Admin) *scraper {
 	return s
 }
 
-func (s *scraper) look() {
+func (s *scraper) scrape() {
 	e := s.a.Scrape()
 	for series, before := range s.last.Series {
 		if !counts(s.last, series) {
@@ -156,8 +156,8 @@ func onThePage(e kit.Exposition, t testing.TB) {
 func TestAlertRules(t *testing.T) {
 	t.Parallel()
 	rules := kit.Path("deploy/monitoring/rules.yaml")
-	promtoolSays(t, "", "check", "rules", rules)
-	promtoolSays(t, "", "test", "rules", kit.Path("deploy/monitoring/rules_test.yaml"))
+	runPromtool(t, "", "check", "rules", rules)
+	runPromtool(t, "", "test", "rules", kit.Path("deploy/monitoring/rules_test.yaml"))
 	text, err := os.ReadFile(rules)
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ func TestMetricsEqualTheWork(t *testing.T) {
 	c.Must(kit.Msg{"op": "purge", "queue": "work", "state": "dead"}) // a purge deletes rows, but does not change a counter
 	e := scrape.end()
 	r.compare(e)
-	promtoolSays(t, e.Text, "check", "metrics")
+	runPromtool(t, e.Text, "check", "metrics")
 	onThePage(e, t)
 	kit.Figure(t, "%d jobs: the counters are what 32 workers counted; %d looks at them meanwhile and %d reloads, and none decreased",
 		r.all["enqueued work"]+r.all["enqueued side"]+r.all["enqueued slow"], scrape.asked, reloads)
@@ -166,11 +166,11 @@ func (r *metricsRun) end(w *kit.Wire, j kit.Job, rnd *rand.Rand) bool {
 	case p < 80:
 		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "error": "no"})
 		r.add("nacked", j.Queue, 1)
-		r.dies(j, last)
+		r.countDeath(j, last)
 	case p < 84:
 		r.settle(w, kit.Msg{"op": "nack", "leases": []string{j.Lease}, "dead": true})
 		r.add("nacked", j.Queue, 1)
-		r.dies(j, true)
+		r.countDeath(j, true)
 	case p < 88:
 		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "charge": false, "delay_ms": 0})
 		r.add("nacked", j.Queue, 1)
@@ -211,10 +211,10 @@ func (r *metricsRun) lost(rep *kit.Reply) {
 
 func (r *metricsRun) ended(cause string, j kit.Job, last bool) {
 	r.add("lost/"+cause, j.Queue, 1)
-	r.dies(j, last)
+	r.countDeath(j, last)
 }
 
-func (r *metricsRun) dies(j kit.Job, dead bool) {
+func (r *metricsRun) countDeath(j kit.Job, dead bool) {
 	if dead {
 		r.add("dead", j.Queue, 1)
 	}

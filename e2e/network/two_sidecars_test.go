@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestTwoSidecarsShareTimes checks that one sidecar applies what another one was told: due times,
+// TestTwoSidecarsShareTimes checks that one sidecar applies what another one stored: due times,
 // lease ends, run time limits, pauses, keys.
 func TestTwoSidecarsShareTimes(t *testing.T) {
 	t.Parallel()

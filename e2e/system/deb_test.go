@@ -190,8 +190,8 @@ func debUpgrade(t *testing.T, p *packaged) {
 	p.do("echo 'drain_timeout: 300ms' >>%s; systemctl reload %s", unitConfig, unit)
 	config, pid, socket := p.do("cat %s", unitConfig), p.property(unit, "MainPID"), p.property("qsidecar.socket", "ActiveEnterTimestampMonotonic")
 	c := &callers{socket: p.path(unitSocket), over: make(chan struct{}), delivered: map[string]int{}}
-	c.join(8, "worker", func(m *caller) { m.works("busy", func() {}) })
-	c.join(4, "connecter", (*caller).keepsConnecting)
+	c.join(8, "worker", func(m *caller) { m.work("busy", func() {}) })
+	c.join(4, "connecter", (*caller).connectRepeatedly)
 	testwait.Until(t, "the clients work", func() bool { return c.jobs.Load() > 20 })
 	p.install(debNext)
 	worked := c.jobs.Load()

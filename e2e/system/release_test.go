@@ -300,15 +300,15 @@ func TestReleaseOfChangedSource(t *testing.T) {
 	}
 }
 
-// programSays is the output of `qsidecar version --json`.
-type programSays struct {
+// versionOutput is the output of `qsidecar version --json`.
+type versionOutput struct {
 	Version    string `json:"version"`
 	Commit     string `json:"commit"`
 	CommitTime string `json:"commit_time"`
 	Modified   bool   `json:"modified"`
 }
 
-func versionOfProgram(t *testing.T, program string) (v programSays) {
+func versionOfProgram(t *testing.T, program string) (v versionOutput) {
 	t.Helper()
 	out, err := exec.Command(program, "version", "--json").Output()
 	if err != nil {

@@ -46,8 +46,8 @@ func newManager(t *testing.T, dir string) *manager {
 	return m
 }
 
-// starts starts a service, with sockets as descriptors from 3 on.
-func (m *manager) starts(sc *kit.Sidecar, watchdog time.Duration, sockets ...net.Listener) {
+// start starts a service, with sockets as descriptors from 3 on.
+func (m *manager) start(sc *kit.Sidecar, watchdog time.Duration, sockets ...net.Listener) {
 	m.t.Helper()
 	sc.Env = []string{"NOTIFY_SOCKET=" + m.path, fmt.Sprintf("WATCHDOG_USEC=%d", watchdog.Microseconds()),
 		fmt.Sprintf("LISTEN_FDS=%d", len(sockets)), "LISTEN_FDNAMES=" + strings.Repeat("qsidecar.socket:", len(sockets))}
@@ -64,8 +64,8 @@ func (m *manager) starts(sc *kit.Sidecar, watchdog time.Duration, sockets ...net
 	sc.Launch()
 }
 
-// hears waits for a message that contains all of these lines, or their prefixes.
-func (m *manager) hears(lines ...string) {
+// expect waits for a message that contains all of these lines, or their prefixes.
+func (m *manager) expect(lines ...string) {
 	m.t.Helper()
 	var others []string
 	for {
@@ -79,8 +79,8 @@ func (m *manager) hears(lines ...string) {
 	}
 }
 
-// listens creates a socket.
-func (m *manager) listens(path string) net.Listener {
+// listen creates a socket.
+func (m *manager) listen(path string) net.Listener {
 	m.t.Helper()
 	ln, err := net.Listen("unix", path)
 	if err != nil {
@@ -98,13 +98,13 @@ func TestServiceManager(t *testing.T) {
 	s.Extra = "drain_timeout: 60s\n"
 	a := s.Sidecar("a")
 	m := newManager(t, s.Dir)
-	ln := m.listens(a.Socket)
-	m.starts(a, 2*time.Second, ln)
-	m.hears("READY=1", "STATUS=serving on "+a.Socket+", database sqlite:")
+	ln := m.listen(a.Socket)
+	m.start(a, 2*time.Second, ln)
+	m.expect("READY=1", "STATUS=serving on "+a.Socket+", database sqlite:")
 	c := a.Dial()
 	c.Must(kit.Msg{"op": "ping"})
 	for range 3 {
-		m.hears("WATCHDOG=1")
+		m.expect("WATCHDOG=1")
 	}
 	good, err := os.ReadFile(a.ConfigFile)
 	if err != nil {
@@ -116,11 +116,11 @@ func TestServiceManager(t *testing.T) {
 		}
 	}
 	write(string(good) + "limits: {held: 77}\n")
-	m.hears("RELOADING=1")
-	m.hears("READY=1", "STATUS=serving on "+a.Socket+", database sqlite:"+filepath.Join(s.Dir, "q.db")+", config generation 2")
+	m.expect("RELOADING=1")
+	m.expect("READY=1", "STATUS=serving on "+a.Socket+", database sqlite:"+filepath.Join(s.Dir, "q.db")+", config generation 2")
 	write(string(good) + wrongKeys(300))
-	m.hears("RELOADING=1")
-	m.hears("READY=1", "STATUS=serving on "+a.Socket)
+	m.expect("RELOADING=1")
+	m.expect("READY=1", "STATUS=serving on "+a.Socket)
 	write(strings.ReplaceAll(string(good), a.Socket, a.Socket+"2"))
 	testwait.Until(t, "leaving the manager's socket out is refused", func() bool {
 		return strings.Contains(c.Must(kit.Msg{"op": "status"}).ConfigError, "hands over the socket "+a.Socket)
@@ -131,8 +131,8 @@ func TestServiceManager(t *testing.T) {
 	c.Enqueue("q", 1)
 	job := c.ClaimOne("q")
 	a.Signal(syscall.SIGTERM)
-	m.hears("STOPPING=1", "EXTEND_TIMEOUT_USEC=105000000") // 60s, a host_lease of 30s, and 15s
-	m.hears("WATCHDOG=1")                                  // while a worker holds a job
+	m.expect("STOPPING=1", "EXTEND_TIMEOUT_USEC=105000000") // 60s, a host_lease of 30s, and 15s
+	m.expect("WATCHDOG=1")                                  // while a worker holds a job
 	c.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 	if code := a.WaitExit(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -141,7 +141,7 @@ func TestServiceManager(t *testing.T) {
 		t.Error("there is a lock of another owner's socket")
 	}
 	waits := a.Dial()
-	m.starts(a, time.Hour, ln)
+	m.start(a, time.Hour, ln)
 	waits.Must(kit.Msg{"op": "ping"})
 }
 
@@ -166,7 +166,7 @@ func TestServiceManagerOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tcp.Close()
-	other := m.listens(filepath.Join(s.Dir, "other.sock"))
+	other := m.listen(filepath.Join(s.Dir, "other.sock"))
 	for name, row := range map[string]struct {
 		socket net.Listener
 		words  []string
@@ -175,7 +175,7 @@ func TestServiceManagerOfOthers(t *testing.T) {
 		"unknown": {other, []string{"hands over the socket " + other.Addr().String(), "not in the list"}},
 	} {
 		b := s.Sidecar(name)
-		m.starts(b, time.Hour, row.socket)
+		m.start(b, time.Hour, row.socket)
 		if code := b.WaitExit(); code != 2 {
 			t.Errorf("%s: exit code %d, want 2", name, code)
 		}

@@ -62,7 +62,7 @@ func do(t *testing.T, name string, args ...string) {
 	}
 }
 
-// badPath is a path that a socket can't use: what is there, and the sidecar's error.
+// badPath is a path that a socket can't use: what exists there, and the sidecar's error.
 type badPath struct {
 	put     func(t *testing.T, socket string)
 	words   string

@@ -87,15 +87,15 @@ const machineName = "qsidecar-test-"
 // machines counts the machines of this process.
 var machines atomic.Int32
 
-// machinePlaces returns the directories on this host that a machine can use.
-func machinePlaces(name string) []string {
+// machineDirs returns the directories on this host that a machine can use.
+func machineDirs(name string) []string {
 	return []string{filepath.Join(os.TempDir(), name), "/run/systemd/nspawn/propagate/" + name,
 		"/sys/fs/cgroup/systemd/" + name, "/sys/fs/cgroup/unified/" + name, "/sys/fs/cgroup/" + name}
 }
 
 // sweepMachines removes the leftovers of runs that were killed. Their machines ended with them.
 func sweepMachines(t testing.TB) {
-	for _, pattern := range machinePlaces(machineName + "*") {
+	for _, pattern := range machineDirs(machineName + "*") {
 		left, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -245,7 +245,7 @@ func (m *machine) remove() {
 		_ = m.cmd.Process.Kill() // it may have ended
 		_ = m.cmd.Wait()
 	}
-	for _, dir := range machinePlaces(m.name) {
+	for _, dir := range machineDirs(m.name) {
 		testwait.Until(m.t, dir+" is removed", func() bool { // a group can be removed when its processes have ended
 			err := removeFolder(dir)
 			return err == nil || os.IsNotExist(err)

@@ -136,8 +136,8 @@ func (c *callers) ended() bool {
 	}
 }
 
-// works enqueues, claims and acks until the end. It calls hold with each job.
-func (m *caller) works(queue string, hold func()) {
+// work enqueues, claims and acks until the end. It calls hold with each job.
+func (m *caller) work(queue string, hold func()) {
 	for i := 0; !m.ended(); i++ {
 		m.ask(kit.Msg{"op": "enqueue", "queue": queue, "key": fmt.Sprint(m.name, "-", i)})
 		var job kit.Job
@@ -164,8 +164,8 @@ func (m *caller) works(queue string, hold func()) {
 	}
 }
 
-// keepsConnecting opens one connection after another.
-func (m *caller) keepsConnecting() {
+// connectRepeatedly opens one connection after another.
+func (m *caller) connectRepeatedly() {
 	for !m.ended() {
 		m.ask(kit.Msg{"op": "ping"})
 		if m.w != nil {
@@ -194,9 +194,9 @@ func unitRestart(t *testing.T, s *service) {
 	c := &callers{socket: s.path(unitSocket), over: make(chan struct{}), delivered: map[string]int{}}
 	var held sync.WaitGroup
 	held.Add(4)
-	c.join(20, "worker", func(m *caller) { m.works("busy", func() {}) })
-	c.join(4, "holder", func(m *caller) { m.works("held", sync.OnceFunc(func() { held.Done(); <-c.over })) })
-	c.join(8, "connecter", (*caller).keepsConnecting)
+	c.join(20, "worker", func(m *caller) { m.work("busy", func() {}) })
+	c.join(4, "holder", func(m *caller) { m.work("held", sync.OnceFunc(func() { held.Done(); <-c.over })) })
+	c.join(8, "connecter", (*caller).connectRepeatedly)
 	held.Wait()
 
 	const restarts = 5

@@ -18,8 +18,6 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
-
-	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // MySQL is a running MySQL or MariaDB server with its own data directory.
@@ -286,26 +284,7 @@ func (m *MySQL) Restart(ctx context.Context) (err error) {
 
 // Ready waits until the server answers.
 func (m *MySQL) Ready(ctx context.Context) error {
-	var ended error
-	err := testwait.Poll(ctx, func(ctx context.Context) error {
-		err := m.checkVersion(ctx)
-		if err == nil || m.dir == "" {
-			ended = err
-			return nil
-		}
-		select {
-		case e := <-m.run.ended:
-			m.run.ended <- e
-			ended = fmt.Errorf("the server ended as it started: %w\n%s", e, m.Log())
-			return nil
-		default:
-			return err
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("the server did not start: %w\n%s", err, m.Log())
-	}
-	return ended
+	return m.run.waitReady(ctx, "the server", m.checkVersion)
 }
 
 // Halt shuts the server down and keeps its data.
@@ -318,8 +297,7 @@ func (m *MySQL) end(s syscall.Signal) error {
 	if m.dir == "" {
 		return errNotOurs
 	}
-	err := m.run.stop(s)
-	m.run.ended <- err // so that Stop sees it too
+	_, err := m.run.stop(s)
 	return err
 }
 
@@ -347,10 +325,4 @@ func (m *MySQL) Stop() error {
 func (m *MySQL) log() string { return filepath.Join(m.dir, "log") }
 
 // Log returns the server's log, for a test that failed.
-func (m *MySQL) Log() string {
-	said, err := os.ReadFile(m.log())
-	if err != nil {
-		return err.Error()
-	}
-	return string(said)
-}
+func (m *MySQL) Log() string { return m.run.output() }

@@ -11,8 +11,6 @@ import (
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // Pooler is a running PgBouncer in transaction mode in front of a server.
@@ -105,77 +103,17 @@ func (b *Pooler) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var ended error
-	err = testwait.Poll(ctx, func(ctx context.Context) error {
+	return b.run.waitReady(ctx, "PgBouncer", func(ctx context.Context) error {
 		c, err := pgx.Connect(ctx, at)
-		if err == nil {
-			return c.Close(ctx)
-		}
-		select {
-		case e := <-b.run.ended:
-			b.run.ended <- e
-			ended = fmt.Errorf("PgBouncer ended as it started: %w\n%s", e, b.run.output())
-			return nil
-		default:
+		if err != nil {
 			return err
 		}
+		return c.Close(ctx)
 	})
-	return errors.Join(ended, err)
 }
 
 // Stop ends the pooler.
 func (b *Pooler) Stop() error {
-	return errors.Join(b.run.stop(syscall.SIGKILL), os.RemoveAll(b.dir))
-}
-
-// process is a server's process.
-type process struct {
-	process *os.Process
-	ended   chan error // capacity 1, because it may never be read
-	log     string
-}
-
-// launch starts a process as user who, with its output in the file log. The kernel sends it the
-// signal last if this process dies.
-func launch(cmd *exec.Cmd, who account, last syscall.Signal, log string) (*process, error) {
-	words, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	cmd.Stdout, cmd.Stderr = words, words
-	cmd.Dir = filepath.Dir(log)
-	cmd.SysProcAttr = who.attributes(last)
-	r := &process{ended: make(chan error, 1), log: log}
-	started := make(chan error)
-	guard(func() {
-		err := cmd.Start()
-		started <- errors.Join(err, words.Close())
-		if err == nil {
-			r.ended <- cmd.Wait()
-		}
-	})
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("starting %s: %w", cmd.Path, err)
-	}
-	r.process = cmd.Process
-	return r, nil
-}
-
-// stop sends a signal and waits for the end. It ignores the exit status, which only reports the
-// signal.
-func (r *process) stop(s syscall.Signal) error {
-	err := r.process.Signal(s)
-	if errors.Is(err, os.ErrProcessDone) {
-		err = nil
-	}
-	<-r.ended
-	return err
-}
-
-func (r *process) output() string {
-	words, err := os.ReadFile(r.log)
-	if err != nil {
-		return err.Error()
-	}
-	return string(words)
+	_, err := b.run.stop(syscall.SIGKILL)
+	return errors.Join(err, os.RemoveAll(b.dir))
 }

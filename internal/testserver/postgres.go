@@ -18,8 +18,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // EnvURL names an existing PostgreSQL server (a URL of a role that can create databases) to use
@@ -64,14 +62,13 @@ type Options struct {
 type Postgres struct {
 	Version string // as the server reports it
 
-	admin   *url.URL
-	dir     string // empty if this package did not start the server
-	server  string // path of the program
-	args    []string
-	who     account
-	process *os.Process
-	ended   chan error
-	number  atomic.Int64
+	admin  *url.URL
+	dir    string // empty if this package did not start the server
+	server string // path of the program
+	args   []string
+	who    account
+	proc   *process // nil if this package did not start the server
+	number atomic.Int64
 }
 
 // StartPostgres starts a server of that major version (see Versions) on a Unix socket. It ends with
@@ -83,7 +80,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 			return nil, fmt.Errorf("%s: %w", EnvURL, err)
 		}
 		p := &Postgres{admin: admin}
-		return p, errors.Join(p.ready(ctx), p.tell())
+		return p, errors.Join(p.ready(ctx), p.recordRun())
 	}
 	who, err := unprivileged()
 	if err != nil {
@@ -108,7 +105,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 	if err := p.ready(ctx); err != nil {
 		return nil, errors.Join(err, p.Stop())
 	}
-	return p, p.tell()
+	return p, p.recordRun()
 }
 
 // initialized returns a data directory that initdb created once, to be copied.
@@ -178,32 +175,12 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 	return p, nil
 }
 
-// run starts the server's process on its data.
-func (p *Postgres) run() error {
-	cmd := exec.Command(p.server, p.args...)
-	cmd.SysProcAttr = p.who.attributes(syscall.SIGQUIT) // at once, because the data is then useless
-	cmd.Dir = p.dir
-	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	cmd.Stdout, cmd.Stderr = log, log
-	started, ended := make(chan error), make(chan error, 1) // capacity 1, because it may never be read
-	guard(func() {
-		err := cmd.Start()
-		started <- errors.Join(err, log.Close())
-		if err == nil {
-			ended <- cmd.Wait()
-		}
-	})
-	if err := <-started; err != nil {
-		return fmt.Errorf("starting PostgreSQL: %w", err)
-	}
-	p.process, p.ended = cmd.Process, ended
-	return nil
+// run starts the server's process on its data. SIGQUIT ends it at once if this process dies,
+// because the data is then useless.
+func (p *Postgres) run() (err error) {
+	p.proc, err = launch(exec.Command(p.server, p.args...), p.who, syscall.SIGQUIT, filepath.Join(p.dir, "log"))
+	return err
 }
-
-func (p *Postgres) log() string { return filepath.Join(p.dir, "log") }
 
 // prepare fills a server's directory dir with a copy of the template.
 func prepare(dir, template string, who account) error {
@@ -226,7 +203,7 @@ func prepare(dir, template string, who account) error {
 func removeDeadServers() {
 	left, err := serverDirs()
 	if err != nil {
-		return // cannot happen: the pattern is constant
+		return // can't fail: the pattern is constant
 	}
 	for _, dir := range left {
 		pid, err := strconv.Atoi(strings.Split(filepath.Base(dir), "-")[1])
@@ -238,31 +215,17 @@ func removeDeadServers() {
 
 // ready waits until the server answers and reads its version.
 func (p *Postgres) ready(ctx context.Context) error {
-	var over error // set if the server ended, so that waiting is useless
-	err := testwait.Poll(ctx, func(ctx context.Context) error {
+	return p.proc.waitReady(ctx, "PostgreSQL", func(ctx context.Context) error {
 		c, err := pgx.Connect(ctx, p.admin.String())
-		if err == nil {
-			err = c.QueryRow(ctx, "SHOW server_version").Scan(&p.Version)
-			over = errors.Join(err, c.Close(ctx))
-			return nil
+		if err != nil && p.dir == "" {
+			return fmt.Errorf("the server that %s names: %w", EnvURL, err)
 		}
-		if p.dir == "" {
-			over = fmt.Errorf("the server that %s names: %w", EnvURL, err)
-			return nil
-		}
-		select {
-		case e := <-p.ended:
-			p.ended <- e
-			over = fmt.Errorf("PostgreSQL ended as it started: %w\n%s", e, p.Log())
-			return nil
-		default:
+		if err != nil {
 			return err
 		}
+		err = c.QueryRow(ctx, "SHOW server_version").Scan(&p.Version)
+		return errors.Join(err, c.Close(ctx))
 	})
-	if err != nil {
-		return fmt.Errorf("PostgreSQL did not start: %w\n%s", err, p.Log())
-	}
-	return over
 }
 
 // Stop ends the server and removes its data. It does nothing to a server that this package did not
@@ -271,29 +234,19 @@ func (p *Postgres) Stop() error {
 	if p.dir == "" {
 		return nil
 	}
-	err := p.process.Signal(syscall.SIGQUIT)
-	if errors.Is(err, os.ErrProcessDone) {
-		err = nil
-	}
-	<-p.ended // the exit status only reports the signal
+	_, err := p.proc.stop(syscall.SIGQUIT)
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
 // Log returns the server's log, for a test that failed.
-func (p *Postgres) Log() string {
-	said, err := os.ReadFile(p.log())
-	if err != nil {
-		return err.Error()
-	}
-	return string(said)
-}
+func (p *Postgres) Log() string { return p.proc.output() }
 
 // PID returns the id of the server's main process, or 0 if this package did not start it.
 func (p *Postgres) PID() int {
-	if p.process == nil {
+	if p.proc == nil {
 		return 0
 	}
-	return p.process.Pid
+	return p.proc.process.Pid
 }
 
 // Admin returns the URL of a superuser on the database "postgres".

@@ -13,7 +13,7 @@ import (
 // is not shown.
 const EnvRan = "QSIDECAR_TEST_SERVERS_RAN"
 
-func (p *Postgres) tell() error { return recordServer("PostgreSQL " + p.Version) }
+func (p *Postgres) recordRun() error { return recordServer("PostgreSQL " + p.Version) }
 
 // recordServer adds a line about a server that this program used.
 func recordServer(server string) error {
@@ -38,20 +38,15 @@ func record(line string) (err error) {
 	return err
 }
 
-// Halt shuts the server down and keeps its data. Connections end and transactions roll back. Go
-// starts it again.
+// Halt shuts the server down and keeps its data. Connections end and transactions roll back.
+// Restart starts it again.
 func (p *Postgres) Halt() error { return p.end(syscall.SIGINT) }
 
 func (p *Postgres) end(s syscall.Signal) error {
 	if p.dir == "" {
 		return errNotOurs
 	}
-	if err := p.process.Signal(s); err != nil {
-		return fmt.Errorf("halting PostgreSQL: %w", err)
-	}
-	err := <-p.ended
-	p.ended <- err // so that Stop sees it too
-	return err
+	return errors.Join(p.proc.stop(s))
 }
 
 // Restart starts the server again after Halt or Crash, and waits until it answers.

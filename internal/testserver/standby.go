@@ -49,7 +49,7 @@ func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	return s, s.tell()
+	return s, s.recordRun()
 }
 
 func appendTo(file, text string) (err error) {

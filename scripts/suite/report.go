@@ -150,7 +150,7 @@ func (r *report) testFailedIn(pkg testID) bool {
 }
 
 // outputOf returns the output of a failed test. A test that ran when its package ended, for example
-// by a panic, has no event of its own, so a package includes the output of such tests.
+// by a panic, has no own event, so a package includes the output of such tests.
 func (r *report) outputOf(id testID) string {
 	text := new(strings.Builder)
 	if b := r.output[id]; b != nil {

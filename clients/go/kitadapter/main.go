@@ -116,7 +116,7 @@ func (a *adapter) answer(ctx context.Context, c command) {
 	got, err := a.do(ctx, c)
 	got.Tag, got.OK = c.Tag, err == nil
 	if err != nil {
-		got.Error, got.Message = word(err), err.Error()
+		got.Error, got.Message = errorWord(err), err.Error()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,8 +125,8 @@ func (a *adapter) answer(ctx context.Context, c command) {
 	}
 }
 
-// word returns the kit's word for an error.
-func word(err error) string {
+// errorWord returns the kit's word for an error.
+func errorWord(err error) string {
 	var either *qsidecar.SettledOrLostError
 	var wire *protocol.Error
 	switch {

@@ -1,9 +1,8 @@
 """A client and a worker for the job queue in your database.
 
-The application's API is in client.py (Client), job.py (NewJob, Job), worker.py (App) and sql.py
-(enqueue by a plain INSERT). Start there. Modules with a leading underscore are internal:
-_session.py keeps the connection and _calls.py the requests on it. The package needs only the
-standard library.
+The application's API is in client.py (Client), job.py (NewJob, Job), worker.py (App) and sql.py (enqueue by a plain
+INSERT). Start there. Modules with a leading underscore are internal: _session.py keeps the connection and _calls.py
+the requests on it. The package needs only the standard library.
 """
 
 from . import sql, testing

@@ -61,9 +61,7 @@ class Call:
         return [] if one is None else [one]
 
     def repeatable(self) -> bool:
-        """Whether it can be sent again although the sidecar may have carried out the first
-        one.
-        """
+        """Whether it can be sent again although the sidecar may have carried out the first one."""
         return repeatable(self.op, self.fields)
 
 

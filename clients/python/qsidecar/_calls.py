@@ -1,6 +1,4 @@
-"""The requests of a client: their callers' threads send them and wait. The session has the
-connection.
-"""
+"""The requests of a client: their callers' threads send them and wait. The session has the connection."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ class Calls:
         self._unsent = 0  # calls without a caller that are not sent yet
 
     def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
-        """Sends a call, or queues it until there is a connection. With `on`, it is sent
-        only on that connection.
-        """
+        """Sends a call, or queues it until there is a connection. With `on`, it is sent only on that connection."""
         with self.lock:
             if self._ending.is_set() or (self.closing and not internal):
                 raise errors.Closed("the client is closed")
@@ -58,9 +54,7 @@ class Calls:
             raise
 
     def _submit_in_thread(self, call: Call) -> None:
-        """Submits a call without a caller, in a thread that can wait until the sidecar
-        reads. The lock is held.
-        """
+        """Submits a call without a caller, in a thread that can wait until the sidecar reads. The lock is held."""
         self._unsent += 1
         threading.Thread(target=self._submit_unless_closed, args=(call,), name="qsidecar-back", daemon=True).start()
 
@@ -98,9 +92,7 @@ class Calls:
                 wire.sending.release()
 
     def _write(self, wire: Wire, call: Call, frame: bytes) -> bool:
-        """Writes a frame. Returns True if another thread must write the rest, because the
-        caller's time is over.
-        """
+        """Writes a frame. Returns True if another thread must write the rest, because the caller's time is over."""
         with self.lock:
             if call.answered and call.id in self.open:
                 self._finish(call)
@@ -148,9 +140,7 @@ class Calls:
         return frame
 
     def wait(self, call: Call) -> None:
-        """Waits for the reply. Abandons the call if its time is over or the caller is
-        interrupted.
-        """
+        """Waits for the reply. Abandons the call if its time is over or the caller is interrupted."""
         try:
             if not call.latch.acquire(timeout=call.left()):
                 self.abandon(call, NO_TIME)
@@ -188,9 +178,7 @@ class Calls:
         self.progress.notify_all()
 
     def pause(self, op: str, seconds: float) -> bool:
-        """Pauses between two tries. Returns False if the call ended in between, for example
-        a cancelled claim.
-        """
+        """Pauses between two tries. Returns False if the call ended in between, for example a cancelled claim."""
         latch = threading.Lock()
         latch.acquire()
         with self.lock:

@@ -1,7 +1,6 @@
 """Runs the functions of jobs. It runs coroutines, and rejects functions whose work would not run.
 
-A call of an `async def` or generator function runs none of its code. Its job must not count as
-done.
+A call of an `async def` or generator function runs none of its code. Its job must not count as done.
 """
 
 from __future__ import annotations
@@ -52,9 +51,7 @@ def _has_not_run(value: Any) -> bool:
 
 
 def exit_forked_child(pid: int, error: Optional[BaseException]) -> None:
-    """Ends a child process that a function forked and that returned from the function. The
-    parent settles the job.
-    """
+    """Ends a child process that a function forked and that returned from the function. The parent settles the job."""
     if os.getpid() == pid:
         return
     code = 0 if error is None else 1
@@ -75,9 +72,7 @@ def text_of(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Describes an error for people: the error, then the calls, innermost first. The sidecar
-    keeps 4 KiB.
-    """
+    """Describes an error for people: the error, then the calls, innermost first. The sidecar keeps 4 KiB."""
     what = "".join(traceback.format_exception_only(type(error), error)).strip()
     calls = reversed(traceback.extract_tb(error.__traceback__))
     own = os.path.dirname(__file__)
@@ -88,9 +83,7 @@ _Outcome = Tuple[Any, Optional[BaseException]]
 
 
 async def _outcome(work: Awaitable[Any]) -> _Outcome:
-    """Returns the result and the error of work. A SystemExit that left its task would end the
-    loop of all jobs.
-    """
+    """Returns the result and the error of work. A SystemExit that left its task would end the loop of all jobs."""
     try:
         return await work, None
     except BaseException as e:
@@ -108,9 +101,7 @@ def _run_on(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Loops:
-    """One event loop per process, so that a connection pool or HTTP session of the loop serves
-    all jobs.
-    """
+    """One event loop per process, so that a connection pool or HTTP session of the loop serves all jobs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

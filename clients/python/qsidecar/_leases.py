@@ -31,9 +31,7 @@ class Leases:
                 self.held[job.lease] = Held(job, connection)
 
     def settled(self, call: Call, reply: Message, error: Optional[errors.SidecarError]) -> Optional[Exception]:
-        """Removes the leases that a reply to a settle reports as settled or lost. Returns
-        the caller's error.
-        """
+        """Removes the leases that a reply to a settle reports as settled or lost. Returns the caller's error."""
         if error is not None and not isinstance(error, errors.LeaseLost):
             return error
         for lease in call.leases():
@@ -44,9 +42,7 @@ class Leases:
         return error
 
     def extended(self, connection: int, call: Call, reply: Message, error: Optional[errors.SidecarError]) -> List[Job]:
-        """Updates the leases after a reply to an extend. Returns the jobs that are lost,
-        for on_lost.
-        """
+        """Updates the leases after a reply to an extend. Returns the jobs that are lost, for on_lost."""
         if isinstance(error, errors.LeaseLost):
             lost = self.lose(call.leases())
         elif error is None:
@@ -62,9 +58,7 @@ class Leases:
         return lost
 
     def settling(self, leases: List[str], d: int) -> None:
-        """Counts settles in progress. A lease with one is not reported as lost: the
-        settle's reply reports it.
-        """
+        """Counts settles in progress. A lease with one is not reported as lost: the settle's reply reports it."""
         for lease in leases:
             held = self.held.get(lease)
             if held is not None:

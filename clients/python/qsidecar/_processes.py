@@ -21,9 +21,7 @@ _alive: Optional[int] = None  # in a child: a pipe that ends when the parent end
 
 
 class Signals:
-    """SIGTERM and SIGINT as bytes in a pipe. A signal handler must not take a lock, but it can
-    wake any thread.
-    """
+    """SIGTERM and SIGINT as bytes in a pipe. A signal handler must not take a lock, but it can wake any thread."""
 
     watched = (signal.SIGTERM, signal.SIGINT)
 
@@ -64,9 +62,7 @@ class Signals:
             pass  # the pipe is full, so the reader wakes up anyway
 
     def wait(self, seconds: Optional[float]) -> bool:
-        """Waits for a signal or for poke. Returns whether to stop. The end of the parent
-        counts as a signal.
-        """
+        """Waits for a signal or for poke. Returns whether to stop. The end of the parent counts as a signal."""
         watched = [self._read] + ([] if _alive is None else [_alive])
         ready, _, _ = select.select(watched, [], [], seconds)
         if _alive in ready:
@@ -89,11 +85,10 @@ class Signals:
 
 
 def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException], int]) -> None:
-    """Runs work in several processes until SIGTERM or SIGINT, passes the signal on and waits
-    for them.
+    """Runs work in several processes until SIGTERM or SIGINT, passes the signal on and waits for them.
 
-    A process that a signal killed is replaced. A process that fails ends the others, and run
-    raises SystemExit with its exit code.
+    A process that a signal killed is replaced. A process that fails ends the others, and run raises SystemExit with
+    its exit code.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("run processes from the main thread, which handles the signals")

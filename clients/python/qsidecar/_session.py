@@ -1,8 +1,7 @@
 """The connection of a client: connecting, reconnecting and handling replies.
 
-Threads: callers write their own requests. One reader delivers the replies, and reconnects if the
-connection ends. After a reconnect a helper thread sends the unanswered calls and binds the held
-leases.
+Threads: callers write their own requests. One reader delivers the replies, and reconnects if the connection ends.
+After a reconnect a helper thread sends the unanswered calls and binds the held leases.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ class Session(Calls):
     # --- connections ---
 
     def start(self, deadline: float) -> None:
-        """Opens the first connection in the caller's thread, so that the caller gets its
-        error.
-        """
+        """Opens the first connection in the caller's thread, so that the caller gets its error."""
         if self._thread is not None:
             return
         if not self._starting.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
@@ -161,9 +158,7 @@ class Session(Calls):
         return errors.Closed("the client is closed")
 
     def _requeue(self, wire: Wire, why: Exception) -> None:
-        """Queues the calls of a connection that ended if they can be repeated, and fails
-        the others.
-        """
+        """Queues the calls of a connection that ended if they can be repeated, and fails the others."""
         with self.lock:
             self.wire = None
         wire.close()

@@ -1,8 +1,7 @@
 """Idempotency keys of jobs that are stored by a plain INSERT, in the caller's transaction.
 
-It does what the sidecar does for an enqueue with a key. The row of the key in qsidecar_keys is
-locked until the transaction ends, so only one job is stored for it. A rollback removes the key
-together with the job.
+It does what the sidecar does for an enqueue with a key. The row of the key in qsidecar_keys is locked until the
+transaction ends, so only one job is stored for it. A rollback removes the key together with the job.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class Key:
         return self._run(statement.format(**self._names), values)
 
     def first(self) -> Optional[Tuple[str, str]]:
-        """Returns the id and the state of the job that has the key. Returns None if the key
-        is free. This transaction then holds it.
+        """Returns the id and the state of the job that has the key. Returns None if the key is free. This transaction
+        then holds it.
         """
         self._do(self._engine.lock, *self._key)
         row = self._do(self._engine.select, *self._key)

@@ -103,9 +103,7 @@ class Msgpack:
 
 
 def codec_named(name: Optional[str]) -> Any:
-    """Returns the codec of that name. The default is msgpack if the package is installed,
-    otherwise JSON lines.
-    """
+    """Returns the codec of that name. The default is msgpack if the package is installed, otherwise JSON lines."""
     if name is None:
         name = "json" if msgpack is None else "msgpack"
     if name == "json":
@@ -150,9 +148,7 @@ class Wire:
             raise
 
     def end_handshake(self) -> None:
-        """Ends the handshake. From now on a reply can take any time. Writes have their own
-        limits.
-        """
+        """Ends the handshake. From now on a reply can take any time. Writes have their own limits."""
         self._socket.settimeout(None)
 
     @property
@@ -166,9 +162,7 @@ class Wire:
         self.write_rest(ends)
 
     def write_rest(self, ends: Optional[float]) -> None:
-        """Writes the rest. Raises OSError if the connection has ended, or if the sidecar
-        reads nothing for STALLED.
-        """
+        """Writes the rest. Raises OSError if the connection has ended, or if the sidecar reads nothing for STALLED."""
         stalled = time.monotonic() + STALLED
         while self._unwritten:
             try:

@@ -25,12 +25,11 @@ CLOSE_TIME = 10.0
 
 
 class Client:
-    """One connection to a sidecar, which reconnects if it breaks. All threads of a process can
-    use it at once.
+    """One connection to a sidecar, which reconnects if it breaks. All threads of a process can use it at once.
 
-    It connects at its first call and raises that call's error if it can't. Later it
-    reconnects by itself, keeps the leases that it holds, and repeats unanswered requests if
-    that is safe. After a fork the child has its own connection and holds no jobs.
+    It connects at its first call and raises that call's error if it can't. Later it reconnects by itself, keeps the
+    leases that it holds, and repeats unanswered requests if that is safe. After a fork the child has its own
+    connection and holds no jobs.
 
         with Client() as client:
             client.enqueue("mail", {"to": "ada"})
@@ -104,10 +103,9 @@ class Client:
     ) -> Enqueued:
         """Stores a job and returns when it is durable. The options are those of NewJob.
 
-        Raises UnknownOutcome if the reply was lost and the job has no key: it may have
-        been stored. With a key the client repeats the enqueue. Raises Unavailable if the
-        database is unavailable: nothing was stored. request_timeout is the time limit of
-        this call.
+        Raises UnknownOutcome if the reply was lost and the job has no key: it may have been stored. With a key the
+        client repeats the enqueue. Raises Unavailable if the database is unavailable: nothing was stored.
+        request_timeout is the time limit of this call.
         """
         job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout)
         if _inline is not None:
@@ -136,13 +134,11 @@ class Client:
         lease: Optional[Seconds] = None,
         request_timeout: Optional[float] = None,
     ) -> List[Job]:
-        """Claims up to max ready jobs (1 to 1,000) of the queues, in this order of
-        preference.
+        """Claims up to max ready jobs (1 to 1,000) of the queues, in this order of preference.
 
-        wait: how long to wait for the first job, in seconds, up to an hour. If none
-        becomes ready, the list is empty. This client holds the jobs until they are
-        settled or it ends. With lease, it holds them for that long (1 s to 24 h), even
-        if the client ends.
+        wait: how long to wait for the first job, in seconds, up to an hour. If none becomes ready, the list is
+        empty. This client holds the jobs until they are settled or it ends. With lease, it holds them for that long
+        (1 s to 24 h), even if the client ends.
         """
         fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
         if max != 1:
@@ -156,9 +152,7 @@ class Client:
         return jobs
 
     def ack_many(self, jobs: Iterable[Job], *, request_timeout: Optional[float] = None) -> List[Job]:
-        """Settles up to 1,000 jobs as done. Returns the jobs whose leases were lost. The
-        others are settled.
-        """
+        """Settles up to 1,000 jobs as done. Returns the jobs whose leases were lost. The others are settled."""
         return self._settle_many("ack", list(jobs), {}, request_timeout)
 
     def nack_many(
@@ -171,9 +165,7 @@ class Client:
         charge: bool = True,
         request_timeout: Optional[float] = None,
     ) -> List[Job]:
-        """Settles up to 1,000 jobs as failed, like Job.nack. Returns the jobs whose leases
-        were lost.
-        """
+        """Settles up to 1,000 jobs as failed, like Job.nack. Returns the jobs whose leases were lost."""
         return self._settle_many("nack", list(jobs), nack_fields(error, delay, dead, charge), request_timeout)
 
     def _settle_many(self, op: str, jobs: List[Job], fields: Dict[str, Any], timeout: Optional[float]) -> List[Job]:
@@ -189,9 +181,7 @@ class Client:
     # --- the rest ---
 
     def stats(self, queue: Optional[str] = None) -> List[Dict[str, Any]]:
-        """Returns the number of jobs in each state, for one queue or for all: see
-        PROTOCOL.md.
-        """
+        """Returns the number of jobs in each state, for one queue or for all: see PROTOCOL.md."""
         fields = {} if queue is None else {"queue": queue}
         queues: List[Dict[str, Any]] = self._call("stats", fields, None)["queues"]
         return queues
@@ -201,9 +191,7 @@ class Client:
         self._call("ping", {}, None)
 
     def request(self, op: str, **fields: Any) -> Dict[str, Any]:
-        """Sends any other operation of PROTOCOL.md with its fields, and returns the fields
-        of the reply.
-        """
+        """Sends any other operation of PROTOCOL.md with its fields, and returns the fields of the reply."""
         if op in ("hello", "bye", "cancel", "claim"):
             raise ValueError(f"{op} is sent by the client itself")
         return self._call(op, fields, None)
@@ -258,11 +246,9 @@ class Client:
         self._session = self._new_session()
 
     def close(self) -> None:
-        """Closes the client: waits for settles, and returns its jobs without using up an
-        attempt.
+        """Closes the client: waits for settles, and returns its jobs without using up an attempt.
 
-        Calls of other threads end with Closed. If the sidecar is down, close tries for
-        ten seconds.
+        Calls of other threads end with Closed. If the sidecar is down, close tries for ten seconds.
         """
         session = self._session
         with session.lock:
@@ -312,8 +298,7 @@ def _enqueue_time() -> float:
 def _transient(op: str, fields: Dict[str, Any], error: Exception, wait: float) -> bool:
     """Whether the same request can succeed soon, and whether the client repeats it.
 
-    It does not repeat an enqueue that was not carried out: the caller decides whether to
-    wait for a database.
+    It does not repeat an enqueue that was not carried out: the caller decides whether to wait for a database.
     """
     if isinstance(error, errors.UnknownOutcome):
         return error.told and repeatable(op, fields)

@@ -2,16 +2,16 @@
 
     TASKS = {"default": {"BACKEND": "qsidecar.django_tasks.QsidecarBackend", "QUEUES": ["default", "mail"]}}
 
-OPTIONS are those of qsidecar.Client (socket, worker, request_timeout), and `database`: the alias
-of a Django database, which must be the sidecar's. With it, enqueue inserts the job in the
-database's open transaction, so that the job exists if that commits. Without it, the sidecar
-stores the job at once (in a transaction, use transaction.on_commit).
+OPTIONS are those of qsidecar.Client (socket, worker, request_timeout), and `database`: the alias of a Django
+database, which must be the sidecar's. With it, enqueue inserts the job in the database's open transaction, so that
+the job exists if that commits. Without it, the sidecar stores the job at once (in a transaction, use
+transaction.on_commit).
 
     DJANGO_SETTINGS_MODULE=site.settings python -m qsidecar work qsidecar.django_tasks:app
 
-runs the tasks. A task that raises is tried again after its queue's back-off, and is FAILED when
-it has no attempts left. Results are available for as long as the sidecar's config keeps the
-queue's jobs (`keep`), but not with `database`.
+runs the tasks. A task that raises is tried again after its queue's back-off, and is FAILED when it has no attempts
+left. Results are available for as long as the sidecar's config keeps the queue's jobs (`keep`), but not with
+`database`.
 """
 
 from __future__ import annotations

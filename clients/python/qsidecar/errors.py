@@ -1,7 +1,6 @@
 """The errors of this package: one class for each code of the protocol, and the client's own.
 
-Every class is an `Error`. An error that the sidecar reported is a `SidecarError` of the class
-for its code.
+Every class is an `Error`. An error that the sidecar reported is a `SidecarError` of the class for its code.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ class Closed(Error):
 class SettledOrLost(Error):
     """An ack or nack was sent twice, and the lease was invalid the second time.
 
-    Either the first request settled the job, or the lease was lost before. Treat the job as
-    settled: if it was not, it is delivered again, as after any lost lease. Other leases of
-    the call were settled.
+    Either the first request settled the job, or the lease was lost before. Treat the job as settled: if it was not,
+    it is delivered again, as after any lost lease. Other leases of the call were settled.
     """
 
     def __init__(self, op: str, leases: List[str]) -> None:
@@ -39,9 +37,7 @@ class SettledOrLost(Error):
 
 
 class SidecarError(Error):
-    """An error that the sidecar reported. `field` and `index` locate a wrong value, `retry_ms`
-    is when to try again.
-    """
+    """An error that the sidecar reported. `field` and `index` locate a wrong value, `retry_ms` is when to try again."""
 
     code = "internal"
 
@@ -80,9 +76,7 @@ class BadRequest(SidecarError):
 
 
 class TooLarge(SidecarError):
-    """A request, payload or result exceeds the sidecar's limits. Store the data elsewhere and
-    its address in the job.
-    """
+    """A request, payload or result exceeds the sidecar's limits. Store the data elsewhere and its address in the job."""
 
     code = "too_large"
 
@@ -100,9 +94,7 @@ class UnknownQueue(SidecarError):
 
 
 class Forbidden(SidecarError):
-    """This user is not permitted to do this, or not on this queue: see `allow` in the sidecar's
-    config.
-    """
+    """This user is not permitted to do this, or not on this queue: see `allow` in the sidecar's config."""
 
     code = "forbidden"
 
@@ -132,9 +124,7 @@ class Draining(SidecarError):
 
 
 class Unavailable(SidecarError):
-    """The sidecar can't reach or write the database now. Nothing was written. `retry_ms` is
-    when to try again.
-    """
+    """The sidecar can't reach or write the database now. Nothing was written. `retry_ms` is when to try again."""
 
     code = "unavailable"
 
@@ -142,9 +132,9 @@ class Unavailable(SidecarError):
 class UnknownOutcome(SidecarError):
     """The request may or may not have been carried out: a reply did not arrive.
 
-    It is raised for requests that must not be sent twice, such as an enqueue without a key.
-    `told` is true if the sidecar replied unknown_outcome, because its connection to the
-    database broke during a commit. It is false if the sidecar's reply did not arrive.
+    It is raised for requests that must not be sent twice, such as an enqueue without a key. `told` is true if the
+    sidecar replied unknown_outcome, because its connection to the database broke during a commit. It is false if the
+    sidecar's reply did not arrive.
     """
 
     code = "unknown_outcome"
@@ -152,9 +142,7 @@ class UnknownOutcome(SidecarError):
 
 
 class Internal(SidecarError):
-    """An error without a more specific code (see the sidecar's log), or a code that this client
-    does not know.
-    """
+    """An error without a more specific code (see the sidecar's log), or a code that this client does not know."""
 
     code = "internal"
 

@@ -16,9 +16,7 @@ Seconds = Union[float, int, timedelta]
 
 
 def millis(span: Seconds) -> int:
-    """Converts a time span to milliseconds, rounded up so that a short wait does not become
-    none.
-    """
+    """Converts a time span to milliseconds, rounded up so that a short wait does not become none."""
     if isinstance(span, timedelta):
         span = span.total_seconds()
     return math.ceil(span * 1000)
@@ -34,9 +32,7 @@ def instant(at: Union[datetime, float, int]) -> int:
 
 
 def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
-    """Returns the bytes of a payload or result: JSON, or raw unchanged. None if neither is
-    given.
-    """
+    """Returns the bytes of a payload or result: JSON, or raw unchanged. None if neither is given."""
     if raw is not None:
         if payload is not None:
             raise ValueError("pass a JSON value or raw=, not both")
@@ -51,10 +47,9 @@ def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
 class NewJob(NamedTuple):
     """A job to store. For every field that is None, the queue's config decides.
 
-    payload is any JSON value. raw is bytes that are stored unchanged, instead of payload.
-    delay (seconds, up to ten years) or run_at (a datetime with a time zone, or seconds since
-    1970) schedules the job. key makes the enqueue idempotent, so that the client can repeat
-    it. timeout limits one run, in seconds.
+    payload is any JSON value. raw is bytes that are stored unchanged, instead of payload. delay (seconds, up to ten
+    years) or run_at (a datetime with a time zone, or seconds since 1970) schedules the job. key makes the enqueue
+    idempotent, so that the client can repeat it. timeout limits one run, in seconds.
     """
 
     queue: str
@@ -85,9 +80,7 @@ class NewJob(NamedTuple):
 
 
 class Enqueued(NamedTuple):
-    """The result of an enqueue. For a duplicate, id and state are those of the first job with
-    its key.
-    """
+    """The result of an enqueue. For a duplicate, id and state are those of the first job with its key."""
 
     id: str
     duplicate: bool = False
@@ -136,9 +129,7 @@ class Job:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to be lost. Another worker may have the job, so stop
-        what can be stopped.
-        """
+        """Whether the lease is known to be lost. Another worker may have the job, so stop what can be stopped."""
         return self._lost
 
     def then(
@@ -155,9 +146,7 @@ class Job:
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
     ) -> None:
-        """Adds a job that the ack stores in its transaction. The options are those of
-        NewJob.
-        """
+        """Adds a job that the ack stores in its transaction. The options are those of NewJob."""
         self._then.append(NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout))
 
     def ack(
@@ -168,11 +157,10 @@ class Job:
         enqueue: Iterable[NewJob] = (),
         request_timeout: Optional[float] = None,
     ) -> List[Enqueued]:
-        """Settles the job as done. Stores the jobs in enqueue in the same transaction and
-        returns their results.
+        """Settles the job as done. Stores the jobs in enqueue in the same transaction and returns their results.
 
-        The result (a JSON value, or raw bytes) is stored with the job if its queue keeps
-        done jobs. Raises LeaseLost, SettledOrLost, or an error of the client.
+        The result (a JSON value, or raw bytes) is stored with the job if its queue keeps done jobs. Raises
+        LeaseLost, SettledOrLost, or an error of the client.
         """
         fields: Dict[str, Any] = {"lease": self._valid()}
         data = dump(result, raw)
@@ -193,16 +181,14 @@ class Job:
         charge: bool = True,
         request_timeout: Optional[float] = None,
     ) -> None:
-        """Settles the job as failed. It is ready again after delay: 0 means at once, None
-        the queue's back-off.
+        """Settles the job as failed. It is ready again after delay: 0 means at once, None the queue's back-off.
 
         dead: no more attempts. charge=False: snooze, this delivery uses up no attempt.
         """
         self._do("nack", {"lease": self._valid(), **nack_fields(error, delay, dead, charge)}, request_timeout)
 
     def extend(self, lease: Optional[Seconds] = None, *, request_timeout: Optional[float] = None) -> None:
-        """Renews the lease: for this many seconds from now, or None for the same time as
-        before.
+        """Renews the lease: for this many seconds from now, or None for the same time as before.
 
         A job that was claimed without a lease time does not need it.
         """

@@ -1,13 +1,12 @@
-"""Enqueues by a plain INSERT in the caller's transaction. The job exists if the transaction
-commits.
+"""Enqueues by a plain INSERT in the caller's transaction. The job exists if the transaction commits.
 
     with connection.cursor() as cursor:                     # the application's own connection and transaction
         cursor.execute("INSERT INTO orders …")
         qsidecar.sql.enqueue(cursor, "mail", {"order": 17})
     connection.commit()
 
-The database must be the sidecar's database. On PostgreSQL a waiting worker gets the job when the
-transaction commits, on other engines within a second.
+The database must be the sidecar's database. On PostgreSQL a waiting worker gets the job when the transaction
+commits, on other engines within a second.
 """
 
 from __future__ import annotations
@@ -98,17 +97,15 @@ def enqueue(
 ) -> Enqueued:
     """Inserts a job, without a commit. The options have the same meaning as in NewJob.
 
-    on is a cursor of the DB-API (also Django's), or a Session or Connection of SQLAlchemy.
-    With a key, a second job with the same key is not stored, and the first one's id is
-    returned. The key is remembered for at least key_ttl, which should be that of the queue's
-    config. wake (PostgreSQL): wakes waiting workers when the transaction commits. Without it
-    they find the job within a second, and the commits of many producers do not wait for the
+    on is a cursor of the DB-API (also Django's), or a Session or Connection of SQLAlchemy. With a key, a second job
+    with the same key is not stored, and the first one's id is returned. The key is remembered for at least key_ttl,
+    which should be that of the queue's config. wake (PostgreSQL): wakes waiting workers when the transaction
+    commits. Without it they find the job within a second, and the commits of many producers do not wait for the
     global lock of NOTIFY.
 
-    schema is where the sidecar keeps its tables on PostgreSQL and SQL Server. The driver
-    determines the engine (postgresql, mysql also for MariaDB, sqlite, mssql) and the
-    parameter placeholder. For an unknown driver pass both: engine="postgresql",
-    placeholder="%s".
+    schema is where the sidecar keeps its tables on PostgreSQL and SQL Server. The driver determines the engine
+    (postgresql, mysql also for MariaDB, sqlite, mssql) and the parameter placeholder. For an unknown driver pass
+    both: engine="postgresql", placeholder="%s".
     """
     if client._inline is not None:
         return client._inline([NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts)])[0]
@@ -163,8 +160,8 @@ def insert(
     key: Optional[str] = None,
     schema: str = "qsidecar",
 ) -> Tuple[str, Tuple[Any, ...]]:
-    """Returns the INSERT of enqueue and its parameters, to run by other means. It stores a key
-    only as a column: see enqueue.
+    """Returns the INSERT of enqueue and its parameters, to run by other means. It stores a key only as a column: see
+    enqueue.
     """
     dialect = _DIALECTS.get(engine)
     if dialect is None:
@@ -196,9 +193,7 @@ def insert(
 
 
 def _executor(on: Any, engine: Optional[str], placeholder: Optional[str]) -> Tuple[Run, str, str]:
-    """Returns a function that runs statements on a cursor, Session or Connection, the engine,
-    and its placeholder.
-    """
+    """Returns a function that runs statements on a cursor, Session or Connection, the engine, and its placeholder."""
     if hasattr(on, "get_bind") and callable(getattr(on, "connection", None)):  # SQLAlchemy's Session
         _refuse_async(on, on.connection)
         on = on.connection()

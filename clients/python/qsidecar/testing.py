@@ -103,12 +103,11 @@ class _NoSidecar(client.Client):
 
 @contextmanager
 def inline(*apps: App, raises: bool = True) -> Iterator[Inline]:
-    """While it is active, every enqueue in this process runs its job at once, in the caller's
-    thread.
+    """While it is active, every enqueue in this process runs its job at once, in the caller's thread.
 
-    That applies to Client, App and qsidecar.sql. The given apps run the jobs, or all apps if
-    none is given. A job of a queue without an app is only recorded. Delays are ignored. An
-    exception of a function is raised by the enqueue (raises=False: only recorded).
+    That applies to Client, App and qsidecar.sql. The given apps run the jobs, or all apps if none is given. A job of
+    a queue without an app is only recorded. Delays are ignored. An exception of a function is raised by the enqueue
+    (raises=False: only recorded).
     """
     did = Inline(apps, raises)
     before, client._inline = client._inline, did._enqueue

@@ -37,8 +37,7 @@ After = TypeVar("After", bound=Callable[[Job, Optional[BaseException]], Any])
 
 
 class Retry(Exception):
-    """Raise it in a job's function if the attempt failed. The job is tried again after delay
-    seconds, or the queue's back-off.
+    """Raise it in a job's function to fail the attempt. It is tried again after delay seconds or the back-off.
 
     charge=False: snooze, this delivery uses up no attempt.
     """
@@ -62,18 +61,17 @@ class App:
     """Functions that run the jobs of queues.
 
         app = App()
-    
+
         @app.job("resize")
         def resize(job):
             print(job.payload)
-    
+
         app.run(concurrency=8)
 
     The options are those of Client. Alternatively, pass an existing client.
 
-    It logs to the logger "qsidecar" and does not configure logging. It logs its start and
-    end, each job that fails, and the start and end of an outage of the sidecar or its
-    database.
+    It logs to the logger "qsidecar" and does not configure logging. It logs its start and end, each job that fails,
+    and the start and end of an outage of the sidecar or its database.
     """
 
     def __init__(
@@ -97,13 +95,11 @@ class App:
         _apps.add(self)
 
     def job(self, queue: str, *, result: bool = False) -> Callable[[Handler], Handler]:
-        """Decorator that makes the function run the jobs of a queue. The function itself
-        does not change.
+        """Decorator that makes the function run the jobs of a queue. The function itself does not change.
 
-        A job whose function returns is done. result=True stores the return value with
-        the job, as JSON (or bytes unchanged). A job whose function raises has failed:
-        see Retry and Dead. An `async def` function runs in the one event loop of the
-        process. Generator functions raise a TypeError.
+        A job whose function returns is done. result=True stores the return value with the job, as JSON (or bytes
+        unchanged). A job whose function raises has failed: see Retry and Dead. An `async def` function runs in the
+        one event loop of the process. Generator functions raise a TypeError.
         """
 
         def decorate(function: Handler) -> Handler:
@@ -116,19 +112,15 @@ class App:
         return decorate
 
     def before_job(self, hook: Before) -> Before:
-        """Decorator for hook(job), which runs before each job's function, in its thread. If
-        it raises, the job has failed.
-        """
+        """Decorator for hook(job), which runs before each job's function, in its thread. If it raises, the job fails."""
         _handlers.reject_generators(hook)
         self._before.append(hook)
         return hook
 
     def after_job(self, hook: After) -> After:
-        """Decorator for hook(job, error), which runs after each job's function, before the
-        job is settled.
+        """Decorator for hook(job, error), which runs after each job's function, before the job is settled.
 
-        error is the exception of the function, or None. If only the hook raises, the job
-        has failed.
+        error is the exception of the function, or None. If only the hook raises, the job has failed.
         """
         _handlers.reject_generators(hook)
         self._after.append(hook)
@@ -165,14 +157,12 @@ class App:
         )
 
     def run(self, concurrency: int = 8, *, processes: bool = False, drain: bool = False) -> None:
-        """Runs until SIGTERM, SIGINT or stop. Then it claims no more, lets the running jobs
-        finish and returns.
+        """Runs until SIGTERM, SIGINT or stop. Then it claims no more, lets the running jobs finish and returns.
 
-        concurrency: how many jobs run at once, in threads, or in processes of one thread
-        each. A second signal ends the process at once. drain: returns when no job is
-        ready and its own jobs are done, for cron. If it can't check that, it raises
-        NotConnected, Unavailable or another error of UNAVAILABLE. It handles signals
-        only in the main thread.
+        concurrency: how many jobs run at once, in threads, or in processes of one thread each. A second signal ends
+        the process at once. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
+        check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. It handles signals only in
+        the main thread.
         """
         if not self.jobs:
             raise ValueError("the app has no jobs: decorate a function with @app.job(\"queue\")")
@@ -240,9 +230,7 @@ class App:
 
 
 class _ThreadPool:
-    """The threads of one run. One thread claims as many jobs as there are free threads, and the
-    others run them.
-    """
+    """The threads of one run. One thread claims as many jobs as there are free threads, and the others run them."""
 
     def __init__(self, app: App, threads: int, drain: bool) -> None:
         self.app = app
@@ -347,8 +335,8 @@ class _ThreadPool:
             log.warning("%r: its lease was lost; another worker may have done it too", job)
 
     def _settle(self, job: Job, result: Any, error: Optional[BaseException]) -> None:
-        """Settles a job and repeats after an internal error. Otherwise the job would stay
-        with this worker until it ends.
+        """Settles a job and repeats after an internal error. Otherwise the job would stay with this worker until it
+        ends.
         """
         for tries in itertools.count(1):
             try:
@@ -369,11 +357,10 @@ REJECTED = (errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forb
 
 
 def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
-    """Settles a job by the result of its function. Tries for as long as the lease is not known
-    to be lost.
+    """Settles a job by the result of its function. Tries for as long as the lease is not known to be lost.
 
-    If the settle is invalid (a result that isn't JSON, a delay of a century), the attempt
-    fails. Otherwise the job would stay with this worker until it ends.
+    If the settle is invalid (a result that isn't JSON, a delay of a century), the attempt fails. Otherwise the job
+    would stay with this worker until it ends.
     """
     try:
         return _settle(job, result, error)

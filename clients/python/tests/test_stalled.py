@@ -129,8 +129,8 @@ class Stalled(unittest.TestCase):
         self.assertFalse(job.settled)
 
     def test_held_jobs_stay_the_clients(self):
-        """A connection that the client closes frees its jobs and uses up an attempt. Half
-        of a frame is no reason for that.
+        """A connection that the client closes frees its jobs and uses up an attempt. A partial
+        frame must not cause that.
         """
         job = self.hold()
         error = self.call(self.enqueue)

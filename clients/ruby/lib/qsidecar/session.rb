@@ -103,7 +103,7 @@ module Qsidecar
     end
 
     # close sends bye, so that held jobs go back without using up an attempt, and closes the client.
-    # Calls without a reply by then raise Closed.
+    # Calls without a reply raise Closed.
     def close(limit)
       link = @lock.synchronize do
         was, @closed = @closed, true
@@ -194,7 +194,7 @@ module Qsidecar
       rescue Closed
         return nil
       rescue Error, *Connection::BREAKS => e
-        notify(:outage, e.message) unless away || @closed # report an outage only after the first try, because a restart is over by then
+        notify(:outage, e.message) unless away || @closed # report an outage only after the first try, because a restart takes no longer than that
         away = true
         retry # no sidecar listens yet
       end
