@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -56,8 +57,8 @@ type Bridge struct {
 
 // running is what Run has under way that a reload changes.
 type running struct {
-	listeners map[string]*listener // by path
-	watcher   *hangups
+	listeners map[string]*unixsocket.Listener // by path
+	watcher   *unixsocket.HangUpWatcher
 	accepting sync.WaitGroup
 	left      sync.WaitGroup          // what reloads left behind: sessions, databases
 	stop      context.Context         // done when Run begins to stop
@@ -69,14 +70,14 @@ type running struct {
 // system is what a Bridge uses of the operating system beside its databases. A test on a
 // virtual clock puts other functions in the place of those.
 type system struct {
-	clock  func() time.Duration              // never jumps; see bootTime
-	listen func(s Socket) (*listener, error) // on a socket that was not handed over
+	clock  func() time.Duration                                    // never jumps; see bootTime
+	listen func(s unixsocket.Config) (*unixsocket.Listener, error) // on a socket that was not handed over
 }
 
 // New checks the options, reports everything that is wrong with them, and makes a
 // Bridge. It starts nothing.
 func New(o Options, log *slog.Logger) (*Bridge, error) {
-	return newBridge(o, log, system{clock: bootTime, listen: listen})
+	return newBridge(o, log, system{clock: bootTime, listen: unixsocket.Listen})
 }
 
 func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
@@ -163,7 +164,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	for _, bank := range b.plan.Load().banks {
 		err = errors.Join(err, bank.end())
 	}
-	err = errors.Join(err, r.watcher.close())
+	err = errors.Join(err, r.watcher.Close())
 	r.accepting.Wait()
 	if cause := context.Cause(r.stop); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)
@@ -179,12 +180,12 @@ func (b *Bridge) begin(ctx context.Context) (*running, error) {
 	}
 	r := &running{listeners: lns}
 	r.stop, r.fail = context.WithCancelCause(ctx)
-	r.watcher = newHangups(r.fail)
+	r.watcher = unixsocket.NewHangUpWatcher(r.fail)
 	return r, nil
 }
 
 // serve accepts connections on ln. b.reload is held.
-func (b *Bridge) serve(r *running, ln *listener) {
+func (b *Bridge) serve(r *running, ln *unixsocket.Listener) {
 	r.accepting.Go(func() {
 		if err := b.accept(ln, r.watcher); err != nil {
 			r.fail(err)
@@ -283,8 +284,8 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 }
 
 // serveConn serves one accepted connection to its end.
-func (b *Bridge) serveConn(conn conn, socket string) {
-	who, err := conn.peer()
+func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
+	who, err := conn.Peer()
 	if err != nil && b.plan.Load().socket(socket).Allow != nil {
 		b.log.Error("a connection was refused", "socket", socket, "error", err)
 		_ = conn.Close() // nothing was read from it
@@ -303,7 +304,7 @@ func (b *Bridge) serveConn(conn conn, socket string) {
 	defer b.ended(s)
 	s.logConnected(true)
 	defer s.logConnected(false)
-	forget, err := conn.watch(func() { s.hangUp(errHangUp) })
+	forget, err := conn.OnHangUp(func() { s.hangUp(errHangUp) })
 	if err != nil {
 		b.log.Error("a connection was refused", "error", err)
 	} else {
@@ -315,7 +316,7 @@ func (b *Bridge) serveConn(conn conn, socket string) {
 
 // open makes a session. There is none where the Bridge is stopping, where a reload took the
 // socket away while the connection was accepted, or, as the error says, where there are too many.
-func (b *Bridge) open(in io.Reader, out deadliner, conn conn, socket string, who *peer) (*session, *protocol.Error) {
+func (b *Bridge) open(in io.Reader, out deadliner, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
@@ -332,7 +333,7 @@ func (b *Bridge) open(in io.Reader, out deadliner, conn conn, socket string, who
 	s := newSession(b, p, in, out, conn, &by, who)
 	b.sessions[s] = struct{}{}
 	if who != nil {
-		b.users[who.uid]++
+		b.users[who.UID]++
 	}
 	b.metrics.sessions.Inc()
 	b.serving.Add(1)
@@ -343,8 +344,8 @@ func (b *Bridge) ended(s *session) {
 	b.mu.Lock()
 	delete(b.sessions, s)
 	if s.peer != nil {
-		if b.users[s.peer.uid]--; b.users[s.peer.uid] == 0 {
-			delete(b.users, s.peer.uid)
+		if b.users[s.peer.UID]--; b.users[s.peer.UID] == 0 {
+			delete(b.users, s.peer.UID)
 		}
 	}
 	b.mu.Unlock()

@@ -70,25 +70,3 @@ func TestStuckIsNoticed(t *testing.T) {
 		t.Errorf("when it is free again: %v", err)
 	}
 }
-
-func TestListenSocket(t *testing.T) {
-	at := Socket{Path: shortDir(t) + "/a.sock", Mode: 0o600}
-	ln, err := ListenSocket(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ListenSocket(at); err == nil {
-		t.Error("two listen on one socket")
-	}
-	for range 2 {
-		if err := ln.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	if ln, err = ListenSocket(at); err != nil {
-		t.Fatal(err)
-	}
-	if err := ln.Close(); err != nil {
-		t.Error(err)
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -89,7 +90,7 @@ func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64)
 		attrs = append(attrs, slog.Int64("jobs", count))
 	}
 	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.uid))
+		attrs = append(attrs, slog.Any("uid", s.peer.UID))
 	}
 	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logCommand, attrs...)
 }
@@ -98,16 +99,16 @@ func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64)
 func (s *session) logDenied(op protocol.Op, queue string) {
 	attrs := append(s.logKeys(), slog.String("socket", s.socket), slog.String("op", string(op)), slog.String("queue", queue))
 	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+		attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
 	}
 	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logDenied, attrs...)
 }
 
 // logTurnedAway says that there was no place for a connection.
-func (b *Bridge) logTurnedAway(socket string, who *peer, why *protocol.Error) {
+func (b *Bridge) logTurnedAway(socket string, who *unixsocket.Peer, why *protocol.Error) {
 	attrs := []slog.Attr{slog.String("socket", socket), slog.String("error", why.Message)}
 	if who != nil {
-		attrs = append(attrs, slog.Any("uid", who.uid), slog.Any("pid", who.pid))
+		attrs = append(attrs, slog.Any("uid", who.UID), slog.Any("pid", who.PID))
 	}
 	b.log.LogAttrs(context.Background(), slog.LevelWarn, logFull, attrs...)
 }
@@ -123,7 +124,7 @@ func (s *session) logConnected(begins bool) {
 	if begins {
 		text = "a connection began"
 		if s.peer != nil {
-			attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+			attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
 		}
 	} else if cause := context.Cause(s.gone); cause != nil {
 		attrs = append(attrs, slog.String("cause", cause.Error()))
@@ -209,7 +210,7 @@ func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *b
 	cause := slog.String("cause", string(how.Cause))
 	attrs := append(s.logKeys(), cause, slog.String("error", how.Message), slog.Int("jobs", len(held)-len(lost)), slog.Int("dead", dead))
 	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+		attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
 	}
 	b.log.LogAttrs(context.Background(), slog.LevelWarn, logLeft, attrs...)
 	for i := range held {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // testLog sends the sidecar's log to the test's.
@@ -96,7 +97,7 @@ func start(t testing.TB, o Options) *sidecar {
 // newFor makes a Bridge, of which a test may change something before it runs.
 func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
 	t.Helper()
-	sys := system{clock: bootTime, listen: listen}
+	sys := system{clock: bootTime, listen: unixsocket.Listen}
 	if len(o.Sockets) > 0 && strings.HasPrefix(o.Sockets[0].Path, inMemory) {
 		virtual := func() time.Duration { return time.Duration(time.Now().UnixNano()) } // in a bubble it never jumps
 		sys = system{clock: virtual, listen: newMemNet().listen}

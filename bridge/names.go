@@ -87,7 +87,7 @@ func (s *session) roomForName(p *plan, name string) error {
 	}
 	var user uint32
 	if s.peer != nil {
-		user = s.peer.uid
+		user = s.peer.UID
 	}
 	most := p.opts.Limits.QueueNames
 	ok, look := s.bridge.madeUp.known(name, user, most)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -103,6 +104,11 @@ type Socket struct {
 	// Allow says who may do what; nil: whoever can connect may do everything. With it,
 	// what no rule allows is forbidden. Linux only.
 	Allow []Rule
+}
+
+// file is the part of the Socket that the file system holds.
+func (s *Socket) file() unixsocket.Config {
+	return unixsocket.Config{Path: s.Path, Mode: s.Mode, Group: s.Group}
 }
 
 func (o Options) withDefaults() Options {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -20,35 +21,11 @@ type Rule struct {
 	Queues []string // names, in which each * stands for any characters
 }
 
-// peer is the process at the other end of a connection, as the kernel knew it when it
-// connected.
-type peer struct {
-	uid    uint32
-	groups []uint32 // the first is its own, then the supplementary ones
-	pid    int32
-}
-
-func (p *peer) String() string {
-	if p == nil {
-		return "a user whom this system does not name"
-	}
-	const most = 16 // a user may have 65,536
-	groups := make([]string, 0, most)
-	for _, g := range p.groups[:min(len(p.groups), most)] {
-		groups = append(groups, fmt.Sprint(g))
-	}
-	text := strings.Join(groups, ",")
-	if more := len(p.groups) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf("user %d (groups %s)", p.uid, text)
-}
-
-func (r *Rule) fits(p *peer) bool {
+func (r *Rule) fits(p *unixsocket.Peer) bool {
 	if r.Users == nil && r.Groups == nil {
 		return true
 	}
-	return slices.Contains(r.Users, p.uid) || slices.ContainsFunc(p.groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
+	return slices.Contains(r.Users, p.UID) || slices.ContainsFunc(p.Groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
 }
 
 func (r *Rule) allowsOp(op protocol.Op) bool { return r.Ops == nil || slices.Contains(r.Ops, op) }
@@ -107,7 +84,7 @@ func (s *session) granted() *grant {
 }
 
 // grants is what who came by the socket may do. Where it is not known who that is, no rule fits.
-func (p *plan) grants(socket *Socket, who *peer) *grant {
+func (p *plan) grants(socket *Socket, who *unixsocket.Peer) *grant {
 	g := &grant{plan: p, all: socket.Allow == nil}
 	for i := range socket.Allow {
 		if who != nil && socket.Allow[i].fits(who) {

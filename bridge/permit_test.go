@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -120,7 +121,7 @@ func TestNoRuleIsNoRight(t *testing.T) {
 }
 
 func TestRulesByGroup(t *testing.T) {
-	p := &peer{uid: 7, groups: []uint32{100, 200}}
+	p := &unixsocket.Peer{UID: 7, Groups: []uint32{100, 200}}
 	for _, x := range []struct {
 		rule Rule
 		want bool
@@ -139,10 +140,10 @@ func TestWhoIsDenied(t *testing.T) {
 	for i := range many {
 		many[i] = uint32(i)
 	}
-	for want, p := range map[string]*peer{
-		"user 7 (groups 7)":     {uid: 7, groups: []uint32{7}},
-		"user 7 (groups 7,8,9)": {uid: 7, groups: []uint32{7, 8, 9}},
-		"user 7 (groups 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 and 65521 more)": {uid: 7, groups: many},
+	for want, p := range map[string]*unixsocket.Peer{
+		"user 7 (groups 7)":     {UID: 7, Groups: []uint32{7}},
+		"user 7 (groups 7,8,9)": {UID: 7, Groups: []uint32{7, 8, 9}},
+		"user 7 (groups 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 and 65521 more)": {UID: 7, Groups: many},
 		"a user whom this system does not name":                                nil,
 	} {
 		if got := p.String(); got != want {

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // ErrNotRunning says: a Bridge can be reloaded only while it runs.
@@ -187,8 +186,8 @@ func (b *Bridge) leaves(bank *bank) bool {
 }
 
 // listenNew adjusts the sockets that stay and listens on new ones: all of it or nothing.
-func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[string]*listener, err error) {
-	added = make(map[string]*listener)
+func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[string]*unixsocket.Listener, err error) {
+	added = make(map[string]*unixsocket.Listener)
 	var undo []func() error
 	defer func() {
 		if err == nil {
@@ -204,7 +203,7 @@ func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[s
 		ln := r.listeners[s.Path]
 		if ln == nil {
 			if err = errors.Join(isServed(r.listeners, s.Path), isServed(added, s.Path)); err == nil {
-				ln, err = b.system.listen(s)
+				ln, err = b.system.listen(s.file())
 			}
 			if err != nil {
 				return added, fmt.Errorf("socket %s: %w", s.Path, err)
@@ -213,11 +212,11 @@ func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[s
 			continue
 		}
 		was := old.socket(s.Path)
-		if was.Mode == s.Mode && was.Group == s.Group || ln.isInherited() {
+		if was.Mode == s.Mode && was.Group == s.Group || ln.IsInherited() {
 			continue
 		}
-		undo = append(undo, func() error { return ln.adjust(was) })
-		if err = ln.adjust(s); err != nil {
+		undo = append(undo, func() error { return ln.Adjust(was.file()) })
+		if err = ln.Adjust(s.file()); err != nil {
 			return added, fmt.Errorf("socket %s: %w", s.Path, err)
 		}
 	}
@@ -233,26 +232,6 @@ func (p *plan) socket(path string) Socket {
 	return p.opts.Sockets[i]
 }
 
-// adjust gives the socket's file another owner and mode.
-func (l *listener) adjust(s Socket) error {
-	now, err := os.Lstat(l.path)
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(now, l.self) {
-		return errors.New("another file is in the place of this sidecar's socket: remove it, and restart the sidecar")
-	}
-	if s.Group != "" {
-		err = chgrp(l.path, s.Group)
-	} else {
-		err = os.Chown(l.path, -1, os.Getgid())
-	}
-	if err != nil {
-		return err
-	}
-	return os.Chmod(l.path, s.Mode&fs.ModePerm)
-}
-
 // dropSockets closes the sockets that the plan does not have, and their connections.
 // b.reload is held.
 func (b *Bridge) dropSockets(r *running, p *plan) {
@@ -261,7 +240,7 @@ func (b *Bridge) dropSockets(r *running, p *plan) {
 			continue
 		}
 		delete(r.listeners, path)
-		if err := ln.close(); err != nil {
+		if err := ln.Close(); err != nil {
 			b.log.Error("a socket that is not configured any more could not be removed", "socket", path, "error", err)
 		}
 		b.mu.Lock()

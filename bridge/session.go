@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -62,10 +63,10 @@ var (
 type session struct {
 	bridge *Bridge
 	id     string
-	conn   conn   // nil: a stream that has no hang-up (stdio)
-	socket string // the path that it came by; empty: a stream
+	conn   unixsocket.Conn // nil: a stream that has no hang-up (stdio)
+	socket string          // the path that it came by; empty: a stream
 	limits protocol.Limits
-	peer   *peer // nil: a stream
+	peer   *unixsocket.Peer // nil: a stream
 	began  time.Time
 	grant  atomic.Pointer[grant] // never nil; see granted
 	in     io.Reader
@@ -107,7 +108,7 @@ type openClaim struct {
 }
 
 // newSession makes a session of who came by a socket of the plan.
-func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn conn, socket *Socket, who *peer) *session {
+func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket.Conn, socket *Socket, who *unixsocket.Peer) *session {
 	id := fmt.Sprintf("%016x", uint64(newIdentity()))
 	s := &session{
 		bridge: b,

@@ -41,7 +41,7 @@ func (b *badInput) Error() string { return b.err.Error() }
 
 // peerGone tells a hang-up from the end of input alone.
 func (s *session) peerGone() bool {
-	return s.conn != nil && s.conn.hungUp()
+	return s.conn != nil && s.conn.HungUp()
 }
 
 // close ends the session from the server's side: it stops reading, finishes what it read, and

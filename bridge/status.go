@@ -118,7 +118,7 @@ func (s *session) shown(p *plan) protocol.SessionStatus {
 	st.Worker = s.worker
 	s.mu.Unlock()
 	if s.peer != nil {
-		st.UID, st.PID = protocol.Some(int64(s.peer.uid)), protocol.Some(int64(s.peer.pid))
+		st.UID, st.PID = protocol.Some(int64(s.peer.UID)), protocol.Some(int64(s.peer.PID))
 	}
 	now := time.Now()
 	for _, b := range p.banks {

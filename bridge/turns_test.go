@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // queuedWrites makes a committer whose queue has the writes.
@@ -179,7 +180,7 @@ func TestTurnsOfTheIndebted(t *testing.T) {
 func TestBrakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b brakes
-		one, other := &peer{uid: 1}, &peer{uid: 2}
+		one, other := &unixsocket.Peer{UID: 1}, &unixsocket.Peer{UID: 2}
 		for range refusalsBurst - 1 {
 			if d := b.delay(one, 0); d > 0 {
 				t.Fatalf("one of the first refusals waits %v", d)
@@ -198,7 +199,7 @@ func TestBrakes(t *testing.T) {
 			t.Errorf("another user waits %v", d)
 		}
 		for uid := range uint32(2 * brakedUsers) {
-			b.delay(&peer{uid: uid}, 0)
+			b.delay(&unixsocket.Peer{UID: uid}, 0)
 		}
 		if n := len(b.of); n > brakedUsers {
 			t.Errorf("%d users are kept in mind", n)

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // Bounds of the admin listener: who asks is not known, and must not be able to harm.
@@ -85,7 +86,7 @@ func (a *admin) move(c adminConfig) error {
 	case c.Listen == "":
 		a.door = nil
 	case old != nil && c.Listen == a.config.Listen:
-		if s, ok := old.Listener.(*bridge.SocketListener); ok && (c.Mode != a.config.Mode || c.Group != a.config.Group) {
+		if s, ok := old.Listener.(*unixsocket.Listener); ok && (c.Mode != a.config.Mode || c.Group != a.config.Group) {
 			return s.Adjust(c.socket())
 		}
 		return nil
@@ -129,7 +130,7 @@ func (a *admin) open(c adminConfig) (*door, error) {
 		if err := a.ready(string(c.Listen)); err != nil {
 			return nil, err
 		}
-		if ln, err = bridge.ListenSocket(c.socket()); err != nil {
+		if ln, err = unixsocket.Listen(c.socket()); err != nil {
 			return nil, fmt.Errorf("socket %s: %w", c.Listen, err)
 		}
 	} else if ln, err = net.Listen("tcp", string(c.Listen)); errors.Is(err, syscall.EADDRINUSE) {

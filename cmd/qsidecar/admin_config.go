@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // adminConfig is where metrics and health are served, over HTTP.
@@ -74,8 +74,8 @@ func (c adminConfig) check(all *config, bad func(path, format string, args ...an
 }
 
 // socket is the place as one that is listened on.
-func (c adminConfig) socket() bridge.Socket {
-	return bridge.Socket{Path: string(c.Listen), Mode: fs.FileMode(c.Mode), Group: c.Group}
+func (c adminConfig) socket() unixsocket.Config {
+	return unixsocket.Config{Path: string(c.Listen), Mode: fs.FileMode(c.Mode), Group: c.Group}
 }
 
 // advice is what check says of it; empty: nothing.

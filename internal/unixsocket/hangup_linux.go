@@ -1,4 +1,4 @@
-package bridge
+package unixsocket
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // that only shut down its writing side (nc -N) raises EPOLLRDHUP, one that closed
 // or died raises EPOLLHUP too. An epoll instance with an empty interest set and
 // edge triggering wakes for EPOLLHUP and EPOLLERR alone, once.
-type hangups struct {
+type HangUpWatcher struct {
 	fail    context.CancelCauseFunc // told if hang-ups can't be noticed any more
 	running sync.WaitGroup
 
@@ -26,13 +26,13 @@ type hangups struct {
 	gone map[uint64]func()
 }
 
-func newHangups(fail context.CancelCauseFunc) *hangups {
-	return &hangups{fail: fail, gone: make(map[uint64]func())}
+func NewHangUpWatcher(fail context.CancelCauseFunc) *HangUpWatcher {
+	return &HangUpWatcher{fail: fail, gone: make(map[uint64]func())}
 }
 
 // start begins to wait for hang-ups, with the first connection: a sidecar without a
 // socket (stdio) need not. h.mu is held.
-func (h *hangups) start() error {
+func (h *HangUpWatcher) start() error {
 	if h.poll != nil {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (h *hangups) start() error {
 }
 
 // run waits for hang-ups until close.
-func (h *hangups) run(poll *os.File) error {
+func (h *HangUpWatcher) run(poll *os.File) error {
 	raw, err := poll.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("epoll: %w", err)
@@ -78,7 +78,7 @@ func (h *hangups) run(poll *os.File) error {
 	}
 }
 
-func (h *hangups) tell(key uint64) {
+func (h *HangUpWatcher) tell(key uint64) {
 	h.mu.Lock()
 	gone := h.gone[key]
 	delete(h.gone, key)
@@ -90,7 +90,7 @@ func (h *hangups) tell(key uint64) {
 
 // watch calls gone once when the peer of conn hangs up. forget must be called
 // before conn is closed.
-func (h *hangups) watch(conn *net.UnixConn, gone func()) (forget func(), err error) {
+func (h *HangUpWatcher) watch(conn *net.UnixConn, gone func()) (forget func(), err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("watch for hang-ups: %w", err)
@@ -124,7 +124,7 @@ func (h *hangups) watch(conn *net.UnixConn, gone func()) (forget func(), err err
 	return forget, nil // closing conn takes it out of the epoll set
 }
 
-func (h *hangups) control(op, fd int, ev *unix.EpollEvent) (err error) {
+func (h *HangUpWatcher) control(op, fd int, ev *unix.EpollEvent) (err error) {
 	raw, err := h.poll.SyscallConn()
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (h *hangups) control(op, fd int, ev *unix.EpollEvent) (err error) {
 }
 
 // close ends the watch. No connection is left then.
-func (h *hangups) close() (err error) {
+func (h *HangUpWatcher) Close() (err error) {
 	h.mu.Lock()
 	if h.poll != nil {
 		err = h.poll.Close()

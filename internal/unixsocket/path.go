@@ -1,4 +1,4 @@
-package bridge
+package unixsocket
 
 import (
 	"errors"
@@ -17,19 +17,19 @@ import (
 )
 
 // PlaceError says why a socket cannot be where it should.
-type PlaceError struct {
-	What string // what is wrong with its folder, or in its way
-	Do   string // what can be done about it
+type PathError struct {
+	Problem string // what is wrong with its folder, or in its way
+	Fix     string // what can be done about it
 	// Foreign: it belongs to another user, and might be right for a sidecar of that one.
 	Foreign bool
 }
 
-func (e *PlaceError) Error() string { return e.What + ": " + e.Do }
+func (e *PathError) Error() string { return e.Problem + ": " + e.Fix }
 
 // CheckPlace says why a sidecar of this user would not serve a socket at the path: it returns a
 // *PlaceError, or an error of the file system. It makes and changes nothing. A folder that is
 // missing is none, for it is made; whether somebody serves the socket is not asked.
-func CheckPlace(path string) error {
+func CheckPath(path string) error {
 	if err := fits(path); err != nil {
 		return err
 	}
@@ -55,26 +55,26 @@ func CheckPlace(path string) error {
 
 // maxSocketPath is what fits sun_path with its closing NUL on Linux; other
 // systems have a little less, and say so themselves.
-const maxSocketPath = 107
+const MaxPath = 107
 
 // fits wants the path to be one that clients can connect to.
 func fits(path string) error {
-	if len(path) <= maxSocketPath {
+	if len(path) <= MaxPath {
 		return nil
 	}
-	return &PlaceError{What: fmt.Sprintf("the path has %d bytes, a Unix socket's may have %d", len(path), maxSocketPath), Do: "choose a shorter one"}
+	return &PathError{Problem: fmt.Sprintf("the path has %d bytes, a Unix socket's may have %d", len(path), MaxPath), Fix: "choose a shorter one"}
 }
 
 // removeIt is what can be done about what is in the way.
 const removeIt = "remove it, or choose another --socket"
 
 // blocked is an error about what is in the way.
-func blocked(format string, args ...any) *PlaceError {
-	return &PlaceError{What: fmt.Sprintf(format, args...), Do: removeIt}
+func blocked(format string, args ...any) *PathError {
+	return &PathError{Problem: fmt.Sprintf(format, args...), Fix: removeIt}
 }
 
 // foreign is the error where the other user is what is wrong.
-func (e *PlaceError) foreign() *PlaceError {
+func (e *PathError) foreign() *PathError {
 	e.Foreign = true
 	return e
 }
@@ -94,24 +94,24 @@ func checkFolder(dir string) error {
 	mode := info.Mode()
 	switch {
 	case !info.IsDir():
-		return &PlaceError{What: dir + " is no folder", Do: "choose another --socket"}
+		return &PathError{Problem: dir + " is no folder", Fix: "choose another --socket"}
 	case uid != 0 && uid != os.Geteuid():
-		return &PlaceError{
-			What:    fmt.Sprintf("the folder %s belongs to %s, who could put another socket in the place of this one", dir, userName(uid)),
-			Do:      fmt.Sprintf("choose a folder of root's or of the sidecar's own user (%d), or run it as that other one", os.Geteuid()),
+		return &PathError{
+			Problem: fmt.Sprintf("the folder %s belongs to %s, who could put another socket in the place of this one", dir, userName(uid)),
+			Fix:     fmt.Sprintf("choose a folder of root's or of the sidecar's own user (%d), or run it as that other one", os.Geteuid()),
 			Foreign: true,
 		}
 	case mode&fs.ModeSticky != 0:
 		return nil
 	case mode.Perm()&0o002 != 0:
-		return &PlaceError{
-			What: fmt.Sprintf("every user can write the folder %s (mode %04o), and put another socket in the place of this one", dir, mode.Perm()),
-			Do:   "chmod o-w it, " + instead,
+		return &PathError{
+			Problem: fmt.Sprintf("every user can write the folder %s (mode %04o), and put another socket in the place of this one", dir, mode.Perm()),
+			Fix:     "chmod o-w it, " + instead,
 		}
 	case mode.Perm()&0o020 != 0 && gid != 0 && !privateGroup(gid):
-		return &PlaceError{
-			What: fmt.Sprintf("the group %s can write the folder %s (mode %04o), and put another socket in the place of this one", groupName(gid), dir, mode.Perm()),
-			Do:   "chmod g-w it, " + instead + " (who may connect is said by the socket's own mode and group)",
+		return &PathError{
+			Problem: fmt.Sprintf("the group %s can write the folder %s (mode %04o), and put another socket in the place of this one", groupName(gid), dir, mode.Perm()),
+			Fix:     "chmod g-w it, " + instead + " (who may connect is said by the socket's own mode and group)",
 		}
 	}
 	return nil
@@ -242,7 +242,7 @@ func checkStale(path string, left bool) error {
 		_ = conn.Close()                       // it was only asked whether somebody answers
 		pid := ""
 		if who != nil {
-			pid = strconv.Itoa(int(who.pid))
+			pid = strconv.Itoa(int(who.PID))
 		}
 		return fmt.Errorf("another program%s answers on it: stop that one, or choose another --socket", inBrackets(pid))
 	}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package bridge
+package unixsocket
 
 import (
 	"errors"
@@ -8,6 +8,6 @@ import (
 )
 
 // peerOf: only Linux is asked. Rules of a socket are refused elsewhere.
-func peerOf(*net.UnixConn) (*peer, error) {
+func peerOf(*net.UnixConn) (*Peer, error) {
 	return nil, errors.New("this system is not asked who connects: `allow` works on Linux")
 }

@@ -1,4 +1,4 @@
-package bridge
+package unixsocket
 
 import (
 	"errors"
@@ -10,9 +10,55 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/qsidecar/qsidecar/backends/memory"
 )
+
+// shortDir is a temporary directory whose names fit a socket's path.
+func shortDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "qs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// listens wants a socket at the path that takes connections and is gone after Close.
+func listens(t *testing.T, path string) {
+	t.Helper()
+	ln, err := Listen(Config{Path: path, Mode: 0o660})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(conn.Close(), ln.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// refusesToListen wants an error that contains each of the words.
+func refusesToListen(t *testing.T, path string, words ...string) {
+	t.Helper()
+	ln, err := Listen(Config{Path: path, Mode: 0o660})
+	if err == nil {
+		ln.Close()
+		t.Fatal("it listens")
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("error %q does not contain %q", err, w)
+		}
+	}
+}
 
 // leaveStale leaves a socket on which nobody answers, as a killed process does.
 func leaveStale(t *testing.T, path string) {
@@ -45,30 +91,31 @@ func read(t *testing.T, path string) string {
 }
 
 func TestStaleSocketIsReplaced(t *testing.T) {
-	o := unixOptions(t, memory.New())
-	leaveStale(t, o.Sockets[0].Path)
-	write(t, o.Sockets[0].Path+".lock", "4194305\n") // as a sidecar that was killed left it
-	start(t, o).dial(t).call(`{"op":"ping"}`)
+	path := filepath.Join(shortDir(t), "q.sock")
+	leaveStale(t, path)
+	write(t, path+".lock", "4194305\n") // as a sidecar that was killed left it
+	listens(t, path)
 }
 
 // TestLockTellsWhatIsLeft: a sidecar that ended in order leaves nothing that is its own.
 func TestLockTellsWhatIsLeft(t *testing.T) {
-	o := unixOptions(t, memory.New())
-	path := o.Sockets[0].Path
-	s := start(t, o)
-	if read(t, path+".lock") == "" {
-		t.Error("the lock file does not say who serves the socket")
+	path := filepath.Join(shortDir(t), "q.sock")
+	ln, err := Listen(Config{Path: path, Mode: 0o660})
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.stop()
-	if err := s.wait(t); err != nil {
+	if read(t, path+".lock") == "" {
+		t.Error("the lock file does not name the process that serves the socket")
+	}
+	if err := ln.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if text := read(t, path+".lock"); text != "" {
 		t.Errorf("after an orderly end the lock file still says %q", text)
 	}
 	leaveStale(t, path) // another program's, then
-	refusesToListen(t, o, path, "lock file does not say", "remove it")
-	refusesToListen(t, o, path, "lock file does not say", "remove it") // and asking again does not make it ours
+	refusesToListen(t, path, "lock file does not say", "remove it")
+	refusesToListen(t, path, "lock file does not say", "remove it") // and asking again does not make it ours
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("the other program's socket: %v", err)
 	}
@@ -128,10 +175,9 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 		}, []string{"nobody answers", "remove it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := unixOptions(t, memory.New())
-			path := o.Sockets[0].Path
+			path := filepath.Join(shortDir(t), "q.sock")
 			still := c.put(t, path)
-			refusesToListen(t, o, append(c.words, path)...)
+			refusesToListen(t, path, c.words...)
 			if !still() {
 				t.Error("what was there is not as it was")
 			}
@@ -148,9 +194,7 @@ func linked(t *testing.T, target, at string) (still func() bool) {
 }
 
 func TestLongSocketPathIsRefused(t *testing.T) {
-	o := unixOptions(t, memory.New())
-	o.Sockets[0].Path = filepath.Join(shortDir(t), strings.Repeat("x", 120))
-	refusesToListen(t, o, "bytes", "107", "shorter")
+	refusesToListen(t, filepath.Join(shortDir(t), strings.Repeat("x", 120)), "bytes", "107", "shorter")
 }
 
 // TestFolderOfASocket: only where nobody but root and this user can put another file in a
@@ -169,17 +213,17 @@ func TestFolderOfASocket(t *testing.T) {
 		0o770:                                 {"the group", "the socket's own mode and group"},
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
-			o := unixOptions(t, memory.New())
-			dir := filepath.Dir(o.Sockets[0].Path)
+			dir := shortDir(t)
+			path := filepath.Join(dir, "q.sock")
 			gid := otherGroup(t)
 			if err := errors.Join(os.Chown(dir, -1, gid), os.Chmod(dir, mode)); err != nil {
 				t.Fatal(err)
 			}
 			if words != nil && !(mode&0o002 == 0 && privateGroup(gid)) {
-				refusesToListen(t, o, append(words, dir)...)
+				refusesToListen(t, path, append(words, dir)...)
 				return
 			}
-			start(t, o).dial(t).call(`{"op":"ping"}`)
+			listens(t, path)
 		})
 	}
 }
@@ -200,47 +244,9 @@ func otherGroup(t *testing.T) int {
 	return os.Getegid()
 }
 
-// TestReloadRefusesASocketsFolder: as a whole.
-func TestReloadRefusesASocketsFolder(t *testing.T) {
-	o := unixOptions(t, memory.New())
-	s := start(t, o)
-	open := shortDir(t)
-	if err := os.Chmod(open, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	next := o
-	next.Sockets = append([]Socket{{Path: filepath.Join(shortDir(t), "fine.sock")}}, o.Sockets[0], Socket{Path: filepath.Join(open, "q.sock")})
-	next.Queues = map[string]Queue{"other": {}}
-	if err := s.Reload(next); err == nil || !strings.Contains(err.Error(), "every user can write") {
-		t.Fatalf("a reload with a socket in a folder that all can write: %v", err)
-	}
-	for _, socket := range []Socket{next.Sockets[0], next.Sockets[2]} {
-		if _, err := os.Lstat(socket.Path); err == nil {
-			t.Errorf("%s is there after a reload that was refused", socket.Path)
-		}
-	}
-	s.dial(t).call(`{"op":"stats","queue":"q"}`)
-}
-
-func TestPrivateGroup(t *testing.T) {
-	const users = "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\nbob:x:1001:100::/home/bob:/bin/sh\n"
-	for groups, want := range map[string]bool{
-		"root:x:0:\nada:x:1000:\n":               true,
-		"ada:x:1000:ada":                         true,
-		"ada:x:1000:bob\n":                       false,
-		"ada:x:1000:ada,bob\n":                   false,
-		"staff:x:1000:\n":                        false, // called otherwise: made to be shared
-		"ada:x:1000:\nalso:x:1000:bob\n":         false,
-		"ada:x:1001:\n":                          false,
-		"":                                       false,
-		"ada:x:1000\n":                           false,
-		"ada:x:1000:\n+::::\nbroken line\n:::\n": true,
-	} {
-		if got := isPrivate(groups, users, "ada", "1000"); got != want {
-			t.Errorf("%q: %v, want %v", groups, got, want)
-		}
-	}
-	if isPrivate("ada:x:1000:\n", users+"eve:x:1002:1000::/:/bin/sh\n", "ada", "1000") {
-		t.Error("a group that is another user's own too is taken for private")
-	}
+// TestDeepSocketPath: the path fits, its temporary name would not.
+func TestDeepSocketPath(t *testing.T) {
+	dir := shortDir(t)
+	path := filepath.Join(dir, strings.Repeat("x", MaxPath-len(dir)-1))
+	listens(t, path)
 }

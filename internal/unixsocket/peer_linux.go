@@ -1,4 +1,4 @@
-package bridge
+package unixsocket
 
 import (
 	"errors"
@@ -12,12 +12,12 @@ import (
 
 // peerOf asks the kernel who connected: user, groups and process as they were then
 // (unix(7), SO_PEERCRED and SO_PEERGROUPS). Nothing that the client does later changes it.
-func peerOf(conn *net.UnixConn) (*peer, error) {
+func peerOf(conn *net.UnixConn) (*Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("who connected: %w", err)
 	}
-	var p peer
+	var p Peer
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
@@ -30,7 +30,7 @@ func peerOf(conn *net.UnixConn) (*peer, error) {
 			failed = fmt.Errorf("who connected: SO_PEERGROUPS: %w", err)
 			return
 		}
-		p = peer{uid: cred.Uid, pid: cred.Pid, groups: append([]uint32{cred.Gid}, groups...)}
+		p = Peer{UID: cred.Uid, PID: cred.Pid, Groups: append([]uint32{cred.Gid}, groups...)}
 	})
 	if err := errors.Join(err, failed); err != nil {
 		return nil, err
