@@ -196,7 +196,7 @@ func (b *Bridge) serve(r *running, ln *unixsocket.Listener) {
 // drain refuses claims and waits until no connection holds a job.
 func (b *Bridge) drain() {
 	for _, bank := range b.plan.Load().banks {
-		bank.broker.halt(errDraining)
+		bank.stopClaims(errDraining)
 	}
 	b.mu.Lock()
 	for s := range b.sessions {
@@ -229,7 +229,7 @@ const drainCheck = 20 * time.Millisecond
 // idle reports whether no connection holds a job or waits for an answer.
 func (b *Bridge) idle() bool {
 	for _, bank := range b.plan.Load().banks {
-		if bank.ledger.heldBySessions() > 0 {
+		if bank.heldBySessions() > 0 {
 			return false
 		}
 	}
@@ -387,8 +387,9 @@ func (b *Bridge) awaitSessions() {
 const lostInEvent = 500
 
 // tellLost tells the sessions that asked for it, and the log, what they lost.
-func (b *Bridge) tellLost(bank *bank, lost map[*session][]heldJob) {
-	for s, gone := range lost {
+func (b *Bridge) tellLost(bank *bank, lost map[*account][]heldJob) {
+	for a, gone := range lost {
+		s := a.client.(*session)
 		bank.logGone(s, gone)
 		texts := make([]string, len(gone))
 		for i, h := range gone {

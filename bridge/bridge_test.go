@@ -114,7 +114,7 @@ func TestWaitingClaimAnswersAtTheEnqueue(t *testing.T) {
 		s := start(t, options(memory.New()))
 		c, producer := s.dial(t), s.dial(t)
 		c.send(`{"op":"claim","queues":["a","b"],"max":10,"wait_ms":30000}`)
-		eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
+		eventually(t, func() bool { return s.pipeline().snapshot().idleClaims == 1 })
 		began := time.Now()
 		producer.call(`{"op":"enqueue","queue":"b","payload":"x"}`)
 		if r := c.receive(); len(r.Jobs) != 1 || r.Jobs[0].Queue != "b" {
@@ -160,7 +160,7 @@ func TestDrain(t *testing.T) {
 		holder.call(`{"op":"enqueue","queue":"q"}`)
 		j := holder.claim1("q")
 		waiter.send(`{"op":"claim","queue":"q","wait_ms":60000}`)
-		eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
+		eventually(t, func() bool { return s.pipeline().snapshot().idleClaims == 1 })
 		s.stop()
 		if r := waiter.receive(); r.Error.Code != "draining" {
 			t.Errorf("waiting claim: %+v, want draining", r)
@@ -211,10 +211,7 @@ func TestDrainOfAClaimBeingAsked(t *testing.T) {
 		eventually(t, func() bool { return db.held.Load() == 1 })
 		s.stop()
 		eventually(t, func() bool {
-			b := s.plan.Load().banks[0].broker
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.halted != nil
+			return s.pipeline().snapshot().stopped
 		})
 		close(gate)
 		if r := c.receive(); r.Error.Code != "draining" {

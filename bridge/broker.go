@@ -49,7 +49,7 @@ var errMoved = errors.New("a reload moved the queue")
 
 // waiter is one claim request.
 type waiter struct {
-	sess   *session
+	sess   *account
 	slots  int
 	since  time.Time     // when it was asked
 	lease  backends.Slot // the template: lease kind and worker
@@ -352,7 +352,7 @@ func (b *broker) evict(served func(queues []string) bool) (back []backends.Job) 
 			back = append(back, b.emptied(ln, 0)...)
 		}
 		for w := range ln.waiters {
-			if stays && w.sess.noClaim(ln.queues) < 0 {
+			if stays && w.sess.client.mayClaim(ln.queues) {
 				continue
 			}
 			w.moved = errMoved
@@ -381,4 +381,19 @@ func (b *broker) wait(ctx context.Context, w *waiter) answer {
 		b.leave(w)
 		return <-w.answer
 	}
+}
+
+// snapshot counts what waits, and what is claimed ahead.
+func (b *broker) snapshot() (s snapshot) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.waitQueues, s.stopped = len(b.lines), b.halted != nil
+	for _, ln := range b.lines {
+		s.claims += ln.len()
+		s.prefetched += len(ln.ahead.jobs)
+		if ln.wish == 0 && !ln.ahead.asking {
+			s.idleClaims += ln.idle.Len()
+		}
+	}
+	return s
 }

@@ -1,12 +1,11 @@
 package bridge
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/qsidecar/qsidecar/protocol"
 )
 
 const (
@@ -47,9 +46,9 @@ type buffers struct {
 	claims  int64 // what commits under way may claim at the most
 	ahead   int64 // claimed ahead
 	looks   int64 // what looks into databases may bring
-	of      map[*session]*buffered
+	of      map[*account]*buffered
 	freed   chan struct{}           // closed when there is more room; nil: nobody waits
-	starved map[*committer]struct{} // whose claims wait for room
+	starved map[claimWaker]struct{} // whose claims wait for room
 	looking bool                    // for who stands still, soon
 	left    atomic.Int64            // room; may be negative
 	scarce  atomic.Bool             // half of it is used, so that nothing is claimed for nobody
@@ -66,7 +65,8 @@ type buffered struct {
 
 // receive has the session's buffer be of that size, waiting for room until its time is
 // over: then it is busy.
-func (b *buffers) receive(s *session, size int, most int64) *protocol.Error {
+func (b *buffers) receive(s *account, gone <-chan struct{}, size int) error {
+	most := b.most()
 	deadline := time.NewTimer(bufferWait)
 	defer deadline.Stop()
 	look := time.NewTicker(stalledAfter / 2)
@@ -80,7 +80,7 @@ func (b *buffers) receive(s *session, size int, most int64) *protocol.Error {
 		case <-freed:
 		case <-look.C:
 			b.evict(most)
-		case <-s.gone.Done():
+		case <-gone:
 			return b.full(s, most)
 		case <-deadline.C:
 			return b.full(s, most)
@@ -88,22 +88,31 @@ func (b *buffers) receive(s *session, size int, most int64) *protocol.Error {
 	}
 }
 
-func (b *buffers) full(s *session, most int64) *protocol.Error {
+func (b *buffers) full(s *account, most int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if x := b.of[s]; x != nil {
 		x.waits = false
 	}
-	return busyBuffers(most)
+	return &memoryError{most}
 }
 
-func busyBuffers(most int64) *protocol.Error {
-	return protocol.Errorf(protocol.CodeBusy, "requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", most>>20)
+// memoryError says that there was no room in time.
+type memoryError struct{ limit int64 }
+
+func (e *memoryError) Error() string {
+	return fmt.Sprintf("requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", e.limit>>20)
 }
+
+// exceeded is the error for a session that has to make room.
+func (b *buffers) exceeded() error { return &memoryError{b.most()} }
+
+// claimWaker is a database whose claims are to be gathered again.
+type claimWaker interface{ wakeClaims() }
 
 // resize changes what the session receives. Not nil: there is no room, until the channel
 // is closed.
-func (b *buffers) resize(s *session, in, most int64) (freed <-chan struct{}) {
+func (b *buffers) resize(s *account, in, most int64) (freed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	x := b.at(s)
@@ -128,7 +137,7 @@ func (b *buffers) resize(s *session, in, most int64) (freed <-chan struct{}) {
 
 // send notes what is not written to the session yet; it never waits. writing: it is being
 // written.
-func (b *buffers) send(s *session, n int64, writing bool) {
+func (b *buffers) send(s *account, n int64, writing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	x := b.at(s)
@@ -143,11 +152,11 @@ func (b *buffers) send(s *session, n int64, writing bool) {
 }
 
 // at finds or makes what is held for the session. b.mu is held.
-func (b *buffers) at(s *session) *buffered {
+func (b *buffers) at(s *account) *buffered {
 	x := b.of[s]
 	if x == nil {
 		if b.of == nil {
-			b.of = make(map[*session]*buffered)
+			b.of = make(map[*account]*buffered)
 		}
 		x = &buffered{}
 		b.of[s] = x
@@ -156,7 +165,7 @@ func (b *buffers) at(s *session) *buffered {
 }
 
 // add counts. b.mu is held.
-func (b *buffers) add(s *session, x *buffered, n int64) {
+func (b *buffers) add(s *account, x *buffered, n int64) {
 	if x.in == 0 && x.out == 0 && !x.waits {
 		delete(b.of, s)
 	}
@@ -190,7 +199,7 @@ func (b *buffers) use(n int64) {
 }
 
 // end forgets what the session received.
-func (b *buffers) end(s *session) {
+func (b *buffers) end(s *account) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if x := b.of[s]; x != nil {
@@ -204,7 +213,7 @@ func (b *buffers) end(s *session) {
 // evict ends the sessions that have stood still for longest, until half of the room is free.
 func (b *buffers) evict(most int64) {
 	type idle struct {
-		s     *session
+		s     *account
 		since time.Time
 		bytes int64
 		reads bool
@@ -228,32 +237,6 @@ func (b *buffers) evict(most int64) {
 			return
 		}
 		used -= i.bytes
-		i.s.evict(i.reads)
+		i.s.client.evict(i.reads)
 	}
-}
-
-// evict closes a session for standing still while others wait for room.
-func (s *session) evict(reads bool) {
-	s.evicted.Store(true)
-	if s.conn == nil {
-		return
-	}
-	if reads {
-		if s.blocked.Load() {
-			s.hangUp(errStoodStill) // the wait of its claim is over
-		}
-		_ = s.conn.SetReadDeadline(time.Now()) // it is told why; an error means that it is gone
-		return
-	}
-	s.log.Warn("a connection is closed: its client does not read its replies, and others wait for the memory", "limit", "limits.buffered")
-	s.cut()
-	_ = s.conn.SetReadDeadline(time.Now())
-}
-
-// resized is told of the size of the reader's buffer.
-func (s *session) resized(size int) error {
-	if wire := s.bridge.buffers.receive(s, size, int64(s.bridge.plan.Load().opts.Limits.Buffered)); wire != nil {
-		return wire
-	}
-	return nil
 }

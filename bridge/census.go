@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/qsidecar/qsidecar/backends"
 )
 
@@ -35,21 +33,12 @@ type census struct {
 	stats   []backends.QueueStats
 }
 
-// The gauges that come of a census.
-var (
-	depthDesc         = gauge("queue_jobs", "Jobs in the database, by state; told by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", labelDatabase, labelQueue, "state")
-	oldestReadyDesc   = gauge("queue_oldest_ready_seconds", "For how long the oldest ready job has waited; 0: there is none. Told as queue_jobs is.", labelDatabase, labelQueue)
-	oldestClaimedDesc = gauge("queue_oldest_claimed_seconds", "For how long the longest running delivery has run; 0: there is none. Told as queue_jobs is.", labelDatabase, labelQueue)
-	pausedDesc        = gauge("queue_paused", "1: nothing of the queue is given out. Told as queue_jobs is.", labelDatabase, labelQueue)
-	readerDesc        = gauge("depths_reader", "1: this sidecar tells the depths of the queues, for all; 0: another one does, or they could not be read.", labelDatabase)
-)
-
 // run reads when take asks for it, until ctx ends.
-func (c *census) run(ctx context.Context, b *bank) {
+func (c *census) run(ctx context.Context, ask func(ctx context.Context) ([]backends.QueueStats, error)) {
 	for {
 		select {
 		case <-c.wake:
-			c.read(ctx, b)
+			c.read(ctx, ask)
 		case <-ctx.Done():
 			return
 		}
@@ -86,16 +75,10 @@ func (c *census) take() (stats []backends.QueueStats, known bool, err error) {
 }
 
 // read asks the database.
-func (c *census) read(ctx context.Context, b *bank) {
+func (c *census) read(ctx context.Context, ask func(ctx context.Context) ([]backends.QueueStats, error)) {
 	ctx, cancel := context.WithTimeoutCause(ctx, censusTimeout, fmt.Errorf("the depths of the queues: no answer within %v", censusTimeout))
 	defer cancel()
-	m := b.metrics.Load()
-	m.reads.Inc()
-	stats, err := b.link.stats(ctx, "")
-	if err != nil {
-		m.readFailures.Inc()
-		b.log.Warn("the depths of the queues could not be read for the metrics", "error", err)
-	}
+	stats, err := ask(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed = err != nil; !c.failed {
@@ -103,61 +86,4 @@ func (c *census) read(ctx context.Context, b *bank) {
 	}
 	close(c.reading)
 	c.reading = nil
-}
-
-// tellDepths gives the gauges of a database's queues, where this sidecar is the one that reads them.
-func (b *bank) tellDepths(name string, to chan<- prometheus.Metric, tell func(d *prometheus.Desc, v float64, labels ...string)) {
-	b.keeper.asksFor()
-	var stats []backends.QueueStats
-	reads := b.inspectable && b.keeper.reads()
-	if reads {
-		var known bool
-		var err error
-		if stats, known, err = b.census.take(); err != nil {
-			to <- prometheus.NewInvalidMetric(depthDesc, fmt.Errorf("database %s: %w", name, err))
-			return
-		}
-		reads = known && b.keeper.reads() // it took so long that another one may have taken over
-	}
-	tell(readerDesc, oneIf(reads), name)
-	if !reads {
-		return
-	}
-	for queue, s := range b.metrics.Load().byLabel(stats) {
-		for state, n := range map[backends.State]int64{backends.StateReady: s.Ready, backends.StateScheduled: s.Scheduled,
-			backends.StateClaimed: s.Claimed, backends.StateDead: s.Dead, backends.StateDone: s.Done} {
-			tell(depthDesc, float64(n), name, queue, string(state))
-		}
-		tell(oldestReadyDesc, s.OldestReady.Seconds(), name, queue)
-		tell(oldestClaimedDesc, s.OldestClaimed.Seconds(), name, queue)
-		tell(pausedDesc, oneIf(s.Paused), name, queue)
-	}
-}
-
-// byLabel adds up the depths of queues that share a label. A queue that is known here and has
-// no row any more has none of everything.
-func (d *databaseMetrics) byLabel(all []backends.QueueStats) map[string]*backends.QueueStats {
-	sum := make(map[string]*backends.QueueStats)
-	for i := range all {
-		label := d.label(all[i].Queue)
-		s := sum[label]
-		if s == nil {
-			s = &backends.QueueStats{Queue: label}
-			sum[label] = s
-		}
-		s.Ready += all[i].Ready
-		s.Scheduled += all[i].Scheduled
-		s.Claimed += all[i].Claimed
-		s.Dead += all[i].Dead
-		s.Done += all[i].Done
-		s.Paused = s.Paused || all[i].Paused
-		s.OldestReady = max(s.OldestReady, all[i].OldestReady)
-		s.OldestClaimed = max(s.OldestClaimed, all[i].OldestClaimed)
-	}
-	for queue := range *d.queues.Load() {
-		if sum[queue] == nil {
-			sum[queue] = &backends.QueueStats{Queue: queue}
-		}
-	}
-	return sum
 }

@@ -21,7 +21,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 	if wire != nil {
 		return fail(wire)
 	}
-	if i := slices.IndexFunc(queues, bank.link.holds); i >= 0 && req.LeaseMS.Set {
+	if i := slices.IndexFunc(queues, bank.claimsInTx); i >= 0 && req.LeaseMS.Set {
 		return answerWith(s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, InTx: true}))
 	}
 	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
@@ -33,20 +33,20 @@ func (s *session) claim(req *protocol.Request) finisher {
 	if n := s.named.Load(); n > 0 && n+int64(len(queues)) > maxNamed {
 		return fail(protocol.Errorf(protocol.CodeBusy, "open claims of this connection name %d queues, and together they may name %d: wait for one, or cancel one, first", n, maxNamed))
 	}
-	if !req.LeaseMS.Set && s.places.count() >= plan.opts.Limits.Held {
-		return fail(s.tooMany())
+	if !req.LeaseMS.Set && s.account.jobs.count() >= plan.opts.Limits.Held {
+		return answerWith(s.failure(s.tooManyJobs()))
 	}
 	s.mu.Lock()
 	worker := s.worker
 	s.mu.Unlock()
 	w := &waiter{
-		sess:  s,
+		sess:  &s.account,
 		since: time.Now(),
 		slots: int(req.Max.Or(1)),
 		lease: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
 		once:  req.WaitMS == 0,
 	}
-	if a, answered := bank.broker.add(w, queues); answered {
+	if a, answered := bank.claim(w, queues); answered {
 		return later(func() (*protocol.Reply, func()) { return s.handOver(bank, w, a) })
 	}
 	ctx, stop := s.claimContext(millis(req.WaitMS))
@@ -81,28 +81,28 @@ func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool
 		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
 			(*bank).follow(now)
 		}
-		a := (*bank).broker.wait(ctx, w)
+		a := (*bank).await(ctx, w)
 		if !errors.Is(a.err, errMoved) {
 			return a, nil
 		}
 		plan = s.bridge.plan.Load()
 		to, wire := plan.bankOfClaim(w.queues, single)
 		if wire == nil {
-			wire = s.mayClaim(w.queues)
+			wire = s.forbidsClaim(w.queues)
 		}
 		if wire != nil {
 			return a, wire
 		}
 		*bank = to
 		*w = waiter{sess: w.sess, since: w.since, slots: w.slots, lease: w.lease, once: w.once, queues: w.queues}
-		if a, answered := to.broker.add(w, w.queues); answered {
+		if a, answered := to.claim(w, w.queues); answered {
 			return a, nil
 		}
 	}
 }
 
-// mayClaim holds a claim that waits against the rules of its socket.
-func (s *session) mayClaim(queues []string) *protocol.Error {
+// forbidsClaim holds a claim that waits against the rules of its socket.
+func (s *session) forbidsClaim(queues []string) *protocol.Error {
 	if i := s.noClaim(queues); i >= 0 {
 		return s.denied(protocol.OpClaim, queues[i])
 	}
@@ -118,12 +118,12 @@ func (s *session) noClaim(queues []string) int {
 // handOver is handOut, and what there is to do when its reply is sent.
 func (s *session) handOver(bank *bank, w *waiter, a answer) (*protocol.Reply, func()) {
 	reply, given := s.handOut(bank, w, a)
-	s.placed(w.places, min(given, w.places))
+	s.account.settleQuota(w.places, min(given, w.places))
 	if len(a.jobs) == 0 {
 		return reply, nil
 	}
 	bytes := jobBytes(a.jobs)
-	return reply, func() { s.owe(-bytes) }
+	return reply, func() { s.account.owe(-bytes) }
 }
 
 // claimContext ends a claim's wait: its time is over, it is cancelled, or nobody is left.
@@ -143,34 +143,19 @@ func (s *session) handOut(bank *bank, w *waiter, a answer) (reply *protocol.Repl
 		}
 		return &protocol.Reply{Jobs: []protocol.Job{}}, 0
 	}
-	host := a.jobs[0].Token.Host
 	if s.gone.Err() != nil {
-		bank.committer.giveUp(host, a.jobs)
+		bank.giveUp(a.jobs)
 		return nil, 0
 	}
-	// Asked again, as late as can be: this process may have been suspended since
-	// the commit, and others may have the jobs by now.
-	if bank.keeper.fresh() != host {
-		bank.committer.giveUp(host, a.jobs)
-		return s.failure(backends.Unavailable(errBeatLate)), 0
+	jobs, err := bank.handOut(w, &a, func(jobs []backends.Job) int { return s.fittingJobs(bank.info.Database, jobs) })
+	if err != nil {
+		return s.failure(err), 0
 	}
-	if n := s.fittingJobs(bank.info.Database, a.jobs); n < len(a.jobs) {
-		bank.committer.giveUp(host, a.jobs[n:])
-		a.jobs = a.jobs[:n]
+	reply = &protocol.Reply{Jobs: make([]protocol.Job, len(jobs))}
+	for i := range jobs {
+		reply.Jobs[i] = wireJob(bank.info.Database, &jobs[i])
 	}
-	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {
-		return s.failure(backends.Unavailable(errBeatLate)), 0
-	}
-	if a.ahead {
-		bank.ledger.remember(a.jobs, w.lease.Worker, bank.broker.clock())
-		bank.attendant.wake()
-	}
-	bank.metrics.Load().handed(a.jobs, time.Since(w.since))
-	reply = &protocol.Reply{Jobs: make([]protocol.Job, len(a.jobs))}
-	for i := range a.jobs {
-		reply.Jobs[i] = wireJob(bank.info.Database, &a.jobs[i])
-	}
-	return reply, len(a.jobs)
+	return reply, len(jobs)
 }
 
 func (s *session) cancel(req *protocol.Request) finisher {

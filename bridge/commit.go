@@ -17,7 +17,7 @@ var errBeatLate = errors.New("this sidecar's beat is late, so it must not give o
 func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) error {
 	began := time.Now()
 	res, err := c.try(hard, writes, asks)
-	c.metrics().committed(time.Since(began), len(writes), asks, res.Claims, err)
+	c.metrics().committed(time.Since(began), len(writes), len(asks), res.Claims, err)
 	switch {
 	case err == nil:
 		c.answer(hard, writes, res.Writes)
@@ -137,7 +137,7 @@ func (c *committer) answer(hard context.Context, writes []*pending, results []ba
 			c.setAside(hard, p)
 			continue
 		}
-		m.answered(p, &results[i]) // before whoever waits can look
+		m.answered(p.write, p.run, p.unseen, &results[i]) // before whoever waits can look
 		c.finish(p, outcome{res: results[i], err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:

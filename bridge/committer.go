@@ -343,3 +343,10 @@ func (c *committer) answerAll(err error) {
 		}
 	}
 }
+
+// queued counts the writes that no commit has taken yet.
+func (c *committer) queued() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) + len(c.asides.queue)
+}

@@ -2,48 +2,10 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/protocol"
 )
-
-// roomForJobs holds new jobs against the limits: of names that are made up, and of their
-// queues' ready jobs.
-func (s *session) roomForJobs(p *plan, bank *bank, jobs []protocol.NewJob) error {
-	for i := range jobs {
-		if err := s.roomForName(p, jobs[i].Queue); err != nil {
-			return err
-		}
-	}
-	if !p.limited {
-		return nil
-	}
-	count := make(map[*depth]int64, 1)
-	for i := range jobs {
-		if q, _ := p.queue(jobs[i].Queue); q.MaxReady > 0 {
-			count[bank.depths.of(jobs[i].Queue)]++
-		}
-	}
-	if len(count) > 0 && s.hasty {
-		return backends.Unavailable(context.Cause(s.gone))
-	}
-	looks := make(map[*depth]*look, 1)
-	for q := range count { // all at a time
-		looks[q] = q.refresh(bank)
-	}
-	var err error
-	for q, n := range count {
-		if err = errors.Join(err, q.await(s, looks[q])); err == nil {
-			most, _ := p.queue(q.name)
-			err = q.room(n, int64(most.MaxReady))
-		}
-	}
-	return err
-}
 
 // depthAge is how old a queue's depth may be for max_ready, and for how long a failed look counts.
 const depthAge = time.Second
@@ -51,11 +13,14 @@ const depthAge = time.Second
 // depths are how many ready jobs there are in queues that have a limit of them: as the
 // database last said, and what was enqueued here since.
 type depths struct {
+	count func(ctx context.Context, queue string) (ready int64, err error) // asks the database
+
 	mu  sync.Mutex
 	all map[string]*depth
 }
 
 type depth struct {
+	count func(ctx context.Context, queue string) (ready int64, err error)
 	name  string
 	mu    sync.Mutex // not held while the database is asked
 	ready int64
@@ -80,7 +45,7 @@ func (d *depths) of(name string) *depth {
 		if d.all == nil {
 			d.all = make(map[string]*depth)
 		}
-		q = &depth{name: name}
+		q = &depth{name: name, count: d.count}
 		d.all[name] = q
 	}
 	return q
@@ -97,7 +62,7 @@ func (d *depths) forget(names []string) {
 
 // refresh begins a look, or joins the one under way. Each look that it returns must be awaited.
 // nil: what is known is young enough.
-func (q *depth) refresh(bank *bank) *look {
+func (q *depth) refresh() *look {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.look == nil && time.Since(q.at) <= depthAge {
@@ -106,28 +71,28 @@ func (q *depth) refresh(bank *bank) *look {
 	if q.look == nil {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), enqueueWait, fmt.Errorf("the depth of the queue %s: no answer within %v", q.name, enqueueWait))
 		q.look = &look{done: make(chan struct{}), cancel: cancel}
-		go q.ask(ctx, bank, q.look)
+		go q.ask(ctx, q.look)
 	}
 	q.look.wait++
 	return q.look
 }
 
-// await waits for a look. A session whose client is gone waits for a moment longer, as what it
-// sent is still carried out, but only once.
-func (q *depth) await(s *session, l *look) (err error) {
+// await waits for a look. It reports false where gone is closed and the look does not end within a moment
+// either: a session whose client is gone waits so much longer, as what it sent is still carried out.
+func (q *depth) await(gone <-chan struct{}, l *look) (ended bool) {
 	if l == nil {
-		return nil
+		return true
 	}
+	ended = true
 	select {
 	case <-l.done:
-	case <-s.gone.Done():
+	case <-gone:
 		timer := time.NewTimer(depthAge)
 		defer timer.Stop()
 		select {
 		case <-l.done:
 		case <-timer.C:
-			s.hasty = true
-			err = backends.Unavailable(context.Cause(s.gone))
+			ended = false
 		}
 	}
 	q.mu.Lock()
@@ -138,37 +103,18 @@ func (q *depth) await(s *session, l *look) (err error) {
 			q.look = nil // the next one begins another
 		}
 	}
-	return err
+	return ended
 }
 
-var errNoLook = errors.New("the database cannot be looked into")
-
 // ask is a look.
-func (q *depth) ask(ctx context.Context, bank *bank, l *look) {
-	ready, err := bank.readyJobs(ctx, q.name)
+func (q *depth) ask(ctx context.Context, l *look) {
+	ready, err := q.count(ctx, q.name)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.look == l {
 		q.look, q.ready, q.err, q.at = nil, ready, err, time.Now()
 	}
 	close(l.done)
-}
-
-// readyJobs asks the database for the number of a queue's ready jobs.
-func (b *bank) readyJobs(ctx context.Context, name string) (n int64, err error) {
-	look, release, err := b.link.depth(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer release()
-	stats, err := look.Stats(ctx, name)
-	if err != nil && ctx.Err() != nil {
-		return 0, backends.Unavailable(context.Cause(ctx)) // nothing was written
-	}
-	for _, s := range stats {
-		n += s.Ready
-	}
-	return n, err
 }
 
 // room takes a place for n more ready jobs; an error says that there is none.
@@ -178,15 +124,26 @@ func (q *depth) room(n, most int64) error {
 	if q.err != nil {
 		return q.err
 	}
-	if n > most { // no worker's pace mends that
-		return protocol.Errorf(protocol.CodeBusy, "%d jobs at once for the queue %s, whose limit is %d ready jobs (max_ready): nothing was stored; enqueue fewer at a time", n, q.name, most)
-	}
-	if q.ready+n > most {
-		e := protocol.Errorf(protocol.CodeBusy, "the queue %s has %d ready jobs, and its limit is %d (max_ready): nothing was stored; try again when workers have caught up",
-			q.name, q.ready, most)
-		e.RetryMS = protocol.Some(depthAge.Milliseconds())
-		return e
+	if n > most || q.ready+n > most {
+		return &queueFullError{queue: q.name, ready: q.ready, added: n, limit: most}
 	}
 	q.ready += n
 	return nil
 }
+
+// queueFullError says that a queue would have more ready jobs than its limit.
+type queueFullError struct {
+	queue               string
+	ready, added, limit int64
+}
+
+func (e *queueFullError) Error() string {
+	if !e.mayPass() {
+		return fmt.Sprintf("%d jobs at once for the queue %s, whose limit is %d ready jobs (max_ready): nothing was stored; enqueue fewer at a time", e.added, e.queue, e.limit)
+	}
+	return fmt.Sprintf("the queue %s has %d ready jobs, and its limit is %d (max_ready): nothing was stored; try again when workers have caught up",
+		e.queue, e.ready, e.limit)
+}
+
+// mayPass: the jobs may fit later. Where they are more than the limit, no worker's pace mends that.
+func (e *queueFullError) mayPass() bool { return e.added <= e.limit }

@@ -47,7 +47,7 @@ func (b *broker) gather(host backends.Identity, number func() uint64, mem *space
 	mem.divide(g.asks)
 	for _, w := range g.full {
 		b.remove(w)
-		w.answer <- answer{err: w.sess.tooMany()}
+		w.answer <- answer{err: w.sess.client.tooManyJobs()}
 	}
 	return g.asks
 }
@@ -120,13 +120,13 @@ func (w *waiter) take(want int) (n int, full bool) {
 	if w.lease.Lease > 0 {
 		return want, false
 	}
-	w.places, full = w.sess.places.take(want, w.sess.mostHeld())
+	w.places, full = w.sess.jobs.take(want, w.sess.client.maxJobs())
 	return w.places, full
 }
 
 // unanswered gives back the places of a waiter whose ask brought nothing.
 func (w *waiter) unanswered() {
-	w.sess.placed(w.places, 0)
+	w.sess.settleQuota(w.places, 0)
 	w.places = 0
 }
 

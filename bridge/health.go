@@ -34,27 +34,10 @@ func (b *Bridge) Health() Health {
 	}
 	p := b.plan.Load()
 	for name, bank := range p.bankBy {
-		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: bank.keeper.reaches(), Beat: bank.keeper.age()})
+		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: bank.reachable(), Beat: bank.beatAge()})
 	}
 	slices.SortFunc(h.Databases, func(a, b DatabaseHealth) int { return cmp.Compare(a.Name, b.Name) })
 	return h
-}
-
-// reaches reports whether the last beat reached the database, and claims may be handed out.
-func (k *keeper) reaches() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.trouble == nil && k.clock() < k.freshUntil
-}
-
-// age is the time since the last beat that reached the database; negative: none has.
-func (k *keeper) age() time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.beat == 0 {
-		return -1
-	}
-	return k.clock() - k.beat
 }
 
 // vigil finds out whether the sidecar is stuck.
@@ -91,8 +74,9 @@ type part struct {
 func (b *Bridge) parts() []part {
 	all := []part{{"sessions", &b.mu}}
 	for _, bank := range b.plan.Load().banks {
-		all = append(all, part{"claims of " + bank.name, &bank.broker.mu}, part{"writes of " + bank.name, &bank.committer.mu},
-			part{"leases of " + bank.name, &bank.ledger.mu}, part{"beat of " + bank.name, &bank.keeper.mu})
+		for _, l := range bank.locks() {
+			all = append(all, part{l.name + " of " + bank.name, l.Locker})
+		}
 	}
 	return all
 }

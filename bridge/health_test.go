@@ -50,8 +50,8 @@ func TestHealthBeforeTheStart(t *testing.T) {
 // one look waits for it.
 func TestStuckIsNoticed(t *testing.T) {
 	b := newFor(t, options(memory.New()), testLog(t))
-	broker := b.plan.Load().banks[0].broker
-	broker.mu.Lock()
+	claims := b.plan.Load().banks[0].locks()[0]
+	claims.Lock()
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
 		answer := make(chan error, 1)
@@ -65,7 +65,7 @@ func TestStuckIsNoticed(t *testing.T) {
 			t.Errorf("with a lock that is kept: %v", err)
 		}
 	}
-	broker.mu.Unlock()
+	claims.Unlock()
 	if err := b.Alive(t.Context()); err != nil {
 		t.Errorf("when it is free again: %v", err)
 	}

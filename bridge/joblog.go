@@ -30,30 +30,8 @@ const (
 // maxLogError is how much of a job's error is logged; all of it is kept with the job.
 const maxLogError = 300
 
-// told is what the log says of a claimed job beside its lease. It is known where the job was
-// claimed, while it is held: not after a restart, and not of other sidecars' claims.
-type told struct {
-	id            string // empty: the lease names it
-	attempt, most int
-	trace         string // its traceparent's id; empty: it has none
-}
-
-func tellOf(j *backends.Job) told {
-	trace, _ := protocol.TraceID(j.Headers[protocol.HeaderTraceParent])
-	return told{id: j.ID, attempt: j.Attempt, most: j.MaxAttempts, trace: trace}
-}
-
-// heldJob is a claim as it was when somebody looked: holdings change.
-type heldJob struct {
-	lease backends.Lease
-	queue string // empty: not known here
-	told  told
-}
-
-func (h *holding) job() heldJob { return heldJob{h.lease, h.queue, h.told} }
-
-// attrs are the keys by which a job is found in every log line about one.
-func (j *heldJob) attrs() []slog.Attr {
+// jobAttrs are the keys by which a job is found in every log line about one.
+func jobAttrs(j *heldJob) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 10)
 	if j.queue != "" {
 		attrs = append(attrs, slog.String("queue", j.queue))
@@ -69,7 +47,7 @@ func (j *heldJob) attrs() []slog.Attr {
 }
 
 // lastAttempt reports whether a failure of this delivery is known to be the job's last.
-func (j *heldJob) lastAttempt() bool { return j.told.attempt > 0 && j.told.attempt >= j.told.most }
+func lastAttempt(j *heldJob) bool { return j.told.attempt > 0 && j.told.attempt >= j.told.most }
 
 // logKeys says which session, and whose.
 func (s *session) logKeys() []slog.Attr {
@@ -138,7 +116,7 @@ func (b *bank) logJob(level slog.Level, text string, j *heldJob, s *session, mor
 	if !b.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := j.attrs()
+	attrs := jobAttrs(j)
 	if s != nil {
 		attrs = append(attrs, s.logKeys()...)
 	}
@@ -151,7 +129,7 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 		return
 	}
 	lost, dead := lostTokens(res), deadJobs(res.Failed)
-	nack, _ := part.p.write.(backends.Nack)
+	nack, _ := part.write().(backends.Nack)
 	for i, l := range part.leases {
 		j := &heldJob{lease: l} // all that is known of one that another sidecar claimed, or an earlier one
 		if i < len(part.runs) {
@@ -166,7 +144,7 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 		}
 		if op == protocol.OpNack {
 			all := dead == len(part.leases)-len(lost)
-			part.bank.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Snooze && j.lastAttempt()))
+			part.bank.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Snooze && lastAttempt(j)))
 		}
 	}
 }
@@ -217,7 +195,7 @@ func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *b
 		switch j := &held[i]; {
 		case lost[j.lease.Token]:
 			b.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", "disconnect"))
-		case dead > 0 && (all || j.lastAttempt()):
+		case dead > 0 && (all || lastAttempt(j)):
 			b.logJob(slog.LevelWarn, logDead, j, s, cause)
 		default:
 			b.logJob(slog.LevelInfo, logFailed, j, s, cause)
@@ -230,18 +208,6 @@ func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *b
 func (b *bank) logGone(s *session, gone []heldJob) {
 	for i := range gone {
 		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "beat"))
-	}
-}
-
-// logFallen says what housekeeping took back, or found to be too large: in numbers, for who
-// worked on the jobs is another sidecar's to say, or was said.
-func logFallen(log *slog.Logger, all backends.FailedCounts) {
-	for _, f := range all {
-		level, text := slog.LevelInfo, logReaped
-		if f.Dead {
-			level, text = slog.LevelWarn, logDied
-		}
-		log.Log(context.Background(), level, text, "queue", f.Queue, "cause", string(f.Cause), "jobs", f.Jobs)
 	}
 }
 

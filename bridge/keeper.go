@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -36,7 +35,7 @@ type keeper struct {
 	clock   func() time.Duration
 
 	// lost is told which claims the sessions no longer have.
-	lost func(map[*session][]heldJob)
+	lost func(map[*account][]heldJob)
 	// abandoned is told that an identity is given up, before its leases are dropped.
 	abandoned func()
 	// release gives claims back, uncharged, that nobody here knows of.
@@ -65,38 +64,6 @@ type watch struct {
 	ended bool
 	lease time.Duration // the peer's
 }
-
-// leaseTimes are a database's host lease and restart grace, which a reload may change.
-type leaseTimes struct{ host, grace atomic.Int64 }
-
-func newLeaseTimes(d Database) *leaseTimes {
-	t := &leaseTimes{}
-	t.set(d)
-	return t
-}
-
-func (t *leaseTimes) set(d Database) {
-	t.host.Store(int64(d.HostLease))
-	t.grace.Store(int64(d.RestartGrace))
-}
-
-func (t *leaseTimes) lease() hostLease        { return hostLease(t.host.Load()) }
-func (t *leaseTimes) patience() time.Duration { return time.Duration(t.host.Load()) }
-func (t *leaseTimes) restart() time.Duration  { return time.Duration(t.grace.Load()) }
-
-// hostLease is H, and what follows from it.
-type hostLease time.Duration
-
-func (h hostLease) every() time.Duration   { return time.Duration(h) / 6 }
-func (h hostLease) trusted() time.Duration { return time.Duration(h) * 13 / 20 }
-func (h hostLease) observe() time.Duration { return h.trusted() - h.margin() }
-
-// margin is how much earlier than the database the sidecar stops trusting its
-// own beat.
-func (h hostLease) margin() time.Duration { return time.Duration(h) / 20 }
-
-// answer is how long the database may take for one of the keeper's questions.
-func (h hostLease) answer() time.Duration { return time.Duration(h) / 2 }
 
 // run joins and beats until ctx is done. It does not leave: see leave.
 func (k *keeper) run(ctx context.Context) error {

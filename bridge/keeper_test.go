@@ -13,7 +13,7 @@ import (
 func TestSuspicion(t *testing.T) {
 	t.Parallel()
 	var now time.Duration
-	k := keeper{times: newLeaseTimes(Database{HostLease: 20 * time.Second}), clock: func() time.Duration { return now }}
+	k := keeper{times: newLeaseTimes(20*time.Second, 0), clock: func() time.Duration { return now }}
 	fresh := k.times.lease().trusted() - k.times.lease().margin() // as beaten says, after its beat was asked for
 	look := func(beats uint64, expired bool) {
 		k.watch([]backends.Peer{{Host: 7, Heartbeats: beats, Expired: expired}}, false)
@@ -43,7 +43,7 @@ func TestSuspicion(t *testing.T) {
 func TestStandstill(t *testing.T) {
 	t.Parallel()
 	now := time.Second
-	k := keeper{times: newLeaseTimes(Database{HostLease: 20 * time.Second}), clock: func() time.Duration { return now }, log: testLog(t), revived: func() {}, suspected: func() {}}
+	k := keeper{times: newLeaseTimes(20*time.Second, 0), clock: func() time.Duration { return now }, log: testLog(t), revived: func() {}, suspected: func() {}}
 	peers := func(expired bool) []backends.Peer { return []backends.Peer{{Host: 7, Heartbeats: 1, Expired: expired}} }
 	h := k.times.lease()
 	beat := func(expired bool) {

@@ -99,10 +99,22 @@ func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
 	t.Helper()
 	sys := system{clock: bootTime, listen: unixsocket.Listen}
 	if len(o.Sockets) > 0 && strings.HasPrefix(o.Sockets[0].Path, inMemory) {
-		virtual := func() time.Duration { return time.Duration(time.Now().UnixNano()) } // in a bubble it never jumps
-		sys = system{clock: virtual, listen: newMemNet().listen}
+		sys = system{clock: virtualClock, listen: newMemNet().listen}
 	}
 	b, err := newBridge(o, log, sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// virtualClock never jumps in a bubble.
+func virtualClock() time.Duration { return time.Duration(time.Now().UnixNano()) }
+
+// newWithClock makes a Bridge with sockets in memory, whose clock the test changes.
+func newWithClock(t testing.TB, o Options, clock func(now time.Duration) time.Duration) *Bridge {
+	t.Helper()
+	b, err := newBridge(o, testLog(t), system{clock: func() time.Duration { return clock(virtualClock()) }, listen: newMemNet().listen})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,19 +296,8 @@ func (c *client) close() {
 	}
 }
 
-// idleWaiters counts the claims that were looked for and wait.
-func (b *broker) idleWaiters() (n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, ln := range b.lines {
-		for w := range ln.waiters {
-			if !w.asking && w.in == &ln.idle && ln.wish == 0 {
-				n++
-			}
-		}
-	}
-	return n
-}
+// pipeline is that of the sidecar's only database.
+func (s *sidecar) pipeline() *pipeline { return s.plan.Load().banks[0].pipeline }
 
 // eventually waits for a fact.
 func eventually(t testing.TB, fact func() bool) {

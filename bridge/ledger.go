@@ -15,11 +15,12 @@ import (
 // mu also orders "this lease belongs to that session now" with the submission of
 // the write that makes it so: see bind and takeSession.
 type ledger struct {
-	metrics func() *databaseMetrics // nil: nobody counts
+	metrics func() *databaseMetrics      // nil: nobody counts
+	trace   func(j *backends.Job) string // the trace id for the log
 
 	mu       sync.Mutex
 	known    map[backends.Token]*holding
-	sessions map[*session]map[backends.Token]*holding
+	sessions map[*account]map[backends.Token]*holding
 	handed   []handed // from what was claimed ahead, not recorded yet, oldest first
 	spare    []map[backends.Token]*holding
 }
@@ -34,16 +35,17 @@ type holding struct {
 	counts   *queueMetrics // the queue's; nil: not known here
 	handed   bool          // since is when its worker got it
 	since    time.Time     // when the session got it; zero: nobody did
-	sess     *session      // nil: in flight, or a timed lease
+	sess     *account      // nil: in flight, or a timed lease
 	onItsWay bool          // its commit is not answered yet
 	settling int           // writes under way that may end it
 	told     told          // for the log
 }
 
-func newLedger() *ledger {
+func newLedger(trace func(j *backends.Job) string) *ledger {
 	return &ledger{
+		trace:    trace,
 		known:    make(map[backends.Token]*holding),
-		sessions: make(map[*session]map[backends.Token]*holding),
+		sessions: make(map[*account]map[backends.Token]*holding),
 	}
 }
 
@@ -70,7 +72,7 @@ func (l *ledger) forget(slots []backends.Slot) {
 // and is told by session.placed that these are theirs now. It reports false,
 // and the jobs are still on their way, when the identity they were claimed
 // under was dropped meanwhile.
-func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
+func (l *ledger) give(jobs []backends.Job, sess *account, timed bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range jobs {
@@ -82,7 +84,7 @@ func (l *ledger) give(jobs []backends.Job, sess *session, timed bool) bool {
 	for i := range jobs {
 		h := l.known[jobs[i].Token]
 		h.lease, h.queue, h.since, h.handed = jobs[i].Lease(), jobs[i].Queue, now, true
-		h.counts, h.told = l.counts(h.queue), tellOf(&jobs[i])
+		h.counts, h.told = l.counts(h.queue), l.tellOf(&jobs[i])
 		h.onItsWay = false
 		if !timed {
 			l.attach(h, sess)
@@ -102,7 +104,7 @@ func (l *ledger) claim(lease backends.Lease) *holding {
 }
 
 // attach makes h the session's, which has a place for it. l.mu is held.
-func (l *ledger) attach(h *holding, sess *session) {
+func (l *ledger) attach(h *holding, sess *account) {
 	l.detach(h)
 	h.sess = sess
 	set := l.sessions[sess]
@@ -124,7 +126,7 @@ func (l *ledger) detach(h *holding) {
 	}
 	set := l.sessions[h.sess]
 	delete(set, h.lease.Token)
-	h.sess.places.free(1)
+	h.sess.jobs.free(1)
 	if len(set) == 0 {
 		delete(l.sessions, h.sess)
 		if len(l.spare) < maxSpare {
@@ -178,7 +180,7 @@ func (l *ledger) settled(marked []*holding, gone []backends.Lease) {
 // that ends at the same time either releases them before the bind is submitted
 // (which then finds them lost) or no longer has them. They count as on their way
 // until bound is called. false: the session would hold more than most.
-func (l *ledger) bind(leases []backends.Lease, sess *session, most int, submit func()) bool {
+func (l *ledger) bind(leases []backends.Lease, sess *account, most int, submit func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	more := 0
@@ -187,7 +189,7 @@ func (l *ledger) bind(leases []backends.Lease, sess *session, most int, submit f
 			more++
 		}
 	}
-	if !sess.places.bind(more, most) {
+	if !sess.jobs.bind(more, most) {
 		return false
 	}
 	for _, lease := range leases {
@@ -249,7 +251,7 @@ func (l *ledger) unbind(leases []backends.Lease) {
 // takeSession takes all that the session holds and calls submit with it, in one
 // step (see bind), and returns it. Nothing held: submit is not called. The claims stay
 // known, as being settled, until gone is called with them.
-func (l *ledger) takeSession(sess *session, submit func(leases []backends.Lease)) (held []heldJob) {
+func (l *ledger) takeSession(sess *account, submit func(leases []backends.Lease)) (held []heldJob) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	set := l.sessions[sess]
@@ -264,7 +266,7 @@ func (l *ledger) takeSession(sess *session, submit func(leases []backends.Lease)
 		h.sess = nil
 	}
 	delete(l.sessions, sess)
-	sess.places.free(len(leases))
+	sess.jobs.free(len(leases))
 	submit(leases)
 	return held
 }
@@ -290,7 +292,7 @@ func (l *ledger) gone(leases []backends.Lease) {
 }
 
 // others reports whether the lease is another session's.
-func (l *ledger) others(lease backends.Lease, sess *session) bool {
+func (l *ledger) others(lease backends.Lease, sess *account) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.claim(lease)
@@ -317,7 +319,7 @@ func (l *ledger) count() int {
 }
 
 // holds reports whether the session holds a claim.
-func (l *ledger) holds(s *session) bool {
+func (l *ledger) holds(s *account) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.sessions[s]) > 0
@@ -325,15 +327,15 @@ func (l *ledger) holds(s *session) bool {
 
 // dropAll forgets everything: the identity was given up, and the database takes
 // all of it back. It returns what each session lost.
-func (l *ledger) dropAll() map[*session][]heldJob {
+func (l *ledger) dropAll() map[*account][]heldJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lost := make(map[*session][]heldJob, len(l.sessions))
+	lost := make(map[*account][]heldJob, len(l.sessions))
 	for sess, set := range l.sessions {
 		for _, h := range set {
 			lost[sess] = append(lost[sess], h.job())
 		}
-		sess.places.free(len(set))
+		sess.jobs.free(len(set))
 	}
 	clear(l.known)
 	clear(l.sessions)
@@ -373,10 +375,10 @@ func (l *ledger) unknown(rows []backends.ClaimedJob) []backends.Lease {
 
 // dropMissing forgets tokens that the database no longer has under this host, unless they
 // are being settled just now, and returns what each session lost by it.
-func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*session][]heldJob {
+func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*account][]heldJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var lost map[*session][]heldJob
+	var lost map[*account][]heldJob
 	for token := range tokens {
 		h := l.known[token]
 		if h == nil || h.onItsWay || h.settling > 0 {
@@ -384,7 +386,7 @@ func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*session][]
 		}
 		if h.sess != nil {
 			if lost == nil {
-				lost = make(map[*session][]heldJob)
+				lost = make(map[*account][]heldJob)
 			}
 			lost[h.sess] = append(lost[h.sess], h.job())
 		}
@@ -392,4 +394,33 @@ func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*session][]
 		delete(l.known, token)
 	}
 	return lost
+}
+
+// told is what the log says of a claimed job beside its lease. It is known where the job was
+// claimed, while it is held: not after a restart, and not of other sidecars' claims.
+type told struct {
+	id            string // empty: the lease names it
+	attempt, most int
+	trace         string // its traceparent's id; empty: it has none
+}
+
+func (l *ledger) tellOf(j *backends.Job) told {
+	return told{id: j.ID, attempt: j.Attempt, most: j.MaxAttempts, trace: l.trace(j)}
+}
+
+// heldJob is a claim as it was when somebody looked: holdings change.
+type heldJob struct {
+	lease backends.Lease
+	queue string // empty: not known here
+	told  told
+}
+
+func (h *holding) job() heldJob { return heldJob{h.lease, h.queue, h.told} }
+
+// ran is a delivery that a worker settles.
+type ran struct {
+	queue *queueMetrics // nil: not known here
+	took  time.Duration // by the worker, until it settled; negative: not known here
+	name  string        // the queue's; empty: not known here
+	told  told          // for the log
 }

@@ -167,7 +167,7 @@ func (s *sidecar) held() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for x := range s.sessions {
-		n += x.places.count()
+		n += x.account.jobs.count()
 	}
 	return n
 }

@@ -38,10 +38,10 @@ const (
 	poollessLooks = 4
 )
 
-func newLink(d Database) *link { return &link{end: newLinkEnd(d)} }
+func newLink(b backends.Backend, done func()) *link { return &link{end: newLinkEnd(b, done)} }
 
-func newLinkEnd(d Database) *linkEnd {
-	e := &linkEnd{Backend: d.Backend, done: d.Done, gone: make(chan struct{}), depths: make(chan struct{}, 1)}
+func newLinkEnd(b backends.Backend, done func()) *linkEnd {
+	e := &linkEnd{Backend: b, done: done, gone: make(chan struct{}), depths: make(chan struct{}, 1)}
 	looks := poollessLooks
 	if u, ok := e.usage(); ok && u.Max > 0 {
 		looks = max(1, u.Max-ownConnections)
@@ -51,8 +51,8 @@ func newLinkEnd(d Database) *linkEnd {
 }
 
 // replace puts another Backend in the place of the present one.
-func (l *link) replace(d Database) {
-	next := newLinkEnd(d)
+func (l *link) replace(b backends.Backend, done func()) {
+	next := newLinkEnd(b, done)
 	l.mu.Lock()
 	old := l.end
 	l.end = next
@@ -71,7 +71,7 @@ func (l *link) replace(d Database) {
 // finish says that the present Backend is not used any more. A request that began by an
 // older plan may still come: it is told that the database was left.
 func (l *link) finish() {
-	l.replace(Database{Backend: &backends.Offline{About: l.info(), Why: func() error { return errDeparted }}})
+	l.replace(&backends.Offline{About: l.info(), Why: func() error { return errDeparted }}, nil)
 }
 
 var errDeparted = errors.New("a reload of the config took this database out of use")
@@ -268,4 +268,21 @@ func (l *link) listen(ctx context.Context, e *linkEnd, hear func(queue string)) 
 			return
 		}
 	}
+}
+
+// errNoLocator says that the queue of a lease is not known.
+var errNoLocator = errors.New("this database cannot tell the queue of a lease of another sidecar: give the user a rule without `queues`")
+
+// errNoLook says that the backend is no Inspector.
+var errNoLook = errors.New("the database cannot be looked into")
+
+// queues asks the present Backend in which queues the leases' jobs are.
+func (l *link) queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	e, release := l.use()
+	defer release()
+	locator, ok := e.Backend.(backends.Locator)
+	if !ok {
+		return nil, errNoLocator
+	}
+	return locator.Queues(ctx, leases)
 }

@@ -46,7 +46,7 @@ func TestMemoryOfNacks(t *testing.T) {
 		if kept > nacks*size/4 {
 			t.Errorf("%d MiB are kept for errors that are cut to 4 KiB", kept>>20)
 		}
-		if n := bank.committer.queued(); n == 0 {
+		if n := bank.snapshot().queuedWrites; n == 0 {
 			t.Error("no write waits")
 		}
 		db.hold.Store(nil)
@@ -127,7 +127,7 @@ func TestMemoryOfAbandonedWrites(t *testing.T) {
 		if kept > 16<<20 {
 			t.Errorf("%d MiB are kept for writes that are abandoned", kept>>20)
 		}
-		if n := s.plan.Load().banks[0].committer.queued(); n > sent/2 {
+		if n := s.pipeline().snapshot().queuedWrites; n > sent/2 {
 			t.Errorf("%d writes that are abandoned are still queued", n)
 		}
 		db.hold.Store(nil)

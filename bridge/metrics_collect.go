@@ -40,16 +40,17 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	tell(drainingDesc, oneIf(b.draining.Load()))
 	var depths sync.WaitGroup // of all at a time: one that is slow to answer is waited for once
 	for name, bank := range p.bankBy {
-		tell(heldDesc, float64(bank.ledger.heldBySessions()), name)
-		tell(waitingDesc, float64(bank.broker.waits()), name)
-		tell(queuedDesc, float64(bank.committer.queued()), name)
-		tell(reachableDesc, oneIf(bank.keeper.reaches()), name)
-		age := bank.keeper.age()
+		tell(heldDesc, float64(bank.heldBySessions()), name)
+		now := bank.snapshot()
+		tell(waitingDesc, float64(now.claims), name)
+		tell(queuedDesc, float64(now.queuedWrites), name)
+		tell(reachableDesc, oneIf(bank.reachable()), name)
+		age := bank.beatAge()
 		if age < 0 {
 			age = time.Since(b.began)
 		}
 		tell(beatDesc, age.Seconds(), name)
-		tell(leaseDesc, bank.times.patience().Seconds(), name)
+		tell(leaseDesc, bank.hostLease().Seconds(), name)
 		depths.Go(func() { bank.tellDepths(name, to, tell) })
 		bank.tellPool(name, to)
 	}
@@ -79,21 +80,4 @@ func (b *Bridge) sessionsBySocket(p *plan) map[string]int {
 		n[cmp.Or(s.socket, "stdio")]++
 	}
 	return n
-}
-
-// waits counts the claims that wait.
-func (b *broker) waits() (n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, ln := range b.lines {
-		n += ln.len()
-	}
-	return n
-}
-
-// queued counts the writes that no commit has taken yet.
-func (c *committer) queued() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.queue) + len(c.asides.queue)
 }

@@ -151,23 +151,15 @@ func (d *databaseMetrics) label(queue string) string {
 	return queue
 }
 
-// ran is a delivery that a worker settles.
-type ran struct {
-	queue *queueMetrics // nil: not known here
-	took  time.Duration // by the worker, until it settled; negative: not known here
-	name  string        // the queue's; empty: not known here
-	told  told          // for the log
-}
-
 // committed counts a commit.
-func (d *databaseMetrics) committed(took time.Duration, writes int, asks []ask, claims []backends.ClaimResult, err error) {
+func (d *databaseMetrics) committed(took time.Duration, writes, asks int, claims []backends.ClaimResult, err error) {
 	switch {
 	case err == nil:
 		d.commit.Observe(took.Seconds())
 		if writes > 0 {
 			d.writes.Observe(float64(writes))
 		}
-		if len(asks) > 0 {
+		if asks > 0 {
 			n := 0
 			for i := range claims {
 				n += len(claims[i].Jobs)
@@ -186,23 +178,27 @@ func (d *databaseMetrics) committed(took time.Duration, writes int, asks []ask, 
 	}
 }
 
-// answered counts what a write that was committed did.
-func (d *databaseMetrics) answered(p *pending, res *backends.WriteResult) {
+// runOf is what is known of the delivery of a write's lease: its queue's counters, or nil, and how long
+// its worker had it, below 0 where that is not known.
+type runOf func(lease int) (queue *queueMetrics, took time.Duration)
+
+// answered counts what a write that was committed did. unseen: no worker had its jobs.
+func (d *databaseMetrics) answered(write backends.Write, runs runOf, unseen bool, res *backends.WriteResult) {
 	if d == nil || res.Err != nil {
 		return
 	}
-	switch w := p.write.(type) {
+	switch w := write.(type) {
 	case backends.Enqueue:
 		d.stored(w.Jobs, res.Stored)
 	case backends.Ack:
 		d.stored(w.Enqueue, res.Stored)
-		d.settled(p, w.Leases, res.Lost, true)
+		d.settled(runs, w.Leases, res.Lost, true)
 	case backends.Nack:
-		d.settled(p, w.Leases, res.Lost, false)
+		d.settled(runs, w.Leases, res.Lost, false)
 	case backends.Extend:
 		d.late.Add(float64(len(res.Lost)))
 	}
-	d.fallen(res.Failed, p.unseen)
+	d.fallen(res.Failed, unseen)
 }
 
 func (d *databaseMetrics) stored(jobs []backends.NewJob, stored []backends.Stored) {
@@ -219,24 +215,21 @@ func (d *databaseMetrics) stored(jobs []backends.NewJob, stored []backends.Store
 	}
 }
 
-func (d *databaseMetrics) settled(p *pending, leases, lost []backends.Lease, acked bool) {
+func (d *databaseMetrics) settled(runs runOf, leases, lost []backends.Lease, acked bool) {
 	for i := range leases {
 		if len(lost) > 0 && slices.Contains(lost, leases[i]) {
 			d.late.Inc()
 			continue
 		}
-		var r ran
-		if i < len(p.runs) {
-			r = p.runs[i]
-		}
-		if r.queue == nil {
-			r = ran{queue: d.unknown, took: -1}
+		queue, took := runs(i)
+		if queue == nil {
+			queue, took = d.unknown, -1
 		}
 		if acked {
-			r.queue.acked.Inc()
+			queue.acked.Inc()
 		}
-		if r.took >= 0 {
-			r.queue.run.Observe(r.took.Seconds())
+		if took >= 0 {
+			queue.run.Observe(took.Seconds())
 		}
 	}
 }
@@ -285,24 +278,30 @@ func (d *databaseMetrics) handed(jobs []backends.Job, waited time.Duration) {
 	}
 }
 
-// label has the banks count under the names that the plan gives them, and gives the queues
-// that it names counters: a series that begins at 0 shows the first job, too.
-func (b *Bridge) label(p *plan) {
-	named := func(queue string) (bool, int) {
-		_, ok := p.opts.Queues[queue]
-		return ok, max(p.opts.QueueLabels, 0)
-	}
-	for name, bank := range p.bankBy {
-		d := b.metrics.databases.of(name)
-		d.named.Store(&named)
-		if bank.metrics.Load() != nil {
-			bank.account() // to the name that it had
+// byLabel adds up the depths of queues that share a label. A queue that is known here and has
+// no row any more has none of everything.
+func (d *databaseMetrics) byLabel(all []backends.QueueStats) map[string]*backends.QueueStats {
+	sum := make(map[string]*backends.QueueStats)
+	for i := range all {
+		label := d.label(all[i].Queue)
+		s := sum[label]
+		if s == nil {
+			s = &backends.QueueStats{Queue: label}
+			sum[label] = s
 		}
-		bank.metrics.Store(d)
+		s.Ready += all[i].Ready
+		s.Scheduled += all[i].Scheduled
+		s.Claimed += all[i].Claimed
+		s.Dead += all[i].Dead
+		s.Done += all[i].Done
+		s.Paused = s.Paused || all[i].Paused
+		s.OldestReady = max(s.OldestReady, all[i].OldestReady)
+		s.OldestClaimed = max(s.OldestClaimed, all[i].OldestClaimed)
 	}
-	for name, q := range p.opts.Queues {
-		if bank := p.bankBy[q.Database]; bank != nil && name != "*" {
-			bank.metrics.Load().queue(name)
+	for queue := range *d.queues.Load() {
+		if sum[queue] == nil {
+			sum[queue] = &backends.QueueStats{Queue: queue}
 		}
 	}
+	return sum
 }

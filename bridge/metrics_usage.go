@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,35 +19,6 @@ var (
 		"connection: it broke before the commit.", labelDatabase, labelCause)
 )
 
-// usage is what the database's Backends have used so far, as far as they tell: the present
-// one, those that were replaced, and those of them that somebody still uses.
-func (l *link) usage() (u backends.Usage, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	u, ok = l.end.usage()
-	u.Add(l.past)
-	for _, e := range l.leaving {
-		was, metered := e.usage()
-		u.Add(was)
-		ok = ok || metered
-	}
-	return u, ok || l.past.RoundTrips.Count > 0
-}
-
-func (e *linkEnd) usage() (u backends.Usage, ok bool) {
-	if m, ok := e.Backend.(backends.Metered); ok {
-		return m.Usage(), true
-	}
-	return u, false
-}
-
-// left keeps what a Backend used that nobody uses any more. l.mu is held.
-func (l *link) left(e *linkEnd) {
-	u, _ := e.usage()
-	l.past.Add(u)
-	l.leaving = slices.DeleteFunc(l.leaving, func(o *linkEnd) bool { return o == e })
-}
-
 // usedBy are the counts of what the databases of one name used: more than one, where a reload
 // gives the name to another.
 type usedBy struct {
@@ -63,7 +33,7 @@ func (b *bank) account() {
 	used := &b.metrics.Load().used
 	b.accounts.Lock()
 	defer b.accounts.Unlock()
-	u, ok := b.link.usage()
+	u, ok := b.usage()
 	if !ok {
 		return
 	}
@@ -76,7 +46,7 @@ func (b *bank) account() {
 
 // tellPool gives what a database's pool is at this moment.
 func (b *bank) tellPool(name string, to chan<- prometheus.Metric) {
-	u, ok := b.link.usage()
+	u, ok := b.usage()
 	if !ok || u.Max == 0 {
 		return
 	}

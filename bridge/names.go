@@ -133,7 +133,7 @@ func (b *Bridge) lookForNames(ctx context.Context) {
 func (b *bank) usedNames(ctx context.Context, used map[string]bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, namesTimeout, fmt.Errorf("no answer within %v", namesTimeout))
 	defer cancel()
-	stats, err := b.link.stats(ctx, "")
+	stats, err := b.stats(ctx, "")
 	if err != nil {
 		return err
 	}

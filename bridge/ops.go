@@ -105,12 +105,12 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	if err := s.roomForJobs(plan, bank, jobs); err != nil {
 		return answerWith(s.failure(err))
 	}
-	p, err := bank.submit(s, backends.Enqueue{Jobs: stored})
+	p, err := bank.submit(&s.account, backends.Enqueue{Jobs: stored})
 	if err != nil {
 		return answerWith(s.failure(err))
 	}
 	return later(func() (*protocol.Reply, func()) {
-		res, err := bank.committer.wait(p, enqueueWait)
+		res, err := bank.result(p, enqueueWait)
 		if err != nil {
 			return s.failure(err), nil
 		}
@@ -153,16 +153,6 @@ func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
 		out[i] = protocol.EnqueuedJob{ID: st.ID, Duplicate: st.Duplicate, State: protocol.State(st.State)}
 	}
 	return out
-}
-
-// submit queues a write for the group commit.
-func (b *bank) submit(s *session, w backends.Write) (*pending, error) {
-	p, err := b.committer.reserve(context.Background(), s, w, 0)
-	if err != nil {
-		return nil, err
-	}
-	b.committer.push(p)
-	return p, nil
 }
 
 func (s *session) stats(req *protocol.Request) finisher {
@@ -219,17 +209,11 @@ func (s *session) command(req *protocol.Request) finisher {
 				cancel(errors.New("this sidecar is stopping"))
 			}
 		}
-		count, freed, err := bank.link.command(ctx, c)
+		count, err := bank.command(ctx, c)
 		if err != nil && count == 0 {
 			return s.failure(err), nil
 		}
 		s.logCommanded(op, &c, count)
-		if c.Kind == backends.Reclaim {
-			bank.metrics.Load().queue(c.Queue).returned.Add(float64(count))
-		}
-		if freed || c.Kind == backends.Resume {
-			bank.broker.hint([]string{c.Queue}, someJobs)
-		}
 		if err != nil { // each transaction of many is one of its own
 			wire := toClient(err, s.log)
 			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil

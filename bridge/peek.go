@@ -32,9 +32,9 @@ func (s *session) peek(req *protocol.Request) finisher {
 		if ctx.Err() != nil {
 			return s.failure(errDraining), looked
 		}
-		done, wire := s.bridge.buffers.look(s, copies*p.MaxBytes)
-		if wire != nil {
-			return &protocol.Reply{Error: wire}, looked
+		done, err := s.bridge.buffers.look(s.gone.Done(), p.MaxBytes)
+		if err != nil {
+			return &protocol.Reply{Error: busyMemory(err)}, looked
 		}
 		defer done()
 		views, err := s.views(ctx, plan, p)
@@ -47,9 +47,9 @@ func (s *session) peek(req *protocol.Request) finisher {
 			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
 		}
 		reply.Views = s.fitViews(reply.Views)
-		s.owe(bytes)
+		s.account.owe(bytes)
 		return reply, func() {
-			s.owe(-bytes)
+			s.account.owe(-bytes)
 			looked()
 		}
 	})
@@ -66,7 +66,7 @@ func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]bac
 		if wire != nil {
 			return nil, wire
 		}
-		return bank.link.peek(ctx, p)
+		return bank.peek(ctx, p)
 	}
 	queues, err := s.peekable(ctx, plan, &p)
 	if err != nil {
@@ -134,15 +134,15 @@ func (p *plan) queuesOf(ctx context.Context, ids []string) (queues []string, err
 		leases[i].Job = id
 	}
 	for _, bank := range p.banks {
-		if !bank.inspectable {
+		if !bank.inspectable() {
 			continue
 		}
-		found, err := bank.link.queues(ctx, leases)
+		found, err := bank.queuesInDatabase(ctx, leases)
 		if err != nil {
 			return nil, err
 		}
 		for name := range p.opts.Queues {
-			if bank.link.adopted(name) {
+			if bank.adopted(name) {
 				found = append(found, name)
 			}
 		}

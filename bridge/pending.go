@@ -14,7 +14,7 @@ import (
 // pending is a write on its way to a commit.
 type pending struct {
 	write  backends.Write
-	sess   *session // whose it is; nil: nobody waits for it
+	sess   *account // whose it is; nil: nobody waits for it
 	price  int64
 	room   *semaphore.Weighted // that the price is of; nil: none
 	size   size
@@ -24,6 +24,14 @@ type pending struct {
 	unseen bool         // of a Release: no worker had the jobs
 	alone  bool         // it was set aside, and waits for a locked row; its commit's own
 	done   chan outcome // 1: the loop never waits for a reader
+}
+
+// run is what is known of the delivery of the write's lease.
+func (p *pending) run(lease int) (queue *queueMetrics, took time.Duration) {
+	if lease >= len(p.runs) {
+		return nil, -1
+	}
+	return p.runs[lease].queue, p.runs[lease].took
 }
 
 // size is what a write adds to a batch.
@@ -39,7 +47,7 @@ type outcome struct {
 
 // reserve waits for room in the queue for a session's write, whose request keeps so many bytes
 // beside it. Each reserved pending must be pushed.
-func (c *committer) reserve(ctx context.Context, sess *session, w backends.Write, beside int64) (*pending, error) {
+func (c *committer) reserve(ctx context.Context, sess *account, w backends.Write, beside int64) (*pending, error) {
 	p := &pending{write: w, sess: sess, size: sizeOf(w), done: make(chan outcome, 1)}
 	most, bytes := int64(queueBytes), p.size.bytes+beside
 	p.room = c.room

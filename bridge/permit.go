@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -186,16 +185,9 @@ func (s *session) forbidsLeases(op protocol.Op, bank *bank, leases []backends.Le
 	if g.everywhere(op) {
 		return nil
 	}
-	queues, missing := bank.ledger.queuesOf(leases)
-	if len(missing) > 0 {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), min(locateTimeout, bank.times.patience()),
-			fmt.Errorf("the queues of the leases: no answer within %v", locateTimeout))
-		defer cancel()
-		found, err := bank.link.queues(ctx, missing)
-		if err != nil {
-			return err
-		}
-		queues = append(queues, found...)
+	queues, err := bank.queuesOf(leases, locateTimeout)
+	if err != nil {
+		return err
 	}
 	for _, q := range queues {
 		if q != "" && !g.queue(op, q) {
@@ -209,32 +201,6 @@ func (s *session) forbidsLeases(op protocol.Op, bank *bank, leases []backends.Le
 func (s *session) seen(all []protocol.QueueStat) []protocol.QueueStat {
 	g := s.granted()
 	return slices.DeleteFunc(all, func(q protocol.QueueStat) bool { return !g.queue(protocol.OpStats, q.Queue) })
-}
-
-// queuesOf are the queues of the leases' jobs, and the leases of which nothing is known here.
-func (l *ledger) queuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, lease := range leases {
-		if h := l.known[lease.Token]; h != nil && h.queue != "" && h.lease.Job == lease.Job {
-			queues = append(queues, h.queue)
-		} else {
-			missing = append(missing, lease)
-		}
-	}
-	return queues, missing
-}
-
-// queues asks the present Backend in which queues the leases' jobs are.
-func (l *link) queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
-	e, release := l.use()
-	defer release()
-	locator, ok := e.Backend.(backends.Locator)
-	if !ok {
-		return nil, protocol.Errorf(protocol.CodeUnsupported, "this database cannot tell the queue of a lease of another sidecar: "+
-			"give the user a rule without `queues`")
-	}
-	return locator.Queues(ctx, leases)
 }
 
 // Check reports what is wrong with the rule, by the name of its field.

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -196,7 +195,7 @@ func TestRightsChangeUnderAConnection(t *testing.T) {
 		s := start(t, o)
 		c, waits := s.dial(t), s.dial(t)
 		waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
-		eventually(t, func() bool { return slices.Contains(s.plan.Load().banks[0].broker.waiting(), "a") })
+		eventually(t, func() bool { return s.pipeline().snapshot().claims == 1 })
 		s.reloads(t, with(o, func(o *Options) { o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpEnqueue})} }))
 		if r := waits.receive(); r.Error.Code != "forbidden" {
 			t.Errorf("the claim that waited was answered %+v", r)

@@ -138,14 +138,14 @@ func TestDepthsOfFailedReadings(t *testing.T) {
 		bank := s.plan.Load().banks[0]
 		db.broken.Store(true)
 		time.Sleep(censusEvery)
-		if stats, _, err := bank.census.take(); err != nil || len(stats) != 1 || stats[0].Ready != 1 {
+		if stats, _, err := bank.queueDepths(); err != nil || len(stats) != 1 || stats[0].Ready != 1 {
 			t.Errorf("after a failure: %+v, %v", stats, err)
 		}
 		if n := figures(t, s.Bridge)["depths_read_failures_total{database=main}"]; n != 1 {
 			t.Errorf("%v failures counted, want 1", n)
 		}
 		time.Sleep(censusAge)
-		if stats, known, err := bank.census.take(); known || err != nil || stats != nil {
+		if stats, known, err := bank.queueDepths(); known || err != nil || stats != nil {
 			t.Errorf("old depths are told: %+v, %v", stats, err)
 		}
 		if all := figures(t, s.Bridge); all["depths_reader{database=main}"] != 0 {

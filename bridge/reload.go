@@ -53,9 +53,9 @@ func (b *Bridge) Reload(o Options) error {
 	join.Wait()
 	for name, d := range o.Databases {
 		bank := next.bankBy[name]
-		bank.times.set(d)
-		if !bank.link.is(d.Backend) {
-			bank.link.replace(d)
+		bank.setTimes(d.HostLease, d.RestartGrace)
+		if !bank.uses(d.Backend) {
+			bank.replace(d.Backend, d.Done)
 		}
 	}
 	b.plan.Store(next)
@@ -107,7 +107,7 @@ func (p *plan) bankFor(name string, backend backends.Backend) *bank {
 	if id := backend.Info().Database; id != "" {
 		return p.bankByID[id]
 	}
-	if bank := p.bankBy[name]; bank != nil && bank.link.is(backend) {
+	if bank := p.bankBy[name]; bank != nil && bank.uses(backend) {
 		return bank
 	}
 	return nil
@@ -153,14 +153,14 @@ func (b *Bridge) retire(r *running, bank *bank) {
 		case <-r.stop.Done():
 			return // Run ends it, with all others
 		}
-		if bank.ledger.count() > 0 {
+		if bank.leases() > 0 {
 			continue
 		}
 		if b.leaves(bank) {
 			if err := bank.end(); err != nil {
 				b.log.Warn("a database that is not configured any more was left", "error", err)
 			}
-			bank.link.finish()
+			bank.pipeline.retire()
 			bank.account()
 			if bank.info.Database == "" {
 				return // it never was one
@@ -263,11 +263,11 @@ func (b *Bridge) parted(s *session) {
 		return // stopping: the leases outlive it
 	}
 	for _, bank := range b.plan.Load().banks {
-		if !bank.ledger.holds(s) {
+		if !bank.holds(&s.account) {
 			continue
 		}
 		r.left.Go(func() {
-			grace := time.NewTimer(bank.times.restart())
+			grace := time.NewTimer(bank.restartGrace())
 			defer grace.Stop()
 			select {
 			case <-grace.C:

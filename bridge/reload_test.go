@@ -116,9 +116,9 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 		}
 	}
 	bank := before.banks[0]
-	if s.plan.Load() != before || !bank.link.is(db) || bank.times.patience() != MaxHostLease || bank.times.restart() != MaxHostLease {
+	if s.plan.Load() != before || !bank.uses(db) || bank.hostLease() != MaxHostLease || bank.restartGrace() != MaxHostLease {
 		t.Errorf("after reloads that were refused: host lease %v, grace %v, its own plan: %v, its own Backend: %v",
-			bank.times.patience(), bank.times.restart(), s.plan.Load() == before, bank.link.is(db))
+			bank.hostLease(), bank.restartGrace(), s.plan.Load() == before, bank.uses(db))
 	}
 	if n := s.seriesOf(t, "second"); n != series {
 		t.Errorf("a database of a config that was refused has %d metrics, want %d", n, series)

@@ -163,11 +163,11 @@ func TestLostEventsFitMaxReply(t *testing.T) {
 		c := s.dial(t)
 		c.call(`{"op":"hello","events":["lost"]}`)
 		bank := s.plan.Load().banks[0]
-		lost := make(map[*session][]heldJob)
+		lost := make(map[*account][]heldJob)
 		const jobs = 10_000
 		for x := range s.sessions {
 			for i := range jobs {
-				lost[x] = append(lost[x], heldJob{lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
+				lost[&x.account] = append(lost[&x.account], heldJob{lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
 			}
 		}
 		s.tellLost(bank, lost)

@@ -145,7 +145,7 @@ func unknownQueue(name string) *protocol.Error {
 // inspectable is bankOf for one queue whose database can be looked into.
 func (p *plan) inspectable(queue string) (*bank, *protocol.Error) {
 	bank, wire := p.bankOfQueue(queue)
-	if wire == nil && !bank.inspectable {
+	if wire == nil && !bank.inspectable() {
 		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s cannot be looked into", p.nameOf(bank))
 	}
 	return bank, wire
@@ -191,7 +191,7 @@ func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, e
 	out := []protocol.QueueStat{}
 	seen := make(map[string]bool)
 	for _, bank := range p.banks {
-		if !bank.inspectable {
+		if !bank.inspectable() {
 			continue
 		}
 		part, err := p.statsOf(ctx, bank, "")
@@ -217,7 +217,7 @@ func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, e
 }
 
 func (p *plan) statsOf(ctx context.Context, bank *bank, queue string) ([]protocol.QueueStat, error) {
-	stats, err := bank.link.stats(ctx, queue)
+	stats, err := bank.stats(ctx, queue)
 	if err != nil {
 		return nil, err
 	}

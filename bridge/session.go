@@ -84,15 +84,12 @@ type session struct {
 	requests sync.WaitGroup
 	waiting  atomic.Int64
 	named    atomic.Int64 // see maxNamed
-	owed     owed
-	places   places
+	account  account
 	looking  chan struct{} // 1: one large answer of this session at a time; see look
 	refusals *rate.Limiter
 
-	hasty     bool        // it is gone, and waited once for a database since; read's own
-	receiving atomic.Bool // a message came in part
-	blocked   atomic.Bool // a claim without an id waits, and what came behind it is not read
-	evicted   atomic.Bool // closed for standing still, see buffers
+	hasty   bool        // it is gone, and waited once for a database since; read's own
+	evicted atomic.Bool // closed for standing still, see buffers
 
 	mu       sync.Mutex
 	worker   string
@@ -127,7 +124,8 @@ func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket
 		refusals: newBrake(),
 		claims:   make(map[*openClaim]struct{}),
 	}
-	s.out = outbox{w: out, owes: s.owe, room: b.buffers.roomy}
+	s.account = newAccount(s, &b.buffers)
+	s.out = outbox{w: out, owes: s.account.owe, room: b.buffers.roomy}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))
 	return s
@@ -160,7 +158,7 @@ func (s *session) serve() {
 func (s *session) read() error {
 	r := protocol.NewReader(s.in, s.limits.MaxFrame)
 	r.OnPartial, r.OnBuffer = s.partial, s.resized
-	defer s.bridge.buffers.end(s)
+	defer s.bridge.buffers.end(&s.account)
 	var req protocol.Request
 	burst := 0
 	for {
@@ -210,8 +208,8 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	if !id.IsSet() || f.keeps || !f.waits && s.crowded() {
 		if f.waits {
 			_ = r.Shrink() // a smaller buffer needs no room
-			s.blocked.Store(true)
-			defer s.blocked.Store(false)
+			s.account.blocked.Store(true)
+			defer s.account.blocked.Store(false)
 		}
 		s.finish(id, f)
 		return
@@ -281,8 +279,8 @@ func (s *session) readError(err error, bytes int) error {
 	var wire *protocol.Error
 	var timeout net.Error
 	switch {
-	case s.evicted.Load() && (s.receiving.Load() || errors.Is(err, os.ErrDeadlineExceeded)):
-		return &badInput{err: busyBuffers(int64(s.bridge.plan.Load().opts.Limits.Buffered)), bytes: bytes}
+	case s.evicted.Load() && (s.account.receiving.Load() || errors.Is(err, os.ErrDeadlineExceeded)):
+		return &badInput{err: busyMemory(s.bridge.buffers.exceeded()), bytes: bytes}
 	case errors.As(err, &wire):
 		return &badInput{err: wire, bytes: bytes}
 	case errors.As(err, &timeout) && timeout.Timeout() && !s.closedByServer():
@@ -294,7 +292,7 @@ func (s *session) readError(err error, bytes int) error {
 
 // partial puts a deadline on a message that came in part.
 func (s *session) partial(incomplete bool) {
-	s.receiving.Store(incomplete)
+	s.account.receiving.Store(incomplete)
 	if !incomplete {
 		s.evicted.Store(false)
 	}

@@ -90,15 +90,7 @@ func (s *session) releaseAll(how backends.Release) {
 
 // release is releaseAll in one database.
 func (s *session) release(b *bank, how backends.Release) {
-	var p *pending
-	held := b.ledger.takeSession(s, func(leases []backends.Lease) {
-		how.Owner = b.keeper.current()
-		if how.Owner == 0 {
-			return // given up: whoever gave it up takes them back
-		}
-		how.Leases = leases
-		p = b.committer.pushFree(how, func() { b.ledger.gone(leases) })
-	})
+	held, p := b.releaseSession(&s.account, how)
 	if p == nil {
 		return
 	}

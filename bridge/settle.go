@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"context"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -21,19 +20,14 @@ type settlement struct {
 
 // settlePart is what goes to one database.
 type settlePart struct {
-	bank   *bank
-	leases []backends.Lease
-	text   []string   // the leases as the client wrote them
-	marked []*holding // in the ledger, as being settled
-	runs   []ran      // how long each was worked on
-	p      *pending
-	err    error
+	settle
+	bank *bank
+	text []string // the leases as the client wrote them
+	err  error
 
 	// Most settles are of one lease.
-	one       [1]backends.Lease
-	oneText   [1]string
-	oneMarked [1]*holding
-	oneRun    [1]ran
+	one     [1]backends.Lease
+	oneText [1]string
 }
 
 // settle starts an ack, a nack or an extend.
@@ -63,7 +57,7 @@ func (s *session) settle(req *protocol.Request) finisher {
 			return answerWith(s.failure(err))
 		}
 		for _, l := range st.parts[i].leases {
-			if err := st.parts[i].bank.notHere(req.Op, l, s); err != nil {
+			if err := st.parts[i].bank.mayMove(l, &s.account, req.Op == protocol.OpExtend); err != nil {
 				return answerWith(s.failure(err))
 			}
 		}
@@ -131,35 +125,12 @@ func (st *settlement) part(bank *bank) *settlePart {
 
 // submit queues the write for one database.
 func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []backends.NewJob) {
-	bank := part.bank
-	bind := st.op == protocol.OpExtend && req.Bind
-	write := st.write(part, req, follow)
-	p, err := bank.committer.reserve(context.Background(), st.sess, write, textBytes(part.text)+textBytes(st.lost))
-	if err != nil {
-		part.err = err
+	write, beside := st.write(part, req, follow), textBytes(part.text)+textBytes(st.lost)
+	if extend, ok := write.(backends.Extend); ok && req.Bind {
+		part.err = part.bank.submitBind(&part.settle, &st.sess.account, extend, beside)
 		return
 	}
-	part.p = p
-	if bind {
-		host := bank.keeper.fresh()
-		if host == 0 {
-			bank.keeper.beatNow()
-			bank.committer.drop(p)
-			part.p, part.err = nil, backends.Unavailable(errBeatLate)
-			return
-		}
-		e := write.(backends.Extend)
-		e.Bind = host
-		p.write = e
-		if !bank.ledger.bind(part.leases, st.sess, st.sess.mostHeld(), func() { bank.committer.push(p) }) {
-			bank.committer.drop(p)
-			part.p, part.err = nil, st.sess.tooMany()
-		}
-		return
-	}
-	part.marked, part.runs = bank.ledger.settling(part.leases, part.oneMarked[:0], part.oneRun[:0])
-	p.runs = part.runs
-	bank.committer.push(p)
+	part.err = part.bank.submitSettle(&part.settle, &st.sess.account, write, beside)
 }
 
 func (st *settlement) write(part *settlePart, req *protocol.Request, follow []backends.NewJob) backends.Write {
@@ -191,7 +162,10 @@ func (st *settlement) finish() *protocol.Reply {
 	reply := &protocol.Reply{Settled: settled}
 	for i := range st.parts {
 		part := &st.parts[i]
-		res, err := part.wait(st.op)
+		if part.err != nil {
+			return st.sess.failure(part.err)
+		}
+		res, err := part.bank.settled(&part.settle)
 		if err != nil {
 			return st.sess.failure(err)
 		}
@@ -220,34 +194,6 @@ func textBytes(texts []string) (n int64) {
 // textOf is a lease of the part as the client wrote it.
 func (part *settlePart) textOf(l backends.Lease) string {
 	return part.text[slices.IndexFunc(part.leases, func(own backends.Lease) bool { return own.Token == l.Token })]
-}
-
-// wait returns the database's answer, after the ledger knows what it means.
-func (part *settlePart) wait(op protocol.Op) (backends.WriteResult, error) {
-	if part.err != nil {
-		return backends.WriteResult{}, part.err
-	}
-	bank := part.bank
-	extend, _ := part.p.write.(backends.Extend) // which the wait may give up
-	res, err := bank.committer.wait(part.p, bank.times.patience())
-	switch {
-	case extend.Bind != 0 && err != nil:
-		// It may be bound or not. The session keeps it: a release of a lease that is not
-		// this host's changes nothing.
-		bank.ledger.bound(part.leases, nil)
-	case extend.Bind != 0:
-		bank.ledger.bound(part.leases, res.Lost)
-	case err != nil:
-		bank.ledger.settled(part.marked, nil)
-	case op == protocol.OpExtend:
-		if extend.Lease > 0 {
-			bank.ledger.unbind(part.leases)
-		}
-		bank.ledger.settled(part.marked, res.Lost)
-	default:
-		bank.ledger.settled(part.marked, part.leases)
-	}
-	return res, err
 }
 
 func verb(op protocol.Op) string {

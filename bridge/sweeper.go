@@ -24,12 +24,20 @@ const (
 	logUnusable = "row skipped: it holds a value that a sidecar can't use"
 )
 
+// readyClaims are the claims that maintenance has jobs for.
+type readyClaims interface {
+	// waiting lists the queues that claims wait for.
+	waiting() []string
+	// hint says that the queues may have about so many ready jobs each.
+	hint(queues []string, each int)
+}
+
 // sweeper is the reaper, the promoter and the poller of one database: one look
 // for all of its queues.
 type sweeper struct {
 	backend *link
 	keeper  *keeper
-	broker  *broker
+	claims  readyClaims
 	times   *leaseTimes
 	metrics func() *databaseMetrics
 	log     *slog.Logger
@@ -78,7 +86,7 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 		most, prune := s.times.patience(), s.prune.due(time.Now())
 		biteCtx, cancel := answerWithin(ctx, most)
 		swept, err := s.backend.Maintain(biteCtx, backends.Maintenance{
-			Waiting:    s.broker.waiting(),
+			Waiting:    s.claims.waiting(),
 			Suspects:   s.keeper.suspects(),
 			Prune:      prune,
 			Limit:      sweepLimit,
@@ -96,8 +104,8 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 			s.logOnce(logUnpruned, swept.PruneRefused)
 			s.logOnce(logUnusable, swept.Unusable)
 		}
-		s.broker.hint(swept.Ready, someJobs)
-		s.broker.hint(swept.MadeReady, someJobs)
+		s.claims.hint(swept.Ready, someJobs)
+		s.claims.hint(swept.MadeReady, someJobs)
 		s.metrics().fallen(swept.Failed, false)
 		logFallen(s.log, swept.Failed)
 		if swept.More {

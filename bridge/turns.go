@@ -26,12 +26,12 @@ const (
 // nobody else wrote the greedy may have twice as much in the next: a commit is then about
 // as long as it was quiet before it, and who comes back waits no longer for it than that.
 type turns struct {
-	debts  map[*session]int
+	debts  map[*account]int
 	total  int                // what waits for the commit that is being gathered
-	of     map[*session]*turn // nil: all of it may go
+	of     map[*account]*turn // nil: all of it may go
 	greedy int                // what may go of each session that is greedy; 0: as much as of all others
 
-	others, before map[*session]struct{} // who were not, in the last commits, and in those before
+	others, before map[*account]struct{} // who were not, in the last commits, and in those before
 	commits, quiet int                   // since others began; since one of them wrote
 }
 
@@ -62,7 +62,7 @@ func (t *turns) begin(queue []*pending) {
 		}
 		return
 	}
-	t.of = make(map[*session]*turn, 64)
+	t.of = make(map[*account]*turn, 64)
 	var x *turn
 	for i, p := range queue {
 		if i == 0 || p.sess != queue[i-1].sess { // the greedy's come in long rows
@@ -115,12 +115,12 @@ func (t *turns) next() {
 }
 
 // note has a session be one of the others, who wait.
-func (t *turns) note(s *session) {
+func (t *turns) note(s *account) {
 	if s == nil {
 		return
 	}
 	if t.others == nil {
-		t.others = make(map[*session]struct{})
+		t.others = make(map[*account]struct{})
 	}
 	t.others[s] = struct{}{}
 	t.quiet = 0
@@ -148,7 +148,7 @@ func (t *turns) goes(p *pending) bool {
 }
 
 // over reports whether the session had its turn, and has more to write.
-func (t *turns) over(s *session) bool {
+func (t *turns) over(s *account) bool {
 	x := t.of[s]
 	return x != nil && x.over
 }
@@ -188,13 +188,13 @@ func (t *turns) end() {
 	}
 }
 
-func (t *turns) owe(s *session, debt int) {
+func (t *turns) owe(s *account, debt int) {
 	if debt <= 0 {
 		delete(t.debts, s)
 		return
 	}
 	if t.debts == nil {
-		t.debts = make(map[*session]int)
+		t.debts = make(map[*account]int)
 	}
 	t.debts[s] = debt
 }

@@ -3,13 +3,10 @@ package bridge
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // queuedWrites makes a committer whose queue has the writes.
@@ -22,7 +19,7 @@ func queuedWrites(writes ...*pending) *committer {
 	return c
 }
 
-func jobsOf(s *session, n, bytes int) (all []*pending) {
+func jobsOf(s *account, n, bytes int) (all []*pending) {
 	for range n {
 		all = append(all, &pending{sess: s, write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, bytes)}}}})
 	}
@@ -30,7 +27,7 @@ func jobsOf(s *session, n, bytes int) (all []*pending) {
 }
 
 // had counts a session's writes in a batch, and sees that they are its next ones.
-func had(t *testing.T, batch []*pending, s *session, next *[]*pending) (n int) {
+func had(t *testing.T, batch []*pending, s *account, next *[]*pending) (n int) {
 	t.Helper()
 	for _, p := range batch {
 		if p.sess != s {
@@ -48,12 +45,12 @@ func had(t *testing.T, batch []*pending, s *session, next *[]*pending) (n int) {
 // TestTurns: a session that has a thousand writes queued has half as much of a commit
 // as all others, and all of it when it is alone.
 func TestTurns(t *testing.T) {
-	greedy := &session{}
+	greedy := &account{}
 	its := jobsOf(greedy, 900, 10)
 	c := queuedWrites(its...)
 	others := func() {
 		for range 50 {
-			p := jobsOf(&session{}, 1, 10)[0]
+			p := jobsOf(&account{}, 1, 10)[0]
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
@@ -99,12 +96,12 @@ func TestTurns(t *testing.T) {
 
 // TestTurnsOfTwo: several who are greedy have no more of a commit than one would, and share it.
 func TestTurnsOfTwo(t *testing.T) {
-	one, two := &session{}, &session{}
+	one, two := &account{}, &account{}
 	ones, twos := jobsOf(one, 500, 10), jobsOf(two, 500, 10)
 	c := queuedWrites(append(slices.Clone(ones), twos...)...)
 	for range 3 {
 		for range 80 {
-			p := jobsOf(&session{}, 1, 10)[0]
+			p := jobsOf(&account{}, 1, 10)[0]
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
@@ -119,12 +116,12 @@ func TestTurnsOfTwo(t *testing.T) {
 func TestTurnsOfWhoIsBehind(t *testing.T) {
 	c := queuedWrites()
 	for range 10 {
-		for _, p := range jobsOf(&session{}, 1000, 10) {
+		for _, p := range jobsOf(&account{}, 1000, 10) {
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
 	}
-	worker := &session{}
+	worker := &account{}
 	p := jobsOf(worker, 1, 10)[0]
 	p.size = sizeOf(p.write)
 	c.push(p)
@@ -136,7 +133,7 @@ func TestTurnsOfWhoIsBehind(t *testing.T) {
 // TestTurnsOfLargeWrites: a large write goes, and then those of others alone for a while;
 // nobody waits for ever.
 func TestTurnsOfLargeWrites(t *testing.T) {
-	greedy, worker := &session{}, &session{}
+	greedy, worker := &account{}, &account{}
 	its := jobsOf(greedy, 3, 4<<20)
 	c := queuedWrites(its...)
 	var at []int
@@ -163,49 +160,14 @@ func TestTurnsOfLargeWrites(t *testing.T) {
 // TestTurnsOfTheIndebted: where all who wait had more than their share, the commit begins
 // again; what is nobody's never waits.
 func TestTurnsOfTheIndebted(t *testing.T) {
-	a, b := &session{}, &session{}
+	a, b := &account{}, &account{}
 	release := &pending{write: backends.Release{Leases: make([]backends.Lease, 3000)}}
 	c := queuedWrites(append(jobsOf(a, 1, 10), append(jobsOf(b, 1, 10), release)...)...)
-	c.turns.debts = map[*session]int{a: 1 << 20, b: 1 << 20}
+	c.turns.debts = map[*account]int{a: 1 << 20, b: 1 << 20}
 	if batch := c.take(); len(batch) != 1 || batch[0] != release {
 		t.Errorf("%d writes go, want the release alone", len(batch))
 	}
 	if batch := c.take(); len(batch) != 2 {
 		t.Errorf("then %d, want both that waited", len(batch))
 	}
-}
-
-// TestBrakes: a few refused connections are told at once, many are slowed down, of one
-// user alone, and never for long.
-func TestBrakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b brakes
-		one, other := &unixsocket.Peer{UID: 1}, &unixsocket.Peer{UID: 2}
-		for range refusalsBurst - 1 {
-			if d := b.delay(one, 0); d > 0 {
-				t.Fatalf("one of the first refusals waits %v", d)
-			}
-		}
-		b.delay(one, 0)
-		if d := b.delay(one, 4<<20); d < 100*time.Millisecond || d > refusalMost {
-			t.Errorf("4 MiB for nothing cost %v", d)
-		}
-		for range 1000 {
-			if d := b.delay(one, 4<<20); d > refusalMost {
-				t.Fatalf("it waits %v", d)
-			}
-		}
-		if d := b.delay(other, 4<<20); d > 0 {
-			t.Errorf("another user waits %v", d)
-		}
-		for uid := range uint32(2 * brakedUsers) {
-			b.delay(&unixsocket.Peer{UID: uid}, 0)
-		}
-		if n := len(b.of); n > brakedUsers {
-			t.Errorf("%d users are kept in mind", n)
-		}
-		if d := b.delay(nil, 1<<30); d > 0 {
-			t.Errorf("who has no user waits %v", d)
-		}
-	})
 }

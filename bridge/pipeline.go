@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,63 +12,73 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // leaveTimeout bounds the last beat of an orderly exit. Without it the leases
 // still stay valid for what is left of the host lease.
 const leaveTimeout = 5 * time.Second
 
-// bank is the bridge's side of one database: everything between the sessions
-// and that backend.
-type bank struct {
-	name        string // what it was called at first; see plan.nameOf
-	link        *link
-	times       *leaseTimes
-	inspectable bool          // the backend can be looked into
-	info        backends.Info // of the backend that it began with: the database is the same
-	ledger      *ledger
-	broker      *broker
-	committer   *committer
-	keeper      *keeper
-	sweeper     *sweeper
-	attendant   *attendant
-	depths      depths
-	census      census
-	metrics     atomic.Pointer[databaseMetrics] // under the name that it has now; set by Bridge.label, before it is used
-	accounts    sync.Mutex                      // of accounted
-	accounted   backends.Usage                  // what was counted of the link's usage; see account
-	log         *slog.Logger
-
-	// Bridge.reload guards these.
-	retiring bool         // it ends when the last lease in it has ended
-	end      func() error // ends it, and returns what its run returned
+// pipeline is everything between the sessions and one backend.
+type pipeline struct {
+	name       string        // in errors and in the log
+	info       backends.Info // of the backend that it began with: the database is the same
+	canInspect bool          // the backend can be looked into
+	link       *link
+	times      *leaseTimes
+	ledger     *ledger
+	broker     *broker
+	committer  *committer
+	keeper     *keeper
+	sweeper    *sweeper
+	attendant  *attendant
+	depths     depths
+	census     census
+	metrics    atomic.Pointer[databaseMetrics] // under the name that the database has now; set before it is used
+	log        *slog.Logger
 }
 
-func (br *Bridge) newBank(name string, d Database) *bank {
-	b := &bank{
-		name:   name,
-		link:   newLink(d),
-		times:  newLeaseTimes(d),
-		info:   d.Backend.Info(),
-		ledger: newLedger(),
-		log:    br.log.With("database", name),
+// pipelineConfig is what a pipeline needs. Its functions must not block.
+type pipelineConfig struct {
+	name    string
+	backend backends.Backend
+	done    func()        // see link.replace
+	timeout time.Duration // how long the leases of sessions outlive the last beat
+	grace   time.Duration // how long they outlive an orderly exit
+	log     *slog.Logger
+	clock   func() time.Duration // never jumps, and goes on while the machine is suspended
+	memory  *buffers
+
+	policy     func(queue string) (backends.Policy, bool) // false: the queue is not in this database
+	maxPayload func() int64
+	claimBytes func() int64                 // of payload, in one claim's answer
+	trace      func(j *backends.Job) string // the trace id for the log; empty: none
+	lost       func(map[*account][]heldJob) // is told which claims the sessions no longer have
+}
+
+func newPipeline(pc pipelineConfig) *pipeline {
+	b := &pipeline{
+		name:   pc.name,
+		link:   newLink(pc.backend, pc.done),
+		times:  newLeaseTimes(pc.timeout, pc.grace),
+		info:   pc.backend.Info(),
+		ledger: newLedger(pc.trace),
+		log:    pc.log,
 	}
-	_, b.inspectable = d.Backend.(backends.Inspector)
+	_, b.canInspect = pc.backend.(backends.Inspector)
 	c := &committer{
 		backend:    b.link,
 		ledger:     b.ledger,
-		policy:     func(queue string) (backends.Policy, bool) { return br.plan.Load().policyIn(b, queue) },
+		policy:     pc.policy,
 		times:      b.times,
-		maxPayload: func() int64 { return int64(br.plan.Load().limits.MaxPayload) },
-		claimBytes: func() int64 { return int64(br.plan.Load().limits.ClaimBytes) },
+		maxPayload: pc.maxPayload,
+		claimBytes: pc.claimBytes,
 		log:        b.log,
 		room:       semaphore.NewWeighted(queueBytes),
 		settles:    semaphore.NewWeighted(settleBytes),
 		writes:     newLane(),
 		claims:     newLane(),
 		both:       !b.info.Concurrent,
-		memory:     &br.buffers,
+		memory:     pc.memory,
 		seen:       make(map[backends.Token]struct{}),
 	}
 	b.committer = c
@@ -80,8 +89,8 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		times:   b.times,
 		ledger:  b.ledger,
 		log:     b.log,
-		clock:   br.system.clock,
-		lost:    func(m map[*session][]heldJob) { br.tellLost(b, m) },
+		clock:   pc.clock,
+		lost:    pc.lost,
 		release: func(owner backends.Identity, leases []backends.Lease) { c.release(owner, leases, nil) },
 		revived: c.wakeClaims,
 		metrics: b.metrics.Load,
@@ -93,7 +102,7 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 		prune:   pruning{alone: !b.info.Concurrent},
 		backend: b.link,
 		keeper:  b.keeper,
-		broker:  b.broker,
+		claims:  b.broker,
 		times:   b.times,
 		metrics: b.metrics.Load,
 		log:     b.log,
@@ -106,29 +115,21 @@ func (br *Bridge) newBank(name string, d Database) *bank {
 	}
 	c.broker, c.keeper = b.broker, b.keeper
 	b.broker.fresh = b.keeper.fresh
-	b.broker.clock = br.system.clock
+	b.broker.clock = pc.clock
 	b.broker.buffers = b.info.Prefetch
-	b.broker.memory = &br.buffers
+	b.broker.memory = pc.memory
 	b.broker.most = c.claimBytes
 	b.broker.direct = b.link.adopted
 	b.attendant = &attendant{broker: b.broker, ledger: b.ledger, committer: c, poke: make(chan struct{}, 1)}
 	b.broker.buffered = b.attendant.wake
+	b.depths.count = b.readyJobs
 	b.census.wake = make(chan struct{}, 1)
 	return b
 }
 
-// follow ends the waits of claims that the plan has no place for here.
-func (b *bank) follow(p *plan) {
-	back := b.broker.evict(func(queues []string) bool {
-		to, wire := p.bankOf(queues)
-		return wire == nil && to == b
-	})
-	b.attendant.giveBackJobs(back)
-}
-
 // join makes the first attempt to join, so that the first claim finds an
 // identity. It may fail: run goes on trying.
-func (b *bank) join(ctx context.Context) {
+func (b *pipeline) join(ctx context.Context) {
 	if err := b.keeper.turn(ctx); err != nil {
 		b.log.Warn("the database cannot be had yet; serving all the same, requests are answered `unavailable`", "error", err)
 	}
@@ -136,14 +137,14 @@ func (b *bank) join(ctx context.Context) {
 
 // run works until work is done (no session is left), then commits what is
 // queued and leaves the database. Housekeeping ends with ctx. hard ends it all.
-func (b *bank) run(ctx, work, hard context.Context) error {
+func (b *pipeline) run(ctx, work, hard context.Context) error {
 	var g errgroup.Group
 	keep, stopKeeping := context.WithCancel(hard)
 	defer stopKeeping()
 	g.Go(func() error { return b.sweeper.run(ctx) })
 	g.Go(func() error { return b.keeper.run(keep) })
 	g.Go(func() error { b.listen(ctx); return nil })
-	g.Go(func() error { b.census.run(keep, b); return nil })
+	g.Go(func() error { b.census.run(keep, b.readDepths); return nil })
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	var wrote errgroup.Group
@@ -178,7 +179,7 @@ func (b *bank) run(ctx, work, hard context.Context) error {
 }
 
 // listen turns other sidecars' notifications into hints, until ctx is done.
-func (b *bank) listen(ctx context.Context) {
+func (b *pipeline) listen(ctx context.Context) {
 	b.link.notifications(ctx, func(queue string) {
 		if queue == "" {
 			b.sweeper.wake() // names may have been missed: look for all who wait
@@ -186,18 +187,4 @@ func (b *bank) listen(ctx context.Context) {
 		}
 		b.broker.hint([]string{queue}, someJobs)
 	})
-}
-
-// notHere says why a session may not do that with a held job; nil: it may, or the
-// job is none.
-func (b *bank) notHere(op protocol.Op, l backends.Lease, s *session) error {
-	switch {
-	case !b.link.holding(l):
-		return nil
-	case op == protocol.OpExtend:
-		return &backends.UnsupportedError{What: backends.NoExtend, InTx: true}
-	case b.ledger.others(l, s):
-		return &backends.UnsupportedError{What: backends.NotElsewhere, InTx: true}
-	}
-	return nil
 }
