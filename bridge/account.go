@@ -1,37 +1,34 @@
 package bridge
 
 import (
-	"log/slog"
 	"sync/atomic"
 )
 
 // account is a client's connection as the pipelines and the limits see it: what it holds
 // and what it has still to read. Its address is the session's identity there.
-type account struct {
-	client sessionHooks
-	memory *buffers // nil: nothing is limited
-	jobs   jobQuota
+type QSession struct {
+	Client QClient
+	memory *Memory // nil: nothing is limited
+	Jobs   JobQuota
 	unread unreadBytes
 
-	receiving atomic.Bool // a message came in part
-	blocked   atomic.Bool // a claim without an id waits, and what came behind it is not read
+	Receiving atomic.Bool // a message came in part
+	Blocked   atomic.Bool // a claim without an id waits, and what came behind it is not read
 }
 
 // sessionHooks are what the limits and the pipelines ask of a session.
-type sessionHooks interface {
+type QClient interface {
 	// mayClaim reports whether the session may claim from all of the queues.
-	mayClaim(queues []string) bool
+	MayClaim(queues []string) bool
 	// maxJobs is how many jobs the session may hold.
-	maxJobs() int
+	MaxJobs() int
 	// tooManyJobs is the error for a request that would exceed maxJobs.
-	tooManyJobs() error
+	TooManyJobs() error
 	// wakeClaims has the claims of all databases be gathered again.
-	wakeClaims()
+	WakeClaims()
 	// evict closes the connection, whose client stands still while others wait for memory.
 	// receiving: in the middle of a request, else in a reply.
-	evict(receiving bool)
-	// logAttrs name the session in a log line.
-	logAttrs() []slog.Attr
+	Evict(receiving bool)
 }
 
-func newAccount(c sessionHooks, m *buffers) account { return account{client: c, memory: m} }
+func NewSession(c QClient, m *Memory) QSession { return QSession{Client: c, memory: m} }

@@ -60,7 +60,7 @@ func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 }
 
 // prefetched counts what lies claimed ahead.
-func (s *sidecar) prefetched() int { return s.pipeline().snapshot().prefetched }
+func (s *sidecar) prefetched() int { return s.pipeline().Snapshot().Prefetched }
 
 // slow makes every commit take a while of the virtual clock, as a disk does: only then a
 // line is worth claiming ahead for.

@@ -24,21 +24,21 @@ const (
 	brakedUsers = 1024
 )
 
-func newBrake() *rate.Limiter { return rate.NewLimiter(refusalsPerSecond, refusalsBurst) }
+func newRejectLimiter() *rate.Limiter { return rate.NewLimiter(refusalsPerSecond, refusalsBurst) }
 
 // slowDown is called after a request was refused: the session is read from more slowly.
 func (s *session) slowDown() { pause(s.gone, s.refusals.Reserve().Delay()) }
 
 // brakes count the connections that were refused, or closed for what they sent, by users:
 // who connects anew each time is slowed down too.
-type brakes struct {
+type rejectLimiter struct {
 	mu sync.Mutex
 	of map[uint32]*rate.Limiter
 }
 
 // delay is how long the user's connection waits for its end, in which so many bytes were
 // read in vain.
-func (b *brakes) delay(who *unixsocket.Peer, bytes int) time.Duration {
+func (b *rejectLimiter) delay(who *unixsocket.Peer, bytes int) time.Duration {
 	if who == nil {
 		return 0
 	}
@@ -49,7 +49,7 @@ func (b *brakes) delay(who *unixsocket.Peer, bytes int) time.Duration {
 		if b.of == nil || len(b.of) >= brakedUsers {
 			b.of = make(map[uint32]*rate.Limiter)
 		}
-		l = newBrake()
+		l = newRejectLimiter()
 		b.of[who.UID] = l
 	}
 	r := l.ReserveN(time.Now(), min(1+bytes/refusedBytes, refusalsBurst))

@@ -12,7 +12,7 @@ import (
 // user alone, and never for long.
 func TestBrakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b brakes
+		var b rejectLimiter
 		one, other := &unixsocket.Peer{UID: 1}, &unixsocket.Peer{UID: 2}
 		for range refusalsBurst - 1 {
 			if d := b.delay(one, 0); d > 0 {

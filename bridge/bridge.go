@@ -1,4 +1,4 @@
-// Package bridge is a running sidecar: workers on one bank and databases on the
+// Package bridge is a running sidecar: workers on one database and databases on the
 // other. It owns the listener, the sessions, the claim broker, the group commit,
 // and what keeps leases honest (keeper, sweeper). It knows the wire (protocol)
 // and what a job table is (backends), but no engine, no file and no signal.
@@ -33,19 +33,19 @@ type Bridge struct {
 	aborted chan struct{}
 	abort   sync.Once
 
-	metrics  *metrics
+	metrics  *Set
 	draining atomic.Bool
 	lives    context.Context // done when Run begins to stop
 	dies     context.CancelFunc
-	vigil    vigil
+	liveness liveness
 
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
-	madeUp  names // of queues
-	brakes  brakes
-	buffers buffers
-	beside  atomic.Int64 // requests of all sessions that are carried out beside others
+	queueNames queueNames // of queues
+	rejects    rejectLimiter
+	memory     Memory
+	beside     atomic.Int64 // requests of all sessions that are carried out beside others
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -89,17 +89,17 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 		log:      log,
 		system:   sys,
 		began:    time.Now(),
-		metrics:  newMetrics(),
+		metrics:  New_metrics(),
 		ready:    make(chan struct{}),
 		aborted:  make(chan struct{}),
 		sessions: make(map[*session]struct{}),
 		users:    make(map[uint32]int),
 	}
 	b.lives, b.dies = context.WithCancel(context.Background())
-	b.buffers.limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
+	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
 	p := newPlan(o)
 	for name, d := range o.Databases {
-		if err := p.add(name, b.newBank(name, d)); err != nil {
+		if err := p.add(name, b.newDatabase(name, d)); err != nil {
 			return nil, err
 		}
 	}
@@ -132,13 +132,13 @@ func (b *Bridge) Run(ctx context.Context) error {
 	defer stopHard()
 
 	var join sync.WaitGroup
-	for _, bank := range b.plan.Load().banks {
-		join.Go(func() { bank.join(ctx) })
+	for _, db := range b.plan.Load().databases {
+		join.Go(func() { db.Join(ctx) })
 	}
 	join.Wait()
 	b.reload.Lock()
-	for _, bank := range b.plan.Load().banks {
-		b.runBank(r, bank)
+	for _, db := range b.plan.Load().databases {
+		b.runDatabase(r, db)
 	}
 	for _, ln := range r.listeners {
 		b.serve(r, ln)
@@ -161,8 +161,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 	stopWork()
 	timer := time.AfterFunc(flushTimeout, stopHard)
 	defer timer.Stop()
-	for _, bank := range b.plan.Load().banks {
-		err = errors.Join(err, bank.end())
+	for _, db := range b.plan.Load().databases {
+		err = errors.Join(err, db.end())
 	}
 	err = errors.Join(err, r.watcher.Close())
 	r.accepting.Wait()
@@ -195,8 +195,8 @@ func (b *Bridge) serve(r *running, ln *unixsocket.Listener) {
 
 // drain refuses claims and waits until no connection holds a job.
 func (b *Bridge) drain() {
-	for _, bank := range b.plan.Load().banks {
-		bank.stopClaims(errDraining)
+	for _, db := range b.plan.Load().databases {
+		db.StopClaims(errDraining)
 	}
 	b.mu.Lock()
 	for s := range b.sessions {
@@ -228,8 +228,8 @@ const drainCheck = 20 * time.Millisecond
 
 // idle reports whether no connection holds a job or waits for an answer.
 func (b *Bridge) idle() bool {
-	for _, bank := range b.plan.Load().banks {
-		if bank.heldBySessions() > 0 {
+	for _, db := range b.plan.Load().databases {
+		if db.HeldBySessions() > 0 {
 			return false
 		}
 	}
@@ -293,7 +293,7 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 	}
 	s, full := b.open(conn, conn, conn, socket, who)
 	if full != nil {
-		b.metrics.turnedAway.Inc()
+		b.metrics.Refused.Inc()
 		b.logTurnedAway(socket, who, full)
 		b.turnAway(conn, who, full)
 	}
@@ -335,7 +335,7 @@ func (b *Bridge) open(in io.Reader, out deadliner, conn unixsocket.Conn, socket 
 	if who != nil {
 		b.users[who.UID]++
 	}
-	b.metrics.sessions.Inc()
+	b.metrics.Sessions.Inc()
 	b.serving.Add(1)
 	return s, nil
 }
@@ -387,13 +387,13 @@ func (b *Bridge) awaitSessions() {
 const lostInEvent = 500
 
 // tellLost tells the sessions that asked for it, and the log, what they lost.
-func (b *Bridge) tellLost(bank *bank, lost map[*account][]heldJob) {
+func (b *Bridge) tellLost(db *database, lost map[*QSession][]Held) {
 	for a, gone := range lost {
-		s := a.client.(*session)
-		bank.logGone(s, gone)
+		s := a.Client.(*session)
+		db.logGone(s, gone)
 		texts := make([]string, len(gone))
 		for i, h := range gone {
-			texts[i] = formatLease(bank.info.Database, h.lease)
+			texts[i] = formatLease(db.Info.Database, h.Lease)
 		}
 		for part := range slices.Chunk(texts, lostInEvent) {
 			s.tell(protocol.EventLost, part)

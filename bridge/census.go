@@ -11,18 +11,19 @@ import (
 
 const (
 	// censusEvery is how often the depths are read at most.
-	censusEvery = 15 * time.Second
+	ReadEvery = 15 * time.Second
 	// censusWait bounds how long metrics wait for a reading. The reading goes on.
-	censusWait = 5 * time.Second
+	MaxWait = 5 * time.Second
 	// censusTimeout bounds one reading.
-	censusTimeout = 30 * time.Second
+	ReadTimeout = 30 * time.Second
 	// censusAge is the largest age of depths that metrics show. They show those of an earlier
 	// reading if a later one fails or takes long.
-	censusAge = time.Minute
+	MaxAge = time.Minute
 )
 
 // census are the depths of a database's queues as this sidecar read them last.
-type census struct {
+type AllQueues struct {
+	ask  func(ctx context.Context) ([]backends.QueueStats, error)
 	wake chan struct{} // has one if a reading is to begin
 
 	mu      sync.Mutex
@@ -33,12 +34,16 @@ type census struct {
 	stats   []backends.QueueStats
 }
 
+func NewAllQueues(ask func(ctx context.Context) ([]backends.QueueStats, error)) *AllQueues {
+	return &AllQueues{ask: ask, wake: make(chan struct{}, 1)}
+}
+
 // run reads when take asks for it, until ctx ends.
-func (c *census) run(ctx context.Context, ask func(ctx context.Context) ([]backends.QueueStats, error)) {
+func (c *AllQueues) Run(ctx context.Context) {
 	for {
 		select {
 		case <-c.wake:
-			c.read(ctx, ask)
+			c.read(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -48,16 +53,16 @@ func (c *census) run(ctx context.Context, ask func(ctx context.Context) ([]backe
 // take returns depths not older than censusAge. They are not known if the last reading failed.
 // The error is that none has ended since there were any, so that metrics without them would be a
 // part that looks like the whole.
-func (c *census) take() (stats []backends.QueueStats, known bool, err error) {
+func (c *AllQueues) Get() (stats []backends.QueueStats, known bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reading == nil && time.Since(c.began) >= censusEvery {
+	if c.reading == nil && time.Since(c.began) >= ReadEvery {
 		c.began, c.reading = time.Now(), make(chan struct{})
 		c.wake <- struct{}{}
 	}
 	if reading := c.reading; reading != nil {
 		c.mu.Unlock()
-		timer := time.NewTimer(censusWait)
+		timer := time.NewTimer(MaxWait)
 		select {
 		case <-reading:
 		case <-timer.C:
@@ -66,7 +71,7 @@ func (c *census) take() (stats []backends.QueueStats, known bool, err error) {
 		c.mu.Lock()
 	}
 	switch {
-	case !c.at.IsZero() && time.Since(c.at) <= censusAge:
+	case !c.at.IsZero() && time.Since(c.at) <= MaxAge:
 		return c.stats, true, nil
 	case c.failed || c.reading == nil:
 		return nil, false, nil
@@ -75,10 +80,10 @@ func (c *census) take() (stats []backends.QueueStats, known bool, err error) {
 }
 
 // read asks the database.
-func (c *census) read(ctx context.Context, ask func(ctx context.Context) ([]backends.QueueStats, error)) {
-	ctx, cancel := context.WithTimeoutCause(ctx, censusTimeout, fmt.Errorf("the depths of the queues: no answer within %v", censusTimeout))
+func (c *AllQueues) read(ctx context.Context) {
+	ctx, cancel := context.WithTimeoutCause(ctx, ReadTimeout, fmt.Errorf("the depths of the queues: no answer within %v", ReadTimeout))
 	defer cancel()
-	stats, err := ask(ctx)
+	stats, err := c.ask(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed = err != nil; !c.failed {

@@ -10,25 +10,25 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-var errBeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
+var errHeartbeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
 
 // commit carries out one batch and answers its members. It returns an error when
 // the database could not be had: those who can wait are queued again.
-func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) error {
+func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []claimGroup) error {
 	began := time.Now()
 	res, err := c.try(hard, writes, asks)
-	c.metrics().committed(time.Since(began), len(writes), len(asks), res.Claims, err)
+	c.metrics().CountCommit(time.Since(began), len(writes), len(asks), res.Claims, err)
 	switch {
 	case err == nil:
 		c.answer(hard, writes, res.Writes)
-		c.deliver(hard, asks, res.Claims)
+		c.deliverClaims(hard, asks, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
 		// Nothing happened. The writes do not need the host; the claims are asked
 		// again under the next identity.
-		c.dropAsks(asks, backends.Unavailable(err))
-		c.keeper.giveUp(hostOf(asks))
-		c.keeper.beatNow()
+		c.dropClaims(asks, backends.Unavailable(err))
+		c.heartbeat.GiveUp(hostOf(asks))
+		c.heartbeat.BeatNow()
 		if len(writes) == 0 {
 			return nil
 		}
@@ -36,12 +36,12 @@ func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) 
 	case backends.IsDiskFull(err) && len(writes)+len(asks) > 1:
 		return c.split(hard, writes, asks, err)
 	case backends.Retryable(err):
-		c.dropAsks(asks, err)
+		c.dropClaims(asks, err)
 		c.putBack(writes)
 		return err
 	case errors.Is(err, backends.ErrUnknownOutcome), hard.Err() != nil:
-		c.dropAsks(asks, err)
-		c.lostTrack(writes, err, hard.Err() == nil)
+		c.dropClaims(asks, err)
+		c.endUnknown(writes, err, hard.Err() == nil)
 		return nil
 	default:
 		return c.split(hard, writes, asks, err)
@@ -50,14 +50,14 @@ func (c *committer) commit(hard context.Context, writes []*pending, asks []ask) 
 
 // lostTrack ends writes whose commit may have happened. A release is simply
 // made again: its tokens keep it from freeing anything twice.
-func (c *committer) lostTrack(writes []*pending, err error, again bool) {
-	var releases []*pending
+func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
+	var releases []*PendingWrite
 	for _, p := range writes {
 		if _, ok := p.write.(backends.Release); ok && again {
 			releases = append(releases, p)
 			continue
 		}
-		c.finish(p, outcome{err: err})
+		c.finish(p, Outcome{Err: err})
 	}
 	if len(releases) > 0 {
 		c.putBack(releases)
@@ -66,15 +66,15 @@ func (c *committer) lostTrack(writes []*pending, err error, again bool) {
 
 // split finds the member that the database refuses, or has no room for: halves of the batch
 // run on their own, until the guilty one is alone with its error.
-func (c *committer) split(hard context.Context, writes []*pending, asks []ask, err error) error {
+func (c *committer) split(hard context.Context, writes []*PendingWrite, asks []claimGroup, err error) error {
 	if len(writes) > 0 && len(asks) > 0 {
 		err1 := c.commit(hard, writes, nil)
 		return errors.Join(err1, c.commit(hard, nil, asks))
 	}
 	if n := len(asks); n > 0 {
 		if n == 1 {
-			c.log.Error("a claim failed", "queues", asks[0].line.queues, "error", err)
-			c.dropAsks(asks, err)
+			c.log.Error("a claim failed", "queues", asks[0].queue.queues, "error", err)
+			c.dropClaims(asks, err)
 			return nil
 		}
 		return errors.Join(c.commit(hard, nil, asks[:n/2]), c.commit(hard, nil, asks[n/2:]))
@@ -92,13 +92,13 @@ func (c *committer) split(hard context.Context, writes []*pending, asks []ask, e
 	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {
 		c.log.Error("a write failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
 	}
-	c.finish(writes[0], outcome{err: err})
+	c.finish(writes[0], Outcome{Err: err})
 	return nil
 }
 
 // requeueAfter queues second again, right behind what is left of first.
-func (c *committer) requeueAfter(first, second []*pending) {
-	second = c.untaken(second)
+func (c *committer) requeueAfter(first, second []*PendingWrite) {
+	second = c.requeueable(second)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := 0
@@ -108,7 +108,7 @@ func (c *committer) requeueAfter(first, second []*pending) {
 	c.queue = slices.Insert(c.queue, at, second...)
 }
 
-func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (backends.Results, error) {
+func (c *committer) try(hard context.Context, writes []*PendingWrite, asks []claimGroup) (backends.Results, error) {
 	batch, most := backends.Batch{Host: hostOf(asks), WaitForLocks: len(writes) == 1 && writes[0].alone}, c.claimBytes()
 	for _, p := range writes {
 		batch.Writes = append(batch.Writes, p.write)
@@ -118,40 +118,40 @@ func (c *committer) try(hard context.Context, writes []*pending, asks []ask) (ba
 		if a.bytes > 0 {
 			claim.MaxBytes, claim.Strict = min(a.bytes, most), true
 		}
-		for _, q := range a.line.queues {
+		for _, q := range a.queue.queues {
 			if policy, ok := c.policy(q); ok {
 				claim.Queues = append(claim.Queues, policy)
 			}
 		}
 		batch.Claims = append(batch.Claims, claim)
 	}
-	ctx, cancel := answerWithin(hard, c.times.patience())
+	ctx, cancel := WithTimeout(hard, c.times.Timeout())
 	defer cancel()
 	return c.backend.Commit(ctx, batch)
 }
 
-func (c *committer) answer(hard context.Context, writes []*pending, results []backends.WriteResult) {
+func (c *committer) answer(hard context.Context, writes []*PendingWrite, results []backends.WriteResult) {
 	m := c.metrics()
 	for i, p := range writes {
 		if !p.alone && isLocked(results[i].Err) {
-			c.setAside(hard, p)
+			c.setLockedAside(hard, p)
 			continue
 		}
-		m.answered(p.write, p.run, p.unseen, &results[i]) // before whoever waits can look
-		c.finish(p, outcome{res: results[i], err: results[i].Err})
+		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before whoever waits can look
+		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
-			if c.both {
+			if c.singleLane {
 				continue // their queues were marked before the claims were chosen
 			}
 		}
-		c.broker.hint(results[i].MadeReady, p.size.jobs)
+		c.dispatcher.notify(results[i].MadeReady, p.size.jobs)
 	}
 }
 
 // deliver hands the claimed jobs to their waiters, if this sidecar is still alive:
 // where its beat is late by now, others may have given it up.
-func (c *committer) deliver(hard context.Context, asks []ask, results []backends.ClaimResult) {
+func (c *committer) deliverClaims(hard context.Context, asks []claimGroup, results []backends.ClaimResult) {
 	if len(asks) == 0 {
 		return
 	}
@@ -159,42 +159,42 @@ func (c *committer) deliver(hard context.Context, asks []ask, results []backends
 	var claimed int
 	for i := range results {
 		claimed += len(results[i].Jobs)
-		c.ledger.forget(asks[i].slots[len(results[i].Jobs):])
+		c.leases.Forget(asks[i].slots[len(results[i].Jobs):])
 	}
 	if claimed > 0 && !c.confirmed(hard, host) {
 		for i := range asks {
 			c.giveUp(host, results[i].Jobs)
-			c.broker.fail(asks[i], backends.Unavailable(errBeatLate))
+			c.dispatcher.fail(asks[i], backends.Unavailable(errHeartbeatLate))
 		}
 		return
 	}
 	for i := range asks {
 		if err := results[i].Err; err != nil {
-			c.log.Warn("a claim failed", "queues", asks[i].line.queues, "error", err)
-			c.broker.failAlone(asks[i], err)
+			c.log.Warn("a claim failed", "queues", asks[i].queue.queues, "error", err)
+			c.dispatcher.failAlone(asks[i], err)
 			continue
 		}
-		logFallen(c.log, results[i].Failed)
-		if left := c.broker.settle(asks[i], results[i]); len(left) > 0 {
+		LogFailed(c.log, results[i].Failed)
+		if left := c.dispatcher.deliver(asks[i], results[i]); len(left) > 0 {
 			c.giveBack(host, left)
 		}
 	}
 }
 
 func (c *committer) confirmed(hard context.Context, host backends.Identity) bool {
-	if c.keeper.fresh() == host {
+	if c.heartbeat.Fresh() == host {
 		return true
 	}
-	ctx, cancel := answerWithin(hard, c.times.patience()/4)
+	ctx, cancel := WithTimeout(hard, c.times.Timeout()/4)
 	defer cancel()
-	return c.keeper.confirm(ctx, host)
+	return c.heartbeat.Confirm(ctx, host)
 }
 
 // giveUp is giveBack for jobs that were on their way to a worker.
 func (c *committer) giveUp(host backends.Identity, jobs []backends.Job) {
-	c.broker.mu.Lock()
-	c.broker.leaves(jobs)
-	c.broker.mu.Unlock()
+	c.dispatcher.mu.Lock()
+	c.dispatcher.markReturning(jobs)
+	c.dispatcher.mu.Unlock()
 	c.giveBack(host, jobs)
 }
 
@@ -208,9 +208,9 @@ func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	for i := range jobs {
 		leases[i] = jobs[i].Lease()
 	}
-	c.ledger.leaving(leases)
+	c.leases.BeginReturn(leases)
 	queues := queuesOfJobs(jobs)
-	c.release(host, leases, func() { c.broker.areBack(queues) })
+	c.release(host, leases, func() { c.dispatcher.returned(queues) })
 }
 
 // queuesOfJobs has the queue of each job.
@@ -225,21 +225,21 @@ func queuesOfJobs(jobs []backends.Job) []string {
 // release gives claims back, uncharged, as far as they are still host's. ended may be nil.
 func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
 	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncounted: true}, func() {
-		c.ledger.gone(leases)
+		c.leases.Remove(leases)
 		if ended != nil {
 			ended()
 		}
 	})
 }
 
-func (c *committer) dropAsks(asks []ask, err error) {
+func (c *committer) dropClaims(asks []claimGroup, err error) {
 	for _, a := range asks {
-		c.ledger.forget(a.slots)
-		c.broker.fail(a, err)
+		c.leases.Forget(a.slots)
+		c.dispatcher.fail(a, err)
 	}
 }
 
-func hostOf(asks []ask) backends.Identity {
+func hostOf(asks []claimGroup) backends.Identity {
 	if len(asks) == 0 {
 		return 0
 	}

@@ -27,7 +27,6 @@ const (
 	batchWrites  = 1000      // writes in one commit
 	batchJobs    = 4000      // jobs or leases in one commit
 	batchBytes   = 16 << 20  // payload bytes in one commit, beyond its first write
-	enqueueWait  = 5 * time.Second
 	retryInitial = 20 * time.Millisecond
 	retryMax     = time.Second
 )
@@ -36,39 +35,39 @@ const (
 // previous commit ran goes into the next one, writes and claims together. An idle
 // committer commits at once, a busy one in larger groups (see linger.go).
 type committer struct {
-	backend    *link
-	broker     *broker
-	keeper     *keeper
-	ledger     *ledger
+	backend    *Ref
+	dispatcher *dispatcher
+	heartbeat  *Heartbeater
+	leases     *Table
 	policy     func(queue string) (backends.Policy, bool)
-	times      *leaseTimes // one commit, and a settle, may take the host lease
+	times      *Times // one commit, and a settle, may take the host lease
 	maxPayload func() int64
 	claimBytes func() int64 // of payload, in one claim's answer
-	metrics    func() *databaseMetrics
+	metrics    func() *MDatabase
 	log        *slog.Logger
 
-	trouble atomic.Pointer[error] // why the last commit failed; nil: it did not
-	room    *semaphore.Weighted   // queueBytes
-	settles *semaphore.Weighted   // settleBytes
-	timers  sync.Pool             // of *time.Timer
-	number  atomic.Uint64
+	trouble       atomic.Pointer[error] // why the last commit failed; nil: it did not
+	enqueueMemory *semaphore.Weighted   // queueBytes
+	settleMemory  *semaphore.Weighted   // settleBytes
+	timers        sync.Pool             // of *time.Timer
+	number        atomic.Uint64
 
 	// Where two commits at a time pay, claims and writes have a lane each;
 	// otherwise one lane does both, in the same commits.
-	writes lane
-	claims lane
-	both   bool // one lane: writes
+	writes     lane
+	claims     lane
+	singleLane bool // one lane: writes
 
-	memory   *buffers
+	memory   *Memory
 	reserved int64 // of it, for the claims of the commit under way; the lane's own
 
-	mu     sync.Mutex
-	queue  []*pending
-	turns  turns
-	given  int // writes in the queue that were abandoned
-	asides asides
-	comers int // writes that were ever queued of sessions that had not had their turn
-	enough int // of them, that are worth a wake-up; see linger
+	mu              sync.Mutex
+	queue           []*PendingWrite
+	fair            Share
+	abandonedWrites int // writes in the queue that were abandoned
+	locked          lockedWrites
+	arrived         int // writes that were ever queued of sessions that had not had their turn
+	wakeAt          int // of them, that are worth a wake-up; see linger
 
 	seen map[backends.Token]struct{} // leases of the batch being built; the loop's own
 }
@@ -97,8 +96,8 @@ const (
 var errOverdue = errors.New("its time is over")
 
 // wakeClaims is told that claims may be asked for.
-func (c *committer) wakeClaims() {
-	if c.both {
+func (c *committer) WakeClaims() {
+	if c.singleLane {
 		c.writes.poke()
 	} else {
 		c.claims.poke()
@@ -118,38 +117,38 @@ func (c *committer) unavailable(format string, args ...any) error {
 	return backends.Unavailable(err)
 }
 
-func (c *committer) finish(p *pending, o outcome) {
+func (c *committer) finish(p *PendingWrite, o Outcome) {
 	c.drop(p)
-	if p.ended != nil {
-		p.ended()
+	if p.onEnd != nil {
+		p.onEnd()
 	}
-	p.done <- o
+	p.Done <- o
 }
 
 // runWrites commits writes, and where there is one lane claims too, until ctx is done and the
 // queue is empty, or hard is done.
 func (c *committer) runWrites(ctx, hard context.Context) error {
 	r := retrier{c: c, hard: hard, delay: retryInitial}
-	var wait lingering
-	defer c.asides.running.Wait()
+	var wait lingerPlan
+	defer c.locked.running.Wait()
 	for {
-		writes := c.take()
+		writes := c.takeBatch()
 		began := time.Now()
-		var asks []ask
-		if c.both {
-			c.markQueues(writes)
-			asks = c.gather()
+		var asks []claimGroup
+		if c.singleLane {
+			c.markReadyQueues(writes)
+			asks = c.gatherClaims()
 		}
 		if len(writes)+len(asks) > 0 {
 			err := c.commit(hard, writes, asks)
-			if c.both { // else what is reserved is the claims' lane's
-				c.delivered()
+			if c.singleLane { // else what is reserved is the claims' lane's
+				c.releaseClaimMemory()
 			}
 			if err := r.after(err); err != nil {
 				c.answerAll(err)
 				return err
 			}
-			others, over := c.others(writes)
+			others, over := c.countLight(writes)
 			most := wait.plan(others, time.Since(began))
 			switch {
 			case ctx.Err() != nil:
@@ -166,7 +165,7 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 		case <-ctx.Done():
 		}
 		c.mu.Lock()
-		left, aside := len(c.queue), c.asides.left
+		left, aside := len(c.queue), c.locked.left
 		c.mu.Unlock()
 		switch {
 		case left > 0:
@@ -182,9 +181,9 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 func (c *committer) runClaims(ctx, hard context.Context) error {
 	r := retrier{c: c, hard: hard, delay: retryInitial}
 	for {
-		if asks := c.gather(); len(asks) > 0 {
+		if asks := c.gatherClaims(); len(asks) > 0 {
 			err := c.commit(hard, nil, asks)
-			c.delivered()
+			c.releaseClaimMemory()
 			if err := r.after(err); err != nil {
 				return err
 			}
@@ -229,22 +228,22 @@ func (r *retrier) after(err error) error {
 
 // take chooses the writes of the next commit: in their order, but for who has had its
 // turn. No lease is twice in one batch: a second write about it waits for the next.
-func (c *committer) take() []*pending {
+func (c *committer) takeBatch() []*PendingWrite {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.turns.begin(c.queue)
-	batch := c.gatherWrites()
-	c.turns.end()
+	c.fair.Begin(len(c.queue), c.work)
+	batch := c.chooseWrites()
+	c.fair.End()
 	if len(batch) == 0 && len(c.queue) > 0 { // all had more than their share: begin again
-		c.turns = turns{}
-		batch = c.gatherWrites()
+		c.fair = Share{}
+		batch = c.chooseWrites()
 	}
 	return batch
 }
 
-func (c *committer) gatherWrites() []*pending {
+func (c *committer) chooseWrites() []*PendingWrite {
 	clear(c.seen)
-	var batch []*pending
+	var batch []*PendingWrite
 	var sum size
 	i, rest := 0, 0
 	for ; i < len(c.queue) && len(batch) < batchWrites; i++ {
@@ -255,7 +254,7 @@ func (c *committer) gatherWrites() []*pending {
 		if p.state.Load() == abandoned {
 			continue
 		}
-		if !c.turns.goes(p) {
+		if !c.fair.Admit(p.session, p.size.units()) {
 			c.queue[rest] = p
 			rest++
 			continue
@@ -278,13 +277,13 @@ func (c *committer) gatherWrites() []*pending {
 
 // forget lets go of a write that was abandoned: its commit may never end, and others come and
 // are abandoned behind it.
-func (c *committer) forget(p *pending) {
+func (c *committer) forget(p *PendingWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p.write, p.size = nil, size{}
-	if c.given++; c.given > len(c.queue)/2 {
-		c.queue = slices.DeleteFunc(c.queue, func(p *pending) bool { return p.state.Load() == abandoned })
-		c.given = 0
+	if c.abandonedWrites++; c.abandonedWrites > len(c.queue)/2 {
+		c.queue = slices.DeleteFunc(c.queue, func(p *PendingWrite) bool { return p.state.Load() == abandoned })
+		c.abandonedWrites = 0
 	}
 }
 
@@ -302,22 +301,22 @@ func (c *committer) distinct(w backends.Write) bool {
 }
 
 // putBack queues writes again, before all others.
-func (c *committer) putBack(writes []*pending) {
-	writes = c.untaken(writes)
+func (c *committer) putBack(writes []*PendingWrite) {
+	writes = c.requeueable(writes)
 	c.mu.Lock()
-	c.queue = append(append(make([]*pending, 0, len(writes)+len(c.queue)), writes...), c.queue...)
+	c.queue = append(append(make([]*PendingWrite, 0, len(writes)+len(c.queue)), writes...), c.queue...)
 	c.mu.Unlock()
 }
 
 // untaken are those of the writes of a failed commit that are to be tried again. Whose time
 // was over meanwhile are ended.
-func (c *committer) untaken(writes []*pending) (again []*pending) {
+func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) {
 	for _, p := range writes {
 		p.alone = false
 		if p.state.CompareAndSwap(taken, queued) {
 			again = append(again, p)
 		} else {
-			c.finish(p, outcome{err: errOverdue})
+			c.finish(p, Outcome{Err: errOverdue})
 		}
 	}
 	return again
@@ -325,9 +324,9 @@ func (c *committer) untaken(writes []*pending) (again []*pending) {
 
 // markQueues hints at the queues that the writes put ready jobs into: whoever waits
 // for them is asked in the same commit.
-func (c *committer) markQueues(writes []*pending) {
+func (c *committer) markReadyQueues(writes []*PendingWrite) {
 	for _, p := range writes {
-		c.broker.mark(readyQueues(p.write), p.size.jobs)
+		c.dispatcher.markReady(readyQueues(p.write), p.size.jobs)
 	}
 }
 
@@ -339,7 +338,7 @@ func (c *committer) answerAll(err error) {
 	c.mu.Unlock()
 	for _, p := range left {
 		if p.state.CompareAndSwap(queued, taken) {
-			c.finish(p, outcome{err: err})
+			c.finish(p, Outcome{Err: err})
 		}
 	}
 }
@@ -348,5 +347,25 @@ func (c *committer) answerAll(err error) {
 func (c *committer) queued() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue) + len(c.asides.queue)
+	return len(c.queue) + len(c.locked.queue)
+}
+
+// work is whose the i-th queued write is, and its units. c.mu is held.
+func (c *committer) work(i int) (s *QSession, units int) {
+	return c.queue[i].session, c.queue[i].size.units()
+}
+
+// others counts the writes of those who did not have more to write than their turn. over:
+// there is one who had.
+func (c *committer) countLight(writes []*PendingWrite) (n int, over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range writes {
+		if c.fair.Over(p.session) {
+			over = true
+		} else {
+			n++
+		}
+	}
+	return n, over
 }

@@ -9,21 +9,21 @@ import (
 
 // oneLife gives what counts one job's life, from its enqueue to its ack, and a commit.
 func oneLife() (life func()) {
-	m := newMetrics()
-	d := m.databases.of("main")
+	m := New_metrics()
+	d := m.Databases.Of("main")
 	named := func(string) (bool, int) { return true, 0 }
-	d.named.Store(&named)
+	d.Named.Store(&named)
 	leases := []backends.Lease{{Job: "1", Token: backends.Token{Host: 1, Number: 1}}}
 	var ack, enqueue backends.Write = backends.Ack{Leases: leases}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}
-	q := d.queue("q")
-	run := func(int) (*queueMetrics, time.Duration) { return q, time.Second }
+	q := d.Queue("q")
+	run := func(int) (*MQueue, time.Duration) { return q, time.Second }
 	jobs := []backends.Job{{Queue: "q", Attempt: 1}}
 	done, stored := &backends.WriteResult{}, &backends.WriteResult{Stored: []backends.Stored{{ID: "1"}}}
 	return func() {
-		d.answered(enqueue, run, false, stored)
-		d.handed(jobs, time.Second)
-		d.answered(ack, run, false, done)
-		d.committed(time.Second, 1, 0, nil, nil)
+		d.CountWrite(enqueue, run, false, stored)
+		d.CountHandOut(jobs, time.Second)
+		d.CountWrite(ack, run, false, done)
+		d.CountCommit(time.Second, 1, 0, nil, nil)
 	}
 }
 

@@ -7,52 +7,59 @@ import (
 	"time"
 )
 
+// askTimeout bounds one question to the database: as long as an enqueue waits.
+const askTimeout = 5 * time.Second
+
 // depthAge is how old a queue's depth may be for max_ready, and for how long a failed look counts.
-const depthAge = time.Second
+const ReadyAge = time.Second
 
 // depths are how many ready jobs there are in queues that have a limit of them: as the
 // database last said, and what was enqueued here since.
-type depths struct {
+type ReadyLimits struct {
 	count func(ctx context.Context, queue string) (ready int64, err error) // asks the database
 
 	mu  sync.Mutex
-	all map[string]*depth
+	all map[string]*ReadyCount
 }
 
-type depth struct {
-	count func(ctx context.Context, queue string) (ready int64, err error)
-	name  string
-	mu    sync.Mutex // not held while the database is asked
-	ready int64
-	err   error // the last look failed
-	at    time.Time
-	look  *look // under way; nil: none
+type ReadyCount struct {
+	count   func(ctx context.Context, queue string) (ready int64, err error)
+	Name    string
+	mu      sync.Mutex // not held while the database is asked
+	ready   int64
+	err     error // the last look failed
+	at      time.Time
+	current *Query // under way; nil: none
 }
 
 // look is one question to the database, for all who wait for its answer.
-type look struct {
-	done   chan struct{}
-	cancel context.CancelFunc // called when no session waits any more
-	wait   int                // sessions that do; depth.mu guards it
+type Query struct {
+	done    chan struct{}
+	cancel  context.CancelFunc // called when no session waits any more
+	waiting int                // sessions that do; depth.mu guards it
+}
+
+func NewReadyLimits(count func(ctx context.Context, queue string) (int64, error)) *ReadyLimits {
+	return &ReadyLimits{count: count}
 }
 
 // of finds or makes the depth of a queue.
-func (d *depths) of(name string) *depth {
+func (d *ReadyLimits) Queue(name string) *ReadyCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	q := d.all[name]
 	if q == nil {
 		if d.all == nil {
-			d.all = make(map[string]*depth)
+			d.all = make(map[string]*ReadyCount)
 		}
-		q = &depth{name: name, count: d.count}
+		q = &ReadyCount{Name: name, count: d.count}
 		d.all[name] = q
 	}
 	return q
 }
 
 // forget forgets queues.
-func (d *depths) forget(names []string) {
+func (d *ReadyLimits) Forget(names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, name := range names {
@@ -62,24 +69,24 @@ func (d *depths) forget(names []string) {
 
 // refresh begins a look, or joins the one under way. Each look that it returns must be awaited.
 // nil: what is known is young enough.
-func (q *depth) refresh() *look {
+func (q *ReadyCount) Refresh() *Query {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.look == nil && time.Since(q.at) <= depthAge {
+	if q.current == nil && time.Since(q.at) <= ReadyAge {
 		return nil
 	}
-	if q.look == nil {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), enqueueWait, fmt.Errorf("the depth of the queue %s: no answer within %v", q.name, enqueueWait))
-		q.look = &look{done: make(chan struct{}), cancel: cancel}
-		go q.ask(ctx, q.look)
+	if q.current == nil {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), askTimeout, fmt.Errorf("the depth of the queue %s: no answer within %v", q.Name, askTimeout))
+		q.current = &Query{done: make(chan struct{}), cancel: cancel}
+		go q.query(ctx, q.current)
 	}
-	q.look.wait++
-	return q.look
+	q.current.waiting++
+	return q.current
 }
 
 // await waits for a look. It reports false where gone is closed and the look does not end within a moment
 // either: a session whose client is gone waits so much longer, as what it sent is still carried out.
-func (q *depth) await(gone <-chan struct{}, l *look) (ended bool) {
+func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 	if l == nil {
 		return true
 	}
@@ -87,7 +94,7 @@ func (q *depth) await(gone <-chan struct{}, l *look) (ended bool) {
 	select {
 	case <-l.done:
 	case <-gone:
-		timer := time.NewTimer(depthAge)
+		timer := time.NewTimer(ReadyAge)
 		defer timer.Stop()
 		select {
 		case <-l.done:
@@ -97,48 +104,48 @@ func (q *depth) await(gone <-chan struct{}, l *look) (ended bool) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l.wait--; l.wait == 0 {
+	if l.waiting--; l.waiting == 0 {
 		l.cancel()
-		if q.look == l {
-			q.look = nil // the next one begins another
+		if q.current == l {
+			q.current = nil // the next one begins another
 		}
 	}
 	return ended
 }
 
 // ask is a look.
-func (q *depth) ask(ctx context.Context, l *look) {
-	ready, err := q.count(ctx, q.name)
+func (q *ReadyCount) query(ctx context.Context, l *Query) {
+	ready, err := q.count(ctx, q.Name)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.look == l {
-		q.look, q.ready, q.err, q.at = nil, ready, err, time.Now()
+	if q.current == l {
+		q.current, q.ready, q.err, q.at = nil, ready, err, time.Now()
 	}
 	close(l.done)
 }
 
 // room takes a place for n more ready jobs; an error says that there is none.
-func (q *depth) room(n, most int64) error {
+func (q *ReadyCount) Reserve(n, most int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.err != nil {
 		return q.err
 	}
 	if n > most || q.ready+n > most {
-		return &queueFullError{queue: q.name, ready: q.ready, added: n, limit: most}
+		return &FullError{queue: q.Name, ready: q.ready, added: n, limit: most}
 	}
 	q.ready += n
 	return nil
 }
 
 // queueFullError says that a queue would have more ready jobs than its limit.
-type queueFullError struct {
+type FullError struct {
 	queue               string
 	ready, added, limit int64
 }
 
-func (e *queueFullError) Error() string {
-	if !e.mayPass() {
+func (e *FullError) Error() string {
+	if !e.Temporary() {
 		return fmt.Sprintf("%d jobs at once for the queue %s, whose limit is %d ready jobs (max_ready): nothing was stored; enqueue fewer at a time", e.added, e.queue, e.limit)
 	}
 	return fmt.Sprintf("the queue %s has %d ready jobs, and its limit is %d (max_ready): nothing was stored; try again when workers have caught up",
@@ -146,4 +153,4 @@ func (e *queueFullError) Error() string {
 }
 
 // mayPass: the jobs may fit later. Where they are more than the limit, no worker's pace mends that.
-func (e *queueFullError) mayPass() bool { return e.added <= e.limit }
+func (e *FullError) Temporary() bool { return e.added <= e.limit }

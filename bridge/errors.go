@@ -21,15 +21,15 @@ func toClient(err error, log *slog.Logger) *protocol.Error {
 	var pe *protocol.Error
 	var unsupported *backends.UnsupportedError
 	var locked *backends.LockedError
-	var full *queueFullError
+	var full *FullError
 	switch {
 	case errors.As(err, &full):
 		e := protocol.Errorf(protocol.CodeBusy, "%v", full)
-		if full.mayPass() {
-			e.RetryMS = protocol.Some(depthAge.Milliseconds())
+		if full.Temporary() {
+			e.RetryMS = protocol.Some(ReadyAge.Milliseconds())
 		}
 		return e
-	case errors.Is(err, errNoLocator):
+	case errors.Is(err, ErrNoLocator):
 		return protocol.Errorf(protocol.CodeUnsupported, "%v", err)
 	case errors.As(err, &pe):
 		return pe

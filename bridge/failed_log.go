@@ -7,9 +7,14 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
+const (
+	logReaped = "jobs were taken back"
+	logDied   = "jobs are dead"
+)
+
 // logFallen says what housekeeping took back, or found to be too large: in numbers, for who
 // worked on the jobs is another sidecar's to say, or was said.
-func logFallen(log *slog.Logger, all backends.FailedCounts) {
+func LogFailed(log *slog.Logger, all backends.FailedCounts) {
 	for _, f := range all {
 		level, text := slog.LevelInfo, logReaped
 		if f.Dead {

@@ -83,7 +83,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 			c.send(`{"op":"ack","lease":%q,"id":%d}`, lease, 2*i+1)
 		}
 		eventually(t, func() bool {
-			return s.pipeline().snapshot().queuedWrites >= 32
+			return s.pipeline().Snapshot().QueuedWrites >= 32
 		})
 		db.hold.Store(nil)
 		close(gate)
@@ -123,11 +123,11 @@ func TestLostClaimIsFreeAgain(t *testing.T) {
 		c.refused("unknown_outcome", `{"op":"claim","queue":"q"}`)
 		began := time.Now()
 		j := c.claim1("q")
-		took, period := time.Since(began), s.pipeline().hostLease()/6
+		took, period := time.Since(began), s.pipeline().SidecarTimeout()/6
 		if j.Attempt != 1 {
 			t.Errorf("attempt %d, want 1: nobody got the first delivery", j.Attempt)
 		}
-		if took > period+2*time.Millisecond {
+		if took > period+longestLinger {
 			t.Errorf("it took %v, want at most the time between two beats, %v", took, period)
 		}
 	})
@@ -147,7 +147,7 @@ func TestWaitingClaimOutlivesALostReply(t *testing.T) {
 		s := start(t, options(db))
 		c, p := s.dial(t), s.dial(t)
 		c.send(`{"op":"claim","queue":"q","wait_ms":20000}`)
-		eventually(t, func() bool { return s.pipeline().snapshot().idleClaims == 1 })
+		eventually(t, func() bool { return s.pipeline().Snapshot().IdleClaims == 1 })
 		p.send(`{"op":"enqueue","queue":"q"}`) // in the same commit as the claim: its answer is lost too
 		if r := p.receive(); r.OK || r.Error.Code != "unknown_outcome" {
 			t.Errorf("enqueue: %+v, want unknown_outcome", r)
@@ -191,7 +191,7 @@ func TestOutage(t *testing.T) {
 		c.send(`{"op":"ack","id":1,"lease":%q}`, j.Lease)
 		c.send(`{"op":"claim","id":2,"queue":"r","wait_ms":20000}`)
 		eventually(t, func() bool {
-			return s.pipeline().snapshot().queuedWrites == 2
+			return s.pipeline().Snapshot().QueuedWrites == 2
 		})
 		db.commit.Store(nil)
 		for range 2 {
@@ -218,7 +218,7 @@ func TestEnqueueDoesNotHang(t *testing.T) {
 		if r := c.refused("unavailable", `{"op":"enqueue","queue":"q"}`); !strings.Contains(r.Error.Message, "the server is away") {
 			t.Errorf("message %q does not say why", r.Error.Message)
 		}
-		if took := time.Since(began); took < enqueueWait || took > enqueueWait+retryMax*3/2 {
+		if took := time.Since(began); took < enqueueWait || took > enqueueWait+longestRetry*3/2 {
 			t.Errorf("answered after %v, want about %v", took, enqueueWait)
 		}
 		db.commit.Store(nil)
@@ -280,17 +280,17 @@ func TestSlowReaderIsBounded(t *testing.T) {
 			c.send(`{"op":"claim","id":%d,"queue":"big","max":4,"wait_ms":60000}`, i)
 		}
 		// The claims come to a halt: nothing happens any more but what a clock begins.
-		bank := s.plan.Load().banks[0]
+		db := s.plan.Load().databases[0]
 		synctest.Wait()
 		for range 50 {
 			p.call(`{"op":"enqueue","queue":"other"}`)
 		}
 		synctest.Wait()
-		held := bank.heldBySessions()
+		held := db.HeldBySessions()
 		if held < 8 {
 			t.Errorf("%d MiB are claimed for it, want as much as fits", held)
 		}
-		if most := (backlogHigh+outboxHigh)>>20 + 4 + 4; held > most {
+		if most := (MaxUnread+outboxHigh)>>20 + 4 + 4; held > most {
 			t.Errorf("%d MiB claimed for a client that does not read, want at most %d", held, most)
 		}
 		got := 0

@@ -187,8 +187,8 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		db.beat.Store(&errDown)
 		const moment = time.Millisecond
-		good := s.pipeline().hostLease() * 12 / 20 // of a beat, by its sidecar's clock; see heartbeater
-		time.Sleep(good - s.pipeline().beatAge() - moment)
+		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a beat, by its sidecar's clock; see heartbeater
+		time.Sleep(good - s.pipeline().HeartbeatAge() - moment)
 		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
 			t.Errorf("before it is late: %+v, want a job", r.Jobs)
 		}
@@ -278,7 +278,7 @@ func TestLateHeartbeatStopsHandOuts(t *testing.T) {
 		if s.prefetched() == 0 {
 			t.Fatal("nothing is claimed ahead")
 		}
-		skew.Store(int64(s.pipeline().hostLease())) // the last heartbeat is old
+		skew.Store(int64(s.pipeline().SidecarTimeout())) // the last heartbeat is old
 		c.refused("unavailable", `{"op":"claim","queue":"q"}`)
 		c.refused("unavailable", `{"op":"extend","lease":%q,"bind":true}`, j.Lease)
 		if h := s.Health(); h.Databases[0].Reachable {

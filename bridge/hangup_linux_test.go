@@ -20,7 +20,7 @@ func TestUnixHangUps(t *testing.T) {
 		t.Errorf("after the hang-up of its worker: %+v, want job %s, attempt 2", again, j.ID)
 	}
 
-	idle := func() int { return s.pipeline().snapshot().idleClaims }
+	idle := func() int { return s.pipeline().Snapshot().IdleClaims }
 	waits.send(`{"op":"claim","queue":"q","wait_ms":3600000}`) // without an id, nothing is read until its answer
 	ends.send(`{"op":"claim","queue":"q","wait_ms":3600000}`)
 	eventually(t, func() bool { return idle() == 2 })

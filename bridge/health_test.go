@@ -50,14 +50,14 @@ func TestHealthBeforeTheStart(t *testing.T) {
 // one look waits for it.
 func TestStuckIsNoticed(t *testing.T) {
 	b := newFor(t, options(memory.New()), testLog(t))
-	claims := b.plan.Load().banks[0].locks()[0]
+	claims := b.plan.Load().databases[0].Locks()[0]
 	claims.Lock()
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
 		answer := make(chan error, 1)
 		go func() { answer <- b.Alive(ctx) }()
 		testwait.Until(t, "the look comes to the lock", func() bool {
-			at := b.vigil.at.Load()
+			at := b.liveness.at.Load()
 			return at != nil && *at == "claims of main"
 		})
 		cancel()

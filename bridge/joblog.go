@@ -20,8 +20,6 @@ const (
 	logDead    = "a job is dead"
 	logLost    = "a job was lost: its lease is not valid any more"
 	logLeft    = "a worker left while it held jobs"
-	logReaped  = "jobs were taken back"
-	logDied    = "jobs are dead"
 	logCommand = "an operator's command was carried out"
 	logDenied  = "a request was forbidden"
 	logFull    = "a connection was turned away"
@@ -31,23 +29,23 @@ const (
 const maxLogError = 300
 
 // jobAttrs are the keys by which a job is found in every log line about one.
-func jobAttrs(j *heldJob) []slog.Attr {
+func jobAttrs(j *Held) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 10)
-	if j.queue != "" {
-		attrs = append(attrs, slog.String("queue", j.queue))
+	if j.Queue != "" {
+		attrs = append(attrs, slog.String("queue", j.Queue))
 	}
-	attrs = append(attrs, slog.String("job", cmp.Or(j.told.id, j.lease.Job)))
-	if j.told.attempt > 0 {
-		attrs = append(attrs, slog.Int("attempt", j.told.attempt), slog.Int("max_attempts", j.told.most))
+	attrs = append(attrs, slog.String("job", cmp.Or(j.Info.ID, j.Lease.Job)))
+	if j.Info.Attempt > 0 {
+		attrs = append(attrs, slog.Int("attempt", j.Info.Attempt), slog.Int("max_attempts", j.Info.MaxAttempts))
 	}
-	if j.told.trace != "" {
-		attrs = append(attrs, slog.String("trace_id", j.told.trace))
+	if j.Info.TraceID != "" {
+		attrs = append(attrs, slog.String("trace_id", j.Info.TraceID))
 	}
 	return attrs
 }
 
 // lastAttempt reports whether a failure of this delivery is known to be the job's last.
-func lastAttempt(j *heldJob) bool { return j.told.attempt > 0 && j.told.attempt >= j.told.most }
+func lastAttempt(j *Held) bool { return j.Info.Attempt > 0 && j.Info.Attempt >= j.Info.MaxAttempts }
 
 // logKeys says which session, and whose.
 func (s *session) logKeys() []slog.Attr {
@@ -111,16 +109,16 @@ func (s *session) logConnected(begins bool) {
 }
 
 // logJob writes a line about a job.
-func (b *bank) logJob(level slog.Level, text string, j *heldJob, s *session, more ...slog.Attr) {
+func (b *database) logJob(level slog.Level, text string, j *Held, s *session, more ...slog.Attr) {
 	ctx := context.Background()
-	if !b.log.Enabled(ctx, level) {
+	if !b.Log.Enabled(ctx, level) {
 		return
 	}
 	attrs := jobAttrs(j)
 	if s != nil {
 		attrs = append(attrs, s.logKeys()...)
 	}
-	b.log.LogAttrs(ctx, level, text, append(attrs, more...)...)
+	b.Log.LogAttrs(ctx, level, text, append(attrs, more...)...)
 }
 
 // logSettled says what a settle ended badly: a failed attempt, a dead job, a lost one.
@@ -129,22 +127,22 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 		return
 	}
 	lost, dead := lostTokens(res), deadJobs(res.Failed)
-	nack, _ := part.write().(backends.Nack)
-	for i, l := range part.leases {
-		j := &heldJob{lease: l} // all that is known of one that another sidecar claimed, or an earlier one
-		if i < len(part.runs) {
-			j.queue, j.told = part.runs[i].name, part.runs[i].told
+	nack, _ := part.Write().(backends.Nack)
+	for i, l := range part.Leases {
+		j := &Held{Lease: l} // all that is known of one that another sidecar claimed, or an earlier one
+		if i < len(part.Runs) {
+			j.Queue, j.Info = part.Runs[i].Queue, part.Runs[i].Info
 		}
-		if j.queue == "" && len(res.Failed) == 1 {
-			j.queue = res.Failed[0].Queue
+		if j.Queue == "" && len(res.Failed) == 1 {
+			j.Queue = res.Failed[0].Queue
 		}
 		if lost[l.Token] {
-			part.bank.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", string(op)))
+			part.database.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", string(op)))
 			continue
 		}
 		if op == protocol.OpNack {
-			all := dead == len(part.leases)-len(lost)
-			part.bank.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Snooze && lastAttempt(j)))
+			all := dead == len(part.Leases)-len(lost)
+			part.database.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Snooze && lastAttempt(j)))
 		}
 	}
 }
@@ -166,7 +164,7 @@ func deadJobs(all backends.FailedCounts) (n int) {
 	return n
 }
 
-func (b *bank) logNacked(j *heldJob, s *session, nack *backends.Nack, dead bool) {
+func (b *database) logNacked(j *Held, s *session, nack *backends.Nack, dead bool) {
 	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", cut(nack.Error, maxLogError))}
 	switch {
 	case dead:
@@ -179,7 +177,7 @@ func (b *bank) logNacked(j *heldJob, s *session, nack *backends.Nack, dead bool)
 }
 
 // logLeft says that a worker left, and which jobs it held.
-func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *backends.WriteResult) {
+func (s *session) logLeft(b *database, how *backends.Release, held []Held, res *backends.WriteResult) {
 	if how.Uncounted {
 		return // it gave them back
 	}
@@ -190,10 +188,10 @@ func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *b
 	if s.peer != nil {
 		attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
 	}
-	b.log.LogAttrs(context.Background(), slog.LevelWarn, logLeft, attrs...)
+	b.Log.LogAttrs(context.Background(), slog.LevelWarn, logLeft, attrs...)
 	for i := range held {
 		switch j := &held[i]; {
-		case lost[j.lease.Token]:
+		case lost[j.Lease.Token]:
 			b.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", "disconnect"))
 		case dead > 0 && (all || lastAttempt(j)):
 			b.logJob(slog.LevelWarn, logDead, j, s, cause)
@@ -205,7 +203,7 @@ func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *b
 
 // logGone says of a session's jobs that the database does not have them as this sidecar's
 // any more.
-func (b *bank) logGone(s *session, gone []heldJob) {
+func (b *database) logGone(s *session, gone []Held) {
 	for i := range gone {
 		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "beat"))
 	}

@@ -145,7 +145,7 @@ func TestReapIsLogged(t *testing.T) {
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","queue":"q","timeout_ms":10,"headers":{"traceparent":%q}}`, traceparent)
 		c.claim1("q")
-		log.wants(t, logReaped, map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
+		log.wants(t, "jobs were taken back", map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
 		log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "beat"})
 	})
 }
@@ -205,7 +205,7 @@ func (u unprunable) Maintain(ctx context.Context, w backends.Maintenance) (backe
 func TestUnprunableIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, log := startLogged(t, options(unprunable{memory.New()}))
-		log.wants(t, logUnpruned, map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
-		log.wants(t, logUnusable, map[string]any{"level": "WARN", "error": "row 7 is odd"})
+		log.wants(t, "rows whose time is over cannot be deleted, and stay", map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
+		log.wants(t, "row skipped: it holds a value that a sidecar can't use", map[string]any{"level": "WARN", "error": "row 7 is odd"})
 	})
 }

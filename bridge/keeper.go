@@ -26,39 +26,47 @@ import (
 //	plus two beats of the others (H/6 each: one until they saw it, one until they
 //	look again): below H. And as long as a sidecar trusts its own beat, nobody
 //	suspects it, wherever the database's clock is set meanwhile.
-type keeper struct {
-	backend *link
-	times   *leaseTimes
-	ledger  *ledger
-	metrics func() *databaseMetrics
-	log     *slog.Logger
-	clock   func() time.Duration
-
-	// lost is told which claims the sessions no longer have.
-	lost func(map[*account][]heldJob)
-	// abandoned is told that an identity is given up, before its leases are dropped.
-	abandoned func()
-	// release gives claims back, uncharged, that nobody here knows of.
-	release func(owner backends.Identity, leases []backends.Lease)
-	// suspected wakes the sweeper.
-	suspected func()
-	// revived wakes the committer: claims may be made (again).
-	revived func()
-
+type Heartbeater struct {
+	HConfig
 	poke chan struct{} // 1: one wish to beat at once is enough
 
-	mu         sync.Mutex
-	identity   backends.Identity // 0: not joined
-	freshUntil time.Duration     // by clock; claims are handed out before it only
-	watched    map[backends.Identity]watch
-	beat       time.Duration // when the last one that reached the database did, by clock; 0: none was
-	trouble    error         // why the last one did not; nil: it did
-	reader     reader
-	waiting    []chan struct{} // closed after the next beat that succeeded or said "lost"
+	mu          sync.Mutex
+	identity    backends.Identity // 0: not joined
+	freshUntil  time.Duration     // by clock; claims are handed out before it only
+	peers       map[backends.Identity]peerState
+	lastBeat    time.Duration // when the last one that reached the database did, by clock; 0: none was
+	lastErr     error         // why the last one did not; nil: it did
+	depthLeader depthLeader
+	waiting     []chan struct{} // closed after the next beat that succeeded or said "lost"
+}
+
+// keeperConfig is what a keeper needs. Its functions must not wait for the keeper.
+type HConfig struct {
+	Backend *Ref
+	Times   *Times
+	Leases  *Table
+	Metrics func() *MDatabase
+	Log     *slog.Logger
+	Clock   func() time.Duration // never jumps, and goes on while the machine is suspended
+
+	// lost is told which claims the sessions no longer have.
+	Lost func(map[*QSession][]Held)
+	// abandoned is told that an identity is given up, before its leases are dropped.
+	Abandoned func()
+	// release gives claims back, uncharged, that nobody here knows of.
+	Release func(owner backends.Identity, leases []backends.Lease)
+	// suspected wakes the sweeper.
+	Suspected func()
+	// revived wakes the committer: claims may be made (again).
+	Revived func()
+}
+
+func New_heartbeat(c HConfig) *Heartbeater {
+	return &Heartbeater{HConfig: c, poke: make(chan struct{}, 1), peers: make(map[backends.Identity]peerState)}
 }
 
 // watch is what was seen of a peer.
-type watch struct {
+type peerState struct {
 	beats uint64
 	since time.Duration // when beats was first seen, by clock
 	ended bool
@@ -66,7 +74,7 @@ type watch struct {
 }
 
 // run joins and beats until ctx is done. It does not leave: see leave.
-func (k *keeper) run(ctx context.Context) error {
+func (k *Heartbeater) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var failing bool
@@ -77,21 +85,21 @@ func (k *keeper) run(ctx context.Context) error {
 		case <-timer.C:
 		case <-k.poke:
 		}
-		err := k.turn(ctx)
+		err := k.Beat(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		k.noted(err)
+		k.noteResult(err)
 		if err != nil {
-			k.metrics().beatFailures.Inc()
+			k.Metrics().HeartbeatFailures.Inc()
 		}
 		if err != nil && !failing {
-			k.log.Warn("the beat did not reach the database; nothing is handed out until it does", "error", err)
+			k.Log.Warn("the beat did not reach the database; nothing is handed out until it does", "error", err)
 		} else if err == nil && failing {
-			k.log.Info("the beat reaches the database again")
+			k.Log.Info("the beat reaches the database again")
 		}
 		failing = err != nil
-		next := k.times.lease().every()
+		next := k.Times.sidecarTimeout().every()
 		if failing {
 			next = min(next/4, time.Second)
 		}
@@ -100,50 +108,50 @@ func (k *keeper) run(ctx context.Context) error {
 }
 
 // noted remembers how the last turn ended, for people.
-func (k *keeper) noted(err error) {
+func (k *Heartbeater) noteResult(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.trouble = err
+	k.lastErr = err
 }
 
 // turn is one beat and what follows from it.
-func (k *keeper) turn(ctx context.Context) error {
-	id := k.current()
+func (k *Heartbeater) Beat(ctx context.Context) error {
+	id := k.Identity()
 	kind := backends.HeartbeatRenew
 	if id == 0 {
 		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
-	asked, h, reads := k.clock(), k.times.lease(), k.says() // one for the whole turn: it may change meanwhile
-	beatCtx, cancel := answerWithin(ctx, h.answer())
+	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // one for the whole turn: it may change meanwhile
+	beatCtx, cancel := WithTimeout(ctx, h.answer())
 	defer cancel()
-	pulse, err := k.backend.Heartbeat(beatCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: reads})
+	pulse, err := k.Backend.Heartbeat(beatCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: reads})
 	if err != nil {
 		return err
 	}
 	if !pulse.Alive {
-		k.giveUp(id)
-		return k.turn(ctx)
+		k.GiveUp(id)
+		return k.Beat(ctx)
 	}
-	if !k.beaten(id, kind, asked+h.trusted()-h.margin(), reads, pulse.Peers) {
-		return k.turn(ctx) // a claim found out meanwhile that id was given up
+	if !k.noteBeat(id, kind, asked+h.trusted()-h.margin(), reads, pulse.Peers) {
+		return k.Beat(ctx) // a claim found out meanwhile that id was given up
 	}
 	return k.reconcile(ctx, id)
 }
 
-func (k *keeper) beaten(id backends.Identity, kind backends.HeartbeatKind, freshUntil time.Duration, reads bool, peers []backends.Peer) bool {
+func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind, freshUntil time.Duration, reads bool, peers []backends.Peer) bool {
 	k.mu.Lock()
 	if kind == backends.HeartbeatRenew && k.identity != id {
 		k.mu.Unlock()
 		return false
 	}
 	joined := k.identity == 0
-	revived := joined || k.clock() >= k.freshUntil
+	revived := joined || k.Clock() >= k.freshUntil
 	k.identity = id
-	k.freshUntil, k.beat = freshUntil, k.clock()
-	suspects := k.watch(peers, revived)
-	if k.reader.take(id, reads, revived, peers, k.clock()) {
-		k.beatNow()
+	k.freshUntil, k.lastBeat = freshUntil, k.Clock()
+	suspects := k.watchPeers(peers, revived)
+	if k.depthLeader.update(id, reads, revived, peers, k.Clock()) {
+		k.BeatNow()
 	}
 	for _, c := range k.waiting {
 		close(c)
@@ -151,13 +159,13 @@ func (k *keeper) beaten(id backends.Identity, kind backends.HeartbeatKind, fresh
 	k.waiting = nil
 	k.mu.Unlock()
 	if joined {
-		k.log.Info("joined the database", "host", fmt.Sprintf("%016x", uint64(id)))
+		k.Log.Info("joined the database", "host", fmt.Sprintf("%016x", uint64(id)))
 	}
 	if revived {
-		k.revived()
+		k.Revived()
 	}
 	if suspects {
-		k.suspected()
+		k.Suspected()
 	}
 	return true
 }
@@ -166,29 +174,29 @@ func (k *keeper) beaten(id backends.Identity, kind backends.HeartbeatKind, fresh
 // held. With anew it begins to watch them: this sidecar's own beats were late, so that
 // what kept them (the database was away, or locked, this process was stopped, perhaps
 // with a lock that all others waited for) may have kept theirs, and they come now.
-func (k *keeper) watch(peers []backends.Peer, anew bool) (suspects bool) {
-	now, observe := k.clock(), k.times.lease().observe()
-	next := make(map[backends.Identity]watch, len(peers))
+func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects bool) {
+	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
+	next := make(map[backends.Identity]peerState, len(peers))
 	for _, p := range peers {
-		w, seen := k.watched[p.Host]
+		w, seen := k.peers[p.Host]
 		if anew || !seen || w.beats != p.Heartbeats {
-			w = watch{beats: p.Heartbeats, since: now}
+			w = peerState{beats: p.Heartbeats, since: now}
 		}
 		w.ended, w.lease = p.Expired && !p.Dead, p.Timeout
 		next[p.Host] = w
 		suspects = suspects || p.Dead || w.ended && now-w.since >= observe
 	}
-	k.watched = next
+	k.peers = next
 	return suspects
 }
 
 // suspects lists the peers to give up.
-func (k *keeper) suspects() []backends.Suspect {
+func (k *Heartbeater) Suspects() []backends.Suspect {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now, observe := k.clock(), k.times.lease().observe()
+	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
 	var out []backends.Suspect
-	for host, w := range k.watched {
+	for host, w := range k.peers {
 		if w.ended && now-w.since >= observe {
 			out = append(out, backends.Suspect{Host: host, Heartbeats: w.beats, Timeout: w.lease})
 		}
@@ -197,10 +205,10 @@ func (k *keeper) suspects() []backends.Suspect {
 }
 
 // peers is how many other sidecars of the database seem to live.
-func (k *keeper) peers() (n int) {
+func (k *Heartbeater) Peers() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, w := range k.watched {
+	for _, w := range k.peers {
 		if !w.ended {
 			n++
 		}
@@ -210,7 +218,7 @@ func (k *keeper) peers() (n int) {
 
 // giveUp drops an identity that others took for dead: its leases are theirs to
 // give out again.
-func (k *keeper) giveUp(id backends.Identity) {
+func (k *Heartbeater) GiveUp(id backends.Identity) {
 	k.mu.Lock()
 	if k.identity != id {
 		k.mu.Unlock()
@@ -223,26 +231,26 @@ func (k *keeper) giveUp(id backends.Identity) {
 	}
 	k.waiting = nil
 	k.mu.Unlock()
-	k.metrics().given.Inc()
-	k.abandoned()
-	lost := k.ledger.dropAll()
-	k.log.Warn("this sidecar was given up (its beat was late): its sessions' leases are lost, going on under a new identity",
+	k.Metrics().Evictions.Inc()
+	k.Abandoned()
+	lost := k.Leases.DropAll()
+	k.Log.Warn("this sidecar was given up (its beat was late): its sessions' leases are lost, going on under a new identity",
 		"host", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
-	k.lost(lost)
+	k.Lost(lost)
 }
 
 // current is the identity claims are made under; 0 while there is none.
-func (k *keeper) current() backends.Identity {
+func (k *Heartbeater) Identity() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.identity
 }
 
 // fresh is the identity, while its beat is not late, else 0.
-func (k *keeper) fresh() backends.Identity {
+func (k *Heartbeater) Fresh() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.clock() >= k.freshUntil {
+	if k.Clock() >= k.freshUntil {
 		return 0
 	}
 	return k.identity
@@ -250,25 +258,25 @@ func (k *keeper) fresh() backends.Identity {
 
 // confirm makes sure that id is alive, by a beat where the last one is late: a
 // claim is handed out only then. It waits for that beat as long as ctx allows.
-func (k *keeper) confirm(ctx context.Context, id backends.Identity) bool {
-	if k.fresh() == id {
+func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
+	if k.Fresh() == id {
 		return true
 	}
 	k.mu.Lock()
 	c := make(chan struct{})
 	k.waiting = append(k.waiting, c)
 	k.mu.Unlock()
-	k.beatNow()
+	k.BeatNow()
 	select {
 	case <-c:
-		return k.fresh() == id
+		return k.Fresh() == id
 	case <-ctx.Done():
 		return false
 	}
 }
 
 // beatNow asks for a beat without waiting for its time.
-func (k *keeper) beatNow() {
+func (k *Heartbeater) BeatNow() {
 	select {
 	case k.poke <- struct{}{}:
 	default:
@@ -276,7 +284,7 @@ func (k *keeper) beatNow() {
 }
 
 // leave is the last beat: the sessions' leases stay valid for the grace.
-func (k *keeper) leave(ctx context.Context) error {
+func (k *Heartbeater) Leave(ctx context.Context) error {
 	k.mu.Lock()
 	id := k.identity
 	k.identity = 0
@@ -285,7 +293,7 @@ func (k *keeper) leave(ctx context.Context) error {
 	if id == 0 {
 		return nil
 	}
-	_, err := k.backend.Heartbeat(ctx, backends.Heartbeat{Host: id, Kind: backends.HeartbeatLeave, Name: hostName(), Timeout: k.times.restart()})
+	_, err := k.Backend.Heartbeat(ctx, backends.Heartbeat{Host: id, Kind: backends.HeartbeatLeave, Name: hostName(), Timeout: k.Times.RestartGrace()})
 	return err
 }
 

@@ -30,6 +30,13 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Times and sizes of the pipeline that tests rely on.
+const (
+	longestLinger = 2 * time.Millisecond // of the group commit, after a commit
+	longestRetry  = time.Second          // pause between two tries of a commit, before its jitter
+	writesMemory  = 96 << 20             // bytes of writes that may wait
+)
+
 // sidecar is a running Bridge with one socket and one database.
 type sidecar struct {
 	*Bridge
@@ -297,7 +304,7 @@ func (c *client) close() {
 }
 
 // pipeline is that of the sidecar's only database.
-func (s *sidecar) pipeline() *pipeline { return s.plan.Load().banks[0].pipeline }
+func (s *sidecar) pipeline() *Pipeline { return s.plan.Load().databases[0].Pipeline }
 
 // eventually waits for a fact.
 func eventually(t testing.TB, fact func() bool) {

@@ -14,57 +14,57 @@ import (
 //
 // mu also orders "this lease belongs to that session now" with the submission of
 // the write that makes it so: see bind and takeSession.
-type ledger struct {
-	metrics func() *databaseMetrics      // nil: nobody counts
+type Table struct {
+	Metrics func() *MDatabase            // nil: nobody counts
 	trace   func(j *backends.Job) string // the trace id for the log
 
 	mu       sync.Mutex
-	known    map[backends.Token]*holding
-	sessions map[*account]map[backends.Token]*holding
-	handed   []handed // from what was claimed ahead, not recorded yet, oldest first
-	spare    []map[backends.Token]*holding
+	entries  map[backends.Token]*Entry
+	sessions map[*QSession]map[backends.Token]*Entry
+	handOuts []handOut // from what was claimed ahead, not recorded yet, oldest first
+	spare    []map[backends.Token]*Entry
 }
 
 // maxSpare is how many empty sets are kept for sessions that get a job again.
 const maxSpare = 64
 
 // holding is one known claim.
-type holding struct {
-	lease    backends.Lease
-	queue    string        // empty: not known here
-	counts   *queueMetrics // the queue's; nil: not known here
-	handed   bool          // since is when its worker got it
-	since    time.Time     // when the session got it; zero: nobody did
-	sess     *account      // nil: in flight, or a timed lease
-	onItsWay bool          // its commit is not answered yet
-	settling int           // writes under way that may end it
-	told     told          // for the log
+type Entry struct {
+	lease     backends.Lease
+	queue     string    // empty: not known here
+	counters  *MQueue   // the queue's; nil: not known here
+	delivered bool      // since is when its worker got it
+	since     time.Time // when the session got it; zero: nobody did
+	session   *QSession // nil: in flight, or a timed lease
+	inFlight  bool      // its commit is not answered yet
+	settling  int       // writes under way that may end it
+	info      LInfo     // for the log
 }
 
-func newLedger(trace func(j *backends.Job) string) *ledger {
-	return &ledger{
+func NewTable(trace func(j *backends.Job) string) *Table {
+	return &Table{
 		trace:    trace,
-		known:    make(map[backends.Token]*holding),
-		sessions: make(map[*account]map[backends.Token]*holding),
+		entries:  make(map[backends.Token]*Entry),
+		sessions: make(map[*QSession]map[backends.Token]*Entry),
 	}
 }
 
 // expect registers tokens before the commit that uses them, so that the keeper
 // never takes a claim on its way for an unknown one.
-func (l *ledger) expect(slots []backends.Slot) {
+func (l *Table) Expect(slots []backends.Slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range slots {
-		l.known[slots[i].Token] = &holding{onItsWay: true}
+		l.entries[slots[i].Token] = &Entry{inFlight: true}
 	}
 }
 
 // forget removes tokens whose commit brought nothing.
-func (l *ledger) forget(slots []backends.Slot) {
+func (l *Table) Forget(slots []backends.Slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range slots {
-		delete(l.known, slots[i].Token)
+		delete(l.entries, slots[i].Token)
 	}
 }
 
@@ -72,20 +72,20 @@ func (l *ledger) forget(slots []backends.Slot) {
 // and is told by session.placed that these are theirs now. It reports false,
 // and the jobs are still on their way, when the identity they were claimed
 // under was dropped meanwhile.
-func (l *ledger) give(jobs []backends.Job, sess *account, timed bool) bool {
+func (l *Table) Give(jobs []backends.Job, sess *QSession, timed bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range jobs {
-		if l.known[jobs[i].Token] == nil {
+		if l.entries[jobs[i].Token] == nil {
 			return false
 		}
 	}
 	now := time.Now()
 	for i := range jobs {
-		h := l.known[jobs[i].Token]
-		h.lease, h.queue, h.since, h.handed = jobs[i].Lease(), jobs[i].Queue, now, true
-		h.counts, h.told = l.counts(h.queue), l.tellOf(&jobs[i])
-		h.onItsWay = false
+		h := l.entries[jobs[i].Token]
+		h.lease, h.queue, h.since, h.delivered = jobs[i].Lease(), jobs[i].Queue, now, true
+		h.counters, h.info = l.countersOf(h.queue), l.infoOf(&jobs[i])
+		h.inFlight = false
 		if !timed {
 			l.attach(h, sess)
 		}
@@ -96,23 +96,23 @@ func (l *ledger) give(jobs []backends.Job, sess *account, timed bool) bool {
 // claim finds the claim that the lease is of. One with the token of a claim and another
 // job's id is none: whoever sent it must not move or end the claim, which was given to
 // somebody else or is still on its way to whoever asked for it. l.mu is held.
-func (l *ledger) claim(lease backends.Lease) *holding {
-	if h := l.known[lease.Token]; h != nil && h.lease.Job == lease.Job {
+func (l *Table) find(lease backends.Lease) *Entry {
+	if h := l.entries[lease.Token]; h != nil && h.lease.Job == lease.Job {
 		return h
 	}
 	return nil
 }
 
 // attach makes h the session's, which has a place for it. l.mu is held.
-func (l *ledger) attach(h *holding, sess *account) {
+func (l *Table) attach(h *Entry, sess *QSession) {
 	l.detach(h)
-	h.sess = sess
+	h.session = sess
 	set := l.sessions[sess]
 	if set == nil {
 		if last := len(l.spare) - 1; last >= 0 {
 			set, l.spare = l.spare[last], l.spare[:last]
 		} else {
-			set = make(map[backends.Token]*holding)
+			set = make(map[backends.Token]*Entry)
 		}
 		l.sessions[sess] = set
 	}
@@ -120,36 +120,36 @@ func (l *ledger) attach(h *holding, sess *account) {
 }
 
 // detach takes h from its session. l.mu is held.
-func (l *ledger) detach(h *holding) {
-	if h.sess == nil {
+func (l *Table) detach(h *Entry) {
+	if h.session == nil {
 		return
 	}
-	set := l.sessions[h.sess]
+	set := l.sessions[h.session]
 	delete(set, h.lease.Token)
-	h.sess.jobs.free(1)
+	h.session.Jobs.Release(1)
 	if len(set) == 0 {
-		delete(l.sessions, h.sess)
+		delete(l.sessions, h.session)
 		if len(l.spare) < maxSpare {
 			l.spare = append(l.spare, set)
 		}
 	}
-	h.sess = nil
+	h.session = nil
 }
 
 // settling marks the leases as being settled, until settled is called with what it
 // appended to marked. To runs it appends what is known of each lease's delivery.
-func (l *ledger) settling(leases []backends.Lease, marked []*holding, runs []ran) ([]*holding, []ran) {
+func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
-		r := ran{took: -1}
-		if h := l.claim(lease); h != nil {
+		r := Run{Took: -1}
+		if h := l.find(lease); h != nil {
 			h.settling++
 			marked = append(marked, h)
-			r.name, r.told = h.queue, h.told
-			if r.queue = h.counts; h.handed {
-				r.took = now.Sub(h.since)
+			r.Queue, r.Info = h.queue, h.info
+			if r.Counters = h.counters; h.delivered {
+				r.Took = now.Sub(h.since)
 			}
 		}
 		runs = append(runs, r)
@@ -158,16 +158,16 @@ func (l *ledger) settling(leases []backends.Lease, marked []*holding, runs []ran
 }
 
 // counts are the queue's counters.
-func (l *ledger) counts(queue string) *queueMetrics {
-	if l.metrics == nil {
+func (l *Table) countersOf(queue string) *MQueue {
+	if l.Metrics == nil {
 		return nil
 	}
-	return l.metrics().queue(queue)
+	return l.Metrics().Queue(queue)
 }
 
 // settled says how a settle ended: gone lists the leases that are no longer held
 // (settled or lost).
-func (l *ledger) settled(marked []*holding, gone []backends.Lease) {
+func (l *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range marked {
@@ -180,29 +180,29 @@ func (l *ledger) settled(marked []*holding, gone []backends.Lease) {
 // that ends at the same time either releases them before the bind is submitted
 // (which then finds them lost) or no longer has them. They count as on their way
 // until bound is called. false: the session would hold more than most.
-func (l *ledger) bind(leases []backends.Lease, sess *account, most int, submit func()) bool {
+func (l *Table) Bind(leases []backends.Lease, sess *QSession, most int, submit func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	more := 0
 	for _, lease := range leases {
-		if h := l.known[lease.Token]; h == nil || h == l.claim(lease) && h.sess != sess {
+		if h := l.entries[lease.Token]; h == nil || h == l.find(lease) && h.session != sess {
 			more++
 		}
 	}
-	if !sess.jobs.bind(more, most) {
+	if !sess.Jobs.Bind(more, most) {
 		return false
 	}
 	for _, lease := range leases {
-		h := l.known[lease.Token]
+		h := l.entries[lease.Token]
 		if h == nil {
-			h = &holding{lease: lease, since: time.Now()}
-			l.known[lease.Token] = h
+			h = &Entry{lease: lease, since: time.Now()}
+			l.entries[lease.Token] = h
 		}
-		if h != l.claim(lease) {
+		if h != l.find(lease) {
 			continue // it is lost, as the database will say
 		}
-		h.onItsWay = true
-		if h.sess != sess {
+		h.inFlight = true
+		if h.session != sess {
 			l.attach(h, sess)
 		}
 	}
@@ -211,12 +211,12 @@ func (l *ledger) bind(leases []backends.Lease, sess *account, most int, submit f
 }
 
 // bound ends a bind: all but the lost leases are held from now on.
-func (l *ledger) bound(leases, lost []backends.Lease) {
+func (l *Table) EndBind(leases, lost []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.claim(lease); h != nil {
-			h.onItsWay = false
+		if h := l.find(lease); h != nil {
+			h.inFlight = false
 		}
 	}
 	l.drop(lost)
@@ -224,25 +224,25 @@ func (l *ledger) bound(leases, lost []backends.Lease) {
 
 // drop forgets leases; those of claims that never got to anybody too, which leaving was
 // called with. l.mu is held.
-func (l *ledger) drop(leases []backends.Lease) {
+func (l *Table) drop(leases []backends.Lease) {
 	for _, lease := range leases {
-		h := l.claim(lease)
-		if left := l.known[lease.Token]; h == nil && left != nil && left.lease.Job == "" && !left.onItsWay {
+		h := l.find(lease)
+		if left := l.entries[lease.Token]; h == nil && left != nil && left.lease.Job == "" && !left.inFlight {
 			h = left
 		}
 		if h != nil {
 			l.detach(h)
-			delete(l.known, lease.Token)
+			delete(l.entries, lease.Token)
 		}
 	}
 }
 
 // unbind makes leases timed ones: known, nobody's.
-func (l *ledger) unbind(leases []backends.Lease) {
+func (l *Table) Unbind(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.claim(lease); h != nil {
+		if h := l.find(lease); h != nil {
 			l.detach(h)
 		}
 	}
@@ -251,7 +251,7 @@ func (l *ledger) unbind(leases []backends.Lease) {
 // takeSession takes all that the session holds and calls submit with it, in one
 // step (see bind), and returns it. Nothing held: submit is not called. The claims stay
 // known, as being settled, until gone is called with them.
-func (l *ledger) takeSession(sess *account, submit func(leases []backends.Lease)) (held []heldJob) {
+func (l *Table) TakeSession(sess *QSession, submit func(leases []backends.Lease)) (held []Held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	set := l.sessions[sess]
@@ -259,49 +259,49 @@ func (l *ledger) takeSession(sess *account, submit func(leases []backends.Lease)
 		return nil
 	}
 	leases := make([]backends.Lease, 0, len(set))
-	held = make([]heldJob, 0, len(set))
+	held = make([]Held, 0, len(set))
 	for _, h := range set {
-		leases, held = append(leases, h.lease), append(held, h.job())
+		leases, held = append(leases, h.lease), append(held, h.held())
 		h.settling++
-		h.sess = nil
+		h.session = nil
 	}
 	delete(l.sessions, sess)
-	sess.jobs.free(len(leases))
+	sess.Jobs.Release(len(leases))
 	submit(leases)
 	return held
 }
 
 // leaving marks claims that are given back before anybody got them, until gone is
 // called with them.
-func (l *ledger) leaving(leases []backends.Lease) {
+func (l *Table) BeginReturn(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.known[lease.Token]; h != nil {
+		if h := l.entries[lease.Token]; h != nil {
 			h.settling++
-			h.onItsWay = false
+			h.inFlight = false
 		}
 	}
 }
 
 // gone forgets claims that are no longer this sidecar's.
-func (l *ledger) gone(leases []backends.Lease) {
+func (l *Table) Remove(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(leases)
 }
 
 // others reports whether the lease is another session's.
-func (l *ledger) others(lease backends.Lease, sess *account) bool {
+func (l *Table) HeldByOther(lease backends.Lease, sess *QSession) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.claim(lease)
-	return h != nil && h.sess != sess
+	h := l.find(lease)
+	return h != nil && h.session != sess
 }
 
 // heldBySessions counts the leases that end with a connection, and those on
 // their way to one.
-func (l *ledger) heldBySessions() int {
+func (l *Table) HeldBySessions() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
@@ -312,14 +312,14 @@ func (l *ledger) heldBySessions() int {
 }
 
 // count is how many claims are known, on their way or timed ones too.
-func (l *ledger) count() int {
+func (l *Table) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.known)
+	return len(l.entries)
 }
 
 // holds reports whether the session holds a claim.
-func (l *ledger) holds(s *account) bool {
+func (l *Table) Holds(s *QSession) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.sessions[s]) > 0
@@ -327,30 +327,30 @@ func (l *ledger) holds(s *account) bool {
 
 // dropAll forgets everything: the identity was given up, and the database takes
 // all of it back. It returns what each session lost.
-func (l *ledger) dropAll() map[*account][]heldJob {
+func (l *Table) DropAll() map[*QSession][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lost := make(map[*account][]heldJob, len(l.sessions))
+	lost := make(map[*QSession][]Held, len(l.sessions))
 	for sess, set := range l.sessions {
 		for _, h := range set {
-			lost[sess] = append(lost[sess], h.job())
+			lost[sess] = append(lost[sess], h.held())
 		}
-		sess.jobs.free(len(set))
+		sess.Jobs.Release(len(set))
 	}
-	clear(l.known)
+	clear(l.entries)
 	clear(l.sessions)
-	l.handed = nil
+	l.handOuts = nil
 	return lost
 }
 
 // snapshot lists the tokens that are settled in the ledger (not on their way, not
 // being settled): those must be in the database too.
-func (l *ledger) snapshot() map[backends.Token]struct{} {
+func (l *Table) Confirmed() map[backends.Token]struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[backends.Token]struct{}, len(l.known))
-	for token, h := range l.known {
-		if !h.onItsWay && h.settling == 0 {
+	out := make(map[backends.Token]struct{}, len(l.entries))
+	for token, h := range l.entries {
+		if !h.inFlight && h.settling == 0 {
 			out[token] = struct{}{}
 		}
 	}
@@ -358,16 +358,16 @@ func (l *ledger) snapshot() map[backends.Token]struct{} {
 }
 
 // unknown filters the rows that nobody here knows of; of the others it learns the queues.
-func (l *ledger) unknown(rows []backends.ClaimedJob) []backends.Lease {
+func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []backends.Lease
 	for i := range rows {
-		h := l.known[rows[i].Lease.Token]
+		h := l.entries[rows[i].Lease.Token]
 		if h == nil {
 			out = append(out, rows[i].Lease)
-		} else if h.counts == nil && !h.onItsWay { // bound here: another sidecar claimed it
-			h.queue, h.counts = rows[i].Queue, l.counts(rows[i].Queue)
+		} else if h.counters == nil && !h.inFlight { // bound here: another sidecar claimed it
+			h.queue, h.counters = rows[i].Queue, l.countersOf(rows[i].Queue)
 		}
 	}
 	return out
@@ -375,52 +375,52 @@ func (l *ledger) unknown(rows []backends.ClaimedJob) []backends.Lease {
 
 // dropMissing forgets tokens that the database no longer has under this host, unless they
 // are being settled just now, and returns what each session lost by it.
-func (l *ledger) dropMissing(tokens map[backends.Token]struct{}) map[*account][]heldJob {
+func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*QSession][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var lost map[*account][]heldJob
+	var lost map[*QSession][]Held
 	for token := range tokens {
-		h := l.known[token]
-		if h == nil || h.onItsWay || h.settling > 0 {
+		h := l.entries[token]
+		if h == nil || h.inFlight || h.settling > 0 {
 			continue
 		}
-		if h.sess != nil {
+		if h.session != nil {
 			if lost == nil {
-				lost = make(map[*account][]heldJob)
+				lost = make(map[*QSession][]Held)
 			}
-			lost[h.sess] = append(lost[h.sess], h.job())
+			lost[h.session] = append(lost[h.session], h.held())
 		}
 		l.detach(h)
-		delete(l.known, token)
+		delete(l.entries, token)
 	}
 	return lost
 }
 
 // told is what the log says of a claimed job beside its lease. It is known where the job was
 // claimed, while it is held: not after a restart, and not of other sidecars' claims.
-type told struct {
-	id            string // empty: the lease names it
-	attempt, most int
-	trace         string // its traceparent's id; empty: it has none
+type LInfo struct {
+	ID                   string // empty: the lease names it
+	Attempt, MaxAttempts int
+	TraceID              string // its traceparent's id; empty: it has none
 }
 
-func (l *ledger) tellOf(j *backends.Job) told {
-	return told{id: j.ID, attempt: j.Attempt, most: j.MaxAttempts, trace: l.trace(j)}
+func (l *Table) infoOf(j *backends.Job) LInfo {
+	return LInfo{ID: j.ID, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, TraceID: l.trace(j)}
 }
 
 // heldJob is a claim as it was when somebody looked: holdings change.
-type heldJob struct {
-	lease backends.Lease
-	queue string // empty: not known here
-	told  told
+type Held struct {
+	Lease backends.Lease
+	Queue string // empty: not known here
+	Info  LInfo
 }
 
-func (h *holding) job() heldJob { return heldJob{h.lease, h.queue, h.told} }
+func (h *Entry) held() Held { return Held{h.lease, h.queue, h.info} }
 
 // ran is a delivery that a worker settles.
-type ran struct {
-	queue *queueMetrics // nil: not known here
-	took  time.Duration // by the worker, until it settled; negative: not known here
-	name  string        // the queue's; empty: not known here
-	told  told          // for the log
+type Run struct {
+	Counters *MQueue       // nil: not known here
+	Took     time.Duration // by the worker, until it settled; negative: not known here
+	Queue    string        // the queue's; empty: not known here
+	Info     LInfo         // for the log
 }

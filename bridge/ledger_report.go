@@ -2,17 +2,18 @@ package bridge
 
 import (
 	"cmp"
+	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
 
 // queuesOf are the queues of the leases' jobs, and the leases of which nothing is known here.
-func (l *ledger) queuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
+func (l *Table) QueuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.known[lease.Token]; h != nil && h.queue != "" && h.lease.Job == lease.Job {
+		if h := l.entries[lease.Token]; h != nil && h.queue != "" && h.lease.Job == lease.Job {
 			queues = append(queues, h.queue)
 		} else {
 			missing = append(missing, lease)
@@ -22,20 +23,20 @@ func (l *ledger) queuesOf(leases []backends.Lease) (queues []string, missing []b
 }
 
 // queueHeld is what a session holds of one queue.
-type queueHeld struct {
-	queue  string
-	jobs   int64
-	oldest string        // the id of the job that it has held for longest
-	age    time.Duration // for how long
+type QueueHeld struct {
+	Queue  string
+	Jobs   int64
+	Oldest string        // the id of the job that it has held for longest
+	Age    time.Duration // for how long
 }
 
 // heldBy tells what a session holds, by queue.
-func (l *ledger) heldBy(s *account, now time.Time) []queueHeld {
+func (l *Table) HeldBy(s *QSession, now time.Time) []QueueHeld {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	type held struct {
 		jobs   int64
-		oldest *holding
+		oldest *Entry
 	}
 	queues := make(map[string]held)
 	for _, h := range l.sessions[s] {
@@ -46,10 +47,13 @@ func (l *ledger) heldBy(s *account, now time.Time) []queueHeld {
 		}
 		queues[h.queue] = of
 	}
-	var holds []queueHeld
+	var holds []QueueHeld
 	for queue, of := range queues {
 		h := of.oldest
-		holds = append(holds, queueHeld{queue: queue, jobs: of.jobs, oldest: cmp.Or(h.told.id, h.lease.Job), age: max(now.Sub(h.since), 0)})
+		holds = append(holds, QueueHeld{Queue: queue, Jobs: of.jobs, Oldest: cmp.Or(h.info.ID, h.lease.Job), Age: max(now.Sub(h.since), 0)})
 	}
 	return holds
 }
+
+// lock is the ledger's own, for who wants to know whether it is free.
+func (l *Table) Locker() sync.Locker { return &l.mu }

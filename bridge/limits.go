@@ -87,7 +87,7 @@ func (b *Bridge) turnAway(conn unixsocket.Conn, who *unixsocket.Peer, why *proto
 		b.mu.Unlock()
 		b.serving.Done()
 	}()
-	time.Sleep(b.brakes.delay(who, 0))
+	time.Sleep(b.rejects.delay(who, 0))
 	if err := conn.SetDeadline(time.Now().Add(turnAwayTimeout)); err != nil {
 		return // it is gone
 	}

@@ -17,13 +17,13 @@ const (
 )
 
 // lingering decides whether to wait, and for how many.
-type lingering struct {
+type lingerPlan struct {
 	vain int // waits in vain in a row
 	skip int // commits to come without one
 }
 
 // plan says for how long to wait at most after a commit of so many writes.
-func (l *lingering) plan(writes int, took time.Duration) time.Duration {
+func (l *lingerPlan) plan(writes int, took time.Duration) time.Duration {
 	if writes < lingerFrom {
 		return 0
 	}
@@ -35,7 +35,7 @@ func (l *lingering) plan(writes int, took time.Duration) time.Duration {
 }
 
 // learn notes how many of the writes that were waited for came.
-func (l *lingering) learn(came, wanted int) {
+func (l *lingerPlan) learn(came, wanted int) {
 	if 2*came >= wanted {
 		l.vain = 0
 		return
@@ -49,9 +49,9 @@ func (l *lingering) learn(came, wanted int) {
 // Wishes to commit are looked at when it is over: the lane takes what there is then.
 func (c *committer) linger(wanted int, most time.Duration) (came int) {
 	c.mu.Lock()
-	before := c.comers
-	c.enough = before + min(wanted, batchWrites-len(c.queue))
-	ready := before >= c.enough
+	before := c.arrived
+	c.wakeAt = before + min(wanted, batchWrites-len(c.queue))
+	ready := before >= c.wakeAt
 	c.mu.Unlock()
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -59,7 +59,7 @@ func (c *committer) linger(wanted int, most time.Duration) (came int) {
 		select {
 		case <-c.writes.wake:
 			c.mu.Lock()
-			ready = c.comers >= c.enough
+			ready = c.arrived >= c.wakeAt
 			c.mu.Unlock()
 		case <-timer.C:
 			ready = true
@@ -67,6 +67,6 @@ func (c *committer) linger(wanted int, most time.Duration) (came int) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enough = 0
-	return c.comers - before
+	c.wakeAt = 0
+	return c.arrived - before
 }

@@ -12,7 +12,7 @@ import (
 // vain become rare.
 func TestLingering(t *testing.T) {
 	t.Parallel()
-	var l lingering
+	var l lingerPlan
 	if d := l.plan(lingerFrom-1, time.Millisecond); d != 0 {
 		t.Errorf("after a commit of %d writes the lane waits %v", lingerFrom-1, d)
 	}
@@ -48,7 +48,7 @@ func TestLinger(t *testing.T) {
 		c := &committer{writes: newLane()}
 		push := func(n int) {
 			for range n {
-				c.push(&pending{write: backends.Ack{}})
+				c.push(&PendingWrite{write: backends.Ack{}})
 			}
 		}
 		push(2)
@@ -67,7 +67,7 @@ func TestLinger(t *testing.T) {
 		if came := c.linger(3, time.Millisecond); came != 1 || time.Since(began) != time.Millisecond {
 			t.Errorf("%d came in %v, want 1 within 1 ms", came, time.Since(began))
 		}
-		if n := len(c.take()); n != 6 {
+		if n := len(c.takeBatch()); n != 6 {
 			t.Errorf("%d writes can be taken, want 6", n)
 		}
 		push(1)

@@ -8,12 +8,12 @@ import (
 
 // usage is what the database's Backends have used so far, as far as they tell: the present
 // one, those that were replaced, and those of them that somebody still uses.
-func (l *link) usage() (u backends.Usage, ok bool) {
+func (l *Ref) Usage() (u backends.Usage, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u, ok = l.end.usage()
+	u, ok = l.current.usage()
 	u.Add(l.past)
-	for _, e := range l.leaving {
+	for _, e := range l.inUse {
 		was, metered := e.usage()
 		u.Add(was)
 		ok = ok || metered
@@ -21,7 +21,7 @@ func (l *link) usage() (u backends.Usage, ok bool) {
 	return u, ok || l.past.RoundTrips.Count > 0
 }
 
-func (e *linkEnd) usage() (u backends.Usage, ok bool) {
+func (e *endpoint) usage() (u backends.Usage, ok bool) {
 	if m, ok := e.Backend.(backends.Metered); ok {
 		return m.Usage(), true
 	}
@@ -29,8 +29,8 @@ func (e *linkEnd) usage() (u backends.Usage, ok bool) {
 }
 
 // left keeps what a Backend used that nobody uses any more. l.mu is held.
-func (l *link) left(e *linkEnd) {
+func (l *Ref) addPast(e *endpoint) {
 	u, _ := e.usage()
 	l.past.Add(u)
-	l.leaving = slices.DeleteFunc(l.leaving, func(o *linkEnd) bool { return o == e })
+	l.inUse = slices.DeleteFunc(l.inUse, func(o *endpoint) bool { return o == e })
 }

@@ -6,25 +6,25 @@ import (
 
 // metrics are what a Bridge counts, from its first moment on. A counter never decreases:
 // not over a reload, and not when its queue or database is not configured any more.
-type metrics struct {
+type Set struct {
 	enqueued, duplicates, claimed, acked, nacked, dead, returned *prometheus.CounterVec // by database, queue
 	lost                                                         *prometheus.CounterVec // by database, queue, cause
 	claimWait, jobWait, run                                      *prometheus.HistogramVec
 
-	commit, writes, jobs                     *prometheus.HistogramVec // by database
-	failures                                 *prometheus.CounterVec   // by database, cause
-	late                                     *prometheus.CounterVec   // settles with lost leases, by database
-	beatFailures, given, reads, readFailures *prometheus.CounterVec
-	sessions, turnedAway                     prometheus.Counter
-	databases                                databaseLabels
-	all                                      []prometheus.Collector
+	commit, writes, jobs                              *prometheus.HistogramVec // by database
+	failures                                          *prometheus.CounterVec   // by database, cause
+	stale                                             *prometheus.CounterVec   // settles with lost leases, by database
+	heartbeatFailures, evictions, reads, readFailures *prometheus.CounterVec
+	Sessions, Refused                                 prometheus.Counter
+	Databases                                         databaseSet
+	all                                               []prometheus.Collector
 }
 
 // Labels. A queue that has no label of its own is counted as labelOther; acks of leases of
 // which nothing is known here (of another sidecar's claim) as labelUnknown.
 const (
-	labelDatabase = "database"
-	labelQueue    = "queue"
+	LabelDatabase = "database"
+	LabelQueue    = "queue"
 	labelCause    = "cause"
 
 	labelOther   = "_other"
@@ -39,9 +39,9 @@ var (
 	sizeBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000}
 )
 
-func newMetrics() *metrics {
-	m := &metrics{}
-	queue, database := []string{labelDatabase, labelQueue}, []string{labelDatabase}
+func New_metrics() *Set {
+	m := &Set{}
+	queue, database := []string{LabelDatabase, LabelQueue}, []string{LabelDatabase}
 	m.enqueued = m.counters("jobs_enqueued_total", "Jobs stored by this sidecar's clients, with acks too.", queue)
 	m.duplicates = m.counters("jobs_duplicate_total", "Enqueues that stored nothing, because a job with their key is remembered.", queue)
 	m.claimed = m.counters("jobs_claimed_total", "Deliveries: jobs handed to a worker. One that is tried again counts again.", queue)
@@ -50,7 +50,7 @@ func newMetrics() *metrics {
 	m.dead = m.counters("jobs_dead_total", "Jobs that died: out of attempts, nacked as dead, or too large.", queue)
 	m.returned = m.counters("jobs_returned_total", "Jobs that were given back unfinished, by connections that ended in order or by an operator's release; no attempt is charged.", queue)
 	m.lost = m.counters("jobs_lost_total", "Deliveries that ended without a word of the worker, by cause; counted by the sidecar that took the job back. "+
-		"too_large: not delivered, but dead.", []string{labelDatabase, labelQueue, labelCause})
+		"too_large: not delivered, but dead.", []string{LabelDatabase, LabelQueue, labelCause})
 	m.claimWait = m.histograms("claim_wait_seconds", "How long a claim that got jobs waited for them, by the first job's queue.", waitBuckets, queue)
 	m.jobWait = m.histograms("job_wait_seconds", "The age of a job when its first attempt was delivered: since its enqueue, a delay that it was given included. "+
 		"The database's clock is compared with this host's.", waitBuckets, queue)
@@ -60,53 +60,37 @@ func newMetrics() *metrics {
 	m.writes = m.histograms("commit_writes", "Writes (enqueues, acks, nacks, and what gives jobs back) in one commit.", sizeBuckets, database)
 	m.jobs = m.histograms("commit_claimed_jobs", "Jobs that one commit claimed, of those that claim.", sizeBuckets, database)
 	m.failures = m.counters("commit_failures_total", "Commits that failed. unavailable: tried again; host_lost: the claims in it are asked again under a new identity; "+
-		"unknown_outcome: it may have happened; refused: its members are tried alone.", []string{labelDatabase, labelCause})
-	m.late = m.counters("leases_lost_total", "Leases that were not valid any more when a worker settled or extended them.", database)
-	m.beatFailures = m.counters("beat_failures_total", "Beats that did not reach the database.", database)
-	m.given = m.counters("identities_lost_total", "How often other sidecars took this one for dead: its workers lost what they held.", database)
+		"unknown_outcome: it may have happened; refused: its members are tried alone.", []string{LabelDatabase, labelCause})
+	m.stale = m.counters("leases_lost_total", "Leases that were not valid any more when a worker settled or extended them.", database)
+	m.heartbeatFailures = m.counters("beat_failures_total", "Beats that did not reach the database.", database)
+	m.evictions = m.counters("identities_lost_total", "How often other sidecars took this one for dead: its workers lost what they held.", database)
 	m.reads = m.counters("depths_reads_total", "How often this sidecar read the depths of the queues.", database)
 	m.readFailures = m.counters("depths_read_failures_total", "How often that failed.", database)
-	m.sessions = m.counter("sessions_opened_total", "Connections that were served.")
-	m.turnedAway = m.counter("sessions_refused_total", "Connections that were refused because there were too many.")
-	m.databases.m = m
+	m.Sessions = m.counter("sessions_opened_total", "Connections that were served.")
+	m.Refused = m.counter("sessions_refused_total", "Connections that were refused because there were too many.")
+	m.Databases.m = m
 	return m
 }
 
-func (m *metrics) counters(name, help string, labels []string) *prometheus.CounterVec {
+func (m *Set) counters(name, help string, labels []string) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "qsidecar", Name: name, Help: help}, labels)
 	m.all = append(m.all, v)
 	return v
 }
 
-func (m *metrics) counter(name, help string) prometheus.Counter {
+func (m *Set) counter(name, help string) prometheus.Counter {
 	v := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "qsidecar", Name: name, Help: help})
 	m.all = append(m.all, v)
 	return v
 }
 
-func (m *metrics) histograms(name, help string, buckets []float64, labels []string) *prometheus.HistogramVec {
+func (m *Set) histograms(name, help string, buckets []float64, labels []string) *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "qsidecar", Name: name, Help: help, Buckets: buckets}, labels)
 	m.all = append(m.all, v)
 	return v
 }
 
 // gauge is one that is looked at when somebody asks.
-func gauge(name, help string, labels ...string) *prometheus.Desc {
+func Gauge(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("qsidecar_"+name, help, labels, nil)
 }
-
-// The gauges of a Bridge.
-var (
-	sessionsDesc  = gauge("sessions", "Connections that are open, by socket; stdio: those without one.", "socket")
-	heldDesc      = gauge("jobs_held", "Jobs that this sidecar's connections hold.", labelDatabase)
-	waitingDesc   = gauge("claims_waiting", "Claims that wait for jobs.", labelDatabase)
-	queuedDesc    = gauge("writes_queued", "Writes that wait for the next commit.", labelDatabase)
-	reachableDesc = gauge("database_reachable", "1: the last beat reached the database and is not late; 0: nothing is handed out.", labelDatabase)
-	beatDesc      = gauge("beat_age_seconds", "Time since the last beat that reached the database; the sidecar's own life time where none did.", labelDatabase)
-	leaseDesc     = gauge("host_lease_seconds", "host_lease: a sidecar that does not beat for so long is given up.", labelDatabase)
-	drainingDesc  = gauge("draining", "1: the sidecar stops, and gives no more jobs out.")
-)
-
-var gauges = []*prometheus.Desc{sessionsDesc, heldDesc, waitingDesc, queuedDesc, reachableDesc, beatDesc, leaseDesc, drainingDesc,
-	depthDesc, oldestReadyDesc, oldestClaimedDesc, pausedDesc, readerDesc,
-	poolDesc, poolMaxDesc, poolWaitsDesc, poolWaitedDesc, tripsDesc, retriesDesc}

@@ -10,16 +10,16 @@ import (
 
 // The gauges that come of a census.
 var (
-	depthDesc         = gauge("queue_jobs", "Jobs in the database, by state; told by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", labelDatabase, labelQueue, "state")
-	oldestReadyDesc   = gauge("queue_oldest_ready_seconds", "For how long the oldest ready job has waited; 0: there is none. Told as queue_jobs is.", labelDatabase, labelQueue)
-	oldestClaimedDesc = gauge("queue_oldest_claimed_seconds", "For how long the longest running delivery has run; 0: there is none. Told as queue_jobs is.", labelDatabase, labelQueue)
-	pausedDesc        = gauge("queue_paused", "1: nothing of the queue is given out. Told as queue_jobs is.", labelDatabase, labelQueue)
-	readerDesc        = gauge("depths_reader", "1: this sidecar tells the depths of the queues, for all; 0: another one does, or they could not be read.", labelDatabase)
+	depthDesc         = Gauge("queue_jobs", "Jobs in the database, by state; told by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", LabelDatabase, LabelQueue, "state")
+	oldestReadyDesc   = Gauge("queue_oldest_ready_seconds", "For how long the oldest ready job has waited; 0: there is none. Told as queue_jobs is.", LabelDatabase, LabelQueue)
+	oldestClaimedDesc = Gauge("queue_oldest_claimed_seconds", "For how long the longest running delivery has run; 0: there is none. Told as queue_jobs is.", LabelDatabase, LabelQueue)
+	pausedDesc        = Gauge("queue_paused", "1: nothing of the queue is given out. Told as queue_jobs is.", LabelDatabase, LabelQueue)
+	readerDesc        = Gauge("depths_reader", "1: this sidecar tells the depths of the queues, for all; 0: another one does, or they could not be read.", LabelDatabase)
 )
 
 // tellDepths gives the gauges of a database's queues, where this sidecar is the one that reads them.
-func (b *bank) tellDepths(name string, to chan<- prometheus.Metric, tell func(d *prometheus.Desc, v float64, labels ...string)) {
-	stats, reads, err := b.queueDepths()
+func (b *database) tellDepths(name string, to chan<- prometheus.Metric, tell func(d *prometheus.Desc, v float64, labels ...string)) {
+	stats, reads, err := b.QueueDepths()
 	if err != nil {
 		to <- prometheus.NewInvalidMetric(depthDesc, fmt.Errorf("database %s: %w", name, err))
 		return
@@ -28,7 +28,7 @@ func (b *bank) tellDepths(name string, to chan<- prometheus.Metric, tell func(d 
 	if !reads {
 		return
 	}
-	for queue, s := range b.metrics.Load().byLabel(stats) {
+	for queue, s := range b.Metrics.Load().SumByLabel(stats) {
 		for state, n := range map[backends.State]int64{backends.StateReady: s.Ready, backends.StateScheduled: s.Scheduled,
 			backends.StateClaimed: s.Claimed, backends.StateDead: s.Dead, backends.StateDone: s.Done} {
 			tell(depthDesc, float64(n), name, queue, string(state))

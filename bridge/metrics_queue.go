@@ -17,34 +17,34 @@ import (
 const DefaultQueueLabels = 100
 
 // databaseLabels are the counters of each database, under the names that it had.
-type databaseLabels struct {
-	m      *metrics
-	mu     sync.Mutex
-	all    map[string]*databaseMetrics
-	madeUp int // queues with a label of their own that no config named
+type databaseSet struct {
+	m       *Set
+	mu      sync.Mutex
+	all     map[string]*MDatabase
+	dynamic int // queues with a label of their own that no config named
 }
 
 // databaseMetrics are the counters of one database, without a look at its label.
-type databaseMetrics struct {
-	labels *databaseLabels
+type MDatabase struct {
+	labels *databaseSet
 	name   string
-	used   usedBy
+	usage  usageCounts
 
-	commit, writes, jobs prometheus.Observer
-	failures             map[string]prometheus.Counter // by cause
-	late                 prometheus.Counter
-	beatFailures, given  prometheus.Counter
-	reads, readFailures  prometheus.Counter
+	commit, writes, jobs          prometheus.Observer
+	failures                      map[string]prometheus.Counter // by cause
+	stale                         prometheus.Counter
+	HeartbeatFailures, Evictions  prometheus.Counter
+	DepthReads, DepthReadFailures prometheus.Counter
 
 	// named says which queues the config names, and how many others may have labels.
-	named          atomic.Pointer[func(queue string) (named bool, most int)]
-	queues         atomic.Pointer[map[string]*queueMetrics] // never changes: another one takes its place
-	other, unknown *queueMetrics
+	Named          atomic.Pointer[func(queue string) (named bool, most int)]
+	queues         atomic.Pointer[map[string]*MQueue] // never changes: another one takes its place
+	other, unknown *MQueue
 }
 
 // queueMetrics are the counters of one queue. Those of nil count nothing.
-type queueMetrics struct {
-	enqueued, duplicates, claimed, acked, nacked, dead, returned prometheus.Counter
+type MQueue struct {
+	enqueued, duplicates, claimed, acked, nacked, dead, Returned prometheus.Counter
 	lost                                                         map[backends.Cause]prometheus.Counter
 	claimWait, jobWait, run                                      prometheus.Observer
 }
@@ -61,40 +61,40 @@ const (
 )
 
 // of are the counters of the database of that name.
-func (d *databaseLabels) of(name string) *databaseMetrics {
+func (d *databaseSet) Of(name string) *MDatabase {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if x := d.all[name]; x != nil {
 		return x
 	}
 	m := d.m
-	x := &databaseMetrics{
+	x := &MDatabase{
 		labels: d, name: name,
 		commit: m.commit.WithLabelValues(name), writes: m.writes.WithLabelValues(name), jobs: m.jobs.WithLabelValues(name),
-		failures: make(map[string]prometheus.Counter), late: m.late.WithLabelValues(name),
-		beatFailures: m.beatFailures.WithLabelValues(name), given: m.given.WithLabelValues(name),
-		reads: m.reads.WithLabelValues(name), readFailures: m.readFailures.WithLabelValues(name),
+		failures: make(map[string]prometheus.Counter), stale: m.stale.WithLabelValues(name),
+		HeartbeatFailures: m.heartbeatFailures.WithLabelValues(name), Evictions: m.evictions.WithLabelValues(name),
+		DepthReads: m.reads.WithLabelValues(name), DepthReadFailures: m.readFailures.WithLabelValues(name),
 	}
 	for _, cause := range []string{failUnavailable, failHostLost, failUnknown, failRefused} {
 		x.failures[cause] = m.failures.WithLabelValues(name, cause)
 	}
 	x.other, x.unknown = m.queue(name, labelOther), m.unknown(name)
-	x.queues.Store(&map[string]*queueMetrics{})
+	x.queues.Store(&map[string]*MQueue{})
 	none := func(string) (bool, int) { return false, 0 }
-	x.named.Store(&none)
+	x.Named.Store(&none)
 	if d.all == nil {
-		d.all = make(map[string]*databaseMetrics)
+		d.all = make(map[string]*MDatabase)
 	}
 	d.all[name] = x
 	return x
 }
 
-func (m *metrics) queue(database, queue string) *queueMetrics {
-	q := &queueMetrics{
+func (m *Set) queue(database, queue string) *MQueue {
+	q := &MQueue{
 		enqueued: m.enqueued.WithLabelValues(database, queue), duplicates: m.duplicates.WithLabelValues(database, queue),
 		claimed: m.claimed.WithLabelValues(database, queue), acked: m.acked.WithLabelValues(database, queue),
 		nacked: m.nacked.WithLabelValues(database, queue), dead: m.dead.WithLabelValues(database, queue),
-		returned: m.returned.WithLabelValues(database, queue), lost: make(map[backends.Cause]prometheus.Counter, len(causes)),
+		Returned: m.returned.WithLabelValues(database, queue), lost: make(map[backends.Cause]prometheus.Counter, len(causes)),
 		claimWait: m.claimWait.WithLabelValues(database, queue), jobWait: m.jobWait.WithLabelValues(database, queue),
 		run: m.run.WithLabelValues(database, queue),
 	}
@@ -105,24 +105,24 @@ func (m *metrics) queue(database, queue string) *queueMetrics {
 }
 
 // unknown counts only acks: of all else the database says the queue.
-func (m *metrics) unknown(database string) *queueMetrics {
-	return &queueMetrics{acked: m.acked.WithLabelValues(database, labelUnknown)}
+func (m *Set) unknown(database string) *MQueue {
+	return &MQueue{acked: m.acked.WithLabelValues(database, labelUnknown)}
 }
 
 // queue are the counters of a queue: its own, or those that it shares with others.
-func (d *databaseMetrics) queue(name string) *queueMetrics {
+func (d *MDatabase) Queue(name string) *MQueue {
 	if d == nil {
 		return nil
 	}
 	if q := (*d.queues.Load())[name]; q != nil {
 		return q
 	}
-	return d.meet(name)
+	return d.addQueue(name)
 }
 
 // meet is queue for one that has no counters yet.
-func (d *databaseMetrics) meet(name string) *queueMetrics {
-	named, most := (*d.named.Load())(name)
+func (d *MDatabase) addQueue(name string) *MQueue {
+	named, most := (*d.Named.Load())(name)
 	l := d.labels
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,10 +131,10 @@ func (d *databaseMetrics) meet(name string) *queueMetrics {
 		return q
 	}
 	if !named {
-		if l.madeUp >= most {
+		if l.dynamic >= most {
 			return d.other // asked again next time: the config may name it by then
 		}
-		l.madeUp++
+		l.dynamic++
 	}
 	next := maps.Clone(have)
 	q := l.m.queue(d.name, name)
@@ -144,15 +144,15 @@ func (d *databaseMetrics) meet(name string) *queueMetrics {
 }
 
 // label is what the queue is called in what is counted elsewhere (its depth).
-func (d *databaseMetrics) label(queue string) string {
-	if d.queue(queue) == d.other {
+func (d *MDatabase) label(queue string) string {
+	if d.Queue(queue) == d.other {
 		return labelOther
 	}
 	return queue
 }
 
 // committed counts a commit.
-func (d *databaseMetrics) committed(took time.Duration, writes, asks int, claims []backends.ClaimResult, err error) {
+func (d *MDatabase) CountCommit(took time.Duration, writes, asks int, claims []backends.ClaimResult, err error) {
 	switch {
 	case err == nil:
 		d.commit.Observe(took.Seconds())
@@ -163,7 +163,7 @@ func (d *databaseMetrics) committed(took time.Duration, writes, asks int, claims
 			n := 0
 			for i := range claims {
 				n += len(claims[i].Jobs)
-				d.fallen(claims[i].Failed, true)
+				d.CountFailed(claims[i].Failed, true)
 			}
 			d.jobs.Observe(float64(n))
 		}
@@ -180,32 +180,32 @@ func (d *databaseMetrics) committed(took time.Duration, writes, asks int, claims
 
 // runOf is what is known of the delivery of a write's lease: its queue's counters, or nil, and how long
 // its worker had it, below 0 where that is not known.
-type runOf func(lease int) (queue *queueMetrics, took time.Duration)
+type RunOf func(lease int) (queue *MQueue, took time.Duration)
 
 // answered counts what a write that was committed did. unseen: no worker had its jobs.
-func (d *databaseMetrics) answered(write backends.Write, runs runOf, unseen bool, res *backends.WriteResult) {
+func (d *MDatabase) CountWrite(write backends.Write, runs RunOf, unseen bool, res *backends.WriteResult) {
 	if d == nil || res.Err != nil {
 		return
 	}
 	switch w := write.(type) {
 	case backends.Enqueue:
-		d.stored(w.Jobs, res.Stored)
+		d.countStored(w.Jobs, res.Stored)
 	case backends.Ack:
-		d.stored(w.Enqueue, res.Stored)
-		d.settled(runs, w.Leases, res.Lost, true)
+		d.countStored(w.Enqueue, res.Stored)
+		d.countSettled(runs, w.Leases, res.Lost, true)
 	case backends.Nack:
-		d.settled(runs, w.Leases, res.Lost, false)
+		d.countSettled(runs, w.Leases, res.Lost, false)
 	case backends.Extend:
-		d.late.Add(float64(len(res.Lost)))
+		d.stale.Add(float64(len(res.Lost)))
 	}
-	d.fallen(res.Failed, unseen)
+	d.CountFailed(res.Failed, unseen)
 }
 
-func (d *databaseMetrics) stored(jobs []backends.NewJob, stored []backends.Stored) {
-	var q *queueMetrics
+func (d *MDatabase) countStored(jobs []backends.NewJob, stored []backends.Stored) {
+	var q *MQueue
 	for i := range stored {
 		if i == 0 || jobs[i].Queue != jobs[i-1].Queue {
-			q = d.queue(jobs[i].Queue)
+			q = d.Queue(jobs[i].Queue)
 		}
 		if stored[i].Duplicate {
 			q.duplicates.Inc()
@@ -215,10 +215,10 @@ func (d *databaseMetrics) stored(jobs []backends.NewJob, stored []backends.Store
 	}
 }
 
-func (d *databaseMetrics) settled(runs runOf, leases, lost []backends.Lease, acked bool) {
+func (d *MDatabase) countSettled(runs RunOf, leases, lost []backends.Lease, acked bool) {
 	for i := range leases {
 		if len(lost) > 0 && slices.Contains(lost, leases[i]) {
-			d.late.Inc()
+			d.stale.Inc()
 			continue
 		}
 		queue, took := runs(i)
@@ -235,12 +235,12 @@ func (d *databaseMetrics) settled(runs runOf, leases, lost []backends.Lease, ack
 }
 
 // fallen counts jobs whose claims ended otherwise. unseen: no worker had them.
-func (d *databaseMetrics) fallen(all backends.FailedCounts, unseen bool) {
+func (d *MDatabase) CountFailed(all backends.FailedCounts, unseen bool) {
 	if d == nil {
 		return
 	}
 	for _, f := range all {
-		q, n := d.queue(f.Queue), float64(f.Jobs)
+		q, n := d.Queue(f.Queue), float64(f.Jobs)
 		switch {
 		case f.Cause == backends.CauseNacked:
 			q.nacked.Add(n)
@@ -249,7 +249,7 @@ func (d *databaseMetrics) fallen(all backends.FailedCounts, unseen bool) {
 				c.Add(n)
 			}
 		case !unseen:
-			q.returned.Add(n)
+			q.Returned.Add(n)
 		}
 		if f.Dead {
 			q.dead.Add(n)
@@ -258,15 +258,15 @@ func (d *databaseMetrics) fallen(all backends.FailedCounts, unseen bool) {
 }
 
 // handed counts jobs that a worker got, after its claim waited for so long.
-func (d *databaseMetrics) handed(jobs []backends.Job, waited time.Duration) {
+func (d *MDatabase) CountHandOut(jobs []backends.Job, waited time.Duration) {
 	if d == nil {
 		return
 	}
 	now := time.Now()
-	var q *queueMetrics
+	var q *MQueue
 	for i := range jobs {
 		if i == 0 || jobs[i].Queue != jobs[i-1].Queue {
-			q = d.queue(jobs[i].Queue)
+			q = d.Queue(jobs[i].Queue)
 		}
 		if i == 0 {
 			q.claimWait.Observe(waited.Seconds())
@@ -280,7 +280,7 @@ func (d *databaseMetrics) handed(jobs []backends.Job, waited time.Duration) {
 
 // byLabel adds up the depths of queues that share a label. A queue that is known here and has
 // no row any more has none of everything.
-func (d *databaseMetrics) byLabel(all []backends.QueueStats) map[string]*backends.QueueStats {
+func (d *MDatabase) SumByLabel(all []backends.QueueStats) map[string]*backends.QueueStats {
 	sum := make(map[string]*backends.QueueStats)
 	for i := range all {
 		label := d.label(all[i].Queue)

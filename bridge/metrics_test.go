@@ -164,8 +164,8 @@ func TestAcksOfOthersClaims(t *testing.T) {
 			second.mu.Lock()
 			defer second.mu.Unlock()
 			for x := range second.sessions {
-				for _, held := range second.pipeline().heldBy(&x.account, time.Now()) {
-					if held.queue == "q" {
+				for _, held := range second.pipeline().HeldBy(&x.quota, time.Now()) {
+					if held.Queue == "q" {
 						return true
 					}
 				}
@@ -324,7 +324,7 @@ func TestUsageByName(t *testing.T) {
 		told(map[string]float64{"main": 10})
 		reload("main", second)
 		told(map[string]float64{"main": 13})
-		eventually(t, func() bool { return len(s.plan.Load().banks) == 1 }) // the first is left
+		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 }) // the first is left
 		told(map[string]float64{"main": 13})
 		reload("other", second)
 		second.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: 5}})

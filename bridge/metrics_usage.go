@@ -10,66 +10,41 @@ import (
 
 // What backends tell of themselves.
 var (
-	poolDesc       = gauge("pool_connections", "Connections of the pool, by what they do: idle or in_use. The beat's own, and those of held jobs, are not among them.", labelDatabase, "state")
-	poolMaxDesc    = gauge("pool_connections_max", "How many connections the pool may have.", labelDatabase)
-	poolWaitsDesc  = gauge("pool_waits_total", "How often all connections of the pool were in use, so that one was waited for.", labelDatabase)
-	poolWaitedDesc = gauge("pool_wait_seconds_total", "For how long connections of the pool were waited for.", labelDatabase)
-	tripsDesc      = gauge("statement_seconds", "Round trips to the database: statements sent together, until all were answered. On SQLite: transactions.", labelDatabase)
-	retriesDesc    = gauge("transaction_retries_total", "Transactions that were tried again at once. conflict: a deadlock, a serialization failure or a lock that was not free; "+
-		"connection: it broke before the commit.", labelDatabase, labelCause)
+	poolWaitsDesc  = Gauge("pool_waits_total", "How often all connections of the pool were in use, so that one was waited for.", LabelDatabase)
+	poolWaitedDesc = Gauge("pool_wait_seconds_total", "For how long connections of the pool were waited for.", LabelDatabase)
+	tripsDesc      = Gauge("statement_seconds", "Round trips to the database: statements sent together, until all were answered. On SQLite: transactions.", LabelDatabase)
+	retriesDesc    = Gauge("transaction_retries_total", "Transactions that were tried again at once. conflict: a deadlock, a serialization failure or a lock that was not free; "+
+		"connection: it broke before the commit.", LabelDatabase, labelCause)
 )
 
 // usedBy are the counts of what the databases of one name used: more than one, where a reload
 // gives the name to another.
-type usedBy struct {
-	mu  sync.Mutex
-	all backends.Usage
-	any bool
+type usageCounts struct {
+	mu    sync.Mutex
+	all   backends.Usage
+	known bool
 }
 
-// account adds what the bank used since the last time, to the name that it has. It is called
-// before it gets another name, at its end, and whenever somebody wants to know.
-func (b *bank) account() {
-	used := &b.metrics.Load().used
-	b.accounts.Lock()
-	defer b.accounts.Unlock()
-	u, ok := b.usage()
-	if !ok {
-		return
-	}
-	used.mu.Lock()
-	defer used.mu.Unlock()
-	used.any = true
-	used.all.Add(u.Since(b.accounted))
-	b.accounted = u
-}
-
-// tellPool gives what a database's pool is at this moment.
-func (b *bank) tellPool(name string, to chan<- prometheus.Metric) {
-	u, ok := b.usage()
-	if !ok || u.Max == 0 {
-		return
-	}
-	tell := func(d *prometheus.Desc, v int, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), append([]string{name}, labels...)...)
-	}
-	tell(poolDesc, u.Idle, "idle")
-	tell(poolDesc, u.InUse, "in_use")
-	tell(poolMaxDesc, u.Max)
+// addUsage counts what the database's Backends used since the last time.
+func (d *MDatabase) AddUsage(u backends.Usage) {
+	d.usage.mu.Lock()
+	defer d.usage.mu.Unlock()
+	d.usage.known = true
+	d.usage.all.Add(u)
 }
 
 // tellUsage gives what the databases' Backends told of themselves, by the names that they had.
-func (l *databaseLabels) tellUsage(to chan<- prometheus.Metric) {
+func (l *databaseSet) collectUsage(to chan<- prometheus.Metric) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.all {
-		d.used.tell(d.name, to)
+		d.usage.collect(d.name, to)
 	}
 }
 
-func (used *usedBy) tell(name string, to chan<- prometheus.Metric) {
+func (used *usageCounts) collect(name string, to chan<- prometheus.Metric) {
 	used.mu.Lock()
-	u, known := used.all, used.any
+	u, known := used.all, used.known
 	used.mu.Unlock()
 	if !known {
 		return
@@ -88,4 +63,22 @@ func (used *usedBy) tell(name string, to chan<- prometheus.Metric) {
 		buckets[most.Seconds()] = sum
 	}
 	to <- prometheus.MustNewConstHistogram(tripsDesc, u.RoundTrips.Count, u.RoundTrips.Sum.Seconds(), buckets, name)
+}
+
+// Describe implements prometheus.Collector.
+func (m *Set) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range m.all {
+		c.Describe(to)
+	}
+	for _, d := range []*prometheus.Desc{poolWaitsDesc, poolWaitedDesc, tripsDesc, retriesDesc} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Set) Collect(to chan<- prometheus.Metric) {
+	for _, c := range m.all {
+		c.Collect(to)
+	}
+	m.Databases.collectUsage(to)
 }

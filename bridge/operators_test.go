@@ -3,9 +3,11 @@ package bridge
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
@@ -75,4 +77,51 @@ func TestOperatorsLeaveConnections(t *testing.T) {
 			})
 		})
 	}
+}
+
+// inBites is a backend whose retry takes many transactions.
+type inBites struct {
+	*memory.Backend
+	bites int
+	takes func() <-chan time.Time // a transaction
+}
+
+func (b *inBites) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	for range b.bites {
+		select {
+		case <-b.takes():
+			count++
+			c.Progressed()
+		case <-ctx.Done():
+			return count, true, backends.Unavailable(context.Cause(ctx))
+		}
+	}
+	return count, true, nil
+}
+
+// TestRetryOfManyIsNotLimited: a command may take as long as it goes on. When the sidecar
+// stops it ends, and its answer has the number of jobs that are done.
+func TestRetryOfManyIsNotLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &inBites{Backend: memory.New(), bites: 2, takes: func() <-chan time.Time { return time.After(inspectTimeout * 2 / 3) }}
+		s := start(t, options(db))
+		c := s.dial(t)
+		if r := c.call(`{"op":"retry","queue":"q","all":true}`); !r.OK || r.Count != 2 {
+			t.Errorf("%+v", r)
+		}
+		db.bites = 100
+		c.send(`{"op":"retry","queue":"q","all":true}`)
+		time.Sleep(inspectTimeout)
+		s.stop()
+		for {
+			r := c.receive()
+			if r.Event != "" {
+				continue
+			}
+			if r.Error.Code != "unavailable" || !strings.Contains(r.Error.Message, "2 jobs are done") {
+				t.Errorf("of a sidecar that stops: %+v", r.Error)
+			}
+			break
+		}
+	})
 }

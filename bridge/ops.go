@@ -25,6 +25,9 @@ type finisher struct {
 	waits bool // for up to an hour: it is a claim's wait
 }
 
+// enqueueWait is how long an enqueue waits for its commit.
+const enqueueWait = 5 * time.Second
+
 // keepsIDs is how many ids a request may have that is carried out beside others.
 const keepsIDs = 16
 
@@ -98,19 +101,19 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 		jobs = []protocol.NewJob{req.Job}
 	}
 	plan := s.bridge.plan.Load()
-	bank, stored, wire := plan.newJobs(jobs, "jobs", single)
+	db, stored, wire := plan.newJobs(jobs, "jobs", single)
 	if wire != nil {
 		return fail(wire)
 	}
-	if err := s.roomForJobs(plan, bank, jobs); err != nil {
+	if err := s.roomForJobs(plan, db, jobs); err != nil {
 		return answerWith(s.failure(err))
 	}
-	p, err := bank.submit(&s.account, backends.Enqueue{Jobs: stored})
+	p, err := db.SubmitWrite(&s.quota, backends.Enqueue{Jobs: stored})
 	if err != nil {
 		return answerWith(s.failure(err))
 	}
 	return later(func() (*protocol.Reply, func()) {
-		res, err := bank.result(p, enqueueWait)
+		res, err := db.AwaitWrite(p, enqueueWait)
 		if err != nil {
 			return s.failure(err), nil
 		}
@@ -158,7 +161,7 @@ func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
 func (s *session) stats(req *protocol.Request) finisher {
 	queue, plan := req.Queue, s.bridge.plan.Load()
 	if queue != "" {
-		if _, wire := plan.bankOfQueue(queue); wire != nil {
+		if _, wire := plan.databaseOfQueue(queue); wire != nil {
 			return fail(wire)
 		}
 	}
@@ -177,7 +180,7 @@ func (s *session) stats(req *protocol.Request) finisher {
 
 func (s *session) command(req *protocol.Request) finisher {
 	plan := s.bridge.plan.Load()
-	bank, wire := plan.inspectable(req.Queue)
+	db, wire := plan.inspectable(req.Queue)
 	if wire != nil {
 		return fail(wire)
 	}
@@ -209,7 +212,7 @@ func (s *session) command(req *protocol.Request) finisher {
 				cancel(errors.New("this sidecar is stopping"))
 			}
 		}
-		count, err := bank.command(ctx, c)
+		count, err := db.Command(ctx, c)
 		if err != nil && count == 0 {
 			return s.failure(err), nil
 		}

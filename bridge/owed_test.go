@@ -12,9 +12,7 @@ func (s *sidecar) idleMemory(t *testing.T) {
 	t.Helper()
 	eventually(t, func() bool {
 		n := s.buffered()
-		s.buffers.mu.Lock()
-		defer s.buffers.mu.Unlock()
-		return n+s.buffers.used == 0 && s.beside.Load() == 0
+		return n+s.memory.Snapshot().Used == 0 && s.beside.Load() == 0
 	})
 }
 

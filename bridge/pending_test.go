@@ -1,8 +1,6 @@
 package bridge
 
 import (
-	"context"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,7 +9,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
 // TestSizesOfWrites: headers and keys, errors and results are part of what waits in memory.
@@ -34,8 +31,8 @@ func TestSizesOfWrites(t *testing.T) {
 // TestSettlesPassEnqueues: where large enqueues wait for room, settles find some.
 func TestSettlesPassEnqueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), settles: semaphore.NewWeighted(settleBytes),
-			times: newLeaseTimes(30*time.Second, 0)}
+		c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes),
+			times: NewTimes(30*time.Second, 0)}
 		payload := make([]byte, 40<<20)
 		large := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: payload}}}
 		var stored atomic.Int32
@@ -68,8 +65,8 @@ func TestSettlesPassEnqueues(t *testing.T) {
 // settles find some.
 func TestSettlesPassLargeSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), settles: semaphore.NewWeighted(settleBytes),
-			times: newLeaseTimes(30*time.Second, 0)}
+		c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes),
+			times: NewTimes(30*time.Second, 0)}
 		one := make([]backends.Lease, 1)
 		for range 50 {
 			go func() {
@@ -90,53 +87,6 @@ func TestSettlesPassLargeSettles(t *testing.T) {
 			}
 		default:
 			t.Error("a small ack waits for room behind large ones")
-		}
-	})
-}
-
-// inBites is a backend whose retry takes many transactions.
-type inBites struct {
-	*memory.Backend
-	bites int
-	takes func() <-chan time.Time // a transaction
-}
-
-func (b *inBites) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
-	for range b.bites {
-		select {
-		case <-b.takes():
-			count++
-			c.Progressed()
-		case <-ctx.Done():
-			return count, true, backends.Unavailable(context.Cause(ctx))
-		}
-	}
-	return count, true, nil
-}
-
-// TestRetryOfManyIsNotLimited: a command may take as long as it goes on. When the sidecar
-// stops it ends, and its answer has the number of jobs that are done.
-func TestRetryOfManyIsNotLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := &inBites{Backend: memory.New(), bites: 2, takes: func() <-chan time.Time { return time.After(inspectTimeout * 2 / 3) }}
-		s := start(t, options(db))
-		c := s.dial(t)
-		if r := c.call(`{"op":"retry","queue":"q","all":true}`); !r.OK || r.Count != 2 {
-			t.Errorf("%+v", r)
-		}
-		db.bites = 100
-		c.send(`{"op":"retry","queue":"q","all":true}`)
-		time.Sleep(inspectTimeout)
-		s.stop()
-		for {
-			r := c.receive()
-			if r.Event != "" {
-				continue
-			}
-			if r.Error.Code != "unavailable" || !strings.Contains(r.Error.Message, "2 jobs are done") {
-				t.Errorf("of a sidecar that stops: %+v", r.Error)
-			}
-			break
 		}
 	})
 }

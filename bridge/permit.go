@@ -180,12 +180,12 @@ const locateTimeout = 5 * time.Second
 
 // forbidsLeases holds a settle against the rules, by the queues of the jobs' rows. A lease
 // whose job is gone is nobody's to forbid: it is lost.
-func (s *session) forbidsLeases(op protocol.Op, bank *bank, leases []backends.Lease) error {
+func (s *session) forbidsLeases(op protocol.Op, db *database, leases []backends.Lease) error {
 	g := s.granted()
 	if g.everywhere(op) {
 		return nil
 	}
-	queues, err := bank.queuesOf(leases, locateTimeout)
+	queues, err := db.QueuesOf(leases, locateTimeout)
 	if err != nil {
 		return err
 	}

@@ -195,7 +195,7 @@ func TestRightsChangeUnderAConnection(t *testing.T) {
 		s := start(t, o)
 		c, waits := s.dial(t), s.dial(t)
 		waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
-		eventually(t, func() bool { return s.pipeline().snapshot().claims == 1 })
+		eventually(t, func() bool { return s.pipeline().Snapshot().Claims == 1 })
 		s.reloads(t, with(o, func(o *Options) { o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpEnqueue})} }))
 		if r := waits.receive(); r.Error.Code != "forbidden" {
 			t.Errorf("the claim that waited was answered %+v", r)

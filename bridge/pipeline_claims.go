@@ -8,16 +8,18 @@ import (
 )
 
 // claim queues a claim, or answers it at once with jobs that were claimed ahead.
-func (b *pipeline) claim(w *waiter, queues []string) (a answer, answered bool) {
-	return b.broker.add(w, queues)
+func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered bool) {
+	return b.dispatcher.add(w, queues)
 }
 
 // await returns the answer of a claim that was queued. The end of ctx (of the claim's wait, a
 // cancel, a hang-up) asks for it early.
-func (b *pipeline) await(ctx context.Context, w *waiter) answer { return b.broker.wait(ctx, w) }
+func (b *Pipeline) AwaitClaim(ctx context.Context, w *ClaimRequest) Answer {
+	return b.dispatcher.wait(ctx, w)
+}
 
 // giveUp gives jobs back that were claimed for a session which is gone.
-func (b *pipeline) giveUp(jobs []backends.Job) {
+func (b *Pipeline) GiveUp(jobs []backends.Job) {
 	if len(jobs) > 0 {
 		b.committer.giveUp(jobs[0].Token.Host, jobs)
 	}
@@ -25,37 +27,37 @@ func (b *pipeline) giveUp(jobs []backends.Job) {
 
 // handOut makes the jobs of an answer the session's, as many of them as fit one reply, and returns
 // those. It gives back the others.
-func (b *pipeline) handOut(w *waiter, a *answer, fitting func(jobs []backends.Job) int) ([]backends.Job, error) {
-	host := a.jobs[0].Token.Host
+func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backends.Job) int) ([]backends.Job, error) {
+	host := a.Jobs[0].Token.Host
 	// Asked again, as late as can be: this process may have been suspended since
 	// the commit, and others may have the jobs by now.
-	if b.keeper.fresh() != host {
-		b.committer.giveUp(host, a.jobs)
-		return nil, backends.Unavailable(errBeatLate)
+	if b.heartbeat.Fresh() != host {
+		b.committer.giveUp(host, a.Jobs)
+		return nil, backends.Unavailable(errHeartbeatLate)
 	}
-	if n := fitting(a.jobs); n < len(a.jobs) {
-		b.committer.giveUp(host, a.jobs[n:])
-		a.jobs = a.jobs[:n]
+	if n := fitting(a.Jobs); n < len(a.Jobs) {
+		b.committer.giveUp(host, a.Jobs[n:])
+		a.Jobs = a.Jobs[:n]
 	}
-	if !b.ledger.give(a.jobs, w.sess, w.lease.Lease > 0) {
-		return nil, backends.Unavailable(errBeatLate)
+	if !b.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0) {
+		return nil, backends.Unavailable(errHeartbeatLate)
 	}
-	if a.ahead {
-		b.ledger.remember(a.jobs, w.lease.Worker, b.broker.clock())
-		b.attendant.wake()
+	if a.prefetched {
+		b.leaseTable.NoteHandOut(a.Jobs, w.Template.Worker, b.dispatcher.clock())
+		b.prefetcher.wake()
 	}
-	b.metrics.Load().handed(a.jobs, time.Since(w.since))
-	return a.jobs, nil
+	b.Metrics.Load().CountHandOut(a.Jobs, time.Since(w.Since))
+	return a.Jobs, nil
 }
 
 // reroute ends the waits of claims for queues that are not served here any more, with errMoved, and of
 // sessions that may not claim from them.
-func (b *pipeline) reroute(served func(queues []string) bool) {
-	b.attendant.giveBackJobs(b.broker.evict(served))
+func (b *Pipeline) Reroute(served func(queues []string) bool) {
+	b.prefetcher.giveBackJobs(b.dispatcher.reroute(served))
 }
 
 // stopClaims answers every claim, now and from now on, with err.
-func (b *pipeline) stopClaims(err error) { b.broker.halt(err) }
+func (b *Pipeline) StopClaims(err error) { b.dispatcher.stop(err) }
 
 // wakeClaims has the claims be gathered again.
-func (b *pipeline) wakeClaims() { b.committer.wakeClaims() }
+func (b *Pipeline) WakeClaims() { b.committer.WakeClaims() }

@@ -10,164 +10,164 @@ import (
 )
 
 // stats asks the database for the depths of a queue, or of all.
-func (b *pipeline) stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
-	return b.link.stats(ctx, queue)
+func (b *Pipeline) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	return b.backend.Stats(ctx, queue)
 }
 
 // peek asks the database for jobs.
-func (b *pipeline) peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
-	return b.link.peek(ctx, p)
+func (b *Pipeline) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
+	return b.backend.Peek(ctx, p)
 }
 
 // command carries out an operator's command. With an error count may be above 0: each transaction of many is one
 // of its own.
-func (b *pipeline) command(ctx context.Context, c backends.Command) (count int64, err error) {
-	count, freed, err := b.link.command(ctx, c)
+func (b *Pipeline) Command(ctx context.Context, c backends.Command) (count int64, err error) {
+	count, freed, err := b.backend.Command(ctx, c)
 	if err != nil && count == 0 {
 		return 0, err
 	}
 	if c.Kind == backends.Reclaim {
-		b.metrics.Load().queue(c.Queue).returned.Add(float64(count))
+		b.Metrics.Load().Queue(c.Queue).Returned.Add(float64(count))
 	}
 	if freed || c.Kind == backends.Resume {
-		b.broker.hint([]string{c.Queue}, someJobs)
+		b.dispatcher.NotifyReady([]string{c.Queue})
 	}
 	return count, err
 }
 
 // queuesInDatabase asks in which queues the leases' jobs are.
-func (b *pipeline) queuesInDatabase(ctx context.Context, leases []backends.Lease) ([]string, error) {
-	return b.link.queues(ctx, leases)
+func (b *Pipeline) QueuesInDatabase(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	return b.backend.Queues(ctx, leases)
 }
 
 // queuesOf are the queues of the leases' jobs: as they are known here, or else asked of the database, for
 // timeout at the most.
-func (b *pipeline) queuesOf(leases []backends.Lease, timeout time.Duration) ([]string, error) {
-	queues, missing := b.ledger.queuesOf(leases)
+func (b *Pipeline) QueuesOf(leases []backends.Lease, timeout time.Duration) ([]string, error) {
+	queues, missing := b.leaseTable.QueuesOf(leases)
 	if len(missing) == 0 {
 		return queues, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), min(timeout, b.times.patience()),
+	ctx, cancel := context.WithTimeoutCause(context.Background(), min(timeout, b.times.Timeout()),
 		fmt.Errorf("the queues of the leases: no answer within %v", timeout))
 	defer cancel()
-	found, err := b.link.queues(ctx, missing)
+	found, err := b.backend.Queues(ctx, missing)
 	return append(queues, found...), err
 }
 
 // adopted reports whether the queue lives in a table that another application owns.
-func (b *pipeline) adopted(queue string) bool { return b.link.adopted(queue) }
+func (b *Pipeline) Adopted(queue string) bool { return b.backend.Adopted(queue) }
 
 // claimsInTx reports whether the queue's jobs are held in transactions.
-func (b *pipeline) claimsInTx(queue string) bool { return b.link.holds(queue) }
+func (b *Pipeline) ClaimsInTx(queue string) bool { return b.backend.ClaimsInTx(queue) }
 
 // currentInfo is the present Backend's.
-func (b *pipeline) currentInfo() backends.Info { return b.link.info() }
+func (b *Pipeline) CurrentInfo() backends.Info { return b.backend.Info() }
 
 // uses reports whether that is the present Backend.
-func (b *pipeline) uses(backend backends.Backend) bool { return b.link.is(backend) }
+func (b *Pipeline) Uses(backend backends.Backend) bool { return b.backend.Is(backend) }
 
 // replace puts another Backend of the same database in the place of the present one. done, if not nil, is called
 // when the last call of that Backend has ended, after a later replace or retire.
-func (b *pipeline) replace(backend backends.Backend, done func()) { b.link.replace(backend, done) }
+func (b *Pipeline) Replace(backend backends.Backend, done func()) { b.backend.Replace(backend, done) }
 
 // retire ends the use of the Backend.
-func (b *pipeline) retire() { b.link.finish() }
+func (b *Pipeline) Retire() { b.backend.Retire() }
 
 // setTimes changes the host lease and the restart grace.
-func (b *pipeline) setTimes(timeout, grace time.Duration) { b.times.set(timeout, grace) }
+func (b *Pipeline) SetTimes(timeout, grace time.Duration) { b.times.Set(timeout, grace) }
 
 // restartGrace is how long the leases of sessions outlive an orderly exit.
-func (b *pipeline) restartGrace() time.Duration { return b.times.restart() }
+func (b *Pipeline) RestartGrace() time.Duration { return b.times.RestartGrace() }
 
 // usage is what the database's Backends have used so far; false: none of them counts it.
-func (b *pipeline) usage() (backends.Usage, bool) { return b.link.usage() }
+func (b *Pipeline) Usage() (backends.Usage, bool) { return b.backend.Usage() }
 
 // leases is how many claims are known: on their way, held, and timed ones.
-func (b *pipeline) leases() int { return b.ledger.count() }
+func (b *Pipeline) Leases() int { return b.leaseTable.Count() }
 
 // heldBySessions is how many leases end with a connection, those on their way to one included.
-func (b *pipeline) heldBySessions() int { return b.ledger.heldBySessions() }
+func (b *Pipeline) HeldBySessions() int { return b.leaseTable.HeldBySessions() }
 
 // holds reports whether the session holds a claim.
-func (b *pipeline) holds(s *account) bool { return b.ledger.holds(s) }
+func (b *Pipeline) Holds(s *QSession) bool { return b.leaseTable.Holds(s) }
 
 // heldBy is what a session holds, by queue.
-func (b *pipeline) heldBy(s *account, now time.Time) []queueHeld { return b.ledger.heldBy(s, now) }
+func (b *Pipeline) HeldBy(s *QSession, now time.Time) []QueueHeld { return b.leaseTable.HeldBy(s, now) }
 
 // reachable reports whether the last beat reached the database, and claims may be handed out.
-func (b *pipeline) reachable() bool { return b.keeper.reaches() }
+func (b *Pipeline) Reachable() bool { return b.heartbeat.Reachable() }
 
 // beatAge is the time since the last beat that reached the database; negative: none has.
-func (b *pipeline) beatAge() time.Duration { return b.keeper.age() }
+func (b *Pipeline) HeartbeatAge() time.Duration { return b.heartbeat.Age() }
 
 // hostLease is how long this sidecar's session leases outlive its last beat.
-func (b *pipeline) hostLease() time.Duration { return b.times.patience() }
+func (b *Pipeline) SidecarTimeout() time.Duration { return b.times.Timeout() }
 
 // snapshot is what a pipeline holds at one moment.
-type snapshot struct {
-	claims       int  // that wait
-	idleClaims   int  // of them, those for which the database had nothing when it was asked last
-	waitQueues   int  // lists of queues that are known, with waiting claims or without
-	prefetched   int  // jobs that are claimed ahead
-	queuedWrites int  // that no commit has taken yet
-	stopped      bool // every claim is refused
+type Snapshot struct {
+	Claims       int  // that wait
+	IdleClaims   int  // of them, those for which the database had nothing when it was asked last
+	WaitQueues   int  // lists of queues that are known, with waiting claims or without
+	Prefetched   int  // jobs that are claimed ahead
+	QueuedWrites int  // that no commit has taken yet
+	Stopped      bool // every claim is refused
 }
 
 // snapshot counts what the pipeline holds.
-func (b *pipeline) snapshot() snapshot {
-	s := b.broker.snapshot()
-	s.queuedWrites = b.committer.queued()
+func (b *Pipeline) Snapshot() Snapshot {
+	s := b.dispatcher.snapshot()
+	s.QueuedWrites = b.committer.queued()
 	return s
 }
 
 // trouble is why the last commit or the last beat failed; nil: they did not.
-func (b *pipeline) trouble() error {
+func (b *Pipeline) Trouble() error {
 	if why := b.committer.trouble.Load(); why != nil {
 		return *why
 	}
-	return b.keeper.failure()
+	return b.heartbeat.Err()
 }
 
 // lock is one that no part of the pipeline holds for long.
-type namedLock struct {
-	name string
+type NamedLock struct {
+	Name string
 	sync.Locker
 }
 
 // locks are for who wants to know whether the pipeline goes on.
-func (b *pipeline) locks() []namedLock {
-	return []namedLock{{"claims", &b.broker.mu}, {"writes", &b.committer.mu}, {"leases", &b.ledger.mu}, {"beat", &b.keeper.mu}}
+func (b *Pipeline) Locks() []NamedLock {
+	return []NamedLock{{"claims", &b.dispatcher.mu}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"beat", b.heartbeat.Locker()}}
 }
 
 // queueDepths returns the depths of all queues, where this sidecar is the one that reads them for all; known is
 // false where it is not, or the last reading failed. The error is that the database has not answered yet.
-func (b *pipeline) queueDepths() (stats []backends.QueueStats, known bool, err error) {
-	b.keeper.asksFor()
-	if !b.inspectable() || !b.keeper.reads() {
+func (b *Pipeline) QueueDepths() (stats []backends.QueueStats, known bool, err error) {
+	b.heartbeat.WantDepths()
+	if !b.Inspectable() || !b.heartbeat.LeadsDepths() {
 		return nil, false, nil
 	}
-	stats, known, err = b.census.take()
-	return stats, known && b.keeper.reads(), err // it took so long that another one may have taken over
+	stats, known, err = b.allDepths.Get()
+	return stats, known && b.heartbeat.LeadsDepths(), err // it took so long that another one may have taken over
 }
 
 // inspectable reports whether the backend can be looked into.
-func (b *pipeline) inspectable() bool { return b.canInspect }
+func (b *Pipeline) Inspectable() bool { return b.canInspect }
 
 // readDepths asks the database for the depths of all queues.
-func (b *pipeline) readDepths(ctx context.Context) ([]backends.QueueStats, error) {
-	m := b.metrics.Load()
-	m.reads.Inc()
-	stats, err := b.link.stats(ctx, "")
+func (b *Pipeline) readDepths(ctx context.Context) ([]backends.QueueStats, error) {
+	m := b.Metrics.Load()
+	m.DepthReads.Inc()
+	stats, err := b.backend.Stats(ctx, "")
 	if err != nil {
-		m.readFailures.Inc()
-		b.log.Warn("the depths of the queues could not be read for the metrics", "error", err)
+		m.DepthReadFailures.Inc()
+		b.Log.Warn("the depths of the queues could not be read for the metrics", "error", err)
 	}
 	return stats, err
 }
 
 // readyJobs asks the database for the number of a queue's ready jobs.
-func (b *pipeline) readyJobs(ctx context.Context, name string) (n int64, err error) {
-	look, release, err := b.link.depth(ctx)
+func (b *Pipeline) readyJobs(ctx context.Context, name string) (n int64, err error) {
+	look, release, err := b.backend.InspectForEnqueue(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // submit queues a write of a session for the group commit.
-func (b *pipeline) submit(s *account, w backends.Write) (*pending, error) {
+func (b *Pipeline) SubmitWrite(s *QSession, w backends.Write) (*PendingWrite, error) {
 	p, err := b.committer.reserve(context.Background(), s, w, 0)
 	if err != nil {
 		return nil, err
@@ -19,106 +19,106 @@ func (b *pipeline) submit(s *account, w backends.Write) (*pending, error) {
 
 // result waits for a submitted write. A write that no commit has taken after patience is
 // taken out again: nothing was written then.
-func (b *pipeline) result(p *pending, patience time.Duration) (backends.WriteResult, error) {
+func (b *Pipeline) AwaitWrite(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
 	return b.committer.wait(p, patience)
 }
 
 // settle is an ack, nack or extend of leases of this database, on its way.
-type settle struct {
-	leases []backends.Lease
-	runs   []ran      // what is known of each lease's delivery
-	marked []*holding // in the ledger, as being settled
-	p      *pending
+type Settle struct {
+	Leases  []backends.Lease
+	Runs    []Run    // what is known of each lease's delivery
+	marked  []*Entry // in the ledger, as being settled
+	pending *PendingWrite
 
 	// Most settles are of one lease.
-	oneMarked [1]*holding
-	oneRun    [1]ran
+	oneMarked [1]*Entry
+	oneRun    [1]Run
 }
 
 // write is what was submitted; nil: it was given up.
-func (st *settle) write() backends.Write { return st.p.write }
+func (st *Settle) Write() backends.Write { return st.pending.write }
 
 // mayMove says why a session may not do that with a held job; nil: it may, or the job is none.
-func (b *pipeline) mayMove(l backends.Lease, s *account, extend bool) error {
+func (b *Pipeline) CheckSettle(l backends.Lease, s *QSession, extend bool) error {
 	switch {
-	case !b.link.holding(l):
+	case !b.backend.InTx(l):
 		return nil
 	case extend:
 		return &backends.UnsupportedError{What: backends.NoExtend, InTx: true}
-	case b.ledger.others(l, s):
+	case b.leaseTable.HeldByOther(l, s):
 		return &backends.UnsupportedError{What: backends.NotElsewhere, InTx: true}
 	}
 	return nil
 }
 
 // submitSettle queues a write about st.leases, whose request keeps so many bytes beside it.
-func (b *pipeline) submitSettle(st *settle, s *account, w backends.Write, beside int64) error {
+func (b *Pipeline) SubmitSettle(st *Settle, s *QSession, w backends.Write, beside int64) error {
 	p, err := b.committer.reserve(context.Background(), s, w, beside)
 	if err != nil {
 		return err
 	}
-	st.p = p
-	st.marked, st.runs = b.ledger.settling(st.leases, st.oneMarked[:0], st.oneRun[:0])
-	p.runs = st.runs
+	st.pending = p
+	st.marked, st.Runs = b.leaseTable.BeginSettle(st.Leases, st.oneMarked[:0], st.oneRun[:0])
+	p.runs = st.Runs
 	b.committer.push(p)
 	return nil
 }
 
 // submitBind queues an extend that makes the leases the session's.
-func (b *pipeline) submitBind(st *settle, s *account, e backends.Extend, beside int64) error {
+func (b *Pipeline) SubmitBind(st *Settle, s *QSession, e backends.Extend, beside int64) error {
 	p, err := b.committer.reserve(context.Background(), s, e, beside)
 	if err != nil {
 		return err
 	}
-	e.Bind = b.keeper.fresh()
+	e.Bind = b.heartbeat.Fresh()
 	if e.Bind == 0 {
-		b.keeper.beatNow()
+		b.heartbeat.BeatNow()
 		b.committer.drop(p)
-		return backends.Unavailable(errBeatLate)
+		return backends.Unavailable(errHeartbeatLate)
 	}
 	p.write = e
-	if !b.ledger.bind(st.leases, s, s.client.maxJobs(), func() { b.committer.push(p) }) {
+	if !b.leaseTable.Bind(st.Leases, s, s.Client.MaxJobs(), func() { b.committer.push(p) }) {
 		b.committer.drop(p)
-		return s.client.tooManyJobs()
+		return s.Client.TooManyJobs()
 	}
-	st.p = p
+	st.pending = p
 	return nil
 }
 
 // settled waits for the database's answer and returns it, after the ledger knows what it means.
-func (b *pipeline) settled(st *settle) (backends.WriteResult, error) {
-	extend, isExtend := st.p.write.(backends.Extend) // which the wait may give up
-	res, err := b.committer.wait(st.p, b.times.patience())
+func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
+	extend, isExtend := st.pending.write.(backends.Extend) // which the wait may give up
+	res, err := b.committer.wait(st.pending, b.times.Timeout())
 	switch {
 	case extend.Bind != 0 && err != nil:
 		// It may be bound or not. The session keeps it: a release of a lease that is not
 		// this host's changes nothing.
-		b.ledger.bound(st.leases, nil)
+		b.leaseTable.EndBind(st.Leases, nil)
 	case extend.Bind != 0:
-		b.ledger.bound(st.leases, res.Lost)
+		b.leaseTable.EndBind(st.Leases, res.Lost)
 	case err != nil:
-		b.ledger.settled(st.marked, nil)
+		b.leaseTable.EndSettle(st.marked, nil)
 	case isExtend:
 		if extend.Lease > 0 {
-			b.ledger.unbind(st.leases)
+			b.leaseTable.Unbind(st.Leases)
 		}
-		b.ledger.settled(st.marked, res.Lost)
+		b.leaseTable.EndSettle(st.marked, res.Lost)
 	default:
-		b.ledger.settled(st.marked, st.leases)
+		b.leaseTable.EndSettle(st.marked, st.Leases)
 	}
 	return res, err
 }
 
 // releaseSession gives back all that a session holds. It returns what that was, and the write; nil:
 // there was nothing to give back.
-func (b *pipeline) releaseSession(s *account, how backends.Release) (held []heldJob, p *pending) {
-	held = b.ledger.takeSession(s, func(leases []backends.Lease) {
-		how.Owner = b.keeper.current()
+func (b *Pipeline) ReleaseSession(s *QSession, how backends.Release) (held []Held, p *PendingWrite) {
+	held = b.leaseTable.TakeSession(s, func(leases []backends.Lease) {
+		how.Owner = b.heartbeat.Identity()
 		if how.Owner == 0 {
 			return // given up: whoever gave it up takes them back
 		}
 		how.Leases = leases
-		p = b.committer.pushFree(how, func() { b.ledger.gone(leases) })
+		p = b.committer.pushFree(how, func() { b.leaseTable.Remove(leases) })
 	})
 	return held, p
 }

@@ -7,21 +7,21 @@ import (
 // jobQuota count the jobs that a session holds, in all databases, so that claims of it that
 // are asked for together do not hold more than it may: a claim takes a place for each job
 // that it may get before the database is asked, and gives back what it did not get.
-type jobQuota struct {
-	mu      sync.Mutex
-	held    int  // jobs that are the session's
-	claimed int  // jobQuota of claims that are not answered yet
-	short   bool // a claim waits for jobQuota that are claimed
+type JobQuota struct {
+	mu       sync.Mutex
+	held     int  // jobs that are the session's
+	reserved int  // jobQuota of claims that are not answered yet
+	short    bool // a claim waits for jobQuota that are claimed
 }
 
 // take takes up to want jobQuota under a limit. none: there is none, and full: each place is
 // that of a job, so that waiting for other claims' answers does not help.
-func (p *jobQuota) take(want, most int) (n int, full bool) {
+func (p *JobQuota) Reserve(want, most int) (n int, full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n = min(want, most-p.held-p.claimed)
+	n = min(want, most-p.held-p.reserved)
 	if n > 0 {
-		p.claimed += n
+		p.reserved += n
 		return n, false
 	}
 	full = p.held >= most
@@ -31,20 +31,20 @@ func (p *jobQuota) take(want, most int) (n int, full bool) {
 
 // answered gives back the jobQuota of a claim, of which so many are now those of jobs.
 // short: a claim waited for that.
-func (p *jobQuota) answered(taken, held int) (short bool) {
+func (p *JobQuota) settle(taken, held int) (short bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.claimed -= taken
+	p.reserved -= taken
 	p.held += held
 	short, p.short = p.short, false
 	return short
 }
 
 // bind takes jobQuota for jobs that come from elsewhere; false: there are too few.
-func (p *jobQuota) bind(n, most int) bool {
+func (p *JobQuota) Bind(n, most int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n > 0 && p.held+p.claimed+n > most {
+	if n > 0 && p.held+p.reserved+n > most {
 		return false
 	}
 	p.held += n
@@ -52,21 +52,21 @@ func (p *jobQuota) bind(n, most int) bool {
 }
 
 // free gives back jobQuota of jobs.
-func (p *jobQuota) free(n int) {
+func (p *JobQuota) Release(n int) {
 	p.mu.Lock()
 	p.held -= n
 	p.mu.Unlock()
 }
 
-func (p *jobQuota) count() (held int) {
+func (p *JobQuota) Count() (held int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held
 }
 
 // settleQuota ends a claim's hold on places. The claims that waited for them are asked for again.
-func (a *account) settleQuota(taken, held int) {
-	if taken > 0 && a.jobs.answered(taken, held) {
-		a.client.wakeClaims()
+func (a *QSession) SettleJobs(taken, held int) {
+	if taken > 0 && a.Jobs.settle(taken, held) {
+		a.Client.WakeClaims()
 	}
 }

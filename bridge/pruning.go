@@ -16,9 +16,9 @@ import (
 type pruning struct {
 	alone bool // a bite holds up everybody who writes meanwhile
 
-	next time.Time // of the next bite
-	bite int       // rows; 0: there was none yet
-	rank int       // the share of the time is shares[rank]
+	next  time.Time // of the next bite
+	batch int       // rows; 0: there was none yet
+	rank  int       // the share of the time is shares[rank]
 
 	since   time.Time     // when the present stretch of pruning was looked at; zero: there is none
 	overdue time.Duration // by how much pruning was late then
@@ -27,23 +27,23 @@ type pruning struct {
 const (
 	pruneEvery = 10 * time.Second // where nothing is left
 
-	pruneTake  = 80 * time.Millisecond // what a bite should take
-	pruneAlone = 15 * time.Millisecond // the same where it holds others up
-	pruneFirst = 100                   // rows
-	pruneLeast = 50
-	pruneMost  = 2000
+	batchTime      = 80 * time.Millisecond // what a bite should take
+	batchTimeAlone = 15 * time.Millisecond // the same where it holds others up
+	firstBatch     = 100                   // rows
+	minBatch       = 50
+	maxBatch       = 2000
 
 	// pruneRate is what is pruned at least, however much there is to do: as long as a
 	// bite itself does not take longer, in rows a second of all sidecars.
-	pruneRate = 1000
+	minRate = 1000
 
 	// pruneLate is how late pruning may be without harm: what is over waits that long in the
 	// table before workers are slowed for it. A burst, whose jobs come due as they finished,
 	// at once, is behind for as long as it lasts, and is pruned all the same.
-	pruneLate = 30 * time.Minute
+	tolerated = 30 * time.Minute
 
 	// pruneReview is how often it is looked at whether pruning that is late falls further behind.
-	pruneReview = 2 * time.Minute
+	reviewEvery = 2 * time.Minute
 )
 
 // shares are the parts of the time in which something is pruned, in percent. Where
@@ -53,13 +53,13 @@ var shares = []int64{10, 20, 40, 60, 80, 100}
 
 func (p *pruning) due(now time.Time) bool { return !now.Before(p.next) }
 
-func (p *pruning) left(now time.Time) time.Duration { return p.next.Sub(now) }
+func (p *pruning) wait(now time.Time) time.Duration { return p.next.Sub(now) }
 
-func (p *pruning) most() int {
-	if p.bite == 0 {
-		p.bite = pruneFirst
+func (p *pruning) batchSize() int {
+	if p.batch == 0 {
+		p.batch = firstBatch
 	}
-	return p.bite
+	return p.batch
 }
 
 // failed: the sweep that was to prune did not come to its end. The next ones do the
@@ -76,9 +76,9 @@ func (p *pruning) pruned(now time.Time, r backends.MaintenanceResult, peers int)
 	}
 	p.review(now, r.PruneOverdue)
 	share := shares[p.rank]
-	pause := min(r.LongestPrune*time.Duration(100-share)/time.Duration(share), time.Duration(r.Pruned)*time.Second/pruneRate)
+	pause := min(r.LongestPrune*time.Duration(100-share)/time.Duration(share), time.Duration(r.Pruned)*time.Second/minRate)
 	if r.Pruned == 0 { // others have locked what is there
-		pause = sweepEvery
+		pause = interval
 	}
 	p.next = now.Add(min(pause*time.Duration(1+peers), pruneEvery))
 	p.size(r.LongestPrune)
@@ -86,14 +86,14 @@ func (p *pruning) pruned(now time.Time, r backends.MaintenanceResult, peers int)
 
 // size makes bites of which each takes about what it should.
 func (p *pruning) size(took time.Duration) {
-	n, should := p.most(), int64(pruneTake)
+	n, should := p.batchSize(), int64(batchTime)
 	if p.alone {
-		should = int64(pruneAlone)
+		should = int64(batchTimeAlone)
 	}
 	if took > 0 {
 		n = int(min(int64(n)*should/int64(took), 2*int64(n)))
 	}
-	p.bite = min(max(n, p.most()/2, pruneLeast), pruneMost)
+	p.batch = min(max(n, p.batchSize()/2, minBatch), maxBatch)
 }
 
 // review gives pruning more of the time where it is late and falls further behind, and less
@@ -101,9 +101,9 @@ func (p *pruning) size(took time.Duration) {
 func (p *pruning) review(now time.Time, overdue time.Duration) {
 	switch {
 	case p.since.IsZero():
-	case now.Sub(p.since) < pruneReview:
+	case now.Sub(p.since) < reviewEvery:
 		return
-	case overdue >= p.overdue && overdue < pruneLate:
+	case overdue >= p.overdue && overdue < tolerated:
 	case overdue >= p.overdue:
 		p.rank = min(p.rank+1, len(shares)-1)
 	default:

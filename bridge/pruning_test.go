@@ -12,9 +12,9 @@ import (
 func prunes(p *pruning, now *time.Time, rows int, peers int, overdue func() time.Duration, cost func(n int) time.Duration) (sum, longest time.Duration, most int) {
 	for rows > 0 {
 		if !p.due(*now) {
-			*now = now.Add(p.left(*now))
+			*now = now.Add(p.wait(*now))
 		}
-		n := min(p.most(), rows)
+		n := min(p.batchSize(), rows)
 		took := cost(n)
 		rows -= n
 		*now = now.Add(took)
@@ -33,7 +33,7 @@ func TestPruningKeepsItsShare(t *testing.T) {
 		peers int
 		alone bool
 		take  time.Duration
-	}{{0, false, pruneTake}, {9, false, pruneTake}, {0, true, pruneAlone}} {
+	}{{0, false, batchTime}, {9, false, batchTime}, {0, true, batchTimeAlone}} {
 		p, peers := pruning{alone: c.alone}, c.peers
 		now := time.Unix(1_000_000, 0)
 		began, gain := now, time.Hour
@@ -55,19 +55,19 @@ func TestPruningUnderLoad(t *testing.T) {
 	var p pruning
 	now := time.Unix(1_000_000, 0)
 	prunes(&p, &now, 10_000, 0, never, func(n int) time.Duration { return time.Duration(n) * 10 * time.Microsecond })
-	if p.most() != pruneMost {
-		t.Errorf("bites of %d rows where they are cheap, want %d", p.most(), pruneMost)
+	if p.batchSize() != maxBatch {
+		t.Errorf("bites of %d rows where they are cheap, want %d", p.batchSize(), maxBatch)
 	}
 	_, _, _ = prunes(&p, &now, 100_000, 0, never, func(n int) time.Duration { return time.Duration(n) * 2 * time.Millisecond })
-	if p.most() != pruneLeast {
-		t.Errorf("bites of %d rows where each takes two milliseconds, want %d", p.most(), pruneLeast)
+	if p.batchSize() != minBatch {
+		t.Errorf("bites of %d rows where each takes two milliseconds, want %d", p.batchSize(), minBatch)
 	}
 	p.pruned(now, backends.MaintenanceResult{PruneMore: true, Pruned: 50, LongestPrune: time.Minute}, 0)
-	if left := p.left(now); left != 50*time.Second/pruneRate {
+	if left := p.wait(now); left != 50*time.Second/minRate {
 		t.Errorf("a pause of %v after 50 rows", left)
 	}
 	p.pruned(now, backends.MaintenanceResult{PruneMore: true, Pruned: 2000, LongestPrune: time.Hour}, 100)
-	if left := p.left(now); left > pruneEvery {
+	if left := p.wait(now); left > pruneEvery {
 		t.Errorf("a pause of %v, want at most %v", left, pruneEvery)
 	}
 }
@@ -90,15 +90,15 @@ func TestPruningCatchesUp(t *testing.T) {
 	var p pruning
 	now := time.Unix(1_000_000, 0)
 	began := now
-	prunes(&p, &now, 2_000_000, 0, func() time.Duration { return pruneLate + now.Sub(began) }, func(n int) time.Duration { return time.Duration(n) * 400 * time.Microsecond })
+	prunes(&p, &now, 2_000_000, 0, func() time.Duration { return tolerated + now.Sub(began) }, func(n int) time.Duration { return time.Duration(n) * 400 * time.Microsecond })
 	if now.Sub(began) > 30*time.Minute || p.rank < len(shares)-2 {
 		t.Errorf("after %v the share is %d %%", now.Sub(began), shares[p.rank])
 	}
 	for range shares {
 		p.pruned(now, backends.MaintenanceResult{}, 0)
 	}
-	if p.rank != 0 || p.left(now) != pruneEvery {
-		t.Errorf("with nothing left the share is %d %%, the next look in %v", shares[p.rank], p.left(now))
+	if p.rank != 0 || p.wait(now) != pruneEvery {
+		t.Errorf("with nothing left the share is %d %%, the next look in %v", shares[p.rank], p.wait(now))
 	}
 }
 
@@ -112,6 +112,6 @@ func TestPruningThatFails(t *testing.T) {
 	}
 	p.failed(now)
 	if p.due(now.Add(pruneEvery-time.Second)) || !p.due(now.Add(pruneEvery)) {
-		t.Errorf("it is tried again in %v, want %v", p.left(now), pruneEvery)
+		t.Errorf("it is tried again in %v, want %v", p.wait(now), pruneEvery)
 	}
 }

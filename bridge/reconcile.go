@@ -8,48 +8,48 @@ import (
 )
 
 // heldPage is how many rows a look at the held jobs takes at a time.
-const heldPage = 1000
+const claimedPage = 1000
 
 // reconcile compares the rows claimed under id with the known leases: rows that
 // nobody knows (their commit's answer got lost) go back, leases without a row are
 // lost.
-func (k *keeper) reconcile(ctx context.Context, id backends.Identity) error {
-	missing := k.ledger.snapshot() // before the look: what is claimed later is not missed
+func (k *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error {
+	missing := k.Leases.Confirmed() // before the look: what is claimed later is not missed
 	for after := ""; ; {
-		rows, err := k.held(ctx, id, after)
+		rows, err := k.claimedBy(ctx, id, after)
 		if err != nil {
 			return err
 		}
-		if err := k.giveBackUnknown(ctx, id, after, k.ledger.unknown(rows)); err != nil {
+		if err := k.giveBackUnknown(ctx, id, after, k.Leases.Unknown(rows)); err != nil {
 			return err
 		}
 		for i := range rows {
 			delete(missing, rows[i].Lease.Token)
 		}
-		if len(rows) < heldPage {
+		if len(rows) < claimedPage {
 			break
 		}
 		after = rows[len(rows)-1].Lease.Job
 	}
-	if lost := k.ledger.dropMissing(missing); len(lost) > 0 {
-		k.lost(lost)
+	if lost := k.Leases.DropMissing(missing); len(lost) > 0 {
+		k.Lost(lost)
 	}
 	return nil
 }
 
-func (k *keeper) held(ctx context.Context, id backends.Identity, after string) ([]backends.ClaimedJob, error) {
-	ctx, cancel := answerWithin(ctx, k.times.lease().answer())
+func (k *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after string) ([]backends.ClaimedJob, error) {
+	ctx, cancel := WithTimeout(ctx, k.Times.sidecarTimeout().answer())
 	defer cancel()
-	return k.backend.ClaimedBy(ctx, id, after, heldPage)
+	return k.Backend.ClaimedBy(ctx, id, after, claimedPage)
 }
 
 // giveBackUnknown looks a second time before it gives rows back: a job that was
 // settled between the look and the comparison is unknown too, but gone.
-func (k *keeper) giveBackUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
+func (k *Heartbeater) giveBackUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
 	if len(unknown) == 0 {
 		return nil
 	}
-	rows, err := k.held(ctx, id, after)
+	rows, err := k.claimedBy(ctx, id, after)
 	if err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func (k *keeper) giveBackUnknown(ctx context.Context, id backends.Identity, afte
 		return !ok
 	})
 	if len(unknown) > 0 {
-		k.log.Warn("giving back claims that nobody here knows of", "jobs", len(unknown))
-		k.release(id, unknown)
+		k.Log.Warn("giving back claims that nobody here knows of", "jobs", len(unknown))
+		k.Release(id, unknown)
 	}
 	return nil
 }

@@ -162,15 +162,15 @@ func TestLostEventsFitMaxReply(t *testing.T) {
 		s := start(t, o)
 		c := s.dial(t)
 		c.call(`{"op":"hello","events":["lost"]}`)
-		bank := s.plan.Load().banks[0]
-		lost := make(map[*account][]heldJob)
+		db := s.plan.Load().databases[0]
+		lost := make(map[*QSession][]Held)
 		const jobs = 10_000
 		for x := range s.sessions {
 			for i := range jobs {
-				lost[&x.account] = append(lost[&x.account], heldJob{lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
+				lost[&x.quota] = append(lost[&x.quota], Held{Lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
 			}
 		}
-		s.tellLost(bank, lost)
+		s.tellLost(db, lost)
 		for got := 0; got < jobs; {
 			r := c.sized(protocol.NewLimits(o.MaxFrame).MaxReply)
 			if got += len(r.Leases); r.Event != "lost" {

@@ -2,8 +2,9 @@ package bridge
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -40,10 +41,6 @@ const (
 	// givenBackWait is how long the end of a session waits for its own release.
 	// The release goes on without it.
 	givenBackWait = 5 * time.Second
-
-	// backlogHigh is how many bytes a client may have to read, of jobs and replies, before its
-	// further claims wait; see buffers.each for when there is little room.
-	backlogHigh = 8 << 20
 
 	// yieldAfter is after how many requests that came at once others have a turn.
 	yieldAfter = 8
@@ -84,7 +81,7 @@ type session struct {
 	requests sync.WaitGroup
 	waiting  atomic.Int64
 	named    atomic.Int64 // see maxNamed
-	account  account
+	quota    QSession
 	looking  chan struct{} // 1: one large answer of this session at a time; see look
 	refusals *rate.Limiter
 
@@ -104,9 +101,15 @@ type openClaim struct {
 	stop context.CancelFunc
 }
 
+func newSessionID() string {
+	var raw [8]byte
+	rand.Read(raw[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(raw[:])
+}
+
 // newSession makes a session of who came by a socket of the plan.
 func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket.Conn, socket *Socket, who *unixsocket.Peer) *session {
-	id := fmt.Sprintf("%016x", uint64(newIdentity()))
+	id := newSessionID()
 	s := &session{
 		bridge: b,
 		id:     id,
@@ -121,11 +124,11 @@ func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket
 		slots:  make(chan struct{}, maxOpen),
 
 		looking:  make(chan struct{}, 1),
-		refusals: newBrake(),
+		refusals: newRejectLimiter(),
 		claims:   make(map[*openClaim]struct{}),
 	}
-	s.account = newAccount(s, &b.buffers)
-	s.out = outbox{w: out, owes: s.account.owe, room: b.buffers.roomy}
+	s.quota = NewSession(s, &b.memory)
+	s.out = outbox{w: out, owes: s.quota.AddUnread, room: b.memory.HasRoom}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))
 	return s
@@ -158,7 +161,7 @@ func (s *session) serve() {
 func (s *session) read() error {
 	r := protocol.NewReader(s.in, s.limits.MaxFrame)
 	r.OnPartial, r.OnBuffer = s.partial, s.resized
-	defer s.bridge.buffers.end(&s.account)
+	defer s.bridge.memory.EndReceive(&s.quota)
 	var req protocol.Request
 	burst := 0
 	for {
@@ -208,8 +211,8 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	if !id.IsSet() || f.keeps || !f.waits && s.crowded() {
 		if f.waits {
 			_ = r.Shrink() // a smaller buffer needs no room
-			s.account.blocked.Store(true)
-			defer s.account.blocked.Store(false)
+			s.quota.Blocked.Store(true)
+			defer s.quota.Blocked.Store(false)
 		}
 		s.finish(id, f)
 		return
@@ -279,8 +282,8 @@ func (s *session) readError(err error, bytes int) error {
 	var wire *protocol.Error
 	var timeout net.Error
 	switch {
-	case s.evicted.Load() && (s.account.receiving.Load() || errors.Is(err, os.ErrDeadlineExceeded)):
-		return &badInput{err: busyMemory(s.bridge.buffers.exceeded()), bytes: bytes}
+	case s.evicted.Load() && (s.quota.Receiving.Load() || errors.Is(err, os.ErrDeadlineExceeded)):
+		return &badInput{err: busyMemory(s.bridge.memory.Exceeded()), bytes: bytes}
 	case errors.As(err, &wire):
 		return &badInput{err: wire, bytes: bytes}
 	case errors.As(err, &timeout) && timeout.Timeout() && !s.closedByServer():
@@ -292,7 +295,7 @@ func (s *session) readError(err error, bytes int) error {
 
 // partial puts a deadline on a message that came in part.
 func (s *session) partial(incomplete bool) {
-	s.account.receiving.Store(incomplete)
+	s.quota.Receiving.Store(incomplete)
 	if !incomplete {
 		s.evicted.Store(false)
 	}

@@ -1,33 +1,29 @@
 package bridge
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // maxJobs is how many jobs the session may hold.
-func (s *session) maxJobs() int { return s.bridge.plan.Load().opts.Limits.Held }
+func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.Held }
 
 // tooManyJobs is the answer to who would hold more jobs than it may.
-func (s *session) tooManyJobs() error {
+func (s *session) TooManyJobs() error {
 	return protocol.Errorf(protocol.CodeBusy, "this connection holds %d jobs, and its limit is %d (limits.held in the sidecar's config): settle some first",
-		s.account.jobs.count(), s.maxJobs())
+		s.quota.Jobs.Count(), s.MaxJobs())
 }
 
 // mayClaim reports whether the session may claim from all of the queues.
-func (s *session) mayClaim(queues []string) bool { return s.noClaim(queues) < 0 }
+func (s *session) MayClaim(queues []string) bool { return s.noClaim(queues) < 0 }
 
 // wakeClaims has the claims of all databases be gathered again.
-func (s *session) wakeClaims() {
-	for _, b := range s.bridge.plan.Load().banks {
-		b.wakeClaims()
+func (s *session) WakeClaims() {
+	for _, b := range s.bridge.plan.Load().databases {
+		b.WakeClaims()
 	}
 }
-
-// logAttrs name the session in a log line.
-func (s *session) logAttrs() []slog.Attr { return s.logKeys() }
 
 const (
 	// openCost is what an open request takes in memory, about.
@@ -40,17 +36,17 @@ const (
 // may, and this one has more than a few: then its next ones are carried out one after another, or,
 // where they wait for jobs, refused.
 func (s *session) crowded() bool {
-	return len(s.slots) > leastOpen && s.bridge.beside.Load() >= s.bridge.buffers.most()/openCost
+	return len(s.slots) > leastOpen && s.bridge.beside.Load() >= s.bridge.memory.Max()/openCost
 }
 
 // evict closes a session for standing still while others wait for room.
-func (s *session) evict(reads bool) {
+func (s *session) Evict(reads bool) {
 	s.evicted.Store(true)
 	if s.conn == nil {
 		return
 	}
 	if reads {
-		if s.account.blocked.Load() {
+		if s.quota.Blocked.Load() {
 			s.hangUp(errStoodStill) // the wait of its claim is over
 		}
 		_ = s.conn.SetReadDeadline(time.Now()) // it is told why; an error means that it is gone
@@ -63,7 +59,7 @@ func (s *session) evict(reads bool) {
 
 // resized is told of the size of the reader's buffer.
 func (s *session) resized(size int) error {
-	if err := s.bridge.buffers.receive(&s.account, s.gone.Done(), size); err != nil {
+	if err := s.bridge.memory.Receive(&s.quota, s.gone.Done(), size); err != nil {
 		return busyMemory(err)
 	}
 	return nil

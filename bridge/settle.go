@@ -20,10 +20,10 @@ type settlement struct {
 
 // settlePart is what goes to one database.
 type settlePart struct {
-	settle
-	bank *bank
-	text []string // the leases as the client wrote them
-	err  error
+	Settle
+	database *database
+	text     []string // the leases as the client wrote them
+	err      error
 
 	// Most settles are of one lease.
 	one     [1]backends.Lease
@@ -39,25 +39,25 @@ func (s *session) settle(req *protocol.Request) finisher {
 	var follow []backends.NewJob
 	if req.Enqueue != nil {
 		plan := s.bridge.plan.Load()
-		bank, jobs, wire := plan.newJobs(req.Enqueue, "enqueue", false)
+		db, jobs, wire := plan.newJobs(req.Enqueue, "enqueue", false)
 		if wire != nil {
 			return fail(wire)
 		}
-		if len(st.parts) == 1 && st.parts[0].bank != bank {
+		if len(st.parts) == 1 && st.parts[0].database != db {
 			return fail(protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
-				plan.nameOf(st.parts[0].bank), plan.nameOf(bank)))
+				plan.nameOf(st.parts[0].database), plan.nameOf(db)))
 		}
-		if err := s.roomForJobs(plan, bank, req.Enqueue); err != nil {
+		if err := s.roomForJobs(plan, db, req.Enqueue); err != nil {
 			return answerWith(s.failure(err))
 		}
 		follow = jobs
 	}
 	for i := range st.parts {
-		if err := s.forbidsLeases(req.Op, st.parts[i].bank, st.parts[i].leases); err != nil {
+		if err := s.forbidsLeases(req.Op, st.parts[i].database, st.parts[i].Leases); err != nil {
 			return answerWith(s.failure(err))
 		}
-		for _, l := range st.parts[i].leases {
-			if err := st.parts[i].bank.mayMove(l, &s.account, req.Op == protocol.OpExtend); err != nil {
+		for _, l := range st.parts[i].Leases {
+			if err := st.parts[i].database.CheckSettle(l, &s.quota, req.Op == protocol.OpExtend); err != nil {
 				return answerWith(s.failure(err))
 			}
 		}
@@ -81,15 +81,15 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		seen = make(map[backends.Token]struct{}, len(texts))
 	}
 	for i, text := range texts {
-		database, lease, ok := parseLease(text)
-		var bank *bank
+		id, lease, ok := parseLease(text)
+		var db *database
 		if ok {
 			var err error
-			if bank, err = plan.owner(database); err != nil {
+			if db, err = plan.owner(id); err != nil {
 				return nil, toClient(err, s.log)
 			}
 		}
-		if bank == nil {
+		if db == nil {
 			st.lost = append(st.lost, text)
 			continue
 		}
@@ -101,24 +101,24 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		if !st.single {
 			seen[lease.Token] = struct{}{}
 		}
-		part := st.part(bank)
+		part := st.part(db)
 		part.text = append(part.text, text)
-		part.leases = append(part.leases, lease)
+		part.Leases = append(part.Leases, lease)
 	}
 	return st, nil
 }
 
-// part is the bank's. It stays where it is until the next new one.
-func (st *settlement) part(bank *bank) *settlePart {
+// part is the database's. It stays where it is until the next new one.
+func (st *settlement) part(db *database) *settlePart {
 	for i := range st.parts {
-		if st.parts[i].bank == bank {
+		if st.parts[i].database == db {
 			return &st.parts[i]
 		}
 	}
-	st.parts = append(st.parts, settlePart{bank: bank})
+	st.parts = append(st.parts, settlePart{database: db})
 	p := &st.parts[len(st.parts)-1]
 	if st.single {
-		p.leases, p.text = p.one[:0], p.oneText[:0]
+		p.Leases, p.text = p.one[:0], p.oneText[:0]
 	}
 	return p
 }
@@ -127,19 +127,19 @@ func (st *settlement) part(bank *bank) *settlePart {
 func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []backends.NewJob) {
 	write, beside := st.write(part, req, follow), textBytes(part.text)+textBytes(st.lost)
 	if extend, ok := write.(backends.Extend); ok && req.Bind {
-		part.err = part.bank.submitBind(&part.settle, &st.sess.account, extend, beside)
+		part.err = part.database.SubmitBind(&part.Settle, &st.sess.quota, extend, beside)
 		return
 	}
-	part.err = part.bank.submitSettle(&part.settle, &st.sess.account, write, beside)
+	part.err = part.database.SubmitSettle(&part.Settle, &st.sess.quota, write, beside)
 }
 
 func (st *settlement) write(part *settlePart, req *protocol.Request, follow []backends.NewJob) backends.Write {
 	switch st.op {
 	case protocol.OpAck:
-		return backends.Ack{Leases: part.leases, Result: slices.Clone(req.Result), Enqueue: follow}
+		return backends.Ack{Leases: part.Leases, Result: slices.Clone(req.Result), Enqueue: follow}
 	case protocol.OpNack:
 		return backends.Nack{
-			Leases:   part.leases,
+			Leases:   part.Leases,
 			Error:    req.Error,
 			Delay:    millis(req.DelayMS.Or(0)),
 			HasDelay: req.DelayMS.Set,
@@ -149,7 +149,7 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 	default:
 		st.sess.mu.Lock()
 		defer st.sess.mu.Unlock()
-		return backends.Extend{Leases: part.leases, Lease: millis(req.LeaseMS.Or(0)), Worker: st.sess.worker}
+		return backends.Extend{Leases: part.Leases, Lease: millis(req.LeaseMS.Or(0)), Worker: st.sess.worker}
 	}
 }
 
@@ -165,7 +165,7 @@ func (st *settlement) finish() *protocol.Reply {
 		if part.err != nil {
 			return st.sess.failure(part.err)
 		}
-		res, err := part.bank.settled(&part.settle)
+		res, err := part.database.AwaitSettle(&part.Settle)
 		if err != nil {
 			return st.sess.failure(err)
 		}
@@ -193,7 +193,7 @@ func textBytes(texts []string) (n int64) {
 
 // textOf is a lease of the part as the client wrote it.
 func (part *settlePart) textOf(l backends.Lease) string {
-	return part.text[slices.IndexFunc(part.leases, func(own backends.Lease) bool { return own.Token == l.Token })]
+	return part.text[slices.IndexFunc(part.Leases, func(own backends.Lease) bool { return own.Token == l.Token })]
 }
 
 func verb(op protocol.Op) string {

@@ -9,13 +9,13 @@ import (
 // TestSpace: where there is memory for a few large answers only, many lines share it, and a
 // line whose next job did not fit its share is asked for all the next time.
 func TestSpace(t *testing.T) {
-	lines := make([]line, 40)
-	ask1 := func(left int64) ([]ask, space) {
-		s := space{left: left, whole: 4 << 20}
-		var asks []ask
+	lines := make([]waitQueue, 40)
+	ask1 := func(left int64) ([]claimGroup, claimBudget) {
+		s := claimBudget{left: left, whole: 4 << 20}
+		var asks []claimGroup
 		for i := range lines {
-			if s.take(&lines[i]) {
-				asks = append(asks, ask{line: &lines[i]})
+			if s.reserve(&lines[i]) {
+				asks = append(asks, claimGroup{queue: &lines[i]})
 			}
 		}
 		s.divide(asks)
@@ -38,7 +38,7 @@ func TestSpace(t *testing.T) {
 	if asks[3].learn(backends.ClaimResult{Jobs: make([]backends.Job, 1)}); lines[3].large {
 		t.Error("a line whose job was small is still large")
 	}
-	if asks, s = ask1(10 * leastClaim); len(asks) != 10 || !s.short {
+	if asks, s = ask1(10 * MinClaim); len(asks) != 10 || !s.short {
 		t.Errorf("with little memory %d lines are asked for, %+v", len(asks), s)
 	}
 	lines = lines[:2]

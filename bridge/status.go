@@ -89,24 +89,24 @@ func (b *Bridge) status() *protocol.Status {
 	for _, socket := range p.opts.Sockets {
 		st.Sockets = append(st.Sockets, protocol.SocketStatus{Path: socket.Path, Sessions: on[socket.Path]})
 	}
-	for _, bank := range p.banks {
-		st.Databases = append(st.Databases, bank.shown(p))
+	for _, db := range p.databases {
+		st.Databases = append(st.Databases, db.shown(p))
 	}
 	slices.SortFunc(st.Databases, func(a, b protocol.DatabaseStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return st
 }
 
-func (b *bank) shown(p *plan) protocol.DatabaseStatus {
-	info := b.currentInfo()
+func (b *database) shown(p *plan) protocol.DatabaseStatus {
+	info := b.CurrentInfo()
 	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Place: info.Address,
-		BeatMS: -1, Leaving: !p.serves(b), Held: int64(b.heldBySessions())}
-	if age := b.beatAge(); age >= 0 {
+		BeatMS: -1, Leaving: !p.serves(b), Held: int64(b.HeldBySessions())}
+	if age := b.HeartbeatAge(); age >= 0 {
 		d.BeatMS = age.Milliseconds()
 	}
-	if err := b.trouble(); err != nil {
+	if err := b.Trouble(); err != nil {
 		d.Error = err.Error()
 	}
-	if u, ok := b.usage(); ok {
+	if u, ok := b.Usage(); ok {
 		d.PoolMax, d.PoolInUse, d.PoolIdle = int64(u.Max), int64(u.InUse), int64(u.Idle)
 	}
 	return d
@@ -122,9 +122,9 @@ func (s *session) shown(p *plan) protocol.SessionStatus {
 		st.UID, st.PID = protocol.Some(int64(s.peer.UID)), protocol.Some(int64(s.peer.PID))
 	}
 	now := time.Now()
-	for _, b := range p.banks {
-		for _, h := range b.heldBy(&s.account, now) {
-			st.Holds = append(st.Holds, protocol.HeldStatus{Queue: h.queue, Jobs: h.jobs, Job: h.oldest, HeldMS: h.age.Milliseconds()})
+	for _, b := range p.databases {
+		for _, h := range b.HeldBy(&s.quota, now) {
+			st.Holds = append(st.Holds, protocol.HeldStatus{Queue: h.Queue, Jobs: h.Jobs, Job: h.Oldest, HeldMS: h.Age.Milliseconds()})
 		}
 	}
 	slices.SortFunc(st.Holds, func(a, b protocol.HeldStatus) int {

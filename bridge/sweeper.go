@@ -13,10 +13,10 @@ const (
 	// sweepEvery is the pause at idle, less a jitter that keeps hosts out of step:
 	// a due job is ready, an ended lease free and a plain INSERT seen within a
 	// second, and an idle host asks its database about once a second.
-	sweepEvery  = 800 * time.Millisecond
-	sweepJitter = 100 * time.Millisecond
-	sweepSoon   = 10 * time.Millisecond // the shortest pause before something known to come due
-	sweepLimit  = 500                   // rows of each kind in one bite
+	interval   = 800 * time.Millisecond
+	jitter     = 100 * time.Millisecond
+	minPause   = 10 * time.Millisecond // the shortest pause before something known to come due
+	batchLimit = 500                   // rows of each kind in one bite
 )
 
 const (
@@ -25,28 +25,38 @@ const (
 )
 
 // readyClaims are the claims that maintenance has jobs for.
-type readyClaims interface {
+type Claims interface {
 	// waiting lists the queues that claims wait for.
-	waiting() []string
-	// hint says that the queues may have about so many ready jobs each.
-	hint(queues []string, each int)
+	Waiting() []string
+	// notifyReady says that the queues may have ready jobs.
+	NotifyReady(queues []string)
 }
 
 // sweeper is the reaper, the promoter and the poller of one database: one look
 // for all of its queues.
-type sweeper struct {
-	backend *link
-	keeper  *keeper
-	claims  readyClaims
-	times   *leaseTimes
-	metrics func() *databaseMetrics
-	log     *slog.Logger
-	prune   pruning
-	logged  map[string]string // by message, the error that was last logged with it
-	poke    chan struct{}     // 1: one wish to sweep at once is enough
+type Maintainer struct {
+	MConfig
+	prune  pruning
+	logged map[string]string // by message, the error that was last logged with it
+	poke   chan struct{}     // 1: one wish to sweep at once is enough
 }
 
-func (s *sweeper) wake() {
+// sweeperConfig is what a sweeper needs.
+type MConfig struct {
+	Backend   *Ref
+	Heartbeat *Heartbeater
+	Claims    Claims
+	Times     *Times
+	Metrics   func() *MDatabase
+	Log       *slog.Logger
+	Alone     bool // a bite of pruning holds up everybody who writes meanwhile
+}
+
+func New_maintenance(c MConfig) *Maintainer {
+	return &Maintainer{MConfig: c, prune: pruning{alone: c.Alone}, logged: make(map[string]string), poke: make(chan struct{}, 1)}
+}
+
+func (s *Maintainer) Wake() {
 	select {
 	case s.poke <- struct{}{}:
 	default:
@@ -54,7 +64,7 @@ func (s *sweeper) wake() {
 }
 
 // run sweeps until ctx is done.
-func (s *sweeper) run(ctx context.Context) error {
+func (s *Maintainer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var failing bool
@@ -65,14 +75,14 @@ func (s *sweeper) run(ctx context.Context) error {
 		case <-timer.C:
 		case <-s.poke:
 		}
-		next, err := s.sweep(ctx)
+		next, err := s.maintain(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && failing:
-			s.log.Info("housekeeping reaches the database again")
+			s.Log.Info("housekeeping reaches the database again")
 		case err != nil && !failing:
-			s.log.Warn("housekeeping failed and is tried again: ended leases and due jobs wait", "error", err)
+			s.Log.Warn("housekeeping failed and is tried again: ended leases and due jobs wait", "error", err)
 		}
 		failing = err != nil
 		timer.Reset(next)
@@ -81,51 +91,51 @@ func (s *sweeper) run(ctx context.Context) error {
 
 // sweep takes bites while they come back full, and says when to look again. Pruning
 // keeps its own pace.
-func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
+func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {
-		most, prune := s.times.patience(), s.prune.due(time.Now())
-		biteCtx, cancel := answerWithin(ctx, most)
-		swept, err := s.backend.Maintain(biteCtx, backends.Maintenance{
-			Waiting:    s.claims.waiting(),
-			Suspects:   s.keeper.suspects(),
+		most, prune := s.Times.Timeout(), s.prune.due(time.Now())
+		biteCtx, cancel := WithTimeout(ctx, most)
+		swept, err := s.Backend.Maintain(biteCtx, backends.Maintenance{
+			Waiting:    s.Claims.Waiting(),
+			Suspects:   s.Heartbeat.Suspects(),
 			Prune:      prune,
-			Limit:      sweepLimit,
-			PruneBatch: s.prune.most(),
+			Limit:      batchLimit,
+			PruneBatch: s.prune.batchSize(),
 		})
 		cancel()
 		if err != nil {
 			if prune {
 				s.prune.failed(time.Now())
 			}
-			return sweepEvery + rand.N(sweepEvery), err
+			return interval + rand.N(interval), err
 		}
 		if prune {
-			s.prune.pruned(time.Now(), swept, s.keeper.peers())
+			s.prune.pruned(time.Now(), swept, s.Heartbeat.Peers())
 			s.logOnce(logUnpruned, swept.PruneRefused)
 			s.logOnce(logUnusable, swept.Unusable)
 		}
-		s.claims.hint(swept.Ready, someJobs)
-		s.claims.hint(swept.MadeReady, someJobs)
-		s.metrics().fallen(swept.Failed, false)
-		logFallen(s.log, swept.Failed)
+		s.Claims.NotifyReady(swept.Ready)
+		s.Claims.NotifyReady(swept.MadeReady)
+		s.Metrics().CountFailed(swept.Failed, false)
+		LogFailed(s.Log, swept.Failed)
 		if swept.More {
 			continue
 		}
-		next := min(sweepEvery-rand.N(sweepJitter), s.prune.left(time.Now()))
+		next := min(interval-rand.N(jitter), s.prune.wait(time.Now()))
 		if swept.Next >= 0 {
 			next = min(next, swept.Next)
 		}
-		return max(next, sweepSoon), nil
+		return max(next, minPause), nil
 	}
 }
 
 // logOnce logs an error that every look finds again, until it is another one or gone.
-func (s *sweeper) logOnce(message string, err error) {
+func (s *Maintainer) logOnce(message string, err error) {
 	switch {
 	case err == nil:
 		delete(s.logged, message)
 	case s.logged[message] != err.Error():
 		s.logged[message] = err.Error()
-		s.log.Warn(message, "error", err)
+		s.Log.Warn(message, "error", err)
 	}
 }

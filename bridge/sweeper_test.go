@@ -10,7 +10,7 @@ import (
 // TestLogOnce: an error that every look finds is logged once, until it changes or is gone.
 func TestLogOnce(t *testing.T) {
 	var log bytes.Buffer
-	s := &sweeper{log: slog.New(slog.NewJSONHandler(&log, nil)), logged: map[string]string{}}
+	s := New_maintenance(MConfig{Log: slog.New(slog.NewJSONHandler(&log, nil))})
 	for i, err := range []error{errors.New("a"), errors.New("a"), errors.New("b"), nil, errors.New("b")} {
 		s.logOnce(logUnpruned, err)
 		if got, want := bytes.Count(log.Bytes(), []byte(logUnpruned)), []int{1, 1, 2, 2, 3}[i]; got != want {

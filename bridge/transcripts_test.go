@@ -77,7 +77,7 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 		holder.claim1("held")
 		s.stop()
 		eventually(t, func() bool {
-			return s.pipeline().snapshot().stopped
+			return s.pipeline().Snapshot().Stopped
 		})
 	}
 	return s

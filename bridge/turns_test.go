@@ -10,8 +10,8 @@ import (
 )
 
 // queuedWrites makes a committer whose queue has the writes.
-func queuedWrites(writes ...*pending) *committer {
-	c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), settles: semaphore.NewWeighted(settleBytes), seen: make(map[backends.Token]struct{})}
+func queuedWrites(writes ...*PendingWrite) *committer {
+	c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes), seen: make(map[backends.Token]struct{})}
 	for _, p := range writes {
 		p.size = sizeOf(p.write)
 		c.push(p)
@@ -19,18 +19,18 @@ func queuedWrites(writes ...*pending) *committer {
 	return c
 }
 
-func jobsOf(s *account, n, bytes int) (all []*pending) {
+func jobsOf(s *QSession, n, bytes int) (all []*PendingWrite) {
 	for range n {
-		all = append(all, &pending{sess: s, write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, bytes)}}}})
+		all = append(all, &PendingWrite{session: s, write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, bytes)}}}})
 	}
 	return all
 }
 
 // had counts a session's writes in a batch, and sees that they are its next ones.
-func had(t *testing.T, batch []*pending, s *account, next *[]*pending) (n int) {
+func had(t *testing.T, batch []*PendingWrite, s *QSession, next *[]*PendingWrite) (n int) {
 	t.Helper()
 	for _, p := range batch {
-		if p.sess != s {
+		if p.session != s {
 			continue
 		}
 		if p != (*next)[0] {
@@ -45,67 +45,67 @@ func had(t *testing.T, batch []*pending, s *account, next *[]*pending) (n int) {
 // TestTurns: a session that has a thousand writes queued has half as much of a commit
 // as all others, and all of it when it is alone.
 func TestTurns(t *testing.T) {
-	greedy := &account{}
+	greedy := &QSession{}
 	its := jobsOf(greedy, 900, 10)
 	c := queuedWrites(its...)
 	others := func() {
 		for range 50 {
-			p := jobsOf(&account{}, 1, 10)[0]
+			p := jobsOf(&QSession{}, 1, 10)[0]
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
 	}
 	for range 3 {
 		others()
-		batch := c.take()
+		batch := c.takeBatch()
 		if n := had(t, batch, greedy, &its); n != 25 || len(batch) != 75 {
 			t.Fatalf("of a commit of %d writes one session has %d, want 25 of 75", len(batch), n)
 		}
-		if !c.turns.over(greedy) {
+		if !c.fair.Over(greedy) {
 			t.Error("it is not known to have had its turn")
 		}
 	}
-	if n, over := c.others(nil); n != 0 || over {
+	if n, over := c.countLight(nil); n != 0 || over {
 		t.Errorf("of no writes %d are of others, %v", n, over)
 	}
 	for had := 2; len(c.queue) > 0; had *= 2 { // of 50 others each wrote one
-		if n := len(c.take()); n != min(had, 825-had+2) {
+		if n := len(c.takeBatch()); n != min(had, 825-had+2) {
 			t.Errorf("when nobody else writes it has %d writes in a commit, want %d", n, had)
 		}
 	}
-	if c.take(); len(c.turns.debts) > 0 {
-		t.Errorf("there are %d debts", len(c.turns.debts))
+	if c.takeBatch(); len(c.fair.Debts) > 0 {
+		t.Errorf("there are %d debts", len(c.fair.Debts))
 	}
-	for range lately + 1 {
+	for range RecentCommits + 1 {
 		c.push(jobsOf(greedy, 1, 10)[0])
-		c.take()
+		c.takeBatch()
 	}
 	for _, p := range jobsOf(greedy, 900, 10) {
 		c.push(p)
 	}
-	for range lately {
-		c.take()
+	for range RecentCommits {
+		c.takeBatch()
 	}
 	for _, p := range jobsOf(greedy, 900, 10) {
 		c.push(p)
 	}
-	if n := len(c.take()); n != 900 {
+	if n := len(c.takeBatch()); n != 900 {
 		t.Errorf("alone it has %d of its 900 writes in a commit", n)
 	}
 }
 
 // TestTurnsOfTwo: several who are greedy have no more of a commit than one would, and share it.
 func TestTurnsOfTwo(t *testing.T) {
-	one, two := &account{}, &account{}
+	one, two := &QSession{}, &QSession{}
 	ones, twos := jobsOf(one, 500, 10), jobsOf(two, 500, 10)
 	c := queuedWrites(append(slices.Clone(ones), twos...)...)
 	for range 3 {
 		for range 80 {
-			p := jobsOf(&account{}, 1, 10)[0]
+			p := jobsOf(&QSession{}, 1, 10)[0]
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
-		batch := c.take()
+		batch := c.takeBatch()
 		if n, m := had(t, batch, one, &ones), had(t, batch, two, &twos); n != 20 || m != 20 || len(batch) != 120 {
 			t.Fatalf("a commit has %d writes of the one, %d of the other, %d in all; want 20, 20, 120", n, m, len(batch))
 		}
@@ -116,16 +116,16 @@ func TestTurnsOfTwo(t *testing.T) {
 func TestTurnsOfWhoIsBehind(t *testing.T) {
 	c := queuedWrites()
 	for range 10 {
-		for _, p := range jobsOf(&account{}, 1000, 10) {
+		for _, p := range jobsOf(&QSession{}, 1000, 10) {
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
 	}
-	worker := &account{}
+	worker := &QSession{}
 	p := jobsOf(worker, 1, 10)[0]
 	p.size = sizeOf(p.write)
 	c.push(p)
-	if !slices.Contains(c.take(), p) {
+	if !slices.Contains(c.takeBatch(), p) {
 		t.Error("a worker's write is left behind ten thousand of others")
 	}
 }
@@ -133,7 +133,7 @@ func TestTurnsOfWhoIsBehind(t *testing.T) {
 // TestTurnsOfLargeWrites: a large write goes, and then those of others alone for a while;
 // nobody waits for ever.
 func TestTurnsOfLargeWrites(t *testing.T) {
-	greedy, worker := &account{}, &account{}
+	greedy, worker := &QSession{}, &QSession{}
 	its := jobsOf(greedy, 3, 4<<20)
 	c := queuedWrites(its...)
 	var at []int
@@ -142,13 +142,13 @@ func TestTurnsOfLargeWrites(t *testing.T) {
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
-		batch := c.take()
+		batch := c.takeBatch()
 		if n := had(t, batch, greedy, &its); n == 1 {
 			at = append(at, i)
 		} else if n > 1 {
 			t.Fatalf("commit %d has %d large writes", i, n)
 		}
-		if len(batch) == 0 || batch[len(batch)-1].sess != worker {
+		if len(batch) == 0 || batch[len(batch)-1].session != worker {
 			t.Fatalf("commit %d has nothing of who has a small write", i)
 		}
 	}
@@ -160,14 +160,14 @@ func TestTurnsOfLargeWrites(t *testing.T) {
 // TestTurnsOfTheIndebted: where all who wait had more than their share, the commit begins
 // again; what is nobody's never waits.
 func TestTurnsOfTheIndebted(t *testing.T) {
-	a, b := &account{}, &account{}
-	release := &pending{write: backends.Release{Leases: make([]backends.Lease, 3000)}}
+	a, b := &QSession{}, &QSession{}
+	release := &PendingWrite{write: backends.Release{Leases: make([]backends.Lease, 3000)}}
 	c := queuedWrites(append(jobsOf(a, 1, 10), append(jobsOf(b, 1, 10), release)...)...)
-	c.turns.debts = map[*account]int{a: 1 << 20, b: 1 << 20}
-	if batch := c.take(); len(batch) != 1 || batch[0] != release {
+	c.fair.Debts = map[*QSession]int{a: 1 << 20, b: 1 << 20}
+	if batch := c.takeBatch(); len(batch) != 1 || batch[0] != release {
 		t.Errorf("%d writes go, want the release alone", len(batch))
 	}
-	if batch := c.take(); len(batch) != 2 {
+	if batch := c.takeBatch(); len(batch) != 2 {
 		t.Errorf("then %d, want both that waited", len(batch))
 	}
 }
