@@ -14,6 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -33,7 +36,7 @@ type Bridge struct {
 	aborted chan struct{}
 	abort   sync.Once
 
-	metrics  *Set
+	metrics  *metrics.Set
 	draining atomic.Bool
 	lives    context.Context // done when Run begins to stop
 	dies     context.CancelFunc
@@ -44,7 +47,7 @@ type Bridge struct {
 
 	queueNames queueNames // of queues
 	rejects    rejectLimiter
-	memory     Memory
+	memory     quota.Memory
 	beside     atomic.Int64 // requests of all sessions that are carried out beside others
 
 	mu       sync.Mutex
@@ -89,7 +92,7 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 		log:      log,
 		system:   sys,
 		began:    time.Now(),
-		metrics:  New_metrics(),
+		metrics:  metrics.New(),
 		ready:    make(chan struct{}),
 		aborted:  make(chan struct{}),
 		sessions: make(map[*session]struct{}),
@@ -387,7 +390,7 @@ func (b *Bridge) awaitSessions() {
 const lostInEvent = 500
 
 // tellLost tells the sessions that asked for it, and the log, what they lost.
-func (b *Bridge) tellLost(db *database, lost map[*QSession][]Held) {
+func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
 	for a, gone := range lost {
 		s := a.Client.(*session)
 		db.logGone(s, gone)

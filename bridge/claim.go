@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -39,7 +41,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 	s.mu.Lock()
 	worker := s.worker
 	s.mu.Unlock()
-	w := &ClaimRequest{
+	w := &pipeline.ClaimRequest{
 		Session:  &s.quota,
 		Since:    time.Now(),
 		Slots:    int(req.Max.Or(1)),
@@ -76,13 +78,13 @@ func (s *session) claim(req *protocol.Request) finisher {
 
 // await waits for the waiter's answer, and goes on with another database where a reload
 // moved its queues there.
-func (s *session) await(ctx context.Context, db **database, w *ClaimRequest, single bool, plan *plan) (Answer, *protocol.Error) {
+func (s *session) await(ctx context.Context, db **database, w *pipeline.ClaimRequest, single bool, plan *plan) (pipeline.Answer, *protocol.Error) {
 	for {
 		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
 			(*db).follow(now)
 		}
 		a := (*db).AwaitClaim(ctx, w)
-		if !errors.Is(a.Err, ErrMoved) {
+		if !errors.Is(a.Err, pipeline.ErrMoved) {
 			return a, nil
 		}
 		plan = s.bridge.plan.Load()
@@ -94,7 +96,7 @@ func (s *session) await(ctx context.Context, db **database, w *ClaimRequest, sin
 			return a, wire
 		}
 		*db = to
-		*w = ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Queues: w.Queues}
+		*w = pipeline.ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Queues: w.Queues}
 		if a, answered := to.Claim(w, w.Queues); answered {
 			return a, nil
 		}
@@ -116,13 +118,13 @@ func (s *session) noClaim(queues []string) int {
 }
 
 // handOver is handOut, and what there is to do when its reply is sent.
-func (s *session) handOver(db *database, w *ClaimRequest, a Answer) (*protocol.Reply, func()) {
+func (s *session) handOver(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (*protocol.Reply, func()) {
 	reply, given := s.handOut(db, w, a)
 	s.quota.SettleJobs(w.Reserved, min(given, w.Reserved))
 	if len(a.Jobs) == 0 {
 		return reply, nil
 	}
-	bytes := JobBytes(a.Jobs)
+	bytes := quota.JobBytes(a.Jobs)
 	return reply, func() { s.quota.AddUnread(-bytes) }
 }
 
@@ -136,7 +138,7 @@ func (s *session) claimContext(wait time.Duration) (context.Context, context.Can
 }
 
 // handOut makes the jobs the session's and tells it of them. given is how many became so.
-func (s *session) handOut(db *database, w *ClaimRequest, a Answer) (reply *protocol.Reply, given int) {
+func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (reply *protocol.Reply, given int) {
 	if len(a.Jobs) == 0 {
 		if a.Err != nil {
 			return s.failure(a.Err), 0

@@ -6,12 +6,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // database is the bridge's side of one database: its pipeline, and what a reload and the metrics know of it.
 type database struct {
-	*Pipeline
+	*pipeline.Pipeline
 	accounts  sync.Mutex     // of accounted
 	accounted backends.Usage // what was counted of the link's usage; see account
 
@@ -22,7 +25,7 @@ type database struct {
 
 func (br *Bridge) newDatabase(name string, d Database) *database {
 	b := &database{}
-	b.Pipeline = New_pipeline(PConfig{
+	b.Pipeline = pipeline.New(pipeline.Config{
 		Name:           name,
 		Backend:        d.Backend,
 		Done:           d.Done,
@@ -35,7 +38,7 @@ func (br *Bridge) newDatabase(name string, d Database) *database {
 		MaxPayload:     func() int64 { return int64(br.plan.Load().limits.MaxPayload) },
 		ClaimBytes:     func() int64 { return int64(br.plan.Load().limits.ClaimBytes) },
 		TraceID:        traceID,
-		Lost:           func(m map[*QSession][]Held) { br.tellLost(b, m) },
+		Lost:           func(m map[*quota.Session][]lease.Held) { br.tellLost(b, m) },
 	})
 	return b
 }

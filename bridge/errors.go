@@ -6,6 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -21,15 +23,15 @@ func toClient(err error, log *slog.Logger) *protocol.Error {
 	var pe *protocol.Error
 	var unsupported *backends.UnsupportedError
 	var locked *backends.LockedError
-	var full *FullError
+	var full *depth.FullError
 	switch {
 	case errors.As(err, &full):
 		e := protocol.Errorf(protocol.CodeBusy, "%v", full)
 		if full.Temporary() {
-			e.RetryMS = protocol.Some(ReadyAge.Milliseconds())
+			e.RetryMS = protocol.Some(depth.ReadyAge.Milliseconds())
 		}
 		return e
-	case errors.Is(err, ErrNoLocator):
+	case errors.Is(err, backendref.ErrNoLocator):
 		return protocol.Errorf(protocol.CodeUnsupported, "%v", err)
 	case errors.As(err, &pe):
 		return pe

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
 // faulty is one sidecar's way to a database that others reach undisturbed.
@@ -290,7 +291,7 @@ func TestSlowReaderIsBounded(t *testing.T) {
 		if held < 8 {
 			t.Errorf("%d MiB are claimed for it, want as much as fits", held)
 		}
-		if most := (MaxUnread+outboxHigh)>>20 + 4 + 4; held > most {
+		if most := (quota.MaxUnread+outboxHigh)>>20 + 4 + 4; held > most {
 			t.Errorf("%d MiB claimed for a client that does not read, want at most %d", held, most)
 		}
 		got := 0

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -29,7 +30,7 @@ const (
 const maxLogError = 300
 
 // jobAttrs are the keys by which a job is found in every log line about one.
-func jobAttrs(j *Held) []slog.Attr {
+func jobAttrs(j *lease.Held) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 10)
 	if j.Queue != "" {
 		attrs = append(attrs, slog.String("queue", j.Queue))
@@ -45,7 +46,9 @@ func jobAttrs(j *Held) []slog.Attr {
 }
 
 // lastAttempt reports whether a failure of this delivery is known to be the job's last.
-func lastAttempt(j *Held) bool { return j.Info.Attempt > 0 && j.Info.Attempt >= j.Info.MaxAttempts }
+func lastAttempt(j *lease.Held) bool {
+	return j.Info.Attempt > 0 && j.Info.Attempt >= j.Info.MaxAttempts
+}
 
 // logKeys says which session, and whose.
 func (s *session) logKeys() []slog.Attr {
@@ -109,7 +112,7 @@ func (s *session) logConnected(begins bool) {
 }
 
 // logJob writes a line about a job.
-func (b *database) logJob(level slog.Level, text string, j *Held, s *session, more ...slog.Attr) {
+func (b *database) logJob(level slog.Level, text string, j *lease.Held, s *session, more ...slog.Attr) {
 	ctx := context.Background()
 	if !b.Log.Enabled(ctx, level) {
 		return
@@ -129,7 +132,7 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 	lost, dead := lostTokens(res), deadJobs(res.Failed)
 	nack, _ := part.Write().(backends.Nack)
 	for i, l := range part.Leases {
-		j := &Held{Lease: l} // all that is known of one that another sidecar claimed, or an earlier one
+		j := &lease.Held{Lease: l} // all that is known of one that another sidecar claimed, or an earlier one
 		if i < len(part.Runs) {
 			j.Queue, j.Info = part.Runs[i].Queue, part.Runs[i].Info
 		}
@@ -164,7 +167,7 @@ func deadJobs(all backends.FailedCounts) (n int) {
 	return n
 }
 
-func (b *database) logNacked(j *Held, s *session, nack *backends.Nack, dead bool) {
+func (b *database) logNacked(j *lease.Held, s *session, nack *backends.Nack, dead bool) {
 	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", cut(nack.Error, maxLogError))}
 	switch {
 	case dead:
@@ -177,7 +180,7 @@ func (b *database) logNacked(j *Held, s *session, nack *backends.Nack, dead bool
 }
 
 // logLeft says that a worker left, and which jobs it held.
-func (s *session) logLeft(b *database, how *backends.Release, held []Held, res *backends.WriteResult) {
+func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held, res *backends.WriteResult) {
 	if how.Uncounted {
 		return // it gave them back
 	}
@@ -203,7 +206,7 @@ func (s *session) logLeft(b *database, how *backends.Release, held []Held, res *
 
 // logGone says of a session's jobs that the database does not have them as this sidecar's
 // any more.
-func (b *database) logGone(s *session, gone []Held) {
+func (b *database) logGone(s *session, gone []lease.Held) {
 	for i := range gone {
 		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "beat"))
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
@@ -304,7 +305,7 @@ func (c *client) close() {
 }
 
 // pipeline is that of the sidecar's only database.
-func (s *sidecar) pipeline() *Pipeline { return s.plan.Load().databases[0].Pipeline }
+func (s *sidecar) pipeline() *pipeline.Pipeline { return s.plan.Load().databases[0].Pipeline }
 
 // eventually waits for a fact.
 func eventually(t testing.TB, fact func() bool) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -28,7 +29,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	l.Connections = cmp.Or(l.Connections, DefaultConnections)
 	l.Held = cmp.Or(l.Held, DefaultHeldJobs)
-	l.Buffered = cmp.Or(l.Buffered, DefaultBuffered)
+	l.Buffered = cmp.Or(l.Buffered, quota.DefaultBuffered)
 	l.QueueNames = cmp.Or(l.QueueNames, DefaultQueueNames)
 	return l
 }

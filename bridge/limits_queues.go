@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -19,7 +20,7 @@ func (s *session) roomForJobs(p *plan, db *database, jobs []protocol.NewJob) err
 	if !p.limited {
 		return nil
 	}
-	count := make(map[*ReadyCount]int64, 1)
+	count := make(map[*depth.ReadyCount]int64, 1)
 	for i := range jobs {
 		if q, _ := p.queue(jobs[i].Queue); q.MaxReady > 0 {
 			count[db.ReadyLimits.Queue(jobs[i].Queue)]++
@@ -28,7 +29,7 @@ func (s *session) roomForJobs(p *plan, db *database, jobs []protocol.NewJob) err
 	if len(count) > 0 && s.hasty {
 		return backends.Unavailable(context.Cause(s.gone))
 	}
-	looks := make(map[*ReadyCount]*Query, 1)
+	looks := make(map[*depth.ReadyCount]*depth.Query, 1)
 	for q := range count { // all at a time
 		looks[q] = q.Refresh()
 	}

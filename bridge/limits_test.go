@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 )
 
 func limited(t *testing.T, l Limits) (*sidecar, Options) {
@@ -255,7 +256,7 @@ func TestLimitOfReadyJobs(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		c.call(`{"op":"enqueue","queue":"q"}`)
-		if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != ReadyAge.Milliseconds() {
+		if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != depth.ReadyAge.Milliseconds() {
 			t.Errorf("it says to try again after %d ms", r.Error.RetryMS)
 		}
 		// More than ever fit: waiting does not help.

@@ -6,15 +6,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 )
 
 // The gauges that come of a census.
 var (
-	depthDesc         = Gauge("queue_jobs", "Jobs in the database, by state; told by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", LabelDatabase, LabelQueue, "state")
-	oldestReadyDesc   = Gauge("queue_oldest_ready_seconds", "For how long the oldest ready job has waited; 0: there is none. Told as queue_jobs is.", LabelDatabase, LabelQueue)
-	oldestClaimedDesc = Gauge("queue_oldest_claimed_seconds", "For how long the longest running delivery has run; 0: there is none. Told as queue_jobs is.", LabelDatabase, LabelQueue)
-	pausedDesc        = Gauge("queue_paused", "1: nothing of the queue is given out. Told as queue_jobs is.", LabelDatabase, LabelQueue)
-	readerDesc        = Gauge("depths_reader", "1: this sidecar tells the depths of the queues, for all; 0: another one does, or they could not be read.", LabelDatabase)
+	depthDesc         = metrics.Gauge("queue_jobs", "Jobs in the database, by state; told by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", metrics.LabelDatabase, metrics.LabelQueue, "state")
+	oldestReadyDesc   = metrics.Gauge("queue_oldest_ready_seconds", "For how long the oldest ready job has waited; 0: there is none. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	oldestClaimedDesc = metrics.Gauge("queue_oldest_claimed_seconds", "For how long the longest running delivery has run; 0: there is none. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	pausedDesc        = metrics.Gauge("queue_paused", "1: nothing of the queue is given out. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	readerDesc        = metrics.Gauge("depths_reader", "1: this sidecar tells the depths of the queues, for all; 0: another one does, or they could not be read.", metrics.LabelDatabase)
 )
 
 // tellDepths gives the gauges of a database's queues, where this sidecar is the one that reads them.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -114,7 +115,7 @@ func (s *Socket) file() unixsocket.Config {
 func (o Options) withDefaults() Options {
 	o.Server = cmp.Or(o.Server, "qsidecar")
 	o.Limits = o.Limits.withDefaults()
-	o.QueueLabels = cmp.Or(o.QueueLabels, DefaultQueueLabels)
+	o.QueueLabels = cmp.Or(o.QueueLabels, metrics.DefaultQueueLabels)
 	o.MaxFrame = cmp.Or(o.MaxFrame, protocol.DefaultMaxFrame)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	dbs := make(map[string]Database, len(o.Databases))

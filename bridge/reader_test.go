@@ -13,6 +13,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 )
 
 // counting is a database that counts how often it is asked for the depths.
@@ -136,14 +138,14 @@ func TestDepthsOfFailedReadings(t *testing.T) {
 		eventually(t, func() bool { return depthsOf(t, s.Bridge, "q")["ready"] == 1 })
 		p := s.pipeline()
 		db.broken.Store(true)
-		time.Sleep(ReadEvery)
+		time.Sleep(depth.ReadEvery)
 		if stats, _, err := p.QueueDepths(); err != nil || len(stats) != 1 || stats[0].Ready != 1 {
 			t.Errorf("after a failure: %+v, %v", stats, err)
 		}
 		if n := figures(t, s.Bridge)["depths_read_failures_total{database=main}"]; n != 1 {
 			t.Errorf("%v failures counted, want 1", n)
 		}
-		time.Sleep(MaxAge)
+		time.Sleep(depth.MaxAge)
 		if stats, known, err := p.QueueDepths(); known || err != nil || stats != nil {
 			t.Errorf("old depths are told: %+v, %v", stats, err)
 		}
@@ -166,7 +168,7 @@ func TestDepthsOfSlowReadings(t *testing.T) {
 			t.Helper()
 			before := time.Now()
 			families, err := r.Gather()
-			if took := time.Since(before); took > MaxWait+FirstWait {
+			if took := time.Since(before); took > depth.MaxWait+heartbeat.FirstWait {
 				t.Errorf("metrics waited for %v", took)
 			}
 			for _, f := range families {
@@ -190,11 +192,11 @@ func TestDepthsOfSlowReadings(t *testing.T) {
 			t.Fatalf("after the reading: %v, %v, %d readings", depths, err, db.stats.Load())
 		}
 		held()
-		time.Sleep(ReadEvery)
+		time.Sleep(depth.ReadEvery)
 		if depths, err := gather(); !depths || err != nil || db.stats.Load() != 2 {
 			t.Fatalf("while the second is slow: %v, %v, %d readings", depths, err, db.stats.Load())
 		}
-		time.Sleep(ReadTimeout + MaxAge)
+		time.Sleep(depth.ReadTimeout + depth.MaxAge)
 		if depths, err := gather(); depths || err != nil {
 			t.Fatalf("after a reading that failed: %v, %v", depths, err)
 		}
@@ -246,7 +248,7 @@ func TestDepthsOfSeveralDatabases(t *testing.T) {
 			return all["depths_reads_total{database=main}"] > 0 && all["depths_reads_total{database=second}"] > 0
 		})
 		begun.Store(true)
-		time.Sleep(ReadEvery)
+		time.Sleep(depth.ReadEvery)
 		figures(t, s.Bridge)
 		all := figures(t, s.Bridge) // the counters of what that one read
 		for _, name := range []string{"main", "second"} {

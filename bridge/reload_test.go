@@ -16,6 +16,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -145,7 +146,7 @@ func (s *sidecar) seriesOf(t *testing.T, database string) (n int) {
 	for _, f := range families {
 		for _, m := range f.Metric {
 			for _, l := range m.Label {
-				if l.GetName() == LabelDatabase && l.GetValue() == database {
+				if l.GetName() == metrics.LabelDatabase && l.GetValue() == database {
 					n++
 				}
 			}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -163,11 +165,11 @@ func TestLostEventsFitMaxReply(t *testing.T) {
 		c := s.dial(t)
 		c.call(`{"op":"hello","events":["lost"]}`)
 		db := s.plan.Load().databases[0]
-		lost := make(map[*QSession][]Held)
+		lost := make(map[*quota.Session][]lease.Held)
 		const jobs = 10_000
 		for x := range s.sessions {
 			for i := range jobs {
-				lost[&x.quota] = append(lost[&x.quota], Held{Lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
+				lost[&x.quota] = append(lost[&x.quota], lease.Held{Lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
 			}
 		}
 		s.tellLost(db, lost)

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -81,7 +82,7 @@ type session struct {
 	requests sync.WaitGroup
 	waiting  atomic.Int64
 	named    atomic.Int64 // see maxNamed
-	quota    QSession
+	quota    quota.Session
 	looking  chan struct{} // 1: one large answer of this session at a time; see look
 	refusals *rate.Limiter
 
@@ -127,7 +128,7 @@ func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket
 		refusals: newRejectLimiter(),
 		claims:   make(map[*openClaim]struct{}),
 	}
-	s.quota = NewSession(s, &b.memory)
+	s.quota = quota.NewSession(s, &b.memory)
 	s.out = outbox{w: out, owes: s.quota.AddUnread, room: b.memory.HasRoom}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -20,7 +21,7 @@ type settlement struct {
 
 // settlePart is what goes to one database.
 type settlePart struct {
-	Settle
+	pipeline.Settle
 	database *database
 	text     []string // the leases as the client wrote them
 	err      error

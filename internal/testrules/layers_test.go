@@ -25,6 +25,16 @@ var layers = []struct {
 	{"./backends/adopted", `^qsidecar/backends/(sqlite|postgres|mysql|sqlserver)|pgx|mysql|mssql`, "what adopted tables need is written once for all engines", false},
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/|fsnotify|yaml|cobra|^database/sql|modernc`, "the bridge knows no engine, no file, no flag", false},
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/(sqlite|postgres|mysql|sqlserver)`, "the bridge's tests run on memory", true},
+	{"./bridge/internal/...", `^qsidecar/(protocol|bridge$|internal/unixsocket)|^net$`, "a database's pipeline and its parts know no socket and no wire message", true},
+	{"./bridge/internal/backendref", `^qsidecar/bridge`, "a reference to a backend knows no other part of a pipeline", true},
+	{"./bridge/internal/metrics", `^qsidecar/bridge`, "the counters know no part of a pipeline", true},
+	{"./bridge/internal/quota", `^qsidecar/(bridge|backends/)`, "the limits of sessions know no part of a pipeline", true},
+	{"./bridge/internal/depth", `^qsidecar/bridge`, "cached depths know no other part of a pipeline", true},
+	{"./bridge/internal/fairshare", `^qsidecar/bridge/internal/(backendref|metrics|depth|lease|heartbeat|maintenance|pipeline)`, "fair shares know sessions only", true},
+	{"./bridge/internal/lease", `^qsidecar/bridge/internal/(backendref|depth|fairshare|heartbeat|maintenance|pipeline)`, "the lease table knows sessions and counters only", true},
+	{"./bridge/internal/heartbeat", `^qsidecar/bridge/internal/(depth|fairshare|maintenance|pipeline)`, "the heartbeat knows no commits", true},
+	{"./bridge/internal/maintenance", `^qsidecar/bridge/internal/(depth|fairshare|lease|pipeline)`, "maintenance knows no commits and no leases", true},
+	{"./internal/unixsocket", `^qsidecar/`, "sockets know nothing of jobs", true},
 	{"./clients/go/...", `^qsidecar/(backends|bridge|cmd)`, "a client knows the wire only", false},
 }
 
