@@ -46,7 +46,7 @@ func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 					t.Errorf("job %s delivered again, attempt %d", j.ID, j.Attempt)
 				}
 				c.call(`{"op":"ack","lease":%q}`, j.Lease)
-				if s.aheadOf(queue) > 10 {
+				if s.prefetched() > 10 {
 					stop.Store(true)
 				}
 			}
@@ -59,16 +59,8 @@ func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 	return clients
 }
 
-// aheadOf counts what lies claimed ahead for a line.
-func (s *sidecar) aheadOf(queue string) int {
-	b := s.plan.Load().banks[0].broker
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if ln := b.lines[queue]; ln != nil {
-		return len(ln.ahead.jobs)
-	}
-	return 0
-}
+// prefetched counts what lies claimed ahead.
+func (s *sidecar) prefetched() int { return s.pipeline().Snapshot().Prefetched }
 
 // slow makes every commit take a while of the virtual clock, as a disk does: only then a
 // line is worth claiming ahead for.
@@ -79,18 +71,18 @@ func slow(b backends.Batch, _ backends.Results) error {
 	return nil
 }
 
-func aheadSidecar(t *testing.T) *sidecar {
+func aheadSidecar(t *testing.T) (*sidecar, *faulty) {
 	db := &faulty{Backend: memory.New()}
 	f := slow
 	db.after.Store(&f)
-	return start(t, options(db))
+	return start(t, options(db)), db
 }
 
 func TestClaimedAheadGoesBackWhenNobodyTakesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := aheadSidecar(t)
+		s, _ := aheadSidecar(t)
 		c := busyLine(t, s, "q")[0]
-		eventually(t, func() bool { return s.aheadOf("q") == 0 })
+		eventually(t, func() bool { return s.prefetched() == 0 })
 		eventually(t, func() bool {
 			q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]
 			return q["claimed"] == float64(0) && q["ready"].(float64) > 0
@@ -103,11 +95,11 @@ func TestClaimedAheadGoesBackWhenNobodyTakesIt(t *testing.T) {
 
 func TestHandOutOfAJobClaimedAheadIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := aheadSidecar(t)
+		s, _ := aheadSidecar(t)
 		clients := busyLine(t, s, "q")
 		c, other := clients[0], clients[1]
 		c.call(`{"op":"hello","worker":"w1"}`)
-		if s.aheadOf("q") == 0 {
+		if s.prefetched() == 0 {
 			t.Fatal("the buffer is empty already")
 		}
 		r := c.call(`{"op":"claim","queue":"q"}`)
@@ -141,7 +133,7 @@ func (c *client) workerOf(queue, id string) string {
 // ahead (a timed lease, other queues beside) gets a job all the same.
 func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := aheadSidecar(t)
+		s, _ := aheadSidecar(t)
 		for _, claim := range []string{
 			`{"op":"claim","queue":"q","lease_ms":60000,"max":1000}`,
 			`{"op":"claim","queues":["r","q"],"max":1000}`,
@@ -157,7 +149,7 @@ func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
 			if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["ready"] != float64(0) || q["claimed"].(float64) < float64(all) {
 				t.Errorf("%s: empty after %d jobs, with %v left", claim, all, q)
 			}
-			if left := s.aheadOf("q"); left > 0 {
+			if left := s.prefetched(); left > 0 {
 				t.Errorf("%s: empty while %d jobs lie claimed ahead", claim, left)
 			}
 		}
@@ -210,7 +202,7 @@ func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
 // TestPausedQueueGivesNothingFromTheBuffer: within a second of the answer.
 func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := aheadSidecar(t)
+		s, _ := aheadSidecar(t)
 		c := busyLine(t, s, "q")[0]
 		c.call(`{"op":"pause","queue":"q"}`)
 		answered := time.Now()
@@ -225,13 +217,13 @@ func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
 // TestDrainEmptiesTheBuffer: what nobody got is ready again when the sidecar is gone.
 func TestDrainEmptiesTheBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := aheadSidecar(t)
+		s, db := aheadSidecar(t)
 		busyLine(t, s, "q")
 		s.stop()
 		if err := s.wait(t); err != nil {
 			t.Fatal(err)
 		}
-		o := options(s.plan.Load().banks[0].link.end.Backend)
+		o := options(db)
 		c := start(t, o).dial(t)
 		if q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]; q["claimed"] != float64(0) {
 			t.Errorf("left claimed by an orderly exit: %v", q)
@@ -243,9 +235,9 @@ func TestDrainEmptiesTheBuffer(t *testing.T) {
 // exit counts.
 func TestDrainRecordsHandOuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := aheadSidecar(t)
+		s, db := aheadSidecar(t)
 		c := busyLine(t, s, "q")[0]
-		if s.aheadOf("q") == 0 {
+		if s.prefetched() == 0 {
 			t.Fatal("the buffer is empty already")
 		}
 		id := c.call(`{"op":"claim","queue":"q"}`).Jobs[0].ID
@@ -254,93 +246,9 @@ func TestDrainRecordsHandOuts(t *testing.T) {
 		if err := s.wait(t); err != nil {
 			t.Fatal(err)
 		}
-		next := start(t, options(s.plan.Load().banks[0].link.end.Backend)).dial(t)
+		next := start(t, options(db)).dial(t)
 		if j := next.call(`{"op":"peek","queue":"q","ids":[%q]}`, id).Jobs[0]; j.Attempt != 1 {
 			t.Errorf("the job in its worker's hands shows %d attempts, want 1", j.Attempt)
-		}
-	})
-}
-
-func TestPaceIgnoresABurst(t *testing.T) {
-	var p pace
-	now := time.Hour
-	p.took(0, now)
-	p.took(32, now+time.Millisecond) // thirty-two workers start at once
-	now += 15 * time.Millisecond
-	p.took(1, now)
-	if got := p.perSecond(now + 50*time.Millisecond); got != 0 {
-		t.Errorf("a burst is taken for a stream of %.0f jobs/s", got)
-	}
-	for range 10 {
-		now += paceWindow
-		p.took(20, now)
-	}
-	if got := p.perSecond(now); got < 1000 || got > 3000 {
-		t.Errorf("20 jobs each 10 ms are a pace of %.0f jobs/s, want about 2000", got)
-	}
-	if got := p.perSecond(now + 2*paceIdle); got != 0 {
-		t.Errorf("an idle line keeps a pace of %.0f jobs/s", got)
-	}
-}
-
-// TestSettledJobsAreNotUnknown: jobs that are settled while the keeper compares
-// are not given back.
-func TestSettledJobsAreNotUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := &faulty{Backend: memory.New()}
-		b := newFor(t, options(db), testLog(t))
-		k := b.plan.Load().banks[0].keeper
-		var released atomic.Int64
-		release := k.release
-		k.release = func(owner backends.Identity, leases []backends.Lease) {
-			released.Add(int64(len(leases)))
-			release(owner, leases)
-		}
-		s := run(t, b)
-		c := s.dial(t)
-		for range 300 {
-			c.call(`{"op":"enqueue","queue":"q"}`)
-			j := c.claim1("q")
-			// The look sees the row; the ack comes before the comparison.
-			rows, err := db.ClaimedBy(t.Context(), k.current(), "", heldPage)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.call(`{"op":"ack","lease":%q}`, j.Lease)
-			if err := k.giveBackUnknown(t.Context(), k.current(), "", k.ledger.unknown(rows)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if n := released.Load(); n > 0 {
-			t.Errorf("%d settled jobs were given back", n)
-		}
-	})
-}
-
-// TestNoClaimIsForgottenWhenJobsAreBack: claims that don't wait, and stayed because a job was on its
-// way back, are answered when it is back, however many other claims wait before them.
-func TestNoClaimIsForgottenWhenJobsAreBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := start(t, options(memory.New()))
-		b := s.plan.Load().banks[0].broker
-		b.mu.Lock()
-		b.leaves([]backends.Job{{Queue: "q"}})
-		b.mu.Unlock()
-		waiting, c := s.dial(t), s.dial(t)
-		for i := range 10 {
-			waiting.send(`{"op":"claim","queue":"q","wait_ms":3600000,"id":%d}`, i)
-		}
-		synctest.Wait()
-		for i := range 10 {
-			c.send(`{"op":"claim","queue":"q","id":%d}`, i)
-		}
-		synctest.Wait()
-		b.areBack([]string{"q"}) // and another sidecar has it by now
-		synctest.Wait()
-		for range 10 {
-			if r := c.receive(); !r.OK || len(r.Jobs) > 0 {
-				t.Errorf("answered %+v, want no job", r)
-			}
 		}
 	})
 }
@@ -349,15 +257,14 @@ func TestNoClaimIsForgottenWhenJobsAreBack(t *testing.T) {
 // nothing from what lies claimed ahead for others.
 func TestNoJobStaysWithAClaimThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := aheadSidecar(t)
+		s, db := aheadSidecar(t)
 		c := busyLine(t, s, "q")[0]
 		c.call(`{"op":"purge","queue":"q","state":"ready"}`)
-		db := s.plan.Load().banks[0].link.end.Backend.(*faulty)
 		gate := make(chan struct{})
 		db.hold.Store(&gate)
 		c.send(`{"op":"claim","queues":["r","q"],"wait_ms":60000,"id":1}`)
 		synctest.Wait()
-		if s.aheadOf("q") == 0 {
+		if s.prefetched() == 0 {
 			t.Fatal("the buffer is empty already")
 		}
 		c.send(`{"op":"cancel","request":1,"id":2}`)

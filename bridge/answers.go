@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"syscall"
 	"time"
-)
 
-// answersAgain is the pause before a socket whose queue is full is tried again.
-const answersAgain = 20 * time.Millisecond
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
+)
 
 // Answers pings each socket as a worker does, and returns nil when all have answered. An
 // error is one that takes connections and said nothing until ctx was done, or that could
@@ -29,7 +26,7 @@ func (b *Bridge) Answers(ctx context.Context) error {
 }
 
 func answers(ctx context.Context, path string) error {
-	conn, err := connect(ctx, path)
+	conn, err := unixsocket.Dial(ctx, path)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("no connection: %w", context.Cause(ctx))
@@ -45,19 +42,4 @@ func answers(ctx context.Context, path string) error {
 		return fmt.Errorf("no answer: %w", context.Cause(ctx))
 	}
 	return nil // an answer, or an end: that too is made by a process that works
-}
-
-// connect waits for a place in the socket's queue.
-func connect(ctx context.Context, path string) (conn net.Conn, err error) {
-	var d net.Dialer
-	for {
-		if conn, err = d.DialContext(ctx, "unix", path); !errors.Is(err, syscall.EAGAIN) {
-			return conn, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(answersAgain):
-		}
-	}
 }

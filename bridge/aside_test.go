@@ -23,7 +23,7 @@ type rowLocked struct {
 func (l *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	locked := -1
 	for n, w := range b.Writes {
-		if _, ack := w.(backends.Ack); ack && leasesOf(w)[0].Token.Number == l.token {
+		if ack, ok := w.(backends.Ack); ok && ack.Leases[0].Token.Number == l.token {
 			locked = n
 		}
 	}

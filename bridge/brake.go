@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // Who is refused is served more slowly, so that one that goes on and on costs the others
@@ -22,33 +24,33 @@ const (
 	brakedUsers = 1024
 )
 
-func newBrake() *rate.Limiter { return rate.NewLimiter(refusalsPerSecond, refusalsBurst) }
+func newRejectLimiter() *rate.Limiter { return rate.NewLimiter(refusalsPerSecond, refusalsBurst) }
 
 // slowDown is called after a request was refused: the session is read from more slowly.
 func (s *session) slowDown() { pause(s.gone, s.refusals.Reserve().Delay()) }
 
 // brakes count the connections that were refused, or closed for what they sent, by users:
 // who connects anew each time is slowed down too.
-type brakes struct {
+type rejectLimiter struct {
 	mu sync.Mutex
 	of map[uint32]*rate.Limiter
 }
 
 // delay is how long the user's connection waits for its end, in which so many bytes were
 // read in vain.
-func (b *brakes) delay(who *peer, bytes int) time.Duration {
+func (b *rejectLimiter) delay(who *unixsocket.Peer, bytes int) time.Duration {
 	if who == nil {
 		return 0
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.of[who.uid]
+	l := b.of[who.UID]
 	if l == nil {
 		if b.of == nil || len(b.of) >= brakedUsers {
 			b.of = make(map[uint32]*rate.Limiter)
 		}
-		l = newBrake()
-		b.of[who.uid] = l
+		l = newRejectLimiter()
+		b.of[who.UID] = l
 	}
 	r := l.ReserveN(time.Now(), min(1+bytes/refusedBytes, refusalsBurst))
 	d := r.Delay()

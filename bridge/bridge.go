@@ -1,4 +1,4 @@
-// Package bridge is a running sidecar: workers on one bank and databases on the
+// Package bridge is a running sidecar: workers on one database and databases on the
 // other. It owns the listener, the sessions, the claim broker, the group commit,
 // and what keeps leases honest (keeper, sweeper). It knows the wire (protocol)
 // and what a job table is (backends), but no engine, no file and no signal.
@@ -14,6 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -32,19 +36,19 @@ type Bridge struct {
 	aborted chan struct{}
 	abort   sync.Once
 
-	metrics  *metrics
+	metrics  *metrics.Set
 	draining atomic.Bool
 	lives    context.Context // done when Run begins to stop
 	dies     context.CancelFunc
-	vigil    vigil
+	liveness liveness
 
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
-	madeUp  names // of queues
-	brakes  brakes
-	buffers buffers
-	beside  atomic.Int64 // requests of all sessions that are carried out beside others
+	queueNames queueNames // of queues
+	rejects    rejectLimiter
+	memory     quota.Memory
+	beside     atomic.Int64 // requests of all sessions that are carried out beside others
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -56,8 +60,8 @@ type Bridge struct {
 
 // running is what Run has under way that a reload changes.
 type running struct {
-	listeners map[string]*listener // by path
-	watcher   *hangups
+	listeners map[string]*unixsocket.Listener // by path
+	watcher   *unixsocket.HangUpWatcher
 	accepting sync.WaitGroup
 	left      sync.WaitGroup          // what reloads left behind: sessions, databases
 	stop      context.Context         // done when Run begins to stop
@@ -69,14 +73,14 @@ type running struct {
 // system is what a Bridge uses of the operating system beside its databases. A test on a
 // virtual clock puts other functions in the place of those.
 type system struct {
-	clock  func() time.Duration              // never jumps; see bootTime
-	listen func(s Socket) (*listener, error) // on a socket that was not handed over
+	clock  func() time.Duration                                    // never jumps; see bootTime
+	listen func(s unixsocket.Config) (*unixsocket.Listener, error) // on a socket that was not handed over
 }
 
 // New checks the options, reports everything that is wrong with them, and makes a
 // Bridge. It starts nothing.
 func New(o Options, log *slog.Logger) (*Bridge, error) {
-	return newBridge(o, log, system{clock: bootTime, listen: listen})
+	return newBridge(o, log, system{clock: bootTime, listen: unixsocket.Listen})
 }
 
 func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
@@ -88,17 +92,17 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 		log:      log,
 		system:   sys,
 		began:    time.Now(),
-		metrics:  newMetrics(),
+		metrics:  metrics.New(),
 		ready:    make(chan struct{}),
 		aborted:  make(chan struct{}),
 		sessions: make(map[*session]struct{}),
 		users:    make(map[uint32]int),
 	}
 	b.lives, b.dies = context.WithCancel(context.Background())
-	b.buffers.limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
+	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
 	p := newPlan(o)
 	for name, d := range o.Databases {
-		if err := p.add(name, b.newBank(name, d)); err != nil {
+		if err := p.add(name, b.newDatabase(name, d)); err != nil {
 			return nil, err
 		}
 	}
@@ -131,13 +135,13 @@ func (b *Bridge) Run(ctx context.Context) error {
 	defer stopHard()
 
 	var join sync.WaitGroup
-	for _, bank := range b.plan.Load().banks {
-		join.Go(func() { bank.join(ctx) })
+	for _, db := range b.plan.Load().databases {
+		join.Go(func() { db.Join(ctx) })
 	}
 	join.Wait()
 	b.reload.Lock()
-	for _, bank := range b.plan.Load().banks {
-		b.runBank(r, bank)
+	for _, db := range b.plan.Load().databases {
+		b.runDatabase(r, db)
 	}
 	for _, ln := range r.listeners {
 		b.serve(r, ln)
@@ -160,10 +164,10 @@ func (b *Bridge) Run(ctx context.Context) error {
 	stopWork()
 	timer := time.AfterFunc(flushTimeout, stopHard)
 	defer timer.Stop()
-	for _, bank := range b.plan.Load().banks {
-		err = errors.Join(err, bank.end())
+	for _, db := range b.plan.Load().databases {
+		err = errors.Join(err, db.end())
 	}
-	err = errors.Join(err, r.watcher.close())
+	err = errors.Join(err, r.watcher.Close())
 	r.accepting.Wait()
 	if cause := context.Cause(r.stop); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)
@@ -179,12 +183,12 @@ func (b *Bridge) begin(ctx context.Context) (*running, error) {
 	}
 	r := &running{listeners: lns}
 	r.stop, r.fail = context.WithCancelCause(ctx)
-	r.watcher = newHangups(r.fail)
+	r.watcher = unixsocket.NewHangUpWatcher(r.fail)
 	return r, nil
 }
 
 // serve accepts connections on ln. b.reload is held.
-func (b *Bridge) serve(r *running, ln *listener) {
+func (b *Bridge) serve(r *running, ln *unixsocket.Listener) {
 	r.accepting.Go(func() {
 		if err := b.accept(ln, r.watcher); err != nil {
 			r.fail(err)
@@ -194,8 +198,8 @@ func (b *Bridge) serve(r *running, ln *listener) {
 
 // drain refuses claims and waits until no connection holds a job.
 func (b *Bridge) drain() {
-	for _, bank := range b.plan.Load().banks {
-		bank.broker.halt(errDraining)
+	for _, db := range b.plan.Load().databases {
+		db.StopClaims(errDraining)
 	}
 	b.mu.Lock()
 	for s := range b.sessions {
@@ -227,8 +231,8 @@ const drainCheck = 20 * time.Millisecond
 
 // idle reports whether no connection holds a job or waits for an answer.
 func (b *Bridge) idle() bool {
-	for _, bank := range b.plan.Load().banks {
-		if bank.ledger.heldBySessions() > 0 {
+	for _, db := range b.plan.Load().databases {
+		if db.HeldBySessions() > 0 {
 			return false
 		}
 	}
@@ -283,8 +287,8 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 }
 
 // serveConn serves one accepted connection to its end.
-func (b *Bridge) serveConn(conn conn, socket string) {
-	who, err := conn.peer()
+func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
+	who, err := conn.Peer()
 	if err != nil && b.plan.Load().socket(socket).Allow != nil {
 		b.log.Error("a connection was refused", "socket", socket, "error", err)
 		_ = conn.Close() // nothing was read from it
@@ -292,7 +296,7 @@ func (b *Bridge) serveConn(conn conn, socket string) {
 	}
 	s, full := b.open(conn, conn, conn, socket, who)
 	if full != nil {
-		b.metrics.turnedAway.Inc()
+		b.metrics.Refused.Inc()
 		b.logTurnedAway(socket, who, full)
 		b.turnAway(conn, who, full)
 	}
@@ -303,7 +307,7 @@ func (b *Bridge) serveConn(conn conn, socket string) {
 	defer b.ended(s)
 	s.logConnected(true)
 	defer s.logConnected(false)
-	forget, err := conn.watch(func() { s.hangUp(errHangUp) })
+	forget, err := conn.OnHangUp(func() { s.hangUp(errHangUp) })
 	if err != nil {
 		b.log.Error("a connection was refused", "error", err)
 	} else {
@@ -315,7 +319,7 @@ func (b *Bridge) serveConn(conn conn, socket string) {
 
 // open makes a session. There is none where the Bridge is stopping, where a reload took the
 // socket away while the connection was accepted, or, as the error says, where there are too many.
-func (b *Bridge) open(in io.Reader, out deadliner, conn conn, socket string, who *peer) (*session, *protocol.Error) {
+func (b *Bridge) open(in io.Reader, out deadliner, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
@@ -332,9 +336,9 @@ func (b *Bridge) open(in io.Reader, out deadliner, conn conn, socket string, who
 	s := newSession(b, p, in, out, conn, &by, who)
 	b.sessions[s] = struct{}{}
 	if who != nil {
-		b.users[who.uid]++
+		b.users[who.UID]++
 	}
-	b.metrics.sessions.Inc()
+	b.metrics.Sessions.Inc()
 	b.serving.Add(1)
 	return s, nil
 }
@@ -343,8 +347,8 @@ func (b *Bridge) ended(s *session) {
 	b.mu.Lock()
 	delete(b.sessions, s)
 	if s.peer != nil {
-		if b.users[s.peer.uid]--; b.users[s.peer.uid] == 0 {
-			delete(b.users, s.peer.uid)
+		if b.users[s.peer.UID]--; b.users[s.peer.UID] == 0 {
+			delete(b.users, s.peer.UID)
 		}
 	}
 	b.mu.Unlock()
@@ -386,12 +390,13 @@ func (b *Bridge) awaitSessions() {
 const lostInEvent = 500
 
 // tellLost tells the sessions that asked for it, and the log, what they lost.
-func (b *Bridge) tellLost(bank *bank, lost map[*session][]heldJob) {
-	for s, gone := range lost {
-		bank.logGone(s, gone)
+func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
+	for a, gone := range lost {
+		s := a.Client.(*session)
+		db.logGone(s, gone)
 		texts := make([]string, len(gone))
 		for i, h := range gone {
-			texts[i] = formatLease(bank.info.Database, h.lease)
+			texts[i] = formatLease(db.Info.Database, h.Lease)
 		}
 		for part := range slices.Chunk(texts, lostInEvent) {
 			s.tell(protocol.EventLost, part)

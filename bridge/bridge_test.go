@@ -45,7 +45,7 @@ func TestHangUpFreesTheJobAtOnce(t *testing.T) {
 		if len(r.Jobs) != 1 || r.Jobs[0].ID != j.ID || r.Jobs[0].Attempt != 2 || r.Jobs[0].LastError == "" {
 			t.Fatalf("got %+v, want job %s again, attempt 2, with its last error", r.Jobs, j.ID)
 		}
-		if took := time.Since(began); took > lingerMost { // no timer but that of the group commit
+		if took := time.Since(began); took > longestLinger { // no timer but that of the group commit
 			t.Errorf("a killed worker's job took %v to be free", took)
 		}
 		v := second.call(`{"op":"peek","queue":"q","ids":[%q]}`, j.ID).Jobs[0]
@@ -114,13 +114,13 @@ func TestWaitingClaimAnswersAtTheEnqueue(t *testing.T) {
 		s := start(t, options(memory.New()))
 		c, producer := s.dial(t), s.dial(t)
 		c.send(`{"op":"claim","queues":["a","b"],"max":10,"wait_ms":30000}`)
-		eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
+		eventually(t, func() bool { return s.pipeline().Snapshot().IdleClaims == 1 })
 		began := time.Now()
 		producer.call(`{"op":"enqueue","queue":"b","payload":"x"}`)
 		if r := c.receive(); len(r.Jobs) != 1 || r.Jobs[0].Queue != "b" {
 			t.Fatalf("got %+v, want the job of b", r.Jobs)
 		}
-		if took := time.Since(began); took > lingerMost {
+		if took := time.Since(began); took > longestLinger {
 			t.Errorf("the claim was answered %v after the enqueue", took)
 		}
 	})
@@ -160,7 +160,7 @@ func TestDrain(t *testing.T) {
 		holder.call(`{"op":"enqueue","queue":"q"}`)
 		j := holder.claim1("q")
 		waiter.send(`{"op":"claim","queue":"q","wait_ms":60000}`)
-		eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
+		eventually(t, func() bool { return s.pipeline().Snapshot().IdleClaims == 1 })
 		s.stop()
 		if r := waiter.receive(); r.Error.Code != "draining" {
 			t.Errorf("waiting claim: %+v, want draining", r)
@@ -211,10 +211,7 @@ func TestDrainOfAClaimBeingAsked(t *testing.T) {
 		eventually(t, func() bool { return db.held.Load() == 1 })
 		s.stop()
 		eventually(t, func() bool {
-			b := s.plan.Load().banks[0].broker
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.halted != nil
+			return s.pipeline().Snapshot().Stopped
 		})
 		close(gate)
 		if r := c.receive(); r.Error.Code != "draining" {

@@ -65,14 +65,9 @@ func TestLimitOfUnreadReplies(t *testing.T) {
 
 // buffered is what is held in memory for all sessions.
 func (s *sidecar) buffered() int64 {
-	s.buffers.mu.Lock()
-	defer s.buffers.mu.Unlock()
-	var sum int64
-	for _, x := range s.buffers.of {
-		sum += x.in + x.out
+	m := s.memory.Snapshot()
+	if all := m.Sessions + m.Claims + m.Prefetched + m.Inspections; all != m.Used {
+		panic(fmt.Sprintf("%d bytes are counted, and there are %d", m.Used, all))
 	}
-	if all := sum + s.buffers.claims + s.buffers.ahead + s.buffers.looks; all != s.buffers.used {
-		panic(fmt.Sprintf("%d bytes are counted, and there are %d", s.buffers.used, all))
-	}
-	return sum
+	return m.Sessions
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -17,11 +19,11 @@ func (s *session) claim(req *protocol.Request) finisher {
 		queues = one[:]
 	}
 	plan := s.bridge.plan.Load()
-	bank, wire := plan.bankOfClaim(queues, single)
+	db, wire := plan.databaseOfClaim(queues, single)
 	if wire != nil {
 		return fail(wire)
 	}
-	if i := slices.IndexFunc(queues, bank.link.holds); i >= 0 && req.LeaseMS.Set {
+	if i := slices.IndexFunc(queues, db.ClaimsInTx); i >= 0 && req.LeaseMS.Set {
 		return answerWith(s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, InTx: true}))
 	}
 	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
@@ -33,21 +35,21 @@ func (s *session) claim(req *protocol.Request) finisher {
 	if n := s.named.Load(); n > 0 && n+int64(len(queues)) > maxNamed {
 		return fail(protocol.Errorf(protocol.CodeBusy, "open claims of this connection name %d queues, and together they may name %d: wait for one, or cancel one, first", n, maxNamed))
 	}
-	if !req.LeaseMS.Set && s.places.count() >= plan.opts.Limits.Held {
-		return fail(s.tooMany())
+	if !req.LeaseMS.Set && s.quota.Jobs.Count() >= plan.opts.Limits.Held {
+		return answerWith(s.failure(s.TooManyJobs()))
 	}
 	s.mu.Lock()
 	worker := s.worker
 	s.mu.Unlock()
-	w := &waiter{
-		sess:  s,
-		since: time.Now(),
-		slots: int(req.Max.Or(1)),
-		lease: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
-		once:  req.WaitMS == 0,
+	w := &pipeline.ClaimRequest{
+		Session:  &s.quota,
+		Since:    time.Now(),
+		Slots:    int(req.Max.Or(1)),
+		Template: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
+		Once:     req.WaitMS == 0,
 	}
-	if a, answered := bank.broker.add(w, queues); answered {
-		return later(func() (*protocol.Reply, func()) { return s.handOver(bank, w, a) })
+	if a, answered := db.Claim(w, queues); answered {
+		return later(func() (*protocol.Reply, func()) { return s.handOver(db, w, a) })
 	}
 	ctx, stop := s.claimContext(millis(req.WaitMS))
 	open := &openClaim{id: req.ID, stop: stop}
@@ -58,7 +60,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 	named := int64(len(queues))
 	s.named.Add(named)
 	f := later(func() (*protocol.Reply, func()) {
-		a, wire := s.await(ctx, &bank, w, single, plan)
+		a, wire := s.await(ctx, &db, w, single, plan)
 		stop()
 		s.waiting.Add(-1)
 		s.named.Add(-named)
@@ -68,7 +70,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 		if wire != nil {
 			return &protocol.Reply{Error: wire}, nil
 		}
-		return s.handOver(bank, w, a)
+		return s.handOver(db, w, a)
 	})
 	f.waits = req.WaitMS > 0
 	return f
@@ -76,33 +78,33 @@ func (s *session) claim(req *protocol.Request) finisher {
 
 // await waits for the waiter's answer, and goes on with another database where a reload
 // moved its queues there.
-func (s *session) await(ctx context.Context, bank **bank, w *waiter, single bool, plan *plan) (answer, *protocol.Error) {
+func (s *session) await(ctx context.Context, db **database, w *pipeline.ClaimRequest, single bool, plan *plan) (pipeline.Answer, *protocol.Error) {
 	for {
 		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
-			(*bank).follow(now)
+			(*db).follow(now)
 		}
-		a := (*bank).broker.wait(ctx, w)
-		if !errors.Is(a.err, errMoved) {
+		a := (*db).AwaitClaim(ctx, w)
+		if !errors.Is(a.Err, pipeline.ErrMoved) {
 			return a, nil
 		}
 		plan = s.bridge.plan.Load()
-		to, wire := plan.bankOfClaim(w.queues, single)
+		to, wire := plan.databaseOfClaim(w.Queues, single)
 		if wire == nil {
-			wire = s.mayClaim(w.queues)
+			wire = s.forbidsClaim(w.Queues)
 		}
 		if wire != nil {
 			return a, wire
 		}
-		*bank = to
-		*w = waiter{sess: w.sess, since: w.since, slots: w.slots, lease: w.lease, once: w.once, queues: w.queues}
-		if a, answered := to.broker.add(w, w.queues); answered {
+		*db = to
+		*w = pipeline.ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Queues: w.Queues}
+		if a, answered := to.Claim(w, w.Queues); answered {
 			return a, nil
 		}
 	}
 }
 
-// mayClaim holds a claim that waits against the rules of its socket.
-func (s *session) mayClaim(queues []string) *protocol.Error {
+// forbidsClaim holds a claim that waits against the rules of its socket.
+func (s *session) forbidsClaim(queues []string) *protocol.Error {
 	if i := s.noClaim(queues); i >= 0 {
 		return s.denied(protocol.OpClaim, queues[i])
 	}
@@ -116,14 +118,14 @@ func (s *session) noClaim(queues []string) int {
 }
 
 // handOver is handOut, and what there is to do when its reply is sent.
-func (s *session) handOver(bank *bank, w *waiter, a answer) (*protocol.Reply, func()) {
-	reply, given := s.handOut(bank, w, a)
-	s.placed(w.places, min(given, w.places))
-	if len(a.jobs) == 0 {
+func (s *session) handOver(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (*protocol.Reply, func()) {
+	reply, given := s.handOut(db, w, a)
+	s.quota.SettleJobs(w.Reserved, min(given, w.Reserved))
+	if len(a.Jobs) == 0 {
 		return reply, nil
 	}
-	bytes := jobBytes(a.jobs)
-	return reply, func() { s.owe(-bytes) }
+	bytes := quota.JobBytes(a.Jobs)
+	return reply, func() { s.quota.AddUnread(-bytes) }
 }
 
 // claimContext ends a claim's wait: its time is over, it is cancelled, or nobody is left.
@@ -136,41 +138,26 @@ func (s *session) claimContext(wait time.Duration) (context.Context, context.Can
 }
 
 // handOut makes the jobs the session's and tells it of them. given is how many became so.
-func (s *session) handOut(bank *bank, w *waiter, a answer) (reply *protocol.Reply, given int) {
-	if len(a.jobs) == 0 {
-		if a.err != nil {
-			return s.failure(a.err), 0
+func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (reply *protocol.Reply, given int) {
+	if len(a.Jobs) == 0 {
+		if a.Err != nil {
+			return s.failure(a.Err), 0
 		}
 		return &protocol.Reply{Jobs: []protocol.Job{}}, 0
 	}
-	host := a.jobs[0].Token.Host
 	if s.gone.Err() != nil {
-		bank.committer.giveUp(host, a.jobs)
+		db.GiveUp(a.Jobs)
 		return nil, 0
 	}
-	// Asked again, as late as can be: this process may have been suspended since
-	// the commit, and others may have the jobs by now.
-	if bank.keeper.fresh() != host {
-		bank.committer.giveUp(host, a.jobs)
-		return s.failure(backends.Unavailable(errBeatLate)), 0
+	jobs, err := db.HandOut(w, &a, func(jobs []backends.Job) int { return s.fittingJobs(db.Info.Database, jobs) })
+	if err != nil {
+		return s.failure(err), 0
 	}
-	if n := s.fittingJobs(bank.info.Database, a.jobs); n < len(a.jobs) {
-		bank.committer.giveUp(host, a.jobs[n:])
-		a.jobs = a.jobs[:n]
+	reply = &protocol.Reply{Jobs: make([]protocol.Job, len(jobs))}
+	for i := range jobs {
+		reply.Jobs[i] = wireJob(db.Info.Database, &jobs[i])
 	}
-	if !bank.ledger.give(a.jobs, s, w.lease.Lease > 0) {
-		return s.failure(backends.Unavailable(errBeatLate)), 0
-	}
-	if a.ahead {
-		bank.ledger.remember(a.jobs, w.lease.Worker, bank.broker.clock())
-		bank.attendant.wake()
-	}
-	bank.metrics.Load().handed(a.jobs, time.Since(w.since))
-	reply = &protocol.Reply{Jobs: make([]protocol.Job, len(a.jobs))}
-	for i := range a.jobs {
-		reply.Jobs[i] = wireJob(bank.info.Database, &a.jobs[i])
-	}
-	return reply, len(a.jobs)
+	return reply, len(jobs)
 }
 
 func (s *session) cancel(req *protocol.Request) finisher {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 )
 
 // mute is a database that tells no depths while it hangs.
@@ -73,11 +74,11 @@ func TestDepthOfAHungDatabase(t *testing.T) {
 		}
 		took, looks := time.Since(began), db.stats.Load()
 		t.Logf("10 producers with 5 enqueues each: %d looks, the ack behind them after %v", looks, took)
-		if looks != 1 || took > enqueueWait+depthAge {
+		if looks != 1 || took > enqueueWait+depth.ReadyAge {
 			t.Errorf("%d looks, %v; want 1, %v", looks, took, enqueueWait)
 		}
 		close(db.hangs)
-		time.Sleep(2 * depthAge)
+		time.Sleep(2 * depth.ReadyAge)
 		worker.call(`{"op":"enqueue","queue":"q0"}`)
 	})
 }
@@ -116,7 +117,7 @@ func TestDepthLooksEndWithTheSession(t *testing.T) {
 			defer s.mu.Unlock()
 			return len(s.sessions) == 0
 		})
-		if took := time.Since(began); took > 3*depthAge {
+		if took := time.Since(began); took > 3*depth.ReadyAge {
 			t.Errorf("the session ended after %v", took)
 		}
 	})
@@ -137,7 +138,7 @@ func TestDepthLookEndsWithTheSession(t *testing.T) {
 			defer s.mu.Unlock()
 			return len(s.sessions) == 0
 		})
-		if took := time.Since(began); took > 2*depthAge {
+		if took := time.Since(began); took > 2*depth.ReadyAge {
 			t.Errorf("the session ended after %v", took)
 		}
 		close(db.hangs)

@@ -3,11 +3,11 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -23,7 +23,16 @@ func toClient(err error, log *slog.Logger) *protocol.Error {
 	var pe *protocol.Error
 	var unsupported *backends.UnsupportedError
 	var locked *backends.LockedError
+	var full *depth.FullError
 	switch {
+	case errors.As(err, &full):
+		e := protocol.Errorf(protocol.CodeBusy, "%v", full)
+		if full.Temporary() {
+			e.RetryMS = protocol.Some(depth.ReadyAge.Milliseconds())
+		}
+		return e
+	case errors.Is(err, backendref.ErrNoLocator):
+		return protocol.Errorf(protocol.CodeUnsupported, "%v", err)
 	case errors.As(err, &pe):
 		return pe
 	case errors.As(err, &unsupported):
@@ -50,20 +59,4 @@ func toClient(err error, log *slog.Logger) *protocol.Error {
 func leaseLost() *protocol.Error {
 	return protocol.Errorf(protocol.CodeLeaseLost,
 		"this lease is not valid (any more): the job was settled already, or was taken back and may be with another worker")
-}
-
-// noAnswerError ends what the database did not answer in time. It is for people, in status and
-// in the log.
-type noAnswerError time.Duration
-
-func (e noAnswerError) Error() string {
-	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, its disk is full, or the network to it is cut", time.Duration(e))
-}
-
-// Is makes it the error of a context whose time is over.
-func (noAnswerError) Is(target error) bool { return target == context.DeadlineExceeded }
-
-// answerWithin bounds a question to the database.
-func answerWithin(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d, noAnswerError(d))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
 // faulty is one sidecar's way to a database that others reach undisturbed.
@@ -22,13 +23,18 @@ type faulty struct {
 	after  atomic.Pointer[func(backends.Batch, backends.Results) error]
 	hold   atomic.Pointer[chan struct{}] // Commit waits for it first
 	held   atomic.Int32                  // commits that wait
+	host   atomic.Uint64                 // of the last beat that succeeded
 }
 
 func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	if err := f.beat.Load(); err != nil {
 		return backends.HeartbeatResult{}, *err
 	}
-	return f.Backend.Heartbeat(ctx, b)
+	r, err := f.Backend.Heartbeat(ctx, b)
+	if err == nil && r.Alive {
+		f.host.Store(uint64(b.Host))
+	}
+	return r, err
 }
 
 func (f *faulty) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
@@ -78,10 +84,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 			c.send(`{"op":"ack","lease":%q,"id":%d}`, lease, 2*i+1)
 		}
 		eventually(t, func() bool {
-			cm := s.plan.Load().banks[0].committer
-			cm.mu.Lock()
-			defer cm.mu.Unlock()
-			return len(cm.queue) >= 32
+			return s.pipeline().Snapshot().QueuedWrites >= 32
 		})
 		db.hold.Store(nil)
 		close(gate)
@@ -121,11 +124,11 @@ func TestLostClaimIsFreeAgain(t *testing.T) {
 		c.refused("unknown_outcome", `{"op":"claim","queue":"q"}`)
 		began := time.Now()
 		j := c.claim1("q")
-		took, period := time.Since(began), s.plan.Load().banks[0].keeper.times.lease().every()
+		took, period := time.Since(began), s.pipeline().SidecarTimeout()/6
 		if j.Attempt != 1 {
 			t.Errorf("attempt %d, want 1: nobody got the first delivery", j.Attempt)
 		}
-		if took > period+lingerMost {
+		if took > period+longestLinger {
 			t.Errorf("it took %v, want at most the time between two beats, %v", took, period)
 		}
 	})
@@ -145,7 +148,7 @@ func TestWaitingClaimOutlivesALostReply(t *testing.T) {
 		s := start(t, options(db))
 		c, p := s.dial(t), s.dial(t)
 		c.send(`{"op":"claim","queue":"q","wait_ms":20000}`)
-		eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == 1 })
+		eventually(t, func() bool { return s.pipeline().Snapshot().IdleClaims == 1 })
 		p.send(`{"op":"enqueue","queue":"q"}`) // in the same commit as the claim: its answer is lost too
 		if r := p.receive(); r.OK || r.Error.Code != "unknown_outcome" {
 			t.Errorf("enqueue: %+v, want unknown_outcome", r)
@@ -189,10 +192,7 @@ func TestOutage(t *testing.T) {
 		c.send(`{"op":"ack","id":1,"lease":%q}`, j.Lease)
 		c.send(`{"op":"claim","id":2,"queue":"r","wait_ms":20000}`)
 		eventually(t, func() bool {
-			cm := s.plan.Load().banks[0].committer
-			cm.mu.Lock()
-			defer cm.mu.Unlock()
-			return len(cm.queue) == 2
+			return s.pipeline().Snapshot().QueuedWrites == 2
 		})
 		db.commit.Store(nil)
 		for range 2 {
@@ -219,7 +219,7 @@ func TestEnqueueDoesNotHang(t *testing.T) {
 		if r := c.refused("unavailable", `{"op":"enqueue","queue":"q"}`); !strings.Contains(r.Error.Message, "the server is away") {
 			t.Errorf("message %q does not say why", r.Error.Message)
 		}
-		if took := time.Since(began); took < enqueueWait || took > enqueueWait+retryMax*3/2 {
+		if took := time.Since(began); took < enqueueWait || took > enqueueWait+longestRetry*3/2 {
 			t.Errorf("answered after %v, want about %v", took, enqueueWait)
 		}
 		db.commit.Store(nil)
@@ -241,7 +241,7 @@ func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 		c1.call(`{"op":"hello","events":["lost"]}`)
 		c1.call(`{"op":"enqueue","queue":"q"}`)
 		j := c1.claim1("q")
-		before := s1.plan.Load().banks[0].keeper.current()
+		before := db.host.Load()
 		db.beat.Store(&errDown)
 		db.commit.Store(&errDown)
 		began := time.Now()
@@ -255,7 +255,7 @@ func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 		db.commit.Store(nil)
 		c1.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
 		db.beat.Store(nil)
-		eventually(t, func() bool { id := s1.plan.Load().banks[0].keeper.current(); return id != 0 && id != before })
+		eventually(t, func() bool { return db.host.Load() != before })
 		c2.call(`{"op":"ack","lease":%q}`, j2.Lease)
 		c1.call(`{"op":"enqueue","queue":"q"}`)
 		c1.claim1("q")
@@ -281,17 +281,17 @@ func TestSlowReaderIsBounded(t *testing.T) {
 			c.send(`{"op":"claim","id":%d,"queue":"big","max":4,"wait_ms":60000}`, i)
 		}
 		// The claims come to a halt: nothing happens any more but what a clock begins.
-		bank := s.plan.Load().banks[0]
+		db := s.plan.Load().databases[0]
 		synctest.Wait()
 		for range 50 {
 			p.call(`{"op":"enqueue","queue":"other"}`)
 		}
 		synctest.Wait()
-		held := bank.ledger.heldBySessions()
+		held := db.HeldBySessions()
 		if held < 8 {
 			t.Errorf("%d MiB are claimed for it, want as much as fits", held)
 		}
-		if most := (backlogHigh+outboxHigh)>>20 + 4 + 4; held > most {
+		if most := (quota.MaxUnread+outboxHigh)>>20 + 4 + 4; held > most {
 			t.Errorf("%d MiB claimed for a client that does not read, want at most %d", held, most)
 		}
 		got := 0

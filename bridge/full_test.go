@@ -45,10 +45,7 @@ func TestFullDiskHurtsOnlyWhatNeedsRoom(t *testing.T) {
 			c.send(`{"op":"ack","lease":%q,"id":%d}`, lease, 2*i+1)
 		}
 		eventually(t, func() bool {
-			cm := s.plan.Load().banks[0].committer
-			cm.mu.Lock()
-			defer cm.mu.Unlock()
-			return len(cm.queue) >= 2*len(leases)
+			return s.pipeline().Snapshot().QueuedWrites >= 2*len(leases)
 		})
 		db.hold.Store(nil)
 		close(gate)

@@ -185,11 +185,10 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 		s := start(t, options(db))
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
-		k := s.plan.Load().banks[0].keeper
 		db.beat.Store(&errDown)
-		h := k.times.lease()
 		const moment = time.Millisecond
-		time.Sleep(h.trusted() - h.margin() - k.age() - moment)
+		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a beat, by its sidecar's clock; see heartbeater
+		time.Sleep(good - s.pipeline().HeartbeatAge() - moment)
 		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
 			t.Errorf("before it is late: %+v, want a job", r.Jobs)
 		}
@@ -239,20 +238,17 @@ func TestSuspendedSidecarMakesSure(t *testing.T) {
 // clock so often after the commit of a claim that found jobs.
 func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
 	t.Helper()
-	b := newFor(t, options(db), testLog(t))
-	k := b.plan.Load().banks[0].keeper
-	clock := k.clock
 	var skew atomic.Int64
 	var left atomic.Int32
 	left.Store(-1)
-	k.clock = func() time.Duration {
-		now := clock() + time.Duration(skew.Load())
+	b := newWithClock(t, options(db), func(now time.Duration) time.Duration {
+		now += time.Duration(skew.Load())
 		if left.Add(-1) == 0 {
 			skew.Add(int64(time.Hour))
 			then()
 		}
 		return now
-	}
+	})
 	var once atomic.Bool
 	suspend := func(_ backends.Batch, res backends.Results) error {
 		if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && once.CompareAndSwap(false, true) {
@@ -274,17 +270,15 @@ func TestLateHeartbeatStopsHandOuts(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
 		f := slow
 		db.after.Store(&f)
-		s := start(t, options(db))
+		var skew atomic.Int64
+		s := run(t, newWithClock(t, options(db), func(now time.Duration) time.Duration { return now + time.Duration(skew.Load()) }))
 		c := busyLine(t, s, "q")[0]
 		j := c.call(`{"op":"claim","queue":"q"}`).Jobs[0]
-		k := s.plan.Load().banks[0].keeper
 		db.beat.Store(&errDown)
-		if s.aheadOf("q") == 0 {
+		if s.prefetched() == 0 {
 			t.Fatal("nothing is claimed ahead")
 		}
-		k.mu.Lock()
-		k.freshUntil = k.clock() // as if the last heartbeat were old
-		k.mu.Unlock()
+		skew.Store(int64(s.pipeline().SidecarTimeout())) // the last heartbeat is old
 		c.refused("unavailable", `{"op":"claim","queue":"q"}`)
 		c.refused("unavailable", `{"op":"extend","lease":%q,"bind":true}`, j.Lease)
 		if h := s.Health(); h.Databases[0].Reachable {

@@ -20,12 +20,12 @@ func TestUnixHangUps(t *testing.T) {
 		t.Errorf("after the hang-up of its worker: %+v, want job %s, attempt 2", again, j.ID)
 	}
 
-	broker := s.plan.Load().banks[0].broker
+	idle := func() int { return s.pipeline().Snapshot().IdleClaims }
 	waits.send(`{"op":"claim","queue":"q","wait_ms":3600000}`) // without an id, nothing is read until its answer
 	ends.send(`{"op":"claim","queue":"q","wait_ms":3600000}`)
-	eventually(t, func() bool { return broker.idleWaiters() == 2 })
+	eventually(t, func() bool { return idle() == 2 })
 	waits.close()
-	eventually(t, func() bool { return broker.idleWaiters() == 1 })
+	eventually(t, func() bool { return idle() == 1 })
 	if err := ends.conn.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}

@@ -33,32 +33,15 @@ func (b *Bridge) Health() Health {
 	default:
 	}
 	p := b.plan.Load()
-	for name, bank := range p.bankBy {
-		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: bank.keeper.reaches(), Beat: bank.keeper.age()})
+	for name, db := range p.byName {
+		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: db.Reachable(), Beat: db.HeartbeatAge()})
 	}
 	slices.SortFunc(h.Databases, func(a, b DatabaseHealth) int { return cmp.Compare(a.Name, b.Name) })
 	return h
 }
 
-// reaches reports whether the last beat reached the database, and claims may be handed out.
-func (k *keeper) reaches() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.trouble == nil && k.clock() < k.freshUntil
-}
-
-// age is the time since the last beat that reached the database; negative: none has.
-func (k *keeper) age() time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.beat == 0 {
-		return -1
-	}
-	return k.clock() - k.beat
-}
-
 // vigil finds out whether the sidecar is stuck.
-type vigil struct {
+type liveness struct {
 	mu      sync.Mutex
 	looking chan struct{} // closed when the look under way has ended; nil: there is none
 	at      atomic.Pointer[string]
@@ -68,7 +51,7 @@ type vigil struct {
 // says which does not when ctx ends before that. It does not depend on any database: a
 // part that waits for one is alive.
 func (b *Bridge) Alive(ctx context.Context) error {
-	done := b.vigil.look(b.parts())
+	done := b.liveness.look(b.parts())
 	select {
 	case <-done:
 		return nil
@@ -78,7 +61,7 @@ func (b *Bridge) Alive(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("the sidecar is stuck (%s): %w", *b.vigil.at.Load(), context.Cause(ctx))
+		return fmt.Errorf("the sidecar is stuck (%s): %w", *b.liveness.at.Load(), context.Cause(ctx))
 	}
 }
 
@@ -90,15 +73,16 @@ type part struct {
 
 func (b *Bridge) parts() []part {
 	all := []part{{"sessions", &b.mu}}
-	for _, bank := range b.plan.Load().banks {
-		all = append(all, part{"claims of " + bank.name, &bank.broker.mu}, part{"writes of " + bank.name, &bank.committer.mu},
-			part{"leases of " + bank.name, &bank.ledger.mu}, part{"beat of " + bank.name, &bank.keeper.mu})
+	for _, db := range b.plan.Load().databases {
+		for _, l := range db.Locks() {
+			all = append(all, part{l.Name + " of " + db.Name, l.Locker})
+		}
 	}
 	return all
 }
 
 // look takes every lock once. One look at a time: where one is stuck, there are no more.
-func (v *vigil) look(parts []part) <-chan struct{} {
+func (v *liveness) look(parts []part) <-chan struct{} {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.looking != nil {

@@ -50,14 +50,14 @@ func TestHealthBeforeTheStart(t *testing.T) {
 // one look waits for it.
 func TestStuckIsNoticed(t *testing.T) {
 	b := newFor(t, options(memory.New()), testLog(t))
-	broker := b.plan.Load().banks[0].broker
-	broker.mu.Lock()
+	claims := b.plan.Load().databases[0].Locks()[0]
+	claims.Lock()
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
 		answer := make(chan error, 1)
 		go func() { answer <- b.Alive(ctx) }()
 		testwait.Until(t, "the look comes to the lock", func() bool {
-			at := b.vigil.at.Load()
+			at := b.liveness.at.Load()
 			return at != nil && *at == "claims of main"
 		})
 		cancel()
@@ -65,30 +65,8 @@ func TestStuckIsNoticed(t *testing.T) {
 			t.Errorf("with a lock that is kept: %v", err)
 		}
 	}
-	broker.mu.Unlock()
+	claims.Unlock()
 	if err := b.Alive(t.Context()); err != nil {
 		t.Errorf("when it is free again: %v", err)
-	}
-}
-
-func TestListenSocket(t *testing.T) {
-	at := Socket{Path: shortDir(t) + "/a.sock", Mode: 0o600}
-	ln, err := ListenSocket(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ListenSocket(at); err == nil {
-		t.Error("two listen on one socket")
-	}
-	for range 2 {
-		if err := ln.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	if ln, err = ListenSocket(at); err != nil {
-		t.Fatal(err)
-	}
-	if err := ln.Close(); err != nil {
-		t.Error(err)
 	}
 }

@@ -33,7 +33,7 @@ func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	rest.Writes, rest.Claims = nil, nil
 	var writes, claims []int
 	for i, w := range b.Writes {
-		if l := leasesOf(w); len(l) > 0 && a.InTx(l[0]) {
+		if l := settledLease(w); a.InTx(l) {
 			all.Writes[i].Err = *err
 		} else {
 			writes, rest.Writes = append(writes, i), append(rest.Writes, w)
@@ -112,4 +112,23 @@ func TestHeldIsItsSessions(t *testing.T) {
 		db.err.Store(nil)
 		c.call(`{"op":"ack","lease":%q}`, j.Lease)
 	})
+}
+
+// settledLease is the first lease that a write is about.
+func settledLease(w backends.Write) (none backends.Lease) {
+	var leases []backends.Lease
+	switch w := w.(type) {
+	case backends.Ack:
+		leases = w.Leases
+	case backends.Nack:
+		leases = w.Leases
+	case backends.Extend:
+		leases = w.Leases
+	case backends.Release:
+		leases = w.Leases
+	}
+	if len(leases) == 0 {
+		return none
+	}
+	return leases[0]
 }

@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -19,8 +21,6 @@ const (
 	logDead    = "a job is dead"
 	logLost    = "a job was lost: its lease is not valid any more"
 	logLeft    = "a worker left while it held jobs"
-	logReaped  = "jobs were taken back"
-	logDied    = "jobs are dead"
 	logCommand = "an operator's command was carried out"
 	logDenied  = "a request was forbidden"
 	logFull    = "a connection was turned away"
@@ -29,46 +29,26 @@ const (
 // maxLogError is how much of a job's error is logged; all of it is kept with the job.
 const maxLogError = 300
 
-// told is what the log says of a claimed job beside its lease. It is known where the job was
-// claimed, while it is held: not after a restart, and not of other sidecars' claims.
-type told struct {
-	id            string // empty: the lease names it
-	attempt, most int
-	trace         string // its traceparent's id; empty: it has none
-}
-
-func tellOf(j *backends.Job) told {
-	trace, _ := protocol.TraceID(j.Headers[protocol.HeaderTraceParent])
-	return told{id: j.ID, attempt: j.Attempt, most: j.MaxAttempts, trace: trace}
-}
-
-// heldJob is a claim as it was when somebody looked: holdings change.
-type heldJob struct {
-	lease backends.Lease
-	queue string // empty: not known here
-	told  told
-}
-
-func (h *holding) job() heldJob { return heldJob{h.lease, h.queue, h.told} }
-
-// attrs are the keys by which a job is found in every log line about one.
-func (j *heldJob) attrs() []slog.Attr {
+// jobAttrs are the keys by which a job is found in every log line about one.
+func jobAttrs(j *lease.Held) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 10)
-	if j.queue != "" {
-		attrs = append(attrs, slog.String("queue", j.queue))
+	if j.Queue != "" {
+		attrs = append(attrs, slog.String("queue", j.Queue))
 	}
-	attrs = append(attrs, slog.String("job", cmp.Or(j.told.id, j.lease.Job)))
-	if j.told.attempt > 0 {
-		attrs = append(attrs, slog.Int("attempt", j.told.attempt), slog.Int("max_attempts", j.told.most))
+	attrs = append(attrs, slog.String("job", cmp.Or(j.Info.ID, j.Lease.Job)))
+	if j.Info.Attempt > 0 {
+		attrs = append(attrs, slog.Int("attempt", j.Info.Attempt), slog.Int("max_attempts", j.Info.MaxAttempts))
 	}
-	if j.told.trace != "" {
-		attrs = append(attrs, slog.String("trace_id", j.told.trace))
+	if j.Info.TraceID != "" {
+		attrs = append(attrs, slog.String("trace_id", j.Info.TraceID))
 	}
 	return attrs
 }
 
 // lastAttempt reports whether a failure of this delivery is known to be the job's last.
-func (j *heldJob) lastAttempt() bool { return j.told.attempt > 0 && j.told.attempt >= j.told.most }
+func lastAttempt(j *lease.Held) bool {
+	return j.Info.Attempt > 0 && j.Info.Attempt >= j.Info.MaxAttempts
+}
 
 // logKeys says which session, and whose.
 func (s *session) logKeys() []slog.Attr {
@@ -89,7 +69,7 @@ func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64)
 		attrs = append(attrs, slog.Int64("jobs", count))
 	}
 	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.uid))
+		attrs = append(attrs, slog.Any("uid", s.peer.UID))
 	}
 	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logCommand, attrs...)
 }
@@ -98,16 +78,16 @@ func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64)
 func (s *session) logDenied(op protocol.Op, queue string) {
 	attrs := append(s.logKeys(), slog.String("socket", s.socket), slog.String("op", string(op)), slog.String("queue", queue))
 	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+		attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
 	}
 	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logDenied, attrs...)
 }
 
 // logTurnedAway says that there was no place for a connection.
-func (b *Bridge) logTurnedAway(socket string, who *peer, why *protocol.Error) {
+func (b *Bridge) logTurnedAway(socket string, who *unixsocket.Peer, why *protocol.Error) {
 	attrs := []slog.Attr{slog.String("socket", socket), slog.String("error", why.Message)}
 	if who != nil {
-		attrs = append(attrs, slog.Any("uid", who.uid), slog.Any("pid", who.pid))
+		attrs = append(attrs, slog.Any("uid", who.UID), slog.Any("pid", who.PID))
 	}
 	b.log.LogAttrs(context.Background(), slog.LevelWarn, logFull, attrs...)
 }
@@ -123,7 +103,7 @@ func (s *session) logConnected(begins bool) {
 	if begins {
 		text = "a connection began"
 		if s.peer != nil {
-			attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+			attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
 		}
 	} else if cause := context.Cause(s.gone); cause != nil {
 		attrs = append(attrs, slog.String("cause", cause.Error()))
@@ -132,16 +112,16 @@ func (s *session) logConnected(begins bool) {
 }
 
 // logJob writes a line about a job.
-func (b *bank) logJob(level slog.Level, text string, j *heldJob, s *session, more ...slog.Attr) {
+func (b *database) logJob(level slog.Level, text string, j *lease.Held, s *session, more ...slog.Attr) {
 	ctx := context.Background()
-	if !b.log.Enabled(ctx, level) {
+	if !b.Log.Enabled(ctx, level) {
 		return
 	}
-	attrs := j.attrs()
+	attrs := jobAttrs(j)
 	if s != nil {
 		attrs = append(attrs, s.logKeys()...)
 	}
-	b.log.LogAttrs(ctx, level, text, append(attrs, more...)...)
+	b.Log.LogAttrs(ctx, level, text, append(attrs, more...)...)
 }
 
 // logSettled says what a settle ended badly: a failed attempt, a dead job, a lost one.
@@ -150,22 +130,22 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 		return
 	}
 	lost, dead := lostTokens(res), deadJobs(res.Failed)
-	nack, _ := part.p.write.(backends.Nack)
-	for i, l := range part.leases {
-		j := &heldJob{lease: l} // all that is known of one that another sidecar claimed, or an earlier one
-		if i < len(part.runs) {
-			j.queue, j.told = part.runs[i].name, part.runs[i].told
+	nack, _ := part.Write().(backends.Nack)
+	for i, l := range part.Leases {
+		j := &lease.Held{Lease: l} // all that is known of one that another sidecar claimed, or an earlier one
+		if i < len(part.Runs) {
+			j.Queue, j.Info = part.Runs[i].Queue, part.Runs[i].Info
 		}
-		if j.queue == "" && len(res.Failed) == 1 {
-			j.queue = res.Failed[0].Queue
+		if j.Queue == "" && len(res.Failed) == 1 {
+			j.Queue = res.Failed[0].Queue
 		}
 		if lost[l.Token] {
-			part.bank.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", string(op)))
+			part.database.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", string(op)))
 			continue
 		}
 		if op == protocol.OpNack {
-			all := dead == len(part.leases)-len(lost)
-			part.bank.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Snooze && j.lastAttempt()))
+			all := dead == len(part.Leases)-len(lost)
+			part.database.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Snooze && lastAttempt(j)))
 		}
 	}
 }
@@ -187,7 +167,7 @@ func deadJobs(all backends.FailedCounts) (n int) {
 	return n
 }
 
-func (b *bank) logNacked(j *heldJob, s *session, nack *backends.Nack, dead bool) {
+func (b *database) logNacked(j *lease.Held, s *session, nack *backends.Nack, dead bool) {
 	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", cut(nack.Error, maxLogError))}
 	switch {
 	case dead:
@@ -200,7 +180,7 @@ func (b *bank) logNacked(j *heldJob, s *session, nack *backends.Nack, dead bool)
 }
 
 // logLeft says that a worker left, and which jobs it held.
-func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *backends.WriteResult) {
+func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held, res *backends.WriteResult) {
 	if how.Uncounted {
 		return // it gave them back
 	}
@@ -209,14 +189,14 @@ func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *b
 	cause := slog.String("cause", string(how.Cause))
 	attrs := append(s.logKeys(), cause, slog.String("error", how.Message), slog.Int("jobs", len(held)-len(lost)), slog.Int("dead", dead))
 	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.uid), slog.Any("pid", s.peer.pid))
+		attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
 	}
-	b.log.LogAttrs(context.Background(), slog.LevelWarn, logLeft, attrs...)
+	b.Log.LogAttrs(context.Background(), slog.LevelWarn, logLeft, attrs...)
 	for i := range held {
 		switch j := &held[i]; {
-		case lost[j.lease.Token]:
+		case lost[j.Lease.Token]:
 			b.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", "disconnect"))
-		case dead > 0 && (all || j.lastAttempt()):
+		case dead > 0 && (all || lastAttempt(j)):
 			b.logJob(slog.LevelWarn, logDead, j, s, cause)
 		default:
 			b.logJob(slog.LevelInfo, logFailed, j, s, cause)
@@ -226,21 +206,9 @@ func (s *session) logLeft(b *bank, how *backends.Release, held []heldJob, res *b
 
 // logGone says of a session's jobs that the database does not have them as this sidecar's
 // any more.
-func (b *bank) logGone(s *session, gone []heldJob) {
+func (b *database) logGone(s *session, gone []lease.Held) {
 	for i := range gone {
 		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "beat"))
-	}
-}
-
-// logFallen says what housekeeping took back, or found to be too large: in numbers, for who
-// worked on the jobs is another sidecar's to say, or was said.
-func logFallen(log *slog.Logger, all backends.FailedCounts) {
-	for _, f := range all {
-		level, text := slog.LevelInfo, logReaped
-		if f.Dead {
-			level, text = slog.LevelWarn, logDied
-		}
-		log.Log(context.Background(), level, text, "queue", f.Queue, "cause", string(f.Cause), "jobs", f.Jobs)
 	}
 }
 

@@ -145,7 +145,7 @@ func TestReapIsLogged(t *testing.T) {
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","queue":"q","timeout_ms":10,"headers":{"traceparent":%q}}`, traceparent)
 		c.claim1("q")
-		log.wants(t, logReaped, map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
+		log.wants(t, "jobs were taken back", map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
 		log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "beat"})
 	})
 }
@@ -182,10 +182,10 @@ func TestRefusalsAreLogged(t *testing.T) {
 	})
 }
 
-func TestTellOf(t *testing.T) {
+func TestTraceID(t *testing.T) {
 	for header, want := range map[string]string{traceparent: aTrace, "": "", "anything": "", traceparent + "x": ""} {
-		if got := tellOf(&backends.Job{Headers: map[string]string{"traceparent": header}}); got.trace != want {
-			t.Errorf("%q: %q", header, got.trace)
+		if got := traceID(&backends.Job{Headers: map[string]string{"traceparent": header}}); got != want {
+			t.Errorf("%q: %q", header, got)
 		}
 	}
 }
@@ -205,16 +205,7 @@ func (u unprunable) Maintain(ctx context.Context, w backends.Maintenance) (backe
 func TestUnprunableIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, log := startLogged(t, options(unprunable{memory.New()}))
-		log.wants(t, logUnpruned, map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
-		log.wants(t, logUnusable, map[string]any{"level": "WARN", "error": "row 7 is odd"})
-
-		log = new(logged)
-		s := &sweeper{log: slog.New(slog.NewJSONHandler(log, nil)), logged: map[string]string{}}
-		for i, err := range []error{errors.New("a"), errors.New("a"), errors.New("b"), nil, errors.New("b")} {
-			s.logOnce(logUnpruned, err)
-			if got, want := len(log.of(t, logUnpruned)), []int{1, 1, 2, 2, 3}[i]; got != want {
-				t.Errorf("after %d looks: told %d times, want %d", i+1, got, want)
-			}
-		}
+		log.wants(t, "rows whose time is over cannot be deleted, and stay", map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
+		log.wants(t, "row skipped: it holds a value that a sidecar can't use", map[string]any{"level": "WARN", "error": "row 7 is odd"})
 	})
 }

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // testLog sends the sidecar's log to the test's.
@@ -28,6 +30,13 @@ func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Log(string(p[:len(p)-1]))
 	return len(p), nil
 }
+
+// Times and sizes of the pipeline that tests rely on.
+const (
+	longestLinger = 2 * time.Millisecond // of the group commit, after a commit
+	longestRetry  = time.Second          // pause between two tries of a commit, before its jitter
+	writesMemory  = 96 << 20             // bytes of writes that may wait
+)
 
 // sidecar is a running Bridge with one socket and one database.
 type sidecar struct {
@@ -96,12 +105,24 @@ func start(t testing.TB, o Options) *sidecar {
 // newFor makes a Bridge, of which a test may change something before it runs.
 func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
 	t.Helper()
-	sys := system{clock: bootTime, listen: listen}
+	sys := system{clock: bootTime, listen: unixsocket.Listen}
 	if len(o.Sockets) > 0 && strings.HasPrefix(o.Sockets[0].Path, inMemory) {
-		virtual := func() time.Duration { return time.Duration(time.Now().UnixNano()) } // in a bubble it never jumps
-		sys = system{clock: virtual, listen: newMemNet().listen}
+		sys = system{clock: virtualClock, listen: newMemNet().listen}
 	}
 	b, err := newBridge(o, log, sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// virtualClock never jumps in a bubble.
+func virtualClock() time.Duration { return time.Duration(time.Now().UnixNano()) }
+
+// newWithClock makes a Bridge with sockets in memory, whose clock the test changes.
+func newWithClock(t testing.TB, o Options, clock func(now time.Duration) time.Duration) *Bridge {
+	t.Helper()
+	b, err := newBridge(o, testLog(t), system{clock: func() time.Duration { return clock(virtualClock()) }, listen: newMemNet().listen})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,19 +304,8 @@ func (c *client) close() {
 	}
 }
 
-// idleWaiters counts the claims that were looked for and wait.
-func (b *broker) idleWaiters() (n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, ln := range b.lines {
-		for w := range ln.waiters {
-			if !w.asking && w.in == &ln.idle && ln.wish == 0 {
-				n++
-			}
-		}
-	}
-	return n
-}
+// pipeline is that of the sidecar's only database.
+func (s *sidecar) pipeline() *pipeline.Pipeline { return s.plan.Load().databases[0].Pipeline }
 
 // eventually waits for a fact.
 func eventually(t testing.TB, fact func() bool) {

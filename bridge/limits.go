@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -11,6 +13,7 @@ import (
 const (
 	DefaultConnections = 10_000
 	DefaultHeldJobs    = 10_000
+	DefaultBuffered    = quota.DefaultBuffered
 	DefaultQueueNames  = 10_000
 )
 
@@ -27,7 +30,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	l.Connections = cmp.Or(l.Connections, DefaultConnections)
 	l.Held = cmp.Or(l.Held, DefaultHeldJobs)
-	l.Buffered = cmp.Or(l.Buffered, DefaultBuffered)
+	l.Buffered = cmp.Or(l.Buffered, quota.DefaultBuffered)
 	l.QueueNames = cmp.Or(l.QueueNames, DefaultQueueNames)
 	return l
 }
@@ -55,21 +58,21 @@ const (
 )
 
 // full says why there is no place for one more connection; nil: there is. b.mu is held.
-func (b *Bridge) full(who *peer) *protocol.Error {
+func (b *Bridge) full(who *unixsocket.Peer) *protocol.Error {
 	l := b.plan.Load().opts.Limits
 	if n := len(b.sessions); n >= l.Connections {
 		return protocol.Errorf(protocol.CodeBusy, "the sidecar has %d connections, which is its limit (limits.connections in its config): close some, or let programs share one", n)
 	}
-	if who != nil && l.PerUser > 0 && b.users[who.uid] >= l.PerUser {
+	if who != nil && l.PerUser > 0 && b.users[who.UID] >= l.PerUser {
 		return protocol.Errorf(protocol.CodeBusy, "user %d has %d connections, which is the limit (limits.connections_per_user in the sidecar's config): close some, or let programs share one",
-			who.uid, b.users[who.uid])
+			who.UID, b.users[who.UID])
 	}
 	return nil
 }
 
 // turnAway tells a connection that there is no place for it, in its own codec, and
 // returns; the caller closes it.
-func (b *Bridge) turnAway(conn conn, who *peer, why *protocol.Error) {
+func (b *Bridge) turnAway(conn unixsocket.Conn, who *unixsocket.Peer, why *protocol.Error) {
 	b.mu.Lock()
 	refusing := b.refusing < turnedAway && !b.closing
 	if refusing {
@@ -86,7 +89,7 @@ func (b *Bridge) turnAway(conn conn, who *peer, why *protocol.Error) {
 		b.mu.Unlock()
 		b.serving.Done()
 	}()
-	time.Sleep(b.brakes.delay(who, 0))
+	time.Sleep(b.rejects.delay(who, 0))
 	if err := conn.SetDeadline(time.Now().Add(turnAwayTimeout)); err != nil {
 		return // it is gone
 	}

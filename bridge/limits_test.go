@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 )
 
 func limited(t *testing.T, l Limits) (*sidecar, Options) {
@@ -167,7 +168,7 @@ func (s *sidecar) held() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for x := range s.sessions {
-		n += x.places.count()
+		n += x.quota.Jobs.Count()
 	}
 	return n
 }
@@ -193,7 +194,7 @@ func TestLimitOfNames(t *testing.T) {
 // TestNamesAreForgotten: names whose queues are empty make room for others, those that have
 // jobs do not, and each user has names of its own.
 func TestNamesAreForgotten(t *testing.T) {
-	var n names
+	var n queueNames
 	at := time.Now()
 	for i, name := range []string{"a", "b", "c", "a", "b"} {
 		if ok, look := n.known(name, 1, 4); !ok || look != (i == 2) {
@@ -237,9 +238,9 @@ func TestLookForNames(t *testing.T) {
 		time.Sleep(time.Hour)
 		c.refused("busy", `{"op":"enqueue","queue":"new"}`) // which begins a look
 		eventually(t, func() bool {
-			s.madeUp.mu.Lock()
-			defer s.madeUp.mu.Unlock()
-			return len(s.madeUp.all) == 2
+			s.queueNames.mu.Lock()
+			defer s.queueNames.mu.Unlock()
+			return len(s.queueNames.all) == 2
 		})
 		c.call(`{"op":"enqueue","queue":"new"}`)
 		c.refused("busy", `{"op":"enqueue","queue":"another"}`)
@@ -255,7 +256,7 @@ func TestLimitOfReadyJobs(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		c.call(`{"op":"enqueue","queue":"q"}`)
-		if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != depthAge.Milliseconds() {
+		if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != depth.ReadyAge.Milliseconds() {
 			t.Errorf("it says to try again after %d ms", r.Error.RetryMS)
 		}
 		// More than ever fit: waiting does not help.

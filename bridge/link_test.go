@@ -16,22 +16,19 @@ func TestRequestsOfAnOlderPlan(t *testing.T) {
 		s := start(t, o)
 		old := s.plan.Load()
 		s.reloads(t, with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} }))
-		eventually(t, func() bool { return len(s.plan.Load().banks) == 1 })
-		bank := old.banks[0]
-		eventually(t, func() bool { return !bank.link.is(from) && bank.link.info() == from.Info() })
-		if d := bank.shown(old); d.Place != from.Info().Address {
+		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 })
+		db := old.databases[0]
+		eventually(t, func() bool { return !db.Uses(from) && db.CurrentInfo() == from.Info() })
+		if d := db.shown(old); d.Place != from.Info().Address {
 			t.Errorf("it is shown as %+v", d)
 		}
 		if _, err := old.stats(t.Context(), ""); !backends.Retryable(err) {
 			t.Errorf("stats of it: %v", err)
 		}
-		if _, err := bank.link.queues(t.Context(), []backends.Lease{{Job: "1"}}); !backends.Retryable(err) {
+		if _, err := db.QueuesInDatabase(t.Context(), []backends.Lease{{Job: "1"}}); !backends.Retryable(err) {
 			t.Errorf("the queues of its leases: %v", err)
 		}
-		if _, err := bank.link.Commit(t.Context(), backends.Batch{}); !backends.Retryable(err) {
-			t.Errorf("a commit: %v", err)
-		}
-		if bank.link.adopted("q") || bank.link.holds("q") || bank.link.holding(backends.Lease{}) {
+		if db.Adopted("q") || db.ClaimsInTx("q") || db.CheckSettle(backends.Lease{}, nil, true) != nil {
 			t.Error("it has adopted tables")
 		}
 	})

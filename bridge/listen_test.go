@@ -64,15 +64,6 @@ func TestSecondSidecarIsRefused(t *testing.T) {
 	s.dial(t).call(`{"op":"ping"}`) // the first is unharmed
 }
 
-// TestDeepSocketPath: the path fits, its temporary name would not.
-func TestDeepSocketPath(t *testing.T) {
-	o := unixOptions(t, memory.New())
-	dir := shortDir(t)
-	path := filepath.Join(dir, strings.Repeat("x", maxSocketPath-len(dir)-1))
-	o.Sockets[0].Path = path
-	start(t, o).dial(t).call(`{"op":"ping"}`)
-}
-
 // TestServeStream is a session over two streams: the end of input gives back
 // what it holds, uncharged.
 func TestServeStream(t *testing.T) {
@@ -164,4 +155,26 @@ func FuzzParseLease(f *testing.F) {
 			t.Errorf("%q is read as %v, which is written %q: two texts for one lease", s, l, formatLease(db, l))
 		}
 	})
+}
+
+// TestReloadRefusesASocketsFolder: as a whole.
+func TestReloadRefusesASocketsFolder(t *testing.T) {
+	o := unixOptions(t, memory.New())
+	s := start(t, o)
+	open := shortDir(t)
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	next := o
+	next.Sockets = append([]Socket{{Path: filepath.Join(shortDir(t), "fine.sock")}}, o.Sockets[0], Socket{Path: filepath.Join(open, "q.sock")})
+	next.Queues = map[string]Queue{"other": {}}
+	if err := s.Reload(next); err == nil || !strings.Contains(err.Error(), "every user can write") {
+		t.Fatalf("a reload with a socket in a folder that all can write: %v", err)
+	}
+	for _, socket := range []Socket{next.Sockets[0], next.Sockets[2]} {
+		if _, err := os.Lstat(socket.Path); err == nil {
+			t.Errorf("%s is there after a reload that was refused", socket.Path)
+		}
+	}
+	s.dial(t).call(`{"op":"stats","queue":"q"}`)
 }

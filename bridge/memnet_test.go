@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // memNet has the Unix sockets of a sidecar in memory, so that it runs in a synctest bubble:
@@ -18,21 +20,21 @@ import (
 type memNet struct {
 	mu   sync.Mutex
 	at   map[string]*memListener
-	peer *peer // who connects
+	peer *unixsocket.Peer // who connects
 }
 
 func newMemNet() *memNet {
-	me := &peer{uid: uint32(os.Getuid()), groups: []uint32{uint32(os.Getgid())}, pid: int32(os.Getpid())}
+	me := &unixsocket.Peer{UID: uint32(os.Getuid()), Groups: []uint32{uint32(os.Getgid())}, PID: int32(os.Getpid())}
 	return &memNet{at: make(map[string]*memListener), peer: me}
 }
 
 // listen is system.listen. The listener counts as handed over: it has no file.
-func (n *memNet) listen(s Socket) (*listener, error) {
+func (n *memNet) listen(s unixsocket.Config) (*unixsocket.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	ln := &memListener{net: n, path: s.Path, conns: make(chan *memConn), closed: make(chan struct{})}
 	n.at[s.Path] = ln
-	return &listener{Listener: ln, path: s.Path}, nil
+	return unixsocket.Inherited(ln, s.Path), nil
 }
 
 func (n *memNet) dial(t testing.TB, path string) *memConn {
@@ -87,7 +89,7 @@ const memBuffer = 208 << 10
 // memConn is one end of a connection in memory: a conn.
 type memConn struct {
 	in, out *memPart
-	who     *peer // at the other end
+	who     *unixsocket.Peer // at the other end
 
 	mu   sync.Mutex
 	gone []func() // called when the other end closes
@@ -110,7 +112,7 @@ type memDeadline struct {
 	over  bool
 }
 
-func memPipe(who *peer) (client, server *memConn) {
+func memPipe(who *unixsocket.Peer) (client, server *memConn) {
 	up, down := &memPart{}, &memPart{}
 	up.change.L, down.change.L = &up.mu, &down.mu
 	client, server = &memConn{in: down, out: up}, &memConn{in: up, out: down, who: who}
@@ -231,9 +233,9 @@ func (c *memConn) SetDeadline(at time.Time) error {
 func (c *memConn) LocalAddr() net.Addr  { return &net.UnixAddr{Net: "unix"} }
 func (c *memConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
-func (c *memConn) peer() (*peer, error) { return c.who, nil }
+func (c *memConn) Peer() (*unixsocket.Peer, error) { return c.who, nil }
 
-func (c *memConn) watch(gone func()) (forget func(), err error) { //nolint:unparam // the interface has it
+func (c *memConn) OnHangUp(gone func()) (forget func(), err error) { //nolint:unparam // the interface has it
 	c.mu.Lock()
 	if !c.dead {
 		c.gone = append(c.gone, gone)
@@ -250,7 +252,7 @@ func (c *memConn) watch(gone func()) (forget func(), err error) { //nolint:unpar
 	}, nil
 }
 
-func (c *memConn) hungUp() bool {
+func (c *memConn) HungUp() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.dead
@@ -273,17 +275,17 @@ func TestMemConn(t *testing.T) {
 		if err := client.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := io.ReadAll(server); string(got) != "last" || err != nil || server.hungUp() {
-			t.Errorf("after the end of input: %q, %v, hung up: %v", got, err, server.hungUp())
+		if got, err := io.ReadAll(server); string(got) != "last" || err != nil || server.HungUp() {
+			t.Errorf("after the end of input: %q, %v, hung up: %v", got, err, server.HungUp())
 		}
 		told := 0
-		forget, err := server.watch(func() { told++ })
+		forget, err := server.OnHangUp(func() { told++ })
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer forget()
 		_ = client.Close()
-		if _, err := server.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) || told != 1 || !server.hungUp() {
+		if _, err := server.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) || told != 1 || !server.HungUp() {
 			t.Errorf("after the hang-up: a write gives %v, told %d times", err, told)
 		}
 	})

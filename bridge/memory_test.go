@@ -39,14 +39,14 @@ func TestMemoryOfNacks(t *testing.T) {
 		for i, lease := range leases {
 			c.send(`{"op":"nack","id":%d,"lease":%q,"error":"%s"}`, i, lease, strings.Repeat("x", size))
 		}
-		bank := s.plan.Load().banks[0]
+		p := s.pipeline()
 		synctest.Wait()
 		kept := heap() - before
 		t.Logf("%d open nacks with an error of %d MiB each keep %d MiB", nacks, size>>20, kept>>20)
 		if kept > nacks*size/4 {
 			t.Errorf("%d MiB are kept for errors that are cut to 4 KiB", kept>>20)
 		}
-		if n := bank.committer.queued(); n == 0 {
+		if n := p.Snapshot().QueuedWrites; n == 0 {
 			t.Error("no write waits")
 		}
 		db.hold.Store(nil)
@@ -84,8 +84,8 @@ func TestMemoryOfSettledLeases(t *testing.T) {
 		synctest.Wait()
 		kept := heap() - before
 		t.Logf("%d settles of %d leases each keep %d MiB", settles, leases, kept>>20)
-		if kept > queueBytes*5/4 {
-			t.Errorf("%d MiB are kept, and writes may take %d MiB", kept>>20, int64(queueBytes)>>20)
+		if kept > writesMemory*5/4 {
+			t.Errorf("%d MiB are kept, and writes may take %d MiB", kept>>20, int64(writesMemory)>>20)
 		}
 		db.hold.Store(nil)
 		close(gate)
@@ -127,7 +127,7 @@ func TestMemoryOfAbandonedWrites(t *testing.T) {
 		if kept > 16<<20 {
 			t.Errorf("%d MiB are kept for writes that are abandoned", kept>>20)
 		}
-		if n := s.plan.Load().banks[0].committer.queued(); n > sent/2 {
+		if n := s.pipeline().Snapshot().QueuedWrites; n > sent/2 {
 			t.Errorf("%d writes that are abandoned are still queued", n)
 		}
 		db.hold.Store(nil)

@@ -16,9 +16,7 @@ type collector struct{ b *Bridge }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(to chan<- *prometheus.Desc) {
-	for _, m := range c.b.metrics.all {
-		m.Describe(to)
-	}
+	c.b.metrics.Describe(to)
 	for _, d := range gauges {
 		to <- d
 	}
@@ -27,9 +25,6 @@ func (c collector) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c collector) Collect(to chan<- prometheus.Metric) {
 	b := c.b
-	for _, m := range b.metrics.all {
-		m.Collect(to)
-	}
 	tell := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
@@ -39,25 +34,26 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 	tell(drainingDesc, oneIf(b.draining.Load()))
 	var depths sync.WaitGroup // of all at a time: one that is slow to answer is waited for once
-	for name, bank := range p.bankBy {
-		tell(heldDesc, float64(bank.ledger.heldBySessions()), name)
-		tell(waitingDesc, float64(bank.broker.waits()), name)
-		tell(queuedDesc, float64(bank.committer.queued()), name)
-		tell(reachableDesc, oneIf(bank.keeper.reaches()), name)
-		age := bank.keeper.age()
+	for name, db := range p.byName {
+		tell(heldDesc, float64(db.HeldBySessions()), name)
+		now := db.Snapshot()
+		tell(waitingDesc, float64(now.Claims), name)
+		tell(queuedDesc, float64(now.QueuedWrites), name)
+		tell(reachableDesc, oneIf(db.Reachable()), name)
+		age := db.HeartbeatAge()
 		if age < 0 {
 			age = time.Since(b.began)
 		}
 		tell(beatDesc, age.Seconds(), name)
-		tell(leaseDesc, bank.times.patience().Seconds(), name)
-		depths.Go(func() { bank.tellDepths(name, to, tell) })
-		bank.tellPool(name, to)
+		tell(leaseDesc, db.SidecarTimeout().Seconds(), name)
+		depths.Go(func() { db.tellDepths(name, to, tell) })
+		db.tellPool(name, to)
 	}
 	depths.Wait()
-	for _, bank := range p.banks {
-		bank.account()
+	for _, db := range p.databases {
+		db.account()
 	}
-	b.metrics.databases.tellUsage(to)
+	b.metrics.Collect(to)
 }
 
 func oneIf(yes bool) float64 {
@@ -79,21 +75,4 @@ func (b *Bridge) sessionsBySocket(p *plan) map[string]int {
 		n[cmp.Or(s.socket, "stdio")]++
 	}
 	return n
-}
-
-// waits counts the claims that wait.
-func (b *broker) waits() (n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, ln := range b.lines {
-		n += ln.len()
-	}
-	return n
-}
-
-// queued counts the writes that no commit has taken yet.
-func (c *committer) queued() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.queue) + len(c.asides.queue)
 }

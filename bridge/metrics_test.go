@@ -161,12 +161,13 @@ func TestAcksOfOthersClaims(t *testing.T) {
 		}
 		d.call(`{"op":"extend","lease":"%s","bind":true}`, leases[1])
 		eventually(t, func() bool {
-			l := second.plan.Load().banks[0].ledger
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			for _, h := range l.known {
-				if h.queue == "q" {
-					return true
+			second.mu.Lock()
+			defer second.mu.Unlock()
+			for x := range second.sessions {
+				for _, held := range second.pipeline().HeldBy(&x.quota, time.Now()) {
+					if held.Queue == "q" {
+						return true
+					}
 				}
 			}
 			return false
@@ -237,39 +238,6 @@ func TestMetricsAreWellFormed(t *testing.T) {
 			t.Errorf("%v, %v", problems, err)
 		}
 	})
-}
-
-// oneLife gives what counts one job's life, from its enqueue to its ack, and a commit.
-func oneLife() (life func()) {
-	m := newMetrics()
-	d := m.databases.of("main")
-	named := func(string) (bool, int) { return true, 0 }
-	d.named.Store(&named)
-	leases := []backends.Lease{{Job: "1", Token: backends.Token{Host: 1, Number: 1}}}
-	ack := &pending{write: backends.Ack{Leases: leases}, runs: []ran{{queue: d.queue("q"), took: time.Second}}}
-	enqueue := &pending{write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}
-	jobs := []backends.Job{{Queue: "q", Attempt: 1}}
-	done, stored := &backends.WriteResult{}, &backends.WriteResult{Stored: []backends.Stored{{ID: "1"}}}
-	return func() {
-		d.answered(enqueue, stored)
-		d.handed(jobs, time.Second)
-		d.answered(ack, done)
-		d.committed(time.Second, 1, nil, nil, nil)
-	}
-}
-
-// TestCountingIsCheap: a job's way through the counters allocates nothing.
-func TestCountingIsCheap(t *testing.T) {
-	if n := testing.AllocsPerRun(100, oneLife()); n != 0 {
-		t.Errorf("%v allocations for a job, want none", n)
-	}
-}
-
-func BenchmarkCounting(b *testing.B) {
-	life := oneLife()
-	for b.Loop() {
-		life()
-	}
 }
 
 // metered tells what the test says.
@@ -356,7 +324,7 @@ func TestUsageByName(t *testing.T) {
 		told(map[string]float64{"main": 10})
 		reload("main", second)
 		told(map[string]float64{"main": 13})
-		eventually(t, func() bool { return len(s.plan.Load().banks) == 1 }) // the first is left
+		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 }) // the first is left
 		told(map[string]float64{"main": 13})
 		reload("other", second)
 		second.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: 5}})

@@ -13,15 +13,15 @@ import (
 // for the user who used it first, so that one who makes up a name for each job takes none
 // from others. When a user has used up three quarters of what is allowed, names are
 // forgotten that were not used since a look before, and whose queues are empty.
-type names struct {
+type queueNames struct {
 	mu    sync.Mutex
-	all   map[string]*madeUp
+	all   map[string]*queueName
 	users map[uint32]int
 	next  time.Time // not before that the next look
 }
 
 // madeUp is one name.
-type madeUp struct {
+type queueName struct {
 	user uint32
 	used time.Time
 }
@@ -38,16 +38,16 @@ const (
 
 // known reports whether the name is known, or there is room for it to be from now on.
 // look: a look for names to forget is due, which the caller begins.
-func (n *names) known(name string, user uint32, most int) (ok, look bool) {
+func (n *queueNames) known(name string, user uint32, most int) (ok, look bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
 	m := n.all[name]
 	if m == nil && n.users[user] < most {
 		if n.all == nil {
-			n.all, n.users = make(map[string]*madeUp), make(map[uint32]int)
+			n.all, n.users = make(map[string]*queueName), make(map[uint32]int)
 		}
-		m = &madeUp{user: user}
+		m = &queueName{user: user}
 		n.all[name] = m
 		n.users[user]++
 	}
@@ -62,7 +62,7 @@ func (n *names) known(name string, user uint32, most int) (ok, look bool) {
 
 // forget forgets the names that were not used for namesAge before a look that began at
 // began, and have no jobs. It returns them.
-func (n *names) forget(began time.Time, hasJobs func(name string) bool) (gone []string) {
+func (n *queueNames) forget(began time.Time, hasJobs func(name string) bool) (gone []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
@@ -87,10 +87,10 @@ func (s *session) roomForName(p *plan, name string) error {
 	}
 	var user uint32
 	if s.peer != nil {
-		user = s.peer.uid
+		user = s.peer.UID
 	}
 	most := p.opts.Limits.QueueNames
-	ok, look := s.bridge.madeUp.known(name, user, most)
+	ok, look := s.bridge.queueNames.known(name, user, most)
 	if look {
 		s.bridge.forgetNames()
 	}
@@ -117,23 +117,23 @@ func (b *Bridge) forgetNames() {
 func (b *Bridge) lookForNames(ctx context.Context) {
 	p, began := b.plan.Load(), time.Now()
 	used := make(map[string]bool)
-	for _, bank := range p.banks {
-		if err := bank.usedNames(ctx, used); err != nil {
-			b.log.Warn("which queues are empty is not known, so no name that clients made up is forgotten", "database", p.nameOf(bank), "error", err)
+	for _, db := range p.databases {
+		if err := db.usedNames(ctx, used); err != nil {
+			b.log.Warn("which queues are empty is not known, so no name that clients made up is forgotten", "database", p.nameOf(db), "error", err)
 			return
 		}
 	}
-	gone := b.madeUp.forget(began, func(name string) bool { return used[name] })
-	for _, bank := range p.banks {
-		bank.depths.forget(gone)
+	gone := b.queueNames.forget(began, func(name string) bool { return used[name] })
+	for _, db := range p.databases {
+		db.ReadyLimits.Forget(gone)
 	}
 }
 
 // usedNames adds the names of queues that have jobs.
-func (b *bank) usedNames(ctx context.Context, used map[string]bool) error {
+func (b *database) usedNames(ctx context.Context, used map[string]bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, namesTimeout, fmt.Errorf("no answer within %v", namesTimeout))
 	defer cancel()
-	stats, err := b.link.stats(ctx, "")
+	stats, err := b.Stats(ctx, "")
 	if err != nil {
 		return err
 	}

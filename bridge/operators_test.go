@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
@@ -79,69 +77,6 @@ func TestOperatorsLeaveConnections(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestSettlesPassEnqueues: where large enqueues wait for room, settles find some.
-func TestSettlesPassEnqueues(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), settles: semaphore.NewWeighted(settleBytes),
-			times: newLeaseTimes(Database{HostLease: DefaultHostLease})}
-		payload := make([]byte, 40<<20)
-		large := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: payload}}}
-		var stored atomic.Int32
-		for range 5 {
-			go func() {
-				if _, err := c.reserve(t.Context(), nil, large, 0); err == nil {
-					stored.Add(1)
-				}
-			}()
-		}
-		synctest.Wait()
-		settled := make(chan error, 1)
-		go func() {
-			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}, 0)
-			settled <- err
-		}()
-		synctest.Wait()
-		select {
-		case err := <-settled:
-			if err != nil {
-				t.Error(err)
-			}
-		default:
-			t.Errorf("an ack waits for room behind enqueues, of which %d have some", stored.Load())
-		}
-	})
-}
-
-// TestSettlesPassLargeSettles: where acks with large results or follow-up jobs wait for room, small
-// settles find some.
-func TestSettlesPassLargeSettles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &committer{writes: newLane(), room: semaphore.NewWeighted(queueBytes), settles: semaphore.NewWeighted(settleBytes),
-			times: newLeaseTimes(Database{HostLease: DefaultHostLease})}
-		one := make([]backends.Lease, 1)
-		for range 50 {
-			go func() {
-				_, _ = c.reserve(t.Context(), nil, backends.Ack{Leases: one, Result: make([]byte, 4<<20)}, 0)
-			}()
-		}
-		synctest.Wait()
-		settled := make(chan error, 1)
-		go func() {
-			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: one, Result: []byte("x")}, 0)
-			settled <- err
-		}()
-		synctest.Wait()
-		select {
-		case err := <-settled:
-			if err != nil {
-				t.Error(err)
-			}
-		default:
-			t.Error("a small ack waits for room behind large ones")
-		}
-	})
 }
 
 // inBites is a backend whose retry takes many transactions.

@@ -25,6 +25,9 @@ type finisher struct {
 	waits bool // for up to an hour: it is a claim's wait
 }
 
+// enqueueWait is how long an enqueue waits for its commit.
+const enqueueWait = 5 * time.Second
+
 // keepsIDs is how many ids a request may have that is carried out beside others.
 const keepsIDs = 16
 
@@ -98,19 +101,19 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 		jobs = []protocol.NewJob{req.Job}
 	}
 	plan := s.bridge.plan.Load()
-	bank, stored, wire := plan.newJobs(jobs, "jobs", single)
+	db, stored, wire := plan.newJobs(jobs, "jobs", single)
 	if wire != nil {
 		return fail(wire)
 	}
-	if err := s.roomForJobs(plan, bank, jobs); err != nil {
+	if err := s.roomForJobs(plan, db, jobs); err != nil {
 		return answerWith(s.failure(err))
 	}
-	p, err := bank.submit(s, backends.Enqueue{Jobs: stored})
+	p, err := db.SubmitWrite(&s.quota, backends.Enqueue{Jobs: stored})
 	if err != nil {
 		return answerWith(s.failure(err))
 	}
 	return later(func() (*protocol.Reply, func()) {
-		res, err := bank.committer.wait(p, enqueueWait)
+		res, err := db.AwaitWrite(p, enqueueWait)
 		if err != nil {
 			return s.failure(err), nil
 		}
@@ -155,20 +158,10 @@ func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
 	return out
 }
 
-// submit queues a write for the group commit.
-func (b *bank) submit(s *session, w backends.Write) (*pending, error) {
-	p, err := b.committer.reserve(context.Background(), s, w, 0)
-	if err != nil {
-		return nil, err
-	}
-	b.committer.push(p)
-	return p, nil
-}
-
 func (s *session) stats(req *protocol.Request) finisher {
 	queue, plan := req.Queue, s.bridge.plan.Load()
 	if queue != "" {
-		if _, wire := plan.bankOfQueue(queue); wire != nil {
+		if _, wire := plan.databaseOfQueue(queue); wire != nil {
 			return fail(wire)
 		}
 	}
@@ -187,7 +180,7 @@ func (s *session) stats(req *protocol.Request) finisher {
 
 func (s *session) command(req *protocol.Request) finisher {
 	plan := s.bridge.plan.Load()
-	bank, wire := plan.inspectable(req.Queue)
+	db, wire := plan.inspectable(req.Queue)
 	if wire != nil {
 		return fail(wire)
 	}
@@ -219,17 +212,11 @@ func (s *session) command(req *protocol.Request) finisher {
 				cancel(errors.New("this sidecar is stopping"))
 			}
 		}
-		count, freed, err := bank.link.command(ctx, c)
+		count, err := db.Command(ctx, c)
 		if err != nil && count == 0 {
 			return s.failure(err), nil
 		}
 		s.logCommanded(op, &c, count)
-		if c.Kind == backends.Reclaim {
-			bank.metrics.Load().queue(c.Queue).returned.Add(float64(count))
-		}
-		if freed || c.Kind == backends.Resume {
-			bank.broker.hint([]string{c.Queue}, someJobs)
-		}
 		if err != nil { // each transaction of many is one of its own
 			wire := toClient(err, s.log)
 			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -21,6 +23,7 @@ const (
 	DefaultBackoffMax   = time.Hour
 	DefaultKeepDead     = 30 * 24 * time.Hour
 	DefaultKeyTTL       = 10 * time.Minute
+	DefaultQueueLabels  = metrics.DefaultQueueLabels
 	DefaultSocketMode   = fs.FileMode(0o660)
 
 	// MinHostLease keeps the beat, a fifth of it, from becoming a load.
@@ -105,10 +108,15 @@ type Socket struct {
 	Allow []Rule
 }
 
+// file is the part of the Socket that the file system holds.
+func (s *Socket) file() unixsocket.Config {
+	return unixsocket.Config{Path: s.Path, Mode: s.Mode, Group: s.Group}
+}
+
 func (o Options) withDefaults() Options {
 	o.Server = cmp.Or(o.Server, "qsidecar")
 	o.Limits = o.Limits.withDefaults()
-	o.QueueLabels = cmp.Or(o.QueueLabels, DefaultQueueLabels)
+	o.QueueLabels = cmp.Or(o.QueueLabels, metrics.DefaultQueueLabels)
 	o.MaxFrame = cmp.Or(o.MaxFrame, protocol.DefaultMaxFrame)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	dbs := make(map[string]Database, len(o.Databases))

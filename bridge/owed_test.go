@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-
-	"github.com/qsidecar/qsidecar/backends"
 )
 
 // idleMemory waits until nothing is counted any more, no open request either.
@@ -14,9 +12,7 @@ func (s *sidecar) idleMemory(t *testing.T) {
 	t.Helper()
 	eventually(t, func() bool {
 		n := s.buffered()
-		s.buffers.mu.Lock()
-		defer s.buffers.mu.Unlock()
-		return n+s.buffers.used == 0 && s.beside.Load() == 0
+		return n+s.memory.Snapshot().Used == 0 && s.beside.Load() == 0
 	})
 }
 
@@ -76,47 +72,6 @@ func TestClaimsBesideLargeRequests(t *testing.T) {
 	})
 }
 
-// TestSpace: where there is memory for a few large answers only, many lines share it, and a
-// line whose next job did not fit its share is asked for all the next time.
-func TestSpace(t *testing.T) {
-	lines := make([]line, 40)
-	ask1 := func(left int64) ([]ask, space) {
-		s := space{left: left, whole: 4 << 20}
-		var asks []ask
-		for i := range lines {
-			if s.take(&lines[i]) {
-				asks = append(asks, ask{line: &lines[i]})
-			}
-		}
-		s.divide(asks)
-		return asks, s
-	}
-	asks, s := ask1(8 << 20)
-	if len(asks) != 40 || asks[0].bytes != 8<<20/40 || s.left < 0 || s.left > 40 || s.short {
-		t.Fatalf("%d lines are asked for, the first for %d bytes; %+v is left", len(asks), asks[0].bytes, s)
-	}
-	if !asks[3].learn(backends.ClaimResult{More: true}) || !lines[3].large {
-		t.Error("a line whose next job is too large is not known as such")
-	}
-	if asks[4].learn(backends.ClaimResult{}) || lines[4].large {
-		t.Error("an empty line is taken for one with a large job")
-	}
-	asks, s = ask1(8 << 20)
-	if len(asks) != 40 || asks[3].bytes != 0 || asks[5].bytes != 4<<20/39 || s.left < 0 {
-		t.Errorf("%d lines are asked for, the large one for %d bytes, another one for %d; %+v is left", len(asks), asks[3].bytes, asks[5].bytes, s)
-	}
-	if asks[3].learn(backends.ClaimResult{Jobs: make([]backends.Job, 1)}); lines[3].large {
-		t.Error("a line whose job was small is still large")
-	}
-	if asks, s = ask1(10 * leastClaim); len(asks) != 10 || !s.short {
-		t.Errorf("with little memory %d lines are asked for, %+v", len(asks), s)
-	}
-	lines = lines[:2]
-	if asks, s = ask1(32 << 20); asks[0].bytes != 0 || asks[1].bytes != 0 || s.left != 24<<20 {
-		t.Errorf("two lines have %d and %d bytes, %d are left", asks[0].bytes, asks[1].bytes, s.left)
-	}
-}
-
 // TestNamesOfOpenClaims: open claims name a bounded number of queues together.
 func TestNamesOfOpenClaims(t *testing.T) {
 	t.Parallel()
@@ -167,21 +122,4 @@ func TestOpenRequestsInAll(t *testing.T) {
 		other.close()
 		s.idleMemory(t)
 	})
-}
-
-// TestSizesOfWrites: headers and keys, errors and results are part of what waits in memory.
-func TestSizesOfWrites(t *testing.T) {
-	job := backends.NewJob{Key: "123", Payload: []byte("45"), Headers: map[string]string{"67": "8901"}}
-	for _, x := range []struct {
-		write backends.Write
-		want  int64
-	}{
-		{backends.Enqueue{Jobs: []backends.NewJob{job, job}}, 22},
-		{backends.Ack{Result: []byte("123"), Enqueue: []backends.NewJob{job}}, 14},
-		{backends.Nack{Error: "123"}, 3},
-	} {
-		if got := sizeOf(x.write).bytes; got != x.want {
-			t.Errorf("%+v has %d bytes, want %d", x.write, got, x.want)
-		}
-	}
 }

@@ -32,9 +32,9 @@ func (s *session) peek(req *protocol.Request) finisher {
 		if ctx.Err() != nil {
 			return s.failure(errDraining), looked
 		}
-		done, wire := s.bridge.buffers.look(s, copies*p.MaxBytes)
-		if wire != nil {
-			return &protocol.Reply{Error: wire}, looked
+		done, err := s.bridge.memory.ReserveInspection(s.gone.Done(), p.MaxBytes)
+		if err != nil {
+			return &protocol.Reply{Error: busyMemory(err)}, looked
 		}
 		defer done()
 		views, err := s.views(ctx, plan, p)
@@ -47,9 +47,9 @@ func (s *session) peek(req *protocol.Request) finisher {
 			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
 		}
 		reply.Views = s.fitViews(reply.Views)
-		s.owe(bytes)
+		s.quota.AddUnread(bytes)
 		return reply, func() {
-			s.owe(-bytes)
+			s.quota.AddUnread(-bytes)
 			looked()
 		}
 	})
@@ -62,11 +62,11 @@ func viewBytes(v *backends.View) int64 { return int64(len(v.Payload) + len(v.Res
 // views are the jobs that p asks for: of its queue, or of every queue that the session may see.
 func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]backends.View, error) {
 	if p.Queue != "" {
-		bank, wire := plan.inspectable(p.Queue)
+		db, wire := plan.inspectable(p.Queue)
 		if wire != nil {
 			return nil, wire
 		}
-		return bank.link.peek(ctx, p)
+		return db.Peek(ctx, p)
 	}
 	queues, err := s.peekable(ctx, plan, &p)
 	if err != nil {
@@ -133,21 +133,21 @@ func (p *plan) queuesOf(ctx context.Context, ids []string) (queues []string, err
 	for i, id := range ids {
 		leases[i].Job = id
 	}
-	for _, bank := range p.banks {
-		if !bank.inspectable {
+	for _, db := range p.databases {
+		if !db.Inspectable() {
 			continue
 		}
-		found, err := bank.link.queues(ctx, leases)
+		found, err := db.QueuesInDatabase(ctx, leases)
 		if err != nil {
 			return nil, err
 		}
 		for name := range p.opts.Queues {
-			if bank.link.adopted(name) {
+			if db.Adopted(name) {
 				found = append(found, name)
 			}
 		}
 		for _, name := range found {
-			if q, ok := p.queue(name); ok && p.bankBy[q.Database] == bank && !slices.Contains(queues, name) {
+			if q, ok := p.queue(name); ok && p.byName[q.Database] == db && !slices.Contains(queues, name) {
 				queues = append(queues, name)
 			}
 		}

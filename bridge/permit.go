@@ -1,13 +1,13 @@
 package bridge
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -20,35 +20,11 @@ type Rule struct {
 	Queues []string // names, in which each * stands for any characters
 }
 
-// peer is the process at the other end of a connection, as the kernel knew it when it
-// connected.
-type peer struct {
-	uid    uint32
-	groups []uint32 // the first is its own, then the supplementary ones
-	pid    int32
-}
-
-func (p *peer) String() string {
-	if p == nil {
-		return "a user whom this system does not name"
-	}
-	const most = 16 // a user may have 65,536
-	groups := make([]string, 0, most)
-	for _, g := range p.groups[:min(len(p.groups), most)] {
-		groups = append(groups, fmt.Sprint(g))
-	}
-	text := strings.Join(groups, ",")
-	if more := len(p.groups) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf("user %d (groups %s)", p.uid, text)
-}
-
-func (r *Rule) fits(p *peer) bool {
+func (r *Rule) fits(p *unixsocket.Peer) bool {
 	if r.Users == nil && r.Groups == nil {
 		return true
 	}
-	return slices.Contains(r.Users, p.uid) || slices.ContainsFunc(p.groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
+	return slices.Contains(r.Users, p.UID) || slices.ContainsFunc(p.Groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
 }
 
 func (r *Rule) allowsOp(op protocol.Op) bool { return r.Ops == nil || slices.Contains(r.Ops, op) }
@@ -107,7 +83,7 @@ func (s *session) granted() *grant {
 }
 
 // grants is what who came by the socket may do. Where it is not known who that is, no rule fits.
-func (p *plan) grants(socket *Socket, who *peer) *grant {
+func (p *plan) grants(socket *Socket, who *unixsocket.Peer) *grant {
 	g := &grant{plan: p, all: socket.Allow == nil}
 	for i := range socket.Allow {
 		if who != nil && socket.Allow[i].fits(who) {
@@ -204,21 +180,14 @@ const locateTimeout = 5 * time.Second
 
 // forbidsLeases holds a settle against the rules, by the queues of the jobs' rows. A lease
 // whose job is gone is nobody's to forbid: it is lost.
-func (s *session) forbidsLeases(op protocol.Op, bank *bank, leases []backends.Lease) error {
+func (s *session) forbidsLeases(op protocol.Op, db *database, leases []backends.Lease) error {
 	g := s.granted()
 	if g.everywhere(op) {
 		return nil
 	}
-	queues, missing := bank.ledger.queuesOf(leases)
-	if len(missing) > 0 {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), min(locateTimeout, bank.times.patience()),
-			fmt.Errorf("the queues of the leases: no answer within %v", locateTimeout))
-		defer cancel()
-		found, err := bank.link.queues(ctx, missing)
-		if err != nil {
-			return err
-		}
-		queues = append(queues, found...)
+	queues, err := db.QueuesOf(leases, locateTimeout)
+	if err != nil {
+		return err
 	}
 	for _, q := range queues {
 		if q != "" && !g.queue(op, q) {
@@ -232,32 +201,6 @@ func (s *session) forbidsLeases(op protocol.Op, bank *bank, leases []backends.Le
 func (s *session) seen(all []protocol.QueueStat) []protocol.QueueStat {
 	g := s.granted()
 	return slices.DeleteFunc(all, func(q protocol.QueueStat) bool { return !g.queue(protocol.OpStats, q.Queue) })
-}
-
-// queuesOf are the queues of the leases' jobs, and the leases of which nothing is known here.
-func (l *ledger) queuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, lease := range leases {
-		if h := l.known[lease.Token]; h != nil && h.queue != "" && h.lease.Job == lease.Job {
-			queues = append(queues, h.queue)
-		} else {
-			missing = append(missing, lease)
-		}
-	}
-	return queues, missing
-}
-
-// queues asks the present Backend in which queues the leases' jobs are.
-func (l *link) queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
-	e, release := l.use()
-	defer release()
-	locator, ok := e.Backend.(backends.Locator)
-	if !ok {
-		return nil, protocol.Errorf(protocol.CodeUnsupported, "this database cannot tell the queue of a lease of another sidecar: "+
-			"give the user a rule without `queues`")
-	}
-	return locator.Queues(ctx, leases)
 }
 
 // Check reports what is wrong with the rule, by the name of its field.

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -54,7 +55,7 @@ func TestLateConnectionOfASocketThatIsGone(t *testing.T) {
 		gone := filepath.Join(filepath.Dir(o.Sockets[0].Path), "gone.sock")
 		s := start(t, with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: gone}) }))
 		s.reloads(t, o)
-		if sess, full := s.open(nil, nil, nil, gone, &peer{}); sess != nil || full != nil {
+		if sess, full := s.open(nil, nil, nil, gone, &unixsocket.Peer{}); sess != nil || full != nil {
 			t.Errorf("a session on a socket that is not configured any more: %v, %v", sess, full)
 		}
 	})

@@ -2,13 +2,13 @@ package bridge
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -120,7 +120,7 @@ func TestNoRuleIsNoRight(t *testing.T) {
 }
 
 func TestRulesByGroup(t *testing.T) {
-	p := &peer{uid: 7, groups: []uint32{100, 200}}
+	p := &unixsocket.Peer{UID: 7, Groups: []uint32{100, 200}}
 	for _, x := range []struct {
 		rule Rule
 		want bool
@@ -139,10 +139,10 @@ func TestWhoIsDenied(t *testing.T) {
 	for i := range many {
 		many[i] = uint32(i)
 	}
-	for want, p := range map[string]*peer{
-		"user 7 (groups 7)":     {uid: 7, groups: []uint32{7}},
-		"user 7 (groups 7,8,9)": {uid: 7, groups: []uint32{7, 8, 9}},
-		"user 7 (groups 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 and 65521 more)": {uid: 7, groups: many},
+	for want, p := range map[string]*unixsocket.Peer{
+		"user 7 (groups 7)":     {UID: 7, Groups: []uint32{7}},
+		"user 7 (groups 7,8,9)": {UID: 7, Groups: []uint32{7, 8, 9}},
+		"user 7 (groups 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 and 65521 more)": {UID: 7, Groups: many},
 		"a user whom this system does not name":                                nil,
 	} {
 		if got := p.String(); got != want {
@@ -195,7 +195,7 @@ func TestRightsChangeUnderAConnection(t *testing.T) {
 		s := start(t, o)
 		c, waits := s.dial(t), s.dial(t)
 		waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
-		eventually(t, func() bool { return slices.Contains(s.plan.Load().banks[0].broker.waiting(), "a") })
+		eventually(t, func() bool { return s.pipeline().Snapshot().Claims == 1 })
 		s.reloads(t, with(o, func(o *Options) { o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpEnqueue})} }))
 		if r := waits.receive(); r.Error.Code != "forbidden" {
 			t.Errorf("the claim that waited was answered %+v", r)

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"pgregory.net/rapid"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 )
 
 // counting is a database that counts how often it is asked for the depths.
@@ -135,17 +136,17 @@ func TestDepthsOfFailedReadings(t *testing.T) {
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","queue":"q"}`)
 		eventually(t, func() bool { return depthsOf(t, s.Bridge, "q")["ready"] == 1 })
-		bank := s.plan.Load().banks[0]
+		p := s.pipeline()
 		db.broken.Store(true)
-		time.Sleep(censusEvery)
-		if stats, _, err := bank.census.take(); err != nil || len(stats) != 1 || stats[0].Ready != 1 {
+		time.Sleep(depth.ReadEvery)
+		if stats, _, err := p.QueueDepths(); err != nil || len(stats) != 1 || stats[0].Ready != 1 {
 			t.Errorf("after a failure: %+v, %v", stats, err)
 		}
 		if n := figures(t, s.Bridge)["depths_read_failures_total{database=main}"]; n != 1 {
 			t.Errorf("%v failures counted, want 1", n)
 		}
-		time.Sleep(censusAge)
-		if stats, known, err := bank.census.take(); known || err != nil || stats != nil {
+		time.Sleep(depth.MaxAge)
+		if stats, known, err := p.QueueDepths(); known || err != nil || stats != nil {
 			t.Errorf("old depths are told: %+v, %v", stats, err)
 		}
 		if all := figures(t, s.Bridge); all["depths_reader{database=main}"] != 0 {
@@ -167,7 +168,7 @@ func TestDepthsOfSlowReadings(t *testing.T) {
 			t.Helper()
 			before := time.Now()
 			families, err := r.Gather()
-			if took := time.Since(before); took > censusWait+firstWait {
+			if took := time.Since(before); took > depth.MaxWait+heartbeat.FirstWait {
 				t.Errorf("metrics waited for %v", took)
 			}
 			for _, f := range families {
@@ -191,109 +192,16 @@ func TestDepthsOfSlowReadings(t *testing.T) {
 			t.Fatalf("after the reading: %v, %v, %d readings", depths, err, db.stats.Load())
 		}
 		held()
-		time.Sleep(censusEvery)
+		time.Sleep(depth.ReadEvery)
 		if depths, err := gather(); !depths || err != nil || db.stats.Load() != 2 {
 			t.Fatalf("while the second is slow: %v, %v, %d readings", depths, err, db.stats.Load())
 		}
-		time.Sleep(censusTimeout + censusAge)
+		time.Sleep(depth.ReadTimeout + depth.MaxAge)
 		if depths, err := gather(); depths || err != nil {
 			t.Fatalf("after a reading that failed: %v, %v", depths, err)
 		}
 		if all := figures(t, s.Bridge); all["depths_reader{database=main}"] != 0 || all["depths_read_failures_total{database=main}"] == 0 {
 			t.Error("metrics without the depths do not say that reading them failed")
-		}
-	})
-}
-
-// TestNeverTwoReaders: sidecars that beat in any order, whose beats may see each other or, where
-// they are made at the same time, not, and that may die or be late.
-func TestNeverTwoReaders(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		type side struct {
-			reader
-			id     backends.Identity
-			wants  bool
-			lapsed bool
-			row    backends.Peer // as the others see it
-		}
-		var all []*side
-		for i := range rapid.IntRange(2, 4).Draw(t, "sidecars") {
-			all = append(all, &side{id: backends.Identity(i + 1), wants: true})
-		}
-		seen := func(x *side) (peers []backends.Peer) {
-			for _, o := range all {
-				if o != x {
-					peers = append(peers, o.row)
-				}
-			}
-			return peers
-		}
-		alone := func() {
-			n := 0
-			for _, x := range all {
-				if x.role == reading && !x.row.Expired { // an expired one knows it: its own clock is stricter
-					n++
-				}
-			}
-			if n > 1 {
-				t.Fatalf("%d read", n)
-			}
-		}
-		beat := func(together ...*side) { // none sees what the others say just now
-			shown := make([][]backends.Peer, len(together))
-			says := make([]bool, len(together))
-			for i, x := range together {
-				shown[i], says[i] = seen(x), x.role != idle
-			}
-			for i, x := range together {
-				x.row = backends.Peer{Host: x.id, DepthLeader: says[i]}
-			}
-			for i, x := range together {
-				x.asked.Store(0)
-				if x.wants {
-					x.asked.Store(1)
-				}
-				x.take(x.id, says[i], x.lapsed, shown[i], 2)
-				x.lapsed = false
-			}
-			alone()
-		}
-		pick := func(what string) *side { return all[rapid.IntRange(0, len(all)-1).Draw(t, what)] }
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			switch rapid.IntRange(0, 5).Draw(t, "step") {
-			case 0, 1:
-				beat(pick("one"))
-			case 2:
-				if x, y := pick("one"), pick("other"); x != y {
-					beat(x, y)
-				}
-			case 3:
-				x := pick("late")
-				x.row.Expired, x.lapsed = true, true
-			case 4:
-				x := pick("asked")
-				x.wants = !x.wants
-			case 5:
-				beat(all...)
-			}
-		}
-		// Where everybody wants, and nobody is late any more, one reads soon.
-		for _, x := range all {
-			x.wants = true
-		}
-		for range 6 {
-			for _, x := range all {
-				beat(x)
-			}
-		}
-		n := 0
-		for _, x := range all {
-			if x.role == reading {
-				n++
-			}
-		}
-		if n != 1 {
-			t.Fatalf("%d read in the end, want 1", n)
 		}
 	})
 }
@@ -340,7 +248,7 @@ func TestDepthsOfSeveralDatabases(t *testing.T) {
 			return all["depths_reads_total{database=main}"] > 0 && all["depths_reads_total{database=second}"] > 0
 		})
 		begun.Store(true)
-		time.Sleep(censusEvery)
+		time.Sleep(depth.ReadEvery)
 		figures(t, s.Bridge)
 		all := figures(t, s.Bridge) // the counters of what that one read
 		for _, name := range []string{"main", "second"} {

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // ErrNotRunning says: a Bridge can be reloaded only while it runs.
@@ -48,26 +47,26 @@ func (b *Bridge) Reload(o Options) error {
 	}
 	b.label(next) // a config that is refused has no metrics
 	var join sync.WaitGroup
-	for _, bank := range fresh {
-		join.Go(func() { bank.join(r.stop) })
+	for _, db := range fresh {
+		join.Go(func() { db.Join(r.stop) })
 	}
 	join.Wait()
 	for name, d := range o.Databases {
-		bank := next.bankBy[name]
-		bank.times.set(d)
-		if !bank.link.is(d.Backend) {
-			bank.link.replace(d)
+		db := next.byName[name]
+		db.SetTimes(d.HostLease, d.RestartGrace)
+		if !db.Uses(d.Backend) {
+			db.Replace(d.Backend, d.Done)
 		}
 	}
 	b.plan.Store(next)
-	for _, bank := range fresh {
-		b.runBank(r, bank)
+	for _, db := range fresh {
+		b.runDatabase(r, db)
 	}
-	for _, bank := range next.banks {
-		bank.follow(next)
-		if !next.serves(bank) && !bank.retiring {
-			bank.retiring = true
-			r.left.Go(func() { b.retire(r, bank) })
+	for _, db := range next.databases {
+		db.follow(next)
+		if !next.serves(db) && !db.retiring {
+			db.retiring = true
+			r.left.Go(func() { b.retire(r, db) })
 		}
 	}
 	for path, ln := range added {
@@ -78,74 +77,74 @@ func (b *Bridge) Reload(o Options) error {
 	return nil
 }
 
-// successor is the plan of o, over the banks that are there, and those that are new in it.
-func (b *Bridge) successor(old *plan, o Options) (next *plan, fresh []*bank, err error) {
+// successor is the plan of o, over the databases that are there, and those that are new in it.
+func (b *Bridge) successor(old *plan, o Options) (next *plan, fresh []*database, err error) {
 	next = newPlan(o)
 	for name, d := range o.Databases {
-		bank := old.bankFor(name, d.Backend)
-		if bank == nil {
-			bank = b.newBank(name, d)
-			fresh = append(fresh, bank)
+		db := old.databaseFor(name, d.Backend)
+		if db == nil {
+			db = b.newDatabase(name, d)
+			fresh = append(fresh, db)
 		}
-		if err := next.add(name, bank); err != nil {
+		if err := next.add(name, db); err != nil {
 			return nil, nil, err
 		}
 	}
-	for _, bank := range old.banks {
-		if !slices.Contains(next.banks, bank) {
-			next.banks = append(next.banks, bank)
-			if bank.info.Database != "" {
-				next.bankByID[bank.info.Database] = bank
+	for _, db := range old.databases {
+		if !slices.Contains(next.databases, db) {
+			next.databases = append(next.databases, db)
+			if db.Info.Database != "" {
+				next.byID[db.Info.Database] = db
 			}
 		}
 	}
 	return next, fresh, nil
 }
 
-// bankFor is the bank of the same database; nil: there is none. A database that was not
+// bankFor is the database of the same database; nil: there is none. A database that was not
 // reached yet is known by its Backend alone.
-func (p *plan) bankFor(name string, backend backends.Backend) *bank {
+func (p *plan) databaseFor(name string, backend backends.Backend) *database {
 	if id := backend.Info().Database; id != "" {
-		return p.bankByID[id]
+		return p.byID[id]
 	}
-	if bank := p.bankBy[name]; bank != nil && bank.link.is(backend) {
-		return bank
+	if db := p.byName[name]; db != nil && db.Uses(backend) {
+		return db
 	}
 	return nil
 }
 
-// serves reports whether the plan names the bank's database.
-func (p *plan) serves(bank *bank) bool {
-	for _, b := range p.bankBy {
-		if b == bank {
+// serves reports whether the plan names the database's database.
+func (p *plan) serves(db *database) bool {
+	for _, b := range p.byName {
+		if b == db {
 			return true
 		}
 	}
 	return false
 }
 
-// nameOf is what the plan calls the bank's database, or what it was called.
-func (p *plan) nameOf(bank *bank) string {
-	for name, b := range p.bankBy {
-		if b == bank {
+// nameOf is what the plan calls the database's database, or what it was called.
+func (p *plan) nameOf(db *database) string {
+	for name, b := range p.byName {
+		if b == db {
 			return name
 		}
 	}
-	return bank.name
+	return db.Name
 }
 
-// without is the plan without a bank that it does not serve.
-func (p *plan) without(gone *bank) *plan {
+// without is the plan without a database that it does not serve.
+func (p *plan) without(gone *database) *plan {
 	next := *p
-	next.banks = slices.DeleteFunc(slices.Clone(p.banks), func(b *bank) bool { return b == gone })
-	next.bankByID = maps.Clone(p.bankByID)
-	delete(next.bankByID, gone.info.Database)
+	next.databases = slices.DeleteFunc(slices.Clone(p.databases), func(b *database) bool { return b == gone })
+	next.byID = maps.Clone(p.byID)
+	delete(next.byID, gone.Info.Database)
 	return &next
 }
 
-// retire ends a bank when the last lease in it has ended, unless a reload takes it
+// retire ends a database when the last lease in it has ended, unless a reload takes it
 // into service again.
-func (b *Bridge) retire(r *running, bank *bank) {
+func (b *Bridge) retire(r *running, db *database) {
 	check := time.NewTicker(drainCheck)
 	defer check.Stop()
 	for {
@@ -154,41 +153,41 @@ func (b *Bridge) retire(r *running, bank *bank) {
 		case <-r.stop.Done():
 			return // Run ends it, with all others
 		}
-		if bank.ledger.count() > 0 {
+		if db.Leases() > 0 {
 			continue
 		}
-		if b.leaves(bank) {
-			if err := bank.end(); err != nil {
+		if b.leaves(db) {
+			if err := db.end(); err != nil {
 				b.log.Warn("a database that is not configured any more was left", "error", err)
 			}
-			bank.link.finish()
-			bank.account()
-			if bank.info.Database == "" {
+			db.Pipeline.Retire()
+			db.account()
+			if db.Info.Database == "" {
 				return // it never was one
 			}
-			b.log.Info("a database that is not configured any more was left: no lease is open in it", "place", bank.info.Address)
+			b.log.Info("a database that is not configured any more was left: no lease is open in it", "place", db.Info.Address)
 		}
 		return
 	}
 }
 
-// leaves takes a retiring bank out of the plan. false: it is in service again, or Run is
+// leaves takes a retiring database out of the plan. false: it is in service again, or Run is
 // stopping and ends it.
-func (b *Bridge) leaves(bank *bank) bool {
+func (b *Bridge) leaves(db *database) bool {
 	b.reload.Lock()
 	defer b.reload.Unlock()
 	p := b.plan.Load()
-	if b.running == nil || p.serves(bank) {
-		bank.retiring = false
+	if b.running == nil || p.serves(db) {
+		db.retiring = false
 		return false
 	}
-	b.plan.Store(p.without(bank))
+	b.plan.Store(p.without(db))
 	return true
 }
 
 // listenNew adjusts the sockets that stay and listens on new ones: all of it or nothing.
-func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[string]*listener, err error) {
-	added = make(map[string]*listener)
+func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[string]*unixsocket.Listener, err error) {
+	added = make(map[string]*unixsocket.Listener)
 	var undo []func() error
 	defer func() {
 		if err == nil {
@@ -204,7 +203,7 @@ func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[s
 		ln := r.listeners[s.Path]
 		if ln == nil {
 			if err = errors.Join(isServed(r.listeners, s.Path), isServed(added, s.Path)); err == nil {
-				ln, err = b.system.listen(s)
+				ln, err = b.system.listen(s.file())
 			}
 			if err != nil {
 				return added, fmt.Errorf("socket %s: %w", s.Path, err)
@@ -213,11 +212,11 @@ func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[s
 			continue
 		}
 		was := old.socket(s.Path)
-		if was.Mode == s.Mode && was.Group == s.Group || ln.isInherited() {
+		if was.Mode == s.Mode && was.Group == s.Group || ln.IsInherited() {
 			continue
 		}
-		undo = append(undo, func() error { return ln.adjust(was) })
-		if err = ln.adjust(s); err != nil {
+		undo = append(undo, func() error { return ln.Adjust(was.file()) })
+		if err = ln.Adjust(s.file()); err != nil {
 			return added, fmt.Errorf("socket %s: %w", s.Path, err)
 		}
 	}
@@ -233,26 +232,6 @@ func (p *plan) socket(path string) Socket {
 	return p.opts.Sockets[i]
 }
 
-// adjust gives the socket's file another owner and mode.
-func (l *listener) adjust(s Socket) error {
-	now, err := os.Lstat(l.path)
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(now, l.self) {
-		return errors.New("another file is in the place of this sidecar's socket: remove it, and restart the sidecar")
-	}
-	if s.Group != "" {
-		err = chgrp(l.path, s.Group)
-	} else {
-		err = os.Chown(l.path, -1, os.Getgid())
-	}
-	if err != nil {
-		return err
-	}
-	return os.Chmod(l.path, s.Mode&fs.ModePerm)
-}
-
 // dropSockets closes the sockets that the plan does not have, and their connections.
 // b.reload is held.
 func (b *Bridge) dropSockets(r *running, p *plan) {
@@ -261,7 +240,7 @@ func (b *Bridge) dropSockets(r *running, p *plan) {
 			continue
 		}
 		delete(r.listeners, path)
-		if err := ln.close(); err != nil {
+		if err := ln.Close(); err != nil {
 			b.log.Error("a socket that is not configured any more could not be removed", "socket", path, "error", err)
 		}
 		b.mu.Lock()
@@ -283,31 +262,31 @@ func (b *Bridge) parted(s *session) {
 	if r == nil {
 		return // stopping: the leases outlive it
 	}
-	for _, bank := range b.plan.Load().banks {
-		if !bank.ledger.holds(s) {
+	for _, db := range b.plan.Load().databases {
+		if !db.Holds(&s.quota) {
 			continue
 		}
 		r.left.Go(func() {
-			grace := time.NewTimer(bank.times.restart())
+			grace := time.NewTimer(db.RestartGrace())
 			defer grace.Stop()
 			select {
 			case <-grace.C:
-				s.release(bank, backends.Release{Cause: backends.CauseDisconnected, Message: errServer.Error()})
+				s.release(db, backends.Release{Cause: backends.CauseDisconnected, Message: errServer.Error()})
 			case <-r.stop.Done():
 			}
 		})
 	}
 }
 
-// runBank runs a bank until Run ends, or bank.end is called. b.reload is held.
-func (b *Bridge) runBank(r *running, bank *bank) {
+// runBank runs a database until Run ends, or database.end is called. b.reload is held.
+func (b *Bridge) runDatabase(r *running, db *database) {
 	ctx, stopHouse := context.WithCancel(r.stop)
 	work, stopWork := context.WithCancel(r.work)
 	ended := make(chan error, 1)
-	bank.end = sync.OnceValue(func() error {
+	db.end = sync.OnceValue(func() error {
 		stopHouse()
 		stopWork()
 		return <-ended
 	})
-	go func() { ended <- bank.run(ctx, work, r.hard) }()
+	go func() { ended <- db.Run(ctx, work, r.hard) }()
 }

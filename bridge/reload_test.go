@@ -16,6 +16,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -115,10 +116,10 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 			t.Errorf("%s that cannot be had is no error", what)
 		}
 	}
-	bank := before.banks[0]
-	if s.plan.Load() != before || !bank.link.is(db) || bank.times.patience() != MaxHostLease || bank.times.restart() != MaxHostLease {
+	p := before.databases[0]
+	if s.plan.Load() != before || !p.Uses(db) || p.SidecarTimeout() != MaxHostLease || p.RestartGrace() != MaxHostLease {
 		t.Errorf("after reloads that were refused: host lease %v, grace %v, its own plan: %v, its own Backend: %v",
-			bank.times.patience(), bank.times.restart(), s.plan.Load() == before, bank.link.is(db))
+			p.SidecarTimeout(), p.RestartGrace(), s.plan.Load() == before, p.Uses(db))
 	}
 	if n := s.seriesOf(t, "second"); n != series {
 		t.Errorf("a database of a config that was refused has %d metrics, want %d", n, series)
@@ -145,7 +146,7 @@ func (s *sidecar) seriesOf(t *testing.T, database string) (n int) {
 	for _, f := range families {
 		for _, m := range f.Metric {
 			for _, l := range m.Label {
-				if l.GetName() == labelDatabase && l.GetValue() == database {
+				if l.GetName() == metrics.LabelDatabase && l.GetValue() == database {
 					n++
 				}
 			}
@@ -206,7 +207,7 @@ func TestReloadOfSockets(t *testing.T) {
 		if again := other.claim1("a"); again.ID != dropped.ID || again.Attempt != 2 {
 			t.Errorf("the claim got %+v, want the job that the closed connection held, a second time", again)
 		}
-		if took := time.Since(began); took < grace || took > grace+lingerMost {
+		if took := time.Since(began); took < grace || took > grace+longestLinger {
 			t.Errorf("it came after %v, want the restart grace of %v", took, grace)
 		}
 		other.call(`{"op":"ack","lease":%q}`, kept.Lease)
@@ -392,7 +393,7 @@ func TestClosingWhoDoesNotRead(t *testing.T) {
 		if err := s.wait(t); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > lingerMost {
+		if took := time.Since(began); took > longestLinger {
 			t.Errorf("aborted, it ended after %v", took)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -39,7 +40,7 @@ func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) i
 // fittingJobs is how many claimed jobs fit one reply. One always does, as its sizes have limits,
 // unless a reload raised max_frame since the client connected: it is given all the same.
 func (s *session) fittingJobs(database string, jobs []backends.Job) int {
-	return max(1, s.fitting(len(jobs), escaped*jobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
+	return max(1, s.fitting(len(jobs), escaped*quota.JobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
 		return &protocol.Reply{Jobs: []protocol.Job{wireJob(database, &jobs[i])}}
 	}))
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -162,15 +164,15 @@ func TestLostEventsFitMaxReply(t *testing.T) {
 		s := start(t, o)
 		c := s.dial(t)
 		c.call(`{"op":"hello","events":["lost"]}`)
-		bank := s.plan.Load().banks[0]
-		lost := make(map[*session][]heldJob)
+		db := s.plan.Load().databases[0]
+		lost := make(map[*quota.Session][]lease.Held)
 		const jobs = 10_000
 		for x := range s.sessions {
 			for i := range jobs {
-				lost[x] = append(lost[x], heldJob{lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
+				lost[&x.quota] = append(lost[&x.quota], lease.Held{Lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
 			}
 		}
-		s.tellLost(bank, lost)
+		s.tellLost(db, lost)
 		for got := 0; got < jobs; {
 			r := c.sized(protocol.NewLimits(o.MaxFrame).MaxReply)
 			if got += len(r.Leases); r.Event != "lost" {

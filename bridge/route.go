@@ -13,45 +13,45 @@ import (
 // plan is one configuration as it runs. It never changes: a reload puts another one
 // in its place, and a request keeps the one that it began with.
 type plan struct {
-	opts     Options
-	limits   protocol.Limits
-	banks    []*bank
-	bankBy   map[string]*bank // by name in the options
-	bankByID map[string]*bank // by the database's random id; those that were reached
-	limited  bool             // a queue has a MaxReady
+	opts      Options
+	limits    protocol.Limits
+	databases []*database
+	byName    map[string]*database // by name in the options
+	byID      map[string]*database // by the database's random id; those that were reached
+	limited   bool                 // a queue has a MaxReady
 }
 
-// newPlan is the plan of options that were checked, without its banks.
+// newPlan is the plan of options that were checked, without its databases.
 func newPlan(o Options) *plan {
-	p := &plan{opts: o, limits: protocol.NewLimits(o.MaxFrame), bankBy: make(map[string]*bank), bankByID: make(map[string]*bank)}
+	p := &plan{opts: o, limits: protocol.NewLimits(o.MaxFrame), byName: make(map[string]*database), byID: make(map[string]*database)}
 	for _, q := range o.Queues {
 		p.limited = p.limited || q.MaxReady > 0
 	}
 	return p
 }
 
-// add takes a bank into the plan, under its name in the options.
-func (p *plan) add(name string, bank *bank) error {
-	if id := bank.info.Database; id != "" {
-		if twin := p.bankByID[id]; twin != nil {
+// add takes a database into the plan, under its name in the options.
+func (p *plan) add(name string, db *database) error {
+	if id := db.Info.Database; id != "" {
+		if twin := p.byID[id]; twin != nil {
 			return fmt.Errorf("databases.%s and databases.%s are the same database: give its queues one name", p.nameOf(twin), name)
 		}
-		p.bankByID[id] = bank
+		p.byID[id] = db
 	}
-	p.banks = append(p.banks, bank)
-	p.bankBy[name] = bank
+	p.databases = append(p.databases, db)
+	p.byName[name] = db
 	return nil
 }
 
-// owner is the bank whose database gave out a lease with that id; nil: none of these did.
+// owner is the database whose database gave out a lease with that id; nil: none of these did.
 // The error is that one which was not reached yet may have.
-func (p *plan) owner(id string) (*bank, error) {
-	if bank := p.bankByID[id]; bank != nil {
-		return bank, nil
+func (p *plan) owner(id string) (*database, error) {
+	if db := p.byID[id]; db != nil {
+		return db, nil
 	}
-	for _, bank := range p.banks {
-		if bank.info.Database == "" {
-			return nil, backends.Unavailable(fmt.Errorf("database %s was not reached since the sidecar began, and the lease may be of it (`qsidecar status` says why)", p.nameOf(bank)))
+	for _, db := range p.databases {
+		if db.Info.Database == "" {
+			return nil, backends.Unavailable(fmt.Errorf("database %s was not reached since the sidecar began, and the lease may be of it (`qsidecar status` says why)", p.nameOf(db)))
 		}
 	}
 	return nil, nil
@@ -90,17 +90,17 @@ func (p *plan) maxAttempts(name string) int {
 }
 
 // bankOfQueue finds the database of the field "queue".
-func (p *plan) bankOfQueue(name string) (*bank, *protocol.Error) {
+func (p *plan) databaseOfQueue(name string) (*database, *protocol.Error) {
 	q, ok := p.queue(name)
 	if !ok {
 		return nil, unknownQueue(name)
 	}
-	return p.bankBy[q.Database], nil
+	return p.byName[q.Database], nil
 }
 
 // bankOf finds the one database of the field "queues".
-func (p *plan) bankOf(queues []string) (*bank, *protocol.Error) {
-	var bank *bank
+func (p *plan) databaseOf(queues []string) (*database, *protocol.Error) {
+	var db *database
 	for i, name := range queues {
 		q, ok := p.queue(name)
 		if !ok {
@@ -108,29 +108,29 @@ func (p *plan) bankOf(queues []string) (*bank, *protocol.Error) {
 			e.Field, e.Index = "queues", protocol.Some(int64(i))
 			return nil, e
 		}
-		if of := p.bankBy[q.Database]; bank == nil {
-			bank = of
-		} else if bank != of {
+		if of := p.byName[q.Database]; db == nil {
+			db = of
+		} else if db != of {
 			return nil, protocol.BadField("queues", "queue %s is in database %s, queue %s in %s: one request takes queues of one database",
-				queues[0], p.nameOf(bank), name, p.nameOf(of))
+				queues[0], p.nameOf(db), name, p.nameOf(of))
 		}
 	}
-	return bank, nil
+	return db, nil
 }
 
 // bankOfClaim finds the database of a claim's queues: of the field "queues", or of
 // "queue" alone.
-func (p *plan) bankOfClaim(queues []string, single bool) (*bank, *protocol.Error) {
+func (p *plan) databaseOfClaim(queues []string, single bool) (*database, *protocol.Error) {
 	if single {
-		return p.bankOfQueue(queues[0])
+		return p.databaseOfQueue(queues[0])
 	}
-	return p.bankOf(queues)
+	return p.databaseOf(queues)
 }
 
 // policyIn is policy for a claim in that database; a queue that is not there has none.
-func (p *plan) policyIn(bank *bank, name string) (backends.Policy, bool) {
+func (p *plan) policyIn(db *database, name string) (backends.Policy, bool) {
 	q, ok := p.queue(name)
-	if !ok || p.bankBy[q.Database] != bank {
+	if !ok || p.byName[q.Database] != db {
 		return backends.Policy{}, false
 	}
 	return p.policy(name)
@@ -143,64 +143,64 @@ func unknownQueue(name string) *protocol.Error {
 }
 
 // inspectable is bankOf for one queue whose database can be looked into.
-func (p *plan) inspectable(queue string) (*bank, *protocol.Error) {
-	bank, wire := p.bankOfQueue(queue)
-	if wire == nil && !bank.inspectable {
-		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s cannot be looked into", p.nameOf(bank))
+func (p *plan) inspectable(queue string) (*database, *protocol.Error) {
+	db, wire := p.databaseOfQueue(queue)
+	if wire == nil && !db.Inspectable() {
+		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s cannot be looked into", p.nameOf(db))
 	}
-	return bank, wire
+	return db, wire
 }
 
 // newJobs turns jobs of the wire into jobs of one database. field names the
 // list they came in.
-func (p *plan) newJobs(jobs []protocol.NewJob, field string, single bool) (*bank, []backends.NewJob, *protocol.Error) {
+func (p *plan) newJobs(jobs []protocol.NewJob, field string, single bool) (*database, []backends.NewJob, *protocol.Error) {
 	at := func(e *protocol.Error, i int) *protocol.Error {
 		if !single {
 			e.Index = protocol.Some(int64(i))
 		}
 		return e
 	}
-	var bank *bank
+	var db *database
 	out := make([]backends.NewJob, len(jobs))
 	for i := range jobs {
 		q, ok := p.queue(jobs[i].Queue)
 		if !ok {
 			return nil, nil, at(unknownQueue(jobs[i].Queue), i)
 		}
-		if of := p.bankBy[q.Database]; bank == nil {
-			bank = of
-		} else if bank != of {
+		if of := p.byName[q.Database]; db == nil {
+			db = of
+		} else if db != of {
 			return nil, nil, at(protocol.BadField(field, "queue %s is in another database than queue %s: one request is one transaction",
 				jobs[i].Queue, jobs[0].Queue), i)
 		}
 		out[i] = storedJob(&jobs[i], q.KeyTTL)
 	}
-	return bank, out, nil
+	return db, out, nil
 }
 
 // stats asks the queue's database, or all of them; then queues that are
 // configured by name show even when they have no job.
 func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, error) {
 	if queue != "" {
-		bank, wire := p.inspectable(queue)
+		db, wire := p.inspectable(queue)
 		if wire != nil {
 			return nil, wire
 		}
-		return p.statsOf(ctx, bank, queue)
+		return p.statsOf(ctx, db, queue)
 	}
 	out := []protocol.QueueStat{}
 	seen := make(map[string]bool)
-	for _, bank := range p.banks {
-		if !bank.inspectable {
+	for _, db := range p.databases {
+		if !db.Inspectable() {
 			continue
 		}
-		part, err := p.statsOf(ctx, bank, "")
+		part, err := p.statsOf(ctx, db, "")
 		if err != nil {
 			return nil, err
 		}
 		for i := range part {
 			q, ok := p.queue(part[i].Queue)
-			if !ok || p.bankBy[q.Database] != bank {
+			if !ok || p.byName[q.Database] != db {
 				continue // jobs of a queue that is not served here (any more)
 			}
 			seen[part[i].Queue] = true
@@ -216,8 +216,8 @@ func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, e
 	return out, nil
 }
 
-func (p *plan) statsOf(ctx context.Context, bank *bank, queue string) ([]protocol.QueueStat, error) {
-	stats, err := bank.link.stats(ctx, queue)
+func (p *plan) statsOf(ctx context.Context, db *database, queue string) ([]protocol.QueueStat, error) {
+	stats, err := db.Stats(ctx, queue)
 	if err != nil {
 		return nil, err
 	}

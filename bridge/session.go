@@ -2,8 +2,9 @@ package bridge
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -40,10 +43,6 @@ const (
 	// The release goes on without it.
 	givenBackWait = 5 * time.Second
 
-	// backlogHigh is how many bytes a client may have to read, of jobs and replies, before its
-	// further claims wait; see buffers.each for when there is little room.
-	backlogHigh = 8 << 20
-
 	// yieldAfter is after how many requests that came at once others have a turn.
 	yieldAfter = 8
 )
@@ -62,10 +61,10 @@ var (
 type session struct {
 	bridge *Bridge
 	id     string
-	conn   conn   // nil: a stream that has no hang-up (stdio)
-	socket string // the path that it came by; empty: a stream
+	conn   unixsocket.Conn // nil: a stream that has no hang-up (stdio)
+	socket string          // the path that it came by; empty: a stream
 	limits protocol.Limits
-	peer   *peer // nil: a stream
+	peer   *unixsocket.Peer // nil: a stream
 	began  time.Time
 	grant  atomic.Pointer[grant] // never nil; see granted
 	in     io.Reader
@@ -83,15 +82,12 @@ type session struct {
 	requests sync.WaitGroup
 	waiting  atomic.Int64
 	named    atomic.Int64 // see maxNamed
-	owed     owed
-	places   places
+	quota    quota.Session
 	looking  chan struct{} // 1: one large answer of this session at a time; see look
 	refusals *rate.Limiter
 
-	hasty     bool        // it is gone, and waited once for a database since; read's own
-	receiving atomic.Bool // a message came in part
-	blocked   atomic.Bool // a claim without an id waits, and what came behind it is not read
-	evicted   atomic.Bool // closed for standing still, see buffers
+	hasty   bool        // it is gone, and waited once for a database since; read's own
+	evicted atomic.Bool // closed for standing still, see buffers
 
 	mu       sync.Mutex
 	worker   string
@@ -106,9 +102,15 @@ type openClaim struct {
 	stop context.CancelFunc
 }
 
+func newSessionID() string {
+	var raw [8]byte
+	rand.Read(raw[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(raw[:])
+}
+
 // newSession makes a session of who came by a socket of the plan.
-func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn conn, socket *Socket, who *peer) *session {
-	id := fmt.Sprintf("%016x", uint64(newIdentity()))
+func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket.Conn, socket *Socket, who *unixsocket.Peer) *session {
+	id := newSessionID()
 	s := &session{
 		bridge: b,
 		id:     id,
@@ -123,10 +125,11 @@ func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn conn, sock
 		slots:  make(chan struct{}, maxOpen),
 
 		looking:  make(chan struct{}, 1),
-		refusals: newBrake(),
+		refusals: newRejectLimiter(),
 		claims:   make(map[*openClaim]struct{}),
 	}
-	s.out = outbox{w: out, owes: s.owe, room: b.buffers.roomy}
+	s.quota = quota.NewSession(s, &b.memory)
+	s.out = outbox{w: out, owes: s.quota.AddUnread, room: b.memory.HasRoom}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))
 	return s
@@ -159,7 +162,7 @@ func (s *session) serve() {
 func (s *session) read() error {
 	r := protocol.NewReader(s.in, s.limits.MaxFrame)
 	r.OnPartial, r.OnBuffer = s.partial, s.resized
-	defer s.bridge.buffers.end(s)
+	defer s.bridge.memory.EndReceive(&s.quota)
 	var req protocol.Request
 	burst := 0
 	for {
@@ -209,8 +212,8 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	if !id.IsSet() || f.keeps || !f.waits && s.crowded() {
 		if f.waits {
 			_ = r.Shrink() // a smaller buffer needs no room
-			s.blocked.Store(true)
-			defer s.blocked.Store(false)
+			s.quota.Blocked.Store(true)
+			defer s.quota.Blocked.Store(false)
 		}
 		s.finish(id, f)
 		return
@@ -280,8 +283,8 @@ func (s *session) readError(err error, bytes int) error {
 	var wire *protocol.Error
 	var timeout net.Error
 	switch {
-	case s.evicted.Load() && (s.receiving.Load() || errors.Is(err, os.ErrDeadlineExceeded)):
-		return &badInput{err: busyBuffers(int64(s.bridge.plan.Load().opts.Limits.Buffered)), bytes: bytes}
+	case s.evicted.Load() && (s.quota.Receiving.Load() || errors.Is(err, os.ErrDeadlineExceeded)):
+		return &badInput{err: busyMemory(s.bridge.memory.Exceeded()), bytes: bytes}
 	case errors.As(err, &wire):
 		return &badInput{err: wire, bytes: bytes}
 	case errors.As(err, &timeout) && timeout.Timeout() && !s.closedByServer():
@@ -293,7 +296,7 @@ func (s *session) readError(err error, bytes int) error {
 
 // partial puts a deadline on a message that came in part.
 func (s *session) partial(incomplete bool) {
-	s.receiving.Store(incomplete)
+	s.quota.Receiving.Store(incomplete)
 	if !incomplete {
 		s.evicted.Store(false)
 	}

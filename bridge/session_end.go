@@ -22,7 +22,7 @@ func (s *session) end(bad *badInput) {
 		s.releaseAll(backends.Release{Uncounted: true})
 	}
 	if bad != nil {
-		time.Sleep(s.bridge.brakes.delay(s.peer, bad.bytes))
+		time.Sleep(s.bridge.rejects.delay(s.peer, bad.bytes))
 		s.send(&protocol.Reply{ID: bad.id, Error: bad.err})
 		s.linger()
 	}
@@ -41,7 +41,7 @@ func (b *badInput) Error() string { return b.err.Error() }
 
 // peerGone tells a hang-up from the end of input alone.
 func (s *session) peerGone() bool {
-	return s.conn != nil && s.conn.hungUp()
+	return s.conn != nil && s.conn.HungUp()
 }
 
 // close ends the session from the server's side: it stops reading, finishes what it read, and
@@ -83,31 +83,23 @@ func (s *session) linger() {
 // releaseAll gives back all that the session holds, in all databases, and waits
 // a little for it.
 func (s *session) releaseAll(how backends.Release) {
-	for _, b := range s.bridge.plan.Load().banks {
+	for _, b := range s.bridge.plan.Load().databases {
 		s.release(b, how)
 	}
 }
 
 // release is releaseAll in one database.
-func (s *session) release(b *bank, how backends.Release) {
-	var p *pending
-	held := b.ledger.takeSession(s, func(leases []backends.Lease) {
-		how.Owner = b.keeper.current()
-		if how.Owner == 0 {
-			return // given up: whoever gave it up takes them back
-		}
-		how.Leases = leases
-		p = b.committer.pushFree(how, func() { b.ledger.gone(leases) })
-	})
+func (s *session) release(b *database, how backends.Release) {
+	held, p := b.ReleaseSession(&s.quota, how)
 	if p == nil {
 		return
 	}
 	select {
-	case o := <-p.done:
-		if o.err == nil {
-			s.logLeft(b, &how, held, &o.res)
+	case o := <-p.Done:
+		if o.Err == nil {
+			s.logLeft(b, &how, held, &o.Result)
 		} else {
-			s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.err)
+			s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.Err)
 		}
 	case <-time.After(givenBackWait):
 		s.log.Warn("the database is slow to take back what a session held; still trying")

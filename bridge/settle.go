@@ -1,10 +1,10 @@
 package bridge
 
 import (
-	"context"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -21,19 +21,14 @@ type settlement struct {
 
 // settlePart is what goes to one database.
 type settlePart struct {
-	bank   *bank
-	leases []backends.Lease
-	text   []string   // the leases as the client wrote them
-	marked []*holding // in the ledger, as being settled
-	runs   []ran      // how long each was worked on
-	p      *pending
-	err    error
+	pipeline.Settle
+	database *database
+	text     []string // the leases as the client wrote them
+	err      error
 
 	// Most settles are of one lease.
-	one       [1]backends.Lease
-	oneText   [1]string
-	oneMarked [1]*holding
-	oneRun    [1]ran
+	one     [1]backends.Lease
+	oneText [1]string
 }
 
 // settle starts an ack, a nack or an extend.
@@ -45,25 +40,25 @@ func (s *session) settle(req *protocol.Request) finisher {
 	var follow []backends.NewJob
 	if req.Enqueue != nil {
 		plan := s.bridge.plan.Load()
-		bank, jobs, wire := plan.newJobs(req.Enqueue, "enqueue", false)
+		db, jobs, wire := plan.newJobs(req.Enqueue, "enqueue", false)
 		if wire != nil {
 			return fail(wire)
 		}
-		if len(st.parts) == 1 && st.parts[0].bank != bank {
+		if len(st.parts) == 1 && st.parts[0].database != db {
 			return fail(protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
-				plan.nameOf(st.parts[0].bank), plan.nameOf(bank)))
+				plan.nameOf(st.parts[0].database), plan.nameOf(db)))
 		}
-		if err := s.roomForJobs(plan, bank, req.Enqueue); err != nil {
+		if err := s.roomForJobs(plan, db, req.Enqueue); err != nil {
 			return answerWith(s.failure(err))
 		}
 		follow = jobs
 	}
 	for i := range st.parts {
-		if err := s.forbidsLeases(req.Op, st.parts[i].bank, st.parts[i].leases); err != nil {
+		if err := s.forbidsLeases(req.Op, st.parts[i].database, st.parts[i].Leases); err != nil {
 			return answerWith(s.failure(err))
 		}
-		for _, l := range st.parts[i].leases {
-			if err := st.parts[i].bank.notHere(req.Op, l, s); err != nil {
+		for _, l := range st.parts[i].Leases {
+			if err := st.parts[i].database.CheckSettle(l, &s.quota, req.Op == protocol.OpExtend); err != nil {
 				return answerWith(s.failure(err))
 			}
 		}
@@ -87,15 +82,15 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		seen = make(map[backends.Token]struct{}, len(texts))
 	}
 	for i, text := range texts {
-		database, lease, ok := parseLease(text)
-		var bank *bank
+		id, lease, ok := parseLease(text)
+		var db *database
 		if ok {
 			var err error
-			if bank, err = plan.owner(database); err != nil {
+			if db, err = plan.owner(id); err != nil {
 				return nil, toClient(err, s.log)
 			}
 		}
-		if bank == nil {
+		if db == nil {
 			st.lost = append(st.lost, text)
 			continue
 		}
@@ -107,68 +102,45 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		if !st.single {
 			seen[lease.Token] = struct{}{}
 		}
-		part := st.part(bank)
+		part := st.part(db)
 		part.text = append(part.text, text)
-		part.leases = append(part.leases, lease)
+		part.Leases = append(part.Leases, lease)
 	}
 	return st, nil
 }
 
-// part is the bank's. It stays where it is until the next new one.
-func (st *settlement) part(bank *bank) *settlePart {
+// part is the database's. It stays where it is until the next new one.
+func (st *settlement) part(db *database) *settlePart {
 	for i := range st.parts {
-		if st.parts[i].bank == bank {
+		if st.parts[i].database == db {
 			return &st.parts[i]
 		}
 	}
-	st.parts = append(st.parts, settlePart{bank: bank})
+	st.parts = append(st.parts, settlePart{database: db})
 	p := &st.parts[len(st.parts)-1]
 	if st.single {
-		p.leases, p.text = p.one[:0], p.oneText[:0]
+		p.Leases, p.text = p.one[:0], p.oneText[:0]
 	}
 	return p
 }
 
 // submit queues the write for one database.
 func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []backends.NewJob) {
-	bank := part.bank
-	bind := st.op == protocol.OpExtend && req.Bind
-	write := st.write(part, req, follow)
-	p, err := bank.committer.reserve(context.Background(), st.sess, write, textBytes(part.text)+textBytes(st.lost))
-	if err != nil {
-		part.err = err
+	write, beside := st.write(part, req, follow), textBytes(part.text)+textBytes(st.lost)
+	if extend, ok := write.(backends.Extend); ok && req.Bind {
+		part.err = part.database.SubmitBind(&part.Settle, &st.sess.quota, extend, beside)
 		return
 	}
-	part.p = p
-	if bind {
-		host := bank.keeper.fresh()
-		if host == 0 {
-			bank.keeper.beatNow()
-			bank.committer.drop(p)
-			part.p, part.err = nil, backends.Unavailable(errBeatLate)
-			return
-		}
-		e := write.(backends.Extend)
-		e.Bind = host
-		p.write = e
-		if !bank.ledger.bind(part.leases, st.sess, st.sess.mostHeld(), func() { bank.committer.push(p) }) {
-			bank.committer.drop(p)
-			part.p, part.err = nil, st.sess.tooMany()
-		}
-		return
-	}
-	part.marked, part.runs = bank.ledger.settling(part.leases, part.oneMarked[:0], part.oneRun[:0])
-	p.runs = part.runs
-	bank.committer.push(p)
+	part.err = part.database.SubmitSettle(&part.Settle, &st.sess.quota, write, beside)
 }
 
 func (st *settlement) write(part *settlePart, req *protocol.Request, follow []backends.NewJob) backends.Write {
 	switch st.op {
 	case protocol.OpAck:
-		return backends.Ack{Leases: part.leases, Result: slices.Clone(req.Result), Enqueue: follow}
+		return backends.Ack{Leases: part.Leases, Result: slices.Clone(req.Result), Enqueue: follow}
 	case protocol.OpNack:
 		return backends.Nack{
-			Leases:   part.leases,
+			Leases:   part.Leases,
 			Error:    req.Error,
 			Delay:    millis(req.DelayMS.Or(0)),
 			HasDelay: req.DelayMS.Set,
@@ -178,7 +150,7 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 	default:
 		st.sess.mu.Lock()
 		defer st.sess.mu.Unlock()
-		return backends.Extend{Leases: part.leases, Lease: millis(req.LeaseMS.Or(0)), Worker: st.sess.worker}
+		return backends.Extend{Leases: part.Leases, Lease: millis(req.LeaseMS.Or(0)), Worker: st.sess.worker}
 	}
 }
 
@@ -191,7 +163,10 @@ func (st *settlement) finish() *protocol.Reply {
 	reply := &protocol.Reply{Settled: settled}
 	for i := range st.parts {
 		part := &st.parts[i]
-		res, err := part.wait(st.op)
+		if part.err != nil {
+			return st.sess.failure(part.err)
+		}
+		res, err := part.database.AwaitSettle(&part.Settle)
 		if err != nil {
 			return st.sess.failure(err)
 		}
@@ -219,35 +194,7 @@ func textBytes(texts []string) (n int64) {
 
 // textOf is a lease of the part as the client wrote it.
 func (part *settlePart) textOf(l backends.Lease) string {
-	return part.text[slices.IndexFunc(part.leases, func(own backends.Lease) bool { return own.Token == l.Token })]
-}
-
-// wait returns the database's answer, after the ledger knows what it means.
-func (part *settlePart) wait(op protocol.Op) (backends.WriteResult, error) {
-	if part.err != nil {
-		return backends.WriteResult{}, part.err
-	}
-	bank := part.bank
-	extend, _ := part.p.write.(backends.Extend) // which the wait may give up
-	res, err := bank.committer.wait(part.p, bank.times.patience())
-	switch {
-	case extend.Bind != 0 && err != nil:
-		// It may be bound or not. The session keeps it: a release of a lease that is not
-		// this host's changes nothing.
-		bank.ledger.bound(part.leases, nil)
-	case extend.Bind != 0:
-		bank.ledger.bound(part.leases, res.Lost)
-	case err != nil:
-		bank.ledger.settled(part.marked, nil)
-	case op == protocol.OpExtend:
-		if extend.Lease > 0 {
-			bank.ledger.unbind(part.leases)
-		}
-		bank.ledger.settled(part.marked, res.Lost)
-	default:
-		bank.ledger.settled(part.marked, part.leases)
-	}
-	return res, err
+	return part.text[slices.IndexFunc(part.Leases, func(own backends.Lease) bool { return own.Token == l.Token })]
 }
 
 func verb(op protocol.Op) string {

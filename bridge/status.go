@@ -89,23 +89,24 @@ func (b *Bridge) status() *protocol.Status {
 	for _, socket := range p.opts.Sockets {
 		st.Sockets = append(st.Sockets, protocol.SocketStatus{Path: socket.Path, Sessions: on[socket.Path]})
 	}
-	for _, bank := range p.banks {
-		st.Databases = append(st.Databases, bank.shown(p))
+	for _, db := range p.databases {
+		st.Databases = append(st.Databases, db.shown(p))
 	}
 	slices.SortFunc(st.Databases, func(a, b protocol.DatabaseStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return st
 }
 
-func (b *bank) shown(p *plan) protocol.DatabaseStatus {
-	info := b.link.info()
+func (b *database) shown(p *plan) protocol.DatabaseStatus {
+	info := b.CurrentInfo()
 	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Place: info.Address,
-		BeatMS: b.keeper.sinceBeat(), Leaving: !p.serves(b), Held: int64(b.ledger.heldBySessions())}
-	if why := b.committer.trouble.Load(); why != nil {
-		d.Error = (*why).Error()
-	} else if err := b.keeper.failure(); err != nil {
+		BeatMS: -1, Leaving: !p.serves(b), Held: int64(b.HeldBySessions())}
+	if age := b.HeartbeatAge(); age >= 0 {
+		d.BeatMS = age.Milliseconds()
+	}
+	if err := b.Trouble(); err != nil {
 		d.Error = err.Error()
 	}
-	if u, ok := b.link.usage(); ok {
+	if u, ok := b.Usage(); ok {
 		d.PoolMax, d.PoolInUse, d.PoolIdle = int64(u.Max), int64(u.InUse), int64(u.Idle)
 	}
 	return d
@@ -118,11 +119,13 @@ func (s *session) shown(p *plan) protocol.SessionStatus {
 	st.Worker = s.worker
 	s.mu.Unlock()
 	if s.peer != nil {
-		st.UID, st.PID = protocol.Some(int64(s.peer.uid)), protocol.Some(int64(s.peer.pid))
+		st.UID, st.PID = protocol.Some(int64(s.peer.UID)), protocol.Some(int64(s.peer.PID))
 	}
 	now := time.Now()
-	for _, b := range p.banks {
-		st.Holds = append(st.Holds, b.ledger.heldBy(s, now)...)
+	for _, b := range p.databases {
+		for _, h := range b.HeldBy(&s.quota, now) {
+			st.Holds = append(st.Holds, protocol.HeldStatus{Queue: h.Queue, Jobs: h.Jobs, Job: h.Oldest, HeldMS: h.Age.Milliseconds()})
+		}
 	}
 	slices.SortFunc(st.Holds, func(a, b protocol.HeldStatus) int {
 		return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), cmp.Compare(a.Queue, b.Queue))
@@ -133,48 +136,4 @@ func (s *session) shown(p *plan) protocol.SessionStatus {
 	}
 	st.Holds = slices.Clip(st.Holds[:min(len(st.Holds), protocol.MaxHolds)])
 	return st
-}
-
-// heldBy tells what a session holds, by queue.
-func (l *ledger) heldBy(s *session, now time.Time) []protocol.HeldStatus {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	type held struct {
-		jobs   int64
-		oldest *holding
-	}
-	queues := make(map[string]held)
-	for _, h := range l.sessions[s] {
-		of := queues[h.queue]
-		of.jobs++
-		if of.oldest == nil || h.since.Before(of.oldest.since) {
-			of.oldest = h
-		}
-		queues[h.queue] = of
-	}
-	var holds []protocol.HeldStatus
-	for queue, of := range queues {
-		h := of.oldest
-		holds = append(holds, protocol.HeldStatus{Queue: queue, Jobs: of.jobs, Job: cmp.Or(h.told.id, h.lease.Job),
-			HeldMS: max(now.Sub(h.since).Milliseconds(), 0)})
-	}
-	return holds
-}
-
-// sinceBeat is the time since the last beat that reached the database, in milliseconds;
-// -1: none has.
-func (k *keeper) sinceBeat() int64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.beat == 0 {
-		return -1
-	}
-	return (k.clock() - k.beat).Milliseconds()
-}
-
-// failure is why the last beat did not reach the database; nil: it did.
-func (k *keeper) failure() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.trouble
 }

@@ -77,10 +77,7 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 		holder.claim1("held")
 		s.stop()
 		eventually(t, func() bool {
-			b := s.plan.Load().banks[0].broker
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.halted != nil
+			return s.pipeline().Snapshot().Stopped
 		})
 	}
 	return s

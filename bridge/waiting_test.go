@@ -53,7 +53,7 @@ func manyWait(t testing.TB, s *sidecar, claims int) (got *atomic.Int64) {
 			}
 		}()
 	}
-	eventually(t, func() bool { return s.plan.Load().banks[0].broker.idleWaiters() == claims })
+	eventually(t, func() bool { return s.pipeline().Snapshot().IdleClaims == claims })
 	return got
 }
 
@@ -103,7 +103,7 @@ func TestIdleLinesAreDropped(t *testing.T) {
 			c.call(`{"op":"claim","queue":"q%d"}`, i)
 			c.call(`{"op":"claim","queue":"w%d","wait_ms":1}`, i)
 		}
-		left := s.plan.Load().banks[0].broker.linesKept
+		left := func() int { return s.pipeline().Snapshot().WaitQueues }
 		if n := left(); n > 0 {
 			t.Errorf("%d lines are left of %d claims", n, 2*names)
 		}
@@ -111,17 +111,11 @@ func TestIdleLinesAreDropped(t *testing.T) {
 			c.call(`{"op":"enqueue","queue":"q%d"}`, i)
 			c.claim1(fmt.Sprint("q", i))
 		}
-		time.Sleep(paceIdle)
+		time.Sleep(time.Second)
 		if n := left(); n > 0 {
 			t.Errorf("%d lines are left of claims that brought jobs", n)
 		}
 	})
-}
-
-func (b *broker) linesKept() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.lines)
 }
 
 // BenchmarkEnqueueBesideWaitingClaims is one job's way with few claims waiting, and with many.

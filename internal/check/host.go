@@ -4,8 +4,8 @@ import (
 	"errors"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // Host examines the paths of the sockets, and whether other hosts can reach the admin
@@ -19,14 +19,14 @@ func Host(c *config.Config) (found backends.Findings) {
 		places = append(places, string(c.Admin.Listen))
 	}
 	for _, path := range places {
-		err := bridge.CheckPlace(path)
-		place, known := errors.AsType[*bridge.PlaceError](err)
+		err := unixsocket.CheckPath(path)
+		place, known := errors.AsType[*unixsocket.PathError](err)
 		switch {
 		case err == nil:
 		case known && !place.Foreign:
-			found.AddError("socket", path+": "+place.What, place.Do)
+			found.AddError("socket", path+": "+place.Problem, place.Fix)
 		case known: // it depends on who runs serve
-			found.AddWarning("socket", path+": "+place.What, "see that serve runs as that user, and ask check as that user too; or "+place.Do)
+			found.AddWarning("socket", path+": "+place.Problem, "see that serve runs as that user, and ask check as that user too; or "+place.Fix)
 		default:
 			found.AddWarning("socket", path+": its place cannot be looked at: "+err.Error(), "ask check as the user that serve runs as")
 		}

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // Admin is the section `admin`: where metrics and health are served over HTTP.
@@ -75,8 +75,8 @@ func (c Admin) check(all *Config, bad func(path, format string, args ...any)) {
 }
 
 // BridgeSocket returns the Unix socket to listen on.
-func (c Admin) BridgeSocket() bridge.Socket {
-	return bridge.Socket{Path: string(c.Listen), Mode: fs.FileMode(c.Mode), Group: c.Group}
+func (c Admin) BridgeSocket() unixsocket.Config {
+	return unixsocket.Config{Path: string(c.Listen), Mode: fs.FileMode(c.Mode), Group: c.Group}
 }
 
 // Advice returns the warning of `qsidecar check` about the listener, and its fix. Both are

@@ -17,6 +17,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // Limits of the admin listener. Its clients are not authenticated.
@@ -85,7 +86,7 @@ func (a *admin) move(c config.Admin) error {
 	case c.Listen == "":
 		a.server = nil
 	case old != nil && c.Listen == a.config.Listen:
-		if s, ok := old.Listener.(*bridge.SocketListener); ok && (c.Mode != a.config.Mode || c.Group != a.config.Group) {
+		if s, ok := old.Listener.(*unixsocket.Listener); ok && (c.Mode != a.config.Mode || c.Group != a.config.Group) {
 			return s.Adjust(c.BridgeSocket())
 		}
 		return nil
@@ -129,7 +130,7 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 		if err := a.makeSocketDir(string(c.Listen)); err != nil {
 			return nil, err
 		}
-		if ln, err = bridge.ListenSocket(c.BridgeSocket()); err != nil {
+		if ln, err = unixsocket.Listen(c.BridgeSocket()); err != nil {
 			return nil, fmt.Errorf("socket %s: %w", c.Listen, err)
 		}
 	} else if ln, err = net.Listen("tcp", string(c.Listen)); errors.Is(err, syscall.EADDRINUSE) {

@@ -1,0 +1,107 @@
+package bridge
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// database is the bridge's side of one database: its pipeline, and what a reload and the metrics know of it.
+type database struct {
+	*pipeline.Pipeline
+	accounts  sync.Mutex     // of accounted
+	accounted backends.Usage // what was counted of the link's usage; see account
+
+	// Bridge.reload guards these.
+	retiring bool         // it ends when the last lease in it has ended
+	end      func() error // ends it, and returns what its run returned
+}
+
+func (br *Bridge) newDatabase(name string, d Database) *database {
+	b := &database{}
+	b.Pipeline = pipeline.New(pipeline.Config{
+		Name:           name,
+		Backend:        d.Backend,
+		Done:           d.Done,
+		SidecarTimeout: d.HostLease,
+		RestartGrace:   d.RestartGrace,
+		Log:            br.log.With("database", name),
+		Clock:          br.system.clock,
+		Memory:         &br.memory,
+		Policy:         func(queue string) (backends.Policy, bool) { return br.plan.Load().policyIn(b, queue) },
+		MaxPayload:     func() int64 { return int64(br.plan.Load().limits.MaxPayload) },
+		ClaimBytes:     func() int64 { return int64(br.plan.Load().limits.ClaimBytes) },
+		TraceID:        traceID,
+		Lost:           func(m map[*quota.Session][]lease.Held) { br.tellLost(b, m) },
+	})
+	return b
+}
+
+// traceID is the id in a job's traceparent header; empty: it has none.
+func traceID(j *backends.Job) string {
+	id, _ := protocol.TraceID(j.Headers[protocol.HeaderTraceParent])
+	return id
+}
+
+// follow ends the waits of claims that the plan has no place for here.
+func (b *database) follow(p *plan) {
+	b.Reroute(func(queues []string) bool {
+		to, wire := p.databaseOf(queues)
+		return wire == nil && to == b
+	})
+}
+
+// label has the databases count under the names that the plan gives them, and gives the queues
+// that it names counters: a series that begins at 0 shows the first job, too.
+func (b *Bridge) label(p *plan) {
+	named := func(queue string) (bool, int) {
+		_, ok := p.opts.Queues[queue]
+		return ok, max(p.opts.QueueLabels, 0)
+	}
+	for name, db := range p.byName {
+		d := b.metrics.Databases.Of(name)
+		d.Named.Store(&named)
+		if db.Metrics.Load() != nil {
+			db.account() // to the name that it had
+		}
+		db.Metrics.Store(d)
+	}
+	for name, q := range p.opts.Queues {
+		if db := p.byName[q.Database]; db != nil && name != "*" {
+			db.Metrics.Load().Queue(name)
+		}
+	}
+}
+
+// account adds what the database used since the last time, to the name that it has. It is called
+// before it gets another name, at its end, and whenever somebody wants to know.
+func (b *database) account() {
+	b.accounts.Lock()
+	defer b.accounts.Unlock()
+	u, ok := b.Usage()
+	if !ok {
+		return
+	}
+	b.Metrics.Load().AddUsage(u.Since(b.accounted))
+	b.accounted = u
+}
+
+// tellPool gives what a database's pool is at this moment.
+func (b *database) tellPool(name string, to chan<- prometheus.Metric) {
+	u, ok := b.Usage()
+	if !ok || u.Max == 0 {
+		return
+	}
+	tell := func(d *prometheus.Desc, v int, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), append([]string{name}, labels...)...)
+	}
+	tell(poolDesc, u.Idle, "idle")
+	tell(poolDesc, u.InUse, "in_use")
+	tell(poolMaxDesc, u.Max)
+}

@@ -1,0 +1,288 @@
+package backendref
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// link is a database's way to its database. A reload may put another Backend of the same
+// database in the place of the one that is there (another address, a larger pool, a
+// new password): calls under way end on the old one, and only then is it done with.
+type Ref struct {
+	mu      sync.Mutex
+	current *endpoint
+	inUse   []*endpoint    // that were replaced, and are still in use
+	past    backends.Usage // of the Backends before them
+}
+
+// linkEnd is a Backend and its users.
+type endpoint struct {
+	backends.Backend
+	done     func()        // told once, when nobody uses it any more; nil: nobody
+	replaced chan struct{} // closed as soon as another one is in its place
+	users    int
+
+	inspections    chan struct{} // taken by each request of an operator; see look
+	enqueueQueries chan struct{} // by each question that an enqueue waits for
+}
+
+const (
+	// ownConnections of a pool are for commits, a write that was set aside and maintenance,
+	// however much operators ask.
+	reservedConnections = 4
+	// poollessLooks is how many operators' requests an engine without a pool gets at a time.
+	defaultInspections = 4
+)
+
+func New(b backends.Backend, done func()) *Ref { return &Ref{current: newEndpoint(b, done)} }
+
+func newEndpoint(b backends.Backend, done func()) *endpoint {
+	e := &endpoint{Backend: b, done: done, replaced: make(chan struct{}), enqueueQueries: make(chan struct{}, 1)}
+	looks := defaultInspections
+	if u, ok := e.usage(); ok && u.Max > 0 {
+		looks = max(1, u.Max-reservedConnections)
+	}
+	e.inspections = make(chan struct{}, looks)
+	return e
+}
+
+// replace puts another Backend in the place of the present one.
+func (l *Ref) Replace(b backends.Backend, done func()) {
+	next := newEndpoint(b, done)
+	l.mu.Lock()
+	old := l.current
+	l.current = next
+	l.inUse = append(l.inUse, old)
+	close(old.replaced)
+	idle := old.users == 0
+	if idle {
+		l.addPast(old)
+	}
+	l.mu.Unlock()
+	if idle {
+		old.finish()
+	}
+}
+
+// finish says that the present Backend is not used any more. A request that began by an
+// older plan may still come: it is told that the database was left.
+func (l *Ref) Retire() {
+	l.Replace(&backends.Offline{About: l.Info(), Why: func() error { return errRetired }}, nil)
+}
+
+var errRetired = errors.New("a reload of the config took this database out of use")
+
+func (e *endpoint) finish() {
+	if e.done != nil {
+		e.done()
+	}
+}
+
+// use is the present Backend, until release is called.
+func (l *Ref) use() (e *endpoint, release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e = l.current
+	e.users++
+	return e, func() { l.release(e) }
+}
+
+func (l *Ref) release(e *endpoint) {
+	l.mu.Lock()
+	e.users--
+	last := e.users == 0 && l.current != e
+	if last {
+		l.addPast(e)
+	}
+	l.mu.Unlock()
+	if last {
+		e.finish()
+	}
+}
+
+// is reports whether that is the present Backend.
+func (l *Ref) Is(b backends.Backend) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.current.Backend == b
+}
+
+// info is the present Backend's.
+func (l *Ref) Info() backends.Info {
+	e, release := l.use()
+	defer release()
+	return e.Info()
+}
+
+// Commit is Backend's.
+func (l *Ref) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	e, release := l.use()
+	defer release()
+	return e.Commit(ctx, b)
+}
+
+// Beat is Backend's.
+func (l *Ref) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
+	e, release := l.use()
+	defer release()
+	return e.Heartbeat(ctx, b)
+}
+
+// Held is Backend's.
+func (l *Ref) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
+	e, release := l.use()
+	defer release()
+	return e.ClaimedBy(ctx, host, after, limit)
+}
+
+// Sweep is Backend's.
+func (l *Ref) Maintain(ctx context.Context, s backends.Maintenance) (backends.MaintenanceResult, error) {
+	e, release := l.use()
+	defer release()
+	return e.Maintain(ctx, s)
+}
+
+// look is the present Backend for a look or a command, until release is called. Only some are
+// carried out at a time, so that commits find a connection: others wait for their turn.
+func (l *Ref) inspect(ctx context.Context) (i backends.Inspector, release func(), err error) {
+	return l.limited(ctx, func(e *endpoint) chan struct{} { return e.inspections })
+}
+
+// depth is look for what an enqueue waits for: it does not wait for operators.
+func (l *Ref) InspectForEnqueue(ctx context.Context) (i backends.Inspector, release func(), err error) {
+	return l.limited(ctx, func(e *endpoint) chan struct{} { return e.enqueueQueries })
+}
+
+func (l *Ref) limited(ctx context.Context, turn func(e *endpoint) chan struct{}) (i backends.Inspector, release func(), err error) {
+	e, done := l.use()
+	i, ok := e.Backend.(backends.Inspector)
+	if !ok {
+		done()
+		return nil, nil, errNoInspector
+	}
+	select {
+	case turn(e) <- struct{}{}:
+		return i, func() { <-turn(e); done() }, nil
+	case <-ctx.Done():
+		done()
+		return nil, nil, backends.Unavailable(fmt.Errorf("too many requests of operators wait for the database: %w", context.Cause(ctx)))
+	}
+}
+
+// stats is Inspector's Stats, in turn.
+func (l *Ref) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	look, release, err := l.inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return look.Stats(ctx, queue)
+}
+
+// peek is Inspector's Peek, in turn.
+func (l *Ref) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
+	look, release, err := l.inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return look.Peek(ctx, p)
+}
+
+// command is Inspector's Command, in turn.
+func (l *Ref) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	look, release, err := l.inspect(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	defer release()
+	return look.Command(ctx, c)
+}
+
+// adopted reports whether the queue lives in a table that somebody else owns.
+func (l *Ref) Adopted(queue string) bool {
+	e, release := l.use()
+	defer release()
+	m, ok := e.Backend.(backends.Mixed)
+	return ok && m.Adopted(queue)
+}
+
+// holds reports whether the queue's jobs are held in transactions.
+func (l *Ref) ClaimsInTx(queue string) bool {
+	e, release := l.use()
+	defer release()
+	m, ok := e.Backend.(backends.Mixed)
+	return ok && m.ClaimsInTx(queue)
+}
+
+// holding reports whether the lease is of a held job.
+func (l *Ref) InTx(lease backends.Lease) bool {
+	e, release := l.use()
+	defer release()
+	m, ok := e.Backend.(backends.Mixed)
+	return ok && m.InTx(lease)
+}
+
+// notifications calls hear with the names of queues that others made jobs ready in, of
+// one Backend after the other, until ctx is done.
+func (l *Ref) Notifications(ctx context.Context, hear func(queue string)) {
+	for ctx.Err() == nil {
+		e, release := l.use()
+		l.listen(ctx, e, hear)
+		release()
+		select {
+		case <-e.replaced:
+			hear("") // between the two names may have been missed
+		case <-ctx.Done():
+		}
+	}
+}
+
+// listen hears e's notifications until it is replaced or ctx is done.
+func (l *Ref) listen(ctx context.Context, e *endpoint, hear func(queue string)) {
+	n, ok := e.Backend.(backends.Notifier)
+	if !ok {
+		return
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	queues, ok := n.Notifications(ctx)
+	if !ok {
+		return
+	}
+	for {
+		select {
+		case q, open := <-queues:
+			if !open {
+				return
+			}
+			hear(q)
+		case <-e.replaced:
+			stop()
+			for range queues { // it closes the channel when it is done
+			}
+			return
+		}
+	}
+}
+
+// errNoLocator says that the queue of a lease is not known.
+var ErrNoLocator = errors.New("this database cannot tell the queue of a lease of another sidecar: give the user a rule without `queues`")
+
+// errNoLook says that the backend is no Inspector.
+var errNoInspector = errors.New("the database cannot be looked into")
+
+// queues asks the present Backend in which queues the leases' jobs are.
+func (l *Ref) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	e, release := l.use()
+	defer release()
+	locator, ok := e.Backend.(backends.Locator)
+	if !ok {
+		return nil, ErrNoLocator
+	}
+	return locator.Queues(ctx, leases)
+}

@@ -1,0 +1,156 @@
+package depth
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// askTimeout bounds one question to the database: as long as an enqueue waits.
+const askTimeout = 5 * time.Second
+
+// depthAge is how old a queue's depth may be for max_ready, and for how long a failed look counts.
+const ReadyAge = time.Second
+
+// depths are how many ready jobs there are in queues that have a limit of them: as the
+// database last said, and what was enqueued here since.
+type ReadyLimits struct {
+	count func(ctx context.Context, queue string) (ready int64, err error) // asks the database
+
+	mu  sync.Mutex
+	all map[string]*ReadyCount
+}
+
+type ReadyCount struct {
+	count   func(ctx context.Context, queue string) (ready int64, err error)
+	Name    string
+	mu      sync.Mutex // not held while the database is asked
+	ready   int64
+	err     error // the last look failed
+	at      time.Time
+	current *Query // under way; nil: none
+}
+
+// look is one question to the database, for all who wait for its answer.
+type Query struct {
+	done    chan struct{}
+	cancel  context.CancelFunc // called when no session waits any more
+	waiting int                // sessions that do; depth.mu guards it
+}
+
+func NewReadyLimits(count func(ctx context.Context, queue string) (int64, error)) *ReadyLimits {
+	return &ReadyLimits{count: count}
+}
+
+// of finds or makes the depth of a queue.
+func (d *ReadyLimits) Queue(name string) *ReadyCount {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q := d.all[name]
+	if q == nil {
+		if d.all == nil {
+			d.all = make(map[string]*ReadyCount)
+		}
+		q = &ReadyCount{Name: name, count: d.count}
+		d.all[name] = q
+	}
+	return q
+}
+
+// forget forgets queues.
+func (d *ReadyLimits) Forget(names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range names {
+		delete(d.all, name)
+	}
+}
+
+// refresh begins a look, or joins the one under way. Each look that it returns must be awaited.
+// nil: what is known is young enough.
+func (q *ReadyCount) Refresh() *Query {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.current == nil && time.Since(q.at) <= ReadyAge {
+		return nil
+	}
+	if q.current == nil {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), askTimeout, fmt.Errorf("the depth of the queue %s: no answer within %v", q.Name, askTimeout))
+		q.current = &Query{done: make(chan struct{}), cancel: cancel}
+		go q.query(ctx, q.current)
+	}
+	q.current.waiting++
+	return q.current
+}
+
+// await waits for a look. It reports false where gone is closed and the look does not end within a moment
+// either: a session whose client is gone waits so much longer, as what it sent is still carried out.
+func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
+	if l == nil {
+		return true
+	}
+	ended = true
+	select {
+	case <-l.done:
+	case <-gone:
+		timer := time.NewTimer(ReadyAge)
+		defer timer.Stop()
+		select {
+		case <-l.done:
+		case <-timer.C:
+			ended = false
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l.waiting--; l.waiting == 0 {
+		l.cancel()
+		if q.current == l {
+			q.current = nil // the next one begins another
+		}
+	}
+	return ended
+}
+
+// ask is a look.
+func (q *ReadyCount) query(ctx context.Context, l *Query) {
+	ready, err := q.count(ctx, q.Name)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.current == l {
+		q.current, q.ready, q.err, q.at = nil, ready, err, time.Now()
+	}
+	close(l.done)
+}
+
+// room takes a place for n more ready jobs; an error says that there is none.
+func (q *ReadyCount) Reserve(n, most int64) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err != nil {
+		return q.err
+	}
+	if n > most || q.ready+n > most {
+		return &FullError{queue: q.Name, ready: q.ready, added: n, limit: most}
+	}
+	q.ready += n
+	return nil
+}
+
+// queueFullError says that a queue would have more ready jobs than its limit.
+type FullError struct {
+	queue               string
+	ready, added, limit int64
+}
+
+func (e *FullError) Error() string {
+	if !e.Temporary() {
+		return fmt.Sprintf("%d jobs at once for the queue %s, whose limit is %d ready jobs (max_ready): nothing was stored; enqueue fewer at a time", e.added, e.queue, e.limit)
+	}
+	return fmt.Sprintf("the queue %s has %d ready jobs, and its limit is %d (max_ready): nothing was stored; try again when workers have caught up",
+		e.queue, e.ready, e.limit)
+}
+
+// mayPass: the jobs may fit later. Where they are more than the limit, no worker's pace mends that.
+func (e *FullError) Temporary() bool { return e.added <= e.limit }

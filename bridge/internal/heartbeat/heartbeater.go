@@ -1,0 +1,320 @@
+package heartbeat
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// keeper keeps this sidecar alive in one database: it joins under a new
+// identity, beats, compares what the database thinks it has with what it knows,
+// and watches the other sidecars' beats.
+//
+// How the times follow from the host lease H (design.md §2.4: a dead sidecar's
+// jobs are free within H):
+//
+//	beat every H/6; each beat is good for 13/20 H from when it reached the database;
+//	a peer is suspected when its end has passed and its beat stood still for 12/20 H
+//	here. So a sidecar that dies right after a beat is given up at most at 12/20 H
+//	plus two beats of the others (H/6 each: one until they saw it, one until they
+//	look again): below H. And as long as a sidecar trusts its own beat, nobody
+//	suspects it, wherever the database's clock is set meanwhile.
+type Heartbeater struct {
+	Config
+	poke chan struct{} // 1: one wish to beat at once is enough
+
+	mu          sync.Mutex
+	identity    backends.Identity // 0: not joined
+	freshUntil  time.Duration     // by clock; claims are handed out before it only
+	peers       map[backends.Identity]peerState
+	lastBeat    time.Duration // when the last one that reached the database did, by clock; 0: none was
+	lastErr     error         // why the last one did not; nil: it did
+	depthLeader depthLeader
+	waiting     []chan struct{} // closed after the next beat that succeeded or said "lost"
+}
+
+// keeperConfig is what a keeper needs. Its functions must not wait for the keeper.
+type Config struct {
+	Backend *backendref.Ref
+	Times   *Times
+	Leases  *lease.Table
+	Metrics func() *metrics.Database
+	Log     *slog.Logger
+	Clock   func() time.Duration // never jumps, and goes on while the machine is suspended
+
+	// lost is told which claims the sessions no longer have.
+	Lost func(map[*quota.Session][]lease.Held)
+	// abandoned is told that an identity is given up, before its leases are dropped.
+	Abandoned func()
+	// release gives claims back, uncharged, that nobody here knows of.
+	Release func(owner backends.Identity, leases []backends.Lease)
+	// suspected wakes the sweeper.
+	Suspected func()
+	// revived wakes the committer: claims may be made (again).
+	Revived func()
+}
+
+func New(c Config) *Heartbeater {
+	return &Heartbeater{Config: c, poke: make(chan struct{}, 1), peers: make(map[backends.Identity]peerState)}
+}
+
+// watch is what was seen of a peer.
+type peerState struct {
+	beats uint64
+	since time.Duration // when beats was first seen, by clock
+	ended bool
+	lease time.Duration // the peer's
+}
+
+// run joins and beats until ctx is done. It does not leave: see leave.
+func (k *Heartbeater) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var failing bool
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-k.poke:
+		}
+		err := k.Beat(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		k.noteResult(err)
+		if err != nil {
+			k.Metrics().HeartbeatFailures.Inc()
+		}
+		if err != nil && !failing {
+			k.Log.Warn("the beat did not reach the database; nothing is handed out until it does", "error", err)
+		} else if err == nil && failing {
+			k.Log.Info("the beat reaches the database again")
+		}
+		failing = err != nil
+		next := k.Times.sidecarTimeout().every()
+		if failing {
+			next = min(next/4, time.Second)
+		}
+		timer.Reset(next)
+	}
+}
+
+// noted remembers how the last turn ended, for people.
+func (k *Heartbeater) noteResult(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lastErr = err
+}
+
+// turn is one beat and what follows from it.
+func (k *Heartbeater) Beat(ctx context.Context) error {
+	id := k.Identity()
+	kind := backends.HeartbeatRenew
+	if id == 0 {
+		kind = backends.HeartbeatJoin
+		id = newIdentity()
+	}
+	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // one for the whole turn: it may change meanwhile
+	beatCtx, cancel := backendref.WithTimeout(ctx, h.answer())
+	defer cancel()
+	pulse, err := k.Backend.Heartbeat(beatCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: reads})
+	if err != nil {
+		return err
+	}
+	if !pulse.Alive {
+		k.GiveUp(id)
+		return k.Beat(ctx)
+	}
+	if !k.noteBeat(id, kind, asked+h.trusted()-h.margin(), reads, pulse.Peers) {
+		return k.Beat(ctx) // a claim found out meanwhile that id was given up
+	}
+	return k.reconcile(ctx, id)
+}
+
+func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind, freshUntil time.Duration, reads bool, peers []backends.Peer) bool {
+	k.mu.Lock()
+	if kind == backends.HeartbeatRenew && k.identity != id {
+		k.mu.Unlock()
+		return false
+	}
+	joined := k.identity == 0
+	revived := joined || k.Clock() >= k.freshUntil
+	k.identity = id
+	k.freshUntil, k.lastBeat = freshUntil, k.Clock()
+	suspects := k.watchPeers(peers, revived)
+	if k.depthLeader.update(id, reads, revived, peers, k.Clock()) {
+		k.BeatNow()
+	}
+	for _, c := range k.waiting {
+		close(c)
+	}
+	k.waiting = nil
+	k.mu.Unlock()
+	if joined {
+		k.Log.Info("joined the database", "host", fmt.Sprintf("%016x", uint64(id)))
+	}
+	if revived {
+		k.Revived()
+	}
+	if suspects {
+		k.Suspected()
+	}
+	return true
+}
+
+// watch remembers the peers' beats and reports whether one is suspect. k.mu is
+// held. With anew it begins to watch them: this sidecar's own beats were late, so that
+// what kept them (the database was away, or locked, this process was stopped, perhaps
+// with a lock that all others waited for) may have kept theirs, and they come now.
+func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects bool) {
+	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
+	next := make(map[backends.Identity]peerState, len(peers))
+	for _, p := range peers {
+		w, seen := k.peers[p.Host]
+		if anew || !seen || w.beats != p.Heartbeats {
+			w = peerState{beats: p.Heartbeats, since: now}
+		}
+		w.ended, w.lease = p.Expired && !p.Dead, p.Timeout
+		next[p.Host] = w
+		suspects = suspects || p.Dead || w.ended && now-w.since >= observe
+	}
+	k.peers = next
+	return suspects
+}
+
+// suspects lists the peers to give up.
+func (k *Heartbeater) Suspects() []backends.Suspect {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
+	var out []backends.Suspect
+	for host, w := range k.peers {
+		if w.ended && now-w.since >= observe {
+			out = append(out, backends.Suspect{Host: host, Heartbeats: w.beats, Timeout: w.lease})
+		}
+	}
+	return out
+}
+
+// peers is how many other sidecars of the database seem to live.
+func (k *Heartbeater) Peers() (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, w := range k.peers {
+		if !w.ended {
+			n++
+		}
+	}
+	return n
+}
+
+// giveUp drops an identity that others took for dead: its leases are theirs to
+// give out again.
+func (k *Heartbeater) GiveUp(id backends.Identity) {
+	k.mu.Lock()
+	if k.identity != id {
+		k.mu.Unlock()
+		return
+	}
+	k.identity = 0
+	k.freshUntil = 0
+	for _, c := range k.waiting {
+		close(c)
+	}
+	k.waiting = nil
+	k.mu.Unlock()
+	k.Metrics().Evictions.Inc()
+	k.Abandoned()
+	lost := k.Leases.DropAll()
+	k.Log.Warn("this sidecar was given up (its beat was late): its sessions' leases are lost, going on under a new identity",
+		"host", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
+	k.Lost(lost)
+}
+
+// current is the identity claims are made under; 0 while there is none.
+func (k *Heartbeater) Identity() backends.Identity {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.identity
+}
+
+// fresh is the identity, while its beat is not late, else 0.
+func (k *Heartbeater) Fresh() backends.Identity {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.Clock() >= k.freshUntil {
+		return 0
+	}
+	return k.identity
+}
+
+// confirm makes sure that id is alive, by a beat where the last one is late: a
+// claim is handed out only then. It waits for that beat as long as ctx allows.
+func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
+	if k.Fresh() == id {
+		return true
+	}
+	k.mu.Lock()
+	c := make(chan struct{})
+	k.waiting = append(k.waiting, c)
+	k.mu.Unlock()
+	k.BeatNow()
+	select {
+	case <-c:
+		return k.Fresh() == id
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// beatNow asks for a beat without waiting for its time.
+func (k *Heartbeater) BeatNow() {
+	select {
+	case k.poke <- struct{}{}:
+	default:
+	}
+}
+
+// leave is the last beat: the sessions' leases stay valid for the grace.
+func (k *Heartbeater) Leave(ctx context.Context) error {
+	k.mu.Lock()
+	id := k.identity
+	k.identity = 0
+	k.freshUntil = 0
+	k.mu.Unlock()
+	if id == 0 {
+		return nil
+	}
+	_, err := k.Backend.Heartbeat(ctx, backends.Heartbeat{Host: id, Kind: backends.HeartbeatLeave, Name: hostName(), Timeout: k.Times.RestartGrace()})
+	return err
+}
+
+func newIdentity() backends.Identity {
+	for {
+		var raw [8]byte
+		rand.Read(raw[:]) // never fails (crypto/rand)
+		if id := binary.BigEndian.Uint64(raw[:]); id != 0 {
+			return backends.Identity(id)
+		}
+	}
+}
+
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown-host"
+	}
+	return fmt.Sprintf("%s:%d", name, os.Getpid())
+}

@@ -1,0 +1,70 @@
+package heartbeat
+
+import (
+	"context"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+)
+
+// heldPage is how many rows a look at the held jobs takes at a time.
+const claimedPage = 1000
+
+// reconcile compares the rows claimed under id with the known leases: rows that
+// nobody knows (their commit's answer got lost) go back, leases without a row are
+// lost.
+func (k *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error {
+	missing := k.Leases.Confirmed() // before the look: what is claimed later is not missed
+	for after := ""; ; {
+		rows, err := k.claimedBy(ctx, id, after)
+		if err != nil {
+			return err
+		}
+		if err := k.giveBackUnknown(ctx, id, after, k.Leases.Unknown(rows)); err != nil {
+			return err
+		}
+		for i := range rows {
+			delete(missing, rows[i].Lease.Token)
+		}
+		if len(rows) < claimedPage {
+			break
+		}
+		after = rows[len(rows)-1].Lease.Job
+	}
+	if lost := k.Leases.DropMissing(missing); len(lost) > 0 {
+		k.Lost(lost)
+	}
+	return nil
+}
+
+func (k *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after string) ([]backends.ClaimedJob, error) {
+	ctx, cancel := backendref.WithTimeout(ctx, k.Times.sidecarTimeout().answer())
+	defer cancel()
+	return k.Backend.ClaimedBy(ctx, id, after, claimedPage)
+}
+
+// giveBackUnknown looks a second time before it gives rows back: a job that was
+// settled between the look and the comparison is unknown too, but gone.
+func (k *Heartbeater) giveBackUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
+	if len(unknown) == 0 {
+		return nil
+	}
+	rows, err := k.claimedBy(ctx, id, after)
+	if err != nil {
+		return err
+	}
+	still := make(map[backends.Token]struct{}, len(rows))
+	for i := range rows {
+		still[rows[i].Lease.Token] = struct{}{}
+	}
+	unknown = slices.DeleteFunc(unknown, func(l backends.Lease) bool {
+		_, ok := still[l.Token]
+		return !ok
+	})
+	if len(unknown) > 0 {
+		k.Log.Warn("giving back claims that nobody here knows of", "jobs", len(unknown))
+		k.Release(id, unknown)
+	}
+	return nil
+}

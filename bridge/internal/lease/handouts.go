@@ -1,0 +1,39 @@
+package lease
+
+import (
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// handed is a hand-out that the database does not know of.
+type handOut struct {
+	backends.Delivery
+	at time.Duration
+}
+
+// remember notes that the jobs were handed out from those claimed ahead.
+func (l *Table) NoteHandOut(jobs []backends.Job, worker string, at time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range jobs {
+		l.handOuts = append(l.handOuts, handOut{Delivery: backends.Delivery{Lease: jobs[i].Lease(), Worker: worker}, at: at})
+	}
+}
+
+// unrecorded takes the hand-outs from before limit that are not settled, or about
+// to be, and reports whether there are later ones.
+func (l *Table) UnrecordedHandOuts(limit time.Duration, most int) (due []backends.Delivery, more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for n < len(l.handOuts) && l.handOuts[n].at < limit && len(due) < most {
+		if h := l.entries[l.handOuts[n].Lease.Token]; h != nil && h.settling == 0 {
+			due = append(due, l.handOuts[n].Delivery)
+		}
+		n++
+	}
+	l.handOuts = slices.Delete(l.handOuts, 0, n)
+	return due, len(l.handOuts) > 0
+}

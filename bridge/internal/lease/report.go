@@ -1,0 +1,60 @@
+package lease
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// queuesOf are the queues of the leases' jobs, and the leases of which nothing is known here.
+func (l *Table) QueuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range leases {
+		if h := l.entries[lease.Token]; h != nil && h.queue != "" && h.lease.Job == lease.Job {
+			queues = append(queues, h.queue)
+		} else {
+			missing = append(missing, lease)
+		}
+	}
+	return queues, missing
+}
+
+// queueHeld is what a session holds of one queue.
+type QueueHeld struct {
+	Queue  string
+	Jobs   int64
+	Oldest string        // the id of the job that it has held for longest
+	Age    time.Duration // for how long
+}
+
+// heldBy tells what a session holds, by queue.
+func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	type held struct {
+		jobs   int64
+		oldest *Entry
+	}
+	queues := make(map[string]held)
+	for _, h := range l.sessions[s] {
+		of := queues[h.queue]
+		of.jobs++
+		if of.oldest == nil || h.since.Before(of.oldest.since) {
+			of.oldest = h
+		}
+		queues[h.queue] = of
+	}
+	var holds []QueueHeld
+	for queue, of := range queues {
+		h := of.oldest
+		holds = append(holds, QueueHeld{Queue: queue, Jobs: of.jobs, Oldest: cmp.Or(h.info.ID, h.lease.Job), Age: max(now.Sub(h.since), 0)})
+	}
+	return holds
+}
+
+// lock is the ledger's own, for who wants to know whether it is free.
+func (l *Table) Locker() sync.Locker { return &l.mu }

@@ -1,0 +1,47 @@
+package lease
+
+import (
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// TestForgedTokenOfAClaimOnItsWay: what is said of a lease that was never given out changes
+// nothing of the claim on its way that has the same token. The claim was forgotten: its
+// worker was told that the beat is late, and the job went back (TestBadInput, once).
+func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
+	l := NewTable(func(*backends.Job) string { return "" })
+	slots := []backends.Slot{{Token: backends.Token{Host: 1, Number: 7}}}
+	forged := []backends.Lease{{Job: "5", Token: slots[0].Token}}
+	sess := new(quota.Session)
+	l.Expect(slots)
+	marked, _ := l.BeginSettle(forged, nil, nil)
+	if len(l.Confirmed()) > 0 {
+		t.Error("what is on its way must be in the database already")
+	}
+	l.EndSettle(marked, forged)
+	if !l.Bind(forged, sess, 10, func() {}) {
+		t.Error("the bind was refused for its number")
+	}
+	l.EndBind(forged, forged)
+	l.Unbind(forged)
+	l.Remove(forged)
+	if len(l.Confirmed()) > 0 {
+		t.Error("what is on its way must be in the database already, after a forged bind")
+	}
+	jobs := []backends.Job{{ID: "9", Queue: "q", Token: slots[0].Token}}
+	if !l.Give(jobs, sess, false) {
+		t.Fatal("the claim was forgotten")
+	}
+	if got := l.sessions[sess][slots[0].Token]; got == nil || got.lease.Job != "9" || got.inFlight {
+		t.Errorf("the session holds %+v", got)
+	}
+	// Claims that were not handed out are forgotten as ever.
+	l.Expect(slots)
+	l.BeginReturn([]backends.Lease{jobs[0].Lease()})
+	l.Remove([]backends.Lease{jobs[0].Lease()})
+	if n := l.Count(); n != 0 {
+		t.Errorf("%d claims are known", n)
+	}
+}

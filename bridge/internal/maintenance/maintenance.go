@@ -1,0 +1,144 @@
+package maintenance
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+)
+
+const (
+	// sweepEvery is the pause at idle, less a jitter that keeps hosts out of step:
+	// a due job is ready, an ended lease free and a plain INSERT seen within a
+	// second, and an idle host asks its database about once a second.
+	interval   = 800 * time.Millisecond
+	jitter     = 100 * time.Millisecond
+	minPause   = 10 * time.Millisecond // the shortest pause before something known to come due
+	batchLimit = 500                   // rows of each kind in one bite
+)
+
+const (
+	logUnpruned = "rows whose time is over cannot be deleted, and stay"
+	logUnusable = "row skipped: it holds a value that a sidecar can't use"
+)
+
+// readyClaims are the claims that maintenance has jobs for.
+type Claims interface {
+	// waiting lists the queues that claims wait for.
+	Waiting() []string
+	// notifyReady says that the queues may have ready jobs.
+	NotifyReady(queues []string)
+}
+
+// sweeper is the reaper, the promoter and the poller of one database: one look
+// for all of its queues.
+type Maintainer struct {
+	Config
+	prune  pruning
+	logged map[string]string // by message, the error that was last logged with it
+	poke   chan struct{}     // 1: one wish to sweep at once is enough
+}
+
+// sweeperConfig is what a sweeper needs.
+type Config struct {
+	Backend   *backendref.Ref
+	Heartbeat *heartbeat.Heartbeater
+	Claims    Claims
+	Times     *heartbeat.Times
+	Metrics   func() *metrics.Database
+	Log       *slog.Logger
+	Alone     bool // a bite of pruning holds up everybody who writes meanwhile
+}
+
+func New(c Config) *Maintainer {
+	return &Maintainer{Config: c, prune: pruning{alone: c.Alone}, logged: make(map[string]string), poke: make(chan struct{}, 1)}
+}
+
+func (s *Maintainer) Wake() {
+	select {
+	case s.poke <- struct{}{}:
+	default:
+	}
+}
+
+// run sweeps until ctx is done.
+func (s *Maintainer) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var failing bool
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-s.poke:
+		}
+		next, err := s.maintain(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil && failing:
+			s.Log.Info("housekeeping reaches the database again")
+		case err != nil && !failing:
+			s.Log.Warn("housekeeping failed and is tried again: ended leases and due jobs wait", "error", err)
+		}
+		failing = err != nil
+		timer.Reset(next)
+	}
+}
+
+// sweep takes bites while they come back full, and says when to look again. Pruning
+// keeps its own pace.
+func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
+	for {
+		most, prune := s.Times.Timeout(), s.prune.due(time.Now())
+		biteCtx, cancel := backendref.WithTimeout(ctx, most)
+		swept, err := s.Backend.Maintain(biteCtx, backends.Maintenance{
+			Waiting:    s.Claims.Waiting(),
+			Suspects:   s.Heartbeat.Suspects(),
+			Prune:      prune,
+			Limit:      batchLimit,
+			PruneBatch: s.prune.batchSize(),
+		})
+		cancel()
+		if err != nil {
+			if prune {
+				s.prune.failed(time.Now())
+			}
+			return interval + rand.N(interval), err
+		}
+		if prune {
+			s.prune.pruned(time.Now(), swept, s.Heartbeat.Peers())
+			s.logOnce(logUnpruned, swept.PruneRefused)
+			s.logOnce(logUnusable, swept.Unusable)
+		}
+		s.Claims.NotifyReady(swept.Ready)
+		s.Claims.NotifyReady(swept.MadeReady)
+		s.Metrics().CountFailed(swept.Failed, false)
+		LogFailed(s.Log, swept.Failed)
+		if swept.More {
+			continue
+		}
+		next := min(interval-rand.N(jitter), s.prune.wait(time.Now()))
+		if swept.Next >= 0 {
+			next = min(next, swept.Next)
+		}
+		return max(next, minPause), nil
+	}
+}
+
+// logOnce logs an error that every look finds again, until it is another one or gone.
+func (s *Maintainer) logOnce(message string, err error) {
+	switch {
+	case err == nil:
+		delete(s.logged, message)
+	case s.logged[message] != err.Error():
+		s.logged[message] = err.Error()
+		s.Log.Warn(message, "error", err)
+	}
+}

@@ -1,0 +1,20 @@
+package maintenance
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"testing"
+)
+
+// TestLogOnce: an error that every look finds is logged once, until it changes or is gone.
+func TestLogOnce(t *testing.T) {
+	var log bytes.Buffer
+	s := New(Config{Log: slog.New(slog.NewJSONHandler(&log, nil))})
+	for i, err := range []error{errors.New("a"), errors.New("a"), errors.New("b"), nil, errors.New("b")} {
+		s.logOnce(logUnpruned, err)
+		if got, want := bytes.Count(log.Bytes(), []byte(logUnpruned)), []int{1, 1, 2, 2, 3}[i]; got != want {
+			t.Errorf("after %d looks: logged %d times, want %d", i+1, got, want)
+		}
+	}
+}

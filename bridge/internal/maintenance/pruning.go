@@ -1,0 +1,113 @@
+package maintenance
+
+import (
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// pruning is how that goes on: in bites that hold nobody up for long, with pauses
+// that leave the database to the workers, and all the same faster than finished jobs
+// come in. Only the sweeper's goroutine uses it.
+//
+// A bite that takes longer than it should (also because the machine has much to do)
+// is followed by a smaller one and by a longer pause: load slows pruning, not the
+// other way round. All sidecars of a database prune, each of them that much less.
+type pruning struct {
+	alone bool // a bite holds up everybody who writes meanwhile
+
+	next  time.Time // of the next bite
+	batch int       // rows; 0: there was none yet
+	rank  int       // the share of the time is shares[rank]
+
+	since   time.Time     // when the present stretch of pruning was looked at; zero: there is none
+	overdue time.Duration // by how much pruning was late then
+}
+
+const (
+	pruneEvery = 10 * time.Second // where nothing is left
+
+	batchTime      = 80 * time.Millisecond // what a bite should take
+	batchTimeAlone = 15 * time.Millisecond // the same where it holds others up
+	firstBatch     = 100                   // rows
+	minBatch       = 50
+	maxBatch       = 2000
+
+	// pruneRate is what is pruned at least, however much there is to do: as long as a
+	// bite itself does not take longer, in rows a second of all sidecars.
+	minRate = 1000
+
+	// pruneLate is how late pruning may be without harm: what is over waits that long in the
+	// table before workers are slowed for it. A burst, whose jobs come due as they finished,
+	// at once, is behind for as long as it lasts, and is pruned all the same.
+	tolerated = 30 * time.Minute
+
+	// pruneReview is how often it is looked at whether pruning that is late falls further behind.
+	reviewEvery = 2 * time.Minute
+)
+
+// shares are the parts of the time in which something is pruned, in percent. Where
+// jobs finish faster than the first of them prunes, the next does, and so on: the
+// table must not grow for ever.
+var shares = []int64{10, 20, 40, 60, 80, 100}
+
+func (p *pruning) due(now time.Time) bool { return !now.Before(p.next) }
+
+func (p *pruning) wait(now time.Time) time.Duration { return p.next.Sub(now) }
+
+func (p *pruning) batchSize() int {
+	if p.batch == 0 {
+		p.batch = firstBatch
+	}
+	return p.batch
+}
+
+// failed: the sweep that was to prune did not come to its end. The next ones do the
+// rest; a database that refuses to delete must not keep them from that.
+func (p *pruning) failed(now time.Time) { p.next = now.Add(pruneEvery) }
+
+// pruned notes what a sweep pruned, beside that many other sidecars, and plans the
+// next bite.
+func (p *pruning) pruned(now time.Time, r backends.MaintenanceResult, peers int) {
+	if !r.PruneMore {
+		p.next, p.since = now.Add(pruneEvery), time.Time{}
+		p.rank = max(p.rank-1, 0)
+		return
+	}
+	p.review(now, r.PruneOverdue)
+	share := shares[p.rank]
+	pause := min(r.LongestPrune*time.Duration(100-share)/time.Duration(share), time.Duration(r.Pruned)*time.Second/minRate)
+	if r.Pruned == 0 { // others have locked what is there
+		pause = interval
+	}
+	p.next = now.Add(min(pause*time.Duration(1+peers), pruneEvery))
+	p.size(r.LongestPrune)
+}
+
+// size makes bites of which each takes about what it should.
+func (p *pruning) size(took time.Duration) {
+	n, should := p.batchSize(), int64(batchTime)
+	if p.alone {
+		should = int64(batchTimeAlone)
+	}
+	if took > 0 {
+		n = int(min(int64(n)*should/int64(took), 2*int64(n)))
+	}
+	p.batch = min(max(n, p.batchSize()/2, minBatch), maxBatch)
+}
+
+// review gives pruning more of the time where it is late and falls further behind, and less
+// again where it gains.
+func (p *pruning) review(now time.Time, overdue time.Duration) {
+	switch {
+	case p.since.IsZero():
+	case now.Sub(p.since) < reviewEvery:
+		return
+	case overdue >= p.overdue && overdue < tolerated:
+	case overdue >= p.overdue:
+		p.rank = min(p.rank+1, len(shares)-1)
+	default:
+		p.rank = max(p.rank-1, 0)
+	}
+	p.since, p.overdue = now, overdue
+}

@@ -1,0 +1,307 @@
+package metrics
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// DefaultQueueLabels is Options.QueueLabels where it says nothing.
+const DefaultQueueLabels = 100
+
+// databaseLabels are the counters of each database, under the names that it had.
+type databaseSet struct {
+	m       *Set
+	mu      sync.Mutex
+	all     map[string]*Database
+	dynamic int // queues with a label of their own that no config named
+}
+
+// databaseMetrics are the counters of one database, without a look at its label.
+type Database struct {
+	labels *databaseSet
+	name   string
+	usage  usageCounts
+
+	commit, writes, jobs          prometheus.Observer
+	failures                      map[string]prometheus.Counter // by cause
+	stale                         prometheus.Counter
+	HeartbeatFailures, Evictions  prometheus.Counter
+	DepthReads, DepthReadFailures prometheus.Counter
+
+	// named says which queues the config names, and how many others may have labels.
+	Named          atomic.Pointer[func(queue string) (named bool, most int)]
+	queues         atomic.Pointer[map[string]*Queue] // never changes: another one takes its place
+	other, unknown *Queue
+}
+
+// queueMetrics are the counters of one queue. Those of nil count nothing.
+type Queue struct {
+	enqueued, duplicates, claimed, acked, nacked, dead, Returned prometheus.Counter
+	lost                                                         map[backends.Cause]prometheus.Counter
+	claimWait, jobWait, run                                      prometheus.Observer
+}
+
+// causes are those for which deliveries are lost.
+var causes = []backends.Cause{backends.CauseDisconnected, backends.CauseTimedOut, backends.CauseLeaseEnded, backends.CauseSidecarLost, backends.CauseTooLarge}
+
+// The causes for which commits fail.
+const (
+	failUnavailable = "unavailable"
+	failHostLost    = "host_lost"
+	failUnknown     = "unknown_outcome"
+	failRefused     = "refused"
+)
+
+// of are the counters of the database of that name.
+func (d *databaseSet) Of(name string) *Database {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x := d.all[name]; x != nil {
+		return x
+	}
+	m := d.m
+	x := &Database{
+		labels: d, name: name,
+		commit: m.commit.WithLabelValues(name), writes: m.writes.WithLabelValues(name), jobs: m.jobs.WithLabelValues(name),
+		failures: make(map[string]prometheus.Counter), stale: m.stale.WithLabelValues(name),
+		HeartbeatFailures: m.heartbeatFailures.WithLabelValues(name), Evictions: m.evictions.WithLabelValues(name),
+		DepthReads: m.reads.WithLabelValues(name), DepthReadFailures: m.readFailures.WithLabelValues(name),
+	}
+	for _, cause := range []string{failUnavailable, failHostLost, failUnknown, failRefused} {
+		x.failures[cause] = m.failures.WithLabelValues(name, cause)
+	}
+	x.other, x.unknown = m.queue(name, labelOther), m.unknown(name)
+	x.queues.Store(&map[string]*Queue{})
+	none := func(string) (bool, int) { return false, 0 }
+	x.Named.Store(&none)
+	if d.all == nil {
+		d.all = make(map[string]*Database)
+	}
+	d.all[name] = x
+	return x
+}
+
+func (m *Set) queue(database, queue string) *Queue {
+	q := &Queue{
+		enqueued: m.enqueued.WithLabelValues(database, queue), duplicates: m.duplicates.WithLabelValues(database, queue),
+		claimed: m.claimed.WithLabelValues(database, queue), acked: m.acked.WithLabelValues(database, queue),
+		nacked: m.nacked.WithLabelValues(database, queue), dead: m.dead.WithLabelValues(database, queue),
+		Returned: m.returned.WithLabelValues(database, queue), lost: make(map[backends.Cause]prometheus.Counter, len(causes)),
+		claimWait: m.claimWait.WithLabelValues(database, queue), jobWait: m.jobWait.WithLabelValues(database, queue),
+		run: m.run.WithLabelValues(database, queue),
+	}
+	for _, c := range causes {
+		q.lost[c] = m.lost.WithLabelValues(database, queue, string(c))
+	}
+	return q
+}
+
+// unknown counts only acks: of all else the database says the queue.
+func (m *Set) unknown(database string) *Queue {
+	return &Queue{acked: m.acked.WithLabelValues(database, labelUnknown)}
+}
+
+// queue are the counters of a queue: its own, or those that it shares with others.
+func (d *Database) Queue(name string) *Queue {
+	if d == nil {
+		return nil
+	}
+	if q := (*d.queues.Load())[name]; q != nil {
+		return q
+	}
+	return d.addQueue(name)
+}
+
+// meet is queue for one that has no counters yet.
+func (d *Database) addQueue(name string) *Queue {
+	named, most := (*d.Named.Load())(name)
+	l := d.labels
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	have := *d.queues.Load()
+	if q := have[name]; q != nil {
+		return q
+	}
+	if !named {
+		if l.dynamic >= most {
+			return d.other // asked again next time: the config may name it by then
+		}
+		l.dynamic++
+	}
+	next := maps.Clone(have)
+	q := l.m.queue(d.name, name)
+	next[name] = q
+	d.queues.Store(&next)
+	return q
+}
+
+// label is what the queue is called in what is counted elsewhere (its depth).
+func (d *Database) label(queue string) string {
+	if d.Queue(queue) == d.other {
+		return labelOther
+	}
+	return queue
+}
+
+// committed counts a commit.
+func (d *Database) CountCommit(took time.Duration, writes, asks int, claims []backends.ClaimResult, err error) {
+	switch {
+	case err == nil:
+		d.commit.Observe(took.Seconds())
+		if writes > 0 {
+			d.writes.Observe(float64(writes))
+		}
+		if asks > 0 {
+			n := 0
+			for i := range claims {
+				n += len(claims[i].Jobs)
+				d.CountFailed(claims[i].Failed, true)
+			}
+			d.jobs.Observe(float64(n))
+		}
+	case errors.Is(err, backends.ErrEvicted):
+		d.failures[failHostLost].Inc()
+	case backends.Retryable(err):
+		d.failures[failUnavailable].Inc()
+	case errors.Is(err, backends.ErrUnknownOutcome):
+		d.failures[failUnknown].Inc()
+	default:
+		d.failures[failRefused].Inc()
+	}
+}
+
+// runOf is what is known of the delivery of a write's lease: its queue's counters, or nil, and how long
+// its worker had it, below 0 where that is not known.
+type RunOf func(lease int) (queue *Queue, took time.Duration)
+
+// answered counts what a write that was committed did. unseen: no worker had its jobs.
+func (d *Database) CountWrite(write backends.Write, runs RunOf, unseen bool, res *backends.WriteResult) {
+	if d == nil || res.Err != nil {
+		return
+	}
+	switch w := write.(type) {
+	case backends.Enqueue:
+		d.countStored(w.Jobs, res.Stored)
+	case backends.Ack:
+		d.countStored(w.Enqueue, res.Stored)
+		d.countSettled(runs, w.Leases, res.Lost, true)
+	case backends.Nack:
+		d.countSettled(runs, w.Leases, res.Lost, false)
+	case backends.Extend:
+		d.stale.Add(float64(len(res.Lost)))
+	}
+	d.CountFailed(res.Failed, unseen)
+}
+
+func (d *Database) countStored(jobs []backends.NewJob, stored []backends.Stored) {
+	var q *Queue
+	for i := range stored {
+		if i == 0 || jobs[i].Queue != jobs[i-1].Queue {
+			q = d.Queue(jobs[i].Queue)
+		}
+		if stored[i].Duplicate {
+			q.duplicates.Inc()
+		} else {
+			q.enqueued.Inc()
+		}
+	}
+}
+
+func (d *Database) countSettled(runs RunOf, leases, lost []backends.Lease, acked bool) {
+	for i := range leases {
+		if len(lost) > 0 && slices.Contains(lost, leases[i]) {
+			d.stale.Inc()
+			continue
+		}
+		queue, took := runs(i)
+		if queue == nil {
+			queue, took = d.unknown, -1
+		}
+		if acked {
+			queue.acked.Inc()
+		}
+		if took >= 0 {
+			queue.run.Observe(took.Seconds())
+		}
+	}
+}
+
+// fallen counts jobs whose claims ended otherwise. unseen: no worker had them.
+func (d *Database) CountFailed(all backends.FailedCounts, unseen bool) {
+	if d == nil {
+		return
+	}
+	for _, f := range all {
+		q, n := d.Queue(f.Queue), float64(f.Jobs)
+		switch {
+		case f.Cause == backends.CauseNacked:
+			q.nacked.Add(n)
+		case f.Cause != "":
+			if c := q.lost[f.Cause]; c != nil { // a later version may know more
+				c.Add(n)
+			}
+		case !unseen:
+			q.Returned.Add(n)
+		}
+		if f.Dead {
+			q.dead.Add(n)
+		}
+	}
+}
+
+// handed counts jobs that a worker got, after its claim waited for so long.
+func (d *Database) CountHandOut(jobs []backends.Job, waited time.Duration) {
+	if d == nil {
+		return
+	}
+	now := time.Now()
+	var q *Queue
+	for i := range jobs {
+		if i == 0 || jobs[i].Queue != jobs[i-1].Queue {
+			q = d.Queue(jobs[i].Queue)
+		}
+		if i == 0 {
+			q.claimWait.Observe(waited.Seconds())
+		}
+		q.claimed.Inc()
+		if jobs[i].Attempt == 1 {
+			q.jobWait.Observe(max(now.Sub(jobs[i].EnqueuedAt), 0).Seconds())
+		}
+	}
+}
+
+// byLabel adds up the depths of queues that share a label. A queue that is known here and has
+// no row any more has none of everything.
+func (d *Database) SumByLabel(all []backends.QueueStats) map[string]*backends.QueueStats {
+	sum := make(map[string]*backends.QueueStats)
+	for i := range all {
+		label := d.label(all[i].Queue)
+		s := sum[label]
+		if s == nil {
+			s = &backends.QueueStats{Queue: label}
+			sum[label] = s
+		}
+		s.Ready += all[i].Ready
+		s.Scheduled += all[i].Scheduled
+		s.Claimed += all[i].Claimed
+		s.Dead += all[i].Dead
+		s.Done += all[i].Done
+		s.Paused = s.Paused || all[i].Paused
+		s.OldestReady = max(s.OldestReady, all[i].OldestReady)
+		s.OldestClaimed = max(s.OldestClaimed, all[i].OldestClaimed)
+	}
+	for queue := range *d.queues.Load() {
+		if sum[queue] == nil {
+			sum[queue] = &backends.QueueStats{Queue: queue}
+		}
+	}
+	return sum
+}

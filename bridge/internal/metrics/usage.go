@@ -1,0 +1,84 @@
+package metrics
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// What backends tell of themselves.
+var (
+	poolWaitsDesc  = Gauge("pool_waits_total", "How often all connections of the pool were in use, so that one was waited for.", LabelDatabase)
+	poolWaitedDesc = Gauge("pool_wait_seconds_total", "For how long connections of the pool were waited for.", LabelDatabase)
+	tripsDesc      = Gauge("statement_seconds", "Round trips to the database: statements sent together, until all were answered. On SQLite: transactions.", LabelDatabase)
+	retriesDesc    = Gauge("transaction_retries_total", "Transactions that were tried again at once. conflict: a deadlock, a serialization failure or a lock that was not free; "+
+		"connection: it broke before the commit.", LabelDatabase, labelCause)
+)
+
+// usedBy are the counts of what the databases of one name used: more than one, where a reload
+// gives the name to another.
+type usageCounts struct {
+	mu    sync.Mutex
+	all   backends.Usage
+	known bool
+}
+
+// addUsage counts what the database's Backends used since the last time.
+func (d *Database) AddUsage(u backends.Usage) {
+	d.usage.mu.Lock()
+	defer d.usage.mu.Unlock()
+	d.usage.known = true
+	d.usage.all.Add(u)
+}
+
+// tellUsage gives what the databases' Backends told of themselves, by the names that they had.
+func (l *databaseSet) collectUsage(to chan<- prometheus.Metric) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.all {
+		d.usage.collect(d.name, to)
+	}
+}
+
+func (used *usageCounts) collect(name string, to chan<- prometheus.Metric) {
+	used.mu.Lock()
+	u, known := used.all, used.known
+	used.mu.Unlock()
+	if !known {
+		return
+	}
+	tell := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{name}, labels...)...)
+	}
+	tell(poolWaitsDesc, float64(u.Waits))
+	tell(poolWaitedDesc, u.Waited.Seconds())
+	for i, cause := range backends.RetryCauses {
+		tell(retriesDesc, float64(u.Retries[i]), cause)
+	}
+	buckets, sum := make(map[float64]uint64, len(backends.RoundTripBuckets)), uint64(0)
+	for i, most := range backends.RoundTripBuckets {
+		sum += u.RoundTrips.Within[i]
+		buckets[most.Seconds()] = sum
+	}
+	to <- prometheus.MustNewConstHistogram(tripsDesc, u.RoundTrips.Count, u.RoundTrips.Sum.Seconds(), buckets, name)
+}
+
+// Describe implements prometheus.Collector.
+func (m *Set) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range m.all {
+		c.Describe(to)
+	}
+	for _, d := range []*prometheus.Desc{poolWaitsDesc, poolWaitedDesc, tripsDesc, retriesDesc} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Set) Collect(to chan<- prometheus.Metric) {
+	for _, c := range m.all {
+		c.Collect(to)
+	}
+	m.Databases.collectUsage(to)
+}

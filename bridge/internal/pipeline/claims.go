@@ -1,0 +1,63 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// claim queues a claim, or answers it at once with jobs that were claimed ahead.
+func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered bool) {
+	return b.dispatcher.add(w, queues)
+}
+
+// await returns the answer of a claim that was queued. The end of ctx (of the claim's wait, a
+// cancel, a hang-up) asks for it early.
+func (b *Pipeline) AwaitClaim(ctx context.Context, w *ClaimRequest) Answer {
+	return b.dispatcher.wait(ctx, w)
+}
+
+// giveUp gives jobs back that were claimed for a session which is gone.
+func (b *Pipeline) GiveUp(jobs []backends.Job) {
+	if len(jobs) > 0 {
+		b.committer.giveUp(jobs[0].Token.Host, jobs)
+	}
+}
+
+// handOut makes the jobs of an answer the session's, as many of them as fit one reply, and returns
+// those. It gives back the others.
+func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backends.Job) int) ([]backends.Job, error) {
+	host := a.Jobs[0].Token.Host
+	// Asked again, as late as can be: this process may have been suspended since
+	// the commit, and others may have the jobs by now.
+	if b.heartbeat.Fresh() != host {
+		b.committer.giveUp(host, a.Jobs)
+		return nil, backends.Unavailable(errHeartbeatLate)
+	}
+	if n := fitting(a.Jobs); n < len(a.Jobs) {
+		b.committer.giveUp(host, a.Jobs[n:])
+		a.Jobs = a.Jobs[:n]
+	}
+	if !b.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0) {
+		return nil, backends.Unavailable(errHeartbeatLate)
+	}
+	if a.prefetched {
+		b.leaseTable.NoteHandOut(a.Jobs, w.Template.Worker, b.dispatcher.clock())
+		b.prefetcher.wake()
+	}
+	b.Metrics.Load().CountHandOut(a.Jobs, time.Since(w.Since))
+	return a.Jobs, nil
+}
+
+// reroute ends the waits of claims for queues that are not served here any more, with errMoved, and of
+// sessions that may not claim from them.
+func (b *Pipeline) Reroute(served func(queues []string) bool) {
+	b.prefetcher.giveBackJobs(b.dispatcher.reroute(served))
+}
+
+// stopClaims answers every claim, now and from now on, with err.
+func (b *Pipeline) StopClaims(err error) { b.dispatcher.stop(err) }
+
+// wakeClaims has the claims be gathered again.
+func (b *Pipeline) WakeClaims() { b.committer.WakeClaims() }

@@ -1,0 +1,310 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
+)
+
+var errHeartbeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
+
+// commit carries out one batch and answers its members. It returns an error when
+// the database could not be had: those who can wait are queued again.
+func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []claimGroup) error {
+	began := time.Now()
+	res, err := c.try(hard, writes, asks)
+	c.metrics().CountCommit(time.Since(began), len(writes), len(asks), res.Claims, err)
+	switch {
+	case err == nil:
+		c.answer(hard, writes, res.Writes)
+		c.deliverClaims(hard, asks, res.Claims)
+		return nil
+	case errors.Is(err, backends.ErrEvicted):
+		// Nothing happened. The writes do not need the host; the claims are asked
+		// again under the next identity.
+		c.dropClaims(asks, backends.Unavailable(err))
+		c.heartbeat.GiveUp(hostOf(asks))
+		c.heartbeat.BeatNow()
+		if len(writes) == 0 {
+			return nil
+		}
+		return c.commit(hard, writes, nil)
+	case backends.IsDiskFull(err) && len(writes)+len(asks) > 1:
+		return c.split(hard, writes, asks, err)
+	case backends.Retryable(err):
+		c.dropClaims(asks, err)
+		c.putBack(writes)
+		return err
+	case errors.Is(err, backends.ErrUnknownOutcome), hard.Err() != nil:
+		c.dropClaims(asks, err)
+		c.endUnknown(writes, err, hard.Err() == nil)
+		return nil
+	default:
+		return c.split(hard, writes, asks, err)
+	}
+}
+
+// lostTrack ends writes whose commit may have happened. A release is simply
+// made again: its tokens keep it from freeing anything twice.
+func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
+	var releases []*PendingWrite
+	for _, p := range writes {
+		if _, ok := p.write.(backends.Release); ok && again {
+			releases = append(releases, p)
+			continue
+		}
+		c.finish(p, Outcome{Err: err})
+	}
+	if len(releases) > 0 {
+		c.putBack(releases)
+	}
+}
+
+// split finds the member that the database refuses, or has no room for: halves of the batch
+// run on their own, until the guilty one is alone with its error.
+func (c *committer) split(hard context.Context, writes []*PendingWrite, asks []claimGroup, err error) error {
+	if len(writes) > 0 && len(asks) > 0 {
+		err1 := c.commit(hard, writes, nil)
+		return errors.Join(err1, c.commit(hard, nil, asks))
+	}
+	if n := len(asks); n > 0 {
+		if n == 1 {
+			c.log.Error("a claim failed", "queues", asks[0].queue.queues, "error", err)
+			c.dropClaims(asks, err)
+			return nil
+		}
+		return errors.Join(c.commit(hard, nil, asks[:n/2]), c.commit(hard, nil, asks[n/2:]))
+	}
+	if n := len(writes); n > 1 {
+		err1 := c.commit(hard, writes[:n/2], nil)
+		if err1 != nil && !backends.IsDiskFull(err1) {
+			// The database went away: the rest goes back behind the first half.
+			c.requeueAfter(writes[:n/2], writes[n/2:])
+			return err1
+		}
+		return errors.Join(err1, c.commit(hard, writes[n/2:], nil))
+	}
+	var unsupported *backends.UnsupportedError
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {
+		c.log.Error("a write failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
+	}
+	c.finish(writes[0], Outcome{Err: err})
+	return nil
+}
+
+// requeueAfter queues second again, right behind what is left of first.
+func (c *committer) requeueAfter(first, second []*PendingWrite) {
+	second = c.requeueable(second)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := 0
+	for at < len(c.queue) && slices.Contains(first, c.queue[at]) {
+		at++
+	}
+	c.queue = slices.Insert(c.queue, at, second...)
+}
+
+func (c *committer) try(hard context.Context, writes []*PendingWrite, asks []claimGroup) (backends.Results, error) {
+	batch, most := backends.Batch{Host: hostOf(asks), WaitForLocks: len(writes) == 1 && writes[0].alone}, c.claimBytes()
+	for _, p := range writes {
+		batch.Writes = append(batch.Writes, p.write)
+	}
+	for _, a := range asks {
+		claim := backends.Claim{Slots: a.slots, MaxBytes: most, MaxPayload: c.maxPayload()}
+		if a.bytes > 0 {
+			claim.MaxBytes, claim.Strict = min(a.bytes, most), true
+		}
+		for _, q := range a.queue.queues {
+			if policy, ok := c.policy(q); ok {
+				claim.Queues = append(claim.Queues, policy)
+			}
+		}
+		batch.Claims = append(batch.Claims, claim)
+	}
+	ctx, cancel := backendref.WithTimeout(hard, c.times.Timeout())
+	defer cancel()
+	return c.backend.Commit(ctx, batch)
+}
+
+func (c *committer) answer(hard context.Context, writes []*PendingWrite, results []backends.WriteResult) {
+	m := c.metrics()
+	for i, p := range writes {
+		if !p.alone && isLocked(results[i].Err) {
+			c.setLockedAside(hard, p)
+			continue
+		}
+		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before whoever waits can look
+		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
+		switch p.write.(type) {
+		case backends.Enqueue, backends.Ack:
+			if c.singleLane {
+				continue // their queues were marked before the claims were chosen
+			}
+		}
+		c.dispatcher.notify(results[i].MadeReady, p.size.jobs)
+	}
+}
+
+// deliver hands the claimed jobs to their waiters, if this sidecar is still alive:
+// where its beat is late by now, others may have given it up.
+func (c *committer) deliverClaims(hard context.Context, asks []claimGroup, results []backends.ClaimResult) {
+	if len(asks) == 0 {
+		return
+	}
+	host := hostOf(asks)
+	var claimed int
+	for i := range results {
+		claimed += len(results[i].Jobs)
+		c.leases.Forget(asks[i].slots[len(results[i].Jobs):])
+	}
+	if claimed > 0 && !c.confirmed(hard, host) {
+		for i := range asks {
+			c.giveUp(host, results[i].Jobs)
+			c.dispatcher.fail(asks[i], backends.Unavailable(errHeartbeatLate))
+		}
+		return
+	}
+	for i := range asks {
+		if err := results[i].Err; err != nil {
+			c.log.Warn("a claim failed", "queues", asks[i].queue.queues, "error", err)
+			c.dispatcher.failAlone(asks[i], err)
+			continue
+		}
+		maintenance.LogFailed(c.log, results[i].Failed)
+		if left := c.dispatcher.deliver(asks[i], results[i]); len(left) > 0 {
+			c.giveBack(host, left)
+		}
+	}
+}
+
+func (c *committer) confirmed(hard context.Context, host backends.Identity) bool {
+	if c.heartbeat.Fresh() == host {
+		return true
+	}
+	ctx, cancel := backendref.WithTimeout(hard, c.times.Timeout()/4)
+	defer cancel()
+	return c.heartbeat.Confirm(ctx, host)
+}
+
+// giveUp is giveBack for jobs that were on their way to a worker.
+func (c *committer) giveUp(host backends.Identity, jobs []backends.Job) {
+	c.dispatcher.mu.Lock()
+	c.dispatcher.markReturning(jobs)
+	c.dispatcher.mu.Unlock()
+	c.giveBack(host, jobs)
+}
+
+// giveBack returns jobs that were claimed but not handed out, uncharged. The broker has counted
+// them as leaving.
+func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
+	if len(jobs) == 0 {
+		return
+	}
+	leases := make([]backends.Lease, len(jobs))
+	for i := range jobs {
+		leases[i] = jobs[i].Lease()
+	}
+	c.leases.BeginReturn(leases)
+	queues := queuesOfJobs(jobs)
+	c.release(host, leases, func() { c.dispatcher.returned(queues) })
+}
+
+// queuesOfJobs has the queue of each job.
+func queuesOfJobs(jobs []backends.Job) []string {
+	queues := make([]string, len(jobs))
+	for i := range jobs {
+		queues[i] = jobs[i].Queue
+	}
+	return queues
+}
+
+// release gives claims back, uncharged, as far as they are still host's. ended may be nil.
+func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
+	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncounted: true}, func() {
+		c.leases.Remove(leases)
+		if ended != nil {
+			ended()
+		}
+	})
+}
+
+func (c *committer) dropClaims(asks []claimGroup, err error) {
+	for _, a := range asks {
+		c.leases.Forget(a.slots)
+		c.dispatcher.fail(a, err)
+	}
+}
+
+func hostOf(asks []claimGroup) backends.Identity {
+	if len(asks) == 0 {
+		return 0
+	}
+	return asks[0].slots[0].Token.Host
+}
+
+func leasesOf(w backends.Write) []backends.Lease {
+	switch w := w.(type) {
+	case backends.Ack:
+		return w.Leases
+	case backends.Nack:
+		return w.Leases
+	case backends.Extend:
+		return w.Leases
+	case backends.Release:
+		return w.Leases
+	case backends.Deliver:
+		leases := make([]backends.Lease, len(w.Deliveries))
+		for i := range w.Deliveries {
+			leases[i] = w.Deliveries[i].Lease
+		}
+		return leases
+	}
+	return nil
+}
+
+func sizeOf(w backends.Write) size {
+	s := size{jobs: len(leasesOf(w))}
+	add := func(jobs []backends.NewJob) {
+		s.jobs += len(jobs)
+		for i := range jobs {
+			s.bytes += int64(len(jobs[i].Payload) + len(jobs[i].Key))
+			for name, value := range jobs[i].Headers {
+				s.bytes += int64(len(name) + len(value))
+			}
+		}
+	}
+	switch w := w.(type) {
+	case backends.Enqueue:
+		add(w.Jobs)
+	case backends.Ack:
+		add(w.Enqueue)
+		s.bytes += int64(len(w.Result))
+	case backends.Nack:
+		s.bytes += int64(len(w.Error))
+	}
+	return s
+}
+
+// readyQueues lists the queues that the write puts ready jobs into.
+func readyQueues(w backends.Write) []string {
+	var jobs []backends.NewJob
+	switch w := w.(type) {
+	case backends.Enqueue:
+		jobs = w.Jobs
+	case backends.Ack:
+		jobs = w.Enqueue
+	}
+	var out []string
+	for i := range jobs {
+		if jobs[i].Delay == 0 && jobs[i].RunAt.IsZero() && !slices.Contains(out, jobs[i].Queue) {
+			out = append(out, jobs[i].Queue)
+		}
+	}
+	return out
+}

@@ -1,0 +1,377 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/fairshare"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// Bounds of the group commit. The queue of writes is bounded by bytes, with a
+// price for each write's own size, so that back-pressure reaches the clients
+// before memory runs out.
+const (
+	queueBytes   = 96 << 20  // of enqueues; must exceed the largest frame (64 MiB)
+	settleBytes  = 32 << 20  // of settles, which do not wait for room behind enqueues
+	largeSettle  = 256 << 10 // what has more bytes than that beside its leases waits behind enqueues too
+	writePrice   = 4 << 10   // at least, for each write
+	batchWrites  = 1000      // writes in one commit
+	batchJobs    = 4000      // jobs or leases in one commit
+	batchBytes   = 16 << 20  // payload bytes in one commit, beyond its first write
+	retryInitial = 20 * time.Millisecond
+	retryMax     = time.Second
+)
+
+// committer is the group commit of one database: whatever queued up while the
+// previous commit ran goes into the next one, writes and claims together. An idle
+// committer commits at once, a busy one in larger groups (see linger.go).
+type committer struct {
+	backend    *backendref.Ref
+	dispatcher *dispatcher
+	heartbeat  *heartbeat.Heartbeater
+	leases     *lease.Table
+	policy     func(queue string) (backends.Policy, bool)
+	times      *heartbeat.Times // one commit, and a settle, may take the host lease
+	maxPayload func() int64
+	claimBytes func() int64 // of payload, in one claim's answer
+	metrics    func() *metrics.Database
+	log        *slog.Logger
+
+	trouble       atomic.Pointer[error] // why the last commit failed; nil: it did not
+	enqueueMemory *semaphore.Weighted   // queueBytes
+	settleMemory  *semaphore.Weighted   // settleBytes
+	timers        sync.Pool             // of *time.Timer
+	number        atomic.Uint64
+
+	// Where two commits at a time pay, claims and writes have a lane each;
+	// otherwise one lane does both, in the same commits.
+	writes     lane
+	claims     lane
+	singleLane bool // one lane: writes
+
+	memory   *quota.Memory
+	reserved int64 // of it, for the claims of the commit under way; the lane's own
+
+	mu              sync.Mutex
+	queue           []*PendingWrite
+	fair            fairshare.Share
+	abandonedWrites int // writes in the queue that were abandoned
+	locked          lockedWrites
+	arrived         int // writes that were ever queued of sessions that had not had their turn
+	wakeAt          int // of them, that are worth a wake-up; see linger
+
+	seen map[backends.Token]struct{} // leases of the batch being built; the loop's own
+}
+
+// lane is one stream of commits, one after another.
+type lane struct{ wake chan struct{} } // 1: one wake-up is enough
+
+func newLane() lane { return lane{wake: make(chan struct{}, 1)} }
+
+func (l lane) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// The states of a pending write.
+const (
+	queued    int32 = iota
+	taken           // in a commit, or answered
+	abandoned       // nobody waits: it is to be dropped
+	overdue         // in a commit, and not to be tried again
+)
+
+// errOverdue ends a write that was in a commit which failed when its time was over.
+var errOverdue = errors.New("its time is over")
+
+// wakeClaims is told that claims may be asked for.
+func (c *committer) WakeClaims() {
+	if c.singleLane {
+		c.writes.poke()
+	} else {
+		c.claims.poke()
+	}
+}
+
+// unavailable says what could not be done, and why the database's last commit failed.
+func (c *committer) unavailable(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if why := c.trouble.Load(); why != nil {
+		cause := *why
+		if u, ok := errors.AsType[*backends.UnavailableError](cause); ok {
+			cause = u.Err // it is said once that it is unavailable
+		}
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return backends.Unavailable(err)
+}
+
+func (c *committer) finish(p *PendingWrite, o Outcome) {
+	c.drop(p)
+	if p.onEnd != nil {
+		p.onEnd()
+	}
+	p.Done <- o
+}
+
+// runWrites commits writes, and where there is one lane claims too, until ctx is done and the
+// queue is empty, or hard is done.
+func (c *committer) runWrites(ctx, hard context.Context) error {
+	r := retrier{c: c, hard: hard, delay: retryInitial}
+	var wait lingerPlan
+	defer c.locked.running.Wait()
+	for {
+		writes := c.takeBatch()
+		began := time.Now()
+		var asks []claimGroup
+		if c.singleLane {
+			c.markReadyQueues(writes)
+			asks = c.gatherClaims()
+		}
+		if len(writes)+len(asks) > 0 {
+			err := c.commit(hard, writes, asks)
+			if c.singleLane { // else what is reserved is the claims' lane's
+				c.releaseClaimMemory()
+			}
+			if err := r.after(err); err != nil {
+				c.answerAll(err)
+				return err
+			}
+			others, over := c.countLight(writes)
+			most := wait.plan(others, time.Since(began))
+			switch {
+			case ctx.Err() != nil:
+			case most > 0:
+				wait.learn(c.linger(others, most), others)
+			case over: // so that it does not take the machine from those who had not had theirs
+				c.linger(max(others, lingerFrom), min(time.Since(began), lingerMost))
+			}
+			continue
+		}
+		select {
+		case <-c.writes.wake:
+			continue
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		left, aside := len(c.queue), c.locked.left
+		c.mu.Unlock()
+		switch {
+		case left > 0:
+		case aside == 0:
+			return nil
+		default:
+			<-c.writes.wake // it may come back
+		}
+	}
+}
+
+// runClaims commits claims until ctx is done.
+func (c *committer) runClaims(ctx, hard context.Context) error {
+	r := retrier{c: c, hard: hard, delay: retryInitial}
+	for {
+		if asks := c.gatherClaims(); len(asks) > 0 {
+			err := c.commit(hard, nil, asks)
+			c.releaseClaimMemory()
+			if err := r.after(err); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-c.claims.wake:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// retrier paces the commits of a lane while they fail.
+type retrier struct {
+	c     *committer
+	hard  context.Context
+	delay time.Duration
+}
+
+// after waits where err says that the database is away. It returns an error when
+// the time to stop is over.
+func (r *retrier) after(err error) error {
+	if err == nil {
+		r.delay = retryInitial
+		if r.c.trouble.Swap(nil) != nil {
+			r.c.log.Info("commits reach the database again")
+		}
+		return nil
+	}
+	if r.c.trouble.Swap(&err) == nil {
+		r.c.log.Warn("a commit failed and is tried again", "error", err)
+	}
+	select { // jitter, so that the hosts of one database do not come back in step
+	case <-time.After(r.delay/2 + rand.N(r.delay)):
+	case <-r.hard.Done():
+		return fmt.Errorf("writes were left when the time to stop was over: %w", err)
+	}
+	r.delay = min(2*r.delay, retryMax)
+	return nil
+}
+
+// take chooses the writes of the next commit: in their order, but for who has had its
+// turn. No lease is twice in one batch: a second write about it waits for the next.
+func (c *committer) takeBatch() []*PendingWrite {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fair.Begin(len(c.queue), c.work)
+	batch := c.chooseWrites()
+	c.fair.End()
+	if len(batch) == 0 && len(c.queue) > 0 { // all had more than their share: begin again
+		c.fair = fairshare.Share{}
+		batch = c.chooseWrites()
+	}
+	return batch
+}
+
+func (c *committer) chooseWrites() []*PendingWrite {
+	clear(c.seen)
+	var batch []*PendingWrite
+	var sum size
+	i, rest := 0, 0
+	for ; i < len(c.queue) && len(batch) < batchWrites; i++ {
+		p := c.queue[i]
+		if len(batch) > 0 && (sum.jobs+p.size.jobs > batchJobs || sum.bytes+p.size.bytes > batchBytes) {
+			break
+		}
+		if p.state.Load() == abandoned {
+			continue
+		}
+		if !c.fair.Admit(p.session, p.size.units()) {
+			c.queue[rest] = p
+			rest++
+			continue
+		}
+		if !c.distinct(p.write) {
+			break
+		}
+		if !p.state.CompareAndSwap(queued, taken) {
+			continue
+		}
+		sum.jobs += p.size.jobs
+		sum.bytes += p.size.bytes
+		batch = append(batch, p)
+	}
+	rest += copy(c.queue[rest:], c.queue[i:])
+	clear(c.queue[rest:])
+	c.queue = c.queue[:rest]
+	return batch
+}
+
+// forget lets go of a write that was abandoned: its commit may never end, and others come and
+// are abandoned behind it.
+func (c *committer) forget(p *PendingWrite) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.write, p.size = nil, size{}
+	if c.abandonedWrites++; c.abandonedWrites > len(c.queue)/2 {
+		c.queue = slices.DeleteFunc(c.queue, func(p *PendingWrite) bool { return p.state.Load() == abandoned })
+		c.abandonedWrites = 0
+	}
+}
+
+func (c *committer) distinct(w backends.Write) bool {
+	leases := leasesOf(w)
+	for _, l := range leases {
+		if _, dup := c.seen[l.Token]; dup {
+			return false
+		}
+	}
+	for _, l := range leases {
+		c.seen[l.Token] = struct{}{}
+	}
+	return true
+}
+
+// putBack queues writes again, before all others.
+func (c *committer) putBack(writes []*PendingWrite) {
+	writes = c.requeueable(writes)
+	c.mu.Lock()
+	c.queue = append(append(make([]*PendingWrite, 0, len(writes)+len(c.queue)), writes...), c.queue...)
+	c.mu.Unlock()
+}
+
+// untaken are those of the writes of a failed commit that are to be tried again. Whose time
+// was over meanwhile are ended.
+func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) {
+	for _, p := range writes {
+		p.alone = false
+		if p.state.CompareAndSwap(taken, queued) {
+			again = append(again, p)
+		} else {
+			c.finish(p, Outcome{Err: errOverdue})
+		}
+	}
+	return again
+}
+
+// markQueues hints at the queues that the writes put ready jobs into: whoever waits
+// for them is asked in the same commit.
+func (c *committer) markReadyQueues(writes []*PendingWrite) {
+	for _, p := range writes {
+		c.dispatcher.markReady(readyQueues(p.write), p.size.jobs)
+	}
+}
+
+// answerAll ends every queued write with err.
+func (c *committer) answerAll(err error) {
+	c.mu.Lock()
+	left := c.queue
+	c.queue = nil
+	c.mu.Unlock()
+	for _, p := range left {
+		if p.state.CompareAndSwap(queued, taken) {
+			c.finish(p, Outcome{Err: err})
+		}
+	}
+}
+
+// queued counts the writes that no commit has taken yet.
+func (c *committer) queued() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) + len(c.locked.queue)
+}
+
+// work is whose the i-th queued write is, and its units. c.mu is held.
+func (c *committer) work(i int) (s *quota.Session, units int) {
+	return c.queue[i].session, c.queue[i].size.units()
+}
+
+// others counts the writes of those who did not have more to write than their turn. over:
+// there is one who had.
+func (c *committer) countLight(writes []*PendingWrite) (n int, over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range writes {
+		if c.fair.Over(p.session) {
+			over = true
+		} else {
+			n++
+		}
+	}
+	return n, over
+}

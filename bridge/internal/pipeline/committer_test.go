@@ -1,0 +1,51 @@
+package pipeline
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestWaitEndsWhereACommitFailsLate: the time of a write is over while it is in a commit,
+// and then that fails. It was queued again and tried for as long as the database was
+// away, and who had sent it waited.
+func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
+	for what, back := range map[string]func(c *committer, p *PendingWrite){
+		"alone":    func(c *committer, p *PendingWrite) { c.putBack([]*PendingWrite{p}) },
+		"one half": func(c *committer, p *PendingWrite) { c.requeueAfter(nil, []*PendingWrite{p}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes)}
+				p, err := c.reserve(t.Context(), nil, backends.Enqueue{}, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.push(p)
+				if got := c.takeBatch(); len(got) != 1 {
+					t.Fatalf("%d writes were taken, want 1", len(got))
+				}
+				waited := make(chan error, 1)
+				go func() {
+					_, err := c.wait(p, time.Millisecond)
+					waited <- err
+				}()
+				testwait.Until(t, "the time of the write is over", func() bool { return p.state.Load() == overdue })
+				back(c, p)
+				err = testwait.Receive(t, "the end of the wait", waited)
+				if _, ok := errors.AsType[*backends.UnavailableError](err); !ok {
+					t.Errorf("the wait ended with %v, want that the database is unavailable", err)
+				}
+				if got := c.takeBatch(); len(got) != 0 {
+					t.Errorf("it is queued again")
+				}
+			})
+		})
+	}
+}

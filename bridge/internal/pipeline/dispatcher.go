@@ -1,0 +1,403 @@
+package pipeline
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// maxSlots bounds one claim statement: far more than the workers of one host
+// take at a time, and small enough for any engine.
+const maxSlots = 1000
+
+// broker holds the claims of one database that are not answered yet, and decides
+// which of them the next commit asks for.
+//
+// A waiter is asked for once when it comes (so that an empty answer is always
+// the database's), and again when its line was hinted at and it is its turn:
+// a hint says that one of the line's queues may have got ready jobs, and about how many.
+type dispatcher struct {
+	wake           func()                   // the committer's
+	identity       func() backends.Identity // the keeper's
+	clock          func() time.Duration
+	canPrefetch    bool                    // the backend knows how to claim ahead
+	noPrefetch     func(queue string) bool // never from that queue; nil: from all
+	wakePrefetcher func()                  // the attendant's: there is something to look after
+	memory         *quota.Memory           // nil: what is claimed ahead is not counted
+	maxBytes       func() int64            // payload bytes of an answer
+
+	mu            sync.Mutex
+	queues        map[string]*waitQueue
+	byQueue       map[string]map[*waitQueue]struct{}
+	returning     map[string]int          // jobs on their way back to the database, by queue
+	due           []*waitQueue            // to be asked for, in turn, so that no line starves when slots are short
+	attended      map[*waitQueue]struct{} // the attendant's: all that have jobs claimed ahead, and those to be dropped soon
+	prefetchBytes prefetchedBytes
+	stopped       error // not nil: every claim is answered with it (draining)
+}
+
+// errMoved ends the wait of a claim whose queues are not served from this database any
+// more.
+var ErrMoved = errors.New("a reload moved the queue")
+
+// waiter is one claim request.
+type ClaimRequest struct {
+	Session  *quota.Session
+	Slots    int
+	Since    time.Time     // when it was asked
+	Template backends.Slot // the template: lease kind and worker
+	Once     bool          // wait_ms 0: answered after one look
+	queue    *waitQueue
+	Queues   []string      // the line's
+	in       *list.List    // of the line's
+	at       *list.Element // of in
+	Reserved int           // taken of the session's, for the jobs of the commit under way, or of the answer
+	inCommit bool          // in the commit under way
+	leaving  bool          // answered as soon as the commit under way ends
+	lastErr  error         // why the last look failed; nil: it did not
+	moved    error         // errMoved, as soon as its queues are not served here
+
+	answer chan Answer // 1: the answer waits for its reader, never the other way round
+}
+
+// answer ends a waiter.
+type Answer struct {
+	Jobs       []backends.Job
+	prefetched bool // claimed ahead: the hand-out is not recorded yet
+	Err        error
+}
+
+func newDispatcher(wake func()) *dispatcher {
+	return &dispatcher{wake: wake, queues: make(map[string]*waitQueue), byQueue: make(map[string]map[*waitQueue]struct{}), attended: make(map[*waitQueue]struct{}), returning: make(map[string]int)}
+}
+
+// add answers a waiter with what is claimed ahead for its line; else it queues it,
+// and answered is false.
+func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped != nil {
+		return Answer{Err: b.stopped}, true
+	}
+	ln := b.waitQueueFor(queues)
+	if jobs := b.fromPrefetch(ln, w); len(jobs) > 0 {
+		w.Session.AddClaimed(jobs)
+		if ln.prefetch.missing(b.clock()) > 0 {
+			b.schedule(ln)
+			b.wake()
+		}
+		return Answer{Jobs: jobs, prefetched: true}, true
+	}
+	w.answer = make(chan Answer, 1)
+	w.queue, w.Queues = ln, ln.queues
+	w.in, w.at = &ln.fresh, ln.fresh.PushBack(w)
+	b.schedule(ln)
+	b.wake()
+	return Answer{}, false
+}
+
+// line finds or makes the line for the queues, which it does not keep. b.mu is held.
+func (b *dispatcher) waitQueueFor(queues []string) *waitQueue {
+	key := strings.Join(queues, ",") // no queue name has a comma
+	ln := b.queues[key]
+	if ln != nil {
+		return ln
+	}
+	queues = once(queues)
+	ln = &waitQueue{key: key, queues: queues, noPrefetch: b.isDirect(queues)}
+	b.queues[key] = ln
+	for _, q := range queues {
+		set := b.byQueue[q]
+		if set == nil {
+			set = make(map[*waitQueue]struct{})
+			b.byQueue[q] = set
+		}
+		set[ln] = struct{}{}
+	}
+	return ln
+}
+
+// once are the queues in their order, each once.
+func once(queues []string) []string {
+	seen := make(map[string]struct{}, len(queues))
+	var all []string
+	for _, q := range queues {
+		if _, twice := seen[q]; !twice {
+			seen[q] = struct{}{}
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+// leave asks for the waiter's answer now. It comes at once, or with the commit
+// under way, and may still bring jobs.
+func (b *dispatcher) leave(w *ClaimRequest) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case w.queue == nil: // answered already
+	case w.inCommit:
+		w.leaving = true
+	default:
+		b.remove(w)
+		w.answer <- Answer{Err: w.lastErr}
+	}
+}
+
+// remove takes the waiter out of its line. b.mu is held.
+func (b *dispatcher) remove(w *ClaimRequest) {
+	ln := w.queue
+	w.queue = nil
+	w.in.Remove(w.at)
+	if ln.len() == 0 && !ln.prefetch.inCommit { // else the end of the ask tidies
+		b.cleanUp(ln)
+	}
+}
+
+// drop forgets a line that nobody waits in. b.mu is held.
+func (b *dispatcher) drop(ln *waitQueue) {
+	delete(b.queues, ln.key)
+	delete(b.attended, ln)
+	for _, q := range ln.queues {
+		set := b.byQueue[q]
+		delete(set, ln)
+		if len(set) == 0 {
+			delete(b.byQueue, q)
+		}
+	}
+}
+
+// hint says that the queues may have about so many ready jobs each, and wakes the committer when
+// somebody waits for one of them.
+func (b *dispatcher) notify(queues []string, each int) {
+	if len(queues) == 0 {
+		return
+	}
+	if b.markReady(queues, each) {
+		b.wake()
+	}
+}
+
+// notifyReady is hint where it is not known how many jobs there are.
+func (b *dispatcher) NotifyReady(queues []string) { b.notify(queues, someJobs) }
+
+func (b *dispatcher) markReady(queues []string, each int) (wanted bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, q := range queues {
+		for ln := range b.byQueue[q] {
+			ln.generation++
+			ln.prefetch.dry = false
+			if ln.len() > 0 {
+				wanted = true
+				ln.expected = min(ln.expected+max(each, 1), maxSlots)
+			}
+			if b.needsClaim(ln) {
+				b.schedule(ln)
+			}
+		}
+	}
+	return wanted
+}
+
+// waiting lists the queues that somebody waits for.
+func (b *dispatcher) Waiting() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]string, 0, len(b.byQueue))
+	for q, lines := range b.byQueue {
+		for ln := range lines {
+			if ln.len() > 0 {
+				out = append(out, q)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// settle ends an ask with what the database gave: jobs for its waiters first, then
+// those claimed ahead. It returns the ones that must go back.
+func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []backends.Job) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	jobs := res.Jobs
+	again := a.learn(res) && b.stopped == nil
+	for _, w := range a.requests {
+		w.inCommit = false
+		w.lastErr = nil
+		asked := w.Slots
+		if w.Template.Lease == 0 {
+			asked = w.Reserved
+		}
+		n := min(asked, len(jobs))
+		if n > 0 {
+			b.remove(w)
+			w.Session.AddClaimed(jobs[:n])
+			w.answer <- Answer{Jobs: jobs[:n:n]}
+			if w.Template.Lease == 0 { // timed ones are not served from ahead
+				a.queue.prefetch.pace.add(n, b.clock())
+			}
+			jobs = jobs[n:]
+			continue
+		}
+		w.unanswered()
+		if !res.More {
+			a.queue.noteEmpty(w)
+			if !w.leaving {
+				back = append(back, b.takePrefetchedOfOthers(w)...)
+			}
+			if w.Once && !w.leaving && b.stopped == nil && b.isReturning(w.Queues) {
+				a.queue.moveTo(w, &a.queue.held) // the database did not see a job that nobody has
+				continue
+			}
+		}
+		if w.leaving && (!again || w.moved != nil) || w.Once && !res.More {
+			b.remove(w)
+			w.answer <- Answer{Err: cmp.Or(b.stopped, w.moved)}
+		}
+	}
+	dry := len(res.Jobs) < len(a.slots) && !res.More
+	a.queue.noteResult(a, dry)
+	a.queue.prefetch.inCommit, a.queue.prefetch.dry = false, dry
+	back = append(back, b.prefetchJobs(a.queue, jobs)...)
+	b.cleanUp(a.queue)
+	return back
+}
+
+// fail ends an ask that the database did not answer. Those who asked for one
+// look get the error; those who wait go on waiting, and get it only when their
+// wait ends before a look succeeds.
+func (b *dispatcher) fail(a claimGroup, err error) { b.failed(a, err, false) }
+
+// failAlone is fail for an ask that was answered with an error by itself, where the
+// database is otherwise well: who waits is asked for again when there is a hint.
+func (b *dispatcher) failAlone(a claimGroup, err error) { b.failed(a, err, true) }
+
+func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if looked {
+		a.queue.noteResult(a, true)
+	} else {
+		a.queue.expected = min(max(a.queue.expected, len(a.slots)), maxSlots) // they are asked for again
+	}
+	a.queue.prefetch.inCommit = false
+	defer b.cleanUp(a.queue)
+	for _, w := range a.requests {
+		w.inCommit = false
+		w.unanswered()
+		if looked {
+			a.queue.noteEmpty(w)
+		}
+		w.lastErr = err
+		mayPass := backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
+		if w.leaving || w.Once || !mayPass {
+			b.remove(w)
+			w.answer <- Answer{Err: cmp.Or(w.moved, err)}
+		}
+	}
+}
+
+// refuse answers those who asked for one look: nothing can be claimed now.
+func (b *dispatcher) failOnce(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ln := range b.queues {
+		for w := range ln.requests {
+			if w.inCommit {
+				continue
+			}
+			w.lastErr = err
+			if w.Once {
+				b.remove(w)
+				w.answer <- Answer{Err: err}
+			}
+		}
+	}
+}
+
+// halt answers every claim, now and from now on, with err.
+func (b *dispatcher) stop(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = err
+	for _, ln := range b.queues {
+		for w := range ln.requests {
+			w.lastErr = err
+			if w.inCommit {
+				w.leaving = true
+				continue
+			}
+			b.remove(w)
+			w.answer <- Answer{Err: err}
+		}
+	}
+}
+
+// evict ends waits with errMoved: those in lines that are not served here any more, whose
+// jobs claimed ahead it returns, and those of sessions that may not claim there any more.
+func (b *dispatcher) reroute(served func(queues []string) bool) (back []backends.Job) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ln := range b.queues {
+		ln.noPrefetch = b.isDirect(ln.queues)
+		stays := served(ln.queues)
+		if !stays {
+			back = append(back, b.drainPrefetch(ln, 0)...)
+		}
+		for w := range ln.requests {
+			if stays && w.Session.Client.MayClaim(ln.queues) {
+				continue
+			}
+			w.moved = ErrMoved
+			if w.inCommit {
+				w.leaving = true
+				continue
+			}
+			b.remove(w)
+			w.answer <- Answer{Err: ErrMoved}
+		}
+	}
+	return back
+}
+
+func (b *dispatcher) isDirect(queues []string) bool {
+	return b.noPrefetch != nil && slices.ContainsFunc(queues, b.noPrefetch)
+}
+
+// wait returns the waiter's answer; stop (the end of its wait, a cancel, a
+// hang-up) asks for it early.
+func (b *dispatcher) wait(ctx context.Context, w *ClaimRequest) Answer {
+	select {
+	case a := <-w.answer:
+		return a
+	case <-ctx.Done():
+		b.leave(w)
+		return <-w.answer
+	}
+}
+
+// snapshot counts what waits, and what is claimed ahead.
+func (b *dispatcher) snapshot() (s Snapshot) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.WaitQueues, s.Stopped = len(b.queues), b.stopped != nil
+	for _, ln := range b.queues {
+		s.Claims += ln.len()
+		s.Prefetched += len(ln.prefetch.jobs)
+		if ln.expected == 0 && !ln.prefetch.inCommit {
+			s.IdleClaims += ln.idle.Len()
+		}
+	}
+	return s
+}

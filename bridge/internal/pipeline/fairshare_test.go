@@ -1,0 +1,175 @@
+package pipeline
+
+import (
+	"slices"
+	"testing"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/fairshare"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// queuedWrites makes a committer whose queue has the writes.
+func queuedWrites(writes ...*PendingWrite) *committer {
+	c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes), seen: make(map[backends.Token]struct{})}
+	for _, p := range writes {
+		p.size = sizeOf(p.write)
+		c.push(p)
+	}
+	return c
+}
+
+func jobsOf(s *quota.Session, n, bytes int) (all []*PendingWrite) {
+	for range n {
+		all = append(all, &PendingWrite{session: s, write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, bytes)}}}})
+	}
+	return all
+}
+
+// had counts a session's writes in a batch, and sees that they are its next ones.
+func had(t *testing.T, batch []*PendingWrite, s *quota.Session, next *[]*PendingWrite) (n int) {
+	t.Helper()
+	for _, p := range batch {
+		if p.session != s {
+			continue
+		}
+		if p != (*next)[0] {
+			t.Error("a session's writes change their order")
+		}
+		*next = (*next)[1:]
+		n++
+	}
+	return n
+}
+
+// TestTurns: a session that has a thousand writes queued has half as much of a commit
+// as all others, and all of it when it is alone.
+func TestTurns(t *testing.T) {
+	greedy := &quota.Session{}
+	its := jobsOf(greedy, 900, 10)
+	c := queuedWrites(its...)
+	others := func() {
+		for range 50 {
+			p := jobsOf(&quota.Session{}, 1, 10)[0]
+			p.size = sizeOf(p.write)
+			c.push(p)
+		}
+	}
+	for range 3 {
+		others()
+		batch := c.takeBatch()
+		if n := had(t, batch, greedy, &its); n != 25 || len(batch) != 75 {
+			t.Fatalf("of a commit of %d writes one session has %d, want 25 of 75", len(batch), n)
+		}
+		if !c.fair.Over(greedy) {
+			t.Error("it is not known to have had its turn")
+		}
+	}
+	if n, over := c.countLight(nil); n != 0 || over {
+		t.Errorf("of no writes %d are of others, %v", n, over)
+	}
+	for had := 2; len(c.queue) > 0; had *= 2 { // of 50 others each wrote one
+		if n := len(c.takeBatch()); n != min(had, 825-had+2) {
+			t.Errorf("when nobody else writes it has %d writes in a commit, want %d", n, had)
+		}
+	}
+	if c.takeBatch(); len(c.fair.Debts) > 0 {
+		t.Errorf("there are %d debts", len(c.fair.Debts))
+	}
+	for range fairshare.RecentCommits + 1 {
+		c.push(jobsOf(greedy, 1, 10)[0])
+		c.takeBatch()
+	}
+	for _, p := range jobsOf(greedy, 900, 10) {
+		c.push(p)
+	}
+	for range fairshare.RecentCommits {
+		c.takeBatch()
+	}
+	for _, p := range jobsOf(greedy, 900, 10) {
+		c.push(p)
+	}
+	if n := len(c.takeBatch()); n != 900 {
+		t.Errorf("alone it has %d of its 900 writes in a commit", n)
+	}
+}
+
+// TestTurnsOfTwo: several who are greedy have no more of a commit than one would, and share it.
+func TestTurnsOfTwo(t *testing.T) {
+	one, two := &quota.Session{}, &quota.Session{}
+	ones, twos := jobsOf(one, 500, 10), jobsOf(two, 500, 10)
+	c := queuedWrites(append(slices.Clone(ones), twos...)...)
+	for range 3 {
+		for range 80 {
+			p := jobsOf(&quota.Session{}, 1, 10)[0]
+			p.size = sizeOf(p.write)
+			c.push(p)
+		}
+		batch := c.takeBatch()
+		if n, m := had(t, batch, one, &ones), had(t, batch, two, &twos); n != 20 || m != 20 || len(batch) != 120 {
+			t.Fatalf("a commit has %d writes of the one, %d of the other, %d in all; want 20, 20, 120", n, m, len(batch))
+		}
+	}
+}
+
+// TestTurnsOfWhoIsBehind: who has one write is in the next commit, however many wait before it.
+func TestTurnsOfWhoIsBehind(t *testing.T) {
+	c := queuedWrites()
+	for range 10 {
+		for _, p := range jobsOf(&quota.Session{}, 1000, 10) {
+			p.size = sizeOf(p.write)
+			c.push(p)
+		}
+	}
+	worker := &quota.Session{}
+	p := jobsOf(worker, 1, 10)[0]
+	p.size = sizeOf(p.write)
+	c.push(p)
+	if !slices.Contains(c.takeBatch(), p) {
+		t.Error("a worker's write is left behind ten thousand of others")
+	}
+}
+
+// TestTurnsOfLargeWrites: a large write goes, and then those of others alone for a while;
+// nobody waits for ever.
+func TestTurnsOfLargeWrites(t *testing.T) {
+	greedy, worker := &quota.Session{}, &quota.Session{}
+	its := jobsOf(greedy, 3, 4<<20)
+	c := queuedWrites(its...)
+	var at []int
+	for i := range 100 {
+		for _, p := range jobsOf(worker, 1, 10) {
+			p.size = sizeOf(p.write)
+			c.push(p)
+		}
+		batch := c.takeBatch()
+		if n := had(t, batch, greedy, &its); n == 1 {
+			at = append(at, i)
+		} else if n > 1 {
+			t.Fatalf("commit %d has %d large writes", i, n)
+		}
+		if len(batch) == 0 || batch[len(batch)-1].session != worker {
+			t.Fatalf("commit %d has nothing of who has a small write", i)
+		}
+	}
+	if len(at) != 3 || at[0] != 0 || at[1] < 5 || at[2] > 60 {
+		t.Errorf("large writes were in the commits %v", at)
+	}
+}
+
+// TestTurnsOfTheIndebted: where all who wait had more than their share, the commit begins
+// again; what is nobody's never waits.
+func TestTurnsOfTheIndebted(t *testing.T) {
+	a, b := &quota.Session{}, &quota.Session{}
+	release := &PendingWrite{write: backends.Release{Leases: make([]backends.Lease, 3000)}}
+	c := queuedWrites(append(jobsOf(a, 1, 10), append(jobsOf(b, 1, 10), release)...)...)
+	c.fair.Debts = map[*quota.Session]int{a: 1 << 20, b: 1 << 20}
+	if batch := c.takeBatch(); len(batch) != 1 || batch[0] != release {
+		t.Errorf("%d writes go, want the release alone", len(batch))
+	}
+	if batch := c.takeBatch(); len(batch) != 2 {
+		t.Errorf("then %d, want both that waited", len(batch))
+	}
+}

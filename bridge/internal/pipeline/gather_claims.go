@@ -1,0 +1,163 @@
+package pipeline
+
+import (
+	"container/list"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// ask is one line's part of a commit.
+type claimGroup struct {
+	queue      *waitQueue
+	requests   []*ClaimRequest
+	generation uint64
+	slots      []backends.Slot
+	bytes      int64 // of payload, not even one job may be larger; 0: what fits an answer
+}
+
+// gather chooses whom the next commit asks for, at most maxSlots. number gives
+// each slot its token's number. What is left of the space is given back.
+func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *claimBudget) []claimGroup {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := claimGathering{b: b, slotsLeft: maxSlots, slot: func(s backends.Slot) backends.Slot {
+		s.Token = backends.Token{Host: host, Number: number()}
+		return s
+	}}
+	due := b.due
+	b.due = nil
+	for i, ln := range due {
+		if g.slotsLeft <= 0 {
+			b.due = append(due[i:len(due):len(due)], b.due...) // they come first next time
+			break
+		}
+		ln.scheduled = false
+		if b.queues[ln.key] != ln || !b.needsClaim(ln) {
+			continue
+		}
+		if !mem.reserve(ln) {
+			b.schedule(ln)
+			continue
+		}
+		if !g.claimFor(ln) {
+			mem.unreserve(ln)
+			b.schedule(ln) // who waits in it may be asked for when a client has read, or settled
+		}
+	}
+	mem.divide(g.asks)
+	for _, w := range g.full {
+		b.remove(w)
+		w.answer <- Answer{Err: w.Session.Client.TooManyJobs()}
+	}
+	return g.asks
+}
+
+// gathering is what a commit asks for, as far as it is known.
+type claimGathering struct {
+	b         *dispatcher
+	slotsLeft int // slots
+	slot      func(backends.Slot) backends.Slot
+	asks      []claimGroup
+	full      []*ClaimRequest // who hold too many jobs
+}
+
+// ask asks for the line's waiters: for as many of those who are idle as there may be jobs and one
+// more, which finds out whether there are more, and for all who are fresh. false: for nobody.
+func (g *claimGathering) claimFor(ln *waitQueue) bool {
+	a := claimGroup{queue: ln, generation: ln.generation}
+	fits := true
+	if ln.expected > 0 {
+		fits = g.add(&a, &ln.idle, ln.expected+1)
+		ln.expected = max(0, ln.expected-len(a.slots))
+	}
+	if fits {
+		g.add(&a, &ln.fresh, maxSlots)
+	}
+	for range g.b.wantsPrefetch(ln, g.slotsLeft) {
+		a.slots = append(a.slots, g.slot(backends.Slot{Prefetch: true}))
+		g.slotsLeft--
+	}
+	if len(a.slots) == 0 {
+		return false
+	}
+	ln.prefetch.inCommit = true
+	g.asks = append(g.asks, a)
+	return true
+}
+
+// add asks for waiters of a list until that brings so many slots. false: there is no room for the
+// next one, who comes first next time.
+func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool) {
+	for at := all.Front(); at != nil && most > 0 && g.slotsLeft > 0; at = at.Next() {
+		w := at.Value.(*ClaimRequest)
+		if w.Session.Overloaded() {
+			continue
+		}
+		if w.Slots > g.slotsLeft && len(a.requests)+len(g.asks) > 0 {
+			return false
+		}
+		n, held := w.reserve(w.Slots)
+		if held {
+			g.full = append(g.full, w)
+		}
+		if n == 0 {
+			continue
+		}
+		w.inCommit = true
+		g.slotsLeft -= n
+		most -= n
+		a.requests = append(a.requests, w)
+		for range n {
+			a.slots = append(a.slots, g.slot(w.Template))
+		}
+	}
+	return true
+}
+
+// take is for how many jobs the database may be asked for the waiter: the places of its
+// session's that it took for them, and all for a timed lease. full: it holds too many.
+func (w *ClaimRequest) reserve(want int) (n int, full bool) {
+	if w.Template.Lease > 0 {
+		return want, false
+	}
+	w.Reserved, full = w.Session.Jobs.Reserve(want, w.Session.Client.MaxJobs())
+	return w.Reserved, full
+}
+
+// unanswered gives back the places of a waiter whose ask brought nothing.
+func (w *ClaimRequest) unanswered() {
+	w.Session.SettleJobs(w.Reserved, 0)
+	w.Reserved = 0
+}
+
+// gather chooses the claims of the next commit.
+func (c *committer) gatherClaims() []claimGroup {
+	id := c.heartbeat.Fresh()
+	if id == 0 {
+		c.heartbeat.BeatNow()
+		c.dispatcher.failOnce(backends.Unavailable(errHeartbeatLate))
+		return nil
+	}
+	mem := claimBudget{whole: max(c.claimBytes(), c.maxPayload())}
+	c.reserved = c.memory.ReserveClaims(mem.whole)
+	mem.left = c.reserved
+	asks := c.dispatcher.gather(id, func() uint64 { return c.number.Add(1) }, &mem)
+	c.reserved -= mem.left
+	c.memory.ReturnClaims(mem.left)
+	if mem.short {
+		c.memory.WakeWhenFree(c)
+	}
+	for i := range asks {
+		c.leases.Expect(asks[i].slots)
+	}
+	return asks
+}
+
+// delivered gives back the memory for what the claims of a commit brought: it is their
+// sessions' by now.
+func (c *committer) releaseClaimMemory() {
+	if n := c.reserved; n > 0 {
+		c.reserved = 0
+		c.memory.ReleaseClaims(n)
+	}
+}

@@ -1,0 +1,59 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// asides are the writes whose rows another program keeps locked. They wait for the locks
+// one by one, beside the group commits, which must not wait with them. committer.mu guards it.
+type lockedWrites struct {
+	queue   []*PendingWrite
+	left    int            // those in queue and the one being tried
+	running sync.WaitGroup // of tryAsides
+}
+
+func isLocked(err error) bool {
+	_, ok := errors.AsType[*backends.LockedError](err)
+	return ok
+}
+
+// setAside queues a write of a commit to be tried alone.
+func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
+	again := c.requeueable([]*PendingWrite{p})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	idle := c.locked.left == 0
+	c.locked.queue = append(c.locked.queue, again...)
+	c.locked.left += len(again)
+	if idle && len(again) > 0 {
+		c.locked.running.Go(func() { c.commitLocked(hard) })
+	}
+}
+
+// tryAsides tries the writes that were set aside until there are none.
+func (c *committer) commitLocked(hard context.Context) {
+	for {
+		c.mu.Lock()
+		p := c.locked.queue[0]
+		c.locked.queue = c.locked.queue[1:]
+		c.mu.Unlock()
+		if p.state.CompareAndSwap(queued, taken) {
+			p.alone = true
+			if c.commit(hard, []*PendingWrite{p}, nil) != nil && hard.Err() != nil {
+				c.answerAll(hard.Err())
+			}
+		}
+		c.mu.Lock()
+		c.locked.left--
+		done := c.locked.left == 0
+		c.mu.Unlock()
+		c.writes.poke() // it may be queued again, or the last
+		if done {
+			return
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/fairshare"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// pending is a write on its way to a commit.
+type PendingWrite struct {
+	write   backends.Write
+	session *quota.Session // whose it is; nil: nobody waits for it
+	price   int64
+	room    *semaphore.Weighted // that the price is of; nil: none
+	size    size
+	state   atomic.Int32
+	onEnd   func()       // nil: nothing to do but to answer
+	runs    []lease.Run  // of an Ack or a Nack: how long each of its leases was worked on
+	unseen  bool         // of a Release: no worker had the jobs
+	alone   bool         // it was set aside, and waits for a locked row; its commit's own
+	Done    chan Outcome // 1: the loop never waits for a reader
+}
+
+// run is what is known of the delivery of the write's lease.
+func (p *PendingWrite) run(lease int) (queue *metrics.Queue, took time.Duration) {
+	if lease >= len(p.runs) {
+		return nil, -1
+	}
+	return p.runs[lease].Counters, p.runs[lease].Took
+}
+
+// size is what a write adds to a batch.
+type size struct {
+	jobs  int
+	bytes int64
+}
+
+func (s size) units() int { return fairshare.Units(s.jobs, s.bytes) }
+
+type Outcome struct {
+	Result backends.WriteResult
+	Err    error
+}
+
+// reserve waits for room in the queue for a session's write, whose request keeps so many bytes
+// beside it. Each reserved pending must be pushed.
+func (c *committer) reserve(ctx context.Context, sess *quota.Session, w backends.Write, beside int64) (*PendingWrite, error) {
+	p := &PendingWrite{write: w, session: sess, size: sizeOf(w), Done: make(chan Outcome, 1)}
+	most, bytes := int64(queueBytes), p.size.bytes+beside
+	p.room = c.enqueueMemory
+	if len(leasesOf(w)) > 0 && bytes <= largeSettle {
+		p.room, most = c.settleMemory, settleBytes
+	}
+	p.price = min(max(bytes+int64(p.size.jobs)*256, writePrice), most)
+	if p.room.TryAcquire(p.price) {
+		return p, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.times.Timeout())
+	defer cancel()
+	if err := p.room.Acquire(ctx, p.price); err != nil {
+		return nil, c.unavailable("more than %d MiB of writes wait for the database", most>>20)
+	}
+	return p, nil
+}
+
+// push queues a reserved write. It never blocks.
+func (c *committer) push(p *PendingWrite) {
+	c.mu.Lock()
+	c.queue = append(c.queue, p)
+	if !c.fair.Over(p.session) {
+		c.arrived++
+	}
+	enough := c.arrived >= c.wakeAt
+	c.mu.Unlock()
+	if enough {
+		c.writes.poke()
+	}
+}
+
+// drop gives back the room of a write that has ended, or was not pushed.
+func (c *committer) drop(p *PendingWrite) {
+	if p.room != nil {
+		p.room.Release(p.price)
+	}
+}
+
+// pushFree queues a write that must not wait for room: a release of what a
+// session or a lost commit left behind. Their number is bounded by the leases.
+// ended, if not nil, is called when it is committed or given up.
+func (c *committer) pushFree(w backends.Write, ended func()) *PendingWrite {
+	p := &PendingWrite{write: w, size: sizeOf(w), onEnd: ended, Done: make(chan Outcome, 1)}
+	c.push(p)
+	return p
+}
+
+// pushUnseen is pushFree for the release of what no worker had.
+func (c *committer) pushUnseen(w backends.Release, ended func()) {
+	c.push(&PendingWrite{write: w, size: sizeOf(w), onEnd: ended, unseen: true, Done: make(chan Outcome, 1)})
+}
+
+// timer takes one from those that are kept: each settle needs one.
+func (c *committer) timer(d time.Duration) *time.Timer {
+	t, ok := c.timers.Get().(*time.Timer)
+	if !ok {
+		return time.NewTimer(d)
+	}
+	t.Reset(d)
+	return t
+}
+
+// wait returns the outcome of a pushed write. A write still in the queue after
+// patience is taken out again: nothing was written then.
+func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
+	timer := c.timer(patience)
+	defer func() {
+		timer.Stop() // from Go 1.23 on it brings nothing after that
+		c.timers.Put(timer)
+	}()
+	select {
+	case o := <-p.Done:
+		return o.Result, o.Err
+	case <-timer.C:
+	}
+	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other meanwhile
+		if p.state.CompareAndSwap(queued, abandoned) {
+			c.forget(p)
+			c.drop(p)
+			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
+		}
+	}
+	o := <-p.Done // in a commit, which has a deadline of its own
+	if errors.Is(o.Err, errOverdue) {
+		o.Err = c.unavailable("the database did not take it within %v", patience)
+	}
+	return o.Result, o.Err
+}

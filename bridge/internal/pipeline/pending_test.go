@@ -1,0 +1,93 @@
+package pipeline
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
+)
+
+// TestSizesOfWrites: headers and keys, errors and results are part of what waits in memory.
+func TestSizesOfWrites(t *testing.T) {
+	job := backends.NewJob{Key: "123", Payload: []byte("45"), Headers: map[string]string{"67": "8901"}}
+	for _, x := range []struct {
+		write backends.Write
+		want  int64
+	}{
+		{backends.Enqueue{Jobs: []backends.NewJob{job, job}}, 22},
+		{backends.Ack{Result: []byte("123"), Enqueue: []backends.NewJob{job}}, 14},
+		{backends.Nack{Error: "123"}, 3},
+	} {
+		if got := sizeOf(x.write).bytes; got != x.want {
+			t.Errorf("%+v has %d bytes, want %d", x.write, got, x.want)
+		}
+	}
+}
+
+// TestSettlesPassEnqueues: where large enqueues wait for room, settles find some.
+func TestSettlesPassEnqueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes),
+			times: heartbeat.NewTimes(30*time.Second, 0)}
+		payload := make([]byte, 40<<20)
+		large := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: payload}}}
+		var stored atomic.Int32
+		for range 5 {
+			go func() {
+				if _, err := c.reserve(t.Context(), nil, large, 0); err == nil {
+					stored.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		settled := make(chan error, 1)
+		go func() {
+			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}, 0)
+			settled <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-settled:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Errorf("an ack waits for room behind enqueues, of which %d have some", stored.Load())
+		}
+	})
+}
+
+// TestSettlesPassLargeSettles: where acks with large results or follow-up jobs wait for room, small
+// settles find some.
+func TestSettlesPassLargeSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes),
+			times: heartbeat.NewTimes(30*time.Second, 0)}
+		one := make([]backends.Lease, 1)
+		for range 50 {
+			go func() {
+				_, _ = c.reserve(t.Context(), nil, backends.Ack{Leases: one, Result: make([]byte, 4<<20)}, 0)
+			}()
+		}
+		synctest.Wait()
+		settled := make(chan error, 1)
+		go func() {
+			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: one, Result: []byte("x")}, 0)
+			settled <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-settled:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("a small ack waits for room behind large ones")
+		}
+	})
+}

@@ -1,0 +1,192 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// leaveTimeout bounds the last beat of an orderly exit. Without it the leases
+// still stay valid for what is left of the host lease.
+const leaveTimeout = 5 * time.Second
+
+// pipeline is everything between the sessions and one backend.
+type Pipeline struct {
+	Name        string        // in errors and in the log
+	Info        backends.Info // of the backend that it began with: the database is the same
+	canInspect  bool          // the backend can be looked into
+	backend     *backendref.Ref
+	times       *heartbeat.Times
+	leaseTable  *lease.Table
+	dispatcher  *dispatcher
+	committer   *committer
+	heartbeat   *heartbeat.Heartbeater
+	maintenance *maintenance.Maintainer
+	prefetcher  *prefetcher
+	ReadyLimits *depth.ReadyLimits
+	allDepths   *depth.AllQueues
+	Metrics     atomic.Pointer[metrics.Database] // under the name that the database has now; set before it is used
+	Log         *slog.Logger
+}
+
+// pipelineConfig is what a pipeline needs. Its functions must not block.
+type Config struct {
+	Name           string
+	Backend        backends.Backend
+	Done           func()        // see link.replace
+	SidecarTimeout time.Duration // how long the leases of sessions outlive the last beat
+	RestartGrace   time.Duration // how long they outlive an orderly exit
+	Log            *slog.Logger
+	Clock          func() time.Duration // never jumps, and goes on while the machine is suspended
+	Memory         *quota.Memory
+
+	Policy     func(queue string) (backends.Policy, bool) // false: the queue is not in this database
+	MaxPayload func() int64
+	ClaimBytes func() int64                          // of payload, in one claim's answer
+	TraceID    func(j *backends.Job) string          // the trace id for the log; empty: none
+	Lost       func(map[*quota.Session][]lease.Held) // is told which claims the sessions no longer have
+}
+
+func New(pc Config) *Pipeline {
+	b := &Pipeline{
+		Name:       pc.Name,
+		backend:    backendref.New(pc.Backend, pc.Done),
+		times:      heartbeat.NewTimes(pc.SidecarTimeout, pc.RestartGrace),
+		Info:       pc.Backend.Info(),
+		leaseTable: lease.NewTable(pc.TraceID),
+		Log:        pc.Log,
+	}
+	_, b.canInspect = pc.Backend.(backends.Inspector)
+	c := &committer{
+		backend:       b.backend,
+		leases:        b.leaseTable,
+		policy:        pc.Policy,
+		times:         b.times,
+		maxPayload:    pc.MaxPayload,
+		claimBytes:    pc.ClaimBytes,
+		log:           b.Log,
+		enqueueMemory: semaphore.NewWeighted(queueBytes),
+		settleMemory:  semaphore.NewWeighted(settleBytes),
+		writes:        newLane(),
+		claims:        newLane(),
+		singleLane:    !b.Info.Concurrent,
+		memory:        pc.Memory,
+		seen:          make(map[backends.Token]struct{}),
+	}
+	b.committer = c
+	c.metrics, b.leaseTable.Metrics = b.Metrics.Load, b.Metrics.Load
+	b.dispatcher = newDispatcher(c.WakeClaims)
+	b.heartbeat = heartbeat.New(heartbeat.Config{
+		Backend: b.backend,
+		Times:   b.times,
+		Leases:  b.leaseTable,
+		Metrics: b.Metrics.Load,
+		Log:     b.Log,
+		Clock:   pc.Clock,
+		Lost:    pc.Lost,
+		Abandoned: func() {
+			jobs, _ := b.dispatcher.takePrefetched(0) // lost like all the rest
+			b.dispatcher.returned(queuesOfJobs(jobs))
+		},
+		Release:   func(owner backends.Identity, leases []backends.Lease) { c.release(owner, leases, nil) },
+		Suspected: func() { b.maintenance.Wake() },
+		Revived:   c.WakeClaims,
+	})
+	b.maintenance = maintenance.New(maintenance.Config{
+		Backend:   b.backend,
+		Heartbeat: b.heartbeat,
+		Claims:    b.dispatcher,
+		Times:     b.times,
+		Metrics:   b.Metrics.Load,
+		Log:       b.Log,
+		Alone:     !b.Info.Concurrent,
+	})
+	c.dispatcher, c.heartbeat = b.dispatcher, b.heartbeat
+	b.dispatcher.identity = b.heartbeat.Fresh
+	b.dispatcher.clock = pc.Clock
+	b.dispatcher.canPrefetch = b.Info.Prefetch
+	b.dispatcher.memory = pc.Memory
+	b.dispatcher.maxBytes = c.claimBytes
+	b.dispatcher.noPrefetch = b.backend.Adopted
+	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
+	b.dispatcher.wakePrefetcher = b.prefetcher.wake
+	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
+	return b
+}
+
+// join makes the first attempt to join, so that the first claim finds an
+// identity. It may fail: run goes on trying.
+func (b *Pipeline) Join(ctx context.Context) {
+	if err := b.heartbeat.Beat(ctx); err != nil {
+		b.Log.Warn("the database cannot be had yet; serving all the same, requests are answered `unavailable`", "error", err)
+	}
+}
+
+// run works until work is done (no session is left), then commits what is
+// queued and leaves the database. Housekeeping ends with ctx. hard ends it all.
+func (b *Pipeline) Run(ctx, work, hard context.Context) error {
+	var g errgroup.Group
+	keep, stopKeeping := context.WithCancel(hard)
+	defer stopKeeping()
+	g.Go(func() error { return b.maintenance.Run(ctx) })
+	g.Go(func() error { return b.heartbeat.Run(keep) })
+	g.Go(func() error { b.listen(ctx); return nil })
+	g.Go(func() error { b.allDepths.Run(keep); return nil })
+	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
+	var wrote errgroup.Group
+	wrote.Go(func() error { return b.committer.runWrites(writes, hard) })
+	attend := make(chan struct{})
+	go func() {
+		defer close(attend)
+		b.prefetcher.run(work)
+	}()
+	var err error
+	if b.committer.singleLane {
+		<-work.Done()
+	} else {
+		err = b.committer.runClaims(work, hard) // what it gives back is still written
+	}
+	<-attend
+	stopWriting()
+	err = errors.Join(err, wrote.Wait())
+	stopKeeping()
+	if err2 := g.Wait(); err == nil {
+		err = err2
+	}
+	leaveCtx, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	if err2 := b.heartbeat.Leave(leaveCtx); err2 != nil && err == nil {
+		err = fmt.Errorf("the last beat failed, leases held here end with the host lease instead of the restart grace: %w", err2)
+	}
+	if err != nil {
+		return fmt.Errorf("database %s: %w", b.Name, err)
+	}
+	return nil
+}
+
+// listen turns other sidecars' notifications into hints, until ctx is done.
+func (b *Pipeline) listen(ctx context.Context) {
+	b.backend.Notifications(ctx, func(queue string) {
+		if queue == "" {
+			b.maintenance.Wake() // names may have been missed: look for all who wait
+			return
+		}
+		b.dispatcher.NotifyReady([]string{queue})
+	})
+}

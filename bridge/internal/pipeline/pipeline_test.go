@@ -1,0 +1,187 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// start runs a pipeline on the database in a synctest bubble, until the test ends.
+func start(t *testing.T, db backends.Backend) *Pipeline {
+	t.Helper()
+	p := New(Config{
+		Name:           "main",
+		Backend:        db,
+		SidecarTimeout: 30 * time.Second,
+		RestartGrace:   30 * time.Second,
+		Log:            slog.New(slog.DiscardHandler),
+		Clock:          func() time.Duration { return time.Duration(time.Now().UnixNano()) }, // never jumps in a bubble
+		Memory:         &quota.Memory{Limit: func() int64 { return 64 << 20 }},
+		Policy: func(queue string) (backends.Policy, bool) {
+			return backends.Policy{Queue: queue, MaxAttempts: 20, Backoff: time.Second, BackoffMax: time.Hour}, true
+		},
+		MaxPayload: func() int64 { return 1 << 20 },
+		ClaimBytes: func() int64 { return 4 << 20 },
+		TraceID:    func(*backends.Job) string { return "" },
+		Lost:       func(map[*quota.Session][]lease.Held) {},
+	})
+	p.Metrics.Store(metrics.New().Databases.Of("main"))
+	p.Join(t.Context())
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx, ctx, context.Background()) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// worker is a session without a connection.
+type worker struct {
+	quota.Session
+	p *Pipeline
+}
+
+func newWorker(p *Pipeline) *worker {
+	w := &worker{p: p}
+	w.Client = w
+	return w
+}
+
+func (w *worker) MayClaim([]string) bool { return true }
+func (w *worker) MaxJobs() int           { return 100 }
+func (w *worker) TooManyJobs() error     { return errors.New("too many jobs") }
+func (w *worker) WakeClaims()            { w.p.WakeClaims() }
+func (w *worker) Evict(bool)             {}
+
+// claim claims one job. Without wait it returns nil where there is none.
+func (w *worker) claim(t *testing.T, queue string, wait bool) []backends.Job {
+	t.Helper()
+	r := &ClaimRequest{Session: &w.Session, Slots: 1, Since: time.Now(), Once: !wait}
+	a, answered := w.p.Claim(r, []string{queue})
+	if !answered {
+		a = w.p.AwaitClaim(t.Context(), r)
+	}
+	if a.Err != nil {
+		t.Errorf("a claim of %s: %v", queue, a.Err)
+	}
+	if len(a.Jobs) == 0 {
+		w.SettleJobs(r.Reserved, 0)
+		return nil
+	}
+	jobs, err := w.p.HandOut(r, &a, func(jobs []backends.Job) int { return len(jobs) })
+	if err != nil {
+		t.Errorf("a claim of %s: %v", queue, err)
+	}
+	w.SettleJobs(r.Reserved, len(jobs))
+	return jobs
+}
+
+func (w *worker) enqueue(t *testing.T, queue string) {
+	t.Helper()
+	p, err := w.p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.p.AwaitWrite(p, time.Second); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestJobWithoutASocket: a job's way through a pipeline, from the enqueue to the ack, and back to the database
+// when its session ends.
+func TestJobWithoutASocket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, memory.New())
+		producer, first, second := newWorker(p), newWorker(p), newWorker(p)
+		claimed := make(chan []backends.Job, 1)
+		go func() { claimed <- first.claim(t, "q", true) }()
+		synctest.Wait()
+		if s := p.Snapshot(); s.IdleClaims != 1 || s.Claims != 1 {
+			t.Errorf("while a claim waits: %+v", s)
+		}
+		producer.enqueue(t, "q")
+		jobs := <-claimed
+		if len(jobs) != 1 || jobs[0].Attempt != 1 || first.Jobs.Count() != 1 || p.HeldBySessions() != 1 {
+			t.Fatalf("claimed %+v, the session holds %d jobs", jobs, first.Jobs.Count())
+		}
+		_, released := p.ReleaseSession(&first.Session, backends.Release{Cause: backends.CauseDisconnected, Message: "gone"})
+		if o := <-released.Done; o.Err != nil || first.Jobs.Count() != 0 {
+			t.Fatalf("released: %v, the session holds %d jobs", o.Err, first.Jobs.Count())
+		}
+		jobs = second.claim(t, "q", true)
+		if len(jobs) != 1 || jobs[0].Attempt != 2 {
+			t.Fatalf("claimed %+v after its worker was gone, want attempt 2", jobs)
+		}
+		ack := &Settle{Leases: []backends.Lease{jobs[0].Lease()}}
+		if err := p.SubmitSettle(ack, &second.Session, backends.Ack{Leases: ack.Leases}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if res, err := p.AwaitSettle(ack); err != nil || len(res.Lost) > 0 || second.Jobs.Count() != 0 || p.Leases() != 0 {
+			t.Errorf("acked: %+v, %v; %d leases are known", res, err, p.Leases())
+		}
+		if jobs := second.claim(t, "q", false); len(jobs) > 0 {
+			t.Errorf("claimed %+v after the ack", jobs)
+		}
+	})
+}
+
+// TestNoClaimIsForgottenWhenJobsAreBack: claims that don't wait are held while a job is on its way back. They are
+// answered when it is back, however many other claims wait before them.
+func TestNoClaimIsForgottenWhenJobsAreBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, memory.New())
+		d := p.dispatcher
+		d.mu.Lock()
+		d.markReturning([]backends.Job{{Queue: "q"}})
+		d.mu.Unlock()
+		waiting, once := newWorker(p), newWorker(p)
+		for range 10 {
+			go waiting.p.AwaitClaim(t.Context(), waiting.queued(t, false))
+		}
+		synctest.Wait()
+		answers := make(chan Answer, 10)
+		for range 10 {
+			r := once.queued(t, true)
+			go func() { answers <- p.AwaitClaim(t.Context(), r) }()
+		}
+		synctest.Wait()
+		if len(answers) > 0 {
+			t.Errorf("%d claims are answered before the job is back", len(answers))
+		}
+		d.returned([]string{"q"}) // and another sidecar has it by now
+		synctest.Wait()
+		for range 10 {
+			select {
+			case a := <-answers:
+				if a.Err != nil || len(a.Jobs) > 0 {
+					t.Errorf("answered %+v, want no job", a)
+				}
+			default:
+				t.Fatal("a claim is forgotten")
+			}
+		}
+	})
+}
+
+// queued is a claim of one job of q that waits for its answer.
+func (w *worker) queued(t *testing.T, once bool) *ClaimRequest {
+	t.Helper()
+	r := &ClaimRequest{Session: &w.Session, Slots: 1, Since: time.Now(), Once: once}
+	if a, answered := w.p.Claim(r, []string{"q"}); answered {
+		t.Fatalf("answered at once: %+v", a)
+	}
+	return r
+}

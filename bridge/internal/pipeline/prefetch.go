@@ -1,0 +1,367 @@
+package pipeline
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+)
+
+// Claiming ahead. A worker that claims one job at a time waits for two commits a
+// job, the claim's and the ack's. Where a line of workers takes jobs at a steady
+// rate, the next ones are claimed before they are asked for, so that only the
+// ack's commit is waited for.
+const (
+	// aheadTime is how much of the line's consumption is claimed ahead. It covers a
+	// few commits; more would only keep jobs from the workers of other hosts.
+	prefetchTime = 30 * time.Millisecond
+	// aheadMost bounds the jobs that are claimed ahead for a line.
+	prefetchJobsMax = 500
+	// aheadBytes bounds their payloads.
+	prefetchBytesMax = 4 << 20
+	// aheadInAll is what the payloads of all lines of a database may be for more to be claimed.
+	prefetchTotalMax = 32 << 20
+	// aheadAge is how long a job may lie there before it goes back. The design allows a
+	// second; workers of other hosts may be idle.
+	prefetchAge = 150 * time.Millisecond
+	// recordAge is when the hand-out of such a job is recorded, unless it is settled.
+	recordAge = 300 * time.Millisecond
+	// attendEvery is how often the attendant looks, while there is something.
+	prefetchCheck = 50 * time.Millisecond
+
+	paceWindow = 10 * time.Millisecond
+	paceIdle   = time.Second // a line without a claim for so long forgets its pace
+)
+
+// ahead is what is claimed ahead for one line. The broker's mu guards it.
+type prefetch struct {
+	jobs     []prefetchedJob // in their order
+	bytes    int64
+	pace     pace
+	inCommit bool // in the commit under way
+	dry      bool // the last claim found less than it wanted
+}
+
+type prefetchedJob struct {
+	backends.Job
+	since time.Duration
+}
+
+// fitting is how many jobs, of at most n, have no more payload than an answer may have; one always does.
+func (a *prefetch) fitting(n int, most int64) int {
+	n = min(n, len(a.jobs))
+	for i := range n {
+		if most -= int64(len(a.jobs[i].Payload)); most < 0 {
+			return max(i, 1)
+		}
+	}
+	return n
+}
+
+// wants is how many jobs to claim ahead now.
+func (a *prefetch) missing(now time.Duration) int {
+	if a.inCommit || a.dry || a.bytes >= prefetchBytesMax/2 {
+		return 0
+	}
+	target := min(int(a.pace.perSecond(now)*prefetchTime.Seconds()), prefetchJobsMax)
+	if missing := target - len(a.jobs); missing > target/2 {
+		return missing
+	}
+	return 0
+}
+
+// wantsAhead is how many slots of a claim go to the line's buffer. b.mu is held.
+func (b *dispatcher) wantsPrefetch(ln *waitQueue, room int) int {
+	if !b.canPrefetch || ln.noPrefetch || b.stopped != nil || !b.mayPrefetch() {
+		return 0
+	}
+	return max(0, min(ln.prefetch.missing(b.clock()), room))
+}
+
+// busy reports whether the line must be kept although nobody waits in it: also while its pace is
+// being learned. b.mu is held.
+func (b *dispatcher) inUse(ln *waitQueue) bool {
+	a := &ln.prefetch
+	return a.inCommit || len(a.jobs) > 0 || b.canPrefetch && !ln.noPrefetch && a.pace.moves(b.clock())
+}
+
+// pace is the rate at which a line takes jobs: the lowest of the last windows, so
+// that a burst (thirty workers that start at once and then work for seconds) is
+// not taken for a stream.
+type pace struct {
+	since time.Duration // the present window's begin
+	n     int
+	rates [4]float64 // jobs per second, latest first
+}
+
+func (p *pace) add(n int, now time.Duration) {
+	p.roll(now)
+	p.n += n
+}
+
+func (p *pace) roll(now time.Duration) {
+	took := now - p.since
+	if took < paceWindow {
+		return
+	}
+	copy(p.rates[1:], p.rates[:3])
+	p.rates[0] = float64(p.n) / took.Seconds()
+	if took > paceIdle {
+		p.rates = [4]float64{}
+	}
+	p.since, p.n = now, 0
+}
+
+// moves reports whether a job was taken in the last windows, which are as long as it is from one look
+// to the next.
+func (p *pace) moves(now time.Duration) bool {
+	p.roll(now)
+	return p.n > 0 || slices.Max(p.rates[:]) > 0
+}
+
+func (p *pace) perSecond(now time.Duration) float64 {
+	p.roll(now)
+	return slices.Min(p.rates[:])
+}
+
+// fromAhead takes jobs for the waiter. A timed lease is written by its claim, and
+// whoever reads slowly waits: those are not served from here. b.mu is held.
+func (b *dispatcher) fromPrefetch(ln *waitQueue, w *ClaimRequest) []backends.Job {
+	a := &ln.prefetch
+	if len(a.jobs) == 0 || w.Template.Lease > 0 || w.Session.Overloaded() {
+		return nil
+	}
+	if host := b.identity(); host == 0 || host != a.jobs[0].Token.Host {
+		return nil // the attendant takes them back
+	}
+	n, _ := w.reserve(a.fitting(w.Slots, b.maxBytes()))
+	if n == 0 {
+		return nil
+	}
+	jobs := make([]backends.Job, n)
+	before := a.bytes
+	for i := range jobs {
+		jobs[i] = a.jobs[i].Job
+		a.bytes -= int64(len(jobs[i].Payload))
+	}
+	b.countPrefetched(a.bytes - before)
+	rest := copy(a.jobs, a.jobs[n:])
+	clear(a.jobs[rest:])
+	a.jobs = a.jobs[:rest]
+	a.pace.add(n, b.clock())
+	return jobs
+}
+
+// aheadOfOthers takes what was claimed ahead from the waiter's queues and cannot
+// be given to it (it lies with another line, or the waiter's lease is timed), so
+// that it does not find the queue empty because of this sidecar's own buffers. b.mu is held.
+func (b *dispatcher) takePrefetchedOfOthers(w *ClaimRequest) (out []backends.Job) {
+	for _, q := range w.queue.queues {
+		for ln := range b.byQueue[q] {
+			if len(ln.prefetch.jobs) > 0 && (ln != w.queue || w.Template.Lease > 0) {
+				out = append(out, b.drainPrefetch(ln, 0)...)
+				ln.prefetch.pace = pace{since: b.clock()}
+			}
+		}
+	}
+	return out
+}
+
+// keepAhead keeps jobs for the line, after those who came meanwhile are served,
+// and returns what must go back. b.mu is held.
+func (b *dispatcher) prefetchJobs(ln *waitQueue, jobs []backends.Job) (back []backends.Job) {
+	if len(jobs) == 0 {
+		return nil
+	}
+	if b.stopped != nil {
+		b.markReturning(jobs)
+		return jobs
+	}
+	now, before := b.clock(), ln.prefetch.bytes
+	for i := range jobs {
+		ln.prefetch.jobs = append(ln.prefetch.jobs, prefetchedJob{Job: jobs[i], since: now})
+		ln.prefetch.bytes += int64(len(jobs[i].Payload))
+	}
+	b.countPrefetched(ln.prefetch.bytes - before)
+	for w := range ln.requests {
+		if len(ln.prefetch.jobs) == 0 {
+			break
+		}
+		if w.inCommit {
+			continue
+		}
+		if got := b.fromPrefetch(ln, w); len(got) > 0 {
+			b.remove(w)
+			w.Session.AddClaimed(got)
+			w.answer <- Answer{Jobs: got, prefetched: true}
+		}
+	}
+	if b.queues[ln.key] != ln { // dropped meanwhile: nobody would look here
+		return b.drainPrefetch(ln, 0)
+	}
+	b.attend(ln)
+	return nil
+}
+
+// emptied takes the jobs that lie there since before limit (0: all). b.mu is held.
+func (b *dispatcher) drainPrefetch(ln *waitQueue, limit time.Duration) (out []backends.Job) {
+	a := &ln.prefetch
+	n, before := 0, a.bytes
+	for n < len(a.jobs) && (limit == 0 || a.jobs[n].since < limit) {
+		out = append(out, a.jobs[n].Job)
+		a.bytes -= int64(len(a.jobs[n].Payload))
+		n++
+	}
+	a.jobs = slices.Delete(a.jobs, 0, n)
+	b.countPrefetched(a.bytes - before)
+	b.markReturning(out)
+	return out
+}
+
+// leaves counts jobs that nobody has and that go back. b.mu is held.
+func (b *dispatcher) markReturning(jobs []backends.Job) {
+	for i := range jobs {
+		b.returning[jobs[i].Queue]++
+	}
+}
+
+// comesBack reports whether a job of one of the queues is on its way back. b.mu is held.
+func (b *dispatcher) isReturning(queues []string) bool {
+	return slices.ContainsFunc(queues, func(q string) bool { return b.returning[q] > 0 })
+}
+
+// areBack ends the way of jobs, whose queues these are: a claim that found none of them looks again.
+func (b *dispatcher) returned(queues []string) {
+	b.mu.Lock()
+	for _, q := range queues {
+		if b.returning[q]--; b.returning[q] <= 0 {
+			delete(b.returning, q)
+		}
+		for ln := range b.byQueue[q] {
+			ln.releaseHeld()
+		}
+	}
+	b.mu.Unlock()
+	b.notify(queues, 1)
+}
+
+// takeAhead takes what has been lying there since before limit (0: everything)
+// from all lines, and drops those that are idle.
+func (b *dispatcher) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.clock()
+	for ln := range b.attended {
+		back := b.drainPrefetch(ln, limit)
+		if len(back) > 0 {
+			out = append(out, back...)
+			ln.prefetch.pace = pace{since: now} // claimed for nobody: begin again
+		}
+		if ln.len() > 0 { // who reads too slowly leaves jobs there
+			if len(ln.prefetch.jobs) > 0 {
+				left = true
+			} else {
+				delete(b.attended, ln)
+			}
+			continue
+		}
+		if b.inUse(ln) {
+			left = true
+		} else {
+			b.drop(ln)
+		}
+	}
+	return out, left
+}
+
+// attendant looks after what was claimed ahead: it gives back what lies too long,
+// and records hand-outs.
+type prefetcher struct {
+	dispatcher *dispatcher
+	leases     *lease.Table
+	committer  *committer
+	poke       chan struct{} // 1: one wish is enough
+}
+
+func (a *prefetcher) wake() {
+	select {
+	case a.poke <- struct{}{}:
+	default:
+	}
+}
+
+// run attends until ctx is done, then finishes. It sleeps while
+// nothing is claimed ahead.
+func (a *prefetcher) run(ctx context.Context) {
+	tick := time.NewTicker(prefetchCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-a.poke:
+		case <-ctx.Done():
+			a.finish()
+			return
+		}
+		for left := true; left; {
+			select {
+			case <-tick.C:
+				left = a.attend()
+			case <-ctx.Done():
+				a.finish()
+				return
+			}
+		}
+	}
+}
+
+// finish gives back what is claimed ahead, and records the hand-outs that it did not
+// record yet: an attempt counts at delivery, and this identity settles no more.
+func (a *prefetcher) finish() {
+	a.giveBack(0)
+	for more := true; more; {
+		more = a.record(math.MaxInt64)
+	}
+}
+
+func (a *prefetcher) attend() (left bool) {
+	now := a.dispatcher.clock()
+	limit := now - prefetchAge
+	if a.dispatcher.identity() == 0 {
+		limit = 0 // the beat is late: nothing is handed out, so nothing is kept
+	}
+	left = a.giveBack(limit)
+	more := a.record(now - recordAge)
+	return left || more
+}
+
+// record records the hand-outs from before limit and reports whether there are more.
+func (a *prefetcher) record(limit time.Duration) (more bool) {
+	handed, more := a.leases.UnrecordedHandOuts(limit, batchJobs)
+	if len(handed) > 0 {
+		// No client waits for it. A lost one was settled before.
+		a.committer.pushFree(backends.Deliver{Deliveries: handed}, nil)
+	}
+	return more
+}
+
+func (a *prefetcher) giveBack(limit time.Duration) (left bool) {
+	jobs, left := a.dispatcher.takePrefetched(limit)
+	a.giveBackJobs(jobs)
+	return left
+}
+
+// giveBackJobs returns jobs that were claimed ahead.
+func (a *prefetcher) giveBackJobs(jobs []backends.Job) {
+	for len(jobs) > 0 { // by host: an identity may have changed meanwhile
+		host := jobs[0].Token.Host
+		n := 0
+		for n < len(jobs) && jobs[n].Token.Host == host {
+			n++
+		}
+		a.committer.giveBack(host, jobs[:n])
+		jobs = jobs[n:]
+	}
+}

@@ -1,0 +1,126 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// submit queues a write of a session for the group commit.
+func (b *Pipeline) SubmitWrite(s *quota.Session, w backends.Write) (*PendingWrite, error) {
+	p, err := b.committer.reserve(context.Background(), s, w, 0)
+	if err != nil {
+		return nil, err
+	}
+	b.committer.push(p)
+	return p, nil
+}
+
+// result waits for a submitted write. A write that no commit has taken after patience is
+// taken out again: nothing was written then.
+func (b *Pipeline) AwaitWrite(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
+	return b.committer.wait(p, patience)
+}
+
+// settle is an ack, nack or extend of leases of this database, on its way.
+type Settle struct {
+	Leases  []backends.Lease
+	Runs    []lease.Run    // what is known of each lease's delivery
+	marked  []*lease.Entry // in the ledger, as being settled
+	pending *PendingWrite
+
+	// Most settles are of one lease.
+	oneMarked [1]*lease.Entry
+	oneRun    [1]lease.Run
+}
+
+// write is what was submitted; nil: it was given up.
+func (st *Settle) Write() backends.Write { return st.pending.write }
+
+// mayMove says why a session may not do that with a held job; nil: it may, or the job is none.
+func (b *Pipeline) CheckSettle(l backends.Lease, s *quota.Session, extend bool) error {
+	switch {
+	case !b.backend.InTx(l):
+		return nil
+	case extend:
+		return &backends.UnsupportedError{What: backends.NoExtend, InTx: true}
+	case b.leaseTable.HeldByOther(l, s):
+		return &backends.UnsupportedError{What: backends.NotElsewhere, InTx: true}
+	}
+	return nil
+}
+
+// submitSettle queues a write about st.leases, whose request keeps so many bytes beside it.
+func (b *Pipeline) SubmitSettle(st *Settle, s *quota.Session, w backends.Write, beside int64) error {
+	p, err := b.committer.reserve(context.Background(), s, w, beside)
+	if err != nil {
+		return err
+	}
+	st.pending = p
+	st.marked, st.Runs = b.leaseTable.BeginSettle(st.Leases, st.oneMarked[:0], st.oneRun[:0])
+	p.runs = st.Runs
+	b.committer.push(p)
+	return nil
+}
+
+// submitBind queues an extend that makes the leases the session's.
+func (b *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, beside int64) error {
+	p, err := b.committer.reserve(context.Background(), s, e, beside)
+	if err != nil {
+		return err
+	}
+	e.Bind = b.heartbeat.Fresh()
+	if e.Bind == 0 {
+		b.heartbeat.BeatNow()
+		b.committer.drop(p)
+		return backends.Unavailable(errHeartbeatLate)
+	}
+	p.write = e
+	if !b.leaseTable.Bind(st.Leases, s, s.Client.MaxJobs(), func() { b.committer.push(p) }) {
+		b.committer.drop(p)
+		return s.Client.TooManyJobs()
+	}
+	st.pending = p
+	return nil
+}
+
+// settled waits for the database's answer and returns it, after the ledger knows what it means.
+func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
+	extend, isExtend := st.pending.write.(backends.Extend) // which the wait may give up
+	res, err := b.committer.wait(st.pending, b.times.Timeout())
+	switch {
+	case extend.Bind != 0 && err != nil:
+		// It may be bound or not. The session keeps it: a release of a lease that is not
+		// this host's changes nothing.
+		b.leaseTable.EndBind(st.Leases, nil)
+	case extend.Bind != 0:
+		b.leaseTable.EndBind(st.Leases, res.Lost)
+	case err != nil:
+		b.leaseTable.EndSettle(st.marked, nil)
+	case isExtend:
+		if extend.Lease > 0 {
+			b.leaseTable.Unbind(st.Leases)
+		}
+		b.leaseTable.EndSettle(st.marked, res.Lost)
+	default:
+		b.leaseTable.EndSettle(st.marked, st.Leases)
+	}
+	return res, err
+}
+
+// releaseSession gives back all that a session holds. It returns what that was, and the write; nil:
+// there was nothing to give back.
+func (b *Pipeline) ReleaseSession(s *quota.Session, how backends.Release) (held []lease.Held, p *PendingWrite) {
+	held = b.leaseTable.TakeSession(s, func(leases []backends.Lease) {
+		how.Owner = b.heartbeat.Identity()
+		if how.Owner == 0 {
+			return // given up: whoever gave it up takes them back
+		}
+		how.Leases = leases
+		p = b.committer.pushFree(how, func() { b.leaseTable.Remove(leases) })
+	})
+	return held, p
+}

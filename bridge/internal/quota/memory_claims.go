@@ -1,0 +1,136 @@
+package quota
+
+import "time"
+
+// most is the limit.
+func (b *Memory) Max() int64 {
+	if b.Limit == nil {
+		return DefaultBuffered
+	}
+	return b.Limit()
+}
+
+// each is what a session's client may owe when more is claimed for it: a part of the room
+// that is left, so that there is always some for others.
+func (b *Memory) perSession() int64 {
+	if !b.known.Load() {
+		return MaxUnread
+	}
+	return min(max(b.left.Load()/unreadShare, minUnread), MaxUnread)
+}
+
+// roomy reports whether there is room.
+func (b *Memory) HasRoom() bool { return !b.known.Load() || b.left.Load() > 0 }
+
+// reserve takes room for what the claims of a commit bring, as far as there is some. Where
+// only one (whole) would need more than that, and half of the room is free, it has it.
+func (b *Memory) ReserveClaims(whole int64) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.measure()
+	most := b.Max()
+	n := max(0, min(b.left.Load(), most/claimsShare))
+	if n < whole && b.claims == 0 && b.used-b.in <= most/2 {
+		n = whole
+	}
+	b.claims += n
+	b.use(n)
+	return n
+}
+
+// unreserve gives back what was not needed: nobody who waits for room is told, as it was there
+// before.
+func (b *Memory) ReturnClaims(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.claims -= n
+	b.used -= n
+	b.measure()
+}
+
+// release gives back what was needed.
+func (b *Memory) ReleaseClaims(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.claims -= n
+	b.use(-n)
+}
+
+// starve has the committer be woken when there is room, and those be ended who stand still in
+// the meantime.
+func (b *Memory) WakeWhenFree(c ClaimWaker) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.starved == nil {
+		b.starved = make(map[ClaimWaker]struct{})
+	}
+	b.starved[c] = struct{}{}
+	if b.evicting {
+		return
+	}
+	b.evicting = true
+	time.AfterFunc(stalledAfter/2, func() {
+		b.evictStalled(b.Max())
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.evicting = false
+		for c := range b.starved {
+			c.WakeClaims()
+		}
+		clear(b.starved)
+	})
+}
+
+// keep counts what is claimed ahead.
+func (b *Memory) AddPrefetched(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.prefetched += n
+	b.use(n)
+}
+
+// look takes room for what a look into a database may bring, in bytes, and waits for it. The room is
+// that of the look until done is called.
+func (b *Memory) ReserveInspection(gone <-chan struct{}, bytes int64) (done func(), err error) {
+	most, bytes := b.Max(), messageCopies*bytes
+	deadline := time.NewTimer(memoryWait)
+	defer deadline.Stop()
+	again := time.NewTicker(stalledAfter / 2)
+	defer again.Stop()
+	for {
+		freed := b.tryInspection(bytes)
+		if freed == nil {
+			return func() { b.endInspection(bytes) }, nil
+		}
+		select {
+		case <-freed:
+		case <-again.C:
+			b.evictStalled(most)
+		case <-gone:
+			return nil, &MemoryError{most}
+		case <-deadline.C:
+			return nil, &MemoryError{most}
+		}
+	}
+}
+
+func (b *Memory) tryInspection(bytes int64) (freed <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left.Load() < bytes && b.inspections > 0 { // alone it may always go on
+		if b.freed == nil {
+			b.freed = make(chan struct{})
+		}
+		return b.freed
+	}
+	b.inspections += bytes
+	b.use(bytes)
+	return nil
+}
+
+func (b *Memory) endInspection(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inspections -= bytes
+	b.use(-bytes)
+}

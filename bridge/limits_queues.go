@@ -1,0 +1,48 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/depth"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// roomForJobs holds new jobs against the limits: of names that are made up, and of their
+// queues' ready jobs.
+func (s *session) roomForJobs(p *plan, db *database, jobs []protocol.NewJob) error {
+	for i := range jobs {
+		if err := s.roomForName(p, jobs[i].Queue); err != nil {
+			return err
+		}
+	}
+	if !p.limited {
+		return nil
+	}
+	count := make(map[*depth.ReadyCount]int64, 1)
+	for i := range jobs {
+		if q, _ := p.queue(jobs[i].Queue); q.MaxReady > 0 {
+			count[db.ReadyLimits.Queue(jobs[i].Queue)]++
+		}
+	}
+	if len(count) > 0 && s.hasty {
+		return backends.Unavailable(context.Cause(s.gone))
+	}
+	looks := make(map[*depth.ReadyCount]*depth.Query, 1)
+	for q := range count { // all at a time
+		looks[q] = q.Refresh()
+	}
+	var err error
+	for q, n := range count {
+		if !q.Await(s.gone.Done(), looks[q]) {
+			s.hasty = true
+			err = errors.Join(err, backends.Unavailable(context.Cause(s.gone)))
+		}
+		if err == nil {
+			most, _ := p.queue(q.Name)
+			err = q.Reserve(n, int64(most.MaxReady))
+		}
+	}
+	return err
+}

@@ -1,0 +1,41 @@
+package bridge
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+)
+
+// The gauges that come of a census.
+var (
+	depthDesc         = metrics.Gauge("queue_jobs", "Jobs in the database, by state; told by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", metrics.LabelDatabase, metrics.LabelQueue, "state")
+	oldestReadyDesc   = metrics.Gauge("queue_oldest_ready_seconds", "For how long the oldest ready job has waited; 0: there is none. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	oldestClaimedDesc = metrics.Gauge("queue_oldest_claimed_seconds", "For how long the longest running delivery has run; 0: there is none. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	pausedDesc        = metrics.Gauge("queue_paused", "1: nothing of the queue is given out. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	readerDesc        = metrics.Gauge("depths_reader", "1: this sidecar tells the depths of the queues, for all; 0: another one does, or they could not be read.", metrics.LabelDatabase)
+)
+
+// tellDepths gives the gauges of a database's queues, where this sidecar is the one that reads them.
+func (b *database) tellDepths(name string, to chan<- prometheus.Metric, tell func(d *prometheus.Desc, v float64, labels ...string)) {
+	stats, reads, err := b.QueueDepths()
+	if err != nil {
+		to <- prometheus.NewInvalidMetric(depthDesc, fmt.Errorf("database %s: %w", name, err))
+		return
+	}
+	tell(readerDesc, oneIf(reads), name)
+	if !reads {
+		return
+	}
+	for queue, s := range b.Metrics.Load().SumByLabel(stats) {
+		for state, n := range map[backends.State]int64{backends.StateReady: s.Ready, backends.StateScheduled: s.Scheduled,
+			backends.StateClaimed: s.Claimed, backends.StateDead: s.Dead, backends.StateDone: s.Done} {
+			tell(depthDesc, float64(n), name, queue, string(state))
+		}
+		tell(oldestReadyDesc, s.OldestReady.Seconds(), name, queue)
+		tell(oldestClaimedDesc, s.OldestClaimed.Seconds(), name, queue)
+		tell(pausedDesc, oneIf(s.Paused), name, queue)
+	}
+}

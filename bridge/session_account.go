@@ -1,0 +1,69 @@
+package bridge
+
+import (
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// maxJobs is how many jobs the session may hold.
+func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.Held }
+
+// tooManyJobs is the answer to who would hold more jobs than it may.
+func (s *session) TooManyJobs() error {
+	return protocol.Errorf(protocol.CodeBusy, "this connection holds %d jobs, and its limit is %d (limits.held in the sidecar's config): settle some first",
+		s.quota.Jobs.Count(), s.MaxJobs())
+}
+
+// mayClaim reports whether the session may claim from all of the queues.
+func (s *session) MayClaim(queues []string) bool { return s.noClaim(queues) < 0 }
+
+// wakeClaims has the claims of all databases be gathered again.
+func (s *session) WakeClaims() {
+	for _, b := range s.bridge.plan.Load().databases {
+		b.WakeClaims()
+	}
+}
+
+const (
+	// openCost is what an open request takes in memory, about.
+	openCost = 8 << 10
+	// leastOpen is how many requests a session may have open however many others have.
+	leastOpen = 16
+)
+
+// crowded reports whether the open requests of all sessions take as much memory as messages
+// may, and this one has more than a few: then its next ones are carried out one after another, or,
+// where they wait for jobs, refused.
+func (s *session) crowded() bool {
+	return len(s.slots) > leastOpen && s.bridge.beside.Load() >= s.bridge.memory.Max()/openCost
+}
+
+// evict closes a session for standing still while others wait for room.
+func (s *session) Evict(reads bool) {
+	s.evicted.Store(true)
+	if s.conn == nil {
+		return
+	}
+	if reads {
+		if s.quota.Blocked.Load() {
+			s.hangUp(errStoodStill) // the wait of its claim is over
+		}
+		_ = s.conn.SetReadDeadline(time.Now()) // it is told why; an error means that it is gone
+		return
+	}
+	s.log.Warn("a connection is closed: its client does not read its replies, and others wait for the memory", "limit", "limits.buffered")
+	s.cut()
+	_ = s.conn.SetReadDeadline(time.Now())
+}
+
+// resized is told of the size of the reader's buffer.
+func (s *session) resized(size int) error {
+	if err := s.bridge.memory.Receive(&s.quota, s.gone.Done(), size); err != nil {
+		return busyMemory(err)
+	}
+	return nil
+}
+
+// busyMemory is the answer where there is no memory for more.
+func busyMemory(err error) *protocol.Error { return protocol.Errorf(protocol.CodeBusy, "%v", err) }

@@ -1,0 +1,98 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
+)
+
+// listenAll listens on all of the sockets or on none. Those that were handed over
+// listen already.
+func (b *Bridge) listenAll(o *Options) (map[string]*unixsocket.Listener, error) {
+	lns := make(map[string]*unixsocket.Listener, len(o.Sockets))
+	for _, s := range o.Sockets {
+		if ln := o.inherited(s.Path); ln != nil {
+			lns[s.Path] = unixsocket.Inherited(ln, s.Path)
+			continue
+		}
+		err := isServed(lns, s.Path)
+		var ln *unixsocket.Listener
+		if err == nil {
+			ln, err = b.system.listen(s.file())
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("socket %s: %w", s.Path, err), closeAll(lns))
+		}
+		lns[s.Path] = ln
+	}
+	return lns, nil
+}
+
+// isServed says that a path is another name of one of the sockets. Without it another sidecar
+// would be thought to be there.
+func isServed(lns map[string]*unixsocket.Listener, path string) error {
+	for _, ln := range lns {
+		if ln.IsAt(path) {
+			return fmt.Errorf("this sidecar serves it already, as %s: a socket has one path, and a reload cannot give it another one", ln.Path)
+		}
+	}
+	return nil
+}
+
+func closeAll(lns map[string]*unixsocket.Listener) (err error) {
+	for _, ln := range lns {
+		err = errors.Join(err, ln.Close())
+	}
+	return err
+}
+
+// inherited is the listener that was handed over at the path; nil: none was.
+func (o *Options) inherited(path string) *net.UnixListener {
+	i := slices.IndexFunc(o.Inherited, func(ln *net.UnixListener) bool { return ln.Addr().String() == path })
+	if i < 0 {
+		return nil
+	}
+	return o.Inherited[i]
+}
+
+// checkInherited: whatever was handed over is served, by the rules of an entry of its
+// own. Left alone it would take connections that nobody answers, and without an entry
+// it would let anybody do anything.
+func (o *Options) checkInherited(bad func(format string, args ...any)) {
+	for _, ln := range o.Inherited {
+		path := ln.Addr().String() // where it was bound, whatever is there now
+		if !slices.ContainsFunc(o.Sockets, func(s Socket) bool { return s.Path == path }) {
+			bad("listen: the service manager hands over the socket %s, which is not in the list: add it with just this path, "+
+				"or take it out of the socket unit, and restart that and the service", path)
+		}
+	}
+}
+
+// accept serves connections until the listener is closed. Without file
+// descriptors left it waits, longer each time, instead of spinning or ending.
+func (b *Bridge) accept(ln *unixsocket.Listener, watcher *unixsocket.HangUpWatcher) error {
+	const most = time.Second
+	delay := 5 * time.Millisecond
+	for {
+		conn, err := ln.Accept()
+		switch {
+		case err == nil:
+			delay = 5 * time.Millisecond
+			go b.serveConn(unixsocket.NewConn(conn, watcher), ln.Path)
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS),
+			errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ECONNABORTED):
+			b.log.Warn("cannot accept a connection now, trying again", "socket", ln.Path, "error", err, "after", delay)
+			time.Sleep(delay)
+			delay = min(2*delay, most)
+		default:
+			return fmt.Errorf("socket %s: accept: %w", ln.Path, err)
+		}
+	}
+}

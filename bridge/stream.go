@@ -1,0 +1,60 @@
+package bridge
+
+import (
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// deadliner is what a session's replies go to: a write that its client does not read ends at
+// the deadline.
+type deadliner interface {
+	io.Writer
+	SetWriteDeadline(at time.Time) error
+}
+
+// stream gives the output of ServeStream a deadline. A write to a full pipe cannot be
+// interrupted: after the deadline it goes on in a goroutine of its own, and its bytes must
+// not change any more.
+type stream struct {
+	w    io.Writer
+	over chan struct{} // closed at the deadline
+	end  func()        // closes it
+}
+
+func newStream(w io.Writer) *stream {
+	s := &stream{w: w, over: make(chan struct{})}
+	s.end = sync.OnceFunc(func() { close(s.over) })
+	return s
+}
+
+// Write implements io.Writer.
+func (s *stream) Write(p []byte) (int, error) {
+	type result struct {
+		n   int
+		err error
+	}
+	select {
+	case <-s.over:
+		return 0, os.ErrDeadlineExceeded
+	default:
+	}
+	done := make(chan result, 1)
+	go func() {
+		n, err := s.w.Write(p)
+		done <- result{n, err}
+	}()
+	select {
+	case r := <-done:
+		return r.n, r.err
+	case <-s.over:
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+// SetWriteDeadline is as a net.Conn's, but for one deadline only: it cannot be taken back.
+func (s *stream) SetWriteDeadline(at time.Time) error {
+	time.AfterFunc(time.Until(at), s.end)
+	return nil
+}

@@ -1,0 +1,154 @@
+package unixsocket
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+)
+
+// Config describes a socket to listen on.
+type Config struct {
+	Path  string
+	Mode  fs.FileMode
+	Group string // owns the socket: a name or a number. Empty: the group of the process
+}
+
+// listener is a socket that appeared complete: with its owner and mode, at one
+// instant, under a lock that one process holds.
+type Listener struct {
+	net.Listener // of a Unix socket; its connections are told by newConn
+	Path         string
+	lock         *os.File    // nil: see isInherited
+	self         fs.FileInfo // of the socket file, to remove no other
+}
+
+// inherit is a listener that another process made and handed over.
+func Inherited(ln net.Listener, path string) *Listener { return &Listener{Listener: ln, Path: path} }
+
+// listen binds the socket in a private directory beside its place, sets owner
+// and mode there, and moves it into place. A stale socket is replaced; anything
+// else at the path is left alone.
+func Listen(s Config) (*Listener, error) {
+	if err := fits(s.Path); err != nil {
+		return nil, err
+	}
+	if err := checkFolder(filepath.Dir(s.Path)); err != nil {
+		return nil, err
+	}
+	lock, err := lockSocket(s.Path)
+	if err != nil {
+		return nil, err
+	}
+	if err := sign(lock); err != nil { // before there is a socket: what a killed process left is known as its own
+		return nil, errors.Join(err, lock.Close())
+	}
+	ln, err := bind(s)
+	if err != nil {
+		return nil, errors.Join(err, unsign(lock, s.Path), lock.Close())
+	}
+	self, err := os.Lstat(s.Path)
+	if err != nil {
+		return nil, errors.Join(err, ln.Close(), lock.Close())
+	}
+	return &Listener{Listener: ln, Path: s.Path, lock: lock, self: self}, nil
+}
+
+// bind makes the socket. Its temporary name is reached through the directory's
+// descriptor, so that it does not have to fit sun_path too.
+func bind(s Config) (ln *net.UnixListener, err error) {
+	private, err := os.MkdirTemp(filepath.Dir(s.Path), ".qsidecar-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(private)) }()
+	tmp := filepath.Join(private, "s")
+	short, done, err := shortPath(private)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ln, err = net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	ln.SetUnlinkOnClose(false)
+	if s.Group != "" {
+		err = chgrp(tmp, s.Group)
+	}
+	if err == nil {
+		err = os.Chmod(tmp, s.Mode.Perm())
+	}
+	if err == nil {
+		err = os.Rename(tmp, s.Path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
+	return ln, nil
+}
+
+func chgrp(path, group string) error {
+	gid, err := strconv.Atoi(group)
+	if err != nil {
+		g, err := user.LookupGroup(group)
+		if err != nil {
+			return err
+		}
+		if gid, err = strconv.Atoi(g.Gid); err != nil {
+			return fmt.Errorf("group %s has no number: %w", group, err)
+		}
+	}
+	return os.Chown(path, -1, gid)
+}
+
+// isAt reports whether the path is another name of the listener's own file.
+func (l *Listener) IsAt(path string) bool {
+	there, err := os.Lstat(path)
+	return err == nil && l.self != nil && os.SameFile(there, l.self)
+}
+
+// close stops listening, removes the socket if it is still this one and its own, and
+// gives the lock back. The lock file stays: removing it would let two processes hold
+// "the" lock.
+func (l *Listener) Close() error {
+	err := l.Listener.Close()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	if l.IsInherited() {
+		return err
+	}
+	if now, statErr := os.Lstat(l.Path); statErr == nil && os.SameFile(now, l.self) {
+		err = errors.Join(err, os.Remove(l.Path))
+	}
+	return errors.Join(err, unsign(l.lock, l.Path), l.lock.Close())
+}
+
+// adjust gives the socket's file another owner and mode.
+func (l *Listener) Adjust(s Config) error {
+	now, err := os.Lstat(l.Path)
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(now, l.self) {
+		return errors.New("another file is in the place of this sidecar's socket: remove it, and restart the sidecar")
+	}
+	if s.Group != "" {
+		err = chgrp(l.Path, s.Group)
+	} else {
+		err = os.Chown(l.Path, -1, os.Getgid())
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(l.Path, s.Mode&fs.ModePerm)
+}
+
+// isInherited: the socket belongs to whoever handed it over. Its file, owner and mode are
+// left alone, it needs no lock, and it goes on to take connections when this process ends.
+func (l *Listener) IsInherited() bool { return l.lock == nil }

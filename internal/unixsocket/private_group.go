@@ -1,0 +1,44 @@
+package unixsocket
+
+import (
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+)
+
+// privateGroup reports whether a group is this process's user's alone, as Debian and others
+// give each user one: its files are made writable for that group by default (umask 002),
+// and that lets nobody else in. What cannot be read is not private.
+func privateGroup(gid int) bool {
+	me, err := user.LookupId(strconv.Itoa(os.Geteuid()))
+	if err != nil || gid == 0 || gid != os.Getegid() {
+		return false
+	}
+	groups, err := os.ReadFile("/etc/group")
+	if err != nil {
+		return false
+	}
+	users, err := os.ReadFile("/etc/passwd")
+	return err == nil && isPrivate(string(groups), string(users), me.Username, strconv.Itoa(gid))
+}
+
+// isPrivate reads group(5) and passwd(5): the group with that number is called like the user,
+// nobody else is in it, and it is nobody else's own.
+func isPrivate(groups, users, name, gid string) bool {
+	found := false
+	for line := range strings.Lines(groups) {
+		if f := strings.Split(strings.TrimSpace(line), ":"); len(f) == 4 && f[2] == gid {
+			if f[0] != name || f[3] != "" && f[3] != name {
+				return false
+			}
+			found = true
+		}
+	}
+	for line := range strings.Lines(users) {
+		if f := strings.Split(strings.TrimSpace(line), ":"); len(f) == 7 && f[3] == gid && f[0] != name {
+			return false
+		}
+	}
+	return found
+}
