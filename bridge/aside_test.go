@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // rowLocked is a backend where another program has a job's row locked: a commit that does
@@ -90,4 +91,49 @@ func TestLockedRowIsTriedAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// keyLocked is a backend where another program has stored a key in a transaction that is open: a
+// commit of a job with a key that does not wait fails as a whole, and one that waits does so until
+// open is closed.
+type keyLocked struct {
+	*memory.Backend
+	waits, open chan struct{}
+}
+
+func (l *keyLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	for _, w := range b.Writes {
+		e, ok := w.(backends.Enqueue)
+		if !ok || e.Jobs[0].Key == "" {
+			continue
+		}
+		if !b.WaitForLocks {
+			return backends.Results{}, &backends.LockedError{Err: errors.New("locked")}
+		}
+		l.waits <- struct{}{}
+		select {
+		case <-l.open:
+		case <-ctx.Done():
+			return backends.Results{}, &backends.LockedError{Err: ctx.Err()}
+		}
+	}
+	return l.Backend.Commit(ctx, b)
+}
+
+// TestLockedKeyIsTriedAlone: while an enqueue waits for a key that another program has stored in a
+// transaction that is open, its neighbours are answered.
+func TestLockedKeyIsTriedAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &keyLocked{Backend: memory.New(), waits: make(chan struct{}, 100), open: make(chan struct{})}
+		s := start(t, options(db))
+		c, other := s.dial(t), s.dial(t)
+		c.send(`{"op":"enqueue","queue":"q","key":"k"}`)
+		testwait.Receive(t, "the commit of the enqueue alone", db.waits)
+		other.call(`{"op":"enqueue","queue":"q"}`)
+		other.call(`{"op":"ack","lease":%q}`, other.claim1("q").Lease)
+		close(db.open)
+		if r := c.receive(); !r.OK {
+			t.Errorf("the enqueue whose key was locked: %+v", r)
+		}
+	})
 }

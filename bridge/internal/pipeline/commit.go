@@ -35,6 +35,8 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []
 			return nil
 		}
 		return c.commit(hard, writes, nil)
+	case isLocked(err) && len(asks) == 0 && slices.ContainsFunc(writes, canWaitForKey):
+		return c.commitWithoutKeys(hard, writes)
 	case backends.IsDiskFull(err) && len(writes)+len(asks) > 1:
 		return c.split(hard, writes, asks, err)
 	case backends.Retryable(err):

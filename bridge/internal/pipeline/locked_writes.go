@@ -3,17 +3,18 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// asides are the writes whose rows another program keeps locked. They wait for the locks
+// lockedWrites are writes whose rows, or keys, another program keeps locked. They wait for the locks
 // one by one, beside the group commits, which must not wait with them. committer.mu guards it.
 type lockedWrites struct {
 	queue   []*PendingWrite
 	left    int            // those in queue and the one being tried
-	running sync.WaitGroup // of tryAsides
+	running sync.WaitGroup // of commitLocked
 }
 
 func isLocked(err error) bool {
@@ -21,7 +22,36 @@ func isLocked(err error) bool {
 	return ok
 }
 
-// setAside queues a write of a commit to be tried alone.
+// canWaitForKey reports whether another program may have stored a key of the write in a
+// transaction that is open.
+func canWaitForKey(p *PendingWrite) bool {
+	var jobs []backends.NewJob
+	switch w := p.write.(type) {
+	case backends.Enqueue:
+		jobs = w.Jobs
+	case backends.Ack:
+		jobs = w.Enqueue
+	}
+	return !p.alone && slices.ContainsFunc(jobs, func(j backends.NewJob) bool { return j.Key != "" })
+}
+
+// commitWithoutKeys sets the writes aside that may wait for a key, and commits the others.
+func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWrite) error {
+	var others []*PendingWrite
+	for _, p := range writes {
+		if canWaitForKey(p) {
+			c.setLockedAside(hard, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	return c.commit(hard, others, nil)
+}
+
+// setLockedAside queues a write of a commit to be tried alone.
 func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	again := c.requeueable([]*PendingWrite{p})
 	c.mu.Lock()
@@ -34,7 +64,7 @@ func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	}
 }
 
-// tryAsides tries the writes that were set aside until there are none.
+// commitLocked tries the writes that were set aside until there are none.
 func (c *committer) commitLocked(hard context.Context) {
 	for {
 		c.mu.Lock()
