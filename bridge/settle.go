@@ -1,6 +1,9 @@
 package bridge
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -161,15 +164,20 @@ func (st *settlement) finish() *protocol.Reply {
 		settled.Lost = []string{}
 	}
 	reply := &protocol.Reply{Settled: settled}
-	for i := range st.parts {
+	var failed error
+	written := false
+	for i := range st.parts { // all of them, because the lease tables must learn of each
 		part := &st.parts[i]
 		if part.err != nil {
-			return st.sess.failure(part.err)
+			failed = cmp.Or(failed, part.err)
+			continue
 		}
 		res, err := part.database.AwaitSettle(&part.Settle)
 		if err != nil {
-			return st.sess.failure(err)
+			failed = cmp.Or(failed, err)
+			continue
 		}
+		written = written || len(res.Lost) < len(part.Leases)
 		part.logSettled(st.sess, st.op, &res)
 		for _, l := range res.Lost {
 			settled.Lost = append(settled.Lost, part.textOf(l))
@@ -177,6 +185,13 @@ func (st *settlement) finish() *protocol.Reply {
 		if res.Stored != nil {
 			reply.EnqueuedAll = storedReplies(res.Stored)
 		}
+	}
+	if failed != nil {
+		_, locked := errors.AsType[*backends.LockedError](failed)
+		if written && (backends.Retryable(failed) || locked) { // which say that nothing was written
+			failed = fmt.Errorf("%w: it was in another database: %v", backends.ErrUnknownOutcome, failed)
+		}
+		return st.sess.failure(failed)
 	}
 	if st.single && len(settled.Lost) > 0 {
 		return &protocol.Reply{Error: leaseLost()}
