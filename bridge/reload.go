@@ -273,6 +273,7 @@ func (b *Bridge) parted(s *session) {
 			case <-grace.C:
 				s.release(db, backends.Release{Cause: backends.CauseDisconnected, Message: errServer.Error()})
 			case <-r.stop.Done():
+				db.Orphan(&s.quota) // no connection holds them: the drain need not wait
 			}
 		})
 	}

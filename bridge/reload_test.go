@@ -214,6 +214,29 @@ func TestReloadOfSockets(t *testing.T) {
 	})
 }
 
+// TestStopAfterASocketIsGone: the jobs of connections that a reload closed are no reason for a drain
+// to wait, and stay theirs.
+func TestStopAfterASocketIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := memory.New()
+		o, second := options(db), inMemory+"2.sock"
+		both := with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: second}) })
+		s := start(t, both)
+		store(t, db, "q")
+		c := s.dial(t)
+		c.claim1("q")
+		s.reloads(t, with(both, func(o *Options) { o.Sockets = o.Sockets[1:] }))
+		if _, err := c.line(); err == nil {
+			t.Error("a connection of a socket that is gone is open")
+		}
+		s.stop()
+		eventually(t, s.idle)
+		if n := s.plan.Load().databases[0].Leases(); n != 1 {
+			t.Errorf("%d claims are known, want 1", n)
+		}
+	})
+}
+
 // TestReloadOfASocketsName: another path to the same place is not taken for another sidecar's.
 func TestReloadOfASocketsName(t *testing.T) {
 	o := unixOptions(t, memory.New())

@@ -250,6 +250,15 @@ func (l *Table) Unbind(leases []backends.Lease) {
 	}
 }
 
+// Orphan detaches all that the session holds, as timed leases are.
+func (l *Table) Orphan(sess *quota.Session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.sessions[sess] {
+		l.detach(h)
+	}
+}
+
 // takeSession takes all that the session holds and calls submit with it, in one
 // step (see bind), and returns it. Nothing held: submit is not called. The claims stay
 // known, as being settled, until gone is called with them.

@@ -93,6 +93,9 @@ func (b *Pipeline) HeldBySessions() int { return b.leaseTable.HeldBySessions() }
 // holds reports whether the session holds a claim.
 func (b *Pipeline) Holds(s *quota.Session) bool { return b.leaseTable.Holds(s) }
 
+// Orphan makes the jobs that a session holds independent of it: no drain waits for them.
+func (b *Pipeline) Orphan(s *quota.Session) { b.leaseTable.Orphan(s) }
+
 // heldBy is what a session holds, by queue.
 func (b *Pipeline) HeldBy(s *quota.Session, now time.Time) []lease.QueueHeld {
 	return b.leaseTable.HeldBy(s, now)
