@@ -98,17 +98,22 @@ type runs struct {
 	s      *Store
 	tx     claimTx
 	claims []*claim
-	queues []string // of all claims
+	queues map[string]int // of all claims: their index in ClaimState.Returns
 	state  ClaimState
 }
 
 // startRuns queues the first run of each claim.
 func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch) *runs {
-	x := &runs{s: s, tx: tx, queues: queuesOf(b.Claims)}
-	var queues []string
+	x := &runs{s: s, tx: tx, queues: map[string]int{}}
+	for i, q := range queuesOf(b.Claims) {
+		x.queues[q] = i
+	}
+	var queues []string // with cursors
+	seen := map[string]bool{}
 	for _, c := range b.Claims {
 		for _, p := range c.Queues {
-			if !p.LIFO && !slices.Contains(queues, p.Queue) {
+			if !p.LIFO && !seen[p.Queue] {
+				seen[p.Queue] = true
 				queues = append(queues, p.Queue)
 			}
 		}
@@ -149,7 +154,7 @@ func (x *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err erro
 func (x *runs) Committed() {
 	for _, c := range x.claims {
 		for queue, l := range c.learned {
-			l.Returns = x.state.Returns[slices.Index(x.queues, queue)]
+			l.Returns = x.state.Returns[x.queues[queue]]
 			l.Began, l.Ended, l.Begun, l.Below = x.state.Began, x.state.Ended, x.state.Begun, x.state.Below
 			l.Took = x.s.LocalTime().Sub(l.Asked)
 			x.s.Cursors.Learn(queue, l.Learned)
@@ -158,7 +163,7 @@ func (x *runs) Committed() {
 }
 
 // goOn asks again if the claim may get more. It returns false if the claim is done.
-func (c *claim) goOn(tx claimTx, queues []string, state ClaimState) bool {
+func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 	switch {
 	case c.done:
 		return false
@@ -196,12 +201,12 @@ func (c *claim) goOn(tx claimTx, queues []string, state ClaimState) bool {
 
 // returned reports whether jobs of the run's queues were given back behind the cursors,
 // perhaps too late for the statement to see them. The next one looks everywhere.
-func (c *claim) returned(queues []string, state ClaimState) bool {
+func (c *claim) returned(queues map[string]int, state ClaimState) bool {
 	if c.again {
 		return false
 	}
 	for _, p := range c.run.Queues {
-		if c.s.Cursors.Returned(p.Queue, state.Returns[slices.Index(queues, p.Queue)]) {
+		if c.s.Cursors.Returned(p.Queue, state.Returns[queues[p.Queue]]) {
 			c.s.Cursors.Forget(p.Queue)
 			c.again = true
 		}

@@ -150,9 +150,11 @@ func leaseAt(w backends.Write, n int) backends.Lease {
 
 // queuesOf are the queues that claims ask for, each once.
 func queuesOf(claims []backends.Claim) (queues []string) {
+	seen := map[string]bool{}
 	for _, c := range claims {
 		for _, p := range c.Queues {
-			if !slices.Contains(queues, p.Queue) {
+			if !seen[p.Queue] {
+				seen[p.Queue] = true
 				queues = append(queues, p.Queue)
 			}
 		}

@@ -27,7 +27,7 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 	due := b.due
 	b.due = nil
 	for i, ln := range due {
-		if g.slotsLeft <= 0 {
+		if g.slotsLeft <= 0 || g.names > 0 && g.names+len(ln.queues) > maxNames {
 			b.due = append(due[i:len(due):len(due)], b.due...) // they come first next time
 			break
 		}
@@ -52,10 +52,16 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 	return g.asks
 }
 
+// maxNames bounds the queues that the claims of one commit name, but one claim can name more. A
+// transaction that looks into very many queues can take longer than the sidecar waits for it.
+// Then each claim of the database fails with it, again and again.
+const maxNames = 4096
+
 // gathering is what a commit asks for, as far as it is known.
 type claimGathering struct {
 	b         *dispatcher
-	slotsLeft int // slots
+	slotsLeft int
+	names     int // of queues
 	slot      func(backends.Slot) backends.Slot
 	asks      []claimGroup
 	full      []*ClaimRequest // who hold too many jobs
@@ -81,6 +87,7 @@ func (g *claimGathering) claimFor(ln *waitQueue) bool {
 		return false
 	}
 	ln.prefetch.inCommit = true
+	g.names += len(ln.queues)
 	g.asks = append(g.asks, a)
 	return true
 }

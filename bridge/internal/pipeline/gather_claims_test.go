@@ -1,0 +1,44 @@
+package pipeline
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// TestQueuesOfOneCommit: claims that name very many queues do not share one transaction. It
+// would take so long that all of them fail. Claims behind them come next.
+func TestQueuesOfOneCommit(t *testing.T) {
+	b := newDispatcher(func() {})
+	add := func(queues ...string) {
+		w := &ClaimRequest{Session: &quota.Session{}, Slots: 1, Template: backends.Slot{Lease: 1}}
+		if _, answered := b.add(w, queues); answered {
+			t.Fatal("answered at once")
+		}
+	}
+	for i := range 10 {
+		var queues []string
+		for n := range 1000 {
+			queues = append(queues, fmt.Sprintf("q%d-%d", i, n))
+		}
+		add(queues...)
+	}
+	add("one")
+	var asked []string
+	for number := uint64(0); len(asked) < 11; {
+		asks := b.gather(1, func() uint64 { number++; return number }, &claimBudget{left: 1 << 30, whole: 1})
+		names := 0
+		for _, a := range asks {
+			names += len(a.queue.queues)
+			asked = append(asked, a.queue.key)
+		}
+		if len(asks) == 0 || names > maxNames {
+			t.Fatalf("one commit asks for %d queues in %d claims", names, len(asks))
+		}
+	}
+	if asked[0][:3] != "q0-" || asked[10] != "one" {
+		t.Errorf("asked for in the order %.10q", asked)
+	}
+}
