@@ -1,0 +1,43 @@
+package adopted
+
+import (
+	"context"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/advise"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+)
+
+// Advice is what could be better about the adopted tables, as far as the catalogue shows it.
+func (s *Store) Advice() backends.Findings { return advise.Startup(s.sortedQueues(), s.advisor()) }
+
+// Examine implements backends.Examiner: the engine's findings, and those about each adopted table.
+func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backends.Finding, error) {
+	var found backends.Findings
+	if e, ok := s.Adopter.(backends.Examiner); ok {
+		all, err := e.Examine(ctx, slices.DeleteFunc(slices.Clone(queues), func(p backends.Policy) bool { return s.Adopted(p.Queue) }))
+		found = all
+		if err != nil {
+			return found, err
+		}
+	} else {
+		found.AddInfo("server", "this engine cannot be examined")
+	}
+	mine, err := advise.Examine(ctx, s.Adopter, s.advisor(), s.sortedQueues())
+	return append(found, mine...), err
+}
+
+// advisor is nil if the engine has no advice about indexes.
+func (s *Store) advisor() backends.Advisor {
+	a, _ := s.Adopter.(backends.Advisor)
+	return a
+}
+
+// sortedQueues are the adopted queues by name.
+func (s *Store) sortedQueues() (all []*statement.Queue) {
+	for _, name := range s.queueNames() {
+		all = append(all, s.queues[name])
+	}
+	return all
+}
