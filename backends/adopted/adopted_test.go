@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	versions := testserver.Versions()
-	// Most of what these tests cost is the start of sessions.
+	// The start of sessions is most of the cost of these tests.
 	settings := map[string]string{"shared_buffers": "32MB", "jit": "off", "autovacuum": "off"}
 	p, err := testserver.StartPostgres(context.Background(), versions[len(versions)-1], testserver.Options{Settings: settings})
 	if err != nil {
@@ -65,8 +65,8 @@ type kit struct {
 	*testing.T
 	*adopted.Store
 	url     string
-	c       *pgx.Conn // nil: it is no PostgreSQL
-	db      *sql.DB   // of another one
+	c       *pgx.Conn // nil: it is another engine
+	db      *sql.DB   // of another engine
 	conn    *sql.Conn
 	counted atomic.Uint64
 
@@ -126,7 +126,7 @@ func (k *kit) sql(text string) {
 	}
 }
 
-// aside runs a statement in a connection of its own.
+// aside runs a statement on a connection of its own.
 func (k *kit) aside(text string) {
 	k.Helper()
 	var err error
@@ -140,7 +140,7 @@ func (k *kit) aside(text string) {
 	}
 }
 
-// shows compares a query's rows, a text each, with what it should answer.
+// shows compares the rows of a query, a text each, with those wanted.
 func (k *kit) shows(query string, want ...string) {
 	k.Helper()
 	var got []string
@@ -158,7 +158,7 @@ func (k *kit) shows(query string, want ...string) {
 	}
 }
 
-// again is another Store of the database.
+// again opens another Store of the database.
 func (k *kit) again(tables map[string]adopted.Table) *adopted.Store {
 	k.Helper()
 	engine := k.reopen()
@@ -170,7 +170,7 @@ func (k *kit) again(tables map[string]adopted.Table) *adopted.Store {
 	return s
 }
 
-// rows are a query's on PostgreSQL, a text each.
+// rows are the rows of a query on PostgreSQL, a text each.
 func (k *kit) rows(query string) ([]string, error) {
 	rows, err := k.c.Query(k.Context(), query)
 	if err != nil {
@@ -187,7 +187,7 @@ func policy(queue string) backends.Policy {
 	return backends.Policy{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}
 }
 
-// claim takes up to n jobs of the queue.
+// claim claims up to n jobs of the queue.
 func (k *kit) claim(queue string, n int) []backends.Job {
 	k.Helper()
 	c := backends.Claim{Queues: []backends.Policy{policy(queue)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
@@ -219,7 +219,7 @@ func (k *kit) commit(b backends.Batch) backends.Results {
 	return r
 }
 
-// write makes one write and checks how many leases were lost.
+// write commits one write and checks how many leases were lost.
 func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
 	k.Helper()
 	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]

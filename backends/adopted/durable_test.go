@@ -8,9 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestWritesAreSynced: PostgreSQL is told not to wait for the disk where nothing but
-// claims is committed, and nowhere else (design.md §2.1). That what is synced outlives
-// a crash is seen by the engine's own TestAnsweredIsOnDisk.
+// TestWritesAreSynced: PostgreSQL does not wait for the disk if a commit has only claims, and waits
+// for it otherwise. The engine's TestAnsweredIsOnDisk proves that synced writes survive a crash.
 func TestWritesAreSynced(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE+`;

@@ -40,8 +40,8 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// TestAckAndEnqueue: what comes with an ack is stored with it or not at all,
-// whichever of the two is in an adopted table.
+// TestAckAndEnqueue: jobs that come with an ack are stored with it or not at all, whichever of the
+// two is in an adopted table.
 func TestAckAndEnqueue(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
@@ -60,7 +60,7 @@ func TestAckAndEnqueue(t *testing.T) {
 	k.shows(`SELECT count(*)::text FROM qsidecar.qsidecar_jobs WHERE payload = 'next'`, "2")
 }
 
-// TestClaimOfBothKinds goes by the order of the queues.
+// TestClaimOfBothKinds: a claim of managed and adopted queues keeps their order.
 func TestClaimOfBothKinds(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
@@ -83,8 +83,8 @@ func TestClaimOfBothKinds(t *testing.T) {
 	k.write(backends.Ack{Leases: leases(jobs...)}, 0)
 }
 
-// TestOddTables: names that would end a statement, several columns for a payload,
-// NULL for a state, a token, another schema, an archive.
+// TestOddTables has names that would end a statement, a payload of several columns, NULL as a state,
+// a token, another schema, an archive.
 func TestOddTables(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{
@@ -127,7 +127,7 @@ func TestOddTables(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeAdopted: everything that is wrong is told at once.
+// TestWhatCannotBeAdopted: the error lists everything that does not fit.
 func TestWhatCannotBeAdopted(t *testing.T) {
 	t.Parallel()
 	url := server.Database(t)
@@ -161,7 +161,7 @@ func TestWhatCannotBeAdopted(t *testing.T) {
 	}
 }
 
-// TestCreatedAtWithoutADefault: a new job has the time, although its column may be NULL.
+// TestCreatedAtWithoutADefault: a new job has the time, although its column can be NULL.
 func TestCreatedAtWithoutADefault(t *testing.T) {
 	m := adopted.Table{
 		Name: "made", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.CreatedAt: {"made_at"}},
@@ -174,7 +174,7 @@ func TestCreatedAtWithoutADefault(t *testing.T) {
 	})
 }
 
-// serial is a key that the database numbers.
+// serial is the type of a key that the database numbers.
 func serial(product string) string {
 	switch product {
 	case "PostgreSQL":

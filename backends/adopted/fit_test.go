@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/postgres"
 )
 
-// fitting is a database to hold mappings against.
+// fitting is a database to check mappings against.
 type fitting struct {
 	*testing.T
 	engine *postgres.Store
@@ -44,7 +44,7 @@ func (f *fitting) sql(text string) {
 	}
 }
 
-// misfits are what is wrong with a mapping, a line each.
+// misfits are those of a mapping, a line each.
 func (f *fitting) misfits(m adopted.Table) string {
 	f.Helper()
 	_, wrong, err := adopted.Look(f.Context(), f.engine, map[string]adopted.Table{"q": m})
@@ -71,8 +71,8 @@ func on(column, ready, claimed string) adopted.Table {
 	}
 }
 
-// TestStatesFitTheirColumn: what a column cannot hold is told by its key, and what
-// it can is taken.
+// TestStatesFitTheirColumn: values that a column cannot hold are misfits, which name their key. Others
+// are accepted.
 func TestStatesFitTheirColumn(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, kinds)
@@ -115,7 +115,7 @@ func TestStatesFitTheirColumn(t *testing.T) {
 	}
 }
 
-// TestMappingsFit: the rest of a mapping, all findings at once.
+// TestMappingsFit checks the misfits of the rest of a mapping.
 func TestMappingsFit(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, kinds+`;
@@ -171,8 +171,8 @@ func TestMappingsFit(t *testing.T) {
 	}
 }
 
-// TestRights: what the login lacks is a problem where the queue needs it, and told
-// where it can do without.
+// TestRights: a right that the login lacks is a misfit if the queue needs it, and a fact in check
+// if it does not.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, kinds)
@@ -183,7 +183,7 @@ func TestRights(t *testing.T) {
 	role := "clerk_" + db
 	f.sql(fmt.Sprintf("CREATE ROLE %q LOGIN; GRANT ALL ON SCHEMA qsidecar TO %[1]q; GRANT ALL ON ALL TABLES IN SCHEMA qsidecar TO %[1]q;"+
 		"GRANT ALL ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]q", role))
-	t.Cleanup(func() { // before its database goes
+	t.Cleanup(func() { // before its database is dropped
 		if _, err := f.c.Exec(context.Background(), fmt.Sprintf("DROP OWNED BY %q; DROP ROLE %[1]q", role)); err != nil {
 			t.Error(err)
 		}

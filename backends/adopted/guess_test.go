@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 )
 
-// asked is an engine that keeps what it was asked.
+// asked is an engine that keeps the queries that it ran.
 type asked struct {
 	backends.Adopter
 	all []*backends.Statement
@@ -22,9 +22,8 @@ func (a *asked) Query(ctx context.Context, statements ...*backends.Statement) er
 	return a.Adopter.Query(ctx, statements...)
 }
 
-// TestGuessIsCheap: what is looked at for a proposal comes from an index, in its order:
-// a table may have as many rows as it likes. A rare state in its middle is found all the
-// same.
+// TestGuessIsCheap: a proposal reads rows from an index, in its order, so that its cost does not grow
+// with the table. It still finds a rare state in the middle.
 func TestGuessIsCheap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -76,7 +75,7 @@ func cheap(t *testing.T, k *kit, sql func(string)) {
 	}
 }
 
-// TestGuesses: what names, types, defaults and rows say, and what they do not.
+// TestGuesses checks what names, types, defaults and rows show, and what they do not.
 func TestGuesses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -198,7 +197,7 @@ func TestGuesses(t *testing.T) {
 	}
 }
 
-// shortly is a proposal's columns, states, what an ack does, and the keys it leaves open.
+// shortly is the proposal's columns, states, what an ack does, and the keys that it leaves open.
 func shortly(p *guess.Proposal) string {
 	var all []string
 	for _, role := range adopted.Roles {

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHeldConnectionLost: with its connection a job's lock falls, and nothing of the
-// claim is left. Who settles it is told, and so is who looks at what is held.
+// TestHeldConnectionLost: a lost connection ends the lock and the claim. A settle of the job gets
+// lease_lost, and the job no longer counts as claimed.
 func TestHeldConnectionLost(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		for name, w := range map[string]func(l []backends.Lease) backends.Write{
@@ -58,8 +58,8 @@ func TestHeldConnectionLost(t *testing.T) {
 	})
 }
 
-// TestMaxHeld: each held job has a connection, of which there are so many and no more.
-// Who found none is told when there is one.
+// TestMaxHeld: each held job has a connection, and their number is limited. A queue that a claim found
+// no connection for is reported when one is free.
 func TestMaxHeld(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -86,7 +86,7 @@ func TestMaxHeld(t *testing.T) {
 	})
 }
 
-// TestHeldGoesWithTheSidecar: an identity that is new, or the last beat, lets go.
+// TestHeldGoesWithTheSidecar: a new identity and the last heartbeat roll held transactions back.
 func TestHeldGoesWithTheSidecar(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -110,8 +110,8 @@ func TestHeldGoesWithTheSidecar(t *testing.T) {
 	})
 }
 
-// TestHeldOverAReload: a Store that takes another one's place goes on with what it holds;
-// the other one is closed when its connections hold nothing any more.
+// TestHeldOverAReload: a Store that succeeds another one shares its held jobs. The other one closes when
+// its connections have no jobs.
 func TestHeldOverAReload(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -142,8 +142,8 @@ func TestHeldOverAReload(t *testing.T) {
 	})
 }
 
-// TestHeldAfterAReloadThatFails: a Store that was to take another one's place and is closed
-// again leaves that one as it was, with its limit.
+// TestHeldAfterAReloadThatFails: a Store that was to succeed another one and is closed again leaves the
+// other one unchanged, also its limit.
 func TestHeldAfterAReloadThatFails(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -161,8 +161,8 @@ func TestHeldAfterAReloadThatFails(t *testing.T) {
 	})
 }
 
-// TestHeldWithMore: what is enqueued with an ack is in the held transaction; a queue
-// of another kind is claimed in the same go.
+// TestHeldWithMore: jobs that come with an ack are stored in the held transaction. One claim can name
+// queues of different kinds.
 func TestHeldWithMore(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -193,8 +193,8 @@ func TestHeldWithMore(t *testing.T) {
 	})
 }
 
-// TestHeldRefused: what the database refuses leaves the job held; one that is given
-// back is free all the same.
+// TestHeldRefused: a settle that the database refuses leaves the job held. A released job is free in
+// any case.
 func TestHeldRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, strings.Replace(on.systemB, "smallint NOT NULL DEFAULT 0", "smallint NOT NULL DEFAULT 0, CHECK (command <> 'one' OR NOT is_done AND failure_count = 0)", 1),
@@ -209,7 +209,7 @@ func TestHeldRefused(t *testing.T) {
 		k.shows(rowsB, "1|open|0", "2|done|0", "3|open|0")
 		k.shows(unlockedB, "3")
 		k.unsupported(jobs[0])
-		k.write(backends.Release{Leases: leases(jobs[0]), Owner: me + 1, Uncounted: true}, 1) // it is not theirs
+		k.write(backends.Release{Leases: leases(jobs[0]), Owner: me + 1, Uncounted: true}, 1) // the claim has another owner
 		k.shows(unlockedB, "3")
 		k.write(backends.Release{Leases: leases(jobs[0]), Cause: backends.CauseDisconnected}, 0)
 		k.shows(unlockedB, "1", "3")
@@ -220,7 +220,7 @@ func TestHeldRefused(t *testing.T) {
 	})
 }
 
-// unsupported: what a held job cannot have changes nothing.
+// unsupported checks that an unsupported write changes nothing.
 func (k *kit) unsupported(job backends.Job) {
 	k.Helper()
 	var unsupported *backends.UnsupportedError
@@ -233,8 +233,8 @@ func (k *kit) unsupported(job backends.Job) {
 	}
 }
 
-// TestHeldTooLongOrTooLarge: a run over its time is a failed attempt; a payload over
-// the limit is dead.
+// TestHeldTooLongOrTooLarge: a run that exceeds its time is a failed attempt. A job whose payload
+// exceeds the limit is dead.
 func TestHeldTooLongOrTooLarge(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -260,8 +260,7 @@ func TestHeldTooLongOrTooLarge(t *testing.T) {
 	})
 }
 
-// TestHeldLooks: what is held here counts as claimed and shows as such; an operator
-// can take it back.
+// TestHeldLooks: jobs that are held here count and show as claimed, and an operator can reclaim them.
 func TestHeldLooks(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -299,8 +298,8 @@ func TestHeldLooks(t *testing.T) {
 	})
 }
 
-// TestHeldTables: the smallest table that jobs can be held in, with an archive, and one
-// that counts deliveries.
+// TestHeldTables: jobs of the smallest table can be held, with an archive, and of a table that counts
+// deliveries.
 func TestHeldTables(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		bare := adopted.Table{Name: "bare", Hold: true, OnAck: adopted.Delete, Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Payload: {"p"}}}
@@ -330,7 +329,7 @@ func TestHeldTables(t *testing.T) {
 	})
 }
 
-// TestHeldMisfits: a mapping that says of a row what only its lock says.
+// TestHeldMisfits: a mapping cannot have columns for what only the lock of a row shows.
 func TestHeldMisfits(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, fmt.Sprintf("%s; CREATE TABLE more (id int PRIMARY KEY, state text, who varchar(20), at %s, pid int)", on.systemB, on.zoneless), nil)
@@ -350,7 +349,7 @@ func TestHeldMisfits(t *testing.T) {
 	})
 }
 
-// TestSQLiteHoldsNothing: it has one writer.
+// TestSQLiteHoldsNothing: SQLite has one writer, and refuses hold: transaction.
 func TestSQLiteHoldsNothing(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)

@@ -18,7 +18,7 @@ INSERT INTO worker_queue (command) VALUES ('one'), ('two'), ('three')`
 // rowsB are the rows of system B.
 const rowsB = `SELECT concat_ws('|', id, CASE WHEN is_done THEN 'done' ELSE 'open' END, failure_count) FROM worker_queue ORDER BY id`
 
-// unlockedB is what its own consumers would find.
+// unlockedB are the rows that the table's own consumers would find.
 const unlockedB = `SELECT concat(id, '') FROM worker_queue WHERE failure_count < 3 AND is_done = FALSE ORDER BY id FOR UPDATE SKIP LOCKED`
 
 func tableB() adopted.Table {
@@ -36,8 +36,8 @@ func kitB(t *testing.T, on *product) *kit {
 	return on.newKit(t, on.systemB, map[string]adopted.Table{"b": tableB()})
 }
 
-// TestHeld: a claim shows in no row, but by its lock; each kind of end leaves the
-// row as its own consumers would.
+// TestHeld: a claim shows only by the lock of its row. Each way to end it leaves the row as the table's
+// own consumers would.
 func TestHeld(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -79,7 +79,7 @@ func TestHeld(t *testing.T) {
 	})
 }
 
-// cutHeld has the server end the connections that hold so many rows.
+// cutHeld has the server end the connections that hold that many rows.
 func (k *kit) cutHeld(n int) {
 	k.Helper()
 	if k.c != nil {
@@ -111,10 +111,10 @@ func (k *kit) cutHeld(n int) {
 	})
 }
 
-// activeTransaction finds the connections of transactions that are open.
+// activeTransaction finds the connections of open transactions.
 var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thread id (\d+)`)
 
-// unlocked waits until its own consumers find these rows.
+// unlocked waits until the table's own consumers find these rows.
 func (k *kit) unlocked(want string) {
 	k.Helper()
 	testwait.Until(k, "unlocked: "+want, func() bool {

@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestKeys: whatever a key is of, its jobs go through every path: claims, settles,
-// failures, commands, looks, sweeps.
+// TestKeys takes jobs with keys of each type through claims, settles, failures, commands, views and
+// maintenance.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -97,7 +97,7 @@ func (k *kit) everyPath(want []string) {
 	k.shows("SELECT item FROM qsidecar.qsidecar_leases")
 }
 
-// TestManyOfAKey: more jobs than one statement is about.
+// TestManyOfAKey has more jobs than one statement can name.
 func TestManyOfAKey(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"a", "b"}, adopted.State: {"state"}, adopted.Payload: {"b"}}, MaxAttempts: 3,
@@ -116,8 +116,7 @@ func TestManyOfAKey(t *testing.T) {
 	k.write(backends.Ack{Leases: leases(jobs[600:]...)}, 0)
 }
 
-// TestLongKeys: a row whose id would be longer than an id may be is left alone, and
-// the others are not.
+// TestLongKeys: a row whose id would be too long is left alone, and the others are claimed.
 func TestLongKeys(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"a", "b"}, adopted.State: {"state"}}, MaxAttempts: 3,
@@ -134,8 +133,7 @@ func TestLongKeys(t *testing.T) {
 	}
 }
 
-// TestCompositeEnqueue: the parts of a key come from constants, from headers, and
-// one from the database.
+// TestCompositeEnqueue: the parts of a key come from constants and headers, and one from the database.
 func TestCompositeEnqueue(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"tenant", "name", "seq"}, adopted.State: {"state"}, adopted.Headers: {"name"}}, MaxAttempts: 3,
@@ -165,8 +163,7 @@ func (k *kit) says(topic string) (all string) {
 	return all
 }
 
-// TestEscapedKeys: a key that is too long with what separates its columns escaped is
-// in no other job's way.
+// TestEscapedKeys: a key that is too long with its separators escaped does not affect other jobs.
 func TestEscapedKeys(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"w", "n"}, adopted.State: {"state"}},

@@ -29,8 +29,8 @@ func onEvery(t *testing.T, f func(t *testing.T, product string, start func(ddl s
 	})
 }
 
-// TestOwnLimit: a row's own limit of attempts, with attempts in the row and without. NULL, and
-// what is no limit, is the queue's.
+// TestOwnLimit: a row's own limit of attempts holds, with attempts in the row and without. The queue's
+// holds for NULL and for numbers that are no limit.
 func TestOwnLimit(t *testing.T) {
 	m := adopted.Table{
 		Name: "limited", MaxAttempts: 3, OnAck: adopted.Delete,
@@ -122,7 +122,7 @@ func zoneless(product string) string {
 	return "datetime"
 }
 
-// TestOwnLimitHeld: the same of jobs that are held.
+// TestOwnLimitHeld is TestOwnLimit with held jobs.
 func TestOwnLimitHeld(t *testing.T) {
 	m := tableB()
 	m.Columns[adopted.OwnLimit] = []string{"most"}

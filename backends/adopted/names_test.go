@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testseed"
 )
 
-// hostile are names and texts that would be something else if they were not quoted.
+// hostile are names and texts that mean something else if they are not quoted.
 var hostile = []string{
 	`"`, "`", `'`, `]`, `a"b`, "a`b", `a'b`, `a]b`, `""`, "``", `''`, `]]`, `\`, `\"`, "\\`", `\'`, `a\`,
 	`"; DROP TABLE canary; --`, "`; DROP TABLE canary; -- ", `'; DROP TABLE canary; --`, `]; DROP TABLE canary; --`,
@@ -31,8 +31,7 @@ func quoter(product string) (name, text func(string) string) {
 	return double("`"), func(s string) string { return double(`'`)(strings.ReplaceAll(s, `\`, `\\`)) }
 }
 
-// TestHostileNames: whatever tables and columns are called, and whatever a config's
-// constants say, it is that name and that text.
+// TestHostileNames: names of tables and columns, and constants of a config, can be any text.
 func TestHostileNames(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		family := "MySQL"
@@ -132,7 +131,7 @@ func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
 	k.texts()
 }
 
-// texts has the server say random texts again.
+// texts has the server return random texts.
 func (k *kit) texts() {
 	k.Helper()
 	r := testseed.Rand(k)

@@ -11,8 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestNotifyWhere: a channel can be listened to on PostgreSQL alone, and is told of
-// as wrong elsewhere.
+// TestNotifyWhere: only PostgreSQL can listen to a channel. It is a misfit on other engines.
 func TestNotifyWhere(t *testing.T) {
 	look := func(t *testing.T, k *kit, want string) {
 		t.Helper()
@@ -42,8 +41,8 @@ func TestNotifyWhere(t *testing.T) {
 	look(t, k.kit, "queues.e.notify: sqlite sends no notifications")
 }
 
-// TestFreedElsewhere: other sidecars hear of adopted jobs that became ready through
-// this one, however that was.
+// TestFreedElsewhere: other sidecars are notified of adopted jobs that this one made ready, in
+// whichever way.
 func TestFreedElsewhere(t *testing.T) {
 	t.Parallel()
 	url := server.Database(t)

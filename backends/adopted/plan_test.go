@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestTheAdvisedIndex: on each engine, the index that check advises serves the claim:
-// its plan reads it and sorts nothing, and check has no more to say.
+// TestTheAdvisedIndex: on each engine, the index that check advises serves the claim. The plan reads it
+// and sorts nothing, and check has no more advice.
 func TestTheAdvisedIndex(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		advisedIndex(t, func(ddl string, tables map[string]adopted.Table) (*kit, func(string)) {
@@ -28,7 +28,7 @@ func TestTheAdvisedIndex(t *testing.T) {
 	})
 }
 
-// said is what check says of an index, and of the claim's plan.
+// said are the findings of check about an index, and about the claim's plan.
 func (k *kit) said(t *testing.T) (do, plan string) {
 	t.Helper()
 	found, err := k.Examine(t.Context(), nil)

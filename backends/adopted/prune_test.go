@@ -11,12 +11,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// old is a row that was finished so many minutes ago; state is in quotes.
+// old is a row that was finished that many minutes ago; state is in quotes.
 func old(table, state, minutes string) string {
 	return "INSERT INTO " + table + " (state, parameters, user_id, finished_dt) VALUES (" + state + ", '{}', 7, current_timestamp - interval '" + minutes + "' minute)"
 }
 
-// pruned sweeps until nothing is left to be pruned, and tells how much was.
+// pruned runs maintenance until nothing is left to prune, and returns the number of pruned rows.
 func (k *kit) pruned() (n int) {
 	k.Helper()
 	for {
@@ -27,8 +27,7 @@ func (k *kit) pruned() (n int) {
 	}
 }
 
-// TestKeep: rows that are finished go when their queue's own keep and keep_dead are
-// over, and no others do.
+// TestKeep: finished rows are deleted after their queue's own keep and keep_dead, and no others.
 func TestKeep(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -51,7 +50,7 @@ func TestKeep(t *testing.T) {
 		}
 		k.shows(left, "done|7|never|", "done|7||", "done|8||long", "error|7||long", "error|8||long", "processing|7||long", "waiting|7||long")
 		k.shows("SELECT concat_ws('|', state, count(*)) FROM my_queue WHERE user_id IS NULL GROUP BY state", "processing|3")
-		// What a sidecar finished is no older.
+		// A row that a sidecar finished is not old yet.
 		k.write(backends.Ack{Leases: leases(k.one("e"))}, 0)
 		if n := k.pruned(); n != 0 {
 			t.Errorf("%d rows were pruned, want none", n)
@@ -59,7 +58,7 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-// TestKeepInTheArchive: what was moved goes when keep is over.
+// TestKeepInTheArchive: moved rows are deleted after keep.
 func TestKeepInTheArchive(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -71,11 +70,11 @@ func TestKeepInTheArchive(t *testing.T) {
 			t.Errorf("%d rows were pruned, want 1", n)
 		}
 		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM sent", "2|done")
-		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue", "3|done") // its own consumers' way
+		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue", "3|done") // as its own consumers do
 	})
 }
 
-// TestKeepInBites: pruning goes on where one bite was not all.
+// TestKeepInBites: pruning goes on if one batch was not all.
 func TestKeepInBites(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -93,8 +92,8 @@ func TestKeepInBites(t *testing.T) {
 	})
 }
 
-// TestKeepWhatCannotGo: a row that another table refers to stays and is told of, and
-// keeps neither the others nor the rest of a sweep.
+// TestKeepWhatCannotGo: a row that another table refers to stays and is reported. It stops neither the
+// deletion of others nor other maintenance.
 func TestKeepWhatCannotGo(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -116,7 +115,8 @@ func TestKeepWhatCannotGo(t *testing.T) {
 	})
 }
 
-// TestKeepLocked: who keeps an old row locked holds up no sweep, and is not hurried.
+// TestKeepLocked: a program that keeps an old row locked does not delay maintenance, and is not
+// disturbed.
 func TestKeepLocked(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -133,7 +133,7 @@ func TestKeepLocked(t *testing.T) {
 	})
 }
 
-// TestKeepOfACompositeKey: part of the key may say whose row it is.
+// TestKeepOfACompositeKey: a part of the key can be the value of all rows of the queue.
 func TestKeepOfACompositeKey(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := adopted.Table{
@@ -152,7 +152,7 @@ func TestKeepOfACompositeKey(t *testing.T) {
 	})
 }
 
-// TestKeepThatCannotBe: what keep and keep_dead need is told, not guessed.
+// TestKeepThatCannotBe: what keep and keep_dead lack is a misfit, and not guessed.
 func TestKeepThatCannotBe(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, systemE+`; CREATE TABLE bare (queue_item_id bigint, state text);
@@ -196,7 +196,7 @@ func TestKeepThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestKeepAsksForAnIndex: reading the whole table at each look is worth a word.
+// TestKeepAsksForAnIndex: check advises an index if pruning reads the whole table.
 func TestKeepAsksForAnIndex(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -214,7 +214,7 @@ func TestKeepAsksForAnIndex(t *testing.T) {
 		if got := advice(); !strings.Contains(got, "queues.e.keep: no index of ") || !strings.Contains(got, "queues.e.keep_dead: no index of ") {
 			t.Errorf("%q", got)
 		}
-		k.sql(do) // it serves both
+		k.sql(do) // it serves both retentions
 		k.Store = k.again(map[string]adopted.Table{"e": m})
 		if got := advice(); got != "" {
 			t.Errorf("with an index: %q", got)

@@ -27,7 +27,7 @@ func ofLaravel(product string) string {
 		"alter table `jobs` add index `jobs_queue_index`(`queue`);"
 }
 
-// ofDelayedJob is Delayed Job's table, as Rails 7 and later make it of its migration.
+// ofDelayedJob is Delayed Job's table, as Rails 7 and later create it from its migration.
 func ofDelayedJob(product string) string {
 	switch product {
 	case "PostgreSQL":
@@ -44,7 +44,7 @@ func ofDelayedJob(product string) string {
 		"INDEX `delayed_jobs_priority` (`priority`, `run_at`));"
 }
 
-// utc is the present in UTC as Rails writes it, so many seconds on.
+// utc is the present in UTC as Rails writes it, plus that many seconds.
 func utc(product string, seconds int) string {
 	switch product {
 	case "PostgreSQL":
@@ -55,7 +55,7 @@ func utc(product string, seconds int) string {
 	return fmt.Sprintf("(utc_timestamp(6) + INTERVAL %d SECOND)", seconds)
 }
 
-// adopts has the queue q live in a table as `qsidecar adopt` proposes it.
+// adopts maps the queue q to a table as `qsidecar adopt` proposes it.
 func (k *kit) adopts(table string, want string) *guess.Proposal {
 	k.Helper()
 	p, err := guess.Table(k.Context(), k.Adopter, "", table)
@@ -89,7 +89,7 @@ func idsOf(jobs []backends.Job) string {
 	return strings.Join(all, " ")
 }
 
-// TestLaravel: Laravel's table, by the config that is proposed for it.
+// TestLaravel runs on Laravel's table, with the config that is proposed for it.
 func TestLaravel(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		now := epoch(product)
@@ -108,13 +108,13 @@ func TestLaravel(t *testing.T) {
 		if got := idsOf(jobs); got != "1/1 4/1 5/3" || !strings.Contains(string(jobs[0].Payload), "Illuminate") || time.Since(jobs[0].EnqueuedAt) > 30*time.Minute {
 			t.Fatalf("claimed %s: %+v", got, jobs)
 		}
-		// What its own workers look for: none of these.
+		// Its own workers find none of these.
 		mine := "SELECT concat_ws('|', id, attempts) FROM jobs WHERE queue = 'default' AND (reserved_at IS NULL AND available_at <= " + now + " OR reserved_at <= " + now + " - 90) ORDER BY id"
 		k.shows(mine)
 		k.shows("SELECT concat_ws('|', id, attempts) FROM jobs WHERE reserved_at BETWEEN "+now+" - 600 AND "+now+" ORDER BY id", "1|1", "2|1", "4|1", "5|3")
 		k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[1]), Error: "again in an hour"}, 0)
-		k.write(backends.Nack{Leases: leases(jobs[2]), Error: "no more"}, 0) // its third
+		k.write(backends.Nack{Leases: leases(jobs[2]), Error: "no more"}, 0) // the third attempt
 		k.shows("SELECT concat_ws('|', id, attempts, reserved_at, CASE WHEN available_at > "+now+" + 3000 THEN 'later' ELSE 'now' END) FROM jobs ORDER BY id",
 			"2|1|"+k.text("SELECT concat_ws('', reserved_at) FROM jobs WHERE id = 2")+"|now", "3|0|later", "4|1|later", "5|3|now", "6|0|now")
 		k.shows(mine, "5|3") // and they move it to failed_jobs, by its attempts
@@ -128,7 +128,7 @@ func TestLaravel(t *testing.T) {
 		}
 		k.write(backends.Release{Leases: leases(again...), Uncounted: true}, 0)
 		k.shows(mine, "4|1", "5|3")
-		k.sql("UPDATE jobs SET reserved_at = " + now + ", attempts = attempts + 1 WHERE id = 4") // as its own worker takes it
+		k.sql("UPDATE jobs SET reserved_at = " + now + ", attempts = attempts + 1 WHERE id = 4") // as its own worker claims it
 		k.write(backends.Ack{Leases: leases(again...)}, 1)
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte(`{"job": 7}`)}, {Queue: "q", Delay: time.Hour}}}, 0)
 		k.shows("SELECT concat_ws('|', queue, payload, attempts, reserved_at, CASE WHEN available_at > "+now+" + 3000 THEN 'later' ELSE 'now' END, created_at > "+now+" - 600) FROM jobs WHERE id > 6 ORDER BY id",
@@ -140,7 +140,7 @@ func TestLaravel(t *testing.T) {
 	})
 }
 
-// text is a query's only one.
+// text is the only text that a query returns.
 func (k *kit) text(query string) string {
 	k.Helper()
 	var got []string
@@ -156,7 +156,7 @@ func (k *kit) text(query string) string {
 	return got[0]
 }
 
-// truthText is true in a concat_ws.
+// truthText is how concat_ws writes true.
 func truthText(product string) string {
 	if product == "PostgreSQL" {
 		return "t"
@@ -164,7 +164,7 @@ func truthText(product string) string {
 	return "1"
 }
 
-// TestDelayedJob: Delayed Job's table, by the config that is proposed for it.
+// TestDelayedJob runs on Delayed Job's table, with the config that is proposed for it.
 func TestDelayedJob(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		now := utc(product, 0)
@@ -187,7 +187,7 @@ func TestDelayedJob(t *testing.T) {
 		if idsOf(jobs) != "5/1 6/1 1/1" || string(jobs[0].Payload) != "--- !ruby/object" {
 			t.Fatalf("%+v", jobs)
 		}
-		// What its own workers look for: none of these, while they are locked.
+		// Its own workers find none of these while they are locked.
 		mine := "SELECT concat_ws('|', id, attempts) FROM delayed_jobs WHERE run_at <= " + now + " AND (locked_at IS NULL OR locked_at < " + utc(product, -14400) + ") AND failed_at IS NULL ORDER BY priority, run_at"
 		k.shows(mine)
 		k.peek(backends.Peek{State: backends.StateClaimed, Max: 9}, "5:claimed:0 6:claimed:0 2:claimed:0 1:claimed:0 ")
@@ -217,7 +217,7 @@ func TestDelayedJob(t *testing.T) {
 	})
 }
 
-// TestTablesOfOtherKinds: tables of libraries in which no queue can live, and the reason.
+// TestTablesOfOtherKinds: tables of libraries that no queue can live in are refused with a reason.
 func TestTablesOfOtherKinds(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		at := zoneless(product)
@@ -252,8 +252,8 @@ func quoted(product, name string) string {
 	return "`" + name + "`"
 }
 
-// TestMarkedBesideAState: a state that has no value for rows that are being worked on, beside
-// a column that is NULL in those that are not.
+// TestMarkedBesideAState: the state has no value for claimed rows, and another column is NULL in those
+// that are not claimed.
 func TestMarkedBesideAState(t *testing.T) {
 	m := adopted.Table{
 		Name: "marked", MaxAttempts: 3,
@@ -277,8 +277,8 @@ func TestMarkedBesideAState(t *testing.T) {
 	})
 }
 
-// TestStuckWithoutAState: of rows that a time marks as claimed, only those that are neither
-// done nor dead are freed.
+// TestStuckWithoutAState: of rows that a time marks as claimed, only those are reset that are neither
+// done nor dead.
 func TestStuckWithoutAState(t *testing.T) {
 	m := adopted.Table{
 		Name: "marked", MaxAttempts: 3, StuckAfter: time.Hour, Unit: adopted.Seconds,
@@ -295,7 +295,7 @@ func TestStuckWithoutAState(t *testing.T) {
 		if idsOf(jobs) != "1/1" {
 			t.Fatalf("claimed %s", idsOf(jobs))
 		}
-		// Its own consumer, or a cleaner, ends the row that a worker has.
+		// Its own consumer, or a cleaner, finishes the row that a worker has.
 		k.sql("UPDATE marked SET is_done = true WHERE id = 1")
 		k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 1)
 		k.sql("INSERT INTO marked (id) VALUES (6), (7)")

@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestPlainReaders: the page's readers that take without a lock take what a sidecar
-// has, and the sidecar notices.
+// TestPlainReaders: consumers that claim without a lock, as the README describes, can claim a row that
+// a sidecar has claimed. The sidecar notices.
 func TestPlainReaders(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("README.md")

@@ -10,8 +10,8 @@ import (
 	backend "github.com/qsidecar/qsidecar/backends/mysql"
 )
 
-// TestRightsOnMySQL: what the login lacks on the table, and on single columns of it, is
-// a problem where the queue needs it; a right that comes by a role is one.
+// TestRightsOnMySQL: a right that the login lacks on the table or on a column is a misfit if the queue
+// needs it. Rights that come with a role count.
 func TestRightsOnMySQL(t *testing.T) {
 	onEach(t, func(t *testing.T, p *product) {
 		if p.name == "PostgreSQL" {

@@ -106,13 +106,13 @@ func TestSQLite(t *testing.T) {
 	k.shows("SELECT State || Reader || (Taken BETWEEN CreateTime AND CURRENT_TIMESTAMP) FROM MsgQueue WHERE MsgId < 4 AND MsgTypeCode = 'ORD'", "Aw1", "Aw1")
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 1)
-	k.write(backends.Nack{Leases: leases(jobs[1]), Error: "why"}, 0) // back in an hour
+	k.write(backends.Nack{Leases: leases(jobs[1]), Error: "why"}, 0) // ready again in an hour
 	k.shows("SELECT MsgId || State || coalesce(Reader, '-') || Tries || (Done IS NOT NULL) FROM MsgQueue", "1Cw01", "2N-00", "3N-10", "4N-00")
 	third := k.one("q")
 	if third.ID != "4" || len(k.claim("q", 1)) > 0 {
 		t.Errorf("%+v", third)
 	}
-	// Its own cleaner resets the row, and its own consumer takes it.
+	// Its own cleaner resets the row, and its own consumer claims it.
 	k.sql("UPDATE MsgQueue SET Reader = 'own', Taken = '2020-01-01 00:00:00' WHERE MsgId = 4")
 	k.write(backends.Ack{Leases: leases(third)}, 1)
 	k.shows("SELECT State || Reader FROM MsgQueue WHERE MsgId = 4", "Aown")
@@ -125,7 +125,7 @@ func TestSQLite(t *testing.T) {
 	if st, err := k.Stats(t.Context(), "q"); err != nil || st[0].Ready != 1 || st[0].Scheduled != 1 || st[0].Done != 1 || st[0].Claimed != 0 {
 		t.Errorf("%+v, %v", st, err)
 	}
-	// A sidecar that is gone.
+	// A lost sidecar.
 	lost := k.one("q")
 	k.sql("UPDATE qsidecar_hosts SET dead = 1")
 	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseSidecarLost] != 1 {
@@ -162,8 +162,8 @@ func TestSQLiteEnqueueAndCommands(t *testing.T) {
 	}
 }
 
-// TestSQLiteOddTables: names that would end a statement, NULL and booleans as
-// states, a key of text, an archive.
+// TestSQLiteOddTables has names that would end a statement, NULL and booleans as states, a key of text,
+// an archive.
 func TestSQLiteOddTables(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{
@@ -191,8 +191,7 @@ func TestSQLiteOddTables(t *testing.T) {
 	k.shows(`SELECT coalesce("i""d", 'no key') || busy FROM q WHERE busy IS NOT NULL ORDER BY "order"`, "other0", "later0", "no key0")
 }
 
-// TestSQLiteKeep: rows that are finished go when keep and keep_dead are over, out of
-// the table and out of its archive.
+// TestSQLiteKeep: finished rows are deleted after keep and keep_dead, from the table and its archive.
 func TestSQLiteKeep(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{

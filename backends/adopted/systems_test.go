@@ -43,8 +43,8 @@ func TestClaimAndAck(t *testing.T) {
 	})
 }
 
-// TestFailures: what fails is tried again after the back-off, as long as there are
-// attempts, though the table has no column for either.
+// TestFailures: a failed job is tried again after the back-off while attempts are left, although the
+// table has no column for either.
 func TestFailures(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -63,7 +63,7 @@ func TestFailures(t *testing.T) {
 		if second.Attempt != 2 {
 			t.Errorf("%+v", second)
 		}
-		k.write(backends.Nack{Leases: leases(second), Error: "again"}, 0) // to be tried in an hour
+		k.write(backends.Nack{Leases: leases(second), Error: "again"}, 0) // tried again in an hour
 		if jobs := k.claim("e", 1); len(jobs) != 0 {
 			t.Errorf("its back-off is not over: %+v", jobs)
 		}
@@ -79,7 +79,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestOthersRows: a lease changes nothing that does not show its claim any more.
+// TestOthersRows: a settle changes no row that no longer shows the claim.
 func TestOthersRows(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		for name, verb := range map[string]func(l []backends.Lease) backends.Write{
@@ -106,7 +106,7 @@ func TestOthersRows(t *testing.T) {
 	})
 }
 
-// TestTakenBack: leases that ended, and those of sidecars that are gone.
+// TestTakenBack: maintenance takes back claims whose leases ended, and those of lost sidecars.
 func TestTakenBack(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -134,8 +134,7 @@ func TestTakenBack(t *testing.T) {
 	})
 }
 
-// TestEmptyHanded: a paused queue gives nothing, nor does the claim of a host that
-// is gone.
+// TestEmptyHanded: a claim of a paused queue, or by a lost sidecar, gets no jobs.
 func TestEmptyHanded(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -157,7 +156,7 @@ func TestEmptyHanded(t *testing.T) {
 	})
 }
 
-// TestLockedRow: whoever keeps a row locked holds up its job alone.
+// TestLockedRow: a program that keeps a row locked delays only its job.
 func TestLockedRow(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -187,8 +186,8 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// TestExtendOfALockedRow: a lease is renewed while its worker's own transaction, or another
-// program's, has the row locked. Nothing of the row is changed.
+// TestExtendOfALockedRow: a lease can be renewed while the worker's own transaction, or another program,
+// has the row locked. The row does not change.
 func TestExtendOfALockedRow(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -200,7 +199,8 @@ func TestExtendOfALockedRow(t *testing.T) {
 	})
 }
 
-// TestOrder: oldest first, by numbers as numbers; newest first; as the columns say.
+// TestOrder: claims find the oldest first, with numbers in numeric order; or the newest first; or by the
+// columns of order.
 func TestOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		lifo, columns := tableE(), tableE()
@@ -236,8 +236,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestCleanerResets: the table's own cleaner makes a row ready that a worker still
-// has. Whoever claims it then has it, and the attempt before counts.
+// TestCleanerResets: the table's own cleaner makes a row ready that a worker still has. The next claim
+// of it is valid, and the attempt before counts.
 func TestCleanerResets(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -255,8 +255,7 @@ func TestCleanerResets(t *testing.T) {
 	})
 }
 
-// TestForgotten: what is remembered of jobs goes when their rows are gone, or were
-// finished by others.
+// TestForgotten: leases are deleted after the rows of their jobs are, or after others finished these.
 func TestForgotten(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -269,8 +268,8 @@ func TestForgotten(t *testing.T) {
 	})
 }
 
-// TestStuck: with stuck_after, rows that its own consumers left are ready again, and
-// those that sidecars have are not.
+// TestStuck: with stuck_after, rows that the table's own consumers left behind become ready again, but not
+// those that sidecars claimed.
 func TestStuck(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -284,6 +283,6 @@ func TestStuck(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		k.shows(on.rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")
-		k.write(backends.Ack{Leases: leases(mine)}, 1) // it is not as the claim left it
+		k.write(backends.Ack{Leases: leases(mine)}, 1) // the row no longer shows the claim
 	})
 }

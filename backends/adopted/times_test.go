@@ -11,12 +11,12 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// timeForm is how a table writes times that are not of a time's type.
+// timeForm is how a table writes times in columns of other types.
 type timeForm struct {
 	column string // its type
 	unit   int64
-	at     string // the SQL of an instant, of so many seconds after now
-	on     string // the product alone that has it; empty: all
+	at     string // the SQL of a time that many seconds after now
+	on     string // the only product that has it; empty: all
 }
 
 // epoch is the present second on a product.
@@ -41,7 +41,7 @@ var timeForms = []timeForm{
 	{"text", 0, "strftime('%%Y-%%m-%%dT%%H:%%M:%%f', 'now', '%d seconds', '+2 hours') || '000+02:00'", "SQLite"},
 }
 
-// TestTimeForms: every role of a time, in whole numbers since 1970, and on SQLite in texts.
+// TestTimeForms: every role of a time works with whole numbers since 1970, and on SQLite with texts.
 func TestTimeForms(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		for i, form := range timeForms {
@@ -149,7 +149,7 @@ func TestTimesThatDoNotFit(t *testing.T) {
 			{"bin", 0, "which can't hold times: name a column of a type that can: "},
 		} {
 			if product == "SQLite" {
-				switch c.column { // its types have no limits
+				switch c.column { // types of SQLite have no limits
 				case "i", "small":
 					c.want = map[bool]string{true: "", false: "set times: seconds, or times: milliseconds"}[c.unit > 0]
 				case "v":

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestOthersToken: check tells of rows that show what the sidecar's claims show, and
-// that none of them made; and of nothing while there are only its own.
+// TestOthersToken: check reports rows that show the sidecar's token without a claim of a sidecar, and
+// no others.
 func TestOthersToken(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		ids := map[adopted.Role][]string{adopted.ID: {"id"}}

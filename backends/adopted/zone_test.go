@@ -7,13 +7,13 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestOwnersTimes: where the table has its times from the server, by a default or at
-// each update, a row that the sidecar writes has them in the owner's zone, too.
+// TestOwnersTimes: if the server fills the table's times in, by a default or at each update, rows that the
+// sidecar writes also have them in the owner's zone.
 func TestOwnersTimes(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		touched, zone := " DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP", "SET time_zone = @@global.time_zone; "
 		if on.name == "PostgreSQL" {
-			touched, zone = "", "" // it has no such thing; a session's zone is the server's
+			touched, zone = "", "" // it has no such columns
 		}
 		k := on.newKit(t, `CREATE TABLE mails (id int PRIMARY KEY, state int NOT NULL DEFAULT 0, born timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP, made `+on.zoneless+` DEFAULT CURRENT_TIMESTAMP,
 			changed `+on.zoneless+touched+`);
