@@ -17,14 +17,12 @@ type commitment struct {
 	s     *Store
 	batch backends.Batch // as it was given
 
-	managed       backends.Batch // the engine's part of it
-	managedWrites []int          // the numbers in batch of the engine's writes
-	managedClaims []int          // and of its claims
-	settles       []part         // the parts of writes about adopted jobs
-	inserts       []inserts
-	claims        []*claim
-	separate      []int         // the numbers of claims that need transactions of their own
-	positions     map[int][]int // by write: the positions of the engine's jobs in its list
+	managed   subset // the engine's part of it
+	settles   []part // the parts of writes about adopted jobs
+	inserts   []inserts
+	claims    []*claim
+	separate  []int         // the numbers of claims that need transactions of their own
+	positions map[int][]int // by write: the positions of the engine's jobs in its list
 
 	tx     *txJob       // not nil: the batch is one write about this job, in its transaction
 	alone  bool         // see changes
@@ -59,15 +57,8 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 		return s.commit(ctx, b, map[string]bool{})
 	}
 	res := newResults(b)
-	if len(rest.batch.Writes)+len(rest.batch.Claims) > 0 {
-		got, err := s.commit(ctx, rest.batch, map[string]bool{})
-		if err != nil {
-			return backends.Results{}, err
-		}
-		for i, n := range rest.of {
-			res.Writes[n] = got.Writes[i]
-		}
-		res.Claims = got.Claims
+	if err := rest.commit(ctx, s, map[string]bool{}, &res); err != nil {
+		return backends.Results{}, err
 	}
 	inTx = slices.DeleteFunc(inTx, func(w txWrite) bool { return isLocked(res.Writes[w.n].Err) }) // the whole write is tried again
 	s.settleInTx(ctx, inTx, res.Writes)
@@ -97,15 +88,11 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string
 		return backends.Results{}, err
 	}
 	for i, n := range k.separate {
-		res, err := s.claimByKind(ctx, b.Host, k.batch.Claims[n], blocked)
-		switch {
-		case errors.Is(err, backends.ErrEvicted) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.separate):
+		res, err := s.claimInParts(ctx, b.Host, k.batch.Claims[n], false, blocked)
+		if errors.Is(err, backends.ErrEvicted) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.separate) {
 			return backends.Results{}, err
-		case errors.Is(err, backends.ErrEvicted):
-			res.More = true // the results so far are committed and must reach the caller, who claims again
-		default:
-			res.Err = err
 		}
+		setClaimError(&res, err)
 		k.res.Claims[n] = res
 	}
 	return k.res, nil
@@ -113,7 +100,7 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string
 
 // run commits everything but the claims that need transactions of their own.
 func (k *commitment) run(ctx context.Context) error {
-	if len(k.settles)+len(k.claims)+len(k.inserts)+len(k.managed.Writes)+len(k.managed.Claims) == 0 {
+	if len(k.settles)+len(k.claims)+len(k.inserts) == 0 && k.managed.empty() {
 		k.res.Claims = make([]backends.ClaimResult, len(k.batch.Claims))
 		return nil
 	}
@@ -145,10 +132,10 @@ func (k *commitment) run(ctx context.Context) error {
 	if k.tx != nil {
 		commit = k.tx.conn.CommitWith
 	}
-	got, err := commit(ctx, k.managed, hooks)
+	got, err := commit(ctx, k.managed.Batch, hooks)
 	if errors.Is(err, statement.ErrNotAllRows) {
 		k.alone = true
-		got, err = commit(ctx, k.managed, hooks)
+		got, err = commit(ctx, k.managed.Batch, hooks)
 	}
 	if err == nil {
 		k.merge(got)
@@ -158,13 +145,13 @@ func (k *commitment) run(ctx context.Context) error {
 
 // merge adds the engine's results and those of claims.
 func (k *commitment) merge(got backends.Results) {
-	for i, n := range k.managedWrites {
+	for i, n := range k.managed.writes {
 		k.mergeWrite(n, got.Writes[i])
 	}
 	for n, at := range k.follows {
 		k.mergeWrite(n, backends.WriteResult{Stored: got.Writes[at].Stored, MadeReady: got.Writes[at].MadeReady})
 	}
-	for i, n := range k.managedClaims {
+	for i, n := range k.managed.claims {
 		k.res.Claims[n] = got.Claims[i]
 	}
 	for _, c := range k.claims {
@@ -308,25 +295,29 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 	return all, nil
 }
 
-// claimByKind makes a claim of several kinds of queues, or of queues whose claims are open
-// transactions: in their order, each run of queues of one kind in transactions of its own.
-func (s *Store) claimByKind(ctx context.Context, host backends.Identity, c backends.Claim, blocked map[string]bool) (backends.ClaimResult, error) {
+// claimInParts makes a claim in several transactions, in the order of its queues: one for each run of
+// queues of one kind, or with each one for each queue. If one fails the result has the jobs of those
+// before it, which are claimed.
+func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c backends.Claim, each bool, blocked map[string]bool) (backends.ClaimResult, error) {
 	all := claimParts{claim: c, left: c.MaxBytes}
-	for from := 0; from < len(c.Queues) && !all.full(); {
-		to := from + 1
+	for from, to := 0, 0; from < len(c.Queues) && !all.full(); from = to {
 		kind := s.kind(c.Queues[from].Queue)
-		for to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind {
+		for to = from + 1; !each && to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind; {
 			to++
 		}
+		if each && blocked[c.Queues[from].Queue] {
+			continue
+		}
 		got, err := s.claimKind(ctx, host, kind, all.next(c.Queues[from:to]), blocked)
-		if err != nil {
-			if len(all.res.Jobs) > 0 {
-				err = nil // these are claimed
-			}
+		switch {
+		case err == nil:
+			all.add(got)
+		case len(all.res.Jobs) > 0:
+			all.res.More = each
+			return all.res, nil
+		default:
 			return all.res, err
 		}
-		all.add(got)
-		from = to
 	}
 	return all.res, nil
 }
@@ -340,6 +331,16 @@ func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queu
 		return backends.ClaimResult{}, err
 	}
 	return res.Claims[0], nil
+}
+
+// setClaimError sets the error of a claim, besides others that are committed. These have to reach the
+// caller, who claims again if the sidecar was evicted.
+func setClaimError(res *backends.ClaimResult, err error) {
+	if errors.Is(err, backends.ErrEvicted) {
+		res.More = true
+	} else {
+		res.Err = err
+	}
 }
 
 // claimParts is a claim that runs in several transactions.

@@ -18,12 +18,15 @@ import (
 // itself. A queue whose rows are locked is blocked: it must not delay the others.
 func (s *Store) claimApart(ctx context.Context, b backends.Batch, blocked map[string]bool) (backends.Results, error) {
 	res := newResults(b)
-	rest := backends.Batch{Host: b.Host}
-	var others, mine []int
+	writes, others := subset{Batch: backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}}, subset{Batch: backends.Batch{Host: b.Host}}
+	for n, w := range b.Writes {
+		writes.addWrite(n, w)
+	}
+	var mine []int
 	asked := map[string]bool{}
 	for n, c := range b.Claims {
 		if kind, mixed := s.kindOf(c); mixed || kind != adoptedQueue {
-			others, rest.Claims = append(others, n), append(rest.Claims, c)
+			others.addClaim(n, c)
 			continue
 		}
 		mine = append(mine, n)
@@ -31,30 +34,20 @@ func (s *Store) claimApart(ctx context.Context, b backends.Batch, blocked map[st
 			asked[p.Queue] = true
 		}
 	}
-	if len(b.Writes) > 0 {
-		got, err := s.commit(ctx, backends.Batch{Host: b.Host, Writes: b.Writes, WaitForLocks: b.WaitForLocks}, blocked)
-		if err != nil {
-			return backends.Results{}, err
-		}
-		res.Writes = got.Writes
-	} else if len(asked) == 1 {
+	if err := writes.commit(ctx, s, blocked, &res); err != nil {
+		return backends.Results{}, err
+	}
+	if writes.empty() && len(asked) == 1 {
 		maps.Copy(blocked, asked) // the lock was there
 	}
 	for _, n := range mine {
-		res.Claims[n] = s.claimEach(ctx, b.Host, b.Claims[n], blocked)
+		var err error
+		res.Claims[n], err = s.claimInParts(ctx, b.Host, b.Claims[n], true, blocked)
+		setClaimError(&res.Claims[n], err)
 	}
-	if len(others) == 0 {
-		return res, nil
-	}
-	got, err := s.commit(ctx, rest, blocked)
-	for i, n := range others {
-		switch {
-		case err == nil:
-			res.Claims[n] = got.Claims[i]
-		case errors.Is(err, backends.ErrEvicted):
-			res.Claims[n].More = true // the results so far are committed and must reach the caller, who claims again
-		default:
-			res.Claims[n].Err = err
+	if err := others.commit(ctx, s, blocked, &res); err != nil {
+		for _, n := range others.claims {
+			setClaimError(&res.Claims[n], err)
 		}
 	}
 	return res, nil
@@ -70,31 +63,6 @@ func without(b backends.Batch, blocked map[string]bool) backends.Batch {
 		b.Claims[n].Queues = slices.DeleteFunc(slices.Clone(b.Claims[n].Queues), func(p backends.Policy) bool { return blocked[p.Queue] })
 	}
 	return b
-}
-
-// claimEach claims from one adopted queue after another, each in a commit by itself.
-func (s *Store) claimEach(ctx context.Context, host backends.Identity, c backends.Claim, blocked map[string]bool) backends.ClaimResult {
-	all := claimParts{claim: c, left: c.MaxBytes}
-	for _, p := range c.Queues {
-		if blocked[p.Queue] {
-			continue
-		}
-		if all.full() {
-			break
-		}
-		got, err := s.claimKind(ctx, host, adoptedQueue, all.next([]backends.Policy{p}), blocked)
-		switch {
-		case err == nil:
-			all.add(got)
-			continue
-		case len(all.res.Jobs) > 0 || errors.Is(err, backends.ErrEvicted):
-			all.res.More = true
-		default:
-			all.res.Err = err
-		}
-		break
-	}
-	return all.res
 }
 
 // errRowsLocked: other programs have locked rows of the writes in commitment.locked. Nothing was
@@ -204,26 +172,19 @@ func (k *commitment) adoptedWrites() map[int]bool {
 // try these alone.
 func (s *Store) setAside(ctx context.Context, b backends.Batch, aside map[int]bool, blocked map[string]bool) (backends.Results, error) {
 	res := newResults(b)
-	rest := b
-	rest.Writes = nil
-	var of []int
+	rest := subset{Batch: backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}}
 	for n, w := range b.Writes {
 		if aside[n] {
 			res.Writes[n].Err = &backends.LockedError{Err: errors.New("it is to be tried alone")}
-			continue
+		} else {
+			rest.addWrite(n, w)
 		}
-		rest.Writes, of = append(rest.Writes, w), append(of, n)
 	}
-	if len(rest.Writes)+len(rest.Claims) == 0 {
-		return res, nil
+	for n, c := range b.Claims {
+		rest.addClaim(n, c)
 	}
-	got, err := s.commit(ctx, rest, blocked)
-	if err != nil {
+	if err := rest.commit(ctx, s, blocked, &res); err != nil {
 		return backends.Results{}, err
 	}
-	for i, n := range of {
-		res.Writes[n] = got.Writes[i]
-	}
-	res.Claims = got.Claims
 	return res, nil
 }

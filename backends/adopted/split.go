@@ -1,6 +1,7 @@
 package adopted
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -8,6 +9,41 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
+
+// subset is a part of a batch that is committed by itself.
+type subset struct {
+	backends.Batch
+	writes, claims []int // the numbers of its writes and claims in the whole batch
+}
+
+func (b *subset) addWrite(n int, w backends.Write) {
+	b.writes, b.Writes = append(b.writes, n), append(b.Writes, w)
+}
+
+func (b *subset) addClaim(n int, c backends.Claim) {
+	b.claims, b.Claims = append(b.claims, n), append(b.Claims, c)
+}
+
+func (b *subset) empty() bool { return len(b.writes)+len(b.claims) == 0 }
+
+// commit commits the subset unless it is empty, and puts its results where they belong in those of
+// the whole batch.
+func (b *subset) commit(ctx context.Context, s *Store, blocked map[string]bool, res *backends.Results) error {
+	if b.empty() {
+		return nil
+	}
+	got, err := s.commit(ctx, b.Batch, blocked)
+	if err != nil {
+		return err
+	}
+	for i, n := range b.writes {
+		res.Writes[n] = got.Writes[i]
+	}
+	for i, n := range b.claims {
+		res.Claims[n] = got.Claims[i]
+	}
+	return nil
+}
 
 // split splits the batch into the engine's part and the parts about adopted queues.
 func (k *commitment) split() error {
@@ -26,7 +62,7 @@ func (k *commitment) split() error {
 			if _, ack := w.(backends.Ack); ack {
 				ins.managedAck = len(k.managed.Writes)
 			}
-			k.managedWrites, k.managed.Writes = append(k.managedWrites, n), append(k.managed.Writes, others)
+			k.managed.addWrite(n, others)
 		}
 		if len(ins.jobs) > 0 {
 			k.inserts = append(k.inserts, ins)
@@ -39,7 +75,7 @@ func (k *commitment) split() error {
 		case kind == adoptedQueue:
 			k.claims = append(k.claims, k.s.newClaim(n, c))
 		default:
-			k.managedClaims, k.managed.Claims = append(k.managedClaims, n), append(k.managed.Claims, c)
+			k.managed.addClaim(n, c)
 		}
 	}
 	return nil

@@ -10,12 +10,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
-// restOf is a batch without the writes about jobs in open transactions.
-type restOf struct {
-	batch backends.Batch
-	of    []int // the numbers of its writes in the whole batch
-}
-
 // txWrite is a write about one job in an open transaction.
 type txWrite struct {
 	n int // the write's number in the batch
@@ -25,14 +19,17 @@ type txWrite struct {
 }
 
 // pick splits a batch into the writes about jobs in the pool, and the rest.
-func (p *txPool) pick(b backends.Batch) (rest restOf, found []txWrite) {
+func (p *txPool) pick(b backends.Batch) (rest subset, found []txWrite) {
 	p.mu.Lock()
 	none := len(p.jobs) == 0
 	p.mu.Unlock()
 	if none {
-		return restOf{}, nil
+		return subset{}, nil
 	}
-	rest.batch = backends.Batch{Host: b.Host, Claims: b.Claims, WaitForLocks: b.WaitForLocks}
+	rest.Batch = backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}
+	for n, c := range b.Claims {
+		rest.addClaim(n, c)
+	}
 	for n, w := range b.Writes {
 		all := batch.LeasesOf(w)
 		var others []backends.Lease
@@ -47,7 +44,7 @@ func (p *txPool) pick(b backends.Batch) (rest restOf, found []txWrite) {
 			if len(others) < len(all) {
 				w = withLeases(w, others)
 			}
-			rest.of, rest.batch.Writes = append(rest.of, n), append(rest.batch.Writes, w)
+			rest.addWrite(n, w)
 		}
 	}
 	return rest, found

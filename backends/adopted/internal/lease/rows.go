@@ -2,6 +2,7 @@ package lease
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -86,21 +87,9 @@ func Read(cells [][]byte) (*Lease, error) {
 
 // values are the row's, in the order of its columns.
 func (l *Lease) values() ([]any, error) {
-	var shown, failures, worker any
-	for _, part := range []struct {
-		to    *any
-		some  bool
-		value any
-	}{{&shown, len(l.Shown) > 0, l.Shown}, {&failures, len(l.Failures) > 0, l.Failures}} {
-		if !part.some {
-			continue
-		}
-		text, err := json.Marshal(part.value)
-		if err != nil {
-			return nil, err
-		}
-		*part.to = string(text)
-	}
+	shown, err := jsonOrNull(l.Shown, len(l.Shown))
+	failures, err2 := jsonOrNull(l.Failures, len(l.Failures))
+	var worker any
 	if l.Worker != "" {
 		worker = l.Worker
 	}
@@ -108,7 +97,15 @@ func (l *Lease) values() ([]any, error) {
 		l.ID, l.Fence, int64(l.Attempts), int64(l.Losses), orNull(l.NotBefore), int64(l.Limit), l.Backoff, l.BackoffMax,
 		orNull(l.Host), orNull(l.Number), orNull(l.Owner), orNull(l.Length), orNull(l.Deadline), orNull(l.DueAt), orNull(l.ClaimedAt), l.Now,
 		l.Queue, l.Item, worker, shown, failures,
-	}, nil
+	}, errors.Join(err, err2)
+}
+
+func jsonOrNull(v any, length int) (any, error) {
+	if length == 0 {
+		return nil, nil
+	}
+	text, err := json.Marshal(v)
+	return string(text), err
 }
 
 func orNull(n int64) any {
@@ -129,19 +126,18 @@ var insertSizes = []int{MaxRows, 16, 4, 1}
 func Save(d backends.Dialect, leases []*Lease) (all []*backends.Statement, err error) {
 	var fresh []*Lease
 	for _, l := range leases {
-		if l.empty() {
+		switch {
+		case l.empty():
 			all = append(all, l.Delete(d))
-			continue
-		}
-		if !l.Stored {
+		case !l.Stored:
 			fresh = append(fresh, l)
-			continue
+		default:
+			st := &backends.Statement{Text: updateText(d)}
+			if st.Args, err = l.values(); err != nil {
+				return nil, err
+			}
+			all = append(all, st)
 		}
-		args, err := l.values()
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, &backends.Statement{Text: updateText(d), Args: args})
 	}
 	for len(fresh) > 0 {
 		n := insertSizes[slices.IndexFunc(insertSizes, func(n int) bool { return n <= len(fresh) })]

@@ -6,5 +6,5 @@
 //
 // The package uses packages mapping, condition and lease. Start reading at Queue; then
 // candidates.go has a claim, settle.go what ends it, insert.go an enqueue, view.go what
-// operators see.
+// operators see, find.go the searches for rows.
 package statement

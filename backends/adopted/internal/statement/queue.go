@@ -5,7 +5,6 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
-	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
@@ -105,39 +104,4 @@ func (q *Queue) size(columns []backends.Column) string {
 		all[i] = "coalesce(" + q.Dialect.ByteLength(c) + ", 0)"
 	}
 	return strings.Join(all, " + ")
-}
-
-// Items reads the ids of the first rows that meet the condition, at most limit (an expression).
-func (q *Queue) Items(where, order, limit string, f func(item string), args ...any) *backends.Statement {
-	return &backends.Statement{Text: q.Dialect.SelectFirst(query.Columns(q.KeyTexts()...), q.SQLName, where, order, limit), Args: args, Row: q.ReadItems(f)}
-}
-
-// LockItems locks rows that meet the condition and reads their ids. Argument n is their number
-// (0: all). skip: it skips rows that others have locked.
-func (q *Queue) LockItems(where, order string, n int, skip bool, f func(item string), args ...any) *backends.Statement {
-	return &backends.Statement{Text: q.Dialect.SelectLocked(query.Columns(q.KeyTexts()...), q.SQLName, where, order, n, skip), Args: args, Row: q.ReadItems(f)}
-}
-
-// UnlockedItems reads the ids of rows that meet the condition. It waits for no lock, and can see
-// what others have not committed.
-func (q *Queue) UnlockedItems(where string, f func(item string), args ...any) *backends.Statement {
-	return &backends.Statement{Text: q.Dialect.SelectUnlocked(query.Columns(q.KeyTexts()...), q.SQLName, where), Args: args, Row: q.ReadItems(f)}
-}
-
-// Exists reports whether a row can be claimed now, by any limit of attempts.
-func (q *Queue) Exists(found func()) *backends.Statement {
-	return &backends.Statement{
-		Text: q.countFirst(query.And(q.InState(backends.StateReady)...), 1),
-		Row: func(cells [][]byte) error {
-			if string(cells[0]) != "0" {
-				found()
-			}
-			return nil
-		},
-	}
-}
-
-// countFirst counts the rows that meet the condition, up to a limit.
-func (q *Queue) countFirst(where string, limit int) string {
-	return "SELECT " + query.Columns(q.Dialect.ToText("count(*)")) + " FROM (" + q.Dialect.SelectFirst("1 AS one", q.SQLName, where, "", itoa(limit)) + ") x"
 }

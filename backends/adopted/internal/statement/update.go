@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -13,8 +12,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
-
-func itoa(n int) string { return strconv.Itoa(n) }
 
 // update builds an UPDATE.
 type update struct {

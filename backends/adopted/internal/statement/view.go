@@ -1,6 +1,7 @@
 package statement
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -41,6 +42,11 @@ func (q *Queue) oldest(role mapping.Role, state backends.State, age *time.Durati
 			return err
 		},
 	}}
+}
+
+// countFirst counts the rows that meet the condition, up to a limit.
+func (q *Queue) countFirst(where string, limit int) string {
+	return "SELECT " + query.Columns(q.Dialect.ToText("count(*)")) + " FROM (" + q.Dialect.SelectFirst("1 AS one", q.SQLName, where, "", fmt.Sprint(limit)) + ") x"
 }
 
 // Count counts all rows in the state.
@@ -162,51 +168,4 @@ func (q *Queue) AddLease(v *backends.View, l *lease.Lease) {
 	for _, f := range l.Failures {
 		v.Failures = append(v.Failures, backends.Failure{Attempt: f.Attempt, Cause: f.Cause, Message: f.Message, At: time.UnixMilli(f.At).UTC()})
 	}
-}
-
-// Unfinished finds the rows of the jobs that exist and are not done.
-func (q *Queue) Unfinished(items []string, f func(item string)) []*backends.Statement {
-	all := q.InQueue()
-	if done := q.Shows(backends.StateDone); done != nil {
-		all = append(all, "CASE WHEN "+done[0]+" THEN 1 ELSE 0 END = 0")
-	}
-	return q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement {
-		return &backends.Statement{
-			Text: "SELECT " + query.Columns(q.KeyTexts()...) + " FROM " + q.SQLName + " WHERE " + query.And(append(slices.Clone(all), where)...), Args: b.Args,
-			Row: q.ReadItems(f),
-		}
-	})
-}
-
-// Stuck locks rows that the table's own consumers claimed longer than StuckAfter ago. It ignores
-// rows with a lease: those are claimed by sidecars.
-func (q *Queue) Stuck(limit int, f func(item string)) *backends.Statement {
-	since, _ := q.Column(mapping.ClaimedAt)
-	all := append(q.InState(backends.StateClaimed), q.IsPast(since, 2), q.NoLease("l.token_host IS NOT NULL"))
-	return q.LockItems(query.And(all...), q.Quote(since), 1, true, f, int64(min(limit, q.MaxItems())), -q.StuckAfter.Milliseconds())
-}
-
-// ForeignTokens finds up to limit rows that show the sidecar's token, and that no sidecar claimed;
-// nil: there is no token.
-func (q *Queue) ForeignTokens(limit int, f func(item string)) *backends.Statement {
-	c, has := q.Column(mapping.TokenRole)
-	if !has {
-		return nil
-	}
-	ours := q.Quote(c) + " BETWEEN " + q.Dialect.Constant(itoa(int(q.Token.From)), c) + " AND " + q.Dialect.Constant(itoa(int(q.Token.To)), c)
-	if q.Token.Text != "" {
-		ours = q.Equal(c.Name, mapping.Value{Text: q.Token.Text})
-	}
-	where := append(q.InQueue(), q.Claimed()...)
-	where = append(where, ours, "NOT "+q.HasLease("l.token_host IS NOT NULL"))
-	return q.Items(query.And(where...), "", itoa(limit), f)
-}
-
-// LongKeys finds a job whose id is longer than one can be; nil: there can't be one.
-func (q *Queue) LongKeys(f func(item string)) *backends.Statement {
-	short := q.ShortKey()
-	if short == "" {
-		return nil
-	}
-	return q.Items(query.And(append(q.Waiting(), "NOT ("+short+")")...), "", "1", f)
 }
